@@ -1,0 +1,1 @@
+"""Experiments: one file per recipe; `base.py` holds every field there is."""

@@ -1,0 +1,191 @@
+"""Every field there is, with its unit and source. Recipes start from it and change only what differs.
+
+Usage: not run directly. A recipe does `config = base.get_config()`, sets fields and returns it.
+Sources are named as in the papers: COCO-LM (NeurIPS 2021), AMOS (ICLR 2022), TACO (ACL 2022),
+ELECTRA (ICLR 2020), and "official" is the released code of the paper in question.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+  """Returns the default config, locked: the fields of a base-sized encoder, no objective switched on.
+
+  Every field has a value of its final type, so every field can be overridden from the command line.
+  """
+  config = ConfigDict()
+  config.recipe = "base"  # name of the recipe; the default workdir is runs/<config file name>
+  config.seed = 0  # data order, initialisation, masks, samples and dropout are functions of it
+  config.model = _model()
+  config.corruption = _corruption()
+  config.generator = _generator()
+  config.objectives = _objectives()
+  config.optimizer = _optimizer()
+  config.data = _data()
+  config.train = _train()
+  config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})  # devices per axis; -1: the rest
+  config.lock()
+  return config
+
+
+def _model() -> ConfigDict:
+  return ConfigDict(
+    {
+      "vocab_size": 32_768,  # rows of the token table; COCO-LM section 4: uncased BPE
+      "hidden_size": 768,  # COCO-LM table 6 (base)
+      "num_layers": 12,
+      "num_heads": 12,
+      "mlp_size": 3_072,
+      "max_length": 512,  # tokens: rows of the position table
+      "num_segments": 0,  # 0: no segment embeddings (COCO-LM, AMOS); 2: BERT, TACO, all ids 0
+      "relative_position": "t5",  # 't5' (the papers), 'official' (the released models), 'none'
+      "relative_buckets": 32,  # COCO-LM table 6
+      "relative_max_distance": 128,  # tokens
+      "layer_norm_eps": 1e-5,  # fairseq; 1e-12 in BERT and TACO
+      "dropout": 0.1,  # hidden states; COCO-LM table 6
+      "attention_dropout": 0.1,  # attention probabilities
+      "init_stddev": 0.02,  # official init_bert_params
+      "dtype": "auto",  # of the computation: 'float32', 'bfloat16', 'auto' (float32 on CPU, else bfloat16)
+      "remat": False,  # recompute each layer in the backward pass: less memory, about 1/3 more time
+      "scan_unroll": 1,  # layers unrolled in each step of the scan over layers
+      "vocab_chunk_rows": 2_048,  # most rows of vocabulary logits that exist at once on one device
+      "freeze_embeddings": "none",  # 'none', 'random', 'checkpoint' (TACO figure 4): token table not trained
+      "freeze_embeddings_from": "",  # checkpoint directory for 'checkpoint'
+    }
+  )
+
+
+def _corruption() -> ConfigDict:
+  return ConfigDict(
+    {
+      "kind": "mask",  # 'mask' (only [MASK] and the mix below), 'random' (uniform tokens), 'generator'
+      "mask_rule": "count",  # 'count' (probabilistic rounding), 'bernoulli', 'electra_google'
+      "mask_rate": 0.15,  # fraction of tokens
+      "mask_special": "all",  # which special tokens may be chosen: 'all', 'sep_only', 'none'
+      "mask_token_rate": 1.0,  # fraction of the chosen that become [MASK] ...
+      "random_token_rate": 0.0,  # ... a random token; the rest keep their token
+      "random_token_from": "non_special",  # 'non_special' (fairseq), 'all' (Hugging Face)
+    }
+  )
+
+
+def _generator() -> ConfigDict:
+  return ConfigDict(
+    {
+      "num_layers": 4,  # COCO-LM section 4; 6 for large++
+      "hidden_size": 0,  # 0: as the encoder
+      "mlp_size": 0,  # 0: as the encoder
+      "num_heads": 0,  # 0: as the encoder
+      "mlm_layers": (),  # layers with a masked-LM loss, from 1; (): the last
+      "separate_layers": (),  # depths of separate generators, one trunk each; (): one trunk
+      "share_embeddings": "all",  # with the encoder: 'tokens' (paper), 'all' (also positions and norm), 'none'
+      "projection": "table",  # if sizes differ: 'table' (MC-BERT) or 'embeddings' (Google ELECTRA)
+      "sampling_dropout": "eval",  # 'eval' (second pass without dropout), 'train', 'zero' (no dropout at all)
+      "temperature": 1.0,  # of the sampling softmax of one head
+      "disallow_correct": False,  # never sample the original token (Google ELECTRA's option)
+      "detach_blocks": True,  # AMOS section 3: no gradient from a block of layers to the one below
+      "mixture": "none",  # 'none', 'adversarial', 'uniform', 'random_layer', 'schedule', 'fixed'
+      "mixture_weights": (),  # of the heads, for 'fixed'
+      "gumbel_temperature": 0.3,  # AMOS table 3
+      "reversal_multiplier": -1.0,  # of the encoder's gradient to the mixture; official disc_grad_mul
+      "adv_mlm_multiplier": 0.0,  # of the same gradient into the heads' logits; AMOS table 4 uses 0.1
+      "loss_weight": 1.0,  # of the sum of the heads' masked-LM losses
+      "init_from": "",  # checkpoint directory: start (or stay) with this generator
+      "frozen": False,  # the generator is not trained and keeps a token table of its own
+    }
+  )
+
+
+def _objectives() -> ConfigDict:
+  return ConfigDict(
+    {
+      # Weight 0 switches an objective off: no head, no pass, no metric.
+      "mlm": {
+        "weight": 0.0,
+        "positions": "masked",  # 'masked', 'all' (TACO's MLM+TP)
+        "all_reduction": "one_mean",  # for 'all': 'one_mean', 'separate_means' (masked + unmasked)
+      },
+      "rtd": {"weight": 0.0, "head": "linear"},  # head: 'linear' (COCO-LM, AMOS), 'dense' (Google ELECTRA)
+      "clm": {
+        "weight": 0.0,
+        "form": "mixture",  # 'mixture' (paper), 'weighted' (the posted code)
+        "stop_gradient": True,  # on the copy probability inside this loss
+        "copy": True,  # False: plain cross-entropy of the LM head
+      },
+      "all_token": {"weight": 0.0},  # ELECTRA section 3.4, mixture likelihood at every position
+      "scl": {
+        "weight": 0.0,
+        "crop_fraction": 0.9,  # of the tokens; above 1: a number of tokens; COCO-LM section 4
+        "crop_add_cls": True,  # put [CLS] before the crop (official --add-span-cls)
+        "temperature": 1.0,  # COCO-LM section 3
+        "head": "cls",  # 'cls' (paper: h of [CLS]), 'projection' (official: dense, gelu, norm)
+        "projection_size": 0,  # 0: hidden_size
+        "group_size": 32,  # rows of the global batch contrasted with each other; 0: all
+      },
+      "taco": {
+        "weight": 0.0,
+        "anchors": "all",  # 'all', 'masked', 'unmasked'
+        "window": 5,  # W, full odd window in tokens: positives at distance <= W // 2
+        "num_negatives": 50,  # K, per anchor
+        "temperature": 0.07,
+        "group_size": 80,  # rows that negatives are drawn from; 0: all
+      },
+    }
+  )
+
+
+def _optimizer() -> ConfigDict:
+  return ConfigDict(
+    {
+      "learning_rate": 5e-4,  # peak; COCO-LM table 6 (base)
+      "schedule": "linear",  # 'linear' (warm-up, then to end_fraction), 'electra_google', 'constant'
+      "warmup_steps": 10_000,
+      "power": 1.0,  # of the polynomial decay
+      "end_learning_rate": 0.0,
+      "adam_b1": 0.9,
+      "adam_b2": 0.98,
+      "adam_eps": 1e-6,
+      "adam_eps_placement": "uncorrected",  # 'uncorrected' (fairseq, HF 4.6), 'corrected' (optax)
+      "adam_bias_correction": True,
+      "weight_decay": 0.01,
+      "decay": "all",  # 'all' (fairseq), 'no_bias_norm' (HF, Google: not biases, not LayerNorm)
+      "clip_norm": 2.0,  # of the global gradient norm; 0: off
+    }
+  )
+
+
+def _data() -> ConfigDict:
+  return ConfigDict(
+    {
+      "source": "installed_docs",  # see `python -m data.prepare --help`
+      "directory": "",  # prepared records; '': prepared/<source, vocabulary, packing, length>
+      "module": "",  # file or module that registers seqio tasks, imported by data.prepare only
+      "tfds_directory": "",  # TFDS data_dir; '': its default
+      "vocabulary": "",  # directory of a vocabulary; '': trained from the source with the fields below
+      "vocabulary_kind": "sentencepiece",  # 'sentencepiece' (BPE), 'wordpiece'
+      "vocabulary_cased": False,
+      "length": 512,  # tokens per example, [CLS] included
+      "packing": "complete",  # 'complete', 'complete_doc', 'none', 'eos', 'concat'
+      "fraction": 1.0,  # of the prepared training records, the first ones (TACO table 2: 0.25)
+      "workers": 0,  # processes of data.prepare; 0: one per core
+    }
+  )
+
+
+def _train() -> ConfigDict:
+  return ConfigDict(
+    {
+      "batch_size": 2_048,  # examples per update, over all devices and microbatches
+      "microbatches": 1,  # gradient accumulation: parts of the batch taken one after another
+      "total_steps": 125_000,
+      "log_every": 100,  # steps
+      "eval_every": 5_000,  # steps; also at the start and the end
+      "eval_batches": 16,  # batches of held-out examples, the same each time; 0: no evaluation
+      "checkpoint_every": 5_000,  # steps; also at the end
+      "checkpoints_to_keep": 2,  # newest ones
+      "checkpoint_steps": (),  # steps that are saved and kept for ever
+      "max_nonfinite_steps": 10,  # in a row, before the run stops as diverged
+      "multihost": False,  # call jax.distributed.initialize() first
+      "peak_flops": 0.0,  # per device per second, for MFU; 0: from the table of known devices
+    }
+  )

@@ -78,7 +78,7 @@ def _generator() -> ConfigDict:
       "num_heads": 0,  # 0: as the encoder
       "mlm_layers": (),  # layers with a masked-LM loss, from 1; (): the last
       "separate_layers": (),  # depths of separate generators, one trunk each; (): one trunk
-      "share_embeddings": "all",  # with the encoder: 'tokens' (paper), 'all' (also positions and norm), 'none'
+      "share_embeddings": "all",  # with the encoder: 'tokens' (paper), 'all' (+ positions, norm), 'none'
       "projection": "table",  # if sizes differ: 'table' (MC-BERT) or 'embeddings' (Google ELECTRA)
       "sampling_dropout": "eval",  # 'eval' (second pass without dropout), 'train', 'zero' (no dropout at all)
       "temperature": 1.0,  # of the sampling softmax of one head

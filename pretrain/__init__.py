@@ -1,0 +1,1 @@
+"""Pretraining: corruption, objectives, model, step and loop. Never imports TensorFlow."""

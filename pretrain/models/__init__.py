@@ -1,0 +1,1 @@
+"""The encoder and the heads. The only folder that imports flax."""

@@ -1,0 +1,233 @@
+"""The encoder: embedding block and a scanned stack of layers. Generators are built from the same parts."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import Layer, dense_init, layer_norm, read_positions
+from pretrain.models.relative_position import official_buckets, t5_buckets
+from pretrain.ops import row_random
+
+
+class Hidden(NamedTuple):
+  """What a trunk computed."""
+
+  last: jax.Array  # [batch, length, embed], after the last layer
+  layers: jax.Array | None  # [layers, batch, ...], what was asked for after each layer
+
+
+class _Table(nn.Module):
+  """A table of vectors; the leaf is called `embedding`."""
+
+  rows: int
+  size: int
+  stddev: float
+
+  @nn.compact
+  def __call__(self) -> jax.Array:
+    return self.param("embedding", dense_init(self.stddev), (self.rows, self.size))
+
+
+class Embeddings(nn.Module):
+  """Token vectors + learned positions (+ segments), LayerNorm, dropout, 0 at padding.
+
+  Source: official transformer_sentence_encoder.py: positions start at row 0 and count padding; absolute
+  positions are there in addition to the relative bias.
+  """
+
+  config: EncoderConfig
+
+  @nn.compact
+  def __call__(
+    self, token_vectors: jax.Array, token_mask: jax.Array, row_keys: jax.Array | None
+  ) -> jax.Array:
+    """Maps [batch, length, embed] token vectors to the input of the first layer, same shape."""
+    config = self.config
+    length = token_vectors.shape[1]
+    x = token_vectors.astype(jnp.float32)
+    positions = _Table(config.max_length, config.hidden_size, config.init_stddev, name="position")()
+    x = x + positions[:length]
+    if config.num_segments:
+      # All tokens are of segment 0 in pretraining and in every task of this project.
+      x = x + _Table(config.num_segments, config.hidden_size, config.init_stddev, name="segment")()[0]
+    x = layer_norm(config, "norm")(x)
+    x = row_random.dropout(x, row_keys, row_random.Use.EMBEDDING_DROPOUT, rate=config.dropout)
+    return x * token_mask[..., None].astype(x.dtype)
+
+
+class Trunk(nn.Module):
+  """Layers over embedded tokens, with one relative-position table for all of them."""
+
+  config: EncoderConfig
+
+  def _bias(self, length: int) -> jax.Array | None:
+    config = self.config
+    if config.relative_position == "none":
+      return None
+    sizes = {"num_buckets": config.relative_buckets, "max_distance": config.relative_max_distance}
+    if config.relative_position == "t5":
+      buckets = t5_buckets(length, **sizes)
+    else:
+      buckets = official_buckets(length, max_length=config.max_length, **sizes)
+    table = _Table(config.relative_buckets, config.num_heads, config.init_stddev, name="relative_position")()
+    return jnp.transpose(table[buckets], (2, 0, 1))
+
+  @nn.compact
+  def __call__(
+    self,
+    x: jax.Array,
+    token_mask: jax.Array,
+    row_keys: jax.Array | None,
+    *,
+    collect: jax.Array | str | None = None,
+    detach_after: tuple[int, ...] = (),
+    offsets: jax.Array | None = None,
+  ) -> Hidden:
+    """Runs the layers.
+
+    Args:
+      x: [batch, length, embed] float, output of `Embeddings` (projected if the sizes differ).
+      token_mask: [batch, length] bool, False at padding.
+      row_keys: [batch] keys of this pass; None: no dropout.
+      collect: 'all' or [batch, n] int32 positions to read after every layer; None: nothing.
+      detach_after: layers (from 1) whose successor gives no gradient to them.
+      offsets: [layers, batch, length, embed] added after each layer; their gradient is that of the
+        hidden states. For checks and analyses.
+
+    Returns:
+      Hidden.
+    """
+    config = self.config
+    x = x.astype(config.compute_dtype)
+    detach = None
+    if detach_after:
+      detach = jnp.asarray(np.isin(np.arange(config.num_layers), detach_after))
+    body = nn.remat(Layer, prevent_cse=False) if config.remat else Layer
+    layers = nn.scan(
+      body,
+      variable_axes={"params": 0},
+      split_rngs={"params": True},
+      in_axes=(nn.broadcast, nn.broadcast, nn.broadcast, nn.broadcast, 0, 0, 0),
+      length=config.num_layers,
+      unroll=config.scan_unroll,
+    )(config, name="layers")
+    if isinstance(collect, str):  # a string is no scan argument: ask for every position by number
+      everywhere = jnp.arange(x.shape[1], dtype=jnp.int32)
+      collect = jnp.broadcast_to(everywhere, x.shape[:2])
+    x, collected = layers(
+      x,
+      token_mask,
+      self._bias(x.shape[1]),
+      row_keys,
+      collect,
+      jnp.arange(config.num_layers),
+      detach,
+      offsets,
+    )
+    return Hidden(x, collected)
+
+
+def token_vectors(table: jax.Array, ids: jax.Array, *, pad_id: int) -> jax.Array:
+  """Looks tokens up. The padding row gets no gradient from here (torch's padding_idx), only as an output row.
+
+  Args:
+    table: [vocab, embed] float.
+    ids: [batch, length] int32.
+    pad_id: id of [PAD].
+
+  Returns:
+    [batch, length, embed] of table's dtype.
+  """
+  vectors = table[ids]
+  return jnp.where((ids == pad_id)[..., None], jax.lax.stop_gradient(vectors), vectors)
+
+
+def init_token_table(key: jax.Array, config: EncoderConfig, *, pad_id: int) -> dict:
+  """{'embedding': [vocab, embed]} N(0, init_stddev) with the padding row 0 (official init_bert_params)."""
+  shape = (config.vocab_size, config.hidden_size)
+  table = config.init_stddev * jax.random.normal(key, shape, jnp.float32)
+  return {"embedding": table.at[pad_id].set(0.0)}
+
+
+def init_embeddings(key: jax.Array, config: EncoderConfig) -> dict:
+  """Parameters of `Embeddings`."""
+  vectors = jnp.zeros((1, 2, config.hidden_size))
+  return Embeddings(config).init(key, vectors, jnp.ones((1, 2), bool), None)["params"]
+
+
+def init_trunk(key: jax.Array, config: EncoderConfig) -> dict:
+  """Parameters of `Trunk`."""
+  vectors = jnp.zeros((1, 2, config.hidden_size))
+  return Trunk(config).init(key, vectors, jnp.ones((1, 2), bool), None)["params"]
+
+
+def embed(
+  params: dict,
+  config: EncoderConfig,
+  vectors: jax.Array,
+  token_mask: jax.Array,
+  row_keys: jax.Array | None,
+) -> jax.Array:
+  """Applies `Embeddings`: [batch, length, embed] token vectors to the first layer's input."""
+  used = {name: value for name, value in params.items() if name != "token"}
+  return Embeddings(config).apply({"params": used}, vectors, token_mask, row_keys)
+
+
+def run_trunk(
+  params: dict,
+  config: EncoderConfig,
+  x: jax.Array,
+  token_mask: jax.Array,
+  row_keys: jax.Array | None,
+  **options,
+) -> Hidden:
+  """Applies `Trunk`; options are those of `Trunk.__call__`."""
+  return Trunk(config).apply({"params": params}, x, token_mask, row_keys, **options)
+
+
+def encode(
+  params: dict,
+  config: EncoderConfig,
+  ids: jax.Array,
+  token_mask: jax.Array,
+  *,
+  pad_id: int,
+  row_keys: jax.Array | None = None,
+  collect: jax.Array | str | None = None,
+) -> tuple[jax.Array, Hidden]:
+  """The whole encoder on token ids.
+
+  Args:
+    params: {'embeddings': {'token', 'position', 'norm', ...}, 'trunk': {...}}.
+    config: sizes.
+    ids: [batch, length] int32.
+    token_mask: [batch, length] bool, False at padding.
+    pad_id: id of [PAD].
+    row_keys: [batch] keys; None: no dropout.
+    collect: as in `Trunk`.
+
+  Returns:
+    [batch, length, embed] embedded tokens, and Hidden.
+  """
+  vectors = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
+  embedded = embed(params["embeddings"], config, vectors, token_mask, row_keys)
+  return embedded, run_trunk(params["trunk"], config, embedded, token_mask, row_keys, collect=collect)
+
+
+__all__ = [
+  "Embeddings",
+  "Hidden",
+  "Trunk",
+  "embed",
+  "encode",
+  "init_embeddings",
+  "init_token_table",
+  "init_trunk",
+  "read_positions",
+  "run_trunk",
+  "token_vectors",
+]

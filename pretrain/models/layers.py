@@ -1,0 +1,123 @@
+"""One post-LN Transformer layer."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from pretrain.models.config import EncoderConfig
+from pretrain.ops import row_random
+from pretrain.ops.attention import attention
+from pretrain.ops.row_random import Use
+
+
+def dense_init(stddev: float) -> nn.initializers.Initializer:
+  """N(0, stddev) for every kernel and table (official init_bert_params); no scaling with depth."""
+  return nn.initializers.normal(stddev)
+
+
+def layer_norm(config: EncoderConfig, name: str) -> nn.LayerNorm:
+  """LayerNorm with statistics in float32 and the two-pass variance torch uses."""
+  return nn.LayerNorm(
+    epsilon=config.layer_norm_eps, dtype=config.compute_dtype, use_fast_variance=False, name=name
+  )
+
+
+class SelfAttention(nn.Module):
+  """Multi-head self-attention with an additive bias shared by all layers."""
+
+  config: EncoderConfig
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, token_mask: jax.Array, bias: jax.Array | None, row_keys: jax.Array | None
+  ) -> jax.Array:
+    """[batch, length, embed] to the same; rows without any token give 0, without the output bias."""
+    config = self.config
+    dense = functools.partial(
+      nn.DenseGeneral, dtype=config.compute_dtype, kernel_init=dense_init(config.init_stddev)
+    )
+    heads = (config.num_heads, config.head_dim)
+    query, key, value = (dense(heads, name=name)(x) for name in ("query", "key", "value"))
+    attended = attention(
+      query,
+      key,
+      value,
+      bias=bias,
+      key_mask=token_mask,
+      dropout_rate=config.attention_dropout,
+      row_keys=row_keys,
+    )
+    output = dense(config.hidden_size, axis=(-2, -1), name="output")(attended)
+    # The official code sets NaN, which only such rows produce, to 0 after the out-projection.
+    has_token = jnp.any(token_mask, axis=-1)[:, None, None]
+    return jnp.where(has_token, output, jnp.zeros_like(output))
+
+
+class Layer(nn.Module):
+  """Post-LN layer: x = LN(x + attention(x)); x = LN(x + mlp(x)), exact (erf) GELU.
+
+  Source: official transformer_sentence_encoder_layer.py (normalize_before is False for every net).
+  """
+
+  config: EncoderConfig
+
+  @nn.compact
+  def __call__(
+    self,
+    x: jax.Array,
+    token_mask: jax.Array,
+    bias: jax.Array | None,
+    row_keys: jax.Array | None,
+    collect: jax.Array | str | None,
+    index: jax.Array,
+    detach: jax.Array | None,
+    offset: jax.Array | None,
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """One layer as a scan step.
+
+    Args:
+      x: [batch, length, embed] float, the carry.
+      token_mask: [batch, length] bool, False at padding.
+      bias: [heads, length, length] float or None.
+      row_keys: [batch] keys of this pass; None: no dropout.
+      collect: 'all', or [batch, positions] int32 positions to read after this layer, or None.
+      index: [] int32 layer number from 0.
+      detach: [] bool: no gradient flows from this layer into its input; None: it does.
+      offset: [batch, length, embed] float added to the output, or None.
+
+    Returns:
+      The carry, and what `collect` asked for.
+    """
+    config = self.config
+    keys = None if row_keys is None else row_random.fold(row_keys, index)
+    if detach is not None:
+      x = jnp.where(detach, jax.lax.stop_gradient(x), x)
+    attended = SelfAttention(config, name="attention")(x, token_mask, bias, keys)
+    attended = row_random.dropout(attended, keys, Use.ATTENTION_OUTPUT_DROPOUT, rate=config.dropout)
+    x = layer_norm(config, "attention_norm")(x + attended)
+    dense = functools.partial(
+      nn.Dense, dtype=config.compute_dtype, kernel_init=dense_init(config.init_stddev)
+    )
+    y = nn.gelu(dense(config.mlp_size, name="up")(x), approximate=False)
+    y = dense(config.hidden_size, name="down")(y)
+    y = row_random.dropout(y, keys, Use.MLP_OUTPUT_DROPOUT, rate=config.dropout)
+    x = layer_norm(config, "mlp_norm")(x + y)
+    x = x if offset is None else x + offset
+    return x, read_positions(x, collect)
+
+
+def read_positions(x: jax.Array, positions: jax.Array | str | None) -> jax.Array | None:
+  """Rows of x at some positions.
+
+  Args:
+    x: [batch, length, embed].
+    positions: [batch, n] int32 (out of range reads the last one), 'all', or None.
+
+  Returns:
+    [batch, n, embed], x itself, or None.
+  """
+  if positions is None or isinstance(positions, str):
+    return x if isinstance(positions, str) else None
+  return jax.vmap(lambda row, at: jnp.take(row, at, axis=0, mode="clip"))(x, positions)

@@ -1,0 +1,73 @@
+"""Bucket ids of relative positions: T5's (the papers) and the one of the released COCO-LM code.
+
+Both are constants of the model, computed in numpy float32 when it is traced.
+"""
+
+import numpy as np
+
+
+def t5_buckets(length: int, *, num_buckets: int, max_distance: int) -> np.ndarray:
+  """Bidirectional T5 buckets.
+
+  Args:
+    length: tokens.
+    num_buckets: rows of the bias table, even.
+    max_distance: tokens from which on all distances share a bucket.
+
+  Returns:
+    [length, length] int32 bucket of (query, key).
+
+  Source: T5 (Raffel et al., 2020) section 2.1; equal to stock MPNet's for 32/128.
+  """
+  delta = np.arange(length)[None, :] - np.arange(length)[:, None]
+  half = num_buckets // 2
+  exact = half // 2
+  distance = np.abs(delta)
+  safe = np.maximum(distance, 1).astype(np.float32)
+  log_ratio = np.log(safe / np.float32(exact)) / np.float32(np.log(max_distance / exact))
+  far = exact + (log_ratio * np.float32(half - exact)).astype(np.int32)
+  magnitude = np.where(distance < exact, distance, np.minimum(far, half - 1))
+  return (np.where(delta > 0, half, 0) + magnitude).astype(np.int32)
+
+
+def official_signed_buckets(delta: np.ndarray, *, num_buckets: int, max_distance: int) -> np.ndarray:
+  """Signed buckets of the released COCO-LM and AMOS models, before the shift to ids.
+
+  Args:
+    delta: int array of key - query, in tokens.
+    num_buckets: rows of the bias table, even; the last one is never used.
+    max_distance: tokens.
+
+  Returns:
+    int32 array of delta's shape, in [-(num_buckets / 2 - 1), num_buckets / 2 - 1].
+
+  Source: official COCO-LM fairseq transformer_sentence_encoder.py, relative_position_bucket: unlike T5 it
+  rounds up, uses max_distance - 1 and shares zero between the signs.
+  """
+  half = num_buckets // 2
+  exact = half // 2
+  distance = np.abs(delta)
+  safe = np.maximum(distance, exact).astype(np.float32)
+  log_ratio = np.log(safe / np.float32(exact)) / np.float32(np.log((max_distance - 1) / exact))
+  far = exact + np.ceil(log_ratio * np.float32(half - 1 - exact)).astype(np.int32)
+  magnitude = np.where(distance < exact, distance, np.minimum(far, half - 1))
+  return (np.sign(delta) * magnitude).astype(np.int32)
+
+
+def official_buckets(length: int, *, num_buckets: int, max_distance: int, max_length: int) -> np.ndarray:
+  """Bucket ids of the released models: shifted by the minimum of the table of `max_length`, then cut.
+
+  Args:
+    length: tokens, at most `max_length`.
+    num_buckets: rows of the bias table.
+    max_distance: tokens.
+    max_length: rows of the position table; for short tables the shift is smaller.
+
+  Returns:
+    [length, length] int32 bucket of (query, key).
+  """
+  lowest = official_signed_buckets(
+    np.arange(-(max_length - 1), max_length), num_buckets=num_buckets, max_distance=max_distance
+  ).min()
+  delta = np.arange(length)[None, :] - np.arange(length)[:, None]
+  return official_signed_buckets(delta, num_buckets=num_buckets, max_distance=max_distance) - lowest

@@ -1,0 +1,93 @@
+"""Log-probabilities over the vocabulary at gathered positions, without keeping the logits.
+
+At most `chunk` positions of each row have logits at any time; with more than one chunk the backward
+pass computes them again. [batch, length, vocab] never exists.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class VocabScores(NamedTuple):
+  """What the heads need of a softmax over the vocabulary."""
+
+  log_probs: jax.Array  # [batch, positions, targets] float32, nats; differentiable
+  top_ids: jax.Array  # [batch, positions] int32, the most probable token
+  top_log_probs: jax.Array  # [batch, positions] float32, its log-probability; no gradient
+
+
+def vocab_logits(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
+  """Scores of every token: x . table^T + bias.
+
+  Args:
+    x: [batch, positions, embed] float.
+    table: [vocab, embed] float.
+    bias: [vocab] or [batch, positions, vocab] float.
+
+  Returns:
+    [batch, positions, vocab] float32; the products run in x's dtype.
+  """
+  scores = jnp.einsum("bmd,vd->bmv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
+  return scores + bias.astype(jnp.float32)
+
+
+def _scores(x: jax.Array, table: jax.Array, bias: jax.Array, targets: jax.Array) -> VocabScores:
+  logits = vocab_logits(x, table, bias)
+  log_total = jax.nn.logsumexp(logits, axis=-1)
+  log_probs = jnp.take_along_axis(logits, targets, axis=-1) - log_total[..., None]
+  fixed = jax.lax.stop_gradient(logits)
+  top_log_probs = jnp.max(fixed, axis=-1) - jax.lax.stop_gradient(log_total)
+  return VocabScores(log_probs, jnp.argmax(fixed, axis=-1).astype(jnp.int32), top_log_probs)
+
+
+def vocab_scores(
+  x: jax.Array, table: jax.Array, bias: jax.Array, targets: jax.Array, *, chunk: int
+) -> VocabScores:
+  """Scores a few target tokens at each position under softmax(x . table^T + bias).
+
+  Args:
+    x: [batch, positions, embed] float.
+    table: [vocab, embed] float; gets the gradient of an output softmax.
+    bias: [vocab] float.
+    targets: [batch, positions, targets] int32 token ids.
+    chunk: most positions of a row whose logits may exist at once; at least 1.
+
+  Returns:
+    VocabScores.
+  """
+  num_positions = x.shape[1]
+  if num_positions <= chunk:
+    return _scores(x, table, bias, targets)
+  over_chunks = functools.partial(over_position_chunks, chunk=chunk)
+  return over_chunks(lambda x, targets: _scores(x, table, bias, targets), x, targets)
+
+
+def over_position_chunks(function, *arrays: jax.Array, chunk: int):
+  """Applies `function` to chunks of positions one after another, recomputing in the backward pass.
+
+  Args:
+    function: takes arrays [batch, chunk, ...] and returns a pytree of arrays [batch, chunk, ...].
+    *arrays: [batch, positions, ...]; padded with zeros up to whole chunks.
+    chunk: positions per chunk.
+
+  Returns:
+    What `function` returns, for all positions.
+  """
+  num_positions = arrays[0].shape[1]
+  num_chunks = -(-num_positions // chunk)
+  padding = num_chunks * chunk - num_positions
+
+  def split(array: jax.Array) -> jax.Array:
+    array = jnp.pad(array, [(0, 0), (0, padding)] + [(0, 0)] * (array.ndim - 2))
+    array = array.reshape(array.shape[0], num_chunks, chunk, *array.shape[2:])
+    return jnp.moveaxis(array, 1, 0)
+
+  def join(array: jax.Array) -> jax.Array:
+    array = jnp.moveaxis(array, 0, 1)
+    return array.reshape(array.shape[0], num_chunks * chunk, *array.shape[3:])[:, :num_positions]
+
+  results = jax.lax.map(lambda parts: jax.checkpoint(function)(*parts), tuple(split(a) for a in arrays))
+  return jax.tree.map(join, results)

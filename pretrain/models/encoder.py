@@ -8,7 +8,7 @@ import numpy as np
 from flax import linen as nn
 
 from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import Layer, dense_init, layer_norm, read_positions
+from pretrain.models.layers import Layer, dense_init, layer_norm
 from pretrain.models.relative_position import official_buckets, t5_buckets
 from pretrain.ops import row_random
 
@@ -216,18 +216,3 @@ def encode(
   vectors = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
   embedded = embed(params["embeddings"], config, vectors, token_mask, row_keys)
   return embedded, run_trunk(params["trunk"], config, embedded, token_mask, row_keys, collect=collect)
-
-
-__all__ = [
-  "Embeddings",
-  "Hidden",
-  "Trunk",
-  "embed",
-  "encode",
-  "init_embeddings",
-  "init_token_table",
-  "init_trunk",
-  "read_positions",
-  "run_trunk",
-  "token_vectors",
-]

@@ -9,6 +9,7 @@ from flax import linen as nn
 from pretrain.models.config import EncoderConfig
 from pretrain.ops import row_random
 from pretrain.ops.attention import attention
+from pretrain.ops.positions import take_positions
 from pretrain.ops.row_random import Use
 
 
@@ -70,7 +71,7 @@ class Layer(nn.Module):
     token_mask: jax.Array,
     bias: jax.Array | None,
     row_keys: jax.Array | None,
-    collect: jax.Array | str | None,
+    collect: jax.Array | None,
     index: jax.Array,
     detach: jax.Array | None,
     offset: jax.Array | None,
@@ -82,7 +83,7 @@ class Layer(nn.Module):
       token_mask: [batch, length] bool, False at padding.
       bias: [heads, length, length] float or None.
       row_keys: [batch] keys of this pass; None: no dropout.
-      collect: 'all', or [batch, positions] int32 positions to read after this layer, or None.
+      collect: [batch, positions] int32 positions to read after this layer, or None.
       index: [] int32 layer number from 0.
       detach: [] bool: no gradient flows from this layer into its input; None: it does.
       offset: [batch, length, embed] float added to the output, or None.
@@ -105,19 +106,4 @@ class Layer(nn.Module):
     y = row_random.dropout(y, keys, Use.MLP_OUTPUT_DROPOUT, rate=config.dropout)
     x = layer_norm(config, "mlp_norm")(x + y)
     x = x if offset is None else x + offset
-    return x, read_positions(x, collect)
-
-
-def read_positions(x: jax.Array, positions: jax.Array | str | None) -> jax.Array | None:
-  """Rows of x at some positions.
-
-  Args:
-    x: [batch, length, embed].
-    positions: [batch, n] int32 (out of range reads the last one), 'all', or None.
-
-  Returns:
-    [batch, n, embed], x itself, or None.
-  """
-  if positions is None or isinstance(positions, str):
-    return x if isinstance(positions, str) else None
-  return jax.vmap(lambda row, at: jnp.take(row, at, axis=0, mode="clip"))(x, positions)
+    return x, None if collect is None else take_positions(x, collect)

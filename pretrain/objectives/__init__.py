@@ -1,0 +1,17 @@
+"""What the encoder must say about the corrupted text. One file per objective; a new one is a file and a row here."""
+
+from pretrain.objectives.all_token import AllTokenLM
+from pretrain.objectives.clm import CorrectiveLM
+from pretrain.objectives.mlm import MaskedLM
+from pretrain.objectives.rtd import ReplacedTokenDetection
+from pretrain.objectives.scl import SequenceContrast
+from pretrain.objectives.taco import TokenAlignment
+
+OBJECTIVES = {
+  "mlm": MaskedLM,
+  "rtd": ReplacedTokenDetection,
+  "clm": CorrectiveLM,
+  "all_token": AllTokenLM,
+  "scl": SequenceContrast,
+  "taco": TokenAlignment,
+}

@@ -33,12 +33,18 @@ class Noise(NamedTuple):
 
   words: jax.Array  # [batch, 2] uint32
   values: jax.Array | None = None  # [batch, positions, vocab] float32, used instead when given
+  forbidden: jax.Array | None = None  # [batch, positions] int32, tokens that may not be drawn
 
 
 def _chunk_noise(noise: Noise, start: jax.Array, size: int, vocab_size: int) -> jax.Array:
   if noise.values is not None:
-    return jax.lax.dynamic_slice_in_dim(noise.values, start, size, axis=1)
-  return row_random.row_gumbel(noise.words, (size, vocab_size), start=start)
+    values = _take(noise.values, start, size, 1)
+  else:
+    values = row_random.row_gumbel(noise.words, (size, vocab_size), start=start)
+  if noise.forbidden is None:
+    return values
+  is_forbidden = _take(noise.forbidden, start, size, 1)[..., None] == jnp.arange(vocab_size)
+  return jnp.where(is_forbidden, -jnp.inf, values)
 
 
 def _mixed_logits(weights, transformed, table, biases):

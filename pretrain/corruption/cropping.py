@@ -1,0 +1,66 @@
+"""Contiguous crops of the original text, the second view of sequence contrast."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrain.corruption.masking import TokenIds
+from pretrain.ops import row_random
+from pretrain.ops.row_random import Use
+
+
+def crop_sizes(fraction: float, length: int) -> np.ndarray:
+  """Tokens in the crop of an item of 0..length tokens.
+
+  Args:
+    fraction: of the item's tokens; above 1 a number of tokens.
+    length: longest item.
+
+  Returns:
+    [length + 1] int32: int(fraction * n), or min(int(fraction), n).
+
+  Source: official span_dataset.py.
+  """
+  items = range(length + 1)
+  if fraction > 1:
+    return np.array([min(int(fraction), n) for n in items], np.int32)
+  return np.array([int(fraction * n) for n in items], np.int32)
+
+
+def crop_length(fraction: float, length: int, *, add_cls: bool) -> int:
+  """Static length of the crop view in tokens, even (what fused attention kernels want)."""
+  longest = int(crop_sizes(fraction, length)[-1]) + add_cls
+  return min(longest + longest % 2, length + 1)
+
+
+def crop(
+  ids: jax.Array, row_keys: jax.Array, tokens: TokenIds, *, fraction: float, add_cls: bool
+) -> jax.Array:
+  """Cuts one contiguous piece from every row, at a uniformly random start.
+
+  Args:
+    ids: [batch, length] int32, original tokens, padding at the right.
+    row_keys: [batch] keys.
+    tokens: the vocabulary.
+    fraction: as in `crop_sizes`.
+    add_cls: put [CLS] before every crop, also before one that begins with it.
+
+  Returns:
+    [batch, crop_length] int32, padded at the right.
+
+  Source: COCO-LM section 3 (SCL); official span_dataset.py and --add-span-cls.
+  """
+  length = ids.shape[1]
+  lengths = jnp.sum(ids != tokens.pad, axis=-1)
+  sizes = jnp.asarray(crop_sizes(fraction, length))[lengths]
+  words = row_random.key_words(row_random.fold(row_keys, Use.CROP))
+  starts = row_random.row_integers(words, (), lengths - sizes + 1)
+  width = crop_length(fraction, length, add_cls=add_cls)
+  index = jnp.arange(width - add_cls)
+  source = jnp.minimum(starts[:, None] + index, length - 1)
+  piece = jnp.where(index < sizes[:, None], jnp.take_along_axis(ids, source, axis=1), tokens.pad)
+  if not add_cls:
+    return piece
+  # A row of padding stays one: it is no sequence and gets no [CLS].
+  first = jnp.where(lengths > 0, tokens.cls, tokens.pad)[:, None]
+  return jnp.concatenate([first.astype(ids.dtype), piece], axis=1)

@@ -1,0 +1,267 @@
+"""The generator: one trunk with masked-LM heads on some layers, or several trunks with one head each.
+
+The papers also call it the auxiliary model. It proposes a token for every masked position; AMOS's
+mixture of heads is in `mixture.py`. Its token table is the encoder's unless `share_embeddings` is 'none'.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pretrain import losses
+from pretrain.corruption.masking import Masking, TokenIds
+from pretrain.models import encoder as encoder_model
+from pretrain.models import heads
+from pretrain.models.config import EncoderConfig
+from pretrain.ops import row_random
+from pretrain.ops.positions import take_positions
+from pretrain.ops.row_random import Use
+from pretrain.ops.vocab_cross_entropy import VocabScores, vocab_scores
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratorSettings:
+  """Shape and sharing of the generator; fields of `configs/base.py` under `generator`, resolved."""
+
+  members: tuple[EncoderConfig, ...]  # one trunk, or one per separate generator
+  mlm_layers: tuple[int, ...]  # layers with a head, from 1; for separate generators their depths
+  token_size: int  # width of the token table
+  share_embeddings: str
+  projection: str
+  sampling_dropout: str
+  temperature: float
+  disallow_correct: bool
+  detach_blocks: bool
+  loss_weight: float
+  frozen: bool
+  chunk: int  # positions of a row whose vocabulary logits may exist at once
+
+  @property
+  def is_separate(self) -> bool:
+    """Whether each head has a trunk of its own."""
+    return len(self.members) > 1
+
+
+class GeneratorOutput(NamedTuple):
+  """What the generator says at the masked positions, for each head."""
+
+  features: jax.Array  # [heads, batch, slots, generator embed], hidden state a head reads
+  transformed: jax.Array  # [heads, batch, slots, embed], the head's vector before the token table
+  biases: jax.Array  # [heads or 1, vocab] float32
+
+
+def _member_names(settings: GeneratorSettings) -> list[str]:
+  return [f"member_{i}" for i in range(len(settings.members))]
+
+
+def _init_member(
+  key: jax.Array, settings: GeneratorSettings, config: EncoderConfig, tokens: TokenIds
+) -> dict:
+  keys = jax.random.split(key, 5)
+  params = {"trunk": encoder_model.init_trunk(keys[0], config)}
+  resized = config.hidden_size != settings.token_size
+  embedded_size = (
+    settings.token_size if resized and settings.projection == "embeddings" else config.hidden_size
+  )
+  embedding_config = dataclasses.replace(config, hidden_size=embedded_size)
+  if settings.share_embeddings != "all":
+    params["embeddings"] = encoder_model.init_embeddings(keys[1], embedding_config)
+  if settings.share_embeddings == "none":
+    table_config = dataclasses.replace(config, hidden_size=settings.token_size)
+    table = encoder_model.init_token_table(keys[2], table_config, pad_id=tokens.pad)
+    params["embeddings"] = {"token": table, **params["embeddings"]}
+  if resized:
+    wide = dataclasses.replace(config, hidden_size=settings.token_size)
+    params["projection"] = heads.init_projection(keys[3], wide, output_size=config.hidden_size)
+  params["mlm_head"] = heads.init_mlm_head(keys[4], config, output_size=embedded_size)
+  return params
+
+
+def init(key: jax.Array, settings: GeneratorSettings, tokens: TokenIds) -> dict:
+  """Parameters: those of the one trunk, or {'member_0': ..., 'member_1': ...} of separate generators."""
+  if not settings.is_separate:
+    return _init_member(key, settings, settings.members[0], tokens)
+  keys = jax.random.split(key, len(settings.members))
+  names = _member_names(settings)
+  return {
+    name: _init_member(k, settings, config, tokens) for name, k, config in zip(names, keys, settings.members)
+  }
+
+
+def token_table(params: dict, shared: dict, settings: GeneratorSettings) -> jax.Array:
+  """The generator's [vocab, embed] token table: the encoder's, or its own when nothing is shared."""
+  owner = params if settings.share_embeddings == "none" else {"embeddings": shared}
+  return owner["embeddings"]["token"]["embedding"]
+
+
+class _Input(NamedTuple):
+  """What every trunk of the generator reads."""
+
+  masking: Masking
+  token_mask: jax.Array  # [batch, length] bool
+  pad_id: int
+  shared: dict  # the encoder's embedding parameters
+
+
+def _embed(
+  params: dict, settings: GeneratorSettings, config: EncoderConfig, given: _Input, row_keys: jax.Array | None
+) -> jax.Array:
+  """Embedded [batch, length, generator embed] tokens, through the projection where the widths differ."""
+  own = params.get("embeddings", given.shared)
+  table = token_table(params, given.shared, settings)
+  vectors = encoder_model.token_vectors(table, given.masking.masked_ids, pad_id=given.pad_id)
+  if "projection" not in params:
+    return encoder_model.embed(own, config, vectors, given.token_mask, row_keys)
+  if settings.projection == "table":  # MC-BERT: project the look-up, then own positions and norm
+    vectors = heads.apply_projection(params["projection"], vectors)
+    return encoder_model.embed(own, config, vectors, given.token_mask, row_keys)
+  wide = dataclasses.replace(config, hidden_size=settings.token_size)
+  embedded = encoder_model.embed(own, wide, vectors, given.token_mask, row_keys)
+  return heads.apply_projection(params["projection"], embedded)
+
+
+def _transform(
+  params: dict, settings: GeneratorSettings, config: EncoderConfig, features: jax.Array
+) -> jax.Array:
+  """The head's vector in the width of the token table."""
+  transformed = heads.apply_transform(params["mlm_head"], config, features)
+  if "projection" in params and settings.projection == "table":
+    # logits = t . (E W + b)^T: the projection of the table moved to the few positions; t . b is the
+    # same for every token and drops out of the softmax.
+    kernel = params["projection"]["kernel"]
+    transformed = transformed @ kernel.T.astype(transformed.dtype)
+  return transformed
+
+
+def _run_member(
+  params: dict,
+  settings: GeneratorSettings,
+  config: EncoderConfig,
+  given: _Input,
+  layers: tuple[int, ...],
+  row_keys: jax.Array | None,
+  offsets: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+  """Features [heads, batch, slots, D] of one trunk at the masked positions, and their transforms."""
+  x = _embed(params, settings, config, given, row_keys)
+  if offsets is not None:
+    x, offsets = x + offsets[0], offsets[1:]
+  inner = tuple(layer for layer in layers if layer < config.num_layers)
+  positions = given.masking.positions
+  hidden = encoder_model.run_trunk(
+    params["trunk"],
+    config,
+    x,
+    given.token_mask,
+    row_keys,
+    collect=positions if inner else None,
+    detach_after=inner if settings.detach_blocks else (),
+    offsets=offsets,
+  )
+  if inner:
+    features = jnp.stack([hidden.layers[layer - 1] for layer in layers])
+  else:
+    features = take_positions(hidden.last, positions)[None]
+  return features, _transform(params, settings, config, features)
+
+
+def run(
+  params: dict,
+  shared: dict,
+  settings: GeneratorSettings,
+  masking: Masking,
+  token_mask: jax.Array,
+  tokens: TokenIds,
+  *,
+  row_keys: jax.Array | None,
+  offsets: jax.Array | None = None,
+) -> GeneratorOutput:
+  """Runs the generator on the masked ids.
+
+  Args:
+    params: of `init`.
+    shared: the encoder's embedding parameters (token table, positions, norm).
+    settings: shape and sharing.
+    masking: masked ids and the positions to predict.
+    token_mask: [batch, length] bool, False at padding.
+    tokens: the vocabulary.
+    row_keys: [batch] keys; None: no dropout.
+    offsets: [layers + 1, batch, length, embed] added to the embedding output and after each layer of a
+      single trunk; their gradient is that of the hidden states.
+
+  Returns:
+    GeneratorOutput.
+  """
+  given = _Input(masking, token_mask, tokens.pad, shared)
+  keys = None if row_keys is None else row_random.fold(row_keys, Use.GENERATOR_DROPOUT)
+  if not settings.is_separate:
+    features, transformed = _run_member(
+      params, settings, settings.members[0], given, settings.mlm_layers, keys, offsets
+    )
+    return GeneratorOutput(features, transformed, params["mlm_head"]["bias"][None])
+  parts, biases = [], []
+  for index, (name, config) in enumerate(zip(_member_names(settings), settings.members)):
+    member_keys = None if keys is None else row_random.fold(keys, index)
+    layers = (config.num_layers,)
+    parts.append(_run_member(params[name], settings, config, given, layers, member_keys))
+    biases.append(params[name]["mlm_head"]["bias"])
+  features, transformed = (jnp.concatenate(part) for part in zip(*parts))
+  return GeneratorOutput(features, transformed, jnp.stack(biases))
+
+
+def head_scores(
+  output: GeneratorOutput, table: jax.Array, targets: jax.Array, *, chunk: int
+) -> list[VocabScores]:
+  """Each head's scores of target tokens.
+
+  Args:
+    output: of `run`.
+    table: [vocab, embed] token table.
+    targets: [batch, slots] int32 original tokens.
+    chunk: positions of a row per chunk.
+
+  Returns:
+    One VocabScores per head, log_probs [batch, slots, 1].
+  """
+  return [
+    vocab_scores(
+      output.transformed[k],
+      table,
+      output.biases[min(k, output.biases.shape[0] - 1)],
+      targets[..., None],
+      chunk=chunk,
+    )
+    for k in range(output.transformed.shape[0])
+  ]
+
+
+def loss_and_metrics(
+  scores: list[VocabScores], targets: jax.Array, weights: jax.Array, settings: GeneratorSettings
+) -> tuple[jax.Array, dict[str, tuple[jax.Array, jax.Array]]]:
+  """Sum over heads of the masked-LM loss (AMOS equation 2: a sum, not a mean), and metrics per head.
+
+  Args:
+    scores: of `head_scores`.
+    targets: [batch, slots] int32 original tokens.
+    weights: [batch, slots] float32.
+    settings: for the heads' names.
+
+  Returns:
+    [] float32 sum in nats over positions and heads, and {name: (sum, weight)}.
+  """
+  total = jnp.sum(weights)
+  loss, metrics = jnp.zeros((), jnp.float32), {}
+  several = len(scores) > 1
+  for k, head in enumerate(scores):
+    head_loss = losses.masked_lm_loss(head.log_probs[..., 0], weights)
+    loss = loss + head_loss
+    hits = jnp.sum((head.top_ids == targets) * weights)
+    suffix = f"_layer_{settings.mlm_layers[k]}" if several else ""
+    suffix = f"_generator_{k}" if settings.is_separate else suffix
+    metrics[f"generator_accuracy{suffix}"] = (hits, total)
+    if several:
+      metrics[f"generator_loss{suffix}"] = (head_loss, total)
+  metrics["generator_loss"] = (loss, total)
+  return loss, metrics

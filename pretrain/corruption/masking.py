@@ -1,0 +1,219 @@
+"""Which tokens are chosen, and what stands in their place. Functions of row keys only."""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrain.ops import row_random
+from pretrain.ops.positions import gather_positions, scatter_positions
+from pretrain.ops.row_random import Use
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenIds:
+  """Ids of the special tokens of a vocabulary, and its size; never constants in code."""
+
+  cls: int
+  pad: int
+  sep: int
+  unk: int
+  mask: int
+  vocab_size: int
+
+  @property
+  def special(self) -> tuple[int, ...]:
+    """Ids that no text produces and no random draw gives, ascending."""
+    return tuple(sorted({self.cls, self.pad, self.sep, self.unk, self.mask}))
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingSettings:
+  """Fields of `configs/base.py` under `corruption`."""
+
+  kind: str
+  mask_rule: str
+  mask_rate: float
+  mask_special: str
+  mask_token_rate: float
+  random_token_rate: float
+  random_token_from: str
+
+
+class Masking(NamedTuple):
+  """What was chosen in a batch."""
+
+  masked_ids: jax.Array  # [batch, length] int32, the ids with [MASK] (or the 80/10/10 mix) put in
+  positions: jax.Array  # [batch, capacity] int32, ascending (electra_google: as drawn); unused: `length`
+  weights: jax.Array  # [batch, capacity] float32, 1 for used slots
+  selected: jax.Array  # [batch, length] bool
+  overflow: jax.Array  # [batch] int32, selections dropped for want of capacity
+
+
+def capacity(settings: MaskingSettings, length: int) -> int:
+  """Slots per row for chosen positions, static.
+
+  ceil(rate * length) for count rules; for Bernoulli draws six standard deviations above the mean,
+  rounded up to 8 (length 256, rate 0.15: 80).
+  """
+  rate = settings.mask_rate
+  if settings.mask_rule == "bernoulli":
+    slots = math.ceil(rate * length + 6 * math.sqrt(rate * (1 - rate) * length))
+    return min(-(-slots // 8) * 8, length)
+  if settings.mask_rule == "electra_google":  # official: int((mask_prob + 0.005) * max_seq_length)
+    return max(1, int((rate + 0.005) * length))
+  return math.ceil(rate * length)
+
+
+def maskable_tokens(settings: MaskingSettings, ids: jax.Array, tokens: TokenIds) -> jax.Array:
+  """[batch, length] bool: which tokens may be chosen.
+
+  'all': every token but padding (COCO-LM appendix D); 'sep_only': not [CLS]; 'none': no special token
+  (Hugging Face's data collator, Google ELECTRA); [UNK] stands for a word and may be chosen.
+  """
+  excluded = {
+    "all": (tokens.pad,),
+    "sep_only": (tokens.pad, tokens.cls),
+    "none": (tokens.pad, tokens.cls, tokens.sep, tokens.mask),
+  }[settings.mask_special]
+  return jnp.all(jnp.stack([ids != token for token in excluded]), axis=0)
+
+
+def select_count(settings: MaskingSettings, row_keys: jax.Array, maskable: jax.Array) -> jax.Array:
+  """Chooses floor(rate * n + u) of a row's n maskable tokens, uniformly without replacement.
+
+  Args:
+    settings: the rate.
+    row_keys: [batch] keys.
+    maskable: [batch, length] bool.
+
+  Returns:
+    [batch, length] bool.
+
+  Source: official MC-BERT mask_tokens_dataset2.py (probabilistic rounding: the mean rate is exact).
+  """
+  length = maskable.shape[1]
+  # A table in float64: in float32, 0.15 * 20 would be slightly more than 3.
+  expected = settings.mask_rate * np.arange(length + 1, dtype=np.float64)
+  whole = np.floor(expected)
+  numbers = jnp.sum(maskable, axis=-1)
+  uniform = row_random.row_uniform(row_random.key_words(row_random.fold(row_keys, Use.MASK_COUNT)), ())
+  rounds_up = uniform < jnp.asarray((expected - whole).astype(np.float32))[numbers]
+  count = jnp.asarray(whole.astype(np.int32))[numbers] + rounds_up
+  words = row_random.key_words(row_random.fold(row_keys, Use.MASK_POSITIONS))
+  priority = jnp.where(maskable, row_random.row_uniform(words, (length,)), 2.0)
+  # Ranks by two stable sorts: equal priorities are broken by position, never both chosen.
+  ranks = jnp.argsort(jnp.argsort(priority, axis=-1, stable=True), axis=-1, stable=True)
+  return maskable & (ranks < count[:, None])
+
+
+def select_bernoulli(settings: MaskingSettings, row_keys: jax.Array, maskable: jax.Array) -> jax.Array:
+  """Chooses each maskable token independently with probability `mask_rate`: [batch, length] bool.
+
+  Source: Hugging Face DataCollatorForLanguageModeling, as TACO uses it.
+  """
+  words = row_random.key_words(row_random.fold(row_keys, Use.MASK_POSITIONS))
+  return maskable & (row_random.row_uniform(words, maskable.shape[1:]) < settings.mask_rate)
+
+
+def random_tokens(words: jax.Array, shape: tuple[int, ...], tokens: TokenIds, *, special: bool) -> jax.Array:
+  """Uniformly random token ids.
+
+  Args:
+    words: [batch, 2] uint32 key words.
+    shape: of one row's draw.
+    tokens: the vocabulary.
+    special: whether special tokens may come up.
+
+  Returns:
+    [batch, *shape] int32.
+  """
+  if special:
+    return row_random.row_integers(words, shape, tokens.vocab_size)
+  drawn = row_random.row_integers(words, shape, tokens.vocab_size - len(tokens.special))
+  for token in tokens.special:  # ascending: steps over each special id in turn
+    drawn = drawn + (drawn >= token)
+  return drawn
+
+
+def _masked_ids(
+  settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, selected: jax.Array, tokens: TokenIds
+) -> jax.Array:
+  """[MASK] at the chosen tokens, or BERT's mix of [MASK], random token and the token itself."""
+  if settings.mask_token_rate == 1.0:
+    return jnp.where(selected, tokens.mask, ids)
+  kind = row_random.row_uniform(row_random.key_words(row_random.fold(row_keys, Use.MASK_KIND)), ids.shape[1:])
+  words = row_random.key_words(row_random.fold(row_keys, Use.RANDOM_TOKEN))
+  drawn = random_tokens(words, ids.shape[1:], tokens, special=settings.random_token_from == "all")
+  is_random = kind >= 1.0 - settings.random_token_rate
+  mixed = jnp.where(kind < settings.mask_token_rate, tokens.mask, jnp.where(is_random, drawn, ids))
+  return jnp.where(selected, mixed, ids)
+
+
+def _mask_electra_google(
+  settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, maskable: jax.Array, tokens: TokenIds
+) -> Masking:
+  """Google's rule: round(rate * length) >= 1 positions with replacement, 85 % of them become [MASK].
+
+  Source: google-research/electra pretrain/pretrain_helpers.py `mask`. A position drawn twice has two
+  slots and counts twice in the loss, as there.
+  """
+  length, slots = ids.shape[1], capacity(settings, ids.shape[1])
+  words = row_random.key_words(row_random.fold(row_keys, Use.MASK_POSITIONS))
+  candidates, _, _ = gather_positions(maskable, length)
+  numbers = jnp.sum(maskable, axis=-1, dtype=jnp.int32)
+  drawn = row_random.row_integers(words, (slots,), numbers[:, None])
+  lengths = jnp.sum(ids != tokens.pad, axis=-1)
+  count = jnp.clip(jnp.round(settings.mask_rate * lengths).astype(jnp.int32), 1, slots)
+  used = (jnp.arange(slots) < count[:, None]) & (numbers > 0)[:, None]
+  positions = jnp.where(used, jnp.take_along_axis(candidates, drawn, axis=1), length)
+  kind = row_random.row_uniform(row_random.key_words(row_random.fold(row_keys, Use.MASK_KIND)), (slots,))
+  becomes_mask = jnp.where(kind < 0.85, positions, length)
+  masked = scatter_positions(ids, becomes_mask, jnp.full_like(positions, tokens.mask))
+  selected = scatter_positions(jnp.zeros(ids.shape, bool), positions, used)
+  no_overflow = jnp.zeros(ids.shape[:1], jnp.int32)
+  return Masking(masked, positions, used.astype(jnp.float32), selected, no_overflow)
+
+
+def masking_of(
+  settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, selected: jax.Array, tokens: TokenIds
+) -> Masking:
+  """The `Masking` of a given choice.
+
+  Args:
+    settings: what stands in the place of chosen tokens, and the capacity.
+    row_keys: [batch] keys.
+    ids: [batch, length] int32.
+    selected: [batch, length] bool.
+    tokens: the vocabulary.
+
+  Returns:
+    Masking; selections beyond the capacity are neither masked nor predicted.
+  """
+  positions, weights, overflow = gather_positions(selected, capacity(settings, ids.shape[1]))
+  kept = scatter_positions(jnp.zeros(ids.shape, bool), positions, weights > 0)
+  return Masking(_masked_ids(settings, row_keys, ids, kept, tokens), positions, weights, kept, overflow)
+
+
+def select_and_mask(
+  settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, tokens: TokenIds
+) -> Masking:
+  """Chooses tokens by the configured rule and masks them; rows of padding choose none.
+
+  Args:
+    settings: the rule.
+    row_keys: [batch] keys.
+    ids: [batch, length] int32.
+    tokens: the vocabulary.
+
+  Returns:
+    Masking.
+  """
+  maskable = maskable_tokens(settings, ids, tokens)
+  if settings.mask_rule == "electra_google":
+    return _mask_electra_google(settings, row_keys, ids, maskable, tokens)
+  select = {"count": select_count, "bernoulli": select_bernoulli}[settings.mask_rule]
+  return masking_of(settings, row_keys, ids, select(settings, row_keys, maskable), tokens)

@@ -1,0 +1,111 @@
+"""How the heads of a generator become one proposed token: AMOS's learned mixture and its ablations.
+
+Every way gives mixture weights per masked position; the token is then drawn from the mixed logits by
+Gumbel-max. Only the adversarial weights receive a gradient (AMOS section 3, equation 4).
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from pretrain.corruption.generator import GeneratorOutput
+from pretrain.ops import row_random
+from pretrain.ops.mixture_sampling import MixtureSettings, Noise, sample_from_mixture
+from pretrain.ops.row_random import Use
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureChoice:
+  """Fields of `configs/base.py` under `generator` that concern the mixture."""
+
+  kind: str  # 'none', 'adversarial', 'uniform', 'random_layer', 'schedule', 'fixed'
+  weights: tuple[float, ...]
+  gumbel_temperature: float
+  reversal_multiplier: float
+  adv_mlm_multiplier: float
+
+
+def mixture_weights(
+  choice: MixtureChoice,
+  params: dict,
+  features: jax.Array,
+  *,
+  row_keys: jax.Array,
+  progress: jax.Array,
+) -> jax.Array:
+  """Weights of the heads at each masked position.
+
+  Args:
+    choice: the kind.
+    params: {'mixture': {'kernel' [embed, 1]}} for 'adversarial'; not read otherwise.
+    features: [heads, batch, slots, embed] float.
+    row_keys: [batch] keys.
+    progress: [] float32, step / total_steps.
+
+  Returns:
+    [batch, slots, heads] float32, summing to 1.
+
+  Source: AMOS section 3 (learned), table 4 (random layer, layer switch, uniform), table 6 (fixed).
+  """
+  num_heads, batch, slots = features.shape[:3]
+  shape = (batch, slots, num_heads)
+  if choice.kind == "adversarial":
+    kernel = params["mixture"]["kernel"][:, 0]
+    scores = jnp.einsum("kbmd,d->bmk", features.astype(jnp.float32), kernel)
+    return jax.nn.softmax(scores, axis=-1)
+  if choice.kind == "random_layer":
+    words = row_random.key_words(row_random.fold(row_keys, Use.MIXTURE_LAYER))
+    return jax.nn.one_hot(row_random.row_integers(words, (slots,), num_heads), num_heads)
+  if choice.kind == "schedule":  # the first head for the first of equal parts of the run, and so on
+    head = jnp.minimum((progress * num_heads).astype(jnp.int32), num_heads - 1)
+    return jnp.broadcast_to(jax.nn.one_hot(head, num_heads), shape)
+  if choice.kind == "fixed":
+    return jnp.broadcast_to(jnp.asarray(choice.weights, jnp.float32), shape)
+  return jnp.full(shape, 1.0 / num_heads, jnp.float32)  # 'uniform', and 'none' with its one head
+
+
+def propose(
+  choice: MixtureChoice,
+  weights: jax.Array,
+  output: GeneratorOutput,
+  table: jax.Array,
+  *,
+  row_keys: jax.Array,
+  temperature: float,
+  chunk: int,
+  forbidden: jax.Array | None = None,
+  noise: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array | None]:
+  """Draws one token per masked position from the mixed logits.
+
+  Args:
+    choice: the kind; only 'adversarial' lets a gradient through.
+    weights: [batch, slots, heads] of `mixture_weights`.
+    output: of the generator.
+    table: [vocab, embed] token table.
+    row_keys: [batch] keys.
+    temperature: of the sampling softmax; 1 samples from the generator's own distribution.
+    chunk: positions of a row per chunk.
+    forbidden: [batch, slots] int32 tokens that may not be drawn (ELECTRA's disallow_correct), or None.
+    noise: [batch, slots, vocab] float32 Gumbel noise to use instead of the rows' own draw.
+
+  Returns:
+    [batch, slots] int32 tokens, and for 'adversarial' their [batch, slots, embed] embeddings.
+  """
+  words = row_random.key_words(row_random.fold(row_keys, Use.SAMPLE))
+  transformed, biases = output.transformed, output.biases
+  if temperature != 1.0:  # logits / T, so that Gumbel-max samples the sharpened softmax
+    transformed, biases = transformed / temperature, biases / temperature
+  is_adversarial = choice.kind == "adversarial"
+  settings = MixtureSettings(
+    temperature=choice.gumbel_temperature,
+    multiplier=choice.reversal_multiplier,
+    adv_mlm_multiplier=choice.adv_mlm_multiplier,
+    chunk=chunk,
+  )
+  arguments = (weights, transformed, table, biases)
+  if not is_adversarial:
+    arguments = jax.lax.stop_gradient(arguments)
+  ids, embeddings = sample_from_mixture(*arguments, Noise(words, noise, forbidden), settings)
+  return ids, embeddings if is_adversarial else None

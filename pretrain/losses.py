@@ -1,0 +1,196 @@
+"""The mathematics of the papers: arrays in, sums out.
+
+Every loss is a sum in nats over its positions times their weights; the caller divides once, by totals
+of the whole batch (all hosts, all microbatches). Computed in float32 whatever comes in.
+"""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+def masked_lm_loss(log_probs: jax.Array, weights: jax.Array) -> jax.Array:
+  """Cross-entropy of the original tokens at chosen positions.
+
+  Args:
+    log_probs: [batch, positions] float, log-probability of the original token.
+    weights: [batch, positions] float; 0 at unused slots.
+
+  Returns:
+    [] float32, sum in nats.
+
+  Source: BERT (Devlin et al., 2019) section 3.1; COCO-LM equation 1.
+  """
+  return -jnp.sum(log_probs.astype(jnp.float32) * weights)
+
+
+def replaced_token_detection_loss(logits: jax.Array, is_original: jax.Array, weights: jax.Array) -> jax.Array:
+  """Binary cross-entropy of "is this token the original one?".
+
+  Args:
+    logits: [batch, length] float, before the sigmoid; z > 0 says original.
+    is_original: [batch, length] bool; a correctly guessed replacement is original.
+    weights: [batch, length] float; 0 at padding.
+
+  Returns:
+    [] float32, sum in nats.
+
+  Source: ELECTRA (Clark et al., 2020) section 2, L_Disc; COCO-LM section 3 (copy loss).
+  """
+  labels = is_original.astype(jnp.float32)
+  per_token = optax.sigmoid_binary_cross_entropy(logits.astype(jnp.float32), labels)
+  return jnp.sum(per_token * weights)
+
+
+def copy_mixture_log_likelihood(
+  log_probs: jax.Array, copy_logits: jax.Array, can_copy: jax.Array
+) -> jax.Array:
+  """log( [input is the original] p_copy + (1 - p_copy) q(original) ) with p_copy = sigmoid(z).
+
+  Args:
+    log_probs: [batch, positions] float, log q(original) of the LM head.
+    copy_logits: [batch, positions] float, z.
+    can_copy: [batch, positions] bool, True where the input token is the original one.
+
+  Returns:
+    [batch, positions] float32, nats.
+
+  Source: COCO-LM section 3, L_LM; ELECTRA's All-Tokens MLM.
+  """
+  copy_logits = copy_logits.astype(jnp.float32)
+  generated = jax.nn.log_sigmoid(-copy_logits) + log_probs.astype(jnp.float32)
+  # logaddexp of a masked branch would send NaN back: a finite stand-in first, then the choice.
+  copied = jnp.where(can_copy, jax.nn.log_sigmoid(copy_logits), generated)
+  return jnp.where(can_copy, jnp.logaddexp(copied, generated), generated)
+
+
+def corrective_lm_loss(
+  log_probs: jax.Array,
+  copy_logits: jax.Array,
+  can_copy: jax.Array,
+  weights: jax.Array,
+  *,
+  form: str = "mixture",
+  stop_gradient: bool = True,
+) -> jax.Array:
+  """COCO-LM's language-modelling loss at masked positions of the corrupted input.
+
+  Args:
+    log_probs: [batch, positions] float, log q(original) of the LM head.
+    copy_logits: [batch, positions] float, z of the copy head.
+    can_copy: [batch, positions] bool, True where the replacement is the original token.
+    weights: [batch, positions] float; 0 at unused slots.
+    form: 'mixture' (the paper) or 'weighted' (the posted code: (1 - p_copy) times cross-entropy).
+    stop_gradient: whether the copy probability is a constant here.
+
+  Returns:
+    [] float32, sum in nats.
+
+  Source: COCO-LM section 3, L_LM, appendix D; 'weighted': posted in microsoft/COCO-LM issue 2.
+  """
+  if stop_gradient:
+    copy_logits = jax.lax.stop_gradient(copy_logits)
+  if form == "mixture":
+    per_token = -copy_mixture_log_likelihood(log_probs, copy_logits, can_copy)
+  else:
+    per_token = jax.nn.sigmoid(-copy_logits.astype(jnp.float32)) * -log_probs.astype(jnp.float32)
+  return jnp.sum(per_token * weights)
+
+
+def all_token_lm_loss(
+  log_probs: jax.Array, copy_logits: jax.Array, is_original: jax.Array, weights: jax.Array
+) -> jax.Array:
+  """Negative log of the copy mixture at every position, without stop-gradient.
+
+  Args:
+    log_probs: [batch, length] float, log q(original) of the LM head.
+    copy_logits: [batch, length] float.
+    is_original: [batch, length] bool.
+    weights: [batch, length] float; 0 at padding.
+
+  Returns:
+    [] float32, sum in nats.
+
+  Source: ELECTRA section 3.4 (All-Tokens MLM).
+  """
+  return -jnp.sum(copy_mixture_log_likelihood(log_probs, copy_logits, is_original) * weights)
+
+
+def unit_vectors(x: jax.Array) -> jax.Array:
+  """x / max(|x|, 1e-12) along the last axis in float32 (torch's F.normalize), finite gradient at 0."""
+  x = x.astype(jnp.float32)
+  squared = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
+  return x * jax.lax.rsqrt(jnp.maximum(squared, 1e-24))
+
+
+def sequence_cosines(first: jax.Array, second: jax.Array, *, group_size: int) -> jax.Array:
+  """Cosines between all representations of a contrast group.
+
+  Args:
+    first: [batch, embed] float, one view of each sequence.
+    second: [batch, embed] float, the other view.
+    group_size: rows contrasted with each other, consecutive; divides batch.
+
+  Returns:
+    [groups, 2 * group_size, 2 * group_size] float32; row i and row group_size + i are partners.
+  """
+  groups = first.shape[0] // group_size
+  both = [unit_vectors(view).reshape(groups, group_size, -1) for view in (first, second)]
+  vectors = jnp.concatenate(both, axis=1)
+  return jnp.einsum("gid,gjd->gij", vectors, vectors, precision=jax.lax.Precision.HIGHEST)
+
+
+def sequence_contrastive_loss(
+  cosines: jax.Array, weights: jax.Array, *, temperature: float = 1.0
+) -> jax.Array:
+  """-log softmax(cosine / temperature) of each anchor's partner, itself excluded, both directions.
+
+  Args:
+    cosines: [groups, 2 n, 2 n] float of `sequence_cosines`.
+    weights: [groups, n] float; 0 for rows of padding, which are neither anchors nor negatives.
+    temperature: tau.
+
+  Returns:
+    [] float32, sum over 2 n anchors of every group, in nats.
+
+  Source: COCO-LM section 3, L_SCL (temperature 1); the `seqcontrast` posted in microsoft/COCO-LM issue 2.
+  """
+  size = cosines.shape[-1]
+  present = jnp.concatenate([weights, weights], axis=-1)
+  allowed = (present[:, None, :] > 0) & ~jnp.eye(size, dtype=bool)
+  partner = jnp.roll(jnp.eye(size, dtype=bool), size // 2, axis=1)
+  scores = jnp.where(allowed | partner, cosines / temperature, -jnp.inf)
+  log_probs = jax.nn.log_softmax(scores, axis=-1)
+  per_anchor = -jnp.sum(jnp.where(partner, log_probs, 0.0), axis=-1)
+  return jnp.sum(per_anchor * present)
+
+
+def token_alignment_loss(
+  anchors: jax.Array,
+  positives: jax.Array,
+  negatives: jax.Array,
+  negative_is_valid: jax.Array,
+  weights: jax.Array,
+  *,
+  temperature: float,
+) -> jax.Array:
+  """Contrast of a token's contextual part with a neighbour's, against tokens of other sequences.
+
+  Args:
+    anchors: [..., embed] float32 unit vectors of g = hidden - embedded.
+    positives: [..., embed] float32 unit vectors, without gradient.
+    negatives: [..., negatives, embed] float32 unit vectors, without gradient.
+    negative_is_valid: [..., negatives] bool.
+    weights: [...] float; 0 where a position is no anchor.
+    temperature: tau.
+
+  Returns:
+    [] float32, sum in nats.
+
+  Source: TACO equations 5-7, with the exponential and the detached others of the official infonce_loss.
+  """
+  positive = jnp.sum(anchors * jax.lax.stop_gradient(positives), axis=-1) / temperature
+  negative = jnp.einsum("...d,...kd->...k", anchors, jax.lax.stop_gradient(negatives)) / temperature
+  negative = jnp.where(negative_is_valid, negative, -jnp.inf)
+  total = jax.nn.logsumexp(jnp.concatenate([positive[..., None], negative], axis=-1), axis=-1)
+  return jnp.sum((total - positive) * weights)

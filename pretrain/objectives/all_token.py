@@ -1,0 +1,56 @@
+"""All-Token MLM: the copy mixture at every position, the copy head trained through it alone."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from pretrain import losses
+from pretrain.models import heads
+from pretrain.objectives.clm import mixture_prediction
+from pretrain.objectives.rtd import rtd_metrics
+from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
+from pretrain.ops.vocab_cross_entropy import over_position_chunks, vocab_scores
+
+
+@dataclasses.dataclass(frozen=True)
+class AllTokenLM:
+  """Mean over all tokens of -log of the copy mixture, no stop-gradient, no separate copy loss.
+
+  Source: ELECTRA section 3.4; COCO-LM table 3 ("All-Token LM Only").
+  """
+
+  weight: float
+
+  needs_replaced_input = True
+  needs_crop = False
+
+  def init(self, key: jax.Array, context: Context) -> dict:
+    """{'clm': output bias, 'rtd': copy head}."""
+    copy_head = heads.init_rtd_head(key, context.encoder, dense=False)
+    return {"clm": heads.init_clm_head(context.encoder), "rtd": copy_head}
+
+  def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
+    """Weights to divide by: {term name: []}."""
+    return {"all_token_loss": jnp.sum(corrupted.weights)}
+
+  def __call__(self, view: View, context: Context) -> dict[str, Term]:
+    """Terms of `totals`."""
+    corrupted, bias = view.corrupted, view.heads["clm"]["bias"]
+
+    def chunk_scores(hidden: jax.Array, targets: jax.Array):
+      return vocab_scores(hidden, view.token_table, bias, targets, chunk=hidden.shape[1])
+
+    targets = jnp.stack([corrupted.ids, corrupted.input_ids], axis=-1)
+    scores = over_position_chunks(chunk_scores, view.hidden, targets, chunk=context.chunk)
+    copy_logits = heads.apply_rtd_head(view.heads["rtd"], context.encoder, view.hidden)
+    is_original = corrupted.is_original
+    loss = losses.all_token_lm_loss(scores.log_probs[..., 0], copy_logits, is_original, corrupted.weights)
+    predicted = mixture_prediction(scores, copy_logits, corrupted.input_ids)
+    metrics = rtd_metrics(copy_logits, corrupted)
+    for name, group in (("replaced", ~is_original), ("original", is_original)):
+      weights = corrupted.weights * group
+      metrics[f"clm_accuracy_{name}"] = accuracy(predicted == corrupted.ids, weights)
+      metrics[f"clm_lm_accuracy_{name}"] = accuracy(scores.top_ids == corrupted.ids, weights)
+      metrics[f"copy_accuracy_{name}"] = accuracy((copy_logits >= 0) == is_original, weights)
+    return {"all_token_loss": Term(loss, metrics)}

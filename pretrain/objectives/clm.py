@@ -1,0 +1,98 @@
+"""COCO-LM's corrective language modelling: predict the original at masked positions of the corrupted input."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from pretrain import losses
+from pretrain.models import heads
+from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
+from pretrain.ops.positions import take_positions
+from pretrain.ops.vocab_cross_entropy import VocabScores, vocab_scores
+
+
+@dataclasses.dataclass(frozen=True)
+class CorrectiveLM:
+  """LM loss with the copy mechanism of the RTD head, or without (COCO-LM table 3, "CLM w/o copy").
+
+  Source: COCO-LM section 3; forms as in `losses.corrective_lm_loss`.
+  """
+
+  weight: float
+  form: str
+  stop_gradient: bool
+  copy: bool
+
+  needs_replaced_input = True
+  needs_crop = False
+
+  def init(self, key: jax.Array, context: Context) -> dict:
+    """{'clm': output bias} and, with copy, the copy head, which is the RTD head."""
+    params = {"clm": heads.init_clm_head(context.encoder)}
+    if self.copy:
+      params["rtd"] = heads.init_rtd_head(key, context.encoder, dense=False)
+    return params
+
+  def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
+    """Weights to divide by: {term name: []}."""
+    return {"clm_loss": jnp.sum(corrupted.masking.weights)}
+
+  def __call__(self, view: View, context: Context) -> dict[str, Term]:
+    """Terms of `totals`."""
+    masking = view.corrupted.masking
+    hidden = take_positions(view.hidden, masking.positions)
+    targets = take_positions(view.corrupted.ids, masking.positions)
+    inputs = take_positions(view.corrupted.input_ids, masking.positions)
+    scores = vocab_scores(
+      hidden,
+      view.token_table,
+      view.heads["clm"]["bias"],
+      jnp.stack([targets, inputs], axis=-1),
+      chunk=context.chunk,
+    )
+    is_original = targets == inputs
+    groups = {
+      "replaced": masking.weights * ~is_original,
+      "original": masking.weights * is_original,
+    }
+    metrics = {
+      f"clm_lm_accuracy_{name}": accuracy(scores.top_ids == targets, group) for name, group in groups.items()
+    }
+    log_probs = scores.log_probs[..., 0]
+    metrics["clm_cross_entropy_replaced"] = (
+      losses.masked_lm_loss(jax.lax.stop_gradient(log_probs), groups["replaced"]),
+      jnp.sum(groups["replaced"]),
+    )
+    if not self.copy:
+      return {"clm_loss": Term(losses.masked_lm_loss(log_probs, masking.weights), metrics)}
+    copy_logits = heads.apply_rtd_head(view.heads["rtd"], context.encoder, hidden)
+    predicted = mixture_prediction(scores, copy_logits, inputs)
+    for name, group in groups.items():
+      metrics[f"clm_accuracy_{name}"] = accuracy(predicted == targets, group)
+      metrics[f"copy_accuracy_{name}"] = accuracy((copy_logits >= 0) == is_original, group)
+    loss = losses.corrective_lm_loss(
+      log_probs,
+      copy_logits,
+      is_original,
+      masking.weights,
+      form=self.form,
+      stop_gradient=self.stop_gradient,
+    )
+    return {"clm_loss": Term(loss, metrics)}
+
+
+def mixture_prediction(scores: VocabScores, copy_logits: jax.Array, inputs: jax.Array) -> jax.Array:
+  """The most probable token under the copy mixture.
+
+  Args:
+    scores: log_probs[..., 1] is that of the input token.
+    copy_logits: [batch, positions] float32.
+    inputs: [batch, positions] int32.
+
+  Returns:
+    [batch, positions] int32: the input token if p_copy + (1 - p_copy) q(input) is largest, else the LM's top one.
+  """
+  log_generate = jax.nn.log_sigmoid(-copy_logits)
+  kept = jnp.logaddexp(jax.nn.log_sigmoid(copy_logits), log_generate + scores.log_probs[..., 1])
+  return jnp.where(kept >= log_generate + scores.top_log_probs, inputs, scores.top_ids)

@@ -1,0 +1,84 @@
+"""Masked language modelling by the encoder itself: BERT, RoBERTa, TACO's baseline and its MLM+TP."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from pretrain import losses
+from pretrain.models import heads
+from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
+from pretrain.ops.positions import take_positions
+from pretrain.ops.vocab_cross_entropy import over_position_chunks, vocab_scores
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLM:
+  """Cross-entropy of original tokens at masked positions, or at all of them.
+
+  Source: BERT section 3.1; positions 'all': TACO section 5.2 (MLM+TP), where the weighting of the parts
+  is not given: 'one_mean' over all positions, or 'separate_means' of masked and unmasked ones, summed.
+  """
+
+  weight: float
+  positions: str
+  all_reduction: str
+
+  needs_replaced_input = False
+  needs_crop = False
+
+  def init(self, key: jax.Array, context: Context) -> dict:
+    """{'mlm': transform and output bias}."""
+    return {"mlm": heads.init_mlm_head(key, context.encoder, output_size=context.encoder.hidden_size)}
+
+  def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
+    """Weights to divide by: {term name: []}."""
+    masked = jnp.sum(corrupted.masking.weights)
+    everything = jnp.sum(corrupted.weights)
+    if self.positions == "masked":
+      return {"masked_lm_loss": masked}
+    if self.all_reduction == "one_mean":
+      return {"token_lm_loss": everything}
+    return {"masked_lm_loss": masked, "unmasked_lm_loss": everything - masked}
+
+  def __call__(self, view: View, context: Context) -> dict[str, Term]:
+    """Terms of `totals`."""
+    if self.positions == "masked":
+      return {"masked_lm_loss": self._at_masked(view, context)}
+    return self._at_all(view, context)
+
+  def _at_masked(self, view: View, context: Context) -> Term:
+    masking, params = view.corrupted.masking, view.heads["mlm"]
+    targets = take_positions(view.corrupted.ids, masking.positions)
+    transformed = heads.apply_transform(
+      params, context.encoder, take_positions(view.hidden, masking.positions)
+    )
+    scores = vocab_scores(
+      transformed, view.token_table, params["bias"], targets[..., None], chunk=context.chunk
+    )
+    loss = losses.masked_lm_loss(scores.log_probs[..., 0], masking.weights)
+    hits = accuracy(scores.top_ids == targets, masking.weights)
+    return Term(loss, {"masked_lm_accuracy": hits})
+
+  def _at_all(self, view: View, context: Context) -> dict[str, Term]:
+    corrupted, params = view.corrupted, view.heads["mlm"]
+
+    def chunk_scores(hidden: jax.Array, targets: jax.Array):
+      transformed = heads.apply_transform(params, context.encoder, hidden)
+      chunk = transformed.shape[1]
+      return vocab_scores(transformed, view.token_table, params["bias"], targets, chunk=chunk)
+
+    scores = over_position_chunks(chunk_scores, view.hidden, corrupted.ids[..., None], chunk=context.chunk)
+    log_probs = scores.log_probs[..., 0]
+    masked = corrupted.masking.selected.astype(jnp.float32)
+    hits = accuracy(scores.top_ids == corrupted.ids, masked)
+    metrics = {"masked_lm_accuracy": hits}
+    if self.all_reduction == "one_mean":
+      of_masked = losses.masked_lm_loss(jax.lax.stop_gradient(log_probs), masked)
+      metrics["masked_lm_loss"] = (of_masked, jnp.sum(masked))
+      return {"token_lm_loss": Term(losses.masked_lm_loss(log_probs, corrupted.weights), metrics)}
+    unmasked = corrupted.weights - masked
+    return {
+      "masked_lm_loss": Term(losses.masked_lm_loss(log_probs, masked), metrics),
+      "unmasked_lm_loss": Term(losses.masked_lm_loss(log_probs, unmasked), {}),
+    }

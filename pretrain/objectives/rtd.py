@@ -1,0 +1,59 @@
+"""Replaced token detection: ELECTRA's discriminator loss, COCO-LM's copy loss, AMOS's only objective."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from pretrain import losses
+from pretrain.models import heads
+from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedTokenDetection:
+  """Binary cross-entropy at every token; logit z > 0 means "original".
+
+  Source: ELECTRA section 2; COCO-LM section 3; mean over non-padding tokens, [CLS] and [SEP] included.
+  """
+
+  weight: float
+  head: str  # 'linear' or 'dense'
+
+  needs_replaced_input = True
+  needs_crop = False
+
+  def init(self, key: jax.Array, context: Context) -> dict:
+    """{'rtd': the binary head}."""
+    return {"rtd": heads.init_rtd_head(key, context.encoder, dense=self.head == "dense")}
+
+  def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
+    """Weights to divide by: {term name: []}."""
+    return {"rtd_loss": jnp.sum(corrupted.weights)}
+
+  def __call__(self, view: View, context: Context) -> dict[str, Term]:
+    """Terms of `totals`."""
+    corrupted = view.corrupted
+    logits = heads.apply_rtd_head(view.heads["rtd"], context.encoder, view.hidden)
+    loss = losses.replaced_token_detection_loss(logits, corrupted.is_original, corrupted.weights)
+    return {"rtd_loss": Term(loss, rtd_metrics(logits, corrupted))}
+
+
+def rtd_metrics(logits: jax.Array, corrupted: Corrupted) -> dict[str, tuple[jax.Array, jax.Array]]:
+  """Hit rates at z = 0: on all, replaced, original, and masked but correctly guessed tokens.
+
+  Args:
+    logits: [batch, length] float32.
+    corrupted: what was replaced.
+
+  Returns:
+    {name: (sum, weight)}.
+  """
+  hits = (logits > 0) == corrupted.is_original
+  groups = {
+    "rtd_accuracy": corrupted.token_mask,
+    "rtd_accuracy_replaced": corrupted.token_mask & ~corrupted.is_original,
+    "rtd_accuracy_original": corrupted.token_mask & corrupted.is_original,
+    "rtd_accuracy_masked_correct": corrupted.masking.selected & corrupted.is_original,
+  }
+  return {name: accuracy(hits, group.astype(jnp.float32)) for name, group in groups.items()}

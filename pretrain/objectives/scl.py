@@ -1,0 +1,77 @@
+"""COCO-LM's sequence contrastive learning: the corrupted sequence and a crop of the original are partners."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from pretrain import losses
+from pretrain.models import heads
+from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceContrast:
+  """Contrast of [CLS] representations within groups of consecutive rows of the global batch.
+
+  Source: COCO-LM section 3, L_SCL; official code adds a projection head ('projection').
+  """
+
+  weight: float
+  crop_fraction: float
+  crop_add_cls: bool
+  temperature: float
+  head: str
+  projection_size: int
+  group_size: int
+
+  needs_replaced_input = False
+  needs_crop = True
+
+  def init(self, key: jax.Array, context: Context) -> dict:
+    """{'scl': projection}, or {} for the raw [CLS] state."""
+    if self.head == "cls":
+      return {}
+    size = self.projection_size or context.encoder.hidden_size
+    return {"scl": heads.init_scl_head(key, context.encoder, projection_size=size)}
+
+  def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
+    """Weights to divide by: {term name: []}; two anchors per row."""
+    return {"scl_loss": 2.0 * jnp.sum(corrupted.row_weights)}
+
+  def __call__(self, view: View, context: Context) -> dict[str, Term]:
+    """Terms of `totals`."""
+    first, second = view.hidden[:, 0], view.crop_hidden
+    if self.head == "projection":
+      params = view.heads["scl"]
+      first, second = (heads.apply_transform(params, context.encoder, x) for x in (first, second))
+    group_size = self.group_size or first.shape[0]
+    weights = view.corrupted.row_weights.reshape(-1, group_size)
+    cosines = losses.sequence_cosines(first, second, group_size=group_size)
+    loss = losses.sequence_contrastive_loss(cosines, weights, temperature=self.temperature)
+    return {"scl_loss": Term(loss, scl_metrics(jax.lax.stop_gradient(cosines), weights))}
+
+
+def scl_metrics(cosines: jax.Array, weights: jax.Array) -> Metrics:
+  """Mean cosine of partners and of others, and how often the partner is the nearest other.
+
+  Args:
+    cosines: [groups, 2 n, 2 n] float32.
+    weights: [groups, n] float32, 0 for rows of padding.
+
+  Returns:
+    {name: (sum, weight)}.
+  """
+  size = cosines.shape[-1]
+  present = jnp.concatenate([weights, weights], axis=-1)
+  pairs = present[:, :, None] * present[:, None, :]
+  partner = jnp.roll(jnp.eye(size), size // 2, axis=1)
+  positive = pairs * partner
+  negative = pairs * (1.0 - partner - jnp.eye(size))
+  hidden = jnp.where((pairs > 0) & ~jnp.eye(size, dtype=bool), cosines, -jnp.inf)
+  hits = jnp.argmax(hidden, axis=-1) == jnp.argmax(partner, axis=-1)
+  return {
+    "scl_cosine_positive": (jnp.sum(cosines * positive), jnp.sum(positive)),
+    "scl_cosine_negative": (jnp.sum(cosines * negative), jnp.sum(negative)),
+    "scl_accuracy": (jnp.sum(hits * present), jnp.sum(present)),
+  }

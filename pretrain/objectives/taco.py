@@ -1,0 +1,187 @@
+"""TACO: a token's contextual part agrees with its neighbours' and not with other sequences' tokens."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from pretrain import losses
+from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
+from pretrain.ops import row_random
+from pretrain.ops.row_random import Use
+from pretrain.ops.vocab_cross_entropy import over_position_chunks
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenAlignment:
+  """Token-level contrast of g = hidden - embedded within groups of rows of the global batch.
+
+  Source: TACO section 3; sampling as official scripts/sampler.py, loss as infonce_loss of
+  run_mlm_with_contrastive.py, where `embedded` is the output of the embedding block of the corrupted input.
+  """
+
+  weight: float
+  anchors: str
+  window: int
+  num_negatives: int
+  temperature: float
+  group_size: int
+
+  needs_replaced_input = False
+  needs_crop = False
+
+  def init(self, key: jax.Array, context: Context) -> dict:
+    """{}: no parameters of its own."""
+    del key, context
+    return {}
+
+  def anchor_weights(self, corrupted: Corrupted) -> jax.Array:
+    """[batch, length] float32, 1 at anchors; a row of one token has no other position and gives none."""
+    selected = corrupted.masking.selected
+    chosen = {"all": jnp.ones_like(selected), "masked": selected, "unmasked": ~selected}[self.anchors]
+    has_others = jnp.sum(corrupted.token_mask, axis=-1, keepdims=True) > 1
+    return (chosen & corrupted.token_mask & has_others).astype(jnp.float32)
+
+  def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
+    """Weights to divide by: {term name: []}."""
+    return {"taco_loss": jnp.sum(self.anchor_weights(corrupted))}
+
+  def __call__(self, view: View, context: Context) -> dict[str, Term]:
+    """Terms of `totals`."""
+    corrupted = view.corrupted
+    contextual = view.hidden.astype(jnp.float32) - view.embedded.astype(jnp.float32)
+    group_size = self.group_size or contextual.shape[0]
+    lengths = jnp.sum(corrupted.token_mask, axis=-1, dtype=jnp.int32)
+    positives, rows, columns = sample_pairs(
+      corrupted.row_keys,
+      lengths,
+      length=contextual.shape[1],
+      window=self.window,
+      num_negatives=self.num_negatives,
+      group_size=group_size,
+    )
+    loss = alignment_loss_sum(
+      losses.unit_vectors(contextual),
+      positives,
+      rows,
+      columns,
+      is_valid=lengths[rows] > 0,
+      weights=self.anchor_weights(corrupted),
+      temperature=self.temperature,
+      chunk=max(1, context.chunk // self.num_negatives),
+    )
+    fixed = jax.lax.stop_gradient(view.hidden)
+    metrics = contextual_score_metrics(fixed, positives, rows[..., 0], columns[..., 0], corrupted.weights)
+    return {"taco_loss": Term(loss, metrics)}
+
+
+def sample_pairs(
+  row_keys: jax.Array,
+  lengths: jax.Array,
+  *,
+  length: int,
+  window: int,
+  num_negatives: int,
+  group_size: int,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Draws one positive and K negatives for every position.
+
+  Args:
+    row_keys: [batch] keys.
+    lengths: [batch] int32 tokens per row.
+    length: padded length.
+    window: full window W; positives lie within W // 2 positions, or anywhere else in the row if that
+      falls outside it.
+    num_negatives: K, from the other rows of the group, with replacement.
+    group_size: rows of a group, consecutive.
+
+  Returns:
+    [batch, length] int32 positions of positives in the same row; [batch, length, K] int32 rows and
+    [batch, length, K] int32 positions of negatives.
+
+  Source: official scripts/sampler.py.
+  """
+  batch = lengths.shape[0]
+  half = max(1, window // 2)
+  words = row_random.key_words(row_random.fold(row_keys, Use.CONTRAST))
+  draws = row_random.row_bits(words, (length, 2 + 2 * num_negatives))
+  step = (draws[..., 0] % jnp.uint32(2 * half)).astype(jnp.int32)  # 0..2 half-1: all but distance 0
+  here = jnp.arange(length, dtype=jnp.int32)
+  near = here + jnp.where(step < half, step - half, step - half + 1)
+  own_length = lengths[:, None]
+  shift = 1 + (draws[..., 1] % jnp.maximum(own_length - 1, 1).astype(jnp.uint32)).astype(jnp.int32)
+  anywhere = (here + shift) % jnp.maximum(own_length, 1)
+  positives = jnp.where((near >= 0) & (near < own_length), near, anywhere)
+  row = jnp.arange(batch, dtype=jnp.int32)[:, None, None]
+  group, place = row // group_size, row % group_size
+  others = draws[..., 2 : 2 + num_negatives] % jnp.uint32(max(group_size - 1, 1))
+  rows = group * group_size + (place + 1 + others.astype(jnp.int32)) % group_size
+  limit = jnp.maximum(lengths[rows], 1).astype(jnp.uint32)
+  columns = (draws[..., 2 + num_negatives :] % limit).astype(jnp.int32)
+  return positives, rows, columns
+
+
+def alignment_loss_sum(
+  vectors: jax.Array,
+  positives: jax.Array,
+  rows: jax.Array,
+  columns: jax.Array,
+  *,
+  is_valid: jax.Array,
+  weights: jax.Array,
+  temperature: float,
+  chunk: int,
+) -> jax.Array:
+  """Sum of the token alignment loss, gathering the negatives of a chunk of positions at a time.
+
+  Args:
+    vectors: [batch, length, embed] float32 unit vectors.
+    positives: [batch, length] int32 of `sample_pairs`.
+    rows: [batch, length, K] int32.
+    columns: [batch, length, K] int32.
+    is_valid: [batch, length, K] bool, False for negatives from rows of padding.
+    weights: [batch, length] float32.
+    temperature: tau.
+    chunk: positions of a row per chunk.
+
+  Returns:
+    [] float32, sum in nats.
+  """
+  fixed = jax.lax.stop_gradient(vectors)
+  partner = jnp.take_along_axis(fixed, positives[..., None], axis=1)
+
+  def chunk_loss(anchor, partner, rows, columns, is_valid, weights):
+    per_position = jax.vmap(
+      jax.vmap(lambda *parts: losses.token_alignment_loss(*parts, temperature=temperature))
+    )(anchor, partner, fixed[rows, columns], is_valid, weights)
+    return per_position
+
+  per_position = over_position_chunks(
+    chunk_loss, vectors, partner, rows, columns, is_valid, weights, chunk=chunk
+  )
+  return jnp.sum(per_position)
+
+
+def contextual_score_metrics(
+  hidden: jax.Array, positives: jax.Array, rows: jax.Array, columns: jax.Array, weights: jax.Array
+) -> Metrics:
+  """Mean cosine of hidden states with a neighbour's and with another sequence's token.
+
+  Args:
+    hidden: [batch, length, embed] float, no gradient.
+    positives: [batch, length] int32.
+    rows: [batch, length] int32 rows of other sequences.
+    columns: [batch, length] int32.
+    weights: [batch, length] float32, 1 at tokens.
+
+  Returns:
+    {name: (sum, weight)}.
+  """
+  vectors = losses.unit_vectors(hidden)
+  inside = jnp.sum(vectors * jnp.take_along_axis(vectors, positives[..., None], axis=1), axis=-1)
+  across = jnp.sum(vectors * vectors[rows, columns], axis=-1)
+  total = jnp.sum(weights)
+  return {
+    "taco_cosine_positive": (jnp.sum(inside * weights), total),
+    "taco_cosine_negative": (jnp.sum(across * weights), total),
+  }

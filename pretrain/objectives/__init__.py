@@ -1,4 +1,4 @@
-"""What the encoder must say about the corrupted text. One file per objective; a new one is a file and a row here."""
+"""What the encoder must say about the corrupted text: one file per objective, and a row in the table."""
 
 from pretrain.objectives.all_token import AllTokenLM
 from pretrain.objectives.clm import CorrectiveLM

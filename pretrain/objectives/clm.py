@@ -1,4 +1,4 @@
-"""COCO-LM's corrective language modelling: predict the original at masked positions of the corrupted input."""
+"""COCO-LM's corrective language modelling: the original token at masked positions of corrupted input."""
 
 import dataclasses
 
@@ -91,7 +91,7 @@ def mixture_prediction(scores: VocabScores, copy_logits: jax.Array, inputs: jax.
     inputs: [batch, positions] int32.
 
   Returns:
-    [batch, positions] int32: the input token if p_copy + (1 - p_copy) q(input) is largest, else the LM's top one.
+    [batch, positions] int32: the input token if its p_copy + (1 - p_copy) q is largest, else the LM's top.
   """
   log_generate = jax.nn.log_sigmoid(-copy_logits)
   kept = jnp.logaddexp(jax.nn.log_sigmoid(copy_logits), log_generate + scores.log_probs[..., 1])

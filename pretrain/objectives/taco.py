@@ -151,10 +151,9 @@ def alignment_loss_sum(
   partner = jnp.take_along_axis(fixed, positives[..., None], axis=1)
 
   def chunk_loss(anchor, partner, rows, columns, is_valid, weights):
-    per_position = jax.vmap(
-      jax.vmap(lambda *parts: losses.token_alignment_loss(*parts, temperature=temperature))
-    )(anchor, partner, fixed[rows, columns], is_valid, weights)
-    return per_position
+    return jax.vmap(jax.vmap(lambda *parts: losses.token_alignment_loss(*parts, temperature=temperature)))(
+      anchor, partner, fixed[rows, columns], is_valid, weights
+    )
 
   per_position = over_position_chunks(
     chunk_loss, vectors, partner, rows, columns, is_valid, weights, chunk=chunk

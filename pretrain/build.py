@@ -1,0 +1,99 @@
+"""From the config's fields to a `Recipe`: the one place where strings and zeros become settings."""
+
+import dataclasses
+
+from ml_collections import ConfigDict
+
+from data.errors import ConfigError
+from pretrain.corruption.generator import GeneratorSettings
+from pretrain.corruption.masking import MaskingSettings, TokenIds
+from pretrain.corruption.mixture import MixtureChoice
+from pretrain.models.config import EncoderConfig
+from pretrain.objectives import OBJECTIVES
+from pretrain.recipe import Recipe
+
+
+def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> Recipe:
+  """Builds the recipe of a config.
+
+  Args:
+    config: fields of `configs/base.py`, validated.
+    tokens: special ids of the vocabulary and its size.
+    rows_per_device: rows of a microbatch that one device holds; with `model.vocab_chunk_rows` it gives
+      how many positions of a row may have vocabulary logits at once.
+
+  Returns:
+    Recipe.
+
+  Raises:
+    ConfigError: a token id outside the table.
+  """
+  if tokens.vocab_size > config.model.vocab_size:
+    raise ConfigError(
+      f"model.vocab_size: the table has {config.model.vocab_size} rows but the vocabulary has "
+      f"{tokens.vocab_size} tokens; set --config.model.vocab_size={tokens.vocab_size} or train a smaller vocabulary"
+    )
+  chunk = max(1, config.model.vocab_chunk_rows // max(1, rows_per_device))
+  objectives = {
+    name: objective(**config.objectives[name].to_dict())
+    for name, objective in OBJECTIVES.items()
+    if config.objectives[name].weight != 0
+  }
+  has_generator = config.corruption.kind == "generator"
+  encoder = encoder_config(config)
+  return Recipe(
+    encoder=encoder,
+    masking=MaskingSettings(**config.corruption.to_dict()),
+    generator=_generator_settings(config, encoder, chunk) if has_generator else None,
+    mixture=_mixture_choice(config),
+    objectives=objectives,
+    tokens=tokens,
+    chunk=chunk,
+    freeze_token_table=config.model.freeze_embeddings != "none",
+  )
+
+
+def encoder_config(config: ConfigDict) -> EncoderConfig:
+  """Sizes and switches of the kept encoder."""
+  names = [field.name for field in dataclasses.fields(EncoderConfig)]
+  return EncoderConfig(**{name: config.model[name] for name in names})
+
+
+def _generator_settings(config: ConfigDict, encoder: EncoderConfig, chunk: int) -> GeneratorSettings:
+  fields = config.generator
+  dropout_free = {"dropout": 0.0, "attention_dropout": 0.0} if fields.sampling_dropout == "zero" else {}
+  trunk = dataclasses.replace(
+    encoder,
+    num_layers=fields.num_layers,
+    hidden_size=fields.hidden_size or encoder.hidden_size,
+    mlp_size=fields.mlp_size or encoder.mlp_size,
+    num_heads=fields.num_heads or encoder.num_heads,
+    **dropout_free,
+  )
+  depths = tuple(fields.separate_layers)
+  members = tuple(dataclasses.replace(trunk, num_layers=depth) for depth in depths) or (trunk,)
+  return GeneratorSettings(
+    members=members,
+    mlm_layers=depths or tuple(fields.mlm_layers) or (fields.num_layers,),
+    token_size=encoder.hidden_size,
+    share_embeddings="none" if fields.frozen else fields.share_embeddings,
+    projection=fields.projection,
+    sampling_dropout=fields.sampling_dropout,
+    temperature=fields.temperature,
+    disallow_correct=fields.disallow_correct,
+    detach_blocks=fields.detach_blocks,
+    loss_weight=fields.loss_weight,
+    frozen=fields.frozen,
+    chunk=chunk,
+  )
+
+
+def _mixture_choice(config: ConfigDict) -> MixtureChoice:
+  fields = config.generator
+  return MixtureChoice(
+    kind=fields.mixture,
+    weights=tuple(fields.mixture_weights),
+    gumbel_temperature=fields.gumbel_temperature,
+    reversal_multiplier=fields.reversal_multiplier,
+    adv_mlm_multiplier=fields.adv_mlm_multiplier,
+  )

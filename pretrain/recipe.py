@@ -1,0 +1,279 @@
+"""A config becomes functions: initial parameters, the loss of a batch, and what a batch looked like.
+
+A recipe is a corruption and a set of weighted objectives on one encoder. Nothing here knows the name of
+a paper; a paper is a config.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pretrain.corruption import cropping, generator, masking, mixture, replace
+from pretrain.corruption.masking import TokenIds
+from pretrain.models import encoder as encoder_model
+from pretrain.models import heads
+from pretrain.models.config import EncoderConfig
+from pretrain.objectives import OBJECTIVES
+from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
+from pretrain.ops import row_random
+from pretrain.ops.positions import first_slots, scatter_positions, take_positions
+from pretrain.ops.row_random import Use
+
+GENERATOR_TERM = "generator_loss"
+
+
+class Batch(NamedTuple):
+  """One global batch, or a microbatch of whole contrast groups."""
+
+  ids: jax.Array  # [batch, length] int32, padding at the right
+  row_keys: jax.Array  # [batch] keys: everything random about a row is a function of its key
+  progress: jax.Array  # [batch] float32, step / total_steps, the same in every row
+  given: dict[str, jax.Array] = {}  # noqa: RUF012  draws to use instead of the rows' own, see `Recipe`
+
+
+class Draws(NamedTuple):
+  """What a corruption yields besides the corrupted ids."""
+
+  embeddings: jax.Array | None  # [batch, slots, embed] of the sampled tokens, with AMOS's gradients
+  term: Term | None  # the generator's own loss; None where it is not trained
+  metrics: Metrics
+  mixture_weights: jax.Array | None  # [batch, slots, heads]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """What `build` makes of a config. All functions are pure; shapes as in `Batch`.
+
+  Draws a batch may bring along in `given` (the golden checks and controlled studies do): `selected`
+  [batch, length] bool, `sampled` [batch, slots] int32, `noise` [batch, slots, vocab] float32 Gumbel noise,
+  `crop_ids` [batch, crop length] int32, `generator_offsets` [layers + 1, batch, length, embed].
+  """
+
+  encoder: EncoderConfig
+  masking: masking.MaskingSettings
+  generator: generator.GeneratorSettings | None
+  mixture: mixture.MixtureChoice
+  objectives: dict
+  tokens: TokenIds
+  chunk: int
+  freeze_token_table: bool = False
+
+  @property
+  def context(self) -> Context:
+    """What objectives need to know."""
+    return Context(self.encoder, self.tokens, self.chunk)
+
+  @property
+  def term_weights(self) -> dict[str, float]:
+    """{name of a term: its weight in the loss}, for every term `loss_fn` divides by a total."""
+    weights = {}
+    if self.generator is not None and not self.generator.frozen:
+      weights[GENERATOR_TERM] = self.generator.loss_weight
+    empty = Batch(jnp.full((1, 8), self.tokens.pad), jax.random.split(jax.random.key(0), 1), jnp.zeros(1))
+    names = jax.eval_shape(self._objective_totals, empty)
+    for objective, totals in names.items():
+      weights |= dict.fromkeys(totals, self.objectives[objective].weight)
+    return weights
+
+  def is_frozen(self, path: str) -> bool:
+    """Whether the parameter at 'a/b/c' is not trained."""
+    if self.generator is not None and self.generator.frozen and path.startswith("generator/"):
+      return True
+    return self.freeze_token_table and path.startswith("encoder/embeddings/token/")
+
+  def init(self, key: jax.Array) -> dict:
+    """Initial parameters: {'encoder', 'heads'} and, with a generator, {'generator'}."""
+    keys = jax.random.split(key, 5)
+    embeddings = {
+      "token": encoder_model.init_token_table(keys[0], self.encoder, pad_id=self.tokens.pad),
+      **encoder_model.init_embeddings(keys[1], self.encoder),
+    }
+    trunk = encoder_model.init_trunk(keys[2], self.encoder)
+    params = {"encoder": {"embeddings": embeddings, "trunk": trunk}, "heads": {}}
+    for name, objective in self.objectives.items():
+      # Keys by name, so that an objective switched off does not change the others' initial values.
+      head_key = jax.random.fold_in(keys[3], list(OBJECTIVES).index(name))
+      params["heads"] = objective.init(head_key, self.context) | params["heads"]
+    if self.generator is not None:
+      params["generator"] = generator.init(keys[4], self.generator, self.tokens)
+      if self.mixture.kind == "adversarial":
+        mixture_key = jax.random.fold_in(keys[4], 1)
+        params["generator"]["mixture"] = heads.init_mixture(mixture_key, self.generator.members[0])
+    return params
+
+  def mask(self, batch: Batch) -> Corrupted:
+    """Chooses and masks tokens; `input_ids` are the masked ones. Needs no parameters."""
+    ids = batch.ids
+    if "selected" in batch.given:
+      chosen = masking.masking_of(self.masking, batch.row_keys, ids, batch.given["selected"], self.tokens)
+    else:
+      chosen = masking.select_and_mask(self.masking, batch.row_keys, ids, self.tokens)
+    token_mask = ids != self.tokens.pad
+    return Corrupted(ids, token_mask, chosen, chosen.masked_ids, batch.row_keys)
+
+  def totals(self, batch: Batch) -> dict[str, jax.Array]:
+    """What each term's sum is divided by, {term name: [] float32}, from masks alone."""
+    parts = self._objective_totals(batch)
+    totals = {name: total for part in parts.values() for name, total in part.items()}
+    if self.generator is not None and not self.generator.frozen:
+      totals[GENERATOR_TERM] = jnp.sum(self.mask(batch).masking.weights)
+    return totals
+
+  def _objective_totals(self, batch: Batch) -> dict[str, dict[str, jax.Array]]:
+    corrupted = self.mask(batch)
+    return {name: objective.totals(corrupted) for name, objective in self.objectives.items()}
+
+  def loss_fn(
+    self, params: dict, batch: Batch, totals: dict[str, jax.Array], *, train: bool
+  ) -> tuple[jax.Array, Metrics]:
+    """The batch's part of the loss.
+
+    Args:
+      params: of `init`.
+      batch: rows; with accumulation, some of the rows `totals` were counted over.
+      totals: of `totals`, summed over the whole global batch.
+      train: dropout on.
+
+    Returns:
+      [] float32 weighted sum of terms, each divided by its total (0 where the total is 0), in nats; and
+      {metric: (sum, weight)}.
+    """
+    view, draws = self.view(params, batch, train=train)
+    terms = {} if draws.term is None else {GENERATOR_TERM: draws.term}
+    for objective in self.objectives.values():
+      terms |= objective(view, self.context)
+    weights, metrics = self.term_weights, dict(draws.metrics)
+    loss = jnp.zeros((), jnp.float32)
+    for name, term in terms.items():
+      total = totals[name]
+      loss = loss + weights[name] * jnp.where(total > 0, term.loss / jnp.maximum(total, 1.0), 0.0)
+      metrics |= {name: (term.loss, self.totals_of(name, view.corrupted))} | term.metrics
+    return loss, jax.lax.stop_gradient(metrics | corruption_metrics(view.corrupted))
+
+  def totals_of(self, term: str, corrupted: Corrupted) -> jax.Array:
+    """The weight of one term over the rows of a (micro)batch."""
+    if term == GENERATOR_TERM:
+      return jnp.sum(corrupted.masking.weights)
+    parts = [objective.totals(corrupted) for objective in self.objectives.values()]
+    return next(part[term] for part in parts if term in part)
+
+  def view(self, params: dict, batch: Batch, *, train: bool) -> tuple[View, Draws]:
+    """Corrupts a batch and runs the encoder on every view an objective asks for."""
+    if self.freeze_token_table:
+      params = _with_token_table(params, jax.lax.stop_gradient(_token_table(params)))
+    corrupted, draws = self.corrupt(params, batch, train=train)
+    table, row_keys = _token_table(params), batch.row_keys
+    vectors = encoder_model.token_vectors(table, corrupted.input_ids, pad_id=self.tokens.pad)
+    if draws.embeddings is not None:
+      sampled = draws.embeddings.astype(vectors.dtype)
+      vectors = scatter_positions(vectors, corrupted.masking.positions, sampled)
+    keys = row_random.fold(row_keys, Use.ENCODER_DROPOUT) if train else None
+    encoder = params["encoder"]
+    embedded = encoder_model.embed(encoder["embeddings"], self.encoder, vectors, corrupted.token_mask, keys)
+    hidden = encoder_model.run_trunk(encoder["trunk"], self.encoder, embedded, corrupted.token_mask, keys)
+    crop_hidden = None
+    scl = self.objectives.get("scl")
+    if scl is not None:
+      crop_ids = batch.given.get("crop_ids")
+      if crop_ids is None:
+        crop_ids = cropping.crop(
+          batch.ids, row_keys, self.tokens, fraction=scl.crop_fraction, add_cls=scl.crop_add_cls
+        )
+      crop_keys = row_random.fold(row_keys, Use.CROP_DROPOUT) if train else None
+      _, crop_view = encoder_model.encode(
+        encoder,
+        self.encoder,
+        crop_ids,
+        crop_ids != self.tokens.pad,
+        pad_id=self.tokens.pad,
+        row_keys=crop_keys,
+      )
+      crop_hidden = crop_view.last[:, 0]
+    return View(corrupted, embedded, hidden.last, crop_hidden, table, params["heads"]), draws
+
+  def corrupt(self, params: dict, batch: Batch, *, train: bool) -> tuple[Corrupted, Draws]:
+    """Damages a batch: masks, random tokens, or a generator's proposals."""
+    corrupted = self.mask(batch)
+    if self.generator is None:
+      if self.masking.kind == "random":
+        replaced = replace.replace_at_random(batch.ids, batch.row_keys, corrupted.masking, self.tokens)
+        corrupted = corrupted._replace(input_ids=replaced)
+      return corrupted, Draws(None, None, {}, None)
+    proposals, draws = self._propose(params, batch, corrupted, train=train)
+    replaced = scatter_positions(batch.ids, corrupted.masking.positions, proposals)
+    return corrupted._replace(input_ids=replaced), draws
+
+  def _propose(
+    self, params: dict, batch: Batch, corrupted: Corrupted, *, train: bool
+  ) -> tuple[jax.Array, Draws]:
+    """[batch, slots] tokens in place of the masked ones, and the generator's loss."""
+    settings, shared = self.generator, params["encoder"]["embeddings"]
+    own = jax.lax.stop_gradient(params["generator"]) if settings.frozen else params["generator"]
+    arguments = (settings, corrupted.masking, corrupted.token_mask, self.tokens)
+    keys = batch.row_keys if train and settings.sampling_dropout != "zero" else None
+    output = generator.run(
+      own, shared, *arguments, row_keys=keys, offsets=batch.given.get("generator_offsets")
+    )
+    table = generator.token_table(own, shared, settings)
+    targets = take_positions(batch.ids, corrupted.masking.positions)
+    scores = generator.head_scores(output, table, targets, chunk=self.chunk)
+    loss, metrics = generator.loss_and_metrics(scores, targets, corrupted.masking.weights, settings)
+    if settings.sampling_dropout == "eval" and keys is not None:
+      fixed = jax.lax.stop_gradient((own, shared))
+      output = generator.run(*fixed, *arguments, row_keys=None)
+    weights = mixture.mixture_weights(
+      self.mixture, own, output.features, row_keys=batch.row_keys, progress=batch.progress
+    )
+    sampled, embeddings = mixture.propose(
+      self.mixture,
+      weights,
+      output,
+      table,
+      row_keys=batch.row_keys,
+      temperature=settings.temperature,
+      chunk=self.chunk,
+      forbidden=targets if settings.disallow_correct else None,
+      noise=batch.given.get("noise"),
+    )
+    if "sampled" in batch.given:
+      sampled = batch.given["sampled"]
+    if self.masking.mask_rule == "electra_google":
+      sampled = jnp.take_along_axis(sampled, first_slots(corrupted.masking.positions), axis=1)
+    if weights.shape[-1] > 1:
+      metrics |= mixture_metrics(weights, corrupted.masking.weights, settings)
+    term = None if settings.frozen else Term(loss, metrics)
+    return sampled, Draws(embeddings, term, metrics, weights)
+
+
+def mixture_metrics(
+  weights: jax.Array, slot_weights: jax.Array, settings: generator.GeneratorSettings
+) -> Metrics:
+  """Mean mixture weight of each head over masked positions, {name: (sum, weight)}."""
+  kind = "generator" if settings.is_separate else "layer"
+  names = range(len(settings.mlm_layers)) if settings.is_separate else settings.mlm_layers
+  sums = jnp.sum(weights * slot_weights[..., None], axis=(0, 1))
+  total = jnp.sum(slot_weights)
+  return {f"mixture_weight_{kind}_{name}": (sums[k], total) for k, name in enumerate(names)}
+
+
+def corruption_metrics(corrupted: Corrupted) -> Metrics:
+  """Rates of masked and of replaced tokens, and selections dropped per example for want of capacity."""
+  tokens = jnp.sum(corrupted.weights)
+  replaced = corrupted.token_mask & ~corrupted.is_original
+  rows = jnp.sum(corrupted.row_weights)
+  return {
+    "mask_rate": (jnp.sum(corrupted.masking.selected, dtype=jnp.float32), tokens),
+    "replace_rate": (jnp.sum(replaced, dtype=jnp.float32), tokens),
+    "mask_overflow": (jnp.sum(corrupted.masking.overflow, dtype=jnp.float32), rows),
+  }
+
+
+def _token_table(params: dict) -> jax.Array:
+  return params["encoder"]["embeddings"]["token"]["embedding"]
+
+
+def _with_token_table(params: dict, table: jax.Array) -> dict:
+  embeddings = params["encoder"]["embeddings"] | {"token": {"embedding": table}}
+  return params | {"encoder": params["encoder"] | {"embeddings": embeddings}}

@@ -1,0 +1,121 @@
+"""Everything a run is made of, built from its config: mesh, recipe, optimizer, compiled functions."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from ml_collections import ConfigDict
+
+from pretrain import optim, sharding, step
+from pretrain.build import build
+from pretrain.corruption.masking import TokenIds
+from pretrain.ops.row_random import step_row_keys
+from pretrain.recipe import Batch, Recipe
+
+EVAL_SEED = 0x5EED  # held-out masks, samples and crops are the same at every evaluation of every run
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """The parts of one run; nothing here changes from step to step."""
+
+  config: ConfigDict
+  mesh: jax.sharding.Mesh
+  recipe: Recipe
+  optimizer: optax.GradientTransformation
+  schedule: optax.Schedule
+  abstract_state: step.TrainState  # shapes with shardings
+
+  @property
+  def state_shardings(self) -> step.TrainState:
+    """Where each leaf of the state lies."""
+    return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
+
+  def init_state(self) -> step.TrainState:
+    """The state before the first step, made where it will live."""
+    with jax.set_mesh(self.mesh):
+      return jax.jit(self._initial, out_shardings=self.state_shardings)()
+
+  def _initial(self) -> step.TrainState:
+    # The key is folded with a constant no step uses: initial values are independent of the draws.
+    key = jax.random.fold_in(jax.random.key(self.config.seed), 0x1717)
+    return step.init_state(self.recipe.init(key), self.optimizer)
+
+  def batch_of(self, ids: jax.Array, at: jax.Array) -> Batch:
+    """The batch of a training step: keys are functions of (seed, step, row), nothing else."""
+    rows = jnp.arange(ids.shape[0])
+    progress = jnp.full(ids.shape[:1], at / self.config.train.total_steps, jnp.float32)
+    return Batch(ids, step_row_keys(self.config.seed, at, rows), progress)
+
+  def eval_batch_of(self, ids: jax.Array, index: jax.Array, progress: jax.Array) -> Batch:
+    """A held-out batch: its draws depend on its place alone."""
+    rows = jnp.arange(ids.shape[0])
+    return Batch(ids, step_row_keys(EVAL_SEED, index, rows), jnp.full(ids.shape[:1], progress))
+
+  def compile_train_step(self) -> Callable:
+    """(state, global ids) to (state, metrics); one compilation, the state donated."""
+    function = step.make_train_step(
+      functools.partial(self.recipe.loss_fn, train=True),
+      self.recipe.totals,
+      self.batch_of,
+      self.optimizer,
+      schedule=self.schedule,
+      frozen=self.recipe.is_frozen,
+      clip_norm=self.config.optimizer.clip_norm,
+      microbatches=self.config.train.microbatches,
+    )
+    return jax.jit(
+      function,
+      in_shardings=(self.state_shardings, sharding.batch_sharding(self.mesh)),
+      out_shardings=(self.state_shardings, sharding.replicated(self.mesh)),
+      donate_argnums=0,
+    )
+
+  def compile_eval_step(self) -> Callable:
+    """(params, global ids, [] batch index, [] progress) to metrics."""
+    function = step.make_eval_step(functools.partial(self.recipe.loss_fn, train=False), self.recipe.totals)
+    whole = sharding.replicated(self.mesh)
+    return jax.jit(
+      lambda params, ids, index, progress: function(params, self.eval_batch_of(ids, index, progress)),
+      in_shardings=(self.state_shardings.params, sharding.batch_sharding(self.mesh), whole, whole),
+      out_shardings=whole,
+    )
+
+
+def make_run(config: ConfigDict, tokens: TokenIds) -> Run:
+  """Builds the parts of a run.
+
+  Args:
+    config: validated config.
+    tokens: of the vocabulary the records were made with.
+
+  Returns:
+    Run; no array has been made yet.
+
+  Raises:
+    ConfigError: sizes that do not fit the devices or the vocabulary.
+  """
+  mesh = sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict()))
+  rows = config.train.batch_size // config.train.microbatches
+  sharding.check_rows(mesh, rows, name="train.batch_size / train.microbatches")
+  row_shards = mesh.shape["data"] * mesh.shape["fsdp"]
+  recipe = build(config, tokens, rows_per_device=rows // row_shards)
+  abstract_params = jax.eval_shape(recipe.init, jax.random.key(0))
+  settings = optim.OptimizerSettings(**config.optimizer.to_dict(), total_steps=config.train.total_steps)
+  optimizer, schedule = optim.make_optimizer(settings, params=abstract_params, frozen=recipe.is_frozen)
+  abstract = jax.eval_shape(functools.partial(step.init_state, optimizer=optimizer), abstract_params)
+  abstract = jax.tree.map(
+    lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+    abstract,
+    sharding.shardings(mesh, abstract),
+  )
+  return Run(config, mesh, recipe, optimizer, schedule, abstract)
+
+
+def pad_rows(ids: np.ndarray, rows: int, *, pad_id: int) -> np.ndarray:
+  """Adds rows of padding, which no loss counts, up to a full batch: [n, length] to [rows, length]."""
+  return np.pad(ids, ((0, rows - len(ids)), (0, 0)), constant_values=pad_id)

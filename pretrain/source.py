@@ -1,0 +1,74 @@
+"""Prepared records for a config: found, or made by `data.prepare` in a child process.
+
+The trainer itself never imports TensorFlow or seqio; what needs them runs in that child and ends.
+"""
+
+import os
+import subprocess
+import sys
+
+from ml_collections import ConfigDict
+
+from data import manifest
+from data.errors import DataError
+from pretrain.corruption.masking import TokenIds
+
+
+def records_directory(config: ConfigDict) -> str:
+  """Where the prepared records of a config are, or would be."""
+  data = config.data
+  if data.directory:
+    return data.directory
+  return manifest.prepared_directory(
+    data.source,
+    vocabulary=data.vocabulary,
+    vocabulary_kind=data.vocabulary_kind,
+    vocabulary_cased=data.vocabulary_cased,
+    vocab_size=config.model.vocab_size,
+    length=data.length,
+    packing=data.packing,
+  )
+
+
+def ensure_records(config: ConfigDict, *, download: bool) -> str:
+  """Makes the records a config names unless they are there.
+
+  Args:
+    config: the run's config.
+    download: whether missing sources may be downloaded.
+
+  Returns:
+    The directory of the records.
+
+  Raises:
+    DataError: neither records nor source are there; the line names the two commands that mend it.
+  """
+  directory = records_directory(config)
+  if os.path.exists(os.path.join(directory, "manifest.json")):
+    return directory
+  command = manifest.prepare_command(
+    config.data.to_dict(), vocab_size=config.model.vocab_size, output=directory
+  )
+  command += ["--download"] if download else []
+  print(f"No records in {directory} yet; preparing them from {config.data.source}", flush=True)
+  child = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+  if child.returncode == 0:
+    return directory
+  reason = child.stderr.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
+  shown = " ".join(["python", *command[1:]])
+  raise DataError(
+    f"no prepared records in {directory}, and data.source={config.data.source!r} cannot be prepared here "
+    f"({reason[0]}); run `{shown} --download` where that text can be had, or train on the documentation of "
+    f"the installed packages with --config.data.source=installed_docs"
+  )
+
+
+def token_ids(directory: str) -> TokenIds:
+  """Special ids and size of the vocabulary that records were made with."""
+  vocabulary = manifest.read(directory).vocabulary
+  return TokenIds(**vocabulary.special_ids, vocab_size=vocabulary.size)
+
+
+def is_terminal() -> bool:
+  """Whether somebody watches: progress bars are for them, plain lines for logs."""
+  return sys.stderr.isatty()

@@ -1,0 +1,133 @@
+"""The training step: one jit from a global batch of ids to the next state. Fine-tuning uses it too.
+
+Losses are divided by totals of the whole batch, so the number of microbatches and of devices changes
+nothing but rounding.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from pretrain import optim, sharding
+
+ArrayTree = Any
+Metrics = dict[str, tuple[jax.Array, jax.Array]]
+
+
+class TrainState(NamedTuple):
+  """Everything that changes from step to step. Randomness and data order are functions of `step`."""
+
+  step: jax.Array  # [] int32, updates tried so far
+  params: ArrayTree  # float32
+  opt_state: ArrayTree
+  skipped: jax.Array  # [] int32, updates not applied because loss or gradients were not finite
+  skipped_in_a_row: jax.Array  # [] int32
+
+
+def init_state(params: ArrayTree, optimizer: optax.GradientTransformation) -> TrainState:
+  """The state before the first step; every leaf has a buffer of its own, as donation wants."""
+  step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))
+  return TrainState(step, params, optimizer.init(params), skipped, in_a_row)
+
+
+def make_train_step(
+  loss_fn: Callable[..., tuple[jax.Array, Metrics]],
+  totals_fn: Callable[[ArrayTree], ArrayTree],
+  batch_fn: Callable[[ArrayTree, jax.Array], ArrayTree],
+  optimizer: optax.GradientTransformation,
+  *,
+  schedule: optax.Schedule,
+  frozen: Callable[[str], bool],
+  clip_norm: float,
+  microbatches: int = 1,
+) -> Callable[[TrainState, ArrayTree], tuple[TrainState, Metrics]]:
+  """Builds the step. The caller jits it, with shardings and the state donated.
+
+  Args:
+    loss_fn: (params, batch, totals) to ([] loss, {name: (sum, weight)}); the losses of microbatches add up.
+    totals_fn: batch to what its sums are divided by.
+    batch_fn: (data, [] step) to the batch `loss_fn` takes; every leaf has the rows first.
+    optimizer: its updates are added to the parameters.
+    schedule: learning rate by number of updates done, for the metric.
+    frozen: of a parameter path that is not trained.
+    clip_norm: largest global gradient norm; 0: off.
+    microbatches: parts of the batch taken one after another.
+
+  Returns:
+    (state, data) to (state, metrics). A step whose loss or gradient norm is not finite changes nothing
+    but the counters.
+  """
+
+  def train_step(state: TrainState, data: ArrayTree) -> tuple[TrainState, Metrics]:
+    batch = batch_fn(data, state.step)
+    totals = totals_fn(batch)
+    gradient = jax.value_and_grad(loss_fn, has_aux=True)
+    (loss, metrics), grads = accumulate(
+      lambda part: gradient(state.params, part, totals), batch, microbatches=microbatches
+    )
+    norm = optim.gradient_norm(grads, frozen=frozen)
+    grads = optim.clip_by_norm(grads, norm, max_norm=clip_norm)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    is_good = jnp.isfinite(loss) & jnp.isfinite(norm)
+    params, opt_state = jax.tree.map(
+      lambda new, old: jnp.where(is_good, new, old),
+      (params, opt_state),
+      (state.params, state.opt_state),
+    )
+    bad = 1 - is_good.astype(jnp.int32)
+    one = jnp.ones((), jnp.float32)
+    metrics = metrics | {
+      "loss": (loss, one),
+      "grad_norm": (norm, one),
+      "learning_rate": (schedule(state.step - state.skipped), one),
+      "skipped_updates": ((state.skipped + bad).astype(jnp.float32), one),
+    }
+    in_a_row = jnp.where(is_good, 0, state.skipped_in_a_row + 1)
+    return TrainState(state.step + 1, params, opt_state, state.skipped + bad, in_a_row), metrics
+
+  return train_step
+
+
+def accumulate(
+  function: Callable[[ArrayTree], ArrayTree], batch: ArrayTree, *, microbatches: int
+) -> ArrayTree:
+  """Sums a function's results over consecutive parts of a batch, one part at a time.
+
+  Args:
+    function: microbatch to a pytree of float arrays.
+    batch: every leaf [batch, ...]; `microbatches` divides batch.
+    microbatches: number of parts; part i holds the i-th run of consecutive rows, so that contrast groups
+      stay whole.
+
+  Returns:
+    The sum over parts.
+  """
+  if microbatches == 1:
+    return function(batch)
+
+  def split(leaf: jax.Array) -> jax.Array:
+    parts = leaf.reshape(microbatches, leaf.shape[0] // microbatches, *leaf.shape[1:])
+    return sharding.constrain(parts, None, "batch", *[None] * (leaf.ndim - 1))
+
+  parts = jax.tree.map(split, batch)
+  first = jax.tree.map(lambda leaf: leaf[0], parts)
+  zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, first))
+  total, _ = jax.lax.scan(
+    lambda sums, part: (jax.tree.map(jnp.add, sums, function(part)), None), zeros, parts
+  )
+  return total
+
+
+def make_eval_step(
+  loss_fn: Callable[..., tuple[jax.Array, Metrics]], totals_fn: Callable[[ArrayTree], ArrayTree]
+) -> Callable[[ArrayTree, ArrayTree], Metrics]:
+  """Builds (params, batch) to {name: (sum, weight)}; the caller adds them up over batches and divides."""
+
+  def eval_step(params: ArrayTree, batch: ArrayTree) -> Metrics:
+    return loss_fn(params, batch, totals_fn(batch))[1]
+
+  return eval_step

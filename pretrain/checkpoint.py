@@ -1,0 +1,300 @@
+"""Checkpoints under `<workdir>/checkpoints/<step>/`. The only module that imports orbax.
+
+A step holds three items: `params`, `opt_state` (all the rest of the state) and `meta` (JSON). They are apart
+so that fine-tuning, export and analysis read `params` alone.
+"""
+
+import contextlib
+import importlib.metadata
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers
+
+from data.errors import ConfigError, DataError, StorageError, UserError
+
+FORMAT_VERSION = 1
+DIRECTORY = "checkpoints"
+ITEMS = ("params", "opt_state", "meta")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+# Written last by orbax, into the step and into each item.
+COMMITTED = "commit_success.txt"
+
+ArrayTree = Any
+
+
+class Checkpoints:
+  """Saves and restores the state of one run."""
+
+  def __init__(
+    self, workdir: str | os.PathLike, *, every: int, keep: int, keep_steps: Sequence[int] = ()
+  ) -> None:
+    """Opens, and creates if needed, the run's checkpoints.
+
+    Args:
+      workdir: of the run.
+      every: steps between saves.
+      keep: the newest so many are kept.
+      keep_steps: steps that are saved and kept for ever besides.
+
+    Raises:
+      ConfigError: `every` or `keep` below 1.
+      StorageError: the directory cannot be written.
+    """
+    for name, value in (("checkpoint_every", every), ("checkpoints_to_keep", keep)):
+      if value < 1:
+        raise ConfigError(f"train.{name}={value} must be 1 or more")
+    self._every = every
+    self._keep_steps = frozenset(keep_steps)
+    self.directory = Path(workdir).absolute() / DIRECTORY
+    _make_writable(self.directory)
+    policies = [checkpoint_managers.LatestN(keep), checkpoint_managers.CustomSteps(sorted(self._keep_steps))]
+    with _storage_errors(self.directory):
+      self._manager = ocp.CheckpointManager(
+        self.directory,
+        item_names=ITEMS,
+        options=ocp.CheckpointManagerOptions(
+          preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
+          cleanup_tmp_directories=True,
+        ),
+      )
+
+  def latest_step(self) -> int | None:
+    """The newest step that was saved whole; None if there is none."""
+    steps = saved_steps(self.directory)
+    return steps[-1] if steps else None
+
+  def is_due(self, step: int) -> bool:
+    """Whether `save` without `force` would save this step."""
+    return (step > 0 and step % self._every == 0) or step in self._keep_steps
+
+  def save(
+    self, step: int, state: Mapping[str, ArrayTree], meta: Mapping[str, Any], *, force: bool = False
+  ) -> bool:
+    """Saves in the background; the arrays may be donated as soon as it returns.
+
+    Args:
+      step: updates done.
+      state: 'params' and whatever else `restore` is to give back (optimizer state, small counters), as
+        jax arrays.
+      meta: JSON values, the same on every process: resolved config, digests. `step`, `format_version`
+        and `packages` are added.
+      force: save although the step is not due.
+
+    Returns:
+      Whether a save was begun; False if it is not due or the step is there already.
+
+    Raises:
+      StorageError: this save, or an earlier one in the background, could not be written.
+    """
+    if (not force and not self.is_due(step)) or step in saved_steps(self.directory):
+      return False
+    rest = {name: value for name, value in state.items() if name != "params"}
+    meta = {**meta, "step": step, "format_version": FORMAT_VERSION, "packages": package_versions()}
+    items = ocp.args.Composite(
+      params=ocp.args.StandardSave(state["params"]),
+      opt_state=ocp.args.StandardSave(rest),
+      meta=ocp.args.JsonSave(meta),
+    )
+    with _storage_errors(self.directory):
+      # Which steps are saved is decided above, so orbax's own policy is overruled.
+      return bool(self._manager.save(step, args=items, force=True))
+
+  def restore(
+    self, abstract_state: Mapping[str, ArrayTree], step: int | None = None
+  ) -> tuple[dict[str, ArrayTree], dict[str, Any]]:
+    """Reads a whole state, whatever mesh it was saved on.
+
+    Args:
+      abstract_state: as the state that was saved, of ShapeDtypeStructs with shardings.
+      step: None: the newest.
+
+    Returns:
+      The state on the shardings asked for, and `meta`.
+
+    Raises:
+      DataError: no such checkpoint, another format version, unreadable, or not of these names, shapes and
+        dtypes.
+    """
+    path = step_path(self.directory, step)
+    meta = read_meta(path)
+    rest = {name: value for name, value in abstract_state.items() if name != "params"}
+    targets = {"params": abstract_state["params"], "opt_state": rest}
+    for item, target in targets.items():
+      _check_same(path / item, target)
+    with _read_errors(path):
+      arguments = {item: ocp.args.StandardRestore(target) for item, target in targets.items()}
+      restored = self._manager.restore(int(path.name), args=ocp.args.Composite(**arguments))
+      return {"params": restored["params"], **restored["opt_state"]}, meta
+
+  def restore_meta(self, step: int | None = None) -> dict[str, Any]:
+    """Reads `meta` alone.
+
+    Raises:
+      DataError: as `restore`.
+    """
+    return read_meta(step_path(self.directory, step))
+
+  def wait(self) -> None:
+    """Returns when everything is on disk.
+
+    Raises:
+      StorageError: it could not be written.
+    """
+    with _storage_errors(self.directory):
+      self._manager.wait_until_finished()
+
+  def close(self) -> None:
+    """Waits and lets go of orbax's threads."""
+    with _storage_errors(self.directory):
+      self._manager.close()
+
+
+def saved_steps(directory: Path) -> list[int]:
+  """The steps that were saved whole, in order; all else in `directory` is ignored, and it need not exist."""
+  if not directory.is_dir():
+    return []
+  return sorted(int(entry.name) for entry in directory.iterdir() if _is_whole(entry))
+
+
+def _is_whole(path: Path) -> bool:
+  # Orbax's own list also takes an empty directory with a number for a name.
+  marks = [path / COMMITTED, *(path / item / COMMITTED for item in ITEMS)]
+  return path.name.isdecimal() and path.name == str(int(path.name)) and all(mark.exists() for mark in marks)
+
+
+def step_path(directory: str | os.PathLike, step: int | None = None) -> Path:
+  """The directory of one step.
+
+  Args:
+    directory: a workdir, its `checkpoints`, or, without `step`, the directory of a step itself.
+    step: None: the newest.
+
+  Raises:
+    DataError: none there.
+  """
+  directory = Path(directory).absolute()
+  if step is None and _is_whole(directory):
+    return directory
+  if (directory / DIRECTORY).is_dir():
+    directory = directory / DIRECTORY
+  steps = saved_steps(directory)
+  if not steps:
+    raise DataError(f"no checkpoint in {directory}; give a workdir in which a run has saved one")
+  if step is not None and step not in steps:
+    raise DataError(f"no checkpoint of step {step} in {directory}; there are {', '.join(map(str, steps))}")
+  return directory / str(steps[-1] if step is None else step)
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+  """Reads `meta` of the step at `path` (of `step_path`); DataError for another format version."""
+  with _read_errors(path):
+    meta = ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(path / "meta")
+    version = meta.get("format_version")
+  if version != FORMAT_VERSION:
+    raise DataError(
+      f"checkpoint {path} has format version {version}, this program reads {FORMAT_VERSION}; use the program "
+      f"that wrote it (packages: {meta.get('packages')})"
+    )
+  return meta
+
+
+def load_params(directory: str | os.PathLike, step: int | None = None) -> tuple[dict, dict[str, Any]]:
+  """Reads the parameters alone, without knowing them beforehand: warm starts, export, fine-tuning.
+
+  Args:
+    directory: a workdir, its `checkpoints`, or the directory of a step.
+    step: None: the newest.
+
+  Returns:
+    A nested dict of numpy arrays, and `meta`.
+
+  Raises:
+    DataError: none there, unreadable, or another format version.
+  """
+  path = step_path(directory, step)
+  meta = read_meta(path)
+  with _read_errors(path):
+    as_numpy = jax.tree.map(
+      lambda _: ocp.RestoreArgs(restore_type=np.ndarray), _saved_tree(path / "params"), is_leaf=_is_array
+    )
+    checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    return checkpointer.restore(path / "params", restore_args=as_numpy), meta
+
+
+def package_versions() -> dict[str, str]:
+  """The versions of the packages that decide the numbers."""
+  return {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
+def _saved_tree(path: Path) -> ArrayTree:
+  return ocp.Checkpointer(ocp.PyTreeCheckpointHandler()).metadata(path).item_metadata.tree
+
+
+def _is_array(leaf: Any) -> bool:
+  return hasattr(leaf, "dtype")
+
+
+def _described(tree: ArrayTree) -> dict[str, str]:
+  """{path: 'dtype [shape]'} of arrays, abstract arrays or orbax's description of saved ones."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_array)
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype} {list(leaf.shape)}"
+    for path, leaf in leaves
+    if _is_array(leaf)
+  }
+
+
+def _check_same(path: Path, target: ArrayTree) -> None:
+  with _read_errors(path):
+    saved = _described(_saved_tree(path))
+  wanted = _described(target)
+  differ = [
+    f"{name}: saved {saved.get(name, 'nothing')}, wanted {wanted.get(name, 'nothing')}"
+    for name in sorted(saved.keys() | wanted.keys())
+    if saved.get(name) != wanted.get(name)
+  ]
+  if differ:
+    shown = "; ".join(differ[:3]) + (f"; and {len(differ) - 3} more" if len(differ) > 3 else "")
+    raise DataError(
+      f"checkpoint {path} is of another model or optimizer: {shown}; use that run's config, or a new workdir"
+    )
+
+
+def _make_writable(directory: Path) -> None:
+  probe = directory / f".writable.{os.getpid()}"
+  try:
+    directory.mkdir(parents=True, exist_ok=True)
+    probe.write_bytes(b"")
+    probe.unlink()
+  except OSError as error:
+    raise StorageError(
+      f"cannot write to {directory} ({error.strerror}); give another --workdir or make it writable"
+    ) from error
+
+
+def _first_line(error: BaseException) -> str:
+  lines = str(error).strip().splitlines()
+  return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def _translated(kind: type[UserError], start: str, advice: str) -> Iterator[None]:
+  try:
+    yield
+  except Exception as error:  # orbax, tensorstore and json raise ValueError, RuntimeError and OSError alike
+    raise kind(f"{start} ({_first_line(error)}); {advice}") from error
+
+
+def _storage_errors(directory: Path) -> contextlib.AbstractContextManager[None]:
+  return _translated(StorageError, f"cannot save to {directory}", "check space and permissions there")
+
+
+def _read_errors(path: Path) -> contextlib.AbstractContextManager[None]:
+  advice = "move its directory away to use an older one"
+  return _translated(DataError, f"checkpoint {path} cannot be read", advice)

@@ -1,0 +1,132 @@
+"""Floating-point operations of a training step, and what devices can do at best.
+
+Counted by formula: XLA's cost analysis counts a scanned layer once. A product [a, b] x [b, c] is 2abc;
+elementwise work, norms and softmaxes are left out, and so is what is computed twice to save memory.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# Dense bfloat16 peak per device in FLOP/s (V100: float16, it has no bfloat16), from the vendors' data sheets,
+# whose figures with sparsity are twice as high. By JAX's `device_kind`; the first that matches.
+PEAK_FLOPS: tuple[tuple[str, float], ...] = (
+  (r"H200", 989e12),
+  (r"H100 PCIe", 756e12),
+  (r"H100 NVL", 835e12),
+  (r"H100", 989e12),
+  (r"A100", 312e12),
+  (r"V100", 125e12),
+  (r"TPU v6", 918e12),
+  (r"TPU v5( lite|e)", 197e12),
+  (r"TPU v5", 459e12),  # v5p calls itself 'TPU v5p' or 'TPU v5'
+  (r"TPU v4", 275e12),
+)
+
+
+def peak_flops(device_kind: str) -> float | None:
+  """Peak of one device in FLOP/s.
+
+  Args:
+    device_kind: `jax.Device.device_kind`.
+
+  Returns:
+    None for devices not listed, CPUs among them: there is then no MFU.
+  """
+  for pattern, peak in PEAK_FLOPS:
+    if re.search(pattern, device_kind):
+      return peak
+  return None
+
+
+def layer_flops(*, hidden_size: int, mlp_size: int, length: int) -> int:
+  """Forward, per token: query, key, value, output 8H^2; MLP 4HF; scores and their product with values 4LH."""
+  return 8 * hidden_size**2 + 4 * hidden_size * mlp_size + 4 * length * hidden_size
+
+
+def forward_parts(config: Mapping[str, Any]) -> dict[str, float]:
+  """What each part of one step costs, per token of the batch.
+
+  Args:
+    config: as `configs/base.py`, or the plain dict stored with a checkpoint.
+
+  Returns:
+    {part: FLOP}, a third of the part's cost in training: a trained part costs its forward pass three times
+    (once forward, twice backward), one that is only run (a second pass for sampling, a frozen generator)
+    once, so it counts with a third of its forward pass.
+  """
+  model, length = config["model"], config["data"]["length"]
+  layer = layer_flops(hidden_size=model["hidden_size"], mlp_size=model["mlp_size"], length=length)
+  parts = {"encoder": model["num_layers"] * layer}
+  if config["corruption"]["kind"] == "generator":
+    parts |= _generator_parts(config)
+  return parts | _objective_parts(config)
+
+
+def training_flops_per_token(config: Mapping[str, Any]) -> float:
+  """Forward and backward FLOP per token of the batch (padding counts as a token).
+
+  Args:
+    config: as `configs/base.py`, or the plain dict stored with a checkpoint.
+  """
+  return 3.0 * sum(forward_parts(config).values())
+
+
+def _masked_fraction(config: Mapping[str, Any]) -> float:
+  """Predicted positions per token under the count rule; the others have the same mean."""
+  length = config["data"]["length"]
+  # Rounded first: a product such as 0.07 * 100 comes out a little above the integer in floating point.
+  return math.ceil(round(config["corruption"]["mask_rate"] * length, 9)) / length
+
+
+def _generator_parts(config: Mapping[str, Any]) -> dict[str, float]:
+  model, fields, masked = config["model"], config["generator"], _masked_fraction(config)
+  width, vocab = model["hidden_size"], model["vocab_size"]
+  own = fields["hidden_size"] or width
+  layer = layer_flops(
+    hidden_size=own, mlp_size=fields["mlp_size"] or model["mlp_size"], length=config["data"]["length"]
+  )
+  depth = sum(fields["separate_layers"]) or fields["num_layers"]
+  num_heads = len(fields["separate_layers"]) or len(fields["mlm_layers"]) or 1
+  # The head's transform ends at the width of the table it is multiplied with.
+  output = width if fields["projection"] == "embeddings" else own
+  parts = {
+    "generator": depth * layer,
+    "generator heads": num_heads * masked * (2 * own * output + 2 * output * vocab),
+  }
+  if own != width:
+    parts["generator projection"] = 2 * width * own
+  if fields["frozen"]:
+    return {name: flops / 3 for name, flops in parts.items()}
+  has_dropout = model["dropout"] > 0 or model["attention_dropout"] > 0
+  if fields["sampling_dropout"] == "eval" and has_dropout:
+    parts["sampling pass"] = sum(parts.values()) / 3
+  if fields["mixture"] == "adversarial":
+    # The gradient to the one-hot, that to the logits, and the logits computed again in the backward pass.
+    parts["soft embedding"] = masked * 2 * width * vocab
+  return parts
+
+
+def _objective_parts(config: Mapping[str, Any]) -> dict[str, float]:
+  model, objectives, masked = config["model"], config["objectives"], _masked_fraction(config)
+  width, vocab, length = model["hidden_size"], model["vocab_size"], config["data"]["length"]
+  table = 2 * width * vocab
+  parts: dict[str, float] = {}
+  if objectives["mlm"]["weight"]:
+    positions = 1.0 if objectives["mlm"]["positions"] == "all" else masked
+    parts["mlm head"] = positions * (2 * width**2 + table)
+  if objectives["rtd"]["weight"]:
+    parts["rtd head"] = 2 * width + (2 * width**2 if objectives["rtd"]["head"] == "dense" else 0)
+  if objectives["clm"]["weight"]:
+    parts["clm head"] = masked * table
+  if objectives["all_token"]["weight"]:
+    parts["all_token head"] = table
+  if objectives["scl"]["weight"]:
+    fraction = objectives["scl"]["crop_fraction"]
+    crop = min(int(fraction * length) if fraction <= 1 else int(fraction), length)
+    layer = layer_flops(hidden_size=width, mlp_size=model["mlp_size"], length=crop)
+    parts["scl pass"] = crop / length * model["num_layers"] * layer
+  if objectives["taco"]["weight"]:
+    parts["contrast"] = 2 * width * (objectives["taco"]["num_negatives"] + 1)
+  return parts

@@ -1,0 +1,249 @@
+"""Learning-rate schedules, Adam as the papers ran it, decay masks, clipping. Imports jax and optax only."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from data.errors import ConfigError
+
+ArrayTree = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerSettings:
+  """The fields of `config.optimizer`, which documents them, and the length of the run."""
+
+  learning_rate: float
+  total_steps: int
+  schedule: str = "linear"
+  warmup_steps: int = 0
+  power: float = 1.0
+  end_learning_rate: float = 0.0
+  adam_b1: float = 0.9
+  adam_b2: float = 0.98
+  adam_eps: float = 1e-6
+  adam_eps_placement: str = "uncorrected"
+  adam_bias_correction: bool = True
+  weight_decay: float = 0.01
+  decay: str = "all"
+  clip_norm: float = 0.0
+
+
+def _warmup_fraction(step: jax.Array, warmup_steps: int) -> jax.Array:
+  return jnp.minimum(step, warmup_steps) / warmup_steps if warmup_steps else jnp.float32(1.0)
+
+
+def _decayed(settings: OptimizerSettings, step: jax.Array, begin: int) -> jax.Array:
+  """Polynomial from the peak at `begin` to the end value at `total_steps`."""
+  # Steps left over steps in all: optax's 1 - done / all loses 3 digits near the end in float32.
+  steps = max(settings.total_steps - begin, 1)
+  left = jnp.clip(settings.total_steps - step, 0, steps) / steps
+  end = settings.end_learning_rate
+  return (settings.learning_rate - end) * left**settings.power + end
+
+
+def linear_schedule(settings: OptimizerSettings) -> optax.Schedule:
+  """Warm-up from 0, then a polynomial (power 1: a line) to the end value.
+
+  Returns:
+    The function of [] int32 updates done so far to [] float32: the first update has 0 if there is a
+    warm-up, update t has schedule(t - 1), and the last is above the end value.
+
+  Source: fairseq optim/lr_scheduler/polynomial_decay_schedule.py; transformers' linear schedule is the
+  same at power 1 and end value 0.
+  """
+
+  def schedule(step):
+    step = jnp.asarray(step)
+    rising = settings.learning_rate * _warmup_fraction(step, settings.warmup_steps)
+    falling = _decayed(settings, step, settings.warmup_steps)
+    return jnp.where(step < settings.warmup_steps, rising, falling).astype(jnp.float32)
+
+  return schedule
+
+
+def electra_google_schedule(settings: OptimizerSettings) -> optax.Schedule:
+  """The polynomial decays from step 0 on and is multiplied by min(1, step / warmup_steps).
+
+  Source: google-research/electra, model/optimization.py. The peak is therefore never quite reached.
+  """
+
+  def schedule(step):
+    step = jnp.asarray(step)
+    falling = _decayed(settings, step, 0)
+    return (falling * _warmup_fraction(step, settings.warmup_steps)).astype(jnp.float32)
+
+  return schedule
+
+
+def constant_schedule(settings: OptimizerSettings) -> optax.Schedule:
+  """Warm-up from 0, then the peak for ever."""
+
+  def schedule(step):
+    fraction = _warmup_fraction(jnp.asarray(step), settings.warmup_steps)
+    return (settings.learning_rate * fraction).astype(jnp.float32)
+
+  return schedule
+
+
+SCHEDULES: dict[str, Callable[[OptimizerSettings], optax.Schedule]] = {
+  "linear": linear_schedule,
+  "electra_google": electra_google_schedule,
+  "constant": constant_schedule,
+}
+DECAYS = ("all", "no_bias_norm")
+EPS_PLACEMENTS = ("uncorrected", "corrected")
+
+
+def scale_by_adam(*, b1: float, b2: float, eps: float, bias_correction: bool) -> optax.GradientTransformation:
+  """Adam's direction with eps added to the square root of the *uncorrected* second moment.
+
+  update = sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps); without `bias_correction` the first factor is
+  1. In early steps, when sqrt(v) is far below its corrected value, this eps counts for more than optax's.
+
+  Args:
+    b1: decay of the first moment.
+    b2: decay of the second moment.
+    eps: added to sqrt(v).
+    bias_correction: False for google-research/electra (its AdamWeightDecayOptimizer has none).
+
+  Returns:
+    A transformation with float32 moments, in optax's own `ScaleByAdamState`.
+
+  Source: fairseq optim/adam.py; transformers 4.6 optimization.py, class AdamW.
+  """
+
+  def init(params: ArrayTree) -> optax.ScaleByAdamState:
+    zeros = [jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params) for _ in range(2)]
+    return optax.ScaleByAdamState(jnp.zeros([], jnp.int32), *zeros)
+
+  def update(grads: ArrayTree, state: optax.ScaleByAdamState, params: ArrayTree | None = None):
+    del params
+    count = optax.safe_increment(state.count)
+    m = jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g.astype(jnp.float32), grads, state.mu)
+    v = jax.tree.map(lambda g, v: b2 * v + (1 - b2) * jnp.square(g.astype(jnp.float32)), grads, state.nu)
+    factor = jnp.float32(1.0)
+    if bias_correction:
+      # expm1: 1 - 0.999**1 in float32 is wrong by 1e-5 of itself.
+      left = [-jnp.expm1(count * math.log(b)) if b else jnp.float32(1.0) for b in (b1, b2)]
+      factor = jnp.sqrt(left[1]) / left[0]
+    updates = jax.tree.map(lambda m, v: factor * m / (jnp.sqrt(v) + eps), m, v)
+    return updates, optax.ScaleByAdamState(count, m, v)
+
+  return optax.GradientTransformation(init, update)
+
+
+def _paths(tree: ArrayTree) -> ArrayTree:
+  """The tree with every leaf replaced by its path, such as 'encoder/trunk/layers/up/kernel'."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), tree
+  )
+
+
+def is_bias_or_norm(path: str) -> bool:
+  """Whether a parameter is a bias, or scale or bias of a LayerNorm: what 'no_bias_norm' does not decay."""
+  *modules, leaf = path.split("/")
+  return leaf in ("bias", "scale") or any(module.endswith("norm") for module in modules)
+
+
+def gradient_norm(grads: ArrayTree, *, frozen: Callable[[str], bool]) -> jax.Array:
+  """The Euclidean norm of all gradients that train something.
+
+  Args:
+    grads: as the parameters.
+    frozen: of a parameter's path; these gradients do not count.
+
+  Returns:
+    [] float32, for `clip_by_norm` and as the metric `train/grad_norm`.
+  """
+  kept = zip(jax.tree.leaves(grads), jax.tree.leaves(_paths(grads)))
+  kept = [grad.astype(jnp.float32) for grad, path in kept if not frozen(path)]
+  return jnp.asarray(optax.global_norm(kept), jnp.float32)
+
+
+def clip_by_norm(grads: ArrayTree, norm: jax.Array, *, max_norm: float) -> ArrayTree:
+  """Scales gradients by min(1, max_norm / (norm + 1e-6)).
+
+  Not a part of the optimizer's chain, so that the step computes the norm once and reports it too.
+
+  Args:
+    grads: as the parameters.
+    norm: [] float32, of `gradient_norm`.
+    max_norm: largest norm; 0 leaves the gradients alone.
+
+  Source: fairseq utils.py, clip_grad_norm_, which is torch's form.
+  """
+  if not max_norm:
+    return grads
+  coefficient = jnp.minimum(1.0, max_norm / (norm + 1e-6))
+  return jax.tree.map(lambda grad: (grad * coefficient).astype(grad.dtype), grads)
+
+
+def _check(settings: OptimizerSettings) -> None:
+  known = {"schedule": SCHEDULES, "decay": DECAYS, "adam_eps_placement": EPS_PLACEMENTS}
+  for name, values in known.items():
+    if getattr(settings, name) not in values:
+      found = getattr(settings, name)
+      raise ConfigError(f"optimizer.{name}={found!r} is unknown; use one of {', '.join(values)}")
+  if settings.warmup_steps > settings.total_steps:
+    raise ConfigError(
+      f"optimizer.warmup_steps={settings.warmup_steps} is longer than train.total_steps="
+      f"{settings.total_steps}; lower the first or raise the second"
+    )
+
+
+def make_schedule(settings: OptimizerSettings) -> optax.Schedule:
+  """The learning rate by number of updates done.
+
+  Raises:
+    ConfigError: unknown name; warm-up longer than the run.
+  """
+  _check(settings)
+  return SCHEDULES[settings.schedule](settings)
+
+
+def make_optimizer(
+  settings: OptimizerSettings, *, params: ArrayTree, frozen: Callable[[str], bool]
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
+  """Builds Adam with decoupled decay and the schedule. Clipping is `clip_by_norm`, called by the step.
+
+  Args:
+    settings: of the optimizer.
+    params: the parameters, or their shapes (only the paths are read).
+    frozen: of a path such as 'generator/trunk/layers/up/kernel'; these leaves get an update of exactly 0,
+      no decay, and no state.
+
+  Returns:
+    The transformation, whose updates are added to the parameters, and the schedule it uses.
+
+  Raises:
+    ConfigError: unknown schedule, decay or placement; warm-up longer than the run.
+  """
+  schedule = make_schedule(settings)
+  paths = _paths(params)
+  moments = {"b1": settings.adam_b1, "b2": settings.adam_b2, "eps": settings.adam_eps}
+  # Without the correction both placements are the same formula.
+  if settings.adam_eps_placement == "corrected" and settings.adam_bias_correction:
+    adam = optax.scale_by_adam(**moments, mu_dtype=jnp.float32)
+  else:
+    adam = scale_by_adam(**moments, bias_correction=settings.adam_bias_correction)
+  mask = _no_bias_norm_mask if settings.decay == "no_bias_norm" else None
+  chain = optax.chain(
+    adam,
+    optax.add_decayed_weights(settings.weight_decay, mask=mask),
+    optax.scale_by_learning_rate(schedule),
+  )
+  labels = jax.tree.map(lambda path: "frozen" if frozen(path) else "trained", paths)
+  if "frozen" in jax.tree.leaves(labels):
+    chain = optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, labels)
+  return chain, schedule
+
+
+def _no_bias_norm_mask(params: ArrayTree) -> ArrayTree:
+  # A function, not a tree: inside `optax.partition` it is called with the frozen leaves taken out.
+  return jax.tree.map(lambda path: not is_bias_or_norm(path), _paths(params))

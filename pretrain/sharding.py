@@ -1,0 +1,280 @@
+"""Meshes, where every parameter lies on them, and batches that span hosts. Imports jax only.
+
+One table maps a parameter's path to the names of its axes, another the names to axes of the mesh. Flax's
+boxes and logical-axis rules are not used: the path says all.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from data.errors import ConfigError
+
+ArrayTree = Any
+
+MESH_AXES = ("data", "fsdp", "tensor")
+BATCH_AXES = ("data", "fsdp")
+
+# The end of a parameter's path -> its axes. Everything under `layers` is stacked: one axis more in front.
+RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+  (r"token/embedding", ("vocab", "embed")),
+  (r"(position|segment)/embedding", (None, "embed")),
+  (r"relative_position/embedding", (None, "heads")),
+  (r"attention/(query|key|value)/kernel", ("embed", "heads", None)),
+  (r"attention/(query|key|value)/bias", ("heads", None)),
+  (r"attention/output/kernel", ("heads", None, "embed")),
+  (r"attention/output/bias", (None,)),
+  (r"up/kernel", ("embed", "mlp")),
+  (r"up/bias", ("mlp",)),
+  (r"down/kernel", ("mlp", "embed")),
+  (r"down/bias", (None,)),
+  # LayerNorms: a few thousand numbers, whole on every device.
+  (r"(norm|attention_norm|mlp_norm)/(scale|bias)", (None,)),
+  (r"(dense|projection)/kernel", ("embed", None)),
+  (r"(dense|projection)/bias", (None,)),
+  (r"(mixture|rtd)/kernel", ("embed", None)),
+  (r"rtd/bias", (None,)),
+  (r"(mlm_head(_\d+)?|mlm|clm)/bias", ("vocab",)),
+)
+
+PARAMETER_AXES = {"vocab": "tensor", "embed": "fsdp", "heads": "tensor", "mlp": "tensor"}
+# Activations are cut along the batch; their width only where a tensor-parallel product leaves it cut.
+ACTIVATION_AXES = {
+  "batch": BATCH_AXES,
+  "length": None,
+  "embed": None,
+  "heads": "tensor",
+  "head_dim": None,
+  "mlp": "tensor",
+  "vocab": "tensor",
+  "layers": None,
+}
+# The corpus decides the number of rows (30,522 on tensor=4), so a table that cannot be cut stays whole.
+# All other sizes are choices, and one that does not fit the mesh is refused.
+MAY_STAY_WHOLE = ("vocab",)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshSettings:
+  """Devices per axis, as `config.mesh`; one of them may be -1: what is left."""
+
+  data: int = -1
+  fsdp: int = 1
+  tensor: int = 1
+
+
+def make_mesh(settings: MeshSettings, *, devices: Sequence[jax.Device] | None = None) -> Mesh:
+  """Arranges devices in a `data` x `fsdp` x `tensor` mesh.
+
+  Args:
+    settings: devices per axis.
+    devices: None: all of all hosts.
+
+  Returns:
+    A mesh of Auto axes (jax.make_mesh's default, Explicit, would need a sharding at every gather).
+
+  Raises:
+    ConfigError: the product is not the number of devices; more than one -1; a size below 1.
+  """
+  devices = jax.devices() if devices is None else list(devices)
+  sizes = dataclasses.asdict(settings)
+  shown = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items())
+  free = [name for name, size in sizes.items() if size == -1]
+  if len(free) > 1 or any(size < 1 and size != -1 for size in sizes.values()):
+    raise ConfigError(
+      f"{shown}: sizes must be 1 or more, and at most one of them -1 (the rest of the devices)"
+    )
+  fixed = math.prod(size for size in sizes.values() if size != -1)
+  if len(devices) % fixed or (not free and fixed != len(devices)):
+    works = [n for n in range(1, len(devices) + 1) if len(devices) % n == 0]
+    raise ConfigError(
+      f"{shown} does not fit {len(devices)} devices; use sizes out of {works} whose product is "
+      f"{len(devices)}, or -1 for one of them"
+    )
+  shape = tuple(len(devices) // fixed if size == -1 else size for size in sizes.values())
+  return jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES), devices=devices)
+
+
+@functools.cache
+def _compiled_rules() -> list[tuple[re.Pattern, tuple[str | None, ...]]]:
+  return [(re.compile(rf"(^|/){pattern}$"), axes) for pattern, axes in RULES]
+
+
+def logical_axes(path: str, ndim: int) -> tuple[str | None, ...] | None:
+  """The names of a parameter's axes.
+
+  Args:
+    path: keys joined by '/'; what stands before the parameter's own path (Adam's 'mu/') does not matter.
+    ndim: number of its axes.
+
+  Returns:
+    A name or None for each axis; None if no rule names the path with this number of axes.
+  """
+  for pattern, axes in _compiled_rules():
+    if pattern.search(path):
+      stacked = (None,) if "layers" in path.split("/") else ()
+      return stacked + axes if len(stacked + axes) == ndim else None
+  return None
+
+
+def partition_spec(path: str, ndim: int) -> PartitionSpec:
+  """Where a parameter's axes lie on the mesh, whatever their sizes.
+
+  Args:
+    path: as in `logical_axes`.
+    ndim: number of its axes. Below 2 a path that no rule names is replicated (counters, for example).
+
+  Raises:
+    ConfigError: two or more axes, and no rule names them.
+  """
+  axes = logical_axes(path, ndim)
+  if axes is None:
+    if ndim >= 2:
+      raise ConfigError(_unnamed([f"{path} ({ndim} axes)"]))
+    return PartitionSpec()
+  return PartitionSpec(*(PARAMETER_AXES.get(axis) for axis in axes))
+
+
+def _unnamed(parameters: list[str]) -> str:
+  return f"no rule of sharding.RULES names {', '.join(parameters)}; add one"
+
+
+def _flat(tree: ArrayTree):
+  leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
+  return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves], treedef
+
+
+def shardings(mesh: Mesh, abstract_tree: ArrayTree) -> ArrayTree:
+  """The sharding of every leaf of parameters, optimizer state, or both.
+
+  Args:
+    mesh: of `make_mesh`.
+    abstract_tree: arrays or ShapeDtypeStructs; a path must end as the parameter's does.
+
+  Returns:
+    NamedShardings in the same tree. A vocabulary that the tensor axis does not divide stays whole.
+
+  Raises:
+    ConfigError: leaves of two or more axes that no rule names (all are listed); a width, number of heads or
+      MLP size that the mesh does not divide, with the sizes that would work.
+  """
+  leaves, treedef = _flat(abstract_tree)
+  unnamed = [f"{path} {leaf.shape}" for path, leaf in leaves if _is_unnamed(path, leaf)]
+  if unnamed:
+    raise ConfigError(_unnamed(unnamed))
+  problems: dict[str, None] = {}
+  result = [NamedSharding(mesh, _fitting_spec(mesh, path, leaf.shape, problems)) for path, leaf in leaves]
+  if problems:
+    raise ConfigError("; ".join(problems))
+  return jax.tree.unflatten(treedef, result)
+
+
+def _is_unnamed(path: str, leaf: Any) -> bool:
+  return leaf.ndim >= 2 and logical_axes(path, leaf.ndim) is None
+
+
+def _fitting_spec(mesh: Mesh, path: str, shape: tuple[int, ...], problems: dict[str, None]) -> PartitionSpec:
+  names = logical_axes(path, len(shape)) or ()
+  spec = []
+  for name, size, axis in zip(names, shape, partition_spec(path, len(shape))):
+    fits = axis is None or size % mesh.shape[axis] == 0
+    if not fits and name not in MAY_STAY_WHOLE:
+      works = [n for n in range(1, mesh.size + 1) if size % n == 0]
+      # One line for a size, not one for each of the parameters that have it.
+      problems.setdefault(
+        f"{name} size {size} is not divisible by mesh.{axis}={mesh.shape[axis]} (as in a parameter such as "
+        f"{path.split('/')[-2]}/{path.split('/')[-1]}); use mesh.{axis} out of {works}"
+      )
+    spec.append(axis if fits else None)
+  return PartitionSpec(*spec)
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  """The sharding of what is whole on every device: metrics, counters."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+  """The sharding of [batch, ...]: rows over `data` and `fsdp`."""
+  return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+
+
+def check_rows(mesh: Mesh, rows: int, *, name: str = "train.batch_size") -> None:
+  """Refuses a number of rows that the devices cannot share equally.
+
+  Args:
+    mesh: of `make_mesh`.
+    rows: of the global batch, or of one microbatch of it.
+    name: what the message calls it.
+
+  Raises:
+    ConfigError: with the nearest numbers that work.
+  """
+  parts = mesh.shape["data"] * mesh.shape["fsdp"]
+  if rows % parts or rows < 1:
+    lower = rows // parts * parts
+    works = f"{lower} or {lower + parts}" if lower > 0 else f"{parts}"
+    raise ConfigError(
+      f"{name}={rows} is not divisible by {parts} devices (mesh.data x mesh.fsdp); use {works}"
+    )
+
+
+def local_rows(mesh: Mesh, rows: int) -> range:
+  """The rows of the global batch that this process must supply to `to_global`.
+
+  Args:
+    mesh: of `make_mesh`.
+    rows: of the global batch.
+
+  Raises:
+    ConfigError: rows not divisible; or the devices of this process do not hold neighbouring rows.
+  """
+  check_rows(mesh, rows)
+  indices = batch_sharding(mesh).addressable_devices_indices_map((rows,)).values()
+  held = sorted({row for (part,) in indices for row in range(*part.indices(rows))})
+  if held != list(range(held[0], held[-1] + 1)):
+    raise ConfigError(
+      f"the devices of process {jax.process_index()} hold scattered rows {held}; let mesh.tensor divide the "
+      f"{jax.local_device_count()} devices of a process"
+    )
+  return range(held[0], held[-1] + 1)
+
+
+def to_global(mesh: Mesh, local: ArrayTree) -> ArrayTree:
+  """Makes global arrays of what each process has read.
+
+  Args:
+    mesh: of `make_mesh`.
+    local: numpy arrays [local batch, ...], the rows `local_rows`.
+
+  Returns:
+    jax arrays [batch, ...] with `batch_sharding`.
+  """
+  place = functools.partial(jax.make_array_from_process_local_data, batch_sharding(mesh))
+  return jax.tree.map(lambda rows: place(np.asarray(rows)), local)
+
+
+def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+  """Says how an activation lies on the mesh; without a mesh (`jax.set_mesh`) returns `x` as it is.
+
+  Args:
+    x: of len(axes) axes.
+    *axes: names out of ACTIVATION_AXES, or None.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty:
+    return x
+  spec = PartitionSpec(*(ACTIVATION_AXES[axis] if axis else None for axis in axes))
+  return jax.lax.with_sharding_constraint(x, spec)
+
+
+def constrain_rows(x: jax.Array, *, axis: int) -> jax.Array:
+  """`constrain` for an array of any kind whose rows of the batch are on `axis`, the rest whole."""
+  return constrain(x, *((None,) * axis), "batch", *((None,) * (x.ndim - axis - 1)))

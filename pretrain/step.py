@@ -79,14 +79,15 @@ def make_train_step(
       (state.params, state.opt_state),
     )
     bad = 1 - is_good.astype(jnp.int32)
+    in_a_row = jnp.where(is_good, 0, state.skipped_in_a_row + 1)
     one = jnp.ones((), jnp.float32)
     metrics = metrics | {
       "loss": (loss, one),
       "grad_norm": (norm, one),
       "learning_rate": (schedule(state.step - state.skipped), one),
       "skipped_updates": ((state.skipped + bad).astype(jnp.float32), one),
+      "skipped_in_a_row": (in_a_row.astype(jnp.float32), one),
     }
-    in_a_row = jnp.where(is_good, 0, state.skipped_in_a_row + 1)
     return TrainState(state.step + 1, params, opt_state, state.skipped + bad, in_a_row), metrics
 
   return train_step

@@ -1,0 +1,40 @@
+"""Evaluation on held-out records: the same blocks, masks, samples and crops every time."""
+
+import jax
+import jax.numpy as jnp
+
+from data.records import PackedRecords
+from pretrain import sharding
+from pretrain.metrics import reduce_metrics
+from pretrain.run import Run, pad_rows
+
+
+def evaluate(run: Run, eval_step, params, heldout: PackedRecords, *, progress: float) -> dict[str, float]:
+  """Averages every metric over held-out records, each counted once, padding never.
+
+  Args:
+    run: the parts of the run.
+    eval_step: of `run.compile_eval_step`.
+    params: parameters on the mesh.
+    heldout: held-out records; the first `train.eval_batches` batches of them are used.
+    progress: step / total_steps, which a scheduled mixture reads.
+
+  Returns:
+    {metric: mean}, and 'loss', the weighted sum of the terms.
+  """
+  rows = run.config.train.batch_size
+  local = sharding.local_rows(run.mesh, rows)
+  number = min(len(heldout), rows * run.config.train.eval_batches)
+  sums: dict = {}
+  for index in range(-(-number // rows)):
+    ids = heldout.rows(index * rows, min((index + 1) * rows, number))
+    ids = pad_rows(ids, rows, pad_id=run.recipe.tokens.pad)[local.start : local.stop]
+    batch = sharding.to_global(run.mesh, ids)
+    metrics = jax.device_get(eval_step(params, batch, jnp.int32(index), jnp.float32(progress)))
+    for name, (total, weight) in metrics.items():
+      before = sums.get(name, (0.0, 0.0))
+      sums[name] = (before[0] + float(total), before[1] + float(weight))
+  means = reduce_metrics(sums)
+  weights = run.recipe.term_weights
+  means["loss"] = sum(weight * means[name] for name, weight in weights.items() if name in means)
+  return means

@@ -1,0 +1,50 @@
+"""Pretrains a text encoder: `python -m pretrain.main --config=configs/amos_base.py`.
+
+`--help` lists the flags. Exit codes: 0 finished, 2 config or flags, 3 data, vocabulary or checkpoint,
+4 diverged, 5 storage, 75 stopped on request (the same command continues).
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from data.errors import UserError
+from pretrain import flags
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  arguments = flags.parse_arguments(sys.argv[1:] if argv is None else argv)
+  try:
+    # JAX is imported after the flags are known to be good: a typo is told in a fraction of a second.
+    import jax
+
+    if arguments.config.train.multihost:
+      jax.distributed.initialize()  # must come before any other call of JAX
+    from pretrain import report, train, validate
+
+    validate.check(arguments.config, num_devices=jax.device_count(), num_hosts=jax.process_count())
+    if arguments.dry_run:
+      print(report.dry_run(arguments.config, workdir=arguments.workdir))
+      return 0
+    _use_compilation_cache(jax)
+    print(
+      f"{arguments.config_name} in {arguments.workdir} on {jax.device_count()} {jax.devices()[0].device_kind}"
+    )
+    return train.train(arguments.config, arguments.workdir, download=arguments.download)
+  except UserError as error:
+    if arguments.debug:
+      raise
+    print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+def _use_compilation_cache(jax) -> None:
+  """A restart compiles nothing that an earlier start compiled; an existing choice of the user stands."""
+  if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+    cache = os.path.join(os.path.expanduser("~"), ".cache", "text_encoder_pretraining", "jax")
+    jax.config.update("jax_compilation_cache_dir", cache)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,62 @@
+# Everything a newcomer runs. `make` alone lists it.
+VENV ?= .venv
+WORKERS ?= 2
+GOLDENS ?= ../shared/goldens
+PYTHON := $(VENV)/bin/python
+PIP := $(PYTHON) -m pip --disable-pip-version-check install --quiet --quiet
+VERSION_CHECK := import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))
+
+.PHONY: help env demo test lint mutants goldens
+.DELETE_ON_ERROR:
+
+help:
+	@echo 'make demo      pretrain a tiny encoder on the installed documentation: minutes on two CPU cores'
+	@echo 'make test      the test suite'
+	@echo 'make lint      ruff and pyright'
+	@echo 'make goldens   compare with outputs of the official programs in GOLDENS=$(GOLDENS)'
+	@echo 'make mutants   break one line at a time and see that a test notices'
+	@echo 'make env       only make $(VENV) and install what development needs'
+
+env: $(VENV)/.requirements-dev
+
+demo: $(VENV)/.requirements
+	$(PYTHON) -m pretrain.demo
+
+test: $(VENV)/.requirements-dev
+	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+lint: $(VENV)/.requirements-dev
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m pyright
+
+mutants: $(VENV)/.requirements-dev
+	$(PYTHON) -m tests.mutants
+
+goldens: $(VENV)/.requirements-dev
+	$(PYTHON) -m tests.goldens $(GOLDENS)
+
+# An interpreter that exists but does not run (a pyenv shim) or cannot make environments is passed over.
+$(VENV)/bin/python:
+	@for python in python3.11 python3.12 python3 python; do \
+	  if "$$python" -c 'import ensurepip; $(VERSION_CHECK)' 2>/dev/null; then \
+	    echo "making $(VENV) with $$("$$python" --version)"; \
+	    exec "$$python" -m venv --clear $(VENV); \
+	  fi; \
+	done; \
+	echo "This project needs Python 3.11 or 3.12 with its venv module; found $$(python3 --version 2>&1)." \
+	  "Install one of them and run make again." >&2; \
+	exit 1
+
+$(VENV)/.requirements: requirements.txt | $(VENV)/bin/python
+	@$(PYTHON) -c '$(VERSION_CHECK)' || { \
+	  echo "$(VENV) holds $$($(PYTHON) --version 2>&1); this project needs Python 3.11 or 3.12." \
+	    "Remove $(VENV) and run make again." >&2; exit 1; }
+	@echo 'installing requirements.txt (a minute or two)'
+	@$(PIP) --requirement requirements.txt
+	@touch $@
+
+$(VENV)/.requirements-dev: requirements-dev.txt $(VENV)/.requirements
+	@echo 'installing requirements-dev.txt'
+	@$(PIP) --requirement requirements-dev.txt
+	@touch $@

@@ -1,0 +1,183 @@
+"""The arrows between the parts and the size budgets of the house, read from the source with `ast`.
+
+Imports inside functions count too: a late import is still a dependency.
+"""
+
+import ast
+import functools
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PARTS = ("configs", "data", "pretrain", "finetune", "benchmarks", "tests")
+FILE_LINES = 300
+FUNCTION_LINES = 60
+
+JAX_FAMILY = ("jax", "jaxlib", "flax", "optax", "orbax")
+TENSORFLOW_FAMILY = ("tensorflow", "seqio", "tensorflow_datasets", "tensorflow_text", "t5")
+
+# Who may not import what: (module prefix, forbidden prefixes, exceptions among the importers).
+FORBIDDEN = [
+  ("data", ("pretrain", "finetune", "configs", *JAX_FAMILY), ()),
+  ("configs", ("pretrain", "finetune", *JAX_FAMILY, *TENSORFLOW_FAMILY), ()),
+  ("pretrain", ("finetune", *TENSORFLOW_FAMILY), ()),
+  ("finetune", TENSORFLOW_FAMILY, ()),
+  (
+    "finetune",
+    ("pretrain.train", "pretrain.recipe", "pretrain.objectives", "pretrain.corruption"),
+    (),
+  ),
+  ("pretrain", ("flax",), ("pretrain.models",)),
+  ("finetune", ("flax",), ("finetune.heads",)),
+  ("pretrain", ("orbax",), ("pretrain.checkpoint",)),
+  ("finetune", ("orbax",), ()),
+]
+
+# The mathematics: each may import, of this project, only these.
+LEAVES = {
+  "pretrain.losses": ("data.errors",),
+  "pretrain.ops": ("data.errors", "pretrain.ops"),
+  "pretrain.optim": ("data.errors",),
+  "pretrain.sharding": ("data.errors",),
+  "pretrain.metrics": ("data.errors",),
+}
+
+
+def _is_within(name: str, prefix: str) -> bool:
+  return name == prefix or name.startswith(prefix + ".")
+
+
+def _module_name(path: pathlib.Path) -> str:
+  parts = path.relative_to(ROOT).with_suffix("").parts
+  return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@functools.cache
+def _sources() -> dict[str, pathlib.Path]:
+  """Module name to file, for every Python file of the project."""
+  return {_module_name(path): path for part in PARTS for path in sorted((ROOT / part).rglob("*.py"))}
+
+
+@functools.cache
+def _tree(path: pathlib.Path) -> ast.Module:
+  return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def _imported(nodes: list[ast.AST], module: str) -> set[str]:
+  """Names that import statements bring in; `from a import b` gives 'a.b', a module or a member of one."""
+  found = set()
+  package = module.split(".") + ["__init__"] * (_sources()[module].name == "__init__.py")
+  for node in nodes:
+    if isinstance(node, ast.Import):
+      found |= {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      base = package[: len(package) - node.level] if node.level else []
+      base = ".".join([*base, *([node.module] if node.module else [])])
+      found |= {f"{base}.{alias.name}" for alias in node.names}
+  return found
+
+
+def imports(module: str) -> set[str]:
+  """Everything a module of the project imports, at any depth of its source."""
+  return _imported(list(ast.walk(_tree(_sources()[module]))), module)
+
+
+def start_imports(module: str) -> set[str]:
+  """What runs when the module is imported: statements outside functions and `if TYPE_CHECKING`."""
+  nodes, queue = [], list(_tree(_sources()[module]).body)
+  while queue:
+    node = queue.pop()
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+      continue
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+      continue
+    nodes.append(node)
+    queue.extend(ast.iter_child_nodes(node))
+  return _imported(nodes, module)
+
+
+def _closure(start: set[str]) -> set[str]:
+  """Names reached from modules by imports that run at import time, through the project's own modules."""
+  seen, queue = set(), sorted(start)
+  while queue:
+    module = queue.pop()
+    for name in start_imports(module) - seen:
+      seen.add(name)
+      queue.extend(owner for owner in (name, name.rpartition(".")[0]) if owner in _sources())
+  return seen
+
+
+@pytest.mark.parametrize(("importer", "forbidden", "exceptions"), FORBIDDEN)
+def test_no_part_imports_what_it_must_not_know(importer, forbidden, exceptions):
+  broken = [
+    f"{module} imports {name}"
+    for module in _sources()
+    if _is_within(module, importer) and not any(_is_within(module, allowed) for allowed in exceptions)
+    for name in sorted(imports(module))
+    if any(_is_within(name, prefix) for prefix in forbidden)
+  ]
+  assert not broken, broken
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_the_mathematics_knows_nothing_of_the_rest(leaf):
+  broken = [
+    f"{module} imports {name}"
+    for module in _sources()
+    if _is_within(module, leaf)
+    for name in sorted(imports(module))
+    if name.partition(".")[0] in PARTS and not any(_is_within(name, allowed) for allowed in LEAVES[leaf])
+  ]
+  assert not broken, broken
+
+
+def test_starting_the_trainer_does_not_load_tensorflow():
+  trainers = {name for name in _sources() if _is_within(name, "pretrain")}
+  loaded = {name for name in _closure(trainers) if name.partition(".")[0] in TENSORFLOW_FAMILY}
+  assert not loaded, loaded
+
+
+def test_nothing_imports_the_tests_or_the_benchmarks():
+  broken = [
+    f"{module} imports {name}"
+    for module in _sources()
+    if module.partition(".")[0] not in ("tests", "benchmarks")
+    for name in imports(module)
+    if name.partition(".")[0] in ("tests", "benchmarks")
+  ]
+  assert not broken, broken
+
+
+def test_files_fit_the_budget():
+  sizes = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in _sources().items()}
+  assert not {module: lines for module, lines in sizes.items() if lines > FILE_LINES}
+
+
+def test_functions_fit_the_budget():
+  too_long = [
+    f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {node.end_lineno - node.lineno + 1} lines"
+    for path in _sources().values()
+    for node in ast.walk(_tree(path))
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    and node.end_lineno - node.lineno + 1 > FUNCTION_LINES
+  ]
+  assert not too_long, too_long
+
+
+def test_no_module_is_a_drawer_for_the_rest():
+  drawers = {"utils", "util", "common", "helpers", "misc"}
+  assert not [module for module in _sources() if module.rpartition(".")[2] in drawers]
+
+
+def test_no_comment_puts_work_off():
+  marker = re.compile(r"#.*\b(TODO|FIXME|XXX)\b")
+  found = [
+    f"{path.relative_to(ROOT)}:{number}"
+    for path in _sources().values()
+    if path != pathlib.Path(__file__).resolve()
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    if marker.search(line)
+  ]
+  assert not found, found

@@ -6,6 +6,7 @@ so that fine-tuning, export and analysis read `params` alone.
 
 import contextlib
 import importlib.metadata
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,9 +28,12 @@ COMMITTED = "commit_success.txt"
 
 ArrayTree = Any
 
+# Orbax logs a traceback for each of its threads besides raising; the one line of our errors is to be seen.
+logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
+
 
 class Checkpoints:
-  """Saves and restores the state of one run."""
+  """Saves and restores the state of one run, as its only owner: the remains of killed saves are removed."""
 
   def __init__(
     self, workdir: str | os.PathLike, *, every: int, keep: int, keep_steps: Sequence[int] = ()
@@ -50,6 +54,7 @@ class Checkpoints:
       if value < 1:
         raise ConfigError(f"train.{name}={value} must be 1 or more")
     self._every = every
+    self._begun: int | None = None
     self._keep_steps = frozenset(keep_steps)
     self.directory = Path(workdir).absolute() / DIRECTORY
     _make_writable(self.directory)
@@ -92,8 +97,9 @@ class Checkpoints:
     Raises:
       StorageError: this save, or an earlier one in the background, could not be written.
     """
-    if (not force and not self.is_due(step)) or step in saved_steps(self.directory):
+    if not (force or self.is_due(step)) or step == self._begun or step in saved_steps(self.directory):
       return False
+    self._begun = step
     rest = {name: value for name, value in state.items() if name != "params"}
     meta = {**meta, "step": step, "format_version": FORMAT_VERSION, "packages": package_versions()}
     items = ocp.args.Composite(
@@ -133,19 +139,11 @@ class Checkpoints:
       return {"params": restored["params"], **restored["opt_state"]}, meta
 
   def restore_meta(self, step: int | None = None) -> dict[str, Any]:
-    """Reads `meta` alone.
-
-    Raises:
-      DataError: as `restore`.
-    """
+    """Reads `meta` alone; DataError as in `restore`."""
     return read_meta(step_path(self.directory, step))
 
   def wait(self) -> None:
-    """Returns when everything is on disk.
-
-    Raises:
-      StorageError: it could not be written.
-    """
+    """Returns when everything is on disk; StorageError if it could not be written."""
     with _storage_errors(self.directory):
       self._manager.wait_until_finished()
 
@@ -279,8 +277,9 @@ def _make_writable(directory: Path) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-  lines = str(error).strip().splitlines()
-  return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+  line = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+  # What was tried comes first, why it failed last.
+  return line if len(line) <= 200 else f"{line[:90]} ... {line[-100:]}"
 
 
 @contextlib.contextmanager

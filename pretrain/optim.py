@@ -163,7 +163,7 @@ def gradient_norm(grads: ArrayTree, *, frozen: Callable[[str], bool]) -> jax.Arr
   """
   kept = zip(jax.tree.leaves(grads), jax.tree.leaves(_paths(grads)))
   kept = [grad.astype(jnp.float32) for grad, path in kept if not frozen(path)]
-  return jnp.asarray(optax.global_norm(kept), jnp.float32)
+  return jnp.asarray(optax.tree.norm(kept), jnp.float32)
 
 
 def clip_by_norm(grads: ArrayTree, norm: jax.Array, *, max_norm: float) -> ArrayTree:

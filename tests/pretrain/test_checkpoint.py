@@ -1,0 +1,255 @@
+"""Run: python -m pytest tests/pretrain/test_checkpoint.py (on 8 fake CPU devices, see tests/conftest.py)."""
+
+import json
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from data.errors import ConfigError, DataError, StorageError
+from pretrain import checkpoint, optim, sharding
+from pretrain.checkpoint import Checkpoints, load_params
+
+ROOT = Path(__file__).parents[2]
+META = {"config": {"seed": 3, "generator": {"mlm_layers": [4, 6]}}, "vocabulary_digest": "ab"}
+SETTINGS = optim.OptimizerSettings(learning_rate=0.1, total_steps=10, schedule="constant")
+
+
+def mesh_of(*sizes):
+  return sharding.make_mesh(sharding.MeshSettings(*sizes))
+
+
+def init(key):
+  keys = jax.random.split(key, 3)
+  params = {
+    "encoder": {
+      "embeddings": {"token": {"embedding": jax.random.normal(keys[0], (64, 16))}},
+      "trunk": {"layers": {"up": {"kernel": jax.random.normal(keys[1], (2, 16, 32))}}},
+    },
+    "heads": {"clm": {"bias": jax.random.normal(keys[2], (64,))}},
+  }
+  optimizer, _ = optim.make_optimizer(SETTINGS, params=params, frozen=lambda path: path.endswith("embedding"))
+  state = optimizer.init(params)
+  grads = jax.tree.map(jnp.sin, params)
+  updates, state = optimizer.update(grads, state, params)
+  return {"params": optax.apply_updates(params, updates), "opt_state": state, "step": jnp.int32(7)}
+
+
+def target(mesh):
+  abstract = jax.eval_shape(init, jax.random.key(0))
+  return jax.tree.map(
+    lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+    abstract,
+    sharding.shardings(mesh, abstract),
+  )
+
+
+def state_on(mesh, seed: int = 0):
+  where = jax.tree.map(lambda leaf: leaf.sharding, target(mesh))
+  return jax.jit(init, out_shardings=where)(jax.random.key(seed))
+
+
+def assert_equal(one, other):
+  assert jax.tree.structure(one) == jax.tree.structure(other)
+  jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.fixture(scope="module")
+def mesh():
+  return mesh_of(2, 2, 2)
+
+
+@pytest.fixture(scope="module")
+def workdir(mesh, tmp_path_factory):
+  """A run with step 5; tests that damage it take a copy."""
+  directory = tmp_path_factory.mktemp("run")
+  checkpoints = Checkpoints(directory, every=5, keep=2)
+  assert checkpoints.save(5, state_on(mesh), META)
+  checkpoints.close()
+  return directory
+
+
+@pytest.fixture
+def copied(workdir, tmp_path):
+  return shutil.copytree(workdir, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (8, 1, 1), (1, 2, 4)])
+def test_state_comes_back_bit_for_bit_on_any_mesh(workdir, mesh, sizes):
+  wanted = target(mesh_of(*sizes))
+  state, meta = Checkpoints(workdir, every=5, keep=2).restore(wanted)
+  assert_equal(state, state_on(mesh))
+  assert jax.tree.map(lambda leaf: leaf.sharding, state) == jax.tree.map(lambda leaf: leaf.sharding, wanted)
+  assert {name: meta[name] for name in META} == META
+  assert (meta["step"], meta["format_version"]) == (5, checkpoint.FORMAT_VERSION)
+  assert meta["packages"]["jax"] == jax.__version__
+
+
+def test_arrays_may_be_donated_once_save_returns(mesh, tmp_path):
+  checkpoints, state = Checkpoints(tmp_path, every=1, keep=1), state_on(mesh)
+  checkpoints.save(1, state, META)
+  jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 0, tree), donate_argnums=0)(state)
+  checkpoints.wait()
+  assert_equal(checkpoints.restore(target(mesh))[0], state_on(mesh))
+  checkpoints.close()
+
+
+def test_newest_and_listed_steps_are_kept_and_others_not_even_begun(mesh, tmp_path):
+  checkpoints, state = Checkpoints(tmp_path, every=4, keep=2, keep_steps=(3, 4)), state_on(mesh)
+  saved = [step for step in range(18) if checkpoints.save(step, state, META)]
+  checkpoints.wait()
+  assert saved == [3, 4, 8, 12, 16]
+  assert checkpoint.saved_steps(checkpoints.directory) == [3, 4, 12, 16]
+  assert checkpoints.latest_step() == 16
+  assert checkpoints.save(17, state, META, force=True)
+  assert not checkpoints.save(17, state, META, force=True)  # still being written
+  checkpoints.wait()
+  assert not checkpoints.save(17, state, META, force=True)
+  assert checkpoint.saved_steps(checkpoints.directory) == [3, 4, 16, 17]
+  assert checkpoints.restore_meta()["step"] == 17
+  assert checkpoints.restore_meta(16)["step"] == 16
+  checkpoints.close()
+
+
+def test_parameters_are_loaded_alone_and_without_a_target(workdir, mesh):
+  step = workdir / "checkpoints" / "5"
+  for directory in (workdir, workdir / "checkpoints", step):
+    params, meta = load_params(directory)
+    assert {type(leaf) for leaf in jax.tree.leaves(params)} == {np.ndarray}
+    assert_equal(params, state_on(mesh)["params"])
+    assert meta["config"] == META["config"]
+
+
+def test_parameters_are_loaded_where_the_optimizer_state_is_damaged(copied, mesh):
+  for file in (copied / "checkpoints" / "5" / "opt_state").rglob("*"):
+    if file.is_file() and file.name != checkpoint.COMMITTED:
+      file.write_bytes(b"")
+  assert_equal(load_params(copied)[0], state_on(mesh)["params"])
+
+
+def test_steps_that_were_not_saved_whole_do_not_exist(copied, mesh):
+  directory = copied / "checkpoints"
+  (directory / "9").mkdir()  # a copy that was stopped
+  shutil.copytree(directory / "5", directory / "8")
+  (directory / "8" / "opt_state" / checkpoint.COMMITTED).unlink()
+  shutil.copytree(directory / "5", directory / "7")
+  (directory / "7" / checkpoint.COMMITTED).unlink()
+  shutil.copytree(directory / "5", directory / "6.orbax-checkpoint-tmp")  # a save that was killed
+  shutil.copytree(directory / "5", directory / "05")
+  (directory / "notes.txt").write_text("mine")
+  checkpoints = Checkpoints(copied, every=5, keep=2)
+  assert checkpoints.latest_step() == 5
+  assert checkpoints.restore(target(mesh))[1]["step"] == 5
+  with pytest.raises(DataError, match=r"no checkpoint of step 9 in .*; there are 5$"):
+    checkpoints.restore(target(mesh), 9)
+
+
+def test_save_over_the_remains_of_a_step_says_so(copied, mesh):
+  (copied / "checkpoints" / "10").mkdir()
+  checkpoints = Checkpoints(copied, every=5, keep=2)
+  with pytest.raises(StorageError, match=r"cannot save to .*step 10 already exists"):
+    checkpoints.save(10, state_on(mesh), META)
+    checkpoints.wait()
+
+
+def test_nothing_there_is_an_error_that_names_the_place(tmp_path, mesh):
+  checkpoints = Checkpoints(tmp_path, every=1, keep=1)
+  assert checkpoints.latest_step() is None
+  with pytest.raises(DataError, match=f"no checkpoint in {checkpoints.directory}; give a workdir"):
+    checkpoints.restore(target(mesh))
+  with pytest.raises(DataError, match="no checkpoint in"):
+    load_params(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("damage", ["emptied", "deleted"])
+@pytest.mark.parametrize("item", ["params", "opt_state", "meta"])
+def test_damaged_files_are_one_clear_line(copied, mesh, item, damage):
+  for file in list((copied / "checkpoints" / "5" / item).rglob("*")):
+    if file.is_file() and file.name != checkpoint.COMMITTED:
+      file.unlink() if damage == "deleted" else file.write_bytes(b"")
+  checkpoints = Checkpoints(copied, every=5, keep=2)
+  with pytest.raises(
+    DataError, match=r"checkpoint .*/5.* cannot be read \(.*move its directory away"
+  ) as error:
+    checkpoints.restore(target(mesh))
+  assert "\n" not in str(error.value)
+
+
+def test_another_model_is_refused_by_name_and_shape(workdir):
+  wanted = target(mesh_of(8, 1, 1))
+  wanted["params"]["heads"]["clm"]["bias"] = jax.ShapeDtypeStruct((65,), jnp.float32)
+  wanted["params"]["heads"]["rtd"] = {"bias": jax.ShapeDtypeStruct((1,), jnp.float32)}
+  message = (
+    r"heads/clm/bias: saved float32 \[64\], wanted float32 \[65\]; heads/rtd/bias: saved nothing, wanted "
+    r"float32 \[1\]; use that run's config, or a new workdir"
+  )
+  with pytest.raises(DataError, match=message):
+    Checkpoints(workdir, every=5, keep=2).restore(wanted)
+
+
+def test_another_optimizer_is_refused(workdir):
+  wanted = target(mesh_of(8, 1, 1))
+  wanted["opt_state"] = jax.eval_shape(optax.sgd(0.1, momentum=0.9).init, wanted["params"])
+  with pytest.raises(
+    DataError, match=r"opt_state is of another model or optimizer: .*; and [0-9]+ more; use"
+  ):
+    Checkpoints(workdir, every=5, keep=2).restore(wanted)
+
+
+@pytest.mark.parametrize("version", [99, None])
+def test_unknown_format_versions_are_refused(copied, version):
+  path = copied / "checkpoints" / "5" / "meta" / "metadata"
+  path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": version}))
+  with pytest.raises(DataError, match=f"has format version {version}, this program reads 1"):
+    load_params(copied)
+  with pytest.raises(DataError, match="format version"):
+    Checkpoints(copied, every=5, keep=2).restore_meta()
+
+
+def test_workdir_that_cannot_be_written_is_refused_at_once(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(StorageError, match=f"cannot write to {tmp_path}/file/checkpoints .*another --workdir"):
+    Checkpoints(tmp_path / "file", every=1, keep=1)
+
+
+@pytest.mark.parametrize(("field", "value"), [("checkpoint_every", 0), ("checkpoints_to_keep", 0)])
+def test_impossible_intervals_are_refused(tmp_path, field, value):
+  every, keep = (value, 1) if field == "checkpoint_every" else (1, value)
+  with pytest.raises(ConfigError, match=f"train.{field}=0 must be 1 or more"):
+    Checkpoints(tmp_path, every=every, keep=keep)
+
+
+DISK_FULL = """
+  import resource, sys
+  import jax
+  from data.errors import StorageError
+  from pretrain.checkpoint import Checkpoints
+  checkpoints = Checkpoints(sys.argv[1], every=1, keep=2)
+  state = {"params": {"kernel": jax.random.normal(jax.random.key(0), (500, 500))}, "opt_state": {}}
+  checkpoints.save(1, state, {})
+  checkpoints.wait()
+  resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+  checkpoints.save(2, state, {})
+  try:
+    checkpoints.wait()
+  except StorageError as error:
+    print(error)
+  print(checkpoints.latest_step())
+"""
+
+
+def test_save_that_fails_in_the_background_is_one_line_and_leaves_the_older_step(tmp_path):
+  command = [sys.executable, "-c", textwrap.dedent(DISK_FULL), str(tmp_path)]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+  assert done.returncode == 0
+  message, latest = done.stdout.splitlines()
+  assert message.startswith(f"cannot save to {tmp_path}/checkpoints (")
+  assert latest == "1"
+  assert "Traceback" not in done.stderr

@@ -1,0 +1,59 @@
+"""Entry points of this package: flags, and errors of one line with an exit code."""
+
+import argparse
+import difflib
+import errno
+import re
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from data import errors
+
+
+class Parser(argparse.ArgumentParser):
+  """Refuses wrong flags with one line that names the nearest known ones, and exit code 2."""
+
+  def __init__(self, **kwargs):
+    super().__init__(allow_abbrev=False, **kwargs)
+
+  def error(self, message: str) -> NoReturn:
+    known = [name for action in self._all_actions() for name in action.option_strings]
+    wrong = re.findall(r"--\w+", message) if message.startswith("unrecognized") else []
+    near = [match for flag in wrong for match in difflib.get_close_matches(flag, known, n=1)]
+    hint = f"; did you mean {', '.join(near)}?" if near else f"; see `{self.prog} --help`"
+    raise errors.ConfigError(message + hint)
+
+  def _all_actions(self) -> list[argparse.Action]:
+    actions = list(self._actions)
+    for action in self._actions:
+      if isinstance(action, argparse._SubParsersAction):
+        for parser in action.choices.values():
+          actions += parser._actions
+    return actions
+
+
+def run(function: Callable[[], None]) -> int:
+  """Calls `function`; prints a user's error as one line to stderr and returns its exit code."""
+  try:
+    function()
+  except errors.UserError as error:
+    return _report(error)
+  except OSError as error:
+    # Reading errors were turned into DataErrors where the file is known; what is left is about writing.
+    hint = (
+      "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the place and its rights"
+    )
+    place = f"{error.filename}: " if error.filename else ""
+    return _report(
+      errors.StorageError(f"{place}{error.strerror or error}; {hint} and run the same command again")
+    )
+  except KeyboardInterrupt:
+    print("stopped; run the same command again to go on", file=sys.stderr)
+    return 130
+  return 0
+
+
+def _report(error: errors.UserError) -> int:
+  print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+  return error.exit_code

@@ -1,0 +1,196 @@
+"""What a directory of packed records says about itself, and how to ask for one to be made.
+
+Nothing here imports TensorFlow, seqio, sentencepiece or grain, so that the trainer can read a manifest and
+start `data.prepare` as a child process at no cost.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from data import errors
+
+NAME = "manifest.json"
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+  """One ArrayRecord file: its name, records, bytes and the sha256 of its bytes."""
+
+  name: str
+  records: int
+  bytes: int
+  sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """The records of one split: how many, their tokens ([CLS] included, no padding), the files in order."""
+
+  records: int
+  tokens: int
+  shards: tuple[Shard, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyInfo:
+  """Which vocabulary the ids belong to; `special_ids` maps cls, pad, sep, unk and mask to ids."""
+
+  kind: str
+  cased: bool
+  size: int
+  digest: str
+  special_ids: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+  """A finished preparation.
+
+  Attributes:
+    settings: what was asked for (source, packing, seed, ...): the same settings give the same records.
+    input_digest: sha256 over the names and sizes of the input.
+    vocabulary: the vocabulary of the ids; its files lie in `vocabulary/` of the same directory.
+    length: most tokens in a record, [CLS] included; the records themselves are not padded.
+    packing: how the text was cut into records.
+    dtype: of an id in a record: 'uint16' or 'uint32', little-endian.
+    max_id: largest id in any record.
+    splits: 'train' and 'heldout'.
+    counts: documents, sentences, characters and everything that was skipped, cut or repaired.
+    damaged_files: the first input files in which something was repaired, with their counts.
+  """
+
+  settings: dict[str, Any]
+  input_digest: str
+  vocabulary: VocabularyInfo
+  length: int
+  packing: str
+  dtype: str
+  max_id: int
+  splits: dict[str, Split]
+  counts: dict[str, int]
+  damaged_files: dict[str, dict[str, int]]
+  format: int = FORMAT
+
+
+def digest_json(value: Any) -> str:
+  """Returns the sha256 of a JSON-able value, the same on every machine."""
+  return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def write_atomically(path: str | os.PathLike, content: bytes) -> None:
+  """Writes a file that is there in full or not at all."""
+  path = pathlib.Path(path)
+  aside = path.with_name(f"{path.name}.{os.getpid()}.part")
+  aside.write_bytes(content)
+  aside.replace(path)
+
+
+def write(directory: str | os.PathLike, manifest: Manifest) -> None:
+  """Writes the manifest, the last file of a preparation."""
+  content = json.dumps(dataclasses.asdict(manifest), indent=1, sort_keys=True) + "\n"
+  write_atomically(pathlib.Path(directory) / NAME, content.encode())
+
+
+def read(directory: str | os.PathLike) -> Manifest:
+  """Reads the manifest of a finished preparation.
+
+  Raises:
+    DataError: the directory or the manifest is missing, not finished, damaged or of another format.
+  """
+  path = pathlib.Path(directory) / NAME
+  if not path.is_file():
+    state = "the preparation was not finished" if path.parent.is_dir() else "there is no such directory"
+    raise errors.DataError(
+      f"{path.parent} has no {NAME} ({state}); make it with `python -m data.prepare --source=... "
+      f"--output={path.parent}`, which also finishes what is missing"
+    )
+  try:
+    value = json.loads(path.read_text(encoding="utf-8"))
+    if value.get("format") != FORMAT:
+      raise errors.DataError(
+        f"{path}: format {value.get('format')!r}, this program reads format {FORMAT}; prepare the data again"
+      )
+    splits = {
+      name: Split(split["records"], split["tokens"], tuple(Shard(**shard) for shard in split["shards"]))
+      for name, split in value.pop("splits").items()
+    }
+    vocabulary = VocabularyInfo(**value.pop("vocabulary"))
+    return Manifest(splits=splits, vocabulary=vocabulary, **value)
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise errors.DataError(
+      f"{path}: damaged manifest ({type(error).__name__}: {error}); remove {path.parent} and prepare it again"
+    ) from error
+
+
+def prepared_directory(
+  source: str,
+  *,
+  vocabulary: str,
+  vocabulary_kind: str,
+  vocabulary_cased: bool,
+  vocab_size: int,
+  length: int,
+  packing: str,
+) -> str:
+  """Returns the default place of prepared records, `prepared/<source, vocabulary, packing, length>`.
+
+  Args:
+    source: as for `data.prepare --source`.
+    vocabulary: directory of a vocabulary; '': one is trained from the source with the next three.
+    vocabulary_kind: 'sentencepiece' or 'wordpiece'.
+    vocabulary_cased: whether case is kept.
+    vocab_size: pieces of a trained vocabulary.
+    length: tokens per record.
+    packing: mode of packing.
+  """
+  if vocabulary:
+    pieces = _slug(vocabulary)
+  else:
+    case = "cased" if vocabulary_cased else "uncased"
+    pieces = f"{vocabulary_kind}_{case}_{vocab_size}"
+  return os.path.join("prepared", f"{_slug(source)}-{pieces}-{packing}-{length}")
+
+
+def _slug(text: str) -> str:
+  """Returns `text` where it is a fit file name, else its letters and a digest that keeps names apart."""
+  plain = re.sub(r"^(tfds|seqio):", r"\1_", text)
+  if re.fullmatch(r"\w[\w.]*", plain):
+    return plain
+  digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+  letters = re.sub(r"\W+", "_", plain).strip("_")
+  return f"{letters[-40:]}_{digest}"
+
+
+def prepare_command(data: Mapping[str, Any], *, vocab_size: int, output: str) -> list[str]:
+  """Returns the command that makes the records a config asks for; run it in the repository's root.
+
+  Args:
+    data: the fields of `config.data`.
+    vocab_size: `config.model.vocab_size`, the size of a vocabulary that has to be trained.
+    output: directory of the records.
+  """
+  flags = {
+    "source": data["source"],
+    "output": output,
+    "length": data["length"],
+    "packing": data["packing"],
+    "vocabulary": data["vocabulary"],
+    "train_vocabulary_kind": data["vocabulary_kind"],
+    "train_vocabulary_size": vocab_size,
+    "module": data["module"],
+    "tfds_directory": data["tfds_directory"],
+    "workers": data["workers"],
+  }
+  command = [sys.executable, "-m", "data.prepare"]
+  command += [f"--{name}={value}" for name, value in flags.items() if value != ""]
+  if data["vocabulary_cased"]:
+    command.append("--train_vocabulary_cased")
+  return command

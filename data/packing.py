@@ -1,0 +1,124 @@
+"""Tokenised documents to the blocks of tokens that a model reads. Arrays in, arrays out.
+
+A block has at most `length` tokens. Except for 'concat', its first is [CLS], and a sentence is its tokens
+and one [SEP]; between two documents stands one [SEP] more, the border.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+MODES = ("complete", "complete_doc", "none", "eos", "concat")
+BORDER_SIZE = 1  # tokens; a sentence has at least two, so its size tells a border
+
+
+def block_slices(sizes: np.ndarray, block: int, mode: str) -> np.ndarray:
+  """Cuts a stream of sentences into blocks.
+
+  Args:
+    sizes: [sentences] int, tokens of each sentence with its separator; 1 is a border between documents.
+    block: tokens a block may have, [CLS] not counted.
+    mode: 'complete': as many whole sentences as fit, across documents; 'complete_doc': the same within
+      one document, borders left out; 'none': every `block` tokens, the last block may be shorter; 'eos':
+      each sentence alone; 'concat': as 'none' without the last, shorter block.
+
+  Returns:
+    [blocks, 2] int64, start and end of each block in the stream. A sentence longer than `block` is a block.
+
+  Source: fairseq TokenBlockDataset (token_block_utils_fast.pyx) as used by MC-BERT and COCO-LM;
+  'concat' is run_mlm_with_contrastive.py of TACO.
+  """
+  sizes = np.asarray(sizes, dtype=np.int64)
+  if mode in ("none", "concat"):
+    total = int(sizes.sum())
+    if mode == "concat":
+      total -= total % block
+    starts = np.arange(0, total, block)
+    return np.stack([starts, np.minimum(starts + block, total)], axis=1)
+  if mode == "eos":
+    ends = np.cumsum(sizes)
+    return np.stack([ends - sizes, ends], axis=1)
+  return _whole_sentences(sizes.tolist(), block, keep_borders=mode == "complete")
+
+
+def _whole_sentences(sizes: list[int], block: int, *, keep_borders: bool) -> np.ndarray:
+  """Fills blocks greedily with whole sentences; without borders a document ends its block."""
+  slices = []
+  start = end = 0
+  for size in sizes:
+    is_border = size == BORDER_SIZE and not keep_borders
+    if end > start and (is_border or end - start + size > block):
+      slices.append((start, end))
+      start = end
+    end += size
+    if is_border:
+      start = end
+  if end > start:
+    slices.append((start, end))
+  return np.asarray(slices, dtype=np.int64).reshape(-1, 2)
+
+
+def cut_sentences(sentences: Sequence[Sequence[int]], most_tokens: int) -> tuple[list[Sequence[int]], int]:
+  """Cuts sentences of more than `most_tokens` tokens; returns all pieces and how many sentences were cut."""
+  pieces = []
+  num_cut = 0
+  for sentence in sentences:
+    if len(sentence) <= most_tokens:
+      pieces.append(sentence)
+      continue
+    num_cut += 1
+    pieces += [sentence[i : i + most_tokens] for i in range(0, len(sentence), most_tokens)]
+  return pieces, num_cut
+
+
+def pack(
+  documents: Sequence[Sequence[Sequence[int]]], *, length: int, mode: str, cls: int, sep: int
+) -> tuple[list[np.ndarray], int]:
+  """Packs documents into records.
+
+  Args:
+    documents: for each document its sentences, each a non-empty sequence of ids without special ids.
+    length: most tokens in a record, [CLS] included.
+    mode: one of MODES.
+    cls: id of [CLS].
+    sep: id of [SEP].
+
+  Returns:
+    The records, each [at most `length`] int64, and the number of sentences that had to be cut. Blocks of
+    separators alone are left out.
+  """
+  if mode == "concat":
+    return _pack_concatenated(documents, length=length, cls=cls, sep=sep), 0
+  num_cut = 0
+  entries: list[Sequence[int]] = []
+  for sentences in documents:
+    if mode != "none":
+      sentences, cut = cut_sentences(sentences, length - 2)
+      num_cut += cut
+    if entries and sentences and mode != "eos":
+      entries.append(())
+    entries += sentences
+  sizes = np.fromiter((len(entry) + 1 for entry in entries), np.int64, len(entries))
+  flat = np.empty(int(sizes.sum()), np.int64)
+  ends = np.cumsum(sizes)
+  is_text = np.ones(flat.size, bool)
+  is_text[ends - 1] = False
+  flat[is_text] = np.fromiter(itertools.chain.from_iterable(entries), np.int64, flat.size - len(entries))
+  flat[~is_text] = sep
+  records = []
+  for start, end in block_slices(sizes, length - 1, mode):
+    if is_text[start:end].any():
+      records.append(np.concatenate([[cls], flat[start:end]]))
+  return records, num_cut
+
+
+def _pack_concatenated(documents, *, length: int, cls: int, sep: int) -> list[np.ndarray]:
+  stream: list[int] = []
+  for sentences in documents:
+    if sentences:
+      stream.append(cls)
+      stream += itertools.chain.from_iterable(sentences)
+      stream.append(sep)
+  flat = np.asarray(stream, np.int64)
+  return [flat[start:end] for start, end in block_slices(np.asarray([flat.size]), length, "concat")]

@@ -1,0 +1,30 @@
+"""Progress of long work on stderr: a bar where somebody watches, a plain line now and then otherwise."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def say(text: str) -> None:
+  """Prints one line to stderr."""
+  print(text, file=sys.stderr, flush=True)
+
+
+def track(items: Iterable[Item], *, name: str, total: int) -> Iterator[Item]:
+  """Yields `items` and shows how many of `total` are through."""
+  if sys.stderr.isatty():
+    import tqdm  # here: only a terminal needs it
+
+    yield from tqdm.tqdm(items, desc=name, total=total, unit="part", leave=False)
+    return
+  last = time.monotonic()
+  for done, item in enumerate(items, start=1):
+    yield item
+    if time.monotonic() - last > SECONDS_BETWEEN_LINES:
+      say(f"{name}: {done} of {total} parts")
+      last = time.monotonic()

@@ -1,0 +1,158 @@
+"""Packed records as the trainer reads them: example i of epoch e, by arithmetic, without TensorFlow.
+
+The order is a function of (seed, epoch, position), position = step * batch size + row: any number of hosts reads the
+same global batches, and seeking to step 1,000,000 costs what step 0 costs.
+"""
+
+import hashlib
+import os
+import pathlib
+from collections.abc import Sequence
+
+import grain
+import numpy as np
+
+from data import errors, manifest
+
+# Bytes of a split up to which the sha256 of its files is checked at the start (1 s per GB); damage in
+# larger ones is noticed by ArrayRecord's own checksums when the record is read.
+DIGEST_CHECK_BYTES = 256 << 20
+
+
+class PackedRecords:
+  """The records of one split of a prepared directory.
+
+  Attributes:
+    manifest: what the directory says about itself.
+    length: tokens of a row of a batch.
+    pad: id that fills a row behind its record.
+  """
+
+  def __init__(
+    self,
+    directory: str | os.PathLike,
+    *,
+    split: str = "train",
+    length: int,
+    seed: int,
+    fraction: float = 1.0,
+  ):
+    """Opens and checks the records.
+
+    Args:
+      directory: output of `data.prepare`.
+      split: 'train' or 'heldout'.
+      length: tokens of a row; at least that of the longest record.
+      seed: of the order of `batch`.
+      fraction: of the records, the first ones; in (0, 1].
+
+    Raises:
+      DataError: the preparation is missing, unfinished or damaged, or its records do not fit.
+      ConfigError: split or fraction has an impossible value.
+    """
+    self._directory = pathlib.Path(directory)
+    self.manifest = manifest.read(directory)
+    self.length = length
+    self.pad = self.manifest.vocabulary.special_ids["pad"]
+    if split not in self.manifest.splits:
+      known = ", ".join(sorted(self.manifest.splits))
+      raise errors.ConfigError(f"{directory}: there is no split {split!r}; its splits are {known}")
+    if not 0 < fraction <= 1:
+      raise errors.ConfigError(f"data.fraction={fraction} is outside (0, 1]; use 1.0 for all records")
+    self._split = self.manifest.splits[split]
+    self._check_fit(split)
+    self._check_files()
+    self._dtype = np.dtype(self.manifest.dtype).newbyteorder("<")
+    self._source = grain.sources.ArrayRecordDataSource(
+      [str(self._directory / shard.name) for shard in self._split.shards]
+    )
+    if len(self._source) != self._split.records:
+      raise errors.DataError(
+        f"{directory}: its {split} files hold {len(self._source)} records, the manifest says {self._split.records}; "
+        "remove the directory and prepare it again"
+      )
+    self._number = max(1, int(fraction * self._split.records))
+    dataset = grain.MapDataset.source(self._source).slice(slice(0, self._number))
+    self._order = dataset.shuffle(seed=seed % 2**32).repeat()
+
+  def __len__(self) -> int:
+    """Returns the number of records in use: one epoch."""
+    return self._number
+
+  def batch(self, step: int, batch_size: int, *, start: int = 0, stop: int | None = None) -> np.ndarray:
+    """Returns rows [start, stop) of the global batch of a step.
+
+    Args:
+      step: number of the step, from 0.
+      batch_size: rows of the global batch.
+      start: first row wanted, 0 by default.
+      stop: row after the last one wanted; None: `batch_size`.
+
+    Returns:
+      [stop - start, length] int32, padded on the right with `pad`.
+    """
+    stop = batch_size if stop is None else stop
+    first = step * batch_size
+    return self._read(lambda: [self._order[first + row] for row in range(start, stop)])
+
+  def rows(self, start: int, stop: int) -> np.ndarray:
+    """Returns records [start, stop) in the order of the files, no more than there are: for evaluation.
+
+    Returns:
+      [at most stop - start, length] int32, padded on the right with `pad`.
+    """
+    stop = min(stop, self._number)
+    return self._read(lambda: self._source.__getitems__(range(start, stop)) if start < stop else [])
+
+  def _read(self, fetch) -> np.ndarray:
+    try:
+      return self._pad(fetch())
+    except (RuntimeError, ValueError, IndexError) as error:
+      reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+      raise errors.DataError(
+        f"{self._directory}: a record cannot be read ({reason[:200]}); remove the directory and prepare it again"
+      ) from error
+
+  def _pad(self, records: Sequence[bytes]) -> np.ndarray:
+    batch = np.full((len(records), self.length), self.pad, np.int32)
+    for row, record in zip(batch, records):
+      ids = np.frombuffer(record, self._dtype)
+      row[: ids.size] = ids
+    return batch
+
+  def _check_fit(self, split: str) -> None:
+    described = self.manifest
+    if described.length > self.length:
+      raise errors.DataError(
+        f"{self._directory} has records of up to {described.length} tokens, data.length is {self.length}; prepare "
+        f"it again with --length={self.length}, or set data.length={described.length}"
+      )
+    if described.max_id >= described.vocabulary.size:
+      raise errors.DataError(
+        f"{self._directory} has token id {described.max_id}, its vocabulary only {described.vocabulary.size} ids; "
+        "remove the directory and prepare it again"
+      )
+    if not self._split.records:
+      raise errors.DataError(
+        f"{self._directory} has no {split} records; prepare it again with a larger --heldout_fraction"
+      )
+
+  def _check_files(self) -> None:
+    check_digests = sum(shard.bytes for shard in self._split.shards) <= DIGEST_CHECK_BYTES
+    for shard in self._split.shards:
+      path = self._directory / shard.name
+      if not path.is_file():
+        raise errors.DataError(f"{path} is missing; remove {self._directory} and prepare it again")
+      size = path.stat().st_size
+      if size != shard.bytes:
+        raise errors.DataError(
+          f"{path} has {size} bytes, the manifest says {shard.bytes}; remove {self._directory} and prepare it again"
+        )
+      if check_digests:
+        with open(path, "rb") as file:
+          digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != shard.sha256:
+          raise errors.DataError(
+            f"{path} is damaged (sha256 {digest[:12]}, the manifest says {shard.sha256[:12]}); remove "
+            f"{self._directory} and prepare it again"
+          )

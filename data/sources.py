@@ -1,0 +1,174 @@
+"""What `--source` means: a plan of input units, and the documents of one unit.
+
+A source is `installed_docs`, `tfds:NAME`, `seqio:NAME` (a registered Task or Mixture), or file globs separated by
+commas. A unit is a part of the input that one process reads by itself; the units, and so everything made from them,
+depend on the input alone and never on how many processes there are.
+"""
+
+import collections
+import dataclasses
+import glob
+import os
+import pathlib
+from collections.abc import Iterator
+
+from data import errors, manifest, tasks, text_files
+
+MIN_UNIT_BYTES = 1 << 20
+MAX_UNIT_BYTES = 64 << 20
+WANTED_UNITS = 64  # enough to keep many processes busy, few enough that the cuts between units do not show
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """What a user says about the text.
+
+  Attributes:
+    source: see the module.
+    text_field: name of the text in JSON lines, Parquet, TFDS examples and seqio features.
+    module: file or module that registers seqio Tasks; '': none.
+    tfds_directory: data_dir of TFDS; '': its default.
+    download: whether TFDS may download what is missing.
+    limit: most documents taken from one input unit; 0: all.
+  """
+
+  source: str
+  text_field: str = "text"
+  module: str = ""
+  tfds_directory: str = ""
+  download: bool = False
+  limit: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+  """A part of the input.
+
+  Attributes:
+    kind: 'file', 'tfds' or 'seqio'.
+    name: path of the file, directory of the TFDS version, or name of the Task.
+    start: first byte, row group or shard.
+    stop: the one after the last; -1: to the end. For 'seqio': number of shards.
+    keep: fraction of the documents, the rate of a Task in a Mixture.
+  """
+
+  kind: str
+  name: str
+  start: int = 0
+  stop: int = -1
+  keep: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """The units of a source and a digest of the names and sizes of its input."""
+
+  units: tuple[Unit, ...]
+  input_digest: str
+
+
+def check(request: Request) -> None:
+  """Finds out in well under a second, and without TensorFlow, whether a source can be there at all.
+
+  Raises:
+    DataError: nothing matches, or TFDS data is missing and may not be downloaded.
+  """
+  kind, _, name = request.source.partition(":")
+  if request.source == "installed_docs":
+    return
+  if kind == "tfds":
+    tasks.find_tfds(name, request)
+  elif kind == "seqio":
+    if name in tasks.CORPORA:
+      for corpus in tasks.CORPORA[name]:
+        tasks.find_tfds(corpus.tfds_name, request)
+    if not name:
+      raise errors.ConfigError("--source=seqio: names no Task; expected seqio:NAME")
+  else:
+    expand(request.source)
+
+
+def expand(source: str) -> list[str]:
+  """Returns the files that the comma-separated globs of `source` match, sorted.
+
+  Raises:
+    DataError: a glob matches no file.
+  """
+  paths: set[str] = set()
+  for pattern in filter(None, source.split(",")):
+    found = [path for path in glob.glob(os.path.expanduser(pattern), recursive=True) if os.path.isfile(path)]
+    if not found:
+      hint = (
+        f"; it is a directory, name its files as {pattern.rstrip('/')}/*" if os.path.isdir(pattern) else ""
+      )
+      raise errors.DataError(
+        f"--source={pattern} matches no file{hint}; expected file globs, tfds:NAME, seqio:NAME or installed_docs"
+      )
+    paths.update(found)
+  if not paths:
+    raise errors.ConfigError(
+      "--source is empty; expected file globs, tfds:NAME, seqio:NAME or installed_docs"
+    )
+  return sorted(paths)
+
+
+def plan(request: Request) -> Plan:
+  """Plans the reading of a source other than `installed_docs`, which is gathered into a file first.
+
+  Raises:
+    DataError: the source is missing or cannot be read.
+  """
+  kind, _, name = request.source.partition(":")
+  if kind == "tfds":
+    directory = tasks.find_tfds(name, request)
+    num_shards = tasks.num_tfds_shards(directory, request)
+    units = [Unit("tfds", str(directory), shard, shard + 1) for shard in range(num_shards)]
+    return Plan(tuple(units), _digest_files(sorted(map(str, pathlib.Path(directory).iterdir()))))
+  if kind == "seqio":
+    parts = tasks.plan_seqio(name, request)
+    units = [
+      Unit("seqio", task, shard, num_shards, keep)
+      for task, num_shards, keep in parts
+      for shard in range(num_shards)
+    ]
+    return Plan(tuple(units), manifest.digest_json(parts))
+  paths = expand(request.source)
+  return Plan(tuple(_file_units(paths)), _digest_files(paths))
+
+
+def _digest_files(paths: list[str]) -> str:
+  return manifest.digest_json([(os.path.basename(path), os.path.getsize(path)) for path in paths])
+
+
+def _file_units(paths: list[str]) -> Iterator[Unit]:
+  sizes = [os.path.getsize(path) for path in paths]
+  unit_bytes = min(max(sum(sizes) // WANTED_UNITS, MIN_UNIT_BYTES), MAX_UNIT_BYTES)
+  for path, size in zip(paths, sizes):
+    if text_files.kind_of(path) == "parquet":
+      ranges = text_files.parquet_ranges(path, unit_bytes)
+    elif text_files.is_compressed(path):
+      ranges = [(0, -1)]
+    else:
+      ranges = text_files.byte_ranges(path, size, unit_bytes)
+    for start, stop in ranges:
+      yield Unit("file", path, start, stop)
+
+
+def read_documents(unit: Unit, request: Request, counts: collections.Counter) -> Iterator[list[str]]:
+  """Yields the documents of a unit, each a list of paragraphs.
+
+  Raises:
+    DataError: the input is damaged or has no such text field.
+  """
+  if unit.kind == "file":
+    documents = text_files.read(
+      unit.name, start=unit.start, stop=unit.stop, text_field=request.text_field, counts=counts
+    )
+  else:
+    documents = (
+      [line for line in map(str.strip, text.split("\n")) if line] for text in tasks.read(unit, request)
+    )
+  for number, document in enumerate(documents):
+    if request.limit and number >= request.limit:
+      return
+    yield document

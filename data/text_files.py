@@ -1,0 +1,273 @@
+"""Documents out of files: plain text, JSON lines and Parquet, each also as gzip or zstd where that makes sense.
+
+A document is a list of paragraphs. In a text file a line is a paragraph and a blank line ends the document; in
+JSON lines and Parquet a record is a document and its lines are the paragraphs. Memory stays bounded whatever the
+input: lines and documents above a limit are cut and counted.
+"""
+
+import collections
+import gzip
+import io
+import json
+import pathlib
+import re
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from data import errors
+
+MAX_LINE_BYTES = 1 << 20  # of text; a longer line becomes several paragraphs, cut at a space if there is one
+MAX_RECORD_BYTES = 64 << 20  # of a JSON line; a longer one is refused
+MAX_DOCUMENT_CHARACTERS = 8 << 20  # a longer document becomes several
+
+_BOM = b"\xef\xbb\xbf"
+_BORDER = re.compile(rb"\n[ \t\r]*\n")
+_MAGIC = {
+  b"\x1f\x8b": "gzip data; name it *.gz",
+  b"\x28\xb5\x2f\xfd": "zstd data; name it *.zst",
+  b"\xff\xfe": "UTF-16 text; convert it to UTF-8",
+  b"\xfe\xff": "UTF-16 text; convert it to UTF-8",
+  b"PAR1": "a Parquet file; name it *.parquet",
+  b"PK\x03\x04": "a zip archive; unpack it first",
+}
+
+
+def kind_of(path: str) -> str:
+  """Returns 'jsonl', 'parquet' or 'text' by the name of the file, compression set aside."""
+  suffix = pathlib.PurePath(re.sub(r"\.(gz|zst)$", "", path.lower())).suffix
+  if suffix in (".jsonl", ".json", ".ndjson"):
+    return "jsonl"
+  return "parquet" if suffix == ".parquet" else "text"
+
+
+def is_compressed(path: str) -> bool:
+  """Tells whether a file can only be read from its start to its end."""
+  return path.lower().endswith((".gz", ".zst"))
+
+
+def byte_ranges(path: str, size: int, unit_bytes: int) -> list[tuple[int, int]]:
+  """Cuts an uncompressed text or JSONL file into ranges of whole documents.
+
+  Args:
+    path: the file.
+    size: its bytes.
+    unit_bytes: wanted bytes of a range.
+
+  Returns:
+    (start, stop) pairs that cover the file, a function of its content and the arguments alone.
+  """
+  is_text = kind_of(path) == "text"
+  borders = [0]
+  with open(path, "rb") as file:
+    for nominal in range(unit_bytes, size, unit_bytes):
+      if nominal <= borders[-1]:
+        continue
+      file.seek(nominal)
+      piece = file.read(unit_bytes)
+      if is_text:
+        match = _BORDER.search(piece)
+        end = match.end() if match else 0
+      else:
+        end = piece.find(b"\n") + 1
+      if end and nominal + end < size:
+        borders.append(nominal + end)
+  return list(zip(borders, [*borders[1:], size]))
+
+
+def read(
+  path: str, *, start: int, stop: int, text_field: str, counts: collections.Counter
+) -> Iterator[list[str]]:
+  """Yields the documents of a file, or of a part of it.
+
+  Args:
+    path: the file.
+    start: first byte (first row group of a Parquet file).
+    stop: byte (row group) after the last; -1: to the end.
+    text_field: name of the text in a JSON line or a Parquet column.
+    counts: gets what was cut, skipped or repaired.
+
+  Raises:
+    DataError: the file cannot be read, is damaged, or a record has no text under `text_field`.
+  """
+  try:
+    if kind_of(path) == "parquet":
+      yield from _parquet_documents(path, start, stop, text_field, counts)
+      return
+    with _open(path) as file:
+      if start == 0:
+        _check_start(path, file)
+      else:
+        file.seek(start)
+      if kind_of(path) == "jsonl":
+        yield from _jsonl_documents(path, file, stop, text_field, counts)
+      else:
+        yield from _text_documents(file, stop, counts)
+  except (OSError, EOFError, zlib.error) as error:
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    raise errors.DataError(f"{path}: cannot be read ({reason}); repair or leave out this file") from error
+
+
+def _open(path: str) -> BinaryIO:
+  if path.lower().endswith(".gz"):
+    return gzip.open(path, "rb")
+  if path.lower().endswith(".zst"):
+    import pyarrow  # here: slow to import, and it notices a cut-off zstd file, which other readers do not
+
+    return io.BufferedReader(pyarrow.input_stream(path, compression="zstd"), 1 << 20)
+  return open(path, "rb")
+
+
+def _check_start(path: str, file: BinaryIO) -> None:
+  """Skips a byte-order mark; refuses what is no text."""
+  head = file.peek(4)[:4]
+  for magic, meaning in _MAGIC.items():
+    if head.startswith(magic):
+      raise errors.DataError(f"{path}: expected text, found {meaning}")
+  if head.startswith(_BOM):
+    file.read(len(_BOM))
+
+
+def _lines(file: BinaryIO, stop: int, most_bytes: int) -> Iterator[bytes]:
+  """Yields lines up to byte `stop`; a line longer than `most_bytes` comes without its rest."""
+  position = file.tell() if stop >= 0 else 0
+  while stop < 0 or position < stop:
+    line = file.readline(most_bytes)
+    if not line:
+      return
+    position += len(line)
+    yield line
+
+
+def _text_documents(file: BinaryIO, stop: int, counts: collections.Counter) -> Iterator[list[str]]:
+  document: list[str] = []
+  characters = 0
+  rest = b""  # of a line that was cut
+  for line in _lines(file, stop, MAX_LINE_BYTES):
+    line, rest = rest + line, b""
+    if not line.endswith(b"\n") and len(line) >= MAX_LINE_BYTES:
+      counts["long_lines_cut"] += 1
+      end = max(line.rfind(b" ", len(line) // 2), 0) or _character_border(line)
+      line, rest = line[:end], line[end:]
+    text = line.decode("utf-8", "replace").strip()
+    if text:
+      document.append(text)
+      characters += len(text)
+      if characters > MAX_DOCUMENT_CHARACTERS:
+        counts["long_documents_cut"] += 1
+        yield document
+        document, characters = [], 0
+    elif document:
+      yield document
+      document, characters = [], 0
+  if rest.strip():
+    document.append(rest.decode("utf-8", "replace").strip())
+  if document:
+    yield document
+
+
+def _character_border(line: bytes) -> int:
+  """Returns a place near the end of `line` where no UTF-8 character is cut."""
+  end = len(line) - 1
+  while end > len(line) - 4 and line[end] & 0xC0 == 0x80:
+    end -= 1
+  return end
+
+
+def _jsonl_documents(
+  path: str, file: BinaryIO, stop: int, text_field: str, counts: collections.Counter
+) -> Iterator[list[str]]:
+  start = file.tell()
+  for number, line in enumerate(_lines(file, stop, MAX_RECORD_BYTES + 1), start=1):
+    if len(line) > MAX_RECORD_BYTES:
+      _refuse(path, start, number, f"longer than {MAX_RECORD_BYTES >> 20} MiB; split or drop this record")
+    if not line.strip():
+      continue
+    try:
+      record = json.loads(line.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+      _refuse(path, start, number, f"not JSON: {line[:40]!r}; expected one JSON object per line")
+    if not isinstance(record, dict):
+      _refuse(path, start, number, f"a {type(record).__name__}; expected a JSON object per line")
+    text = record.get(text_field)
+    if not isinstance(text, str):
+      found = (
+        f"{type(text).__name__}" if text_field in record else f"only {', '.join(sorted(record)) or 'nothing'}"
+      )
+      _refuse(path, start, number, f"no text in the field {text_field!r}, found {found}; set --text_field")
+    yield from _paragraphs(text, counts)
+
+
+def _refuse(path: str, start: int, number: int, problem: str) -> None:
+  """Raises a DataError that names the line, counted from the start of the file."""
+  if start > len(_BOM):
+    with open(path, "rb") as file:
+      while start > 0:
+        piece = file.read(min(start, 1 << 20))
+        start -= len(piece)
+        number += piece.count(b"\n")
+  raise errors.DataError(f"{path}: line {number} is {problem}")
+
+
+def _parquet_documents(
+  path: str, start: int, stop: int, text_field: str, counts: collections.Counter
+) -> Iterator[list[str]]:
+  import pyarrow
+  from pyarrow import parquet  # here: slow to import
+
+  try:
+    with parquet.ParquetFile(path) as file:
+      names = file.schema_arrow.names
+      if text_field not in names:
+        raise errors.DataError(
+          f"{path}: no column {text_field!r}; its columns are {', '.join(names)}; set --text_field"
+        )
+      kind = file.schema_arrow.field(text_field).type
+      if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+        raise errors.DataError(
+          f"{path}: the column {text_field!r} is {kind}, expected string; set --text_field"
+        )
+      groups = list(range(start, file.num_row_groups if stop < 0 else stop))
+      for batch in file.iter_batches(batch_size=256, row_groups=groups, columns=[text_field]):
+        for text in batch.column(0).to_pylist():
+          yield from _paragraphs(text or "", counts)
+  except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+    reason = str(error).splitlines()[0]
+    raise errors.DataError(
+      f"{path}: cannot be read as Parquet ({reason}); repair or leave out this file"
+    ) from error
+
+
+def parquet_ranges(path: str, unit_bytes: int) -> list[tuple[int, int]]:
+  """Cuts a Parquet file into ranges of row groups of about `unit_bytes` bytes.
+
+  Raises:
+    DataError: the file is no Parquet file.
+  """
+  import pyarrow
+  from pyarrow import parquet  # here: slow to import
+
+  try:
+    with parquet.ParquetFile(path) as file:
+      sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
+  except (pyarrow.ArrowException, OSError) as error:
+    reason = str(error).splitlines()[0]
+    raise errors.DataError(
+      f"{path}: cannot be read as Parquet ({reason}); repair or leave out this file"
+    ) from error
+  borders, filled = [0], 0
+  for number, size in enumerate(sizes, start=1):
+    filled += size
+    if filled >= unit_bytes or number == len(sizes):
+      borders.append(number)
+      filled = 0
+  return list(zip(borders, borders[1:]))
+
+
+def _paragraphs(text: str, counts: collections.Counter) -> Iterator[list[str]]:
+  """Yields the document `text`, or its parts where it is too long; an empty one is yielded to be counted."""
+  for begin in range(0, len(text) or 1, MAX_DOCUMENT_CHARACTERS):
+    if begin:
+      counts["long_documents_cut"] += 1
+    part = text[begin : begin + MAX_DOCUMENT_CHARACTERS]
+    yield [line for line in map(str.strip, part.split("\n")) if line]

@@ -1,0 +1,245 @@
+"""Training and importing of vocabularies; see `data.vocabulary` for the commands."""
+
+import argparse
+import io
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+
+from data import errors, progress, vocabulary
+
+MAX_TRAINING_CHARACTERS = 200_000_000  # more changes few pieces; BPE holds them in memory
+# Pieces of the papers: COCO-LM and AMOS base / base++ and large++; BERT and TACO.
+DEFAULT_SIZES = {("sentencepiece", False): 32_768, ("sentencepiece", True): 64_000}
+DEFAULT_WORDPIECE_SIZE = 30_522
+
+
+def default_size(kind: str, *, cased: bool) -> int:
+  """Returns the papers' number of pieces."""
+  return DEFAULT_SIZES.get((kind, cased), DEFAULT_WORDPIECE_SIZE)
+
+
+def train(
+  sentences: Iterable[str], directory: str | os.PathLike, *, kind: str, cased: bool, size: int
+) -> vocabulary.Vocabulary:
+  """Trains a vocabulary and writes it to `directory`, all of it or nothing.
+
+  Args:
+    sentences: the text; only the first MAX_TRAINING_CHARACTERS characters are used.
+    directory: where to; must not exist, or be empty.
+    kind: 'sentencepiece' (BPE, nmt_nfkc or nmt_nfkc_cf, every character a piece) or 'wordpiece'.
+    cased: whether case is kept.
+    size: number of pieces, the five special ones included.
+
+  Raises:
+    DataError: there is no text, or too little of it for `size` pieces (the largest possible is named).
+  """
+  taken = _Counted(sentences)
+  with _directory_aside(directory) as aside:
+    if kind == "sentencepiece":
+      content = _train_sentencepiece(taken, cased=cased, size=size)
+      (aside / "sp.model").write_bytes(content)
+    else:
+      pieces = _train_wordpiece(taken, cased=cased, size=size)
+      (aside / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    vocabulary.describe(aside, kind=kind, cased=cased)
+  return vocabulary.load(directory)
+
+
+class _Counted:
+  """Passes sentences on up to the limit and remembers whether there were any."""
+
+  def __init__(self, sentences: Iterable[str]):
+    self._sentences = sentences
+    self.characters = 0
+
+  def __iter__(self) -> Iterator[str]:
+    for sentence in self._sentences:
+      if self.characters > MAX_TRAINING_CHARACTERS:
+        return
+      self.characters += len(sentence)
+      yield sentence
+
+
+class _directory_aside:
+  """A temporary directory beside `directory` that takes its name when all went well."""
+
+  def __init__(self, directory: str | os.PathLike):
+    self._final = pathlib.Path(directory)
+
+  def __enter__(self) -> pathlib.Path:
+    if self._final.exists() and (not self._final.is_dir() or any(self._final.iterdir())):
+      raise errors.ConfigError(
+        f"--output={self._final} is there already; remove it or name another directory"
+      )
+    self._final.parent.mkdir(parents=True, exist_ok=True)
+    self._aside = pathlib.Path(tempfile.mkdtemp(prefix=f".{self._final.name}.", dir=self._final.parent))
+    self._aside.chmod(0o755)
+    return self._aside
+
+  def __exit__(self, kind, error, trace) -> None:
+    if kind is not None:
+      shutil.rmtree(self._aside, ignore_errors=True)
+    else:
+      self._aside.replace(self._final)
+
+
+def _train_sentencepiece(sentences: _Counted, *, cased: bool, size: int) -> bytes:
+  import sentencepiece  # here: training WordPiece needs no sentencepiece
+
+  names = vocabulary.PIECES
+  model = io.BytesIO()
+  try:
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=iter(sentences),
+      model_writer=model,
+      model_type="bpe",
+      vocab_size=size,
+      normalization_rule_name="nmt_nfkc" if cased else "nmt_nfkc_cf",
+      character_coverage=1.0,
+      max_sentence_length=1 << 20,  # bytes; the default leaves out longer ones silently
+      # The order of the official dictionaries; these four are control pieces but for [UNK].
+      bos_id=0,
+      bos_piece=names["cls"],
+      pad_id=1,
+      pad_piece=names["pad"],
+      eos_id=2,
+      eos_piece=names["sep"],
+      unk_id=3,
+      unk_piece=names["unk"],
+      control_symbols=[names["mask"]],
+      minloglevel=2,
+    )
+  except (RuntimeError, ValueError) as error:
+    raise errors.DataError(_explain(str(error), sentences, size)) from error
+  return model.getvalue()
+
+
+def _explain(message: str, sentences: _Counted, size: int) -> str:
+  if not sentences.characters:
+    return "the source has no usable text to train a vocabulary on"
+  limit = re.search(r"value <= (\d+)", message)
+  if limit:
+    return (
+      f"a vocabulary of {size} pieces is too large for {sentences.characters} characters of text; the largest "
+      f"possible size is {limit[1]}: ask for that or less, or give more text"
+    )
+  required = re.search(r"required_chars.*?(\d+)\D*$|larger than (\d+)", message)
+  hint = f" ({required[0]})" if required else ""
+  return f"a vocabulary of {size} pieces cannot be trained{hint}: {message.strip().splitlines()[-1]}"
+
+
+def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int) -> list[str]:
+  from tokenizers import Tokenizer, models, trainers
+
+  names = vocabulary.PIECES
+  tokenizer = Tokenizer(models.WordPiece(unk_token=names["unk"], max_input_chars_per_word=100))
+  vocabulary.configure_wordpiece(tokenizer, cased=cased)
+  special = [names[name] for name in ("pad", "unk", "cls", "sep", "mask")]  # the order of BERT's vocab.txt
+  trainer = trainers.WordPieceTrainer(
+    vocab_size=size, min_frequency=2, special_tokens=special, limit_alphabet=1_000, show_progress=False
+  )
+  tokenizer.train_from_iterator(iter(sentences), trainer)
+  if not sentences.characters:
+    raise errors.DataError("the source has no usable text to train a vocabulary on")
+  pieces = tokenizer.get_vocab()
+  if len(pieces) != size:
+    raise errors.DataError(
+      f"a vocabulary of {size} pieces does not fit {sentences.characters} characters of text; the training gave "
+      f"{len(pieces)}: ask for that size, or give more text"
+    )
+  return sorted(pieces, key=pieces.get)
+
+
+def import_files(
+  directory: str | os.PathLike, *, vocab_txt: str = "", sp_model: str = "", dictionary: str = "", cased: bool
+) -> vocabulary.Vocabulary:
+  """Makes a vocabulary directory of existing files: `vocab.txt`, or `sp.model` with or without `dict.txt`.
+
+  Raises:
+    DataError: a file is missing or damaged or lacks a special piece.
+    ConfigError: neither or both kinds of file are given.
+  """
+  if bool(vocab_txt) == bool(sp_model):
+    raise errors.ConfigError(
+      "give either --vocab_txt=FILE or --sp_model=FILE (with --dict=FILE if there is one)"
+    )
+  files = {"vocab.txt": vocab_txt, "sp.model": sp_model, "dict.txt": dictionary}
+  contents = {name: vocabulary.read_bytes(pathlib.Path(path)) for name, path in files.items() if path}
+  with _directory_aside(directory) as aside:
+    for name, content in contents.items():
+      (aside / name).write_bytes(content)
+    try:
+      vocabulary.describe(aside, kind="wordpiece" if vocab_txt else "sentencepiece", cased=cased)
+    except errors.DataError as error:
+      message = str(error)
+      for name, path in files.items():
+        message = message.replace(str(aside / name), path)
+      raise errors.DataError(message) from error
+  return vocabulary.load(directory)
+
+
+def add_source_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds the flags that say where text comes from; shared with `data.prepare`."""
+  parser.add_argument(
+    "--source",
+    required=True,
+    help="installed_docs; tfds:NAME; seqio:NAME (registered Task or Mixture; here: wikipedia_books, web_160gb); or "
+    "file globs separated by commas: text (a line is a paragraph, a blank line ends a document), *.jsonl, *.parquet; "
+    "text and JSON lines also as .gz or .zst",
+  )
+  parser.add_argument(
+    "--text_field", default="text", help="JSON field, Parquet column or feature with the text"
+  )
+  parser.add_argument("--module", default="", help="file or module to import, which registers seqio Tasks")
+  parser.add_argument("--tfds_directory", default="", help="data_dir of TFDS; default: its own default")
+  parser.add_argument("--download", action="store_true", help="let TFDS download what is missing")
+  parser.add_argument("--limit", type=int, default=0, help="most documents from each input unit (0: all)")
+  parser.add_argument("--workers", type=int, default=0, help="processes (0: one per core)")
+
+
+def _parser() -> argparse.ArgumentParser:
+  from data import command
+
+  parser = command.Parser(prog="python -m data.vocabulary", description="Train or import a vocabulary.")
+  commands = parser.add_subparsers(dest="command", required=True, parser_class=command.Parser)
+  trainer = commands.add_parser("train", help="train one on a source")
+  add_source_flags(trainer)
+  trainer.add_argument("--output", required=True, help="directory to write")
+  trainer.add_argument("--kind", choices=vocabulary.KINDS, default="sentencepiece")
+  trainer.add_argument("--cased", action="store_true", help="keep case")
+  trainer.add_argument(
+    "--size", type=int, default=0, help="pieces (0: 32,768 uncased BPE, 64,000 cased BPE, 30,522 WordPiece)"
+  )
+  importer = commands.add_parser("import", help="take over existing files")
+  importer.add_argument("--vocab_txt", default="", help="WordPiece vocabulary, one piece per line")
+  importer.add_argument("--sp_model", default="", help="sentencepiece model")
+  importer.add_argument("--dict", default="", help="fairseq dict.txt of the sentencepiece model")
+  importer.add_argument(
+    "--cased", action="store_true", help="keep case (BERT's rules; sentencepiece knows itself)"
+  )
+  importer.add_argument("--output", required=True, help="directory to write")
+  return parser
+
+
+def _run(arguments: list[str] | None) -> None:
+  args = _parser().parse_args(arguments)
+  if args.command == "import":
+    made = import_files(
+      args.output, vocab_txt=args.vocab_txt, sp_model=args.sp_model, dictionary=args.dict, cased=args.cased
+    )
+  else:
+    from data import prepare
+
+    made = prepare.train_vocabulary(args)
+  progress.say(f"vocabulary {args.output}: {made.kind}, {made.size} pieces, sha256 {made.digest[:12]}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  from data import command
+
+  return command.run(lambda: _run(arguments))

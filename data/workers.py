@@ -1,0 +1,100 @@
+"""The pool of processes that runs the steps of a preparation on one machine."""
+
+import concurrent.futures
+import contextlib
+import multiprocessing
+import os
+import pathlib
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from data import errors, installed_docs, progress
+
+FILES_PER_TASK = 200  # of installed modules
+
+
+def _watch_parent() -> None:
+  """Makes a worker end when the process that started it was killed; else it would wait for work for ever."""
+
+  def wait() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+  threading.Thread(target=wait, daemon=True).start()
+
+
+class Pool:
+  """Maps functions over items in order, in so many processes; one means in this process."""
+
+  def __init__(self, executor: concurrent.futures.Executor | None):
+    self._executor = executor
+
+  def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
+    """Returns the results in the order of the items, and shows progress under `name`.
+
+    Raises:
+      DataError: a worker died.
+    """
+    run = self._executor.map if self._executor else map
+    try:
+      return list(progress.track(run(function, *items), name=name, total=len(items[0])))
+    except concurrent.futures.process.BrokenProcessPool as error:
+      raise errors.DataError(
+        "a worker process died (out of memory?); run the same command again, with a smaller --workers, to go on"
+      ) from error
+
+
+@contextlib.contextmanager
+def pool(num_workers: int) -> Iterator[Pool]:
+  """Opens a pool of `num_workers` processes (0: one per core)."""
+  number = num_workers or len(os.sched_getaffinity(0))
+  if number == 1:
+    yield Pool(None)
+    return
+  # Spawned: forking a process with the threads of TensorFlow or tokenizers in it can lock up.
+  context = multiprocessing.get_context("spawn")
+  executor = concurrent.futures.ProcessPoolExecutor(number, mp_context=context, initializer=_watch_parent)
+  try:
+    yield Pool(executor)
+  finally:
+    executor.shutdown(wait=True, cancel_futures=True)
+
+
+def temporary_directory() -> tempfile.TemporaryDirectory:
+  """Returns a directory that is removed at the end of the `with` block."""
+  return tempfile.TemporaryDirectory(prefix="vocabulary-")
+
+
+def gather_installed_docs(directory: pathlib.Path, pool: Pool) -> pathlib.Path:
+  """Writes the `installed_docs` corpus as one text file in `directory`, unless it is there, and returns its path.
+
+  Raises:
+    DataError: no documentation is found.
+  """
+  path = directory / "installed_docs.txt"
+  if path.is_file():
+    return path
+  root = installed_docs.default_root()
+  names = installed_docs.module_files(root)
+  tasks = [names[i : i + FILES_PER_TASK] for i in range(0, len(names), FILES_PER_TASK)]
+  new = installed_docs.Deduplicator()
+  documents = 0
+  directory.mkdir(parents=True, exist_ok=True)
+  aside = path.with_suffix(".part")
+  with open(aside, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+    for modules in pool.map(
+      installed_docs.read_modules, [root] * len(tasks), tasks, name="gather documentation"
+    ):
+      for document in filter(None, map(new, modules)):
+        file.write("\n".join(document) + "\n\n")
+        documents += 1
+  if not documents:
+    shutil.rmtree(directory)
+    raise errors.DataError(
+      f"--source=installed_docs: no documentation in {root}; install requirements.txt there"
+    )
+  aside.replace(path)
+  return path

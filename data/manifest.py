@@ -18,6 +18,15 @@ from data import errors
 
 NAME = "manifest.json"
 FORMAT = 1
+# Counts of what was mended in the text.
+REPAIRS = (
+  "invalid_characters",
+  "surrogates",
+  "control_characters",
+  "long_lines_cut",
+  "long_documents_cut",
+  "long_sentences_cut",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +137,35 @@ def read(directory: str | os.PathLike) -> Manifest:
     raise errors.DataError(
       f"{path}: damaged manifest ({type(error).__name__}: {error}); remove {path.parent} and prepare it again"
     ) from error
+
+
+def summary(made: Manifest) -> str:
+  """Returns a few readable lines about a finished preparation."""
+  lines = [
+    f"  vocabulary  {made.vocabulary.kind}, {made.vocabulary.size:,} pieces, sha256 "
+    f"{made.vocabulary.digest[:12]}",
+    f"  packing     {made.packing}, at most {made.length} tokens",
+  ]
+  for name, split in made.splits.items():
+    size = sum(shard.bytes for shard in split.shards) / 1e6
+    filled = split.tokens / max(1, split.records * made.length)
+    lines.append(
+      f"  {name:11} {split.records:,} records, {split.tokens:,} tokens ({filled:.0%} full), {size:.1f} MB in "
+      f"{len(split.shards)} files"
+    )
+  counts = made.counts
+  lines.append(
+    f"  text        {counts.get('documents', 0):,} documents, {counts.get('characters', 0):,} characters"
+  )
+  noted = ("empty_documents", "sentences_cut_to_length", "unknown_tokens", *REPAIRS)
+  found = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in noted if counts.get(name)]
+  if found:
+    lines.append(f"  noted       {', '.join(found)}")
+  if not made.splits["heldout"].records:
+    lines.append(
+      "  warning     no held-out records: there is nothing to evaluate on; raise --heldout_fraction"
+    )
+  return "\n".join(lines)
 
 
 def prepared_directory(

@@ -1,12 +1,13 @@
 """The steps of a preparation, as pure functions over parts of the input and over shards of the output.
 
-`pack_unit` turns one input unit into packed records in files of its own; `write_shard` gathers the records of one
-output shard from all of them. Both are functions of their arguments and of files, leave a file in full or not at
-all, and return at once if their result is there: so any number of processes, on one machine or on many, gives the
-same bytes, and a killed preparation goes on where it stopped.
+`pack_unit` turns one input unit into packed records in files of its own; `write_shard` gathers the records
+of one output shard from all of them. Both are functions of their arguments and of files, leave a file in
+full or not at all, and return at once if their result is there: so any number of processes, on one machine
+or on many, gives the same bytes, and a killed preparation goes on where it stopped.
 """
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -117,8 +118,8 @@ def _unit_file(job: Job, number: int, what: str) -> pathlib.Path:
 def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
   """Tokenises and packs one unit into `work/unit-<number>.*` and returns its counts.
 
-  Files: `<split>.ids` (records one after another), `<split>.lengths` (uint32), `unigram` (int64 [size], ids in the
-  training records), and `json` with the counts, written last.
+  Files: `<split>.ids` (records one after another), `<split>.lengths` (uint32), `unigram` (int64 [size], ids
+  in the training records), and `json` with the counts, written last.
 
   Raises:
     DataError: the input is damaged.
@@ -129,12 +130,12 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
   words = vocabulary.load_cached(job.vocabulary)
   counts: collections.Counter = collections.Counter()
   unigram = np.zeros(words.size, np.int64)
-  files = {
-    (split, what): open(_unit_file(job, number, f"{split}.{what}"), "wb")
-    for split in SPLITS
-    for what in ("ids", "lengths")
-  }
-  try:
+  with contextlib.ExitStack() as stack:
+    files = {
+      (split, what): stack.enter_context(open(_unit_file(job, number, f"{split}.{what}"), "wb"))
+      for split in SPLITS
+      for what in ("ids", "lengths")
+    }
     for chunk in text_chunks(job, unit, counts):
       for split, documents in chunk.items():
         records = _pack_documents(job, words, documents, counts)
@@ -148,9 +149,6 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
         counts["max_id"] = max(counts["max_id"], int(flat.max()))
         if split == "train":
           unigram += np.bincount(flat, minlength=words.size)
-  finally:
-    for file in files.values():
-      file.close()
   unigram.tofile(_unit_file(job, number, "unigram"))
   manifest.write_atomically(done, json.dumps(counts, sort_keys=True).encode())
   return dict(counts)

@@ -3,18 +3,16 @@
   python -m data.prepare --source=installed_docs --output=DIR --length=128 --train_vocabulary_size=8192
   python -m data.prepare --source='corpus/*.txt.gz' --vocabulary=VOCABULARY_DIR --output=DIR
 
-The output holds ArrayRecord shards of unpadded ids, the vocabulary, `unigram.npy` (how often each id stands in the
-training records) and, written last, `manifest.json`. The same input and flags give the same bytes for any number of
-workers; the same command run again after a kill finishes what is missing.
+The output holds ArrayRecord shards of unpadded ids, the vocabulary, `unigram.npy` (how often each id stands
+in the training records) and, written last, `manifest.json`. The same input and flags give the same bytes
+for any number of workers; the same command run again after a kill finishes what is missing.
 """
 
 import argparse
 import collections
 import dataclasses
-import fcntl
 import functools
 import io
-import json
 import pathlib
 import shutil
 import time
@@ -26,6 +24,7 @@ from data import (
   command,
   errors,
   manifest,
+  output_directory,
   packing,
   pipeline,
   progress,
@@ -35,15 +34,10 @@ from data import (
   workers,
 )
 
+# Flags that, with the vocabulary and the input, decide every byte of the result.
+SETTINGS = ("source", "text_field", "module", "limit", "length", "packing")
+SETTINGS += ("seed", "heldout_fraction", "fraction")
 MAX_DAMAGED_FILES = 100  # named in the manifest
-REPAIRS = (
-  "invalid_characters",
-  "surrogates",
-  "control_characters",
-  "long_lines_cut",
-  "long_documents_cut",
-  "long_sentences_cut",
-)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,7 +54,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
   parser = command.Parser(
     prog="python -m data.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  vocabulary_train.add_source_flags(parser)
+  sources.add_flags(parser)
   parser.add_argument("--output", required=True, help="directory to write")
   parser.add_argument("--length", type=int, default=512, help="most tokens in a record, [CLS] included")
   parser.add_argument(
@@ -104,33 +98,9 @@ def _check_flags(args: argparse.Namespace) -> None:
     raise errors.ConfigError("; ".join(wrong))
 
 
-def _request(args: argparse.Namespace) -> sources.Request:
-  return sources.Request(
-    source=args.source,
-    text_field=args.text_field,
-    module=args.module,
-    tfds_directory=args.tfds_directory,
-    download=args.download,
-    limit=args.limit,
-  )
-
-
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
   """Returns what decides the result: two runs that agree in it and in the input give the same bytes."""
-  settings = {
-    name: getattr(args, name)
-    for name in (
-      "source",
-      "text_field",
-      "module",
-      "limit",
-      "length",
-      "packing",
-      "seed",
-      "heldout_fraction",
-      "fraction",
-    )
-  }
+  settings = {name: getattr(args, name) for name in SETTINGS}
   if args.vocabulary:
     settings["vocabulary"] = vocabulary.load(args.vocabulary).digest
   else:
@@ -151,60 +121,21 @@ def prepare(args: argparse.Namespace) -> None:
   settings = _settings(args)
   if (output / manifest.NAME).is_file():
     made = manifest.read(output)
-    _refuse_other_settings(output, made.settings, settings)
+    output_directory.refuse_other_settings(output, made.settings, settings)
     shutil.rmtree(output / "work", ignore_errors=True)
-    progress.say(f"{output} is finished already: nothing to do\n{summary(made)}")
+    progress.say(f"{output} is finished already: nothing to do\n{manifest.summary(made)}")
     return
-  request = _request(args)
+  request = sources.request(args)
   sources.check(request)
-  _refuse_foreign_directory(output)
+  output_directory.refuse_foreign_directory(output)
   (output / "work").mkdir(parents=True, exist_ok=True)
   with open(output / "work" / "lock", "w") as lock, workers.pool(args.workers) as pool:
-    _lock(lock, output)
-    _start_or_continue(output, settings)
+    output_directory.lock(lock, output)
+    output_directory.start_or_continue(output, settings)
     made = _prepare(args, request, settings, pool)
   manifest.write(output, made)
   shutil.rmtree(output / "work")
-  progress.say(f"{output}: done in {time.monotonic() - begin:.1f} s\n{summary(made)}")
-
-
-def _refuse_foreign_directory(output: pathlib.Path) -> None:
-  if output.exists() and not output.is_dir():
-    raise errors.ConfigError(f"--output={output} is a file; name a directory")
-  if output.is_dir() and any(output.iterdir()) and not (output / "work").is_dir():
-    raise errors.ConfigError(
-      f"--output={output} holds other files and no {manifest.NAME}; name a new or empty directory"
-    )
-
-
-def _lock(lock: io.TextIOBase, output: pathlib.Path) -> None:
-  try:
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except OSError as error:
-    raise errors.DataError(
-      f"another data.prepare is at work in {output}; wait for it or name another --output"
-    ) from error
-
-
-def _refuse_other_settings(output: pathlib.Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-  different = [
-    f"{key}: {found.get(key)!r} there, {wanted[key]!r} asked"
-    for key in wanted
-    if found.get(key) != wanted[key]
-  ]
-  if different:
-    raise errors.ConfigError(
-      f"--output={output} was prepared with other settings ({'; '.join(different)}); name another directory or remove it"
-    )
-
-
-def _start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
-  path = output / "work" / "settings.json"
-  if path.is_file():
-    _refuse_other_settings(output, json.loads(path.read_text()), settings)
-    progress.say(f"{output}: going on with an unfinished preparation")
-  else:
-    manifest.write_atomically(path, json.dumps(settings).encode())
+  progress.say(f"{output}: done in {time.monotonic() - begin:.1f} s\n{manifest.summary(made)}")
 
 
 def _prepare(
@@ -215,7 +146,7 @@ def _prepare(
     path = workers.gather_installed_docs(output / "source", pool)
     request = dataclasses.replace(request, source=str(path))
   plan = sources.plan(request)
-  _refuse_other_input(output, plan)
+  output_directory.refuse_other_input(output, plan.input_digest)
   job = pipeline.Job(
     request, args.output, args.length, args.packing, args.seed, args.heldout_fraction, args.fraction
   )
@@ -253,15 +184,6 @@ def _prepare(
     counts={name: counts[name] for name in sorted(counts)},
     damaged_files=_damaged_files(plan, unit_counts),
   )
-
-
-def _refuse_other_input(output: pathlib.Path, plan: sources.Plan) -> None:
-  path = output / "work" / "input.json"
-  if path.is_file() and json.loads(path.read_text()) != plan.input_digest:
-    raise errors.DataError(
-      f"the input changed since the unfinished preparation in {output} began; remove it and start anew"
-    )
-  manifest.write_atomically(path, json.dumps(plan.input_digest).encode())
 
 
 def _vocabulary(
@@ -312,56 +234,10 @@ def _write_split(
 def _damaged_files(plan: sources.Plan, unit_counts: list[dict[str, int]]) -> dict[str, dict[str, int]]:
   damaged: dict[str, collections.Counter] = {}
   for unit, count in zip(plan.units, unit_counts):
-    repairs = {name: count[name] for name in REPAIRS if count.get(name)}
+    repairs = {name: count[name] for name in manifest.REPAIRS if count.get(name)}
     if repairs and (unit.name in damaged or len(damaged) < MAX_DAMAGED_FILES):
       damaged.setdefault(unit.name, collections.Counter()).update(repairs)
   return {name: dict(count) for name, count in damaged.items()}
-
-
-def summary(made: manifest.Manifest) -> str:
-  """Returns a few readable lines about a finished preparation."""
-  lines = [
-    f"  vocabulary  {made.vocabulary.kind}, {made.vocabulary.size:,} pieces, sha256 {made.vocabulary.digest[:12]}",
-    f"  packing     {made.packing}, at most {made.length} tokens",
-  ]
-  for name, split in made.splits.items():
-    size = sum(shard.bytes for shard in split.shards) / 1e6
-    filled = split.tokens / max(1, split.records * made.length)
-    lines.append(
-      f"  {name:11} {split.records:,} records, {split.tokens:,} tokens ({filled:.0%} full), {size:.1f} MB in "
-      f"{len(split.shards)} files"
-    )
-  counts = made.counts
-  lines.append(
-    f"  text        {counts.get('documents', 0):,} documents, {counts.get('characters', 0):,} characters"
-  )
-  noted = ("empty_documents", "sentences_cut_to_length", "unknown_tokens", *REPAIRS)
-  found = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in noted if counts.get(name)]
-  if found:
-    lines.append(f"  noted       {', '.join(found)}")
-  if not made.splits["heldout"].records:
-    lines.append(
-      "  warning     no held-out records: there is nothing to evaluate on; raise --heldout_fraction"
-    )
-  return "\n".join(lines)
-
-
-def train_vocabulary(args: argparse.Namespace) -> vocabulary.Vocabulary:
-  """Trains a vocabulary on a source: the work of `data.vocabulary train`."""
-  if args.size < 0 or args.workers < 0 or args.limit < 0:
-    raise errors.ConfigError("--size, --workers and --limit must not be negative")
-  request = _request(args)
-  sources.check(request)
-  output = pathlib.Path(args.output)
-  with workers.pool(args.workers) as pool, workers.temporary_directory() as temporary:
-    if request.source == "installed_docs":
-      path = workers.gather_installed_docs(pathlib.Path(temporary) / "source", pool)
-      request = dataclasses.replace(request, source=str(path))
-    job = pipeline.Job(request, str(output), 512, "complete", 0, 0.0, 1.0)
-    size = args.size or vocabulary_train.default_size(args.kind, cased=args.cased)
-    units = sources.plan(request).units
-    text = pipeline.training_sentences(job, units)
-    return vocabulary_train.train(text, output, kind=args.kind, cased=args.cased, size=size)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Packed records as the trainer reads them: example i of epoch e, by arithmetic, without TensorFlow.
 
-The order is a function of (seed, epoch, position), position = step * batch size + row: any number of hosts reads the
-same global batches, and seeking to step 1,000,000 costs what step 0 costs.
+The order is a function of (seed, epoch, position), position = step * batch size + row: any number of hosts
+reads the same global batches, and seeking to step 1,000,000 costs what step 0 costs.
 """
 
 import hashlib
@@ -68,8 +68,8 @@ class PackedRecords:
     )
     if len(self._source) != self._split.records:
       raise errors.DataError(
-        f"{directory}: its {split} files hold {len(self._source)} records, the manifest says {self._split.records}; "
-        "remove the directory and prepare it again"
+        f"{directory}: its {split} files hold {len(self._source)} records, the manifest says "
+        f"{self._split.records}; remove the directory and prepare it again"
       )
     self._number = max(1, int(fraction * self._split.records))
     dataset = grain.MapDataset.source(self._source).slice(slice(0, self._number))
@@ -110,7 +110,8 @@ class PackedRecords:
     except (RuntimeError, ValueError, IndexError) as error:
       reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
       raise errors.DataError(
-        f"{self._directory}: a record cannot be read ({reason[:200]}); remove the directory and prepare it again"
+        f"{self._directory}: a record cannot be read ({reason[:200]}); remove the directory and "
+        "prepare it again"
       ) from error
 
   def _pad(self, records: Sequence[bytes]) -> np.ndarray:
@@ -124,13 +125,13 @@ class PackedRecords:
     described = self.manifest
     if described.length > self.length:
       raise errors.DataError(
-        f"{self._directory} has records of up to {described.length} tokens, data.length is {self.length}; prepare "
-        f"it again with --length={self.length}, or set data.length={described.length}"
+        f"{self._directory} has records of up to {described.length} tokens, data.length is {self.length}; "
+        f"prepare it again with --length={self.length}, or set data.length={described.length}"
       )
     if described.max_id >= described.vocabulary.size:
       raise errors.DataError(
-        f"{self._directory} has token id {described.max_id}, its vocabulary only {described.vocabulary.size} ids; "
-        "remove the directory and prepare it again"
+        f"{self._directory} has token id {described.max_id}, its vocabulary only {described.vocabulary.size} "
+        "ids; remove the directory and prepare it again"
       )
     if not self._split.records:
       raise errors.DataError(
@@ -146,7 +147,8 @@ class PackedRecords:
       size = path.stat().st_size
       if size != shard.bytes:
         raise errors.DataError(
-          f"{path} has {size} bytes, the manifest says {shard.bytes}; remove {self._directory} and prepare it again"
+          f"{path} has {size} bytes, the manifest says {shard.bytes}; remove {self._directory} and "
+          "prepare it again"
         )
       if check_digests:
         with open(path, "rb") as file:

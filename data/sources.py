@@ -1,10 +1,11 @@
 """What `--source` means: a plan of input units, and the documents of one unit.
 
-A source is `installed_docs`, `tfds:NAME`, `seqio:NAME` (a registered Task or Mixture), or file globs separated by
-commas. A unit is a part of the input that one process reads by itself; the units, and so everything made from them,
-depend on the input alone and never on how many processes there are.
+A source is `installed_docs`, `tfds:NAME`, `seqio:NAME` (a registered Task or Mixture), or file globs
+separated by commas. A unit is a part of the input that one process reads by itself; the units, and so
+everything made from them, depend on the input alone and never on how many processes there are.
 """
 
+import argparse
 import collections
 import dataclasses
 import glob
@@ -38,6 +39,37 @@ class Request:
   tfds_directory: str = ""
   download: bool = False
   limit: int = 0
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds the flags that say where text comes from; for every command that reads text."""
+  parser.add_argument(
+    "--source",
+    required=True,
+    help="installed_docs; tfds:NAME; seqio:NAME (registered Task or Mixture; here: wikipedia_books, "
+    "web_160gb); or file globs separated by commas: text (a line is a paragraph, a blank line ends a "
+    "document), *.jsonl, *.parquet; text and JSON lines also as .gz or .zst",
+  )
+  parser.add_argument(
+    "--text_field", default="text", help="JSON field, Parquet column or feature with the text"
+  )
+  parser.add_argument("--module", default="", help="file or module to import, which registers seqio Tasks")
+  parser.add_argument("--tfds_directory", default="", help="data_dir of TFDS; default: its own default")
+  parser.add_argument("--download", action="store_true", help="let TFDS download what is missing")
+  parser.add_argument("--limit", type=int, default=0, help="most documents from each input unit (0: all)")
+  parser.add_argument("--workers", type=int, default=0, help="processes (0: one per core)")
+
+
+def request(args: argparse.Namespace) -> Request:
+  """Returns what the flags of `add_flags` say."""
+  return Request(
+    source=args.source,
+    text_field=args.text_field,
+    module=args.module,
+    tfds_directory=args.tfds_directory,
+    download=args.download,
+    limit=args.limit,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +134,8 @@ def expand(source: str) -> list[str]:
         f"; it is a directory, name its files as {pattern.rstrip('/')}/*" if os.path.isdir(pattern) else ""
       )
       raise errors.DataError(
-        f"--source={pattern} matches no file{hint}; expected file globs, tfds:NAME, seqio:NAME or installed_docs"
+        f"--source={pattern} matches no file{hint}; expected file globs, tfds:NAME, seqio:NAME or "
+        "installed_docs"
       )
     paths.update(found)
   if not paths:

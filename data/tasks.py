@@ -25,7 +25,8 @@ SPLIT = "train"
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """One TFDS corpus of a Mixture: name with version, feature that holds the text, fraction of it that is used."""
+  """One TFDS corpus of a Mixture: name with version, feature that holds the text, fraction of it that is
+  used."""
 
   tfds_name: str
   text_field: str
@@ -36,10 +37,10 @@ _WIKIPEDIA = Corpus("wikipedia/20230601.en:1.0.0", "text")
 _BOOKS = Corpus("pg19:0.1.1", "book_text")
 
 CORPORA = {
-  # The 16 GB of COCO-LM base, AMOS base and TACO. BookCorpus is not distributed: PG-19's books stand in for it.
+  # The 16 GB of COCO-LM base, AMOS base and TACO. BookCorpus is not distributed: PG-19 stands in for it.
   "wikipedia_books": (_WIKIPEDIA, _BOOKS),
-  # The 160 GB of the base++ and large++ models (RoBERTa's: the above, CC-News, OpenWebText, Stories), of which
-  # TFDS has stand-ins: news and web pages of C4 in the styles of those sets, and a part of C4 for the rest.
+  # The 160 GB of the base++ and large++ models (RoBERTa's: the above, CC-News, OpenWebText, Stories), of
+  # which TFDS has stand-ins: news and web pages of C4 in the styles of those sets, a part of C4 for the rest.
   "web_160gb": (
     _WIKIPEDIA,
     _BOOKS,
@@ -76,8 +77,8 @@ def find_tfds(name: str, request: "Request") -> pathlib.Path:
   if request.download:
     return _download(name, base)
   raise errors.DataError(
-    f"TFDS data set {name!r} is not in {base}; add --download to fetch and prepare it there, name another place "
-    "with --tfds_directory, or use a source that needs no download: --source=installed_docs"
+    f"TFDS data set {name!r} is not in {base}; add --download to fetch and prepare it there, name another "
+    "place with --tfds_directory, or use a source that needs no download: --source=installed_docs"
   )
 
 
@@ -93,8 +94,8 @@ def _download(name: str, base: pathlib.Path) -> pathlib.Path:
   except Exception as error:  # of whatever kind: network, disk, an unknown name; TFDS has no common base
     reason = (str(error).strip().splitlines() or [""])[0]
     raise errors.DataError(
-      f"TFDS could not download {name!r} to {base} ({type(error).__name__}: {reason[:200]}); check the name and "
-      "the network, or prepare it elsewhere and give --tfds_directory"
+      f"TFDS could not download {name!r} to {base} ({type(error).__name__}: {reason[:200]}); check the name "
+      "and the network, or prepare it elsewhere and give --tfds_directory"
     ) from error
   return pathlib.Path(str(builder.data_path))
 
@@ -130,8 +131,8 @@ def num_tfds_shards(directory: pathlib.Path, request: "Request") -> int:
 def plan_seqio(name: str, request: "Request") -> list[tuple[str, int, float]]:
   """Returns (task, shards, fraction of its documents) for each Task of a registered Task or Mixture.
 
-  A Mixture is read without repeating anything: the largest sample in which the Tasks keep its rates, counted in
-  documents.
+  A Mixture is read without repeating anything: the largest sample in which the Tasks keep its rates,
+  counted in documents.
 
   Raises:
     DataError: nothing of that name is registered (the nearest names are given), or it has no training split.
@@ -144,8 +145,8 @@ def plan_seqio(name: str, request: "Request") -> list[tuple[str, int, float]]:
     names = sorted([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()])
     near = difflib.get_close_matches(name, names, n=3) or names[:8]
     raise errors.DataError(
-      f"--source=seqio:{name}: no Task or Mixture of this name is registered; did you mean {', '.join(near)}? "
-      "--module=FILE imports a file that registers more"
+      f"--source=seqio:{name}: no Task or Mixture of this name is registered; did you mean "
+      f"{', '.join(near)}? --module=FILE imports a file that registers more"
     ) from error
   parts = seqio.get_subtasks(mixture_or_task)
   for task in parts:
@@ -166,7 +167,8 @@ def _keeps(name: str, rates: list[tuple[str, float, int]]) -> list[float]:
   for task, rate, documents in rates:
     if not rate > 0 or not documents:
       raise errors.ConfigError(
-        f"seqio Mixture {name!r}: its Task {task!r} has rate {rate} and {documents} documents; expected both above 0"
+        f"seqio Mixture {name!r}: its Task {task!r} has rate {rate} and {documents} documents; expected both "
+        "above 0"
       )
   densities = [rate / documents for _, rate, documents in rates]
   return [density / max(densities) for density in densities]

@@ -1,13 +1,15 @@
-"""Documents out of files: plain text, JSON lines and Parquet, each also as gzip or zstd where that makes sense.
+"""Documents out of files: plain text, JSON lines and Parquet, each also as gzip or zstd where that makes
+sense.
 
-A document is a list of paragraphs. In a text file a line is a paragraph and a blank line ends the document; in
-JSON lines and Parquet a record is a document and its lines are the paragraphs. Memory stays bounded whatever the
-input: lines and documents above a limit are cut and counted.
+A document is a list of paragraphs. In a text file a line is a paragraph and a blank line ends the document;
+in JSON lines and Parquet a record is a document and its lines are the paragraphs. Memory stays bounded
+whatever the input: lines and documents above a limit are cut and counted.
 """
 
 import collections
 import gzip
 import io
+import itertools
 import json
 import pathlib
 import re
@@ -261,7 +263,7 @@ def parquet_ranges(path: str, unit_bytes: int) -> list[tuple[int, int]]:
     if filled >= unit_bytes or number == len(sizes):
       borders.append(number)
       filled = 0
-  return list(zip(borders, borders[1:]))
+  return list(itertools.pairwise(borders))
 
 
 def _paragraphs(text: str, counts: collections.Counter) -> Iterator[list[str]]:

@@ -1,7 +1,8 @@
 """Vocabularies: text to token ids and back, and the directory that one is kept in.
 
-A vocabulary directory holds `vocabulary.json` (kind, case, size, special ids, content hash) and either `sp.model`
-(sentencepiece; with `dict.txt` if the ids are a fairseq dictionary's) or `vocab.txt` (WordPiece).
+A vocabulary directory holds `vocabulary.json` (kind, case, size, special ids, content hash) and either
+`sp.model` (sentencepiece; with `dict.txt` if the ids are a fairseq dictionary's) or `vocab.txt`
+(WordPiece).
 
 Commands:
   python -m data.vocabulary train --source=installed_docs --size=4096 --output=DIR
@@ -18,16 +19,11 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from data import errors, manifest
+from data import errors, manifest, vocabulary_files
 
 NAME = "vocabulary.json"
 FORMAT = 1
 KINDS = ("sentencepiece", "wordpiece")
-PIECES = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
-# Names of the same symbols in fairseq dictionaries (checked in both directions by its Dictionary class).
-ALIASES = {"<s>": "[CLS]", "<pad>": "[PAD]", "</s>": "[SEP]", "<unk>": "[UNK]", "<mask>": "[MASK]"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,182 +141,33 @@ def build(directory: str | os.PathLike, *, kind: str, cased: bool) -> Vocabulary
   directory = pathlib.Path(directory)
   if kind == "wordpiece":
     path = directory / "vocab.txt"
-    pieces = read_vocab_txt(path)
-    encode_batch = _wordpiece_encoder(pieces, cased=cased)
-    contents = [read_bytes(path)]
-    join = _join_wordpieces
+    pieces = vocabulary_files.read_vocab_txt(path)
+    encode_batch = vocabulary_files.wordpiece_encoder(pieces, cased=cased)
+    contents = [vocabulary_files.read_bytes(path)]
+    join = vocabulary_files.join_wordpieces
   else:
     path = directory / "sp.model"
-    processor, model_pieces = _read_sp_model(path)
-    contents = [read_bytes(path)]
+    processor, model_pieces = vocabulary_files.read_sp_model(path)
+    contents = [vocabulary_files.read_bytes(path)]
     pieces = model_pieces
     if (directory / "dict.txt").is_file():
       path = directory / "dict.txt"
-      pieces = read_dictionary(path)
-      contents.append(read_bytes(path))
-    encode_batch = _sentencepiece_encoder(processor, model_pieces, pieces)
-    join = _join_sentencepieces
-  special_ids = SpecialIds(**{name: _special_id(path, pieces, piece) for name, piece in PIECES.items()})
+      pieces = vocabulary_files.read_dictionary(path)
+      contents.append(vocabulary_files.read_bytes(path))
+    encode_batch = vocabulary_files.sentencepiece_encoder(processor, model_pieces, pieces)
+    join = vocabulary_files.join_sentencepieces
+  special_ids = SpecialIds(
+    **{
+      name: vocabulary_files.special_id(path, pieces, piece)
+      for name, piece in vocabulary_files.PIECES.items()
+    }
+  )
   digest = hashlib.sha256(f"{FORMAT} {kind} {cased}".encode())
   for content in contents:
     digest.update(hashlib.sha256(content).digest())
   return Vocabulary(
     kind, cased, len(pieces), special_ids, digest.hexdigest(), tuple(pieces), encode_batch, join
   )
-
-
-def read_bytes(path: pathlib.Path) -> bytes:
-  """Returns the content of a vocabulary file.
-
-  Raises:
-    DataError: it is missing, unreadable or empty.
-  """
-  try:
-    content = path.read_bytes()
-  except OSError as error:
-    raise errors.DataError(f"{path}: cannot read this vocabulary file ({error.strerror})") from error
-  if not content:
-    raise errors.DataError(f"{path}: this vocabulary file is empty")
-  return content
-
-
-def read_lines(path: pathlib.Path) -> list[str]:
-  """Returns the lines of a vocabulary text file without their line ends."""
-  try:
-    text = read_bytes(path).decode("utf-8-sig")
-  except UnicodeDecodeError as error:
-    raise errors.DataError(f"{path}: not UTF-8 text (byte {error.start}); is it the right file?") from error
-  # Not splitlines(): a piece may be a Unicode line separator.
-  lines = [line.removesuffix("\r") for line in text.split("\n")]
-  return lines[:-1] if lines[-1] == "" else lines
-
-
-def read_vocab_txt(path: pathlib.Path) -> list[str]:
-  """Reads a WordPiece `vocab.txt`: one piece a line, its id the number of the line from 0."""
-  pieces = read_lines(path)
-  _refuse_duplicates(path, pieces)
-  if "" in pieces:
-    raise errors.DataError(f"{path}: line {pieces.index('') + 1} is empty; expected one piece per line")
-  return pieces
-
-
-def read_dictionary(path: pathlib.Path) -> list[str]:
-  """Reads a fairseq `dict.txt` and returns its symbols in the order of their ids.
-
-  Four symbols lead ([CLS] [PAD] [SEP] [UNK]); a line is `<symbol> <count>`, optionally followed by
-  `#fairseq:overwrite`; special symbols keep their place; [MASK] is put at the end unless the file has it.
-
-  Raises:
-    DataError: a line is not of this form, or a symbol stands there twice.
-
-  Source: fairseq/data/dictionary.py of the COCO-LM repository, and its tokenization_utils.py.
-  """
-  symbols = [PIECES[name] for name in ("cls", "pad", "sep", "unk")]
-  known = set(symbols)
-  from_file: set[str] = set()
-  for number, line in enumerate(read_lines(path), start=1):
-    entry, overwrite, _ = line.rstrip().partition(" #fairseq:overwrite")
-    symbol, _, count = entry.rpartition(" ")
-    if not symbol or not count.isdecimal():
-      raise errors.DataError(f"{path}: line {number} is {line[:40]!r}; expected `<symbol> <count>`")
-    symbol = ALIASES.get(symbol, symbol)
-    if symbol in from_file and not overwrite and symbol not in PIECES.values():
-      raise errors.DataError(f"{path}: line {number} has the symbol {symbol!r} a second time")
-    from_file.add(symbol)
-    if symbol not in known:
-      known.add(symbol)
-      symbols.append(symbol)
-  return symbols if PIECES["mask"] in known else [*symbols, PIECES["mask"]]
-
-
-def _refuse_duplicates(path: pathlib.Path, pieces: Sequence[str]) -> None:
-  if len(set(pieces)) < len(pieces):
-    seen: dict[str, int] = {}
-    for number, piece in enumerate(pieces, start=1):
-      if piece in seen:
-        raise errors.DataError(f"{path}: the piece {piece!r} stands in lines {seen[piece]} and {number}")
-      seen[piece] = number
-
-
-def _special_id(path: pathlib.Path, pieces: Sequence[str], piece: str) -> int:
-  names = [piece] + [alias for alias, name in ALIASES.items() if name == piece]
-  for name in names:
-    if name in pieces:
-      return pieces.index(name)
-  raise errors.DataError(
-    f"{path}: no piece {piece} among its {len(pieces)}; it is needed, add it to the file"
-  )
-
-
-def _read_sp_model(path: pathlib.Path):
-  """Returns the sentencepiece processor and its pieces by id."""
-  import sentencepiece  # here: reading a WordPiece vocabulary needs no sentencepiece
-
-  content = read_bytes(path)
-  try:
-    processor = sentencepiece.SentencePieceProcessor(model_proto=content)
-    pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
-  except (RuntimeError, OSError, ValueError, IndexError) as error:
-    raise errors.DataError(
-      f"{path}: not a sentencepiece model, or a damaged one ({len(content)} bytes)"
-    ) from error
-  if not pieces:
-    raise errors.DataError(f"{path}: a sentencepiece model without pieces")
-  return processor, pieces
-
-
-def _sentencepiece_encoder(processor, model_pieces: Sequence[str], pieces: Sequence[str]):
-  """Returns texts -> ids; `pieces` give the ids, and special ones are out of the reach of text."""
-  special = set(PIECES.values()) | set(ALIASES)
-  unk = _first(pieces, PIECES["unk"], "<unk>")
-  ids = {piece: i for i, piece in enumerate(pieces) if piece not in special}
-  table = np.asarray([ids.get(piece, unk) for piece in model_pieces], np.int64)
-  produced_by_text = table.tolist()
-  # Control pieces never come out of text, so a model trained here needs no second look-up.
-  is_same = all(i == to for i, to in enumerate(produced_by_text) if not processor.is_control(i))
-
-  def encode_batch(texts: Sequence[str]) -> list[list[int]]:
-    encoded = processor.encode(list(texts), out_type=int, num_threads=1)
-    return encoded if is_same else [[produced_by_text[i] for i in ids] for ids in encoded]
-
-  return encode_batch
-
-
-def _first(pieces: Sequence[str], *names: str) -> int:
-  return next((pieces.index(name) for name in names if name in pieces), 0)
-
-
-def _wordpiece_encoder(pieces: Sequence[str], *, cased: bool):
-  """Returns texts -> ids by BERT's rules: clean, lower-case, strip accents, split off punctuation, WordPiece."""
-  # One process per core does the work; threads of the library would fight with them.
-  os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-  from tokenizers import Tokenizer, models
-
-  special = set(PIECES.values())
-  ids = {piece: i for i, piece in enumerate(pieces) if piece not in special - {PIECES["unk"]}}
-  tokenizer = Tokenizer(models.WordPiece(ids, unk_token=PIECES["unk"], max_input_chars_per_word=100))
-  configure_wordpiece(tokenizer, cased=cased)
-
-  def encode_batch(texts: Sequence[str]) -> list[list[int]]:
-    return [encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
-
-  return encode_batch
-
-
-def configure_wordpiece(tokenizer, *, cased: bool) -> None:
-  """Gives a `tokenizers.Tokenizer` BERT's normalisation and its split into words."""
-  from tokenizers import normalizers, pre_tokenizers
-
-  tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased)
-  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-
-
-def _join_sentencepieces(pieces: list[str]) -> str:
-  return "".join(pieces).replace("▁", " ").strip()
-
-
-def _join_wordpieces(pieces: list[str]) -> str:
-  return " ".join(pieces).replace(" ##", "")
 
 
 @functools.lru_cache(maxsize=2)
@@ -330,6 +177,6 @@ def load_cached(directory: str) -> Vocabulary:
 
 
 if __name__ == "__main__":
-  from data import vocabulary_train
+  from data import vocabulary_command
 
-  raise SystemExit(vocabulary_train.main())
+  raise SystemExit(vocabulary_command.main())

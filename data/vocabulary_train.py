@@ -1,6 +1,5 @@
-"""Training and importing of vocabularies; see `data.vocabulary` for the commands."""
+"""Training and importing of vocabularies; `data.vocabulary` has the commands."""
 
-import argparse
 import io
 import os
 import pathlib
@@ -9,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 
-from data import errors, progress, vocabulary
+from data import errors, vocabulary, vocabulary_files
 
 MAX_TRAINING_CHARACTERS = 200_000_000  # more changes few pieces; BPE holds them in memory
 # Pieces of the papers: COCO-LM and AMOS base / base++ and large++; BERT and TACO.
@@ -90,7 +89,7 @@ class _directory_aside:
 def _train_sentencepiece(sentences: _Counted, *, cased: bool, size: int) -> bytes:
   import sentencepiece  # here: training WordPiece needs no sentencepiece
 
-  names = vocabulary.PIECES
+  names = vocabulary_files.PIECES
   model = io.BytesIO()
   try:
     sentencepiece.SentencePieceTrainer.train(
@@ -124,8 +123,8 @@ def _explain(message: str, sentences: _Counted, size: int) -> str:
   limit = re.search(r"value <= (\d+)", message)
   if limit:
     return (
-      f"a vocabulary of {size} pieces is too large for {sentences.characters} characters of text; the largest "
-      f"possible size is {limit[1]}: ask for that or less, or give more text"
+      f"a vocabulary of {size} pieces is too large for {sentences.characters} characters of text; the "
+      f"largest possible size is {limit[1]}: ask for that or less, or give more text"
     )
   required = re.search(r"required_chars.*?(\d+)\D*$|larger than (\d+)", message)
   hint = f" ({required[0]})" if required else ""
@@ -135,9 +134,9 @@ def _explain(message: str, sentences: _Counted, size: int) -> str:
 def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int) -> list[str]:
   from tokenizers import Tokenizer, models, trainers
 
-  names = vocabulary.PIECES
+  names = vocabulary_files.PIECES
   tokenizer = Tokenizer(models.WordPiece(unk_token=names["unk"], max_input_chars_per_word=100))
-  vocabulary.configure_wordpiece(tokenizer, cased=cased)
+  vocabulary_files.configure_wordpiece(tokenizer, cased=cased)
   special = [names[name] for name in ("pad", "unk", "cls", "sep", "mask")]  # the order of BERT's vocab.txt
   trainer = trainers.WordPieceTrainer(
     vocab_size=size, min_frequency=2, special_tokens=special, limit_alphabet=1_000, show_progress=False
@@ -148,8 +147,8 @@ def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int) -> list[str
   pieces = tokenizer.get_vocab()
   if len(pieces) != size:
     raise errors.DataError(
-      f"a vocabulary of {size} pieces does not fit {sentences.characters} characters of text; the training gave "
-      f"{len(pieces)}: ask for that size, or give more text"
+      f"a vocabulary of {size} pieces does not fit {sentences.characters} characters of text; the training "
+      f"gave {len(pieces)}: ask for that size, or give more text"
     )
   return sorted(pieces, key=pieces.get)
 
@@ -168,7 +167,7 @@ def import_files(
       "give either --vocab_txt=FILE or --sp_model=FILE (with --dict=FILE if there is one)"
     )
   files = {"vocab.txt": vocab_txt, "sp.model": sp_model, "dict.txt": dictionary}
-  contents = {name: vocabulary.read_bytes(pathlib.Path(path)) for name, path in files.items() if path}
+  contents = {name: vocabulary_files.read_bytes(pathlib.Path(path)) for name, path in files.items() if path}
   with _directory_aside(directory) as aside:
     for name, content in contents.items():
       (aside / name).write_bytes(content)
@@ -180,66 +179,3 @@ def import_files(
         message = message.replace(str(aside / name), path)
       raise errors.DataError(message) from error
   return vocabulary.load(directory)
-
-
-def add_source_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the flags that say where text comes from; shared with `data.prepare`."""
-  parser.add_argument(
-    "--source",
-    required=True,
-    help="installed_docs; tfds:NAME; seqio:NAME (registered Task or Mixture; here: wikipedia_books, web_160gb); or "
-    "file globs separated by commas: text (a line is a paragraph, a blank line ends a document), *.jsonl, *.parquet; "
-    "text and JSON lines also as .gz or .zst",
-  )
-  parser.add_argument(
-    "--text_field", default="text", help="JSON field, Parquet column or feature with the text"
-  )
-  parser.add_argument("--module", default="", help="file or module to import, which registers seqio Tasks")
-  parser.add_argument("--tfds_directory", default="", help="data_dir of TFDS; default: its own default")
-  parser.add_argument("--download", action="store_true", help="let TFDS download what is missing")
-  parser.add_argument("--limit", type=int, default=0, help="most documents from each input unit (0: all)")
-  parser.add_argument("--workers", type=int, default=0, help="processes (0: one per core)")
-
-
-def _parser() -> argparse.ArgumentParser:
-  from data import command
-
-  parser = command.Parser(prog="python -m data.vocabulary", description="Train or import a vocabulary.")
-  commands = parser.add_subparsers(dest="command", required=True, parser_class=command.Parser)
-  trainer = commands.add_parser("train", help="train one on a source")
-  add_source_flags(trainer)
-  trainer.add_argument("--output", required=True, help="directory to write")
-  trainer.add_argument("--kind", choices=vocabulary.KINDS, default="sentencepiece")
-  trainer.add_argument("--cased", action="store_true", help="keep case")
-  trainer.add_argument(
-    "--size", type=int, default=0, help="pieces (0: 32,768 uncased BPE, 64,000 cased BPE, 30,522 WordPiece)"
-  )
-  importer = commands.add_parser("import", help="take over existing files")
-  importer.add_argument("--vocab_txt", default="", help="WordPiece vocabulary, one piece per line")
-  importer.add_argument("--sp_model", default="", help="sentencepiece model")
-  importer.add_argument("--dict", default="", help="fairseq dict.txt of the sentencepiece model")
-  importer.add_argument(
-    "--cased", action="store_true", help="keep case (BERT's rules; sentencepiece knows itself)"
-  )
-  importer.add_argument("--output", required=True, help="directory to write")
-  return parser
-
-
-def _run(arguments: list[str] | None) -> None:
-  args = _parser().parse_args(arguments)
-  if args.command == "import":
-    made = import_files(
-      args.output, vocab_txt=args.vocab_txt, sp_model=args.sp_model, dictionary=args.dict, cased=args.cased
-    )
-  else:
-    from data import prepare
-
-    made = prepare.train_vocabulary(args)
-  progress.say(f"vocabulary {args.output}: {made.kind}, {made.size} pieces, sha256 {made.digest[:12]}")
-
-
-def main(arguments: list[str] | None = None) -> int:
-  """Runs the command; returns its exit code."""
-  from data import command
-
-  return command.run(lambda: _run(arguments))

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import pathlib
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -43,7 +42,8 @@ class Pool:
       return list(progress.track(run(function, *items), name=name, total=len(items[0])))
     except concurrent.futures.process.BrokenProcessPool as error:
       raise errors.DataError(
-        "a worker process died (out of memory?); run the same command again, with a smaller --workers, to go on"
+        "a worker process died (out of memory?); run the same command again, with a smaller --workers, "
+        "to go on"
       ) from error
 
 
@@ -63,16 +63,12 @@ def pool(num_workers: int) -> Iterator[Pool]:
     executor.shutdown(wait=True, cancel_futures=True)
 
 
-def temporary_directory() -> tempfile.TemporaryDirectory:
-  """Returns a directory that is removed at the end of the `with` block."""
-  return tempfile.TemporaryDirectory(prefix="vocabulary-")
-
-
 def gather_installed_docs(directory: pathlib.Path, pool: Pool) -> pathlib.Path:
-  """Writes the `installed_docs` corpus as one text file in `directory`, unless it is there, and returns its path.
+  """Writes the `installed_docs` corpus as one text file in `directory`, unless it is there, and returns its
+  path.
 
-  Raises:
-    DataError: no documentation is found.
+    Raises:
+      DataError: no documentation is found.
   """
   path = directory / "installed_docs.txt"
   if path.is_file():

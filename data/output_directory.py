@@ -1,0 +1,83 @@
+"""Who may write into the directory of a preparation: one process, the same settings, the same input."""
+
+import fcntl
+import io
+import json
+import pathlib
+from typing import Any
+
+from data import errors, manifest, progress
+
+
+def refuse_foreign_directory(output: pathlib.Path) -> None:
+  """Refuses a place that holds something else.
+
+  Raises:
+    ConfigError: it is a file, or a directory with files that no preparation made.
+  """
+  if output.exists() and not output.is_dir():
+    raise errors.ConfigError(f"--output={output} is a file; name a directory")
+  if output.is_dir() and any(output.iterdir()) and not (output / "work").is_dir():
+    raise errors.ConfigError(
+      f"--output={output} holds other files and no {manifest.NAME}; name a new or empty directory"
+    )
+
+
+def lock(file: io.TextIOBase, output: pathlib.Path) -> None:
+  """Takes the lock of `output` until `file` is closed; a killed owner's lock is gone with it.
+
+  Raises:
+    DataError: another process has it.
+  """
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except OSError as error:
+    raise errors.DataError(
+      f"another data.prepare is at work in {output}; wait for it or name another --output"
+    ) from error
+
+
+def refuse_other_settings(output: pathlib.Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+  """Refuses to mix two preparations.
+
+  Raises:
+    ConfigError: a setting differs; all that do are named.
+  """
+  different = [
+    f"{key}: {found.get(key)!r} there, {wanted[key]!r} asked"
+    for key in wanted
+    if found.get(key) != wanted[key]
+  ]
+  if different:
+    raise errors.ConfigError(
+      f"--output={output} was prepared with other settings ({'; '.join(different)}); name another directory "
+      "or remove it"
+    )
+
+
+def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
+  """Writes the settings of a new preparation, or checks those of the unfinished one that is there.
+
+  Raises:
+    ConfigError: the unfinished one has other settings.
+  """
+  path = output / "work" / "settings.json"
+  if path.is_file():
+    refuse_other_settings(output, json.loads(path.read_text()), settings)
+    progress.say(f"{output}: going on with an unfinished preparation")
+  else:
+    manifest.write_atomically(path, json.dumps(settings).encode())
+
+
+def refuse_other_input(output: pathlib.Path, input_digest: str) -> None:
+  """Refuses to finish a preparation whose input has changed since.
+
+  Raises:
+    DataError: the names or sizes of the input differ from those at its start.
+  """
+  path = output / "work" / "input.json"
+  if path.is_file() and json.loads(path.read_text()) != input_digest:
+    raise errors.DataError(
+      f"the input changed since the unfinished preparation in {output} began; remove it and start anew"
+    )
+  manifest.write_atomically(path, json.dumps(input_digest).encode())

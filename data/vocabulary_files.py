@@ -1,0 +1,165 @@
+"""The files of a vocabulary: reading `vocab.txt`, `dict.txt` and `sp.model`, and tokenisers."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from data import errors
+
+PIECES = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
+# Names of the same symbols in fairseq dictionaries (checked in both directions by its Dictionary class).
+ALIASES = {"<s>": "[CLS]", "<pad>": "[PAD]", "</s>": "[SEP]", "<unk>": "[UNK]", "<mask>": "[MASK]"}
+
+
+def read_bytes(path: pathlib.Path) -> bytes:
+  """Returns the content of a vocabulary file.
+
+  Raises:
+    DataError: it is missing, unreadable or empty.
+  """
+  try:
+    content = path.read_bytes()
+  except OSError as error:
+    raise errors.DataError(f"{path}: cannot read this vocabulary file ({error.strerror})") from error
+  if not content:
+    raise errors.DataError(f"{path}: this vocabulary file is empty")
+  return content
+
+
+def read_lines(path: pathlib.Path) -> list[str]:
+  """Returns the lines of a vocabulary text file without their line ends."""
+  try:
+    text = read_bytes(path).decode("utf-8-sig")
+  except UnicodeDecodeError as error:
+    raise errors.DataError(f"{path}: not UTF-8 text (byte {error.start}); is it the right file?") from error
+  # Not splitlines(): a piece may be a Unicode line separator.
+  lines = [line.removesuffix("\r") for line in text.split("\n")]
+  return lines[:-1] if lines[-1] == "" else lines
+
+
+def read_vocab_txt(path: pathlib.Path) -> list[str]:
+  """Reads a WordPiece `vocab.txt`: one piece a line, its id the number of the line from 0."""
+  pieces = read_lines(path)
+  _refuse_duplicates(path, pieces)
+  if "" in pieces:
+    raise errors.DataError(f"{path}: line {pieces.index('') + 1} is empty; expected one piece per line")
+  return pieces
+
+
+def read_dictionary(path: pathlib.Path) -> list[str]:
+  """Reads a fairseq `dict.txt` and returns its symbols in the order of their ids.
+
+  Four symbols lead ([CLS] [PAD] [SEP] [UNK]); a line is `<symbol> <count>`, optionally followed by
+  `#fairseq:overwrite`; a symbol that is there already keeps its place; [MASK] is put at the end unless the
+  file has it.
+
+  Raises:
+    DataError: a line is not of this form, as in a vocab.txt or a cut-off file.
+
+  Source: fairseq/data/dictionary.py of the COCO-LM repository, and its tokenization_utils.py.
+  """
+  symbols = [PIECES[name] for name in ("cls", "pad", "sep", "unk")]
+  known = set(symbols)
+  for number, line in enumerate(read_lines(path), start=1):
+    entry = line.rstrip().removesuffix(" #fairseq:overwrite")
+    symbol, _, count = entry.rpartition(" ")
+    if not symbol or not count.isdecimal():
+      raise errors.DataError(f"{path}: line {number} is {line[:40]!r}; expected `<symbol> <count>`")
+    symbol = ALIASES.get(symbol, symbol)
+    if symbol not in known:
+      known.add(symbol)
+      symbols.append(symbol)
+  return symbols if PIECES["mask"] in known else [*symbols, PIECES["mask"]]
+
+
+def _refuse_duplicates(path: pathlib.Path, pieces: Sequence[str]) -> None:
+  if len(set(pieces)) < len(pieces):
+    seen: dict[str, int] = {}
+    for number, piece in enumerate(pieces, start=1):
+      if piece in seen:
+        raise errors.DataError(f"{path}: the piece {piece!r} stands in lines {seen[piece]} and {number}")
+      seen[piece] = number
+
+
+def special_id(path: pathlib.Path, pieces: Sequence[str], piece: str) -> int:
+  names = [piece] + [alias for alias, name in ALIASES.items() if name == piece]
+  for name in names:
+    if name in pieces:
+      return pieces.index(name)
+  raise errors.DataError(
+    f"{path}: no piece {piece} among its {len(pieces)}; it is needed, add it to the file"
+  )
+
+
+def read_sp_model(path: pathlib.Path):
+  """Returns the sentencepiece processor and its pieces by id."""
+  import sentencepiece  # here: reading a WordPiece vocabulary needs no sentencepiece
+
+  content = read_bytes(path)
+  try:
+    processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+    pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+  except (RuntimeError, OSError, ValueError, IndexError) as error:
+    raise errors.DataError(
+      f"{path}: not a sentencepiece model, or a damaged one ({len(content)} bytes)"
+    ) from error
+  if not pieces:
+    raise errors.DataError(f"{path}: a sentencepiece model without pieces")
+  return processor, pieces
+
+
+def sentencepiece_encoder(processor, model_pieces: Sequence[str], pieces: Sequence[str]):
+  """Returns texts -> ids; `pieces` give the ids, and special ones are out of the reach of text."""
+  special = set(PIECES.values()) | set(ALIASES)
+  unk = _first(pieces, PIECES["unk"], "<unk>")
+  ids = {piece: i for i, piece in enumerate(pieces) if piece not in special}
+  table = np.asarray([ids.get(piece, unk) for piece in model_pieces], np.int64)
+  produced_by_text = table.tolist()
+  # Control pieces never come out of text, so a model trained here needs no second look-up.
+  is_same = all(i == to for i, to in enumerate(produced_by_text) if not processor.is_control(i))
+
+  def encode_batch(texts: Sequence[str]) -> list[list[int]]:
+    encoded = processor.encode(list(texts), out_type=int, num_threads=1)
+    return encoded if is_same else [[produced_by_text[i] for i in ids] for ids in encoded]
+
+  return encode_batch
+
+
+def _first(pieces: Sequence[str], *names: str) -> int:
+  return next((pieces.index(name) for name in names if name in pieces), 0)
+
+
+def wordpiece_encoder(pieces: Sequence[str], *, cased: bool):
+  """Returns texts -> ids by BERT's rules: clean, lower-case, strip accents, split off punctuation,
+  WordPiece."""
+  # One process per core does the work; threads of the library would fight with them.
+  os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+  from tokenizers import Tokenizer, models
+
+  special = set(PIECES.values())
+  ids = {piece: i for i, piece in enumerate(pieces) if piece not in special - {PIECES["unk"]}}
+  tokenizer = Tokenizer(models.WordPiece(ids, unk_token=PIECES["unk"], max_input_chars_per_word=100))
+  configure_wordpiece(tokenizer, cased=cased)
+
+  def encode_batch(texts: Sequence[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+  return encode_batch
+
+
+def configure_wordpiece(tokenizer, *, cased: bool) -> None:
+  """Gives a `tokenizers.Tokenizer` BERT's normalisation and its split into words."""
+  from tokenizers import normalizers, pre_tokenizers
+
+  tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased)
+  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+
+def join_sentencepieces(pieces: list[str]) -> str:
+  return "".join(pieces).replace("▁", " ").strip()
+
+
+def join_wordpieces(pieces: list[str]) -> str:
+  return " ".join(pieces).replace(" ##", "")

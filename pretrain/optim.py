@@ -147,8 +147,7 @@ def _paths(tree: ArrayTree) -> ArrayTree:
 
 def is_bias_or_norm(path: str) -> bool:
   """Whether a parameter is a bias, or scale or bias of a LayerNorm: what 'no_bias_norm' does not decay."""
-  *modules, leaf = path.split("/")
-  return leaf in ("bias", "scale") or any(module.endswith("norm") for module in modules)
+  return path.split("/")[-1] in ("bias", "scale")
 
 
 def gradient_norm(grads: ArrayTree, *, frozen: Callable[[str], bool]) -> jax.Array:

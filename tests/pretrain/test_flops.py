@@ -95,7 +95,9 @@ def test_without_dropout_there_is_no_second_pass():
 
 
 def test_separate_generators_add_their_depths_and_heads():
-  separate = flops.forward_parts(config(AMOS, {"generator.separate_layers": (4, 6, 8)}))
+  separate = flops.forward_parts(
+    config(AMOS, {"generator.separate_layers": (4, 6, 8), "generator.mlm_layers": ()})
+  )
   shared = flops.forward_parts(config(AMOS))
   assert separate["generator"] == pytest.approx(shared["generator"] * 18 / 8)
   assert separate["generator heads"] == pytest.approx(shared["generator heads"])
@@ -117,6 +119,11 @@ def test_google_electra_pays_for_projections_and_a_dense_head():
   assert difference({"objectives.rtd.head": "dense"}, RTD, ELECTRA) == pytest.approx(3 * 2 * 768**2)
   wider = 3 * 77 / 512 * 2 * (768 - 256) * (256 + 32_768)
   assert difference({"generator.projection": "embeddings"}, RTD, ELECTRA, ONE_PASS) == pytest.approx(wider)
+
+
+def test_contrast_costs_one_product_for_each_candidate():
+  taco = {"objectives.taco.weight": 1.0, "objectives.taco.num_negatives": 50}
+  assert difference(taco, MLM) == pytest.approx(3 * 2 * 768 * 51, rel=1e-6)
 
 
 def test_crop_may_be_a_number_of_tokens():

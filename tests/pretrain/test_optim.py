@@ -209,8 +209,10 @@ def test_frozen_leaves_are_neither_updated_nor_decayed_and_have_no_state(decay):
 def test_moments_are_float32_even_for_lower_gradients(placement):
   settings = dataclasses.replace(PLAIN, adam_eps_placement=placement)
   grads = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), parameters())
-  _, state = run(settings, parameters(), [grads])
-  assert {leaf.dtype for leaf in jax.tree.leaves(state)} == {jnp.dtype(jnp.float32), jnp.dtype(jnp.int32)}
+  _, after = run(settings, parameters(), [grads])
+  _, before = run(settings, parameters(), [])
+  for state in (before, after):
+    assert {leaf.dtype for leaf in jax.tree.leaves(state)} == {jnp.dtype(jnp.float32), jnp.dtype(jnp.int32)}
 
 
 def test_gradient_norm_leaves_frozen_parameters_out():
@@ -225,6 +227,8 @@ def test_clipping_scales_only_what_is_too_long():
   np.testing.assert_array_equal(
     optim.clip_by_norm(grads, jnp.float32(5.0), max_norm=6.0)["kernel"], grads["kernel"]
   )
+  tiny = optim.clip_by_norm({"kernel": jnp.ones(1)}, jnp.float32(1e-6), max_norm=5e-7)
+  assert float(tiny["kernel"][0]) == pytest.approx(0.25)  # 5e-7 / (1e-6 + 1e-6)
   halved = optim.clip_by_norm(grads, jnp.float32(5.0), max_norm=2.5)["kernel"]
   assert halved.dtype == jnp.bfloat16
   np.testing.assert_allclose(halved.astype(jnp.float32), [1.5, 2.0], rtol=1e-2)  # bfloat16

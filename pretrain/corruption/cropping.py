@@ -28,9 +28,9 @@ def crop_sizes(fraction: float, length: int) -> np.ndarray:
 
 
 def crop_length(fraction: float, length: int, *, add_cls: bool) -> int:
-  """Static length of the crop view in tokens, even (what fused attention kernels want)."""
+  """Static length of the crop view in tokens, even (fused attention wants that), at most `length`."""
   longest = int(crop_sizes(fraction, length)[-1]) + add_cls
-  return min(longest + longest % 2, length + 1)
+  return min(longest + longest % 2, length)
 
 
 def crop(
@@ -52,7 +52,8 @@ def crop(
   """
   length = ids.shape[1]
   lengths = jnp.sum(ids != tokens.pad, axis=-1)
-  sizes = jnp.asarray(crop_sizes(fraction, length))[lengths]
+  # [CLS] and a crop of everything would be one token more than the position table has rows.
+  sizes = jnp.asarray(np.minimum(crop_sizes(fraction, length), length - add_cls))[lengths]
   words = row_random.key_words(row_random.fold(row_keys, Use.CROP))
   starts = row_random.row_integers(words, (), lengths - sizes + 1)
   width = crop_length(fraction, length, add_cls=add_cls)

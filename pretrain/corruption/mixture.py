@@ -41,7 +41,7 @@ def mixture_weights(
     params: {'mixture': {'kernel' [embed, 1]}} for 'adversarial'; not read otherwise.
     features: [heads, batch, slots, embed] float.
     row_keys: [batch] keys.
-    progress: [] float32, step / total_steps.
+    progress: [batch] float32, step / total_steps.
 
   Returns:
     [batch, slots, heads] float32, summing to 1.
@@ -59,7 +59,7 @@ def mixture_weights(
     return jax.nn.one_hot(row_random.row_integers(words, (slots,), num_heads), num_heads)
   if choice.kind == "schedule":  # the first head for the first of equal parts of the run, and so on
     head = jnp.minimum((progress * num_heads).astype(jnp.int32), num_heads - 1)
-    return jnp.broadcast_to(jax.nn.one_hot(head, num_heads), shape)
+    return jnp.broadcast_to(jax.nn.one_hot(head, num_heads)[:, None], shape)
   if choice.kind == "fixed":
     return jnp.broadcast_to(jnp.asarray(choice.weights, jnp.float32), shape)
   return jnp.full(shape, 1.0 / num_heads, jnp.float32)  # 'uniform', and 'none' with its one head

@@ -96,7 +96,7 @@ def sample_from_mixture(
     settings: static numbers.
 
   Returns:
-    [batch, positions] int32 tokens and [batch, positions, embed] embeddings of transformed's dtype.
+    [batch, positions] int32 tokens and [batch, positions, embed] embeddings of table's dtype.
 
   Source: AMOS section 3; official fairseq/models/amos/model.py (hard Gumbel softmax, gradient reversal).
   """
@@ -109,7 +109,7 @@ def sample_from_mixture(
     return carry, jnp.argmax(scores, axis=-1).astype(jnp.int32)
 
   _, ids = _over_chunks(draw, weights.shape[1], settings.chunk, ())
-  return ids, table[ids].astype(transformed.dtype)
+  return ids, table[ids]
 
 
 def _forward(weights, transformed, table, biases, noise, settings):
@@ -129,7 +129,7 @@ def _backward(settings: MixtureSettings, residuals, cotangents):
     scores = logits + _chunk_noise(noise, start, width, table.shape[0])
     soft = jax.nn.softmax(scores / settings.temperature, axis=-1)
     d_onehot = settings.multiplier * vocab_logits(
-      _take(cotangent, start, width, 1), table, jnp.zeros((), jnp.float32)
+      _take(cotangent, start, width, 1).astype(t.dtype), table, jnp.zeros((), jnp.float32)
     )
     inner = jnp.sum(soft * d_onehot, axis=-1, keepdims=True)
     d_logits = soft * (d_onehot - inner) / settings.temperature

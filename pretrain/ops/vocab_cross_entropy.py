@@ -71,13 +71,14 @@ def over_position_chunks(function, *arrays: jax.Array, chunk: int):
   Args:
     function: takes arrays [batch, chunk, ...] and returns a pytree of arrays [batch, chunk, ...].
     *arrays: [batch, positions, ...]; padded with zeros up to whole chunks.
-    chunk: positions per chunk.
+    chunk: most positions per chunk.
 
   Returns:
     What `function` returns, for all positions.
   """
   num_positions = arrays[0].shape[1]
   num_chunks = -(-num_positions // chunk)
+  chunk = -(-num_positions // num_chunks)  # equal chunks: as little padding as possible
   padding = num_chunks * chunk - num_positions
 
   def split(array: jax.Array) -> jax.Array:

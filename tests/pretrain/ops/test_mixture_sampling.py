@@ -1,0 +1,188 @@
+"""Run: pytest tests/pretrain/ops/test_mixture_sampling.py. AMOS's operation against plain JAX pieces."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain.ops import row_random
+from pretrain.ops.mixture_sampling import MixtureSettings, Noise, sample_from_mixture
+
+B, M, D, V, HEADS = 2, 5, 6, 23, 3
+NAMES = ("weights", "transformed", "table", "biases")
+
+
+def _words(rows: int = B) -> jax.Array:
+  keys = row_random.step_row_keys(0, 0, jnp.arange(rows))
+  return row_random.key_words(row_random.fold(keys, row_random.Use.SAMPLE))
+
+
+def _inputs(*, heads: int = HEADS, separate: bool = False) -> tuple[jax.Array, ...]:
+  keys = jax.random.split(jax.random.key(1), 4)
+  weights = jax.nn.softmax(jax.random.normal(keys[0], (B, M, heads)))
+  transformed = jax.random.normal(keys[1], (heads, B, M, D))
+  biases = jax.random.normal(keys[3], (heads if separate else 1, V))
+  return weights, transformed, jax.random.normal(keys[2], (V, D)), biases
+
+
+def _settings(**changes) -> MixtureSettings:
+  return MixtureSettings(
+    **{"temperature": 0.3, "multiplier": -1.0, "adv_mlm_multiplier": 0.0, "chunk": M, **changes}
+  )
+
+
+@jax.custom_vjp
+def _scale_gradient(x, factor):
+  return x
+
+
+_scale_gradient.defvjp(lambda x, factor: (x, factor), lambda factor, g: (factor * g, None))
+
+
+def _plain(weights, transformed, table, biases, noise, settings):
+  """The same in explicit steps: mixed logits, soft sample, straight-through, reversal, look-up by product."""
+  logits = jnp.einsum("kbmd,vd->kbmv", transformed, table) + biases[:, None, None]
+  # Gradient into the heads' logits: none, or a multiple of the reversed one.
+  logits = _scale_gradient(logits, settings.adv_mlm_multiplier)
+  mixed = jnp.einsum("bmk,kbmv->bmv", weights, logits)
+  soft = jax.nn.softmax((mixed + noise) / settings.temperature)
+  hard = jax.nn.one_hot(jnp.argmax(soft, axis=-1), V)
+  onehot = hard + soft - jax.lax.stop_gradient(soft)
+  return _scale_gradient(onehot, settings.multiplier) @ table
+
+
+def _gradients(function, inputs, noise, settings):
+  probe = jax.random.normal(jax.random.key(9), (B, M, D))
+
+  def total(*inputs):
+    return jnp.sum(jnp.sin(function(*inputs, noise, settings)) * probe)  # a loss that is not linear
+
+  gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2, 3)))(*inputs)
+  return dict(zip(NAMES, gradient))
+
+
+def _operation(*arguments):
+  *inputs, noise, settings = arguments
+  return sample_from_mixture(*inputs, Noise(_words(), noise), settings)[1]
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["shared_bias", "separate_biases"])
+@pytest.mark.parametrize(
+  "changes",
+  [
+    {},
+    {"multiplier": 2.5, "temperature": 1.0},
+    {"adv_mlm_multiplier": 0.1},
+    {"adv_mlm_multiplier": 0.1, "chunk": 2},
+    {"chunk": 2},
+    {"chunk": 1},
+  ],
+  ids=str,
+)
+def test_values_and_gradients_equal_the_plain_composition(separate, changes):
+  inputs, settings = _inputs(separate=separate), _settings(**changes)
+  noise = jax.random.gumbel(jax.random.key(2), (B, M, V))
+  np.testing.assert_allclose(
+    _operation(*inputs, noise, settings), _plain(*inputs, noise, settings), atol=1e-6
+  )
+  found, expected = (_gradients(f, inputs, noise, settings) for f in (_operation, _plain))
+  for name in NAMES:  # sums of 23 products of about 1 in float32, in another order
+    np.testing.assert_allclose(found[name], expected[name], atol=2e-5, rtol=2e-5, err_msg=name)
+
+
+def test_heads_get_exactly_no_gradient_and_weights_do():
+  noise = jax.random.gumbel(jax.random.key(2), (B, M, V))
+  gradient = _gradients(_operation, _inputs(), noise, _settings())
+  assert np.all(np.asarray(gradient["transformed"]) == 0)
+  assert np.all(np.asarray(gradient["biases"]) == 0)
+  assert np.all(np.any(np.asarray(gradient["weights"]) != 0, axis=-1))
+  freed = _gradients(_operation, _inputs(), noise, _settings(adv_mlm_multiplier=0.1))
+  assert np.any(np.asarray(freed["transformed"]) != 0)
+  assert np.any(np.asarray(freed["biases"]) != 0)
+
+
+def test_the_multiplier_scales_and_reverses_the_gradient_of_the_weights_and_not_of_the_table():
+  noise = jax.random.gumbel(jax.random.key(2), (B, M, V))
+  reversed_, plain = (
+    _gradients(_operation, _inputs(), noise, _settings(multiplier=multiplier)) for multiplier in (-1.0, 1.0)
+  )
+  np.testing.assert_allclose(reversed_["weights"], -plain["weights"], rtol=1e-6)
+  np.testing.assert_array_equal(reversed_["table"], plain["table"])
+
+
+def test_the_table_gets_the_gradient_of_an_ordinary_look_up():
+  inputs, probe = _inputs(), jax.random.normal(jax.random.key(9), (B, M, D))
+  noise = jax.random.gumbel(jax.random.key(2), (B, M, V))
+  ids, _ = sample_from_mixture(*inputs, Noise(_words(), noise), _settings())
+  expected = jax.grad(lambda table: jnp.sum(jnp.sin(table[ids]) * probe))(inputs[2])
+  found = _gradients(_operation, inputs, noise, _settings())["table"]
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_ids_follow_the_softmax_of_the_mixed_logits():
+  draws = 20_000
+  weights, transformed, table, biases = _inputs()
+  weights, transformed = weights[:1, :1], transformed[:, :1, :1]
+  logits = jnp.einsum("k,kd->d", weights[0, 0], transformed[:, 0, 0]) @ table.T + biases[0]
+  probabilities = np.asarray(jax.nn.softmax(logits), np.float64)
+  many = (jnp.tile(weights, (1, draws, 1)), jnp.tile(transformed, (1, 1, draws, 1)), table, biases)
+  ids, embeddings = sample_from_mixture(*many, Noise(_words(1)), _settings(chunk=3_000))
+  counts = np.bincount(np.asarray(ids)[0], minlength=V)
+  expected = draws * probabilities
+  sigma = np.sqrt(expected * (1 - probabilities))
+  assert np.all(np.abs(counts - expected) < 4 * sigma + 1)
+  common = expected > 5
+  chi_square = ((counts - expected) ** 2 / expected)[common].sum()
+  assert chi_square < common.sum() + 3 * np.sqrt(2 * common.sum())
+  np.testing.assert_array_equal(embeddings, table[ids])
+
+
+def test_chunked_draws_equal_unchunked_ones():
+  inputs = _inputs()
+  whole, _ = sample_from_mixture(*inputs, Noise(_words()), _settings())
+  for chunk in (1, 2, 4):
+    ids, _ = sample_from_mixture(*inputs, Noise(_words()), _settings(chunk=chunk))
+    np.testing.assert_array_equal(ids, whole)
+
+
+def test_chunked_gradients_with_the_rows_own_noise_equal_unchunked_ones():
+  def of_rows(*arguments):
+    *inputs, _, settings = arguments
+    return sample_from_mixture(*inputs, Noise(_words()), settings)[1]
+
+  whole, chunked = (
+    _gradients(of_rows, _inputs(), None, _settings(chunk=chunk, adv_mlm_multiplier=0.1)) for chunk in (M, 2)
+  )
+  for name in NAMES:  # another order of float32 sums
+    np.testing.assert_allclose(chunked[name], whole[name], atol=1e-5, err_msg=name)
+
+
+def test_a_row_draws_the_same_in_any_batch():
+  weights, transformed, table, biases = _inputs()
+  whole, _ = sample_from_mixture(weights, transformed, table, biases, Noise(_words()), _settings())
+  second, _ = sample_from_mixture(
+    weights[1:], transformed[:, 1:], table, biases, Noise(_words()[1:]), _settings()
+  )
+  np.testing.assert_array_equal(second, whole[1:])
+
+
+def test_forbidden_tokens_are_never_drawn_and_gradients_stay_finite():
+  inputs = _inputs(heads=1)
+  allowed, _ = sample_from_mixture(*inputs, Noise(_words()), _settings())
+  noise = Noise(_words(), None, allowed)
+  ids, _ = sample_from_mixture(*inputs, noise, _settings())
+  assert np.all(np.asarray(ids) != np.asarray(allowed))
+  gradient = jax.grad(lambda w: jnp.sum(sample_from_mixture(w, *inputs[1:], noise, _settings())[1]))(
+    inputs[0]
+  )
+  assert np.all(np.isfinite(gradient))
+
+
+def test_embeddings_keep_the_tables_precision_when_heads_compute_in_bfloat16():
+  weights, transformed, table, biases = _inputs()
+  low = (weights, transformed.astype(jnp.bfloat16), table, biases)
+  ids, embeddings = sample_from_mixture(*low, Noise(_words()), _settings())
+  # Rounded rows would tell the encoder which tokens were sampled.
+  np.testing.assert_array_equal(embeddings, table[ids])
+  gradient = jax.grad(lambda w: jnp.sum(sample_from_mixture(w, *low[1:], Noise(_words()), _settings())[1]))
+  assert gradient(weights).dtype == jnp.float32

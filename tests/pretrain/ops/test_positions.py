@@ -1,0 +1,53 @@
+"""Run: pytest tests/pretrain/ops/test_positions.py"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrain.ops import positions
+
+SELECTED = jnp.asarray([[0, 1, 0, 1, 1], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
+
+
+def test_gather_gives_ascending_positions_weights_and_an_unused_marker():
+  found, weights, overflow = positions.gather_positions(SELECTED, 3)
+  np.testing.assert_array_equal(found, [[1, 3, 4], [0, 5, 5], [5, 5, 5]])
+  np.testing.assert_array_equal(weights, [[1, 1, 1], [1, 0, 0], [0, 0, 0]])
+  np.testing.assert_array_equal(overflow, [0, 0, 0])
+
+
+def test_gather_drops_the_last_selections_beyond_the_slots_and_counts_them():
+  found, weights, overflow = positions.gather_positions(SELECTED, 2)
+  np.testing.assert_array_equal(found[0], [1, 3])
+  np.testing.assert_array_equal(weights[0], [1, 1])
+  np.testing.assert_array_equal(overflow, [1, 0, 0])
+
+
+def test_scatter_writes_used_slots_and_nothing_else():
+  base = jnp.arange(15).reshape(3, 5)
+  found, _, _ = positions.gather_positions(SELECTED, 3)
+  written = positions.scatter_positions(base, found, jnp.full((3, 3), -1))
+  np.testing.assert_array_equal(written, np.where(SELECTED, -1, base))
+
+
+def test_take_reads_what_scatter_wrote_also_for_vectors():
+  found, weights, _ = positions.gather_positions(SELECTED, 3)
+  values = jax.random.normal(jax.random.key(0), (3, 3, 4))
+  written = positions.scatter_positions(jnp.zeros((3, 5, 4)), found, values)
+  np.testing.assert_array_equal(positions.take_positions(written, found)[weights > 0], values[weights > 0])
+
+
+def test_scatter_sends_no_gradient_to_unused_slots_or_overwritten_elements():
+  found, weights, _ = positions.gather_positions(SELECTED, 3)
+
+  def total(base, values):
+    return jnp.sum(positions.scatter_positions(base, found, values))
+
+  of_base, of_values = jax.grad(total, argnums=(0, 1))(jnp.zeros((3, 5)), jnp.zeros((3, 3)))
+  np.testing.assert_array_equal(of_base, ~np.asarray(SELECTED))
+  np.testing.assert_array_equal(of_values, weights)
+
+
+def test_first_slots_points_doubled_positions_at_their_first_slot():
+  found = jnp.asarray([[3, 1, 3, 1, 2]])
+  np.testing.assert_array_equal(positions.first_slots(found), [[0, 1, 0, 1, 4]])

@@ -1,0 +1,131 @@
+"""Run: pytest tests/pretrain/ops/test_row_random.py. Statistics of fixed draws: nothing here can flicker."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain.ops import row_random
+from pretrain.ops.row_random import Use
+
+N = 100_000
+
+
+def _words(rows: int, *, step: int = 0, use: int = Use.SAMPLE) -> jax.Array:
+  keys = row_random.step_row_keys(0, step, jnp.arange(rows))
+  return row_random.key_words(row_random.fold(keys, use))
+
+
+def _correlation(a, b) -> float:
+  return float(np.corrcoef(np.ravel(a), np.ravel(b))[0, 1])
+
+
+def test_uses_have_numbers_of_their_own():
+  assert len({int(use) for use in Use}) == len(Use.__members__)
+
+
+def test_uniform_draws_fill_the_unit_interval_evenly():
+  draws = np.asarray(row_random.row_uniform(_words(1), (N,)))
+  assert draws.min() >= 0.0 and draws.max() < 1.0
+  counts, _ = np.histogram(draws, bins=100, range=(0, 1))
+  chi_square = float(((counts - N / 100) ** 2 / (N / 100)).sum())
+  assert 99 - 4 * np.sqrt(198) < chi_square < 99 + 4 * np.sqrt(198)  # 99 degrees of freedom
+
+
+def test_every_bit_is_set_half_of_the_time():
+  bits = np.asarray(row_random.row_bits(_words(1), (N,)))
+  rates = [((bits >> shift) & 1).mean() for shift in range(32)]
+  np.testing.assert_allclose(rates, 0.5, atol=4 * 0.5 / np.sqrt(N))
+
+
+def test_gumbel_draws_have_the_mean_and_variance_of_the_distribution():
+  draws = np.asarray(row_random.row_gumbel(_words(1), (N,)))
+  assert np.all(np.isfinite(draws))
+  assert abs(draws.mean() - np.euler_gamma) < 4 * 1.2825 / np.sqrt(N)
+  # The standard error of the variance is sigma^2 sqrt((kurtosis - 1) / N) with kurtosis 5.4.
+  assert abs(draws.var() - np.pi**2 / 6) < 4 * 1.645 * np.sqrt(4.4 / N)
+
+
+def test_integers_are_uniform_below_their_limit():
+  draws = np.asarray(row_random.row_integers(_words(2), (N,), jnp.asarray([[7], [1]])))
+  assert np.all(draws[1] == 0)
+  counts = np.bincount(draws[0], minlength=7)
+  assert counts.size == 7
+  assert ((counts - N / 7) ** 2 / (N / 7)).sum() < 6 + 4 * np.sqrt(12)
+
+
+@pytest.mark.parametrize(
+  "other",
+  [
+    lambda: row_random.row_uniform(_words(2), (N,))[1],
+    lambda: row_random.row_uniform(_words(1, step=1), (N,))[0],
+    lambda: row_random.row_uniform(_words(1, use=Use.CROP), (N,))[0],
+    lambda: row_random.row_uniform(_words(1), (N + 1,))[0, 1:],
+  ],
+  ids=["row", "step", "use", "neighbour"],
+)
+def test_draws_are_independent_between(other):
+  draws, others = np.asarray(row_random.row_uniform(_words(1), (N,)))[0], np.asarray(other())
+  assert abs(_correlation(draws, others)) < 4 / np.sqrt(N)
+  assert (draws == others).mean() < 1e-3
+
+
+def test_layers_fold_to_different_draws():
+  keys = row_random.step_row_keys(0, 0, jnp.arange(1))
+  draws = [
+    row_random.row_uniform(row_random.key_words(row_random.fold(row_random.fold(keys, i), Use.SAMPLE)), (N,))
+    for i in range(2)
+  ]
+  assert abs(_correlation(*draws)) < 4 / np.sqrt(N)
+
+
+@pytest.mark.parametrize("draw", [row_random.row_bits, row_random.row_uniform, row_random.row_gumbel])
+def test_a_part_of_a_draw_equals_that_part_of_the_whole(draw):
+  whole = draw(_words(3), (10, 4, 5))
+  part = jax.jit(lambda start: draw(_words(3), (3, 4, 5), start=start))(jnp.asarray(6))
+  # Gumbel: the logarithm of a vectorised loop and of its remainder may differ in the last bit.
+  np.testing.assert_allclose(part, whole[:, 6:9], rtol=1e-6 if draw is row_random.row_gumbel else 0)
+
+
+def test_a_row_draws_the_same_in_any_batch():
+  keys = row_random.step_row_keys(3, 5, jnp.arange(6))
+  x = jax.random.normal(jax.random.key(0), (6, 7, 8))
+  whole = row_random.dropout(x, keys, Use.EMBEDDING_DROPOUT, rate=0.3)
+  parts = [row_random.dropout(x[i : i + 3], keys[i : i + 3], Use.EMBEDDING_DROPOUT, rate=0.3) for i in (0, 3)]
+  np.testing.assert_array_equal(whole, jnp.concatenate(parts))
+
+
+def test_a_row_key_is_a_function_of_seed_step_and_row():
+  words = {
+    tuple(np.asarray(row_random.key_words(row_random.step_row_keys(seed, step, jnp.asarray([row])))[0]))
+    for seed in range(3)
+    for step in range(3)
+    for row in range(3)
+  }
+  assert len(words) == 27
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_dropout_drops_at_its_rate_and_preserves_the_mean(rate):
+  keys = row_random.step_row_keys(0, 0, jnp.arange(4))
+  dropped = np.asarray(row_random.dropout(jnp.ones((4, N // 4)), keys, Use.MLP_OUTPUT_DROPOUT, rate=rate))
+  assert abs((dropped == 0).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / N)
+  assert abs(dropped.mean() - 1.0) < 0.01
+  np.testing.assert_allclose(np.unique(dropped), [0.0, 1 / (1 - rate)], rtol=1e-6)
+
+
+def test_dropout_gradient_uses_the_mask_of_the_forward_pass():
+  keys = row_random.step_row_keys(0, 0, jnp.arange(2))
+  x = 1.0 + jax.random.uniform(jax.random.key(0), (2, 50))
+
+  def total(x):
+    return jnp.sum(row_random.dropout(x, keys, Use.MLP_OUTPUT_DROPOUT, rate=0.4))
+
+  dropped = row_random.dropout(x, keys, Use.MLP_OUTPUT_DROPOUT, rate=0.4)
+  np.testing.assert_allclose(jax.grad(total)(x), dropped / x, rtol=1e-6)
+
+
+def test_dropout_without_keys_or_rate_leaves_the_array_alone():
+  x, keys = jnp.ones((2, 3)), row_random.step_row_keys(0, 0, jnp.arange(2))
+  assert row_random.dropout(x, None, Use.MLP_OUTPUT_DROPOUT, rate=0.5) is x
+  assert row_random.dropout(x, keys, Use.MLP_OUTPUT_DROPOUT, rate=0.0) is x

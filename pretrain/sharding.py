@@ -273,8 +273,3 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     return x
   spec = PartitionSpec(*(ACTIVATION_AXES[axis] if axis else None for axis in axes))
   return jax.lax.with_sharding_constraint(x, spec)
-
-
-def constrain_rows(x: jax.Array, *, axis: int) -> jax.Array:
-  """`constrain` for an array of any kind whose rows of the batch are on `axis`, the rest whole."""
-  return constrain(x, *((None,) * axis), "batch", *((None,) * (x.ndim - axis - 1)))

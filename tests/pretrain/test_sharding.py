@@ -221,7 +221,7 @@ def test_constrain_under_a_mesh_cuts_the_batch_also_of_keys_and_uneven_rows():
     step = jax.jit(lambda x: sharding.constrain(x, "batch", None, "mlp") * 2)
     assert step(jnp.ones((8, 3, 16))).sharding.spec == P(("data", "fsdp"), None, "tensor")
     keys = jax.random.split(jax.random.key(0), 8).reshape(2, 4)
-    cut = jax.jit(lambda x: sharding.constrain_rows(x, axis=1))(keys)
+    cut = jax.jit(lambda x: sharding.constrain(x, None, "batch"))(keys)
     assert cut.sharding.spec[:2] == (None, ("data", "fsdp"))
     np.testing.assert_array_equal(step(jnp.ones((5, 3, 16))), 2 * np.ones((5, 3, 16)))
 

@@ -100,11 +100,11 @@ def train(
   digests = _digests(directory)
   with jax.set_mesh(run.mesh):
     try:
-      state = _first_state(run, checkpoints, digests, say)
+      state, sums = _first_state(run, checkpoints, digests, say)
       if int(state.step) >= config.train.total_steps:
         say(f"{workdir} is finished: step {int(state.step):,} of {config.train.total_steps:,}")
         return 0
-      loop = _Loop(run, records, heldout, checkpoints, digests, workdir, state, say)
+      loop = _Loop(run, records, heldout, checkpoints, digests, workdir, state, sums, say)
       return loop.run_to_end()
     finally:
       checkpoints.close()
@@ -119,23 +119,25 @@ def _digests(directory: str) -> dict[str, str]:
   }
 
 
-def _first_state(run: Run, checkpoints: Checkpoints, digests: dict[str, str], say) -> TrainState:
-  """Resume, else warm start, else from scratch; in this order."""
+def _first_state(
+  run: Run, checkpoints: Checkpoints, digests: dict[str, str], say: Callable[[str], None]
+) -> tuple[TrainState, dict]:
+  """Resume, else warm start, else from scratch; and the sums of a logging interval the save cut in two."""
   latest = checkpoints.latest_step()
   if latest is not None:
     for line in resume.check_same_run(run.config, digests, checkpoints.restore_meta()):
       say(f"Config changed since step {latest:,}: {line}")
-    restored, _ = checkpoints.restore(run.abstract_state._asdict())
+    restored, meta = checkpoints.restore(run.abstract_state._asdict())
     say(f"Continuing at step {latest:,} from {checkpoints.directory}")
-    return TrainState(**restored)
+    return TrainState(**restored), meta["interval_sums"]
   state = run.init_state()
-  return state._replace(params=resume.warm_start(state.params, run.config))
+  return state._replace(params=resume.warm_start(state.params, run.config)), {}
 
 
 class _Loop:
   """One run's moving parts."""
 
-  def __init__(self, run, records, heldout, checkpoints, digests, workdir, state, say) -> None:
+  def __init__(self, run, records, heldout, checkpoints, digests, workdir, state, sums, say) -> None:
     self.run, self.heldout, self.checkpoints, self.digests = run, heldout, checkpoints, digests
     self.config, self.state, self.first = run.config.train, state, int(state.step)
     self.batches = Batches(records, run, first=self.first)
@@ -156,7 +158,7 @@ class _Loop:
       flops_per_token=flops.training_flops_per_token(run.config.to_dict()),
       peak_flops=peak * devices if peak else None,
     )
-    self.sums: dict = {}
+    self.sums: dict = dict(sums)
 
   def run_to_end(self) -> int:
     """Steps until the end or a stop request; returns the exit code."""
@@ -240,8 +242,9 @@ class _Loop:
     self.throughput.restart(done)
 
   def save(self, done: int, *, force: bool) -> None:
-    """Starts a save in the background; updates that were skipped are never saved as progress of weights."""
-    meta = {"config": self.run.config.to_dict(), **self.digests}
+    """Starts a save in the background."""
+    sums = {name: list(pair) for name, pair in self.sums.items()}
+    meta = {"config": self.run.config.to_dict(), "interval_sums": sums, **self.digests}
     self.checkpoints.save(done, self.state._asdict(), meta, force=force)
 
   def finish(self, done: int, code: int) -> int:

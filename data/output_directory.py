@@ -1,9 +1,12 @@
 """Who may write into the directory of a preparation: one process, the same settings, the same input."""
 
+import contextlib
 import fcntl
 import io
 import json
 import pathlib
+import shutil
+from collections.abc import Iterator
 from typing import Any
 
 from data import errors, manifest, progress
@@ -53,6 +56,20 @@ def refuse_other_settings(output: pathlib.Path, found: dict[str, Any], wanted: d
       f"--output={output} was prepared with other settings ({'; '.join(different)}); name another directory "
       "or remove it"
     )
+
+
+@contextlib.contextmanager
+def removed_on_failure(output: pathlib.Path) -> Iterator[None]:
+  """Takes away what was made in `output` if a user's error ends the work before any unit was packed."""
+  try:
+    yield
+  except errors.UserError:
+    if not any((output / "work").glob("unit-*.json")):
+      for part in ("work", "source", "vocabulary"):
+        shutil.rmtree(output / part, ignore_errors=True)
+      with contextlib.suppress(OSError):
+        output.rmdir()
+    raise
 
 
 def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:

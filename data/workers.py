@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pathlib
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,8 +16,9 @@ from data import errors, installed_docs, progress
 FILES_PER_TASK = 200  # of installed modules
 
 
-def _watch_parent() -> None:
-  """Makes a worker end when the process that started it was killed; else it would wait for work for ever."""
+def _start_worker() -> None:
+  """Makes a worker end with the process that started it; else it would wait for work for ever."""
+  signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches workers too: no traceback from each
 
   def wait() -> None:
     multiprocessing.parent_process().join()
@@ -56,7 +58,7 @@ def pool(num_workers: int) -> Iterator[Pool]:
     return
   # Spawned: forking a process with the threads of TensorFlow or tokenizers in it can lock up.
   context = multiprocessing.get_context("spawn")
-  executor = concurrent.futures.ProcessPoolExecutor(number, mp_context=context, initializer=_watch_parent)
+  executor = concurrent.futures.ProcessPoolExecutor(number, mp_context=context, initializer=_start_worker)
   try:
     yield Pool(executor)
   finally:

@@ -1,0 +1,73 @@
+"""A small corpus, a small vocabulary and a small preparation, made once."""
+
+import pathlib
+import random
+
+import pytest
+
+from data import prepare, vocabulary_train
+
+SHARED = pathlib.Path(__file__).resolve().parents[3] / "shared"
+
+_TEXT = """
+the of and to in a is that it was for on are with as his they at be this from have or by one had not
+but what all were when we there can an your which their said if do will each about how up out them
+then she many some so these would other into has more her two like him see time could no make than
+first been its who now people
+"""
+_WORDS = _TEXT.split()
+
+
+def _sentence(rng: random.Random) -> str:
+  return " ".join(rng.choices(_WORDS, k=rng.randint(3, 12))).capitalize() + "."
+
+
+def make_documents(number: int, seed: int) -> list[list[str]]:
+  """Returns documents, each a list of paragraphs, as a function of the seed."""
+  rng = random.Random(seed)
+  return [
+    [" ".join(_sentence(rng) for _ in range(rng.randint(1, 5))) for _ in range(rng.randint(1, 4))]
+    for _ in range(number)
+  ]
+
+
+def write_text(path: pathlib.Path, documents: list[list[str]]) -> pathlib.Path:
+  """Writes documents as text: a line is a paragraph, a blank line ends a document."""
+  path.write_text("".join("\n".join(document) + "\n\n" for document in documents), encoding="utf-8")
+  return path
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> pathlib.Path:
+  """A directory with three text files."""
+  directory = tmp_path_factory.mktemp("corpus")
+  for number in range(3):
+    write_text(directory / f"part{number}.txt", make_documents(60, seed=number))
+  return directory
+
+
+@pytest.fixture(scope="session")
+def vocabulary_directory(tmp_path_factory) -> pathlib.Path:
+  """A trained sentencepiece vocabulary of 150 pieces."""
+  directory = tmp_path_factory.mktemp("vocabulary") / "small"
+  sentences = [paragraph for document in make_documents(100, seed=9) for paragraph in document]
+  vocabulary_train.train(sentences, directory, kind="sentencepiece", cased=False, size=150)
+  return directory
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory, corpus, vocabulary_directory) -> pathlib.Path:
+  """The corpus, packed to 32 tokens. Tests copy it before they damage it."""
+  output = tmp_path_factory.mktemp("prepared") / "records"
+  code = prepare.main(
+    [
+      f"--source={corpus}/*.txt",
+      f"--vocabulary={vocabulary_directory}",
+      f"--output={output}",
+      "--length=32",
+      "--workers=1",
+      "--heldout_fraction=0.1",
+    ]
+  )
+  assert code == 0
+  return output

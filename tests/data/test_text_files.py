@@ -1,0 +1,162 @@
+"""Documents out of files of every kind, whole, cut, damaged and hostile."""
+
+import collections
+import gzip
+import json
+import tracemalloc
+
+import pyarrow
+import pytest
+import zstandard
+from pyarrow import parquet
+
+from data import errors, text_files
+from tests.data.conftest import make_documents, write_text
+
+
+def read(path, *, start=0, stop=-1, text_field="text"):
+  counts = collections.Counter()
+  documents = list(text_files.read(str(path), start=start, stop=stop, text_field=text_field, counts=counts))
+  return documents, counts
+
+
+def test_a_line_is_a_paragraph_and_a_blank_line_ends_a_document(tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_bytes(b"\n\none\ntwo\r\n \t\r\n\r\nthree\n\n\nfour")
+  assert read(path)[0] == [["one", "two"], ["three"], ["four"]]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+def test_compressed_files_give_the_same_documents(tmp_path, kind, suffix):
+  documents = make_documents(20, seed=1)
+  if kind == "txt":
+    content = write_text(tmp_path / "plain", documents).read_bytes()
+  else:
+    content = "".join(json.dumps({"text": "\n".join(d)}) + "\n" for d in documents).encode()
+  half = len(content) // 2  # two members: as `cat a.gz b.gz` makes them
+  compress = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[suffix]
+  path = tmp_path / f"a.{kind}{suffix}"
+  path.write_bytes(compress(content[:half]) + compress(content[half:]))
+  assert read(path)[0] == documents
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+def test_byte_ranges_hold_every_document_once(tmp_path, kind):
+  documents = make_documents(200, seed=2)
+  path = tmp_path / f"a.{kind}"
+  if kind == "txt":
+    write_text(path, documents)
+  else:
+    path.write_text("".join(json.dumps({"text": "\n".join(d)}) + "\n" for d in documents))
+  ranges = text_files.byte_ranges(str(path), path.stat().st_size, 1_000)
+  assert len(ranges) > 10
+  found = [document for start, stop in ranges for document in read(path, start=start, stop=stop)[0]]
+  assert found == documents
+
+
+def test_parquet_row_groups_are_read_by_range(tmp_path):
+  path = tmp_path / "a.parquet"
+  texts = [f"text {i}\n\nmore" for i in range(100)]
+  table = pyarrow.table({"body": [*texts, None], "id": list(range(101))})
+  parquet.write_table(table, path, row_group_size=10)
+  ranges = text_files.parquet_ranges(str(path), 400)
+  assert len(ranges) > 2
+  found = [d for start, stop in ranges for d in read(path, start=start, stop=stop, text_field="body")[0]]
+  assert found == [[f"text {i}", "more"] for i in range(100)] + [[]]
+
+
+def test_a_byte_order_mark_is_skipped_and_invalid_bytes_are_replaced(tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_bytes(b"\xef\xbb\xbfone\nt\xffwo\n")
+  assert read(path)[0] == [["one", "t\ufffdwo"]]
+
+
+def test_a_ten_megabyte_line_is_cut_in_bounded_memory(tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_text("x" * 10_000_000 + "\n" + "é" * 3_000_001 + "\nend\n")
+  tracemalloc.start()
+  documents, counts = read(path)
+  peak = tracemalloc.get_traced_memory()[1]
+  tracemalloc.stop()
+  assert peak < 200e6  # bytes; fault D3 allows 1 GB, the document itself takes 16 MB
+  pieces = [piece for document in documents for piece in document]
+  assert "".join(pieces) == "x" * 10_000_000 + "é" * 3_000_001 + "end"
+  assert counts["long_lines_cut"] > 10
+
+
+def test_a_long_document_becomes_several(tmp_path, monkeypatch):
+  monkeypatch.setattr(text_files, "MAX_DOCUMENT_CHARACTERS", 100)
+  path = write_text(tmp_path / "a.txt", [["x" * 60] * 5])
+  documents, counts = read(path)
+  assert [len(document) for document in documents] == [2, 2, 1]
+  assert counts["long_documents_cut"] == 2
+  path = tmp_path / "a.jsonl"
+  path.write_text(json.dumps({"text": "y" * 250}) + "\n")
+  documents, counts = read(path)
+  assert [len(document[0]) for document in documents] == [100, 100, 50]
+
+
+def test_lone_surrogates_in_json_are_no_crash(tmp_path):
+  path = tmp_path / "a.jsonl"
+  path.write_text('{"text": "a \\ud800 b"}\n\n')
+  assert read(path)[0] == [["a \ud800 b"]]
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "message"),
+  [
+    ("a.txt", gzip.compress(b"text"), "gzip data"),
+    ("a.txt", "text".encode("utf-16"), "UTF-16"),
+    ("a.txt", b"PAR1xxxx", "Parquet"),
+    ("a.txt.gz", b"text", "cannot be read"),
+    ("a.txt.gz", gzip.compress(b"text" * 9_999)[:-20], "cannot be read"),
+    ("a.txt.zst", zstandard.ZstdCompressor().compress(b"some text " * 9_999)[:-9], "cannot be read"),
+    ("a.txt.zst", b"text", "cannot be read"),
+    ("a.parquet", b"text", "cannot be read as Parquet"),
+    ("a.jsonl", b'{"text": "a"}\n{"text": ', "line 2 is not JSON"),
+    ("a.jsonl", b"[1]\n", "line 1 is a list"),
+    (
+      "a.jsonl",
+      b'{"text": "a"}\n\n{"body": "b"}\n',
+      "line 3 is no text in the field 'text', found only body",
+    ),
+    ("a.jsonl", b'{"text": 3}\n', "found int"),
+    ("a.jsonl", b"[" * 100_000 + b"\n", "not JSON"),
+  ],
+)
+def test_damaged_files_are_refused_with_name_and_place(tmp_path, name, content, message):
+  path = tmp_path / name
+  path.write_bytes(content)
+  with pytest.raises(errors.DataError, match=message) as caught:
+    if name.endswith("parquet"):
+      text_files.parquet_ranges(str(path), 100)
+    read(path)
+  assert str(path) in str(caught.value)
+
+
+def test_a_bad_line_behind_the_first_range_is_named_by_its_number(tmp_path):
+  path = tmp_path / "a.jsonl"
+  path.write_text("".join(f'{{"text": "line {i}"}}\n' for i in range(100)) + "oops\n")
+  ranges = text_files.byte_ranges(str(path), path.stat().st_size, 500)
+  with pytest.raises(errors.DataError, match="line 101 is not JSON"):
+    read(path, start=ranges[-1][0], stop=ranges[-1][1])
+
+
+def test_a_json_record_without_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+  monkeypatch.setattr(text_files, "MAX_RECORD_BYTES", 1 << 20)
+  path = tmp_path / "bomb.jsonl.gz"
+  path.write_bytes(gzip.compress(b'{"text": "' + b"x" * (30 << 20)))
+  with pytest.raises(errors.DataError, match="longer than 1 MiB"):
+    read(path)
+
+
+@pytest.mark.parametrize(
+  ("columns", "message"),
+  [({"body": ["a"]}, "no column 'text'; its columns are body"), ({"text": [1]}, "int64")],
+)
+def test_parquet_without_a_text_column_is_refused(tmp_path, columns, message):
+  path = tmp_path / "a.parquet"
+  parquet.write_table(pyarrow.table(columns), path)
+  with pytest.raises(errors.DataError, match=message):
+    read(path)

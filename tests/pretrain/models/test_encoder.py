@@ -1,0 +1,342 @@
+"""Run: pytest tests/pretrain/models/test_encoder.py"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain.models import encoder
+from pretrain.models.config import EncoderConfig
+from pretrain.ops import row_random
+from tests.pretrain.small_recipe import TOKENS, small_ids
+
+CONFIG = EncoderConfig(
+  vocab_size=97,
+  hidden_size=32,
+  num_layers=3,
+  num_heads=2,
+  mlp_size=64,
+  max_length=16,
+  relative_buckets=8,
+  relative_max_distance=12,
+  init_stddev=0.2,  # large enough that every layer changes its input by much more than rounding
+)
+B, L = 4, 16
+IDS = jnp.asarray(small_ids(B, lengths=[16, 12, 5, 16]))
+MASK = jnp.not_equal(IDS, TOKENS.pad)
+KEYS = row_random.step_row_keys(0, 0, jnp.arange(B))
+
+
+def _init(config: EncoderConfig) -> dict:
+  token = encoder.init_token_table(jax.random.key(0), config, pad_id=TOKENS.pad)
+  embeddings = encoder.init_embeddings(jax.random.key(1), config)
+  trunk = encoder.init_trunk(jax.random.key(2), config)
+  return {"embeddings": {"token": token, **embeddings}, "trunk": trunk}
+
+
+def _run(params: dict, config: EncoderConfig = CONFIG, ids: jax.Array = IDS, *, keys=None, collect=None):
+  return encoder.encode(
+    params, config, ids, ids != TOKENS.pad, pad_id=TOKENS.pad, row_keys=keys, collect=collect
+  )
+
+
+def _weighted_square(hidden: jax.Array, ids: jax.Array = IDS) -> jax.Array:
+  probe = jax.random.normal(jax.random.key(7), hidden.shape)
+  return jnp.sum(hidden.astype(jnp.float32) * probe * (ids != TOKENS.pad)[..., None])
+
+
+@pytest.fixture(scope="module")
+def params():
+  return _init(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def hidden(params):
+  """Last states of the batch without dropout."""
+  return jax.jit(lambda p: _run(p)[1].last)(params)
+
+
+def _gradient(config: EncoderConfig, params: dict, *, keys=None):
+  def total(params):
+    return _weighted_square(_run(params, config, keys=keys)[1].last)
+
+  return jax.jit(jax.value_and_grad(total))(params)
+
+
+@pytest.fixture(scope="module")
+def gradient(params):
+  """Loss and gradient with dropout on."""
+  return _gradient(CONFIG, params, keys=KEYS)
+
+
+def _primitives(jaxpr) -> set[str]:
+  found = set()
+  for equation in jaxpr.eqns:
+    found.add(equation.primitive.name)
+    for inner in jax.core.jaxprs_in_params(equation.params):
+      found |= _primitives(inner)
+  return found
+
+
+def _assert_trees_close(found, expected, *, rtol: float) -> None:
+  for (path, a), b in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected)):
+    # Key biases have a zero gradient but for rounding: at most 0.5 stands for the size of such a leaf.
+    scale = max(float(jnp.max(jnp.abs(b))), 0.5)
+    np.testing.assert_allclose(a, b, rtol=0, atol=rtol * scale, err_msg=jax.tree_util.keystr(path))
+
+
+# Shapes and sizes.
+
+
+def test_states_have_the_shape_of_the_input_and_collect_reads_them(params):
+  embedded, result = jax.jit(lambda p: _run(p, collect="all"))(params)
+  assert embedded.shape == result.last.shape == (B, L, 32)
+  assert result.layers.shape == (3, B, L, 32)
+  np.testing.assert_array_equal(result.layers[-1], result.last)
+  at = jnp.asarray([[0, 3], [1, 1], [4, 0], [15, 2]])
+  _, some = jax.jit(lambda p: _run(p, collect=at))(params)
+  expected = np.stack([result.layers[:, row, at[row]] for row in range(B)], axis=1)
+  np.testing.assert_allclose(some.layers, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "changes, published",
+  [
+    ({}, 110_615_424),
+    ({"vocab_size": 64_000, "relative_buckets": 64}, 134_601_984),
+    (
+      {
+        "vocab_size": 64_000,
+        "relative_buckets": 128,
+        "num_layers": 24,
+        "hidden_size": 1_024,
+        "mlp_size": 4_096,
+        "num_heads": 16,
+      },
+      368_373_760,
+    ),
+  ],
+  ids=["base", "base++", "large++"],
+)
+def test_parameter_counts_are_the_published_ones(changes, published):
+  sizes = {"vocab_size": 32_768, "hidden_size": 768, "num_layers": 12, "num_heads": 12, "mlp_size": 3_072}
+  config = EncoderConfig(**{**sizes, "max_length": 512, **changes})
+  shapes = jax.eval_shape(lambda: _init(config))
+  assert sum(math.prod(x.shape) for x in jax.tree.leaves(shapes)) == published
+
+
+def test_initial_values_are_normal_with_zero_biases_unit_norms_and_a_zero_pad_row(params):
+  for path, leaf in jax.tree.leaves_with_path(params):
+    name = path[-1].key
+    if name in ("kernel", "embedding"):
+      assert abs(float(jnp.std(leaf)) / 0.2 - 1) < 0.2, path  # smallest: 16 numbers, 3 sigma is 0.5
+    else:
+      assert np.all(np.asarray(leaf) == (1.0 if name == "scale" else 0.0)), path
+  assert not np.any(params["embeddings"]["token"]["embedding"][TOKENS.pad])
+
+
+# The embedding block.
+
+
+def test_embedding_is_the_norm_of_token_plus_position_and_zero_at_padding(params):
+  embedded, _ = _run(params)
+  table = params["embeddings"]["token"]["embedding"]
+  x = np.asarray(table[IDS] + params["embeddings"]["position"]["embedding"][:L])
+  centred = x - x.mean(-1, keepdims=True)
+  expected = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + 1e-5)
+  is_token = np.asarray(MASK)
+  np.testing.assert_allclose(np.asarray(embedded)[is_token], expected[is_token], atol=1e-5)
+  assert np.all(np.asarray(embedded)[~is_token] == 0)
+
+
+def test_segment_embeddings_add_the_vector_of_segment_zero(params):
+  config = dataclasses.replace(CONFIG, num_segments=2)
+  with_segments = _init(config)
+  segments = with_segments["embeddings"]["segment"]["embedding"]
+  assert segments.shape == (2, 32)
+  moved = jax.tree.map(lambda x: x, with_segments)
+  del moved["embeddings"]["segment"]
+  moved["embeddings"]["position"]["embedding"] += segments[0]
+  found, expected = _run(with_segments, config)[0], _run(moved)[0]
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+  assert "segment" not in params["embeddings"]
+
+
+def test_the_padding_row_gets_no_gradient_from_look_ups_and_others_do(params):
+  def total(table):
+    return jnp.sum(encoder.token_vectors(table, IDS, pad_id=TOKENS.pad) ** 3)
+
+  table = params["embeddings"]["token"]["embedding"] + 1.0
+  gradient = np.asarray(jax.grad(total)(table))
+  assert np.all(gradient[TOKENS.pad] == 0)
+  assert np.all(gradient[TOKENS.cls] != 0)
+
+
+# One program, several ways to run it.
+
+
+def test_unrolled_layers_equal_scanned_ones(params, gradient):
+  unrolled = dataclasses.replace(CONFIG, scan_unroll=3)
+  _assert_trees_close(_gradient(unrolled, params, keys=KEYS), gradient, rtol=1e-5)  # other fusions
+
+
+def test_remat_equals_no_remat_and_is_really_there(params, gradient):
+  remat = dataclasses.replace(CONFIG, remat=True)
+  _assert_trees_close(_gradient(remat, params, keys=KEYS), gradient, rtol=1e-5)
+
+  def primitives(config):
+    total = jax.grad(lambda p: _weighted_square(_run(p, config, keys=KEYS)[1].last))
+    return _primitives(jax.make_jaxpr(total)(params).jaxpr)
+
+  names = {"remat", "remat2", "checkpoint"}
+  assert names & primitives(remat)
+  assert not names & primitives(CONFIG)
+
+
+def test_bfloat16_stays_close_to_float32(params, hidden):
+  low = _run(params, dataclasses.replace(CONFIG, dtype="bfloat16"))[1].last
+  assert low.dtype == jnp.bfloat16
+  # States have unit variance; three layers of rounding to 2**-8 add up to a few per cent.
+  difference = np.asarray(low.astype(jnp.float32) - hidden)[np.asarray(MASK)]
+  assert np.sqrt(np.mean(difference**2)) < 0.03
+  assert np.max(np.abs(difference)) < 0.2
+
+
+# Padding.
+
+
+@pytest.mark.parametrize("relative_position", ["t5", "official", "none"])
+def test_padding_does_not_change_the_states_of_tokens(relative_position):
+  config = dataclasses.replace(CONFIG, relative_position=relative_position)
+  params = _init(config)
+  assert ("relative_position" in params["trunk"]) == (relative_position != "none")
+  short = _run(params, config, IDS[1:2, :12])[1].last
+  padded = _run(params, config, IDS[1:2])[1].last
+  np.testing.assert_allclose(padded[:, :12], short, atol=1e-5)  # sums over 16 keys instead of 12
+
+
+def test_a_row_of_padding_gives_finite_states_and_gradients_and_leaves_others_alone(params, hidden):
+  ids = IDS.at[2].set(TOKENS.pad)
+
+  def total(params):
+    last = _run(params, ids=ids)[1].last
+    return jnp.sum(last**2), last
+
+  (_, last), gradient = jax.value_and_grad(total, has_aux=True)(params)
+  assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves((last, gradient)))
+  np.testing.assert_allclose(np.asarray(last)[[0, 1, 3]], np.asarray(hidden)[[0, 1, 3]], atol=1e-5)
+
+
+# Dropout.
+
+
+@pytest.fixture(scope="module")
+def dropped(params):
+  """Function of row keys: last states with dropout."""
+  return jax.jit(lambda keys: _run(params, keys=keys)[1].last)
+
+
+def test_without_keys_the_encoder_is_deterministic(params, hidden):
+  np.testing.assert_array_equal(jax.jit(lambda p: _run(p)[1].last)(params), hidden)
+
+
+def test_dropout_is_a_function_of_the_key_and_differs_between_steps_and_rows(dropped, hidden):
+  np.testing.assert_array_equal(dropped(KEYS), dropped(KEYS))
+  assert np.max(np.abs(dropped(KEYS) - hidden)) > 0.1
+  next_step = row_random.step_row_keys(0, 1, jnp.arange(B))
+  assert np.max(np.abs(dropped(KEYS) - dropped(next_step))) > 0.1
+  # Row 0 with the key of row 3: another mask on the same text.
+  assert np.max(np.abs(dropped(KEYS)[0] - dropped(KEYS[jnp.asarray([3, 1, 2, 0])])[0])) > 0.1
+
+
+def test_dropout_of_a_row_does_not_depend_on_the_batch_around_it(params, dropped):
+  whole = dropped(KEYS)
+  for half in (slice(0, 2), slice(2, 4)):
+    part = _run(params, ids=IDS[half], keys=KEYS[half])[1].last
+    np.testing.assert_allclose(part, whole[half], atol=1e-5)  # other matrix shapes, other rounding
+
+
+def test_every_layer_draws_its_own_dropout_mask():
+  """Layers that only add their dropped MLP bias show their masks in the states."""
+  config = dataclasses.replace(CONFIG, num_layers=2, dropout=0.5, attention_dropout=0.0, hidden_size=64)
+  params = jax.tree.map(jnp.zeros_like, encoder.init_trunk(jax.random.key(0), config))
+  layers = params["layers"]
+  layers["down"]["bias"] += 1.0
+  for norm in ("attention_norm", "mlp_norm"):
+    layers[norm]["scale"] += 1.0
+  states = encoder.run_trunk(
+    params, config, jnp.zeros((B, L, 64)), jnp.ones((B, L), bool), KEYS, collect="all"
+  ).layers
+  first = np.asarray(states[0]) > 0
+  # The second layer adds 2 or 0 to a two-valued state: with its own mask, four values; else two.
+  assert len(np.unique(np.asarray(states[1][0, 0]).round(3))) == 4
+  assert 0.45 < first.mean() < 0.55
+  for other in (first[1], np.roll(first[0], 1, axis=0)):
+    assert 0.4 < (first[0] == other).mean() < 0.6
+
+
+def test_dropout_preserves_the_mean_of_the_embeddings(params):
+  config = dataclasses.replace(CONFIG, max_length=1_024)
+  ones = jnp.ones((B, 1_024, 32))
+  embeddings = encoder.init_embeddings(jax.random.key(0), config)
+  embeddings["norm"] = {"scale": jnp.zeros(32), "bias": jnp.ones(32)}
+  found = np.asarray(encoder.embed(embeddings, config, ones, jnp.ones((B, 1_024), bool), KEYS))
+  n = found.size
+  assert abs((found == 0).mean() - 0.1) < 4 * np.sqrt(0.09 / n)
+  assert abs(found.mean() - 1.0) < 4 * np.sqrt(0.1 / 0.9 / n)
+
+
+# Blocks of layers without gradient between them.
+
+
+@pytest.mark.parametrize("detach_after", [(1,), (2,), (1, 2)])
+def test_detached_layers_get_exactly_no_gradient_from_above(params, detach_after):
+  x = _run(params)[0]
+
+  def total(trunk, x):
+    last = encoder.run_trunk(trunk, CONFIG, x, MASK, None, detach_after=detach_after).last
+    return _weighted_square(last)
+
+  of_trunk, of_input = jax.grad(total, argnums=(0, 1))(params["trunk"], x)
+  lowest = max(detach_after)
+  for path, leaf in jax.tree.leaves_with_path(of_trunk["layers"]):
+    assert np.all(np.asarray(leaf)[:lowest] == 0), path
+    # Key biases shift all scores of a query alike: their gradient is zero but for rounding.
+    is_key_bias = path[-2].key == "key" and path[-1].key == "bias"
+    assert is_key_bias or np.all(np.any(np.asarray(leaf)[lowest:] != 0, axis=tuple(range(1, leaf.ndim)))), (
+      path
+    )
+  assert np.all(np.asarray(of_input) == 0)
+  assert np.any(np.asarray(of_trunk["relative_position"]["embedding"]) != 0)
+
+
+def test_the_output_of_a_detached_layer_itself_still_trains_it(params):
+  def total(trunk):
+    states = encoder.run_trunk(
+      trunk, CONFIG, _run(params)[0], MASK, None, collect="all", detach_after=(1, 2)
+    ).layers
+    return _weighted_square(states[1])
+
+  for path, leaf in jax.tree.leaves_with_path(jax.grad(total)(params["trunk"])["layers"]):
+    assert np.all(np.asarray(leaf)[[0, 2]] == 0), path
+  assert np.any(np.asarray(jax.grad(total)(params["trunk"])["layers"]["up"]["kernel"][1]) != 0)
+
+
+def test_detaching_does_not_change_the_states(params, hidden):
+  last = encoder.run_trunk(params["trunk"], CONFIG, _run(params)[0], MASK, None, detach_after=(1, 2)).last
+  np.testing.assert_allclose(last, hidden, atol=1e-5)
+
+
+def test_the_gradient_of_an_offset_is_that_of_the_state_it_is_added_to(params):
+  x, mask = _run(params)[0], MASK
+
+  def total(offsets):
+    return _weighted_square(encoder.run_trunk(params["trunk"], CONFIG, x, mask, None, offsets=offsets).last)
+
+  gradient = np.asarray(jax.grad(total)(jnp.zeros((3, B, L, 32))))
+  probe = jax.random.normal(jax.random.key(7), (B, L, 32)) * mask[..., None]
+  np.testing.assert_allclose(gradient[-1], probe, atol=1e-6)
+  assert np.any(gradient[0] != 0)

@@ -1,0 +1,64 @@
+"""Run: pytest tests/pretrain/models/test_layers.py. One layer against numpy."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import Layer
+
+CONFIG = EncoderConfig(vocab_size=97, hidden_size=8, num_layers=1, num_heads=2, mlp_size=12, max_length=16)
+B, L = 2, 5
+MASK = jnp.asarray([[1, 1, 1, 1, 1], [0, 0, 0, 0, 0]], bool)
+
+
+@pytest.fixture(scope="module")
+def layer():
+  """Parameters, an input [B, L, 8] and a bias [2, L, L]; no parameter is at its initial 0 or 1."""
+  keys = jax.random.split(jax.random.key(0), 4)
+  x, bias = jax.random.normal(keys[0], (B, L, 8)), jax.random.normal(keys[1], (2, L, L))
+  params = Layer(CONFIG).init(keys[2], x, MASK, bias, None, None, jnp.asarray(0), None, None)["params"]
+  leaves, tree = jax.tree.flatten(params)
+  noise = jax.random.split(keys[3], len(leaves))
+  leaves = [leaf + 0.3 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, noise)]
+  return jax.tree.unflatten(tree, leaves), x, bias
+
+
+def _norm(x, params):
+  centred = x - x.mean(-1, keepdims=True)
+  return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * params["scale"] + params["bias"]
+
+
+def _dense(x, params):
+  return np.tensordot(x, params["kernel"], axes=1) + params["bias"]
+
+
+def _gelu(x):
+  return x * 0.5 * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0)))
+
+
+def test_a_layer_is_post_norm_with_exact_gelu_and_an_unscaled_bias(layer):
+  params, x, bias = layer
+  p, row = jax.tree.map(lambda a: np.asarray(a, np.float64), params), np.asarray(x[0], np.float64)
+  attention = p["attention"]
+  query, key, value = (_dense(row, attention[name]) for name in ("query", "key", "value"))
+  scores = np.einsum("qhd,khd->hqk", query, key) / 2.0 + np.asarray(bias)  # head_dim 4
+  weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+  mixed = np.einsum("hqk,khd->qhd", weights, value)
+  output = np.einsum("qhd,hde->qe", mixed, attention["output"]["kernel"]) + attention["output"]["bias"]
+  middle = _norm(row + output, p["attention_norm"])
+  expected = _norm(middle + _dense(_gelu(_dense(middle, p["up"])), p["down"]), p["mlp_norm"])
+  found, _ = Layer(CONFIG).apply({"params": params}, x, MASK, bias, None, None, jnp.asarray(0), None, None)
+  np.testing.assert_allclose(found[0], expected, atol=1e-5)  # float32 against float64
+
+
+def test_a_row_without_tokens_gets_no_attention_output_not_even_its_bias(layer):
+  params, x, bias = layer
+  p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
+  middle = _norm(np.asarray(x[1], np.float64), p["attention_norm"])
+  expected = _norm(middle + _dense(_gelu(_dense(middle, p["up"])), p["down"]), p["mlp_norm"])
+  found, _ = Layer(CONFIG).apply({"params": params}, x, MASK, bias, None, None, jnp.asarray(0), None, None)
+  np.testing.assert_allclose(found[1], expected, atol=1e-5)

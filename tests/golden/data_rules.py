@@ -1,0 +1,98 @@
+"""Golden kinds about data: b_relpos (bucket ids), b2_data (crops and masks), b3_packing (blocks)."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+
+from data import packing
+from pretrain.corruption import cropping, masking
+from pretrain.corruption.masking import MaskingSettings, TokenIds
+from pretrain.models import relative_position
+from pretrain.ops import row_random
+from tests.golden.compare import Checks
+from tests.golden.files import Golden
+
+_TOKENS = TokenIds(cls=0, pad=1, sep=2, unk=3, mask=4, vocab_size=1_000_000)
+_FIRST_ID = 10  # ids of the made-up rows: the position + 10
+_MASK_RULE = MaskingSettings("mask", "count", 0.15, "all", 1.0, 0.0, "non_special")
+_OFFICIAL_DRAWS = 400  # epochs over which the files' ranges and frequencies were taken
+_OUR_ROWS = 4_000
+
+
+def check_relative_positions(golden: Golden, checks: Checks) -> None:
+  """Bucket ids of each (buckets, max distance, length) named in the keys."""
+  for match in golden.groups(r"nb(\d+)_md(\d+)_len(\d+)/"):
+    num_buckets, max_distance, length = (int(text) for text in match.groups())
+    sizes = {"num_buckets": num_buckets, "max_distance": max_distance}
+    delta = np.arange(-(length - 1), length)
+    signed = relative_position.official_signed_buckets(delta, **sizes)
+    table = relative_position.official_buckets(length, max_length=length, **sizes)
+    ours = {
+      "delta": signed,
+      "row0": table[0],
+      "rowmid": table[length // 2],
+      "rowlast": table[-1],
+      "min": signed.min(),
+      "max_id": table.max(),
+    }
+    checks.compare_all("buckets", match.group(), ours)
+
+
+def _rows(length: int, count: int):
+  """`count` equal rows of `length` different tokens, and their keys."""
+  ids = jnp.broadcast_to(jnp.arange(_FIRST_ID, _FIRST_ID + length, dtype=jnp.int32), (count, length))
+  return ids, row_random.step_row_keys(0, 0, jnp.arange(count))
+
+
+def check_data_rules(golden: Golden, checks: Checks) -> None:
+  """Crop sizes and starts, numbers of masked tokens, and how often the first token is masked."""
+  for match in golden.groups(r"crop/len(\d+)_span([\d.]+)$"):
+    _check_crop(golden, checks, match.group(), length=int(match.group(1)), span=float(match.group(2)))
+  for match in golden.groups(r"mask/len(\d+)(?=$|_)"):
+    _check_mask(golden, checks, match.group(), length=int(match.group(1)))
+
+
+def _check_crop(golden: Golden, checks: Checks, key: str, *, length: int, span: float) -> None:
+  size, lowest, highest = (int(x) for x in golden[key])
+  # 64 draws for each possible start: the chance that an extreme one never comes up is e^-64.
+  ids, keys = _rows(length, 64 * (length - size + 1))
+  crops = np.asarray(cropping.crop(ids, keys, _TOKENS, fraction=span, add_cls=False))
+  sizes = np.sum(crops != _TOKENS.pad, axis=1)
+  is_right = set(sizes.tolist()) == {size}
+  starts = "no start"
+  if size > 0:
+    first = crops[:, 0] - _FIRST_ID
+    starts = f"starts {first.min()}..{first.max()}"
+    is_contiguous = bool(np.all(crops[:, :size] == crops[:, :1] + np.arange(size)))
+    whole_range = (int(first.min()), int(first.max())) == (0, length - size)
+    is_right = is_right and is_contiguous and whole_range and lowest >= 0 and highest <= length - size
+  found = (
+    f"crops of {sorted(set(sizes.tolist()))} tokens, {starts}, expected {size}, {lowest}..{highest} seen"
+  )
+  checks.hold("crop", key, condition=is_right, found=found)
+
+
+def _check_mask(golden: Golden, checks: Checks, key: str, *, length: int) -> None:
+  ids, keys = _rows(length, _OUR_ROWS)
+  selected = np.asarray(masking.select_and_mask(_MASK_RULE, keys, ids, _TOKENS).selected)
+  counts = selected.sum(axis=1)
+  checks.compare("mask", key, np.array([counts.min(), counts.max()]))
+  frequency_key = f"{key}_pos0_freq"
+  if frequency_key in golden:
+    rate = _MASK_RULE.mask_rate
+    # Both are frequencies of random draws: five standard deviations of their difference.
+    limit = 5.0 * math.sqrt(rate * (1.0 - rate) * (1 / _OFFICIAL_DRAWS + 1 / _OUR_ROWS))
+    ours, theirs = float(selected[:, 0].mean()), float(golden[frequency_key])
+    found = f"first token masked in {ours:.4f} of rows, expected {theirs:.4f} within {limit:.4f}"
+    checks.hold("mask", frequency_key, condition=abs(ours - theirs) <= limit, found=found)
+
+
+def check_packing(golden: Golden, checks: Checks) -> None:
+  """Start and end of every block in each packing mode the file has."""
+  for match in golden.groups(r"(\d+)/"):
+    prefix = match.group()
+    sizes, block = golden[prefix + "sizes"], int(golden[prefix + "block"])
+    modes = [name for name in golden.under(prefix) if name not in ("sizes", "block")]
+    ours = {mode: packing.block_slices(sizes, block, mode) for mode in modes}
+    checks.compare_all("slices", prefix, ours)

@@ -1,0 +1,200 @@
+"""Golden kinds about single losses: c_clm, d_scl, f_taco, g_rtd."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrain import losses
+from pretrain.corruption.masking import TokenIds
+from pretrain.models import heads
+from pretrain.objectives.clm import CorrectiveLM
+from pretrain.objectives.rtd import ReplacedTokenDetection, rtd_metrics
+from pretrain.objectives.scl import SequenceContrast
+from pretrain.objectives.taco import alignment_loss_sum
+from pretrain.objectives.views import Context, Corrupted, View
+from pretrain.ops.positions import take_positions
+from pretrain.ops.vocab_cross_entropy import vocab_logits, vocab_scores
+from tests.golden.compare import Checks
+from tests.golden.files import Golden
+from tests.golden.slots import corrupted_of, from_slots, masking_at, plain_encoder, row_keys, to_slots
+
+_PAD = 1  # of all files of these kinds
+_DISC_WEIGHT = 50.0  # notes of g_rtd
+_CHUNK = 2  # positions with logits at once: small, so that several chunks are run
+
+
+def _tokens(vocab_size: int) -> TokenIds:
+  return TokenIds(cls=0, pad=_PAD, sep=2, unk=3, mask=vocab_size - 1, vocab_size=vocab_size)
+
+
+def _logit_log_probs(logits: jax.Array, targets: jax.Array) -> jax.Array:
+  """log softmax(logits)[target] at each position, by the project's own vocabulary scores."""
+  size = logits.shape[-1]
+  table, bias = jnp.eye(size), jnp.zeros(size)
+  return vocab_scores(logits, table, bias, targets[..., None], chunk=_CHUNK).log_probs[..., 0]
+
+
+def check_clm(golden: Golden, checks: Checks) -> None:
+  """Copy and LM losses, posted and paper form, and their gradients."""
+  table = golden["E"]
+  context = Context(plain_encoder(*table.shape), _tokens(table.shape[0]), _CHUNK)
+  corrupted = corrupted_of(golden, context.tokens, input_key="corrupted", token_mask=golden["valid"])
+  inputs = {name: jnp.asarray(golden[name]) for name in ("H", "E", "lm_bias", "w_copy", "b_copy")}
+  weights = corrupted.masking.weights
+
+  def view_of(given: dict) -> View:
+    copy_head = {"kernel": given["w_copy"][:, None], "bias": given["b_copy"][None]}
+    params = {"rtd": copy_head, "clm": {"bias": given["lm_bias"]}}
+    return View(corrupted, given["H"], given["H"], None, given["E"], params)
+
+  def copy_mean(given: dict) -> jax.Array:
+    objective = ReplacedTokenDetection(weight=1.0, head="linear")
+    term = objective(view_of(given), context)["rtd_loss"]
+    return term.loss / jnp.maximum(objective.totals(corrupted)["rtd_loss"], 1.0)
+
+  def lm_sum(form: str, stop_gradient: bool):
+    objective = CorrectiveLM(weight=1.0, form=form, stop_gradient=stop_gradient, copy=True)
+    return lambda given: objective(view_of(given), context)["clm_loss"].loss
+
+  terms = {
+    "posted/L_copy_mean": ("posted/grad_L_copy_mean/", copy_mean),
+    "posted/L_LM_sum": ("posted/grad_L_LM_sum/", lm_sum("weighted", True)),
+    "paper/L_LM_sum_sg": ("paper/L_LM_sum_sg_grad/", lm_sum("mixture", True)),
+    "paper/L_LM_sum_nosg": ("paper/L_LM_sum_nosg_grad/", lm_sum("mixture", False)),
+  }
+  for key, (gradient_prefix, function) in terms.items():
+    value, gradients = jax.jit(jax.value_and_grad(function))(inputs)
+    checks.compare_present("losses", {key: value})
+    checks.compare_all("gradients", gradient_prefix, gradients)
+
+  hidden = take_positions(inputs["H"], corrupted.masking.positions)
+  targets = take_positions(corrupted.ids, corrupted.masking.positions)
+  copy_logits = heads.apply_rtd_head(view_of(inputs).heads["rtd"], context.encoder, inputs["H"])
+  # The weighted loss is linear in log q: its gradient there is minus the copy weight.
+  copy_weights = -jax.grad(
+    lambda q: losses.corrective_lm_loss(
+      q, take_positions(copy_logits, corrupted.masking.positions), q < 0, weights, form="weighted"
+    )
+  )(jnp.zeros(weights.shape))
+  auxiliary = _logit_log_probs(to_slots(golden["aux_logits"], weights), targets)
+  checks.compare_present("losses", {"posted/gen_sum": losses.masked_lm_loss(auxiliary, weights)})
+  logits = vocab_logits(hidden, inputs["E"], inputs["lm_bias"])
+  of_masked = {"lm_logits": logits, "posted/copy_weights": copy_weights}
+  checks.compare_present("logits", {key: from_slots(value, weights) for key, value in of_masked.items()})
+  checks.compare_present("logits", {"allhead_logits/copy_logit": copy_logits})
+  counts = {"posted/sample_size": jnp.sum(weights), "replaced": ~corrupted.is_original}
+  checks.compare_present("tokens", counts)
+
+
+def check_scl(golden: Golden, checks: Checks) -> None:
+  """Sequence contrast of given embeddings, sizes and temperatures in the keys."""
+  for match in golden.groups(r"N\d+_D\d+_t([\d.]+)/"):
+    prefix, temperature = match.group(), float(match.group(1))
+    first, second = (jnp.asarray(golden[prefix + name]) for name in ("z_mlm", "z_crop"))
+    batch, size = first.shape
+    objective = SequenceContrast(
+      weight=1.0,
+      crop_fraction=0.9,
+      crop_add_cls=True,
+      temperature=temperature,
+      head="cls",
+      projection_size=0,
+      group_size=0,
+    )
+    ids = np.full((batch, 1), 5)
+    masking_ = masking_at(ids < 0, ids, _tokens(8))
+    corrupted = Corrupted(jnp.asarray(ids), jnp.ones((batch, 1), bool), masking_, ids, row_keys(batch))
+    context = Context(plain_encoder(8, size), _tokens(8), _CHUNK)
+
+    def mean_loss(both, corrupted=corrupted, objective=objective, context=context):
+      view = View(corrupted, both[0][:, None], both[0][:, None], both[1], None, {})
+      return objective(view, context)["scl_loss"].loss / objective.totals(corrupted)["scl_loss"]
+
+    loss, gradients = jax.value_and_grad(mean_loss)((first, second))
+    cosines = losses.sequence_cosines(first, second, group_size=batch)[0]
+    checks.compare_present("losses", {prefix + "loss": loss})
+    checks.compare_present("cosines", {prefix + "cos": cosines})
+    ours = {prefix + "grad_z_mlm": gradients[0], prefix + "grad_z_crop": gradients[1]}
+    checks.compare_present("gradients", ours)
+
+
+def check_taco(golden: Golden, checks: Checks) -> None:
+  """Token alignment with given pairs, three choices of anchors, next to a masked-LM loss."""
+  temperature, weight = float(golden.field("tau")), float(golden.info.get("weight", 1.0))
+  labels, rows = golden["labels"], golden["neg_row"]
+  is_own_row = golden["pos_row"] == np.arange(labels.shape[0])[:, None]
+  if not is_own_row.all():
+    raise ValueError("a positive lies in another row; positives are of the anchor's own row")
+  positives, columns = jnp.asarray(golden["pos_col"]), jnp.asarray(golden["neg_col"])
+  is_masked = labels >= 0
+  anchors = {"all": np.ones_like(is_masked), "masked": is_masked, "except_mlm": ~is_masked}
+  inputs = tuple(jnp.asarray(golden[name]) for name in ("h", "e", "mlm_logits"))
+  targets = jnp.asarray(np.where(is_masked, labels, 0))
+
+  def total(given, chosen):
+    hidden, embedded, logits = given
+    alignment = alignment_loss_sum(
+      losses.unit_vectors(hidden - embedded),
+      positives,
+      jnp.asarray(rows),
+      columns,
+      is_valid=jnp.ones(rows.shape, bool),
+      weights=chosen,
+      temperature=temperature,
+      chunk=_CHUNK,
+    )
+    alignment = alignment / jnp.maximum(jnp.sum(chosen), 1.0)
+    mlm_weights = jnp.asarray(is_masked, jnp.float32)
+    mlm = losses.masked_lm_loss(_logit_log_probs(logits, targets), mlm_weights)
+    mlm = mlm / jnp.maximum(jnp.sum(mlm_weights), 1.0)
+    return mlm + weight * alignment, (mlm, alignment)
+
+  run = jax.jit(jax.value_and_grad(total, has_aux=True))
+  for mode, chosen in anchors.items():
+    (loss, (mlm, alignment)), gradients = run(inputs, jnp.asarray(chosen, jnp.float32))
+    ours = {f"{mode}/total": loss, f"{mode}/mlm": mlm, f"{mode}/tc": alignment}
+    checks.compare_present("losses", ours)
+    names = ("grad_h", "grad_e", "grad_mlm_logits")
+    checks.compare_present("gradients", {f"{mode}/{name}": g for name, g in zip(names, gradients)})
+
+
+def check_rtd(golden: Golden, checks: Checks) -> None:
+  """The joint loss of MC-BERT's ELECTRA from given logits of both networks."""
+  vocab_size = golden["gen_logits"].shape[-1]
+  token_mask = golden["targets"] != _PAD
+  corrupted = corrupted_of(golden, _tokens(vocab_size), input_key="corrupted", token_mask=token_mask)
+  masked = np.asarray(corrupted.masking.selected)
+  num_masked = masked.sum()
+  # Without any masked token MC-BERT runs its generator on all tokens, and the other term counts 0 times.
+  predicted = masked if num_masked else np.ones_like(masked)
+  slots = masking_at(predicted, golden["targets"], _tokens(vocab_size))
+  targets = take_positions(corrupted.ids, slots.positions)
+  generator_weights = slots.weights * take_positions(corrupted.weights, slots.positions)
+  num_tokens = jnp.maximum(jnp.sum(corrupted.weights), 1.0)
+
+  def total(given):
+    generator = losses.masked_lm_loss(_logit_log_probs(given[0], targets), generator_weights)
+    detection = losses.replaced_token_detection_loss(given[1], corrupted.is_original, corrupted.weights)
+    return generator + _DISC_WEIGHT * detection * num_masked / num_tokens, (generator, detection)
+
+  logits = (to_slots(golden["gen_logits"], slots.weights), jnp.asarray(golden["disc_logits"]))
+  (loss, (generator, detection)), gradients = jax.jit(jax.value_and_grad(total, has_aux=True))(logits)
+  ours = {"total": loss, "gen_loss_sum": generator, "disc_loss_sum": detection}
+  checks.compare_present("losses", ours)
+  ours = {"grad_gen_logits": from_slots(gradients[0], slots.weights), "grad_disc_logits": gradients[1]}
+  checks.compare_present("gradients", ours)
+  counts = {"sample_size": num_masked, "disc_sample_size": jnp.sum(corrupted.weights)}
+  checks.compare_present("counts", counts | _detection_counts(logits[1], corrupted))
+
+
+def _detection_counts(logits: jax.Array, corrupted: Corrupted) -> dict:
+  """Right and wrong decisions; positive is "original"."""
+  metrics = rtd_metrics(logits, corrupted)
+  original_hits, originals = metrics["rtd_accuracy_original"]
+  replaced_hits, replaced = metrics["rtd_accuracy_replaced"]
+  return {
+    "tp": original_hits,
+    "fn": originals - original_hits,
+    "tn": replaced_hits,
+    "fp": replaced - replaced_hits,
+  }

@@ -1,0 +1,83 @@
+"""Golden kind h_schedule: learning rates, Adam's trajectory, clipping."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrain import optim
+from tests.golden.compare import Checks
+from tests.golden.files import Golden
+
+_NO_DECAY = "nowd"
+
+
+def _decimals(array: np.ndarray) -> list[float]:
+  """The decimal numbers that were meant: 0.98, not the float32 0.98000001907."""
+  return [float(str(x)) for x in array]
+
+
+def _nested(golden: Golden, prefix: str) -> dict:
+  return {name: jnp.asarray(array) for name, array in golden.under(prefix).items()}
+
+
+def check_schedule(golden: Golden, checks: Checks) -> None:
+  """All three parts; the file may hold any number of each."""
+  for match in golden.groups(r"lr/(\d+)/cfg"):
+    _check_rates(golden, checks, match.group(1))
+  if "adam/hyper" in golden:
+    for match in golden.groups(r"adam/(\w+)/step0/"):
+      _check_adam(golden, checks, match.group(1))
+  _check_clipping(golden, checks)
+
+
+def _check_rates(golden: Golden, checks: Checks, index: str) -> None:
+  peak, warmup, total, end, power = _decimals(golden[f"lr/{index}/cfg"])
+  steps = golden[f"lr/{index}/steps"]
+  sizes = {"learning_rate": peak, "warmup_steps": int(warmup), "total_steps": int(total)}
+  fairseq = optim.OptimizerSettings(**sizes, power=power, end_learning_rate=end)
+  for key, settings in ((f"lr/{index}/lr", fairseq), (f"hf/{index}/lr", optim.OptimizerSettings(**sizes))):
+    if key in golden:
+      checks.compare("lr", key, jax.vmap(optim.make_schedule(settings))(jnp.asarray(steps)))
+
+
+def _check_adam(golden: Golden, checks: Checks, variant: str) -> None:
+  learning_rate, b1, b2, eps, weight_decay = _decimals(golden["adam/hyper"])
+  params = _nested(golden, "adam/init/")
+  settings = optim.OptimizerSettings(
+    learning_rate,
+    total_steps=1_000,
+    schedule="constant",
+    adam_b1=b1,
+    adam_b2=b2,
+    adam_eps=eps,
+    weight_decay=0.0 if variant == _NO_DECAY else weight_decay,
+  )
+  optimizer, _ = optim.make_optimizer(settings, params=params, frozen=lambda path: False)
+  state = optimizer.init(params)
+  num_steps = len(golden.groups(rf"adam/{variant}/step\d+/"))
+  for step in range(num_steps):
+    updates, state = optimizer.update(_nested(golden, f"adam/grad{step}/"), state, params)
+    params = jax.tree.map(jnp.add, params, updates)
+    checks.compare_all("params", f"adam/{variant}/step{step}/", params)
+
+
+def _check_clipping(golden: Golden, checks: Checks) -> None:
+  """Clips the gradients that the file holds unclipped, under a largest norm of 0 (off).
+
+  The files list the gradient of some parameters only (`gW`), but their norm is of all: every gradient
+  there is the same multiple of its initial parameter.
+  """
+  limits = {match.group(): float(match.group(1)) for match in golden.groups(r"clip/([\d.e+-]+)/")}
+  unclipped = next((prefix for prefix, limit in limits.items() if limit == 0.0), None)
+  if unclipped is None:
+    return
+  listed = {key[1:]: value for key, value in _nested(golden, unclipped).items() if key != "norm"}
+  params = _nested(golden, "adam/init/")
+  name = next(iter(listed))
+  multiple = float(jnp.vdot(listed[name], params[name]) / jnp.vdot(params[name], params[name]))
+  gradients = {key: jnp.float32(multiple) * value for key, value in params.items()} | listed
+  for prefix, limit in limits.items():
+    norm = optim.gradient_norm(gradients, frozen=lambda path: False)
+    clipped = optim.clip_by_norm(gradients, norm, max_norm=limit)
+    ours = {f"g{key}": value for key, value in clipped.items()}
+    checks.compare_all("clipping", prefix, ours | {"norm": norm})

@@ -212,7 +212,9 @@ class Recipe:
     settings, shared = self.generator, params["encoder"]["embeddings"]
     own = jax.lax.stop_gradient(params["generator"]) if settings.frozen else params["generator"]
     arguments = (settings, corrupted.masking, corrupted.token_mask, self.tokens)
-    keys = batch.row_keys if train and settings.sampling_dropout != "zero" else None
+    # A frozen generator has no loss to regularise: one pass without dropout is all it needs.
+    has_dropout = train and not settings.frozen and settings.sampling_dropout != "zero"
+    keys = batch.row_keys if has_dropout else None
     output = generator.run(
       own, shared, *arguments, row_keys=keys, offsets=batch.given.get("generator_offsets")
     )

@@ -97,7 +97,7 @@ def train(
     keep=config.train.checkpoints_to_keep,
     keep_steps=config.train.checkpoint_steps,
   )
-  digests = _digests(directory)
+  digests = records_digests(directory)
   with jax.set_mesh(run.mesh):
     try:
       state, sums = _first_state(run, checkpoints, digests, say)
@@ -110,7 +110,8 @@ def train(
       checkpoints.close()
 
 
-def _digests(directory: str) -> dict[str, str]:
+def records_digests(directory: str) -> dict[str, str]:
+  """sha256 of the vocabulary and of all shards: what a checkpoint remembers of its data."""
   content = manifest.read(directory)
   shards = [shard.sha256 for split in content.splits.values() for shard in split.shards]
   return {

@@ -1,0 +1,155 @@
+"""Does it learn? Trains small recipes on real text and prints held-out figures beside trivial baselines.
+
+  python -m benchmarks.learning run --recipe=coco_lm --seed=0 --minutes=30 --output=runs/learning
+  python -m benchmarks.learning run --recipe=coco_lm --without=scl --seed=0 --steps=4000
+  python -m benchmarks.learning report --output=runs/learning
+
+`run` writes <output>/<name>-seed<seed>.jsonl, a line of figures per measurement; `report` prints a table of
+starts, ends and twins and draws the curves. A budget in minutes becomes steps by timing the first ones, so
+that the learning-rate schedule ends where the run does.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import pathlib
+import time
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from benchmarks import learning_report
+from benchmarks.learning_figures import collect, figures
+from pretrain import source, validate
+from pretrain.run import Run, make_run
+from pretrain.train import Batches, open_records
+
+TIMED_STEPS = 20  # after compilation, to turn minutes into steps
+
+
+def make_config(arguments: argparse.Namespace) -> ConfigDict:
+  """The tiny recipe with this study's changes."""
+  config = importlib.import_module(f"configs.{arguments.recipe}_tiny").get_config()
+  config.seed = arguments.seed
+  for name in arguments.without:
+    config.objectives[name].weight = 0.0
+  for change in arguments.set:
+    field, value = change.split("=", 1)
+    *path, leaf = field.split(".")
+    place = config
+    for part in path:
+      place = place[part]
+    place[leaf] = json.loads(value) if not isinstance(place[leaf], str) else value
+  if arguments.source:
+    config.data.source = arguments.source
+  if arguments.steps:
+    set_steps(config, arguments.steps)
+  return config
+
+
+def set_steps(config: ConfigDict, steps: int) -> None:
+  """Sets the length of the run; the warm-up takes at most a fifth of it."""
+  config.train.total_steps = steps
+  config.optimizer.warmup_steps = min(config.optimizer.warmup_steps, steps // 5)
+
+
+def steps_in(minutes: float, config: ConfigDict, directory: str) -> int:
+  """Steps that fit in a budget, by timing a few after compilation."""
+  records, _ = open_records(config, directory)
+  run = make_run(config, source.token_ids(directory))
+  with jax.set_mesh(run.mesh):
+    state, step, batches = run.init_state(), run.compile_train_step(), Batches(records, run, first=0)
+    state, metrics = step(state, batches.at(0))
+    jax.block_until_ready(metrics)
+    started = time.perf_counter()
+    for at in range(1, TIMED_STEPS + 1):
+      state, metrics = step(state, batches.at(at))
+    jax.block_until_ready(metrics)
+    batches.close()
+  return max(100, int(60 * minutes * TIMED_STEPS / (time.perf_counter() - started)))
+
+
+def measure(run: Run, params: dict, heldout, unigram: np.ndarray, *, batches: int) -> dict[str, float]:
+  """Held-out figures of parameters."""
+  return figures(collect(run, params, heldout, batches=batches), run, unigram)
+
+
+def run_one(arguments: argparse.Namespace) -> None:
+  """Trains one recipe for its budget and appends a line of figures at each measurement."""
+  config = make_config(arguments)
+  directory = source.ensure_records(config, download=False)
+  if arguments.minutes:
+    set_steps(config, steps_in(arguments.minutes, config, directory))
+  validate.check(config, num_devices=jax.device_count())
+  unigram = np.load(os.path.join(directory, "unigram.npy"))
+  records, heldout = open_records(config, directory)
+  run = make_run(config, source.token_ids(directory))
+  name = arguments.name or "_".join([arguments.recipe, *(f"no_{part}" for part in arguments.without)])
+  path = pathlib.Path(arguments.output) / f"{name}-seed{arguments.seed}.jsonl"
+  path.parent.mkdir(parents=True, exist_ok=True)
+  total, started = config.train.total_steps, time.perf_counter()
+  points = {round(total * part / arguments.points) for part in range(arguments.points + 1)}
+  with jax.set_mesh(run.mesh), open(path, "w", encoding="utf-8") as file:
+    state, step, batches = run.init_state(), run.compile_train_step(), Batches(records, run, first=0)
+
+    def note(done: int) -> None:
+      values = measure(run, state.params, heldout, unigram, batches=arguments.eval_batches)
+      seconds = round(time.perf_counter() - started, 1)
+      line = {"name": name, "seed": arguments.seed, "step": done, "seconds": seconds, **values}
+      line["tokens"] = done * config.train.batch_size * config.data.length
+      print(json.dumps(line), file=file, flush=True)
+      shown = "  ".join(f"{key} {value:.3f}" for key, value in values.items() if "baseline" not in key)
+      print(f"{name} seed {arguments.seed} step {done:,}/{total:,} {seconds:.0f} s  {shown}", flush=True)
+
+    note(0)
+    for at in range(total):
+      state, _ = step(state, batches.at(at))
+      if at + 1 in points:
+        note(at + 1)
+    batches.close()
+    if arguments.save:
+      _save(run, state, pathlib.Path(arguments.save) / f"{name}-seed{arguments.seed}", directory)
+
+
+def _save(run: Run, state, workdir: pathlib.Path, directory: str) -> None:
+  from pretrain.checkpoint import Checkpoints
+  from pretrain.train import records_digests
+
+  checkpoints = Checkpoints(workdir, every=1, keep=1)
+  meta = {"config": run.config.to_dict(), "interval_sums": {}, **records_digests(directory)}
+  checkpoints.save(int(state.step), state._asdict(), meta, force=True)
+  checkpoints.wait()
+  checkpoints.close()
+
+
+def main() -> None:
+  """Reads the command line."""
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  commands = parser.add_subparsers(dest="command", required=True)
+  one = commands.add_parser("run", help="train one recipe")
+  one.add_argument("--recipe", required=True, help="a recipe with a configs/<recipe>_tiny.py")
+  one.add_argument("--name", default="", help="of the result; default: recipe and what it lacks")
+  one.add_argument("--without", action="append", default=[], help="objective to switch off")
+  one.add_argument("--set", action="append", default=[], help="field=value of the config")
+  one.add_argument("--source", default="", help="another data.source")
+  one.add_argument("--seed", type=int, default=0)
+  budget = one.add_mutually_exclusive_group(required=True)
+  budget.add_argument("--minutes", type=float, help="of training, by timing the first steps")
+  budget.add_argument("--steps", type=int)
+  one.add_argument("--points", type=int, default=10, help="measurements after the first")
+  one.add_argument("--eval_batches", type=int, default=16, help="batches of held-out records")
+  one.add_argument("--output", default="runs/learning")
+  one.add_argument("--save", default="", help="directory for the final checkpoint")
+  report = commands.add_parser("report", help="tables and curves of all results in a directory")
+  report.add_argument("--output", default="runs/learning")
+  arguments = parser.parse_args()
+  if arguments.command == "run":
+    run_one(arguments)
+  else:
+    print(learning_report.report(pathlib.Path(arguments.output)))
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,195 @@
+"""Held-out figures of a checkpoint, each beside its trivial baseline, the same for every recipe.
+
+Representations are computed for every run, whatever it was trained on, so that a run can be compared with
+its twin that lacks an objective.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from data.records import PackedRecords
+from pretrain.corruption import cropping, generator
+from pretrain.models import encoder as encoder_model
+from pretrain.models import heads
+from pretrain.ops.positions import take_positions
+from pretrain.ops.vocab_cross_entropy import vocab_scores
+from pretrain.run import Run
+
+CROP_FRACTION = 0.9  # of the second view, for runs that have no SCL too
+
+
+def collect(run: Run, params: dict, heldout: PackedRecords, *, batches: int) -> dict[str, np.ndarray]:
+  """Runs the model on held-out records with fixed draws.
+
+  Args:
+    run: its recipe is used.
+    params: parameters.
+    heldout: held-out records.
+    batches: full batches to use.
+
+  Returns:
+    Arrays over all rows: see `_arrays`.
+  """
+  size = run.config.train.batch_size
+  function = jax.jit(functools.partial(_arrays, run))
+  parts = []
+  for index in range(min(batches, len(heldout) // size)):
+    ids = jnp.asarray(heldout.rows(index * size, (index + 1) * size))
+    parts.append(jax.device_get(function(params, ids, jnp.int32(index))))
+  return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _arrays(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
+  recipe = run.recipe
+  batch = run.eval_batch_of(ids, index, jnp.float32(1.0))
+  view, draws = recipe.view(params, batch, train=False)
+  corrupted, table = view.corrupted, view.token_table
+  masking = corrupted.masking
+  targets = take_positions(ids, masking.positions)
+  arrays = {
+    "ids": ids,
+    "input_ids": corrupted.input_ids,
+    "targets": targets,
+    "slot_weights": masking.weights,
+    "inputs_at_slots": take_positions(corrupted.input_ids, masking.positions),
+    "cls": view.hidden[:, 0],
+  }
+  at_slots = take_positions(view.hidden, masking.positions)
+  head = view.heads
+  score = functools.partial(vocab_scores, table=table, chunk=recipe.chunk, targets=targets[..., None])
+  if "mlm" in head:
+    scores = score(heads.apply_transform(head["mlm"], recipe.encoder, at_slots), bias=head["mlm"]["bias"])
+    arrays["mlm_log_probs"] = scores.log_probs[..., 0]
+  if recipe.generator is not None:
+    arrays |= _generator_arrays(recipe, params, corrupted, targets)
+  if draws.mixture_weights is not None:
+    arrays["mixture_weights"] = draws.mixture_weights
+  if "rtd" in head:
+    arrays["rtd_logits"] = heads.apply_rtd_head(head["rtd"], recipe.encoder, view.hidden)
+  if "clm" in head:
+    arrays["clm_top_ids"] = score(at_slots, bias=head["clm"]["bias"]).top_ids
+  crop = cropping.crop(ids, batch.row_keys, recipe.tokens, fraction=CROP_FRACTION, add_cls=True)
+  arrays["crop_cls"] = _encode(recipe, params, crop)[:, 0]
+  arrays["clean_hidden"] = _encode(recipe, params, ids)
+  return arrays
+
+
+def _generator_arrays(recipe, params, corrupted, targets) -> dict[str, jax.Array]:
+  settings, shared = recipe.generator, params["encoder"]["embeddings"]
+  output = generator.run(
+    params["generator"],
+    shared,
+    settings,
+    corrupted.masking,
+    corrupted.token_mask,
+    recipe.tokens,
+    row_keys=None,
+  )
+  table = generator.token_table(params["generator"], shared, settings)
+  scores = generator.head_scores(output, table, targets, chunk=recipe.chunk)
+  return {"generator_log_probs": jnp.stack([head.log_probs[..., 0] for head in scores], axis=-1)}
+
+
+def _encode(recipe, params, ids):
+  mask = ids != recipe.tokens.pad
+  _, hidden = encoder_model.encode(params["encoder"], recipe.encoder, ids, mask, pad_id=recipe.tokens.pad)
+  return hidden.last
+
+
+def figures(arrays: dict[str, np.ndarray], run: Run, unigram: np.ndarray) -> dict[str, float]:
+  """Numbers of the learning report, '<name>' beside '<name>_baseline' where a trivial answer exists.
+
+  Args:
+    arrays: of `collect`.
+    run: for special ids.
+    unigram: [vocab] counts of the training records' tokens.
+
+  Returns:
+    {name: value}; losses in nats per masked token, rates and areas in [0, 1].
+  """
+  used = arrays["slot_weights"] > 0
+  log_unigram = np.log((unigram + 1.0) / (unigram.sum() + len(unigram)))
+  result = {"unigram_cross_entropy": float(-log_unigram[arrays["targets"]][used].mean())}
+  if "mlm_log_probs" in arrays:
+    result["masked_lm_loss"] = float(-arrays["mlm_log_probs"][used].mean())
+  if "generator_log_probs" in arrays:
+    means = -arrays["generator_log_probs"][used].mean(axis=0)
+    result |= {f"generator_loss_head_{k}": float(mean) for k, mean in enumerate(means)}
+  if "mixture_weights" in arrays and arrays["mixture_weights"].shape[-1] > 1:
+    means = arrays["mixture_weights"][used].mean(axis=0)
+    result |= {f"mixture_weight_head_{k}": float(mean) for k, mean in enumerate(means)}
+  if "rtd_logits" in arrays:
+    result |= _rtd_figures(arrays, run)
+  if "clm_top_ids" in arrays:
+    replaced = used & (arrays["inputs_at_slots"] != arrays["targets"])
+    originals = arrays["targets"][replaced]
+    result["clm_top1_replaced"] = float((arrays["clm_top_ids"][replaced] == originals).mean())
+    result["clm_top1_replaced_baseline"] = float(np.bincount(originals).max() / len(originals))
+  return result | _sequence_figures(arrays, run) | _contextual_figures(arrays, run)
+
+
+def _rtd_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, float]:
+  ids, inputs = arrays["ids"], arrays["input_ids"]
+  tokens = run.recipe.tokens
+  is_token = ids != tokens.pad
+  is_word = ~np.isin(ids, tokens.special)
+  replaced = ids != inputs
+  rate = float(replaced[is_token].mean())
+  # The prior threshold: say "replaced" wherever its probability is above the rate of replacement.
+  probability = 1.0 / (1.0 + np.exp(arrays["rtd_logits"]))
+  answer = probability > replaced[is_word].mean()
+  truth = replaced[is_word]
+  hit = answer[is_word] == truth
+  at_half = (probability[is_word] > 0.5) == truth
+  return {
+    "replace_rate": rate,
+    "rtd_auc": float(roc_auc_score(truth, probability[is_word])),
+    "rtd_auc_baseline": 0.5,
+    "rtd_balanced_accuracy_at_prior": float((hit[truth].mean() + hit[~truth].mean()) / 2),
+    "rtd_balanced_accuracy_at_prior_baseline": 0.5,
+    "rtd_accuracy_replaced_at_half": float(at_half[truth].mean()),
+    "rtd_accuracy_original_at_half": float(at_half[~truth].mean()),
+  }
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+  x = x.astype(np.float64)
+  return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+
+
+def _sequence_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, float]:
+  """Cosines of [CLS] of corrupted blocks and crops, and retrieval of the crop among a group of crops."""
+  size = run.config.train.batch_size
+  first, second = (
+    _unit(arrays[name]).reshape(-1, size, arrays[name].shape[-1]) for name in ("cls", "crop_cls")
+  )
+  cosines = np.einsum("gid,gjd->gij", first, second)
+  diagonal = np.eye(size, dtype=bool)
+  retrieved = (cosines.argmax(axis=-1) == np.arange(size)).mean()
+  positive, negative = cosines[:, diagonal].mean(), cosines[:, ~diagonal].mean()
+  return {
+    "sequence_cosine_positive": float(positive),
+    "sequence_cosine_negative": float(negative),
+    "sequence_cosine_gap": float(positive - negative),
+    "sequence_retrieval_top1": float(retrieved),
+    "sequence_retrieval_top1_baseline": 1.0 / size,
+  }
+
+
+def _contextual_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, float]:
+  """TACO's contextual score: mean cosine with a random token of the same minus of another sequence."""
+  rng = np.random.default_rng(0)
+  hidden = _unit(arrays["clean_hidden"])
+  mask = arrays["ids"] != run.recipe.tokens.pad
+  lengths = mask.sum(axis=-1)
+  rows, columns = np.nonzero(mask & (lengths > 1)[:, None])
+  shift = rng.integers(1, lengths[rows])
+  inside = (hidden[rows, columns] * hidden[rows, (columns + shift) % lengths[rows]]).sum(-1).mean()
+  others = (rows + rng.integers(1, len(hidden), len(rows))) % len(hidden)
+  other_columns = rng.integers(0, lengths[others])
+  across = (hidden[rows, columns] * hidden[others, other_columns]).sum(-1).mean()
+  return {"contextual_score": float(inside - across), "contextual_score_inside": float(inside)}

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -76,7 +77,7 @@ def _primitives(jaxpr) -> set[str]:
   found = set()
   for equation in jaxpr.eqns:
     found.add(equation.primitive.name)
-    for inner in jax.core.jaxprs_in_params(equation.params):
+    for inner in jax.extend.core.jaxprs_in_params(equation.params):
       found |= _primitives(inner)
   return found
 

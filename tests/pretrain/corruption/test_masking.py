@@ -1,0 +1,206 @@
+"""Run: pytest tests/pretrain/corruption/test_masking.py. Rates are counted on fixed draws of 100k tokens."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain.corruption import masking
+from pretrain.corruption.masking import MaskingSettings, TokenIds
+from pretrain.ops import row_random
+
+TOKENS = TokenIds(cls=0, pad=1, sep=2, unk=3, mask=96, vocab_size=97)
+COUNT = MaskingSettings(
+  kind="mask",
+  mask_rule="count",
+  mask_rate=0.15,
+  mask_special="all",
+  mask_token_rate=1.0,
+  random_token_rate=0.0,
+  random_token_from="non_special",
+)
+BERNOULLI = dataclasses.replace(
+  COUNT,
+  mask_rule="bernoulli",
+  mask_special="none",
+  mask_token_rate=0.8,
+  random_token_rate=0.1,
+  random_token_from="all",
+)
+GOOGLE = dataclasses.replace(COUNT, mask_rule="electra_google", mask_special="none")
+RULES = {"count": COUNT, "bernoulli": BERNOULLI, "electra_google": GOOGLE}
+every_rule = pytest.mark.parametrize("settings", RULES.values(), ids=RULES.keys())
+
+ROWS, LENGTH = 1_024, 101  # 103,424 tokens; 15 % of 101 is no whole number
+
+
+def _ids(rows: int = ROWS, length: int = LENGTH) -> jax.Array:
+  ids = np.random.default_rng(0).integers(4, 96, (rows, length)).astype(np.int32)
+  ids[:, 0] = TOKENS.cls
+  ids[:, 10::20] = TOKENS.sep
+  ids[:, 11::20] = TOKENS.unk
+  return jnp.asarray(ids)
+
+
+def _keys(rows: int = ROWS, step: int = 0) -> jax.Array:
+  return row_random.step_row_keys(0, step, jnp.arange(rows))
+
+
+def _mask(settings: MaskingSettings, ids=None, keys=None) -> masking.Masking:
+  ids = _ids() if ids is None else ids
+  keys = _keys(len(ids)) if keys is None else keys
+  mask = jax.jit(masking.select_and_mask, static_argnums=(0, 3))
+  return jax.tree.map(np.asarray, mask(settings, keys, ids, TOKENS))
+
+
+def _rate(settings: MaskingSettings, which) -> float:
+  return float(_mask(settings).selected[np.asarray(which)].mean())
+
+
+# The rules.
+
+
+def test_count_rule_takes_fifteen_per_cent_rounded_up_or_down_by_chance():
+  found = _mask(COUNT)
+  counts = found.selected.sum(axis=1)
+  assert set(counts) == {15, 16}  # 0.15 x 101 = 15.15
+  assert abs((counts == 16).mean() - 0.15) < 4 * np.sqrt(0.15 * 0.85 / ROWS)
+  assert abs(found.selected.mean() / 0.15 - 1) < 0.01
+  np.testing.assert_array_equal(found.masked_ids, np.where(found.selected, TOKENS.mask, _ids()))
+
+
+def test_count_rule_of_a_whole_number_never_rounds():
+  found = _mask(COUNT, _ids(64, 20))
+  np.testing.assert_array_equal(found.selected.sum(axis=1), 3)
+
+
+def test_count_rule_chooses_every_position_alike():
+  rates = _mask(COUNT).selected.mean(axis=0)
+  assert np.all(np.abs(rates - 0.15) < 4.5 * np.sqrt(0.15 * 0.85 / ROWS))  # 101 positions at 4.5 sigma
+
+
+def test_bernoulli_rule_chooses_independently_and_mixes_eighty_ten_ten():
+  rows, ids = ROWS * 8, _ids(ROWS * 8, 112)
+  found = _mask(BERNOULLI, ids)
+  ids = np.asarray(ids)
+  words = (ids != TOKENS.cls) & (ids != TOKENS.sep)
+  assert abs(found.selected[words].mean() / 0.15 - 1) < 0.01
+  counts, per_row = found.selected.sum(axis=1), words[0].sum()
+  assert abs(counts.var() / (per_row * 0.15 * 0.85) - 1) < 4 * np.sqrt(2 / rows)  # a binomial's variance
+  shown, original = found.masked_ids[found.selected], ids[found.selected]
+  # A random token of 97 is the original in 1 of 97 draws, and [MASK] in another.
+  rates = [(shown == TOKENS.mask).mean(), (shown == original).mean()]
+  np.testing.assert_allclose(rates, [0.8 + 0.1 / 97, 0.1 + 0.1 / 97], rtol=0.02)
+  assert np.all(found.masked_ids[~found.selected] == ids[~found.selected])
+
+
+def test_google_rule_draws_with_replacement_and_leaves_fifteen_per_cent_unmasked():
+  found = _mask(GOOGLE)
+  slots = found.weights.sum(axis=1)
+  np.testing.assert_array_equal(slots, 15)  # round(15.15)
+  maskable = int((~np.isin(np.asarray(_ids()[0]), [0, 1, 2, 96])).sum())
+  distinct = maskable * (1 - (1 - 1 / maskable) ** 15)
+  assert abs(found.selected.sum(axis=1).mean() / distinct - 1) < 0.01
+  # Alone at its position, a slot is masked in 85 % of cases.
+  alone = [
+    row[np.searchsorted(np.sort(row), row, "right") - np.searchsorted(np.sort(row), row) == 1]
+    for row in found.positions
+  ]
+  shown = np.concatenate([found.masked_ids[i][at] for i, at in enumerate(alone)])
+  assert abs((shown == TOKENS.mask).mean() / 0.85 - 1) < 0.01
+
+
+def test_google_rule_takes_at_least_one_token_of_a_short_row_and_none_of_an_empty_one():
+  ids = (
+    jnp.full((3, 20), TOKENS.pad).at[0, :3].set(jnp.asarray([0, 50, 2])).at[1, :2].set(jnp.asarray([0, 2]))
+  )
+  found = _mask(GOOGLE, ids)
+  np.testing.assert_array_equal(found.weights.sum(axis=1), [1, 0, 0])
+  np.testing.assert_array_equal(np.flatnonzero(found.selected[0]), [1])
+
+
+# Special tokens and padding.
+
+
+@pytest.mark.parametrize(
+  "mask_special, touched",
+  [("all", ("cls", "sep", "unk")), ("sep_only", ("sep", "unk")), ("none", ("unk",))],
+)
+@pytest.mark.parametrize("rule", ["count", "bernoulli", "electra_google"])
+def test_special_tokens_are_chosen_exactly_as_mask_special_says(rule, mask_special, touched):
+  settings = dataclasses.replace(RULES[rule], mask_special=mask_special)
+  ids = np.asarray(_ids())
+  for name in ("cls", "sep", "unk"):
+    rate = _rate(settings, ids == getattr(TOKENS, name))
+    assert (rate > 0.08) == (name in touched)
+    assert rate == 0 or name in touched
+
+
+@every_rule
+def test_padding_is_never_chosen_and_rows_of_padding_choose_nothing(settings):
+  settings = dataclasses.replace(settings, mask_special="all")
+  ids = _ids(16).at[:, 60:].set(TOKENS.pad).at[5].set(TOKENS.pad)
+  found = _mask(settings, ids)
+  assert not found.selected[np.asarray(ids) == TOKENS.pad].any()
+  assert not found.selected[5].any() and not found.weights[5].any()
+  assert found.selected[:5].any(axis=1).all()
+
+
+def test_random_tokens_are_never_special_unless_asked():
+  words = row_random.key_words(_keys(4))
+  plain = np.asarray(masking.random_tokens(words, (25_000,), TOKENS, special=False))
+  assert set(np.unique(plain)) == set(range(97)) - set(TOKENS.special)
+  counts = np.bincount(plain.ravel(), minlength=97)[4:96]
+  assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 91 + 4 * np.sqrt(182)
+  every = np.asarray(masking.random_tokens(words, (25_000,), TOKENS, special=True))
+  assert set(np.unique(every)) == set(range(97))
+
+
+# Slots, keys, batches.
+
+
+@every_rule
+def test_slots_name_the_chosen_positions(settings):
+  found = _mask(settings, _ids(64))
+  for row in range(64):
+    used = found.positions[row][found.weights[row] > 0]
+    assert set(used) == set(np.flatnonzero(found.selected[row]))
+    assert np.all(found.positions[row][found.weights[row] == 0] == LENGTH)
+  assert not found.overflow.any()
+
+
+def test_capacities_are_the_documented_ones():
+  assert masking.capacity(COUNT, 512) == 77
+  assert masking.capacity(COUNT, 20) == 3
+  assert masking.capacity(BERNOULLI, 256) == 80
+  assert masking.capacity(BERNOULLI, 16) == 16
+  assert masking.capacity(GOOGLE, 128) == 19
+  assert masking.capacity(GOOGLE, 512) == 79
+
+
+def test_overflowing_selections_are_neither_masked_nor_predicted_and_counted():
+  ids = _ids(2, 20)
+  selected = jnp.zeros((2, 20), bool).at[0, 2:8].set(True)
+  found = jax.tree.map(np.asarray, masking.masking_of(COUNT, _keys(2), ids, selected, TOKENS))
+  np.testing.assert_array_equal(np.flatnonzero(found.selected[0]), [2, 3, 4])
+  np.testing.assert_array_equal(found.masked_ids[0, 5:], ids[0, 5:])
+  np.testing.assert_array_equal(found.overflow, [3, 0])
+  np.testing.assert_array_equal(found.weights, [[1, 1, 1], [0, 0, 0]])
+
+
+@every_rule
+def test_same_key_same_masks_and_other_step_other_masks(settings):
+  first, again, other = (_mask(settings, _ids(32), _keys(32, step)) for step in (0, 0, 1))
+  jax.tree.map(np.testing.assert_array_equal, first, again)
+  assert not np.array_equal(first.selected, other.selected)
+  assert not np.array_equal(first.selected[0], first.selected[1])
+
+
+@every_rule
+def test_a_rows_masks_do_not_depend_on_the_batch_around_it(settings):
+  ids, keys = _ids(8), _keys(8)
+  whole = _mask(settings, ids, keys)
+  parts = [_mask(settings, ids[i : i + 4], keys[i : i + 4]) for i in (0, 4)]
+  jax.tree.map(lambda a, *b: np.testing.assert_array_equal(a, np.concatenate(b)), whole, *parts)

@@ -1,0 +1,125 @@
+"""Run: pytest tests/pretrain/corruption/test_mixture.py"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain.corruption import mixture
+from pretrain.corruption.generator import GeneratorOutput
+from pretrain.corruption.mixture import MixtureChoice
+from pretrain.ops import row_random
+
+HEADS, B, M, D, V = 3, 4, 6, 5, 13
+KEYS = row_random.step_row_keys(0, 0, jnp.arange(B))
+_RANDOM = jax.random.split(jax.random.key(0), 4)
+FEATURES = jax.random.normal(_RANDOM[0], (HEADS, B, M, D))
+TABLE = jax.random.normal(_RANDOM[1], (V, D))
+OUTPUT = GeneratorOutput(FEATURES, jax.random.normal(_RANDOM[2], (HEADS, B, M, D)), jnp.zeros((1, V)))
+PARAMS = {"mixture": {"kernel": jax.random.normal(_RANDOM[3], (D, 1))}}
+
+
+def _choice(kind: str, **changes) -> MixtureChoice:
+  fields = {"weights": (), "gumbel_temperature": 0.3, "reversal_multiplier": -1.0, "adv_mlm_multiplier": 0.0}
+  return MixtureChoice(kind=kind, **{**fields, **changes})
+
+
+def _weights(choice: MixtureChoice, *, progress: float = 0.0, keys=KEYS, features=FEATURES):
+  rows = features.shape[1]
+  return mixture.mixture_weights(
+    choice, PARAMS, features, row_keys=keys, progress=jnp.full((rows,), progress)
+  )
+
+
+def _propose(choice: MixtureChoice, weights, output=OUTPUT, *, keys=KEYS, **changes):
+  options = {"temperature": 1.0, "chunk": M, **changes}
+  return mixture.propose(choice, weights, output, TABLE, row_keys=keys, **options)
+
+
+def test_adversarial_weights_are_a_softmax_over_heads_of_one_vector():
+  found = _weights(_choice("adversarial"))
+  scores = jnp.stack([FEATURES[k] @ PARAMS["mixture"]["kernel"][:, 0] for k in range(HEADS)], axis=-1)
+  np.testing.assert_allclose(found, jax.nn.softmax(scores, axis=-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["adversarial", "uniform", "random_layer", "schedule", "fixed"])
+def test_weights_of_every_kind_sum_to_one(kind):
+  found = _weights(_choice(kind, weights=(0.2, 0.3, 0.5)))
+  assert found.shape == (B, M, HEADS)
+  np.testing.assert_allclose(found.sum(-1), 1.0, rtol=1e-6)
+
+
+def test_uniform_and_fixed_weights_are_the_same_everywhere():
+  np.testing.assert_allclose(_weights(_choice("uniform")), 1 / 3, rtol=1e-6)
+  found = _weights(_choice("fixed", weights=(0.2, 0.3, 0.5)))
+  np.testing.assert_allclose(found, np.broadcast_to([0.2, 0.3, 0.5], (B, M, HEADS)), rtol=1e-6)
+
+
+def test_random_layer_takes_one_head_per_position_each_as_often():
+  features = jnp.zeros((HEADS, 4, 3_000, 1))
+  found = np.asarray(_weights(_choice("random_layer"), features=features))
+  assert set(np.unique(found)) == {0.0, 1.0}
+  np.testing.assert_allclose(found.mean(axis=(0, 1)), 1 / 3, atol=4 * np.sqrt(2 / 9 / 12_000))
+  assert not np.array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("progress, head", [(0.0, 0), (0.33, 0), (0.34, 1), (0.66, 1), (0.67, 2), (1.0, 2)])
+def test_schedule_switches_from_head_to_head_in_equal_parts_of_the_run(progress, head):
+  found = _weights(_choice("schedule"), progress=progress)
+  np.testing.assert_array_equal(found, np.broadcast_to(np.eye(HEADS)[head], (B, M, HEADS)))
+
+
+def test_only_adversarial_weights_let_a_gradient_through():
+  def total(kind):
+    def function(weights, output, table):
+      _, embeddings = mixture.propose(
+        _choice(kind), weights, output, table, row_keys=KEYS, temperature=1.0, chunk=M
+      )
+      return jnp.zeros(()) if embeddings is None else jnp.sum(jnp.sin(embeddings))
+
+    return jax.grad(function, argnums=(0, 1, 2))(_weights(_choice("uniform")), OUTPUT, TABLE)
+
+  assert all(not np.any(x) for x in jax.tree.leaves(total("uniform")))
+  of_weights, of_output, of_table = total("adversarial")
+  assert np.any(of_weights) and np.any(of_table)
+  assert all(not np.any(x) for x in jax.tree.leaves(of_output))
+
+
+def test_a_one_hot_weight_samples_from_that_head_alone():
+  only_second = jnp.broadcast_to(jnp.eye(HEADS)[1], (B, M, HEADS))
+  found, _ = _propose(_choice("uniform"), only_second)
+  alone = GeneratorOutput(FEATURES[1:2], OUTPUT.transformed[1:2], OUTPUT.biases)
+  expected, _ = _propose(_choice("none"), jnp.ones((B, M, 1)), alone)
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_a_low_temperature_takes_the_most_probable_token():
+  weights = _weights(_choice("uniform"))
+  found, _ = _propose(_choice("uniform"), weights, temperature=1e-3)
+  mixed = jnp.einsum("bmk,kbmd->bmd", weights, OUTPUT.transformed)
+  np.testing.assert_array_equal(found, jnp.argmax(mixed @ TABLE.T, axis=-1))
+
+
+def test_a_forbidden_token_is_not_drawn():
+  forbidden, _ = _propose(_choice("uniform"), _weights(_choice("uniform")))
+  found, _ = _propose(_choice("uniform"), _weights(_choice("uniform")), forbidden=forbidden)
+  assert np.all(np.asarray(found) != np.asarray(forbidden))
+
+
+def test_given_noise_decides_the_draw():
+  wanted = jax.random.randint(jax.random.key(5), (B, M), 0, V)
+  noise = 1e3 * jax.nn.one_hot(wanted, V)
+  found, _ = _propose(_choice("uniform"), _weights(_choice("uniform")), noise=noise)
+  np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("kind", ["random_layer", "adversarial"])
+def test_a_rows_draws_do_not_depend_on_the_batch_around_it(kind):
+  choice = _choice(kind)
+  whole_weights = _weights(choice)
+  whole, _ = _propose(choice, whole_weights)
+  part_weights = _weights(choice, keys=KEYS[2:], features=FEATURES[:, 2:])
+  np.testing.assert_allclose(part_weights, whole_weights[2:], rtol=1e-6)
+  output = GeneratorOutput(FEATURES[:, 2:], OUTPUT.transformed[:, 2:], OUTPUT.biases)
+  part, _ = _propose(choice, part_weights, output, keys=KEYS[2:])
+  np.testing.assert_array_equal(part, whole[2:])

@@ -1,5 +1,6 @@
 """Training and importing of vocabularies; `data.vocabulary` has the commands."""
 
+import collections
 import io
 import os
 import pathlib
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from data import errors, vocabulary, vocabulary_files
 
 MAX_TRAINING_CHARACTERS = 200_000_000  # more changes few pieces; BPE holds them in memory
+MAX_LETTERS = 1_000  # of WordPiece, as BERT; rarer characters become [UNK]
 # Pieces of the papers: COCO-LM and AMOS base / base++ and large++; BERT and TACO.
 DEFAULT_SIZES = {("sentencepiece", False): 32_768, ("sentencepiece", True): 64_000}
 DEFAULT_WORDPIECE_SIZE = 30_522
@@ -137,13 +139,22 @@ def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int) -> list[str
   names = vocabulary_files.PIECES
   tokenizer = Tokenizer(models.WordPiece(unk_token=names["unk"], max_input_chars_per_word=100))
   vocabulary_files.configure_wordpiece(tokenizer, cased=cased)
-  special = [names[name] for name in ("pad", "unk", "cls", "sep", "mask")]  # the order of BERT's vocab.txt
-  trainer = trainers.WordPieceTrainer(
-    vocab_size=size, min_frequency=2, special_tokens=special, limit_alphabet=1_000, show_progress=False
-  )
-  tokenizer.train_from_iterator(iter(sentences), trainer)
+  text = list(sentences)
   if not sentences.characters:
     raise errors.DataError("the source has no usable text to train a vocabulary on")
+  special = [names[name] for name in ("pad", "unk", "cls", "sep", "mask")]  # the order of BERT's vocab.txt
+  letters, continuations = _letters(tokenizer, text)
+  trainer = trainers.WordPieceTrainer(
+    vocab_size=size,
+    min_frequency=2,
+    # The trainer numbers letters inside words in the order of a hash map, and breaks ties of merges by these
+    # numbers: given here, in order, they make two trainings equal.
+    special_tokens=special + continuations,
+    initial_alphabet=letters,
+    limit_alphabet=len(letters),
+    show_progress=False,
+  )
+  tokenizer.train_from_iterator(text, trainer)
   pieces = tokenizer.get_vocab()
   if len(pieces) != size:
     raise errors.DataError(
@@ -151,6 +162,21 @@ def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int) -> list[str
       f"gave {len(pieces)}: ask for that size, or give more text"
     )
   return sorted(pieces, key=pieces.get)
+
+
+def _letters(tokenizer, text: list[str]) -> tuple[list[str], list[str]]:
+  """Returns the MAX_LETTERS most frequent characters and, as '##x', those of them that continue a word."""
+  words: collections.Counter = collections.Counter()
+  for sentence in text:
+    normal = tokenizer.normalizer.normalize_str(sentence)
+    words.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal))
+  letters: collections.Counter = collections.Counter()
+  for word, number in words.items():
+    for letter in word:
+      letters[letter] += number
+  kept = set(sorted(letters, key=lambda letter: (-letters[letter], letter))[:MAX_LETTERS])
+  inside = {letter for word in words for letter in word[1:]} & kept
+  return sorted(kept), [f"##{letter}" for letter in sorted(inside)]
 
 
 def import_files(

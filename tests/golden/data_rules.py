@@ -1,7 +1,9 @@
 """Golden kinds about data: b_relpos (bucket ids), b2_data (crops and masks), b3_packing (blocks)."""
 
+import functools
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -17,7 +19,7 @@ _TOKENS = TokenIds(cls=0, pad=1, sep=2, unk=3, mask=4, vocab_size=1_000_000)
 _FIRST_ID = 10  # ids of the made-up rows: the position + 10
 _MASK_RULE = MaskingSettings("mask", "count", 0.15, "all", 1.0, 0.0, "non_special")
 _OFFICIAL_DRAWS = 400  # epochs over which the files' ranges and frequencies were taken
-_OUR_ROWS = 4_000
+_MASK_ROWS = 1_000  # a count of probability 0.05 is never seen with a chance of e^-51
 
 
 def check_relative_positions(golden: Golden, checks: Checks) -> None:
@@ -39,53 +41,68 @@ def check_relative_positions(golden: Golden, checks: Checks) -> None:
     checks.compare_all("buckets", match.group(), ours)
 
 
-def _rows(length: int, count: int):
-  """`count` equal rows of `length` different tokens, and their keys."""
-  ids = jnp.broadcast_to(jnp.arange(_FIRST_ID, _FIRST_ID + length, dtype=jnp.int32), (count, length))
-  return ids, row_random.step_row_keys(0, 0, jnp.arange(count))
+def _rows(lengths: list[int], counts: list[int]):
+  """A padded batch with `counts[i]` rows of `lengths[i]` different tokens, its keys, and each row's length.
+
+  One batch for all lengths: as in training, and every function is compiled once.
+  """
+  of_row = np.repeat(lengths, counts)
+  position = np.arange(max(lengths))
+  ids = np.where(position < of_row[:, None], position + _FIRST_ID, _TOKENS.pad).astype(np.int32)
+  return jnp.asarray(ids), row_random.step_row_keys(0, 0, jnp.arange(len(of_row))), of_row
 
 
 def check_data_rules(golden: Golden, checks: Checks) -> None:
   """Crop sizes and starts, numbers of masked tokens, and how often the first token is masked."""
-  for match in golden.groups(r"crop/len(\d+)_span([\d.]+)$"):
-    _check_crop(golden, checks, match.group(), length=int(match.group(1)), span=float(match.group(2)))
-  for match in golden.groups(r"mask/len(\d+)(?=$|_)"):
-    _check_mask(golden, checks, match.group(), length=int(match.group(1)))
+  crops = golden.groups(r"crop/len(\d+)_span([\d.]+)$")
+  for span in dict.fromkeys(match.group(2) for match in crops):
+    keys = {int(match.group(1)): match.group() for match in crops if match.group(2) == span}
+    _check_crops(golden, checks, keys, float(span))
+  masks = golden.groups(r"mask/len(\d+)(?=$|_)")
+  if masks:
+    _check_masks(golden, checks, {int(match.group(1)): match.group() for match in masks})
 
 
-def _check_crop(golden: Golden, checks: Checks, key: str, *, length: int, span: float) -> None:
-  size, lowest, highest = (int(x) for x in golden[key])
+def _check_crops(golden: Golden, checks: Checks, keys: dict[int, str], span: float) -> None:
+  """Crops of one fraction; `keys` is {length: key}."""
   # 64 draws for each possible start: the chance that an extreme one never comes up is e^-64.
-  ids, keys = _rows(length, 64 * (length - size + 1))
-  crops = np.asarray(cropping.crop(ids, keys, _TOKENS, fraction=span, add_cls=False))
-  sizes = np.sum(crops != _TOKENS.pad, axis=1)
-  is_right = set(sizes.tolist()) == {size}
-  starts = "no start"
-  if size > 0:
-    first = crops[:, 0] - _FIRST_ID
-    starts = f"starts {first.min()}..{first.max()}"
-    is_contiguous = bool(np.all(crops[:, :size] == crops[:, :1] + np.arange(size)))
-    whole_range = (int(first.min()), int(first.max())) == (0, length - size)
-    is_right = is_right and is_contiguous and whole_range and lowest >= 0 and highest <= length - size
-  found = (
-    f"crops of {sorted(set(sizes.tolist()))} tokens, {starts}, expected {size}, {lowest}..{highest} seen"
-  )
-  checks.hold("crop", key, condition=is_right, found=found)
+  counts = [64 * (length - int(golden[key][0]) + 1) for length, key in keys.items()]
+  ids, row_keys, of_row = _rows(list(keys), counts)
+  cut = jax.jit(functools.partial(cropping.crop, tokens=_TOKENS, fraction=span, add_cls=False))
+  pieces = np.asarray(cut(ids, row_keys))
+  for length, key in keys.items():
+    size, lowest, highest = (int(x) for x in golden[key])
+    crops = pieces[of_row == length]
+    sizes = np.sum(crops != _TOKENS.pad, axis=1)
+    is_right, starts = set(sizes.tolist()) == {size}, "no start"
+    if size > 0:
+      first = crops[:, 0] - _FIRST_ID
+      starts = f"starts {first.min()}..{first.max()}"
+      is_contiguous = bool(np.all(crops[:, :size] == crops[:, :1] + np.arange(size)))
+      whole_range = (int(first.min()), int(first.max())) == (0, length - size)
+      is_right = is_right and is_contiguous and whole_range and lowest >= 0 and highest <= length - size
+    found = (
+      f"crops of {sorted(set(sizes.tolist()))} tokens, {starts}; expected {size}, {lowest}..{highest} seen"
+    )
+    checks.hold("crop", key, condition=is_right, found=found)
 
 
-def _check_mask(golden: Golden, checks: Checks, key: str, *, length: int) -> None:
-  ids, keys = _rows(length, _OUR_ROWS)
-  selected = np.asarray(masking.select_and_mask(_MASK_RULE, keys, ids, _TOKENS).selected)
-  counts = selected.sum(axis=1)
-  checks.compare("mask", key, np.array([counts.min(), counts.max()]))
-  frequency_key = f"{key}_pos0_freq"
-  if frequency_key in golden:
-    rate = _MASK_RULE.mask_rate
-    # Both are frequencies of random draws: five standard deviations of their difference.
-    limit = 5.0 * math.sqrt(rate * (1.0 - rate) * (1 / _OFFICIAL_DRAWS + 1 / _OUR_ROWS))
-    ours, theirs = float(selected[:, 0].mean()), float(golden[frequency_key])
-    found = f"first token masked in {ours:.4f} of rows, expected {theirs:.4f} within {limit:.4f}"
-    checks.hold("mask", frequency_key, condition=abs(ours - theirs) <= limit, found=found)
+def _check_masks(golden: Golden, checks: Checks, keys: dict[int, str]) -> None:
+  """Numbers of masked tokens; `keys` is {length: key}."""
+  ids, row_keys, of_row = _rows(list(keys), [_MASK_ROWS] * len(keys))
+  select = jax.jit(functools.partial(masking.select_and_mask, _MASK_RULE, tokens=_TOKENS))
+  selected = np.asarray(select(row_keys, ids).selected)
+  for length, key in keys.items():
+    counts = selected[of_row == length].sum(axis=1)
+    checks.compare("mask", key, np.array([counts.min(), counts.max()]))
+    frequency_key = f"{key}_pos0_freq"
+    if frequency_key in golden:
+      rate = _MASK_RULE.mask_rate
+      # Both are frequencies of random draws: five standard deviations of their difference.
+      limit = 5.0 * math.sqrt(rate * (1.0 - rate) * (1 / _OFFICIAL_DRAWS + 1 / _MASK_ROWS))
+      ours, theirs = float(selected[of_row == length, 0].mean()), float(golden[frequency_key])
+      found = f"first token masked in {ours:.4f} of rows, expected {theirs:.4f} within {limit:.4f}"
+      checks.hold("mask", frequency_key, condition=abs(ours - theirs) <= limit, found=found)
 
 
 def check_packing(golden: Golden, checks: Checks) -> None:
@@ -93,6 +110,6 @@ def check_packing(golden: Golden, checks: Checks) -> None:
   for match in golden.groups(r"(\d+)/"):
     prefix = match.group()
     sizes, block = golden[prefix + "sizes"], int(golden[prefix + "block"])
-    modes = [name for name in golden.under(prefix) if name not in ("sizes", "block")]
-    ours = {mode: packing.block_slices(sizes, block, mode) for mode in modes}
-    checks.compare_all("slices", prefix, ours)
+    for mode in golden.under(prefix):
+      if mode not in ("sizes", "block"):
+        checks.compare("slices", prefix + mode, packing.block_slices(sizes, block, mode))

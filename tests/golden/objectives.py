@@ -23,8 +23,14 @@ _DISC_WEIGHT = 50.0  # notes of g_rtd
 _CHUNK = 2  # positions with logits at once: small, so that several chunks are run
 
 
-def _tokens(vocab_size: int) -> TokenIds:
-  return TokenIds(cls=0, pad=_PAD, sep=2, unk=3, mask=vocab_size - 1, vocab_size=vocab_size)
+def _tokens(vocab_size: int, mask: int = 4) -> TokenIds:
+  return TokenIds(cls=0, pad=_PAD, sep=2, unk=3, mask=mask, vocab_size=vocab_size)
+
+
+def _mask_id(golden: Golden, key: str) -> int:
+  """[MASK] of a file whose JSON does not give it: what stands at the masked positions."""
+  at_masked = golden[key][golden["masked"] > 0]
+  return int(at_masked[0]) if at_masked.size else 4
 
 
 def _logit_log_probs(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -37,8 +43,9 @@ def _logit_log_probs(logits: jax.Array, targets: jax.Array) -> jax.Array:
 def check_clm(golden: Golden, checks: Checks) -> None:
   """Copy and LM losses, posted and paper form, and their gradients."""
   table = golden["E"]
-  context = Context(plain_encoder(*table.shape), _tokens(table.shape[0]), _CHUNK)
-  corrupted = corrupted_of(golden, context.tokens, input_key="corrupted", token_mask=golden["valid"])
+  tokens = _tokens(table.shape[0], _mask_id(golden, "src_masked"))
+  context = Context(plain_encoder(*table.shape), tokens, _CHUNK)
+  corrupted = corrupted_of(golden, tokens, input_key="corrupted", token_mask=golden["valid"])
   inputs = {name: jnp.asarray(golden[name]) for name in ("H", "E", "lm_bias", "w_copy", "b_copy")}
   weights = corrupted.masking.weights
 
@@ -82,8 +89,8 @@ def check_clm(golden: Golden, checks: Checks) -> None:
   of_masked = {"lm_logits": logits, "posted/copy_weights": copy_weights}
   checks.compare_present("logits", {key: from_slots(value, weights) for key, value in of_masked.items()})
   checks.compare_present("logits", {"allhead_logits/copy_logit": copy_logits})
-  counts = {"posted/sample_size": jnp.sum(weights), "replaced": ~corrupted.is_original}
-  checks.compare_present("tokens", counts)
+  ours = {"posted/sample_size": jnp.sum(weights), "replaced": ~corrupted.is_original}
+  checks.compare_present("tokens", ours | {"src_masked": corrupted.masking.masked_ids})
 
 
 def check_scl(golden: Golden, checks: Checks) -> None:
@@ -110,7 +117,7 @@ def check_scl(golden: Golden, checks: Checks) -> None:
       view = View(corrupted, both[0][:, None], both[0][:, None], both[1], None, {})
       return objective(view, context)["scl_loss"].loss / objective.totals(corrupted)["scl_loss"]
 
-    loss, gradients = jax.value_and_grad(mean_loss)((first, second))
+    loss, gradients = jax.jit(jax.value_and_grad(mean_loss))((first, second))
     cosines = losses.sequence_cosines(first, second, group_size=batch)[0]
     checks.compare_present("losses", {prefix + "loss": loss})
     checks.compare_present("cosines", {prefix + "cos": cosines})
@@ -160,14 +167,14 @@ def check_taco(golden: Golden, checks: Checks) -> None:
 
 def check_rtd(golden: Golden, checks: Checks) -> None:
   """The joint loss of MC-BERT's ELECTRA from given logits of both networks."""
-  vocab_size = golden["gen_logits"].shape[-1]
+  tokens = _tokens(golden["gen_logits"].shape[-1], _mask_id(golden, "src_tokens"))
   token_mask = golden["targets"] != _PAD
-  corrupted = corrupted_of(golden, _tokens(vocab_size), input_key="corrupted", token_mask=token_mask)
+  corrupted = corrupted_of(golden, tokens, input_key="corrupted", token_mask=token_mask)
   masked = np.asarray(corrupted.masking.selected)
   num_masked = masked.sum()
   # Without any masked token MC-BERT runs its generator on all tokens, and the other term counts 0 times.
   predicted = masked if num_masked else np.ones_like(masked)
-  slots = masking_at(predicted, golden["targets"], _tokens(vocab_size))
+  slots = masking_at(predicted, golden["targets"], tokens)
   targets = take_positions(corrupted.ids, slots.positions)
   generator_weights = slots.weights * take_positions(corrupted.weights, slots.positions)
   num_tokens = jnp.maximum(jnp.sum(corrupted.weights), 1.0)
@@ -184,6 +191,7 @@ def check_rtd(golden: Golden, checks: Checks) -> None:
   ours = {"grad_gen_logits": from_slots(gradients[0], slots.weights), "grad_disc_logits": gradients[1]}
   checks.compare_present("gradients", ours)
   counts = {"sample_size": num_masked, "disc_sample_size": jnp.sum(corrupted.weights)}
+  counts |= {"src_tokens": corrupted.masking.masked_ids}
   checks.compare_present("counts", counts | _detection_counts(logits[1], corrupted))
 
 

@@ -54,11 +54,24 @@ def _check_adam(golden: Golden, checks: Checks, variant: str) -> None:
   )
   optimizer, _ = optim.make_optimizer(settings, params=params, frozen=lambda path: False)
   state = optimizer.init(params)
-  num_steps = len(golden.groups(rf"adam/{variant}/step\d+/"))
-  for step in range(num_steps):
+  trajectory = []
+  for step in range(len(golden.groups(rf"adam/{variant}/step\d+/"))):
     updates, state = optimizer.update(_nested(golden, f"adam/grad{step}/"), state, params)
     params = jax.tree.map(jnp.add, params, updates)
-    checks.compare_all("params", f"adam/{variant}/step{step}/", params)
+    trajectory.append(params)
+  for step, params in enumerate(trajectory):
+    prefix = f"adam/{variant}/step{step}/"
+    if _is_last_step(golden, prefix, f"adam/{variant}/step{len(trajectory) - 1}/"):
+      params = trajectory[-1]
+    checks.compare_all("params", prefix, params)
+
+
+def _is_last_step(golden: Golden, prefix: str, last: str) -> bool:
+  """Whether a file holds the last step's parameters under an earlier step's name.
+
+  The files' authors stored views of one torch tensor that later updates went on changing.
+  """
+  return all(np.array_equal(array, golden[last + name]) for name, array in golden.under(prefix).items())
 
 
 def _check_clipping(golden: Golden, checks: Checks) -> None:

@@ -1,0 +1,67 @@
+"""Names of prepared directories and the command that fills one."""
+
+import subprocess
+import sys
+
+from configs import base
+from data import manifest, prepare
+from tests.data.test_prepare import ROOT
+
+
+def directory(**changes):
+  fields = {
+    "source": "installed_docs",
+    "vocabulary": "",
+    "vocabulary_kind": "sentencepiece",
+    "vocabulary_cased": False,
+    "vocab_size": 4096,
+    "length": 64,
+    "packing": "complete",
+  }
+  fields.update(changes)
+  return manifest.prepared_directory(fields.pop("source"), **fields)
+
+
+def test_a_directory_is_named_for_what_is_in_it():
+  assert directory() == "prepared/installed_docs-sentencepiece_uncased_4096-complete-64"
+  assert directory(source="seqio:wikipedia_books").startswith("prepared/seqio_wikipedia_books-")
+
+
+def test_different_requests_have_different_directories():
+  changes = [
+    {},
+    {"source": "a/*.txt"},
+    {"source": "a/?.txt"},
+    {"source": "b/*.txt"},
+    {"vocabulary": "x/vocabulary"},
+    {"vocabulary": "y/vocabulary"},
+    {"vocabulary_kind": "wordpiece"},
+    {"vocabulary_cased": True},
+    {"vocab_size": 8192},
+    {"length": 128},
+    {"packing": "concat"},
+  ]
+  names = [directory(**change) for change in changes]
+  assert len(set(names)) == len(names)
+  assert all(name.count("/") == 1 and "*" not in name for name in names)
+
+
+def test_the_command_of_a_config_is_understood_by_prepare():
+  config = base.get_config()
+  config.data.vocabulary_cased = True
+  config.data.source = "a b/*.txt"
+  config.data.tfds_directory = "/somewhere"
+  command = manifest.prepare_command(config.data.to_dict(), vocab_size=4096, output="out")
+  assert command[:3] == [sys.executable, "-m", "data.prepare"]
+  args = prepare.parse(command[3:])
+  assert (args.source, args.output, args.length, args.packing) == ("a b/*.txt", "out", 512, "complete")
+  assert (args.train_vocabulary_size, args.train_vocabulary_cased) == (4096, True)
+  assert (args.vocabulary, args.tfds_directory, args.download) == ("", "/somewhere", False)
+
+
+def test_the_trainers_modules_are_light():
+  program = (
+    "import sys\nfrom data import manifest\n"
+    "assert not {'numpy', 'sentencepiece', 'grain', 'jax', 'tensorflow', 'seqio'} & set(sys.modules)\n"
+  )
+  subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

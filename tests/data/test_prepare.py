@@ -1,0 +1,313 @@
+"""Text to records, end to end: the same bytes whatever happens, and a sentence for every bad input."""
+
+import collections
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from data import manifest, pipeline, prepare, records, sentences, vocabulary
+from tests.data.conftest import make_documents, write_text
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def digests(directory):
+  """Returns the sha256 of every file under `directory`."""
+  files = sorted(path for path in pathlib.Path(directory).rglob("*") if path.is_file())
+  return {str(p.relative_to(directory)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def arguments(corpus, vocabulary_directory, output, *more):
+  """Returns the flags that made the `prepared` fixture, for another output."""
+  flags = [f"--source={corpus}/*.txt", f"--vocabulary={vocabulary_directory}", f"--output={output}"]
+  return [*flags, "--length=32", "--heldout_fraction=0.1", "--workers=1", *more]
+
+
+def refused(capsys, *flags):
+  """Runs `data.prepare` and returns its exit code and the one line it must say."""
+  code = prepare.main(list(flags))
+  lines = [line for line in capsys.readouterr().err.split("\n") if line.startswith("error: ")]
+  assert len(lines) == 1
+  return code, lines[0]
+
+
+def test_the_manifest_describes_the_files(prepared):
+  made = manifest.read(prepared)
+  assert made.length == 32
+  assert made.counts["documents"] == 180
+  assert made.splits["train"].records > made.splits["heldout"].records > 0
+  for split in made.splits.values():
+    assert sum(shard.records for shard in split.shards) == split.records
+    for shard in split.shards:
+      content = (prepared / shard.name).read_bytes()
+      assert (len(content), hashlib.sha256(content).hexdigest()) == (shard.bytes, shard.sha256)
+  assert not (prepared / "work").exists()
+
+
+def test_every_token_arrives_once_and_documents_stay_on_one_side(prepared):
+  words = vocabulary.load(prepared / "vocabulary")
+  special = words.special_ids
+  expected = {split: np.zeros(words.size, np.int64) for split in pipeline.SPLITS}
+  for document in (document for number in range(3) for document in make_documents(60, seed=number)):
+    is_heldout = pipeline.document_fraction(document, "heldout", 0) < 0.1
+    text = [sentence for line in document for sentence in sentences.split(line, collections.Counter())]
+    ids = [i for sentence in words.encode_batch(text) for i in sentence]
+    expected["heldout" if is_heldout else "train"] += np.bincount(ids, minlength=words.size)
+  for split in pipeline.SPLITS:
+    source = records.PackedRecords(prepared, split=split, length=32, seed=0)
+    rows = source.rows(0, len(source))
+    assert (rows[:, 0] == special.cls).all()
+    assert not (rows[:, 1:] == special.cls).any()
+    found = np.bincount(rows.ravel(), minlength=words.size)
+    found[[special.cls, special.pad, special.sep]] = 0
+    np.testing.assert_array_equal(found, expected[split])
+
+
+def test_unigram_counts_are_those_of_the_training_records(prepared):
+  source = records.PackedRecords(prepared, length=32, seed=0)
+  rows = source.rows(0, len(source))
+  counts = np.bincount(rows.ravel(), minlength=source.manifest.vocabulary.size)
+  counts[source.pad] = 0
+  np.testing.assert_array_equal(np.load(prepared / "unigram.npy"), counts)
+  assert counts.sum() == source.manifest.splits["train"].tokens
+  assert counts.nonzero()[0].max() <= source.manifest.max_id
+
+
+def test_two_workers_give_the_same_bytes_as_one(prepared, corpus, vocabulary_directory, tmp_path):
+  assert prepare.main(arguments(corpus, vocabulary_directory, tmp_path / "two", "--workers=2")) == 0
+  assert digests(tmp_path / "two") == digests(prepared)
+
+
+def test_another_seed_gives_another_order_of_the_same_records(corpus, vocabulary_directory, tmp_path):
+  rows = []
+  for seed in (0, 1):
+    output = tmp_path / str(seed)
+    flags = arguments(corpus, vocabulary_directory, output, f"--seed={seed}", "--heldout_fraction=0")
+    assert prepare.main(flags) == 0
+    source = records.PackedRecords(output, length=32, seed=0)
+    rows.append(source.rows(0, len(source)).tolist())
+  assert rows[0] != rows[1]
+  assert sorted(rows[0]) == sorted(rows[1])
+
+
+def test_many_shards_hold_every_record_once(prepared, corpus, vocabulary_directory, tmp_path, monkeypatch):
+  monkeypatch.setattr(pipeline, "SHARD_BYTES", 5_000)
+  output = tmp_path / "many"
+  assert prepare.main(arguments(corpus, vocabulary_directory, output)) == 0
+  assert len(manifest.read(output).splits["train"].shards) > 3
+  many, one = (records.PackedRecords(path, length=32, seed=0) for path in (output, prepared))
+  assert len(many) == len(one)
+  assert sorted(many.rows(0, len(many)).tolist()) == sorted(one.rows(0, len(one)).tolist())
+
+
+def test_killed_at_any_moment_and_started_again_gives_the_same_bytes(
+  prepared, corpus, vocabulary_directory, tmp_path
+):
+  output = tmp_path / "killed"
+  flags = arguments(corpus, vocabulary_directory, output, "--workers=2")
+  # Moments a kill can hit: nothing there yet, in the work on units, and between shards and manifest.
+  for sign in ("work/lock", "work/unit-000000.json", "train-*.arrayrecord"):
+    process = subprocess.Popen(
+      [sys.executable, "-m", "data.prepare", *flags], cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    while process.poll() is None and not list(output.glob(sign)):
+      time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+  deadline = time.monotonic() + 20
+  while time.monotonic() < deadline:  # workers that outlive their parent would still write
+    if prepare.main(flags) == 0:
+      break
+  assert digests(output) == digests(prepared)
+
+
+@pytest.mark.parametrize("lost", ["unit-000001.json", "train", "vocabulary", "unit-000002.train.ids"])
+def test_what_is_missing_is_made_again(lost, prepared, corpus, vocabulary_directory, tmp_path, monkeypatch):
+  output = tmp_path / "again"
+  flags = arguments(corpus, vocabulary_directory, output)
+  with monkeypatch.context() as patch:
+
+    def stop(*_):
+      raise KeyboardInterrupt
+
+    patch.setattr(manifest, "write", stop)  # everything but the manifest is there
+    assert prepare.main(flags) == 130
+  if lost == "train":
+    next(output.glob("train-*")).unlink()
+  elif lost == "vocabulary":
+    shutil.rmtree(output / "vocabulary")
+  else:
+    (output / "work" / lost).unlink()
+    if lost.endswith("ids"):
+      (output / "work" / "unit-000002.json").unlink()
+  assert prepare.main(flags) == 0
+  assert digests(output) == digests(prepared)
+
+
+def test_a_finished_preparation_is_left_alone(prepared, corpus, vocabulary_directory, capsys):
+  before = {path: path.stat().st_mtime_ns for path in prepared.rglob("*")}
+  assert prepare.main(arguments(corpus, vocabulary_directory, prepared)) == 0
+  assert "finished already" in capsys.readouterr().err
+  assert {path: path.stat().st_mtime_ns for path in prepared.rglob("*")} == before
+
+
+def test_another_setting_in_the_same_directory_is_refused(prepared, corpus, vocabulary_directory, capsys):
+  flags = arguments(corpus, vocabulary_directory, prepared, "--length=64", "--packing=none")
+  code, line = refused(capsys, *flags)
+  assert code == 2
+  assert "length: 32 there, 64 asked" in line
+  assert "packing: 'complete' there, 'none' asked" in line
+
+
+def test_a_second_preparation_at_work_in_the_directory_is_refused(
+  corpus, vocabulary_directory, tmp_path, capsys
+):
+  import fcntl
+
+  (tmp_path / "work").mkdir()
+  with open(tmp_path / "work" / "lock", "w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    code, line = refused(capsys, *arguments(corpus, vocabulary_directory, tmp_path))
+  assert code == 3
+  assert "another data.prepare is at work" in line
+
+
+def test_a_changed_input_is_not_mixed_into_an_unfinished_preparation(
+  corpus, vocabulary_directory, tmp_path, capsys, monkeypatch
+):
+  shutil.copytree(corpus, tmp_path / "corpus")
+  flags = arguments(tmp_path / "corpus", vocabulary_directory, tmp_path / "output")
+  with monkeypatch.context() as patch:
+
+    def stop(*_, **__):
+      raise KeyboardInterrupt
+
+    patch.setattr(pipeline, "write_shard", stop)
+    assert prepare.main(flags) == 130
+  write_text(tmp_path / "corpus" / "part3.txt", make_documents(3, seed=5))
+  code, line = refused(capsys, *flags)
+  assert code == 3
+  assert "the input changed" in line
+
+
+def test_a_vocabulary_is_trained_where_none_is_given(corpus, tmp_path):
+  flags = [f"--source={corpus}/*.txt", f"--output={tmp_path}/o", "--length=32", "--workers=1"]
+  assert prepare.main([*flags, "--train_vocabulary_size=150"]) == 0
+  words = vocabulary.load(tmp_path / "o" / "vocabulary")
+  assert (words.size, words.cased) == (150, False)
+  assert manifest.read(tmp_path / "o").vocabulary.digest == words.digest
+
+
+def test_a_fraction_and_a_limit_take_fewer_documents(corpus, vocabulary_directory, tmp_path):
+  half = tmp_path / "half"
+  assert prepare.main(arguments(corpus, vocabulary_directory, half, "--fraction=0.5")) == 0
+  assert 60 < manifest.read(half).counts["documents"] < 120  # of 180; 4 standard deviations
+  few = tmp_path / "few"
+  assert prepare.main(arguments(corpus, vocabulary_directory, few, "--limit=5")) == 0
+  assert manifest.read(few).counts["documents"] == 15
+
+
+def test_repairs_are_counted_by_file(vocabulary_directory, tmp_path):
+  (tmp_path / "bad.txt").write_bytes(b"the \xff people\n\n\x00\n\nit is\x07 the time\n" * 50)
+  flags = [f"--source={tmp_path}/*.txt", f"--vocabulary={vocabulary_directory}", f"--output={tmp_path}/o"]
+  assert prepare.main([*flags, "--length=16", "--workers=1"]) == 0
+  made = manifest.read(tmp_path / "o")
+  assert made.counts["invalid_characters"] == 50
+  assert made.counts["control_characters"] == 100
+  assert made.counts["empty_documents"] == 50
+  assert made.damaged_files == {
+    str(tmp_path / "bad.txt"): {"invalid_characters": 50, "control_characters": 100}
+  }
+
+
+@pytest.mark.parametrize(
+  ("flags", "code", "message"),
+  [
+    (["--source=nothing*.txt"], 3, "--source=nothing*.txt matches no file"),
+    (["--source=tfds:wikipedia/20230601.en:1.0.0"], 3, "add --download"),
+    (["--source=seqio:wikipedia_books"], 3, "add --download"),
+    (["--source=seqio:"], 2, "expected seqio:NAME"),
+    (["--source="], 2, "--source is empty"),
+    (["--source=installed_docs", "--lenght=3"], 2, "did you mean --length?"),
+    (["--source=installed_docs", "--packing=all"], 2, "'complete_doc'"),
+    (["--source=installed_docs", "--length=many"], 2, "invalid int value"),
+    (["--source=installed_docs", "--length=4", "--fraction=0"], 2, "below 8 tokens; --fraction=0.0"),
+    (["--source=installed_docs", "--heldout_fraction=1"], 2, "outside [0, 1)"),
+    (["--source=installed_docs", "--vocabulary=nowhere"], 3, "nowhere holds no vocabulary"),
+  ],
+)
+def test_wrong_flags_and_sources_are_one_line_at_once(tmp_path, capsys, flags, code, message):
+  begin = time.monotonic()
+  found, line = refused(capsys, f"--output={tmp_path}/o", f"--tfds_directory={tmp_path}", *flags)
+  assert time.monotonic() - begin < 2  # seconds: nothing slow was imported or read
+  assert found == code
+  assert message in line
+  assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "message"),
+  [
+    ("empty.txt", b"", "no usable text"),
+    ("blank.txt", b" \n\n\t\n", "no usable text"),
+    ("controls.txt", b"\x00\x01\n", "no usable text"),
+    ("a.jsonl", b'{"text": ""}\n', "no usable text"),
+    ("a.jsonl", b'{"body": "a"}\n', "a.jsonl: line 1 is no text in the field 'text'"),
+    ("a.txt.gz", b"not gzip", "a.txt.gz: cannot be read"),
+  ],
+)
+@pytest.mark.parametrize("train", [False, True], ids=["given vocabulary", "trained vocabulary"])
+def test_unusable_text_is_refused_and_leaves_nothing(
+  tmp_path, capsys, vocabulary_directory, name, content, message, train
+):
+  (tmp_path / name).write_bytes(content)
+  flags = [f"--source={tmp_path}/{name}", f"--output={tmp_path}/o", "--workers=1"]
+  if not train:
+    flags.append(f"--vocabulary={vocabulary_directory}")
+  code, line = refused(capsys, *flags)
+  assert code == 3
+  assert message in line
+  assert not list((tmp_path / "o").glob("*.arrayrecord"))
+  assert not (tmp_path / "o" / manifest.NAME).exists()
+
+
+def test_a_vocabulary_too_large_for_the_text_leaves_nothing(corpus, tmp_path, capsys):
+  code, line = refused(capsys, f"--source={corpus}/*.txt", f"--output={tmp_path}/o", "--workers=1")
+  assert code == 3
+  assert "32768 pieces is too large" in line
+  assert not (tmp_path / "o").exists()
+
+
+def test_a_foreign_directory_is_refused(corpus, vocabulary_directory, capsys):
+  code, line = refused(capsys, *arguments(corpus, vocabulary_directory, corpus))
+  assert code == 2
+  assert "holds other files" in line
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs a place where nobody may write")
+def test_an_output_that_cannot_be_made_is_a_storage_error(corpus, vocabulary_directory, capsys):
+  code, line = refused(capsys, *arguments(corpus, vocabulary_directory, "/proc/nowhere"))
+  assert code == 5
+  assert "/proc/nowhere" in line
+
+
+def test_text_sources_never_import_tensorflow(prepared, corpus, vocabulary_directory, tmp_path):
+  program = (
+    "import json, sys\nfrom data import prepare\n"
+    f"code = prepare.main({arguments(corpus, vocabulary_directory, tmp_path / 'o')!r})\n"
+    "heavy = {'tensorflow', 'seqio', 'tensorflow_datasets', 'jax', 'grain', 'flax'} & set(sys.modules)\n"
+    "print(json.dumps([code, sorted(heavy)]))\n"
+  )
+  result = subprocess.run(
+    [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+  )
+  assert json.loads(result.stdout) == [0, []]

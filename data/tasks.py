@@ -3,15 +3,16 @@
 TensorFlow is imported inside functions: a preparation from text files or `installed_docs` never pays for it.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import functools
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import pathlib
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -229,21 +230,21 @@ def text_feature(task: str, features, text_field: str) -> str:
   )
 
 
-@functools.cache
 def _registry(module: str, tfds_directory: str):
-  """Returns seqio, with this project's Mixtures and what `module` registers. Once per process."""
-  _import_tfds()
-  import seqio
-
+  """Returns seqio, with this project's Mixtures and what `module` registers."""
+  seqio = _seqio()
   if tfds_directory:
     seqio.set_tfds_data_dir_override(os.path.expanduser(tfds_directory))
-  _register(seqio)
   if module:
     import_module(module)
   return seqio
 
 
-def _register(seqio) -> None:
+@functools.cache  # a name can be registered once per process
+def _seqio():
+  """Returns seqio with the Mixtures of CORPORA."""
+  _import_tfds()
+  import seqio
   import tensorflow as tf
 
   text = seqio.Feature(seqio.PassThroughVocabulary(1), add_eos=False, dtype=tf.string, rank=0)
@@ -260,6 +261,7 @@ def _register(seqio) -> None:
         )
       rates.append((name, functools.partial(_rate, keep=corpus.keep)))
     seqio.MixtureRegistry.add(mixture, rates)
+  return seqio
 
 
 def _only_text(dataset, *, field: str):
@@ -270,6 +272,7 @@ def _rate(task, *, keep: float) -> float:
   return keep * task.num_input_examples(SPLIT)
 
 
+@functools.cache  # registering twice is an error
 def import_module(module: str) -> None:
   """Imports a Python file or a module by name; it runs with the rights of the user.
 
@@ -280,13 +283,13 @@ def import_module(module: str) -> None:
   if not path.is_file() and path.with_suffix(".py").is_file():
     path = path.with_suffix(".py")
   try:
-    if path.is_file():
-      spec = importlib.util.spec_from_file_location(path.stem, path)
-      with contextlib.suppress(AttributeError):
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
-        return
-      raise ImportError("not a Python file")
-    importlib.import_module(module)
+    if not path.is_file():
+      importlib.import_module(module)
+      return
+    loader = importlib.machinery.SourceFileLoader(path.stem, str(path))
+    spec = importlib.util.spec_from_loader(path.stem, loader)
+    sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    loader.exec_module(sys.modules[path.stem])
   except Exception as error:  # whatever a user's file may raise
     reason = (str(error).strip().splitlines() or [""])[0]
     raise errors.ConfigError(

@@ -5,8 +5,10 @@
 
 import ast
 import difflib
+import functools
 import math
-from collections.abc import Iterable
+import types
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -31,9 +33,10 @@ def flatten(config: ConfigDict) -> dict[str, Any]:
   return found
 
 
-def known_fields() -> dict[str, Value]:
+@functools.cache
+def known_fields() -> Mapping[str, Value]:
   """Every field and its default."""
-  return flatten(base.get_config())
+  return types.MappingProxyType(flatten(base.get_config()))
 
 
 def show(config: Fields, *names: str) -> str:

@@ -19,8 +19,8 @@ def _generator(config: Fields) -> Iterator[str]:
   heads = config["generator.num_heads"] or config["model.num_heads"]
   if width % heads:
     yield (
-      f"{show(config, 'generator.hidden_size', 'generator.num_heads')} (0: as the encoder): {heads} heads "
-      f"must divide the width {width}"
+      f"{show(config, 'generator.hidden_size', 'generator.num_heads')} (0: as model.hidden_size and "
+      f"model.num_heads): {heads} heads must divide the width {width}"
     )
   frozen = config["generator.frozen"]
   shared = not frozen and config["generator.share_embeddings"] == "all"

@@ -152,7 +152,7 @@ def problems(config: ConfigDict, *, num_devices: int | None = None, num_hosts: i
     if line is not None:
       found.append(line)
       bad.add(name)
-  sound = known | {name: value for name, value in given.items() if name in known and name not in bad}
+  sound = dict(known) | {name: value for name, value in given.items() if name in known and name not in bad}
   together = combinations.problems(sound, num_devices=num_devices, num_hosts=num_hosts)
   return found + [line for line in together if not any(name in line for name in bad)]
 

@@ -1,0 +1,1 @@
+"""Experiments as rows of the papers' ablation tables: one file per paper."""

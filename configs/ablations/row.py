@@ -1,0 +1,79 @@
+"""What a row of a paper's ablation table is: a recipe and a few changed fields."""
+
+import dataclasses
+import difflib
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from data.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One ablation.
+
+  Attributes:
+    recipe: name of the config file the row starts from, without '.py'.
+    changes: {dotted field: value}; nothing else differs from the recipe.
+    paper: the result to compare with, as the paper reports it; '' where it reports none.
+    note: what the row does to the method, and which of the readings of the paper it takes.
+    tiny_recipe: the recipe of the tiny counterpart.
+    tiny_changes: the changes there, where the depths of `changes` do not fit; None: the same.
+    required: fields that have no value before another run has ended; the user gives them.
+  """
+
+  recipe: str
+  changes: Mapping[str, Any]
+  paper: str
+  note: str
+  tiny_recipe: str
+  tiny_changes: Mapping[str, Any] | None = None
+  required: tuple[str, ...] = ()
+
+
+def apply(changes: Mapping[str, Any], config: ConfigDict) -> ConfigDict:
+  """Sets fields by their dotted names, in place; returns the config.
+
+  Raises:
+    AttributeError, KeyError or TypeError: no such field, or a value of another type.
+  """
+  for name, value in changes.items():
+    *groups, leaf = name.split(".")
+    group = config
+    for inner in groups:
+      group = group[inner]
+    group[leaf] = value
+  return config
+
+
+def build(rows: Mapping[str, Row], argument: str, *, family: str) -> ConfigDict:
+  """The config of a row.
+
+  Args:
+    rows: the table.
+    argument: name of a row, or 'NAME:tiny' for its tiny counterpart.
+    family: name of the table's file without '.py'; `recipe` becomes 'family:argument'.
+
+  Returns:
+    The config, locked as that of every recipe.
+
+  Raises:
+    ConfigError: no such row.
+  """
+  name, _, size = argument.partition(":")
+  if name not in rows or size not in ("", "tiny"):
+    close = difflib.get_close_matches(name, rows, n=2)
+    hint = f"did you mean {' or '.join(close)}? " if close and name not in rows else ""
+    raise ConfigError(
+      f"there is no row {argument!r} in configs/ablations/{family}.py; {hint}It has {', '.join(rows)}, "
+      f"each also as NAME:tiny"
+    )
+  row = rows[name]
+  recipe = row.tiny_recipe if size else row.recipe
+  changes = row.tiny_changes if size and row.tiny_changes is not None else row.changes
+  config = importlib.import_module(f"configs.{recipe}").get_config()
+  config.recipe = f"{family}:{argument}"
+  return apply(changes, config)

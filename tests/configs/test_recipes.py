@@ -1,0 +1,251 @@
+"""Every recipe loads, is valid, says what it is, and has the numbers of its paper's table."""
+
+import ast
+import importlib
+import pathlib
+import re
+
+import pytest
+
+from configs import base
+from data import errors
+from pretrain import fields, validate
+from pretrain.flags import load_config
+
+CONFIGS = pathlib.Path(base.__file__).parent
+NOT_RECIPES = ("__init__", "base", "sizes")
+FAMILIES = ("bert", "roberta", "electra", "electra_google", "all_token", "coco_lm", "amos", "taco")
+# Fine-tuning configs have fields of their own.
+RECIPES = sorted(
+  path.stem
+  for path in CONFIGS.glob("*.py")
+  if path.stem not in NOT_RECIPES and not path.stem.startswith("finetune")
+)
+TINY = [name for name in RECIPES if name.endswith("_tiny") or name == "demo"]
+UNITS = {"T": 1e12, "B": 1e9, "M": 1e6}
+
+# {recipe: {field: value}}, typed from the tables once more, to notice a slip in either place.
+TABLES = {
+  # COCO-LM table 6 and section 4.
+  "coco_lm_base": {
+    "train.total_steps": 125_000,
+    "optimizer.learning_rate": 5e-4,
+    "train.batch_size": 2048,
+    "optimizer.warmup_steps": 10_000,
+    "data.length": 512,
+    "model.relative_buckets": 32,
+    "model.relative_max_distance": 128,
+    "optimizer.adam_eps": 1e-6,
+    "optimizer.adam_b1": 0.9,
+    "optimizer.adam_b2": 0.98,
+    "optimizer.clip_norm": 2.0,
+    "model.dropout": 0.1,
+    "optimizer.weight_decay": 0.01,
+    "generator.num_layers": 4,
+    "model.vocab_size": 32_768,
+    "objectives.rtd.weight": 50.0,
+  },
+  "coco_lm_base_plus_plus": {
+    "train.total_steps": 1_950_000,
+    "optimizer.learning_rate": 2e-4,
+    "train.batch_size": 2048,
+    "optimizer.warmup_steps": 10_000,
+    "model.relative_buckets": 64,
+    "model.relative_max_distance": 128,
+    "model.vocab_size": 64_000,
+    "data.vocabulary_cased": True,
+  },
+  "coco_lm_large_plus_plus": {
+    "train.total_steps": 1_950_000,
+    "optimizer.learning_rate": 1e-4,
+    "model.relative_buckets": 128,
+    "model.relative_max_distance": 256,
+    "model.num_layers": 24,
+    "model.hidden_size": 1024,
+    "model.mlp_size": 4096,
+    "model.num_heads": 16,
+    "generator.num_layers": 6,
+  },
+  # AMOS table 3 and appendix B.
+  "amos_base": {
+    "train.total_steps": 125_000,
+    "optimizer.learning_rate": 5e-4,
+    "train.batch_size": 2048,
+    "optimizer.warmup_steps": 10_000,
+    "data.length": 512,
+    "optimizer.adam_eps": 1e-6,
+    "optimizer.adam_b2": 0.98,
+    "optimizer.clip_norm": 2.0,
+    "generator.num_layers": 8,
+    "generator.mlm_layers": (4, 6, 8),
+    "generator.gumbel_temperature": 0.3,
+    "objectives.rtd.weight": 50.0,
+    "objectives.clm.weight": 0.0,
+    "objectives.scl.weight": 0.0,
+  },
+  "amos_base_plus_plus": {"train.total_steps": 1_950_000, "optimizer.learning_rate": 2e-4},
+  # TACO table 5.
+  "taco_base": {
+    "model.num_layers": 12,
+    "model.hidden_size": 768,
+    "train.total_steps": 500_000,
+    "optimizer.warmup_steps": 10_000,
+    "train.batch_size": 1280,
+    "optimizer.learning_rate": 1e-4,
+    "optimizer.adam_eps": 1e-8,
+    "optimizer.adam_b2": 0.999,
+    "optimizer.clip_norm": 1.0,
+    "data.length": 256,
+    "model.max_length": 512,
+    "model.vocab_size": 30_522,
+    "objectives.taco.num_negatives": 50,
+    "objectives.taco.window": 5,
+    "objectives.taco.temperature": 0.07,
+  },
+  "taco_small": {
+    "model.num_layers": 4,
+    "model.hidden_size": 512,
+    "model.mlp_size": 2048,
+    "model.num_heads": 8,
+    "train.total_steps": 250_000,
+    "optimizer.warmup_steps": 2500,
+  },
+  # ELECTRA table 6.
+  "electra_google_base": {
+    "optimizer.learning_rate": 2e-4,
+    "train.batch_size": 256,
+    "train.total_steps": 766_000,
+    "generator.hidden_size": 256,
+    "optimizer.adam_bias_correction": False,
+    "corruption.mask_token_rate": 0.85,
+  },
+  "electra_google_small": {
+    "optimizer.learning_rate": 5e-4,
+    "train.batch_size": 128,
+    "train.total_steps": 1_000_000,
+    "data.length": 128,
+    "model.hidden_size": 256,
+    "generator.hidden_size": 64,
+  },
+}
+
+
+def _config(name):
+  return importlib.import_module(f"configs.{name}").get_config()
+
+
+def _header(name):
+  """{'Command': ..., 'Source': ...} of a recipe's docstring, lines joined."""
+  text = ast.get_docstring(ast.parse((CONFIGS / f"{name}.py").read_text()))
+  joined = re.sub(r"\n +", " ", text)
+  return dict(re.findall(r"^(Command|Source|Expected|Cost): (.+)$", joined, re.M))
+
+
+def _differences(config, other):
+  flat, flat_other = fields.flatten(config), fields.flatten(other)
+  assert flat.keys() == flat_other.keys()
+  return {name for name in flat if flat[name] != flat_other[name]}
+
+
+def test_every_family_has_a_base_a_small_and_a_tiny_recipe():
+  wanted = {f"{family}_{size}" for family in FAMILIES for size in ("base", "small", "tiny")}
+  wanted |= {"coco_lm_base_plus_plus", "coco_lm_large_plus_plus", "amos_base_plus_plus"}
+  wanted |= {"amos_coco_taco_base", "amos_coco_taco_tiny", "demo"}
+  assert wanted <= set(RECIPES)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("num_devices", [1, 8])
+def test_every_recipe_is_valid(name, num_devices):
+  assert validate.problems(_config(name), num_devices=num_devices) == []
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_has_the_fields_of_the_base_config_and_its_own_name(name):
+  config = _config(name)
+  assert config.is_locked and config.recipe == name
+  assert fields.flatten(config).keys() == fields.known_fields().keys()
+
+
+def test_recipes_do_not_share_state():
+  _config("coco_lm_tiny").model.hidden_size = 1
+  assert _config("coco_lm_tiny").model.hidden_size == 128
+  assert base.get_config().model.hidden_size == 768
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_says_command_source_expected_result_and_cost(name):
+  header = _header(name)
+  assert set(header) == {"Command", "Source", "Expected", "Cost"}
+  command = "make demo" if name == "demo" else f"python -m pretrain.main --config=configs/{name}.py"
+  assert header["Command"] == command
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_tokens_in_the_header_are_those_of_the_config(name):
+  config = _config(name)
+  tokens = config.train.total_steps * config.train.batch_size * config.data.length
+  number, unit = re.match(r"([\d.]+) ([TBM]) tokens", _header(name)["Cost"]).groups()
+  # The header has two digits at least: 1.2 M is 1,228,800.
+  assert float(number) * UNITS[unit] == pytest.approx(tokens, rel=0.05)
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in TINY])
+def test_the_gpu_hours_in_the_header_follow_from_the_config(name):
+  from pretrain import flops
+
+  config, cost = _config(name), _header(name)["Cost"]
+  hours, rate, mflop = re.search(
+    r"([\d.,]+) GPU-hours on H200s at (\d+) TFLOP/s \(([\d,]+) training MFLOP", cost
+  ).groups()
+  per_token = flops.training_flops_per_token(config.to_dict())
+  tokens = config.train.total_steps * config.train.batch_size * config.data.length
+  assert float(mflop.replace(",", "")) == pytest.approx(per_token / 1e6, rel=0.01)
+  # Two digits in the header.
+  assert float(hours.replace(",", "")) == pytest.approx(per_token * tokens / (int(rate) * 3.6e15), rel=0.06)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_numbers_of_the_papers_tables_are_in_the_recipes(name):
+  flat = fields.flatten(_config(name))
+  assert {field: flat[field] for field in TABLES[name]} == TABLES[name]
+
+
+def test_the_baselines_have_coco_lms_backbone():
+  for name in ("roberta_base", "electra_base", "all_token_base"):
+    changed = _differences(_config(name), _config("coco_lm_base"))
+    assert {field.partition(".")[0] for field in changed} <= {
+      "recipe",
+      "corruption",
+      "generator",
+      "objectives",
+    }, name
+
+
+def test_taco_is_bert_and_one_objective():
+  for size in ("base", "small"):
+    changed = _differences(_config(f"taco_{size}"), _config(f"bert_{size}"))
+    assert changed == {"recipe", "objectives.taco.weight"}
+
+
+def test_the_union_is_amos_and_three_objectives():
+  changed = _differences(_config("amos_coco_taco_base"), _config("amos_base"))
+  weights = {f"objectives.{name}.weight" for name in ("clm", "scl", "taco")}
+  assert changed == {"recipe", "objectives.taco.group_size"} | weights
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_tiny_recipes_need_no_download_and_little_time(name):
+  config = _config(name)
+  assert config.data.source == "installed_docs"
+  assert config.model.hidden_size == 128 and config.model.num_layers == 2
+  assert config.train.total_steps <= 5_000
+
+
+def test_a_recipe_is_the_same_by_path_and_by_import():
+  assert load_config(str(CONFIGS / "amos_tiny.py")) == _config("amos_tiny")
+
+
+def test_the_base_config_alone_trains_nothing():
+  with pytest.raises(errors.ConfigError, match="no objective is on"):
+    validate.check(base.get_config())

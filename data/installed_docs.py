@@ -19,7 +19,8 @@ MIN_DOCSTRING_CHARACTERS = 200  # shorter ones are mostly names said again
 MIN_WORDS = 5
 MIN_PLAIN_WORDS = 0.7  # fraction
 
-_MIGHT_HAVE_DOCSTRING = re.compile(rb"(\"\"\"|''')(?s:.){100}")
+# Tests take a fifth of the time to parse and say next to nothing in English.
+_TEST_FILE = re.compile(r"(^|/)(tests?|testing|_tests?)/|(^|/)(test_|conftest)[^/]*$|_test\.py$")
 _RULE = re.compile(r"^[^\w\s]{3,}$|^[-=~+| ]{5,}$")
 _FENCE = re.compile(r"^(```|~~~)")
 _DIRECTIVE = re.compile(r"^\.\. ")
@@ -39,14 +40,17 @@ _SPACES = re.compile(r"\s+")
 
 
 def module_files(root: str | os.PathLike | None = None) -> list[str]:
-  """Returns the Python files under `root` (the place of installed packages), sorted, relative to it."""
+  """Returns the Python files under `root` (the place of installed packages), sorted, relative to it.
+
+  Tests are left out.
+  """
   root = pathlib.Path(root or default_root())
   names = []
   for folder, folders, files in os.walk(root):
     folders[:] = sorted(name for name in folders if name != "__pycache__")
     place = pathlib.Path(folder).relative_to(root)
-    names += [str(place / name) for name in files if name.endswith(".py")]
-  return sorted(names)
+    names += [(place / name).as_posix() for name in files if name.endswith(".py")]
+  return sorted(name for name in names if not _TEST_FILE.search(name))
 
 
 def default_root() -> str:
@@ -56,7 +60,7 @@ def default_root() -> str:
 
 def docstrings(code: bytes) -> Iterator[str]:
   """Yields the docstrings of a module, its classes and functions in order; nothing if it cannot be parsed."""
-  if not _MIGHT_HAVE_DOCSTRING.search(code):
+  if not _might_have_docstring(code):
     return
   try:
     with warnings.catch_warnings():
@@ -75,6 +79,13 @@ def docstrings(code: bytes) -> Iterator[str]:
       if text and len(text) > MIN_DOCSTRING_CHARACTERS:
         yield text
     nodes += reversed(body + getattr(node, "orelse", []))
+
+
+def _might_have_docstring(code: bytes) -> bool:
+  """Tells, at a hundredth of the time of parsing, whether there can be a long string in triple quotes."""
+  parts = code.split(b'"""')
+  is_odd = len(parts) % 2 == 0  # quotes inside quotes: no telling what is inside and what outside
+  return is_odd or b"'''" in code or any(len(part) > MIN_DOCSTRING_CHARACTERS for part in parts[1::2])
 
 
 def paragraphs(docstring: str) -> list[str]:

@@ -204,7 +204,7 @@ def _vocabulary(
         shutil.copyfile(path, aside / name)
     aside.replace(directory)
     return vocabulary.load(directory)
-  progress.say(f"vocabulary: {settings['vocabulary']}")
+  progress.say(f"train a vocabulary: {settings['vocabulary'].removeprefix('trained: ')} pieces")
   kind, cased = args.train_vocabulary_kind, args.train_vocabulary_cased
   return vocabulary_train.train(
     pipeline.training_sentences(job, plan.units),

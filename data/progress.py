@@ -16,17 +16,18 @@ def say(text: str) -> None:
 
 
 def track(items: Iterable[Item], *, name: str, total: int) -> Iterator[Item]:
-  """Yields `items` and shows how many of `total` are through."""
+  """Yields `items`, shows how many of `total` are through, and says at the end how long it took."""
+  begin = last = time.monotonic()
   if sys.stderr.isatty():
     import rich.console  # here: only a terminal needs it
     import rich.progress
 
     console = rich.console.Console(stderr=True)
     yield from rich.progress.track(items, name, total=total, console=console, transient=True)
-    return
-  last = time.monotonic()
-  for done, item in enumerate(items, start=1):
-    yield item
-    if time.monotonic() - last > SECONDS_BETWEEN_LINES:
-      say(f"{name}: {done} of {total} parts")
-      last = time.monotonic()
+  else:
+    for done, item in enumerate(items, start=1):
+      yield item
+      if time.monotonic() - last > SECONDS_BETWEEN_LINES and done < total:
+        say(f"{name}: {done} of {total} parts")
+        last = time.monotonic()
+  say(f"{name}: done in {time.monotonic() - begin:.1f} s")

@@ -64,6 +64,13 @@ def test_docstrings_of_modules_classes_and_functions_are_found_in_order():
   assert found == ["module", "class", "method", "inside"]
 
 
+@pytest.mark.parametrize("quotes", ['"""', "'''"])
+@pytest.mark.parametrize("before", ["", 'x = \'a """ in quotes\'\n'])
+def test_a_long_docstring_is_found_however_it_is_quoted(quotes, before):
+  code = f"{before}def f():\n  {quotes}{'x' * 201}{quotes}\n"
+  assert list(installed_docs.docstrings(code.encode())) == ["x" * 201]
+
+
 @pytest.mark.parametrize(
   "code", [b"", b"x = ", b"\x00\xff" * 300, b'"""' + b"x" * 300, b"# coding: nonsense\n" + b'"""' * 200]
 )
@@ -80,6 +87,8 @@ def packages(tmp_path, monkeypatch):
     path.parent.mkdir(parents=True)
     path.write_text(f'"""{first}{filler}\n\nA paragraph that stands in every one of the modules.\n"""\n')
   (root / "a" / "broken.py").write_text("def f(:\n" + '"""' + filler)
+  (root / "a" / "tests").mkdir()
+  (root / "a" / "tests" / "test_c.py").write_text(f'"""Words of a test. {filler}"""')
   (root / "a" / "__pycache__").mkdir()
   (root / "a" / "__pycache__" / "c.py").write_text(f'"""{filler}"""')
   monkeypatch.setattr(installed_docs, "default_root", lambda: str(root))
@@ -94,6 +103,7 @@ def test_the_corpus_is_sorted_and_has_no_repeated_paragraph(packages, tmp_path):
   assert documents[0].split("\n")[1] == "A paragraph that stands in every one of the modules."
   assert documents[1].startswith("Words of the first module")
   assert "every one of the modules" not in documents[1]
+  assert "Words of a test" not in path.read_text()
 
 
 def test_a_gathered_corpus_is_reused(packages, tmp_path):

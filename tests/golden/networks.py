@@ -1,5 +1,7 @@
 """Golden kinds about networks: a_hf (encoder and heads) and e_amos (mixture, sampling, reversal)."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import numpy as np
 from pretrain import losses
 from pretrain.corruption import generator, mixture
 from pretrain.corruption.generator import GeneratorOutput, GeneratorSettings
-from pretrain.corruption.masking import TokenIds
+from pretrain.corruption.masking import Masking, TokenIds
 from pretrain.corruption.mixture import MixtureChoice
 from pretrain.export import torch_layout, torch_names
 from pretrain.models import encoder as encoder_model
@@ -22,6 +24,7 @@ from tests.golden.slots import from_slots, masking_at, plain_encoder, row_keys, 
 
 # Heads of fine-tuning, which this project does not have yet.
 UNCHECKED_HEADS = ("classifier/", "qa_", "cls_")
+_TABLE = "encoder.sentence_encoder.embed_tokens.weight"
 _CHUNK = 2  # positions with logits at once: small, so that several chunks are run
 
 
@@ -75,77 +78,106 @@ def check_encoder(golden: Golden, checks: Checks) -> None:
     checks.compare_present("logits", {"scl_emb": vectors})
 
 
-def check_mixture(golden: Golden, checks: Checks) -> None:
-  """AMOS's way from given features to sampled tokens, and its gradients through a stub discriminator."""
-  layers = tuple(golden.field("mlm_layers"))
-  pad, mask_id = int(golden.field("pad")), int(golden.field("mask_idx"))
-  state = golden.under("param/")
-  table = state["encoder.sentence_encoder.embed_tokens.weight"]
-  vocab_size, width = table.shape
-  config = plain_encoder(vocab_size, width)
-  tokens = TokenIds(cls=0, pad=pad, sep=2, unk=3, mask=mask_id, vocab_size=vocab_size)
-  head_state = {name: array for name, array in state.items() if name.startswith("auxiliary.lm_head.")}
-  own = torch_layout.read(head_state, torch_names.GENERATOR_HEAD_PARTS, "fairseq", num_heads=1).params
-  choice = MixtureChoice(
-    "adversarial", (), float(golden.field("tau")), float(golden.field("disc_grad_mul")), 0.0
-  )
-  targets = jnp.asarray(golden["targets"])
-  masking = masking_at(golden["masked"], golden["targets"], tokens)
-  weights, token_mask = masking.weights, targets != pad
-  noise = to_slots(golden["gumbel_noise"], weights)
-  keys = row_keys(targets.shape[0])
-  inputs = {
-    "table": jnp.asarray(table),
-    "generator": own["generator"],
-    "stub": {name: jnp.asarray(state[f"encoder.lin.{name}"]) for name in ("weight", "bias")},
-    "features": jnp.stack([to_slots(golden[f"f/{layer}"], weights) for layer in layers]),
-  }
+@dataclasses.dataclass(frozen=True)
+class _AmosCase:
+  """An e_amos file: given features instead of a trunk, a formula instead of a discriminator."""
 
-  def generator_output(given: dict) -> GeneratorOutput:
-    transformed = heads.apply_transform(given["generator"]["mlm_head"], config, given["features"])
-    return GeneratorOutput(given["features"], transformed, given["generator"]["mlm_head"]["bias"][None])
+  layers: tuple[int, ...]
+  choice: MixtureChoice
+  config: EncoderConfig
+  tokens: TokenIds
+  targets: jax.Array
+  masking: Masking
+  noise: jax.Array
 
-  def generator_loss(given: dict):
-    at_masked = take_positions(targets, masking.positions)
-    scores = generator.head_scores(generator_output(given), given["table"], at_masked, chunk=_CHUNK)
-    return generator.loss_and_metrics(scores, at_masked, weights, _settings(config, layers))[0], ()
+  @property
+  def token_mask(self) -> jax.Array:
+    """[batch, length] bool, False at padding."""
+    return self.targets != self.tokens.pad
 
-  def detection_loss(given: dict):
-    output = generator_output(given)
+  def output(self, given: dict) -> GeneratorOutput:
+    """The shared head on the given features."""
+    head = given["generator"]["mlm_head"]
+    transformed = heads.apply_transform(head, self.config, given["features"])
+    return GeneratorOutput(given["features"], transformed, head["bias"][None])
+
+  def generator_loss(self, given: dict):
+    """Sum over heads of the masked-LM loss."""
+    masking, settings = self.masking, _settings(self.config, self.layers)
+    at_masked = take_positions(self.targets, masking.positions)
+    scores = generator.head_scores(self.output(given), given["table"], at_masked, chunk=_CHUNK)
+    return generator.loss_and_metrics(scores, at_masked, masking.weights, settings)[0], ()
+
+  def detection_loss(self, given: dict):
+    """Mean binary cross-entropy of the stub discriminator, and what led to it."""
+    output, masking, pad = self.output(given), self.masking, self.tokens.pad
+    keys = row_keys(self.targets.shape[0])
     mixed = mixture.mixture_weights(
-      choice, given["generator"], output.features, row_keys=keys, progress=jnp.zeros(keys.shape[0])
+      self.choice, given["generator"], output.features, row_keys=keys, progress=jnp.zeros(keys.shape[0])
     )
     sampled, vectors = mixture.propose(
-      choice, mixed, output, given["table"], row_keys=keys, temperature=1.0, chunk=_CHUNK, noise=noise
+      self.choice,
+      mixed,
+      output,
+      given["table"],
+      row_keys=keys,
+      temperature=1.0,
+      chunk=_CHUNK,
+      noise=self.noise,
     )
     embedded = encoder_model.token_vectors(given["table"], masking.masked_ids, pad_id=pad)
     embedded = jnp.tanh(scatter_positions(embedded, masking.positions, vectors))
     hidden = embedded + 0.5 * jnp.mean(embedded, axis=1, keepdims=True)  # the file's stub discriminator
     logits = hidden @ given["stub"]["weight"][0] + given["stub"]["bias"]
-    replaced = scatter_positions(targets, masking.positions, sampled)
-    loss = losses.replaced_token_detection_loss(logits, replaced == targets, token_mask.astype(jnp.float32))
-    return loss / jnp.sum(token_mask), (output, mixed, sampled, logits, replaced)
+    replaced = scatter_positions(self.targets, masking.positions, sampled)
+    weights = self.token_mask.astype(jnp.float32)
+    loss = losses.replaced_token_detection_loss(logits, replaced == self.targets, weights)
+    return loss / jnp.sum(weights), (output, mixed, sampled, logits, replaced)
 
-  def official(gradients: dict) -> dict:
-    named = torch_layout.write(
-      {"generator": gradients["generator"]}, torch_names.GENERATOR_HEAD_PARTS, "fairseq"
-    )
-    named["encoder.sentence_encoder.embed_tokens.weight"] = gradients["table"]
-    named["auxiliary.lm_head.weight"] = gradients["table"]
+  def official(self, gradients: dict) -> dict:
+    """Gradients under the file's names."""
+    tree, parts = {"generator": gradients["generator"]}, torch_names.GENERATOR_HEAD_PARTS
+    named = torch_layout.write(tree, parts, "fairseq")
+    named |= dict.fromkeys((_TABLE, "auxiliary.lm_head.weight"), gradients["table"])
     named |= {f"encoder.lin.{name}": value for name, value in gradients["stub"].items()}
-    per_layer = zip(layers, gradients["features"])
-    return named | {f"f/{layer}": from_slots(value, weights) for layer, value in per_layer}
+    per_layer = zip(self.layers, gradients["features"])
+    return named | {f"f/{layer}": from_slots(value, self.masking.weights) for layer, value in per_layer}
 
-  run = {
-    name: jax.jit(jax.value_and_grad(function, has_aux=True))
-    for name, function in (("gen", generator_loss), ("disc", detection_loss))
+
+def check_mixture(golden: Golden, checks: Checks) -> None:
+  """AMOS's way from given features to sampled tokens, and its gradients through a stub discriminator."""
+  state = golden.under("param/")
+  table = state[_TABLE]
+  config = plain_encoder(*table.shape)
+  tokens = TokenIds(0, int(golden.field("pad")), 2, 3, int(golden.field("mask_idx")), table.shape[0])
+  masking = masking_at(golden["masked"], golden["targets"], tokens)
+  case = _AmosCase(
+    layers=tuple(golden.field("mlm_layers")),
+    choice=MixtureChoice(
+      "adversarial", (), float(golden.field("tau")), float(golden.field("disc_grad_mul")), 0.0
+    ),
+    config=config,
+    tokens=tokens,
+    targets=jnp.asarray(golden["targets"]),
+    masking=masking,
+    noise=to_slots(golden["gumbel_noise"], masking.weights),
+  )
+  head_state = {name: array for name, array in state.items() if name.startswith("auxiliary.lm_head.")}
+  own = torch_layout.read(head_state, torch_names.GENERATOR_HEAD_PARTS, "fairseq", num_heads=1).params
+  features = [to_slots(golden[f"f/{layer}"], masking.weights) for layer in case.layers]
+  inputs = {
+    "table": jnp.asarray(table),
+    "generator": own["generator"],
+    "stub": {name: jnp.asarray(state[f"encoder.lin.{name}"]) for name in ("weight", "bias")},
+    "features": jnp.stack(features),
   }
-  (generator_sum, _), generator_gradients = run["gen"](inputs)
-  (detection_mean, seen), detection_gradients = run["disc"](inputs)
-  checks.compare_present("values", {"gen_loss_sum": generator_sum, "disc_loss": detection_mean})
-  checks.compare_all("gradients", "grad_gen/", official(generator_gradients))
-  checks.compare_all("gradients", "grad_disc/", official(detection_gradients))
-  _compare_draws(golden, checks, inputs, seen, layers, masking, token_mask)
+  (total, _), gradients = jax.jit(jax.value_and_grad(case.generator_loss, has_aux=True))(inputs)
+  checks.compare_present("values", {"gen_loss_sum": total})
+  checks.compare_all("gradients", "grad_gen/", case.official(gradients))
+  (mean, seen), gradients = jax.jit(jax.value_and_grad(case.detection_loss, has_aux=True))(inputs)
+  checks.compare_present("values", {"disc_loss": mean})
+  checks.compare_all("gradients", "grad_disc/", case.official(gradients))
+  _compare_draws(golden, checks, case, seen, inputs["table"])
 
 
 def _settings(config: EncoderConfig, layers: tuple[int, ...]) -> GeneratorSettings:
@@ -165,21 +197,20 @@ def _settings(config: EncoderConfig, layers: tuple[int, ...]) -> GeneratorSettin
   )
 
 
-def _compare_draws(golden, checks, inputs, seen, layers, masking, token_mask) -> None:
+def _compare_draws(golden: Golden, checks: Checks, case: _AmosCase, seen: tuple, table: jax.Array) -> None:
   """Logits, mixture weights, sampled tokens and what the discriminator saw."""
   output, mixed, sampled, logits, replaced = seen
-  weights = masking.weights
-  by_layer = [vocab_logits(t, inputs["table"], output.biases[0]) for t in output.transformed]
-  mixed_logits, _ = mixture_sampling._mixed_logits(mixed, output.transformed, inputs["table"], output.biases)
-  values = {f"logits/{layer}": logit for layer, logit in zip(layers, by_layer)}
+  weights, in_text = case.masking.weights, np.asarray(case.token_mask)
+  by_layer = [vocab_logits(vector, table, output.biases[0]) for vector in output.transformed]
+  mixed_logits, _ = mixture_sampling._mixed_logits(mixed, output.transformed, table, output.biases)
+  values = {f"logits/{layer}": logit for layer, logit in zip(case.layers, by_layer)}
   values |= {"mix_probs": mixed, "mixed_logits": mixed_logits}
   checks.compare_present("values", {key: from_slots(value, weights) for key, value in values.items()})
-  in_text = np.asarray(token_mask)
-  is_original = np.asarray(replaced == golden["targets"])
   checks.compare_present("values", {"disc_logits": np.asarray(logits)[in_text]})
+  is_original = np.asarray(replaced == case.targets)
   tokens = {
     "sampled": from_slots(sampled, weights),
-    "src_tokens": masking.masked_ids,
+    "src_tokens": case.masking.masked_ids,
     "replaced": ~is_original,
     "disc_target": is_original[in_text],
   }

@@ -31,6 +31,11 @@ def corrupted_of(golden, tokens: TokenIds, *, input_key: str, token_mask: np.nda
   return Corrupted(ids, mask, masking_, jnp.asarray(golden[input_key]), row_keys(targets.shape[0]))
 
 
+def used_slots(masked: np.ndarray) -> np.ndarray:
+  """[batch, length] float32 slot weights of masked positions: a row's used slots come first."""
+  return np.sort((masked > 0).astype(np.float32), axis=1)[:, ::-1]
+
+
 def to_slots(values: np.ndarray, weights: np.ndarray) -> jax.Array:
   """[masked, ...] values, row by row, to [batch, slots, ...] with 0 in unused slots."""
   used = np.asarray(weights) > 0

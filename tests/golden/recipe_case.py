@@ -1,0 +1,155 @@
+"""A golden file of a whole recipe as a config, parameters and a batch, and what the recipe makes of it."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from configs import base
+from pretrain.build import build
+from pretrain.corruption import generator
+from pretrain.corruption.generator import GeneratorOutput
+from pretrain.corruption.masking import TokenIds
+from pretrain.export import torch_names
+from pretrain.models import heads
+from pretrain.objectives.views import View
+from pretrain.ops.vocab_cross_entropy import vocab_logits
+from pretrain.recipe import GENERATOR_TERM, Batch, Draws, Recipe
+from tests.golden.files import Golden
+from tests.golden.slots import row_keys
+
+PAD = 1
+_CHUNK = 4  # positions with logits at once: small, so that several chunks are run
+# sample mode of the official generator -> our fields (sampling_dropout, share_embeddings)
+_SAMPLE_MODES = {"eval": ("eval", "all"), "train": ("train", "all"), "zero-dropout": ("zero", "tokens")}
+
+
+class Case(NamedTuple):
+  """A file as a recipe, its parameters and its batch."""
+
+  recipe: Recipe
+  params: dict
+  batch: Batch
+  num_masked: float
+
+
+def common_config(golden: Golden) -> ConfigDict:
+  """The fields both kinds have."""
+  args, config = golden.field("args"), base.get_config()
+  if args["activation_fn"] != "gelu" or args["activation_dropout"] or args["encoder_layerdrop"]:
+    raise ValueError("only gelu without activation dropout and layer drop is implemented")
+  table = "param/encoder.sentence_encoder."
+  config.model.vocab_size = golden[table + "embed_tokens.weight"].shape[0]
+  config.model.max_length = golden[table + "embed_positions.weight"].shape[0]
+  config.model.hidden_size = args["encoder_embed_dim"]
+  config.model.num_layers = args["encoder_layers"]
+  config.model.num_heads = args["encoder_attention_heads"]
+  config.model.mlp_size = args["encoder_ffn_embed_dim"]
+  config.model.relative_position = "official" if args["rel_pos"] else "none"
+  config.model.relative_buckets = args["rel_pos_bins"]
+  config.model.relative_max_distance = args["max_rel_pos"]
+  config.model.dropout = args["dropout"]
+  config.model.attention_dropout = args["attention_dropout"]
+  config.model.dtype = "float32"
+  config.model.vocab_chunk_rows = _CHUNK
+  config.corruption.kind = "generator"
+  config.corruption.mask_rate = 1.0  # room for every position; which are masked is given
+  sampling_dropout, share_embeddings = _SAMPLE_MODES[args["generator_sample_mode"]]
+  config.generator.sampling_dropout = sampling_dropout
+  config.generator.share_embeddings = share_embeddings
+  config.objectives.rtd.weight = float(args["binary_loss_weight"])
+  return config
+
+
+def make_case(golden: Golden, config: ConfigDict, given: dict) -> Case:
+  """Builds the recipe, names the parameters, and hands the file's draws to the batch."""
+  state = golden.under("param/")
+  args = golden.field("args")
+  params, unmatched = torch_names.from_fairseq(
+    state,
+    num_heads=args["encoder_attention_heads"],
+    share_embeddings=_SAMPLE_MODES[args["generator_sample_mode"]][1],
+  )
+  if unmatched:
+    raise ValueError(f"names the table does not know: {', '.join(unmatched)}")
+  config.generator.num_layers = params["generator"]["trunk"]["layers"]["up"]["kernel"].shape[0]
+  tokens = TokenIds(0, PAD, 2, 3, int(golden.field("mask_idx")), config.model.vocab_size)
+  recipe = build(config, tokens)
+  expected = jax.eval_shape(recipe.init, jax.random.key(0))
+  if jax.tree.map(jnp.shape, params) != jax.tree.map(jnp.shape, expected):
+    raise ValueError("the file's parameters do not have the names and shapes of the recipe's")
+  ids = jnp.asarray(golden["targets"])
+  batch = Batch(ids, row_keys(ids.shape[0]), jnp.zeros(ids.shape[0]), given)
+  return Case(recipe, jax.tree.map(jnp.asarray, params), batch, float(golden["masked"].sum()))
+
+
+def _weighted(recipe: Recipe, weights: dict) -> Recipe:
+  """The recipe with other weights of its terms, which may be traced."""
+  objectives = {
+    name: dataclasses.replace(objective, weight=weights[f"{name}_loss"])
+    for name, objective in recipe.objectives.items()
+  }
+  settings = dataclasses.replace(recipe.generator, loss_weight=weights[GENERATOR_TERM])
+  return dataclasses.replace(recipe, objectives=objectives, generator=settings)
+
+
+def make_gradient(case: Case):
+  """A compiled function of (weights of the terms, parameters, offsets): ((loss, metrics), gradients)."""
+  totals = case.recipe.totals(case.batch)
+
+  def loss_fn(trained, weights):
+    params, offsets = trained
+    given = case.batch.given | ({} if offsets is None else {"generator_offsets": offsets})
+    recipe = _weighted(case.recipe, weights)
+    return recipe.loss_fn(params, case.batch._replace(given=given), totals, train=True)
+
+  run = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
+  return lambda weights, params, offsets=None: run((params, offsets), weights)
+
+
+def only(case: Case, name: str) -> dict[str, float]:
+  """Weight 1 for one term, 0 for the others."""
+  return {term: float(term == name) for term in case.recipe.term_weights}
+
+
+def official(gradients: dict, scale: float) -> dict[str, np.ndarray]:
+  """Gradients of a mean-form loss under official names, times `scale` (their losses are sums over |M|)."""
+  return {name: scale * value for name, value in torch_names.to_fairseq(gradients).items()}
+
+
+def sum_and_mean(metric) -> tuple[float, float]:
+  """A metric's sum over positions and its mean; 0 where there is none."""
+  total, weight = (float(x) for x in metric)
+  return total, total / weight if weight else 0.0
+
+
+class Outputs(NamedTuple):
+  """What a recipe computes on the way to its loss."""
+
+  view: View
+  draws: Draws
+  rtd_logits: jax.Array  # [batch, length]
+  generator: GeneratorOutput
+  table: jax.Array  # [vocab, embed], the generator's token table
+  logits: list[jax.Array]  # of each generator head, [batch, slots, vocab]
+
+
+def run_outputs(case: Case) -> Outputs:
+  """Runs the encoder's view, and the generator at the masked positions."""
+  recipe = case.recipe
+
+  def run(params: dict) -> Outputs:
+    view, draws = recipe.view(params, case.batch, train=False)
+    rtd_logits = heads.apply_rtd_head(view.heads["rtd"], recipe.encoder, view.hidden)
+    own, shared, corrupted = params["generator"], params["encoder"]["embeddings"], view.corrupted
+    output = generator.run(
+      own, shared, recipe.generator, corrupted.masking, corrupted.token_mask, recipe.tokens, row_keys=None
+    )
+    table = generator.token_table(own, shared, recipe.generator)
+    logits = [vocab_logits(vector, table, output.biases[0]) for vector in output.transformed]
+    return Outputs(view, draws, rtd_logits, output, table, logits)
+
+  return jax.jit(run)(case.params)

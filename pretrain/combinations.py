@@ -32,9 +32,9 @@ def problems(config: Fields, *, num_devices: int | None, num_hosts: int) -> list
   ]
   if config["corruption.kind"] == "generator":
     found += generator_rules.problems(config)
-  misshaped = list(_mesh(config, num_devices))
+  misshaped = list(_mesh(config, num_devices, num_hosts))
   # What the devices must divide cannot be said of a mesh that does not exist.
-  return found + (misshaped or [*_cuts(config, num_devices), *_batch(config, num_devices, num_hosts)])
+  return found + (misshaped or [*_cuts(config, num_devices), *_batch(config, num_devices)])
 
 
 def _is_on(config: Fields, objective: str) -> bool:
@@ -179,7 +179,7 @@ def _training(config: Fields) -> Iterator[str]:
     yield "data.source='', data.directory='': no text; give a source such as 'installed_docs' or a directory"
 
 
-def _mesh(config: Fields, num_devices: int | None) -> Iterator[str]:
+def _mesh(config: Fields, num_devices: int | None, num_hosts: int) -> Iterator[str]:
   sizes = {axis: config[f"mesh.{axis}"] for axis in ("data", "fsdp", "tensor")}
   shown = show(config, *(f"mesh.{axis}" for axis in sizes))
   if 0 in sizes.values() or list(sizes.values()).count(-1) > 1:
@@ -188,6 +188,11 @@ def _mesh(config: Fields, num_devices: int | None) -> Iterator[str]:
   fixed = math.prod(size for size in sizes.values() if size != -1)
   if num_devices is not None and (num_devices % fixed or (-1 not in sizes.values() and fixed != num_devices)):
     yield f"{shown}: the product must be the number of devices, {num_devices}"
+    return
+  # Otherwise a host's devices hold rows with gaps, which it could not read as one piece.
+  local, tensor = (num_devices or 0) // num_hosts, _axis_size(config, "tensor", num_devices)
+  if num_hosts > 1 and local % tensor and tensor % local:
+    yield f"{shown}: mesh.tensor must divide the {local} devices of a host, or be a multiple of them"
 
 
 def _cuts(config: Fields, num_devices: int | None) -> Iterator[str]:
@@ -210,13 +215,12 @@ def _axis_size(config: Fields, axis: str, num_devices: int | None) -> int:
   return max(1, (num_devices or 0) // others)
 
 
-def _batch(config: Fields, num_devices: int | None, num_hosts: int) -> Iterator[str]:
+def _batch(config: Fields, num_devices: int | None) -> Iterator[str]:
   """The batch must fall into microbatches, each into contrast groups and into equal parts per device."""
   parts, reasons = config["train.microbatches"], []
   if parts > 1:
     reasons.append(f"train.microbatches={parts}")
   shards = _axis_size(config, "data", num_devices) * _axis_size(config, "fsdp", num_devices)
-  shards = math.lcm(shards, num_hosts)
   if shards > 1:
     reasons.append(f"{shards} devices along mesh.data and mesh.fsdp")
   unit = shards

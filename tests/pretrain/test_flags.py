@@ -209,6 +209,7 @@ def test_a_field_that_a_file_lacks_is_named_even_if_it_is_given(tmp_path):
 
 def test_a_config_file_may_define_dataclasses(tmp_path):
   text = (
+    "from __future__ import annotations\n"
     "import dataclasses\n"
     "from configs import amos_tiny\n"
     "@dataclasses.dataclass\n"

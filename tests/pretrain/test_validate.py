@@ -147,9 +147,13 @@ def test_sizes_that_do_not_fit_the_devices_are_refused(changes, num_devices, exp
   assert len(found) == 1 and expected in found[0], found
 
 
-def test_rows_must_divide_among_hosts():
-  assert _problems("roberta_tiny", {"train.batch_size": 4}, num_devices=2, num_hosts=2) == []
-  assert _problems("roberta_tiny", {"train.batch_size": 3}, num_devices=2, num_hosts=2)
+def test_the_tensor_axis_and_the_devices_of_a_host_divide_one_another():
+  sizes = {"model.num_heads": 16, "mesh.tensor": 4}
+  for num_hosts in (1, 2, 4, 8):  # 24, 12, 6 and 3 devices each
+    found = _problems("roberta_tiny", sizes | {"train.batch_size": 48}, num_devices=24, num_hosts=num_hosts)
+    assert bool(found) == (num_hosts in (4, 8)), found
+    assert all("mesh.tensor must divide" in line for line in found)
+  assert _problems("roberta_tiny", sizes, num_devices=8, num_hosts=4) == []
 
 
 def test_devices_may_share_a_contrast_group():

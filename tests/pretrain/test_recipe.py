@@ -1,0 +1,342 @@
+"""Run: pytest tests/pretrain/test_recipe.py. Whole recipes: which loss trains what, and nothing else."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain.ops import row_random
+from tests.pretrain.small_recipe import (
+  AMOS,
+  COCO_LM,
+  TOKENS,
+  UNION,
+  VOCAB_SIZE,
+  cut,
+  random_params,
+  small_batch,
+  small_recipe,
+)
+
+_OWN = {"generator.share_embeddings": "tokens"}  # the generator's positions and norm are its own
+_NO_MLM = {"generator.loss_weight": 0.0}
+_RTD = {"corruption.kind": "generator", "objectives.rtd.weight": 50.0, **_OWN}
+RECIPES = {
+  "union": UNION,
+  "coco_lm": {**COCO_LM, **_OWN},
+  "coco_lm_eval_without_mlm": {**COCO_LM, **_OWN, **_NO_MLM},
+  "coco_lm_train_without_mlm": {**COCO_LM, **_OWN, **_NO_MLM, "generator.sampling_dropout": "train"},
+  "rtd_scl_without_mlm": {**COCO_LM, **_OWN, **_NO_MLM, "objectives.clm.weight": 0.0},
+  "amos": AMOS,
+  "amos_without_mlm": {**AMOS, **_NO_MLM},
+  "amos_without_mlm_forward": {**AMOS, **_NO_MLM, "generator.reversal_multiplier": 1.0},
+  "frozen_generator": {**COCO_LM, "generator.frozen": True},
+  "frozen_embeddings": {**UNION, "model.freeze_embeddings": "random"},
+  "all_padding_groups": {**COCO_LM, **_OWN, "objectives.scl.group_size": 8},
+}
+BATCH = small_batch(8, lengths=[16, 12, 16, 7, 16, 16, 9, 16])
+
+
+@functools.cache
+def recipe_of(name: str):
+  return small_recipe(RECIPES[name])
+
+
+@functools.cache
+def params_of(name: str) -> dict:
+  return random_params(recipe_of(name))
+
+
+@functools.cache
+def compiled(name: str):
+  """(params, batch, totals) -> ((loss, metrics), gradient), dropout on."""
+  loss_fn = functools.partial(recipe_of(name).loss_fn, train=True)
+  return jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
+
+
+@functools.cache
+def result_of(name: str):
+  """Loss, metrics and gradient of `BATCH`, in numpy."""
+  totals = recipe_of(name).totals(BATCH)
+  (loss, metrics), gradient = compiled(name)(params_of(name), BATCH, totals)
+  return jax.tree.map(np.asarray, (loss, metrics, gradient))
+
+
+def _table(gradient: dict) -> np.ndarray:
+  return gradient["encoder"]["embeddings"]["token"]["embedding"]
+
+
+def _zero_leaves(tree) -> list[str]:
+  leaves = jax.tree.leaves_with_path(tree)
+  return ["/".join(part.key for part in path) for path, leaf in leaves if not np.any(leaf)]
+
+
+# The union of everything.
+
+
+def test_the_union_trains_every_parameter_and_reports_every_term():
+  loss, metrics, gradient = result_of("union")
+  terms = recipe_of("union").term_weights
+  expected = {"generator_loss", "masked_lm_loss", "rtd_loss", "clm_loss", "all_token_loss"}
+  assert set(terms) == expected | {"scl_loss", "taco_loss"}
+  assert all(metrics[name][0] > 0 for name in terms)
+  assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves((loss, metrics, gradient)))
+  assert _zero_leaves(gradient) == []
+
+
+def test_the_loss_is_the_weighted_sum_of_terms_divided_by_their_totals():
+  loss, metrics, _ = result_of("union")
+  totals = recipe_of("union").totals(BATCH)
+  weights = recipe_of("union").term_weights
+  assert weights["rtd_loss"] == 50.0
+  expected = sum(weights[name] * metrics[name][0] / totals[name] for name in weights)
+  np.testing.assert_allclose(loss, expected, rtol=1e-6)
+
+
+def test_totals_count_masked_tokens_tokens_and_anchors():
+  totals = recipe_of("union").totals(BATCH)
+  tokens = np.asarray(BATCH.ids != TOKENS.pad)
+  masked = recipe_of("union").mask(BATCH).masking.weights.sum()
+  for name in ("generator_loss", "masked_lm_loss", "clm_loss"):
+    assert totals[name] == masked > 0
+  for name in ("rtd_loss", "all_token_loss", "taco_loss"):
+    assert totals[name] == tokens.sum()
+  assert totals["scl_loss"] == 16
+  weights = {name: result_of("union")[1][name][1] for name in totals}
+  assert {name: float(total) for name, total in totals.items()} == weights
+
+
+def test_two_microbatches_of_whole_groups_equal_the_whole_batch():
+  loss, metrics, gradient = result_of("union")
+  totals = recipe_of("union").totals(BATCH)
+  parts = [compiled("union")(params_of("union"), cut(BATCH, i, i + 4), totals) for i in (0, 4)]
+  summed = jax.tree.map(lambda *x: np.asarray(sum(x)), *parts)
+  np.testing.assert_allclose(summed[0][0], loss, rtol=1e-5)
+  for name, (total, weight) in metrics.items():
+    np.testing.assert_allclose(summed[0][1][name], (total, weight), rtol=1e-4, err_msg=name)
+  difference = jax.tree.map(lambda a, b: np.sum((a - b) ** 2), summed[1], gradient)
+  size = sum(np.sum(leaf**2) for leaf in jax.tree.leaves(gradient))
+  assert np.sqrt(sum(jax.tree.leaves(difference)) / size) < 1e-5
+
+
+def test_every_step_draws_its_own_masks_and_samples():
+  recipe, params = recipe_of("union"), params_of("union")
+  corrupt = jax.jit(functools.partial(recipe.corrupt, train=True))
+  next_step = BATCH._replace(row_keys=row_random.step_row_keys(0, 1, jnp.arange(8)))
+  first, again, other = (corrupt(params, batch)[0].input_ids for batch in (BATCH, BATCH, next_step))
+  np.testing.assert_array_equal(first, again)
+  assert not np.array_equal(first, other)
+
+
+def test_a_rows_masks_samples_and_states_do_not_depend_on_the_batch_around_it():
+  view = jax.jit(functools.partial(recipe_of("union").view, train=True))
+  whole, _ = view(params_of("union"), BATCH)
+  for i in (0, 4):
+    part, _ = view(params_of("union"), cut(BATCH, i, i + 4))
+    np.testing.assert_array_equal(part.corrupted.input_ids, whole.corrupted.input_ids[i : i + 4])
+    # Crops and dropout are equal, or these would differ by far more than another matrix shape rounds.
+    np.testing.assert_allclose(part.hidden, whole.hidden[i : i + 4], atol=2e-4)
+    np.testing.assert_allclose(part.crop_hidden, whole.crop_hidden[i : i + 4], atol=2e-4)
+
+
+# Switched off is absent.
+
+
+@pytest.mark.parametrize(
+  "objective, term",
+  [
+    ("mlm", "masked_lm_loss"),
+    ("rtd", "rtd_loss"),
+    ("clm", "clm_loss"),
+    ("all_token", "all_token_loss"),
+    ("scl", "scl_loss"),
+    ("taco", "taco_loss"),
+  ],
+)
+def test_an_objective_of_weight_zero_has_no_term_no_total_and_no_metric(objective, term):
+  recipe = small_recipe({**UNION, f"objectives.{objective}.weight": 0.0})
+  totals = jax.eval_shape(recipe.totals, BATCH)
+  assert term not in totals and term not in recipe.term_weights
+  params = jax.eval_shape(recipe.init, jax.random.key(0))
+  _, metrics = jax.eval_shape(functools.partial(recipe.loss_fn, train=True), params, BATCH, totals)
+  assert term not in metrics
+  assert set(totals) == set(recipe_of("union").term_weights) - {term}
+
+
+def test_an_objective_switched_off_does_not_change_the_initial_values_of_the_others():
+  key = jax.random.key(0)
+  whole, without = (
+    recipe_of("coco_lm").init(key),
+    small_recipe({**RECIPES["coco_lm"], "objectives.scl.weight": 0.0}).init(key),
+  )
+  jax.tree.map(np.testing.assert_array_equal, without["encoder"], whole["encoder"])
+  np.testing.assert_array_equal(without["heads"]["rtd"]["kernel"], whole["heads"]["rtd"]["kernel"])
+
+
+# Who trains the generator.
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_coco_lm_trains_the_generator_by_its_masked_lm_loss_only(mode):
+  _, _, gradient = result_of(f"coco_lm_{mode}_without_mlm")
+  assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["generator"]))
+  assert _zero_leaves(gradient["encoder"]) == []
+  if mode == "eval":
+    assert _zero_leaves(result_of("coco_lm")[2]["generator"]) == []
+
+
+def test_amos_trains_the_generators_trunk_and_mixture_through_rtd_and_its_head_not_at_all():
+  gradient = result_of("amos_without_mlm")[2]["generator"]
+  assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["mlm_head"]))
+  for part in ("trunk", "mixture", "embeddings"):
+    assert _zero_leaves(gradient[part]) == []
+
+
+def test_amos_reverses_the_gradient_of_the_generator_and_of_nothing_else():
+  reversed_, forward = result_of("amos_without_mlm")[2], result_of("amos_without_mlm_forward")[2]
+  for a, b in zip(jax.tree.leaves(reversed_["generator"]), jax.tree.leaves(forward["generator"])):
+    np.testing.assert_allclose(a, -b, rtol=1e-5, atol=1e-5 * np.max(np.abs(b)))
+  for part in ("trunk", "embeddings"):
+    pair = (dict(tree["encoder"][part]) for tree in (reversed_, forward))
+    a, b = ({k: v for k, v in tree.items() if k != "token"} for tree in pair)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), a, b)
+  # Both signs share the look-up's gradient; the token table also feeds the generator's input.
+  assert not np.allclose(_table(reversed_), -_table(forward), rtol=0.1)
+
+
+def test_amos_sends_the_reversed_gradient_to_hidden_states_at_masked_positions_only():
+  recipe, params = recipe_of("amos_without_mlm"), params_of("amos_without_mlm")
+  totals = recipe.totals(BATCH)
+
+  def loss(offsets):
+    return recipe.loss_fn(params, BATCH._replace(given={"generator_offsets": offsets}), totals, train=True)[0]
+
+  gradient = np.asarray(jax.jit(jax.grad(loss))(jnp.zeros((4, 8, 16, 32))))
+  selected = np.asarray(recipe.mask(BATCH).masking.selected)
+  assert np.all(gradient[1:, ~selected] == 0)
+  assert np.all(np.any(gradient[1:, selected] != 0, axis=-1))
+  assert np.any(gradient[0, ~selected] != 0)  # the first block reads every token
+
+
+# The padding row, frozen parts.
+
+
+def test_the_padding_row_of_the_table_gets_exactly_no_gradient_from_rtd_and_scl():
+  table = _table(result_of("rtd_scl_without_mlm")[2])
+  assert np.all(table[TOKENS.pad] == 0)
+  assert np.any(table[TOKENS.cls] != 0)
+  # The output softmax of the corrective LM does train it.
+  assert np.any(_table(result_of("coco_lm_eval_without_mlm")[2])[TOKENS.pad] != 0)
+
+
+def test_a_frozen_generator_gets_exactly_no_gradient_and_proposes_from_its_own_table():
+  loss, _, gradient = result_of("frozen_generator")
+  recipe, params = recipe_of("frozen_generator"), params_of("frozen_generator")
+  assert "generator_loss" not in recipe.term_weights
+  assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["generator"]))
+  assert _zero_leaves(gradient["encoder"]) == []
+  assert np.isfinite(loss)
+  own = params["generator"]["embeddings"]["token"]["embedding"]
+  assert own.shape == (VOCAB_SIZE, 32)
+  corrupt = jax.jit(lambda params: recipe.corrupt(params, BATCH, train=False)[0].input_ids)
+  usual = corrupt(params)
+  other_encoder = {**params, "encoder": jax.tree.map(lambda x: -x, params["encoder"])}
+  np.testing.assert_array_equal(corrupt(other_encoder), usual)
+  other_generator = {**params, "generator": jax.tree.map(lambda x: -x, params["generator"])}
+  assert not np.array_equal(corrupt(other_generator), usual)
+
+
+def test_frozen_embeddings_get_exactly_no_gradient_and_the_rest_does():
+  _, _, gradient = result_of("frozen_embeddings")
+  assert _zero_leaves(gradient) == ["encoder/embeddings/token/embedding"]
+
+
+# Padding and precision.
+
+
+def test_rows_of_padding_change_nothing():
+  loss, _, gradient = result_of("coco_lm")
+  recipe = recipe_of("all_padding_groups")
+  half = cut(BATCH, 0, 4)
+  padded = half._replace(
+    ids=jnp.concatenate([half.ids, jnp.full_like(half.ids, TOKENS.pad)]), row_keys=BATCH.row_keys
+  )._replace(progress=BATCH.progress)
+  (found, _), of_padded = compiled("all_padding_groups")(params_of("coco_lm"), padded, recipe.totals(padded))
+  totals = recipe_of("coco_lm").totals(half)
+  (expected, _), of_half = compiled("coco_lm")(params_of("coco_lm"), half, totals)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  for a, b in zip(jax.tree.leaves(of_padded), jax.tree.leaves(of_half)):
+    np.testing.assert_allclose(a, b, atol=1e-5 * max(1.0, float(jnp.max(jnp.abs(b)))))
+  assert np.isfinite(loss) and all(np.all(np.isfinite(x)) for x in jax.tree.leaves(gradient))
+
+
+def test_a_batch_of_padding_gives_zero_and_a_zero_gradient():
+  empty = BATCH._replace(ids=jnp.full_like(BATCH.ids, TOKENS.pad))
+  totals = recipe_of("union").totals(empty)
+  (loss, _), gradient = compiled("union")(params_of("union"), empty, totals)
+  assert float(loss) == 0.0
+  assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient))
+
+
+def test_bfloat16_stays_close_to_float32():
+  fields = {"objectives.mlm.weight": 1.0, "objectives.taco.weight": 1.0}
+  found = []
+  for dtype in ("float32", "bfloat16"):
+    recipe = small_recipe({**fields, "model.dtype": dtype})
+    loss_fn = jax.jit(functools.partial(recipe.loss_fn, train=False))
+    found.append(float(loss_fn(random_params(recipe), BATCH, recipe.totals(BATCH))[0]))
+  # Masks do not depend on the dtype; states are rounded to 0.4 %, cosines divided by tau 0.07.
+  np.testing.assert_allclose(found[1], found[0], rtol=0.02)
+
+
+def test_without_training_there_is_no_dropout():
+  recipe, params = recipe_of("coco_lm"), params_of("coco_lm")
+  sampled = jnp.full((8, 3), 50)
+  view = jax.jit(functools.partial(recipe.view, train=False))
+  selected = recipe.mask(BATCH).masking.selected
+  given = {"selected": selected, "sampled": sampled, "crop_ids": BATCH.ids}
+  other_keys = row_random.step_row_keys(0, 1, jnp.arange(8))
+  first, _ = view(params, BATCH._replace(given=given))
+  second, _ = view(params, BATCH._replace(given=given, row_keys=other_keys))
+  np.testing.assert_array_equal(first.hidden, second.hidden)
+  np.testing.assert_array_equal(first.crop_hidden, second.crop_hidden)
+  expected = np.where(selected, 50, BATCH.ids)
+  np.testing.assert_array_equal(first.corrupted.input_ids, expected)
+
+
+# Other corruptions give what they say.
+
+
+@pytest.mark.parametrize(
+  "changes",
+  [
+    {"corruption.kind": "random"},
+    {**_RTD, "corruption.mask_rule": "electra_google", "corruption.mask_special": "none"},
+    {**_RTD, "generator.temperature": 0.5, "generator.disallow_correct": True},
+    {**AMOS, "generator.mixture": "random_layer"},
+    {**AMOS, "generator.mixture": "schedule"},
+    {**AMOS, "generator.mixture": "uniform", "generator.mlm_layers": (), "generator.separate_layers": (1, 2)},
+  ],
+  ids=["random", "google", "disallow_correct", "random_layer", "schedule", "separate"],
+)
+def test_replacements_are_at_chosen_positions_and_original_means_unchanged(changes):
+  recipe = small_recipe({"objectives.rtd.weight": 50.0, **changes})
+  corrupt = jax.jit(functools.partial(recipe.corrupt, train=True))
+  corrupted, _ = corrupt(random_params(recipe), BATCH)
+  selected = np.asarray(corrupted.masking.selected)
+  ids, found = np.asarray(BATCH.ids), np.asarray(corrupted.input_ids)
+  assert np.all(found[~selected] == ids[~selected])
+  assert np.any(found != ids)
+  np.testing.assert_array_equal(corrupted.is_original, found == ids)
+  if changes.get("generator.disallow_correct"):
+    assert np.all(found[selected] != ids[selected])
+  rate = corrupted_rate(corrupted)
+  assert 0 < rate <= 0.3
+
+
+def corrupted_rate(corrupted) -> float:
+  """Replaced tokens per token."""
+  replaced = corrupted.token_mask & ~corrupted.is_original
+  return float(jnp.sum(replaced) / jnp.sum(corrupted.token_mask))

@@ -138,8 +138,8 @@ def wordpiece_encoder(pieces: Sequence[str], *, cased: bool):
   os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
   from tokenizers import Tokenizer, models
 
-  special = set(PIECES.values())
-  ids = {piece: i for i, piece in enumerate(pieces) if piece not in special - {PIECES["unk"]}}
+  # BERT's split into words sets brackets apart, so that no text gives a piece like [MASK].
+  ids = {piece: i for i, piece in enumerate(pieces)}
   tokenizer = Tokenizer(models.WordPiece(ids, unk_token=PIECES["unk"], max_input_chars_per_word=100))
   configure_wordpiece(tokenizer, cased=cased)
 

@@ -50,11 +50,16 @@ def test_the_command_of_a_config_is_understood_by_prepare():
   config = base.get_config()
   config.data.vocabulary_cased = True
   config.data.source = "a b/*.txt"
+  config.data.length = 96
+  config.data.packing = "concat"
+  config.data.vocabulary_kind = "wordpiece"
+  config.data.workers = 3
   config.data.tfds_directory = "/somewhere"
   command = manifest.prepare_command(config.data.to_dict(), vocab_size=4096, output="out")
   assert command[:3] == [sys.executable, "-m", "data.prepare"]
   args = prepare.parse(command[3:])
-  assert (args.source, args.output, args.length, args.packing) == ("a b/*.txt", "out", 512, "complete")
+  assert (args.source, args.output, args.length, args.packing) == ("a b/*.txt", "out", 96, "concat")
+  assert (args.train_vocabulary_kind, args.workers) == ("wordpiece", 3)
   assert (args.train_vocabulary_size, args.train_vocabulary_cased) == (4096, True)
   assert (args.vocabulary, args.tfds_directory, args.download) == ("", "/somewhere", False)
 

@@ -153,6 +153,19 @@ def test_what_is_missing_is_made_again(lost, prepared, corpus, vocabulary_direct
   assert digests(output) == digests(prepared)
 
 
+def test_a_half_written_shard_never_has_its_final_name(
+  corpus, vocabulary_directory, tmp_path, monkeypatch, capsys
+):
+  def stop(*_):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(hashlib, "file_digest", stop)  # taken of a shard before it gets its name
+  assert prepare.main(arguments(corpus, vocabulary_directory, tmp_path / "o")) == 130
+  assert (tmp_path / "o" / "work" / "unit-000002.json").is_file()
+  assert not list((tmp_path / "o").glob("*.arrayrecord"))
+  assert "run the same command again" in capsys.readouterr().err
+
+
 def test_a_finished_preparation_is_left_alone(prepared, corpus, vocabulary_directory, capsys):
   before = {path: path.stat().st_mtime_ns for path in prepared.rglob("*")}
   assert prepare.main(arguments(corpus, vocabulary_directory, prepared)) == 0

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import sentencepiece
 
 from data import errors, vocabulary, vocabulary_command, vocabulary_files, vocabulary_train
 from tests.data.conftest import SHARED, make_documents
@@ -42,6 +43,31 @@ def test_sentencepiece_ids_follow_the_official_order(vocabulary_directory):
 def test_no_text_gives_a_special_id(trained, text):
   special = trained.special_ids
   assert not {special.cls, special.pad, special.sep, special.mask} & set(trained.encode(text))
+
+
+def test_a_model_of_others_that_makes_special_pieces_of_text_is_kept_from_it(tmp_path):
+  model = tmp_path / "sp.model"
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(sentences()),
+    model_prefix=str(tmp_path / "sp"),
+    model_type="bpe",
+    vocab_size=150,
+    user_defined_symbols=["[CLS]", "[SEP]", "[PAD]", "[MASK]"],
+    unk_piece="[UNK]",
+    minloglevel=2,
+  )
+  assert "[MASK]" in sentencepiece.SentencePieceProcessor(str(model)).encode("a [MASK]", out_type=str)
+  made = vocabulary_train.import_files(tmp_path / "v", sp_model=str(model), cased=False)
+  special = made.special_ids
+  ids = made.encode("[CLS] the [SEP] people [PAD] [MASK]")
+  assert not {special.cls, special.pad, special.sep, special.mask} & set(ids)
+  assert made.encode("people")[-1] in ids
+
+
+def test_trained_special_pieces_are_control_pieces(vocabulary_directory):
+  processor = sentencepiece.SentencePieceProcessor(str(vocabulary_directory / "sp.model"))
+  assert [i for i in range(150) if processor.is_control(i)] == [0, 1, 2, 4]
+  assert processor.is_unknown(3)
 
 
 def test_unknown_characters_give_the_unknown_id(trained):

@@ -42,6 +42,8 @@ def make_config(arguments: argparse.Namespace) -> ConfigDict:
     for part in path:
       place = place[part]
     place[leaf] = json.loads(value) if not isinstance(place[leaf], str) else value
+  if arguments.vocab_size:
+    config.model.vocab_size = arguments.vocab_size
   if arguments.source:
     config.data.source = arguments.source
   if arguments.steps:
@@ -134,6 +136,7 @@ def main() -> None:
   one.add_argument("--without", action="append", default=[], help="objective to switch off")
   one.add_argument("--set", action="append", default=[], help="field=value of the config")
   one.add_argument("--source", default="", help="another data.source")
+  one.add_argument("--vocab_size", type=int, default=0, help="pieces; default: the recipe's")
   one.add_argument("--seed", type=int, default=0)
   budget = one.add_mutually_exclusive_group(required=True)
   budget.add_argument("--minutes", type=float, help="of training, by timing the first steps")

@@ -1,7 +1,130 @@
-"""Tables and curves of `benchmarks.learning`."""
+"""Tables and curves of `benchmarks.learning`: starts, ends, baselines, and twins at equal steps."""
 
+import collections
+import json
 import pathlib
+
+import numpy as np
+
+from data.errors import DataError
+
+# (figure, its baseline) shown for single runs, where a run has them.
+FIGURES = (
+  ("masked_lm_loss", "unigram_cross_entropy"),
+  ("generator_loss_head_0", "unigram_cross_entropy"),
+  ("generator_loss_head_1", "unigram_cross_entropy"),
+  ("generator_loss_head_2", "unigram_cross_entropy"),
+  ("rtd_auc", "rtd_auc_baseline"),
+  ("rtd_balanced_accuracy_at_prior", "rtd_balanced_accuracy_at_prior_baseline"),
+  ("replace_rate", None),
+  ("clm_top1_replaced", "clm_top1_replaced_baseline"),
+  ("sequence_cosine_gap", None),
+  ("sequence_retrieval_top1", "sequence_retrieval_top1_baseline"),
+  ("contextual_score", None),
+)
+# (run, its twin, figures compared at equal steps)
+TWINS = (
+  ("coco_lm", "coco_lm_no_scl", ("sequence_cosine_gap", "sequence_retrieval_top1")),
+  ("taco", "bert", ("contextual_score",)),
+  ("amos", "amos_no_reversal", tuple(f"mixture_weight_head_{k}" for k in range(3))),
+)
+CURVES = (
+  "masked_lm_loss",
+  "generator_loss_head_0",
+  "rtd_auc",
+  "clm_top1_replaced",
+  "sequence_cosine_gap",
+  "contextual_score",
+)
+
+Lines = list[dict[str, float]]
+
+
+def read(directory: pathlib.Path) -> dict[str, list[Lines]]:
+  """{run name: the lines of each seed} of all results in a directory.
+
+  Raises:
+    DataError: there are none.
+  """
+  runs: dict[str, list[Lines]] = collections.defaultdict(list)
+  for path in sorted(directory.glob("*-seed*.jsonl")):
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if lines:
+      runs[lines[0]["name"]].append(lines)
+  if not runs:
+    raise DataError(
+      f"no results in {directory}; make some with `python -m benchmarks.learning run --output={directory} ...`"
+    )
+  return dict(runs)
 
 
 def report(directory: pathlib.Path) -> str:
-  return ""
+  """Markdown tables of all results; also draws <directory>/learning.png.
+
+  Args:
+    directory: with the .jsonl files of `benchmarks.learning run`.
+
+  Returns:
+    Markdown.
+  """
+  runs = read(directory)
+  sections = [_single(name, seeds) for name, seeds in runs.items()]
+  sections += [_twin(runs, *twin) for twin in TWINS if twin[0] in runs and twin[1] in runs]
+  _draw(runs, directory / "learning.png")
+  return "\n\n".join(sections)
+
+
+def _single(name: str, seeds: list[Lines]) -> str:
+  last = seeds[0][-1]
+  title = f"### {name}: {last['step']:,} steps, {last['tokens']:,} tokens, {len(seeds)} seed(s)"
+  rows = ["| held-out figure | start | end | trivial baseline |", "|---|---|---|---|"]
+  for figure, baseline in FIGURES:
+    if figure in last:
+      starts, ends = ([lines[at][figure] for lines in seeds] for at in (0, -1))
+      beside = "" if baseline is None else f"{last[baseline]:.3f}"
+      rows.append(f"| {figure} | {_spread(starts)} | {_spread(ends)} | {beside} |")
+  return "\n".join([title, "", *rows])
+
+
+def _spread(values: list[float]) -> str:
+  mean = f"{np.mean(values):.3f}"
+  return mean if len(values) == 1 else f"{mean} ({min(values):.3f} to {max(values):.3f})"
+
+
+def _twin(runs: dict[str, list[Lines]], name: str, twin: str, figures: tuple[str, ...]) -> str:
+  """Both runs of a pair, seed by seed, at the last step both measured."""
+  rows = [f"| figure | seed | step | {name} | {twin} | difference |", "|---|---|---|---|---|---|"]
+  others = {lines[0]["seed"]: lines for lines in runs[twin]}
+  for figure in figures:
+    for lines in runs[name]:
+      other = {line["step"]: line for line in others.get(lines[0]["seed"], [])}
+      shared = [line for line in lines if line["step"] in other and figure in line]
+      if shared:
+        mine, theirs = shared[-1][figure], other[shared[-1]["step"]][figure]
+        step, seed = shared[-1]["step"], lines[0]["seed"]
+        rows.append(f"| {figure} | {seed} | {step:,} | {mine:.3f} | {theirs:.3f} | {mine - theirs:+.3f} |")
+  return "\n".join([f"### {name} against {twin}, at equal steps", "", *rows])
+
+
+def _draw(runs: dict[str, list[Lines]], path: pathlib.Path) -> None:
+  import matplotlib
+
+  matplotlib.use("Agg")
+  from matplotlib import pyplot
+
+  figure, axes = pyplot.subplots(2, 3, figsize=(15, 8), constrained_layout=True)
+  colours = dict(zip(runs, pyplot.cm.tab10.colors * 2))
+  for axis, name in zip(axes.flat, CURVES):
+    for run, seeds in runs.items():
+      for number, lines in enumerate(seeds):
+        points = [(line["tokens"] / 1e6, line[name]) for line in lines if name in line]
+        if points:
+          axis.plot(*zip(*points), marker=".", color=colours[run], label=run if number == 0 else None)
+    if name.endswith(("loss", "head_0")):
+      level = next(iter(runs.values()))[0][-1]["unigram_cross_entropy"]
+      axis.axhline(level, color="grey", linestyle=":", label="unigram")
+    axis.set_title(name)
+    axis.set_xlabel("million tokens")
+    axis.legend(fontsize=8)
+  figure.savefig(path, dpi=80)
+  pyplot.close(figure)

@@ -53,7 +53,7 @@ def read(directory: pathlib.Path) -> dict[str, list[Lines]]:
       runs[lines[0]["name"]].append(lines)
   if not runs:
     raise DataError(
-      f"no results in {directory}; make some with `python -m benchmarks.learning run --output={directory} ...`"
+      f"no results in {directory}; make some with `python -m benchmarks.learning run --output=...`"
     )
   return dict(runs)
 

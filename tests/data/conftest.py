@@ -7,7 +7,8 @@ import pytest
 
 from data import prepare, vocabulary_train
 
-SHARED = pathlib.Path(__file__).resolve().parents[3] / "shared"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHARED = ROOT.parent / "shared"
 
 _TEXT = """
 the of and to in a is that it was for on are with as his they at be this from have or by one had not
@@ -37,6 +38,12 @@ def write_text(path: pathlib.Path, documents: list[list[str]]) -> pathlib.Path:
   return path
 
 
+def arguments(corpus, vocabulary_directory, output, *more):
+  """Returns the flags that made the `prepared` fixture, for another output."""
+  flags = [f"--source={corpus}/*.txt", f"--vocabulary={vocabulary_directory}", f"--output={output}"]
+  return [*flags, "--length=32", "--heldout_fraction=0.1", "--workers=1", *more]
+
+
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> pathlib.Path:
   """A directory with three text files."""
@@ -59,15 +66,5 @@ def vocabulary_directory(tmp_path_factory) -> pathlib.Path:
 def prepared(tmp_path_factory, corpus, vocabulary_directory) -> pathlib.Path:
   """The corpus, packed to 32 tokens. Tests copy it before they damage it."""
   output = tmp_path_factory.mktemp("prepared") / "records"
-  code = prepare.main(
-    [
-      f"--source={corpus}/*.txt",
-      f"--vocabulary={vocabulary_directory}",
-      f"--output={output}",
-      "--length=32",
-      "--workers=1",
-      "--heldout_fraction=0.1",
-    ]
-  )
-  assert code == 0
+  assert prepare.main(arguments(corpus, vocabulary_directory, output)) == 0
   return output

@@ -5,7 +5,7 @@ import sys
 
 from configs import base
 from data import manifest, prepare
-from tests.data.test_prepare import ROOT
+from tests.data.conftest import ROOT
 
 
 def directory(**changes):

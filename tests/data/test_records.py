@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data import errors, manifest, records
-from tests.data.test_prepare import ROOT
+from tests.data.conftest import ROOT
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from data import errors, manifest, sources, tasks
-from tests.data.test_prepare import ROOT
+from tests.data.conftest import ROOT
 
 MODULE = """
 import seqio

@@ -1,5 +1,7 @@
 """Evaluation on held-out records: the same blocks, masks, samples and crops every time."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -9,7 +11,15 @@ from pretrain.metrics import reduce_metrics
 from pretrain.run import Run, pad_rows
 
 
-def evaluate(run: Run, eval_step, params, heldout: PackedRecords, *, progress: float) -> dict[str, float]:
+def evaluate(
+  run: Run,
+  eval_step: Callable,
+  params: dict,
+  heldout: PackedRecords,
+  *,
+  progress: float,
+  is_stopping: Callable[[], bool] = lambda: False,
+) -> dict[str, float] | None:
   """Averages every metric over held-out records, each counted once, padding never.
 
   Args:
@@ -18,15 +28,18 @@ def evaluate(run: Run, eval_step, params, heldout: PackedRecords, *, progress: f
     params: parameters on the mesh.
     heldout: held-out records; the first `train.eval_batches` batches of them are used.
     progress: step / total_steps, which a scheduled mixture reads.
+    is_stopping: asked before each batch.
 
   Returns:
-    {metric: mean}, and 'loss', the weighted sum of the terms.
+    {metric: mean}, and 'loss', the weighted sum of the terms; None if `is_stopping` said so.
   """
   rows = run.config.train.batch_size
   local = sharding.local_rows(run.mesh, rows)
   number = min(len(heldout), rows * run.config.train.eval_batches)
   sums: dict = {}
   for index in range(-(-number // rows)):
+    if is_stopping():
+      return None
     ids = heldout.rows(index * rows, min((index + 1) * rows, number))
     ids = pad_rows(ids, rows, pad_id=run.recipe.tokens.pad)[local.start : local.stop]
     batch = sharding.to_global(run.mesh, ids)

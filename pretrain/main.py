@@ -32,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       f"{arguments.config_name} in {arguments.workdir} on {jax.device_count()} {jax.devices()[0].device_kind}"
     )
     return train.train(arguments.config, arguments.workdir, download=arguments.download)
+  except KeyboardInterrupt:  # once the loop runs it is a stop request
+    print("stopped before training began; the same command starts again", file=sys.stderr)
+    return 130
   except UserError as error:
     if arguments.debug:
       raise

@@ -62,6 +62,12 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, str], meta: Mapping
     ConfigError: a field that changes the meaning of the state differs.
     DataError: other records or another vocabulary.
   """
+  missing = [name for name in ("config", "interval_sums", *digests) if name not in meta]
+  if missing:
+    raise DataError(
+      f"the newest checkpoint's meta lacks {', '.join(missing)}: its file was changed, or it is not of this "
+      f"program; move that step away to continue from an older one, or start a new run with another --workdir"
+    )
   for name, digest in digests.items():
     if meta[name] != digest:
       what = name.replace("_digest", "")
@@ -94,11 +100,11 @@ def warm_start(params: dict, config: ConfigDict) -> dict:
   """Puts in what the config takes from other checkpoints: a generator, a token table.
 
   Args:
-    params: freshly initialised parameters, arrays.
+    params: shapes of the parameters with shardings.
     config: `generator.init_from`, `model.freeze_embeddings_from`.
 
   Returns:
-    params with those parts replaced, values placed as the fresh ones were.
+    params with those parts replaced by arrays, placed as the shapes say.
 
   Raises:
     DataError: the other checkpoint lacks a part, or its shapes differ.

@@ -52,9 +52,9 @@ class Run:
     return Batch(ids, step_row_keys(self.config.seed, at, rows), progress)
 
   def eval_batch_of(self, ids: jax.Array, index: jax.Array, progress: jax.Array) -> Batch:
-    """A held-out batch: its draws depend on its place alone."""
-    rows = jnp.arange(ids.shape[0])
-    return Batch(ids, step_row_keys(EVAL_SEED, index, rows), jnp.full(ids.shape[:1], progress))
+    """Held-out batch number `index`: a row's draws depend on its place among the held-out rows alone."""
+    rows = index * ids.shape[0] + jnp.arange(ids.shape[0])
+    return Batch(ids, step_row_keys(EVAL_SEED, 0, rows), jnp.full(ids.shape[:1], progress))
 
   def compile_train_step(self) -> Callable:
     """(state, global ids) to (state, metrics); one compilation, the state donated."""

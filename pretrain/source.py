@@ -4,6 +4,7 @@ The trainer itself never imports TensorFlow or seqio; what needs them runs in th
 """
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -49,13 +50,12 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
   command = manifest.prepare_command(
     config.data.to_dict(), vocab_size=config.model.vocab_size, output=directory
   )
-  command += ["--download"] if download else []
   print(f"No records in {directory} yet; preparing them from {config.data.source}", flush=True)
-  child = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+  child = subprocess.run(command + ["--download"] * download, stderr=subprocess.PIPE, text=True, check=False)
   if child.returncode == 0:
     return directory
   reason = child.stderr.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
-  shown = " ".join(["python", *command[1:]])
+  shown = shlex.join(["python", *command[1:]])
   raise DataError(
     f"no prepared records in {directory}, and data.source={config.data.source!r} cannot be prepared here "
     f"({reason[0]}); run `{shown} --download` where that text can be had, or train on the documentation of "

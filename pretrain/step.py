@@ -23,7 +23,7 @@ class TrainState(NamedTuple):
   step: jax.Array  # [] int32, updates tried so far
   params: ArrayTree  # float32
   opt_state: ArrayTree
-  skipped: jax.Array  # [] int32, updates not applied because loss or gradients were not finite
+  skipped: jax.Array  # [] int32, updates not applied because something in them was not finite
   skipped_in_a_row: jax.Array  # [] int32
 
 
@@ -57,8 +57,8 @@ def make_train_step(
     microbatches: parts of the batch taken one after another.
 
   Returns:
-    (state, data) to (state, metrics). A step whose loss or gradient norm is not finite changes nothing
-    but the counters.
+    (state, data) to (state, metrics). A step whose loss, gradient norm or new parameters are not finite
+    changes nothing but the counters.
   """
 
   def train_step(state: TrainState, data: ArrayTree) -> tuple[TrainState, Metrics]:
@@ -72,7 +72,8 @@ def make_train_step(
     grads = optim.clip_by_norm(grads, norm, max_norm=clip_norm)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    is_good = jnp.isfinite(loss) & jnp.isfinite(norm)
+    # A finite gradient times a huge learning rate can still leave the range of float32.
+    is_good = jnp.isfinite(loss) & jnp.isfinite(norm) & _all_finite(params)
     params, opt_state = jax.tree.map(
       lambda new, old: jnp.where(is_good, new, old),
       (params, opt_state),
@@ -91,6 +92,10 @@ def make_train_step(
     return TrainState(state.step + 1, params, opt_state, state.skipped + bad, in_a_row), metrics
 
   return train_step
+
+
+def _all_finite(tree: ArrayTree) -> jax.Array:
+  return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
 def accumulate(

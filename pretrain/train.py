@@ -1,74 +1,25 @@
 """The loop: build, resume, step, log, evaluate, save, stop."""
 
-import concurrent.futures
+import contextlib
+import json
 import os
-import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from data import manifest
 from data.errors import DivergedError
-from data.records import PackedRecords
-from pretrain import flops, resume, sharding, source
+from pretrain import flops, resume, source
 from pretrain.checkpoint import Checkpoints
 from pretrain.evaluate import evaluate
-from pretrain.metrics import MetricWriter, Throughput, reduce_metrics
+from pretrain.feed import Batches, open_records, records_digests
+from pretrain.metrics import FILE_NAME, MetricWriter, Throughput, reduce_metrics
 from pretrain.run import Run, make_run
 from pretrain.step import TrainState
-
-STOPPED = 75  # exit code after a requested stop with everything saved: start the same command again
-BATCHES_AHEAD = 2  # read while the device works
-
-
-class StopRequest:
-  """Turns the first SIGTERM or SIGINT into a stop at the next step boundary; a second one kills."""
-
-  def __init__(self) -> None:
-    self.is_set = False
-    for number in (signal.SIGTERM, signal.SIGINT):
-      signal.signal(number, self._note)
-
-  def _note(self, number: int, _) -> None:
-    self.is_set = True
-    signal.signal(number, signal.SIG_DFL)
-
-
-class Batches:
-  """This process's rows of each global batch, read ahead by one thread; a function of the step."""
-
-  def __init__(self, records: PackedRecords, run: Run, *, first: int) -> None:
-    self._records, self._run = records, run
-    self._rows = sharding.local_rows(run.mesh, run.config.train.batch_size)
-    self._pool = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
-    self._ahead = {step: self._submit(step) for step in range(first, first + BATCHES_AHEAD)}
-
-  def _submit(self, step: int) -> concurrent.futures.Future:
-    size = self._run.config.train.batch_size
-    return self._pool.submit(self._records.batch, step, size, start=self._rows.start, stop=self._rows.stop)
-
-  def at(self, step: int) -> jax.Array:
-    """[batch, length] int32 global array of one step."""
-    self._ahead[step + BATCHES_AHEAD] = self._submit(step + BATCHES_AHEAD)
-    local: np.ndarray = self._ahead.pop(step).result()
-    return sharding.to_global(self._run.mesh, local)
-
-  def close(self) -> None:
-    """Stops reading."""
-    self._pool.shutdown(cancel_futures=True)
-
-
-def open_records(config: ConfigDict, directory: str) -> tuple[PackedRecords, PackedRecords]:
-  """The training and held-out records of a prepared directory."""
-  data = config.data
-  return (
-    PackedRecords(directory, split="train", length=data.length, seed=config.seed, fraction=data.fraction),
-    PackedRecords(directory, split="heldout", length=data.length, seed=config.seed),
-  )
+from pretrain.stop import STOPPED, StopRequest
 
 
 def train(
@@ -110,16 +61,6 @@ def train(
       checkpoints.close()
 
 
-def records_digests(directory: str) -> dict[str, str]:
-  """sha256 of the vocabulary and of all shards: what a checkpoint remembers of its data."""
-  content = manifest.read(directory)
-  shards = [shard.sha256 for split in content.splits.values() for shard in split.shards]
-  return {
-    "vocabulary_digest": content.vocabulary.digest,
-    "records_digest": manifest.digest_json(shards),
-  }
-
-
 def _first_state(
   run: Run, checkpoints: Checkpoints, digests: dict[str, str], say: Callable[[str], None]
 ) -> tuple[TrainState, dict]:
@@ -131,8 +72,13 @@ def _first_state(
     restored, meta = checkpoints.restore(run.abstract_state._asdict())
     say(f"Continuing at step {latest:,} from {checkpoints.directory}")
     return TrainState(**restored), meta["interval_sums"]
+  # Looked for on shapes alone: a checkpoint that is not there is told before anything compiles.
+  taken = resume.warm_start(run.abstract_state.params, run.config)
   state = run.init_state()
-  return state._replace(params=resume.warm_start(state.params, run.config)), {}
+  params = jax.tree.map(
+    lambda fresh, part: part if isinstance(part, jax.Array) else fresh, state.params, taken
+  )
+  return state._replace(params=params), {}
 
 
 class _Loop:
@@ -141,9 +87,12 @@ class _Loop:
   def __init__(self, run, records, heldout, checkpoints, digests, workdir, state, sums, say) -> None:
     self.run, self.heldout, self.checkpoints, self.digests = run, heldout, checkpoints, digests
     self.config, self.state, self.first = run.config.train, state, int(state.step)
-    self.batches = Batches(records, run, first=self.first)
+    self.stop = StopRequest()
+    self.is_evaluated = self.first > 0 and _is_evaluated(workdir, self.first)
     self.train_step, self.eval_step = run.compile_train_step(), run.compile_eval_step()
-    self.writer = MetricWriter(workdir, step=self.first, console=None)
+    # Without a checkpoint nothing that an earlier start wrote is a part of this run, not even step 0.
+    self.writer = MetricWriter(workdir, step=self.first or -1, console=None)
+    self.batches = Batches(records, run, first=self.first)
     self.progress = tqdm(
       total=self.config.total_steps,
       initial=self.first,
@@ -163,10 +112,33 @@ class _Loop:
 
   def run_to_end(self) -> int:
     """Steps until the end or a stop request; returns the exit code."""
-    stop, pending = StopRequest(), None
-    if self.first == 0:
-      self.evaluate(0)
-    for at in range(self.first, self.config.total_steps):
+    try:
+      with self.stop:
+        done, code = self._steps()
+        started = time.perf_counter()
+        self.checkpoints.wait()
+        waited = time.perf_counter() - started
+    finally:
+      self.batches.close()
+      self.writer.close()
+      self.progress.close()
+    if done == 0:
+      self.say("Stopped as asked before the first step; the same command starts again")
+      return code
+    where = os.path.relpath(os.path.join(self.checkpoints.directory, str(done)))
+    what = "Finished" if code == 0 else "Stopped as asked; the same command continues"
+    self.say(f"{what}: step {done:,}, checkpoint {where} (waited {waited:.1f} s for it)")
+    return code
+
+  def _steps(self) -> tuple[int, int]:
+    """Updates done and the exit code."""
+    pending, total = None, self.config.total_steps
+    # A stop request may have cut the evaluation of the step that was saved.
+    if self.first == 0 or (self.first % self.config.eval_every == 0 and not self.is_evaluated):
+      self.evaluate(self.first)
+    if self.stop.is_set:
+      return self.first, STOPPED
+    for at in range(self.first, total):
       self.state, metrics = self.train_step(self.state, self.batches.at(at))
       if pending is not None:  # step n runs while the host reads step n - 1
         self.note(at, pending)
@@ -174,16 +146,18 @@ class _Loop:
       if at == self.first:
         jax.block_until_ready(metrics)
         self.throughput.restart(done)
-      if self._is_boundary(done) or stop.is_set:
+      if self._is_boundary(done) or self.stop.is_set:
         self.note(done, pending)
         pending = None
-      if done % self.config.eval_every == 0 or done == self.config.total_steps:
+      if done % self.config.eval_every == 0 or done == total:
         self.evaluate(done)
-      if stop.is_set or done == self.config.total_steps or self.checkpoints.is_due(done):
-        self.save(done, force=stop.is_set or done == self.config.total_steps)
-      if stop.is_set and done < self.config.total_steps:
-        return self.finish(done, STOPPED)
-    return self.finish(self.config.total_steps, 0)
+      # A request that came after the lines above: this step is not in the sums yet, the next one stops.
+      is_stopping = self.stop.is_set and pending is None
+      if is_stopping or done == total or self.checkpoints.is_due(done):
+        self.save(done, force=is_stopping or done == total)
+      if is_stopping and done < total:
+        return done, STOPPED
+    return total, 0
 
   def _is_boundary(self, done: int) -> bool:
     every = (self.config.log_every, self.config.eval_every)
@@ -231,12 +205,19 @@ class _Loop:
       )
 
   def evaluate(self, done: int) -> None:
-    """Writes held-out metrics; does nothing if evaluation is off."""
-    if not self.config.eval_batches:
+    """Writes held-out metrics; not if evaluation is off, or if a stop is asked for before the last step."""
+    if self.heldout is None:
       return
     means = evaluate(
-      self.run, self.eval_step, self.state.params, self.heldout, progress=done / self.config.total_steps
+      self.run,
+      self.eval_step,
+      self.state.params,
+      self.heldout,
+      progress=done / self.config.total_steps,
+      is_stopping=lambda: self.stop.is_set and done < self.config.total_steps,
     )
+    if means is None:
+      return
     self.writer.write(done, {f"eval/{name}": value for name, value in means.items()})
     parts = [f"{name} {means[name]:.4f}" for name in self.run.recipe.term_weights if name in means]
     self.say("  ".join([f"held-out at step {done:,}", f"loss {means['loss']:.4f}", *parts]))
@@ -248,18 +229,18 @@ class _Loop:
     meta = {"config": self.run.config.to_dict(), "interval_sums": sums, **self.digests}
     self.checkpoints.save(done, self.state._asdict(), meta, force=force)
 
-  def finish(self, done: int, code: int) -> int:
-    """Waits for the last save and closes everything."""
-    started = time.perf_counter()
-    self.checkpoints.wait()
-    self.batches.close()
-    self.writer.close()
-    self.progress.close()
-    where = os.path.join(self.checkpoints.directory, str(done))
-    what = "Finished" if code == 0 else "Stopped as asked; the same command continues"
-    waited = time.perf_counter() - started
-    self.say(f"{what}: step {done:,}, checkpoint {os.path.relpath(where)} (waited {waited:.1f} s for it)")
-    return code
+
+def _is_evaluated(workdir: str, step: int) -> bool:
+  """Whether the metrics file has held-out metrics of a step."""
+  path = Path(workdir) / FILE_NAME
+  if not path.exists():
+    return False
+  for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    with contextlib.suppress(ValueError, AttributeError):  # a last line cut by a kill
+      values = json.loads(line)
+      if values.get("step") == step and any(name.startswith("eval/") for name in values):
+        return True
+  return False
 
 
 def _duration(seconds: float) -> str:

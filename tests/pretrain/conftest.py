@@ -1,0 +1,47 @@
+"""A few hundred lines of text, and its records, made once by the command that users run."""
+
+import pathlib
+import random
+import subprocess
+import sys
+
+import pytest
+
+from tests.pretrain import small_run
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
+
+
+def _lines(number: int) -> list[str]:
+  rng = random.Random(0)
+  syllables = [consonant + vowel for consonant in _CONSONANTS for vowel in _VOWELS]
+  words = ["".join(rng.choices(syllables, k=rng.randint(1, 3))) for _ in range(300)]
+  # A few words are frequent, most are rare, as in English.
+  weights = [1 / (rank + 1) for rank in range(len(words))]
+  return [
+    " ".join(rng.choices(words, weights, k=rng.randint(4, 14))).capitalize() + "." for _ in range(number)
+  ]
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory) -> pathlib.Path:
+  """600 sentences in documents of six."""
+  path = tmp_path_factory.mktemp("text") / "text.txt"
+  lines = _lines(600)
+  documents = [lines[start : start + 6] for start in range(0, len(lines), 6)]
+  path.write_text("\n\n".join("\n".join(document) for document in documents) + "\n", encoding="utf-8")
+  return path
+
+
+@pytest.fixture(scope="session")
+def small_records(tmp_path_factory, text_file) -> pathlib.Path:
+  """Prepared records of `text_file`, 20 % of the documents held out."""
+  directory = tmp_path_factory.mktemp("records") / "small"
+  command = [sys.executable, "-m", "data.prepare", f"--source={text_file}", f"--output={directory}"]
+  command += [f"--length={small_run.LENGTH}", f"--train_vocabulary_size={small_run.VOCAB_SIZE}"]
+  command += ["--heldout_fraction=0.2", "--workers=1"]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stdout + done.stderr
+  return directory

@@ -1,0 +1,91 @@
+"""What a run is made of: keys of batches, initial state, sizes that are refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from data.errors import ConfigError
+from data.records import PackedRecords
+from pretrain.corruption.masking import TokenIds
+from pretrain.run import make_run, pad_rows
+from tests.pretrain.small_run import VOCAB_SIZE, devices, run_steps, small_config, small_run
+
+
+def _keys(batch) -> list[tuple[int, ...]]:
+  return [tuple(key) for key in np.asarray(jax.random.key_data(batch.row_keys)).tolist()]
+
+
+@pytest.fixture(scope="module")
+def mlm_run(small_records):
+  """The masked-LM run on one device."""
+  return small_run(small_config("mlm", small_records))
+
+
+def test_keys_of_a_training_batch_are_a_function_of_seed_step_and_row(mlm_run, small_records):
+  ids = jnp.zeros((8, 4), jnp.int32)
+  keys = _keys(mlm_run.batch_of(ids, 3))
+  assert keys == _keys(mlm_run.batch_of(ids + 1, 3))
+  assert keys[:4] == _keys(mlm_run.batch_of(ids[:4], 3))
+  assert len(set(keys)) == 8
+  assert not set(keys) & set(_keys(mlm_run.batch_of(ids, 4)))
+  other = small_run(small_config("mlm", small_records, {"seed": 1}))
+  assert not set(keys) & set(_keys(other.batch_of(ids, 3)))
+
+
+def test_progress_is_the_fraction_of_all_steps(mlm_run):
+  batch = mlm_run.batch_of(jnp.zeros((2, 4), jnp.int32), 3)
+  np.testing.assert_allclose(batch.progress, [0.5, 0.5])
+
+
+def test_keys_of_a_heldout_row_depend_on_its_place_and_not_on_the_cut_nor_the_seed(mlm_run, small_records):
+  ids = jnp.zeros((8, 4), jnp.int32)
+  whole = [key for index in range(2) for key in _keys(mlm_run.eval_batch_of(ids, index, 0.0))]
+  parts = [key for index in range(4) for key in _keys(mlm_run.eval_batch_of(ids[:4], index, 0.5))]
+  assert whole == parts
+  assert len(set(whole)) == 16
+  other = small_run(small_config("mlm", small_records, {"seed": 1}))
+  assert _keys(other.eval_batch_of(ids, 1, 0.0)) == whole[8:]
+
+
+def test_initial_state_has_no_updates_and_depends_on_the_seed(mlm_run, small_records):
+  first, again = mlm_run.init_state(), mlm_run.init_state()
+  assert [int(first.step), int(first.skipped), int(first.skipped_in_a_row)] == [0, 0, 0]
+  table = first.params["encoder"]["embeddings"]["token"]["embedding"]
+  np.testing.assert_array_equal(table, again.params["encoder"]["embeddings"]["token"]["embedding"])
+  other = small_run(small_config("mlm", small_records, {"seed": 1})).init_state()
+  assert not np.array_equal(table, other.params["encoder"]["embeddings"]["token"]["embedding"])
+
+
+def test_several_steps_of_a_real_run_compile_once_and_donate_the_state(mlm_run, small_records):
+  records = PackedRecords(small_records, length=32, seed=0)
+  state = mlm_run.init_state()
+  old = jax.tree.leaves(state)
+  last, _, step = run_steps(mlm_run, [records.batch(at, 8) for at in range(3)])
+  assert step._cache_size() == 1
+  assert int(last.step) == 3
+  with jax.set_mesh(mlm_run.mesh):
+    step(state, jax.device_put(records.batch(0, 8)))
+  assert all(leaf.is_deleted() for leaf in old)
+
+
+def test_a_vocabulary_larger_than_the_table_is_refused(small_records):
+  tokens = TokenIds(0, 1, 2, 3, 4, VOCAB_SIZE + 1)
+  with devices(1), pytest.raises(ConfigError, match=f"model.vocab_size.*{VOCAB_SIZE + 1}"):
+    make_run(small_config("mlm", small_records), tokens)
+
+
+@pytest.mark.parametrize("fields", [{"train.batch_size": 12}, {"train.microbatches": 2}])
+def test_microbatches_that_do_not_divide_among_the_devices_are_refused(small_records, fields):
+  with pytest.raises(ConfigError, match=r"train\.batch_size / train.microbatches"):
+    small_run(small_config("mlm", small_records, fields), number=8)
+
+
+def test_a_mesh_that_does_not_fit_the_devices_is_refused(small_records):
+  with pytest.raises(ConfigError, match=r"mesh\.fsdp=3"):
+    small_run(small_config("mlm", small_records, {"mesh.fsdp": 3}), number=8)
+
+
+def test_missing_rows_become_padding():
+  ids = pad_rows(np.ones((2, 3), np.int32), 4, pad_id=7)
+  np.testing.assert_array_equal(ids, [[1, 1, 1], [1, 1, 1], [7, 7, 7], [7, 7, 7]])

@@ -1,0 +1,179 @@
+"""The step on a recipe of three lines: a linear model whose loss can be poisoned at a step of choice."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pretrain import step
+
+
+class Data(NamedTuple):
+  """A batch of the fake recipe."""
+
+  x: jax.Array  # [batch, 3]
+  poison: jax.Array  # [batch], added to the loss
+
+
+def _loss(params, batch, totals):
+  squares = jnp.sum(jnp.square(batch.x @ params["w"] - 1.0))
+  loss = (squares + jnp.sum(batch.poison)) / totals["rows"]
+  return loss, {"squares": (squares, jnp.float32(batch.x.shape[0]))}
+
+
+def _nan_gradient(params, batch, totals):
+  # sqrt at 0 times 0: the loss is finite, its gradient is not.
+  loss, metrics = _loss(params, batch, totals)
+  return loss + jnp.sum(jnp.sqrt(0.0 * params["w"])), metrics
+
+
+def _totals(batch):
+  return {"rows": jnp.float32(batch.x.shape[0])}
+
+
+def _batch(rows: int = 8, poison: float = 0.0) -> Data:
+  x = np.random.default_rng(0).standard_normal((rows, 3)).astype(np.float32)
+  return Data(jnp.asarray(x), jnp.full(rows, poison, jnp.float32))
+
+
+def _make(loss=_loss, *, learning_rate: float = 0.1, **changes):
+  settings = {"frozen": lambda path: False, "clip_norm": 0.0} | changes
+  optimizer = optax.adam(learning_rate)
+  function = step.make_train_step(
+    loss,
+    _totals,
+    lambda data, at: data,
+    optimizer,
+    schedule=lambda count: 1.0 + count,
+    **settings,
+  )
+  params = {"w": jnp.asarray([0.5, -0.2, 0.1]), "fixed": jnp.zeros(2)}
+  return jax.jit(function, donate_argnums=0), step.init_state(params, optimizer)
+
+
+def _copy(tree):
+  return jax.tree.map(np.array, tree)
+
+
+def _assert_equal(first, second):
+  for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_several_steps_compile_once_and_donate_the_state():
+  train_step, state = _make()
+  for _ in range(3):
+    before = state
+    state, _ = train_step(state, _batch())
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
+  assert train_step._cache_size() == 1
+  assert int(state.step) == 3
+
+
+def test_first_step_is_adam_on_the_gradient_worked_by_hand():
+  train_step, state = _make()
+  w, batch = np.array(state.params["w"]), _batch()
+  x = np.array(batch.x)
+  gradient = 2 * x.T @ (x @ w - 1.0) / len(x)
+  state, metrics = train_step(state, batch)
+  # Adam's first update is the learning rate in the direction of the sign.
+  np.testing.assert_allclose(state.params["w"], w - 0.1 * np.sign(gradient), atol=1e-6)
+  np.testing.assert_allclose(metrics["loss"][0], np.mean((x @ w - 1.0) ** 2), rtol=1e-6)
+  np.testing.assert_allclose(metrics["grad_norm"][0], np.linalg.norm(gradient), rtol=1e-6)
+
+
+@pytest.mark.parametrize("microbatches", [2, 4, 8])
+def test_microbatches_change_nothing_but_rounding(microbatches):
+  whole, state = _make(clip_norm=0.5)
+  parts, same_state = _make(clip_norm=0.5, microbatches=microbatches)
+  for _ in range(2):
+    state, expected = whole(state, _batch())
+    same_state, found = parts(same_state, _batch())
+  assert found.keys() == expected.keys()
+  for name in expected:
+    np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, err_msg=name)
+  np.testing.assert_allclose(same_state.params["w"], state.params["w"], rtol=1e-6)
+
+
+def test_accumulate_takes_consecutive_rows_together():
+  parts = []
+  step.accumulate(
+    lambda part: jax.debug.callback(lambda x: parts.append(x.tolist()), part, ordered=True) or jnp.zeros(()),
+    jnp.arange(6),
+    microbatches=3,
+  )
+  jax.effects_barrier()
+  assert parts == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_a_poisoned_loss_changes_nothing_but_the_counters(poison):
+  train_step, state = _make()
+  state, _ = train_step(state, _batch())
+  params, opt_state = _copy(state.params), _copy(state.opt_state)
+  for bad in (1, 2):
+    state, metrics = train_step(state, _batch(poison=poison))
+    assert [int(state.step), int(state.skipped), int(state.skipped_in_a_row)] == [1 + bad, bad, bad]
+    assert [metrics["skipped_updates"][0], metrics["skipped_in_a_row"][0]] == [bad, bad]
+  _assert_equal(state.params, params)
+  _assert_equal(state.opt_state, opt_state)
+  state, metrics = train_step(state, _batch())
+  assert [int(state.skipped), int(state.skipped_in_a_row)] == [2, 0]
+  assert not np.array_equal(state.params["w"], params["w"])
+  # The schedule counts the updates that were applied, as the optimizer does: this is the second.
+  assert metrics["learning_rate"][0] == 2.0
+
+
+def test_a_gradient_that_is_not_finite_is_not_applied():
+  train_step, state = _make(_nan_gradient)
+  before = _copy(state.params)
+  state, metrics = train_step(state, _batch())
+  assert np.isfinite(metrics["loss"][0]) and not np.isfinite(metrics["grad_norm"][0])
+  assert int(state.skipped) == 1
+  _assert_equal(state.params, before)
+
+
+def test_parameters_beyond_the_range_of_float32_are_not_applied():
+  def flat(params, batch, totals):
+    return 1e-3 * params["w"][0], {}
+
+  train_step, state = _make(flat, learning_rate=-3e38)
+  state = state._replace(params=state.params | {"w": jnp.full(3, 3e38)})
+  before = _copy(state.params)
+  state, metrics = train_step(state, _batch())
+  assert np.isfinite(metrics["loss"][0]) and np.isfinite(metrics["grad_norm"][0])
+  assert int(state.skipped) == 1
+  _assert_equal(state.params, before)
+
+
+def test_gradient_norm_counts_trained_parameters_and_clipping_bounds_it():
+  def loss(params, batch, totals):
+    return 3.0 * params["w"][0] + 4.0 * params["fixed"][0], {}
+
+  for frozen, norm in ((lambda path: False, 5.0), (lambda path: path == "fixed", 3.0)):
+    train_step, state = _make(loss, frozen=frozen)
+    assert train_step(state, _batch())[1]["grad_norm"][0] == pytest.approx(norm)
+  optimizer = optax.sgd(1.0)
+  params = {"w": jnp.zeros(3), "fixed": jnp.zeros(2)}
+  clipped = step.make_train_step(
+    loss,
+    _totals,
+    lambda data, at: data,
+    optimizer,
+    schedule=lambda count: 1.0,
+    frozen=lambda path: False,
+    clip_norm=1.0,
+  )
+  state, _ = clipped(step.init_state(params, optimizer), _batch())
+  np.testing.assert_allclose(state.params["w"][0], -0.6, rtol=1e-5)
+  np.testing.assert_allclose(state.params["fixed"][0], -0.8, rtol=1e-5)
+
+
+def test_eval_step_gives_sums_and_weights():
+  eval_step = step.make_eval_step(_loss, _totals)
+  batch = _batch()
+  (total, weight) = eval_step({"w": jnp.zeros(3)}, batch)["squares"]
+  assert (float(total), float(weight)) == (8.0, 8.0)

@@ -34,8 +34,9 @@ RECIPES = {
   "amos_without_mlm_forward": {**AMOS, **_NO_MLM, "generator.reversal_multiplier": 1.0},
   "frozen_generator": {**COCO_LM, "generator.frozen": True},
   "frozen_embeddings": {**UNION, "model.freeze_embeddings": "random"},
-  "all_padding_groups": {**COCO_LM, **_OWN, "objectives.scl.group_size": 8},
 }
+# Compiling takes far longer than running here; unoptimised machine code halves it (12 s to 6 s).
+FAST_COMPILE = {"xla_backend_optimization_level": 0}
 BATCH = small_batch(8, lengths=[16, 12, 16, 7, 16, 16, 9, 16])
 
 
@@ -53,7 +54,7 @@ def params_of(name: str) -> dict:
 def compiled(name: str):
   """(params, batch, totals) -> ((loss, metrics), gradient), dropout on."""
   loss_fn = functools.partial(recipe_of(name).loss_fn, train=True)
-  return jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
+  return jax.jit(jax.value_and_grad(loss_fn, has_aux=True), compiler_options=FAST_COMPILE)
 
 
 @functools.cache
@@ -131,7 +132,7 @@ def test_every_step_draws_its_own_masks_and_samples():
 
 
 def test_a_rows_masks_samples_and_states_do_not_depend_on_the_batch_around_it():
-  view = jax.jit(functools.partial(recipe_of("union").view, train=True))
+  view = jax.jit(functools.partial(recipe_of("union").view, train=True), compiler_options=FAST_COMPILE)
   whole, _ = view(params_of("union"), BATCH)
   for i in (0, 4):
     part, _ = view(params_of("union"), cut(BATCH, i, i + 4))
@@ -166,13 +167,13 @@ def test_an_objective_of_weight_zero_has_no_term_no_total_and_no_metric(objectiv
 
 
 def test_an_objective_switched_off_does_not_change_the_initial_values_of_the_others():
-  key = jax.random.key(0)
-  whole, without = (
-    recipe_of("coco_lm").init(key),
-    small_recipe({**RECIPES["coco_lm"], "objectives.scl.weight": 0.0}).init(key),
-  )
-  jax.tree.map(np.testing.assert_array_equal, without["encoder"], whole["encoder"])
-  np.testing.assert_array_equal(without["heads"]["rtd"]["kernel"], whole["heads"]["rtd"]["kernel"])
+  def initial(recipe):
+    params = jax.jit(recipe.init, compiler_options=FAST_COMPILE)(jax.random.key(0))
+    return params["encoder"], params["heads"]["rtd"]
+
+  without = small_recipe({**RECIPES["rtd_scl_without_mlm"], "objectives.scl.weight": 0.0})
+  whole = recipe_of("rtd_scl_without_mlm")
+  jax.tree.map(np.testing.assert_array_equal, initial(without), initial(whole))
 
 
 # Who trains the generator.
@@ -213,7 +214,7 @@ def test_amos_sends_the_reversed_gradient_to_hidden_states_at_masked_positions_o
   def loss(offsets):
     return recipe.loss_fn(params, BATCH._replace(given={"generator_offsets": offsets}), totals, train=True)[0]
 
-  gradient = np.asarray(jax.jit(jax.grad(loss))(jnp.zeros((4, 8, 16, 32))))
+  gradient = np.asarray(jax.jit(jax.grad(loss), compiler_options=FAST_COMPILE)(jnp.zeros((4, 8, 16, 32))))
   selected = np.asarray(recipe.mask(BATCH).masking.selected)
   assert np.all(gradient[1:, ~selected] == 0)
   assert np.all(np.any(gradient[1:, selected] != 0, axis=-1))
@@ -256,20 +257,17 @@ def test_frozen_embeddings_get_exactly_no_gradient_and_the_rest_does():
 # Padding and precision.
 
 
-def test_rows_of_padding_change_nothing():
-  loss, _, gradient = result_of("coco_lm")
-  recipe = recipe_of("all_padding_groups")
+def test_a_group_of_padding_changes_nothing():
+  recipe, params = recipe_of("coco_lm"), params_of("coco_lm")
   half = cut(BATCH, 0, 4)
-  padded = half._replace(
-    ids=jnp.concatenate([half.ids, jnp.full_like(half.ids, TOKENS.pad)]), row_keys=BATCH.row_keys
-  )._replace(progress=BATCH.progress)
-  (found, _), of_padded = compiled("all_padding_groups")(params_of("coco_lm"), padded, recipe.totals(padded))
-  totals = recipe_of("coco_lm").totals(half)
-  (expected, _), of_half = compiled("coco_lm")(params_of("coco_lm"), half, totals)
+  padded = BATCH._replace(ids=BATCH.ids.at[4:].set(TOKENS.pad))
+  totals = recipe.totals(half)
+  assert {k: float(v) for k, v in recipe.totals(padded).items()} == {k: float(v) for k, v in totals.items()}
+  (found, _), of_padded = compiled("coco_lm")(params, padded, totals)
+  (expected, _), of_half = compiled("coco_lm")(params, half, totals)
   np.testing.assert_allclose(found, expected, rtol=1e-5)
   for a, b in zip(jax.tree.leaves(of_padded), jax.tree.leaves(of_half)):
     np.testing.assert_allclose(a, b, atol=1e-5 * max(1.0, float(jnp.max(jnp.abs(b)))))
-  assert np.isfinite(loss) and all(np.all(np.isfinite(x)) for x in jax.tree.leaves(gradient))
 
 
 def test_a_batch_of_padding_gives_zero_and_a_zero_gradient():
@@ -285,7 +283,7 @@ def test_bfloat16_stays_close_to_float32():
   found = []
   for dtype in ("float32", "bfloat16"):
     recipe = small_recipe({**fields, "model.dtype": dtype})
-    loss_fn = jax.jit(functools.partial(recipe.loss_fn, train=False))
+    loss_fn = jax.jit(functools.partial(recipe.loss_fn, train=False), compiler_options=FAST_COMPILE)
     found.append(float(loss_fn(random_params(recipe), BATCH, recipe.totals(BATCH))[0]))
   # Masks do not depend on the dtype; states are rounded to 0.4 %, cosines divided by tau 0.07.
   np.testing.assert_allclose(found[1], found[0], rtol=0.02)

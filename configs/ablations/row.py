@@ -42,7 +42,7 @@ def apply(changes: Mapping[str, Any], config: ConfigDict) -> ConfigDict:
   """
   for name, value in changes.items():
     *groups, leaf = name.split(".")
-    group = config
+    group: Any = config
     for inner in groups:
       group = group[inner]
     group[leaf] = value
@@ -74,6 +74,6 @@ def build(rows: Mapping[str, Row], argument: str, *, family: str) -> ConfigDict:
   row = rows[name]
   recipe = row.tiny_recipe if size else row.recipe
   changes = row.tiny_changes if size and row.tiny_changes is not None else row.changes
-  config = importlib.import_module(f"configs.{recipe}").get_config()
+  config: ConfigDict = importlib.import_module(f"configs.{recipe}").get_config()
   config.recipe = f"{family}:{argument}"
   return apply(changes, config)

@@ -1,0 +1,143 @@
+"""Run: pytest tests/pretrain/objectives/test_taco.py"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain.objectives.taco import TokenAlignment, contextual_score_metrics, sample_pairs
+from pretrain.ops import row_random
+from tests.pretrain.objectives import views
+
+IS_TOKEN = views.IDS != 1
+
+
+def _objective(**changes) -> TokenAlignment:
+  fields = {"weight": 1.0, "anchors": "all", "window": 5, "num_negatives": 4, "temperature": 0.07}
+  return TokenAlignment(**{**fields, "group_size": 2, **changes})
+
+
+def _pairs(lengths, *, length=12, window=5, num_negatives=4, group_size=4, step=0):
+  keys = row_random.step_row_keys(0, step, jnp.arange(len(lengths)))
+  sizes = {"length": length, "window": window, "num_negatives": num_negatives, "group_size": group_size}
+  sample = jax.jit(lambda keys, lengths: sample_pairs(keys, lengths, **sizes))
+  return [np.asarray(x) for x in sample(keys, jnp.asarray(lengths))]
+
+
+# Who is drawn.
+
+
+@pytest.mark.parametrize("window, half", [(3, 1), (5, 2), (10, 5)])
+def test_inside_a_row_positives_are_uniform_over_the_window_without_the_token_itself(window, half):
+  positives, _, _ = _pairs([200] * 40, length=200, window=window)
+  inner = slice(half, 200 - half)
+  offsets = (positives - np.arange(200))[:, inner].ravel()
+  values, counts = np.unique(offsets, return_counts=True)
+  np.testing.assert_array_equal(values, [d for d in range(-half, half + 1) if d])
+  expected = offsets.size / (2 * half)
+  assert ((counts - expected) ** 2 / expected).sum() < (2 * half - 1) + 4 * np.sqrt(2 * (2 * half - 1))
+
+
+def test_positives_that_fall_outside_are_any_other_token_of_the_row():
+  positives, _, _ = _pairs([7] * 400, length=12)
+  first = positives[:, 0]  # half of its draws fall below 0
+  assert set(first) == {1, 2, 3, 4, 5, 6}
+  assert abs((first > 2).mean() - 0.5 * 4 / 6) < 4 * np.sqrt(0.33 * 0.67 / 400)
+  assert np.all(positives[:, :7] != np.arange(7)) and positives[:, :7].max() == 6
+
+
+def test_a_row_of_three_tokens_with_a_wide_window_still_finds_another_token():
+  positives, _, _ = _pairs([3, 3], length=3, group_size=2)
+  assert np.all(positives != np.arange(3)) and positives.max() <= 2 and positives.min() >= 0
+
+
+def test_negatives_come_from_other_rows_of_the_group_and_from_their_tokens():
+  lengths = np.asarray([12, 5, 12, 9, 12, 12, 1, 12])
+  _, rows, columns = _pairs(lengths, num_negatives=50)
+  own = np.arange(8)[:, None, None]
+  assert np.all(rows != own)
+  assert np.all(rows // 4 == own // 4)
+  assert np.all(columns < lengths[rows]) and np.all(columns >= 0)
+  counts = np.asarray([(rows[0] == other).sum() for other in (1, 2, 3)])
+  assert ((counts - 200) ** 2 / 200).sum() < 2 + 4 * 2
+  assert len(np.unique(columns[rows == 2])) == 12
+  assert not np.array_equal(rows[0, 0], rows[0, 1])
+
+
+def test_a_rows_pairs_are_the_same_in_a_batch_of_its_group_alone():
+  whole = _pairs([12] * 8)
+  keys = row_random.step_row_keys(0, 0, jnp.arange(4, 8))
+  part = sample_pairs(keys, jnp.full((4,), 12), length=12, window=5, num_negatives=4, group_size=4)
+  np.testing.assert_array_equal(part[0], whole[0][4:])
+  np.testing.assert_array_equal(part[1], whole[1][4:] - 4)
+  np.testing.assert_array_equal(part[2], whole[2][4:])
+  assert not np.array_equal(_pairs([12] * 8, step=1)[0], whole[0])
+
+
+# What they cost.
+
+
+def _expected_loss(view, objective, anchors: np.ndarray) -> float:
+  contextual = np.asarray(view.hidden - view.embedded, np.float64)
+  vectors = contextual / np.linalg.norm(contextual, axis=-1, keepdims=True)
+  positives, rows, columns = _pairs([6, 4], length=6, group_size=2)
+  total = 0.0
+  for b, t in np.argwhere(anchors):
+    positive = math.exp(vectors[b, t] @ vectors[b, positives[b, t]] / objective.temperature)
+    negatives = [vectors[r, c] for r, c in zip(rows[b, t], columns[b, t])]
+    total -= math.log(
+      positive / (positive + sum(math.exp(vectors[b, t] @ n / objective.temperature) for n in negatives))
+    )
+  return total
+
+
+@pytest.mark.parametrize(
+  "anchors, chosen",
+  [("all", IS_TOKEN), ("masked", views.SELECTED), ("unmasked", IS_TOKEN & ~views.SELECTED)],
+)
+def test_the_loss_contrasts_contextual_parts_at_the_anchors(anchors, chosen):
+  view, objective = views.view({}), _objective(anchors=anchors)
+  found = objective(view, views.CONTEXT)["taco_loss"].loss
+  np.testing.assert_allclose(found, _expected_loss(view, objective, chosen), rtol=1e-4)  # cosines / 0.07
+  assert float(objective.totals(view.corrupted)["taco_loss"]) == chosen.sum()
+
+
+def test_chunks_do_not_change_the_loss():
+  view = views.view({})
+  whole, chunked = (
+    _objective()(view, views.CONTEXT._replace(chunk=chunk))["taco_loss"].loss for chunk in (100, 8)
+  )
+  np.testing.assert_allclose(chunked, whole, rtol=1e-5)
+
+
+def test_gradient_reaches_the_anchors_hidden_and_embedded_states_with_opposite_signs_only():
+  view, objective = views.view({}), _objective(anchors="masked")
+
+  def loss(hidden, embedded):
+    return objective(view._replace(hidden=hidden, embedded=embedded), views.CONTEXT)["taco_loss"].loss
+
+  hidden, embedded = jax.jit(jax.grad(loss, argnums=(0, 1)))(view.hidden, view.embedded)
+  np.testing.assert_array_equal(np.any(np.asarray(hidden) != 0, axis=-1), views.SELECTED)
+  np.testing.assert_array_equal(embedded, -hidden)
+
+
+def test_a_row_of_one_token_is_no_anchor_and_rows_of_padding_give_no_negatives():
+  view = views.view({})
+  ids = jnp.asarray(views.IDS).at[1].set(1).at[1, 0].set(0)
+  lonely = view.corrupted._replace(ids=ids, token_mask=ids != 1)
+  assert float(_objective().totals(lonely)["taco_loss"]) == 6
+  empty = view.corrupted._replace(ids=ids.at[1].set(1), token_mask=(ids != 1).at[1].set(False))
+  # Only the positive is left: nothing to tell apart.
+  assert float(_objective()(view._replace(corrupted=empty), views.CONTEXT)["taco_loss"].loss) == 0.0
+
+
+def test_contextual_scores_are_mean_cosines_of_hidden_states():
+  hidden = jnp.asarray([[[1.0, 0.0], [2.0, 0.0]], [[0.0, 1.0], [0.0, 3.0]]])
+  positives, zeros = jnp.asarray([[1, 0], [1, 0]]), jnp.zeros((2, 2), int)
+  metrics = contextual_score_metrics(
+    hidden, positives, jnp.asarray([[1, 1], [0, 0]]), zeros, jnp.ones((2, 2))
+  )
+  assert views.rate(metrics["taco_cosine_positive"]) == 1.0
+  assert views.rate(metrics["taco_cosine_negative"]) == 0.0

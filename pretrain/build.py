@@ -31,7 +31,7 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
   if tokens.vocab_size > config.model.vocab_size:
     raise ConfigError(
       f"model.vocab_size: the table has {config.model.vocab_size} rows but the vocabulary has "
-      f"{tokens.vocab_size} tokens; set --config.model.vocab_size={tokens.vocab_size} or train a smaller vocabulary"
+      f"{tokens.vocab_size} tokens; use --config.model.vocab_size={tokens.vocab_size} or a smaller one"
     )
   chunk = max(1, config.model.vocab_chunk_rows // max(1, rows_per_device))
   objectives = {

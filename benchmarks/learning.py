@@ -23,8 +23,9 @@ from ml_collections import ConfigDict
 from benchmarks import learning_report
 from benchmarks.learning_figures import collect, figures
 from pretrain import source, validate
+from pretrain.checkpoint import Checkpoints
+from pretrain.feed import Batches, open_records, records_digests
 from pretrain.run import Run, make_run
-from pretrain.train import Batches, open_records
 
 TIMED_STEPS = 20  # after compilation, to turn minutes into steps
 
@@ -116,9 +117,6 @@ def run_one(arguments: argparse.Namespace) -> None:
 
 
 def _save(run: Run, state, workdir: pathlib.Path, directory: str) -> None:
-  from pretrain.checkpoint import Checkpoints
-  from pretrain.train import records_digests
-
   checkpoints = Checkpoints(workdir, every=1, keep=1)
   meta = {"config": run.config.to_dict(), "interval_sums": {}, **records_digests(directory)}
   checkpoints.save(int(state.step), state._asdict(), meta, force=True)

@@ -31,35 +31,24 @@ def reduce_metrics(metrics: Mapping[str, tuple[jax.Array, jax.Array]]) -> dict[s
   return {name: float(total) / float(weight) for name, (total, weight) in fetched.items() if weight != 0}
 
 
-def format_line(step: int, values: Mapping[str, float]) -> str:
-  """One console line: 'step 1,200  train/masked_lm_loss 5.123  ...'."""
-  shown = [
-    f"{name} {value:,.0f}" if abs(value) >= 1e4 else f"{name} {value:.4g}" for name, value in values.items()
-  ]
-  return "  ".join([f"step {step:,}", *shown])
-
-
 class MetricWriter:
-  """Writes to the console, `<workdir>/metrics.jsonl` and TensorBoard files, on the first process only."""
+  """Writes `<workdir>/metrics.jsonl` and TensorBoard files, on the first process only."""
 
   def __init__(
     self,
     workdir: str | os.PathLike,
     *,
     step: int,
-    console: Callable[[str], None] | None = print,
   ) -> None:
     """Opens the files and forgets what an earlier run in this workdir wrote beyond `step`.
 
     Args:
       workdir: of the run; created if needed.
       step: updates done so far: 0, or those of the restored checkpoint.
-      console: takes one line; None: no console.
 
     Raises:
       StorageError: the files cannot be written.
     """
-    self._console = console
     self._path = Path(workdir) / FILE_NAME
     self._active = jax.process_index() == 0
     if not self._active:
@@ -98,8 +87,6 @@ class MetricWriter:
         self._board.add_scalar(name, value, step)
     except OSError as error:
       raise self._storage_error(error) from error
-    if self._console is not None:
-      self._console(format_line(step, values))
 
   def close(self) -> None:
     """Writes out what is buffered."""

@@ -91,7 +91,7 @@ class _Loop:
     self.is_evaluated = self.first > 0 and _is_evaluated(workdir, self.first)
     self.train_step, self.eval_step = run.compile_train_step(), run.compile_eval_step()
     # Without a checkpoint nothing that an earlier start wrote is a part of this run, not even step 0.
-    self.writer = MetricWriter(workdir, step=self.first or -1, console=None)
+    self.writer = MetricWriter(workdir, step=self.first or -1)
     self.batches = Batches(records, run, first=self.first)
     self.progress = tqdm(
       total=self.config.total_steps,

@@ -12,7 +12,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from data.errors import StorageError
-from pretrain.metrics import MetricWriter, Throughput, format_line, reduce_metrics
+from pretrain.metrics import MetricWriter, Throughput, reduce_metrics
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +38,7 @@ def lines(workdir: Path) -> list[dict]:
 
 
 def write_steps(workdir: Path, start: int, steps: range) -> None:
-  writer = MetricWriter(workdir, step=start, console=None)
+  writer = MetricWriter(workdir, step=start)
   for step in steps:
     writer.write(step, {"train/loss": step / 2})
   writer.close()
@@ -55,7 +55,7 @@ def test_resumed_run_continues_the_file_at_the_restored_step(tmp_path):
 
 
 def test_values_that_json_does_not_know_become_null(tmp_path):
-  writer = MetricWriter(tmp_path, step=0, console=None)
+  writer = MetricWriter(tmp_path, step=0)
   writer.write(1, {"a": math.nan, "b": math.inf, "c": 1.0})
   writer.close()
   assert lines(tmp_path) == [{"step": 1, "a": None, "b": None, "c": 1.0}]
@@ -78,18 +78,6 @@ def test_tensorboard_gets_scalars_and_hides_what_came_after_the_restored_step(tm
   scalars = [(e.step, v.tag, v.simple_value) for e in found for v in e.summary.value]
   assert scalars == [(5, "train/loss", 2.5), (6, "train/loss", 3.0)]
   assert [event.step for event in found if event.HasField("session_log")] == [5]
-
-
-def test_console_gets_one_line_a_step(tmp_path):
-  shown: list[str] = []
-  writer = MetricWriter(tmp_path, step=0, console=shown.append)
-  writer.write(1200, {"train/loss": 5.12345, "perf/tokens_per_second": 123456.7})
-  writer.close()
-  assert shown == ["step 1,200  train/loss 5.123  perf/tokens_per_second 123,457"]
-
-
-def test_small_numbers_keep_their_digits_on_the_console():
-  assert format_line(1, {"train/learning_rate": 5e-8}) == "step 1  train/learning_rate 5e-08"
 
 
 def test_place_that_cannot_be_written_is_one_clear_line(tmp_path):

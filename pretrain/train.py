@@ -51,10 +51,14 @@ def train(
   digests = records_digests(directory)
   with jax.set_mesh(run.mesh):
     try:
-      state, sums = _first_state(run, checkpoints, digests, say)
-      if int(state.step) >= config.train.total_steps:
-        say(f"{workdir} is finished: step {int(state.step):,} of {config.train.total_steps:,}")
-        return 0
+      latest = checkpoints.latest_step()
+      if latest is not None:
+        for line in resume.check_same_run(run.config, digests, checkpoints.restore_meta()):
+          say(f"Config changed since step {latest:,}: {line}")
+        if latest >= config.train.total_steps:
+          say(f"{workdir} is finished: step {latest:,} of {config.train.total_steps:,}")
+          return 0
+      state, sums = _first_state(run, checkpoints, latest, say)
       loop = _Loop(run, records, heldout, checkpoints, digests, workdir, state, sums, say)
       return loop.run_to_end()
     finally:
@@ -62,13 +66,10 @@ def train(
 
 
 def _first_state(
-  run: Run, checkpoints: Checkpoints, digests: dict[str, str], say: Callable[[str], None]
+  run: Run, checkpoints: Checkpoints, latest: int | None, say: Callable[[str], None]
 ) -> tuple[TrainState, dict]:
   """Resume, else warm start, else from scratch; and the sums of a logging interval the save cut in two."""
-  latest = checkpoints.latest_step()
   if latest is not None:
-    for line in resume.check_same_run(run.config, digests, checkpoints.restore_meta()):
-      say(f"Config changed since step {latest:,}: {line}")
     restored, meta = checkpoints.restore(run.abstract_state._asdict())
     say(f"Continuing at step {latest:,} from {checkpoints.directory}")
     return TrainState(**restored), meta["interval_sums"]

@@ -45,3 +45,12 @@ def small_records(tmp_path_factory, text_file) -> pathlib.Path:
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stdout + done.stderr
   return directory
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory, small_records) -> pathlib.Path:
+  """The workdir of a finished masked-LM run of six steps; tests that change it take a copy."""
+  workdir = tmp_path_factory.mktemp("finished") / "mlm"
+  config = small_run.small_config("mlm", small_records, {"train.checkpoint_steps": (1,)})
+  assert small_run.run_training(config, workdir) == 0
+  return workdir

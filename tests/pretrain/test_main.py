@@ -1,0 +1,178 @@
+"""The real command in fresh processes: exit codes, lines, kills, and what it must not import."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.pretrain.conftest import ROOT
+from tests.pretrain.small_run import assert_same_params, metric_lines, saved_params
+
+# Long enough to be interrupted, and no interval ends where another does.
+LONG = ("--config.train.total_steps=60", "--config.train.log_every=7", "--config.train.eval_every=20")
+LONG += ("--config.train.checkpoint_every=5", "--config.objectives.scl.weight=0")
+
+# A start that leaves the names of heavy modules that were imported as its last line.
+_CHECKED = """
+import sys
+from pretrain import main
+code = main.main(sys.argv[1:])
+heavy = ("tensorflow", "seqio", "tensorflow_datasets")
+print("imported:", sorted(set(sys.modules) & set(heavy)))
+sys.exit(code)
+"""
+
+
+def _command(*flags: str, recipe: str = "mlm", code: str | None = None) -> list[str]:
+  start = [sys.executable, "-c", code] if code else [sys.executable, "-m", "pretrain.main"]
+  return [*start, f"--config=tests/pretrain/small_run.py:{recipe}", *flags]
+
+
+def _environment() -> dict[str, str]:
+  # One device: the same sums in the same order in every process.
+  return os.environ | {"XLA_FLAGS": "", "PYTHONUNBUFFERED": "1"}
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess:
+  return subprocess.run(
+    command, cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=300, check=False
+  )
+
+
+def _signal_at(command: list[str], line: str, number: int) -> tuple[int, str]:
+  """Sends a signal when a line of output starts so; the exit code and all output."""
+  with subprocess.Popen(
+    command, cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+  ) as process:
+    said = []
+    for text in process.stdout:
+      said.append(text)
+      if text.startswith(line):
+        process.send_signal(number)
+    return process.wait(timeout=300), "".join(said)
+
+
+def _one_error_line(done: subprocess.CompletedProcess) -> str:
+  assert "Traceback" not in done.stderr, done.stderr
+  (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+  assert done.stderr.strip().splitlines()[-1] == line
+  return line
+
+
+@pytest.fixture(scope="module")
+def whole(small_records, tmp_path_factory):
+  """An uninterrupted run of the command: (workdir, what it said)."""
+  workdir = tmp_path_factory.mktemp("whole")
+  flags = (f"--config.data.directory={small_records}", f"--workdir={workdir}", *LONG)
+  done = _run(_command(*flags, recipe="coco_lm", code=_CHECKED))
+  assert done.returncode == 0, done.stderr
+  return workdir, done.stdout
+
+
+def test_the_trainer_imports_no_tensorflow(whole):
+  found = subprocess.run(
+    [sys.executable, "-c", "import importlib.util as u; print(bool(u.find_spec('tensorflow')))"],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert found.stdout.strip() == "True", "this test means something only where TensorFlow is installed"
+  assert whole[1].splitlines()[-1] == "imported: []"
+
+
+def test_the_command_says_what_it_does(whole):
+  workdir, said = whole
+  lines = said.splitlines()
+  assert lines[0].startswith(f"small_run_coco_lm in {workdir} on 1 ")
+  assert re.match(r"held-out at step 0  loss [\d.]+  generator_loss", lines[1])
+  assert any(re.match(r"step 28/60  loss .* tokens/s  .* left", line) for line in lines)
+  assert any(line.startswith("Finished: step 60, checkpoint ") for line in lines)
+
+
+def test_a_run_stopped_once_and_killed_once_ends_as_the_uninterrupted_one(whole, small_records, tmp_path):
+  flags = (f"--config.data.directory={small_records}", f"--workdir={tmp_path}", *LONG)
+  command = _command(*flags, recipe="coco_lm")
+  code, said = _signal_at(command, "step 14/60", signal.SIGTERM)
+  assert code == 75, said
+  assert "Stopped as asked; the same command continues" in said.splitlines()[-1]
+  code, said = _signal_at(command, "step 35/60", signal.SIGKILL)
+  assert code == -signal.SIGKILL
+  assert re.search(r"^Continuing at step \d+ ", said, re.MULTILINE)
+  done = _run(command)
+  assert done.returncode == 0, done.stderr
+  assert re.search(r"^Continuing at step \d+ ", done.stdout, re.MULTILINE)
+  assert metric_lines(tmp_path) == metric_lines(whole[0])
+  assert_same_params(saved_params(tmp_path), saved_params(whole[0]))
+
+
+def test_a_first_start_prepares_the_text_it_names(text_file, tmp_path):
+  flags = (
+    f"--config.data.source={text_file}",
+    f"--config.data.directory={tmp_path / 'records'}",
+    f"--workdir={tmp_path / 'run'}",
+    "--config.train.total_steps=3",
+    "--config.train.eval_batches=0",
+  )
+  done = _run(_command(*flags, code=_CHECKED))
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert "preparing them from" in done.stdout
+  # What needs TensorFlow ran in the child.
+  assert done.stdout.splitlines()[-1] == "imported: []"
+  assert (tmp_path / "records" / "manifest.json").exists()
+
+
+def test_text_that_is_not_there_is_told_in_one_line_and_leaves_nothing(tmp_path):
+  flags = (
+    f"--config.data.source={tmp_path / 'no_such.txt'}",
+    f"--config.data.directory={tmp_path / 'records'}",
+    f"--workdir={tmp_path / 'run'}",
+  )
+  done = _run(_command(*flags))
+  assert done.returncode == 3, done.stdout + done.stderr
+  line = _one_error_line(done)
+  assert "no_such.txt" in line
+  assert "python -m data.prepare --source=" in line and "--config.data.source=installed_docs" in line
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_field_is_told_before_anything_starts(tmp_path):
+  began = time.monotonic()
+  done = _run(_command("--config.train.batchsize=8", f"--workdir={tmp_path / 'run'}"))
+  assert done.returncode == 2
+  assert "batch_size" in _one_error_line(done)
+  assert not list(tmp_path.iterdir())
+  assert time.monotonic() - began < 60
+
+
+def test_sizes_that_do_not_fit_the_devices_are_told_before_anything_is_written(small_records, tmp_path):
+  flags = (f"--config.data.directory={small_records}", f"--workdir={tmp_path / 'run'}")
+  done = _run(_command(*flags, "--config.mesh.fsdp=3"))
+  assert done.returncode == 2
+  assert "mesh.fsdp" in _one_error_line(done)
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_prints_everything_and_writes_nothing(small_records, tmp_path):
+  flags = (f"--config.data.directory={small_records}", f"--workdir={tmp_path / 'run'}", "--dry_run")
+  done = _run(_command(*flags, recipe="union"))
+  assert done.returncode == 0, done.stderr
+  for part in (
+    "optimizer.learning_rate",
+    "encoder",
+    "generator",
+    "heads",
+    "total",
+    "fsdp",
+    "encoder/embeddings/token/embedding",
+    "PartitionSpec",
+    "tokens per step",
+    "training MFLOP per token",
+    "memory per device",
+    "time, estimated",
+  ):
+    assert part in done.stdout, part
+  assert not list(tmp_path.iterdir())

@@ -1,0 +1,207 @@
+"""What may change between a checkpoint and the run that continues it; what a run takes from others."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs import base
+from data.errors import ConfigError, DataError
+from pretrain import resume
+from pretrain.fields import known_fields
+from tests.pretrain.small_run import run_training, saved_params, small_config, small_run
+
+DIGESTS = {"vocabulary_digest": "a" * 64, "records_digest": "b" * 64}
+
+
+def _meta(**changes):
+  return {"config": base.get_config().to_dict(), "interval_sums": {}, **DIGESTS, **changes}
+
+
+def _changed(fields: dict):
+  config = base.get_config()
+  config.update_from_flattened_dict(fields)
+  return config
+
+
+def test_the_same_config_has_no_changes():
+  assert resume.check_same_run(base.get_config(), DIGESTS, _meta()) == []
+
+
+def test_a_config_read_back_from_json_is_the_same():
+  saved = _meta()
+  saved["config"]["generator"]["mlm_layers"] = [1, 2]
+  config = _changed({"generator.mlm_layers": (1, 2)})
+  assert resume.check_same_run(config, DIGESTS, saved) == []
+
+
+def test_every_safe_field_exists():
+  assert set(resume.SAFE_FIELDS) <= set(known_fields())
+
+
+@pytest.mark.parametrize(
+  "fields, line",
+  [
+    ({"model.hidden_size": 64}, "model.hidden_size: 768 -> 64"),
+    ({"train.batch_size": 64}, "train.batch_size: 2048 -> 64"),
+    ({"data.length": 64}, "data.length: 512 -> 64"),
+    ({"seed": 1}, "seed: 0 -> 1"),
+    ({"objectives.rtd.weight": 50.0}, "objectives.rtd.weight: 0.0 -> 50.0"),
+    ({"optimizer.adam_eps_placement": "corrected"}, "uncorrected -> corrected"),
+    ({"train.total_steps": 10}, "train.total_steps: 125000 -> 10"),
+  ],
+)
+def test_a_field_that_changes_the_meaning_of_the_state_is_refused(fields, line):
+  with pytest.raises(ConfigError) as caught:
+    resume.check_same_run(_changed(fields), DIGESTS, _meta())
+  assert line in str(caught.value)
+
+
+def test_a_field_the_checkpoint_does_not_know_is_refused():
+  saved = _meta()
+  del saved["config"]["objectives"]["taco"]["window"]
+  with pytest.raises(ConfigError, match=r"objectives\.taco\.window: absent -> 5"):
+    resume.check_same_run(base.get_config(), DIGESTS, saved)
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [
+    {"train.log_every": 7},
+    {"train.total_steps": 125_001},
+    {"train.microbatches": 4},
+    {"mesh.fsdp": 4},
+    {"data.directory": "elsewhere"},
+  ],
+)
+def test_a_field_that_changes_only_the_way_is_told(fields):
+  (name, value), *_ = fields.items()
+  (line,) = resume.check_same_run(_changed(fields), DIGESTS, _meta())
+  assert line.startswith(name) and line.endswith(f"-> {value}")
+
+
+@pytest.mark.parametrize("what", ["vocabulary", "records"])
+def test_another_vocabulary_or_other_records_are_refused(what):
+  with pytest.raises(DataError, match=f"the {what} changed .*cccccccccccc"):
+    resume.check_same_run(base.get_config(), DIGESTS | {f"{what}_digest": "c" * 64}, _meta())
+
+
+@pytest.mark.parametrize("name", ["config", "interval_sums", "records_digest"])
+def test_meta_that_lacks_a_part_is_refused(name):
+  meta = _meta()
+  del meta[name]
+  with pytest.raises(DataError, match=f"lacks {name}"):
+    resume.check_same_run(base.get_config(), DIGESTS, meta)
+
+
+def _paths(tree) -> dict:
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def _taken(recipe, directory, fields) -> dict[str, np.ndarray]:
+  """The arrays a warm start puts in; what it leaves alone stays a shape."""
+  run = small_run(small_config(recipe, directory, fields))
+  params = resume.warm_start(run.abstract_state.params, run.config)
+  assert _paths(params).keys() == _paths(run.abstract_state.params).keys()
+  for name, leaf in _paths(params).items():
+    assert leaf.sharding == _paths(run.abstract_state.params)[name].sharding
+  return {name: np.asarray(leaf) for name, leaf in _paths(params).items() if isinstance(leaf, jax.Array)}
+
+
+def test_nothing_is_taken_unless_asked_for(small_records):
+  assert _taken("coco_lm", small_records, {}) == {}
+
+
+def test_a_generator_comes_from_the_encoder_of_a_masked_lm_run(small_records, finished):
+  saved = saved_params(finished)
+  taken = _taken("coco_lm", small_records, {"generator.init_from": str(finished)})
+  assert taken and all(name.startswith("generator/") for name in taken)
+  for name, value in taken.items():
+    name = name.removeprefix("generator/")
+    source = name.replace("mlm_head/", "heads/mlm/") if "mlm_head" in name else "encoder/" + name
+    np.testing.assert_array_equal(value, saved[source], err_msg=name)
+  # The token table is the encoder's own: nothing but a generator apart takes that.
+  assert "generator/embeddings/token/embedding" not in taken
+  frozen = _taken("coco_lm", small_records, {"generator.init_from": str(finished), "generator.frozen": True})
+  table = saved["encoder/embeddings/token/embedding"]
+  np.testing.assert_array_equal(frozen["generator/embeddings/token/embedding"], table)
+
+
+@pytest.fixture(scope="module")
+def coco_lm(small_records, tmp_path_factory):
+  """The workdir of a COCO-LM run of one step."""
+  workdir = tmp_path_factory.mktemp("coco_lm")
+  config = small_config("coco_lm", small_records, {"train.total_steps": 1, "train.eval_batches": 0})
+  assert run_training(config, workdir) == 0
+  return workdir
+
+
+def test_a_generator_comes_from_a_run_that_has_one(small_records, coco_lm):
+  saved = saved_params(coco_lm)
+  fields = {"generator.init_from": str(coco_lm), "generator.frozen": True}
+  taken = _taken("coco_lm", small_records, fields)
+  own = [name for name in taken if name in saved]
+  assert own and all(name.startswith("generator/") for name in taken)
+  for name, value in taken.items():
+    source = name if name in saved else name.replace("generator/", "encoder/")
+    np.testing.assert_array_equal(value, saved[source], err_msg=name)
+
+
+def test_a_token_table_comes_from_a_checkpoint(small_records, finished):
+  fields = {"model.freeze_embeddings": "checkpoint", "model.freeze_embeddings_from": str(finished)}
+  taken = _taken("mlm", small_records, fields)
+  name = "encoder/embeddings/token/embedding"
+  assert list(taken) == [name]
+  np.testing.assert_array_equal(taken[name], saved_params(finished)[name])
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    ({"model.hidden_size": 32}, r"\(generator\): .* has shape \(.*16.*\), expected \(.*32.*\)"),
+    ({"generator.num_layers": 2, "generator.mlm_layers": (1, 2)}, "is missing|has shape"),
+    ({"generator.init_from": "nowhere"}, "no checkpoint in .*nowhere"),
+  ],
+)
+def test_a_generator_that_does_not_fit_is_refused(small_records, finished, fields, message):
+  with pytest.raises(DataError, match=message):
+    _taken("coco_lm", small_records, {"generator.init_from": str(finished)} | fields)
+
+
+def test_a_warm_start_that_fails_is_told_before_anything_is_saved(small_records, tmp_path):
+  config = small_config("coco_lm", small_records, {"generator.init_from": str(tmp_path / "nowhere")})
+  with pytest.raises(DataError, match=r"no checkpoint in .*nowhere"):
+    run_training(config, tmp_path / "run")
+  assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+_FROZEN = {"train.total_steps": 2, "train.checkpoint_every": 1, "train.eval_batches": 0}
+
+
+def test_a_frozen_generator_stays_bit_equal_while_the_rest_learns(small_records, finished, tmp_path):
+  fields = _FROZEN | {"generator.init_from": str(finished), "generator.frozen": True}
+  fields |= {"objectives.scl.weight": 0.0}
+  assert run_training(small_config("coco_lm", small_records, fields), tmp_path) == 0
+  start = _taken("coco_lm", small_records, fields)
+  end = saved_params(tmp_path)
+  assert start.keys() == {name for name in end if name.startswith("generator/")}
+  for name, value in start.items():
+    np.testing.assert_array_equal(end[name], value, err_msg=name)
+  before = saved_params(tmp_path, 1)
+  unchanged = {name for name in end if np.array_equal(end[name], before[name])}
+  assert unchanged == set(start)
+
+
+@pytest.mark.parametrize("kind", ["random", "checkpoint"])
+def test_a_frozen_token_table_stays_bit_equal_while_the_rest_learns(small_records, finished, tmp_path, kind):
+  fields = _FROZEN | {"model.freeze_embeddings": kind, "model.freeze_embeddings_from": str(finished)}
+  config = small_config("mlm", small_records, fields)
+  assert run_training(config, tmp_path) == 0
+  table = "encoder/embeddings/token/embedding"
+  end, before = saved_params(tmp_path), saved_params(tmp_path, 1)
+  if kind == "checkpoint":
+    np.testing.assert_array_equal(end[table], saved_params(finished)[table])
+  else:
+    initial = small_run(config).init_state().params["encoder"]["embeddings"]["token"]["embedding"]
+    np.testing.assert_array_equal(end[table], initial)
+  assert {name for name in end if np.array_equal(end[name], before[name])} == {table}

@@ -1,0 +1,76 @@
+"""Eight fake devices, any mesh, any number of microbatches: the losses and parameters of one device.
+
+The recipe is the union: AMOS's mixture makes the text, rtd, clm, scl and taco read it.
+"""
+
+import jax
+import numpy as np
+import pytest
+
+from data.records import PackedRecords
+from tests.pretrain.small_run import LENGTH, run_steps, small_config, small_run
+
+STEPS = 3
+
+
+def _run(directory, *, mesh=(1, 1, 1), microbatches: int = 1):
+  data, fsdp, tensor = mesh
+  fields = {"mesh.data": data, "mesh.fsdp": fsdp, "mesh.tensor": tensor, "train.microbatches": microbatches}
+  # Heads, widths and the vocabulary divide by 8; the batch by 8 devices and by groups of 2 rows.
+  fields |= {"model.num_heads": 8, "model.hidden_size": 32, "model.vocab_size": 304, "train.batch_size": 8}
+  run = small_run(small_config("union", directory, fields), number=data * fsdp * tensor)
+  records = PackedRecords(directory, length=LENGTH, seed=0)
+  state, metrics, step = run_steps(run, [records.batch(at, 8) for at in range(STEPS)])
+  return jax.device_get(state.params), metrics, step
+
+
+@pytest.fixture(scope="module")
+def expected(small_records):
+  """Parameters and metrics of one device with one microbatch."""
+  params, metrics, _ = _run(small_records)
+  names = set(metrics[0])
+  terms = {"generator_loss", "rtd_loss", "clm_loss", "scl_loss", "taco_loss", "mixture_weight_layer_1"}
+  assert terms <= names, terms - names
+  return params, metrics
+
+
+def _assert_same(params, metrics, expected) -> None:
+  wanted_params, wanted_metrics = expected
+  for at, (found, wanted) in enumerate(zip(metrics, wanted_metrics, strict=True)):
+    assert found.keys() == wanted.keys()
+    for name, (total, weight) in wanted.items():
+      # Float32 sums in another order: 1e-5 of the value, or of 1 where a sum of many cancels.
+      np.testing.assert_allclose(found[name][0], total, rtol=1e-5, atol=1e-5, err_msg=f"step {at}: {name}")
+      np.testing.assert_allclose(found[name][1], weight, rtol=1e-6, err_msg=f"step {at}: {name}")
+  difference = jax.tree.map(lambda a, b: np.sum(np.square(a - b)), params, wanted_params)
+  size = jax.tree.map(lambda a: np.sum(np.square(a)), wanted_params)
+  total, scale = (sum(jax.tree.leaves(tree)) for tree in (difference, size))
+  assert np.sqrt(total / scale) < 1e-5
+
+
+@pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2), (1, 8, 1)])
+def test_a_mesh_of_eight_devices_changes_neither_losses_nor_parameters(small_records, expected, mesh):
+  params, metrics, step = _run(small_records, mesh=mesh)
+  assert step._cache_size() == 1
+  _assert_same(params, metrics, expected)
+
+
+@pytest.mark.parametrize("microbatches", [2, 4])
+def test_microbatches_change_neither_losses_nor_parameters(small_records, expected, microbatches):
+  params, metrics, step = _run(small_records, microbatches=microbatches)
+  assert step._cache_size() == 1
+  _assert_same(params, metrics, expected)
+
+
+def test_mesh_and_microbatches_together_change_nothing(small_records, expected):
+  params, metrics, _ = _run(small_records, mesh=(1, 2, 2), microbatches=2)
+  _assert_same(params, metrics, expected)
+
+
+def test_parameters_of_a_real_run_are_cut_over_the_mesh(small_records):
+  fields = {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2, "model.vocab_size": 304}
+  run = small_run(small_config("union", small_records, fields), number=8)
+  table = run.abstract_state.params["encoder"]["embeddings"]["token"]["embedding"]
+  assert table.sharding.shard_shape(table.shape) == (152, 8)
+  moments = [leaf for leaf in jax.tree.leaves(run.abstract_state.opt_state) if leaf.shape == table.shape]
+  assert moments and all(leaf.sharding == table.sharding for leaf in moments)

@@ -1,0 +1,228 @@
+"""The loop: what it writes, and that a run cut anywhere ends as if it had not been."""
+
+import json
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+from data.errors import ConfigError, DataError, DivergedError
+from pretrain import checkpoint, train
+from pretrain.evaluate import evaluate
+from pretrain.stop import STOPPED, StopRequest
+from tests.pretrain.small_run import (
+  assert_same_params,
+  metric_lines,
+  run_training,
+  saved_params,
+  small_config,
+)
+
+FIELDS = {"train.checkpoint_steps": (1,)}  # of the fixture `finished`
+
+
+def _config(directory, **fields):
+  return small_config("mlm", directory, FIELDS | {name.replace("__", "."): v for name, v in fields.items()})
+
+
+def _steps(workdir) -> list[int]:
+  return checkpoint.saved_steps(workdir / checkpoint.DIRECTORY)
+
+
+def _assert_same_run(workdir, finished) -> None:
+  assert metric_lines(workdir) == metric_lines(finished)
+  assert_same_params(saved_params(workdir), saved_params(finished))
+
+
+def _at(start: str, action):
+  """Takes lines; acts on the first that starts so."""
+  done = []
+
+  def say(line):
+    if line.startswith(start) and not done:
+      done.append(line)
+      action()
+
+  return say
+
+
+def _ask_to_stop():
+  os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _Crash(BaseException):
+  """As sudden as a kill for everything that is saved by steps."""
+
+
+def _crash():
+  raise _Crash
+
+
+def test_metrics_are_written_at_their_intervals(finished):
+  lines = metric_lines(finished)
+  kinds = [(line["step"], next(iter(set(line) - {"step"})).split("/")[0]) for line in lines]
+  assert kinds == [(0, "eval"), (3, "train"), (4, "eval"), (6, "train"), (6, "eval")]
+  assert {"train/loss", "train/masked_lm_loss", "train/grad_norm", "train/learning_rate"} <= lines[1].keys()
+  assert {"eval/loss", "eval/masked_lm_loss"} <= lines[0].keys()
+  assert all(np.isfinite(value) for line in lines for value in line.values())
+  # Linear warm-up over two steps to 1e-3, then down to 0 at step 6: the third update's rate.
+  assert lines[1]["train/learning_rate"] == pytest.approx(1e-3)
+  assert list((finished / "tensorboard").iterdir())
+
+
+def test_checkpoints_are_the_newest_and_those_kept_for_ever(finished):
+  assert _steps(finished) == [1, 4, 6]
+  meta = checkpoint.read_meta(checkpoint.step_path(finished))
+  assert meta["config"]["model"]["hidden_size"] == 16
+  assert len(meta["vocabulary_digest"]) == len(meta["records_digest"]) == 64
+
+
+def test_a_finished_run_says_so_and_changes_nothing(finished, small_records):
+  def snapshot():
+    files = [path for path in finished.rglob("*") if path.is_file()]
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+  before, said = snapshot(), []
+  assert run_training(_config(small_records), finished, say=said.append) == 0
+  assert said == [f"{finished} is finished: step 6 of 6"]
+  assert snapshot() == before
+
+
+def test_a_stop_between_two_logs_is_continued_bit_for_bit(finished, small_records, tmp_path):
+  said = []
+  at_four = _at("held-out at step 4", _ask_to_stop)
+  code = run_training(_config(small_records), tmp_path, say=lambda line: (said.append(line), at_four(line)))
+  assert code == STOPPED == 75
+  assert said[-1].startswith("Stopped as asked; the same command continues: step 4")
+  assert _steps(tmp_path) == [1, 2, 4]
+  said.clear()
+  assert run_training(_config(small_records), tmp_path, say=said.append) == 0
+  assert said[0].startswith("Continuing at step 4")
+  _assert_same_run(tmp_path, finished)
+
+
+def test_a_stop_inside_an_evaluation_evaluates_after_the_start(
+  finished, small_records, tmp_path, monkeypatch
+):
+  def ask_inside(*arguments, progress, **others):
+    if progress > 0.5:
+      _ask_to_stop()
+    return evaluate(*arguments, progress=progress, **others)
+
+  monkeypatch.setattr(train, "evaluate", ask_inside)
+  assert run_training(_config(small_records), tmp_path) == 75
+  assert [line["step"] for line in metric_lines(tmp_path)] == [0, 3]
+  monkeypatch.setattr(train, "evaluate", evaluate)
+  assert run_training(_config(small_records), tmp_path) == 0
+  _assert_same_run(tmp_path, finished)
+
+
+def test_a_stop_before_the_first_step_saves_nothing(small_records, tmp_path):
+  said = []
+  at_start = _at("held-out at step 0", _ask_to_stop)
+  code = run_training(_config(small_records), tmp_path, say=lambda line: (said.append(line), at_start(line)))
+  assert code == 75
+  assert said[-1].startswith("Stopped as asked before the first step")
+  assert _steps(tmp_path) == []
+
+
+@pytest.mark.parametrize("line", ["held-out at step 0", "step 3/6", "held-out at step 6"])
+def test_a_crash_is_continued_bit_for_bit_from_the_newest_checkpoint(finished, small_records, tmp_path, line):
+  with pytest.raises(_Crash):
+    run_training(_config(small_records), tmp_path, say=_at(line, _crash))
+  assert run_training(_config(small_records), tmp_path) == 0
+  _assert_same_run(tmp_path, finished)
+
+
+def test_a_run_continues_on_more_devices_in_more_microbatches(finished, small_records, tmp_path):
+  with pytest.raises(_Crash):
+    run_training(_config(small_records), tmp_path, say=_at("held-out at step 4", _crash))
+  config = _config(small_records, train__microbatches=2)
+  assert run_training(config, tmp_path, number=2) == 0
+  found, wanted = saved_params(tmp_path), saved_params(finished)
+  assert found.keys() == wanted.keys()
+  difference = sum(np.sum(np.square(found[name] - wanted[name])) for name in wanted)
+  # Float32 sums in another order; four steps of Adam at 1e-3.
+  assert np.sqrt(difference / sum(np.sum(np.square(value)) for value in wanted.values())) < 1e-5
+  for line, same in zip(metric_lines(tmp_path), metric_lines(finished), strict=True):
+    assert line == pytest.approx(same, rel=1e-5, abs=1e-6)
+
+
+def test_a_changed_config_is_refused_with_the_list(finished, small_records):
+  config = _config(small_records, optimizer__learning_rate=2e-3, seed=1, train__log_every=1)
+  with pytest.raises(ConfigError) as caught:
+    run_training(config, finished)
+  message = str(caught.value)
+  assert "optimizer.learning_rate: 0.001 -> 0.002; seed: 0 -> 1" in message
+  assert "log_every" not in message and "--workdir" in message and "\n" not in message
+
+
+def test_harmless_changes_are_told_and_more_steps_continue_a_finished_run(finished, small_records, tmp_path):
+  workdir = tmp_path / "copy"
+  shutil.copytree(finished, workdir)
+  said = []
+  config = _config(small_records, train__total_steps=7, train__log_every=1, train__checkpoints_to_keep=1)
+  assert run_training(config, workdir, say=said.append) == 0
+  assert said[:3] == [
+    "Config changed since step 6: train.checkpoints_to_keep: 2 -> 1",
+    "Config changed since step 6: train.log_every: 3 -> 1",
+    "Config changed since step 6: train.total_steps: 6 -> 7",
+  ]
+  assert _steps(workdir) == [1, 7]
+  with pytest.raises(ConfigError, match=r"train\.total_steps: 7 -> 6"):
+    run_training(_config(small_records), workdir)
+
+
+def test_other_records_are_refused(finished, small_records, tmp_path):
+  records = tmp_path / "records"
+  shutil.copytree(small_records, records)
+  content = json.loads((records / "manifest.json").read_text())
+  content["vocabulary"]["digest"] = "0" * 64
+  (records / "manifest.json").write_text(json.dumps(content))
+  with pytest.raises(DataError, match=r"the vocabulary changed .* -> 000000000000"):
+    run_training(_config(records), finished)
+
+
+def test_a_diverged_run_stops_and_saves_nothing_that_is_not_finite(small_records, tmp_path):
+  config = _config(
+    small_records,
+    optimizer__learning_rate=1e30,
+    optimizer__warmup_steps=0,
+    train__total_steps=20,
+    train__checkpoint_every=1,
+    train__checkpoints_to_keep=20,
+    train__max_nonfinite_steps=3,
+  )
+  with pytest.raises(DivergedError, match=r"3 steps in a row .*optimizer\.learning_rate") as caught:
+    run_training(config, tmp_path)
+  assert caught.value.exit_code == 4
+  steps = _steps(tmp_path)
+  assert steps and max(steps) < 20
+  for step in steps:
+    assert all(np.isfinite(value).all() for value in saved_params(tmp_path, step).values()), step
+
+
+def test_without_evaluation_no_heldout_records_are_needed(small_records, tmp_path):
+  records = tmp_path / "records"
+  shutil.copytree(small_records, records)
+  content = json.loads((records / "manifest.json").read_text())
+  content["splits"]["heldout"] = {"records": 0, "tokens": 0, "shards": []}
+  (records / "manifest.json").write_text(json.dumps(content))
+  with pytest.raises(DataError, match="has no heldout records"):
+    run_training(_config(records), tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+  config = _config(records, train__eval_batches=0, train__total_steps=3)
+  assert run_training(config, tmp_path / "run") == 0
+  assert [line["step"] for line in metric_lines(tmp_path / "run")] == [3]
+
+
+def test_the_first_request_is_noted_the_second_kills_and_handlers_are_given_back():
+  before = signal.getsignal(signal.SIGTERM)
+  with StopRequest() as stop:
+    assert not stop.is_set
+    _ask_to_stop()
+    assert stop.is_set
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+  assert signal.getsignal(signal.SIGTERM) is before

@@ -26,6 +26,20 @@ class MixtureChoice:
   adv_mlm_multiplier: float
 
 
+def mixture_scores(params: dict, features: jax.Array) -> jax.Array:
+  """v . f of each head's features: the logits of the learned mixture.
+
+  Args:
+    params: {'mixture': {'kernel' [embed, 1]}}.
+    features: [heads, batch, slots, embed] float.
+
+  Returns:
+    [batch, slots, heads] float32.
+  """
+  kernel = params["mixture"]["kernel"][:, 0]
+  return jnp.einsum("kbmd,d->bmk", features.astype(jnp.float32), kernel)
+
+
 def mixture_weights(
   choice: MixtureChoice,
   params: dict,
@@ -51,9 +65,7 @@ def mixture_weights(
   num_heads, batch, slots = features.shape[:3]
   shape = (batch, slots, num_heads)
   if choice.kind == "adversarial":
-    kernel = params["mixture"]["kernel"][:, 0]
-    scores = jnp.einsum("kbmd,d->bmk", features.astype(jnp.float32), kernel)
-    return jax.nn.softmax(scores, axis=-1)
+    return jax.nn.softmax(mixture_scores(params, features), axis=-1)
   if choice.kind == "random_layer":
     words = row_random.key_words(row_random.fold(row_keys, Use.MIXTURE_LAYER))
     return jax.nn.one_hot(row_random.row_integers(words, (slots,), num_heads), num_heads)

@@ -47,11 +47,36 @@ def _chunk_noise(noise: Noise, start: jax.Array, size: int, vocab_size: int) -> 
   return jnp.where(is_forbidden, -jnp.inf, values)
 
 
-def _mixed_logits(weights, transformed, table, biases):
-  """Mixed logits and the mixed vector they come from: sum_k w_k (t_k E^T + c_k) = (sum_k w_k t_k) E^T + c."""
+def mixed_logits(
+  weights: jax.Array, transformed: jax.Array, table: jax.Array, biases: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Mixed logits and the vector they come from: sum_k w_k (t_k E^T + c_k) = (sum_k w_k t_k) E^T + c.
+
+  Args:
+    weights: [batch, positions, heads] float32.
+    transformed: [heads, batch, positions, embed] float.
+    table: [vocab, embed] float.
+    biases: [heads or 1, vocab] float.
+
+  Returns:
+    [batch, positions, vocab] float32 and [batch, positions, embed].
+  """
   mixed = jnp.einsum("bmk,kbmd->bmd", weights.astype(transformed.dtype), transformed)
   share = weights if biases.shape[0] > 1 else jnp.sum(weights, axis=-1, keepdims=True)
   return vocab_logits(mixed, table, jnp.einsum("bmk,kv->bmv", share, biases)), mixed
+
+
+def relaxed_sample(scores: jax.Array, *, temperature: float) -> jax.Array:
+  """The Gumbel softmax that stands in for the one-hot sample in the backward pass.
+
+  Args:
+    scores: [..., vocab] float32, logits + Gumbel noise.
+    temperature: tau.
+
+  Returns:
+    [..., vocab] float32, summing to 1.
+  """
+  return jax.nn.softmax(scores / temperature, axis=-1)
 
 
 def _over_chunks(function, size: int, chunk: int, carry):
@@ -102,7 +127,7 @@ def sample_from_mixture(
   """
 
   def draw(carry, start, width):
-    logits, _ = _mixed_logits(
+    logits, _ = mixed_logits(
       _take(weights, start, width, 1), _take(transformed, start, width, 2), table, biases
     )
     scores = logits + _chunk_noise(noise, start, width, table.shape[0])
@@ -125,9 +150,9 @@ def _backward(settings: MixtureSettings, residuals, cotangents):
   def chunk_gradient(carry, start, width):
     d_table, d_biases = carry
     w, t = _take(weights, start, width, 1), _take(transformed, start, width, 2)
-    logits, mixed = _mixed_logits(w, t, table, biases)
+    logits, mixed = mixed_logits(w, t, table, biases)
     scores = logits + _chunk_noise(noise, start, width, table.shape[0])
-    soft = jax.nn.softmax(scores / settings.temperature, axis=-1)
+    soft = relaxed_sample(scores, temperature=settings.temperature)
     d_onehot = settings.multiplier * vocab_logits(
       _take(cotangent, start, width, 1).astype(t.dtype), table, jnp.zeros((), jnp.float32)
     )

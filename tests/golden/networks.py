@@ -177,7 +177,7 @@ def check_mixture(golden: Golden, checks: Checks) -> None:
   (mean, seen), gradients = jax.jit(jax.value_and_grad(case.detection_loss, has_aux=True))(inputs)
   checks.compare_present("values", {"disc_loss": mean})
   checks.compare_all("gradients", "grad_disc/", case.official(gradients))
-  _compare_draws(golden, checks, case, seen, inputs["table"])
+  _compare_draws(golden, checks, case, seen, inputs)
 
 
 def _settings(config: EncoderConfig, layers: tuple[int, ...]) -> GeneratorSettings:
@@ -197,14 +197,18 @@ def _settings(config: EncoderConfig, layers: tuple[int, ...]) -> GeneratorSettin
   )
 
 
-def _compare_draws(golden: Golden, checks: Checks, case: _AmosCase, seen: tuple, table: jax.Array) -> None:
+def _compare_draws(golden: Golden, checks: Checks, case: _AmosCase, seen: tuple, inputs: dict) -> None:
   """Logits, mixture weights, sampled tokens and what the discriminator saw."""
+  table = inputs["table"]
   output, mixed, sampled, logits, replaced = seen
   weights, in_text = case.masking.weights, np.asarray(case.token_mask)
   by_layer = [vocab_logits(vector, table, output.biases[0]) for vector in output.transformed]
-  mixed_logits, _ = mixture_sampling._mixed_logits(mixed, output.transformed, table, output.biases)
+  mixed_logits, _ = mixture_sampling.mixed_logits(mixed, output.transformed, table, output.biases)
   values = {f"logits/{layer}": logit for layer, logit in zip(case.layers, by_layer)}
   values |= {"mix_probs": mixed, "mixed_logits": mixed_logits}
+  values["mix_logits"] = mixture.mixture_scores(inputs["generator"], output.features)
+  temperature = case.choice.gumbel_temperature
+  values["y_soft"] = mixture_sampling.relaxed_sample(mixed_logits + case.noise, temperature=temperature)
   checks.compare_present("values", {key: from_slots(value, weights) for key, value in values.items()})
   checks.compare_present("values", {"disc_logits": np.asarray(logits)[in_text]})
   is_original = np.asarray(replaced == case.targets)

@@ -178,9 +178,9 @@ def _compare_amos_outputs(golden: Golden, checks: Checks, case: Case) -> None:
   states = {f"hidden/{i}": state for i, state in enumerate([embedded, *hidden.layers])}
   checks.compare_present("hidden", states)
   weights_of_heads, output = outputs.draws.mixture_weights, outputs.generator
-  mixed, _ = mixture_sampling._mixed_logits(
-    weights_of_heads, output.transformed, outputs.table, output.biases
-  )
+  mixed, _ = mixture_sampling.mixed_logits(weights_of_heads, output.transformed, outputs.table, output.biases)
   of_masked = {f"logits/{layer}": logits for layer, logits in zip(layers, outputs.logits)}
-  of_masked |= {"mixed_logits": mixed, "mix_probs": weights_of_heads}
+  temperature = case.recipe.mixture.gumbel_temperature
+  soft = mixture_sampling.relaxed_sample(mixed + case.batch.given["noise"], temperature=temperature)
+  of_masked |= {"mixed_logits": mixed, "mix_probs": weights_of_heads, "y_soft": soft}
   checks.compare_present("logits", {key: from_slots(value, weights) for key, value in of_masked.items()})

@@ -1,0 +1,54 @@
+"""Run: pytest tests/configs/test_ablation_training.py. A row of each paper's tables learns for 20 steps."""
+
+import jax
+import numpy as np
+import pytest
+
+from pretrain import sharding
+from pretrain.run import make_run
+from tests.configs.ablation_case import FAST_COMPILE, LENGTH, Case, config_of, flat, under
+from tests.pretrain.small_recipe import TOKENS, VOCAB_SIZE
+from tests.pretrain.small_run import devices
+
+STEPS = 20
+QUICK = (
+  ("optimizer.learning_rate", 1e-2),
+  ("optimizer.warmup_steps", 0),
+  ("train.total_steps", STEPS),
+)
+
+
+def _text(step: int) -> np.ndarray:
+  """[8, LENGTH] int32 of a language in which ten words make up half of the text."""
+  random = np.random.default_rng(step)
+  frequency = 1.0 / np.arange(1, VOCAB_SIZE - 4)
+  ids = random.choice(np.arange(5, VOCAB_SIZE), (8, LENGTH), p=frequency / frequency.sum()).astype(np.int32)
+  ids[:, 0], ids[:, -1] = TOKENS.cls, TOKENS.sep
+  return ids
+
+
+@pytest.mark.parametrize(
+  ("family", "row", "frozen"),
+  [
+    ("coco_lm", "converged_aux", "generator"),
+    ("amos", "separate_gens", ""),
+    ("taco", "mlm_frozen_random", "encoder/embeddings/token"),
+  ],
+)
+def test_a_row_learns_finitely_and_leaves_frozen_parameters_as_they_were(family, row, frozen):
+  with devices(1):
+    run = make_run(config_of(Case(family, row, QUICK)), TOKENS)
+  losses = []
+  with jax.set_mesh(run.mesh):
+    state = run.init_state()
+    before = flat(jax.device_get(state.params))
+    first = sharding.to_global(run.mesh, _text(0))
+    step = run.compile_train_step().lower(state, first).compile(compiler_options=FAST_COMPILE)
+    for number in range(STEPS):
+      state, metrics = step(state, sharding.to_global(run.mesh, _text(number)))
+      losses.append(float(metrics["loss"][0]))
+  assert np.all(np.isfinite(losses)) and int(state.skipped) == 0
+  assert np.mean(losses[-5:]) < 0.95 * np.mean(losses[:5])
+  after = flat(jax.device_get(state.params))
+  untouched = {path for path in before if np.array_equal(before[path], after[path])}
+  assert untouched == (set(under(before, frozen)) if frozen else set())

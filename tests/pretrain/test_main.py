@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -14,7 +13,9 @@ from tests.pretrain.small_run import assert_same_params, metric_lines, saved_par
 
 # Long enough to be interrupted, and no interval ends where another does.
 LONG = ("--config.train.total_steps=60", "--config.train.log_every=7", "--config.train.eval_every=20")
-LONG += ("--config.train.checkpoint_every=5", "--config.objectives.scl.weight=0")
+LONG += ("--config.train.checkpoint_every=5",)
+
+TIMEOUT = 900  # seconds; a command takes about ten where nothing else runs
 
 # A start that leaves the names of heavy modules that were imported as its last line.
 _CHECKED = """
@@ -39,7 +40,7 @@ def _environment() -> dict[str, str]:
 
 def _run(command: list[str]) -> subprocess.CompletedProcess:
   return subprocess.run(
-    command, cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=300, check=False
+    command, cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=TIMEOUT, check=False
   )
 
 
@@ -53,7 +54,7 @@ def _signal_at(command: list[str], line: str, number: int) -> tuple[int, str]:
       said.append(text)
       if text.startswith(line):
         process.send_signal(number)
-    return process.wait(timeout=300), "".join(said)
+    return process.wait(timeout=TIMEOUT), "".join(said)
 
 
 def _one_error_line(done: subprocess.CompletedProcess) -> str:
@@ -68,7 +69,7 @@ def whole(small_records, tmp_path_factory):
   """An uninterrupted run of the command: (workdir, what it said)."""
   workdir = tmp_path_factory.mktemp("whole")
   flags = (f"--config.data.directory={small_records}", f"--workdir={workdir}", *LONG)
-  done = _run(_command(*flags, recipe="coco_lm", code=_CHECKED))
+  done = _run(_command(*flags, code=_CHECKED))
   assert done.returncode == 0, done.stderr
   return workdir, done.stdout
 
@@ -87,15 +88,15 @@ def test_the_trainer_imports_no_tensorflow(whole):
 def test_the_command_says_what_it_does(whole):
   workdir, said = whole
   lines = said.splitlines()
-  assert lines[0].startswith(f"small_run_coco_lm in {workdir} on 1 ")
-  assert re.match(r"held-out at step 0  loss [\d.]+  generator_loss", lines[1])
+  assert lines[0].startswith(f"small_run_mlm in {workdir} on 1 ")
+  assert re.match(r"held-out at step 0  loss [\d.]+  masked_lm_loss [\d.]+", lines[1])
   assert any(re.match(r"step 28/60  loss .* tokens/s  .* left", line) for line in lines)
   assert any(line.startswith("Finished: step 60, checkpoint ") for line in lines)
 
 
 def test_a_run_stopped_once_and_killed_once_ends_as_the_uninterrupted_one(whole, small_records, tmp_path):
   flags = (f"--config.data.directory={small_records}", f"--workdir={tmp_path}", *LONG)
-  command = _command(*flags, recipe="coco_lm")
+  command = _command(*flags)
   code, said = _signal_at(command, "step 14/60", signal.SIGTERM)
   assert code == 75, said
   assert "Stopped as asked; the same command continues" in said.splitlines()[-1]
@@ -140,12 +141,10 @@ def test_text_that_is_not_there_is_told_in_one_line_and_leaves_nothing(tmp_path)
 
 
 def test_an_unknown_field_is_told_before_anything_starts(tmp_path):
-  began = time.monotonic()
   done = _run(_command("--config.train.batchsize=8", f"--workdir={tmp_path / 'run'}"))
   assert done.returncode == 2
   assert "batch_size" in _one_error_line(done)
   assert not list(tmp_path.iterdir())
-  assert time.monotonic() - began < 60
 
 
 def test_sizes_that_do_not_fit_the_devices_are_told_before_anything_is_written(small_records, tmp_path):
@@ -168,7 +167,7 @@ def test_a_dry_run_prints_everything_and_writes_nothing(small_records, tmp_path)
     "total",
     "fsdp",
     "encoder/embeddings/token/embedding",
-    "PartitionSpec",
+    "P('tensor', 'fsdp')",
     "tokens per step",
     "training MFLOP per token",
     "memory per device",

@@ -7,6 +7,7 @@ import pytest
 from configs import base
 from data.errors import ConfigError, DataError
 from pretrain import resume
+from pretrain.checkpoint import Checkpoints
 from pretrain.fields import known_fields
 from tests.pretrain.small_run import run_training, saved_params, small_config, small_run
 
@@ -129,10 +130,12 @@ def test_a_generator_comes_from_the_encoder_of_a_masked_lm_run(small_records, fi
 
 @pytest.fixture(scope="module")
 def coco_lm(small_records, tmp_path_factory):
-  """The workdir of a COCO-LM run of one step."""
+  """The workdir of a COCO-LM run that saved its first state."""
   workdir = tmp_path_factory.mktemp("coco_lm")
-  config = small_config("coco_lm", small_records, {"train.total_steps": 1, "train.eval_batches": 0})
-  assert run_training(config, workdir) == 0
+  run = small_run(small_config("coco_lm", small_records, {"seed": 1}))
+  checkpoints = Checkpoints(workdir, every=1, keep=1)
+  assert checkpoints.save(1, run.init_state()._asdict(), {})
+  checkpoints.close()
   return workdir
 
 

@@ -2,8 +2,8 @@
 
 Command: make demo
 Source: amos_coco_taco_tiny, cut to the steps that fit; our choice.
-Expected: the generator's loss falls well below its start; the rest learns little in so few steps.
-Cost: 1.2 M tokens; about 4 minutes on two CPU cores.
+Expected: see the end.
+Cost: 1.1 M tokens; about 4.5 minutes on two CPU cores.
 """
 
 from ml_collections import ConfigDict
@@ -15,6 +15,7 @@ def get_config() -> ConfigDict:
   """Returns the recipe."""
   config = amos_coco_taco_tiny.get_config()
   config.recipe = "demo"
+  config.optimizer.learning_rate = 2e-3
   config.optimizer.warmup_steps = 100
-  config.train.update({"total_steps": 600, "log_every": 10, "eval_every": 300, "checkpoint_every": 300})
+  config.train.update({"total_steps": 520, "log_every": 20, "eval_every": 260, "checkpoint_every": 260})
   return config

@@ -23,7 +23,11 @@ FUNCTIONS = {"_initial": "the first parameters", "<lambda>": "the evaluation", "
 
 def say(line: str) -> None:
   """Prints a line at once, broken at `WIDTH` columns."""
-  print(textwrap.fill(line, WIDTH, initial_indent="  ", subsequent_indent="      "), flush=True)
+  # Paths stay whole, so that they can be copied.
+  wrapper = textwrap.TextWrapper(
+    WIDTH, initial_indent="  ", subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
+  )
+  print(wrapper.fill(line), flush=True)
 
 
 class PeakMemory:

@@ -90,7 +90,7 @@ def test_a_second_start_trains_nothing_and_shows_the_same_figures(first_start):
   code, again, _ = start(flags)
   assert code == 0
   assert "is finished" in again
-  assert f"remove {workdir} to train again" in again
+  assert f"remove {workdir} to train again" in " ".join(again.split())
   assert "the step in" not in again  # the training step is not even compiled
   assert figures_of(again) == figures_of(shown)
   assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()} == before
@@ -249,6 +249,21 @@ def test_the_stages_of_a_preparation_are_timed_by_their_products(tmp_path, capsy
     "tokenise, pack and shuffle",
   ]
   assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_a_stage_that_ends_with_the_preparation_is_counted(tmp_path, monkeypatch):
+  (tmp_path / "vocabulary").mkdir()
+  (tmp_path / "vocabulary" / "vocabulary.json").write_text("")
+  preparation = demo_progress.Preparation(tmp_path, source="/my/*.txt")
+
+  def end_as_the_manifest_appears(seconds):
+    (tmp_path / "manifest.json").write_text("")
+    return True
+
+  monkeypatch.setattr(preparation._end, "wait", end_as_the_manifest_appears)
+  with preparation:
+    pass
+  assert list(preparation.seconds) == ["train a vocabulary", "tokenise, pack and shuffle"]
 
 
 def test_a_preparation_that_failed_reports_no_stage_that_did_not_end(tmp_path, capsys):

@@ -30,6 +30,11 @@ def _nan_gradient(params, batch, totals):
   return loss + jnp.sum(jnp.sqrt(0.0 * params["w"])), metrics
 
 
+def _huge_gradient(params, batch, totals):
+  # Finite, but its square is not: Adam's second moment would be infinite and the parameters fine.
+  return 1e25 * params["w"][0], {}
+
+
 def _totals(batch):
   return {"rows": jnp.float32(batch.x.shape[0])}
 
@@ -127,13 +132,14 @@ def test_a_poisoned_loss_changes_nothing_but_the_counters(poison):
   assert metrics["learning_rate"][0] == 2.0
 
 
-def test_a_gradient_that_is_not_finite_is_not_applied():
-  train_step, state = _make(_nan_gradient)
-  before = _copy(state.params)
+@pytest.mark.parametrize("loss", [_nan_gradient, _huge_gradient])
+def test_a_gradient_whose_norm_is_not_finite_is_not_applied(loss):
+  train_step, state = _make(loss)
+  before = _copy((state.params, state.opt_state))
   state, metrics = train_step(state, _batch())
   assert np.isfinite(metrics["loss"][0]) and not np.isfinite(metrics["grad_norm"][0])
   assert int(state.skipped) == 1
-  _assert_equal(state.params, before)
+  _assert_equal((state.params, state.opt_state), before)
 
 
 def test_parameters_beyond_the_range_of_float32_are_not_applied():

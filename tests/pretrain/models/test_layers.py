@@ -1,5 +1,6 @@
 """Run: pytest tests/pretrain/models/test_layers.py. One layer against numpy."""
 
+import dataclasses
 import math
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import Layer
+from pretrain.models.layers import Layer, layer_norm
 
 CONFIG = EncoderConfig(vocab_size=97, hidden_size=8, num_layers=1, num_heads=2, mlp_size=12, max_length=16)
 B, L = 2, 5
@@ -62,3 +63,11 @@ def test_a_row_without_tokens_gets_no_attention_output_not_even_its_bias(layer):
   expected = _norm(middle + _dense(_gelu(_dense(middle, p["up"])), p["down"]), p["mlp_norm"])
   found, _ = Layer(CONFIG).apply({"params": params}, x, MASK, bias, None, None, jnp.asarray(0), None, None)
   np.testing.assert_allclose(found[1], expected, atol=1e-5)
+
+
+def test_norms_add_the_eps_of_the_config_to_the_variance():
+  x = jnp.asarray([[-1.0, 1.0] * 4])  # variance 1
+  for eps, expected in ((1e-12, 1.0), (3.0, 0.5)):
+    norm = layer_norm(dataclasses.replace(CONFIG, layer_norm_eps=eps), "norm")
+    found = norm.apply({"params": {"scale": jnp.ones(8), "bias": jnp.zeros(8)}}, x)
+    np.testing.assert_allclose(found, expected * x, rtol=1e-6)

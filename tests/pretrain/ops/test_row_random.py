@@ -114,6 +114,13 @@ def test_dropout_drops_at_its_rate_and_preserves_the_mean(rate):
   np.testing.assert_allclose(np.unique(dropped), [0.0, 1 / (1 - rate)], rtol=1e-6)
 
 
+def test_two_uses_of_a_row_drop_different_elements():
+  keys, ones = row_random.step_row_keys(0, 0, jnp.arange(1)), jnp.ones((1, N))
+  uses = (Use.ATTENTION_OUTPUT_DROPOUT, Use.MLP_OUTPUT_DROPOUT)
+  masks = [row_random.dropout(ones, keys, use, rate=0.5) for use in uses]
+  assert abs(_correlation(*masks)) < 4 / np.sqrt(N)
+
+
 def test_dropout_gradient_uses_the_mask_of_the_forward_pass():
   keys = row_random.step_row_keys(0, 0, jnp.arange(2))
   x = 1.0 + jax.random.uniform(jax.random.key(0), (2, 50))

@@ -1,0 +1,26 @@
+"""One-line faults that somebody could make, each with the test that has to notice; `mutants.py` runs them.
+
+The tables beside this file hold (file, file of tests, rows of (name, original, fault, test)): `original` is
+a part of one line that stands exactly once in the file, `test` the quickest one that bites.
+"""
+
+from typing import NamedTuple
+
+from tests import mutant_list_model, mutant_list_run
+
+
+class Mutant(NamedTuple):
+  """A fault and who catches it."""
+
+  name: str
+  file: str  # from the root of the project
+  original: str
+  fault: str
+  test: str  # pytest's name of one test
+
+
+MUTANTS = [
+  Mutant(name, file, original, fault, f"{tests}::{test}")
+  for file, tests, rows in (*mutant_list_model.FAULTS, *mutant_list_run.FAULTS)
+  for name, original, fault, test in rows
+]

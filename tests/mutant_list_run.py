@@ -1,0 +1,184 @@
+"""Faults of what is around the mathematics: recipe, step, optimizer, data. Columns as in `mutant_list.py`."""
+
+FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
+  (
+    "pretrain/recipe.py",
+    "tests/pretrain/test_recipe.py",
+    [
+      (
+        "divided by the microbatch's totals",
+        "total = totals[name]",
+        "total = self.totals_of(name, view.corrupted)",
+        "test_two_microbatches_of_whole_groups_equal_the_whole_batch",
+      ),
+      (
+        "frozen token table is trained",
+        "jax.lax.stop_gradient(_token_table(params))",
+        "_token_table(params)",
+        "test_frozen_embeddings_get_exactly_no_gradient_and_the_rest_does",
+      ),
+      (
+        "AMOS looks its tokens up again",
+        "if draws.embeddings is not None:",
+        "if draws.embeddings is None:",
+        "test_amos_trains_the_generators_trunk_and_mixture_through_rtd_and_its_head_not_at_all",
+      ),
+    ],
+  ),
+  (
+    "pretrain/recipe.py",
+    "tests/pretrain/test_recipe_draws.py",
+    [
+      (
+        "sampling pass has dropout",
+        "output = generator.run(*fixed, *arguments, row_keys=None)",
+        "output = generator.run(*fixed, *arguments, row_keys=keys)",
+        "test_samples_come_from_a_pass_without_dropout_unless_the_mode_says_otherwise[eval-True]",
+      ),
+      (
+        "crop has the encoder's dropout",
+        "row_random.fold(row_keys, Use.CROP_DROPOUT)",
+        "row_random.fold(row_keys, Use.ENCODER_DROPOUT)",
+        "test_the_two_views_of_a_sequence_have_dropout_of_their_own",
+      ),
+      (
+        "generator does not train the table",
+        "table = generator.token_table(own, shared, settings)",
+        "table = jax.lax.stop_gradient(generator.token_table(own, shared, settings))",
+        "test_the_generators_loss_trains_every_row_of_the_shared_table",
+      ),
+    ],
+  ),
+  (
+    "pretrain/step.py",
+    "tests/pretrain/test_step.py",
+    [
+      (
+        "an update that is not finite",
+        "jnp.where(is_good, new, old)",
+        "jnp.where(True, new, old)",
+        "test_a_poisoned_loss_changes_nothing_but_the_counters[nan]",
+      ),
+      (
+        "mean of the microbatches",
+        "lambda sums, part: (jax.tree.map(jnp.add, sums, function(part)), None)",
+        "lambda s, p: (jax.tree.map(lambda a, b: a + b / microbatches, s, function(p)), None)",
+        "test_microbatches_change_nothing_but_rounding[2]",
+      ),
+    ],
+  ),
+  (
+    "pretrain/optim.py",
+    "tests/pretrain/test_optim.py",
+    [
+      (
+        "eps under the root",
+        "factor * m / (jnp.sqrt(v) + eps)",
+        "factor * m / jnp.sqrt(v + eps)",
+        "test_eps_placement_is_what_its_name_says",
+      ),
+      (
+        "first learning rate is not 0",
+        "jnp.minimum(step, warmup_steps) / warmup_steps",
+        "jnp.minimum(step + 1, warmup_steps) / warmup_steps",
+        "test_first_update_of_a_warmup_changes_nothing",
+      ),
+      (
+        "biases and norms decay",
+        'mask = _no_bias_norm_mask if settings.decay == "no_bias_norm" else None',
+        "mask = None",
+        "test_decay_no_bias_norm_spares_biases_and_norms",
+      ),
+      (
+        "clipping lengthens short gradients",
+        "coefficient = jnp.minimum(1.0, max_norm / (norm + 1e-6))",
+        "coefficient = max_norm / (norm + 1e-6)",
+        "test_clipping_scales_only_what_is_too_long",
+      ),
+    ],
+  ),
+  (
+    "pretrain/run.py",
+    "tests/pretrain/test_run.py",
+    [
+      (
+        "keys of a batch forget the step",
+        "step_row_keys(self.config.seed, at, rows)",
+        "step_row_keys(self.config.seed, 0, rows)",
+        "test_keys_of_a_training_batch_are_a_function_of_seed_step_and_row",
+      ),
+    ],
+  ),
+  (
+    "pretrain/evaluate.py",
+    "tests/pretrain/test_evaluate.py",
+    [
+      (
+        "padded rows are counted",
+        "pad_id=run.recipe.tokens.pad",
+        "pad_id=run.recipe.tokens.unk",
+        "test_every_row_is_counted_once_and_padded_rows_never[8]",
+      ),
+    ],
+  ),
+  (
+    "pretrain/resume.py",
+    "tests/pretrain/test_resume.py",
+    [
+      (
+        "another seed may continue a run",
+        '"recipe",',
+        '"recipe", "seed",',
+        "test_a_field_that_changes_the_meaning_of_the_state_is_refused[fields3-seed: 0 -> 1]",
+      ),
+    ],
+  ),
+  (
+    "data/packing.py",
+    "tests/data/test_packing.py",
+    [
+      (
+        "no border between documents",
+        "entries.append(())",
+        "pass",
+        "test_complete_fills_blocks_with_whole_sentences_across_documents",
+      ),
+    ],
+  ),
+  (
+    "data/pipeline.py",
+    "tests/data/test_prepare.py",
+    [
+      (
+        "held-out documents are trained on",
+        'chunk["heldout" if is_heldout else "train"].append(found)',
+        '[chunk[split].append(found) for split in SPLITS if is_heldout or split == "train"]',
+        "test_every_token_arrives_once_and_documents_stay_on_one_side",
+      ),
+      (
+        "shuffling depends on the process",
+        "keys = shuffle_keys(job.seed, number, lengths.size)",
+        "keys = shuffle_keys(job.seed + os.getpid(), number, lengths.size)",
+        "test_two_workers_give_the_same_bytes_as_one",
+      ),
+    ],
+  ),
+  (
+    "data/records.py",
+    "tests/data/test_records.py",
+    [
+      (
+        "rows are filled with id 0",
+        "np.full((len(records), self.length), self.pad, np.int32)",
+        "np.full((len(records), self.length), 0, np.int32)",
+        "test_a_batch_is_padded_ids",
+      ),
+      (
+        "every host reads the first rows",
+        "for row in range(start, stop)])",
+        "for row in range(stop - start)])",
+        "test_hosts_read_their_rows_of_the_same_global_batch",
+      ),
+    ],
+  ),
+]

@@ -1,0 +1,119 @@
+"""Run: pytest tests/test_mutants.py. The list is up to date, and the runner tells what became of a fault.
+
+No fault of the list is run here: that is `make mutants`.
+"""
+
+import ast
+import pathlib
+import subprocess
+
+import pytest
+
+from tests import mutants
+from tests.mutant_list import MUTANTS, Mutant
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# A project of its own, small enough to run pytest on several times.
+_CODE = "def double(x):\n  return 2 * x\n\n\ndef half(x):\n  return x / 2\n\n\ndef first(x):\n  return x[0]\n"
+_TESTS = """
+import pytest
+import code_under_test
+
+def test_double(): assert code_under_test.double(3) == 6
+def test_half(): assert code_under_test.half(0) == 0
+def test_first(): assert code_under_test.first([5, 6]) == 5
+def test_skipped(): pytest.skip("not here")
+"""
+_CAUGHT = Mutant("a sum", "code_under_test.py", "2 * x", "2 + x", "test_code.py::test_double")
+_SURVIVOR = Mutant("a third", "code_under_test.py", "x / 2", "x / 3", "test_code.py::test_half")
+_BROKEN = [
+  Mutant("no name", "code_under_test.py", "2 * x", "two * x", "test_code.py::test_double"),
+  Mutant("no code", "code_under_test.py", "2 * x", "2 *", "test_code.py::test_double"),
+  Mutant("no place", "code_under_test.py", "3 * x", "2 * x", "test_code.py::test_double"),
+  Mutant("two places", "code_under_test.py", "return x", "return -x", "test_code.py::test_double"),
+]
+
+
+@pytest.fixture
+def project(tmp_path) -> pathlib.Path:
+  """A checkout with one module and its tests; the module is not added, the cache is ignored."""
+  for name, text in (("code_under_test.py", _CODE), ("test_code.py", _TESTS), (".gitignore", "big\n")):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+  (tmp_path / "big").mkdir()
+  (tmp_path / "big" / "file").write_text("never copied", encoding="utf-8")
+  subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+  subprocess.run(["git", "add", "test_code.py"], cwd=tmp_path, check=True)
+  return tmp_path
+
+
+def _tests_of(path: str) -> set[str]:
+  tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+  return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_list_has_at_least_25_faults_with_names_of_their_own():
+  assert len(MUTANTS) >= 25
+  assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_a_fault_changes_one_place_of_one_line_and_its_test_exists(mutant):
+  text = (ROOT / mutant.file).read_text(encoding="utf-8")
+  assert text.count(mutant.original) == 1
+  assert "\n" not in mutant.original + mutant.fault and mutant.fault != mutant.original
+  ast.parse(text.replace(mutant.original, mutant.fault))
+  file, _, test = mutant.test.partition("::")
+  assert test.partition("[")[0] in _tests_of(file)
+
+
+def test_caught_survived_and_broken_are_told_apart_and_the_checkout_is_left_alone(project, capsys):
+  listed = [_CAUGHT, _SURVIVOR, *_BROKEN]
+  assert mutants.main(["--workers=2"], root=project, mutants=listed) == 1
+  lines = capsys.readouterr().out.splitlines()
+  verdicts = {line.split(" s  ")[1].split("  ")[0]: line.split()[0] for line in lines if " s  " in line}
+  expected = {"a sum": "caught", "a third": "SURVIVED", **{mutant.name: "broken" for mutant in _BROKEN}}
+  assert verdicts == expected
+  assert any("NameError" in line for line in lines)
+  assert sum("times, expected once" in line for line in lines) == 2
+  assert lines[-1].startswith("1 of 6 faults caught in ")
+  assert (project / "code_under_test.py").read_text(encoding="utf-8") == _CODE
+
+
+def test_only_takes_a_part_of_the_list_and_all_caught_is_exit_code_0(project, capsys):
+  assert mutants.main(["--only=a sum"], root=project, mutants=[_CAUGHT, _SURVIVOR]) == 0
+  assert capsys.readouterr().out.splitlines()[-1].startswith("1 of 1 faults caught in ")
+
+
+@pytest.mark.parametrize("test", ["test_skipped", "test_that_is_not_there"])
+def test_named_tests_have_to_pass_without_a_fault(project, capsys, test):
+  listed = [_CAUGHT._replace(test=f"test_code.py::{test}")]
+  assert mutants.main([], root=project, mutants=listed) == 1
+  captured = capsys.readouterr()
+  assert "have to pass on a clean copy first" in captured.err
+  assert "caught" not in captured.out
+
+
+def test_what_git_ignores_or_has_lost_is_not_copied(project):
+  (project / "test_code.py").unlink()
+  assert mutants.project_files(project) == [".gitignore", "code_under_test.py"]
+
+
+def test_list_names_faults_and_runs_nothing(capsys):
+  assert mutants.main(["--list", "--only=pretrain/losses.py"]) == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) == sum(mutant.file == "pretrain/losses.py" for mutant in MUTANTS) > 0
+
+
+@pytest.mark.parametrize(
+  "arguments, inside_git, code, message",
+  [
+    (["--only=no such fault"], True, 2, "no fault has this in its name, file or test"),
+    ([], False, 3, "run this in a git checkout"),
+  ],
+)
+def test_wrong_use_is_one_line(project, tmp_path_factory, capsys, arguments, inside_git, code, message):
+  root = project if inside_git else tmp_path_factory.mktemp("no_checkout")
+  assert mutants.main(arguments, root=root, mutants=[_CAUGHT]) == code
+  error = capsys.readouterr().err
+  assert message in error and error.count("\n") == 1

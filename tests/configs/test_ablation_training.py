@@ -31,7 +31,7 @@ def _text(step: int) -> np.ndarray:
   ("family", "row", "frozen"),
   [
     ("coco_lm", "converged_aux", "generator"),
-    ("amos", "separate_gens", ""),
+    ("amos", "heads_48", ""),
     ("taco", "mlm_frozen_random", "encoder/embeddings/token"),
   ],
 )

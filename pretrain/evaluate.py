@@ -40,7 +40,7 @@ def evaluate(
   for index in range(-(-number // rows)):
     if is_stopping():
       return None
-    ids = heldout.rows(index * rows, min((index + 1) * rows, number))
+    ids = heldout.rows(index * rows, (index + 1) * rows)
     ids = pad_rows(ids, rows, pad_id=run.recipe.tokens.pad)[local.start : local.stop]
     batch = sharding.to_global(run.mesh, ids)
     metrics = jax.device_get(eval_step(params, batch, jnp.int32(index), jnp.float32(progress)))

@@ -219,10 +219,12 @@ def test_without_evaluation_no_heldout_records_are_needed(small_records, tmp_pat
 
 
 def test_the_first_request_is_noted_the_second_kills_and_handlers_are_given_back():
-  before = signal.getsignal(signal.SIGTERM)
+  numbers = (signal.SIGTERM, signal.SIGINT)
+  before = [signal.getsignal(number) for number in numbers]
   with StopRequest() as stop:
     assert not stop.is_set
     _ask_to_stop()
     assert stop.is_set
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-  assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(signal.SIGINT) not in before
+  assert [signal.getsignal(number) for number in numbers] == before

@@ -122,6 +122,18 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "pretrain/run.py",
+    "tests/pretrain/test_evaluate.py",
+    [
+      (
+        "evaluation has dropout",
+        "train=False",
+        "train=True",
+        "test_evaluation_has_no_dropout",
+      ),
+    ],
+  ),
+  (
     "pretrain/resume.py",
     "tests/pretrain/test_resume.py",
     [

@@ -72,6 +72,14 @@ def test_the_same_parameters_give_the_same_figures_twice(small_records, heldout)
   assert np.isfinite(list(first.values())).all()
 
 
+def test_evaluation_has_no_dropout(small_records, heldout):
+  without, with_much = (
+    _evaluate("mlm", small_records, heldout, fields={"train.eval_batches": 1, "model.dropout": rate})
+    for rate in (0.0, 0.5)
+  )
+  assert without == with_much
+
+
 @pytest.mark.parametrize("rows", [4, 16])
 def test_other_batch_sizes_give_the_same_figures(small_records, heldout, rows):
   expected = _evaluate("coco_lm", small_records, heldout)

@@ -13,16 +13,13 @@ from sklearn.metrics import roc_auc_score
 
 from data import vocabulary
 from data.errors import DataError
-from data.vocabulary import Vocabulary
 from pretrain import sharding, source
 from pretrain.checkpoint import load_params
+from pretrain.demo_examples import Example, find_examples
 from pretrain.feed import open_records
 from pretrain.metrics import FILE_NAME
 from pretrain.models import heads
 from pretrain.run import Run, make_run, pad_rows
-
-NUM_EXAMPLES = 10
-TOKENS_BEFORE, TOKENS_AFTER = 6, 4  # context of an example
 
 
 class Row(NamedTuple):
@@ -36,13 +33,13 @@ class Row(NamedTuple):
   is_loss: bool  # in nats, the lower the better; else a fraction, the higher the better
 
 
-class Example(NamedTuple):
-  """A replaced token in its context."""
+class FrequencyAnswers(NamedTuple):
+  """Nats per token of answering with the training frequencies of tokens."""
 
-  text: str  # as the encoder read it, the replacement between >> and <<
-  original: str
-  replacement: str
-  probability: float  # that the token was replaced, as the encoder says
+  masked: float  # at masked positions
+  replaced: float  # at those that the generator got wrong
+  corrected: float  # at masked positions, with the copy mechanism at the rate of replacement everywhere
+  cls_gain: float  # by how much `masked` falls if it is known that [CLS] is first
 
 
 class Summary(NamedTuple):
@@ -83,20 +80,20 @@ def summarise(config: ConfigDict, workdir: str) -> Summary:
   is_token = arrays["ids"] != run.recipe.tokens.pad
   is_replaced = arrays["ids"] != arrays["input_ids"]
   probability = arrays["probability_replaced"]
-  unigram_loss, cls_gain = _unigram_cross_entropy(arrays, unigram, run)
+  frequencies = frequency_answers(arrays, unigram, run)
   return Summary(
     step=meta["step"],
     checkpoint=os.path.join(workdir, "checkpoints", str(meta["step"])),
-    rows=[*_loss_rows(first, last, unigram_loss, config), *_hit_rows(first, last, arrays, run)],
+    rows=[*_loss_rows(first, last, frequencies, config), *_hit_rows(first, last, arrays, run)],
     mixture={
       name.removeprefix("mixture_weight_").replace("_", " "): (first[name], last[name])
       for name in last
       if name.startswith("mixture_weight_")
     },
-    examples=_examples(arrays, words, run),
+    examples=find_examples(arrays, words, run.recipe.tokens),
     blocks=int(is_token.any(axis=-1).sum()),
     masked=int(arrays["selected"].sum()),
-    cls_gain=cls_gain,
+    cls_gain=frequencies.cls_gain,
     said_replaced=(
       float(probability[is_replaced].mean()),
       float(probability[is_token & ~is_replaced].mean()),
@@ -153,39 +150,59 @@ def _look_at_heldout(run: Run, params: dict, directory: str) -> dict[str, np.nda
   return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _unigram_cross_entropy(
-  arrays: dict[str, np.ndarray], unigram: np.ndarray, run: Run
-) -> tuple[float, float]:
-  """Nats per masked token of the training frequencies, and by how much less if [CLS] is known to be first."""
-  targets = arrays["ids"][arrays["selected"]]
+def frequency_answers(arrays: dict[str, np.ndarray], unigram: np.ndarray, run: Run) -> FrequencyAnswers:
+  """What counting the training text is worth on the held-out masked tokens.
+
+  Args:
+    arrays: 'ids', 'input_ids' [rows, length] int and 'selected' [rows, length] bool.
+    unigram: [vocab] counts of the training tokens.
+    run: for the id of [CLS].
+
+  Returns:
+    FrequencyAnswers.
+  """
+  selected, ids = arrays["selected"], arrays["ids"]
   counts = unigram + 1.0  # a token that training never saw has a probability too
-  surprise = -np.log(counts / counts.sum())[targets].mean()
-  is_cls = targets == run.recipe.tokens.cls
-  counts[run.recipe.tokens.cls] = 0.0
-  informed = -np.log(counts / counts.sum(), where=counts > 0, out=np.zeros_like(counts))[targets]
-  return float(surprise), float(surprise - np.where(is_cls, 0.0, informed).mean())
+  log_probs = np.log(counts / counts.sum())[ids[selected]]
+  is_replaced = (arrays["input_ids"] != ids)[selected]
+  rate = (arrays["input_ids"] != ids).sum() / (ids != run.recipe.tokens.pad).sum()
+  generated = log_probs + np.log(rate) if rate else np.full_like(log_probs, -np.inf)
+  corrected = np.where(is_replaced, generated, np.logaddexp(np.log1p(-rate), generated))
+  cls = run.recipe.tokens.cls
+  without_cls = log_probs - np.log1p(-counts[cls] / counts.sum())
+  informed = np.where(ids[selected] == cls, 0.0, without_cls)
+  return FrequencyAnswers(
+    masked=float(-log_probs.mean()),
+    replaced=float(-log_probs[is_replaced].mean()) if rate else 0.0,
+    corrected=float(-corrected.mean()),
+    cls_gain=float((informed - log_probs).mean()),
+  )
 
 
 def _loss_rows(
-  first: dict[str, float], last: dict[str, float], unigram_loss: float, config: ConfigDict
+  first: dict[str, float], last: dict[str, float], frequencies: FrequencyAnswers, config: ConfigDict
 ) -> list[Row]:
   rate, objectives = last["replace_rate"], config.objectives
   entropy = -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate)) if 0 < rate < 1 else 0.0
   group = objectives.scl.group_size or config.train.batch_size
-  frequencies = "token frequencies"
+  counting = "token frequencies"
   several = [name for name in last if name.startswith(("generator_loss_layer_", "generator_loss_generator_"))]
   table = {
-    name: (f"generator, {name.removeprefix('generator_loss_').replace('_', ' ')}", unigram_loss)
+    name: (f"generator, {name.removeprefix('generator_loss_').replace('_', ' ')}", frequencies.masked)
     for name in several
-  } or {"generator_loss": ("generator", unigram_loss)}
+  } or {"generator_loss": ("generator", frequencies.masked)}
   rows = [
-    Row(label, first[name], last[name], trivial, frequencies, True)
+    Row(label, first[name], last[name], trivial, counting, True)
     for name, (label, trivial) in table.items()
     if name in last
   ]
   others = {
     "rtd_loss": ("replaced token detection", float(entropy), f"always {rate:.1%}"),
-    "clm_loss": ("corrective LM", unigram_loss, frequencies),
+    "clm_cross_entropy_replaced": ("corrective LM, replaced tokens", frequencies.replaced, counting),
+  }
+  if objectives.clm.copy and objectives.clm.form == "mixture":  # else its loss is another
+    others["clm_loss"] = ("corrective LM, with copying", frequencies.corrected, "the two above")
+  others |= {
     "scl_loss": (
       f"sequence contrast, 1 of {2 * group - 1}",
       float(np.log(2 * group - 1)),
@@ -240,36 +257,3 @@ def _hit_rows(
 
 def _top_share(tokens: np.ndarray) -> float:
   return float(np.bincount(tokens).max() / len(tokens)) if len(tokens) else 0.0
-
-
-def _examples(arrays: dict[str, np.ndarray], words: Vocabulary, run: Run) -> list[Example]:
-  """The first replaced token of each of the first blocks: not chosen by what the encoder says."""
-  ids, inputs = arrays["ids"], arrays["input_ids"]
-  special = run.recipe.tokens.special
-  candidates = (ids != inputs) & ~np.isin(ids, special) & ~np.isin(inputs, special)
-  candidates[:, :TOKENS_BEFORE] = False  # a context to the left shows what should stand there
-  found = []
-  for row in np.flatnonzero(candidates.any(axis=-1))[:NUM_EXAMPLES]:
-    at = int(candidates[row].argmax())
-    end = min(at + 1 + TOKENS_AFTER, int((ids[row] != run.recipe.tokens.pad).sum()))
-    text = " ".join(
-      [
-        words.decode(inputs[row, at - TOKENS_BEFORE : at]),
-        f">>{shown_piece(words, inputs[row, at])}<<",
-        words.decode(inputs[row, at + 1 : end]),
-      ]
-    )
-    original, replacement = (shown_piece(words, side[row, at]) for side in (ids, inputs))
-    said = float(arrays["probability_replaced"][row, at])
-    found.append(Example(text.strip(), original, replacement, said))
-  return found
-
-
-def shown_piece(words: Vocabulary, token_id: int) -> str:
-  """A piece for people: 'token' begins a word, '-ing' continues one, ',' is itself."""
-  piece = words.piece(int(token_id))
-  if words.kind == "wordpiece":
-    begins, letters = not piece.startswith("##"), piece.removeprefix("##")
-  else:
-    begins, letters = piece.startswith("▁"), piece.removeprefix("▁")
-  return letters or piece if begins or not letters[:1].isalnum() else f"-{letters}"

@@ -12,6 +12,7 @@ import jax
 import psutil
 import rich.console
 import rich.status
+from tqdm import tqdm
 
 WIDTH = 98  # columns of everything the demo prints
 MEMORY_INTERVAL = 0.2  # seconds between two looks at the processes
@@ -27,7 +28,8 @@ def say(line: str) -> None:
   wrapper = textwrap.TextWrapper(
     WIDTH, initial_indent="  ", subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
   )
-  print(wrapper.fill(line), flush=True)
+  tqdm.write(wrapper.fill(line))  # above a progress bar, if there is one
+  sys.stdout.flush()
 
 
 class PeakMemory:
@@ -86,13 +88,13 @@ class Compilation:
   def __exit__(self, *_) -> None:
     jax.monitoring.unregister_event_duration_listener(self._note)
 
-  def _note(self, event: str, duration: float, **details) -> None:
+  def _note(self, event: str, duration_secs: float, **details: str | int) -> None:
     if event != "/jax/core/compile/backend_compile_duration":
       return
-    self.seconds += duration
-    if duration >= LEAST_COMPILATION:
+    self.seconds += duration_secs
+    if duration_secs >= LEAST_COMPILATION:
       name = str(details.get("fun_name", "a function")).removeprefix("jit(").removesuffix(")")
-      self._tell(f"JAX compiled {FUNCTIONS.get(name, name)} in {duration:.1f} s")
+      self._tell(f"JAX compiled {FUNCTIONS.get(name, name)} in {duration_secs:.1f} s")
 
 
 class Preparation:
@@ -168,7 +170,9 @@ def setup_hints(*, least_memory: int) -> list[str]:
     hints.append("there is one CPU core, the times given are for two")
   busy = os.getloadavg()[0]
   if busy > cores / 2:
-    hints.append(f"other programs keep {busy:.1f} of {cores} cores busy, so it takes longer than said")
+    hints.append(
+      f"other programs are at work (load {busy:.1f} on {cores} cores), so it takes longer than said"
+    )
   free = psutil.virtual_memory().available
   if free < least_memory:
     hints.append(

@@ -15,12 +15,9 @@ import psutil
 import pytest
 
 from configs import demo as demo_config
-from data import vocabulary
 from pretrain import demo, demo_figures, demo_progress, demo_report
 from pretrain.demo_figures import Row
 from pretrain.resume import flatten
-from pretrain.run import make_run
-from pretrain.source import token_ids
 from tests.pretrain import small_run
 from tests.pretrain.small_recipe import TOKENS
 
@@ -126,19 +123,26 @@ def test_the_trivial_answers_are_worked_by_hand(small_records, summary):
   counts = np.load(small_records / "unigram.npy") + 1.0
   expected = np.mean([-np.log(counts[target] / counts.sum()) for target in targets])
   assert trivial["generator"] == pytest.approx(expected)
-  assert trivial["corrective LM"] == pytest.approx(expected)
   assert summary.masked == len(targets)
 
 
-def test_knowing_where_cls_stands_is_worth_what_is_said():
-  # Two tokens and [CLS] (id 0), equally frequent: ln 3 becomes 0 at [CLS] and ln 2 elsewhere.
-  arrays = {"ids": np.array([[0, 5, 6, 5]]), "selected": np.array([[True, True, True, False]])}
+def test_answers_by_frequency_are_worked_by_hand():
+  # [CLS] (id 0), tokens 5 and 6, equally frequent. The second masked token was replaced, the third guessed.
+  arrays = {
+    "ids": np.array([[0, 5, 6, 5]]),
+    "input_ids": np.array([[0, 6, 6, 5]]),
+    "selected": np.array([[True, True, True, False]]),
+  }
   unigram = np.array([1e9, 0, 0, 0, 0, 1e9, 1e9])
-  recipe = type("Recipe", (), {"tokens": TOKENS})
-  run = type("Run", (), {"recipe": recipe})
-  loss, gain = demo_figures._unigram_cross_entropy(arrays, unigram, run)
-  assert loss == pytest.approx(np.log(3), abs=1e-6)  # one is added to every count
-  assert gain == pytest.approx(np.log(3) - 2 / 3 * np.log(2), abs=1e-6)
+  run = type("Run", (), {"recipe": type("Recipe", (), {"tokens": TOKENS})})
+  answers = demo_figures.frequency_answers(arrays, unigram, run)
+  # A quarter of all tokens is replaced. One is added to every count, hence the tolerance.
+  kept, generated = -np.log(3 / 4 + 1 / 4 / 3), -np.log(1 / 4 / 3)
+  assert answers.masked == pytest.approx(np.log(3), abs=1e-6)
+  assert answers.replaced == pytest.approx(np.log(3), abs=1e-6)
+  assert answers.corrected == pytest.approx((kept + generated + kept) / 3, abs=1e-6)
+  # [CLS] costs nothing then, the others ln 2.
+  assert answers.cls_gain == pytest.approx(np.log(3) - 2 / 3 * np.log(2), abs=1e-6)
 
 
 def test_examples_are_tokens_that_were_replaced(summary):
@@ -147,39 +151,6 @@ def test_examples_are_tokens_that_were_replaced(summary):
     assert example.original != example.replacement
     assert f">>{example.replacement}<<" in example.text
     assert 0 < example.probability < 1
-
-
-def test_an_example_says_what_stood_there_and_what_the_encoder_read(small_records):
-  words = vocabulary.load(small_records / "vocabulary")
-  run = make_run(small_run.small_config("union", small_records), token_ids(str(small_records)))
-  some = [at for at in range(words.size) if at not in run.recipe.tokens.special]
-  ids = np.array([[0, *some[:12], 2, 1, 1]])
-  inputs = ids.copy()
-  inputs[0, 2] = some[20]  # too near the start to have a context
-  inputs[0, 9] = some[30]
-  said = np.full(ids.shape, 0.1)
-  said[0, 9] = 0.7
-  arrays = {"ids": ids, "input_ids": inputs, "probability_replaced": said}
-  (example,) = demo_figures._examples(arrays, words, run)
-  assert example.original == demo_figures.shown_piece(words, ids[0, 9])
-  assert example.replacement == demo_figures.shown_piece(words, some[30])
-  assert example.probability == pytest.approx(0.7)
-
-
-@pytest.mark.parametrize(
-  ("kind", "piece", "shown"),
-  [
-    ("sentencepiece", "▁the", "the"),
-    ("sentencepiece", "ing", "-ing"),
-    ("sentencepiece", ",", ","),
-    ("sentencepiece", "▁", "▁"),
-    ("wordpiece", "the", "the"),
-    ("wordpiece", "##ing", "-ing"),
-  ],
-)
-def test_pieces_are_shown_for_people(kind, piece, shown):
-  words = type("Words", (), {"kind": kind, "piece": lambda self, token_id: piece})()
-  assert demo_figures.shown_piece(words, 0) == shown
 
 
 @pytest.mark.parametrize(
@@ -290,7 +261,7 @@ def test_an_unsuitable_machine_is_named(monkeypatch):
   assert "one CPU core" in demo_progress.setup_hints(least_memory=1)[0]
   assert "GB of memory" in demo_progress.setup_hints(least_memory=1 << 60)[1]
   monkeypatch.setattr("os.getloadavg", lambda: (5.0, 5.0, 5.0))
-  assert "5.0 of 1 cores busy" in demo_progress.setup_hints(least_memory=1)[1]
+  assert "load 5.0 on 1 cores" in demo_progress.setup_hints(least_memory=1)[1]
 
 
 def test_the_next_command_names_a_config_that_exists():

@@ -127,22 +127,23 @@ def test_the_trivial_answers_are_worked_by_hand(small_records, summary):
 
 
 def test_answers_by_frequency_are_worked_by_hand():
-  # [CLS] (id 0), tokens 5 and 6, equally frequent. The second masked token was replaced, the third guessed.
+  # [CLS] (id 0), token 5, twice as frequent, and token 6. The second masked token was replaced, the third guessed.
   arrays = {
     "ids": np.array([[0, 5, 6, 5]]),
     "input_ids": np.array([[0, 6, 6, 5]]),
     "selected": np.array([[True, True, True, False]]),
   }
-  unigram = np.array([1e9, 0, 0, 0, 0, 1e9, 1e9])
+  unigram = np.array([1e9, 0, 0, 0, 0, 2e9, 1e9])
   run = type("Run", (), {"recipe": type("Recipe", (), {"tokens": TOKENS})})
   answers = demo_figures.frequency_answers(arrays, unigram, run)
   # A quarter of all tokens is replaced. One is added to every count, hence the tolerance.
-  kept, generated = -np.log(3 / 4 + 1 / 4 / 3), -np.log(1 / 4 / 3)
-  assert answers.masked == pytest.approx(np.log(3), abs=1e-6)
-  assert answers.replaced == pytest.approx(np.log(3), abs=1e-6)
-  assert answers.corrected == pytest.approx((kept + generated + kept) / 3, abs=1e-6)
-  # [CLS] costs nothing then, the others ln 2.
-  assert answers.cls_gain == pytest.approx(np.log(3) - 2 / 3 * np.log(2), abs=1e-6)
+  kept, generated = -np.log(3 / 4 + 1 / 4 / 4), -np.log(1 / 4 / 2)
+  assert answers.masked == pytest.approx((2 * np.log(4) + np.log(2)) / 3, abs=1e-6)
+  assert answers.replaced == pytest.approx(np.log(2), abs=1e-6)
+  assert answers.corrected == pytest.approx((2 * kept + generated) / 3, abs=1e-6)
+  # [CLS] costs nothing then, and the others have its share: 2/3 and 1/3.
+  known = (np.log(3 / 2) + np.log(3)) / 3
+  assert answers.cls_gain == pytest.approx(answers.masked - known, abs=1e-6)
 
 
 def test_examples_are_tokens_that_were_replaced(summary):

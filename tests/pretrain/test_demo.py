@@ -127,7 +127,7 @@ def test_the_trivial_answers_are_worked_by_hand(small_records, summary):
 
 
 def test_answers_by_frequency_are_worked_by_hand():
-  # [CLS] (id 0), token 5, twice as frequent, and token 6. The second masked token was replaced, the third guessed.
+  # [CLS] (id 0), token 5, twice as frequent, and token 6. Of the masked, only the second was replaced.
   arrays = {
     "ids": np.array([[0, 5, 6, 5]]),
     "input_ids": np.array([[0, 6, 6, 5]]),

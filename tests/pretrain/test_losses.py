@@ -85,9 +85,6 @@ def _weights() -> jax.Array:
   return _flags(7, ROWS, COLUMNS).astype(jnp.float32)
 
 
-# Numbers worked by hand.
-
-
 def test_masked_lm_is_the_sum_of_negative_log_probabilities():
   log_probs = jnp.log(jnp.asarray([[0.5, 0.25, 0.1]]))
   loss = losses.masked_lm_loss(log_probs, jnp.asarray([[1.0, 1.0, 0.0]]))
@@ -162,9 +159,6 @@ def test_unit_vectors_have_length_one_and_a_finite_gradient_at_zero():
   assert np.all(np.isfinite(gradient))
 
 
-# What holds for every loss over tokens.
-
-
 @every_case
 def test_weight_zero_equals_removing_the_token(case):
   keep = np.flatnonzero(_weights())
@@ -214,9 +208,6 @@ def test_bfloat16_inputs_change_the_loss_by_rounding_only(case):
   assert loss.dtype == jnp.float32
   # 8 bits of mantissa: 0.4 % for each input, at most two inputs multiplied.
   np.testing.assert_allclose(loss, case.function(case.arrays, case.fixed, _weights()), rtol=1e-2)
-
-
-# Where gradients must stop, and must not.
 
 
 @pytest.mark.parametrize("form", ["mixture", "weighted"])

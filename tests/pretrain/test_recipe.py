@@ -1,4 +1,4 @@
-"""Run: pytest tests/pretrain/test_recipe.py. Whole recipes: which loss trains what, and nothing else."""
+"""Run: pytest tests/pretrain/test_recipe.py. Whole recipes: terms, totals, batches, corruptions."""
 
 import functools
 
@@ -8,71 +8,18 @@ import numpy as np
 import pytest
 
 from pretrain.ops import row_random
-from tests.pretrain.small_recipe import (
-  AMOS,
-  COCO_LM,
-  TOKENS,
-  UNION,
-  VOCAB_SIZE,
-  cut,
-  random_params,
-  small_batch,
-  small_recipe,
+from tests.pretrain.recipe_cases import (
+  BATCH,
+  FAST_COMPILE,
+  RECIPES,
+  RTD,
+  compiled,
+  params_of,
+  recipe_of,
+  result_of,
+  zero_leaves,
 )
-
-_OWN = {"generator.share_embeddings": "tokens"}  # the generator's positions and norm are its own
-_NO_MLM = {"generator.loss_weight": 0.0}
-_RTD = {"corruption.kind": "generator", "objectives.rtd.weight": 50.0, **_OWN}
-RECIPES = {
-  "union": UNION,
-  "coco_lm": {**COCO_LM, **_OWN},
-  "coco_lm_eval_without_mlm": {**COCO_LM, **_OWN, **_NO_MLM},
-  "coco_lm_train_without_mlm": {**COCO_LM, **_OWN, **_NO_MLM, "generator.sampling_dropout": "train"},
-  "rtd_scl_without_mlm": {**COCO_LM, **_OWN, **_NO_MLM, "objectives.clm.weight": 0.0},
-  "amos": AMOS,
-  "amos_without_mlm": {**AMOS, **_NO_MLM},
-  "amos_without_mlm_forward": {**AMOS, **_NO_MLM, "generator.reversal_multiplier": 1.0},
-  "frozen_generator": {**COCO_LM, "generator.frozen": True},
-  "frozen_embeddings": {**UNION, "model.freeze_embeddings": "random"},
-}
-# Compiling takes far longer than running here; unoptimised machine code halves it (12 s to 6 s).
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
-BATCH = small_batch(8, lengths=[16, 12, 16, 7, 16, 16, 9, 16])
-
-
-@functools.cache
-def recipe_of(name: str):
-  return small_recipe(RECIPES[name])
-
-
-@functools.cache
-def params_of(name: str) -> dict:
-  return random_params(recipe_of(name))
-
-
-@functools.cache
-def compiled(name: str):
-  """(params, batch, totals) -> ((loss, metrics), gradient), dropout on."""
-  loss_fn = functools.partial(recipe_of(name).loss_fn, train=True)
-  return jax.jit(jax.value_and_grad(loss_fn, has_aux=True), compiler_options=FAST_COMPILE)
-
-
-@functools.cache
-def result_of(name: str):
-  """Loss, metrics and gradient of `BATCH`, in numpy."""
-  totals = recipe_of(name).totals(BATCH)
-  (loss, metrics), gradient = compiled(name)(params_of(name), BATCH, totals)
-  return jax.tree.map(np.asarray, (loss, metrics, gradient))
-
-
-def _table(gradient: dict) -> np.ndarray:
-  return gradient["encoder"]["embeddings"]["token"]["embedding"]
-
-
-def _zero_leaves(tree) -> list[str]:
-  leaves = jax.tree.leaves_with_path(tree)
-  return ["/".join(part.key for part in path) for path, leaf in leaves if not np.any(leaf)]
-
+from tests.pretrain.small_recipe import AMOS, TOKENS, UNION, cut, random_params, small_recipe
 
 # The union of everything.
 
@@ -84,7 +31,7 @@ def test_the_union_trains_every_parameter_and_reports_every_term():
   assert set(terms) == expected | {"scl_loss", "taco_loss"}
   assert all(metrics[name][0] > 0 for name in terms)
   assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves((loss, metrics, gradient)))
-  assert _zero_leaves(gradient) == []
+  assert zero_leaves(gradient) == []
 
 
 def test_the_loss_is_the_weighted_sum_of_terms_divided_by_their_totals():
@@ -176,84 +123,6 @@ def test_an_objective_switched_off_does_not_change_the_initial_values_of_the_oth
   jax.tree.map(np.testing.assert_array_equal, initial(without), initial(whole))
 
 
-# Who trains the generator.
-
-
-@pytest.mark.parametrize("mode", ["eval", "train"])
-def test_coco_lm_trains_the_generator_by_its_masked_lm_loss_only(mode):
-  _, _, gradient = result_of(f"coco_lm_{mode}_without_mlm")
-  assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["generator"]))
-  assert _zero_leaves(gradient["encoder"]) == []
-  if mode == "eval":
-    assert _zero_leaves(result_of("coco_lm")[2]["generator"]) == []
-
-
-def test_amos_trains_the_generators_trunk_and_mixture_through_rtd_and_its_head_not_at_all():
-  gradient = result_of("amos_without_mlm")[2]["generator"]
-  assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["mlm_head"]))
-  for part in ("trunk", "mixture", "embeddings"):
-    assert _zero_leaves(gradient[part]) == []
-
-
-def test_amos_reverses_the_gradient_of_the_generator_and_of_nothing_else():
-  reversed_, forward = result_of("amos_without_mlm")[2], result_of("amos_without_mlm_forward")[2]
-  for a, b in zip(jax.tree.leaves(reversed_["generator"]), jax.tree.leaves(forward["generator"])):
-    np.testing.assert_allclose(a, -b, rtol=1e-5, atol=1e-5 * np.max(np.abs(b)))
-  for part in ("trunk", "embeddings"):
-    pair = (dict(tree["encoder"][part]) for tree in (reversed_, forward))
-    a, b = ({k: v for k, v in tree.items() if k != "token"} for tree in pair)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), a, b)
-  # Both signs share the look-up's gradient; the token table also feeds the generator's input.
-  assert not np.allclose(_table(reversed_), -_table(forward), rtol=0.1)
-
-
-def test_amos_sends_the_reversed_gradient_to_hidden_states_at_masked_positions_only():
-  recipe, params = recipe_of("amos_without_mlm"), params_of("amos_without_mlm")
-  totals = recipe.totals(BATCH)
-
-  def loss(offsets):
-    return recipe.loss_fn(params, BATCH._replace(given={"generator_offsets": offsets}), totals, train=True)[0]
-
-  gradient = np.asarray(jax.jit(jax.grad(loss), compiler_options=FAST_COMPILE)(jnp.zeros((4, 8, 16, 32))))
-  selected = np.asarray(recipe.mask(BATCH).masking.selected)
-  assert np.all(gradient[1:, ~selected] == 0)
-  assert np.all(np.any(gradient[1:, selected] != 0, axis=-1))
-  assert np.any(gradient[0, ~selected] != 0)  # the first block reads every token
-
-
-# The padding row, frozen parts.
-
-
-def test_the_padding_row_of_the_table_gets_exactly_no_gradient_from_rtd_and_scl():
-  table = _table(result_of("rtd_scl_without_mlm")[2])
-  assert np.all(table[TOKENS.pad] == 0)
-  assert np.any(table[TOKENS.cls] != 0)
-  # The output softmax of the corrective LM does train it.
-  assert np.any(_table(result_of("coco_lm_eval_without_mlm")[2])[TOKENS.pad] != 0)
-
-
-def test_a_frozen_generator_gets_exactly_no_gradient_and_proposes_from_its_own_table():
-  loss, _, gradient = result_of("frozen_generator")
-  recipe, params = recipe_of("frozen_generator"), params_of("frozen_generator")
-  assert "generator_loss" not in recipe.term_weights
-  assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["generator"]))
-  assert _zero_leaves(gradient["encoder"]) == []
-  assert np.isfinite(loss)
-  own = params["generator"]["embeddings"]["token"]["embedding"]
-  assert own.shape == (VOCAB_SIZE, 32)
-  corrupt = jax.jit(lambda params: recipe.corrupt(params, BATCH, train=False)[0].input_ids)
-  usual = corrupt(params)
-  other_encoder = {**params, "encoder": jax.tree.map(lambda x: -x, params["encoder"])}
-  np.testing.assert_array_equal(corrupt(other_encoder), usual)
-  other_generator = {**params, "generator": jax.tree.map(lambda x: -x, params["generator"])}
-  assert not np.array_equal(corrupt(other_generator), usual)
-
-
-def test_frozen_embeddings_get_exactly_no_gradient_and_the_rest_does():
-  _, _, gradient = result_of("frozen_embeddings")
-  assert _zero_leaves(gradient) == ["encoder/embeddings/token/embedding"]
-
-
 # Padding and precision.
 
 
@@ -311,8 +180,8 @@ def test_without_training_there_is_no_dropout():
   "changes",
   [
     {"corruption.kind": "random"},
-    {**_RTD, "corruption.mask_rule": "electra_google", "corruption.mask_special": "none"},
-    {**_RTD, "generator.temperature": 0.5, "generator.disallow_correct": True},
+    {**RTD, "corruption.mask_rule": "electra_google", "corruption.mask_special": "none"},
+    {**RTD, "generator.temperature": 0.5, "generator.disallow_correct": True},
     {**AMOS, "generator.mixture": "random_layer"},
     {**AMOS, "generator.mixture": "schedule"},
     {**AMOS, "generator.mixture": "uniform", "generator.mlm_layers": (), "generator.separate_layers": (1, 2)},

@@ -11,58 +11,34 @@ import pytest
 
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
-from pretrain.ops import row_random
-from tests.pretrain.small_recipe import TOKENS, small_ids
-
-CONFIG = EncoderConfig(
-  vocab_size=97,
-  hidden_size=32,
-  num_layers=3,
-  num_heads=2,
-  mlp_size=64,
-  max_length=16,
-  relative_buckets=8,
-  relative_max_distance=12,
-  init_stddev=0.2,  # large enough that every layer changes its input by much more than rounding
+from tests.pretrain.models.small_encoder import (
+  CONFIG,
+  IDS,
+  KEYS,
+  MASK,
+  B,
+  L,
+  init_encoder,
+  run_encoder,
+  weighted_sum,
 )
-B, L = 4, 16
-IDS = jnp.asarray(small_ids(B, lengths=[16, 12, 5, 16]))
-MASK = jnp.not_equal(IDS, TOKENS.pad)
-KEYS = row_random.step_row_keys(0, 0, jnp.arange(B))
-
-
-def _init(config: EncoderConfig) -> dict:
-  token = encoder.init_token_table(jax.random.key(0), config, pad_id=TOKENS.pad)
-  embeddings = encoder.init_embeddings(jax.random.key(1), config)
-  trunk = encoder.init_trunk(jax.random.key(2), config)
-  return {"embeddings": {"token": token, **embeddings}, "trunk": trunk}
-
-
-def _run(params: dict, config: EncoderConfig = CONFIG, ids: jax.Array = IDS, *, keys=None, collect=None):
-  return encoder.encode(
-    params, config, ids, ids != TOKENS.pad, pad_id=TOKENS.pad, row_keys=keys, collect=collect
-  )
-
-
-def _weighted_square(hidden: jax.Array, ids: jax.Array = IDS) -> jax.Array:
-  probe = jax.random.normal(jax.random.key(7), hidden.shape)
-  return jnp.sum(hidden.astype(jnp.float32) * probe * (ids != TOKENS.pad)[..., None])
+from tests.pretrain.small_recipe import TOKENS
 
 
 @pytest.fixture(scope="module")
 def params():
-  return _init(CONFIG)
+  return init_encoder(CONFIG)
 
 
 @pytest.fixture(scope="module")
 def hidden(params):
   """Last states of the batch without dropout."""
-  return jax.jit(lambda p: _run(p)[1].last)(params)
+  return jax.jit(lambda p: run_encoder(p)[1].last)(params)
 
 
 def _gradient(config: EncoderConfig, params: dict, *, keys=None):
   def total(params):
-    return _weighted_square(_run(params, config, keys=keys)[1].last)
+    return weighted_sum(run_encoder(params, config, keys=keys)[1].last)
 
   return jax.jit(jax.value_and_grad(total))(params)
 
@@ -93,12 +69,12 @@ def _assert_trees_close(found, expected, *, rtol: float) -> None:
 
 
 def test_states_have_the_shape_of_the_input_and_collect_reads_them(params):
-  embedded, result = jax.jit(lambda p: _run(p, collect="all"))(params)
+  embedded, result = jax.jit(lambda p: run_encoder(p, collect="all"))(params)
   assert embedded.shape == result.last.shape == (B, L, 32)
   assert result.layers.shape == (3, B, L, 32)
   np.testing.assert_array_equal(result.layers[-1], result.last)
   at = jnp.asarray([[0, 3], [1, 1], [4, 0], [15, 2]])
-  _, some = jax.jit(lambda p: _run(p, collect=at))(params)
+  _, some = jax.jit(lambda p: run_encoder(p, collect=at))(params)
   expected = np.stack([result.layers[:, row, at[row]] for row in range(B)], axis=1)
   np.testing.assert_allclose(some.layers, expected, atol=1e-6)
 
@@ -125,7 +101,7 @@ def test_states_have_the_shape_of_the_input_and_collect_reads_them(params):
 def test_parameter_counts_are_the_published_ones(changes, published):
   sizes = {"vocab_size": 32_768, "hidden_size": 768, "num_layers": 12, "num_heads": 12, "mlp_size": 3_072}
   config = EncoderConfig(**{**sizes, "max_length": 512, **changes})
-  shapes = jax.eval_shape(lambda: _init(config))
+  shapes = jax.eval_shape(lambda: init_encoder(config))
   assert sum(math.prod(x.shape) for x in jax.tree.leaves(shapes)) == published
 
 
@@ -143,7 +119,7 @@ def test_initial_values_are_normal_with_zero_biases_unit_norms_and_a_zero_pad_ro
 
 
 def test_embedding_is_the_norm_of_token_plus_position_and_zero_at_padding(params):
-  embedded, _ = _run(params)
+  embedded, _ = run_encoder(params)
   table = params["embeddings"]["token"]["embedding"]
   x = np.asarray(table[IDS] + params["embeddings"]["position"]["embedding"][:L])
   centred = x - x.mean(-1, keepdims=True)
@@ -155,13 +131,13 @@ def test_embedding_is_the_norm_of_token_plus_position_and_zero_at_padding(params
 
 def test_segment_embeddings_add_the_vector_of_segment_zero(params):
   config = dataclasses.replace(CONFIG, num_segments=2)
-  with_segments = _init(config)
+  with_segments = init_encoder(config)
   segments = with_segments["embeddings"]["segment"]["embedding"]
   assert segments.shape == (2, 32)
   moved = jax.tree.map(lambda x: x, with_segments)
   del moved["embeddings"]["segment"]
   moved["embeddings"]["position"]["embedding"] += segments[0]
-  found, expected = _run(with_segments, config)[0], _run(moved)[0]
+  found, expected = run_encoder(with_segments, config)[0], run_encoder(moved)[0]
   np.testing.assert_allclose(found, expected, atol=1e-5)
   assert "segment" not in params["embeddings"]
 
@@ -189,7 +165,7 @@ def test_remat_equals_no_remat_and_is_really_there(params, gradient):
   _assert_trees_close(_gradient(remat, params, keys=KEYS), gradient, rtol=1e-5)
 
   def primitives(config):
-    total = jax.grad(lambda p: _weighted_square(_run(p, config, keys=KEYS)[1].last))
+    total = jax.grad(lambda p: weighted_sum(run_encoder(p, config, keys=KEYS)[1].last))
     return _primitives(jax.make_jaxpr(total)(params).jaxpr)
 
   names = {"remat", "remat2", "checkpoint"}
@@ -198,7 +174,7 @@ def test_remat_equals_no_remat_and_is_really_there(params, gradient):
 
 
 def test_bfloat16_stays_close_to_float32(params, hidden):
-  low = _run(params, dataclasses.replace(CONFIG, dtype="bfloat16"))[1].last
+  low = run_encoder(params, dataclasses.replace(CONFIG, dtype="bfloat16"))[1].last
   assert low.dtype == jnp.bfloat16
   # States have unit variance; three layers of rounding to 2**-8 add up to a few per cent.
   difference = np.asarray(low.astype(jnp.float32) - hidden)[np.asarray(MASK)]
@@ -212,10 +188,10 @@ def test_bfloat16_stays_close_to_float32(params, hidden):
 @pytest.mark.parametrize("relative_position", ["t5", "official", "none"])
 def test_padding_does_not_change_the_states_of_tokens(relative_position):
   config = dataclasses.replace(CONFIG, relative_position=relative_position)
-  params = _init(config)
+  params = init_encoder(config)
   assert ("relative_position" in params["trunk"]) == (relative_position != "none")
-  short = _run(params, config, IDS[1:2, :12])[1].last
-  padded = _run(params, config, IDS[1:2])[1].last
+  short = run_encoder(params, config, IDS[1:2, :12])[1].last
+  padded = run_encoder(params, config, IDS[1:2])[1].last
   np.testing.assert_allclose(padded[:, :12], short, atol=1e-5)  # sums over 16 keys instead of 12
 
 
@@ -223,7 +199,7 @@ def test_a_row_of_padding_gives_finite_states_and_gradients_and_leaves_others_al
   ids = IDS.at[2].set(TOKENS.pad)
 
   def total(params):
-    last = _run(params, ids=ids)[1].last
+    last = run_encoder(params, ids=ids)[1].last
     return jnp.sum(last**2), last
 
   (_, last), gradient = jax.value_and_grad(total, has_aux=True)(params)
@@ -231,75 +207,16 @@ def test_a_row_of_padding_gives_finite_states_and_gradients_and_leaves_others_al
   np.testing.assert_allclose(np.asarray(last)[[0, 1, 3]], np.asarray(hidden)[[0, 1, 3]], atol=1e-5)
 
 
-# Dropout.
-
-
-@pytest.fixture(scope="module")
-def dropped(params):
-  """Function of row keys: last states with dropout."""
-  return jax.jit(lambda keys: _run(params, keys=keys)[1].last)
-
-
-def test_without_keys_the_encoder_is_deterministic(params, hidden):
-  np.testing.assert_array_equal(jax.jit(lambda p: _run(p)[1].last)(params), hidden)
-
-
-def test_dropout_is_a_function_of_the_key_and_differs_between_steps_and_rows(dropped, hidden):
-  np.testing.assert_array_equal(dropped(KEYS), dropped(KEYS))
-  assert np.max(np.abs(dropped(KEYS) - hidden)) > 0.1
-  next_step = row_random.step_row_keys(0, 1, jnp.arange(B))
-  assert np.max(np.abs(dropped(KEYS) - dropped(next_step))) > 0.1
-  # Row 0 with the key of row 3: another mask on the same text.
-  assert np.max(np.abs(dropped(KEYS)[0] - dropped(KEYS[jnp.asarray([3, 1, 2, 0])])[0])) > 0.1
-
-
-def test_dropout_of_a_row_does_not_depend_on_the_batch_around_it(params, dropped):
-  whole = dropped(KEYS)
-  for half in (slice(0, 2), slice(2, 4)):
-    part = _run(params, ids=IDS[half], keys=KEYS[half])[1].last
-    np.testing.assert_allclose(part, whole[half], atol=1e-5)  # other matrix shapes, other rounding
-
-
-def test_every_layer_draws_its_own_dropout_mask():
-  """Layers that only add their dropped MLP bias show their masks in the states."""
-  config = dataclasses.replace(CONFIG, num_layers=2, dropout=0.5, attention_dropout=0.0, hidden_size=64)
-  params = jax.tree.map(jnp.zeros_like, encoder.init_trunk(jax.random.key(0), config))
-  layers = params["layers"]
-  layers["down"]["bias"] += 1.0
-  for norm in ("attention_norm", "mlp_norm"):
-    layers[norm]["scale"] += 1.0
-  states = encoder.run_trunk(
-    params, config, jnp.zeros((B, L, 64)), jnp.ones((B, L), bool), KEYS, collect="all"
-  ).layers
-  first = np.asarray(states[0]) > 0
-  # The second layer adds 2 or 0 to a two-valued state: with its own mask, four values; else two.
-  assert len(np.unique(np.asarray(states[1][0, 0]).round(3))) == 4
-  assert 0.45 < first.mean() < 0.55
-  for other in (first[1], np.roll(first[0], 1, axis=0)):
-    assert 0.4 < (first[0] == other).mean() < 0.6
-
-
-def test_dropout_preserves_the_mean_of_the_embeddings(params):
-  config = dataclasses.replace(CONFIG, max_length=1_024)
-  ones = jnp.ones((B, 1_024, 32))
-  embeddings = encoder.init_embeddings(jax.random.key(0), config)
-  embeddings["norm"] = {"scale": jnp.zeros(32), "bias": jnp.ones(32)}
-  found = np.asarray(encoder.embed(embeddings, config, ones, jnp.ones((B, 1_024), bool), KEYS))
-  n = found.size
-  assert abs((found == 0).mean() - 0.1) < 4 * np.sqrt(0.09 / n)
-  assert abs(found.mean() - 1.0) < 4 * np.sqrt(0.1 / 0.9 / n)
-
-
 # Blocks of layers without gradient between them.
 
 
 @pytest.mark.parametrize("detach_after", [(1,), (2,), (1, 2)])
 def test_detached_layers_get_exactly_no_gradient_from_above(params, detach_after):
-  x = _run(params)[0]
+  x = run_encoder(params)[0]
 
   def total(trunk, x):
     last = encoder.run_trunk(trunk, CONFIG, x, MASK, None, detach_after=detach_after).last
-    return _weighted_square(last)
+    return weighted_sum(last)
 
   of_trunk, of_input = jax.grad(total, argnums=(0, 1))(params["trunk"], x)
   lowest = max(detach_after)
@@ -317,9 +234,9 @@ def test_detached_layers_get_exactly_no_gradient_from_above(params, detach_after
 def test_the_output_of_a_detached_layer_itself_still_trains_it(params):
   def total(trunk):
     states = encoder.run_trunk(
-      trunk, CONFIG, _run(params)[0], MASK, None, collect="all", detach_after=(1, 2)
+      trunk, CONFIG, run_encoder(params)[0], MASK, None, collect="all", detach_after=(1, 2)
     ).layers
-    return _weighted_square(states[1])
+    return weighted_sum(states[1])
 
   for path, leaf in jax.tree.leaves_with_path(jax.grad(total)(params["trunk"])["layers"]):
     assert np.all(np.asarray(leaf)[[0, 2]] == 0), path
@@ -327,15 +244,17 @@ def test_the_output_of_a_detached_layer_itself_still_trains_it(params):
 
 
 def test_detaching_does_not_change_the_states(params, hidden):
-  last = encoder.run_trunk(params["trunk"], CONFIG, _run(params)[0], MASK, None, detach_after=(1, 2)).last
+  last = encoder.run_trunk(
+    params["trunk"], CONFIG, run_encoder(params)[0], MASK, None, detach_after=(1, 2)
+  ).last
   np.testing.assert_allclose(last, hidden, atol=1e-5)
 
 
 def test_the_gradient_of_an_offset_is_that_of_the_state_it_is_added_to(params):
-  x, mask = _run(params)[0], MASK
+  x, mask = run_encoder(params)[0], MASK
 
   def total(offsets):
-    return _weighted_square(encoder.run_trunk(params["trunk"], CONFIG, x, mask, None, offsets=offsets).last)
+    return weighted_sum(encoder.run_trunk(params["trunk"], CONFIG, x, mask, None, offsets=offsets).last)
 
   gradient = np.asarray(jax.grad(total)(jnp.zeros((3, B, L, 32))))
   probe = jax.random.normal(jax.random.key(7), (B, L, 32)) * mask[..., None]

@@ -1,0 +1,48 @@
+"""An encoder of 3 layers x 32 and a batch with padding, for the tests of this folder."""
+
+import jax
+import jax.numpy as jnp
+
+from pretrain.models import encoder
+from pretrain.models.config import EncoderConfig
+from pretrain.ops import row_random
+from tests.pretrain.small_recipe import TOKENS, small_ids
+
+CONFIG = EncoderConfig(
+  vocab_size=97,
+  hidden_size=32,
+  num_layers=3,
+  num_heads=2,
+  mlp_size=64,
+  max_length=16,
+  relative_buckets=8,
+  relative_max_distance=12,
+  init_stddev=0.2,  # large enough that every layer changes its input by much more than rounding
+)
+B, L = 4, 16
+IDS = jnp.asarray(small_ids(B, lengths=[16, 12, 5, 16]))
+MASK = jnp.not_equal(IDS, TOKENS.pad)
+KEYS = row_random.step_row_keys(0, 0, jnp.arange(B))
+
+
+def init_encoder(config: EncoderConfig) -> dict:
+  """{'embeddings', 'trunk'} as a recipe has them."""
+  token = encoder.init_token_table(jax.random.key(0), config, pad_id=TOKENS.pad)
+  embeddings = encoder.init_embeddings(jax.random.key(1), config)
+  trunk = encoder.init_trunk(jax.random.key(2), config)
+  return {"embeddings": {"token": token, **embeddings}, "trunk": trunk}
+
+
+def run_encoder(
+  params: dict, config: EncoderConfig = CONFIG, ids: jax.Array = IDS, *, keys=None, collect=None
+):
+  """Embedded tokens and states of `ids`; dropout where keys are given."""
+  return encoder.encode(
+    params, config, ids, ids != TOKENS.pad, pad_id=TOKENS.pad, row_keys=keys, collect=collect
+  )
+
+
+def weighted_sum(hidden: jax.Array, ids: jax.Array = IDS) -> jax.Array:
+  """[] scalar that weights every state of a token with another random number."""
+  probe = jax.random.normal(jax.random.key(7), hidden.shape)
+  return jnp.sum(hidden.astype(jnp.float32) * probe * (ids != TOKENS.pad)[..., None])

@@ -1,0 +1,79 @@
+"""Run: pytest tests/pretrain/models/test_dropout.py. The encoder's dropout: whose it is and what it keeps."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain.models import encoder
+from pretrain.ops import row_random
+from tests.pretrain.models.small_encoder import CONFIG, IDS, KEYS, B, L, init_encoder, run_encoder
+
+
+@pytest.fixture(scope="module")
+def params():
+  return init_encoder(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def hidden(params):
+  """Last states of the batch without dropout."""
+  return jax.jit(lambda p: run_encoder(p)[1].last)(params)
+
+
+@pytest.fixture(scope="module")
+def dropped(params):
+  """Function of row keys: last states with dropout."""
+  return jax.jit(lambda keys: run_encoder(params, keys=keys)[1].last)
+
+
+def test_without_keys_the_encoder_is_deterministic(params, hidden):
+  np.testing.assert_array_equal(jax.jit(lambda p: run_encoder(p)[1].last)(params), hidden)
+
+
+def test_dropout_is_a_function_of_the_key_and_differs_between_steps_and_rows(dropped, hidden):
+  np.testing.assert_array_equal(dropped(KEYS), dropped(KEYS))
+  assert np.max(np.abs(dropped(KEYS) - hidden)) > 0.1
+  next_step = row_random.step_row_keys(0, 1, jnp.arange(B))
+  assert np.max(np.abs(dropped(KEYS) - dropped(next_step))) > 0.1
+  # Row 0 with the key of row 3: another mask on the same text.
+  assert np.max(np.abs(dropped(KEYS)[0] - dropped(KEYS[jnp.asarray([3, 1, 2, 0])])[0])) > 0.1
+
+
+def test_dropout_of_a_row_does_not_depend_on_the_batch_around_it(params, dropped):
+  whole = dropped(KEYS)
+  for half in (slice(0, 2), slice(2, 4)):
+    part = run_encoder(params, ids=IDS[half], keys=KEYS[half])[1].last
+    np.testing.assert_allclose(part, whole[half], atol=1e-5)  # other matrix shapes, other rounding
+
+
+def test_every_layer_draws_its_own_dropout_mask():
+  """Layers that only add their dropped MLP bias show their masks in the states."""
+  config = dataclasses.replace(CONFIG, num_layers=2, dropout=0.5, attention_dropout=0.0, hidden_size=64)
+  params = jax.tree.map(jnp.zeros_like, encoder.init_trunk(jax.random.key(0), config))
+  layers = params["layers"]
+  layers["down"]["bias"] += 1.0
+  for norm in ("attention_norm", "mlp_norm"):
+    layers[norm]["scale"] += 1.0
+  states = encoder.run_trunk(
+    params, config, jnp.zeros((B, L, 64)), jnp.ones((B, L), bool), KEYS, collect="all"
+  ).layers
+  first = np.asarray(states[0]) > 0
+  # The second layer adds 2 or 0 to a two-valued state: with its own mask, four values; else two.
+  assert len(np.unique(np.asarray(states[1][0, 0]).round(3))) == 4
+  assert 0.45 < first.mean() < 0.55
+  for other in (first[1], np.roll(first[0], 1, axis=0)):
+    assert 0.4 < (first[0] == other).mean() < 0.6
+
+
+def test_dropout_preserves_the_mean_of_the_embeddings(params):
+  config = dataclasses.replace(CONFIG, max_length=1_024)
+  ones = jnp.ones((B, 1_024, 32))
+  embeddings = encoder.init_embeddings(jax.random.key(0), config)
+  embeddings["norm"] = {"scale": jnp.zeros(32), "bias": jnp.ones(32)}
+  found = np.asarray(encoder.embed(embeddings, config, ones, jnp.ones((B, 1_024), bool), KEYS))
+  n = found.size
+  assert abs((found == 0).mean() - 0.1) < 4 * np.sqrt(0.09 / n)
+  assert abs(found.mean() - 1.0) < 4 * np.sqrt(0.1 / 0.9 / n)

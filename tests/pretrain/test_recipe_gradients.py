@@ -1,0 +1,94 @@
+"""Run: pytest tests/pretrain/test_recipe_gradients.py. Which loss trains what, and nothing else."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.pretrain.recipe_cases import (
+  BATCH,
+  FAST_COMPILE,
+  params_of,
+  recipe_of,
+  result_of,
+  token_table,
+  zero_leaves,
+)
+from tests.pretrain.small_recipe import TOKENS, VOCAB_SIZE
+
+# Who trains the generator.
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_coco_lm_trains_the_generator_by_its_masked_lm_loss_only(mode):
+  _, _, gradient = result_of(f"coco_lm_{mode}_without_mlm")
+  assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["generator"]))
+  assert zero_leaves(gradient["encoder"]) == []
+  if mode == "eval":
+    assert zero_leaves(result_of("coco_lm")[2]["generator"]) == []
+
+
+def test_amos_trains_the_generators_trunk_and_mixture_through_rtd_and_its_head_not_at_all():
+  gradient = result_of("amos_without_mlm")[2]["generator"]
+  assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["mlm_head"]))
+  for part in ("trunk", "mixture", "embeddings"):
+    assert zero_leaves(gradient[part]) == []
+
+
+def test_amos_reverses_the_gradient_of_the_generator_and_of_nothing_else():
+  reversed_, forward = result_of("amos_without_mlm")[2], result_of("amos_without_mlm_forward")[2]
+  for a, b in zip(jax.tree.leaves(reversed_["generator"]), jax.tree.leaves(forward["generator"])):
+    np.testing.assert_allclose(a, -b, rtol=1e-5, atol=1e-5 * np.max(np.abs(b)))
+  for part in ("trunk", "embeddings"):
+    pair = (dict(tree["encoder"][part]) for tree in (reversed_, forward))
+    a, b = ({k: v for k, v in tree.items() if k != "token"} for tree in pair)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), a, b)
+  # Both signs share the look-up's gradient; the token table also feeds the generator's input.
+  assert not np.allclose(token_table(reversed_), -token_table(forward), rtol=0.1)
+
+
+def test_amos_sends_the_reversed_gradient_to_hidden_states_at_masked_positions_only():
+  recipe, params = recipe_of("amos_without_mlm"), params_of("amos_without_mlm")
+  totals = recipe.totals(BATCH)
+
+  def loss(offsets):
+    return recipe.loss_fn(params, BATCH._replace(given={"generator_offsets": offsets}), totals, train=True)[0]
+
+  gradient = np.asarray(jax.jit(jax.grad(loss), compiler_options=FAST_COMPILE)(jnp.zeros((4, 8, 16, 32))))
+  selected = np.asarray(recipe.mask(BATCH).masking.selected)
+  assert np.all(gradient[1:, ~selected] == 0)
+  assert np.all(np.any(gradient[1:, selected] != 0, axis=-1))
+  assert np.any(gradient[0, ~selected] != 0)  # the first block reads every token
+
+
+# The padding row, frozen parts.
+
+
+def test_the_padding_row_of_the_table_gets_exactly_no_gradient_from_rtd_and_scl():
+  table = token_table(result_of("rtd_scl_without_mlm")[2])
+  assert np.all(table[TOKENS.pad] == 0)
+  assert np.any(table[TOKENS.cls] != 0)
+  # The output softmax of the corrective LM does train it.
+  assert np.any(token_table(result_of("coco_lm_eval_without_mlm")[2])[TOKENS.pad] != 0)
+
+
+def test_a_frozen_generator_gets_exactly_no_gradient_and_proposes_from_its_owntoken_table():
+  loss, _, gradient = result_of("frozen_generator")
+  recipe, params = recipe_of("frozen_generator"), params_of("frozen_generator")
+  assert "generator_loss" not in recipe.term_weights
+  assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["generator"]))
+  assert zero_leaves(gradient["encoder"]) == []
+  assert np.isfinite(loss)
+  own = params["generator"]["embeddings"]["token"]["embedding"]
+  assert own.shape == (VOCAB_SIZE, 32)
+  corrupt = jax.jit(lambda params: recipe.corrupt(params, BATCH, train=False)[0].input_ids)
+  usual = corrupt(params)
+  other_encoder = {**params, "encoder": jax.tree.map(lambda x: -x, params["encoder"])}
+  np.testing.assert_array_equal(corrupt(other_encoder), usual)
+  other_generator = {**params, "generator": jax.tree.map(lambda x: -x, params["generator"])}
+  assert not np.array_equal(corrupt(other_generator), usual)
+
+
+def test_frozen_embeddings_get_exactly_no_gradient_and_the_rest_does():
+  _, _, gradient = result_of("frozen_embeddings")
+  assert zero_leaves(gradient) == ["encoder/embeddings/token/embedding"]

@@ -72,7 +72,7 @@ def test_the_padding_row_of_the_table_gets_exactly_no_gradient_from_rtd_and_scl(
   assert np.any(token_table(result_of("coco_lm_eval_without_mlm")[2])[TOKENS.pad] != 0)
 
 
-def test_a_frozen_generator_gets_exactly_no_gradient_and_proposes_from_its_owntoken_table():
+def test_a_frozen_generator_gets_exactly_no_gradient_and_proposes_from_its_own_table():
   loss, _, gradient = result_of("frozen_generator")
   recipe, params = recipe_of("frozen_generator"), params_of("frozen_generator")
   assert "generator_loss" not in recipe.term_weights

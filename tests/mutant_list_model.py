@@ -207,7 +207,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   ),
   (
     "pretrain/models/layers.py",
-    "tests/pretrain/models/test_encoder.py",
+    "tests/pretrain/models/test_dropout.py",
     [
       (
         "layer number not folded into keys",

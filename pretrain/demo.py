@@ -125,7 +125,7 @@ def _prepare(config) -> dict[str, float]:
     demo_progress.say(f"{directory} is there from an earlier run and is used again")
   else:
     with demo_progress.Preparation(directory, source=config.data.source) as preparation:
-      source.ensure_records(config, download=False)
+      source.ensure_records(config, download=False, relay=False)
     times = preparation.seconds
   made = manifest.read(directory)
   train, heldout = made.splits["train"], made.splits["heldout"]

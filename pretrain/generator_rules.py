@@ -86,6 +86,18 @@ def _mixture(config: Fields) -> Iterator[str]:
       f"{show(config, 'generator.mixture', 'generator.frozen')}: a frozen generator cannot learn against "
       f"the encoder; use another mixture, or do not freeze it"
     )
+  is_adversarial = mixture == "adversarial" and heads > 1
+  if is_adversarial and config["generator.share_embeddings"] == "none":
+    yield (
+      f"{show(config, 'generator.mixture', 'generator.share_embeddings')}: the encoder would read sampled "
+      f"tokens in the generator's embeddings; use share_embeddings 'tokens' or 'all'"
+    )
+  has_dropout = config["model.dropout"] > 0 or config["model.attention_dropout"] > 0
+  if is_adversarial and config["generator.sampling_dropout"] == "eval" and has_dropout:
+    yield (
+      f"{show(config, 'generator.mixture', 'generator.sampling_dropout')}: the reversed gradient would not "
+      f"reach a generator that samples in a second pass; use sampling_dropout 'zero' (AMOS) or 'train'"
+    )
   if mixture != "adversarial" and config["generator.adv_mlm_multiplier"] != 0:
     yield (
       f"{show(config, 'generator.adv_mlm_multiplier', 'generator.mixture')}: only the adversarial mixture "

@@ -31,12 +31,13 @@ def records_directory(config: ConfigDict) -> str:
   )
 
 
-def ensure_records(config: ConfigDict, *, download: bool) -> str:
+def ensure_records(config: ConfigDict, *, download: bool, relay: bool = True) -> str:
   """Makes the records a config names unless they are there.
 
   Args:
     config: the run's config.
     download: whether missing sources may be downloaded.
+    relay: whether the child's progress is shown as it comes.
 
   Returns:
     The directory of the records.
@@ -51,16 +52,26 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
     config.data.to_dict(), vocab_size=config.model.vocab_size, output=directory
   )
   print(f"No records in {directory} yet; preparing them from {config.data.source}", flush=True)
-  child = subprocess.run(command + ["--download"] * download, stderr=subprocess.PIPE, text=True, check=False)
-  if child.returncode == 0:
+  code, reason = _run(command + ["--download"] * download, relay=relay)
+  if code == 0:
     return directory
-  reason = child.stderr.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
   shown = shlex.join(["python", *command[1:]])
   raise DataError(
     f"no prepared records in {directory}, and data.source={config.data.source!r} cannot be prepared here "
-    f"({reason[0]}); run `{shown} --download` where that text can be had, or train on the documentation of "
+    f"({reason}); run `{shown} --download` where that text can be had, or train on the documentation of "
     f"the installed packages with --config.data.source=installed_docs"
   )
+
+
+def _run(command: list[str], *, relay: bool) -> tuple[int, str]:
+  """Runs the child; returns its exit code and the last line it wrote to stderr, its reason if it failed."""
+  last = ""
+  with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as child:
+    for line in child.stderr:
+      last = line.strip() or last
+      if relay and line.strip() and not line.startswith("error:"):  # that one is part of our own message
+        print(line, end="", file=sys.stderr, flush=True)
+  return child.returncode, last or f"exit code {child.returncode}"
 
 
 def token_ids(directory: str) -> TokenIds:

@@ -176,7 +176,9 @@ class _Loop:
       self.sums[name] = (before[0] + float(total), before[1] + float(weight))
     loss = float(fetched["loss"][0])
     self.progress.update(1)
-    self.progress.set_postfix_str(f"loss {loss:.4g}", refresh=False)
+    rate = self.progress.format_dict["rate"] or 0.0
+    tokens = rate * self.config.batch_size * self.run.config.data.length
+    self.progress.set_postfix_str(f"loss {loss:.4g}, {tokens:,.0f} tokens/s", refresh=False)
     self._stop_if_diverged(done, float(fetched["skipped_in_a_row"][0]))
     if done % self.config.log_every == 0 or done == self.config.total_steps:
       means = {f"train/{name}": value for name, value in reduce_metrics(self.sums).items()}

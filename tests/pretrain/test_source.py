@@ -1,6 +1,7 @@
 """Records that a config names: found, made on the first start, or asked for in one line."""
 
 import subprocess
+import sys
 
 import pytest
 
@@ -39,11 +40,11 @@ def test_special_ids_are_those_of_the_vocabulary(small_records):
 def test_the_child_gets_the_fields_and_may_download_only_when_asked(tmp_path, monkeypatch):
   commands = []
 
-  def run(command, **_):
+  def run(command, *, relay):
     commands.append(command)
-    return subprocess.CompletedProcess(command, 0, stderr="")
+    return 0, ""
 
-  monkeypatch.setattr(subprocess, "run", run)
+  monkeypatch.setattr(source, "_run", run)
   config = small_config("mlm", tmp_path / "records", {"data.source": "a b.txt", "data.packing": "none"})
   for download in (False, True):
     assert source.ensure_records(config, download=download) == str(tmp_path / "records")
@@ -59,9 +60,17 @@ def test_the_child_gets_the_fields_and_may_download_only_when_asked(tmp_path, mo
   assert wanted <= set(commands[0])
 
 
-def test_a_child_that_fails_is_told_in_one_line_with_both_ways_out(tmp_path, monkeypatch):
-  failed = subprocess.CompletedProcess([], 3, stderr="notice\nerror: no such file: a b.txt\n")
-  monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+def _child_is(monkeypatch, script: str) -> None:
+  """Puts a script of Python in the place of data.prepare; the message still shows the real command."""
+  start = subprocess.Popen
+  monkeypatch.setattr(
+    subprocess, "Popen", lambda _, **options: start([sys.executable, "-c", script], **options)
+  )
+
+
+def test_a_child_that_fails_is_told_in_one_line_with_both_ways_out(tmp_path, monkeypatch, capfd):
+  script = "import sys; sys.stderr.write('notice\\nerror: no such file: a b.txt\\n'); sys.exit(3)"
+  _child_is(monkeypatch, script)
   config = small_config("mlm", tmp_path / "records", {"data.source": "a b.txt"})
   with pytest.raises(DataError) as caught:
     source.ensure_records(config, download=True)
@@ -70,11 +79,12 @@ def test_a_child_that_fails_is_told_in_one_line_with_both_ways_out(tmp_path, mon
   # The command can be pasted into a shell, and asks for the download once.
   assert "python -m data.prepare '--source=a b.txt'" in message
   assert message.count("--download") == 1
+  # Notices are relayed as they come; the reason is told once, in the error.
+  assert capfd.readouterr().err == "notice\n"
   assert "--config.data.source=installed_docs" in message
 
 
 def test_a_child_that_says_nothing_is_told_with_its_exit_code(tmp_path, monkeypatch):
-  killed = subprocess.CompletedProcess([], -9, stderr="")
-  monkeypatch.setattr(subprocess, "run", lambda *_, **__: killed)
+  _child_is(monkeypatch, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
   with pytest.raises(DataError, match=r"\(exit code -9\)"):
     source.ensure_records(small_config("mlm", tmp_path / "records"), download=False)

@@ -85,13 +85,16 @@ def test_only_takes_a_part_of_the_list_and_all_caught_is_exit_code_0(project, ca
   assert capsys.readouterr().out.splitlines()[-1].startswith("1 of 1 faults caught in ")
 
 
-@pytest.mark.parametrize("test", ["test_skipped", "test_that_is_not_there"])
-def test_named_tests_have_to_pass_without_a_fault(project, capsys, test):
-  listed = [_CAUGHT._replace(test=f"test_code.py::{test}")]
+@pytest.mark.parametrize(
+  "test, reason", [("test_skipped", "not here"), ("test_that_is_not_there", "not found")]
+)
+def test_named_tests_have_to_pass_without_a_fault_and_the_reason_is_told(project, capsys, test, reason):
+  listed = [_CAUGHT._replace(test=f"test_code.py::{test}"), _SURVIVOR]
   assert mutants.main([], root=project, mutants=listed) == 1
   captured = capsys.readouterr()
   assert "have to pass on a clean copy first" in captured.err
-  assert "caught" not in captured.out
+  assert "faults caught" not in captured.out
+  assert reason in captured.out
 
 
 def test_what_git_ignores_or_has_lost_is_not_copied(project):

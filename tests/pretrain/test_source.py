@@ -26,7 +26,7 @@ def test_the_place_of_records_is_the_field_or_follows_from_what_is_asked():
 
 
 def test_records_that_are_there_are_taken_without_a_child(small_records, monkeypatch):
-  monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a child was started"))
+  monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a child was started"))
   config = small_config("mlm", small_records)
   assert source.ensure_records(config, download=False) == str(small_records)
 
@@ -37,14 +37,25 @@ def test_special_ids_are_those_of_the_vocabulary(small_records):
   assert tokens.vocab_size == VOCAB_SIZE
 
 
-def test_the_child_gets_the_fields_and_may_download_only_when_asked(tmp_path, monkeypatch):
-  commands = []
+@pytest.fixture
+def child(monkeypatch):
+  """Runs a script in place of `data.prepare`; gives back the commands that were asked for."""
+  commands, start = [], subprocess.Popen
 
-  def run(command, *, relay):
-    commands.append(command)
-    return 0, ""
+  def replace(script: str) -> list[list[str]]:
+    def run(command, **arguments):
+      assert command[:3] == [sys.executable, "-m", "data.prepare"]
+      commands.append(command)
+      return start([sys.executable, "-c", script], **arguments)
 
-  monkeypatch.setattr(source, "_run", run)
+    monkeypatch.setattr(subprocess, "Popen", run)
+    return commands
+
+  return replace
+
+
+def test_the_child_gets_the_fields_and_may_download_only_when_asked(tmp_path, child):
+  commands = child("")
   config = small_config("mlm", tmp_path / "records", {"data.source": "a b.txt", "data.packing": "none"})
   for download in (False, True):
     assert source.ensure_records(config, download=download) == str(tmp_path / "records")
@@ -60,31 +71,38 @@ def test_the_child_gets_the_fields_and_may_download_only_when_asked(tmp_path, mo
   assert wanted <= set(commands[0])
 
 
-def _child_is(monkeypatch, script: str) -> None:
-  """Puts a script of Python in the place of data.prepare; the message still shows the real command."""
-  start = subprocess.Popen
-  monkeypatch.setattr(
-    subprocess, "Popen", lambda _, **options: start([sys.executable, "-c", script], **options)
-  )
+_FAILING = """
+import sys
+print("reading", file=sys.stderr)
+print("error: no such file: a b.txt", file=sys.stderr)
+sys.exit(3)
+"""
 
 
-def test_a_child_that_fails_is_told_in_one_line_with_both_ways_out(tmp_path, monkeypatch, capfd):
-  script = "import sys; sys.stderr.write('notice\\nerror: no such file: a b.txt\\n'); sys.exit(3)"
-  _child_is(monkeypatch, script)
+def test_a_child_that_fails_is_told_in_one_line_with_both_ways_out(tmp_path, child):
+  child(_FAILING)
   config = small_config("mlm", tmp_path / "records", {"data.source": "a b.txt"})
   with pytest.raises(DataError) as caught:
     source.ensure_records(config, download=True)
   message = str(caught.value)
-  assert "\n" not in message and "no such file: a b.txt" in message and "notice" not in message
+  assert "\n" not in message and "no such file: a b.txt" in message and "reading" not in message
   # The command can be pasted into a shell, and asks for the download once.
   assert "python -m data.prepare '--source=a b.txt'" in message
   assert message.count("--download") == 1
-  # Notices are relayed as they come; the reason is told once, in the error.
-  assert capfd.readouterr().err == "notice\n"
   assert "--config.data.source=installed_docs" in message
 
 
-def test_a_child_that_says_nothing_is_told_with_its_exit_code(tmp_path, monkeypatch):
-  _child_is(monkeypatch, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+def test_the_progress_of_the_child_is_shown_and_its_error_is_told_once(tmp_path, child, capfd):
+  child(_FAILING)
+  with pytest.raises(DataError):
+    source.ensure_records(small_config("mlm", tmp_path / "records"), download=False, relay=True)
+  assert capfd.readouterr().err == "reading\n"
+  with pytest.raises(DataError):
+    source.ensure_records(small_config("mlm", tmp_path / "records"), download=False, relay=False)
+  assert capfd.readouterr().err == ""
+
+
+def test_a_child_that_is_killed_is_told_with_its_exit_code(tmp_path, child):
+  child("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
   with pytest.raises(DataError, match=r"\(exit code -9\)"):
     source.ensure_records(small_config("mlm", tmp_path / "records"), download=False)

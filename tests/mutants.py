@@ -209,7 +209,7 @@ def _check(root: pathlib.Path, mutants: Sequence[Mutant], *, workers: int) -> in
       return 1
     for mutant, outcome, seconds in run_mutants(mutants, places):
       num_missed += outcome.verdict != "caught"
-      print(f"{outcome.verdict:8}  {seconds:5.1f} s  {mutant.name:34}  {mutant.test}", flush=True)
+      print(f"{outcome.verdict:8}  {seconds:5.1f} s  {mutant.name:36}  {mutant.test}", flush=True)
       if outcome.verdict != "caught":
         print(f"{'':8}  {mutant.file}: {mutant.fault.strip()}\n{'':8}  {outcome.reason[:300]}", flush=True)
   caught, total = len(mutants) - num_missed, time.monotonic() - started
@@ -236,7 +236,7 @@ def main(
   try:
     chosen = _chosen(mutants, given.only)
     if given.list:
-      print("\n".join(f"{mutant.name:34}  {mutant.file}: {mutant.fault.strip()}" for mutant in chosen))
+      print("\n".join(f"{mutant.name:36}  {mutant.file}: {mutant.fault.strip()}" for mutant in chosen))
       return 0
     return _check(root, chosen, workers=given.workers)
   except UserError as error:

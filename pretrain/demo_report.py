@@ -69,7 +69,7 @@ def _notes(summary: Summary) -> Iterable[str]:
   if worse:
     yield (
       f"Not better than its trivial answer after {summary.step:,} steps: {'; '.join(worse)}. A few minutes "
-      f"on two cores teach little; the longer runs of README and docs/results.md teach more."
+      f"on two cores teach little; docs/results.md says what longer runs teach."
     )
 
 

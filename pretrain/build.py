@@ -44,7 +44,7 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
   return Recipe(
     encoder=encoder,
     masking=MaskingSettings(**config.corruption.to_dict()),
-    generator=_generator_settings(config, encoder, chunk) if has_generator else None,
+    generator=_generator_settings(config, encoder) if has_generator else None,
     mixture=_mixture_choice(config),
     objectives=objectives,
     tokens=tokens,
@@ -59,7 +59,7 @@ def encoder_config(config: ConfigDict) -> EncoderConfig:
   return EncoderConfig(**{name: config.model[name] for name in names})
 
 
-def _generator_settings(config: ConfigDict, encoder: EncoderConfig, chunk: int) -> GeneratorSettings:
+def _generator_settings(config: ConfigDict, encoder: EncoderConfig) -> GeneratorSettings:
   fields = config.generator
   dropout_free = {"dropout": 0.0, "attention_dropout": 0.0} if fields.sampling_dropout == "zero" else {}
   trunk = dataclasses.replace(
@@ -84,7 +84,6 @@ def _generator_settings(config: ConfigDict, encoder: EncoderConfig, chunk: int) 
     detach_blocks=fields.detach_blocks,
     loss_weight=fields.loss_weight,
     frozen=fields.frozen,
-    chunk=chunk,
   )
 
 

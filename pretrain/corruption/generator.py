@@ -36,7 +36,6 @@ class GeneratorSettings:
   detach_blocks: bool
   loss_weight: float
   frozen: bool
-  chunk: int  # positions of a row whose vocabulary logits may exist at once
 
   @property
   def is_separate(self) -> bool:

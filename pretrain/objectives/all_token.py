@@ -22,9 +22,6 @@ class AllTokenLM:
 
   weight: float
 
-  needs_replaced_input = True
-  needs_crop = False
-
   def init(self, key: jax.Array, context: Context) -> dict:
     """{'clm': output bias, 'rtd': copy head}."""
     copy_head = heads.init_rtd_head(key, context.encoder, dense=False)

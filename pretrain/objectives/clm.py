@@ -24,9 +24,6 @@ class CorrectiveLM:
   stop_gradient: bool
   copy: bool
 
-  needs_replaced_input = True
-  needs_crop = False
-
   def init(self, key: jax.Array, context: Context) -> dict:
     """{'clm': output bias} and, with copy, the copy head, which is the RTD head."""
     params = {"clm": heads.init_clm_head(context.encoder)}

@@ -24,9 +24,6 @@ class MaskedLM:
   positions: str
   all_reduction: str
 
-  needs_replaced_input = False
-  needs_crop = False
-
   def init(self, key: jax.Array, context: Context) -> dict:
     """{'mlm': transform and output bias}."""
     return {"mlm": heads.init_mlm_head(key, context.encoder, output_size=context.encoder.hidden_size)}

@@ -20,9 +20,6 @@ class ReplacedTokenDetection:
   weight: float
   head: str  # 'linear' or 'dense'
 
-  needs_replaced_input = True
-  needs_crop = False
-
   def init(self, key: jax.Array, context: Context) -> dict:
     """{'rtd': the binary head}."""
     return {"rtd": heads.init_rtd_head(key, context.encoder, dense=self.head == "dense")}

@@ -25,9 +25,6 @@ class SequenceContrast:
   projection_size: int
   group_size: int
 
-  needs_replaced_input = False
-  needs_crop = True
-
   def init(self, key: jax.Array, context: Context) -> dict:
     """{'scl': projection}, or {} for the raw [CLS] state."""
     if self.head == "cls":

@@ -27,9 +27,6 @@ class TokenAlignment:
   temperature: float
   group_size: int
 
-  needs_replaced_input = False
-  needs_crop = False
-
   def init(self, key: jax.Array, context: Context) -> dict:
     """{}: no parameters of its own."""
     del key, context

@@ -193,7 +193,6 @@ def _settings(config: EncoderConfig, layers: tuple[int, ...]) -> GeneratorSettin
     detach_blocks=True,
     loss_weight=1.0,
     frozen=False,
-    chunk=_CHUNK,
   )
 
 

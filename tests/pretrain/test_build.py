@@ -76,7 +76,7 @@ def test_a_frozen_generator_shares_nothing():
 @pytest.mark.parametrize("rows, chunk", [(1, 1_024), (8, 128), (3, 341), (5_000, 1)])
 def test_the_chunk_is_the_rows_of_logits_divided_by_the_rows_of_a_device(rows, chunk):
   recipe = small_recipe(UNION, rows_per_device=rows)
-  assert recipe.chunk == chunk == recipe.generator.chunk == recipe.context.chunk
+  assert recipe.chunk == chunk == recipe.context.chunk
 
 
 @pytest.mark.parametrize("mode, frozen", [("none", False), ("random", True), ("checkpoint", True)])

@@ -80,12 +80,8 @@ def _report(golden: Golden, checks: Checks, errors: list[str]) -> tuple[list[str
     misses += group.misses
   lines += [f"{golden.name:24} MISS  {error}" for error in errors]
   left_out = golden.untouched()
-  unchecked = [key for key in left_out if key.startswith(networks.UNCHECKED_HEADS)]
-  others = [key for key in left_out if key not in unchecked]
-  if unchecked:
-    lines.append(f"{golden.name:24} not checked yet: {len(unchecked)} keys of heads for fine-tuning")
-  if others:
-    lines.append(f"{golden.name:24} not compared: {', '.join(others)}")
+  if left_out:
+    lines.append(f"{golden.name:24} not compared: {', '.join(left_out)}")
   return lines, len(checks.compared), misses
 
 

@@ -10,6 +10,9 @@ huggingface/cocolm/modeling_cocolm.py.
 
 import re
 
+import numpy as np
+
+from data.errors import DataError
 from pretrain.export.torch_layout import (
   LINEAR,
   OUTPUT_KERNEL,
@@ -106,8 +109,19 @@ MLM_HEAD = (
   *_linear("dense", "dense", "mlm_head/dense", ("D", "D")),
   *_norm("layer_norm", "LayerNorm", "mlm_head/norm"),
 )
+CLASSIFICATION_HEAD = (
+  *_linear("dense", "dense", "classification/dense", ("D", "D")),
+  *_linear("out_proj", "out_proj", "classification/output", ("C", "D")),
+)
+# Start and end are one array here, as in stock classes; `_join_span_head` makes these names.
+SPAN_HEAD = (
+  Row("weight", "weight", ("question_answering/kernel",), ("2", "D"), LINEAR),
+  Row("bias", "bias", ("question_answering/bias",), ("2",), SAME),
+)
 MIXTURE = (Row("layer_mixture.weight", None, ("mixture/kernel",), ("1", "D"), LINEAR),)
 
+_FAIRSEQ_CLASSIFICATION = "classification_heads.sentence_classification_head."
+_FAIRSEQ_SPAN, _HF_SPAN = "classification_heads.question_answering_head.", "qa_outputs."
 _MAIN, _AUXILIARY = "encoder.sentence_encoder.", "auxiliary.sentence_encoder."
 ENCODER_PARTS = (
   Part(TOKENS, "encoder/embeddings/", _MAIN, "", is_required=True),
@@ -118,6 +132,8 @@ ENCODER_PARTS = (
   Part(RTD_HEAD, "heads/", "encoder.binary_head.", "binary_head."),
   Part(CLM_HEAD, "heads/", "encoder.lm_head.", "clm_head."),
   Part(SCL_HEAD, "heads/", "encoder.seq_head.", "scl_head."),
+  Part(CLASSIFICATION_HEAD, "heads/", _FAIRSEQ_CLASSIFICATION, "classifier."),
+  Part(SPAN_HEAD, "heads/", _FAIRSEQ_SPAN, _HF_SPAN),
 )
 GENERATOR_HEAD_PARTS = (
   Part(MLM_HEAD, "generator/", "auxiliary.lm_head.", is_required=True),
@@ -154,6 +170,35 @@ def _fairseq_table(share_embeddings: str) -> tuple[tuple[Part, ...], tuple[Tie, 
   return (*ENCODER_PARTS, *own, *GENERATOR_PARTS), ties
 
 
+def _span_names(prefix: str, leaf: str) -> list[str]:
+  return [f"{prefix}{side}_logits.dense.{leaf}" for side in ("start", "end")]
+
+
+def _join_span_head(state: State, prefix: str) -> State:
+  """The two linear layers of a question-answering head, (1, D) each, as one of (2, D)."""
+  state = dict(state)
+  for leaf in ("weight", "bias"):
+    names = _span_names(prefix, leaf)
+    if not all(name in state for name in names):
+      continue
+    start, end = (np.asarray(state.pop(name)) for name in names)
+    if start.shape != end.shape or start.shape[:1] != (1,):
+      raise DataError(
+        f"checkpoint: tensors {names[0]} and {names[1]} have shapes {start.shape} and {end.shape}, expected "
+        "one row each of the same width; check the checkpoint"
+      )
+    state[prefix + leaf] = np.concatenate([start, end])
+  return state
+
+
+def _split_span_head(state: State, prefix: str) -> State:
+  """The inverse of `_join_span_head`."""
+  for leaf in ("weight", "bias"):
+    if prefix + leaf in state:
+      state |= dict(zip(_span_names(prefix, leaf), np.split(state.pop(prefix + leaf), 2)))
+  return state
+
+
 def from_fairseq(state: State, *, num_heads: int, share_embeddings: str = "all") -> Imported:
   """Our parameters from the `model` dict of a fairseq `model.pt`.
 
@@ -171,6 +216,7 @@ def from_fairseq(state: State, *, num_heads: int, share_embeddings: str = "all")
     DataError: a missing tensor, a wrong shape, or tied tensors that differ.
   """
   state = {re.sub(r"^decoder\.", "encoder.", name): array for name, array in state.items()}
+  state = _join_span_head(state, _FAIRSEQ_SPAN)
   parts, ties = _fairseq_table(share_embeddings)
   return read(state, parts, "fairseq", num_heads=num_heads, ties=ties)
 
@@ -180,7 +226,7 @@ def from_hugging_face(state: State, *, num_heads: int) -> Imported:
 
   Args:
     state: {name: array}, with or without the prefix `cocolm.` or `amos.`; heads as `binary_head.`,
-      `clm_head.` and `scl_head.`.
+      `clm_head.`, `scl_head.`, `classifier.` and `qa_outputs.`.
     num_heads: attention heads.
 
   Returns:
@@ -190,6 +236,7 @@ def from_hugging_face(state: State, *, num_heads: int) -> Imported:
     DataError: as in `from_fairseq`.
   """
   state = {re.sub(r"^(cocolm|amos)\.", "", name): array for name, array in state.items()}
+  state = _join_span_head(state, _HF_SPAN)
   return read(state, ENCODER_PARTS, "hugging_face", num_heads=num_heads, ties=_HF_TIES)
 
 
@@ -201,9 +248,9 @@ def to_fairseq(params: dict) -> State:
   own = params.get("generator", {}).get("embeddings", {})
   share_embeddings = "none" if "token" in own else "tokens" if own else "all"
   parts, ties = _fairseq_table(share_embeddings)
-  return write(params, parts, "fairseq", ties=ties)
+  return _split_span_head(write(params, parts, "fairseq", ties=ties), _FAIRSEQ_SPAN)
 
 
 def to_hugging_face(params: dict) -> State:
   """{Hugging Face name: array} of the encoder and its heads; a generator has no names there."""
-  return write(params, ENCODER_PARTS, "hugging_face", ties=_HF_TIES)
+  return _split_span_head(write(params, ENCODER_PARTS, "hugging_face", ties=_HF_TIES), _HF_SPAN)

@@ -6,6 +6,10 @@ from flax import linen as nn
 
 from pretrain.models.config import EncoderConfig
 from pretrain.models.layers import dense_init, layer_norm
+from pretrain.ops import row_random
+from pretrain.ops.row_random import Use
+
+_ACTIVATIONS = {"tanh": jnp.tanh, "gelu": lambda x: jax.nn.gelu(x, approximate=False)}
 
 
 class TransformHead(nn.Module):
@@ -100,3 +104,95 @@ def apply_projection(params: dict, x: jax.Array) -> jax.Array:
 def init_mixture(key: jax.Array, config: EncoderConfig) -> dict:
   """{'kernel' [embed, 1]}: AMOS's vector v, without bias, shared by all heads."""
   return {"kernel": config.init_stddev * jax.random.normal(key, (config.hidden_size, 1), jnp.float32)}
+
+
+def _linear(key: jax.Array, shape: tuple[int, int], init: str, stddev: float) -> dict:
+  """{'kernel' (inputs, outputs), 'bias'}: 'normal' N(0, stddev) and 0; 'torch' both uniform."""
+  if init == "normal":
+    kernel, bias = stddev * jax.random.normal(key, shape, jnp.float32), jnp.zeros(shape[1:], jnp.float32)
+    return {"kernel": kernel, "bias": bias}
+  if init != "torch":
+    raise ValueError(f"init is {init!r}, expected 'normal' or 'torch'")
+  bound = shape[0] ** -0.5
+  keys = jax.random.split(key)
+  return {
+    "kernel": jax.random.uniform(keys[0], shape, jnp.float32, -bound, bound),
+    "bias": jax.random.uniform(keys[1], shape[1:], jnp.float32, -bound, bound),
+  }
+
+
+def init_classification_head(
+  key: jax.Array, config: EncoderConfig, *, num_outputs: int, init: str = "normal"
+) -> dict:
+  """A fresh head on h of [CLS] for fine-tuning.
+
+  Args:
+    key: PRNG key.
+    config: of the encoder.
+    num_outputs: classes; 1 for regression.
+    init: 'normal' (Hugging Face: N(0, init_stddev), biases 0) or 'torch' (fairseq: PyTorch's default for a
+      linear layer, kernel and bias uniform within inputs ** -0.5).
+
+  Returns:
+    {'dense': {'kernel' [embed, embed], 'bias'}, 'output': {'kernel' [embed, outputs], 'bias'}} float32.
+  """
+  size, keys = config.hidden_size, jax.random.split(key)
+  return {
+    "dense": _linear(keys[0], (size, size), init, config.init_stddev),
+    "output": _linear(keys[1], (size, num_outputs), init, config.init_stddev),
+  }
+
+
+def apply_classification_head(
+  params: dict,
+  vectors: jax.Array,
+  *,
+  activation: str = "tanh",
+  dropout: float = 0.0,
+  row_keys: jax.Array | None = None,
+) -> jax.Array:
+  """Dropout, linear, activation, dropout, linear.
+
+  Args:
+    params: of `init_classification_head`.
+    vectors: [batch, embed] float, h of [CLS].
+    activation: 'tanh' (official fairseq) or 'gelu' (official Hugging Face, the exact one).
+    dropout: rate of both dropouts (0.1 in the papers).
+    row_keys: [batch] keys; None: no dropout.
+
+  Returns:
+    [batch, outputs] float32 logits, or predictions [batch, 1] of a regression.
+
+  Source: COCO-LM fairseq model.py (COCOLM_ClassificationHead), huggingface modeling_cocolm.py.
+  """
+  x = row_random.dropout(vectors.astype(jnp.float32), row_keys, Use.HEAD_INPUT_DROPOUT, rate=dropout)
+  x = _ACTIVATIONS[activation](apply_projection(params["dense"], x))
+  x = row_random.dropout(x, row_keys, Use.HEAD_HIDDEN_DROPOUT, rate=dropout)
+  return apply_projection(params["output"], x)
+
+
+def init_question_answering_head(key: jax.Array, config: EncoderConfig) -> dict:
+  """{'kernel' [embed, 2] N(0, init_stddev), 'bias' [2] zeros} float32: start and end of an answer."""
+  return _linear(key, (config.hidden_size, 2), "normal", config.init_stddev)
+
+
+def apply_question_answering_head(
+  params: dict, hidden: jax.Array, allowed: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+  """Logits of where an answer starts and ends; [CLS] stands for "there is none".
+
+  Args:
+    params: of `init_question_answering_head`.
+    hidden: [batch, length, embed] float.
+    allowed: [batch, length] bool: [CLS] and the document. The logits of the others are -inf. None allows all,
+      as the official Hugging Face code does, which leaves its mask out.
+
+  Returns:
+    Start and end, [batch, length] float32 each.
+
+  Source: COCO-LM fairseq/models/squad/squad_head.py: two linear layers to one logit, without dropout.
+  """
+  logits = apply_projection(params, hidden.astype(jnp.float32))
+  if allowed is not None:
+    logits = jnp.where(allowed[..., None], logits, -jnp.inf)
+  return logits[..., 0], logits[..., 1]

@@ -33,6 +33,8 @@ class Use(enum.IntEnum):
   ATTENTION_DROPOUT = 13
   ATTENTION_OUTPUT_DROPOUT = 14
   MLP_OUTPUT_DROPOUT = 15
+  HEAD_INPUT_DROPOUT = 16
+  HEAD_HIDDEN_DROPOUT = 17
 
 
 def step_row_keys(seed: int, step: jax.Array | int, rows: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from finetune import losses as task_losses
 from pretrain import losses
 from pretrain.corruption import generator, mixture
 from pretrain.corruption.generator import GeneratorOutput, GeneratorSettings
@@ -22,8 +23,6 @@ from tests.golden.compare import Checks
 from tests.golden.files import Golden
 from tests.golden.slots import from_slots, masking_at, plain_encoder, row_keys, to_slots
 
-# Heads of fine-tuning, which this project does not have yet.
-UNCHECKED_HEADS = ("classifier/", "qa_", "cls_")
 _TABLE = "encoder.sentence_encoder.embed_tokens.weight"
 _CHUNK = 2  # positions with logits at once: small, so that several chunks are run
 
@@ -49,11 +48,14 @@ def _encoder_config(golden: Golden) -> EncoderConfig:
 
 
 def check_encoder(golden: Golden, checks: Checks) -> None:
-  """Hidden states of every layer, and the LM, RTD and SCL heads on the last."""
+  """Hidden states of every layer, and every head on the last."""
   config = _encoder_config(golden)
   state = golden.under("param/")
-  for head in ("binary_head", "clm_head", "scl_head"):
-    state |= {f"{head}.{name}": array for name, array in golden.under(f"{head}/").items()}
+  heads_in_file = {"qa_head": "qa_outputs"} | {
+    head: head for head in ("binary_head", "clm_head", "scl_head", "classifier")
+  }
+  for head, official in heads_in_file.items():
+    state |= {f"{official}.{name}": array for name, array in golden.under(f"{head}/").items()}
   # The head of this file has a table of its own, drawn at random; in the models it is the token table.
   output_table = state.pop("clm_head.decoder.weight", None)
   params, unmatched = torch_names.from_hugging_face(state, num_heads=config.num_heads)
@@ -76,6 +78,26 @@ def check_encoder(golden: Golden, checks: Checks) -> None:
   if "scl" in own:
     vectors = heads.apply_transform(own["scl"], config, hidden.last[:, 0])
     checks.compare_present("logits", {"scl_emb": vectors})
+  _check_task_heads(golden, checks, own, hidden.last)
+
+
+def _check_task_heads(golden: Golden, checks: Checks, own: dict, hidden: jax.Array) -> None:
+  """Logits and losses of the heads for fine-tuning, on the hidden states of the trunk."""
+  weights = jnp.ones(hidden.shape[0])
+  if "classification" in own:
+    gelu, tanh = (
+      heads.apply_classification_head(own["classification"], hidden[:, 0], activation=name)
+      for name in ("gelu", "tanh")
+    )
+    loss = task_losses.classification_loss(gelu, jnp.asarray(golden["cls_labels"]), weights)
+    mean = loss / jnp.sum(weights)
+    checks.compare_present("logits", {"cls_logits": gelu, "cls_logits_tanh": tanh, "cls_loss": mean})
+  if "question_answering" in own:
+    allowed = jnp.asarray(golden["qa_p_mask"]) == 0
+    start, end = heads.apply_question_answering_head(own["question_answering"], hidden, allowed)
+    targets = (jnp.asarray(golden[key]) for key in ("qa_start", "qa_end"))
+    loss = task_losses.answer_span_loss(start, end, *targets, weights)
+    checks.compare_present("logits", {"qa_start_logits": start, "qa_end_logits": end, "qa_loss": loss})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ kernels are (in, out), layers are stacked `[layers, ...]`, and query, key and va
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -90,9 +90,9 @@ def _matching(state: State, name: str) -> list[str]:
 class _Reader:
   """Takes tensors out of a checkpoint, checking their shapes against each other."""
 
-  def __init__(self, state: State, kind: str, num_heads: int):
+  def __init__(self, state: State, kind: str, num_heads: int, sizes: Mapping[str, int]):
     self.state, self.kind, self.num_heads = state, kind, num_heads
-    self.sizes = {"A": num_heads, "1": 1}
+    self.sizes = {"A": num_heads, "1": 1, "2": 2, **sizes}
     self.used: set[str] = set()
 
   def take(self, name: str, shape: tuple[str, ...]) -> np.ndarray:
@@ -109,7 +109,7 @@ class _Reader:
       expected = [f"{symbol}={self.sizes[symbol]}" if symbol in self.sizes else symbol for symbol in shape]
       raise DataError(
         f"checkpoint: tensor {name} has shape {array.shape}, expected ({', '.join(expected)}) as in the "
-        "other tensors; check the checkpoint and the number of heads"
+        "other tensors or its config; check the checkpoint and the number of heads"
       )
     if "D" in self.sizes and self.sizes["D"] % self.num_heads:
       raise DataError(f"checkpoint: width {self.sizes['D']} of {name} cannot have {self.num_heads} heads")
@@ -145,7 +145,13 @@ def _get(params: dict, path: str) -> np.ndarray | None:
 
 
 def read(
-  state: State, parts: Iterable[Part], kind: str, *, num_heads: int, ties: Iterable[Tie] = ()
+  state: State,
+  parts: Iterable[Part],
+  kind: str,
+  *,
+  num_heads: int,
+  ties: Iterable[Tie] = (),
+  sizes: Mapping[str, int] | None = None,
 ) -> Imported:
   """Reads the parts a checkpoint has.
 
@@ -155,6 +161,7 @@ def read(
     kind: 'fairseq' or 'hugging_face'.
     num_heads: attention heads.
     ties: tensors that may be listed twice; they must be equal and are read once.
+    sizes: {symbol of `Row.shape`: size} known beforehand; the others are what the first tensor has.
 
   Returns:
     Imported, arrays of the checkpoint's own dtype.
@@ -162,7 +169,7 @@ def read(
   Raises:
     DataError: a missing tensor, a wrong shape, or tied tensors that differ.
   """
-  reader, params = _Reader(state, kind, num_heads), {}
+  reader, params = _Reader(state, kind, num_heads, sizes or {}), {}
   has_generator = any(name.startswith("auxiliary.") for name in state)
   for part in parts:
     names = {_names_of(part, row, kind): row for row in part.rows}

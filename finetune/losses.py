@@ -1,0 +1,74 @@
+"""Losses of fine-tuning: logits in, sums out; the caller divides once, by the rows of the whole batch.
+
+Computed in float32 whatever comes in. Rows of weight 0 are padding: whatever is in them, they give exactly
+0 and no gradient.
+"""
+
+import jax
+import jax.numpy as jnp
+
+
+def _cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
+  """[] float32 sum in nats of [batch, classes] logits, -inf where a class is not allowed."""
+  is_counted = weights > 0
+  logits = jnp.where(is_counted[:, None], logits.astype(jnp.float32), 0.0)
+  # JAX reads -1 as the last class and an index too large as the last one: neither may pass for a label.
+  is_class = (targets >= 0) & (targets < logits.shape[-1])
+  index = jnp.where(is_class, targets, 0)[:, None]
+  log_probs = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=-1), index, axis=-1)[:, 0]
+  per_row = jnp.where(is_class, -log_probs, jnp.nan)
+  return jnp.sum(jnp.where(is_counted, per_row * weights, 0.0))
+
+
+def classification_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> jax.Array:
+  """Cross-entropy of the right class.
+
+  Args:
+    logits: [batch, classes] float.
+    labels: [batch] int32 in [0, classes); any other gives NaN, which the step does not apply.
+    weights: [batch] float; 0 at padding.
+
+  Returns:
+    [] float32, sum in nats.
+
+  Source: COCO-LM fairseq/criterions/sentence_prediction.py.
+  """
+  return _cross_entropy(logits, labels, weights)
+
+
+def regression_loss(predictions: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
+  """Squared error.
+
+  Args:
+    predictions: [batch, 1] float.
+    targets: [batch] float, on the scale the task chose (STS-B: 0-1 in fairseq, 0-5 in Hugging Face).
+    weights: [batch] float; 0 at padding.
+
+  Returns:
+    [] float32, sum.
+
+  Source: COCO-LM fairseq/criterions/sentence_prediction.py, `regression_target`.
+  """
+  error = predictions[:, 0].astype(jnp.float32) - targets.astype(jnp.float32)
+  return jnp.sum(jnp.square(jnp.where(weights > 0, error, 0.0)) * weights)
+
+
+def answer_span_loss(
+  start_logits: jax.Array, end_logits: jax.Array, starts: jax.Array, ends: jax.Array, weights: jax.Array
+) -> jax.Array:
+  """Half the cross-entropy of the start plus half that of the end.
+
+  Args:
+    start_logits: [windows, length] float, -inf where no answer may start.
+    end_logits: [windows, length] float.
+    starts: [windows] int32 position; 0, that of [CLS], if the window holds no answer. A position that is
+      not allowed gives infinity, one outside the window NaN; the step applies neither.
+    ends: [windows] int32.
+    weights: [windows] float; 0 at padding.
+
+  Returns:
+    [] float32, sum in nats over windows.
+
+  Source: COCO-LM fairseq/models/squad/squad_head.py.
+  """
+  return 0.5 * (_cross_entropy(start_logits, starts, weights) + _cross_entropy(end_logits, ends, weights))

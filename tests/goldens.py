@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 
 from data.errors import DataError, UserError
-from tests.golden import data_rules, files, networks, objectives, optimizer, recipes
+from tests.golden import data_rules, files, finetuning, networks, objectives, optimizer, recipes
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 
@@ -29,10 +29,12 @@ CHECKS: dict[str, Callable[[Golden, Checks], None]] = {
   "f_taco": objectives.check_taco,
   "g_rtd": objectives.check_rtd,
   "h_schedule": optimizer.check_schedule,
+  "i_glue": finetuning.check_glue_metrics,
+  "i_squad": finetuning.check_squad,
   "j_amos": recipes.check_amos,
   "j_cocolm": recipes.check_coco_lm,
 }
-NOT_CHECKED_YET = ("i_glue", "i_squad", "k_tokenizer")
+NOT_CHECKED_YET = ("k_tokenizer",)
 _GRADIENT_INPUTS = {"h_schedule": r"adam/grad\d+/"}  # keys that are given to us
 
 

@@ -20,6 +20,8 @@ TOLERANCES = {
   "f_taco": {"losses": (0.0, 2e-5), "gradients": (1e-6, 2e-4)},
   "g_rtd": {"counts": EXACT, "losses": (0.0, 1e-5), "gradients": (0.0, 1e-5)},
   "h_schedule": {"lr": (0.0, 1e-6), "params": (0.0, 1e-5), "clipping": (0.0, 1e-5)},
+  "i_glue": {"metrics": (0.0, 1e-6)},
+  "i_squad": {"scores": (0.0, 1e-6), "texts": EXACT},
   "j_amos": {
     "tokens": EXACT,
     "hidden": (3e-5, 3e-4),
@@ -119,6 +121,11 @@ class Checks:
       place = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error - limit)), error.shape)
       at = ",".join(str(i) for i in place)
       found.misses.append(f"{key}[{at}] is {ours[place]:.9g}, expected {theirs[place]:.9g}")
+
+  def compare_text(self, group: str, key: str, ours: str | list[str]) -> None:
+    """Compares a text or a list of texts, exactly."""
+    theirs = self.golden[key].tolist()
+    self.hold(group, key, condition=ours == theirs, found=f"is {ours!r}, expected {theirs!r}")
 
   def compare_all(self, group: str, prefix: str, ours: dict) -> None:
     """Compares every key of the file under a prefix with the value of its name."""

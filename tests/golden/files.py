@@ -1,4 +1,7 @@
-"""Golden files on disk: `NAME.npz` with the arrays and `NAME.json` with what was run."""
+"""Golden files on disk: `NAME.npz` with the arrays and `NAME.json` with what was run.
+
+Kinds about text have no arrays: their JSON holds the values, each leaf under its path ("results/exact").
+"""
 
 import json
 import re
@@ -8,6 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from data.errors import DataError
+
+# Kinds whose values are in the JSON.
+TEXT_KINDS = ("i_squad", "k_tokenizer")
 
 
 class Golden:
@@ -57,6 +63,20 @@ def kind_of(name: str) -> str:
   return "_".join(name.split("_")[:2])
 
 
+def leaves(value, path: str = "") -> dict[str, np.ndarray]:
+  """{path: array of Python objects} of scalars and lists of scalars; other lists and objects are walked."""
+  if isinstance(value, dict):
+    children = value.items()
+  elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+    children = enumerate(value)
+  else:
+    return {path: np.asarray(value, dtype=object)}  # NumPy's own texts lose NUL characters at the end
+  found = {}
+  for key, child in children:
+    found |= leaves(child, f"{path}/{key}" if path else str(key))
+  return found
+
+
 def names_in(directory: Path) -> list[str]:
   """Names of the golden files of a directory, sorted; folders in it are not looked into.
 
@@ -81,6 +101,8 @@ def load(directory: Path, name: str) -> Golden:
   """
   try:
     info = json.loads((directory / f"{name}.json").read_text(encoding="utf-8"))
+    if kind_of(name) in TEXT_KINDS and isinstance(info, dict):
+      return Golden(name, info, leaves(info))
     with np.load(directory / f"{name}.npz", allow_pickle=False) as file:
       arrays = {key: file[key] for key in file.files}
   except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zipfile.zlib.error) as error:

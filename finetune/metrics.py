@@ -1,0 +1,158 @@
+"""Scores of the GLUE tasks as the papers report them, through scikit-learn and scipy. Fractions, not percent.
+
+A score that is not defined (a constant prediction has no correlation with anything) is 0: such a model says
+nothing, and a search over seeds can rank it.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+from data.errors import ConfigError, DataError, DivergedError
+
+# Task -> what is reported; the first is the papers' (COCO-LM table 1, AMOS table 1).
+METRICS: dict[str, tuple[str, ...]] = {
+  "mnli": ("accuracy",),
+  "qqp": ("accuracy", "f1"),
+  "qnli": ("accuracy",),
+  "sst2": ("accuracy",),
+  "cola": ("matthews", "accuracy"),
+  "rte": ("accuracy",),
+  "mrpc": ("accuracy", "f1"),
+  "stsb": ("spearman", "pearson"),
+  "wnli": ("accuracy",),
+}
+_NUM_OUTPUTS = {"mnli": 3, "stsb": 1}  # the others have two
+# TACO reports F1 of these; for CoLA its text says accuracy, but its numbers can only be Matthews'.
+_TACO_MAIN = {"qqp": "f1", "mrpc": "f1"}
+AVERAGED = tuple(task for task in METRICS if task != "wnli")  # MNLI enters with its matched half
+PROTOCOLS = ("coco_lm", "amos", "taco")
+
+
+def main_metric(task: str, protocol: str) -> str:
+  """The metric by which a protocol ('coco_lm', 'amos', 'taco') judges a task.
+
+  Raises:
+    ConfigError: unknown task or protocol.
+  """
+  _known(protocol, PROTOCOLS, "protocol")
+  names = METRICS[_known(task, METRICS, "GLUE task")]
+  return _TACO_MAIN.get(task, names[0]) if protocol == "taco" else names[0]
+
+
+def score(task: str, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+  """Scores of one evaluation set.
+
+  Accuracy takes the class of the largest logit, the first of equal ones. With two classes F1 and Matthews'
+  correlation take class 1 for equal logits, as the official criterion does.
+
+  Args:
+    task: key of `METRICS`.
+    outputs: [examples, classes] float logits; of STS-B [examples, 1] predictions, on any scale.
+    labels: [examples] int classes from 0; of STS-B float targets, on any scale.
+
+  Returns:
+    {metric: value}, the papers' metric first.
+
+  Raises:
+    ConfigError: unknown task.
+    DataError: no examples, shapes that do not fit, or a label outside the classes.
+    DivergedError: an output that is not finite.
+
+  Source: COCO-LM fairseq/criterions/sentence_prediction.py, huggingface/utils_for_glue.py.
+  """
+  names = METRICS[_known(task, METRICS, "GLUE task")]
+  outputs, labels = np.asarray(outputs), np.asarray(labels)
+  num_outputs = _NUM_OUTPUTS.get(task, 2)
+  if labels.ndim != 1 or not len(labels) or outputs.shape != (len(labels), num_outputs):
+    raise DataError(
+      f"{task}: outputs of shape {outputs.shape} for labels of shape {labels.shape}, expected (examples, "
+      f"{num_outputs}) and (examples,) with at least one example; check the task and its evaluation set"
+    )
+  if not np.isfinite(outputs).all():
+    row = int(np.argmin(np.isfinite(outputs).all(axis=1)))
+    raise DivergedError(f"{task}: output {row} of the model is not finite; lower the learning rate")
+  _check_labels(task, labels, num_outputs)
+  if task == "stsb":
+    given = {"spearman": spearman(outputs[:, 0], labels), "pearson": pearson(outputs[:, 0], labels)}
+    return {name: given[name] for name in names}
+  # Only tasks of two classes have a metric that reads this.
+  positive = (outputs[:, 0] <= outputs[:, 1]).astype(np.int32)
+  functions = {
+    "accuracy": lambda: accuracy(labels, np.argmax(outputs, axis=1)),
+    "f1": lambda: f1(labels, positive),
+    "matthews": lambda: matthews(labels, positive),
+  }
+  return {name: functions[name]() for name in names}
+
+
+def average(scores: Mapping[str, float]) -> float:
+  """Mean of the papers' metric over eight tasks: without WNLI, MNLI by its matched half.
+
+  Raises:
+    DataError: a task of the eight is missing.
+  """
+  missing = [task for task in AVERAGED if task not in scores]
+  if missing:
+    raise DataError(f"no score of {', '.join(missing)}; the average is over {', '.join(AVERAGED)}")
+  return float(np.mean([scores[task] for task in AVERAGED]))
+
+
+def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
+  """Fraction of [examples] int predictions that are right."""
+  return float(sklearn_metrics.accuracy_score(labels, predictions))
+
+
+def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+  """F1 of class 1 of [examples] int; 0 if there is none in labels and predictions."""
+  return float(sklearn_metrics.f1_score(labels, predictions, zero_division=0.0))
+
+
+def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
+  """Matthews' correlation of [examples] int; 0 if either is constant."""
+  if _is_constant(labels) or _is_constant(predictions):
+    return 0.0
+  return float(sklearn_metrics.matthews_corrcoef(labels, predictions))
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> float:
+  """Pearson's correlation of [examples] float; 0 if either is constant."""
+  if _is_constant(x) or _is_constant(y):
+    return 0.0
+  # In float64 a spread of float32 numbers about a large mean is not lost.
+  return float(stats.pearsonr(np.asarray(x, np.float64), np.asarray(y, np.float64)).statistic)
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float:
+  """Spearman's rank correlation of [examples] float, equal values at their average rank; 0 if constant."""
+  if _is_constant(x) or _is_constant(y):
+    return 0.0
+  return float(stats.spearmanr(x, y).statistic)
+
+
+def _is_constant(x: np.ndarray) -> bool:
+  return bool(np.all(np.asarray(x) == np.asarray(x)[0]))
+
+
+def _check_labels(task: str, labels: np.ndarray, num_outputs: int) -> None:
+  is_label, expected = np.isfinite(labels), "a finite number"
+  if num_outputs > 1:
+    is_label = (labels >= 0) & (labels < num_outputs) & (labels == np.floor(labels))
+    expected = f"an integer from 0 to {num_outputs - 1}"
+  if not is_label.all():
+    row = int(np.argmin(is_label))
+    raise DataError(
+      f"{task}: label {labels[row]} of example {row}, expected {expected}; check the labels (a test set "
+      "without them cannot be scored)"
+    )
+
+
+def _known(name: str, known: Mapping | Sequence[str], kind: str) -> str:
+  if name not in known:
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}? Known: " if close else "known: "
+    raise ConfigError(f"unknown {kind} {name!r}; {hint}{', '.join(known)}")
+  return name

@@ -1,0 +1,208 @@
+"""Scores of extractive question answering: SQuAD 2.0, and 1.1 as the case without unanswerable questions.
+
+Source: the official evaluation script of SQuAD 2.0 with the search for the best threshold, as in COCO-LM
+huggingface/utils_squad_evaluate.py and fairseq/data/squad/squad_metrics.py. Scores of a set are percent there
+and here.
+"""
+
+import collections
+import re
+import string
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from data.errors import DataError
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+
+
+def normalize_answer(text: str) -> str:
+  """Lower case, without ASCII punctuation and the words a, an, the; one space between words."""
+  return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(gold: str, prediction: str) -> int:
+  """1 if both are the same after normalisation, else 0."""
+  return int(normalize_answer(gold) == normalize_answer(prediction))
+
+
+def f1(gold: str, prediction: str) -> float:
+  """F1 of the bags of words after normalisation; if either has none, 1 if both have none, else 0."""
+  gold_words, words = normalize_answer(gold).split(), normalize_answer(prediction).split()
+  if not gold_words or not words:
+    return float(gold_words == words)
+  num_same = (collections.Counter(gold_words) & collections.Counter(words)).total()
+  if num_same == 0:
+    return 0.0
+  precision, recall = num_same / len(words), num_same / len(gold_words)
+  return 2.0 * precision * recall / (precision + recall)
+
+
+class RawScores(NamedTuple):
+  """Scores of the texts as predicted, before any threshold."""
+
+  exact: dict[str, int]  # id -> 0 or 1
+  f1: dict[str, float]  # id -> [0, 1]
+  has_answer: dict[str, bool]  # id -> whether the file gives answers
+
+
+def gold_answers(articles: Sequence[Mapping]) -> dict[str, list[str]]:
+  """{question id: its answers, none if it is unanswerable} of `data` in a SQuAD file, in the file's order.
+
+  Raises:
+    DataError: a field is missing, or an id stands twice.
+  """
+  found: dict[str, list[str]] = {}
+  for number, article in enumerate(articles):
+    try:
+      questions = [question for paragraph in article["paragraphs"] for question in paragraph["qas"]]
+      answers = [(question["id"], [a["text"] for a in question["answers"]]) for question in questions]
+    except (KeyError, TypeError) as error:
+      raise DataError(
+        f"SQuAD article {number}: {type(error).__name__} {error}; expected paragraphs, qas, id, answers, "
+        "text as in the official files"
+      ) from error
+    for name, texts in answers:
+      if name in found:
+        raise DataError(f"SQuAD article {number}: question id {name!r} stands twice; ids must be unique")
+      found[name] = texts
+  return found
+
+
+def raw_scores(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> RawScores:
+  """Scores of each question's text against the best of its gold answers, "" where there is none.
+
+  Args:
+    gold: of `gold_answers`.
+    predictions: {question id: text}, "" for "no answer"; exactly the questions of `gold`.
+
+  Raises:
+    DataError: no question, or questions and predictions differ. (The official script leaves questions out.)
+  """
+  _check_ids(gold, predictions, "prediction")
+  exact, overlap = {}, {}
+  for name, answers in gold.items():
+    # An answer of which nothing is left ("the") counts for nothing; without any other it is "".
+    texts = [text for text in answers if normalize_answer(text)] or [""]
+    exact[name] = max(exact_match(text, predictions[name]) for text in texts)
+    overlap[name] = max(f1(text, predictions[name]) for text in texts)
+  return RawScores(exact, overlap, {name: bool(answers) for name, answers in gold.items()})
+
+
+def evaluate(
+  gold: Mapping[str, Sequence[str]],
+  predictions: Mapping[str, str],
+  null_odds: Mapping[str, float] | None,
+  *,
+  threshold: float,
+) -> dict[str, float]:
+  """The official evaluation: at one threshold, and with the best ones.
+
+  Args:
+    gold: of `gold_answers`.
+    predictions: {question id: text}.
+    null_odds: {question id: score of "no answer" over that of the text}; None for SQuAD 1.1, where every
+      text counts as it is and there is no best threshold.
+    threshold: a question whose odds are above it counts as answered with "".
+
+  Returns:
+    Official names: exact, f1, total, HasAns_* and NoAns_* (where there are such questions), best_exact,
+    best_exact_thresh, best_f1, best_f1_thresh. Percent, but thresholds and totals.
+
+  Raises:
+    DataError: as in `raw_scores`.
+  """
+  raw = raw_scores(gold, predictions)
+  if null_odds is None:
+    return _summary(raw.exact, raw.f1, raw.has_answer)
+  _check_ids(gold, null_odds, "null score")
+  exact, overlap = (
+    {
+      name: float(not raw.has_answer[name]) if null_odds[name] > threshold else value
+      for name, value in scores.items()
+    }
+    for scores in (raw.exact, raw.f1)
+  )
+  found = _summary(exact, overlap, raw.has_answer)
+  for metric, scores in (("exact", raw.exact), ("f1", raw.f1)):
+    best, at = best_threshold(scores, predictions, null_odds, raw.has_answer)
+    found |= {f"best_{metric}": best, f"best_{metric}_thresh": at}
+  return found
+
+
+def labelled_scores(
+  gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str], null_odds: Mapping[str, float] | None
+) -> dict[str, float]:
+  """What a report prints: figures of threshold 0 and figures of the best threshold, each by its own name.
+
+  Args:
+    gold: of `gold_answers`.
+    predictions: {question id: text}.
+    null_odds: as in `evaluate`; None gives `exact` and `f1` alone.
+
+  Returns:
+    exact_threshold_0, f1_threshold_0 (what can be had without seeing the answers), best_exact and best_f1
+    (the papers' figures: the threshold is chosen on the same questions) with their thresholds. Percent.
+  """
+  scores = evaluate(gold, predictions, null_odds, threshold=0.0)
+  if null_odds is None:
+    return {name: scores[name] for name in ("exact", "f1")}
+  best = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")
+  return {f"{name}_threshold_0": scores[name] for name in ("exact", "f1")} | {
+    name: scores[name] for name in best
+  }
+
+
+def best_threshold(
+  scores: Mapping[str, float],
+  predictions: Mapping[str, str],
+  null_odds: Mapping[str, float],
+  has_answer: Mapping[str, bool],
+) -> tuple[float, float]:
+  """The threshold with the highest total, by moving it up over the sorted odds.
+
+  Begins with "no answer" to everything, and threshold 0. Questions of equal odds pass one after the other in
+  the order of `null_odds`, and the highest total on the way counts, as in the official script.
+
+  Returns:
+    (score in percent, threshold).
+  """
+  total = best = float(sum(not has for has in has_answer.values()))
+  threshold = 0.0
+  for name in sorted(null_odds, key=lambda name: null_odds[name]):
+    if has_answer[name]:
+      total += scores[name]
+    elif predictions[name]:
+      total -= 1.0
+    if total > best:
+      best, threshold = total, null_odds[name]
+  return 100.0 * best / len(scores), threshold
+
+
+def _summary(
+  exact: Mapping[str, float], overlap: Mapping[str, float], has_answer: Mapping[str, bool]
+) -> dict[str, float]:
+  groups = {
+    "": list(exact),
+    "HasAns_": [name for name in exact if has_answer[name]],
+    "NoAns_": [name for name in exact if not has_answer[name]],
+  }
+  found = {}
+  for prefix, names in groups.items():
+    if names:
+      found[f"{prefix}exact"] = 100.0 * sum(exact[name] for name in names) / len(names)
+      found[f"{prefix}f1"] = 100.0 * sum(overlap[name] for name in names) / len(names)
+      found[f"{prefix}total"] = len(names)
+  return found
+
+
+def _check_ids(gold: Mapping, given: Mapping, kind: str) -> None:
+  if not gold:
+    raise DataError("SQuAD: there is no question to score; check the data file")
+  for names, text in ((set(gold) - set(given), f"no {kind}"), (set(given) - set(gold), f"a {kind} too many")):
+    if names:
+      raise DataError(
+        f"SQuAD: {text} for {len(names)} of {len(gold)} questions, such as {min(names)!r}; predictions and "
+        "data file must be of the same questions"
+      )

@@ -1,0 +1,86 @@
+"""Golden kinds of fine-tuning: i_glue (metrics) and i_squad (evaluation and n-best decoding)."""
+
+import re
+
+import numpy as np
+
+from finetune import metrics, squad_evaluate, squad_predict
+from finetune.squad_predict import Answer, Window
+from tests.golden.compare import Checks
+from tests.golden.files import Golden
+
+
+def check_glue_metrics(golden: Golden, checks: Checks) -> None:
+  """Accuracy, F1, Matthews' correlation of predicted classes; Pearson's and Spearman's of numbers."""
+  for match in golden.groups(r"binary\d+/"):
+    case = match.group()
+    labels, predictions = golden[case + "labels"], golden[case + "preds"]
+    functions = {"acc": metrics.accuracy, "f1": metrics.f1, "mcc": metrics.matthews}
+    for name, function in functions.items():
+      checks.compare("metrics", case + name, function(labels, predictions))
+  for match in golden.groups(r"reg\d+/"):
+    case = match.group()
+    x, y = golden[case + "x"], golden[case + "y"]
+    checks.compare("metrics", case + "pearson", metrics.pearson(x, y))
+    checks.compare("metrics", case + "spearman", metrics.spearman(x, y))
+
+
+def check_squad(golden: Golden, checks: Checks) -> None:
+  """Normalisation, scores before and after thresholds, best thresholds, decoding of windows."""
+  inputs = ("what", "dataset/", "predictions/", "na_prob/", "nbest_input/")
+  for prefix in inputs:
+    golden.under(prefix)  # read below, from the JSON
+  gold = squad_evaluate.gold_answers(golden.field("dataset"))
+  predictions, odds = golden.field("predictions"), golden.field("na_prob")
+  raw = squad_evaluate.raw_scores(gold, predictions)
+  checks.compare_all("scores", "exact_raw/", raw.exact)
+  checks.compare_all("scores", "f1_raw/", raw.f1)
+  for name in golden.field("results"):
+    threshold = float(name.removeprefix("na_thresh_"))
+    found = squad_evaluate.evaluate(gold, predictions, odds, threshold=threshold)
+    checks.compare_all("scores", f"results/{name}/", found)
+  # The fairseq code hands the odds on as if they were probabilities: its threshold is 1.
+  found = squad_evaluate.evaluate(gold, predictions, odds, threshold=1.0)
+  checks.compare_all("scores", "fairseq_squad_evaluate/", found)
+  for text in golden.field("normalize_answer"):
+    checks.compare_text("texts", f"normalize_answer/{text}", squad_evaluate.normalize_answer(text))
+  for match in golden.groups(r"nbest_n(\d+)_maxlen(\d+)/"):
+    n_best, longest = map(int, match.groups())
+    for example, words in golden.field("nbest_input")["docs"].items():
+      answer = squad_predict.decode(
+        _windows(golden, example), words, detokenize=" ".join, n_best=n_best, max_answer_length=longest
+      )
+      _compare_answer(golden, checks, match.group(), example, answer)
+
+
+def _windows(golden: Golden, example: str) -> list[Window]:
+  features = [f for f in golden.field("nbest_input")["features"] if f["example"] == example]
+  windows = []
+  for feature in features:
+    positions = np.arange(len(feature["tokens"])) - feature["doc_offset"]
+    in_document = (positions >= 0) & (positions < feature["span_len"])
+    windows.append(
+      Window(
+        tokens=feature["tokens"],
+        start_logits=np.asarray(feature["start_logits"]),
+        end_logits=np.asarray(feature["end_logits"]),
+        word_of=np.where(in_document, feature["span_start"] + positions, -1),
+        is_max_context=np.array(
+          [feature["token_is_max_context"].get(str(at), False) for at in range(len(positions))]
+        ),
+      )
+    )
+  return windows
+
+
+def _compare_answer(golden: Golden, checks: Checks, case: str, example: str, answer: Answer) -> None:
+  checks.compare_text("texts", f"{case}best_non_null/{example}", answer.text)
+  checks.compare("scores", f"{case}null_score_diff/{example}", answer.null_odds)
+  for key in golden.under(f"{case}nbest_top3/{example}/"):
+    place, name = re.fullmatch(r"(\d+)/(\w+)", key).groups()
+    ours = answer.n_best[int(place)]
+    path = f"{case}nbest_top3/{example}/{key}"
+    if name == "text":
+      checks.compare_text("texts", path, ours.text)
+    else:
+      checks.compare("scores", path, getattr(ours, name))

@@ -2,12 +2,14 @@
 
 A vocabulary directory holds `vocabulary.json` (kind, case, size, special ids, content hash) and either
 `sp.model` (sentencepiece; with `dict.txt` if the ids are a fairseq dictionary's) or `vocab.txt`
-(WordPiece).
+(WordPiece). `pretokenization: official` in it means that words are split as the official COCO-LM and AMOS
+code does before sentencepiece sees them.
 
 Commands:
   python -m data.vocabulary train --source=installed_docs --size=4096 --output=DIR
   python -m data.vocabulary import --vocab_txt=vocab.txt --output=DIR
-  python -m data.vocabulary import --sp_model=sp.model --dict=dict.txt --cased --output=DIR
+  python -m data.vocabulary import --sp_model=sp.model --dict=dict.txt --cased --pretokenization=official \
+    --output=DIR
 """
 
 import dataclasses
@@ -19,11 +21,12 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from data import errors, manifest, vocabulary_files
+from data import errors, manifest, official_tokenizer, vocabulary_files
 
 NAME = "vocabulary.json"
 FORMAT = 1
 KINDS = ("sentencepiece", "wordpiece")
+PRETOKENIZATIONS = ("none", "official")  # what splits text before sentencepiece: data/official_tokenizer.py
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Vocabulary:
     size: number of ids.
     special_ids: ids of [CLS], [PAD], [SEP], [UNK] and [MASK].
     digest: sha256 over everything that decides an id.
+    pretokenization: 'none', or 'official' (sentencepiece only).
   """
 
   kind: str
@@ -54,6 +58,7 @@ class Vocabulary:
   size: int
   special_ids: SpecialIds
   digest: str
+  pretokenization: str
   _pieces: tuple[str, ...] = dataclasses.field(repr=False)
   _encode_batch: Callable[[Sequence[str]], list[list[int]]] = dataclasses.field(repr=False)
   _join: Callable[[list[str]], str] = dataclasses.field(repr=False)
@@ -101,13 +106,16 @@ def load(directory: str | os.PathLike) -> Vocabulary:
   try:
     described = json.loads(path.read_text(encoding="utf-8"))
     kind, cased, digest = described["kind"], described["cased"], described["digest"]
+    pretokenization = described.get("pretokenization", "none")  # directories of before it have no such field
     if described["format"] != FORMAT or kind not in KINDS or not isinstance(cased, bool):
       raise ValueError("format, kind or cased has an unknown value")
+    if pretokenization not in PRETOKENIZATIONS:
+      raise ValueError(f"pretokenization is none of {', '.join(PRETOKENIZATIONS)}")
   except (ValueError, KeyError, TypeError) as error:
     raise errors.DataError(
       f"{path}: not a vocabulary description ({error}); train or import it again"
     ) from error
-  vocabulary = build(directory, kind=kind, cased=cased)
+  vocabulary = build(directory, kind=kind, cased=cased, pretokenization=pretokenization)
   if vocabulary.digest != digest:
     raise errors.DataError(
       f"{directory}: its files changed after {NAME} was written (sha256 {vocabulary.digest[:12]}, expected "
@@ -116,9 +124,11 @@ def load(directory: str | os.PathLike) -> Vocabulary:
   return vocabulary
 
 
-def describe(directory: str | os.PathLike, *, kind: str, cased: bool) -> Vocabulary:
+def describe(
+  directory: str | os.PathLike, *, kind: str, cased: bool, pretokenization: str = "none"
+) -> Vocabulary:
   """Writes `vocabulary.json` beside the model files in `directory` and returns the vocabulary."""
-  vocabulary = build(directory, kind=kind, cased=cased)
+  vocabulary = build(directory, kind=kind, cased=cased, pretokenization=pretokenization)
   content: dict[str, Any] = {
     "format": FORMAT,
     "kind": kind,
@@ -127,47 +137,72 @@ def describe(directory: str | os.PathLike, *, kind: str, cased: bool) -> Vocabul
     "special_ids": dataclasses.asdict(vocabulary.special_ids),
     "digest": vocabulary.digest,
   }
+  if pretokenization != "none":
+    content["pretokenization"] = pretokenization
   text = json.dumps(content, indent=1, sort_keys=True) + "\n"
   manifest.write_atomically(pathlib.Path(directory) / NAME, text.encode())
   return vocabulary
 
 
-def build(directory: str | os.PathLike, *, kind: str, cased: bool) -> Vocabulary:
+def build(
+  directory: str | os.PathLike, *, kind: str, cased: bool, pretokenization: str = "none"
+) -> Vocabulary:
   """Builds a vocabulary from the model files in `directory`.
 
   Raises:
-    DataError: a file is missing or damaged, or a special piece is missing.
+    DataError: a file is missing or damaged, a special piece is missing, or a pretokenization is asked of
+      WordPiece.
   """
   directory = pathlib.Path(directory)
   if kind == "wordpiece":
     path = directory / "vocab.txt"
+    if pretokenization != "none":
+      raise errors.DataError(f"{path}: pretokenization {pretokenization!r} is for sentencepiece vocabularies")
     pieces = vocabulary_files.read_vocab_txt(path)
     encode_batch = vocabulary_files.wordpiece_encoder(pieces, cased=cased)
     contents = [vocabulary_files.read_bytes(path)]
     join = vocabulary_files.join_wordpieces
   else:
-    path = directory / "sp.model"
-    processor, model_pieces = vocabulary_files.read_sp_model(path)
-    contents = [vocabulary_files.read_bytes(path)]
-    pieces = model_pieces
-    if (directory / "dict.txt").is_file():
-      path = directory / "dict.txt"
-      pieces = vocabulary_files.read_dictionary(path)
-      contents.append(vocabulary_files.read_bytes(path))
-    encode_batch = vocabulary_files.sentencepiece_encoder(processor, model_pieces, pieces)
-    join = vocabulary_files.join_sentencepieces
+    path, pieces, contents, encode_batch = _sentencepiece(directory, pretokenization)
+    is_official = pretokenization == "official"
+    join = official_tokenizer.join if is_official else vocabulary_files.join_sentencepieces
   special_ids = SpecialIds(
     **{
       name: vocabulary_files.special_id(path, pieces, piece)
       for name, piece in vocabulary_files.PIECES.items()
     }
   )
-  digest = hashlib.sha256(f"{FORMAT} {kind} {cased}".encode())
+  # Without a pretokenization the text that is hashed is that of before there were any.
+  suffix = "" if pretokenization == "none" else f" {pretokenization}"
+  digest = hashlib.sha256(f"{FORMAT} {kind} {cased}{suffix}".encode())
   for content in contents:
     digest.update(hashlib.sha256(content).digest())
   return Vocabulary(
-    kind, cased, len(pieces), special_ids, digest.hexdigest(), tuple(pieces), encode_batch, join
+    kind=kind,
+    cased=cased,
+    size=len(pieces),
+    special_ids=special_ids,
+    digest=digest.hexdigest(),
+    pretokenization=pretokenization,
+    _pieces=tuple(pieces),
+    _encode_batch=encode_batch,
+    _join=join,
   )
+
+
+def _sentencepiece(directory: pathlib.Path, pretokenization: str):
+  """Returns the file that names the pieces, these, the bytes of all files, and texts -> ids."""
+  path = directory / "sp.model"
+  processor, model_pieces = vocabulary_files.read_sp_model(path)
+  contents, pieces = [vocabulary_files.read_bytes(path)], model_pieces
+  if (directory / "dict.txt").is_file():
+    path = directory / "dict.txt"
+    pieces = vocabulary_files.read_dictionary(path)
+    contents.append(vocabulary_files.read_bytes(path))
+  if pretokenization == "none":
+    return path, pieces, contents, vocabulary_files.sentencepiece_encoder(processor, model_pieces, pieces)
+  ids, unknown = vocabulary_files.ids_of_text(pieces)
+  return path, pieces, contents, official_tokenizer.encoder(processor, ids, unknown=unknown)
 
 
 @functools.lru_cache(maxsize=2)

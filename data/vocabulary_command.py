@@ -26,6 +26,12 @@ def _parser() -> argparse.ArgumentParser:
   importer.add_argument(
     "--cased", action="store_true", help="keep case (BERT's rules; sentencepiece knows itself)"
   )
+  importer.add_argument(
+    "--pretokenization",
+    choices=vocabulary.PRETOKENIZATIONS,
+    default="none",
+    help="official: split words as the COCO-LM and AMOS code does, before sentencepiece",
+  )
   importer.add_argument("--output", required=True, help="directory to write")
   return parser
 
@@ -51,7 +57,12 @@ def _run(arguments: list[str] | None) -> None:
   args = _parser().parse_args(arguments)
   if args.command == "import":
     made = vocabulary_train.import_files(
-      args.output, vocab_txt=args.vocab_txt, sp_model=args.sp_model, dictionary=args.dict, cased=args.cased
+      args.output,
+      vocab_txt=args.vocab_txt,
+      sp_model=args.sp_model,
+      dictionary=args.dict,
+      cased=args.cased,
+      pretokenization=args.pretokenization,
     )
   else:
     made = _train(args)

@@ -56,7 +56,7 @@ def read_dictionary(path: pathlib.Path) -> list[str]:
   file has it.
 
   Raises:
-    DataError: a line is not of this form, as in a vocab.txt or a cut-off file.
+    DataError: a line is not of this form, as in a vocab.txt or a cut-off file, or overwrites a symbol.
 
   Source: fairseq/data/dictionary.py of the COCO-LM repository, and its tokenization_utils.py.
   """
@@ -68,6 +68,10 @@ def read_dictionary(path: pathlib.Path) -> list[str]:
     if not symbol or not count.isdecimal():
       raise errors.DataError(f"{path}: line {number} is {line[:40]!r}; expected `<symbol> <count>`")
     symbol = ALIASES.get(symbol, symbol)
+    if symbol in known and entry != line.rstrip():
+      raise errors.DataError(
+        f"{path}: line {number} gives {symbol!r} a second id (#fairseq:overwrite); expected one id for each"
+      )
     if symbol not in known:
       known.add(symbol)
       symbols.append(symbol)
@@ -112,9 +116,7 @@ def read_sp_model(path: pathlib.Path):
 
 def sentencepiece_encoder(processor, model_pieces: Sequence[str], pieces: Sequence[str]):
   """Returns texts -> ids; `pieces` give the ids, and special ones are out of the reach of text."""
-  special = set(PIECES.values()) | set(ALIASES)
-  unk = _first(pieces, PIECES["unk"], "<unk>")
-  ids = {piece: i for i, piece in enumerate(pieces) if piece not in special}
+  ids, unk = ids_of_text(pieces)
   table = np.asarray([ids.get(piece, unk) for piece in model_pieces], np.int64)
   produced_by_text = table.tolist()
   # Control pieces never come out of text, so a model trained here needs no second look-up.
@@ -125,6 +127,13 @@ def sentencepiece_encoder(processor, model_pieces: Sequence[str], pieces: Sequen
     return encoded if is_same else [[produced_by_text[i] for i in ids] for ids in encoded]
 
   return encode_batch
+
+
+def ids_of_text(pieces: Sequence[str]) -> tuple[dict[str, int], int]:
+  """Returns piece -> id of the pieces that text may give, and the id of every other piece."""
+  special = set(PIECES.values()) | set(ALIASES)
+  unk = _first(pieces, PIECES["unk"], "<unk>")
+  return {piece: i for i, piece in enumerate(pieces) if piece not in special}, unk
 
 
 def _first(pieces: Sequence[str], *names: str) -> int:
@@ -140,7 +149,8 @@ def wordpiece_encoder(pieces: Sequence[str], *, cased: bool):
 
   # BERT's split into words sets brackets apart, so that no text gives a piece like [MASK].
   ids = {piece: i for i, piece in enumerate(pieces)}
-  tokenizer = Tokenizer(models.WordPiece(ids, unk_token=PIECES["unk"], max_input_chars_per_word=100))
+  unknown = PIECES["unk"] if PIECES["unk"] in ids else "<unk>"
+  tokenizer = Tokenizer(models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=100))
   configure_wordpiece(tokenizer, cased=cased)
 
   def encode_batch(texts: Sequence[str]) -> list[list[int]]:

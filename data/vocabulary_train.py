@@ -180,25 +180,34 @@ def _letters(tokenizer, text: list[str]) -> tuple[list[str], list[str]]:
 
 
 def import_files(
-  directory: str | os.PathLike, *, vocab_txt: str = "", sp_model: str = "", dictionary: str = "", cased: bool
+  directory: str | os.PathLike,
+  *,
+  vocab_txt: str = "",
+  sp_model: str = "",
+  dictionary: str = "",
+  cased: bool,
+  pretokenization: str = "none",
 ) -> vocabulary.Vocabulary:
   """Makes a vocabulary directory of existing files: `vocab.txt`, or `sp.model` with or without `dict.txt`.
 
   Raises:
     DataError: a file is missing or damaged or lacks a special piece.
-    ConfigError: neither or both kinds of file are given.
+    ConfigError: neither or both kinds of file are given, or `vocab.txt` with a pretokenization.
   """
   if bool(vocab_txt) == bool(sp_model):
     raise errors.ConfigError(
       "give either --vocab_txt=FILE or --sp_model=FILE (with --dict=FILE if there is one)"
     )
+  if vocab_txt and pretokenization != "none":
+    raise errors.ConfigError(f"--pretokenization={pretokenization} is for --sp_model; leave it out")
   files = {"vocab.txt": vocab_txt, "sp.model": sp_model, "dict.txt": dictionary}
   contents = {name: vocabulary_files.read_bytes(pathlib.Path(path)) for name, path in files.items() if path}
   with _directory_aside(directory) as aside:
     for name, content in contents.items():
       (aside / name).write_bytes(content)
     try:
-      vocabulary.describe(aside, kind="wordpiece" if vocab_txt else "sentencepiece", cased=cased)
+      kind = "wordpiece" if vocab_txt else "sentencepiece"
+      vocabulary.describe(aside, kind=kind, cased=cased, pretokenization=pretokenization)
     except errors.DataError as error:
       message = str(error)
       for name, path in files.items():

@@ -166,6 +166,9 @@ def test_dictionary_rules(tmp_path):
   assert symbols == ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "▁a", "▁b", "a b", "[MASK]"]
   path.write_text("▁a 3\n<mask> 2\n▁b 1\n")
   assert vocabulary_files.read_dictionary(path)[4:] == ["▁a", "[MASK]", "▁b"]
+  path.write_text("▁a 3\n▁b 2\n▁a 1 #fairseq:overwrite\n")
+  with pytest.raises(errors.DataError, match="line 3 gives '▁a' a second id"):
+    vocabulary_files.read_dictionary(path)
 
 
 @pytest.mark.parametrize(

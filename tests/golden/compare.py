@@ -36,6 +36,7 @@ TOLERANCES = {
     "losses": (0.0, 2e-5),
     "gradients": (1e-5, 1e-3),
   },
+  "k_tokenizer": dict.fromkeys(("pretokenize", "tokens", "ids", "decode", "sequences", "dictionary"), EXACT),
 }
 _WORDS = {"gradients": "grad", "losses": "loss", "values": "value"}  # how the files' own texts name a group
 _FIGURE = re.compile(r"\b(atol|rtol)\s+([0-9.]+(?:e-?[0-9]+)?)")

@@ -19,8 +19,8 @@ TEXT_KINDS = ("i_squad", "k_tokenizer")
 class Golden:
   """One golden file; remembers which arrays were looked at."""
 
-  def __init__(self, name: str, info: dict, arrays: dict[str, np.ndarray]):
-    self.name, self.info, self.arrays = name, info, arrays
+  def __init__(self, name: str, info: dict, arrays: dict[str, np.ndarray], directory: Path = Path()):
+    self.name, self.info, self.arrays, self.directory = name, info, arrays, directory
     self.touched: set[str] = set()
 
   @property
@@ -102,11 +102,11 @@ def load(directory: Path, name: str) -> Golden:
   try:
     info = json.loads((directory / f"{name}.json").read_text(encoding="utf-8"))
     if kind_of(name) in TEXT_KINDS and isinstance(info, dict):
-      return Golden(name, info, leaves(info))
+      return Golden(name, info, leaves(info), directory)
     with np.load(directory / f"{name}.npz", allow_pickle=False) as file:
       arrays = {key: file[key] for key in file.files}
   except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zipfile.zlib.error) as error:
     raise DataError(f"{name}: unreadable ({type(error).__name__}: {error})") from error
   if not isinstance(info, dict):
     raise DataError(f"{name}.json: expected an object, found {type(info).__name__}")
-  return Golden(name, info, arrays)
+  return Golden(name, info, arrays, directory)

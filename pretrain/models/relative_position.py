@@ -20,6 +20,11 @@ def t5_buckets(length: int, *, num_buckets: int, max_distance: int) -> np.ndarra
   Source: T5 (Raffel et al., 2020) section 2.1; equal to stock MPNet's for 32/128.
   """
   delta = np.arange(length)[None, :] - np.arange(length)[:, None]
+  return t5_buckets_of(delta, num_buckets=num_buckets, max_distance=max_distance)
+
+
+def t5_buckets_of(delta: np.ndarray, *, num_buckets: int, max_distance: int) -> np.ndarray:
+  """`t5_buckets` of an int array of key - query, in tokens: int32 of its shape."""
   half = num_buckets // 2
   exact = half // 2
   distance = np.abs(delta)
@@ -66,8 +71,14 @@ def official_buckets(length: int, *, num_buckets: int, max_distance: int, max_le
   Returns:
     [length, length] int32 bucket of (query, key).
   """
-  lowest = official_signed_buckets(
-    np.arange(-(max_length - 1), max_length), num_buckets=num_buckets, max_distance=max_distance
-  ).min()
   delta = np.arange(length)[None, :] - np.arange(length)[:, None]
-  return official_signed_buckets(delta, num_buckets=num_buckets, max_distance=max_distance) - lowest
+  return official_buckets_of(delta, num_buckets=num_buckets, max_distance=max_distance, max_length=max_length)
+
+
+def official_buckets_of(
+  delta: np.ndarray, *, num_buckets: int, max_distance: int, max_length: int
+) -> np.ndarray:
+  """`official_buckets` of an int array of key - query, in tokens: int32 of its shape."""
+  sizes = {"num_buckets": num_buckets, "max_distance": max_distance}
+  lowest = official_signed_buckets(np.arange(-(max_length - 1), max_length), **sizes).min()
+  return official_signed_buckets(delta, **sizes) - lowest

@@ -1,0 +1,155 @@
+"""Exact forms of our parameters in stock transformers classes that have other slots than ours.
+
+Each form has its inverse, which gives None (or the argument back) where the tensors are not of that form.
+All arrays are float32 numpy.
+
+Source: transformers 5.23, modeling_electra.py (ElectraDiscriminatorPredictions), modeling_layoutlmv3.py
+(LayoutLMv3ClassificationHead, LayoutLMv3Encoder); the forms are ours.
+"""
+
+import numpy as np
+
+from data.errors import ConfigError
+from pretrain.models.config import EncoderConfig
+from pretrain.models.relative_position import official_buckets_of, t5_buckets_of
+
+# Up to here float32 tanh(y) is y: the next term, y^3 / 3, is below half a unit in the last place.
+TANH_IS_LINEAR_BELOW = 2.0**-13
+# 2 ** -k below this would take small logits out of float32's normal range.
+_MOST_HALVINGS = 64
+
+
+def binary_head_as_dense(head: dict) -> dict:
+  """A one-Linear RTD head as a dense one: gelu(x) - gelu(-x) = x, so two opposite rows do.
+
+  Args:
+    head: {'kernel' [D, 1], 'bias' [1]}, D at least 2; one that has 'dense' already is given back.
+
+  Returns:
+    {'dense': {'kernel' [D, D], 'bias' [D]}, 'kernel' [D, 1], 'bias' [1]} with the same logits.
+  """
+  if "dense" in head:
+    return head
+  kernel = np.asarray(head["kernel"], np.float32)
+  dense, output = np.zeros((len(kernel), len(kernel)), np.float32), np.zeros_like(kernel)
+  dense[:, 0], dense[:, 1] = kernel[:, 0], -kernel[:, 0]
+  output[0], output[1] = 1, -1
+  return {
+    "dense": {"kernel": dense, "bias": np.zeros(len(kernel), np.float32)},
+    "kernel": output,
+    "bias": head["bias"],
+  }
+
+
+def binary_head_from_dense(head: dict) -> dict:
+  """Inverse of `binary_head_as_dense`; a head with a dense layer of its own is given back."""
+  linear = {"kernel": head["dense"]["kernel"][:, :1], "bias": head["bias"]}
+  return linear if _same(binary_head_as_dense(linear), head) else head
+
+
+def span_head_as_tanh(head: dict, norm: dict) -> dict:
+  """A linear question-answering head as dense, tanh, dense: scaled into the range where tanh(y) = y.
+
+  The scale is a power of two, so that nothing but exponents changes; the logits are equal in float32 and
+  bfloat16. float16 has too few exponents for it.
+
+  Args:
+    head: {'kernel' [D, 2], 'bias' [2]} for start and end.
+    norm: {'scale' [D], 'bias' [D]} of the last LayerNorm, which bounds what the head can be given.
+
+  Returns:
+    {'dense': {'kernel' [D, D], 'bias' [D]}, 'output': {'kernel' [D, 2], 'bias' [2]}}.
+
+  Raises:
+    ConfigError: weights so large that no such scale exists.
+  """
+  kernel, bias = (np.asarray(head[name], np.float32) for name in ("kernel", "bias"))
+  # A normalised vector has length sqrt(D) at most.
+  longest = np.sqrt(len(kernel)) * np.abs(norm["scale"]).max() + np.linalg.norm(norm["bias"])
+  bound = float((np.linalg.norm(kernel, axis=0) * longest + np.abs(bias)).max())
+  halvings = max(0, int(np.ceil(np.log2(max(bound, 1e-30) / TANH_IS_LINEAR_BELOW))))
+  if halvings > _MOST_HALVINGS:
+    raise ConfigError(
+      f"export: the question-answering head gives logits up to {bound:.3g}, too large for an exact form in "
+      "LayoutLMv3ForQuestionAnswering; check the fine-tuned checkpoint"
+    )
+  return _scaled_span_head(kernel, bias, 2.0**-halvings)
+
+
+def _scaled_span_head(kernel: np.ndarray, bias: np.ndarray, scale: float) -> dict:
+  size = len(kernel)
+  dense = {"kernel": np.zeros((size, size), np.float32), "bias": np.zeros(size, np.float32)}
+  dense["kernel"][:, :2], dense["bias"][:2] = kernel * np.float32(scale), bias * np.float32(scale)
+  output = np.zeros((size, 2), np.float32)
+  output[0, 0] = output[1, 1] = 1 / scale
+  return {"dense": dense, "output": {"kernel": output, "bias": np.zeros(2, np.float32)}}
+
+
+def span_head_from_tanh(head: dict) -> dict | None:
+  """Inverse of `span_head_as_tanh`; None for any other head of that shape."""
+  factor = float(head["output"]["kernel"][0, 0])
+  # The power of two is looked at first: a hostile 0, NaN or infinity is none.
+  if not (np.isfinite(factor) and factor >= 1 and np.frexp(factor)[0] == 0.5):
+    return None
+  linear = {name: head["dense"][name][..., :2] * np.float32(factor) for name in ("kernel", "bias")}
+  return linear if _same(_scaled_span_head(linear["kernel"], linear["bias"], 1 / factor), head) else None
+
+
+def distance_bins(max_length: int) -> int:
+  """`rel_pos_bins` with which LayoutLMv3 gives every distance below `max_length` a row of its own.
+
+  Half of the bins are for keys to the right, and half of each half are single distances.
+  """
+  return 4 * max_length
+
+
+def distance_rows(table: np.ndarray, config: EncoderConfig) -> np.ndarray:
+  """LayoutLMv3's weight of relative positions from our bucketed table.
+
+  Args:
+    table: [buckets, heads] float32.
+    config: of the encoder; relative_position 't5' or 'official'.
+
+  Returns:
+    [heads, distance_bins(max_length)] float32; the class divides it by sqrt(head_dim), so it is multiplied.
+    Columns that no pair of tokens reads are 0.
+  """
+  delta = np.arange(-(config.max_length - 1), config.max_length)
+  sizes = {"num_buckets": config.relative_buckets, "max_distance": config.relative_max_distance}
+  if config.relative_position == "t5":
+    buckets = t5_buckets_of(delta, **sizes)
+  else:
+    buckets = official_buckets_of(delta, max_length=config.max_length, **sizes)
+  bins = distance_bins(config.max_length)
+  rows = np.zeros((bins, table.shape[1]), np.float32)
+  rows[np.where(delta > 0, bins // 2, 0) + np.abs(delta)] = table[buckets] * np.sqrt(config.head_dim)
+  return np.ascontiguousarray(rows.T)
+
+
+def spatial_sizes(hidden_size: int) -> tuple[int, int]:
+  """(coordinate_size, shape_size) with 4 of one and 2 of the other making up an even width."""
+  coordinate = hidden_size // 6
+  return coordinate, hidden_size // 2 - 2 * coordinate
+
+
+def blank_pooler(hidden_size: int) -> dict[str, np.ndarray]:
+  """The pooler that BertModel and MPNetModel want and that nothing here trains: tanh of h of [CLS].
+
+  The identity rather than 0, which would say nothing, or random numbers, which would differ at every export.
+  """
+  return {
+    "pooler.dense.weight": np.eye(hidden_size, dtype=np.float32),
+    "pooler.dense.bias": np.zeros(hidden_size, np.float32),
+  }
+
+
+def _same(first: dict, second: dict) -> bool:
+  """Whether two nested dicts of arrays have the same names and values."""
+  if first.keys() != second.keys():
+    return False
+  return all(
+    _same(first[name], second[name])
+    if isinstance(first[name], dict)
+    else np.array_equal(first[name], second[name])
+    for name in first
+  )

@@ -1,7 +1,6 @@
 """PyTorch's files are data. Run: python -m pytest tests/pretrain/export/test_torch_files.py"""
 
 import argparse
-import os
 import sys
 import types
 import zipfile

@@ -1,0 +1,206 @@
+"""`python -m pretrain.export import`: a checkpoint of others becomes one of ours.
+
+Everything is written into a folder aside, which takes its final name when all of it is there and checked.
+"""
+
+import argparse
+import contextlib
+import fnmatch
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from configs import base
+from data import vocabulary
+from data.errors import ConfigError, DataError, StorageError
+from pretrain.checkpoint import Checkpoints
+from pretrain.export.read_files import ForeignCheckpoint, read_state
+from pretrain.export.recognise import Recognised, recognise, shapes
+
+# Tensors that say nothing: numbers of positions, versions of a class.
+IGNORED = ("*position_ids", "*.version", "*.rp_bucket")
+# What a run may need beside the encoder.
+OPTIONAL = ("generator", "heads/rtd", "heads/clm", "heads/scl", "heads/mlm")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """The flags of the command."""
+  parser.add_argument("--from", dest="source", required=True, help="file or folder of the checkpoint")
+  parser.add_argument("--output", required=True, help="directory to write; must not be there")
+  parser.add_argument(
+    "--allow_unmatched",
+    action="extend",
+    nargs="+",
+    default=[],
+    help="names of tensors (or patterns such as 'pooler.*') that may be left out",
+  )
+  parser.add_argument("--num_heads", type=int, default=None, help="attention heads, if nothing in it says so")
+  parser.add_argument(
+    "--vocabulary", default="", help="vocabulary directory of ours; default: the files beside the checkpoint"
+  )
+
+
+def run(arguments: argparse.Namespace) -> None:
+  """The command, on parsed flags; raises as `import_checkpoint`."""
+  import_checkpoint(
+    arguments.source,
+    arguments.output,
+    num_heads=arguments.num_heads,
+    allow_unmatched=arguments.allow_unmatched,
+    vocabulary_directory=arguments.vocabulary,
+  )
+
+
+def import_checkpoint(
+  source: str,
+  output: str,
+  *,
+  num_heads: int | None = None,
+  allow_unmatched: Sequence[str] = (),
+  vocabulary_directory: str = "",
+  say: Callable[[str], None] = print,
+) -> None:
+  """Writes `<output>/checkpoints/0` and `<output>/vocabulary`, from which runs start and fine-tune.
+
+  Args:
+    source: file or folder, see `read_files.read_state`.
+    output: must not exist.
+    num_heads: attention heads, if the checkpoint does not say.
+    allow_unmatched: names or patterns of tensors that may be left out.
+    vocabulary_directory: one of ours; '': the source's own files.
+    say: takes lines for the user.
+
+  Raises:
+    DataError: see `read_state`, `recognise`; tensors left over; no vocabulary, or more pieces than rows; the
+      stock class computes something else.
+    ConfigError: the output exists, or the number of heads is unknown.
+    StorageError: it cannot be written.
+  """
+  target = Path(output)
+  if target.exists() or target.is_symlink():
+    raise ConfigError(f"--output={output} is there already; name a new directory")
+  foreign = read_state(source)
+  found = recognise(foreign, num_heads=num_heads)
+  tell_names(foreign, found, allow_unmatched, say)
+  with _aside(target) as aside:
+    words = _vocabulary(foreign.folder, vocabulary_directory, aside / "vocabulary")
+    rows = found.fields["vocab_size"]
+    if words.size > rows:
+      raise DataError(
+        f"{source}: its token table has {rows} rows, but the vocabulary has {words.size} pieces"
+      )
+    if found.family == "stock":
+      from pretrain.export import stock_comparison  # it needs the extra only where that is installed
+
+      say(stock_comparison.compare(foreign, found, pad_id=words.special_ids.pad))
+    _save(aside, source, foreign, found, words)
+  say(f"Wrote {output}: {found.family} checkpoint, {words.kind} vocabulary of {words.size:,} pieces")
+  say(f"Continue with --config.train.init_from={output} --config.data.vocabulary={target / 'vocabulary'}")
+
+
+def tell_names(
+  foreign: ForeignCheckpoint, found: Recognised, allowed: Sequence[str], say: Callable[[str], None]
+) -> None:
+  """Says which names were read, ignored, left out and are fresh; refuses names that nobody allowed.
+
+  Raises:
+    DataError: the names that were not read.
+  """
+  left = sorted({*found.unmatched, *foreign.buffers})
+  ignored = [name for name in left if _is_like(name, IGNORED)]
+  unmatched = [name for name in left if name not in ignored]
+  unread = {*found.unmatched}
+  matched = [name for name in foreign.state if name not in unread]
+  fresh = [part for part in OPTIONAL if not _has(found.params, part)]
+  for what, names in (("matched", matched), ("ignored", ignored), ("unmatched", unmatched)):
+    say(_listing(what, names))
+  say(_listing("fresh where a run needs them", fresh))
+  refused = [name for name in unmatched if not _is_like(name, allowed)]
+  if refused:
+    shown = ", ".join(refused[:5]) + (f" and {len(refused) - 5} more" if len(refused) > 5 else "")
+    raise DataError(
+      f"{foreign.folder}: nothing here reads {shown}; leave them out with --allow_unmatched='{refused[0]}' "
+      "(patterns with * do), or give a checkpoint without them"
+    )
+
+
+def _is_like(name: str, patterns: Sequence[str]) -> bool:
+  return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _has(params: dict, path: str) -> bool:
+  for name in path.split("/"):
+    if name not in params:
+      return False
+    params = params[name]
+  return True
+
+
+def _listing(what: str, names: Sequence[str]) -> str:
+  """'matched: 12 (a.{}.weight, b)': one line, layers together."""
+  together = sorted({re.sub(r"\.\d+\.", ".{}.", name) for name in names})
+  return f"{what}: {len(names)}" + (f" ({', '.join(together)})" if together else "")
+
+
+@contextlib.contextmanager
+def _aside(target: Path) -> Iterator[Path]:
+  """A folder beside the target that becomes it if nothing fails, and goes if anything does."""
+  try:
+    target.absolute().parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.absolute().parent))
+  except OSError as error:
+    raise StorageError(f"--output={target}: cannot write there ({error.strerror}); name another") from error
+  try:
+    yield aside
+    aside.chmod(0o755)
+    # An empty directory that came into being meanwhile would be replaced, anything else is refused.
+    aside.rename(target)
+  except OSError as error:
+    raise StorageError(f"--output={target}: cannot be written ({error.strerror}); check the place") from error
+  finally:
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _vocabulary(folder: Path, given: str, output: Path) -> vocabulary.Vocabulary:
+  """Makes the vocabulary directory of the new checkpoint."""
+  own = Path(given) if given else folder / "vocabulary"
+  if given or (own / vocabulary.NAME).is_file():
+    vocabulary.load(own)  # before anything is copied
+    shutil.copytree(own, output)
+  else:
+    from pretrain.export import tokenizer_files
+
+    tokenizer_files.read_tokenizer(folder, output)
+  return vocabulary.load(output)
+
+
+def _save(
+  aside: Path, source: str, foreign: ForeignCheckpoint, found: Recognised, words: vocabulary.Vocabulary
+) -> None:
+  config = base.get_config()
+  config.recipe = "imported"
+  config.model.update(found.fields)
+  if found.generator:
+    config.corruption.kind = "generator"
+    config.generator.update(found.generator)
+  meta = {
+    "config": config.to_dict(),
+    "vocabulary_digest": words.digest,
+    "source": {
+      "path": str(source),
+      "family": found.family,
+      "sha256": foreign.digests,
+      "parameters": sum(int(np.prod(shape)) for shape in shapes(found.params).values()),
+    },
+  }
+  state = {"params": found.params, "step": np.zeros((), np.int32)}
+  checkpoints = Checkpoints(aside, every=1, keep=1)
+  try:
+    checkpoints.save(0, state, meta, force=True)
+    checkpoints.wait()
+  finally:
+    checkpoints.close()

@@ -1,0 +1,231 @@
+"""Importing official checkpoints and our own, as the command does it.
+
+Names and shapes come from `test_torch_names`, which has them from the published code.
+"""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from data import vocabulary
+from data.errors import ConfigError, DataError, StorageError
+from pretrain.checkpoint import load_params
+from pretrain.export import torch_names
+from pretrain.export.folders import write_own
+from pretrain.export.import_checkpoint import import_checkpoint
+from tests.pretrain.export.test_torch_names import A, D, F, P, R, V, fairseq_state, hugging_face_state
+
+PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c")
+PORT = {
+  "model_type": "cocolm",
+  "vocab_size": V,
+  "hidden_size": D,
+  "num_hidden_layers": 3,
+  "num_attention_heads": A,
+  "intermediate_size": F,
+  "max_position_embeddings": P,
+  "rel_pos_bins": R,
+  "max_rel_pos": 9,
+  "layer_norm_eps": 1e-5,
+  "type_vocab_size": 2,
+}
+FAIRSEQ = {
+  "encoder_layers": 3,
+  "encoder_attention_heads": A,
+  "rel_pos": 1,
+  "rel_pos_bins": R,
+  "max_rel_pos": 9,
+}
+
+
+def _words(directory, pieces=PIECES):
+  directory.mkdir()
+  (directory / "vocab.txt").write_text("\n".join(pieces) + "\n")
+  vocabulary.describe(directory, kind="wordpiece", cased=False)
+  return str(directory)
+
+
+@pytest.fixture
+def words(tmp_path):
+  return _words(tmp_path / "words")
+
+
+def _port(folder, state=None, **changes):
+  """A folder as the official Hugging Face port has it."""
+  folder.mkdir(exist_ok=True)
+  save_file(
+    {"position_ids": np.arange(P), **(state or hugging_face_state("cocolm."))}, folder / "model.safetensors"
+  )
+  (folder / "config.json").write_text(json.dumps({**PORT, **changes}))
+  return str(folder)
+
+
+def _import(source, output, words="", **options):
+  import_checkpoint(
+    str(source), str(output), vocabulary_directory=words, **{"say": lambda line: None, **options}
+  )
+
+
+def _assert_equal(first, second):
+  assert jax.tree.structure(first) == jax.tree.structure(second)
+  jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+def _refused(tmp_path, source, words, pattern, *, error=DataError, **options):
+  before = sorted(path.name for path in tmp_path.iterdir())
+  with pytest.raises(error, match=pattern) as caught:
+    _import(source, tmp_path / "out", words, **options)
+  assert "\n" not in str(caught.value)
+  assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_the_official_port_becomes_a_checkpoint_of_ours(tmp_path, words):
+  lines = []
+  _import(_port(tmp_path / "in"), tmp_path / "out", words, say=lines.append)
+  params, meta = load_params(tmp_path / "out")
+  expected = torch_names.from_hugging_face(hugging_face_state(), num_heads=A).params
+  _assert_equal(params, expected)
+  model = meta["config"]["model"]
+  sizes = {"vocab_size": V, "hidden_size": D, "num_layers": 3, "num_heads": A, "mlp_size": F, "max_length": P}
+  sizes |= {
+    "num_segments": 2,
+    "relative_position": "official",
+    "relative_buckets": R,
+    "relative_max_distance": 9,
+  }
+  assert {name: model[name] for name in sizes} == sizes
+  assert meta["config"]["recipe"] == "imported"
+  assert meta["source"]["path"] == str(tmp_path / "in") and list(meta["source"]["sha256"]) == [
+    "model.safetensors"
+  ]
+  assert meta["vocabulary_digest"] == vocabulary.load(tmp_path / "out" / "vocabulary").digest
+  text = "\n".join(lines)
+  assert "ignored: 1 (position_ids)" in text and "unmatched: 0\n" in text
+  assert "encoder.layer.{}.output.dense.bias" in text
+  assert "fresh where a run needs them: 4 (generator, heads/clm, heads/mlm, heads/scl)" in text
+
+
+@pytest.mark.parametrize("share", ["all", "tokens", "none"])
+def test_official_fairseq_comes_with_its_generator(tmp_path, words, share):
+  torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
+  import argparse
+
+  state = fairseq_state(share=share, mixture=True)
+  content = {"args": argparse.Namespace(**FAIRSEQ), "model": {n: torch.tensor(a) for n, a in state.items()}}
+  content["model"]["encoder.sentence_encoder.version"] = torch.tensor([3.0])
+  torch.save(content, tmp_path / "model.pt")
+  _import(tmp_path / "model.pt", tmp_path / "out", words)
+  params, meta = load_params(tmp_path / "out")
+  _assert_equal(params, torch_names.from_fairseq(state, num_heads=A, share_embeddings=share).params)
+  generator = meta["config"]["generator"]
+  assert (generator["num_layers"], generator["share_embeddings"]) == (2, share)
+  assert meta["config"]["model"]["layer_norm_eps"] == 1e-5
+
+
+def test_our_own_export_comes_back_bit_equal(tmp_path, words):
+  _import(_port(tmp_path / "in"), tmp_path / "first", words)
+  params, meta = load_params(tmp_path / "first")
+  (tmp_path / "own").mkdir()
+  write_own(tmp_path / "own", params, meta["config"]["model"], tmp_path / "first" / "vocabulary")
+  _import(tmp_path / "own", tmp_path / "second")
+  again, second = load_params(tmp_path / "second")
+  _assert_equal(again, params)
+  assert second["config"]["model"] == meta["config"]["model"]
+
+
+def test_names_nobody_allowed_are_refused(tmp_path, words):
+  state = hugging_face_state() | {"pooler.dense.weight": np.ones((D, D), np.float32), "count": np.arange(3)}
+  source = _port(tmp_path / "in", state)
+  _refused(tmp_path, source, words, "nothing here reads count, pooler.dense.weight")
+  _refused(tmp_path, source, words, "nothing here reads count;", allow_unmatched=["pooler.*"])
+  import_checkpoint(
+    source,
+    str(tmp_path / "out"),
+    vocabulary_directory=words,
+    allow_unmatched=["pooler.*", "count"],
+    say=lambda _: None,
+  )
+
+
+@pytest.mark.parametrize(
+  "changes, pattern",
+  [
+    ({"num_hidden_layers": 4}, "num_hidden_layers is 4, but the tensors have 3"),
+    ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
+    ({"layer_norm_type": "pre"}, "layer_norm_type is 'pre'"),
+    ({"layer_norm_eps": "small"}, "layer_norm_eps is 'small'"),
+    ({"rel_pos_bins": 0}, "know no relative positions"),
+    ({"max_rel_pos": None}, "max_rel_pos is None"),
+    ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+  ],
+)
+def test_settings_that_disagree_with_the_tensors_are_refused(tmp_path, words, changes, pattern):
+  _refused(tmp_path, _port(tmp_path / "in", **changes), words, pattern)
+
+
+def test_the_flag_for_heads_cannot_contradict_the_checkpoint(tmp_path, words):
+  _refused(tmp_path, _port(tmp_path / "in"), words, "--num_heads=4, but", error=ConfigError, num_heads=4)
+
+
+def test_heads_that_nothing_says_are_asked_for(tmp_path, words):
+  state = {name: array for name, array in hugging_face_state().items() if "relative" not in name}
+  source = _port(tmp_path / "in", state, num_attention_heads=None, rel_pos_bins=0)
+  _refused(tmp_path, source, words, "give --num_heads=N", error=ConfigError)
+  _import(source, tmp_path / "out", words, num_heads=A)
+
+
+def test_another_architecture_is_refused(tmp_path, words):
+  source = _port(
+    tmp_path / "in", {"model.layers.0.mlp.weight": np.ones((2, 2), np.float32)}, model_type="llama"
+  )
+  _refused(tmp_path, source, words, "unknown architecture .*'llama', tensors model.layers.0.mlp.weight")
+
+
+def test_a_vocabulary_larger_than_the_table_is_refused(tmp_path):
+  words = _words(tmp_path / "many", PIECES + tuple("defghi"))
+  _refused(tmp_path, _port(tmp_path / "in"), words, f"has {V} rows, but the vocabulary has {V + 1} pieces")
+
+
+def test_a_missing_vocabulary_is_refused(tmp_path):
+  _refused(tmp_path, _port(tmp_path / "in"), "", str(tmp_path / "in"))
+  _refused(tmp_path, _port(tmp_path / "in"), str(tmp_path / "nowhere"), "nowhere holds no vocabulary")
+
+
+def test_an_output_that_is_there_is_left_alone(tmp_path, words):
+  (tmp_path / "out").mkdir()
+  _refused(tmp_path, _port(tmp_path / "in"), words, "is there already", error=ConfigError)
+
+
+def test_a_save_that_fails_leaves_nothing(tmp_path, words, monkeypatch):
+  def fail(*_, **__):
+    raise StorageError("disk full")
+
+  monkeypatch.setattr("pretrain.export.import_checkpoint.Checkpoints.save", fail)
+  _refused(tmp_path, _port(tmp_path / "in"), words, "disk full", error=StorageError)
+
+
+@pytest.mark.parametrize(
+  "changes, pattern",
+  [
+    (lambda state: state.pop("encoder/trunk/layers/up/bias"), "encoder/trunk/layers/up/bias is missing"),
+    (lambda state: state.update({"encoder/more/kernel": np.ones(2, np.float32)}), "encoder/more/kernel is "),
+    (
+      lambda state: state.update({"encoder/trunk/layers/up/kernel/x": np.ones(2, np.float32)}),
+      "inside another",
+    ),
+    (lambda state: state.update({"other/kernel": np.ones(2, np.float32)}), "nothing here reads other/kernel"),
+  ],
+)
+def test_our_own_layout_is_held_against_the_model(tmp_path, words, changes, pattern):
+  _import(_port(tmp_path / "in"), tmp_path / "first", words)
+  params, meta = load_params(tmp_path / "first")
+  own = tmp_path / "own"
+  own.mkdir()
+  write_own(own, params, meta["config"]["model"], tmp_path / "first" / "vocabulary")
+  state = load_file(own / "model.safetensors") | changes
+  state = {name: array for name, array in state.items() if array is not None}
+  save_file(state, own / "model.safetensors")
+  _refused(tmp_path, str(own), "", pattern)

@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import pathlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,6 +71,26 @@ class Vocabulary:
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     """Returns the ids of each text, computed in this thread."""
     return self._encode_batch(texts)
+
+  @property
+  def separators(self) -> int:
+    """How many [SEP] stand between two texts: 1 in BERT, 2 in COCO-LM and in MPNet (where it is </s>)."""
+    is_bert = self.kind == "wordpiece" and self.piece(self.special_ids.sep) != "</s>"
+    return 1 if is_bert else 2
+
+  def with_special_ids(
+    self, first: Sequence[int], second: Sequence[int] | None = None, *, max_length: int = sys.maxsize
+  ) -> list[int]:
+    """Returns `[CLS] A [SEP]` or `[CLS] A [SEP] .. B [SEP]`; A, or the longer of both, is cut where more than
+    `max_length` ids would result."""
+    return official_tokenizer.add_special_ids(
+      first,
+      second,
+      cls=self.special_ids.cls,
+      sep=self.special_ids.sep,
+      max_length=max_length,
+      separators=self.separators,
+    )
 
   def decode(self, ids: Sequence[int]) -> str:
     """Returns readable text; special pieces are written out.

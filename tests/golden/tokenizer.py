@@ -40,13 +40,8 @@ def check_tokenizer(golden: Golden, checks: Checks) -> None:
 
 def _sequence(words, key: str) -> list[int]:
   first, *second, max_length = key.split(_BETWEEN)
-  return official_tokenizer.add_special_ids(
-    words.encode(first),
-    words.encode(second[0]) if second else None,
-    cls=words.special_ids.cls,
-    sep=words.special_ids.sep,
-    max_length=int(max_length),
-  )
+  second_ids = words.encode(second[0]) if second else None
+  return words.with_special_ids(words.encode(first), second_ids, max_length=int(max_length))
 
 
 def _check_dictionary(golden: Golden, checks: Checks, words) -> None:

@@ -82,6 +82,24 @@ def clm_arrays_without_masked_tokens():
   }
 
 
+def squad_info():
+  """One answered question found, one missed: 50 %, and nothing better with "no answer" to one of them."""
+  questions = [
+    {"id": "q0", "answers": [{"text": "a red fox"}]},
+    {"id": "q1", "answers": [{"text": "blue"}]},
+  ]
+  return {
+    "what": "by hand",
+    "dataset": [{"paragraphs": [{"qas": questions}]}],
+    "predictions": {"q0": "red fox", "q1": "red fox"},
+    "na_prob": {"q0": -1.0, "q1": 2.0},
+    "exact_raw": {"q0": 1, "q1": 0},
+    "f1_raw": {"q0": 1.0, "q1": 0.0},
+    "results": {"na_thresh_0.0": {"exact": 50.0, "best_exact_thresh": -1.0}},
+    "normalize_answer": {"The  a": ""},
+  }
+
+
 def run(directory, capsys):
   """Exit code and output of the command."""
   code = goldens.main([str(directory)])
@@ -119,6 +137,39 @@ def test_one_changed_value_is_a_miss(tmp_path, capsys, make, info, key, differen
   code, output = run(tmp_path, capsys)
   assert code == 1
   assert f"MISS  {key}[" in output
+
+
+@pytest.mark.parametrize(
+  "section, key, value, is_miss",
+  [
+    ("what", None, "other words", False),
+    ("f1_raw", "q1", 1e-5, True),
+    ("normalize_answer", "The  a", "a", True),
+    ("results", "na_thresh_0.0", {"exact": 50.001}, True),
+    ("predictions", "q1", "blue", True),
+  ],
+)
+def test_values_of_a_text_kind_are_read_from_its_json_and_one_that_differs_is_a_miss(
+  tmp_path, capsys, section, key, value, is_miss
+):
+  info = squad_info()
+  if key is None:
+    info[section] = value
+  else:
+    info[section][key] = value
+  (tmp_path / "i_squad_x.json").write_text(json.dumps(info))
+  code, output = run(tmp_path, capsys)
+  assert code == int(is_miss), output
+  assert "not compared" not in output
+
+
+def test_texts_are_compared_with_control_characters_at_their_end():
+  golden = Golden("i_squad_x", {}, files.leaves({"normalize_answer": {"a": "a\0", "list": [["b"], "c"]}}))
+  assert list(golden.arrays) == ["normalize_answer/a", "normalize_answer/list/0", "normalize_answer/list/1"]
+  checks = Checks(golden)
+  checks.compare_text("texts", "normalize_answer/a", "a")
+  checks.compare_text("texts", "normalize_answer/list/0", ["b"])
+  assert [miss[:18] for miss in checks.groups["texts"].misses] == ["normalize_answer/a"]
 
 
 def _truncated(directory):

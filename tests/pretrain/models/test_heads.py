@@ -9,6 +9,7 @@ import pytest
 
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
+from pretrain.ops import row_random
 
 CONFIG = EncoderConfig(vocab_size=97, hidden_size=32, num_layers=2, num_heads=2, mlp_size=64, max_length=16)
 KEY = jax.random.key(0)
@@ -82,3 +83,78 @@ def test_rtd_logits_are_float32_and_close_in_bfloat16(dense):
   assert found.dtype == jnp.float32
   # Logits of about 0.1 from inputs rounded to 0.4 %.
   np.testing.assert_allclose(found, heads.apply_rtd_head(params, CONFIG, HIDDEN), atol=5e-3)
+
+
+def _by_hand(params, vectors, activation):
+  inner = activation(vectors @ params["dense"]["kernel"] + params["dense"]["bias"])
+  return inner @ params["output"]["kernel"] + params["output"]["bias"]
+
+
+@pytest.mark.parametrize(
+  "name, activation", [("tanh", jnp.tanh), ("gelu", lambda x: jax.nn.gelu(x, approximate=False))]
+)
+def test_classification_head_is_two_linear_layers_with_an_activation_between(name, activation):
+  params = heads.init_classification_head(KEY, CONFIG, num_outputs=3, init="torch")
+  assert _count(params) == 32 * 32 + 32 + 32 * 3 + 3
+  found = heads.apply_classification_head(params, 9.0 * HIDDEN[:, 0], activation=name)
+  # 2e-6 tells the exact gelu from its approximation, which is up to 5e-4 away.
+  np.testing.assert_allclose(found, _by_hand(params, 9.0 * HIDDEN[:, 0], activation), atol=2e-6)
+  assert found.dtype == jnp.float32
+
+
+def test_fresh_head_has_small_normal_kernels_or_those_of_torch():
+  normal = heads.init_classification_head(KEY, CONFIG, num_outputs=2)
+  assert float(jnp.std(normal["dense"]["kernel"])) == pytest.approx(0.02, rel=0.1)  # 1,024 draws
+  assert not np.any(normal["dense"]["bias"]) and not np.any(normal["output"]["bias"])
+  torch = heads.init_classification_head(KEY, CONFIG, num_outputs=2, init="torch")
+  for leaf in jax.tree.leaves(torch):
+    assert 0.5 * 32**-0.5 < float(jnp.max(jnp.abs(leaf))) <= 32**-0.5
+  with pytest.raises(ValueError, match="init is 'xavier'"):
+    heads.init_classification_head(KEY, CONFIG, num_outputs=2, init="xavier")
+
+
+def test_classification_head_drops_before_and_after_the_dense_layer_with_masks_of_their_own():
+  rate, width = 0.5, 32
+  vectors = jnp.ones((3, width))
+  keys = row_random.step_row_keys(0, 1, jnp.arange(3))
+  identity = {"kernel": jnp.eye(width), "bias": jnp.full(width, 0.25)}
+  params = {"dense": identity, "output": {"kernel": jnp.eye(width), "bias": jnp.zeros(width)}}
+  found = heads.apply_classification_head(params, vectors, dropout=rate, row_keys=keys)
+  # Dropped before: tanh(1/4); kept: tanh(2 + 1/4); both doubled if kept after, 0 if dropped there.
+  values = [0.0, 2.0 * np.tanh(0.25), 2.0 * np.tanh(2.25)]
+  nearest = np.argmin(np.abs(np.asarray(found)[..., None] - values), axis=-1)
+  np.testing.assert_allclose(found, np.asarray(values)[nearest], atol=1e-5)
+  shares = np.bincount(nearest.ravel(), minlength=3) / nearest.size
+  np.testing.assert_allclose(shares, [0.5, 0.25, 0.25], atol=0.15)  # 96 draws: 3 sigma
+  alone = heads.apply_classification_head(params, vectors[1:2], dropout=rate, row_keys=keys[1:2])
+  np.testing.assert_array_equal(alone[0], found[1])
+  without = heads.apply_classification_head(params, vectors, dropout=rate)
+  np.testing.assert_allclose(without, np.tanh(1.25), rtol=1e-6)
+
+
+def test_question_answering_head_gives_starts_and_ends_and_minus_infinity_where_none_may_be():
+  params = heads.init_question_answering_head(KEY, CONFIG)
+  assert _count(params) == 32 * 2 + 2
+  params["bias"] = jnp.array([0.5, -0.5])
+  allowed = jnp.array([[True, False, False, True, True], [True, False, True, True, False]])
+  start, end = heads.apply_question_answering_head(params, HIDDEN, allowed)
+  for found, column, bias in ((start, 0, 0.5), (end, 1, -0.5)):
+    expected = HIDDEN @ params["kernel"][:, column] + bias
+    np.testing.assert_allclose(found[allowed], expected[allowed], atol=1e-6)
+    assert np.all(np.isneginf(found[~allowed]))
+  free, _ = heads.apply_question_answering_head(params, HIDDEN)
+  assert np.all(np.isfinite(free))
+  np.testing.assert_array_equal(free[allowed], start[allowed])
+
+
+def test_question_answering_head_sends_no_gradient_to_positions_that_are_not_allowed():
+  params = heads.init_question_answering_head(KEY, CONFIG)
+  allowed = jnp.array([[True, False, False, True, True]] * 2)
+
+  def best(hidden):
+    start, end = heads.apply_question_answering_head(params, hidden, allowed)
+    return jnp.sum(jax.nn.logsumexp(start, axis=-1) + jax.nn.logsumexp(end, axis=-1))
+
+  gradient = jax.grad(best)(HIDDEN)
+  np.testing.assert_array_equal(gradient[~allowed], 0.0)
+  assert np.all(np.any(gradient[allowed] != 0.0, axis=-1))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from data.errors import DataError
+from data.vocabulary import SpecialIds
 from pretrain.export.stock_forms import distance_bins, spatial_sizes
 from pretrain.models.config import EncoderConfig
 
@@ -41,7 +42,7 @@ def first_position(layout: str, pad_id: int) -> int:
 
 
 def config_json(
-  config: EncoderConfig, *, layout: str, architecture: str, pad_id: int, special_ids: Mapping[str, int]
+  config: EncoderConfig, *, layout: str, architecture: str, pad_id: int, special_ids: SpecialIds
 ) -> dict[str, Any]:
   """`config.json` of an encoder of ours.
 
@@ -50,7 +51,7 @@ def config_json(
     layout: of `LAYOUTS`, one that can hold it (`choose.check_layout`).
     architecture: name of the class.
     pad_id: id of [PAD].
-    special_ids: {'cls': id, 'sep': id, ...}.
+    special_ids: of the vocabulary.
 
   Returns:
     A dict of JSON values.
@@ -71,8 +72,8 @@ def config_json(
     "initializer_range": config.init_stddev,
     "layer_norm_eps": config.layer_norm_eps,
     "pad_token_id": pad_id,
-    "bos_token_id": special_ids["cls"],
-    "eos_token_id": special_ids["sep"],
+    "bos_token_id": special_ids.cls,
+    "eos_token_id": special_ids.sep,
   }
   source: dict[str, Any] = {"num_segments": config.num_segments}
   if layout == "mpnet":

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.errors import ConfigError
+from data.vocabulary import SpecialIds
 from pretrain.export import choose
 from pretrain.export.stock_config import SPATIAL_ROWS, config_json, first_position
 from pretrain.export.stock_forms import (
@@ -35,6 +36,7 @@ class StockModel(NamedTuple):
   architecture: str  # name of the class, e.g. 'MPNetForMaskedLM'
   state: State  # {name: float32 array}, for model.safetensors
   config: dict[str, Any]  # for config.json
+  head: str  # name of our head that the class computes, e.g. 'mlm'; '': none
   extra: dict[str, np.ndarray]  # {our path: array} of all that the class has no slot for
 
 
@@ -44,7 +46,7 @@ def to_stock(
   *,
   layout: str,
   pad_id: int,
-  special_ids: Mapping[str, int],
+  special_ids: SpecialIds,
   id2label: Mapping[int, str] | None = None,
   problem_type: str | None = None,
 ) -> StockModel:
@@ -61,7 +63,7 @@ def to_stock(
     config: of the encoder.
     layout: 'mpnet', 'layoutlmv3', 'bert', 'electra'.
     pad_id: id of [PAD].
-    special_ids: {'cls': id, 'sep': id}; others are ignored.
+    special_ids: of the vocabulary.
     id2label: names of the classes of a classification head, by number from 0; None: LABEL_0 and so on.
     problem_type: 'single_label_classification', 'multi_label_classification', 'regression'; None: the class
       decides by its labels.
@@ -72,52 +74,53 @@ def to_stock(
   Raises:
     ConfigError: the layout cannot hold it exactly, or labels that do not fit the head.
   """
-  heads = dict(params.get("heads", {}))
+  heads = params.get("heads", {})
   choose.check_layout(layout, config, pad_id=pad_id, heads=set(heads))
-  ending, head_part = _head(layout, heads)
-  if "rtd" in heads and ending == "ForPreTraining":
-    heads["rtd"] = binary_head_as_dense(heads["rtd"])
-  if layout == "layoutlmv3" and ending == "ForQuestionAnswering":
-    norm = {name: array[-1] for name, array in params["encoder"]["trunk"]["layers"]["mlp_norm"].items()}
-    heads["question_answering"] = span_head_as_tanh(heads["question_answering"], norm)
-  tree = {**params, "heads": heads}
-  offset = first_position(layout, pad_id)
-  parts = encoder_parts(layout, offset=offset, has_segments=bool(config.num_segments))
-  state = write(tree, parts, "hugging_face") | _made_up(params, config, layout)
-  if layout == "bert" or layout == "mpnet":
-    state |= blank_pooler(config.hidden_size)
-  head_state = write(tree, [head_part], "hugging_face") if head_part else {}
-  if ending != "Model":
-    # A classifier of BERT has the pooler for its dense layer.
-    pooler = {name: head_state.pop(name) for name in list(head_state) if name.startswith("pooler.")}
-    state = {f"{layout}.{name}": array for name, array in (state | pooler).items()} | head_state
+  ending, head, head_part = _head(layout, heads)
   architecture = _CLASSES[layout] + ending
   fields = config_json(
     config, layout=layout, architecture=architecture, pad_id=pad_id, special_ids=special_ids
   )
   if ending == "ForSequenceClassification":
     fields |= _labels(heads["classification"], id2label, problem_type)
-  held = {
-    part.path + path
-    for part in (*parts, *([head_part] if head_part else []))
-    for row in part.rows
-    for path in row.paths
-  }
+  tree = {**params, "heads": _in_slots(params, layout, ending)}
+  parts = encoder_parts(layout, offset=first_position(layout, pad_id), has_segments=bool(config.num_segments))
+  head_parts = () if head_part is None else (head_part,)
+  state = write(tree, parts, "hugging_face") | _made_up(params, config, layout)
+  head_state = write(tree, head_parts, "hugging_face")
+  # A classifier of BERT has the pooler for its dense layer.
+  state |= {name: head_state.pop(name) for name in list(head_state) if name.startswith("pooler.")}
+  if head_part is not None:
+    state = {f"{layout}.{name}": array for name, array in state.items()} | head_state
+  held = {part.path + path for part in (*parts, *head_parts) for row in part.rows for path in row.paths}
   extra = {path: array for path, array in _leaves(tree) if path not in held}
-  return StockModel(architecture, {name: _plain(array) for name, array in state.items()}, fields, extra)
+  state = {name: _plain(array) for name, array in state.items()}
+  return StockModel(architecture, state, fields, head, extra)
 
 
-def _head(layout: str, heads: Mapping[str, Any]) -> tuple[str, Part | None]:
-  """The end of the class's name, and its head."""
+def _head(layout: str, heads: Mapping[str, Any]) -> tuple[str, str, Part | None]:
+  """The end of the class's name, the name of our head in it, and its table."""
   for ending, part in HEADS[layout].items():
-    if (part.path + part.rows[0].paths[0]).split("/")[1] in heads:
-      return ending, part
-  return "Model", None
+    name = (part.path + part.rows[0].paths[0]).split("/")[1]
+    if name in heads:
+      return ending, name, part
+  return "Model", "", None
+
+
+def _in_slots(params: dict, layout: str, ending: str) -> dict:
+  """The heads, the one that the class has a slot for in the form of that slot."""
+  heads = dict(params.get("heads", {}))
+  if ending == "ForPreTraining":
+    heads["rtd"] = binary_head_as_dense(heads["rtd"])
+  if layout == "layoutlmv3" and ending == "ForQuestionAnswering":
+    norm = {name: array[-1] for name, array in params["encoder"]["trunk"]["layers"]["mlp_norm"].items()}
+    heads["question_answering"] = span_head_as_tanh(heads["question_answering"], norm)
+  return heads
 
 
 def _made_up(params: dict, config: EncoderConfig, layout: str) -> State:
-  """Tensors of the class that ours has not, or has in another form; without the pooler."""
-  state: State = {}
+  """Tensors of the class that ours has not, or has in another form."""
+  state = blank_pooler(config.hidden_size) if layout in ("bert", "mpnet") else {}
   for name in blank_tables(layout, has_segments=bool(config.num_segments)):
     state[name] = np.zeros((2, config.hidden_size), np.float32)
   if layout == "layoutlmv3":

@@ -8,6 +8,9 @@ followed by a combining accent it makes e, without the accent. Steps before it k
    nothing, so that Unicode's own composition leaves it where it stands;
 2. NFKC composes the rest, which is what the table's entries of several characters do;
 3. the same character before each mark that is left makes every cluster a single character.
+
+Known to differ: letter forms that are new in Unicode 15 and 16 (U+1E030 and on, U+1CCD6 and on) with a
+combining mark after them, which the library's tables of Unicode are too old for.
 """
 
 import collections
@@ -21,8 +24,8 @@ _BREAK = "\x01"
 _CONTROLS = [chr(i) for i in (*range(2, 9), *range(14, 32))]
 # The library loses count of characters where something is put before the first.
 _INSIDE = r"(?!\A)"
-# Clusters of Unicode end before a character that is not of these: marks, joiners, tags, and \n after \r.
-_EXTENDS = r"\p{M}\n\x{200c}\x{200d}\x{e0020}-\x{e007f}"
+# What may continue a cluster: marks, joiners, tags, \n after \r, what is too new for the library's tables.
+_EXTENDS = r"^\p{L}\p{N}\p{P}\p{S}\p{Z}"
 
 
 def normalizer(processor, spec, where: str):
@@ -114,7 +117,7 @@ def _before_marks_that_join_nothing(joined: dict[str, set[str]]) -> str:
   for mark, bases in joined.items():
     groups[_class(bases)].append(mark)
   alternatives = "|".join(f"(?<=[{bases}])[{_class(marks)}]" for bases, marks in groups.items() if bases)
-  return rf"{_INSIDE}(?=[\p{{M}}{_class(joined)}])(?!{alternatives})"
+  return rf"{_INSIDE}(?=[{_EXTENDS}]|[{_class(joined)}])(?!{alternatives})"
 
 
 def _class(characters: Iterable[str]) -> str:

@@ -13,14 +13,15 @@ import json
 import os
 import pathlib
 import shutil
+import tempfile
 from collections.abc import Iterator
 
-from data import vocabulary, vocabulary_files
+from data import vocabulary, vocabulary_files, vocabulary_train
 from data.errors import DataError
-from pretrain.export import sentencepiece_bpe, sentencepiece_text
+from pretrain.export import sentencepiece_bpe, sentencepiece_text, wordpiece_files
 
-# The name that makes transformers take tokenizer.json and nothing else, whatever the model type: the classes of
-# bert, mpnet and electra would build their own pipeline, that of layoutlmv3 refuses plain text.
+# The name that makes transformers take tokenizer.json and nothing else, whatever the model type: the classes
+# of bert, mpnet and electra would build their own pipeline, that of layoutlmv3 refuses plain text.
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 # No token_type_ids: our encoder takes every token to be of segment 0.
 _INPUT_NAMES = ("input_ids", "attention_mask")
@@ -167,3 +168,48 @@ def differences(
   for text, ours, encoding in zip(texts, words.encode_batch(texts), encodings, strict=True):
     if ours != encoding.ids:
       yield text, ours, encoding.ids
+
+
+def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> vocabulary.Vocabulary:
+  """Makes a vocabulary directory of the tokenizer files in a folder.
+
+  Taken is the first of these that is there: `vocabulary.json` with its files (an export of ours); `sp.model`
+  with `dict.txt` (the official code's, so words are split its way) or alone; `tokenizer.json`, which must be
+  BERT's WordPiece; `vocab.txt` with `tokenizer_config.json`, which says whether case is kept.
+
+  Args:
+    folder: of a checkpoint.
+    output: directory to write; must not exist or be empty.
+
+  Raises:
+    DataError: there is no tokenizer, or one that our vocabularies cannot follow, or a special piece lacks.
+    ConfigError: `output` is there.
+  """
+  folder = pathlib.Path(folder)
+  if (folder / vocabulary.NAME).is_file():
+    words = vocabulary.load(folder)
+    vocab_txt = str(folder / "vocab.txt") if words.kind == "wordpiece" else ""
+    return _import(folder, output, cased=words.cased, split=words.pretokenization, vocab_txt=vocab_txt)
+  if (folder / "sp.model").is_file():
+    processor, _ = vocabulary_files.read_sp_model(folder / "sp.model")
+    split = "official" if (folder / "dict.txt").is_file() else "none"
+    return _import(folder, output, cased=processor.normalize("A") != processor.normalize("a"), split=split)
+  pieces, cased = wordpiece_files.read(folder)
+  with tempfile.TemporaryDirectory() as temporary:
+    path = pathlib.Path(temporary) / "vocab.txt"
+    path.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    return _import(folder, output, cased=cased, split="none", vocab_txt=str(path))
+
+
+def _import(
+  folder: pathlib.Path, output: str | os.PathLike, *, cased: bool, split: str, vocab_txt: str = ""
+) -> vocabulary.Vocabulary:
+  model, dictionary = folder / "sp.model", folder / "dict.txt"
+  return vocabulary_train.import_files(
+    output,
+    vocab_txt=vocab_txt,
+    sp_model="" if vocab_txt else str(model),
+    dictionary=str(dictionary) if not vocab_txt and dictionary.is_file() else "",
+    cased=cased,
+    pretokenization=split,
+  )

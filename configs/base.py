@@ -178,6 +178,7 @@ def _train() -> ConfigDict:
       "batch_size": 2_048,  # examples per update, over all devices and microbatches
       "microbatches": 1,  # gradient accumulation: parts of the batch taken one after another
       "total_steps": 125_000,
+      "init_from": "",  # checkpoint directory: start with its encoder, and heads and generator that fit
       "log_every": 100,  # steps
       "eval_every": 5_000,  # steps; also at the start and the end
       "eval_batches": 16,  # batches of held-out examples, the same each time; 0: no evaluation

@@ -1,6 +1,6 @@
 """What may change between a checkpoint and the run that continues it, and what a new run starts from."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -33,6 +33,16 @@ SAFE_FIELDS = (
   "model.remat",
   "model.scan_unroll",
   "model.vocab_chunk_rows",
+)
+
+# Fields of `model` under which the same arrays would compute something else.
+MEANING_FIELDS = (
+  "num_heads",
+  "num_segments",
+  "layer_norm_eps",
+  "relative_position",
+  "relative_buckets",
+  "relative_max_distance",
 )
 
 
@@ -96,19 +106,30 @@ def _is_safe(name: str, saved: Mapping[str, Any], given: Mapping[str, Any]) -> b
   return name in SAFE_FIELDS
 
 
-def warm_start(params: dict, config: ConfigDict) -> dict:
-  """Puts in what the config takes from other checkpoints: a generator, a token table.
+def warm_start(
+  params: dict,
+  config: ConfigDict,
+  *,
+  vocabulary_digest: str | None = None,
+  say: Callable[[str], None] = print,
+) -> dict:
+  """Puts in what the config takes from other checkpoints: a whole model, a generator, a token table.
 
   Args:
     params: shapes of the parameters with shardings.
-    config: `generator.init_from`, `model.freeze_embeddings_from`.
+    config: `train.init_from`, `generator.init_from`, `model.freeze_embeddings_from`; each goes over the one
+      before it.
+    vocabulary_digest: of this run's records, which that of `train.init_from` must equal.
+    say: takes a line about what of `train.init_from` was taken.
 
   Returns:
     params with those parts replaced by arrays, placed as the shapes say.
 
   Raises:
-    DataError: the other checkpoint lacks a part, or its shapes differ.
+    DataError: another vocabulary, an encoder of another kind, a part that is missing, or shapes that differ.
   """
+  if config.train.init_from:
+    params = _continued(params, config, vocabulary_digest=vocabulary_digest, say=say)
   if config.generator.init_from and config.corruption.kind == "generator":
     saved, _ = load_params(config.generator.init_from)
     part = _generator_part(saved, config.generator.init_from)
@@ -139,22 +160,101 @@ def _generator_part(saved: dict, where: str) -> dict:
   )
 
 
-def _graft(fresh: dict, saved: dict, *, where: str) -> dict:
-  flat_fresh = jax.tree_util.tree_leaves_with_path(fresh)
-  flat_saved = {
-    jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-    for path, leaf in jax.tree_util.tree_leaves_with_path(saved)
-  }
-  problems, values = [], []
-  for path, leaf in flat_fresh:
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    value = flat_saved.get(name)
-    if value is None:
-      problems.append(f"{name} is missing")
-    elif value.shape != leaf.shape:
-      problems.append(f"{name} has shape {value.shape}, expected {leaf.shape}")
+def _continued(
+  params: dict, config: ConfigDict, *, vocabulary_digest: str | None, say: Callable[[str], None]
+) -> dict:
+  """Puts in the encoder of `train.init_from`, and its heads and generator where they are the same."""
+  where = config.train.init_from
+  saved, meta = load_params(where)
+  digest = meta.get("vocabulary_digest")
+  if digest != vocabulary_digest:
+    raise DataError(
+      f"train.init_from={where}: its vocabulary is another ({str(digest)[:12]}... there, "
+      f"{str(vocabulary_digest)[:12]}... of the records); prepare them with its vocabulary (data.vocabulary)"
+    )
+  _check_meaning(config, meta, where)
+  found = _differences(params["encoder"], saved.get("encoder", {}), is_exact=True)
+  if found:
+    raise DataError(
+      f"train.init_from={where} (encoder): {_first(found)}; give a checkpoint of the same sizes"
+    )
+  taken, fresh = {"encoder": _graft(params["encoder"], saved["encoder"], where=where)}, []
+  wanted, there = _parts(params), _parts(saved)
+  for name, part in wanted.items():
+    found = _differences(part, there[name], is_exact=True) if name in there else ["not in it"]
+    if found:
+      fresh.append(f"{name} ({_first(found)})")
     else:
-      values.append(jax.device_put(np.asarray(value), leaf.sharding))
+      taken[name] = _graft(part, there[name], where=where)
+  left = sorted(there.keys() - taken.keys())
+  say(
+    f"Starting from {where}, step {meta['step']:,}: loaded {', '.join(taken)}; fresh: "
+    f"{', '.join([*fresh, 'optimizer', 'step'])}; left over: {', '.join(left) or 'nothing'}"
+  )
+  heads = {name: taken.get(f"heads/{name}", part) for name, part in params["heads"].items()}
+  params = params | {"encoder": taken["encoder"], "heads": heads}
+  if "generator" in params:
+    params["generator"] = params["generator"] | taken.get("generator", {})
+    if "generator/mixture" in taken:
+      params["generator"]["mixture"] = taken["generator/mixture"]
+  return params
+
+
+def _check_meaning(config: ConfigDict, meta: Mapping[str, Any], where: str) -> None:
+  saved, given = dict(meta.get("config", {}).get("model", {})), config.model.to_dict()
+  if given["relative_position"] == saved.get("relative_position") == "none":
+    saved |= {name: given[name] for name in ("relative_buckets", "relative_max_distance")}
+  differ = [
+    f"model.{name}: {saved.get(name, 'absent')} there, {given[name]} here"
+    for name in MEANING_FIELDS
+    if saved.get(name) != given[name]
+  ]
+  if differ:
+    raise DataError(f"train.init_from={where}: it is another model ({'; '.join(differ)}); use its values")
+
+
+def _parts(params: dict) -> dict[str, dict]:
+  """What is taken over together or not at all, beside the encoder."""
+  parts = {f"heads/{name}": part for name, part in params.get("heads", {}).items()}
+  if "generator" in params:
+    parts["generator"] = {name: part for name, part in params["generator"].items() if name != "mixture"}
+    if "mixture" in params["generator"]:
+      parts["generator/mixture"] = params["generator"]["mixture"]
+  return parts
+
+
+def _leaves(tree: dict) -> dict[str, Any]:
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  }
+
+
+def _differences(fresh: dict, saved: dict, *, is_exact: bool = False) -> list[str]:
+  """Lines about arrays that are missing or of another shape or dtype; of more arrays too if `is_exact`."""
+  wanted, there, found = _leaves(fresh), _leaves(saved), []
+  for name, leaf in wanted.items():
+    value = there.get(name)
+    if value is None:
+      found.append(f"{name} is missing")
+    elif value.shape != leaf.shape:
+      found.append(f"{name} has shape {value.shape}, expected {leaf.shape}")
+    elif value.dtype != leaf.dtype:
+      found.append(f"{name} is {value.dtype}, expected {leaf.dtype}")
+  return found + [f"{name} is unexpected" for name in there if is_exact and name not in wanted]
+
+
+def _first(lines: list[str]) -> str:
+  return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
+
+
+def _graft(fresh: dict, saved: dict, *, where: str) -> dict:
+  """Arrays of a checkpoint in the places of shapes; DataError where one does not fit."""
+  problems = _differences(fresh, saved)
   if problems:
-    raise DataError(f"{where}: {'; '.join(problems[:3])}; give a checkpoint of the same sizes")
-  return jax.tree.unflatten(jax.tree.structure(fresh), values)
+    raise DataError(f"{where}: {_first(problems)}; give a checkpoint of the same sizes")
+  there = _leaves(saved)
+  return jax.tree.unflatten(
+    jax.tree.structure(fresh),
+    [jax.device_put(np.asarray(there[name]), leaf.sharding) for name, leaf in _leaves(fresh).items()],
+  )

@@ -58,7 +58,7 @@ def train(
         if latest >= config.train.total_steps:
           say(f"{workdir} is finished: step {latest:,} of {config.train.total_steps:,}")
           return 0
-      state, sums = _first_state(run, checkpoints, latest, say)
+      state, sums = _first_state(run, checkpoints, latest, digests, say)
       loop = _Loop(run, records, heldout, checkpoints, digests, workdir, state, sums, say)
       return loop.run_to_end()
     finally:
@@ -66,7 +66,11 @@ def train(
 
 
 def _first_state(
-  run: Run, checkpoints: Checkpoints, latest: int | None, say: Callable[[str], None]
+  run: Run,
+  checkpoints: Checkpoints,
+  latest: int | None,
+  digests: dict[str, str],
+  say: Callable[[str], None],
 ) -> tuple[TrainState, dict]:
   """Resume, else warm start, else from scratch; and the sums of a logging interval the save cut in two."""
   if latest is not None:
@@ -74,7 +78,9 @@ def _first_state(
     say(f"Continuing at step {latest:,} from {checkpoints.directory}")
     return TrainState(**restored), meta["interval_sums"]
   # Looked for on shapes alone: a checkpoint that is not there is told before anything compiles.
-  taken = resume.warm_start(run.abstract_state.params, run.config)
+  taken = resume.warm_start(
+    run.abstract_state.params, run.config, vocabulary_digest=digests["vocabulary_digest"], say=say
+  )
   state = run.init_state()
   params = jax.tree.map(
     lambda fresh, part: part if isinstance(part, jax.Array) else fresh, state.params, taken

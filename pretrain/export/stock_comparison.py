@@ -51,8 +51,9 @@ def compare(foreign: ForeignCheckpoint, found: Recognised, *, pad_id: int) -> st
   difference = float(np.abs(np.asarray(ours) - theirs)[mask > 0].max())
   if not difference <= TOLERANCE:
     raise DataError(
-      f"{foreign.folder}: hidden states differ by {difference:.2g} from transformers' "
-      f"{foreign.config.get('model_type')}, at most {TOLERANCE:g} is rounding; its config.json or tensors mean something else here"
+      f"{foreign.folder}: hidden states differ by {difference:.2g} from those of transformers' "
+      f"{foreign.config.get('model_type')}, and rounding gives {TOLERANCE:g} at most; config.json or tensors "
+      "mean something else there"
     )
   return f"compared with transformers: hidden states differ by at most {difference:.2g}"
 

@@ -59,7 +59,7 @@ def test_a_field_that_is_wrong_by_itself_is_named_once():
 def test_every_field_has_a_rule_or_a_reason_to_have_none(name):
   default = fields.known_fields()[name]
   free_numbers = {"generator.reversal_multiplier", "generator.adv_mlm_multiplier"}  # any finite number
-  free_texts = {"recipe", "model.freeze_embeddings_from", "generator.init_from"}
+  free_texts = {"recipe", "model.freeze_embeddings_from", "generator.init_from", "train.init_from"}
   data_side = {"source", "directory", "module", "tfds_directory", "vocabulary"}  # data.prepare looks at them
   free_texts |= {f"data.{leaf}" for leaf in data_side}
   if isinstance(default, bool | tuple):

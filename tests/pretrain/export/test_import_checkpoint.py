@@ -210,13 +210,10 @@ def test_a_save_that_fails_leaves_nothing(tmp_path, words, monkeypatch):
 @pytest.mark.parametrize(
   "changes, pattern",
   [
-    (lambda state: state.pop("encoder/trunk/layers/up/bias"), "encoder/trunk/layers/up/bias is missing"),
-    (lambda state: state.update({"encoder/more/kernel": np.ones(2, np.float32)}), "encoder/more/kernel is "),
-    (
-      lambda state: state.update({"encoder/trunk/layers/up/kernel/x": np.ones(2, np.float32)}),
-      "inside another",
-    ),
-    (lambda state: state.update({"other/kernel": np.ones(2, np.float32)}), "nothing here reads other/kernel"),
+    ({"encoder/trunk/layers/up/bias": None}, "encoder/trunk/layers/up/bias is missing"),
+    ({"encoder/more/kernel": np.ones(2, np.float32)}, "encoder/more/kernel is "),
+    ({"encoder/trunk/layers/up/kernel/x": np.ones(2, np.float32)}, "inside another"),
+    ({"other/kernel": np.ones(2, np.float32)}, "nothing here reads other/kernel"),
   ],
 )
 def test_our_own_layout_is_held_against_the_model(tmp_path, words, changes, pattern):

@@ -70,9 +70,7 @@ def _scores(proto, where: str) -> dict[str, float]:
   if proto.trainer_spec.model_type != _BPE:
     raise DataError(f"{where}: not a BPE model of sentencepiece; expected model_type BPE")
   if proto.trainer_spec.treat_whitespace_as_suffix:
-    raise DataError(
-      f"{where}: spaces stand at the end of its pieces (treat_whitespace_as_suffix); unsupported"
-    )
+    raise DataError(f"{where}: spaces end its pieces; expected treat_whitespace_as_suffix to be off")
   for piece in proto.pieces:
     if piece.type not in (_NORMAL, _UNKNOWN, _CONTROL, _BYTE):
       kind = _TYPE_NAMES.get(piece.type, f"of type {piece.type}")

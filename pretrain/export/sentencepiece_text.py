@@ -25,7 +25,8 @@ _CONTROLS = [chr(i) for i in (*range(2, 9), *range(14, 32))]
 # The library loses count of characters where something is put before the first.
 _INSIDE = r"(?!\A)"
 # What may continue a cluster: marks, joiners, tags, \n after \r, what is too new for the library's tables.
-_EXTENDS = r"^\p{L}\p{N}\p{P}\p{S}\p{Z}"
+# Skin tones and tags are 4 bytes; with a letter before them they are a cluster of 5.
+_EXTENDS = r"[^\p{L}\p{N}\p{P}\p{S}\p{Z}]|[\x{10000}-\x{10ffff}]"
 
 
 def normalizer(processor, spec, where: str):
@@ -45,11 +46,15 @@ def normalizer(processor, spec, where: str):
     raise DataError(
       f"{where}: escape_whitespaces is off; only models that write spaces as '▁' can be exported"
     )
-  steps = _characters(processor, spec, where) if spec.precompiled_charsmap else []
+  steps = []
+  if spec.add_dummy_prefix and not spec.remove_extra_whitespaces:
+    steps.append(normalizers.Prepend(" "))  # before deletions: a text of which nothing is left keeps it
+  if spec.precompiled_charsmap:
+    steps += _characters(processor, spec, where)
   if spec.remove_extra_whitespaces:
     steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" +"), " ")]
-  if spec.add_dummy_prefix:
-    steps.append(normalizers.Prepend("▁"))
+    if spec.add_dummy_prefix:
+      steps.append(normalizers.Prepend("▁"))
   return normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
 
 
@@ -84,7 +89,7 @@ def _characters(processor, spec, where: str) -> list:
     normalizers.Replace(Regex(unjoined), _BREAK),
     normalizers.NFKC(),
     *back,
-    normalizers.Replace(Regex(f"{_INSIDE}(?=[{_EXTENDS}])"), _BREAK),
+    normalizers.Replace(Regex(f"{_INSIDE}(?={_EXTENDS})"), _BREAK),
     normalizers.Precompiled(spec.precompiled_charsmap),
   ]
 
@@ -117,7 +122,7 @@ def _before_marks_that_join_nothing(joined: dict[str, set[str]]) -> str:
   for mark, bases in joined.items():
     groups[_class(bases)].append(mark)
   alternatives = "|".join(f"(?<=[{bases}])[{_class(marks)}]" for bases, marks in groups.items() if bases)
-  return rf"{_INSIDE}(?=[{_EXTENDS}]|[{_class(joined)}])(?!{alternatives})"
+  return rf"{_INSIDE}(?={_EXTENDS}|[{_class(joined)}])(?!{alternatives})"
 
 
 def _class(characters: Iterable[str]) -> str:

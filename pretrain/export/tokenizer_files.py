@@ -37,7 +37,7 @@ _PROBES = (
   "ﬁ Ⅷ ① ㎏ ½ … ß İ ſ Σς ™",
   "🙂 👩\u200d👩\u200d👧 🇩🇪 👍🏽 \ufe0f a\u200cb\u200d",
   "a\x00b\x01c\x02e\x01\u0301 \x7f\x85\u2028\u2029 \ufeff\u200b\u00ad",
-  "\u2581 \u2581x",
+  "\u2581 \u2581x \u2581",
   "שָׁלוֹם السَّلَام हिन्दी ক\u09c7\u09be ไทยกำ",
   "x" * 300 + "\u0301" * 40,
   "ababababa aaaaaaa mississippi",

@@ -131,7 +131,7 @@ def _special_names(folder: pathlib.Path) -> dict[str, str]:
 
 
 def _named(path: pathlib.Path, pieces: list[str], special: Mapping[str, str]) -> list[str]:
-  """Renames pieces so that each special name is found at its id: <s> in MPNet, which has an unused [CLS] too."""
+  """Renames pieces so that each special name is found at its id: <s> in MPNet, whose [CLS] is unused."""
   renamed = list(pieces)
   for role, piece in special.items():
     if piece not in pieces:

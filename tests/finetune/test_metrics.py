@@ -44,9 +44,12 @@ def test_spearman_gives_equal_values_their_average_rank():
   assert found == pytest.approx(4.5 / np.sqrt(4.5 * 5.0))
 
 
-def test_pearson_of_small_differences_about_a_large_mean_is_kept():
-  x = np.float32(4096.0) + np.arange(4, dtype=np.float32) * np.float32(2.0**-11)
-  assert metrics.pearson(x, np.arange(4)) == pytest.approx(1.0, abs=1e-9)
+def test_pearson_of_small_differences_about_a_large_mean_is_summed_in_float64():
+  y = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+  x = np.float32(4096.0) + np.float32(0.01) * y  # rounded to steps of 0.0005
+  dx, dy = (v.astype(np.float64) - np.mean(v, dtype=np.float64) for v in (x, y))
+  expected = np.sum(dx * dy) / np.sqrt(np.sum(dx**2) * np.sum(dy**2))
+  assert metrics.pearson(x, y) == pytest.approx(expected, abs=1e-9)  # in float32 it is 4e-7 away
 
 
 def test_equal_logits_are_class_0_for_accuracy_and_class_1_for_matthews():

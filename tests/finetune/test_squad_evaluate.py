@@ -74,6 +74,11 @@ def test_an_unanswerable_question_rightly_left_empty_costs_nothing():
   assert squad.best_threshold({"d": 1, "b": 1}, PREDICTED, odds, {"d": False, "b": True}) == (100.0, -1.0)
 
 
+def test_the_first_of_equal_totals_is_the_best_threshold():
+  odds = {"b": -1.0, "d": 3.0}  # passing d changes nothing
+  assert squad.best_threshold({"b": 1, "d": 1}, PREDICTED, odds, {"b": True, "d": False}) == (100.0, -1.0)
+
+
 def test_questions_of_equal_odds_pass_one_by_one_in_their_order():
   # As the official script does, although no threshold lies between them.
   scores, has_answer = {"b": 1, "c": 0}, {"b": True, "c": False}

@@ -55,7 +55,7 @@ def test_query_separators_and_padding_are_never_chosen():
     start_logits=np.append(one.start_logits, [99.0] * 30), end_logits=np.append(one.end_logits, [99.0] * 30)
   )
   assert decode(padded) == decode(one)
-  assert all(set(text.split()) <= set(WORDS) for text in texts(decode(padded)))
+  assert all(max(c.start_logit, c.end_logit) <= 1.0 for c in decode(padded).n_best)
 
 
 def test_end_is_not_before_start_and_not_too_far():

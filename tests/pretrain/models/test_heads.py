@@ -91,7 +91,9 @@ def _by_hand(params, vectors, activation):
 
 
 @pytest.mark.parametrize(
-  "name, activation", [("tanh", jnp.tanh), ("gelu", lambda x: jax.nn.gelu(x, approximate=False))]
+  "name, activation",
+  [("tanh", jnp.tanh), ("gelu", lambda x: jax.nn.gelu(x, approximate=False))],
+  ids=["tanh", "gelu"],
 )
 def test_classification_head_is_two_linear_layers_with_an_activation_between(name, activation):
   params = heads.init_classification_head(KEY, CONFIG, num_outputs=3, init="torch")

@@ -1,0 +1,91 @@
+"""Checkpoints leave and enter.
+
+  python -m pretrain.export --checkpoint=runs/coco_lm_tiny --to=auto --output=exported
+  python -m pretrain.export import --from=cocolm-base/ --output=checkpoints/cocolm-base
+
+Needs `pip install -r requirements-export.txt`. Exit codes as in data/errors.py.
+"""
+
+import importlib.util
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from data.command import Parser, run
+from data.errors import ConfigError
+
+_NEEDED = ("torch", "transformers", "safetensors", "tokenizers")
+
+
+def _require_extra() -> None:
+  missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+  if missing:
+    raise ConfigError(
+      f"export needs {', '.join(missing)}, not installed here; run `pip install -r requirements-export.txt`"
+    )
+
+
+def export_parser() -> Parser:
+  """Flags of an export."""
+  from pretrain.export.folders import LAYOUTS
+
+  parser = Parser(prog="python -m pretrain.export", description="Export a checkpoint.")
+  parser.add_argument("--checkpoint", required=True, help="workdir of a run, or the directory of one step")
+  parser.add_argument("--step", type=int, help="default: the newest")
+  parser.add_argument(
+    "--to",
+    default="auto",
+    choices=("auto", *LAYOUTS),
+    help="auto: the stock transformers class that computes exactly this; cocolm, amos: official Hugging "
+    "Face port; fairseq: official model.pt; torch: safetensors under our own names",
+  )
+  parser.add_argument(
+    "--output", required=True, type=pathlib.Path, help="folder; an older export is replaced"
+  )
+  parser.add_argument(
+    "--vocabulary", default="", help="its directory; default: the one beside the checkpoint"
+  )
+  parser.add_argument(
+    "--tolerance", type=float, default=1e-5, help="largest |difference| of hidden states, float32 on CPU"
+  )
+  parser.add_argument("--onnx", action="store_true", help="also write onnx/model.onnx, checked likewise")
+  parser.add_argument(
+    "--sentence_transformers", action="store_true", help="also write its files: mean pooling over tokens"
+  )
+  parser.add_argument("--name", default="", help="title of the model card; default: recipe and step")
+  parser.add_argument("--license", default="", help="SPDX identifier for the card, such as apache-2.0")
+  parser.add_argument("--language", default="", help="ISO 639-1 code for the card, such as en")
+  return parser
+
+
+def import_parser() -> Parser:
+  """Flags of an import."""
+  from pretrain.export import import_checkpoint
+
+  parser = Parser(prog="python -m pretrain.export import", description="Import a PyTorch checkpoint.")
+  import_checkpoint.add_arguments(parser)
+  return parser
+
+
+def _main(argv: Sequence[str]) -> None:
+  if argv[:1] == ["import"]:
+    arguments = import_parser().parse_args(argv[1:])
+    _require_extra()
+    from pretrain.export import import_checkpoint
+
+    import_checkpoint.run(arguments)
+    return
+  arguments = export_parser().parse_args(argv)
+  _require_extra()
+  from pretrain.export import export_checkpoint
+
+  export_checkpoint.export(export_checkpoint.Request(**vars(arguments)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  return run(lambda: _main(list(sys.argv[1:] if argv is None else argv)))
+
+
+if __name__ == "__main__":
+  sys.exit(main())

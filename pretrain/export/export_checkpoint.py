@@ -1,0 +1,223 @@
+"""An export from end to end: read, choose a layout, write aside, check in a fresh process, rename."""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+import shutil
+import tempfile
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from data import vocabulary as vocabularies
+from data.errors import ConfigError, DataError
+from data.vocabulary import Vocabulary
+from pretrain import checkpoint, source
+from pretrain.build import encoder_config
+from pretrain.export import card, choose, folders, self_check, stock_models, tokenizer_files
+from pretrain.models.config import EncoderConfig
+
+DIGESTS = "sha256.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """What the command line asked for; fields as its flags."""
+
+  checkpoint: str
+  output: pathlib.Path
+  to: str = "auto"
+  step: int | None = None
+  vocabulary: str = ""
+  tolerance: float = 1e-5
+  onnx: bool = False
+  sentence_transformers: bool = False
+  name: str = ""
+  license: str = ""
+  language: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A checkpoint read for export."""
+
+  params: dict
+  meta: dict
+  workdir: pathlib.Path  # of the run, for its metrics
+  config: EncoderConfig  # float32
+  vocabulary_directory: pathlib.Path
+  vocabulary: Vocabulary
+
+  @property
+  def heads(self) -> set[str]:
+    """Names of the heads on the encoder."""
+    return set(self.params.get("heads", {}))
+
+
+def read_model(request: Request) -> Model:
+  """Reads parameters, config and vocabulary.
+
+  Raises:
+    DataError: no checkpoint or vocabulary there, the vocabulary is not the one of the checkpoint, or a
+      parameter is not finite.
+  """
+  path = checkpoint.step_path(request.checkpoint, request.step)
+  params, meta = checkpoint.load_params(path)
+  for name, leaf in folders.flatten(params).items():
+    if not np.isfinite(leaf).all():
+      raise DataError(f"checkpoint {path}: {name} has values that are not finite; export an earlier step")
+  config = ConfigDict(meta["config"])
+  workdir = path.parent.parent
+  directory = _find_vocabulary(request.vocabulary, workdir, config)
+  vocabulary = vocabularies.load(directory)
+  if vocabulary.digest != meta["vocabulary_digest"]:
+    raise DataError(
+      f"{directory} is not the vocabulary of this checkpoint (sha256 {vocabulary.digest[:12]}..., expected "
+      f"{meta['vocabulary_digest'][:12]}...); name the right one with --vocabulary=DIR"
+    )
+  encoder = dataclasses.replace(encoder_config(config), dtype="float32", remat=False)
+  return Model(params, meta, workdir, encoder, directory, vocabulary)
+
+
+def _find_vocabulary(given: str, workdir: pathlib.Path, config: ConfigDict) -> pathlib.Path:
+  places = [pathlib.Path(given)] if given else []
+  places += [workdir / "vocabulary", pathlib.Path(source.records_directory(config)) / "vocabulary"]
+  for place in places[: 1 if given else None]:
+    if given or (place / vocabularies.NAME).is_file():
+      return place
+  raise DataError(
+    f"no vocabulary in {' or '.join(map(str, places))}; name the directory the records were made with: "
+    "--vocabulary=DIR"
+  )
+
+
+def export(request: Request) -> None:
+  """Exports a checkpoint. Nothing appears under the final name before it has been checked.
+
+  Raises:
+    UserError: see data/errors.py.
+  """
+  if not 0 < request.tolerance < float("inf"):
+    raise ConfigError(f"--tolerance={request.tolerance} must be above 0; 1e-5 suits float32")
+  _refuse_foreign(request.output)
+  model = read_model(request)
+  choice = _choose(request, model)
+  print(f"layout {choice.layout}: {choice.reason}", flush=True)
+  aside = request.output.with_name(f".{request.output.name}.{os.getpid()}.part")
+  aside.mkdir(parents=True)
+  try:
+    architecture, head, extra = _write(aside, choice.layout, model)
+    if request.sentence_transformers:
+      folders.write_sentence_transformers(aside, model.config)
+    report = _check(request, model, aside, choice.layout, head)
+    facts = card.Facts(
+      name=request.name or f"{model.meta['config']['recipe']}, step {model.meta['step']:,}",
+      layout=choice.layout,
+      reason=choice.reason,
+      architecture=architecture,
+      extra=extra,
+      hidden_difference=report.hidden,
+      logits_difference=report.logits,
+      tolerance=request.tolerance,
+      license=request.license,
+      language=request.language,
+    )
+    text = card.write(facts, model.params, model.meta, model.workdir)
+    (aside / "README.md").write_text(text, encoding="utf-8")
+    write_digests(aside)
+    _put_in_place(aside, request.output)
+  finally:
+    shutil.rmtree(aside, ignore_errors=True)
+  print(f"{request.output}: {', '.join(sorted(entry.name for entry in request.output.iterdir()))}")
+
+
+def _check(request: Request, model: Model, folder: pathlib.Path, layout: str, head: str) -> self_check.Report:
+  """The self-check in a fresh process, and ONNX with the same sentences; prints what was found."""
+  with tempfile.TemporaryDirectory() as scratch:
+    reference = pathlib.Path(scratch) / "reference.npz"
+    cases = self_check.make_cases(model.vocabulary, max_length=model.config.max_length)
+    pad_id = model.vocabulary.special_ids.pad
+    self_check.write_reference(reference, model.params, model.config, cases, pad_id=pad_id, head=head)
+    report = self_check.check(folder, reference, layout, tolerance=request.tolerance)
+    logits = "" if report.logits is None else f", of {head} logits {report.logits:.1e} of the largest"
+    names = ", ".join(case.name for case in cases)
+    print(f"self-check: max |difference| of hidden states {report.hidden:.1e}{logits} ({names})", flush=True)
+    if request.onnx:
+      from pretrain.export import onnx_file
+
+      difference = onnx_file.write(
+        folder, reference, max_length=model.config.max_length, tolerance=request.tolerance
+      )
+      print(f"onnx: max |difference| of hidden states {difference:.1e}", flush=True)
+  return report
+
+
+def _choose(request: Request, model: Model) -> choose.Choice:
+  pad_id, layout = model.vocabulary.special_ids.pad, request.to
+  if (request.onnx or request.sentence_transformers) and layout not in ("auto", *folders.STOCK):
+    raise ConfigError(f"--onnx and --sentence_transformers need a stock layout, not --to={layout}")
+  if layout == "auto":
+    return choose.choose(model.config, pad_id=pad_id, heads=model.heads)
+  if layout in folders.STOCK:
+    choose.check_layout(layout, model.config, pad_id=pad_id, heads=model.heads)
+  elif layout in folders.OFFICIAL:
+    folders.check_official(model.config, model.vocabulary, layout)
+  return choose.Choice(layout, "asked for with --to")
+
+
+def _write(folder: pathlib.Path, layout: str, model: Model) -> tuple[str, str, tuple[str, ...]]:
+  """Writes a layout; returns the class in config.json, the head it computes, and what lies in extra."""
+  if layout == "torch":
+    folders.write_own(folder, model.params, model.meta["config"]["model"], model.vocabulary_directory)
+    return "", "", ()
+  if layout in folders.OFFICIAL:
+    extra = folders.write_official(
+      folder, model.params, model.config, model.vocabulary_directory, model.vocabulary, layout=layout
+    )
+    return "", "", extra
+  params = jax.tree.map(np.asarray, model.params)
+  made = stock_models.to_stock(
+    params,
+    model.config,
+    layout=layout,
+    pad_id=model.vocabulary.special_ids.pad,
+    special_ids=model.vocabulary.special_ids,
+  )
+  folders.save_tensors(folder / "model.safetensors", made.state)
+  folders.save_json(folder / "config.json", made.config)
+  folders.save_tensors(folder / folders.EXTRA, made.extra)
+  tokenizer_files.write_tokenizer(model.vocabulary_directory, folder, max_length=model.config.max_length)
+  return made.architecture, made.head, tuple(made.extra)
+
+
+def write_digests(folder: pathlib.Path) -> None:
+  """Writes sha256.txt: `<hex>  <name>` of every file, as sha256sum has it."""
+  lines = []
+  for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    with open(path, "rb") as file:
+      digest = hashlib.file_digest(file, "sha256").hexdigest()
+    lines.append(f"{digest}  {path.relative_to(folder).as_posix()}\n")
+  (folder / DIGESTS).write_text("".join(lines), encoding="utf-8")
+
+
+def _refuse_foreign(output: pathlib.Path) -> None:
+  if output.exists() and not output.is_dir():
+    raise ConfigError(f"--output={output} is a file; name a directory")
+  if output.is_dir() and any(output.iterdir()) and not (output / DIGESTS).is_file():
+    raise ConfigError(f"--output={output} holds files that no export made; name a new or empty directory")
+
+
+def _put_in_place(aside: pathlib.Path, output: pathlib.Path) -> None:
+  """Renames; an older export stays until the new one is whole, and comes back if the rename fails."""
+  old = output.with_name(f".{output.name}.{os.getpid()}.old")
+  if output.exists():
+    output.rename(old)
+  try:
+    aside.rename(output)
+  except OSError:
+    if old.exists():
+      old.rename(output)
+    raise
+  shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,241 @@
+"""What each layout's folder holds, written from parameters, vocabulary and config.
+
+Stock layouts go through `stock_names`, the official ones through `torch_names`; `torch` is our own tree. What
+a layout has no slot for lies in `extra.safetensors` under our own paths, so that nothing is lost.
+"""
+
+import argparse
+import json
+import pathlib
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors.numpy import save_file
+
+from data.errors import ConfigError
+from data.vocabulary import Vocabulary
+from pretrain.export import torch_names
+from pretrain.export.torch_layout import State
+from pretrain.models.config import EncoderConfig
+
+STOCK = ("mpnet", "layoutlmv3", "bert", "electra")
+OFFICIAL = ("cocolm", "amos", "fairseq")
+LAYOUTS = (*STOCK, *OFFICIAL, "torch")
+EXTRA = "extra.safetensors"
+# Official code hard-codes the first four: fairseq/data/dictionary.py.
+_OFFICIAL_IDS = {"cls": 0, "pad": 1, "sep": 2, "unk": 3}
+
+
+def flatten(params: dict) -> State:
+  """{'encoder/trunk/...': contiguous float32 array} of a tree of parameters."""
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): np.ascontiguousarray(leaf, np.float32)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+  }
+
+
+def save_tensors(path: pathlib.Path, state: State) -> None:
+  """Writes safetensors that PyTorch libraries read; nothing for an empty state."""
+  if state:
+    contiguous = {name: np.ascontiguousarray(array) for name, array in state.items()}
+    save_file(contiguous, path, metadata={"format": "pt"})
+
+
+def save_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
+  """Writes readable JSON."""
+  path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def check_official(config: EncoderConfig, vocabulary: Vocabulary, layout: str) -> None:
+  """Refuses what official code would compute otherwise.
+
+  Raises:
+    ConfigError: T5 buckets, segments in fairseq, WordPiece, or other special ids.
+  """
+  ids = {name: getattr(vocabulary.special_ids, name) for name in _OFFICIAL_IDS}
+  reason = ""
+  if config.relative_position == "t5":
+    reason = "its code has relative buckets of its own (model.relative_position='official'), not T5's"
+  elif vocabulary.kind != "sentencepiece":
+    reason = f"its tokenizer needs sp.model and dict.txt, and this vocabulary is {vocabulary.kind}"
+  elif ids != _OFFICIAL_IDS:
+    reason = f"it fixes the ids {_OFFICIAL_IDS}, and this vocabulary has {ids}"
+  elif config.num_segments and layout == "fairseq":
+    reason = f"it has no segment embeddings, and this model has {config.num_segments}"
+  elif config.layer_norm_eps != 1e-5 and layout == "fairseq":
+    reason = f"its LayerNorm epsilon is 1e-5, and this model's {config.layer_norm_eps}"
+  if reason:
+    raise ConfigError(f"--to={layout} cannot hold this model exactly: {reason}; use --to=auto")
+
+
+def write_official(
+  folder: pathlib.Path,
+  params: dict,
+  config: EncoderConfig,
+  vocabulary_directory: pathlib.Path,
+  vocabulary: Vocabulary,
+  *,
+  layout: str,
+) -> tuple[str, ...]:
+  """Writes the files the official COCO-LM and AMOS code reads.
+
+  Args:
+    folder: exists and is empty.
+    params: of the checkpoint.
+    config: its encoder.
+    vocabulary_directory: of `vocabulary`.
+    vocabulary: sentencepiece.
+    layout: 'cocolm', 'amos' (Hugging Face port of 2021: pytorch_model.bin) or 'fairseq' (model.pt).
+
+  Returns:
+    Our paths of what lies in extra.safetensors.
+  """
+  import torch
+
+  check_official(config, vocabulary, layout)
+  params = jax.tree.map(np.asarray, params)
+  if layout == "fairseq":
+    state = torch_names.to_fairseq(params)
+    content = {"args": _arguments(config, params), "model": _tensors(state)}
+    torch.save(content, folder / "model.pt")
+    held = torch_names.from_fairseq(
+      state, num_heads=config.num_heads, share_embeddings=_shared_embeddings(params)
+    )
+  else:
+    prefix = f"{layout}."
+    state = torch_names.to_hugging_face(params)
+    heads = ("binary_head.", "clm_head.", "scl_head.")
+    named = {name if name.startswith(heads) else prefix + name: array for name, array in state.items()}
+    torch.save(_tensors(named), folder / "pytorch_model.bin")
+    save_json(folder / "config.json", _official_config(config, vocabulary, params, layout))
+    held = torch_names.from_hugging_face(state, num_heads=config.num_heads)
+  kept = flatten(held.params)
+  extra = {path: leaf for path, leaf in flatten(params).items() if path not in kept}
+  save_tensors(folder / EXTRA, extra)
+  shutil.copyfile(vocabulary_directory / "sp.model", folder / "sp.model")
+  write_dictionary(folder / "dict.txt", vocabulary_directory, vocabulary)
+  return tuple(extra)
+
+
+def _tensors(state: State) -> dict:
+  """Torch tensors; what is one array here is one tensor there, as official code ties them."""
+  import torch
+
+  made: dict[int, torch.Tensor] = {}
+  for array in state.values():
+    made.setdefault(id(array), torch.from_numpy(np.array(array, np.float32)))
+  return {name: made[id(array)] for name, array in state.items()}
+
+
+def _shared_embeddings(params: dict) -> str:
+  own = params.get("generator", {}).get("embeddings", {})
+  return "none" if "token" in own else "tokens" if own else "all"
+
+
+def _arguments(config: EncoderConfig, params: dict) -> argparse.Namespace:
+  """`args` of a fairseq checkpoint: what COCOLM_Model and AMOS_Model read of it.
+
+  Source: official fairseq/models/cocolm/model.py (add_args, base_architecture).
+  """
+  heads = params.get("heads", {})
+  projection = heads["scl"]["dense"]["bias"].shape[0] if "scl" in heads else config.hidden_size
+  generator = params.get("generator", {})
+  is_amos = "mixture" in generator
+  return argparse.Namespace(
+    arch="amos_base" if is_amos else "cocolm_base",
+    task="amos" if is_amos else "cocolm",
+    encoder_layers=config.num_layers,
+    generator_layers=len(generator["trunk"]["layers"]["up"]["bias"]) if generator else 0,
+    encoder_embed_dim=config.hidden_size,
+    encoder_ffn_embed_dim=config.mlp_size,
+    encoder_attention_heads=config.num_heads,
+    max_positions=config.max_length,
+    rel_pos=int(config.relative_position == "official"),
+    rel_pos_bins=config.relative_buckets,
+    max_rel_pos=config.relative_max_distance,
+    dropout=config.dropout,
+    attention_dropout=config.attention_dropout,
+    activation_dropout=0.0,
+    activation_fn="gelu",
+    pooler_activation_fn="tanh",
+    pooler_dropout=0.0,
+    clm="clm" in heads,
+    seq_contrast="scl" in heads,
+    seq_contrast_dim=projection,
+    generator_sample_mode="zero-dropout" if _shared_embeddings(params) == "tokens" else "eval",
+  )
+
+
+def _official_config(
+  config: EncoderConfig, vocabulary: Vocabulary, params: dict, layout: str
+) -> dict[str, Any]:
+  """config.json of the official Hugging Face port. Source: huggingface/cocolm/configuration_cocolm.py."""
+  has_relative = config.relative_position == "official"
+  return {
+    "model_type": layout,
+    "vocab_size": config.vocab_size,
+    "embedding_size": config.hidden_size,
+    "hidden_size": config.hidden_size,
+    "num_hidden_layers": config.num_layers,
+    "num_attention_heads": config.num_heads,
+    "intermediate_size": config.mlp_size,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": config.dropout,
+    "attention_probs_dropout_prob": config.attention_dropout,
+    "max_position_embeddings": config.max_length,
+    "type_vocab_size": config.num_segments,
+    "initializer_range": config.init_stddev,
+    "layer_norm_eps": config.layer_norm_eps,
+    "rel_pos_bins": config.relative_buckets if has_relative else 0,
+    "max_rel_pos": config.relative_max_distance if has_relative else 0,
+    "layer_norm_type": "post",
+    "need_pooler": "scl" in params.get("heads", {}),
+    "pad_token_id": vocabulary.special_ids.pad,
+  }
+
+
+def write_dictionary(path: pathlib.Path, vocabulary_directory: pathlib.Path, vocabulary: Vocabulary) -> None:
+  """Writes fairseq's dict.txt, which gives every piece of the vocabulary the id it has here.
+
+  Its first four symbols are implied by the reader and not listed.
+  """
+  existing = vocabulary_directory / "dict.txt"
+  if existing.is_file():
+    shutil.copyfile(existing, path)
+    return
+  pieces = [vocabulary.piece(number) for number in range(len(_OFFICIAL_IDS), vocabulary.size)]
+  path.write_text("".join(f"{piece} 1\n" for piece in pieces), encoding="utf-8")
+
+
+def write_own(
+  folder: pathlib.Path, params: dict, model: Mapping[str, Any], vocabulary_directory: pathlib.Path
+) -> None:
+  """Writes `--to=torch`: every parameter under our own path, and the fields of `model`.
+
+  Args:
+    folder: exists and is empty.
+    params: of the checkpoint.
+    model: `config.model` of the checkpoint.
+    vocabulary_directory: copied whole.
+  """
+  save_tensors(folder / "model.safetensors", flatten(params))
+  save_json(folder / "config.json", {"model_type": "text_encoder_pretraining", "model": dict(model)})
+  shutil.copytree(vocabulary_directory, folder / "vocabulary")
+
+
+def write_sentence_transformers(folder: pathlib.Path, config: EncoderConfig) -> None:
+  """Writes what SentenceTransformer(folder) reads: the encoder, then the mean over tokens."""
+  modules = [
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+  ]
+  (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
+  save_json(
+    folder / "sentence_bert_config.json", {"max_seq_length": config.max_length, "do_lower_case": False}
+  )
+  (folder / "1_Pooling").mkdir()
+  pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
+  save_json(folder / "1_Pooling" / "config.json", pooling)

@@ -1,0 +1,89 @@
+"""The encoder as ONNX, through PyTorch's exporter, compared with our hidden states in onnxruntime."""
+
+import pathlib
+
+import numpy as np
+
+from data.errors import DataError
+from pretrain.export import self_check
+
+FILE_NAME = "model.onnx"
+INPUTS = ("input_ids", "attention_mask")
+
+
+def write(folder: pathlib.Path, reference: pathlib.Path, *, max_length: int, tolerance: float) -> float:
+  """Writes `onnx/model.onnx` of a stock folder and runs it on the self-check's sentences.
+
+  Args:
+    folder: a written stock export.
+    reference: of `self_check.write_reference`.
+    max_length: most tokens of an input.
+    tolerance: largest allowed |difference| of hidden states.
+
+  Returns:
+    The largest difference. Inputs are input_ids and attention_mask, int64 [batch, length]; the output is
+    last_hidden_state, float32 [batch, length, embed].
+
+  Raises:
+    DataError: a larger difference, or the exporter or onnxruntime fails.
+  """
+  place = folder / "onnx"
+  place.mkdir()
+  try:
+    _export(folder, place / FILE_NAME, max_length)
+    worst = _compare(place / FILE_NAME, reference)
+  except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+    line = " ".join(str(error).split())[:300]
+    raise DataError(
+      f"onnx: PyTorch's exporter or onnxruntime failed ({line}); export without --onnx"
+    ) from error
+  if not worst <= tolerance:
+    raise DataError(
+      f"onnx: hidden states differ by {worst:.2e}, allowed {tolerance:.0e}; nothing was kept. --tolerance "
+      "states another bound"
+    )
+  return worst
+
+
+def _export(folder: pathlib.Path, path: pathlib.Path, max_length: int) -> None:
+  import torch
+  import transformers
+
+  transformers.logging.set_verbosity_error()
+  # The plain attention: fused kernels are traced into more operators and gain nothing here.
+  model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+
+  class LastHidden(torch.nn.Module):
+    def __init__(self) -> None:
+      super().__init__()
+      self.encoder = model
+
+    def forward(self, input_ids, attention_mask):
+      return self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+  length = min(7, max_length - 1)  # neither 1, which is taken for a constant, nor the longest
+  ids = torch.ones(2, length, dtype=torch.int64)
+  batch = torch.export.Dim("batch", min=1, max=4096)
+  tokens = torch.export.Dim("length", min=2, max=max_length)
+  program = torch.onnx.export(
+    LastHidden(),
+    (ids, torch.ones_like(ids)),
+    dynamo=True,
+    input_names=list(INPUTS),
+    output_names=["last_hidden_state"],
+    dynamic_shapes=({0: batch, 1: tokens},) * 2,
+    verbose=False,
+  )
+  assert program is not None  # dynamo=True always returns one
+  program.save(str(path))
+
+
+def _compare(path: pathlib.Path, reference: pathlib.Path) -> float:
+  import onnxruntime
+
+  session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+  worst = 0.0
+  for ids, mask, expected in self_check.read_reference(reference):
+    (hidden,) = session.run(None, dict(zip(INPUTS, (ids, mask))))
+    worst = max(worst, float(np.abs(hidden[mask > 0] - expected[mask > 0]).max()))
+  return worst

@@ -1,0 +1,93 @@
+"""Checkpoints with random parameters, saved as a run saves them, and the vocabularies they belong to."""
+
+import pathlib
+import random
+
+import jax
+import numpy as np
+import pytest
+
+from configs import base
+from data import vocabulary, vocabulary_train
+from pretrain.build import build
+from pretrain.checkpoint import Checkpoints
+from pretrain.corruption.masking import TokenIds
+
+MAX_LENGTH = 128  # tokens: most of the self-check's sentences fit
+_KINDS = {
+  "t5": {"model.relative_buckets": 32, "model.relative_max_distance": 128},
+  "wide_t5": {"model.relative_buckets": 64, "model.relative_max_distance": 128},
+  "official": {"model.relative_position": "official", "model.relative_buckets": 16},
+  "wordpiece": {
+    "model.relative_position": "none",
+    "model.num_segments": 2,
+    "corruption.kind": "mask",
+    "objectives.rtd.weight": 0.0,
+    "objectives.scl.weight": 0.0,
+    "objectives.clm.weight": 0.0,
+    "objectives.mlm.weight": 1.0,
+  },
+}
+_COCO_LM = {
+  "corruption.kind": "generator",
+  "generator.num_layers": 1,
+  "objectives.rtd.weight": 50.0,
+  "objectives.clm.weight": 1.0,
+  "objectives.scl.weight": 1.0,
+  "objectives.scl.head": "projection",
+  "objectives.scl.group_size": 2,
+}
+
+
+def _sentences(number: int) -> list[str]:
+  rng = random.Random(0)
+  words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(1, 7))) for _ in range(200)]
+  return [" ".join(rng.choices(words, k=8)) + rng.choice(".?!") for _ in range(number)]
+
+
+@pytest.fixture(scope="session")
+def vocabularies(tmp_path_factory) -> dict[str, pathlib.Path]:
+  """Directories of a sentencepiece and a WordPiece vocabulary of 260 pieces."""
+  places = {}
+  for kind in vocabulary.KINDS:
+    places[kind] = tmp_path_factory.mktemp("vocabularies") / kind
+    vocabulary_train.train(_sentences(400), places[kind], kind=kind, cased=False, size=260)
+  return places
+
+
+def _spread(params: dict, seed: int) -> dict:
+  """Random numbers everywhere, biases and norms too: at fresh values a wrong map would not show."""
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda leaf: np.asarray(leaf + 0.1 * rng.standard_normal(leaf.shape), np.float32), params
+  )
+
+
+@pytest.fixture(scope="session")
+def make_workdir(tmp_path_factory, vocabularies):
+  """kind, more config fields, extra heads -> the workdir of a run that saved step 7."""
+
+  def make(kind: str, fields: dict | None = None, heads: dict | None = None) -> pathlib.Path:
+    place = vocabularies["wordpiece" if kind == "wordpiece" else "sentencepiece"]
+    words = vocabulary.load(place)
+    config = base.get_config()
+    sizes = {"vocab_size": words.size, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "mlp_size": 48}
+    config.model.update({**sizes, "max_length": MAX_LENGTH})
+    config.update_from_flattened_dict({**_COCO_LM, **_KINDS[kind], **(fields or {})})
+    config.data.length = MAX_LENGTH
+    config.recipe = f"coco_lm_{kind}" if kind != "wordpiece" else "bert_wordpiece"
+    ids = {name: getattr(words.special_ids, name) for name in ("cls", "pad", "sep", "unk", "mask")}
+    params = build(config, TokenIds(**ids, vocab_size=words.size)).init(jax.random.key(0))
+    params = _spread(params, seed=1)
+    params["heads"] = {**params.get("heads", {}), **(heads or {})}
+    workdir = tmp_path_factory.mktemp("runs") / kind
+    state = jax.tree.map(jax.numpy.asarray, {"params": params, "step": np.int32(7)})
+    checkpoints = Checkpoints(workdir, every=1, keep=1)
+    meta = {"config": config.to_dict(), "interval_sums": {}, "vocabulary_digest": words.digest}
+    checkpoints.save(7, state, meta, force=True)
+    checkpoints.wait()
+    checkpoints.close()
+    (workdir / "vocabulary").symlink_to(place)
+    return workdir
+
+  return make

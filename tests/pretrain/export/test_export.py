@@ -1,0 +1,248 @@
+"""`python -m pretrain.export` from a saved checkpoint to a checked folder."""
+
+import hashlib
+import json
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
+
+from safetensors.numpy import load_file, save_file  # noqa: E402
+
+from data.errors import DataError  # noqa: E402
+from pretrain.checkpoint import load_params  # noqa: E402
+from pretrain.export import (  # noqa: E402
+  __main__,
+  folders,
+  self_check,
+  stock_tables,
+  torch_check,
+  torch_names,
+)
+from pretrain.export.torch_layout import Layout  # noqa: E402
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+  """Spares the start of a process; one test per way of reading takes the real one."""
+
+  def run(folder, reference, layout):
+    with np.load(reference) as file:
+      arrays = dict(file)
+    cases = json.loads(arrays.pop("cases").tobytes())
+    plain = layout in (*folders.OFFICIAL, "torch")
+    worst = (
+      torch_check.check_plain if plain else lambda path, _, *rest: torch_check.check_stock(path, *rest)
+    )(folder, layout, cases, arrays)
+    return self_check.Report(worst.hidden, worst.logits, len(cases))
+
+  monkeypatch.setattr(self_check, "run_in_fresh_process", run)
+
+
+def _export(workdir, output, *flags: str) -> int:
+  return __main__.main([f"--checkpoint={workdir}", f"--output={output}", *flags])
+
+
+def _leaves(params: dict) -> dict[str, np.ndarray]:
+  return folders.flatten(params)
+
+
+@pytest.mark.parametrize(
+  ("kind", "to", "layout", "extra"),
+  [
+    ("t5", "auto", "mpnet", {"generator", "heads/rtd", "heads/clm", "heads/scl"}),
+    ("wide_t5", "auto", "layoutlmv3", {"generator", "heads/rtd", "heads/clm", "heads/scl"}),
+    ("wordpiece", "auto", "bert", set()),
+    ("official", "cocolm", "cocolm", {"generator"}),
+    ("official", "amos", "amos", {"generator"}),
+    ("official", "fairseq", "fairseq", set()),
+    ("t5", "torch", "torch", set()),
+  ],
+)
+def test_a_checkpoint_becomes_a_checked_folder_that_comes_back_bit_equal(
+  kind, to, layout, extra, make_workdir, tmp_path, capsys, in_this_process
+):
+  workdir, output = make_workdir(kind), tmp_path / "out"
+  assert _export(workdir, output, f"--to={to}") == 0, capsys.readouterr().err
+  printed = capsys.readouterr().out
+  assert f"layout {layout}: " in printed
+  assert float(re.search(r"hidden states ([\d.e-]+)", printed).group(1)) <= 1e-5
+  assert all(case in printed for case in ("single", "pair", "padded", "longest"))
+  if (output / "extra.safetensors").is_file():
+    kept = load_file(output / "extra.safetensors")
+    found = {path if path.startswith("heads") else path.split("/")[0] for path in kept}
+    assert {"/".join(path.split("/")[:2]) for path in found if "pretrain" not in path} >= extra
+  back = tmp_path / "back"
+  assert __main__.main(["import", f"--from={output}", f"--output={back}"]) == 0, capsys.readouterr().err
+  ours, theirs = _leaves(load_params(workdir)[0]), _leaves(load_params(back)[0])
+  assert ours.keys() == theirs.keys()
+  assert not [path for path in ours if not np.array_equal(ours[path], theirs[path])]
+
+
+@pytest.mark.parametrize(("kind", "to"), [("t5", "mpnet"), ("official", "fairseq")])
+def test_the_self_check_runs_in_a_fresh_process(kind, to, make_workdir, tmp_path, capsys):
+  assert _export(make_workdir(kind), tmp_path / "out", f"--to={to}") == 0, capsys.readouterr().err
+  assert "self-check: max |difference| of hidden states" in capsys.readouterr().out
+
+
+def _transposed(rows):
+  """The row of a square kernel, read and written as if it were not transposed."""
+  wrong = Layout(
+    lambda a, heads: [a.reshape(heads, -1, a.shape[0])],
+    lambda parts: parts[0].reshape(-1, parts[0].shape[-1]),
+  )
+  return tuple(
+    row._replace(layout=wrong) if row.paths[0].endswith("attention/output/kernel") else row for row in rows
+  )
+
+
+@pytest.mark.parametrize(
+  ("kind", "to"),
+  [("t5", "mpnet"), ("wide_t5", "layoutlmv3"), ("wordpiece", "bert"), ("wordpiece", "electra")]
+  + [("official", "cocolm"), ("official", "fairseq"), ("t5", "torch")],
+)
+def test_a_transposed_kernel_in_the_tables_fails_the_self_check(
+  kind, to, make_workdir, tmp_path, capsys, monkeypatch, in_this_process
+):
+  if to in folders.STOCK:
+    monkeypatch.setitem(stock_tables.LAYERS, to, _transposed(stock_tables.LAYERS[to]))
+  elif to == "torch":
+    flatten = folders.flatten
+    monkeypatch.setattr(
+      folders,
+      "flatten",
+      lambda tree: {
+        path: np.ascontiguousarray(leaf.reshape(len(leaf), 32, 32).swapaxes(1, 2).reshape(leaf.shape))
+        if path.endswith("encoder/trunk/layers/attention/output/kernel")
+        else leaf
+        for path, leaf in flatten(tree).items()
+      },
+    )
+  else:
+    parts = [part._replace(rows=_transposed(part.rows)) for part in torch_names.ENCODER_PARTS]
+    monkeypatch.setattr(torch_names, "ENCODER_PARTS", tuple(parts))
+  output = tmp_path / "out"
+  assert _export(make_workdir(kind), output, f"--to={to}") == 3
+  assert "self-check: the" in capsys.readouterr().err
+  assert not list(tmp_path.iterdir())
+
+
+def test_every_file_has_its_digest_and_the_card_says_what_was_done(
+  make_workdir, tmp_path, capsys, in_this_process
+):
+  workdir, output = make_workdir("t5"), tmp_path / "out"
+  lines = [
+    {"step": 4, "train/loss": 3.0, "perf/steps_per_second": 0.002},
+    {"step": 7, "eval/generator_loss": 5.25},
+    {"step": 9, "eval/generator_loss": 1.0},
+  ]
+  (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  flags = ["--sentence_transformers", "--license=apache-2.0", "--language=en", "--name=Tiny"]
+  assert _export(workdir, output, *flags) == 0
+  capsys.readouterr()
+  listed = dict(line.split("  ")[::-1] for line in (output / "sha256.txt").read_text().splitlines())
+  there = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file()}
+  assert set(listed) == there - {"sha256.txt"}
+  assert all(
+    hashlib.sha256((output / name).read_bytes()).hexdigest() == digest for name, digest in listed.items()
+  )
+  expected = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
+  assert there >= expected | {"extra.safetensors", "modules.json", "1_Pooling/config.json"}
+  card = (output / "README.md").read_text()
+  assert card.startswith("---\nlanguage: en\nlicense: apache-2.0\n")
+  for phrase in (
+    "# Tiny",
+    "AutoModel.from_pretrained",
+    "| generator_loss | 5.2500 |",
+    "COCO-LM: Correcting",
+    "split_special_tokens",
+    "0.56 (from logged speeds)",
+    "## Bias and limits",
+    "$" * 0 + "Layout `mpnet`",
+  ):
+    assert phrase in card, phrase
+  assert "$" not in card
+
+
+def test_an_older_export_is_replaced_and_other_folders_are_left_alone(
+  make_workdir, tmp_path, capsys, in_this_process
+):
+  workdir, output = make_workdir("t5"), tmp_path / "out"
+  assert _export(workdir, output, "--to=torch") == 0
+  assert _export(workdir, output) == 0
+  assert not (output / "vocabulary").exists()
+  (tmp_path / "mine").mkdir()
+  (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+  assert _export(workdir, tmp_path / "mine") == 2
+  assert "holds files that no export made" in capsys.readouterr().err
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
+
+
+def test_a_failed_export_leaves_the_older_one(make_workdir, tmp_path, capsys, monkeypatch, in_this_process):
+  workdir, output = make_workdir("t5"), tmp_path / "out"
+  assert _export(workdir, output) == 0
+  before = (output / "sha256.txt").read_text()
+
+  def fail(*args, **kwargs):
+    raise DataError("self-check: planted")
+
+  monkeypatch.setattr(self_check, "check", fail)
+  assert _export(workdir, output, "--to=torch") == 3
+  assert (output / "sha256.txt").read_text() == before
+  assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+  ("kind", "flags", "code", "message"),
+  [
+    ("t5", ["--to=bert"], 2, "relative positions are t5 32/128, the class has none"),
+    ("t5", ["--to=cocolm"], 2, "relative buckets of its own"),
+    ("wordpiece", ["--to=fairseq"], 2, "needs sp.model and dict.txt"),
+    ("t5", ["--to=torch", "--onnx"], 2, "need a stock layout"),
+    ("t5", ["--tolerance=0"], 2, "must be above 0"),
+    ("t5", ["--tolerance=1e-9"], 3, "--tolerance states another bound"),
+    ("t5", ["--step=3"], 3, "no checkpoint of step 3"),
+    ("t5", ["--vocabulary=nowhere"], 3, "nowhere holds no vocabulary"),
+    ("t5", ["--to=gpt2"], 2, "invalid choice: 'gpt2'"),
+  ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+  kind, flags, code, message, make_workdir, tmp_path, capsys, in_this_process
+):
+  assert _export(make_workdir(kind), tmp_path / "out", *flags) == code
+  error = capsys.readouterr().err
+  assert message in error
+  assert len(error.strip().splitlines()) == 1
+  assert not list(tmp_path.iterdir())
+
+
+def test_another_vocabulary_of_the_same_size_is_refused(make_workdir, vocabularies, tmp_path, capsys):
+  flag = f"--vocabulary={vocabularies['wordpiece']}"
+  assert _export(make_workdir("t5"), tmp_path / "out", flag) == 3
+  assert "is not the vocabulary of this checkpoint" in capsys.readouterr().err
+
+
+def test_values_that_are_not_finite_are_named(make_workdir, tmp_path, capsys):
+  bad = {"rtd": {"kernel": np.full((32, 1), np.nan, np.float32), "bias": np.zeros(1, np.float32)}}
+  workdir = make_workdir("t5", heads=bad)
+  assert _export(workdir, tmp_path / "out") == 3
+  assert "heads/rtd/kernel has values that are not finite" in capsys.readouterr().err
+
+
+def test_a_missing_tensor_in_a_folder_is_not_drawn_at_random(
+  make_workdir, tmp_path, capsys, monkeypatch, in_this_process
+):
+  save = folders.save_tensors
+
+  def lose_one(path: pathlib.Path, state):
+    save(
+      path, {name: array for name, array in state.items() if not name.endswith("layer.0.output.dense.bias")}
+    )
+
+  monkeypatch.setattr(folders, "save_tensors", lose_one)
+  with pytest.raises(ValueError, match="missing_keys"):
+    _export(make_workdir("t5"), tmp_path / "out")
+  assert save_file is not None

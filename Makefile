@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check install --quiet --quiet
 VERSION_CHECK := import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))
 
-.PHONY: help env demo test lint mutants goldens
+.PHONY: help env demo test lint mutants goldens fuzz
 .DELETE_ON_ERROR:
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo 'make lint      ruff and pyright'
 	@echo 'make goldens   compare with outputs of the official programs in GOLDENS=$(GOLDENS)'
 	@echo 'make mutants   break one line at a time and see that a test notices'
+	@echo 'make fuzz      read 10,000 damaged files with each parser of checkpoints and tokenizers: minutes'
 	@echo 'make env       only make $(VENV) and install what development needs'
 
 env: $(VENV)/.requirements-dev
@@ -32,6 +33,9 @@ lint: $(VENV)/.requirements-dev
 
 mutants: $(VENV)/.requirements-dev
 	$(PYTHON) -m tests.mutants
+
+fuzz: $(VENV)/.requirements-dev
+	$(PYTHON) -m tests.fuzz
 
 goldens: $(VENV)/.requirements-dev
 	$(PYTHON) -m tests.goldens $(GOLDENS)

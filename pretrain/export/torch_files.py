@@ -71,8 +71,6 @@ def read_pickle(path: Path) -> Any:
     with warnings.catch_warnings(), _allowed(path, is_zip):
       warnings.simplefilter("ignore")
       return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-  except MemoryError:
-    raise
   except Exception as error:  # a damaged pickle fails as it likes: KeyError, IndexError, struct.error, ...
     raise DataError(_refusal(path, error)) from error
 

@@ -1,0 +1,125 @@
+"""Damaged files for every parser of other people's files: a result or one clear error, and nothing else.
+
+  python -m tests.fuzz --number=10000 [--parser=safetensors ...]
+
+Each file is a sound small one with a few changes, drawn from the parser's name and the file's number alone,
+so that a failure can be had again. A parser runs in a process of its own, so that a library that crashes
+fails its parser alone; a file that takes longer than SECONDS is a hang.
+"""
+
+import argparse
+import contextlib
+import faulthandler
+import multiprocessing
+import pathlib
+import random
+import signal
+import sys
+import tempfile
+import traceback
+import zlib
+from collections.abc import Iterator
+
+from data.errors import ConfigError, DataError
+from tests.fuzz_files import PARSERS, Parser
+
+SECONDS = 20  # for one file; a sound one takes milliseconds
+
+
+@contextlib.contextmanager
+def _alarm() -> Iterator[None]:
+  def stop(*_):
+    raise TimeoutError(f"no answer within {SECONDS} s")
+
+  before = signal.signal(signal.SIGALRM, stop)
+  signal.alarm(SECONDS)
+  # A loop inside a C++ library never comes back to let the signal's handler run.
+  faulthandler.dump_traceback_later(2 * SECONDS, exit=True)
+  try:
+    yield
+  finally:
+    faulthandler.cancel_dump_traceback_later()
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def outcome(parser: Parser, folder: pathlib.Path) -> str:
+  """'read', 'refused', or what should not have happened."""
+  listing = sorted(folder.parent.rglob("*"))
+  try:
+    with _alarm():
+      parser.read(folder)
+    found = "read"
+  except (DataError, ConfigError) as error:
+    lines = str(error).splitlines()
+    found = "refused" if len(lines) == 1 and len(lines[0]) < 1000 else f"an error of {len(lines)} lines"
+  except Exception:
+    found = traceback.format_exc()
+  return found if sorted(folder.parent.rglob("*")) == listing else "it wrote beside the file"
+
+
+def fuzz(name: str, numbers: range) -> tuple[dict[str, int], list[str]]:
+  """Reads damaged files: how often each outcome came, and what should not have happened.
+
+  Args:
+    name: of `PARSERS`.
+    numbers: of the files.
+  """
+  parser, counts, failures = PARSERS[name], {"read": 0, "refused": 0}, []
+  with tempfile.TemporaryDirectory() as temporary:
+    folder = pathlib.Path(temporary) / "folder"
+    folder.mkdir()
+    parser.write(folder)
+    first = outcome(parser, folder)
+    if first != "read":
+      return counts, [f"{name}: the sound file: {first}"]
+    sound = (folder / parser.file).read_bytes()
+    for number in numbers:
+      rng = random.Random(zlib.crc32(name.encode()) + number)
+      content = parser.mutate(rng, sound)
+      (folder / parser.file).write_bytes(content)
+      found = outcome(parser, folder)
+      counts[found] = counts.get(found, 0) + 1
+      if found not in ("read", "refused"):
+        failures.append(f"{name} number {number}: {found}")
+  return {kind: counts[kind] for kind in ("read", "refused")}, failures
+
+
+def _child(name: str, numbers: range, connection) -> None:
+  faulthandler.enable()
+  connection.send(fuzz(name, numbers))
+
+
+def in_child(name: str, numbers: range) -> tuple[dict[str, int], list[str]]:
+  """`fuzz` in a fresh process; its death is a failure."""
+  context = multiprocessing.get_context("spawn")
+  receiver, sender = context.Pipe(duplex=False)
+  process = context.Process(target=_child, args=(name, numbers, sender))
+  process.start()
+  sender.close()
+  try:
+    return receiver.recv()
+  except EOFError:
+    process.join()
+    return {}, [f"{name}: its process ended with {process.exitcode} in {numbers}"]
+  finally:
+    process.join()
+
+
+def main(argv: list[str] | None = None) -> int:
+  """The command; 1 if anything failed."""
+  arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  arguments.add_argument("--number", type=int, default=10_000, help="files per parser")
+  arguments.add_argument("--parser", action="append", choices=sorted(PARSERS), help="default: all")
+  given = arguments.parse_args(argv)
+  failed = 0
+  for name in given.parser or PARSERS:
+    counts, failures = in_child(name, range(given.number))
+    print(f"{name}: {counts}, {len(failures)} failures", flush=True)
+    print("\n".join(failures[:5]), end="\n" if failures else "")
+    failed += len(failures)
+  return 1 if failed else 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

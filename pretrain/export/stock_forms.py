@@ -64,15 +64,16 @@ def span_head_as_tanh(head: dict, norm: dict) -> dict:
     ConfigError: weights so large that no such scale exists.
   """
   kernel, bias = (np.asarray(head[name], np.float32) for name in ("kernel", "bias"))
-  # A normalised vector has length sqrt(D) at most.
-  longest = np.sqrt(len(kernel)) * np.abs(norm["scale"]).max() + np.linalg.norm(norm["bias"])
-  bound = float((np.linalg.norm(kernel, axis=0) * longest + np.abs(bias)).max())
-  halvings = max(0, int(np.ceil(np.log2(max(bound, 1e-30) / TANH_IS_LINEAR_BELOW))))
-  if halvings > _MOST_HALVINGS:
+  # A normalised vector has length sqrt(D) at most. In float64, where nothing finite overflows.
+  scale, shift, wide = (np.asarray(a, np.float64) for a in (norm["scale"], norm["bias"], kernel))
+  longest = np.sqrt(len(kernel)) * np.abs(scale).max() + np.linalg.norm(shift)
+  bound = float((np.linalg.norm(wide, axis=0) * longest + np.abs(bias)).max())
+  if not bound <= TANH_IS_LINEAR_BELOW * 2.0**_MOST_HALVINGS:
     raise ConfigError(
       f"export: the question-answering head gives logits up to {bound:.3g}, too large for an exact form in "
       "LayoutLMv3ForQuestionAnswering; check the fine-tuned checkpoint"
     )
+  halvings = max(0, int(np.ceil(np.log2(max(bound, 1e-30) / TANH_IS_LINEAR_BELOW))))
   return _scaled_span_head(kernel, bias, 2.0**-halvings)
 
 

@@ -58,7 +58,7 @@ def from_stock(
   classifies = "ForSequenceClassification" in str(config_json.get("architectures"))
   state = _plain(state, layout)
   _take_blank(state, layout, fields)
-  if not classifies:
+  if not (classifies and layout == "bert"):  # there the pooler is the classifier's dense layer
     _take_blank_pooler(state, fields["hidden_size"])
   if layout == "layoutlmv3":
     _take_distances(state, EncoderConfig(**fields), extra)

@@ -1,0 +1,114 @@
+"""Small encoders for each stock layout, random parameters, and what a user's PyTorch computes with them."""
+
+import functools
+import json
+
+import jax
+import numpy as np
+from safetensors.numpy import save_file
+
+from data.vocabulary import SpecialIds
+from pretrain.export import stock_models
+from pretrain.models import encoder
+from pretrain.models import heads as head_models
+from pretrain.models.config import EncoderConfig
+
+LENGTH = 37  # more than 2 x 8 distances, so that T5's far buckets are there, too
+_SIZES = {
+  "vocab_size": 40,
+  "hidden_size": 24,  # a head of 12: its root is not a power of two
+  "num_layers": 2,
+  "num_heads": 2,
+  "mlp_size": 20,
+  "max_length": LENGTH,
+  "dtype": "float32",
+}
+_OFFICIAL = {"relative_position": "official", "relative_buckets": 16, "relative_max_distance": 24}
+CASES = {  # name: layout, encoder, id of [PAD]
+  "mpnet": ("mpnet", EncoderConfig(**_SIZES), 1),
+  "layoutlmv3": ("layoutlmv3", EncoderConfig(**_SIZES, **_OFFICIAL), 3),
+  "layoutlmv3 with segments": ("layoutlmv3", EncoderConfig(**_SIZES, num_segments=2), 0),
+  "bert": ("bert", EncoderConfig(**_SIZES, relative_position="none"), 0),
+  "bert with segments": ("bert", EncoderConfig(**_SIZES, relative_position="none", num_segments=2), 1),
+  "electra": ("electra", EncoderConfig(**_SIZES, relative_position="none", layer_norm_eps=1e-12), 1),
+}
+
+
+def spread(tree: dict, seed: int = 0) -> dict:
+  """Numbers around 0 wide enough that a wrong map shows in hidden states."""
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(lambda a: (0.3 * rng.normal(size=a.shape)).astype(np.float32), tree)
+
+
+def random_params(config: EncoderConfig, *heads: str, with_generator: bool = False) -> dict:
+  """An encoder, which is the same whatever else is asked for, the heads named, and some of a generator."""
+  key = jax.random.key(0)
+  makers = {
+    "rtd": lambda: head_models.init_rtd_head(key, config, dense=False),
+    "dense rtd": lambda: head_models.init_rtd_head(key, config, dense=True),
+    "mlm": lambda: head_models.init_mlm_head(key, config, output_size=config.hidden_size),
+    "clm": lambda: head_models.init_clm_head(config),
+    "classification": lambda: head_models.init_classification_head(key, config, num_outputs=3),
+    "question_answering": lambda: {"kernel": np.zeros((config.hidden_size, 2)), "bias": np.zeros(2)},
+  }
+
+  def make() -> dict:
+    embeddings, trunk = encoder.init_embeddings(key, config), encoder.init_trunk(key, config)
+    embeddings["token"] = encoder.init_token_table(key, config, pad_id=0)
+    params = {"encoder": {"embeddings": embeddings, "trunk": trunk}}
+    if with_generator:
+      params["generator"] = {"trunk": trunk, "mixture": {"kernel": np.zeros((config.hidden_size, 1))}}
+    if heads:
+      params["heads"] = {name.removeprefix("dense "): makers[name]() for name in heads}
+    return params
+
+  return spread(jax.eval_shape(make))
+
+
+def exported(name: str, *heads: str, with_generator: bool = False, **options):
+  """(params, StockModel) of a case."""
+  layout, config, pad_id = CASES[name]
+  params = random_params(config, *heads, with_generator=with_generator)
+  ids = SpecialIds(cls=2, pad=pad_id, sep=4, unk=5, mask=6)
+  return params, stock_models.to_stock(
+    params, config, layout=layout, pad_id=pad_id, special_ids=ids, **options
+  )
+
+
+def write_folder(folder, model: stock_models.StockModel) -> None:
+  """What `from_pretrained` reads."""
+  save_file(model.state, folder / "model.safetensors", metadata={"format": "pt"})
+  (folder / "config.json").write_text(json.dumps(model.config), encoding="utf-8")
+
+
+def batch(name: str) -> tuple[np.ndarray, np.ndarray]:
+  """Ids and mask [3, LENGTH]: a full row, a padded one, a short one."""
+  pad_id = CASES[name][2]
+  ids = np.random.default_rng(1).integers(7, 40, (3, LENGTH))
+  mask = np.arange(LENGTH) < np.array([[LENGTH], [20], [5]])
+  return np.where(mask, ids, pad_id), mask
+
+
+@functools.cache
+def our_hidden(name: str) -> np.ndarray:
+  """[tokens, embed] that the encoder of a case computes for the batch, padding left out."""
+  _, config, pad_id = CASES[name]
+  ids, mask = batch(name)
+  run = jax.jit(lambda tree: encoder.encode(tree, config, ids, mask, pad_id=pad_id)[1].last)
+  return np.asarray(run(random_params(config)["encoder"]))[mask]
+
+
+def run_torch(model, name: str):
+  """The model's output on the batch, as arrays."""
+  import torch
+
+  ids, mask = batch(name)
+  with torch.no_grad():
+    output = model.eval()(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask).long())
+  return {key: value.numpy() for key, value in output.items()}
+
+
+def assert_same_params(found: dict, expected: dict) -> None:
+  """Names and bits."""
+  assert jax.tree.structure(found) == jax.tree.structure(expected)
+  jax.tree.map(np.testing.assert_array_equal, found, expected)

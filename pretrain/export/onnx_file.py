@@ -1,6 +1,8 @@
 """The encoder as ONNX, through PyTorch's exporter, compared with our hidden states in onnxruntime."""
 
+import logging
 import pathlib
+import warnings
 
 import numpy as np
 
@@ -50,6 +52,8 @@ def _export(folder: pathlib.Path, path: pathlib.Path, max_length: int) -> None:
   import transformers
 
   transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision, which nothing here needs
   # The plain attention: fused kernels are traced into more operators and gain nothing here.
   model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
 
@@ -65,15 +69,17 @@ def _export(folder: pathlib.Path, path: pathlib.Path, max_length: int) -> None:
   ids = torch.ones(2, length, dtype=torch.int64)
   batch = torch.export.Dim("batch", min=1, max=4096)
   tokens = torch.export.Dim("length", min=2, max=max_length)
-  program = torch.onnx.export(
-    LastHidden(),
-    (ids, torch.ones_like(ids)),
-    dynamo=True,
-    input_names=list(INPUTS),
-    output_names=["last_hidden_state"],
-    dynamic_shapes=({0: batch, 1: tokens},) * 2,
-    verbose=False,
-  )
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # about the exporter's own insides; what it wrote is compared below
+    program = torch.onnx.export(
+      LastHidden().eval(),
+      (ids, torch.ones_like(ids)),
+      dynamo=True,
+      input_names=list(INPUTS),
+      output_names=["last_hidden_state"],
+      dynamic_shapes=({0: batch, 1: tokens},) * 2,
+      verbose=False,
+    )
   assert program is not None  # dynamo=True always returns one
   program.save(str(path))
 

@@ -47,6 +47,7 @@ def check_stock(folder: pathlib.Path, cases: list[dict], reference: dict[str, np
   import transformers
 
   transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
   model, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
   with_head, head_info = None, {}

@@ -10,13 +10,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 
-from safetensors.numpy import load_file, save_file  # noqa: E402
+from safetensors.numpy import load_file  # noqa: E402
 
 from data.errors import DataError  # noqa: E402
 from pretrain.checkpoint import load_params  # noqa: E402
 from pretrain.export import (  # noqa: E402
   __main__,
   folders,
+  onnx_file,
   self_check,
   stock_tables,
   torch_check,
@@ -161,7 +162,7 @@ def test_every_file_has_its_digest_and_the_card_says_what_was_done(
     "split_special_tokens",
     "0.56 (from logged speeds)",
     "## Bias and limits",
-    "$" * 0 + "Layout `mpnet`",
+    "Layout `mpnet`",
   ):
     assert phrase in card, phrase
   assert "$" not in card
@@ -233,7 +234,7 @@ def test_values_that_are_not_finite_are_named(make_workdir, tmp_path, capsys):
 
 
 def test_a_missing_tensor_in_a_folder_is_not_drawn_at_random(
-  make_workdir, tmp_path, capsys, monkeypatch, in_this_process
+  make_workdir, tmp_path, monkeypatch, in_this_process
 ):
   save = folders.save_tensors
 
@@ -245,4 +246,27 @@ def test_a_missing_tensor_in_a_folder_is_not_drawn_at_random(
   monkeypatch.setattr(folders, "save_tensors", lose_one)
   with pytest.raises(ValueError, match="missing_keys"):
     _export(make_workdir("t5"), tmp_path / "out")
-  assert save_file is not None
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["t5", "wide_t5"])
+def test_onnx_computes_the_same_for_other_batches_and_lengths(
+  kind, make_workdir, tmp_path, capsys, in_this_process
+):
+  pytest.importorskip("onnxruntime", reason="needs requirements-export.txt")
+  assert _export(make_workdir(kind), tmp_path / "out", "--onnx") == 0, capsys.readouterr().err
+  captured = capsys.readouterr()
+  assert float(re.search(r"onnx: .* ([\d.e-]+)", captured.out).group(1)) <= 1e-5
+  assert captured.err == ""
+  assert "onnx/model.onnx" in (tmp_path / "out" / "sha256.txt").read_text()
+
+
+def test_onnx_that_computes_something_else_is_refused(
+  make_workdir, tmp_path, capsys, monkeypatch, in_this_process
+):
+  pytest.importorskip("onnxruntime", reason="needs requirements-export.txt")
+  monkeypatch.setattr(onnx_file, "_export", lambda *args: None)
+  monkeypatch.setattr(onnx_file, "_compare", lambda *args: 1e-3)
+  assert _export(make_workdir("t5"), tmp_path / "out", "--onnx") == 3
+  assert "onnx: hidden states differ by 1.00e-03" in capsys.readouterr().err
+  assert not list(tmp_path.iterdir())

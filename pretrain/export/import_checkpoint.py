@@ -19,7 +19,7 @@ from data import vocabulary
 from data.errors import ConfigError, DataError, StorageError
 from pretrain.checkpoint import Checkpoints
 from pretrain.export.read_files import ForeignCheckpoint, read_state
-from pretrain.export.recognise import Recognised, recognise, shapes
+from pretrain.export.recognise import Recognised, read_extra, recognise, shapes
 
 # Tensors that say nothing: numbers of positions, versions of a class.
 IGNORED = ("*position_ids", "*.version", "*.rp_bucket")
@@ -84,7 +84,7 @@ def import_checkpoint(
   if target.exists() or target.is_symlink():
     raise ConfigError(f"--output={output} is there already; name a new directory")
   foreign = read_state(source)
-  found = recognise(foreign, num_heads=num_heads)
+  found = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
   tell_names(foreign, found, allow_unmatched, say)
   with _aside(target) as aside:
     words = _vocabulary(foreign.folder, vocabulary_directory, aside / "vocabulary")

@@ -28,6 +28,7 @@ _PORT_SIZES = {
   "hidden_size": "hidden_size",
   "mlp_size": "intermediate_size",
   "num_heads": "num_attention_heads",
+  "num_segments": "type_vocab_size",
 }
 # Settings under which the official classes compute something this encoder does not.
 _FAIRSEQ_ONLY = {"activation_fn": "gelu"}

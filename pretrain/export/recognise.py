@@ -34,12 +34,15 @@ class Recognised(NamedTuple):
   unmatched: tuple[str, ...]  # names of tensors that nothing here reads
 
 
-def recognise(foreign: ForeignCheckpoint, *, num_heads: int | None = None) -> Recognised:
+def recognise(
+  foreign: ForeignCheckpoint, *, num_heads: int | None = None, extra: State | None = None
+) -> Recognised:
   """Finds the family by names and `model_type`, and reads the tensors.
 
   Args:
     foreign: of `read_files.read_state`.
     num_heads: attention heads, if the checkpoint does not say.
+    extra: of `read_extra`, parameters that an export of this program put beside it.
 
   Returns:
     Recognised; the encoder has exactly the names and shapes of the model that `fields` describe.
@@ -50,7 +53,7 @@ def recognise(foreign: ForeignCheckpoint, *, num_heads: int | None = None) -> Re
   """
   state, config = foreign.state, foreign.config
   model_type, generator = config.get("model_type"), {}
-  extra = read_extra(foreign.folder)
+  extra = extra or {}
   if any(".sentence_encoder." in name for name in state):
     family, heads = (
       "fairseq",

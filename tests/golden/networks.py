@@ -13,6 +13,8 @@ from pretrain.corruption.generator import GeneratorOutput, GeneratorSettings
 from pretrain.corruption.masking import Masking, TokenIds
 from pretrain.corruption.mixture import MixtureChoice
 from pretrain.export import torch_layout, torch_names
+from pretrain.export.read_files import ForeignCheckpoint
+from pretrain.export.recognise import recognise
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
@@ -27,29 +29,8 @@ _TABLE = "encoder.sentence_encoder.embed_tokens.weight"
 _CHUNK = 2  # positions with logits at once: small, so that several chunks are run
 
 
-def _encoder_config(golden: Golden) -> EncoderConfig:
-  config = golden.field("config")
-  for name, known in (("hidden_act", "gelu"), ("layer_norm_type", "post")):
-    if config.get(name, known) != known:
-      raise ValueError(f"config.{name}={config[name]!r}: only {known!r} is implemented")
-  return EncoderConfig(
-    vocab_size=config["vocab_size"],
-    hidden_size=config["hidden_size"],
-    num_layers=config["num_hidden_layers"],
-    num_heads=config["num_attention_heads"],
-    mlp_size=config["intermediate_size"],
-    max_length=config["max_position_embeddings"],
-    num_segments=config["type_vocab_size"],
-    relative_position="official" if config["rel_pos_bins"] else "none",
-    relative_buckets=config["rel_pos_bins"],
-    relative_max_distance=config["max_rel_pos"],
-    layer_norm_eps=config["layer_norm_eps"],
-  )
-
-
 def check_encoder(golden: Golden, checks: Checks) -> None:
   """Hidden states of every layer, and every head on the last."""
-  config = _encoder_config(golden)
   state = golden.under("param/")
   heads_in_file = {"qa_head": "qa_outputs"} | {
     head: head for head in ("binary_head", "clm_head", "scl_head", "classifier")
@@ -58,9 +39,10 @@ def check_encoder(golden: Golden, checks: Checks) -> None:
     state |= {f"{official}.{name}": array for name, array in golden.under(f"{head}/").items()}
   # The head of this file has a table of its own, drawn at random; in the models it is the token table.
   output_table = state.pop("clm_head.decoder.weight", None)
-  params, unmatched = torch_names.from_hugging_face(state, num_heads=config.num_heads)
-  if unmatched:
-    raise ValueError(f"names the table does not know: {', '.join(unmatched)}")
+  found = recognise(ForeignCheckpoint(state, {}, golden.field("config"), golden.directory, "tensors", {}))
+  if found.unmatched:
+    raise ValueError(f"names the table does not know: {', '.join(found.unmatched)}")
+  params, config = found.params, EncoderConfig(**found.fields)
   ids, mask = jnp.asarray(golden["input_ids"]), jnp.asarray(golden["attention_mask"]) > 0
   embedded, hidden = jax.jit(
     lambda params: encoder_model.encode(params, config, ids, mask, pad_id=1, collect="all")

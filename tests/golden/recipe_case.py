@@ -14,6 +14,9 @@ from pretrain.corruption import generator
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.corruption.masking import TokenIds
 from pretrain.export import torch_names
+from pretrain.export.official_config import SAMPLE_MODES
+from pretrain.export.read_files import ForeignCheckpoint
+from pretrain.export.recognise import Recognised, recognise
 from pretrain.models import heads
 from pretrain.objectives.views import View
 from pretrain.ops.vocab_cross_entropy import vocab_logits
@@ -23,8 +26,6 @@ from tests.golden.slots import row_keys
 
 PAD = 1
 _CHUNK = 4  # positions with logits at once: small, so that several chunks are run
-# sample mode of the official generator -> our fields (sampling_dropout, share_embeddings)
-_SAMPLE_MODES = {"eval": ("eval", "all"), "train": ("train", "all"), "zero-dropout": ("zero", "tokens")}
 
 
 class Case(NamedTuple):
@@ -36,46 +37,37 @@ class Case(NamedTuple):
   num_masked: float
 
 
+def _imported(golden: Golden) -> Recognised:
+  """The file's parameters and sizes, by the code that imports official checkpoints."""
+  foreign = ForeignCheckpoint(
+    golden.under("param/"), {}, golden.field("args"), golden.directory, "fairseq", {}
+  )
+  found = recognise(foreign)
+  if found.unmatched:
+    raise ValueError(f"names the table does not know: {', '.join(found.unmatched)}")
+  return found
+
+
 def common_config(golden: Golden) -> ConfigDict:
   """The fields both kinds have."""
   args, config = golden.field("args"), base.get_config()
   if args["activation_fn"] != "gelu" or args["activation_dropout"] or args["encoder_layerdrop"]:
     raise ValueError("only gelu without activation dropout and layer drop is implemented")
-  table = "param/encoder.sentence_encoder."
-  config.model.vocab_size = golden[table + "embed_tokens.weight"].shape[0]
-  config.model.max_length = golden[table + "embed_positions.weight"].shape[0]
-  config.model.hidden_size = args["encoder_embed_dim"]
-  config.model.num_layers = args["encoder_layers"]
-  config.model.num_heads = args["encoder_attention_heads"]
-  config.model.mlp_size = args["encoder_ffn_embed_dim"]
-  config.model.relative_position = "official" if args["rel_pos"] else "none"
-  config.model.relative_buckets = args["rel_pos_bins"]
-  config.model.relative_max_distance = args["max_rel_pos"]
-  config.model.dropout = args["dropout"]
-  config.model.attention_dropout = args["attention_dropout"]
+  found = _imported(golden)
+  config.model.update(found.fields)
   config.model.dtype = "float32"
   config.model.vocab_chunk_rows = _CHUNK
   config.corruption.kind = "generator"
   config.corruption.mask_rate = 1.0  # room for every position; which are masked is given
-  sampling_dropout, share_embeddings = _SAMPLE_MODES[args["generator_sample_mode"]]
-  config.generator.sampling_dropout = sampling_dropout
-  config.generator.share_embeddings = share_embeddings
+  config.generator.update(found.generator)
+  config.generator.sampling_dropout = SAMPLE_MODES[args["generator_sample_mode"]][0]
   config.objectives.rtd.weight = float(args["binary_loss_weight"])
   return config
 
 
 def make_case(golden: Golden, config: ConfigDict, given: dict) -> Case:
   """Builds the recipe, names the parameters, and hands the file's draws to the batch."""
-  state = golden.under("param/")
-  args = golden.field("args")
-  params, unmatched = torch_names.from_fairseq(
-    state,
-    num_heads=args["encoder_attention_heads"],
-    share_embeddings=_SAMPLE_MODES[args["generator_sample_mode"]][1],
-  )
-  if unmatched:
-    raise ValueError(f"names the table does not know: {', '.join(unmatched)}")
-  config.generator.num_layers = params["generator"]["trunk"]["layers"]["up"]["kernel"].shape[0]
+  params = _imported(golden).params
   tokens = TokenIds(0, PAD, 2, 3, int(golden.field("mask_idx")), config.model.vocab_size)
   recipe = build(config, tokens)
   expected = jax.eval_shape(recipe.init, jax.random.key(0))

@@ -4,14 +4,17 @@ The trainer itself never imports TensorFlow or seqio; what needs them runs in th
 """
 
 import os
+import pathlib
 import shlex
+import shutil
 import subprocess
 import sys
 
+import jax
 from ml_collections import ConfigDict
 
-from data import manifest
-from data.errors import DataError
+from data import manifest, vocabulary
+from data.errors import DataError, StorageError
 from pretrain.corruption.masking import TokenIds
 
 
@@ -76,8 +79,34 @@ def _run(command: list[str], *, relay: bool) -> tuple[int, str]:
 
 def token_ids(directory: str) -> TokenIds:
   """Special ids and size of the vocabulary that records were made with."""
-  vocabulary = manifest.read(directory).vocabulary
-  return TokenIds(**vocabulary.special_ids, vocab_size=vocabulary.size)
+  info = manifest.read(directory).vocabulary
+  return TokenIds(**info.special_ids, vocab_size=info.size)
+
+
+def keep_vocabulary(directory: str, workdir: str) -> None:
+  """Copies the vocabulary of prepared records to `<workdir>/vocabulary`: a run can be exported anywhere.
+
+  Raises:
+    StorageError: it cannot be written.
+  """
+  if jax.process_index() != 0:
+    return
+  own, kept = (pathlib.Path(place) / "vocabulary" for place in (directory, workdir))
+  description = vocabulary.NAME  # it holds a digest of the other files
+  aside = kept.with_name(f"vocabulary.{os.getpid()}.part")
+  try:
+    if (kept / description).is_file() and (kept / description).read_bytes() == (
+      own / description
+    ).read_bytes():
+      return
+    shutil.copytree(own, aside)
+    shutil.rmtree(kept, ignore_errors=True)  # of an earlier run that saved nothing, or cut while being copied
+    aside.rename(kept)
+  except OSError as error:
+    shutil.rmtree(aside, ignore_errors=True)
+    raise StorageError(
+      f"cannot write {kept} ({error.strerror}); check space and permissions there"
+    ) from error
 
 
 def is_terminal() -> bool:

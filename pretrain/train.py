@@ -58,6 +58,7 @@ def train(
         if latest >= config.train.total_steps:
           say(f"{workdir} is finished: step {latest:,} of {config.train.total_steps:,}")
           return 0
+      source.keep_vocabulary(directory, workdir)
       state, sums = _first_state(run, checkpoints, latest, digests, say)
       loop = _Loop(run, records, heldout, checkpoints, digests, workdir, state, sums, say)
       return loop.run_to_end()
@@ -235,7 +236,8 @@ class _Loop:
   def save(self, done: int, *, force: bool) -> None:
     """Starts a save in the background."""
     sums = {name: list(pair) for name, pair in self.sums.items()}
-    meta = {"config": self.run.config.to_dict(), "interval_sums": sums, **self.digests}
+    devices = f"{self.run.mesh.devices.size} x {jax.devices()[0].device_kind}"
+    meta = {"config": self.run.config.to_dict(), "interval_sums": sums, "devices": devices, **self.digests}
     self.checkpoints.save(done, self.state._asdict(), meta, force=force)
 
 

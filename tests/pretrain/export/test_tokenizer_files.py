@@ -3,7 +3,6 @@
 import gzip
 import json
 import random
-import shutil
 
 import pytest
 import sentencepiece
@@ -19,7 +18,6 @@ _MARKS = (
   "\u0300\u0301\u0302\u0304\u0308\u0323\u0327\u0345\u0313\u3099\uff9e\uff9f\u0340\u0344\x01\x02\x0b\u200c\u200d"
   "\u20dd\ufe0f\u05b0\u05bc\u064e\u0651\u09be\u0e33\u1ad0\U0001f3fd\U000e0041"
 )
-_WORDPIECE = ["the", "un", "##aff", "##able", "!", "[", "]", "mask", "e", "é"]
 
 
 def sentences():
@@ -62,7 +60,7 @@ def different(directory, tokenizer, texts):
 
 def test_hard_texts_get_the_ids_of_sentencepiece(directory, tmp_path):
   tokenizer = written(directory, tmp_path / "out")
-  texts = hard_texts(3000) + [chr(i) for i in range(1, 0x3200)] + [f"A{chr(i)}b" for i in range(1, 0x3200)]
+  texts = hard_texts(2000) + [chr(i) for i in range(1, 0x3200)] + [f"A{chr(i)}b" for i in range(1, 0x3200)]
   texts += [
     "",
     " ",
@@ -72,6 +70,10 @@ def test_hard_texts_get_the_ids_of_sentencepiece(directory, tmp_path):
     "\ufeff\u2581 \u2581a",
   ]
   assert different(directory, tokenizer, texts) == []
+  # Unknown characters beside each other are one id: a lost mark would not show in the ids.
+  processor = sentencepiece.SentencePieceProcessor(str(directory / "sp.model"))
+  normalize = tokenizer.normalizer.normalize_str
+  assert [text for text in texts if normalize(text) != processor.normalize(text).replace(" ", "▁")] == []
 
 
 def test_pieces_that_overlap_themselves_are_joined_from_the_left(tmp_path):
@@ -90,7 +92,7 @@ def test_text_of_the_datasets_gets_the_ids_of_sentencepiece(uncased, tmp_path):
   lines = []
   for path in paths:
     with gzip.open(path, "rt", encoding="utf-8", errors="replace", newline="\n") as file:
-      lines += [line.rstrip("\n")[:2000] for _, line in zip(range(25), file)]
+      lines += [line.rstrip("\n")[:2000] for _, line in zip(range(12), file)]
   assert len(lines) > 1000
   assert different(uncased, tokenizer, lines) == []
 
@@ -248,116 +250,22 @@ def test_the_official_files_are_read_as_the_official_code_reads_them(uncased, tm
 
 
 def wordpiece_vocabulary(folder):
-  pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDPIECE, "time"]
+  pieces = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "the",
+    "un",
+    "##aff",
+    "##able",
+    "!",
+    "[",
+    "]",
+    "e",
+    "time",
+  ]
   (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
   vocabulary_train.import_files(folder / "wordpiece", vocab_txt=str(folder / "vocab.txt"), cased=False)
   return folder / "wordpiece"
-
-
-@pytest.fixture
-def stock(tmp_path):
-  """A function that saves a stock WordPiece tokenizer of transformers and returns it with its folder."""
-  transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
-
-  def save(kind, *, lowercase=True):
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    if kind == "MPNet":
-      special = ["<s>", "<pad>", "</s>", "<unk>", *special, "<mask>"]
-    vocab = {piece: i for i, piece in enumerate([*special, *_WORDPIECE])}
-    tokenizer = getattr(transformers, f"{kind}Tokenizer")(vocab=vocab, do_lower_case=lowercase)
-    tokenizer.save_pretrained(tmp_path / "stock")
-    return tokenizer, tmp_path / "stock"
-
-  return save
-
-
-@pytest.mark.parametrize("kind", ["Bert", "Electra", "MPNet"])
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_stock_wordpiece_tokenizers_give_the_same_ids_as_vocabularies(stock, tmp_path, kind, lowercase):
-  tokenizer, folder = stock(kind, lowercase=lowercase)
-  words = tokenizer_files.read_tokenizer(folder, tmp_path / "v")
-  assert words.cased != lowercase
-  for text in ("The unaffable É!", "the zzz", "[MASK] [CLS] <s> <mask>", "e\u0301 中!", "", "x" * 101):
-    ids = tokenizer(text, split_special_tokens=True)["input_ids"]
-    assert words.with_special_ids(words.encode(text)) == ids
-  pair = tokenizer("the", "un", split_special_tokens=True)["input_ids"]
-  assert words.with_special_ids(words.encode("the"), words.encode("un")) == pair
-  for name in ("cls", "pad", "sep", "unk", "mask"):
-    assert getattr(words.special_ids, name) == getattr(tokenizer, f"{name}_token_id")
-  assert different(tmp_path / "v", written(tmp_path / "v", tmp_path / "out"), hard_texts(100)) == []
-
-
-def test_vocab_txt_needs_to_know_its_case(stock, tmp_path):
-  tokenizer, folder = stock("Bert")
-  (folder / "tokenizer.json").unlink()
-  (folder / "vocab.txt").write_text("\n".join(sorted(tokenizer.vocab, key=tokenizer.vocab.get)) + "\n")
-  words = tokenizer_files.read_tokenizer(folder, tmp_path / "v")
-  assert words.encode("The un") == tokenizer("The un", add_special_tokens=False)["input_ids"]
-  (folder / "tokenizer_config.json").unlink()
-  with pytest.raises(errors.DataError, match="no do_lower_case"):
-    tokenizer_files.read_tokenizer(folder, tmp_path / "w")
-
-
-def _set(*path):
-  *way, name, value = path
-
-  def change(content):
-    for step in way:
-      content = content[step]
-    content[name] = value
-
-  return change
-
-
-@pytest.mark.parametrize(
-  ("change", "message"),
-  [
-    (_set("model", "type", "BPE"), "model type is 'BPE', expected 'WordPiece'"),
-    (_set("model", "continuing_subword_prefix", "@@"), "expected '##'"),
-    (_set("model", "vocab", []), r"its vocab is '\[\]', expected an object"),
-    (_set("model", "vocab", "the", 99), "are not 0 to 14"),
-    (_set("model", "vocab", "the", 6), "are not 0 to 14"),
-    (_set("model", "vocab", "the", True), "are not 0 to 14"),
-    (_set("normalizer", None), "its normalizer is 'None'"),
-    (_set("normalizer", "strip_accents", False), "strip_accents is False"),
-    (_set("normalizer", "lowercase", 1), "lowercase is 1"),
-    (_set("pre_tokenizer", "type", "Whitespace"), "pre_tokenizer type is 'Whitespace'"),
-    (_set("added_tokens", 0, "id", 3), "has two ids"),
-    (_set("added_tokens", 0, "special", False), "is cut out of text"),
-    (_set("added_tokens", [5]), "in added_tokens is '5'"),
-    (_set("post_processor", {"type": "RobertaProcessing"}), "stand between two texts, expected 1"),
-    (lambda content: content["model"]["vocab"].update({"a\nb": 15}), "cannot stand in a vocab.txt"),
-  ],
-)
-def test_other_pipelines_are_refused_with_the_reason(stock, tmp_path, change, message):
-  _, folder = stock("Bert")
-  path = folder / "tokenizer.json"
-  content = json.loads(path.read_text())
-  change(content)
-  path.write_text(json.dumps(content))
-  with pytest.raises(errors.DataError, match=message) as caught:
-    tokenizer_files.read_tokenizer(folder, tmp_path / "v")
-  assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-  assert not (tmp_path / "v").exists()
-
-
-def test_a_special_piece_that_lacks_is_named(stock, tmp_path):
-  _, folder = stock("Bert")
-  path = folder / "tokenizer.json"
-  path.write_text(path.read_text().replace("[MASK]", "[mask]"))
-  with pytest.raises(errors.DataError, match=r"no piece '\[MASK\]', the mask_token"):
-    tokenizer_files.read_tokenizer(folder, tmp_path / "v")
-  (folder / "tokenizer_config.json").unlink()
-  with pytest.raises(errors.DataError, match=r"no piece \[MASK\] among its 15"):
-    tokenizer_files.read_tokenizer(folder, tmp_path / "v")
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
-def test_files_that_are_no_tokenizer_are_refused(tmp_path, content):
-  (tmp_path / "tokenizer.json").write_bytes(content)
-  with pytest.raises(errors.DataError, match=r"tokenizer\.json"):
-    tokenizer_files.read_tokenizer(tmp_path, tmp_path / "v")
-  shutil.rmtree(tmp_path)
-  tmp_path.mkdir()
-  with pytest.raises(errors.DataError, match="no tokenizer in it"):
-    tokenizer_files.read_tokenizer(tmp_path, tmp_path / "v")

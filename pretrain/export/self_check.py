@@ -30,6 +30,10 @@ SENTENCES = (
   "Où est passée la clé d'Éloïse? Sie liegt auf dem Küchentisch — sagt 健太 😀.",
   "  The lessee shall, at its own expense, keep the premises in good repair;   see § 4(a)–(c).  ",
   "It's 9 o'clock, and they'd rather not wait.",
+  "A dull, overlong film that even its fine cast cannot save.",
+  "What a wonderful evening!",
+  "Shares fell 4.5% to $12.30 after the announcement.",
+  "return x[0] if x else None",
 )
 
 
@@ -79,18 +83,15 @@ def make_cases(vocabulary: Vocabulary, *, max_length: int) -> list[Case]:
   return cases
 
 
-def logits_of(
-  params: dict, config: EncoderConfig, hidden: jax.Array, head: str, *, activation: str = "tanh"
-) -> jax.Array:
+def logits_of(params: dict, config: EncoderConfig, hidden: jax.Array, head: str) -> jax.Array:
   """Logits of the head that an exported class has a slot for, with the class's own sign.
 
   Args:
     params: with 'encoder' and 'heads'.
     config: of the encoder.
     hidden: [batch, length, embed] float32.
-    head: 'mlm', 'rtd' (positive: replaced, as transformers has it), 'classification',
+    head: 'mlm', 'rtd' (positive: replaced, as transformers has it), 'classification' (tanh),
       'question_answering'.
-    activation: of the classification head.
 
   Returns:
     [batch, length, vocab], [batch, length], [batch, classes] or [batch, length, 2] float32.
@@ -102,7 +103,7 @@ def logits_of(
   if head == "rtd":
     return -heads.apply_rtd_head(own, config, hidden)
   if head == "classification":
-    return heads.apply_classification_head(own, config, hidden[:, 0], activation=activation)
+    return heads.apply_classification_head(own, hidden[:, 0])
   return hidden @ own["kernel"] + own["bias"]
 
 

@@ -1,5 +1,6 @@
 """Checkpoints with random parameters, saved as a run saves them, and the vocabularies they belong to."""
 
+import json
 import pathlib
 import random
 
@@ -65,9 +66,9 @@ def _spread(params: dict, seed: int) -> dict:
 
 @pytest.fixture(scope="session")
 def make_workdir(tmp_path_factory, vocabularies):
-  """kind, more config fields, extra heads -> the workdir of a run that saved step 7."""
+  """kind, more config fields, extra heads, more meta -> the workdir of a run that saved step 7."""
 
-  def make(kind: str, fields: dict | None = None, heads: dict | None = None) -> pathlib.Path:
+  def make(kind: str, fields: dict | None = None, heads: dict | None = None, **meta) -> pathlib.Path:
     place = vocabularies["wordpiece" if kind == "wordpiece" else "sentencepiece"]
     words = vocabulary.load(place)
     config = base.get_config()
@@ -83,7 +84,7 @@ def make_workdir(tmp_path_factory, vocabularies):
     workdir = tmp_path_factory.mktemp("runs") / kind
     state = jax.tree.map(jax.numpy.asarray, {"params": params, "step": np.int32(7)})
     checkpoints = Checkpoints(workdir, every=1, keep=1)
-    meta = {"config": config.to_dict(), "interval_sums": {}, "vocabulary_digest": words.digest}
+    meta = {"config": config.to_dict(), "interval_sums": {}, "vocabulary_digest": words.digest, **meta}
     checkpoints.save(7, state, meta, force=True)
     checkpoints.wait()
     checkpoints.close()
@@ -91,3 +92,35 @@ def make_workdir(tmp_path_factory, vocabularies):
     return workdir
 
   return make
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+  """Spares the start of a process; one test per way of reading takes the real one."""
+
+  pytest.importorskip("torch", reason="needs requirements-export.txt")
+  from pretrain.export import folders, self_check, torch_check
+
+  def run(folder, reference, layout):
+    with np.load(reference) as file:
+      arrays = dict(file)
+    cases = json.loads(arrays.pop("cases").tobytes())
+    plain = layout in (*folders.OFFICIAL, "torch")
+    worst = (
+      torch_check.check_plain if plain else lambda path, _, *rest: torch_check.check_stock(path, *rest)
+    )(folder, layout, cases, arrays)
+    return self_check.Report(worst.hidden, worst.logits, len(cases))
+
+  monkeypatch.setattr(self_check, "run_in_fresh_process", run)
+
+
+@pytest.fixture
+def export():
+  """workdir, output, flags -> the exit code of `python -m pretrain.export`."""
+  pytest.importorskip("torch", reason="needs requirements-export.txt")
+  from pretrain.export import __main__
+
+  def run(workdir, output, *flags: str) -> int:
+    return __main__.main([f"--checkpoint={workdir}", f"--output={output}", *flags])
+
+  return run

@@ -17,33 +17,14 @@ from pretrain.checkpoint import load_params  # noqa: E402
 from pretrain.export import (  # noqa: E402
   __main__,
   folders,
-  onnx_file,
   self_check,
   stock_tables,
-  torch_check,
   torch_names,
 )
 from pretrain.export.torch_layout import Layout  # noqa: E402
 
 
-@pytest.fixture
-def in_this_process(monkeypatch):
-  """Spares the start of a process; one test per way of reading takes the real one."""
-
-  def run(folder, reference, layout):
-    with np.load(reference) as file:
-      arrays = dict(file)
-    cases = json.loads(arrays.pop("cases").tobytes())
-    plain = layout in (*folders.OFFICIAL, "torch")
-    worst = (
-      torch_check.check_plain if plain else lambda path, _, *rest: torch_check.check_stock(path, *rest)
-    )(folder, layout, cases, arrays)
-    return self_check.Report(worst.hidden, worst.logits, len(cases))
-
-  monkeypatch.setattr(self_check, "run_in_fresh_process", run)
-
-
-def _export(workdir, output, *flags: str) -> int:
+def export(workdir, output, *flags: str) -> int:
   return __main__.main([f"--checkpoint={workdir}", f"--output={output}", *flags])
 
 
@@ -64,10 +45,10 @@ def _leaves(params: dict) -> dict[str, np.ndarray]:
   ],
 )
 def test_a_checkpoint_becomes_a_checked_folder_that_comes_back_bit_equal(
-  kind, to, layout, extra, make_workdir, tmp_path, capsys, in_this_process
+  kind, to, layout, extra, make_workdir, tmp_path, capsys, in_this_process, export
 ):
   workdir, output = make_workdir(kind), tmp_path / "out"
-  assert _export(workdir, output, f"--to={to}") == 0, capsys.readouterr().err
+  assert export(workdir, output, f"--to={to}") == 0, capsys.readouterr().err
   printed = capsys.readouterr().out
   assert f"layout {layout}: " in printed
   assert float(re.search(r"hidden states ([\d.e-]+)", printed).group(1)) <= 1e-5
@@ -84,8 +65,8 @@ def test_a_checkpoint_becomes_a_checked_folder_that_comes_back_bit_equal(
 
 
 @pytest.mark.parametrize(("kind", "to"), [("t5", "mpnet"), ("official", "fairseq")])
-def test_the_self_check_runs_in_a_fresh_process(kind, to, make_workdir, tmp_path, capsys):
-  assert _export(make_workdir(kind), tmp_path / "out", f"--to={to}") == 0, capsys.readouterr().err
+def test_the_self_check_runs_in_a_fresh_process(kind, to, make_workdir, tmp_path, capsys, export):
+  assert export(make_workdir(kind), tmp_path / "out", f"--to={to}") == 0, capsys.readouterr().err
   assert "self-check: max |difference| of hidden states" in capsys.readouterr().out
 
 
@@ -106,7 +87,7 @@ def _transposed(rows):
   + [("official", "cocolm"), ("official", "fairseq"), ("t5", "torch")],
 )
 def test_a_transposed_kernel_in_the_tables_fails_the_self_check(
-  kind, to, make_workdir, tmp_path, capsys, monkeypatch, in_this_process
+  kind, to, make_workdir, tmp_path, capsys, monkeypatch, in_this_process, export
 ):
   if to in folders.STOCK:
     monkeypatch.setitem(stock_tables.LAYERS, to, _transposed(stock_tables.LAYERS[to]))
@@ -126,13 +107,13 @@ def test_a_transposed_kernel_in_the_tables_fails_the_self_check(
     parts = [part._replace(rows=_transposed(part.rows)) for part in torch_names.ENCODER_PARTS]
     monkeypatch.setattr(torch_names, "ENCODER_PARTS", tuple(parts))
   output = tmp_path / "out"
-  assert _export(make_workdir(kind), output, f"--to={to}") == 3
+  assert export(make_workdir(kind), output, f"--to={to}") == 3
   assert "self-check: the" in capsys.readouterr().err
   assert not list(tmp_path.iterdir())
 
 
 def test_every_file_has_its_digest_and_the_card_says_what_was_done(
-  make_workdir, tmp_path, capsys, in_this_process
+  make_workdir, tmp_path, capsys, in_this_process, export
 ):
   workdir, output = make_workdir("t5"), tmp_path / "out"
   lines = [
@@ -142,7 +123,7 @@ def test_every_file_has_its_digest_and_the_card_says_what_was_done(
   ]
   (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
   flags = ["--sentence_transformers", "--license=apache-2.0", "--language=en", "--name=Tiny"]
-  assert _export(workdir, output, *flags) == 0
+  assert export(workdir, output, *flags) == 0
   capsys.readouterr()
   listed = dict(line.split("  ")[::-1] for line in (output / "sha256.txt").read_text().splitlines())
   there = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file()}
@@ -169,29 +150,31 @@ def test_every_file_has_its_digest_and_the_card_says_what_was_done(
 
 
 def test_an_older_export_is_replaced_and_other_folders_are_left_alone(
-  make_workdir, tmp_path, capsys, in_this_process
+  make_workdir, tmp_path, capsys, in_this_process, export
 ):
   workdir, output = make_workdir("t5"), tmp_path / "out"
-  assert _export(workdir, output, "--to=torch") == 0
-  assert _export(workdir, output) == 0
+  assert export(workdir, output, "--to=torch") == 0
+  assert export(workdir, output) == 0
   assert not (output / "vocabulary").exists()
   (tmp_path / "mine").mkdir()
   (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-  assert _export(workdir, tmp_path / "mine") == 2
+  assert export(workdir, tmp_path / "mine") == 2
   assert "holds files that no export made" in capsys.readouterr().err
   assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
 
 
-def test_a_failed_export_leaves_the_older_one(make_workdir, tmp_path, capsys, monkeypatch, in_this_process):
+def test_a_failed_export_leaves_the_older_one(
+  make_workdir, tmp_path, capsys, monkeypatch, in_this_process, export
+):
   workdir, output = make_workdir("t5"), tmp_path / "out"
-  assert _export(workdir, output) == 0
+  assert export(workdir, output) == 0
   before = (output / "sha256.txt").read_text()
 
   def fail(*args, **kwargs):
     raise DataError("self-check: planted")
 
   monkeypatch.setattr(self_check, "check", fail)
-  assert _export(workdir, output, "--to=torch") == 3
+  assert export(workdir, output, "--to=torch") == 3
   assert (output / "sha256.txt").read_text() == before
   assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -211,30 +194,30 @@ def test_a_failed_export_leaves_the_older_one(make_workdir, tmp_path, capsys, mo
   ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(
-  kind, flags, code, message, make_workdir, tmp_path, capsys, in_this_process
+  kind, flags, code, message, make_workdir, tmp_path, capsys, in_this_process, export
 ):
-  assert _export(make_workdir(kind), tmp_path / "out", *flags) == code
+  assert export(make_workdir(kind), tmp_path / "out", *flags) == code
   error = capsys.readouterr().err
   assert message in error
   assert len(error.strip().splitlines()) == 1
   assert not list(tmp_path.iterdir())
 
 
-def test_another_vocabulary_of_the_same_size_is_refused(make_workdir, vocabularies, tmp_path, capsys):
+def test_another_vocabulary_of_the_same_size_is_refused(make_workdir, vocabularies, tmp_path, capsys, export):
   flag = f"--vocabulary={vocabularies['wordpiece']}"
-  assert _export(make_workdir("t5"), tmp_path / "out", flag) == 3
+  assert export(make_workdir("t5"), tmp_path / "out", flag) == 3
   assert "is not the vocabulary of this checkpoint" in capsys.readouterr().err
 
 
-def test_values_that_are_not_finite_are_named(make_workdir, tmp_path, capsys):
+def test_values_that_are_not_finite_are_named(make_workdir, tmp_path, capsys, export):
   bad = {"rtd": {"kernel": np.full((32, 1), np.nan, np.float32), "bias": np.zeros(1, np.float32)}}
   workdir = make_workdir("t5", heads=bad)
-  assert _export(workdir, tmp_path / "out") == 3
+  assert export(workdir, tmp_path / "out") == 3
   assert "heads/rtd/kernel has values that are not finite" in capsys.readouterr().err
 
 
 def test_a_missing_tensor_in_a_folder_is_not_drawn_at_random(
-  make_workdir, tmp_path, monkeypatch, in_this_process
+  make_workdir, tmp_path, monkeypatch, in_this_process, export
 ):
   save = folders.save_tensors
 
@@ -245,28 +228,5 @@ def test_a_missing_tensor_in_a_folder_is_not_drawn_at_random(
 
   monkeypatch.setattr(folders, "save_tensors", lose_one)
   with pytest.raises(ValueError, match="missing_keys"):
-    _export(make_workdir("t5"), tmp_path / "out")
-  assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("kind", ["t5", "wide_t5"])
-def test_onnx_computes_the_same_for_other_batches_and_lengths(
-  kind, make_workdir, tmp_path, capsys, in_this_process
-):
-  pytest.importorskip("onnxruntime", reason="needs requirements-export.txt")
-  assert _export(make_workdir(kind), tmp_path / "out", "--onnx") == 0, capsys.readouterr().err
-  captured = capsys.readouterr()
-  assert float(re.search(r"onnx: .* ([\d.e-]+)", captured.out).group(1)) <= 1e-5
-  assert captured.err == ""
-  assert "onnx/model.onnx" in (tmp_path / "out" / "sha256.txt").read_text()
-
-
-def test_onnx_that_computes_something_else_is_refused(
-  make_workdir, tmp_path, capsys, monkeypatch, in_this_process
-):
-  pytest.importorskip("onnxruntime", reason="needs requirements-export.txt")
-  monkeypatch.setattr(onnx_file, "_export", lambda *args: None)
-  monkeypatch.setattr(onnx_file, "_compare", lambda *args: 1e-3)
-  assert _export(make_workdir("t5"), tmp_path / "out", "--onnx") == 3
-  assert "onnx: hidden states differ by 1.00e-03" in capsys.readouterr().err
+    export(make_workdir("t5"), tmp_path / "out")
   assert not list(tmp_path.iterdir())

@@ -29,7 +29,6 @@ def get_config() -> ConfigDict:
   """Returns the recipe."""
   config = amos_coco_taco_tiny.get_config()
   config.recipe = "demo"
-  config.optimizer.learning_rate = 2e-3  # our choice: twice that of the tiny recipes, for an eighth of steps
   config.optimizer.warmup_steps = 100
   config.train.update({"total_steps": 520, "log_every": 20, "eval_every": 260, "checkpoint_every": 260})
   return config

@@ -41,6 +41,7 @@ rows: $(VENV)/.requirements-dev
 
 test-real: $(VENV)/.requirements-dev
 	$(PYTHON) -m tests.real_weights
+	$(PYTHON) -m tests.base_size
 
 fuzz: $(VENV)/.requirements-dev
 	$(PYTHON) -m tests.fuzz

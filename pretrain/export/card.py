@@ -136,6 +136,11 @@ def _how_to_load(facts: Facts) -> list[str]:
   ]
 
 
+def _is_imported(meta: Mapping[str, Any]) -> bool:
+  """Whether the checkpoint is one of others, as `import_checkpoint` saved it."""
+  return meta["step"] == 0 and "source" in meta
+
+
 def _training(config: Mapping[str, Any], meta: Mapping[str, Any], hours: float) -> list[str]:
   data, train, optimizer = config["data"], config["train"], config["optimizer"]
   step = meta["step"]
@@ -160,8 +165,8 @@ def _training(config: Mapping[str, Any], meta: Mapping[str, Any], hours: float) 
     "hours": f"{hours:.2f} (from logged speeds)" if hours else "not recorded",
     "packages": ", ".join(f"{name} {version}" for name, version in meta["packages"].items()),
   }
-  if step == 0 and "imported_from" in meta:
-    return [f"Imported from `{meta['imported_from']}` and not trained further by this project."]
+  if _is_imported(meta):
+    return [f"Imported from `{meta['source']['path']}` and not trained further by this stack."]
   return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
 
 
@@ -208,7 +213,9 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
     citations="\n".join(
       [
         *(f"* {citation}" for citation in _recipe_citations(meta["config"]["recipe"])),
-        "* Trained with a JAX stack for pretraining text encoders; please cite the paper of the method.",
+        "* Please cite the imported model's own paper."
+        if _is_imported(meta)
+        else "* Trained with a JAX stack for pretraining text encoders; please cite the paper of the method.",
       ]
     ),
   )

@@ -1,0 +1,73 @@
+"""The model card: what it knows of a run."""
+
+import json
+
+import numpy as np
+
+from configs import base
+from pretrain.export import card
+
+FACTS = card.Facts(
+  name="Tiny",
+  layout="fairseq",
+  reason="asked for with --to",
+  architecture="",
+  extra=("heads/mlm/bias", "generator/trunk/a"),
+  hidden_difference=1.2e-6,
+  logits_difference=None,
+  tolerance=1e-5,
+  license="",
+  language="",
+)
+
+
+def _meta(**more) -> dict:
+  return {"config": base.get_config().to_dict(), "step": 7, "packages": {"jax": "0"}, **more}
+
+
+def test_figures_are_those_of_the_last_evaluation_before_the_step_and_hours_add_up(tmp_path):
+  lines = [
+    {"step": 0, "eval/loss": 9.0},
+    {"step": 100, "train/loss": 5.0},
+    {"step": 200, "train/loss": 4.0, "perf/steps_per_second": 0.5},
+    {"step": 200, "eval/loss": 4.5, "eval/rtd_loss": None},
+    {"step": 300, "train/loss": 4.0, "perf/steps_per_second": 0.25},
+    {"step": 400, "eval/loss": 1.0},
+  ]
+  text = "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 4'
+  (tmp_path / "metrics.jsonl").write_text(text)
+  figures, hours = card.read_metrics(tmp_path, 300)
+  assert figures == {"loss": 4.5, "rtd_loss": None}
+  assert hours == (100 / 0.5 + 100 / 0.25) / 3_600
+  assert card.read_metrics(tmp_path / "nothing", 300) == ({}, 0.0)
+
+
+def test_a_card_without_anything_known_says_so_and_leaves_no_placeholder(tmp_path):
+  text = card.write(FACTS, {"encoder": {"a": np.zeros(3)}}, _meta(), tmp_path)
+  for phrase in (
+    "# Tiny",
+    "3 parameters in the encoder",
+    "official fairseq code",
+    "2 tensors of `generator/trunk`, `heads/mlm`",
+    "No held-out figures",
+    "| hardware | not recorded |",
+    "| hours | not recorded |",
+    "Not stated by who exported it",
+  ):
+    assert phrase in text, phrase
+  assert not text.startswith("---")
+  assert "$" not in text
+
+
+def test_an_imported_model_is_said_to_be_imported(tmp_path):
+  meta = _meta(step=0, source={"path": "cocolm-base/"})
+  text = card.write(FACTS, {"encoder": {}}, meta, tmp_path)
+  assert "Imported from `cocolm-base/` and not trained further" in text
+  assert "imported model's own paper" in text
+
+
+def test_the_union_of_three_papers_cites_three(tmp_path):
+  meta = _meta()
+  meta["config"]["recipe"] = "amos_coco_taco_tiny"
+  text = card.write(FACTS, {"encoder": {}}, meta, tmp_path)
+  assert all(name in text for name in ("ICLR 2022", "NeurIPS 2021", "ACL 2022"))

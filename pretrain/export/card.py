@@ -42,6 +42,7 @@ class Facts(NamedTuple):
   reason: str  # why this layout
   architecture: str  # class name in config.json; '' where no stock class reads it
   extra: tuple[str, ...]  # paths in extra.safetensors
+  pretokenization: str  # of the vocabulary: 'none' or 'official'
   hidden_difference: float
   logits_difference: float | None
   tolerance: float
@@ -117,7 +118,21 @@ def _how_to_load(facts: Facts) -> list[str]:
       "layers stacked; `pretrain/export/torch_forward.py` computes hidden states from it in PyTorch.",
     }
     default = "`pytorch_model.bin` and `config.json` are for the official Hugging Face port of 2021."
-    return [readers.get(facts.layout, default)]
+    lines = [readers.get(facts.layout, default)]
+    if facts.layout != "torch" and facts.pretokenization == "none":
+      lines += [
+        "",
+        "The official tokenizer sets punctuation apart before it makes pieces; the text of this model was "
+        "not treated so. Encode text with `sp.model` alone for the ids it was trained on.",
+      ]
+    return lines
+  notes = [
+    "Text that spells a special token, such as `[MASK]`, becomes that token; with "
+    "`tokenizer(..., split_special_tokens=True)` it is ordinary text, as it was in pretraining. Segment ids "
+    "are not used: every token is of segment 0. Pad on the right, as the tokenizer does.",
+  ]
+  if facts.layout == "layoutlmv3":
+    notes += ["", "When this class is fine-tuned in PyTorch its table of distances stays as it is."]
   return [
     "No custom code is needed:",
     "",
@@ -130,9 +145,7 @@ def _how_to_load(facts: Facts) -> list[str]:
     "hidden = model(**inputs).last_hidden_state",
     "```",
     "",
-    "Text that spells a special token, such as `[MASK]`, becomes that token; with "
-    "`tokenizer(..., split_special_tokens=True)` it is ordinary text, as it was in pretraining. Segment ids "
-    "are not used: every token is of segment 0.",
+    *notes,
   ]
 
 

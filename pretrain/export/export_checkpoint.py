@@ -118,6 +118,7 @@ def export(request: Request) -> None:
       reason=choice.reason,
       architecture=architecture,
       extra=extra,
+      pretokenization=model.vocabulary.pretokenization,
       hidden_difference=report.hidden,
       logits_difference=report.logits,
       tolerance=request.tolerance,

@@ -117,6 +117,8 @@ def write_official(
   save_tensors(folder / EXTRA, extra)
   shutil.copyfile(vocabulary_directory / "sp.model", folder / "sp.model")
   write_dictionary(folder / "dict.txt", vocabulary_directory, vocabulary)
+  # Official code reads the two files above; how this model's text was split before them stands only here.
+  shutil.copytree(vocabulary_directory, folder / "vocabulary")
   return tuple(extra)
 
 

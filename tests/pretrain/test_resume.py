@@ -64,6 +64,12 @@ def test_a_field_the_checkpoint_does_not_know_is_refused():
     resume.check_same_run(base.get_config(), DIGESTS, saved)
 
 
+def test_a_field_that_came_later_and_is_off_is_no_change():
+  saved = _meta()
+  del saved["config"]["train"]["init_from"]
+  assert resume.check_same_run(base.get_config(), DIGESTS, saved) == []
+
+
 @pytest.mark.parametrize(
   "fields",
   [

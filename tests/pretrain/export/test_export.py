@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 
 from safetensors.numpy import load_file  # noqa: E402
 
+from data import vocabulary  # noqa: E402
 from data.errors import DataError  # noqa: E402
 from pretrain.checkpoint import load_params  # noqa: E402
 from pretrain.export import (  # noqa: E402
@@ -59,6 +60,8 @@ def test_a_checkpoint_becomes_a_checked_folder_that_comes_back_bit_equal(
     assert {"/".join(path.split("/")[:2]) for path in found if "pretrain" not in path} >= extra
   back = tmp_path / "back"
   assert __main__.main(["import", f"--from={output}", f"--output={back}"]) == 0, capsys.readouterr().err
+  kept = vocabulary.load(back / "vocabulary")
+  assert kept.digest == vocabulary.load(workdir / "vocabulary").digest
   ours, theirs = _leaves(load_params(workdir)[0]), _leaves(load_params(back)[0])
   assert ours.keys() == theirs.keys()
   assert not [path for path in ours if not np.array_equal(ours[path], theirs[path])]

@@ -7,7 +7,7 @@ Expected: the generator ends about 0.2 nats below token frequencies, token align
 Cost: 1.1 M tokens; about 4.5 minutes on two CPU cores with preparing the text and compiling. Training takes
   most of it (0.55 CPU-seconds a step).
 
-Why the union: three tiny recipes at this learning rate for the same 290 CPU-seconds of steps, seed 0, figures
+Why the union: three tiny recipes at these values for the same 290 CPU-seconds of steps, seed 0, figures
 of `benchmarks.learning` on 256 held-out blocks, where token frequencies cost 6.46 nats:
 
   recipe          steps  generator  RTD area  CLM top-1 on replaced  [CLS] gap, retrieval  contextual score
@@ -29,6 +29,11 @@ def get_config() -> ConfigDict:
   """Returns the recipe."""
   config = amos_coco_taco_tiny.get_config()
   config.recipe = "demo"
+  # The values the table above was measured with. Those of the other tiny recipes shorten the plateau, but 520
+  # steps lie before its end: the generator was 0.15 below token frequencies with them, 0.18 with these.
+  config.optimizer.learning_rate = 2e-3
+  config.optimizer.adam_eps = 1e-6
+  config.model.update({"init_stddev": 0.02, "dropout": 0.1, "attention_dropout": 0.1})
   config.optimizer.warmup_steps = 100
   config.train.update({"total_steps": 520, "log_every": 20, "eval_every": 260, "checkpoint_every": 260})
   return config

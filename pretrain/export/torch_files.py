@@ -118,7 +118,8 @@ def _refusal(path: Path, error: Exception) -> str:
         f"{path}: it asks to call {name}, which is code and was not run; a checkpoint holds tensors only, so "
         "convert it to safetensors where you trust it"
       )
-  # Torch says what was wrong first and pages of advice after it.
+  # Torch's restricted unpickler puts pages of advice before what was wrong, other errors put it after.
+  text = text.rpartition("WeightsUnpickler error: ")[2].partition(" Check the documentation")[0]
   return (
     f"{path}: not a PyTorch checkpoint that can be read as data ({type(error).__name__}: {text[:120]}); "
     "copy or download it again"

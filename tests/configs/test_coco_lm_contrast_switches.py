@@ -80,7 +80,8 @@ def _contrast(name: str, *, temperature: float, group_size: int) -> None:
       others = np.delete(scores[a, v].ravel(), 2 * a + v)
       losses.append(np.log(np.sum(np.exp(others))) - scores[a, v, a, 1 - v])
   np.testing.assert_allclose(objective_loss(row, "scl", view), np.mean(losses), rtol=RTOL)
-  assert abs(objective_loss(PARENT, "scl", view) / np.mean(losses) - 1) > 1e-2
+  # The parent's own loss is another number, far beyond what rounding could make of this one.
+  assert abs(objective_loss(PARENT, "scl", view) / np.mean(losses) - 1) > 20 * RTOL
 
 
 def official() -> None:

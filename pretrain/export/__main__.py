@@ -15,10 +15,11 @@ from data.command import Parser, run
 from data.errors import ConfigError
 
 _NEEDED = ("torch", "transformers", "safetensors", "tokenizers")
+_NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
-def _require_extra() -> None:
-  missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+def _require_extra(*more: str) -> None:
+  missing = [name for name in (*_NEEDED, *more) if importlib.util.find_spec(name) is None]
   if missing:
     raise ConfigError(
       f"export needs {', '.join(missing)}, not installed here; run `pip install -r requirements-export.txt`"
@@ -76,7 +77,7 @@ def _main(argv: Sequence[str]) -> None:
     import_checkpoint.run(arguments)
     return
   arguments = export_parser().parse_args(argv)
-  _require_extra()
+  _require_extra(*(_NEEDED_FOR_ONNX if arguments.onnx else ()))
   from pretrain.export import export_checkpoint
 
   export_checkpoint.export(export_checkpoint.Request(**vars(arguments)))

@@ -82,10 +82,11 @@ def read_model(request: Request) -> Model:
 
 
 def _find_vocabulary(given: str, workdir: pathlib.Path, config: ConfigDict) -> pathlib.Path:
-  places = [pathlib.Path(given)] if given else []
-  places += [workdir / "vocabulary", pathlib.Path(source.records_directory(config)) / "vocabulary"]
-  for place in places[: 1 if given else None]:
-    if given or (place / vocabularies.NAME).is_file():
+  if given:
+    return pathlib.Path(given)
+  places = [workdir / "vocabulary", pathlib.Path(source.records_directory(config)) / "vocabulary"]
+  for place in places:
+    if (place / vocabularies.NAME).is_file():
       return place
   raise DataError(
     f"no vocabulary in {' or '.join(map(str, places))}; name the directory the records were made with: "

@@ -17,11 +17,11 @@ from safetensors.numpy import save_file
 
 from data.errors import ConfigError
 from data.vocabulary import Vocabulary
-from pretrain.export import torch_names
+from pretrain.export import stock_config, torch_names
 from pretrain.export.torch_layout import State
 from pretrain.models.config import EncoderConfig
 
-STOCK = ("mpnet", "layoutlmv3", "bert", "electra")
+STOCK = stock_config.LAYOUTS
 OFFICIAL = ("cocolm", "amos", "fairseq")
 LAYOUTS = (*STOCK, *OFFICIAL, "torch")
 EXTRA = "extra.safetensors"
@@ -176,21 +176,11 @@ def _official_config(
 ) -> dict[str, Any]:
   """config.json of the official Hugging Face port. Source: huggingface/cocolm/configuration_cocolm.py."""
   has_relative = config.relative_position == "official"
-  return {
+  return stock_config.size_fields(config) | {
     "model_type": layout,
-    "vocab_size": config.vocab_size,
     "embedding_size": config.hidden_size,
-    "hidden_size": config.hidden_size,
-    "num_hidden_layers": config.num_layers,
-    "num_attention_heads": config.num_heads,
-    "intermediate_size": config.mlp_size,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": config.dropout,
-    "attention_probs_dropout_prob": config.attention_dropout,
     "max_position_embeddings": config.max_length,
     "type_vocab_size": config.num_segments,
-    "initializer_range": config.init_stddev,
-    "layer_norm_eps": config.layer_norm_eps,
     "rel_pos_bins": config.relative_buckets if has_relative else 0,
     "max_rel_pos": config.relative_max_distance if has_relative else 0,
     "layer_norm_type": "post",

@@ -41,6 +41,22 @@ def first_position(layout: str, pad_id: int) -> int:
   return {"mpnet": MPNET_PAD + 1, "layoutlmv3": pad_id + 1}.get(layout, 0)
 
 
+def size_fields(config: EncoderConfig) -> dict[str, Any]:
+  """What every Hugging Face config.json calls the same, the official port's too."""
+  return {
+    "vocab_size": config.vocab_size,
+    "hidden_size": config.hidden_size,
+    "num_hidden_layers": config.num_layers,
+    "num_attention_heads": config.num_heads,
+    "intermediate_size": config.mlp_size,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": config.dropout,
+    "attention_probs_dropout_prob": config.attention_dropout,
+    "initializer_range": config.init_stddev,
+    "layer_norm_eps": config.layer_norm_eps,
+  }
+
+
 def config_json(
   config: EncoderConfig, *, layout: str, architecture: str, pad_id: int, special_ids: SpecialIds
 ) -> dict[str, Any]:
@@ -56,21 +72,11 @@ def config_json(
   Returns:
     A dict of JSON values.
   """
-  fields = {
+  fields = size_fields(config) | {
     "architectures": [architecture],
     "model_type": layout,
     "dtype": "float32",
-    "vocab_size": config.vocab_size,
-    "hidden_size": config.hidden_size,
-    "num_hidden_layers": config.num_layers,
-    "num_attention_heads": config.num_heads,
-    "intermediate_size": config.mlp_size,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": config.dropout,
-    "attention_probs_dropout_prob": config.attention_dropout,
     "max_position_embeddings": config.max_length + first_position(layout, pad_id),
-    "initializer_range": config.init_stddev,
-    "layer_norm_eps": config.layer_norm_eps,
     "pad_token_id": pad_id,
     "bos_token_id": special_ids.cls,
     "eos_token_id": special_ids.sep,

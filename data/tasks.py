@@ -88,7 +88,7 @@ def _version_key(version: str) -> tuple[int, ...]:
 
 
 def _download(name: str, base: pathlib.Path) -> pathlib.Path:
-  tfds = _import_tfds()
+  tfds = import_tfds()
   try:
     builder = tfds.builder(name, data_dir=str(base))
     builder.download_and_prepare()
@@ -101,7 +101,8 @@ def _download(name: str, base: pathlib.Path) -> pathlib.Path:
   return pathlib.Path(str(builder.data_path))
 
 
-def _import_tfds():
+def import_tfds():
+  """Returns TFDS, with TensorFlow kept from the accelerator."""
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   # Reading text needs no accelerator, and TensorFlow would take all of its memory from the trainer.
   os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -116,7 +117,7 @@ def num_tfds_shards(directory: pathlib.Path, request: "Request") -> int:
   Raises:
     DataError: there is no such split or feature.
   """
-  builder = _import_tfds().builder_from_directory(str(directory))
+  builder = import_tfds().builder_from_directory(str(directory))
   if SPLIT not in builder.info.splits:
     raise errors.DataError(
       f"{directory} has no split {SPLIT!r}; its splits are {', '.join(sorted(builder.info.splits))}"
@@ -189,7 +190,7 @@ def read(unit: "Unit", request: "Request") -> Iterator[str]:
     DataError: an example has no text under `text_field`.
   """
   if unit.kind == "tfds":
-    tfds = _import_tfds()
+    tfds = import_tfds()
     dataset = tfds.builder_from_directory(unit.name).as_dataset(
       split=f"{SPLIT}[{unit.start}shard:{unit.stop}shard]", shuffle_files=False
     )
@@ -243,7 +244,7 @@ def _registry(module: str, tfds_directory: str):
 @functools.cache  # a name can be registered once per process
 def _seqio():
   """Returns seqio with the Mixtures of CORPORA."""
-  _import_tfds()
+  import_tfds()
   import seqio
   import tensorflow as tf
 

@@ -1,0 +1,294 @@
+"""The GLUE tasks, and SNLI: folders, columns, labels in our order, official sizes, names in TFDS."""
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from data import errors
+
+Sizes = dict[str, tuple[int, ...]]
+Place = Callable[[int], str]  # of a row in the input, for messages
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTask:
+  """Where a task's files are and what their columns mean.
+
+  Attributes:
+    name: as everywhere in this project, such as 'sst2'.
+    folders: names of its folder, the official one first.
+    first: column of the first sentence.
+    second: column of the second sentence; None: the task has one.
+    label: column of the label; '': the task has none.
+    labels: label strings, class 0 first; empty: a number from 0 to 5.
+    sizes: {split: official numbers of rows}; a split is the name of its official file without '.tsv'.
+    tfds_name: data set and config in TFDS.
+    tfds_first, tfds_second: its features with the sentences.
+    tfds_labels: its label strings in our order.
+    headerless: column names of the training and development files where those have no header.
+    widths: numbers of columns a row may have where rows differ; the label is then the last one.
+    ragged_rows_dropped: whether training and development rows of another width are dropped, not refused.
+    unlabelled: the label of rows without agreement, which are dropped; '': there are none.
+    stems: names of files, where they are not those of the splits.
+  """
+
+  name: str
+  folders: tuple[str, ...]
+  first: str
+  second: str | None
+  label: str
+  labels: tuple[str, ...]
+  sizes: Sizes
+  tfds_name: str
+  tfds_first: str
+  tfds_second: str | None
+  tfds_labels: tuple[str, ...]
+  headerless: tuple[str, ...] = ()
+  widths: tuple[int, ...] = ()
+  ragged_rows_dropped: bool = False
+  unlabelled: str = ""
+  stems: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+  @property
+  def is_regression(self) -> bool:
+    """Whether the label is a number (STS-B)."""
+    return bool(self.label) and not self.labels
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """The rows of one split.
+
+  Attributes:
+    first: first sentences, as in the file.
+    second: second sentences; None: the task has one.
+    labels: [rows] int32 classes in the order of `GlueTask.labels`, or float32 from 0 to 5; None: not given.
+    ids: the index column, or the row's number from 0.
+    dropped: rows of the file that the official code drops too, and that are not here.
+    source: the file or data set, for messages.
+    is_official: whether these are all rows of the official split; if not, results are no GLUE scores.
+  """
+
+  first: list[str]
+  second: list[str] | None
+  labels: np.ndarray | None
+  ids: list[str]
+  dropped: int
+  source: str
+  is_official: bool
+
+  def __len__(self) -> int:
+    return len(self.first)
+
+  def take(self, rows: Sequence[int] | np.ndarray) -> "Split":
+    """Returns some rows, [n] int, in that order; they are official only if they are all of them, once each."""
+    rows = np.asarray(rows, np.int64)
+    is_whole = len(rows) == len(self) and len(np.unique(rows)) == len(self)
+    return dataclasses.replace(
+      self,
+      first=[self.first[row] for row in rows],
+      second=None if self.second is None else [self.second[row] for row in rows],
+      labels=None if self.labels is None else self.labels[rows],
+      ids=[self.ids[row] for row in rows],
+      is_official=self.is_official and is_whole,
+    )
+
+
+_NLI = ("contradiction", "entailment", "neutral")
+_BINARY = ("0", "1")
+_ENTAILMENT = ("entailment", "not_entailment")
+
+
+def _sizes(train: int, dev: int, test: int) -> Sizes:
+  return {"train": (train,), "dev": (dev,), "test": (test,)}
+
+
+_MNLI_SIZES = {
+  "train": (392_702,),
+  "dev_matched": (9_815,),
+  "dev_mismatched": (9_832,),
+  "test_matched": (9_796,),
+  "test_mismatched": (9_847,),
+}
+# Two official files of QQP are in use: the first has broken rows, the second (in TFDS since 2.0.0) has none.
+_QQP_SIZES = {"train": (363_849, 363_846), "dev": (40_430,), "test": (390_965,)}
+_PAIR = ("sentence1", "sentence2")
+_NLI_PAIR = ("premise", "hypothesis")
+
+# Sizes: the GLUE paper's table 1 in exact numbers, as in the TFDS catalogue. SNLI: rows with a gold label.
+_ROWS = [
+  GlueTask("mnli", ("MNLI",), *_PAIR, "gold_label", _NLI, _MNLI_SIZES, "glue/mnli", *_NLI_PAIR, _NLI),
+  GlueTask(
+    "qqp",
+    ("QQP",),
+    "question1",
+    "question2",
+    "is_duplicate",
+    _BINARY,
+    _QQP_SIZES,
+    "glue/qqp",
+    "question1",
+    "question2",
+    ("not_duplicate", "duplicate"),
+    ragged_rows_dropped=True,
+  ),
+  GlueTask(
+    "qnli",
+    ("QNLI",),
+    "question",
+    "sentence",
+    "label",
+    _ENTAILMENT,
+    _sizes(104_743, 5_463, 5_463),
+    "glue/qnli",
+    "question",
+    "sentence",
+    _ENTAILMENT,
+  ),
+  GlueTask(
+    "sst2",
+    ("SST-2",),
+    "sentence",
+    None,
+    "label",
+    _BINARY,
+    _sizes(67_349, 872, 1_821),
+    "glue/sst2",
+    "sentence",
+    None,
+    ("negative", "positive"),
+  ),
+  GlueTask(
+    "cola",
+    ("CoLA",),
+    "sentence",
+    None,
+    "label",
+    _BINARY,
+    _sizes(8_551, 1_043, 1_063),
+    "glue/cola",
+    "sentence",
+    None,
+    ("unacceptable", "acceptable"),
+    headerless=("source", "label", "mark", "sentence"),
+  ),
+  GlueTask(
+    "rte", ("RTE",), *_PAIR, "label", _ENTAILMENT, _sizes(2_490, 277, 3_000), "glue/rte", *_PAIR, _ENTAILMENT
+  ),
+  GlueTask(
+    "mrpc",
+    ("MRPC",),
+    "#1 String",
+    "#2 String",
+    "Quality",
+    _BINARY,
+    _sizes(3_668, 408, 1_725),
+    "glue/mrpc",
+    *_PAIR,
+    ("not_equivalent", "equivalent"),
+  ),
+  GlueTask("stsb", ("STS-B",), *_PAIR, "score", (), _sizes(5_749, 1_500, 1_379), "glue/stsb", *_PAIR, ()),
+  GlueTask(
+    "wnli",
+    ("WNLI",),
+    *_PAIR,
+    "label",
+    _BINARY,
+    _sizes(635, 71, 146),
+    "glue/wnli",
+    *_PAIR,
+    ("not_entailment", "entailment"),
+  ),
+  GlueTask(
+    "ax",
+    ("diagnostic", "AX", "."),
+    *_PAIR,
+    "",
+    _NLI,
+    {"test": (1_104,)},
+    "glue/ax",
+    *_NLI_PAIR,
+    _NLI,
+    stems=(("test", ("diagnostic", "AX")),),
+  ),
+  GlueTask(
+    "snli",
+    ("SNLI",),
+    *_PAIR,
+    "gold_label",
+    _NLI,
+    _sizes(549_367, 9_842, 9_824),
+    "snli",
+    *_NLI_PAIR,
+    _NLI,
+    widths=(11, 15),
+    unlabelled="-",
+  ),
+]
+TASKS: dict[str, GlueTask] = {task.name: task for task in _ROWS}
+
+
+def known_task(name: str) -> GlueTask:
+  """Returns a task by name.
+
+  Raises:
+    ConfigError: there is none of that name; the nearest one is named.
+  """
+  if name not in TASKS:
+    plain = name.lower().replace("-", "").replace("_", "")
+    close = difflib.get_close_matches(plain, TASKS, n=1)
+    hint = f"did you mean {close[0]!r}? Known: " if close else "known: "
+    raise errors.ConfigError(f"unknown GLUE task {name!r}; {hint}{', '.join(TASKS)}")
+  return TASKS[name]
+
+
+def check_split(task: GlueTask, split: str) -> None:
+  """Refuses a split that a task has not.
+
+  Raises:
+    ConfigError: no such split; those that exist are named.
+  """
+  if split not in task.sizes:
+    raise errors.ConfigError(f"{task.name} has no split {split!r}; its splits are {', '.join(task.sizes)}")
+
+
+def labels_of(task: GlueTask, split: str, texts: list[str], place: Place) -> np.ndarray | None:
+  """Turns label strings into classes or scores.
+
+  Args:
+    task: says which labels there are.
+    split: a test split may come without labels: all empty or -1.
+    texts: label strings in our naming.
+    place: function from a row's number to 'file:line', for messages.
+
+  Returns:
+    [rows] int32 classes, or float32 scores; None where a test split has no labels.
+
+  Raises:
+    DataError: a label is unknown, outside 0..5 or not a number.
+  """
+  if split.startswith("test") and all(text in ("", "-1", "-1.0") for text in texts):
+    return None
+  if task.is_regression:
+    return np.array([_score(text, place, row) for row, text in enumerate(texts)], np.float32)
+  classes = {label: number for number, label in enumerate(task.labels)}
+  try:
+    return np.array([classes[text] for text in texts], np.int32)
+  except KeyError:
+    row = next(row for row, text in enumerate(texts) if text not in classes)
+    raise errors.DataError(
+      f"{place(row)}: label {texts[row]!r}, expected one of {', '.join(task.labels)} ({task.name}); mend or "
+      "remove this row"
+    ) from None
+
+
+def _score(text: str, place: Place, row: int) -> float:
+  try:
+    value = float(text)
+  except ValueError:
+    value = np.nan
+  if not 0 <= value <= 5:  # also not-a-number
+    raise errors.DataError(f"{place(row)}: score {text!r}, expected a number from 0 to 5; mend this row")
+  return value

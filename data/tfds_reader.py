@@ -1,0 +1,171 @@
+"""Small TFDS data sets as plain Python values, for processes that must not load TensorFlow.
+
+  python -m data.tfds_reader --directory=TFDS_DIR --output=DIR glue/cola validation
+
+A child process reads the data sets and writes JSON lines; whether they are there at all is seen without it.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from data import command, errors, manifest, sources, tasks
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+Example = dict[str, Any]
+
+
+def place(directory: str) -> pathlib.Path:
+  """Returns where TFDS keeps its data sets: `directory`, or its default for ''."""
+  default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+  return pathlib.Path(directory or default).expanduser()
+
+
+def find(directory: str, name: str) -> pathlib.Path | None:
+  """Returns the directory of a prepared data set, the highest version there is; None: it is not there.
+
+  Args:
+    directory: data_dir of TFDS; '': its default.
+    name: such as 'glue/cola'.
+  """
+  try:
+    return tasks.find_tfds(name, sources.Request(f"tfds:{name}", tfds_directory=directory))
+  except errors.DataError:
+    return None
+
+
+def split_sizes(path: pathlib.Path) -> dict[str, int]:
+  """Returns the rows of each split of a prepared data set, from its own description.
+
+  Raises:
+    DataError: the description is damaged.
+  """
+  try:
+    info = json.loads((path / "dataset_info.json").read_text(encoding="utf-8"))
+    return {split["name"]: sum(map(int, split["shardLengths"])) for split in info["splits"]}
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise errors.DataError(
+      f"{path}/dataset_info.json: damaged ({type(error).__name__}: {error}); remove {path} and build it again"
+    ) from error
+
+
+def read(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = False) -> list[list[Example]]:
+  """Reads splits of data sets in one child process; loading TensorFlow there takes about ten seconds.
+
+  Args:
+    directory: data_dir of TFDS; '': its default.
+    wanted: (data set, split) pairs, such as ('glue/cola', 'validation').
+    download: whether TFDS may download and prepare what is missing.
+
+  Returns:
+    For each pair its examples: text as str, class labels by name (None: no label), numbers as they are.
+
+  Raises:
+    DataError: a data set or split is not there, cannot be downloaded, or is damaged.
+  """
+  if not wanted:
+    return []
+  for name, split in wanted:
+    path = find(directory, name)
+    if path:
+      _check_split(path, split)
+    elif not download:
+      raise errors.DataError(f"no TFDS data set {name} in {place(directory)}")
+  with tempfile.TemporaryDirectory(prefix="tfds-") as output:
+    flags = [f"--directory={place(directory).absolute()}", f"--output={output}", *["--download"] * download]
+    pairs = [word for pair in wanted for word in pair]
+    _run([sys.executable, "-m", "data.tfds_reader", *flags, *pairs], relay=download)
+    return [_load(pathlib.Path(output) / f"{number}.jsonl") for number in range(len(wanted))]
+
+
+def _load(path: pathlib.Path) -> list[Example]:
+  with open(path, encoding="utf-8") as file:
+    return [json.loads(line) for line in file]
+
+
+def _check_split(path: pathlib.Path, split: str) -> None:
+  sizes = split_sizes(path)
+  if split not in sizes:
+    raise errors.DataError(f"{path} has no split {split!r}; its splits are {', '.join(sizes)}")
+
+
+def _run(arguments: list[str], *, relay: bool) -> None:
+  """Runs the child; its last line is the reason if it fails."""
+  last = ""
+  with subprocess.Popen(
+    arguments, cwd=_ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+  ) as child:
+    assert child.stderr is not None
+    for line in child.stderr:
+      last = line.strip() or last
+      if relay and line.strip() and not line.startswith("error:"):
+        print(line, end="", file=sys.stderr, flush=True)
+  if child.returncode:
+    reason = last.removeprefix("error: ") or f"the process that reads it ended with {child.returncode}"
+    raise errors.DataError(reason)
+
+
+def main(arguments: list[str] | None = None) -> int:
+  """Runs the child's side; returns its exit code."""
+  parser = command.Parser(prog="python -m data.tfds_reader", description="Writes DIR/0.jsonl, 1.jsonl, ...")
+  parser.add_argument("--directory", default="", help="data_dir of TFDS; '': its default")
+  parser.add_argument("--output", required=True, help="directory for the JSON lines")
+  parser.add_argument("--download", action="store_true", help="fetch and prepare what is missing")
+  parser.add_argument("pairs", nargs="+", help="data set and split, data set and split, ...")
+
+  def dump() -> None:
+    args = parser.parse_args(arguments)
+    for number, (name, split) in enumerate(zip(args.pairs[::2], args.pairs[1::2])):
+      request = sources.Request(f"tfds:{name}", tfds_directory=args.directory, download=args.download)
+      path = tasks.find_tfds(name, request)
+      _check_split(path, split)
+      lines = [json.dumps(example) for example in _examples(path, split)]
+      content = "".join(line + "\n" for line in lines)
+      manifest.write_atomically(pathlib.Path(args.output) / f"{number}.jsonl", content.encode())
+
+  return command.run(dump)
+
+
+def _examples(path: pathlib.Path, split: str) -> list[Example]:
+  tfds = tasks.import_tfds()
+  try:
+    builder = tfds.builder_from_directory(str(path))
+    features = dict(builder.info.features)
+    rows = builder.as_dataset(split=split, shuffle_files=False).as_numpy_iterator()
+    examples = [{key: _plain(value, features[key]) for key, value in row.items()} for row in rows]
+  except Exception as error:  # TensorFlow's and TFDS's errors have no common base
+    reason = (str(error).strip().splitlines() or [""])[0]
+    raise errors.DataError(
+      f"{path}: split {split!r} cannot be read ({type(error).__name__}: {reason[:200]}); remove {path} and "
+      "build it again"
+    ) from error
+  expected = split_sizes(path)[split]
+  if len(examples) != expected:  # a file cut at a record's border is silent in TFRecord
+    raise errors.DataError(
+      f"{path}: split {split!r} has {len(examples)} rows, its description says {expected}; remove {path} and "
+      "build it again"
+    )
+  return examples
+
+
+def _plain(value: Any, feature: Any) -> Any:
+  """Returns a value of TFDS as JSON knows it; a class label by its name."""
+  if hasattr(feature, "int2str"):
+    return feature.int2str(int(value)) if int(value) >= 0 else None
+  if isinstance(value, dict):
+    return {key: _plain(part, None) for key, part in value.items()}
+  if isinstance(value, bytes):
+    return value.decode("utf-8", "replace")
+  if getattr(value, "ndim", 0):
+    return [_plain(part, None) for part in value]
+  return value.item() if hasattr(value, "item") else value
+
+
+if __name__ == "__main__":
+  raise SystemExit(main())

@@ -1,0 +1,43 @@
+"""The papers' rows. Run: python -m pytest tests/finetune/test_reference_rows.py"""
+
+import numpy as np
+import pytest
+
+from finetune import metrics, reference_rows
+
+ROWS = reference_rows._rows()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_printed_average_is_that_of_the_printed_scores(name):
+  row = ROWS[name]
+  columns = [*metrics.AVERAGED, *(["mnli_mm"] if row.averages_mismatched else [])]
+  # A digit in the wrong place would show; the papers round (and one average is cut) to 0.1.
+  assert row.average == pytest.approx(np.mean([row.scores[column] for column in columns]), abs=1.01e-3)
+  assert row.average_of_eight() == pytest.approx(metrics.average(row.scores), abs=1.01e-3)
+
+
+def test_tacos_small_average_is_of_nine():
+  row = reference_rows.reference_rows("taco_small", "taco")[0]
+  assert row.average == 0.762 and row.average_of_eight() == pytest.approx(0.7591, abs=1e-4)
+
+
+def test_scores_stand_in_their_column():
+  coco_lm, roberta, electra = reference_rows.reference_rows("coco_lm_base", "coco_lm")
+  assert (
+    coco_lm.scores["mnli_mm"] == 0.883
+    and coco_lm.scores["rte"] == 0.848
+    and coco_lm.scores["squad_f1"] == 0.852
+  )
+  assert (roberta.model, electra.model) == ("RoBERTa base", "ELECTRA base")
+  taco, mlm = reference_rows.reference_rows("taco_base", "taco")
+  assert taco.scores["stsb"] == 0.885 and taco.scores["rte"] == 0.663 and "mnli_mm" not in taco.scores
+  assert mlm.model == "MLM-500k base"
+
+
+def test_numbers_of_another_protocol_are_not_shown():
+  rows = {protocol: reference_rows.reference_rows("bert_base", protocol) for protocol in metrics.PROTOCOLS}
+  assert [rows[name][0].source for name in rows] == ["COCO-LM table 1", "COCO-LM table 1", "TACO table 3"]
+  assert reference_rows.reference_rows("coco_lm_base", "taco") == []
+  assert reference_rows.reference_rows("taco_small", "amos") == []
+  assert reference_rows.reference_rows("coco_lm_tiny", "coco_lm") == []

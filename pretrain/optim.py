@@ -34,14 +34,16 @@ class OptimizerSettings:
   clip_norm: float = 0.0
 
 
-def _warmup_fraction(step: jax.Array, warmup_steps: int) -> jax.Array:
-  return jnp.minimum(step, warmup_steps) / warmup_steps if warmup_steps else jnp.float32(1.0)
+def _warmup_fraction(step: jax.Array, warmup_steps: int | jax.Array) -> jax.Array:
+  # Fine-tuning runs several lengths of warm-up in one program: the number may be traced.
+  rising = jnp.minimum(step, warmup_steps) / jnp.maximum(warmup_steps, 1)
+  return jnp.where(warmup_steps > 0, rising, 1.0)
 
 
-def _decayed(settings: OptimizerSettings, step: jax.Array, begin: int) -> jax.Array:
+def _decayed(settings: OptimizerSettings, step: jax.Array, begin: int | jax.Array) -> jax.Array:
   """Polynomial from the peak at `begin` to the end value at `total_steps`."""
   # Steps left over steps in all: optax's 1 - done / all loses 3 digits near the end in float32.
-  steps = max(settings.total_steps - begin, 1)
+  steps = jnp.maximum(settings.total_steps - begin, 1)
   left = jnp.clip(settings.total_steps - step, 0, steps) / steps
   end = settings.end_learning_rate
   return (settings.learning_rate - end) * left**settings.power + end
@@ -207,7 +209,11 @@ def make_schedule(settings: OptimizerSettings) -> optax.Schedule:
 
 
 def make_optimizer(
-  settings: OptimizerSettings, *, params: ArrayTree, frozen: Callable[[str], bool]
+  settings: OptimizerSettings,
+  *,
+  params: ArrayTree,
+  frozen: Callable[[str], bool],
+  schedule: optax.Schedule | None = None,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
   """Builds Adam with decoupled decay and the schedule. Clipping is `clip_by_norm`, called by the step.
 
@@ -216,6 +222,7 @@ def make_optimizer(
     params: the parameters, or their shapes (only the paths are read).
     frozen: of a path such as 'generator/trunk/layers/up/kernel'; these leaves get an update of exactly 0,
       no decay, and no state.
+    schedule: None: that of the settings.
 
   Returns:
     The transformation, whose updates are added to the parameters, and the schedule it uses.
@@ -223,7 +230,7 @@ def make_optimizer(
   Raises:
     ConfigError: unknown schedule, decay or placement; warm-up longer than the run.
   """
-  schedule = make_schedule(settings)
+  schedule = schedule or make_schedule(settings)
   paths = _paths(params)
   moments = {"b1": settings.adam_b1, "b2": settings.adam_b2, "eps": settings.adam_eps}
   # Without the correction both placements are the same formula.

@@ -262,14 +262,16 @@ def to_global(mesh: Mesh, local: ArrayTree) -> ArrayTree:
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-  """Says how an activation lies on the mesh; without a mesh (`jax.set_mesh`) returns `x` as it is.
+  """Says how an activation lies on the mesh of `make_mesh`.
+
+  Without a mesh (`jax.set_mesh`), or on the runs of fine-tuning's own mesh, returns `x` as it is.
 
   Args:
     x: of len(axes) axes.
     *axes: names out of ACTIVATION_AXES, or None.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty:
+  if mesh.axis_names != MESH_AXES:
     return x
   spec = PartitionSpec(*(ACTIVATION_AXES[axis] if axis else None for axis in axes))
   return jax.lax.with_sharding_constraint(x, spec)

@@ -149,6 +149,7 @@ def apply_classification_head(
   *,
   activation: str = "tanh",
   dropout: float = 0.0,
+  input_dropout: float | None = None,
   row_keys: jax.Array | None = None,
 ) -> jax.Array:
   """Dropout, linear, activation, dropout, linear.
@@ -157,7 +158,8 @@ def apply_classification_head(
     params: of `init_classification_head`.
     vectors: [batch, embed] float, h of [CLS].
     activation: 'tanh' (official fairseq) or 'gelu' (official Hugging Face, the exact one).
-    dropout: rate of both dropouts (0.1 in the papers).
+    dropout: rate of the dropouts (0.1 in the papers).
+    input_dropout: rate of the first one; None: as `dropout`. 0 is the head of BERT and TACO.
     row_keys: [batch] keys; None: no dropout.
 
   Returns:
@@ -165,7 +167,8 @@ def apply_classification_head(
 
   Source: COCO-LM fairseq model.py (COCOLM_ClassificationHead), huggingface modeling_cocolm.py.
   """
-  x = row_random.dropout(vectors.astype(jnp.float32), row_keys, Use.HEAD_INPUT_DROPOUT, rate=dropout)
+  first = dropout if input_dropout is None else input_dropout
+  x = row_random.dropout(vectors.astype(jnp.float32), row_keys, Use.HEAD_INPUT_DROPOUT, rate=first)
   x = _ACTIVATIONS[activation](apply_projection(params["dense"], x))
   x = row_random.dropout(x, row_keys, Use.HEAD_HIDDEN_DROPOUT, rate=dropout)
   return apply_projection(params["output"], x)

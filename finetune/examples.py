@@ -1,0 +1,179 @@
+"""Examples of a task as token ids, the lengths they are padded to, and which of them a step trains on.
+
+A compiled program has one shape, so examples are sorted into a few buckets of equal padded length. The
+sequence of bucket shapes of a run is a function of the task's lengths, the batch size and `shape_seed` alone;
+a run's own seed decides which examples of a bucket fill a batch. So runs of several seeds go through the same
+shapes together, and each gives what it gives alone.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from data.errors import DataError
+
+
+class Examples(NamedTuple):
+  """A set of examples; all lists and arrays have the examples first."""
+
+  ids: list[np.ndarray]  # n x [length] int32 with special ids, not padded
+  fields: dict[str, np.ndarray]  # {name: [n, ...]}, one value per example
+  token_fields: dict[str, list[np.ndarray]]  # {name: n x [length]}, one value per token
+
+  @property
+  def sizes(self) -> np.ndarray:
+    """[n] int64 numbers of tokens."""
+    return np.asarray([len(ids) for ids in self.ids], np.int64)
+
+
+def pad(
+  examples: Examples, rows: Sequence[int], *, length: int, batch_size: int, pad_id: int
+) -> dict[str, np.ndarray]:
+  """A batch of some examples.
+
+  Args:
+    examples: the set.
+    rows: numbers of the examples, at most `batch_size`.
+    length: tokens of a row; no example may be longer.
+    batch_size: rows of the batch; those left over are padding of weight 0.
+    pad_id: id of [PAD].
+
+  Returns:
+    {'ids' [batch, length] int32, 'weights' [batch] float32, **fields, **token_fields (0 at padding)}.
+
+  Raises:
+    DataError: an example is longer.
+  """
+  batch: dict[str, np.ndarray] = {
+    "ids": np.full((batch_size, length), pad_id, np.int32),
+    "weights": np.zeros(batch_size, np.float32),
+  }
+  for name, values in examples.fields.items():
+    batch[name] = np.zeros((batch_size, *values.shape[1:]), values.dtype)
+    batch[name][: len(rows)] = values[np.asarray(rows, np.int64)]
+  for name, values in examples.token_fields.items():
+    batch[name] = np.zeros((batch_size, length), values[0].dtype)
+  for place, row in enumerate(rows):
+    ids = examples.ids[row]
+    if len(ids) > length:
+      raise DataError(f"example {row} has {len(ids)} tokens, more than the {length} of its batch")
+    batch["ids"][place, : len(ids)] = ids
+    batch["weights"][place] = 1.0
+    for name, values in examples.token_fields.items():
+      batch[name][place, : len(ids)] = values[row]
+  return batch
+
+
+def bucket_lengths(sizes: np.ndarray, *, most: int, multiple: int) -> list[int]:
+  """The padded lengths that waste the least, by dynamic programming over the multiples.
+
+  Args:
+    sizes: [n] int tokens of the examples.
+    most: largest number of lengths, each of which compiles a program.
+    multiple: lengths are multiples of it.
+
+  Returns:
+    Increasing lengths; every size fits the last.
+
+  Raises:
+    DataError: no examples.
+  """
+  if not len(sizes):
+    raise DataError("no examples to make batches of; check the task's data")
+  rounded = (np.asarray(sizes) + multiple - 1) // multiple * multiple
+  lengths, counts = np.unique(rounded, return_counts=True)
+  before = np.concatenate([[0], np.cumsum(counts)])
+  earlier = np.arange(len(lengths))[:, None] < np.arange(len(lengths))[None, :]
+  # [i, j]: padded tokens of the examples longer than lengths[i], up to lengths[j], in one bucket.
+  last_bucket = (before[None, 1:] - before[1:, None]) * lengths[None, :]
+  costs, previous = (
+    before[1:] * lengths,
+    [],
+  )  # [j]: fewest padded tokens up to lengths[j], and the bucket before
+  for _ in range(1, most):
+    table = np.where(earlier, costs[:, None] + last_bucket, np.iinfo(np.int64).max)
+    is_better = table.min(axis=0) < costs
+    previous.append(np.where(is_better, table.argmin(axis=0), -1))
+    costs = np.where(is_better, table.min(axis=0), costs)
+  chosen, at = [], len(lengths) - 1
+  for before_last in reversed(previous):
+    if before_last[at] >= 0:
+      chosen.append(int(lengths[at]))
+      at = int(before_last[at])
+  return sorted([*chosen, int(lengths[at])])
+
+
+@dataclasses.dataclass(frozen=True)
+class Buckets:
+  """A set of examples sorted by padded length.
+
+  Attributes:
+    lengths: padded lengths, increasing.
+    members: for each length [n] int64 numbers of its examples, increasing.
+  """
+
+  lengths: tuple[int, ...]
+  members: tuple[np.ndarray, ...]
+
+  def waste(self, sizes: np.ndarray) -> float:
+    """Fraction of the padded tokens that are padding, of full batches."""
+    padded = sum(length * len(rows) for length, rows in zip(self.lengths, self.members))
+    return 1.0 - float(np.sum(sizes)) / padded
+
+
+def make_buckets(examples: Examples, *, most: int, multiple: int, max_length: int) -> Buckets:
+  """Sorts examples into at most `most` buckets; no bucket is longer than `max_length`, which all must fit."""
+  sizes = examples.sizes
+  lengths = bucket_lengths(sizes, most=most, multiple=multiple)
+  places = np.searchsorted(lengths, sizes)
+  members = [np.flatnonzero(places == number) for number in range(len(lengths))]
+  return Buckets(tuple(min(length, max_length) for length in lengths), tuple(members))
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingOrder:
+  """Which examples step t of a run trains on: a function of (shape_seed, seed, t), so a resumed run is exact.
+
+  An epoch takes every example once. A bucket gives ceil(n / batch_size) batches; its last one may be
+  smaller, as the last batch of an epoch is in the official code.
+  """
+
+  buckets: Buckets
+  batch_size: int
+  shape_seed: int
+
+  @functools.cached_property
+  def _parts(self) -> list[tuple[int, int]]:
+    """(bucket, number of the batch in it) of one epoch, in the order of buckets."""
+    counts = [-(-len(rows) // self.batch_size) for rows in self.buckets.members]
+    return [(bucket, part) for bucket, count in enumerate(counts) for part in range(count)]
+
+  @property
+  def steps_per_epoch(self) -> int:
+    """Batches of one epoch."""
+    return len(self._parts)
+
+  def batch(self, seed: int, step: int) -> tuple[int, np.ndarray]:
+    """The padded length of a step from 0, the same for every seed, and [<= batch_size] example numbers."""
+    epoch, place = divmod(step, self.steps_per_epoch)
+    bucket, part = self._parts[_permutation(self.steps_per_epoch, self.shape_seed, epoch)[place]]
+    rows = self.buckets.members[bucket]
+    order = _permutation(len(rows), seed, epoch, bucket)
+    return self.buckets.lengths[bucket], rows[order[part * self.batch_size : (part + 1) * self.batch_size]]
+
+
+@functools.lru_cache(maxsize=256)
+def _permutation(size: int, *key: int) -> np.ndarray:
+  return np.random.Generator(np.random.PCG64(key)).permutation(size)
+
+
+def evaluation_batches(buckets: Buckets, *, batch_size: int) -> list[tuple[int, np.ndarray]]:
+  """(padded length, [<= batch_size] example numbers) until every example was there once."""
+  return [
+    (length, rows[start : start + batch_size])
+    for length, rows in zip(buckets.lengths, buckets.members)
+    for start in range(0, len(rows), batch_size)
+  ]

@@ -1,0 +1,199 @@
+"""R runs of one task as one compiled program: seeds and learning rates side by side, with pretraining's step.
+
+Everything has a leading axis of runs, over which the step is mapped. Runs share shapes and nothing else: each
+has its parameters, its optimizer state, its examples and its dropout, so it gives what it gives alone.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pretrain import optim, step
+from pretrain.ops.row_random import step_row_keys
+
+ArrayTree = Any
+Batch = dict[str, Any]  # of `examples.pad`: 'ids', 'weights' and the task's fields
+MAPPINGS = ("auto", "vectorized", "one_by_one")
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """What a task adds to an encoder.
+
+  Attributes:
+    init_heads: key to {'classification': {...}, ...} float32.
+    outputs: ({'encoder', 'heads'}, batch, [batch] row keys or None without dropout) to [batch, ...] float32.
+    loss: (outputs, batch) to ([] sum over rows, {name: (sum, weight)}); rows of weight 0 give 0.
+  """
+
+  init_heads: Callable[[jax.Array], dict]
+  outputs: Callable[[dict, Batch, jax.Array | None], ArrayTree]
+  loss: Callable[[ArrayTree, Batch], tuple[jax.Array, step.Metrics]]
+
+
+class Runs(NamedTuple):
+  """What makes the runs of one program different, [runs] each."""
+
+  seeds: np.ndarray  # int32: order of examples, heads, dropout
+  learning_rates: np.ndarray  # float32
+  total_steps: np.ndarray  # int32
+  warmup_steps: np.ndarray  # int32
+
+  @property
+  def count(self) -> int:
+    """Number of runs."""
+    return len(self.seeds)
+
+
+class Program:
+  """The compiled functions of R runs; nothing is compiled before it is called."""
+
+  def __init__(
+    self,
+    problem: Problem,
+    init_encoder: Callable[[jax.Array], dict],
+    runs: Runs,
+    settings: optim.OptimizerSettings,
+    *,
+    mapping: str = "auto",
+    microbatches: int = 1,
+    devices: list[jax.Device] | None = None,
+  ) -> None:
+    """Puts the runs on devices.
+
+    Args:
+      problem: the task.
+      init_encoder: key to the encoder's parameters: loaded ones, the same for every key, or fresh ones.
+      runs: of this program.
+      settings: of the optimizer; its learning rate and numbers of steps are replaced by those of the runs.
+      mapping: 'vectorized' (vmap: all runs in one matrix product), 'one_by_one' (a loop inside the program:
+        memory of one run's activations), 'auto' (one by one on CPU, where there is nothing to gain).
+      microbatches: parts of a batch taken one after another.
+      devices: None: all; the runs are shared among them.
+    """
+    devices = jax.local_devices() if devices is None else devices
+    self.problem, self.settings, self.runs = problem, settings, runs
+    self._init_encoder, self._microbatches = init_encoder, microbatches
+    used = devices[: min(len(devices), runs.count)]
+    self.num_devices = len(used)
+    # Runs that fill the last device up repeat the first; nobody reads them.
+    self._filled = -(-runs.count // len(used)) * len(used)
+    self._sharding = NamedSharding(Mesh(np.asarray(used), ("runs",)), PartitionSpec("runs"))
+    is_vectorized = mapping == "vectorized" or (mapping == "auto" and devices[0].platform != "cpu")
+    self._map = jax.vmap if is_vectorized else _one_by_one
+    self._hyper = self._place(runs)
+    self.shapes: set[tuple[str, tuple[int, ...]]] = (
+      set()
+    )  # what was compiled: (function, [runs, batch, length])
+    self._step = jax.jit(self._mapped(self._one_step), donate_argnums=0)
+    self._outputs = jax.jit(self._mapped(lambda params, batch: problem.outputs(params, batch, None)))
+    self._better = jax.jit(
+      lambda best, params, is_better: jax.tree.map(
+        lambda old, new: jnp.where(is_better.reshape(-1, *[1] * (new.ndim - 1)), new, old), best, params
+      ),
+      donate_argnums=0,
+    )
+
+  def _mapped(self, function: Callable) -> Callable:
+    """The function over the runs of each device; devices share nothing, so no axis crosses them."""
+    spec = self._sharding.spec
+    return jax.shard_map(
+      self._map(function), mesh=self._sharding.mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+
+  def _place(self, tree: ArrayTree) -> ArrayTree:
+    """[runs, ...] of the host to the devices."""
+    rows = np.arange(self._filled) % self.runs.count
+    return jax.device_put(jax.tree.map(lambda leaf: np.asarray(leaf)[rows], tree), self._sharding)
+
+  def _initial(self, hyper: Runs) -> step.TrainState:
+    # Folded with a constant no step uses: heads are independent of the dropout's draws.
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(hyper.seeds), 0x1717))
+    params = {"encoder": self._init_encoder(keys[0]), "heads": self.problem.init_heads(keys[1])}
+    return step.init_state(params, self._optimizer(hyper, params)[0])
+
+  def init_state(self) -> step.TrainState:
+    """The states before the first step."""
+    return jax.jit(self._mapped(self._initial))(self._hyper)
+
+  def abstract_state(self) -> step.TrainState:
+    """Shapes and places of the states, to restore them."""
+    shapes = jax.eval_shape(self._mapped(self._initial), self._hyper)
+    return jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._sharding), shapes
+    )
+
+  def _optimizer(self, hyper: Runs, params: ArrayTree):
+    settings = dataclasses.replace(
+      self.settings,
+      learning_rate=hyper.learning_rates,
+      total_steps=hyper.total_steps,
+      warmup_steps=hyper.warmup_steps,
+    )
+    schedule = optim.SCHEDULES[settings.schedule](settings)
+    return optim.make_optimizer(settings, params=params, frozen=_none_is_frozen, schedule=schedule)
+
+  def _one_step(self, state: step.TrainState, batch: Batch, hyper: Runs):
+    optimizer, schedule = self._optimizer(hyper, state.params)
+
+    def batch_of(data: Batch, at: jax.Array) -> Batch:
+      rows = jnp.arange(data["ids"].shape[0])
+      return data | {"row_keys": step_row_keys(hyper.seeds, at, rows)}
+
+    train_step = step.make_train_step(
+      self._loss,
+      lambda data: jnp.sum(data["weights"]),
+      batch_of,
+      optimizer,
+      schedule=schedule,
+      frozen=_none_is_frozen,
+      clip_norm=self.settings.clip_norm,
+      microbatches=self._microbatches,
+    )
+    return train_step(state, batch)
+
+  def _loss(self, params: dict, batch: Batch, total: jax.Array):
+    outputs = self.problem.outputs(params, batch, batch["row_keys"])
+    loss, metrics = self.problem.loss(outputs, batch)
+    return loss / total, metrics
+
+  def train_step(self, state: step.TrainState, batch: Batch) -> tuple[step.TrainState, step.Metrics]:
+    """One update of every run.
+
+    Args:
+      state: donated.
+      batch: host arrays [runs, batch, ...].
+
+    Returns:
+      The states, and {name: (sum, weight)} with [runs or more] arrays.
+    """
+    self.shapes.add(("step", batch["ids"].shape))
+    return self._step(state, self._place(batch), self._hyper)
+
+  def outputs(self, params: ArrayTree, batch: Batch) -> ArrayTree:
+    """The task's outputs without dropout: host arrays [runs, batch, ...]."""
+    self.shapes.add(("outputs", batch["ids"].shape))
+    found = jax.device_get(self._outputs(params, self._place(batch)))
+    return jax.tree.map(lambda leaf: leaf[: self.runs.count], found)
+
+  def better(self, best: ArrayTree, params: ArrayTree, is_better: np.ndarray) -> ArrayTree:
+    """`best` (donated) with the parameters of the runs where `is_better` [runs] put in."""
+    return self._better(best, params, self._place(is_better))
+
+  def params_of(self, params: ArrayTree, run: int) -> ArrayTree:
+    """One run's parameters as host arrays."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf[run]), params)
+
+
+def _none_is_frozen(path: str) -> bool:
+  del path
+  return False
+
+
+def _one_by_one(function: Callable) -> Callable:
+  return lambda *arguments: jax.lax.map(lambda rows: function(*rows), arguments)

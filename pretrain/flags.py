@@ -6,23 +6,21 @@ there is already something to complain about.
 """
 
 import dataclasses
-import importlib.machinery
-import inspect
 import os
 import pathlib
 import sys
 import traceback
-import types
 from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from data.errors import ConfigError, UserError
+from data.errors import ConfigError
 from pretrain import fields, validate
+from pretrain.config_file import load_config
 
 SWITCHES = ("dry_run", "download", "debug")
-FLAGS = ("config", "workdir", *SWITCHES, "help")
+FLAGS = ("config", "workdir", *SWITCHES, "help")  # of every program
 
 HELP = """\
 Pretrains a text encoder.
@@ -53,6 +51,18 @@ Exit codes: 0 finished; 2 config or flags; 3 data, vocabulary or checkpoint; 4 d
 
 
 @dataclasses.dataclass(frozen=True)
+class Program:
+  """Whose command line is read: what --help says, which configs it takes, and one of them for messages."""
+
+  help: str
+  rules: validate.Rules
+  example: str
+
+
+PRETRAINING = Program(HELP, validate.PRETRAINING, "configs/coco_lm_tiny.py")
+
+
+@dataclasses.dataclass(frozen=True)
 class Arguments:
   """What the user asked for; the config is frozen and has passed `validate`, but for rules about devices."""
 
@@ -64,11 +74,12 @@ class Arguments:
   config_name: str  # the config file's name without '.py', with '_ARGUMENT' if one was given
 
 
-def parse_arguments(argv: Sequence[str]) -> Arguments:
+def parse_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Arguments:
   """Reads the command line.
 
   Args:
     argv: arguments without the program's name.
+    program: whose.
 
   Returns:
     Arguments.
@@ -78,10 +89,10 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
       file that raised.
   """
   if any(argument in ("--help", "-h") for argument in argv):
-    print(HELP + "\n" + _field_list())
+    print(program.help + "\n" + _field_list(program.rules.schema))
     raise SystemExit(0)
   try:
-    return read_arguments(argv)
+    return read_arguments(argv, program)
   except ConfigError as error:
     if "--debug" in argv and error.__cause__ is not None:
       traceback.print_exception(error.__cause__)
@@ -89,13 +100,14 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
     raise SystemExit(ConfigError.exit_code) from None
 
 
-def read_arguments(argv: Sequence[str]) -> Arguments:
+def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Arguments:
   """`parse_arguments` without printing or leaving.
 
   Raises:
     ConfigError: all problems, in lines; its cause is what the config file raised, if it did.
   """
-  values, changes, found = _split(argv)
+  schema = program.rules.schema
+  values, changes, found = _split(argv, program)
   switches = {name: _switch(name, values, found) for name in SWITCHES}
   path, argument = _split_path(values.get("config") or "")
   config, cause = None, None
@@ -104,12 +116,12 @@ def read_arguments(argv: Sequence[str]) -> Arguments:
   except ConfigError as error:
     found.append(str(error))
     cause = error.__cause__
-  changed = _read_changes(changes, found)
+  changed = _read_changes(changes, found, schema)
   if config is None:  # what can be said of the changes is told now and not next time
-    found += filter(None, (validate.value_problem(*change) for change in changed.items()))
+    found += filter(None, (validate.value_problem(*change, program.rules) for change in changed.items()))
   else:
     _set_fields(config, changed)
-    found += _config_problems(config, in_doubt=bool(found))
+    found += _config_problems(config, program.rules, in_doubt=bool(found))
   name = pathlib.Path(path).stem + (f"_{argument.replace(':', '_')}" if argument else "")
   workdir = values.get("workdir") or os.path.join("runs", name)
   if os.path.exists(workdir) and not os.path.isdir(workdir):
@@ -119,7 +131,9 @@ def read_arguments(argv: Sequence[str]) -> Arguments:
   return Arguments(FrozenConfigDict(config), workdir, config_name=name, **switches)
 
 
-def _split(argv: Sequence[str]) -> tuple[dict[str, str | None], dict[str, str | None], list[str]]:
+def _split(
+  argv: Sequence[str], program: Program
+) -> tuple[dict[str, str | None], dict[str, str | None], list[str]]:
   """Flags by name, config fields by dotted name (None: given without a value), and problems."""
   values: dict[str, str | None] = {}
   changes: dict[str, str | None] = {}
@@ -137,19 +151,19 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, str | None], dict[str, str | 
     if name.startswith("config."):
       changes[name.removeprefix("config.")] = given
     elif name not in FLAGS:
-      found.append(_unknown_flag(name))
+      found.append(_unknown_flag(name, program.rules.schema))
     elif not given and name not in SWITCHES:
       found.append(f"--{name}: needs a value, --{name}=VALUE")
       values[name] = ""
     else:
       values[name] = given
   if "config" not in values:
-    found.append("--config is missing: give a config file, for example --config=configs/coco_lm_tiny.py")
+    found.append(f"--config is missing: give a config file, for example --config={program.example}")
   return values, changes, found
 
 
-def _unknown_flag(name: str) -> str:
-  if name in fields.known_fields():
+def _unknown_flag(name: str, schema: fields.Schema) -> str:
+  if name in fields.known_fields(schema):
     return f"--{name}: is a field of the config; write --config.{name}=VALUE"
   hint = fields.nearest(name, FLAGS) or f"; there are {', '.join('--' + flag for flag in FLAGS)}"
   return f"--{name}: there is no such flag{hint}"
@@ -170,90 +184,20 @@ def _split_path(text: str) -> tuple[str, str | None]:
   return (path + ".py", argument) if separator else (text, None)
 
 
-def load_config(path: str, argument: str | None = None) -> ConfigDict:
-  """Runs a config file and calls its `get_config`.
-
-  Args:
-    path: a Python file.
-    argument: given to get_config; None: it is called without.
-
-  Returns:
-    What it returns, not validated.
-
-  Raises:
-    ConfigError: no such file; a directory; no get_config; what it raised (as the cause) or returned is
-      not a config.
-  """
-  shown = f"--config={path}" + (f":{argument}" if argument is not None else "")
-  if os.path.isdir(path):
-    raise ConfigError(f"{shown}: is a directory; give a file, for example {_example(path)}")
-  if not os.path.isfile(path):
-    folder = os.path.dirname(path) or "."
-    files = [os.path.join(folder, name) for name in _config_files(folder)]
-    hint = fields.nearest(path, files) or "; configs/ has the recipes"
-    raise ConfigError(f"{shown}: there is no such file{hint}")
-  try:
-    get_config = getattr(_run_file(path), "get_config", None)
-    if not callable(get_config):
-      raise ConfigError(f"{shown}: the file has no get_config(), which must return the config")
-    arguments = () if argument is None else (argument,)
-    try:
-      inspect.signature(get_config).bind(*arguments)
-    except TypeError:
-      wanted = "takes no argument" if arguments else "needs an argument, --config=FILE:ARGUMENT"
-      raise ConfigError(f"{shown}: its get_config {wanted}") from None
-    config = get_config(*arguments)
-  except UserError as error:
-    line = str(error) if str(error).startswith("--config") else f"{shown}: {error}"
-    raise ConfigError(line) from error.__cause__
-  except (Exception, SystemExit) as error:
-    where = _last_line(error, path)
-    raise ConfigError(f"{shown}: raised {type(error).__name__}: {error}{where}; --debug shows all") from error
-  if not isinstance(config, ConfigDict):
-    raise ConfigError(f"{shown}: get_config returned {type(config).__name__}; expected a ConfigDict")
-  return config
-
-
-def _run_file(path: str) -> types.ModuleType:
-  name = "config_file"  # dataclasses in the file look their module up in sys.modules
-  loader = importlib.machinery.SourceFileLoader(name, path)  # whatever the file's suffix
-  module = types.ModuleType(name)
-  module.__file__ = path
-  sys.modules[name] = module
-  loader.exec_module(module)
-  return module
-
-
-def _config_files(folder: str) -> list[str]:
-  """Names of the Python files in a folder, [] if there is none."""
-  return sorted(os.path.basename(found) for found in pathlib.Path(folder).glob("*.py"))
-
-
-def _example(folder: str) -> str:
-  files = [name for name in _config_files(folder) if not name.startswith("_")]
-  return os.path.join(folder, files[0]) if files else "configs/coco_lm_tiny.py"
-
-
-def _last_line(error: BaseException, path: str) -> str:
-  """' (line 7)' of the config file where it raised, as far as its own lines are concerned."""
-  lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-  return f" (line {lines[-1]})" if lines else ""
-
-
-def _read_changes(changes: dict[str, str | None], found: list[str]) -> fields.Fields:
+def _read_changes(changes: dict[str, str | None], found: list[str], schema: fields.Schema) -> fields.Fields:
   """The values of known fields given on the command line; problems are added to `found`."""
-  known, changed = fields.known_fields(), {}
+  known, changed = fields.known_fields(schema), {}
   for name, text in changes.items():
     members = [field for field in known if field.startswith(name + ".")]
     if members:
       found.append(f"--config.{name}: is a group of fields; give one, such as --config.{members[0]}=VALUE")
     elif name not in known:
-      found.append("--config." + fields.unknown_field(name))
+      found.append("--config." + fields.unknown_field(name, schema))
     elif text is None and not isinstance(known[name], bool):
       found.append(f"--config.{name}: needs a value, for example --config.{name}={_as_text(known[name])}")
     else:
       try:
-        changed[name] = fields.parse_value(name, "true" if text is None else text)
+        changed[name] = fields.parse_value(name, "true" if text is None else text, schema)
       except ValueError as error:
         found.append(f"--config.{error}")
   return changed
@@ -272,22 +216,22 @@ def _set_fields(config: ConfigDict, changed: fields.Fields) -> None:
         group[leaf] = value
 
 
-def _config_problems(config: ConfigDict, *, in_doubt: bool) -> list[str]:
+def _config_problems(config: ConfigDict, rules: validate.Rules, *, in_doubt: bool) -> list[str]:
   """Problems of the config; once there are any (or `in_doubt`), also those with the devices at hand."""
-  found = validate.problems(config)
+  found = validate.problems(config, rules=rules)
   if not (found or in_doubt) or fields.flatten(config).get("train.multihost") is not False:
     return found  # with several hosts jax.distributed would have to come first
   try:
     import jax
 
-    return validate.problems(config, num_devices=jax.device_count())
+    return validate.problems(config, rules=rules, num_devices=jax.device_count())
   except RuntimeError:
     return found  # no usable device: that is told when one is needed
 
 
-def _field_list() -> str:
+def _field_list(schema: fields.Schema) -> str:
   """Every field with its default."""
-  lines = [f"  --config.{name}={_as_text(value)}" for name, value in fields.known_fields().items()]
+  lines = [f"  --config.{name}={_as_text(value)}" for name, value in fields.known_fields(schema).items()]
   return "\n".join(["Fields and their defaults before a recipe changes them:", *lines])
 
 

@@ -4,7 +4,9 @@ All problems are found in one go. A field that is wrong by itself is not held ag
 several fields are silent where one of them is already named.
 """
 
+import dataclasses
 import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -132,28 +134,55 @@ CHOICES = {
 }
 
 
-def problems(config: ConfigDict, *, num_devices: int | None = None, num_hosts: int = 1) -> list[str]:
+@dataclasses.dataclass(frozen=True)
+class Rules:
+  """What the configs of one program must satisfy.
+
+  Attributes:
+    schema: the fields there are.
+    intervals: {field: numbers it may have}.
+    choices: {field: texts it may have}.
+    together: (all fields, num_devices=, num_hosts=) to lines about several fields.
+  """
+
+  schema: fields.Schema
+  intervals: Mapping[str, Interval]
+  choices: Mapping[str, Sequence[str]]
+  together: Callable[..., list[str]]
+
+
+PRETRAINING = Rules(fields.PRETRAINING, INTERVALS, CHOICES, combinations.problems)
+
+
+def problems(
+  config: ConfigDict,
+  *,
+  rules: Rules = PRETRAINING,
+  num_devices: int | None = None,
+  num_hosts: int = 1,
+) -> list[str]:
   """Everything that is wrong with a config, one line each; [] for a good one.
 
   Args:
     config: as a config file returns it, possibly with unknown or missing fields and wrong types.
+    rules: of the program it is for.
     num_devices: of all hosts; None: not known yet, and rules about devices are left out.
     num_hosts: processes that train together.
 
   Returns:
     Lines that name the field, what was found, what was expected or what to do.
   """
-  given, known = fields.flatten(config), fields.known_fields()
-  found = [fields.unknown_field(name) for name in given if name not in known]
-  found += fields.missing_fields(config)
+  given, known = fields.flatten(config), fields.known_fields(rules.schema)
+  found = [fields.unknown_field(name, rules.schema) for name in given if name not in known]
+  found += fields.missing_fields(config, rules.schema)
   bad = {name for name in known if name not in given}
   for name in known:
-    line = None if name in bad else value_problem(name, given[name])
+    line = None if name in bad else value_problem(name, given[name], rules)
     if line is not None:
       found.append(line)
       bad.add(name)
   sound = dict(known) | {name: value for name, value in given.items() if name in known and name not in bad}
-  together = combinations.problems(sound, num_devices=num_devices, num_hosts=num_hosts)
+  together = rules.together(sound, num_devices=num_devices, num_hosts=num_hosts)
   return found + [line for line in together if not any(name in line for name in bad)]
 
 
@@ -180,14 +209,14 @@ def listing(lines: list[str]) -> str:
   )
 
 
-def value_problem(name: str, value: Any) -> str | None:
+def value_problem(name: str, value: Any, rules: Rules = PRETRAINING) -> str | None:
   """The line that refuses the value of a known field by itself, or None."""
-  line = fields.type_problem(name, value)
+  line = fields.type_problem(name, value, rules.schema)
   if line is not None:
     return line
-  if name in CHOICES and value not in CHOICES[name]:
-    hint = fields.nearest(value, CHOICES[name])
-    return f"{name}={value!r}: expected one of {', '.join(CHOICES[name])}{hint}"
-  if name in INTERVALS and not INTERVALS[name].holds(value):
-    return f"{name}={value!r}: expected {INTERVALS[name]}"
+  choices, interval = rules.choices.get(name), rules.intervals.get(name)
+  if choices is not None and value not in choices:
+    return f"{name}={value!r}: expected one of {', '.join(choices)}{fields.nearest(value, choices)}"
+  if interval is not None and not interval.holds(value):
+    return f"{name}={value!r}: expected {interval}"
   return None

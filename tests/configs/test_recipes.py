@@ -10,7 +10,7 @@ import pytest
 from configs import base
 from data import errors
 from pretrain import fields, validate
-from pretrain.flags import load_config
+from pretrain.config_file import load_config
 
 CONFIGS = pathlib.Path(base.__file__).parent
 NOT_RECIPES = ("__init__", "base", "sizes")

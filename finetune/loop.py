@@ -1,0 +1,209 @@
+"""The loop of fine-tuning: R runs step by step, evaluated at given steps, each judged by its best evaluation.
+
+What a long program has done is saved at evaluations, so a killed one goes on from there, exactly: examples,
+dropout and shapes are functions of the step.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from data.errors import DataError
+from finetune.program import Batch, Program
+from pretrain.checkpoint import Checkpoints
+from pretrain.step import TrainState
+from pretrain.stop import StopRequest
+
+Evaluate = Callable[[Callable[[Batch], Any]], list[dict[str, float]]]
+
+
+class Stopped(Exception):
+  """Somebody asked for a stop; what was done is saved where that was asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+  """When a run is looked at.
+
+  Attributes:
+    num_steps: updates of a run.
+    evaluate_at: increasing numbers of updates after which it is evaluated; the last is `num_steps`.
+    steps_per_epoch: for the records.
+  """
+
+  num_steps: int
+  evaluate_at: tuple[int, ...]
+  steps_per_epoch: int
+
+
+@dataclasses.dataclass
+class Outcome:
+  """What R runs gave.
+
+  Attributes:
+    evaluations: of each run, [{'step', 'epoch', 'metrics'}] in order.
+    best_params: [runs or more, ...] those at each run's best evaluation, on the devices; None if not kept.
+    skipped_updates: [runs] updates left out because something in them was not finite.
+  """
+
+  evaluations: list[list[dict]]
+  best_params: Any
+  skipped_updates: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Saving:
+  """Where the state of an unfinished program is kept, and how often.
+
+  Attributes:
+    directory: of this program alone; removed by the caller when its results are stored.
+    identity: JSON values that a saved state must have been written under.
+    seconds: between saves, which happen at evaluations.
+  """
+
+  directory: Path
+  identity: dict
+  seconds: float
+
+
+def train(
+  program: Program,
+  feed: Callable[[int], Batch],
+  evaluate: Evaluate,
+  schedule: Schedule,
+  *,
+  metric: str,
+  stop: StopRequest,
+  keep_best: bool = False,
+  saving: Saving | None = None,
+  label: str = "",
+  show_progress: bool = False,
+) -> Outcome:
+  """Trains all runs of a program to the end.
+
+  Args:
+    program: its runs start from the beginning, or from what was saved.
+    feed: step from 0 to host arrays [runs, batch, ...], a pure function.
+    evaluate: gets a function from a host batch [runs, batch, ...] to host outputs; returns metrics by run.
+    schedule: number of steps and evaluation points.
+    metric: by which a run's best evaluation is chosen: the highest, the first of equals.
+    stop: asked after every step.
+    keep_best: whether the parameters at the best evaluations are kept (as many bytes again as the weights).
+    saving: None: an interrupted program starts over.
+    label: for the progress bar.
+    show_progress: whether somebody watches.
+
+  Returns:
+    Outcome.
+
+  Raises:
+    Stopped: as asked; after a save if there is a place for it.
+    DataError: the saved state is of another program.
+    StorageError: the state cannot be saved.
+  """
+  loop = _Loop(program, evaluate, schedule, metric, keep_best, saving)
+  bar = tqdm(
+    total=schedule.num_steps,
+    initial=loop.done,
+    desc=label,
+    unit="step",
+    leave=False,
+    disable=not show_progress,
+    dynamic_ncols=True,
+  )
+  try:
+    while loop.done < schedule.num_steps:
+      loop.state, metrics = program.train_step(loop.state, feed(loop.done))
+      loop.done += 1
+      bar.update(1)
+      if loop.done in schedule.evaluate_at:
+        bar.set_postfix_str(f"loss {float(np.mean(metrics['loss'][0])):.4g}", refresh=False)
+        loop.note_evaluation()
+        loop.save(force=stop.is_set)
+      elif stop.is_set:
+        loop.save(force=True)
+      if stop.is_set and loop.done < schedule.num_steps:
+        raise Stopped
+    return loop.outcome()
+  finally:
+    bar.close()
+    loop.close()
+
+
+class _Loop:
+  """What changes while a program runs."""
+
+  def __init__(self, program, evaluate, schedule, metric, keep_best, saving) -> None:
+    self.program, self.evaluate, self.schedule, self.metric = program, evaluate, schedule, metric
+    self.keep_best, self.saving, self.done = keep_best, saving, 0
+    self.evaluations: list[list[dict]] = [[] for _ in range(program.runs.count)]
+    self.saved_at = time.monotonic()
+    self.checkpoints = None
+    self.state = self.best = None
+    if saving is not None:
+      self.checkpoints = Checkpoints(saving.directory, every=1, keep=1)
+      self._restore()
+    if self.state is None:
+      self.state = program.init_state()
+      # A copy: the step donates its state.
+      self.best = jax.tree.map(jnp.copy, self.state.params) if keep_best else None
+
+  def _restore(self) -> None:
+    latest = self.checkpoints.latest_step()
+    if latest is None:
+      return
+    meta = self.checkpoints.restore_meta()
+    if meta.get("identity") != self.saving.identity:
+      raise DataError(
+        f"{self.checkpoints.directory} holds the state of another program; remove it to start this one over"
+      )
+    abstract = self.program.abstract_state()
+    wanted = abstract._asdict() | ({"best": abstract.params} if self.keep_best else {})
+    restored, _ = self.checkpoints.restore(wanted)
+    self.best = restored.pop("best", None)
+    self.state, self.done, self.evaluations = TrainState(**restored), latest, meta["evaluations"]
+
+  def save(self, *, force: bool) -> None:
+    """Saves if there is a place for it, and it is time or forced."""
+    if self.checkpoints is None or self.done == self.schedule.num_steps:
+      return
+    if not force and time.monotonic() - self.saved_at < self.saving.seconds:
+      return
+    state = self.state._asdict() | ({"best": self.best} if self.keep_best else {})
+    meta = {"identity": self.saving.identity, "evaluations": self.evaluations}
+    self.checkpoints.save(self.done, state, meta, force=True)
+    self.saved_at = time.monotonic()
+
+  def note_evaluation(self) -> None:
+    """Evaluates every run here, and keeps the parameters of those that were never better."""
+    found = self.evaluate(lambda batch: self.program.outputs(self.state.params, batch))
+    before = [_best(run, self.metric) for run in self.evaluations]
+    epoch = self.done / self.schedule.steps_per_epoch
+    for run, metrics in zip(self.evaluations, found, strict=True):
+      run.append({"step": self.done, "epoch": round(epoch, 4), "metrics": metrics})
+    if self.keep_best:
+      better = [
+        old is None or new[self.metric] > old["metrics"][self.metric] for old, new in zip(before, found)
+      ]
+      self.best = self.program.better(self.best, self.state.params, np.asarray(better))
+
+  def outcome(self) -> Outcome:
+    """The end."""
+    skipped = np.asarray(jax.device_get(self.state.skipped))[: self.program.runs.count]
+    return Outcome(self.evaluations, self.best, [int(count) for count in skipped])
+
+  def close(self) -> None:
+    if self.checkpoints is not None:
+      self.checkpoints.close()
+
+
+def _best(evaluations: Sequence[dict], metric: str) -> dict | None:
+  """The first of the highest."""
+  return max(evaluations, key=lambda one: one["metrics"][metric], default=None)

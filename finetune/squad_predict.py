@@ -6,7 +6,7 @@ fairseq/data/squad/squad_metrics.py (the decoding of the papers' figures), spec 
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -20,7 +20,7 @@ NO_SPAN = "empty"  # the text the official code writes where no span is allowed
 class Window(NamedTuple):
   """One window of a question's context, without its padding."""
 
-  tokens: Sequence[str]  # [length] pieces, [CLS] first
+  tokens: Sequence[Any]  # [length], [CLS] first: pieces or ids, whichever `detokenize` takes
   start_logits: np.ndarray  # [length or more] float; what goes beyond the tokens is padding, never read
   end_logits: np.ndarray  # [length or more] float
   word_of: np.ndarray  # [length] int: the word of the context that a token is of, -1 outside the document
@@ -60,7 +60,7 @@ def decode(
   windows: Sequence[Window],
   words: Sequence[str],
   *,
-  detokenize: Callable[[list[str]], str],
+  detokenize: Callable[[list[Any]], str],
   lower_case: bool = False,
   n_best: int = 20,
   max_answer_length: int = 30,
@@ -75,7 +75,7 @@ def decode(
   Args:
     windows: of the question, in order.
     words: of its context, split as `Window.word_of` counts them.
-    detokenize: pieces to text.
+    detokenize: tokens to text.
     lower_case: whether the pieces are lower-cased (an uncased vocabulary).
     n_best: starts and ends looked at in each window, and answers kept.
     max_answer_length: in tokens.
@@ -151,7 +151,7 @@ def _spans(window: Window, n_best: int, max_answer_length: int) -> Iterator[_Spa
 
 
 def _span_text(
-  span: _Span, words: Sequence[str], detokenize: Callable[[list[str]], str], lower_case: bool
+  span: _Span, words: Sequence[str], detokenize: Callable[[list[Any]], str], lower_case: bool
 ) -> str:
   first, last = (int(span.window.word_of[at]) for at in (span.start, span.end))
   predicted = detokenize(list(span.window.tokens[span.start : span.end + 1]))

@@ -74,7 +74,11 @@ def read_file(path: pathlib.Path, task: GlueTask, split: str, *, is_generic: boo
   table = _Table(path, header, widths=widths, ragged_rows_dropped=drops)
   first = table.column(names["first"])
   second = table.column(names["second"]) if names["second"] else None
-  label = -1 if widths else table.column(names["label"], is_needed=not is_test)
+  label: int | None = None
+  if widths:
+    label = -1
+  elif names["label"] in table.header or not is_test:
+    label = table.column(names["label"])
   index = next((table.header.index(name) for name in ("index", "id") if name in table.header), None)
   rows, lines = [], []
   unlabelled = 0
@@ -101,11 +105,11 @@ def read_file(path: pathlib.Path, task: GlueTask, split: str, *, is_generic: boo
 
 
 def _read_msr(path: pathlib.Path, task: GlueTask, split: str) -> Split:
-  """MRPC as Microsoft ships it: GLUE's development rows are those of `dev_ids.tsv`, test labels are unused."""
+  """MRPC as Microsoft ships it: GLUE's development rows are in `dev_ids.tsv`, test labels are not used."""
   whole = read_file(path, task, "train")
   if split == "test":
     return dataclasses.replace(whole, labels=None, is_official=len(whole) in task.sizes[split])
-  ids_path = _existing(path.with_name(_MRPC_DEV_IDS))
+  ids_path = _existing(path.with_name(_MRPC_DEV_IDS)) or path.with_name(_MRPC_DEV_IDS)
   dev_ids = {tuple(fields) for _, fields in _Table(ids_path, ("#1 ID", "#2 ID")).rows()}
   table = _Table(path, ())
   columns = [table.column(name) for name in ("#1 ID", "#2 ID")]
@@ -144,12 +148,10 @@ class _Table:
     if twice := sorted({name for name in self.header if self.header.count(name) > 1}):
       raise errors.DataError(f"{path}:1: column {', '.join(map(repr, twice))} twice; name each column once")
 
-  def column(self, name: str, *, is_needed: bool = True) -> int | None:
-    """Returns where a column is; None if it is not there and not needed."""
+  def column(self, name: str) -> int:
+    """Returns where a column is."""
     if name in self.header:
       return self.header.index(name)
-    if not is_needed:
-      return None
     raise errors.DataError(
       f"{self._path}:1: no column {name!r}; found {', '.join(self.header)[:200]}; is this the right file?"
     )

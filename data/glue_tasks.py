@@ -83,7 +83,7 @@ class Split:
     return len(self.first)
 
   def take(self, rows: Sequence[int] | np.ndarray) -> "Split":
-    """Returns some rows, [n] int, in that order; they are official only if they are all of them, once each."""
+    """Returns the rows [n] int in that order; they are official only if they are all rows, once each."""
     rows = np.asarray(rows, np.int64)
     is_whole = len(rows) == len(self) and len(np.unique(rows)) == len(self)
     return dataclasses.replace(

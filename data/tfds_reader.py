@@ -19,6 +19,7 @@ from data import command, errors, manifest, sources, tasks
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 Example = dict[str, Any]
+_BATCH = 512
 
 
 def place(directory: str) -> pathlib.Path:
@@ -135,10 +136,14 @@ def main(arguments: list[str] | None = None) -> int:
 def _examples(path: pathlib.Path, split: str) -> list[Example]:
   tfds = tasks.import_tfds()
   try:
-    builder = tfds.builder_from_directory(str(path))
+    builder: Any = tfds.builder_from_directory(str(path))
     features = dict(builder.info.features)
-    rows = builder.as_dataset(split=split, shuffle_files=False).as_numpy_iterator()
-    examples = [{key: _plain(value, features[key]) for key, value in row.items()} for row in rows]
+    # In batches: example by example takes ten times as long.
+    batches = builder.as_dataset(split=split, shuffle_files=False).ragged_batch(_BATCH).as_numpy_iterator()
+    examples = []
+    for batch in batches:
+      columns = {key: _column(value, features[key]) for key, value in batch.items()}
+      examples += [dict(zip(columns, row)) for row in zip(*columns.values())]
   except Exception as error:  # TensorFlow's and TFDS's errors have no common base
     reason = (str(error).strip().splitlines() or [""])[0]
     raise errors.DataError(
@@ -154,17 +159,22 @@ def _examples(path: pathlib.Path, split: str) -> list[Example]:
   return examples
 
 
-def _plain(value: Any, feature: Any) -> Any:
-  """Returns a value of TFDS as JSON knows it; a class label by its name."""
+def _column(batch: Any, feature: Any) -> list[Any]:
+  """Returns the values of one feature in a batch as JSON knows them; class labels by name."""
+  if isinstance(batch, dict):
+    parts = {key: _column(value, None) for key, value in batch.items()}
+    return [dict(zip(parts, values)) for values in zip(*parts.values())]
+  values = batch.to_list() if hasattr(batch, "to_list") else batch.tolist()  # of a ragged or a plain array
   if hasattr(feature, "int2str"):
-    return feature.int2str(int(value)) if int(value) >= 0 else None
-  if isinstance(value, dict):
-    return {key: _plain(part, None) for key, part in value.items()}
-  if isinstance(value, bytes):
-    return value.decode("utf-8", "replace")
-  if getattr(value, "ndim", 0):
-    return [_plain(part, None) for part in value]
-  return value.item() if hasattr(value, "item") else value
+    return [feature.int2str(value) if value >= 0 else None for value in values]
+  return [_text(value) for value in values]
+
+
+def _text(value: Any) -> Any:
+  """Returns `value` with its bytes decoded."""
+  if isinstance(value, list):
+    return [_text(part) for part in value]
+  return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 if __name__ == "__main__":

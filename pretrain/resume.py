@@ -175,17 +175,17 @@ def _continued(
       f"{str(vocabulary_digest)[:12]}... of the records); prepare them with its vocabulary (data.vocabulary)"
     )
   _check_meaning(config, meta, where)
-  found = _differences(params["encoder"], saved.get("encoder", {}), is_exact=True)
+  found = differences(params["encoder"], saved.get("encoder", {}), is_exact=True)
   if found:
     raise DataError(
-      f"train.init_from={where} (encoder): {_first(found)}; give a checkpoint of the same sizes"
+      f"train.init_from={where} (encoder): {first_lines(found)}; give a checkpoint of the same sizes"
     )
   taken, fresh = {"encoder": _graft(params["encoder"], saved["encoder"], where=where)}, []
   wanted, there = _parts(params), _parts(saved)
   for name, part in wanted.items():
-    found = _differences(part, there[name], is_exact=True) if name in there else ["not in it"]
+    found = differences(part, there[name], is_exact=True) if name in there else ["not in it"]
     if found:
-      fresh.append(f"{name} ({_first(found)})")
+      fresh.append(f"{name} ({first_lines(found)})")
     else:
       taken[name] = _graft(part, there[name], where=where)
   left = sorted(there.keys() - taken.keys())
@@ -232,8 +232,14 @@ def _leaves(tree: dict) -> dict[str, Any]:
   }
 
 
-def _differences(fresh: dict, saved: dict, *, is_exact: bool = False) -> list[str]:
-  """Lines about arrays that are missing or of another shape or dtype; of more arrays too if `is_exact`."""
+def differences(fresh: dict, saved: dict, *, is_exact: bool = False) -> list[str]:
+  """Lines about saved arrays that do not fit.
+
+  Args:
+    fresh: arrays, or their shapes, as they should be.
+    saved: arrays of a checkpoint.
+    is_exact: whether arrays that `fresh` has not are told too.
+  """
   wanted, there, found = _leaves(fresh), _leaves(saved), []
   for name, leaf in wanted.items():
     value = there.get(name)
@@ -246,15 +252,16 @@ def _differences(fresh: dict, saved: dict, *, is_exact: bool = False) -> list[st
   return found + [f"{name} is unexpected" for name in there if is_exact and name not in wanted]
 
 
-def _first(lines: list[str]) -> str:
+def first_lines(lines: list[str]) -> str:
+  """The first three, and how many more there are."""
   return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
 
 
 def _graft(fresh: dict, saved: dict, *, where: str) -> dict:
   """Arrays of a checkpoint in the places of shapes; DataError where one does not fit."""
-  problems = _differences(fresh, saved)
+  problems = differences(fresh, saved)
   if problems:
-    raise DataError(f"{where}: {_first(problems)}; give a checkpoint of the same sizes")
+    raise DataError(f"{where}: {first_lines(problems)}; give a checkpoint of the same sizes")
   there = _leaves(saved)
   return jax.tree.unflatten(
     jax.tree.structure(fresh),

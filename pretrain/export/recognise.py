@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import functools
 import jax
 import numpy as np
 
@@ -155,7 +156,8 @@ def check_encoder(params: dict, fields: Mapping[str, Any]) -> None:
   config = EncoderConfig(**fields)
   if config.hidden_size % config.num_heads:
     raise DataError(f"checkpoint: width {config.hidden_size} cannot have {config.num_heads} heads")
-  expected = shapes({"encoder": jax.eval_shape(lambda: _init(config))})
+  init = functools.partial(encoder_model.init_encoder, config=config, pad_id=0)
+  expected = shapes({"encoder": jax.eval_shape(init, jax.random.key(0))})
   saved = shapes({"encoder": params["encoder"]})
   for path in sorted(expected.keys() | saved.keys()):
     if expected.get(path) != saved.get(path):
@@ -163,13 +165,6 @@ def check_encoder(params: dict, fields: Mapping[str, Any]) -> None:
         f"checkpoint: {path} is {saved.get(path, 'missing')}, expected {expected.get(path, 'none')}; is it "
         "complete and of this kind?"
       )
-
-
-def _init(config: EncoderConfig) -> dict:
-  key = jax.random.key(0)
-  embeddings = {"token": encoder_model.init_token_table(key, config, pad_id=0)}
-  embeddings |= encoder_model.init_embeddings(key, config)
-  return {"embeddings": embeddings, "trunk": encoder_model.init_trunk(key, config)}
 
 
 def shapes(params: dict) -> dict[str, tuple[int, ...]]:

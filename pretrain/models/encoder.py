@@ -165,6 +165,16 @@ def init_trunk(key: jax.Array, config: EncoderConfig) -> dict:
   return Trunk(config).init(key, vectors, jnp.ones((1, 2), bool), None)["params"]
 
 
+def init_encoder(key: jax.Array, config: EncoderConfig, *, pad_id: int) -> dict:
+  """Parameters of a whole encoder, as `encode` takes them."""
+  keys = jax.random.split(key, 3)
+  token = {"token": init_token_table(keys[0], config, pad_id=pad_id)}
+  return {
+    "embeddings": token | init_embeddings(keys[1], config),
+    "trunk": init_trunk(keys[2], config),
+  }
+
+
 def embed(
   params: dict,
   config: EncoderConfig,

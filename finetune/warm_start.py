@@ -1,0 +1,141 @@
+"""What fine-tuning starts from: the encoder, its vocabulary, and the heads of a pretraining checkpoint."""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from data import vocabulary as vocabularies
+from data.errors import DataError
+from data.vocabulary import Vocabulary
+from pretrain import checkpoint
+from pretrain.models.config import EncoderConfig
+from pretrain.models.encoder import init_encoder
+from pretrain.resume import differences, first_lines
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStart:
+  """A checkpoint as fine-tuning uses it.
+
+  Attributes:
+    encoder: parameters, numpy arrays.
+    heads: those that pretraining left, {'rtd': {...}, ...}.
+    config: of the encoder, with fine-tuning's dropout and dtype.
+    vocabulary: of the checkpoint.
+    vocabulary_directory: where it is.
+    meta: of the checkpoint.
+    digest: sha256 over the encoder's and the heads' arrays, or of nothing at all for a fresh encoder.
+    init_encoder: key to the encoder's parameters: the loaded ones, or fresh ones.
+  """
+
+  encoder: dict
+  heads: dict
+  config: EncoderConfig
+  vocabulary: Vocabulary
+  vocabulary_directory: Path
+  meta: Mapping[str, Any]
+  digest: str
+  init_encoder: Callable[[jax.Array], dict]
+
+
+def load(
+  directory: str,
+  *,
+  step: int | None = None,
+  vocabulary_directory: str = "",
+  dropout: float = 0.1,
+  attention_dropout: float = 0.1,
+  dtype: str = "auto",
+  remat: bool = False,
+  from_scratch: bool = False,
+) -> WarmStart:
+  """Reads a checkpoint; nothing is put on a device.
+
+  Args:
+    directory: a pretraining workdir, the output of `pretrain.export import`, or the directory of a step.
+    step: None: the newest.
+    vocabulary_directory: '': `vocabulary` in the workdir.
+    dropout: of hidden states.
+    attention_dropout: of attention probabilities.
+    dtype: of the computation, as `model.dtype`.
+    remat: whether layers are computed again in the backward pass.
+    from_scratch: whether the checkpoint only says what encoder and vocabulary to start anew with.
+
+  Returns:
+    WarmStart.
+
+  Raises:
+    DataError: no checkpoint or vocabulary there, another vocabulary than that of the checkpoint, more pieces
+      than rows, or parameters that are not those of the encoder its config describes.
+  """
+  path = checkpoint.step_path(directory, step)
+  params, meta = checkpoint.load_params(path)
+  missing = [name for name in ("config", "vocabulary_digest") if name not in meta]
+  if missing or "model" not in meta.get("config", {}):
+    raise DataError(
+      f"checkpoint {path}: its meta lacks {', '.join(missing) or 'config.model'}; give a checkpoint of "
+      "pretrain.main or of `pretrain.export import`"
+    )
+  model = meta["config"]["model"]
+  given = {"dropout": dropout, "attention_dropout": attention_dropout, "dtype": dtype, "remat": remat}
+  names = [field.name for field in dataclasses.fields(EncoderConfig)]
+  config = EncoderConfig(**{name: model[name] for name in names if name in model} | given)
+  place, vocabulary = _vocabulary(path, vocabulary_directory, meta["vocabulary_digest"])
+  if vocabulary.size > config.vocab_size:
+    raise DataError(
+      f"checkpoint {path}: its token table has {config.vocab_size} rows, but the vocabulary {place} has "
+      f"{vocabulary.size} pieces; name the vocabulary it was trained with"
+    )
+  fresh = functools.partial(init_encoder, config=config, pad_id=vocabulary.special_ids.pad)
+  encoder, heads = params.get("encoder", {}), params.get("heads", {})
+  problems = differences(jax.eval_shape(fresh, jax.random.key(0)), encoder, is_exact=True)
+  if problems:
+    raise DataError(f"checkpoint {path}, encoder: {first_lines(problems)}; is it complete?")
+  digest = "from scratch" if from_scratch else _digest({"encoder": encoder, "heads": heads})
+  init = fresh if from_scratch else (lambda key: encoder)
+  return WarmStart(encoder, heads, config, vocabulary, place, meta, digest, init)
+
+
+def describe(start: WarmStart, *, used_heads: Mapping[str, Any], fresh_heads: Mapping[str, Any]) -> str:
+  """The line that says what was loaded, what is fresh, and what was left over."""
+  step = start.meta.get("step", 0)
+  named = {f"heads/{name}" for name in used_heads}
+  left = sorted({f"heads/{name}" for name in start.heads} - named)
+  left += ["generator"] if start.meta["config"].get("corruption", {}).get("kind") == "generator" else []
+  is_fresh = start.digest == "from scratch"
+  fresh = [f"heads/{name}" for name in fresh_heads] + ["optimizer", "step"]
+  loaded = [*([] if is_fresh else ["encoder"]), *sorted(named)]
+  return (
+    f"loaded {', '.join(loaded) or 'nothing'}; fresh: {', '.join((['encoder'] if is_fresh else []) + fresh)}; "
+    f"left over: {', '.join(left) or 'nothing'} (pretraining step {step:,})"
+  )
+
+
+def _vocabulary(path: Path, given: str, digest: str) -> tuple[Path, Vocabulary]:
+  place = Path(given) if given else path.parent.parent / "vocabulary"
+  if not given and not (place / vocabularies.NAME).is_file():
+    raise DataError(
+      f"no vocabulary in {place}; name the directory that the checkpoint's records were made with: "
+      "--config.vocabulary=DIR"
+    )
+  vocabulary = vocabularies.load(place)
+  if vocabulary.digest != digest:
+    raise DataError(
+      f"{place} is not the vocabulary of checkpoint {path} (sha256 {vocabulary.digest[:12]}..., expected "
+      f"{str(digest)[:12]}...); its ids would mean other words: name the right one with --config.vocabulary=DIR"
+    )
+  return place, vocabulary
+
+
+def _digest(tree: dict) -> str:
+  found = hashlib.sha256()
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    found.update(jax.tree_util.keystr(path).encode())
+    found.update(np.ascontiguousarray(leaf).tobytes())
+  return found.hexdigest()

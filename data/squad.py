@@ -1,0 +1,190 @@
+"""SQuAD as plain values: the official JSON of 1.1 and 2.0 (also gzipped), or TFDS's data sets."""
+
+import dataclasses
+import gzip
+import json
+import os
+import pathlib
+import zlib
+from typing import Any
+
+from data import errors, tfds_reader
+
+_TFDS_NAMES = {"1.1": "squad/v1.1", "2.0": "squad/v2.0"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+  """An answer: its text, where it starts in the context (characters), and whether it is there."""
+
+  text: str
+  start: int
+  is_located: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+  """A question about a paragraph; `is_impossible`: the paragraph does not answer it, `answers` is empty."""
+
+  id: str
+  title: str
+  context: str
+  question: str
+  answers: tuple[Answer, ...]
+  is_impossible: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadFile:
+  """The questions of a file.
+
+  Attributes:
+    version: '2.0' if questions say whether they are impossible, else '1.1'.
+    questions: in the order of the file.
+    misplaced_answers: answers that are not at their start in the context; they are kept, marked.
+    untrainable: ids of questions whose first answer is one of those: what training drops.
+    source: the file or data set, for messages.
+  """
+
+  version: str
+  questions: list[Question]
+  misplaced_answers: int
+  untrainable: list[str]
+  source: str
+
+
+def read(path: str | os.PathLike) -> SquadFile:
+  """Reads a file of the official layout.
+
+  Raises:
+    DataError: the file is not there, damaged, no JSON, or a field is missing or of the wrong type; an id
+      comes twice; an answerable question has no answer, or an impossible one has some. The line names the article,
+      paragraph and question, counted from 1.
+
+  Source: rajpurkar.github.io/SQuAD-explorer, train-v2.0.json.
+  """
+  path = pathlib.Path(path).expanduser()
+  value = _json(path)
+  questions: list[Question] = []
+  is_v2 = False
+  for a, article in enumerate(_field(value, "data", list, str(path)), start=1):
+    place = f"{path}: article {a}"
+    title = _field(article, "title", str, place) if "title" in _object(article, place) else ""
+    for p, paragraph in enumerate(_field(article, "paragraphs", list, place), start=1):
+      place = f"{path}: article {a}, paragraph {p}"
+      context = _field(paragraph, "context", str, place)
+      for q, entry in enumerate(_field(paragraph, "qas", list, place), start=1):
+        is_v2 |= "is_impossible" in _object(entry, f"{place}, question {q}")
+        questions.append(_question(entry, title, context, f"{place}, question {q}"))
+  return _file("2.0" if is_v2 else "1.1", questions, str(path))
+
+
+def read_tfds(directory: str, version: str, split: str, *, download: bool = False) -> SquadFile:
+  """Reads `squad/v1.1` or `squad/v2.0` of a TFDS data_dir.
+
+  Args:
+    directory: data_dir; '': TFDS's default.
+    version: '1.1' or '2.0'.
+    split: 'train' or 'dev'.
+    download: whether TFDS may download what is missing.
+
+  Raises:
+    ConfigError: unknown version or split.
+    DataError: it is not there (found out at once), or damaged.
+  """
+  if version not in _TFDS_NAMES or split not in ("train", "dev"):
+    raise errors.ConfigError(
+      f"no SQuAD {version!r} {split!r}; versions are {', '.join(_TFDS_NAMES)}, splits train, dev"
+    )
+  name = _TFDS_NAMES[version]
+  if not download and tfds_reader.find(directory, name) is None:
+    raise errors.DataError(
+      f"no TFDS data set {name} in {tfds_reader.place(directory)}; name the official train-v{version}.json "
+      f"and dev-v{version}.json instead, or let TFDS download it with --download"
+    )
+  tfds_split = "validation" if split == "dev" else split
+  (examples,) = tfds_reader.read(directory, [(name, tfds_split)], download=download)
+  source = f"{tfds_reader.find(directory, name)} {tfds_split}"
+  questions = []
+  for number, example in enumerate(examples, start=1):
+    pairs = zip(example["answers"]["text"], example["answers"]["answer_start"])
+    entry = {**example, "answers": [{"text": text, "answer_start": start} for text, start in pairs]}
+    place = f"{source}: example {number}"
+    questions.append(_question(entry, example["title"], example["context"], place))
+  return _file(version, questions, source)
+
+
+def _file(version: str, questions: list[Question], source: str) -> SquadFile:
+  if not questions:
+    raise errors.DataError(f"{source}: no questions; is this a complete SQuAD file?")
+  seen: set[str] = set()
+  for question in questions:
+    if question.id in seen:
+      raise errors.DataError(
+        f"{source}: id {question.id!r} twice (the second in {question.title!r}); mend it"
+      )
+    seen.add(question.id)
+  misplaced = sum(not answer.is_located for question in questions for answer in question.answers)
+  untrainable = [
+    question.id for question in questions if question.answers and not question.answers[0].is_located
+  ]
+  return SquadFile(version, questions, misplaced, untrainable, source)
+
+
+def _question(entry: dict[str, Any], title: str, context: str, place: str) -> Question:
+  is_impossible = "is_impossible" in entry and _field(entry, "is_impossible", bool, place)
+  answers = []
+  for number, answer in enumerate(_field(entry, "answers", list, place), start=1):
+    where = f"{place}, answer {number}"
+    text = _field(answer, "text", str, where)
+    start = _field(answer, "answer_start", int, where)
+    is_located = bool(text) and start >= 0 and context.startswith(text, start)
+    answers.append(Answer(text, start, is_located))
+  if bool(answers) == is_impossible:
+    found = f"{len(answers)} answers" if answers else "no answer"
+    expected = "none for an impossible question" if is_impossible else "at least one for an answerable one"
+    raise errors.DataError(f"{place}: {found}, expected {expected}; mend `answers` or `is_impossible`")
+  question_id = _field(entry, "id", str, place)
+  return Question(
+    question_id, title, context, _field(entry, "question", str, place), tuple(answers), is_impossible
+  )
+
+
+def _object(value: Any, place: str) -> dict[str, Any]:
+  if not isinstance(value, dict):
+    raise errors.DataError(
+      f"{place}: a {type(value).__name__}, expected an object with fields; mend the file"
+    )
+  return value
+
+
+def _field(value: Any, name: str, kind: type, place: str) -> Any:
+  """Returns a field of a JSON object after a look at its type."""
+  found = _object(value, place).get(name)
+  if isinstance(found, kind) and (kind is not int or not isinstance(found, bool)):
+    return found
+  what = f"{name!r} is a {type(found).__name__}" if name in value else f"no {name!r}"
+  raise errors.DataError(
+    f"{place}: {what}, expected a {kind.__name__}; is this the official layout of SQuAD?"
+  )
+
+
+def _json(path: pathlib.Path) -> Any:
+  try:
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+      content = gzip.decompress(content)
+    return json.loads(content.decode("utf-8-sig"))
+  except FileNotFoundError:
+    raise errors.DataError(
+      f"{path} is not there; get train-v2.0.json and dev-v2.0.json (or v1.1) from the SQuAD site"
+    ) from None
+  except (OSError, EOFError, zlib.error) as error:
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    raise errors.DataError(f"{path}: cannot be read ({reason}); copy it again") from error
+  except json.JSONDecodeError as error:
+    raise errors.DataError(
+      f"{path}:{error.lineno}: not JSON ({error.msg} at column {error.colno}); copy the file again"
+    ) from error
+  except (UnicodeDecodeError, RecursionError) as error:
+    raise errors.DataError(f"{path}: not JSON in UTF-8 ({error}); copy the file again") from error

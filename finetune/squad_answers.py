@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from data.errors import DataError, StorageError
+from data.squad import Question
 from data.vocabulary import Vocabulary
 from finetune import squad_evaluate, squad_features, squad_predict
-from finetune.squad_features import Features, QuestionLike
+from finetune.squad_features import Features
 from finetune.squad_predict import Candidate
 
 # Questions of the official development sets; the papers' figures are on them.
@@ -38,7 +39,7 @@ class Predictions(NamedTuple):
 
 
 def decode(
-  questions: Sequence[QuestionLike],
+  questions: Sequence[Question],
   features: Features,
   start_logits: Sequence[np.ndarray],
   end_logits: Sequence[np.ndarray],
@@ -113,7 +114,7 @@ def _windows(
   return made
 
 
-def evaluate(questions: Sequence[QuestionLike], predictions: Predictions) -> dict[str, float]:
+def evaluate(questions: Sequence[Question], predictions: Predictions) -> dict[str, float]:
   """Scores in percent, labelled as in `squad_evaluate.labelled_scores`.
 
   Raises:
@@ -131,7 +132,7 @@ def evaluate(questions: Sequence[QuestionLike], predictions: Predictions) -> dic
 
 
 def report_lines(
-  scores: Mapping[str, float], questions: Sequence[QuestionLike], predictions: Predictions, *, name: str
+  scores: Mapping[str, float], questions: Sequence[Question], predictions: Predictions, *, name: str
 ) -> list[str]:
   """What was evaluated on what, the figures at threshold 0 apart from those at the best threshold.
 

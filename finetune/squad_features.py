@@ -9,39 +9,16 @@ import bisect
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from data.errors import ConfigError, DataError
+from data.squad import Question
 from data.vocabulary import Vocabulary
 from finetune.examples import Examples
 
 _WORD = re.compile("[^ \t\r\n\u202f]+")  # the other spaces of Unicode are letters to the official code
-
-
-class AnswerLike(Protocol):
-  """An answer of `data.squad`: its text, and the character of the context at which it starts."""
-
-  @property
-  def text(self) -> str: ...
-  @property
-  def start(self) -> int: ...
-
-
-class QuestionLike(Protocol):
-  """A question of `data.squad`."""
-
-  @property
-  def id(self) -> str: ...
-  @property
-  def context(self) -> str: ...
-  @property
-  def question(self) -> str: ...
-  @property
-  def answers(self) -> Sequence[AnswerLike]: ...
-  @property
-  def is_impossible(self) -> bool: ...
 
 
 class Document(NamedTuple):
@@ -79,7 +56,7 @@ class Features(NamedTuple):
 
 
 def build(
-  questions: Sequence[QuestionLike],
+  questions: Sequence[Question],
   vocabulary: Vocabulary,
   *,
   training: bool,
@@ -200,7 +177,7 @@ def _target(span: tuple[int, int] | None, window: Window) -> tuple[int, int]:
 
 
 def _answer_span(
-  question: QuestionLike, document: Document, answers: dict[str, list[int]], vocabulary: Vocabulary
+  question: Question, document: Document, answers: dict[str, list[int]], vocabulary: Vocabulary
 ) -> tuple[tuple[int, int] | None, str]:
   """First and last token of the document that answer the question; else None, and why if it should have some.
 

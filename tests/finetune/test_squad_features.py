@@ -1,40 +1,26 @@
 """Windows of SQuAD questions, by hand. Run: python -m pytest tests/finetune/test_squad_features.py"""
 
-import gzip
-import json
-import pathlib
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 
 from data import vocabulary, vocabulary_train
 from data.errors import ConfigError, DataError
+from data.squad import Answer, Question
 from finetune import squad_features
 from finetune.squad_features import Window, build, max_context
 
-SHARED = pathlib.Path(__file__).resolve().parents[3] / "shared" / "datasets" / "squad2"
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # such a vocabulary puts two separators
 PIECES = (*"abcdefghijklmnop?().-", "who", "ann", "met", "bob", "1895", "1943", "##by", "'", "s", "9", "##9")
 
 
-class Answer(NamedTuple):
-  text: str
-  start: int
-
-
-class Question(NamedTuple):
-  id: str
-  context: str
-  question: str = "who ?"
-  answers: tuple[Answer, ...] = ()
-  is_impossible: bool = True
+def unanswerable(context, question="who ?", *, name="q"):
+  return Question(name, "", context, question, (), True)
 
 
 def answerable(context, text, *, start=None, name="q", question="who ?"):
   start = context.index(text) if start is None else start
-  return Question(name, context, question, (Answer(text, start),), False)
+  return Question(name, "", context, question, (Answer(text, start, True),), False)
 
 
 def make_vocabulary(directory, special):
@@ -98,19 +84,17 @@ def test_an_answer_that_a_window_cuts_is_not_in_it(bert):
 
 def test_a_document_that_just_fits_has_one_window(bert):
   settings = {"training": True, "max_length": 9, "stride": 3, "max_query_length": 1}
-  assert len(build([Question("q", "a b c d e", "who")], bert, **settings).windows) == 1
-  assert len(build([Question("q", "a b c d e f", "who")], bert, **settings).windows) == 2
+  assert len(build([unanswerable("a b c d e", "who")], bert, **settings).windows) == 1
+  assert len(build([unanswerable("a b c d e f", "who")], bert, **settings).windows) == 2
 
 
 def test_a_stride_beyond_the_room_leaves_no_token_out(bert):
-  made = build(
-    [Question("q", "a b c d e f g", "who")], bert, training=False, max_length=6, max_query_length=1
-  )
+  made = build([unanswerable("a b c d e f g", "who")], bert, training=False, max_length=6, max_query_length=1)
   assert [(window.first, window.count) for window in made.windows] == [(0, 2), (2, 2), (4, 2), (6, 1)]
 
 
 def test_windows_are_never_longer_than_asked_for_and_one_more_is_the_official_room(fairseq):
-  question = Question("q", "a " * 1000)
+  question = unanswerable("a " * 1000)
   ours = build([question], fairseq, training=False, max_length=384)
   assert max(map(len, ours.examples.ids)) == 384
   official = build([question], fairseq, training=False, max_length=385)
@@ -179,7 +163,7 @@ def test_a_sentencepiece_answer_inside_a_word_is_found_by_its_letters(tmp_path):
 
 
 def test_unanswerable_questions_point_at_cls(bert):
-  question = Question("q", "ann met bob", answers=(Answer("ann", 0),), is_impossible=True)
+  question = Question("q", "", "ann met bob", "who ?", (Answer("ann", 0, True),), True)
   made = build([question], bert, training=True)
   assert targets(made) == [(0, 0)]
   assert not made.dropped
@@ -195,7 +179,7 @@ def test_unanswerable_questions_point_at_cls(bert):
     (answerable("ann met bob", " ", start=3), "empty"),
     (answerable(" ann", " ann", start=0), "where the context has ''"),
     (answerable("ann \u200b bob", "\u200b"), "no token"),
-    (Question("q", "ann", is_impossible=False), "has no answer"),
+    (Question("q", "", "ann", "who ?", (), False), "has no answer"),
   ],
 )
 def test_answers_that_cannot_be_located_are_not_trained_on_and_named(bert, question, reason):
@@ -218,7 +202,7 @@ def test_spaces_at_an_answer_s_ends_belong_to_the_word_before(bert):
 
 @pytest.mark.parametrize("context", ["", " \t\n", "\u200b"])
 def test_a_context_without_tokens_has_no_window_and_is_named(bert, context):
-  made = build([Question("q", context), Question("r", "ann", question=" ")], bert, training=False)
+  made = build([unanswerable(context), unanswerable("ann", " ", name="r")], bert, training=False)
   assert made.empty == {"q": "the context has no token", "r": "the question has no token"}
   assert made.windows == made.examples.ids == []
   assert made.examples.fields["start"].shape == (0,)
@@ -230,12 +214,12 @@ def test_a_context_of_one_word_works(bert):
 
 
 def test_a_question_is_cut(bert):
-  made = build([Question("q", "bob", question="a " * 100)], bert, training=False, max_query_length=3)
+  made = build([unanswerable("bob", question="a " * 100)], bert, training=False, max_query_length=3)
   assert texts(made, bert) == ["[CLS] a a a [SEP] bob [SEP]"]
 
 
 def test_settings_without_room_and_files_without_questions_are_refused(bert, fairseq):
-  question = [Question("q", "ann")]
+  question = [unanswerable("ann")]
   with pytest.raises(ConfigError, match="at least 69"):
     build(question, fairseq, training=True, max_length=68)
   build(question, fairseq, training=True, max_length=69)
@@ -243,19 +227,3 @@ def test_settings_without_room_and_files_without_questions_are_refused(bert, fai
     build(question, bert, training=True, stride=0)
   with pytest.raises(DataError, match="no question"):
     build([], bert, training=True)
-
-
-def read(name):
-  articles = json.loads(gzip.decompress((SHARED / f"{name}.json.gz").read_bytes()))["data"]
-  return [
-    Question(
-      qa["id"],
-      paragraph["context"],
-      qa["question"],
-      tuple(Answer(answer["text"], answer["answer_start"]) for answer in qa["answers"]),
-      qa.get("is_impossible", False),
-    )
-    for article in articles
-    for paragraph in article["paragraphs"]
-    for qa in paragraph["qas"]
-  ]

@@ -26,7 +26,7 @@ class _File(NamedTuple):
   placeholder: str  # most frequent label of the training set, or the mean score
 
 
-# In MNLI and QNLI the classes differ by a few rows of the training set: 4 of 392,702 and 11 of 104,743.
+# In MNLI and QNLI the classes differ by a few rows of the training set only.
 FILES: dict[str, _File] = {
   "cola": _File("CoLA.tsv", "cola", "test", "1"),
   "sst2": _File("SST-2.tsv", "sst2", "test", "1"),

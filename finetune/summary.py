@@ -88,7 +88,7 @@ def pool(records: Sequence[Record], metric: str | None = None) -> Summary:
 
 
 def choose(records: Sequence[Record], metric: str, summary: str) -> Record:
-  """The best cell.
+  """The best of the cells with the most seeds, so that one lucky run does not beat a cell that was run again.
 
   Args:
     records: of one task, in the order of the search: of equal cells the first is chosen.
@@ -100,7 +100,9 @@ def choose(records: Sequence[Record], metric: str, summary: str) -> Record:
   """
   if not records:
     raise DataError("no cell is finished, so there is none to choose; start the search again to go on")
-  return max(records, key=lambda record: score(summarise(record, metric), summary))
+  most = max(len(record.seeds) for record in records)
+  candidates = [record for record in records if len(record.seeds) == most]
+  return max(candidates, key=lambda record: score(summarise(record, metric), summary))
 
 
 def score(found: Summary, summary: str) -> float:

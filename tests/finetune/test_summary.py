@@ -54,6 +54,11 @@ def test_the_best_cell_depends_on_the_summary_and_the_first_of_equal_ones_wins()
   assert summary.choose([steady, same], "accuracy", "mean") is steady
 
 
+def test_a_cell_with_fewer_seeds_is_not_chosen():
+  lucky, known = record([0.9], rate=1e-5), record([0.6], [0.5], rate=2e-5)
+  assert summary.choose([lucky, known], "accuracy", "median") is known
+
+
 def test_pooled_cells_are_one_set_of_runs():
   found = summary.pool([record([0.2], rate=1e-5), record([0.4], [0.9], rate=2e-5)])
   assert found.mean == pytest.approx(0.5)

@@ -1,0 +1,191 @@
+"""Reports of a search. Run: python -m pytest tests/finetune/test_report.py"""
+
+import csv
+import io
+import json
+
+import pytest
+import rich.console
+
+from data.errors import StorageError
+from finetune import metrics, protocols, reference_rows, report, report_fractions, tables
+from finetune.spaces import Cell
+from finetune.summary import Evaluation, Record
+
+CELL = Cell(32, 2e-5, 3, 0.0625)
+MEDIAN = protocols.get("coco_lm", "base")
+
+
+def record(task, values, others=None, *, protocol="coco_lm", cell=CELL):
+  """A cell whose seeds score `values`; every other metric is the constant given."""
+  metric = metrics.main_metric(task, protocol)
+  seeds = {seed: [Evaluation(5, 1.0, {metric: value} | (others or {}))] for seed, value in enumerate(values)}
+  return Record(task, cell, metric, seeds, ("cpu",), 1.0)
+
+
+def eight(value=0.5):
+  """A record of each of the eight tasks; task number n scores value + n / 100."""
+  return {task: [record(task, [value + n / 100])] for n, task in enumerate(metrics.AVERAGED)}
+
+
+def printed(page, width):
+  console = rich.console.Console(file=io.StringIO(), width=width, highlight=False)
+  tables.print_page(console, page)
+  return console.file.getvalue()  # pyright: ignore
+
+
+def line_of(text, start):
+  return next(line for line in text.splitlines() if line.startswith(start)).split()
+
+
+def test_the_best_cell_is_chosen_and_summed_up():
+  worse = record("rte", [0.9, 0.2, 0.1], cell=CELL._replace(epochs=2))
+  made = report.make_report("x", MEDIAN, {"rte": [worse, record("rte", [0.25, 0.6, 0.5])]})
+  row = made.rows[0]
+  assert (row.value, row.cell, row.summary.maximum) == (0.5, CELL.name, 0.6)
+  shown = printed(report.page(made), 80)
+  assert line_of(shown, "RTE") == ["RTE", "accuracy", "50.0", "18.0", "25.0", "60.0"]
+  assert line_of(shown.split("all seeds")[1], "RTE") == ["RTE", CELL.name, "25.0", "60.0", "50.0"]
+
+
+def test_the_average_is_of_eight_without_wnli_and_the_mismatched_half():
+  records = eight() | {"wnli": [record("wnli", [0.0])]}
+  records["mnli"] = [record("mnli", [0.5], {report.MISMATCHED: 0.0})]
+  made = report.make_report(
+    "x", MEDIAN, records, references=reference_rows.reference_rows("coco_lm_base", "coco_lm")
+  )
+  assert made.average == pytest.approx(0.535)
+  assert line_of(printed(report.page(made), 80), "AVG of 8")[3:] == ["53.5", "87.2", "83.3", "85.5"]
+
+
+def test_an_average_with_tasks_missing_is_not_given_and_they_are_named():
+  records = eight()
+  del records["rte"]
+  records["cola"] = []
+  made = report.make_report("x", MEDIAN, records)
+  assert made.average is None and made.missing == ("cola", "rte")
+  shown = printed(report.page(made), 120)
+  assert line_of(shown, "AVG of 8")[3] == "-" and "No AVG: CoLA, RTE missing" in shown
+
+
+def test_the_papers_score_stands_beside_the_same_metric_only():
+  records = {
+    "mnli": [record("mnli", [0.5], {report.MISMATCHED: 0.4})],
+    "mrpc": [record("mrpc", [0.5], {"f1": 0.3})],
+    "wnli": [record("wnli", [0.5])],
+  }
+  rows = reference_rows.reference_rows("coco_lm_base", "coco_lm")[:1]
+  shown = printed(report.page(report.make_report("x", MEDIAN, records, references=rows)), 80)
+  assert line_of(shown, "MNLI-m ")[-1] == "88.5" and line_of(shown, "MNLI-mm")[1:] == [
+    "accuracy",
+    *["40.0", "0.0", "40.0", "40.0"],
+    "88.3",
+  ]
+  assert line_of(shown, "MRPC")[-1] == "91.4"
+  assert line_of(shown, "          f1") == ["f1", "30.0", "0.0", "30.0", "30.0"]
+  assert line_of(shown, "WNLI") == ["WNLI", "accuracy", "50.0", "0.0", "50.0", "50.0"]
+
+
+def test_subsets_are_marked_and_so_is_their_average():
+  made = report.make_report("x", MEDIAN, eight(), subsets={"mnli", "qqp"})
+  shown = printed(report.page(made), 120)
+  assert line_of(shown, "MNLI")[0] == "MNLI-m*" and line_of(shown, "QNLI")[0] == "QNLI"
+  assert "* subset, not a GLUE score: MNLI-m, QQP. Nor is AVG." in shown
+
+
+def test_pooled_protocols_report_all_runs():
+  protocol = protocols.get("taco", "base")
+  cells = [
+    record("mrpc", [value], protocol="taco", cell=CELL._replace(epochs=n + 1))
+    for n, value in enumerate((0.2, 0.4, 0.9))
+  ]
+  row = report.make_report("x", protocol, {"mrpc": cells}).rows[0]
+  assert (row.metric, row.cell) == ("f1", "3 cells") and row.value == pytest.approx(0.5)
+
+
+def test_tacos_average_of_nine_is_not_put_beside_ours():
+  protocol = protocols.get("taco", "small")
+  records = {task: [record(task, [0.5], protocol="taco")] for task in metrics.AVERAGED}
+  rows = reference_rows.reference_rows("taco_small", "taco")
+  shown = printed(report.page(report.make_report("x", protocol, records, references=rows)), 120)
+  assert line_of(shown, "AVG of 8")[3:] == ["50.0", "75.9", "74.7"]
+  assert "of nine, with both halves of MNLI: TACO-250k small 76.2, MLM-250k small 75.0" in shown
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_console_table_fits_and_no_number_is_cut(width):
+  records = {task: [record(task, [0.123] * 10)] for task in metrics.METRICS}
+  rows = reference_rows.reference_rows("coco_lm_large_plus_plus", "coco_lm")
+  shown = printed(
+    report.page(report.make_report("x", MEDIAN, records, subsets=metrics.METRICS, references=rows)), width
+  )
+  assert max(len(line) for line in shown.splitlines()) <= width
+  assert shown.count("12.3") == len(metrics.METRICS) * (3 + 10) + 1 and "…" not in shown
+
+
+def test_files_hold_fractions_and_every_seed(tmp_path):
+  rows = reference_rows.reference_rows("coco_lm_base", "coco_lm")
+  made = report.make_report("x", MEDIAN, {"rte": [record("rte", [0.25, 0.75])]}, references=rows)
+  paths = {path.name: path for path in report.write_report(tmp_path / "new", made)}
+  assert sorted(paths) == ["results.csv", "results.json", "results.md"]
+  with paths["results.csv"].open() as file:
+    row = next(csv.DictReader(file))
+  assert (row["task"], row["value"], row["per_seed"], row["COCO-LM base"]) == (
+    "rte",
+    "0.5",
+    "0=0.25;1=0.75",
+    "0.848",
+  )
+  value = json.loads(paths["results.json"].read_text())
+  assert value["rows"][0]["summary"]["per_seed"] == {"0": 0.25, "1": 0.75}
+  assert value["missing"] == [task for task in metrics.AVERAGED if task != "rte"]
+  assert (
+    "| RTE | accuracy | 50.0 | 35.4 | 25.0 | 75.0 | 84.8 | 68.2 | 75.1 |" in paths["results.md"].read_text()
+  )
+
+
+def test_a_report_that_cannot_be_written_is_a_storage_error(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(StorageError, match="cannot be written"):
+    report.write_report(tmp_path / "file", report.make_report("x", MEDIAN, {}))
+
+
+def test_percent_rounds_the_decimal_number():
+  assert [tables.percent(value) for value in (0.8715, 0.88349, 1.0, None)] == [
+    "87.2",
+    "88.3",
+    "100.0",
+    "-",
+  ]
+
+
+def test_fractions_are_reported_with_mean_and_range(tmp_path):
+  records = {
+    0.1: [record("mnli", [0.5, 0.7], {report.MISMATCHED: 0.4})],
+    0.01: [record("mnli", [0.3, 0.3], cell=CELL._replace(epochs=2)), record("mnli", [0.2, 0.5])],
+    1.0: [],
+  }
+  made = report_fractions.make_report("x", "mnli", records, {0.1: 39270, 0.01: 3927}, is_official=False)
+  assert [(row.fraction, row.cell) for row in made.rows] == [
+    (0.01, CELL.name),
+    (0.1, CELL.name),
+    (0.1, CELL.name),
+  ]
+  shown = printed(report_fractions.page(made), 80)
+  assert line_of(shown, "     1 %") == [
+    "1",
+    "%",
+    "3,927",
+    "accuracy",
+    "35.0",
+    "20.0",
+    "50.0",
+    "21.2",
+    "20.0",
+    "50.0",
+  ]
+  assert line_of(shown, "    10 %")[2:7] == ["39,270", "accuracy", "60.0", "50.0", "70.0"]
+  assert "subset" in shown and max(len(line) for line in shown.splitlines()) <= 80
+  paths = report_fractions.write_report(tmp_path, made)
+  assert sorted(path.name for path in paths) == ["fractions.csv", "fractions.json", "fractions.md"]
+  assert json.loads((tmp_path / "fractions.json").read_text())["rows"][0]["summary"]["maximum"] == 0.5

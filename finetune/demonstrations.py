@@ -18,7 +18,7 @@ _TRAINING, _EVALUATION = 101, 102  # keep the draws of both apart
 
 
 class Split(Protocol):
-  """What is read of a k-shot set (`data.kshot`)."""
+  """What is read of a set (`data.glue_tasks.Split`)."""
 
   @property
   def first(self) -> Sequence[str]: ...
@@ -28,6 +28,9 @@ class Split(Protocol):
 
   @property
   def labels(self) -> np.ndarray | None: ...
+
+  @property
+  def source(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,22 +52,21 @@ class Pool:
   members: tuple[np.ndarray, ...]
 
 
-def make_pool(writer: PromptWriter, split: Split, *, max_length: int, source: str = "training set") -> Pool:
+def make_pool(writer: PromptWriter, split: Split, *, max_length: int) -> Pool:
   """Writes the prompts of a training set.
 
   Args:
     writer: of the task.
     split: with labels.
     max_length: most tokens of a query, and of a demonstration with [CLS].
-    source: what an error calls it.
 
   Raises:
     DataError: no labels, a label that is no class, sentences missing, or a class of fewer than two examples:
       a query needs another one of its class.
   """
-  queries, labels = make_queries(writer, split, max_length=max_length, source=source)
+  queries, labels = make_queries(writer, split, max_length=max_length)
   if labels is None:
-    raise DataError(f"{source}: it has no labels; demonstrations are examples with their label's word")
+    raise DataError(f"{split.source}: it has no labels; demonstrations are examples with their label's word")
   classes = (labels > _MIDDLE_SCORE).astype(np.int32) if writer.template.is_regression else labels
   sentences = _sentences(split)
   demonstrations = [
@@ -75,26 +77,26 @@ def make_pool(writer: PromptWriter, split: Split, *, max_length: int, source: st
   for number, rows in enumerate(members):
     if len(rows) < 2:
       raise DataError(
-        f"{source}: {len(rows)} examples of class {number}, expected 2 or more, because no query may be its "
-        "own demonstration; take a set with more examples per class"
+        f"{split.source}: {len(rows)} examples of class {number}, expected 2 or more, because no query may "
+        "be its own demonstration; take a set with more examples per class"
       )
   return Pool(queries, demonstrations, labels, classes, members)
 
 
 def make_queries(
-  writer: PromptWriter, split: Split, *, max_length: int, source: str
+  writer: PromptWriter, split: Split, *, max_length: int
 ) -> tuple[list[Prompt], np.ndarray | None]:
   """A set's prompts with [CLS] and a gap, and its labels (int32, float32, None); errors as `make_pool`."""
   has_pairs = split.second is not None
   if has_pairs != (writer.template.num_sentences == 2) or not len(split.first):
     raise DataError(
-      f"{source}: {len(split.first)} examples of {1 + has_pairs} sentences, expected at least one of "
+      f"{split.source}: {len(split.first)} examples of {1 + has_pairs} sentences, expected at least one of "
       f"{writer.template.num_sentences}; check the task and its files"
     )
   cls = np.asarray([writer.vocabulary.special_ids.cls], np.int32)
   prompts = [writer.write(texts, room=max_length - 1) for texts in _sentences(split)]
   queries = [Prompt(np.concatenate([cls, prompt.ids]), prompt.position + 1) for prompt in prompts]
-  return queries, None if split.labels is None else _checked_labels(writer, split.labels, source)
+  return queries, None if split.labels is None else _checked_labels(writer, split.labels, split.source)
 
 
 def _sentences(split: Split) -> list[tuple[str, ...]]:
@@ -221,7 +223,7 @@ class EvaluationSet:
 
 
 def make_evaluation_set(
-  writer: PromptWriter, split: Split, pool: Pool, *, seed: int, num_samples: int, max_length: int, source: str
+  writer: PromptWriter, split: Split, pool: Pool, *, seed: int, num_samples: int, max_length: int
 ) -> EvaluationSet:
   """Writes the queries of a set and draws demonstrations for each, the same whenever they are asked for.
 
@@ -232,12 +234,11 @@ def make_evaluation_set(
     seed: of the run.
     num_samples: sequences for each example, each with demonstrations of its own.
     max_length: most tokens of a sequence; a longer one loses its end, as in the official code.
-    source: what an error calls the set.
 
   Raises:
     DataError: as in `make_pool`.
   """
-  queries, labels = make_queries(writer, split, max_length=max_length, source=source)
+  queries, labels = make_queries(writer, split, max_length=max_length)
   generator = np.random.default_rng((_EVALUATION, seed))
   queries = queries * num_samples
   joined = [

@@ -13,11 +13,12 @@ LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
 
 
 class Split(NamedTuple):
-  """As `data.kshot.read` gives it, what prompts read of it."""
+  """What prompts read of a `data.glue_tasks.Split`."""
 
   first: list[str]
   second: list[str] | None
   labels: np.ndarray | None
+  source: str = "kshot/train.tsv"
 
 
 def make_vocabulary(directory: pathlib.Path, more: tuple[str, ...] = (), *, cased: bool = False):

@@ -44,9 +44,7 @@ def test_a_query_is_followed_by_one_solved_example_per_class_in_class_order(word
   split = Split(["a.", "c.", "e."] * 2, ["B.", "D.", "F."] * 2, np.tile(np.arange(3, dtype=np.int32), 2))
   pool = make_pool(writer, split, max_length=LENGTH)
   query = Split(["x y."], ["Z."], None)
-  made = make_evaluation_set(
-    writer, query, pool, seed=13, num_samples=1, max_length=LENGTH, source="dev"
-  ).examples
+  made = make_evaluation_set(writer, query, pool, seed=13, num_samples=1, max_length=LENGTH).examples
   expected = "[CLS] x y ? [MASK] , z . [SEP] a ? no , b . [SEP] c ? yes , d . [SEP] e ? maybe , f . [SEP]"
   assert pieces_of(words, made.ids[0]) == expected
   assert made.ids[0].dtype == np.int32 and made.fields["mask_position"].tolist() == [4]
@@ -56,7 +54,7 @@ def test_single_sentences_have_demonstrations_too(words):
   writer = PromptWriter(TEMPLATES["sst2"], words)
   pool = make_pool(writer, Split(["a", "b"] * 2, None, np.array([0, 1, 0, 1])), max_length=LENGTH)
   made = make_evaluation_set(
-    writer, Split(["c"], None, None), pool, seed=0, num_samples=1, max_length=LENGTH, source="dev"
+    writer, Split(["c"], None, None), pool, seed=0, num_samples=1, max_length=LENGTH
   ).examples
   expected = "[CLS] c it was [MASK] . [SEP] a it was terrible . [SEP] b it was great . [SEP]"
   assert pieces_of(words, made.ids[0]) == expected
@@ -132,7 +130,7 @@ def test_evaluation_samples_demonstrations_for_every_example_fixed_by_the_seed(w
 
   def make(seed):
     return make_evaluation_set(
-      writer, make_split(6, offset=13), pool, seed=seed, num_samples=4, max_length=LENGTH, source="dev"
+      writer, make_split(6, offset=13), pool, seed=seed, num_samples=4, max_length=LENGTH
     ).examples
 
   made, again, other = make(13), make(13), make(21)
@@ -148,14 +146,10 @@ def test_evaluation_samples_demonstrations_for_every_example_fixed_by_the_seed(w
 def test_the_end_of_demonstrations_is_cut_and_counted(words, writer):
   whole = "[CLS] n ? [MASK] , z [SEP]"  # 7, and 6 for each demonstration
   pool = make_pool(writer, make_split(), max_length=20)
-  made = make_evaluation_set(
-    writer, make_split(3, offset=13), pool, seed=0, num_samples=2, max_length=20, source="dev"
-  )
+  made = make_evaluation_set(writer, make_split(3, offset=13), pool, seed=0, num_samples=2, max_length=20)
   assert made.num_cut == 6 and all(len(ids) == 20 for ids in made.examples.ids)
   assert pieces_of(words, made.examples.ids[0]).startswith(whole)
-  exact = make_evaluation_set(
-    writer, make_split(3, offset=13), pool, seed=0, num_samples=2, max_length=25, source="dev"
-  )
+  exact = make_evaluation_set(writer, make_split(3, offset=13), pool, seed=0, num_samples=2, max_length=25)
   assert exact.num_cut == 0
   assert make_feed(writer, max_length=20).num_cut(6) == (24, 24)
   assert make_feed(writer, max_length=25).num_cut(6) == (0, 24)
@@ -164,7 +158,7 @@ def test_the_end_of_demonstrations_is_cut_and_counted(words, writer):
 def test_a_query_longer_than_the_length_keeps_its_gap(words, writer):
   pool = make_pool(writer, make_split(), max_length=12)
   query = Split([" ".join("abcdefghijkl") + "."], ["m n o"], np.array([1]))
-  made = make_evaluation_set(writer, query, pool, seed=0, num_samples=1, max_length=12, source="dev").examples
+  made = make_evaluation_set(writer, query, pool, seed=0, num_samples=1, max_length=12).examples
   assert pieces_of(words, made.ids[0]) == "[CLS] a b c d ? [MASK] , m n o [SEP]"
   assert made.fields["mask_position"][0] == 6
 
@@ -189,5 +183,5 @@ def test_scores_up_to_the_middle_demonstrate_the_low_word(words):
   ],
 )
 def test_sets_that_cannot_demonstrate_are_refused(writer, split, message):
-  with pytest.raises(DataError, match=f"MNLI/16-13/train.tsv: {message}"):
-    make_pool(writer, split, max_length=LENGTH, source="MNLI/16-13/train.tsv")
+  with pytest.raises(DataError, match=f"kshot/train.tsv: {message}"):
+    make_pool(writer, split, max_length=LENGTH)

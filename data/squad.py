@@ -58,8 +58,8 @@ def read(path: str | os.PathLike) -> SquadFile:
 
   Raises:
     DataError: the file is not there, damaged, no JSON, or a field is missing or of the wrong type; an id
-      comes twice; an answerable question has no answer, or an impossible one has some. The line names the article,
-      paragraph and question, counted from 1.
+      comes twice; an answerable question has no answer, or an impossible one has some. The line names
+      the article, paragraph and question, counted from 1.
 
   Source: rajpurkar.github.io/SQuAD-explorer, train-v2.0.json.
   """

@@ -1,0 +1,251 @@
+"""GLUE out of files: the columns, labels and rows of every task, and what is refused."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from data import glue
+from data.errors import ConfigError, DataError
+from tests.data.conftest import SHARED
+
+OFFICIAL = SHARED / "datasets" / "glue"
+SUBSETS = SHARED / "datasets" / "glue_subsets"
+MNLI_HEADER = "index\tpromptID\tsentence1\tsentence2\tlabel1\tgold_label"
+
+
+def write(directory, name, *lines, ending="\n"):
+  path = directory / name
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_bytes((ending.join(lines) + ending).encode())
+  return path
+
+
+def test_a_pair_task_is_read_by_the_names_of_its_columns(tmp_path):
+  rows = ("7\t1\tA man.\tA boy.\tneutral\tcontradiction", "9\t2\tA cat.\tA pet.\tneutral\tneutral")
+  write(tmp_path, "MNLI/train.tsv", MNLI_HEADER, *rows)
+  split = glue.read(str(tmp_path), "mnli", "train")
+  assert split.first == ["A man.", "A cat."]
+  assert split.second == ["A boy.", "A pet."]
+  assert split.ids == ["7", "9"]
+  assert split.labels.dtype == np.int32
+  assert split.labels.tolist() == [0, 2]  # contradiction, entailment, neutral
+  assert not split.is_official  # two rows of 392,702
+
+
+def test_cola_has_a_header_in_its_test_file_only(tmp_path):
+  write(tmp_path, "CoLA/train.tsv", "gj04\t0\t*\tHe eat.", "gj04\t1\t\tHe eats.")
+  write(tmp_path, "CoLA/test.tsv", "index\tsentence", "0\tHe ate.")
+  train, test = glue.read_all(str(tmp_path), [("cola", "train"), ("cola", "test")])
+  assert (train.first, train.second, train.labels.tolist()) == (["He eat.", "He eats."], None, [0, 1])
+  assert (test.first, test.labels) == (["He ate."], None)
+
+
+def test_quotes_mean_nothing_and_a_byte_order_mark_or_carriage_returns_leave_no_trace(tmp_path):
+  lines = ("\ufeffsentence\tlabel", '"never ends\t1', "``so'' he\x08 said \t0")
+  write(tmp_path, "SST-2/dev.tsv", *lines, ending="\r\n")
+  split = glue.read(str(tmp_path), "sst2", "dev")
+  assert split.first == ['"never ends', "``so'' he\x08 said "]
+  assert split.labels.tolist() == [1, 0]
+
+
+def test_a_gzipped_file_without_a_final_newline_is_read(tmp_path):
+  (tmp_path / "SST-2").mkdir()
+  (tmp_path / "SST-2" / "dev.tsv.gz").write_bytes(gzip.compress(b"sentence\tlabel\ngood\t1"))
+  assert glue.read(str(tmp_path), "sst2", "dev").first == ["good"]
+
+
+def test_broken_rows_of_qqp_are_dropped_and_counted_but_not_in_its_test_set(tmp_path):
+  header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
+  write(tmp_path, "QQP/train.tsv", header, "5\t1\t2\ta?\tb?\t1", '"\tWhy?\t0', "6\t3\t4\tc?\td?\t0")
+  write(tmp_path, "QQP/test.tsv", "id\tquestion1\tquestion2", "0\ta?\tb?", "1\tc?")
+  split = glue.read(str(tmp_path), "qqp", "train")
+  assert (split.ids, split.dropped) == (["5", "6"], 1)
+  with pytest.raises(DataError, match=r"test\.tsv:3: 2 columns, expected 3"):
+    glue.read(str(tmp_path), "qqp", "test")
+
+
+def test_the_label_of_snli_is_the_last_column_and_rows_without_agreement_are_dropped(tmp_path):
+  header = "\t".join(["index", *"bcdefg", "sentence1", "sentence2", "label1", "gold_label"])
+  start = "\t".join("0123456")
+  more = "\t".join(["neutral"] * 4)
+  rows = (f"{start}\ta\tb\tneutral\tentailment", f"{start}\tc\td\tx\t{more}\tcontradiction")
+  write(tmp_path, "SNLI/train.tsv", header, *rows, f"{start}\te\tf\tneutral\t-")
+  split = glue.read(str(tmp_path), "snli", "train")
+  assert (split.first, split.labels.tolist(), split.dropped) == (["a", "c"], [1, 0], 1)
+
+
+def test_scores_are_floats_from_0_to_5(tmp_path):
+  write(tmp_path, "STS-B/dev.tsv", "index\tsentence1\tsentence2\tscore", "0\ta\tb\t0.000", "1\tc\td\t4.75")
+  split = glue.read(str(tmp_path), "stsb", "dev")
+  assert split.labels.dtype == np.float32
+  assert split.labels.tolist() == [0.0, 4.75]
+
+
+@pytest.mark.parametrize("labels", [("-1", "-1"), ("", "")])
+def test_a_test_set_with_empty_labels_has_none(tmp_path, labels):
+  rows = [f"{number}\ta\tb\t{label}" for number, label in enumerate(labels)]
+  write(tmp_path, "RTE/test.tsv", "index\tsentence1\tsentence2\tlabel", *rows)
+  assert glue.read(str(tmp_path), "rte", "test").labels is None
+
+
+def test_a_subset_is_read_as_such(tmp_path):
+  header = "index\tsentence1\tsentence2\tlabel"
+  write(tmp_path, "MNLI/dev.subset.tsv", header, "0\ta\tb\tentailment")
+  split = glue.read(str(tmp_path), "mnli", "dev_matched")
+  assert split.labels.tolist() == [1]
+  assert not split.is_official
+  assert "not GLUE scores" in split.source
+  assert glue.available(str(tmp_path), "mnli") == ("dev_matched",)
+  write(tmp_path, "SST-2/dev.subset.tsv", "index\tsentence1\tlabel", "0\tgood\t1")
+  assert glue.read(str(tmp_path), "sst2", "dev").second is None
+
+
+def test_mrpc_comes_out_of_the_files_of_microsoft_too(tmp_path):
+  header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+  rows = ("1\t10\t11\ta\tb", '0\t12\t13\t"c\td', "1\t14\t15\te\tf")
+  write(tmp_path, "MRPC/msr_paraphrase_train.txt", header, *rows)
+  write(tmp_path, "MRPC/msr_paraphrase_test.txt", header, "1\t16\t17\tg\th")
+  write(tmp_path, "MRPC/dev_ids.tsv", "12\t13")
+  train, dev, test = glue.read_all(str(tmp_path), [("mrpc", split) for split in ("train", "dev", "test")])
+  assert (train.first, train.labels.tolist()) == (["a", "e"], [1, 1])
+  assert (dev.first, dev.labels.tolist()) == (['"c'], [0])
+  assert (test.first, test.labels) == (["g"], None)  # GLUE does not give them
+  write(tmp_path, "MRPC/dev_ids.tsv", "12\t99")
+  with pytest.raises(DataError, match=r"dev_ids\.tsv: 1 of 1 pairs are not in .*such as 12 99"):
+    glue.read(str(tmp_path), "mrpc", "dev")
+
+
+HEADER = "index\tsentence1\tsentence2\tlabel"
+BAD = {
+  "ragged": ("rte", [HEADER, "0\ta\tb\tentailment", "1\ta\tb"], r"dev\.tsv:3: 3 columns, expected 4"),
+  "unknown_label": (
+    "rte",
+    [HEADER, "0\ta\tb\tmaybe"],
+    r":2: label 'maybe', expected one of entailment, not_",
+  ),
+  "number_for_name": ("rte", [HEADER, "0\ta\tb\t1"], r":2: label '1', expected one of entailment"),
+  "no_label": ("wnli", [HEADER, "0\ta\tb\t1", "1\ta\tb\t-1"], r":3: label '-1', expected one of 0, 1"),
+  "too_high": ("wnli", [HEADER, "0\ta\tb\t2"], r":2: label '2', expected one of 0, 1"),
+  "score_too_high": (
+    "stsb",
+    [HEADER.replace("label", "score"), "0\ta\tb\t5.2"],
+    r":2: score '5\.2', .*0 to 5",
+  ),
+  "score_nan": (
+    "stsb",
+    [HEADER.replace("label", "score"), "0\ta\tb\tnan"],
+    r":2: score 'nan', expected a num",
+  ),
+  "score_text": (
+    "stsb",
+    [HEADER.replace("label", "score"), "0\ta\tb\tx"],
+    r":2: score 'x', expected a number",
+  ),
+  "no_column": (
+    "rte",
+    ["index\tsentence1\tlabel", "0\ta\tb"],
+    r":1: no column 'sentence2'; found index, sent",
+  ),
+  "no_label_column": (
+    "rte",
+    ["index\tsentence1\tsentence2", "0\ta\tb"],
+    r":1: no column 'label'; found index",
+  ),
+  "column_twice": ("rte", ["index\tsentence1\tsentence1\tlabel"], r":1: column 'sentence1' twice"),
+  "no_rows": ("rte", [HEADER], r"dev\.tsv: no rows; expected the dev split of rte"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_file_is_refused_with_its_line(tmp_path, case):
+  task, lines, message = BAD[case]
+  write(tmp_path, f"{glue.TASKS[task].folders[0]}/dev.tsv", *lines)
+  with pytest.raises(DataError, match=message) as caught:
+    glue.read(str(tmp_path), task, "dev")
+  assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [
+    (b"", r"dev\.tsv: empty file"),
+    (b"sentence\tlabel\ngood\t1\n\xff\xfe\t0\n", r"dev\.tsv:3: not UTF-8"),
+    (b"sentence\tlabel\ngo\0od\t1\n", r"dev\.tsv:2: a NUL byte"),
+  ],
+)
+def test_a_file_that_is_no_text_is_refused(tmp_path, content, message):
+  (tmp_path / "SST-2").mkdir()
+  (tmp_path / "SST-2" / "dev.tsv").write_bytes(content)
+  with pytest.raises(DataError, match=message):
+    glue.read(str(tmp_path), "sst2", "dev")
+
+
+def test_a_gzip_file_cut_short_is_refused(tmp_path):
+  (tmp_path / "SST-2").mkdir()
+  packed = gzip.compress(b"sentence\tlabel\n" + b"good\t1\n" * 100)
+  (tmp_path / "SST-2" / "dev.tsv.gz").write_bytes(packed[:-9])
+  with pytest.raises(DataError, match=r"dev\.tsv\.gz: cannot be read"):
+    glue.read(str(tmp_path), "sst2", "dev")
+
+
+def test_missing_data_names_what_was_looked_for_and_both_commands(tmp_path):
+  with pytest.raises(DataError) as caught:
+    glue.read(str(tmp_path), "cola", "dev")
+  for part in ("CoLA/dev.tsv", "glue/cola", "data.glue import DIR --output=", "--config.data.directory"):
+    assert part in str(caught.value)
+  assert "--download" in str(caught.value)
+
+
+def test_a_wrong_task_or_split_names_the_right_ones(tmp_path):
+  with pytest.raises(ConfigError, match=r"unknown GLUE task 'SST-2'; did you mean 'sst2'\?"):
+    glue.read(str(tmp_path), "SST-2", "dev")
+  with pytest.raises(ConfigError, match=r"mnli has no split 'dev'; its splits are train, dev_matched"):
+    glue.read(str(tmp_path), "mnli", "dev")
+
+
+def numbered(rows):
+  labels = np.arange(rows, dtype=np.int32) % 2
+  texts = [str(row) for row in range(rows)]
+  return glue.Split(texts, None, labels, texts, 0, "numbers", is_official=True)
+
+
+def test_a_smaller_fraction_is_a_part_of_a_larger_one_and_of_another_seed_is_another():
+  whole = numbered(1000)
+  ten, one = glue.fraction(whole, 0.1, seed=3), glue.fraction(whole, 0.01, seed=3)
+  assert (len(ten), len(one)) == (100, 10)
+  assert set(one.first) < set(ten.first)
+  assert set(one.first) != set(glue.fraction(whole, 0.01, seed=4).first)
+  assert ten.labels.tolist() == [int(text) % 2 for text in ten.first]
+  assert not ten.is_official
+  assert glue.fraction(whole, 1.0, seed=3).first == whole.first
+  assert glue.fraction(whole, 1.0, seed=3).is_official
+  assert len(glue.fraction(whole, 1e-9, seed=3)) == 1
+  with pytest.raises(ConfigError, match=r"fraction=1\.5"):
+    glue.fraction(whole, 1.5, seed=3)
+
+
+@pytest.mark.skipif(not OFFICIAL.is_dir(), reason="needs the official GLUE files in ../shared/datasets")
+def test_the_official_files_are_whole_and_mrpc_equals_its_sources(tmp_path):
+  for task in glue.TASKS:
+    for split in glue.available(str(OFFICIAL), task):
+      if task != "sst2" or split != "train":  # the one large file
+        assert glue.read(str(OFFICIAL), task, split).is_official, (task, split)
+  (tmp_path / "MRPC").mkdir()
+  for name in ("msr_paraphrase_train.txt.gz", "dev_ids.tsv.gz"):
+    (tmp_path / "MRPC" / name).symlink_to(OFFICIAL / "MRPC" / name)
+  for split in ("train", "dev"):
+    official, rebuilt = glue.read(str(OFFICIAL), "mrpc", split), glue.read(str(tmp_path), "mrpc", split)
+    assert sorted(zip(official.first, official.second)) == sorted(zip(rebuilt.first, rebuilt.second))
+    assert sorted(official.labels) == sorted(rebuilt.labels)
+
+
+@pytest.mark.skipif(not SUBSETS.is_dir(), reason="needs ../shared/datasets/glue_subsets")
+def test_the_subsets_are_near_balanced_and_not_official():
+  for task in ("mnli", "qnli", "qqp", "snli"):
+    split = glue.read(str(SUBSETS), task, "dev_matched" if task == "mnli" else "dev")
+    assert len(split) == 1000
+    assert not split.is_official
+    counts = np.bincount(split.labels)
+    assert len(counts) == len(glue.TASKS[task].labels)
+    assert counts.min() > 250

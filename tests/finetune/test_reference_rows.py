@@ -1,11 +1,15 @@
 """The papers' rows. Run: python -m pytest tests/finetune/test_reference_rows.py"""
 
+import pathlib
+import re
+
 import numpy as np
 import pytest
 
 from finetune import metrics, reference_rows
 
 ROWS = reference_rows._rows()
+PAPERS = pathlib.Path(__file__).resolve().parents[3] / "shared" / "papers"
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -15,6 +19,19 @@ def test_the_printed_average_is_that_of_the_printed_scores(name):
   # A digit in the wrong place would show; the papers round (and one average is cut) to 0.1.
   assert row.average == pytest.approx(np.mean([row.scores[column] for column in columns]), abs=1.01e-3)
   assert row.average_of_eight() == pytest.approx(metrics.average(row.scores), abs=1.01e-3)
+
+
+@pytest.mark.skipif(not PAPERS.is_dir(), reason="../shared/papers, the papers' text, is not here")
+@pytest.mark.parametrize("name", ROWS)
+def test_the_paper_has_these_numbers_side_by_side(name):
+  row = ROWS[name]
+  assert row.average is not None
+  paper = row.source.split()[0].lower().replace("-", "_")
+  # TACO's order of tasks is another one.
+  numbers = sorted(f"{100 * value:.1f}" for value in (*row.scores.values(), row.average))
+  text = re.sub(r"<[^>]*>", " ", (PAPERS / f"{paper}.txt").read_text(encoding="utf-8"))
+  printed = re.findall(r"\d+\.\d", text)
+  assert any(sorted(printed[at : at + len(numbers)]) == numbers for at in range(len(printed)))
 
 
 def test_tacos_small_average_is_of_nine():

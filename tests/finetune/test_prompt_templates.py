@@ -4,6 +4,7 @@ import pytest
 
 from data import vocabulary_train
 from data.errors import ConfigError
+from data.glue_tasks import TASKS
 from finetune import prompt_templates
 from finetune.prompt_templates import TEMPLATES, PromptWriter
 from tests.finetune.prompt_case import make_vocabulary, pieces_of
@@ -82,13 +83,13 @@ def test_what_stands_behind_a_word_has_the_pieces_of_running_text(sentencepiece)
 
 def test_a_vocabulary_that_joins_a_word_with_what_follows_still_gives_the_text(words):
   class Joining:
-    """'no?' is one piece of it."""
+    """'No?' is one piece of it."""
 
     def __getattr__(self, name):
       return getattr(words, name)
 
     def encode(self, text):
-      return [99] if text == "no?" else words.encode(text)
+      return [99] if text == "No?" else words.encode(text)
 
   prompt = PromptWriter(TEMPLATES["mnli"], Joining()).write(("a.", "b"))  # pyright: ignore[reportArgumentType]
   assert pieces_of(words, prompt.ids) == "a ? [MASK] , b [SEP]"
@@ -119,6 +120,19 @@ def test_every_class_has_its_word_in_class_order(tmp_path):
   assert found["qnli"] == found["rte"] == "yes no"  # entailment, not_entailment
   assert found["mrpc"] == found["qqp"] == found["stsb"] == "no yes"
   assert (found["sst2"], found["cola"]) == ("terrible great", "incorrect correct")
+
+
+def test_words_stand_for_the_labels_that_the_data_side_reads_as_these_classes():
+  inference = {"contradiction": "No", "entailment": "Yes", "neutral": "Maybe"}
+  expected = {"mnli": inference, "snli": inference}
+  expected |= dict.fromkeys(("qnli", "rte"), {"entailment": "Yes", "not_entailment": "No"})
+  expected |= dict.fromkeys(("mrpc", "qqp"), {"0": "No", "1": "Yes"})
+  expected |= {
+    "sst2": {"0": "terrible", "1": "great"},
+    "cola": {"0": "incorrect", "1": "correct"},
+    "stsb": {},
+  }
+  assert {task: dict(zip(TASKS[task].labels, TEMPLATES[task].words)) for task in TEMPLATES} == expected
 
 
 def test_a_label_word_of_several_pieces_is_refused_with_the_word_its_pieces_and_the_flag(words):

@@ -6,7 +6,9 @@ import pytest
 
 from data.errors import ConfigError
 from finetune import protocols, spaces
+from finetune.classification import HeadSettings
 from finetune.spaces import Cell
+from pretrain.optim import OptimizerSettings
 
 PAIRS = [("coco_lm", "base"), ("coco_lm", "large"), ("amos", "base"), ("taco", "small"), ("taco", "base")]
 
@@ -144,3 +146,14 @@ def test_sizes_are_those_of_bert():
     "base",
     "large",
   ]
+
+
+@pytest.mark.parametrize("protocol, size", PAIRS)
+def test_settings_are_fields_of_the_optimizer_and_the_head(protocol, size):
+  found = protocols.get(protocol, size)
+  settings = OptimizerSettings(learning_rate=1e-5, total_steps=10, **found.optimizer)
+  is_tacos = protocol == "taco"
+  # COCO-LM table 7, AMOS table 4, TACO table 6; 0 is no clipping.
+  expected = (0.999, 1e-8, 0.0, 1.0) if is_tacos else (0.98, 1e-6, 0.01, 0.0)
+  assert (settings.adam_b2, settings.adam_eps, settings.weight_decay, settings.clip_norm) == expected
+  assert HeadSettings(**found.head).input_dropout == (0.0 if is_tacos else 0.1)

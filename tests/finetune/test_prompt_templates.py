@@ -124,9 +124,9 @@ def test_every_class_has_its_word_in_class_order(tmp_path):
 
 def test_words_stand_for_the_labels_that_the_data_side_reads_as_these_classes():
   inference = {"contradiction": "No", "entailment": "Yes", "neutral": "Maybe"}
-  expected = {"mnli": inference, "snli": inference}
-  expected |= dict.fromkeys(("qnli", "rte"), {"entailment": "Yes", "not_entailment": "No"})
-  expected |= dict.fromkeys(("mrpc", "qqp"), {"0": "No", "1": "Yes"})
+  entailment, same = {"entailment": "Yes", "not_entailment": "No"}, {"0": "No", "1": "Yes"}
+  expected = {"mnli": inference, "snli": inference, "qnli": entailment, "rte": entailment}
+  expected |= {"mrpc": same, "qqp": same}
   expected |= {
     "sst2": {"0": "terrible", "1": "great"},
     "cola": {"0": "incorrect", "1": "correct"},

@@ -108,6 +108,7 @@ def test_version_1_answers_every_question_and_has_no_odds(words):
   found = answers(QUESTIONS[:2], words, only_null=True, can_be_null=False)
   assert found.null_odds is None
   assert all(found.texts.values()) and found.at(-100.0) == found.texts
+  assert all(candidate.text for candidates in found.n_best.values() for candidate in candidates)
   assert set(squad_answers.evaluate(QUESTIONS[:2], found)) == {"exact", "f1"}
 
 

@@ -65,9 +65,10 @@ def test_without_the_mask_every_token_but_padding_may_be_an_answer(params):
 
 @pytest.mark.parametrize("use_mask", [True, False])
 def test_the_loss_does_not_depend_on_padding_nor_on_filled_up_rows(params, use_mask):
-  _, alone, _ = run(params, batch(), use_mask=use_mask)
+  _, alone, expected = run(params, batch(), use_mask=use_mask)
   _, padded, metrics = run(params, batch(length=12, batch_size=3), use_mask=use_mask)
   np.testing.assert_allclose(padded, alone, rtol=1e-5)
+  assert float(metrics["exact_spans"][0]) == float(expected["exact_spans"][0])
   assert float(metrics["task_loss"][1]) == float(metrics["exact_spans"][1]) == 1.0
 
 

@@ -99,6 +99,8 @@ def test_a_subset_is_read_as_such(tmp_path):
   assert glue.available(str(tmp_path), "mnli") == ("dev_matched",)
   write(tmp_path, "SST-2/dev.subset.tsv", "index\tsentence1\tlabel", "0\tgood\t1")
   assert glue.read(str(tmp_path), "sst2", "dev").second is None
+  write(tmp_path, "WNLI/dev.subset.tsv", header, *(f"{row}\ta\tb\t1" for row in range(71)))
+  assert not glue.read(str(tmp_path), "wnli", "dev").is_official  # though it has as many rows as the real one
 
 
 def test_mrpc_comes_out_of_the_files_of_microsoft_too(tmp_path):
@@ -126,6 +128,7 @@ BAD = {
   ),
   "number_for_name": ("rte", [HEADER, "0\ta\tb\t1"], r":2: label '1', expected one of entailment"),
   "no_label": ("wnli", [HEADER, "0\ta\tb\t1", "1\ta\tb\t-1"], r":3: label '-1', expected one of 0, 1"),
+  "no_labels": ("wnli", [HEADER, "0\ta\tb\t-1"], r":2: label '-1', expected one of 0, 1"),
   "too_high": ("wnli", [HEADER, "0\ta\tb\t2"], r":2: label '2', expected one of 0, 1"),
   "score_too_high": (
     "stsb",

@@ -110,12 +110,9 @@ def build(
       made.dropped[question.id] = problem
       if training:
         continue
-    head = [vocabulary.special_ids.cls, *query, *[vocabulary.special_ids.sep] * vocabulary.separators]
-    for first, count in _cut(len(document.ids), max_length - len(head) - 1, stride):
-      window = Window(number, first, count, len(head))
+    for window, ids in _windows(number, query, document, vocabulary, max_length=max_length, stride=stride):
       made.windows.append(window)
-      ids = np.concatenate([head, document.ids[first : first + count], [vocabulary.special_ids.sep]])
-      made.examples.ids.append(ids.astype(np.int32))
+      made.examples.ids.append(ids)
       made.examples.token_fields["allowed"].append(_allowed(window, len(ids)))
       targets.append(_target(span, window))
   target = np.asarray(targets, np.int32).reshape(-1, 2)
@@ -150,6 +147,17 @@ def tokenise(contexts: Sequence[str], vocabulary: Vocabulary) -> list[Document]:
       )
     )
   return documents
+
+
+def _windows(
+  number: int, query: list[int], document: Document, vocabulary: Vocabulary, *, max_length: int, stride: int
+) -> Iterator[tuple[Window, np.ndarray]]:
+  """The windows of a question with their ids [length] int32."""
+  special = vocabulary.special_ids
+  head = [special.cls, *query, *[special.sep] * vocabulary.separators]
+  for first, count in _cut(len(document.ids), max_length - len(head) - 1, stride):
+    ids = np.concatenate([head, document.ids[first : first + count], [special.sep]])
+    yield Window(number, first, count, len(head)), ids.astype(np.int32)
 
 
 def _cut(total: int, room: int, stride: int) -> Iterator[tuple[int, int]]:

@@ -81,13 +81,7 @@ def build(
     ConfigError: `stride` is below 1, or `max_length` leaves no room for a document.
     DataError: no question.
   """
-  least = max_query_length + vocabulary.separators + 3
-  if stride < 1 or max_query_length < 1 or max_length < least:
-    raise ConfigError(
-      f"windows of {max_length} tokens, stride {stride}, questions of at most {max_query_length}: expected a "
-      f"stride and questions of at least 1 and windows of at least {least}, or no document fits beside the "
-      "question"
-    )
+  _check_room(vocabulary, max_length=max_length, stride=stride, max_query_length=max_query_length)
   if not questions:
     raise DataError("no question to make windows of; check the SQuAD file")
   queries = _encode({question.question for question in questions}, vocabulary)
@@ -118,6 +112,16 @@ def build(
   target = np.asarray(targets, np.int32).reshape(-1, 2)
   made.examples.fields.update(start=target[:, 0], end=target[:, 1])
   return made
+
+
+def _check_room(vocabulary: Vocabulary, *, max_length: int, stride: int, max_query_length: int) -> None:
+  least = max_query_length + vocabulary.separators + 3
+  if stride < 1 or max_query_length < 1 or max_length < least:
+    raise ConfigError(
+      f"windows of {max_length} tokens, stride {stride}, questions of at most {max_query_length}: expected a "
+      f"stride and questions of at least 1 and windows of at least {least}, or no document fits beside the "
+      "question"
+    )
 
 
 def _encode(texts: set[str], vocabulary: Vocabulary) -> dict[str, list[int]]:

@@ -1,6 +1,6 @@
 """The loop of fine-tuning: R runs step by step, evaluated at given steps, each judged by its best evaluation.
 
-What a long program has done is saved at evaluations, so a killed one goes on from there, exactly: examples,
+What a long search has done is saved at evaluations, so a killed one goes on from there, exactly: examples,
 dropout and shapes are functions of the step.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.errors import DataError
-from finetune.program import Batch, Program
+from finetune.program import Batch, RunGroup
 from pretrain.checkpoint import Checkpoints
 from pretrain.step import TrainState
 from pretrain.stop import StopRequest
@@ -60,10 +60,10 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-  """Where the state of an unfinished program is kept, and how often.
+  """Where the state of an unfinished group is kept, and how often.
 
   Attributes:
-    directory: of this program alone; removed by the caller when its results are stored.
+    directory: of this group alone; removed by the caller when its results are stored.
     identity: JSON values that a saved state must have been written under.
     seconds: between saves, which happen at evaluations.
   """
@@ -74,7 +74,7 @@ class Saving:
 
 
 def train(
-  program: Program,
+  group: RunGroup,
   feed: Callable[[int], Batch],
   evaluate: Evaluate,
   schedule: Schedule,
@@ -86,10 +86,10 @@ def train(
   label: str = "",
   show_progress: bool = False,
 ) -> Outcome:
-  """Trains all runs of a program to the end.
+  """Trains all runs of a group to the end.
 
   Args:
-    program: its runs start from the beginning, or from what was saved.
+    group: its runs start from the beginning, or from what was saved.
     feed: step from 0 to host arrays [runs, batch, ...], a pure function.
     evaluate: gets a function from a host batch [runs, batch, ...] to host outputs; returns metrics by run.
     schedule: number of steps and evaluation points.
@@ -105,22 +105,15 @@ def train(
 
   Raises:
     Stopped: as asked; after a save if there is a place for it.
-    DataError: the saved state is of another program.
+    DataError: the saved state is of other runs.
     StorageError: the state cannot be saved.
   """
-  loop = _Loop(program, evaluate, schedule, metric, keep_best, saving)
-  bar = tqdm(
-    total=schedule.num_steps,
-    initial=loop.done,
-    desc=label,
-    unit="step",
-    leave=False,
-    disable=not show_progress,
-    dynamic_ncols=True,
-  )
+  loop = _Loop(group, evaluate, schedule, metric, keep_best, saving)
+  options = {"unit": "step", "leave": False, "disable": not show_progress, "dynamic_ncols": True}
+  bar = tqdm(total=schedule.num_steps, initial=loop.done, desc=label, **options)
   try:
     while loop.done < schedule.num_steps:
-      loop.state, metrics = program.train_step(loop.state, feed(loop.done))
+      loop.state, metrics = group.train_step(loop.state, feed(loop.done))
       loop.done += 1
       bar.update(1)
       if loop.done in schedule.evaluate_at:
@@ -138,12 +131,12 @@ def train(
 
 
 class _Loop:
-  """What changes while a program runs."""
+  """What changes while a group runs."""
 
-  def __init__(self, program, evaluate, schedule, metric, keep_best, saving) -> None:
-    self.program, self.evaluate, self.schedule, self.metric = program, evaluate, schedule, metric
+  def __init__(self, group, evaluate, schedule, metric, keep_best, saving) -> None:
+    self.group, self.evaluate, self.schedule, self.metric = group, evaluate, schedule, metric
     self.keep_best, self.saving, self.done = keep_best, saving, 0
-    self.evaluations: list[list[dict]] = [[] for _ in range(program.runs.count)]
+    self.evaluations: list[list[dict]] = [[] for _ in range(group.runs.count)]
     self.saved_at = time.monotonic()
     self.checkpoints = None
     self.state = self.best = None
@@ -151,7 +144,7 @@ class _Loop:
       self.checkpoints = Checkpoints(saving.directory, every=1, keep=1)
       self._restore()
     if self.state is None:
-      self.state = program.init_state()
+      self.state = group.init_state()
       # A copy: the step donates its state.
       self.best = jax.tree.map(jnp.copy, self.state.params) if keep_best else None
 
@@ -162,9 +155,9 @@ class _Loop:
     meta = self.checkpoints.restore_meta()
     if meta.get("identity") != self.saving.identity:
       raise DataError(
-        f"{self.checkpoints.directory} holds the state of another program; remove it to start this one over"
+        f"{self.checkpoints.directory} holds the state of other runs; remove it to start this one over"
       )
-    abstract = self.program.abstract_state()
+    abstract = self.group.abstract_state()
     wanted = abstract._asdict() | ({"best": abstract.params} if self.keep_best else {})
     restored, _ = self.checkpoints.restore(wanted)
     self.best = restored.pop("best", None)
@@ -183,7 +176,7 @@ class _Loop:
 
   def note_evaluation(self) -> None:
     """Evaluates every run here, and keeps the parameters of those that were never better."""
-    found = self.evaluate(lambda batch: self.program.outputs(self.state.params, batch))
+    found = self.evaluate(lambda batch: self.group.outputs(self.state.params, batch))
     before = [_best(run, self.metric) for run in self.evaluations]
     epoch = self.done / self.schedule.steps_per_epoch
     for run, metrics in zip(self.evaluations, found, strict=True):
@@ -192,11 +185,11 @@ class _Loop:
       better = [
         old is None or new[self.metric] > old["metrics"][self.metric] for old, new in zip(before, found)
       ]
-      self.best = self.program.better(self.best, self.state.params, np.asarray(better))
+      self.best = self.group.better(self.best, self.state.params, np.asarray(better))
 
   def outcome(self) -> Outcome:
     """The end."""
-    skipped = np.asarray(jax.device_get(self.state.skipped))[: self.program.runs.count]
+    skipped = np.asarray(jax.device_get(self.state.skipped))[: self.group.runs.count]
     return Outcome(self.evaluations, self.best, [int(count) for count in skipped])
 
   def close(self) -> None:

@@ -5,7 +5,7 @@ has its parameters, its optimizer state, its examples and its dropout, so it giv
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -51,86 +51,75 @@ class Runs(NamedTuple):
 
 
 class Program:
-  """The compiled functions of R runs; nothing is compiled before it is called."""
+  """The compiled functions of a task.
+
+  Learning rates and numbers of steps are their arguments, not constants in them: one compilation serves every
+  cell of a search with the same shapes.
+  """
 
   def __init__(
     self,
     problem: Problem,
     init_encoder: Callable[[jax.Array], dict],
-    runs: Runs,
     settings: optim.OptimizerSettings,
     *,
     mapping: str = "auto",
     microbatches: int = 1,
-    devices: list[jax.Device] | None = None,
+    devices: Sequence[jax.Device] | None = None,
   ) -> None:
-    """Puts the runs on devices.
+    """Compiles nothing yet.
 
     Args:
       problem: the task.
       init_encoder: key to the encoder's parameters: loaded ones, the same for every key, or fresh ones.
-      runs: of this program.
       settings: of the optimizer; its learning rate and numbers of steps are replaced by those of the runs.
       mapping: 'vectorized' (vmap: all runs in one matrix product), 'one_by_one' (a loop inside the program:
         memory of one run's activations), 'auto' (one by one on CPU, where there is nothing to gain).
       microbatches: parts of a batch taken one after another.
-      devices: None: all; the runs are shared among them.
+      devices: None: all of this process; the runs are shared among them.
     """
-    devices = jax.local_devices() if devices is None else devices
-    self.problem, self.settings, self.runs = problem, settings, runs
-    self._init_encoder, self._microbatches = init_encoder, microbatches
-    used = devices[: min(len(devices), runs.count)]
-    self.num_devices = len(used)
-    # Runs that fill the last device up repeat the first; nobody reads them.
-    self._filled = -(-runs.count // len(used)) * len(used)
-    self._sharding = NamedSharding(Mesh(np.asarray(used), ("runs",)), PartitionSpec("runs"))
-    is_vectorized = mapping == "vectorized" or (mapping == "auto" and devices[0].platform != "cpu")
-    self._map = jax.vmap if is_vectorized else _one_by_one
-    self._hyper = self._place(runs)
-    self.shapes: set[tuple[str, tuple[int, ...]]] = (
-      set()
-    )  # what was compiled: (function, [runs, batch, length])
-    self._step = jax.jit(self._mapped(self._one_step), donate_argnums=0)
-    self._outputs = jax.jit(self._mapped(lambda params, batch: problem.outputs(params, batch, None)))
-    self._better = jax.jit(
-      lambda best, params, is_better: jax.tree.map(
-        lambda old, new: jnp.where(is_better.reshape(-1, *[1] * (new.ndim - 1)), new, old), best, params
-      ),
-      donate_argnums=0,
-    )
+    self.devices = tuple(jax.local_devices() if devices is None else devices)
+    is_cpu = self.devices[0].platform == "cpu"
+    self.is_vectorized = mapping == "vectorized" or (mapping == "auto" and not is_cpu)
+    self._map = jax.vmap if self.is_vectorized else _one_by_one
+    self._problem, self._init_encoder, self._settings = problem, init_encoder, settings
+    self._microbatches = microbatches
+    self._compiled: dict[int, _Functions] = {}
+    self.shapes: set[tuple] = set()  # what was compiled: (function, runs, batch, length)
 
-  def _mapped(self, function: Callable) -> Callable:
-    """The function over the runs of each device; devices share nothing, so no axis crosses them."""
-    spec = self._sharding.spec
-    return jax.shard_map(
-      self._map(function), mesh=self._sharding.mesh, in_specs=spec, out_specs=spec, check_vma=False
-    )
+  def group(self, runs: Runs) -> "RunGroup":
+    """The runs that are trained together now."""
+    num_devices = min(len(self.devices), runs.count)
+    if num_devices not in self._compiled:
+      mesh = Mesh(np.asarray(self.devices[:num_devices]), ("runs",))
+      self._compiled[num_devices] = self._functions(NamedSharding(mesh, PartitionSpec("runs")))
+    return RunGroup(self._compiled[num_devices], runs, self.shapes)
 
-  def _place(self, tree: ArrayTree) -> ArrayTree:
-    """[runs, ...] of the host to the devices."""
-    rows = np.arange(self._filled) % self.runs.count
-    return jax.device_put(jax.tree.map(lambda leaf: np.asarray(leaf)[rows], tree), self._sharding)
+  def _functions(self, sharding: NamedSharding) -> "_Functions":
+    def over_runs(function: Callable) -> Callable:
+      # Devices share nothing, so no axis crosses them.
+      spec = sharding.spec
+      return jax.shard_map(
+        self._map(function), mesh=sharding.mesh, in_specs=spec, out_specs=spec, check_vma=False
+      )
+
+    return _Functions(
+      sharding,
+      init=jax.jit(over_runs(self._initial)),
+      step=jax.jit(over_runs(self._one_step), donate_argnums=0),
+      outputs=jax.jit(over_runs(lambda params, batch: self._problem.outputs(params, batch, None))),
+      better=jax.jit(over_runs(_take_where), donate_argnums=0),
+    )
 
   def _initial(self, hyper: Runs) -> step.TrainState:
     # Folded with a constant no step uses: heads are independent of the dropout's draws.
     keys = jax.random.split(jax.random.fold_in(jax.random.key(hyper.seeds), 0x1717))
-    params = {"encoder": self._init_encoder(keys[0]), "heads": self.problem.init_heads(keys[1])}
+    params = {"encoder": self._init_encoder(keys[0]), "heads": self._problem.init_heads(keys[1])}
     return step.init_state(params, self._optimizer(hyper, params)[0])
-
-  def init_state(self) -> step.TrainState:
-    """The states before the first step."""
-    return jax.jit(self._mapped(self._initial))(self._hyper)
-
-  def abstract_state(self) -> step.TrainState:
-    """Shapes and places of the states, to restore them."""
-    shapes = jax.eval_shape(self._mapped(self._initial), self._hyper)
-    return jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._sharding), shapes
-    )
 
   def _optimizer(self, hyper: Runs, params: ArrayTree):
     settings = dataclasses.replace(
-      self.settings,
+      self._settings,
       learning_rate=hyper.learning_rates,
       total_steps=hyper.total_steps,
       warmup_steps=hyper.warmup_steps,
@@ -152,15 +141,54 @@ class Program:
       optimizer,
       schedule=schedule,
       frozen=_none_is_frozen,
-      clip_norm=self.settings.clip_norm,
+      clip_norm=self._settings.clip_norm,
       microbatches=self._microbatches,
     )
     return train_step(state, batch)
 
   def _loss(self, params: dict, batch: Batch, total: jax.Array):
-    outputs = self.problem.outputs(params, batch, batch["row_keys"])
-    loss, metrics = self.problem.loss(outputs, batch)
+    outputs = self._problem.outputs(params, batch, batch["row_keys"])
+    loss, metrics = self._problem.loss(outputs, batch)
     return loss / total, metrics
+
+
+class _Functions(NamedTuple):
+  """Compiled for a number of devices; everything has the runs first."""
+
+  sharding: NamedSharding
+  init: Callable
+  step: Callable
+  outputs: Callable
+  better: Callable
+
+
+class RunGroup:
+  """Runs that are trained side by side."""
+
+  def __init__(self, functions: _Functions, runs: Runs, shapes: set[tuple]) -> None:
+    self.runs, self._functions, self._shapes = runs, functions, shapes
+    num_devices = functions.sharding.mesh.size
+    # Runs that fill the last device up repeat the first ones; nobody reads them.
+    self._filled = np.arange(-(-runs.count // num_devices) * num_devices) % runs.count
+    self._hyper = self._place(runs)
+
+  def _place(self, tree: ArrayTree) -> ArrayTree:
+    """[runs, ...] of the host to the devices."""
+    return jax.device_put(
+      jax.tree.map(lambda leaf: np.asarray(leaf)[self._filled], tree), self._functions.sharding
+    )
+
+  def init_state(self) -> step.TrainState:
+    """The states before the first step."""
+    return self._functions.init(self._hyper)
+
+  def abstract_state(self) -> step.TrainState:
+    """Shapes and places of the states, to restore them."""
+    place = self._functions.sharding
+    return jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+      jax.eval_shape(self._functions.init, self._hyper),
+    )
 
   def train_step(self, state: step.TrainState, batch: Batch) -> tuple[step.TrainState, step.Metrics]:
     """One update of every run.
@@ -172,22 +200,26 @@ class Program:
     Returns:
       The states, and {name: (sum, weight)} with [runs or more] arrays.
     """
-    self.shapes.add(("step", batch["ids"].shape))
-    return self._step(state, self._place(batch), self._hyper)
+    self._shapes.add(("step", len(self._filled), *batch["ids"].shape[1:]))
+    return self._functions.step(state, self._place(batch), self._hyper)
 
   def outputs(self, params: ArrayTree, batch: Batch) -> ArrayTree:
     """The task's outputs without dropout: host arrays [runs, batch, ...]."""
-    self.shapes.add(("outputs", batch["ids"].shape))
-    found = jax.device_get(self._outputs(params, self._place(batch)))
+    self._shapes.add(("outputs", len(self._filled), *batch["ids"].shape[1:]))
+    found = jax.device_get(self._functions.outputs(params, self._place(batch)))
     return jax.tree.map(lambda leaf: leaf[: self.runs.count], found)
 
   def better(self, best: ArrayTree, params: ArrayTree, is_better: np.ndarray) -> ArrayTree:
     """`best` (donated) with the parameters of the runs where `is_better` [runs] put in."""
-    return self._better(best, params, self._place(is_better))
+    return self._functions.better(best, params, self._place(is_better))
 
   def params_of(self, params: ArrayTree, run: int) -> ArrayTree:
     """One run's parameters as host arrays."""
     return jax.tree.map(lambda leaf: np.asarray(leaf[run]), params)
+
+
+def _take_where(best: ArrayTree, params: ArrayTree, is_better: jax.Array) -> ArrayTree:
+  return jax.tree.map(lambda old, new: jnp.where(is_better, new, old), best, params)
 
 
 def _none_is_frozen(path: str) -> bool:

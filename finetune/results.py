@@ -32,7 +32,7 @@ class Results:
         between tasks goes into it too: make a `Results` per task then.
     """
     self._workdir = pathlib.Path(workdir)
-    self._fingerprint = json.loads(json.dumps(fingerprint))  # tuples are lists in a file
+    self.fingerprint = json.loads(json.dumps(fingerprint))  # tuples are lists in a file
 
   def path(self, task: str, cell: Cell) -> pathlib.Path:
     """Where a cell's file is.
@@ -54,7 +54,7 @@ class Results:
     if not path.is_file():
       return None
     record, saved = _read(path)
-    differing = _differing(saved, self._fingerprint)
+    differing = _differing(saved, self.fingerprint)
     if differing:
       raise DataError(
         f"{path} was made with other settings ({', '.join(differing)}: saved -> given); use another "
@@ -107,7 +107,7 @@ class Results:
         seconds=before.seconds + record.seconds,
       )
     record = record._replace(seeds=dict(sorted(record.seeds.items())))
-    content = (json.dumps(_with_digest(_as_json(record, self._fingerprint)), indent=1) + "\n").encode()
+    content = (json.dumps(_with_digest(_as_json(record, self.fingerprint)), indent=1) + "\n").encode()
     try:
       path.parent.mkdir(parents=True, exist_ok=True)
       manifest.write_atomically(path, content)

@@ -103,16 +103,16 @@ def load(
 
 
 def describe(start: WarmStart, *, used_heads: Mapping[str, Any], fresh_heads: Mapping[str, Any]) -> str:
-  """The line that says what was loaded, what is fresh, and what was left over."""
+  """The line that says what was loaded, what is fresh and what is left over."""
   step = start.meta.get("step", 0)
   named = {f"heads/{name}" for name in used_heads}
   left = sorted({f"heads/{name}" for name in start.heads} - named)
   left += ["generator"] if start.meta["config"].get("corruption", {}).get("kind") == "generator" else []
   is_fresh = start.digest == "from scratch"
-  fresh = [f"heads/{name}" for name in fresh_heads] + ["optimizer", "step"]
+  fresh = [*(["encoder"] if is_fresh else []), *(f"heads/{name}" for name in fresh_heads)]
   loaded = [*([] if is_fresh else ["encoder"]), *sorted(named)]
   return (
-    f"loaded {', '.join(loaded) or 'nothing'}; fresh: {', '.join((['encoder'] if is_fresh else []) + fresh)}; "
+    f"loaded {', '.join(loaded) or 'nothing'}; fresh: {', '.join([*fresh, 'optimizer', 'step'])}; "
     f"left over: {', '.join(left) or 'nothing'} (pretraining step {step:,})"
   )
 
@@ -127,8 +127,9 @@ def _vocabulary(path: Path, given: str, digest: str) -> tuple[Path, Vocabulary]:
   vocabulary = vocabularies.load(place)
   if vocabulary.digest != digest:
     raise DataError(
-      f"{place} is not the vocabulary of checkpoint {path} (sha256 {vocabulary.digest[:12]}..., expected "
-      f"{str(digest)[:12]}...); its ids would mean other words: name the right one with --config.vocabulary=DIR"
+      f"{place} is not the vocabulary of checkpoint {path} (sha256 {vocabulary.digest[:9]}, "
+      f"expected {str(digest)[:9]}); its ids would mean other words: name the right one with "
+      "--config.vocabulary=DIR"
     )
   return place, vocabulary
 

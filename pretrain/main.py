@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.dry_run:
       print(report.dry_run(arguments.config, workdir=arguments.workdir))
       return 0
-    _use_compilation_cache(jax)
+    use_compilation_cache()
     print(
       f"{arguments.config_name} in {arguments.workdir} on {jax.device_count()} {jax.devices()[0].device_kind}"
     )
@@ -42,8 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return error.exit_code
 
 
-def _use_compilation_cache(jax) -> None:
+def use_compilation_cache() -> None:
   """A restart compiles nothing that an earlier start compiled; an existing choice of the user stands."""
+  import jax
+
   if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
     cache = os.path.join(os.path.expanduser("~"), ".cache", "text_encoder_pretraining", "jax")
     jax.config.update("jax_compilation_cache_dir", cache)

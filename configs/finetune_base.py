@@ -1,0 +1,126 @@
+"""Every field of fine-tuning, with its unit and source. The finetune_* configs start from it.
+
+Usage: not run directly. What a protocol fixes (optimizer, head, dropout, seeds, search space) is chosen by
+its name and changed by the fields of `search` and `model`.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+  """Returns the defaults, locked. Every field has a value of its final type."""
+  config = ConfigDict()
+  config.recipe = "finetune"  # name of the config; the default workdir is runs/<config file name>
+  config.kind = "glue"  # 'glue', 'squad', 'prompt', 'docs' (which library is a paragraph from?)
+  config.checkpoint = (
+    ""  # workdir of pretrain.main, output of `pretrain.export import`, or a step's directory
+  )
+  config.checkpoint_step = -1  # updates; -1: the newest
+  config.vocabulary = ""  # directory of the checkpoint's vocabulary; '': `vocabulary` in its workdir
+  config.from_scratch = False  # same encoder and vocabulary, fresh values: what does pretraining give?
+  config.protocol = "coco_lm"  # 'coco_lm', 'amos', 'taco': search space, seeds, optimizer, head
+  config.size = "auto"  # whose search space: 'small', 'base', 'large'; 'auto': by the encoder's width
+  config.tasks = "all"  # 'all', or names with commas: 'cola,rte'
+  config.seed = 0  # runs have the seeds seed, seed + 1, ...
+  config.model = _model()
+  config.search = _search()
+  config.data = _data()
+  config.squad = _squad()
+  config.prompt = _prompt()
+  config.train = _train()
+  config.output = _output()
+  config.lock()
+  return config
+
+
+def _model() -> ConfigDict:
+  return ConfigDict(
+    {
+      "dropout": -1.0,  # of hidden states and attention probabilities; -1: the protocol's, 0.1 in all of them
+      "dtype": "auto",  # of the computation: 'float32', 'bfloat16', 'auto' (float32 on CPU, else bfloat16)
+      "remat": False,  # recompute each layer in the backward pass: less memory, about 1/3 more time
+    }
+  )
+
+
+def _search() -> ConfigDict:
+  return ConfigDict(
+    {
+      "cells": "all",  # 'all' of the protocol's space, 'best_known' (the one the authors' READMEs give)
+      # These replace a dimension of the space where they are not empty.
+      "batch_sizes": (),  # examples
+      "learning_rates": (),  # peaks
+      "epochs": (),
+      "warmup_fractions": (),  # of all steps
+      "warmup_steps": (),
+      "num_seeds": 0,  # runs of a cell; 0: the protocol's
+      "num_test_seeds": 0,  # runs of the chosen cell, whose best predicts the test set; 0: the protocol's
+      "evaluations_per_epoch": 0,  # of the development set; a run counts with its best; 0: the protocol's
+    }
+  )
+
+
+def _data() -> ConfigDict:
+  return ConfigDict(
+    {
+      "directory": "",  # official files, or a TFDS data_dir (`data.glue import`); '': TFDS's default
+      "max_length": 0,  # tokens with special ones; 0: the protocol's, at most the checkpoint's positions
+      "train_rows": 0,  # of the training set, drawn with `seed`; 0: all
+      "fractions": (),  # of the training set, such as 0.01,0.1: a search on each (COCO-LM figure 7)
+      "buckets": 6,  # most padded lengths, each of which is compiled; chosen so that padding is least
+      "bucket_multiple": 8,  # tokens: padded lengths are multiples of it
+      "eval_batch_size": 64,  # examples
+    }
+  )
+
+
+def _squad() -> ConfigDict:
+  return ConfigDict(
+    {
+      "train_file": "train-v2.0.json",  # in data.directory, or a path; .gz too
+      "dev_file": "dev-v2.0.json",
+      "stride": 128,  # tokens of a window that the next one repeats; run_squad.sh
+      "max_query_length": 64,  # tokens
+      "max_answer_length": 30,  # tokens
+      "n_best": 20,
+      "mask_query": True,  # no answer in the question (fairseq); False: as the official Hugging Face code
+    }
+  )
+
+
+def _prompt() -> ConfigDict:
+  return ConfigDict(
+    {
+      "shots": 16,  # examples of a class; K of LM-BFF
+      "splits": (13, 21, 42, 87, 100),  # seeds of LM-BFF's draws
+      "directory": "",  # LM-BFF's TASK/16-13/train.tsv; '': drawn from the training set in data.directory
+      "words": "",  # label words with commas, in the order of the classes; '': LM-BFF's
+      "max_length": 0,  # tokens of a prompt with demonstrations; 0: LM-BFF's (256 for MNLI, else 128)
+      "num_samples": 0,  # sets of demonstrations that are averaged; 0: LM-BFF's (4 for MNLI, else 16)
+      "num_steps": 1_000,  # LM-BFF
+      "eval_every": 100,  # steps
+      "batch_sizes": (2, 4, 8),  # LM-BFF
+      "learning_rates": (3e-6, 4e-6, 5e-6),  # COCO-LM appendix
+      "test_rows": 0,  # of the test set, drawn with `seed`; 0: all
+    }
+  )
+
+
+def _train() -> ConfigDict:
+  return ConfigDict(
+    {
+      "runs_at_once": 0,  # most runs in one program; 0: as many as memory holds
+      "mapping": "auto",  # 'vectorized', 'one_by_one', 'auto' (one by one on CPU): how they share a device
+      "microbatches": 1,  # parts of the batch taken one after another
+      "save_minutes": 10.0,  # between saves of unfinished runs, at evaluations
+    }
+  )
+
+
+def _output() -> ConfigDict:
+  return ConfigDict(
+    {
+      "save_model": True,  # the best run's model of each task, for `pretrain.export`
+      "predict": False,  # the test sets, for the GLUE leaderboard (a zip), with the best of num_test_seeds
+    }
+  )

@@ -1,0 +1,82 @@
+"""Fine-tunes: `python -m finetune.main --config=configs/finetune_glue.py --config.checkpoint=DIR`.
+
+`--help` lists the flags. Exit codes: 0 finished, 2 config or flags, 3 data, vocabulary or checkpoint,
+4 diverged, 5 storage, 75 stopped on request (the same command continues).
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from data.errors import UserError
+from finetune import validate
+from pretrain import flags
+
+HELP = """\
+Fine-tunes a pretrained encoder on GLUE, SQuAD or with prompts.
+
+  python -m finetune.main --config=FILE --config.checkpoint=DIR [--config.FIELD=VALUE ...]
+                          [--workdir=DIRECTORY] [--dry_run] [--download] [--debug]
+
+  --config=FILE         configs/finetune_glue.py, finetune_squad.py, finetune_prompt.py, finetune_demo.py or
+                        your own. It is Python and runs with your rights
+  --config.checkpoint   workdir of a pretraining run, or what `python -m pretrain.export import` wrote
+  --config.FIELD=VALUE  changes a field: --config.tasks=cola,rte, --config.protocol=amos,
+                        --config.search.learning_rates=2e-5,3e-5. The fields are listed below;
+                        configs/finetune_base.py says what each means
+  --workdir=DIRECTORY   results of finished cells, tables, models; a search found there is continued.
+                        Default: runs/<name of the config file>
+  --dry_run             prints what would be done, from the real data, and exits
+  --download            allows TFDS to download what is not there; nothing is downloaded without it
+  --debug               shows the traceback of an error
+  --help                this text
+
+The devices are those JAX finds; JAX_PLATFORMS=cpu keeps a run on the CPU.
+Exit codes: 0 finished; 2 config or flags; 3 data, vocabulary or checkpoint; 4 diverged; 5 storage;
+75 stopped on request, the same command continues.
+"""
+PROGRAM = flags.Program(HELP, validate.RULES, "configs/finetune_glue.py")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  arguments = flags.parse_arguments(sys.argv[1:] if argv is None else argv, PROGRAM)
+  try:
+    return _run(arguments)
+  except KeyboardInterrupt:  # once training runs it is a stop request
+    print("stopped before training began; the same command starts again", file=sys.stderr)
+    return 130
+  except UserError as error:
+    if arguments.debug:
+      raise
+    print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+def _run(arguments: flags.Arguments) -> int:
+  # JAX is imported after the flags are known to be good: a typo is told in a fraction of a second.
+  from finetune.glue_search import GlueSearch
+  from finetune.loop import Stopped
+  from finetune.session import Session
+  from pretrain.main import use_compilation_cache
+  from pretrain.stop import STOPPED, StopRequest
+
+  use_compilation_cache()
+  stop = StopRequest()
+  session = Session(arguments.config, arguments.workdir, stop=stop, show_progress=sys.stderr.isatty())
+  job = GlueSearch(session, download=arguments.download)
+  for line in job.describe():
+    print(line, flush=True)
+  if arguments.dry_run:
+    return 0
+  try:
+    os.makedirs(arguments.workdir, exist_ok=True)
+    with stop:
+      return job.run()
+  except Stopped:
+    print("Stopped as asked; what was finished is stored, the same command continues")
+    return STOPPED
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,266 @@
+"""A search: every cell of a task with all its seeds, several runs to a program, finished ones never again."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from finetune import loop, protocols, summary
+from finetune.examples import Buckets, Examples, TrainingOrder, pad
+from finetune.program import Batch, Program, Runs
+from finetune.results import Results
+from finetune.spaces import Cell
+from finetune.summary import Evaluation, Record
+from pretrain.stop import StopRequest
+
+UNFINISHED = "unfinished"  # folder of saved states, in the task's
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """What a search needs to know of a task.
+
+  Attributes:
+    name: of its folder.
+    metric: by which runs and cells are judged.
+    train: the training examples.
+    buckets: of them.
+    evaluate: (outputs_of, number of runs) to the metrics of each run on the development set.
+    pad_id: id of [PAD].
+  """
+
+  name: str
+  metric: str
+  train: Examples
+  buckets: Buckets
+  evaluate: Callable[[Callable[[Batch], Any], int], list[dict[str, float]]]
+  pad_id: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """How a search is carried out.
+
+  Attributes:
+    summary: 'median' or 'mean' over seeds.
+    evaluations_per_epoch: of the development set.
+    shape_seed: of the sequence of padded lengths.
+    runs_at_once: most runs in one program.
+    save_seconds: between saves of unfinished runs.
+    show_progress: whether somebody watches.
+  """
+
+  summary: str
+  evaluations_per_epoch: int
+  shape_seed: int
+  runs_at_once: int
+  save_seconds: float
+  show_progress: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+  """One run with its best parameters.
+
+  Attributes:
+    record: its evaluations.
+    params: {'encoder', 'heads'} host arrays.
+    outputs_of: host batch [1, batch, ...] to host outputs with these parameters.
+  """
+
+  record: Record
+  params: Any
+  outputs_of: Callable[[Batch], Any]
+
+
+class Search:
+  """A task's cells."""
+
+  def __init__(
+    self,
+    task: Task,
+    program: Program,
+    results: Results,
+    settings: Settings,
+    *,
+    stop: StopRequest,
+    say: Callable[[str], None],
+  ) -> None:
+    """Nothing is trained yet.
+
+    Args:
+      task: data and metrics.
+      program: its compiled functions.
+      results: where finished cells are.
+      settings: how it is carried out.
+      stop: asked after every step.
+      say: takes lines for the user.
+    """
+    self.task, self.program, self.results, self.settings = task, program, results, settings
+    self.stop, self.say = stop, say
+
+  @functools.lru_cache(maxsize=8)  # noqa: B019 (a search lives as long as its program)
+  def _order(self, batch_size: int) -> TrainingOrder:
+    return TrainingOrder(self.task.buckets, batch_size, self.settings.shape_seed)
+
+  def run(self, cells: Sequence[Cell], seeds: Sequence[int]) -> list[Record]:
+    """Trains what is missing of cells x seeds and returns the records in the order of the cells.
+
+    Raises:
+      loop.Stopped: as asked; finished cells are stored, unfinished ones saved.
+      UserError: see data/errors.py.
+    """
+    missing = {cell: self.results.missing(self.task.name, cell, seeds) for cell in cells}
+    finished = sum(not left for left in missing.values())
+    if finished and finished < len(cells):
+      self.say(f"{self.task.name}: {finished} of {len(cells)} cells are finished already")
+    for together in _programs(missing, self.settings.runs_at_once):
+      for record in self._train(together)[0]:
+        stored = self.results.save(self.task.name, record.cell, record)
+        done = sum(not self.results.missing(self.task.name, cell, seeds) for cell in cells)
+        self._say_cell(stored, done, len(cells))
+    # States of programs whose cells are stored now, and of programs that were cut in another way.
+    shutil.rmtree(self.results.path(self.task.name, cells[0]).parent / UNFINISHED, ignore_errors=True)
+    found = [self.results.finished(self.task.name, cell, seeds) for cell in cells]
+    return [record for record in found if record is not None]
+
+  def run_again(self, cell: Cell, seed: int) -> Trained:
+    """Trains one run for its parameters at its best evaluation; it is the same run as in the search."""
+    records, outcome, group = self._train([(cell, [seed])], keep_best=True)
+    best = outcome.best_params
+    return Trained(records[0], group.params_of(best, 0), lambda batch: group.outputs(best, batch))
+
+  def _say_cell(self, record: Record, done: int, count: int) -> None:
+    found = summary.summarise(record)
+    seeds = " ".join(f"{100 * value:.1f}" for value in found.per_seed.values())
+    self.say(
+      f"{self.task.name} {done}/{count}  {record.cell.name}: {record.metric} "
+      f"{self.settings.summary} {100 * summary.score(found, self.settings.summary):.1f} (seeds {seeds}), "
+      f"{record.seconds:,.0f} s"
+    )
+
+  def _train(self, together: Sequence[tuple[Cell, Sequence[int]]], *, keep_best: bool = False):
+    """Trains runs of cells that share batch size and epochs: records, the outcome, the group."""
+    cell = together[0][0]
+    order = self._order(cell.batch_size)
+    num_steps = order.steps_per_epoch * cell.epochs
+    flat = [(one, seed) for one, seeds in together for seed in seeds]
+    group = self.program.group(_runs(flat, num_steps))
+    at = protocols.evaluation_steps(order.steps_per_epoch, cell.epochs, self.settings.evaluations_per_epoch)
+    schedule = loop.Schedule(num_steps, tuple(at), order.steps_per_epoch)
+    saving = self._saving(flat, keep_best=keep_best)
+    started = time.monotonic()
+    outcome = loop.train(
+      group,
+      functools.partial(_feed, self.task, order, [seed for _, seed in flat]),
+      lambda outputs_of: self.task.evaluate(outputs_of, len(flat)),
+      schedule,
+      metric=self.task.metric,
+      stop=self.stop,
+      keep_best=keep_best,
+      saving=saving,
+      label=f"{self.task.name} {cell.name}" + (f" and {len(together) - 1} more" if together[1:] else ""),
+      show_progress=self.settings.show_progress,
+    )
+    seconds = (time.monotonic() - started) / len(flat)
+    self._warn(flat, outcome)
+    return self._records(together, outcome, seconds), outcome, group
+
+  def _saving(self, flat: Sequence[tuple[Cell, int]], *, keep_best: bool) -> loop.Saving:
+    names = [f"{cell.name} {seed}" for cell, seed in flat]
+    directory = self.results.path(self.task.name, flat[0][0]).parent / UNFINISHED
+    identity = {"runs": names, "keep_best": keep_best, "fingerprint": self.results.fingerprint}
+    # Other runs, or other settings, are another folder: what lies there is never taken for these.
+    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return loop.Saving(directory / name, identity, self.settings.save_seconds)
+
+  def _records(
+    self, together: Sequence[tuple[Cell, Sequence[int]]], outcome: loop.Outcome, seconds: float
+  ) -> list[Record]:
+    found, runs = [], iter(outcome.evaluations)
+    devices = tuple(sorted({device.device_kind for device in jax.devices()}))
+    for cell, seeds in together:
+      by_seed = {seed: [Evaluation(**one) for one in next(runs)] for seed in seeds}
+      found.append(Record(self.task.name, cell, self.task.metric, by_seed, devices, seconds * len(seeds)))
+    return found
+
+  def _warn(self, flat: Sequence[tuple[Cell, int]], outcome: loop.Outcome) -> None:
+    for (cell, seed), skipped in zip(flat, outcome.skipped_updates):
+      if skipped:
+        self.say(
+          f"{self.task.name}: {cell.name}, seed {seed}: {skipped:,} updates left out that were not finite"
+        )
+
+
+def _programs(missing: Mapping[Cell, Sequence[int]], runs_at_once: int) -> list[list[tuple[Cell, list[int]]]]:
+  """Cells that can share a program, at most so many runs to each; a cell's seeds stay together if they fit.
+
+  Cells share a program if their batches are the same: batch size and number of epochs.
+  """
+  found: list[list[tuple[Cell, list[int]]]] = []
+  for cell, seeds in missing.items():
+    for start in range(0, len(seeds), runs_at_once):
+      part = list(seeds[start : start + runs_at_once])
+      last = found[-1] if found else []
+      fits = sum(len(runs) for _, runs in last) + len(part) <= runs_at_once
+      alike = bool(last) and (last[0][0].batch_size, last[0][0].epochs) == (cell.batch_size, cell.epochs)
+      if fits and alike and all(other != cell for other, _ in last):
+        last.append((cell, part))
+      else:
+        found.append([(cell, part)])
+  return found
+
+
+def _runs(flat: Sequence[tuple[Cell, int]], num_steps: int) -> Runs:
+  return Runs(
+    seeds=np.asarray([seed for _, seed in flat], np.int32),
+    learning_rates=np.asarray([cell.learning_rate for cell, _ in flat], np.float32),
+    total_steps=np.full(len(flat), num_steps, np.int32),
+    warmup_steps=np.asarray([protocols.warmup_steps(cell, num_steps) for cell, _ in flat], np.int32),
+  )
+
+
+def _feed(task: Task, order: TrainingOrder, seeds: Sequence[int], step: int) -> Batch:
+  """The host batch of a step; runs of one seed see the same examples, so these are padded once."""
+  parts = {}
+  for seed in dict.fromkeys(seeds):
+    length, rows = order.batch(seed, step)
+    parts[seed] = pad(task.train, rows, length=length, batch_size=order.batch_size, pad_id=task.pad_id)
+  first = parts[seeds[0]]
+  return {name: np.stack([parts[seed][name] for seed in seeds]) for name in first}
+
+
+def runs_that_fit(
+  *, num_parameters: int, activation_bytes: int, is_vectorized: bool, devices: Sequence[jax.Device]
+) -> int:
+  """How many runs the devices' memory holds together, at least one for each device.
+
+  A run has weights, gradients, two moments, an update and the best weights, 4 bytes a number each.
+
+  Args:
+    num_parameters: of one run.
+    activation_bytes: of one run's batch.
+    is_vectorized: whether the activations of all runs are there at once.
+    devices: that share the runs.
+  """
+  state = 6 * 4 * num_parameters
+  memory = _memory(devices)
+  if is_vectorized:
+    return len(devices) * max(1, int(memory // (state + activation_bytes)))
+  return len(devices) * max(1, int((memory - activation_bytes) // state))
+
+
+def _memory(devices: Sequence[jax.Device]) -> float:
+  """Bytes that one device may use: 85 % of an accelerator's; half of a host's, shared by its devices."""
+  stats = devices[0].memory_stats() or {}
+  if "bytes_limit" in stats:
+    return 0.85 * stats["bytes_limit"]
+  return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(devices)

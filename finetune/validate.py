@@ -1,0 +1,106 @@
+"""What a config of fine-tuning must satisfy before anything is read. Imports no jax."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from configs import finetune_base
+from finetune import metrics, protocols
+from pretrain import fields
+from pretrain.validate import COUNT, NOT_NEGATIVE, Interval, Rules
+
+SCHEMA = fields.Schema(
+  finetune_base.get_config,
+  "configs/finetune_base.py",
+  ("search.learning_rates", "search.warmup_fractions", "data.fractions", "prompt.learning_rates"),
+)
+KINDS = ("glue", "squad", "prompt", "docs")
+_INTERVALS = {
+  "checkpoint_step": Interval(-1),
+  "seed": Interval(0, 2**31 - 1),
+  "search.num_seeds": NOT_NEGATIVE,
+  "search.num_test_seeds": NOT_NEGATIVE,
+  "search.evaluations_per_epoch": NOT_NEGATIVE,
+  "data.max_length": NOT_NEGATIVE,
+  "data.train_rows": NOT_NEGATIVE,
+  "data.buckets": COUNT,
+  "data.bucket_multiple": COUNT,
+  "data.eval_batch_size": COUNT,
+  "squad.stride": COUNT,
+  "squad.max_query_length": COUNT,
+  "squad.max_answer_length": COUNT,
+  "squad.n_best": COUNT,
+  "prompt.shots": COUNT,
+  "prompt.max_length": NOT_NEGATIVE,
+  "prompt.num_samples": NOT_NEGATIVE,
+  "prompt.num_steps": COUNT,
+  "prompt.eval_every": COUNT,
+  "prompt.test_rows": NOT_NEGATIVE,
+  "train.runs_at_once": NOT_NEGATIVE,
+  "train.microbatches": COUNT,
+  "train.save_minutes": NOT_NEGATIVE,
+}
+_CHOICES = {
+  "kind": KINDS,
+  "protocol": protocols.NAMES,
+  "size": ("auto", *protocols.SIZES),
+  "model.dtype": ("float32", "bfloat16", "auto"),
+  "search.cells": ("all", "best_known"),
+  "train.mapping": ("auto", "vectorized", "one_by_one"),
+}
+PROMPT_TASKS = ("mnli", "snli", "sst2", "cola", "mrpc", "qqp", "qnli", "rte", "stsb")
+
+
+def task_names(config: Mapping[str, Any]) -> list[str]:
+  """The tasks a config asks for; 'all' of GLUE are the nine."""
+  if config["kind"] not in ("glue", "prompt"):
+    return [str(config["kind"])]
+  known = tuple(metrics.METRICS) if config["kind"] == "glue" else PROMPT_TASKS
+  asked = [name.strip() for name in config["tasks"].split(",") if name.strip()]
+  return list(known) if asked == ["all"] else asked
+
+
+def _together(config: Mapping[str, Any], *, num_devices: int | None, num_hosts: int) -> list[str]:
+  """Rules about several fields; the devices take any number of runs."""
+  del num_devices, num_hosts
+  found = [*_task_problems(config)]
+  dropout = config["model.dropout"]
+  if dropout != -1.0 and not 0 <= dropout < 1:
+    found.append(f"model.dropout={dropout}: expected a number in [0, 1), or -1 for the protocol's")
+  if not config["checkpoint"]:
+    found.append(
+      "checkpoint: none given; --config.checkpoint=DIR, the workdir of a pretraining run or the output of "
+      "`python -m pretrain.export import`"
+    )
+  for name in ("data.fractions", "search.warmup_fractions"):
+    low = 0 if name.startswith("search") else 1e-9
+    bad = [value for value in config[name] if not low <= value <= 1]
+    found += [f"{name}={config[name]}: {bad[0]} is no fraction, expected numbers up to 1"] if bad else []
+  for name in ("prompt.splits", "prompt.batch_sizes", "prompt.learning_rates"):
+    if config["kind"] == "prompt" and not config[name]:
+      found.append(f"{name} is empty; give at least one")
+  if config["data.fractions"] and config["data.train_rows"]:
+    found.append(f"{fields.show(dict(config), 'data.fractions', 'data.train_rows')}: give one of them")
+  if config["data.fractions"] and config["kind"] != "glue":
+    found.append(f"{fields.show(dict(config), 'kind', 'data.fractions')}: fractions are for kind='glue'")
+  return found
+
+
+def _task_problems(config: Mapping[str, Any]) -> list[str]:
+  names = task_names(config)
+  if config["kind"] not in ("glue", "prompt"):
+    return []
+  known = tuple(metrics.METRICS) if config["kind"] == "glue" else PROMPT_TASKS
+  found = [
+    f"tasks={config['tasks']!r}: there is no task {name!r}{fields.nearest(name, known)}; known: all, "
+    f"{', '.join(known)}"
+    for name in names
+    if name not in known
+  ]
+  if not names:
+    found.append("tasks is empty; give 'all' or names with commas")
+  if len(set(names)) < len(names):
+    found.append(f"tasks={config['tasks']!r}: a task stands twice")
+  return found
+
+
+RULES = Rules(SCHEMA, _INTERVALS, _CHOICES, _together)

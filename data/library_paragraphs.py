@@ -1,0 +1,258 @@
+"""Which library does a paragraph of documentation come from? A classification task that needs no download.
+
+The text is that of `installed_docs`. The classes are the largest installed packages with enough text, all of
+the same size. What names a library is replaced in every text, whichever library it is from, so the names of
+others do not give a paragraph away either. A module's text is in one split only, and no text is there twice.
+"""
+
+import collections
+import importlib.metadata
+import pathlib
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from data import installed_docs
+from data.errors import DataError
+from data.glue_tasks import Split
+
+MIN_WORDS, MAX_WORDS = 20, 100
+MOST_OF_A_MODULE = 10  # paragraphs: no class is about one file
+SPARE = 1.4  # as many paragraphs are gathered as are wanted: some are dropped, and modules stay whole
+LEAST = 40  # paragraphs of a class; packages with less are no class
+STEP = 0.95  # by which classes are made smaller until all packages fill them
+VENDORED = "/_vendor/"
+NAME = "library"  # stands where a name stood
+MIN_INNER_NAME = 5  # characters; shorter names are replaced only where they are whole words
+
+# What people write for a package besides the names it is installed and imported by.
+ALIASES = {
+  "google": ("gcp",),
+  "jax": ("jnp",),
+  "matplotlib": ("plt", "pyplot", "mpl"),
+  "networkx": ("nx",),
+  "numpy": ("np",),
+  "pandas": ("pd",),
+  "sklearn": ("skl",),
+  "tensorflow": ("tf",),
+  "tensorflow_datasets": ("tfds",),
+  "tensorflow_probability": ("tfp",),
+  "tf_keras": ("tf",),
+  "transformers": ("hf", "huggingface", "hugging face"),
+}
+
+
+class LibraryParagraphs(NamedTuple):
+  """The task.
+
+  Attributes:
+    libraries: import names; the label of a row is its place in here.
+    splits: 'train', 'dev' and 'test': texts with int32 labels and the paths of their modules as ids.
+    lines: what was found, for people.
+  """
+
+  libraries: tuple[str, ...]
+  splits: dict[str, Split]
+  lines: list[str]
+
+
+class _Library(NamedTuple):
+  name: str
+  modules: dict[str, list[str]]  # path to paragraphs
+
+  @property
+  def count(self) -> int:
+    return sum(map(len, self.modules.values()))
+
+
+def load(
+  *, train_rows: int, dev_rows: int, test_rows: int, num_libraries: int = 10, seed: int = 0, root: str = ""
+) -> LibraryParagraphs:
+  """Gathers the paragraphs; a function of the installed packages and the arguments alone.
+
+  Args:
+    train_rows: wanted paragraphs in all, shared equally by the libraries; so the next two.
+    dev_rows: see above.
+    test_rows: see above.
+    num_libraries: most classes.
+    seed: decides which modules are in which split.
+    root: folder of installed packages; '': that of this program.
+
+  Returns:
+    LibraryParagraphs, with fewer libraries or paragraphs where there are not so many.
+
+  Raises:
+    DataError: fewer than two libraries have `LEAST` paragraphs.
+  """
+  root = root or installed_docs.default_root()
+  wanted = {"test": test_rows, "dev": dev_rows, "train": train_rows}
+  of_each = {name: -(-rows // num_libraries) for name, rows in wanted.items()}
+  packages = _packages(root)
+  found = _gather(root, packages, sum(of_each.values()), num_libraries, seed)
+  if len(found) < 2:
+    have = ", ".join(f"{one.name} {one.count}" for one in found) or "none"
+    raise DataError(
+      f"{root}: {len(found)} of {len(packages)} installed packages have {LEAST} paragraphs of {MIN_WORDS} to "
+      f"{MAX_WORDS} words of documentation ({have}), expected at least 2; install requirements.txt there"
+    )
+  counts, filled = _equal_classes(found, of_each)
+  splits = {name: _as_split(root, [one[name] for one in filled]) for name in ("train", "dev", "test")}
+  return LibraryParagraphs(tuple(one.name for one in found), splits, _lines(packages, found, of_each, counts))
+
+
+def _packages(root: str) -> dict[str, list[str]]:
+  """{import name: its modules}, the most bytes of Python first."""
+  modules = collections.defaultdict(list)
+  for name in installed_docs.module_files(root):
+    if VENDORED in name:  # copies of other libraries
+      continue
+    modules[name.split("/")[0].removesuffix(".py")].append(name)
+  sizes = {
+    package: sum((pathlib.Path(root) / name).stat().st_size for name in names)
+    for package, names in modules.items()
+  }
+  return {package: modules[package] for package in sorted(sizes, key=lambda one: (-sizes[one], one))}
+
+
+def _gather(
+  root: str, packages: Mapping[str, Sequence[str]], wanted: int, num_libraries: int, seed: int
+) -> list[_Library]:
+  """The first packages with enough paragraphs; where too few have enough, those with the most."""
+  enough, found = int(SPARE * wanted), []
+  for package, names in packages.items():
+    shuffled = list(names)
+    random.Random(f"{seed} {package}").shuffle(shuffled)
+    found.append(_read_library(root, package, shuffled, enough))
+    if sum(one.count >= enough for one in found) == num_libraries:
+      break
+  # Sorting keeps the order of equals.
+  chosen = sorted(found, key=lambda one: -min(one.count, enough))[:num_libraries]
+  chosen = [one for one in chosen if one.count >= LEAST]
+  mask = _masker({one.name: _names_of(root, one.name) for one in chosen})
+  return [one for one in _without_repetitions(chosen, mask) if one.count >= LEAST]
+
+
+def _read_library(root: str, package: str, modules: Iterable[str], enough: int) -> _Library:
+  """Paragraphs of modules in the order given, until there are enough."""
+  library = _Library(package, {})
+  for name in modules:
+    texts = installed_docs.read_modules(root, [name])[0]
+    fitting = [text for text in texts if MIN_WORDS <= len(text.split()) <= MAX_WORDS]
+    if fitting:
+      library.modules[name] = fitting[:MOST_OF_A_MODULE]
+    if library.count >= enough:
+      break
+  return library
+
+
+def _names_of(root: str, package: str) -> list[str]:
+  """What a package is called: its import name, the distribution that installs it, what people write."""
+  names = [package, *ALIASES.get(package, ())]
+  for distribution in importlib.metadata.distributions(path=[root]):
+    files = distribution.read_text("RECORD") or ""
+    if files.startswith(f"{package}/") or f"\n{package}/" in files or f"\n{package}.py," in files:
+      names.append(distribution.metadata["Name"])
+  return names
+
+
+def _masker(names: Mapping[str, Sequence[str]]) -> re.Pattern[str]:
+  """Finds every word that contains a long name, and every short name that is a word."""
+  patterns = set()
+  for name in {one.lower() for group in names.values() for one in group}:
+    parts = [re.escape(part) for part in re.split(r"[-_. ]+", name) if part]
+    pattern = "[-_. ]?".join(parts)
+    is_long = len("".join(parts)) >= MIN_INNER_NAME
+    patterns.add(rf"\w*{pattern}\w*" if is_long else rf"(?<![^\W_]){pattern}(?![^\W_])")
+  return re.compile("|".join(sorted(patterns, key=lambda one: (-len(one), one))), re.IGNORECASE)
+
+
+def _without_repetitions(libraries: Sequence[_Library], mask: re.Pattern[str]) -> list[_Library]:
+  """Masks names; a text that two libraries have goes from both, a repeated one stays where it was first."""
+  owners: dict[str, set[str]] = collections.defaultdict(set)
+  masked = [
+    (one.name, {path: [mask.sub(NAME, text) for text in texts] for path, texts in one.modules.items()})
+    for one in libraries
+  ]
+  for name, modules in masked:
+    for text in _texts(modules):
+      owners[_key(text)].add(name)
+  seen: set[str] = set()
+  kept = []
+  for name, modules in masked:
+    left: dict[str, list[str]] = {}
+    for path, texts in modules.items():
+      for text in texts:
+        if len(owners[_key(text)]) == 1 and _key(text) not in seen:
+          seen.add(_key(text))
+          left.setdefault(path, []).append(text)
+    kept.append(_Library(name, left))
+  return kept
+
+
+def _texts(modules: Mapping[str, Sequence[str]]) -> Iterable[str]:
+  return (text for texts in modules.values() for text in texts)
+
+
+def _key(text: str) -> str:
+  """Texts that differ in case, digits, signs or spaces alone are the same."""
+  return "".join(re.findall(r"[^\W\d_]+", text.lower()))
+
+
+def _equal_classes(
+  libraries: Sequence[_Library], of_each: Mapping[str, int]
+) -> tuple[dict[str, int], list[dict[str, list]]]:
+  """The largest sizes of splits that every library fills, and for each library {split: (text, path) rows}."""
+  part = 1.0
+  while True:
+    counts = {name: max(1, int(part * count)) for name, count in of_each.items()}
+    filled = [_fill(one, counts) for one in libraries]
+    complete = [one for one in filled if one is not None]
+    if len(complete) == len(libraries):
+      return counts, complete
+    if max(counts.values()) == 1:
+      short = [one.name for one, rows in zip(libraries, filled) if rows is None]
+      raise DataError(f"{', '.join(short)}: too few modules with documentation for three splits")
+    part *= STEP
+
+
+def _fill(library: _Library, counts: Mapping[str, int]) -> dict[str, list] | None:
+  """Whole modules to one split after another; what a split does not need of its last module is left out."""
+  modules = iter(library.modules.items())
+  rows: dict[str, list] = {}
+  for name, count in counts.items():
+    rows[name] = []
+    while len(rows[name]) < count:
+      path, texts = next(modules, ("", []))
+      if not texts:
+        return None
+      rows[name] += [(text, path) for text in texts]
+    del rows[name][count:]
+  return rows
+
+
+def _as_split(root: str, rows: Sequence[Sequence[tuple[str, str]]]) -> Split:
+  """The rows of every library, in the order of the labels."""
+  labels = np.repeat(np.arange(len(rows), dtype=np.int32), [len(part) for part in rows])
+  flat = [row for part in rows for row in part]
+  return Split([text for text, _ in flat], None, labels, [path for _, path in flat], 0, root, False)
+
+
+def _lines(
+  packages: Mapping[str, Sequence[str]],
+  found: Sequence[_Library],
+  of_each: Mapping[str, int],
+  counts: Mapping[str, int],
+) -> list[str]:
+  lines = [
+    f"{len(found)} libraries, the largest of {len(packages):,} installed packages with enough text: "
+    f"{', '.join(one.name for one in found)}",
+    f"of each, {counts['train']} paragraphs to train on, {counts['dev']} to choose by, {counts['test']} to test "
+    f"({MIN_WORDS} to {MAX_WORDS} words, from modules of their own, names of the libraries replaced by "
+    f"{NAME!r})",
+  ]
+  if counts != of_each:
+    lines.append(f"wanted were {of_each['train']}, {of_each['dev']} and {of_each['test']} of each")
+  return lines

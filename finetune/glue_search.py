@@ -148,7 +148,7 @@ class GlueSearch:
     )
     report.print_report(found)
     report.write_report(session.workdir, found)
-    session.say(f"Tables: {session.workdir}/results.md, results.csv, results.json")
+    session.say(f"The same as files: {session.workdir / 'results.md'}, results.csv and results.json")
     if self.config.output.predict:
       for line in glue_predictions.submit(session, self.plans):
         session.say(line)

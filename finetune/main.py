@@ -55,7 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: flags.Arguments) -> int:
   # JAX is imported after the flags are known to be good: a typo is told in a fraction of a second.
-  from finetune.glue_search import GlueSearch
   from finetune.loop import Stopped
   from finetune.session import Session
   from pretrain.main import use_compilation_cache
@@ -64,7 +63,7 @@ def _run(arguments: flags.Arguments) -> int:
   use_compilation_cache()
   stop = StopRequest()
   session = Session(arguments.config, arguments.workdir, stop=stop, show_progress=sys.stderr.isatty())
-  job = GlueSearch(session, download=arguments.download)
+  job = _job(session, download=arguments.download)
   for line in job.describe():
     print(line, flush=True)
   if arguments.dry_run:
@@ -76,6 +75,26 @@ def _run(arguments: flags.Arguments) -> int:
   except Stopped:
     print("Stopped as asked; what was finished is stored, the same command continues")
     return STOPPED
+
+
+def _job(session, *, download: bool):
+  """What the config's kind is done by: an object with `describe()` and `run()`."""
+  kind = session.config.kind
+  if kind == "squad":
+    from finetune.squad_search import SquadSearch
+
+    return SquadSearch(session, download=download)
+  if kind == "prompt":
+    from finetune.prompt_search import PromptSearch
+
+    return PromptSearch(session, download=download)
+  if kind == "docs":
+    from finetune.docs import DocsDemo
+
+    return DocsDemo(session, download=download)
+  from finetune.glue_search import GlueSearch
+
+  return GlueSearch(session, download=download)
 
 
 if __name__ == "__main__":

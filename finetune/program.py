@@ -217,6 +217,20 @@ class RunGroup:
     """One run's parameters as host arrays."""
     return jax.tree.map(lambda leaf: np.asarray(leaf[run]), params)
 
+  def alone(self, params: ArrayTree) -> Callable[[Batch], ArrayTree]:
+    """Host batch [1, batch, ...] to the outputs of one run's host parameters, [1, batch, ...].
+
+    The parameters stand for every run, so nothing new is compiled for shapes that were seen.
+    """
+    count = self.runs.count
+    every = self._place(jax.tree.map(lambda leaf: np.broadcast_to(leaf, (count, *leaf.shape)), params))
+
+    def outputs(batch: Batch) -> ArrayTree:
+      rows = {name: np.broadcast_to(leaf[0], (count, *leaf.shape[1:])) for name, leaf in batch.items()}
+      return jax.tree.map(lambda leaf: leaf[:1], self.outputs(every, rows))
+
+    return outputs
+
 
 def _take_where(best: ArrayTree, params: ArrayTree, is_better: jax.Array) -> ArrayTree:
   return jax.tree.map(lambda old, new: jnp.where(is_better, new, old), best, params)

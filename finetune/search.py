@@ -15,7 +15,7 @@ import numpy as np
 
 from finetune import loop, protocols, summary
 from finetune.examples import Buckets, Examples, TrainingOrder, pad
-from finetune.program import Batch, Program, Runs
+from finetune.program import Batch, Program, RunGroup, Runs
 from finetune.results import Results
 from finetune.spaces import Cell
 from finetune.summary import Evaluation, Record
@@ -106,6 +106,7 @@ class Search:
     """
     self.task, self.program, self.results, self.settings = task, program, results, settings
     self.stop, self.say = stop, say
+    self._kept: _Kept | None = None
 
   @functools.lru_cache(maxsize=8)  # noqa: B019 (a search lives as long as its program)
   def _order(self, batch_size: int) -> TrainingOrder:
@@ -119,11 +120,13 @@ class Search:
       UserError: see data/errors.py.
     """
     missing = {cell: self.results.missing(self.task.name, cell, seeds) for cell in cells}
+    # Of a single cell the weights are kept: its best run need not be trained again for them.
+    keep_best = len(cells) == 1 and len(seeds) <= self.settings.runs_at_once
     finished = sum(not left for left in missing.values())
     if finished and finished < len(cells):
       self.say(f"{self.task.name}: {finished} of {len(cells)} cells are finished already")
     for together in _programs(missing, self.settings.runs_at_once):
-      for record in self._train(together)[0]:
+      for record in self._train(together, keep_best=keep_best):
         stored = self.results.save(self.task.name, record.cell, record)
         done = sum(not self.results.missing(self.task.name, cell, seeds) for cell in cells)
         self._say_cell(stored, done, len(cells))
@@ -133,10 +136,11 @@ class Search:
     return [record for record in found if record is not None]
 
   def run_again(self, cell: Cell, seed: int) -> Trained:
-    """Trains one run for its parameters at its best evaluation; it is the same run as in the search."""
-    records, outcome, group = self._train([(cell, [seed])], keep_best=True)
-    best = outcome.best_params
-    return Trained(records[0], group.params_of(best, 0), lambda batch: group.outputs(best, batch))
+    """One run with its parameters at its best evaluation: kept by `run`, or trained again, the same run."""
+    if self._kept is None or (cell, seed) not in self._kept.runs:
+      self._train([(cell, [seed])], keep_best=True)
+    assert self._kept is not None
+    return self._kept.run(cell, seed)
 
   def _say_cell(self, record: Record, done: int, count: int) -> None:
     found = summary.summarise(record)
@@ -147,8 +151,8 @@ class Search:
       f"{record.seconds:,.0f} s"
     )
 
-  def _train(self, together: Sequence[tuple[Cell, Sequence[int]]], *, keep_best: bool = False):
-    """Trains runs of cells that share batch size and epochs: records, the outcome, the group."""
+  def _train(self, together: Sequence[tuple[Cell, Sequence[int]]], *, keep_best: bool) -> list[Record]:
+    """Trains runs of cells that share batch size and epochs."""
     cell = together[0][0]
     order = self._order(cell.batch_size)
     num_steps = order.steps_per_epoch * cell.epochs
@@ -172,7 +176,9 @@ class Search:
     )
     seconds = (time.monotonic() - started) / len(flat)
     self._warn(flat, outcome)
-    return self._records(together, outcome, seconds), outcome, group
+    records = self._records(together, outcome, seconds)
+    self._kept = _Kept(flat, records, group, outcome.best_params) if keep_best else None
+    return records
 
   def _saving(self, flat: Sequence[tuple[Cell, int]], *, keep_best: bool) -> loop.Saving:
     names = [f"{cell.name} {seed}" for cell, seed in flat]
@@ -200,22 +206,44 @@ class Search:
         )
 
 
-def _programs(missing: Mapping[Cell, Sequence[int]], runs_at_once: int) -> list[list[tuple[Cell, list[int]]]]:
-  """Cells that can share a program, at most so many runs to each; a cell's seeds stay together if they fit.
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+  """The best parameters of the runs that were trained last, on the devices."""
 
-  Cells share a program if their batches are the same: batch size and number of epochs.
+  runs: Sequence[tuple[Cell, int]]
+  records: Sequence[Record]
+  group: RunGroup
+  best: Any
+
+  def run(self, cell: Cell, seed: int) -> Trained:
+    params = self.group.params_of(self.best, list(self.runs).index((cell, seed)))
+    record = next(record for record in self.records if record.cell == cell)
+    return Trained(record, params, self.group.alone(params))
+
+
+def _programs(missing: Mapping[Cell, Sequence[int]], runs_at_once: int) -> list[list[tuple[Cell, list[int]]]]:
+  """Cells that share a program, at most so many runs to each; a cell's seeds stay together if they fit.
+
+  Cells can share one if their batches are the same, by batch size and number of epochs, and as many seeds are
+  missing of each. Programs of one number of runs are compiled once, so equal shares are preferred to full
+  ones where little is lost.
   """
-  found: list[list[tuple[Cell, list[int]]]] = []
+  alike: dict[tuple[int, int, int], list[Cell]] = {}
   for cell, seeds in missing.items():
-    for start in range(0, len(seeds), runs_at_once):
-      part = list(seeds[start : start + runs_at_once])
-      last = found[-1] if found else []
-      fits = sum(len(runs) for _, runs in last) + len(part) <= runs_at_once
-      alike = bool(last) and (last[0][0].batch_size, last[0][0].epochs) == (cell.batch_size, cell.epochs)
-      if fits and alike and all(other != cell for other, _ in last):
-        last.append((cell, part))
-      else:
-        found.append([(cell, part)])
+    if seeds:
+      alike.setdefault((cell.batch_size, cell.epochs, len(seeds)), []).append(cell)
+  found: list[list[tuple[Cell, list[int]]]] = []
+  for (_, _, count), cells in alike.items():
+    if count > runs_at_once:
+      parts = range(0, count, runs_at_once)
+      found += [[(cell, list(missing[cell][at : at + runs_at_once]))] for cell in cells for at in parts]
+      continue
+    most = min(runs_at_once // count, len(cells))
+    even = max(size for size in range(1, most + 1) if len(cells) % size == 0)
+    size = even if 2 * even > most else most
+    found += [
+      [(cell, list(missing[cell])) for cell in cells[at : at + size]] for at in range(0, len(cells), size)
+    ]
   return found
 
 

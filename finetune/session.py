@@ -203,12 +203,14 @@ class Session:
   def _runs_that_fit(self, plan: Plan, program: Program) -> int:
     shapes = jax.eval_shape(self.start.init_encoder, jax.random.key(0))
     rows = max(cell.batch_size for cell in plan.cells) // self.config.train.microbatches
-    return runs_that_fit(
+    fitting = runs_that_fit(
       num_parameters=sum(leaf.size for leaf in jax.tree.leaves(shapes)),
       activation_bytes=_activation_bytes(self.encoder, rows * plan.buckets.lengths[-1], plan.max_length),
       is_vectorized=program.is_vectorized,
       devices=program.devices,
     )
+    # One by one nothing is gained by several cells at once, and each is told when it is finished.
+    return fitting if program.is_vectorized else min(fitting, max(len(self.seeds), len(program.devices)))
 
   def _fingerprint(self, plan: Plan, evaluations_per_epoch: int) -> dict[str, Any]:
     """Everything besides cell and seed that decides a run's numbers."""

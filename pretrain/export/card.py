@@ -1,12 +1,11 @@
 """The model card of an export: what was trained, on what, how well it did, and how to load it."""
 
-import json
 import pathlib
 import string
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pretrain.metrics import FILE_NAME
+from pretrain.export import card_history
 from pretrain.report import parameter_counts
 
 _TEMPLATE = pathlib.Path(__file__).with_name("card.md")
@@ -27,11 +26,6 @@ _CITATIONS = {
 }
 # Every name in a recipe's title counts: the union of three papers cites three.
 _ALIASES = {"amos_coco_taco": ("amos", "coco_lm", "taco")}
-_DATA = {
-  "installed_docs": "the documentation of Python packages installed on the training machine",
-  "seqio:wikipedia_books": "English Wikipedia and BookCorpus",
-  "seqio:web_160gb": "Wikipedia, BookCorpus, CC-News, OpenWebText and Stories (160 GB)",
-}
 
 
 class Facts(NamedTuple):
@@ -48,38 +42,7 @@ class Facts(NamedTuple):
   tolerance: float
   license: str  # SPDX identifier, or ''
   language: str  # ISO 639-1 code, or ''
-
-
-def read_metrics(workdir: pathlib.Path, step: int) -> tuple[dict[str, float], float]:
-  """Held-out figures and hours of a run.
-
-  Args:
-    workdir: with `metrics.jsonl`; without one nothing is known.
-    step: of the checkpoint.
-
-  Returns:
-    {metric: mean} of the last evaluation up to `step`, and hours of training as the log's speeds give them.
-  """
-  figures: dict[str, float] = {}
-  hours, last = 0.0, 0
-  path = workdir / FILE_NAME
-  lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-  for line in lines:
-    try:
-      values = json.loads(line)
-      at = int(values["step"])
-    except (ValueError, KeyError, TypeError):  # a last line cut by a kill
-      continue
-    if at > step:
-      break
-    evaluated = {name[5:]: value for name, value in values.items() if name.startswith("eval/")}
-    figures = evaluated or figures
-    speed = values.get("perf/steps_per_second")
-    if speed:
-      hours += (at - last) / speed / 3_600
-    if any(name.startswith("train/") for name in values):
-      last = at
-  return figures, hours
+  sentence_transformers: bool = False  # whether its files are there
 
 
 def _recipe_citations(recipe: str) -> list[str]:
@@ -133,6 +96,12 @@ def _how_to_load(facts: Facts) -> list[str]:
   ]
   if facts.layout == "layoutlmv3":
     notes += ["", "When this class is fine-tuned in PyTorch its table of distances stays as it is."]
+  if facts.sentence_transformers:
+    notes += [
+      "",
+      'With sentence-transformers, `SentenceTransformer("PATH").encode(sentences)` gives the mean of the '
+      "hidden states over a sentence's tokens, not normalised.",
+    ]
   return [
     "No custom code is needed:",
     "",
@@ -149,53 +118,6 @@ def _how_to_load(facts: Facts) -> list[str]:
   ]
 
 
-def _is_imported(meta: Mapping[str, Any]) -> bool:
-  """Whether the checkpoint is one of others, as `import_checkpoint` saved it."""
-  return meta["step"] == 0 and "source" in meta
-
-
-def _training(config: Mapping[str, Any], meta: Mapping[str, Any], hours: float) -> list[str]:
-  data, train, optimizer = config["data"], config["train"], config["optimizer"]
-  step = meta["step"]
-  weights = {name: part["weight"] for name, part in config["objectives"].items() if part["weight"]}
-  kind = config["corruption"]["kind"]
-  generator = f"{config['generator']['num_layers']}-layer generator" if kind == "generator" else kind
-  rows = {
-    "recipe": config["recipe"],
-    "text": _DATA.get(data["source"], f"`{data['source']}`"),
-    "updates": f"{step:,}",
-    "tokens seen": f"{step * train['batch_size'] * data['length']:,} (padding counted)",
-    "batch": f"{train['batch_size']:,} x {data['length']} tokens, packing `{data['packing']}`",
-    "corruption": f"{generator}, mask rate {config['corruption']['mask_rate']}",
-    "objectives (weight)": ", ".join(f"{name} ({weight:g})" for name, weight in weights.items()),
-    "learning rate": f"{optimizer['learning_rate']:g}, warm-up {optimizer['warmup_steps']:,} updates, then "
-    f"{optimizer['schedule']}",
-    "Adam": f"b1 {optimizer['adam_b1']}, b2 {optimizer['adam_b2']}, eps {optimizer['adam_eps']:g}, weight "
-    f"decay {optimizer['weight_decay']}, clip {optimizer['clip_norm']}",
-    "dropout": f"{config['model']['dropout']}, attention {config['model']['attention_dropout']}",
-    "seed": config["seed"],
-    "hardware": meta.get("devices", "not recorded"),
-    "hours": f"{hours:.2f} (from logged speeds)" if hours else "not recorded",
-    "packages": ", ".join(f"{name} {version}" for name, version in meta["packages"].items()),
-  }
-  if _is_imported(meta):
-    return [f"Imported from `{meta['source']['path']}` and not trained further by this stack."]
-  return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
-
-
-def _evaluation(figures: Mapping[str, float]) -> list[str]:
-  if not figures:
-    return ["No held-out figures were recorded with this checkpoint."]
-  rows = [f"| {name} | {value:.4f} |" for name, value in sorted(figures.items()) if value is not None]
-  return [
-    "On held-out blocks of the pretraining text (losses in nats, rates from 0 to 1):",
-    "",
-    "| metric | value |",
-    "|---|---|",
-    *rows,
-  ]
-
-
 def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.Path) -> str:
   """Makes the card.
 
@@ -208,7 +130,7 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
   Returns:
     Markdown, with a YAML head for the model hubs.
   """
-  figures, hours = read_metrics(workdir, meta["step"])
+  figures, hours = card_history.read_metrics(workdir, meta["step"])
   logits = facts.logits_difference
   filled = string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
     name=facts.name,
@@ -220,14 +142,14 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
     logits_difference="" if logits is None else f", logits by {logits:.1e} of the largest",
     tolerance=f"{facts.tolerance:.0e}",
     extra=_extra(facts.extra),
-    training="\n".join(_training(meta["config"], meta, hours)),
-    evaluation="\n".join(_evaluation(figures)),
+    training="\n".join(card_history.training(meta, hours)),
+    evaluation="\n".join(card_history.evaluation(figures)),
     license=facts.license or "Not stated by who exported it: ask them before you use it.",
     citations="\n".join(
       [
         *(f"* {citation}" for citation in _recipe_citations(meta["config"]["recipe"])),
         "* Please cite the imported model's own paper."
-        if _is_imported(meta)
+        if card_history.is_imported(meta)
         else "* Trained with a JAX stack for pretraining text encoders; please cite the paper of the method.",
       ]
     ),

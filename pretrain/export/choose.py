@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from data.errors import ConfigError
 from pretrain.export.stock_config import LAYOUTS, MPNET_BUCKETS, MPNET_PAD
+from pretrain.export.task_fields import ACTIVATIONS
 from pretrain.models.config import EncoderConfig
 
 
@@ -15,13 +16,14 @@ class Choice(NamedTuple):
   reason: str
 
 
-def choose(config: EncoderConfig, *, pad_id: int, heads: Collection[str]) -> Choice:
+def choose(config: EncoderConfig, *, pad_id: int, heads: Collection[str], activation: str = "tanh") -> Choice:
   """The stock class that holds an encoder exactly.
 
   Args:
     config: of the encoder.
     pad_id: id of [PAD].
     heads: names under 'heads' in the parameters.
+    activation: of a head 'classification', 'tanh' or 'gelu'.
 
   Returns:
     Choice.
@@ -30,21 +32,26 @@ def choose(config: EncoderConfig, *, pad_id: int, heads: Collection[str]) -> Cho
     ConfigError: no class holds it.
   """
   if config.relative_position == "none":
-    if "rtd" in heads and "classification" not in heads:
+    if "classification" in heads:
+      layout = "electra" if activation == ACTIVATIONS["electra"] else "bert"
+      choice = Choice(layout, f"no relative positions, and {activation} in the classification head")
+    elif "rtd" in heads:
       choice = Choice("electra", "no relative positions, and ELECTRA's class has a slot for the RTD head")
     else:
       choice = Choice("bert", "no relative positions")
   else:
-    fault = _fault("mpnet", config, pad_id, heads)
+    fault = _fault("mpnet", config, pad_id)
     if fault is None:
       choice = Choice("mpnet", "T5 buckets 32/128, no segments and padding id 1, as in MPNet's class")
     else:
       choice = Choice("layoutlmv3", f"text only, a row for every distance; not MPNet: {fault}")
-  check_layout(choice.layout, config, pad_id=pad_id, heads=heads)
+  check_layout(choice.layout, config, pad_id=pad_id, heads=heads, activation=activation)
   return choice
 
 
-def check_layout(layout: str, config: EncoderConfig, *, pad_id: int, heads: Collection[str]) -> None:
+def check_layout(
+  layout: str, config: EncoderConfig, *, pad_id: int, heads: Collection[str], activation: str = "tanh"
+) -> None:
   """Refuses a class that cannot hold an encoder exactly.
 
   Args:
@@ -52,13 +59,16 @@ def check_layout(layout: str, config: EncoderConfig, *, pad_id: int, heads: Coll
     config: of the encoder.
     pad_id: id of [PAD].
     heads: names under 'heads' in the parameters.
+    activation: of a head 'classification', 'tanh' or 'gelu'.
 
   Raises:
     ConfigError: with the reason.
   """
   if layout not in LAYOUTS:
     raise ConfigError(f"export: no stock layout {layout!r}; there are {', '.join(LAYOUTS)}")
-  fault = _fault(layout, config, pad_id, heads)
+  fault = _fault(layout, config, pad_id)
+  if fault is None and "classification" in heads and activation != ACTIVATIONS[layout]:
+    fault = f"the class has {ACTIVATIONS[layout]} in its classification head, ours has {activation}"
   if fault is not None:
     raise ConfigError(
       f"export: {layout} cannot hold this model exactly: {fault}; use --to=auto, or --to=torch for "
@@ -72,13 +82,11 @@ def _relative(config: EncoderConfig) -> str:
   return f"{config.relative_position} {config.relative_buckets}/{config.relative_max_distance}"
 
 
-def _fault(layout: str, config: EncoderConfig, pad_id: int, heads: Collection[str]) -> str | None:
+def _fault(layout: str, config: EncoderConfig, pad_id: int) -> str | None:
   """Why a class cannot hold the encoder; None: it can."""
   has_relative = config.relative_position != "none"
   if layout in ("bert", "electra") and has_relative:
     return f"relative positions are {_relative(config)}, the class has none"
-  if layout == "electra" and "classification" in heads:
-    return "the class has gelu in its classification head, ours has tanh"
   if layout in ("mpnet", "layoutlmv3") and not has_relative:
     return "there are no relative positions, the class always adds them"
   if layout == "mpnet":

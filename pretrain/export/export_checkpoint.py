@@ -16,7 +16,16 @@ from data.errors import ConfigError, DataError
 from data.vocabulary import Vocabulary
 from pretrain import checkpoint, source
 from pretrain.build import encoder_config
-from pretrain.export import card, choose, folders, self_check, stock_models, tokenizer_files
+from pretrain.export import (
+  card,
+  choose,
+  folders,
+  official_fit,
+  self_check,
+  stock_models,
+  task_fields,
+  tokenizer_files,
+)
 from pretrain.models.config import EncoderConfig
 
 DIGESTS = "sha256.txt"
@@ -54,6 +63,16 @@ class Model:
   def heads(self) -> set[str]:
     """Names of the heads on the encoder."""
     return set(self.params.get("heads", {}))
+
+  @property
+  def task(self) -> dict:
+    """What a fine-tuned checkpoint says of its task: 'labels', 'problem_type', 'activation'; else {}."""
+    return self.meta.get("task") or {}
+
+  @property
+  def activation(self) -> str:
+    """Of the classification head: 'tanh' where nothing is said, as in fairseq, BERT and MPNet."""
+    return self.task.get("activation", "tanh")
 
 
 def read_model(request: Request) -> Model:
@@ -125,6 +144,7 @@ def export(request: Request) -> None:
       tolerance=request.tolerance,
       license=request.license,
       language=request.language,
+      sentence_transformers=request.sentence_transformers,
     )
     text = card.write(facts, model.params, model.meta, model.workdir)
     (aside / "README.md").write_text(text, encoding="utf-8")
@@ -141,7 +161,9 @@ def _check(request: Request, model: Model, folder: pathlib.Path, layout: str, he
     reference = pathlib.Path(scratch) / "reference.npz"
     cases = self_check.make_cases(model.vocabulary, max_length=model.config.max_length)
     pad_id = model.vocabulary.special_ids.pad
-    self_check.write_reference(reference, model.params, model.config, cases, pad_id=pad_id, head=head)
+    self_check.write_reference(
+      reference, model.params, model.config, cases, pad_id=pad_id, head=head, activation=model.activation
+    )
     report = self_check.check(folder, reference, layout, tolerance=request.tolerance)
     logits = "" if report.logits is None else f", of {head} logits {report.logits:.1e} of the largest"
     names = ", ".join(case.name for case in cases)
@@ -157,26 +179,34 @@ def _check(request: Request, model: Model, folder: pathlib.Path, layout: str, he
 
 
 def _choose(request: Request, model: Model) -> choose.Choice:
-  pad_id, layout = model.vocabulary.special_ids.pad, request.to
+  layout, activation = request.to, model.activation
+  needs = {"pad_id": model.vocabulary.special_ids.pad, "heads": model.heads, "activation": activation}
   if (request.onnx or request.sentence_transformers) and layout not in ("auto", *folders.STOCK):
     raise ConfigError(f"--onnx and --sentence_transformers need a stock layout, not --to={layout}")
   if layout == "auto":
-    return choose.choose(model.config, pad_id=pad_id, heads=model.heads)
+    return choose.choose(model.config, **needs)
   if layout in folders.STOCK:
-    choose.check_layout(layout, model.config, pad_id=pad_id, heads=model.heads)
+    choose.check_layout(layout, model.config, **needs)
   elif layout in folders.OFFICIAL:
-    folders.check_official(model.config, model.vocabulary, layout)
+    official_fit.check_official(model.config, model.vocabulary, layout, model.params, activation=activation)
   return choose.Choice(layout, "asked for with --to")
 
 
 def _write(folder: pathlib.Path, layout: str, model: Model) -> tuple[str, str, tuple[str, ...]]:
   """Writes a layout; returns the class in config.json, the head it computes, and what lies in extra."""
   if layout == "torch":
-    folders.write_own(folder, model.params, model.meta["config"]["model"], model.vocabulary_directory)
+    fields = model.meta["config"]["model"]
+    folders.write_own(folder, model.params, fields, model.vocabulary_directory, task=model.task)
     return "", "", ()
   if layout in folders.OFFICIAL:
     extra = folders.write_official(
-      folder, model.params, model.config, model.vocabulary_directory, model.vocabulary, layout=layout
+      folder,
+      model.params,
+      model.config,
+      model.vocabulary_directory,
+      model.vocabulary,
+      layout=layout,
+      task=model.task,
     )
     return "", "", extra
   params = jax.tree.map(np.asarray, model.params)
@@ -186,21 +216,14 @@ def _write(folder: pathlib.Path, layout: str, model: Model) -> tuple[str, str, t
     layout=layout,
     pad_id=model.vocabulary.special_ids.pad,
     special_ids=model.vocabulary.special_ids,
-    **_labels(model.meta),
+    activation=model.activation,
+    **task_fields.arguments(model.task),
   )
   folders.save_tensors(folder / "model.safetensors", made.state)
   folders.save_json(folder / "config.json", made.config)
   folders.save_tensors(folder / folders.EXTRA, made.extra)
   tokenizer_files.write_tokenizer(model.vocabulary_directory, folder, max_length=model.config.max_length)
   return made.architecture, made.head, tuple(made.extra)
-
-
-def _labels(meta: dict) -> dict:
-  """Arguments of `to_stock`: a fine-tuned checkpoint's meta has a `task` with labels and problem type."""
-  task = meta.get("task") or {}
-  labels = task.get("labels")
-  named = dict(enumerate(labels)) if labels else None
-  return {"id2label": named, "problem_type": task.get("problem_type")}
 
 
 def write_digests(folder: pathlib.Path) -> None:

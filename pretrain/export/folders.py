@@ -15,18 +15,16 @@ import jax
 import numpy as np
 from safetensors.numpy import save_file
 
-from data.errors import ConfigError
 from data.vocabulary import Vocabulary
-from pretrain.export import stock_config, torch_names
+from pretrain.export import official_fit, stock_config, task_fields, torch_names
 from pretrain.export.torch_layout import State
 from pretrain.models.config import EncoderConfig
 
 STOCK = stock_config.LAYOUTS
-OFFICIAL = ("cocolm", "amos", "fairseq")
-LAYOUTS = (*STOCK, *OFFICIAL, "torch")
+OFFICIAL = official_fit.LAYOUTS
+PLAIN = (*OFFICIAL, "torch")  # read by `torch_forward`, since no installed class does
+LAYOUTS = (*STOCK, *PLAIN)
 EXTRA = "extra.safetensors"
-# Official code hard-codes the first four: fairseq/data/dictionary.py.
-_OFFICIAL_IDS = {"cls": 0, "pad": 1, "sep": 2, "unk": 3}
 
 
 def flatten(params: dict) -> State:
@@ -49,28 +47,6 @@ def save_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
   path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def check_official(config: EncoderConfig, vocabulary: Vocabulary, layout: str) -> None:
-  """Refuses what official code would compute otherwise.
-
-  Raises:
-    ConfigError: T5 buckets, segments in fairseq, WordPiece, or other special ids.
-  """
-  ids = {name: getattr(vocabulary.special_ids, name) for name in _OFFICIAL_IDS}
-  reason = ""
-  if config.relative_position == "t5":
-    reason = "its code has relative buckets of its own (model.relative_position='official'), not T5's"
-  elif vocabulary.kind != "sentencepiece":
-    reason = f"its tokenizer needs sp.model and dict.txt, and this vocabulary is {vocabulary.kind}"
-  elif ids != _OFFICIAL_IDS:
-    reason = f"it fixes the ids {_OFFICIAL_IDS}, and this vocabulary has {ids}"
-  elif config.num_segments and layout == "fairseq":
-    reason = f"it has no segment embeddings, and this model has {config.num_segments}"
-  elif config.layer_norm_eps != 1e-5 and layout == "fairseq":
-    reason = f"its LayerNorm epsilon is 1e-5, and this model's {config.layer_norm_eps}"
-  if reason:
-    raise ConfigError(f"--to={layout} cannot hold this model exactly: {reason}; use --to=auto")
-
-
 def write_official(
   folder: pathlib.Path,
   params: dict,
@@ -79,6 +55,7 @@ def write_official(
   vocabulary: Vocabulary,
   *,
   layout: str,
+  task: Mapping[str, Any],
 ) -> tuple[str, ...]:
   """Writes the files the official COCO-LM and AMOS code reads.
 
@@ -89,28 +66,33 @@ def write_official(
     vocabulary_directory: of `vocabulary`.
     vocabulary: sentencepiece.
     layout: 'cocolm', 'amos' (Hugging Face port of 2021: pytorch_model.bin) or 'fairseq' (model.pt).
+    task: `meta['task']` of a fine-tuned checkpoint, or {}.
 
   Returns:
     Our paths of what lies in extra.safetensors.
+
+  Raises:
+    ConfigError: as `official_fit.check_official`.
   """
   import torch
 
-  check_official(config, vocabulary, layout)
+  activation = task.get("activation", "tanh")
+  official_fit.check_official(config, vocabulary, layout, params, activation=activation)
   params = jax.tree.map(np.asarray, params)
   if layout == "fairseq":
     state = torch_names.to_fairseq(params)
-    content = {"args": _arguments(config, params), "model": _tensors(state)}
+    content = {"args": _arguments(config, params, activation), "model": _tensors(state)}
     torch.save(content, folder / "model.pt")
-    held = torch_names.from_fairseq(
-      state, num_heads=config.num_heads, share_embeddings=_shared_embeddings(params)
-    )
+    sharing = torch_names.sharing_of(params)
+    held = torch_names.from_fairseq(state, num_heads=config.num_heads, share_embeddings=sharing)
   else:
     prefix = f"{layout}."
     state = torch_names.to_hugging_face(params)
     heads = ("binary_head.", "clm_head.", "scl_head.")
     named = {name if name.startswith(heads) else prefix + name: array for name, array in state.items()}
     torch.save(_tensors(named), folder / "pytorch_model.bin")
-    save_json(folder / "config.json", _official_config(config, vocabulary, params, layout))
+    fields = _official_config(config, vocabulary, params, layout)
+    save_json(folder / "config.json", fields | _labels(params, task))
     held = torch_names.from_hugging_face(state, num_heads=config.num_heads)
   kept = flatten(held.params)
   extra = {path: leaf for path, leaf in flatten(params).items() if path not in kept}
@@ -132,12 +114,7 @@ def _tensors(state: State) -> dict:
   return {name: made[id(array)] for name, array in state.items()}
 
 
-def _shared_embeddings(params: dict) -> str:
-  own = params.get("generator", {}).get("embeddings", {})
-  return "none" if "token" in own else "tokens" if own else "all"
-
-
-def _arguments(config: EncoderConfig, params: dict) -> argparse.Namespace:
+def _arguments(config: EncoderConfig, params: dict, activation: str) -> argparse.Namespace:
   """`args` of a fairseq checkpoint: what COCOLM_Model and AMOS_Model read of it.
 
   Source: official fairseq/models/cocolm/model.py (add_args, base_architecture).
@@ -162,12 +139,12 @@ def _arguments(config: EncoderConfig, params: dict) -> argparse.Namespace:
     attention_dropout=config.attention_dropout,
     activation_dropout=0.0,
     activation_fn="gelu",
-    pooler_activation_fn="tanh",
+    pooler_activation_fn=activation,
     pooler_dropout=0.0,
     clm="clm" in heads,
     seq_contrast="scl" in heads,
     seq_contrast_dim=projection,
-    generator_sample_mode="zero-dropout" if _shared_embeddings(params) == "tokens" else "eval",
+    generator_sample_mode="zero-dropout" if torch_names.sharing_of(params) == "tokens" else "eval",
   )
 
 
@@ -198,12 +175,22 @@ def write_dictionary(path: pathlib.Path, vocabulary_directory: pathlib.Path, voc
   if existing.is_file():
     shutil.copyfile(existing, path)
     return
-  pieces = [vocabulary.piece(number) for number in range(len(_OFFICIAL_IDS), vocabulary.size)]
+  pieces = [vocabulary.piece(number) for number in range(len(official_fit.IDS), vocabulary.size)]
   path.write_text("".join(f"{piece} 1\n" for piece in pieces), encoding="utf-8")
 
 
+def _labels(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
+  head = params.get("heads", {}).get("classification")
+  return {} if head is None else task_fields.label_fields(head, **task_fields.arguments(task))
+
+
 def write_own(
-  folder: pathlib.Path, params: dict, model: Mapping[str, Any], vocabulary_directory: pathlib.Path
+  folder: pathlib.Path,
+  params: dict,
+  model: Mapping[str, Any],
+  vocabulary_directory: pathlib.Path,
+  *,
+  task: Mapping[str, Any] | None = None,
 ) -> None:
   """Writes `--to=torch`: every parameter under our own path, and the fields of `model`.
 
@@ -212,9 +199,13 @@ def write_own(
     params: of the checkpoint.
     model: `config.model` of the checkpoint.
     vocabulary_directory: copied whole.
+    task: `meta['task']` of a fine-tuned checkpoint.
   """
   save_tensors(folder / "model.safetensors", flatten(params))
-  save_json(folder / "config.json", {"model_type": "text_encoder_pretraining", "model": dict(model)})
+  head = params.get("heads", {}).get("classification")
+  fields = {} if head is None else task_fields.own_fields(head, task or {})
+  fields |= {"model_type": "text_encoder_pretraining", "model": dict(model)}
+  save_json(folder / "config.json", fields)
   shutil.copytree(vocabulary_directory, folder / "vocabulary")
 
 

@@ -197,6 +197,8 @@ def _save(
       "parameters": sum(int(np.prod(shape)) for shape in shapes(found.params).values()),
     },
   }
+  if found.task:
+    meta["task"] = found.task
   state = {"params": found.params, "step": np.zeros((), np.int32)}
   checkpoints = Checkpoints(aside, every=1, keep=1)
   try:

@@ -4,11 +4,11 @@ The one way in: the command, its tests and the comparison with official outputs 
 walk the tables of `torch_names` and `stock_names`.
 """
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import functools
 import jax
 import numpy as np
 
@@ -17,6 +17,7 @@ from pretrain.export import official_config, stock_names, torch_names
 from pretrain.export.folders import EXTRA, STOCK
 from pretrain.export.read_files import ForeignCheckpoint, read_state
 from pretrain.export.stock_config import encoder_fields
+from pretrain.export.task_fields import read_task
 from pretrain.export.torch_layout import State
 from pretrain.models import encoder as encoder_model
 from pretrain.models.config import EncoderConfig
@@ -33,6 +34,7 @@ class Recognised(NamedTuple):
   fields: dict[str, Any]  # of `model` in configs/base.py
   generator: dict[str, Any]  # of `generator`, where the checkpoint has one
   unmatched: tuple[str, ...]  # names of tensors that nothing here reads
+  task: dict[str, Any]  # `meta['task']` of a fine-tuned classifier; {}: it is none
 
 
 def recognise(
@@ -89,7 +91,15 @@ def recognise(
   check_encoder(params, fields)
   layers = params.get("generator", {}).get("trunk", {}).get("layers", {}).get("up", {}).get("kernel")
   generator = {} if layers is None else generator | {"num_layers": layers.shape[0]}
-  return Recognised(family, params, fields, generator, unmatched)
+  return Recognised(family, params, fields, generator, unmatched, _task(params, config, family))
+
+
+def _task(params: dict, config: Mapping[str, Any], family: str) -> dict[str, Any]:
+  head = params.get("heads", {}).get("classification")
+  if head is None:
+    return {}
+  kind = config["model_type"] if family == "stock" else family
+  return read_task(config, kind, num_outputs=head["output"]["bias"].shape[0])
 
 
 _PREFIXES = tuple(f"{part}/" for part in PARTS)

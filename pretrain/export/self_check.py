@@ -83,15 +83,18 @@ def make_cases(vocabulary: Vocabulary, *, max_length: int) -> list[Case]:
   return cases
 
 
-def logits_of(params: dict, config: EncoderConfig, hidden: jax.Array, head: str) -> jax.Array:
+def logits_of(
+  params: dict, config: EncoderConfig, hidden: jax.Array, head: str, *, activation: str = "tanh"
+) -> jax.Array:
   """Logits of the head that an exported class has a slot for, with the class's own sign.
 
   Args:
     params: with 'encoder' and 'heads'.
     config: of the encoder.
     hidden: [batch, length, embed] float32.
-    head: 'mlm', 'rtd' (positive: replaced, as transformers has it), 'classification' (tanh),
+    head: 'mlm', 'rtd' (positive: replaced, as transformers has it), 'classification',
       'question_answering'.
+    activation: of the classification head.
 
   Returns:
     [batch, length, vocab], [batch, length], [batch, classes] or [batch, length, 2] float32.
@@ -103,12 +106,19 @@ def logits_of(params: dict, config: EncoderConfig, hidden: jax.Array, head: str)
   if head == "rtd":
     return -heads.apply_rtd_head(own, config, hidden)
   if head == "classification":
-    return heads.apply_classification_head(own, hidden[:, 0])
+    return heads.apply_classification_head(own, hidden[:, 0], activation=activation)
   return hidden @ own["kernel"] + own["bias"]
 
 
 def write_reference(
-  path: pathlib.Path, params: dict, config: EncoderConfig, cases: Sequence[Case], *, pad_id: int, head: str
+  path: pathlib.Path,
+  params: dict,
+  config: EncoderConfig,
+  cases: Sequence[Case],
+  *,
+  pad_id: int,
+  head: str,
+  activation: str = "tanh",
 ) -> None:
   """Computes in float32 on the CPU and writes what the fresh process compares with.
 
@@ -119,6 +129,7 @@ def write_reference(
     cases: of `make_cases`.
     pad_id: of the vocabulary.
     head: whose logits are compared too; '': none.
+    activation: of a classification head.
   """
   arrays: dict[str, np.ndarray] = {}
   with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):
@@ -128,7 +139,8 @@ def write_reference(
       arrays |= {f"{number}/ids": case.ids, f"{number}/mask": case.mask}
       arrays[f"{number}/hidden"] = np.asarray(hidden.last)
       if head:
-        arrays[f"{number}/logits"] = np.asarray(logits_of(params, config, hidden.last, head))
+        logits = logits_of(params, config, hidden.last, head, activation=activation)
+        arrays[f"{number}/logits"] = np.asarray(logits)
   described = [{"name": case.name, "texts": case.texts} for case in cases]
   arrays["cases"] = np.frombuffer(json.dumps(described).encode(), np.uint8)
   np.savez(path, allow_pickle=False, **arrays)

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.errors import ConfigError
 from data.vocabulary import SpecialIds
 from pretrain.export import choose
 from pretrain.export.stock_config import SPATIAL_ROWS, config_json, first_position
@@ -23,11 +22,11 @@ from pretrain.export.stock_tables import (
   blank_tables,
   encoder_parts,
 )
+from pretrain.export.task_fields import label_fields
 from pretrain.export.torch_layout import Part, State, write
 from pretrain.models.config import EncoderConfig
 
 _CLASSES = {"mpnet": "MPNet", "layoutlmv3": "LayoutLMv3", "bert": "Bert", "electra": "Electra"}
-PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
 
 class StockModel(NamedTuple):
@@ -49,6 +48,7 @@ def to_stock(
   special_ids: SpecialIds,
   id2label: Mapping[int, str] | None = None,
   problem_type: str | None = None,
+  activation: str = "tanh",
 ) -> StockModel:
   """A stock model that computes what ours does, for rows padded on the right.
 
@@ -67,6 +67,7 @@ def to_stock(
     id2label: names of the classes of a classification head, by number from 0; None: LABEL_0 and so on.
     problem_type: 'single_label_classification', 'multi_label_classification', 'regression'; None: the class
       decides by its labels.
+    activation: of a classification head, 'tanh' or 'gelu'.
 
   Returns:
     StockModel.
@@ -75,14 +76,14 @@ def to_stock(
     ConfigError: the layout cannot hold it exactly, or labels that do not fit the head.
   """
   heads = params.get("heads", {})
-  choose.check_layout(layout, config, pad_id=pad_id, heads=set(heads))
+  choose.check_layout(layout, config, pad_id=pad_id, heads=set(heads), activation=activation)
   ending, head, head_part = _head(layout, heads)
   architecture = _CLASSES[layout] + ending
   fields = config_json(
     config, layout=layout, architecture=architecture, pad_id=pad_id, special_ids=special_ids
   )
   if ending == "ForSequenceClassification":
-    fields |= _labels(heads["classification"], id2label, problem_type)
+    fields |= label_fields(heads["classification"], id2label=id2label, problem_type=problem_type)
   tree = {**params, "heads": _in_slots(params, layout, ending)}
   parts = encoder_parts(layout, offset=first_position(layout, pad_id), has_segments=bool(config.num_segments))
   head_parts = () if head_part is None else (head_part,)
@@ -130,23 +131,6 @@ def _made_up(params: dict, config: EncoderConfig, layout: str) -> State:
     table = params["encoder"]["trunk"]["relative_position"]["embedding"]
     state[DISTANCES] = distance_rows(table, config)
   return state
-
-
-def _labels(head: dict, id2label: Mapping[int, str] | None, problem_type: str | None) -> dict[str, Any]:
-  """Fields of `config.json` about the classes."""
-  count = head["output"]["bias"].shape[0]
-  labels = {i: f"LABEL_{i}" for i in range(count)} if id2label is None else dict(id2label)
-  if sorted(labels) != list(range(count)) or len(set(labels.values())) != count:
-    raise ConfigError(
-      f"export: id2label has {labels}, expected {count} different names for 0 to {count - 1} as in the head"
-    )
-  if problem_type not in (None, *PROBLEM_TYPES):
-    raise ConfigError(f"export: problem_type is {problem_type!r}, expected one of {', '.join(PROBLEM_TYPES)}")
-  fields: dict[str, Any] = {
-    "id2label": {str(i): labels[i] for i in range(count)},
-    "label2id": {labels[i]: i for i in range(count)},
-  }
-  return fields | ({} if problem_type is None else {"problem_type": problem_type})
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, np.ndarray]]:

@@ -38,7 +38,7 @@ def from_stock(
   """Our parameters from a stock model.
 
   Heads are read where ours computes the same: masked LM, ELECTRA's discriminator, linear question answering,
-  and classification by a tanh layer (where `architectures` says ...ForSequenceClassification). The position
+  and classification by two layers (where `architectures` says ...ForSequenceClassification). The position
   rows of MPNet that no token reads (of padding) are dropped.
 
   Args:

@@ -99,6 +99,7 @@ HEADS = {
     ),
   },
   "electra": {
+    "ForSequenceClassification": _classification("classifier.dense", "classifier.out_proj"),
     "ForQuestionAnswering": _SPAN,
     "ForPreTraining": Part(_RTD_ROWS, "heads/rtd/", None, "discriminator_predictions."),
     "ForMaskedLM": _mlm(

@@ -22,6 +22,8 @@ from pretrain.export import sentencepiece_bpe, sentencepiece_text, wordpiece_fil
 
 # The name that makes transformers take tokenizer.json and nothing else, whatever the model type: the classes
 # of bert, mpnet and electra would build their own pipeline, that of layoutlmv3 refuses plain text.
+# AutoProcessor, which sentence-transformers calls, would want an image processor for layoutlmv3: it
+# reads the name as that of its class.
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 # No token_type_ids: our encoder takes every token to be of segment 0.
 _INPUT_NAMES = ("input_ids", "attention_mask")
@@ -68,6 +70,7 @@ def write_tokenizer(
   special = _special_pieces(words)
   config = {
     "tokenizer_class": TOKENIZER_CLASS,
+    "processor_class": TOKENIZER_CLASS,
     "model_max_length": max_length,
     "model_input_names": _INPUT_NAMES,
     "clean_up_tokenization_spaces": False,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from pretrain.export import torch_forward
+from pretrain.export import folders, torch_forward
 
 
 class Worst:
@@ -147,7 +147,7 @@ def main(arguments: list[str]) -> None:
   with np.load(arguments[1], allow_pickle=False) as file:
     reference = dict(file)
   cases = json.loads(reference.pop("cases").tobytes())
-  if layout in ("cocolm", "amos", "fairseq", "torch"):
+  if layout in folders.PLAIN:
     worst = check_plain(folder, layout, cases, reference)
   else:
     worst = check_stock(folder, cases, reference)

@@ -240,14 +240,18 @@ def from_hugging_face(state: State, *, num_heads: int) -> Imported:
   return read(state, ENCODER_PARTS, "hugging_face", num_heads=num_heads, ties=_HF_TIES)
 
 
+def sharing_of(params: dict) -> str:
+  """What the generator in a tree of parameters shares with the encoder, as `generator.share_embeddings`."""
+  own = params.get("generator", {}).get("embeddings", {})
+  return "none" if "token" in own else "tokens" if own else "all"
+
+
 def to_fairseq(params: dict) -> State:
   """{fairseq name: array} of parameters, or of any tree of their structure, such as gradients.
 
   Tied tensors are listed under every name they have there.
   """
-  own = params.get("generator", {}).get("embeddings", {})
-  share_embeddings = "none" if "token" in own else "tokens" if own else "all"
-  parts, ties = _fairseq_table(share_embeddings)
+  parts, ties = _fairseq_table(sharing_of(params))
   return _split_span_head(write(params, parts, "fairseq", ties=ties), _FAIRSEQ_SPAN)
 
 

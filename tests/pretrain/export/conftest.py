@@ -105,7 +105,7 @@ def in_this_process(monkeypatch):
     with np.load(reference) as file:
       arrays = dict(file)
     cases = json.loads(arrays.pop("cases").tobytes())
-    plain = layout in (*folders.OFFICIAL, "torch")
+    plain = layout in folders.PLAIN
     worst = (
       torch_check.check_plain if plain else lambda path, _, *rest: torch_check.check_stock(path, *rest)
     )(folder, layout, cases, arrays)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from configs import base
-from pretrain.export import card
+from pretrain.export import card, card_history
 
 FACTS = card.Facts(
   name="Tiny",
@@ -37,10 +37,10 @@ def test_figures_are_those_of_the_last_evaluation_before_the_step_and_hours_add_
   ]
   text = "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 4'
   (tmp_path / "metrics.jsonl").write_text(text)
-  figures, hours = card.read_metrics(tmp_path, 300)
+  figures, hours = card_history.read_metrics(tmp_path, 300)
   assert figures == {"loss": 4.5, "rtd_loss": None}
   assert hours == (100 / 0.5 + 100 / 0.25) / 3_600
-  assert card.read_metrics(tmp_path / "nothing", 300) == ({}, 0.0)
+  assert card_history.read_metrics(tmp_path / "nothing", 300) == ({}, 0.0)
 
 
 def test_a_card_without_anything_known_says_so_and_leaves_no_placeholder(tmp_path):
@@ -62,10 +62,45 @@ def test_a_card_without_anything_known_says_so_and_leaves_no_placeholder(tmp_pat
 
 
 def test_an_imported_model_is_said_to_be_imported(tmp_path):
-  meta = _meta(step=0, source={"path": "cocolm-base/"})
+  meta = _meta(step=0, source={"path": "/home/me/cocolm-base/"})
   text = card.write(FACTS, {"encoder": {}}, meta, tmp_path)
-  assert "Imported from `cocolm-base/` and not trained further" in text
+  assert "Imported from `cocolm-base` and not pretrained further" in text and "/home" not in text
   assert "imported model's own paper" in text
+
+
+_TASK = {
+  "name": "rte",
+  "labels": ["yes", "no"],
+  "cell": "lr2e-05",
+  "seed": 3,
+  "metric": "accuracy",
+  "value": 0.75,
+}
+
+
+def test_a_fine_tuned_model_says_so_beside_the_updates_of_its_pretraining(tmp_path):
+  meta = _meta(step=40, pretraining_step=1_000, task=_TASK)
+  text = card.write(FACTS, {"encoder": {}}, meta, tmp_path)
+  line = "Fine-tuned on `rte` for 40 updates, run lr2e-05, seed 3; accuracy 0.7500 on its development set."
+  assert f"{line} Classes: 0: yes, 1: no." in text
+  assert "| updates | 1,000 |" in text
+
+
+def test_a_fine_tuned_import_claims_no_pretraining_of_ours(tmp_path):
+  meta = _meta(step=40, pretraining_step=0, task=_TASK)
+  meta["config"]["recipe"] = "imported-rte"
+  text = card.write(FACTS, {"encoder": {}}, meta, tmp_path)
+  assert "Fine-tuned on `rte` for 40 updates" in text and "Imported from another checkpoint" in text
+  assert "| updates |" not in text and "imported model's own paper" in text
+
+
+def test_files_of_sentence_transformers_are_explained(tmp_path):
+  facts = FACTS._replace(layout="mpnet", architecture="MPNetModel")
+  texts = [
+    card.write(f, {"encoder": {}}, _meta(), tmp_path)
+    for f in (facts, facts._replace(sentence_transformers=True))
+  ]
+  assert ["SentenceTransformer(" in text for text in texts] == [False, True]
 
 
 def test_the_union_of_three_papers_cites_three(tmp_path):

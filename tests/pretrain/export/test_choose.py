@@ -27,7 +27,7 @@ def _changed(config, **fields):
     (_changed(T5, num_segments=2), 1, set(), "layoutlmv3", "2 segments"),
     (NONE, 1, {"rtd", "mlm"}, "electra", "RTD"),
     (NONE, 1, {"mlm"}, "bert", "no relative positions"),
-    (NONE, 1, {"rtd", "classification"}, "bert", "no relative positions"),
+    (NONE, 1, {"rtd", "classification"}, "bert", "tanh in the classification head"),
     (_changed(NONE, num_segments=2), 0, set(), "bert", "no relative positions"),
   ],
 )
@@ -41,7 +41,7 @@ def test_the_exact_class_is_chosen_and_the_reason_told(config, pad_id, heads, la
   [
     ("bert", T5, 1, set(), "relative positions are t5 32/128, the class has none"),
     ("electra", T5, 1, {"rtd"}, "relative positions are t5 32/128, the class has none"),
-    ("electra", NONE, 1, {"classification"}, "gelu in its classification head"),
+    ("electra", NONE, 1, {"classification"}, "gelu in its classification head, ours has tanh"),
     ("mpnet", NONE, 1, set(), "the class always adds them"),
     ("layoutlmv3", NONE, 1, set(), "the class always adds them"),
     ("mpnet", T5, 3, set(), "the padding id is 3"),
@@ -54,6 +54,16 @@ def test_the_exact_class_is_chosen_and_the_reason_told(config, pad_id, heads, la
 def test_a_class_that_would_only_come_near_is_refused(layout, config, pad_id, heads, reason):
   with pytest.raises(ConfigError, match=reason):
     check_layout(layout, config, pad_id=pad_id, heads=heads)
+
+
+def test_a_gelu_head_goes_to_electra_or_nowhere():
+  heads = {"classification"}
+  assert choose(NONE, pad_id=1, heads=heads, activation="gelu").layout == "electra"
+  for layout, config in (("bert", NONE), ("mpnet", T5), ("layoutlmv3", T5)):
+    with pytest.raises(ConfigError, match="tanh in its classification head, ours has gelu"):
+      check_layout(layout, config, pad_id=1, heads=heads, activation="gelu")
+  with pytest.raises(ConfigError, match="mpnet cannot hold this model exactly: the class has tanh"):
+    choose(T5, pad_id=1, heads=heads, activation="gelu")
 
 
 def test_an_encoder_that_no_class_holds_is_refused():

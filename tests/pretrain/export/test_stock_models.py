@@ -106,11 +106,18 @@ def test_masked_language_models_predict_as_ours(name, tmp_path):
   np.testing.assert_allclose(found, _our_logits(params, name, "mlm"), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["mpnet", "layoutlmv3", "bert"])
-def test_classifiers_answer_as_ours(name, tmp_path):
+@pytest.mark.parametrize(
+  ("name", "activation"), [("mpnet", "tanh"), ("layoutlmv3", "tanh"), ("bert", "tanh"), ("electra", "gelu")]
+)
+def test_classifiers_answer_as_ours(name, activation, tmp_path):
   labels = {0: "no", 1: "maybe", 2: "yes"}
   params, made = exported(
-    name, "classification", "rtd", id2label=labels, problem_type="single_label_classification"
+    name,
+    "classification",
+    "rtd",
+    id2label=labels,
+    problem_type="single_label_classification",
+    activation=activation,
   )
   assert made.head == "classification" and "heads/rtd/kernel" in made.extra
   write_folder(tmp_path, made)
@@ -121,7 +128,8 @@ def test_classifiers_answer_as_ours(name, tmp_path):
   assert model.config.problem_type == "single_label_classification"
   mask = stock_cases.batch(name)[1]
   first = our_hidden(name)[np.cumsum(mask.sum(1)) - mask.sum(1)]
-  ours = head_models.apply_classification_head(params["heads"]["classification"], first)
+  head = params["heads"]["classification"]
+  ours = head_models.apply_classification_head(head, first, activation=activation)
   np.testing.assert_allclose(run_torch(model, name)["logits"], ours, atol=1e-5)
   back = from_stock(made.state, made.config, extra=made.extra)
   assert back.unmatched == ()

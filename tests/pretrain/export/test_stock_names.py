@@ -91,14 +91,13 @@ def test_names_of_2019_and_buffers_are_understood():
   jax.tree.map(np.testing.assert_array_equal, found.params, expected.params)
 
 
-def test_the_gelu_head_of_electra_is_left_unmatched():
+def test_the_classification_head_of_electra_is_read():
   _, state, config = _stock("ElectraForSequenceClassification")
-  assert from_stock(state, config).unmatched == (
-    "classifier.dense.bias",
-    "classifier.dense.weight",
-    "classifier.out_proj.bias",
-    "classifier.out_proj.weight",
-  )
+  params, unmatched = from_stock(state, config)
+  assert unmatched == ()
+  head = params["heads"]["classification"]
+  np.testing.assert_array_equal(head["dense"]["kernel"], state["classifier.dense.weight"].T)
+  np.testing.assert_array_equal(head["output"]["kernel"], state["classifier.out_proj.weight"].T)
 
 
 def test_the_segment_table_stays():

@@ -13,7 +13,7 @@ from typing import Any
 
 from data import manifest
 from data.errors import ConfigError, DataError, StorageError
-from finetune.spaces import Cell
+from finetune.spaces import Cell, StepCell
 from finetune.summary import Evaluation, Record, best
 
 FORMAT = 1
@@ -34,7 +34,7 @@ class Results:
     self._workdir = pathlib.Path(workdir)
     self.fingerprint = json.loads(json.dumps(fingerprint))  # tuples are lists in a file
 
-  def path(self, task: str, cell: Cell) -> pathlib.Path:
+  def path(self, task: str, cell: Cell | StepCell) -> pathlib.Path:
     """Where a cell's file is.
 
     Raises:
@@ -44,7 +44,7 @@ class Results:
       raise ConfigError(f"task {task!r} cannot name a folder; use letters, digits, '_', '.', '+' and '-'")
     return self._workdir / task / f"{cell.name}.json"
 
-  def read(self, task: str, cell: Cell) -> Record | None:
+  def read(self, task: str, cell: Cell | StepCell) -> Record | None:
     """What is there of a cell, whichever seeds; None: nothing.
 
     Raises:
@@ -67,19 +67,19 @@ class Results:
       )
     return record
 
-  def missing(self, task: str, cell: Cell, seeds: Sequence[int]) -> list[int]:
+  def missing(self, task: str, cell: Cell | StepCell, seeds: Sequence[int]) -> list[int]:
     """The seeds of a cell that are not finished yet, in the given order; errors as `read`."""
     record = self.read(task, cell)
     return [seed for seed in seeds if record is None or seed not in record.seeds]
 
-  def finished(self, task: str, cell: Cell, seeds: Sequence[int]) -> Record | None:
+  def finished(self, task: str, cell: Cell | StepCell, seeds: Sequence[int]) -> Record | None:
     """The cell with exactly these seeds, in this order; None unless all are finished; errors as `read`."""
     record = self.read(task, cell)
     if record is None or any(seed not in record.seeds for seed in seeds):
       return None
     return record._replace(seeds={seed: record.seeds[seed] for seed in seeds})
 
-  def save(self, task: str, cell: Cell, record: Record) -> Record:
+  def save(self, task: str, cell: Cell | StepCell, record: Record) -> Record:
     """Writes a cell; seeds that its file has already and the record has not are kept.
 
     Returns:
@@ -181,8 +181,9 @@ def _read(path: pathlib.Path) -> tuple[Record, dict[str, Any]]:
       int(seed): [Evaluation(**evaluation) for evaluation in run["evaluations"]]
       for seed, run in value["seeds"].items()
     }
+    kind = StepCell if "num_steps" in value["cell"] else Cell
     record = Record(
-      value["task"], Cell(**value["cell"]), value["metric"], seeds, tuple(value["devices"]), value["seconds"]
+      value["task"], kind(**value["cell"]), value["metric"], seeds, tuple(value["devices"]), value["seconds"]
     )
     return record, value["fingerprint"]
   except (ValueError, KeyError, TypeError, AttributeError) as error:

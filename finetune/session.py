@@ -183,11 +183,17 @@ class Session:
       microbatches=train.microbatches,
     )
     per_epoch = self.config.search.evaluations_per_epoch or self.protocol.evaluations_per_epoch
+    runs_at_once = self.runs_at_once(
+      program,
+      batch_size=max(cell.batch_size for cell in plan.cells),
+      length=plan.buckets.lengths[-1],
+      num_seeds=len(self.seeds),
+    )
     settings = Settings(
       summary=self.protocol.summary,
       evaluations_per_epoch=per_epoch,
       shape_seed=self.config.seed,
-      runs_at_once=train.runs_at_once or self._runs_that_fit(plan, program),
+      runs_at_once=runs_at_once,
       save_seconds=60.0 * train.save_minutes,
       show_progress=self.show_progress,
     )
@@ -200,31 +206,47 @@ class Session:
     """Of classification."""
     return HeadSettings(**self.protocol.head)
 
-  def _runs_that_fit(self, plan: Plan, program: Program) -> int:
+  def runs_at_once(self, program: Program, *, batch_size: int, length: int, num_seeds: int) -> int:
+    """The most runs in one program: as many as the config says, or as memory holds.
+
+    Args:
+      program: of the task.
+      batch_size: of a run.
+      length: padded, of its rows.
+      num_seeds: runs of a cell.
+    """
+    train = self.config.train
+    if train.runs_at_once:
+      return train.runs_at_once
     shapes = jax.eval_shape(self.start.init_encoder, jax.random.key(0))
-    rows = max(cell.batch_size for cell in plan.cells) // self.config.train.microbatches
+    tokens = batch_size // train.microbatches * length
     fitting = runs_that_fit(
       num_parameters=sum(leaf.size for leaf in jax.tree.leaves(shapes)),
-      activation_bytes=_activation_bytes(self.encoder, rows * plan.buckets.lengths[-1], plan.max_length),
+      activation_bytes=_activation_bytes(self.encoder, tokens, length),
       is_vectorized=program.is_vectorized,
       devices=program.devices,
     )
     # One by one nothing is gained by several cells at once, and each is told when it is finished.
-    return fitting if program.is_vectorized else min(fitting, max(len(self.seeds), len(program.devices)))
+    return fitting if program.is_vectorized else min(fitting, max(num_seeds, len(program.devices)))
 
-  def _fingerprint(self, plan: Plan, evaluations_per_epoch: int) -> dict[str, Any]:
-    """Everything besides cell and seed that decides a run's numbers."""
+  @property
+  def identity(self) -> dict[str, Any]:
+    """What decides the numbers of every run of every task, for fingerprints."""
     encoder = dataclasses.asdict(self.encoder) | {"dtype": str(self.encoder.compute_dtype)}
-    kept = {name: value for name, value in encoder.items() if name not in ("remat", "scan_unroll")}
     return {
       "numbers": NUMBERS,
       "checkpoint": self.start.digest,
       "vocabulary": self.start.vocabulary.digest,
+      "encoder": {name: value for name, value in encoder.items() if name not in ("remat", "scan_unroll")},
+    }
+
+  def _fingerprint(self, plan: Plan, evaluations_per_epoch: int) -> dict[str, Any]:
+    """Everything besides cell and seed that decides a run's numbers."""
+    return self.identity | {
       "data": plan.digest,
       "protocol": self.protocol.name,
       "optimizer": dict(self.protocol.optimizer),
       "head": dict(self.protocol.head),
-      "encoder": kept,
       "max_length": plan.max_length,
       "padded_lengths": list(plan.buckets.lengths),
       "evaluations_per_epoch": evaluations_per_epoch,

@@ -31,6 +31,19 @@ class Cell(NamedTuple):
     return f"bs{self.batch_size}_lr{self.learning_rate!r}_ep{self.epochs}_wu{warmup}"
 
 
+class StepCell(NamedTuple):
+  """One point of a search whose runs have a number of steps, not of epochs, and no warm-up: prompts."""
+
+  batch_size: int  # examples
+  learning_rate: float  # peak, at the first step
+  num_steps: int
+
+  @property
+  def name(self) -> str:
+    """A file name that tells cells apart: 'bs2_lr3e-06_st1000'."""
+    return f"bs{self.batch_size}_lr{self.learning_rate!r}_st{self.num_steps}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Space:
   """What is searched for a task: every combination, but for `draws` of them drawn at random if it is given.

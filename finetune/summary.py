@@ -1,12 +1,14 @@
 """Runs of a cell, and what a search reports of them: each run's best evaluation, summed up over seeds."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from data.errors import ConfigError, DataError
-from finetune.spaces import Cell
+from finetune.spaces import Cell, StepCell
+
+AnyCell = TypeVar("AnyCell", bound=Cell | StepCell)
 
 
 class Evaluation(NamedTuple):
@@ -17,7 +19,7 @@ class Evaluation(NamedTuple):
   metrics: dict[str, float]  # fractions
 
 
-class Record(NamedTuple):
+class Record(NamedTuple, Generic[AnyCell]):
   """A cell and the runs of it that are finished.
 
   Attributes:
@@ -30,7 +32,7 @@ class Record(NamedTuple):
   """
 
   task: str
-  cell: Cell
+  cell: AnyCell
   metric: str
   seeds: dict[int, list[Evaluation]]
   devices: tuple[str, ...]

@@ -8,7 +8,7 @@ import pytest
 
 from data.errors import ConfigError, DataError, StorageError
 from finetune.results import Results
-from finetune.spaces import Cell
+from finetune.spaces import Cell, StepCell
 from finetune.summary import Evaluation, Record
 
 CELL = Cell(32, 2e-5, 3, 0.0625)
@@ -35,6 +35,14 @@ def test_what_was_saved_is_finished(results, tmp_path):
   assert again.finished("rte", CELL, [1]) == record(seeds=[1])
   assert again.finished("rte", CELL._replace(epochs=2), [0]) is None
   assert again.finished("mnli", CELL, [0]) is None
+
+
+def test_a_cell_of_steps_comes_back_as_one(results):
+  cell = StepCell(2, 3e-6, 1000)
+  results.save("rte", cell, record(cell=cell))
+  found = results.finished("rte", cell, [0, 1])
+  assert found == record(cell=cell) and isinstance(found.cell, StepCell)
+  assert results.path("rte", cell).name == "bs2_lr3e-06_st1000.json"
 
 
 def test_the_file_says_what_was_chosen(results):

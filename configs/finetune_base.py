@@ -79,7 +79,7 @@ def _squad() -> ConfigDict:
     {
       "train_file": "train-v2.0.json",  # in data.directory, or a path; .gz too
       "dev_file": "dev-v2.0.json",
-      "stride": 128,  # tokens of a window that the next one repeats; run_squad.sh
+      "stride": 128,  # tokens from the start of a window to that of the next; run_squad.sh
       "max_query_length": 64,  # tokens
       "max_answer_length": 30,  # tokens
       "n_best": 20,
@@ -121,6 +121,8 @@ def _output() -> ConfigDict:
   return ConfigDict(
     {
       "save_model": True,  # the best run's model of each task, for `pretrain.export`
-      "predict": False,  # the test sets, for the GLUE leaderboard (a zip), with the best of num_test_seeds
+      # GLUE: the test sets, for the leaderboard, with the best of num_test_seeds. SQuAD: the best run's
+      # answers to the development set, as the official files.
+      "predict": False,
     }
   )

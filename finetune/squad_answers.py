@@ -19,8 +19,9 @@ from finetune.squad_predict import Candidate
 
 # Questions of the official development sets; the papers' figures are on them.
 OFFICIAL_QUESTIONS = {"2.0": 11_873, "1.1": 10_570}
+OFFICIAL_TRAINING = {"2.0": 130_319, "1.1": 87_599}
 _FILES = ("predictions.json", "null_odds.json", "nbest_predictions.json", "predictions_threshold_0.json")
-_SCORES = "evaluation.json"
+SCORES = "evaluation.json"
 
 
 class Predictions(NamedTuple):
@@ -48,6 +49,7 @@ def decode(
   can_be_null: bool,
   n_best: int = 20,
   max_answer_length: int = 30,
+  best_only: bool = False,
 ) -> Predictions:
   """Decodes every question.
 
@@ -63,6 +65,7 @@ def decode(
     can_be_null: SQuAD 2.0; False: 1.1, where every question has an answer.
     n_best: starts and ends looked at in each window, and answers kept.
     max_answer_length: in tokens.
+    best_only: for scores alone, several times as fast: the lists of answers end at the best text.
 
   Raises:
     DataError: not one pair of logits for each window, or a question that has no window for another reason.
@@ -88,6 +91,7 @@ def decode(
         n_best=n_best,
         max_answer_length=max_answer_length,
         can_be_null=can_be_null,
+        best_only=best_only,
       )
     elif question.id not in features.empty:
       raise DataError(f"question {question.id!r} has no window; make the features without training=True")
@@ -164,7 +168,7 @@ def report_lines(
 
 
 def write(
-  directory: str | os.PathLike, predictions: Predictions, scores: Mapping[str, float] | None = None
+  directory: str | os.PathLike, predictions: Predictions, scores: Mapping[str, float | str] | None = None
 ) -> list[pathlib.Path]:
   """Writes the official files; all are complete before the first takes its place.
 
@@ -172,7 +176,8 @@ def write(
   as its na-prob file the official script gives the figures of every threshold. predictions_threshold_0.json
   holds "" where threshold 0 says so, for whoever scores it alone. SQuAD 1.1 has no null_odds.json and no
   thresholds. nbest_predictions.json: {id: [{text, probability, start_logit, end_logit}]}. evaluation.json:
-  `scores`. Those of an earlier call that do not belong to this one are removed.
+  `scores`, which may also say of which run. Those of an earlier call that do not belong to this one are
+  removed.
 
   Returns:
     Paths of the files.
@@ -189,7 +194,7 @@ def write(
     contents["null_odds.json"] = predictions.null_odds
     contents["predictions_threshold_0.json"] = predictions.at(0.0)
   if scores is not None:
-    contents[_SCORES] = dict(scores)
+    contents[SCORES] = dict(scores)
   try:
     directory.mkdir(parents=True, exist_ok=True)
     aside = pathlib.Path(tempfile.mkdtemp(prefix=".squad.", dir=directory))
@@ -197,7 +202,7 @@ def write(
       for name, content in contents.items():
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
         (aside / name).write_text(text, encoding="utf-8")
-      for name in {*_FILES, _SCORES} - set(contents):
+      for name in {*_FILES, SCORES} - set(contents):
         (directory / name).unlink(missing_ok=True)
       return [(aside / name).replace(directory / name) for name in contents]
     finally:

@@ -65,6 +65,7 @@ def decode(
   n_best: int = 20,
   max_answer_length: int = 30,
   can_be_null: bool = True,
+  best_only: bool = False,
 ) -> Answer:
   """Decodes one question.
 
@@ -80,6 +81,8 @@ def decode(
     n_best: starts and ends looked at in each window, and answers kept.
     max_answer_length: in tokens.
     can_be_null: SQuAD 2.0: position 0, [CLS], stands for "no answer"; its score is the lowest of the windows.
+    best_only: stop at the best text: the same `text` and `null_odds` several times as fast, but `n_best` ends
+      there. For scores during training.
 
   Returns:
     Answer. Where no span is allowed, `NO_SPAN` with logits 0, as in the official code.
@@ -98,7 +101,7 @@ def decode(
     spans.append(_Span(windows[0], 0, 0, *null))
   kept: dict[str, tuple[float, float]] = {}
   for span in sorted(spans, key=lambda span: span.start_logit + span.end_logit, reverse=True):
-    if len(kept) == n_best:
+    if len(kept) == n_best or (best_only and any(kept)):
       break
     text = _span_text(span, words, detokenize, lower_case) if span.start else ""
     kept.setdefault(text, (span.start_logit, span.end_logit))

@@ -1,0 +1,56 @@
+"""Where the two files of SQuAD are: in a folder, at a path, or in a TFDS data_dir. Imports no jax."""
+
+import pathlib
+import re
+from collections.abc import Callable
+
+from data import squad, tfds_reader
+from data.errors import DataError
+from data.squad import SquadFile
+
+_OFFICIAL_NAME = re.compile(r"(train|dev)-v(1\.1|2\.0)\.json(?:\.gz)?")
+
+
+def read(
+  train_file: str, dev_file: str, directory: str, *, download: bool = False
+) -> tuple[SquadFile, SquadFile]:
+  """Reads both files, after a look whether both are there.
+
+  Args:
+    train_file: a file in `directory`, or a path; '.gz' may be missing. A name such as 'train-v2.0.json' that
+      is neither stands for TFDS's data set of that version.
+    dev_file: as `train_file`.
+    directory: of files, or a TFDS data_dir; '': TFDS's default.
+    download: whether TFDS may download what is missing.
+
+  Raises:
+    DataError: one is not there or damaged, or they are of different versions.
+  """
+  names = {"squad.train_file": train_file, "squad.dev_file": dev_file}
+  readers = [_reader(field, name, directory, download=download) for field, name in names.items()]
+  train, dev = (read() for read in readers)
+  if train.version != dev.version:
+    raise DataError(
+      f"squad.train_file {train.source} is SQuAD {train.version}, squad.dev_file {dev.source} is SQuAD "
+      f"{dev.version} (2.0 says which questions are impossible); give two files of one version"
+    )
+  return train, dev
+
+
+def _reader(field: str, name: str, directory: str, *, download: bool) -> Callable[[], SquadFile]:
+  """What reads a file that is there."""
+  given = pathlib.Path(name).expanduser()
+  places = [*([pathlib.Path(directory).expanduser() / given] if directory else []), given]
+  looked = [path for place in dict.fromkeys(places) for path in (place, place.with_name(f"{place.name}.gz"))]
+  for path in looked:
+    if path.is_file():
+      return lambda: squad.read(path)
+  official = _OFFICIAL_NAME.fullmatch(name)
+  searched, help_text = [str(path) for path in looked], "name the file, or give its folder as data.directory"
+  if official:
+    split, version = official.groups()
+    if download or tfds_reader.find(directory, f"squad/v{version}"):
+      return lambda: squad.read_tfds(directory, version, split, download=download)
+    searched.append(f"TFDS's squad/v{version} in {tfds_reader.place(directory)}")
+    help_text += ", or let TFDS download it with --download"
+  raise DataError(f"{field}={name!r}: none of {', '.join(searched)} is there; {help_text}")

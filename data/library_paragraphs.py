@@ -1,8 +1,8 @@
 """Which library does a paragraph of documentation come from? A classification task that needs no download.
 
-The text is that of `installed_docs`. The classes are the largest installed packages with enough text, all of
-the same size. What names a library is replaced in every text, whichever library it is from, so the names of
-others do not give a paragraph away either. A module's text is in one split only, and no text is there twice.
+The text is that of `installed_docs`. The classes are the installed packages with the most documentation, all
+of the same size. What names a library is replaced in every text, whichever library it is from, so the names
+of others do not give a paragraph away either. A module's text is in one split only, no text is there twice.
 """
 
 import collections
@@ -104,17 +104,17 @@ def load(
 
 
 def _packages(root: str) -> dict[str, list[str]]:
-  """{import name: its modules}, the most bytes of Python first."""
-  modules = collections.defaultdict(list)
+  """{import name: its modules}, the most text in docstrings first."""
+  modules, sizes = collections.defaultdict(list), collections.Counter()
   for name in installed_docs.module_files(root):
     if VENDORED in name:  # copies of other libraries
       continue
-    modules[name.split("/")[0].removesuffix(".py")].append(name)
-  sizes = {
-    package: sum((pathlib.Path(root) / name).stat().st_size for name in names)
-    for package, names in modules.items()
-  }
-  return {package: modules[package] for package in sorted(sizes, key=lambda one: (-sizes[one], one))}
+    package = name.split("/")[0].removesuffix(".py")
+    modules[package].append(name)
+    # What stands between triple quotes, at a hundredth of the time of parsing.
+    code = (pathlib.Path(root) / name).read_bytes()
+    sizes[package] += sum(map(len, code.split(b'"""')[1::2]))
+  return {package: modules[package] for package in sorted(modules, key=lambda one: (-sizes[one], one))}
 
 
 def _gather(
@@ -247,10 +247,10 @@ def _lines(
   counts: Mapping[str, int],
 ) -> list[str]:
   lines = [
-    f"{len(found)} libraries, the largest of {len(packages):,} installed packages with enough text: "
+    f"{len(found)} libraries, those of {len(packages):,} installed packages with the most documentation: "
     f"{', '.join(one.name for one in found)}",
-    f"of each, {counts['train']} paragraphs to train on, {counts['dev']} to choose by, {counts['test']} to test "
-    f"({MIN_WORDS} to {MAX_WORDS} words, from modules of their own, names of the libraries replaced by "
+    f"of each, {counts['train']} paragraphs to train on, {counts['dev']} to choose by, {counts['test']} to "
+    f"test ({MIN_WORDS} to {MAX_WORDS} words, no module in two of these, names of the libraries replaced by "
     f"{NAME!r})",
   ]
   if counts != of_each:

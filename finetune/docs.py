@@ -1,135 +1,59 @@
 """`kind='docs'`: which library is a paragraph from? A checkpoint, its encoder from scratch, naive Bayes.
 
-All three get the same paragraphs. Runs of both encoders have the same batches, steps and learning rates to
-choose from; the development set chooses the evaluation a run counts with and the learning rate, the test set
-is only reported.
+All get the same paragraphs; both encoders the same batches, steps and learning rates to choose from. The
+development set chooses the evaluation a run counts with and the learning rate; the test set chooses nothing.
 """
 
-import dataclasses
 import hashlib
 import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import rich.console
-from ml_collections import ConfigDict
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.naive_bayes import MultinomialNB
 
 from data import library_paragraphs
 from data.errors import ConfigError
-from data.glue_tasks import Split
 from data.library_paragraphs import LibraryParagraphs
-from finetune import glue, metrics, summary, tables
+from finetune import best_model, docs_report, glue, metrics, summary, warm_start
 from finetune.classification import make_problem
+from finetune.docs_report import Comparison, Score
 from finetune.examples import Examples
+from finetune.search import Search
 from finetune.session import Plan, Session, compiled
 from finetune.summary import Record
-from pretrain.stop import StopRequest
 
 TRAIN_ROWS = 2_000
-DEV_PART, TEST_PART = 4, 2  # of the training rows: a fourth and a half
+DEV_PART, TEST_PART = 4, 2  # a fourth and a half of the training rows
 SPACE_OF = "cola"  # whose search space a protocol uses where the config does not say: a small task's
 METRIC, TEST_METRIC = "accuracy", "test_accuracy"
-CHECKPOINT, SCRATCH = "checkpoint", "scratch"
-STEM = "docs"
+CHECKPOINT, SCRATCH = "checkpoint", "scratch"  # folders of the two searches
 NAMES = {CHECKPOINT: "the checkpoint, fine-tuned", SCRATCH: "its encoder from scratch"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Score:
-  """One line of the comparison; accuracies are fractions.
+class Encoded:
+  """The paragraphs as an encoder reads them.
 
   Attributes:
-    name: who classifies.
-    seeds: {seed: test accuracy}; naive Bayes has seed 0 alone.
-    dev: mean accuracy on the development set.
-    learning_rate: the chosen one; None: there is none.
+    task: the paragraphs.
+    max_length: tokens of a text; longer ones are cut.
+    train: training examples.
+    buckets: of them.
+    sets: 'dev' and 'test'.
+    lines: for people.
   """
-
-  name: str
-  seeds: Mapping[int, float]
-  dev: float
-  learning_rate: float | None = None
-
-  @property
-  def mean(self) -> float:
-    """Test accuracy."""
-    return float(np.mean(list(self.seeds.values())))
-
-
-def run(config: ConfigDict, workdir: str, *, stop: StopRequest, say: Callable[[str], None] = print) -> int:
-  """Compares the three and prints and writes the table; returns the exit code.
-
-  Args:
-    config: validated, of kind 'docs'. `data.directory` is a folder of installed packages ('': those of this
-      program), `data.train_rows` the wanted training paragraphs (0: `TRAIN_ROWS`).
-    workdir: finished runs, docs.md, docs.csv and docs.json go there.
-    stop: asked after every step.
-    say: takes lines for the user.
-
-  Raises:
-    loop.Stopped: as asked; finished runs are stored, unfinished ones saved.
-    UserError: see data/errors.py.
-  """
-  if config.from_scratch:
-    raise ConfigError(
-      "from_scratch=True: kind='docs' trains from scratch beside the checkpoint; leave it out"
-    )
-  sessions = {}
-  for name in (CHECKPOINT, SCRATCH):
-    changed = config.copy_and_resolve_references()
-    changed.from_scratch = name == SCRATCH
-    watched = sys.stderr.isatty()
-    sessions[name] = Session(changed, workdir, stop=stop, say=say, show_progress=watched)
-  task = _paragraphs(config)
-  for line in task.lines:
-    say(line)
-  encoded = Encoded(task, sessions[CHECKPOINT])
-  say(encoded.line)
-  scores = [
-    bayes("naive Bayes, whole paragraphs", {name: split.first for name, split in task.splits.items()}, task),
-    bayes("naive Bayes, the encoder's tokens", encoded.words, task),
-  ]
-  for name in (SCRATCH, CHECKPOINT):
-    scores.append(_fine_tuned(name, sessions[name], encoded))
-  page = make_page(scores, task, sessions[CHECKPOINT])
-  tables.print_page(rich.console.Console(file=sys.stdout, highlight=False), page)
-  rows = [
-    {"name": score.name, "seed": seed, "test_accuracy": value, "learning_rate": score.learning_rate}
-    for score in scores
-    for seed, value in score.seeds.items()
-  ]
-  content = {"libraries": task.libraries, "scores": [dataclasses.asdict(score) for score in scores]}
-  for path in tables.write(workdir, STEM, page, rows, content):
-    say(f"wrote {path}")
-  return 0
-
-
-def _paragraphs(config: ConfigDict) -> LibraryParagraphs:
-  rows = config.data.train_rows or TRAIN_ROWS
-  return library_paragraphs.load(
-    train_rows=rows,
-    dev_rows=rows // DEV_PART,
-    test_rows=rows // TEST_PART,
-    seed=config.seed,
-    root=config.data.directory,
-  )
-
-
-class Encoded:
-  """The paragraphs as the encoder reads them."""
 
   def __init__(self, task: LibraryParagraphs, session: Session) -> None:
     fields, words = session.config.data, session.start.vocabulary
-    self.max_length = session.max_length(SPACE_OF)
+    self.task, self.max_length = task, session.max_length(SPACE_OF)
     encoding = glue.Encoding(words, self.max_length, fields.buckets, fields.bucket_multiple)
-    self.num_classes = len(task.libraries)
-    self.train, self._cut = encoding.examples(task.splits["train"], is_regression=False)
+    self.train, cut = encoding.examples(task.splits["train"], is_regression=False)
     self.buckets = encoding.buckets(self.train)
     self.sets = {name: encoding.evaluated(task.splits[name], is_regression=False) for name in ("dev", "test")}
+    self.lines = [
+      f"{cut:,} of {len(self.train.ids):,} training paragraphs are cut to the {self.max_length} tokens the "
+      f"encoder reads; padded to {', '.join(map(str, self.buckets.lengths))} tokens"
+    ]
 
   @property
   def examples(self) -> dict[str, Examples]:
@@ -138,19 +62,11 @@ class Encoded:
 
   @property
   def words(self) -> dict[str, list[str]]:
-    """The tokens of every text as words, cut where the encoder's text is cut."""
+    """The tokens of every text as words, cut where the encoder's text is."""
     return {
       name: [" ".join(map(str, ids.tolist())) for ids in examples.ids]
       for name, examples in self.examples.items()
     }
-
-  @property
-  def line(self) -> str:
-    """How long they are."""
-    return (
-      f"the encoder reads at most {self.max_length} tokens: {self._cut:,} of {len(self.train.ids):,} "
-      f"training paragraphs are cut; padded to {', '.join(map(str, self.buckets.lengths))} tokens"
-    )
 
   @property
   def digest(self) -> str:
@@ -161,8 +77,18 @@ class Encoded:
       found.update(json.dumps([name, labels, [ids.tolist() for ids in examples.ids]]).encode())
     return found.hexdigest()
 
+  def evaluate(self, outputs_of, num_runs: int, *, batch_size: int, pad_id: int) -> list[dict[str, float]]:
+    """Accuracy of every run on the development and the test set; what is not finite is a wrong answer."""
+    found: list[dict[str, float]] = [{} for _ in range(num_runs)]
+    for metric, given in ((METRIC, self.sets["dev"]), (TEST_METRIC, self.sets["test"])):
+      logits = glue.outputs(given, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
+      for scores, of_run in zip(found, logits):
+        answers = np.where(np.isfinite(of_run).all(axis=1), np.argmax(of_run, axis=1), -1)
+        scores[metric] = metrics.accuracy(np.asarray(given.split.labels), answers)
+    return found
 
-def bayes(name: str, texts: Mapping[str, Sequence[str]], task: LibraryParagraphs) -> Score:
+
+def naive_bayes(name: str, texts: Mapping[str, Sequence[str]], task: LibraryParagraphs) -> Score:
   """Multinomial naive Bayes on counts of words, with scikit-learn's defaults.
 
   Args:
@@ -170,104 +96,133 @@ def bayes(name: str, texts: Mapping[str, Sequence[str]], task: LibraryParagraphs
     texts: {'train', 'dev', 'test'}: texts in the order of the task's splits.
     task: for the labels.
   """
-  # Single characters are words too: token ids below 10 are.
+  # Single characters are words too: some ids have one digit.
   counts = CountVectorizer(token_pattern=r"(?u)\b\w+\b")
-  model = MultinomialNB().fit(counts.fit_transform(texts["train"]), task.splits["train"].labels)
-
-  def accuracy(split: str) -> float:
-    return metrics.accuracy(_labels(task.splits[split]), model.predict(counts.transform(texts[split])))
-
-  return Score(name, {0: accuracy("test")}, accuracy("dev"))
-
-
-def _labels(split: Split) -> np.ndarray:
-  return np.asarray(split.labels)
+  labels = {split: np.asarray(given.labels) for split, given in task.splits.items()}
+  model = MultinomialNB().fit(counts.fit_transform(texts["train"]), labels["train"])
+  found = {
+    split: metrics.accuracy(labels[split], model.predict(counts.transform(texts[split])))
+    for split in ("dev", "test")
+  }
+  return Score(name, {0: found["test"]}, found["dev"])
 
 
-def _fine_tuned(name: str, session: Session, encoded: Encoded) -> Score:
-  """Trains every learning rate with every seed, or reads what is finished."""
-  size = session.config.data.eval_batch_size
-  problem = make_problem(
-    session.encoder, session.head, num_outputs=encoded.num_classes, pad_id=session.pad_id
-  )
-
-  def evaluate(outputs_of, num_runs: int) -> list[dict[str, float]]:
-    found: list[dict[str, float]] = [{} for _ in range(num_runs)]
-    for metric, given in ((METRIC, encoded.sets["dev"]), (TEST_METRIC, encoded.sets["test"])):
-      logits = glue.outputs(given, outputs_of, num_runs=num_runs, batch_size=size, pad_id=session.pad_id)
-      for metrics_of_run, outputs in zip(found, logits):
-        metrics_of_run[metric] = metrics.accuracy(_labels(given.split), np.argmax(outputs, axis=1))
-    return found
-
-  plan = Plan(
-    name,
-    problem,
-    METRIC,
-    session.cells(SPACE_OF),
-    encoded.train,
-    encoded.buckets,
-    evaluate,
-    tuple(length for given in encoded.sets.values() for length in given.buckets.lengths),
-    encoded.digest,
-    encoded.max_length,
-  )
-  session.say(session.describe(plan))
-  search = session.search(plan)
-  records = search.run(plan.cells, session.seeds)
-  if search.program.shapes:
-    session.say(f"{name}: {compiled(sorted(search.program.shapes))}")
-  return score(name, records)
-
-
-def score(name: str, records: Sequence[Record]) -> Score:
-  """The line of an encoder: the test accuracies of the cell with the best mean on the development set."""
+def choose(name: str, records: Sequence[Record]) -> Score:
+  """The line of an encoder: test accuracies of the learning rate with the best mean development accuracy."""
   chosen = summary.choose(records, METRIC, "mean")
-  test = summary.summarise(chosen, TEST_METRIC)
-  seeds = {int(seed): value for seed, value in test.per_seed.items()}
-  return Score(NAMES[name], seeds, summary.summarise(chosen).mean, chosen.cell.learning_rate)
+  test = summary.summarise(chosen, TEST_METRIC).per_seed
+  seeds = {int(seed): value for seed, value in test.items()}
+  return Score(name, seeds, summary.summarise(chosen).mean, chosen.cell.learning_rate)
 
 
-def make_page(scores: Sequence[Score], task: LibraryParagraphs, session: Session) -> tables.Page:
-  """The table and what it means, whichever way it came out.
+class DocsDemo:
+  """The comparison of a config."""
 
-  Args:
-    scores: the last two from scratch and from the checkpoint, of the same seeds.
-    task: the paragraphs.
-    session: of the checkpoint.
-  """
-  headers = ("test accuracy, %", "mean", "seeds", "dev", "learning rate")
-  rows = []
-  for one in scores:
-    rate = "-" if one.learning_rate is None else f"{one.learning_rate:g}"
-    seeds = " ".join(tables.percent(value) for value in one.seeds.values()) if one.learning_rate else "-"
-    rows.append((one.name, tables.percent(one.mean), seeds, tables.percent(one.dev), rate))
-  table = tables.Table(headers, ("left", "right", "right", "right", "right"), rows)
-  which = f"{session.config.checkpoint}, step {session.start.meta.get('step', 0):,}"
-  return tables.Page(
-    f"Which of {len(task.libraries)} libraries is a paragraph from? {which}",
-    [table],
-    _notes(scores, task, session.start.meta),
-  )
+  def __init__(self, session: Session, *, download: bool = False) -> None:
+    """Gathers the paragraphs; nothing is compiled.
 
+    Args:
+      session: of this start. `data.directory` is a folder of installed packages ('': those of this program),
+        `data.train_rows` the wanted training paragraphs (0: `TRAIN_ROWS`).
+      download: there is nothing to download.
 
-def _notes(scores: Sequence[Score], task: LibraryParagraphs, meta: Mapping[str, Any]) -> list[str]:
-  scratch, checkpoint = scores[-2:]
-  best_bayes = max(one.mean for one in scores[:-2])
-  gains = [checkpoint.seeds[seed] - scratch.seeds[seed] for seed in scratch.seeds]
-  gain, count = checkpoint.mean - scratch.mean, len(task.splits["test"])
-  error = 100 * float(np.sqrt(checkpoint.mean * (1 - checkpoint.mean) / count))
-  found = [
-    f"Pretraining makes {abs(100 * gain):.1f} points {'more' if gain > 0 else 'less'} than none "
-    f"(above scratch with {sum(one > 0 for one in gains)} of {len(gains)} seeds). Guessing would give "
-    f"{100 / len(task.libraries):.1f} %; {count:,} test paragraphs leave a standard error of {error:.1f} "
-    "points.",
-    f"The checkpoint is {abs(100 * (checkpoint.mean - best_bayes)):.1f} points "
-    f"{'above' if checkpoint.mean > best_bayes else 'below'} naive Bayes, which counts words and trains in a "
-    "second.",
-  ]
-  if meta.get("config", {}).get("data", {}).get("source") == "installed_docs":
-    found.append(
-      "The checkpoint was pretrained on the documentation the paragraphs are from: it has read the test "
-      "paragraphs, names and all, but never which library they belong to."
+    Raises:
+      ConfigError: a field that this kind has no use for.
+      DataError: too little documentation.
+    """
+    del download
+    self.session, config = session, session.config
+    for field, value in (("from_scratch", config.from_scratch), ("output.predict", config.output.predict)):
+      if value:
+        raise ConfigError(
+          f"{field}=True: kind='docs' trains from scratch beside the checkpoint anyway, and there is no test "
+          "set to hand in; leave it out"
+        )
+    changed = config.copy_and_resolve_references()
+    changed.from_scratch = True
+    scratch = Session(
+      changed, str(session.workdir), stop=session.stop, say=session.say, show_progress=session.show_progress
     )
-  return found
+    rows = config.data.train_rows or TRAIN_ROWS
+    self.task = library_paragraphs.load(
+      train_rows=rows,
+      dev_rows=rows // DEV_PART,
+      test_rows=rows // TEST_PART,
+      seed=config.seed,
+      root=config.data.directory,
+    )
+    self.encoded = Encoded(self.task, session)
+    self.sessions = {SCRATCH: scratch, CHECKPOINT: session}
+    self.plans = {name: self._plan(name, one) for name, one in self.sessions.items()}
+
+  def _plan(self, name: str, session: Session) -> Plan:
+    encoded, size = self.encoded, session.config.data.eval_batch_size
+    count = len(self.task.libraries)
+
+    def evaluate(outputs_of, num_runs: int) -> list[dict[str, float]]:
+      return encoded.evaluate(outputs_of, num_runs, batch_size=size, pad_id=session.pad_id)
+
+    return Plan(
+      name,
+      make_problem(session.encoder, session.head, num_outputs=count, pad_id=session.pad_id),
+      METRIC,
+      session.cells(SPACE_OF),
+      encoded.train,
+      encoded.buckets,
+      evaluate,
+      tuple(length for given in encoded.sets.values() for length in given.buckets.lengths),
+      encoded.digest,
+      encoded.max_length,
+    )
+
+  def describe(self) -> list[str]:
+    """What there is and what would be done."""
+    start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={"classification": None})
+    lines = [f"{self.session.title}: {start}", *self.task.lines, *self.encoded.lines]
+    return lines + [self.sessions[name].describe(plan) for name, plan in self.plans.items()]
+
+  def run(self) -> int:
+    """Trains both encoders, compares, prints and writes; returns the exit code.
+
+    Raises:
+      loop.Stopped: as asked; finished runs are stored, unfinished ones saved.
+      UserError: see data/errors.py.
+    """
+    texts = {name: split.first for name, split in self.task.splits.items()}
+    bayes = (
+      naive_bayes("naive Bayes, whole paragraphs", texts, self.task),
+      naive_bayes("naive Bayes, the encoder's tokens", self.encoded.words, self.task),
+    )
+    scores = {name: self._trained(name) for name in self.plans}
+    meta = self.session.start.meta
+    found = Comparison(
+      f"{self.session.title}, step {meta.get('step', 0):,}",
+      self.task.libraries,
+      len(self.task.splits["test"]),
+      bayes,
+      scores[SCRATCH],
+      scores[CHECKPOINT],
+      meta["config"].get("data", {}).get("source") == "installed_docs",
+    )
+    paths = docs_report.print_and_write(found, self.session.workdir)
+    self.session.say(f"The same as files: {', '.join(map(str, paths))}")
+    return 0
+
+  def _trained(self, name: str) -> Score:
+    """Trains every learning rate with every seed, or reads what is finished."""
+    session, plan = self.sessions[name], self.plans[name]
+    search = session.search(plan)
+    records = search.run(plan.cells, session.seeds)
+    if name == CHECKPOINT and session.config.output.save_model:
+      self._save_best(plan, search, records)
+    if search.program.shapes:
+      session.say(f"{name}: {compiled(sorted(search.program.shapes))}")
+    return choose(NAMES[name], records)
+
+  def _save_best(self, plan: Plan, search: Search, records: Sequence[Record]) -> None:
+    task = {
+      "name": "library",
+      "labels": list(self.task.libraries),
+      "problem_type": "single_label_classification",
+    }
+    best_model.train(self.session, plan, search, records, task=task, with_test_seeds=False, is_needed=False)

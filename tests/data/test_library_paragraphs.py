@@ -6,7 +6,6 @@ from data import library_paragraphs
 from data.errors import DataError
 
 WORDS = ["alpha", "beta", "gamma", "delta", "omega", "north", "south", "east", "west", "river", "stone"]
-)
 
 
 def _paragraph(start: int, *, words: int = 24, about: str = "") -> str:

@@ -13,7 +13,7 @@ from pretrain.models.encoder import init_encoder
 
 PAD = 1
 CONFIG = EncoderConfig(
-  vocab_size=16, hidden_size=16, num_layers=2, num_heads=2, mlp_size=32, max_length=24, init_stddev=0.1
+  vocab_size=16, hidden_size=16, num_layers=1, num_heads=2, mlp_size=32, max_length=24, init_stddev=0.1
 )
 SETTINGS = optim.OptimizerSettings(learning_rate=0.0, total_steps=1, clip_norm=1.0)
 
@@ -31,7 +31,7 @@ def examples(count: int = 24, seed: int = 0) -> Examples:
 
 def order(batch_size: int = 8) -> TrainingOrder:
   """Buckets of `examples()` in batches."""
-  return TrainingOrder(make_buckets(examples(), most=2, multiple=8, max_length=24), batch_size, shape_seed=1)
+  return TrainingOrder(make_buckets(examples(), most=1, multiple=8, max_length=24), batch_size, shape_seed=1)
 
 
 def feed(seeds, of: Examples | None = None):
@@ -48,10 +48,10 @@ def feed(seeds, of: Examples | None = None):
   return batch
 
 
-def program(mapping: str = "auto", **options) -> Program:
-  """Of the tiny encoder with fresh parameters for each seed."""
+def program(mapping: str = "auto", init=None, **options) -> Program:
+  """Of the tiny encoder, with fresh parameters for each seed unless `init` gives them."""
   problem = make_problem(CONFIG, HeadSettings(), num_outputs=2, pad_id=PAD)
-  init = functools.partial(init_encoder, config=CONFIG, pad_id=PAD)
+  init = init or functools.partial(init_encoder, config=CONFIG, pad_id=PAD)
   return Program(problem, init, SETTINGS, mapping=mapping, **options)
 
 

@@ -72,6 +72,26 @@ def test_the_self_check_runs_in_a_fresh_process(kind, to, make_workdir, tmp_path
   assert "self-check: max |difference| of hidden states" in capsys.readouterr().out
 
 
+def test_the_files_of_sentence_transformers_lead_to_the_tokenizer_and_the_mean(
+  make_workdir, tmp_path, capsys, in_this_process, export
+):
+  transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
+  output = tmp_path / "out"
+  assert export(make_workdir("wide_t5"), output, "--sentence_transformers") == 0, capsys.readouterr().err
+  # What the package calls; by its model type this class would ask for an image processor.
+  processor = transformers.AutoProcessor.from_pretrained(output)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(output)
+  assert processor("a word")["input_ids"] == tokenizer("a word")["input_ids"]
+  modules = json.loads((output / "modules.json").read_text())
+  assert [(module["path"], module["type"].rpartition(".")[2]) for module in modules] == [
+    ("", "Transformer"),
+    ("1_Pooling", "Pooling"),
+  ]
+  pooling = json.loads((output / "1_Pooling" / "config.json").read_text())
+  assert pooling == {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
+  assert json.loads((output / "sentence_bert_config.json").read_text())["max_seq_length"] == 128
+
+
 def _transposed(rows):
   """The row of a square kernel, read and written as if it were not transposed."""
   wrong = Layout(

@@ -1,0 +1,166 @@
+"""Checkpoints as `finetune.main` saves them, out through every layout and back.
+
+Run: python -m pytest tests/pretrain/export/test_fine_tuned.py
+"""
+
+import argparse
+import functools
+import json
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
+
+from data.errors import DataError  # noqa: E402
+from pretrain.checkpoint import Checkpoints, load_params, read_meta, step_path  # noqa: E402
+from pretrain.export import __main__, folders  # noqa: E402
+from pretrain.export.task_fields import read_task  # noqa: E402
+
+LABELS = ["entailment", "not_entailment"]
+
+
+def _head(name: str, num_outputs: int) -> dict:
+  rng = np.random.default_rng(3)
+
+  def linear(outputs: int) -> dict:
+    return {"kernel": rng.normal(size=(32, outputs)), "bias": rng.normal(size=outputs)}
+
+  head = linear(2) if name == "question_answering" else {"dense": linear(32), "output": linear(num_outputs)}
+  return {name: jax.tree.map(np.float32, head)}
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(make_workdir, tmp_path_factory):
+  """kind, head, task -> the directory of a model that has its encoder and one head, and nothing else."""
+  pretrained = functools.cache(make_workdir)
+
+  def make(kind: str, head: str = "classification", num_outputs: int = 2, **task) -> pathlib.Path:
+    params, meta = load_params(pretrained(kind))
+    state = {
+      "params": {"encoder": params["encoder"], "heads": _head(head, num_outputs)},
+      "step": np.int32(40),
+    }
+    task = {"name": "rte", "cell": "lr2e-05", "seed": 3, "metric": "accuracy", "value": 0.75, **task}
+    more = {"task": task, "pretraining_step": 7}
+    directory = tmp_path_factory.mktemp("fine-tuned") / "model"
+    checkpoints = Checkpoints(directory, every=1, keep=1)
+    meta = {"config": meta["config"], "vocabulary_digest": meta["vocabulary_digest"], **more}
+    checkpoints.save(40, jax.tree.map(jax.numpy.asarray, state), meta, force=True)
+    checkpoints.wait()
+    checkpoints.close()
+    shutil.copytree(pretrained(kind) / "vocabulary", directory / "vocabulary")
+    return directory
+
+  return make
+
+
+def _import(folder: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
+  assert __main__.main(["import", f"--from={folder}", f"--output={output}"]) == 0
+  return output
+
+
+def _assert_same(first: pathlib.Path, second: pathlib.Path) -> None:
+  ours, theirs = (folders.flatten(load_params(place)[0]) for place in (first, second))
+  assert ours.keys() == theirs.keys()
+  assert not [path for path in ours if not np.array_equal(ours[path], theirs[path])]
+
+
+@pytest.mark.parametrize(
+  ("kind", "to", "activation", "architecture"),
+  [
+    ("t5", "auto", "tanh", "MPNetForSequenceClassification"),
+    ("wordpiece", "auto", "tanh", "BertForSequenceClassification"),
+    ("wordpiece", "auto", "gelu", "ElectraForSequenceClassification"),
+    ("t5", "torch", "gelu", None),
+    ("official", "cocolm", "gelu", None),
+  ],
+)
+def test_a_classifier_keeps_its_head_and_labels_through_a_layout(
+  kind, to, activation, architecture, fine_tuned, tmp_path, capsys, in_this_process, export
+):
+  task = {"labels": LABELS, "problem_type": "single_label_classification", "activation": activation}
+  model = fine_tuned(kind, **task)
+  assert export(model, tmp_path / "out", f"--to={to}") == 0, capsys.readouterr().err
+  assert ("of classification logits" in capsys.readouterr().out) == (architecture is not None)
+  config = json.loads((tmp_path / "out" / "config.json").read_text())
+  assert config.get("architectures") == (architecture and [architecture])
+  assert config["id2label"] == dict(zip("01", LABELS))
+  assert config["label2id"] == {LABELS[0]: 0, LABELS[1]: 1}
+  card = (tmp_path / "out" / "README.md").read_text()
+  assert "Fine-tuned on `rte` for 40 updates" in card and "| updates | 7 |" in card
+  back = _import(tmp_path / "out", tmp_path / "back")
+  _assert_same(model, back)
+  assert read_meta(step_path(back))["task"] == task
+
+
+@pytest.mark.parametrize("activation", ["tanh", "gelu"])
+def test_fairseq_keeps_the_head_and_its_activation_but_has_no_place_for_labels(
+  activation, fine_tuned, tmp_path, capsys, in_this_process, export
+):
+  model = fine_tuned("official", labels=LABELS, activation=activation)
+  assert export(model, tmp_path / "out", "--to=fairseq") == 0, capsys.readouterr().err
+  assert "Classes: 0: entailment, 1: not_entailment." in (tmp_path / "out" / "README.md").read_text()
+  with torch.serialization.safe_globals([argparse.Namespace]):
+    content = torch.load(tmp_path / "out" / "model.pt", weights_only=True)
+  assert content["args"].pooler_activation_fn == activation
+  assert "classification_heads.sentence_classification_head.out_proj.weight" in content["model"]
+  back = _import(tmp_path / "out", tmp_path / "back")
+  _assert_same(model, back)
+  task = read_meta(step_path(back))["task"]
+  assert task == {"labels": None, "problem_type": None, "activation": activation}
+
+
+@pytest.mark.parametrize("to", ["cocolm", "fairseq", "torch"])
+def test_a_question_answerer_comes_back_from_layouts_that_no_class_reads(
+  to, fine_tuned, tmp_path, capsys, in_this_process, export
+):
+  model = fine_tuned("official", head="question_answering")
+  assert export(model, tmp_path / "out", f"--to={to}") == 0, capsys.readouterr().err
+  _assert_same(model, _import(tmp_path / "out", tmp_path / "back"))
+
+
+def test_a_regression_has_one_output_and_no_names(fine_tuned, tmp_path, capsys, in_this_process, export):
+  model = fine_tuned("t5", num_outputs=1, labels=None, problem_type="regression")
+  assert export(model, tmp_path / "out") == 0, capsys.readouterr().err
+  config = json.loads((tmp_path / "out" / "config.json").read_text())
+  assert config["problem_type"] == "regression" and config["id2label"] == {"0": "LABEL_0"}
+  task = read_meta(step_path(_import(tmp_path / "out", tmp_path / "back")))["task"]
+  assert task == {"labels": None, "problem_type": "regression", "activation": "tanh"}
+
+
+@pytest.mark.parametrize(
+  ("kind", "to", "task", "message"),
+  [
+    ("official", "cocolm", {}, "the port has gelu in its classification head, ours has tanh"),
+    ("t5", "auto", {"activation": "gelu"}, "the class has tanh in its classification head, ours has gelu"),
+    ("t5", "auto", {"labels": ["a", "b", "c"]}, "expected 2 different names for 0 to 1 as in the head"),
+    ("t5", "auto", {"problem_type": "ranking"}, "problem_type is 'ranking'"),
+  ],
+)
+def test_a_head_that_a_layout_computes_otherwise_is_refused(
+  kind, to, task, message, fine_tuned, tmp_path, capsys, in_this_process, export
+):
+  assert export(fine_tuned(kind, **task), tmp_path / "out", f"--to={to}") == 2
+  error = capsys.readouterr().err.strip()
+  assert message in error and "\n" not in error
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  ("settings", "message"),
+  [
+    ({"id2label": {"0": "a"}}, "id2label is .* expected names for 0 to 1"),
+    ({"id2label": {"0": "a", "1": 2}}, "id2label is"),
+    ({"id2label": ["a", "b"]}, "id2label is"),
+    ({"problem_type": 3}, "problem_type is 3"),
+    ({"problem_type": ["regression"]}, "problem_type is"),
+    ({"classifier_activation": "relu"}, "classifier_activation is 'relu'"),
+  ],
+)
+def test_settings_that_do_not_fit_a_head_are_named(settings, message):
+  with pytest.raises(DataError, match=message):
+    read_task(settings, "own", num_outputs=2)

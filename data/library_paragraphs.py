@@ -121,7 +121,7 @@ def _gather(
   root: str, packages: Mapping[str, Sequence[str]], wanted: int, num_libraries: int, seed: int
 ) -> list[_Library]:
   """The first packages with enough paragraphs; where too few have enough, those with the most."""
-  enough, found = int(SPARE * wanted), []
+  enough, found = int(SPARE * max(wanted, LEAST)), []
   for package, names in packages.items():
     shuffled = list(names)
     random.Random(f"{seed} {package}").shuffle(shuffled)

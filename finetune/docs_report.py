@@ -67,7 +67,7 @@ class Comparison:
 
 def make_page(found: Comparison) -> tables.Page:
   """The table and sentences under it."""
-  headers = ("test accuracy, %", "mean", "each seed", "development", "learning rate")
+  headers = ("test accuracy, %", "mean", "each seed", "dev set", "rate")
   rows = []
   for one in found.scores:
     has_seeds = one.learning_rate is not None

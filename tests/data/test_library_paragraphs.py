@@ -113,6 +113,11 @@ def test_fewer_paragraphs_make_smaller_classes_and_say_so(root):
   assert len(_load(root).lines) == 2
 
 
+def test_a_few_rows_can_be_asked_for(root):
+  found = _load(root, train_rows=6, dev_rows=3, test_rows=3)
+  assert {name: len(split) for name, split in found.splits.items()} == {"train": 6, "dev": 3, "test": 3}
+
+
 def test_too_little_documentation_is_one_line(tmp_path):
   _write(tmp_path, "tiny", [[_paragraph(1)]])
   with pytest.raises(DataError) as caught:

@@ -150,7 +150,11 @@ def _part(file: SquadFile, vocabulary: Vocabulary, settings: Settings, *, traini
     max_query_length=settings.max_query_length,
   )
   if not features.windows:
-    raise DataError(f"{file.source}: no window is left: {squad_features.report_lines(features, shown=1)[-1]}")
+    name, reason = next(iter({**features.dropped, **features.empty}.items()))
+    raise DataError(
+      f"{file.source}: no window is left of {len(file.questions):,} questions, such as {name!r}: {reason}; "
+      "give the official file"
+    )
   buckets = make_buckets(
     features.examples,
     most=settings.num_buckets,

@@ -67,7 +67,7 @@ def _data() -> ConfigDict:
       "max_length": 0,  # tokens with special ones; 0: the protocol's, at most the checkpoint's positions
       "train_rows": 0,  # of the training set, drawn with `seed`; 0: all
       "fractions": (),  # of the training set, such as 0.01,0.1: a search on each (COCO-LM figure 7)
-      "buckets": 4,  # most padded lengths, each of which is compiled; chosen so that padding is least
+      "buckets": 6,  # most padded lengths, each of which is compiled; chosen so that padding is least
       "bucket_multiple": 8,  # tokens: padded lengths are multiples of it
       "eval_batch_size": 64,  # examples
     }

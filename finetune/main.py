@@ -43,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = flags.parse_arguments(sys.argv[1:] if argv is None else argv, PROGRAM)
   try:
     return _run(arguments)
-  except KeyboardInterrupt:  # once training runs it is a stop request
-    print("stopped before training began; the same command starts again", file=sys.stderr)
+  except KeyboardInterrupt:  # the first one in a search is a polite stop request
+    print("stopped; what was finished is stored, the same command continues", file=sys.stderr)
     return 130
   except UserError as error:
     if arguments.debug:

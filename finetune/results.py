@@ -35,14 +35,18 @@ class Results:
     self.fingerprint = json.loads(json.dumps(fingerprint))  # tuples are lists in a file
 
   def path(self, task: str, cell: Cell | StepCell) -> pathlib.Path:
-    """Where a cell's file is.
+    """Where a cell's file is; errors as `folder`."""
+    return self.folder(task) / f"{cell.name}.json"
+
+  def folder(self, task: str) -> pathlib.Path:
+    """Where a task's files are.
 
     Raises:
-      ConfigError: the task's name is no file name.
+      ConfigError: its name is no file name.
     """
     if not re.fullmatch(r"\w[\w.+-]*", task):
       raise ConfigError(f"task {task!r} cannot name a folder; use letters, digits, '_', '.', '+' and '-'")
-    return self._workdir / task / f"{cell.name}.json"
+    return self._workdir / task
 
   def read(self, task: str, cell: Cell | StepCell) -> Record | None:
     """What is there of a cell, whichever seeds; None: nothing.

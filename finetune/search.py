@@ -130,8 +130,8 @@ class Search:
         stored = self.results.save(self.task.name, record.cell, record)
         done = sum(not self.results.missing(self.task.name, cell, seeds) for cell in cells)
         self._say_cell(stored, done, len(cells))
-    # States of programs whose cells are stored now, and of programs that were cut in another way.
-    shutil.rmtree(self.results.path(self.task.name, cells[0]).parent / UNFINISHED, ignore_errors=True)
+    if any(missing.values()):  # else the states there are of something that comes after this
+      self._forget_states()
     found = [self.results.finished(self.task.name, cell, seeds) for cell in cells]
     return [record for record in found if record is not None]
 
@@ -139,8 +139,13 @@ class Search:
     """One run with its parameters at its best evaluation: kept by `run`, or trained again, the same run."""
     if self._kept is None or (cell, seed) not in self._kept.runs:
       self._train([(cell, [seed])], keep_best=True)
+      self._forget_states()
     assert self._kept is not None
     return self._kept.run(cell, seed)
+
+  def _forget_states(self) -> None:
+    """Of programs whose cells are stored now, and of those that were cut in another way."""
+    shutil.rmtree(self.results.folder(self.task.name) / UNFINISHED, ignore_errors=True)
 
   def _say_cell(self, record: Record, done: int, count: int) -> None:
     found = summary.summarise(record)
@@ -182,7 +187,7 @@ class Search:
 
   def _saving(self, flat: Sequence[tuple[Cell, int]], *, keep_best: bool) -> loop.Saving:
     names = [f"{cell.name} {seed}" for cell, seed in flat]
-    directory = self.results.path(self.task.name, flat[0][0]).parent / UNFINISHED
+    directory = self.results.folder(self.task.name) / UNFINISHED
     identity = {"runs": names, "keep_best": keep_best, "fingerprint": self.results.fingerprint}
     # Other runs, or other settings, are another folder: what lies there is never taken for these.
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

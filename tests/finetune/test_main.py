@@ -1,0 +1,250 @@
+"""`python -m finetune.main` on a tiny checkpoint: what it finds, what it prints, what it refuses."""
+
+import csv
+import json
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+
+from finetune import loop, main
+from finetune.search import Search
+from pretrain import checkpoint
+from tests.finetune import small_glue
+
+FAST = (
+  "--config=configs/finetune_glue.py",
+  "--config.search.batch_sizes=8",
+  "--config.search.epochs=2",
+  "--config.search.warmup_fractions=0.1",
+  "--config.search.num_seeds=2",
+  "--config.search.num_test_seeds=3",
+  "--config.data.buckets=1",
+  "--config.data.bucket_multiple=32",
+  "--config.data.eval_batch_size=8",
+  "--config.train.save_minutes=0",
+)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("finetune")
+  return small_glue.checkpoint(folder / "run"), small_glue.glue(folder / "glue")
+
+
+def _arguments(places, workdir, *more):
+  return [*FAST, f"--config.checkpoint={places[0]}", f"--config.data.directory={places[1]}",
+          f"--workdir={workdir}", *more]  # fmt: skip
+
+
+SEARCH = ("--config.tasks=sst2,stsb", "--config.search.learning_rates=1e-2,3e-3")
+
+
+@pytest.fixture(scope="module")
+def searched(places, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("search")
+  assert main.main(_arguments(places, workdir, *SEARCH, "--config.output.predict")) == 0
+  return workdir
+
+
+def _scores(workdir):
+  found = {}
+  for path in sorted(workdir.glob("*/bs*.json")):
+    saved = json.loads(path.read_text())
+    found[f"{path.parent.name}/{path.name}"] = saved["seeds"]
+  return found
+
+
+def test_a_search_ends_with_tables_and_models(searched, capsys):
+  assert {path.name for path in searched.glob("results.*")} == {"results.md", "results.csv", "results.json"}
+  rows = list(csv.DictReader((searched / "results.csv").open()))
+  assert {row["task"] for row in rows} >= {"sst2", "stsb"}
+  assert len(_scores(searched)) == 4
+  for task, outputs in (("sst2", 2), ("stsb", 1)):
+    params, meta = checkpoint.load_params(searched / task / "model")
+    assert params["heads"]["classification"]["output"]["kernel"].shape == (16, outputs)
+    assert meta["task"]["name"] == task and meta["vocabulary_digest"]
+    assert meta["task"]["labels"] == (["0", "1"] if task == "sst2" else None)
+
+
+def test_predictions_are_written_for_the_leaderboard(searched):
+  (path,) = searched.glob("glue*.zip")
+  assert "subset" in path.name  # a few rows are not the official test sets
+  with zipfile.ZipFile(path) as archive:
+    names = set(archive.namelist())
+    lines = archive.read("SST-2.tsv").decode().splitlines()
+  assert len(names) == 11
+  assert lines[0] == "index\tprediction" and len(lines) == 7
+  assert {line.split("\t")[1] for line in lines[1:]} <= {"0", "1"}
+
+
+def test_the_saved_model_gives_the_score_it_was_chosen_for(searched, places):
+  """Its weights, through another program, on the development set."""
+  from data import glue as glue_data
+  from finetune import glue, metrics
+  from finetune.glue_search import GlueSearch
+  from finetune.session import Session
+  from pretrain import flags
+  from pretrain.stop import StopRequest
+
+  arguments = flags.read_arguments(_arguments(places, searched, *SEARCH), main.PROGRAM)
+  session = Session(arguments.config, arguments.workdir, stop=StopRequest())
+  job = GlueSearch(session, download=False)
+  plan = job.plans[0]
+  params, meta = checkpoint.load_params(searched / "sst2" / "model")
+  given = job.data["sst2"].dev["dev"]
+
+  def outputs_of(batch):
+    one = {name: leaf[0] for name, leaf in batch.items()}
+    return np.asarray(plan.problem.outputs(params, one, None))[None]
+
+  logits = glue.outputs(given, outputs_of, num_runs=1, batch_size=5, pad_id=session.pad_id)[0]
+  labels = glue_data.read(str(places[1]), "sst2", "dev").labels
+  assert metrics.score("sst2", logits, labels)["accuracy"] == pytest.approx(meta["task"]["value"])
+
+
+def test_a_search_that_was_killed_twice_gives_the_same_numbers(
+  searched, places, tmp_path, monkeypatch, capsys
+):
+  evaluate, done = loop._Loop.note_evaluation, []
+
+  def dying(self):
+    if len(done) in (2, 7) and done[-1] is not None:
+      done.append(None)
+      raise KeyboardInterrupt  # in the middle: what was saved before is all there is
+    evaluate(self)
+    runs = self.group.runs
+    done.append((self.metric, self.keep_best, tuple(runs.seeds), tuple(runs.learning_rates), self.done))
+
+  monkeypatch.setattr(loop._Loop, "note_evaluation", dying)
+  arguments = _arguments(places, tmp_path / "again", *SEARCH, "--config.output.predict")
+  codes = [main.main(arguments) for _ in range(3)]
+  assert codes == [130, 130, 0]
+  assert _scores(tmp_path / "again") == _scores(searched)
+  assert (tmp_path / "again" / "results.csv").read_text() == (searched / "results.csv").read_text()
+  evaluations = [one for one in done if one is not None]
+  assert len(done) == len(evaluations) + 2
+  assert len(set(evaluations)) == len(evaluations)  # what was done was not done again
+
+
+def test_a_finished_search_trains_nothing(searched, places, monkeypatch, capsys):
+  monkeypatch.setattr(Search, "_train", lambda *_, **__: pytest.fail("trained again"))
+  assert main.main(_arguments(places, searched, *SEARCH, "--config.output.predict")) == 0
+  assert "SST-2" in capsys.readouterr().out
+
+
+def test_results_of_other_settings_are_not_mixed(searched, places, capsys):
+  assert main.main(_arguments(places, searched, *SEARCH, "--config.model.dropout=0.2")) == 3
+  assert "made with other settings" in capsys.readouterr().err
+
+
+def test_a_stop_request_ends_with_code_75_and_the_search_goes_on_later(
+  searched, places, tmp_path, monkeypatch, capsys
+):
+  from finetune import session as sessions
+
+  original = sessions.Session.__init__
+
+  def stopping(self, *arguments, **options):
+    original(self, *arguments, **options)
+    self.stop.is_set = True
+
+  monkeypatch.setattr(sessions.Session, "__init__", stopping)
+  arguments = _arguments(places, tmp_path / "stopped", *SEARCH)
+  assert main.main(arguments) == 75
+  assert "the same command continues" in capsys.readouterr().out
+  assert list((tmp_path / "stopped").glob("sst2/unfinished/*/checkpoints/1"))
+  monkeypatch.undo()
+  assert main.main(arguments) == 0
+  assert _scores(tmp_path / "stopped") == {
+    name: {seed: run for seed, run in seeds.items() if seed in ("0", "1")}
+    for name, seeds in _scores(searched).items()
+  }
+  assert not list((tmp_path / "stopped").glob("*/unfinished"))
+
+
+def test_fractions_report_mean_and_range(places, tmp_path, capsys):
+  more = ("--config.tasks=sst2", "--config.search.learning_rates=1e-2", "--config.data.fractions=0.5,1.0")
+  assert main.main(_arguments(places, tmp_path, *more)) == 0
+  out = capsys.readouterr().out
+  assert "50" in out and (tmp_path / "fractions.md").exists()
+  assert len(_scores(tmp_path)) == 2
+
+
+def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
+  assert main.main([*_arguments(places, tmp_path / "dry", *SEARCH), "--dry_run"]) == 0
+  out = capsys.readouterr().out
+  assert "loaded encoder" in out and "left over: heads/rtd" in out and "24 train, 10 dev" in out
+  assert "2 cells x 2 seeds" in out
+  assert not (tmp_path / "dry").exists()
+
+
+@pytest.mark.parametrize(
+  ("more", "code", "told"),
+  [
+    (["--config.tasks=sst3"], 2, "did you mean sst2"),
+    (["--config.tasks="], 2, "tasks is empty"),
+    (["--config.protocol=cocolm"], 2, "coco_lm"),
+    (["--config.checkpoint="], 2, "--config.checkpoint=DIR"),
+    (["--config.checkpoint=nowhere"], 3, "no checkpoint in"),
+    (["--config.data.max_length=33"], 2, "32 positions"),
+    (["--config.data.train_rows=25"], 2, "24 training rows"),
+    (["--config.tasks=cola"], 3, "CoLA"),
+    (["--config.search.batch_sizes=0"], 2, "batch_size"),
+    (["--config.search.learning_rate=1e-3"], 2, "search.learning_rates"),
+    (["--config.search.cells=best_known", "--config.tasks=wnli"], 2, "wnli"),
+    (["--config.data.fractions=1.5"], 2, "1.5 is no fraction"),
+    (["--config.model.dropout=1.0"], 2, "[0, 1)"),
+    (["--config.protocol=amos", "--config.size=large"], 2, "large"),
+  ],
+)
+def test_bad_input_is_one_line(places, tmp_path, capsys, more, code, told):
+  try:
+    found = main.main(_arguments(places, tmp_path / "bad", "--config.tasks=sst2", *more))
+  except SystemExit as exit_:
+    found = exit_.code
+  error = capsys.readouterr().err
+  assert found == code, error
+  assert told in error and error.startswith("error: ") and error.count("\n") == 1
+  assert not (tmp_path / "bad").exists()
+
+
+def test_a_checkpoint_with_another_vocabulary_is_refused(places, tmp_path, capsys):
+  other = tmp_path / "run"
+  shutil.copytree(places[0], other)
+  text = (other / "vocabulary" / "vocab.txt").read_text().replace("mat", "hat")
+  (other / "vocabulary" / "vocab.txt").write_text(text)
+  described = json.loads((other / "vocabulary" / "vocabulary.json").read_text())
+  from data import vocabulary
+
+  vocabulary.describe(other / "vocabulary", kind=described["kind"], cased=described["cased"])
+  assert main.main(_arguments((other, places[1]), tmp_path / "out", "--config.tasks=sst2")) == 3
+  assert "is not the vocabulary of checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ("file", "change", "told"),
+  [
+    ("SST-2/train.tsv", lambda text: text.replace("\t1\n", "\t2\n", 1), "2"),
+    ("SST-2/train.tsv", lambda text: text.replace("\t0\n", "\tzero\n", 1), "zero"),
+    ("SST-2/train.tsv", lambda text: text.replace("\t1\n", "\t1\tmore\n", 1), "3"),
+    ("SST-2/dev.tsv", lambda text: "", "empty"),
+    ("SST-2/dev.tsv", lambda text: text.replace("label", "lable"), "label"),
+  ],
+)
+def test_bad_rows_are_told_with_file_and_line(places, tmp_path, capsys, file, change, told):
+  shutil.copytree(places[1], tmp_path / "glue")
+  path = tmp_path / "glue" / file
+  path.write_text(change(path.read_text()))
+  code = main.main(_arguments((places[0], tmp_path / "glue"), tmp_path / "out", "--config.tasks=sst2"))
+  error = capsys.readouterr().err
+  assert code == 3 and file in error and told in error and error.count("\n") == 1
+
+
+def test_help_names_every_flag_and_field(capsys):
+  with pytest.raises(SystemExit) as exit_:
+    main.main(["--help"])
+  text = capsys.readouterr().out
+  assert exit_.value.code == 0
+  assert all(part in text for part in ("--config.checkpoint", "--config.search.epochs=", "finetune.main"))

@@ -203,6 +203,10 @@ class RunGroup:
     self._shapes.add(("step", len(self._filled), *batch["ids"].shape[1:]))
     return self._functions.step(state, self._place(batch), self._hyper)
 
+  def lower_step(self, state: step.TrainState, batch: Batch) -> jax.stages.Lowered:
+    """`train_step` before it is compiled, for measurements."""
+    return self._functions.step.lower(state, self._place(batch), self._hyper)
+
   def outputs(self, params: ArrayTree, batch: Batch) -> ArrayTree:
     """The task's outputs without dropout: host arrays [runs, batch, ...]."""
     self._shapes.add(("outputs", len(self._filled), *batch["ids"].shape[1:]))

@@ -114,8 +114,9 @@ def notes(given: Report) -> list[str]:
   """What a reader has to know about the numbers."""
   how, data = given.protocol.summary, given.data
   found = [
-    f"{how.capitalize()} over the seeds of the cell with the best {how} {LABELS[given.rows[0].metric]} of "
-    f"{given.num_cells}, in percent. A run counts with its best evaluation; its other metrics too."
+    f"{how.capitalize()} over the seeds of the chosen cell, in percent: of {given.num_cells:,} that with the "
+    f"best {how} of {LABELS[given.rows[0].metric]!r}. A run counts with its best evaluation, its other "
+    "metrics are of the same."
   ]
   if data.version == "2.0":
     found.append(

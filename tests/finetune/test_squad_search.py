@@ -60,7 +60,7 @@ def make_session(place, workdir, said, **changed):
     "model.dropout": 0.0,
     "search.batch_sizes": (8,),
     "search.learning_rates": (1e-2,),
-    "search.epochs": (12,),
+    "search.epochs": (3,),
     "search.warmup_fractions": (0.1,),
     "search.num_seeds": 2,
     "search.evaluations_per_epoch": 1,
@@ -89,7 +89,7 @@ def test_it_learns_and_keeps_the_figures_of_both_thresholds_apart(searched):
   for run in cell_file(workdir)["seeds"].values():
     best = run["best"]["metrics"]
     assert set(best) == set(squad.METRICS["2.0"])
-    assert best["best_f1"] > 0.6  # "no answer" to everything: 1/3
+    assert best["best_f1"] > 0.5  # "no answer" to everything: 1/3
     assert best["best_f1"] >= best["f1_threshold_0"] and best["best_exact"] >= best["exact_threshold_0"]
   table = (workdir / "results.md").read_text()
   for part in (

@@ -6,7 +6,7 @@ a part of one line that stands exactly once in the file, `test` the quickest one
 
 from typing import NamedTuple
 
-from tests import mutant_list_finetune, mutant_list_model, mutant_list_run
+from tests import mutant_list_finetune, mutant_list_model, mutant_list_run, mutant_list_search
 
 
 class Mutant(NamedTuple):
@@ -21,6 +21,11 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
   Mutant(name, file, original, fault, f"{tests}::{test}")
-  for file, tests, rows in (*mutant_list_model.FAULTS, *mutant_list_run.FAULTS, *mutant_list_finetune.FAULTS)
+  for file, tests, rows in (
+    *mutant_list_model.FAULTS,
+    *mutant_list_run.FAULTS,
+    *mutant_list_finetune.FAULTS,
+    *mutant_list_search.FAULTS,
+  )
   for name, original, fault, test in rows
 ]

@@ -32,7 +32,7 @@ def train(
     plan: of the search.
     search: of the plan.
     records: what it found.
-    task: JSON values for export: 'name', 'labels', 'problem_type'.
+    task: JSON values for export: 'name', 'labels', 'problem_type', 'activation' of a classification head.
     with_test_seeds: whether the chosen cell's further seeds are trained too before the best is taken.
     is_needed: whether the run is wanted although its model is there (predictions are missing).
 

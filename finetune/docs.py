@@ -224,5 +224,6 @@ class DocsDemo:
       "name": "library",
       "labels": list(self.task.libraries),
       "problem_type": "single_label_classification",
+      "activation": self.session.head.activation,
     }
     best_model.train(self.session, plan, search, records, task=task, with_test_seeds=False, is_needed=False)

@@ -125,6 +125,7 @@ class GlueSearch:
         "name": row.name,
         "labels": list(row.labels) or None,
         "problem_type": "regression" if row.is_regression else "single_label_classification",
+        "activation": self.session.head.activation,
       },
       with_test_seeds=output.predict,
       is_needed=output.predict and not outputs.is_file(),

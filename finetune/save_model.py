@@ -39,6 +39,8 @@ def save(
     "task": dict(task),
     "pretraining_step": start.meta.get("step", 0),
   }
+  if "source" in start.meta:  # of an imported checkpoint, for the model card
+    meta["source"] = start.meta["source"]
   try:
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)

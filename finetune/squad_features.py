@@ -120,7 +120,7 @@ def _check_room(vocabulary: Vocabulary, *, max_length: int, stride: int, max_que
     raise ConfigError(
       f"windows of {max_length} tokens, stride {stride}, questions of at most {max_query_length}: expected a "
       f"stride and questions of at least 1 and windows of at least {least}, or no document fits beside the "
-      "question"
+      "question: change data.max_length, squad.stride or squad.max_query_length"
     )
 
 

@@ -33,7 +33,10 @@ def check_official(
   if not reason and layout == "fairseq":
     reason = _generator_fault(params)
   if reason:
-    raise ConfigError(f"--to={layout} cannot hold this model exactly: {reason}; use --to=auto")
+    raise ConfigError(
+      f"--to={layout} cannot hold this model exactly: {reason}; use --to=auto, or "
+      "--to=torch for names of our own"
+    )
 
 
 def _encoder_fault(config: EncoderConfig, vocabulary: Vocabulary, layout: str) -> str:

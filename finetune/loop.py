@@ -85,6 +85,7 @@ def train(
   saving: Saving | None = None,
   label: str = "",
   show_progress: bool = False,
+  say: Callable[[str], None] | None = None,
 ) -> Outcome:
   """Trains all runs of a group to the end.
 
@@ -98,7 +99,8 @@ def train(
     keep_best: whether the parameters at the best evaluations are kept (as many bytes again as the weights).
     saving: None: an interrupted program starts over.
     label: for the progress bar.
-    show_progress: whether somebody watches.
+    show_progress: whether somebody watches a bar; if not, `say` gets a line at each evaluation but the last.
+    say: see above; None: silent.
 
   Returns:
     Outcome.
@@ -119,6 +121,8 @@ def train(
       if loop.done in schedule.evaluate_at:
         bar.set_postfix_str(f"loss {float(np.mean(metrics['loss'][0])):.4g}", refresh=False)
         loop.note_evaluation()
+        if say is not None and not show_progress and loop.done < schedule.num_steps:
+          say(loop.line(label))
         loop.save(force=stop.is_set)
       elif stop.is_set:
         loop.save(force=True)
@@ -147,6 +151,7 @@ class _Loop:
       self.state = group.init_state()
       # A copy: the step donates its state.
       self.best = jax.tree.map(jnp.copy, self.state.params) if keep_best else None
+    self.first, self.started = self.done, time.monotonic()
 
   def _restore(self) -> None:
     latest = self.checkpoints.latest_step()
@@ -186,6 +191,17 @@ class _Loop:
         old is None or new[self.metric] > old["metrics"][self.metric] for old, new in zip(before, found)
       ]
       self.best = self.group.better(self.best, self.state.params, np.asarray(better))
+
+  def line(self, label: str) -> str:
+    """Where the runs are: mean of the metric, time left."""
+    mean = np.mean([run[-1]["metrics"][self.metric] for run in self.evaluations])
+    speed = (self.done - self.first) / (time.monotonic() - self.started)
+    minutes, seconds = divmod(int((self.schedule.num_steps - self.done) / speed), 60)
+    runs = f" (mean of {len(self.evaluations)} runs)" if len(self.evaluations) > 1 else ""
+    return (
+      f"  {label} step {self.done:,}/{self.schedule.num_steps:,}: {self.metric} {100 * mean:.1f}{runs}, "
+      f"{minutes}:{seconds:02} left"
+    )
 
   def outcome(self) -> Outcome:
     """The end."""

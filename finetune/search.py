@@ -178,6 +178,7 @@ class Search:
       saving=saving,
       label=f"{self.task.name} {cell.name}" + (f" and {len(together) - 1} more" if together[1:] else ""),
       show_progress=self.settings.show_progress,
+      say=self.say,
     )
     seconds = (time.monotonic() - started) / len(flat)
     self._warn(flat, outcome)

@@ -30,14 +30,15 @@ def root(tmp_path):
     for _ in range(size):
       about = ("Graphlib", "np.array", "SmallGraphLibTool")[start % 3]
       modules.append([_paragraph(start + i, about=about) for i in range(3)])
-      modules[-1].append(_paragraph(start + 3, words=12))
+      modules[-1] += [_paragraph(start + 3, words=12), _paragraph(start + 3, words=130)]
+      modules[-1].append(_paragraph(6_666 + size))  # the same in every module of the package
       start += 10
     modules[0].append(_paragraph(9_999, about="Shared"))
     modules[1].append(_paragraph(9_999, about="Shared"))
-    modules[2].append(_paragraph(8_888, words=130))
     _write(tmp_path, package, modules)
   _write(tmp_path, "tiny", [[_paragraph(5_555)]])
-  _write(tmp_path / "graphlib" / "_vendor", "other", [[_paragraph(7_777, about="Vendored")]])
+  copies = [[_paragraph(7_000 + i, words=60, about="Vendored")] for i in range(40)]
+  _write(tmp_path / "graphlib" / "_vendor", "other", copies)
   return tmp_path
 
 
@@ -74,7 +75,11 @@ def test_short_long_shared_and_vendored_texts_stay_out(root):
 def test_no_text_names_any_of_the_libraries(root):
   texts = [text.lower() for split in _load(root).splits.values() for text in split.first]
   starts = {text.split()[0] for text in texts}
-  assert starts == {"library", "library.array"}  # 'small' and 'graphlib' inside of a word, 'np' as a word
+  assert starts == {
+    "library",
+    "library.array",
+    "this",
+  }  # 'small' and 'graphlib' inside of a word, 'np' as a word
 
 
 @pytest.mark.parametrize(
@@ -108,7 +113,7 @@ def test_the_seed_decides_and_nothing_else(root):
 def test_fewer_paragraphs_make_smaller_classes_and_say_so(root):
   found = _load(root, train_rows=600, dev_rows=150, test_rows=300)
   sizes = {name: len(split) for name, split in found.splits.items()}
-  assert 100 < sum(sizes.values()) <= 3 * 72 and sizes["train"] > sizes["test"] > sizes["dev"] > 3
+  assert 100 < sum(sizes.values()) <= 3 * 73 and sizes["train"] > sizes["test"] > sizes["dev"] > 3
   assert found.lines[-1] == "wanted were 200, 50 and 100 of each"
   assert len(_load(root).lines) == 2
 

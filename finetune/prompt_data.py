@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from data.glue_tasks import Split
 from finetune import metrics
 from finetune.demonstrations import EvaluationSet, Pool, TrainingFeed, make_evaluation_set, make_pool
 from finetune.glue import DEV_SPLITS
+from finetune.program import Batch
 from finetune.prompt import predict, scores_of
 from finetune.prompt_templates import PromptWriter
 
@@ -85,18 +86,25 @@ class PromptData:
       pad_id=self.lengths.pad_id,
     )
 
-  def test_set(self, suffix: str, split: int) -> EvaluationSet:
-    """A test set with the demonstrations of a split."""
-    return make_evaluation_set(
-      self.writer,
-      self.tests[suffix],
-      self.pools[split],
-      seed=split,
-      num_samples=self.lengths.num_samples,
-      max_length=self.lengths.max_length,
-    )
+  def test(self, outputs_of: Callable[[Batch], Any], split: int) -> dict[str, float]:
+    """The metrics of one run on all test sets with the demonstrations of its split; see `evaluate`."""
+    found: dict[str, float] = {}
+    for suffix, given in self.tests.items():
+      examples = make_evaluation_set(
+        self.writer,
+        given,
+        self.pools[split],
+        seed=split,
+        num_samples=self.lengths.num_samples,
+        max_length=self.lengths.max_length,
+      )
+      scores = self.evaluate(outputs_of, [examples])[0]
+      found |= {f"{name}{suffix}": value for name, value in scores.items()}
+    return found
 
-  def evaluate(self, outputs_of, sets: Sequence[EvaluationSet]) -> list[dict[str, float]]:
+  def evaluate(
+    self, outputs_of: Callable[[Batch], Any], sets: Sequence[EvaluationSet]
+  ) -> list[dict[str, float]]:
     """The metrics of runs.
 
     Args:

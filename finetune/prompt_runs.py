@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from finetune import loop, summary
+from finetune import loop, summary, tables
 from finetune.program import Batch, Problem, Program, Runs
 from finetune.prompt import Trial
 from finetune.prompt_data import PromptData
@@ -172,7 +172,7 @@ class PromptRuns:
       record = Record(self.task, best.cell, metric, {split: [evaluation]}, _devices(), seconds)
       self.tested.save(self.task, best.cell, record)
       self.session.say(
-        f"{self.task}: split {split}, test {metric} {100 * metrics[metric]:.1f}, {seconds:,.0f} s"
+        f"{self.task}: split {split}, test {metric} {tables.percent(metrics[metric])}, {seconds:,.0f} s"
       )
     found = []
     for trial in chosen:
@@ -183,25 +183,16 @@ class PromptRuns:
 
   def _test(self, split: int, best: Best) -> dict[str, float]:
     outputs = self.program.group(_runs([(best.cell, split)])).alone(best.params)
-    found: dict[str, float] = {}
-    for suffix in self.data.tests:
-      given, size = self.data.test_set(suffix, split), self.data.lengths.batch_size
-      with tqdm(
-        total=-(-len(given.examples.ids) // size),
-        desc=f"{self.task} test, split {split}",
-        leave=False,
-        disable=not self.session.show_progress,
-      ) as bar:
+    label, watched = f"{self.task} test, split {split}", self.session.show_progress
+    with tqdm(unit="batch", desc=label, leave=False, disable=not watched, dynamic_ncols=True) as bar:
 
-        def outputs_of(batch: Batch, bar=bar):
-          if self.session.stop.is_set:
-            raise loop.Stopped
-          bar.update(1)
-          return outputs(batch)
+      def outputs_of(batch: Batch):
+        if self.session.stop.is_set:
+          raise loop.Stopped
+        bar.update(1)
+        return outputs(batch)
 
-        scores = self.data.evaluate(outputs_of, [given])[0]
-      found |= {f"{name}{suffix}": value for name, value in scores.items()}
-    return found
+      return self.data.test(outputs_of, split)
 
   def _programs(self, runs: Iterable[Run]) -> list[list[Run]]:
     """Runs that share a program: those of one batch size, in equal shares that fit the memory."""
@@ -281,9 +272,9 @@ class PromptRuns:
 
   def _say(self, record: Record) -> None:
     found = summary.summarise(record)
-    values = " ".join(f"{split}: {100 * value:.1f}" for split, value in found.per_seed.items())
+    values = ", ".join(f"{split}: {tables.percent(value)}" for split, value in found.per_seed.items())
     self.session.say(
-      f"{self.task}  {record.cell.name}: dev {record.metric} {100 * found.mean:.1f} ({values}), "
+      f"{self.task}  {record.cell.name}: dev {record.metric} {tables.percent(found.mean)} ({values}), "
       f"{record.seconds:,.0f} s"
     )
 

@@ -92,7 +92,7 @@ class PromptSearch:
     for name, data in self.data.items():
       lines += [
         *data.lines,
-        f"{name}: {len(self.cells)} cells x {splits} splits, {steps * splits:,} steps of single runs; at "
+        f"{name}: cells x splits: {len(self.cells)} x {splits}, {steps * splits:,} steps of single runs; at "
         f"most {shapes} shapes are compiled for each number of runs in a program",
       ]
     return lines
@@ -114,9 +114,10 @@ class PromptSearch:
 
   def _run(self, data: PromptData, runs: PromptRuns) -> TaskScores:
     chosen = list(prompt.summarise(runs.train(), data.metric).chosen.values())
+    # First the test: if weights have to be trained again, that of all chosen runs is one program.
+    trials = runs.test(chosen) if data.tests else chosen
     if self.config.output.save_model:
       self._save(data, runs, max(chosen, key=lambda trial: trial.dev))
-    trials = runs.test(chosen) if data.tests else chosen
     return TaskScores(data.task, data.metric, trials, bool(data.tests), data.is_official)
 
   def _save(self, data: PromptData, runs: PromptRuns, trial: Trial) -> None:

@@ -15,7 +15,9 @@ CELL = Cell(32, 2e-5, 3, 0.0625)
 FINGERPRINT = {"checkpoint": "a" * 64, "settings": {"length": 128, "rates": (0.1, 0.2)}}
 
 
-def record(seeds=(0, 1), *, value=0.5, seconds=2.0, device="cpu", cell=CELL, metric="accuracy"):
+def record(
+  seeds=(0, 1), *, value=0.5, seconds=2.0, device="cpu", cell: Cell | StepCell = CELL, metric="accuracy"
+):
   runs = {
     seed: [Evaluation(5, 0.5, {"accuracy": value}), Evaluation(10, 1.0, {"accuracy": 0.25})] for seed in seeds
   }

@@ -1,0 +1,302 @@
+"""A grid of prompts from files to the table. Run: python -m pytest tests/finetune/test_prompt_search.py"""
+
+import json
+import pathlib
+import shutil
+import statistics
+from typing import Any
+
+import jax
+import pytest
+
+from configs import finetune_prompt
+from data.errors import ConfigError, DataError
+from finetune import validate
+from finetune.loop import Stopped
+from finetune.program import RunGroup
+from finetune.prompt_search import PromptSearch
+from finetune.session import Session
+from pretrain.checkpoint import Checkpoints, load_params, step_path
+from pretrain.models import heads
+from pretrain.models.config import EncoderConfig
+from pretrain.models.encoder import init_encoder
+from pretrain.stop import StopRequest
+from tests.finetune.prompt_case import make_vocabulary
+
+SPLITS = (13, 21)
+RATES = (1e-4, 2e-2)
+LENGTH = 32
+
+
+def make_checkpoint(directory, *, head="mlm", recipe="bert_tiny") -> pathlib.Path:
+  """The workdir of a run of one layer with fresh parameters and this head."""
+  directory.mkdir()
+  words = make_vocabulary(directory)
+  config = EncoderConfig(
+    vocab_size=words.size,
+    hidden_size=16,
+    num_layers=1,
+    num_heads=2,
+    mlp_size=16,
+    max_length=LENGTH,
+    init_stddev=0.2,
+  )
+  model = {name: getattr(config, name) for name in config.__dataclass_fields__}
+  made = {
+    "mlm": lambda: heads.init_mlm_head(jax.random.key(1), config, output_size=16),
+    "rtd": lambda: heads.init_rtd_head(jax.random.key(1), config, dense=False),
+  }
+  encoder = jax.jit(lambda: init_encoder(jax.random.key(0), config=config, pad_id=words.special_ids.pad))()
+  params = {"encoder": encoder, "heads": {head: made[head]()}}
+  meta = {"config": {"model": model, "recipe": recipe}, "vocabulary_digest": words.digest, "step": 7}
+  checkpoints = Checkpoints(directory, every=1, keep=1)
+  checkpoints.save(7, {"params": params, "step": jax.numpy.asarray(7, jax.numpy.int32)}, meta, force=True)
+  checkpoints.close()
+  return directory
+
+
+def write(path, rows):
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text("\n".join(["sentence\tlabel", *(f"{text}\t{label}" for text, label in rows)]) + "\n")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _every_program_is_compiled_once():
+  name = "jax_persistent_cache_min_compile_time_secs"
+  before = getattr(jax.config, name)
+  jax.config.update(name, 0.0)
+  yield
+  jax.config.update(name, before)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder with a checkpoint, two draws of SST-2 and its development set: 'b' is great, 'a' is not."""
+  root = tmp_path_factory.mktemp("prompts")
+  make_checkpoint(root / "checkpoint")
+  rows = [("a c", 0), ("b c", 1), ("a d", 0), ("b d", 1)]
+  for seed in SPLITS:
+    for name, order in (("train", rows), ("dev", rows[::-1])):
+      write(root / "kshot" / "SST-2" / f"2-{seed}" / f"{name}.tsv", order)
+  write(root / "glue" / "SST-2" / "dev.tsv", [("a e", 0), ("b e", 1), ("c", 0), ("d", 1), ("b a", 1)])
+  return root
+
+
+def make_config(place, **changed):
+  config = finetune_prompt.get_config()
+  given = {
+    "checkpoint": str(place / "checkpoint"),
+    "tasks": "sst2",
+    "data.directory": str(place / "glue"),
+    "data.eval_batch_size": 4,
+    "prompt.directory": str(place / "kshot"),
+    "prompt.shots": 2,
+    "prompt.splits": SPLITS,
+    "prompt.max_length": LENGTH,
+    "prompt.num_samples": 2,
+    "prompt.num_steps": 8,
+    "prompt.eval_every": 4,
+    "prompt.batch_sizes": (2,),
+    "prompt.learning_rates": RATES,
+    "train.save_minutes": 0.0,
+    "train.runs_at_once": 2,
+  }
+  config.update_from_flattened_dict(given | changed)
+  return config
+
+
+class After(StopRequest):
+  """A stop request that comes with the n-th look at it."""
+
+  def __init__(self, looks):
+    self._looks = looks
+
+  def __getattribute__(self, name):
+    if name == "is_set":
+      self._looks -= 1
+      return self._looks < 0
+    return super().__getattribute__(name)
+
+
+def make_search(place, workdir, stop=None, lines=None, **changed):
+  say = (lambda line: None) if lines is None else lines.append
+  return PromptSearch(
+    Session(make_config(place, **changed), str(workdir), stop=stop or StopRequest(), say=say), download=False
+  )
+
+
+def run(place, workdir, **options):
+  assert make_search(place, workdir, **options).run() == 0
+  return json.loads((workdir / "prompt.json").read_text())
+
+
+def stored(workdir, folder="sst2"):
+  """{file of a cell: {split: evaluations}}; times and devices are left out."""
+  return {
+    path.stem: {seed: run["evaluations"] for seed, run in json.loads(path.read_text())["seeds"].items()}
+    for path in sorted((workdir / folder).glob("bs*.json"))
+  }
+
+
+@pytest.fixture(scope="module")
+def finished(place, tmp_path_factory):
+  """The workdir of an undisturbed search."""
+  workdir = tmp_path_factory.mktemp("finished")
+  run(place, workdir)
+  return workdir
+
+
+@pytest.fixture
+def steps(monkeypatch):
+  """Counts updates and evaluated batches."""
+  counts = {"train_step": 0, "outputs": 0}
+  for name in counts:
+    original = getattr(RunGroup, name)
+
+    def counted(self, *arguments, name=name, original=original):
+      counts[name] += 1
+      return original(self, *arguments)
+
+    monkeypatch.setattr(RunGroup, name, counted)
+  return counts
+
+
+def test_the_table_is_mean_and_deviation_of_the_tested_runs(finished, capsys):
+  report = json.loads((finished / "prompt.json").read_text())["tasks"][0]
+  values = [trial["test"]["accuracy"] for trial in report["chosen"]]
+  assert [trial["seed"] for trial in report["chosen"]] == list(SPLITS)
+  scores = report["scores"]["accuracy"]
+  assert scores["mean"] == pytest.approx(statistics.fmean(values))
+  assert scores["std"] == pytest.approx(statistics.pstdev(values))
+  cell = f"| {100 * statistics.fmean(values):.1f} ({100 * statistics.pstdev(values):.1f}) |"
+  assert cell in (finished / "prompt.md").read_text()
+
+
+def test_every_split_is_tested_once_and_with_the_cell_best_on_its_dev_set_alone(finished):
+  grid, tested = stored(finished), stored(finished, "test/sst2")
+  assert set(grid) == {f"bs2_lr{rate!r}_st8" for rate in RATES}
+  for split in map(str, SPLITS):
+    assert [one["step"] for one in grid["bs2_lr0.02_st8"][split]] == [4, 8]
+    best = {name: max(one["metrics"]["accuracy"] for one in runs[split]) for name, runs in grid.items()}
+    chosen = max(best, key=lambda name: best[name])
+    assert [name for name in tested if split in tested[name]] == [chosen]
+    (evaluation,) = tested[chosen][split]
+    assert evaluation["metrics"]["accuracy"] * 5 == pytest.approx(
+      round(evaluation["metrics"]["accuracy"] * 5)
+    )
+  assert not (finished / "sst2" / "unfinished").exists()
+
+
+def test_a_finished_search_only_prints_again(place, finished, steps, capsys):
+  before = (finished / "prompt.json").read_bytes()
+  run(place, finished)
+  assert steps == {"train_step": 0, "outputs": 0}
+  assert (finished / "prompt.json").read_bytes() == before
+  assert "SST-2" in capsys.readouterr().out
+
+
+def test_a_stopped_search_goes_on_where_it_was(place, finished, steps, tmp_path):
+  # Two looks an update, one a batch of the test set: stops in the second program, and in what comes after.
+  for looks in (20, 16):
+    with pytest.raises(Stopped):
+      make_search(place, tmp_path, stop=After(looks)).run()
+    assert not (tmp_path / "prompt.json").exists()
+  run(place, tmp_path)
+  # Two programs of 8 updates, and those that were trained again for their weights: no update twice.
+  assert steps["train_step"] in (16, 24, 32)
+  assert stored(tmp_path) == stored(finished)
+  assert stored(tmp_path, "test/sst2") == stored(finished, "test/sst2")
+
+
+def test_a_run_trained_again_for_its_weights_is_the_same(place, finished, tmp_path):
+  workdir, lines = tmp_path / "copy", []
+  shutil.copytree(finished, workdir)
+  shutil.rmtree(workdir / "test")
+  run(place, workdir, lines=lines)
+  assert sum("trained again for their weights" in line for line in lines) == 1
+  assert not any("as before" in line for line in lines)
+  assert stored(workdir, "test/sst2") == stored(finished, "test/sst2")
+
+
+def test_the_best_run_is_saved_with_its_head(finished):
+  params, meta = load_params(step_path(finished / "sst2" / "model"))
+  assert set(params["heads"]) == {"mlm"} and meta["task"]["name"] == "sst2"
+  assert meta["task"]["words"] == ["terrible", "great"] and meta["task"]["seed"] in SPLITS
+  assert (finished / "sst2" / "model" / "vocabulary").is_dir()
+
+
+def test_other_settings_are_refused(place, finished):
+  with pytest.raises(DataError, match=r"other settings .*num_samples 2 -> 3"):
+    run(place, finished, **{"prompt.num_samples": 3})
+
+
+def test_without_a_test_set_the_dev_scores_are_reported_as_such(place, finished, tmp_path):
+  workdir = tmp_path / "copy"
+  shutil.copytree(finished, workdir)
+  changed = {"data.directory": str(tmp_path), "output.save_model": False}
+  search = make_search(place, workdir, **changed)
+  assert any("no test set dev (GLUE's development set)" in line for line in search.describe())
+  report = run(place, workdir, **changed)["tasks"][0]
+  assert not report["has_test"]
+  assert all(trial["test"]["accuracy"] == trial["dev"] for trial in report["chosen"])
+  assert "| SST-2\\*\\*" in (workdir / "prompt.md").read_text().replace("**", "\\*\\*")
+
+
+def test_what_would_be_done_is_told_before(place, tmp_path):
+  lines = "\n".join(make_search(place, tmp_path, **{"prompt.test_rows": 3}).describe())
+  assert "loaded encoder, heads/mlm; fresh: optimizer, step" in lines
+  assert "2 x 2, 32 steps of single runs" in lines and "words terrible/great" in lines
+  assert "test set dev: 3 of 5 examples" in lines
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  ("changed", "words"),
+  [
+    (
+      {"prompt.words": "unsure,great"},
+      r"'unsure' must be one piece .* is un ##sure; .*--config.prompt.words",
+    ),
+    ({"prompt.max_length": LENGTH + 1}, r"max_length=33, but the checkpoint has 32 positions"),
+    ({"prompt.batch_sizes": (2, 2)}, r"prompt.batch_sizes=\(2, 2\): 2"),
+    ({"prompt.learning_rates": (0.0,)}, r"prompt.learning_rates=\(0.0,\): 0.0"),
+    ({"search.epochs": (2,)}, r"search.epochs=\(2,\): kind='prompt' does not read it"),
+    ({"from_scratch": True}, "from_scratch=True: kind='prompt' does not read it"),
+  ],
+)
+def test_what_cannot_work_is_refused_before_data_is_read(place, tmp_path, changed, words):
+  nowhere = {"prompt.directory": str(tmp_path / "nowhere")}
+  with pytest.raises(ConfigError, match=words):
+    make_search(place, tmp_path, **(nowhere | changed))
+
+
+def test_a_checkpoint_without_a_language_modelling_head_is_refused(tmp_path):
+  make_checkpoint(tmp_path / "checkpoint", head="rtd", recipe="amos_base")
+  with pytest.raises(ConfigError, match=r"'amos_base' has no language-modelling head .*bert, roberta, taco"):
+    make_search(tmp_path, tmp_path)
+
+
+def test_missing_draws_name_what_mends_it(place, tmp_path):
+  with pytest.raises(DataError, match=r"draws \(k-seed\) 2-13, 2-21"):
+    make_search(place, tmp_path, **{"prompt.splits": (7,)})
+  with pytest.raises(DataError, match=r"no train split of sst2.*--config.prompt.directory=DIR"):
+    make_search(place, tmp_path, **{"prompt.directory": ""})
+  with pytest.raises(ConfigError, match=r"prompt.test_rows=6: .*SST-2/dev.tsv has 5 rows"):
+    make_search(place, tmp_path, **{"prompt.test_rows": 6})
+
+
+def test_splits_are_drawn_where_no_folder_of_draws_is_given(place, tmp_path):
+  shutil.copytree(place / "glue", tmp_path / "glue")
+  write(
+    tmp_path / "glue" / "SST-2" / "train.tsv", [(f"{'ab'[n % 2]} {chr(99 + n)}", n % 2) for n in range(12)]
+  )
+  changed = {"prompt.directory": "", "data.directory": str(tmp_path / "glue")}
+  data = make_search(place, tmp_path, **changed).data["sst2"]
+  assert [len(pool.queries) for pool in data.pools.values()] == [4, 4]
+  assert data.digests[13] != data.digests[21]
+
+
+def test_the_config_is_valid_and_of_mnli():
+  config: Any = finetune_prompt.get_config()
+  assert validate.task_names({"kind": config.kind, "tasks": config.tasks}) == ["mnli"]
+  assert config.prompt.learning_rates == (3e-6, 4e-6, 5e-6) and config.prompt.splits == (13, 21, 42, 87, 100)

@@ -127,6 +127,8 @@ def train(
       elif stop.is_set:
         loop.save(force=True)
       if stop.is_set and loop.done < schedule.num_steps:
+        if say is not None and saving is not None:
+          say(f"  {label}: a stop was asked for; saving step {loop.done:,}")
         raise Stopped
     return loop.outcome()
   finally:

@@ -30,7 +30,7 @@ class Examples(NamedTuple):
 
 
 def pad(
-  examples: Examples, rows: Sequence[int], *, length: int, batch_size: int, pad_id: int
+  examples: Examples, rows: Sequence[int] | np.ndarray, *, length: int, batch_size: int, pad_id: int
 ) -> dict[str, np.ndarray]:
   """A batch of some examples.
 

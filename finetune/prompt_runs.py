@@ -114,7 +114,8 @@ class PromptRuns:
     for together in self._programs(missing):
       for record in self._train(together):
         self._say(self.results.save(self.task, record.cell, record))
-    self._clean()
+    if missing:  # else what is there was saved by `best`, which goes on with it
+      self._clean()
     found = []
     for cell in cells:
       record = self.results.finished(self.task, cell, self.splits)
@@ -138,7 +139,8 @@ class PromptRuns:
       self.session.say(f"{self.task}: {len(again)} chosen runs are trained again for their weights")
     for together in self._programs(again):
       self._compare(self._train(together))
-    self._clean()
+    if again:
+      self._clean()
     return {split: self._kept[split] for split in wanted}
 
   def _compare(self, records: Sequence[Record]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from configs import finetune_prompt
 from data.glue_tasks import Split
-from finetune import prompt_data
+from finetune import prompt_data, validate
 from finetune.prompt_data import Lengths
 from finetune.prompt_templates import TEMPLATES, PromptWriter
 from tests.finetune.prompt_case import make_vocabulary
@@ -45,3 +45,9 @@ def test_prompts_that_do_not_fit_are_counted(tmp_path):
   split = Split(texts, None, np.array([0, 1], np.int32), texts, 0, "made", is_official=True)
   # [CLS] a it was [MASK] . [SEP] are 7.
   assert [prompt_data._num_cut(writer, split, length) for length in (6, 7, 12, 13)] == [2, 1, 1, 0]
+
+
+def test_the_config_is_valid_and_of_mnli():
+  config: Any = finetune_prompt.get_config()
+  assert validate.task_names({"kind": config.kind, "tasks": config.tasks}) == ["mnli"]
+  assert config.prompt.learning_rates == (3e-6, 4e-6, 5e-6) and config.prompt.splits == (13, 21, 42, 87, 100)

@@ -4,14 +4,12 @@ import json
 import pathlib
 import shutil
 import statistics
-from typing import Any
 
 import jax
 import pytest
 
 from configs import finetune_prompt
 from data.errors import ConfigError, DataError
-from finetune import validate
 from finetune.loop import Stopped
 from finetune.program import RunGroup
 from finetune.prompt_search import PromptSearch
@@ -24,7 +22,7 @@ from pretrain.stop import StopRequest
 from tests.finetune.prompt_case import make_vocabulary
 
 SPLITS = (13, 21)
-RATES = (1e-4, 2e-2)
+RATES = (1e-3, 5e-2)  # one that learns nothing, and one that learns one of the splits
 LENGTH = 32
 
 
@@ -94,8 +92,8 @@ def make_config(place, **changed):
     "prompt.splits": SPLITS,
     "prompt.max_length": LENGTH,
     "prompt.num_samples": 2,
-    "prompt.num_steps": 8,
-    "prompt.eval_every": 4,
+    "prompt.num_steps": 40,
+    "prompt.eval_every": 10,
     "prompt.batch_sizes": (2,),
     "prompt.learning_rates": RATES,
     "train.save_minutes": 0.0,
@@ -174,9 +172,9 @@ def test_the_table_is_mean_and_deviation_of_the_tested_runs(finished, capsys):
 
 def test_every_split_is_tested_once_and_with_the_cell_best_on_its_dev_set_alone(finished):
   grid, tested = stored(finished), stored(finished, "test/sst2")
-  assert set(grid) == {f"bs2_lr{rate!r}_st8" for rate in RATES}
+  assert set(grid) == {f"bs2_lr{rate!r}_st40" for rate in RATES}
   for split in map(str, SPLITS):
-    assert [one["step"] for one in grid["bs2_lr0.02_st8"][split]] == [4, 8]
+    assert [one["step"] for one in grid["bs2_lr0.05_st40"][split]] == [10, 20, 30, 40]
     best = {name: max(one["metrics"]["accuracy"] for one in runs[split]) for name, runs in grid.items()}
     chosen = max(best, key=lambda name: best[name])
     assert [name for name in tested if split in tested[name]] == [chosen]
@@ -184,6 +182,7 @@ def test_every_split_is_tested_once_and_with_the_cell_best_on_its_dev_set_alone(
     assert evaluation["metrics"]["accuracy"] * 5 == pytest.approx(
       round(evaluation["metrics"]["accuracy"] * 5)
     )
+  assert len(tested) == 2  # else the splits do not tell their cells apart
   assert not (finished / "sst2" / "unfinished").exists()
 
 
@@ -196,24 +195,29 @@ def test_a_finished_search_only_prints_again(place, finished, steps, capsys):
 
 
 def test_a_stopped_search_goes_on_where_it_was(place, finished, steps, tmp_path):
-  # Two looks an update, one a batch of the test set: stops in the second program, and in what comes after.
-  for looks in (20, 16):
-    with pytest.raises(Stopped):
-      make_search(place, tmp_path, stop=After(looks)).run()
-    assert not (tmp_path / "prompt.json").exists()
+  with pytest.raises(Stopped):
+    make_search(place, tmp_path, stop=After(20)).run()
+  assert not stored(tmp_path) and 0 < steps["train_step"] < 40
   run(place, tmp_path)
-  # Two programs of 8 updates, and those that were trained again for their weights: no update twice.
-  assert steps["train_step"] in (16, 24, 32)
+  assert steps["train_step"] == 80  # of two programs
   assert stored(tmp_path) == stored(finished)
   assert stored(tmp_path, "test/sst2") == stored(finished, "test/sst2")
 
 
-def test_a_run_trained_again_for_its_weights_is_the_same(place, finished, tmp_path):
+def test_runs_trained_again_for_their_weights_are_the_same_and_can_be_stopped(
+  place, finished, steps, tmp_path
+):
   workdir, lines = tmp_path / "copy", []
   shutil.copytree(finished, workdir)
   shutil.rmtree(workdir / "test")
+  # Two looks an update and one a batch of the test set: the second stop comes with the first batch.
+  for looks, done in ((30, 16), (48, 40)):
+    with pytest.raises(Stopped):
+      make_search(place, workdir, stop=After(looks)).run()
+    assert steps["train_step"] == done
+  assert not (workdir / "test").exists()
   run(place, workdir, lines=lines)
-  assert sum("trained again for their weights" in line for line in lines) == 1
+  assert sum("2 chosen runs are trained again for their weights" in line for line in lines) == 1
   assert not any("as before" in line for line in lines)
   assert stored(workdir, "test/sst2") == stored(finished, "test/sst2")
 
@@ -245,7 +249,7 @@ def test_without_a_test_set_the_dev_scores_are_reported_as_such(place, finished,
 def test_what_would_be_done_is_told_before(place, tmp_path):
   lines = "\n".join(make_search(place, tmp_path, **{"prompt.test_rows": 3}).describe())
   assert "loaded encoder, heads/mlm; fresh: optimizer, step" in lines
-  assert "2 x 2, 32 steps of single runs" in lines and "words terrible/great" in lines
+  assert "2 x 2, 160 steps of single runs" in lines and "words terrible/great" in lines
   assert "test set dev: 3 of 5 examples" in lines
   assert not list(tmp_path.iterdir())
 
@@ -294,9 +298,3 @@ def test_splits_are_drawn_where_no_folder_of_draws_is_given(place, tmp_path):
   data = make_search(place, tmp_path, **changed).data["sst2"]
   assert [len(pool.queries) for pool in data.pools.values()] == [4, 4]
   assert data.digests[13] != data.digests[21]
-
-
-def test_the_config_is_valid_and_of_mnli():
-  config: Any = finetune_prompt.get_config()
-  assert validate.task_names({"kind": config.kind, "tasks": config.tasks}) == ["mnli"]
-  assert config.prompt.learning_rates == (3e-6, 4e-6, 5e-6) and config.prompt.splits == (13, 21, 42, 87, 100)

@@ -98,9 +98,9 @@ def train(
     stop: asked after every step.
     keep_best: whether the parameters at the best evaluations are kept (as many bytes again as the weights).
     saving: None: an interrupted program starts over.
-    label: for the progress bar.
-    show_progress: whether somebody watches a bar; if not, `say` gets a line at each evaluation but the last.
-    say: see above; None: silent.
+    label: of what is said.
+    show_progress: whether somebody watches a bar; if not, evaluations are said.
+    say: takes lines; None: silent.
 
   Returns:
     Outcome.
@@ -111,8 +111,7 @@ def train(
     StorageError: the state cannot be saved.
   """
   loop = _Loop(group, evaluate, schedule, metric, keep_best, saving)
-  options = {"unit": "step", "leave": False, "disable": not show_progress, "dynamic_ncols": True}
-  bar = tqdm(total=schedule.num_steps, initial=loop.done, desc=label, **options)
+  bar = _bar(schedule.num_steps, loop.done, label, is_watched=show_progress)
   try:
     while loop.done < schedule.num_steps:
       loop.state, metrics = group.train_step(loop.state, feed(loop.done))
@@ -127,13 +126,18 @@ def train(
       elif stop.is_set:
         loop.save(force=True)
       if stop.is_set and loop.done < schedule.num_steps:
-        if say is not None and saving is not None:
-          say(f"  {label}: a stop was asked for; saving step {loop.done:,}")
+        if say is not None:
+          say(f"  {label}: a stop was asked for at step {loop.done:,}" + (", saving" if saving else ""))
         raise Stopped
     return loop.outcome()
   finally:
     bar.close()
     loop.close()
+
+
+def _bar(total: int, done: int, label: str, *, is_watched: bool) -> tqdm:
+  options = {"unit": "step", "leave": False, "disable": not is_watched, "dynamic_ncols": True}
+  return tqdm(total=total, initial=done, desc=label, **options)
 
 
 class _Loop:

@@ -85,8 +85,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "first learning rate is not 0",
-        "jnp.minimum(step, warmup_steps) / warmup_steps",
-        "jnp.minimum(step + 1, warmup_steps) / warmup_steps",
+        "jnp.minimum(step, warmup_steps) / jnp.maximum(warmup_steps, 1)",
+        "jnp.minimum(step + 1, warmup_steps) / jnp.maximum(warmup_steps, 1)",
         "test_first_update_of_a_warmup_changes_nothing",
       ),
       (

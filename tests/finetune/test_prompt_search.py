@@ -1,7 +1,6 @@
 """A grid of prompts from files to the table. Run: python -m pytest tests/finetune/test_prompt_search.py"""
 
 import json
-import pathlib
 import shutil
 import statistics
 
@@ -10,61 +9,32 @@ import pytest
 
 from configs import finetune_prompt
 from data.errors import ConfigError, DataError
+from finetune import prompt_runs
 from finetune.loop import Stopped
-from finetune.program import RunGroup
+from finetune.program import Program, RunGroup
 from finetune.prompt_search import PromptSearch
 from finetune.session import Session
-from pretrain.checkpoint import Checkpoints, load_params, step_path
-from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
-from pretrain.models.encoder import init_encoder
+from pretrain.checkpoint import load_params, step_path
 from pretrain.stop import StopRequest
-from tests.finetune.prompt_case import make_vocabulary
+from tests.finetune.prompt_files import LENGTH, make_checkpoint, write
 
 SPLITS = (13, 21)
 RATES = (1e-3, 5e-2)  # one that learns nothing, and one that learns one of the splits
-LENGTH = 32
-
-
-def make_checkpoint(directory, *, head="mlm", recipe="bert_tiny") -> pathlib.Path:
-  """The workdir of a run of one layer with fresh parameters and this head."""
-  directory.mkdir()
-  words = make_vocabulary(directory)
-  config = EncoderConfig(
-    vocab_size=words.size,
-    hidden_size=16,
-    num_layers=1,
-    num_heads=2,
-    mlp_size=16,
-    max_length=LENGTH,
-    init_stddev=0.2,
-  )
-  model = {name: getattr(config, name) for name in config.__dataclass_fields__}
-  made = {
-    "mlm": lambda: heads.init_mlm_head(jax.random.key(1), config, output_size=16),
-    "rtd": lambda: heads.init_rtd_head(jax.random.key(1), config, dense=False),
-  }
-  encoder = jax.jit(lambda: init_encoder(jax.random.key(0), config=config, pad_id=words.special_ids.pad))()
-  params = {"encoder": encoder, "heads": {head: made[head]()}}
-  meta = {"config": {"model": model, "recipe": recipe}, "vocabulary_digest": words.digest, "step": 7}
-  checkpoints = Checkpoints(directory, every=1, keep=1)
-  checkpoints.save(7, {"params": params, "step": jax.numpy.asarray(7, jax.numpy.int32)}, meta, force=True)
-  checkpoints.close()
-  return directory
-
-
-def write(path, rows):
-  path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_text("\n".join(["sentence\tlabel", *(f"{text}\t{label}" for text, label in rows)]) + "\n")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _every_program_is_compiled_once():
-  name = "jax_persistent_cache_min_compile_time_secs"
-  before = getattr(jax.config, name)
-  jax.config.update(name, 0.0)
-  yield
-  jax.config.update(name, before)
+def _one_program():
+  """All starts here have the same model and the same shapes: they are compiled once."""
+  made: list[Program] = []
+
+  def program(*arguments, **options) -> Program:
+    made.extend([] if made else [Program(*arguments, **options)])
+    return made[0]
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(prompt_runs, "Program", program)
+    patch.setattr(jax, "clear_caches", lambda: None)
+    yield
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +66,6 @@ def make_config(place, **changed):
     "prompt.eval_every": 10,
     "prompt.batch_sizes": (2,),
     "prompt.learning_rates": RATES,
-    "train.save_minutes": 0.0,
     "train.runs_at_once": 2,
   }
   config.update_from_flattened_dict(given | changed)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from ml_collections import ConfigDict
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.naive_bayes import MultinomialNB
 
@@ -138,7 +139,7 @@ class DocsDemo:
           f"{field}=True: kind='docs' trains from scratch beside the checkpoint anyway, and there is no test "
           "set to hand in; leave it out"
         )
-    changed = config.copy_and_resolve_references()
+    changed = ConfigDict(config)  # a copy that is not frozen
     changed.from_scratch = True
     scratch = Session(
       changed, str(session.workdir), stop=session.stop, say=session.say, show_progress=session.show_progress

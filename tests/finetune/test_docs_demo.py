@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import FrozenConfigDict
 
 from configs import finetune_demo
 from data.errors import ConfigError
@@ -68,7 +69,8 @@ def _config(place):
 
 
 def _demo(place, workdir):
-  return DocsDemo(Session(_config(place), str(workdir), stop=StopRequest()))
+  config = FrozenConfigDict(_config(place))  # as finetune.main has it
+  return DocsDemo(Session(config, str(workdir), stop=StopRequest()))
 
 
 @pytest.fixture(scope="module")

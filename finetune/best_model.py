@@ -1,5 +1,6 @@
 """The best run of a finished search, trained again for its weights, which are saved as a checkpoint."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from finetune import save_model, summary
 from finetune.search import Search, Trained
 from finetune.session import Plan, Session
+from finetune.spaces import Cell
 from finetune.summary import Record
 
 
@@ -15,56 +17,81 @@ def directory(session: Session, plan: Plan) -> Path:
   return session.workdir / plan.name / "model"
 
 
-def train(
-  session: Session,
-  plan: Plan,
-  search: Search,
-  records: Sequence[Record],
-  *,
-  task: Mapping[str, Any],
-  with_test_seeds: bool,
-  is_needed: bool,
-) -> Trained | None:
-  """Chooses the cell, then its best run, and trains that run again unless its model is there.
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+  """The best run of a search.
+
+  Attributes:
+    cell: of the run.
+    seed: of the run.
+    metric: by which it was chosen.
+    value: of the metric, on the development set.
+    fingerprint: of the search, see `results.Results`.
+  """
+
+  cell: Cell
+  seed: int
+  metric: str
+  value: float
+  fingerprint: Mapping[str, Any]
+
+  @property
+  def identity(self) -> dict[str, Any]:
+    """JSON values that are written beside what is made with the run, so that another run's is told apart."""
+    return {**vars(self), "cell": self.cell.name}
+
+
+def choose(
+  session: Session, plan: Plan, search: Search, records: Sequence[Record], *, with_test_seeds: bool
+) -> Chosen:
+  """Chooses the cell, then its best run.
 
   Args:
     session: of this start.
     plan: of the search.
     search: of the plan.
     records: what it found.
-    task: JSON values for export: 'name', 'labels', 'problem_type', 'activation' of a classification head.
     with_test_seeds: whether the chosen cell's further seeds are trained too before the best is taken.
-    is_needed: whether the run is wanted although its model is there (predictions are missing).
+  """
+  cell = summary.choose(records, plan.metric, session.protocol.summary)
+  if with_test_seeds:
+    cell = search.run([cell.cell], session.test_seeds)[0]
+  values = summary.summarise(cell).per_seed
+  seed = int(max(values, key=lambda one: values[one]))
+  return Chosen(cell.cell, seed, plan.metric, values[seed], search.results.fingerprint)
+
+
+def train(
+  session: Session, plan: Plan, search: Search, chosen: Chosen, *, task: Mapping[str, Any], is_needed: bool
+) -> Trained | None:
+  """Trains the best run again for its weights, and saves its model, unless nothing is missing.
+
+  Args:
+    session: of this start.
+    plan: of the search.
+    search: of the plan.
+    chosen: of the search.
+    task: JSON values for export: 'name', 'labels', 'problem_type', 'activation' of a classification head.
+    is_needed: whether the run is wanted although its model is there, or not asked for (predictions are
+      missing).
 
   Returns:
-    The run; None if its model is there and it is not needed.
+    The run; None if its model is there, or not asked for, and it is not needed.
   """
-  chosen = summary.choose(records, plan.metric, session.protocol.summary)
-  if with_test_seeds:
-    chosen = search.run([chosen.cell], session.test_seeds)[0]
-  values = summary.summarise(chosen).per_seed
-  seed = int(max(values, key=lambda one: values[one]))
-  chosen_run = {
-    "cell": chosen.cell.name,
-    "seed": seed,
-    "metric": plan.metric,
-    "value": values[seed],
-    "fingerprint": search.results.fingerprint,
-  }
-  meta = {**task, **chosen_run}
+  meta = {**task, **chosen.identity}
   place = directory(session, plan)
-  is_there = save_model.saved_task(place) == meta
-  if is_there and not is_needed:
+  is_missing = session.config.output.save_model and save_model.saved_task(place) != meta
+  if not (is_missing or is_needed):
     return None
-  trained = search.run_again(chosen.cell, seed)
-  again = summary.best(trained.record.seeds[seed], plan.metric)
-  if abs(again.metrics[plan.metric] - values[seed]) > 1e-6:
+  trained = search.run_again(chosen.cell, chosen.seed)
+  again = summary.best(trained.record.seeds[chosen.seed], plan.metric)
+  if abs(again.metrics[plan.metric] - chosen.value) > 1e-6:
     session.say(
       f"{plan.name}: trained again, the best run gives {again.metrics[plan.metric]:.4f}, not "
-      f"{values[seed]:.4f} as in the search (other devices, or another number of runs in the program)"
+      f"{chosen.value:.4f} as in the search (other devices, or another number of runs in the program)"
     )
-  if session.config.output.save_model and not is_there:
+  if is_missing:
     recipe = f"{session.start.meta['config'].get('recipe', 'encoder')}-{plan.name}"
     save_model.save(place, trained.params, session.start, task=meta, step=again.step, recipe=recipe)
-    session.say(f"{plan.name}: model of {chosen.cell.name}, seed {seed}, is in {place}")
+    session.say(f"{plan.name}: model of {chosen.cell.name}, seed {chosen.seed}, is in {place}")
   return trained

@@ -227,4 +227,5 @@ class DocsDemo:
       "problem_type": "single_label_classification",
       "activation": self.session.head.activation,
     }
-    best_model.train(self.session, plan, search, records, task=task, with_test_seeds=False, is_needed=False)
+    chosen = best_model.choose(self.session, plan, search, records, with_test_seeds=False)
+    best_model.train(self.session, plan, search, chosen, task=task, is_needed=False)

@@ -115,23 +115,23 @@ class GlueSearch:
     output, row = self.config.output, TASKS[self.data[plan.name].task]
     if not (output.save_model or output.predict):
       return
-    outputs = glue_predictions.path(self.session, plan)
+    chosen = best_model.choose(self.session, plan, search, records, with_test_seeds=output.predict)
+    is_needed = output.predict and not glue_predictions.is_there(self.session, plan, chosen)
     trained = best_model.train(
       self.session,
       plan,
       search,
-      records,
+      chosen,
       task={
         "name": row.name,
         "labels": list(row.labels) or None,
         "problem_type": "regression" if row.is_regression else "single_label_classification",
         "activation": self.session.head.activation,
       },
-      with_test_seeds=output.predict,
-      is_needed=output.predict and not outputs.is_file(),
+      is_needed=is_needed,
     )
-    if output.predict and trained is not None:
-      glue_predictions.predict(self.session, plan, row.name, trained, self.encoding)
+    if is_needed and trained is not None:
+      glue_predictions.predict(self.session, plan, chosen, trained, self.encoding)
 
   def _report(self, records: dict[str, list[Record]]) -> None:
     session = self.session

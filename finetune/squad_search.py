@@ -10,9 +10,9 @@ from finetune import (
   squad_answers,
   squad_files,
   squad_report,
-  summary,
   warm_start,
 )
+from finetune.best_model import Chosen
 from finetune.search import Search
 from finetune.session import Plan, Session, compiled
 from finetune.squad_problem import make_problem
@@ -109,35 +109,33 @@ class SquadSearch:
     output, plan = self.config.output, self.plan
     if not (output.save_model or output.predict):
       return
-    chosen = summary.choose(records, plan.metric, self.session.protocol.summary)
-    values = summary.summarise(chosen).per_seed
-    run = {"cell": chosen.cell.name, "seed": int(max(values, key=lambda seed: values[seed]))}
+    chosen = best_model.choose(self.session, plan, search, records, with_test_seeds=False)
+    is_needed = output.predict and not self._has_answers(chosen)
     trained = best_model.train(
       self.session,
       plan,
       search,
-      records,
+      chosen,
       task={"name": NAME, "labels": None, "problem_type": None},
-      with_test_seeds=False,
-      is_needed=output.predict and not self._has_answers(run),
+      is_needed=is_needed,
     )
-    if output.predict and trained is not None:
-      self._predict(trained.outputs_of, run)
+    if is_needed and trained is not None:
+      self._predict(trained.outputs_of, chosen)
 
   @property
   def directory(self):
     """Of the answers, beside the finished cells."""
     return self.session.workdir / NAME
 
-  def _has_answers(self, run: dict) -> bool:
+  def _has_answers(self, chosen: Chosen) -> bool:
     """Whether the answers that are there are this run's."""
     try:
       found = json.loads((self.directory / squad_answers.SCORES).read_bytes())
     except (OSError, ValueError):
       return False
-    return isinstance(found, dict) and found.items() >= run.items()
+    return isinstance(found, dict) and found.get("run") == chosen.identity
 
-  def _predict(self, outputs_of: squad.OutputsOf, run: dict) -> None:
+  def _predict(self, outputs_of: squad.OutputsOf, chosen: Chosen) -> None:
     size = self.config.data.eval_batch_size
     (found,) = squad.logits(
       self.data.dev, outputs_of, num_runs=1, batch_size=size, pad_id=self.session.pad_id
@@ -145,7 +143,7 @@ class SquadSearch:
     predictions = squad.decode(self.data, found)
     questions = self.data.dev.file.questions
     scores = squad_answers.evaluate(questions, predictions)
-    squad_answers.write(self.directory, predictions, {**scores, **run})
+    squad_answers.write(self.directory, predictions, {**scores, "run": chosen.identity})
     for line in squad_answers.report_lines(scores, questions, predictions, name=self.data.dev.file.source):
-      self.session.say(f"{run['cell']}, seed {run['seed']}, {line}")
+      self.session.say(f"{chosen.cell.name}, seed {chosen.seed}, {line}")
     self.session.say(f"Its answers are in {self.directory}: predictions.json and others")

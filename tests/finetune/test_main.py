@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import sys
 import zipfile
 
 import numpy as np
@@ -128,10 +129,31 @@ def test_a_search_that_was_killed_twice_gives_the_same_numbers(
   assert len(set(evaluations)) == len(evaluations)  # what was done was not done again
 
 
-def test_a_finished_search_trains_nothing(searched, places, monkeypatch, capsys):
+@pytest.mark.parametrize("save_model", [True, False])
+def test_a_finished_search_trains_nothing(searched, places, tmp_path, monkeypatch, capsys, save_model):
+  workdir = tmp_path / "search"
+  shutil.copytree(searched, workdir)
+  if not save_model:  # not asked for: its absence is no reason to train
+    shutil.rmtree(workdir / "sst2" / "model")
   monkeypatch.setattr(Search, "_train", lambda *_, **__: pytest.fail("trained again"))
-  assert main.main(_arguments(places, searched, *SEARCH, "--config.output.predict")) == 0
+  more = ("--config.output.predict", f"--config.output.save_model={save_model}")
+  assert main.main(_arguments(places, workdir, *SEARCH, *more)) == 0
   assert "SST-2" in capsys.readouterr().out
+
+
+def test_predictions_of_another_run_are_not_handed_in(searched, places, tmp_path, monkeypatch):
+  workdir = tmp_path / "search"
+  shutil.copytree(searched, workdir)
+  path = workdir / "stsb" / "test_outputs.npz"
+  with np.load(path) as outputs:
+    saved = dict(outputs)
+  saved["run"] = np.asarray(json.dumps(json.loads(str(saved["run"])) | {"seed": -1}))
+  np.savez(path, **saved)
+  wanted = []
+  monkeypatch.setattr(Search, "run_again", lambda _, cell, seed: wanted.append(seed) or sys.exit("wanted"))
+  with pytest.raises(SystemExit, match="wanted"):
+    main.main(_arguments(places, workdir, *SEARCH, "--config.output.predict"))
+  assert len(wanted) == 1 and wanted[0] >= 0
 
 
 def test_results_of_other_settings_are_not_mixed(searched, places, capsys):

@@ -12,8 +12,10 @@ from data.errors import ConfigError, DataError
 from finetune import prompt_runs
 from finetune.loop import Stopped
 from finetune.program import Program, RunGroup
+from finetune.prompt import summarise
 from finetune.prompt_search import PromptSearch
 from finetune.session import Session
+from finetune.summary import Evaluation
 from pretrain.checkpoint import load_params, step_path
 from pretrain.stop import StopRequest
 from tests.finetune.prompt_files import LENGTH, make_checkpoint, write
@@ -189,6 +191,25 @@ def test_runs_trained_again_for_their_weights_are_the_same_and_can_be_stopped(
   assert sum("2 chosen runs are trained again for their weights" in line for line in lines) == 1
   assert not any("as before" in line for line in lines)
   assert stored(workdir, "test/sst2") == stored(finished, "test/sst2")
+
+
+def test_weights_of_another_cell_are_not_taken_for_the_chosen_ones(place, finished, steps, tmp_path):
+  workdir = tmp_path / "copy"
+  shutil.copytree(finished, workdir)
+  search = make_search(place, workdir)
+  runs = prompt_runs.PromptRuns(
+    search.session, search.data["sst2"], search._problems["sst2"], search.cells, head="mlm"
+  )
+  chosen = summarise(runs.train(), "accuracy").chosen
+  cells = {cell.name: cell for cell in search.cells}
+  for split, trial in chosen.items():
+    (other,) = (cell for name, cell in cells.items() if name != trial.cell)
+    runs._kept[split] = prompt_runs.Best(other, Evaluation(40, 20.0, {"accuracy": 1.0}), None)
+  found = runs.best(chosen.values())
+  assert {split: best.cell.name for split, best in found.items()} == {
+    split: trial.cell for split, trial in chosen.items()
+  }
+  assert steps["train_step"] == 40 and all(best.params is not None for best in found.values())
 
 
 def test_the_best_run_is_saved_with_its_head(finished):

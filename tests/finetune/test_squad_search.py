@@ -117,7 +117,7 @@ def test_the_answers_are_the_chosen_runs(searched, place):
   assert {name: evaluation[name] for name in scores} == scores
   runs = cell_file(workdir)["seeds"]
   best = {seed: run["best"]["metrics"]["best_f1"] for seed, run in runs.items()}
-  assert evaluation["seed"] == int(max(best, key=lambda seed: best[seed]))
+  assert evaluation["run"]["seed"] == int(max(best, key=lambda seed: best[seed]))
   assert evaluation["best_f1"] / 100 == pytest.approx(max(best.values()), abs=1e-6)
   assert any("best threshold, chosen on the same questions" in line for line in said)
 

@@ -181,7 +181,7 @@ def _train() -> ConfigDict:
       "init_from": "",  # checkpoint directory: start with its encoder, and heads and generator that fit
       "log_every": 100,  # steps
       "eval_every": 5_000,  # steps; also at the start and the end
-      "eval_batches": 16,  # batches of held-out examples, the same each time; 0: no evaluation
+      "eval_batches": 16,  # x batch_size held-out examples, the same each time; 0: no evaluation
       "checkpoint_every": 5_000,  # steps; also at the end
       "checkpoints_to_keep": 2,  # newest ones
       "checkpoint_steps": (),  # steps that are saved and kept for ever

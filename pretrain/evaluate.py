@@ -24,18 +24,21 @@ def evaluate(
 
   Args:
     run: the parts of the run.
-    eval_step: of `run.compile_eval_step`.
+    eval_step: of `run.compile_eval_step`; it gets batch_size / microbatches rows at a time, which changes
+      no figure but for the rounding of sums: a row's draws depend on its place among the held-out rows.
     params: parameters on the mesh.
     heldout: held-out records; the first `train.eval_batches` batches of them are used.
     progress: step / total_steps, which a scheduled mixture reads.
-    is_stopping: asked before each batch.
+    is_stopping: asked before each microbatch.
 
   Returns:
     {metric: mean}, and 'loss', the weighted sum of the terms; None if `is_stopping` said so.
   """
-  rows = run.config.train.batch_size
+  settings = run.config.train
+  # A microbatch at a time, as the training step: what that one fits into, this one does.
+  rows = settings.batch_size // settings.microbatches
   local = sharding.local_rows(run.mesh, rows)
-  number = min(len(heldout), rows * run.config.train.eval_batches)
+  number = min(len(heldout), settings.batch_size * settings.eval_batches)
   sums: dict = {}
   for index in range(-(-number // rows)):
     if is_stopping():

@@ -29,30 +29,36 @@ class _Counter:
   """In place of the eval step: remembers rows."""
 
   def __init__(self, pad):
-    self.rows, self.pad, self.indices = [], pad, []
+    self.rows, self.pad, self.indices, self.shapes = [], pad, [], set()
 
   def __call__(self, params, batch, index, progress):
     ids = np.asarray(batch)
+    self.shapes.add(ids.shape)
     real = ids[(ids != self.pad).any(axis=1)]
     self.rows += real.tolist()
     self.indices.append(int(index))
     return {"masked_lm_loss": (np.float32(real.sum()), np.float32(len(real)))}
 
 
-@pytest.mark.parametrize("rows", [4, 8, 16])
-def test_every_row_is_counted_once_and_padded_rows_never(small_records, heldout, rows):
-  run = small_run(small_config("mlm", small_records, {"train.batch_size": rows, "train.eval_batches": 100}))
+@pytest.mark.parametrize("rows, parts", [(4, 1), (8, 1), (16, 1), (4, 4)])
+def test_every_row_is_counted_once_and_padded_rows_never(small_records, heldout, rows, parts):
+  fields = {"train.batch_size": rows * parts, "train.microbatches": parts, "train.eval_batches": 100}
+  run = small_run(small_config("mlm", small_records, fields))
   counter = _Counter(run.recipe.tokens.pad)
   means = evaluate(run, counter, {}, heldout, progress=0.0)
   expected = heldout.rows(0, len(heldout))
   assert counter.rows == expected.tolist()
+  # Never more rows at a time than the training step takes: a run that trains in its memory evaluates in it.
+  assert counter.shapes == {(rows, LENGTH)}
   assert counter.indices == list(range(-(-len(heldout) // rows)))
   np.testing.assert_allclose(means["masked_lm_loss"], expected.sum() / len(expected), rtol=1e-6)
   assert means["loss"] == means["masked_lm_loss"]
 
 
-def test_eval_batches_bounds_the_rows(small_records, heldout):
-  run = small_run(small_config("mlm", small_records, {"train.eval_batches": 2}))
+@pytest.mark.parametrize("parts", [1, 4])
+def test_eval_batches_bounds_the_rows(small_records, heldout, parts):
+  fields = {"train.eval_batches": 2, "train.microbatches": parts}
+  run = small_run(small_config("mlm", small_records, fields))
   counter = _Counter(run.recipe.tokens.pad)
   evaluate(run, counter, {}, heldout, progress=0.0)
   assert counter.rows == heldout.rows(0, 16).tolist()
@@ -80,10 +86,11 @@ def test_evaluation_has_no_dropout(small_records, heldout):
   assert without == with_much
 
 
-@pytest.mark.parametrize("rows", [4, 16])
-def test_other_batch_sizes_give_the_same_figures(small_records, heldout, rows):
+@pytest.mark.parametrize("rows, parts", [(16, 4), (16, 1)])
+def test_other_batch_sizes_and_microbatches_give_the_same_figures(small_records, heldout, rows, parts):
   expected = _evaluate("coco_lm", small_records, heldout)
-  found = _evaluate("coco_lm", small_records, heldout, fields={"train.batch_size": rows})
+  fields = {"train.batch_size": rows, "train.microbatches": parts}
+  found = _evaluate("coco_lm", small_records, heldout, fields=fields)
   assert found.keys() == expected.keys()
   for name in expected:
     # Rows are the same to the last bit, their sums differ in the order of the addition.

@@ -14,6 +14,8 @@ from finetune.warm_start import WarmStart
 from pretrain import checkpoint
 from pretrain.checkpoint import Checkpoints
 
+_OF_PRETRAINING = ("source", "records", "started_from", "devices")
+
 
 def save(
   directory: Path, params: Any, start: WarmStart, *, task: Mapping[str, Any], step: int, recipe: str
@@ -39,8 +41,8 @@ def save(
     "task": dict(task),
     "pretraining_step": start.meta.get("step", 0),
   }
-  if "source" in start.meta:  # of an imported checkpoint, for the model card
-    meta["source"] = start.meta["source"]
+  # What the model card says of the pretraining, and of an imported checkpoint.
+  meta |= {name: start.meta[name] for name in _OF_PRETRAINING if name in start.meta}
   try:
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from data.errors import DivergedError
-from pretrain import flops, resume, source
+from pretrain import flops, provenance, resume, source
 from pretrain.checkpoint import Checkpoints
 from pretrain.evaluate import evaluate
 from pretrain.feed import Batches, open_records, records_digests
@@ -52,15 +52,17 @@ def train(
   with jax.set_mesh(run.mesh):
     try:
       latest = checkpoints.latest_step()
-      if latest is not None:
-        for line in resume.check_same_run(run.config, digests, checkpoints.restore_meta()):
+      saved = None if latest is None else checkpoints.restore_meta()
+      if saved is not None:
+        for line in resume.check_same_run(run.config, digests, saved):
           say(f"Config changed since step {latest:,}: {line}")
         if latest >= config.train.total_steps:
           say(f"{workdir} is finished: step {latest:,} of {config.train.total_steps:,}")
           return 0
+      facts = digests | provenance.describe(config, directory, saved)
       source.keep_vocabulary(directory, workdir)
       state, sums = _first_state(run, checkpoints, latest, digests, say)
-      loop = _Loop(run, records, heldout, checkpoints, digests, workdir, state, sums, say)
+      loop = _Loop(run, records, heldout, checkpoints, facts, workdir, state, sums, say)
       return loop.run_to_end()
     finally:
       checkpoints.close()
@@ -92,8 +94,8 @@ def _first_state(
 class _Loop:
   """One run's moving parts."""
 
-  def __init__(self, run, records, heldout, checkpoints, digests, workdir, state, sums, say) -> None:
-    self.run, self.heldout, self.checkpoints, self.digests = run, heldout, checkpoints, digests
+  def __init__(self, run, records, heldout, checkpoints, facts, workdir, state, sums, say) -> None:
+    self.run, self.heldout, self.checkpoints, self.facts = run, heldout, checkpoints, facts
     self.config, self.state, self.first = run.config.train, state, int(state.step)
     self.stop = StopRequest()
     self.is_evaluated = self.first > 0 and _is_evaluated(workdir, self.first)
@@ -237,7 +239,7 @@ class _Loop:
     """Starts a save in the background."""
     sums = {name: list(pair) for name, pair in self.sums.items()}
     devices = f"{self.run.mesh.devices.size} x {jax.devices()[0].device_kind}"
-    meta = {"config": self.run.config.to_dict(), "interval_sums": sums, "devices": devices, **self.digests}
+    meta = {"config": self.run.config.to_dict(), "interval_sums": sums, "devices": devices, **self.facts}
     self.checkpoints.save(done, self.state._asdict(), meta, force=force)
 
 

@@ -7,7 +7,7 @@ import pytest
 from data import manifest
 from data.errors import ConfigError, DataError
 from pretrain import resume
-from pretrain.checkpoint import Checkpoints
+from pretrain.checkpoint import Checkpoints, read_meta, step_path
 from tests.pretrain.small_run import run_training, saved_params, small_config, small_run
 
 _SHORT = {"train.total_steps": 2, "train.eval_batches": 0}
@@ -115,6 +115,8 @@ def test_a_run_begins_with_it_and_cannot_change_it_later(small_records, finished
   saved, end = saved_params(finished), saved_params(tmp_path)
   for name, value in end.items():
     np.testing.assert_allclose(value, saved[name], atol=1e-9, err_msg=name)
+  started_from = {"train.init_from": {"recipe": "mlm", "step": 6, "started_from": {}}}
+  assert read_meta(step_path(tmp_path))["started_from"] == started_from
   changed = small_config("mlm", small_records, fields | {"train.init_from": "", "train.total_steps": 3})
   with pytest.raises(ConfigError, match=r"train\.init_from: .* -> "):
     run_training(changed, tmp_path)

@@ -8,6 +8,7 @@ import signal
 import numpy as np
 import pytest
 
+from data import manifest
 from data.errors import ConfigError, DataError, DivergedError
 from pretrain import checkpoint, train
 from pretrain.evaluate import evaluate
@@ -72,11 +73,21 @@ def test_metrics_are_written_at_their_intervals(finished):
   assert list((finished / "tensorboard").iterdir())
 
 
-def test_checkpoints_are_the_newest_and_those_kept_for_ever(finished):
+def test_checkpoints_are_the_newest_and_those_kept_for_ever(finished, small_records, text_file):
   assert _steps(finished) == [1, 4, 6]
   meta = checkpoint.read_meta(checkpoint.step_path(finished))
   assert meta["config"]["model"]["hidden_size"] == 16
   assert len(meta["vocabulary_digest"]) == len(meta["records_digest"]) == 64
+  train = manifest.read(small_records).splits["train"]
+  assert meta["records"] == {
+    "source": str(text_file),  # the config says installed_docs, which were not read
+    "packing": "complete",
+    "length": 32,
+    "documents": 100,
+    "tokens": train.tokens,
+    "records": train.records,
+  }
+  assert meta["started_from"] == {}
 
 
 def test_a_finished_run_says_so_and_changes_nothing(finished, small_records):

@@ -121,7 +121,8 @@ def warm_start(
     params: shapes of the parameters with shardings.
     config: `train.init_from`, `generator.init_from`, `model.freeze_embeddings_from`; each goes over the one
       before it.
-    vocabulary_digest: of this run's records, which that of `train.init_from` must equal.
+    vocabulary_digest: of this run's records, which those of all these checkpoints must equal: the rows of a
+      token table mean nothing under another vocabulary.
     say: takes a line about what of `train.init_from` was taken.
 
   Returns:
@@ -133,13 +134,19 @@ def warm_start(
   if config.train.init_from:
     params = _continued(params, config, vocabulary_digest=vocabulary_digest, say=say)
   if config.generator.init_from and config.corruption.kind == "generator":
-    saved, _ = load_params(config.generator.init_from)
+    field = f"generator.init_from={config.generator.init_from}"
+    saved, meta = load_params(config.generator.init_from)
+    _check_vocabulary(meta, vocabulary_digest, field)
     part = _generator_part(saved, config.generator.init_from)
+    there = _meaning(meta.get("config", {}), is_generator="generator" in saved)
+    _check_meaning(_meaning(config, is_generator=True), there, field)
     wanted = {name: leaf for name, leaf in params["generator"].items() if name != "mixture"}
     grafted = _graft(wanted, part, where=f"{config.generator.init_from} (generator)")
     params = params | {"generator": params["generator"] | grafted}
   if config.model.freeze_embeddings == "checkpoint":
-    saved, _ = load_params(config.model.freeze_embeddings_from)
+    saved, meta = load_params(config.model.freeze_embeddings_from)
+    field = f"model.freeze_embeddings_from={config.model.freeze_embeddings_from}"
+    _check_vocabulary(meta, vocabulary_digest, field)
     embeddings = dict(params["encoder"]["embeddings"])
     token = {"token": embeddings["token"]}
     source = {"token": saved["encoder"]["embeddings"]["token"]}
@@ -168,13 +175,8 @@ def _continued(
   """Puts in the encoder of `train.init_from`, and its heads and generator where they are the same."""
   where = config.train.init_from
   saved, meta = load_params(where)
-  digest = meta.get("vocabulary_digest")
-  if digest != vocabulary_digest:
-    raise DataError(
-      f"train.init_from={where}: its vocabulary is another ({str(digest)[:12]}... there, "
-      f"{str(vocabulary_digest)[:12]}... of the records); prepare them with its vocabulary (data.vocabulary)"
-    )
-  _check_meaning(config, meta, where)
+  _check_vocabulary(meta, vocabulary_digest, f"train.init_from={where}")
+  _check_meaning(_meaning(config), _meaning(meta.get("config", {})), f"train.init_from={where}")
   found = differences(params["encoder"], saved.get("encoder", {}), is_exact=True)
   if found:
     raise DataError(
@@ -202,17 +204,33 @@ def _continued(
   return params
 
 
-def _check_meaning(config: ConfigDict, meta: Mapping[str, Any], where: str) -> None:
-  saved, given = dict(meta.get("config", {}).get("model", {})), config.model.to_dict()
-  if given["relative_position"] == saved.get("relative_position") == "none":
-    saved |= {name: given[name] for name in ("relative_buckets", "relative_max_distance")}
+def _check_vocabulary(meta: Mapping[str, Any], wanted: str | None, field: str) -> None:
+  digest = meta.get("vocabulary_digest")
+  if digest != wanted:
+    raise DataError(
+      f"{field}: its vocabulary is another ({str(digest)[:12]}... there, {str(wanted)[:12]}... of the "
+      f"records); prepare them with its vocabulary (data.vocabulary)"
+    )
+
+
+def _meaning(config: Mapping[str, Any] | ConfigDict, *, is_generator: bool = False) -> dict[str, Any]:
+  """The fields of `MEANING_FIELDS`, of the encoder or of the generator, which has heads of its own."""
+  model = config.get("model", {})
+  found = {name: model.get(name, "absent") for name in MEANING_FIELDS}
+  if is_generator:
+    found["num_heads"] = config.get("generator", {}).get("num_heads", 0) or found["num_heads"]
+  return found
+
+
+def _check_meaning(given: Mapping[str, Any], saved: Mapping[str, Any], field: str) -> None:
+  is_without = given["relative_position"] == saved["relative_position"] == "none"
   differ = [
-    f"model.{name}: {saved.get(name, 'absent')} there, {given[name]} here"
-    for name in MEANING_FIELDS
-    if saved.get(name) != given[name]
+    f"{name}: {saved[name]} there, {value} here"
+    for name, value in given.items()
+    if saved[name] != value and not (is_without and name in ("relative_buckets", "relative_max_distance"))
   ]
   if differ:
-    raise DataError(f"train.init_from={where}: it is another model ({'; '.join(differ)}); use its values")
+    raise DataError(f"{field}: it is another model ({'; '.join(differ)}); use its values")
 
 
 def _parts(params: dict) -> dict[str, dict]:

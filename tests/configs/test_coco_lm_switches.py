@@ -199,7 +199,8 @@ def converged_aux() -> None:
   assert all(path.startswith("generator/embeddings/") for path in added)
   paths = full_shapes("coco_lm", "converged_aux")
   assert all(recipe_of(row).is_frozen(path) == path.startswith("generator/") for path in paths)
-  with mock.patch.object(resume, "load_params", return_value=(params_of(PARENT), {})):
+  meta = {"config": config_of(PARENT).to_dict()}
+  with mock.patch.object(resume, "load_params", return_value=(params_of(PARENT), meta)):
     params = resume.warm_start(params_of(row), config_of(row))
   np.testing.assert_array_equal(propose(row, params).input_ids, propose(PARENT).input_ids)
   measured = measure(row, params)

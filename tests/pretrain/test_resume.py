@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from configs import base
+from data import manifest
 from data.errors import ConfigError, DataError
 from pretrain import resume
 from pretrain.checkpoint import Checkpoints
@@ -105,10 +106,11 @@ def _paths(tree) -> dict:
   return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def _taken(recipe, directory, fields) -> dict[str, np.ndarray]:
+def _taken(recipe, directory, fields, *, digest=None) -> dict[str, np.ndarray]:
   """The arrays a warm start puts in; what it leaves alone stays a shape."""
   run = small_run(small_config(recipe, directory, fields))
-  params = resume.warm_start(run.abstract_state.params, run.config)
+  digest = digest or manifest.read(directory).vocabulary.digest
+  params = resume.warm_start(run.abstract_state.params, run.config, vocabulary_digest=digest)
   assert _paths(params).keys() == _paths(run.abstract_state.params).keys()
   for name, leaf in _paths(params).items():
     assert leaf.sharding == _paths(run.abstract_state.params)[name].sharding
@@ -140,7 +142,9 @@ def coco_lm(small_records, tmp_path_factory):
   workdir = tmp_path_factory.mktemp("coco_lm")
   run = small_run(small_config("coco_lm", small_records, {"seed": 1}))
   checkpoints = Checkpoints(workdir, every=1, keep=1)
-  assert checkpoints.save(1, run.init_state()._asdict(), {})
+  digest = manifest.read(small_records).vocabulary.digest
+  meta = {"config": run.config.to_dict(), "vocabulary_digest": digest}
+  assert checkpoints.save(1, run.init_state()._asdict(), meta)
   checkpoints.close()
   return workdir
 
@@ -170,11 +174,33 @@ def test_a_token_table_comes_from_a_checkpoint(small_records, finished):
     ({"model.hidden_size": 32}, r"\(generator\): .* has shape \(.*16.*\), expected \(.*32.*\)"),
     ({"generator.num_layers": 2, "generator.mlm_layers": (1, 2)}, "is missing|has shape"),
     ({"generator.init_from": "nowhere"}, "no checkpoint in .*nowhere"),
+    ({"generator.num_heads": 4}, r"generator\.init_from=.*another model \(num_heads: 2 there, 4 here\)"),
+    ({"model.layer_norm_eps": 1e-12}, "layer_norm_eps: 1e-05 there, 1e-12 here"),
+    ({"model.relative_position": "official"}, "relative_position: t5 there, official here"),
   ],
 )
 def test_a_generator_that_does_not_fit_is_refused(small_records, finished, fields, message):
   with pytest.raises(DataError, match=message):
     _taken("coco_lm", small_records, {"generator.init_from": str(finished)} | fields)
+
+
+def test_the_heads_of_a_generator_are_those_of_the_run_it_comes_from(small_records, coco_lm):
+  fields = {"generator.init_from": str(coco_lm), "model.num_heads": 4, "generator.num_heads": 2}
+  assert _taken("coco_lm", small_records, fields)
+  with pytest.raises(DataError, match="num_heads: 2 there, 4 here"):
+    _taken("coco_lm", small_records, fields | {"generator.num_heads": 0})
+
+
+@pytest.mark.parametrize(
+  "field, fields",
+  [
+    ("generator.init_from", {}),
+    ("model.freeze_embeddings_from", {"model.freeze_embeddings": "checkpoint"}),
+  ],
+)
+def test_a_part_of_a_run_with_another_vocabulary_is_refused(small_records, finished, field, fields):
+  with pytest.raises(DataError, match=rf"{field}=.*vocabulary is another \(.* there, cccccccccccc"):
+    _taken("coco_lm", small_records, {field: str(finished)} | fields, digest="c" * 64)
 
 
 def test_a_warm_start_that_fails_is_told_before_anything_is_saved(small_records, tmp_path):

@@ -63,7 +63,7 @@ def _corruption() -> ConfigDict:
       "mask_rate": 0.15,  # fraction of tokens
       "mask_special": "all",  # which special tokens may be chosen: 'all', 'sep_only', 'none'
       "mask_token_rate": 1.0,  # fraction of the chosen that become [MASK] ...
-      "random_token_rate": 0.0,  # ... a random token; the rest keep their token
+      "random_token_rate": 0.0,  # ... a random token (not 'electra_google'); the rest keep their token
       "random_token_from": "non_special",  # 'non_special' (fairseq), 'all' (Hugging Face)
     }
   )

@@ -129,6 +129,12 @@ def _corruption(config: Fields) -> Iterator[str]:
       f"{show(config, 'corruption.mask_token_rate', 'corruption.random_token_rate')}: they are parts of the "
       f"chosen tokens and add up to more than 1"
     )
+  if rule == "electra_google" and random > 0:
+    yield (
+      f"{show(config, 'corruption.random_token_rate', 'corruption.mask_rule')}: this rule puts in no random "
+      f"tokens; use 0.0, or mask_rule 'count' or 'bernoulli'"
+    )
+    return
   # Google's ELECTRA leaves 15 % of the chosen tokens as they are and lets the generator predict them.
   keeps_some = masked < 1 and not (kind == "generator" and rule == "electra_google")
   if kind != "mask" and (random > 0 or keeps_some):

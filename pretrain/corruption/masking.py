@@ -156,7 +156,8 @@ def _masked_ids(
 def _mask_electra_google(
   settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, maskable: jax.Array, tokens: TokenIds
 ) -> Masking:
-  """Google's rule: round(rate * length) >= 1 positions with replacement, 85 % of them become [MASK].
+  """Google's rule: round(rate * length) >= 1 positions with replacement; `mask_token_rate` of them become
+  [MASK] (0.85 there), the rest keep their token.
 
   Source: google-research/electra pretrain/pretrain_helpers.py `mask`. A position drawn twice has two
   slots and counts twice in the loss, as there.
@@ -171,7 +172,7 @@ def _mask_electra_google(
   used = (jnp.arange(slots) < count[:, None]) & (numbers > 0)[:, None]
   positions = jnp.where(used, jnp.take_along_axis(candidates, drawn, axis=1), length)
   kind = row_random.row_uniform(row_random.key_words(row_random.fold(row_keys, Use.MASK_KIND)), (slots,))
-  becomes_mask = jnp.where(kind < 0.85, positions, length)
+  becomes_mask = jnp.where(kind < settings.mask_token_rate, positions, length)
   masked = scatter_positions(ids, becomes_mask, jnp.full_like(positions, tokens.mask))
   selected = scatter_positions(jnp.zeros(ids.shape, bool), positions, used)
   no_overflow = jnp.zeros(ids.shape[:1], jnp.int32)

@@ -64,7 +64,8 @@ CASES = [
     {"corruption.mask_token_rate": 0.8, "corruption.random_token_rate": 0.1},
     "belongs to corruption.kind 'mask'",
   ),
-  ("electra_google_tiny", {"corruption.random_token_rate": 0.1}, "belongs to corruption.kind 'mask'"),
+  ("electra_google_tiny", {"corruption.random_token_rate": 0.1}, "this rule puts in no random tokens"),
+  (MLM, {"corruption.mask_rule": "electra_google"}, "this rule puts in no random tokens"),
   (MLM, {"model.freeze_embeddings": "checkpoint"}, "give both or neither"),
   (MLM, {"model.freeze_embeddings_from": "runs/x"}, "give both or neither"),
   # The generator.

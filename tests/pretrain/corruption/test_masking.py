@@ -29,7 +29,7 @@ BERNOULLI = dataclasses.replace(
   random_token_rate=0.1,
   random_token_from="all",
 )
-GOOGLE = dataclasses.replace(COUNT, mask_rule="electra_google", mask_special="none")
+GOOGLE = dataclasses.replace(COUNT, mask_rule="electra_google", mask_special="none", mask_token_rate=0.85)
 RULES = {"count": COUNT, "bernoulli": BERNOULLI, "electra_google": GOOGLE}
 every_rule = pytest.mark.parametrize("settings", RULES.values(), ids=RULES.keys())
 
@@ -110,6 +110,16 @@ def test_google_rule_draws_with_replacement_and_leaves_fifteen_per_cent_unmasked
   ]
   shown = np.concatenate([found.masked_ids[i][at] for i, at in enumerate(alone)])
   assert abs((shown == TOKENS.mask).mean() / 0.85 - 1) < 0.01
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_google_rule_masks_the_rate_it_is_given(rate):
+  ids = _ids(8)
+  settings = dataclasses.replace(GOOGLE, mask_token_rate=rate)
+  found = masking.select_and_mask(settings, _keys(8), ids, TOKENS)
+  expected = jnp.where(found.selected, TOKENS.mask, ids) if rate else ids
+  np.testing.assert_array_equal(found.masked_ids, expected)
+  assert found.selected.any()
 
 
 def test_google_rule_takes_at_least_one_token_of_a_short_row_and_none_of_an_empty_one():

@@ -13,7 +13,18 @@ import numpy as np
 from data import errors, glue_files, tfds_reader
 from data.glue_tasks import TASKS, GlueTask, Split, check_split, known_task, labels_of
 
-__all__ = ["TASKS", "GlueTask", "Split", "available", "fraction", "known_task", "read", "read_all"]
+__all__ = [
+  "TASKS",
+  "GlueTask",
+  "Split",
+  "available",
+  "check",
+  "fraction",
+  "fraction_rows",
+  "known_task",
+  "read",
+  "read_all",
+]
 
 
 def read(directory: str, task: str, split: str, *, download: bool = False) -> Split:
@@ -36,23 +47,42 @@ def read_all(directory: str, wanted: Sequence[tuple[str, str]], *, download: boo
 
   Raises:
     ConfigError: unknown task or split.
-    DataError: a split is not there (found out at once, without TensorFlow or the network), or is damaged.
+    DataError: a split is not there (see `check`), or is damaged.
   """
+  check(directory, wanted, download=download)
   pairs = [(known_task(name), split) for name, split in wanted]
   splits: dict[int, Split] = {}
   from_tfds: dict[int, tuple[str, str]] = {}
   for number, (task, split) in enumerate(pairs):
-    check_split(task, split)
     if found := glue_files.find(directory, task, split) if directory else None:
       splits[number] = glue_files.read(found, task, split)
     else:
-      if not download:
-        _check_there(directory, task, split)
       from_tfds[number] = (task.tfds_name, _tfds_split(split))
   read_there = tfds_reader.read(directory, list(from_tfds.values()), download=download)
   for (number, (name, tfds_split)), examples in zip(from_tfds.items(), read_there):
     splits[number] = _from_tfds(*pairs[number], examples, f"{tfds_reader.find(directory, name)} {tfds_split}")
   return [splits[number] for number in range(len(pairs))]
+
+
+def check(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = False) -> None:
+  """Looks whether splits are there, at once: no file is opened but TFDS's descriptions, no network is used.
+
+  Args:
+    directory: as in `read_all`.
+    wanted: (task, split) pairs.
+    download: whether TFDS may download what is missing, so that nothing is.
+
+  Raises:
+    ConfigError: unknown task or split.
+    DataError: some are not there; the line names all, where the first was looked for, and what mends it. Or
+      a TFDS description is damaged.
+  """
+  pairs = [(known_task(name), split) for name, split in wanted]
+  for task, split in pairs:
+    check_split(task, split)
+  missing = [] if download else [pair for pair in pairs if not _is_there(directory, *pair)]
+  if missing:
+    raise errors.DataError(_missing_line(directory, missing))
 
 
 def available(directory: str, task: str) -> tuple[str, ...]:
@@ -63,13 +93,14 @@ def available(directory: str, task: str) -> tuple[str, ...]:
     DataError: a TFDS description is damaged.
   """
   row = known_task(task)
-  path = tfds_reader.find(directory, row.tfds_name)
-  sizes = tfds_reader.split_sizes(path) if path else {}
-  return tuple(
-    split
-    for split in row.sizes
-    if (directory and glue_files.find(directory, row, split)) or _tfds_split(split) in sizes
-  )
+  return tuple(split for split in row.sizes if _is_there(directory, row, split))
+
+
+def _is_there(directory: str, task: GlueTask, split: str) -> bool:
+  if directory and glue_files.find(directory, task, split):
+    return True
+  path = tfds_reader.find(directory, task.tfds_name)
+  return path is not None and _tfds_split(split) in tfds_reader.split_sizes(path)
 
 
 def fraction(split: Split, fraction: float, seed: int) -> Split:
@@ -88,24 +119,23 @@ def fraction(split: Split, fraction: float, seed: int) -> Split:
   """
   if not 0 < fraction <= 1:
     raise errors.ConfigError(f"fraction={fraction} of the training set is outside (0, 1]")
-  number = max(1, round(fraction * len(split)))
-  rows = np.random.default_rng(seed).permutation(len(split))[:number]
-  return split.take(np.sort(rows))
+  return split.take(fraction_rows(len(split), fraction, seed))
+
+
+def fraction_rows(count: int, fraction: float, seed: int) -> np.ndarray:
+  """[rows] int64, increasing: the rows of a set of `count` that `fraction` takes."""
+  number = max(1, round(fraction * count))
+  return np.sort(np.random.default_rng(seed).permutation(count)[:number])
 
 
 def _tfds_split(split: str) -> str:
   return split.replace("dev", "validation")
 
 
-def _check_there(directory: str, task: GlueTask, split: str) -> None:
-  """Looks for a split in a TFDS data_dir.
-
-  Raises:
-    DataError: it is not there; the line says what was looked for and what mends it.
-  """
+def _missing_line(directory: str, missing: Sequence[tuple[GlueTask, str]]) -> str:
+  """What was looked for and what mends it."""
+  task, split = missing[0]
   path = tfds_reader.find(directory, task.tfds_name)
-  if path and _tfds_split(split) in tfds_reader.split_sizes(path):
-    return
   stem = dict(task.stems).get(split, (split,))[0]
   looked = f"the TFDS data set {task.tfds_name}"
   if directory:
@@ -117,10 +147,12 @@ def _check_there(directory: str, task: GlueTask, split: str) -> None:
   importable = (
     "" if task.name == "snli" else " (`python -m data.glue import DIR --output=TFDS_DIR` makes one)"
   )
-  raise errors.DataError(
-    f"no {split} split of {task.name} in {tfds_reader.place(directory)}: looked for {looked}; set "
-    f"--config.data.directory to a folder of the official files or a TFDS directory{importable}, or let TFDS "
-    "download it with --download"
+  more = ", ".join(f"{row.name} {name}" for row, name in missing[1:])
+  return (
+    f"no {split} split of {task.name} in {tfds_reader.place(directory)}"
+    + (f", nor {more}" if more else "")
+    + f": looked for {looked}; set --config.data.directory to a folder of the official files or a TFDS "
+    f"directory{importable}, or let TFDS download it with --download"
   )
 
 

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -31,15 +32,36 @@ def read(directory: str | os.PathLike, task: str, *, k: int = 16, seed: int) -> 
 
   Source: princeton-nlp/LM-BFF, tools/generate_k_shot_data.py.
   """
+  check(directory, [task], k=k, seeds=[seed])
   row = known_task(task)
-  folder = pathlib.Path(directory).expanduser() / row.folders[0]
-  place = folder / f"{k}-{seed}"
-  stem = "dev_matched" if task == "mnli" else "dev"
-  paths = [_existing(place / f"{name}.tsv", folder) for name in ("train", stem)]
-  train, dev = (glue_files.read_file(path, row, split) for path, split in zip(paths, ("train", stem)))
+  paths = _paths(directory, row, k, seed)
+  train, dev = (glue_files.read_file(_existing(path), row, split) for split, path in paths.items())
   for split in (train, dev):
     _check_counts(split, row, k)
   return train, dev
+
+
+def check(directory: str | os.PathLike, tasks: Sequence[str], *, k: int = 16, seeds: Sequence[int]) -> None:
+  """Looks whether the files of all draws are there, and opens none; arguments as of `read`.
+
+  Raises:
+    ConfigError: unknown task.
+    DataError: some are not there; the line names all, and the draws that are there.
+  """
+  rows = [known_task(task) for task in tasks]
+  wanted = [path for row in rows for seed in seeds for path in _paths(directory, row, k, seed).values()]
+  missing = [path for path in wanted if not _existing(path).is_file()]
+  if not missing:
+    return
+  path = missing[0]
+  folder = path.parent.parent
+  draws = ", ".join(sorted(place.name for place in folder.glob("*-*"))) or "none"
+  more = "".join(f", nor {other.relative_to(other.parents[2])}" for other in missing[1:])
+  raise errors.DataError(
+    f"{path} (or .gz) is not there{more}; {folder} has the draws (k-seed) {draws}; choose one of them with "
+    "--config.prompt.shots and --config.prompt.splits, or leave prompt.directory empty and draw from the "
+    "full training set in --config.data.directory"
+  )
 
 
 def sample(split: Split, k: int, seed: int) -> tuple[Split, Split]:
@@ -87,15 +109,15 @@ def _classes(labels: np.ndarray) -> np.ndarray:
   return labels >= _MIDDLE if labels.dtype.kind == "f" else labels
 
 
-def _existing(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-  for candidate in (path, path.with_name(path.name + ".gz")):
-    if candidate.is_file():
-      return candidate
-  draws = ", ".join(sorted(place.name for place in folder.glob("*-*"))) or "none"
-  raise errors.DataError(
-    f"{path} (or .gz) is not there; {folder} has the draws (k-seed) {draws}; choose one of them, or draw "
-    "from the full training set"
-  )
+def _paths(directory: str | os.PathLike, task: GlueTask, k: int, seed: int) -> dict[str, pathlib.Path]:
+  """{split: file} of a draw; each may be there as '.gz' instead."""
+  place = pathlib.Path(directory).expanduser() / task.folders[0] / f"{k}-{seed}"
+  return {stem: place / f"{stem}.tsv" for stem in ("train", "dev_matched" if task.name == "mnli" else "dev")}
+
+
+def _existing(path: pathlib.Path) -> pathlib.Path:
+  packed = path.with_name(path.name + ".gz")
+  return path if path.is_file() else packed
 
 
 def _check_counts(split: Split, task: GlueTask, k: int) -> None:

@@ -8,8 +8,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from data.errors import UserError
-from finetune import validate
+from data.errors import StorageError, UserError
+from finetune import needed_files, validate
 from pretrain import flags
 
 HELP = """\
@@ -54,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: flags.Arguments) -> int:
-  # JAX is imported after the flags are known to be good: a typo is told in a fraction of a second.
+  # JAX is imported after flags and data are looked at: a typo is told in a fraction of a second.
+  needed_files.check(arguments.config, download=arguments.download)
   from finetune.loop import Stopped
   from finetune.session import Session
   from pretrain.main import use_compilation_cache
@@ -69,12 +70,21 @@ def _run(arguments: flags.Arguments) -> int:
   if arguments.dry_run:
     return 0
   try:
-    os.makedirs(arguments.workdir, exist_ok=True)
+    _make_workdir(arguments.workdir)
     with stop:
       return job.run()
   except Stopped:
     print("Stopped as asked; what was finished is stored, the same command continues")
     return STOPPED
+
+
+def _make_workdir(path: str) -> None:
+  try:
+    os.makedirs(path, exist_ok=True)
+  except OSError as error:
+    raise StorageError(
+      f"--workdir={path}: cannot be made ({error.strerror or error}); name a directory that can be written"
+    ) from error
 
 
 def _job(session, *, download: bool):

@@ -26,15 +26,25 @@ def read(
   Raises:
     DataError: one is not there or damaged, or they are of different versions.
   """
-  names = {"squad.train_file": train_file, "squad.dev_file": dev_file}
-  readers = [_reader(field, name, directory, download=download) for field, name in names.items()]
-  train, dev = (read() for read in readers)
+  train, dev = (read() for read in _readers(train_file, dev_file, directory, download=download))
   if train.version != dev.version:
     raise DataError(
       f"squad.train_file {train.source} is SQuAD {train.version}, squad.dev_file {dev.source} is SQuAD "
       f"{dev.version} (2.0 says which questions are impossible); give two files of one version"
     )
   return train, dev
+
+
+def check(train_file: str, dev_file: str, directory: str, *, download: bool = False) -> None:
+  """Looks whether both files are there, and opens none; arguments and errors as of `read`."""
+  _readers(train_file, dev_file, directory, download=download)
+
+
+def _readers(
+  train_file: str, dev_file: str, directory: str, *, download: bool
+) -> list[Callable[[], SquadFile]]:
+  names = {"squad.train_file": train_file, "squad.dev_file": dev_file}
+  return [_reader(field, name, directory, download=download) for field, name in names.items()]
 
 
 def _reader(field: str, name: str, directory: str, *, download: bool) -> Callable[[], SquadFile]:
@@ -46,7 +56,8 @@ def _reader(field: str, name: str, directory: str, *, download: bool) -> Callabl
     if path.is_file():
       return lambda: squad.read(path)
   official = _OFFICIAL_NAME.fullmatch(name)
-  searched, help_text = [str(path) for path in looked], "name the file, or give its folder as data.directory"
+  searched = [str(path) for path in looked]
+  help_text = f"name the file with --config.{field}=FILE, or its folder with --config.data.directory=DIR"
   if official:
     split, version = official.groups()
     if download or tfds_reader.find(directory, f"squad/v{version}"):

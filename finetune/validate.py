@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from configs import finetune_base
-from finetune import metrics, protocols
+from data.glue_tasks import TASKS
+from finetune import protocols
 from pretrain import fields
 from pretrain.validate import COUNT, NOT_NEGATIVE, Interval, Rules
 
@@ -47,16 +48,32 @@ _CHOICES = {
   "search.cells": ("all", "best_known"),
   "train.mapping": ("auto", "vectorized", "one_by_one"),
 }
+# Those with training sets; `metrics.METRICS` has the same, but imports scikit-learn, which takes a second.
+GLUE_TASKS = tuple(name for name, row in TASKS.items() if name != "snli" and "train" in row.sizes)
 PROMPT_TASKS = ("mnli", "snli", "sst2", "cola", "mrpc", "qqp", "qnli", "rte", "stsb")
 
 
 def task_names(config: Mapping[str, Any]) -> list[str]:
-  """The tasks a config asks for; 'all' of GLUE are the nine."""
+  """The tasks a config asks for, as `data.glue_tasks` names them; 'all' of GLUE are the nine.
+
+  Official spellings such as 'SST-2' are taken too. An unknown name stays as it was given.
+  """
   if config["kind"] not in ("glue", "prompt"):
     return [str(config["kind"])]
-  known = tuple(metrics.METRICS) if config["kind"] == "glue" else PROMPT_TASKS
+  known = _known_tasks(config)
   asked = [name.strip() for name in config["tasks"].split(",") if name.strip()]
-  return list(known) if asked == ["all"] else asked
+  plain = {name: _plain(name) for name in asked}
+  if list(plain.values()) == ["all"]:
+    return list(known)
+  return [plain[name] if plain[name] in known else name for name in asked]
+
+
+def _known_tasks(config: Mapping[str, Any]) -> tuple[str, ...]:
+  return GLUE_TASKS if config["kind"] == "glue" else PROMPT_TASKS
+
+
+def _plain(name: str) -> str:
+  return name.lower().replace("-", "").replace("_", "")
 
 
 def _together(config: Mapping[str, Any], *, num_devices: int | None, num_hosts: int) -> list[str]:
@@ -82,6 +99,11 @@ def _together(config: Mapping[str, Any], *, num_devices: int | None, num_hosts: 
     found.append(f"{fields.show(dict(config), 'data.fractions', 'data.train_rows')}: give one of them")
   if config["data.fractions"] and config["kind"] != "glue":
     found.append(f"{fields.show(dict(config), 'kind', 'data.fractions')}: fractions are for kind='glue'")
+  if config["data.fractions"] and config["output.predict"]:
+    shown = fields.show(dict(config), "data.fractions", "output.predict")
+    found.append(f"{shown}: test sets are predicted by models of whole training sets; give one of them")
+  if len(set(config["data.fractions"])) < len(config["data.fractions"]):
+    found.append(f"data.fractions={config['data.fractions']}: a fraction stands twice; give each once")
   return found
 
 
@@ -89,9 +111,9 @@ def _task_problems(config: Mapping[str, Any]) -> list[str]:
   names = task_names(config)
   if config["kind"] not in ("glue", "prompt"):
     return []
-  known = tuple(metrics.METRICS) if config["kind"] == "glue" else PROMPT_TASKS
+  known = _known_tasks(config)
   found = [
-    f"tasks={config['tasks']!r}: there is no task {name!r}{fields.nearest(name, known)}; known: all, "
+    f"tasks={config['tasks']!r}: there is no task {name!r}{fields.nearest(_plain(name), known)}; known: all, "
     f"{', '.join(known)}"
     for name in names
     if name not in known

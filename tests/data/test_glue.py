@@ -252,3 +252,20 @@ def test_the_subsets_are_near_balanced_and_not_official():
     counts = np.bincount(split.labels)
     assert len(counts) == len(glue.TASKS[task].labels)
     assert counts.min() > 250
+
+
+def test_all_splits_that_are_missing_are_told_at_once_and_no_file_is_read(tmp_path):
+  write(tmp_path, "SST-2/train.tsv", "not the right header")
+  write(tmp_path, "SST-2/dev.tsv", "nor here")
+  there = [("sst2", "train"), ("sst2", "dev")]
+  glue.check(str(tmp_path), there)
+  missing = [("mnli", "train"), ("mnli", "dev_mismatched"), ("wnli", "dev")]
+  with pytest.raises(DataError) as caught:
+    glue.check(str(tmp_path), [*there, *missing])
+  line = str(caught.value)
+  for part in ("no train split of mnli", "nor mnli dev_mismatched, wnli dev", "MNLI/train.tsv", "--download"):
+    assert part in line
+  assert "\n" not in line and "sst2" not in line
+  glue.check(str(tmp_path), missing, download=True)
+  with pytest.raises(ConfigError, match="mnli has no split 'dev'"):
+    glue.check(str(tmp_path), [("mnli", "dev")], download=True)

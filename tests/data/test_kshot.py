@@ -65,6 +65,19 @@ def test_a_folder_of_draws_is_read_and_its_numbers_checked(tmp_path):
     kshot.read(tmp_path, "sst2", k=2, seed=13)
 
 
+def test_all_draws_that_are_missing_are_told_at_once_and_no_file_is_read(tmp_path):
+  for name in ("train.tsv", "dev.tsv.gz"):
+    write_draw(tmp_path / "SST-2" / "2-13", name, ["no label"])
+  kshot.check(tmp_path, ["sst2"], k=2, seeds=[13])
+  write_draw(tmp_path / "MNLI" / "2-21", "train.tsv", [1])
+  with pytest.raises(DataError) as caught:
+    kshot.check(tmp_path, ["sst2", "mnli"], k=2, seeds=[13, 21])
+  line = str(caught.value)
+  assert line.startswith(f"{tmp_path}/SST-2/2-21/train.tsv (or .gz) is not there, nor SST-2/2-21/dev.tsv, ")
+  assert "nor MNLI/2-13/dev_matched.tsv, nor MNLI/2-21/dev_matched.tsv;" in line
+  assert "MNLI/2-21/train" not in line and "\n" not in line
+
+
 @needs_shared
 @pytest.mark.parametrize("task", ["mnli", "qqp", "qnli", "sst2", "cola", "rte", "mrpc", "stsb", "snli"])
 def test_all_published_draws_can_be_read(task):

@@ -186,14 +186,6 @@ def test_a_stop_request_ends_with_code_75_and_the_search_goes_on_later(
   assert not list((tmp_path / "stopped").glob("*/unfinished"))
 
 
-def test_fractions_report_mean_and_range(places, tmp_path, capsys):
-  more = ("--config.tasks=sst2", "--config.search.learning_rates=1e-2", "--config.data.fractions=0.5,1.0")
-  assert main.main(_arguments(places, tmp_path, *more)) == 0
-  out = capsys.readouterr().out
-  assert "50" in out and (tmp_path / "fractions.md").exists()
-  assert len(_scores(tmp_path)) == 2
-
-
 def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
   assert main.main([*_arguments(places, tmp_path / "dry", *SEARCH), "--dry_run"]) == 0
   out = capsys.readouterr().out
@@ -213,10 +205,13 @@ def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
     (["--config.data.max_length=33"], 2, "32 positions"),
     (["--config.data.train_rows=25"], 2, "24 training rows"),
     (["--config.tasks=cola"], 3, "CoLA"),
+    (["--config.tasks=STS-B,SST_2,Sst-2"], 2, "a task stands twice"),
     (["--config.search.batch_sizes=0"], 2, "batch_size"),
     (["--config.search.learning_rate=1e-3"], 2, "search.learning_rates"),
-    (["--config.search.cells=best_known", "--config.tasks=wnli"], 2, "wnli"),
+    (["--config.search.cells=best_known"], 2, "nobody gives one for sst2"),
     (["--config.data.fractions=1.5"], 2, "1.5 is no fraction"),
+    (["--config.data.fractions=0.1,0.10"], 2, "a fraction stands twice"),
+    (["--config.data.fractions=0.1", "--config.output.predict"], 2, "output.predict=True"),
     (["--config.model.dropout=1.0"], 2, "[0, 1)"),
     (["--config.protocol=amos", "--config.size=large"], 2, "large"),
   ],
@@ -230,6 +225,13 @@ def test_bad_input_is_one_line(places, tmp_path, capsys, more, code, told):
   assert found == code, error
   assert told in error and error.startswith("error: ") and error.count("\n") == 1
   assert not (tmp_path / "bad").exists()
+
+
+def test_a_workdir_that_cannot_be_made_is_one_line(places, tmp_path, capsys):
+  (tmp_path / "file").write_text("")
+  assert main.main(_arguments(places, tmp_path / "file" / "out", "--config.tasks=SST-2")) == 5
+  error = capsys.readouterr().err
+  assert error.startswith("error: --workdir=") and error.count("\n") == 1
 
 
 def test_a_checkpoint_with_another_vocabulary_is_refused(places, tmp_path, capsys):

@@ -36,8 +36,10 @@ def test_a_missing_file_is_told_with_every_place_before_the_other_is_read(tmp_pa
   write(tmp_path / "train-v2.0.json", contexts(2))
   monkeypatch.setattr(squad, "read", lambda path: pytest.fail("the other file was read first"))
   with pytest.raises(DataError) as caught:
-    squad_files.read("train-v2.0.json", "dev-v2.0.json", str(tmp_path))
+    squad_files.check("train-v2.0.json", "dev-v2.0.json", str(tmp_path))
   line = str(caught.value)
+  with pytest.raises(DataError, match="dev_file"):
+    squad_files.read("train-v2.0.json", "dev-v2.0.json", str(tmp_path))
   assert line.startswith("squad.dev_file='dev-v2.0.json': none of ") and "\n" not in line
   for part in (f"{tmp_path}/dev-v2.0.json,", "dev-v2.0.json.gz", "TFDS's squad/v2.0 in", "--download"):
     assert part in line

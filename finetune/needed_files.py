@@ -1,0 +1,34 @@
+"""Is the data of a config there? Looked for before JAX is imported or a checkpoint read. Imports no jax."""
+
+from typing import Any
+
+from data import glue, kshot
+from data.glue_tasks import TASKS
+from finetune import squad_files, validate
+from pretrain import fields
+
+
+def check(config: Any, *, download: bool) -> None:
+  """Looks for the training and development sets of every task, and opens none.
+
+  Test sets may be missing: what would be made with them is left out, and said. kind='docs' gathers its texts
+  from what is installed.
+
+  Args:
+    config: of fine-tuning, validated.
+    download: whether TFDS may download what is missing.
+
+  Raises:
+    DataError: something is missing; the line names what was looked for, where, and what mends it.
+  """
+  directory = config.data.directory
+  names = validate.task_names(fields.flatten(config))
+  if config.kind == "glue":
+    wanted = [(name, split) for name in names for split in TASKS[name].sizes if not split.startswith("test")]
+    glue.check(directory, wanted, download=download)
+  elif config.kind == "squad":
+    squad_files.check(config.squad.train_file, config.squad.dev_file, directory, download=download)
+  elif config.kind == "prompt" and config.prompt.directory:
+    kshot.check(config.prompt.directory, names, k=config.prompt.shots, seeds=config.prompt.splits)
+  elif config.kind == "prompt":
+    glue.check(directory, [(name, "train") for name in names], download=download)

@@ -1,0 +1,54 @@
+"""Missing data is told first. Run: python -m pytest tests/finetune/test_needed_files.py"""
+
+import subprocess
+import sys
+
+import pytest
+
+from configs import finetune_glue, finetune_prompt, finetune_squad
+from data.errors import DataError
+from finetune import needed_files
+
+HEAVY = {"jax", "orbax", "flax", "optax", "tensorflow", "tensorflow_datasets", "seqio", "grain"}
+_START = """
+import sys
+from finetune import main
+for kind in ("glue", "squad", "prompt"):
+  arguments = [f"--config=configs/finetune_{kind}.py", "--config.checkpoint=RUN", *sys.argv[1:]]
+  print(main.main(arguments), sorted(set(sys.modules) & HEAVY))
+"""
+
+
+def test_the_command_tells_it_without_jax_or_a_checkpoint(tmp_path):
+  code = _START.replace("HEAVY", repr(HEAVY))
+  found = subprocess.run(
+    [sys.executable, "-c", code, f"--config.data.directory={tmp_path}"], capture_output=True, text=True
+  )
+  assert found.stdout == "3 []\n" * 3, found.stderr
+  glue, squad, prompt = found.stderr.splitlines()
+  assert "no train split of mnli" in glue and "wnli dev" in glue and "--config.data.directory" in glue
+  assert "train-v2.0.json" in squad and "--config.squad.train_file=FILE" in squad
+  assert "no train split of mnli" in prompt and "dev" not in prompt.partition(": looked")[0]
+
+
+def _config(module, **changed):
+  config = module.get_config()
+  config.update_from_flattened_dict(changed)
+  return config
+
+
+def test_each_kind_looks_for_its_own(tmp_path):
+  (tmp_path / "SST-2").mkdir()
+  for name in ("train", "dev"):
+    (tmp_path / "SST-2" / f"{name}.tsv").write_text("")
+  for name in ("train-v2.0", "dev-v2.0"):
+    (tmp_path / f"{name}.json").write_text("")
+  given = {"data.directory": str(tmp_path)}
+  needed_files.check(_config(finetune_glue, tasks="SST-2", **given), download=False)
+  needed_files.check(_config(finetune_squad, **given), download=False)
+  prompts = {"tasks": "sst2", "prompt.splits": (13,), **given}
+  needed_files.check(_config(finetune_prompt, **prompts), download=False)
+  with pytest.raises(DataError, match="SST-2/16-13/train"):
+    needed_files.check(
+      _config(finetune_prompt, **{"prompt.directory": str(tmp_path)}, **prompts), download=True
+    )

@@ -66,7 +66,9 @@ def _data() -> ConfigDict:
       "directory": "",  # official files, or a TFDS data_dir (`data.glue import`); '': TFDS's default
       "max_length": 0,  # tokens with special ones; 0: the protocol's, at most the checkpoint's positions
       "train_rows": 0,  # of the training set, drawn with `seed`; 0: all
-      "fractions": (),  # of the training set, such as 0.01,0.1: a search on each (COCO-LM figure 7)
+      # Of the training set, such as 0.01,0.1 (COCO-LM figure 7): a search on each, in which every seed has
+      # examples of its own draw. No models are saved and no test sets predicted.
+      "fractions": (),
       "buckets": 6,  # most padded lengths, each of which is compiled; chosen so that padding is least
       "bucket_multiple": 8,  # tokens: padded lengths are multiples of it
       "eval_batch_size": 64,  # examples
@@ -120,7 +122,7 @@ def _train() -> ConfigDict:
 def _output() -> ConfigDict:
   return ConfigDict(
     {
-      "save_model": True,  # the best run's model of each task, for `pretrain.export`
+      "save_model": True,  # the best run's model of each task, for `pretrain.export`; not of fractions
       # GLUE: the test sets, for the leaderboard, with the best of num_test_seeds. SQuAD: the best run's
       # answers to the development set, as the official files.
       "predict": False,

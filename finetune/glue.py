@@ -145,11 +145,6 @@ def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encodi
   evaluated = {
     name: encoding.evaluated(split, is_regression=row.is_regression) for name, split in dev.items()
   }
-  digest = hashlib.sha256()
-  for part in (examples, *(one.examples for one in evaluated.values())):
-    for ids in part.ids:
-      digest.update(ids.tobytes() + b"|")
-    digest.update(part.fields["labels"].tobytes())
   sizes = ", ".join(f"{len(split):,} {name}" for name, split in {"train": train, **dev}.items())
   lines = [
     f"{task}: {sizes}; padded to {', '.join(map(str, buckets.lengths))} tokens "
@@ -160,7 +155,47 @@ def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encodi
   lines += [f"{task}: {cut} training texts cut to {encoding.max_length} tokens"] if cut else []
   is_official = all(split.is_official for split in (train, *dev.values()))
   num_outputs = len(row.labels) or 1
-  return GlueData(task, examples, buckets, evaluated, num_outputs, is_official, digest.hexdigest(), lines)
+  digest = _digest(examples, evaluated)
+  return GlueData(task, examples, buckets, evaluated, num_outputs, is_official, digest, lines)
+
+
+def _digest(train: Examples, dev: dict[str, Evaluated]) -> str:
+  digest = hashlib.sha256()
+  for part in (train, *(one.examples for one in dev.values())):
+    for ids in part.ids:
+      digest.update(ids.tobytes() + b"|")
+    digest.update(part.fields["labels"].tobytes())
+  return digest.hexdigest()
+
+
+def take_fraction(data: GlueData, fraction: float, seed: int) -> GlueData:
+  """A task with a part of its training set, the rows that `data.glue.fraction` draws with the seed.
+
+  The padded lengths are those of the whole set, but for those that no example has: the parts that seeds draw
+  go through the same compiled shapes.
+
+  Args:
+    data: of the whole task.
+    fraction: of its training examples, in (0, 1].
+    seed: which of them.
+  """
+  rows = glue.fraction_rows(len(data.train.ids), fraction, seed)
+  train = Examples(
+    [data.train.ids[row] for row in rows],
+    {name: values[rows] for name, values in data.train.fields.items()},
+    {},
+  )
+  members = [np.flatnonzero(np.isin(rows, given)) for given in data.buckets.members]
+  there = [(length, found) for length, found in zip(data.buckets.lengths, members) if len(found)]
+  buckets = Buckets(tuple(length for length, _ in there), tuple(found for _, found in there))
+  return dataclasses.replace(
+    data,
+    train=train,
+    buckets=buckets,
+    is_official=data.is_official and len(rows) == len(data.train.ids),
+    digest=_digest(train, data.dev),
+    lines=[],
+  )
 
 
 def outputs(

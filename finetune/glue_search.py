@@ -1,6 +1,7 @@
 """`kind='glue'`: a search for each task, or for fractions of its training set, and the papers' table."""
 
-import functools
+import itertools
+from collections.abc import Iterator, Sequence
 
 import jax
 
@@ -38,15 +39,17 @@ class GlueSearch:
     self.session, self.config = session, session.config
     names = validate.task_names(fields.flatten(session.config))
     cells = {name: session.cells(name) for name in names}
-    self.data: dict[str, glue.GlueData] = {}
+    self.data: dict[str, glue.GlueData] = {}  # of each task
     self.plans: list[Plan] = []
-    self.fractions: dict[str, float] = {}  # plan -> part of the training set
+    self.parts: dict[str, tuple[str, float]] = {}  # plan -> task, fraction of its training set
     for name in names:
-      for part, data in self._parts(name, download=download):
-        plan_name = name if part is None else f"{name}-{part}"
-        self.data[plan_name] = data
-        self.fractions[plan_name] = part or 1.0
-        self.plans.append(self._plan(plan_name, data, cells[name]))
+      self.data[name] = self._load(name, download=download)
+      for plan_name, fraction, seeds in self._searches(name):
+        self.parts[plan_name] = name, fraction
+        part = self.data[name]
+        if fraction < 1:
+          part = glue.take_fraction(part, fraction, seeds[0])
+        self.plans.append(self._plan(plan_name, part, cells[name], seeds))
 
   def encoding(self, task: str) -> glue.Encoding:
     """How the texts of a task become ids."""
@@ -55,20 +58,30 @@ class GlueSearch:
     longest = self.session.max_length("mnli" if task == "ax" else task)
     return glue.Encoding(self.session.start.vocabulary, longest, data.buckets, data.bucket_multiple, divisor)
 
-  def _parts(self, task: str, *, download: bool):
-    """(fraction or None, data) of each search of a task."""
+  def _load(self, task: str, *, download: bool) -> glue.GlueData:
     data = self.config.data
-    load = functools.partial(
-      glue.load, task, data.directory, self.encoding(task), seed=self.config.seed, download=download
+    return glue.load(
+      task,
+      data.directory,
+      self.encoding(task),
+      train_rows=data.train_rows,
+      seed=self.config.seed,
+      download=download,
     )
-    if not data.fractions:
-      yield None, load(train_rows=data.train_rows)
-      return
-    count = len(load().train.ids)
-    for part in sorted(data.fractions):
-      yield part, load(train_rows=max(1, round(part * count)))
 
-  def _plan(self, name: str, data: glue.GlueData, cells: list) -> Plan:
+  def _searches(self, task: str) -> Iterator[tuple[str, float, Sequence[int]]]:
+    """(name, fraction, seeds) of a task's searches; every seed draws its own part, so has its own search."""
+    seeds = self.session.seeds
+    if not self.config.data.fractions:
+      yield task, 1.0, seeds
+    for fraction in sorted(self.config.data.fractions):
+      if fraction == 1:
+        yield f"{task}-{fraction}", 1.0, seeds
+        continue
+      for seed in seeds:
+        yield f"{task}-{fraction}-seed{seed}", fraction, [seed]
+
+  def _plan(self, name: str, data: glue.GlueData, cells: list, seeds: Sequence[int]) -> Plan:
     session = self.session
     problem = make_problem(session.encoder, session.head, num_outputs=data.num_outputs, pad_id=session.pad_id)
     size = self.config.data.eval_batch_size
@@ -87,14 +100,29 @@ class GlueSearch:
       tuple(length for one in data.dev.values() for length in one.buckets.lengths),
       data.digest,
       session.max_length(data.task),
+      tuple(seeds),
     )
 
   def describe(self) -> list[str]:
     """What there is and what would be done."""
     start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={"classification": None})
     lines = [f"{self.session.title}: {start}"]
-    for plan in self.plans:
-      lines += [*self.data[plan.name].lines, self.session.describe(plan)]
+    for task, data in self.data.items():
+      lines += [*data.lines, *self._describe_searches(task)]
+    if self.config.data.fractions and self.config.output.save_model:
+      lines.append("no model is saved with data.fractions")
+    return lines
+
+  def _describe_searches(self, task: str) -> list[str]:
+    lines = []
+    plans = [plan for plan in self.plans if self.parts[plan.name][0] == task]
+    for (_, fraction), alike in itertools.groupby(plans, lambda plan: self.parts[plan.name]):
+      first = next(alike)
+      lines.append(self.session.describe(first))
+      if self.config.data.fractions:
+        rows, most = len(first.train.ids), len(self.data[task].train.ids)
+        own = "" if fraction == 1 else ", drawn by each seed for itself, with a search of its own"
+        lines.append(f"{task}: {rows:,} of {most:,} training examples{own}")
     return lines
 
   def run(self) -> int:
@@ -102,7 +130,7 @@ class GlueSearch:
     records: dict[str, list[Record]] = {}
     for plan in self.plans:
       search = self.session.search(plan)
-      records[plan.name] = search.run(plan.cells, self.session.seeds)
+      records[plan.name] = search.run(plan.cells, plan.seeds)
       if not self.config.data.fractions:
         self._finish(plan, search, records[plan.name])
       if search.program.shapes:
@@ -133,6 +161,10 @@ class GlueSearch:
     if is_needed and trained is not None:
       glue_predictions.predict(self.session, plan, chosen, trained, self.encoding)
 
+  @property
+  def _subsets(self) -> list[str]:
+    return [task for task, data in self.data.items() if not data.is_official]
+
   def _report(self, records: dict[str, list[Record]]) -> None:
     session = self.session
     if self.config.data.fractions:
@@ -142,7 +174,7 @@ class GlueSearch:
       session.title,
       session.protocol,
       records,
-      subsets=[name for name, data in self.data.items() if not data.is_official],
+      subsets=self._subsets,
       references=reference_rows.reference_rows(
         session.start.meta["config"].get("recipe", ""), session.protocol.name
       ),
@@ -155,14 +187,13 @@ class GlueSearch:
         session.say(line)
 
   def _report_fractions(self, records: dict[str, list[Record]]) -> None:
-    for task in dict.fromkeys(data.task for data in self.data.values()):
-      plans = [plan for plan in self.plans if self.data[plan.name].task == task]
-      found = report_fractions.make_report(
-        self.session.title,
-        task,
-        {self.fractions[plan.name]: records[plan.name] for plan in plans},
-        {self.fractions[plan.name]: len(plan.train.ids) for plan in plans},
-        is_official=all(one.split.is_official for one in self.data[plans[0].name].dev.values()),
-      )
-      report_fractions.print_report(found)
-      report_fractions.write_report(self.session.workdir, found)
+    by_fraction: dict[str, dict[float, list[Record]]] = {task: {} for task in self.data}
+    examples: dict[str, dict[float, int]] = {task: {} for task in self.data}
+    for (task, fraction), plans in itertools.groupby(self.plans, lambda plan: self.parts[plan.name]):
+      alike = list(plans)
+      by_fraction[task][fraction] = report_fractions.merge([records[plan.name] for plan in alike])
+      examples[task][fraction] = len(alike[0].train.ids)
+    found = report_fractions.make_report(self.session.title, by_fraction, examples, subsets=self._subsets)
+    report_fractions.print_report(found)
+    report_fractions.write_report(self.session.workdir, found)
+    self.session.say(f"The same as files: {self.session.workdir / 'fractions.md'}, .csv and .json")

@@ -1,8 +1,8 @@
-"""Scores over fractions of a training set, mean with smallest and largest as COCO-LM figure 7 draws them."""
+"""Scores over fractions of training sets, mean with smallest and largest as COCO-LM figure 7 draws them."""
 
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import rich.console
@@ -14,9 +14,11 @@ STEM = "fractions"
 
 
 class FractionRow(NamedTuple):
-  """One metric at one fraction.
+  """One metric of a task at one fraction.
 
   Attributes:
+    task: its name.
+    is_official: whether the task's data is the official one, whole but for the fraction.
     fraction: of the training set, in (0, 1].
     examples: that many.
     metric: its name.
@@ -24,6 +26,8 @@ class FractionRow(NamedTuple):
     summary: over seeds; a seed draws its own examples.
   """
 
+  task: str
+  is_official: bool
   fraction: float
   examples: int
   metric: str
@@ -32,67 +36,85 @@ class FractionRow(NamedTuple):
 
 
 class FractionReport(NamedTuple):
-  """All fractions of a task, increasing."""
+  """The fractions of each task, increasing."""
 
   title: str
-  task: str
   rows: tuple[FractionRow, ...]
-  is_official: bool
+
+
+def merge(parts: Sequence[Sequence[Record]]) -> list[Record]:
+  """The same cells searched seed by seed, as records of all seeds.
+
+  Args:
+    parts: for each search its cells, in the same order.
+  """
+  merged = []
+  for records in zip(*parts, strict=True):
+    seeds = {seed: run for record in records for seed, run in record.seeds.items()}
+    devices = tuple(dict.fromkeys(name for record in records for name in record.devices))
+    seconds = sum(record.seconds for record in records)
+    merged.append(records[0]._replace(seeds=seeds, devices=devices, seconds=seconds))
+  return merged
 
 
 def make_report(
   title: str,
-  task: str,
-  records: Mapping[float, Sequence[Record]],
-  examples: Mapping[float, int],
+  records: Mapping[str, Mapping[float, Sequence[Record]]],
+  examples: Mapping[str, Mapping[float, int]],
   *,
-  is_official: bool = True,
+  subsets: Collection[str] = (),
 ) -> FractionReport:
   """Chooses the cell of each fraction and sums up.
 
   Args:
     title: such as the checkpoint's name.
-    task: its name.
-    records: {fraction: finished cells in the order of the search}; a fraction without any is left out.
-    examples: {fraction: number of training examples}.
-    is_official: whether the task's data is the official one.
+    records: {task: {fraction: finished cells in the order of the search}}; a fraction without any is left
+      out.
+    examples: {task: {fraction: number of training examples}}.
+    subsets: tasks whose data is not the official one.
   """
   rows = []
-  for fraction in sorted(fraction for fraction in records if records[fraction]):
-    main = records[fraction][0].metric
-    chosen = summary.choose(records[fraction], main, "mean")
-    measured = summary.best(next(iter(chosen.seeds.values())), main).metrics
-    for name in (main, *(name for name in measured if name != main)):
-      found = summary.summarise(chosen, name)
-      rows.append(FractionRow(fraction, examples[fraction], name, chosen.cell.name, found))
-  return FractionReport(title, task, tuple(rows), is_official)
+  for task, by_fraction in records.items():
+    for fraction in sorted(fraction for fraction in by_fraction if by_fraction[fraction]):
+      main = by_fraction[fraction][0].metric
+      chosen = summary.choose(by_fraction[fraction], main, "mean")
+      measured = summary.best(next(iter(chosen.seeds.values())), main).metrics
+      for name in (main, *(name for name in measured if name != main)):
+        found = summary.summarise(chosen, name)
+        number = examples[task][fraction]
+        rows.append(FractionRow(task, task not in subsets, fraction, number, name, chosen.cell.name, found))
+  return FractionReport(title, tuple(rows))
 
 
 def page(made: FractionReport) -> tables.Page:
   """The report as a table in percent."""
-  headers = ("fraction", "examples", "metric", "mean", "min", "max", "std", "all seeds")
-  sides = ("right", "right", "left", "right", "right", "right", "right", "left")
+  headers = ("task", "part", "examples", "metric", "mean", "min", "max", "std", "all seeds")
+  sides = ("left", "right", "right", "left", "right", "right", "right", "right", "left")
   rows = []
   for row in made.rows:
     found = row.summary
     numbers = (found.mean, found.minimum, found.maximum, found.std)
     seeds = "  ".join(tables.percent(value) for value in found.per_seed.values())
+    name = _name(row.task) + ("" if row.is_official else "*")
     share = f"{100 * row.fraction:g} %"
     rows.append(
-      (share, f"{row.examples:,}", row.metric, *(tables.percent(value) for value in numbers), seeds)
+      (name, share, f"{row.examples:,}", row.metric, *(tables.percent(value) for value in numbers), seeds)
     )
-  name = report.NAMES.get(made.task, made.task).removesuffix("-m")
   notes = [
     "Mean over seeds in percent; each seed draws its own part of the training set. A run counts with its "
     "best evaluation of the dev set."
   ]
-  if not made.is_official:
-    notes.append("A subset of the official data, not a GLUE score; fractions are of the subset.")
+  if subsets := dict.fromkeys(_name(row.task) for row in made.rows if not row.is_official):
+    notes.append(
+      f"* subset of the official data, not a GLUE score: {', '.join(subsets)}; fractions are of the subset."
+    )
   return tables.Page(
-    f"{name} dev over fractions of the training set, {made.title}",
-    [tables.Table(headers, sides, rows)],
-    notes,
+    f"GLUE dev over fractions of the training set, {made.title}", [tables.Table(headers, sides, rows)], notes
   )
+
+
+def _name(task: str) -> str:
+  return report.NAMES.get(task, task).removesuffix("-m")  # both halves of MNLI, told apart by the metric
 
 
 def print_report(made: FractionReport, console: rich.console.Console | None = None) -> None:
@@ -108,8 +130,6 @@ def write_report(workdir: str | os.PathLike, made: FractionReport) -> list[pathl
   """
   content = {
     "title": made.title,
-    "task": made.task,
-    "is_official": made.is_official,
     "rows": [row._asdict() | {"summary": report.summary_json(row.summary)} for row in made.rows],
   }
   return tables.write(workdir, STEM, page(made), [_csv_row(row) for row in made.rows], content)
@@ -118,6 +138,8 @@ def write_report(workdir: str | os.PathLike, made: FractionReport) -> list[pathl
 def _csv_row(row: FractionRow) -> dict[str, Any]:
   found = row.summary
   return {
+    "task": row.task,
+    "is_official": int(row.is_official),
     "fraction": row.fraction,
     "examples": row.examples,
     "metric": row.metric,

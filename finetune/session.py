@@ -38,6 +38,7 @@ class Plan:
     eval_lengths: padded lengths of the development sets.
     digest: of the examples.
     max_length: tokens.
+    seeds: of the runs of a cell; empty: the session's.
   """
 
   name: str
@@ -50,6 +51,7 @@ class Plan:
   eval_lengths: tuple[int, ...]
   digest: str
   max_length: int
+  seeds: tuple[int, ...] = ()
 
 
 class Session:
@@ -164,9 +166,10 @@ class Session:
       cell.batch_size: sum(-(-len(rows) // cell.batch_size) for rows in plan.buckets.members)
       for cell in plan.cells
     }
-    steps = sum(per_epoch[cell.batch_size] * cell.epochs for cell in plan.cells) * len(self.seeds)
+    num_seeds = len(plan.seeds or self.seeds)
+    steps = sum(per_epoch[cell.batch_size] * cell.epochs for cell in plan.cells) * num_seeds
     most = len(plan.buckets.lengths) * len(per_epoch) + len(set(plan.eval_lengths))
-    counts = f"{_count(len(plan.cells), 'cell')} x {_count(len(self.seeds), 'seed')}"
+    counts = f"{_count(len(plan.cells), 'cell')} x {_count(num_seeds, 'seed')}"
     return (
       f"{plan.name}: {counts}, {steps:,} steps of single runs; at most {most} shapes are compiled for each "
       "number of runs in a program"
@@ -187,7 +190,7 @@ class Session:
       program,
       batch_size=max(cell.batch_size for cell in plan.cells),
       length=plan.buckets.lengths[-1],
-      num_seeds=len(self.seeds),
+      num_seeds=len(plan.seeds or self.seeds),
     )
     settings = Settings(
       summary=self.protocol.summary,

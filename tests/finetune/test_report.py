@@ -161,26 +161,49 @@ def test_fractions_are_reported_with_mean_and_range(tmp_path):
     0.01: [record("mnli", [0.4, 0.4, 0.1], cell=CELL._replace(epochs=2)), record("mnli", [0.2, 0.3, 0.7])],
     1.0: [],
   }
-  made = report_fractions.make_report("x", "mnli", records, {0.1: 39270, 0.01: 3927}, is_official=False)
-  assert [(row.fraction, row.cell) for row in made.rows] == [
-    (0.01, CELL.name),
-    (0.1, CELL.name),
-    (0.1, CELL.name),
+  examples = {"mnli": {0.1: 39270, 0.01: 3927}, "rte": {0.1: 249}}
+  made = report_fractions.make_report(
+    "x", {"mnli": records, "rte": {0.1: [record("rte", [0.5])]}}, examples, subsets=["mnli"]
+  )
+  assert [(row.task, row.fraction, row.is_official) for row in made.rows] == [
+    ("mnli", 0.01, False),
+    ("mnli", 0.1, False),
+    ("mnli", 0.1, False),
+    ("rte", 0.1, True),
   ]
-  shown = printed(report_fractions.page(made), 80)
-  assert line_of(shown, "     1 %")[2:] == [
-    "3,927",
-    "accuracy",
-    "40.0",
-    "20.0",
-    "70.0",
-    "26.5",
-    "20.0",
-    "30.0",
-    "70.0",
-  ]
-  assert line_of(shown, "    10 %")[2:7] == ["39,270", "accuracy", "60.0", "50.0", "70.0"]
-  assert "subset" in shown and max(len(line) for line in shown.splitlines()) <= 80
+  shown = printed(report_fractions.page(made), 100)
+  assert line_of(shown, "MNLI*   1 %") == (
+    ["MNLI*", "1", "%", "3,927", "accuracy", "40.0", "20.0", "70.0", "26.5", "20.0", "30.0", "70.0"]
+  )
+  assert line_of(shown, "MNLI*  10 %")[1:8] == ["10", "%", "39,270", "accuracy", "60.0", "50.0", "70.0"]
+  assert line_of(shown, "RTE")[1:5] == ["10", "%", "249", "accuracy"]
+  assert "* subset of the official data, not a GLUE score: MNLI;" in shown
+  narrow = printed(report_fractions.page(made), 80)
+  assert max(len(line) for line in narrow.splitlines()) <= 80
   paths = report_fractions.write_report(tmp_path, made)
   assert sorted(path.name for path in paths) == ["fractions.csv", "fractions.json", "fractions.md"]
-  assert json.loads((tmp_path / "fractions.json").read_text())["rows"][0]["summary"]["maximum"] == 0.7
+  found = json.loads((tmp_path / "fractions.json").read_text())["rows"]
+  assert [row["task"] for row in found] == ["mnli", "mnli", "mnli", "rte"]
+  assert found[0]["summary"]["maximum"] == 0.7
+
+
+def test_the_cell_of_a_fraction_is_chosen_by_its_mean_over_searches_of_single_seeds():
+  better_once, better_twice = CELL, CELL._replace(epochs=2)
+  searches = [
+    [
+      record("rte", [once], cell=better_once)._replace(seeds={seed: _run(once)}),
+      record("rte", [twice], cell=better_twice)._replace(seeds={seed: _run(twice)}),
+    ]
+    for seed, (once, twice) in enumerate([(0.9, 0.6), (0.1, 0.6)])
+  ]
+  merged = report_fractions.merge(searches)
+  assert [(one.cell, list(one.seeds), one.seconds) for one in merged] == [
+    (better_once, [0, 1], 2.0),
+    (better_twice, [0, 1], 2.0),
+  ]
+  (row,) = report_fractions.make_report("x", {"rte": {0.5: merged}}, {"rte": {0.5: 5}}).rows
+  assert (row.cell, row.summary.per_seed) == (better_twice.name, {0: 0.6, 1: 0.6})
+
+
+def _run(value):
+  return [Evaluation(5, 1.0, {"accuracy": value})]

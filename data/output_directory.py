@@ -58,18 +58,42 @@ def refuse_other_settings(output: pathlib.Path, found: dict[str, Any], wanted: d
     )
 
 
+def missing_directories(output: pathlib.Path) -> list[pathlib.Path]:
+  """Returns `output` and the directories above it that are not there yet, the innermost first."""
+  return [path for path in (output, *output.parents) if not path.exists()]
+
+
 @contextlib.contextmanager
-def removed_on_failure(output: pathlib.Path) -> Iterator[None]:
-  """Takes away what was made in `output` if a user's error ends the work before any unit was packed."""
+def removed_on_failure(output: pathlib.Path, missing: list[pathlib.Path]) -> Iterator[None]:
+  """Takes away what was made in `output` if a user's error ends the work before any unit gave records.
+
+  What was there before stays: a vocabulary may have taken hours. Enter it with the lock held.
+
+  Args:
+    output: the directory of the preparation, with the lock in `work/`.
+    missing: of `missing_directories`, from before `output` was made.
+  """
+  work = output / "work"
+  before = {*output.iterdir(), *work.iterdir()} - {work / "lock"}
   try:
     yield
   except errors.UserError:
-    if not any((output / "work").glob("unit-*.json")):
-      for part in ("work", "source", "vocabulary"):
-        shutil.rmtree(output / part, ignore_errors=True)
-      with contextlib.suppress(OSError):
-        output.rmdir()
+    counts = (json.loads(path.read_text()) for path in work.glob("unit-*.json"))
+    if not any(count.get("train_records") for count in counts):
+      made = [path for path in (*work.iterdir(), *output.iterdir()) if path not in before]
+      for path in made:
+        _remove(path)
+      for directory in (work, *missing):  # those that are empty now
+        with contextlib.suppress(OSError):
+          directory.rmdir()
     raise
+
+
+def _remove(path: pathlib.Path) -> None:
+  if path.is_dir():
+    shutil.rmtree(path, ignore_errors=True)
+  else:
+    path.unlink(missing_ok=True)
 
 
 def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:

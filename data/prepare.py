@@ -128,11 +128,12 @@ def prepare(args: argparse.Namespace) -> None:
   request = sources.request(args)
   sources.check(request)
   output_directory.refuse_foreign_directory(output)
+  missing = output_directory.missing_directories(output)
   (output / "work").mkdir(parents=True, exist_ok=True)
   with open(output / "work" / "lock", "w") as lock, workers.pool(args.workers) as pool:
     output_directory.lock(lock, output)
-    output_directory.start_or_continue(output, settings)
-    with output_directory.removed_on_failure(output):
+    with output_directory.removed_on_failure(output, missing):
+      output_directory.start_or_continue(output, settings)
       made = _prepare(args, request, settings, pool)
   manifest.write(output, made)
   shutil.rmtree(output / "work")

@@ -1,6 +1,6 @@
 """The pool of processes that runs the steps of a preparation on one machine."""
 
-import concurrent.futures
+import concurrent.futures.process  # by its full name: nothing else need have imported it
 import contextlib
 import multiprocessing
 import os

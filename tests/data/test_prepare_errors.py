@@ -1,12 +1,13 @@
 """A preparation that cannot be: one line, an exit code, and nothing left behind."""
 
+import json
 import os
 import shutil
 import time
 
 import pytest
 
-from data import manifest, pipeline, prepare
+from data import pipeline, prepare
 from tests.data.conftest import arguments, make_documents, write_text
 
 
@@ -98,14 +99,13 @@ def test_unusable_text_is_refused_and_leaves_nothing(
   tmp_path, capsys, vocabulary_directory, name, content, message, train
 ):
   (tmp_path / name).write_bytes(content)
-  flags = [f"--source={tmp_path}/{name}", f"--output={tmp_path}/o", "--workers=1"]
+  flags = [f"--source={tmp_path}/{name}", f"--output={tmp_path}/a/o", "--workers=1"]
   if not train:
     flags.append(f"--vocabulary={vocabulary_directory}")
   code, line = refused(capsys, *flags)
   assert code == 3
   assert message in line
-  assert not list((tmp_path / "o").glob("*.arrayrecord"))
-  assert not (tmp_path / "o" / manifest.NAME).exists()
+  assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_a_vocabulary_too_large_for_the_text_leaves_nothing(corpus, tmp_path, capsys):
@@ -113,6 +113,23 @@ def test_a_vocabulary_too_large_for_the_text_leaves_nothing(corpus, tmp_path, ca
   assert code == 3
   assert "32768 pieces is too large" in line
   assert not (tmp_path / "o").exists()
+
+
+def test_a_failure_takes_nothing_away_that_was_there_before(vocabulary_directory, tmp_path, capsys):
+  output = tmp_path / "o"
+  (tmp_path / "a.txt").touch()
+  flags = [f"--source={tmp_path}/a.txt", f"--output={output}", f"--vocabulary={vocabulary_directory}"]
+  output.mkdir()
+  assert refused(capsys, *flags, "--workers=1")[0] == 3
+  assert list(output.iterdir()) == []
+  # Of a start that was killed after its vocabulary.
+  (output / "work").mkdir()
+  settings = prepare._settings(prepare.parse(flags))
+  (output / "work" / "settings.json").write_text(json.dumps(settings))
+  shutil.copytree(vocabulary_directory, output / "vocabulary")
+  assert refused(capsys, *flags, "--workers=1")[0] == 3
+  assert {path.name for path in output.iterdir()} == {"work", "vocabulary"}
+  assert [path.name for path in (output / "work").iterdir()] == ["settings.json"]
 
 
 def test_a_foreign_directory_is_refused(corpus, vocabulary_directory, capsys):

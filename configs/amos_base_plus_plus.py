@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
   config.model.relative_buckets = 64  # the paper gives none; official fairseq/run_glue.sh for this model
   config.model.relative_max_distance = 128  # the same
   config.optimizer.learning_rate = 2e-4  # table 3
-  config.data.source = "seqio:web_160gb"  # section 4: + OpenWebText, CC-News, STORIES
+  config.data.source = "seqio:web_160gb"  # section 4: + OpenWebText, CC-News, STORIES; here parts of C4
   config.data.vocabulary_cased = True
   config.train.total_steps = 1_950_000  # table 3
   return config

@@ -59,7 +59,7 @@ def get_config() -> ConfigDict:
       "clip_norm": 1.0,  # table 5
     }
   )
-  config.data.source = "seqio:wikipedia_books"  # section 4.1
+  config.data.source = "seqio:wikipedia_books"  # section 4.1; PG-19 for BookCorpus
   config.data.vocabulary_kind = "wordpiece"
   config.data.length = 256  # table 5
   config.data.packing = "concat"  # official run_mlm: joined and cut into blocks, never padded

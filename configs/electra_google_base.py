@@ -65,7 +65,7 @@ def get_config() -> ConfigDict:
       "clip_norm": 1.0,
     }
   )
-  config.data.source = "seqio:wikipedia_books"  # section 3.1
+  config.data.source = "seqio:wikipedia_books"  # section 3.1; PG-19 for BookCorpus
   config.data.vocabulary_kind = "wordpiece"
   config.data.length = 512
   # build_pretraining_dataset.py ends an example with its document; its second segment is left out.

@@ -30,5 +30,5 @@ def get_config() -> ConfigDict:
     }
   )
   config.objectives.mlm.weight = 1.0
-  config.data.source = "seqio:wikipedia_books"
+  config.data.source = "seqio:wikipedia_books"  # PG-19 for BookCorpus
   return config

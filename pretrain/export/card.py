@@ -5,27 +5,10 @@ import string
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pretrain.export import card_history
+from pretrain.export import card_citations, card_history, card_origin
 from pretrain.report import parameter_counts
 
 _TEMPLATE = pathlib.Path(__file__).with_name("card.md")
-_CITATIONS = {
-  "coco_lm": "Meng, Xiong, Bajaj, Tiwary, Bennett, Han, Song. COCO-LM: Correcting and Contrasting Text "
-  "Sequences for Language Model Pretraining. NeurIPS 2021.",
-  "amos": "Meng, Xiong, Bajaj, Tiwary, Bennett, Han, Song. Pretraining Text Encoders with Adversarial "
-  "Mixture of Training Signal Generators. ICLR 2022.",
-  "taco": "Fu, Zhou, Yang, Tang, Liu, Liu, Li. Contextual Representation Learning beyond Masked Language "
-  "Modeling. ACL 2022.",
-  "electra": "Clark, Luong, Le, Manning. ELECTRA: Pre-training Text Encoders as Discriminators Rather Than "
-  "Generators. ICLR 2020.",
-  "all_token": "Clark, Luong, Le, Manning. ELECTRA: Pre-training Text Encoders as Discriminators Rather Than "
-  "Generators. ICLR 2020.",
-  "roberta": "Liu et al. RoBERTa: A Robustly Optimized BERT Pretraining Approach. 2019.",
-  "bert": "Devlin, Chang, Lee, Toutanova. BERT: Pre-training of Deep Bidirectional Transformers for Language "
-  "Understanding. NAACL 2019.",
-}
-# Every name in a recipe's title counts: the union of three papers cites three.
-_ALIASES = {"amos_coco_taco": ("amos", "coco_lm", "taco")}
 
 
 class Facts(NamedTuple):
@@ -43,13 +26,6 @@ class Facts(NamedTuple):
   license: str  # SPDX identifier, or ''
   language: str  # ISO 639-1 code, or ''
   sentence_transformers: bool = False  # whether its files are there
-
-
-def _recipe_citations(recipe: str) -> list[str]:
-  names = next((parts for alias, parts in _ALIASES.items() if recipe.startswith(alias)), None)
-  if names is None:
-    names = [name for name in _CITATIONS if recipe.startswith(name)][:1]
-  return [_CITATIONS[name] for name in names]
 
 
 def _front_matter(facts: Facts) -> list[str]:
@@ -145,16 +121,21 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
     training="\n".join(card_history.training(meta, hours)),
     evaluation="\n".join(card_history.evaluation(figures)),
     license=facts.license or "Not stated by who exported it: ask them before you use it.",
-    citations="\n".join(
-      [
-        *(f"* {citation}" for citation in _recipe_citations(meta["config"]["recipe"])),
-        "* Please cite the imported model's own paper."
-        if card_history.is_imported(meta)
-        else "* Trained with a JAX stack for pretraining text encoders; please cite the paper of the method.",
-      ]
-    ),
+    citations="\n".join(f"* {line}" for line in _citations(meta)),
   )
   return "\n".join([*_front_matter(facts), filled])
+
+
+def _citations(meta: Mapping[str, Any]) -> list[str]:
+  lines = card_citations.citations(meta["config"])
+  is_imported = card_history.is_imported(meta)
+  if is_imported or card_origin.has_imported_start(meta):
+    lines.append("Please cite the imported model's own paper.")
+  if not is_imported:
+    lines.append(
+      "Trained with a JAX stack for pretraining text encoders; please cite the paper of the method."
+    )
+  return lines
 
 
 def _shape(model: Mapping[str, Any], params: dict) -> str:

@@ -5,13 +5,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from pretrain.export import card_origin
 from pretrain.metrics import FILE_NAME
-
-_DATA = {
-  "installed_docs": "the documentation of Python packages installed on the training machine",
-  "seqio:wikipedia_books": "English Wikipedia and BookCorpus",
-  "seqio:web_160gb": "Wikipedia, BookCorpus, CC-News, OpenWebText and Stories (160 GB)",
-}
 
 
 def read_metrics(workdir: pathlib.Path, step: int) -> tuple[dict[str, float], float]:
@@ -70,7 +65,8 @@ def training(meta: Mapping[str, Any], hours: float) -> list[str]:
   """Lines about fine-tuning, if there was any, and pretraining.
 
   Args:
-    meta: of the checkpoint; 'task' and 'pretraining_step' if it was fine-tuned, 'source' if imported.
+    meta: of the checkpoint; 'task' and 'pretraining_step' if it was fine-tuned, 'source' if imported,
+      'records' and 'started_from' unless an older program saved it.
     hours: of `read_metrics`.
   """
   config = meta["config"]
@@ -81,10 +77,11 @@ def training(meta: Mapping[str, Any], hours: float) -> list[str]:
   generator = f"{config['generator']['num_layers']}-layer generator" if kind == "generator" else kind
   rows = {
     "recipe": config["recipe"],
-    "text": _DATA.get(data["source"], f"`{data['source']}`"),
+    "initialised from": card_origin.started_from(meta),
+    "text": card_origin.text(meta),
     "updates": f"{step:,}",
     "tokens seen": f"{step * train['batch_size'] * data['length']:,} (padding counted)",
-    "batch": f"{train['batch_size']:,} x {data['length']} tokens, packing `{data['packing']}`",
+    "batch": f"{train['batch_size']:,} x {data['length']} tokens, {card_origin.packing(meta)}",
     "corruption": f"{generator}, mask rate {config['corruption']['mask_rate']}",
     "objectives (weight)": ", ".join(f"{name} ({weight:g})" for name, weight in weights.items()),
     "learning rate": f"{optimizer['learning_rate']:g}, warm-up {optimizer['warmup_steps']:,} updates, then "
@@ -98,9 +95,7 @@ def training(meta: Mapping[str, Any], hours: float) -> list[str]:
     "packages": ", ".join(f"{name} {version}" for name, version in meta["packages"].items()),
   }
   if is_imported(meta):
-    source = meta.get("source", {}).get("path")
-    # The last part alone: where it lay is the user's own business.
-    name = f"`{pathlib.Path(source).name}`" if source else "another checkpoint"
+    name = card_origin.source_name(meta.get("source", {}))
     return [*_fine_tuning(meta), f"Imported from {name} and not pretrained further by this stack."]
   return [
     *_fine_tuning(meta),

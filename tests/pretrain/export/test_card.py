@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 
 from configs import base
 from pretrain.export import card, card_history
@@ -103,8 +104,52 @@ def test_files_of_sentence_transformers_are_explained(tmp_path):
   assert ["SentenceTransformer(" in text for text in texts] == [False, True]
 
 
-def test_the_union_of_three_papers_cites_three(tmp_path):
-  meta = _meta()
-  meta["config"]["recipe"] = "amos_coco_taco_tiny"
-  text = card.write(FACTS, {"encoder": {}}, meta, tmp_path)
-  assert all(name in text for name in ("ICLR 2022", "NeurIPS 2021", "ACL 2022"))
+def _cited(tmp_path, meta, **fields) -> set[str]:
+  config = base.get_config()
+  config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+  text = card.write(FACTS, {"encoder": {}}, meta | {"config": config.to_dict()}, tmp_path)
+  cited = text.partition("## Citation")[2]
+  names = {
+    "COCO-LM": "COCO-LM:",
+    "AMOS": "Adversarial Mixture",
+    "TACO": "beyond Masked",
+    "ELECTRA": "ELECTRA:",
+  }
+  names |= {"RoBERTa": "RoBERTa:", "BERT": " BERT: Pre-training", "imported": "imported model's own"}
+  return {name for name, mark in names.items() if mark in cited}
+
+
+_UNION = {
+  "corruption__kind": "generator",
+  "generator__mixture": "adversarial",
+  "objectives__rtd__weight": 50.0,
+  "objectives__clm__weight": 1.0,
+  "objectives__taco__weight": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+  ("fields", "expected"),
+  [
+    (_UNION | {"recipe": "demo"}, {"COCO-LM", "AMOS", "TACO", "ELECTRA"}),
+    ({"recipe": "mine", "objectives__all_token__weight": 1.0}, {"ELECTRA"}),
+    ({"recipe": "mine", "objectives__mlm__weight": 1.0, "generator__mixture": "uniform"}, {"BERT"}),
+    ({"recipe": "coco_lm:rtd_only", "objectives__rtd__weight": 50.0}, {"COCO-LM", "ELECTRA"}),
+    ({"recipe": "roberta_tiny-rte", "objectives__mlm__weight": 1.0}, {"RoBERTa", "BERT"}),
+    ({"recipe": "bertha"}, set()),
+  ],
+)
+def test_what_is_cited_follows_from_what_the_config_switches_on_and_from_a_papers_recipe(
+  fields, expected, tmp_path
+):
+  assert _cited(tmp_path, _meta(), **fields) == expected
+
+
+def test_a_run_that_began_with_an_import_cites_both(tmp_path):
+  start = {
+    "recipe": "mine",
+    "step": 9,
+    "started_from": {"train.init_from": {"source": {"path": "a"}, "step": 0}},
+  }
+  meta = _meta(started_from={"train.init_from": start})
+  assert _cited(tmp_path, meta, recipe="mine", objectives__taco__weight=1.0) == {"TACO", "imported"}

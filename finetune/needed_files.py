@@ -3,9 +3,12 @@
 from typing import Any
 
 from data import glue, kshot
+from data.errors import DataError
 from data.glue_tasks import TASKS
 from finetune import squad_files, validate
 from pretrain import fields
+
+DRAWS = "or give LM-BFF's draws, DIR/MNLI/16-13/train.tsv, by --config.prompt.directory=DIR"
 
 
 def check(config: Any, *, download: bool) -> None:
@@ -31,4 +34,7 @@ def check(config: Any, *, download: bool) -> None:
   elif config.kind == "prompt" and config.prompt.directory:
     kshot.check(config.prompt.directory, names, k=config.prompt.shots, seeds=config.prompt.splits)
   elif config.kind == "prompt":
-    glue.check(directory, [(name, "train") for name in names], download=download)
+    try:
+      glue.check(directory, [(name, "train") for name in names], download=download)
+    except DataError as error:
+      raise DataError(f"{error}; {DRAWS}") from error

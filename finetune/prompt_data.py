@@ -15,6 +15,7 @@ from data.glue_tasks import Split
 from finetune import metrics
 from finetune.demonstrations import EvaluationSet, Pool, TrainingFeed, make_evaluation_set, make_pool
 from finetune.glue import DEV_SPLITS
+from finetune.needed_files import DRAWS
 from finetune.program import Batch
 from finetune.prompt import predict, scores_of
 from finetune.prompt_templates import PromptWriter
@@ -192,9 +193,7 @@ def _draws(task: str, config: Any, *, download: bool) -> dict[int, tuple[Split, 
   try:
     train = glue.read(config.data.directory, task, "train", download=download)
   except DataError as error:
-    raise DataError(
-      f"{error}; or give LM-BFF's draws, DIR/MNLI/16-13/train.tsv, by --config.prompt.directory=DIR"
-    ) from error
+    raise DataError(f"{error}; {DRAWS}") from error
   return {seed: kshot.sample(train, given.shots, seed) for seed in given.splits}
 
 

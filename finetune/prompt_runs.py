@@ -105,13 +105,16 @@ class PromptRuns:
       UserError: see data/errors.py.
     """
     cells = self._cells.values()
-    missing = [
+    missing = {
       (cell, split) for cell in cells for split in self.results.missing(self.task, cell, self.splits)
-    ]
-    count = len(cells) * len(self.splits)
-    if missing and len(missing) < count:
-      self.session.say(f"{self.task}: {count - len(missing)} of {count} runs are finished already")
-    for together in self._programs(missing):
+    }
+    every = [(cell, split) for cell in cells for split in self.splits]
+    if 0 < len(missing) < len(every):
+      finished = len(every) - len(missing)
+      self.session.say(f"{self.task}: {finished} of {len(every)} runs are finished already")
+    # Shares of all runs, whatever is finished: an interrupted program has the same runs at the next start.
+    parts = [[run for run in together if run in missing] for together in self._programs(every)]
+    for together in filter(None, parts):
       for record in self._train(together):
         self._say(self.results.save(self.task, record.cell, record))
     if missing:  # else what is there was saved by `best`, which goes on with it

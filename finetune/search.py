@@ -4,16 +4,15 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from finetune import loop, protocols, summary
+from finetune import loop, packing, protocols, summary
 from finetune.examples import Buckets, Examples, TrainingOrder, pad
 from finetune.program import Batch, Program, RunGroup, Runs
 from finetune.results import Results
@@ -125,7 +124,7 @@ class Search:
     finished = sum(not left for left in missing.values())
     if finished and finished < len(cells):
       self.say(f"{self.task.name}: {finished} of {len(cells)} cells are finished already")
-    for together in _programs(missing, self.settings.runs_at_once):
+    for together in packing.programs(missing, seeds, self.settings.runs_at_once):
       for record in self._train(together, keep_best=keep_best):
         stored = self.results.save(self.task.name, record.cell, record)
         done = sum(not self.results.missing(self.task.name, cell, seeds) for cell in cells)
@@ -227,32 +226,6 @@ class _Kept:
     return Trained(record, params, self.group.alone(params))
 
 
-def _programs(missing: Mapping[Cell, Sequence[int]], runs_at_once: int) -> list[list[tuple[Cell, list[int]]]]:
-  """Cells that share a program, at most so many runs to each; a cell's seeds stay together if they fit.
-
-  Cells can share one if their batches are the same, by batch size and number of epochs, and as many seeds are
-  missing of each. Programs of one number of runs are compiled once, so equal shares are preferred to full
-  ones where little is lost.
-  """
-  alike: dict[tuple[int, int, int], list[Cell]] = {}
-  for cell, seeds in missing.items():
-    if seeds:
-      alike.setdefault((cell.batch_size, cell.epochs, len(seeds)), []).append(cell)
-  found: list[list[tuple[Cell, list[int]]]] = []
-  for (_, _, count), cells in alike.items():
-    if count > runs_at_once:
-      parts = range(0, count, runs_at_once)
-      found += [[(cell, list(missing[cell][at : at + runs_at_once]))] for cell in cells for at in parts]
-      continue
-    most = min(runs_at_once // count, len(cells))
-    even = max(size for size in range(1, most + 1) if len(cells) % size == 0)
-    size = even if 2 * even > most else most
-    found += [
-      [(cell, list(missing[cell])) for cell in cells[at : at + size]] for at in range(0, len(cells), size)
-    ]
-  return found
-
-
 def _runs(flat: Sequence[tuple[Cell, int]], num_steps: int) -> Runs:
   return Runs(
     seeds=np.asarray([seed for _, seed in flat], np.int32),
@@ -270,31 +243,3 @@ def _feed(task: Task, order: TrainingOrder, seeds: Sequence[int], step: int) -> 
     parts[seed] = pad(task.train, rows, length=length, batch_size=order.batch_size, pad_id=task.pad_id)
   first = parts[seeds[0]]
   return {name: np.stack([parts[seed][name] for seed in seeds]) for name in first}
-
-
-def runs_that_fit(
-  *, num_parameters: int, activation_bytes: int, is_vectorized: bool, devices: Sequence[jax.Device]
-) -> int:
-  """How many runs the devices' memory holds together, at least one for each device.
-
-  A run has weights, gradients, two moments, an update and the best weights, 4 bytes a number each.
-
-  Args:
-    num_parameters: of one run.
-    activation_bytes: of one run's batch.
-    is_vectorized: whether the activations of all runs are there at once.
-    devices: that share the runs.
-  """
-  state = 6 * 4 * num_parameters
-  memory = _memory(devices)
-  if is_vectorized:
-    return len(devices) * max(1, int(memory // (state + activation_bytes)))
-  return len(devices) * max(1, int((memory - activation_bytes) // state))
-
-
-def _memory(devices: Sequence[jax.Device]) -> float:
-  """Bytes that one device may use: 85 % of an accelerator's; half of a host's, shared by its devices."""
-  stats = devices[0].memory_stats() or {}
-  if "bytes_limit" in stats:
-    return 0.85 * stats["bytes_limit"]
-  return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(devices)

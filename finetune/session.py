@@ -12,9 +12,10 @@ from data.errors import ConfigError
 from finetune import protocols, spaces, warm_start
 from finetune.classification import HeadSettings
 from finetune.examples import Buckets, Examples
+from finetune.packing import runs_that_fit
 from finetune.program import Batch, Problem, Program
 from finetune.results import Results
-from finetune.search import Search, Settings, Task, runs_that_fit
+from finetune.search import Search, Settings, Task
 from finetune.spaces import Cell
 from pretrain.models.config import EncoderConfig
 from pretrain.optim import OptimizerSettings
@@ -35,7 +36,7 @@ class Plan:
     train: training examples.
     buckets: of them.
     evaluate: (outputs_of, number of runs) to metrics by run.
-    eval_lengths: padded lengths of the development sets.
+    eval_lengths: padded lengths of the development sets, and of the test sets that are to be predicted.
     digest: of the examples.
     max_length: tokens.
     seeds: of the runs of a cell; empty: the session's.

@@ -28,7 +28,8 @@ def test_the_command_tells_it_without_jax_or_a_checkpoint(tmp_path):
   glue, squad, prompt = found.stderr.splitlines()
   assert "no train split of mnli" in glue and "wnli dev" in glue and "--config.data.directory" in glue
   assert "train-v2.0.json" in squad and "--config.squad.train_file=FILE" in squad
-  assert "no train split of mnli" in prompt and "dev" not in prompt.partition(": looked")[0]
+  assert "--config.prompt.directory=DIR" in prompt and "no train split of mnli" in prompt
+  assert "dev" not in prompt.partition(": looked")[0]
 
 
 def _config(module, **changed):

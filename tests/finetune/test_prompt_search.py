@@ -15,7 +15,7 @@ from finetune.program import Program, RunGroup
 from finetune.prompt import summarise
 from finetune.prompt_search import PromptSearch
 from finetune.session import Session
-from finetune.summary import Evaluation
+from finetune.summary import Evaluation, Record
 from pretrain.checkpoint import load_params, step_path
 from pretrain.stop import StopRequest
 from tests.finetune.prompt_files import LENGTH, make_checkpoint, write
@@ -173,6 +173,28 @@ def test_a_stopped_search_goes_on_where_it_was(place, finished, steps, tmp_path)
   assert steps["train_step"] == 80  # of two programs
   assert stored(tmp_path) == stored(finished)
   assert stored(tmp_path, "test/sst2") == stored(finished, "test/sst2")
+
+
+def test_an_interrupted_program_has_the_same_runs_at_the_next_start(place, tmp_path, monkeypatch):
+  rates = {"prompt.learning_rates": (1e-3, 2e-3, 3e-3, 4e-3, 5e-3), "train.runs_at_once": 4}
+  starts = []
+
+  def train(self, together):
+    starts[-1].append(together)
+    if len(starts[-1]) == 2:
+      raise Stopped  # in the second program
+    return [
+      Record("sst2", cell, "accuracy", {split: [Evaluation(40, 20.0, {"accuracy": 0.5})]}, (), 0.0)
+      for cell, split in together
+    ]
+
+  monkeypatch.setattr(prompt_runs.PromptRuns, "_train", train)
+  for _ in range(2):
+    starts.append([])
+    with pytest.raises(Stopped):
+      make_search(place, tmp_path, **rates).run()
+  assert [len(runs) for runs in starts[0]] == [4, 4]
+  assert starts[1][0] == starts[0][1]  # six that are left would be two of three
 
 
 def test_runs_trained_again_for_their_weights_are_the_same_and_can_be_stopped(

@@ -54,7 +54,7 @@ def get_config() -> ConfigDict:
       "weight_decay": 0.01,  # not in table 3; COCO-LM table 6
     }
   )
-  config.data.source = "seqio:wikipedia_books"  # section 4: Wikipedia and BookCorpus, PG-19 for the latter
+  config.data.source = "seqio:wikipedia_books"  # section 4: Wikipedia and BookCorpus, here PG-19
   config.data.length = 512  # table 3
   config.train.batch_size = 2_048  # table 3
   config.train.total_steps = 125_000  # table 3

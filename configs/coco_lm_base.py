@@ -54,7 +54,7 @@ def get_config() -> ConfigDict:
       "clip_norm": 2.0,
     }
   )
-  config.data.source = "seqio:wikipedia_books"  # section 4: Wikipedia and BookCorpus, PG-19 for the latter
+  config.data.source = "seqio:wikipedia_books"  # section 4: Wikipedia and BookCorpus, here PG-19
   config.data.length = 512  # table 6
   config.data.packing = "complete"  # MC-BERT, which the official task nearly is: --sample-break-mode complete
   config.train.batch_size = 2_048  # table 6

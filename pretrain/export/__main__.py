@@ -3,7 +3,8 @@
   python -m pretrain.export --checkpoint=runs/coco_lm_tiny --to=auto --output=exported
   python -m pretrain.export import --from=cocolm-base/ --output=checkpoints/cocolm-base
 
-Needs `pip install -r requirements-export.txt`. Exit codes as in data/errors.py.
+An export needs `pip install -r requirements-export.txt`. An import needs it for PyTorch's own files alone;
+without it a stock model is not compared with transformers, and that is said. Exit codes as in data/errors.py.
 """
 
 import importlib.util
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from data.command import Parser, run
 from data.errors import ConfigError
 
-_NEEDED = ("torch", "transformers", "safetensors", "tokenizers")
+_NEEDED = ("torch", "transformers")
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -30,7 +31,11 @@ def export_parser() -> Parser:
   """Flags of an export."""
   from pretrain.export.folders import LAYOUTS
 
-  parser = Parser(prog="python -m pretrain.export", description="Export a checkpoint.")
+  parser = Parser(
+    prog="python -m pretrain.export",
+    description="Export a checkpoint.",
+    epilog="The other way: `python -m pretrain.export import --help`.",
+  )
   parser.add_argument("--checkpoint", required=True, help="workdir of a run, or the directory of one step")
   parser.add_argument("--step", type=int, help="default: the newest")
   parser.add_argument(
@@ -70,11 +75,9 @@ def import_parser() -> Parser:
 
 def _main(argv: Sequence[str]) -> None:
   if argv[:1] == ["import"]:
-    arguments = import_parser().parse_args(argv[1:])
-    _require_extra()
     from pretrain.export import import_checkpoint
 
-    import_checkpoint.run(arguments)
+    import_checkpoint.run(import_parser().parse_args(argv[1:]))
     return
   arguments = export_parser().parse_args(argv)
   _require_extra(*(_NEEDED_FOR_ONNX if arguments.onnx else ()))

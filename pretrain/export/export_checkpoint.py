@@ -79,11 +79,17 @@ def read_model(request: Request) -> Model:
   """Reads parameters, config and vocabulary.
 
   Raises:
-    DataError: no checkpoint or vocabulary there, the vocabulary is not the one of the checkpoint, or a
-      parameter is not finite.
+    DataError: no checkpoint or vocabulary there, the vocabulary is not the one of the checkpoint, its meta
+      lacks a part, or a parameter is not finite.
   """
   path = checkpoint.step_path(request.checkpoint, request.step)
   params, meta = checkpoint.load_params(path)
+  missing = [name for name in ("config", "vocabulary_digest", "packages") if name not in meta]
+  if missing:
+    raise DataError(
+      f"checkpoint {path}: its meta lacks {', '.join(missing)}, so it was changed or is not of this program; "
+      "export a checkpoint that a run, an import or a fine-tuning saved"
+    )
   for name, leaf in folders.flatten(params).items():
     if not np.isfinite(leaf).all():
       raise DataError(f"checkpoint {path}: {name} has values that are not finite; export an earlier step")

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file  # noqa: E402
 
 from data import vocabulary  # noqa: E402
 from data.errors import DataError  # noqa: E402
-from pretrain.checkpoint import load_params  # noqa: E402
+from pretrain.checkpoint import Checkpoints, load_params  # noqa: E402
 from pretrain.export import (  # noqa: E402
   __main__,
   folders,
@@ -229,6 +229,18 @@ def test_another_vocabulary_of_the_same_size_is_refused(make_workdir, vocabulari
   flag = f"--vocabulary={vocabularies['wordpiece']}"
   assert export(make_workdir("t5"), tmp_path / "out", flag) == 3
   assert "is not the vocabulary of this checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["config", "vocabulary_digest"])
+def test_a_checkpoint_that_does_not_say_what_it_is_is_refused(name, tmp_path, capsys, export):
+  meta = {"config": {}, "vocabulary_digest": "d"}
+  del meta[name]
+  checkpoints = Checkpoints(tmp_path / "run", every=1, keep=1)
+  checkpoints.save(1, {"params": {"a": np.zeros(1)}, "step": np.int32(1)}, meta)
+  checkpoints.close()
+  assert export(tmp_path / "run", tmp_path / "out") == 3
+  error = capsys.readouterr().err.strip()
+  assert f"its meta lacks {name}, so" in error and "\n" not in error
 
 
 def test_values_that_are_not_finite_are_named(make_workdir, tmp_path, capsys, export):

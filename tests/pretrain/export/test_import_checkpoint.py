@@ -4,6 +4,7 @@ Names and shapes come from `test_torch_names`, which has them from the published
 """
 
 import json
+import sys
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from data import vocabulary
 from data.errors import ConfigError, DataError, StorageError
 from pretrain.checkpoint import load_params
-from pretrain.export import torch_names
+from pretrain.export import __main__, torch_names
 from pretrain.export.folders import write_own
 from pretrain.export.import_checkpoint import import_checkpoint
 from tests.pretrain.export.test_torch_names import A, D, F, P, R, V, fairseq_state, hugging_face_state
@@ -134,6 +135,39 @@ def test_our_own_export_comes_back_bit_equal(tmp_path, words):
   again, second = load_params(tmp_path / "second")
   _assert_equal(again, params)
   assert second["config"]["model"] == meta["config"]["model"]
+
+
+def _without_the_extra(monkeypatch):
+  for name in ("torch", "transformers"):
+    monkeypatch.setitem(sys.modules, name, None)  # neither found nor importable
+
+
+def test_safetensors_are_imported_without_pytorch(tmp_path, words, monkeypatch, capsys):
+  _without_the_extra(monkeypatch)
+  flags = [f"--from={_port(tmp_path / 'in')}", f"--vocabulary={words}", f"--output={tmp_path / 'out'}"]
+  assert __main__.main(["import", *flags]) == 0, capsys.readouterr().err
+  expected = torch_names.from_hugging_face(hugging_face_state(), num_heads=A).params
+  _assert_equal(load_params(tmp_path / "out")[0], expected)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt"])
+def test_pytorchs_own_files_ask_for_it_and_an_export_does(tmp_path, words, monkeypatch, capsys, name):
+  _without_the_extra(monkeypatch)
+  (tmp_path / "in").mkdir()
+  (tmp_path / "in" / name).write_bytes(b"PK")
+  flags = [f"--from={tmp_path / 'in'}", f"--vocabulary={words}", f"--output={tmp_path / 'out'}"]
+  assert __main__.main(["import", *flags]) == 2
+  error = capsys.readouterr().err.strip()
+  assert f"{name}: reading it needs PyTorch; pip install" in error and "\n" not in error
+  assert __main__.main([f"--checkpoint={tmp_path}", f"--output={tmp_path / 'out'}"]) == 2
+  assert "export needs torch, transformers, not installed here" in capsys.readouterr().err
+  assert not (tmp_path / "out").exists()
+
+
+def test_the_help_of_an_export_names_the_import(capsys):
+  with pytest.raises(SystemExit):
+    __main__.main(["--help"])
+  assert "python -m pretrain.export import" in capsys.readouterr().out
 
 
 def test_names_nobody_allowed_are_refused(tmp_path, words):

@@ -161,9 +161,15 @@ def summary(made: Manifest) -> str:
   found = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in noted if counts.get(name)]
   if found:
     lines.append(f"  noted       {', '.join(found)}")
+  if counts.get("heldout_blocks"):
+    lines.append(
+      "  warning     too few documents to hold any out: held out are single blocks, whose neighbours are "
+      "trained on; put blank lines between the documents of a text file"
+    )
   if not made.splits["heldout"].records:
     lines.append(
-      "  warning     no held-out records: there is nothing to evaluate on; raise --heldout_fraction"
+      "  warning     no held-out records: there is nothing to evaluate on; give more text and a "
+      "--heldout_fraction above 0, or train with --config.train.eval_batches=0"
     )
   return "\n".join(lines)
 

@@ -176,6 +176,19 @@ def sum_unigrams(job: Job, num_units: int, vocab_size: int) -> np.ndarray:
   return total
 
 
+def record_lengths(job: Job, number: int, split: str) -> np.ndarray:
+  """Returns [records] int64, the ids in each record of a packed unit."""
+  return np.fromfile(_unit_file(job, number, f"{split}.lengths"), "<u4").astype(np.int64)
+
+
+def record_ids(job: Job, number: int, split: str, vocab_size: int) -> np.ndarray:
+  """Returns the ids of all records of a packed unit, one record after another; mapped, not read."""
+  path = _unit_file(job, number, f"{split}.ids")
+  if not path.stat().st_size:  # no file of length 0 can be mapped
+    return np.zeros(0, id_dtype(vocab_size))
+  return np.memmap(path, id_dtype(vocab_size), mode="r")
+
+
 def num_shards(tokens: int, vocab_size: int) -> int:
   """Returns the number of shards for so many ids; at least one, so that an empty split has a file too."""
   return max(1, -(-tokens * id_dtype(vocab_size).itemsize // SHARD_BYTES))
@@ -195,9 +208,18 @@ def shuffle_keys(seed: int, unit: int, records: int) -> np.ndarray:
 
 
 def write_shard(
-  job: Job, split: str, shard: int, shards: int, num_units: int, vocab_size: int
+  job: Job, split: str, shard: int, shards: int, num_units: int, vocab_size: int, border: int = 0
 ) -> manifest.Shard:
   """Gathers the records of one shard in shuffled order and writes it as ArrayRecord.
+
+  Args:
+    job: the preparation, its units packed.
+    split: 'train' or 'heldout'.
+    shard: number of the shard.
+    shards: how many the split has.
+    num_units: how many units there are.
+    vocab_size: number of ids.
+    border: above 0: the training records with a shuffle key below it are the held-out ones.
 
   Returns:
     The shard's entry in the manifest.
@@ -207,7 +229,7 @@ def write_shard(
   entry = job.work / f"{name}.json"
   if final.is_file() and entry.is_file():
     return manifest.Shard(**json.loads(entry.read_text()))
-  records = _shard_records(job, split, shard, shards, num_units, id_dtype(vocab_size))
+  records = _shard_records(job, split, shard, shards, num_units, vocab_size, border)
   from array_record.python import array_record_module  # here: only writers need it
 
   aside = job.work / f"{name}.part"
@@ -225,17 +247,19 @@ def write_shard(
 
 
 def _shard_records(
-  job: Job, split: str, shard: int, shards: int, num_units: int, dtype: np.dtype
+  job: Job, split: str, shard: int, shards: int, num_units: int, vocab_size: int, border: int
 ) -> list[bytes]:
   keyed = []
+  packed_as = "train" if border else split
   for number in range(num_units):
-    lengths = np.fromfile(_unit_file(job, number, f"{split}.lengths"), "<u4").astype(np.int64)
-    if not lengths.size:
-      continue
+    lengths = record_lengths(job, number, packed_as)
     keys = shuffle_keys(job.seed, number, lengths.size)
-    ids = np.memmap(_unit_file(job, number, f"{split}.ids"), dtype, mode="r")
+    ids = record_ids(job, number, packed_as, vocab_size)
     ends = np.cumsum(lengths)
-    for i in np.flatnonzero(keys % np.uint64(shards) == shard).tolist():
+    is_wanted = keys % np.uint64(shards) == shard
+    if border:
+      is_wanted &= (keys < np.uint64(border)) == (split == "heldout")
+    for i in np.flatnonzero(is_wanted).tolist():
       keyed.append((int(keys[i]), number, i, ids[ends[i] - lengths[i] : ends[i]].tobytes()))
   keyed.sort()
   return [record for *_, record in keyed]

@@ -23,6 +23,7 @@ import numpy as np
 from data import (
   command,
   errors,
+  heldout_blocks,
   manifest,
   output_directory,
   packing,
@@ -68,7 +69,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     "--seed", type=int, default=0, help="of the order of records and of the held-out documents"
   )
   parser.add_argument(
-    "--heldout_fraction", type=float, default=0.02, help="of documents, kept for evaluation"
+    "--heldout_fraction",
+    type=float,
+    default=0.02,
+    help="of documents, kept for evaluation (of blocks, if that is no document)",
   )
   parser.add_argument("--fraction", type=float, default=1.0, help="of documents that are used")
   args = parser.parse_args(arguments)
@@ -166,11 +170,19 @@ def _prepare(
       f"--source={args.source} has no usable text for training ({counts['documents']} documents with text, "
       f"{counts['empty_documents']} without, --heldout_fraction={args.heldout_fraction})"
     )
+  border, unigram = 0, pipeline.sum_unigrams(job, len(plan.units), words.size)
+  is_short = args.heldout_fraction and not counts["heldout_records"]
+  if is_short and counts["train_records"] >= heldout_blocks.MIN_RECORDS:
+    blocks = heldout_blocks.choose(job, len(plan.units), words.size)
+    border, unigram = blocks.border, blocks.unigram
+    counts.update(heldout_blocks=blocks.records, heldout_records=blocks.records, heldout_tokens=blocks.tokens)
+    counts.subtract(train_records=blocks.records, train_tokens=blocks.tokens)
   splits = {
-    split: _write_split(job, split, counts, len(plan.units), words.size, pool) for split in pipeline.SPLITS
+    split: _write_split(job, split, counts, len(plan.units), words.size, border, pool)
+    for split in pipeline.SPLITS
   }
   buffer = io.BytesIO()
-  np.save(buffer, pipeline.sum_unigrams(job, len(plan.units), words.size))
+  np.save(buffer, unigram)
   manifest.write_atomically(output / "unigram.npy", buffer.getvalue())
   return manifest.Manifest(
     settings=settings,
@@ -222,12 +234,19 @@ def _write_split(
   counts: collections.Counter,
   num_units: int,
   vocab_size: int,
+  border: int,
   pool: workers.Pool,
 ) -> manifest.Split:
   tokens = counts[f"{split}_tokens"]
   number = pipeline.num_shards(tokens, vocab_size)
   write = functools.partial(
-    pipeline.write_shard, job, split, shards=number, num_units=num_units, vocab_size=vocab_size
+    pipeline.write_shard,
+    job,
+    split,
+    shards=number,
+    num_units=num_units,
+    vocab_size=vocab_size,
+    border=border,
   )
   shards = pool.map(write, range(number), name=f"write {split} records")
   return manifest.Split(counts[f"{split}_records"], tokens, tuple(shards))

@@ -134,7 +134,8 @@ class PackedRecords:
       )
     if not self._split.records:
       raise errors.DataError(
-        f"{self._directory} has no {split} records; prepare it again with a larger --heldout_fraction"
+        f"{self._directory} has no {split} records; prepare it again from more text, with "
+        f"--heldout_fraction above 0, or train without evaluation (--config.train.eval_batches=0)"
       )
 
   def _check_files(self) -> None:

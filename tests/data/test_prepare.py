@@ -164,6 +164,36 @@ def test_a_vocabulary_is_trained_where_none_is_given(corpus, tmp_path):
   assert manifest.read(tmp_path / "o").vocabulary.digest == words.digest
 
 
+def test_text_of_one_document_is_held_out_by_blocks(corpus, vocabulary_directory, tmp_path):
+  (tmp_path / "one.txt").write_text((corpus / "part0.txt").read_text().replace("\n\n", "\n"))
+  for name in ("one", "two"):
+    flags = [f"--source={tmp_path}/one.txt", f"--vocabulary={vocabulary_directory}", "--length=32"]
+    flags += [f"--output={tmp_path}/{name}", f"--workers={1 + (name == 'two')}"]
+    assert prepare.main(flags) == 0
+  assert digests(tmp_path / "one") == digests(tmp_path / "two")
+  made = manifest.read(tmp_path / "one")
+  sides = {s: records.PackedRecords(tmp_path / "one", split=s, length=32, seed=0) for s in pipeline.SPLITS}
+  rows = {split: side.rows(0, len(side)) for split, side in sides.items()}
+  all_rows = np.concatenate(list(rows.values()))
+  assert made.counts["documents"] == 1
+  assert made.counts["heldout_blocks"] == len(rows["heldout"]) == int(0.02 * len(all_rows)) > 0
+  assert len({tuple(row) for row in all_rows}) == len(all_rows)  # no block is on both sides
+  for split in pipeline.SPLITS:
+    counts = np.bincount(rows[split][rows[split] != sides[split].pad], minlength=150)
+    assert counts.sum() == made.splits[split].tokens == made.counts[f"{split}_tokens"]
+    if split == "train":
+      np.testing.assert_array_equal(np.load(tmp_path / "one" / "unigram.npy"), counts)
+
+
+def test_text_of_two_blocks_has_one_on_each_side_and_of_one_block_none(vocabulary_directory, tmp_path):
+  for sentences_, expected in ((2, [1, 1]), (1, [1, 0])):
+    (tmp_path / "a.txt").write_text("it is the time.\n" * sentences_)
+    flags = [f"--source={tmp_path}/a.txt", f"--vocabulary={vocabulary_directory}", "--packing=eos"]
+    assert prepare.main([*flags, f"--output={tmp_path}/{sentences_}", "--workers=1"]) == 0
+    made = manifest.read(tmp_path / str(sentences_))
+    assert [made.splits[split].records for split in pipeline.SPLITS] == expected
+
+
 def test_a_fraction_and_a_limit_take_fewer_documents(corpus, vocabulary_directory, tmp_path):
   half = tmp_path / "half"
   assert prepare.main(arguments(corpus, vocabulary_directory, half, "--fraction=0.5")) == 0

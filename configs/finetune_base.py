@@ -65,7 +65,7 @@ def _data() -> ConfigDict:
     {
       "directory": "",  # official files, or a TFDS data_dir (`data.glue import`); '': TFDS's default
       "max_length": 0,  # tokens with special ones; 0: the protocol's, at most the checkpoint's positions
-      "train_rows": 0,  # of the training set, drawn with `seed`; 0: all
+      "train_rows": 0,  # of the training set, drawn with `seed`; 0, or more than a task has: all of it
       # Of the training set, such as 0.01,0.1 (COCO-LM figure 7): a search on each, in which every seed has
       # examples of its own draw. No models are saved and no test sets predicted.
       "fractions": (),
@@ -126,5 +126,8 @@ def _output() -> ConfigDict:
       # GLUE: the test sets, for the leaderboard, with the best of num_test_seeds. SQuAD: the best run's
       # answers to the development set, as the official files.
       "predict": False,
+      # Recipe whose row of the papers, with its baselines, stands beside ours, such as
+      # 'coco_lm_base_plus_plus'; '': the checkpoint's own, also of an imported official one.
+      "compare_with": "",
     }
   )

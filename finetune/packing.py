@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import jax
 
 from finetune.spaces import Cell
+from pretrain.models.config import EncoderConfig
 
 Part = list[tuple[Cell, list[int]]]  # cells of one program, each with seeds
 
@@ -68,6 +69,13 @@ def runs_that_fit(
   if is_vectorized:
     return len(devices) * max(1, int(memory // (state + activation_bytes)))
   return len(devices) * max(1, int((memory - activation_bytes) // state))
+
+
+def activation_bytes(config: EncoderConfig, tokens: int, length: int) -> int:
+  """What the layers keep of one run's batch for the backward pass, as `pretrain.report` estimates it."""
+  width = config.compute_dtype.itemsize
+  per_token = 17 * config.hidden_size * width + 2 * config.num_heads * length * width
+  return tokens * per_token * (2 if config.remat else config.num_layers)
 
 
 def _memory(devices: Sequence[jax.Device]) -> float:

@@ -1,7 +1,10 @@
 """The papers' scores on the dev sets, to print beside ours: as printed there, but fractions, not percent."""
 
 import functools
-from typing import NamedTuple
+import pathlib
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -88,6 +91,38 @@ def reference_rows(recipe: str, protocol: str) -> list[Reference]:
   if recipe not in rows or recipe.startswith("taco_") != (protocol == "taco"):
     return []
   return [rows[name] for name in (recipe, *_BASELINES.get(recipe, ()))]
+
+
+def known_recipes(protocol: str) -> list[str]:
+  """The recipes whose rows `reference_rows` has for a protocol, BERT's by both of its names."""
+  return [recipe for recipe in _rows() if reference_rows(recipe, protocol)]
+
+
+def recipe_of(meta: Mapping[str, Any], *, heads: Collection[str], hidden_size: int, num_layers: int) -> str:
+  """The recipe a checkpoint was pretrained with, as far as it is known; '' if not.
+
+  What was imported does not name one. Of the official models those of COCO-LM base++ and large++ and of AMOS
+  base++ were published; both share their layout, so they are told apart by their heads or by the name of
+  the file or folder that was imported.
+
+  Args:
+    meta: of the checkpoint.
+    heads: names of its heads.
+    hidden_size: of its encoder.
+    num_layers: likewise.
+  """
+  recipe = meta["config"].get("recipe", "")
+  if recipe != "imported":
+    return recipe
+  source = meta.get("source", {})
+  size = {(768, 12): "base", (1024, 24): "large"}.get((hidden_size, num_layers))
+  if source.get("family") not in ("fairseq", "official") or size is None:
+    return ""
+  # No further up: what a user's folders are called says nothing of the model.
+  name = re.sub(r"[^a-z/]", "", "/".join(pathlib.PurePath(source.get("path", "")).parts[-2:]).lower())
+  if "amos" in name:
+    return "amos_base_plus_plus" if size == "base" else ""
+  return f"coco_lm_{size}_plus_plus" if "cocolm" in name or "clm" in heads else ""
 
 
 @functools.cache

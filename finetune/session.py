@@ -9,11 +9,11 @@ import jax
 from ml_collections import ConfigDict
 
 from data.errors import ConfigError
-from finetune import protocols, spaces, warm_start
+from finetune import packing, protocols, reference_rows, spaces, warm_start
 from finetune.classification import HeadSettings
 from finetune.examples import Buckets, Examples
-from finetune.packing import runs_that_fit
 from finetune.program import Batch, Problem, Program
+from finetune.reference_rows import Reference
 from finetune.results import Results
 from finetune.search import Search, Settings, Task
 from finetune.spaces import Cell
@@ -118,6 +118,18 @@ class Session:
   def title(self) -> str:
     """Of reports."""
     return self.config.checkpoint + (" (its encoder from scratch)" if self.config.from_scratch else "")
+
+  @property
+  def references(self) -> list[Reference]:
+    """The papers' rows to print beside ours: of the recipe that the config names, or of the checkpoint's."""
+    encoder = self.start.config
+    own = reference_rows.recipe_of(
+      self.start.meta,
+      heads=self.start.heads,
+      hidden_size=encoder.hidden_size,
+      num_layers=encoder.num_layers,
+    )
+    return reference_rows.reference_rows(self.config.output.compare_with or own, self.protocol.name)
 
   def max_length(self, task: str) -> int:
     """Tokens of an example of a task.
@@ -224,9 +236,9 @@ class Session:
       return train.runs_at_once
     shapes = jax.eval_shape(self.start.init_encoder, jax.random.key(0))
     tokens = batch_size // train.microbatches * length
-    fitting = runs_that_fit(
+    fitting = packing.runs_that_fit(
       num_parameters=sum(leaf.size for leaf in jax.tree.leaves(shapes)),
-      activation_bytes=_activation_bytes(self.encoder, tokens, length),
+      activation_bytes=packing.activation_bytes(self.encoder, tokens, length),
       is_vectorized=program.is_vectorized,
       devices=program.devices,
     )
@@ -260,13 +272,6 @@ class Session:
 
 def _count(number: int, noun: str) -> str:
   return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _activation_bytes(config: EncoderConfig, tokens: int, length: int) -> int:
-  """What the layers keep of one run's batch for the backward pass, as `pretrain.report` estimates it."""
-  width = config.compute_dtype.itemsize
-  per_token = 17 * config.hidden_size * width + 2 * config.num_heads * length * width
-  return tokens * per_token * (2 if config.remat else config.num_layers)
 
 
 def compiled(shapes: Sequence[tuple]) -> str:

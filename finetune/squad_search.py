@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from finetune import (
   best_model,
-  reference_rows,
   squad,
   squad_answers,
   squad_files,
@@ -95,9 +94,7 @@ class SquadSearch:
       session.protocol,
       self.data,
       records,
-      references=reference_rows.reference_rows(
-        session.start.meta["config"].get("recipe", ""), session.protocol.name
-      ),
+      references=session.references,
     )
     squad_report.print_report(found)
     squad_report.write_report(session.workdir, found)

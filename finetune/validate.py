@@ -104,7 +104,24 @@ def _together(config: Mapping[str, Any], *, num_devices: int | None, num_hosts: 
     found.append(f"{shown}: test sets are predicted by models of whole training sets; give one of them")
   if len(set(config["data.fractions"])) < len(config["data.fractions"]):
     found.append(f"data.fractions={config['data.fractions']}: a fraction stands twice; give each once")
-  return found
+  return [*found, *_reference_problems(config)]
+
+
+def _reference_problems(config: Mapping[str, Any]) -> list[str]:
+  name, protocol = config["output.compare_with"], config["protocol"]
+  if not name or protocol not in protocols.NAMES:
+    return []
+  if config["kind"] not in ("glue", "squad"):
+    return [f"{fields.show(dict(config), 'kind', 'output.compare_with')}: for kind='glue' and kind='squad'"]
+  from finetune import reference_rows  # it imports scikit-learn, which takes a second
+
+  known = reference_rows.known_recipes(protocol)
+  if name in known or reference_rows.reference_rows(name, protocol):
+    return []
+  return [
+    f"output.compare_with={name!r}: there is no row of it for protocol {protocol!r}"
+    f"{fields.nearest(name, known)}; known: {', '.join(known)}"
+  ]
 
 
 def _task_problems(config: Mapping[str, Any]) -> list[str]:

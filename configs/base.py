@@ -159,6 +159,7 @@ def _data() -> ConfigDict:
     {
       "source": "installed_docs",  # see `python -m data.prepare --help`
       "directory": "",  # prepared records; '': prepared/<source, vocabulary, packing, length>
+      "text_field": "",  # of a JSON line, Parquet row or example that holds the text; '': 'text'
       "module": "",  # file or module that registers seqio tasks, imported by data.prepare only
       "tfds_directory": "",  # TFDS data_dir; '': its default
       "vocabulary": "",  # directory of a vocabulary; '': trained from the source with the fields below

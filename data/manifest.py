@@ -29,6 +29,23 @@ REPAIRS = (
 )
 
 
+# Flags of data.prepare and the fields of a pretraining config that say the same.
+FIELD_OF_FLAG = {
+  "source": "data.source",
+  "output": "data.directory",
+  "length": "data.length",
+  "packing": "data.packing",
+  "vocabulary": "data.vocabulary",
+  "train_vocabulary_kind": "data.vocabulary_kind",
+  "train_vocabulary_cased": "data.vocabulary_cased",
+  "train_vocabulary_size": "model.vocab_size",
+  "text_field": "data.text_field",
+  "module": "data.module",
+  "tfds_directory": "data.tfds_directory",
+  "workers": "data.workers",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Shard:
   """One ArrayRecord file: its name, records, bytes and the sha256 of its bytes."""
@@ -183,6 +200,7 @@ def prepared_directory(
   vocab_size: int,
   length: int,
   packing: str,
+  text_field: str = "",
 ) -> str:
   """Returns the default place of prepared records, `prepared/<source, vocabulary, packing, length>`.
 
@@ -194,13 +212,15 @@ def prepared_directory(
     vocab_size: pieces of a trained vocabulary.
     length: tokens per record.
     packing: mode of packing.
+    text_field: where a record of the source has its text; '': the default, which the name does not tell.
   """
   if vocabulary:
     pieces = _slug(vocabulary)
   else:
     case = "cased" if vocabulary_cased else "uncased"
     pieces = f"{vocabulary_kind}_{case}_{vocab_size}"
-  return os.path.join("prepared", f"{_slug(source)}-{pieces}-{packing}-{length}")
+  field = f"-{_slug(text_field)}" if text_field else ""
+  return os.path.join("prepared", f"{_slug(source)}-{pieces}-{packing}-{length}{field}")
 
 
 def _slug(text: str) -> str:
@@ -229,6 +249,7 @@ def prepare_command(data: Mapping[str, Any], *, vocab_size: int, output: str) ->
     "vocabulary": data["vocabulary"],
     "train_vocabulary_kind": data["vocabulary_kind"],
     "train_vocabulary_size": vocab_size,
+    "text_field": data["text_field"],
     "module": data["module"],
     "tfds_directory": data["tfds_directory"],
     "workers": data["workers"],

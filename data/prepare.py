@@ -225,6 +225,7 @@ def _vocabulary(
     kind=kind,
     cased=cased,
     size=args.train_vocabulary_size or vocabulary_train.default_size(kind, cased=cased),
+    size_flag="--train_vocabulary_size",
   )
 
 

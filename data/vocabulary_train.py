@@ -24,7 +24,13 @@ def default_size(kind: str, *, cased: bool) -> int:
 
 
 def train(
-  sentences: Iterable[str], directory: str | os.PathLike, *, kind: str, cased: bool, size: int
+  sentences: Iterable[str],
+  directory: str | os.PathLike,
+  *,
+  kind: str,
+  cased: bool,
+  size: int,
+  size_flag: str = "--size",
 ) -> vocabulary.Vocabulary:
   """Trains a vocabulary and writes it to `directory`, all of it or nothing.
 
@@ -34,6 +40,7 @@ def train(
     kind: 'sentencepiece' (BPE, nmt_nfkc or nmt_nfkc_cf, every character a piece) or 'wordpiece'.
     cased: whether case is kept.
     size: number of pieces, the five special ones included.
+    size_flag: what messages call it.
 
   Raises:
     DataError: there is no text, or too little of it for `size` pieces (the largest possible is named).
@@ -41,7 +48,7 @@ def train(
   taken = _Counted(sentences)
   with _directory_aside(directory) as aside:
     if kind == "sentencepiece":
-      content = _train_sentencepiece(taken, cased=cased, size=size)
+      content = _train_sentencepiece(taken, cased=cased, size=size, size_flag=size_flag)
       (aside / "sp.model").write_bytes(content)
     else:
       pieces = _train_wordpiece(taken, cased=cased, size=size)
@@ -88,7 +95,7 @@ class _directory_aside:
       self._aside.replace(self._final)
 
 
-def _train_sentencepiece(sentences: _Counted, *, cased: bool, size: int) -> bytes:
+def _train_sentencepiece(sentences: _Counted, *, cased: bool, size: int, size_flag: str) -> bytes:
   import sentencepiece  # here: training WordPiece needs no sentencepiece
 
   names = vocabulary_files.PIECES
@@ -115,18 +122,18 @@ def _train_sentencepiece(sentences: _Counted, *, cased: bool, size: int) -> byte
       minloglevel=2,
     )
   except (RuntimeError, ValueError) as error:
-    raise errors.DataError(_explain(str(error), sentences, size)) from error
+    raise errors.DataError(_explain(str(error), sentences, size, size_flag)) from error
   return model.getvalue()
 
 
-def _explain(message: str, sentences: _Counted, size: int) -> str:
+def _explain(message: str, sentences: _Counted, size: int, size_flag: str) -> str:
   if not sentences.characters:
     return "the source has no usable text to train a vocabulary on"
   limit = re.search(r"value <= (\d+)", message)
   if limit:
     return (
       f"a vocabulary of {size} pieces is too large for {sentences.characters} characters of text; the "
-      f"largest possible size is {limit[1]}: ask for that or less, or give more text"
+      f"largest possible size is {limit[1]}: use {size_flag}={limit[1]} or less, or give more text"
     )
   required = re.search(r"required_chars.*?(\d+)\D*$|larger than (\d+)", message)
   hint = f" ({required[0]})" if required else ""

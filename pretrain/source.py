@@ -5,6 +5,7 @@ The trainer itself never imports TensorFlow or seqio; what needs them runs in th
 
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,9 +14,13 @@ import sys
 import jax
 from ml_collections import ConfigDict
 
-from data import manifest, vocabulary
-from data.errors import DataError, StorageError
+from data import manifest, sources, vocabulary
+from data.errors import ConfigError, DataError, StorageError, UserError
 from pretrain.corruption.masking import TokenIds
+
+_ERRORS: dict[int, type[UserError]] = {
+  error.exit_code: error for error in (ConfigError, DataError, StorageError)
+}
 
 
 def records_directory(config: ConfigDict) -> str:
@@ -31,6 +36,7 @@ def records_directory(config: ConfigDict) -> str:
     vocab_size=config.model.vocab_size,
     length=data.length,
     packing=data.packing,
+    text_field=data.text_field,
   )
 
 
@@ -46,7 +52,9 @@ def ensure_records(config: ConfigDict, *, download: bool, relay: bool = True) ->
     The directory of the records.
 
   Raises:
-    DataError: neither records nor source are there; the line names the two commands that mend it.
+    DataError: the source is not there, and the line names the two commands that mend it; or its text cannot
+      be used.
+    ConfigError, StorageError: data.prepare says so; flags it names are told as fields of the config.
   """
   directory = records_directory(config)
   if os.path.exists(os.path.join(directory, "manifest.json")):
@@ -58,12 +66,32 @@ def ensure_records(config: ConfigDict, *, download: bool, relay: bool = True) ->
   code, reason = _run(command + ["--download"] * download, relay=relay)
   if code == 0:
     return directory
-  shown = shlex.join(["python", *command[1:]])
-  raise DataError(
-    f"no prepared records in {directory}, and data.source={config.data.source!r} cannot be prepared here "
-    f"({reason}); run `{shown} --download` where that text can be had, or train on the documentation of "
-    f"the installed packages with --config.data.source=installed_docs"
+  reason = re.sub(r"--(\w+)", _field_of_flag, reason.removeprefix("error: "))
+  where = (
+    f"no records in {directory}, and data.source={config.data.source!r} cannot be prepared here ({reason})"
   )
+  if code == DataError.exit_code and not _is_there(config):
+    shown = shlex.join(["python", *command[1:]])
+    raise DataError(
+      f"{where}; run `{shown} --download` where that text can be had, or train on the documentation of "
+      f"the installed packages with --config.data.source=installed_docs"
+    )
+  raise _ERRORS.get(code, DataError)(where)
+
+
+def _field_of_flag(flag: re.Match[str]) -> str:
+  field = manifest.FIELD_OF_FLAG.get(flag[1])
+  return f"--config.{field}" if field else flag[0]
+
+
+def _is_there(config: ConfigDict) -> bool:
+  """Whether the source can be read without a download, as far as names tell."""
+  request = sources.Request(config.data.source, tfds_directory=config.data.tfds_directory)
+  try:
+    sources.check(request)
+  except UserError:
+    return False
+  return True
 
 
 def _run(command: list[str], *, relay: bool) -> tuple[int, str]:

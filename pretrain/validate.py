@@ -90,7 +90,7 @@ INTERVALS = {
   "optimizer.adam_eps": POSITIVE,
   "optimizer.weight_decay": NOT_NEGATIVE,
   "optimizer.clip_norm": NOT_NEGATIVE,
-  "data.length": Interval(3),  # [CLS], a token, [SEP]
+  "data.length": Interval(8),  # what data.prepare makes
   "data.fraction": Interval(0, 1, low_open=True),
   "data.workers": NOT_NEGATIVE,
   "train.batch_size": COUNT,

@@ -5,6 +5,7 @@ import sys
 
 from configs import base
 from data import manifest, prepare
+from pretrain import fields
 from tests.data.conftest import ROOT
 
 
@@ -40,6 +41,7 @@ def test_different_requests_have_different_directories():
     {"vocab_size": 8192},
     {"length": 128},
     {"packing": "concat"},
+    {"text_field": "body"},
   ]
   names = [directory(**change) for change in changes]
   assert len(set(names)) == len(names)
@@ -47,7 +49,7 @@ def test_different_requests_have_different_directories():
 
 
 def test_the_command_of_a_config_is_understood_by_prepare():
-  config = base.get_config()
+  config, place = base.get_config(), {"vocab_size": 4096, "output": "out"}
   config.data.vocabulary_cased = True
   config.data.source = "a b/*.txt"
   config.data.length = 96
@@ -55,13 +57,23 @@ def test_the_command_of_a_config_is_understood_by_prepare():
   config.data.vocabulary_kind = "wordpiece"
   config.data.workers = 3
   config.data.tfds_directory = "/somewhere"
-  command = manifest.prepare_command(config.data.to_dict(), vocab_size=4096, output="out")
+  assert prepare.parse(manifest.prepare_command(config.data.to_dict(), **place)[3:]).text_field == "text"
+  config.data.text_field = "body"
+  command = manifest.prepare_command(config.data.to_dict(), **place)
   assert command[:3] == [sys.executable, "-m", "data.prepare"]
   args = prepare.parse(command[3:])
   assert (args.source, args.output, args.length, args.packing) == ("a b/*.txt", "out", 96, "concat")
   assert (args.train_vocabulary_kind, args.workers) == ("wordpiece", 3)
   assert (args.train_vocabulary_size, args.train_vocabulary_cased) == (4096, True)
+  assert args.text_field == "body"
   assert (args.vocabulary, args.tfds_directory, args.download) == ("", "/somewhere", False)
+
+
+def test_every_flag_has_its_field():
+  known = fields.known_fields()
+  assert set(manifest.FIELD_OF_FLAG.values()) <= set(known)
+  args = prepare.parse(["--source=a", "--output=o"])
+  assert all(hasattr(args, flag) for flag in manifest.FIELD_OF_FLAG)
 
 
 def test_the_trainers_modules_are_light():

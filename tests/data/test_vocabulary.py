@@ -98,7 +98,7 @@ def test_ids_outside_the_vocabulary_are_refused(trained):
 def test_a_size_that_is_too_large_is_refused_with_the_largest_possible(tmp_path):
   with pytest.raises(errors.DataError, match="largest possible size is") as caught:
     vocabulary_train.train(sentences(), tmp_path / "v", kind="sentencepiece", cased=False, size=30_000)
-  largest = int(str(caught.value).split("possible size is ")[1].split(":")[0])
+  largest = int(str(caught.value).split("--size=")[1].split()[0])
   assert not (tmp_path / "v").exists()
   made = vocabulary_train.train(sentences(), tmp_path / "v", kind="sentencepiece", cased=False, size=largest)
   assert made.size == largest

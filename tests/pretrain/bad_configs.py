@@ -16,7 +16,7 @@ CASES = [
   (MLM, {"optimizer.adam_b2": 1.0}, "expected a number in [0, 1)"),
   (MLM, {"optimizer.weight_decay": -0.1}, "expected a number of at least 0"),
   (MLM, {"data.fraction": 0.0}, "expected a number in (0, 1]"),
-  (MLM, {"data.length": 2}, "expected a number of at least 3"),
+  (MLM, {"data.length": 7}, "expected a number of at least 8"),
   (MLM, {"train.batch_size": -8}, "expected a number of at least 1"),
   (MLM, {"train.checkpoint_every": 0}, "expected a number of at least 1"),
   (MLM, {"train.checkpoints_to_keep": 0}, "expected a number of at least 1"),

@@ -7,7 +7,7 @@ import pytest
 
 from configs import base
 from data import vocabulary
-from data.errors import DataError, StorageError
+from data.errors import ConfigError, DataError, StorageError
 from pretrain import source
 from tests.pretrain.small_run import LENGTH, VOCAB_SIZE, small_config
 
@@ -18,11 +18,12 @@ def test_the_place_of_records_is_the_field_or_follows_from_what_is_asked():
   assert source.records_directory(config) == "somewhere"
   config.data.directory = ""
   places = set()
-  for fields in ({}, {"data.length": 64}, {"data.packing": "none"}, {"model.vocab_size": 4_096}):
+  changes = ({}, {"data.length": 64}, {"data.packing": "none"}, {"model.vocab_size": 4_096})
+  for fields in (*changes, {"data.text_field": "body"}):
     config = base.get_config()
     config.update_from_flattened_dict(fields)
     places.add(source.records_directory(config))
-  assert len(places) == 4
+  assert len(places) == 5
   assert all(place.startswith("prepared/installed_docs-") for place in places)
 
 
@@ -88,9 +89,24 @@ def test_a_child_that_fails_is_told_in_one_line_with_both_ways_out(tmp_path, chi
   message = str(caught.value)
   assert "\n" not in message and "no such file: a b.txt" in message and "reading" not in message
   # The command can be pasted into a shell, and asks for the download once.
-  assert "python -m data.prepare '--source=a b.txt'" in message
+  assert "python -m data.prepare '--source=a b.txt'" in message and "error: " not in message
   assert message.count("--download") == 1
   assert "--config.data.source=installed_docs" in message
+
+
+@pytest.mark.parametrize("kind", [ConfigError, DataError, StorageError])
+def test_a_child_that_fails_over_text_that_is_there_gives_its_own_reason_and_class(tmp_path, child, kind):
+  (tmp_path / "a.txt").touch()
+  said = "error: too large: use --train_vocabulary_size=90 or less, or set --text_field; see --help"
+  child(f"import sys; print({said!r}, file=sys.stderr); sys.exit({kind.exit_code})")
+  config = small_config("mlm", tmp_path / "records", {"data.source": str(tmp_path / "a.txt")})
+  with pytest.raises(kind) as caught:
+    source.ensure_records(config, download=False)
+  message = str(caught.value)
+  assert message.endswith(
+    "(too large: use --config.model.vocab_size=90 or less, or set --config.data.text_field; see --help)"
+  )
+  assert "--download" not in message and "installed_docs" not in message
 
 
 def test_the_progress_of_the_child_is_shown_and_its_error_is_told_once(tmp_path, child, capfd):

@@ -110,6 +110,24 @@ def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
     manifest.write_atomically(path, json.dumps(settings).encode())
 
 
+def refuse_changed_files(output: pathlib.Path, made_of: str, now: str | None) -> None:
+  """Refuses to call a preparation finished whose text has changed since.
+
+  Args:
+    output: of the finished preparation.
+    made_of: the digest of its input.
+    now: of the files that its source names; None: not known.
+
+  Raises:
+    DataError: they differ.
+  """
+  if now not in (None, made_of):
+    raise errors.DataError(
+      f"the files of --source changed (names or sizes) since {output} was prepared from them; name another "
+      "--output, or remove that directory to prepare it anew"
+    )
+
+
 def refuse_other_input(output: pathlib.Path, input_digest: str) -> None:
   """Refuses to finish a preparation whose input has changed since.
 

@@ -145,6 +145,16 @@ def expand(source: str) -> list[str]:
   return sorted(paths)
 
 
+def digest_of_files(source: str) -> str | None:
+  """Returns the `input_digest` of a plan of files; None for other sources, or where the files are gone."""
+  if source == "installed_docs" or source.partition(":")[0] in ("tfds", "seqio"):
+    return None
+  try:
+    return _digest_files(expand(source))
+  except errors.DataError:
+    return None
+
+
 def plan(request: Request) -> Plan:
   """Plans the reading of a source other than `installed_docs`, which is gathered into a file first.
 

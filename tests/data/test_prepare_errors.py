@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from data import pipeline, prepare
+from data import manifest, pipeline, prepare
 from tests.data.conftest import arguments, make_documents, write_text
 
 
@@ -56,6 +56,26 @@ def test_a_changed_input_is_not_mixed_into_an_unfinished_preparation(
   code, line = refused(capsys, *flags)
   assert code == 3
   assert "the input changed" in line
+
+
+def test_files_that_changed_since_a_finished_preparation_are_told(
+  prepared, corpus, vocabulary_directory, tmp_path, capsys
+):
+  shutil.copytree(corpus, tmp_path / "corpus")
+  source = f"--source={tmp_path}/corpus/*.txt"
+  shutil.copytree(prepared, tmp_path / "o")
+  made = json.loads((tmp_path / "o" / manifest.NAME).read_text())
+  made["settings"]["source"] = source.removeprefix("--source=")
+  (tmp_path / "o" / manifest.NAME).write_text(json.dumps(made))
+  flags = [*arguments(corpus, vocabulary_directory, tmp_path / "o")[1:], source]
+  assert prepare.main(flags) == 0
+  with open(tmp_path / "corpus" / "part0.txt", "a", encoding="utf-8") as file:
+    file.write("More text.\n")
+  code, line = refused(capsys, *flags)
+  assert code == 3
+  assert "files of --source changed" in line
+  shutil.rmtree(tmp_path / "corpus")  # records can be used where the text is not
+  assert prepare.main(flags) == 0
 
 
 @pytest.mark.parametrize(

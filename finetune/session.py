@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 from data.errors import ConfigError
 from finetune import packing, protocols, reference_rows, spaces, warm_start
 from finetune.classification import HeadSettings
-from finetune.examples import Buckets, Examples
-from finetune.program import Batch, Problem, Program
+from finetune.plan import Plan
+from finetune.program import Program
 from finetune.reference_rows import Reference
 from finetune.results import Results
 from finetune.search import Search, Settings, Task
@@ -22,37 +22,6 @@ from pretrain.optim import OptimizerSettings
 from pretrain.stop import StopRequest
 
 NUMBERS = 1  # version of what a run computes: another one makes stored results those of another program
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-  """One search.
-
-  Attributes:
-    name: of its folder in the workdir.
-    problem: of the task.
-    metric: by which runs are judged.
-    cells: in the order of the search.
-    train: training examples.
-    buckets: of them.
-    evaluate: (outputs_of, number of runs) to metrics by run.
-    eval_lengths: padded lengths of the development sets, and of the test sets that are to be predicted.
-    digest: of the examples.
-    max_length: tokens.
-    seeds: of the runs of a cell; empty: the session's.
-  """
-
-  name: str
-  problem: Problem
-  metric: str
-  cells: list[Cell]
-  train: Examples
-  buckets: Buckets
-  evaluate: Callable[[Callable[[Batch], Any], int], list[dict[str, float]]]
-  eval_lengths: tuple[int, ...]
-  digest: str
-  max_length: int
-  seeds: tuple[int, ...] = ()
 
 
 class Session:
@@ -149,8 +118,19 @@ class Session:
     """The cells of a task's search, with what the config replaces.
 
     Raises:
-      ConfigError: values that make no sense, or a best known cell that nobody gives.
+      ConfigError: values that make no sense, batches that cannot be taken in `train.microbatches` parts, or a
+        best known cell that nobody gives.
     """
+    cells, parts = self._cells(task), self.config.train.microbatches
+    for cell in cells:
+      if cell.batch_size % parts:
+        raise ConfigError(
+          f"train.microbatches={parts} does not divide the batch size {cell.batch_size} of cell {cell.name} "
+          f"({task}); use a divisor of all batch sizes, or set search.batch_sizes"
+        )
+    return cells
+
+  def _cells(self, task: str) -> list[Cell]:
     search, name = self.config.search, self.protocol.name
     dimensions = ("batch_sizes", "learning_rates", "epochs", "warmup_fractions", "warmup_steps")
     given = {dimension: search[dimension] for dimension in dimensions}
@@ -175,10 +155,7 @@ class Session:
 
   def describe(self, plan: Plan) -> str:
     """The line about the work of a search and the most that is compiled for it."""
-    per_epoch = {
-      cell.batch_size: sum(-(-len(rows) // cell.batch_size) for rows in plan.buckets.members)
-      for cell in plan.cells
-    }
+    per_epoch = {cell.batch_size: plan.steps_per_epoch(cell.batch_size) for cell in plan.cells}
     num_seeds = len(plan.seeds or self.seeds)
     steps = sum(per_epoch[cell.batch_size] * cell.epochs for cell in plan.cells) * num_seeds
     most = len(plan.buckets.lengths) * len(per_epoch) + len(set(plan.eval_lengths))

@@ -207,6 +207,12 @@ def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
     (["--config.tasks=cola"], 3, "CoLA"),
     (["--config.tasks=STS-B,SST_2,Sst-2"], 2, "a task stands twice"),
     (["--config.search.batch_sizes=0"], 2, "batch_size"),
+    (["--config.train.microbatches=3"], 2, "train.microbatches=3 does not divide the batch size 8"),
+    (
+      ["--config.search.warmup_fractions=", "--config.search.warmup_steps=6"],
+      2,
+      "6 warm-up steps in a run of 6",
+    ),
     (["--config.search.learning_rate=1e-3"], 2, "search.learning_rates"),
     (["--config.search.cells=best_known"], 2, "nobody gives one for sst2"),
     (["--config.data.fractions=1.5"], 2, "1.5 is no fraction"),

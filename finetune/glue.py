@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from data import glue
-from data.errors import ConfigError, DataError, DivergedError
+from data import glue, tfds_reader
+from data.errors import DataError, DivergedError
 from data.glue_tasks import TASKS, Split
 from data.vocabulary import Vocabulary
 from finetune import metrics
 from finetune.examples import Buckets, Examples, evaluation_batches, make_buckets, pad
+from finetune.needed_files import OPTIONAL
 from finetune.program import Batch
 
 OutputsOf = Callable[[Batch], Any]  # host batch [runs, batch, ...] to host outputs
@@ -23,11 +24,19 @@ DEV_SPLITS = {"mnli": {"dev_matched": "", "dev_mismatched": "_mm"}}
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-  """A set of examples that is run through a model: a development or a test split."""
+  """A set of examples that is run through a model: a development or a test split.
+
+  Attributes:
+    examples: ids, and labels where there are any.
+    buckets: of them.
+    split: the texts.
+    cut: how many of them were cut to the length.
+  """
 
   examples: Examples
   buckets: Buckets
   split: Split
+  cut: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +49,7 @@ class GlueData:
     buckets: of the training set.
     dev: {split: ...}.
     num_outputs: classes; 1: regression.
-    is_official: whether every split is the official one, whole.
+    is_official: whether every split is there and the official one, whole.
     digest: sha256 over ids and labels of training and development sets.
     lines: what a user should know: dropped rows, cut examples, sources.
   """
@@ -90,8 +99,8 @@ class Encoding:
 
   def evaluated(self, split: Split, *, is_regression: bool) -> Evaluated:
     """A split to run through a model."""
-    examples, _ = self.examples(split, is_regression=is_regression)
-    return Evaluated(examples, self.buckets(examples), split)
+    examples, cut = self.examples(split, is_regression=is_regression)
+    return Evaluated(examples, self.buckets(examples), split, cut)
 
   def buckets(self, examples: Examples) -> Buckets:
     """Its padded lengths."""
@@ -113,28 +122,33 @@ def load(
     task: key of `metrics.METRICS`.
     directory: see `data.glue.read_all`.
     encoding: of the text.
-    train_rows: of the training set, drawn with `seed`; 0: all.
+    train_rows: of the training set, drawn with `seed`; 0, or as many as there are or more: all.
     seed: see above.
     download: whether TFDS may download what is missing.
 
   Returns:
-    GlueData.
+    GlueData; without MNLI's mismatched half if that is not there.
 
   Raises:
-    ConfigError: more training rows than there are.
     DataError: a split is missing or damaged, or has no labels.
   """
-  names = list(DEV_SPLITS.get(task, {"dev": ""}))
+  names, lines = list(DEV_SPLITS.get(task, {"dev": ""})), []
+  for name in OPTIONAL & set(names):
+    if not is_readable(directory, task, name, download=download):
+      names.remove(name)
+      place = tfds_reader.place(directory)
+      lines.append(f"{task}: no {name} split in {place}; left out, and these are no GLUE scores")
   splits = glue.read_all(directory, [(task, name) for name in ("train", *names)], download=download)
   for name, split in zip(("train", *names), splits):
     if split.labels is None:
       raise DataError(f"{split.source}: no labels in the {name} split of {task}; give the official file")
   train = splits[0]
   if train_rows > len(train):
-    raise ConfigError(f"data.train_rows={train_rows}: {task} has {len(train):,} training rows; use fewer")
-  if train_rows:
+    lines.append(f"{task}: data.train_rows={train_rows}, there are {len(train):,}: all are used")
+  elif train_rows:
     train = glue.fraction(train, train_rows / len(train), seed)
-  return from_splits(task, train, dict(zip(names, splits[1:])), encoding)
+  data = from_splits(task, train, dict(zip(names, splits[1:])), encoding)
+  return dataclasses.replace(data, lines=[*data.lines, *lines])
 
 
 def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encoding) -> GlueData:
@@ -152,11 +166,24 @@ def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encodi
   ]
   dropped = sum(split.dropped for split in (train, *dev.values()))
   lines += [f"{task}: {dropped} rows dropped, as the official code does"] if dropped else []
-  lines += [f"{task}: {cut} training texts cut to {encoding.max_length} tokens"] if cut else []
-  is_official = all(split.is_official for split in (train, *dev.values()))
+  lines += cut_lines(task, {"train": cut} | {name: one.cut for name, one in evaluated.items()}, encoding)
+  is_whole = set(dev) == set(DEV_SPLITS.get(task, {"dev": ""}))
+  is_official = is_whole and all(split.is_official for split in (train, *dev.values()))
   num_outputs = len(row.labels) or 1
   digest = _digest(examples, evaluated)
   return GlueData(task, examples, buckets, evaluated, num_outputs, is_official, digest, lines)
+
+
+def cut_lines(task: str, cut: dict[str, int], encoding: Encoding) -> list[str]:
+  """A line about {split: how many of its texts were cut}, if any were."""
+  found = ", ".join(f"{count:,} of {name}" for name, count in cut.items() if count)
+  return [f"{task}: texts cut to {encoding.max_length} tokens: {found}"] if found else []
+
+
+def is_readable(directory: str, task: str, split: str, *, download: bool) -> bool:
+  """Whether a split is there, or TFDS may download its data set, of which there is nothing yet."""
+  is_to_come = download and tfds_reader.find(directory, TASKS[task].tfds_name) is None
+  return is_to_come or split in glue.available(directory, task)
 
 
 def _digest(train: Examples, dev: dict[str, Evaluated]) -> str:

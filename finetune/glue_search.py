@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
+from data.errors import ConfigError
 from data.glue_tasks import TASKS
 from finetune import (
   best_model,
   glue,
   glue_predictions,
   metrics,
-  reference_rows,
   report,
   report_fractions,
   validate,
@@ -34,22 +34,38 @@ class GlueSearch:
       download: whether TFDS may download what is missing.
 
     Raises:
+      ConfigError: more training rows asked for than any task has, and others.
       UserError: see data/errors.py.
     """
     self.session, self.config = session, session.config
     names = validate.task_names(fields.flatten(session.config))
     cells = {name: session.cells(name) for name in names}
     self.data: dict[str, glue.GlueData] = {}  # of each task
+    self.tests: dict[str, glue_predictions.Tests] = {}  # of each task, if they are to be predicted
     self.plans: list[Plan] = []
     self.parts: dict[str, tuple[str, float]] = {}  # plan -> task, fraction of its training set
     for name in names:
       self.data[name] = self._load(name, download=download)
+      if session.config.output.predict:
+        self.tests[name] = glue_predictions.load(
+          name, session.config.data.directory, self.encoding, download=download
+        )
       for plan_name, fraction, seeds in self._searches(name):
         self.parts[plan_name] = name, fraction
         part = self.data[name]
         if fraction < 1:
           part = glue.take_fraction(part, fraction, seeds[0])
         self.plans.append(self._plan(plan_name, part, cells[name], seeds))
+
+    self._check_train_rows()
+
+  def _check_train_rows(self) -> None:
+    rows, sizes = self.config.data.train_rows, {name: len(data.train.ids) for name, data in self.data.items()}
+    largest = max(sizes, key=lambda name: sizes[name])
+    if rows > sizes[largest]:
+      raise ConfigError(
+        f"data.train_rows={rows}: {largest} has {sizes[largest]:,} training rows, no task has more; use fewer"
+      )
 
   def encoding(self, task: str) -> glue.Encoding:
     """How the texts of a task become ids."""
@@ -85,6 +101,7 @@ class GlueSearch:
     session = self.session
     problem = make_problem(session.encoder, session.head, num_outputs=data.num_outputs, pad_id=session.pad_id)
     size = self.config.data.eval_batch_size
+    tests = self.tests[data.task].sets if self.tests else {}
 
     def evaluate(outputs_of, num_runs: int) -> list[dict[str, float]]:
       return glue.evaluate(data, outputs_of, num_runs=num_runs, batch_size=size, pad_id=session.pad_id)
@@ -97,7 +114,7 @@ class GlueSearch:
       data.train,
       data.buckets,
       evaluate,
-      tuple(length for one in data.dev.values() for length in one.buckets.lengths),
+      tuple(length for one in (*data.dev.values(), *tests.values()) for length in one.buckets.lengths),
       data.digest,
       session.max_length(data.task),
       tuple(seeds),
@@ -108,7 +125,8 @@ class GlueSearch:
     start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={"classification": None})
     lines = [f"{self.session.title}: {start}"]
     for task, data in self.data.items():
-      lines += [*data.lines, *self._describe_searches(task)]
+      tests = self.tests[task].lines if self.tests else []
+      lines += [*data.lines, *tests, *self._describe_searches(task)]
     if self.config.data.fractions and self.config.output.save_model:
       lines.append("no model is saved with data.fractions")
     return lines
@@ -144,7 +162,8 @@ class GlueSearch:
     if not (output.save_model or output.predict):
       return
     chosen = best_model.choose(self.session, plan, search, records, with_test_seeds=output.predict)
-    is_needed = output.predict and not glue_predictions.is_there(self.session, plan, chosen)
+    tests = self.tests.get(plan.name)
+    is_needed = tests is not None and not glue_predictions.is_there(self.session, plan, chosen, tests)
     trained = best_model.train(
       self.session,
       plan,
@@ -158,8 +177,8 @@ class GlueSearch:
       },
       is_needed=is_needed,
     )
-    if is_needed and trained is not None:
-      glue_predictions.predict(self.session, plan, chosen, trained, self.encoding)
+    if is_needed and tests is not None and trained is not None:
+      glue_predictions.predict(self.session, plan, chosen, trained, tests)
 
   @property
   def _subsets(self) -> list[str]:
@@ -175,15 +194,13 @@ class GlueSearch:
       session.protocol,
       records,
       subsets=self._subsets,
-      references=reference_rows.reference_rows(
-        session.start.meta["config"].get("recipe", ""), session.protocol.name
-      ),
+      references=session.references,
     )
     report.print_report(found)
     report.write_report(session.workdir, found)
     session.say(f"The same as files: {session.workdir / 'results.md'}, results.csv and results.json")
     if self.config.output.predict:
-      for line in glue_predictions.submit(session, self.plans):
+      for line in glue_predictions.submit(session, self.plans, self.tests, self.data):
         session.say(line)
 
   def _report_fractions(self, records: dict[str, list[Record]]) -> None:

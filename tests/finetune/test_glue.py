@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from configs import finetune_glue
 from data import vocabulary
 from data.glue_tasks import Split
-from finetune import glue, metrics
+from finetune import glue, metrics, needed_files
 from tests.finetune import small_glue
 
 
@@ -93,4 +94,43 @@ def test_dropped_and_cut_rows_are_told(words):
   split = _split(["good " * 30, "bad"], labels=np.asarray([0, 1], np.int32), dropped=3)
   lines = glue.from_splits("sst2", split, {"dev": split}, _encoding(words)).lines
   assert any("6 rows dropped" in line for line in lines)
-  assert any("1 training texts cut to 16" in line for line in lines)
+  assert "sst2: texts cut to 16 tokens: 1 of train, 1 of dev" in lines
+
+
+def _mnli(directory, *splits, rows=3):
+  (directory / "MNLI").mkdir()
+  for split in splits:
+    lines = [f"{row}\tgood film\tbad film\t{('neutral', 'entailment')[row % 2]}" for row in range(rows)]
+    text = "\n".join(["index\tsentence1\tsentence2\tlabel", *lines]) + "\n"
+    (directory / "MNLI" / f"{split}.subset.tsv").write_text(text, encoding="utf-8")
+
+
+def test_mnli_without_its_mismatched_half_is_evaluated_on_the_matched_one(words, tmp_path):
+  _mnli(tmp_path, "train", "dev")
+  config = finetune_glue.get_config()
+  config.update({"tasks": "mnli", "data": {"directory": str(tmp_path)}})
+  needed_files.check(config, download=False)
+  data = glue.load("mnli", str(tmp_path), _encoding(words))
+  assert list(data.dev) == ["dev_matched"]
+  assert any("no dev_mismatched split in" in line for line in data.lines)
+  scores = glue.evaluate(
+    data, lambda batch: np.zeros((1, 4, 3), np.float32), num_runs=1, batch_size=4, pad_id=0
+  )
+  assert [list(score) for score in scores] == [["accuracy"]]
+
+
+def test_mnli_is_official_with_both_halves_only(words):
+  labels = np.asarray([0, 1], np.int32)
+  split = _split(["good", "bad"], ["bad", "good"], labels, is_official=True)
+  halves = {"dev_matched": split, "dev_mismatched": split}
+  assert glue.from_splits("mnli", split, halves, _encoding(words)).is_official
+  assert not glue.from_splits("mnli", split, {"dev_matched": split}, _encoding(words)).is_official
+
+
+def test_more_training_rows_than_there_are_is_all_of_them_and_told(words, tmp_path):
+  _mnli(tmp_path, "train", "dev", rows=5)
+  for rows, used, is_told in ((3, 3, False), (5, 5, False), (6, 5, True)):
+    data = glue.load("mnli", str(tmp_path), _encoding(words), train_rows=rows)
+    assert len(data.train.ids) == used
+    told = [line for line in data.lines if "train_rows" in line]
+    assert told == (["mnli: data.train_rows=6, there are 5: all are used"] if is_told else [])

@@ -110,3 +110,11 @@ def test_fractions_of_several_tasks_are_one_report(places, tmp_path, monkeypatch
     assert not row["is_official"]
   out = capsys.readouterr().out
   assert out.count("GLUE dev over fractions") == 1 and "SST-2*" in out and "STS-B*" in out
+
+
+def test_the_shapes_of_test_sets_are_counted(places, tmp_path):
+  plain = job(places, tmp_path, "--config.tasks=sst2").plans[0]
+  made = job(places, tmp_path, "--config.tasks=sst2", "--config.output.predict")
+  lengths = made.tests["sst2"].sets["sst2"].buckets.lengths
+  assert made.plans[0].eval_lengths == plain.eval_lengths + lengths
+  assert any(line.startswith("sst2: 6 test, to be predicted") for line in made.describe())

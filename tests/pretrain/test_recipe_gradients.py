@@ -37,8 +37,11 @@ def test_amos_trains_the_generators_trunk_and_mixture_through_rtd_and_its_head_n
 
 def test_amos_reverses_the_gradient_of_the_generator_and_of_nothing_else():
   reversed_, forward = result_of("amos_without_mlm")[2], result_of("amos_without_mlm_forward")[2]
-  for a, b in zip(jax.tree.leaves(reversed_["generator"]), jax.tree.leaves(forward["generator"])):
-    np.testing.assert_allclose(a, -b, rtol=1e-5, atol=1e-5 * np.max(np.abs(b)))
+  pairs = list(zip(jax.tree.leaves(reversed_["generator"]), jax.tree.leaves(forward["generator"])))
+  # The softmax makes gradients of key biases zero: what is left there is rounding, measured by the largest.
+  rounding = 1e-7 * max(np.max(np.abs(b)) for _, b in pairs)
+  for a, b in pairs:
+    np.testing.assert_allclose(a, -b, rtol=1e-5, atol=max(1e-5 * np.max(np.abs(b)), rounding))
   for part in ("trunk", "embeddings"):
     pair = (dict(tree["encoder"][part]) for tree in (reversed_, forward))
     a, b = ({k: v for k, v in tree.items() if k != "token"} for tree in pair)

@@ -36,6 +36,7 @@ TRIPS = (
   ("amos_base", {"model.relative_position": "official"}, "amos"),
   ("amos_base", {"model.relative_buckets": 64}, "layoutlmv3"),
   ("bert_base", {}, "bert"),
+  ("electra_google_base", {}, "electra"),
 )
 _WORDS = "the of and to in is that it was for on are with as at by this had not but from or have an they"
 
@@ -90,7 +91,9 @@ def main(arguments: list[str]) -> int:
       if asked and layout not in asked:
         continue
       start, out, back = (place / f"{name}-{layout}" for name in ("start", "out", "back"))
-      save_random(recipe, changes, kinds["wordpiece" if layout == "bert" else "sentencepiece"], start)
+      save_random(
+        recipe, changes, kinds["wordpiece" if layout in ("bert", "electra") else "sentencepiece"], start
+      )
       run(f"--checkpoint={start}", f"--to={layout}", f"--output={out}")
       run("import", f"--from={out}", f"--output={back}", "--allow_unmatched=*pooler*")
       wrong = different(start, back)

@@ -28,7 +28,15 @@ _KINDS = {
     "objectives.clm.weight": 0.0,
     "objectives.mlm.weight": 1.0,
   },
+  "electra": {
+    "model.relative_position": "none",
+    "model.num_segments": 2,
+    "objectives.rtd.head": "dense",
+    "objectives.scl.weight": 0.0,
+    "objectives.clm.weight": 0.0,
+  },
 }
+_RECIPES = {"wordpiece": "bert_wordpiece", "electra": "electra_google_wordpiece"}
 _COCO_LM = {
   "corruption.kind": "generator",
   "generator.num_layers": 1,
@@ -56,12 +64,16 @@ def vocabularies(tmp_path_factory) -> dict[str, pathlib.Path]:
   return places
 
 
-def _spread(params: dict, seed: int) -> dict:
-  """Random numbers everywhere, biases and norms too: at fresh values a wrong map would not show."""
+def _spread(shapes: dict, seed: int) -> dict:
+  """Random numbers everywhere, biases and norms too: at fresh values, which take long to make besides, a
+  wrong map would not show."""
   rng = np.random.default_rng(seed)
-  return jax.tree.map(
-    lambda leaf: np.asarray(leaf + 0.1 * rng.standard_normal(leaf.shape), np.float32), params
-  )
+
+  def draw(path, leaf) -> np.ndarray:
+    middle = 1.0 if path[-1].key == "scale" else 0.0
+    return np.asarray(middle + 0.1 * rng.standard_normal(leaf.shape), np.float32)
+
+  return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 @pytest.fixture(scope="session")
@@ -69,17 +81,17 @@ def make_workdir(tmp_path_factory, vocabularies):
   """kind, more config fields, extra heads, more meta -> the workdir of a run that saved step 7."""
 
   def make(kind: str, fields: dict | None = None, heads: dict | None = None, **meta) -> pathlib.Path:
-    place = vocabularies["wordpiece" if kind == "wordpiece" else "sentencepiece"]
+    place = vocabularies["wordpiece" if kind in _RECIPES else "sentencepiece"]
     words = vocabulary.load(place)
     config = base.get_config()
     sizes = {"vocab_size": words.size, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "mlp_size": 48}
     config.model.update({**sizes, "max_length": MAX_LENGTH})
     config.update_from_flattened_dict({**_COCO_LM, **_KINDS[kind], **(fields or {})})
     config.data.length = MAX_LENGTH
-    config.recipe = f"coco_lm_{kind}" if kind != "wordpiece" else "bert_wordpiece"
+    config.recipe = _RECIPES.get(kind, f"coco_lm_{kind}")
     ids = {name: getattr(words.special_ids, name) for name in ("cls", "pad", "sep", "unk", "mask")}
-    params = build(config, TokenIds(**ids, vocab_size=words.size)).init(jax.random.key(0))
-    params = _spread(params, seed=1)
+    init = build(config, TokenIds(**ids, vocab_size=words.size)).init
+    params = _spread(jax.eval_shape(init, jax.random.key(0)), seed=1)
     params["heads"] = {**params.get("heads", {}), **(heads or {})}
     workdir = tmp_path_factory.mktemp("runs") / kind
     state = jax.tree.map(jax.numpy.asarray, {"params": params, "step": np.int32(7)})

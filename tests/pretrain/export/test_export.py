@@ -39,6 +39,7 @@ def _leaves(params: dict) -> dict[str, np.ndarray]:
     ("t5", "auto", "mpnet", {"generator", "heads/rtd", "heads/clm", "heads/scl"}),
     ("wide_t5", "auto", "layoutlmv3", {"generator", "heads/rtd", "heads/clm", "heads/scl"}),
     ("wordpiece", "auto", "bert", set()),
+    ("electra", "auto", "electra", {"generator"}),
     ("official", "cocolm", "cocolm", {"generator"}),
     ("official", "amos", "amos", {"generator"}),
     ("official", "fairseq", "fairseq", set()),
@@ -106,7 +107,7 @@ def _transposed(rows):
 @pytest.mark.parametrize(
   ("kind", "to"),
   [("t5", "mpnet"), ("wide_t5", "layoutlmv3"), ("wordpiece", "bert"), ("wordpiece", "electra")]
-  + [("official", "cocolm"), ("official", "fairseq"), ("t5", "torch")],
+  + [("official", "cocolm"), ("official", "amos"), ("official", "fairseq"), ("t5", "torch")],
 )
 def test_a_transposed_kernel_in_the_tables_fails_the_self_check(
   kind, to, make_workdir, tmp_path, capsys, monkeypatch, in_this_process, export

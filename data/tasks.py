@@ -7,16 +7,12 @@ import dataclasses
 import difflib
 import functools
 import hashlib
-import importlib
-import importlib.machinery
-import importlib.util
 import os
 import pathlib
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from data import errors
+from data import errors, user_module
 
 if TYPE_CHECKING:
   from data.sources import Request, Unit
@@ -137,7 +133,8 @@ def plan_seqio(name: str, request: "Request") -> list[tuple[str, int, float]]:
   counted in documents.
 
   Raises:
-    DataError: nothing of that name is registered (the nearest names are given), or it has no training split.
+    DataError: nothing of that name is registered (the nearest names are given), it has no training split, or
+      its TFDS data is not there.
     ConfigError: a rate of the Mixture is not positive, or the module cannot be imported.
   """
   seqio = _registry(request.module, request.tfds_directory)
@@ -152,6 +149,7 @@ def plan_seqio(name: str, request: "Request") -> list[tuple[str, int, float]]:
     ) from error
   parts = seqio.get_subtasks(mixture_or_task)
   for task in parts:
+    _find_data(task, request, seqio)
     if SPLIT not in task.splits:
       raise errors.DataError(
         f"seqio Task {task.name!r} has no split {SPLIT!r}; its splits are {', '.join(sorted(task.splits))}"
@@ -162,6 +160,18 @@ def plan_seqio(name: str, request: "Request") -> list[tuple[str, int, float]]:
       name, [(task.name, mixture_or_task.get_rate(task), _num_documents(task)) for task in parts]
     )
   return [(task.name, len(task.source.list_shards(SPLIT)), keep) for task, keep in zip(parts, keeps)]
+
+
+def _find_data(task, request: "Request", seqio) -> None:
+  """Refuses, or downloads, a TFDS set of a Task that is not there: seqio itself would end in a KeyError."""
+  if not isinstance(task.source, seqio.TfdsDataSource):
+    return
+  try:
+    name, data_dir = task.source.tfds_dataset.get_split_params(SPLIT)
+  except ValueError:  # several sets, none of them for training: there is no such split
+    return
+  if name and "://" not in (data_dir or ""):
+    find_tfds(name, dataclasses.replace(request, tfds_directory=data_dir or request.tfds_directory))
 
 
 def _keeps(name: str, rates: list[tuple[str, float, int]]) -> list[float]:
@@ -237,7 +247,7 @@ def _registry(module: str, tfds_directory: str):
   if tfds_directory:
     seqio.set_tfds_data_dir_override(os.path.expanduser(tfds_directory))
   if module:
-    import_module(module)
+    user_module.import_module(module)
   return seqio
 
 
@@ -271,28 +281,3 @@ def _only_text(dataset, *, field: str):
 
 def _rate(task, *, keep: float) -> float:
   return keep * task.num_input_examples(SPLIT)
-
-
-@functools.cache  # registering twice is an error
-def import_module(module: str) -> None:
-  """Imports a Python file or a module by name; it runs with the rights of the user.
-
-  Raises:
-    ConfigError: it is missing or fails.
-  """
-  path = pathlib.Path(module)
-  if not path.is_file() and path.with_suffix(".py").is_file():
-    path = path.with_suffix(".py")
-  try:
-    if not path.is_file():
-      importlib.import_module(module)
-      return
-    loader = importlib.machinery.SourceFileLoader(path.stem, str(path))
-    spec = importlib.util.spec_from_loader(path.stem, loader)
-    sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    loader.exec_module(sys.modules[path.stem])
-  except Exception as error:  # whatever a user's file may raise
-    reason = (str(error).strip().splitlines() or [""])[0]
-    raise errors.ConfigError(
-      f"--module={module} cannot be imported ({type(error).__name__}: {reason})"
-    ) from error

@@ -46,6 +46,12 @@ seqio.TaskRegistry.add(
   preprocessors=[],
   output_features=dict(text=TEXT),
 )
+seqio.TaskRegistry.add(
+  "absent",
+  seqio.TfdsDataSource("wikipedia/20230601.en:1.0.0", splits=["train"]),
+  preprocessors=[],
+  output_features=dict(text=TEXT),
+)
 seqio.MixtureRegistry.add("both", [("one", 1.0), ("two", 1.0)])
 seqio.MixtureRegistry.add("zero", [("one", 0.0), ("two", 1.0)])
 """
@@ -80,7 +86,8 @@ def results(tmp_path_factory):
     "  split_datasets={'train': [(i, {'body': f'text {i}\\n\\nmore'}) for i in range(30)]})\n"
   )
   names = ["seqio:one", "seqio:both", "seqio:only_ids", "seqio:untrained", "seqio:zero", "seqio:onne"]
-  requests = [{"source": name, "module": str(module)} for name in names]
+  names.append("seqio:absent")
+  requests = [{"source": name, "module": str(module), "tfds_directory": str(directory)} for name in names]
   tfds = {"source": "tfds:tiny", "tfds_directory": str(directory / "tfds")}
   requests += [{**tfds, "text_field": "body"}, tfds, {"source": "seqio:one", "module": "no_such_module"}]
   command = [sys.executable, "-c", store + PROGRAM, json.dumps(requests), str(directory / "tfds")]
@@ -117,6 +124,12 @@ def test_a_task_without_a_training_split_is_refused(results):
     3,
     "seqio Task 'untrained' has no split 'train'; its splits are test",
   ]
+
+
+def test_a_task_whose_tfds_data_is_not_there_is_refused_with_what_to_do(results):
+  code, message = results["seqio:absent"]
+  assert code == 3
+  assert "'wikipedia/20230601.en:1.0.0' is not in" in message and "add --download" in message
 
 
 def test_a_rate_of_zero_is_refused(results):

@@ -62,7 +62,14 @@ def choose(
 
 
 def train(
-  session: Session, plan: Plan, search: Search, chosen: Chosen, *, task: Mapping[str, Any], is_needed: bool
+  session: Session,
+  plan: Plan,
+  search: Search,
+  chosen: Chosen,
+  *,
+  task: Mapping[str, Any],
+  is_needed: bool,
+  output_scale: float = 1.0,
 ) -> Trained | None:
   """Trains the best run again for its weights, and saves its model, unless nothing is missing.
 
@@ -74,11 +81,14 @@ def train(
     task: JSON values for export: 'name', 'labels', 'problem_type', 'activation' of a classification head.
     is_needed: whether the run is wanted although its model is there, or not asked for (predictions are
       missing).
+    output_scale: what the outputs of the saved model's classification head are multiplied by: STS-B's scores
+      are divided for training, and whoever exports the model wants scores.
 
   Returns:
-    The run; None if its model is there, or not asked for, and it is not needed.
+    The run as it was trained; None if its model is there, or not asked for, and it is not needed.
   """
-  meta = {**task, **chosen.identity}
+  scaled = {} if output_scale == 1.0 else {"output_scale": output_scale}
+  meta = {**task, **scaled, **chosen.identity}
   place = directory(session, plan)
   is_missing = session.config.output.save_model and save_model.saved_task(place) != meta
   if not (is_missing or is_needed):
@@ -92,6 +102,7 @@ def train(
     )
   if is_missing:
     recipe = f"{session.start.meta['config'].get('recipe', 'encoder')}-{plan.name}"
-    save_model.save(place, trained.params, session.start, task=meta, step=again.step, recipe=recipe)
+    params = save_model.scale_outputs(trained.params, output_scale)
+    save_model.save(place, params, session.start, task=meta, step=again.step, recipe=recipe)
     session.say(f"{plan.name}: model of {chosen.cell.name}, seed {chosen.seed}, is in {place}")
   return trained

@@ -176,6 +176,7 @@ class GlueSearch:
         "activation": self.session.head.activation,
       },
       is_needed=is_needed,
+      output_scale=self.encoding(row.name).divisor,
     )
     if is_needed and tests is not None and trained is not None:
       glue_predictions.predict(self.session, plan, chosen, trained, tests)

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from data.errors import StorageError
 from finetune.warm_start import WarmStart
@@ -60,6 +61,15 @@ def save(
     raise StorageError(f"cannot write {directory} ({error.strerror or error}); check the place") from error
   finally:
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def scale_outputs(params: Any, scale: float) -> Any:
+  """{'encoder', 'heads'} whose classification head, linear at its end, gives `scale` times the outputs."""
+  if scale == 1.0:
+    return params
+  head = params["heads"]["classification"]
+  output = {name: leaf * np.float32(scale) for name, leaf in head["output"].items()}
+  return {**params, "heads": {**params["heads"], "classification": {**head, "output": output}}}
 
 
 def saved_task(directory: Path) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import types
 import numpy as np
 import pytest
 
-from finetune import glue_search, main
+from finetune import glue_search, main, save_model
+from finetune.search import Trained
 from finetune.session import Session
 from finetune.summary import Evaluation, Record
 from pretrain import flags
@@ -44,8 +45,17 @@ def job(places, workdir, *more, say=print, download=False):
 class Told:
   """Stands for a search: a run scores epochs / 10, and with seed 1 a hundredth more."""
 
+  results = types.SimpleNamespace(fingerprint={})
+
   def __init__(self, plan):
     self.plan, self.program = plan, types.SimpleNamespace(shapes=set())
+
+  def run_again(self, cell, seed):
+    """The run with a head of known numbers."""
+    output = {"kernel": np.asarray([[0.25], [-0.5]], np.float32), "bias": np.asarray([0.125], np.float32)}
+    dense = {"kernel": np.eye(2, dtype=np.float32), "bias": np.ones(2, np.float32)}
+    params = {"encoder": {"x": np.ones(3)}, "heads": {"classification": {"dense": dense, "output": output}}}
+    return Trained(self.run([cell], [seed])[0], params, lambda batch: batch)
 
   def run(self, cells, seeds):
     """Records of all of them."""
@@ -118,3 +128,26 @@ def test_the_shapes_of_test_sets_are_counted(places, tmp_path):
   lengths = made.tests["sst2"].sets["sst2"].buckets.lengths
   assert made.plans[0].eval_lengths == plain.eval_lengths + lengths
   assert any(line.startswith("sst2: 6 test, to be predicted") for line in made.describe())
+
+
+@pytest.mark.parametrize(
+  ("protocol", "task", "scale"),
+  [("coco_lm", "stsb", 5), ("amos", "stsb", 5), ("taco", "stsb", 1)] + [("coco_lm", "sst2", 1)],
+)
+def test_a_saved_model_of_similarity_gives_scores_from_0_to_5(
+  places, tmp_path, monkeypatch, protocol, task, scale
+):
+  saved = {}
+  monkeypatch.setattr(
+    save_model, "save", lambda place, params, start, **more: saved.update(more, params=params)
+  )
+  made = job(places, tmp_path, f"--config.tasks={task}", f"--config.protocol={protocol}")
+  monkeypatch.setattr(made.session, "search", Told)
+  assert made.run() == 0
+  head = saved["params"]["heads"]["classification"]
+  np.testing.assert_array_equal(head["output"]["kernel"], [[0.25 * scale], [-0.5 * scale]])
+  np.testing.assert_array_equal(head["output"]["bias"], [0.125 * scale])
+  np.testing.assert_array_equal(head["dense"]["kernel"], np.eye(2))
+  np.testing.assert_array_equal(saved["params"]["encoder"]["x"], np.ones(3))
+  assert saved["task"].get("output_scale", 1) == scale and saved["task"]["seed"] == 1
+  assert {leaf.dtype for leaf in head["output"].values()} == {np.dtype(np.float32)}

@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import sys
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ from data import errors
 
 NAME = "manifest.json"
 FORMAT = 1
+SPECIAL_NAMES = {"cls", "pad", "sep", "unk", "mask"}
+DTYPES = ("uint16", "uint32")  # of ids on disk
 # Counts of what was mended in the text.
 REPAIRS = (
   "invalid_characters",
@@ -144,16 +147,38 @@ def read(directory: str | os.PathLike) -> Manifest:
       raise errors.DataError(
         f"{path}: format {value.get('format')!r}, this program reads format {FORMAT}; prepare the data again"
       )
-    splits = {
-      name: Split(split["records"], split["tokens"], tuple(Shard(**shard) for shard in split["shards"]))
-      for name, split in value.pop("splits").items()
-    }
-    vocabulary = VocabularyInfo(**value.pop("vocabulary"))
-    return Manifest(splits=splits, vocabulary=vocabulary, **value)
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    made = _typed(value, Manifest, "it")
+    if set(made.vocabulary.special_ids) != SPECIAL_NAMES:
+      raise ValueError(f"special_ids has {sorted(made.vocabulary.special_ids)}, not {sorted(SPECIAL_NAMES)}")
+    if made.dtype not in DTYPES:
+      raise ValueError(f"dtype is {made.dtype!r}, not one of {', '.join(DTYPES)}")
+    return made
+  except (ValueError, AttributeError, RecursionError) as error:
     raise errors.DataError(
       f"{path}: damaged manifest ({type(error).__name__}: {error}); remove {path.parent} and prepare it again"
     ) from error
+
+
+def _typed(value: Any, kind: Any, where: str) -> Any:
+  """Returns the dataclass, dict, tuple or plain value that an annotation describes, out of JSON.
+
+  Raises:
+    ValueError: `where` names the place that is of another type.
+  """
+  arguments = typing.get_args(kind)
+  if dataclasses.is_dataclass(kind):
+    hints = typing.get_type_hints(kind)
+    if not isinstance(value, dict) or value.keys() != hints.keys():
+      found = ", ".join(sorted(value)) if isinstance(value, dict) else type(value).__name__
+      raise ValueError(f"{where} has {found or 'nothing'}, not {', '.join(sorted(hints))}")
+    return kind(**{name: _typed(value[name], hint, name) for name, hint in hints.items()})
+  if typing.get_origin(kind) is dict and isinstance(value, dict):
+    return {name: _typed(inner, arguments[1], f"{where} {name}") for name, inner in value.items()}
+  if typing.get_origin(kind) is tuple and isinstance(value, list):
+    return tuple(_typed(inner, arguments[0], where) for inner in value)
+  if kind is not Any and type(value) is not kind:
+    raise ValueError(f"{where} is {str(value)[:40]}, not {getattr(kind, '__name__', kind)}")
+  return value
 
 
 def summary(made: Manifest) -> str:

@@ -132,7 +132,7 @@ def load(directory: str | os.PathLike) -> Vocabulary:
       raise ValueError("format, kind or cased has an unknown value")
     if pretokenization not in PRETOKENIZATIONS:
       raise ValueError(f"pretokenization is none of {', '.join(PRETOKENIZATIONS)}")
-  except (ValueError, KeyError, TypeError) as error:
+  except (ValueError, KeyError, TypeError, RecursionError) as error:
     raise errors.DataError(
       f"{path}: not a vocabulary description ({error}); train or import it again"
     ) from error

@@ -149,6 +149,30 @@ def damage_manifest_list(directory):
   (directory / manifest.NAME).write_text("[]")
 
 
+def damage_manifest_deep(directory):
+  (directory / manifest.NAME).write_text("[" * 100_000)
+
+
+def damage_type(directory):
+  change_manifest(directory, max_id=None)
+
+
+def damage_special_ids(directory):
+  words = json.loads((directory / manifest.NAME).read_text())["vocabulary"]
+  del words["special_ids"]["pad"]
+  change_manifest(directory, vocabulary=words)
+
+
+def damage_shards(directory):
+  splits = json.loads((directory / manifest.NAME).read_text())["splits"]
+  splits["train"]["shards"][0]["bytes"] = "many"
+  change_manifest(directory, splits=splits)
+
+
+def damage_dtype(directory):
+  change_manifest(directory, dtype="float")
+
+
 def damage_format(directory):
   change_manifest(directory, format=99)
 
@@ -177,6 +201,11 @@ def damage_no_heldout(directory):
     (damage_manifest, "damaged manifest"),
     (damage_manifest_fields, "damaged manifest"),
     (damage_manifest_list, "damaged manifest"),
+    (damage_manifest_deep, "damaged manifest .RecursionError"),
+    (damage_type, "damaged manifest .*max_id is None, not int"),
+    (damage_special_ids, "damaged manifest .*special_ids has .*'unk'., not .*'pad'"),
+    (damage_shards, "damaged manifest .*bytes is many, not int"),
+    (damage_dtype, "damaged manifest .*dtype is 'float'"),
     (damage_format, "format 99"),
     (damage_max_id, "token id 150"),
     (damage_no_manifest, "not finished"),

@@ -255,3 +255,10 @@ def test_the_command_trains_and_imports(tmp_path, corpus, capsys):
   lines = capsys.readouterr().err.strip().split("\n")
   assert "is there already" in lines[0]
   assert "did you mean --size?" in lines[1]
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "[]", "{}", '{"format": 1, "kind": [], "cased": null}'])
+def test_a_description_that_is_none_is_refused(tmp_path, content):
+  (tmp_path / vocabulary.NAME).write_text(content)
+  with pytest.raises(errors.DataError, match="not a vocabulary description"):
+    vocabulary.load(tmp_path)

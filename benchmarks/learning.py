@@ -5,16 +5,19 @@
   python -m benchmarks.learning report --output=runs/learning
 
 `run` writes <output>/<name>-seed<seed>.jsonl, a line of figures per measurement; `report` prints a table of
-starts, ends and twins and draws the curves. A budget in minutes becomes steps by timing the first ones, so
-that the learning-rate schedule ends where the run does.
+starts, ends and twins and draws the curves. The budget is --minutes, --tokens or --steps. One in minutes
+becomes steps by timing the first ones, so that the learning-rate schedule ends where the run does.
 """
 
 import argparse
 import importlib
 import json
+import math
 import os
 import pathlib
+import sys
 import time
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -22,33 +25,49 @@ from ml_collections import ConfigDict
 
 from benchmarks import learning_report
 from benchmarks.learning_figures import collect, figures
-from pretrain import source, validate
+from data import command
+from data.errors import ConfigError
+from pretrain import fields, source, validate
 from pretrain.checkpoint import Checkpoints
 from pretrain.feed import Batches, open_records, records_digests
 from pretrain.run import Run, make_run
 
+CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
 TIMED_STEPS = 20  # after compilation, to turn minutes into steps
 
 
 def make_config(arguments: argparse.Namespace) -> ConfigDict:
-  """The tiny recipe with this study's changes."""
+  """The tiny recipe with this study's changes.
+
+  Raises:
+    ConfigError: no such recipe, objective or field, or a value that makes no sense.
+  """
+  recipes = sorted(path.stem.removesuffix("_tiny") for path in CONFIGS.glob("*_tiny.py"))
+  if arguments.recipe not in recipes:
+    raise ConfigError(f"--recipe={arguments.recipe}: expected one of {', '.join(recipes)}")
   config = importlib.import_module(f"configs.{arguments.recipe}_tiny").get_config()
   config.seed = arguments.seed
   for name in arguments.without:
+    if name not in config.objectives:
+      raise ConfigError(f"--without={name}: expected one of {', '.join(config.objectives)}")
     config.objectives[name].weight = 0.0
   for change in arguments.set:
-    field, value = change.split("=", 1)
-    *path, leaf = field.split(".")
-    place = config
-    for part in path:
-      place = place[part]
-    place[leaf] = json.loads(value) if not isinstance(place[leaf], str) else value
+    field, _, value = change.partition("=")
+    if field not in fields.known_fields():
+      raise ConfigError(f"--set {change}: {fields.unknown_field(field)}")
+    try:
+      config.update_from_flattened_dict({field: fields.parse_value(field, value)})
+    except ValueError as error:
+      raise ConfigError(f"--set {error}") from error
   if arguments.vocab_size:
     config.model.vocab_size = arguments.vocab_size
   if arguments.source:
     config.data.source = arguments.source
   if arguments.steps:
     set_steps(config, arguments.steps)
+  if arguments.tokens:
+    set_steps(config, max(1, arguments.tokens // (config.train.batch_size * config.data.length)))
+  validate.check(config, num_devices=jax.device_count())
   return config
 
 
@@ -85,7 +104,6 @@ def run_one(arguments: argparse.Namespace) -> None:
   directory = source.ensure_records(config, download=False)
   if arguments.minutes:
     set_steps(config, steps_in(arguments.minutes, config, directory))
-  validate.check(config, num_devices=jax.device_count())
   unigram = np.load(os.path.join(directory, "unigram.npy"))
   records, heldout = open_records(config, directory)
   run = make_run(config, source.token_ids(directory))
@@ -124,9 +142,26 @@ def _save(run: Run, state, workdir: pathlib.Path, directory: str) -> None:
   checkpoints.close()
 
 
-def main() -> None:
-  """Reads the command line."""
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _above_zero(kind: type) -> Callable[[str], float]:
+  """The type of a flag, for argparse: a number of that kind above 0."""
+
+  def parse(text: str) -> float:
+    value = kind(text)
+    if not 0 < value < math.inf:
+      raise ValueError(text)
+    return value
+
+  parse.__name__ = f"{kind.__name__} above 0"  # what argparse's message calls it
+  return parse
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  return command.run(lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> None:
+  parser = command.Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   commands = parser.add_subparsers(dest="command", required=True)
   one = commands.add_parser("run", help="train one recipe")
   one.add_argument("--recipe", required=True, help="a recipe with a configs/<recipe>_tiny.py")
@@ -137,15 +172,16 @@ def main() -> None:
   one.add_argument("--vocab_size", type=int, default=0, help="pieces; default: the recipe's")
   one.add_argument("--seed", type=int, default=0)
   budget = one.add_mutually_exclusive_group(required=True)
-  budget.add_argument("--minutes", type=float, help="of training, by timing the first steps")
-  budget.add_argument("--steps", type=int)
-  one.add_argument("--points", type=int, default=10, help="measurements after the first")
-  one.add_argument("--eval_batches", type=int, default=16, help="batches of held-out records")
+  budget.add_argument("--minutes", type=_above_zero(float), help="of training, by timing the first steps")
+  budget.add_argument("--tokens", type=_above_zero(int), help="read in training, padding included")
+  budget.add_argument("--steps", type=_above_zero(int))
+  one.add_argument("--points", type=_above_zero(int), default=10, help="measurements after the first")
+  one.add_argument("--eval_batches", type=_above_zero(int), default=16, help="batches of held-out records")
   one.add_argument("--output", default="runs/learning")
   one.add_argument("--save", default="", help="directory for the final checkpoint")
   report = commands.add_parser("report", help="tables and curves of all results in a directory")
   report.add_argument("--output", default="runs/learning")
-  arguments = parser.parse_args()
+  arguments = parser.parse_args(argv)
   if arguments.command == "run":
     run_one(arguments)
   else:
@@ -153,4 +189,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(main())

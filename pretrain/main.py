@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from data.errors import UserError
+from data.errors import ConfigError, UserError
 from pretrain import flags
 
 
@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import jax
 
     if arguments.config.train.multihost:
-      jax.distributed.initialize()  # must come before any other call of JAX
+      _join_hosts()  # must come before any other call of JAX
     from pretrain import report, train, validate
 
     validate.check(arguments.config, num_devices=jax.device_count(), num_hosts=jax.process_count())
@@ -40,6 +40,20 @@ def main(argv: Sequence[str] | None = None) -> int:
       raise
     print(f"error: {error}", file=sys.stderr)
     return error.exit_code
+
+
+def _join_hosts() -> None:
+  """Connects the processes of all hosts; ConfigError where JAX does not know of any."""
+  import jax
+
+  try:
+    jax.distributed.initialize()
+  except (ValueError, RuntimeError) as error:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    raise ConfigError(
+      f"train.multihost=True: JAX finds no cluster here ({reason}); start one process on each host of a TPU "
+      f"pod, or under Slurm or MPI, which tell it of the others, or use --config.train.multihost=false"
+    ) from error
 
 
 def use_compilation_cache() -> None:

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 
+import jax
 import pytest
 
+from pretrain import main
 from tests.pretrain.conftest import ROOT
 from tests.pretrain.small_run import assert_same_params, metric_lines, saved_params
 
@@ -145,6 +147,18 @@ def test_an_unknown_field_is_told_before_anything_starts(tmp_path):
   assert done.returncode == 2
   assert "batch_size" in _one_error_line(done)
   assert not list(tmp_path.iterdir())
+
+
+def test_several_hosts_without_a_cluster_are_one_line(tmp_path, monkeypatch, capsys):
+  def initialize():
+    raise ValueError("coordinator_address should be defined.")
+
+  monkeypatch.setattr(jax.distributed, "initialize", initialize)
+  flags = ["--config=tests/pretrain/small_run.py:mlm", "--config.train.multihost=true"]
+  monkeypatch.chdir(ROOT)
+  assert main.main([*flags, f"--workdir={tmp_path / 'run'}"]) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith("error: train.multihost=True: ") and "coordinator_address" in line
 
 
 def test_sizes_that_do_not_fit_the_devices_are_told_before_anything_is_written(small_records, tmp_path):

@@ -56,7 +56,6 @@ class GlueSearch:
         if fraction < 1:
           part = glue.take_fraction(part, fraction, seeds[0])
         self.plans.append(self._plan(plan_name, part, cells[name], seeds))
-
     self._check_train_rows()
 
   def _check_train_rows(self) -> None:

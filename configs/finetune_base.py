@@ -114,7 +114,7 @@ def _train() -> ConfigDict:
       "runs_at_once": 0,  # most runs in one program; 0: as many as memory holds
       "mapping": "auto",  # 'vectorized', 'one_by_one', 'auto' (one by one on CPU): how they share a device
       "microbatches": 1,  # parts of the batch taken one after another
-      "save_minutes": 10.0,  # between saves of unfinished runs, at evaluations
+      "save_minutes": 10.0,  # between saves of unfinished runs; 0: one at every evaluation
     }
   )
 

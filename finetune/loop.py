@@ -1,12 +1,13 @@
 """The loop of fine-tuning: R runs step by step, evaluated at given steps, each judged by its best evaluation.
 
-What a long search has done is saved at evaluations, so a killed one goes on from there, exactly: examples,
+What a long search has done is saved from time to time, so a killed one goes on from there, exactly: examples,
 dropout and shapes are functions of the step.
 """
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from data.errors import DataError
+from data.errors import ConfigError, DataError
 from finetune.program import Batch, RunGroup
 from pretrain.checkpoint import Checkpoints
 from pretrain.step import TrainState
@@ -65,7 +66,7 @@ class Saving:
   Attributes:
     directory: of this group alone; removed by the caller when its results are stored.
     identity: JSON values that a saved state must have been written under.
-    seconds: between saves, which happen at evaluations.
+    seconds: between saves; 0: one at every evaluation.
   """
 
   directory: Path
@@ -95,7 +96,8 @@ def train(
     evaluate: gets a function from a host batch [runs, batch, ...] to host outputs; returns metrics by run.
     schedule: number of steps and evaluation points.
     metric: by which a run's best evaluation is chosen: the highest, the first of equals.
-    stop: asked after every step.
+    stop: asked after every step and before every batch of an evaluation. An evaluation that was stopped is
+      done again from its beginning when the runs go on.
     keep_best: whether the parameters at the best evaluations are kept (as many bytes again as the weights).
     saving: None: an interrupted program starts over.
     label: of what is said.
@@ -106,33 +108,50 @@ def train(
     Outcome.
 
   Raises:
-    Stopped: as asked; after a save if there is a place for it.
+    Stopped: as asked, also in the middle of an evaluation; after a save if there is a place for it.
+    ConfigError: the runs do not fit the memory.
     DataError: the saved state is of other runs.
     StorageError: the state cannot be saved.
   """
-  loop = _Loop(group, evaluate, schedule, metric, keep_best, saving)
-  bar = _bar(schedule.num_steps, loop.done, label, is_watched=show_progress)
+  with _memory_errors(group, label):
+    loop = _Loop(group, evaluate, schedule, metric, keep_best, saving, stop)
+    bar = _bar(schedule.num_steps, loop.done, label, is_watched=show_progress)
+    try:
+      while not loop.is_finished:
+        if not loop.is_due:  # a stop may have come after the last step, before its evaluation
+          loop.step(feed, bar)
+        loop.heed_stop()
+        is_evaluation = loop.is_due
+        if is_evaluation:
+          loop.note_evaluation()
+          if say is not None and not show_progress and not loop.is_finished:
+            say(loop.line(label))
+        loop.save_in_time(is_evaluation=is_evaluation)
+      return loop.outcome()
+    except Stopped:
+      if say is not None:
+        say(f"  {label}: a stop was asked for at step {loop.done:,}" + (", saving" if saving else ""))
+      loop.save()
+      raise
+    finally:
+      bar.close()
+      loop.close()
+
+
+@contextlib.contextmanager
+def _memory_errors(group: RunGroup, label: str) -> Iterator[None]:
+  """Out of memory as one line that names the fields."""
   try:
-    while loop.done < schedule.num_steps:
-      loop.state, metrics = group.train_step(loop.state, feed(loop.done))
-      loop.done += 1
-      bar.update(1)
-      if loop.done in schedule.evaluate_at:
-        bar.set_postfix_str(f"loss {float(np.mean(metrics['loss'][0])):.4g}", refresh=False)
-        loop.note_evaluation()
-        if say is not None and not show_progress and loop.done < schedule.num_steps:
-          say(loop.line(label))
-        loop.save(force=stop.is_set)
-      elif stop.is_set:
-        loop.save(force=True)
-      if stop.is_set and loop.done < schedule.num_steps:
-        if say is not None:
-          say(f"  {label}: a stop was asked for at step {loop.done:,}" + (", saving" if saving else ""))
-        raise Stopped
-    return loop.outcome()
-  finally:
-    bar.close()
-    loop.close()
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    count, reason = group.runs.count, str(error).splitlines()[0]
+    fewer = f"fewer runs in a program, --config.train.runs_at_once={count // 2}, or " if count > 1 else ""
+    raise ConfigError(
+      f"{label}: not enough memory for {count} run{'s' if count > 1 else ''} in a program ({reason[:150]}); "
+      f"use {fewer}smaller parts of a batch, --config.train.microbatches=2 or more"
+    ) from error
 
 
 def _bar(total: int, done: int, label: str, *, is_watched: bool) -> tqdm:
@@ -143,9 +162,9 @@ def _bar(total: int, done: int, label: str, *, is_watched: bool) -> tqdm:
 class _Loop:
   """What changes while a group runs."""
 
-  def __init__(self, group, evaluate, schedule, metric, keep_best, saving) -> None:
+  def __init__(self, group, evaluate, schedule, metric, keep_best, saving, stop) -> None:
     self.group, self.evaluate, self.schedule, self.metric = group, evaluate, schedule, metric
-    self.keep_best, self.saving, self.done = keep_best, saving, 0
+    self.keep_best, self.saving, self.stop, self.done = keep_best, saving, stop, 0
     self.evaluations: list[list[dict]] = [[] for _ in range(group.runs.count)]
     self.saved_at = time.monotonic()
     self.checkpoints = None
@@ -174,20 +193,54 @@ class _Loop:
     self.best = restored.pop("best", None)
     self.state, self.done, self.evaluations = TrainState(**restored), latest, meta["evaluations"]
 
-  def save(self, *, force: bool) -> None:
-    """Saves if there is a place for it, and it is time or forced."""
-    if self.checkpoints is None or self.done == self.schedule.num_steps:
-      return
-    if not force and time.monotonic() - self.saved_at < self.saving.seconds:
+  @property
+  def is_due(self) -> bool:
+    """Whether the state as it is now is to be evaluated still."""
+    last = self.evaluations[0][-1]["step"] if self.evaluations[0] else 0
+    return self.done in self.schedule.evaluate_at and last < self.done
+
+  @property
+  def is_finished(self) -> bool:
+    """Whether nothing is left to do."""
+    return self.done == self.schedule.num_steps and not self.is_due
+
+  def step(self, feed: Callable[[int], Batch], bar: tqdm) -> None:
+    """One update."""
+    self.state, metrics = self.group.train_step(self.state, feed(self.done))
+    self.done += 1
+    bar.update(1)
+    if self.is_due:
+      bar.set_postfix_str(f"loss {float(np.mean(metrics['loss'][0])):.4g}", refresh=False)
+
+  def heed_stop(self) -> None:
+    """Raises Stopped if somebody asked."""
+    if self.stop.is_set:
+      raise Stopped
+
+  def save(self) -> None:
+    """Saves if there is a place for it, and something left to do."""
+    if self.checkpoints is None or self.is_finished:
       return
     state = self.state._asdict() | ({"best": self.best} if self.keep_best else {})
     meta = {"identity": self.saving.identity, "evaluations": self.evaluations}
     self.checkpoints.save(self.done, state, meta, force=True)
     self.saved_at = time.monotonic()
 
+  def save_in_time(self, *, is_evaluation: bool) -> None:
+    """Saves if it is time."""
+    if self.saving is None or not (is_evaluation or self.saving.seconds):
+      return
+    if time.monotonic() - self.saved_at >= self.saving.seconds:
+      self.save()
+
   def note_evaluation(self) -> None:
     """Evaluates every run here, and keeps the parameters of those that were never better."""
-    found = self.evaluate(lambda batch: self.group.outputs(self.state.params, batch))
+
+    def outputs_of(batch: Batch) -> Any:
+      self.heed_stop()
+      return self.group.outputs(self.state.params, batch)
+
+    found = self.evaluate(outputs_of)
     before = [_best(run, self.metric) for run in self.evaluations]
     epoch = self.done / self.schedule.steps_per_epoch
     for run, metrics in zip(self.evaluations, found, strict=True):

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from data.errors import DataError
+from data.errors import ConfigError, DataError
 from finetune import loop
 from pretrain.stop import StopRequest
 from tests.finetune import small_task
@@ -103,6 +103,73 @@ def test_a_stopped_group_goes_on_exactly(program, tmp_path, stop_at):
   resumed = loop.train(group, feed, evaluate, SCHEDULE, stop=StopRequest(), **options)
   assert resumed.evaluations == whole.evaluations
   jax.tree.map(np.testing.assert_array_equal, resumed.best_params, whole.best_params)
+
+
+SCORES = ((0.1, 0.9), (0.3, 0.4), (0.2, 0.6))
+
+
+def test_a_killed_group_goes_on_from_its_last_save_in_the_middle_of_an_epoch(program, tmp_path):
+  options = {"keep_best": True, "saving": loop.Saving(tmp_path, {"runs": "these"}, seconds=1e-9)}
+  whole, _ = _train(program, _scores(*SCORES), keep_best=True)
+  feed, calls = small_task.feed(SEEDS), []
+
+  def dying(step):
+    calls.append(step)
+    if calls == [0, 1, 2, 3, 4, 5]:
+      raise KeyboardInterrupt
+    return feed(step)
+
+  group, evaluate = program.group(small_task.runs(SEEDS)), _scores(*SCORES)
+  options |= {"metric": "score", "stop": StopRequest()}
+  with pytest.raises(KeyboardInterrupt):
+    loop.train(group, dying, evaluate, SCHEDULE, **options)
+  resumed = loop.train(group, dying, evaluate, SCHEDULE, **options)
+  assert calls == [0, 1, 2, 3, 4, 5, 5]  # saved after 5 steps, of which the last was no evaluation
+  assert resumed.evaluations == whole.evaluations
+  jax.tree.map(np.testing.assert_array_equal, resumed.best_params, whole.best_params)
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_stop_in_an_evaluation_saves_the_state_before_it_and_evaluates_again(program, tmp_path, place):
+  options = {"metric": "score", "keep_best": True}
+  whole, _ = _train(program, _scores(*SCORES), keep_best=True)
+  batch, stop, batches = small_task.feed(SEEDS)(0), StopRequest(), []
+
+  def evaluate(outputs_of):
+    for _ in range(2):
+      batches.append(outputs_of(batch))
+      stop.is_set = len(batches) == 2 * place + 1  # after the first of its two batches
+    return [{"score": score} for score in SCORES[len(batches) // 2 - 1]]
+
+  options["saving"] = loop.Saving(tmp_path, {"runs": "these"}, seconds=1e9)
+  with pytest.raises(loop.Stopped):
+    _train(program, evaluate, stop=stop, **options)
+  assert len(batches) == 2 * place + 1
+  del batches[-1]
+  calls, feed = [], small_task.feed(SEEDS)
+  group, again = program.group(small_task.runs(SEEDS)), _scores(*SCORES[place:])
+  resumed = loop.train(
+    group, lambda at: calls.append(at) or feed(at), again, SCHEDULE, stop=StopRequest(), **options
+  )
+  assert calls == list(range(2 * place + 2, 6))
+  assert resumed.evaluations == whole.evaluations
+  jax.tree.map(np.testing.assert_array_equal, resumed.best_params, whole.best_params)
+
+
+@pytest.mark.parametrize("reason", ["RESOURCE_EXHAUSTED: Out of memory\nmore", "INTERNAL: else"])
+def test_too_little_memory_names_the_fields_and_other_errors_are_left_alone(program, reason):
+  def full(outputs_of):
+    raise jax.errors.JaxRuntimeError(reason)
+
+  if reason.startswith("RESOURCE"):
+    told = (
+      r"^x: not enough memory for 2 runs .*Out of memory\).*runs_at_once=1.*train\.microbatches=2 or more$"
+    )
+    with pytest.raises(ConfigError, match=told):
+      _train(program, full, label="x")
+  else:
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+      _train(program, full)
 
 
 def test_a_state_of_other_runs_is_refused(program, tmp_path):

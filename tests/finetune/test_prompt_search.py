@@ -7,21 +7,15 @@ import statistics
 import jax
 import pytest
 
-from configs import finetune_prompt
 from data.errors import ConfigError, DataError
 from finetune import prompt_runs
 from finetune.loop import Stopped
 from finetune.program import Program, RunGroup
 from finetune.prompt import summarise
-from finetune.prompt_search import PromptSearch
-from finetune.session import Session
-from finetune.summary import Evaluation, Record
+from finetune.summary import Evaluation
 from pretrain.checkpoint import load_params, step_path
 from pretrain.stop import StopRequest
-from tests.finetune.prompt_files import LENGTH, make_checkpoint, write
-
-SPLITS = (13, 21)
-RATES = (1e-3, 5e-2)  # one that learns nothing, and one that learns one of the splits
+from tests.finetune.prompt_files import LENGTH, RATES, SPLITS, make_checkpoint, make_place, make_search, write
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,36 +36,7 @@ def _one_program():
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
   """A folder with a checkpoint, two draws of SST-2 and its development set: 'b' is great, 'a' is not."""
-  root = tmp_path_factory.mktemp("prompts")
-  make_checkpoint(root / "checkpoint")
-  rows = [("a c", 0), ("b c", 1), ("a d", 0), ("b d", 1)]
-  for seed in SPLITS:
-    for name, order in (("train", rows), ("dev", rows[::-1])):
-      write(root / "kshot" / "SST-2" / f"2-{seed}" / f"{name}.tsv", order)
-  write(root / "glue" / "SST-2" / "dev.tsv", [("a e", 0), ("b e", 1), ("c", 0), ("d", 1), ("b a", 1)])
-  return root
-
-
-def make_config(place, **changed):
-  config = finetune_prompt.get_config()
-  given = {
-    "checkpoint": str(place / "checkpoint"),
-    "tasks": "sst2",
-    "data.directory": str(place / "glue"),
-    "data.eval_batch_size": 4,
-    "prompt.directory": str(place / "kshot"),
-    "prompt.shots": 2,
-    "prompt.splits": SPLITS,
-    "prompt.max_length": LENGTH,
-    "prompt.num_samples": 2,
-    "prompt.num_steps": 40,
-    "prompt.eval_every": 10,
-    "prompt.batch_sizes": (2,),
-    "prompt.learning_rates": RATES,
-    "train.runs_at_once": 2,
-  }
-  config.update_from_flattened_dict(given | changed)
-  return config
+  return make_place(tmp_path_factory.mktemp("prompts"))
 
 
 class After(StopRequest):
@@ -85,13 +50,6 @@ class After(StopRequest):
       self._looks -= 1
       return self._looks < 0
     return super().__getattribute__(name)
-
-
-def make_search(place, workdir, stop=None, lines=None, **changed):
-  say = (lambda line: None) if lines is None else lines.append
-  return PromptSearch(
-    Session(make_config(place, **changed), str(workdir), stop=stop or StopRequest(), say=say), download=False
-  )
 
 
 def run(place, workdir, **options):
@@ -175,36 +133,14 @@ def test_a_stopped_search_goes_on_where_it_was(place, finished, steps, tmp_path)
   assert stored(tmp_path, "test/sst2") == stored(finished, "test/sst2")
 
 
-def test_an_interrupted_program_has_the_same_runs_at_the_next_start(place, tmp_path, monkeypatch):
-  rates = {"prompt.learning_rates": (1e-3, 2e-3, 3e-3, 4e-3, 5e-3), "train.runs_at_once": 4}
-  starts = []
-
-  def train(self, together):
-    starts[-1].append(together)
-    if len(starts[-1]) == 2:
-      raise Stopped  # in the second program
-    return [
-      Record("sst2", cell, "accuracy", {split: [Evaluation(40, 20.0, {"accuracy": 0.5})]}, (), 0.0)
-      for cell, split in together
-    ]
-
-  monkeypatch.setattr(prompt_runs.PromptRuns, "_train", train)
-  for _ in range(2):
-    starts.append([])
-    with pytest.raises(Stopped):
-      make_search(place, tmp_path, **rates).run()
-  assert [len(runs) for runs in starts[0]] == [4, 4]
-  assert starts[1][0] == starts[0][1]  # six that are left would be two of three
-
-
 def test_runs_trained_again_for_their_weights_are_the_same_and_can_be_stopped(
   place, finished, steps, tmp_path
 ):
   workdir, lines = tmp_path / "copy", []
   shutil.copytree(finished, workdir)
   shutil.rmtree(workdir / "test")
-  # Two looks an update and one a batch of the test set: the second stop comes with the first batch.
-  for looks, done in ((30, 16), (48, 40)):
+  # One look an update and one an evaluated batch: the second stop comes with the first batch of the test set.
+  for looks, done in ((17, 16), (30, 40)):
     with pytest.raises(Stopped):
       make_search(place, workdir, stop=After(looks)).run()
     assert steps["train_step"] == done

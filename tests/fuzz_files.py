@@ -1,6 +1,8 @@
 """Sound small files of every kind that is read from others, how they are read, and how they are damaged."""
 
 import argparse
+import dataclasses
+import hashlib
 import json
 import pathlib
 import random
@@ -169,6 +171,52 @@ def _write_stock_config(folder: pathlib.Path) -> None:
   (folder / "config.json").write_text(json.dumps(_STOCK))
 
 
+def _write_index(folder: pathlib.Path) -> None:
+  shards = {"a.weight": "model-1.safetensors", "b": "model-2.safetensors"}
+  for name, shard in shards.items():
+    save_file({name: np.ones((2, 3), np.float32)}, folder / shard)
+  index = {"metadata": {"total_size": 48}, "weight_map": shards}
+  (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def _write_digests(folder: pathlib.Path) -> None:
+  _write_safetensors(folder)
+  (folder / "README.md").write_text("A card.")
+  digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+  (folder / "sha256.txt").write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()))
+
+
+def _write_extra(folder: pathlib.Path) -> None:
+  paths = ("heads/rtd/kernel", "heads/rtd/bias", "generator/trunk/up/kernel")
+  save_file({path: np.ones((2, 3), np.float32) for path in paths}, folder / "extra.safetensors")
+
+
+def _write_own_config(folder: pathlib.Path) -> None:
+  from pretrain.models.config import EncoderConfig
+
+  model = dataclasses.asdict(EncoderConfig(13, 8, 2, 2, 12, 6))
+  (folder / "config.json").write_text(json.dumps({"model_type": "text_encoder_pretraining", "model": model}))
+
+
+def _write_vocabulary(folder: pathlib.Path) -> None:
+  from data import vocabulary
+
+  (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+  vocabulary.describe(folder, kind="wordpiece", cased=False)
+
+
+def _write_manifest(folder: pathlib.Path) -> None:
+  from data import manifest
+
+  special_ids = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+  info = manifest.VocabularyInfo("wordpiece", False, 8, "d" * 64, special_ids)
+  split = manifest.Split(6, 90, (manifest.Shard("train-00000.arrayrecord", 6, 180, "e" * 64),))
+  made = manifest.Manifest(
+    {"seed": 0}, "f" * 64, info, 16, "none", "uint16", 7, {"train": split, "heldout": split}, {}, {}
+  )
+  manifest.write(folder, made)
+
+
 def _read_state(folder: pathlib.Path) -> object:
   from pretrain.export.read_files import read_state
 
@@ -201,6 +249,31 @@ def _read_stock_config(folder: pathlib.Path) -> object:
   return encoder_fields(read_json(folder / "config.json"))
 
 
+def _read_extra(folder: pathlib.Path) -> object:
+  from pretrain.export import recognise
+
+  return recognise.merge({"encoder": {"embeddings": np.ones(2)}}, recognise.read_extra(folder))
+
+
+def _read_own_config(folder: pathlib.Path) -> object:
+  from pretrain.export.read_files import read_json
+  from pretrain.export.recognise import own_fields
+
+  return own_fields(read_json(folder / "config.json"))
+
+
+def _read_vocabulary(folder: pathlib.Path) -> object:
+  from data import vocabulary
+
+  return vocabulary.load(folder).encode("ab c")
+
+
+def _read_manifest(folder: pathlib.Path) -> object:
+  from data import manifest
+
+  return manifest.read(folder)
+
+
 PARSERS = {
   "safetensors": Parser("model.safetensors", _write_safetensors, _read_state, _safetensors),
   "bin": Parser("pytorch_model.bin", _write_bin, _read_state, _torch),
@@ -211,4 +284,10 @@ PARSERS = {
   "tokenizer_json": Parser("tokenizer.json", _write_tokenizer_json, _read_tokenizer, _text),
   "config_json": Parser("config.json", _write_config, _read_port_config, _text),
   "stock_config_json": Parser("config.json", _write_stock_config, _read_stock_config, _text),
+  "own_config_json": Parser("config.json", _write_own_config, _read_own_config, _text),
+  "index_json": Parser("model.safetensors.index.json", _write_index, _read_state, _text),
+  "sha256_txt": Parser("sha256.txt", _write_digests, _read_state, _bytes),
+  "extra_safetensors": Parser("extra.safetensors", _write_extra, _read_extra, _safetensors),
+  "vocabulary_json": Parser("vocabulary.json", _write_vocabulary, _read_vocabulary, _text),
+  "manifest_json": Parser("manifest.json", _write_manifest, _read_manifest, _text),
 }

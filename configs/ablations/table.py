@@ -1,0 +1,54 @@
+"""Writes docs/ablations.md, the readable form of the tables of rows: `python -m configs.ablations.table`.
+
+Run it after a change of a row; a test sees that the file is up to date.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from configs.ablations import amos, coco_lm, taco
+from configs.ablations.row import Row
+from data import manifest
+
+FAMILIES = {"coco_lm": coco_lm, "amos": amos, "taco": taco}
+PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "ablations.md"
+_HEAD = """# Ablations
+
+Every row of the papers' tables as a config, and rows of our own; "-" where no result is reported. Made from
+`configs/ablations/` by `python -m configs.ablations.table`: change it there. A row differs from its recipe in
+the fields named and in nothing else; `NAME:tiny` is its tiny counterpart. **Bold** fields have no value before
+another run has ended: give them on the command line.
+"""
+
+
+def render() -> str:
+  """Markdown: a section with a command and a table for every paper."""
+  parts = [_HEAD]
+  for family, module in FAMILIES.items():
+    title = (module.__doc__ or family).splitlines()[0]
+    lines = ["| row | starts from | fields | what it does | the paper's result |", "|---|---|---|---|---|"]
+    lines += [_line(name, row) for name, row in module.ROWS.items()]
+    command = f"python -m pretrain.main --config=configs/ablations/{family}.py:{next(iter(module.ROWS))}"
+    parts.append(f"## {title}\n\n```\n{command}\n```\n\n" + "\n".join(lines) + "\n")
+  return "\n".join(parts)
+
+
+def _line(name: str, row: Row) -> str:
+  fields = [_fields(row.changes), *(f"**`{field}`**" for field in row.required)]
+  cells = (
+    f"`{name}`",
+    f"`{row.recipe}`",
+    ", ".join(filter(None, fields)) or "none",
+    row.note,
+    row.paper or "-",
+  )
+  return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _fields(changes: Mapping[str, Any]) -> str:
+  return ", ".join(f"`{field}={value}`" for field, value in changes.items())
+
+
+if __name__ == "__main__":
+  manifest.write_atomically(PATH, render().encode())

@@ -64,7 +64,9 @@ def _train(paths: list[pathlib.Path], directory: pathlib.Path) -> None:
 
 def main(arguments: list[str]) -> int:
   """Compares; returns the exit code."""
-  parser = argparse.ArgumentParser(prog="python -m tests.tokenizer_lines", description=__doc__.split("\n")[0])
+  parser = argparse.ArgumentParser(
+    prog="python -m tests.tokenizer_lines", description=(__doc__ or "").split("\n")[0]
+  )
   parser.add_argument(
     "paths",
     nargs="*",

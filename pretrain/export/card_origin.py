@@ -93,7 +93,7 @@ def _checkpoint(start: Mapping[str, Any]) -> str:
 
 def _place(path: str) -> str:
   """'run, step 5' of 'runs/run/checkpoints/5'."""
-  parts = pathlib.PurePath(path).parts
-  if parts[-1].isdecimal() and parts[-2:-1] == ("checkpoints",):
+  parts = [*pathlib.PurePath(path).parts]
+  if parts[-1].isdecimal() and parts[-2:-1] == ["checkpoints"]:
     return f"{parts[-3] if len(parts) > 2 else 'checkpoints'}, step {parts[-1]}"
   return parts[-2] if parts[-1] == "checkpoints" and len(parts) > 1 else parts[-1]

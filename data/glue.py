@@ -1,7 +1,7 @@
 """GLUE and SNLI: splits as plain values, from the official files or a TFDS data_dir. No TensorFlow here.
 
 Commands:
-  python -m data.glue import DIR --output=TFDS_DIR    official files -> a TFDS data_dir that works offline
+  python -m data.glue import DIR [--output=TFDS_DIR]    official files -> a TFDS data_dir that works offline
 """
 
 import pathlib

@@ -45,7 +45,12 @@ def main(arguments: list[str] | None = None) -> int:
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   importer.add_argument("directory", metavar="DIR", help="folder with CoLA, SST-2, MRPC, ... in it")
-  importer.add_argument("--output", required=True, metavar="TFDS_DIR", help="data_dir to add the tasks to")
+  importer.add_argument(
+    "--output",
+    metavar="TFDS_DIR",
+    default="",
+    help="data_dir to add the tasks to; default: TFDS's own, where fine-tuning looks by default",
+  )
   importer.add_argument(
     "--allow_differing_sizes",
     action="store_true",
@@ -54,7 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
 
   def run() -> None:
     args = parser.parse_args(arguments)
-    import_files(args.directory, args.output, allow_differing_sizes=args.allow_differing_sizes)
+    output = args.output or str(tfds_reader.place(""))
+    import_files(args.directory, output, allow_differing_sizes=args.allow_differing_sizes)
 
   return command.run(run)
 

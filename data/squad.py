@@ -42,14 +42,12 @@ class SquadFile:
     version: '2.0' if questions say whether they are impossible, else '1.1'.
     questions: in the order of the file.
     misplaced_answers: answers that are not at their start in the context; they are kept, marked.
-    untrainable: ids of questions whose first answer is one of those: what training drops.
     source: the file or data set, for messages.
   """
 
   version: str
   questions: list[Question]
   misplaced_answers: int
-  untrainable: list[str]
   source: str
 
 
@@ -125,10 +123,7 @@ def _file(version: str, questions: list[Question], source: str) -> SquadFile:
       )
     seen.add(question.id)
   misplaced = sum(not answer.is_located for question in questions for answer in question.answers)
-  untrainable = [
-    question.id for question in questions if question.answers and not question.answers[0].is_located
-  ]
-  return SquadFile(version, questions, misplaced, untrainable, source)
+  return SquadFile(version, questions, misplaced, source)
 
 
 def _question(entry: dict[str, Any], title: str, context: str, place: str) -> Question:

@@ -96,8 +96,7 @@ def train(
     evaluate: gets a function from a host batch [runs, batch, ...] to host outputs; returns metrics by run.
     schedule: number of steps and evaluation points.
     metric: by which a run's best evaluation is chosen: the highest, the first of equals.
-    stop: asked after every step and before every batch of an evaluation. An evaluation that was stopped is
-      done again from its beginning when the runs go on.
+    stop: asked after every step and before every batch of an evaluation, which is then done again later.
     keep_best: whether the parameters at the best evaluations are kept (as many bytes again as the weights).
     saving: None: an interrupted program starts over.
     label: of what is said.
@@ -121,8 +120,7 @@ def train(
         if not loop.is_due:  # a stop may have come after the last step, before its evaluation
           loop.step(feed, bar)
         loop.heed_stop()
-        is_evaluation = loop.is_due
-        if is_evaluation:
+        if is_evaluation := loop.is_due:
           loop.note_evaluation()
           if say is not None and not show_progress and not loop.is_finished:
             say(loop.line(label))

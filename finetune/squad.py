@@ -187,6 +187,12 @@ def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
     f"{sum(question.is_impossible for question in questions):,} without an answer, "
     f"{len(dev.features.windows):,} windows",
   ]
+  for name, file in (("train", train.file), ("dev", dev.file)):
+    if file.misplaced_answers:
+      lines.append(
+        f"squad {name}: answers that are not where {file.source} says: {file.misplaced_answers:,}; training "
+        "drops questions whose first answer is one of them, scores count their texts"
+      )
   if dev.features.empty:
     lines.append(f'squad dev: {len(dev.features.empty):,} questions without a token are answered with ""')
   if len(questions) != OFFICIAL_QUESTIONS[version]:

@@ -6,7 +6,7 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -124,6 +124,22 @@ def evaluate(questions: Sequence[Question], predictions: Predictions) -> dict[st
   Raises:
     DataError: a question has no answer and is not marked as impossible (a test set), or ids differ.
   """
+  return squad_evaluate.labelled_scores(_gold(questions), predictions.texts, predictions.null_odds)
+
+
+def official(questions: Sequence[Question], predictions: Predictions) -> dict[str, float]:
+  """What the official script prints for predictions.json with null_odds.json as its na-prob file.
+
+  Its default threshold is 1. Names as there: exact, f1, total, HasAns_*, NoAns_*; of SQuAD 2.0 best_* too.
+
+  Raises:
+    DataError: as `evaluate`.
+  """
+  gold, threshold = _gold(questions), 1.0
+  return squad_evaluate.evaluate(gold, predictions.texts, predictions.null_odds, threshold=threshold)
+
+
+def _gold(questions: Sequence[Question]) -> dict[str, list[str]]:
   gold: dict[str, list[str]] = {}
   for question in questions:
     if not question.answers and not question.is_impossible:
@@ -132,7 +148,7 @@ def evaluate(questions: Sequence[Question], predictions: Predictions) -> dict[st
         "be predicted, not scored"
       )
     gold[question.id] = [] if question.is_impossible else [answer.text for answer in question.answers]
-  return squad_evaluate.labelled_scores(gold, predictions.texts, predictions.null_odds)
+  return gold
 
 
 def report_lines(
@@ -168,7 +184,7 @@ def report_lines(
 
 
 def write(
-  directory: str | os.PathLike, predictions: Predictions, scores: Mapping[str, float | str] | None = None
+  directory: str | os.PathLike, predictions: Predictions, scores: Mapping[str, Any] | None = None
 ) -> list[pathlib.Path]:
   """Writes the official files; all are complete before the first takes its place.
 
@@ -176,8 +192,8 @@ def write(
   as its na-prob file the official script gives the figures of every threshold. predictions_threshold_0.json
   holds "" where threshold 0 says so, for whoever scores it alone. SQuAD 1.1 has no null_odds.json and no
   thresholds. nbest_predictions.json: {id: [{text, probability, start_logit, end_logit}]}. evaluation.json:
-  `scores`, which may also say of which run. Those of an earlier call that do not belong to this one are
-  removed.
+  `scores`, JSON values, which may also say of which run. Those of an earlier call that do not belong to this
+  one are removed.
 
   Returns:
     Paths of the files.

@@ -140,7 +140,8 @@ class SquadSearch:
     predictions = squad.decode(self.data, found)
     questions = self.data.dev.file.questions
     scores = squad_answers.evaluate(questions, predictions)
-    squad_answers.write(self.directory, predictions, {**scores, "run": chosen.identity})
+    official = squad_answers.official(questions, predictions)
+    squad_answers.write(self.directory, predictions, {**scores, "official": official, "run": chosen.identity})
     for line in squad_answers.report_lines(scores, questions, predictions, name=self.data.dev.file.source):
       self.session.say(f"{chosen.cell.name}, seed {chosen.seed}, {line}")
     self.session.say(f"Its answers are in {self.directory}: predictions.json and others")

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from data import glue, squad, tfds_reader
+from data import glue, glue_import, squad, tfds_reader
 from data.errors import DataError
 
 MNLI = "index\tsentence1\tsentence2\tgold_label"
@@ -188,3 +188,11 @@ def test_squad_of_tfds_has_its_answers(tmp_path, here):
   questions = {q.id: q for q in file.questions}
   assert questions["a"].answers == (squad.Answer("France", 9, True), squad.Answer("in France", 6, True))
   assert (questions["b"].is_impossible, questions["b"].answers) == (True, ())
+
+
+def test_without_an_output_it_goes_where_fine_tuning_looks_by_default(tmp_path, monkeypatch):
+  made = []
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+  monkeypatch.setattr(glue_import, "import_files", lambda directory, output, **_: made.append(output))
+  assert glue.main(["import", "DIR"]) == 0
+  assert made == [str(tmp_path)]

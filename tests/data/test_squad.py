@@ -31,7 +31,7 @@ def test_a_file_of_2_0_has_answers_and_impossible_questions(tmp_path):
     question(2, is_impossible=True, plausible_answers=[{"text": "France", "answer_start": 42}]),
   )
   file = squad.read(path)
-  assert (file.version, file.misplaced_answers, file.untrainable) == ("2.0", 0, [])
+  assert (file.version, file.misplaced_answers) == ("2.0", 0)
   first, second = file.questions
   assert (first.id, first.title, first.context, first.question) == ("q1", "Normans", CONTEXT, "Where 1?")
   assert first.answers == (squad.Answer("France", 42, True), squad.Answer("in France", 39, True))
@@ -59,7 +59,6 @@ def test_answers_that_are_not_in_their_place_are_kept_marked_and_counted(tmp_pat
     [False],
   ]
   assert file.misplaced_answers == 3
-  assert file.untrainable == ["q1", "q3"]  # the second has a good first answer
 
 
 GOOD = question(1, ("France", 42))

@@ -109,12 +109,13 @@ def test_scores_of_best_texts_are_those_of_whole_lists(data):
 def test_training_drops_and_counts_answers_that_are_not_there(files, words):
   questions = list(files["2.0"].questions)
   questions[0] = dataclasses.replace(questions[0], answers=(Answer("Zoe", 0, False),))
-  lost = dataclasses.replace(files["2.0"], questions=questions)
+  lost = dataclasses.replace(files["2.0"], questions=questions, misplaced_answers=1)
   found = squad.load(lost, lost, words, SETTINGS)
   assert list(found.train.features.dropped) == [questions[0].id]
   assert {window.question for window in found.train.features.windows} == set(range(1, 36))
   assert {window.question for window in found.dev.features.windows} == set(range(36))
   assert "squad train: answers that cannot be located: 1" in found.lines
+  assert f"squad train: answers that are not where {lost.source} says: 1;" in "\n".join(found.lines)
   assert any("not the official development set (11,873" in line for line in found.lines)
 
 

@@ -95,6 +95,19 @@ def test_right_logits_score_100_and_saying_none_scores_the_share_of_unanswerable
   assert silent["exact_threshold_0"] == pytest.approx(100 / 3)
 
 
+def test_the_official_fields_are_all_there_at_the_scripts_own_threshold(words):
+  found = answers(QUESTIONS, words)
+  odds = {"bob": 0.5, "year": 1.5, "none": 2.0}  # one answer is lost above 1, two above 0
+  scores = squad_answers.official(QUESTIONS, found._replace(null_odds=odds))
+  assert scores["exact"] == pytest.approx(200 / 3) and scores["total"] == 3
+  assert (scores["HasAns_exact"], scores["HasAns_total"], scores["NoAns_exact"]) == (50.0, 2, 100.0)
+  assert (scores["best_exact"], scores["best_exact_thresh"]) == (100.0, 1.5)
+  two = answers(QUESTIONS[:2], words, can_be_null=False)
+  assert set(squad_answers.official(QUESTIONS[:2], two)) == {
+    *("exact", "f1", "total", "HasAns_exact", "HasAns_f1", "HasAns_total")
+  }
+
+
 def test_any_of_several_answers_counts(words):
   features = squad_features.build(QUESTIONS[1:2], words, training=False)
   starts, ends = oracle(features)

@@ -115,6 +115,8 @@ def test_the_answers_are_the_chosen_runs(searched, place):
   scores = squad_evaluate.labelled_scores(gold, read["predictions"], read["null_odds"])
   evaluation = read["evaluation"]
   assert {name: evaluation[name] for name in scores} == scores
+  at_one = squad_evaluate.evaluate(gold, read["predictions"], read["null_odds"], threshold=1.0)
+  assert evaluation["official"] == at_one
   runs = cell_file(workdir)["seeds"]
   best = {seed: run["best"]["metrics"]["best_f1"] for seed, run in runs.items()}
   assert evaluation["run"]["seed"] == int(max(best, key=lambda seed: best[seed]))

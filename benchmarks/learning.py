@@ -161,7 +161,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> None:
-  parser = command.Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = command.Parser(
+    prog="python -m benchmarks.learning",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
   commands = parser.add_subparsers(dest="command", required=True)
   one = commands.add_parser("run", help="train one recipe")
   one.add_argument("--recipe", required=True, help="a recipe with a configs/<recipe>_tiny.py")

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from data.errors import DivergedError
-from pretrain import flops, provenance, resume, source
+from pretrain import flops, places, provenance, resume, source
 from pretrain.checkpoint import Checkpoints
 from pretrain.evaluate import evaluate
 from pretrain.feed import Batches, open_records, records_digests
@@ -39,19 +39,24 @@ def train(
   Raises:
     UserError: see `data.errors`.
   """
+  places.check(config, workdir)
   directory = source.ensure_records(config, download=download)
   records, heldout = open_records(config, directory)
   run = make_run(config, source.token_ids(directory))
+  digests = records_digests(directory)
+  latest, taken = places.newest_step(workdir), {}
+  if latest is None:  # on shapes alone: what does not fit is told before anything is compiled or written
+    taken = resume.warm_start(
+      run.abstract_state.params, config, vocabulary_digest=digests["vocabulary_digest"], say=say
+    )
   checkpoints = Checkpoints(
     workdir,
     every=config.train.checkpoint_every,
     keep=config.train.checkpoints_to_keep,
     keep_steps=config.train.checkpoint_steps,
   )
-  digests = records_digests(directory)
   with jax.set_mesh(run.mesh):
     try:
-      latest = checkpoints.latest_step()
       saved = None if latest is None else checkpoints.restore_meta()
       if saved is not None:
         for line in resume.check_same_run(run.config, digests, saved):
@@ -61,7 +66,7 @@ def train(
           return 0
       facts = digests | provenance.describe(config, directory, saved)
       source.keep_vocabulary(directory, workdir)
-      state, sums = _first_state(run, checkpoints, latest, digests, say)
+      state, sums = _first_state(run, checkpoints, latest, taken, say)
       loop = _Loop(run, records, heldout, checkpoints, facts, workdir, state, sums, say)
       return loop.run_to_end()
     finally:
@@ -72,18 +77,14 @@ def _first_state(
   run: Run,
   checkpoints: Checkpoints,
   latest: int | None,
-  digests: dict[str, str],
+  taken: dict,
   say: Callable[[str], None],
 ) -> tuple[TrainState, dict]:
-  """Resume, else warm start, else from scratch; and the sums of a logging interval the save cut in two."""
+  """Resume, else from scratch with what was taken; and the sums of a logging interval the save cut in two."""
   if latest is not None:
     restored, meta = checkpoints.restore(run.abstract_state._asdict())
     say(f"Continuing at step {latest:,} from {checkpoints.directory}")
     return TrainState(**restored), meta["interval_sums"]
-  # Looked for on shapes alone: a checkpoint that is not there is told before anything compiles.
-  taken = resume.warm_start(
-    run.abstract_state.params, run.config, vocabulary_digest=digests["vocabulary_digest"], say=say
-  )
   state = run.init_state()
   params = jax.tree.map(
     lambda fresh, part: part if isinstance(part, jax.Array) else fresh, state.params, taken

@@ -6,7 +6,7 @@ import pytest
 
 from configs import base
 from data import manifest
-from data.errors import ConfigError, DataError
+from data.errors import ConfigError, DataError, StorageError
 from pretrain import resume
 from pretrain.checkpoint import Checkpoints
 from pretrain.fields import known_fields
@@ -203,11 +203,30 @@ def test_a_part_of_a_run_with_another_vocabulary_is_refused(small_records, finis
     _taken("coco_lm", small_records, {field: str(finished)} | fields, digest="c" * 64)
 
 
-def test_a_warm_start_that_fails_is_told_before_anything_is_saved(small_records, tmp_path):
-  config = small_config("coco_lm", small_records, {"generator.init_from": str(tmp_path / "nowhere")})
-  with pytest.raises(DataError, match=r"no checkpoint in .*nowhere"):
+def test_a_warm_start_that_does_not_fit_is_told_before_anything_is_written(small_records, finished, tmp_path):
+  fields = {"generator.init_from": str(finished), "generator.num_heads": 4}
+  with pytest.raises(DataError, match="another model"):
+    run_training(small_config("coco_lm", small_records, fields), tmp_path / "run")
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("field", ["train.init_from", "generator.init_from", "model.freeze_embeddings_from"])
+def test_a_checkpoint_that_is_not_there_is_told_before_text_is_prepared(tmp_path, field):
+  fields = {"data.source": str(tmp_path / "none.txt")}
+  if field.startswith("model"):
+    fields["model.freeze_embeddings"] = "checkpoint"
+  config = small_config("coco_lm", tmp_path / "records", {field: str(tmp_path / "nowhere")} | fields)
+  with pytest.raises(DataError, match=rf"{field}=.*no checkpoint in .*nowhere"):
     run_training(config, tmp_path / "run")
-  assert not (tmp_path / "run" / "metrics.jsonl").exists()
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_workdir_that_cannot_be_written_is_told_before_text_is_prepared(tmp_path):
+  (tmp_path / "file").touch()
+  fields = {"data.source": str(tmp_path / "none.txt")}
+  with pytest.raises(StorageError, match=r"cannot write to .*file/run"):
+    run_training(small_config("mlm", tmp_path / "records", fields), tmp_path / "file" / "run")
+  assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 _FROZEN = {"train.total_steps": 2, "train.checkpoint_every": 1, "train.eval_batches": 0}

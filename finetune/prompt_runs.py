@@ -86,11 +86,14 @@ class PromptRuns:
       "num_samples": data.lengths.num_samples,
       "eval_every": config.prompt.eval_every,
     }
-    self.results = Results(session.workdir, fingerprint)
+    # Splits can be added to a grid: each has its own digest.
+    self.results = Results(session.workdir, fingerprint, seed_field="data")
     rows = config.prompt.test_rows
     # Results of a part never stand in the way of the whole.
     self.tested = Results(
-      session.workdir / (f"{TEST}-{rows}" if rows else TEST), fingerprint | {"test": data.test_digest}
+      session.workdir / (f"{TEST}-{rows}" if rows else TEST),
+      fingerprint | {"test": data.test_digest},
+      seed_field="data",
     )
     self._kept: dict[int, Best] = {}  # of each split, among the runs trained in this process
 
@@ -265,7 +268,7 @@ class PromptRuns:
   def _saving(self, together: Sequence[Run]) -> loop.Saving:
     identity = {
       "runs": [f"{cell.name} {split}" for cell, split in together],
-      "fingerprint": self.results.fingerprint,
+      "fingerprint": self.results.fingerprint_of([split for _, split in together]),
     }
     # Other runs, or other settings, are another folder: what lies there is never taken for these.
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

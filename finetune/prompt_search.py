@@ -131,7 +131,7 @@ class PromptSearch:
       "seed": trial.seed,
       "metric": data.metric,
       "value": trial.dev,
-      "fingerprint": runs.results.fingerprint,
+      "fingerprint": runs.results.fingerprint_of([trial.seed]),
     }
     place = self.session.workdir / data.task / "model"
     if save_model.saved_task(place) == meta:

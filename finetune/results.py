@@ -8,7 +8,7 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from data import manifest
@@ -22,7 +22,9 @@ FORMAT = 1
 class Results:
   """The finished cells under a workdir."""
 
-  def __init__(self, workdir: str | os.PathLike, fingerprint: Mapping[str, Any]) -> None:
+  def __init__(
+    self, workdir: str | os.PathLike, fingerprint: Mapping[str, Any], *, seed_field: str = ""
+  ) -> None:
     """Opens a search; nothing is read or written yet.
 
     Args:
@@ -30,9 +32,19 @@ class Results:
       fingerprint: JSON-able, {field: value} of everything besides cell and seed that decides the numbers:
         digests of checkpoint, vocabulary and data, settings. A file with another one is refused. What differs
         between tasks goes into it too: make a `Results` per task then.
+      seed_field: name of a field of it that holds {seed as text: value}, what decides the numbers of that
+        seed alone. A file holds those of its seeds, so that others can be added later.
     """
-    self._workdir = pathlib.Path(workdir)
+    self._workdir, self._seed_field = pathlib.Path(workdir), seed_field
     self.fingerprint = json.loads(json.dumps(fingerprint))  # tuples are lists in a file
+
+  def fingerprint_of(self, seeds: Collection[int]) -> dict[str, Any]:
+    """The fingerprint of runs with these seeds, without what other seeds have."""
+    name = self._seed_field
+    if not name:
+      return self.fingerprint
+    wanted = {str(seed) for seed in seeds}
+    return self.fingerprint | {name: {k: v for k, v in self.fingerprint[name].items() if k in wanted}}
 
   def path(self, task: str, cell: Cell | StepCell) -> pathlib.Path:
     """Where a cell's file is; errors as `folder`."""
@@ -58,7 +70,7 @@ class Results:
     if not path.is_file():
       return None
     record, saved = _read(path)
-    differing = _differing(saved, self.fingerprint)
+    differing = _differing(*self._comparable(saved))
     if differing:
       raise DataError(
         f"{path} was made with other settings ({', '.join(differing)}: saved -> given); use another "
@@ -70,6 +82,16 @@ class Results:
         "renamed or copied: remove it"
       )
     return record
+
+  def _comparable(self, saved: Any) -> tuple[Any, Any]:
+    """A file's fingerprint and ours, with the seeds that are in both."""
+    name, given = self._seed_field, self.fingerprint
+    if not name or not isinstance(saved, dict) or not isinstance(saved.get(name), dict):
+      return saved, given
+    both = saved[name].keys() & given[name].keys()
+    return saved | {name: {k: saved[name][k] for k in both}}, given | {
+      name: {k: given[name][k] for k in both}
+    }
 
   def missing(self, task: str, cell: Cell | StepCell, seeds: Sequence[int]) -> list[int]:
     """The seeds of a cell that are not finished yet, in the given order; errors as `read`."""
@@ -100,6 +122,7 @@ class Results:
       raise DataError(f"{path}: the record is of task {record.task!r}, cell {record.cell.name}")
     _check(path, record)
     before = self.read(task, cell)
+    fingerprint = self.fingerprint_of(record.seeds)
     if before is not None:
       if before.metric != record.metric:
         raise DataError(
@@ -110,8 +133,12 @@ class Results:
         devices=tuple(dict.fromkeys((*before.devices, *record.devices))),
         seconds=before.seconds + record.seconds,
       )
+      if self._seed_field:
+        _, saved = _read(path)
+        kept = {str(seed): saved[self._seed_field].get(str(seed)) for seed in before.seeds}
+        fingerprint[self._seed_field] = kept | fingerprint[self._seed_field]
     record = record._replace(seeds=dict(sorted(record.seeds.items())))
-    content = (json.dumps(_with_digest(_as_json(record, self.fingerprint)), indent=1) + "\n").encode()
+    content = (json.dumps(_with_digest(_as_json(record, fingerprint)), indent=1) + "\n").encode()
     try:
       path.parent.mkdir(parents=True, exist_ok=True)
       manifest.write_atomically(path, content)

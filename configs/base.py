@@ -81,7 +81,7 @@ def _generator() -> ConfigDict:
       "share_embeddings": "all",  # with the encoder: 'tokens' (paper), 'all' (+ positions, norm), 'none'
       "projection": "table",  # if sizes differ: 'table' (MC-BERT) or 'embeddings' (Google ELECTRA)
       "sampling_dropout": "eval",  # 'eval' (second pass without dropout), 'train', 'zero' (no dropout at all)
-      "temperature": 1.0,  # of the sampling softmax of one head
+      "temperature": 1.0,  # of the softmax that tokens are sampled from, of a mixture of heads too
       "disallow_correct": False,  # never sample the original token (Google ELECTRA's option)
       "detach_blocks": True,  # AMOS section 3: no gradient from a block of layers to the one below
       "mixture": "none",  # 'none', 'adversarial', 'uniform', 'random_layer', 'schedule', 'fixed'

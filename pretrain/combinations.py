@@ -32,6 +32,8 @@ def problems(config: Fields, *, num_devices: int | None, num_hosts: int) -> list
   ]
   if config["corruption.kind"] == "generator":
     found += generator_rules.problems(config)
+  else:
+    found += generator_rules.without_generator(config)
   misshaped = list(_mesh(config, num_devices, num_hosts))
   # What the devices must divide cannot be said of a mesh that does not exist.
   return found + (misshaped or [*_cuts(config, num_devices), *_batch(config, num_devices)])

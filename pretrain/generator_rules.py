@@ -1,4 +1,4 @@
-"""Rules about the generator's fields, asked only where corruption.kind is 'generator'. Imports no jax."""
+"""Rules about the generator's fields. Imports no jax."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,22 @@ from pretrain.fields import Fields, show
 
 
 def problems(config: Fields) -> list[str]:
-  """Lines for what does not fit together.
+  """Lines for what does not fit together where corruption.kind is 'generator'.
 
   Args:
     config: {dotted name: value}, every value allowed by itself.
   """
   return [*_generator(config), *_heads(config), *_mixture(config)]
+
+
+def without_generator(config: Fields) -> list[str]:
+  """Lines for what would be ignored where corruption.kind is not 'generator'; arguments as of `problems`."""
+  return [
+    f"{show(config, name, 'corruption.kind')}: there is no generator; use corruption.kind 'generator', or "
+    f"{'False' if name.endswith('frozen') else repr('')}"
+    for name in ("generator.init_from", "generator.frozen")
+    if config[name]
+  ]
 
 
 def _generator(config: Fields) -> Iterator[str]:

@@ -69,6 +69,8 @@ CASES = [
   (MLM, {"model.freeze_embeddings": "checkpoint"}, "give both or neither"),
   (MLM, {"model.freeze_embeddings_from": "runs/x"}, "give both or neither"),
   # The generator.
+  (MLM, {"generator.init_from": "runs/amos"}, "use corruption.kind 'generator', or ''"),
+  (MLM, {"generator.frozen": True}, "use corruption.kind 'generator', or False"),
   (COCO, {"generator.num_heads": 3}, "3 heads must divide the width 128"),
   (COCO, {"generator.hidden_size": 64}, "use share_embeddings 'tokens' or projection 'embeddings'"),
   (COCO, {"generator.frozen": True}, "give the checkpoint of a trained one"),

@@ -166,7 +166,7 @@ def test_the_tensor_axis_does_not_cut_the_batch():
 
 
 def test_generator_fields_are_not_looked_at_without_a_generator():
-  changes = {"generator.mlm_layers": (3, 1), "generator.mixture": "adversarial", "generator.frozen": True}
+  changes = {"generator.mlm_layers": (3, 1), "generator.mixture": "adversarial"}
   assert _problems("roberta_tiny", changes) == []
 
 

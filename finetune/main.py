@@ -32,8 +32,9 @@ Fine-tunes a pretrained encoder on GLUE, SQuAD or with prompts.
   --help                this text
 
 The devices are those JAX finds; JAX_PLATFORMS=cpu keeps a run on the CPU.
-Exit codes: 0 finished; 2 config or flags; 3 data, vocabulary or checkpoint; 4 diverged; 5 storage;
-75 stopped on request, the same command continues.
+A run whose outputs are not numbers scores 0, and the search goes on without it.
+Exit codes: 0 finished; 2 config or flags; 3 data, vocabulary or checkpoint; 4 diverged (the best run on SQuAD
+too gives no answers); 5 storage; 75 stopped on request, the same command continues.
 """
 PROGRAM = flags.Program(HELP, validate.RULES, "configs/finetune_glue.py")
 

@@ -37,20 +37,29 @@ class ReplacedTokenDetection:
 
 
 def rtd_metrics(logits: jax.Array, corrupted: Corrupted) -> dict[str, tuple[jax.Array, jax.Array]]:
-  """Hit rates at z = 0: on all, replaced, original, and masked but correctly guessed tokens.
+  """Hit rates at z = 0 and losses by what the tokens are: replaced, masked but correctly guessed, untouched.
 
   Args:
     logits: [batch, length] float32.
     corrupted: what was replaced.
 
   Returns:
-    {name: (sum, weight)}.
+    {name: (sum, weight)}: 'rtd_accuracy' and, for each group, 'rtd_accuracy_<group>'; 'rtd_loss_<group>' in
+    nats of replaced, masked_correct and untouched, which share out all tokens.
   """
-  hits = (logits > 0) == corrupted.is_original
+  is_original, selected = corrupted.is_original, corrupted.masking.selected
   groups = {
-    "rtd_accuracy": corrupted.token_mask,
-    "rtd_accuracy_replaced": corrupted.token_mask & ~corrupted.is_original,
-    "rtd_accuracy_original": corrupted.token_mask & corrupted.is_original,
-    "rtd_accuracy_masked_correct": corrupted.masking.selected & corrupted.is_original,
+    "replaced": corrupted.token_mask & ~is_original,
+    "masked_correct": selected & is_original,
+    "untouched": corrupted.token_mask & is_original & ~selected,
   }
-  return {name: accuracy(hits, group.astype(jnp.float32)) for name, group in groups.items()}
+  metrics = {}
+  for name, group in groups.items():
+    weights = group.astype(jnp.float32)
+    loss = losses.replaced_token_detection_loss(logits, is_original, weights)
+    metrics[f"rtd_loss_{name}"] = (loss, jnp.sum(weights))
+  groups["original"] = corrupted.token_mask & is_original
+  hits = (logits > 0) == is_original
+  for name, group in groups.items():
+    metrics[f"rtd_accuracy_{name}"] = accuracy(hits, group.astype(jnp.float32))
+  return metrics | {"rtd_accuracy": accuracy(hits, corrupted.weights)}

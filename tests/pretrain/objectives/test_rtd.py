@@ -33,6 +33,21 @@ def test_hit_rates_are_split_by_what_the_tokens_are():
   assert views.rate(metrics["rtd_accuracy_replaced"]) == 1 / 2
   assert views.rate(metrics["rtd_accuracy_original"]) == 7 / 8
   assert [float(x) for x in metrics["rtd_accuracy_masked_correct"]] == [0, 1]
+  assert [float(x) for x in metrics["rtd_accuracy_untouched"]] == [7, 7]
+
+
+def test_losses_are_split_into_replaced_masked_but_correct_and_untouched_tokens():
+  corrupted = views.view({}).corrupted
+  logits = jnp.where(jnp.asarray(IS_ORIGINAL), 1.0, -1.0).at[0, 1].set(2.0).at[0, 3].set(-2.0)
+  metrics = rtd_metrics(logits, corrupted)
+  cost = {z: np.log1p(np.exp(-z)) for z in (-2, 1)}  # of a decision that is right by z
+  expected = {
+    "replaced": (cost[-2] + cost[1], 2),
+    "masked_correct": (cost[-2], 1),
+    "untouched": (7 * cost[1], 7),
+  }
+  for name, pair in expected.items():
+    np.testing.assert_allclose(metrics[f"rtd_loss_{name}"], pair, rtol=1e-6, err_msg=name)
 
 
 def test_the_head_is_linear_or_dense():

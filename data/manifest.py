@@ -166,7 +166,7 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
     ValueError: `where` names the place that is of another type.
   """
   arguments = typing.get_args(kind)
-  if dataclasses.is_dataclass(kind):
+  if isinstance(kind, type) and dataclasses.is_dataclass(kind):
     hints = typing.get_type_hints(kind)
     if not isinstance(value, dict) or value.keys() != hints.keys():
       found = ", ".join(sorted(value)) if isinstance(value, dict) else type(value).__name__

@@ -177,7 +177,8 @@ def _prepare(
     blocks = heldout_blocks.choose(job, len(plan.units), words.size)
     border, unigram = blocks.border, blocks.unigram
     counts.update(heldout_blocks=blocks.records, heldout_records=blocks.records, heldout_tokens=blocks.tokens)
-    counts.subtract(train_records=blocks.records, train_tokens=blocks.tokens)
+    counts["train_records"] -= blocks.records
+    counts["train_tokens"] -= blocks.tokens
   splits = {
     split: _write_split(job, split, counts, len(plan.units), words.size, border, pool)
     for split in pipeline.SPLITS

@@ -220,10 +220,12 @@ def _check_frozen(row: Case) -> None:
   assert recipe_of(row) == recipe_of(Case("taco", "mlm_frozen_random"))
   frozen, trained = measure(Case("taco", "mlm_frozen_random")), measure(MLM)
   np.testing.assert_allclose(frozen.loss, trained.loss, rtol=RTOL)
+  # The softmax makes gradients of key biases zero: what is left there is rounding, measured by the largest.
+  rounding = 1e-7 * max(np.max(np.abs(gradient)) for gradient in trained.gradient.values())
   for path, gradient in trained.gradient.items():
     assert np.any(gradient), path
     expected = np.zeros_like(gradient) if path == TABLE else gradient
-    atol = 1e-5 * np.max(np.abs(expected))
+    atol = max(1e-5 * np.max(np.abs(expected)), 0.0 if path == TABLE else rounding)
     np.testing.assert_allclose(frozen.gradient[path], expected, rtol=1e-4, atol=atol, err_msg=path)
 
 

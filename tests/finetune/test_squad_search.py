@@ -166,7 +166,9 @@ def test_a_finished_search_is_trained_again_only_for_answers_that_are_not_its_ow
   monkeypatch.setattr(Search, "_train", train)
   assert SquadSearch(make_session(place, workdir, []), download=False).run() == 0
   evaluation = workdir / "squad" / "evaluation.json"
-  for content in (json.dumps(json.loads(evaluation.read_text()) | {"seed": 99}), "damaged", "[]"):
+  written = json.loads(evaluation.read_text())
+  of_another = written | {"run": written["run"] | {"seed": 99}}
+  for content in (json.dumps(of_another), "damaged", "[]"):
     evaluation.write_text(content)
     with pytest.raises(Trains):
       SquadSearch(make_session(place, workdir, []), download=False).run()

@@ -9,13 +9,14 @@ from data.errors import DataError
 from pretrain import provenance
 from pretrain.checkpoint import Checkpoints
 
+SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 SOURCE = {"path": "cocolm-base", "family": "official"}
 
 
 @pytest.fixture
 def records(tmp_path):
   """A directory with the manifest of records of own text, and nothing else."""
-  info = manifest.VocabularyInfo("wordpiece", False, 9, "d" * 64, {"cls": 2})
+  info = manifest.VocabularyInfo("wordpiece", False, 9, "d" * 64, SPECIAL_IDS)
   splits = {"train": manifest.Split(6, 90, ()), "heldout": manifest.Split(1, 12, ())}
   counts = {"documents": 5}
   made = manifest.Manifest({"source": "/a/*.txt"}, "e", info, 16, "none", "uint16", 8, splits, counts, {})

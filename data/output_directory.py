@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import io
 import json
+import os
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -56,6 +57,23 @@ def refuse_other_settings(output: pathlib.Path, found: dict[str, Any], wanted: d
       f"--output={output} was prepared with other settings ({'; '.join(different)}); name another directory "
       "or remove it"
     )
+
+
+def make_writable(directory: pathlib.Path) -> None:
+  """Makes a directory and tries to write in it.
+
+  Raises:
+    StorageError: that is not possible.
+  """
+  probe = directory / f".writable.{os.getpid()}"
+  try:
+    directory.mkdir(parents=True, exist_ok=True)
+    probe.write_bytes(b"")
+    probe.unlink()
+  except OSError as error:
+    raise errors.StorageError(
+      f"cannot write to {directory} ({error.strerror}); give another --workdir or make it writable"
+    ) from error
 
 
 def missing_directories(output: pathlib.Path) -> list[pathlib.Path]:

@@ -18,6 +18,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from data.errors import ConfigError, DataError, StorageError, UserError
+from data.output_directory import make_writable
 
 FORMAT_VERSION = 1
 DIRECTORY = "checkpoints"
@@ -57,7 +58,7 @@ class Checkpoints:
     self._begun: int | None = None
     self._keep_steps = frozenset(keep_steps)
     self.directory = Path(workdir).absolute() / DIRECTORY
-    _make_writable(self.directory)
+    make_writable(self.directory)
     policies = [checkpoint_managers.LatestN(keep), checkpoint_managers.CustomSteps(sorted(self._keep_steps))]
     with _storage_errors(self.directory):
       self._manager = ocp.CheckpointManager(
@@ -262,18 +263,6 @@ def _check_same(path: Path, target: ArrayTree) -> None:
     raise DataError(
       f"checkpoint {path} is of another model or optimizer: {shown}; use that run's config, or a new workdir"
     )
-
-
-def _make_writable(directory: Path) -> None:
-  probe = directory / f".writable.{os.getpid()}"
-  try:
-    directory.mkdir(parents=True, exist_ok=True)
-    probe.write_bytes(b"")
-    probe.unlink()
-  except OSError as error:
-    raise StorageError(
-      f"cannot write to {directory} ({error.strerror}); give another --workdir or make it writable"
-    ) from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 import jax
 from ml_collections import ConfigDict
 
-from data.errors import DataError, StorageError
-from data.output_directory import missing_directories
+from data.errors import DataError
+from data.output_directory import make_writable, missing_directories
 from pretrain import checkpoint, provenance
 
 
@@ -40,15 +40,9 @@ def check(config: ConfigDict, workdir: str) -> None:
 
 
 def _check_writable(workdir: Path) -> None:
-  missing, probe = missing_directories(workdir), workdir / f".writable.{os.getpid()}"
+  missing = missing_directories(workdir)
   try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    probe.write_bytes(b"")
-    probe.unlink()
-  except OSError as error:
-    raise StorageError(
-      f"cannot write to {workdir} ({error.strerror}); give another --workdir or make it writable"
-    ) from error
+    make_writable(workdir)
   finally:
     for directory in missing:
       with contextlib.suppress(OSError):

@@ -4,9 +4,9 @@ Command: python -m finetune.main --config=configs/finetune_demo.py --config.chec
 Source: our choice. 1e-3 is of the size that these narrow models are pretrained with (the papers' 1e-5 to 5e-5
   are for widths from 768) and was not tuned. For a fair look at one checkpoint give both encoders several
   rates, --config.search.learning_rates=3e-4,1e-3,3e-3: each uses the one best on the development set.
-Expected: naive Bayes about 53 %. Pretraining as short as `make demo` may well be worse than none:
+Expected: naive Bayes a little above 50 %. Pretraining as short as `make demo` may well be worse than none:
   docs/results.md says why.
-Cost: 1,890 steps of single runs (2 encoders x 3 seeds x 5 epochs), 0.17 CPU-seconds each for 2 layers x 128
+Cost: about 1,900 steps of single runs (2 encoders x 3 seeds x 5 epochs), 0.17 CPU-seconds each for 2 layers x 128
   on a busy core, after 15 CPU-seconds of gathering text.
 """
 

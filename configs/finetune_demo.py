@@ -6,8 +6,8 @@ Source: our choice. 1e-3 is of the size that these narrow models are pretrained 
   rates, --config.search.learning_rates=3e-4,1e-3,3e-3: each uses the one best on the development set.
 Expected: naive Bayes a little above 50 %. Pretraining as short as `make demo` may well be worse than none:
   docs/results.md says why.
-Cost: about 1,900 steps of single runs (2 encoders x 3 seeds x 5 epochs), 0.17 CPU-seconds each for 2 layers x 128
-  on a busy core, after 15 CPU-seconds of gathering text.
+Cost: about 1,900 steps of single runs (2 encoders x 3 seeds x 5 epochs), 0.17 CPU-seconds each for 2 layers x
+  128 on a busy core, after 15 CPU-seconds of gathering text.
 """
 
 from ml_collections import ConfigDict

@@ -49,14 +49,12 @@ class Outcome:
   """What R runs gave.
 
   Attributes:
-    evaluations: of each run, [{'step', 'epoch', 'metrics'}] in order.
+    evaluations: of each run, the fields of `summary.Evaluation` in order.
     best_params: [runs or more, ...] those at each run's best evaluation, on the devices; None if not kept.
-    skipped_updates: [runs] updates left out because something in them was not finite.
   """
 
   evaluations: list[list[dict]]
   best_params: Any
-  skipped_updates: list[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,8 +239,10 @@ class _Loop:
     found = self.evaluate(outputs_of)
     before = [_best(run, self.metric) for run in self.evaluations]
     epoch = self.done / self.schedule.steps_per_epoch
-    for run, metrics in zip(self.evaluations, found, strict=True):
-      run.append({"step": self.done, "epoch": round(epoch, 4), "metrics": metrics})
+    skipped = np.asarray(jax.device_get(self.state.skipped))[: len(found)].tolist()
+    for run, metrics, count in zip(self.evaluations, found, skipped, strict=True):
+      where = {"step": self.done, "epoch": round(epoch, 4)}
+      run.append(where | {"metrics": metrics, "skipped_updates": count})
     if self.keep_best:
       better = [
         old is None or new[self.metric] > old["metrics"][self.metric] for old, new in zip(before, found)
@@ -262,8 +262,7 @@ class _Loop:
 
   def outcome(self) -> Outcome:
     """The end."""
-    skipped = np.asarray(jax.device_get(self.state.skipped))[: self.group.runs.count]
-    return Outcome(self.evaluations, self.best, [int(count) for count in skipped])
+    return Outcome(self.evaluations, self.best)
 
   def close(self) -> None:
     if self.checkpoints is not None:

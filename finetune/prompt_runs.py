@@ -243,10 +243,9 @@ class PromptRuns:
       evaluations = [Evaluation(**one) for one in outcome.evaluations[place]]
       found.setdefault(run_cell, {})[split] = evaluations
       self._keep(split, run_cell, evaluations, group, outcome.best_params, place)
-      if outcome.skipped_updates[place]:
+      if skipped := evaluations[-1].skipped_updates:
         self.session.say(
-          f"{self.task}: {run_cell.name}, split {split}: {outcome.skipped_updates[place]:,} updates left out "
-          "that were not finite"
+          f"{self.task}: {run_cell.name}, split {split}: {skipped:,} updates left out that were not finite"
         )
     return [
       Record(self.task, run_cell, self.data.metric, by_split, _devices(), seconds * len(by_split))

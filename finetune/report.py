@@ -180,6 +180,7 @@ def notes(report: Report) -> list[str]:
     found.append(
       f"* subset, not a GLUE score: {', '.join(name.removesuffix('*') for name in subsets)}.{of_average}"
     )
+  found += summary.skipped_notes({row.name: row.summary for row in report.rows if row.is_main})
   for source in dict.fromkeys(reference.source for reference in report.references):
     models = ", ".join(reference.model for reference in report.references if reference.source == source)
     found.append(f"Papers' dev scores: {models} from {source}.")
@@ -220,7 +221,9 @@ def as_json(report: Report) -> dict[str, Any]:
 
 def summary_json(found: Summary) -> dict[str, Any]:
   """A summary, JSON-able."""
-  return found._asdict() | {"per_seed": {str(seed): value for seed, value in found.per_seed.items()}}
+  by_seed = {"per_seed": found.per_seed, "skipped_updates": found.skipped_updates}
+  texts = {name: {str(seed): value for seed, value in values.items()} for name, values in by_seed.items()}
+  return found._asdict() | texts
 
 
 def _csv_row(row: Row, references: Sequence[Reference]) -> dict[str, Any]:

@@ -108,6 +108,8 @@ def page(made: FractionReport) -> tables.Page:
     notes.append(
       f"* subset of the official data, not a GLUE score: {', '.join(subsets)}; fractions are of the subset."
     )
+  parts = {f"{_name(row.task)} {100 * row.fraction:g} %": row.summary for row in made.rows}
+  notes += summary.skipped_notes(parts)
   return tables.Page(
     f"GLUE dev over fractions of the training set, {made.title}", [tables.Table(headers, sides, rows)], notes
   )

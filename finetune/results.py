@@ -171,8 +171,8 @@ def _as_json(record: Record, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
   def run(evaluations: list[Evaluation]) -> dict[str, Any]:
     # What comes from numpy has types that JSON does not know.
     plain = [
-      Evaluation(int(step), float(epoch), {name: float(value) for name, value in metrics.items()})
-      for step, epoch, metrics in evaluations
+      Evaluation(int(one.step), float(one.epoch), _floats(one.metrics), int(one.skipped_updates))
+      for one in evaluations
     ]
     chosen = best(plain, record.metric)
     return {
@@ -190,6 +190,10 @@ def _as_json(record: Record, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     "seconds": record.seconds,
     "fingerprint": fingerprint,
   }
+
+
+def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
+  return {name: float(value) for name, value in metrics.items()}
 
 
 def _with_digest(value: dict[str, Any]) -> dict[str, Any]:

@@ -204,8 +204,8 @@ class Search:
     return found
 
   def _warn(self, flat: Sequence[tuple[Cell, int]], outcome: loop.Outcome) -> None:
-    for (cell, seed), skipped in zip(flat, outcome.skipped_updates):
-      if skipped:
+    for (cell, seed), evaluations in zip(flat, outcome.evaluations):
+      if skipped := evaluations[-1]["skipped_updates"]:
         self.say(
           f"{self.task.name}: {cell.name}, seed {seed}: {skipped:,} updates left out that were not finite"
         )

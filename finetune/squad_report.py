@@ -134,6 +134,7 @@ def notes(given: Report) -> list[str]:
       f"Trained on {len(data.train.file.questions):,} questions of {data.train.file.source}; the official "
       f"training set has {official:,}."
     )
+  found += summary.skipped_notes({"SQuAD": given.rows[0].summary})
   for source in dict.fromkeys(reference.source for reference in given.references):
     models = ", ".join(reference.model for reference in given.references if reference.source == source)
     found.append(f"Papers' dev scores: {models} from {source}.")

@@ -17,6 +17,7 @@ class Evaluation(NamedTuple):
   step: int
   epoch: float
   metrics: dict[str, float]  # fractions
+  skipped_updates: int = 0  # so far, left out because something in them was not finite
 
 
 class Record(NamedTuple, Generic[AnyCell]):
@@ -49,6 +50,7 @@ class Summary(NamedTuple):
     minimum: the worst run.
     maximum: the best run.
     per_seed: {seed: value}; where cells were pooled {'seed cell name': value}.
+    skipped_updates: {as per_seed: number of updates left out}, of the runs that left some out.
   """
 
   median: float
@@ -57,6 +59,7 @@ class Summary(NamedTuple):
   minimum: float
   maximum: float
   per_seed: dict[int | str, float]
+  skipped_updates: dict[int | str, int]
 
 
 def best(evaluations: Sequence[Evaluation], metric: str) -> Evaluation:
@@ -75,17 +78,13 @@ def summarise(record: Record, metric: str | None = None) -> Summary:
   Raises:
     DataError: the evaluations have no such metric.
   """
-  return _summary({seed: _value(record, seed, metric) for seed in record.seeds})
+  return _summary({seed: (record, seed) for seed in record.seeds}, metric)
 
 
 def pool(records: Sequence[Record], metric: str | None = None) -> Summary:
   """A metric over all runs of several cells (TACO's base models); see `summarise`."""
   return _summary(
-    {
-      f"{seed} {record.cell.name}": _value(record, seed, metric)
-      for record in records
-      for seed in record.seeds
-    }
+    {f"{seed} {record.cell.name}": (record, seed) for record in records for seed in record.seeds}, metric
   )
 
 
@@ -114,7 +113,28 @@ def score(found: Summary, summary: str) -> float:
   return found.median if summary == "median" else found.mean
 
 
-def _summary(per_seed: Mapping[int | str, float]) -> Summary:
+def skipped_notes(found: Mapping[str, Summary]) -> list[str]:
+  """A sentence about the runs that left updates out, for what is printed under a table; none: no sentence.
+
+  Args:
+    found: {task as the table names it: its summary}.
+  """
+  runs = [
+    f"{task} seed {seed} {count:,}"
+    for task, one in found.items()
+    for seed, count in one.skipped_updates.items()
+  ]
+  if not runs:
+    return []
+  return [
+    f"Updates left out because they were not finite: {', '.join(runs)}. Such a run is near divergence; its "
+    "score may be that of an untrained model."
+  ]
+
+
+def _summary(runs: Mapping[int | str, tuple[Record, int]], metric: str | None) -> Summary:
+  per_seed = {name: _value(record, seed, metric) for name, (record, seed) in runs.items()}
+  skipped = {name: record.seeds[seed][-1].skipped_updates for name, (record, seed) in runs.items()}
   values = np.asarray(list(per_seed.values()), np.float64)
   std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
   return Summary(
@@ -123,7 +143,8 @@ def _summary(per_seed: Mapping[int | str, float]) -> Summary:
     std,
     float(values.min()),
     float(values.max()),
-    dict(per_seed),
+    per_seed,
+    {name: count for name, count in skipped.items() if count},
   )
 
 

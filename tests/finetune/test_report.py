@@ -123,6 +123,23 @@ def test_the_console_table_fits_and_no_number_is_cut(width):
   assert shown.count("12.3") == len(metrics.METRICS) * (3 + 10) + 1 and "…" not in shown
 
 
+def test_runs_that_left_updates_out_are_named(tmp_path):
+  whole = record("rte", [0.5, 0.6, 0.7])
+  assert "left out" not in printed(report.page(report.make_report("x", MEDIAN, {"rte": [whole]})), 200)
+  seeds = whole.seeds | {
+    1: [Evaluation(5, 1.0, {"accuracy": 0.6}, 7), Evaluation(9, 2.0, {"accuracy": 0.5}, 1200)]
+  }
+  made = report.make_report(
+    "x", MEDIAN, {"rte": [whole._replace(seeds=seeds)], "mrpc": [record("mrpc", [0.5])]}
+  )
+  assert "left out because they were not finite: RTE seed 1 1,200. Such a run" in printed(
+    report.page(made), 200
+  )
+  report.write_report(tmp_path, made)
+  rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+  assert [row["summary"]["skipped_updates"] for row in rows] == [{"1": 1200}, {}]
+
+
 def test_files_hold_fractions_and_every_seed(tmp_path):
   rows = reference_rows.reference_rows("coco_lm_base", "coco_lm")
   made = report.make_report("x", MEDIAN, {"rte": [record("rte", [0.25, 0.75])]}, references=rows)

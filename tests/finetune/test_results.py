@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from data import manifest
 from data.errors import ConfigError, DataError, StorageError
 from finetune.results import Results
 from finetune.spaces import Cell, StepCell
@@ -52,6 +53,20 @@ def test_the_file_says_what_was_chosen(results):
   value = json.loads((results._workdir / "rte" / "bs32_lr2e-05_ep3_wu0.0625.json").read_text())
   assert value["seeds"]["7"]["best"] == {"step": 5, "metrics": {"accuracy": 0.5}}
   assert value["cell"]["learning_rate"] == 2e-5 and value["devices"] == ["cpu"]
+
+
+def test_updates_left_out_are_saved_and_a_file_without_them_has_none(results):
+  runs = {0: [Evaluation(5, 0.5, {"accuracy": 0.5}, 3)]}
+  results.save("rte", CELL, record()._replace(seeds=runs))
+  path = results.path("rte", CELL)
+  assert results.finished("rte", CELL, [0]).seeds == runs
+  value = json.loads(path.read_text())
+  del (
+    value["seeds"]["0"]["evaluations"][0]["skipped_updates"],
+    value["digest"],
+  )  # as earlier programs wrote it
+  path.write_text(json.dumps(value | {"digest": manifest.digest_json(value)}))
+  assert results.finished("rte", CELL, [0]).seeds == {0: [Evaluation(5, 0.5, {"accuracy": 0.5}, 0)]}
 
 
 def test_later_seeds_join_the_earlier_ones(results):

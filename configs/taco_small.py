@@ -9,21 +9,11 @@ Cost: 81.9 B tokens; 5.6 GPU-hours on H200s at 395 TFLOP/s (96 training MFLOP pe
 
 from ml_collections import ConfigDict
 
-from configs import taco_base
+from configs import sizes, taco_base
 
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""
-  config = taco_base.get_config()
+  config = sizes.taco_small(taco_base.get_config())
   config.recipe = "taco_small"
-  config.model.update(
-    {
-      "hidden_size": 512,  # table 5, as all below
-      "num_layers": 4,
-      "num_heads": 8,
-      "mlp_size": 2_048,
-    }
-  )
-  config.optimizer.warmup_steps = 2_500
-  config.train.total_steps = 250_000
   return config

@@ -16,8 +16,8 @@ import time
 import jax
 import numpy as np
 
-from finetune.classification import HeadSettings, make_problem
-from finetune.program import Program, RunGroup, Runs
+from finetune.search.classification import HeadSettings, make_problem
+from finetune.search.program import Program, RunGroup, Runs
 from pretrain import optim
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder

@@ -27,9 +27,10 @@ from benchmarks import learning_report
 from benchmarks.learning_figures import collect, figures
 from data import command
 from data.errors import ConfigError
-from pretrain import fields, source, validate
+from pretrain import prepared
+from pretrain.batches import Batches, open_records, records_digests
 from pretrain.checkpoint import Checkpoints
-from pretrain.feed import Batches, open_records, records_digests
+from pretrain.command import fields, validate
 from pretrain.run import Run, make_run
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
@@ -80,7 +81,7 @@ def set_steps(config: ConfigDict, steps: int) -> None:
 def steps_in(minutes: float, config: ConfigDict, directory: str) -> int:
   """Steps that fit in a budget, by timing a few after compilation."""
   records, _ = open_records(config, directory)
-  run = make_run(config, source.token_ids(directory))
+  run = make_run(config, prepared.token_ids(directory))
   with jax.set_mesh(run.mesh):
     state, step, batches = run.init_state(), run.compile_train_step(), Batches(records, run, first=0)
     state, metrics = step(state, batches.at(0))
@@ -101,12 +102,12 @@ def measure(run: Run, params: dict, heldout, unigram: np.ndarray, *, batches: in
 def run_one(arguments: argparse.Namespace) -> None:
   """Trains one recipe for its budget and appends a line of figures at each measurement."""
   config = make_config(arguments)
-  directory = source.ensure_records(config, download=False)
+  directory = prepared.ensure_records(config, download=False)
   if arguments.minutes:
     set_steps(config, steps_in(arguments.minutes, config, directory))
   unigram = np.load(os.path.join(directory, "unigram.npy"))
   records, heldout = open_records(config, directory)
-  run = make_run(config, source.token_ids(directory))
+  run = make_run(config, prepared.token_ids(directory))
   name = arguments.name or "_".join([arguments.recipe, *(f"no_{part}" for part in arguments.without)])
   path = pathlib.Path(arguments.output) / f"{name}-seed{arguments.seed}.jsonl"
   path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from data import installed_docs
 from data.errors import DataError
-from data.glue_tasks import Split
+from data.glue.tasks import Split
 
 MIN_WORDS, MAX_WORDS = 20, 100
 MOST_OF_A_MODULE = 10  # paragraphs: no class is about one file

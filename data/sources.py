@@ -13,7 +13,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from data import errors, manifest, tasks, text_files
+from data import errors, manifest, seqio_tasks, text_files
 
 MIN_UNIT_BYTES = 1 << 20
 MAX_UNIT_BYTES = 64 << 20
@@ -109,11 +109,11 @@ def check(request: Request) -> None:
   if request.source == "installed_docs":
     return
   if kind == "tfds":
-    tasks.find_tfds(name, request)
+    seqio_tasks.find_tfds(name, request)
   elif kind == "seqio":
-    if name in tasks.CORPORA:
-      for corpus in tasks.CORPORA[name]:
-        tasks.find_tfds(corpus.tfds_name, request)
+    if name in seqio_tasks.CORPORA:
+      for corpus in seqio_tasks.CORPORA[name]:
+        seqio_tasks.find_tfds(corpus.tfds_name, request)
     if not name:
       raise errors.ConfigError("--source=seqio: names no Task; expected seqio:NAME")
   else:
@@ -163,12 +163,12 @@ def plan(request: Request) -> Plan:
   """
   kind, _, name = request.source.partition(":")
   if kind == "tfds":
-    directory = tasks.find_tfds(name, request)
-    num_shards = tasks.num_tfds_shards(directory, request)
+    directory = seqio_tasks.find_tfds(name, request)
+    num_shards = seqio_tasks.num_tfds_shards(directory, request)
     units = [Unit("tfds", str(directory), shard, shard + 1) for shard in range(num_shards)]
     return Plan(tuple(units), _digest_files(sorted(map(str, pathlib.Path(directory).iterdir()))))
   if kind == "seqio":
-    parts = tasks.plan_seqio(name, request)
+    parts = seqio_tasks.plan_seqio(name, request)
     units = [
       Unit("seqio", task, shard, num_shards, keep)
       for task, num_shards, keep in parts
@@ -209,7 +209,7 @@ def read_documents(unit: Unit, request: Request, counts: collections.Counter) ->
     )
   else:
     documents = (
-      [line for line in map(str.strip, text.split("\n")) if line] for text in tasks.read(unit, request)
+      [line for line in map(str.strip, text.split("\n")) if line] for text in seqio_tasks.read(unit, request)
     )
   for number, document in enumerate(documents):
     if request.limit and number >= request.limit:

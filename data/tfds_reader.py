@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from data import command, errors, manifest, sources, tasks
+from data import command, errors, manifest, seqio_tasks, sources
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -38,7 +38,7 @@ def find(directory: str, name: str) -> pathlib.Path | None:
     name: such as 'glue/cola'.
   """
   try:
-    return tasks.find_tfds(name, sources.Request(f"tfds:{name}", tfds_directory=directory))
+    return seqio_tasks.find_tfds(name, sources.Request(f"tfds:{name}", tfds_directory=directory))
   except errors.DataError:
     return None
 
@@ -131,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     for number, (name, split) in enumerate(zip(args.pairs[::2], args.pairs[1::2])):
       request = sources.Request(f"tfds:{name}", tfds_directory=args.directory, download=args.download)
-      path = tasks.find_tfds(name, request)
+      path = seqio_tasks.find_tfds(name, request)
       _check_split(path, split)
       lines = [json.dumps(example) for example in _examples(path, split)]
       content = "".join(line + "\n" for line in lines)
@@ -141,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _examples(path: pathlib.Path, split: str) -> list[Example]:
-  tfds = tasks.import_tfds()
+  tfds = seqio_tasks.import_tfds()
   try:
     builder: Any = tfds.builder_from_directory(str(path))
     features = dict(builder.info.features)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from data.errors import StorageError, UserError
 from finetune import needed_files, validate
-from pretrain import flags
+from pretrain.command import flags
 
 HELP = """\
 Fine-tunes a pretrained encoder on GLUE, SQuAD or with prompts.
@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: flags.Arguments) -> int:
   # JAX is imported after flags and data are looked at: a typo is told in a fraction of a second.
   needed_files.check(arguments.config, download=arguments.download)
-  from finetune.loop import Stopped
-  from finetune.session import Session
+  from finetune.search.loop import Stopped
+  from finetune.search.session import Session
   from pretrain.main import use_compilation_cache
   from pretrain.stop import STOPPED, StopRequest
 
@@ -92,18 +92,18 @@ def _job(session, *, download: bool):
   """What the config's kind is done by: an object with `describe()` and `run()`."""
   kind = session.config.kind
   if kind == "squad":
-    from finetune.squad_search import SquadSearch
+    from finetune.squad.search import SquadSearch
 
     return SquadSearch(session, download=download)
   if kind == "prompt":
-    from finetune.prompt_search import PromptSearch
+    from finetune.prompt.search import PromptSearch
 
     return PromptSearch(session, download=download)
   if kind == "docs":
-    from finetune.docs import DocsDemo
+    from finetune.docs.task import DocsDemo
 
     return DocsDemo(session, download=download)
-  from finetune.glue_search import GlueSearch
+  from finetune.glue.search import GlueSearch
 
   return GlueSearch(session, download=download)
 

@@ -2,11 +2,13 @@
 
 from typing import Any
 
-from data import glue, kshot
+from data import glue
 from data.errors import DataError
-from data.glue_tasks import TASKS
-from finetune import squad_files, validate
-from pretrain import fields
+from data.glue import kshot
+from data.glue.tasks import TASKS
+from finetune import validate
+from finetune.squad import files as squad_files
+from pretrain.command import fields
 
 DRAWS = "or give LM-BFF's draws, DIR/MNLI/16-13/train.tsv, by --config.prompt.directory=DIR"
 

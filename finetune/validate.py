@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from configs import finetune_base
-from data.glue_tasks import TASKS
-from finetune import protocols
-from pretrain import fields
-from pretrain.validate import COUNT, NOT_NEGATIVE, Interval, Rules
+from data.glue.tasks import TASKS
+from finetune.papers import protocols
+from pretrain.command import fields
+from pretrain.command.validate import COUNT, NOT_NEGATIVE, Interval, Rules
 
 SCHEMA = fields.Schema(
   finetune_base.get_config,
@@ -54,7 +54,7 @@ PROMPT_TASKS = ("mnli", "snli", "sst2", "cola", "mrpc", "qqp", "qnli", "rte", "s
 
 
 def task_names(config: Mapping[str, Any]) -> list[str]:
-  """The tasks a config asks for, as `data.glue_tasks` names them; 'all' of GLUE are the nine.
+  """The tasks a config asks for, as `data.glue.tasks` names them; 'all' of GLUE are the nine.
 
   Official spellings such as 'SST-2' are taken too. An unknown name stays as it was given.
   """
@@ -113,7 +113,7 @@ def _reference_problems(config: Mapping[str, Any]) -> list[str]:
     return []
   if config["kind"] not in ("glue", "squad"):
     return [f"{fields.show(dict(config), 'kind', 'output.compare_with')}: for kind='glue' and kind='squad'"]
-  from finetune import reference_rows  # it imports scikit-learn, which takes a second
+  from finetune.papers import reference_rows  # it imports scikit-learn, which takes a second
 
   known = reference_rows.known_recipes(protocol)
   if name in known or reference_rows.reference_rows(name, protocol):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from data.errors import ConfigError, UserError
-from pretrain import flags
+from pretrain.command import flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,11 +21,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if arguments.config.train.multihost:
       _join_hosts()  # must come before any other call of JAX
-    from pretrain import report, train, validate
+    from pretrain import dry_run, train
+    from pretrain.command import validate
 
     validate.check(arguments.config, num_devices=jax.device_count(), num_hosts=jax.process_count())
     if arguments.dry_run:
-      print(report.dry_run(arguments.config, workdir=arguments.workdir))
+      print(dry_run.dry_run(arguments.config, workdir=arguments.workdir))
       return 0
     use_compilation_cache()
     print(

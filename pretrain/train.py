@@ -12,10 +12,10 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from data.errors import DivergedError
-from pretrain import flops, places, provenance, resume, source
+from pretrain import flops, preflight, prepared, provenance, resume
+from pretrain.batches import Batches, open_records, records_digests
 from pretrain.checkpoint import Checkpoints
 from pretrain.evaluate import evaluate
-from pretrain.feed import Batches, open_records, records_digests
 from pretrain.metrics import FILE_NAME, MetricWriter, Throughput, reduce_metrics
 from pretrain.run import Run, make_run
 from pretrain.step import TrainState
@@ -39,12 +39,12 @@ def train(
   Raises:
     UserError: see `data.errors`.
   """
-  places.check(config, workdir)
-  directory = source.ensure_records(config, download=download)
+  preflight.check(config, workdir)
+  directory = prepared.ensure_records(config, download=download)
   records, heldout = open_records(config, directory)
-  run = make_run(config, source.token_ids(directory))
+  run = make_run(config, prepared.token_ids(directory))
   digests = records_digests(directory)
-  latest, taken = places.newest_step(workdir), {}
+  latest, taken = preflight.newest_step(workdir), {}
   if latest is None:  # on shapes alone: what does not fit is told before anything is compiled or written
     taken = resume.warm_start(
       run.abstract_state.params, config, vocabulary_digest=digests["vocabulary_digest"], say=say
@@ -65,7 +65,7 @@ def train(
           say(f"{workdir} is finished: step {latest:,} of {config.train.total_steps:,}")
           return 0
       facts = digests | provenance.describe(config, directory, saved)
-      source.keep_vocabulary(directory, workdir)
+      prepared.keep_vocabulary(directory, workdir)
       state, sums = _first_state(run, checkpoints, latest, taken, say)
       loop = _Loop(run, records, heldout, checkpoints, facts, workdir, state, sums, say)
       return loop.run_to_end()
@@ -108,10 +108,10 @@ class _Loop:
       total=self.config.total_steps,
       initial=self.first,
       unit="step",
-      disable=not source.is_terminal(),
+      disable=not prepared.is_terminal(),
       dynamic_ncols=True,
     )
-    self.say = self.progress.write if source.is_terminal() else say
+    self.say = self.progress.write if prepared.is_terminal() else say
     devices = run.mesh.devices.size
     peak = self.config.peak_flops or flops.peak_flops(jax.devices()[0].device_kind)
     self.throughput = Throughput(

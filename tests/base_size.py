@@ -15,7 +15,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from data import vocabulary, vocabulary_train
+from data import vocabulary
+from data.vocabulary import train as vocabulary_train
 from pretrain.build import build
 from pretrain.checkpoint import Checkpoints, load_params
 from pretrain.corruption.masking import TokenIds

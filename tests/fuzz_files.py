@@ -142,7 +142,7 @@ def _write_dictionary(folder: pathlib.Path) -> None:
 def _write_tokenizer_json(folder: pathlib.Path) -> None:
   from tokenizers import Tokenizer, models, processors
 
-  from data.vocabulary_files import configure_wordpiece
+  from data.vocabulary.files import configure_wordpiece
 
   ids = {piece: number for number, piece in enumerate(PIECES)}
   tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
@@ -218,21 +218,21 @@ def _write_manifest(folder: pathlib.Path) -> None:
 
 
 def _read_state(folder: pathlib.Path) -> object:
-  from pretrain.export.read_files import read_state
+  from pretrain.export.foreign.files import read_state
 
   return read_state(folder)
 
 
 def _read_tokenizer(folder: pathlib.Path) -> object:
-  from pretrain.export.tokenizer_files import read_tokenizer
+  from pretrain.export.tokenizer.files import read_tokenizer
 
   with tempfile.TemporaryDirectory() as output:
     return read_tokenizer(folder, pathlib.Path(output) / "vocabulary").encode("the people ab c")
 
 
 def _read_port_config(folder: pathlib.Path) -> object:
-  from pretrain.export import official_config
-  from pretrain.export.read_files import read_json
+  from pretrain.export.foreign.files import read_json
+  from pretrain.export.official import config as official_config
 
   config, blank = read_json(folder / "config.json"), lambda *shape: np.zeros(shape, np.float32)
   layers = {"attention": {"query": {"kernel": blank(2, 8, 2, 4)}}, "up": {"kernel": blank(2, 8, 12)}}
@@ -243,21 +243,21 @@ def _read_port_config(folder: pathlib.Path) -> object:
 
 
 def _read_stock_config(folder: pathlib.Path) -> object:
-  from pretrain.export.read_files import read_json
-  from pretrain.export.stock_config import encoder_fields
+  from pretrain.export.foreign.files import read_json
+  from pretrain.export.stock.config import encoder_fields
 
   return encoder_fields(read_json(folder / "config.json"))
 
 
 def _read_extra(folder: pathlib.Path) -> object:
-  from pretrain.export import recognise
+  from pretrain.export.foreign import recognise
 
   return recognise.merge({"encoder": {"embeddings": np.ones(2)}}, recognise.read_extra(folder))
 
 
 def _read_own_config(folder: pathlib.Path) -> object:
-  from pretrain.export.read_files import read_json
-  from pretrain.export.recognise import own_fields
+  from pretrain.export.foreign.files import read_json
+  from pretrain.export.foreign.recognise import own_fields
 
   return own_fields(read_json(folder / "config.json"))
 

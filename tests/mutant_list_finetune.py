@@ -32,7 +32,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/export/torch_names.py",
+    "pretrain/export/official/names.py",
     "tests/pretrain/export/test_task_head_names.py",
     [
       (
@@ -44,8 +44,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "finetune/losses.py",
-    "tests/finetune/test_losses.py",
+    "finetune/search/losses.py",
+    "tests/finetune/search/test_losses.py",
     [
       (
         "label -1 is the last class",
@@ -74,8 +74,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "finetune/metrics.py",
-    "tests/finetune/test_metrics.py",
+    "finetune/papers/glue_metrics.py",
+    "tests/finetune/papers/test_glue_metrics.py",
     [
       (
         "equal logits are class 0 for Matthews too",
@@ -104,8 +104,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "finetune/squad_evaluate.py",
-    "tests/finetune/test_squad_evaluate.py",
+    "finetune/squad/scores.py",
+    "tests/finetune/squad/test_scores.py",
     [
       (
         "articles go before punctuation",
@@ -140,8 +140,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "finetune/squad_predict.py",
-    "tests/finetune/test_squad_predict.py",
+    "finetune/squad/decoding.py",
+    "tests/finetune/squad/test_decoding.py",
     [
       (
         "separators may be answers",

@@ -152,8 +152,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "data/packing.py",
-    "tests/data/test_packing.py",
+    "data/prepare/packing.py",
+    "tests/data/prepare/test_packing.py",
     [
       (
         "no border between documents",
@@ -164,8 +164,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "data/pipeline.py",
-    "tests/data/test_prepare.py",
+    "data/prepare/pipeline.py",
+    "tests/data/prepare/test_prepare.py",
     [
       (
         "held-out documents are trained on",

@@ -2,8 +2,8 @@
 
 FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   (
-    "finetune/examples.py",
-    "tests/finetune/test_examples.py",
+    "finetune/search/examples.py",
+    "tests/finetune/search/test_examples.py",
     [
       (
         "rows of padding count",
@@ -32,8 +32,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "finetune/program.py",
-    "tests/finetune/test_program.py",
+    "finetune/search/program.py",
+    "tests/finetune/search/test_program.py",
     [
       (
         "every run has the first one's learning rate",
@@ -68,8 +68,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "finetune/glue.py",
-    "tests/finetune/test_glue.py",
+    "finetune/glue/task.py",
+    "tests/finetune/glue/test_task.py",
     [
       (
         "outputs stand in the order of batches",
@@ -86,8 +86,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "finetune/packing.py",
-    "tests/finetune/test_packing.py",
+    "finetune/search/sharing.py",
+    "tests/finetune/search/test_sharing.py",
     [
       (
         "cells of different epochs share a program",
@@ -98,8 +98,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "finetune/loop.py",
-    "tests/finetune/test_loop.py",
+    "finetune/search/loop.py",
+    "tests/finetune/search/test_loop.py",
     [
       (
         "the last evaluation is the best",

@@ -14,8 +14,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from data import vocabulary, vocabulary_train
-from pretrain.export import tokenizer_files
+from data import vocabulary
+from data.vocabulary import train as vocabulary_train
+from pretrain.export.tokenizer import files as tokenizer_files
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATASETS = ROOT.parent / "shared" / "datasets"

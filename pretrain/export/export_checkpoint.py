@@ -14,18 +14,15 @@ from ml_collections import ConfigDict
 from data import vocabulary as vocabularies
 from data.errors import ConfigError, DataError
 from data.vocabulary import Vocabulary
-from pretrain import checkpoint, source
+from pretrain import checkpoint, prepared
 from pretrain.build import encoder_config
-from pretrain.export import (
-  card,
-  choose,
-  folders,
-  official_fit,
-  self_check,
-  stock_models,
-  task_fields,
-  tokenizer_files,
-)
+from pretrain.export import folders, task_fields
+from pretrain.export.card import card
+from pretrain.export.check import reference as self_check
+from pretrain.export.official import fit as official_fit
+from pretrain.export.stock import choose
+from pretrain.export.stock import models as stock_models
+from pretrain.export.tokenizer import files as tokenizer_files
 from pretrain.models.config import EncoderConfig
 
 DIGESTS = "sha256.txt"
@@ -109,7 +106,7 @@ def read_model(request: Request) -> Model:
 def _find_vocabulary(given: str, workdir: pathlib.Path, config: ConfigDict) -> pathlib.Path:
   if given:
     return pathlib.Path(given)
-  places = [workdir / "vocabulary", pathlib.Path(source.records_directory(config)) / "vocabulary"]
+  places = [workdir / "vocabulary", pathlib.Path(prepared.records_directory(config)) / "vocabulary"]
   for place in places:
     if (place / vocabularies.NAME).is_file():
       return place

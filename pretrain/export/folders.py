@@ -16,8 +16,11 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from data.vocabulary import Vocabulary
-from pretrain.export import official_fit, stock_config, task_fields, torch_names
-from pretrain.export.torch_layout import State
+from pretrain.export import task_fields
+from pretrain.export.official import fit as official_fit
+from pretrain.export.official import names as torch_names
+from pretrain.export.stock import config as stock_config
+from pretrain.export.tensor_rows import State
 from pretrain.models.config import EncoderConfig
 
 STOCK = stock_config.LAYOUTS

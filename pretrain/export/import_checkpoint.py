@@ -18,8 +18,8 @@ from configs import base
 from data import vocabulary
 from data.errors import ConfigError, DataError, StorageError
 from pretrain.checkpoint import Checkpoints
-from pretrain.export.read_files import ForeignCheckpoint, read_state
-from pretrain.export.recognise import Recognised, read_extra, recognise, shapes
+from pretrain.export.foreign.files import ForeignCheckpoint, read_state
+from pretrain.export.foreign.recognise import Recognised, read_extra, recognise, shapes
 
 # Tensors that say nothing: numbers of positions, versions of a class.
 IGNORED = ("*position_ids", "*.version", "*.rp_bucket")
@@ -94,7 +94,9 @@ def import_checkpoint(
         f"{source}: its token table has {rows} rows, but the vocabulary has {words.size} pieces"
       )
     if found.family == "stock":
-      from pretrain.export import stock_comparison  # it needs the extra only where that is installed
+      from pretrain.export.stock import (
+        comparison as stock_comparison,  # it needs the extra only where that is installed
+      )
 
       say(stock_comparison.compare(foreign, found, pad_id=words.special_ids.pad))
     _save(aside, source, foreign, found, words)
@@ -172,7 +174,7 @@ def _vocabulary(folder: Path, given: str, output: Path) -> vocabulary.Vocabulary
     vocabulary.load(own)  # before anything is copied
     shutil.copytree(own, output)
   else:
-    from pretrain.export import tokenizer_files
+    from pretrain.export.tokenizer import files as tokenizer_files
 
     tokenizer_files.read_tokenizer(folder, output)
   return vocabulary.load(output)

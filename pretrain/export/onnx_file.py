@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 
 from data.errors import DataError
-from pretrain.export import self_check
+from pretrain.export.check import reference as self_check
 
 FILE_NAME = "model.onnx"
 INPUTS = ("input_ids", "attention_mask")

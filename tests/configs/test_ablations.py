@@ -7,7 +7,7 @@ import pytest
 
 from configs.ablations import amos, coco_lm, row, taco
 from data import errors
-from pretrain import fields, flags, validate
+from pretrain.command import fields, flags, validate
 
 TABLES = {"coco_lm": coco_lm, "amos": amos, "taco": taco}
 ALL = [(family, name) for family, table in TABLES.items() for name in table.ROWS]

@@ -9,8 +9,8 @@ import pytest
 
 from configs import base
 from data import errors
-from pretrain import fields, validate
-from pretrain.config_file import load_config
+from pretrain.command import fields, validate
+from pretrain.command.config_file import load_config
 
 CONFIGS = pathlib.Path(base.__file__).parent
 NOT_RECIPES = ("__init__", "base", "sizes")

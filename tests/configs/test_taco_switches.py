@@ -17,7 +17,8 @@ from array_record.python import array_record_module
 
 from configs.ablations.taco import ROWS
 from data import manifest
-from pretrain import feed, resume
+from pretrain import batches as feed
+from pretrain import resume
 from pretrain.objectives.views import View
 from tests.configs.ablation_case import (
   BATCH,

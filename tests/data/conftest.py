@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from data import prepare, vocabulary_train
+from data.prepare import __main__ as prepare
+from data.vocabulary import train as vocabulary_train
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from data import errors, installed_docs, workers
+from data import errors, installed_docs
+from data.prepare import workers
 
 DOCSTRING = """
 Title of it

@@ -4,8 +4,9 @@ import subprocess
 import sys
 
 from configs import base
-from data import manifest, prepare
-from pretrain import fields
+from data import manifest
+from data.prepare import __main__ as prepare
+from pretrain.command import fields
 from tests.data.conftest import ROOT
 
 

@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 
-from finetune.classification import HeadSettings, make_problem
-from finetune.examples import Examples, TrainingOrder, make_buckets, pad
-from finetune.program import Program, Runs
+from finetune.search.classification import HeadSettings, make_problem
+from finetune.search.examples import Examples, TrainingOrder, make_buckets, pad
+from finetune.search.program import Program, Runs
 from pretrain import optim
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder

@@ -9,10 +9,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from finetune import loop, main
-from finetune.search import Search
+from finetune import main
+from finetune.search import loop
+from finetune.search.search import Search
 from pretrain import checkpoint
-from tests.finetune import small_glue
+from tests.finetune.glue import small_glue
 
 FAST = (
   "--config=configs/finetune_glue.py",
@@ -83,10 +84,11 @@ def test_predictions_are_written_for_the_leaderboard(searched):
 def test_the_saved_model_gives_the_score_it_was_chosen_for(searched, places):
   """Its weights, through another program, on the development set."""
   from data import glue as glue_data
-  from finetune import glue, metrics
-  from finetune.glue_search import GlueSearch
-  from finetune.session import Session
-  from pretrain import flags
+  from finetune.glue import task as glue
+  from finetune.glue.search import GlueSearch
+  from finetune.papers import glue_metrics
+  from finetune.search.session import Session
+  from pretrain.command import flags
   from pretrain.stop import StopRequest
 
   arguments = flags.read_arguments(_arguments(places, searched, *SEARCH), main.PROGRAM)
@@ -102,7 +104,7 @@ def test_the_saved_model_gives_the_score_it_was_chosen_for(searched, places):
 
   logits = glue.outputs(given, outputs_of, num_runs=1, batch_size=5, pad_id=session.pad_id)[0]
   labels = glue_data.read(str(places[1]), "sst2", "dev").labels
-  assert metrics.score("sst2", logits, labels)["accuracy"] == pytest.approx(meta["task"]["value"])
+  assert glue_metrics.score("sst2", logits, labels)["accuracy"] == pytest.approx(meta["task"]["value"])
 
 
 def test_a_search_that_was_killed_twice_gives_the_same_numbers(
@@ -164,7 +166,7 @@ def test_results_of_other_settings_are_not_mixed(searched, places, capsys):
 def test_a_stop_request_ends_with_code_75_and_the_search_goes_on_later(
   searched, places, tmp_path, monkeypatch, capsys
 ):
-  from finetune import session as sessions
+  from finetune.search import session as sessions
 
   original = sessions.Session.__init__
 

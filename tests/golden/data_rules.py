@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data import packing
+from data.prepare import packing
 from pretrain.corruption import cropping, masking
 from pretrain.corruption.masking import MaskingSettings, TokenIds
 from pretrain.models import relative_position

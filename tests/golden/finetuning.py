@@ -4,8 +4,10 @@ import re
 
 import numpy as np
 
-from finetune import metrics, squad_evaluate, squad_predict
-from finetune.squad_predict import Answer, Window
+from finetune.papers import glue_metrics
+from finetune.squad import decoding as squad_predict
+from finetune.squad import scores as squad_evaluate
+from finetune.squad.decoding import Answer, Window
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 
@@ -15,14 +17,14 @@ def check_glue_metrics(golden: Golden, checks: Checks) -> None:
   for match in golden.groups(r"binary\d+/"):
     case = match.group()
     labels, predictions = golden[case + "labels"], golden[case + "preds"]
-    functions = {"acc": metrics.accuracy, "f1": metrics.f1, "mcc": metrics.matthews}
+    functions = {"acc": glue_metrics.accuracy, "f1": glue_metrics.f1, "mcc": glue_metrics.matthews}
     for name, function in functions.items():
       checks.compare("metrics", case + name, function(labels, predictions))
   for match in golden.groups(r"reg\d+/"):
     case = match.group()
     x, y = golden[case + "x"], golden[case + "y"]
-    checks.compare("metrics", case + "pearson", metrics.pearson(x, y))
-    checks.compare("metrics", case + "spearman", metrics.spearman(x, y))
+    checks.compare("metrics", case + "pearson", glue_metrics.pearson(x, y))
+    checks.compare("metrics", case + "spearman", glue_metrics.spearman(x, y))
 
 
 def check_squad(golden: Golden, checks: Checks) -> None:

@@ -13,10 +13,10 @@ from pretrain.build import build
 from pretrain.corruption import generator
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.corruption.masking import TokenIds
-from pretrain.export import torch_names
-from pretrain.export.official_config import SAMPLE_MODES
-from pretrain.export.read_files import ForeignCheckpoint
-from pretrain.export.recognise import Recognised, recognise
+from pretrain.export.foreign.files import ForeignCheckpoint
+from pretrain.export.foreign.recognise import Recognised, recognise
+from pretrain.export.official import names as torch_names
+from pretrain.export.official.config import SAMPLE_MODES
 from pretrain.models import heads
 from pretrain.objectives.views import View
 from pretrain.ops.vocab_cross_entropy import vocab_logits

@@ -3,7 +3,9 @@
 import tempfile
 from pathlib import Path
 
-from data import official_tokenizer, vocabulary_files, vocabulary_train
+from data.vocabulary import files as vocabulary_files
+from data.vocabulary import official as official_tokenizer
+from data.vocabulary import train as vocabulary_train
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 

@@ -17,8 +17,8 @@ from configs import base
 from data import manifest
 from pretrain import sharding, train
 from pretrain.checkpoint import load_params
+from pretrain.prepared import token_ids
 from pretrain.run import Run, make_run
-from pretrain.source import token_ids
 
 VOCAB_SIZE = 300
 LENGTH = 32

@@ -9,7 +9,7 @@ from data import manifest
 from data.errors import ConfigError, DataError, StorageError
 from pretrain import resume
 from pretrain.checkpoint import Checkpoints
-from pretrain.fields import known_fields
+from pretrain.command.fields import known_fields
 from tests.pretrain.small_run import run_training, saved_params, small_config, small_run
 
 DIGESTS = {"vocabulary_digest": "a" * 64, "records_digest": "b" * 64}

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from configs import base
-from data import vocabulary, vocabulary_train
+from data import vocabulary
+from data.vocabulary import train as vocabulary_train
 from pretrain.build import build
 from pretrain.checkpoint import Checkpoints
 from pretrain.corruption.masking import TokenIds
@@ -111,7 +112,9 @@ def in_this_process(monkeypatch):
   """Spares the start of a process; one test per way of reading takes the real one."""
 
   pytest.importorskip("torch", reason="needs requirements-export.txt")
-  from pretrain.export import folders, self_check, torch_check
+  from pretrain.export import folders
+  from pretrain.export.check import reference as self_check
+  from pretrain.export.check import torch_check
 
   def run(folder, reference, layout):
     with np.load(reference) as file:

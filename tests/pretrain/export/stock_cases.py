@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from data.vocabulary import SpecialIds
-from pretrain.export import stock_models
+from pretrain.export.stock import models as stock_models
 from pretrain.models import encoder
 from pretrain.models import heads as head_models
 from pretrain.models.config import EncoderConfig

@@ -15,14 +15,11 @@ from safetensors.numpy import load_file  # noqa: E402
 from data import vocabulary  # noqa: E402
 from data.errors import DataError  # noqa: E402
 from pretrain.checkpoint import Checkpoints, load_params  # noqa: E402
-from pretrain.export import (  # noqa: E402
-  __main__,
-  folders,
-  self_check,
-  stock_tables,
-  torch_names,
-)
-from pretrain.export.torch_layout import Layout  # noqa: E402
+from pretrain.export import __main__, folders  # noqa: E402
+from pretrain.export.check import reference as self_check  # noqa: E402
+from pretrain.export.official import names as torch_names  # noqa: E402
+from pretrain.export.stock import tables as stock_tables  # noqa: E402
+from pretrain.export.tensor_rows import Layout  # noqa: E402
 
 
 def export(workdir, output, *flags: str) -> int:

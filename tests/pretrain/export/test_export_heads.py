@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 
-from pretrain.export import onnx_file, torch_check  # noqa: E402
+from pretrain.export import onnx_file  # noqa: E402
+from pretrain.export.check import torch_check  # noqa: E402
 
 
 @pytest.mark.parametrize("kind", ["t5", "wide_t5"])

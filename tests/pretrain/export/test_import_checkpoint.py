@@ -14,10 +14,11 @@ from safetensors.numpy import load_file, save_file
 from data import vocabulary
 from data.errors import ConfigError, DataError, StorageError
 from pretrain.checkpoint import load_params
-from pretrain.export import __main__, torch_names
+from pretrain.export import __main__
 from pretrain.export.folders import write_own
 from pretrain.export.import_checkpoint import import_checkpoint
-from tests.pretrain.export.test_torch_names import A, D, F, P, R, V, fairseq_state, hugging_face_state
+from pretrain.export.official import names as torch_names
+from tests.pretrain.export.official.test_names import A, D, F, P, R, V, fairseq_state, hugging_face_state
 
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c")
 PORT = {

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
-from pretrain.export import torch_names
-from tests.pretrain.export.test_torch_names import A, D, fairseq_state, hugging_face_state
+from pretrain.export.official import names as torch_names
+from tests.pretrain.export.official.test_names import A, D, fairseq_state, hugging_face_state
 
 _FINE_TUNED = {
   "fairseq": (

@@ -1,0 +1,183 @@
+"""GLUE and SNLI: splits as plain values, from the official files or a TFDS data_dir. No TensorFlow here.
+
+Commands:
+  python -m data.glue import DIR [--output=TFDS_DIR]    official files -> a TFDS data_dir that works offline
+"""
+
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from data import errors, tfds_reader
+from data.glue import files as glue_files
+from data.glue.tasks import TASKS, GlueTask, Split, check_split, known_task, labels_of
+
+__all__ = [
+  "TASKS",
+  "GlueTask",
+  "Split",
+  "available",
+  "check",
+  "fraction",
+  "fraction_rows",
+  "known_task",
+  "read",
+  "read_all",
+]
+
+
+def read(directory: str, task: str, split: str, *, download: bool = False) -> Split:
+  """Reads one split of one task; see `read_all`, which shares a child process between TFDS data sets."""
+  return read_all(directory, [(task, split)], download=download)[0]
+
+
+def read_all(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = False) -> list[Split]:
+  """Reads splits of tasks.
+
+  Args:
+    directory: a folder of official files, such as DIR/CoLA/train.tsv or .tsv.gz (or subsets of them,
+      DIR/MNLI/train.subset.tsv), or a data_dir of TFDS; '': TFDS's default.
+    wanted: (task, split) pairs; a split is named as its official file: 'train', 'dev', 'test', and for MNLI
+      'dev_matched', 'dev_mismatched', 'test_matched', 'test_mismatched'.
+    download: whether TFDS may download and prepare what is missing.
+
+  Returns:
+    The splits, rows in the order of the official files.
+
+  Raises:
+    ConfigError: unknown task or split.
+    DataError: a split is not there (see `check`), or is damaged.
+  """
+  check(directory, wanted, download=download)
+  pairs = [(known_task(name), split) for name, split in wanted]
+  splits: dict[int, Split] = {}
+  from_tfds: dict[int, tuple[str, str]] = {}
+  for number, (task, split) in enumerate(pairs):
+    if found := glue_files.find(directory, task, split) if directory else None:
+      splits[number] = glue_files.read(found, task, split)
+    else:
+      from_tfds[number] = (task.tfds_name, _tfds_split(split))
+  read_there = tfds_reader.read(directory, list(from_tfds.values()), download=download)
+  for (number, (name, tfds_split)), examples in zip(from_tfds.items(), read_there):
+    splits[number] = _from_tfds(*pairs[number], examples, f"{tfds_reader.find(directory, name)} {tfds_split}")
+  return [splits[number] for number in range(len(pairs))]
+
+
+def check(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = False) -> None:
+  """Looks whether splits are there, at once: no file is opened but TFDS's descriptions, no network is used.
+
+  Args:
+    directory: as in `read_all`.
+    wanted: (task, split) pairs.
+    download: whether TFDS may download what is missing, so that nothing is.
+
+  Raises:
+    ConfigError: unknown task or split.
+    DataError: some are not there; the line names all, where the first was looked for, and what mends it. Or
+      a TFDS description is damaged.
+  """
+  pairs = [(known_task(name), split) for name, split in wanted]
+  for task, split in pairs:
+    check_split(task, split)
+  missing = [] if download else [pair for pair in pairs if not _is_there(directory, *pair)]
+  if missing:
+    raise errors.DataError(_missing_line(directory, missing))
+
+
+def available(directory: str, task: str) -> tuple[str, ...]:
+  """Returns the splits of a task that `read` finds in a directory without a download.
+
+  Raises:
+    ConfigError: unknown task.
+    DataError: a TFDS description is damaged.
+  """
+  row = known_task(task)
+  return tuple(split for split in row.sizes if _is_there(directory, row, split))
+
+
+def _is_there(directory: str, task: GlueTask, split: str) -> bool:
+  if directory and glue_files.find(directory, task, split):
+    return True
+  path = tfds_reader.find(directory, task.tfds_name)
+  return path is not None and _tfds_split(split) in tfds_reader.split_sizes(path)
+
+
+def fraction(split: Split, fraction: float, seed: int) -> Split:
+  """Returns a part of a training set for studies with few labels (COCO-LM figure 7: 1 %, 10 %, ...).
+
+  The first rows of a permutation that the seed decides, in the order of the file: for one seed a smaller part
+  is a subset of a larger one.
+
+  Args:
+    split: the whole set.
+    fraction: in (0, 1]; rounded to rows, at least one.
+    seed: which rows.
+
+  Raises:
+    ConfigError: the fraction is outside (0, 1].
+  """
+  if not 0 < fraction <= 1:
+    raise errors.ConfigError(f"fraction={fraction} of the training set is outside (0, 1]")
+  return split.take(fraction_rows(len(split), fraction, seed))
+
+
+def fraction_rows(count: int, fraction: float, seed: int) -> np.ndarray:
+  """[rows] int64, increasing: the rows of a set of `count` that `fraction` takes."""
+  number = max(1, round(fraction * count))
+  return np.sort(np.random.default_rng(seed).permutation(count)[:number])
+
+
+def _tfds_split(split: str) -> str:
+  return split.replace("dev", "validation")
+
+
+def _missing_line(directory: str, missing: Sequence[tuple[GlueTask, str]]) -> str:
+  """What was looked for and what mends it."""
+  task, split = missing[0]
+  path = tfds_reader.find(directory, task.tfds_name)
+  stem = dict(task.stems).get(split, (split,))[0]
+  looked = f"the TFDS data set {task.tfds_name}"
+  if directory:
+    looked = f"{pathlib.Path(directory) / task.folders[0] / stem}.tsv (or .tsv.gz) and {looked}"
+  if path:
+    looked += (
+      f", which is there with no {_tfds_split(split)!r} but {', '.join(tfds_reader.split_sizes(path))}"
+    )
+  importable = (
+    "" if task.name == "snli" else " (`python -m data.glue import DIR --output=TFDS_DIR` makes one)"
+  )
+  more = ", ".join(f"{row.name} {name}" for row, name in missing[1:])
+  return (
+    f"no {split} split of {task.name} in {tfds_reader.place(directory)}"
+    + (f", nor {more}" if more else "")
+    + f": looked for {looked}; set --config.data.directory to a folder of the official files or a TFDS "
+    f"directory{importable}, or let TFDS download it with --download"
+  )
+
+
+def _from_tfds(task: GlueTask, split: str, examples: list[tfds_reader.Example], source: str) -> Split:
+  if examples and "idx" in examples[0]:  # the row in the official file; TFDS shuffles
+    examples = sorted(examples, key=lambda example: example["idx"])
+  labels_there = [example.get("label") for example in examples]
+  dropped = 0
+  if task.unlabelled and any(label is not None for label in labels_there):
+    dropped = labels_there.count(None)
+    examples = [example for example in examples if example["label"] is not None]
+  texts = [_label_text(task, example.get("label")) for example in examples]
+  return Split(
+    first=[example[task.tfds_first] for example in examples],
+    second=[example[task.tfds_second] for example in examples] if task.tfds_second else None,
+    labels=labels_of(task, split, texts, lambda row: f"{source}, example {row}"),
+    ids=[str(example.get("idx", row)) for row, example in enumerate(examples)],
+    dropped=dropped,
+    source=source,
+    is_official=len(examples) in task.sizes[split],
+  )
+
+
+def _label_text(task: GlueTask, label: str | float | None) -> str:
+  """Returns a label of TFDS as our table names it: its classes have other names and another order."""
+  if label is None or task.is_regression:
+    return "" if label is None else str(label)
+  return task.labels[task.tfds_labels.index(label)] if label in task.tfds_labels else str(label)

@@ -1,0 +1,196 @@
+"""GLUE tasks out of files: the official TSVs, and a generic TSV for subsets. Quotes mean nothing in them.
+
+A row is a line, a tab separates columns. All official files are UTF-8, some with a byte-order mark.
+"""
+
+import dataclasses
+import gzip
+import os
+import pathlib
+import zlib
+from collections.abc import Iterator, Sequence
+
+from data import errors
+from data.glue.tasks import GlueTask, Split, labels_of
+
+GENERIC_HEADER = "index, sentence1, sentence2, label"
+_MRPC_TRAIN, _MRPC_TEST, _MRPC_DEV_IDS = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "dev_ids.tsv"
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+  """A file with a split in it; `layout` is 'official', 'generic', or 'msr' (Microsoft's files of MRPC)."""
+
+  path: pathlib.Path
+  layout: str
+
+
+def find(directory: str | os.PathLike, task: GlueTask, split: str) -> Found | None:
+  """Returns the file of a split in a folder of tasks, official files first; None if there is none."""
+  for folder in task.folders:
+    place = pathlib.Path(directory).expanduser() / folder
+    for stem in dict(task.stems).get(split, (split,)):
+      if path := _existing(place / f"{stem}.tsv"):
+        return Found(path, "official")
+    if task.name == "mrpc":
+      path = _existing(place / (_MRPC_TEST if split == "test" else _MRPC_TRAIN))
+      if path and (split == "test" or _existing(place / _MRPC_DEV_IDS)):
+        return Found(path, "msr")
+    # A subset has one development set, whatever it was drawn from.
+    stem = "dev" if split == "dev_matched" else split
+    if path := _existing(place / f"{stem}.subset.tsv"):
+      return Found(path, "generic")
+  return None
+
+
+def _existing(path: pathlib.Path) -> pathlib.Path | None:
+  packed = path.with_name(path.name + ".gz")
+  return path if path.is_file() else packed if packed.is_file() else None
+
+
+def read(found: Found, task: GlueTask, split: str) -> Split:
+  """Reads a split.
+
+  Raises:
+    DataError: the file is damaged, empty or not UTF-8, lacks a column, has one twice, has a row of another
+      width (QQP's are dropped as fairseq does) or a label that is unknown or out of range.
+  """
+  if found.layout == "msr":
+    return _read_msr(found.path, task, split)
+  return read_file(found.path, task, split, is_generic=found.layout == "generic")
+
+
+def read_file(path: pathlib.Path, task: GlueTask, split: str, *, is_generic: bool = False) -> Split:
+  """As `read`, for a file of the official or the generic layout wherever it is."""
+  is_test = split.startswith("test")
+  header = () if is_generic or is_test else task.headerless
+  names = (
+    {"first": "sentence1", "second": task.second and "sentence2", "label": "label"}
+    if is_generic
+    else {"first": task.first, "second": task.second, "label": task.label}
+  )
+  widths = () if is_generic else task.widths
+  drops = task.ragged_rows_dropped and not is_test and not is_generic
+  table = _Table(path, header, widths=widths, ragged_rows_dropped=drops)
+  first = table.column(names["first"])
+  second = table.column(names["second"]) if names["second"] else None
+  label: int | None = None
+  if widths:
+    label = -1
+  elif names["label"] in table.header or not is_test:
+    label = table.column(names["label"])
+  index = next((table.header.index(name) for name in ("index", "id") if name in table.header), None)
+  rows, lines = [], []
+  unlabelled = 0
+  for line, fields in table.rows():
+    if task.unlabelled and label is not None and fields[label] == task.unlabelled:
+      unlabelled += 1
+      continue
+    lines.append(line)
+    rows.append([None if column is None else fields[column] for column in (first, second, label, index)])
+  if not rows:
+    raise errors.DataError(f"{path}: no rows; expected the {split} split of {task.name}")
+  firsts, seconds, texts, indices = map(list, zip(*rows))
+  labels = None if label is None else labels_of(task, split, texts, lambda row: f"{path}:{lines[row]}")
+  source = f"{path} (a subset: its results are not GLUE scores)" if is_generic else str(path)
+  return Split(
+    first=firsts,
+    second=None if second is None else seconds,
+    labels=labels,
+    ids=[str(row) for row in range(len(rows))] if index is None else indices,
+    dropped=table.dropped + unlabelled,
+    source=source,
+    is_official=not is_generic and len(rows) in task.sizes[split],
+  )
+
+
+def _read_msr(path: pathlib.Path, task: GlueTask, split: str) -> Split:
+  """MRPC as Microsoft ships it: GLUE's development rows are in `dev_ids.tsv`, test labels are not used."""
+  whole = read_file(path, task, "train")
+  if split == "test":
+    return dataclasses.replace(whole, labels=None, is_official=len(whole) in task.sizes[split])
+  ids_path = _existing(path.with_name(_MRPC_DEV_IDS)) or path.with_name(_MRPC_DEV_IDS)
+  dev_ids = {tuple(fields) for _, fields in _Table(ids_path, ("#1 ID", "#2 ID")).rows()}
+  table = _Table(path, ())
+  columns = [table.column(name) for name in ("#1 ID", "#2 ID")]
+  pairs = [tuple(fields[column] for column in columns) for _, fields in table.rows()]
+  if missing := dev_ids - set(pairs):
+    raise errors.DataError(
+      f"{ids_path}: {len(missing)} of {len(dev_ids)} pairs are not in {path.name}, such as "
+      f"{' '.join(sorted(missing)[0])}; use the files of one download"
+    )
+  taken = whole.take([row for row, pair in enumerate(pairs) if (pair in dev_ids) == (split == "dev")])
+  return dataclasses.replace(taken, is_official=len(taken) in task.sizes[split])
+
+
+class _Table:
+  """The lines of a TSV file; `rows` checks the width of each, `dropped` counts those it left out."""
+
+  def __init__(
+    self,
+    path: pathlib.Path,
+    header: Sequence[str],
+    *,
+    widths: tuple[int, ...] = (),
+    ragged_rows_dropped: bool = False,
+  ):
+    self._path = path
+    self._lines = _text(path).split("\n")
+    if self._lines[-1] == "":
+      self._lines.pop()
+    if not self._lines:
+      raise errors.DataError(f"{path}: empty file; copy it again")
+    self._start = 0 if header else 1
+    self.header = list(header) or self._fields(0)
+    self._widths = widths or (len(self.header),)
+    self._ragged_rows_dropped = ragged_rows_dropped
+    self.dropped = 0
+    if twice := sorted({name for name in self.header if self.header.count(name) > 1}):
+      raise errors.DataError(f"{path}:1: column {', '.join(map(repr, twice))} twice; name each column once")
+
+  def column(self, name: str) -> int:
+    """Returns where a column is."""
+    if name in self.header:
+      return self.header.index(name)
+    raise errors.DataError(
+      f"{self._path}:1: no column {name!r}; found {', '.join(self.header)[:200]}; is this the right file?"
+    )
+
+  def _fields(self, number: int) -> list[str]:
+    return self._lines[number].removesuffix("\r").split("\t")
+
+  def rows(self) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line number from 1, columns)."""
+    for number in range(self._start, len(self._lines)):
+      fields = self._fields(number)
+      if len(fields) in self._widths:
+        yield number + 1, fields
+      elif self._ragged_rows_dropped:
+        self.dropped += 1
+      else:
+        raise errors.DataError(
+          f"{self._path}:{number + 1}: {len(fields)} columns, expected "
+          f"{' or '.join(map(str, self._widths))}, separated by tabs (quotes mean nothing); mend this row"
+        )
+
+
+def _text(path: pathlib.Path) -> str:
+  try:
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+      content = gzip.decompress(content)
+  except (OSError, EOFError, zlib.error) as error:
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    raise errors.DataError(f"{path}: cannot be read ({reason}); copy it again") from error
+  if (position := content.find(b"\0")) >= 0:
+    raise errors.DataError(f"{_place(path, content, position)}: a NUL byte, expected text; copy it again")
+  try:
+    return content.decode("utf-8-sig")
+  except UnicodeDecodeError as error:
+    place = _place(path, content, error.start)
+    raise errors.DataError(f"{place}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error
+
+
+def _place(path: pathlib.Path, content: bytes, position: int) -> str:
+  line = content.count(b"\n", 0, position) + 1
+  return f"{path}:{line}"

@@ -1,0 +1,213 @@
+"""`python -m data.glue import`: official GLUE files, checked, to a data_dir that TFDS reads offline."""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import numpy as np
+
+from data import command, errors, progress, seqio_tasks, tfds_reader
+from data.glue import files as glue_files
+from data.glue.tasks import TASKS, GlueTask, Split
+
+_DESCRIPTION = """Reads the official GLUE files below DIR (DIR/CoLA/train.tsv or .tsv.gz, ...), checks the
+rows of every split against the official numbers, and builds a TFDS data_dir from them. Then
+`tfds.load('glue/cola', data_dir=TFDS_DIR)` and --config.data.directory=TFDS_DIR work without a network.
+Tasks that are not there are reported and left out. A task that is in TFDS_DIR already is left alone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+  """One line of the report: how many rows of a split were found; None: no file."""
+
+  task: GlueTask
+  split: str
+  found: Split | None
+
+  @property
+  def state(self) -> str:
+    if self.found is None:
+      return "missing"
+    return "ok" if self.found.is_official else "differs"
+
+
+def main(arguments: list[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  parser = command.Parser(prog="python -m data.glue", description="GLUE data.")
+  commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+  importer = commands.add_parser(
+    "import",
+    help="official files -> a TFDS data_dir",
+    description=_DESCRIPTION,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  importer.add_argument("directory", metavar="DIR", help="folder with CoLA, SST-2, MRPC, ... in it")
+  importer.add_argument(
+    "--output",
+    metavar="TFDS_DIR",
+    default="",
+    help="data_dir to add the tasks to; default: TFDS's own, where fine-tuning looks by default",
+  )
+  importer.add_argument(
+    "--allow_differing_sizes",
+    action="store_true",
+    help="import splits whose number of rows is not the official one; their results are no GLUE scores",
+  )
+
+  def run() -> None:
+    args = parser.parse_args(arguments)
+    output = args.output or str(tfds_reader.place(""))
+    import_files(args.directory, output, allow_differing_sizes=args.allow_differing_sizes)
+
+  return command.run(run)
+
+
+def import_files(directory: str, output: str, *, allow_differing_sizes: bool = False) -> None:
+  """Builds `<output>/glue/<task>/<version>` for every official task found in a directory.
+
+  Args:
+    directory: folder of the official folders.
+    output: data_dir of TFDS, made if needed; what else is in it stays.
+    allow_differing_sizes: whether splits of another size than the official one are taken.
+
+  Raises:
+    ConfigError: the output is a file.
+    DataError: no task is found, a file is damaged, a size differs, or the output has other data of a task.
+  """
+  target = pathlib.Path(output).expanduser().absolute()
+  if target.exists() and not target.is_dir():
+    raise errors.ConfigError(f"--output={output} is a file; name a directory")
+  if not pathlib.Path(directory).expanduser().is_dir():
+    raise errors.DataError(f"{directory}: no such directory; expected the folder with CoLA, SST-2, ... in it")
+  rows = list(_look(directory))
+  if not any(row.found for row in rows):
+    folders = ", ".join(row.task.folders[0] for row in rows if row.split in ("train", "test"))
+    raise errors.DataError(
+      f"{directory}: no official GLUE file; looked for train.tsv, dev.tsv, test.tsv (or .tsv.gz) in its "
+      f"folders {', '.join(dict.fromkeys(folders.split(', ')))}"
+    )
+  print(_report(rows), flush=True)
+  differing = [f"{row.task.name} {row.split}" for row in rows if row.state == "differs"]
+  if differing and not allow_differing_sizes:
+    raise errors.DataError(
+      f"{', '.join(differing)}: not the official number of rows (see the table); use the complete official "
+      "files, or --allow_differing_sizes if the difference is meant"
+    )
+  _build({name: _found(rows, name) for name in TASKS if _found(rows, name)}, target)
+
+
+def _look(directory: str):
+  for task in TASKS.values():
+    if task.tfds_name.startswith("glue/"):
+      for split in task.sizes:
+        file = glue_files.find(directory, task, split)
+        is_official = file is not None and file.layout != "generic"
+        yield _Row(task, split, glue_files.read(file, task, split) if file and is_official else None)
+
+
+def _found(rows: list[_Row], name: str) -> dict[str, Split]:
+  return {row.split: row.found for row in rows if row.task.name == name and row.found}
+
+
+def _report(rows: list[_Row]) -> str:
+  lines = [f"{'task':6} {'split':16} {'rows found':>10} {'official':>17} {'dropped':>8}  state"]
+  for row in rows:
+    found = f"{len(row.found):,}" if row.found else "-"
+    dropped = f"{row.found.dropped:,}" if row.found else "-"
+    official = " / ".join(f"{size:,}" for size in row.task.sizes[row.split])
+    lines.append(f"{row.task.name:6} {row.split:16} {found:>10} {official:>17} {dropped:>8}  {row.state}")
+  return "\n".join(lines)
+
+
+def _build(found: dict[str, dict[str, Split]], output: pathlib.Path) -> None:
+  """Builds all tasks aside and moves each into its place."""
+  wanted = {name: splits for name, splits in found.items() if not _is_there(name, splits, output)}
+  if wanted:
+    progress.say(f"building {', '.join(wanted)} (TensorFlow takes some seconds to load)")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    aside = output.with_name(f"{output.name}.{os.getpid()}.part")
+    try:
+      with _quiet_tfds() as tfds:
+        built = [_build_task(tfds, TASKS[name], splits, aside) for name, splits in wanted.items()]
+      for path in built:
+        place = output / path.relative_to(aside)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(place)
+    finally:
+      shutil.rmtree(aside, ignore_errors=True)
+  kept = [name for name in found if name not in wanted]
+  progress.say(f"{output}: {len(wanted)} tasks added ({', '.join(wanted) or 'none'})")
+  if kept:
+    progress.say(f"{output}: there already, with the same numbers of rows: {', '.join(kept)}")
+  progress.say(f"use it with --config.data.directory={output}, or tfds.load('glue/...', data_dir={output!s})")
+
+
+def _is_there(name: str, splits: dict[str, Split], output: pathlib.Path) -> bool:
+  path = tfds_reader.find(str(output), TASKS[name].tfds_name)
+  if path is None:
+    return False
+  there = tfds_reader.split_sizes(path)
+  new = {split.replace("dev", "validation"): len(value) for split, value in splits.items()}
+  if there != new:
+    raise errors.DataError(
+      f"{path} is there with other rows ({there}) than the files ({new}); remove it or name another --output"
+    )
+  return True
+
+
+@contextlib.contextmanager
+def _quiet_tfds():
+  """Yields TFDS without its progress and notices: what matters is in the report."""
+  tfds = seqio_tasks.import_tfds()
+  from absl import logging
+
+  level = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)
+  tfds.disable_progress_bar()
+  try:
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+      yield tfds
+  finally:
+    logging.set_verbosity(level)
+
+
+def _build_task(tfds: Any, task: GlueTask, splits: dict[str, Split], data_dir: pathlib.Path) -> pathlib.Path:
+  """Builds one data set as TFDS's own builder would: its features, order of labels, splits and version."""
+  config = next(
+    config for config in tfds.builder_cls("glue").BUILDER_CONFIGS if f"glue/{config.name}" == task.tfds_name
+  )
+  features: dict[str, Any] = {name: tfds.features.Text() for name in config.text_features}
+  classes = config.label_classes
+  features["label"] = tfds.features.ClassLabel(names=classes) if classes else np.float32
+  features["idx"] = np.int32
+  builder = tfds.dataset_builders.TfDataBuilder(
+    name="glue",
+    config=tfds.core.BuilderConfig(name=config.name, version=config.version, description=config.description),
+    version=config.version,
+    data_dir=str(data_dir),
+    features=tfds.features.FeaturesDict(features),
+    split_datasets={
+      name.replace("dev", "validation"): list(enumerate(_examples(task, split)))
+      for name, split in splits.items()
+    },
+    description="GLUE from local official files",
+    homepage=config.url,
+    citation=config.citation,
+  )
+  builder.download_and_prepare()
+  return pathlib.Path(str(builder.data_path))
+
+
+def _examples(task: GlueTask, split: Split):
+  for row in range(len(split)):
+    label: Any = -1  # TFDS's own sign of a test row
+    if split.labels is not None:
+      label = float(split.labels[row]) if task.is_regression else task.tfds_labels[split.labels[row]]
+    example = {task.tfds_first: split.first[row], "label": label, "idx": row}
+    if split.second is not None:
+      example[task.tfds_second or ""] = split.second[row]
+    yield example

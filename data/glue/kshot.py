@@ -1,0 +1,131 @@
+"""K examples of each class: LM-BFF's files, or drawn from a full training set as LM-BFF draws them."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from data import errors
+from data.glue import files as glue_files
+from data.glue.tasks import GlueTask, Split, known_task
+
+SEEDS = (13, 21, 42, 87, 100)  # of the five published draws
+_MIDDLE = 2.5  # STS-B is drawn as two classes, scores below and from here
+
+
+def read(directory: str | os.PathLike, task: str, *, k: int = 16, seed: int) -> tuple[Split, Split]:
+  """Reads `<directory>/<task's folder>/<k>-<seed>/train.tsv` and its dev.tsv (MNLI: dev_matched.tsv).
+
+  Args:
+    directory: LM-BFF's `data/k-shot`; its files may be gzipped.
+    task: name of a GLUE task, or 'snli'.
+    k: examples of each class.
+    seed: of the draw.
+
+  Returns:
+    Training and development set, k rows of each class in both (of STS-B 2 k rows).
+
+  Raises:
+    ConfigError: unknown task.
+    DataError: the files are not there (the draws that are there are named), damaged, or hold other numbers
+      of a class.
+
+  Source: princeton-nlp/LM-BFF, tools/generate_k_shot_data.py.
+  """
+  check(directory, [task], k=k, seeds=[seed])
+  row = known_task(task)
+  paths = _paths(directory, row, k, seed)
+  train, dev = (glue_files.read_file(_existing(path), row, split) for split, path in paths.items())
+  for split in (train, dev):
+    _check_counts(split, row, k)
+  return train, dev
+
+
+def check(directory: str | os.PathLike, tasks: Sequence[str], *, k: int = 16, seeds: Sequence[int]) -> None:
+  """Looks whether the files of all draws are there, and opens none; arguments as of `read`.
+
+  Raises:
+    ConfigError: unknown task.
+    DataError: some are not there; the line names all, and the draws that are there.
+  """
+  rows = [known_task(task) for task in tasks]
+  wanted = [path for row in rows for seed in seeds for path in _paths(directory, row, k, seed).values()]
+  missing = [path for path in wanted if not _existing(path).is_file()]
+  if not missing:
+    return
+  path = missing[0]
+  folder = path.parent.parent
+  draws = ", ".join(sorted(place.name for place in folder.glob("*-*"))) or "none"
+  more = "".join(f", nor {other.relative_to(other.parents[2])}" for other in missing[1:])
+  raise errors.DataError(
+    f"{path} (or .gz) is not there{more}; {folder} has the draws (k-seed) {draws}; choose one of them with "
+    "--config.prompt.shots and --config.prompt.splits, or leave prompt.directory empty and draw from the "
+    "full training set in --config.data.directory"
+  )
+
+
+def sample(split: Split, k: int, seed: int) -> tuple[Split, Split]:
+  """Draws k training and k development rows of each class, disjoint.
+
+  All rows are shuffled; of each class, in the order in which the classes then appear, the first k are for
+  training and the next k for development. Scores (STS-B) count as two classes, below 2.5 and from 2.5.
+
+  Args:
+    split: a training set with labels, rows in the order of the official file.
+    k: rows of each class.
+    seed: of the shuffle.
+
+  Returns:
+    (training set, development set).
+
+  Raises:
+    DataError: no labels, or fewer than 2 k rows of a class.
+
+  Source: princeton-nlp/LM-BFF, tools/generate_k_shot_data.py. The official files of RTE, MRPC and STS-B give
+  its published draws. Those of CoLA do so for seed 100 alone, since that program shuffles CoLA's rows again
+  and again without reading them anew; its SST-2 is another file than GLUE's.
+  """
+  if k < 1:
+    raise errors.ConfigError(f"k={k} examples of each class; expected at least 1")
+  if split.labels is None:
+    raise errors.DataError(f"{split.source}: no labels to draw {k} examples of each class by")
+  classes = _classes(split.labels)
+  order = list(range(len(split)))
+  np.random.RandomState(seed).shuffle(order)
+  rows: dict[int, list[int]] = {}
+  for row in order:
+    rows.setdefault(int(classes[row]), []).append(row)
+  for label, members in rows.items():
+    if len(members) < 2 * k:
+      raise errors.DataError(
+        f"{split.source}: {len(members)} rows of class {label}, expected at least {2 * k} for k={k}; lower k"
+      )
+  train = [row for members in rows.values() for row in members[:k]]
+  dev = [row for members in rows.values() for row in members[k : 2 * k]]
+  return split.take(train), split.take(dev)
+
+
+def _classes(labels: np.ndarray) -> np.ndarray:
+  return labels >= _MIDDLE if labels.dtype.kind == "f" else labels
+
+
+def _paths(directory: str | os.PathLike, task: GlueTask, k: int, seed: int) -> dict[str, pathlib.Path]:
+  """{split: file} of a draw; each may be there as '.gz' instead."""
+  place = pathlib.Path(directory).expanduser() / task.folders[0] / f"{k}-{seed}"
+  return {stem: place / f"{stem}.tsv" for stem in ("train", "dev_matched" if task.name == "mnli" else "dev")}
+
+
+def _existing(path: pathlib.Path) -> pathlib.Path:
+  packed = path.with_name(path.name + ".gz")
+  return path if path.is_file() else packed
+
+
+def _check_counts(split: Split, task: GlueTask, k: int) -> None:
+  assert split.labels is not None  # training and development files have a label column
+  counts = np.bincount(_classes(split.labels).astype(int), minlength=max(2, len(task.labels)))
+  if np.any(counts != k):
+    raise errors.DataError(
+      f"{split.source}: {', '.join(map(str, counts))} rows of the classes, expected {k} of each; copy the "
+      "file again or make the draw anew"
+    )

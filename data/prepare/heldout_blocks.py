@@ -1,0 +1,58 @@
+"""Held-out records of a text with too few documents to hold any out: single blocks of its training records.
+
+Documents are held out where there are enough of them (`pipeline.text_chunks`). A text file without blank
+lines is one document, though, and of twenty documents 2 % is often none.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from data.prepare import pipeline
+
+MIN_RECORDS = 2  # one for each side
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+  """Which training records are held out, and what that leaves.
+
+  Attributes:
+    border: records whose shuffle key is below it are held out.
+    records: how many.
+    tokens: of them.
+    unigram: [vocab_size] int64, how often each id stands in the records that stay.
+  """
+
+  border: int
+  records: int
+  tokens: int
+  unigram: np.ndarray
+
+
+def choose(job: pipeline.Job, num_units: int, vocab_size: int) -> Blocks:
+  """Chooses `job.heldout_fraction` of the training records, at least one: a function of seed and input.
+
+  Args:
+    job: the preparation; its units are packed and hold at least `MIN_RECORDS` training records.
+    num_units: how many units there are.
+    vocab_size: number of ids.
+
+  Returns:
+    Blocks; every record has an equal chance, so neighbours of a held-out block are trained on.
+  """
+  keys, lengths = [], []
+  for number in range(num_units):
+    sizes = pipeline.record_lengths(job, number, "train")
+    keys.append(pipeline.shuffle_keys(job.seed, number, sizes.size))
+    lengths.append(sizes)
+  order = np.sort(np.concatenate(keys))
+  border = int(order[max(1, int(job.heldout_fraction * order.size))])
+  unigram, records, tokens = np.zeros(vocab_size, np.int64), 0, 0
+  for number, (key, sizes) in enumerate(zip(keys, lengths)):
+    is_held = key < np.uint64(border)
+    records += int(is_held.sum())
+    tokens += int(sizes[is_held].sum())
+    ids = pipeline.record_ids(job, number, "train", vocab_size)
+    unigram += np.bincount(ids[np.repeat(~is_held, sizes)], minlength=vocab_size)
+  return Blocks(border, records, tokens, unigram)

@@ -1,0 +1,234 @@
+"""Vocabularies: text to token ids and back, and the directory that one is kept in.
+
+A vocabulary directory holds `vocabulary.json` (kind, case, size, special ids, content hash) and either
+`sp.model` (sentencepiece; with `dict.txt` if the ids are a fairseq dictionary's) or `vocab.txt`
+(WordPiece). `pretokenization: official` in it means that words are split as the official COCO-LM and AMOS
+code does before sentencepiece sees them.
+
+Commands:
+  python -m data.vocabulary train --source=installed_docs --size=4096 --output=DIR
+  python -m data.vocabulary import --vocab_txt=vocab.txt --output=DIR
+  python -m data.vocabulary import --sp_model=sp.model --dict=dict.txt --cased --pretokenization=official \
+    --output=DIR
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from data import errors, manifest
+from data.vocabulary import files as vocabulary_files
+from data.vocabulary import official as official_tokenizer
+
+NAME = "vocabulary.json"
+FORMAT = 1
+KINDS = ("sentencepiece", "wordpiece")
+PRETOKENIZATIONS = ("none", "official")  # what splits text before sentencepiece: data/vocabulary/official.py
+
+
+@dataclasses.dataclass(frozen=True)
+class SpecialIds:
+  """Ids that no text produces, but for `unk`. Read them from here: they differ between vocabularies."""
+
+  cls: int
+  pad: int
+  sep: int
+  unk: int
+  mask: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+  """Text to ids and back.
+
+  Attributes:
+    kind: 'sentencepiece' or 'wordpiece'.
+    cased: whether case is kept.
+    size: number of ids.
+    special_ids: ids of [CLS], [PAD], [SEP], [UNK] and [MASK].
+    digest: sha256 over everything that decides an id.
+    pretokenization: 'none', or 'official' (sentencepiece only).
+  """
+
+  kind: str
+  cased: bool
+  size: int
+  special_ids: SpecialIds
+  digest: str
+  pretokenization: str
+  _pieces: tuple[str, ...] = dataclasses.field(repr=False)
+  _encode_batch: Callable[[Sequence[str]], list[list[int]]] = dataclasses.field(repr=False)
+  _join: Callable[[list[str]], str] = dataclasses.field(repr=False)
+
+  def encode(self, text: str) -> list[int]:
+    """Returns the ids of `text`, no special ids added. No text gives [CLS], [PAD], [SEP] or [MASK]."""
+    return self._encode_batch([text])[0]
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Returns the ids of each text, computed in this thread."""
+    return self._encode_batch(texts)
+
+  @property
+  def separators(self) -> int:
+    """How many [SEP] stand between two texts: 1 in BERT, 2 in COCO-LM and in MPNet (where it is </s>)."""
+    is_bert = self.kind == "wordpiece" and self.piece(self.special_ids.sep) != "</s>"
+    return 1 if is_bert else 2
+
+  def with_special_ids(
+    self, first: Sequence[int], second: Sequence[int] | None = None, *, max_length: int = sys.maxsize
+  ) -> list[int]:
+    """Returns `[CLS] A [SEP]` or `[CLS] A [SEP] .. B [SEP]`; A, or the longer of both, is cut where more than
+    `max_length` ids would result."""
+    return official_tokenizer.add_special_ids(
+      first,
+      second,
+      cls=self.special_ids.cls,
+      sep=self.special_ids.sep,
+      max_length=max_length,
+      separators=self.separators,
+    )
+
+  def decode(self, ids: Sequence[int]) -> str:
+    """Returns readable text; special pieces are written out.
+
+    Raises:
+      DataError: an id is outside the vocabulary.
+    """
+    return self._join([self.piece(int(i)) for i in ids])
+
+  def piece(self, token_id: int) -> str:
+    """Returns the piece of an id, such as '▁the' or '##ing'.
+
+    Raises:
+      DataError: the id is outside the vocabulary.
+    """
+    if not 0 <= token_id < self.size:
+      raise errors.DataError(f"token id {token_id} is outside the vocabulary of {self.size} pieces")
+    return self._pieces[token_id]
+
+
+def load(directory: str | os.PathLike) -> Vocabulary:
+  """Loads the vocabulary in `directory`.
+
+  Raises:
+    DataError: a file is missing, damaged, or not the one that `vocabulary.json` was written for.
+  """
+  directory = pathlib.Path(directory)
+  path = directory / NAME
+  if not path.is_file():
+    raise errors.DataError(
+      f"{directory} holds no vocabulary ({NAME} is missing); make one with `python -m data.vocabulary "
+      "train --source=... --output=...`, or `... import` for an existing vocab.txt or sp.model"
+    )
+  try:
+    described = json.loads(path.read_text(encoding="utf-8"))
+    kind, cased, digest = described["kind"], described["cased"], described["digest"]
+    pretokenization = described.get("pretokenization", "none")  # directories of before it have no such field
+    if described["format"] != FORMAT or kind not in KINDS or not isinstance(cased, bool):
+      raise ValueError("format, kind or cased has an unknown value")
+    if pretokenization not in PRETOKENIZATIONS:
+      raise ValueError(f"pretokenization is none of {', '.join(PRETOKENIZATIONS)}")
+  except (ValueError, KeyError, TypeError, RecursionError) as error:
+    raise errors.DataError(
+      f"{path}: not a vocabulary description ({error}); train or import it again"
+    ) from error
+  vocabulary = build(directory, kind=kind, cased=cased, pretokenization=pretokenization)
+  if vocabulary.digest != digest:
+    raise errors.DataError(
+      f"{directory}: its files changed after {NAME} was written (sha256 {vocabulary.digest[:12]}, expected "
+      f"{str(digest)[:12]}); bring back the original files, or train or import the vocabulary again"
+    )
+  return vocabulary
+
+
+def describe(
+  directory: str | os.PathLike, *, kind: str, cased: bool, pretokenization: str = "none"
+) -> Vocabulary:
+  """Writes `vocabulary.json` beside the model files in `directory` and returns the vocabulary."""
+  vocabulary = build(directory, kind=kind, cased=cased, pretokenization=pretokenization)
+  content: dict[str, Any] = {
+    "format": FORMAT,
+    "kind": kind,
+    "cased": cased,
+    "size": vocabulary.size,
+    "special_ids": dataclasses.asdict(vocabulary.special_ids),
+    "digest": vocabulary.digest,
+  }
+  if pretokenization != "none":
+    content["pretokenization"] = pretokenization
+  text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+  manifest.write_atomically(pathlib.Path(directory) / NAME, text.encode())
+  return vocabulary
+
+
+def build(
+  directory: str | os.PathLike, *, kind: str, cased: bool, pretokenization: str = "none"
+) -> Vocabulary:
+  """Builds a vocabulary from the model files in `directory`.
+
+  Raises:
+    DataError: a file is missing or damaged, a special piece is missing, or a pretokenization is asked of
+      WordPiece.
+  """
+  directory = pathlib.Path(directory)
+  if kind == "wordpiece":
+    path = directory / "vocab.txt"
+    if pretokenization != "none":
+      raise errors.DataError(f"{path}: pretokenization {pretokenization!r} is for sentencepiece vocabularies")
+    pieces = vocabulary_files.read_vocab_txt(path)
+    encode_batch = vocabulary_files.wordpiece_encoder(pieces, cased=cased)
+    contents = [vocabulary_files.read_bytes(path)]
+    join = vocabulary_files.join_wordpieces
+  else:
+    path, pieces, contents, encode_batch = _sentencepiece(directory, pretokenization)
+    is_official = pretokenization == "official"
+    join = official_tokenizer.join if is_official else vocabulary_files.join_sentencepieces
+  special_ids = SpecialIds(
+    **{
+      name: vocabulary_files.special_id(path, pieces, piece)
+      for name, piece in vocabulary_files.PIECES.items()
+    }
+  )
+  # Without a pretokenization the text that is hashed is that of before there were any.
+  suffix = "" if pretokenization == "none" else f" {pretokenization}"
+  digest = hashlib.sha256(f"{FORMAT} {kind} {cased}{suffix}".encode())
+  for content in contents:
+    digest.update(hashlib.sha256(content).digest())
+  return Vocabulary(
+    kind=kind,
+    cased=cased,
+    size=len(pieces),
+    special_ids=special_ids,
+    digest=digest.hexdigest(),
+    pretokenization=pretokenization,
+    _pieces=tuple(pieces),
+    _encode_batch=encode_batch,
+    _join=join,
+  )
+
+
+def _sentencepiece(directory: pathlib.Path, pretokenization: str):
+  """Returns the file that names the pieces, these, the bytes of all files, and texts -> ids."""
+  path = directory / "sp.model"
+  processor, model_pieces = vocabulary_files.read_sp_model(path)
+  contents, pieces = [vocabulary_files.read_bytes(path)], model_pieces
+  if (directory / "dict.txt").is_file():
+    path = directory / "dict.txt"
+    pieces = vocabulary_files.read_dictionary(path)
+    contents.append(vocabulary_files.read_bytes(path))
+  if pretokenization == "none":
+    return path, pieces, contents, vocabulary_files.sentencepiece_encoder(processor, model_pieces, pieces)
+  ids, unknown = vocabulary_files.ids_of_text(pieces)
+  return path, pieces, contents, official_tokenizer.encoder(processor, ids, unknown=unknown)
+
+
+@functools.lru_cache(maxsize=2)
+def load_cached(directory: str) -> Vocabulary:
+  """Loads a vocabulary once per process, for the workers of a pool."""
+  return load(directory)

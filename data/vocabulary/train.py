@@ -1,0 +1,224 @@
+"""Training and importing of vocabularies; `data.vocabulary` has the commands."""
+
+import collections
+import io
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+
+from data import errors, vocabulary
+from data.vocabulary import files as vocabulary_files
+
+MAX_TRAINING_CHARACTERS = 200_000_000  # more changes few pieces; BPE holds them in memory
+MAX_LETTERS = 1_000  # of WordPiece, as BERT; rarer characters become [UNK]
+# Pieces of the papers: COCO-LM and AMOS base / base++ and large++; BERT and TACO.
+DEFAULT_SIZES = {("sentencepiece", False): 32_768, ("sentencepiece", True): 64_000}
+DEFAULT_WORDPIECE_SIZE = 30_522
+
+
+def default_size(kind: str, *, cased: bool) -> int:
+  """Returns the papers' number of pieces."""
+  return DEFAULT_SIZES.get((kind, cased), DEFAULT_WORDPIECE_SIZE)
+
+
+def train(
+  sentences: Iterable[str],
+  directory: str | os.PathLike,
+  *,
+  kind: str,
+  cased: bool,
+  size: int,
+  size_flag: str = "--size",
+) -> vocabulary.Vocabulary:
+  """Trains a vocabulary and writes it to `directory`, all of it or nothing.
+
+  Args:
+    sentences: the text; only the first MAX_TRAINING_CHARACTERS characters are used.
+    directory: where to; must not exist, or be empty.
+    kind: 'sentencepiece' (BPE, nmt_nfkc or nmt_nfkc_cf, every character a piece) or 'wordpiece'.
+    cased: whether case is kept.
+    size: number of pieces, the five special ones included.
+    size_flag: what messages call it.
+
+  Raises:
+    DataError: there is no text, or too little of it for `size` pieces (the largest possible is named).
+  """
+  taken = _Counted(sentences)
+  with _directory_aside(directory) as aside:
+    if kind == "sentencepiece":
+      content = _train_sentencepiece(taken, cased=cased, size=size, size_flag=size_flag)
+      (aside / "sp.model").write_bytes(content)
+    else:
+      pieces = _train_wordpiece(taken, cased=cased, size=size)
+      (aside / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    vocabulary.describe(aside, kind=kind, cased=cased)
+  return vocabulary.load(directory)
+
+
+class _Counted:
+  """Passes sentences on up to the limit and remembers whether there were any."""
+
+  def __init__(self, sentences: Iterable[str]):
+    self._sentences = sentences
+    self.characters = 0
+
+  def __iter__(self) -> Iterator[str]:
+    for sentence in self._sentences:
+      if self.characters > MAX_TRAINING_CHARACTERS:
+        return
+      self.characters += len(sentence)
+      yield sentence
+
+
+class _directory_aside:
+  """A temporary directory beside `directory` that takes its name when all went well."""
+
+  def __init__(self, directory: str | os.PathLike):
+    self._final = pathlib.Path(directory)
+
+  def __enter__(self) -> pathlib.Path:
+    if self._final.exists() and (not self._final.is_dir() or any(self._final.iterdir())):
+      raise errors.ConfigError(
+        f"--output={self._final} is there already; remove it or name another directory"
+      )
+    self._final.parent.mkdir(parents=True, exist_ok=True)
+    self._aside = pathlib.Path(tempfile.mkdtemp(prefix=f".{self._final.name}.", dir=self._final.parent))
+    self._aside.chmod(0o755)
+    return self._aside
+
+  def __exit__(self, kind, error, trace) -> None:
+    if kind is not None:
+      shutil.rmtree(self._aside, ignore_errors=True)
+    else:
+      self._aside.replace(self._final)
+
+
+def _train_sentencepiece(sentences: _Counted, *, cased: bool, size: int, size_flag: str) -> bytes:
+  import sentencepiece  # here: training WordPiece needs no sentencepiece
+
+  names = vocabulary_files.PIECES
+  model = io.BytesIO()
+  try:
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=iter(sentences),
+      model_writer=model,
+      model_type="bpe",
+      vocab_size=size,
+      normalization_rule_name="nmt_nfkc" if cased else "nmt_nfkc_cf",
+      character_coverage=1.0,
+      max_sentence_length=1 << 20,  # bytes; the default leaves out longer ones silently
+      # The order of the official dictionaries; these four are control pieces but for [UNK].
+      bos_id=0,
+      bos_piece=names["cls"],
+      pad_id=1,
+      pad_piece=names["pad"],
+      eos_id=2,
+      eos_piece=names["sep"],
+      unk_id=3,
+      unk_piece=names["unk"],
+      control_symbols=[names["mask"]],
+      minloglevel=2,
+    )
+  except (RuntimeError, ValueError) as error:
+    raise errors.DataError(_explain(str(error), sentences, size, size_flag)) from error
+  return model.getvalue()
+
+
+def _explain(message: str, sentences: _Counted, size: int, size_flag: str) -> str:
+  if not sentences.characters:
+    return "the source has no usable text to train a vocabulary on"
+  limit = re.search(r"value <= (\d+)", message)
+  if limit:
+    return (
+      f"a vocabulary of {size} pieces is too large for {sentences.characters} characters of text; the "
+      f"largest possible size is {limit[1]}: use {size_flag}={limit[1]} or less, or give more text"
+    )
+  required = re.search(r"required_chars.*?(\d+)\D*$|larger than (\d+)", message)
+  hint = f" ({required[0]})" if required else ""
+  return f"a vocabulary of {size} pieces cannot be trained{hint}: {message.strip().splitlines()[-1]}"
+
+
+def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int) -> list[str]:
+  from tokenizers import Tokenizer, models, trainers
+
+  names = vocabulary_files.PIECES
+  tokenizer = Tokenizer(models.WordPiece(unk_token=names["unk"], max_input_chars_per_word=100))
+  vocabulary_files.configure_wordpiece(tokenizer, cased=cased)
+  text = list(sentences)
+  if not sentences.characters:
+    raise errors.DataError("the source has no usable text to train a vocabulary on")
+  special = [names[name] for name in ("pad", "unk", "cls", "sep", "mask")]  # the order of BERT's vocab.txt
+  letters, continuations = _letters(tokenizer, text)
+  trainer = trainers.WordPieceTrainer(
+    vocab_size=size,
+    min_frequency=2,
+    # The trainer numbers letters inside words in the order of a hash map, and breaks ties of merges by these
+    # numbers: given here, in order, they make two trainings equal.
+    special_tokens=special + continuations,
+    initial_alphabet=letters,
+    limit_alphabet=len(letters),
+    show_progress=False,
+  )
+  tokenizer.train_from_iterator(text, trainer)
+  pieces = tokenizer.get_vocab()
+  if len(pieces) != size:
+    raise errors.DataError(
+      f"a vocabulary of {size} pieces does not fit {sentences.characters} characters of text; the training "
+      f"gave {len(pieces)}: ask for that size, or give more text"
+    )
+  return sorted(pieces, key=pieces.get)
+
+
+def _letters(tokenizer, text: list[str]) -> tuple[list[str], list[str]]:
+  """Returns the MAX_LETTERS most frequent characters and, as '##x', those of them that continue a word."""
+  words: collections.Counter = collections.Counter()
+  for sentence in text:
+    normal = tokenizer.normalizer.normalize_str(sentence)
+    words.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal))
+  letters: collections.Counter = collections.Counter()
+  for word, number in words.items():
+    for letter in word:
+      letters[letter] += number
+  kept = set(sorted(letters, key=lambda letter: (-letters[letter], letter))[:MAX_LETTERS])
+  inside = {letter for word in words for letter in word[1:]} & kept
+  return sorted(kept), [f"##{letter}" for letter in sorted(inside)]
+
+
+def import_files(
+  directory: str | os.PathLike,
+  *,
+  vocab_txt: str = "",
+  sp_model: str = "",
+  dictionary: str = "",
+  cased: bool,
+  pretokenization: str = "none",
+) -> vocabulary.Vocabulary:
+  """Makes a vocabulary directory of existing files: `vocab.txt`, or `sp.model` with or without `dict.txt`.
+
+  Raises:
+    DataError: a file is missing or damaged or lacks a special piece.
+    ConfigError: neither or both kinds of file are given, or `vocab.txt` with a pretokenization.
+  """
+  if bool(vocab_txt) == bool(sp_model):
+    raise errors.ConfigError(
+      "give either --vocab_txt=FILE or --sp_model=FILE (with --dict=FILE if there is one)"
+    )
+  if vocab_txt and pretokenization != "none":
+    raise errors.ConfigError(f"--pretokenization={pretokenization} is for --sp_model; leave it out")
+  files = {"vocab.txt": vocab_txt, "sp.model": sp_model, "dict.txt": dictionary}
+  contents = {name: vocabulary_files.read_bytes(pathlib.Path(path)) for name, path in files.items() if path}
+  with _directory_aside(directory) as aside:
+    for name, content in contents.items():
+      (aside / name).write_bytes(content)
+    try:
+      kind = "wordpiece" if vocab_txt else "sentencepiece"
+      vocabulary.describe(aside, kind=kind, cased=cased, pretokenization=pretokenization)
+    except errors.DataError as error:
+      message = str(error)
+      for name, path in files.items():
+        message = message.replace(str(aside / name), path)
+      raise errors.DataError(message) from error
+  return vocabulary.load(directory)

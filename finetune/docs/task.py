@@ -1,0 +1,234 @@
+"""`kind='docs'`: which library is a paragraph from? A checkpoint, its encoder from scratch, naive Bayes.
+
+All get the same paragraphs; both encoders the same batches, steps and learning rates to choose from. The
+development set chooses the evaluation a run counts with and the learning rate; the test set chooses nothing.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from ml_collections import ConfigDict
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.naive_bayes import MultinomialNB
+
+from data import library_paragraphs
+from data.errors import ConfigError
+from data.library_paragraphs import LibraryParagraphs
+from finetune.docs import report as docs_report
+from finetune.docs.report import Comparison, Score
+from finetune.glue import task as glue
+from finetune.papers import glue_metrics
+from finetune.search import best_model, summary, warm_start
+from finetune.search.classification import make_problem
+from finetune.search.examples import Examples
+from finetune.search.search import Search
+from finetune.search.session import Plan, Session, compiled
+from finetune.search.summary import Record
+
+TRAIN_ROWS = 2_000
+DEV_PART, TEST_PART = 4, 2  # a fourth and a half of the training rows
+SPACE_OF = "cola"  # whose search space a protocol uses where the config does not say: a small task's
+METRIC, TEST_METRIC = "accuracy", "test_accuracy"
+CHECKPOINT, SCRATCH = "checkpoint", "scratch"  # folders of the two searches
+NAMES = {CHECKPOINT: "the checkpoint, fine-tuned", SCRATCH: "its encoder from scratch"}
+
+
+class Encoded:
+  """The paragraphs as an encoder reads them.
+
+  Attributes:
+    task: the paragraphs.
+    max_length: tokens of a text; longer ones are cut.
+    train: training examples.
+    buckets: of them.
+    sets: 'dev' and 'test'.
+    lines: for people.
+  """
+
+  def __init__(self, task: LibraryParagraphs, session: Session) -> None:
+    fields, words = session.config.data, session.start.vocabulary
+    self.task, self.max_length = task, session.max_length(SPACE_OF)
+    encoding = glue.Encoding(words, self.max_length, fields.buckets, fields.bucket_multiple)
+    self.train, cut = encoding.examples(task.splits["train"], is_regression=False)
+    self.buckets = encoding.buckets(self.train)
+    self.sets = {name: encoding.evaluated(task.splits[name], is_regression=False) for name in ("dev", "test")}
+    self.lines = [
+      f"{cut:,} of {len(self.train.ids):,} training paragraphs are cut to the {self.max_length} tokens the "
+      f"encoder reads; padded to {', '.join(map(str, self.buckets.lengths))} tokens"
+    ]
+
+  @property
+  def examples(self) -> dict[str, Examples]:
+    """Of every split."""
+    return {"train": self.train, **{name: given.examples for name, given in self.sets.items()}}
+
+  @property
+  def words(self) -> dict[str, list[str]]:
+    """The tokens of every text as words, cut where the encoder's text is."""
+    return {
+      name: [" ".join(map(str, ids.tolist())) for ids in examples.ids]
+      for name, examples in self.examples.items()
+    }
+
+  @property
+  def digest(self) -> str:
+    """sha256 over ids and labels."""
+    found = hashlib.sha256()
+    for name, examples in self.examples.items():
+      labels = examples.fields["labels"].tolist()
+      found.update(json.dumps([name, labels, [ids.tolist() for ids in examples.ids]]).encode())
+    return found.hexdigest()
+
+  def evaluate(self, outputs_of, num_runs: int, *, batch_size: int, pad_id: int) -> list[dict[str, float]]:
+    """Accuracy of every run on the development and the test set; what is not finite is a wrong answer."""
+    found: list[dict[str, float]] = [{} for _ in range(num_runs)]
+    for metric, given in ((METRIC, self.sets["dev"]), (TEST_METRIC, self.sets["test"])):
+      logits = glue.outputs(given, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
+      for scores, of_run in zip(found, logits):
+        answers = np.where(np.isfinite(of_run).all(axis=1), np.argmax(of_run, axis=1), -1)
+        scores[metric] = glue_metrics.accuracy(np.asarray(given.split.labels), answers)
+    return found
+
+
+def naive_bayes(name: str, texts: Mapping[str, Sequence[str]], task: LibraryParagraphs) -> Score:
+  """Multinomial naive Bayes on counts of words, with scikit-learn's defaults.
+
+  Args:
+    name: for the table.
+    texts: {'train', 'dev', 'test'}: texts in the order of the task's splits.
+    task: for the labels.
+  """
+  # Single characters are words too: some ids have one digit.
+  counts = CountVectorizer(token_pattern=r"(?u)\b\w+\b")
+  labels = {split: np.asarray(given.labels) for split, given in task.splits.items()}
+  model = MultinomialNB().fit(counts.fit_transform(texts["train"]), labels["train"])
+  found = {
+    split: glue_metrics.accuracy(labels[split], model.predict(counts.transform(texts[split])))
+    for split in ("dev", "test")
+  }
+  return Score(name, {0: found["test"]}, found["dev"])
+
+
+def choose(name: str, records: Sequence[Record]) -> Score:
+  """The line of an encoder: test accuracies of the learning rate with the best mean development accuracy."""
+  chosen = summary.choose(records, METRIC, "mean")
+  test = summary.summarise(chosen, TEST_METRIC).per_seed
+  seeds = {int(seed): value for seed, value in test.items()}
+  return Score(name, seeds, summary.summarise(chosen).mean, chosen.cell.learning_rate)
+
+
+class DocsDemo:
+  """The comparison of a config."""
+
+  def __init__(self, session: Session, *, download: bool = False) -> None:
+    """Gathers the paragraphs; nothing is compiled.
+
+    Args:
+      session: of this start. `data.directory` is a folder of installed packages ('': those of this program),
+        `data.train_rows` the wanted training paragraphs (0: `TRAIN_ROWS`).
+      download: there is nothing to download.
+
+    Raises:
+      ConfigError: a field that this kind has no use for.
+      DataError: too little documentation.
+    """
+    del download
+    self.session, config = session, session.config
+    for field, value in (("from_scratch", config.from_scratch), ("output.predict", config.output.predict)):
+      if value:
+        raise ConfigError(
+          f"{field}=True: kind='docs' trains from scratch beside the checkpoint anyway, and there is no test "
+          "set to hand in; leave it out"
+        )
+    changed = ConfigDict(config)  # a copy that is not frozen
+    changed.from_scratch = True
+    scratch = Session(
+      changed, str(session.workdir), stop=session.stop, say=session.say, show_progress=session.show_progress
+    )
+    rows = config.data.train_rows or TRAIN_ROWS
+    self.task = library_paragraphs.load(
+      train_rows=rows,
+      dev_rows=rows // DEV_PART,
+      test_rows=rows // TEST_PART,
+      seed=config.seed,
+      root=config.data.directory,
+    )
+    self.encoded = Encoded(self.task, session)
+    self.sessions = {SCRATCH: scratch, CHECKPOINT: session}
+    self.plans = {name: self._plan(name, one) for name, one in self.sessions.items()}
+
+  def _plan(self, name: str, session: Session) -> Plan:
+    encoded, size = self.encoded, session.config.data.eval_batch_size
+    count = len(self.task.libraries)
+
+    def evaluate(outputs_of, num_runs: int) -> list[dict[str, float]]:
+      return encoded.evaluate(outputs_of, num_runs, batch_size=size, pad_id=session.pad_id)
+
+    return Plan(
+      name,
+      make_problem(session.encoder, session.head, num_outputs=count, pad_id=session.pad_id),
+      METRIC,
+      session.cells(SPACE_OF),
+      encoded.train,
+      encoded.buckets,
+      evaluate,
+      tuple(length for given in encoded.sets.values() for length in given.buckets.lengths),
+      encoded.digest,
+      encoded.max_length,
+    )
+
+  def describe(self) -> list[str]:
+    """What there is and what would be done."""
+    start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={"classification": None})
+    lines = [f"{self.session.title}: {start}", *self.task.lines, *self.encoded.lines]
+    return lines + [self.sessions[name].describe(plan) for name, plan in self.plans.items()]
+
+  def run(self) -> int:
+    """Trains both encoders, compares, prints and writes; returns the exit code.
+
+    Raises:
+      loop.Stopped: as asked; finished runs are stored, unfinished ones saved.
+      UserError: see data/errors.py.
+    """
+    texts = {name: split.first for name, split in self.task.splits.items()}
+    bayes = (
+      naive_bayes("naive Bayes, whole paragraphs", texts, self.task),
+      naive_bayes("naive Bayes, the encoder's tokens", self.encoded.words, self.task),
+    )
+    scores = {name: self._trained(name) for name in self.plans}
+    meta = self.session.start.meta
+    found = Comparison(
+      f"{self.session.title}, step {meta.get('step', 0):,}",
+      self.task.libraries,
+      len(self.task.splits["test"]),
+      bayes,
+      scores[SCRATCH],
+      scores[CHECKPOINT],
+      meta["config"].get("data", {}).get("source") == "installed_docs",
+    )
+    paths = docs_report.print_and_write(found, self.session.workdir)
+    self.session.say(f"The same as files: {', '.join(map(str, paths))}")
+    return 0
+
+  def _trained(self, name: str) -> Score:
+    """Trains every learning rate with every seed, or reads what is finished."""
+    session, plan = self.sessions[name], self.plans[name]
+    search = session.search(plan)
+    records = search.run(plan.cells, session.seeds)
+    if name == CHECKPOINT and session.config.output.save_model:
+      self._save_best(plan, search, records)
+    if search.program.shapes:
+      session.say(f"{name}: {compiled(sorted(search.program.shapes))}")
+    return choose(NAMES[name], records)
+
+  def _save_best(self, plan: Plan, search: Search, records: Sequence[Record]) -> None:
+    task = {
+      "name": "library",
+      "labels": list(self.task.libraries),
+      "problem_type": "single_label_classification",
+      "activation": self.session.head.activation,
+    }
+    chosen = best_model.choose(self.session, plan, search, records, with_test_seeds=False)
+    best_model.train(self.session, plan, search, chosen, task=task, is_needed=False)

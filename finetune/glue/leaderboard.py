@@ -1,0 +1,211 @@
+"""Predictions for the GLUE leaderboard: a zip with the eleven TSVs of gluebenchmark.com.
+
+The site takes one flat zip with a file for every task and the diagnostic set, each with a header and one
+'index<TAB>prediction' per row of the official test file (its FAQ, 1); whoever has no predictions for a task
+sends placeholders. Ours are the majority class of the training set, and STS-B's mean score.
+"""
+
+import io
+import math
+import os
+import pathlib
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from data import manifest
+from data.errors import ConfigError, DataError, StorageError
+from data.glue import tasks as glue_tasks
+
+
+class _File(NamedTuple):
+  name: str
+  task: str
+  split: str
+  placeholder: str  # most frequent label of the training set, or the mean score
+
+
+# In MNLI and QNLI the classes differ by a few rows of the training set only.
+FILES: dict[str, _File] = {
+  "cola": _File("CoLA.tsv", "cola", "test", "1"),
+  "sst2": _File("SST-2.tsv", "sst2", "test", "1"),
+  "mrpc": _File("MRPC.tsv", "mrpc", "test", "1"),
+  "stsb": _File("STS-B.tsv", "stsb", "test", "2.701"),
+  "mnli": _File("MNLI-m.tsv", "mnli", "test_matched", "contradiction"),
+  "mnli_mm": _File("MNLI-mm.tsv", "mnli", "test_mismatched", "contradiction"),
+  "qnli": _File("QNLI.tsv", "qnli", "test", "not_entailment"),
+  "qqp": _File("QQP.tsv", "qqp", "test", "0"),
+  "rte": _File("RTE.tsv", "rte", "test", "entailment"),
+  "wnli": _File("WNLI.tsv", "wnli", "test", "0"),
+  "ax": _File("AX.tsv", "ax", "test", "contradiction"),
+}
+_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest a zip can hold: the same predictions give the same bytes
+
+
+class Predictions(NamedTuple):
+  """Predictions of one test file: its index column, and a label string, or a score from 0 to 5, per row."""
+
+  ids: Sequence[str]
+  values: Sequence[str | float]
+
+
+class Submission(NamedTuple):
+  """What was written.
+
+  Attributes:
+    path: of the zip.
+    predicted: keys of `FILES` with predictions.
+    placeholders: {key: the label or score that stands in all rows} of those without.
+    subsets: {key: (rows, official rows)} of files that are not the official test sets.
+    clipped: scores of STS-B that were below 0 or above 5.
+  """
+
+  path: pathlib.Path
+  predicted: list[str]
+  placeholders: dict[str, str]
+  subsets: dict[str, tuple[int, int]]
+  clipped: int
+
+  def lines(self) -> list[str]:
+    """What a user has to know, a sentence each."""
+    found = [f"{self.path}: predictions of {', '.join(self.predicted) or 'nothing'}"]
+    if self.placeholders:
+      names = ", ".join(f"{FILES[key].name} ({value})" for key, value in self.placeholders.items())
+      found.append(f"no predictions, so the majority class (the mean score) in every row: {names}")
+    if self.subsets:
+      names = ", ".join(
+        f"{FILES[key].name} {rows} of {most} rows" for key, (rows, most) in self.subsets.items()
+      )
+      found.append(f"not to be submitted, these are not the official test sets: {names}")
+    if self.clipped:
+      found.append(f"{self.clipped} scores of STS-B were outside 0 to 5 and were cut to it")
+    return found
+
+
+def predictions(key: str, ids: Sequence[str], outputs: np.ndarray, *, scale: float = 1.0) -> Predictions:
+  """Turns a model's outputs into what a file holds.
+
+  Args:
+    key: of `FILES`; outputs of the MNLI model make 'mnli', 'mnli_mm' and 'ax'.
+    ids: [rows] index column of the test file.
+    outputs: [rows, classes] float logits, classes in the order of `glue_tasks.TASKS`; STS-B [rows, 1].
+    scale: of STS-B, what predictions are multiplied by to be scores from 0 to 5.
+
+  Raises:
+    ConfigError: unknown key.
+    DataError: another shape, or an output that is not finite.
+  """
+  task = glue_tasks.TASKS[_file(key).task]
+  outputs = np.asarray(outputs)
+  expected = (len(ids), len(task.labels) or 1)
+  if outputs.shape != expected or not np.isfinite(outputs).all():
+    raise DataError(
+      f"{FILES[key].name}: outputs of shape {outputs.shape}, expected {expected} finite numbers; check the "
+      "checkpoint and its task"
+    )
+  if task.is_regression:
+    return Predictions(ids, [float(value) for value in outputs[:, 0].astype(np.float64) * scale])
+  return Predictions(ids, [task.labels[place] for place in np.argmax(outputs, axis=1)])
+
+
+def write_submission(
+  path: str | os.PathLike, given: Mapping[str, Predictions], *, allow_subsets: bool = False
+) -> Submission:
+  """Writes the zip, whole or not at all; the same predictions give the same bytes.
+
+  Args:
+    path: of the zip, '<name>.zip'. With subsets in it '<name>.subset-not-for-submission.zip' is written.
+    given: {key of `FILES`: predictions}; the others get placeholders and are listed. AX's come from the MNLI
+      model; WNLI's are best left out: trained models do worse there than its majority class.
+    allow_subsets: whether files with another number of rows than the official ones are written too.
+
+  Raises:
+    ConfigError: unknown key, or the path does not end in '.zip'.
+    DataError: another number of rows than the official one (unless allowed), a label that the task does not
+      have, a score that is not finite, an index twice, or not as many indices as predictions.
+    StorageError: the file cannot be written.
+  """
+  path = pathlib.Path(path)
+  if path.suffix != ".zip":
+    raise ConfigError(f"{path}: the site takes zip files; name it {path.name}.zip")
+  for key in given:
+    _file(key)
+  subsets = {key: (len(given[key].values), official_rows(key)) for key in FILES if key in given}
+  subsets = {key: sizes for key, sizes in subsets.items() if sizes[0] != sizes[1]}
+  if subsets and not allow_subsets:
+    key, (rows, most) = next(iter(subsets.items()))
+    raise DataError(
+      f"{FILES[key].name}: {rows} predictions, expected the {most} rows of the official test set of "
+      f"{FILES[key].task}; predict the official file, or allow subsets (the site refuses those)"
+    )
+  texts, placeholders, clipped = {}, {}, 0
+  for key, row in FILES.items():
+    if key in given:
+      texts[row.name], cut = _text(key, given[key])
+      clipped += cut
+    else:
+      placeholders[key] = row.placeholder
+      ids = [str(number) for number in range(official_rows(key))]
+      texts[row.name], _ = _text(key, Predictions(ids, [row.placeholder] * len(ids)))
+  if subsets:
+    path = path.with_name(f"{path.stem}.subset-not-for-submission.zip")
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    manifest.write_atomically(path, _zip(texts))
+  except OSError as error:
+    raise StorageError(f"{path}: the submission cannot be written ({error.strerror or error})") from error
+  return Submission(path, [key for key in FILES if key in given], placeholders, subsets, clipped)
+
+
+def official_rows(key: str) -> int:
+  """Rows of an official test file.
+
+  Raises:
+    ConfigError: unknown key.
+  """
+  row = _file(key)
+  return glue_tasks.TASKS[row.task].sizes[row.split][0]
+
+
+def _file(key: str) -> _File:
+  if key not in FILES:
+    raise ConfigError(f"unknown file {key!r} of a GLUE submission; known: {', '.join(FILES)}")
+  return FILES[key]
+
+
+def _text(key: str, given: Predictions) -> tuple[str, int]:
+  """A file's content, and how many scores were cut."""
+  name, task = FILES[key].name, glue_tasks.TASKS[FILES[key].task]
+  if len(given.ids) != len(given.values):
+    raise DataError(f"{name}: {len(given.ids)} indices for {len(given.values)} predictions, expected as many")
+  if len(set(given.ids)) != len(given.ids):
+    twice = next(index for place, index in enumerate(given.ids) if index in given.ids[:place])
+    raise DataError(f"{name}: index {twice!r} is there twice, expected once each; check the test file")
+  lines, clipped = ["index\tprediction"], 0
+  for index, value in zip(given.ids, given.values):
+    if task.is_regression:
+      number = float(value)
+      if not math.isfinite(number):
+        raise DataError(f"{name}: score {value} at index {index}, expected a number from 0 to 5")
+      clipped += not 0.0 <= number <= 5.0
+      # Adding 0 keeps '-0.000' away.
+      lines.append(f"{index}\t{min(max(number, 0.0), 5.0) + 0.0:.3f}")
+      continue
+    if value not in task.labels:
+      raise DataError(f"{name}: label {value!r} at index {index}, expected one of {', '.join(task.labels)}")
+    lines.append(f"{index}\t{value}")
+  return "\n".join(lines) + "\n", clipped
+
+
+def _zip(texts: Mapping[str, str]) -> bytes:
+  buffer = io.BytesIO()
+  # Not compressed, 5 MB: versions of zlib give other bytes.
+  with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+    for name, text in texts.items():
+      entry = zipfile.ZipInfo(name, date_time=_TIME)
+      entry.create_system = 3  # Unix, on every machine
+      entry.external_attr = 0o644 << 16
+      archive.writestr(entry, text)
+  return buffer.getvalue()

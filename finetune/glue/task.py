@@ -1,0 +1,271 @@
+"""GLUE tasks: from sentences to examples, and from logits to the papers' metrics."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from data import glue, tfds_reader
+from data.errors import DataError, DivergedError
+from data.glue.tasks import TASKS, Split
+from data.vocabulary import Vocabulary
+from finetune.needed_files import OPTIONAL
+from finetune.papers import glue_metrics
+from finetune.search.examples import Buckets, Examples, evaluation_batches, make_buckets, pad
+from finetune.search.program import Batch
+
+OutputsOf = Callable[[Batch], Any]  # host batch [runs, batch, ...] to host outputs
+
+# Development split -> what follows a metric's name in a record.
+DEV_SPLITS = {"mnli": {"dev_matched": "", "dev_mismatched": "_mm"}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+  """A set of examples that is run through a model: a development or a test split.
+
+  Attributes:
+    examples: ids, and labels where there are any.
+    buckets: of them.
+    split: the texts.
+    cut: how many of them were cut to the length.
+  """
+
+  examples: Examples
+  buckets: Buckets
+  split: Split
+  cut: int
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueData:
+  """A task's data as ids.
+
+  Attributes:
+    task: its name.
+    train: examples; 'labels' int32 classes or float32 targets.
+    buckets: of the training set.
+    dev: {split: ...}.
+    num_outputs: classes; 1: regression.
+    is_official: whether every split is there and the official one, whole.
+    digest: sha256 over ids and labels of training and development sets.
+    lines: what a user should know: dropped rows, cut examples, sources.
+  """
+
+  task: str
+  train: Examples
+  buckets: Buckets
+  dev: dict[str, Evaluated]
+  num_outputs: int
+  is_official: bool
+  digest: str
+  lines: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+  """How text becomes examples.
+
+  Attributes:
+    vocabulary: of the checkpoint.
+    max_length: tokens with special ones; longer texts are cut as the official Hugging Face code cuts them.
+    num_buckets: most padded lengths.
+    multiple: padded lengths are multiples of it.
+    divisor: of STS-B's scores.
+  """
+
+  vocabulary: Vocabulary
+  max_length: int
+  num_buckets: int
+  multiple: int
+  divisor: float = 1.0
+
+  def examples(self, split: Split, *, is_regression: bool) -> tuple[Examples, int]:
+    """Ids, labels (0 where there are none), and how many texts were cut."""
+    first = self.vocabulary.encode_batch(split.first)
+    second = None if split.second is None else self.vocabulary.encode_batch(split.second)
+    ids, cut = [], 0
+    for row, part in enumerate(first):
+      pair = None if second is None else second[row]
+      found = self.vocabulary.with_special_ids(part, pair, max_length=self.max_length)
+      cut += len(found) < len(self.vocabulary.with_special_ids(part, pair))
+      ids.append(np.asarray(found, np.int32))
+    labels = np.zeros(len(split), np.int32) if split.labels is None else split.labels
+    if is_regression:
+      labels = np.asarray(labels, np.float32) / np.float32(self.divisor)
+    return Examples(ids, {"labels": labels}, {}), cut
+
+  def evaluated(self, split: Split, *, is_regression: bool) -> Evaluated:
+    """A split to run through a model."""
+    examples, cut = self.examples(split, is_regression=is_regression)
+    return Evaluated(examples, self.buckets(examples), split, cut)
+
+  def buckets(self, examples: Examples) -> Buckets:
+    """Its padded lengths."""
+    return make_buckets(examples, most=self.num_buckets, multiple=self.multiple, max_length=self.max_length)
+
+
+def load(
+  task: str,
+  directory: str,
+  encoding: Encoding,
+  *,
+  train_rows: int = 0,
+  seed: int = 0,
+  download: bool = False,
+) -> GlueData:
+  """Reads and tokenises a task's training and development sets.
+
+  Args:
+    task: key of `metrics.METRICS`.
+    directory: see `data.glue.read_all`.
+    encoding: of the text.
+    train_rows: of the training set, drawn with `seed`; 0, or as many as there are or more: all.
+    seed: see above.
+    download: whether TFDS may download what is missing.
+
+  Returns:
+    GlueData; without MNLI's mismatched half if that is not there.
+
+  Raises:
+    DataError: a split is missing or damaged, or has no labels.
+  """
+  names, lines = list(DEV_SPLITS.get(task, {"dev": ""})), []
+  for name in OPTIONAL & set(names):
+    if not is_readable(directory, task, name, download=download):
+      names.remove(name)
+      place = tfds_reader.place(directory)
+      lines.append(f"{task}: no {name} split in {place}; left out, and these are no GLUE scores")
+  splits = glue.read_all(directory, [(task, name) for name in ("train", *names)], download=download)
+  for name, split in zip(("train", *names), splits):
+    if split.labels is None:
+      raise DataError(f"{split.source}: no labels in the {name} split of {task}; give the official file")
+  train = splits[0]
+  if train_rows > len(train):
+    lines.append(f"{task}: data.train_rows={train_rows}, there are {len(train):,}: all are used")
+  elif train_rows:
+    train = glue.fraction(train, train_rows / len(train), seed)
+  data = from_splits(task, train, dict(zip(names, splits[1:])), encoding)
+  return dataclasses.replace(data, lines=[*data.lines, *lines])
+
+
+def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encoding) -> GlueData:
+  """`load` of splits that are there."""
+  row = TASKS[task]
+  examples, cut = encoding.examples(train, is_regression=row.is_regression)
+  buckets = encoding.buckets(examples)
+  evaluated = {
+    name: encoding.evaluated(split, is_regression=row.is_regression) for name, split in dev.items()
+  }
+  sizes = ", ".join(f"{len(split):,} {name}" for name, split in {"train": train, **dev}.items())
+  lines = [
+    f"{task}: {sizes}; padded to {', '.join(map(str, buckets.lengths))} tokens "
+    f"({buckets.waste(examples.sizes):.0%} padding), from {train.source}"
+  ]
+  dropped = sum(split.dropped for split in (train, *dev.values()))
+  lines += [f"{task}: {dropped} rows dropped, as the official code does"] if dropped else []
+  lines += cut_lines(task, {"train": cut} | {name: one.cut for name, one in evaluated.items()}, encoding)
+  is_whole = set(dev) == set(DEV_SPLITS.get(task, {"dev": ""}))
+  is_official = is_whole and all(split.is_official for split in (train, *dev.values()))
+  num_outputs = len(row.labels) or 1
+  digest = _digest(examples, evaluated)
+  return GlueData(task, examples, buckets, evaluated, num_outputs, is_official, digest, lines)
+
+
+def cut_lines(task: str, cut: dict[str, int], encoding: Encoding) -> list[str]:
+  """A line about {split: how many of its texts were cut}, if any were."""
+  found = ", ".join(f"{count:,} of {name}" for name, count in cut.items() if count)
+  return [f"{task}: texts cut to {encoding.max_length} tokens: {found}"] if found else []
+
+
+def is_readable(directory: str, task: str, split: str, *, download: bool) -> bool:
+  """Whether a split is there, or TFDS may download its data set, of which there is nothing yet."""
+  is_to_come = download and tfds_reader.find(directory, TASKS[task].tfds_name) is None
+  return is_to_come or split in glue.available(directory, task)
+
+
+def _digest(train: Examples, dev: dict[str, Evaluated]) -> str:
+  digest = hashlib.sha256()
+  for part in (train, *(one.examples for one in dev.values())):
+    for ids in part.ids:
+      digest.update(ids.tobytes() + b"|")
+    digest.update(part.fields["labels"].tobytes())
+  return digest.hexdigest()
+
+
+def take_fraction(data: GlueData, fraction: float, seed: int) -> GlueData:
+  """A task with a part of its training set, the rows that `data.glue.fraction` draws with the seed.
+
+  The padded lengths are those of the whole set, but for those that no example has: the parts that seeds draw
+  go through the same compiled shapes.
+
+  Args:
+    data: of the whole task.
+    fraction: of its training examples, in (0, 1].
+    seed: which of them.
+  """
+  rows = glue.fraction_rows(len(data.train.ids), fraction, seed)
+  train = Examples(
+    [data.train.ids[row] for row in rows],
+    {name: values[rows] for name, values in data.train.fields.items()},
+    {},
+  )
+  members = [np.flatnonzero(np.isin(rows, given)) for given in data.buckets.members]
+  there = [(length, found) for length, found in zip(data.buckets.lengths, members) if len(found)]
+  buckets = Buckets(tuple(length for length, _ in there), tuple(found for _, found in there))
+  return dataclasses.replace(
+    data,
+    train=train,
+    buckets=buckets,
+    is_official=data.is_official and len(rows) == len(data.train.ids),
+    digest=_digest(train, data.dev),
+    lines=[],
+  )
+
+
+def outputs(
+  given: Evaluated, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
+) -> np.ndarray:
+  """[runs, examples, outputs] float32 of a set, every example once, in its order."""
+  found = np.zeros((0,))
+  for rows, part in batches(given, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id):
+    logits = np.asarray(outputs_of(part))
+    if not found.size:
+      found = np.zeros((num_runs, len(given.examples.ids), logits.shape[-1]), np.float32)
+    found[:, rows] = logits[:, : len(rows)]
+  return found
+
+
+def batches(
+  given: Evaluated, *, num_runs: int, batch_size: int, pad_id: int
+) -> Iterator[tuple[np.ndarray, Batch]]:
+  """(numbers of examples, the same batch for every run) until every example was there once."""
+  for length, rows in evaluation_batches(given.buckets, batch_size=batch_size):
+    batch = pad(given.examples, rows, length=length, batch_size=batch_size, pad_id=pad_id)
+    yield rows, {name: np.broadcast_to(leaf, (num_runs, *leaf.shape)) for name, leaf in batch.items()}
+
+
+def evaluate(
+  data: GlueData, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
+) -> list[dict[str, float]]:
+  """The metrics of every run on the development sets; MNLI's mismatched half as 'accuracy_mm'.
+
+  A run whose outputs are not finite scores 0: it has learned nothing, and the search goes on without it.
+  """
+  found: list[dict[str, float]] = [{} for _ in range(num_runs)]
+  suffixes = DEV_SPLITS.get(data.task, {"dev": ""})
+  for name, given in data.dev.items():
+    logits = outputs(given, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
+    for run in range(num_runs):
+      scores = _scores(data.task, logits[run], given.split.labels)
+      found[run] |= {f"{metric}{suffixes[name]}": value for metric, value in scores.items()}
+  return found
+
+
+def _scores(task: str, logits: np.ndarray, labels: Sequence | np.ndarray | None) -> dict[str, float]:
+  try:
+    return glue_metrics.score(task, logits, np.asarray(labels))
+  except DivergedError:
+    return dict.fromkeys(glue_metrics.METRICS[task], 0.0)

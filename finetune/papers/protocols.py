@@ -1,0 +1,206 @@
+"""How the papers fine-tune: seeds, summary, optimizer and head of a protocol, and the cells of its searches.
+
+The protocols are `coco_lm` (COCO-LM tables 7 and 8), `amos` (AMOS table 4) and `taco` (TACO tables 6 to 8).
+"""
+
+import dataclasses
+import itertools
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from data.errors import ConfigError
+from finetune.papers.spaces import Cell, known, space
+
+SIZES = ("small", "base", "large")
+
+# Of `pretrain.optim.OptimizerSettings`; COCO-LM table 7 and AMOS table 4. run_glue.sh decays all parameters.
+_FAIRSEQ_OPTIMIZER = {
+  "schedule": "linear",
+  "adam_b1": 0.9,
+  "adam_b2": 0.98,
+  "adam_eps": 1e-6,
+  "weight_decay": 0.01,
+  "decay": "all",
+  "clip_norm": 0.0,  # off
+}
+_TACO_OPTIMIZER = _FAIRSEQ_OPTIMIZER | {  # TACO table 6
+  "adam_b2": 0.999,
+  "adam_eps": 1e-8,
+  "weight_decay": 0.0,
+  "clip_norm": 1.0,
+}
+# Of `classification.HeadSettings`; run_glue.sh and the default of fairseq's pooler activation.
+_FAIRSEQ_HEAD = {"activation": "tanh", "init": "torch", "dropout": 0.1, "input_dropout": 0.1}
+_TACO_HEAD = {"activation": "tanh", "init": "normal", "dropout": 0.1, "input_dropout": 0.0}  # BERT's pooler
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+  """What does not depend on the task.
+
+  Attributes:
+    name: 'coco_lm', 'amos' or 'taco'.
+    summary: 'median' or 'mean', over seeds.
+    is_pooled: whether the score is that of all runs of all cells instead of the best cell's.
+    num_seeds: seeds of a cell.
+    num_test_seeds: seeds of the chosen cell of which the best on the dev set predicts the test set.
+    evaluations_per_epoch: evaluations of the dev set; a run counts with its best one.
+    optimizer: fields of `pretrain.optim.OptimizerSettings` but for learning rate and steps.
+    head: fields of `finetune.search.classification.HeadSettings`.
+    dropout: rate in the encoder, of attention probabilities too.
+    stsb_divisor: what scores of STS-B, 0 to 5, are divided by to be a target.
+  """
+
+  name: str
+  summary: str
+  is_pooled: bool
+  num_seeds: int
+  num_test_seeds: int
+  evaluations_per_epoch: int
+  optimizer: Mapping[str, Any]
+  head: Mapping[str, Any]
+  dropout: float
+  stsb_divisor: float
+
+
+# COCO-LM section 4 and AMOS section 5: median of five; captions of COCO-LM table 2 and AMOS table 5: ten for
+# the test set. Twice an epoch and targets of 0 to 1 in run_glue.sh and fairseq's preprocessing.
+_COCO_LM = Protocol(
+  "coco_lm", "median", False, 5, 10, 2, _FAIRSEQ_OPTIMIZER, _FAIRSEQ_HEAD, dropout=0.1, stsb_divisor=5.0
+)
+_AMOS = dataclasses.replace(_COCO_LM, name="amos")
+# TACO A.2: small models, the mean of four seeds. Hugging Face's Trainer: once an epoch, targets of 0 to 5.
+_TACO_SMALL = Protocol(
+  "taco", "mean", False, 4, 4, 1, _TACO_OPTIMIZER, _TACO_HEAD, dropout=0.1, stsb_divisor=1.0
+)
+# A.2: base models, the mean of six random combinations, and the best of these runs for the test set. The
+# caption of table 3 speaks of four seeds instead; table 8 has no single setting that they could be seeds of.
+_TACO_BASE = dataclasses.replace(_TACO_SMALL, is_pooled=True, num_seeds=1, num_test_seeds=1)
+
+_PROTOCOLS: dict[str, dict[str, Protocol]] = {
+  "coco_lm": {"small": _COCO_LM, "base": _COCO_LM, "large": _COCO_LM},
+  "amos": {"small": _AMOS, "base": _AMOS},
+  "taco": {"small": _TACO_SMALL, "base": _TACO_BASE},
+}
+NAMES = tuple(_PROTOCOLS)
+
+
+def encoder_size(hidden_size: int) -> str:
+  """'small' (narrower than BERT base), 'base' or 'large' (1,024 and wider): the size a protocol asks for."""
+  return "large" if hidden_size >= 1024 else "base" if hidden_size >= 768 else "small"
+
+
+def get(protocol: str, size: str) -> Protocol:
+  """A protocol for an encoder of a size.
+
+  Raises:
+    ConfigError: unknown protocol or size, or the paper has no model of that size.
+  """
+  by_size = _PROTOCOLS[known(protocol, NAMES, "protocol")]
+  if known(size, SIZES, "encoder size") not in by_size:
+    fits = ", ".join(name for name in NAMES if size in _PROTOCOLS[name])
+    raise ConfigError(
+      f"protocol {protocol!r} has no search space of {size!r} encoders, only of {', '.join(by_size)}; choose "
+      f"another protocol: {fits}"
+    )
+  return by_size[size]
+
+
+def cells(
+  protocol: str,
+  task: str,
+  size: str,
+  *,
+  seed: int = 0,
+  batch_sizes: Sequence[int] = (),
+  learning_rates: Sequence[float] = (),
+  epochs: Sequence[int] = (),
+  warmup_fractions: Sequence[float] = (),
+  warmup_steps: Sequence[int] = (),
+) -> list[Cell]:
+  """The cells of a search: batch sizes outermost, then epochs, warm-ups, and learning rates innermost.
+
+  So cells that differ in the learning rate alone, which can share a compiled program, are neighbours.
+
+  Args:
+    protocol: 'coco_lm', 'amos' or 'taco'.
+    task: of `spaces.TASKS`.
+    size: of `encoder_size`.
+    seed: decides which combinations of TACO's base models are drawn.
+    batch_sizes: these instead of the protocol's; empty: the protocol's. So the next four; giving warm-up
+      fractions replaces the protocol's steps, and the other way round.
+    learning_rates: see above.
+    epochs: see above.
+    warmup_fractions: see above.
+    warmup_steps: see above.
+
+  Raises:
+    ConfigError: unknown names, a combination that the paper does not have, or a value that makes no sense.
+  """
+  get(protocol, size)  # is there such a protocol?
+  found = space(protocol, task, size)
+  given = {"batch_sizes": batch_sizes, "learning_rates": learning_rates, "epochs": epochs}
+  if warmup_fractions and warmup_steps:
+    raise ConfigError(
+      f"warmup_fractions={tuple(warmup_fractions)} and warmup_steps={tuple(warmup_steps)}: give one"
+    )
+  if warmup_fractions or warmup_steps:
+    found = dataclasses.replace(found, warmup_fractions=(), warmup_steps=())
+    given |= {"warmup_fractions": warmup_fractions, "warmup_steps": warmup_steps}
+  found = dataclasses.replace(found, **{name: tuple(values) for name, values in given.items() if len(values)})
+  warmups = [(fraction, None) for fraction in found.warmup_fractions]
+  warmups += [(None, steps) for steps in found.warmup_steps]
+  product = itertools.product(found.batch_sizes, found.epochs, warmups, found.learning_rates)
+  made = [Cell(batch, rate, count, *warmup) for batch, count, warmup, rate in product]
+  _check(made)
+  if found.draws is None or found.draws >= len(made):
+    return made
+  # Not the whole table's one stream: a task draws the same whatever other tasks are asked for.
+  generator = np.random.default_rng((seed, zlib.crc32(task.encode())))
+  return [made[place] for place in sorted(generator.choice(len(made), found.draws, replace=False))]
+
+
+def _check(made: Sequence[Cell]) -> None:
+  for cell in made:
+    rules = {
+      "batch_size": (cell.batch_size >= 1, "1 or more"),
+      "learning_rate": (0 < cell.learning_rate < math.inf, "above 0"),
+      "epochs": (cell.epochs >= 1, "1 or more"),
+      "warmup_fraction": (cell.warmup_fraction is None or 0 <= cell.warmup_fraction < 1, "from 0 to below 1"),
+      "warmup_steps": (cell.warmup_steps is None or cell.warmup_steps >= 0, "0 or more"),
+    }
+    for field, (is_fine, expected) in rules.items():
+      if not is_fine:
+        raise ConfigError(f"search: {field} is {getattr(cell, field)!r}, expected a number {expected}")
+  if len(set(made)) < len(made):
+    twice = next(cell for place, cell in enumerate(made) if cell in made[:place])
+    raise ConfigError(f"search: cell {twice.name} is there twice; list every value once")
+
+
+def warmup_steps(cell: Cell, total_steps: int) -> int:
+  """Steps of warm-up of a run: those given, or the fraction of all steps, rounded down.
+
+  Raises:
+    ConfigError: no step would be left to train with.
+  """
+  steps = cell.warmup_steps
+  if steps is None:
+    # As decimal numbers: in binary 0.29 * 100 is below 29.
+    steps = math.floor(total_steps * Fraction(str(cell.warmup_fraction)))
+  if steps >= total_steps:
+    raise ConfigError(
+      f"cell {cell.name}: {steps} warm-up steps in a run of {total_steps}, expected fewer than there are; "
+      "set warmup_fractions (the training set is smaller than the one the protocol was made for)"
+    )
+  return steps
+
+
+def evaluation_steps(steps_per_epoch: int, epochs: int, per_epoch: int) -> list[int]:
+  """Steps after which the dev set is scored: equal parts of an epoch, rounded up; the last ends the run."""
+  parts = range(1, epochs * per_epoch + 1)
+  return sorted({-(-part * steps_per_epoch // per_epoch) for part in parts})

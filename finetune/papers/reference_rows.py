@@ -1,0 +1,147 @@
+"""The papers' scores on the dev sets, to print beside ours: as printed there, but fractions, not percent."""
+
+import functools
+import pathlib
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from finetune.papers import glue_metrics
+
+COLUMNS = ("mnli", "mnli_mm", "qqp", "qnli", "sst2", "cola", "rte", "mrpc", "stsb")
+
+
+class Reference(NamedTuple):
+  """One row of a paper's table.
+
+  Attributes:
+    model: such as 'COCO-LM base'.
+    source: such as 'COCO-LM table 1'.
+    scores: {column: fraction}, by the paper's metric of the task; a score that is not given is not there.
+      Besides `COLUMNS` 'squad_em' and 'squad_f1', with the best threshold, of SQuAD 2.0.
+    average: the printed average; None: there is none.
+    averages_mismatched: whether it is the mean of nine, with MNLI's mismatched half, and not of eight.
+  """
+
+  model: str
+  source: str
+  scores: dict[str, float]
+  average: float | None
+  averages_mismatched: bool = False
+
+  def average_of_eight(self) -> float | None:
+    """The mean as we take it, in case the printed one is another; None where a score is missing."""
+    if any(task not in self.scores for task in glue_metrics.AVERAGED):
+      return None
+    if self.average is not None and not self.averages_mismatched:
+      return self.average
+    return float(np.mean([self.scores[task] for task in glue_metrics.AVERAGED]))
+
+
+# recipe | model | MNLI m/mm, QQP, QNLI, SST-2, CoLA, RTE, MRPC, STS-B, average, SQuAD EM/F1; '-': not given.
+# The first RoBERTa and ELECTRA are those that COCO-LM's authors trained themselves. TACO's
+# tables have another order of tasks, F1 for QQP and MRPC, and table 3 no mismatched half.
+_TABLES = {
+  "COCO-LM table 1": """
+  bert_base               | BERT base       | 84.5/-    91.3 91.7 93.2 58.9 68.6 87.3 89.5 83.1 73.7/76.3
+  roberta_base            | RoBERTa base    | 85.8/85.5 91.3 92.0 93.7 60.1 68.2 87.3 88.5 83.3 77.7/80.5
+  electra_base            | ELECTRA base    | 86.9/86.7 91.9 92.6 93.6 66.2 75.1 88.2 89.7 85.5 79.7/82.6
+  electra_google_base     | ELECTRA (Google) | 86.0/85.3 90.0 91.9 93.4 64.3 70.8 84.9 89.1 83.7 80.5/83.3
+  coco_lm_base            | COCO-LM base    | 88.5/88.3 92.0 93.1 93.2 63.9 84.8 91.4 90.3 87.2 82.4/85.2
+  coco_lm_base_plus_plus  | COCO-LM base++  | 90.2/90.0 92.2 94.2 94.6 67.3 87.4 91.2 91.8 88.6 85.4/88.1
+  coco_lm_large_plus_plus | COCO-LM large++ | 91.4/91.6 92.8 95.7 96.9 73.9 91.0 92.2 92.7 90.8 88.2/91.0
+  roberta_base_plus_plus  | RoBERTa base++  | 87.6/-    91.9 92.8 94.8 63.6 78.7 90.2 91.2 86.4 80.5/83.7
+  roberta_large_plus_plus | RoBERTa large++ | 90.2/90.2 92.2 94.7 96.4 68.0 86.6 90.9 92.4 88.9 86.5/89.4
+  electra_large_plus_plus | ELECTRA large++ | 90.9/-    92.4 95.0 96.9 69.1 88.0 90.8 92.6 89.4 88.0/90.6""",
+  "AMOS table 1": """
+  amos_base               | AMOS base       | 88.9/88.7 92.3 93.6 94.2 70.7 86.6 90.9 91.6 88.6 84.2/87.2
+  amos_base_plus_plus     | AMOS base++     | 90.5/90.4 92.4 94.4 95.5 71.8 86.6 91.7 92.0 89.4 85.0/87.9""",
+  "TACO table 1": """
+  taco_mlm_small          | MLM-250k small  | 76.9/77.4 85.7 86.2 89.0 28.8 59.6 85.9 85.6 75.0 -/-
+  taco_small              | TACO-250k small | 77.9/78.4 86.1 86.5 88.9 34.2 59.5 88.1 86.1 76.2 -/-""",
+  "TACO table 3": """
+  taco_mlm_base           | MLM-500k base   | 84.2/-    87.9 91.1 92.1 51.1 63.4 89.8 87.9 80.9 -/-
+  taco_base               | TACO-500k base  | 84.6/-    88.1 90.8 92.3 53.4 66.3 90.7 88.5 81.8 -/-""",
+}
+# What stands in the same table for comparison, in the same setting.
+_BASELINES = {
+  "coco_lm_base": ("roberta_base", "electra_base"),
+  "coco_lm_base_plus_plus": ("roberta_base_plus_plus",),
+  "coco_lm_large_plus_plus": ("roberta_large_plus_plus", "electra_large_plus_plus"),
+  "amos_base": ("electra_base", "coco_lm_base"),
+  "amos_base_plus_plus": ("roberta_base_plus_plus", "coco_lm_base_plus_plus"),
+  "taco_small": ("taco_mlm_small",),
+  "taco_base": ("taco_mlm_base",),
+}
+
+
+def reference_rows(recipe: str, protocol: str) -> list[Reference]:
+  """The paper's row of a model, first, and of its baselines; empty where the papers have none.
+
+  Args:
+    recipe: `config.recipe` of the checkpoint, such as 'coco_lm_base_plus_plus'.
+    protocol: 'coco_lm', 'amos' or 'taco': what was run here. TACO's rows, and BERT's beside them, are of its
+      own protocol and metrics only.
+  """
+  if protocol == "taco":
+    recipe = recipe.replace("bert_", "taco_mlm_") if recipe.startswith("bert_") else recipe
+  rows = _rows()
+  if recipe not in rows or recipe.startswith("taco_") != (protocol == "taco"):
+    return []
+  return [rows[name] for name in (recipe, *_BASELINES.get(recipe, ()))]
+
+
+def known_recipes(protocol: str) -> list[str]:
+  """The recipes whose rows `reference_rows` has for a protocol, BERT's by both of its names."""
+  return [recipe for recipe in _rows() if reference_rows(recipe, protocol)]
+
+
+def recipe_of(meta: Mapping[str, Any], *, heads: Collection[str], hidden_size: int, num_layers: int) -> str:
+  """The recipe a checkpoint was pretrained with, as far as it is known; '' if not.
+
+  What was imported does not name one. Of the official models those of COCO-LM base++ and large++ and of AMOS
+  base++ were published; both share their layout, so they are told apart by their heads or by the name of
+  the file or folder that was imported.
+
+  Args:
+    meta: of the checkpoint.
+    heads: names of its heads.
+    hidden_size: of its encoder.
+    num_layers: likewise.
+  """
+  recipe = meta["config"].get("recipe", "")
+  if recipe != "imported":
+    return recipe
+  source = meta.get("source", {})
+  size = {(768, 12): "base", (1024, 24): "large"}.get((hidden_size, num_layers))
+  if source.get("family") not in ("fairseq", "official") or size is None:
+    return ""
+  # No further up: what a user's folders are called says nothing of the model.
+  name = re.sub(r"[^a-z/]", "", "/".join(pathlib.PurePath(source.get("path", "")).parts[-2:]).lower())
+  if "amos" in name:
+    return "amos_base_plus_plus" if size == "base" else ""
+  return f"coco_lm_{size}_plus_plus" if "cocolm" in name or "clm" in heads else ""
+
+
+@functools.cache
+def _rows() -> dict[str, Reference]:
+  found = {}
+  for source, table in _TABLES.items():
+    for line in table.strip().splitlines():
+      recipe, model, numbers = (cell.strip() for cell in line.split("|"))
+      found[recipe] = _reference(model, source, numbers)
+  return found
+
+
+def _reference(model: str, source: str, numbers: str) -> Reference:
+  first, *middle, average, last = numbers.split()
+  names = (*COLUMNS, "squad_em", "squad_f1")
+  values = [*first.split("/"), *middle, *last.split("/")]
+  # Rounded: a hundredth of the decimal number as it is printed.
+  scores = {
+    name: round(float(value) / 100, 3) for name, value in zip(names, values, strict=True) if value != "-"
+  }
+  # Only so the printed averages of table 1 come out.
+  return Reference(model, source, scores, round(float(average) / 100, 3), source == "TACO table 1")

@@ -1,0 +1,261 @@
+"""A task's few-shot splits and its test set as prompts, and how predictions of them are judged."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from data import glue
+from data.errors import ConfigError, DataError, DivergedError
+from data.glue import kshot
+from data.glue.tasks import Split
+from finetune.glue.task import DEV_SPLITS
+from finetune.needed_files import DRAWS
+from finetune.papers import glue_metrics
+from finetune.prompt.demonstrations import EvaluationSet, Pool, TrainingFeed, make_evaluation_set, make_pool
+from finetune.prompt.task import predict, scores_of
+from finetune.prompt.templates import PromptWriter
+from finetune.search.program import Batch
+
+# By which a run's best evaluation and its cell are chosen; LM-BFF src/trainer.py. The others: accuracy.
+_MAIN = {"cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+  """How long and how many sequences are.
+
+  Attributes:
+    max_length: tokens of a prompt with its demonstrations.
+    num_samples: sets of demonstrations whose answers are averaged in evaluation.
+    batch_size: sequences of an evaluation batch.
+    pad_id: of [PAD].
+  """
+
+  max_length: int
+  num_samples: int
+  batch_size: int
+  pad_id: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptData:
+  """A task's sets.
+
+  Attributes:
+    task: its name.
+    writer: of its prompts.
+    lengths: of sequences and batches.
+    pools: {split: training set}; a split is named by the seed of its draw.
+    dev: {split: development set with the split's demonstrations}.
+    tests: {what follows a metric's name: test set}, the task's own first; empty: there is none here.
+    digests: {split: sha256 over ids and labels of its training and development set}.
+    test_digest: likewise of the test sets.
+    lines: what a user should know.
+  """
+
+  task: str
+  writer: PromptWriter
+  lengths: Lengths
+  pools: Mapping[int, Pool]
+  dev: Mapping[int, EvaluationSet]
+  tests: Mapping[str, Split]
+  digests: Mapping[int, str]
+  test_digest: str
+  lines: Sequence[str]
+
+  @property
+  def metric(self) -> str:
+    """By which runs and cells are judged."""
+    return _MAIN.get(self.task, "accuracy")
+
+  @property
+  def is_official(self) -> bool:
+    """Whether the test sets are GLUE's development sets, whole."""
+    return bool(self.tests) and all(split.is_official for split in self.tests.values())
+
+  def feed(self, splits: Sequence[int], batch_size: int) -> TrainingFeed:
+    """Batches of runs on these splits."""
+    return TrainingFeed(
+      self.pools,
+      splits,
+      batch_size=batch_size,
+      max_length=self.lengths.max_length,
+      pad_id=self.lengths.pad_id,
+    )
+
+  def test(self, outputs_of: Callable[[Batch], Any], split: int) -> dict[str, float]:
+    """The metrics of one run on all test sets with the demonstrations of its split; see `evaluate`."""
+    found: dict[str, float] = {}
+    for suffix, given in self.tests.items():
+      examples = make_evaluation_set(
+        self.writer,
+        given,
+        self.pools[split],
+        seed=split,
+        num_samples=self.lengths.num_samples,
+        max_length=self.lengths.max_length,
+      )
+      scores = self.evaluate(outputs_of, [examples])[0]
+      found |= {f"{name}{suffix}": value for name, value in scores.items()}
+    return found
+
+  def evaluate(
+    self, outputs_of: Callable[[Batch], Any], sets: Sequence[EvaluationSet]
+  ) -> list[dict[str, float]]:
+    """The metrics of runs.
+
+    Args:
+      outputs_of: host batch [runs, batch, ...] to outputs [runs, batch, words].
+      sets: of each run.
+
+    Returns:
+      {metric: value} by run. A run whose outputs are not finite scores 0 and the search goes on without it.
+    """
+    is_regression, lengths = self.writer.template.is_regression, self.lengths
+    predictions = predict(
+      outputs_of,
+      sets,
+      scores_of if is_regression else np.asarray,
+      batch_size=lengths.batch_size,
+      max_length=lengths.max_length,
+      pad_id=lengths.pad_id,
+    )
+    return [
+      self._scores(found, part.examples.fields["labels"][: len(found)])
+      for found, part in zip(predictions, sets, strict=True)
+    ]
+
+  def _scores(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    task = "mnli" if self.task == "snli" else self.task  # the same classes and metric
+    try:
+      return glue_metrics.score(task, predictions, labels)
+    except DivergedError:
+      return dict.fromkeys(glue_metrics.METRICS[task], 0.0)
+
+
+def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, download: bool) -> PromptData:
+  """Reads the splits and the test sets and writes their prompts.
+
+  Args:
+    task: key of `prompt_templates.TEMPLATES`.
+    writer: of it.
+    config: of the program: `prompt.directory`, `splits`, `shots`, `test_rows`, `data.directory`, `seed`.
+    lengths: of sequences and batches.
+    download: whether TFDS may download what is missing.
+
+  Raises:
+    ConfigError: more test rows than there are.
+    DataError: a split is missing or damaged. A test set that is not there is no error: `lines` says so.
+  """
+  drawn = _draws(task, config, download=download)
+  names = {"writer": writer, "max_length": lengths.max_length}
+  pools = {seed: make_pool(split=train, **names) for seed, (train, _) in drawn.items()}
+  dev = {
+    seed: make_evaluation_set(
+      split=part, pool=pools[seed], seed=seed, num_samples=lengths.num_samples, **names
+    )
+    for seed, (_, part) in drawn.items()
+  }
+  tests, test_lines = _tests(task, config, download=download)
+  data = PromptData(
+    task,
+    writer,
+    lengths,
+    pools,
+    dev,
+    tests,
+    {seed: _digest(pools[seed], dev[seed]) for seed in pools},
+    hashlib.sha256(
+      json.dumps([[s.first, s.second, np.asarray(s.labels).tolist()] for s in tests.values()]).encode()
+    ).hexdigest(),
+    [],
+  )
+  whole = [part for pair in drawn.values() for part in pair]
+  lines = [*_split_lines(data, drawn), *test_lines]
+  cut = sum(_num_cut(writer, part, lengths.max_length) for part in (*whole, *tests.values()))
+  if cut:
+    lines.append(
+      f"{task}: {cut:,} examples of all sets are longer than {lengths.max_length} tokens by themselves; "
+      "their sentences lose their ends, and they have no demonstrations"
+    )
+  return dataclasses.replace(data, lines=lines)
+
+
+def _draws(task: str, config: Any, *, download: bool) -> dict[int, tuple[Split, Split]]:
+  """{seed: (training set, development set)}."""
+  given = config.prompt
+  if given.directory:
+    return {seed: kshot.read(given.directory, task, k=given.shots, seed=seed) for seed in given.splits}
+  try:
+    train = glue.read(config.data.directory, task, "train", download=download)
+  except DataError as error:
+    raise DataError(f"{error}; {DRAWS}") from error
+  return {seed: kshot.sample(train, given.shots, seed) for seed in given.splits}
+
+
+def _tests(task: str, config: Any, *, download: bool) -> tuple[dict[str, Split], list[str]]:
+  """GLUE's development sets, of which LM-BFF makes test sets, and a line about each."""
+  names = DEV_SPLITS.get(task, {"dev": ""})
+  directory, rows = config.data.directory, config.prompt.test_rows
+  there = list(names) if download else [n for n in names if n in glue.available(directory, task)]
+  # By the first the task is judged: without it the others say nothing.
+  there = there if next(iter(names)) in there else []
+  missing = [name for name in names if name not in there]
+  lines = []
+  if missing:
+    lines.append(
+      f"{task}: no test set {' and '.join(missing)} (GLUE's development set) in "
+      f"{directory or 'the default TFDS directory'}; "
+      + ("it is left out" if there else "only the scores of the k-shot development sets are reported")
+      + ". Set --config.data.directory to a folder of GLUE"
+    )
+  found = {}
+  for name, split in zip(there, glue.read_all(directory, [(task, n) for n in there], download=download)):
+    if rows > len(split):
+      raise ConfigError(f"prompt.test_rows={rows}: {split.source} has {len(split):,} rows; use fewer")
+    found[names[name]] = glue.fraction(split, rows / len(split), config.seed) if rows else split
+    part = f"{rows:,} of {len(split):,}" if rows else f"{len(split):,}"
+    lines.append(f"{task}: test set {name}: {part} examples, from {split.source}")
+  return found, lines
+
+
+def _split_lines(data: PromptData, drawn: Mapping[int, tuple[Split, Split]]) -> list[str]:
+  sizes = " and ".join(f"{len(part)}" for part in next(iter(drawn.values())))
+  words = "/".join(data.writer.vocabulary.piece(i) for i in data.writer.word_ids)
+  first = next(iter(drawn.values()))[0]
+  num_samples, most = data.lengths.num_samples, data.lengths.max_length
+  lines = [
+    f"{data.task}: splits {', '.join(map(str, drawn))} of {sizes} training and development examples, the "
+    f"first from {first.source}; words {words}; {num_samples} sets of demonstrations in evaluation"
+  ]
+  # One epoch of all splits is enough to tell.
+  feed = data.feed(list(drawn), 1)
+  cut, count = feed.num_cut(len(first))
+  cut_dev = sum(part.num_cut for part in data.dev.values())
+  count_dev = sum(len(part.examples.ids) for part in data.dev.values())
+  if cut or cut_dev:
+    lines.append(
+      f"{data.task}: {cut / count:.0%} of the training and {cut_dev / count_dev:.0%} of the development "
+      f"sequences are cut at {most} tokens: they lose the end of their demonstrations"
+    )
+  return lines
+
+
+def _num_cut(writer: PromptWriter, split: Split, max_length: int) -> int:
+  texts = zip(split.first) if split.second is None else zip(split.first, split.second)
+  return sum(len(writer.write(text).ids) + 1 > max_length for text in texts)
+
+
+def _digest(pool: Pool, dev: EvaluationSet) -> str:
+  found = hashlib.sha256()
+  lists = ([query.ids for query in pool.queries], pool.demonstrations, dev.examples.ids)
+  for ids in functools.reduce(lambda a, b: [*a, *b], lists):
+    found.update(ids.tobytes() + b"|")
+  for labels in (pool.labels, dev.examples.fields["labels"]):
+    found.update(np.asarray(labels).tobytes())
+  return found.hexdigest()

@@ -1,0 +1,249 @@
+"""Prompts with demonstrations: a query, then one solved example of each class, all in one sequence.
+
+Source: Gao et al. 2021 (LM-BFF) section 6, its src/dataset.py; without its filter by similarity.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from data.errors import DataError
+from finetune.prompt.templates import Prompt, PromptWriter
+from finetune.search.examples import Buckets, Examples, TrainingOrder, pad
+
+_MIDDLE_SCORE = 2.5  # of STS-B: up to it an example demonstrates the low word (LM-BFF's median)
+_TRAINING, _EVALUATION = 101, 102  # keep the draws of both apart
+
+
+class Split(Protocol):
+  """What is read of a set (`data.glue.tasks.Split`)."""
+
+  @property
+  def first(self) -> Sequence[str]: ...
+
+  @property
+  def second(self) -> Sequence[str] | None: ...
+
+  @property
+  def labels(self) -> np.ndarray | None: ...
+
+  @property
+  def source(self) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+  """One training set: its examples as queries and as demonstrations.
+
+  Attributes:
+    queries: n prompts with [CLS] and a gap.
+    demonstrations: n x [length] int32, the gap filled in, without [CLS].
+    labels: [n] int32 classes, or float32 scores of a regression.
+    classes: [n] int32, the word each demonstrates.
+    members: for each class its examples, [members] int64.
+  """
+
+  queries: list[Prompt]
+  demonstrations: list[np.ndarray]
+  labels: np.ndarray
+  classes: np.ndarray
+  members: tuple[np.ndarray, ...]
+
+
+def make_pool(writer: PromptWriter, split: Split, *, max_length: int) -> Pool:
+  """Writes the prompts of a training set.
+
+  Args:
+    writer: of the task.
+    split: with labels.
+    max_length: most tokens of a query, and of a demonstration with [CLS].
+
+  Raises:
+    DataError: no labels, a label that is no class, sentences missing, or a class of fewer than two examples:
+      a query needs another one of its class.
+  """
+  queries, labels = make_queries(writer, split, max_length=max_length)
+  if labels is None:
+    raise DataError(f"{split.source}: it has no labels; demonstrations are examples with their label's word")
+  classes = (labels > _MIDDLE_SCORE).astype(np.int32) if writer.template.is_regression else labels
+  sentences = _sentences(split)
+  demonstrations = [
+    writer.write(texts, word_id=writer.word_ids[number], room=max_length - 1).ids
+    for texts, number in zip(sentences, classes)
+  ]
+  members = tuple(np.flatnonzero(classes == number) for number in range(len(writer.word_ids)))
+  for number, rows in enumerate(members):
+    if len(rows) < 2:
+      raise DataError(
+        f"{split.source}: {len(rows)} examples of class {number}, expected 2 or more, because no query may "
+        "be its own demonstration; take a set with more examples per class"
+      )
+  return Pool(queries, demonstrations, labels, classes, members)
+
+
+def make_queries(
+  writer: PromptWriter, split: Split, *, max_length: int
+) -> tuple[list[Prompt], np.ndarray | None]:
+  """A set's prompts with [CLS] and a gap, and its labels (int32, float32, None); errors as `make_pool`."""
+  has_pairs = split.second is not None
+  if has_pairs != (writer.template.num_sentences == 2) or not len(split.first):
+    raise DataError(
+      f"{split.source}: {len(split.first)} examples of {1 + has_pairs} sentences, expected at least one of "
+      f"{writer.template.num_sentences}; check the task and its files"
+    )
+  cls = np.asarray([writer.vocabulary.special_ids.cls], np.int32)
+  prompts = [writer.write(texts, room=max_length - 1) for texts in _sentences(split)]
+  queries = [Prompt(np.concatenate([cls, prompt.ids]), prompt.position + 1) for prompt in prompts]
+  return queries, None if split.labels is None else _checked_labels(writer, split.labels, split.source)
+
+
+def _sentences(split: Split) -> list[tuple[str, ...]]:
+  return list(zip(split.first)) if split.second is None else list(zip(split.first, split.second))
+
+
+def _checked_labels(writer: PromptWriter, labels: np.ndarray, source: str) -> np.ndarray:
+  if writer.template.is_regression:
+    return np.asarray(labels, np.float32)
+  count = len(writer.word_ids)
+  wrong = np.flatnonzero((np.asarray(labels) < 0) | (np.asarray(labels) >= count))
+  if len(wrong):
+    raise DataError(
+      f"{source}: label {labels[wrong[0]]} of example {wrong[0]}, expected 0 to {count - 1}; check the task"
+    )
+  return np.asarray(labels, np.int32)
+
+
+def draw(pool: Pool, generator: np.random.Generator, query: int | None = None) -> list[int]:
+  """One example of each class, in class order, any with equal chance but the training example `query`."""
+  chosen = []
+  for number, rows in enumerate(pool.members):
+    if query is not None and pool.classes[query] == number:
+      rows = rows[rows != query]
+    chosen.append(int(rows[generator.integers(len(rows))]))
+  return chosen
+
+
+def join(query: Prompt, demonstrations: Sequence[np.ndarray], max_length: int) -> tuple[np.ndarray, bool]:
+  """One sequence, and whether its end is cut at `max_length`; the query is shorter, so it is whole."""
+  ids = np.concatenate([query.ids, *demonstrations])
+  return ids[:max_length], len(ids) > max_length
+
+
+def _examples(queries: Sequence[Prompt], ids: list[np.ndarray], labels: np.ndarray | None) -> Examples:
+  fields = {"mask_position": np.asarray([query.position for query in queries], np.int32)}
+  return Examples(ids, fields if labels is None else fields | {"labels": labels}, {})
+
+
+class TrainingFeed:
+  """Batches of R runs: a function of the step, so that a resumed run is exact.
+
+  An epoch takes every example once, in an order of the run's seed; demonstrations are drawn afresh for
+  every row of every step. Runs of one seed (other learning rates) see the same batches.
+  """
+
+  def __init__(
+    self, pools: Mapping[int, Pool], seeds: Sequence[int], *, batch_size: int, max_length: int, pad_id: int
+  ) -> None:
+    """Takes the training sets.
+
+    Args:
+      pools: seed to training set, of which there may be a different one for every seed.
+      seeds: [runs], those of the runs in their order.
+      batch_size: queries of a step.
+      max_length: length of all rows: dropout depends on the shape, so it is not fitted to the draws.
+      pad_id: id of [PAD].
+    """
+    self._pools, self._seeds = {seed: pools[seed] for seed in dict.fromkeys(seeds)}, list(seeds)
+    self._batch_size, self._max_length, self._pad_id = batch_size, max_length, pad_id
+    self._orders = {seed: _order(pool, batch_size, max_length) for seed, pool in self._pools.items()}
+
+  def _sequences(self, seed: int, step: int) -> tuple[np.ndarray, list[np.ndarray], list[bool]]:
+    """Numbers of the queries, their sequences, and which are cut."""
+    pool = self._pools[seed]
+    _, rows = self._orders[seed].batch(seed, step)
+    generator = np.random.default_rng((_TRAINING, seed, step))
+    joined = [
+      join(pool.queries[row], [pool.demonstrations[i] for i in draw(pool, generator, row)], self._max_length)
+      for row in rows
+    ]
+    return rows, [ids for ids, _ in joined], [is_cut for _, is_cut in joined]
+
+  def __call__(self, step: int) -> dict[str, np.ndarray]:
+    """The batch of step `step` from 0: 'ids' [runs, batch, length], and [runs, batch] 'weights',
+    'mask_position' and 'labels'."""
+    batches = {}
+    for seed, pool in self._pools.items():
+      rows, ids, _ = self._sequences(seed, step)
+      examples = _examples([pool.queries[row] for row in rows], ids, pool.labels[rows])
+      batches[seed] = self._pad(examples)
+    return stack([batches[seed] for seed in self._seeds])
+
+  def _pad(self, examples: Examples) -> dict[str, np.ndarray]:
+    return pad(
+      examples,
+      range(len(examples.ids)),
+      length=self._max_length,
+      batch_size=self._batch_size,
+      pad_id=self._pad_id,
+    )
+
+  def num_cut(self, steps: int) -> tuple[int, int]:
+    """Of all seeds' sequences in `steps` steps: how many lose the end of their demonstrations, and how many
+    there are."""
+    cut = [
+      is_cut for seed in self._pools for step in range(steps) for is_cut in self._sequences(seed, step)[2]
+    ]
+    return sum(cut), len(cut)
+
+
+def _order(pool: Pool, batch_size: int, max_length: int) -> TrainingOrder:
+  return TrainingOrder(Buckets((max_length,), (np.arange(len(pool.queries)),)), batch_size, shape_seed=0)
+
+
+def stack(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+  """One batch per run to [runs, batch, ...]."""
+  return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSet:
+  """A set to be predicted, with its demonstrations.
+
+  Attributes:
+    examples: num_samples x n, all of the first sample first.
+    num_samples: sets of demonstrations for each example.
+    num_cut: sequences that lose the end of their demonstrations.
+  """
+
+  examples: Examples
+  num_samples: int
+  num_cut: int
+
+
+def make_evaluation_set(
+  writer: PromptWriter, split: Split, pool: Pool, *, seed: int, num_samples: int, max_length: int
+) -> EvaluationSet:
+  """Writes the queries of a set and draws demonstrations for each, the same whenever they are asked for.
+
+  Args:
+    writer: of the task.
+    split: with labels or without.
+    pool: the training set that demonstrates.
+    seed: of the run.
+    num_samples: sequences for each example, each with demonstrations of its own.
+    max_length: most tokens of a sequence; a longer one loses its end, as in the official code.
+
+  Raises:
+    DataError: as in `make_pool`.
+  """
+  queries, labels = make_queries(writer, split, max_length=max_length)
+  generator = np.random.default_rng((_EVALUATION, seed))
+  queries = queries * num_samples
+  joined = [
+    join(query, [pool.demonstrations[i] for i in draw(pool, generator)], max_length) for query in queries
+  ]
+  labels = None if labels is None else np.tile(labels, num_samples)
+  examples = _examples(queries, [ids for ids, _ in joined], labels)
+  return EvaluationSet(examples, num_samples, sum(is_cut for _, is_cut in joined))

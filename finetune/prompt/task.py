@@ -1,0 +1,241 @@
+"""The problem of prompts: which label word does the checkpoint's own language-modelling head put in the gap?
+
+Source: Gao et al. 2021 (LM-BFF) sections 5-6, src/models.py; COCO-LM section 5 and table 4.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data.errors import ConfigError, DataError
+from finetune.prompt.demonstrations import EvaluationSet, stack
+from finetune.search import losses
+from finetune.search.examples import Examples, pad
+from finetune.search.program import Batch, Problem
+from pretrain.models import heads
+from pretrain.models.config import EncoderConfig
+from pretrain.models.encoder import encode
+from pretrain.ops.positions import take_positions
+from pretrain.ops.vocab_cross_entropy import vocab_logits
+from pretrain.step import Metrics
+
+# Head -> its parameters. CLM: h E^T + c', no dense layer; MLM: LN(gelu(W h + b)) E^T + c'.
+_HEADS = {"clm": ("bias",), "mlm": ("bias", "dense", "norm")}
+RECIPES = {"clm": "coco_lm, all_token, amos_coco_taco, demo", "mlm": "bert, roberta, taco"}
+_MAX_SCORE = 5.0  # of STS-B; the least is 0
+
+
+def lm_head(params: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
+  """'clm' or 'mlm': the language-modelling head a checkpoint has.
+
+  Args:
+    params: of `pretrain.checkpoint.load_params`.
+    meta: likewise.
+
+  Raises:
+    ConfigError: it has none.
+  """
+  found = params.get("heads", {})
+  for name, parts in _HEADS.items():
+    if set(parts) <= set(found.get(name, {})):
+      return name
+  recipe = meta.get("config", {}).get("recipe") or "unknown"
+  having = " and ".join(f"{RECIPES[name]} ({name})" for name in _HEADS)
+  raise ConfigError(
+    f"--config.checkpoint: the checkpoint of recipe {recipe!r} has no language-modelling head (its heads: "
+    f"{', '.join(sorted(found)) or 'none'}), and a prompt is answered by one; the recipes {having} have one, "
+    "amos, electra and COCO-LM's ablations without CLM have none: give another checkpoint, or fine-tune this "
+    "one with configs/finetune_glue.py"
+  )
+
+
+def make_problem(
+  config: EncoderConfig,
+  head: Mapping[str, Any],
+  word_ids: Sequence[int],
+  *,
+  name: str,
+  pad_id: int,
+  max_length: int,
+  is_regression: bool = False,
+) -> Problem:
+  """Builds the problem of a task.
+
+  Args:
+    config: of the encoder.
+    head: parameters of the checkpoint's language-modelling head; they are trained on.
+    word_ids: of `check_words`.
+    name: 'clm' or 'mlm', of `lm_head`.
+    pad_id: id of [PAD].
+    max_length: of the sequences.
+    is_regression: two words, the ends of the scale of STS-B; batch['labels'] [batch] float32 in 0-5.
+
+  Returns:
+    Problem with outputs [batch, words] float32, the words' logits at batch['mask_position'] [batch] int32.
+    Logits of other tokens are never computed.
+
+  Raises:
+    ConfigError: a word outside the token table, or sequences longer than the position table.
+  """
+  if max_length > config.max_length:
+    raise ConfigError(
+      f"--config.prompt.max_length={max_length}, but the checkpoint has {config.max_length} positions; use "
+      "that or less"
+    )
+  if max(word_ids) >= config.vocab_size:
+    raise ConfigError(
+      f"label word of id {max(word_ids)}, but the checkpoint's token table has {config.vocab_size} rows; "
+      "give the vocabulary it was trained with"
+    )
+  words = np.asarray(word_ids, np.int32)
+
+  def init_heads(key: jax.Array) -> dict:
+    del key  # nothing is fresh
+    return {name: jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), dict(head))}
+
+  def outputs(params: dict, batch: Batch, row_keys: jax.Array | None) -> jax.Array:
+    ids = batch["ids"]
+    _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys)
+    at_mask = take_positions(hidden.last, batch["mask_position"][:, None])
+    trained = params["heads"][name]
+    if name == "mlm":
+      at_mask = heads.apply_transform(trained, config, at_mask)
+    table = params["encoder"]["embeddings"]["token"]["embedding"]
+    return vocab_logits(at_mask, table[words], trained["bias"][words])[:, 0]
+
+  def loss(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+    function = polarity_loss if is_regression else losses.classification_loss
+    total = function(logits, batch["labels"], batch["weights"])
+    return total, {"task_loss": (total, jnp.sum(batch["weights"]))}
+
+  return Problem(init_heads, outputs, loss)
+
+
+def polarity_loss(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
+  """KL divergence from the target's mixture of the low and the high word to the model's.
+
+  Args:
+    logits: [batch, 2] float of the low and the high word.
+    targets: [batch] float in 0-5; t stands for probabilities (1 - t/5, t/5).
+    weights: [batch] float; 0 at padding.
+
+  Returns:
+    [] float32, sum in nats.
+
+  Source: LM-BFF section 4.2 (its code exponentiates targets that are no logarithms; the paper is followed).
+  """
+  high = jnp.where(weights > 0, targets.astype(jnp.float32) / _MAX_SCORE, 0.0)
+  logits = jnp.where((weights > 0)[:, None], logits.astype(jnp.float32), 0.0)
+  mixture = jnp.stack([1.0 - high, high], axis=-1)
+  entropy = -jnp.sum(jax.scipy.special.xlogy(mixture, mixture), axis=-1)
+  crossed = -jnp.sum(mixture * jax.nn.log_softmax(logits, axis=-1), axis=-1)
+  return jnp.sum((crossed - entropy) * weights)
+
+
+def scores_of(logits: np.ndarray) -> np.ndarray:
+  """[rows, 2] logits of a regression's words to [rows, 1] float64 scores: 5 times the high word's share."""
+  low, high = np.asarray(logits, np.float64).T
+  return (_MAX_SCORE / (1.0 + np.exp(low - high)))[:, None]
+
+
+def evaluation_batches(
+  sets: Sequence[Examples], *, batch_size: int, max_length: int, pad_id: int
+) -> Iterator[dict[str, np.ndarray]]:
+  """[runs, batch, ...] batches of one set per run until the longest is through; the rest has weight 0."""
+  for start in range(0, max(len(examples.ids) for examples in sets), batch_size):
+    yield stack(
+      [
+        pad(
+          examples,
+          range(start, min(start + batch_size, len(examples.ids))) if start < len(examples.ids) else (),
+          length=max_length,
+          batch_size=batch_size,
+          pad_id=pad_id,
+        )
+        for examples in sets
+      ]
+    )
+
+
+def predict(
+  outputs_of: Callable[[dict[str, np.ndarray]], np.ndarray],
+  sets: Sequence[EvaluationSet],
+  finish: Callable[[np.ndarray], np.ndarray],
+  *,
+  batch_size: int,
+  max_length: int,
+  pad_id: int,
+) -> list[np.ndarray]:
+  """Predictions of R runs, averaged over the samples of demonstrations.
+
+  Args:
+    outputs_of: batch to [runs, batch, classes] float32 (`Program.outputs` with its parameters).
+    sets: of each run.
+    finish: outputs of single sequences to what is averaged, [rows, classes] to [rows, ...].
+    batch_size: rows of a batch.
+    max_length: length of all rows.
+    pad_id: id of [PAD].
+
+  Returns:
+    For each run [n, ...] float64.
+  """
+  examples = [part.examples for part in sets]
+  batches = evaluation_batches(examples, batch_size=batch_size, max_length=max_length, pad_id=pad_id)
+  outputs = np.concatenate([outputs_of(batch) for batch in batches], axis=1)
+  return [
+    average_samples(finish(rows[: len(part.examples.ids)]), part.num_samples)
+    for rows, part in zip(outputs, sets)
+  ]
+
+
+def average_samples(outputs: np.ndarray, num_samples: int) -> np.ndarray:
+  """[num_samples x n, ...] of an `EvaluationSet` to their means [n, ...] float64."""
+  by_sample = np.asarray(outputs, np.float64).reshape(num_samples, -1, *outputs.shape[1:])
+  return by_sample.sum(axis=0) / num_samples
+
+
+class Trial(NamedTuple):
+  """One run of the grid."""
+
+  seed: int  # of the k-shot split
+  cell: str  # its learning rate and batch size
+  dev: float  # the task's metric on the split's dev set, at the best evaluation
+  test: Mapping[str, float]  # metrics of that checkpoint on the test set
+
+
+class Summary(NamedTuple):
+  """What a paper's cell says."""
+
+  mean: float
+  std: float  # over the splits, divided by their number
+  chosen: dict[int, Trial]
+
+
+def summarise(trials: Sequence[Trial], metric: str) -> Summary:
+  """Mean and standard deviation over the splits, each with the cell that is best on its own dev set.
+
+  Args:
+    trials: all runs; of equal ones the first counts.
+    metric: key of `Trial.test`.
+
+  Raises:
+    DataError: no trials, or one without the metric.
+
+  Source: LM-BFF tools/gather_result.py: population standard deviation.
+  """
+  chosen: dict[int, Trial] = {}
+  for trial in trials:
+    if metric not in trial.test:
+      raise DataError(
+        f"split {trial.seed}, {trial.cell}: no {metric} among {', '.join(trial.test) or 'nothing'}"
+      )
+    if trial.seed not in chosen or trial.dev > chosen[trial.seed].dev:
+      chosen[trial.seed] = trial
+  if not chosen:
+    raise DataError("prompts: no finished run to summarise; run the grid first")
+  values = [trial.test[metric] for trial in chosen.values()]
+  return Summary(statistics.fmean(values), statistics.pstdev(values), chosen)

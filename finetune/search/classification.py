@@ -1,0 +1,60 @@
+"""The problem of sentence classification and regression: a head on h of [CLS]."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from finetune.search import losses
+from finetune.search.program import Batch, Problem
+from pretrain.models import heads
+from pretrain.models.config import EncoderConfig
+from pretrain.models.encoder import encode
+from pretrain.step import Metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadSettings:
+  """The fields of `config.head`, which documents them."""
+
+  activation: str = "tanh"
+  init: str = "normal"
+  dropout: float = 0.1
+  input_dropout: float = 0.1
+
+
+def make_problem(config: EncoderConfig, settings: HeadSettings, *, num_outputs: int, pad_id: int) -> Problem:
+  """Builds the problem of a task.
+
+  Args:
+    config: of the encoder.
+    settings: of the head.
+    num_outputs: classes; 1: regression on batch['labels'] [batch] float32.
+    pad_id: id of [PAD].
+
+  Returns:
+    Problem with outputs [batch, num_outputs] float32. 'labels' of its batches: int32 classes or float32.
+  """
+
+  def init_heads(key: jax.Array) -> dict:
+    head = heads.init_classification_head(key, config, num_outputs=num_outputs, init=settings.init)
+    return {"classification": head}
+
+  def outputs(params: dict, batch: Batch, row_keys: jax.Array | None) -> jax.Array:
+    ids = batch["ids"]
+    _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys)
+    return heads.apply_classification_head(
+      params["heads"]["classification"],
+      hidden.last[:, 0],
+      activation=settings.activation,
+      dropout=settings.dropout,
+      input_dropout=settings.input_dropout,
+      row_keys=row_keys,
+    )
+
+  def loss(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+    function = losses.regression_loss if num_outputs == 1 else losses.classification_loss
+    total = function(logits, batch["labels"], batch["weights"])
+    return total, {"task_loss": (total, jnp.sum(batch["weights"]))}
+
+  return Problem(init_heads, outputs, loss)

@@ -1,0 +1,274 @@
+"""The loop of fine-tuning: R runs step by step, evaluated at given steps, each judged by its best evaluation.
+
+What a long search has done is saved from time to time, so a killed one goes on from there, exactly: examples,
+dropout and shapes are functions of the step.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from data.errors import ConfigError, DataError
+from finetune.search.program import Batch, RunGroup
+from pretrain.checkpoint import Checkpoints
+from pretrain.step import TrainState
+from pretrain.stop import StopRequest
+
+Evaluate = Callable[[Callable[[Batch], Any]], list[dict[str, float]]]
+
+
+class Stopped(Exception):
+  """Somebody asked for a stop; what was done is saved where that was asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+  """When a run is looked at.
+
+  Attributes:
+    num_steps: updates of a run.
+    evaluate_at: increasing numbers of updates after which it is evaluated; the last is `num_steps`.
+    steps_per_epoch: for the records.
+  """
+
+  num_steps: int
+  evaluate_at: tuple[int, ...]
+  steps_per_epoch: int
+
+
+@dataclasses.dataclass
+class Outcome:
+  """What R runs gave.
+
+  Attributes:
+    evaluations: of each run, the fields of `summary.Evaluation` in order.
+    best_params: [runs or more, ...] those at each run's best evaluation, on the devices; None if not kept.
+  """
+
+  evaluations: list[list[dict]]
+  best_params: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Saving:
+  """Where the state of an unfinished group is kept, and how often.
+
+  Attributes:
+    directory: of this group alone; removed by the caller when its results are stored.
+    identity: JSON values that a saved state must have been written under.
+    seconds: between saves; 0: one at every evaluation.
+  """
+
+  directory: Path
+  identity: dict
+  seconds: float
+
+
+def train(
+  group: RunGroup,
+  feed: Callable[[int], Batch],
+  evaluate: Evaluate,
+  schedule: Schedule,
+  *,
+  metric: str,
+  stop: StopRequest,
+  keep_best: bool = False,
+  saving: Saving | None = None,
+  label: str = "",
+  show_progress: bool = False,
+  say: Callable[[str], None] | None = None,
+) -> Outcome:
+  """Trains all runs of a group to the end.
+
+  Args:
+    group: its runs start from the beginning, or from what was saved.
+    feed: step from 0 to host arrays [runs, batch, ...], a pure function.
+    evaluate: gets a function from a host batch [runs, batch, ...] to host outputs; returns metrics by run.
+    schedule: number of steps and evaluation points.
+    metric: by which a run's best evaluation is chosen: the highest, the first of equals.
+    stop: asked after every step and before every batch of an evaluation, which is then done again later.
+    keep_best: whether the parameters at the best evaluations are kept (as many bytes again as the weights).
+    saving: None: an interrupted program starts over.
+    label: of what is said.
+    show_progress: whether somebody watches a bar; if not, evaluations are said.
+    say: takes lines; None: silent.
+
+  Returns:
+    Outcome.
+
+  Raises:
+    Stopped: as asked, also in the middle of an evaluation; after a save if there is a place for it.
+    ConfigError: the runs do not fit the memory.
+    DataError: the saved state is of other runs.
+    StorageError: the state cannot be saved.
+  """
+  with _memory_errors(group, label):
+    loop = _Loop(group, evaluate, schedule, metric, keep_best, saving, stop)
+    bar = _bar(schedule.num_steps, loop.done, label, is_watched=show_progress)
+    try:
+      while not loop.is_finished:
+        if not loop.is_due:  # a stop may have come after the last step, before its evaluation
+          loop.step(feed, bar)
+        loop.heed_stop()
+        if is_evaluation := loop.is_due:
+          loop.note_evaluation()
+          if say is not None and not show_progress and not loop.is_finished:
+            say(loop.line(label))
+        loop.save_in_time(is_evaluation=is_evaluation)
+      return loop.outcome()
+    except Stopped:
+      if say is not None:
+        say(f"  {label}: a stop was asked for at step {loop.done:,}" + (", saving" if saving else ""))
+      loop.save()
+      raise
+    finally:
+      bar.close()
+      loop.close()
+
+
+@contextlib.contextmanager
+def _memory_errors(group: RunGroup, label: str) -> Iterator[None]:
+  """Out of memory as one line that names the fields."""
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    count, reason = group.runs.count, str(error).splitlines()[0]
+    fewer = f"fewer runs in a program, --config.train.runs_at_once={count // 2}, or " if count > 1 else ""
+    raise ConfigError(
+      f"{label}: not enough memory for {count} run{'s' if count > 1 else ''} in a program ({reason[:150]}); "
+      f"use {fewer}smaller parts of a batch, --config.train.microbatches=2 or more"
+    ) from error
+
+
+def _bar(total: int, done: int, label: str, *, is_watched: bool) -> tqdm:
+  options = {"unit": "step", "leave": False, "disable": not is_watched, "dynamic_ncols": True}
+  return tqdm(total=total, initial=done, desc=label, **options)
+
+
+class _Loop:
+  """What changes while a group runs."""
+
+  def __init__(self, group, evaluate, schedule, metric, keep_best, saving, stop) -> None:
+    self.group, self.evaluate, self.schedule, self.metric = group, evaluate, schedule, metric
+    self.keep_best, self.saving, self.stop, self.done = keep_best, saving, stop, 0
+    self.evaluations: list[list[dict]] = [[] for _ in range(group.runs.count)]
+    self.saved_at = time.monotonic()
+    self.checkpoints = None
+    self.state = self.best = None
+    if saving is not None:
+      self.checkpoints = Checkpoints(saving.directory, every=1, keep=1)
+      self._restore()
+    if self.state is None:
+      self.state = group.init_state()
+      # A copy: the step donates its state.
+      self.best = jax.tree.map(jnp.copy, self.state.params) if keep_best else None
+    self.first, self.started = self.done, time.monotonic()
+
+  def _restore(self) -> None:
+    latest = self.checkpoints.latest_step()
+    if latest is None:
+      return
+    meta = self.checkpoints.restore_meta()
+    if meta.get("identity") != self.saving.identity:
+      raise DataError(
+        f"{self.checkpoints.directory} holds the state of other runs; remove it to start this one over"
+      )
+    abstract = self.group.abstract_state()
+    wanted = abstract._asdict() | ({"best": abstract.params} if self.keep_best else {})
+    restored, _ = self.checkpoints.restore(wanted)
+    self.best = restored.pop("best", None)
+    self.state, self.done, self.evaluations = TrainState(**restored), latest, meta["evaluations"]
+
+  @property
+  def is_due(self) -> bool:
+    """Whether the state as it is now is to be evaluated still."""
+    last = self.evaluations[0][-1]["step"] if self.evaluations[0] else 0
+    return self.done in self.schedule.evaluate_at and last < self.done
+
+  @property
+  def is_finished(self) -> bool:
+    """Whether nothing is left to do."""
+    return self.done == self.schedule.num_steps and not self.is_due
+
+  def step(self, feed: Callable[[int], Batch], bar: tqdm) -> None:
+    """One update."""
+    self.state, metrics = self.group.train_step(self.state, feed(self.done))
+    self.done += 1
+    bar.update(1)
+    if self.is_due:
+      bar.set_postfix_str(f"loss {float(np.mean(metrics['loss'][0])):.4g}", refresh=False)
+
+  def heed_stop(self) -> None:
+    """Raises Stopped if somebody asked."""
+    if self.stop.is_set:
+      raise Stopped
+
+  def save(self) -> None:
+    """Saves if there is a place for it, and something left to do."""
+    if self.checkpoints is None or self.is_finished:
+      return
+    state = self.state._asdict() | ({"best": self.best} if self.keep_best else {})
+    meta = {"identity": self.saving.identity, "evaluations": self.evaluations}
+    self.checkpoints.save(self.done, state, meta, force=True)
+    self.saved_at = time.monotonic()
+
+  def save_in_time(self, *, is_evaluation: bool) -> None:
+    """Saves if it is time."""
+    if self.saving is None or not (is_evaluation or self.saving.seconds):
+      return
+    if time.monotonic() - self.saved_at >= self.saving.seconds:
+      self.save()
+
+  def note_evaluation(self) -> None:
+    """Evaluates every run here, and keeps the parameters of those that were never better."""
+
+    def outputs_of(batch: Batch) -> Any:
+      self.heed_stop()
+      return self.group.outputs(self.state.params, batch)
+
+    found = self.evaluate(outputs_of)
+    before = [_best(run, self.metric) for run in self.evaluations]
+    epoch = self.done / self.schedule.steps_per_epoch
+    skipped = np.asarray(jax.device_get(self.state.skipped))[: len(found)].tolist()
+    for run, metrics, count in zip(self.evaluations, found, skipped, strict=True):
+      where = {"step": self.done, "epoch": round(epoch, 4)}
+      run.append(where | {"metrics": metrics, "skipped_updates": count})
+    if self.keep_best:
+      better = [
+        old is None or new[self.metric] > old["metrics"][self.metric] for old, new in zip(before, found)
+      ]
+      self.best = self.group.better(self.best, self.state.params, np.asarray(better))
+
+  def line(self, label: str) -> str:
+    """Where the runs are: mean of the metric, time left."""
+    mean = np.mean([run[-1]["metrics"][self.metric] for run in self.evaluations])
+    speed = (self.done - self.first) / (time.monotonic() - self.started)
+    minutes, seconds = divmod(int((self.schedule.num_steps - self.done) / speed), 60)
+    runs = f" (mean of {len(self.evaluations)} runs)" if len(self.evaluations) > 1 else ""
+    return (
+      f"  {label} step {self.done:,}/{self.schedule.num_steps:,}: {self.metric} {100 * mean:.1f}{runs}, "
+      f"{minutes}:{seconds:02} left"
+    )
+
+  def outcome(self) -> Outcome:
+    """The end."""
+    return Outcome(self.evaluations, self.best)
+
+  def close(self) -> None:
+    if self.checkpoints is not None:
+      self.checkpoints.close()
+
+
+def _best(evaluations: Sequence[dict], metric: str) -> dict | None:
+  """The first of the highest."""
+  return max(evaluations, key=lambda one: one["metrics"][metric], default=None)

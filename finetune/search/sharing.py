@@ -1,0 +1,86 @@
+"""Which runs of a search share a program, and how many fit the memory."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+import jax
+
+from finetune.papers.spaces import Cell
+from pretrain.models.config import EncoderConfig
+
+Part = list[tuple[Cell, list[int]]]  # cells of one program, each with seeds
+
+
+def programs(missing: Mapping[Cell, Sequence[int]], seeds: Sequence[int], runs_at_once: int) -> list[Part]:
+  """Shares the missing runs out among programs.
+
+  Cells can share a program if their batches are the same, by batch size and number of epochs; a cell's seeds
+  stay together if they fit. Programs of one number of runs are compiled once, so equal shares are preferred
+  to full ones where little is lost.
+
+  The shares are those of all cells, and what is finished is left out of them afterwards: so the program that
+  was interrupted has the same runs at the next start, and goes on from its saved state.
+
+  Args:
+    missing: every cell of the search, also finished ones, with its missing seeds.
+    seeds: of a cell.
+    runs_at_once: most runs in a program.
+  """
+  # Seeds that no cell lacks are of an earlier search with fewer of them.
+  wanted = [seed for seed in seeds if any(seed in left for left in missing.values())]
+  alike: dict[tuple[int, int], list[Cell]] = {}
+  for cell in missing:
+    alike.setdefault((cell.batch_size, cell.epochs), []).append(cell)
+  shares = [share for cells in alike.values() for share in _shares(cells, wanted, runs_at_once)]
+  left = [
+    [(cell, [seed for seed in of_cell if seed in missing[cell]]) for cell, of_cell in share]
+    for share in shares
+  ]
+  parts = [[(cell, of_cell) for cell, of_cell in part if of_cell] for part in left]
+  return [part for part in parts if part]
+
+
+def _shares(cells: Sequence[Cell], seeds: Sequence[int], runs_at_once: int) -> list[Part]:
+  count = len(seeds)
+  if count > runs_at_once:
+    parts = range(0, count, runs_at_once)
+    return [[(cell, list(seeds[at : at + runs_at_once]))] for cell in cells for at in parts]
+  most = min(runs_at_once // max(count, 1), len(cells))
+  even = max(size for size in range(1, most + 1) if len(cells) % size == 0)
+  size = even if 2 * even > most else most
+  return [[(cell, list(seeds)) for cell in cells[at : at + size]] for at in range(0, len(cells), size)]
+
+
+def runs_that_fit(
+  *, num_parameters: int, activation_bytes: int, is_vectorized: bool, devices: Sequence[jax.Device]
+) -> int:
+  """How many runs the devices' memory holds together, at least one for each device.
+
+  A run has weights, gradients, two moments, an update and the best weights, 4 bytes a number each.
+
+  Args:
+    num_parameters: of one run.
+    activation_bytes: of one run's batch.
+    is_vectorized: whether the activations of all runs are there at once.
+    devices: that share the runs.
+  """
+  state = 6 * 4 * num_parameters
+  memory = _memory(devices)
+  if is_vectorized:
+    return len(devices) * max(1, int(memory // (state + activation_bytes)))
+  return len(devices) * max(1, int((memory - activation_bytes) // state))
+
+
+def activation_bytes(config: EncoderConfig, tokens: int, length: int) -> int:
+  """What the layers keep of one run's batch for the backward pass, as `pretrain.dry_run` estimates it."""
+  width = config.compute_dtype.itemsize
+  per_token = 17 * config.hidden_size * width + 2 * config.num_heads * length * width
+  return tokens * per_token * (2 if config.remat else config.num_layers)
+
+
+def _memory(devices: Sequence[jax.Device]) -> float:
+  """Bytes that one device may use: 85 % of an accelerator's; half of a host's, shared by its devices."""
+  stats = devices[0].memory_stats() or {}
+  if "bytes_limit" in stats:
+    return 0.85 * stats["bytes_limit"]
+  return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(devices)

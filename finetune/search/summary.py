@@ -1,0 +1,155 @@
+"""Runs of a cell, and what a search reports of them: each run's best evaluation, summed up over seeds."""
+
+from collections.abc import Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from data.errors import ConfigError, DataError
+from finetune.papers.spaces import Cell, StepCell
+
+AnyCell = TypeVar("AnyCell", bound=Cell | StepCell)
+
+
+class Evaluation(NamedTuple):
+  """One evaluation of the dev set during a run."""
+
+  step: int
+  epoch: float
+  metrics: dict[str, float]  # fractions
+  skipped_updates: int = 0  # so far, left out because something in them was not finite
+
+
+class Record(NamedTuple, Generic[AnyCell]):
+  """A cell and the runs of it that are finished.
+
+  Attributes:
+    task: as the caller names it, a file name.
+    cell: the hyperparameters.
+    metric: by which a run's best evaluation is chosen.
+    seeds: {seed: the evaluations of its run}.
+    devices: names of the devices of these runs.
+    seconds: that these runs took.
+  """
+
+  task: str
+  cell: AnyCell
+  metric: str
+  seeds: dict[int, list[Evaluation]]
+  devices: tuple[str, ...]
+  seconds: float
+
+
+class Summary(NamedTuple):
+  """A metric over runs; all numbers but the seeds are fractions.
+
+  Attributes:
+    median: of an even number of runs the mean of the middle two.
+    mean: arithmetic.
+    std: of the sample, with n - 1; 0 for one run.
+    minimum: the worst run.
+    maximum: the best run.
+    per_seed: {seed: value}; where cells were pooled {'seed cell name': value}.
+    skipped_updates: {as per_seed: number of updates left out}, of the runs that left some out.
+  """
+
+  median: float
+  mean: float
+  std: float
+  minimum: float
+  maximum: float
+  per_seed: dict[int | str, float]
+  skipped_updates: dict[int | str, int]
+
+
+def best(evaluations: Sequence[Evaluation], metric: str) -> Evaluation:
+  """The evaluation a run counts with: the highest metric, the first of equal ones."""
+  return max(evaluations, key=lambda evaluation: evaluation.metrics[metric])
+
+
+def summarise(record: Record, metric: str | None = None) -> Summary:
+  """A metric over the seeds of a cell.
+
+  Args:
+    record: the cell.
+    metric: None: the one it is judged by. Another one is taken at the evaluation that the first one chose, as
+      the one checkpoint that is kept gives it.
+
+  Raises:
+    DataError: the evaluations have no such metric.
+  """
+  return _summary({seed: (record, seed) for seed in record.seeds}, metric)
+
+
+def pool(records: Sequence[Record], metric: str | None = None) -> Summary:
+  """A metric over all runs of several cells (TACO's base models); see `summarise`."""
+  return _summary(
+    {f"{seed} {record.cell.name}": (record, seed) for record in records for seed in record.seeds}, metric
+  )
+
+
+def choose(records: Sequence[Record], metric: str, summary: str) -> Record:
+  """The best of the cells with the most seeds, so that one lucky run does not beat a cell that was run again.
+
+  Args:
+    records: of one task, in the order of the search: of equal cells the first is chosen.
+    metric: see `summarise`.
+    summary: 'median' or 'mean' over the seeds.
+
+  Raises:
+    DataError: no records.
+  """
+  if not records:
+    raise DataError("no cell is finished, so there is none to choose; start the search again to go on")
+  most = max(len(record.seeds) for record in records)
+  candidates = [record for record in records if len(record.seeds) == most]
+  return max(candidates, key=lambda record: score(summarise(record, metric), summary))
+
+
+def score(found: Summary, summary: str) -> float:
+  """The number of a summary that a protocol reports, 'median' or 'mean'."""
+  if summary not in ("median", "mean"):
+    raise ConfigError(f"summary is {summary!r}, expected 'median' or 'mean'")
+  return found.median if summary == "median" else found.mean
+
+
+def skipped_notes(found: Mapping[str, Summary]) -> list[str]:
+  """A sentence about the runs that left updates out, for what is printed under a table; none: no sentence.
+
+  Args:
+    found: {task as the table names it: its summary}.
+  """
+  runs = [
+    f"{task} seed {seed} {count:,}"
+    for task, one in found.items()
+    for seed, count in one.skipped_updates.items()
+  ]
+  if not runs:
+    return []
+  return [
+    f"Updates left out because they were not finite: {', '.join(runs)}. Such a run is near divergence; its "
+    "score may be that of an untrained model."
+  ]
+
+
+def _summary(runs: Mapping[int | str, tuple[Record, int]], metric: str | None) -> Summary:
+  per_seed = {name: _value(record, seed, metric) for name, (record, seed) in runs.items()}
+  skipped = {name: record.seeds[seed][-1].skipped_updates for name, (record, seed) in runs.items()}
+  values = np.asarray(list(per_seed.values()), np.float64)
+  std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+  return Summary(
+    float(np.median(values)),
+    float(np.mean(values)),
+    std,
+    float(values.min()),
+    float(values.max()),
+    per_seed,
+    {name: count for name, count in skipped.items() if count},
+  )
+
+
+def _value(record: Record, seed: int, metric: str | None) -> float:
+  found = best(record.seeds[seed], record.metric).metrics
+  if (metric or record.metric) not in found:
+    raise DataError(f"{record.task}: no metric {metric!r} was measured, only {', '.join(found)}")
+  return found[metric or record.metric]

@@ -1,0 +1,259 @@
+"""SQuAD as a task: from files to windows, and from the logits of all windows to the papers' figures."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from data.errors import ConfigError, DataError, DivergedError
+from data.squad import SquadFile
+from data.vocabulary import Vocabulary
+from finetune.search.examples import Buckets, evaluation_batches, make_buckets, pad
+from finetune.search.program import Batch
+from finetune.squad import answers as squad_answers
+from finetune.squad import windows as squad_features
+from finetune.squad.answers import OFFICIAL_QUESTIONS, Predictions
+from finetune.squad.windows import Features
+
+OutputsOf = Callable[[Batch], Any]  # host batch [runs, batch, ...] to host (start, end) [runs, batch, length]
+Logits = tuple[list[np.ndarray], list[np.ndarray]]  # start and end, [length or more] float32 for each window
+
+# By version what a record holds, as fractions; runs are judged by the first.
+METRICS = {
+  "2.0": ("best_f1", "best_exact", "f1_threshold_0", "exact_threshold_0"),
+  "1.1": ("f1", "exact"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """How questions become windows and logits become answers.
+
+  Attributes:
+    max_length: tokens of a window, special ones included.
+    stride: tokens from the start of a window to that of the next.
+    max_query_length: tokens.
+    num_buckets: most padded lengths.
+    multiple: padded lengths are multiples of it.
+    n_best: starts and ends looked at in each window, and answers kept.
+    max_answer_length: tokens.
+  """
+
+  max_length: int = 384
+  stride: int = 128
+  max_query_length: int = 64
+  num_buckets: int = 4
+  multiple: int = 8
+  n_best: int = 20
+  max_answer_length: int = 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """Training or development questions with their windows."""
+
+  file: SquadFile
+  features: Features
+  buckets: Buckets
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadData:
+  """Both sets.
+
+  Attributes:
+    train: without the questions whose answer cannot be located.
+    dev: all questions.
+    settings: of windows and decoding.
+    vocabulary: of the windows.
+    digest: sha256 over everything that scores depend on besides the model.
+    lines: what a user should know: sizes, dropped questions, sources.
+  """
+
+  train: Part
+  dev: Part
+  settings: Settings
+  vocabulary: Vocabulary
+  digest: str
+  lines: list[str]
+
+  @property
+  def version(self) -> str:
+    """'2.0' or '1.1'."""
+    return self.dev.file.version
+
+  @property
+  def is_official(self) -> bool:
+    """Whether the development set has as many questions as the official one."""
+    return len(self.dev.file.questions) == OFFICIAL_QUESTIONS[self.version]
+
+  @property
+  def unanswerable(self) -> float:
+    """Part of the development questions without an answer: what "no answer" to everything scores."""
+    return float(np.mean([question.is_impossible for question in self.dev.file.questions]))
+
+
+def load(
+  train: SquadFile,
+  dev: SquadFile,
+  vocabulary: Vocabulary,
+  settings: Settings,
+  *,
+  train_rows: int = 0,
+  seed: int = 0,
+) -> SquadData:
+  """Cuts both sets into windows.
+
+  Args:
+    train: to train on.
+    dev: to score, of the same version.
+    vocabulary: of the checkpoint.
+    settings: of windows and decoding.
+    train_rows: training questions, drawn with `seed`; 0: all.
+    seed: see above.
+
+  Raises:
+    ConfigError: no room for a document in a window, or more training questions than there are.
+    DataError: no window is left.
+  """
+  train = _draw(train, train_rows, seed)
+  parts = [
+    _part(file, vocabulary, settings, training=training) for file, training in ((train, True), (dev, False))
+  ]
+  digest = _digest(parts[0], parts[1], settings)
+  return SquadData(parts[0], parts[1], settings, vocabulary, digest, _lines(parts[0], parts[1], settings))
+
+
+def _draw(file: SquadFile, count: int, seed: int) -> SquadFile:
+  """As `data.glue.fraction` draws: a smaller part is a subset of a larger one."""
+  total = len(file.questions)
+  if count > total:
+    raise ConfigError(
+      f"data.train_rows={count}: {file.source} has {total:,} questions; use at most as many, or 0 for all"
+    )
+  if not count:
+    return file
+  rows = np.sort(np.random.default_rng(seed).permutation(total)[:count])
+  return dataclasses.replace(file, questions=[file.questions[row] for row in rows])
+
+
+def _part(file: SquadFile, vocabulary: Vocabulary, settings: Settings, *, training: bool) -> Part:
+  features = squad_features.build(
+    file.questions,
+    vocabulary,
+    training=training,
+    max_length=settings.max_length,
+    stride=settings.stride,
+    max_query_length=settings.max_query_length,
+  )
+  if not features.windows:
+    name, reason = next(iter({**features.dropped, **features.empty}.items()))
+    raise DataError(
+      f"{file.source}: no window is left of {len(file.questions):,} questions, such as {name!r}: {reason}; "
+      "give the official file"
+    )
+  buckets = make_buckets(
+    features.examples,
+    most=settings.num_buckets,
+    multiple=settings.multiple,
+    max_length=settings.max_length,
+  )
+  return Part(file, features, buckets)
+
+
+def _digest(train: Part, dev: Part, settings: Settings) -> str:
+  found = hashlib.sha256(json.dumps([dev.file.version, settings.n_best, settings.max_answer_length]).encode())
+  for part in (train, dev):
+    for ids in part.features.examples.ids:
+      found.update(ids.tobytes() + b"|")
+    for name in ("start", "end"):
+      found.update(part.features.examples.fields[name].tobytes())
+  for question in dev.file.questions:  # contexts and gold answers
+    found.update(json.dumps(dataclasses.astuple(question)).encode())
+  return found.hexdigest()
+
+
+def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
+  version, questions = dev.file.version, dev.file.questions
+  lines = [
+    f"squad: SQuAD {version}, training on {train.file.source}",
+    *(f"squad train: {line}" for line in squad_features.report_lines(train.features)),
+    f"squad train: padded to {', '.join(map(str, train.buckets.lengths))} tokens "
+    f"({train.buckets.waste(train.features.examples.sizes):.0%} padding)",
+    f"squad dev: {dev.file.source}: {len(questions):,} questions, "
+    f"{sum(question.is_impossible for question in questions):,} without an answer, "
+    f"{len(dev.features.windows):,} windows",
+  ]
+  for name, file in (("train", train.file), ("dev", dev.file)):
+    if file.misplaced_answers:
+      lines.append(
+        f"squad {name}: answers that are not where {file.source} says: {file.misplaced_answers:,}; training "
+        "drops questions whose first answer is one of them, scores count their texts"
+      )
+  if dev.features.empty:
+    lines.append(f'squad dev: {len(dev.features.empty):,} questions without a token are answered with ""')
+  if len(questions) != OFFICIAL_QUESTIONS[version]:
+    lines.append(
+      f"squad dev: not the official development set ({OFFICIAL_QUESTIONS[version]:,} questions): its figures "
+      "are not the papers'"
+    )
+  pairs = [pair for part in (train, dev) for pair in itertools.pairwise(part.features.windows)]
+  pairs = [(one, other) for one, other in pairs if one.question == other.question]
+  apart = sum(one.first + one.count <= other.first for one, other in pairs)
+  if apart:
+    lines.append(
+      f"squad: {apart:,} of {len(pairs):,} neighbouring windows do not overlap: {settings.max_length} tokens "
+      f"leave no more room than the stride of {settings.stride}; an answer across the cut is lost: lower "
+      "squad.stride, or raise data.max_length"
+    )
+  return lines
+
+
+def logits(part: Part, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int) -> list[Logits]:
+  """Of every run, every window once, in their order."""
+  examples, count = part.features.examples, len(part.features.windows)
+  found: list[Logits] = [([np.zeros(0)] * count, [np.zeros(0)] * count) for _ in range(num_runs)]
+  for length, rows in evaluation_batches(part.buckets, batch_size=batch_size):
+    batch = pad(examples, rows.tolist(), length=length, batch_size=batch_size, pad_id=pad_id)
+    given = {name: np.broadcast_to(leaf, (num_runs, *leaf.shape)) for name, leaf in batch.items()}
+    for of_runs, every in zip(outputs_of(given), zip(*found)):
+      for run, values in enumerate(every):
+        for place, row in enumerate(rows):
+          values[row] = of_runs[run, place]
+  return found
+
+
+def decode(data: SquadData, found: Logits, *, best_only: bool = False) -> Predictions:
+  """Answers to the development questions; see `squad_answers.decode`."""
+  return squad_answers.decode(
+    data.dev.file.questions,
+    data.dev.features,
+    *found,
+    data.vocabulary,
+    can_be_null=data.version == "2.0",
+    n_best=data.settings.n_best,
+    max_answer_length=data.settings.max_answer_length,
+    best_only=best_only,
+  )
+
+
+def evaluate(
+  data: SquadData, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
+) -> list[dict[str, float]]:
+  """The metrics of every run on the development set, fractions; a run without finite logits scores 0."""
+  every = logits(data.dev, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
+  return [_scores(data, found) for found in every]
+
+
+def _scores(data: SquadData, found: Logits) -> dict[str, float]:
+  names: Sequence[str] = METRICS[data.version]
+  try:
+    predictions = decode(data, found, best_only=True)
+  except DivergedError:
+    return dict.fromkeys(names, 0.0)
+  scores = squad_answers.evaluate(data.dev.file.questions, predictions)
+  return {name: scores[name] / 100 for name in names}

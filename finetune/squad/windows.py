@@ -1,0 +1,264 @@
+"""SQuAD questions as windows of tokens: `[CLS] question [SEP] [SEP] part of the context [SEP]`.
+
+A context that does not fit is cut into overlapping windows. A window is trained to point at the answer, or at
+[CLS] where it does not hold all of it. Source: COCO-LM fairseq/data/squad/squad_extractor.py, spec
+finetuning.md 4.
+"""
+
+import bisect
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from data.errors import ConfigError, DataError
+from data.squad import Question
+from data.vocabulary import Vocabulary
+from finetune.search.examples import Examples
+
+_WORD = re.compile("[^ \t\r\n\u202f]+")  # the other spaces of Unicode are letters to the official code
+
+
+class Document(NamedTuple):
+  """A context, tokenised word by word."""
+
+  words: list[str]
+  starts: list[int]  # [words] the character of the context at which each starts
+  ids: np.ndarray  # [tokens] int32
+  word_of: np.ndarray  # [tokens] int32 number of each token's word, increasing
+
+
+class Window(NamedTuple):
+  """A part of a document behind a question, in tokens."""
+
+  question: int  # its number in what was given
+  first: int  # of the document's tokens
+  count: int  # of the document's tokens
+  offset: int  # position in the sequence of the first
+
+
+class Features(NamedTuple):
+  """The windows of questions, in their order.
+
+  `examples` has fields 'start' and 'end' [windows] int32 (positions of the first answer's first and last
+  token; 0, that of [CLS], where the window does not hold it or there is none) and the token field 'allowed'
+  bool: where an answer may be, [CLS] and the document.
+  """
+
+  examples: Examples
+  windows: list[Window]  # of the examples
+  documents: list[Document]
+  document_of: list[int]  # question to document
+  dropped: dict[str, str]  # id -> why its answer cannot be located; no window of it is trained on
+  empty: dict[str, str]  # id -> what has no token, context or question; it has no window
+
+
+def build(
+  questions: Sequence[Question],
+  vocabulary: Vocabulary,
+  *,
+  training: bool,
+  max_length: int = 384,
+  stride: int = 128,
+  max_query_length: int = 64,
+) -> Features:
+  """Cuts questions with their contexts into windows.
+
+  No window is longer than `max_length`. The official code counts three special tokens where it has four, so
+  its longest windows have 385 tokens with 384 asked for: `max_length=385` gives exactly its windows.
+
+  Args:
+    questions: of one file.
+    vocabulary: of the encoder.
+    training: leave out the windows of `dropped` questions, as the official code does. Else all are kept.
+    max_length: most tokens of a window, special ones included.
+    stride: tokens of the document from the start of a window to that of the next.
+    max_query_length: a question is cut to as many tokens.
+
+  Raises:
+    ConfigError: `stride` is below 1, or `max_length` leaves no room for a document.
+    DataError: no question.
+  """
+  _check_room(vocabulary, max_length=max_length, stride=stride, max_query_length=max_query_length)
+  if not questions:
+    raise DataError("no question to make windows of; check the SQuAD file")
+  queries = _encode({question.question for question in questions}, vocabulary)
+  contexts = {context: number for number, context in enumerate(dict.fromkeys(q.context for q in questions))}
+  documents = tokenise(list(contexts), vocabulary)
+  answers = _encode({question.answers[0].text for question in questions if question.answers}, vocabulary)
+  made = Features(
+    Examples([], {}, {"allowed": []}), [], documents, [contexts[q.context] for q in questions], {}, {}
+  )
+  targets: list[tuple[int, int]] = []
+  for number, question in enumerate(questions):
+    document, query = documents[made.document_of[number]], queries[question.question][:max_query_length]
+    if not len(document.ids) or not query:
+      made.empty[question.id] = (
+        "the question has no token" if len(document.ids) else "the context has no token"
+      )
+      continue
+    span, problem = _answer_span(question, document, answers, vocabulary)
+    if problem:
+      made.dropped[question.id] = problem
+      if training:
+        continue
+    for window, ids in _windows(number, query, document, vocabulary, max_length=max_length, stride=stride):
+      made.windows.append(window)
+      made.examples.ids.append(ids)
+      made.examples.token_fields["allowed"].append(_allowed(window, len(ids)))
+      targets.append(_target(span, window))
+  target = np.asarray(targets, np.int32).reshape(-1, 2)
+  made.examples.fields.update(start=target[:, 0], end=target[:, 1])
+  return made
+
+
+def _check_room(vocabulary: Vocabulary, *, max_length: int, stride: int, max_query_length: int) -> None:
+  least = max_query_length + vocabulary.separators + 3
+  if stride < 1 or max_query_length < 1 or max_length < least:
+    raise ConfigError(
+      f"windows of {max_length} tokens, stride {stride}, questions of at most {max_query_length}: expected a "
+      f"stride and questions of at least 1 and windows of at least {least}, or no document fits beside the "
+      "question: change data.max_length, squad.stride or squad.max_query_length"
+    )
+
+
+def _encode(texts: set[str], vocabulary: Vocabulary) -> dict[str, list[int]]:
+  """Ids of texts, each text once. Sorted, so that nothing depends on the order of a set."""
+  ordered = sorted(texts)
+  return dict(zip(ordered, vocabulary.encode_batch(ordered), strict=True))
+
+
+def tokenise(contexts: Sequence[str], vocabulary: Vocabulary) -> list[Document]:
+  """Splits contexts into words, and each word on its own into tokens.
+
+  Words are what stands between spaces, tabs, line ends and U+202F. A word of which the vocabulary leaves
+  nothing has no token.
+  """
+  found = [list(_WORD.finditer(context)) for context in contexts]
+  ids_of = _encode({match.group() for matches in found for match in matches}, vocabulary)
+  documents = []
+  for matches in found:
+    words = [match.group() for match in matches]
+    pieces = [ids_of[word] for word in words]
+    documents.append(
+      Document(
+        words,
+        [match.start() for match in matches],
+        np.asarray([i for ids in pieces for i in ids], np.int32),
+        np.repeat(np.arange(len(words), dtype=np.int32), [len(ids) for ids in pieces]),
+      )
+    )
+  return documents
+
+
+def _windows(
+  number: int, query: list[int], document: Document, vocabulary: Vocabulary, *, max_length: int, stride: int
+) -> Iterator[tuple[Window, np.ndarray]]:
+  """The windows of a question with their ids [length] int32."""
+  special = vocabulary.special_ids
+  head = [special.cls, *query, *[special.sep] * vocabulary.separators]
+  for first, count in _cut(len(document.ids), max_length - len(head) - 1, stride):
+    ids = np.concatenate([head, document.ids[first : first + count], [special.sep]])
+    yield Window(number, first, count, len(head)), ids.astype(np.int32)
+
+
+def _cut(total: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
+  """(first token, tokens) of windows over `total` tokens; the last one is the first that reaches the end."""
+  first = 0
+  while first + room < total:
+    yield first, room
+    first += min(room, stride)
+  yield first, total - first
+
+
+def _allowed(window: Window, length: int) -> np.ndarray:
+  allowed = np.zeros(length, bool)
+  allowed[0] = True
+  allowed[window.offset : window.offset + window.count] = True
+  return allowed
+
+
+def _target(span: tuple[int, int] | None, window: Window) -> tuple[int, int]:
+  """Positions in the window of a span of the document's tokens; [CLS] unless all of it is inside."""
+  if span is None or span[0] < window.first or span[1] >= window.first + window.count:
+    return 0, 0
+  shift = window.offset - window.first
+  return span[0] + shift, span[1] + shift
+
+
+def _answer_span(
+  question: Question, document: Document, answers: dict[str, list[int]], vocabulary: Vocabulary
+) -> tuple[tuple[int, int] | None, str]:
+  """First and last token of the document that answer the question; else None, and why if it should have some.
+
+  Of the first answer. (The official code refuses to train on questions with several.)
+  """
+  if question.is_impossible:
+    return None, ""
+  if not question.answers:
+    return None, "it has no answer and is not marked as impossible"
+  text, start = question.answers[0].text, question.answers[0].start
+  if not text.strip() or start < 0 or start + len(text) > len(question.context):
+    return (
+      None,
+      f"answer {text[:60]!r} at character {start} of {len(question.context)}: empty or outside the context",
+    )
+  # A space belongs to the word before it.
+  first, last = (bisect.bisect_right(document.starts, at) - 1 for at in (start, start + len(text) - 1))
+  words = " ".join(document.words[first : last + 1]) if first >= 0 else ""
+  if " ".join(text.split()) not in words:
+    return None, f"answer {text[:60]!r} at character {start}, where the context has {words[:60]!r}"
+  low, high = np.searchsorted(document.word_of, [first, last + 1])
+  if low == high:
+    return None, f"answer {text[:60]!r} at character {start} has no token"
+  at, size = _refine(document.ids[low:high].tolist(), answers[text], vocabulary)
+  return (int(low) + at, int(low) + at + size - 1), ""
+
+
+def _refine(ids: list[int], answer: list[int], vocabulary: Vocabulary) -> tuple[int, int]:
+  """(First, number) of the tokens of whole words that are the answer's: `1895` in `(1895-1943)`; else all."""
+  for at in range(len(ids) - len(answer) + 1):
+    if answer and ids[at : at + len(answer)] == answer:
+      return at, len(answer)
+  if vocabulary.kind == "sentencepiece" and vocabulary.pretokenization == "none":
+    # No official code sets punctuation apart here, so the first piece of an answer inside a word has another
+    # name than on its own: what the tokens spell is compared.
+    spelled, wanted = ([vocabulary.piece(i).replace("▁", "") for i in part] for part in (ids, answer))
+    ends = list(itertools.accumulate(map(len, spelled)))
+    starts = [end - len(piece) for end, piece in zip(ends, spelled)]
+    text, size = "".join(spelled), len("".join(wanted))
+    for first, at in enumerate(starts):
+      if size and at + size in ends and text.startswith("".join(wanted), at):
+        return first, ends.index(at + size) + 1 - first
+  return 0, len(ids)
+
+
+def max_context(windows: Sequence[Window]) -> list[np.ndarray]:
+  """For each window of one question [count] bool: no other shows more around this token of the document.
+
+  What a window shows is min(tokens to its left, to its right) + 0.01 x its size; the first of equal ones.
+  """
+  first = np.asarray([window.first for window in windows])[:, None]
+  count = np.asarray([window.count for window in windows])[:, None]
+  tokens = np.arange(int((first + count).max()))[None, :]
+  around = np.minimum(tokens - first, first + count - 1 - tokens)
+  best = np.argmax(np.where(around >= 0, around + 0.01 * count, -np.inf), axis=0)
+  return [best[w.first : w.first + w.count] == number for number, w in enumerate(windows)]
+
+
+def report_lines(features: Features, *, shown: int = 5) -> list[str]:
+  """What was made and what was left out, for the log."""
+  with_answer = int(np.count_nonzero(features.examples.fields["start"]))
+  lines = [
+    f"{len(features.document_of):,} questions on {len(features.documents):,} contexts: "
+    f"{len(features.windows):,} windows, {with_answer:,} with an answer"
+  ]
+  for what, found in (("answers that cannot be located", features.dropped), ("no window", features.empty)):
+    if found:
+      lines.append(f"{what}: {len(found):,}")
+      lines += [f"  {name}: {reason}" for name, reason in list(found.items())[:shown]]
+      if len(found) > shown:
+        lines.append(f"  and {len(found) - shown:,} more")
+  return lines

@@ -1,0 +1,239 @@
+"""The command line of `python -m pretrain.main`: a config file, changes of its fields, a few switches.
+
+ml_collections' config_flags stops at the first mistake with a traceback, so the arguments are read here:
+every mistake is found, named with what is nearest to it, and told in one list. Imports jax only where
+there is already something to complain about.
+"""
+
+import dataclasses
+import os
+import pathlib
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from ml_collections import ConfigDict, FrozenConfigDict
+
+from data.errors import ConfigError
+from pretrain.command import fields, validate
+from pretrain.command.config_file import load_config
+
+SWITCHES = ("dry_run", "download", "debug")
+FLAGS = ("config", "workdir", *SWITCHES, "help")  # of every program
+
+HELP = """\
+Pretrains a text encoder.
+
+  python -m pretrain.main --config=FILE[:ARGUMENT] [--config.FIELD=VALUE ...]
+                          [--workdir=DIRECTORY] [--dry_run] [--download] [--debug]
+
+  --config=FILE         a config file, for example configs/amos_base.py. It is Python and runs with your
+                        rights: read it before you use one that is not yours. ARGUMENT goes to its
+                        get_config; for configs/ablations/*.py it is the name of a row:
+                        --config=configs/ablations/amos.py:no_adv
+  --config.FIELD=VALUE  changes a field: --config.train.batch_size=64,
+                        --config.generator.mlm_layers=4,6,8, --config.generator.detach_blocks=false.
+                        The fields are listed below; configs/base.py says what each means
+  --workdir=DIRECTORY   checkpoints, metrics and the resolved config; a run found there is continued.
+                        Default: runs/<name of the config file>, with _ARGUMENT if there is one
+  --dry_run             prints the resolved config, parameter counts, the mesh and the sharding of
+                        every parameter, cost and memory, and exits
+  --download            allows a source that is not on this machine to be fetched; nothing is
+                        downloaded without it
+  --debug               shows the traceback of an error
+  --help                this text
+
+The devices are those JAX finds; JAX_PLATFORMS=cpu keeps a run on the CPU.
+Exit codes: 0 finished; 2 config or flags; 3 data, vocabulary or checkpoint; 4 diverged; 5 storage;
+75 stopped on request, the same command continues.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """Whose command line is read: what --help says, which configs it takes, and one of them for messages."""
+
+  help: str
+  rules: validate.Rules
+  example: str
+
+
+PRETRAINING = Program(HELP, validate.PRETRAINING, "configs/coco_lm_tiny.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+  """What the user asked for; the config is frozen and has passed `validate`, but for rules about devices."""
+
+  config: FrozenConfigDict
+  workdir: str
+  dry_run: bool
+  download: bool
+  debug: bool
+  config_name: str  # the config file's name without '.py', with '_ARGUMENT' if one was given
+
+
+def parse_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Arguments:
+  """Reads the command line.
+
+  Args:
+    argv: arguments without the program's name.
+    program: whose.
+
+  Returns:
+    Arguments.
+
+  Raises:
+    SystemExit: 0 after --help; 2 with all problems on stderr, and with --debug the traceback of a config
+      file that raised.
+  """
+  if any(argument in ("--help", "-h") for argument in argv):
+    print(program.help + "\n" + _field_list(program.rules.schema))
+    raise SystemExit(0)
+  try:
+    return read_arguments(argv, program)
+  except ConfigError as error:
+    if "--debug" in argv and error.__cause__ is not None:
+      traceback.print_exception(error.__cause__)
+    print(f"error: {error}", file=sys.stderr)
+    raise SystemExit(ConfigError.exit_code) from None
+
+
+def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Arguments:
+  """`parse_arguments` without printing or leaving.
+
+  Raises:
+    ConfigError: all problems, in lines; its cause is what the config file raised, if it did.
+  """
+  schema = program.rules.schema
+  values, changes, found = _split(argv, program)
+  switches = {name: _switch(name, values, found) for name in SWITCHES}
+  path, argument = _split_path(values.get("config") or "")
+  config, cause = None, None
+  try:
+    config = load_config(path, argument) if path else None
+  except ConfigError as error:
+    found.append(str(error))
+    cause = error.__cause__
+  changed = _read_changes(changes, found, schema)
+  if config is None:  # what can be said of the changes is told now and not next time
+    found += filter(None, (validate.value_problem(*change, program.rules) for change in changed.items()))
+  else:
+    _set_fields(config, changed)
+    found += _config_problems(config, program.rules, in_doubt=bool(found))
+  name = pathlib.Path(path).stem + (f"_{argument.replace(':', '_')}" if argument else "")
+  workdir = values.get("workdir") or os.path.join("runs", name)
+  if os.path.exists(workdir) and not os.path.isdir(workdir):
+    found.append(f"--workdir={workdir}: is a file; give a directory, new or with the run to continue")
+  if found or config is None:
+    raise ConfigError(validate.listing(found)) from cause
+  return Arguments(FrozenConfigDict(config), workdir, config_name=name, **switches)
+
+
+def _split(
+  argv: Sequence[str], program: Program
+) -> tuple[dict[str, str | None], dict[str, str | None], list[str]]:
+  """Flags by name, config fields by dotted name (None: given without a value), and problems."""
+  values: dict[str, str | None] = {}
+  changes: dict[str, str | None] = {}
+  found: list[str] = []
+  rest = list(argv)
+  while rest:
+    word = rest.pop(0)
+    if not word.startswith("--") or word == "--":
+      found.append(f"{word}: expected a flag such as --config=FILE; --help lists them")
+      continue
+    name, equals, value = word[2:].partition("=")
+    given: str | None = value if equals else None
+    if given is None and name not in SWITCHES and rest and not rest[0].startswith("--"):
+      given = rest.pop(0)
+    if name.startswith("config."):
+      changes[name.removeprefix("config.")] = given
+    elif name not in FLAGS:
+      found.append(_unknown_flag(name, program.rules.schema))
+    elif not given and name not in SWITCHES:
+      found.append(f"--{name}: needs a value, --{name}=VALUE")
+      values[name] = ""
+    else:
+      values[name] = given
+  if "config" not in values:
+    found.append(f"--config is missing: give a config file, for example --config={program.example}")
+  return values, changes, found
+
+
+def _unknown_flag(name: str, schema: fields.Schema) -> str:
+  if name in fields.known_fields(schema):
+    return f"--{name}: is a field of the config; write --config.{name}=VALUE"
+  hint = fields.nearest(name, FLAGS) or f"; there are {', '.join('--' + flag for flag in FLAGS)}"
+  return f"--{name}: there is no such flag{hint}"
+
+
+def _switch(name: str, values: dict[str, str | None], found: list[str]) -> bool:
+  text = values.get(name, "false")
+  if text is None or text.lower() in ("true", "1"):
+    return True
+  if text.lower() not in ("false", "0"):
+    found.append(f"--{name}={text}: expected true or false, or --{name} alone")
+  return False
+
+
+def _split_path(text: str) -> tuple[str, str | None]:
+  """'a.py:row' is ('a.py', 'row'); a colon elsewhere belongs to the path."""
+  path, separator, argument = text.partition(".py:")
+  return (path + ".py", argument) if separator else (text, None)
+
+
+def _read_changes(changes: dict[str, str | None], found: list[str], schema: fields.Schema) -> fields.Fields:
+  """The values of known fields given on the command line; problems are added to `found`."""
+  known, changed = fields.known_fields(schema), {}
+  for name, text in changes.items():
+    members = [field for field in known if field.startswith(name + ".")]
+    if members:
+      found.append(f"--config.{name}: is a group of fields; give one, such as --config.{members[0]}=VALUE")
+    elif name not in known:
+      found.append("--config." + fields.unknown_field(name, schema))
+    elif text is None and not isinstance(known[name], bool):
+      found.append(f"--config.{name}: needs a value, for example --config.{name}={_as_text(known[name])}")
+    else:
+      try:
+        changed[name] = fields.parse_value(name, "true" if text is None else text, schema)
+      except ValueError as error:
+        found.append(f"--config.{error}")
+  return changed
+
+
+def _set_fields(config: ConfigDict, changed: fields.Fields) -> None:
+  """Sets fields in place; one that the config lacks is left out, and named by `validate`."""
+  present = fields.flatten(config)
+  for name, value in changed.items():
+    if name in present:
+      *groups, leaf = name.split(".")
+      group: Any = config
+      for inner in groups:
+        group = group[inner]
+      with group.ignore_type():
+        group[leaf] = value
+
+
+def _config_problems(config: ConfigDict, rules: validate.Rules, *, in_doubt: bool) -> list[str]:
+  """Problems of the config; once there are any (or `in_doubt`), also those with the devices at hand."""
+  found = validate.problems(config, rules=rules)
+  if not (found or in_doubt) or fields.flatten(config).get("train.multihost") is not False:
+    return found  # with several hosts jax.distributed would have to come first
+  try:
+    import jax
+
+    return validate.problems(config, rules=rules, num_devices=jax.device_count())
+  except RuntimeError:
+    return found  # no usable device: that is told when one is needed
+
+
+def _field_list(schema: fields.Schema) -> str:
+  """Every field with its default."""
+  lines = [f"  --config.{name}={_as_text(value)}" for name, value in fields.known_fields(schema).items()]
+  return "\n".join(["Fields and their defaults before a recipe changes them:", *lines])
+
+
+def _as_text(value: fields.Value) -> str:
+  return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

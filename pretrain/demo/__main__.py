@@ -1,0 +1,181 @@
+"""The demo, `make demo` or `python -m pretrain.demo`: a tiny encoder on installed documentation, in minutes.
+
+It prepares the text, trains `configs/demo.py` with the loop of every other run, and says what was learned. A
+second start reuses what is there: records, and a finished checkpoint, of which only the summary is printed.
+Exit codes as of `pretrain.main`.
+"""
+
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+
+from data.errors import ConfigError, UserError
+from pretrain.command import flags
+
+CONFIG = "configs/demo.py"
+LEAST_MEMORY = 4 << 30  # bytes; what the demo promises to stay below
+NEXT = "configs/amos_coco_taco_tiny.py"
+
+HELP = """\
+Pretrains a tiny encoder on the documentation of the installed packages, and says what was learned.
+
+  python -m pretrain.demo [--config.FIELD=VALUE ...] [--workdir=DIRECTORY] [--debug]
+
+Run it in the repository's root. Nothing is downloaded. --workdir is runs/demo by default; remove it to train
+again. The fields are those of configs/base.py; `python -m pretrain.main --help` lists them.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the demo; returns its exit code."""
+  argv = list(sys.argv[1:] if argv is None else argv)
+  if "--help" in argv or "-h" in argv:
+    print(HELP)
+    return 0
+  sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a pipe may be of another encoding
+  try:
+    return _run(_arguments(argv))
+  except KeyboardInterrupt:  # once the loop runs it is a stop request
+    print("stopped before training began; the same command goes on", file=sys.stderr)
+    return 130
+  except UserError as error:
+    if "--debug" in argv:
+      raise
+    print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+def _arguments(argv: list[str]) -> flags.Arguments:
+  """Reads the flags.
+
+  Raises:
+    ConfigError: a flag the demo does not have, a field that is wrong, or a run with nothing to show.
+  """
+  own = ("--config.", "--workdir", "--debug")
+  others = [word for word in argv if word.startswith("--") and not word.startswith(own)]
+  if others:
+    raise ConfigError(
+      f"{', '.join(others)}: the demo takes --config.FIELD=VALUE, --workdir=DIRECTORY and --debug; "
+      f"`python -m pretrain.main --config={CONFIG}` takes the rest"
+    )
+  arguments = flags.read_arguments([f"--config={CONFIG}", *argv])
+  config = arguments.config
+  for field, value in (
+    ("objectives.rtd.weight", config.objectives.rtd.weight),
+    ("train.eval_batches", config.train.eval_batches),
+  ):
+    if not value:
+      raise ConfigError(f"{field}={value}: the demo's summary needs it; give a number above 0")
+  return arguments
+
+
+def _run(arguments: flags.Arguments) -> int:
+  started = time.monotonic()
+  # JAX is imported after the flags are known to be good.
+  import jax
+
+  from pretrain.command import validate
+  from pretrain.demo import figures as demo_figures
+  from pretrain.demo import progress as demo_progress
+  from pretrain.demo import report as demo_report
+
+  config, workdir = arguments.config, arguments.workdir
+  validate.check(config, num_devices=jax.device_count())
+  _announce(config)
+  console, times = demo_report.make_console(), {"start Python and JAX": time.monotonic() - started}
+  with demo_progress.PeakMemory() as memory:
+    times |= _prepare(config)
+    code = _train(config, workdir, times)
+    if code != 0:
+      return code
+    begun = time.monotonic()
+    summary = demo_figures.summarise(config, workdir)
+    times["look at held-out text"] = time.monotonic() - begun
+  times["in all"] = time.monotonic() - started
+  demo_report.print_summary(summary, console=console)
+  demo_report.print_end(
+    console, checkpoint=summary.checkpoint, times=times, peak_memory=memory.peak, commands=_commands()
+  )
+  return 0
+
+
+def _announce(config) -> None:
+  from pretrain.demo import progress as demo_progress
+
+  model = config.model
+  print("A demo of text-encoder pretraining: AMOS, COCO-LM and TACO in one tiny run.")
+  demo_progress.say(
+    f"{model.num_layers} layers x {model.hidden_size}, vocabulary of {model.vocab_size:,}, blocks of "
+    f"{config.data.length} tokens, {config.train.total_steps:,} steps of {config.train.batch_size} blocks. "
+    f"Ctrl-C while it trains saves and stops; the same command goes on."
+  )
+  hints = demo_progress.setup_hints(least_memory=LEAST_MEMORY)
+  if hints:
+    demo_progress.say(f"Note: {'; '.join(hints)}.")
+
+
+def _prepare(config) -> dict[str, float]:
+  """Makes the records unless they are there; {stage: seconds}."""
+  from data import manifest
+  from pretrain import prepared
+  from pretrain.demo import progress as demo_progress
+
+  directory = prepared.records_directory(config)
+  print("\nText", flush=True)
+  times: dict[str, float] = {}
+  if os.path.exists(os.path.join(directory, manifest.NAME)):
+    demo_progress.say(f"{directory} is there from an earlier run and is used again")
+  else:
+    with demo_progress.Preparation(directory, source=config.data.source) as preparation:
+      prepared.ensure_records(config, download=False, relay=False)
+    times = preparation.seconds
+  made = manifest.read(directory)
+  train, heldout = made.splits["train"], made.splits["heldout"]
+  demo_progress.say(
+    f"{made.counts['documents']:,} documents, {train.tokens:,} tokens in {train.records:,} blocks to train "
+    f"on, {heldout.records:,} blocks held out"
+  )
+  return times
+
+
+def _train(config, workdir: str, times: dict[str, float]) -> int:
+  """Trains, or finds a finished run; returns the exit code and adds to the times."""
+  from pretrain import train
+  from pretrain.checkpoint import DIRECTORY, saved_steps
+  from pretrain.demo import progress as demo_progress
+
+  print("\nTraining", flush=True)
+  steps = saved_steps(pathlib.Path(workdir) / DIRECTORY)
+  is_finished = bool(steps) and steps[-1] >= config.train.total_steps
+  begun = time.monotonic()
+  with demo_progress.Compilation() as compilation:
+    code = train.train(config, workdir, say=demo_progress.say)
+  spent = time.monotonic() - begun
+  if is_finished:
+    demo_progress.say(f"The summary is read from its checkpoint; remove {workdir} to train again")
+    times["read the finished run"] = spent
+  else:
+    times["compile"] = compilation.seconds
+    times["train, evaluate and save"] = spent - compilation.seconds
+  return code
+
+
+def _commands() -> dict[str, str]:
+  python = os.path.relpath(sys.executable) if sys.prefix.startswith(os.getcwd()) else "python"
+  return {
+    "The same recipe for longer, on the text that is prepared already (its header says how long)": (
+      f"{python} -m pretrain.main --config={NEXT}"
+    ),
+    "Your own text (.txt, .jsonl or .parquet, also .gz and .zst)": (
+      f"{python} -m pretrain.main --config={NEXT} --config.data.source='/path/to/*.txt' --workdir=runs/mine"
+    ),
+    "A recipe of a paper: what it would cost, without running it": (
+      f"{python} -m pretrain.main --config=configs/coco_lm_base.py --dry_run"
+    ),
+  }
+
+
+if __name__ == "__main__":
+  sys.exit(main())

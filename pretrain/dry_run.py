@@ -1,0 +1,146 @@
+"""What a run will be, before it is: config, parameters, sharding, cost. Nothing is trained or written."""
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from pretrain import flops, resume
+from pretrain import prepared as source
+from pretrain.corruption.masking import TokenIds
+from pretrain.run import Run, make_run
+
+GIB = 1 << 30
+
+
+def parameter_counts(params: Mapping[str, Any]) -> dict[str, int]:
+  """{'encoder', 'generator', 'heads', 'total'}: parameters; shared tables count with the encoder."""
+  counts = {
+    part: sum(leaf.size for leaf in jax.tree.leaves(params.get(part, {})))
+    for part in ("encoder", "generator", "heads")
+  }
+  return counts | {"total": sum(counts.values())}
+
+
+def memory_per_device(run: Run) -> dict[str, float]:
+  """Estimated bytes on one device.
+
+  Returns:
+    'state' (parameters and optimizer moments, exact), 'gradients' (exact), 'activations' (what the layers
+    keep for the backward pass: about 34 numbers per token and width plus attention probabilities; with
+    remat one layer's, and the layers' inputs) and 'vocabulary logits' (one chunk, three arrays).
+  """
+  config, mesh = run.config, run.mesh
+  state = sum(_local_bytes(leaf) for leaf in jax.tree.leaves(run.abstract_state))
+  gradients = sum(_local_bytes(leaf) for leaf in jax.tree.leaves(run.abstract_state.params))
+  model, length = config.model, config.data.length
+  shards = mesh.shape["data"] * mesh.shape["fsdp"]
+  rows = config.train.batch_size // config.train.microbatches // shards
+  width = run.recipe.encoder.compute_dtype.itemsize
+  per_layer = rows * length * (34 * model.hidden_size * width // 2 + 2 * model.num_heads * length * width)
+  layer_input = rows * length * model.hidden_size * width
+  depth = model.num_layers * (2 if "scl" in run.recipe.objectives else 1)
+  if run.recipe.generator is not None:
+    depth += sum(member.num_layers for member in run.recipe.generator.members)
+  activations = per_layer + depth * layer_input if model.remat else depth * per_layer
+  slots = min(run.recipe.chunk * rows, rows * length)
+  logits = 3 * 4 * slots * model.vocab_size
+  return {
+    "state": float(state),
+    "gradients": float(gradients),
+    "activations": float(activations),
+    "vocabulary logits": float(logits),
+  }
+
+
+def _local_bytes(leaf: jax.ShapeDtypeStruct) -> int:
+  shape = leaf.sharding.shard_shape(leaf.shape)
+  size = 1
+  for axis in shape:
+    size *= axis
+  return size * leaf.dtype.itemsize
+
+
+def dry_run(config: ConfigDict, *, workdir: str) -> str:
+  """Describes a run in plain text.
+
+  Args:
+    config: validated config.
+    workdir: where the run would go.
+
+  Returns:
+    The resolved config, parameter counts, mesh, sharding of every parameter, tokens per step, training
+    MFLOP per token, estimated memory per device and time.
+  """
+  directory = source.records_directory(config)
+  prepared = os.path.exists(os.path.join(directory, "manifest.json"))
+  size = config.model.vocab_size
+  tokens = source.token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, size)
+  run = make_run(config, tokens)
+  sections = [
+    _section("config", resume.flatten(config.to_dict())),
+    _section("workdir", {"workdir": workdir, "records": _records_line(directory, prepared)}),
+    _section("parameters", {k: f"{v:,}" for k, v in parameter_counts(run.abstract_state.params).items()}),
+    _section("mesh", {name: str(size) for name, size in run.mesh.shape.items()}),
+    _section("sharding", _sharding_lines(run)),
+    _section("cost", _cost_lines(run)),
+  ]
+  return "\n\n".join(sections)
+
+
+def _records_line(directory: str, prepared: bool) -> str:
+  return directory if prepared else f"{directory} (not there yet; made on first start)"
+
+
+def _sharding_lines(run: Run) -> dict[str, str]:
+  leaves = jax.tree_util.tree_leaves_with_path(run.abstract_state.params)
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): f"{list(leaf.shape)} {leaf.sharding.spec}"
+    for path, leaf in leaves
+  }
+
+
+def _cost_lines(run: Run) -> dict[str, str]:
+  config = run.config
+  tokens = config.train.batch_size * config.data.length
+  per_token = flops.training_flops_per_token(config.to_dict())
+  memory = memory_per_device(run)
+  kind = jax.devices()[0].device_kind
+  peak = config.train.peak_flops or flops.peak_flops(kind)
+  lines = {
+    "tokens per step": f"{tokens:,}",
+    "tokens in all": f"{tokens * config.train.total_steps:,}",
+    "training MFLOP per token": f"{per_token / 1e6:,.1f}",
+    "memory per device, estimated": f"{sum(memory.values()) / GIB:.2f} GiB",
+  }
+  lines |= {f"  {name}": f"{size / GIB:.2f} GiB" for name, size in memory.items()}
+  count = run.mesh.devices.size
+  # Half of peak is this project's aim; a small matrix product is what a device without a known peak does.
+  speed = 0.5 * peak * count if peak else matmul_flops()
+  basis = (
+    f"half of the peak of {count} x {kind}" if peak else f"a matrix product here, {speed / 1e9:,.0f} GFLOP/s"
+  )
+  seconds = per_token * tokens * config.train.total_steps / speed
+  lines["time, estimated"] = f"{seconds / 3600:,.1f} h at the speed of {basis}"
+  return lines
+
+
+def matmul_flops(size: int = 1024, repeats: int = 8) -> float:
+  """FLOP/s of a float32 matrix product on the default device, measured in a moment."""
+  x = jnp.ones((size, size), jnp.float32)
+  product = jax.jit(jnp.matmul)
+  product(x, x).block_until_ready()
+  started = time.perf_counter()
+  for _ in range(repeats):
+    x = product(x, x) / size
+  x.block_until_ready()
+  return repeats * 2 * size**3 / (time.perf_counter() - started)
+
+
+def _section(title: str, lines: Mapping[str, Any]) -> str:
+  width = max((len(name) for name in lines), default=0)
+  return "\n".join([f"{title}:", *(f"  {name:<{width}}  {value}" for name, value in lines.items())])

@@ -1,0 +1,198 @@
+"""The last step of an export: a fresh process loads what was written and must compute what we compute.
+
+Here the reference is made: real sentences, their ids by our vocabulary, and hidden states and logits by the
+JAX encoder in float32. `torch_check` is the other side.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data.errors import DataError
+from data.vocabulary import Vocabulary
+from pretrain.models import encoder as encoder_model
+from pretrain.models import heads
+from pretrain.models.config import EncoderConfig
+from pretrain.ops.vocab_cross_entropy import vocab_logits
+
+SENTENCES = (
+  "The committee will publish its report on Thursday.",
+  "No.",
+  "Binding of the ligand (IC50 = 3.2 nM) was abolished by the R175H mutation, as shown in Fig. 2b.",
+  "Où est passée la clé d'Éloïse? Sie liegt auf dem Küchentisch — sagt 健太 😀.",
+  "  The lessee shall, at its own expense, keep the premises in good repair;   see § 4(a)–(c).  ",
+  "It's 9 o'clock, and they'd rather not wait.",
+  "A dull, overlong film that even its fine cast cannot save.",
+  "What a wonderful evening!",
+  "Shares fell 4.5% to $12.30 after the announcement.",
+  "return x[0] if x else None",
+)
+
+
+class Case(NamedTuple):
+  """One batch: texts or pairs of texts, and what they become."""
+
+  name: str
+  texts: tuple[tuple[str, ...], ...]  # of one or two texts each
+  ids: np.ndarray  # [batch, length] int64, padded
+  mask: np.ndarray  # [batch, length] int64, 0 at padding
+
+
+class Report(NamedTuple):
+  """What the fresh process found."""
+
+  hidden: float  # max |difference| of hidden states at tokens
+  logits: float | None  # max |difference| of the head's logits over max(1, largest |logit|); None: no head
+  cases: int
+
+
+def make_cases(vocabulary: Vocabulary, *, max_length: int) -> list[Case]:
+  """Single, pair, padded batch, and a text cut to `max_length` tokens."""
+  long_text = " ".join(SENTENCES * (1 + 4 * max_length // sum(map(len, SENTENCES))))
+  single = tuple((sentence,) for sentence in SENTENCES)
+  pairs = (SENTENCES[:2], SENTENCES[1:3], SENTENCES[2:4], SENTENCES[4:6])
+  groups = {
+    "single": single[:1],
+    "pair": pairs[:1],
+    "padded": single,
+    "padded pairs": pairs,
+    "longest": ((long_text,),),
+  }
+  cases = []
+  for name, texts in groups.items():
+    rows = [vocabulary.with_special_ids(*map(vocabulary.encode, text)) for text in texts]
+    if name == "longest":
+      rows = [row[: max_length - 1] + [vocabulary.special_ids.sep] for row in rows]
+    # A tiny model's position table may be shorter than some of these sentences.
+    fitting = [(text, row) for text, row in zip(texts, rows) if len(row) <= max_length]
+    length = max((len(row) for _, row in fitting), default=0)
+    padding = [[vocabulary.special_ids.pad] * (length - len(row)) for _, row in fitting]
+    if not fitting:
+      continue
+    ids = np.asarray([row + pad for (_, row), pad in zip(fitting, padding)], np.int64)
+    mask = np.asarray([[1] * len(row) + [0] * len(pad) for (_, row), pad in zip(fitting, padding)], np.int64)
+    cases.append(Case(name, tuple(text for text, _ in fitting), ids, mask))
+  return cases
+
+
+def logits_of(
+  params: dict, config: EncoderConfig, hidden: jax.Array, head: str, *, activation: str = "tanh"
+) -> jax.Array:
+  """Logits of the head that an exported class has a slot for, with the class's own sign.
+
+  Args:
+    params: with 'encoder' and 'heads'.
+    config: of the encoder.
+    hidden: [batch, length, embed] float32.
+    head: 'mlm', 'rtd' (positive: replaced, as transformers has it), 'classification',
+      'question_answering'.
+    activation: of the classification head.
+
+  Returns:
+    [batch, length, vocab], [batch, length], [batch, classes] or [batch, length, 2] float32.
+  """
+  own = params["heads"][head]
+  if head == "mlm":
+    table = params["encoder"]["embeddings"]["token"]["embedding"]
+    return vocab_logits(heads.apply_transform(own, config, hidden), table, own["bias"])
+  if head == "rtd":
+    return -heads.apply_rtd_head(own, config, hidden)
+  if head == "classification":
+    return heads.apply_classification_head(own, hidden[:, 0], activation=activation)
+  return hidden @ own["kernel"] + own["bias"]
+
+
+def write_reference(
+  path: pathlib.Path,
+  params: dict,
+  config: EncoderConfig,
+  cases: Sequence[Case],
+  *,
+  pad_id: int,
+  head: str,
+  activation: str = "tanh",
+) -> None:
+  """Computes in float32 on the CPU and writes what the fresh process compares with.
+
+  Args:
+    path: of the .npz.
+    params: of the checkpoint.
+    config: its encoder; the compute dtype must be float32.
+    cases: of `make_cases`.
+    pad_id: of the vocabulary.
+    head: whose logits are compared too; '': none.
+    activation: of a classification head.
+  """
+  arrays: dict[str, np.ndarray] = {}
+  with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):
+    for number, case in enumerate(cases):
+      ids, mask = jnp.asarray(case.ids, jnp.int32), jnp.asarray(case.mask) > 0
+      _, hidden = encoder_model.encode(params["encoder"], config, ids, mask, pad_id=pad_id)
+      arrays |= {f"{number}/ids": case.ids, f"{number}/mask": case.mask}
+      arrays[f"{number}/hidden"] = np.asarray(hidden.last)
+      if head:
+        logits = logits_of(params, config, hidden.last, head, activation=activation)
+        arrays[f"{number}/logits"] = np.asarray(logits)
+  described = [{"name": case.name, "texts": case.texts} for case in cases]
+  arrays["cases"] = np.frombuffer(json.dumps(described).encode(), np.uint8)
+  np.savez(path, allow_pickle=False, **arrays)
+
+
+def read_reference(path: pathlib.Path) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+  """Yields ids, mask [batch, length] int64 and hidden states [batch, length, embed] float32 of each case."""
+  with np.load(path, allow_pickle=False) as file:
+    for number in range(len(json.loads(file["cases"].tobytes()))):
+      yield file[f"{number}/ids"], file[f"{number}/mask"], file[f"{number}/hidden"]
+
+
+def run_in_fresh_process(folder: pathlib.Path, reference: pathlib.Path, layout: str) -> Report:
+  """Runs `torch_check` on a folder.
+
+  Raises:
+    DataError: it could not be loaded, its tokenizer gives other ids, or names are missing or left over.
+  """
+  command = [sys.executable, "-m", "pretrain.export.check.torch_check", str(folder), str(reference), layout]
+  offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+  found = subprocess.run(
+    command, capture_output=True, text=True, errors="replace", env=os.environ | offline, check=False
+  )
+  if found.returncode:
+    lines = [line for line in found.stderr.splitlines() if line.strip()] or [f"exit code {found.returncode}"]
+    raise DataError(
+      f"self-check: PyTorch cannot use the {layout} export ({lines[-1].strip()[:300]}); nothing was kept"
+    )
+  return Report(**json.loads(found.stdout.splitlines()[-1]))
+
+
+def check(folder: pathlib.Path, reference: pathlib.Path, layout: str, *, tolerance: float) -> Report:
+  """Compares a written folder with our encoder.
+
+  Args:
+    folder: the export.
+    reference: of `write_reference`.
+    layout: of `folders.LAYOUTS`.
+    tolerance: largest allowed |difference|.
+
+  Returns:
+    Report.
+
+  Raises:
+    DataError: a larger difference, or as in `run_in_fresh_process`.
+  """
+  report = run_in_fresh_process(folder, reference, layout)
+  worst = max(report.hidden, report.logits or 0.0)
+  if not worst <= tolerance:
+    raise DataError(
+      f"self-check: the {layout} export differs from this model by {worst:.2e} (hidden states "
+      f"{report.hidden:.2e}), allowed {tolerance:.0e}; nothing was kept. If the checkpoint has huge weights, "
+      "--tolerance states another bound; otherwise report this"
+    )
+  return report

@@ -1,0 +1,159 @@
+"""The fresh process of the self-check: `python -m pretrain.export.check.torch_check FOLDER NPZ LAYOUT`.
+
+Loads an export as its user would, on text, and prints one JSON line of differences. An exception is the
+caller's to report. Needs the export extra.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from pretrain.export import folders
+from pretrain.export.check import torch_forward
+
+
+class Worst:
+  """Largest differences so far."""
+
+  def __init__(self) -> None:
+    self.hidden = 0.0
+    self.logits: float | None = None
+
+  def add_hidden(self, found: torch.Tensor, expected: np.ndarray, mask: np.ndarray) -> None:
+    """Compares [batch, length, embed] at tokens; what padding computes means nothing."""
+    self.hidden = max(self.hidden, _difference(found.numpy()[mask > 0], expected[mask > 0]))
+
+  def add_logits(self, found: torch.Tensor, expected: np.ndarray, mask: np.ndarray) -> None:
+    """Compares logits, at tokens if they are per token, relative to the largest if that is above 1."""
+    per_token = expected.shape[:2] == mask.shape and expected.ndim > 1
+    one, other = (array[mask > 0] if per_token else array for array in (found.numpy(), expected))
+    difference = _difference(one, other) / max(1.0, float(np.abs(other).max()))
+    self.logits = max(self.logits or 0.0, difference)
+
+
+def _difference(one: np.ndarray, other: np.ndarray) -> float:
+  if one.shape != other.shape:
+    raise ValueError(f"shapes {one.shape} and {other.shape}")
+  difference = float(np.abs(one.astype(np.float64) - other).max())
+  return difference if np.isfinite(difference) else float("inf")
+
+
+def check_stock(folder: pathlib.Path, cases: list[dict], reference: dict[str, np.ndarray]) -> Worst:
+  """Through AutoModel and AutoTokenizer, without custom code."""
+  import transformers
+
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  model, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
+  with_head, head_info = None, {}
+  name = json.loads((folder / "config.json").read_text())["architectures"][0]
+  if "For" in name:
+    loaded = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
+    with_head, head_info = loaded
+  for kind, keys in {**info, **head_info}.items():
+    # A class without a head leaves the head's tensors alone; a missing tensor would be drawn at random.
+    if kind in ("missing_keys", "mismatched_keys", "error_msgs") and keys:
+      raise ValueError(f"{kind}: {sorted(map(str, keys))[:5]}")
+  worst = Worst()
+  for number, case in enumerate(cases):
+    ids, mask = reference[f"{number}/ids"], reference[f"{number}/mask"]
+    inputs = _tokenized(tokenizer, case, ids, mask)
+    with torch.no_grad():
+      worst.add_hidden(model.eval()(**inputs).last_hidden_state, reference[f"{number}/hidden"], mask)
+      if with_head is not None and f"{number}/logits" in reference:
+        worst.add_logits(_logits(with_head.eval()(**inputs)), reference[f"{number}/logits"], mask)
+    if name.endswith("ForSequenceClassification") and case["name"] == "padded":
+      texts = [text[0] for text in case["texts"]]
+      worst.add_logits(_from_pipeline(folder, texts), reference[f"{number}/logits"], mask)
+  return worst
+
+
+def _from_pipeline(folder: pathlib.Path, texts: list[str]) -> torch.Tensor:
+  """[texts, labels] logits as the ready-made pipeline gives them, put in the order of id2label."""
+  import transformers
+
+  classify = transformers.pipeline("text-classification", model=str(folder), tokenizer=str(folder))
+  label_of = json.loads((folder / "config.json").read_text())["id2label"]
+  rows = []
+  for text in texts:
+    answers = classify(text, top_k=None, function_to_apply="none")
+    score = {answer["label"]: answer["score"] for answer in answers}
+    rows.append([score[label_of[str(number)]] for number in range(len(label_of))])
+  return torch.tensor(rows)
+
+
+def _tokenized(tokenizer, case: dict, ids: np.ndarray, mask: np.ndarray):
+  """The tokenizer's own output for a plain string, a plain pair or a list of them; it must be our ids."""
+  firsts = [text[0] for text in case["texts"]]
+  seconds = [text[1] for text in case["texts"]] if len(case["texts"][0]) == 2 else None
+  if len(firsts) == 1:
+    arguments = (firsts[0],) if seconds is None else (firsts[0], seconds[0])
+  else:
+    arguments = (firsts,) if seconds is None else (firsts, seconds)
+  inputs = tokenizer(*arguments, padding=True, truncation=True, return_tensors="pt")
+  for what, found, expected in (
+    ("ids", inputs["input_ids"].numpy(), ids),
+    ("attention mask", inputs["attention_mask"].numpy(), mask),
+  ):
+    if found.shape != expected.shape or (found != expected).any():
+      where = "shape" if found.shape != expected.shape else int(np.argmax((found != expected).any(0)))
+      raise ValueError(
+        f"the tokenizer gives other {what} for {case['name']!r} at position {where}: "
+        f"{found[0][:12].tolist()}, expected {expected[0][:12].tolist()}"
+      )
+  return inputs
+
+
+def _logits(output) -> torch.Tensor:
+  if "start_logits" in output:
+    return torch.stack([output.start_logits, output.end_logits], dim=-1)
+  return output.prediction_logits if "prediction_logits" in output else output.logits
+
+
+def read_encoder(folder: pathlib.Path, layout: str) -> torch_forward.Encoder:
+  """The encoder of a folder that no installed class reads."""
+  if layout == "fairseq":
+    with torch.serialization.safe_globals([argparse.Namespace]):
+      content = torch.load(folder / "model.pt", weights_only=True)
+    return torch_forward.from_fairseq(content["model"], content["args"])
+  config = json.loads((folder / "config.json").read_text())
+  if layout == "torch":
+    return torch_forward.from_own(load_file(folder / "model.safetensors"), config["model"])
+  state = torch.load(folder / "pytorch_model.bin", weights_only=True)
+  return torch_forward.from_hugging_face(state, config)
+
+
+def check_plain(
+  folder: pathlib.Path, layout: str, cases: list[dict], reference: dict[str, np.ndarray]
+) -> Worst:
+  """Through `torch_forward`, on ids."""
+  encoder, worst = read_encoder(folder, layout), Worst()
+  for number in range(len(cases)):
+    ids, mask = (reference[f"{number}/{name}"] for name in ("ids", "mask"))
+    with torch.no_grad():
+      hidden = torch_forward.hidden_states(encoder, torch.from_numpy(ids), torch.from_numpy(mask))
+    worst.add_hidden(hidden, reference[f"{number}/hidden"], mask)
+  return worst
+
+
+def main(arguments: list[str]) -> None:
+  """Runs the check and prints {'hidden', 'logits', 'cases'}."""
+  folder, layout = pathlib.Path(arguments[0]), arguments[2]
+  with np.load(arguments[1], allow_pickle=False) as file:
+    reference = dict(file)
+  cases = json.loads(reference.pop("cases").tobytes())
+  if layout in folders.PLAIN:
+    worst = check_plain(folder, layout, cases, reference)
+  else:
+    worst = check_stock(folder, cases, reference)
+  print(json.dumps({"hidden": worst.hidden, "logits": worst.logits, "cases": len(cases)}))
+
+
+if __name__ == "__main__":
+  main(sys.argv[1:])

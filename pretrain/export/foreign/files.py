@@ -1,0 +1,255 @@
+"""Checkpoint files of others, read as data: safetensors, PyTorch's `.bin`, fairseq's `model.pt`.
+
+Every file is taken to be hostile: no code in it runs, no name in it leads out of its folder, and what it
+claims is held against its size before memory is taken. A wrong file is a DataError of one line.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import safetensors
+
+from data.errors import DataError
+from pretrain.export.foreign import pickles as torch_files
+
+SINGLE_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt")
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+DIGEST_LISTS = ("sha256.txt", "SHA256SUMS")
+_AGAIN = "copy or download it again"
+
+# safetensors' names of types: those that become float32 without loss, and those that are kept apart.
+_FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F64": np.float64}
+_INTEGERS = {
+  **{f"I{bits}": f"i{bits // 8}" for bits in (8, 16, 32, 64)},
+  **{f"U{bits}": f"u{bits // 8}" for bits in (8, 16, 32, 64)},
+  "BOOL": "?",
+}
+
+
+class ForeignCheckpoint(NamedTuple):
+  """What the files say."""
+
+  state: dict[str, np.ndarray]  # weights, float32, all finite
+  buffers: dict[str, np.ndarray]  # integers and booleans: counters, position numbers
+  config: dict[str, Any]  # config.json; of fairseq the model's settings; {} if there are none
+  folder: Path
+  kind: str  # 'fairseq' or 'tensors'
+  digests: dict[str, str]  # {file name: sha256} of the files with weights
+
+
+def read_state(path: str | Path) -> ForeignCheckpoint:
+  """Reads a checkpoint.
+
+  Args:
+    path: a file, or a folder with one of `SINGLE_FILES`, one of `INDEXES` and its shards, or a single `.pt`;
+      safetensors before the others. `config.json` beside it is read if it is there; so is a list of
+      `DIGEST_LISTS`, which then must agree.
+
+  Returns:
+    ForeignCheckpoint. float16 and bfloat16 become float32, which is exact; arrays may be read-only views of
+    the file.
+
+  Raises:
+    DataError: nothing there, damaged, carrying code, another type of number, NaN or infinity, files missing,
+      or another sha256. Names the file and the tensor.
+  """
+  path = Path(path)
+  files = _weight_files(path)
+  folder = files[0].parent
+  digests = {file.name: _sha256(file) for file in files}
+  _check_digests(folder, digests)
+  config_path = folder / "config.json"
+  config = read_json(config_path) if config_path.is_file() else {}
+  kind, state, buffers = "tensors", {}, {}
+  for file in files:
+    if file.suffix == ".safetensors":
+      tensors = _safetensors(file)
+    else:
+      kind, settings, tensors = _torch_tensors(file)
+      config = settings if kind == "fairseq" else config
+    for name, array in tensors:
+      if name in state or name in buffers:
+        raise DataError(f"{file}: tensor {name} is in another shard too; {_AGAIN}")
+      (state if array.dtype == np.float32 else buffers)[name] = array
+  if not state:
+    raise DataError(f"{path}: no weights in it; is it the right file?")
+  return ForeignCheckpoint(state, buffers, config, folder, kind, digests)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+  """Reads a JSON object in which no key stands twice; DataError otherwise."""
+  try:
+    return _json_object(path.read_bytes())
+  except (OSError, ValueError, RecursionError) as error:
+    raise DataError(f"{path}: not a JSON object ({_line(error)}); {_AGAIN}") from error
+
+
+def _json_object(content: bytes) -> dict[str, Any]:
+  found = json.loads(content.decode("utf-8"), object_pairs_hook=_without_duplicates)
+  if not isinstance(found, dict):
+    raise ValueError(f"it holds a {type(found).__name__}")
+  return found
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  found = dict(pairs)
+  if len(found) < len(pairs):
+    names = [name for name, _ in pairs]
+    twice = next(name for name in names if names.count(name) > 1)
+    raise ValueError(f"the key {twice!r} stands twice")
+  return found
+
+
+def _line(error: Exception) -> str:
+  return " ".join(str(error).split())[:160] or type(error).__name__
+
+
+def _weight_files(path: Path) -> list[Path]:
+  """The files that hold the weights."""
+  if path.is_dir():
+    names = [*SINGLE_FILES[:1], *INDEXES[:1], *SINGLE_FILES[1:2], *INDEXES[1:], *SINGLE_FILES[2:]]
+    found = [path / name for name in names if (path / name).is_file()] or sorted(path.glob("*.pt"))
+    if not found or (len(found) > 1 and found[0].name not in names):
+      what = f"{len(found)} .pt files" if found else "no checkpoint"
+      raise DataError(f"{path}: {what} in it; expected one of {', '.join(names)}, or give the file itself")
+    path = found[0]
+  if not path.is_file():
+    raise DataError(f"{path}: no such file; give a checkpoint's file or folder")
+  return _shards(path) if path.name.endswith(".index.json") else [path]
+
+
+def _shards(index: Path) -> list[Path]:
+  weight_map = read_json(index).get("weight_map")
+  if not isinstance(weight_map, dict) or not weight_map:
+    raise DataError(f"{index}: its weight_map is missing or empty; {_AGAIN}")
+  names = sorted({str(name) for name in weight_map.values()})
+  for name in names:
+    # A plain name stays in the folder; where a link of that name leads is its owner's business.
+    if Path(name).name != name or name in (".", "..") or "\0" in name:
+      raise DataError(f"{index}: it names {name!r}, which is not a file name in its folder; do not use it")
+    if not (index.parent / name).is_file():
+      raise DataError(f"{index}: its shard {name} is missing; {_AGAIN}")
+  return [index.parent / name for name in names]
+
+
+def _sha256(path: Path) -> str:
+  try:
+    with path.open("rb") as file:
+      return hashlib.file_digest(file, "sha256").hexdigest()
+  except OSError as error:
+    raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _check_digests(folder: Path, digests: dict[str, str]) -> None:
+  """Holds the files of a folder against its list of digests, if it has one."""
+  for list_path in (folder / name for name in DIGEST_LISTS):
+    if not list_path.is_file():
+      continue
+    listed = _digest_lines(list_path)
+    for name in digests:
+      if name not in listed:
+        raise DataError(f"{list_path}: it does not list {name}, which holds weights; {_AGAIN}")
+    for name, expected in listed.items():
+      file = folder / name
+      found = digests.get(name) or (_sha256(file) if file.is_file() else None)
+      if found not in (None, expected):
+        raise DataError(
+          f"{file}: its sha256 is {found[:12]}..., {list_path.name} says {expected[:12]}...; {_AGAIN}"
+        )
+
+
+def _digest_lines(path: Path) -> dict[str, str]:
+  found = {}
+  try:
+    lines = path.read_text(encoding="utf-8").splitlines()
+  except (OSError, ValueError) as error:
+    raise DataError(f"{path}: not a list of digests ({_line(error)})") from error
+  for number, line in enumerate(lines, start=1):
+    digest, _, name = line.strip().partition(" ")
+    name = name.strip().removeprefix("*").removeprefix("./")
+    is_inside = name and "\0" not in name and not Path(name).is_absolute() and ".." not in Path(name).parts
+    if len(digest) != 64 or not is_inside:
+      raise DataError(f"{path}: line {number} is {line[:40]!r}; expected `<sha256>  <file name>`")
+    found[name] = digest.lower()
+  return found
+
+
+def _safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+  """(name, array) of one file. The library checks it; the arrays are views, as it has no bfloat16."""
+  try:
+    with safetensors.safe_open(path, framework="np") as file:
+      names = set(file.keys())
+    with path.open("rb") as file:
+      length = int.from_bytes(file.read(8), "little")
+      header = _json_object(file.read(length))
+    content = np.memmap(path, np.uint8, mode="r", offset=0)[8 + length :] if names else None
+  except (safetensors.SafetensorError, OSError, ValueError, RecursionError) as error:
+    raise DataError(f"{path}: damaged safetensors ({_line(error)}); {_AGAIN}") from error
+  for name in sorted(names):
+    entry = header[name]
+    (start, end), code = entry["data_offsets"], entry["dtype"]
+    dtype = _FLOATS.get(code) or _INTEGERS.get(code)
+    if dtype is None:
+      raise DataError(f"{path}: tensor {name} is of type {code}; expected {', '.join(_FLOATS)}")
+    array = content[start:end].view(dtype).reshape(entry["shape"])
+    yield name, _checked(path, name, np.asarray(array))
+
+
+def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:
+  """float32 of the same values; integers and booleans as they are."""
+  if array.dtype.kind in "iub" and array.dtype != ml_dtypes.bfloat16:
+    return array
+  with np.errstate(over="ignore"):
+    single = array.astype(np.float32, copy=False)
+  bad = np.count_nonzero(~np.isfinite(single))
+  if bad:
+    raise DataError(f"{path}: tensor {name} has {bad} of {array.size} values that are NaN or infinite")
+  if array.dtype == np.float64 and not np.array_equal(single, array):
+    raise DataError(f"{path}: tensor {name} is float64 and float32 cannot hold it; convert it first")
+  return single
+
+
+def _torch_tensors(path: Path) -> tuple[str, dict, Iterator[tuple[str, np.ndarray]]]:
+  """('fairseq', its settings, tensors) or ('tensors', {}, tensors)."""
+  content = torch_files.read_pickle(path)
+  if not isinstance(content, dict):
+    raise DataError(f"{path}: it holds a {type(content).__name__}; expected a dict of tensors")
+  if not isinstance(content.get("model"), dict):
+    return "tensors", {}, _from_torch(path, content)
+  settings = torch_files.plain(content.get("args") or content.get("cfg")) or {}
+  settings = settings if isinstance(settings, dict) else {}
+  inner = settings.get("model")
+  return "fairseq", inner if isinstance(inner, dict) else settings, _from_torch(path, content["model"])
+
+
+def _from_torch(path: Path, tensors: dict) -> Iterator[tuple[str, np.ndarray]]:
+  import torch
+
+  for name, tensor in tensors.items():
+    if not isinstance(name, str):
+      raise DataError(f"{path}: a key of it is a {type(name).__name__}; expected names of tensors")
+    is_dense = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+    if not is_dense or tensor.is_quantized or tensor.device.type != "cpu":
+      raise DataError(f"{path}: entry {name[:80]!r} is a {type(tensor).__name__}; expected a dense tensor")
+  torch_files.check_storages(path, tensors)
+  floats = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+  made: dict[tuple, np.ndarray] = {}  # a tied tensor is converted once
+  for name, tensor in tensors.items():
+    if tensor.dtype.is_complex or (tensor.dtype.is_floating_point and tensor.dtype not in floats):
+      raise DataError(f"{path}: tensor {name} is of type {tensor.dtype}; expected a float of 16 or 32 bits")
+    key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+    if key not in made:
+      made[key] = _checked(path, name, _as_numpy(tensor.detach().resolve_neg()))
+    yield name, made[key]
+
+
+def _as_numpy(tensor: Any) -> np.ndarray:
+  import torch
+
+  convert: Callable[[Any], Any] = torch.Tensor.float if tensor.dtype == torch.bfloat16 else lambda same: same
+  return convert(tensor).numpy()

@@ -1,0 +1,185 @@
+"""Which family a checkpoint of others is of, and its tensors as our parameters.
+
+The one way in: the command, its tests and the comparison with official outputs call these functions, which
+walk the tables of `torch_names` and `stock_names`.
+"""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from data.errors import DataError
+from pretrain.export.folders import EXTRA, STOCK
+from pretrain.export.foreign.files import ForeignCheckpoint, read_state
+from pretrain.export.official import config as official_config
+from pretrain.export.official import names as torch_names
+from pretrain.export.stock import names as stock_names
+from pretrain.export.stock.config import encoder_fields
+from pretrain.export.task_fields import read_task
+from pretrain.export.tensor_rows import State
+from pretrain.models import encoder as encoder_model
+from pretrain.models.config import EncoderConfig
+
+OWN = "text_encoder_pretraining"  # model_type of `--to=torch`
+PARTS = ("encoder", "generator", "heads")
+
+
+class Recognised(NamedTuple):
+  """A checkpoint as ours."""
+
+  family: str  # 'fairseq', 'official', 'stock' or 'own'
+  params: dict  # float32 numpy
+  fields: dict[str, Any]  # of `model` in configs/base.py
+  generator: dict[str, Any]  # of `generator`, where the checkpoint has one
+  unmatched: tuple[str, ...]  # names of tensors that nothing here reads
+  task: dict[str, Any]  # `meta['task']` of a fine-tuned classifier; {}: it is none
+
+
+def recognise(
+  foreign: ForeignCheckpoint, *, num_heads: int | None = None, extra: State | None = None
+) -> Recognised:
+  """Finds the family by names and `model_type`, and reads the tensors.
+
+  Args:
+    foreign: of `read_files.read_state`.
+    num_heads: attention heads, if the checkpoint does not say.
+    extra: of `read_extra`, parameters that an export of this program put beside it.
+
+  Returns:
+    Recognised; the encoder has exactly the names and shapes of the model that `fields` describe.
+
+  Raises:
+    DataError: another architecture, a missing tensor, a wrong shape, settings that disagree with it.
+    ConfigError: nothing says the number of heads, or `num_heads` contradicts the checkpoint.
+  """
+  state, config = foreign.state, foreign.config
+  model_type, generator = config.get("model_type"), {}
+  extra = extra or {}
+  if any(".sentence_encoder." in name for name in state):
+    family, heads = (
+      "fairseq",
+      official_config.find_num_heads(config, "encoder_attention_heads", state, num_heads),
+    )
+    sharing = official_config.find_sharing(config, state)
+    params, unmatched = torch_names.from_fairseq(state, num_heads=heads, share_embeddings=sharing)
+    params = merge(params, extra)
+    fields, generator = official_config.fairseq_fields(config, params), {"share_embeddings": sharing}
+  elif any(name.endswith("attention.self_attn.in_proj.weight") for name in state):
+    family, heads = (
+      "official",
+      official_config.find_num_heads(config, "num_attention_heads", state, num_heads),
+    )
+    params, unmatched = torch_names.from_hugging_face(state, num_heads=heads)
+    params = merge(params, extra)
+    fields = official_config.port_fields(config, params)
+  elif model_type == OWN:
+    family, unmatched = "own", tuple(sorted(name for name in state if not name.startswith(tuple(_PREFIXES))))
+    params = merge({}, {name: array for name, array in state.items() if name not in unmatched})
+    fields = own_fields(config)
+  elif isinstance(model_type, str) and model_type in STOCK:
+    family = "stock"
+    fields = encoder_fields(config)
+    params, unmatched = stock_names.from_stock(state, config, extra=extra)
+  else:
+    shown = ", ".join(sorted(state)[:3])
+    raise DataError(
+      f"{foreign.folder}: unknown architecture (model_type {model_type!r}, tensors {shown}, ...); expected "
+      f"official COCO-LM or AMOS, {', '.join(STOCK)}, or an export of this program"
+    )
+  check_encoder(params, fields)
+  layers = params.get("generator", {}).get("trunk", {}).get("layers", {}).get("up", {}).get("kernel")
+  generator = {} if layers is None else generator | {"num_layers": layers.shape[0]}
+  return Recognised(family, params, fields, generator, unmatched, _task(params, config, family))
+
+
+def _task(params: dict, config: Mapping[str, Any], family: str) -> dict[str, Any]:
+  head = params.get("heads", {}).get("classification")
+  if head is None:
+    return {}
+  kind = config["model_type"] if family == "stock" else family
+  return read_task(config, kind, num_outputs=head["output"]["bias"].shape[0])
+
+
+_PREFIXES = tuple(f"{part}/" for part in PARTS)
+
+
+def read_extra(folder: Path) -> State:
+  """{our path: array} of what an export put beside a class that has no slot for it; {} if there is none."""
+  path = folder / EXTRA
+  return read_state(path).state if path.is_file() else {}
+
+
+def merge(params: dict, flat: Mapping[str, np.ndarray]) -> dict:
+  """A tree with arrays put in at 'a/b/c'.
+
+  Raises:
+    DataError: a path is there already, or leads through an array.
+  """
+  params = _copied(params)
+  for path, array in flat.items():
+    *modules, leaf = path.split("/")
+    inner = params
+    for module in modules:
+      inner = inner.setdefault(module, {}) if isinstance(inner, dict) else None
+    if not isinstance(inner, dict) or leaf in inner:
+      raise DataError(f"checkpoint: the parameter {path} is there twice, or inside another; it is damaged")
+    inner[leaf] = array
+  return params
+
+
+def _copied(tree: Any) -> Any:
+  return {name: _copied(inner) for name, inner in tree.items()} if isinstance(tree, dict) else tree
+
+
+def own_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Fields of `model` in the config.json of `--to=torch`; those of an encoder, of the right types.
+
+  Raises:
+    DataError: one is missing or of another type.
+  """
+  given = config.get("model")
+  fields = {}
+  for name, kind in EncoderConfig.__annotations__.items():
+    value = given.get(name) if isinstance(given, Mapping) else None
+    kind = {"int": int, "float": float, "bool": bool, "str": str}.get(kind, kind)
+    is_number = kind is float and type(value) is int
+    if type(value) is not kind and not is_number:
+      raise DataError(f"config.json: model.{name} is {value!r}; expected {kind.__name__}; export it again")
+    fields[name] = kind(value)
+  return fields
+
+
+def check_encoder(params: dict, fields: Mapping[str, Any]) -> None:
+  """Holds an encoder against the model that the fields describe.
+
+  Raises:
+    DataError: other sizes, or a parameter that is missing, unknown or of another shape.
+  """
+  found = official_config.sizes(params)
+  for name, size in found.items():
+    if name in fields and fields[name] != size:
+      raise DataError(
+        f"config.json: {name} is {fields[name]} there, but the tensors have {size}; is it complete?"
+      )
+  config = EncoderConfig(**fields)
+  if config.hidden_size % config.num_heads:
+    raise DataError(f"checkpoint: width {config.hidden_size} cannot have {config.num_heads} heads")
+  init = functools.partial(encoder_model.init_encoder, config=config, pad_id=0)
+  expected = shapes({"encoder": jax.eval_shape(init, jax.random.key(0))})
+  saved = shapes({"encoder": params["encoder"]})
+  for path in sorted(expected.keys() | saved.keys()):
+    if expected.get(path) != saved.get(path):
+      raise DataError(
+        f"checkpoint: {path} is {saved.get(path, 'missing')}, expected {expected.get(path, 'none')}; is it "
+        "complete and of this kind?"
+      )
+
+
+def shapes(params: dict) -> dict[str, tuple[int, ...]]:
+  """{'encoder/trunk/...': shape} of arrays or abstract arrays."""
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  return {jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape) for path, leaf in leaves}

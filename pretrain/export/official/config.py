@@ -1,0 +1,207 @@
+"""What the settings beside official checkpoints say: fairseq's `args` or `cfg`, and the port's `config.json`.
+
+Sizes are those of the tensors; settings that speak of them must agree, so that a checkpoint that lost its
+last layers is not taken for a smaller model.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from data.errors import ConfigError, DataError
+from pretrain.export.tensor_rows import State
+
+# Sample mode of the official generator: our generator.sampling_dropout and generator.share_embeddings.
+# Source: official fairseq/models/cocolm/model.py, amos/model.py.
+SAMPLE_MODES = {"eval": ("eval", "all"), "train": ("train", "all"), "zero-dropout": ("zero", "tokens")}
+
+_FAIRSEQ_SIZES = {
+  "num_layers": "encoder_layers",
+  "hidden_size": "encoder_embed_dim",
+  "mlp_size": "encoder_ffn_embed_dim",
+  "num_heads": "encoder_attention_heads",
+}
+_PORT_SIZES = {
+  "vocab_size": "vocab_size",
+  "num_layers": "num_hidden_layers",
+  "hidden_size": "hidden_size",
+  "mlp_size": "intermediate_size",
+  "num_heads": "num_attention_heads",
+  "num_segments": "type_vocab_size",
+}
+# Settings under which the official classes compute something this encoder does not.
+_FAIRSEQ_ONLY = {"activation_fn": "gelu"}
+_PORT_ONLY = {"hidden_act": "gelu", "layer_norm_type": "post"}
+
+
+def fairseq_fields(settings: Mapping[str, Any], params: dict) -> dict[str, Any]:
+  """Fields of `model` in `configs/base.py` for a fairseq checkpoint.
+
+  Args:
+    settings: of `args` or `cfg.model`; {} if the file has none.
+    params: as `torch_names.from_fairseq` read them.
+
+  Returns:
+    What `sizes` gives, relative_position and its distance, layer_norm_eps (fixed in fairseq) and, where said,
+    dropout and attention_dropout.
+
+  Raises:
+    DataError: a setting this encoder does not compute, that disagrees with the tensors, or is missing.
+  """
+  fields = sizes(params) | {"layer_norm_eps": 1e-5}
+  fields |= _relative(settings, params, is_asked=settings.get("rel_pos"))
+  _refuse(settings, _FAIRSEQ_ONLY, where="its args or cfg")
+  _agree(settings, fields, _FAIRSEQ_SIZES, where="its args or cfg")
+  return fields | _rates(settings, "dropout", "attention_dropout")
+
+
+def port_fields(config: Mapping[str, Any], params: dict) -> dict[str, Any]:
+  """Fields of `model` for the official Hugging Face port, from its `config.json`; as `fairseq_fields`."""
+  epsilon = config.get("layer_norm_eps", 1e-12)
+  if isinstance(epsilon, bool) or not isinstance(epsilon, float) or not 0 < epsilon < 1:
+    raise DataError(f"config.json: layer_norm_eps is {epsilon!r}; expected a number in (0, 1)")
+  fields = sizes(params) | {"layer_norm_eps": epsilon}
+  fields |= _relative(config, params, is_asked=config.get("rel_pos_bins"))
+  _refuse(config, _PORT_ONLY, where="config.json")
+  _agree(config, fields, _PORT_SIZES, where="config.json")
+  return fields | _rates(config, "hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+def sizes(params: dict) -> dict[str, int]:
+  """The sizes that the shapes of an encoder's parameters tell.
+
+  Args:
+    params: {'encoder': ...} as in `pretrain.checkpoint.load_params`.
+
+  Returns:
+    vocab_size, max_length, hidden_size, num_layers, num_heads, mlp_size, num_segments (0: no such table), and
+    relative_buckets if there is a table of them.
+
+  Raises:
+    DataError: a parameter is missing or has another number of axes.
+  """
+  vocab_size, hidden_size = _shape(params, "embeddings/token/embedding", 2)
+  num_layers, _, num_heads, _ = _shape(params, "trunk/layers/attention/query/kernel", 4)
+  found = {
+    "vocab_size": vocab_size,
+    "max_length": _shape(params, "embeddings/position/embedding", 2)[0],
+    "hidden_size": hidden_size,
+    "num_layers": num_layers,
+    "num_heads": num_heads,
+    "mlp_size": _shape(params, "trunk/layers/up/kernel", 3)[2],
+    "num_segments": 0,
+  }
+  if "segment" in params["encoder"]["embeddings"]:
+    found["num_segments"] = _shape(params, "embeddings/segment/embedding", 2)[0]
+  if "relative_position" in params["encoder"]["trunk"]:
+    found["relative_buckets"] = _shape(params, "trunk/relative_position/embedding", 2)[0]
+  return found
+
+
+def _shape(params: dict, path: str, num_axes: int) -> tuple[int, ...]:
+  leaf: Any = params.get("encoder")
+  for name in path.split("/"):
+    leaf = leaf.get(name) if isinstance(leaf, Mapping) else None
+  shape = None if leaf is None or isinstance(leaf, Mapping) else np.shape(leaf)
+  if shape is None or len(shape) != num_axes or 0 in shape:
+    found = "missing" if shape is None else f"of shape {shape}"
+    raise DataError(f"checkpoint: encoder/{path} is {found}; expected {num_axes} axes; is it complete?")
+  return shape
+
+
+def find_num_heads(settings: Mapping[str, Any], name: str, state: State, given: int | None) -> int:
+  """Attention heads: as given, as the settings say, or as the relative table has columns.
+
+  Args:
+    settings: args, cfg or config.json.
+    name: of the setting.
+    state: tensors under official names.
+    given: `--num_heads`; None: not given.
+
+  Raises:
+    ConfigError: nothing says it, or `given` contradicts the settings.
+    DataError: the setting is not a number above 0.
+  """
+  said = settings.get(name)
+  if said is not None and (isinstance(said, bool) or not isinstance(said, int) or said < 1):
+    raise DataError(f"checkpoint: {name} is {said!r} in its settings; expected a whole number above 0")
+  tables = [array for key, array in state.items() if key.endswith("relative_attention_bias.weight")]
+  if said is None and tables and tables[0].ndim == 2:
+    said = tables[0].shape[1]
+  if given is not None and said not in (None, given):
+    raise ConfigError(f"--num_heads={given}, but the checkpoint says {said}; leave the flag out")
+  found = given or said
+  if not found or found < 1:
+    raise ConfigError("nothing in the checkpoint says how many attention heads it has; give --num_heads=N")
+  return found
+
+
+def find_sharing(settings: Mapping[str, Any], state: State) -> str:
+  """What a fairseq generator shares with the encoder, as `generator.share_embeddings` says it.
+
+  Args:
+    settings: args or cfg; 'generator_sample_mode' decides if it is there.
+    state: tensors, which decide otherwise: tensors that are listed twice and equal are one.
+
+  Raises:
+    DataError: an unknown mode.
+  """
+  mode = settings.get("generator_sample_mode")
+  if mode is not None:
+    if not isinstance(mode, str) or mode not in SAMPLE_MODES:
+      expected = ", ".join(SAMPLE_MODES)
+      raise DataError(f"checkpoint: generator_sample_mode is {mode!r}; expected one of {expected}")
+    return SAMPLE_MODES[mode][1]
+
+  def is_shared(name: str) -> bool:
+    own = state.get(f"auxiliary.sentence_encoder.{name}")
+    main = (state.get(f"{prefix}.sentence_encoder.{name}") for prefix in ("encoder", "decoder"))
+    return own is None or any(other is not None and np.array_equal(own, other) for other in main)
+
+  if not is_shared("embed_tokens.weight"):
+    return "none"
+  rest = ("embed_positions.weight", "emb_layer_norm.weight", "emb_layer_norm.bias")
+  return "all" if all(map(is_shared, rest)) else "tokens"
+
+
+def _relative(settings: Mapping[str, Any], params: dict, *, is_asked: Any) -> dict[str, Any]:
+  has_table = "relative_position" in params["encoder"]["trunk"]
+  if is_asked is not None and bool(is_asked) != has_table:
+    raise DataError(
+      f"checkpoint: its settings {'ask for' if is_asked else 'know no'} relative positions, but the table "
+      f"relative_attention_bias.weight is {'there' if has_table else 'missing'}; is it complete?"
+    )
+  if not has_table:
+    return {"relative_position": "none"}
+  distance, buckets = settings.get("max_rel_pos"), sizes(params)["relative_buckets"]
+  for name, value in (("max_rel_pos", distance), ("rel_pos_bins", settings.get("rel_pos_bins", buckets))):
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+      raise DataError(f"checkpoint: {name} is {value!r} in its settings; expected a whole number above 0")
+  _agree(settings, {"relative_buckets": buckets}, {"relative_buckets": "rel_pos_bins"}, where="its settings")
+  return {"relative_position": "official", "relative_max_distance": distance}
+
+
+def _refuse(settings: Mapping[str, Any], allowed: Mapping[str, Any], *, where: str) -> None:
+  for name, value in allowed.items():
+    if settings.get(name, value) != value:
+      raise DataError(f"{where}: {name} is {settings[name]!r}; this encoder computes only {value!r}")
+
+
+def _agree(
+  settings: Mapping[str, Any], fields: Mapping[str, Any], names: Mapping[str, str], *, where: str
+) -> None:
+  for field, name in names.items():
+    if settings.get(name) not in (None, fields[field]):
+      raise DataError(
+        f"{where}: {name} is {settings[name]!r}, but the tensors have {fields[field]}; is it complete?"
+      )
+
+
+def _rates(settings: Mapping[str, Any], dropout: str, attention: str) -> dict[str, float]:
+  found = {"dropout": settings.get(dropout), "attention_dropout": settings.get(attention)}
+  return {
+    name: float(rate)
+    for name, rate in found.items()
+    if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 <= rate < 1
+  }

@@ -1,0 +1,83 @@
+"""An imported stock encoder beside its own class: a wrong map shows in hidden states, not in shapes.
+
+Needs the export extra; without it nothing is compared, and that is said.
+"""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data.errors import DataError
+from pretrain.export.foreign.files import ForeignCheckpoint
+from pretrain.export.foreign.recognise import Recognised
+from pretrain.models import encoder as encoder_model
+from pretrain.models.config import EncoderConfig
+
+TOLERANCE = 1e-5  # of hidden states, float32 on the CPU
+_ROWS, _MOST_LENGTH = 3, 32
+
+
+def compare(foreign: ForeignCheckpoint, found: Recognised, *, pad_id: int) -> str:
+  """Runs both on random ids, the last row padded.
+
+  Args:
+    foreign: tensors and config.json, from which the class is made.
+    found: the same as ours.
+    pad_id: of the vocabulary.
+
+  Returns:
+    A line for the user.
+
+  Raises:
+    DataError: the class cannot be made of this config, or hidden states at tokens differ by more than
+      `TOLERANCE`.
+  """
+  if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("torch") is None:
+    return "not compared with transformers, which is not installed (requirements-export.txt)"
+  config = EncoderConfig(**{**found.fields, "dtype": "float32"})
+  rng = np.random.default_rng(0)
+  length = min(config.max_length, _MOST_LENGTH)
+  ids = rng.integers(0, config.vocab_size, (_ROWS, length))
+  ids[ids == pad_id] = (pad_id + 1) % config.vocab_size
+  mask = np.ones_like(ids)
+  mask[-1, max(1, length // 2) :] = 0
+  ids[mask == 0] = pad_id
+  ours = jax.jit(lambda params: encoder_model.encode(params, config, ids, mask > 0, pad_id=pad_id)[1].last)(
+    jax.tree.map(jnp.asarray, found.params["encoder"])
+  )
+  theirs = _hidden(foreign, ids, mask)
+  difference = float(np.abs(np.asarray(ours) - theirs)[mask > 0].max())
+  if not difference <= TOLERANCE:
+    raise DataError(
+      f"{foreign.folder}: hidden states differ by {difference:.2g} from those of transformers' "
+      f"{foreign.config.get('model_type')}, and rounding gives {TOLERANCE:g} at most; config.json or tensors "
+      "mean something else there"
+    )
+  return f"compared with transformers: hidden states differ by at most {difference:.2g}"
+
+
+def _hidden(foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+  """[rows, length, embed] of the class's own, from the same tensors."""
+  import torch
+  import transformers
+
+  settings = {name: value for name, value in foreign.config.items() if name != "dtype"}
+  tensors = {name: torch.tensor(array) for name, array in {**foreign.state, **foreign.buffers}.items()}
+  verbosity = transformers.logging.get_verbosity()
+  transformers.logging.set_verbosity_error()
+  try:
+    config = transformers.AutoConfig.for_model(**settings)
+    kind = transformers.MODEL_MAPPING[type(config)]
+    model = kind.from_pretrained(None, config=config, state_dict=tensors).float().eval()
+    with torch.no_grad():
+      found = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask))
+  except Exception as error:  # a class may stumble over any field of a config
+    reason = " ".join(str(error).split())[:160]
+    raise DataError(
+      f"{foreign.folder}: transformers cannot load it ({type(error).__name__}: {reason})"
+    ) from error
+  finally:
+    transformers.logging.set_verbosity(verbosity)
+  return found.last_hidden_state.numpy()[:, : ids.shape[1]]

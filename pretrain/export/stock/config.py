@@ -1,0 +1,201 @@
+"""`config.json` of stock transformers classes: written from our sizes, and read into them.
+
+Source: transformers 5.23, configuration_{bert,electra,mpnet,layoutlmv3}.py.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from data.errors import DataError
+from data.vocabulary import SpecialIds
+from pretrain.export.stock.forms import distance_bins, spatial_sizes
+from pretrain.models.config import EncoderConfig
+
+LAYOUTS = ("mpnet", "layoutlmv3", "bert", "electra")
+MPNET_PAD = 1  # written into the class
+MPNET_BUCKETS = {"relative_position": "t5", "relative_buckets": 32, "relative_max_distance": 128}
+SPATIAL_ROWS = 1024  # the class's default, so that any box may be given; all rows are 0
+# What the stock config has no field for goes under this key, which transformers keeps and ignores.
+SOURCE_KEY = "source_model"
+# Segment rows of a model without segments: zeros, two of them because tokenizers number pairs 0 and 1.
+_BLANK_SEGMENTS = 2
+
+_REFUSED = {  # field: the values that our encoder computes
+  "hidden_act": ("gelu",),
+  "position_embedding_type": ("absolute",),
+  "is_decoder": (False,),
+  "add_cross_attention": (False,),
+  "is_encoder_decoder": (False,),
+  "quantization_config": (None,),
+}
+_LAYOUTLMV3_FIXED = {
+  "has_relative_attention_bias": True,
+  "has_spatial_attention_bias": False,
+  "visual_embed": False,
+  "text_embed": True,
+}
+
+
+def first_position(layout: str, pad_id: int) -> int:
+  """Row of the position table for the first token: RoBERTa's descendants count from the padding id + 1."""
+  return {"mpnet": MPNET_PAD + 1, "layoutlmv3": pad_id + 1}.get(layout, 0)
+
+
+def size_fields(config: EncoderConfig) -> dict[str, Any]:
+  """What every Hugging Face config.json calls the same, the official port's too."""
+  return {
+    "vocab_size": config.vocab_size,
+    "hidden_size": config.hidden_size,
+    "num_hidden_layers": config.num_layers,
+    "num_attention_heads": config.num_heads,
+    "intermediate_size": config.mlp_size,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": config.dropout,
+    "attention_probs_dropout_prob": config.attention_dropout,
+    "initializer_range": config.init_stddev,
+    "layer_norm_eps": config.layer_norm_eps,
+  }
+
+
+def config_json(
+  config: EncoderConfig, *, layout: str, architecture: str, pad_id: int, special_ids: SpecialIds
+) -> dict[str, Any]:
+  """`config.json` of an encoder of ours.
+
+  Args:
+    config: of the encoder.
+    layout: of `LAYOUTS`, one that can hold it (`choose.check_layout`).
+    architecture: name of the class.
+    pad_id: id of [PAD].
+    special_ids: of the vocabulary.
+
+  Returns:
+    A dict of JSON values.
+  """
+  fields = size_fields(config) | {
+    "architectures": [architecture],
+    "model_type": layout,
+    "dtype": "float32",
+    "max_position_embeddings": config.max_length + first_position(layout, pad_id),
+    "pad_token_id": pad_id,
+    "bos_token_id": special_ids.cls,
+    "eos_token_id": special_ids.sep,
+  }
+  source: dict[str, Any] = {"num_segments": config.num_segments}
+  if layout == "mpnet":
+    return fields | {"relative_attention_num_buckets": MPNET_BUCKETS["relative_buckets"]}
+  fields["type_vocab_size"] = config.num_segments or _BLANK_SEGMENTS
+  if layout == "electra":
+    fields["embedding_size"] = config.hidden_size
+  if layout == "layoutlmv3":
+    coordinate_size, shape_size = spatial_sizes(config.hidden_size)
+    bins = distance_bins(config.max_length)
+    fields |= _LAYOUTLMV3_FIXED | {
+      "coordinate_size": coordinate_size,
+      "shape_size": shape_size,
+      "max_2d_position_embeddings": SPATIAL_ROWS,
+      "rel_pos_bins": bins,
+      "max_rel_pos": bins,  # beyond the last distance, where the class would begin to share rows
+    }
+    source |= {name: getattr(config, name) for name in MPNET_BUCKETS}
+  return fields | {SOURCE_KEY: source}
+
+
+def _wrong(field: str, found: object, expected: str, advice: str) -> DataError:
+  return DataError(f"config.json: {field} is {found!r}, expected {expected}; {advice}")
+
+
+def _integer(fields: Mapping[str, Any], name: str, default: int | None = None, lowest: int = 1) -> int:
+  value = fields.get(name, default)
+  if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+    raise _wrong(name, value, f"an integer of at least {lowest}", "check the checkpoint")
+  return value
+
+
+def _number(fields: Mapping[str, Any], name: str, default: float) -> float:
+  value = fields.get(name, default)
+  if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+    raise _wrong(name, value, "a number from 0 to 1", "check the checkpoint")
+  return float(value)
+
+
+def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Our fields of `model` from a stock `config.json`.
+
+  A BERT or ELECTRA with segments keeps its table; our encoder adds row 0 to every token, in pretraining and
+  in every task, so that pairs differ there from a class that is given token_type_ids of 1.
+
+  Args:
+    config: JSON of a model of type 'bert', 'electra', 'mpnet', or of a 'layoutlmv3' that this program wrote.
+
+  Returns:
+    vocab_size, hidden_size, num_layers, num_heads, mlp_size, max_length, num_segments, relative_position (and
+    relative_buckets, relative_max_distance unless 'none'), layer_norm_eps, dropout, attention_dropout,
+    init_stddev.
+
+  Raises:
+    DataError: another architecture, a field that our encoder does not compute, or a size that cannot be.
+  """
+  if not isinstance(config, Mapping):
+    raise _wrong("the whole", type(config).__name__, "an object", "check the checkpoint")
+  layout = config.get("model_type")
+  if layout not in LAYOUTS:
+    raise _wrong("model_type", layout, f"one of {', '.join(LAYOUTS)}", "other architectures cannot be read")
+  for name, allowed in _REFUSED.items():
+    if config.get(name, allowed[0]) not in allowed:
+      raise _wrong(name, config[name], repr(allowed[0]), "this encoder computes nothing else")
+  pad_id = _integer(config, "pad_token_id", {"mpnet": 1, "layoutlmv3": 1}.get(layout, 0), lowest=0)
+  fields: dict[str, Any] = {
+    "vocab_size": _integer(config, "vocab_size"),
+    "hidden_size": _integer(config, "hidden_size"),
+    "num_layers": _integer(config, "num_hidden_layers"),
+    "num_heads": _integer(config, "num_attention_heads"),
+    "mlp_size": _integer(config, "intermediate_size"),
+    "max_length": _integer(config, "max_position_embeddings", lowest=1 + first_position(layout, pad_id))
+    - first_position(layout, pad_id),
+    "layer_norm_eps": _number(config, "layer_norm_eps", 1e-5 if layout == "layoutlmv3" else 1e-12),
+    "dropout": _number(config, "hidden_dropout_prob", 0.1),
+    "attention_dropout": _number(config, "attention_probs_dropout_prob", 0.1),
+    "init_stddev": _number(config, "initializer_range", 0.02),
+  }
+  if fields["hidden_size"] % fields["num_heads"]:
+    expected = f"a divisor of hidden_size {fields['hidden_size']}"
+    raise _wrong("num_attention_heads", fields["num_heads"], expected, "check the checkpoint")
+  if layout == "electra" and config.get("embedding_size", 128) != fields["hidden_size"]:
+    raise _wrong(
+      "embedding_size",
+      config.get("embedding_size", 128),
+      f"hidden_size, {fields['hidden_size']}",
+      "this encoder has no projection between embeddings and layers",
+    )
+  return fields | _source_fields(config, layout)
+
+
+def _source_fields(config: Mapping[str, Any], layout: str) -> dict[str, Any]:
+  """num_segments and the fields of relative positions."""
+  if layout == "mpnet":
+    if config.get("relative_attention_num_buckets", 32) != MPNET_BUCKETS["relative_buckets"]:
+      found = config["relative_attention_num_buckets"]
+      raise _wrong("relative_attention_num_buckets", found, "32", "MPNet computes no other buckets")
+    return {"num_segments": 0, **MPNET_BUCKETS}
+  num_rows = _integer(config, "type_vocab_size", 2)
+  source = config.get(SOURCE_KEY, {"num_segments": num_rows})
+  if not isinstance(source, Mapping) or source.get("num_segments") not in (0, num_rows):
+    expected = f"an object with num_segments 0 or {num_rows} (type_vocab_size)"
+    raise _wrong(SOURCE_KEY, source, expected, "check the checkpoint")
+  segments = {"num_segments": int(source["num_segments"])}
+  if layout != "layoutlmv3":
+    return segments | {"relative_position": "none"}
+  for name, value in _LAYOUTLMV3_FIXED.items():
+    if config.get(name, name != "has_spatial_attention_bias") != value:
+      raise _wrong(name, config.get(name), repr(value), "only text models that this program wrote are read")
+  if SOURCE_KEY not in config or source.get("relative_position") not in ("t5", "official"):
+    expected = "an object with relative_position 't5' or 'official'"
+    raise _wrong(SOURCE_KEY, source, expected, "only layoutlmv3 models that this program wrote are read")
+  buckets = _integer(source, "relative_buckets", lowest=4)
+  farthest = _integer(source, "relative_max_distance", lowest=buckets // 4 + 2)
+  return segments | {
+    "relative_position": source["relative_position"],
+    "relative_buckets": buckets,
+    "relative_max_distance": farthest,
+  }

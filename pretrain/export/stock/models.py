@@ -1,0 +1,140 @@
+"""An encoder of ours as a stock transformers model: its class, tensors and `config.json`, without PyTorch."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data.vocabulary import SpecialIds
+from pretrain.export.stock import choose
+from pretrain.export.stock.config import SPATIAL_ROWS, config_json, first_position
+from pretrain.export.stock.forms import (
+  binary_head_as_dense,
+  blank_pooler,
+  distance_rows,
+  span_head_as_tanh,
+  spatial_sizes,
+)
+from pretrain.export.stock.tables import DISTANCES, HEADS, SPATIAL, blank_tables, encoder_parts
+from pretrain.export.task_fields import label_fields
+from pretrain.export.tensor_rows import Part, State, write
+from pretrain.models.config import EncoderConfig
+
+_CLASSES = {"mpnet": "MPNet", "layoutlmv3": "LayoutLMv3", "bert": "Bert", "electra": "Electra"}
+
+
+class StockModel(NamedTuple):
+  """What goes into a folder for `from_pretrained`."""
+
+  architecture: str  # name of the class, e.g. 'MPNetForMaskedLM'
+  state: State  # {name: float32 array}, for model.safetensors
+  config: dict[str, Any]  # for config.json
+  head: str  # name of our head that the class computes, e.g. 'mlm'; '': none
+  extra: dict[str, np.ndarray]  # {our path: array} of all that the class has no slot for
+
+
+def to_stock(
+  params: dict,
+  config: EncoderConfig,
+  *,
+  layout: str,
+  pad_id: int,
+  special_ids: SpecialIds,
+  id2label: Mapping[int, str] | None = None,
+  problem_type: str | None = None,
+  activation: str = "tanh",
+) -> StockModel:
+  """A stock model that computes what ours does, for rows padded on the right.
+
+  The class is the one with a slot for the first of: classification, question answering, RTD (ELECTRA), masked
+  LM; other heads and the generator are in `extra`. BertModel and MPNetModel want a pooler, which nothing here
+  trains: it is written as the identity (`stock_forms.blank_pooler`), so that `AutoModel` misses nothing; no
+  loss has touched `pooler_output`. A model with segments must be used without token_type_ids, or with 0.
+  A head of question answering in LayoutLMv3 is exact in float32 and bfloat16, not in float16.
+
+  Args:
+    params: as saved, float32: {'encoder', 'heads', 'generator', ...}; only the encoder must be there.
+    config: of the encoder.
+    layout: 'mpnet', 'layoutlmv3', 'bert', 'electra'.
+    pad_id: id of [PAD].
+    special_ids: of the vocabulary.
+    id2label: names of the classes of a classification head, by number from 0; None: LABEL_0 and so on.
+    problem_type: 'single_label_classification', 'multi_label_classification', 'regression'; None: the class
+      decides by its labels.
+    activation: of a classification head, 'tanh' or 'gelu'.
+
+  Returns:
+    StockModel.
+
+  Raises:
+    ConfigError: the layout cannot hold it exactly, or labels that do not fit the head.
+  """
+  heads = params.get("heads", {})
+  choose.check_layout(layout, config, pad_id=pad_id, heads=set(heads), activation=activation)
+  ending, head, head_part = _head(layout, heads)
+  architecture = _CLASSES[layout] + ending
+  fields = config_json(
+    config, layout=layout, architecture=architecture, pad_id=pad_id, special_ids=special_ids
+  )
+  if ending == "ForSequenceClassification":
+    fields |= label_fields(heads["classification"], id2label=id2label, problem_type=problem_type)
+  tree = {**params, "heads": _in_slots(params, layout, ending)}
+  parts = encoder_parts(layout, offset=first_position(layout, pad_id), has_segments=bool(config.num_segments))
+  head_parts = () if head_part is None else (head_part,)
+  state = write(tree, parts, "hugging_face") | _made_up(params, config, layout)
+  head_state = write(tree, head_parts, "hugging_face")
+  # A classifier of BERT has the pooler for its dense layer.
+  state |= {name: head_state.pop(name) for name in list(head_state) if name.startswith("pooler.")}
+  if head_part is not None:
+    state = {f"{layout}.{name}": array for name, array in state.items()} | head_state
+  held = {part.path + path for part in (*parts, *head_parts) for row in part.rows for path in row.paths}
+  extra = {path: array for path, array in _leaves(tree) if path not in held}
+  state = {name: _plain(array) for name, array in state.items()}
+  return StockModel(architecture, state, fields, head, extra)
+
+
+def _head(layout: str, heads: Mapping[str, Any]) -> tuple[str, str, Part | None]:
+  """The end of the class's name, the name of our head in it, and its table."""
+  for ending, part in HEADS[layout].items():
+    name = (part.path + part.rows[0].paths[0]).split("/")[1]
+    if name in heads:
+      return ending, name, part
+  return "Model", "", None
+
+
+def _in_slots(params: dict, layout: str, ending: str) -> dict:
+  """The heads, the one that the class has a slot for in the form of that slot."""
+  heads = dict(params.get("heads", {}))
+  if ending == "ForPreTraining":
+    heads["rtd"] = binary_head_as_dense(heads["rtd"])
+  if layout == "layoutlmv3" and ending == "ForQuestionAnswering":
+    norm = {name: array[-1] for name, array in params["encoder"]["trunk"]["layers"]["mlp_norm"].items()}
+    heads["question_answering"] = span_head_as_tanh(heads["question_answering"], norm)
+  return heads
+
+
+def _made_up(params: dict, config: EncoderConfig, layout: str) -> State:
+  """Tensors of the class that ours has not, or has in another form."""
+  state = blank_pooler(config.hidden_size) if layout in ("bert", "mpnet") else {}
+  for name in blank_tables(layout, has_segments=bool(config.num_segments)):
+    state[name] = np.zeros((2, config.hidden_size), np.float32)
+  if layout == "layoutlmv3":
+    coordinate_size, shape_size = spatial_sizes(config.hidden_size)
+    for name, size in zip(SPATIAL, (coordinate_size, coordinate_size, shape_size, shape_size)):
+      state[name] = np.zeros((SPATIAL_ROWS, size), np.float32)
+    table = params["encoder"]["trunk"]["relative_position"]["embedding"]
+    state[DISTANCES] = distance_rows(table, config)
+  return state
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, np.ndarray]]:
+  found = []
+  for name, value in tree.items():
+    found += (
+      _leaves(value, f"{prefix}{name}/") if isinstance(value, Mapping) else [(prefix + name, _plain(value))]
+    )
+  return found
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+  return np.ascontiguousarray(array, np.float32)

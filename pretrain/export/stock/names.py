@@ -1,0 +1,172 @@
+"""Our parameters from tensors of stock transformers: BERT, ELECTRA, MPNet, and LayoutLMv3 as we write it."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from data.errors import DataError
+from pretrain.export.stock.config import encoder_fields
+from pretrain.export.stock.forms import (
+  binary_head_from_dense,
+  blank_pooler,
+  distance_bins,
+  distance_rows,
+  span_head_from_tanh,
+)
+from pretrain.export.stock.tables import DISTANCES, HEADS, RELATIVE_PATH, TIES, blank_tables, encoder_parts
+from pretrain.export.tensor_rows import Imported, State, read
+from pretrain.models.config import EncoderConfig
+
+__all__ = ["encoder_fields", "from_stock"]
+
+# Written by older versions; they hold no parameters.
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+
+
+def from_stock(
+  state: State, config_json: Mapping[str, Any], *, extra: Mapping[str, np.ndarray] | None = None
+) -> Imported:
+  """Our parameters from a stock model.
+
+  Heads are read where ours computes the same: masked LM, ELECTRA's discriminator, linear question answering,
+  and classification by two layers (where `architectures` says ...ForSequenceClassification). The position
+  rows of MPNet that no token reads (of padding) are dropped.
+
+  Args:
+    state: {name: float32 array}, with or without the prefix of the base model.
+    config_json: its `config.json`; see `encoder_fields`.
+    extra: {our path: float32 array}, `extra.safetensors` of an export; its parameters are put in place.
+
+  Returns:
+    Imported: params, and the names of tensors that nothing here reads, such as a trained pooler.
+
+  Raises:
+    DataError: another architecture, a missing tensor, a wrong shape, tied tensors that differ, or an `extra`
+      that does not belong to it.
+  """
+  fields, extra = encoder_fields(config_json), dict(extra or {})
+  layout = config_json["model_type"]
+  classifies = "ForSequenceClassification" in str(config_json.get("architectures"))
+  state = _plain(state, layout)
+  _take_blank(state, layout, fields)
+  if not (classifies and layout == "bert"):  # there the pooler is the classifier's dense layer
+    _take_blank_pooler(state, fields["hidden_size"])
+  if layout == "layoutlmv3":
+    _take_distances(state, EncoderConfig(**fields), extra)
+  offset = config_json["max_position_embeddings"] - fields["max_length"]
+  heads = {
+    name: part for name, part in HEADS[layout].items() if classifies or name != "ForSequenceClassification"
+  }
+  imported = read(
+    state,
+    (*encoder_parts(layout, offset=offset, has_segments=bool(fields["num_segments"])), *heads.values()),
+    "hugging_face",
+    num_heads=fields["num_heads"],
+    ties=TIES[layout],
+    sizes={
+      "D": fields["hidden_size"],
+      "V": fields["vocab_size"],
+      "F": fields["mlp_size"],
+      "P": fields["max_length"] + offset,
+      "R": fields.get("relative_buckets", 0),
+      "T": fields["num_segments"],
+      "2": 2,
+    },
+  )
+  found = imported.params["encoder"]["trunk"]["layers"]["up"]["bias"].shape[0]
+  if found != fields["num_layers"]:
+    raise DataError(
+      f"checkpoint: {found} layers, but num_hidden_layers in config.json is {fields['num_layers']}; "
+      "check that both files are of one model"
+    )
+  imported = _own_heads(imported)
+  for path, array in extra.items():
+    _add(imported.params, path, array)
+  return imported
+
+
+def _own_heads(imported: Imported) -> Imported:
+  """Heads in our form; one of LayoutLMv3's question answering that is not ours goes to the unmatched."""
+  params, unmatched = imported
+  heads = params.get("heads", {})
+  if "rtd" in heads:
+    heads["rtd"] = binary_head_from_dense(heads["rtd"])
+  if "output" in heads.get("question_answering", {}):
+    linear = span_head_from_tanh(heads.pop("question_answering"))
+    if linear is None:
+      names = (f"qa_outputs.{layer}.{leaf}" for layer in ("dense", "out_proj") for leaf in ("weight", "bias"))
+      unmatched = tuple(sorted((*unmatched, *names)))
+    else:
+      heads["question_answering"] = linear
+  return Imported(params, unmatched)
+
+
+def _add(params: dict, path: str, array: np.ndarray) -> None:
+  """Puts one parameter of `extra` in its place."""
+  *modules, leaf = path.split("/")
+  for module in modules:
+    params = params.setdefault(module, {}) if isinstance(params, dict) else params
+  if not isinstance(params, dict) or leaf in params:
+    raise DataError(
+      f"checkpoint: {path} of extra.safetensors is in the model, too; take both files from the same export"
+    )
+  params[leaf] = array
+
+
+def _plain(state: State, layout: str) -> State:
+  """The tensors under the names of the tables: no prefix, no TensorFlow names of norms, no buffers."""
+  plain: State = {}
+  for name, array in state.items():
+    short = re.sub(r"LayerNorm\.(gamma|beta)$", _norm_name, name.removeprefix(f"{layout}."))
+    if short in plain:
+      raise DataError(
+        f"checkpoint: two tensors are {short} (one is {name}), expected one; check the checkpoint"
+      )
+    plain[short] = array
+  return {name: array for name, array in plain.items() if name not in _BUFFERS}
+
+
+def _norm_name(match: re.Match) -> str:
+  return "LayerNorm." + {"gamma": "weight", "beta": "bias"}[match.group(1)]
+
+
+def _take_blank(state: State, layout: str, fields: Mapping[str, Any]) -> None:
+  """Removes the tables that our encoder has not, after looking whether they are 0."""
+  for name in blank_tables(layout, has_segments=bool(fields["num_segments"])):
+    if name not in state:
+      raise DataError(f"checkpoint: tensor {name} is missing; is it complete and of this kind ({layout})?")
+    if np.any(state.pop(name)):
+      raise DataError(
+        f"checkpoint: tensor {name} is not 0, but this encoder has no such table; "
+        "if it was trained elsewhere since its export, it cannot be read back"
+      )
+
+
+def _take_blank_pooler(state: State, hidden_size: int) -> None:
+  """Removes a pooler that an export of ours has made up; another one is left, to be told as unmatched."""
+  weight = state.get("pooler.dense.weight", np.zeros(0))
+  if weight.shape == (hidden_size, hidden_size):
+    blank = blank_pooler(hidden_size)
+    if all(name in state and np.array_equal(state[name], array) for name, array in blank.items()):
+      for name in blank:
+        del state[name]
+
+
+def _take_distances(state: State, config: EncoderConfig, extra: Mapping[str, np.ndarray]) -> None:
+  """Removes the table of distances, after looking whether it is the one of the buckets in `extra`."""
+  table, shape = extra.get(RELATIVE_PATH), (config.relative_buckets, config.num_heads)
+  if table is None or table.shape != shape:
+    found = "missing" if table is None else f"of shape {table.shape}"
+    raise DataError(
+      f"checkpoint: {RELATIVE_PATH} of extra.safetensors is {found}, expected shape {shape}; keep that file "
+      "with the model, its table of buckets cannot be read from the one of distances"
+    )
+  distances = state.pop(DISTANCES, np.zeros(0))
+  expected = (config.num_heads, distance_bins(config.max_length))
+  if distances.shape != expected or not np.array_equal(distances, distance_rows(table, config)):
+    raise DataError(
+      f"checkpoint: tensor {DISTANCES} of shape {distances.shape} is not what {RELATIVE_PATH} of "
+      f"extra.safetensors gives, of shape {expected}; take both files from the same export"
+    )

@@ -1,0 +1,160 @@
+"""Tables between the names of stock transformers classes (BERT, ELECTRA, MPNet, LayoutLMv3) and our paths.
+
+The rows use the `hugging_face` column of `torch_layout`. Names here are without the prefix of the base model
+(`bert.` and so on), which checkpoints have or have not.
+
+Source of the names: transformers 5.23, modeling_{bert,electra,mpnet,layoutlmv3}.py.
+"""
+
+import numpy as np
+
+from pretrain.export.tensor_rows import LINEAR, OUTPUT_KERNEL, SAME, Layout, Part, Row, Tie
+
+HEADS_KERNEL = Layout(
+  lambda a, heads: [a.T.reshape(a.shape[1], heads, -1)],
+  lambda parts: parts[0].reshape(parts[0].shape[0], -1).T,
+)
+HEADS_BIAS = Layout(lambda a, heads: [a.reshape(heads, -1)], lambda parts: parts[0].reshape(-1))
+# ELECTRA's logit is that of "replaced", ours of "original".
+NEGATED = Layout(lambda a, heads: [-a], lambda parts: -parts[0])
+NEGATED_LINEAR = Layout(lambda a, heads: [-a.T], lambda parts: -parts[0].T)
+
+
+def _linear(name: str, path: str, shape: tuple[str, str]) -> tuple[Row, Row]:
+  return (
+    Row(None, f"{name}.weight", (f"{path}/kernel",), shape, LINEAR),
+    Row(None, f"{name}.bias", (f"{path}/bias",), shape[:1], SAME),
+  )
+
+
+def _norm(name: str, path: str) -> tuple[Row, Row]:
+  return (
+    Row(None, f"{name}.weight", (f"{path}/scale",), ("D",), SAME),
+    Row(None, f"{name}.bias", (f"{path}/bias",), ("D",), SAME),
+  )
+
+
+def _layers(query: str, key: str, value: str, output: str, norm: str) -> tuple[Row, ...]:
+  """Rows of a layer from the names within its attention; the rest is the same in all four classes."""
+  ours, prefix = "trunk/layers", "encoder.layer.{}"
+  rows: list[Row] = []
+  for name, path in ((query, "query"), (key, "key"), (value, "value")):
+    name, path = f"{prefix}.attention.{name}", f"{ours}/attention/{path}"
+    rows.append(Row(None, f"{name}.weight", (f"{path}/kernel",), ("D", "D"), HEADS_KERNEL))
+    rows.append(Row(None, f"{name}.bias", (f"{path}/bias",), ("D",), HEADS_BIAS))
+  name, path = f"{prefix}.attention.{output}", f"{ours}/attention/output"
+  return (
+    *rows,
+    Row(None, f"{name}.weight", (f"{path}/kernel",), ("D", "D"), OUTPUT_KERNEL),
+    Row(None, f"{name}.bias", (f"{path}/bias",), ("D",), SAME),
+    *_norm(f"{prefix}.attention.{norm}", f"{ours}/attention_norm"),
+    *_linear(f"{prefix}.intermediate.dense", f"{ours}/up", ("F", "D")),
+    *_linear(f"{prefix}.output.dense", f"{ours}/down", ("D", "F")),
+    *_norm(f"{prefix}.output.LayerNorm", f"{ours}/mlp_norm"),
+  )
+
+
+def _mlm(bias: str, dense: str, norm: str) -> Part:
+  rows = (Row(None, bias, ("bias",), ("V",), SAME), *_linear(dense, "dense", ("D", "D")))
+  return Part((*rows, *_norm(norm, "norm")), "heads/mlm/", None, "")
+
+
+def _classification(dense: str, output: str) -> Part:
+  rows = (*_linear(dense, "dense", ("D", "D")), *_linear(output, "output", ("C", "D")))
+  return Part(rows, "heads/classification/", None, "")
+
+
+_BERT_LAYERS = _layers("self.query", "self.key", "self.value", "output.dense", norm="output.LayerNorm")
+LAYERS = {
+  "mpnet": _layers("attn.q", "attn.k", "attn.v", "attn.o", norm="LayerNorm"),
+  "layoutlmv3": _BERT_LAYERS,
+  "bert": _BERT_LAYERS,
+  "electra": _BERT_LAYERS,
+}
+_SPAN = Part(_linear("qa_outputs", "question_answering", ("2", "D")), "heads/", None, "")
+_RTD_ROWS = (
+  *_linear("dense", "dense", ("D", "D")),
+  Row(None, "dense_prediction.weight", ("kernel",), ("1", "D"), NEGATED_LINEAR),
+  Row(None, "dense_prediction.bias", ("bias",), ("1",), NEGATED),
+)
+# {layout: {end of the class's name: its head}}; a class has one, and the first whose parameters are there is
+# written. LayoutLMv3's question answering has a classifier's shape (`stock_forms.span_head_as_tanh`).
+HEADS = {
+  "mpnet": {
+    "ForSequenceClassification": _classification("classifier.dense", "classifier.out_proj"),
+    "ForQuestionAnswering": _SPAN,
+    "ForMaskedLM": _mlm("lm_head.bias", "lm_head.dense", "lm_head.layer_norm"),
+  },
+  "layoutlmv3": {
+    "ForSequenceClassification": _classification("classifier.dense", "classifier.out_proj"),
+    "ForQuestionAnswering": _classification("qa_outputs.dense", "qa_outputs.out_proj")._replace(
+      path="heads/question_answering/"
+    ),
+  },
+  "bert": {
+    "ForSequenceClassification": _classification("pooler.dense", "classifier"),
+    "ForQuestionAnswering": _SPAN,
+    "ForMaskedLM": _mlm(
+      "cls.predictions.bias", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"
+    ),
+  },
+  "electra": {
+    "ForSequenceClassification": _classification("classifier.dense", "classifier.out_proj"),
+    "ForQuestionAnswering": _SPAN,
+    "ForPreTraining": Part(_RTD_ROWS, "heads/rtd/", None, "discriminator_predictions."),
+    "ForMaskedLM": _mlm(
+      "generator_lm_head.bias", "generator_predictions.dense", "generator_predictions.LayerNorm"
+    ),
+  },
+}
+_WORDS = "embeddings.word_embeddings.weight"
+_SEGMENTS = "embeddings.token_type_embeddings.weight"
+DISTANCES = "encoder.rel_pos_bias.weight"
+SPATIAL = tuple(f"embeddings.{axis}_position_embeddings.weight" for axis in "xyhw")
+RELATIVE_PATH = "encoder/trunk/relative_position/embedding"
+_TIED = {
+  "mpnet": (("lm_head.decoder.weight", _WORDS), ("lm_head.decoder.bias", "lm_head.bias")),
+  "layoutlmv3": (),
+  "bert": (
+    ("cls.predictions.decoder.weight", _WORDS),
+    ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+  ),
+  "electra": (("generator_lm_head.weight", _WORDS),),
+}
+# What a checkpoint may list twice; never written, the classes tie it themselves.
+TIES = {layout: tuple(Tie(*names, path="") for names in tied) for layout, tied in _TIED.items()}
+
+
+def encoder_parts(layout: str, *, offset: int, has_segments: bool) -> tuple[Part, ...]:
+  """Parts of an encoder.
+
+  Args:
+    layout: 'mpnet', 'layoutlmv3', 'bert', 'electra'.
+    offset: row of the position table for the first token; the rows before it are of padding, written as 0.
+    has_segments: whether the segment table is ours.
+  """
+  positions = Layout(
+    lambda a, heads: [a[offset:]],
+    lambda parts: np.concatenate([np.zeros((offset, parts[0].shape[1]), parts[0].dtype), parts[0]]),
+  )
+  embeddings = (
+    Row(None, _WORDS, ("token/embedding",), ("V", "D"), SAME),
+    Row(None, "embeddings.position_embeddings.weight", ("position/embedding",), ("P", "D"), positions),
+    *_norm("embeddings.LayerNorm", "norm"),
+    *((Row(None, _SEGMENTS, ("segment/embedding",), ("T", "D"), SAME),) if has_segments else ()),
+  )
+  parts = [
+    Part(embeddings, "encoder/embeddings/", None, "", is_required=True),
+    Part(LAYERS[layout], "encoder/", None, "", is_required=True),
+  ]
+  if layout == "mpnet":
+    path = (RELATIVE_PATH.removeprefix("encoder/"),)
+    relative = Row(None, "encoder.relative_attention_bias.weight", path, ("R", "A"), SAME)
+    parts.append(Part((relative,), "encoder/", None, "", is_required=True))
+  return tuple(parts)
+
+
+def blank_tables(layout: str, *, has_segments: bool) -> tuple[str, ...]:
+  """Tables of the class that are 0 in our models: segments that there are none of, and places on a page."""
+  segments = () if has_segments or layout == "mpnet" else (_SEGMENTS,)
+  return segments + (SPATIAL if layout == "layoutlmv3" else ())

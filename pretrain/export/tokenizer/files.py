@@ -1,0 +1,220 @@
+"""A vocabulary directory as the tokenizer files of transformers, and back.
+
+`AutoTokenizer.from_pretrained` of the folder gives the ids that the vocabulary gives, with special pieces
+around: `[CLS] A [SEP]`, and for a pair the separators of `Vocabulary.with_special_ids`. Two things differ:
+
+* Text that spells a special piece, `[MASK]` or `[SEP]`, gives its id, as users of masked language models
+  expect; our vocabularies, and the tokenizer with `split_special_tokens=True`, read it as text.
+* The library cuts a pair that is too long at the longer text too, but where both are too long and the room
+  is odd it may leave the odd token to the other one.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+from data import vocabulary
+from data.errors import DataError
+from data.vocabulary import files as vocabulary_files
+from data.vocabulary import train as vocabulary_train
+from pretrain.export.tokenizer import sentencepiece_bpe, sentencepiece_text, wordpiece_files
+
+# The name that makes transformers take tokenizer.json and nothing else, whatever the model type: the classes
+# of bert, mpnet and electra would build their own pipeline, that of layoutlmv3 refuses plain text.
+# AutoProcessor, which sentence-transformers calls, would want an image processor for layoutlmv3: it
+# reads the name as that of its class.
+TOKENIZER_CLASS = "PreTrainedTokenizerFast"
+# No token_type_ids: our encoder takes every token to be of segment 0.
+_INPUT_NAMES = ("input_ids", "attention_mask")
+_MODEL_FILES = {"sentencepiece": ("sp.model", "dict.txt"), "wordpiece": ("vocab.txt",)}
+# Each has been one that some step of the conversion could get wrong.
+_PROBES = (
+  "",
+  " ",
+  " \t two  spaces\u00a0here \n",
+  "It's 9 o'clock (or 10), isn't it?",
+  "É e\u0301 E\u0301 A\u0302\u0323 u\u0308\u0304 \u00fc\u0304 \u0304x X\u0302 \u1ec7 \u00ea\u0323",
+  "日本語 ｶﾞ か\u3099 \uff5e \u301c 한국어 \u1112\u1161\u11ab",
+  "ﬁ Ⅷ ① ㎏ ½ … ß İ ſ Σς ™",
+  "🙂 👩\u200d👩\u200d👧 🇩🇪 👍🏽 \ufe0f a\u200cb\u200d",
+  "a\x00b\x01c\x02e\x01\u0301 \x7f\x85\u2028\u2029 \ufeff\u200b\u00ad",
+  "\u2581 \u2581x \u2581",
+  "שָׁלוֹם السَّلَام हिन्दी ক\u09c7\u09be ไทยกำ",
+  "x" * 300 + "\u0301" * 40,
+  "ababababa aaaaaaa mississippi",
+  "[MASK] [CLS]x[SEP] <s></s> <mask> [UNK] [mask]",
+)
+
+
+def write_tokenizer(
+  vocabulary_directory: str | os.PathLike, output: str | os.PathLike, *, max_length: int
+) -> None:
+  """Writes tokenizer.json, tokenizer_config.json and special_tokens_map.json, and our own files beside them.
+
+  Before anything is written, the tokenizer is asked for some hard texts and for every piece of the
+  vocabulary, and must give our ids.
+
+  Args:
+    vocabulary_directory: what `data.vocabulary` makes.
+    output: a folder; made if it is not there.
+    max_length: tokens that the model takes, special ones included.
+
+  Raises:
+    DataError: tokenizer.json cannot hold this vocabulary exactly; the reason is given.
+  """
+  source, output = pathlib.Path(vocabulary_directory), pathlib.Path(output)
+  words = vocabulary.load(source)
+  tokenizer = build_tokenizer(source, words)
+  _check(words, tokenizer, source)
+  special = _special_pieces(words)
+  config = {
+    "tokenizer_class": TOKENIZER_CLASS,
+    "processor_class": TOKENIZER_CLASS,
+    "model_max_length": max_length,
+    "model_input_names": _INPUT_NAMES,
+    "clean_up_tokenization_spaces": False,
+    **special,
+  }
+  output.mkdir(parents=True, exist_ok=True)
+  tokenizer.save(str(output / "tokenizer.json"))
+  for name, content in (("tokenizer_config.json", config), ("special_tokens_map.json", special)):
+    (output / name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+  for name in (vocabulary.NAME, *_MODEL_FILES[words.kind]):
+    if (source / name).is_file():
+      shutil.copyfile(source / name, output / name)
+
+
+def build_tokenizer(directory: pathlib.Path, words: vocabulary.Vocabulary):
+  """Returns the `tokenizers.Tokenizer` of a vocabulary directory, special pieces added around texts.
+
+  Raises:
+    DataError: it cannot hold this vocabulary exactly.
+  """
+  os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # as where our vocabularies encode
+  from tokenizers import AddedToken, processors
+
+  if words.pretokenization != "none":
+    raise DataError(
+      f"{directory}: its pretokenization {words.pretokenization!r} takes pieces out after sentencepiece made "
+      "them, which tokenizer.json has no step for; use a layout that keeps sp.model and dict.txt"
+    )
+  tokenizer = _sentencepiece(directory, words) if words.kind == "sentencepiece" else _wordpiece(words)
+  special = _special_pieces(words)
+  tokenizer.add_special_tokens(
+    [AddedToken(piece, special=True, normalized=False) for piece in special.values()]
+  )
+  cls, sep = special["cls_token"], special["sep_token"]
+  tokenizer.post_processor = processors.TemplateProcessing(
+    single=f"{cls} $A {sep}",
+    pair=" ".join([cls, "$A", *[sep] * words.separators, "$B", sep]),
+    special_tokens=[(cls, words.special_ids.cls), (sep, words.special_ids.sep)],
+  )
+  return tokenizer
+
+
+def _special_pieces(words: vocabulary.Vocabulary) -> dict[str, str]:
+  return {f"{name}_token": words.piece(getattr(words.special_ids, name)) for name in vocabulary_files.PIECES}
+
+
+def _ids(words: vocabulary.Vocabulary) -> dict[str, int]:
+  return {words.piece(i): i for i in range(words.size)}
+
+
+def _sentencepiece(directory: pathlib.Path, words: vocabulary.Vocabulary):
+  from tokenizers import Tokenizer, decoders
+
+  path = directory / "sp.model"
+  proto = sentencepiece_bpe.read_proto(path)
+  processor, _ = vocabulary_files.read_sp_model(path)
+  ids = _ids(words)
+  of_text, _ = vocabulary_files.ids_of_text(list(ids))
+  unknown = words.piece(words.special_ids.unk)
+  model = sentencepiece_bpe.bpe_model(proto, of_text, vocabulary=ids, unknown=unknown, where=str(path))
+  tokenizer = Tokenizer(model)
+  tokenizer.normalizer = sentencepiece_text.normalizer(processor, proto.normalizer_spec, str(path))
+  steps = [decoders.ByteFallback()] if proto.trainer_spec.byte_fallback else []
+  tokenizer.decoder = decoders.Sequence(
+    [decoders.Replace("▁", " "), *steps, decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+  )
+  return tokenizer
+
+
+def _wordpiece(words: vocabulary.Vocabulary):
+  from tokenizers import Tokenizer, decoders, models
+
+  unknown = words.piece(words.special_ids.unk)
+  tokenizer = Tokenizer(models.WordPiece(_ids(words), unk_token=unknown, max_input_chars_per_word=100))
+  vocabulary_files.configure_wordpiece(tokenizer, cased=words.cased)
+  tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+  return tokenizer
+
+
+def _check(words: vocabulary.Vocabulary, tokenizer, where: pathlib.Path) -> None:
+  texts = [*_PROBES, *(words.piece(i).replace("▁", " ") for i in range(words.size))]
+  for text, ours, theirs in differences(words, tokenizer, texts):
+    raise DataError(
+      f"{where}: tokenizer.json would give {text[:40]!r} the ids {theirs[:8]}, expected {ours[:8]}; this "
+      "vocabulary cannot be exported as one"
+    )
+
+
+def differences(
+  words: vocabulary.Vocabulary, tokenizer, texts: list[str]
+) -> Iterator[tuple[str, list[int], list[int]]]:
+  """Yields (text, our ids, the tokenizer's) where they differ, special pieces in the text read as text."""
+  tokenizer.encode_special_tokens = True
+  try:
+    encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
+  finally:
+    tokenizer.encode_special_tokens = False
+  for text, ours, encoding in zip(texts, words.encode_batch(texts), encodings, strict=True):
+    if ours != encoding.ids:
+      yield text, ours, encoding.ids
+
+
+def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> vocabulary.Vocabulary:
+  """Makes a vocabulary directory of the tokenizer files in a folder.
+
+  Taken is the first of these that is there: `vocabulary.json` with its files (an export of ours); `sp.model`
+  with `dict.txt` (the official code's, so words are split its way) or alone; `tokenizer.json`, which must be
+  BERT's WordPiece; `vocab.txt` with `tokenizer_config.json`, which says whether case is kept.
+
+  Args:
+    folder: of a checkpoint.
+    output: directory to write; must not exist or be empty.
+
+  Raises:
+    DataError: there is no tokenizer, or one that our vocabularies cannot follow, or a special piece lacks.
+    ConfigError: `output` is there.
+  """
+  folder = pathlib.Path(folder)
+  if (folder / vocabulary.NAME).is_file():
+    words = vocabulary.load(folder)
+    vocab_txt = str(folder / "vocab.txt") if words.kind == "wordpiece" else ""
+    return _import(folder, output, cased=words.cased, split=words.pretokenization, vocab_txt=vocab_txt)
+  if (folder / "sp.model").is_file():
+    processor, _ = vocabulary_files.read_sp_model(folder / "sp.model")
+    split = "official" if (folder / "dict.txt").is_file() else "none"
+    return _import(folder, output, cased=processor.normalize("A") != processor.normalize("a"), split=split)
+  pieces, cased = wordpiece_files.read(folder)
+  with tempfile.TemporaryDirectory() as temporary:
+    path = pathlib.Path(temporary) / "vocab.txt"
+    path.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    return _import(folder, output, cased=cased, split="none", vocab_txt=str(path))
+
+
+def _import(
+  folder: pathlib.Path, output: str | os.PathLike, *, cased: bool, split: str, vocab_txt: str = ""
+) -> vocabulary.Vocabulary:
+  model, dictionary = folder / "sp.model", folder / "dict.txt"
+  return vocabulary_train.import_files(
+    output,
+    vocab_txt=vocab_txt,
+    sp_model="" if vocab_txt else str(model),
+    dictionary=str(dictionary) if not vocab_txt and dictionary.is_file() else "",
+    cased=cased,
+    pretokenization=split,
+  )

@@ -1,0 +1,56 @@
+"""Repair, splitting and cutting of text."""
+
+import collections
+import time
+
+import pytest
+
+from data.prepare import sentences
+
+
+def split(text):
+  counts = collections.Counter()
+  return sentences.split(text, counts), counts
+
+
+def test_text_is_split_into_sentences_and_nothing_is_lost():
+  found, counts = split("Dr. Smith  came. He left at 3.5 p.m. today!\tWhy? ")
+  assert found[0] == "Dr. Smith came."
+  assert " ".join(found) == "Dr. Smith came. He left at 3.5 p.m. today! Why?"
+  assert not counts
+
+
+@pytest.mark.parametrize(
+  ("text", "repaired", "name", "number"),
+  [
+    ("a\x00b\x07c", ["a b c"], "control_characters", 2),
+    ("\ufeffa", ["a"], "control_characters", 1),
+    ("a\ufffdb", ["a b"], "invalid_characters", 1),
+    ("a\ud800b", ["a b"], "surrogates", 1),
+  ],
+)
+def test_bad_characters_become_spaces_and_are_counted(text, repaired, name, number):
+  found, counts = split(text)
+  assert found == repaired
+  assert counts[name] == number
+
+
+@pytest.mark.parametrize("text", ["", " \t ", "\x00\x01"])
+def test_no_text_gives_no_sentence(text):
+  assert split(text)[0] == []
+
+
+def test_long_sentences_are_cut_at_spaces():
+  found, counts = split("word " * 5_000)
+  assert counts["long_sentences_cut"] == 1
+  assert max(map(len, found)) <= sentences.MAX_CHARACTERS
+  assert " ".join(found) == ("word " * 5_000).strip()
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000_000, "xy " * 3_300_000], ids=["no spaces", "spaces"])
+def test_ten_megabytes_without_a_full_stop_take_seconds(text):
+  begin = time.monotonic()
+  found, _ = split(text)
+  assert time.monotonic() - begin < 20  # seconds; fault D3's bound, far above what it takes
+  assert max(map(len, found)) <= sentences.MAX_CHARACTERS
+  assert "".join(found).replace(" ", "") == text.replace(" ", "")

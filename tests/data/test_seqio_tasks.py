@@ -1,0 +1,195 @@
+"""TFDS and seqio sources. TensorFlow lives in subprocesses, so that the suite's own process stays without."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from data import errors, manifest, seqio_tasks, sources
+from tests.data.conftest import ROOT
+
+MODULE = """
+import seqio
+import tensorflow as tf
+
+PATH = {path!r}
+TEXT = seqio.Feature(seqio.PassThroughVocabulary(1), add_eos=False, dtype=tf.string, rank=0)
+
+
+def lines(split, shuffle_files=False, seed=None):
+  del split, shuffle_files, seed
+  return tf.data.TextLineDataset(PATH).map(lambda line: dict(text=line))
+
+
+def other(split, shuffle_files=False, seed=None):
+  return lines(split).take(20).map(lambda x: dict(text=tf.strings.join(["two ", x["text"]])))
+
+
+def ids(split, shuffle_files=False, seed=None):
+  del split, shuffle_files, seed
+  return tf.data.Dataset.from_tensor_slices(dict(targets=[[1, 2], [3, 4]]))
+
+
+def add(name, function, feature, number):
+  source = seqio.FunctionDataSource(function, splits=["train"], num_input_examples=dict(train=number))
+  seqio.TaskRegistry.add(name, source, preprocessors=[], output_features=feature)
+
+
+add("one", lines, dict(text=TEXT), 100)
+add("two", other, dict(text=TEXT), 20)
+add("only_ids", ids, dict(targets=seqio.Feature(seqio.PassThroughVocabulary(9))), 2)
+seqio.TaskRegistry.add(
+  "untrained",
+  seqio.FunctionDataSource(lines, splits=["test"]),
+  preprocessors=[],
+  output_features=dict(text=TEXT),
+)
+seqio.TaskRegistry.add(
+  "absent",
+  seqio.TfdsDataSource("wikipedia/20230601.en:1.0.0", splits=["train"]),
+  preprocessors=[],
+  output_features=dict(text=TEXT),
+)
+seqio.MixtureRegistry.add("both", [("one", 1.0), ("two", 1.0)])
+seqio.MixtureRegistry.add("zero", [("one", 0.0), ("two", 1.0)])
+"""
+
+# Each line of its output: what reading one source gave, or the error it raised.
+PROGRAM = """
+import collections, json, sys
+from data import errors, sources
+for flags in json.loads(sys.argv[1]):
+  request = sources.Request(**flags)
+  try:
+    plan = sources.plan(request)
+    texts = [d for u in plan.units for d in sources.read_documents(u, request, collections.Counter())]
+    print(json.dumps([len(plan.units), texts]))
+  except errors.UserError as error:
+    print(json.dumps([error.exit_code, str(error)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+  """Reads all sources of this file in one process with TensorFlow: it takes seconds to start."""
+  directory = tmp_path_factory.mktemp("seqio")
+  path = directory / "lines.txt"
+  path.write_text("".join(f"line {i}\n" for i in range(100)))
+  module = directory / "my_tasks.py"
+  module.write_text(MODULE.format(path=str(path)))
+  store = (
+    "import sys\nimport tensorflow_datasets as tfds\n"
+    "tfds.dataset_builders.store_as_tfds_dataset(name='tiny', version='1.2.0', data_dir=sys.argv[2],\n"
+    "  features=tfds.features.FeaturesDict({'body': tfds.features.Text()}),\n"
+    "  split_datasets={'train': [(i, {'body': f'text {i}\\n\\nmore'}) for i in range(30)]})\n"
+  )
+  names = ["seqio:one", "seqio:both", "seqio:only_ids", "seqio:untrained", "seqio:zero", "seqio:onne"]
+  names.append("seqio:absent")
+  requests = [{"source": name, "module": str(module), "tfds_directory": str(directory)} for name in names]
+  tfds = {"source": "tfds:tiny", "tfds_directory": str(directory / "tfds")}
+  requests += [{**tfds, "text_field": "body"}, tfds, {"source": "seqio:one", "module": "no_such_module"}]
+  command = [sys.executable, "-c", store + PROGRAM, json.dumps(requests), str(directory / "tfds")]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr[-2000:]
+  lines = [json.loads(line) for line in done.stdout.split("\n") if line.startswith("[")]
+  keys = [*names, "tfds", "tfds without the feature", "no module"]
+  return dict(zip(keys, lines, strict=True))
+
+
+def test_a_registered_task_is_read_in_order(results):
+  units, texts = results["seqio:one"]
+  assert units == 1
+  assert texts == [[f"line {i}"] for i in range(100)]
+
+
+def test_a_mixture_keeps_its_rates_without_repeating(results):
+  units, texts = results["seqio:both"]
+  assert units == 2
+  two = [text for text in texts if text[0].startswith("two")]
+  assert len(two) == 20  # the smaller one is used up ...
+  assert 8 <= len(texts) - len(two) <= 36  # ... and 20 % of the other: 20, within 4 standard deviations
+  assert len({text[0] for text in texts}) == len(texts)
+
+
+def test_a_task_without_text_is_refused(results):
+  code, message = results["seqio:only_ids"]
+  assert code == 3
+  assert "no text feature 'text'; it has targets (int32)" in message
+
+
+def test_a_task_without_a_training_split_is_refused(results):
+  assert results["seqio:untrained"] == [
+    3,
+    "seqio Task 'untrained' has no split 'train'; its splits are test",
+  ]
+
+
+def test_a_task_whose_tfds_data_is_not_there_is_refused_with_what_to_do(results):
+  code, message = results["seqio:absent"]
+  assert code == 3
+  assert "'wikipedia/20230601.en:1.0.0' is not in" in message and "add --download" in message
+
+
+def test_a_rate_of_zero_is_refused(results):
+  code, message = results["seqio:zero"]
+  assert code == 2
+  assert "'one' has rate 0.0" in message
+
+
+def test_an_unknown_task_is_refused_with_the_nearest_name(results):
+  code, message = results["seqio:onne"]
+  assert code == 3
+  assert "did you mean one" in message
+
+
+def test_a_module_that_cannot_be_imported_is_refused(results):
+  code, message = results["no module"]
+  assert code == 2
+  assert "--module=no_such_module cannot be imported" in message
+
+
+def test_a_prepared_tfds_data_set_is_read(results):
+  units, texts = results["tfds"]
+  assert units == 1
+  assert sorted(texts) == sorted([f"text {i}", "more"] for i in range(30))  # stored in an order of its own
+
+
+def test_a_tfds_data_set_without_the_feature_is_refused(results):
+  code, message = results["tfds without the feature"]
+  assert code == 3
+  assert "no feature 'text'; it has body" in message
+
+
+@pytest.mark.parametrize("name", sorted(seqio_tasks.CORPORA))
+def test_missing_corpora_are_refused_at_once_with_what_to_do(tmp_path, name):
+  begin = time.monotonic()
+  with pytest.raises(errors.DataError, match="add --download") as caught:
+    sources.check(sources.Request(f"seqio:{name}", tfds_directory=str(tmp_path)))
+  assert time.monotonic() - begin < 1  # seconds
+  assert "--source=installed_docs" in str(caught.value)
+
+
+def test_the_newest_version_of_a_tfds_data_set_is_found(tmp_path):
+  for place in ("c4/en/3.1.0", "c4/en/3.10.0", "c4/en/3.2.0", "pg19/0.1.1"):
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / place / "dataset_info.json").write_text("{}")
+  request = sources.Request("", tfds_directory=str(tmp_path))
+  assert seqio_tasks.find_tfds("c4/en", request) == tmp_path / "c4/en/3.10.0"
+  assert seqio_tasks.find_tfds("c4/en:3.1.0", request) == tmp_path / "c4/en/3.1.0"
+  assert seqio_tasks.find_tfds("c4", request) == tmp_path / "c4/en/3.10.0"
+  assert seqio_tasks.find_tfds("pg19:0.1.1", request) == tmp_path / "pg19/0.1.1"
+  with pytest.raises(errors.DataError):
+    seqio_tasks.find_tfds("c4/en:9.0.0", request)
+
+
+def test_a_seqio_task_is_prepared_by_the_command(results, tmp_path, vocabulary_directory):
+  del results  # the order of work: this process starts TensorFlow a second time, alone
+  path = tmp_path / "lines.txt"
+  path.write_text("".join(f"line {i} of the people\n" for i in range(100)))
+  (tmp_path / "my_tasks.py").write_text(MODULE.format(path=str(path)))
+  command = [sys.executable, "-m", "data.prepare", "--source=seqio:one", f"--module={tmp_path}/my_tasks.py"]
+  command += [f"--vocabulary={vocabulary_directory}", f"--output={tmp_path}/o", "--length=16", "--workers=1"]
+  subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+  assert manifest.read(tmp_path / "o").counts["documents"] == 100

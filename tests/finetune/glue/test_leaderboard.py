@@ -1,0 +1,155 @@
+"""GLUE submissions. Run: python -m pytest tests/finetune/glue/test_leaderboard.py"""
+
+import collections
+import csv
+import gzip
+import pathlib
+import zipfile
+
+import numpy as np
+import pytest
+
+from data.errors import ConfigError, DataError
+from finetune.glue import leaderboard
+from finetune.glue.leaderboard import Predictions
+
+GLUE = pathlib.Path(__file__).resolve().parents[4] / "shared" / "datasets" / "glue"
+OFFICIAL = {
+  "CoLA": 1063,
+  "SST-2": 1821,
+  "MRPC": 1725,
+  "STS-B": 1379,
+  "MNLI-m": 9796,
+  "MNLI-mm": 9847,
+  "QNLI": 5463,
+  "QQP": 390965,
+  "RTE": 3000,
+  "WNLI": 146,
+  "AX": 1104,
+}
+
+
+def whole(key, value):
+  rows = leaderboard.official_rows(key)
+  return Predictions([str(row) for row in range(rows)], [value] * rows)
+
+
+def members(path):
+  with zipfile.ZipFile(path) as archive:
+    return {name: archive.read(name).decode().splitlines() for name in archive.namelist()}
+
+
+def test_a_submission_has_all_eleven_files_with_a_row_per_official_row(tmp_path):
+  done = leaderboard.write_submission(tmp_path / "out" / "s.zip", {"rte": whole("rte", "not_entailment")})
+  found = members(done.path)
+  assert {name: len(lines) - 1 for name, lines in found.items()} == {
+    f"{n}.tsv": rows for n, rows in OFFICIAL.items()
+  }
+  assert {lines[0] for lines in found.values()} == {"index\tprediction"}
+  assert found["RTE.tsv"][1] == "0\tnot_entailment" and found["RTE.tsv"][-1] == "2999\tnot_entailment"
+
+
+def test_what_was_not_predicted_is_said_and_holds_the_majority_class(tmp_path):
+  done = leaderboard.write_submission(
+    tmp_path / "s.zip", {key: whole(key, "neutral") for key in ("mnli", "mnli_mm", "ax")}
+  )
+  assert done.predicted == ["mnli", "mnli_mm", "ax"]
+  assert done.placeholders == {
+    "cola": "1", "sst2": "1", "mrpc": "1", "stsb": "2.701", "qnli": "not_entailment", "qqp": "0",
+    "rte": "entailment", "wnli": "0",
+  }  # fmt: skip
+  assert members(done.path)["WNLI.tsv"][1:3] == ["0\t0", "1\t0"]
+  assert "WNLI.tsv (0)" in done.lines()[1] and "AX" not in done.lines()[1]
+
+
+def test_equal_predictions_give_equal_bytes(tmp_path):
+  first, second = (
+    leaderboard.write_submission(tmp_path / name, {"wnli": whole("wnli", "1")}).path
+    for name in ("a.zip", "b.zip")
+  )
+  assert first.read_bytes() == second.read_bytes()
+  with zipfile.ZipFile(first) as archive:
+    assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
+def test_scores_have_three_decimals_and_stay_between_0_and_5(tmp_path):
+  given = whole("stsb", 1.23456)
+  given.values[:4] = [-0.1, -0.0001, 5.2, 4.9996]  # pyright: ignore
+  done = leaderboard.write_submission(tmp_path / "s.zip", {"stsb": given})
+  assert members(done.path)["STS-B.tsv"][1:6] == ["0\t0.000", "1\t0.000", "2\t5.000", "3\t5.000", "4\t1.235"]
+  assert done.clipped == 3 and "3 scores" in done.lines()[-1]
+
+
+def test_the_index_is_that_of_the_test_file(tmp_path):
+  given = whole("wnli", "1")
+  done = leaderboard.write_submission(tmp_path / "s.zip", {"wnli": given._replace(ids=given.ids[::-1])})
+  assert members(done.path)["WNLI.tsv"][1] == "145\t1"
+
+
+def test_subsets_are_refused_unless_asked_for_and_then_the_name_says_so(tmp_path):
+  given = {"qqp": Predictions(["0", "1"], ["0", "1"])}
+  with pytest.raises(DataError, match=r"QQP.tsv: 2 predictions, expected the 390965 rows"):
+    leaderboard.write_submission(tmp_path / "s.zip", given)
+  assert not list(tmp_path.iterdir())
+  done = leaderboard.write_submission(tmp_path / "s.zip", given, allow_subsets=True)
+  assert done.path == tmp_path / "s.subset-not-for-submission.zip" and list(tmp_path.iterdir()) == [done.path]
+  assert done.subsets == {"qqp": (2, 390965)} and "QQP.tsv 2 of 390965 rows" in done.lines()[2]
+  assert members(done.path)["QQP.tsv"] == ["index\tprediction", "0\t0", "1\t1"]
+
+
+@pytest.mark.parametrize(
+  "key, change, words",
+  [
+    (
+      "rte",
+      {"values": ["1"] * 3000},
+      "RTE.tsv: label '1' at index 0, expected one of entailment, not_entailment",
+    ),
+    ("wnli", {"values": [1] * 146}, "WNLI.tsv: label 1 at index 0"),
+    ("stsb", {"values": [float("nan")] * 1379}, "STS-B.tsv: score nan at index 0"),
+    ("wnli", {"ids": ["0"] * 146}, "index '0' is there twice"),
+    ("wnli", {"ids": ["0"]}, "1 indices for 146 predictions"),
+  ],
+)
+def test_predictions_the_site_would_refuse_are_refused(tmp_path, key, change, words):
+  with pytest.raises(DataError, match=words):
+    leaderboard.write_submission(tmp_path / "s.zip", {key: whole(key, "0")._replace(**change)})
+  assert not list(tmp_path.iterdir())
+
+
+def test_unknown_files_and_names_are_refused(tmp_path):
+  with pytest.raises(ConfigError, match="unknown file 'snli'"):
+    leaderboard.write_submission(tmp_path / "s.zip", {"snli": Predictions([], [])})
+  with pytest.raises(ConfigError, match=r"s\.tar.*name it s\.tar\.zip"):
+    leaderboard.write_submission(tmp_path / "s.tar", {})
+
+
+def test_outputs_become_official_labels_and_scores():
+  logits = np.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
+  assert leaderboard.predictions("ax", ["0", "1"], logits).values == ["entailment", "contradiction"]
+  assert leaderboard.predictions("cola", ["0"], np.array([[0.0, 1.0]])).values == ["1"]
+  assert leaderboard.predictions("stsb", ["7"], np.array([[0.5]]), scale=5.0) == Predictions(["7"], [2.5])
+
+
+@pytest.mark.parametrize(
+  "outputs", [np.zeros((2, 2)), np.zeros((1, 3)), np.full((1, 2), np.nan), np.zeros(2)]
+)
+def test_outputs_of_another_task_are_refused(outputs):
+  with pytest.raises(DataError, match=r"CoLA.tsv: outputs of shape"):
+    leaderboard.predictions("cola", ["0"], outputs)
+
+
+@pytest.mark.skipif(not GLUE.is_dir(), reason="../shared/datasets, the official GLUE files, is not here")
+@pytest.mark.parametrize(
+  "key, column, header",
+  [("cola", 1, 0), ("sst2", 1, 1), ("mrpc", 0, 1), ("rte", 3, 1), ("wnli", 3, 1), ("stsb", 9, 1)],
+)
+def test_placeholders_are_the_majority_of_the_training_set(key, column, header):
+  folder = leaderboard.FILES[key].name.removesuffix(".tsv")
+  with gzip.open(GLUE / folder / "train.tsv.gz", "rt", encoding="utf-8", newline="\n") as file:
+    rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[header:]
+  if key == "stsb":
+    assert f"{np.mean([float(row[column]) for row in rows]):.3f}" == leaderboard.FILES[key].placeholder
+    return
+  counts = collections.Counter(row[column] for row in rows)
+  assert counts.most_common(1)[0][0] == leaderboard.FILES[key].placeholder

@@ -1,0 +1,138 @@
+"""From sentences to examples and from logits to scores."""
+
+import numpy as np
+import pytest
+
+from configs import finetune_glue
+from data import vocabulary
+from data.glue.tasks import Split
+from finetune import needed_files
+from finetune.glue import task as glue
+from finetune.papers import glue_metrics
+from tests.finetune.glue import small_glue
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+  return vocabulary.load(small_glue.checkpoint(tmp_path_factory.mktemp("glue") / "run") / "vocabulary")
+
+
+def _split(first, second=None, labels=None, **changes) -> Split:
+  labels = None if labels is None else np.asarray(labels)
+  ids = [str(row) for row in range(len(first))]
+  return Split(
+    first, second, labels, ids, **({"dropped": 0, "source": "made", "is_official": False} | changes)
+  )
+
+
+def _encoding(words, **changes) -> glue.Encoding:
+  return glue.Encoding(words, **({"max_length": 16, "num_buckets": 2, "multiple": 4} | changes))
+
+
+def test_pairs_have_the_separators_of_the_vocabulary_and_the_longer_side_is_cut(words):
+  split = _split(["good", "a film was very good"], ["bad", "bad"], np.asarray([1, 0], np.int32))
+  examples, cut = _encoding(words, max_length=7).examples(split, is_regression=False)
+  special = words.special_ids
+  good, bad = (words.encode(word)[0] for word in ("good", "bad"))
+  np.testing.assert_array_equal(examples.ids[0], [special.cls, good, special.sep, bad, special.sep])
+  expected = [special.cls, *words.encode("a film was"), special.sep, bad, special.sep]
+  np.testing.assert_array_equal(examples.ids[1], expected)
+  assert cut == 1
+  assert examples.fields["labels"].dtype == np.int32
+
+
+def test_scores_of_similarity_become_targets_by_the_divisor(words):
+  split = _split(["good"] * 3, ["bad"] * 3, [0.0, 2.5, 5.0])
+  examples, _ = _encoding(words, divisor=5.0).examples(split, is_regression=True)
+  np.testing.assert_allclose(examples.fields["labels"], [0.0, 0.5, 1.0])
+  assert examples.fields["labels"].dtype == np.float32
+
+
+def _data(words, task="sst2", count=11) -> glue.GlueData:
+  random = np.random.default_rng(0)
+  texts = [" ".join(random.choice(small_glue.WORDS, random.integers(1, 12))) for _ in range(count)]
+  labels = np.arange(count) % 2
+  dev = _split(texts, labels=labels.astype(np.int32))
+  return glue.from_splits(task, _split(texts, labels=labels.astype(np.int32)), {"dev": dev}, _encoding(words))
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 64])
+def test_every_example_counts_once_at_any_batch_size(words, batch_size):
+  data, seen = _data(words), []
+
+  def outputs_of(batch):
+    for row in range(batch["ids"].shape[1]):
+      if batch["weights"][0, row]:
+        seen.append(tuple(batch["ids"][0, row][batch["ids"][0, row] != 0]))
+    right = np.eye(2, dtype=np.float32)[batch["labels"]]
+    return right * np.asarray([1.0, -1.0])[:, None, None]  # the first run knows all, the second nothing
+
+  scores = glue.evaluate(data, outputs_of, num_runs=2, batch_size=batch_size, pad_id=0)
+  assert [score["accuracy"] for score in scores] == [1.0, 0.0]
+  assert sorted(seen) == sorted(tuple(ids) for ids in data.dev["dev"].examples.ids)
+
+
+def test_a_run_without_finite_outputs_scores_0_and_spoils_no_other(words):
+  def outputs_of(batch):
+    right = np.eye(2, dtype=np.float32)[batch["labels"]]
+    return np.stack([right[0], np.full_like(right[0], np.nan)])
+
+  scores = glue.evaluate(_data(words), outputs_of, num_runs=2, batch_size=4, pad_id=0)
+  assert scores == [{"accuracy": 1.0}, dict.fromkeys(glue_metrics.METRICS["sst2"], 0.0)]
+
+
+def test_the_digest_knows_texts_and_labels(words):
+  same, other = _data(words), _data(words, count=10)
+  assert same.digest == _data(words).digest != other.digest
+  split = _split(["good", "bad"], labels=np.asarray([0, 1], np.int32))
+  flipped = _split(["good", "bad"], labels=np.asarray([1, 1], np.int32))
+  digests = [
+    glue.from_splits("sst2", one, {"dev": split}, _encoding(words)).digest for one in (split, flipped)
+  ]
+  assert digests[0] != digests[1]
+
+
+def test_dropped_and_cut_rows_are_told(words):
+  split = _split(["good " * 30, "bad"], labels=np.asarray([0, 1], np.int32), dropped=3)
+  lines = glue.from_splits("sst2", split, {"dev": split}, _encoding(words)).lines
+  assert any("6 rows dropped" in line for line in lines)
+  assert "sst2: texts cut to 16 tokens: 1 of train, 1 of dev" in lines
+
+
+def _mnli(directory, *splits, rows=3):
+  (directory / "MNLI").mkdir()
+  for split in splits:
+    lines = [f"{row}\tgood film\tbad film\t{('neutral', 'entailment')[row % 2]}" for row in range(rows)]
+    text = "\n".join(["index\tsentence1\tsentence2\tlabel", *lines]) + "\n"
+    (directory / "MNLI" / f"{split}.subset.tsv").write_text(text, encoding="utf-8")
+
+
+def test_mnli_without_its_mismatched_half_is_evaluated_on_the_matched_one(words, tmp_path):
+  _mnli(tmp_path, "train", "dev")
+  config = finetune_glue.get_config()
+  config.update({"tasks": "mnli", "data": {"directory": str(tmp_path)}})
+  needed_files.check(config, download=False)
+  data = glue.load("mnli", str(tmp_path), _encoding(words))
+  assert list(data.dev) == ["dev_matched"]
+  assert any("no dev_mismatched split in" in line for line in data.lines)
+  scores = glue.evaluate(
+    data, lambda batch: np.zeros((1, 4, 3), np.float32), num_runs=1, batch_size=4, pad_id=0
+  )
+  assert [list(score) for score in scores] == [["accuracy"]]
+
+
+def test_mnli_is_official_with_both_halves_only(words):
+  labels = np.asarray([0, 1], np.int32)
+  split = _split(["good", "bad"], ["bad", "good"], labels, is_official=True)
+  halves = {"dev_matched": split, "dev_mismatched": split}
+  assert glue.from_splits("mnli", split, halves, _encoding(words)).is_official
+  assert not glue.from_splits("mnli", split, {"dev_matched": split}, _encoding(words)).is_official
+
+
+def test_more_training_rows_than_there_are_is_all_of_them_and_told(words, tmp_path):
+  _mnli(tmp_path, "train", "dev", rows=5)
+  for rows, used, is_told in ((3, 3, False), (5, 5, False), (6, 5, True)):
+    data = glue.load("mnli", str(tmp_path), _encoding(words), train_rows=rows)
+    assert len(data.train.ids) == used
+    told = [line for line in data.lines if "train_rows" in line]
+    assert told == (["mnli: data.train_rows=6, there are 5: all are used"] if is_told else [])

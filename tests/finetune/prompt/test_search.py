@@ -1,0 +1,256 @@
+"""A grid of prompts from files to the table. Run: python -m pytest tests/finetune/prompt/test_search.py"""
+
+import json
+import shutil
+import statistics
+
+import jax
+import pytest
+
+from data.errors import ConfigError, DataError
+from finetune.prompt import runs as prompt_runs
+from finetune.prompt.task import summarise
+from finetune.search.loop import Stopped
+from finetune.search.program import Program, RunGroup
+from finetune.search.summary import Evaluation
+from pretrain.checkpoint import load_params, step_path
+from pretrain.stop import StopRequest
+from tests.finetune.prompt.prompt_files import (
+  LENGTH,
+  RATES,
+  SPLITS,
+  make_checkpoint,
+  make_place,
+  make_search,
+  write,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_program():
+  """All starts here have the same model and the same shapes: they are compiled once."""
+  made: list[Program] = []
+
+  def program(*arguments, **options) -> Program:
+    made.extend([] if made else [Program(*arguments, **options)])
+    return made[0]
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(prompt_runs, "Program", program)
+    patch.setattr(jax, "clear_caches", lambda: None)
+    yield
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder with a checkpoint, two draws of SST-2 and its development set: 'b' is great, 'a' is not."""
+  return make_place(tmp_path_factory.mktemp("prompts"))
+
+
+class After(StopRequest):
+  """A stop request that comes with the n-th look at it."""
+
+  def __init__(self, looks):
+    self._looks = looks
+
+  def __getattribute__(self, name):
+    if name == "is_set":
+      self._looks -= 1
+      return self._looks < 0
+    return super().__getattribute__(name)
+
+
+def run(place, workdir, **options):
+  assert make_search(place, workdir, **options).run() == 0
+  return json.loads((workdir / "prompt.json").read_text())
+
+
+def stored(workdir, folder="sst2"):
+  """{file of a cell: {split: evaluations}}; times and devices are left out."""
+  return {
+    path.stem: {seed: run["evaluations"] for seed, run in json.loads(path.read_text())["seeds"].items()}
+    for path in sorted((workdir / folder).glob("bs*.json"))
+  }
+
+
+@pytest.fixture(scope="module")
+def finished(place, tmp_path_factory):
+  """The workdir of an undisturbed search."""
+  workdir = tmp_path_factory.mktemp("finished")
+  run(place, workdir)
+  return workdir
+
+
+@pytest.fixture
+def steps(monkeypatch):
+  """Counts updates and evaluated batches."""
+  counts = {"train_step": 0, "outputs": 0}
+  for name in counts:
+    original = getattr(RunGroup, name)
+
+    def counted(self, *arguments, name=name, original=original):
+      counts[name] += 1
+      return original(self, *arguments)
+
+    monkeypatch.setattr(RunGroup, name, counted)
+  return counts
+
+
+def test_the_table_is_mean_and_deviation_of_the_tested_runs(finished, capsys):
+  report = json.loads((finished / "prompt.json").read_text())["tasks"][0]
+  values = [trial["test"]["accuracy"] for trial in report["chosen"]]
+  assert [trial["seed"] for trial in report["chosen"]] == list(SPLITS)
+  scores = report["scores"]["accuracy"]
+  assert scores["mean"] == pytest.approx(statistics.fmean(values))
+  assert scores["std"] == pytest.approx(statistics.pstdev(values))
+  cell = f"| {100 * statistics.fmean(values):.1f} ({100 * statistics.pstdev(values):.1f}) |"
+  assert cell in (finished / "prompt.md").read_text()
+
+
+def test_every_split_is_tested_once_and_with_the_cell_best_on_its_dev_set_alone(finished):
+  grid, tested = stored(finished), stored(finished, "test/sst2")
+  assert set(grid) == {f"bs2_lr{rate!r}_st40" for rate in RATES}
+  for split in map(str, SPLITS):
+    assert [one["step"] for one in grid["bs2_lr0.05_st40"][split]] == [10, 20, 30, 40]
+    best = {name: max(one["metrics"]["accuracy"] for one in runs[split]) for name, runs in grid.items()}
+    chosen = max(best, key=lambda name: best[name])
+    assert [name for name in tested if split in tested[name]] == [chosen]
+    (evaluation,) = tested[chosen][split]
+    assert evaluation["metrics"]["accuracy"] * 5 == pytest.approx(
+      round(evaluation["metrics"]["accuracy"] * 5)
+    )
+  assert len(tested) == 2  # else the splits do not tell their cells apart
+  assert not (finished / "sst2" / "unfinished").exists()
+
+
+def test_a_finished_search_only_prints_again(place, finished, steps, capsys):
+  before = (finished / "prompt.json").read_bytes()
+  run(place, finished)
+  assert steps == {"train_step": 0, "outputs": 0}
+  assert (finished / "prompt.json").read_bytes() == before
+  assert "SST-2" in capsys.readouterr().out
+
+
+def test_a_stopped_search_goes_on_where_it_was(place, finished, steps, tmp_path):
+  with pytest.raises(Stopped):
+    make_search(place, tmp_path, stop=After(20)).run()
+  assert not stored(tmp_path) and 0 < steps["train_step"] < 40
+  run(place, tmp_path)
+  assert steps["train_step"] == 80  # of two programs
+  assert stored(tmp_path) == stored(finished)
+  assert stored(tmp_path, "test/sst2") == stored(finished, "test/sst2")
+
+
+def test_runs_trained_again_for_their_weights_are_the_same_and_can_be_stopped(
+  place, finished, steps, tmp_path
+):
+  workdir, lines = tmp_path / "copy", []
+  shutil.copytree(finished, workdir)
+  shutil.rmtree(workdir / "test")
+  # One look an update and one an evaluated batch: the second stop comes with the first batch of the test set.
+  for looks, done in ((17, 16), (30, 40)):
+    with pytest.raises(Stopped):
+      make_search(place, workdir, stop=After(looks)).run()
+    assert steps["train_step"] == done
+  assert not (workdir / "test").exists()
+  run(place, workdir, lines=lines)
+  assert sum("2 chosen runs are trained again for their weights" in line for line in lines) == 1
+  assert not any("as before" in line for line in lines)
+  assert stored(workdir, "test/sst2") == stored(finished, "test/sst2")
+
+
+def test_weights_of_another_cell_are_not_taken_for_the_chosen_ones(place, finished, steps, tmp_path):
+  workdir = tmp_path / "copy"
+  shutil.copytree(finished, workdir)
+  search = make_search(place, workdir)
+  runs = prompt_runs.PromptRuns(
+    search.session, search.data["sst2"], search._problems["sst2"], search.cells, head="mlm"
+  )
+  chosen = summarise(runs.train(), "accuracy").chosen
+  cells = {cell.name: cell for cell in search.cells}
+  for split, trial in chosen.items():
+    (other,) = (cell for name, cell in cells.items() if name != trial.cell)
+    runs._kept[split] = prompt_runs.Best(other, Evaluation(40, 20.0, {"accuracy": 1.0}), None)
+  found = runs.best(chosen.values())
+  assert {split: best.cell.name for split, best in found.items()} == {
+    split: trial.cell for split, trial in chosen.items()
+  }
+  assert steps["train_step"] == 40 and all(best.params is not None for best in found.values())
+
+
+def test_the_best_run_is_saved_with_its_head(finished):
+  params, meta = load_params(step_path(finished / "sst2" / "model"))
+  assert set(params["heads"]) == {"mlm"} and meta["task"]["name"] == "sst2"
+  assert meta["task"]["words"] == ["terrible", "great"] and meta["task"]["seed"] in SPLITS
+  assert (finished / "sst2" / "model" / "vocabulary").is_dir()
+
+
+def test_other_settings_are_refused(place, finished):
+  with pytest.raises(DataError, match=r"other settings .*num_samples 2 -> 3"):
+    run(place, finished, **{"prompt.num_samples": 3})
+
+
+def test_without_a_test_set_the_dev_scores_are_reported_as_such(place, finished, tmp_path):
+  workdir = tmp_path / "copy"
+  shutil.copytree(finished, workdir)
+  changed = {"data.directory": str(tmp_path), "output.save_model": False}
+  search = make_search(place, workdir, **changed)
+  assert any("no test set dev (GLUE's development set)" in line for line in search.describe())
+  report = run(place, workdir, **changed)["tasks"][0]
+  assert not report["has_test"]
+  assert all(trial["test"]["accuracy"] == trial["dev"] for trial in report["chosen"])
+  assert "| SST-2\\*\\*" in (workdir / "prompt.md").read_text().replace("**", "\\*\\*")
+
+
+def test_what_would_be_done_is_told_before(place, tmp_path):
+  lines = "\n".join(make_search(place, tmp_path, **{"prompt.test_rows": 3}).describe())
+  assert "loaded encoder, heads/mlm; fresh: optimizer, step" in lines
+  assert "2 x 2, 160 steps of single runs" in lines and "words terrible/great" in lines
+  assert "test set dev: 3 of 5 examples" in lines
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  ("changed", "words"),
+  [
+    (
+      {"prompt.words": "unsure,great"},
+      r"'unsure' must be one piece .* is un ##sure; .*--config.prompt.words",
+    ),
+    ({"prompt.max_length": LENGTH + 1}, r"max_length=33, but the checkpoint has 32 positions"),
+    ({"prompt.batch_sizes": (2, 2)}, r"prompt.batch_sizes=\(2, 2\): 2"),
+    ({"prompt.learning_rates": (0.0,)}, r"prompt.learning_rates=\(0.0,\): 0.0"),
+    ({"search.epochs": (2,)}, r"search.epochs=\(2,\): kind='prompt' does not read it"),
+    ({"from_scratch": True}, "from_scratch=True: kind='prompt' does not read it"),
+  ],
+)
+def test_what_cannot_work_is_refused_before_data_is_read(place, tmp_path, changed, words):
+  nowhere = {"prompt.directory": str(tmp_path / "nowhere")}
+  with pytest.raises(ConfigError, match=words):
+    make_search(place, tmp_path, **(nowhere | changed))
+
+
+def test_a_checkpoint_without_a_language_modelling_head_is_refused(tmp_path):
+  make_checkpoint(tmp_path / "checkpoint", head="rtd", recipe="amos_base")
+  with pytest.raises(ConfigError, match=r"'amos_base' has no language-modelling head .*bert, roberta, taco"):
+    make_search(tmp_path, tmp_path)
+
+
+def test_missing_draws_name_what_mends_it(place, tmp_path):
+  with pytest.raises(DataError, match=r"draws \(k-seed\) 2-13, 2-21"):
+    make_search(place, tmp_path, **{"prompt.splits": (7,)})
+  with pytest.raises(DataError, match=r"no train split of sst2.*--config.prompt.directory=DIR"):
+    make_search(place, tmp_path, **{"prompt.directory": ""})
+  with pytest.raises(ConfigError, match=r"prompt.test_rows=6: .*SST-2/dev.tsv has 5 rows"):
+    make_search(place, tmp_path, **{"prompt.test_rows": 6})
+
+
+def test_splits_are_drawn_where_no_folder_of_draws_is_given(place, tmp_path):
+  shutil.copytree(place / "glue", tmp_path / "glue")
+  write(
+    tmp_path / "glue" / "SST-2" / "train.tsv", [(f"{'ab'[n % 2]} {chr(99 + n)}", n % 2) for n in range(12)]
+  )
+  changed = {"prompt.directory": "", "data.directory": str(tmp_path / "glue")}
+  data = make_search(place, tmp_path, **changed).data["sst2"]
+  assert [len(pool.queries) for pool in data.pools.values()] == [4, 4]
+  assert data.digests[13] != data.digests[21]

@@ -1,0 +1,170 @@
+"""Templates, label words and their ids. Run: python -m pytest tests/finetune/prompt/test_templates.py"""
+
+import pytest
+
+from data.errors import ConfigError
+from data.glue.tasks import TASKS
+from data.vocabulary import train as vocabulary_train
+from finetune.prompt import templates as prompt_templates
+from finetune.prompt.templates import TEMPLATES, PromptWriter
+from tests.finetune.prompt.prompt_case import make_vocabulary, pieces_of
+
+
+@pytest.fixture
+def words(tmp_path):
+  return make_vocabulary(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory):
+  """Has '▁?' and '?', '▁,' and ',', and the words of inference as pieces."""
+  text = [
+    "yes yes, no no, maybe maybe, the dog the cat",
+    "yes ? no ? maybe ? dog? cat? what ? is it?",
+    "the dog , the cat , dog, cat,",
+  ]
+  directory = tmp_path_factory.mktemp("vocabulary") / "small"
+  made = vocabulary_train.train(text * 50, directory, kind="sentencepiece", cased=False, size=58)
+  assert made.encode("?") != made.encode("dog?")[1:]  # otherwise the tests say nothing
+  return made
+
+
+def written(words, task, sentences, **options):
+  """The pieces of a prompt, and the piece at its gap."""
+  prompt = PromptWriter(TEMPLATES[task], words).write(sentences, **options)
+  return pieces_of(words, prompt.ids), words.piece(int(prompt.ids[prompt.position]))
+
+
+def test_inference_asks_after_the_first_sentence_without_its_last_character(words):
+  assert written(words, "mnli", ("a b.", "C d.")) == ("a b ? [MASK] , c d . [SEP]", "[MASK]")
+
+
+def test_a_demonstration_has_its_word_in_the_gap(words):
+  word_id = PromptWriter(TEMPLATES["mnli"], words).word_ids[1]
+  assert written(words, "mnli", ("a b.", "C d."), word_id=word_id) == ("a b ? yes , c d . [SEP]", "yes")
+
+
+@pytest.mark.parametrize(
+  ("task", "sentences", "expected"),
+  [
+    ("snli", ("a b.", "c"), "a b ? [MASK] , c [SEP]"),
+    ("sst2", ("a b .",), "a b . it was [MASK] . [SEP]"),
+    ("mrpc", ("a b.", "C"), "a b . [MASK] , c [SEP]"),
+    ("qqp", ("a?", "B?"), "a ? [MASK] , b ? [SEP]"),
+    ("stsb", ("a.", "B."), "a . [MASK] , b . [SEP]"),
+    ("qnli", ("a b?", "C d."), "a b ? [MASK] , c d . [SEP]"),
+    ("rte", ("a.", "B."), "a ? [MASK] , b . [SEP]"),
+  ],
+)
+def test_templates_are_those_of_the_paper(words, task, sentences, expected):
+  assert written(words, task, sentences)[0] == expected
+
+
+def test_cola_asks_what_this_is(tmp_path):
+  words = make_vocabulary(tmp_path, ("correct", "incorrect"))
+  assert written(words, "cola", ("a b.",))[0] == "a b . this is [MASK] . [SEP]"
+
+
+def test_the_second_sentence_goes_on_in_lower_case_and_no_more_than_its_first_letter(tmp_path):
+  words = make_vocabulary(tmp_path, ("A", "B", "No", "Yes", "Maybe"), cased=True)
+  assert written(words, "mnli", ("A B.", "A B"))[0] == "A B ? [MASK] , a B [SEP]"
+
+
+def test_what_stands_behind_a_word_has_the_pieces_of_running_text(sentencepiece):
+  found, at_gap = written(sentencepiece, "mnli", ("the dog.", "The cat"))
+  gap = sentencepiece.special_ids.mask
+  assert at_gap == "[MASK]"
+  running = sentencepiece.encode("the dog? yes, the cat")
+  yes = PromptWriter(TEMPLATES["mnli"], sentencepiece).word_ids[1]
+  assert yes in running
+  replaced = [gap if i == yes else i for i in running]
+  assert found == pieces_of(sentencepiece, [*replaced, sentencepiece.special_ids.sep])
+
+
+def test_a_vocabulary_that_joins_a_word_with_what_follows_still_gives_the_text(words):
+  class Joining:
+    """'No?' is one piece of it."""
+
+    def __getattr__(self, name):
+      return getattr(words, name)
+
+    def encode(self, text):
+      return [99] if text == "No?" else words.encode(text)
+
+  prompt = PromptWriter(TEMPLATES["mnli"], Joining()).write(("a.", "b"))  # pyright: ignore[reportArgumentType]
+  assert pieces_of(words, prompt.ids) == "a ? [MASK] , b [SEP]"
+
+
+@pytest.mark.parametrize("room", range(5, 16))
+def test_what_is_too_long_is_cut_from_the_sentences_and_never_the_gap(words, room):
+  prompt = PromptWriter(TEMPLATES["mnli"], words).write(("a b c d e f.", "g h i j"), room=room)
+  found = pieces_of(words, prompt.ids).split()
+  assert len(found) == min(room, 14)
+  assert found[prompt.position - 1 : prompt.position + 2] == ["?", "[MASK]", ","] and found[-1] == "[SEP]"
+  kept = "".join(found[: prompt.position - 1]), "".join(found[prompt.position + 2 : -1])
+  assert "abcdef".startswith(kept[0]) and "ghij".startswith(kept[1])
+  assert room >= 14 or abs(len(kept[0]) - len(kept[1])) <= 1 or kept[1] == "ghij"
+
+
+def test_a_length_below_that_of_the_template_is_refused(words):
+  with pytest.raises(ConfigError, match=r"max_length: 3 tokens are too few .* 4 without"):
+    PromptWriter(TEMPLATES["mnli"], words).write(("a.", "b"), room=3)
+
+
+def test_every_class_has_its_word_in_class_order(tmp_path):
+  words = make_vocabulary(tmp_path, ("correct", "incorrect"))
+  found = {
+    task: pieces_of(words, PromptWriter(template, words).word_ids) for task, template in TEMPLATES.items()
+  }
+  assert found["mnli"] == found["snli"] == "no yes maybe"  # contradiction, entailment, neutral
+  assert found["qnli"] == found["rte"] == "yes no"  # entailment, not_entailment
+  assert found["mrpc"] == found["qqp"] == found["stsb"] == "no yes"
+  assert (found["sst2"], found["cola"]) == ("terrible great", "incorrect correct")
+
+
+def test_words_stand_for_the_labels_that_the_data_side_reads_as_these_classes():
+  inference = {"contradiction": "No", "entailment": "Yes", "neutral": "Maybe"}
+  entailment, same = {"entailment": "Yes", "not_entailment": "No"}, {"0": "No", "1": "Yes"}
+  expected = {"mnli": inference, "snli": inference, "qnli": entailment, "rte": entailment}
+  expected |= {"mrpc": same, "qqp": same}
+  expected |= {
+    "sst2": {"0": "terrible", "1": "great"},
+    "cola": {"0": "incorrect", "1": "correct"},
+    "stsb": {},
+  }
+  assert {task: dict(zip(TASKS[task].labels, TEMPLATES[task].words)) for task in TEMPLATES} == expected
+
+
+def test_a_label_word_of_several_pieces_is_refused_with_the_word_its_pieces_and_the_flag(words):
+  with pytest.raises(ConfigError, match=r"'unsure' .* is un ##sure; .*--config\.prompt\.words"):
+    prompt_templates.check_words(words, ("no", "unsure"))
+
+
+def test_a_label_word_unknown_to_the_vocabulary_is_refused(words):
+  with pytest.raises(ConfigError, match=r"'incorrect' .* is \[UNK\]"):
+    prompt_templates.check_words(words, ("incorrect", "correct"))
+
+
+def test_two_classes_of_one_word_are_refused(words):
+  with pytest.raises(ConfigError, match="'No' and 'no' are the same piece no"):
+    prompt_templates.check_words(words, ("No", "no"))
+
+
+def test_sentencepiece_words_are_pieces_with_a_space(sentencepiece):
+  ids = prompt_templates.check_words(sentencepiece, ("No", "Yes", "Maybe"))
+  assert pieces_of(sentencepiece, ids) == "▁no ▁yes ▁maybe"
+
+
+def test_words_can_be_given_one_per_class():
+  template = TEMPLATES["mnli"]
+  assert prompt_templates.choose_words(template) == ("No", "Yes", "Maybe")
+  assert prompt_templates.choose_words(template, "a, b ,c") == ("a", "b", "c")
+  for given, count in (("a,b", 2), ("a,,c", 2)):
+    with pytest.raises(ConfigError, match=f"has {count} words, expected 3, one per class as in No,Yes,Maybe"):
+      prompt_templates.choose_words(template, given)
+
+
+def test_a_task_without_a_template_is_refused_with_the_nearest():
+  with pytest.raises(ConfigError, match="'sst-2'; did you mean 'sst2'"):
+    prompt_templates.template_of("sst-2")
+  assert prompt_templates.template_of("mnli").max_length == 256

@@ -1,0 +1,240 @@
+"""From logits to SQuAD's files and figures. Run: python -m pytest tests/finetune/squad/test_answers.py"""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from data import squad, vocabulary
+from data.errors import DataError, StorageError
+from data.squad import Answer, Question
+from data.vocabulary import train as vocabulary_train
+from finetune.squad import answers as squad_answers
+from finetune.squad import scores as squad_evaluate
+from finetune.squad import windows as squad_features
+
+SHARED = pathlib.Path(__file__).resolve().parents[4] / "shared" / "datasets" / "squad2"
+PIECES = (
+  "[PAD]",
+  "[UNK]",
+  "[CLS]",
+  "[SEP]",
+  "[MASK]",
+  "who",
+  "?",
+  "ann",
+  "met",
+  "bob",
+  "'",
+  "s",
+  "in",
+  "1895",
+)
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+  directory = tmp_path_factory.mktemp("words")
+  (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
+  return vocabulary.describe(directory, kind="wordpiece", cased=False)
+
+
+def question(name, context, *texts):
+  answers = tuple(Answer(text, context.index(text), True) for text in texts)
+  return Question(name, "", context, "Who?", answers, not texts)
+
+
+QUESTIONS = [
+  question("bob", "Ann met Bob's Bob in 1895.", "Bob"),
+  question("year", "Ann met Bob in 1895.", "1895", "in 1895"),
+  question("none", "Ann met Bob."),
+]
+EMPTY = question("empty", " ")
+
+
+def oracle(features, *, only_null=False):
+  """Logits that say what the targets say, padded by 5 of 99."""
+  fields, start_logits, end_logits = features.examples.fields, [], []
+  for ids, start, end in zip(features.examples.ids, fields["start"], fields["end"]):
+    pair = np.zeros((2, len(ids) + 5), np.float32)
+    pair[:, len(ids) :] = 99.0
+    pair[:, 0] = 10.0 if only_null or start == 0 else -10.0
+    if not only_null:
+      pair[[0, 1], [start, end]] = 10.0
+    start_logits.append(pair[0])
+    end_logits.append(pair[1])
+  return start_logits, end_logits
+
+
+def answers(questions, pieces, *, only_null=False, can_be_null=True, longest=30, **options):
+  features = squad_features.build(questions, pieces, training=False, **options)
+  logits = oracle(features, only_null=only_null)
+  return squad_answers.decode(
+    questions, features, *logits, pieces, can_be_null=can_be_null, max_answer_length=longest
+  )
+
+
+def test_right_logits_give_the_words_of_the_context(words):
+  found = answers(QUESTIONS, words)
+  assert found.at(0.0) == {"bob": "Bob", "year": "1895", "none": ""}
+  assert found.texts["none"] != ""
+  assert found.null_odds is not None
+  assert found.null_odds["bob"] == -40.0
+  assert found.null_odds["none"] > 0.0
+
+
+def test_windows_of_one_question_are_read_together(words):
+  long = question("long", "Ann met " * 30 + "Bob in " + "Ann " * 30, "Bob in")
+  found = answers([long, *QUESTIONS], words, max_length=20, stride=4, max_query_length=2)
+  assert found.texts["long"] == "Bob in"
+  assert found.at(0.0)["none"] == ""
+
+
+def test_right_logits_score_100_and_saying_none_scores_the_share_of_unanswerable_questions(words):
+  perfect = squad_answers.evaluate(QUESTIONS, answers(QUESTIONS, words))
+  assert perfect["exact_threshold_0"] == perfect["best_exact"] == perfect["best_f1"] == 100.0
+  silent = squad_answers.evaluate(QUESTIONS, answers(QUESTIONS, words, only_null=True))
+  assert silent["exact_threshold_0"] == pytest.approx(100 / 3)
+
+
+def test_the_official_fields_are_all_there_at_the_scripts_own_threshold(words):
+  found = answers(QUESTIONS, words)
+  odds = {"bob": 0.5, "year": 1.5, "none": 2.0}  # one answer is lost above 1, two above 0
+  scores = squad_answers.official(QUESTIONS, found._replace(null_odds=odds))
+  assert scores["exact"] == pytest.approx(200 / 3) and scores["total"] == 3
+  assert (scores["HasAns_exact"], scores["HasAns_total"], scores["NoAns_exact"]) == (50.0, 2, 100.0)
+  assert (scores["best_exact"], scores["best_exact_thresh"]) == (100.0, 1.5)
+  two = answers(QUESTIONS[:2], words, can_be_null=False)
+  assert set(squad_answers.official(QUESTIONS[:2], two)) == {
+    *("exact", "f1", "total", "HasAns_exact", "HasAns_f1", "HasAns_total")
+  }
+
+
+def test_any_of_several_answers_counts(words):
+  features = squad_features.build(QUESTIONS[1:2], words, training=False)
+  starts, ends = oracle(features)
+  starts[0][features.examples.fields["start"][0] - 1] = 20.0  # "in 1895", the second answer
+  found = squad_answers.decode(QUESTIONS[1:2], features, starts, ends, words, can_be_null=True)
+  assert found.texts == {"year": "in 1895"}
+  assert squad_answers.evaluate(QUESTIONS[1:2], found)["exact_threshold_0"] == 100.0
+
+
+def test_version_1_answers_every_question_and_has_no_odds(words):
+  found = answers(QUESTIONS[:2], words, only_null=True, can_be_null=False)
+  assert found.null_odds is None
+  assert all(found.texts.values()) and found.at(-100.0) == found.texts
+  assert all(candidate.text for candidates in found.n_best.values() for candidate in candidates)
+  assert set(squad_answers.evaluate(QUESTIONS[:2], found)) == {"exact", "f1"}
+
+
+@pytest.mark.parametrize("can_be_null", [True, False])
+def test_a_question_without_tokens_is_answered_with_nothing_and_counted(words, can_be_null):
+  found = answers([EMPTY, *QUESTIONS], words, can_be_null=can_be_null)
+  assert found.texts["empty"] == "" and list(found.texts) == ["empty", "bob", "year", "none"]
+  assert found.empty == {"empty": "the context has no token"}
+  if can_be_null:
+    assert squad_answers.evaluate([EMPTY, *QUESTIONS], found)["best_exact"] == 100.0
+  lines = squad_answers.report_lines(
+    squad_answers.evaluate([EMPTY, *QUESTIONS], found), [EMPTY, *QUESTIONS], found, name="mine"
+  )
+  assert 'answered with "" for want of tokens: 1 questions' in lines
+
+
+def test_logits_of_other_windows_and_features_for_training_are_refused(words):
+  features = squad_features.build(QUESTIONS, words, training=False)
+  starts, ends = oracle(features)
+  with pytest.raises(DataError, match="windows and end logits of 3; expected those of all 3"):
+    squad_answers.decode(QUESTIONS, features, starts[:-1], ends, words, can_be_null=True)
+  lost = Question("lost", "", "Ann met Bob.", "Who?", (Answer("Zoe", 0, False),), False)
+  features = squad_features.build([lost], words, training=True)
+  with pytest.raises(DataError, match="'lost' has no window"):
+    squad_answers.decode([lost], features, [], [], words, can_be_null=True)
+
+
+def test_a_set_without_answers_is_not_scored(words):
+  secret = Question("secret", "", "Ann met Bob.", "Who?", (), False)
+  found = answers([secret], words)
+  assert found.texts["secret"]
+  with pytest.raises(DataError, match="'secret' has no answer"):
+    squad_answers.evaluate([secret], found)
+
+
+def test_the_report_keeps_thresholds_and_data_apart(words):
+  found = answers(QUESTIONS, words)
+  scores = {
+    "exact_threshold_0": 70.0,
+    "f1_threshold_0": 71.0,
+    "best_exact": 80.0,
+    "best_exact_thresh": -1.5,
+    "best_f1": 81.0,
+    "best_f1_thresh": 2.0,
+  }
+  lines = squad_answers.report_lines(scores, QUESTIONS, found, name="mine")
+  assert lines == [
+    "evaluated on mine, SQuAD 2.0: 3 questions, 1 of them without an answer; not the official development "
+    "set (11,873)",
+    "threshold 0: EM 70.00  F1 71.00",
+    "best threshold, chosen on the same questions as in the papers: EM 80.00 at -1.500  F1 81.00 at 2.000",
+  ]
+  lines = squad_answers.report_lines(scores, QUESTIONS[:1] * 11_873, found, name="dev")
+  assert "as many as the official development set" in lines[0] and "not" not in lines[0]
+  version_1 = found._replace(null_odds=None)
+  lines = squad_answers.report_lines({"exact": 70.0, "f1": 71.0}, QUESTIONS, version_1, name="mine")
+  assert "SQuAD 1.1" in lines[0] and "(10,570)" in lines[0]
+  assert lines[1:] == ["every question answered: EM 70.00  F1 71.00"]
+
+
+def test_official_files(words, tmp_path):
+  found = answers(QUESTIONS, words)
+  paths = squad_answers.write(tmp_path / "new", found, {"best_f1": 1.5})
+  contents = {path.name: json.loads(path.read_text()) for path in paths}
+  assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(contents)
+  assert contents["predictions.json"] == found.texts
+  assert contents["null_odds.json"] == found.null_odds
+  assert contents["predictions_threshold_0.json"] == {"bob": "Bob", "year": "1895", "none": ""}
+  assert contents["evaluation.json"] == {"best_f1": 1.5}
+  best = contents["nbest_predictions.json"]["bob"][0]
+  assert best["text"] == "Bob" and set(best) == {"text", "probability", "start_logit", "end_logit"}
+
+
+def test_files_of_an_earlier_call_do_not_stay(words, tmp_path):
+  squad_answers.write(tmp_path, answers(QUESTIONS, words), {"best_f1": 1.5})
+  (tmp_path / "mine.txt").write_text("stays")
+  squad_answers.write(tmp_path, answers(QUESTIONS[:2], words, can_be_null=False))
+  names = {path.name for path in tmp_path.iterdir()}
+  assert names == {"predictions.json", "nbest_predictions.json", "mine.txt"}
+
+
+def test_what_cannot_be_written_leaves_the_old_files(words, tmp_path):
+  found = answers(QUESTIONS, words)
+  squad_answers.write(tmp_path, found)
+  broken = found._replace(null_odds=dict.fromkeys(found.texts, float("nan")))
+  with pytest.raises(ValueError):
+    squad_answers.write(tmp_path, broken)
+  assert json.loads((tmp_path / "null_odds.json").read_text()) == found.null_odds
+  assert len(list(tmp_path.iterdir())) == 4
+  with pytest.raises(StorageError, match="cannot write the predictions"):
+    squad_answers.write(tmp_path / "predictions.json" / "below", found)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs SQuAD files in ../shared/datasets/squad2")
+@pytest.mark.parametrize(
+  ("name", "counts", "kind", "cased"),
+  [("xquad.en", (1_190, 0), "sentencepiece", False), ("cs224n_dev-v2.0", (6_078, 3_168), "wordpiece", True)],
+)
+def test_answers_of_real_files_come_back(tmp_path, name, counts, kind, cased):
+  questions = squad.read(SHARED / f"{name}.json.gz").questions
+  assert (len(questions), sum(question.is_impossible for question in questions)) == counts
+  questions = questions[:1_500]
+  text = dict.fromkeys(part for question in questions for part in (question.context, question.question))
+  pieces = vocabulary_train.train(text, tmp_path / "v", kind=kind, cased=cased, size=3_000)
+  found = answers(questions, pieces, longest=384)
+  assert not found.empty
+  # What is left: answers that begin or end inside a token, and words that the official alignment cannot take
+  # apart because a piece holds punctuation.
+  hits = squad_evaluate.raw_scores(
+    {q.id: [a.text for a in q.answers] for q in questions}, found.at(0.0)
+  ).exact
+  of_answerable = [hits[question.id] for question in questions if question.answers]
+  assert np.mean(of_answerable) >= 0.99

@@ -1,0 +1,170 @@
+"""n-best decoding, by hand. Run: python -m pytest tests/finetune/squad/test_decoding.py"""
+
+import math
+
+import numpy as np
+import pytest
+
+from data.errors import DataError, DivergedError
+from finetune.squad import decoding as squad_predict
+from finetune.squad.decoding import Window, text_in_words
+
+# [CLS] q [SEP] [SEP] three words [SEP]: the document is at positions 4, 5, 6.
+WORDS = ("Ann", "met", "Bob")
+
+
+def window(start, end, *, null=(0.0, 0.0), is_max_context=(True, True, True), words=WORDS, first=0):
+  """A window whose document part has these start and end logits, with 9s where no answer may be."""
+  size = len(start)
+  outside = np.full(3, 9.0)
+  return Window(
+    tokens=["[CLS]", "q", "[SEP]", "[SEP]", *words, "[SEP]"],
+    start_logits=np.concatenate([null[:1], outside, start, [9.0]]),
+    end_logits=np.concatenate([null[1:], outside, end, [9.0]]),
+    word_of=np.concatenate([np.full(4, -1), first + np.arange(size), [-1]]),
+    is_max_context=np.concatenate([np.zeros(4, bool), is_max_context[:size], [False]]),
+  )
+
+
+def decode(*windows, words=WORDS, **options):
+  return squad_predict.decode(windows, words, detokenize=" ".join, **options)
+
+
+def texts(answer):
+  return [candidate.text for candidate in answer.n_best]
+
+
+def test_best_span_wins_and_the_odds_are_null_minus_its_score():
+  answer = decode(window([1.0, 0.0, 3.0], [0.0, 2.0, 1.5], null=(0.5, 1.0)))
+  # Bob 4.5, Ann met 3, Ann met Bob 2.5, met 2, null and met Bob 1.5, Ann 1: spans before null.
+  assert texts(answer) == ["Bob", "Ann met", "Ann met Bob", "met", "met Bob", "", "Ann"]
+  assert answer.text == "Bob"
+  assert answer.null_odds == 1.5 - 4.5
+
+
+def test_probabilities_are_the_softmax_over_what_is_kept():
+  answer = decode(window([1.0], [0.0], words=("Ann",)))
+  total = math.exp(1.0) + math.exp(0.0)
+  assert [c.probability for c in answer.n_best] == pytest.approx([math.exp(1.0) / total, 1.0 / total])
+  assert [(c.start_logit, c.end_logit) for c in answer.n_best] == [(1.0, 0.0), (0.0, 0.0)]
+
+
+def test_query_separators_and_padding_are_never_chosen():
+  one = window([1.0, 0.0, 0.0], [1.0, 0.0, 0.0])
+  padded = one._replace(
+    start_logits=np.append(one.start_logits, [99.0] * 30), end_logits=np.append(one.end_logits, [99.0] * 30)
+  )
+  assert decode(padded) == decode(one)
+  assert all(max(c.start_logit, c.end_logit) <= 1.0 for c in decode(padded).n_best)
+
+
+def test_end_is_not_before_start_and_not_too_far():
+  apart = window([5.0, 0.0, 0.0], [0.0, 0.0, 5.0])
+  assert decode(apart).text == "Ann met Bob"
+  assert decode(apart, max_answer_length=2).text == "Ann"
+  assert "met Ann" not in texts(decode(apart))
+
+
+def test_start_must_be_where_its_context_is_largest_and_end_need_not():
+  seen = (False, True, False)
+  answer = decode(window([9.0, 1.0, 9.0], [0.0, 0.0, 3.0], is_max_context=seen))
+  assert texts(answer) == ["met Bob", "met", ""]
+
+
+def test_only_the_n_best_starts_and_ends_are_looked_at():
+  # With one of each, the separators' 9s hide the document: nothing but null is left.
+  answer = decode(window([5.0, 0.0, 0.0], [5.0, 0.0, 0.0]), n_best=1)
+  assert texts(answer) == ["empty", ""]
+  masked = window([5.0, 0.0, 0.0], [5.0, 0.0, 0.0])
+  for logits in (masked.start_logits, masked.end_logits):
+    logits[[1, 2, 3, 7]] = -np.inf
+  assert texts(decode(masked, n_best=1)) == ["Ann", ""]
+
+
+def test_equal_scores_keep_the_order_of_windows_starts_and_ends():
+  flat = window([0.0, 0.0], [0.0, 0.0], null=(-1.0, 0.0), words=("Ann", "met"))
+  later = window([0.0], [0.0], null=(-1.0, 0.0), words=("Bob",), first=2)
+  assert texts(decode(later, flat)) == ["Bob", "Ann", "Ann met", "met", ""]
+  assert texts(decode(flat, later)) == ["Ann", "Ann met", "met", "Bob", ""]
+
+
+def test_a_text_counts_once_by_its_best_span():
+  answer = decode(window([1.0, 2.0], [1.0, 2.0], words=("Ann", "Ann")), words=("Ann", "Ann"))
+  assert texts(answer) == ["Ann", "Ann Ann", ""]
+  assert answer.n_best[0].start_logit == 2.0
+
+
+def test_null_is_the_lowest_of_the_windows():
+  answer = decode(
+    window([1.0], [0.0], null=(4.0, 0.0), words=("Ann",)),
+    window([0.0], [0.0], null=(2.0, 1.0), words=("met",), first=1),
+  )
+  assert answer.null_odds == 3.0 - 1.0
+  assert ("", 2.0, 1.0) in [(c.text, c.start_logit, c.end_logit) for c in answer.n_best]
+
+
+def test_null_that_the_n_best_leave_out_is_added_at_the_end():
+  free = window([3.0, 2.0, 1.0], [3.0, 2.0, 1.0])
+  for logits in (free.start_logits, free.end_logits):
+    logits[[1, 2, 3, 7]] = -np.inf
+  assert texts(decode(free, n_best=2)) == ["Ann", "Ann met", ""]
+
+
+def test_the_text_is_never_empty_and_a_threshold_makes_it_so():
+  answer = decode(window([1.0], [1.0], null=(5.0, 5.0), words=("Ann",)))
+  assert texts(answer) == ["", "Ann"]
+  assert (answer.text, answer.null_odds) == ("Ann", 8.0)
+  assert [answer.text_at(threshold) for threshold in (0.0, 8.0)] == ["", "Ann"]
+
+
+def test_where_no_span_is_allowed_the_official_stand_in_is_written():
+  nothing = window([1.0], [1.0], null=(2.0, 3.0), is_max_context=(False,), words=("Ann",))
+  answer = decode(nothing)
+  assert (answer.text, answer.null_odds, texts(answer)) == ("empty", 5.0, ["empty", ""])
+  assert texts(decode(nothing, can_be_null=False)) == ["empty"]
+
+
+def test_squad_1_has_no_empty_answer_and_no_odds():
+  answer = decode(window([1.0], [1.0], null=(50.0, 5.0), words=("Ann",)), can_be_null=False)
+  assert (texts(answer), answer.text, answer.null_odds) == (["Ann"], "Ann", None)
+  assert answer.text_at(0.0) == "Ann"
+
+
+def test_text_is_taken_from_the_words_of_the_context():
+  parts = Window(
+    ["[CLS]", "[SEP]", "smith", "'", "s", "1895"],
+    *np.eye(6)[[2, 2]],
+    np.array([-1, -1, 0, 0, 0, 1]),
+    np.arange(6) > 1,
+  )
+  found = squad_predict.decode([parts], ("Smith's", "(1895)."), detokenize=" ".join, lower_case=True)
+  assert found.text == "Smith"
+
+
+@pytest.mark.parametrize(
+  "predicted, original, lower_case, expected",
+  [
+    ("1895", "(1895-1943).", False, "1895"),
+    ("1895 - 1943", "(1895-1943).", False, "1895-1943"),
+    ("jose", "«José» Maria", True, "José"),
+    ("jose", "«José» Maria", False, "«José» Maria"),  # another case: cannot be aligned
+    ("Bob", "Ann met", False, "Ann met"),
+    ("", "Ann met", False, "Ann met"),
+    ("x", "x\u200by z", False, "x\u200by z"),  # a character that the basic tokenisation drops
+    ("met Bob", "Ann met Bob", False, "met Bob"),
+    ("国", "中国人", False, "国"),
+  ],
+)
+def test_prediction_is_aligned_with_the_original_words(predicted, original, lower_case, expected):
+  assert text_in_words(predicted, original, lower_case=lower_case) == expected
+
+
+def test_windows_that_cannot_be_decoded_are_refused():
+  one = window([1.0], [1.0], words=("Ann",))
+  with pytest.raises(DataError, match="without a window"):
+    decode()
+  with pytest.raises(DataError, match="window of 6 tokens with 5 end_logits"):
+    decode(one._replace(end_logits=one.end_logits[:5]))
+  for value in (np.nan, np.inf):
+    with pytest.raises(DivergedError, match="start or end logit"):
+      decode(one._replace(start_logits=np.where(np.arange(6) == 2, value, one.start_logits)))

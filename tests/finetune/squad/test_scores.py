@@ -1,0 +1,150 @@
+"""SQuAD scores, by hand. Run: python -m pytest tests/finetune/squad/test_scores.py"""
+
+import pytest
+
+from data.errors import DataError
+from finetune.squad import scores as squad
+
+# Two questions with answers, two without. As they are: exact 0, 1, 0, 1 and F1 1/2, 1, 0, 1.
+GOLD = {"a": ["red house"], "b": ["in 1895", "1895"], "c": [], "d": []}
+PREDICTED = {"a": "a red barn", "b": "1895.", "c": "x", "d": ""}
+ODDS = {"a": -2.0, "b": -1.0, "c": 0.5, "d": 3.0}
+
+
+def question(name, *texts):
+  return {"id": name, "question": "?", "answers": [{"text": text, "answer_start": 0} for text in texts]}
+
+
+def test_normalisation_drops_case_punctuation_articles_and_spaces():
+  assert squad.normalize_answer("  The  U.S.A.'s (An) apple-pie ") == "usas applepie"
+  assert squad.normalize_answer("then theatre a") == "then theatre"
+  assert squad.normalize_answer("«café»") == "«café»"  # only ASCII punctuation
+
+
+def test_f1_counts_words_as_often_as_both_have_them():
+  # Common: red once, sea once. Precision 2/3, recall 2/4.
+  assert squad.f1("red sea sea dog", "red red sea") == pytest.approx(2 * 2 / (3 + 4))
+
+
+@pytest.mark.parametrize(
+  "gold, text, expected", [("", "", 1.0), ("", "x", 0.0), ("x", "the", 0.0), ("a", "!", 1.0)]
+)
+def test_f1_without_words_is_whether_both_have_none(gold, text, expected):
+  assert squad.f1(gold, text) == expected
+
+
+def test_best_of_several_gold_answers_counts():
+  raw = squad.raw_scores(GOLD, PREDICTED)
+  assert raw.exact == {"a": 0, "b": 1, "c": 0, "d": 1}
+  assert raw.f1 == {"a": 0.5, "b": 1.0, "c": 0.0, "d": 1.0}
+  assert raw.has_answer == {"a": True, "b": True, "c": False, "d": False}
+
+
+def test_answer_of_which_normalisation_leaves_nothing_is_an_empty_one():
+  assert squad.raw_scores({"q": ["the"]}, {"q": ""}).exact == {"q": 1}
+  assert squad.raw_scores({"q": ["the", "red"]}, {"q": ""}).exact == {"q": 0}
+  assert squad.raw_scores({"q": ["the"]}, {"q": ""}).has_answer == {"q": True}
+
+
+def test_odds_above_the_threshold_make_the_answer_empty():
+  found = squad.evaluate(GOLD, PREDICTED, ODDS, threshold=0.0)  # c and d become ""
+  assert (found["exact"], found["f1"], found["total"]) == (75.0, 87.5, 4)
+  assert (found["HasAns_exact"], found["HasAns_f1"], found["HasAns_total"]) == (50.0, 75.0, 2)
+  assert (found["NoAns_exact"], found["NoAns_f1"], found["NoAns_total"]) == (100.0, 100.0, 2)
+  at_the_odds_of_c = squad.evaluate(GOLD, PREDICTED, ODDS, threshold=0.5)  # 0.5 is not above 0.5
+  assert (at_the_odds_of_c["exact"], at_the_odds_of_c["f1"]) == (50.0, 62.5)
+  everything = squad.evaluate(GOLD, PREDICTED, ODDS, threshold=-9.0)
+  assert (everything["HasAns_f1"], everything["NoAns_f1"]) == (0.0, 100.0)
+
+
+def test_best_threshold_is_the_odds_of_the_last_question_answered():
+  found = squad.evaluate(GOLD, PREDICTED, ODDS, threshold=9.0)
+  # All empty: 2 of 4. Then a adds 0 (F1 1/2), b adds 1, c takes 1 away.
+  assert (found["best_exact"], found["best_exact_thresh"]) == (75.0, -1.0)
+  assert (found["best_f1"], found["best_f1_thresh"]) == (87.5, -1.0)
+
+
+def test_without_any_gain_all_are_empty_and_the_threshold_is_0():
+  assert squad.best_threshold({"c": 0}, {"c": "x"}, {"c": -4.0}, {"c": False}) == (100.0, 0.0)
+
+
+def test_an_unanswerable_question_rightly_left_empty_costs_nothing():
+  # d passes the threshold before b, but its text is "" anyway.
+  odds = {"d": -3.0, "b": -1.0}
+  assert squad.best_threshold({"d": 1, "b": 1}, PREDICTED, odds, {"d": False, "b": True}) == (100.0, -1.0)
+
+
+def test_the_first_of_equal_totals_is_the_best_threshold():
+  odds = {"b": -1.0, "d": 3.0}  # passing d changes nothing
+  assert squad.best_threshold({"b": 1, "d": 1}, PREDICTED, odds, {"b": True, "d": False}) == (100.0, -1.0)
+
+
+def test_questions_of_equal_odds_pass_one_by_one_in_their_order():
+  # As the official script does, although no threshold lies between them.
+  scores, has_answer = {"b": 1, "c": 0}, {"b": True, "c": False}
+  assert squad.best_threshold(scores, PREDICTED, {"b": 1.0, "c": 1.0}, has_answer) == (100.0, 1.0)
+  assert squad.best_threshold(scores, PREDICTED, {"c": 1.0, "b": 1.0}, has_answer) == (50.0, 0.0)
+
+
+def test_report_labels_threshold_0_and_best_apart():
+  assert squad.labelled_scores(GOLD, PREDICTED, ODDS | {"b": 0.1}) == {
+    "exact_threshold_0": 50.0,  # b is empty now
+    "f1_threshold_0": 62.5,
+    "best_exact": 75.0,
+    "best_exact_thresh": 0.1,
+    "best_f1": 87.5,
+    "best_f1_thresh": 0.1,
+  }
+
+
+def test_without_odds_every_text_counts_and_nothing_is_called_best():
+  found = squad.evaluate(GOLD, PREDICTED, None, threshold=0.0)
+  assert (found["exact"], found["f1"]) == (50.0, 62.5)
+  assert not [name for name in found if name.startswith("best")]
+  assert squad.labelled_scores(GOLD, PREDICTED, None) == {"exact": 50.0, "f1": 62.5}
+
+
+def test_groups_without_a_question_are_left_out():
+  found = squad.evaluate({"b": ["x"]}, {"b": "x"}, None, threshold=0.0)
+  assert found == {"exact": 100.0, "f1": 100.0, "total": 1} | {
+    "HasAns_exact": 100.0,
+    "HasAns_f1": 100.0,
+    "HasAns_total": 1,
+  }
+
+
+def test_answers_are_read_in_the_order_of_the_file():
+  articles = [{"paragraphs": [{"qas": [question("b", "x", "y")]}, {"qas": [question("a")]}]}]
+  assert list(squad.gold_answers(articles).items()) == [("b", ["x", "y"]), ("a", [])]
+
+
+def test_file_that_is_not_squad_is_an_error_of_one_line():
+  twice = [{"paragraphs": [{"qas": [question("b"), question("b")]}]}]
+  with pytest.raises(DataError, match="article 0: question id 'b' stands twice"):
+    squad.gold_answers(twice)
+  for articles in ([{}], [{"paragraphs": [{"qas": [{"id": "b"}]}]}], [3]):
+    with pytest.raises(DataError, match=r"article 0: .*expected paragraphs, qas") as error:
+      squad.gold_answers(articles)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  "change, message",
+  [
+    (lambda given: given.pop("c"), "no {} for 1 of 4 questions, such as 'c'"),
+    (lambda given: given.update(z=""), "a {} too many for 1 of 4 questions, such as 'z'"),
+  ],
+)
+def test_predictions_and_odds_must_be_of_the_questions_of_the_file(change, message):
+  predictions, odds = dict(PREDICTED), dict(ODDS)
+  change(predictions)
+  with pytest.raises(DataError, match=message.format("prediction")):
+    squad.evaluate(GOLD, predictions, ODDS, threshold=0.0)
+  change(odds)
+  with pytest.raises(DataError, match=message.format("null score")):
+    squad.evaluate(GOLD, PREDICTED, odds, threshold=0.0)
+
+
+def test_no_question_at_all_is_an_error():
+  with pytest.raises(DataError, match="no question to score"):
+    squad.raw_scores({}, {})

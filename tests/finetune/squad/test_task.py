@@ -1,0 +1,169 @@
+"""SQuAD's windows through any model, all counted. Run: python -m pytest tests/finetune/squad/test_task.py"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from data import squad as squad_data
+from data.errors import ConfigError, DataError
+from data.squad import Answer
+from finetune.squad import task as squad
+from finetune.squad.task import Settings
+from tests.finetune.squad.squad_case import contexts, make_vocabulary, write
+
+SETTINGS = Settings(max_length=16, stride=6, max_query_length=2, num_buckets=2, multiple=4)
+PAD = 0
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+  return make_vocabulary(tmp_path_factory.mktemp("words"))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+  """{version: file}; the later contexts need two windows."""
+  folder = tmp_path_factory.mktemp("files")
+  return {
+    version: squad_data.read(write(folder / version, contexts(12), version=version))
+    for version in ("2.0", "1.1")
+  }
+
+
+@pytest.fixture(scope="module")
+def data(files, words):
+  return squad.load(files["2.0"], files["2.0"], words, SETTINGS)
+
+
+def oracle(windows):
+  """A model that points at the targets of the window with the same ids; run 1 always says "no answer"."""
+  examples = windows.features.examples
+  targets = {
+    ids.tobytes(): (start, end)
+    for ids, start, end in zip(examples.ids, examples.fields["start"], examples.fields["end"])
+  }
+  seen = []
+
+  def outputs(batch):
+    found = np.zeros((2, *batch["ids"].shape), np.float32)
+    for run, rows in enumerate(batch["ids"]):
+      for row, ids in enumerate(rows):
+        if not batch["weights"][run, row]:
+          found[:, run, row] = np.nan  # nobody may read it
+          continue
+        key = ids[ids != PAD].tobytes()
+        seen.append((run, key))
+        for side, target in enumerate(targets[key] if run == 0 else (0, 0)):
+          found[side, run, row, target] = 9.0
+    return found[0], found[1]
+
+  return outputs, seen
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 64])
+def test_every_window_counts_once_for_every_run(data, batch_size):
+  outputs, seen = oracle(data.dev)
+  found = squad.evaluate(data, outputs, num_runs=2, batch_size=batch_size, pad_id=PAD)
+  assert len(data.dev.features.windows) > 36 and len(data.dev.buckets.lengths) == 2
+  ids = [ids.tobytes() for ids in data.dev.features.examples.ids]
+  assert sorted(seen) == sorted((run, one) for run in (0, 1) for one in ids)
+  assert found[0] == dict.fromkeys(squad.METRICS["2.0"], 1.0)
+  assert found[1] == pytest.approx(dict.fromkeys(squad.METRICS["2.0"], 1 / 3))
+  assert data.unanswerable == pytest.approx(1 / 3)
+
+
+def test_version_1_has_no_threshold(files, words):
+  data = squad.load(files["1.1"], files["1.1"], words, SETTINGS)
+  outputs, _ = oracle(data.dev)
+  found = squad.evaluate(data, outputs, num_runs=2, batch_size=8, pad_id=PAD)
+  assert found[0] == {"f1": 1.0, "exact": 1.0}
+  assert found[1]["f1"] < 1.0
+
+
+def test_a_run_that_diverged_scores_0_and_the_others_are_scored(data):
+  outputs, _ = oracle(data.dev)
+
+  def broken(batch):
+    start, end = outputs(batch)
+    end[1] = np.nan
+    return start, end
+
+  found = squad.evaluate(data, broken, num_runs=2, batch_size=8, pad_id=PAD)
+  assert [run["best_f1"] for run in found] == [1.0, 0.0]
+  assert set(found[0]) == set(found[1])
+
+
+def test_scores_of_best_texts_are_those_of_whole_lists(data):
+  random = np.random.default_rng(0)
+  for n_best in (1, 2, 20):
+    changed = dataclasses.replace(data, settings=dataclasses.replace(SETTINGS, n_best=n_best))
+    sizes = data.dev.features.examples.sizes
+    logits = tuple([random.normal(size=size).astype(np.float32) for size in sizes] for _ in range(2))
+    whole, best = (squad.decode(changed, logits, best_only=best_only) for best_only in (False, True))
+    assert (best.texts, best.null_odds) == (whole.texts, whole.null_odds)
+    if n_best == 20:
+      assert any(best.n_best[name] != whole.n_best[name] for name in whole.n_best)
+
+
+def test_training_drops_and_counts_answers_that_are_not_there(files, words):
+  questions = list(files["2.0"].questions)
+  questions[0] = dataclasses.replace(questions[0], answers=(Answer("Zoe", 0, False),))
+  lost = dataclasses.replace(files["2.0"], questions=questions, misplaced_answers=1)
+  found = squad.load(lost, lost, words, SETTINGS)
+  assert list(found.train.features.dropped) == [questions[0].id]
+  assert {window.question for window in found.train.features.windows} == set(range(1, 36))
+  assert {window.question for window in found.dev.features.windows} == set(range(36))
+  assert "squad train: answers that cannot be located: 1" in found.lines
+  assert f"squad train: answers that are not where {lost.source} says: 1;" in "\n".join(found.lines)
+  assert any("not the official development set (11,873" in line for line in found.lines)
+
+
+def test_windows_that_do_not_overlap_are_told(files, words, data):
+  assert not any("do not overlap" in line for line in data.lines)
+  wide = dataclasses.replace(SETTINGS, stride=128)
+  lines = squad.load(files["2.0"], files["2.0"], words, wide).lines
+  assert any("16 tokens leave no more room than the stride of 128" in line for line in lines)
+
+
+def test_training_rows_are_drawn_and_smaller_draws_are_parts_of_larger(files, words):
+  def names(rows, seed=0):
+    made = squad.load(files["2.0"], files["2.0"], words, SETTINGS, train_rows=rows, seed=seed)
+    assert len(made.dev.file.questions) == 36
+    return [question.id for question in made.train.file.questions]
+
+  assert len(names(10)) == 10 and set(names(5)) < set(names(10)) and names(5) != names(5, seed=1)
+  assert names(0) == names(36) == [question.id for question in files["2.0"].questions]
+  with pytest.raises(ConfigError, match=r"data.train_rows=37: .* has 36 questions"):
+    names(37)
+
+
+def test_windows_without_room_are_refused(files, words):
+  with pytest.raises(ConfigError, match="windows of 16 tokens, stride 6, questions of at most 64"):
+    squad.load(files["2.0"], files["2.0"], words, dataclasses.replace(SETTINGS, max_query_length=64))
+
+
+def test_a_training_set_of_which_nothing_is_left(files, words):
+  questions = [
+    dataclasses.replace(question, answers=(Answer("Zoe", 0, False),)) for question in files["1.1"].questions
+  ]
+  lost = dataclasses.replace(files["1.1"], questions=questions)
+  with pytest.raises(DataError, match=r"no window is left of 24 questions, such as 'q0Who\?': answer 'Zoe'"):
+    squad.load(lost, files["1.1"], words, SETTINGS)
+
+
+def test_the_digest_is_of_everything_that_scores_depend_on(files, words, data):
+  questions = list(files["2.0"].questions)
+  questions[1] = dataclasses.replace(questions[1], answers=(*questions[1].answers, Answer("in", 12, True)))
+  gold = dataclasses.replace(files["2.0"], questions=questions)
+  digests = {
+    data.digest,
+    squad.load(files["2.0"], gold, words, SETTINGS).digest,
+    squad.load(files["2.0"], files["2.0"], words, SETTINGS, train_rows=35).digest,
+    *(
+      squad.load(files["2.0"], files["2.0"], words, dataclasses.replace(SETTINGS, **changed)).digest
+      for changed in ({"n_best": 19}, {"max_answer_length": 29}, {"stride": 5}, {"max_length": 15})
+    ),
+  }
+  assert len(digests) == 7
+  assert squad.load(files["2.0"], files["2.0"], words, SETTINGS).digest == data.digest

@@ -1,0 +1,274 @@
+"""The demo at a size of seconds: what it says, what it reuses, what it refuses."""
+
+import contextlib
+import io
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+import pytest
+
+from configs import demo as demo_config
+from pretrain.demo import __main__ as demo
+from pretrain.demo import figures as demo_figures
+from pretrain.demo import progress as demo_progress
+from pretrain.demo import report as demo_report
+from pretrain.demo.figures import Row
+from pretrain.resume import flatten
+from tests.pretrain import small_run
+from tests.pretrain.small_recipe import TOKENS
+
+
+def small_flags(records, workdir) -> list[str]:
+  """Flags that make the demo a run of six steps of `small_run`'s union on small records."""
+  small = flatten(small_run.small_config("union", records).to_dict())
+  usual = flatten(demo_config.get_config().to_dict())
+  changes = {name: value for name, value in small.items() if value != usual[name]}
+  return [*(f"--config.{name}={_text(value)}" for name, value in changes.items()), f"--workdir={workdir}"]
+
+
+def _text(value) -> str:
+  return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def start(flags: list[str]) -> tuple[int, str, str]:
+  """Exit code, stdout and stderr of the demo in this process."""
+  out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), small_run.devices(1):
+    code = demo.main(flags)
+  out.seek(0)
+  return code, out.read(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def first_start(tmp_path_factory, small_records):
+  """Flags, workdir and output of a demo that trained."""
+  workdir = tmp_path_factory.mktemp("demo") / "work"
+  flags = small_flags(small_records, workdir)
+  code, shown, _ = start(flags)
+  assert code == 0
+  return flags, workdir, shown
+
+
+@pytest.fixture(scope="module")
+def summary(first_start, small_records):
+  _, workdir, _ = first_start
+  config = small_run.small_config("union", small_records)
+  with small_run.devices(1):
+    return demo_figures.summarise(config, str(workdir))
+
+
+def figures_of(shown: str) -> str:
+  """The part of the output that is about the model."""
+  return shown[shown.index("What was learned") : shown.index("What it took")]
+
+
+def test_the_output_has_everything_a_newcomer_is_promised(first_start):
+  _, workdir, shown = first_start
+  expected = ["generator, layer 2", "replaced token detection", "corrective LM", "sequence contrast"]
+  expected += ["TACO", "replaced tokens recognised", "original tokens recognised", "mixture weights"]
+  expected += ["Peak memory", f"{workdir}/checkpoints/6", "pretrain.main --config=", "compile", "in all"]
+  assert not [text for text in expected if text not in shown]
+
+
+def test_a_pipe_gets_no_control_codes_and_no_wide_lines(first_start):
+  lines = first_start[2].splitlines()
+  assert not [line for line in lines if "\x1b" in line or "\r" in line]
+  # Commands and paths are left whole so that they can be copied.
+  assert not [line for line in lines if len(line) > 100 and "python" not in line and "/" not in line]
+
+
+def test_a_second_start_trains_nothing_and_shows_the_same_figures(first_start):
+  flags, workdir, shown = first_start
+  before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
+  code, again, _ = start(flags)
+  assert code == 0
+  assert "is finished" in again
+  assert f"remove {workdir} to train again" in " ".join(again.split())
+  assert "the step in" not in again  # the training step is not even compiled
+  assert figures_of(again) == figures_of(shown)
+  assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()} == before
+
+
+def test_first_and_last_values_are_those_of_the_metrics_file(first_start, summary):
+  lines = [json.loads(line) for line in (first_start[1] / "metrics.jsonl").read_text().splitlines()]
+  held_out = {line["step"]: line for line in lines if "eval/loss" in line}
+  row = next(row for row in summary.rows if row.name == "replaced token detection")
+  assert (row.first, row.last) == (held_out[0]["eval/rtd_loss"], held_out[6]["eval/rtd_loss"])
+  assert list(summary.mixture) == ["layer 1", "layer 2"]
+  assert summary.mixture["layer 2"][1] == held_out[6]["eval/mixture_weight_layer_2"]
+
+
+def test_the_trivial_answers_are_worked_by_hand(small_records, summary):
+  config = small_run.small_config("union", small_records)
+  trivial = {row.name.split(",")[0]: row.trivial for row in summary.rows}
+  rate = summary.replace_rate
+  assert trivial["replaced token detection"] == pytest.approx(
+    -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
+  )
+  assert trivial["sequence contrast"] == pytest.approx(np.log(3))  # groups of two: three others
+  assert trivial["token alignment (TACO)"] == pytest.approx(np.log(5))  # the partner and four others
+
+  # The masked tokens of the evaluation, from the recipe itself.
+  run = small_run.small_run(config)
+  _, heldout = demo_figures.open_records(config, str(small_records))
+  targets = []
+  for index in range(config.train.eval_batches):
+    ids = heldout.rows(8 * index, 8 * index + 8)
+    masked = run.recipe.mask(run.eval_batch_of(jnp.asarray(ids), jnp.int32(index), jnp.float32(1)))
+    targets += ids[np.asarray(masked.masking.selected)].tolist()
+  counts = np.load(small_records / "unigram.npy") + 1.0
+  expected = np.mean([-np.log(counts[target] / counts.sum()) for target in targets])
+  assert trivial["generator"] == pytest.approx(expected)
+  assert summary.masked == len(targets)
+
+
+def test_answers_by_frequency_are_worked_by_hand():
+  # [CLS] (id 0), token 5, twice as frequent, and token 6. Of the masked, only the second was replaced.
+  arrays = {
+    "ids": np.array([[0, 5, 6, 5]]),
+    "input_ids": np.array([[0, 6, 6, 5]]),
+    "selected": np.array([[True, True, True, False]]),
+  }
+  unigram = np.array([1e9, 0, 0, 0, 0, 2e9, 1e9])
+  run = type("Run", (), {"recipe": type("Recipe", (), {"tokens": TOKENS})})
+  answers = demo_figures.frequency_answers(arrays, unigram, run)
+  # A quarter of all tokens is replaced. One is added to every count, hence the tolerance.
+  kept, generated = -np.log(3 / 4 + 1 / 4 / 4), -np.log(1 / 4 / 2)
+  assert answers.masked == pytest.approx((2 * np.log(4) + np.log(2)) / 3, abs=1e-6)
+  assert answers.replaced == pytest.approx(np.log(2), abs=1e-6)
+  assert answers.corrected == pytest.approx((2 * kept + generated) / 3, abs=1e-6)
+  # [CLS] costs nothing then, and the others have its share: 2/3 and 1/3.
+  known = (np.log(3 / 2) + np.log(3)) / 3
+  assert answers.cls_gain == pytest.approx(answers.masked - known, abs=1e-6)
+
+
+def test_examples_are_tokens_that_were_replaced(summary):
+  assert summary.examples
+  for example in summary.examples:
+    assert example.original != example.replacement
+    assert f">>{example.replacement}<<" in example.text
+    assert 0 < example.probability < 1
+
+
+@pytest.mark.parametrize(
+  ("last", "trivial", "is_loss", "said"),
+  [
+    (6.0, 6.5, True, "better by 0.500"),
+    (6.5, 6.0, True, "worse by 0.500"),
+    (0.30, 0.05, False, "better by 25.0 points"),
+    (0.01, 0.05, False, "worse by 4.0 points"),
+    (0.4230, 0.4231, True, "the same"),
+  ],
+)
+def test_the_verdict_knows_which_way_is_better(last, trivial, is_loss, said):
+  row = Row("a", None, last, trivial, "b", is_loss)
+  assert demo_report.verdict(row) == said
+
+
+@pytest.mark.parametrize(
+  ("flag", "named"),
+  [
+    ("--dry_run", "--dry_run"),
+    ("--config=configs/coco_lm_tiny.py", "--config=configs/coco_lm_tiny.py"),
+    ("--config.objectives.rtd.weight=0", "objectives.rtd.weight"),
+    ("--config.train.eval_batches=0", "train.eval_batches"),
+    ("--config.model.hidden_sise=64", "hidden_size"),
+  ],
+)
+def test_flags_it_cannot_use_are_refused_in_one_line(flag, named):
+  code, _, err = start([flag])
+  assert code == 2
+  assert named in err
+  assert len(err.splitlines()) == 1
+
+
+def test_a_workdir_without_its_metrics_is_an_error_of_one_line(first_start, tmp_path):
+  flags, workdir, _ = first_start
+  copy = shutil.copytree(workdir, tmp_path / "copy")
+  (copy / "metrics.jsonl").unlink()
+  code, _, err = start([*flags[:-1], f"--workdir={copy}"])
+  assert code == 3
+  assert "step 0" in err
+  assert str(copy) in err
+  assert len(err.splitlines()) == 1
+
+
+def test_peak_memory_counts_child_processes():
+  script = "block = bytearray(b'x') * (64 << 20); print('there', flush=True); input()"
+  with subprocess.Popen(
+    [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+  ) as child:
+    child.stdout.readline()
+    with demo_progress.PeakMemory() as memory:
+      memory.look()
+    own = psutil.Process().memory_info().rss
+    child.communicate("\n")
+  assert memory.peak > own + (60 << 20)
+
+
+def test_the_stages_of_a_preparation_are_timed_by_their_products(tmp_path, capsys):
+  with demo_progress.Preparation(tmp_path, source="installed_docs") as preparation:
+    for product in ("source/installed_docs.txt", "vocabulary/vocabulary.json", "manifest.json"):
+      (tmp_path / product).parent.mkdir(exist_ok=True)
+      (tmp_path / product).write_text("")
+  assert list(preparation.seconds) == [
+    "gather documentation",
+    "train a vocabulary",
+    "tokenise, pack and shuffle",
+  ]
+  assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_a_stage_that_ends_with_the_preparation_is_counted(tmp_path, monkeypatch):
+  (tmp_path / "vocabulary").mkdir()
+  (tmp_path / "vocabulary" / "vocabulary.json").write_text("")
+  preparation = demo_progress.Preparation(tmp_path, source="/my/*.txt")
+
+  def end_as_the_manifest_appears(seconds):
+    (tmp_path / "manifest.json").write_text("")
+    return True
+
+  monkeypatch.setattr(preparation._end, "wait", end_as_the_manifest_appears)
+  with preparation:
+    pass
+  assert list(preparation.seconds) == ["train a vocabulary", "tokenise, pack and shuffle"]
+
+
+def test_a_preparation_that_failed_reports_no_stage_that_did_not_end(tmp_path, capsys):
+  with demo_progress.Preparation(tmp_path, source="/my/*.txt") as preparation:
+    pass
+  assert preparation.seconds == {}
+  assert capsys.readouterr().out == ""
+
+
+def test_compilation_is_counted_only_within():
+  with demo_progress.Compilation(tell=lambda line: None) as compilation:
+    jax.jit(lambda x: x * 3.25 + 1)(jnp.ones(3))
+  within = compilation.seconds
+  assert within > 0
+  jax.jit(lambda x: x * 4.75 + 2)(jnp.ones(3))
+  assert compilation.seconds == within
+
+
+def test_an_unsuitable_machine_is_named(monkeypatch):
+  monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+  monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+  assert demo_progress.setup_hints(least_memory=1) == []
+  monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+  assert "one CPU core" in demo_progress.setup_hints(least_memory=1)[0]
+  assert "GB of memory" in demo_progress.setup_hints(least_memory=1 << 60)[1]
+  monkeypatch.setattr("os.getloadavg", lambda: (5.0, 5.0, 5.0))
+  assert "load 5.0 on 1 cores" in demo_progress.setup_hints(least_memory=1)[1]
+
+
+def test_the_next_command_names_a_config_that_exists():
+  root = pathlib.Path(demo.__file__).resolve().parents[2]
+  assert (root / demo.NEXT).is_file()
+  assert (root / demo.CONFIG).resolve() == pathlib.Path(demo_config.__file__).resolve()

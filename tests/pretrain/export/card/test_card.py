@@ -1,0 +1,156 @@
+"""The model card: what it knows of a run."""
+
+import json
+
+import numpy as np
+import pytest
+
+from configs import base
+from pretrain.export.card import card
+from pretrain.export.card import history as card_history
+
+FACTS = card.Facts(
+  name="Tiny",
+  layout="fairseq",
+  reason="asked for with --to",
+  architecture="",
+  extra=("heads/mlm/bias", "generator/trunk/a"),
+  pretokenization="none",
+  hidden_difference=1.2e-6,
+  logits_difference=None,
+  tolerance=1e-5,
+  license="",
+  language="",
+)
+
+
+def _meta(**more) -> dict:
+  return {"config": base.get_config().to_dict(), "step": 7, "packages": {"jax": "0"}, **more}
+
+
+def test_figures_are_those_of_the_last_evaluation_before_the_step_and_hours_add_up(tmp_path):
+  lines = [
+    {"step": 0, "eval/loss": 9.0},
+    {"step": 100, "train/loss": 5.0},
+    {"step": 200, "train/loss": 4.0, "perf/steps_per_second": 0.5},
+    {"step": 200, "eval/loss": 4.5, "eval/rtd_loss": None},
+    {"step": 300, "train/loss": 4.0, "perf/steps_per_second": 0.25},
+    {"step": 400, "eval/loss": 1.0},
+  ]
+  text = "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 4'
+  (tmp_path / "metrics.jsonl").write_text(text)
+  figures, hours = card_history.read_metrics(tmp_path, 300)
+  assert figures == {"loss": 4.5, "rtd_loss": None}
+  assert hours == (100 / 0.5 + 100 / 0.25) / 3_600
+  assert card_history.read_metrics(tmp_path / "nothing", 300) == ({}, 0.0)
+
+
+def test_a_card_without_anything_known_says_so_and_leaves_no_placeholder(tmp_path):
+  text = card.write(FACTS, {"encoder": {"a": np.zeros(3)}}, _meta(), tmp_path)
+  for phrase in (
+    "# Tiny",
+    "3 parameters in the encoder",
+    "official fairseq code",
+    "sets punctuation apart",
+    "2 tensors of `generator/trunk`, `heads/mlm`",
+    "No held-out figures",
+    "| hardware | not recorded |",
+    "| hours | not recorded |",
+    "Not stated by who exported it",
+  ):
+    assert phrase in text, phrase
+  assert not text.startswith("---")
+  assert "$" not in text
+
+
+def test_an_imported_model_is_said_to_be_imported(tmp_path):
+  meta = _meta(step=0, source={"path": "/home/me/cocolm-base/"})
+  text = card.write(FACTS, {"encoder": {}}, meta, tmp_path)
+  assert "Imported from `cocolm-base` and not pretrained further" in text and "/home" not in text
+  assert "imported model's own paper" in text
+
+
+_TASK = {
+  "name": "rte",
+  "labels": ["yes", "no"],
+  "cell": "lr2e-05",
+  "seed": 3,
+  "metric": "accuracy",
+  "value": 0.75,
+}
+
+
+def test_a_fine_tuned_model_says_so_beside_the_updates_of_its_pretraining(tmp_path):
+  meta = _meta(step=40, pretraining_step=1_000, task=_TASK)
+  text = card.write(FACTS, {"encoder": {}}, meta, tmp_path)
+  line = "Fine-tuned on `rte` for 40 updates, run lr2e-05, seed 3; accuracy 0.7500 on its development set."
+  assert f"{line} Classes: 0: yes, 1: no." in text
+  assert "| updates | 1,000 |" in text
+
+
+def test_a_fine_tuned_import_claims_no_pretraining_of_ours(tmp_path):
+  meta = _meta(step=40, pretraining_step=0, task=_TASK)
+  meta["config"]["recipe"] = "imported-rte"
+  text = card.write(FACTS, {"encoder": {}}, meta, tmp_path)
+  assert "Fine-tuned on `rte` for 40 updates" in text and "Imported from another checkpoint" in text
+  assert "| updates |" not in text and "imported model's own paper" in text
+
+
+def test_files_of_sentence_transformers_are_explained(tmp_path):
+  facts = FACTS._replace(layout="mpnet", architecture="MPNetModel")
+  texts = [
+    card.write(f, {"encoder": {}}, _meta(), tmp_path)
+    for f in (facts, facts._replace(sentence_transformers=True))
+  ]
+  assert ["SentenceTransformer(" in text for text in texts] == [False, True]
+
+
+def _cited(tmp_path, meta, **fields) -> set[str]:
+  config = base.get_config()
+  config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+  text = card.write(FACTS, {"encoder": {}}, meta | {"config": config.to_dict()}, tmp_path)
+  cited = text.partition("## Citation")[2]
+  names = {
+    "COCO-LM": "COCO-LM:",
+    "AMOS": "Adversarial Mixture",
+    "TACO": "beyond Masked",
+    "ELECTRA": "ELECTRA:",
+  }
+  names |= {"RoBERTa": "RoBERTa:", "BERT": " BERT: Pre-training", "imported": "imported model's own"}
+  return {name for name, mark in names.items() if mark in cited}
+
+
+_UNION = {
+  "corruption__kind": "generator",
+  "generator__mixture": "adversarial",
+  "objectives__rtd__weight": 50.0,
+  "objectives__clm__weight": 1.0,
+  "objectives__taco__weight": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+  ("fields", "expected"),
+  [
+    (_UNION | {"recipe": "demo"}, {"COCO-LM", "AMOS", "TACO", "ELECTRA"}),
+    ({"recipe": "mine", "objectives__all_token__weight": 1.0}, {"ELECTRA"}),
+    ({"recipe": "mine", "objectives__mlm__weight": 1.0, "generator__mixture": "uniform"}, {"BERT"}),
+    ({"recipe": "coco_lm:rtd_only", "objectives__rtd__weight": 50.0}, {"COCO-LM", "ELECTRA"}),
+    ({"recipe": "roberta_tiny-rte", "objectives__mlm__weight": 1.0}, {"RoBERTa", "BERT"}),
+    ({"recipe": "bertha"}, set()),
+  ],
+)
+def test_what_is_cited_follows_from_what_the_config_switches_on_and_from_a_papers_recipe(
+  fields, expected, tmp_path
+):
+  assert _cited(tmp_path, _meta(), **fields) == expected
+
+
+def test_a_run_that_began_with_an_import_cites_both(tmp_path):
+  start = {
+    "recipe": "mine",
+    "step": 9,
+    "started_from": {"train.init_from": {"source": {"path": "a"}, "step": 0}},
+  }
+  meta = _meta(started_from={"train.init_from": start})
+  assert _cited(tmp_path, meta, recipe="mine", objectives__taco__weight=1.0) == {"TACO", "imported"}

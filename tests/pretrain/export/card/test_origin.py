@@ -1,0 +1,87 @@
+"""The card's rows about text and beginning: only what was really read and taken."""
+
+import pytest
+
+from configs import base
+from data.seqio_tasks import CORPORA
+from pretrain.export.card import history as card_history
+from pretrain.export.card import origin as card_origin
+
+RECORDS = {
+  "source": "/home/me/corpus/*.jsonl,b.txt",
+  "packing": "none",
+  "length": 64,
+  "documents": 1_234,
+  "tokens": 56_789,
+  "records": 900,
+}
+
+
+def _rows(fields: dict | None = None, **meta) -> dict[str, str]:
+  """{name: value} of the table about pretraining."""
+  config = base.get_config()
+  config.update_from_flattened_dict(fields or {})
+  made = {"config": config.to_dict(), "step": 7, "packages": {"jax": "0"}, **meta}
+  lines = [line.strip("| ").split(" | ") for line in card_history.training(made, 0.0) if " | " in line]
+  return {line[0]: line[1] for line in lines if len(line) == 2}
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_what_stands_in_for_the_papers_text_is_named_with_every_part(name):
+  text = _rows(records=RECORDS | {"source": f"seqio:{name}"})["text"]
+  read, _, papers = text.partition(", in place of the papers' ")
+  assert all(f"`{corpus.tfds_name}`" in read for corpus in CORPORA[name])
+  assert "BookCorpus" in papers and "BookCorpus" not in read
+  assert ("`c4/en:3.1.0` (25% of it)" in read) == (name == "web_160gb")
+
+
+def test_own_text_is_described_by_its_records_and_not_by_the_recipe():
+  fields = {"data.source": "seqio:wikipedia_books", "data.directory": "/home/me/mine", "data.length": 128}
+  rows = _rows(fields | {"data.fraction": 0.25}, records=RECORDS)
+  assert rows["text"] == (
+    "own files `*.jsonl`, `b.txt`; 1,234 documents, 56,789 tokens to train on, of whose records the "
+    "first 25% were used"
+  )
+  assert rows["batch"] == "2,048 x 128 tokens, packing `none` into at most 64 tokens"
+
+
+def test_a_checkpoint_that_does_not_say_what_it_read_is_marked_so():
+  rows = _rows({"data.source": "seqio:wikipedia_books"})
+  assert "`pg19:0.1.1`" in rows["text"] and rows["text"].endswith("what was read was not recorded)")
+  assert rows["batch"] == "2,048 x 512 tokens, packing `complete`"
+  text = _rows({"data.source": "seqio:wikipedia_books", "data.directory": "/home/me/mine"})["text"]
+  assert "not recorded (`mine`)" in text and "ikipedia" not in text and "/home" not in text
+
+
+def test_a_run_from_scratch_began_with_random_values():
+  assert _rows(started_from={})["initialised from"] == "random values"
+
+
+def test_every_part_taken_from_another_checkpoint_is_named_with_its_own_beginning():
+  fields = {"train.init_from": "runs/b", "corruption.kind": "generator", "generator.init_from": "/home/me/c"}
+  fields |= {
+    "model.freeze_embeddings": "checkpoint",
+    "model.freeze_embeddings_from": "runs/d/checkpoints/500",
+  }
+  imported = {"recipe": "imported", "step": 0, "source": {"path": "/home/me/cocolm-base/"}}
+  started_from = {
+    "train.init_from": {"recipe": "amos_tiny", "step": 1_500, "started_from": {"train.init_from": imported}},
+    "generator.init_from": imported,
+  }
+  assert _rows(fields, started_from=started_from)["initialised from"] == (
+    "encoder, and heads and generator where they fit: recipe `amos_tiny`, step 1,500, which began with "
+    "encoder, and heads and generator where they fit: `cocolm-base`, imported; generator: `cocolm-base`, "
+    "imported; token table, which was not trained: `d, step 500` (as its config names it)"
+  )
+
+
+@pytest.mark.parametrize(
+  ("path", "place"),
+  [("runs/a", "a"), ("/x/a/checkpoints", "a"), ("/x/a/checkpoints/5", "a, step 5"), ("5", "5")],
+)
+def test_an_older_warm_start_is_named_by_its_run(path, place):
+  assert f"`{place}` (as its config names it)" in _rows({"train.init_from": path})["initialised from"]
+
+
+def test_an_import_without_a_path_is_another_checkpoint():
+  assert card_origin.source_name({}) == "another checkpoint"

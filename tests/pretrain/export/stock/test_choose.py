@@ -1,0 +1,79 @@
+"""Which stock class holds an encoder. Run: python -m pytest tests/pretrain/export/stock/test_choose.py"""
+
+import dataclasses
+
+import pytest
+
+from data.errors import ConfigError
+from pretrain.export.stock.choose import check_layout, choose
+from pretrain.models.config import EncoderConfig
+
+T5 = EncoderConfig(vocab_size=40, hidden_size=24, num_layers=1, num_heads=2, mlp_size=20, max_length=16)
+NONE = dataclasses.replace(T5, relative_position="none")
+
+
+def _changed(config, **fields):
+  return dataclasses.replace(config, **fields)
+
+
+@pytest.mark.parametrize(
+  ("config", "pad_id", "heads", "layout", "reason"),
+  [
+    (T5, 1, {"rtd", "mlm"}, "mpnet", "T5 buckets 32/128"),
+    (T5, 0, set(), "layoutlmv3", "the padding id is 0"),
+    (_changed(T5, relative_buckets=64), 1, set(), "layoutlmv3", "t5 64/128"),
+    (_changed(T5, relative_max_distance=256), 1, set(), "layoutlmv3", "t5 32/256"),
+    (_changed(T5, relative_position="official"), 1, {"rtd"}, "layoutlmv3", "official 32/128"),
+    (_changed(T5, num_segments=2), 1, set(), "layoutlmv3", "2 segments"),
+    (NONE, 1, {"rtd", "mlm"}, "electra", "RTD"),
+    (NONE, 1, {"mlm"}, "bert", "no relative positions"),
+    (NONE, 1, {"rtd", "classification"}, "bert", "tanh in the classification head"),
+    (_changed(NONE, num_segments=2), 0, set(), "bert", "no relative positions"),
+  ],
+)
+def test_the_exact_class_is_chosen_and_the_reason_told(config, pad_id, heads, layout, reason):
+  choice = choose(config, pad_id=pad_id, heads=heads)
+  assert choice.layout == layout and reason in choice.reason
+
+
+@pytest.mark.parametrize(
+  ("layout", "config", "pad_id", "heads", "reason"),
+  [
+    ("bert", T5, 1, set(), "relative positions are t5 32/128, the class has none"),
+    ("electra", T5, 1, {"rtd"}, "relative positions are t5 32/128, the class has none"),
+    ("electra", NONE, 1, {"classification"}, "gelu in its classification head, ours has tanh"),
+    ("mpnet", NONE, 1, set(), "the class always adds them"),
+    ("layoutlmv3", NONE, 1, set(), "the class always adds them"),
+    ("mpnet", T5, 3, set(), "the padding id is 3"),
+    ("mpnet", _changed(T5, relative_position="official"), 1, set(), "relative positions are official 32/128"),
+    ("mpnet", _changed(T5, num_segments=2), 1, set(), "2 segments"),
+    ("layoutlmv3", _changed(T5, hidden_size=9, num_heads=3), 1, set(), "hidden_size is 9"),
+    ("roberta", T5, 1, set(), "there are mpnet, layoutlmv3, bert, electra"),
+  ],
+)
+def test_a_class_that_would_only_come_near_is_refused(layout, config, pad_id, heads, reason):
+  with pytest.raises(ConfigError, match=reason):
+    check_layout(layout, config, pad_id=pad_id, heads=heads)
+
+
+def test_a_gelu_head_goes_to_electra_or_nowhere():
+  heads = {"classification"}
+  assert choose(NONE, pad_id=1, heads=heads, activation="gelu").layout == "electra"
+  for layout, config in (("bert", NONE), ("mpnet", T5), ("layoutlmv3", T5)):
+    with pytest.raises(ConfigError, match="tanh in its classification head, ours has gelu"):
+      check_layout(layout, config, pad_id=1, heads=heads, activation="gelu")
+  with pytest.raises(ConfigError, match="mpnet cannot hold this model exactly: the class has tanh"):
+    choose(T5, pad_id=1, heads=heads, activation="gelu")
+
+
+def test_an_encoder_that_no_class_holds_is_refused():
+  config = _changed(T5, hidden_size=9, num_heads=3, relative_position="official")
+  with pytest.raises(ConfigError, match="hidden_size is 9"):
+    choose(config, pad_id=1, heads=set())
+
+
+@pytest.mark.parametrize(
+  ("layout", "heads"), [("bert", {"rtd", "mlm"}), ("electra", {"mlm"}), ("electra", set())]
+)
+def test_a_class_that_holds_it_may_be_asked_for(layout, heads):
+  check_layout(layout, NONE, pad_id=1, heads=heads)

@@ -1,0 +1,195 @@
+"""Encoders in stock classes. Run: python -m pytest tests/pretrain/export/stock/test_models.py
+
+What is written is loaded as a user loads it, and must compute what ours computes.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from data.errors import ConfigError, DataError
+from pretrain.export.stock import models as stock_models
+from pretrain.export.stock import tables as stock_tables
+from pretrain.export.stock.names import encoder_fields, from_stock
+from pretrain.export.tensor_rows import Layout
+from pretrain.models import heads as head_models
+from pretrain.models.config import EncoderConfig
+from tests.pretrain.export import stock_cases
+from tests.pretrain.export.stock_cases import CASES, exported, our_hidden, run_torch, write_folder
+
+torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
+transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
+
+
+def _load(folder, auto_class):
+  """A model that has all its tensors from the file, and what the file had for other classes."""
+  model, info = auto_class.from_pretrained(folder, output_loading_info=True)
+  assert not info["missing_keys"] and not info["mismatched_keys"] and not info["error_msgs"]
+  return model, set(info["unexpected_keys"])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_hidden_states_of_auto_model_are_ours(name, tmp_path):
+  _, made = exported(name)
+  write_folder(tmp_path, made)
+  model, unexpected = _load(tmp_path, transformers.AutoModel)
+  assert not unexpected and type(model).__name__ == made.architecture
+  found = run_torch(model, name)["last_hidden_state"][stock_cases.batch(name)[1]]
+  assert np.abs(found - our_hidden(name)).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_parameter_comes_back_bit_equal(name):
+  params, made = exported(name, "rtd", "mlm", "clm", with_generator=True)
+  params_back, unmatched = from_stock(made.state, made.config, extra=made.extra)
+  assert unmatched == ()
+  stock_cases.assert_same_params(params_back, params)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_config_json_gives_the_encoder_back(name):
+  _, made = exported(name)
+  config = CASES[name][1]
+  fields = encoder_fields(json.loads(json.dumps(made.config)))
+  assert EncoderConfig(**{"dtype": "float32", **fields}) == config
+
+
+@pytest.mark.parametrize("name", ["mpnet", "layoutlmv3", "bert", "electra"])
+def test_a_transposed_square_kernel_shows(name, tmp_path, monkeypatch):
+  transposed = Layout(
+    lambda a, heads: [a.reshape(a.shape[1], heads, -1)], lambda parts: parts[0].reshape(len(parts[0]), -1)
+  )
+  layout = CASES[name][0]
+  rows = [
+    row._replace(layout=transposed) if row.paths[0].endswith("query/kernel") else row
+    for row in stock_tables.LAYERS[layout]
+  ]
+  monkeypatch.setitem(stock_tables.LAYERS, layout, tuple(rows))
+  _, made = exported(name)
+  write_folder(tmp_path, made)
+  model, _ = _load(tmp_path, transformers.AutoModel)
+  found = run_torch(model, name)["last_hidden_state"][stock_cases.batch(name)[1]]
+  assert np.abs(found - our_hidden(name)).max() > 1e-2
+
+
+def _our_logits(params, name, head):
+  hidden, own = our_hidden(name), params["heads"][head]
+  if head == "rtd":
+    return head_models.apply_rtd_head(own, CASES[name][1], hidden)
+  if head == "mlm":
+    table = params["encoder"]["embeddings"]["token"]["embedding"]
+    return head_models.apply_transform(own, CASES[name][1], hidden) @ table.T + own["bias"]
+  return hidden @ own["kernel"] + own["bias"]
+
+
+@pytest.mark.parametrize("head", ["rtd", "dense rtd"])
+def test_electra_says_replaced_where_ours_says_original(head, tmp_path):
+  params, made = exported("electra", head)
+  assert (made.architecture, made.head, made.extra) == ("ElectraForPreTraining", "rtd", {})
+  write_folder(tmp_path, made)
+  model, unexpected = _load(tmp_path, transformers.AutoModelForPreTraining)
+  assert not unexpected
+  found = run_torch(model, "electra")["logits"][stock_cases.batch("electra")[1]]
+  np.testing.assert_allclose(-found, _our_logits(params, "electra", "rtd"), atol=1e-5)
+  stock_cases.assert_same_params(from_stock(made.state, made.config).params, params)
+
+
+@pytest.mark.parametrize("name", ["mpnet", "bert", "electra"])
+def test_masked_language_models_predict_as_ours(name, tmp_path):
+  params, made = exported(name, "mlm", "clm")
+  assert made.architecture.endswith("ForMaskedLM") and set(made.extra) == {"heads/clm/bias"}
+  write_folder(tmp_path, made)
+  _load(tmp_path, transformers.AutoModel)
+  model, unexpected = _load(tmp_path, transformers.AutoModelForMaskedLM)
+  assert all("pooler" in key for key in unexpected)
+  found = run_torch(model, name)["logits"][stock_cases.batch(name)[1]]
+  np.testing.assert_allclose(found, _our_logits(params, name, "mlm"), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("name", "activation"), [("mpnet", "tanh"), ("layoutlmv3", "tanh"), ("bert", "tanh"), ("electra", "gelu")]
+)
+def test_classifiers_answer_as_ours(name, activation, tmp_path):
+  labels = {0: "no", 1: "maybe", 2: "yes"}
+  params, made = exported(
+    name,
+    "classification",
+    "rtd",
+    id2label=labels,
+    problem_type="single_label_classification",
+    activation=activation,
+  )
+  assert made.head == "classification" and "heads/rtd/kernel" in made.extra
+  write_folder(tmp_path, made)
+  _load(tmp_path, transformers.AutoModel)
+  model, unexpected = _load(tmp_path, transformers.AutoModelForSequenceClassification)
+  assert unexpected <= {"mpnet.pooler.dense.weight", "mpnet.pooler.dense.bias"}
+  assert model.config.id2label == labels and model.config.label2id["yes"] == 2
+  assert model.config.problem_type == "single_label_classification"
+  mask = stock_cases.batch(name)[1]
+  first = our_hidden(name)[np.cumsum(mask.sum(1)) - mask.sum(1)]
+  head = params["heads"]["classification"]
+  ours = head_models.apply_classification_head(head, first, activation=activation)
+  np.testing.assert_allclose(run_torch(model, name)["logits"], ours, atol=1e-5)
+  back = from_stock(made.state, made.config, extra=made.extra)
+  assert back.unmatched == ()
+  stock_cases.assert_same_params(back.params, params)
+
+
+@pytest.mark.parametrize("name", ["mpnet", "layoutlmv3", "bert", "electra"])
+def test_question_answering_points_where_ours_does(name, tmp_path):
+  params, made = exported(name, "question_answering")
+  write_folder(tmp_path, made)
+  _load(tmp_path, transformers.AutoModel)
+  model, _ = _load(tmp_path, transformers.AutoModelForQuestionAnswering)
+  assert type(model).__name__ == made.architecture
+  output, mask = run_torch(model, name), stock_cases.batch(name)[1]
+  found = np.stack([output["start_logits"][mask], output["end_logits"][mask]], axis=-1)
+  ours = _our_logits(params, name, "question_answering")
+  np.testing.assert_allclose(found, ours, atol=1e-5)
+  stock_cases.assert_same_params(from_stock(made.state, made.config, extra=made.extra).params, params)
+
+
+def test_a_pooler_that_nothing_trained_is_the_tanh_of_cls(tmp_path):
+  _, made = exported("mpnet")
+  write_folder(tmp_path, made)
+  output = run_torch(_load(tmp_path, transformers.AutoModel)[0], "mpnet")
+  np.testing.assert_allclose(output["pooler_output"], np.tanh(output["last_hidden_state"][:, 0]), atol=1e-6)
+
+
+def test_mpnet_of_transformers_has_our_buckets_at_every_distance():
+  from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+
+  from pretrain.models.relative_position import t5_buckets_of
+
+  delta = np.arange(-5000, 5001)
+  theirs = MPNetEncoder.relative_position_bucket(torch.tensor(delta)).numpy()
+  np.testing.assert_array_equal(t5_buckets_of(delta, num_buckets=32, max_distance=128), theirs)
+
+
+@pytest.mark.parametrize("labels", [{0: "no", 1: "yes"}, {0: "a", 1: "b", 3: "c"}, {0: "a", 1: "b", 2: "b"}])
+def test_labels_that_do_not_fit_the_head_are_refused(labels):
+  with pytest.raises(ConfigError, match=r"id2label has .* expected 3 different names"):
+    exported("mpnet", "classification", id2label=labels)
+
+
+def test_an_unknown_problem_type_is_refused():
+  with pytest.raises(ConfigError, match="problem_type is 'ranking', expected one of"):
+    exported("bert", "classification", problem_type="ranking")
+
+
+def test_a_layout_that_cannot_hold_it_is_refused():
+  _, config, pad_id = CASES["layoutlmv3"]
+  params = stock_cases.random_params(config)
+  with pytest.raises(ConfigError, match="bert cannot hold this model exactly: relative positions"):
+    stock_models.to_stock(params, config, layout="bert", pad_id=pad_id, special_ids=None)
+
+
+def test_distances_without_their_buckets_are_refused():
+  _, made = exported("layoutlmv3")
+  with pytest.raises(DataError, match=r"relative_position/embedding of extra.safetensors is missing"):
+    from_stock(made.state, made.config)
+  extra = {name: array + 1 for name, array in made.extra.items()}
+  with pytest.raises(DataError, match=r"rel_pos_bias.weight .* take both files from the same export"):
+    from_stock(made.state, made.config, extra=extra)

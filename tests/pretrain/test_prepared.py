@@ -1,0 +1,148 @@
+"""Records that a config names: found, made on the first start, or asked for in one line."""
+
+import subprocess
+import sys
+
+import pytest
+
+from configs import base
+from data import vocabulary
+from data.errors import ConfigError, DataError, StorageError
+from pretrain import prepared
+from tests.pretrain.small_run import LENGTH, VOCAB_SIZE, small_config
+
+
+def test_the_place_of_records_is_the_field_or_follows_from_what_is_asked():
+  config = base.get_config()
+  config.data.directory = "somewhere"
+  assert prepared.records_directory(config) == "somewhere"
+  config.data.directory = ""
+  places = set()
+  changes = ({}, {"data.length": 64}, {"data.packing": "none"}, {"model.vocab_size": 4_096})
+  for fields in (*changes, {"data.text_field": "body"}):
+    config = base.get_config()
+    config.update_from_flattened_dict(fields)
+    places.add(prepared.records_directory(config))
+  assert len(places) == 5
+  assert all(place.startswith("prepared/installed_docs-") for place in places)
+
+
+def test_records_that_are_there_are_taken_without_a_child(small_records, monkeypatch):
+  monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a child was started"))
+  config = small_config("mlm", small_records)
+  assert prepared.ensure_records(config, download=False) == str(small_records)
+
+
+def test_special_ids_are_those_of_the_vocabulary(small_records):
+  tokens = prepared.token_ids(small_records)
+  assert (tokens.cls, tokens.pad, tokens.sep, tokens.unk, tokens.mask) == (0, 1, 2, 3, 4)
+  assert tokens.vocab_size == VOCAB_SIZE
+
+
+@pytest.fixture
+def child(monkeypatch):
+  """Runs a script in place of `data.prepare`; gives back the commands that were asked for."""
+  commands, start = [], subprocess.Popen
+
+  def replace(script: str) -> list[list[str]]:
+    def run(command, **arguments):
+      assert command[:3] == [sys.executable, "-m", "data.prepare"]
+      commands.append(command)
+      return start([sys.executable, "-c", script], **arguments)
+
+    monkeypatch.setattr(subprocess, "Popen", run)
+    return commands
+
+  return replace
+
+
+def test_the_child_gets_the_fields_and_may_download_only_when_asked(tmp_path, child):
+  commands = child("")
+  config = small_config("mlm", tmp_path / "records", {"data.source": "a b.txt", "data.packing": "none"})
+  for download in (False, True):
+    assert prepared.ensure_records(config, download=download) == str(tmp_path / "records")
+  assert [command.count("--download") for command in commands] == [0, 1]
+  assert commands[1][:-1] == commands[0]
+  wanted = {
+    "--source=a b.txt",
+    f"--output={tmp_path / 'records'}",
+    f"--length={LENGTH}",
+    "--packing=none",
+    f"--train_vocabulary_size={VOCAB_SIZE}",
+  }
+  assert wanted <= set(commands[0])
+
+
+_FAILING = """
+import sys
+print("reading", file=sys.stderr)
+print("error: no such file: a b.txt", file=sys.stderr)
+sys.exit(3)
+"""
+
+
+def test_a_child_that_fails_is_told_in_one_line_with_both_ways_out(tmp_path, child):
+  child(_FAILING)
+  config = small_config("mlm", tmp_path / "records", {"data.source": "a b.txt"})
+  with pytest.raises(DataError) as caught:
+    prepared.ensure_records(config, download=True)
+  message = str(caught.value)
+  assert "\n" not in message and "no such file: a b.txt" in message and "reading" not in message
+  # The command can be pasted into a shell, and asks for the download once.
+  assert "python -m data.prepare '--source=a b.txt'" in message and "error: " not in message
+  assert message.count("--download") == 1
+  assert "--config.data.source=installed_docs" in message
+
+
+@pytest.mark.parametrize("kind", [ConfigError, DataError, StorageError])
+def test_a_child_that_fails_over_text_that_is_there_gives_its_own_reason_and_class(tmp_path, child, kind):
+  (tmp_path / "a.txt").touch()
+  said = "error: too large: use --train_vocabulary_size=90 or less, or set --text_field; see --help"
+  child(f"import sys; print({said!r}, file=sys.stderr); sys.exit({kind.exit_code})")
+  config = small_config("mlm", tmp_path / "records", {"data.source": str(tmp_path / "a.txt")})
+  with pytest.raises(kind) as caught:
+    prepared.ensure_records(config, download=False)
+  message = str(caught.value)
+  assert message.endswith(
+    "(too large: use --config.model.vocab_size=90 or less, or set --config.data.text_field; see --help)"
+  )
+  assert "--download" not in message and "installed_docs" not in message
+
+
+def test_the_progress_of_the_child_is_shown_and_its_error_is_told_once(tmp_path, child, capfd):
+  child(_FAILING)
+  with pytest.raises(DataError):
+    prepared.ensure_records(small_config("mlm", tmp_path / "records"), download=False, relay=True)
+  assert capfd.readouterr().err == "reading\n"
+  with pytest.raises(DataError):
+    prepared.ensure_records(small_config("mlm", tmp_path / "records"), download=False, relay=False)
+  assert capfd.readouterr().err == ""
+
+
+def test_a_child_that_is_killed_is_told_with_its_exit_code(tmp_path, child):
+  child("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+  with pytest.raises(DataError, match=r"\(exit code -9\)"):
+    prepared.ensure_records(small_config("mlm", tmp_path / "records"), download=False)
+
+
+def test_a_run_keeps_the_vocabulary_beside_its_checkpoints(small_records, tmp_path):
+  prepared.keep_vocabulary(small_records, tmp_path)
+  ours, kept = small_records / "vocabulary", tmp_path / "vocabulary"
+  assert vocabulary.load(kept).digest == vocabulary.load(ours).digest
+  (kept / "mine").touch()
+  prepared.keep_vocabulary(small_records, tmp_path)
+  assert (kept / "mine").exists()  # the same vocabulary is not copied again
+
+
+def test_a_vocabulary_of_an_earlier_run_that_saved_nothing_is_replaced(small_records, tmp_path):
+  (tmp_path / "vocabulary").mkdir()
+  (tmp_path / "vocabulary" / "vocabulary.json").write_text("{}")
+  prepared.keep_vocabulary(small_records, tmp_path)
+  assert vocabulary.load(tmp_path / "vocabulary").size == VOCAB_SIZE
+  assert [path.name for path in tmp_path.iterdir()] == ["vocabulary"]
+
+
+def test_a_place_that_cannot_be_written_is_named(small_records, tmp_path):
+  (tmp_path / "file").touch()
+  with pytest.raises(StorageError, match=r"cannot write .*file/vocabulary"):
+    prepared.keep_vocabulary(small_records, tmp_path / "file")

@@ -4,6 +4,11 @@ The lowest layer: `data`, `pretrain` and `finetune` raise these; the entry point
 leave with the code. Anything else that escapes is a bug of ours and keeps its traceback.
 """
 
+import contextlib
+import difflib
+import os
+from collections.abc import Iterable, Iterator
+
 
 class UserError(Exception):
   """Something the user can mend. The message says what, what was found, what was expected, what to do."""
@@ -33,3 +38,37 @@ class StorageError(UserError):
   """A file or checkpoint could not be written."""
 
   exit_code = 5
+
+
+def reason(error: BaseException) -> str:
+  """Why something failed: the system's words, else the first line of the message, else the type."""
+  words = getattr(error, "strerror", None) or str(error)
+  return (str(words).strip().splitlines() or [type(error).__name__])[0].strip()
+
+
+def did_you_mean(name: str, known: Iterable[str], *, most: int = 2) -> str:
+  """'; did you mean 'a' or 'b'?' with at most `most` known names that are like `name`, '' without any."""
+  close = difflib.get_close_matches(name, list(known), n=most)
+  return f"; did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+  """The line that refuses a name: "unknown task 'colla'; did you mean 'cola'? Known: cola, rte"."""
+  names = list(known)
+  hint = did_you_mean(name, names, most=1)
+  return f"unknown {kind} {name!r}{hint + ' Known' if hint else '; known'}: {', '.join(names)}"
+
+
+@contextlib.contextmanager
+def writing(place: str | os.PathLike) -> Iterator[None]:
+  """Turns an OSError of the block into a StorageError of one line.
+
+  Args:
+    place: the file or directory that is written, as the user knows it ('--output=DIR' or a path).
+  """
+  try:
+    yield
+  except OSError as error:
+    raise StorageError(
+      f"{place}: cannot be written ({reason(error)}); check space and permissions"
+    ) from error

@@ -15,7 +15,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from data import errors
+from data import errors, files
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -109,23 +109,10 @@ class Manifest:
   format: int = FORMAT
 
 
-def digest_json(value: Any) -> str:
-  """Returns the sha256 of a JSON-able value, the same on every machine."""
-  return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def write_atomically(path: str | os.PathLike, content: bytes) -> None:
-  """Writes a file that is there in full or not at all."""
-  path = pathlib.Path(path)
-  aside = path.with_name(f"{path.name}.{os.getpid()}.part")
-  aside.write_bytes(content)
-  aside.replace(path)
-
-
 def write(directory: str | os.PathLike, manifest: Manifest) -> None:
   """Writes the manifest, the last file of a preparation."""
   content = json.dumps(dataclasses.asdict(manifest), indent=1, sort_keys=True) + "\n"
-  write_atomically(pathlib.Path(directory) / NAME, content.encode())
+  files.write_atomically(pathlib.Path(directory) / NAME, content.encode())
 
 
 def read(directory: str | os.PathLike) -> Manifest:

@@ -13,7 +13,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from data import errors, manifest, seqio_tasks, text_files
+from data import errors, files, seqio_tasks, text_files
 
 MIN_UNIT_BYTES = 1 << 20
 MAX_UNIT_BYTES = 64 << 20
@@ -174,13 +174,13 @@ def plan(request: Request) -> Plan:
       for task, num_shards, keep in parts
       for shard in range(num_shards)
     ]
-    return Plan(tuple(units), manifest.digest_json(parts))
+    return Plan(tuple(units), files.digest_json(parts))
   paths = expand(request.source)
   return Plan(tuple(_file_units(paths)), _digest_files(paths))
 
 
 def _digest_files(paths: list[str]) -> str:
-  return manifest.digest_json([(os.path.basename(path), os.path.getsize(path)) for path in paths])
+  return files.digest_json([(os.path.basename(path), os.path.getsize(path)) for path in paths])
 
 
 def _file_units(paths: list[str]) -> Iterator[Unit]:

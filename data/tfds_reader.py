@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from data import command, errors, manifest, seqio_tasks, sources
+from data import command, errors, files, seqio_tasks, sources
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
       _check_split(path, split)
       lines = [json.dumps(example) for example in _examples(path, split)]
       content = "".join(line + "\n" for line in lines)
-      manifest.write_atomically(pathlib.Path(args.output) / f"{number}.jsonl", content.encode())
+      files.write_atomically(pathlib.Path(args.output) / f"{number}.jsonl", content.encode())
 
   return command.run(dump)
 

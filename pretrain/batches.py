@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from data import manifest
+from data import files, manifest
 from data.records import PackedRecords
 from pretrain import sharding
 from pretrain.run import Run
@@ -55,5 +55,5 @@ def records_digests(directory: str) -> dict[str, str]:
   shards = [shard.sha256 for split in content.splits.values() for shard in split.shards]
   return {
     "vocabulary_digest": content.vocabulary.digest,
-    "records_digest": manifest.digest_json(shards),
+    "records_digest": files.digest_json(shards),
   }

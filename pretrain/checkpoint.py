@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from data.errors import ConfigError, DataError, StorageError, UserError
-from data.prepare.output_directory import make_writable
+from data.files import make_writable
 
 FORMAT_VERSION = 1
 DIRECTORY = "checkpoints"

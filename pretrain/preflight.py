@@ -8,7 +8,8 @@ import jax
 from ml_collections import ConfigDict
 
 from data.errors import DataError
-from data.prepare.output_directory import make_writable, missing_directories
+from data.files import make_writable
+from data.prepare.output_directory import missing_directories
 from pretrain import checkpoint, provenance
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from configs.ablations import amos, coco_lm, taco
 from configs.ablations.row import Row
-from data import manifest
+from data import files
 
 FAMILIES = {"coco_lm": coco_lm, "amos": amos, "taco": taco}
 PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "ablations.md"
@@ -51,4 +51,4 @@ def _fields(changes: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-  manifest.write_atomically(PATH, render().encode())
+  files.write_atomically(PATH, render().encode())

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from data import command, errors, manifest, progress, sources, vocabulary
+from data import command, errors, files, manifest, progress, sources, vocabulary
 from data.prepare import heldout_blocks, output_directory, packing, pipeline, workers
 from data.vocabulary import train as vocabulary_train
 
@@ -174,7 +174,7 @@ def _prepare(
   }
   buffer = io.BytesIO()
   np.save(buffer, unigram)
-  manifest.write_atomically(output / "unigram.npy", buffer.getvalue())
+  files.write_atomically(output / "unigram.npy", buffer.getvalue())
   return manifest.Manifest(
     settings=settings,
     input_digest=plan.input_digest,

@@ -4,13 +4,12 @@ import contextlib
 import fcntl
 import io
 import json
-import os
 import pathlib
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from data import errors, manifest, progress
+from data import errors, files, manifest, progress
 
 
 def refuse_foreign_directory(output: pathlib.Path) -> None:
@@ -57,23 +56,6 @@ def refuse_other_settings(output: pathlib.Path, found: dict[str, Any], wanted: d
       f"--output={output} was prepared with other settings ({'; '.join(different)}); name another directory "
       "or remove it"
     )
-
-
-def make_writable(directory: pathlib.Path) -> None:
-  """Makes a directory and tries to write in it.
-
-  Raises:
-    StorageError: that is not possible.
-  """
-  probe = directory / f".writable.{os.getpid()}"
-  try:
-    directory.mkdir(parents=True, exist_ok=True)
-    probe.write_bytes(b"")
-    probe.unlink()
-  except OSError as error:
-    raise errors.StorageError(
-      f"cannot write to {directory} ({error.strerror}); give another --workdir or make it writable"
-    ) from error
 
 
 def missing_directories(output: pathlib.Path) -> list[pathlib.Path]:
@@ -125,7 +107,7 @@ def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
     refuse_other_settings(output, json.loads(path.read_text()), settings)
     progress.say(f"{output}: going on with an unfinished preparation")
   else:
-    manifest.write_atomically(path, json.dumps(settings).encode())
+    files.write_atomically(path, json.dumps(settings).encode())
 
 
 def refuse_changed_files(output: pathlib.Path, made_of: str, now: str | None) -> None:
@@ -157,4 +139,4 @@ def refuse_other_input(output: pathlib.Path, input_digest: str) -> None:
     raise errors.DataError(
       f"the input changed since the unfinished preparation in {output} began; remove it and start anew"
     )
-  manifest.write_atomically(path, json.dumps(input_digest).encode())
+  files.write_atomically(path, json.dumps(input_digest).encode())

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from data import manifest, sources, vocabulary
+from data import files, manifest, sources, vocabulary
 from data.prepare import packing, sentences
 
 SPLITS = ("train", "heldout")
@@ -151,7 +151,7 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
         if split == "train":
           unigram += np.bincount(flat, minlength=words.size)
   unigram.tofile(_unit_file(job, number, "unigram"))
-  manifest.write_atomically(done, json.dumps(counts, sort_keys=True).encode())
+  files.write_atomically(done, json.dumps(counts, sort_keys=True).encode())
   return dict(counts)
 
 
@@ -242,7 +242,7 @@ def write_shard(
   with open(aside, "rb") as file:
     digest = hashlib.file_digest(file, "sha256").hexdigest()
   made = manifest.Shard(name, len(records), aside.stat().st_size, digest)
-  manifest.write_atomically(entry, json.dumps(dataclasses.asdict(made)).encode())
+  files.write_atomically(entry, json.dumps(dataclasses.asdict(made)).encode())
   aside.replace(final)
   return made
 

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from data import errors, manifest
+from data import errors, files
 from data.vocabulary import files as vocabulary_files
 from data.vocabulary import official as official_tokenizer
 
@@ -163,7 +163,7 @@ def describe(
   if pretokenization != "none":
     content["pretokenization"] = pretokenization
   text = json.dumps(content, indent=1, sort_keys=True) + "\n"
-  manifest.write_atomically(pathlib.Path(directory) / NAME, text.encode())
+  files.write_atomically(pathlib.Path(directory) / NAME, text.encode())
   return vocabulary
 
 

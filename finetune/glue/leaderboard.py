@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data import manifest
+from data import files
 from data.errors import ConfigError, DataError, StorageError
 from data.glue import tasks as glue_tasks
 
@@ -153,7 +153,7 @@ def write_submission(
     path = path.with_name(f"{path.stem}.subset-not-for-submission.zip")
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
-    manifest.write_atomically(path, _zip(texts))
+    files.write_atomically(path, _zip(texts))
   except OSError as error:
     raise StorageError(f"{path}: the submission cannot be written ({error.strerror or error})") from error
   return Submission(path, [key for key in FILES if key in given], placeholders, subsets, clipped)

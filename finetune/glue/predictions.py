@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data import files, tfds_reader
 from data import glue as glue_data
-from data import manifest, tfds_reader
 from data.errors import StorageError
 from data.glue.tasks import TASKS, Split
 from finetune.glue import leaderboard
@@ -73,7 +73,7 @@ def load(
 
 def _digest(split: Split) -> str:
   rows = [split.ids, split.first, *([] if split.second is None else [split.second])]
-  return manifest.digest_json(rows)
+  return files.digest_json(rows)
 
 
 def path(session: Session, plan: Plan) -> Path:
@@ -125,7 +125,7 @@ def predict(session: Session, plan: Plan, chosen: Chosen, trained: Trained, test
   place = path(session, plan)
   try:
     place.parent.mkdir(parents=True, exist_ok=True)
-    manifest.write_atomically(place, content.getvalue())
+    files.write_atomically(place, content.getvalue())
   except OSError as error:
     raise StorageError(f"{place}: the outputs cannot be written ({error.strerror or error})") from error
 

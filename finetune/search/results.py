@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from data import manifest
+from data import files
 from data.errors import ConfigError, DataError, StorageError
 from finetune.papers.spaces import Cell, StepCell
 from finetune.search.summary import Evaluation, Record, best
@@ -141,7 +141,7 @@ class Results:
     content = (json.dumps(_with_digest(_as_json(record, fingerprint)), indent=1) + "\n").encode()
     try:
       path.parent.mkdir(parents=True, exist_ok=True)
-      manifest.write_atomically(path, content)
+      files.write_atomically(path, content)
     except OSError as error:
       raise StorageError(f"{path}: the results cannot be written ({error.strerror or error})") from error
     finally:
@@ -197,7 +197,7 @@ def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _with_digest(value: dict[str, Any]) -> dict[str, Any]:
-  return value | {"digest": manifest.digest_json(value)}
+  return value | {"digest": files.digest_json(value)}
 
 
 def _read(path: pathlib.Path) -> tuple[Record, dict[str, Any]]:
@@ -210,7 +210,7 @@ def _read(path: pathlib.Path) -> tuple[Record, dict[str, Any]]:
         f"{path}: format {found!r}, this program reads format {FORMAT}; remove it to run it again"
       )
     digest = value.pop("digest")
-    if manifest.digest_json(value) != digest:
+    if files.digest_json(value) != digest:
       raise ValueError("its content does not have the digest that was written with it")
     seeds = {
       int(seed): [Evaluation(**evaluation) for evaluation in run["evaluations"]]

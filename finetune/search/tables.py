@@ -12,7 +12,7 @@ import rich.console
 import rich.table
 import rich.text
 
-from data import manifest
+from data import files
 from data.errors import StorageError
 
 
@@ -105,7 +105,7 @@ def write(
   try:
     pathlib.Path(workdir).mkdir(parents=True, exist_ok=True)
     for ending, text in texts.items():
-      manifest.write_atomically(paths[ending], text.encode())
+      files.write_atomically(paths[ending], text.encode())
   except OSError as error:
     raise StorageError(f"{workdir}: the report cannot be written ({error.strerror or error})") from error
   return list(paths.values())

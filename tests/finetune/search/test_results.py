@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from data import manifest
+from data import files
 from data.errors import ConfigError, DataError, StorageError
 from finetune.papers.spaces import Cell, StepCell
 from finetune.search.results import Results
@@ -65,7 +65,7 @@ def test_updates_left_out_are_saved_and_a_file_without_them_has_none(results):
     value["seeds"]["0"]["evaluations"][0]["skipped_updates"],
     value["digest"],
   )  # as earlier programs wrote it
-  path.write_text(json.dumps(value | {"digest": manifest.digest_json(value)}))
+  path.write_text(json.dumps(value | {"digest": files.digest_json(value)}))
   assert results.finished("rte", CELL, [0]).seeds == {0: [Evaluation(5, 0.5, {"accuracy": 0.5}, 0)]}
 
 

@@ -1,0 +1,94 @@
+"""Files and directories that are there in full or not at all, and digests of what they hold.
+
+Everything is written under another name beside the final one and renamed, so that a kill leaves what was
+there before. A leftover of a killed process ends in `.part` or `.old`.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from data import errors
+
+Path = str | os.PathLike
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+  """Writes a file that is there in full or not at all; text is encoded as UTF-8."""
+  path = pathlib.Path(path)
+  aside = path.with_name(f"{path.name}.{os.getpid()}.part")
+  aside.write_bytes(content.encode() if isinstance(content, str) else content)
+  aside.replace(path)
+
+
+@contextlib.contextmanager
+def whole_directory(target: Path, *, replace: bool = False) -> Iterator[pathlib.Path]:
+  """A new directory beside `target` that takes its name when the block ends well, and goes when it does not.
+
+  Args:
+    target: final name; directories above it are made. A file, or a directory with something in it, must not
+      be there unless `replace`.
+    replace: whether a directory of that name is replaced. The old one stays until the new one is whole.
+
+  Yields:
+    The directory to write into.
+
+  Raises:
+    OSError: it cannot be made or renamed; `errors.writing` makes one line of that.
+  """
+  target = pathlib.Path(target).absolute()
+  target.parent.mkdir(parents=True, exist_ok=True)
+  # Not tempfile.mkdtemp, whose directories nobody else may read.
+  aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+  old = aside.with_suffix(".old")
+  aside.mkdir()
+  try:
+    yield aside
+    if replace and target.exists():
+      target.rename(old)
+    try:
+      aside.rename(target)
+    except OSError:
+      if old.exists():
+        old.rename(target)
+      raise
+  finally:
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def make_writable(directory: Path) -> None:
+  """Makes a directory and tries to write in it.
+
+  Raises:
+    StorageError: that is not possible.
+  """
+  directory = pathlib.Path(directory)
+  try:
+    directory.mkdir(parents=True, exist_ok=True)
+    # A name of its own for every process: containers that share a file system often share their process ids.
+    handle, probe = tempfile.mkstemp(prefix=".writable.", dir=directory)
+    os.close(handle)
+    os.unlink(probe)
+  except OSError as error:
+    raise errors.StorageError(
+      f"cannot write to {directory} ({errors.reason(error)}); give another --workdir or make it writable"
+    ) from error
+
+
+def sha256(path: Path) -> str:
+  """The sha256 of a file's bytes, in hexadecimal."""
+  with open(path, "rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_json(value: Any) -> str:
+  """The sha256 of a JSON value, the same on every machine."""
+  return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,76 @@
+"""Files and directories that are there in full or not at all."""
+
+import os
+import stat
+
+import pytest
+
+from data import files
+from data.errors import StorageError, did_you_mean, reason, unknown, writing
+
+
+def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path):
+  files.write_atomically(tmp_path / "a.txt", "é")
+  files.write_atomically(tmp_path / "a.txt", b"new")
+  assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.txt", b"new")]
+
+
+def test_a_directory_gets_its_name_when_the_block_ends_well(tmp_path):
+  target = tmp_path / "above" / "made"
+  with files.whole_directory(target) as aside:
+    (aside / "file").write_text("x")
+    assert not target.exists()
+  assert (target / "file").read_text() == "x"
+  assert [path.name for path in target.parent.iterdir()] == ["made"]
+  umask = os.umask(0)
+  os.umask(umask)
+  assert stat.S_IMODE(target.stat().st_mode) == 0o777 & ~umask
+
+
+def test_a_directory_goes_when_the_block_fails_and_the_old_one_stays(tmp_path):
+  target = tmp_path / "made"
+  with files.whole_directory(target) as aside:
+    (aside / "old").write_text("x")
+  with pytest.raises(KeyError), files.whole_directory(target, replace=True) as aside:
+    (aside / "new").write_text("x")
+    raise KeyError
+  assert [path.name for path in tmp_path.rglob("*")] == ["made", "old"]
+
+
+def test_a_directory_is_replaced_only_if_asked(tmp_path):
+  target = tmp_path / "made"
+  for name in ("one", "two"):
+    with files.whole_directory(target, replace=True) as aside:
+      (aside / name).write_text("x")
+  assert [path.name for path in tmp_path.rglob("*")] == ["made", "two"]
+  with pytest.raises(OSError), files.whole_directory(target) as aside:
+    (aside / "three").write_text("x")
+  assert [path.name for path in tmp_path.rglob("*")] == ["made", "two"]
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(tmp_path):
+  (tmp_path / "file").write_text("x")
+  with pytest.raises(StorageError, match=r"cannot write to .*; give another --workdir"):
+    files.make_writable(tmp_path / "file" / "below")
+  files.make_writable(tmp_path / "new" / "place")
+  assert list((tmp_path / "new" / "place").iterdir()) == []
+
+
+def test_errors_become_one_line():
+  assert reason(OSError(28, "No space left on device")) == "No space left on device"
+  assert reason(ValueError(" first\nsecond")) == "first"
+  assert reason(ValueError()) == "ValueError"
+  with (
+    pytest.raises(StorageError, match=r"^--output=x: cannot be written \(No space left"),
+    writing("--output=x"),
+  ):
+    raise OSError(28, "No space left on device")
+
+
+def test_unknown_names_are_answered_with_the_nearest():
+  assert did_you_mean("colla", ["cola", "rte"]) == "; did you mean 'cola'?"
+  assert did_you_mean("zzz", ["cola", "rte"]) == ""
+  assert unknown("task", "colla", ["cola", "rte"]) == (
+    "unknown task 'colla'; did you mean 'cola'? Known: cola, rte"
+  )
+  assert unknown("task", "zzz", ["cola"]) == "unknown task 'zzz'; known: cola"

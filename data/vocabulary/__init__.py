@@ -22,7 +22,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from data import errors, files
+from data import errors
+from data.files import write_atomically  # not `files`: that name is this room's own file
 from data.vocabulary import files as vocabulary_files
 from data.vocabulary import official as official_tokenizer
 
@@ -163,7 +164,7 @@ def describe(
   if pretokenization != "none":
     content["pretokenization"] = pretokenization
   text = json.dumps(content, indent=1, sort_keys=True) + "\n"
-  files.write_atomically(pathlib.Path(directory) / NAME, text.encode())
+  write_atomically(pathlib.Path(directory) / NAME, text.encode())
   return vocabulary
 
 

@@ -132,7 +132,7 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
   counts: collections.Counter = collections.Counter()
   unigram = np.zeros(words.size, np.int64)
   with contextlib.ExitStack() as stack:
-    files = {
+    opened = {
       (split, what): stack.enter_context(open(_unit_file(job, number, f"{split}.{what}"), "wb"))
       for split in SPLITS
       for what in ("ids", "lengths")
@@ -143,8 +143,8 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
         if not records:
           continue
         flat = np.concatenate(records)
-        flat.astype(id_dtype(words.size)).tofile(files[split, "ids"])
-        np.fromiter(map(len, records), "<u4", len(records)).tofile(files[split, "lengths"])
+        flat.astype(id_dtype(words.size)).tofile(opened[split, "ids"])
+        np.fromiter(map(len, records), "<u4", len(records)).tofile(opened[split, "lengths"])
         counts[f"{split}_records"] += len(records)
         counts[f"{split}_tokens"] += flat.size
         counts["max_id"] = max(counts["max_id"], int(flat.max()))

@@ -18,14 +18,14 @@ from data.errors import ConfigError
 from data.library_paragraphs import LibraryParagraphs
 from finetune.docs import report as docs_report
 from finetune.docs.report import Comparison, Score
-from finetune.glue import task as glue
 from finetune.papers import glue_metrics
-from finetune.search import best_model, summary, warm_start
+from finetune.search import best_model, summary, texts, warm_start
 from finetune.search.classification import make_problem
 from finetune.search.examples import Examples
 from finetune.search.search import Search
 from finetune.search.session import Plan, Session, compiled
 from finetune.search.summary import Record
+from finetune.search.texts import Encoding
 
 TRAIN_ROWS = 2_000
 DEV_PART, TEST_PART = 4, 2  # a fourth and a half of the training rows
@@ -50,7 +50,7 @@ class Encoded:
   def __init__(self, task: LibraryParagraphs, session: Session) -> None:
     fields, words = session.config.data, session.start.vocabulary
     self.task, self.max_length = task, session.max_length(SPACE_OF)
-    encoding = glue.Encoding(words, self.max_length, fields.buckets, fields.bucket_multiple)
+    encoding = Encoding(words, self.max_length, fields.buckets, fields.bucket_multiple)
     self.train, cut = encoding.examples(task.splits["train"], is_regression=False)
     self.buckets = encoding.buckets(self.train)
     self.sets = {name: encoding.evaluated(task.splits[name], is_regression=False) for name in ("dev", "test")}
@@ -85,7 +85,7 @@ class Encoded:
     """Accuracy of every run on the development and the test set; what is not finite is a wrong answer."""
     found: list[dict[str, float]] = [{} for _ in range(num_runs)]
     for metric, given in ((METRIC, self.sets["dev"]), (TEST_METRIC, self.sets["test"])):
-      logits = glue.outputs(given, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
+      logits = texts.outputs(given, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
       for scores, of_run in zip(found, logits):
         answers = np.where(np.isfinite(of_run).all(axis=1), np.argmax(of_run, axis=1), -1)
         scores[metric] = glue_metrics.accuracy(np.asarray(given.split.labels), answers)

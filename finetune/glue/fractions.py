@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import rich.console
 
 from finetune.glue import report
+from finetune.papers import glue_metrics
 from finetune.search import summary, tables
 from finetune.search.summary import Record, Summary
 
@@ -117,7 +118,8 @@ def page(made: FractionReport) -> tables.Page:
 
 
 def _name(task: str) -> str:
-  return report.NAMES.get(task, task).removesuffix("-m")  # both halves of MNLI, told apart by the metric
+  # Both halves of MNLI have one name here: the metric tells them apart.
+  return glue_metrics.NAMES.get(task, task).removesuffix("-m")
 
 
 def print_report(made: FractionReport, console: rich.console.Console | None = None) -> None:

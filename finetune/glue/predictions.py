@@ -15,10 +15,12 @@ from data.errors import StorageError
 from data.glue.tasks import TASKS, Split
 from finetune.glue import leaderboard
 from finetune.glue import task as glue
-from finetune.glue.task import Evaluated, GlueData
+from finetune.glue.task import GlueData
+from finetune.search import texts
 from finetune.search.best_model import Chosen
 from finetune.search.search import Trained
 from finetune.search.session import Plan, Session
+from finetune.search.texts import Encoding, Evaluated
 
 # Task -> {split of its test set: file of the leaderboard}; AX is predicted by the model of MNLI.
 _TESTS = {"mnli": {"test_matched": "mnli", "test_mismatched": "mnli_mm"}}
@@ -40,9 +42,7 @@ class Tests(NamedTuple):
   lines: list[str]
 
 
-def load(
-  task: str, directory: str, encoding: Callable[[str], glue.Encoding], *, download: bool = False
-) -> Tests:
+def load(task: str, directory: str, encoding: Callable[[str], Encoding], *, download: bool = False) -> Tests:
   """Reads and tokenises the test sets that a task's model predicts.
 
   Args:
@@ -118,7 +118,7 @@ def predict(session: Session, plan: Plan, chosen: Chosen, trained: Trained, test
   found = {name: np.asarray(text) for name, text in _identity(chosen, tests).items()}
   size = session.config.data.eval_batch_size
   for key, given in tests.sets.items():
-    outputs = glue.outputs(given, trained.outputs_of, num_runs=1, batch_size=size, pad_id=session.pad_id)
+    outputs = texts.outputs(given, trained.outputs_of, num_runs=1, batch_size=size, pad_id=session.pad_id)
     found |= {key: outputs[0], f"{key}.ids": np.asarray(given.split.ids)}
   content = io.BytesIO()
   np.savez(content, **found)

@@ -9,24 +9,13 @@ from typing import Any
 import rich.console
 
 from finetune.papers import glue_metrics
+from finetune.papers.glue_metrics import MISMATCHED, NAMES
 from finetune.papers.protocols import Protocol
 from finetune.papers.reference_rows import Reference
 from finetune.search import summary, tables
 from finetune.search.summary import Record, Summary
 
-MISMATCHED = "accuracy_mm"  # name of the metric of MNLI's mismatched half in a record
 STEM = "results"
-NAMES = {
-  "mnli": "MNLI-m",
-  "qqp": "QQP",
-  "qnli": "QNLI",
-  "sst2": "SST-2",
-  "cola": "CoLA",
-  "rte": "RTE",
-  "mrpc": "MRPC",
-  "stsb": "STS-B",
-  "wnli": "WNLI",
-}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from finetune.search import best_model, warm_start
 from finetune.search.classification import make_problem
 from finetune.search.session import Plan, Session, compiled
 from finetune.search.summary import Record
+from finetune.search.texts import Encoding
 from pretrain.command import fields
 
 
@@ -63,12 +64,12 @@ class GlueSearch:
         f"data.train_rows={rows}: {largest} has {sizes[largest]:,} training rows, no task has more; use fewer"
       )
 
-  def encoding(self, task: str) -> glue.Encoding:
+  def encoding(self, task: str) -> Encoding:
     """How the texts of a task become ids."""
     data = self.config.data
     divisor = self.session.protocol.stsb_divisor if TASKS[task].is_regression else 1.0
     longest = self.session.max_length("mnli" if task == "ax" else task)
-    return glue.Encoding(self.session.start.vocabulary, longest, data.buckets, data.bucket_multiple, divisor)
+    return Encoding(self.session.start.vocabulary, longest, data.buckets, data.bucket_multiple, divisor)
 
   def _load(self, task: str, *, download: bool) -> glue.GlueData:
     data = self.config.data

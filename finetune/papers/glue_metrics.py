@@ -30,6 +30,21 @@ _NUM_OUTPUTS = {"mnli": 3, "stsb": 1}  # the others have two
 _TACO_MAIN = {"qqp": "f1", "mrpc": "f1"}
 AVERAGED = tuple(task for task in METRICS if task != "wnli")  # MNLI enters with its matched half
 PROTOCOLS = ("coco_lm", "amos", "taco")
+# As the papers write the tasks, in the order of their tables.
+NAMES = {
+  "mnli": "MNLI-m",
+  "qqp": "QQP",
+  "qnli": "QNLI",
+  "sst2": "SST-2",
+  "cola": "CoLA",
+  "rte": "RTE",
+  "mrpc": "MRPC",
+  "stsb": "STS-B",
+  "wnli": "WNLI",
+}
+# Development split -> what follows a metric's name in a record.
+DEV_SPLITS = {"mnli": {"dev_matched": "", "dev_mismatched": "_mm"}}
+MISMATCHED = "accuracy_mm"  # name of the metric of MNLI's mismatched half in a record
 
 
 def main_metric(task: str, protocol: str) -> str:

@@ -13,9 +13,9 @@ from data import glue
 from data.errors import ConfigError, DataError, DivergedError
 from data.glue import kshot
 from data.glue.tasks import Split
-from finetune.glue.task import DEV_SPLITS
 from finetune.needed_files import DRAWS
 from finetune.papers import glue_metrics
+from finetune.papers.glue_metrics import DEV_SPLITS
 from finetune.prompt.demonstrations import EvaluationSet, Pool, TrainingFeed, make_evaluation_set, make_pool
 from finetune.prompt.task import predict, scores_of
 from finetune.prompt.templates import PromptWriter

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import rich.console
 
-from finetune.glue import report
+from finetune.papers import glue_metrics
 from finetune.prompt import task as prompt
 from finetune.prompt.task import Summary, Trial
 from finetune.search import tables
@@ -77,12 +77,12 @@ def page(title: str, scores: Sequence[TaskScores]) -> tables.Page:
 
 def _name(one: TaskScores, metric: str) -> str:
   if one.task == "mnli":
-    return ("MNLI-mm" if metric == report.MISMATCHED else "MNLI-m") + one.mark
-  return report.NAMES.get(one.task, one.task.upper()) + one.mark
+    return ("MNLI-mm" if metric == glue_metrics.MISMATCHED else "MNLI-m") + one.mark
+  return glue_metrics.NAMES.get(one.task, one.task.upper()) + one.mark
 
 
 def _measure(one: TaskScores, metric: str, found: Summary) -> tuple[str, str]:
-  name = "accuracy" if metric == report.MISMATCHED else metric
+  name = "accuracy" if metric == glue_metrics.MISMATCHED else metric
   return name, f"{tables.percent(found.mean)} ({tables.percent(found.std)})"
 
 

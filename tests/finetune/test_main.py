@@ -84,9 +84,9 @@ def test_predictions_are_written_for_the_leaderboard(searched):
 def test_the_saved_model_gives_the_score_it_was_chosen_for(searched, places):
   """Its weights, through another program, on the development set."""
   from data import glue as glue_data
-  from finetune.glue import task as glue
   from finetune.glue.search import GlueSearch
   from finetune.papers import glue_metrics
+  from finetune.search import texts
   from finetune.search.session import Session
   from pretrain.command import flags
   from pretrain.stop import StopRequest
@@ -102,7 +102,7 @@ def test_the_saved_model_gives_the_score_it_was_chosen_for(searched, places):
     one = {name: leaf[0] for name, leaf in batch.items()}
     return np.asarray(plan.problem.outputs(params, one, None))[None]
 
-  logits = glue.outputs(given, outputs_of, num_runs=1, batch_size=5, pad_id=session.pad_id)[0]
+  logits = texts.outputs(given, outputs_of, num_runs=1, batch_size=5, pad_id=session.pad_id)[0]
   labels = glue_data.read(str(places[1]), "sst2", "dev").labels
   assert glue_metrics.score("sst2", logits, labels)["accuracy"] == pytest.approx(meta["task"]["value"])
 

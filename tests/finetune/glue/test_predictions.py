@@ -15,6 +15,7 @@ from finetune.glue import predictions as glue_predictions
 from finetune.glue import task as glue
 from finetune.papers.spaces import Cell
 from finetune.search.best_model import Chosen
+from finetune.search.texts import Encoding
 from tests.finetune.glue import small_glue
 
 CHOSEN = Chosen(Cell(8, 1e-2, 2, 0.1), 1, "accuracy", 0.5, {"numbers": 1})
@@ -23,7 +24,7 @@ CHOSEN = Chosen(Cell(8, 1e-2, 2, 0.1), 1, "accuracy", 0.5, {"numbers": 1})
 @pytest.fixture(scope="module")
 def encoding(tmp_path_factory):
   words = vocabulary.load(small_glue.checkpoint(tmp_path_factory.mktemp("words") / "run") / "vocabulary")
-  return lambda task: glue.Encoding(words, 8, 2, 4)
+  return lambda task: Encoding(words, 8, 2, 4)
 
 
 def _nli(path, count, first="good"):

@@ -53,7 +53,7 @@ def test_the_best_cell_is_chosen_and_summed_up():
 
 def test_the_average_is_of_eight_without_wnli_and_the_mismatched_half():
   records = eight() | {"wnli": [record("wnli", [0.0])]}
-  records["mnli"] = [record("mnli", [0.5], {report.MISMATCHED: 0.0})]
+  records["mnli"] = [record("mnli", [0.5], {glue_metrics.MISMATCHED: 0.0})]
   made = report.make_report(
     "x", MEDIAN, records, references=reference_rows.reference_rows("coco_lm_base", "coco_lm")
   )
@@ -73,7 +73,7 @@ def test_an_average_with_tasks_missing_is_not_given_and_they_are_named():
 
 def test_the_papers_score_stands_beside_the_same_metric_only():
   records = {
-    "mnli": [record("mnli", [0.5], {report.MISMATCHED: 0.4})],
+    "mnli": [record("mnli", [0.5], {glue_metrics.MISMATCHED: 0.4})],
     "mrpc": [record("mrpc", [0.5], {"f1": 0.3})],
     "wnli": [record("wnli", [0.5])],
   }
@@ -178,7 +178,7 @@ def test_percent_rounds_the_decimal_number():
 
 def test_fractions_are_reported_with_mean_and_range(tmp_path):
   records = {
-    0.1: [record("mnli", [0.5, 0.7], {report.MISMATCHED: 0.4})],
+    0.1: [record("mnli", [0.5, 0.7], {glue_metrics.MISMATCHED: 0.4})],
     0.01: [record("mnli", [0.4, 0.4, 0.1], cell=CELL._replace(epochs=2)), record("mnli", [0.2, 0.3, 0.7])],
     1.0: [],
   }

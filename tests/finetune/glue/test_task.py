@@ -9,6 +9,7 @@ from data.glue.tasks import Split
 from finetune import needed_files
 from finetune.glue import task as glue
 from finetune.papers import glue_metrics
+from finetune.search.texts import Encoding
 from tests.finetune.glue import small_glue
 
 
@@ -25,8 +26,8 @@ def _split(first, second=None, labels=None, **changes) -> Split:
   )
 
 
-def _encoding(words, **changes) -> glue.Encoding:
-  return glue.Encoding(words, **({"max_length": 16, "num_buckets": 2, "multiple": 4} | changes))
+def _encoding(words, **changes) -> Encoding:
+  return Encoding(words, **({"max_length": 16, "num_buckets": 2, "multiple": 4} | changes))
 
 
 def test_pairs_have_the_separators_of_the_vocabulary_and_the_longer_side_is_cut(words):

@@ -1,0 +1,96 @@
+"""Texts of a task as an encoder reads them, and a set of them run through a model."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from data.glue.tasks import Split
+from data.vocabulary import Vocabulary
+from finetune.search.examples import Buckets, Examples, evaluation_batches, make_buckets, pad
+from finetune.search.program import Batch
+
+OutputsOf = Callable[[Batch], Any]  # host batch [runs, batch, ...] to host outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+  """A set of examples that is run through a model: a development or a test split.
+
+  Attributes:
+    examples: ids, and labels where there are any.
+    buckets: of them.
+    split: the texts.
+    cut: how many of them were cut to the length.
+  """
+
+  examples: Examples
+  buckets: Buckets
+  split: Split
+  cut: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+  """How text becomes examples.
+
+  Attributes:
+    vocabulary: of the checkpoint.
+    max_length: tokens with special ones; longer texts are cut as the official Hugging Face code cuts them.
+    num_buckets: most padded lengths.
+    multiple: padded lengths are multiples of it.
+    divisor: of STS-B's scores.
+  """
+
+  vocabulary: Vocabulary
+  max_length: int
+  num_buckets: int
+  multiple: int
+  divisor: float = 1.0
+
+  def examples(self, split: Split, *, is_regression: bool) -> tuple[Examples, int]:
+    """Ids, labels (0 where there are none), and how many texts were cut."""
+    first = self.vocabulary.encode_batch(split.first)
+    second = None if split.second is None else self.vocabulary.encode_batch(split.second)
+    ids, cut = [], 0
+    for row, part in enumerate(first):
+      pair = None if second is None else second[row]
+      found = self.vocabulary.with_special_ids(part, pair, max_length=self.max_length)
+      cut += len(found) < len(self.vocabulary.with_special_ids(part, pair))
+      ids.append(np.asarray(found, np.int32))
+    labels = np.zeros(len(split), np.int32) if split.labels is None else split.labels
+    if is_regression:
+      labels = np.asarray(labels, np.float32) / np.float32(self.divisor)
+    return Examples(ids, {"labels": labels}, {}), cut
+
+  def evaluated(self, split: Split, *, is_regression: bool) -> Evaluated:
+    """A split to run through a model."""
+    examples, cut = self.examples(split, is_regression=is_regression)
+    return Evaluated(examples, self.buckets(examples), split, cut)
+
+  def buckets(self, examples: Examples) -> Buckets:
+    """Its padded lengths."""
+    return make_buckets(examples, most=self.num_buckets, multiple=self.multiple, max_length=self.max_length)
+
+
+def outputs(
+  given: Evaluated, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
+) -> np.ndarray:
+  """[runs, examples, outputs] float32 of a set, every example once, in its order."""
+  found = np.zeros((0,))
+  for rows, part in batches(given, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id):
+    logits = np.asarray(outputs_of(part))
+    if not found.size:
+      found = np.zeros((num_runs, len(given.examples.ids), logits.shape[-1]), np.float32)
+    found[:, rows] = logits[:, : len(rows)]
+  return found
+
+
+def batches(
+  given: Evaluated, *, num_runs: int, batch_size: int, pad_id: int
+) -> Iterator[tuple[np.ndarray, Batch]]:
+  """(numbers of examples, the same batch for every run) until every example was there once."""
+  for length, rows in evaluation_batches(given.buckets, batch_size=batch_size):
+    batch = pad(given.examples, rows, length=length, batch_size=batch_size, pad_id=pad_id)
+    yield rows, {name: np.broadcast_to(leaf, (num_runs, *leaf.shape)) for name, leaf in batch.items()}

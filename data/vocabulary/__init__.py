@@ -22,10 +22,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from data import errors
-from data.files import write_atomically  # not `files`: that name is this room's own file
-from data.vocabulary import files as vocabulary_files
+from data import errors, files
 from data.vocabulary import official as official_tokenizer
+from data.vocabulary import tokenizer_files
 
 NAME = "vocabulary.json"
 FORMAT = 1
@@ -164,7 +163,7 @@ def describe(
   if pretokenization != "none":
     content["pretokenization"] = pretokenization
   text = json.dumps(content, indent=1, sort_keys=True) + "\n"
-  write_atomically(pathlib.Path(directory) / NAME, text.encode())
+  files.write_atomically(pathlib.Path(directory) / NAME, text.encode())
   return vocabulary
 
 
@@ -182,18 +181,17 @@ def build(
     path = directory / "vocab.txt"
     if pretokenization != "none":
       raise errors.DataError(f"{path}: pretokenization {pretokenization!r} is for sentencepiece vocabularies")
-    pieces = vocabulary_files.read_vocab_txt(path)
-    encode_batch = vocabulary_files.wordpiece_encoder(pieces, cased=cased)
-    contents = [vocabulary_files.read_bytes(path)]
-    join = vocabulary_files.join_wordpieces
+    pieces = tokenizer_files.read_vocab_txt(path)
+    encode_batch = tokenizer_files.wordpiece_encoder(pieces, cased=cased)
+    contents = [tokenizer_files.read_bytes(path)]
+    join = tokenizer_files.join_wordpieces
   else:
     path, pieces, contents, encode_batch = _sentencepiece(directory, pretokenization)
     is_official = pretokenization == "official"
-    join = official_tokenizer.join if is_official else vocabulary_files.join_sentencepieces
+    join = official_tokenizer.join if is_official else tokenizer_files.join_sentencepieces
   special_ids = SpecialIds(
     **{
-      name: vocabulary_files.special_id(path, pieces, piece)
-      for name, piece in vocabulary_files.PIECES.items()
+      name: tokenizer_files.special_id(path, pieces, piece) for name, piece in tokenizer_files.PIECES.items()
     }
   )
   # Without a pretokenization the text that is hashed is that of before there were any.
@@ -217,15 +215,15 @@ def build(
 def _sentencepiece(directory: pathlib.Path, pretokenization: str):
   """Returns the file that names the pieces, these, the bytes of all files, and texts -> ids."""
   path = directory / "sp.model"
-  processor, model_pieces = vocabulary_files.read_sp_model(path)
-  contents, pieces = [vocabulary_files.read_bytes(path)], model_pieces
+  processor, model_pieces = tokenizer_files.read_sp_model(path)
+  contents, pieces = [tokenizer_files.read_bytes(path)], model_pieces
   if (directory / "dict.txt").is_file():
     path = directory / "dict.txt"
-    pieces = vocabulary_files.read_dictionary(path)
-    contents.append(vocabulary_files.read_bytes(path))
+    pieces = tokenizer_files.read_dictionary(path)
+    contents.append(tokenizer_files.read_bytes(path))
   if pretokenization == "none":
-    return path, pieces, contents, vocabulary_files.sentencepiece_encoder(processor, model_pieces, pieces)
-  ids, unknown = vocabulary_files.ids_of_text(pieces)
+    return path, pieces, contents, tokenizer_files.sentencepiece_encoder(processor, model_pieces, pieces)
+  ids, unknown = tokenizer_files.ids_of_text(pieces)
   return path, pieces, contents, official_tokenizer.encoder(processor, ids, unknown=unknown)
 
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 
 from data import errors, vocabulary
-from data.vocabulary import files as vocabulary_files
+from data.vocabulary import tokenizer_files
 
 MAX_TRAINING_CHARACTERS = 200_000_000  # more changes few pieces; BPE holds them in memory
 MAX_LETTERS = 1_000  # of WordPiece, as BERT; rarer characters become [UNK]
@@ -99,7 +99,7 @@ class _directory_aside:
 def _train_sentencepiece(sentences: _Counted, *, cased: bool, size: int, size_flag: str) -> bytes:
   import sentencepiece  # here: training WordPiece needs no sentencepiece
 
-  names = vocabulary_files.PIECES
+  names = tokenizer_files.PIECES
   model = io.BytesIO()
   try:
     sentencepiece.SentencePieceTrainer.train(
@@ -144,9 +144,9 @@ def _explain(message: str, sentences: _Counted, size: int, size_flag: str) -> st
 def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int) -> list[str]:
   from tokenizers import Tokenizer, models, trainers
 
-  names = vocabulary_files.PIECES
+  names = tokenizer_files.PIECES
   tokenizer = Tokenizer(models.WordPiece(unk_token=names["unk"], max_input_chars_per_word=100))
-  vocabulary_files.configure_wordpiece(tokenizer, cased=cased)
+  tokenizer_files.configure_wordpiece(tokenizer, cased=cased)
   text = list(sentences)
   if not sentences.characters:
     raise errors.DataError("the source has no usable text to train a vocabulary on")
@@ -209,7 +209,7 @@ def import_files(
   if vocab_txt and pretokenization != "none":
     raise errors.ConfigError(f"--pretokenization={pretokenization} is for --sp_model; leave it out")
   files = {"vocab.txt": vocab_txt, "sp.model": sp_model, "dict.txt": dictionary}
-  contents = {name: vocabulary_files.read_bytes(pathlib.Path(path)) for name, path in files.items() if path}
+  contents = {name: tokenizer_files.read_bytes(pathlib.Path(path)) for name, path in files.items() if path}
   with _directory_aside(directory) as aside:
     for name, content in contents.items():
       (aside / name).write_bytes(content)

@@ -3,8 +3,8 @@
 import tempfile
 from pathlib import Path
 
-from data.vocabulary import files as vocabulary_files
 from data.vocabulary import official as official_tokenizer
+from data.vocabulary import tokenizer_files
 from data.vocabulary import train as vocabulary_train
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
@@ -24,7 +24,7 @@ def check_tokenizer(golden: Golden, checks: Checks) -> None:
       cased=True,
       pretokenization="official",
     )
-  processor, _ = vocabulary_files.read_sp_model(model)
+  processor, _ = tokenizer_files.read_sp_model(model)
   of_text = {
     "pretokenize": official_tokenizer.pretokenize,
     "tokens": lambda text: official_tokenizer.tokenize_batch(processor, [text])[0],

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from data import vocabulary
 from data.errors import DataError
-from data.vocabulary import files as vocabulary_files
+from data.vocabulary import tokenizer_files
 from data.vocabulary import train as vocabulary_train
 from pretrain.export.tokenizer import sentencepiece_bpe, sentencepiece_text, wordpiece_files
 
@@ -116,7 +116,7 @@ def build_tokenizer(directory: pathlib.Path, words: vocabulary.Vocabulary):
 
 
 def _special_pieces(words: vocabulary.Vocabulary) -> dict[str, str]:
-  return {f"{name}_token": words.piece(getattr(words.special_ids, name)) for name in vocabulary_files.PIECES}
+  return {f"{name}_token": words.piece(getattr(words.special_ids, name)) for name in tokenizer_files.PIECES}
 
 
 def _ids(words: vocabulary.Vocabulary) -> dict[str, int]:
@@ -128,9 +128,9 @@ def _sentencepiece(directory: pathlib.Path, words: vocabulary.Vocabulary):
 
   path = directory / "sp.model"
   proto = sentencepiece_bpe.read_proto(path)
-  processor, _ = vocabulary_files.read_sp_model(path)
+  processor, _ = tokenizer_files.read_sp_model(path)
   ids = _ids(words)
-  of_text, _ = vocabulary_files.ids_of_text(list(ids))
+  of_text, _ = tokenizer_files.ids_of_text(list(ids))
   unknown = words.piece(words.special_ids.unk)
   model = sentencepiece_bpe.bpe_model(proto, of_text, vocabulary=ids, unknown=unknown, where=str(path))
   tokenizer = Tokenizer(model)
@@ -147,7 +147,7 @@ def _wordpiece(words: vocabulary.Vocabulary):
 
   unknown = words.piece(words.special_ids.unk)
   tokenizer = Tokenizer(models.WordPiece(_ids(words), unk_token=unknown, max_input_chars_per_word=100))
-  vocabulary_files.configure_wordpiece(tokenizer, cased=words.cased)
+  tokenizer_files.configure_wordpiece(tokenizer, cased=words.cased)
   tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)
   return tokenizer
 
@@ -196,7 +196,7 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
     vocab_txt = str(folder / "vocab.txt") if words.kind == "wordpiece" else ""
     return _import(folder, output, cased=words.cased, split=words.pretokenization, vocab_txt=vocab_txt)
   if (folder / "sp.model").is_file():
-    processor, _ = vocabulary_files.read_sp_model(folder / "sp.model")
+    processor, _ = tokenizer_files.read_sp_model(folder / "sp.model")
     split = "official" if (folder / "dict.txt").is_file() else "none"
     return _import(folder, output, cased=processor.normalize("A") != processor.normalize("a"), split=split)
   pieces, cased = wordpiece_files.read(folder)

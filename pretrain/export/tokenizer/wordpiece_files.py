@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from data.errors import DataError
-from data.vocabulary import files as vocabulary_files
+from data.vocabulary import tokenizer_files
 
 _ADVICE = "only BERT's WordPiece and sentencepiece with its sp.model can be imported"
 _MISSING = object()
@@ -28,7 +28,7 @@ def read(folder: pathlib.Path) -> tuple[list[str], bool]:
     pieces, cased = _pieces(path, content), _pipeline(path, content)
   elif (folder / "vocab.txt").is_file():
     path = folder / "vocab.txt"
-    pieces, cased = vocabulary_files.read_vocab_txt(path), _case(folder)
+    pieces, cased = tokenizer_files.read_vocab_txt(path), _case(folder)
     content = {}
   else:
     raise DataError(
@@ -40,15 +40,15 @@ def read(folder: pathlib.Path) -> tuple[list[str], bool]:
     raise DataError(f"{path}: the piece {unwritable[0]!r} cannot stand in a vocab.txt; {_ADVICE}")
   if len(set(pieces)) < len(pieces):
     raise DataError(f"{path}: two ids have the same piece; expected one piece for each")
-  for name in vocabulary_files.PIECES.values():
-    vocabulary_files.special_id(path, pieces, name)
+  for name in tokenizer_files.PIECES.values():
+    tokenizer_files.special_id(path, pieces, name)
   _check_pairs(path, content, pieces)
   return pieces, cased
 
 
 def _object(path: pathlib.Path) -> dict[str, Any]:
   try:
-    content = json.loads(vocabulary_files.read_bytes(path).decode("utf-8"))
+    content = json.loads(tokenizer_files.read_bytes(path).decode("utf-8"))
   except (ValueError, RecursionError) as error:
     raise DataError(f"{path}: not JSON ({str(error)[:80]}); bring back the original file") from error
   if not isinstance(content, dict):
@@ -122,7 +122,7 @@ def _special_names(folder: pathlib.Path) -> dict[str, str]:
   found = {}
   for name in ("tokenizer_config.json", "special_tokens_map.json"):
     config = _object(folder / name) if (folder / name).is_file() else {}
-    for role in vocabulary_files.PIECES:
+    for role in tokenizer_files.PIECES:
       token = config.get(f"{role}_token")
       token = token.get("content") if isinstance(token, dict) else token
       if isinstance(token, str):
@@ -136,8 +136,8 @@ def _named(path: pathlib.Path, pieces: list[str], special: Mapping[str, str]) ->
   for role, piece in special.items():
     if piece not in pieces:
       raise DataError(f"{path}: no piece {piece[:40]!r}, the {role}_token of the files beside it")
-    place, official = pieces.index(piece), vocabulary_files.PIECES[role]
-    names = [official, *(alias for alias, name in vocabulary_files.ALIASES.items() if name == official)]
+    place, official = pieces.index(piece), tokenizer_files.PIECES[role]
+    names = [official, *(alias for alias, name in tokenizer_files.ALIASES.items() if name == official)]
     for name in names[: names.index(piece)] if piece in names else names:
       if name in renamed:
         renamed[renamed.index(name)] = f"[unused {name}]"
@@ -156,7 +156,7 @@ def _check_pairs(path: pathlib.Path, content: Mapping[str, Any], pieces: list[st
   if isinstance(pair, list):
     marks = "".join("s" if "SpecialToken" in str(item) else "x" for item in pair)
     found = marks.strip("s").count("s")
-  separator = pieces[vocabulary_files.special_id(path, pieces, vocabulary_files.PIECES["sep"])]
+  separator = pieces[tokenizer_files.special_id(path, pieces, tokenizer_files.PIECES["sep"])]
   expected = 2 if separator == "</s>" else 1
   if found not in (None, expected):
     raise DataError(f"{path}: {found} {separator} stand between two texts, expected {expected}; {_ADVICE}")

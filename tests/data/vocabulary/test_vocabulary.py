@@ -8,7 +8,7 @@ import sentencepiece
 
 from data import errors, vocabulary
 from data.vocabulary import __main__ as vocabulary_command
-from data.vocabulary import files as vocabulary_files
+from data.vocabulary import tokenizer_files
 from data.vocabulary import train as vocabulary_train
 from tests.data.conftest import SHARED, make_documents
 
@@ -165,13 +165,13 @@ def test_a_dictionary_gives_the_ids_of_the_official_code(tmp_path):
 def test_dictionary_rules(tmp_path):
   path = tmp_path / "dict.txt"
   path.write_text("<pad> 5\n▁a 3\n▁a 2\n▁b 1 #fairseq:overwrite\na b 1\n")
-  symbols = vocabulary_files.read_dictionary(path)
+  symbols = tokenizer_files.read_dictionary(path)
   assert symbols == ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "▁a", "▁b", "a b", "[MASK]"]
   path.write_text("▁a 3\n<mask> 2\n▁b 1\n")
-  assert vocabulary_files.read_dictionary(path)[4:] == ["▁a", "[MASK]", "▁b"]
+  assert tokenizer_files.read_dictionary(path)[4:] == ["▁a", "[MASK]", "▁b"]
   path.write_text("▁a 3\n▁b 2\n▁a 1 #fairseq:overwrite\n")
   with pytest.raises(errors.DataError, match="line 3 gives '▁a' a second id"):
-    vocabulary_files.read_dictionary(path)
+    tokenizer_files.read_dictionary(path)
 
 
 @pytest.mark.parametrize(

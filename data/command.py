@@ -4,11 +4,14 @@ import argparse
 import difflib
 import errno
 import re
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from data import errors
+
+_ERROR = "error:"  # begins the line that a command ends with when it fails
 
 
 class Parser(argparse.ArgumentParser):
@@ -55,5 +58,26 @@ def run(function: Callable[[], None]) -> int:
 
 
 def _report(error: errors.UserError) -> int:
-  print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+  print(f"{_ERROR} {' '.join(str(error).split())}", file=sys.stderr, flush=True)
   return error.exit_code
+
+
+def run_child(arguments: Sequence[str], *, relay: bool, **options) -> tuple[int, str]:
+  """Runs a command of this project in a process of its own.
+
+  Args:
+    arguments: the command.
+    relay: whether what it writes to stderr is shown as it comes, but for its error.
+    **options: more arguments of `subprocess.Popen`.
+
+  Returns:
+    Its exit code, and the error it reported: its last line on stderr, or the code if it wrote none.
+  """
+  last = ""
+  with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, errors="replace", **options) as child:
+    assert child.stderr is not None
+    for line in child.stderr:
+      last = line.strip() or last
+      if relay and line.strip() and not line.startswith(_ERROR):  # the caller's own message holds that one
+        print(line, end="", file=sys.stderr, flush=True)
+  return child.returncode, last.removeprefix(_ERROR).strip() or f"exit code {child.returncode}"

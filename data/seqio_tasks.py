@@ -4,26 +4,19 @@ TensorFlow is imported inside functions: a preparation from text files or `insta
 """
 
 import dataclasses
-import difflib
 import functools
 import hashlib
 import os
-import pathlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from data import errors, user_module
+from data import errors, tfds_reader, user_module
 
-if TYPE_CHECKING:
-  from data.sources import Request, Unit
-
-SPLIT = "train"
+SPLIT = tfds_reader.TRAIN
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """One TFDS corpus of a Mixture: name with version, feature that holds the text, fraction of it that is
-  used."""
+  """One TFDS corpus of a Mixture: name with version, feature with the text, fraction of it that is used."""
 
   tfds_name: str
   text_field: str
@@ -48,108 +41,35 @@ CORPORA = {
 }
 
 
-def find_tfds(name: str, request: "Request") -> pathlib.Path:
-  """Returns the directory of a prepared TFDS data set, without importing TFDS unless it has to be downloaded.
-
-  Args:
-    name: `dataset[/config][:version]`.
-    request: for `tfds_directory` and `download`.
-
-  Raises:
-    DataError: the data set is not there, and may not be or could not be downloaded.
-  """
-  base = pathlib.Path(
-    request.tfds_directory or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-  ).expanduser()
-  plain, _, version = name.partition(":")
-  if not plain:
-    raise errors.ConfigError("--source=tfds: names no data set; expected tfds:NAME[/CONFIG][:VERSION]")
-  patterns = [f"{plain}/{version or '*'}/dataset_info.json"]
-  if "/" not in plain:
-    patterns.append(f"{plain}/*/{version or '*'}/dataset_info.json")
-  for pattern in patterns:
-    found = sorted(base.glob(pattern), key=lambda path: _version_key(path.parent.name))
-    if found:
-      return found[-1].parent
-  if request.download:
-    return _download(name, base)
-  raise errors.DataError(
-    f"TFDS data set {name!r} is not in {base}; add --download to fetch and prepare it there, name another "
-    "place with --tfds_directory, or use a source that needs no download: --source=installed_docs"
-  )
-
-
-def _version_key(version: str) -> tuple[int, ...]:
-  return tuple(int(part) if part.isdecimal() else 0 for part in version.split("."))
-
-
-def _download(name: str, base: pathlib.Path) -> pathlib.Path:
-  tfds = import_tfds()
-  try:
-    builder = tfds.builder(name, data_dir=str(base))
-    builder.download_and_prepare()
-  except Exception as error:  # of whatever kind: network, disk, an unknown name; TFDS has no common base
-    reason = (str(error).strip().splitlines() or [""])[0]
-    raise errors.DataError(
-      f"TFDS could not download {name!r} to {base} ({type(error).__name__}: {reason[:200]}); check the name "
-      "and the network, or prepare it elsewhere and give --tfds_directory"
-    ) from error
-  return pathlib.Path(str(builder.data_path))
-
-
-def import_tfds():
-  """Returns TFDS, with TensorFlow kept from the accelerator."""
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-  # Reading text needs no accelerator, and TensorFlow would take all of its memory from the trainer.
-  os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-  import tensorflow_datasets as tfds
-
-  return tfds
-
-
-def num_tfds_shards(directory: pathlib.Path, request: "Request") -> int:
-  """Returns the shards of the training split of a prepared TFDS data set and checks the text feature.
-
-  Raises:
-    DataError: there is no such split or feature.
-  """
-  builder = import_tfds().builder_from_directory(str(directory))
-  if SPLIT not in builder.info.splits:
-    raise errors.DataError(
-      f"{directory} has no split {SPLIT!r}; its splits are {', '.join(sorted(builder.info.splits))}"
-    )
-  if request.text_field not in builder.info.features:
-    names = ", ".join(sorted(builder.info.features))
-    raise errors.DataError(
-      f"{directory} has no feature {request.text_field!r}; it has {names}; set --text_field"
-    )
-  return builder.info.splits[SPLIT].num_shards
-
-
-def plan_seqio(name: str, request: "Request") -> list[tuple[str, int, float]]:
+def plan(name: str, *, module: str, tfds_directory: str, download: bool) -> list[tuple[str, int, float]]:
   """Returns (task, shards, fraction of its documents) for each Task of a registered Task or Mixture.
 
   A Mixture is read without repeating anything: the largest sample in which the Tasks keep its rates,
   counted in documents.
+
+  Args:
+    name: of the Task or Mixture.
+    module: Python file or module that registers more of them; '': none.
+    tfds_directory: data_dir of TFDS; '': its default.
+    download: whether TFDS may download what is missing.
 
   Raises:
     DataError: nothing of that name is registered (the nearest names are given), it has no training split, or
       its TFDS data is not there.
     ConfigError: a rate of the Mixture is not positive, or the module cannot be imported.
   """
-  seqio = _registry(request.module, request.tfds_directory)
+  seqio = _registry(module, tfds_directory)
   try:
     mixture_or_task = seqio.get_mixture_or_task(name)
   except ValueError as error:
     names = sorted([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()])
-    near = difflib.get_close_matches(name, names, n=3) or names[:8]
     raise errors.DataError(
-      f"--source=seqio:{name}: no Task or Mixture of this name is registered; did you mean "
-      f"{', '.join(near)}? --module=FILE imports a file that registers more"
+      f"--source=seqio:{name}: {errors.unknown('Task or Mixture', name, names)}; --module=FILE imports a "
+      "file that registers more"
     ) from error
-  parts = seqio.get_subtasks(mixture_or_task)
-  for task in parts:
-    _find_data(task, request, seqio)
+  tasks = seqio.get_subtasks(mixture_or_task)
+  for task in tasks:
+    _find_data(task, seqio, tfds_directory, download=download)
     if SPLIT not in task.splits:
       raise errors.DataError(
         f"seqio Task {task.name!r} has no split {SPLIT!r}; its splits are {', '.join(sorted(task.splits))}"
@@ -157,12 +77,12 @@ def plan_seqio(name: str, request: "Request") -> list[tuple[str, int, float]]:
   keeps = [1.0]
   if isinstance(mixture_or_task, seqio.Mixture):
     keeps = _keeps(
-      name, [(task.name, mixture_or_task.get_rate(task), _num_documents(task)) for task in parts]
+      name, [(task.name, mixture_or_task.get_rate(task), _num_documents(task)) for task in tasks]
     )
-  return [(task.name, len(task.source.list_shards(SPLIT)), keep) for task, keep in zip(parts, keeps)]
+  return [(task.name, len(task.source.list_shards(SPLIT)), keep) for task, keep in zip(tasks, keeps)]
 
 
-def _find_data(task, request: "Request", seqio) -> None:
+def _find_data(task, seqio, tfds_directory: str, *, download: bool) -> None:
   """Refuses, or downloads, a TFDS set of a Task that is not there: seqio itself would end in a KeyError."""
   if not isinstance(task.source, seqio.TfdsDataSource):
     return
@@ -171,7 +91,7 @@ def _find_data(task, request: "Request", seqio) -> None:
   except ValueError:  # several sets, none of them for training: there is no such split
     return
   if name and "://" not in (data_dir or ""):
-    find_tfds(name, dataclasses.replace(request, tfds_directory=data_dir or request.tfds_directory))
+    tfds_reader.find_or_download(data_dir or tfds_directory, name, download=download)
 
 
 def _keeps(name: str, rates: list[tuple[str, float, int]]) -> list[float]:
@@ -193,29 +113,33 @@ def _num_documents(task) -> int:
   return number
 
 
-def read(unit: "Unit", request: "Request") -> Iterator[str]:
-  """Yields the texts of a unit of kind 'tfds' or 'seqio'.
+def read(
+  name: str, shard: int, num_shards: int, keep: float, *, module: str, tfds_directory: str, text_field: str
+) -> Iterator[str]:
+  """Yields the texts in one shard of a Task's training split.
+
+  Args:
+    name: of the Task.
+    shard: number of the shard, from 0.
+    num_shards: how many the Task has.
+    keep: fraction of the texts; which ones depends on their content alone.
+    module: as for `plan`.
+    tfds_directory: as for `plan`.
+    text_field: see `text_feature`.
 
   Raises:
-    DataError: an example has no text under `text_field`.
+    DataError: the examples have no text under `text_field`.
   """
-  if unit.kind == "tfds":
-    tfds = import_tfds()
-    dataset = tfds.builder_from_directory(unit.name).as_dataset(
-      split=f"{SPLIT}[{unit.start}shard:{unit.stop}shard]", shuffle_files=False
-    )
-    field = request.text_field
-  else:
-    seqio = _registry(request.module, request.tfds_directory)
-    task = seqio.get_mixture_or_task(unit.name)
-    info = seqio.ShardInfo(unit.start, unit.stop) if unit.stop > 1 else None
-    dataset = task.get_dataset(sequence_length=None, split=SPLIT, shuffle=False, seed=0, shard_info=info)
-    field = text_feature(unit.name, dataset.element_spec, request.text_field)
+  seqio = _registry(module, tfds_directory)
+  shard_info = seqio.ShardInfo(shard, num_shards) if num_shards > 1 else None
+  dataset = seqio.get_mixture_or_task(name).get_dataset(
+    sequence_length=None, split=SPLIT, shuffle=False, seed=0, shard_info=shard_info
+  )
+  feature = text_feature(name, dataset.element_spec, text_field)
   for example in dataset.as_numpy_iterator():
-    value = example[field]
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    text = tfds_reader.as_text(example[feature])
     key = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
-    if key < unit.keep * 2**64:
+    if key < keep * 2**64:
       yield text
 
 
@@ -254,7 +178,7 @@ def _registry(module: str, tfds_directory: str):
 @functools.cache  # a name can be registered once per process
 def _seqio():
   """Returns seqio with the Mixtures of CORPORA."""
-  import_tfds()
+  tfds_reader.import_tfds()
   import seqio
   import tensorflow as tf
 

@@ -13,7 +13,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from data import errors, files, seqio_tasks, text_files
+from data import errors, files, seqio_tasks, text_files, tfds_reader
 
 MIN_UNIT_BYTES = 1 << 20
 MAX_UNIT_BYTES = 64 << 20
@@ -109,15 +109,20 @@ def check(request: Request) -> None:
   if request.source == "installed_docs":
     return
   if kind == "tfds":
-    seqio_tasks.find_tfds(name, request)
+    _find_tfds(name, request)
   elif kind == "seqio":
-    if name in seqio_tasks.CORPORA:
-      for corpus in seqio_tasks.CORPORA[name]:
-        seqio_tasks.find_tfds(corpus.tfds_name, request)
     if not name:
       raise errors.ConfigError("--source=seqio: names no Task; expected seqio:NAME")
+    for corpus in seqio_tasks.CORPORA.get(name, ()):
+      _find_tfds(corpus.tfds_name, request)
   else:
     expand(request.source)
+
+
+def _find_tfds(name: str, request: Request) -> pathlib.Path:
+  if not name.partition(":")[0]:
+    raise errors.ConfigError("--source=tfds: names no data set; expected tfds:NAME[/CONFIG][:VERSION]")
+  return tfds_reader.find_or_download(request.tfds_directory, name, download=request.download)
 
 
 def expand(source: str) -> list[str]:
@@ -163,18 +168,20 @@ def plan(request: Request) -> Plan:
   """
   kind, _, name = request.source.partition(":")
   if kind == "tfds":
-    directory = seqio_tasks.find_tfds(name, request)
-    num_shards = seqio_tasks.num_tfds_shards(directory, request)
+    directory = _find_tfds(name, request)
+    num_shards = tfds_reader.num_train_shards(directory, request.text_field)
     units = [Unit("tfds", str(directory), shard, shard + 1) for shard in range(num_shards)]
     return Plan(tuple(units), _digest_files(sorted(map(str, pathlib.Path(directory).iterdir()))))
   if kind == "seqio":
-    parts = seqio_tasks.plan_seqio(name, request)
+    tasks = seqio_tasks.plan(
+      name, module=request.module, tfds_directory=request.tfds_directory, download=request.download
+    )
     units = [
       Unit("seqio", task, shard, num_shards, keep)
-      for task, num_shards, keep in parts
+      for task, num_shards, keep in tasks
       for shard in range(num_shards)
     ]
-    return Plan(tuple(units), files.digest_json(parts))
+    return Plan(tuple(units), files.digest_json(tasks))
   paths = expand(request.source)
   return Plan(tuple(_file_units(paths)), _digest_files(paths))
 
@@ -209,9 +216,23 @@ def read_documents(unit: Unit, request: Request, counts: collections.Counter) ->
     )
   else:
     documents = (
-      [line for line in map(str.strip, text.split("\n")) if line] for text in seqio_tasks.read(unit, request)
+      [line for line in map(str.strip, text.split("\n")) if line] for text in _texts(unit, request)
     )
   for number, document in enumerate(documents):
     if request.limit and number >= request.limit:
       return
     yield document
+
+
+def _texts(unit: Unit, request: Request) -> Iterator[str]:
+  if unit.kind == "tfds":
+    return tfds_reader.train_texts(unit.name, request.text_field, start=unit.start, stop=unit.stop)
+  return seqio_tasks.read(
+    unit.name,
+    unit.start,
+    unit.stop,
+    unit.keep,
+    module=request.module,
+    tfds_directory=request.tfds_directory,
+    text_field=request.text_field,
+  )

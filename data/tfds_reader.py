@@ -1,8 +1,9 @@
-"""Small TFDS data sets as plain Python values, for processes that must not load TensorFlow.
+"""TFDS data sets: where they are, their training texts, and small ones as plain Python values.
 
   python -m data.tfds_reader --directory=TFDS_DIR --output=DIR glue/cola validation
 
-A child process reads the data sets and writes JSON lines; whether they are there at all is seen without it.
+`find` and `split_sizes` look at names and descriptions alone. `read` is for processes that must not load
+TensorFlow: a child process reads the data sets and writes JSON lines.
 """
 
 import json
@@ -11,17 +12,18 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from data import command, errors, files, seqio_tasks, sources
+from data import command, errors, files
 
+TRAIN = "train"  # the split that a preparation reads
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
+_BATCH = 512  # examples
 
 Example = dict[str, Any]
-_BATCH = 512
 
 
 def place(directory: str) -> pathlib.Path:
@@ -35,12 +37,89 @@ def find(directory: str, name: str) -> pathlib.Path | None:
 
   Args:
     directory: data_dir of TFDS; '': its default.
-    name: such as 'glue/cola'.
+    name: `dataset[/config][:version]`, such as 'glue/cola'.
   """
+  plain, _, version = name.partition(":")
+  patterns = [f"{plain}/{version or '*'}/dataset_info.json"]
+  if "/" not in plain:
+    patterns.append(f"{plain}/*/{version or '*'}/dataset_info.json")
+  for pattern in patterns:
+    descriptions = sorted(place(directory).glob(pattern), key=lambda path: _version_key(path.parent.name))
+    if descriptions:
+      return descriptions[-1].parent
+  return None
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+  return tuple(int(number) if number.isdecimal() else 0 for number in version.split("."))
+
+
+def find_or_download(directory: str, name: str, *, download: bool) -> pathlib.Path:
+  """As `find`; a data set that is not there is fetched and prepared if `download` allows it.
+
+  Raises:
+    DataError: the data set is not there, and may not be or could not be downloaded.
+  """
+  if path := find(directory, name):
+    return path
+  if not download:
+    raise errors.DataError(
+      f"TFDS data set {name!r} is not in {place(directory)}; add --download to fetch and prepare it there, "
+      "name another place with --tfds_directory, or use a source that needs no download: "
+      "--source=installed_docs"
+    )
+  tfds = import_tfds()
   try:
-    return seqio_tasks.find_tfds(name, sources.Request(f"tfds:{name}", tfds_directory=directory))
-  except errors.DataError:
-    return None
+    builder = tfds.builder(name, data_dir=str(place(directory)))
+    builder.download_and_prepare()
+  except Exception as error:  # of whatever kind: network, disk, an unknown name; TFDS has no common base
+    raise errors.DataError(
+      f"TFDS could not download {name!r} to {place(directory)} ({type(error).__name__}: "
+      f"{errors.reason(error)[:200]}); check the name and the network, or prepare it elsewhere and give "
+      "--tfds_directory"
+    ) from error
+  return pathlib.Path(str(builder.data_path))
+
+
+def import_tfds() -> Any:
+  """Returns TFDS, with TensorFlow kept from the accelerator."""
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+  # Reading text needs no accelerator, and TensorFlow would take all of its memory from the trainer.
+  os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+  import tensorflow_datasets as tfds
+
+  return tfds
+
+
+def num_train_shards(path: pathlib.Path, text_field: str) -> int:
+  """Returns the shards of the training split of a prepared data set and checks that it has a text feature.
+
+  Raises:
+    DataError: there is no such split or feature.
+  """
+  info = import_tfds().builder_from_directory(str(path)).info
+  if TRAIN not in info.splits:
+    raise errors.DataError(f"{path} has no split {TRAIN!r}; its splits are {', '.join(sorted(info.splits))}")
+  if text_field not in info.features:
+    names = ", ".join(sorted(info.features))
+    raise errors.DataError(f"{path} has no feature {text_field!r}; it has {names}; set --text_field")
+  return info.splits[TRAIN].num_shards
+
+
+def train_texts(path: str, text_field: str, *, start: int, stop: int) -> Iterator[str]:
+  """Yields the texts in shards [start, stop) of the training split, loading TensorFlow in this process."""
+  dataset = (
+    import_tfds()
+    .builder_from_directory(path)
+    .as_dataset(split=f"{TRAIN}[{start}shard:{stop}shard]", shuffle_files=False)
+  )
+  for example in dataset.as_numpy_iterator():
+    yield as_text(example[text_field])
+
+
+def as_text(value: Any) -> str:
+  """Returns a feature's value as text: bytes are UTF-8, of which invalid ones become U+FFFD."""
+  return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def split_sizes(path: pathlib.Path) -> dict[str, int]:
@@ -82,8 +161,7 @@ def read(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = 
       raise errors.DataError(f"no TFDS data set {name} in {place(directory)}")
   with tempfile.TemporaryDirectory(prefix="tfds-") as output:
     flags = [f"--directory={place(directory).absolute()}", f"--output={output}", *["--download"] * download]
-    pairs = [word for pair in wanted for word in pair]
-    _run([*flags, *pairs], relay=download)
+    _run([*flags, *(word for pair in wanted for word in pair)], relay=download)
     return [_load(pathlib.Path(output) / f"{number}.jsonl") for number in range(len(wanted))]
 
 
@@ -99,23 +177,10 @@ def _check_split(path: pathlib.Path, split: str) -> None:
 
 
 def _run(arguments: list[str], *, relay: bool) -> None:
-  """Runs the child; its last line is the reason if it fails."""
-  last = ""
-  with subprocess.Popen(
-    [sys.executable, "-m", "data.tfds_reader", *arguments],
-    cwd=_ROOT,
-    stdout=subprocess.DEVNULL,
-    stderr=subprocess.PIPE,
-    text=True,
-    errors="replace",
-  ) as child:
-    assert child.stderr is not None
-    for line in child.stderr:
-      last = line.strip() or last
-      if relay and line.strip() and not line.startswith("error:"):
-        print(line, end="", file=sys.stderr, flush=True)
-  if child.returncode:
-    reason = last.removeprefix("error: ") or f"the process that reads it ended with {child.returncode}"
+  """Runs `main` in a child process, which keeps TensorFlow out of this one; DataError with its reason."""
+  program = [sys.executable, "-m", "data.tfds_reader", *arguments]
+  code, reason = command.run_child(program, relay=relay, cwd=_ROOT, stdout=subprocess.DEVNULL)
+  if code:
     raise errors.DataError(reason)
 
 
@@ -130,18 +195,16 @@ def main(arguments: list[str] | None = None) -> int:
   def dump() -> None:
     args = parser.parse_args(arguments)
     for number, (name, split) in enumerate(zip(args.pairs[::2], args.pairs[1::2])):
-      request = sources.Request(f"tfds:{name}", tfds_directory=args.directory, download=args.download)
-      path = seqio_tasks.find_tfds(name, request)
+      path = find_or_download(args.directory, name, download=args.download)
       _check_split(path, split)
-      lines = [json.dumps(example) for example in _examples(path, split)]
-      content = "".join(line + "\n" for line in lines)
-      files.write_atomically(pathlib.Path(args.output) / f"{number}.jsonl", content.encode())
+      content = "".join(json.dumps(example) + "\n" for example in _examples(path, split))
+      files.write_atomically(pathlib.Path(args.output) / f"{number}.jsonl", content)
 
   return command.run(dump)
 
 
 def _examples(path: pathlib.Path, split: str) -> list[Example]:
-  tfds = seqio_tasks.import_tfds()
+  tfds = import_tfds()
   try:
     builder: Any = tfds.builder_from_directory(str(path))
     features = dict(builder.info.features)
@@ -152,10 +215,9 @@ def _examples(path: pathlib.Path, split: str) -> list[Example]:
       columns = {key: _column(value, features[key]) for key, value in batch.items()}
       examples += [dict(zip(columns, row)) for row in zip(*columns.values())]
   except Exception as error:  # TensorFlow's and TFDS's have no common base; also rows that are not there
-    reason = (str(error).strip().splitlines() or [""])[0]
     raise errors.DataError(
-      f"{path}: split {split!r} cannot be read ({type(error).__name__}: {reason[:300]}); remove {path} and "
-      "build it again"
+      f"{path}: split {split!r} cannot be read ({type(error).__name__}: {errors.reason(error)[:300]}); "
+      f"remove {path} and build it again"
     ) from error
   return examples
 
@@ -163,21 +225,21 @@ def _examples(path: pathlib.Path, split: str) -> list[Example]:
 def _column(batch: Any, feature: Any) -> list[Any]:
   """Returns the values of one feature in a batch as JSON knows them; class labels by name."""
   if isinstance(batch, dict):
-    parts = {key: _column(value, None) for key, value in batch.items()}
-    return [dict(zip(parts, values)) for values in zip(*parts.values())]
+    columns = {key: _column(value, None) for key, value in batch.items()}
+    return [dict(zip(columns, values)) for values in zip(*columns.values())]
   values = batch.tolist()
   if hasattr(feature, "int2str"):
     return [feature.int2str(value) if value >= 0 else None for value in values]
-  return [_text(value) for value in values]
+  return [_as_json(value) for value in values]
 
 
-def _text(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
   """Returns `value` with its bytes decoded and its arrays, rows of different lengths, as lists."""
   if isinstance(value, np.ndarray):
     value = value.tolist()
   if isinstance(value, list):
-    return [_text(part) for part in value]
-  return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return [_as_json(inner) for inner in value]
+  return as_text(value) if isinstance(value, bytes) else value
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ import pathlib
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 
 import jax
 from ml_collections import ConfigDict
 
 from data import manifest, sources, vocabulary
+from data.command import run_child
 from data.errors import ConfigError, DataError, StorageError, UserError
 from pretrain.corruption.masking import TokenIds
 
@@ -63,10 +63,10 @@ def ensure_records(config: ConfigDict, *, download: bool, relay: bool = True) ->
     config.data.to_dict(), vocab_size=config.model.vocab_size, output=directory
   )
   print(f"No records in {directory} yet; preparing them from {config.data.source}", flush=True)
-  code, reason = _run(command + ["--download"] * download, relay=relay)
+  code, reason = run_child(command + ["--download"] * download, relay=relay)
   if code == 0:
     return directory
-  reason = re.sub(r"--(\w+)", _field_of_flag, reason.removeprefix("error: "))
+  reason = re.sub(r"--(\w+)", _field_of_flag, reason)
   where = (
     f"no records in {directory}, and data.source={config.data.source!r} cannot be prepared here ({reason})"
   )
@@ -92,17 +92,6 @@ def _is_there(config: ConfigDict) -> bool:
   except UserError:
     return False
   return True
-
-
-def _run(command: list[str], *, relay: bool) -> tuple[int, str]:
-  """Runs the child; returns its exit code and the last line it wrote to stderr, its reason if it failed."""
-  last = ""
-  with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as child:
-    for line in child.stderr:
-      last = line.strip() or last
-      if relay and line.strip() and not line.startswith("error:"):  # that one is part of our own message
-        print(line, end="", file=sys.stderr, flush=True)
-  return child.returncode, last or f"exit code {child.returncode}"
 
 
 def token_ids(directory: str) -> TokenIds:

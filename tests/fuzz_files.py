@@ -142,7 +142,7 @@ def _write_dictionary(folder: pathlib.Path) -> None:
 def _write_tokenizer_json(folder: pathlib.Path) -> None:
   from tokenizers import Tokenizer, models, processors
 
-  from data.vocabulary.files import configure_wordpiece
+  from data.vocabulary.tokenizer_files import configure_wordpiece
 
   ids = {piece: number for number, piece in enumerate(PIECES)}
   tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))

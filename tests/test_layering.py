@@ -5,6 +5,7 @@ Imports inside functions count too: a late import is still a dependency.
 
 import ast
 import functools
+import graphlib
 import pathlib
 import re
 
@@ -109,6 +110,21 @@ def _closure(start: set[str]) -> set[str]:
   return seen
 
 
+def _modules_imported(module: str) -> set[str]:
+  """The project's modules that a module imports; `from a import b` is module a.b if there is one, else a."""
+  owners = {name if name in _sources() else name.rpartition(".")[0] for name in imports(module)}
+  return (owners & _sources().keys()) - {module}
+
+
+def find_circle(graph: dict[str, set[str]]) -> list[str]:
+  """The names of one circle in {module: modules it imports}, its first again at the end; [] without any."""
+  try:
+    graphlib.TopologicalSorter(graph).prepare()
+  except graphlib.CycleError as error:
+    return error.args[1][::-1]  # graphlib goes from what is imported to who imports it
+  return []
+
+
 @pytest.mark.parametrize(("importer", "forbidden", "exceptions"), FORBIDDEN)
 def test_no_part_imports_what_it_must_not_know(importer, forbidden, exceptions):
   broken = [
@@ -148,6 +164,22 @@ def test_nothing_imports_the_tests_or_the_benchmarks():
     if name.partition(".")[0] in ("tests", "benchmarks")
   ]
   assert not broken, broken
+
+
+def test_no_modules_import_each_other_in_a_circle():
+  # Imports inside functions and under TYPE_CHECKING count: they hide a circle, they do not open it.
+  product = [module for module in _sources() if module.partition(".")[0] != "tests"]
+  circle = find_circle({module: _modules_imported(module) for module in product})
+  assert not circle, " imports ".join(circle)
+
+
+def test_a_circle_is_found_and_named():
+  assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})[:3] in (
+    ["a", "b", "c"],
+    ["b", "c", "a"],
+    ["c", "a", "b"],
+  )
+  assert find_circle({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
 def test_files_fit_the_budget():

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from data import command, errors, progress, seqio_tasks, tfds_reader
+from data import command, errors, progress, tfds_reader
 from data.glue import files as glue_files
 from data.glue.tasks import TASKS, GlueTask, Split
 
@@ -162,7 +162,7 @@ def _is_there(name: str, splits: dict[str, Split], output: pathlib.Path) -> bool
 @contextlib.contextmanager
 def _quiet_tfds():
   """Yields TFDS without its progress and notices: what matters is in the report."""
-  tfds = seqio_tasks.import_tfds()
+  tfds = tfds_reader.import_tfds()
   from absl import logging
 
   level = logging.get_verbosity()

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from data import errors, manifest, seqio_tasks, sources
+from data import errors, manifest, seqio_tasks, sources, tfds_reader
 from tests.data.conftest import ROOT
 
 MODULE = """
@@ -141,7 +141,7 @@ def test_a_rate_of_zero_is_refused(results):
 def test_an_unknown_task_is_refused_with_the_nearest_name(results):
   code, message = results["seqio:onne"]
   assert code == 3
-  assert "did you mean one" in message
+  assert "unknown Task or Mixture 'onne'; did you mean 'one'? Known: " in message
 
 
 def test_a_module_that_cannot_be_imported_is_refused(results):
@@ -175,13 +175,13 @@ def test_the_newest_version_of_a_tfds_data_set_is_found(tmp_path):
   for place in ("c4/en/3.1.0", "c4/en/3.10.0", "c4/en/3.2.0", "pg19/0.1.1"):
     (tmp_path / place).mkdir(parents=True)
     (tmp_path / place / "dataset_info.json").write_text("{}")
-  request = sources.Request("", tfds_directory=str(tmp_path))
-  assert seqio_tasks.find_tfds("c4/en", request) == tmp_path / "c4/en/3.10.0"
-  assert seqio_tasks.find_tfds("c4/en:3.1.0", request) == tmp_path / "c4/en/3.1.0"
-  assert seqio_tasks.find_tfds("c4", request) == tmp_path / "c4/en/3.10.0"
-  assert seqio_tasks.find_tfds("pg19:0.1.1", request) == tmp_path / "pg19/0.1.1"
-  with pytest.raises(errors.DataError):
-    seqio_tasks.find_tfds("c4/en:9.0.0", request)
+  assert tfds_reader.find(str(tmp_path), "c4/en") == tmp_path / "c4/en/3.10.0"
+  assert tfds_reader.find(str(tmp_path), "c4/en:3.1.0") == tmp_path / "c4/en/3.1.0"
+  assert tfds_reader.find(str(tmp_path), "c4") == tmp_path / "c4/en/3.10.0"
+  assert tfds_reader.find(str(tmp_path), "pg19:0.1.1") == tmp_path / "pg19/0.1.1"
+  assert tfds_reader.find(str(tmp_path), "c4/en:9.0.0") is None
+  with pytest.raises(errors.DataError, match=r"'c4/en:9\.0\.0' is not in"):
+    tfds_reader.find_or_download(str(tmp_path), "c4/en:9.0.0", download=False)
 
 
 def test_a_seqio_task_is_prepared_by_the_command(results, tmp_path, vocabulary_directory):

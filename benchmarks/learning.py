@@ -24,10 +24,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from benchmarks import learning_report
-from benchmarks.learning_figures import collect, figures
 from data import command
 from data.errors import ConfigError
 from pretrain import prepared
+from pretrain.analysis.figures import measure
 from pretrain.batches import Batches, open_records, records_digests
 from pretrain.checkpoint import Checkpoints
 from pretrain.command import fields, validate
@@ -92,11 +92,6 @@ def steps_in(minutes: float, config: ConfigDict, directory: str) -> int:
     jax.block_until_ready(metrics)
     batches.close()
   return max(100, int(60 * minutes * TIMED_STEPS / (time.perf_counter() - started)))
-
-
-def measure(run: Run, params: dict, heldout, unigram: np.ndarray, *, batches: int) -> dict[str, float]:
-  """Held-out figures of parameters."""
-  return figures(collect(run, params, heldout, batches=batches), run, unigram)
 
 
 def run_one(arguments: argparse.Namespace) -> None:

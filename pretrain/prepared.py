@@ -40,13 +40,12 @@ def records_directory(config: ConfigDict) -> str:
   )
 
 
-def ensure_records(config: ConfigDict, *, download: bool, relay: bool = True) -> str:
+def ensure_records(config: ConfigDict, *, download: bool) -> str:
   """Makes the records a config names unless they are there.
 
   Args:
     config: the run's config.
     download: whether missing sources may be downloaded.
-    relay: whether the child's progress is shown as it comes.
 
   Returns:
     The directory of the records.
@@ -63,7 +62,7 @@ def ensure_records(config: ConfigDict, *, download: bool, relay: bool = True) ->
     config.data.to_dict(), vocab_size=config.model.vocab_size, output=directory
   )
   print(f"No records in {directory} yet; preparing them from {config.data.source}", flush=True)
-  code, reason = run_child(command + ["--download"] * download, relay=relay)
+  code, reason = run_child(command + ["--download"] * download, relay=True)
   if code == 0:
     return directory
   reason = re.sub(r"--(\w+)", _field_of_flag, reason)

@@ -122,22 +122,19 @@ def _prepare(config) -> dict[str, float]:
   from pretrain import prepared
   from pretrain.demo import progress as demo_progress
 
-  directory = prepared.records_directory(config)
+  directory, begun = prepared.records_directory(config), time.monotonic()
+  is_there = os.path.exists(os.path.join(directory, manifest.NAME))
   print("\nText", flush=True)
-  times: dict[str, float] = {}
-  if os.path.exists(os.path.join(directory, manifest.NAME)):
+  prepared.ensure_records(config, download=False)
+  if is_there:
     demo_progress.say(f"{directory} is there from an earlier run and is used again")
-  else:
-    with demo_progress.Preparation(directory, source=config.data.source) as preparation:
-      prepared.ensure_records(config, download=False, relay=False)
-    times = preparation.seconds
   made = manifest.read(directory)
   train, heldout = made.splits["train"], made.splits["heldout"]
   demo_progress.say(
     f"{made.counts['documents']:,} documents, {train.tokens:,} tokens in {train.records:,} blocks to train "
     f"on, {heldout.records:,} blocks held out"
   )
-  return times
+  return {} if is_there else {"prepare the text": time.monotonic() - begun}
 
 
 def _train(config, workdir: str, times: dict[str, float]) -> int:

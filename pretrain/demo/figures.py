@@ -1,25 +1,35 @@
 """The numbers and examples of the demo's summary, from a checkpoint and the run's metrics file."""
 
 import json
+import math
 import os
 import pathlib
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
-from sklearn.metrics import roc_auc_score
 
 from data import vocabulary
 from data.errors import DataError
-from pretrain import prepared, sharding
+from pretrain import prepared
+from pretrain.analysis.heldout import (
+  Arrays,
+  FrequencyAnswers,
+  collect,
+  commonest_share,
+  describe_replaced,
+  entropy,
+  frequency_answers,
+  ranking_area,
+)
 from pretrain.batches import open_records
 from pretrain.checkpoint import load_params
 from pretrain.demo.examples import Example, find_examples
 from pretrain.metrics import FILE_NAME
-from pretrain.models import heads
-from pretrain.run import Run, make_run, pad_rows
+from pretrain.run import Run, make_run
+
+Answer = tuple[str, float, str]  # label of the metric, value of its trivial answer, which answer that is
+CONTRASTS = {"scl_loss": "sequence contrast", "taco_loss": "token alignment (TACO)"}
 
 
 class Row(NamedTuple):
@@ -31,15 +41,6 @@ class Row(NamedTuple):
   trivial: float
   answer: str  # what the trivial answer is
   is_loss: bool  # in nats, the lower the better; else a fraction, the higher the better
-
-
-class FrequencyAnswers(NamedTuple):
-  """Nats per token of answering with the training frequencies of tokens."""
-
-  masked: float  # at masked positions
-  replaced: float  # at those that the generator got wrong
-  corrected: float  # at masked positions, with the copy mechanism at the rate of replacement everywhere
-  cls_gain: float  # by how much `masked` falls if it is known that [CLS] is first
 
 
 class Summary(NamedTuple):
@@ -74,23 +75,26 @@ def summarise(config: ConfigDict, workdir: str) -> Summary:
   params, meta = load_params(workdir)
   first, last = heldout_metrics(pathlib.Path(workdir) / FILE_NAME, last_step=meta["step"])
   run = make_run(config, prepared.token_ids(directory))
-  arrays = _look_at_heldout(run, params, directory)
+  _, heldout = open_records(config, directory)
+  rows = min(len(heldout), config.train.batch_size * config.train.eval_batches)
+  arrays = collect(run, params, heldout, describe_replaced, rows=rows)
   words = vocabulary.load(os.path.join(directory, "vocabulary"))
   unigram = np.load(os.path.join(directory, "unigram.npy"), allow_pickle=False)
-  is_token = arrays["ids"] != run.recipe.tokens.pad
+  tokens = run.recipe.tokens
+  is_token = arrays["ids"] != tokens.pad
   is_replaced = arrays["ids"] != arrays["input_ids"]
   probability = arrays["probability_replaced"]
-  frequencies = frequency_answers(arrays, unigram, run)
+  frequencies = frequency_answers(arrays, unigram, pad_id=tokens.pad, cls_id=tokens.cls)
   return Summary(
     step=meta["step"],
     checkpoint=os.path.join(workdir, "checkpoints", str(meta["step"])),
-    rows=[*_loss_rows(first, last, frequencies, config), *_hit_rows(first, last, arrays, run)],
+    rows=make_rows(first, last, arrays, frequencies, run),
     mixture={
       name.removeprefix("mixture_weight_").replace("_", " "): (first[name], last[name])
       for name in last
       if name.startswith("mixture_weight_")
     },
-    examples=find_examples(arrays, words, run.recipe.tokens),
+    examples=find_examples(arrays, words, tokens),
     blocks=int(is_token.any(axis=-1).sum()),
     masked=int(arrays["selected"].sum()),
     cls_gain=frequencies.cls_gain,
@@ -123,137 +127,75 @@ def heldout_metrics(path: pathlib.Path, *, last_step: int) -> tuple[dict[str, fl
   return found[0], found[last_step]
 
 
-def _look_at_heldout(run: Run, params: dict, directory: str) -> dict[str, np.ndarray]:
-  """[rows, length] arrays over the blocks of the evaluation, with its masks and samples."""
-  recipe, rows = run.recipe, run.config.train.batch_size
-  _, heldout = open_records(run.config, directory)
-
-  def describe_heldout(params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-    batch = run.eval_batch_of(ids, index, jnp.float32(1.0))
-    view, _ = recipe.view(params, batch, train=False)
-    logits = heads.apply_rtd_head(view.heads["rtd"], recipe.encoder, view.hidden)
-    return {
-      "ids": ids,
-      "input_ids": view.corrupted.input_ids,
-      "selected": view.corrupted.masking.selected,
-      "probability_replaced": jax.nn.sigmoid(-logits),
-    }
-
-  parts = []
-  with jax.set_mesh(run.mesh):
-    function = jax.jit(describe_heldout, out_shardings=sharding.replicated(run.mesh))
-    number = min(len(heldout), rows * run.config.train.eval_batches)
-    for index in range(-(-number // rows)):
-      ids = heldout.rows(index * rows, min((index + 1) * rows, number))
-      batch = sharding.to_global(run.mesh, pad_rows(ids, rows, pad_id=recipe.tokens.pad))
-      parts.append(jax.device_get(function(params, batch, jnp.int32(index))))
-  return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def frequency_answers(arrays: dict[str, np.ndarray], unigram: np.ndarray, run: Run) -> FrequencyAnswers:
-  """What counting the training text is worth on the held-out masked tokens.
+def make_rows(
+  first: dict[str, float], last: dict[str, float], arrays: Arrays, frequencies: FrequencyAnswers, run: Run
+) -> list[Row]:
+  """The lines of both tables: each metric that was measured, beside what its trivial answer is worth.
 
   Args:
-    arrays: 'ids', 'input_ids' [rows, length] int and 'selected' [rows, length] bool.
-    unigram: [vocab] counts of the training tokens.
-    run: for the id of [CLS].
+    first: held-out metrics before training.
+    last: those at the end.
+    arrays: of `heldout.describe_replaced`.
+    frequencies: answers by counting.
+    run: its objectives decide what the metrics mean.
 
   Returns:
-    FrequencyAnswers.
+    Losses first.
   """
-  selected, ids = arrays["selected"], arrays["ids"]
-  counts = unigram + 1.0  # a token that training never saw has a probability too
-  log_probs = np.log(counts / counts.sum())[ids[selected]]
-  is_replaced = (arrays["input_ids"] != ids)[selected]
-  rate = (arrays["input_ids"] != ids).sum() / (ids != run.recipe.tokens.pad).sum()
-  generated = log_probs + np.log(rate) if rate else np.full_like(log_probs, -np.inf)
-  corrected = np.where(is_replaced, generated, np.logaddexp(np.log1p(-rate), generated))
-  cls = run.recipe.tokens.cls
-  without_cls = log_probs - np.log1p(-counts[cls] / counts.sum())
-  informed = np.where(ids[selected] == cls, 0.0, without_cls)
-  return FrequencyAnswers(
-    masked=float(-log_probs.mean()),
-    replaced=float(-log_probs[is_replaced].mean()) if rate else 0.0,
-    corrected=float(-corrected.mean()),
-    cls_gain=float((informed - log_probs).mean()),
-  )
-
-
-def _loss_rows(
-  first: dict[str, float], last: dict[str, float], frequencies: FrequencyAnswers, config: ConfigDict
-) -> list[Row]:
-  rate, objectives = last["replace_rate"], config.objectives
-  entropy = -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate)) if 0 < rate < 1 else 0.0
-  group = objectives.scl.group_size or config.train.batch_size
-  counting = "token frequencies"
-  several = [name for name in last if name.startswith(("generator_loss_layer_", "generator_loss_generator_"))]
-  table = {
-    name: (f"generator, {name.removeprefix('generator_loss_').replace('_', ' ')}", frequencies.masked)
-    for name in several
-  } or {"generator_loss": ("generator", frequencies.masked)}
-  rows = [
-    Row(label, first[name], last[name], trivial, counting, True)
-    for name, (label, trivial) in table.items()
-    if name in last
+  is_word = ~np.isin(arrays["ids"], run.recipe.tokens.special)
+  is_replaced = (arrays["ids"] != arrays["input_ids"])[is_word]
+  area = ranking_area(is_replaced, arrays["probability_replaced"][is_word])
+  measured = last if math.isnan(area) else last | {"ranking_area": area}
+  losses, hits = _trivial_losses(last, frequencies, run), _trivial_hits(first, arrays, run)
+  return [
+    Row(label, first.get(metric), measured[metric], trivial, answer, is_loss)
+    for answers, is_loss in ((losses, True), (hits, False))
+    for metric, (label, trivial, answer) in answers.items()
+    if metric in measured
   ]
-  others = {
-    "rtd_loss": ("replaced token detection", float(entropy), f"always {rate:.1%}"),
+
+
+def _trivial_losses(last: dict[str, float], frequencies: FrequencyAnswers, run: Run) -> dict[str, Answer]:
+  """{metric: its trivial answer}, in the order of the table."""
+  counting, rate = "token frequencies", last["replace_rate"]
+  heads = [name for name in last if name.startswith(("generator_loss_layer_", "generator_loss_generator_"))]
+  answers: dict[str, Answer] = {}
+  for name in heads or ["generator_loss"]:
+    head = name.removeprefix("generator_loss").removeprefix("_").replace("_", " ")
+    answers[name] = (f"generator, {head}" if head else "generator", frequencies.masked, counting)
+  answers |= {
+    "rtd_loss": ("replaced token detection", entropy(rate), f"always {rate:.1%}"),
     "clm_cross_entropy_replaced": ("corrective LM, replaced tokens", frequencies.replaced, counting),
   }
-  if objectives.clm.copy and objectives.clm.form == "mixture":  # else its loss is another
-    others["clm_loss"] = ("corrective LM, with copying", frequencies.corrected, "the two above")
-  others |= {
-    "scl_loss": (
-      f"sequence contrast, 1 of {2 * group - 1}",
-      float(np.log(2 * group - 1)),
-      "guessing",
-    ),
-    "taco_loss": (
-      f"token alignment (TACO), 1 of {objectives.taco.num_negatives + 1}",
-      float(np.log(objectives.taco.num_negatives + 1)),
-      "guessing",
-    ),
-  }
-  return rows + [
-    Row(label, first[name], last[name], trivial, answer, True)
-    for name, (label, trivial, answer) in others.items()
-    if name in last
-  ]
+  clm = run.recipe.objectives.get("clm")
+  if clm is not None and clm.copy and clm.form == "mixture":  # else its loss is another
+    answers["clm_loss"] = ("corrective LM, with copying", frequencies.corrected, "the two above")
+  for metric, number in _choices(run).items():
+    label = f"{CONTRASTS.get(metric, metric)}, 1 of {number}"
+    answers[metric] = (label, float(np.log(number)), "guessing")
+  return answers
 
 
-def _hit_rows(
-  first: dict[str, float], last: dict[str, float], arrays: dict[str, np.ndarray], run: Run
-) -> list[Row]:
-  ids, replaced = arrays["ids"], arrays["ids"] != arrays["input_ids"]
-  group = run.config.objectives.scl.group_size or run.config.train.batch_size
+def _trivial_hits(first: dict[str, float], arrays: Arrays, run: Run) -> dict[str, Answer]:
+  """{metric: its trivial answer}, in the order of the table."""
   always = "always 'original'"
-  table = {
+  replaced = arrays["ids"][arrays["ids"] != arrays["input_ids"]]
+  return {
     "rtd_accuracy_replaced": ("replaced tokens recognised", 0.0, always),
     "rtd_accuracy_original": ("original tokens recognised", 1.0, always),
-    "clm_lm_accuracy_replaced": (
-      "replaced tokens restored",
-      _top_share(ids[replaced]),
-      "commonest token",
-    ),
+    "ranking_area": ("replaced ranked above original", 0.5, "guessing"),
+    "clm_lm_accuracy_replaced": ("replaced tokens restored", commonest_share(replaced), "commonest token"),
     # An untrained network tells most blocks apart: chance would be too low a bar.
     "scl_accuracy": (
-      f"crop found, 1 of {2 * group - 1}",
+      f"crop found, 1 of {_choices(run).get('scl_loss')}",
       first.get("scl_accuracy", 0.0),
       "untrained net",
     ),
   }
-  rows = [
-    Row(label, first.get(name), last[name], trivial, answer, False)
-    for name, (label, trivial, answer) in table.items()
-    if name in last
-  ]
-  is_word = ~np.isin(ids, run.recipe.tokens.special)
-  truth = replaced[is_word]
-  if truth.any() and not truth.all():
-    area = float(roc_auc_score(truth, arrays["probability_replaced"][is_word]))
-    rows.insert(2, Row("replaced ranked above original", None, area, 0.5, "guessing", False))
-  return rows
 
 
-def _top_share(tokens: np.ndarray) -> float:
-  return float(np.bincount(tokens).max() / len(tokens)) if len(tokens) else 0.0
+def _choices(run: Run) -> dict[str, int]:
+  """{metric: among how many answers a contrastive objective chooses}."""
+  rows = run.config.train.batch_size
+  objectives = run.recipe.objectives.items()
+  return {f"{name}_loss": each.choices(rows) for name, each in objectives if hasattr(each, "choices")}

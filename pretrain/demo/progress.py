@@ -1,23 +1,17 @@
-"""What the demo tells while it works: the stages of the preparation, compilation, memory."""
+"""What the demo reports while it works: this machine, compilation, memory."""
 
 import os
-import pathlib
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable
 
 import jax
 import psutil
-import rich.console
-import rich.status
 from tqdm import tqdm
 
 WIDTH = 98  # columns of everything the demo prints
 MEMORY_INTERVAL = 0.2  # seconds between two looks at the processes
-PREPARATION_INTERVAL = 0.5
-SECONDS_BETWEEN_LINES = 20.0  # where nobody watches
 LEAST_COMPILATION = 1.0  # seconds; shorter ones are not worth a line
 FUNCTIONS = {"_initial": "the first parameters", "<lambda>": "the evaluation", "train_step": "the step"}
 
@@ -77,9 +71,9 @@ class Compilation:
     seconds: in all.
   """
 
-  def __init__(self, tell: Callable[[str], None] = say) -> None:
+  def __init__(self, report: Callable[[str], None] = say) -> None:
     self.seconds = 0.0
-    self._tell = tell
+    self._report = report
 
   def __enter__(self) -> "Compilation":
     jax.monitoring.register_event_duration_secs_listener(self._note)
@@ -94,65 +88,7 @@ class Compilation:
     self.seconds += duration_secs
     if duration_secs >= LEAST_COMPILATION:
       name = str(details.get("fun_name", "a function")).removeprefix("jit(").removesuffix(")")
-      self._tell(f"JAX compiled {FUNCTIONS.get(name, name)} in {duration_secs:.1f} s")
-
-
-class Preparation:
-  """Within `with`: tells which product of `data.prepare` is being made, and how long each took.
-
-  The child process writes its products one after another, each under its final name only when it is whole.
-
-  Attributes:
-    seconds: {stage: seconds} of the stages that were seen to end.
-  """
-
-  def __init__(self, directory: str | os.PathLike, *, source: str) -> None:
-    """Nothing starts before `with`.
-
-    Args:
-      directory: of the records.
-      source: `data.source`; `installed_docs` has to be gathered first.
-    """
-    place = pathlib.Path(directory)
-    self._products = [
-      ("train a vocabulary", place / "vocabulary" / "vocabulary.json"),
-      ("tokenise, pack and shuffle", place / "manifest.json"),
-    ]
-    if source == "installed_docs":
-      self._products.insert(0, ("gather documentation", place / "source" / "installed_docs.txt"))
-    self.seconds: dict[str, float] = {}
-    self._end = threading.Event()
-    self._thread = threading.Thread(target=self._watch, daemon=True)
-
-  def __enter__(self) -> "Preparation":
-    self._thread.start()
-    return self
-
-  def __exit__(self, *_) -> None:
-    self._end.set()
-    self._thread.join()
-
-  def _watch(self) -> None:
-    console = rich.console.Console(stderr=True, highlight=False)
-    # Where nobody watches this prints nothing.
-    with console.status("") as status:
-      for stage, product in self._products:
-        self._watch_stage(stage, product, status)
-        if stage not in self.seconds:
-          return
-
-  def _watch_stage(self, stage: str, product: pathlib.Path, status: rich.status.Status) -> None:
-    started = told = time.monotonic()
-    while not product.exists():
-      if self._end.wait(PREPARATION_INTERVAL) and not product.exists():
-        return
-      now = time.monotonic()
-      status.update(f"{stage}: {now - started:.0f} s")
-      if not sys.stderr.isatty() and now - told > SECONDS_BETWEEN_LINES:
-        say(f"{stage}: {now - started:.0f} s so far")
-        told = now
-    self.seconds[stage] = time.monotonic() - started
-    say(f"{stage}: {self.seconds[stage]:.1f} s")
+      self._report(f"JAX compiled {FUNCTIONS.get(name, name)} in {duration_secs:.1f} s")
 
 
 def setup_hints(*, least_memory: int) -> list[str]:

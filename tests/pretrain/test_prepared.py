@@ -112,11 +112,8 @@ def test_a_child_that_fails_over_text_that_is_there_gives_its_own_reason_and_cla
 def test_the_progress_of_the_child_is_shown_and_its_error_is_told_once(tmp_path, child, capfd):
   child(_FAILING)
   with pytest.raises(DataError):
-    prepared.ensure_records(small_config("mlm", tmp_path / "records"), download=False, relay=True)
+    prepared.ensure_records(small_config("mlm", tmp_path / "records"), download=False)
   assert capfd.readouterr().err == "reading\n"
-  with pytest.raises(DataError):
-    prepared.ensure_records(small_config("mlm", tmp_path / "records"), download=False, relay=False)
-  assert capfd.readouterr().err == ""
 
 
 def test_a_child_that_is_killed_is_told_with_its_exit_code(tmp_path, child):

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from configs import demo as demo_config
+from pretrain.batches import open_records
 from pretrain.demo import __main__ as demo
 from pretrain.demo import figures as demo_figures
 from pretrain.demo import progress as demo_progress
@@ -22,7 +23,6 @@ from pretrain.demo import report as demo_report
 from pretrain.demo.figures import Row
 from pretrain.resume import flatten
 from tests.pretrain import small_run
-from tests.pretrain.small_recipe import TOKENS
 
 
 def small_flags(records, workdir) -> list[str]:
@@ -117,7 +117,7 @@ def test_the_trivial_answers_are_worked_by_hand(small_records, summary):
 
   # The masked tokens of the evaluation, from the recipe itself.
   run = small_run.small_run(config)
-  _, heldout = demo_figures.open_records(config, str(small_records))
+  _, heldout = open_records(config, str(small_records))
   targets = []
   for index in range(config.train.eval_batches):
     ids = heldout.rows(8 * index, 8 * index + 8)
@@ -127,26 +127,6 @@ def test_the_trivial_answers_are_worked_by_hand(small_records, summary):
   expected = np.mean([-np.log(counts[target] / counts.sum()) for target in targets])
   assert trivial["generator"] == pytest.approx(expected)
   assert summary.masked == len(targets)
-
-
-def test_answers_by_frequency_are_worked_by_hand():
-  # [CLS] (id 0), token 5, twice as frequent, and token 6. Of the masked, only the second was replaced.
-  arrays = {
-    "ids": np.array([[0, 5, 6, 5]]),
-    "input_ids": np.array([[0, 6, 6, 5]]),
-    "selected": np.array([[True, True, True, False]]),
-  }
-  unigram = np.array([1e9, 0, 0, 0, 0, 2e9, 1e9])
-  run = type("Run", (), {"recipe": type("Recipe", (), {"tokens": TOKENS})})
-  answers = demo_figures.frequency_answers(arrays, unigram, run)
-  # A quarter of all tokens is replaced. One is added to every count, hence the tolerance.
-  kept, generated = -np.log(3 / 4 + 1 / 4 / 4), -np.log(1 / 4 / 2)
-  assert answers.masked == pytest.approx((2 * np.log(4) + np.log(2)) / 3, abs=1e-6)
-  assert answers.replaced == pytest.approx(np.log(2), abs=1e-6)
-  assert answers.corrected == pytest.approx((2 * kept + generated) / 3, abs=1e-6)
-  # [CLS] costs nothing then, and the others have its share: 2/3 and 1/3.
-  known = (np.log(3 / 2) + np.log(3)) / 3
-  assert answers.cls_gain == pytest.approx(answers.masked - known, abs=1e-6)
 
 
 def test_examples_are_tokens_that_were_replaced(summary):
@@ -213,43 +193,8 @@ def test_peak_memory_counts_child_processes():
   assert memory.peak > own + (60 << 20)
 
 
-def test_the_stages_of_a_preparation_are_timed_by_their_products(tmp_path, capsys):
-  with demo_progress.Preparation(tmp_path, source="installed_docs") as preparation:
-    for product in ("source/installed_docs.txt", "vocabulary/vocabulary.json", "manifest.json"):
-      (tmp_path / product).parent.mkdir(exist_ok=True)
-      (tmp_path / product).write_text("")
-  assert list(preparation.seconds) == [
-    "gather documentation",
-    "train a vocabulary",
-    "tokenise, pack and shuffle",
-  ]
-  assert len(capsys.readouterr().out.splitlines()) == 3
-
-
-def test_a_stage_that_ends_with_the_preparation_is_counted(tmp_path, monkeypatch):
-  (tmp_path / "vocabulary").mkdir()
-  (tmp_path / "vocabulary" / "vocabulary.json").write_text("")
-  preparation = demo_progress.Preparation(tmp_path, source="/my/*.txt")
-
-  def end_as_the_manifest_appears(seconds):
-    (tmp_path / "manifest.json").write_text("")
-    return True
-
-  monkeypatch.setattr(preparation._end, "wait", end_as_the_manifest_appears)
-  with preparation:
-    pass
-  assert list(preparation.seconds) == ["train a vocabulary", "tokenise, pack and shuffle"]
-
-
-def test_a_preparation_that_failed_reports_no_stage_that_did_not_end(tmp_path, capsys):
-  with demo_progress.Preparation(tmp_path, source="/my/*.txt") as preparation:
-    pass
-  assert preparation.seconds == {}
-  assert capsys.readouterr().out == ""
-
-
 def test_compilation_is_counted_only_within():
-  with demo_progress.Compilation(tell=lambda line: None) as compilation:
+  with demo_progress.Compilation(report=lambda line: None) as compilation:
     jax.jit(lambda x: x * 3.25 + 1)(jnp.ones(3))
   within = compilation.seconds
   assert within > 0

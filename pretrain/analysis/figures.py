@@ -1,4 +1,4 @@
-"""Held-out figures of a checkpoint, each beside its trivial baseline, the same for every recipe.
+"""Everything that is measured of a recipe on held-out blocks, each figure beside its trivial baseline.
 
 Representations are computed for every run, whatever it was trained on, so that a run can be compared with
 its twin that lacks an objective.
@@ -9,9 +9,9 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.metrics import roc_auc_score
 
 from data.records import PackedRecords
+from pretrain.analysis.heldout import collect, commonest_share, ranking_area, token_frequencies
 from pretrain.corruption import cropping, generator
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
@@ -22,28 +22,42 @@ from pretrain.run import Run
 CROP_FRACTION = 0.9  # of the second view, for runs that have no SCL too
 
 
-def collect(run: Run, params: dict, heldout: PackedRecords, *, batches: int) -> dict[str, np.ndarray]:
-  """Runs the model on held-out records with fixed draws.
+def measure(
+  run: Run, params: dict, heldout: PackedRecords, unigram: np.ndarray, *, batches: int
+) -> dict[str, float]:
+  """Figures of parameters on full batches of held-out records, with the draws of the evaluation.
 
   Args:
     run: its recipe is used.
     params: parameters.
-    heldout: held-out records.
-    batches: full batches to use.
+    heldout: held-out records, at least one batch of them.
+    unigram: [vocab] counts of the training records' tokens.
+    batches: full batches to use; fewer where there are fewer.
 
   Returns:
-    Arrays over all rows: see `_arrays`.
+    As `figures`.
   """
   size = run.config.train.batch_size
-  function = jax.jit(functools.partial(_arrays, run))
-  parts = []
-  for index in range(min(batches, len(heldout) // size)):
-    ids = jnp.asarray(heldout.rows(index * size, (index + 1) * size))
-    parts.append(jax.device_get(function(params, ids, jnp.int32(index))))
-  return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+  rows = size * min(batches, len(heldout) // size)
+  return figures(collect(run, params, heldout, describe, rows=rows), run, unigram)
 
 
-def _arrays(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
+def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
+  """What the heads that a recipe has say of corrupted blocks, and representations of crops and clean blocks.
+
+  Args:
+    run: its recipe is used.
+    params: parameters.
+    ids: [batch, length] int32.
+    index: [] int32 number of the batch among the held-out ones.
+
+  Returns:
+    'ids', 'input_ids' [batch, length] int32; 'targets', 'inputs_at_slots' [batch, slots] int32 and
+    'slot_weights' [batch, slots] float32 of the masked positions; 'cls', 'crop_cls' [batch, embed] and
+    'clean_hidden' [batch, length, embed] float. Where the recipe has them: 'probability_replaced'
+    [batch, length], 'mlm_log_probs' [batch, slots], 'generator_log_probs' and 'mixture_weights'
+    [batch, slots, heads] float32, 'clm_top_ids' [batch, slots] int32.
+  """
   recipe = run.recipe
   batch = run.eval_batch_of(ids, index, jnp.float32(1.0))
   view, draws = recipe.view(params, batch, train=False)
@@ -69,7 +83,8 @@ def _arrays(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[st
   if draws.mixture_weights is not None:
     arrays["mixture_weights"] = draws.mixture_weights
   if "rtd" in head:
-    arrays["rtd_logits"] = heads.apply_rtd_head(head["rtd"], recipe.encoder, view.hidden)
+    logits = heads.apply_rtd_head(head["rtd"], recipe.encoder, view.hidden)
+    arrays["probability_replaced"] = jax.nn.sigmoid(-logits)
   if "clm" in head:
     arrays["clm_top_ids"] = score(at_slots, bias=head["clm"]["bias"]).top_ids
   crop = cropping.crop(ids, batch.row_keys, recipe.tokens, fraction=CROP_FRACTION, add_cls=True)
@@ -104,16 +119,16 @@ def figures(arrays: dict[str, np.ndarray], run: Run, unigram: np.ndarray) -> dic
   """Numbers of the learning report, '<name>' beside '<name>_baseline' where a trivial answer exists.
 
   Args:
-    arrays: of `collect`.
-    run: for special ids.
+    arrays: of `describe`, over all rows.
+    run: for special ids and the rows of a batch.
     unigram: [vocab] counts of the training records' tokens.
 
   Returns:
     {name: value}; losses in nats per masked token, rates and areas in [0, 1].
   """
   used = arrays["slot_weights"] > 0
-  log_unigram = np.log((unigram + 1.0) / (unigram.sum() + len(unigram)))
-  result = {"unigram_cross_entropy": float(-log_unigram[arrays["targets"]][used].mean())}
+  log_frequencies = np.log(token_frequencies(unigram))
+  result = {"unigram_cross_entropy": float(-log_frequencies[arrays["targets"]][used].mean())}
   if "mlm_log_probs" in arrays:
     result["masked_lm_loss"] = float(-arrays["mlm_log_probs"][used].mean())
   if "generator_log_probs" in arrays:
@@ -122,13 +137,13 @@ def figures(arrays: dict[str, np.ndarray], run: Run, unigram: np.ndarray) -> dic
   if "mixture_weights" in arrays and arrays["mixture_weights"].shape[-1] > 1:
     means = arrays["mixture_weights"][used].mean(axis=0)
     result |= {f"mixture_weight_head_{k}": float(mean) for k, mean in enumerate(means)}
-  if "rtd_logits" in arrays:
+  if "probability_replaced" in arrays:
     result |= _rtd_figures(arrays, run)
   if "clm_top_ids" in arrays:
     replaced = used & (arrays["inputs_at_slots"] != arrays["targets"])
     originals = arrays["targets"][replaced]
     result["clm_top1_replaced"] = float((arrays["clm_top_ids"][replaced] == originals).mean())
-    result["clm_top1_replaced_baseline"] = float(np.bincount(originals).max() / len(originals))
+    result["clm_top1_replaced_baseline"] = commonest_share(originals)
   return result | _sequence_figures(arrays, run) | _contextual_figures(arrays, run)
 
 
@@ -140,16 +155,14 @@ def _rtd_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, float]:
   replaced = ids != inputs
   rate = float(replaced[is_token].mean())
   # The prior threshold: say "replaced" wherever its probability is above the rate of replacement.
-  probability = 1.0 / (1.0 + np.exp(arrays["rtd_logits"]))
-  answer = probability > replaced[is_word].mean()
-  truth = replaced[is_word]
-  hit = answer[is_word] == truth
-  at_half = (probability[is_word] > 0.5) == truth
+  truth, probability = replaced[is_word], arrays["probability_replaced"][is_word]
+  at_prior = (probability > truth.mean()) == truth
+  at_half = (probability > 0.5) == truth
   return {
     "replace_rate": rate,
-    "rtd_auc": float(roc_auc_score(truth, probability[is_word])),
+    "rtd_auc": ranking_area(truth, probability),
     "rtd_auc_baseline": 0.5,
-    "rtd_balanced_accuracy_at_prior": float((hit[truth].mean() + hit[~truth].mean()) / 2),
+    "rtd_balanced_accuracy_at_prior": float((at_prior[truth].mean() + at_prior[~truth].mean()) / 2),
     "rtd_balanced_accuracy_at_prior_baseline": 0.5,
     "rtd_accuracy_replaced_at_half": float(at_half[truth].mean()),
     "rtd_accuracy_original_at_half": float(at_half[~truth].mean()),

@@ -1,0 +1,144 @@
+"""Held-out blocks as a model reads them, and what answers that need no learning are worth on them.
+
+Losses are in nats, shares and areas fractions. Whoever reports a figure of held-out text takes its trivial
+answer from here, so that the same answer has the same value everywhere.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from data.records import PackedRecords
+from pretrain import sharding
+from pretrain.models import heads
+from pretrain.run import Run, pad_rows
+
+Arrays = dict[str, np.ndarray]
+Describe = Callable[[Run, dict, jax.Array, jax.Array], dict[str, jax.Array]]
+
+
+def collect(run: Run, params: dict, heldout: PackedRecords, describe: Describe, *, rows: int) -> Arrays:
+  """Describes held-out rows a batch at a time, in one compiled program.
+
+  Args:
+    run: its mesh and batch size are used.
+    params: parameters on the mesh or on the host.
+    heldout: held-out records.
+    describe: (run, params, [batch, length] int32 ids, [] int32 number of the batch) to arrays with a leading
+      axis of rows. It sees rows of padding at the end if `rows` is no multiple of the batch size.
+    rows: how many of the first held-out rows to use, at most `len(heldout)`.
+
+  Returns:
+    {name: the arrays of all batches joined}, the rows of padding among them.
+  """
+  size, parts = run.config.train.batch_size, []
+  with jax.set_mesh(run.mesh):
+    function = jax.jit(functools.partial(describe, run), out_shardings=sharding.replicated(run.mesh))
+    for index in range(-(-rows // size)):
+      ids = heldout.rows(index * size, min((index + 1) * size, rows))
+      batch = sharding.to_global(run.mesh, pad_rows(ids, size, pad_id=run.recipe.tokens.pad))
+      parts.append(jax.device_get(function(params, batch, jnp.int32(index))))
+  return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def describe_replaced(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
+  """What was replaced with the draws of the evaluation, and what the RTD head makes of it.
+
+  Args:
+    run: with the objective `rtd`.
+    params: parameters.
+    ids: [batch, length] int32.
+    index: [] int32 number of the batch among the held-out ones.
+
+  Returns:
+    'ids', 'input_ids' [batch, length] int32; 'selected' [batch, length] bool, which tokens were masked;
+    'probability_replaced' [batch, length] float32.
+  """
+  recipe = run.recipe
+  view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
+  logits = heads.apply_rtd_head(view.heads["rtd"], recipe.encoder, view.hidden)
+  return {
+    "ids": ids,
+    "input_ids": view.corrupted.input_ids,
+    "selected": view.corrupted.masking.selected,
+    "probability_replaced": jax.nn.sigmoid(-logits),
+  }
+
+
+def token_frequencies(unigram: np.ndarray) -> np.ndarray:
+  """[vocab] float64 probabilities of tokens by how often each is in the training records.
+
+  Args:
+    unigram: [vocab] counts. One is added to each: a token that training never saw has a probability too.
+  """
+  counts = unigram + 1.0
+  return counts / counts.sum()
+
+
+class FrequencyAnswers(NamedTuple):
+  """Nats per token of answering with the training frequencies of tokens."""
+
+  masked: float  # at masked positions
+  replaced: float  # at those that the generator got wrong
+  corrected: float  # at masked positions, with the copy mechanism at the rate of replacement everywhere
+  cls_gain: float  # by how much `masked` falls if it is known that [CLS] is first
+
+
+def frequency_answers(arrays: Arrays, unigram: np.ndarray, *, pad_id: int, cls_id: int) -> FrequencyAnswers:
+  """What counting the training text is worth on the held-out masked tokens.
+
+  Args:
+    arrays: 'ids', 'input_ids' [rows, length] int and 'selected' [rows, length] bool.
+    unigram: [vocab] counts of the training tokens.
+    pad_id: of padding.
+    cls_id: of [CLS].
+
+  Returns:
+    FrequencyAnswers.
+  """
+  selected, ids = arrays["selected"], arrays["ids"]
+  frequencies = token_frequencies(unigram)
+  targets = ids[selected]
+  log_probs = np.log(frequencies)[targets]
+  is_replaced = (arrays["input_ids"] != ids)[selected]
+  rate = (arrays["input_ids"] != ids).sum() / (ids != pad_id).sum()
+  generated = log_probs + np.log(rate) if rate else np.full_like(log_probs, -np.inf)
+  corrected = np.where(is_replaced, generated, np.logaddexp(np.log1p(-rate), generated))
+  without_cls = log_probs - np.log1p(-frequencies[cls_id])
+  informed = np.where(targets == cls_id, 0.0, without_cls)
+  return FrequencyAnswers(
+    masked=float(-log_probs.mean()),
+    replaced=float(-log_probs[is_replaced].mean()) if rate else 0.0,
+    corrected=float(-corrected.mean()),
+    cls_gain=float((informed - log_probs).mean()),
+  )
+
+
+def entropy(rate: float) -> float:
+  """Nats of always answering with the true rate of a yes-or-no question: 0 where nothing is uncertain."""
+  return float(-(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))) if 0 < rate < 1 else 0.0
+
+
+def commonest_share(tokens: np.ndarray) -> float:
+  """How often always answering with the commonest of [n] int tokens is right; 0 without tokens."""
+  return float(np.bincount(tokens).max() / len(tokens)) if len(tokens) else 0.0
+
+
+def ranking_area(is_true: np.ndarray, scores: np.ndarray) -> float:
+  """Area under the ROC curve: how often a true case is ranked above a false one; guessing gives 0.5.
+
+  Args:
+    is_true: [n] bool.
+    scores: [n] float, larger where a case is thought to be true.
+
+  Returns:
+    The area; NaN where all cases are of one kind, so that there is nothing to rank.
+  """
+  if is_true.all() or not is_true.any():
+    return float("nan")
+  return float(roc_auc_score(is_true, scores))

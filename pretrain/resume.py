@@ -8,7 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from data.errors import ConfigError, DataError
-from pretrain.checkpoint import load_params
+from pretrain.saved_model import SavedModel, open_model
 
 # Fields that change how a run is carried out, not what it computes.
 SAFE_FIELDS = (
@@ -135,22 +135,20 @@ def warm_start(
     params = _continued(params, config, vocabulary_digest=vocabulary_digest, say=say)
   if config.generator.init_from and config.corruption.kind == "generator":
     field = f"generator.init_from={config.generator.init_from}"
-    saved, meta = load_params(config.generator.init_from)
-    _check_vocabulary(meta, vocabulary_digest, field)
-    part = _generator_part(saved, config.generator.init_from)
-    there = _meaning(meta.get("config", {}), is_generator="generator" in saved)
+    source = _open(config.generator.init_from, vocabulary_digest, field)
+    part = _generator_part(source.params, config.generator.init_from)
+    there = _meaning(source.meta["config"], is_generator="generator" in source.params)
     _check_meaning(_meaning(config, is_generator=True), there, field)
     wanted = {name: leaf for name, leaf in params["generator"].items() if name != "mixture"}
     grafted = _graft(wanted, part, where=f"{config.generator.init_from} (generator)")
     params = params | {"generator": params["generator"] | grafted}
   if config.model.freeze_embeddings == "checkpoint":
-    saved, meta = load_params(config.model.freeze_embeddings_from)
     field = f"model.freeze_embeddings_from={config.model.freeze_embeddings_from}"
-    _check_vocabulary(meta, vocabulary_digest, field)
+    source = _open(config.model.freeze_embeddings_from, vocabulary_digest, field)
     embeddings = dict(params["encoder"]["embeddings"])
     token = {"token": embeddings["token"]}
-    source = {"token": saved["encoder"]["embeddings"]["token"]}
-    embeddings |= _graft(token, source, where=f"{config.model.freeze_embeddings_from} (token table)")
+    saved = {"token": source.params["encoder"]["embeddings"]["token"]}
+    embeddings |= _graft(token, saved, where=f"{config.model.freeze_embeddings_from} (token table)")
     params = params | {"encoder": params["encoder"] | {"embeddings": embeddings}}
   return params
 
@@ -174,9 +172,9 @@ def _continued(
 ) -> dict:
   """Puts in the encoder of `train.init_from`, and its heads and generator where they are the same."""
   where = config.train.init_from
-  saved, meta = load_params(where)
-  _check_vocabulary(meta, vocabulary_digest, f"train.init_from={where}")
-  _check_meaning(_meaning(config), _meaning(meta.get("config", {})), f"train.init_from={where}")
+  source = _open(where, vocabulary_digest, f"train.init_from={where}")
+  saved, meta = source.params, source.meta
+  _check_meaning(_meaning(config), _meaning(meta["config"]), f"train.init_from={where}")
   found = differences(params["encoder"], saved.get("encoder", {}), is_exact=True)
   if found:
     raise DataError(
@@ -204,13 +202,16 @@ def _continued(
   return params
 
 
-def _check_vocabulary(meta: Mapping[str, Any], wanted: str | None, field: str) -> None:
-  digest = meta.get("vocabulary_digest")
-  if digest != wanted:
+def _open(directory: str, vocabulary_digest: str | None, field: str) -> SavedModel:
+  """The model that a field of the config names; DataError where the records have another vocabulary."""
+  source = open_model(directory)
+  digest = source.meta["vocabulary_digest"]
+  if digest != vocabulary_digest:
     raise DataError(
-      f"{field}: its vocabulary is another ({str(digest)[:12]}... there, {str(wanted)[:12]}... of the "
-      f"records); prepare them with its vocabulary (data.vocabulary)"
+      f"{field}: its vocabulary is another ({str(digest)[:12]}... there, {str(vocabulary_digest)[:12]}... of "
+      f"the records); prepare them with its vocabulary (data.vocabulary)"
     )
+  return source
 
 
 def _meaning(config: Mapping[str, Any] | ConfigDict, *, is_generator: bool = False) -> dict[str, Any]:

@@ -10,13 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from data import vocabulary as vocabularies
 from data.errors import DataError
 from data.vocabulary import Vocabulary
-from pretrain import checkpoint
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
 from pretrain.resume import differences, first_lines
+from pretrain.saved_model import open_model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +59,7 @@ def load(
   Args:
     directory: a pretraining workdir, the output of `pretrain.export import`, or the directory of a step.
     step: None: the newest.
-    vocabulary_directory: '': `vocabulary` in the workdir.
+    vocabulary_directory: '': beside the checkpoint, else beside the run's records.
     dropout: of hidden states.
     attention_dropout: of attention probabilities.
     dtype: of the computation, as `model.dtype`.
@@ -74,32 +73,25 @@ def load(
     DataError: no checkpoint or vocabulary there, another vocabulary than that of the checkpoint, more pieces
       than rows, or parameters that are not those of the encoder its config describes.
   """
-  path = checkpoint.step_path(directory, step)
-  params, meta = checkpoint.load_params(path)
-  missing = [name for name in ("config", "vocabulary_digest") if name not in meta]
-  if missing or "model" not in meta.get("config", {}):
-    raise DataError(
-      f"checkpoint {path}: its meta lacks {', '.join(missing) or 'config.model'}; give a checkpoint of "
-      "pretrain.main or of `pretrain.export import`"
-    )
-  model = meta["config"]["model"]
+  saved = open_model(directory, step)
+  path, model = saved.path, saved.meta["config"]["model"]
   given = {"dropout": dropout, "attention_dropout": attention_dropout, "dtype": dtype, "remat": remat}
   names = [field.name for field in dataclasses.fields(EncoderConfig)]
   config = EncoderConfig(**{name: model[name] for name in names if name in model} | given)
-  place, vocabulary = _vocabulary(path, vocabulary_directory, meta["vocabulary_digest"])
+  place, vocabulary = saved.load_vocabulary(vocabulary_directory, flag="--config.vocabulary")
   if vocabulary.size > config.vocab_size:
     raise DataError(
       f"checkpoint {path}: its token table has {config.vocab_size} rows, but the vocabulary {place} has "
       f"{vocabulary.size} pieces; name the vocabulary it was trained with"
     )
   fresh = functools.partial(init_encoder, config=config, pad_id=vocabulary.special_ids.pad)
-  encoder, heads = params.get("encoder", {}), params.get("heads", {})
+  encoder, heads = saved.params.get("encoder", {}), saved.params.get("heads", {})
   problems = differences(jax.eval_shape(fresh, jax.random.key(0)), encoder, is_exact=True)
   if problems:
     raise DataError(f"checkpoint {path}, encoder: {first_lines(problems)}; is it complete?")
   digest = "from scratch" if from_scratch else _digest({"encoder": encoder, "heads": heads})
   init = fresh if from_scratch else (lambda key: encoder)
-  return WarmStart(encoder, heads, config, vocabulary, place, meta, digest, init)
+  return WarmStart(encoder, heads, config, vocabulary, place, saved.meta, digest, init)
 
 
 def describe(start: WarmStart, *, used_heads: Mapping[str, Any], fresh_heads: Mapping[str, Any]) -> str:
@@ -115,23 +107,6 @@ def describe(start: WarmStart, *, used_heads: Mapping[str, Any], fresh_heads: Ma
     f"loaded {', '.join(loaded) or 'nothing'}; fresh: {', '.join([*fresh, 'optimizer', 'step'])}; "
     f"left over: {', '.join(left) or 'nothing'} (pretraining step {step:,})"
   )
-
-
-def _vocabulary(path: Path, given: str, digest: str) -> tuple[Path, Vocabulary]:
-  place = Path(given) if given else path.parent.parent / "vocabulary"
-  if not given and not (place / vocabularies.NAME).is_file():
-    raise DataError(
-      f"no vocabulary in {place}; name the directory that the checkpoint's records were made with: "
-      "--config.vocabulary=DIR"
-    )
-  vocabulary = vocabularies.load(place)
-  if vocabulary.digest != digest:
-    raise DataError(
-      f"{place} is not the vocabulary of checkpoint {path} (sha256 {vocabulary.digest[:9]}, "
-      f"expected {str(digest)[:9]}); its ids would mean other words: name the right one with "
-      "--config.vocabulary=DIR"
-    )
-  return place, vocabulary
 
 
 def _digest(tree: dict) -> str:

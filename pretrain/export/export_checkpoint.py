@@ -11,10 +11,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from data import vocabulary as vocabularies
 from data.errors import ConfigError, DataError
 from data.vocabulary import Vocabulary
-from pretrain import checkpoint, prepared
 from pretrain.build import encoder_config
 from pretrain.export import folders, task_fields
 from pretrain.export.card import card
@@ -24,6 +22,7 @@ from pretrain.export.stock import choose
 from pretrain.export.stock import models as stock_models
 from pretrain.export.tokenizer import files as tokenizer_files
 from pretrain.models.config import EncoderConfig
+from pretrain.saved_model import open_model
 
 DIGESTS = "sha256.txt"
 
@@ -79,41 +78,16 @@ def read_model(request: Request) -> Model:
     DataError: no checkpoint or vocabulary there, the vocabulary is not the one of the checkpoint, its meta
       lacks a part, or a parameter is not finite.
   """
-  path = checkpoint.step_path(request.checkpoint, request.step)
-  params, meta = checkpoint.load_params(path)
-  missing = [name for name in ("config", "vocabulary_digest", "packages") if name not in meta]
-  if missing:
-    raise DataError(
-      f"checkpoint {path}: its meta lacks {', '.join(missing)}, so it was changed or is not of this program; "
-      "export a checkpoint that a run, an import or a fine-tuning saved"
-    )
-  for name, leaf in folders.flatten(params).items():
+  saved = open_model(request.checkpoint, request.step)
+  for name, leaf in folders.flatten(saved.params).items():
     if not np.isfinite(leaf).all():
-      raise DataError(f"checkpoint {path}: {name} has values that are not finite; export an earlier step")
-  config = ConfigDict(meta["config"])
-  workdir = path.parent.parent
-  directory = _find_vocabulary(request.vocabulary, workdir, config)
-  vocabulary = vocabularies.load(directory)
-  if vocabulary.digest != meta["vocabulary_digest"]:
-    raise DataError(
-      f"{directory} is not the vocabulary of this checkpoint (sha256 {vocabulary.digest[:12]}..., expected "
-      f"{meta['vocabulary_digest'][:12]}...); name the right one with --vocabulary=DIR"
-    )
-  encoder = dataclasses.replace(encoder_config(config), dtype="float32", remat=False)
-  return Model(params, meta, workdir, encoder, directory, vocabulary)
-
-
-def _find_vocabulary(given: str, workdir: pathlib.Path, config: ConfigDict) -> pathlib.Path:
-  if given:
-    return pathlib.Path(given)
-  places = [workdir / "vocabulary", pathlib.Path(prepared.records_directory(config)) / "vocabulary"]
-  for place in places:
-    if (place / vocabularies.NAME).is_file():
-      return place
-  raise DataError(
-    f"no vocabulary in {' or '.join(map(str, places))}; name the directory the records were made with: "
-    "--vocabulary=DIR"
-  )
+      raise DataError(
+        f"checkpoint {saved.path}: {name} has values that are not finite; export an earlier step"
+      )
+  directory, vocabulary = saved.load_vocabulary(request.vocabulary, flag="--vocabulary")
+  config = encoder_config(ConfigDict(saved.meta["config"]))
+  config = dataclasses.replace(config, dtype="float32", remat=False)
+  return Model(saved.params, saved.meta, saved.workdir, config, directory, vocabulary)
 
 
 def export(request: Request) -> None:

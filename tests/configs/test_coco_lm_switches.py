@@ -4,6 +4,7 @@ The docstring of a check says what must change and what must not, beside the rec
 parameters and batch.
 """
 
+import pathlib
 from unittest import mock
 
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import pytest
 from configs.ablations.coco_lm import ROWS
 from pretrain import resume
 from pretrain.corruption import replace
+from pretrain.saved_model import SavedModel
 from tests.configs.ablation_case import (
   BATCH,
   RTOL,
@@ -199,8 +201,9 @@ def converged_aux() -> None:
   assert all(path.startswith("generator/embeddings/") for path in added)
   paths = full_shapes("coco_lm", "converged_aux")
   assert all(recipe_of(row).is_frozen(path) == path.startswith("generator/") for path in paths)
-  meta = {"config": config_of(PARENT).to_dict()}
-  with mock.patch.object(resume, "load_params", return_value=(params_of(PARENT), meta)):
+  meta = {"config": config_of(PARENT).to_dict(), "vocabulary_digest": None}
+  source = SavedModel(pathlib.Path("runs/finished"), params_of(PARENT), meta)
+  with mock.patch.object(resume, "open_model", return_value=source):
     params = resume.warm_start(params_of(row), config_of(row))
   np.testing.assert_array_equal(propose(row, params).input_ids, propose(PARENT).input_ids)
   measured = measure(row, params)

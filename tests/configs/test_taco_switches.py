@@ -6,6 +6,7 @@ parameters and batch.
 
 import functools
 import hashlib
+import pathlib
 from typing import NamedTuple
 from unittest import mock
 
@@ -20,6 +21,7 @@ from data import manifest
 from pretrain import batches as feed
 from pretrain import resume
 from pretrain.objectives.views import View
+from pretrain.saved_model import SavedModel
 from tests.configs.ablation_case import (
   BATCH,
   FAST_COMPILE,
@@ -234,7 +236,8 @@ def _start(row: Case) -> tuple[dict, dict, int]:
   """{path: array} before and after a new run's warm start, and how many checkpoints it read."""
   before = params_of(row)
   other = jax.tree.map(lambda leaf: leaf + 1, before)
-  with mock.patch.object(resume, "load_params", return_value=(other, {})) as load:
+  source = SavedModel(pathlib.Path("runs/finished"), other, {"vocabulary_digest": None})
+  with mock.patch.object(resume, "open_model", return_value=source) as load:
     after = resume.warm_start(before, config_of(row))
   return flat(before), flat(after), load.call_count
 

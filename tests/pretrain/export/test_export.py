@@ -226,12 +226,12 @@ def test_what_cannot_be_done_is_said_in_one_line(
 def test_another_vocabulary_of_the_same_size_is_refused(make_workdir, vocabularies, tmp_path, capsys, export):
   flag = f"--vocabulary={vocabularies['wordpiece']}"
   assert export(make_workdir("t5"), tmp_path / "out", flag) == 3
-  assert "is not the vocabulary of this checkpoint" in capsys.readouterr().err
+  assert "is not the vocabulary of checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["config", "vocabulary_digest"])
 def test_a_checkpoint_that_does_not_say_what_it_is_is_refused(name, tmp_path, capsys, export):
-  meta = {"config": {}, "vocabulary_digest": "d"}
+  meta = {"config": {"model": {}}, "vocabulary_digest": "d"}
   del meta[name]
   checkpoints = Checkpoints(tmp_path / "run", every=1, keep=1)
   checkpoints.save(1, {"params": {"a": np.zeros(1)}, "step": np.int32(1)}, meta)

@@ -1,0 +1,98 @@
+"""A model that was saved, opened to be used: its parameters, what its meta must say, and its vocabulary."""
+
+import contextlib
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from data import vocabulary as vocabularies
+from data.errors import DataError
+from data.vocabulary import Vocabulary
+from pretrain import checkpoint
+from pretrain.prepared import records_directory
+
+_NEEDED = ("config", "vocabulary_digest", "packages")
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedModel:
+  """A checkpoint of a run, of an import or of fine-tuning.
+
+  Attributes:
+    path: directory of the step.
+    params: nested dict of numpy arrays.
+    meta: JSON values that were saved with them, `config`, `vocabulary_digest` and `packages` among them.
+  """
+
+  path: Path
+  params: dict
+  meta: dict[str, Any]
+
+  @property
+  def workdir(self) -> Path:
+    """Directory of the run, with its metrics and its copy of the vocabulary."""
+    return self.path.parent.parent
+
+  def load_vocabulary(self, directory: str, *, flag: str) -> tuple[Path, Vocabulary]:
+    """Loads the vocabulary that the model was trained with.
+
+    Args:
+      directory: where the user says it is; '': beside the checkpoint, else beside the run's records.
+      flag: by which the user names a directory, for errors.
+
+    Returns:
+      The directory and the vocabulary.
+
+    Raises:
+      DataError: there is none, it is damaged, or it is not the vocabulary of this checkpoint.
+    """
+    place = Path(directory) if directory else self._find_vocabulary(flag)
+    vocabulary = vocabularies.load(place)
+    expected = str(self.meta["vocabulary_digest"])
+    if vocabulary.digest != expected:
+      raise DataError(
+        f"{place} is not the vocabulary of checkpoint {self.path} (sha256 {vocabulary.digest[:12]}..., "
+        f"expected {expected[:12]}...); its ids would mean other words: name the right one with {flag}=DIR"
+      )
+    return place, vocabulary
+
+  def _find_vocabulary(self, flag: str) -> Path:
+    places = [self.workdir / "vocabulary"]
+    with contextlib.suppress(AttributeError):  # a config of an older program may not name its records
+      places.append(Path(records_directory(ConfigDict(self.meta["config"]))) / "vocabulary")
+    for place in places:
+      if (place / vocabularies.NAME).is_file():
+        return place
+    raise DataError(
+      f"no vocabulary in {' or '.join(map(str, places))}; name the directory that the checkpoint's records "
+      f"were made with: {flag}=DIR"
+    )
+
+
+def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedModel:
+  """Reads a checkpoint for a warm start, fine-tuning or export; nothing is put on a device.
+
+  Args:
+    directory: a workdir, the output of `pretrain.export import`, or the directory of a step.
+    step: updates done when it was saved; None: the newest.
+
+  Returns:
+    SavedModel.
+
+  Raises:
+    DataError: there is no checkpoint, it cannot be read, or its meta lacks what every checkpoint has.
+  """
+  path = checkpoint.step_path(directory, step)
+  params, meta = checkpoint.load_params(path)
+  missing = [name for name in _NEEDED if name not in meta]
+  if not missing and "model" not in meta["config"]:
+    missing = ["config.model"]
+  if missing:
+    raise DataError(
+      f"checkpoint {path}: its meta lacks {', '.join(missing)}, so it was changed or is not of this program; "
+      "give a checkpoint that a run, an import or a fine-tuning saved"
+    )
+  return SavedModel(path, params, meta)

@@ -199,7 +199,7 @@ class DocsDemo:
     )
     scores = {name: self._trained(name) for name in self.plans}
     meta = self.session.start.meta
-    found = Comparison(
+    comparison = Comparison(
       f"{self.session.title}, step {meta.get('step', 0):,}",
       self.task.libraries,
       len(self.task.splits["test"]),
@@ -208,8 +208,7 @@ class DocsDemo:
       scores[CHECKPOINT],
       meta["config"].get("data", {}).get("source") == "installed_docs",
     )
-    paths = docs_report.print_and_write(found, self.session.workdir)
-    self.session.say(f"The same as files: {', '.join(map(str, paths))}")
+    docs_report.make_report(comparison).publish(self.session.workdir, self.session.say)
     return 0
 
   def _trained(self, name: str) -> Score:

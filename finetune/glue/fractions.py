@@ -1,57 +1,20 @@
 """Scores over fractions of training sets, mean with smallest and largest as COCO-LM figure 7 draws them."""
 
-import os
-import pathlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
 
-import rich.console
-
-from finetune.glue import report
 from finetune.papers import glue_metrics
 from finetune.search import summary, tables
-from finetune.search.summary import Record, Summary
-
-STEM = "fractions"
+from finetune.search.summary import Record
 
 
-class FractionRow(NamedTuple):
-  """One metric of a task at one fraction.
-
-  Attributes:
-    task: its name.
-    is_official: whether the task's data is the official one, whole but for the fraction.
-    fraction: of the training set, in (0, 1].
-    examples: that many.
-    metric: its name.
-    cell: name of the chosen cell, the best mean.
-    summary: over seeds; a seed draws its own examples.
-  """
-
-  task: str
-  is_official: bool
-  fraction: float
-  examples: int
-  metric: str
-  cell: str
-  summary: Summary
-
-
-class FractionReport(NamedTuple):
-  """The fractions of each task, increasing."""
-
-  title: str
-  rows: tuple[FractionRow, ...]
-
-
-def merge(parts: Sequence[Sequence[Record]]) -> list[Record]:
+def merge(searches: Sequence[Sequence[Record]]) -> list[Record]:
   """The same cells searched seed by seed, as records of all seeds.
 
   Args:
-    parts: for each search its cells, in the same order.
+    searches: for each search its cells, in the same order.
   """
   merged = []
-  for records in zip(*parts, strict=True):
+  for records in zip(*searches, strict=True):
     seeds = {seed: run for record in records for seed, run in record.seeds.items()}
     devices = tuple(dict.fromkeys(name for record in records for name in record.devices))
     seconds = sum(record.seconds for record in records)
@@ -65,8 +28,8 @@ def make_report(
   examples: Mapping[str, Mapping[float, int]],
   *,
   subsets: Collection[str] = (),
-) -> FractionReport:
-  """Chooses the cell of each fraction and sums up.
+) -> tables.Report:
+  """Chooses the cell of each fraction and makes `fractions.md`, `.csv` and `.json` of their scores.
 
   Args:
     title: such as the checkpoint's name.
@@ -78,78 +41,52 @@ def make_report(
   rows = []
   for task, by_fraction in records.items():
     for fraction in sorted(fraction for fraction in by_fraction if by_fraction[fraction]):
-      main = by_fraction[fraction][0].metric
-      chosen = summary.choose(by_fraction[fraction], main, "mean")
-      measured = summary.best(next(iter(chosen.seeds.values())), main).metrics
-      for name in (main, *(name for name in measured if name != main)):
-        found = summary.summarise(chosen, name)
-        number = examples[task][fraction]
-        rows.append(FractionRow(task, task not in subsets, fraction, number, name, chosen.cell.name, found))
-  return FractionReport(title, tuple(rows))
+      chosen = summary.choose(by_fraction[fraction], by_fraction[fraction][0].metric, "mean")
+      rows += [
+        {
+          "task": task,
+          "is_official": task not in subsets,
+          "fraction": fraction,
+          "examples": examples[task][fraction],
+          "metric": name,
+          "cell": chosen.cell.name,
+          **summary.summarise(chosen, name).values(),
+        }
+        for name in summary.metrics(chosen)
+      ]
+  title = f"GLUE dev over fractions of the training set, {title}"
+  return tables.Report("fractions", title, _COLUMNS, rows, _notes(rows))
 
 
-def page(made: FractionReport) -> tables.Page:
-  """The report as a table in percent."""
-  headers = ("task", "part", "examples", "metric", "mean", "min", "max", "std", "all seeds")
-  sides = ("left", "right", "right", "left", "right", "right", "right", "right", "left")
-  rows = []
-  for row in made.rows:
-    found = row.summary
-    numbers = (found.mean, found.minimum, found.maximum, found.std)
-    seeds = "  ".join(tables.percent(value) for value in found.per_seed.values())
-    name = _name(row.task) + ("" if row.is_official else "*")
-    share = f"{100 * row.fraction:g} %"
-    rows.append(
-      (name, share, f"{row.examples:,}", row.metric, *(tables.percent(value) for value in numbers), seeds)
-    )
+def _task(row: tables.Row) -> str:
+  # Both halves of MNLI are called MNLI, and told apart by the metric.
+  return glue_metrics.shown_task(row["task"], "").removesuffix("-m")
+
+
+def _part(row: tables.Row) -> str:
+  return f"{100 * row['fraction']:g} %"
+
+
+_COLUMNS = (
+  tables.Column("task", lambda row: _task(row) + ("" if row["is_official"] else "*"), "left"),
+  tables.Column("part", _part),
+  tables.Column("examples", lambda row: f"{row['examples']:,}"),
+  tables.text_column("metric", "metric"),
+  tables.percent_column("mean", "mean"),
+  tables.percent_column("min", "minimum"),
+  tables.percent_column("max", "maximum"),
+  tables.percent_column("std", "std"),
+  summary.seeds_column("all seeds"),
+)
+
+
+def _notes(rows: Sequence[tables.Row]) -> list[str]:
   notes = [
     "Mean over seeds in percent; each seed draws its own part of the training set. A run counts with its "
     "best evaluation of the dev set."
   ]
-  if subsets := dict.fromkeys(_name(row.task) for row in made.rows if not row.is_official):
+  if subsets := dict.fromkeys(_task(row) for row in rows if not row["is_official"]):
     notes.append(
       f"* subset of the official data, not a GLUE score: {', '.join(subsets)}; fractions are of the subset."
     )
-  parts = {f"{_name(row.task)} {100 * row.fraction:g} %": row.summary for row in made.rows}
-  notes += summary.skipped_notes(parts)
-  return tables.Page(
-    f"GLUE dev over fractions of the training set, {made.title}", [tables.Table(headers, sides, rows)], notes
-  )
-
-
-def _name(task: str) -> str:
-  # Both halves of MNLI have one name here: the metric tells them apart.
-  return glue_metrics.NAMES.get(task, task).removesuffix("-m")
-
-
-def print_report(made: FractionReport, console: rich.console.Console | None = None) -> None:
-  """Prints the report; None: to standard output."""
-  tables.print_page(console or rich.console.Console(highlight=False), page(made))
-
-
-def write_report(workdir: str | os.PathLike, made: FractionReport) -> list[pathlib.Path]:
-  """Writes `fractions.md` (percent), `fractions.csv` and `fractions.json` (fractions); returns their paths.
-
-  Raises:
-    StorageError: a file cannot be written.
-  """
-  content = {
-    "title": made.title,
-    "rows": [row._asdict() | {"summary": report.summary_json(row.summary)} for row in made.rows],
-  }
-  return tables.write(workdir, STEM, page(made), [_csv_row(row) for row in made.rows], content)
-
-
-def _csv_row(row: FractionRow) -> dict[str, Any]:
-  found = row.summary
-  return {
-    "task": row.task,
-    "is_official": int(row.is_official),
-    "fraction": row.fraction,
-    "examples": row.examples,
-    "metric": row.metric,
-    "cell": row.cell,
-    **{name: getattr(found, name) for name in ("mean", "minimum", "maximum", "std", "median")},
-    "seeds": len(found.per_seed),
-    "per_seed": ";".join(f"{seed}={value}" for seed, value in found.per_seed.items()),
-  }
+  return notes + summary.skipped_notes({f"{_task(row)} {_part(row)}": row["skipped_updates"] for row in rows})

@@ -187,16 +187,14 @@ class GlueSearch:
     if self.config.data.fractions:
       self._report_fractions(records)
       return
-    found = report.make_report(
+    made = report.make_report(
       session.title,
       session.protocol,
       records,
       subsets=self._subsets,
       references=session.references,
     )
-    report.print_report(found)
-    report.write_report(session.workdir, found)
-    session.say(f"The same as files: {session.workdir / 'results.md'}, results.csv and results.json")
+    made.publish(session.workdir, session.say)
     if self.config.output.predict:
       for line in glue_predictions.submit(session, self.plans, self.tests, self.data):
         session.say(line)
@@ -208,7 +206,5 @@ class GlueSearch:
       alike = list(plans)
       by_fraction[task][fraction] = report_fractions.merge([records[plan.name] for plan in alike])
       examples[task][fraction] = len(alike[0].train.ids)
-    found = report_fractions.make_report(self.session.title, by_fraction, examples, subsets=self._subsets)
-    report_fractions.print_report(found)
-    report_fractions.write_report(self.session.workdir, found)
-    self.session.say(f"The same as files: {self.session.workdir / 'fractions.md'}, .csv and .json")
+    made = report_fractions.make_report(self.session.title, by_fraction, examples, subsets=self._subsets)
+    made.publish(self.session.workdir, self.session.say)

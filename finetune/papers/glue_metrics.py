@@ -41,10 +41,21 @@ NAMES = {
   "mrpc": "MRPC",
   "stsb": "STS-B",
   "wnli": "WNLI",
+  "snli": "SNLI",
 }
 # Development split -> what follows a metric's name in a record.
 DEV_SPLITS = {"mnli": {"dev_matched": "", "dev_mismatched": "_mm"}}
 MISMATCHED = "accuracy_mm"  # name of the metric of MNLI's mismatched half in a record
+
+
+def shown_task(task: str, metric: str) -> str:
+  """A task's name as the papers write it, with MNLI's half that the metric is of."""
+  return "MNLI-mm" if metric == MISMATCHED else NAMES.get(task, task)
+
+
+def shown_metric(metric: str) -> str:
+  """A metric's name without the half of MNLI it is of, which stands with the task."""
+  return "accuracy" if metric == MISMATCHED else metric
 
 
 def main_metric(task: str, protocol: str) -> str:

@@ -3,7 +3,7 @@
 import functools
 import pathlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,6 +91,19 @@ def reference_rows(recipe: str, protocol: str) -> list[Reference]:
   if recipe not in rows or recipe.startswith("taco_") != (protocol == "taco"):
     return []
   return [rows[name] for name in (recipe, *_BASELINES.get(recipe, ()))]
+
+
+def scores_beside(references: Sequence[Reference], column: str) -> dict[str, float]:
+  """{model: its score}, for a report's row, of the papers' rows that have the column."""
+  return {reference.model: reference.scores[column] for reference in references if column in reference.scores}
+
+
+def source_notes(references: Sequence[Reference]) -> list[str]:
+  """For each table of a paper a sentence that names it and the models from it."""
+  models: dict[str, list[str]] = {}
+  for reference in references:
+    models.setdefault(reference.source, []).append(reference.model)
+  return [f"Papers' dev scores: {', '.join(names)} from {source}." for source, names in models.items()]
 
 
 def known_recipes(protocol: str) -> list[str]:

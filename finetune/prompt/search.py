@@ -110,10 +110,8 @@ class PromptSearch:
       if runs.program.shapes:
         self.session.say(f"{data.task}: {compiled(sorted(runs.program.shapes))}")
       jax.clear_caches()  # the next task's programs are others
-    title = self.session.title
-    prompt_report.print_report(title, scores)
-    paths = prompt_report.write_report(self.session.workdir, title, scores)
-    self.session.say(f"The same as files: {', '.join(map(str, paths))}")
+    made = prompt_report.make_report(self.session.title, scores)
+    made.publish(self.session.workdir, self.session.say)
     return 0
 
   def _run(self, data: PromptData, runs: PromptRuns) -> TaskScores:

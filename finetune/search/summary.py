@@ -1,12 +1,13 @@
 """Runs of a cell, and what a search reports of them: each run's best evaluation, summed up over seeds."""
 
 from collections.abc import Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from data.errors import ConfigError, DataError
 from finetune.papers.spaces import Cell, StepCell
+from finetune.search import tables
 
 AnyCell = TypeVar("AnyCell", bound=Cell | StepCell)
 
@@ -61,6 +62,23 @@ class Summary(NamedTuple):
   per_seed: dict[int | str, float]
   skipped_updates: dict[int | str, int]
 
+  def values(self) -> dict[str, Any]:
+    """The numbers by name, and how many `seeds` they are of, for the row of a report."""
+    return {**self._asdict(), "seeds": len(self.per_seed)}
+
+
+def seeds_column(header: str) -> tables.Column:
+  """The column of a report that shows each seed's score, from rows with `Summary.values`."""
+  return tables.Column(
+    header, lambda row: "  ".join(tables.percent(value) for value in row["per_seed"].values()), "left"
+  )
+
+
+def metrics(record: Record) -> list[str]:
+  """The names of what was measured in a cell's runs, the metric that it is judged by first."""
+  measured = best(next(iter(record.seeds.values())), record.metric).metrics
+  return [record.metric, *(name for name in measured if name != record.metric)]
+
 
 def best(evaluations: Sequence[Evaluation], metric: str) -> Evaluation:
   """The evaluation a run counts with: the highest metric, the first of equal ones."""
@@ -106,23 +124,21 @@ def choose(records: Sequence[Record], metric: str, summary: str) -> Record:
   return max(candidates, key=lambda record: score(summarise(record, metric), summary))
 
 
-def score(found: Summary, summary: str) -> float:
-  """The number of a summary that a protocol reports, 'median' or 'mean'."""
+def score(over_runs: Summary, summary: str) -> float:
+  """The number that a protocol reports of a metric over runs: its 'median' or its 'mean'."""
   if summary not in ("median", "mean"):
     raise ConfigError(f"summary is {summary!r}, expected 'median' or 'mean'")
-  return found.median if summary == "median" else found.mean
+  return over_runs.median if summary == "median" else over_runs.mean
 
 
-def skipped_notes(found: Mapping[str, Summary]) -> list[str]:
-  """A sentence about the runs that left updates out, for what is printed under a table; none: no sentence.
+def skipped_notes(skipped: Mapping[str, Mapping[int | str, int]]) -> list[str]:
+  """A sentence for a report about the runs that left updates out; no sentence if none did.
 
   Args:
-    found: {task as the table names it: its summary}.
+    skipped: {task as the report names it: its `Summary.skipped_updates`}.
   """
   runs = [
-    f"{task} seed {seed} {count:,}"
-    for task, one in found.items()
-    for seed, count in one.skipped_updates.items()
+    f"{task} seed {seed} {count:,}" for task, by_seed in skipped.items() for seed, count in by_seed.items()
   ]
   if not runs:
     return []
@@ -149,7 +165,7 @@ def _summary(runs: Mapping[int | str, tuple[Record, int]], metric: str | None) -
 
 
 def _value(record: Record, seed: int, metric: str | None) -> float:
-  found = best(record.seeds[seed], record.metric).metrics
-  if (metric or record.metric) not in found:
-    raise DataError(f"{record.task}: no metric {metric!r} was measured, only {', '.join(found)}")
-  return found[metric or record.metric]
+  measured = best(record.seeds[seed], record.metric).metrics
+  if (metric or record.metric) not in measured:
+    raise DataError(f"{record.task}: no metric {metric!r} was measured, only {', '.join(measured)}")
+  return measured[metric or record.metric]

@@ -1,41 +1,42 @@
-"""Tables of results: on a console, in Markdown, and the files beside them."""
+"""Reports: rows of results with notes, printed on a console and written as Markdown, CSV and JSON."""
 
 import csv
+import dataclasses
 import io
 import json
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import rich.console
 import rich.table
 import rich.text
 
-from data import files
-from data.errors import StorageError
+from data import errors, files
+
+Row = Mapping[str, Any]
+
+
+class Column(NamedTuple):
+  """A column of a table that people read.
+
+  Attributes:
+    header: its name.
+    show: gives the text of a row's cell.
+    side: where the text stands in the column.
+  """
+
+  header: str
+  show: Callable[[Row], str]
+  side: Literal["left", "right"] = "right"
 
 
 class Table(NamedTuple):
-  """Cells as text.
+  """Columns and the rows that they show."""
 
-  Attributes:
-    headers: names of the columns.
-    sides: 'left' or 'right' for each.
-    rows: as many cells each.
-  """
-
-  headers: Sequence[str]
-  sides: Sequence[str]
-  rows: Sequence[Sequence[str]]
-
-
-class Page(NamedTuple):
-  """A title, tables and sentences under them."""
-
-  title: str
-  tables: Sequence[Table]
-  notes: Sequence[str]
+  columns: Sequence[Column]
+  rows: Sequence[Row]
 
 
 def percent(value: float | None) -> str:
@@ -44,68 +45,108 @@ def percent(value: float | None) -> str:
   return "-" if value is None else f"{round(round(100 * value, 6) + 1e-9, 1):.1f}"
 
 
-def print_page(console: rich.console.Console, page: Page) -> None:
-  """Prints a page as wide as the console is; names of tasks and cells are never taken for markup."""
-  console.print()
-  console.print(rich.text.Text(page.title, style="bold"))
-  for table in page.tables:
-    shown = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="underline")
-    for name, side in zip(table.headers, table.sides, strict=True):
-      shown.add_column(rich.text.Text(name), justify=side, overflow="fold")  # type: ignore[arg-type]
-    for row in table.rows:
-      shown.add_row(*(rich.text.Text(cell) for cell in row))
-    console.print()
-    console.print(shown)
-  for note in page.notes:
-    console.print()
-    console.print(rich.text.Text(note), style="dim")
+def text_column(header: str, key: str) -> Column:
+  """A column that shows the value `key` of each row as it is."""
+  return Column(header, lambda row: str(row[key]), "left")
 
 
-def markdown(page: Page) -> str:
-  """The page as GitHub's Markdown."""
-  lines = [f"# {page.title}", ""]
-  for table in page.tables:
-    rules = ["---:" if side == "right" else "---" for side in table.sides]
-    for row in (table.headers, rules, *table.rows):
-      lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |")
-    lines.append("")
-  for note in page.notes:
-    lines += [note.replace("*", "\\*"), ""]
-  return "\n".join(lines)
+def percent_column(header: str, key: str) -> Column:
+  """A column that shows the fraction `key` of each row in percent: '-' for None, nothing if it is absent."""
+  return Column(header, lambda row: percent(row[key]) if key in row else "")
 
 
-def write(
-  workdir: str | os.PathLike, stem: str, page: Page, rows: Sequence[Mapping[str, Any]], content: Any
-) -> list[pathlib.Path]:
-  """Writes `<stem>.md`, `.csv` and `.json`, each whole or not at all.
+@dataclasses.dataclass(frozen=True)
+class Report:
+  """What a search found, for people and for programs.
 
-  Args:
-    workdir: where to; made if needed.
-    stem: name of the files.
-    page: for Markdown.
-    rows: for CSV; all have the keys of the first, which are the header.
-    content: for JSON.
-
-  Returns:
-    The three paths.
-
-  Raises:
-    StorageError: a file cannot be written.
+  Attributes:
+    stem: name of the files without their endings.
+    title: what the report is about.
+    columns: the table that people read on the console and in Markdown.
+    rows: {name: value} for CSV and JSON, JSON-able; scores are fractions. A row may lack names of others.
+    notes: what a reader has to know about the numbers, a sentence or two each.
+    details: tables that stand below the first one on the console and in Markdown.
   """
-  buffer = io.StringIO()
-  writer = csv.DictWriter(buffer, list(rows[0]) if rows else [], lineterminator="\n")
-  writer.writeheader()
-  writer.writerows(rows)
-  texts = {
-    "md": markdown(page),
-    "csv": buffer.getvalue(),
-    "json": json.dumps(content, indent=1) + "\n",
-  }
-  paths = {ending: pathlib.Path(workdir) / f"{stem}.{ending}" for ending in texts}
-  try:
-    pathlib.Path(workdir).mkdir(parents=True, exist_ok=True)
-    for ending, text in texts.items():
-      files.write_atomically(paths[ending], text.encode())
-  except OSError as error:
-    raise StorageError(f"{workdir}: the report cannot be written ({error.strerror or error})") from error
-  return list(paths.values())
+
+  stem: str
+  title: str
+  columns: Sequence[Column]
+  rows: Sequence[Row]
+  notes: Sequence[str]
+  details: Sequence[Table] = ()
+
+  @property
+  def tables(self) -> list[Table]:
+    """The tables that people read."""
+    return [Table(self.columns, self.rows), *self.details]
+
+  def print(self, console: rich.console.Console | None = None) -> None:
+    """Prints as wide as the console is (None: standard output); names are never taken for markup."""
+    console = console or rich.console.Console(highlight=False)
+    console.print()
+    console.print(rich.text.Text(self.title, style="bold"))
+    for columns, rows in self.tables:
+      shown = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="underline")
+      for column in columns:
+        shown.add_column(rich.text.Text(column.header), justify=column.side, overflow="fold")
+      for row in rows:
+        shown.add_row(*(rich.text.Text(column.show(row)) for column in columns))
+      console.print()
+      console.print(shown)
+    for note in self.notes:
+      console.print()
+      console.print(rich.text.Text(note), style="dim")
+
+  def as_markdown(self) -> str:
+    """The report as GitHub's Markdown."""
+    lines = [f"# {self.title}", ""]
+    for columns, rows in self.tables:
+      headers = [column.header for column in columns]
+      rules = ["---:" if column.side == "right" else "---" for column in columns]
+      cells = [[column.show(row) for column in columns] for row in rows]
+      for line in (headers, rules, *cells):
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |")
+      lines.append("")
+    for note in self.notes:
+      lines += [note.replace("*", "\\*"), ""]
+    return "\n".join(lines)
+
+  def as_csv(self) -> str:
+    """The rows; a value that is a mapping is written 'key=value;key=value'."""
+    buffer = io.StringIO()
+    names = list(dict.fromkeys(name for row in self.rows for name in row))
+    writer = csv.DictWriter(buffer, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _csv_value(value) for name, value in row.items()} for row in self.rows)
+    return buffer.getvalue()
+
+  def as_json(self) -> str:
+    """Title, rows and notes."""
+    content = {"title": self.title, "rows": list(self.rows), "notes": list(self.notes)}
+    return json.dumps(content, indent=1) + "\n"
+
+  def write(self, workdir: str | os.PathLike) -> list[pathlib.Path]:
+    """Writes `<stem>.md`, `.csv` and `.json`, each whole or not at all, and returns their paths.
+
+    Raises:
+      StorageError: a file cannot be written.
+    """
+    texts = {"md": self.as_markdown(), "csv": self.as_csv(), "json": self.as_json()}
+    paths = {ending: pathlib.Path(workdir) / f"{self.stem}.{ending}" for ending in texts}
+    with errors.writing(workdir):
+      pathlib.Path(workdir).mkdir(parents=True, exist_ok=True)
+      for ending, text in texts.items():
+        files.write_atomically(paths[ending], text)
+    return list(paths.values())
+
+  def publish(self, workdir: str | os.PathLike, say: Callable[[str], None]) -> None:
+    """Prints and writes the report, and says where the files are; errors as of `write`."""
+    self.print()
+    markdown, *others = self.write(workdir)
+    say(f"The same as files: {markdown}, {' and '.join(path.name for path in others)}")
+
+
+def _csv_value(value: Any) -> Any:
+  if isinstance(value, Mapping):
+    return ";".join(f"{name}={item}" for name, item in value.items())
+  return int(value) if isinstance(value, bool) else value

@@ -86,16 +86,14 @@ class SquadSearch:
     self._finish(search, records)
     if search.program.shapes:
       session.say(f"{NAME}: {compiled(sorted(search.program.shapes))}")
-    found = squad_report.make_report(
+    made = squad_report.make_report(
       session.title,
       session.protocol,
       self.data,
       records,
       references=session.references,
     )
-    squad_report.print_report(found)
-    squad_report.write_report(session.workdir, found)
-    session.say(f"The same as files: {session.workdir / 'results.md'}, results.csv and results.json")
+    made.publish(session.workdir, session.say)
     return 0
 
   def _finish(self, search: Search, records: Sequence[Record]) -> None:

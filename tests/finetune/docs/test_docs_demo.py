@@ -86,19 +86,20 @@ def finished(place):
 def test_all_lines_are_printed_and_written(finished):
   workdir, printed = finished
   found = json.loads((workdir / "results.json").read_text())
-  assert sorted(found["libraries"]) == ["iron", "wood"] and found["num_test"] == 48
-  for one in (*found["bayes"], found["scratch"], found["checkpoint"]):
-    assert one["name"] in printed and one["name"] in (workdir / "results.md").read_text()
-  assert [one["seeds"] for one in found["bayes"]] == [{"0": 1.0}] * 2
+  assert found["title"].startswith("Which of 2 libraries") and "48 test paragraphs" in found["notes"][1]
+  assert len(found["rows"]) == 4
+  for row in found["rows"]:
+    assert row["name"] in printed and row["name"] in (workdir / "results.md").read_text()
+  assert [row["per_seed"] for row in found["rows"][:2]] == [{"0": 1.0}] * 2
   assert "step 7" in printed and "Pretraining read the same documentation" in printed
   csv = (workdir / "results.csv").read_text().splitlines()
-  assert csv[0] == "name,seed,test_accuracy,learning_rate" and len(csv) == 1 + 2 + 2 * 2
+  assert csv[0] == "name,mean,per_seed,dev,learning_rate" and len(csv) == 1 + 4
 
 
 def test_both_encoders_learn_with_both_seeds(finished):
   found = json.loads((finished[0] / "results.json").read_text())
-  for one in (found["scratch"], found["checkpoint"]):
-    assert set(one["seeds"]) == {"0", "1"} and min(one["seeds"].values()) > 0.9
+  for row in found["rows"][2:]:
+    assert set(row["per_seed"]) == {"0", "1"} and min(row["per_seed"].values()) > 0.9
 
 
 def test_a_second_start_trains_nothing(place, finished, monkeypatch):
@@ -179,12 +180,13 @@ def test_a_worse_checkpoint_is_called_worse():
   bayes = (Score("naive Bayes", {0: 0.7}, 0.7), Score("on tokens", {0: 0.6}, 0.6))
   scratch = Score("scratch", {0: 0.5, 1: 0.6, 2: 0.55}, 0.5, 1e-3)
   checkpoint = Score("checkpoint", {0: 0.4, 1: 0.61, 2: 0.52}, 0.5, 3e-3)
-  page = docs_report.make_page(
+  made = docs_report.make_report(
     Comparison("run", ("a", "b", "c", "d"), 900, bayes, scratch, checkpoint, False)
   )
-  assert page.tables[0].rows[3] == ("checkpoint", "51.0", "40.0 61.0 52.0", "50.0", "0.003")
-  assert page.tables[0].rows[0] == ("naive Bayes", "70.0", "-", "70.0", "-")
-  first, second = page.notes
+  shown = [[column.show(row) for column in made.columns] for row in made.rows]
+  assert shown[3] == ["checkpoint", "51.0", "40.0 61.0 52.0", "50.0", "0.003"]
+  assert shown[0] == ["naive Bayes", "70.0", "-", "70.0", "-"]
+  first, second = made.notes
   assert "4.0 points below its encoder from scratch (higher for 1 of 3 seeds)" in first
   assert "19.0 points below naive Bayes" in first
   assert second.startswith("Guessing gives 25.0 %. 900 test paragraphs measure an accuracy to 1.7 points")

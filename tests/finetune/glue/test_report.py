@@ -31,9 +31,9 @@ def eight(value=0.5):
   return {task: [record(task, [value + n / 100])] for n, task in enumerate(glue_metrics.AVERAGED)}
 
 
-def printed(page, width):
+def printed(made, width):
   console = rich.console.Console(file=io.StringIO(), width=width, highlight=False)
-  tables.print_page(console, page)
+  made.print(console)
   return console.file.getvalue()  # pyright: ignore
 
 
@@ -45,8 +45,8 @@ def test_the_best_cell_is_chosen_and_summed_up():
   worse = record("rte", [0.9, 0.2, 0.1], cell=CELL._replace(epochs=2))
   made = report.make_report("x", MEDIAN, {"rte": [worse, record("rte", [0.25, 0.6, 0.5])]})
   row = made.rows[0]
-  assert (row.value, row.cell, row.summary.maximum) == (0.5, CELL.name, 0.6)
-  shown = printed(report.page(made), 80)
+  assert (row["value"], row["cell"], row["maximum"]) == (0.5, CELL.name, 0.6)
+  shown = printed(made, 80)
   assert line_of(shown, "RTE") == ["RTE", "accuracy", "50.0", "18.0", "25.0", "60.0"]
   assert line_of(shown.split("all seeds")[1], "RTE") == ["RTE", CELL.name, "25.0", "60.0", "50.0"]
 
@@ -57,8 +57,8 @@ def test_the_average_is_of_eight_without_wnli_and_the_mismatched_half():
   made = report.make_report(
     "x", MEDIAN, records, references=reference_rows.reference_rows("coco_lm_base", "coco_lm")
   )
-  assert made.average == pytest.approx(0.535)
-  assert line_of(printed(report.page(made), 80), "AVG of 8")[3:] == ["53.5", "87.2", "83.3", "85.5"]
+  assert made.rows[-1]["value"] == pytest.approx(0.535)
+  assert line_of(printed(made, 80), "AVG of 8")[3:] == ["53.5", "87.2", "83.3", "85.5"]
 
 
 def test_an_average_with_tasks_missing_is_not_given_and_they_are_named():
@@ -66,8 +66,8 @@ def test_an_average_with_tasks_missing_is_not_given_and_they_are_named():
   del records["rte"]
   records["cola"] = []
   made = report.make_report("x", MEDIAN, records)
-  assert made.average is None and made.missing == ("cola", "rte")
-  shown = printed(report.page(made), 120)
+  assert made.rows[-1]["value"] is None
+  shown = printed(made, 120)
   assert line_of(shown, "AVG of 8")[3] == "-" and "No AVG: CoLA, RTE missing" in shown
 
 
@@ -78,7 +78,7 @@ def test_the_papers_score_stands_beside_the_same_metric_only():
     "wnli": [record("wnli", [0.5])],
   }
   rows = reference_rows.reference_rows("coco_lm_base", "coco_lm")[:1]
-  shown = printed(report.page(report.make_report("x", MEDIAN, records, references=rows)), 80)
+  shown = printed(report.make_report("x", MEDIAN, records, references=rows), 80)
   assert line_of(shown, "MNLI-m ")[-1] == "88.5" and line_of(shown, "MNLI-mm")[1:] == [
     "accuracy",
     *["40.0", "0.0", "40.0", "40.0"],
@@ -91,7 +91,7 @@ def test_the_papers_score_stands_beside_the_same_metric_only():
 
 def test_subsets_are_marked_and_so_is_their_average():
   made = report.make_report("x", MEDIAN, eight(), subsets={"mnli", "qqp"})
-  shown = printed(report.page(made), 120)
+  shown = printed(made, 120)
   assert line_of(shown, "MNLI")[0] == "MNLI-m*" and line_of(shown, "QNLI")[0] == "QNLI"
   assert "* subset, not a GLUE score: MNLI-m, QQP. Nor is AVG." in shown
 
@@ -103,14 +103,14 @@ def test_pooled_protocols_report_all_runs():
     for n, value in enumerate((0.2, 0.4, 0.9))
   ]
   row = report.make_report("x", protocol, {"mrpc": cells}).rows[0]
-  assert (row.metric, row.cell) == ("f1", "3 cells") and row.value == pytest.approx(0.5)
+  assert (row["metric"], row["cell"]) == ("f1", "3 cells") and row["value"] == pytest.approx(0.5)
 
 
 def test_tacos_average_of_nine_is_not_put_beside_ours():
   protocol = protocols.get("taco", "small")
   records = {task: [record(task, [0.5], protocol="taco")] for task in glue_metrics.AVERAGED}
   rows = reference_rows.reference_rows("taco_small", "taco")
-  shown = printed(report.page(report.make_report("x", protocol, records, references=rows)), 120)
+  shown = printed(report.make_report("x", protocol, records, references=rows), 120)
   assert line_of(shown, "AVG of 8")[3:] == ["50.0", "75.9", "74.7"]
   assert "of nine, with both halves of MNLI: TACO-250k small 76.2, MLM-250k small 75.0" in shown
 
@@ -120,7 +120,7 @@ def test_the_console_table_fits_and_no_number_is_cut(width):
   records = {task: [record(task, [0.123] * 10)] for task in glue_metrics.METRICS}
   rows = reference_rows.reference_rows("coco_lm_large_plus_plus", "coco_lm")
   shown = printed(
-    report.page(report.make_report("x", MEDIAN, records, subsets=glue_metrics.METRICS, references=rows)),
+    report.make_report("x", MEDIAN, records, subsets=glue_metrics.METRICS, references=rows),
     width,
   )
   assert max(len(line) for line in shown.splitlines()) <= width
@@ -129,25 +129,23 @@ def test_the_console_table_fits_and_no_number_is_cut(width):
 
 def test_runs_that_left_updates_out_are_named(tmp_path):
   whole = record("rte", [0.5, 0.6, 0.7])
-  assert "left out" not in printed(report.page(report.make_report("x", MEDIAN, {"rte": [whole]})), 200)
+  assert "left out" not in printed(report.make_report("x", MEDIAN, {"rte": [whole]}), 200)
   seeds = whole.seeds | {
     1: [Evaluation(5, 1.0, {"accuracy": 0.6}, 7), Evaluation(9, 2.0, {"accuracy": 0.5}, 1200)]
   }
   made = report.make_report(
     "x", MEDIAN, {"rte": [whole._replace(seeds=seeds)], "mrpc": [record("mrpc", [0.5])]}
   )
-  assert "left out because they were not finite: RTE seed 1 1,200. Such a run" in printed(
-    report.page(made), 200
-  )
-  report.write_report(tmp_path, made)
+  assert "left out because they were not finite: RTE seed 1 1,200. Such a run" in printed(made, 200)
+  made.write(tmp_path)
   rows = json.loads((tmp_path / "results.json").read_text())["rows"]
-  assert [row["summary"]["skipped_updates"] for row in rows] == [{"1": 1200}, {}]
+  assert [row["skipped_updates"] for row in rows if row["is_main"]] == [{"1": 1200}, {}]
 
 
 def test_files_hold_fractions_and_every_seed(tmp_path):
   rows = reference_rows.reference_rows("coco_lm_base", "coco_lm")
   made = report.make_report("x", MEDIAN, {"rte": [record("rte", [0.25, 0.75])]}, references=rows)
-  paths = {path.name: path for path in report.write_report(tmp_path / "new", made)}
+  paths = {path.name: path for path in made.write(tmp_path / "new")}
   assert sorted(paths) == ["results.csv", "results.json", "results.md"]
   with paths["results.csv"].open() as file:
     row = next(csv.DictReader(file))
@@ -158,8 +156,8 @@ def test_files_hold_fractions_and_every_seed(tmp_path):
     "0.848",
   )
   value = json.loads(paths["results.json"].read_text())
-  assert value["rows"][0]["summary"]["per_seed"] == {"0": 0.25, "1": 0.75}
-  assert value["missing"] == [task for task in glue_metrics.AVERAGED if task != "rte"]
+  assert value["rows"][0]["per_seed"] == {"0": 0.25, "1": 0.75}
+  assert value["rows"][1]["value"] is None and "No AVG: MNLI-m, QQP, QNLI" in value["notes"][1]
   assert (
     "| RTE | accuracy | 50.0 | 35.4 | 25.0 | 75.0 | 84.8 | 68.2 | 75.1 |" in paths["results.md"].read_text()
   )
@@ -168,7 +166,7 @@ def test_files_hold_fractions_and_every_seed(tmp_path):
 def test_a_report_that_cannot_be_written_is_a_storage_error(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(StorageError, match="cannot be written"):
-    report.write_report(tmp_path / "file", report.make_report("x", MEDIAN, {}))
+    report.make_report("x", MEDIAN, {}).write(tmp_path / "file")
 
 
 def test_percent_rounds_the_decimal_number():
@@ -186,26 +184,26 @@ def test_fractions_are_reported_with_mean_and_range(tmp_path):
   made = report_fractions.make_report(
     "x", {"mnli": records, "rte": {0.1: [record("rte", [0.5])]}}, examples, subsets=["mnli"]
   )
-  assert [(row.task, row.fraction, row.is_official) for row in made.rows] == [
+  assert [(row["task"], row["fraction"], row["is_official"]) for row in made.rows] == [
     ("mnli", 0.01, False),
     ("mnli", 0.1, False),
     ("mnli", 0.1, False),
     ("rte", 0.1, True),
   ]
-  shown = printed(report_fractions.page(made), 100)
+  shown = printed(made, 100)
   assert line_of(shown, "MNLI*   1 %") == (
     ["MNLI*", "1", "%", "3,927", "accuracy", "40.0", "20.0", "70.0", "26.5", "20.0", "30.0", "70.0"]
   )
   assert line_of(shown, "MNLI*  10 %")[1:8] == ["10", "%", "39,270", "accuracy", "60.0", "50.0", "70.0"]
   assert line_of(shown, "RTE")[1:5] == ["10", "%", "249", "accuracy"]
   assert "* subset of the official data, not a GLUE score: MNLI;" in shown
-  narrow = printed(report_fractions.page(made), 80)
+  narrow = printed(made, 80)
   assert max(len(line) for line in narrow.splitlines()) <= 80
-  paths = report_fractions.write_report(tmp_path, made)
+  paths = made.write(tmp_path)
   assert sorted(path.name for path in paths) == ["fractions.csv", "fractions.json", "fractions.md"]
   found = json.loads((tmp_path / "fractions.json").read_text())["rows"]
   assert [row["task"] for row in found] == ["mnli", "mnli", "mnli", "rte"]
-  assert found[0]["summary"]["maximum"] == 0.7
+  assert found[0]["maximum"] == 0.7
 
 
 def test_the_cell_of_a_fraction_is_chosen_by_its_mean_over_searches_of_single_seeds():
@@ -223,7 +221,7 @@ def test_the_cell_of_a_fraction_is_chosen_by_its_mean_over_searches_of_single_se
     (better_twice, [0, 1], 2.0),
   ]
   (row,) = report_fractions.make_report("x", {"rte": {0.5: merged}}, {"rte": {0.5: 5}}).rows
-  assert (row.cell, row.summary.per_seed) == (better_twice.name, {0: 0.6, 1: 0.6})
+  assert (row["cell"], row["per_seed"]) == (better_twice.name, {0: 0.6, 1: 0.6})
 
 
 def _run(value):

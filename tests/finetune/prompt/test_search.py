@@ -97,10 +97,9 @@ def steps(monkeypatch):
 
 
 def test_the_table_is_mean_and_deviation_of_the_tested_runs(finished, capsys):
-  report = json.loads((finished / "prompt.json").read_text())["tasks"][0]
-  values = [trial["test"]["accuracy"] for trial in report["chosen"]]
-  assert [trial["seed"] for trial in report["chosen"]] == list(SPLITS)
-  scores = report["scores"]["accuracy"]
+  scores = json.loads((finished / "prompt.json").read_text())["rows"][0]
+  values = list(scores["per_split"].values())
+  assert list(scores["per_split"]) == list(map(str, SPLITS))
   assert scores["mean"] == pytest.approx(statistics.fmean(values))
   assert scores["std"] == pytest.approx(statistics.pstdev(values))
   cell = f"| {100 * statistics.fmean(values):.1f} ({100 * statistics.pstdev(values):.1f}) |"
@@ -196,9 +195,9 @@ def test_without_a_test_set_the_dev_scores_are_reported_as_such(place, finished,
   changed = {"data.directory": str(tmp_path), "output.save_model": False}
   search = make_search(place, workdir, **changed)
   assert any("no test set dev (GLUE's development set)" in line for line in search.describe())
-  report = run(place, workdir, **changed)["tasks"][0]
-  assert not report["has_test"]
-  assert all(trial["test"]["accuracy"] == trial["dev"] for trial in report["chosen"])
+  scores = run(place, workdir, **changed)["rows"][0]
+  assert scores["set"] == "k-shot dev" and not scores["is_official"]
+  assert scores["per_split"] == scores["dev"]
   assert "| SST-2\\*\\*" in (workdir / "prompt.md").read_text().replace("**", "\\*\\*")
 
 

@@ -118,7 +118,7 @@ def test_fractions_of_several_tasks_are_one_report(places, tmp_path, monkeypatch
     ("stsb", 1.0, 24),
   ]
   for row in rows:
-    assert row["summary"]["per_seed"] == {"0": 0.3, "1": 0.31}
+    assert row["per_seed"] == {"0": 0.3, "1": 0.31}
     assert not row["is_official"]
   out = capsys.readouterr().out
   assert out.count("GLUE dev over fractions") == 1 and "SST-2*" in out and "STS-B*" in out

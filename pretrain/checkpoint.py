@@ -19,6 +19,7 @@ from orbax.checkpoint import checkpoint_managers
 
 from data.errors import ConfigError, DataError, StorageError, UserError
 from data.files import make_writable
+from pretrain import trees
 
 FORMAT_VERSION = 1
 DIRECTORY = "checkpoints"
@@ -239,29 +240,14 @@ def _is_array(leaf: Any) -> bool:
   return hasattr(leaf, "dtype")
 
 
-def _described(tree: ArrayTree) -> dict[str, str]:
-  """{path: 'dtype [shape]'} of arrays, abstract arrays or orbax's description of saved ones."""
-  leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_array)
-  return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype} {list(leaf.shape)}"
-    for path, leaf in leaves
-    if _is_array(leaf)
-  }
-
-
 def _check_same(path: Path, target: ArrayTree) -> None:
   with _read_errors(path):
-    saved = _described(_saved_tree(path))
-  wanted = _described(target)
-  differ = [
-    f"{name}: saved {saved.get(name, 'nothing')}, wanted {wanted.get(name, 'nothing')}"
-    for name in sorted(saved.keys() | wanted.keys())
-    if saved.get(name) != wanted.get(name)
-  ]
-  if differ:
-    shown = "; ".join(differ[:3]) + (f"; and {len(differ) - 3} more" if len(differ) > 3 else "")
+    saved = _saved_tree(path)
+  problems = trees.differences(target, saved)
+  if problems:
     raise DataError(
-      f"checkpoint {path} is of another model or optimizer: {shown}; use that run's config, or a new workdir"
+      f"checkpoint {path} is of another model or optimizer: {trees.first_lines(problems)}; use that "
+      f"run's config, or a new workdir"
     )
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from pretrain import flops, resume
+from pretrain import flops, resume, trees
 from pretrain import prepared as source
 from pretrain.corruption.masking import TokenIds
 from pretrain.run import Run, make_run
@@ -97,11 +97,8 @@ def _records_line(directory: str, prepared: bool) -> str:
 
 
 def _sharding_lines(run: Run) -> dict[str, str]:
-  leaves = jax.tree_util.tree_leaves_with_path(run.abstract_state.params)
-  return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): f"{list(leaf.shape)} {leaf.sharding.spec}"
-    for path, leaf in leaves
-  }
+  leaves = trees.by_path(run.abstract_state.params)
+  return {path: f"{list(leaf.shape)} {leaf.sharding.spec}" for path, leaf in leaves.items()}
 
 
 def _cost_lines(run: Run) -> dict[str, str]:

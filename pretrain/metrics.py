@@ -1,19 +1,22 @@
 """Metrics on the host: from (sum, weight) to numbers, the places they are written to, and speed.
 
-Imports no sibling. TensorBoard's files are written with tensorboardX: the other writers import TensorFlow.
+TensorBoard's files are written with tensorboardX: the other writers import TensorFlow.
 """
 
+import contextlib
 import json
 import math
 import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import tensorboardX
 
-from data.errors import StorageError
+from data.errors import writing
+from data.files import write_atomically
 
 FILE_NAME = "metrics.jsonl"
 
@@ -31,15 +34,31 @@ def reduce_metrics(metrics: Mapping[str, tuple[jax.Array, jax.Array]]) -> dict[s
   return {name: float(total) / float(weight) for name, (total, weight) in fetched.items() if weight != 0}
 
 
+def read(workdir: str | os.PathLike) -> list[dict[str, Any]]:
+  """The lines of a run's metrics file in order, {'step': updates done, name: value or None}; [] without one.
+
+  What is not such a line, a last one cut by a kill for example, is left out.
+  """
+  path = Path(workdir) / FILE_NAME
+  text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+  lines = []
+  for line in text.splitlines():
+    with contextlib.suppress(ValueError):
+      values = json.loads(line)
+      if isinstance(values, dict) and isinstance(values.get("step"), int):
+        lines.append(values)
+  return lines
+
+
+def heldout_means(values: Mapping[str, Any]) -> dict[str, float]:
+  """The held-out metrics in a line of `read`, without 'eval/'; {} if the line has none."""
+  return {name[5:]: value for name, value in values.items() if name.startswith("eval/")}
+
+
 class MetricWriter:
   """Writes `<workdir>/metrics.jsonl` and TensorBoard files, on the first process only."""
 
-  def __init__(
-    self,
-    workdir: str | os.PathLike,
-    *,
-    step: int,
-  ) -> None:
+  def __init__(self, workdir: str | os.PathLike, *, step: int) -> None:
     """Opens the files and forgets what an earlier run in this workdir wrote beyond `step`.
 
     Args:
@@ -53,19 +72,15 @@ class MetricWriter:
     self._active = jax.process_index() == 0
     if not self._active:
       return
-    try:
+    with writing(self._path):
       self._path.parent.mkdir(parents=True, exist_ok=True)
-      _drop_beyond(self._path, step)
+      kept = [json.dumps(values) + "\n" for values in read(workdir) if values["step"] <= step]
+      write_atomically(self._path, "".join(kept))
       self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 (closed by close())
       # TensorBoard hides events from purge_step on that were written before.
       self._board = tensorboardX.SummaryWriter(
         str(self._path.parent / "tensorboard"), purge_step=step + 1, flush_secs=30
       )
-    except OSError as error:
-      raise self._storage_error(error) from error
-
-  def _storage_error(self, error: OSError) -> StorageError:
-    return StorageError(f"cannot write {self._path} ({error.strerror}); check space and permissions there")
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Writes one line of metrics.
@@ -80,35 +95,17 @@ class MetricWriter:
     if not self._active:
       return
     plain = {name: value if math.isfinite(value) else None for name, value in values.items()}
-    try:
+    with writing(self._path):
       self._file.write(json.dumps({"step": step, **plain}) + "\n")
       self._file.flush()
       for name, value in values.items():
         self._board.add_scalar(name, value, step)
-    except OSError as error:
-      raise self._storage_error(error) from error
 
   def close(self) -> None:
     """Writes out what is buffered."""
     if self._active:
       self._file.close()
       self._board.close()
-
-
-def _drop_beyond(path: Path, step: int) -> None:
-  """Rewrites a metrics file without lines later than `step` and without a last line cut by a kill."""
-  if not path.exists():
-    return
-  kept = []
-  for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-    try:
-      if json.loads(line)["step"] <= step:
-        kept.append(line + "\n")
-    except (ValueError, KeyError, TypeError):
-      continue
-  aside = path.with_name(path.name + ".new")
-  aside.write_text("".join(kept), encoding="utf-8")
-  os.replace(aside, path)
 
 
 class Throughput:

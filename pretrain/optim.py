@@ -1,4 +1,4 @@
-"""Learning-rate schedules, Adam as the papers ran it, decay masks, clipping. Imports jax and optax only."""
+"""Learning-rate schedules, Adam as the papers ran it, decay masks, clipping."""
 
 import dataclasses
 import math
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from data.errors import ConfigError
+from pretrain import trees
 
 ArrayTree = Any
 
@@ -140,13 +141,6 @@ def scale_by_adam(*, b1: float, b2: float, eps: float, bias_correction: bool) ->
   return optax.GradientTransformation(init, update)
 
 
-def _paths(tree: ArrayTree) -> ArrayTree:
-  """The tree with every leaf replaced by its path, such as 'encoder/trunk/layers/up/kernel'."""
-  return jax.tree_util.tree_map_with_path(
-    lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), tree
-  )
-
-
 def is_bias_or_norm(path: str) -> bool:
   """Whether a parameter is a bias, or scale or bias of a LayerNorm: what 'no_bias_norm' does not decay."""
   return path.split("/")[-1] in ("bias", "scale")
@@ -162,8 +156,7 @@ def gradient_norm(grads: ArrayTree, *, frozen: Callable[[str], bool]) -> jax.Arr
   Returns:
     [] float32, for `clip_by_norm` and as the metric `train/grad_norm`.
   """
-  kept = zip(jax.tree.leaves(grads), jax.tree.leaves(_paths(grads)))
-  kept = [grad.astype(jnp.float32) for grad, path in kept if not frozen(path)]
+  kept = [grad.astype(jnp.float32) for path, grad in trees.by_path(grads).items() if not frozen(path)]
   return jnp.asarray(optax.tree.norm(kept), jnp.float32)
 
 
@@ -231,7 +224,7 @@ def make_optimizer(
     ConfigError: unknown schedule, decay or placement; warm-up longer than the run.
   """
   schedule = schedule or make_schedule(settings)
-  paths = _paths(params)
+  paths = trees.paths(params)
   moments = {"b1": settings.adam_b1, "b2": settings.adam_b2, "eps": settings.adam_eps}
   # Without the correction both placements are the same formula.
   if settings.adam_eps_placement == "corrected" and settings.adam_bias_correction:
@@ -252,4 +245,4 @@ def make_optimizer(
 
 def _no_bias_norm_mask(params: ArrayTree) -> ArrayTree:
   # A function, not a tree: inside `optax.partition` it is called with the frozen leaves taken out.
-  return jax.tree.map(lambda path: not is_bias_or_norm(path), _paths(params))
+  return jax.tree.map(lambda path: not is_bias_or_norm(path), trees.paths(params))

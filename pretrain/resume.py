@@ -8,6 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from data.errors import ConfigError, DataError
+from pretrain import trees
 from pretrain.saved_model import SavedModel, open_model
 
 # Fields that change how a run is carried out, not what it computes.
@@ -175,17 +176,17 @@ def _continued(
   source = _open(where, vocabulary_digest, f"train.init_from={where}")
   saved, meta = source.params, source.meta
   _check_meaning(_meaning(config), _meaning(meta["config"]), f"train.init_from={where}")
-  found = differences(params["encoder"], saved.get("encoder", {}), is_exact=True)
+  found = trees.differences(params["encoder"], saved.get("encoder", {}))
   if found:
     raise DataError(
-      f"train.init_from={where} (encoder): {first_lines(found)}; give a checkpoint of the same sizes"
+      f"train.init_from={where} (encoder): {trees.first_lines(found)}; give a checkpoint of the same sizes"
     )
   taken, fresh = {"encoder": _graft(params["encoder"], saved["encoder"], where=where)}, []
   wanted, there = _parts(params), _parts(saved)
   for name, part in wanted.items():
-    found = differences(part, there[name], is_exact=True) if name in there else ["not in it"]
+    found = trees.differences(part, there[name]) if name in there else ["not in it"]
     if found:
-      fresh.append(f"{name} ({first_lines(found)})")
+      fresh.append(f"{name} ({trees.first_lines(found)})")
     else:
       taken[name] = _graft(part, there[name], where=where)
   left = sorted(there.keys() - taken.keys())
@@ -244,45 +245,13 @@ def _parts(params: dict) -> dict[str, dict]:
   return parts
 
 
-def _leaves(tree: dict) -> dict[str, Any]:
-  return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-  }
-
-
-def differences(fresh: dict, saved: dict, *, is_exact: bool = False) -> list[str]:
-  """Lines about saved arrays that do not fit.
-
-  Args:
-    fresh: arrays, or their shapes, as they should be.
-    saved: arrays of a checkpoint.
-    is_exact: whether arrays that `fresh` has not are told too.
-  """
-  wanted, there, found = _leaves(fresh), _leaves(saved), []
-  for name, leaf in wanted.items():
-    value = there.get(name)
-    if value is None:
-      found.append(f"{name} is missing")
-    elif value.shape != leaf.shape:
-      found.append(f"{name} has shape {value.shape}, expected {leaf.shape}")
-    elif value.dtype != leaf.dtype:
-      found.append(f"{name} is {value.dtype}, expected {leaf.dtype}")
-  return found + [f"{name} is unexpected" for name in there if is_exact and name not in wanted]
-
-
-def first_lines(lines: list[str]) -> str:
-  """The first three, and how many more there are."""
-  return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")
-
-
 def _graft(fresh: dict, saved: dict, *, where: str) -> dict:
   """Arrays of a checkpoint in the places of shapes; DataError where one does not fit."""
-  problems = differences(fresh, saved)
+  problems = trees.differences(fresh, saved, is_exact=False)
   if problems:
-    raise DataError(f"{where}: {first_lines(problems)}; give a checkpoint of the same sizes")
-  there = _leaves(saved)
+    raise DataError(f"{where}: {trees.first_lines(problems)}; give a checkpoint of the same sizes")
+  there = trees.by_path(saved)
   return jax.tree.unflatten(
     jax.tree.structure(fresh),
-    [jax.device_put(np.asarray(there[name]), leaf.sharding) for name, leaf in _leaves(fresh).items()],
+    [jax.device_put(np.asarray(there[name]), leaf.sharding) for name, leaf in trees.by_path(fresh).items()],
   )

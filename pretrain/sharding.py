@@ -1,4 +1,4 @@
-"""Meshes, where every parameter lies on them, and batches that span hosts. Imports jax only.
+"""Meshes, where every parameter lies on them, and batches that span hosts.
 
 One table maps a parameter's path to the names of its axes, another the names to axes of the mesh. Flax's
 boxes and logical-axis rules are not used: the path says all.
@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from data.errors import ConfigError
+from pretrain import trees
 
 ArrayTree = Any
 
@@ -146,11 +147,6 @@ def _unnamed(parameters: list[str]) -> str:
   return f"no rule of sharding.RULES names {', '.join(parameters)}; add one"
 
 
-def _flat(tree: ArrayTree):
-  leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
-  return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves], treedef
-
-
 def shardings(mesh: Mesh, abstract_tree: ArrayTree) -> ArrayTree:
   """The sharding of every leaf of parameters, optimizer state, or both.
 
@@ -165,15 +161,17 @@ def shardings(mesh: Mesh, abstract_tree: ArrayTree) -> ArrayTree:
     ConfigError: leaves of two or more axes that no rule names (all are listed); a width, number of heads or
       MLP size that the mesh does not divide, with the sizes that would work.
   """
-  leaves, treedef = _flat(abstract_tree)
-  unnamed = [f"{path} {leaf.shape}" for path, leaf in leaves if _is_unnamed(path, leaf)]
+  leaves = trees.by_path(abstract_tree)
+  unnamed = [f"{path} {leaf.shape}" for path, leaf in leaves.items() if _is_unnamed(path, leaf)]
   if unnamed:
     raise ConfigError(_unnamed(unnamed))
   problems: dict[str, None] = {}
-  result = [NamedSharding(mesh, _fitting_spec(mesh, path, leaf.shape, problems)) for path, leaf in leaves]
+  result = [
+    NamedSharding(mesh, _fitting_spec(mesh, path, leaf.shape, problems)) for path, leaf in leaves.items()
+  ]
   if problems:
     raise ConfigError("; ".join(problems))
-  return jax.tree.unflatten(treedef, result)
+  return jax.tree.unflatten(jax.tree.structure(abstract_tree), result)
 
 
 def _is_unnamed(path: str, leaf: Any) -> bool:

@@ -1,22 +1,19 @@
 """The loop: build, resume, step, log, evaluate, save, stop."""
 
-import contextlib
-import json
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from data.errors import DivergedError
-from pretrain import flops, preflight, prepared, provenance, resume
+from pretrain import flops, metrics, preflight, prepared, provenance, resume
 from pretrain.batches import Batches, open_records, records_digests
 from pretrain.checkpoint import Checkpoints
 from pretrain.evaluate import evaluate
-from pretrain.metrics import FILE_NAME, MetricWriter, Throughput, reduce_metrics
+from pretrain.metrics import MetricWriter, Throughput, reduce_metrics
 from pretrain.run import Run, make_run
 from pretrain.step import TrainState
 from pretrain.stop import STOPPED, StopRequest
@@ -99,7 +96,9 @@ class _Loop:
     self.run, self.heldout, self.checkpoints, self.facts = run, heldout, checkpoints, facts
     self.config, self.state, self.first = run.config.train, state, int(state.step)
     self.stop = StopRequest()
-    self.is_evaluated = self.first > 0 and _is_evaluated(workdir, self.first)
+    self.is_evaluated = self.first > 0 and any(
+      line["step"] == self.first and metrics.heldout_means(line) for line in metrics.read(workdir)
+    )
     self.train_step, self.eval_step = run.compile_train_step(), run.compile_eval_step()
     # Without a checkpoint nothing that an earlier start wrote is a part of this run, not even step 0.
     self.writer = MetricWriter(workdir, step=self.first or -1)
@@ -242,19 +241,6 @@ class _Loop:
     devices = f"{self.run.mesh.devices.size} x {jax.devices()[0].device_kind}"
     meta = {"config": self.run.config.to_dict(), "interval_sums": sums, "devices": devices, **self.facts}
     self.checkpoints.save(done, self.state._asdict(), meta, force=force)
-
-
-def _is_evaluated(workdir: str, step: int) -> bool:
-  """Whether the metrics file has held-out metrics of a step."""
-  path = Path(workdir) / FILE_NAME
-  if not path.exists():
-    return False
-  for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-    with contextlib.suppress(ValueError, AttributeError):  # a last line cut by a kill
-      values = json.loads(line)
-      if values.get("step") == step and any(name.startswith("eval/") for name in values):
-        return True
-  return False
 
 
 def _duration(seconds: float) -> str:

@@ -40,9 +40,10 @@ FORBIDDEN = [
 LEAVES = {
   "pretrain.losses": ("data.errors",),
   "pretrain.ops": ("data.errors", "pretrain.ops"),
-  "pretrain.optim": ("data.errors",),
-  "pretrain.sharding": ("data.errors",),
-  "pretrain.metrics": ("data.errors",),
+  "pretrain.optim": ("data.errors", "pretrain.trees"),
+  "pretrain.sharding": ("data.errors", "pretrain.trees"),
+  "pretrain.metrics": ("data.errors", "data.files"),
+  "pretrain.trees": (),
 }
 
 

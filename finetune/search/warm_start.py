@@ -12,9 +12,9 @@ import numpy as np
 
 from data.errors import DataError
 from data.vocabulary import Vocabulary
+from pretrain import trees
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
-from pretrain.resume import differences, first_lines
 from pretrain.saved_model import open_model
 
 
@@ -86,9 +86,9 @@ def load(
     )
   fresh = functools.partial(init_encoder, config=config, pad_id=vocabulary.special_ids.pad)
   encoder, heads = saved.params.get("encoder", {}), saved.params.get("heads", {})
-  problems = differences(jax.eval_shape(fresh, jax.random.key(0)), encoder, is_exact=True)
+  problems = trees.differences(jax.eval_shape(fresh, jax.random.key(0)), encoder)
   if problems:
-    raise DataError(f"checkpoint {path}, encoder: {first_lines(problems)}; is it complete?")
+    raise DataError(f"checkpoint {path}, encoder: {trees.first_lines(problems)}; is it complete?")
   digest = "from scratch" if from_scratch else _digest({"encoder": encoder, "heads": heads})
   init = fresh if from_scratch else (lambda key: encoder)
   return WarmStart(encoder, heads, config, vocabulary, place, saved.meta, digest, init)

@@ -1,17 +1,15 @@
 """The numbers and examples of the demo's summary, from a checkpoint and the run's metrics file."""
 
-import json
 import math
 import os
-import pathlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from data import vocabulary
 from data.errors import DataError
-from pretrain import prepared
+from pretrain import metrics, prepared
 from pretrain.analysis.heldout import (
   Arrays,
   FrequencyAnswers,
@@ -25,7 +23,6 @@ from pretrain.analysis.heldout import (
 from pretrain.batches import open_records
 from pretrain.checkpoint import load_params
 from pretrain.demo.examples import Example, find_examples
-from pretrain.metrics import FILE_NAME
 from pretrain.run import Run, make_run
 
 Answer = tuple[str, float, str]  # label of the metric, value of its trivial answer, which answer that is
@@ -73,7 +70,7 @@ def summarise(config: ConfigDict, workdir: str) -> Summary:
   """
   directory = prepared.records_directory(config)
   params, meta = load_params(workdir)
-  first, last = heldout_metrics(pathlib.Path(workdir) / FILE_NAME, last_step=meta["step"])
+  first, last = heldout_metrics(workdir, last_step=meta["step"])
   run = make_run(config, prepared.token_ids(directory))
   _, heldout = open_records(config, directory)
   rows = min(len(heldout), config.train.batch_size * config.train.eval_batches)
@@ -106,23 +103,19 @@ def summarise(config: ConfigDict, workdir: str) -> Summary:
   )
 
 
-def heldout_metrics(path: pathlib.Path, *, last_step: int) -> tuple[dict[str, float], dict[str, float]]:
+def heldout_metrics(workdir: str, *, last_step: int) -> tuple[dict[str, float], dict[str, float]]:
   """The held-out metrics of step 0 and of the last step, without 'eval/'.
 
   Raises:
     DataError: the file lacks one of them.
   """
-  found: dict[int, dict[str, Any]] = {}
-  if path.exists():
-    for line in path.read_text(encoding="utf-8").splitlines():
-      values = json.loads(line)
-      means = {name[5:]: value for name, value in values.items() if name.startswith("eval/")}
-      found |= {values["step"]: means} if means else {}
+  evaluations = [line for line in metrics.read(workdir) if metrics.heldout_means(line)]
+  found = {line["step"]: metrics.heldout_means(line) for line in evaluations}
   missing = [step for step in (0, last_step) if step not in found]
   if missing:
     raise DataError(
-      f"{path} has no held-out metrics of step {missing[0]}, with which the summary compares; remove "
-      f"{path.parent} and start the demo again"
+      f"{os.path.join(workdir, metrics.FILE_NAME)} has no held-out metrics of step {missing[0]}, with which "
+      f"the summary compares; remove {workdir} and start the demo again"
     )
   return found[0], found[last_step]
 

@@ -16,6 +16,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from data.vocabulary import Vocabulary
+from pretrain import trees
 from pretrain.export import task_fields
 from pretrain.export.official import fit as official_fit
 from pretrain.export.official import names as torch_names
@@ -32,10 +33,7 @@ EXTRA = "extra.safetensors"
 
 def flatten(params: dict) -> State:
   """{'encoder/trunk/...': contiguous float32 array} of a tree of parameters."""
-  return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): np.ascontiguousarray(leaf, np.float32)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-  }
+  return {path: np.ascontiguousarray(leaf, np.float32) for path, leaf in trees.by_path(params).items()}
 
 
 def save_tensors(path: pathlib.Path, state: State) -> None:

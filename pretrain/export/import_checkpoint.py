@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from configs import base
@@ -19,7 +20,7 @@ from data import vocabulary
 from data.errors import ConfigError, DataError, StorageError
 from pretrain.checkpoint import Checkpoints
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
-from pretrain.export.foreign.recognise import Recognised, read_extra, recognise, shapes
+from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
 
 # Tensors that say nothing: numbers of positions, versions of a class.
 IGNORED = ("*position_ids", "*.version", "*.rp_bucket")
@@ -196,7 +197,7 @@ def _save(
       "path": str(source),
       "family": found.family,
       "sha256": foreign.digests,
-      "parameters": sum(int(np.prod(shape)) for shape in shapes(found.params).values()),
+      "parameters": sum(leaf.size for leaf in jax.tree.leaves(found.params)),
     },
   }
   if found.task:

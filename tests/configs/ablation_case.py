@@ -19,6 +19,7 @@ from configs.ablations import amos, coco_lm, row, taco
 from pretrain.build import build
 from pretrain.objectives.views import View
 from pretrain.recipe import Recipe
+from pretrain.trees import by_path as flat
 from tests.pretrain.small_recipe import LENGTH, TOKENS, VOCAB_SIZE, small_batch
 
 TABLES = {"coco_lm": coco_lm, "amos": amos, "taco": taco}
@@ -90,12 +91,6 @@ def under(tree: dict[str, Any], prefix: str) -> dict[str, Any]:
   part = {path: leaf for path, leaf in tree.items() if f"{path}/".startswith(f"{prefix}/")}
   assert part, f"nothing at {prefix}"
   return part
-
-
-def flat(tree) -> dict[str, Any]:
-  """{'a/b/c': leaf}."""
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def _recipe_config(name: str) -> ConfigDict:

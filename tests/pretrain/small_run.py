@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from configs import base
 from data import manifest
-from pretrain import sharding, train
+from pretrain import sharding, train, trees
 from pretrain.checkpoint import load_params
 from pretrain.prepared import token_ids
 from pretrain.run import Run, make_run
@@ -131,8 +131,7 @@ def metric_lines(workdir) -> list[dict]:
 def saved_params(workdir, step: int | None = None) -> dict[str, np.ndarray]:
   """{path: array} of a checkpoint's parameters."""
   params, _ = load_params(workdir, step)
-  leaves = jax.tree_util.tree_leaves_with_path(params)
-  return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
+  return {path: np.asarray(leaf) for path, leaf in trees.by_path(params).items()}
 
 
 def assert_same_params(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> None:

@@ -187,8 +187,8 @@ def test_another_model_is_refused_by_name_and_shape(workdir):
   wanted["params"]["heads"]["clm"]["bias"] = jax.ShapeDtypeStruct((65,), jnp.float32)
   wanted["params"]["heads"]["rtd"] = {"bias": jax.ShapeDtypeStruct((1,), jnp.float32)}
   message = (
-    r"heads/clm/bias: saved float32 \[64\], wanted float32 \[65\]; heads/rtd/bias: saved nothing, wanted "
-    r"float32 \[1\]; use that run's config, or a new workdir"
+    r"heads/clm/bias has shape \(64,\), expected \(65,\); heads/rtd/bias is missing; "
+    r"use that run's config, or a new workdir"
   )
   with pytest.raises(DataError, match=message):
     Checkpoints(workdir, every=5, keep=2).restore(wanted)

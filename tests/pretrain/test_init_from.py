@@ -6,7 +6,7 @@ import pytest
 
 from data import manifest
 from data.errors import ConfigError, DataError
-from pretrain import resume
+from pretrain import resume, trees
 from pretrain.checkpoint import Checkpoints, read_meta, step_path
 from tests.pretrain.small_run import run_training, saved_params, small_config, small_run
 
@@ -17,17 +17,13 @@ def _digest(directory) -> str:
   return manifest.read(directory).vocabulary.digest
 
 
-def _paths(tree) -> dict:
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
 def _taken(recipe, records, fields, *, digest=None, say=lambda line: None) -> dict[str, np.ndarray]:
   run = small_run(small_config(recipe, records, fields))
   wanted = run.abstract_state.params
   params = resume.warm_start(wanted, run.config, vocabulary_digest=digest or _digest(records), say=say)
-  assert _paths(params).keys() == _paths(wanted).keys()
-  return {name: np.asarray(leaf) for name, leaf in _paths(params).items() if isinstance(leaf, jax.Array)}
+  assert trees.by_path(params).keys() == trees.by_path(wanted).keys()
+  leaves = trees.by_path(params).items()
+  return {name: np.asarray(leaf) for name, leaf in leaves if isinstance(leaf, jax.Array)}
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from data.errors import StorageError
+from pretrain import metrics
 from pretrain.metrics import MetricWriter, Throughput, reduce_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +55,15 @@ def test_resumed_run_continues_the_file_at_the_restored_step(tmp_path):
   assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "tensorboard"]
 
 
+def test_reading_leaves_out_what_is_no_line_of_metrics(tmp_path):
+  assert metrics.read(tmp_path) == []
+  text = '{"step": 4, "eval/a": 1.5, "train/b": null}\n[]\n{"a": 1}\n{"step": null}\n{"step": 5, "eva'
+  (tmp_path / "metrics.jsonl").write_text(text)
+  (line,) = metrics.read(tmp_path)
+  assert line == {"step": 4, "eval/a": 1.5, "train/b": None}
+  assert metrics.heldout_means(line) == {"a": 1.5}
+
+
 def test_values_that_json_does_not_know_become_null(tmp_path):
   writer = MetricWriter(tmp_path, step=0)
   writer.write(1, {"a": math.nan, "b": math.inf, "c": 1.0})
@@ -82,7 +92,7 @@ def test_tensorboard_gets_scalars_and_hides_what_came_after_the_restored_step(tm
 
 def test_place_that_cannot_be_written_is_one_clear_line(tmp_path):
   (tmp_path / "file").write_text("")
-  with pytest.raises(StorageError, match=f"cannot write {tmp_path}/file/metrics.jsonl .*check space"):
+  with pytest.raises(StorageError, match=f"{tmp_path}/file/metrics.jsonl: cannot be written .*check space"):
     MetricWriter(tmp_path / "file", step=0)
 
 

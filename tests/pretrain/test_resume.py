@@ -7,7 +7,7 @@ import pytest
 from configs import base
 from data import manifest
 from data.errors import ConfigError, DataError, StorageError
-from pretrain import resume
+from pretrain import resume, trees
 from pretrain.checkpoint import Checkpoints
 from pretrain.command.fields import known_fields
 from tests.pretrain.small_run import run_training, saved_params, small_config, small_run
@@ -101,20 +101,16 @@ def test_meta_that_lacks_a_part_is_refused(name):
     resume.check_same_run(base.get_config(), DIGESTS, meta)
 
 
-def _paths(tree) -> dict:
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
 def _taken(recipe, directory, fields, *, digest=None) -> dict[str, np.ndarray]:
   """The arrays a warm start puts in; what it leaves alone stays a shape."""
   run = small_run(small_config(recipe, directory, fields))
   digest = digest or manifest.read(directory).vocabulary.digest
   params = resume.warm_start(run.abstract_state.params, run.config, vocabulary_digest=digest)
-  assert _paths(params).keys() == _paths(run.abstract_state.params).keys()
-  for name, leaf in _paths(params).items():
-    assert leaf.sharding == _paths(run.abstract_state.params)[name].sharding
-  return {name: np.asarray(leaf) for name, leaf in _paths(params).items() if isinstance(leaf, jax.Array)}
+  assert trees.by_path(params).keys() == trees.by_path(run.abstract_state.params).keys()
+  for name, leaf in trees.by_path(params).items():
+    assert leaf.sharding == trees.by_path(run.abstract_state.params)[name].sharding
+  leaves = trees.by_path(params).items()
+  return {name: np.asarray(leaf) for name, leaf in leaves if isinstance(leaf, jax.Array)}
 
 
 def test_nothing_is_taken_unless_asked_for(small_records):

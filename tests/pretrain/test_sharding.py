@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from data.errors import ConfigError
-from pretrain import sharding
+from pretrain import sharding, trees
 from pretrain.sharding import MeshSettings
 
 ROOT = Path(__file__).parents[2]
@@ -82,8 +82,8 @@ def mesh_of(data: int, fsdp: int, tensor: int):
 
 
 def flat_specs(mesh, tree) -> dict:
-  leaves = jax.tree_util.tree_leaves_with_path(sharding.shardings(mesh, tree))
-  return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.spec for path, leaf in leaves}
+  leaves = trees.by_path(sharding.shardings(mesh, tree))
+  return {path: leaf.spec for path, leaf in leaves.items()}
 
 
 def test_every_parameter_of_two_or_more_axes_is_named_by_a_rule():

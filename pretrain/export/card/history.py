@@ -1,12 +1,11 @@
 """What a checkpoint's own records say of how it came about, as lines of the model card."""
 
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from pretrain import metrics
 from pretrain.export.card import origin as card_origin
-from pretrain.metrics import FILE_NAME
 
 
 def read_metrics(workdir: pathlib.Path, step: int) -> tuple[dict[str, float], float]:
@@ -21,18 +20,11 @@ def read_metrics(workdir: pathlib.Path, step: int) -> tuple[dict[str, float], fl
   """
   figures: dict[str, float] = {}
   hours, last = 0.0, 0
-  path = workdir / FILE_NAME
-  lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-  for line in lines:
-    try:
-      values = json.loads(line)
-      at = int(values["step"])
-    except (ValueError, KeyError, TypeError):  # a last line cut by a kill
-      continue
+  for values in metrics.read(workdir):
+    at = values["step"]
     if at > step:
       break
-    evaluated = {name[5:]: value for name, value in values.items() if name.startswith("eval/")}
-    figures = evaluated or figures
+    figures = metrics.heldout_means(values) or figures
     speed = values.get("perf/steps_per_second")
     if speed:
       hours += (at - last) / speed / 3_600

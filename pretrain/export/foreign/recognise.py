@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from data.errors import DataError
+from pretrain import trees
 from pretrain.export.folders import EXTRA, STOCK
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.official import config as official_config
@@ -169,17 +170,7 @@ def check_encoder(params: dict, fields: Mapping[str, Any]) -> None:
   if config.hidden_size % config.num_heads:
     raise DataError(f"checkpoint: width {config.hidden_size} cannot have {config.num_heads} heads")
   init = functools.partial(encoder_model.init_encoder, config=config, pad_id=0)
-  expected = shapes({"encoder": jax.eval_shape(init, jax.random.key(0))})
-  saved = shapes({"encoder": params["encoder"]})
-  for path in sorted(expected.keys() | saved.keys()):
-    if expected.get(path) != saved.get(path):
-      raise DataError(
-        f"checkpoint: {path} is {saved.get(path, 'missing')}, expected {expected.get(path, 'none')}; is it "
-        "complete and of this kind?"
-      )
-
-
-def shapes(params: dict) -> dict[str, tuple[int, ...]]:
-  """{'encoder/trunk/...': shape} of arrays or abstract arrays."""
-  leaves = jax.tree_util.tree_leaves_with_path(params)
-  return {jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape) for path, leaf in leaves}
+  expected = {"encoder": jax.eval_shape(init, jax.random.key(0))}
+  problems = trees.differences(expected, {"encoder": params["encoder"]})
+  if problems:
+    raise DataError(f"checkpoint: {trees.first_lines(problems)}; is it complete and of this kind?")

@@ -1,0 +1,46 @@
+"""Trees of arrays by path: a leaf is named like 'encoder/trunk/layers/up/kernel', here and in files."""
+
+from typing import Any
+
+import jax
+
+ArrayTree = Any
+
+
+def by_path(tree: ArrayTree) -> dict[str, Any]:
+  """{path: leaf}, in the order of `jax.tree.leaves`."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def paths(tree: ArrayTree) -> ArrayTree:
+  """The same tree with every leaf replaced by its path."""
+  return jax.tree.unflatten(jax.tree.structure(tree), list(by_path(tree)))
+
+
+def differences(expected: ArrayTree, saved: ArrayTree, *, is_exact: bool = True) -> list[str]:
+  """Compares the paths, shapes and dtypes of two trees.
+
+  Args:
+    expected: arrays, or anything else with their shapes and dtypes.
+    saved: arrays that should be like them.
+    is_exact: whether arrays that `expected` does not have are reported too.
+
+  Returns:
+    A line for each array that does not fit; [] if all do.
+  """
+  wanted, there, lines = by_path(expected), by_path(saved), []
+  for path, leaf in wanted.items():
+    array = there.get(path)
+    if array is None:
+      lines.append(f"{path} is missing")
+    elif tuple(array.shape) != tuple(leaf.shape):
+      lines.append(f"{path} has shape {tuple(array.shape)}, expected {tuple(leaf.shape)}")
+    elif array.dtype != leaf.dtype:
+      lines.append(f"{path} is {array.dtype}, expected {leaf.dtype}")
+  return lines + [f"{path} is unexpected" for path in there if is_exact and path not in wanted]
+
+
+def first_lines(lines: list[str]) -> str:
+  """The first three, and how many more there are."""
+  return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")

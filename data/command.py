@@ -1,7 +1,6 @@
 """Entry points of this package: flags, and errors of one line with an exit code."""
 
 import argparse
-import difflib
 import errno
 import re
 import subprocess
@@ -23,9 +22,8 @@ class Parser(argparse.ArgumentParser):
   def error(self, message: str) -> NoReturn:
     known = [name for action in self._all_actions() for name in action.option_strings]
     wrong = re.findall(r"--\w+", message) if message.startswith("unrecognized") else []
-    near = [match for flag in wrong for match in difflib.get_close_matches(flag, known, n=1)]
-    hint = f"; did you mean {', '.join(near)}?" if near else f"; see `{self.prog} --help`"
-    raise errors.ConfigError(message + hint)
+    hints = "".join(errors.did_you_mean(flag, known, most=1) for flag in wrong)
+    raise errors.ConfigError(message + (hints or f"; see `{self.prog} --help`"))
 
   def _all_actions(self) -> list[argparse.Action]:
     actions = list(self._actions)
@@ -36,30 +34,44 @@ class Parser(argparse.ArgumentParser):
     return actions
 
 
-def run(function: Callable[[], None]) -> int:
-  """Calls `function`; prints a user's error as one line to stderr and returns its exit code."""
+def exit_code(function: Callable[[], int | None], *, stopped: str, debug: bool = False) -> int:
+  """Calls the work of a command and returns the exit code of the process.
+
+  Args:
+    function: the work; it returns an exit code, or None for 0.
+    stopped: what Ctrl-C prints.
+    debug: whether a user's error keeps its traceback instead of becoming a line on stderr.
+  """
   try:
-    function()
-  except errors.UserError as error:
-    return _report(error)
-  except OSError as error:
-    # Reading errors were turned into DataErrors where the file is known; what is left is about writing.
-    hint = (
-      "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the place and its rights"
-    )
-    place = f"{error.filename}: " if error.filename else ""
-    return _report(
-      errors.StorageError(f"{place}{error.strerror or error}; {hint} and run the same command again")
-    )
+    return function() or 0
   except KeyboardInterrupt:
-    print("stopped; run the same command again to go on", file=sys.stderr)
+    print(stopped, file=sys.stderr)
     return 130
-  return 0
+  except errors.UserError as error:
+    if debug:
+      raise
+    print(f"{_ERROR} {error}", file=sys.stderr, flush=True)
+    return error.exit_code
 
 
-def _report(error: errors.UserError) -> int:
-  print(f"{_ERROR} {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-  return error.exit_code
+def run(function: Callable[[], None]) -> int:
+  """As `exit_code`, for commands that write files: every error is one line, those about writing too."""
+
+  def with_one_line_errors() -> None:
+    try:
+      function()
+    except errors.UserError as error:
+      raise type(error)(" ".join(str(error).split())) from error
+    except OSError as error:
+      # Reading errors were turned into DataErrors where the file is known; what is left is about writing.
+      is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+      hint = "free some space" if is_full else "check the place and its rights"
+      file = f"{error.filename}: " if error.filename else ""
+      raise errors.StorageError(
+        f"{file}{errors.reason(error)}; {hint} and run the same command again"
+      ) from error
+
+  return exit_code(with_one_line_errors, stopped="stopped; run the same command again to go on")
 
 
 def run_child(arguments: Sequence[str], *, relay: bool, **options) -> tuple[int, str]:

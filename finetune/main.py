@@ -8,7 +8,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from data.errors import StorageError, UserError
+from data import command
+from data.errors import StorageError
 from finetune import needed_files, validate
 from pretrain.command import flags
 
@@ -42,16 +43,9 @@ PROGRAM = flags.Program(HELP, validate.RULES, "configs/finetune_glue.py")
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
   arguments = flags.parse_arguments(sys.argv[1:] if argv is None else argv, PROGRAM)
-  try:
-    return _run(arguments)
-  except KeyboardInterrupt:  # the first one in a search is a polite stop request
-    print("stopped; what was finished is stored, the same command continues", file=sys.stderr)
-    return 130
-  except UserError as error:
-    if arguments.debug:
-      raise
-    print(f"error: {error}", file=sys.stderr)
-    return error.exit_code
+  # The first Ctrl-C in a search is a polite stop request.
+  stopped = "stopped; what was finished is stored, the same command continues"
+  return command.exit_code(lambda: _run(arguments), stopped=stopped, debug=arguments.debug)
 
 
 def _run(arguments: flags.Arguments) -> int:

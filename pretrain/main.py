@@ -8,39 +8,37 @@ import os
 import sys
 from collections.abc import Sequence
 
-from data.errors import ConfigError, UserError
+from data import command, errors
+from data.errors import ConfigError
 from pretrain.command import flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
   arguments = flags.parse_arguments(sys.argv[1:] if argv is None else argv)
-  try:
-    # JAX is imported after the flags are known to be good: a typo is told in a fraction of a second.
-    import jax
+  # Once the loop runs, Ctrl-C is a stop request.
+  stopped = "stopped before training began; the same command starts again"
+  return command.exit_code(lambda: _run(arguments), stopped=stopped, debug=arguments.debug)
 
-    if arguments.config.train.multihost:
-      _join_hosts()  # must come before any other call of JAX
-    from pretrain import dry_run, train
-    from pretrain.command import validate
 
-    validate.check(arguments.config, num_devices=jax.device_count(), num_hosts=jax.process_count())
-    if arguments.dry_run:
-      print(dry_run.dry_run(arguments.config, workdir=arguments.workdir))
-      return 0
-    use_compilation_cache()
-    print(
-      f"{arguments.config_name} in {arguments.workdir} on {jax.device_count()} {jax.devices()[0].device_kind}"
-    )
-    return train.train(arguments.config, arguments.workdir, download=arguments.download)
-  except KeyboardInterrupt:  # once the loop runs it is a stop request
-    print("stopped before training began; the same command starts again", file=sys.stderr)
-    return 130
-  except UserError as error:
-    if arguments.debug:
-      raise
-    print(f"error: {error}", file=sys.stderr)
-    return error.exit_code
+def _run(arguments: flags.Arguments) -> int:
+  # JAX is imported after the flags are known to be good: a typo is reported in a fraction of a second.
+  import jax
+
+  if arguments.config.train.multihost:
+    _join_hosts()  # must come before any other call of JAX
+  from pretrain import dry_run, train
+  from pretrain.command import validate
+
+  validate.check(arguments.config, num_devices=jax.device_count(), num_hosts=jax.process_count())
+  if arguments.dry_run:
+    print(dry_run.dry_run(arguments.config, workdir=arguments.workdir))
+    return 0
+  use_compilation_cache()
+  print(
+    f"{arguments.config_name} in {arguments.workdir} on {jax.device_count()} {jax.devices()[0].device_kind}"
+  )
+  return train.train(arguments.config, arguments.workdir, download=arguments.download)
 
 
 def _join_hosts() -> None:
@@ -50,10 +48,10 @@ def _join_hosts() -> None:
   try:
     jax.distributed.initialize()
   except (ValueError, RuntimeError) as error:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     raise ConfigError(
-      f"train.multihost=True: JAX finds no cluster here ({reason}); start one process on each host of a TPU "
-      f"pod, or under Slurm or MPI, which tell it of the others, or use --config.train.multihost=false"
+      f"train.multihost=True: JAX finds no cluster here ({errors.reason(error)}); start one process on each "
+      f"host of a TPU pod, or under Slurm or MPI, which tell it of the others, or use "
+      f"--config.train.multihost=false"
     ) from error
 
 

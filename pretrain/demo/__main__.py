@@ -11,7 +11,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from data.errors import ConfigError, UserError
+from data import command
+from data.errors import ConfigError
 from pretrain.command import flags
 
 CONFIG = "configs/demo.py"
@@ -35,16 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(HELP)
     return 0
   sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a pipe may be of another encoding
-  try:
-    return _run(_arguments(argv))
-  except KeyboardInterrupt:  # once the loop runs it is a stop request
-    print("stopped before training began; the same command goes on", file=sys.stderr)
-    return 130
-  except UserError as error:
-    if "--debug" in argv:
-      raise
-    print(f"error: {error}", file=sys.stderr)
-    return error.exit_code
+  # Once the loop runs, Ctrl-C is a stop request.
+  stopped = "stopped before training began; the same command goes on"
+  return command.exit_code(lambda: _run(_arguments(argv)), stopped=stopped, debug="--debug" in argv)
 
 
 def _arguments(argv: list[str]) -> flags.Arguments:

@@ -88,7 +88,7 @@ def test_files_that_changed_since_a_finished_preparation_are_told(
     (["--source=seqio:wikipedia_books"], 3, "add --download"),
     (["--source=seqio:"], 2, "expected seqio:NAME"),
     (["--source="], 2, "--source is empty"),
-    (["--source=installed_docs", "--lenght=3"], 2, "did you mean --length?"),
+    (["--source=installed_docs", "--lenght=3"], 2, "did you mean '--length'?"),
     (["--source=installed_docs", "--packing=all"], 2, "'complete_doc'"),
     (["--source=installed_docs", "--length=many"], 2, "invalid int value"),
     (["--source=installed_docs", "--length=4", "--fraction=0"], 2, "below 8 tokens; --fraction=0.0"),

@@ -257,7 +257,7 @@ def test_the_command_trains_and_imports(tmp_path, corpus, capsys):
   assert vocabulary_command.main(["train", "--source=x", "--output=y", "--sise=3"]) == 2
   lines = capsys.readouterr().err.strip().split("\n")
   assert "is there already" in lines[0]
-  assert "did you mean --size?" in lines[1]
+  assert "did you mean '--size'?" in lines[1]
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "[]", "{}", '{"format": 1, "kind": [], "cased": null}'])

@@ -1,0 +1,51 @@
+"""Commands: exit codes, errors of one line, child processes."""
+
+import errno
+import sys
+
+import pytest
+
+from data import command
+from data.errors import DataError
+
+
+def fail(error: BaseException):
+  raise error
+
+
+def test_a_command_ends_with_its_own_code_or_that_of_its_error(capsys):
+  assert command.exit_code(lambda: None, stopped="") == 0
+  assert command.exit_code(lambda: 75, stopped="") == 75
+  assert capsys.readouterr().err == ""
+  assert command.exit_code(lambda: fail(DataError("first\nsecond")), stopped="") == 3
+  assert capsys.readouterr().err == "error: first\nsecond\n"
+  assert command.exit_code(lambda: fail(KeyboardInterrupt()), stopped="stopped in time") == 130
+  assert capsys.readouterr().err == "stopped in time\n"
+
+
+def test_the_debug_switch_and_errors_of_ours_keep_their_traceback():
+  with pytest.raises(DataError):
+    command.exit_code(lambda: fail(DataError("x")), stopped="", debug=True)
+  with pytest.raises(OSError):
+    command.exit_code(lambda: fail(OSError("x")), stopped="")
+
+
+def test_a_command_that_writes_files_says_every_error_in_one_line(capsys):
+  assert command.run(lambda: fail(DataError("first\n  second"))) == 3
+  assert capsys.readouterr().err == "error: first second\n"
+  assert command.run(lambda: fail(OSError(errno.ENOSPC, "No space left", "a.txt"))) == 5
+  assert capsys.readouterr().err == (
+    "error: a.txt: No space left; free some space and run the same command again\n"
+  )
+  assert command.run(lambda: fail(KeyboardInterrupt())) == 130
+
+
+def test_a_child_gives_its_code_and_its_error_and_shows_the_rest(capfd):
+  script = "import sys; print('working', file=sys.stderr); sys.exit('error: too large')"
+  for relay, shown in ((True, "working\n"), (False, "")):
+    assert command.run_child([sys.executable, "-c", script], relay=relay) == (1, "too large")
+    assert capfd.readouterr().err == shown
+  assert command.run_child([sys.executable, "-c", "import sys; sys.exit(4)"], relay=True) == (
+    4,
+    "exit code 4",
+  )

@@ -7,6 +7,7 @@ leave with the code. Anything else that escapes is a bug of ours and keeps its t
 import contextlib
 import difflib
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 
 
@@ -47,9 +48,17 @@ def reason(error: BaseException) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 2) -> str:
-  """'; did you mean 'a' or 'b'?' with at most `most` known names that are like `name`, '' without any."""
-  close = difflib.get_close_matches(name, list(known), n=most)
-  return f"; did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
+  """'; did you mean 'a' or 'b'?' with at most `most` known names that are like `name`, '' without any.
+
+  Case, hyphens and underscores do not count: 'SST-2' is like 'sst2'.
+  """
+  by_letters = {_letters(known_name): known_name for known_name in known}
+  close = difflib.get_close_matches(_letters(name), by_letters, n=most)
+  return f"; did you mean {' or '.join(repr(by_letters[match]) for match in close)}?" if close else ""
+
+
+def _letters(name: str) -> str:
+  return name.lower().replace("-", "").replace("_", "")
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
@@ -57,6 +66,20 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
   names = list(known)
   hint = did_you_mean(name, names, most=1)
   return f"unknown {kind} {name!r}{hint + ' Known' if hint else '; known'}: {', '.join(names)}"
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike, *, advice: str) -> Iterator[None]:
+  """Turns an error of reading or unpacking a file into a DataError of one line.
+
+  Args:
+    path: the file, as the user knows it.
+    advice: what to do about it.
+  """
+  try:
+    yield
+  except (OSError, EOFError, zlib.error) as error:
+    raise DataError(f"{path}: cannot be read ({reason(error)}); {advice}") from error
 
 
 @contextlib.contextmanager

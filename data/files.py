@@ -5,6 +5,7 @@ there before. A leftover of a killed process ends in `.part` or `.old`.
 """
 
 import contextlib
+import gzip
 import hashlib
 import json
 import os
@@ -81,6 +82,26 @@ def make_writable(directory: Path) -> None:
     raise errors.StorageError(
       f"cannot write to {directory} ({errors.reason(error)}); give another --workdir or make it writable"
     ) from error
+
+
+def read_text(path: Path) -> str:
+  """Returns the text of a UTF-8 file, unpacked if its name ends in '.gz', without a byte-order mark.
+
+  Raises:
+    DataError: it cannot be read or unpacked, or holds other bytes than UTF-8 text; the line is named.
+  """
+  with errors.reading(path, advice="copy it again"):
+    content = pathlib.Path(path).read_bytes()
+    if str(path).endswith(".gz"):
+      content = gzip.decompress(content)
+  if (position := content.find(b"\0")) >= 0:
+    line = content.count(b"\n", 0, position) + 1
+    raise errors.DataError(f"{path}:{line}: a NUL byte, expected text; copy it again")
+  try:
+    return content.decode("utf-8-sig")
+  except UnicodeDecodeError as error:
+    line = content.count(b"\n", 0, error.start) + 1
+    raise errors.DataError(f"{path}:{line}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error
 
 
 def sha256(path: Path) -> str:

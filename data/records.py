@@ -4,7 +4,6 @@ The order is a function of (seed, epoch, position), position = step * batch size
 reads the same global batches, and seeking to step 1,000,000 costs what step 0 costs.
 """
 
-import hashlib
 import os
 import pathlib
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 import grain
 import numpy as np
 
-from data import errors, manifest
+from data import errors, files, manifest
 
 # Bytes of a split up to which the sha256 of its files is checked at the start (1 s per GB); damage in
 # larger ones is noticed by ArrayRecord's own checksums when the record is read.
@@ -107,10 +106,9 @@ class PackedRecords:
     try:
       return self._pad(self._source.__getitems__(indices) if indices else [])
     except (RuntimeError, ValueError, IndexError) as error:
-      reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
       raise errors.DataError(
-        f"{self._directory}: a record cannot be read ({reason[:200]}); remove the directory and "
-        "prepare it again"
+        f"{self._directory}: a record cannot be read ({errors.reason(error)[:200]}); remove the directory "
+        "and prepare it again"
       ) from error
 
   def _pad(self, records: Sequence[bytes]) -> np.ndarray:
@@ -150,11 +148,8 @@ class PackedRecords:
           f"{path} has {size} bytes, the manifest says {shard.bytes}; remove {self._directory} and "
           "prepare it again"
         )
-      if check_digests:
-        with open(path, "rb") as file:
-          digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != shard.sha256:
-          raise errors.DataError(
-            f"{path} is damaged (sha256 {digest[:12]}, the manifest says {shard.sha256[:12]}); remove "
-            f"{self._directory} and prepare it again"
-          )
+      if check_digests and (digest := files.sha256(path)) != shard.sha256:
+        raise errors.DataError(
+          f"{path} is damaged (sha256 {digest[:12]}, the manifest says {shard.sha256[:12]}); remove "
+          f"{self._directory} and prepare it again"
+        )

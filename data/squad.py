@@ -1,14 +1,12 @@
 """SQuAD as plain values: the official JSON of 1.1 and 2.0 (also gzipped), or TFDS's data sets."""
 
 import dataclasses
-import gzip
 import json
 import os
 import pathlib
-import zlib
 from typing import Any
 
-from data import errors, tfds_reader
+from data import errors, files, tfds_reader
 
 _TFDS_NAMES = {"1.1": "squad/v1.1", "2.0": "squad/v2.0"}
 
@@ -165,21 +163,17 @@ def _field(value: Any, name: str, kind: type, place: str) -> Any:
 
 
 def _json(path: pathlib.Path) -> Any:
-  try:
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-      content = gzip.decompress(content)
-    return json.loads(content.decode("utf-8-sig"))
-  except FileNotFoundError:
+  if not path.exists():
     raise errors.DataError(
       f"{path} is not there; get train-v2.0.json and dev-v2.0.json (or v1.1) from the SQuAD site"
-    ) from None
-  except (OSError, EOFError, zlib.error) as error:
-    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-    raise errors.DataError(f"{path}: cannot be read ({reason}); copy it again") from error
+    )
+  try:
+    return json.loads(files.read_text(path))
   except json.JSONDecodeError as error:
     raise errors.DataError(
       f"{path}:{error.lineno}: not JSON ({error.msg} at column {error.colno}); copy the file again"
     ) from error
-  except (UnicodeDecodeError, RecursionError) as error:
-    raise errors.DataError(f"{path}: not JSON in UTF-8 ({error}); copy the file again") from error
+  except RecursionError as error:
+    raise errors.DataError(
+      f"{path}: not SQuAD's JSON ({errors.reason(error)}); copy the file again"
+    ) from error

@@ -7,15 +7,15 @@ whatever the input: lines and documents above a limit are cut and counted.
 """
 
 import collections
+import contextlib
 import gzip
 import io
 import itertools
 import json
 import pathlib
 import re
-import zlib
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from data import errors
 
@@ -92,7 +92,7 @@ def read(
   Raises:
     DataError: the file cannot be read, is damaged, or a record has no text under `text_field`.
   """
-  try:
+  with errors.reading(path, advice="repair or leave out this file"):
     if kind_of(path) == "parquet":
       yield from _parquet_documents(path, start, stop, text_field, counts)
       return
@@ -105,9 +105,6 @@ def read(
         yield from _jsonl_documents(path, file, start, stop, text_field, counts)
       else:
         yield from _text_documents(file, stop, counts)
-  except (OSError, EOFError, zlib.error) as error:
-    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-    raise errors.DataError(f"{path}: cannot be read ({reason}); repair or leave out this file") from error
 
 
 def _open(path: str) -> BinaryIO:
@@ -210,33 +207,39 @@ def _refuse(path: str, start: int, number: int, problem: str) -> None:
   raise errors.DataError(f"{path}: line {number} is {problem}")
 
 
-def _parquet_documents(
-  path: str, start: int, stop: int, text_field: str, counts: collections.Counter
-) -> Iterator[list[str]]:
+@contextlib.contextmanager
+def _open_parquet(path: str) -> Iterator[Any]:
+  """Yields the `pyarrow.parquet.ParquetFile`; what goes wrong inside the block is about the file too."""
   import pyarrow
   from pyarrow import parquet  # here: slow to import
 
   try:
     with parquet.ParquetFile(path) as file:
-      names = file.schema_arrow.names
-      if text_field not in names:
-        raise errors.DataError(
-          f"{path}: no column {text_field!r}; its columns are {', '.join(names)}; set --text_field"
-        )
-      kind = file.schema_arrow.field(text_field).type
-      if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-        raise errors.DataError(
-          f"{path}: the column {text_field!r} is {kind}, expected string; set --text_field"
-        )
-      groups = list(range(start, file.num_row_groups if stop < 0 else stop))
-      for batch in file.iter_batches(batch_size=256, row_groups=groups, columns=[text_field]):
-        for text in batch.column(0).to_pylist():
-          yield from _paragraphs(text or "", counts)
-  except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-    reason = str(error).splitlines()[0]
+      yield file
+  except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
     raise errors.DataError(
-      f"{path}: cannot be read as Parquet ({reason}); repair or leave out this file"
+      f"{path}: cannot be read as Parquet ({errors.reason(error)}); repair or leave out this file"
     ) from error
+
+
+def _parquet_documents(
+  path: str, start: int, stop: int, text_field: str, counts: collections.Counter
+) -> Iterator[list[str]]:
+  with _open_parquet(path) as file:
+    names = file.schema_arrow.names
+    if text_field not in names:
+      raise errors.DataError(
+        f"{path}: no column {text_field!r}; its columns are {', '.join(names)}; set --text_field"
+      )
+    kind = str(file.schema_arrow.field(text_field).type)
+    if kind not in ("string", "large_string"):
+      raise errors.DataError(
+        f"{path}: the column {text_field!r} is {kind}, expected string; set --text_field"
+      )
+    groups = list(range(start, file.num_row_groups if stop < 0 else stop))
+    for batch in file.iter_batches(batch_size=256, row_groups=groups, columns=[text_field]):
+      for text in batch.column(0).to_pylist():
+        yield from _paragraphs(text or "", counts)
 
 
 def parquet_ranges(path: str, unit_bytes: int) -> list[tuple[int, int]]:
@@ -245,17 +248,8 @@ def parquet_ranges(path: str, unit_bytes: int) -> list[tuple[int, int]]:
   Raises:
     DataError: the file is no Parquet file.
   """
-  import pyarrow
-  from pyarrow import parquet  # here: slow to import
-
-  try:
-    with parquet.ParquetFile(path) as file:
-      sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
-  except (pyarrow.ArrowException, OSError) as error:
-    reason = str(error).splitlines()[0]
-    raise errors.DataError(
-      f"{path}: cannot be read as Parquet ({reason}); repair or leave out this file"
-    ) from error
+  with _open_parquet(path) as file:
+    sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
   borders, filled = [0], 0
   for number, size in enumerate(sizes, start=1):
     filled += size

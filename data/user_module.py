@@ -1,4 +1,4 @@
-"""A Python file or module of the user's that registers seqio Tasks."""
+"""Imports a Python file or module of the user's that registers seqio Tasks."""
 
 import functools
 import importlib
@@ -29,7 +29,7 @@ def import_module(module: str) -> None:
     sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     loader.exec_module(sys.modules[path.stem])
   except Exception as error:  # whatever a user's file may raise
-    reason = (str(error).strip().splitlines() or [""])[0]
     raise errors.ConfigError(
-      f"--module={module} cannot be imported ({type(error).__name__}: {reason})"
+      f"--module={module} cannot be imported ({type(error).__name__}: {errors.reason(error)}); name a Python "
+      "file, or a module that Python finds"
     ) from error

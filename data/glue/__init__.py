@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from data import errors, tfds_reader
-from data.glue import files as glue_files
+from data.glue import tsv
 from data.glue.tasks import TASKS, GlueTask, Split, check_split, known_task, labels_of
 
 __all__ = [
@@ -54,8 +54,8 @@ def read_all(directory: str, wanted: Sequence[tuple[str, str]], *, download: boo
   splits: dict[int, Split] = {}
   from_tfds: dict[int, tuple[str, str]] = {}
   for number, (task, split) in enumerate(pairs):
-    if found := glue_files.find(directory, task, split) if directory else None:
-      splits[number] = glue_files.read(found, task, split)
+    if found := tsv.find(directory, task, split) if directory else None:
+      splits[number] = tsv.read(found, task, split)
     else:
       from_tfds[number] = (task.tfds_name, _tfds_split(split))
   read_there = tfds_reader.read(directory, list(from_tfds.values()), download=download)
@@ -97,7 +97,7 @@ def available(directory: str, task: str) -> tuple[str, ...]:
 
 
 def _is_there(directory: str, task: GlueTask, split: str) -> bool:
-  if directory and glue_files.find(directory, task, split):
+  if directory and tsv.find(directory, task, split):
     return True
   path = tfds_reader.find(directory, task.tfds_name)
   return path is not None and _tfds_split(split) in tfds_reader.split_sizes(path)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from data import command, errors, progress, tfds_reader
-from data.glue import files as glue_files
+from data.glue import tsv
 from data.glue.tasks import TASKS, GlueTask, Split
 
 _DESCRIPTION = """Reads the official GLUE files below DIR (DIR/CoLA/train.tsv or .tsv.gz, ...), checks the
@@ -104,9 +104,9 @@ def _look(directory: str):
   for task in TASKS.values():
     if task.tfds_name.startswith("glue/"):
       for split in task.sizes:
-        file = glue_files.find(directory, task, split)
+        file = tsv.find(directory, task, split)
         is_official = file is not None and file.layout != "generic"
-        yield _Row(task, split, glue_files.read(file, task, split) if file and is_official else None)
+        yield _Row(task, split, tsv.read(file, task, split) if file and is_official else None)
 
 
 def _found(rows: list[_Row], name: str) -> dict[str, Split]:

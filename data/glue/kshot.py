@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from data import errors
-from data.glue import files as glue_files
+from data.glue import tsv
 from data.glue.tasks import GlueTask, Split, known_task
 
 SEEDS = (13, 21, 42, 87, 100)  # of the five published draws
@@ -36,7 +36,7 @@ def read(directory: str | os.PathLike, task: str, *, k: int = 16, seed: int) -> 
   check(directory, [task], k=k, seeds=[seed])
   row = known_task(task)
   paths = _paths(directory, row, k, seed)
-  train, dev = (glue_files.read_file(_existing(path), row, split) for split, path in paths.items())
+  train, dev = (tsv.read_file(_existing(path), row, split) for split, path in paths.items())
   for split in (train, dev):
     _check_counts(split, row, k)
   return train, dev

@@ -1,7 +1,6 @@
 """The GLUE tasks, and SNLI: folders, columns, labels in our order, official sizes, names in TFDS."""
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -237,10 +236,7 @@ def known_task(name: str) -> GlueTask:
     ConfigError: there is none of that name; the nearest one is named.
   """
   if name not in TASKS:
-    plain = name.lower().replace("-", "").replace("_", "")
-    close = difflib.get_close_matches(plain, TASKS, n=1)
-    hint = f"did you mean {close[0]!r}? Known: " if close else "known: "
-    raise errors.ConfigError(f"unknown GLUE task {name!r}; {hint}{', '.join(TASKS)}")
+    raise errors.ConfigError(errors.unknown("GLUE task", name, TASKS))
   return TASKS[name]
 
 

@@ -239,9 +239,7 @@ def write_shard(
   for record in records:
     writer.write(record)
   writer.close()
-  with open(aside, "rb") as file:
-    digest = hashlib.file_digest(file, "sha256").hexdigest()
-  made = manifest.Shard(name, len(records), aside.stat().st_size, digest)
+  made = manifest.Shard(name, len(records), aside.stat().st_size, files.sha256(aside))
   files.write_atomically(entry, json.dumps(dataclasses.asdict(made)).encode())
   aside.replace(final)
   return made

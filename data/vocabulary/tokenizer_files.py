@@ -22,7 +22,7 @@ def read_bytes(path: pathlib.Path) -> bytes:
   try:
     content = path.read_bytes()
   except OSError as error:
-    raise errors.DataError(f"{path}: cannot read this vocabulary file ({error.strerror})") from error
+    raise errors.DataError(f"{path}: cannot read this vocabulary file ({errors.reason(error)})") from error
   if not content:
     raise errors.DataError(f"{path}: this vocabulary file is empty")
   return content

@@ -5,11 +5,10 @@ import io
 import os
 import pathlib
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 
 from data import errors, vocabulary
+from data.files import whole_directory
 from data.vocabulary import tokenizer_files
 
 MAX_TRAINING_CHARACTERS = 200_000_000  # more changes few pieces; BPE holds them in memory
@@ -47,7 +46,8 @@ def train(
     DataError: there is no text, or too little of it for `size` pieces (the largest possible is named).
   """
   taken = _Counted(sentences)
-  with _directory_aside(directory) as aside:
+  _refuse_taken(directory)
+  with whole_directory(directory) as aside:
     if kind == "sentencepiece":
       content = _train_sentencepiece(taken, cased=cased, size=size, size_flag=size_flag)
       (aside / "sp.model").write_bytes(content)
@@ -73,27 +73,11 @@ class _Counted:
       yield sentence
 
 
-class _directory_aside:
-  """A temporary directory beside `directory` that takes its name when all went well."""
-
-  def __init__(self, directory: str | os.PathLike):
-    self._final = pathlib.Path(directory)
-
-  def __enter__(self) -> pathlib.Path:
-    if self._final.exists() and (not self._final.is_dir() or any(self._final.iterdir())):
-      raise errors.ConfigError(
-        f"--output={self._final} is there already; remove it or name another directory"
-      )
-    self._final.parent.mkdir(parents=True, exist_ok=True)
-    self._aside = pathlib.Path(tempfile.mkdtemp(prefix=f".{self._final.name}.", dir=self._final.parent))
-    self._aside.chmod(0o755)
-    return self._aside
-
-  def __exit__(self, kind, error, trace) -> None:
-    if kind is not None:
-      shutil.rmtree(self._aside, ignore_errors=True)
-    else:
-      self._aside.replace(self._final)
+def _refuse_taken(directory: str | os.PathLike) -> None:
+  """Refuses, before any work, a directory that is there already, unless it is empty."""
+  path = pathlib.Path(directory)
+  if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    raise errors.ConfigError(f"--output={path} is there already; remove it or name another directory")
 
 
 def _train_sentencepiece(sentences: _Counted, *, cased: bool, size: int, size_flag: str) -> bytes:
@@ -208,9 +192,10 @@ def import_files(
     )
   if vocab_txt and pretokenization != "none":
     raise errors.ConfigError(f"--pretokenization={pretokenization} is for --sp_model; leave it out")
+  _refuse_taken(directory)
   files = {"vocab.txt": vocab_txt, "sp.model": sp_model, "dict.txt": dictionary}
   contents = {name: tokenizer_files.read_bytes(pathlib.Path(path)) for name, path in files.items() if path}
-  with _directory_aside(directory) as aside:
+  with whole_directory(directory) as aside:
     for name, content in contents.items():
       (aside / name).write_bytes(content)
     try:

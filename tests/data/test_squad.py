@@ -91,7 +91,7 @@ def test_a_bad_question_is_refused_with_its_place(tmp_path, case):
     (b'{"version": "v2.0"}', r"no 'data', expected a list"),
     (b'{"data": []}', r"no questions"),
     (b'{"data": [{"paragraphs": [{"qas": []}]}]}', r"article 1, paragraph 1: no 'context'"),
-    (b"\xff\xfe{}", r"not JSON in UTF-8"),
+    (b"\xff\xfe{}", r"not UTF-8"),
   ],
 )
 def test_a_file_of_another_layout_is_refused(tmp_path, content, message):

@@ -4,13 +4,11 @@ A row is a line, a tab separates columns. All official files are UTF-8, some wit
 """
 
 import dataclasses
-import gzip
 import os
 import pathlib
-import zlib
 from collections.abc import Iterator, Sequence
 
-from data import errors
+from data import errors, files
 from data.glue.tasks import GlueTask, Split, labels_of
 
 GENERIC_HEADER = "index, sentence1, sentence2, label"
@@ -135,7 +133,7 @@ class _Table:
     ragged_rows_dropped: bool = False,
   ):
     self._path = path
-    self._lines = _text(path).split("\n")
+    self._lines = files.read_text(path).split("\n")
     if self._lines[-1] == "":
       self._lines.pop()
     if not self._lines:
@@ -172,25 +170,3 @@ class _Table:
           f"{self._path}:{number + 1}: {len(fields)} columns, expected "
           f"{' or '.join(map(str, self._widths))}, separated by tabs (quotes mean nothing); mend this row"
         )
-
-
-def _text(path: pathlib.Path) -> str:
-  try:
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-      content = gzip.decompress(content)
-  except (OSError, EOFError, zlib.error) as error:
-    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-    raise errors.DataError(f"{path}: cannot be read ({reason}); copy it again") from error
-  if (position := content.find(b"\0")) >= 0:
-    raise errors.DataError(f"{_place(path, content, position)}: a NUL byte, expected text; copy it again")
-  try:
-    return content.decode("utf-8-sig")
-  except UnicodeDecodeError as error:
-    place = _place(path, content, error.start)
-    raise errors.DataError(f"{place}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error
-
-
-def _place(path: pathlib.Path, content: bytes, position: int) -> str:
-  line = content.count(b"\n", 0, position) + 1
-  return f"{path}:{line}"

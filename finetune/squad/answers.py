@@ -3,20 +3,19 @@
 import json
 import os
 import pathlib
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from data.errors import DataError, StorageError
+from data import errors
+from data.errors import DataError
 from data.squad import Question
 from data.vocabulary import Vocabulary
-from finetune.squad import decoding as squad_predict
-from finetune.squad import scores as squad_evaluate
-from finetune.squad import windows as squad_features
-from finetune.squad.decoding import Candidate
+from finetune.squad import decoding
+from finetune.squad import scores as squad_scores
+from finetune.squad.decoding import Candidate, Prediction
 from finetune.squad.windows import Features
 
 # Questions of the official development sets; the papers' figures are on them.
@@ -26,19 +25,23 @@ _FILES = ("predictions.json", "null_odds.json", "nbest_predictions.json", "predi
 SCORES = "evaluation.json"
 
 
-class Predictions(NamedTuple):
-  """Answers to all questions of a file, in its order."""
+Predictions = dict[str, Prediction]  # by the id of the question, in the order of the file
 
-  texts: dict[str, str]  # id -> the best answer; "" only for questions in `empty`
-  null_odds: dict[str, float] | None  # id -> score of "no answer" minus that of the text; None for SQuAD 1.1
-  n_best: dict[str, list[Candidate]]
-  empty: dict[str, str]  # id -> why nothing was asked of the model
 
-  def at(self, threshold: float) -> dict[str, str]:
-    """The texts, but "" where "no answer" leads by more than `threshold`. SQuAD 1.1: the texts."""
-    if self.null_odds is None:
-      return dict(self.texts)
-    return {name: "" if self.null_odds[name] > threshold else text for name, text in self.texts.items()}
+def texts(predictions: Predictions) -> dict[str, str]:
+  """The best texts; "" only for questions without a window."""
+  return {name: prediction.text for name, prediction in predictions.items()}
+
+
+def texts_at(predictions: Predictions, threshold: float) -> dict[str, str]:
+  """The texts, but "" where "no answer" leads by more than `threshold`. SQuAD 1.1: the texts."""
+  return {name: prediction.text_at(threshold) for name, prediction in predictions.items()}
+
+
+def null_odds(predictions: Predictions) -> dict[str, float] | None:
+  """The scores of "no answer" minus those of the texts; None for SQuAD 1.1."""
+  odds = {name: prediction.null_odds for name, prediction in predictions.items()}
+  return {name: value for name, value in odds.items() if value is not None} or None
 
 
 def decode(
@@ -49,9 +52,7 @@ def decode(
   vocabulary: Vocabulary,
   *,
   can_be_null: bool,
-  n_best: int = 20,
-  max_answer_length: int = 30,
-  best_only: bool = False,
+  **options: Any,
 ) -> Predictions:
   """Decodes every question.
 
@@ -59,15 +60,13 @@ def decode(
   threshold changes what it scores.
 
   Args:
-    questions: as given to `squad_features.build`.
+    questions: as given to `windows.build`.
     features: of it, not for training.
     start_logits: for each window [length or more] float; what lies beyond its tokens is padding.
     end_logits: as `start_logits`.
     vocabulary: the features' own.
     can_be_null: SQuAD 2.0; False: 1.1, where every question has an answer.
-    n_best: starts and ends looked at in each window, and answers kept.
-    max_answer_length: in tokens.
-    best_only: for scores alone, several times as fast: the lists of answers end at the best text.
+    **options: `n_best`, `max_answer_length` and `best_only` of `decoding.decode`.
 
   Raises:
     DataError: not one pair of logits for each window, or a question that has no window for another reason.
@@ -81,76 +80,41 @@ def decode(
   of_question: dict[int, list[int]] = {}
   for number, window in enumerate(features.windows):
     of_question.setdefault(window.question, []).append(number)
-  made = Predictions({}, {} if can_be_null else None, {}, dict(features.empty))
+  predictions: Predictions = {}
   for number, question in enumerate(questions):
-    answer = squad_predict.Answer("", 0.0, [Candidate("", 1.0, 0.0, 0.0)])
-    if number in of_question:
-      answer = squad_predict.decode(
-        _windows(features, of_question[number], start_logits, end_logits),
-        features.documents[features.document_of[number]].words,
+    rows = of_question.get(number, [])
+    if rows:
+      predictions[question.id] = decoding.decode(
+        [features.windows[row] for row in rows],
+        [start_logits[row] for row in rows],
+        [end_logits[row] for row in rows],
         detokenize=vocabulary.decode,
         lower_case=not vocabulary.cased,
-        n_best=n_best,
-        max_answer_length=max_answer_length,
         can_be_null=can_be_null,
-        best_only=best_only,
+        **options,
       )
-    elif question.id not in features.empty:
+    elif question.id in features.empty:
+      odds = 0.0 if can_be_null else None
+      predictions[question.id] = Prediction("", odds, [Candidate("", 1.0, 0.0, 0.0)])
+    else:
       raise DataError(f"question {question.id!r} has no window; make the features without training=True")
-    made.texts[question.id], made.n_best[question.id] = answer.text, answer.n_best
-    if made.null_odds is not None:
-      made.null_odds[question.id] = float(answer.null_odds or 0.0)
-  return made
-
-
-def _windows(
-  features: Features, numbers: list[int], start_logits: Sequence[np.ndarray], end_logits: Sequence[np.ndarray]
-) -> list[squad_predict.Window]:
-  """One question's windows as the decoder wants them."""
-  windows = [features.windows[number] for number in numbers]
-  word_of_token = features.documents[features.document_of[windows[0].question]].word_of
-  made = []
-  for number, window, is_best in zip(numbers, windows, squad_features.max_context(windows)):
-    ids = features.examples.ids[number].tolist()
-    place = slice(window.offset, window.offset + window.count)
-    word_of, is_max_context = np.full(len(ids), -1), np.zeros(len(ids), bool)
-    word_of[place] = word_of_token[window.first : window.first + window.count]
-    is_max_context[place] = is_best
-    made.append(squad_predict.Window(ids, start_logits[number], end_logits[number], word_of, is_max_context))
-  return made
+  return predictions
 
 
 def evaluate(questions: Sequence[Question], predictions: Predictions) -> dict[str, float]:
-  """Scores in percent, labelled as in `squad_evaluate.labelled_scores`.
-
-  Raises:
-    DataError: a question has no answer and is not marked as impossible (a test set), or ids differ.
-  """
-  return squad_evaluate.labelled_scores(_gold(questions), predictions.texts, predictions.null_odds)
+  """Scores in percent, labelled as in `scores.labelled_scores`; errors as of `scores.gold_answers`."""
+  gold = squad_scores.gold_answers(questions)
+  return squad_scores.labelled_scores(gold, texts(predictions), null_odds(predictions))
 
 
 def official(questions: Sequence[Question], predictions: Predictions) -> dict[str, float]:
   """What the official script prints for predictions.json with null_odds.json as its na-prob file.
 
   Its default threshold is 1. Names as there: exact, f1, total, HasAns_*, NoAns_*; of SQuAD 2.0 best_* too.
-
-  Raises:
-    DataError: as `evaluate`.
+  Errors as of `scores.gold_answers`.
   """
-  gold, threshold = _gold(questions), 1.0
-  return squad_evaluate.evaluate(gold, predictions.texts, predictions.null_odds, threshold=threshold)
-
-
-def _gold(questions: Sequence[Question]) -> dict[str, list[str]]:
-  gold: dict[str, list[str]] = {}
-  for question in questions:
-    if not question.answers and not question.is_impossible:
-      raise DataError(
-        f"question {question.id!r} has no answer and is not marked as impossible; a set without answers can "
-        "be predicted, not scored"
-      )
-    gold[question.id] = [] if question.is_impossible else [answer.text for answer in question.answers]
-  return gold
+  gold = squad_scores.gold_answers(questions)
+  return squad_scores.evaluate(gold, texts(predictions), null_odds(predictions), threshold=1.0)
 
 
 def report_lines(
@@ -164,7 +128,7 @@ def report_lines(
     predictions: of them.
     name: of the data.
   """
-  version = "1.1" if predictions.null_odds is None else "2.0"
+  version = "1.1" if null_odds(predictions) is None else "2.0"
   official = OFFICIAL_QUESTIONS[version]
   set_name = f"the official development set ({official:,})"
   which = f"as many as {set_name}" if len(questions) == official else f"not {set_name}"
@@ -173,8 +137,8 @@ def report_lines(
     f"evaluated on {name}, SQuAD {version}: {len(questions):,} questions, {num_impossible:,} of them without "
     f"an answer; {which}"
   ]
-  if predictions.empty:
-    lines.append(f'answered with "" for want of tokens: {len(predictions.empty):,} questions')
+  if num_empty := sum(not prediction.text for prediction in predictions.values()):
+    lines.append(f'answered with "" for want of tokens: {num_empty:,} questions')
   if version == "1.1":
     return [*lines, f"every question answered: EM {scores['exact']:.2f}  F1 {scores['f1']:.2f}"]
   return [
@@ -192,10 +156,9 @@ def write(
 
   predictions.json holds the best texts, as the official code of the papers writes them: with null_odds.json
   as its na-prob file the official script gives the figures of every threshold. predictions_threshold_0.json
-  holds "" where threshold 0 says so, for whoever scores it alone. SQuAD 1.1 has no null_odds.json and no
-  thresholds. nbest_predictions.json: {id: [{text, probability, start_logit, end_logit}]}. evaluation.json:
-  `scores`, JSON values, which may also say of which run. Those of an earlier call that do not belong to this
-  one are removed.
+  holds "" where threshold 0 says so, to be scored alone. SQuAD 1.1 has no null_odds.json and no thresholds.
+  nbest_predictions.json: {id: [{text, probability, start_logit, end_logit}]}. evaluation.json: `scores`, JSON
+  values, which may also name the run. Files of an earlier call that this one does not write are removed.
 
   Returns:
     Paths of the files.
@@ -204,28 +167,25 @@ def write(
     StorageError: the directory cannot be written.
   """
   directory = pathlib.Path(directory)
-  contents: dict[str, object] = {"predictions.json": predictions.texts}
-  contents["nbest_predictions.json"] = {
-    name: [candidate._asdict() for candidate in found] for name, found in predictions.n_best.items()
+  odds = null_odds(predictions)
+  contents: dict[str, object] = {
+    "predictions.json": texts(predictions),
+    "nbest_predictions.json": {
+      name: [candidate._asdict() for candidate in prediction.n_best]
+      for name, prediction in predictions.items()
+    },
   }
-  if predictions.null_odds is not None:
-    contents["null_odds.json"] = predictions.null_odds
-    contents["predictions_threshold_0.json"] = predictions.at(0.0)
+  if odds is not None:
+    contents["null_odds.json"] = odds
+    contents["predictions_threshold_0.json"] = texts_at(predictions, 0.0)
   if scores is not None:
     contents[SCORES] = dict(scores)
-  try:
+  with errors.writing(directory):
     directory.mkdir(parents=True, exist_ok=True)
-    aside = pathlib.Path(tempfile.mkdtemp(prefix=".squad.", dir=directory))
-    try:
+    with tempfile.TemporaryDirectory(prefix=".squad.", dir=directory) as aside:
       for name, content in contents.items():
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-        (aside / name).write_text(text, encoding="utf-8")
+        pathlib.Path(aside, name).write_text(text, encoding="utf-8")
       for name in {*_FILES, SCORES} - set(contents):
         (directory / name).unlink(missing_ok=True)
-      return [(aside / name).replace(directory / name) for name in contents]
-    finally:
-      shutil.rmtree(aside, ignore_errors=True)
-  except OSError as error:
-    raise StorageError(
-      f"{directory}: cannot write the predictions ({error.strerror or error}); free or name another directory"
-    ) from error
+      return [pathlib.Path(aside, name).replace(directory / name) for name in contents]

@@ -13,18 +13,9 @@ from scipy import special
 from tokenizers import normalizers, pre_tokenizers
 
 from data.errors import DataError, DivergedError
+from finetune.squad.windows import Window, max_context
 
 NO_SPAN = "empty"  # the text the official code writes where no span is allowed
-
-
-class Window(NamedTuple):
-  """One window of a question's context, without its padding."""
-
-  tokens: Sequence[Any]  # [length], [CLS] first: pieces or ids, whichever `detokenize` takes
-  start_logits: np.ndarray  # [length or more] float; what goes beyond the tokens is padding, never read
-  end_logits: np.ndarray  # [length or more] float
-  word_of: np.ndarray  # [length] int: the word of the context that a token is of, -1 outside the document
-  is_max_context: np.ndarray  # [length] bool: no other window shows more around this token
 
 
 class Candidate(NamedTuple):
@@ -36,7 +27,7 @@ class Candidate(NamedTuple):
   end_logit: float
 
 
-class Answer(NamedTuple):
+class Prediction(NamedTuple):
   """What is decoded for one question."""
 
   text: str  # the best that is not ""
@@ -58,7 +49,8 @@ class _Span(NamedTuple):
 
 def decode(
   windows: Sequence[Window],
-  words: Sequence[str],
+  start_logits: Sequence[np.ndarray],
+  end_logits: Sequence[np.ndarray],
   *,
   detokenize: Callable[[list[Any]], str],
   lower_case: bool = False,
@@ -66,7 +58,7 @@ def decode(
   max_answer_length: int = 30,
   can_be_null: bool = True,
   best_only: bool = False,
-) -> Answer:
+) -> Prediction:
   """Decodes one question.
 
   A span starts and ends in the document part, at positions among the n best starts and ends of its window,
@@ -74,45 +66,49 @@ def decode(
   starts, then ends; equal logits that of positions. Spans of one text count once, by their best.
 
   Args:
-    windows: of the question, in order.
-    words: of its context, split as `Window.word_of` counts them.
+    windows: all windows of the question, in order.
+    start_logits: for each window [length or more] float; what goes beyond its tokens is padding, never read.
+    end_logits: as `start_logits`.
     detokenize: tokens to text.
     lower_case: whether the pieces are lower-cased (an uncased vocabulary).
     n_best: starts and ends looked at in each window, and answers kept.
     max_answer_length: in tokens.
     can_be_null: SQuAD 2.0: position 0, [CLS], stands for "no answer"; its score is the lowest of the windows.
-    best_only: stop at the best text: the same `text` and `null_odds` several times as fast, but `n_best` ends
-      there. For scores during training.
+    best_only: whether to stop at the best text: `text` and `null_odds` are the same several times as fast,
+      but `n_best` ends there. For scores during training.
 
   Returns:
-    Answer. Where no span is allowed, `NO_SPAN` with logits 0, as in the official code.
+    Prediction. Where no span is allowed, `NO_SPAN` with logits 0, as in the official code.
 
   Raises:
-    DataError: no window, or arrays shorter than their tokens.
+    DataError: no window, or fewer logits than tokens.
     DivergedError: a logit is NaN or plus infinity.
   """
-  for window in windows:
-    _check(window)
   if not windows:
     raise DataError("question without a window: its context has no token; leave it out or answer it with ''")
-  null = min(((float(window.start_logits[0]), float(window.end_logits[0])) for window in windows), key=sum)
-  spans = [span for window in windows for span in _spans(window, n_best, max_answer_length)]
+  logits = [_checked(*one) for one in zip(windows, start_logits, end_logits, strict=True)]
+  null = min(((float(starts[0]), float(ends[0])) for starts, ends in logits), key=sum)
+  spans = [
+    span
+    for window, pair, has_most_context in zip(windows, logits, max_context(windows))
+    for span in _spans(window, *pair, has_most_context, n_best, max_answer_length)
+  ]
   if can_be_null:
     spans.append(_Span(windows[0], 0, 0, *null))
   kept: dict[str, tuple[float, float]] = {}
   for span in sorted(spans, key=lambda span: span.start_logit + span.end_logit, reverse=True):
     if len(kept) == n_best or (best_only and any(kept)):
       break
-    text = _span_text(span, words, detokenize, lower_case) if span.start else ""
+    text = _span_text(span, detokenize, lower_case) if span.start else ""
     kept.setdefault(text, (span.start_logit, span.end_logit))
   if can_be_null:
     kept.setdefault("", null)
   if not any(kept):
     kept = {NO_SPAN: (0.0, 0.0)} | kept
-  return _answer(kept, null if can_be_null else None)
+  return _prediction(kept, null if can_be_null else None)
 
 
-def _answer(kept: dict[str, tuple[float, float]], null: tuple[float, float] | None) -> Answer:
+def _prediction(kept: dict[str, tuple[float, float]], null: tuple[float, float] | None) -> Prediction:
   """From the texts, best first, with their logits."""
   probabilities = special.softmax([start + end for start, end in kept.values()])
   candidates = [
@@ -121,18 +117,21 @@ def _answer(kept: dict[str, tuple[float, float]], null: tuple[float, float] | No
   ]
   best = next(candidate for candidate in candidates if candidate.text)
   odds = None if null is None else null[0] + null[1] - best.start_logit - best.end_logit
-  return Answer(best.text, odds, candidates)
+  return Prediction(best.text, odds, candidates)
 
 
-def _check(window: Window) -> None:
+def _checked(window: Window, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """The logits of a window's tokens without those of its padding."""
   length = len(window.tokens)
-  for name in ("start_logits", "end_logits", "word_of", "is_max_context"):
-    found = len(getattr(window, name))
-    if found < length or not length:
-      raise DataError(f"window of {length} tokens with {found} {name}; every token needs its own")
-  logits = np.concatenate([window.start_logits[:length], window.end_logits[:length]])
+  for name, values in (("start", starts), ("end", ends)):
+    if len(values) < length:
+      raise DataError(
+        f"window of {length} tokens with {len(values)} {name} logits; every token needs its own"
+      )
+  logits = np.stack([starts[:length], ends[:length]])
   if np.isnan(logits).any() or np.isposinf(logits).any():
     raise DivergedError("a start or end logit is not a number or is infinite; lower the learning rate")
+  return logits[0], logits[1]
 
 
 def _n_best(logits: np.ndarray, count: int) -> np.ndarray:
@@ -140,25 +139,32 @@ def _n_best(logits: np.ndarray, count: int) -> np.ndarray:
   return np.argsort(-np.asarray(logits, np.float64), kind="stable")[:count]
 
 
-def _spans(window: Window, n_best: int, max_answer_length: int) -> Iterator[_Span]:
-  length = len(window.tokens)
-  starts, ends = (_n_best(logits[:length], n_best) for logits in (window.start_logits, window.end_logits))
-  in_document = np.asarray(window.word_of[:length]) >= 0
-  can_start = in_document & np.asarray(window.is_max_context[:length], bool)
+def _spans(
+  window: Window,
+  start_logits: np.ndarray,
+  end_logits: np.ndarray,
+  has_most_context: np.ndarray,
+  n_best: int,
+  max_answer_length: int,
+) -> Iterator[_Span]:
+  starts, ends = _n_best(start_logits, n_best), _n_best(end_logits, n_best)
+  in_document, can_start = np.zeros((2, len(window.tokens)), bool)
+  in_document[window.part] = True
+  can_start[window.part] = has_most_context
   size = ends[None, :] - starts[:, None] + 1
   is_allowed = (size >= 1) & (size <= max_answer_length)
   is_allowed &= can_start[starts][:, None] & in_document[ends][None, :]
   for i, j in zip(*np.nonzero(is_allowed)):
     start, end = int(starts[i]), int(ends[j])
-    yield _Span(window, start, end, float(window.start_logits[start]), float(window.end_logits[end]))
+    yield _Span(window, start, end, float(start_logits[start]), float(end_logits[end]))
 
 
-def _span_text(
-  span: _Span, words: Sequence[str], detokenize: Callable[[list[Any]], str], lower_case: bool
-) -> str:
-  first, last = (int(span.window.word_of[at]) for at in (span.start, span.end))
-  predicted = detokenize(list(span.window.tokens[span.start : span.end + 1]))
-  original = " ".join(words[first : last + 1])
+def _span_text(span: _Span, detokenize: Callable[[list[Any]], str], lower_case: bool) -> str:
+  window = span.window
+  shift = window.first - window.offset  # from positions in the window to tokens of the document
+  first, last = window.document.word_of[[span.start + shift, span.end + shift]]
+  predicted = detokenize(window.tokens[span.start : span.end + 1].tolist())
+  original = " ".join(window.document.words[first : last + 1])
   return text_in_words(" ".join(predicted.split()), original, lower_case=lower_case)
 
 

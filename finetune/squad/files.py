@@ -14,7 +14,7 @@ _OFFICIAL_NAME = re.compile(r"(train|dev)-v(1\.1|2\.0)\.json(?:\.gz)?")
 def read(
   train_file: str, dev_file: str, directory: str, *, download: bool = False
 ) -> tuple[SquadFile, SquadFile]:
-  """Reads both files, after a look whether both are there.
+  """Reads both files, after both were found.
 
   Args:
     train_file: a file in `directory`, or a path; '.gz' may be missing. A name such as 'train-v2.0.json' that
@@ -36,7 +36,7 @@ def read(
 
 
 def check(train_file: str, dev_file: str, directory: str, *, download: bool = False) -> None:
-  """Looks whether both files are there, and opens none; arguments and errors as of `read`."""
+  """Looks for both files and opens none; arguments and errors as of `read`."""
   _readers(train_file, dev_file, directory, download=download)
 
 
@@ -48,10 +48,10 @@ def _readers(
 
 
 def _reader(field: str, name: str, directory: str, *, download: bool) -> Callable[[], SquadFile]:
-  """What reads a file that is there."""
-  given = pathlib.Path(name).expanduser()
-  places = [*([pathlib.Path(directory).expanduser() / given] if directory else []), given]
-  looked = [path for place in dict.fromkeys(places) for path in (place, place.with_name(f"{place.name}.gz"))]
+  """Finds a file and returns the function that reads it."""
+  asked = pathlib.Path(name).expanduser()
+  paths = [*([pathlib.Path(directory).expanduser() / asked] if directory else []), asked]
+  looked = [path for plain in dict.fromkeys(paths) for path in (plain, plain.with_name(f"{plain.name}.gz"))]
   for path in looked:
     if path.is_file():
       return lambda: squad.read(path)

@@ -14,14 +14,14 @@ Logits = tuple[jax.Array, jax.Array]
 
 
 def make_problem(config: EncoderConfig, *, pad_id: int, use_mask: bool = True) -> Problem:
-  """Builds the problem of `squad_features.build`'s windows.
+  """Builds the problem of the windows that `windows.build` makes.
 
   Args:
     config: of the encoder.
     pad_id: id of [PAD].
-    use_mask: no answer in the question or at a separator, as in the official fairseq code. False: anywhere,
-      as in the official Hugging Face code; but never at padding, so that a window's loss does not depend on
-      the length it was padded to.
+    use_mask: whether no answer may be in the question or at a separator, as in the official fairseq code.
+      False: anywhere, as in the official Hugging Face code; but never at padding, so that a window's loss
+      does not depend on the length it was padded to.
 
   Returns:
     Problem with outputs (start, end) logits [batch, length] float32, -inf where no answer may be. Metrics:

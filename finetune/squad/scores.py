@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from data.errors import DataError
+from data.squad import Question
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
@@ -47,27 +48,21 @@ class RawScores(NamedTuple):
   has_answer: dict[str, bool]  # id -> whether the file gives answers
 
 
-def gold_answers(articles: Sequence[Mapping]) -> dict[str, list[str]]:
-  """{question id: its answers, none if it is unanswerable} of `data` in a SQuAD file, in the file's order.
+def gold_answers(questions: Sequence[Question]) -> dict[str, list[str]]:
+  """{question id: its answers, none if it is unanswerable}, in the order of the questions.
 
   Raises:
-    DataError: a field is missing, or an id stands twice.
+    DataError: a question has no answer and is not marked as impossible (a test set).
   """
-  found: dict[str, list[str]] = {}
-  for number, article in enumerate(articles):
-    try:
-      questions = [question for paragraph in article["paragraphs"] for question in paragraph["qas"]]
-      answers = [(question["id"], [a["text"] for a in question["answers"]]) for question in questions]
-    except (KeyError, TypeError) as error:
+  gold: dict[str, list[str]] = {}
+  for question in questions:
+    if not question.answers and not question.is_impossible:
       raise DataError(
-        f"SQuAD article {number}: {type(error).__name__} {error}; expected paragraphs, qas, id, answers, "
-        "text as in the official files"
-      ) from error
-    for name, texts in answers:
-      if name in found:
-        raise DataError(f"SQuAD article {number}: question id {name!r} stands twice; ids must be unique")
-      found[name] = texts
-  return found
+        f"question {question.id!r} has no answer and is not marked as impossible; a set without answers can "
+        "be predicted, not scored"
+      )
+    gold[question.id] = [] if question.is_impossible else [answer.text for answer in question.answers]
+  return gold
 
 
 def raw_scores(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> RawScores:
@@ -115,7 +110,7 @@ def evaluate(
   """
   raw = raw_scores(gold, predictions)
   if null_odds is None:
-    return _summary(raw.exact, raw.f1, raw.has_answer)
+    return _figures(raw.exact, raw.f1, raw.has_answer)
   _check_ids(gold, null_odds, "null score")
   exact, overlap = (
     {
@@ -124,11 +119,11 @@ def evaluate(
     }
     for scores in (raw.exact, raw.f1)
   )
-  found = _summary(exact, overlap, raw.has_answer)
+  figures = _figures(exact, overlap, raw.has_answer)
   for metric, scores in (("exact", raw.exact), ("f1", raw.f1)):
     best, at = best_threshold(scores, predictions, null_odds, raw.has_answer)
-    found |= {f"best_{metric}": best, f"best_{metric}_thresh": at}
-  return found
+    figures |= {f"best_{metric}": best, f"best_{metric}_thresh": at}
+  return figures
 
 
 def labelled_scores(
@@ -180,7 +175,7 @@ def best_threshold(
   return 100.0 * best / len(scores), threshold
 
 
-def _summary(
+def _figures(
   exact: Mapping[str, float], overlap: Mapping[str, float], has_answer: Mapping[str, bool]
 ) -> dict[str, float]:
   groups = {
@@ -188,13 +183,13 @@ def _summary(
     "HasAns_": [name for name in exact if has_answer[name]],
     "NoAns_": [name for name in exact if not has_answer[name]],
   }
-  found = {}
+  figures = {}
   for prefix, names in groups.items():
     if names:
-      found[f"{prefix}exact"] = 100.0 * sum(exact[name] for name in names) / len(names)
-      found[f"{prefix}f1"] = 100.0 * sum(overlap[name] for name in names) / len(names)
-      found[f"{prefix}total"] = len(names)
-  return found
+      figures[f"{prefix}exact"] = 100.0 * sum(exact[name] for name in names) / len(names)
+      figures[f"{prefix}f1"] = 100.0 * sum(overlap[name] for name in names) / len(names)
+      figures[f"{prefix}total"] = len(names)
+  return figures
 
 
 def _check_ids(gold: Mapping, given: Mapping, kind: str) -> None:

@@ -113,8 +113,8 @@ def load(
     dev: to score, of the same version.
     vocabulary: of the checkpoint.
     settings: of windows and decoding.
-    train_rows: training questions, drawn with `seed`; 0: all.
-    seed: see above.
+    train_rows: training questions, drawn at random; 0: all.
+    seed: decides which are drawn.
 
   Raises:
     ConfigError: no room for a document in a window, or more training questions than there are.
@@ -166,15 +166,17 @@ def _part(file: SquadFile, vocabulary: Vocabulary, settings: Settings, *, traini
 
 
 def _digest(train: Part, dev: Part, settings: Settings) -> str:
-  found = hashlib.sha256(json.dumps([dev.file.version, settings.n_best, settings.max_answer_length]).encode())
+  digest = hashlib.sha256(
+    json.dumps([dev.file.version, settings.n_best, settings.max_answer_length]).encode()
+  )
   for part in (train, dev):
     for ids in part.features.examples.ids:
-      found.update(ids.tobytes() + b"|")
+      digest.update(ids.tobytes() + b"|")
     for name in ("start", "end"):
-      found.update(part.features.examples.fields[name].tobytes())
+      digest.update(part.features.examples.fields[name].tobytes())
   for question in dev.file.questions:  # contexts and gold answers
-    found.update(json.dumps(dataclasses.astuple(question)).encode())
-  return found.hexdigest()
+    digest.update(json.dumps(dataclasses.astuple(question)).encode())
+  return digest.hexdigest()
 
 
 def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
@@ -202,8 +204,8 @@ def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
       "are not the papers'"
     )
   pairs = [pair for part in (train, dev) for pair in itertools.pairwise(part.features.windows)]
-  pairs = [(one, other) for one, other in pairs if one.question == other.question]
-  apart = sum(one.first + one.count <= other.first for one, other in pairs)
+  pairs = [(window, after) for window, after in pairs if window.question == after.question]
+  apart = sum(window.first + window.count <= after.first for window, after in pairs)
   if apart:
     lines.append(
       f"squad: {apart:,} of {len(pairs):,} neighbouring windows do not overlap: {settings.max_length} tokens "
@@ -214,25 +216,25 @@ def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
 
 
 def logits(part: Part, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int) -> list[Logits]:
-  """Of every run, every window once, in their order."""
+  """The logits of every run for every window, in the order of the windows."""
   examples, count = part.features.examples, len(part.features.windows)
-  found: list[Logits] = [([np.zeros(0)] * count, [np.zeros(0)] * count) for _ in range(num_runs)]
+  by_run: list[Logits] = [([np.zeros(0)] * count, [np.zeros(0)] * count) for _ in range(num_runs)]
   for length, rows in evaluation_batches(part.buckets, batch_size=batch_size):
     batch = pad(examples, rows.tolist(), length=length, batch_size=batch_size, pad_id=pad_id)
-    given = {name: np.broadcast_to(leaf, (num_runs, *leaf.shape)) for name, leaf in batch.items()}
-    for of_runs, every in zip(outputs_of(given), zip(*found)):
-      for run, values in enumerate(every):
-        for place, row in enumerate(rows):
-          values[row] = of_runs[run, place]
-  return found
+    batches = {name: np.broadcast_to(leaf, (num_runs, *leaf.shape)) for name, leaf in batch.items()}
+    starts, ends = outputs_of(batches)
+    for run, (run_starts, run_ends) in enumerate(by_run):
+      for place, row in enumerate(rows):
+        run_starts[row], run_ends[row] = starts[run, place], ends[run, place]
+  return by_run
 
 
-def decode(data: SquadData, found: Logits, *, best_only: bool = False) -> Predictions:
-  """Answers to the development questions; see `squad_answers.decode`."""
+def decode(data: SquadData, logits: Logits, *, best_only: bool = False) -> Predictions:
+  """Answers to the development questions; see `answers.decode`."""
   return squad_answers.decode(
     data.dev.file.questions,
     data.dev.features,
-    *found,
+    *logits,
     data.vocabulary,
     can_be_null=data.version == "2.0",
     n_best=data.settings.n_best,
@@ -245,14 +247,14 @@ def evaluate(
   data: SquadData, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
 ) -> list[dict[str, float]]:
   """The metrics of every run on the development set, fractions; a run without finite logits scores 0."""
-  every = logits(data.dev, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
-  return [_scores(data, found) for found in every]
+  by_run = logits(data.dev, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
+  return [_scores(data, run_logits) for run_logits in by_run]
 
 
-def _scores(data: SquadData, found: Logits) -> dict[str, float]:
+def _scores(data: SquadData, run_logits: Logits) -> dict[str, float]:
   names: Sequence[str] = METRICS[data.version]
   try:
-    predictions = decode(data, found, best_only=True)
+    predictions = decode(data, run_logits, best_only=True)
   except DivergedError:
     return dict.fromkeys(names, 0.0)
   scores = squad_answers.evaluate(data.dev.file.questions, predictions)

@@ -33,10 +33,17 @@ class Document(NamedTuple):
 class Window(NamedTuple):
   """A part of a document behind a question, in tokens."""
 
-  question: int  # its number in what was given
-  first: int  # of the document's tokens
-  count: int  # of the document's tokens
-  offset: int  # position in the sequence of the first
+  question: int  # its number among the questions of the file
+  first: int  # number of the part's first token in the document
+  count: int  # tokens of the part
+  offset: int  # position of the part in the window
+  document: Document
+  tokens: np.ndarray  # [length] int32 ids, [CLS] first, without padding
+
+  @property
+  def part(self) -> slice:
+    """The positions of the document's part in the window."""
+    return slice(self.offset, self.offset + self.count)
 
 
 class Features(NamedTuple):
@@ -49,8 +56,8 @@ class Features(NamedTuple):
 
   examples: Examples
   windows: list[Window]  # of the examples
-  documents: list[Document]
-  document_of: list[int]  # question to document
+  num_questions: int
+  num_documents: int
   dropped: dict[str, str]  # id -> why its answer cannot be located; no window of it is trained on
   empty: dict[str, str]  # id -> what has no token, context or question; it has no window
 
@@ -72,7 +79,7 @@ def build(
   Args:
     questions: of one file.
     vocabulary: of the encoder.
-    training: leave out the windows of `dropped` questions, as the official code does. Else all are kept.
+    training: whether windows of `dropped` questions are left out, as in the official code.
     max_length: most tokens of a window, special ones included.
     stride: tokens of the document from the start of a window to that of the next.
     max_query_length: a question is cut to as many tokens.
@@ -85,15 +92,13 @@ def build(
   if not questions:
     raise DataError("no question to make windows of; check the SQuAD file")
   queries = _encode({question.question for question in questions}, vocabulary)
-  contexts = {context: number for number, context in enumerate(dict.fromkeys(q.context for q in questions))}
-  documents = tokenise(list(contexts), vocabulary)
+  contexts = list(dict.fromkeys(question.context for question in questions))
+  documents = dict(zip(contexts, tokenise(contexts, vocabulary), strict=True))
   answers = _encode({question.answers[0].text for question in questions if question.answers}, vocabulary)
-  made = Features(
-    Examples([], {}, {"allowed": []}), [], documents, [contexts[q.context] for q in questions], {}, {}
-  )
+  made = Features(Examples([], {}, {"allowed": []}), [], len(questions), len(documents), {}, {})
   targets: list[tuple[int, int]] = []
   for number, question in enumerate(questions):
-    document, query = documents[made.document_of[number]], queries[question.question][:max_query_length]
+    document, query = documents[question.context], queries[question.question][:max_query_length]
     if not len(document.ids) or not query:
       made.empty[question.id] = (
         "the question has no token" if len(document.ids) else "the context has no token"
@@ -104,10 +109,10 @@ def build(
       made.dropped[question.id] = problem
       if training:
         continue
-    for window, ids in _windows(number, query, document, vocabulary, max_length=max_length, stride=stride):
+    for window in _windows(number, query, document, vocabulary, max_length=max_length, stride=stride):
       made.windows.append(window)
-      made.examples.ids.append(ids)
-      made.examples.token_fields["allowed"].append(_allowed(window, len(ids)))
+      made.examples.ids.append(window.tokens)
+      made.examples.token_fields["allowed"].append(_allowed(window))
       targets.append(_target(span, window))
   target = np.asarray(targets, np.int32).reshape(-1, 2)
   made.examples.fields.update(start=target[:, 0], end=target[:, 1])
@@ -136,10 +141,10 @@ def tokenise(contexts: Sequence[str], vocabulary: Vocabulary) -> list[Document]:
   Words are what stands between spaces, tabs, line ends and U+202F. A word of which the vocabulary leaves
   nothing has no token.
   """
-  found = [list(_WORD.finditer(context)) for context in contexts]
-  ids_of = _encode({match.group() for matches in found for match in matches}, vocabulary)
+  words_of = [list(_WORD.finditer(context)) for context in contexts]
+  ids_of = _encode({match.group() for matches in words_of for match in matches}, vocabulary)
   documents = []
-  for matches in found:
+  for matches in words_of:
     words = [match.group() for match in matches]
     pieces = [ids_of[word] for word in words]
     documents.append(
@@ -155,13 +160,12 @@ def tokenise(contexts: Sequence[str], vocabulary: Vocabulary) -> list[Document]:
 
 def _windows(
   number: int, query: list[int], document: Document, vocabulary: Vocabulary, *, max_length: int, stride: int
-) -> Iterator[tuple[Window, np.ndarray]]:
-  """The windows of a question with their ids [length] int32."""
+) -> Iterator[Window]:
   special = vocabulary.special_ids
   head = [special.cls, *query, *[special.sep] * vocabulary.separators]
   for first, count in _cut(len(document.ids), max_length - len(head) - 1, stride):
     ids = np.concatenate([head, document.ids[first : first + count], [special.sep]])
-    yield Window(number, first, count, len(head)), ids.astype(np.int32)
+    yield Window(number, first, count, len(head), document, ids.astype(np.int32))
 
 
 def _cut(total: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
@@ -173,10 +177,9 @@ def _cut(total: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
   yield first, total - first
 
 
-def _allowed(window: Window, length: int) -> np.ndarray:
-  allowed = np.zeros(length, bool)
-  allowed[0] = True
-  allowed[window.offset : window.offset + window.count] = True
+def _allowed(window: Window) -> np.ndarray:
+  allowed = np.zeros(len(window.tokens), bool)
+  allowed[0] = allowed[window.part] = True
   return allowed
 
 
@@ -191,9 +194,9 @@ def _target(span: tuple[int, int] | None, window: Window) -> tuple[int, int]:
 def _answer_span(
   question: Question, document: Document, answers: dict[str, list[int]], vocabulary: Vocabulary
 ) -> tuple[tuple[int, int] | None, str]:
-  """First and last token of the document that answer the question; else None, and why if it should have some.
+  """First and last token of the document that answer the question; else None, and why if it has an answer.
 
-  Of the first answer. (The official code refuses to train on questions with several.)
+  The first answer is looked for. (The official code refuses to train on questions with several.)
   """
   if question.is_impossible:
     return None, ""
@@ -213,12 +216,15 @@ def _answer_span(
   low, high = np.searchsorted(document.word_of, [first, last + 1])
   if low == high:
     return None, f"answer {text[:60]!r} at character {start} has no token"
-  at, size = _refine(document.ids[low:high].tolist(), answers[text], vocabulary)
+  at, size = _find_in_words(document.ids[low:high].tolist(), answers[text], vocabulary)
   return (int(low) + at, int(low) + at + size - 1), ""
 
 
-def _refine(ids: list[int], answer: list[int], vocabulary: Vocabulary) -> tuple[int, int]:
-  """(First, number) of the tokens of whole words that are the answer's: `1895` in `(1895-1943)`; else all."""
+def _find_in_words(ids: list[int], answer: list[int], vocabulary: Vocabulary) -> tuple[int, int]:
+  """Where the answer stands in the words that hold it, `1895` in `(1895-1943)`: (first token, tokens).
+
+  All tokens of the words if the answer is no run of them.
+  """
   for at in range(len(ids) - len(answer) + 1):
     if answer and ids[at : at + len(answer)] == answer:
       return at, len(answer)
@@ -252,13 +258,13 @@ def report_lines(features: Features, *, shown: int = 5) -> list[str]:
   """What was made and what was left out, for the log."""
   with_answer = int(np.count_nonzero(features.examples.fields["start"]))
   lines = [
-    f"{len(features.document_of):,} questions on {len(features.documents):,} contexts: "
+    f"{features.num_questions:,} questions on {features.num_documents:,} contexts: "
     f"{len(features.windows):,} windows, {with_answer:,} with an answer"
   ]
-  for what, found in (("answers that cannot be located", features.dropped), ("no window", features.empty)):
-    if found:
-      lines.append(f"{what}: {len(found):,}")
-      lines += [f"  {name}: {reason}" for name, reason in list(found.items())[:shown]]
-      if len(found) > shown:
-        lines.append(f"  and {len(found) - shown:,} more")
+  for what, reasons in (("answers that cannot be located", features.dropped), ("no window", features.empty)):
+    if reasons:
+      lines.append(f"{what}: {len(reasons):,}")
+      lines += [f"  {name}: {reason}" for name, reason in list(reasons.items())[:shown]]
+      if len(reasons) > shown:
+        lines.append(f"  and {len(reasons) - shown:,} more")
   return lines

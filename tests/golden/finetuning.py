@@ -7,7 +7,8 @@ import numpy as np
 from finetune.papers import glue_metrics
 from finetune.squad import decoding as squad_predict
 from finetune.squad import scores as squad_evaluate
-from finetune.squad.decoding import Answer, Window
+from finetune.squad.decoding import Prediction
+from finetune.squad.windows import Document, Window, max_context
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 
@@ -32,7 +33,12 @@ def check_squad(golden: Golden, checks: Checks) -> None:
   inputs = ("what", "dataset/", "predictions/", "na_prob/", "nbest_input/")
   for prefix in inputs:
     golden.under(prefix)  # read below, from the JSON
-  gold = squad_evaluate.gold_answers(golden.field("dataset"))
+  paragraphs = [paragraph for article in golden.field("dataset") for paragraph in article["paragraphs"]]
+  gold = {
+    question["id"]: [answer["text"] for answer in question["answers"]]
+    for paragraph in paragraphs
+    for question in paragraph["qas"]
+  }
   predictions, odds = golden.field("predictions"), golden.field("na_prob")
   raw = squad_evaluate.raw_scores(gold, predictions)
   checks.compare_all("scores", "exact_raw/", raw.exact)
@@ -49,33 +55,30 @@ def check_squad(golden: Golden, checks: Checks) -> None:
   for match in golden.groups(r"nbest_n(\d+)_maxlen(\d+)/"):
     n_best, longest = map(int, match.groups())
     for example, words in golden.field("nbest_input")["docs"].items():
+      features = [one for one in golden.field("nbest_input")["features"] if one["example"] == example]
+      windows = _windows(features, words)
+      logits = ([np.asarray(one[name]) for one in features] for name in ("start_logits", "end_logits"))
       answer = squad_predict.decode(
-        _windows(golden, example), words, detokenize=" ".join, n_best=n_best, max_answer_length=longest
+        windows, *logits, detokenize=" ".join, n_best=n_best, max_answer_length=longest
       )
       _compare_answer(golden, checks, match.group(), example, answer)
 
 
-def _windows(golden: Golden, example: str) -> list[Window]:
-  features = [f for f in golden.field("nbest_input")["features"] if f["example"] == example]
-  windows = []
-  for feature in features:
-    positions = np.arange(len(feature["tokens"])) - feature["doc_offset"]
-    in_document = (positions >= 0) & (positions < feature["span_len"])
-    windows.append(
-      Window(
-        tokens=feature["tokens"],
-        start_logits=np.asarray(feature["start_logits"]),
-        end_logits=np.asarray(feature["end_logits"]),
-        word_of=np.where(in_document, feature["span_start"] + positions, -1),
-        is_max_context=np.array(
-          [feature["token_is_max_context"].get(str(at), False) for at in range(len(positions))]
-        ),
-      )
-    )
+def _windows(features: list[dict], words: list[str]) -> list[Window]:
+  """The windows of one document, whose words are its tokens; their maximum context is compared too."""
+  document = Document(words, [], np.arange(len(words)), np.arange(len(words)))
+  windows = [
+    Window(0, one["span_start"], one["span_len"], one["doc_offset"], document, np.array(one["tokens"]))
+    for one in features
+  ]
+  for window, feature, is_most in zip(windows, features, max_context(windows)):
+    official = feature["token_is_max_context"]
+    positions = range(window.offset, window.offset + window.count)
+    assert [official.get(str(at), False) for at in positions] == is_most.tolist(), feature["example"]
   return windows
 
 
-def _compare_answer(golden: Golden, checks: Checks, case: str, example: str, answer: Answer) -> None:
+def _compare_answer(golden: Golden, checks: Checks, case: str, example: str, answer: Prediction) -> None:
   checks.compare_text("texts", f"{case}best_non_null/{example}", answer.text)
   checks.compare("scores", f"{case}null_score_diff/{example}", answer.null_odds)
   for key in golden.under(f"{case}nbest_top3/{example}/"):

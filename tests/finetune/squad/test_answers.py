@@ -67,6 +67,10 @@ def oracle(features, *, only_null=False):
   return start_logits, end_logits
 
 
+def with_odds(predictions, odds):
+  return {name: prediction._replace(null_odds=odds[name]) for name, prediction in predictions.items()}
+
+
 def answers(questions, pieces, *, only_null=False, can_be_null=True, longest=30, **options):
   features = squad_features.build(questions, pieces, training=False, **options)
   logits = oracle(features, only_null=only_null)
@@ -77,18 +81,17 @@ def answers(questions, pieces, *, only_null=False, can_be_null=True, longest=30,
 
 def test_right_logits_give_the_words_of_the_context(words):
   found = answers(QUESTIONS, words)
-  assert found.at(0.0) == {"bob": "Bob", "year": "1895", "none": ""}
-  assert found.texts["none"] != ""
-  assert found.null_odds is not None
-  assert found.null_odds["bob"] == -40.0
-  assert found.null_odds["none"] > 0.0
+  assert squad_answers.texts_at(found, 0.0) == {"bob": "Bob", "year": "1895", "none": ""}
+  assert found["none"].text != ""
+  assert found["bob"].null_odds == -40.0
+  assert found["none"].null_odds > 0.0
 
 
 def test_windows_of_one_question_are_read_together(words):
   long = question("long", "Ann met " * 30 + "Bob in " + "Ann " * 30, "Bob in")
   found = answers([long, *QUESTIONS], words, max_length=20, stride=4, max_query_length=2)
-  assert found.texts["long"] == "Bob in"
-  assert found.at(0.0)["none"] == ""
+  assert found["long"].text == "Bob in"
+  assert found["none"].text_at(0.0) == ""
 
 
 def test_right_logits_score_100_and_saying_none_scores_the_share_of_unanswerable_questions(words):
@@ -101,7 +104,7 @@ def test_right_logits_score_100_and_saying_none_scores_the_share_of_unanswerable
 def test_the_official_fields_are_all_there_at_the_scripts_own_threshold(words):
   found = answers(QUESTIONS, words)
   odds = {"bob": 0.5, "year": 1.5, "none": 2.0}  # one answer is lost above 1, two above 0
-  scores = squad_answers.official(QUESTIONS, found._replace(null_odds=odds))
+  scores = squad_answers.official(QUESTIONS, with_odds(found, odds))
   assert scores["exact"] == pytest.approx(200 / 3) and scores["total"] == 3
   assert (scores["HasAns_exact"], scores["HasAns_total"], scores["NoAns_exact"]) == (50.0, 2, 100.0)
   assert (scores["best_exact"], scores["best_exact_thresh"]) == (100.0, 1.5)
@@ -116,23 +119,22 @@ def test_any_of_several_answers_counts(words):
   starts, ends = oracle(features)
   starts[0][features.examples.fields["start"][0] - 1] = 20.0  # "in 1895", the second answer
   found = squad_answers.decode(QUESTIONS[1:2], features, starts, ends, words, can_be_null=True)
-  assert found.texts == {"year": "in 1895"}
+  assert squad_answers.texts(found) == {"year": "in 1895"}
   assert squad_answers.evaluate(QUESTIONS[1:2], found)["exact_threshold_0"] == 100.0
 
 
 def test_version_1_answers_every_question_and_has_no_odds(words):
   found = answers(QUESTIONS[:2], words, only_null=True, can_be_null=False)
-  assert found.null_odds is None
-  assert all(found.texts.values()) and found.at(-100.0) == found.texts
-  assert all(candidate.text for candidates in found.n_best.values() for candidate in candidates)
+  assert squad_answers.null_odds(found) is None
+  assert all(one.text and one.text_at(-100.0) == one.text for one in found.values())
+  assert all(candidate.text for one in found.values() for candidate in one.n_best)
   assert set(squad_answers.evaluate(QUESTIONS[:2], found)) == {"exact", "f1"}
 
 
 @pytest.mark.parametrize("can_be_null", [True, False])
 def test_a_question_without_tokens_is_answered_with_nothing_and_counted(words, can_be_null):
   found = answers([EMPTY, *QUESTIONS], words, can_be_null=can_be_null)
-  assert found.texts["empty"] == "" and list(found.texts) == ["empty", "bob", "year", "none"]
-  assert found.empty == {"empty": "the context has no token"}
+  assert found["empty"].text == "" and list(found) == ["empty", "bob", "year", "none"]
   if can_be_null:
     assert squad_answers.evaluate([EMPTY, *QUESTIONS], found)["best_exact"] == 100.0
   lines = squad_answers.report_lines(
@@ -155,7 +157,7 @@ def test_logits_of_other_windows_and_features_for_training_are_refused(words):
 def test_a_set_without_answers_is_not_scored(words):
   secret = Question("secret", "", "Ann met Bob.", "Who?", (), False)
   found = answers([secret], words)
-  assert found.texts["secret"]
+  assert found["secret"].text
   with pytest.raises(DataError, match="'secret' has no answer"):
     squad_answers.evaluate([secret], found)
 
@@ -179,7 +181,7 @@ def test_the_report_keeps_thresholds_and_data_apart(words):
   ]
   lines = squad_answers.report_lines(scores, QUESTIONS[:1] * 11_873, found, name="dev")
   assert "as many as the official development set" in lines[0] and "not" not in lines[0]
-  version_1 = found._replace(null_odds=None)
+  version_1 = with_odds(found, dict.fromkeys(found))
   lines = squad_answers.report_lines({"exact": 70.0, "f1": 71.0}, QUESTIONS, version_1, name="mine")
   assert "SQuAD 1.1" in lines[0] and "(10,570)" in lines[0]
   assert lines[1:] == ["every question answered: EM 70.00  F1 71.00"]
@@ -190,8 +192,8 @@ def test_official_files(words, tmp_path):
   paths = squad_answers.write(tmp_path / "new", found, {"best_f1": 1.5})
   contents = {path.name: json.loads(path.read_text()) for path in paths}
   assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(contents)
-  assert contents["predictions.json"] == found.texts
-  assert contents["null_odds.json"] == found.null_odds
+  assert contents["predictions.json"] == squad_answers.texts(found)
+  assert contents["null_odds.json"] == squad_answers.null_odds(found)
   assert contents["predictions_threshold_0.json"] == {"bob": "Bob", "year": "1895", "none": ""}
   assert contents["evaluation.json"] == {"best_f1": 1.5}
   best = contents["nbest_predictions.json"]["bob"][0]
@@ -209,12 +211,12 @@ def test_files_of_an_earlier_call_do_not_stay(words, tmp_path):
 def test_what_cannot_be_written_leaves_the_old_files(words, tmp_path):
   found = answers(QUESTIONS, words)
   squad_answers.write(tmp_path, found)
-  broken = found._replace(null_odds=dict.fromkeys(found.texts, float("nan")))
+  broken = with_odds(found, dict.fromkeys(found, float("nan")))
   with pytest.raises(ValueError):
     squad_answers.write(tmp_path, broken)
-  assert json.loads((tmp_path / "null_odds.json").read_text()) == found.null_odds
+  assert json.loads((tmp_path / "null_odds.json").read_text()) == squad_answers.null_odds(found)
   assert len(list(tmp_path.iterdir())) == 4
-  with pytest.raises(StorageError, match="cannot write the predictions"):
+  with pytest.raises(StorageError, match="cannot be written"):
     squad_answers.write(tmp_path / "predictions.json" / "below", found)
 
 
@@ -230,11 +232,11 @@ def test_answers_of_real_files_come_back(tmp_path, name, counts, kind, cased):
   text = dict.fromkeys(part for question in questions for part in (question.context, question.question))
   pieces = vocabulary_train.train(text, tmp_path / "v", kind=kind, cased=cased, size=3_000)
   found = answers(questions, pieces, longest=384)
-  assert not found.empty
+  assert all(squad_answers.texts(found).values())
   # What is left: answers that begin or end inside a token, and words that the official alignment cannot take
   # apart because a piece holds punctuation.
   hits = squad_evaluate.raw_scores(
-    {q.id: [a.text for a in q.answers] for q in questions}, found.at(0.0)
+    {q.id: [a.text for a in q.answers] for q in questions}, squad_answers.texts_at(found, 0.0)
   ).exact
   of_answerable = [hits[question.id] for question in questions if question.answers]
   assert np.mean(of_answerable) >= 0.99

@@ -7,27 +7,24 @@ import pytest
 
 from data.errors import DataError, DivergedError
 from finetune.squad import decoding as squad_predict
-from finetune.squad.decoding import Window, text_in_words
+from finetune.squad.decoding import text_in_words
+from finetune.squad.windows import Document, Window
 
 # [CLS] q [SEP] [SEP] three words [SEP]: the document is at positions 4, 5, 6.
 WORDS = ("Ann", "met", "Bob")
 
 
-def window(start, end, *, null=(0.0, 0.0), is_max_context=(True, True, True), words=WORDS, first=0):
-  """A window whose document part has these start and end logits, with 9s where no answer may be."""
-  size = len(start)
+def window(start, end, *, null=(0.0, 0.0), words=WORDS, first=0):
+  """A window of a document of one token a word, and its logits: these, with 9s where no answer may be."""
   outside = np.full(3, 9.0)
-  return Window(
-    tokens=["[CLS]", "q", "[SEP]", "[SEP]", *words, "[SEP]"],
-    start_logits=np.concatenate([null[:1], outside, start, [9.0]]),
-    end_logits=np.concatenate([null[1:], outside, end, [9.0]]),
-    word_of=np.concatenate([np.full(4, -1), first + np.arange(size), [-1]]),
-    is_max_context=np.concatenate([np.zeros(4, bool), is_max_context[:size], [False]]),
-  )
+  document = Document(list(words), [], np.arange(len(words)), np.arange(len(words)))
+  tokens = np.array(["[CLS]", "q", "[SEP]", "[SEP]", *words[first : first + len(start)], "[SEP]"])
+  logits = [np.concatenate([[one], outside, values, [9.0]]) for one, values in zip(null, (start, end))]
+  return Window(0, first, len(start), 4, document, tokens), *logits
 
 
-def decode(*windows, words=WORDS, **options):
-  return squad_predict.decode(windows, words, detokenize=" ".join, **options)
+def decode(*windows, **options):
+  return squad_predict.decode(*(zip(*windows) if windows else ((), (), ())), detokenize=" ".join, **options)
 
 
 def texts(answer):
@@ -50,11 +47,9 @@ def test_probabilities_are_the_softmax_over_what_is_kept():
 
 
 def test_query_separators_and_padding_are_never_chosen():
-  one = window([1.0, 0.0, 0.0], [1.0, 0.0, 0.0])
-  padded = one._replace(
-    start_logits=np.append(one.start_logits, [99.0] * 30), end_logits=np.append(one.end_logits, [99.0] * 30)
-  )
-  assert decode(padded) == decode(one)
+  one, starts, ends = window([1.0, 0.0, 0.0], [1.0, 0.0, 0.0])
+  padded = one, *(np.append(logits, [99.0] * 30) for logits in (starts, ends))
+  assert decode(padded) == decode((one, starts, ends))
   assert all(max(c.start_logit, c.end_logit) <= 1.0 for c in decode(padded).n_best)
 
 
@@ -66,9 +61,11 @@ def test_end_is_not_before_start_and_not_too_far():
 
 
 def test_start_must_be_where_its_context_is_largest_and_end_need_not():
-  seen = (False, True, False)
-  answer = decode(window([9.0, 1.0, 9.0], [0.0, 0.0, 3.0], is_max_context=seen))
-  assert texts(answer) == ["met Bob", "met", ""]
+  words, low = ("then", *WORDS, "went"), [-9.0, -9.0, -9.0]
+  # The first and the last word of the second window have more around them in its neighbours.
+  before, after = (window(low, low, words=words, first=first) for first in (0, 2))
+  seen = window([9.0, 1.0, 9.0], [0.0, 0.0, 3.0], words=words, first=1)
+  assert texts(decode(before, seen, after))[:3] == ["met Bob", "met", ""]
 
 
 def test_only_the_n_best_starts_and_ends_are_looked_at():
@@ -76,28 +73,28 @@ def test_only_the_n_best_starts_and_ends_are_looked_at():
   answer = decode(window([5.0, 0.0, 0.0], [5.0, 0.0, 0.0]), n_best=1)
   assert texts(answer) == ["empty", ""]
   masked = window([5.0, 0.0, 0.0], [5.0, 0.0, 0.0])
-  for logits in (masked.start_logits, masked.end_logits):
+  for logits in masked[1:]:
     logits[[1, 2, 3, 7]] = -np.inf
   assert texts(decode(masked, n_best=1)) == ["Ann", ""]
 
 
 def test_equal_scores_keep_the_order_of_windows_starts_and_ends():
-  flat = window([0.0, 0.0], [0.0, 0.0], null=(-1.0, 0.0), words=("Ann", "met"))
-  later = window([0.0], [0.0], null=(-1.0, 0.0), words=("Bob",), first=2)
+  flat = window([0.0, 0.0], [0.0, 0.0], null=(-1.0, 0.0))
+  later = window([0.0], [0.0], null=(-1.0, 0.0), first=2)
   assert texts(decode(later, flat)) == ["Bob", "Ann", "Ann met", "met", ""]
   assert texts(decode(flat, later)) == ["Ann", "Ann met", "met", "Bob", ""]
 
 
 def test_a_text_counts_once_by_its_best_span():
-  answer = decode(window([1.0, 2.0], [1.0, 2.0], words=("Ann", "Ann")), words=("Ann", "Ann"))
+  answer = decode(window([1.0, 2.0], [1.0, 2.0], words=("Ann", "Ann")))
   assert texts(answer) == ["Ann", "Ann Ann", ""]
   assert answer.n_best[0].start_logit == 2.0
 
 
 def test_null_is_the_lowest_of_the_windows():
   answer = decode(
-    window([1.0], [0.0], null=(4.0, 0.0), words=("Ann",)),
-    window([0.0], [0.0], null=(2.0, 1.0), words=("met",), first=1),
+    window([1.0], [0.0], null=(4.0, 0.0)),
+    window([0.0], [0.0], null=(2.0, 1.0), first=1),
   )
   assert answer.null_odds == 3.0 - 1.0
   assert ("", 2.0, 1.0) in [(c.text, c.start_logit, c.end_logit) for c in answer.n_best]
@@ -105,7 +102,7 @@ def test_null_is_the_lowest_of_the_windows():
 
 def test_null_that_the_n_best_leave_out_is_added_at_the_end():
   free = window([3.0, 2.0, 1.0], [3.0, 2.0, 1.0])
-  for logits in (free.start_logits, free.end_logits):
+  for logits in free[1:]:
     logits[[1, 2, 3, 7]] = -np.inf
   assert texts(decode(free, n_best=2)) == ["Ann", "Ann met", ""]
 
@@ -118,10 +115,10 @@ def test_the_text_is_never_empty_and_a_threshold_makes_it_so():
 
 
 def test_where_no_span_is_allowed_the_official_stand_in_is_written():
-  nothing = window([1.0], [1.0], null=(2.0, 3.0), is_max_context=(False,), words=("Ann",))
-  answer = decode(nothing)
+  whole = window([1.0], [1.0], null=(2.0, 3.0))
+  answer = decode(whole, max_answer_length=0)
   assert (answer.text, answer.null_odds, texts(answer)) == ("empty", 5.0, ["empty", ""])
-  assert texts(decode(nothing, can_be_null=False)) == ["empty"]
+  assert texts(decode(whole, max_answer_length=0, can_be_null=False)) == ["empty"]
 
 
 def test_squad_1_has_no_empty_answer_and_no_odds():
@@ -131,13 +128,9 @@ def test_squad_1_has_no_empty_answer_and_no_odds():
 
 
 def test_text_is_taken_from_the_words_of_the_context():
-  parts = Window(
-    ["[CLS]", "[SEP]", "smith", "'", "s", "1895"],
-    *np.eye(6)[[2, 2]],
-    np.array([-1, -1, 0, 0, 0, 1]),
-    np.arange(6) > 1,
-  )
-  found = squad_predict.decode([parts], ("Smith's", "(1895)."), detokenize=" ".join, lower_case=True)
+  document = Document(["Smith's", "(1895)."], [], np.arange(4), np.array([0, 0, 0, 1]))
+  part = Window(0, 0, 4, 2, document, np.array(["[CLS]", "[SEP]", "smith", "'", "s", "1895"]))
+  found = squad_predict.decode([part], *np.eye(6)[[2, 2]][:, None], detokenize=" ".join, lower_case=True)
   assert found.text == "Smith"
 
 
@@ -160,11 +153,11 @@ def test_prediction_is_aligned_with_the_original_words(predicted, original, lowe
 
 
 def test_windows_that_cannot_be_decoded_are_refused():
-  one = window([1.0], [1.0], words=("Ann",))
+  one, starts, ends = window([1.0], [1.0])
   with pytest.raises(DataError, match="without a window"):
     decode()
-  with pytest.raises(DataError, match="window of 6 tokens with 5 end_logits"):
-    decode(one._replace(end_logits=one.end_logits[:5]))
+  with pytest.raises(DataError, match="window of 6 tokens with 5 end logits"):
+    decode((one, starts, ends[:5]))
   for value in (np.nan, np.inf):
     with pytest.raises(DivergedError, match="start or end logit"):
-      decode(one._replace(start_logits=np.where(np.arange(6) == 2, value, one.start_logits)))
+      decode((one, np.where(np.arange(6) == 2, value, starts), ends))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from configs import finetune_squad
+from data import squad as squad_data
 from data.errors import ConfigError, DataError
 from finetune.search.search import Search
 from finetune.search.session import Session
@@ -111,8 +112,7 @@ def test_it_learns_and_keeps_the_figures_of_both_thresholds_apart(searched):
 def test_the_answers_are_the_chosen_runs(searched, place):
   workdir, said = searched
   read = {path.stem: json.loads(path.read_text()) for path in (workdir / "squad").glob("[pne]*.json")}
-  articles = json.loads((place / "data" / "dev-v2.0.json").read_text())["data"]
-  gold = squad_evaluate.gold_answers(articles)
+  gold = squad_evaluate.gold_answers(squad_data.read(place / "data" / "dev-v2.0.json").questions)
   scores = squad_evaluate.labelled_scores(gold, read["predictions"], read["null_odds"])
   evaluation = read["evaluation"]
   assert {name: evaluation[name] for name in scores} == scores

@@ -8,7 +8,7 @@ from data.errors import ConfigError, DataError
 from data.squad import Answer, Question
 from data.vocabulary import train as vocabulary_train
 from finetune.squad import windows as squad_features
-from finetune.squad.windows import Window, build, max_context
+from finetune.squad.windows import Document, Window, build, max_context
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # such a vocabulary puts two separators
@@ -74,7 +74,7 @@ def test_windows_move_by_the_stride_and_stop_at_the_end(bert):
     "[CLS] who [SEP] g h i j [SEP]",
   ]
   assert targets(made) == [(6, 7), (3, 4), (0, 0)]
-  assert [tuple(window) for window in made.windows] == [(0, 0, 5, 3), (0, 3, 5, 3), (0, 6, 4, 3)]
+  assert [window[:4] for window in made.windows] == [(0, 0, 5, 3), (0, 3, 5, 3), (0, 6, 4, 3)]
 
 
 def test_an_answer_that_a_window_cuts_is_not_in_it(bert):
@@ -102,18 +102,24 @@ def test_windows_are_never_longer_than_asked_for_and_one_more_is_the_official_ro
   assert official.windows[0].count == 384 - 2 - 3
 
 
+def parts(*cuts):
+  """Windows of one document that differ in (first token, tokens)."""
+  document, tokens = Document([], [], np.zeros(0), np.zeros(0)), np.zeros(0)
+  return [Window(0, first, count, 3, document, tokens) for first, count in cuts]
+
+
 def test_max_context_is_the_smaller_side_then_the_longer_window_then_the_first():
   # Tokens 0-9. Window 0 (0-4) and 1 (3-7): 3 has min(3, 1) and min(0, 4), 4 has 0 and 1.
-  windows = [Window(0, 0, 5, 3), Window(0, 3, 5, 3), Window(0, 6, 4, 3)]
+  windows = parts((0, 5), (3, 5), (6, 4))
   # 6: min(3, 1) in window 1, 0 in window 2; 7: 0 and min(1, 2).
   found = ["".join("x" if seen else "." for seen in mask) for mask in max_context(windows)]
   assert found == ["xxxx.", ".xxx.", ".xxx"]
-  equal = [Window(0, 0, 4, 3), Window(0, 2, 4, 3)]  # 2 and 3: min 1 and 0, then 0 and 1
+  equal = parts((0, 4), (2, 4))  # 2 and 3: min 1 and 0, then 0 and 1
   assert [mask.tolist() for mask in max_context(equal)] == [
     [True, True, True, False],
     [False, True, True, True],
   ]
-  tied = [Window(0, 0, 3, 3), Window(0, 1, 3, 3), Window(0, 2, 2, 3)]  # 2: 0, 1, 0; 1: 1, 0
+  tied = parts((0, 3), (1, 3), (2, 2))  # 2: 0, 1, 0; 1: 1, 0
   assert [mask.tolist() for mask in max_context(tied)] == [
     [True, True, False],
     [False, True, True],
@@ -122,9 +128,9 @@ def test_max_context_is_the_smaller_side_then_the_longer_window_then_the_first()
 
 
 def test_of_windows_that_show_as_much_the_longer_wins_then_the_first():
-  longer = [Window(0, 0, 2, 3), Window(0, 1, 3, 3)]  # token 1 is at an edge of both
+  longer = parts((0, 2), (1, 3))  # token 1 is at an edge of both
   assert [mask.tolist() for mask in max_context(longer)] == [[True, False], [True, True, True]]
-  first = [Window(0, 0, 2, 3), Window(0, 1, 2, 3)]
+  first = parts((0, 2), (1, 2))
   assert [mask.tolist() for mask in max_context(first)] == [[True, True], [False, True]]
 
 

@@ -1,53 +1,57 @@
 """What a config of fine-tuning must satisfy before anything is read. Imports no jax."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from configs import finetune_base
 from data.glue.tasks import TASKS
 from finetune.papers import protocols
 from pretrain.command import fields
-from pretrain.command.validate import COUNT, NOT_NEGATIVE, Interval, Rules
+from pretrain.command.validate import Rules
+from pretrain.settings.field_types import Count, CountOrZero, Limit, NotNegative
 
-SCHEMA = fields.Schema(
-  finetune_base.get_config,
-  "configs/finetune_base.py",
-  ("search.learning_rates", "search.warmup_fractions", "data.fractions", "prompt.learning_rates"),
-)
-KINDS = ("glue", "squad", "prompt", "docs")
-_INTERVALS = {
-  "checkpoint_step": Interval(-1),
-  "seed": Interval(0, 2**31 - 1),
-  "search.num_seeds": NOT_NEGATIVE,
-  "search.num_test_seeds": NOT_NEGATIVE,
-  "search.evaluations_per_epoch": NOT_NEGATIVE,
-  "data.max_length": NOT_NEGATIVE,
-  "data.train_rows": NOT_NEGATIVE,
-  "data.buckets": COUNT,
-  "data.bucket_multiple": COUNT,
-  "data.eval_batch_size": COUNT,
-  "squad.stride": COUNT,
-  "squad.max_query_length": COUNT,
-  "squad.max_answer_length": COUNT,
-  "squad.n_best": COUNT,
-  "prompt.shots": COUNT,
-  "prompt.max_length": NOT_NEGATIVE,
-  "prompt.num_samples": NOT_NEGATIVE,
-  "prompt.num_steps": COUNT,
-  "prompt.eval_every": COUNT,
-  "prompt.test_rows": NOT_NEGATIVE,
-  "train.runs_at_once": NOT_NEGATIVE,
-  "train.microbatches": COUNT,
-  "train.save_minutes": NOT_NEGATIVE,
-}
-_CHOICES = {
-  "kind": KINDS,
+# What a field may be besides of the type of its default.
+_SETTINGS = {
+  "kind": Literal["glue", "squad", "prompt", "docs"],
+  "checkpoint_step": Annotated[int, Limit(-1)],
   "protocol": protocols.NAMES,
   "size": ("auto", *protocols.SIZES),
-  "model.dtype": ("float32", "bfloat16", "auto"),
-  "search.cells": ("all", "best_known"),
-  "train.mapping": ("auto", "vectorized", "one_by_one"),
+  "seed": Annotated[int, Limit(0, 2**31 - 1)],
+  "model": {"dtype": Literal["float32", "bfloat16", "auto"]},
+  "search": {
+    "cells": Literal["all", "best_known"],
+    "learning_rates": tuple[float, ...],
+    "warmup_fractions": tuple[float, ...],
+    "num_seeds": CountOrZero,
+    "num_test_seeds": CountOrZero,
+    "evaluations_per_epoch": CountOrZero,
+  },
+  "data": {
+    "max_length": CountOrZero,
+    "train_rows": CountOrZero,
+    "fractions": tuple[float, ...],
+    "buckets": Count,
+    "bucket_multiple": Count,
+    "eval_batch_size": Count,
+  },
+  "squad": dict.fromkeys(("stride", "max_query_length", "max_answer_length", "n_best"), Count),
+  "prompt": {
+    "shots": Count,
+    "max_length": CountOrZero,
+    "num_samples": CountOrZero,
+    "num_steps": Count,
+    "eval_every": Count,
+    "learning_rates": tuple[float, ...],
+    "test_rows": CountOrZero,
+  },
+  "train": {
+    "runs_at_once": CountOrZero,
+    "mapping": Literal["auto", "vectorized", "one_by_one"],
+    "microbatches": Count,
+    "save_minutes": NotNegative,
+  },
 }
+SCHEMA = fields.Schema(finetune_base.get_config, "configs/finetune_base.py", _SETTINGS)
 # Those with training sets; `metrics.METRICS` has the same, but imports scikit-learn, which takes a second.
 GLUE_TASKS = tuple(name for name, row in TASKS.items() if name != "snli" and "train" in row.sizes)
 PROMPT_TASKS = ("mnli", "snli", "sst2", "cola", "mrpc", "qqp", "qnli", "rte", "stsb")
@@ -142,4 +146,4 @@ def _task_problems(config: Mapping[str, Any]) -> list[str]:
   return found
 
 
-RULES = Rules(SCHEMA, _INTERVALS, _CHOICES, _together)
+RULES = Rules(SCHEMA, _together)

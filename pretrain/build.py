@@ -1,6 +1,8 @@
 """From the config's fields to a `Recipe`: the one place where strings and zeros become settings."""
 
 import dataclasses
+import importlib
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -9,8 +11,9 @@ from pretrain.corruption.generator import GeneratorSettings
 from pretrain.corruption.masking import MaskingSettings, TokenIds
 from pretrain.corruption.mixture import MixtureChoice
 from pretrain.models.config import EncoderConfig
-from pretrain.objectives import OBJECTIVES
 from pretrain.recipe import Recipe
+from pretrain.settings.corruption import GeneratorSwitches, MixtureGradients
+from pretrain.settings.objectives import Objective, switched_on
 
 
 def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> Recipe:
@@ -34,11 +37,7 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
       f"{tokens.vocab_size} tokens; use --config.model.vocab_size={tokens.vocab_size} or a smaller one"
     )
   chunk = max(1, config.model.vocab_chunk_rows // max(1, rows_per_device))
-  objectives = {
-    name: objective(**config.objectives[name].to_dict())
-    for name, objective in OBJECTIVES.items()
-    if config.objectives[name].weight != 0
-  }
+  objectives = {name: _with_code(facts) for name, facts in switched_on(config.objectives.to_dict()).items()}
   has_generator = config.corruption.kind == "generator"
   encoder = encoder_config(config)
   return Recipe(
@@ -53,10 +52,20 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
   )
 
 
+def _with_code(facts: Objective) -> Objective:
+  """The same objective with `init`, `totals` and `__call__`, from the module that its facts name."""
+  module = importlib.import_module(facts.code)
+  return getattr(module, type(facts).__name__)(**vars(facts))
+
+
 def encoder_config(config: ConfigDict) -> EncoderConfig:
   """Sizes and switches of the kept encoder."""
-  names = [field.name for field in dataclasses.fields(EncoderConfig)]
-  return EncoderConfig(**{name: config.model[name] for name in names})
+  return EncoderConfig(**_fields_of(EncoderConfig, config.model))
+
+
+def _fields_of(settings: type, group: ConfigDict) -> dict[str, Any]:
+  """The values of a dataclass's fields in a group of the config."""
+  return {field.name: group[field.name] for field in dataclasses.fields(settings)}
 
 
 def _generator_settings(config: ConfigDict, encoder: EncoderConfig) -> GeneratorSettings:
@@ -72,18 +81,14 @@ def _generator_settings(config: ConfigDict, encoder: EncoderConfig) -> Generator
   )
   depths = tuple(fields.separate_layers)
   members = tuple(dataclasses.replace(trunk, num_layers=depth) for depth in depths) or (trunk,)
+  switches = _fields_of(GeneratorSwitches, fields)
+  if fields.frozen:
+    switches["share_embeddings"] = "none"
   return GeneratorSettings(
     members=members,
     mlm_layers=depths or tuple(fields.mlm_layers) or (fields.num_layers,),
     token_size=encoder.hidden_size,
-    share_embeddings="none" if fields.frozen else fields.share_embeddings,
-    projection=fields.projection,
-    sampling_dropout=fields.sampling_dropout,
-    temperature=fields.temperature,
-    disallow_correct=fields.disallow_correct,
-    detach_blocks=fields.detach_blocks,
-    loss_weight=fields.loss_weight,
-    frozen=fields.frozen,
+    **switches,
   )
 
 
@@ -92,7 +97,5 @@ def _mixture_choice(config: ConfigDict) -> MixtureChoice:
   return MixtureChoice(
     kind=fields.mixture,
     weights=tuple(fields.mixture_weights),
-    gumbel_temperature=fields.gumbel_temperature,
-    reversal_multiplier=fields.reversal_multiplier,
-    adv_mlm_multiplier=fields.adv_mlm_multiplier,
+    **_fields_of(MixtureGradients, fields),
   )

@@ -43,7 +43,8 @@ def memory_per_device(run: Run) -> dict[str, float]:
   width = run.recipe.encoder.compute_dtype.itemsize
   per_layer = rows * length * (34 * model.hidden_size * width // 2 + 2 * model.num_heads * length * width)
   layer_input = rows * length * model.hidden_size * width
-  depth = model.num_layers * (2 if "scl" in run.recipe.objectives else 1)
+  crops = sum("crop" in objective.reads for objective in run.recipe.objectives.values())
+  depth = model.num_layers * (1 + crops)
   if run.recipe.generator is not None:
     depth += sum(member.num_layers for member in run.recipe.generator.members)
   activations = per_layer + depth * layer_input if model.remat else depth * per_layer

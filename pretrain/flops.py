@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pretrain.settings.objectives import switched_on
+
 # Dense bfloat16 peak per device in FLOP/s (V100: float16, it has no bfloat16), from the vendors' data sheets,
 # whose figures with sparsity are twice as high. By JAX's `device_kind`; the first that matches.
 PEAK_FLOPS: tuple[tuple[str, float], ...] = (
@@ -61,7 +63,13 @@ def forward_parts(config: Mapping[str, Any]) -> dict[str, float]:
   parts = {"encoder": model["num_layers"] * layer}
   if config["corruption"]["kind"] == "generator":
     parts |= _generator_parts(config)
-  return parts | _objective_parts(config)
+  for name, objective in switched_on(config["objectives"]).items():
+    parts |= objective.flops(model, _masked_fraction(config))
+    crop = objective.crop_tokens(length)
+    if crop:
+      layer = layer_flops(hidden_size=model["hidden_size"], mlp_size=model["mlp_size"], length=crop)
+      parts[f"{name} pass"] = crop / length * model["num_layers"] * layer
+  return parts
 
 
 def training_flops_per_token(config: Mapping[str, Any]) -> float:
@@ -105,28 +113,4 @@ def _generator_parts(config: Mapping[str, Any]) -> dict[str, float]:
   if fields["mixture"] == "adversarial":
     # The gradient to the one-hot, that to the logits, and the logits computed again in the backward pass.
     parts["soft embedding"] = masked * 2 * width * vocab
-  return parts
-
-
-def _objective_parts(config: Mapping[str, Any]) -> dict[str, float]:
-  model, objectives, masked = config["model"], config["objectives"], _masked_fraction(config)
-  width, vocab, length = model["hidden_size"], model["vocab_size"], config["data"]["length"]
-  table = 2 * width * vocab
-  parts: dict[str, float] = {}
-  if objectives["mlm"]["weight"]:
-    positions = 1.0 if objectives["mlm"]["positions"] == "all" else masked
-    parts["mlm head"] = positions * (2 * width**2 + table)
-  if objectives["rtd"]["weight"]:
-    parts["rtd head"] = 2 * width + (2 * width**2 if objectives["rtd"]["head"] == "dense" else 0)
-  if objectives["clm"]["weight"]:
-    parts["clm head"] = masked * table
-  if objectives["all_token"]["weight"]:
-    parts["all_token head"] = table
-  if objectives["scl"]["weight"]:
-    fraction = objectives["scl"]["crop_fraction"]
-    crop = min(int(fraction * length) if fraction <= 1 else int(fraction), length)
-    layer = layer_flops(hidden_size=width, mlp_size=model["mlp_size"], length=crop)
-    parts["scl pass"] = crop / length * model["num_layers"] * layer
-  if objectives["taco"]["weight"]:
-    parts["contrast"] = 2 * width * (objectives["taco"]["num_negatives"] + 1)
   return parts

@@ -9,30 +9,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from data.errors import ConfigError
 from pretrain import trees
+from pretrain.settings.run import OptimizerFields
 
 ArrayTree = Any
 
 
-@dataclasses.dataclass(frozen=True)
-class OptimizerSettings:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerSettings(OptimizerFields):
   """The fields of `config.optimizer`, which documents them, and the length of the run."""
 
-  learning_rate: float
   total_steps: int
-  schedule: str = "linear"
-  warmup_steps: int = 0
-  power: float = 1.0
-  end_learning_rate: float = 0.0
-  adam_b1: float = 0.9
-  adam_b2: float = 0.98
-  adam_eps: float = 1e-6
-  adam_eps_placement: str = "uncorrected"
-  adam_bias_correction: bool = True
-  weight_decay: float = 0.01
-  decay: str = "all"
-  clip_norm: float = 0.0
 
 
 def _warmup_fraction(step: jax.Array, warmup_steps: int | jax.Array) -> jax.Array:
@@ -99,8 +86,6 @@ SCHEDULES: dict[str, Callable[[OptimizerSettings], optax.Schedule]] = {
   "electra_google": electra_google_schedule,
   "constant": constant_schedule,
 }
-DECAYS = ("all", "no_bias_norm")
-EPS_PLACEMENTS = ("uncorrected", "corrected")
 
 
 def scale_by_adam(*, b1: float, b2: float, eps: float, bias_correction: bool) -> optax.GradientTransformation:
@@ -178,26 +163,8 @@ def clip_by_norm(grads: ArrayTree, norm: jax.Array, *, max_norm: float) -> Array
   return jax.tree.map(lambda grad: (grad * coefficient).astype(grad.dtype), grads)
 
 
-def _check(settings: OptimizerSettings) -> None:
-  known = {"schedule": SCHEDULES, "decay": DECAYS, "adam_eps_placement": EPS_PLACEMENTS}
-  for name, values in known.items():
-    if getattr(settings, name) not in values:
-      found = getattr(settings, name)
-      raise ConfigError(f"optimizer.{name}={found!r} is unknown; use one of {', '.join(values)}")
-  if settings.warmup_steps > settings.total_steps:
-    raise ConfigError(
-      f"optimizer.warmup_steps={settings.warmup_steps} is longer than train.total_steps="
-      f"{settings.total_steps}; lower the first or raise the second"
-    )
-
-
 def make_schedule(settings: OptimizerSettings) -> optax.Schedule:
-  """The learning rate by number of updates done.
-
-  Raises:
-    ConfigError: unknown name; warm-up longer than the run.
-  """
-  _check(settings)
+  """The learning rate by number of updates done."""
   return SCHEDULES[settings.schedule](settings)
 
 
@@ -219,9 +186,6 @@ def make_optimizer(
 
   Returns:
     The transformation, whose updates are added to the parameters, and the schedule it uses.
-
-  Raises:
-    ConfigError: unknown schedule, decay or placement; warm-up longer than the run.
   """
   schedule = schedule or make_schedule(settings)
   paths = trees.paths(params)

@@ -15,11 +15,11 @@ from pretrain.corruption.masking import TokenIds
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
-from pretrain.objectives import OBJECTIVES
 from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
 from pretrain.ops import row_random
 from pretrain.ops.positions import first_slots, scatter_positions, take_positions
 from pretrain.ops.row_random import Use
+from pretrain.settings.objectives import OBJECTIVES
 
 GENERATOR_TERM = "generator_loss"
 
@@ -174,12 +174,12 @@ class Recipe:
     embedded = encoder_model.embed(encoder["embeddings"], self.encoder, vectors, corrupted.token_mask, keys)
     hidden = encoder_model.run_trunk(encoder["trunk"], self.encoder, embedded, corrupted.token_mask, keys)
     crop_hidden = None
-    scl = self.objectives.get("scl")
-    if scl is not None:
+    reader = next((objective for objective in self.objectives.values() if "crop" in objective.reads), None)
+    if reader is not None:
       crop_ids = batch.given.get("crop_ids")
       if crop_ids is None:
         crop_ids = cropping.crop(
-          batch.ids, row_keys, self.tokens, fraction=scl.crop_fraction, add_cls=scl.crop_add_cls
+          batch.ids, row_keys, self.tokens, fraction=reader.crop_fraction, add_cls=reader.crop_add_cls
         )
       crop_keys = row_random.fold(row_keys, Use.CROP_DROPOUT) if train else None
       _, crop_view = encoder_model.encode(

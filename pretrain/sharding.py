@@ -17,6 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from data.errors import ConfigError
 from pretrain import trees
+from pretrain.settings.run import MeshSettings
 
 ArrayTree = Any
 
@@ -60,15 +61,6 @@ ACTIVATION_AXES = {
 # The corpus decides the number of rows (30,522 on tensor=4), so a table that cannot be cut stays whole.
 # All other sizes are choices, and one that does not fit the mesh is refused.
 MAY_STAY_WHOLE = ("vocab",)
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshSettings:
-  """Devices per axis, as `config.mesh`; one of them may be -1: what is left."""
-
-  data: int = -1
-  fsdp: int = 1
-  tensor: int = 1
 
 
 def make_mesh(settings: MeshSettings, *, devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -30,6 +30,7 @@ FORBIDDEN = [
     ("pretrain.train", "pretrain.recipe", "pretrain.objectives", "pretrain.corruption"),
     (),
   ),
+  ("pretrain.settings", JAX_FAMILY, ()),
   ("pretrain", ("flax",), ("pretrain.models",)),
   ("finetune", ("flax",), ("finetune.heads",)),
   ("pretrain", ("orbax",), ("pretrain.checkpoint",)),
@@ -40,8 +41,9 @@ FORBIDDEN = [
 LEAVES = {
   "pretrain.losses": ("data.errors",),
   "pretrain.ops": ("data.errors", "pretrain.ops"),
-  "pretrain.optim": ("data.errors", "pretrain.trees"),
-  "pretrain.sharding": ("data.errors", "pretrain.trees"),
+  "pretrain.optim": ("pretrain.settings", "pretrain.trees"),
+  "pretrain.sharding": ("data.errors", "pretrain.settings", "pretrain.trees"),
+  "pretrain.settings": ("pretrain.settings",),
   "pretrain.metrics": ("data.errors", "data.files"),
   "pretrain.trees": (),
 }

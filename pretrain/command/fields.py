@@ -1,7 +1,7 @@
-"""The fields a config may have: names, types, values written on a command line. Imports no jax.
+"""The fields a config may have: names, what their values may be, values on a command line. Imports no jax.
 
-The base config is the list, `configs/base.py` of pretraining: what it lacks is unknown, and a value has the
-type it has there.
+The base config is the list, `configs/base.py` of pretraining: what it lacks is unknown. Types, choices and
+limits are those of the settings; a field that they leave out has the type of its default.
 """
 
 import ast
@@ -10,33 +10,59 @@ import difflib
 import functools
 import math
 import types
+import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 from ml_collections import ConfigDict
 
 from configs import base
+from pretrain import settings
+from pretrain.settings.field_types import Fields, Limit, show
+
+__all__ = ["Fields", "show"]
 
 Value = bool | int | float | str | tuple
-Fields = dict[str, Any]  # {dotted name: value}
+_TYPE_NAMES = {
+  bool: "true or false",
+  int: "a whole number",
+  float: "a number",
+  str: "text",
+  tuple[int, ...]: "a tuple of whole numbers (such as 4,6,8)",
+  tuple[float, ...]: "a tuple of numbers (such as 4,6,8)",
+}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Schema:
   """Where the list of fields is.
 
   Attributes:
     base: returns the config with every field.
     file: the name of its file, for messages.
-    float_tuples: names of tuples of numbers; other tuples hold whole numbers. (An empty one does not say.)
+    settings: {name: the field's type, with `Literal` or a tuple for choices and `Limit` for numbers}; for a
+      group of fields a dataclass or another such table.
   """
 
   base: Callable[[], ConfigDict]
   file: str
-  float_tuples: tuple[str, ...] = ()
+  settings: Mapping[str, Any]
 
 
-PRETRAINING = Schema(base.get_config, "configs/base.py", ("generator.mixture_weights",))
+PRETRAINING = Schema(base.get_config, "configs/base.py", settings.FIELDS)
+
+
+class Kind(NamedTuple):
+  """What the value of a field may be."""
+
+  value_type: Any  # a key of _TYPE_NAMES
+  choices: tuple[str, ...] = ()  # (): any text
+  limit: Limit | None = None
+
+  @property
+  def element_types(self) -> tuple[type, ...]:
+    """Of the elements of a tuple; a whole number is a number too."""
+    return (int,) if self.value_type == tuple[int, ...] else (int, float)
 
 
 def flatten(config: ConfigDict) -> dict[str, Any]:
@@ -56,9 +82,34 @@ def known_fields(schema: Schema = PRETRAINING) -> Mapping[str, Value]:
   return types.MappingProxyType(flatten(schema.base()))
 
 
-def show(config: Fields, *names: str) -> str:
-  """'a=1, b=2' of some fields."""
-  return ", ".join(f"{name}={config[name]!r}" for name in names)
+def flatten_types(group: Any) -> dict[str, Any]:
+  """{'model.hidden_size': Annotated[int, Limit(1)], ...} of a group as in `Schema.settings`."""
+  if dataclasses.is_dataclass(group):
+    hints = typing.get_type_hints(group, include_extras=True)
+    group = {field.name: hints[field.name] for field in dataclasses.fields(group)}
+  found: dict[str, Any] = {}
+  for name, inside in group.items():
+    if isinstance(inside, Mapping) or dataclasses.is_dataclass(inside):
+      found |= {f"{name}.{inner}": leaf for inner, leaf in flatten_types(inside).items()}
+    else:
+      found[name] = inside
+  return found
+
+
+@functools.cache
+def kinds(schema: Schema = PRETRAINING) -> Mapping[str, Kind]:
+  """What the value of every field may be."""
+  stated = flatten_types(schema.settings)
+  return {name: _kind(stated.get(name) or type(default)) for name, default in known_fields(schema).items()}
+
+
+def _kind(annotation: Any) -> Kind:
+  origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+  if origin is Annotated:
+    return Kind(arguments[0], limit=arguments[1])
+  if isinstance(annotation, tuple) or origin is Literal:
+    return Kind(str, choices=arguments or annotation)
+  return Kind(annotation)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -92,13 +143,13 @@ def missing_fields(config: ConfigDict, schema: Schema = PRETRAINING) -> list[str
 
 def type_problem(name: str, value: Any, schema: Schema = PRETRAINING) -> str | None:
   """The line that refuses a value of the wrong type or a number that is none; None if it is right."""
-  default = known_fields(schema)[name]
-  if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+  default, kind = known_fields(schema)[name], kinds(schema)[name]
+  if kind.value_type is float and isinstance(value, int) and not isinstance(value, bool):
     return None
-  wanted = type(default)
+  wanted = typing.get_origin(kind.value_type) or kind.value_type
   elements = value if isinstance(value, tuple) else ()
-  if type(value) is not wanted or any(type(e) not in _element_types(name, schema) for e in elements):
-    return f"{name}={value!r}: expected {_type_name(name, default, schema)}, as {default!r} in {schema.file}"
+  if type(value) is not wanted or any(type(e) not in kind.element_types for e in elements):
+    return f"{name}={value!r}: expected {_TYPE_NAMES[kind.value_type]}, as {default!r} in {schema.file}"
   if any(not math.isfinite(e) for e in (value, *elements) if isinstance(e, float)):
     return f"{name}={value!r}: expected a finite number"
   return None
@@ -118,34 +169,21 @@ def parse_value(name: str, text: str, schema: Schema = PRETRAINING) -> Value:
   Raises:
     ValueError: with a line for the user.
   """
-  default = known_fields(schema)[name]
-  if isinstance(default, str):
-    return text
+  default, kind = known_fields(schema)[name], kinds(schema)[name]
   try:
-    if isinstance(default, bool):
+    if kind.value_type is bool:
       return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
     if isinstance(default, tuple):
-      return _parse_tuple(name, text, schema)
-    return type(default)(text)
+      return _parse_tuple(text, kind)
+    return kind.value_type(text)
   except (ValueError, KeyError, SyntaxError, TypeError):
-    expected = _type_name(name, default, schema)
+    expected = _TYPE_NAMES[kind.value_type]
     raise ValueError(f"{name}={text!r}: expected {expected}, as {default!r} in {schema.file}") from None
 
 
-def _parse_tuple(name: str, text: str, schema: Schema) -> tuple:
+def _parse_tuple(text: str, kind: Kind) -> tuple:
   inside = text.strip().strip("()[]").strip().rstrip(",")
   values = ast.literal_eval(f"({inside},)") if inside else ()
-  if any(type(value) not in _element_types(name, schema) for value in values):
+  if any(type(value) not in kind.element_types for value in values):
     raise ValueError(text)
   return values
-
-
-def _element_types(name: str, schema: Schema) -> tuple[type, ...]:
-  return (int, float) if name in schema.float_tuples else (int,)
-
-
-def _type_name(name: str, default: Value, schema: Schema) -> str:
-  if isinstance(default, tuple):
-    return f"a tuple of {'numbers' if name in schema.float_tuples else 'whole numbers'} (such as 4,6,8)"
-  names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-  return names[type(default)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pretrain.command.fields import Fields, show
+from pretrain.settings.field_types import Fields, show
 
 
 def problems(config: Fields) -> list[str]:

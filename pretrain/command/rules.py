@@ -8,10 +8,9 @@ import math
 from collections.abc import Iterator
 
 from pretrain.command import generator_rules
-from pretrain.command.fields import Fields, show
-
-OBJECTIVES = ("mlm", "rtd", "clm", "all_token", "scl", "taco")
-READ_REPLACED_TOKENS = ("rtd", "clm", "all_token")
+from pretrain.settings.field_types import Fields, show
+from pretrain.settings.objectives import OBJECTIVES, switched_on
+from pretrain.settings.objectives.objective import Contrast, Objective
 
 
 def problems(config: Fields, *, num_devices: int | None, num_hosts: int) -> list[str]:
@@ -22,30 +21,37 @@ def problems(config: Fields, *, num_devices: int | None, num_hosts: int) -> list
     num_devices: of all hosts; None: not known.
     num_hosts: processes that train together.
   """
-  found = [
-    *_model(config),
-    *_lengths(config),
-    *_objectives(config),
-    *_corruption(config),
-    *_contrast(config),
-    *_training(config),
-  ]
+  objectives = _switched_on(config)
+  found = [*_model(config), *_objectives(config, objectives), *_corruption(config), *_training(config)]
+  for objective in objectives.values():
+    found += objective.problems(config)
   if config["corruption.kind"] == "generator":
     found += generator_rules.problems(config)
   else:
     found += generator_rules.without_generator(config)
   misshaped = list(_mesh(config, num_devices, num_hosts))
   # What the devices must divide cannot be said of a mesh that does not exist.
-  return found + (misshaped or [*_cuts(config, num_devices), *_batch(config, num_devices)])
+  return found + (misshaped or [*_cuts(config, num_devices), *_batch(config, objectives, num_devices)])
 
 
-def _is_on(config: Fields, objective: str) -> bool:
-  return config[f"objectives.{objective}.weight"] > 0
+def _switched_on(config: Fields) -> dict[str, Objective]:
+  groups: dict[str, dict] = {name: {} for name in OBJECTIVES}
+  for name, value in config.items():
+    group, _, field = name.removeprefix("objectives.").partition(".")
+    if name.startswith("objectives."):
+      groups[group][field] = value
+  return switched_on(groups)
 
 
 def _model(config: Fields) -> Iterator[str]:
   if config["model.hidden_size"] % config["model.num_heads"]:
     yield f"{show(config, 'model.hidden_size', 'model.num_heads')}: the heads must divide the width"
+  if config["data.length"] > config["model.max_length"]:
+    length = config["data.length"]
+    yield (
+      f"{show(config, 'data.length', 'model.max_length')}: the sequence is longer than the position table; "
+      f"use --config.model.max_length={length} or a shorter sequence"
+    )
   if config["model.scan_unroll"] > config["model.num_layers"]:
     yield f"{show(config, 'model.scan_unroll', 'model.num_layers')}: there are fewer layers to unroll"
   if config["model.relative_position"] != "none":
@@ -66,61 +72,28 @@ def _model(config: Fields) -> Iterator[str]:
     )
 
 
-def _lengths(config: Fields) -> Iterator[str]:
-  length, rows = config["data.length"], config["model.max_length"]
-  if length > rows:
-    yield (
-      f"{show(config, 'data.length', 'model.max_length')}: the sequence is longer than the position table; "
-      f"use --config.model.max_length={length} or a shorter sequence"
-    )
-  if _is_on(config, "scl"):
-    fraction = config["objectives.scl.crop_fraction"]
-    crop = int(fraction * length) if fraction <= 1 else int(fraction)
-    if crop < 1 or crop > length:
-      yield (
-        f"{show(config, 'objectives.scl.crop_fraction', 'data.length')}: a crop has {crop} tokens; "
-        f"expected 1 to {length}"
-      )
-    elif length <= rows < min(crop + config["objectives.scl.crop_add_cls"], length + 1):
-      yield (
-        f"{show(config, 'objectives.scl.crop_fraction', 'objectives.scl.crop_add_cls', 'model.max_length')}"
-        f": [CLS] and a whole sequence are longer than the position table; use a crop below 1.0, "
-        f"crop_add_cls=False or --config.model.max_length={length + 1}"
-      )
-  if _is_on(config, "taco") and config["objectives.taco.window"] // 2 >= length:
-    yield (
-      f"{show(config, 'objectives.taco.window', 'data.length')}: half the window is as long as the sequence"
-    )
-
-
-def _objectives(config: Fields) -> Iterator[str]:
-  kind, on = config["corruption.kind"], [name for name in OBJECTIVES if _is_on(config, name)]
-  if not on:
+def _objectives(config: Fields, objectives: dict[str, Objective]) -> Iterator[str]:
+  if not objectives:
     weights = ", ".join(f"objectives.{name}.weight" for name in OBJECTIVES)
     yield f"no objective is on: give one of {weights} a value above 0"
-  if kind == "mask":
-    for name in READ_REPLACED_TOKENS:
-      if name in on:
-        yield (
-          f"{show(config, f'objectives.{name}.weight', 'corruption.kind')}: {name} needs replaced tokens; "
-          f"use corruption.kind 'generator' or 'random', or objectives.mlm"
-        )
-  elif "mlm" in on:
-    yield (
-      f"{show(config, 'objectives.mlm.weight', 'corruption.kind')}: mlm reads masks, and the input has "
-      f"replaced tokens; use objectives.clm with copy=False, or corruption.kind 'mask'"
-    )
-  if "all_token" in on and "clm" in on:
-    yield (
-      f"{show(config, 'objectives.all_token.weight', 'objectives.clm.weight')}: both train the LM "
-      f"head and the copy head on the same positions; switch one of them off"
-    )
-  untrained = config["objectives.clm.copy"] and config["objectives.clm.stop_gradient"]
-  if "clm" in on and untrained and not {"rtd", "all_token"} & set(on):
-    yield (
-      f"{show(config, 'objectives.clm.copy', 'objectives.clm.stop_gradient', 'objectives.rtd.weight')}: the "
-      f"copy head would never be trained; give rtd a weight, or set copy or stop_gradient to False"
-    )
+  for name, objective in objectives.items():
+    shown = objective.show(config, "weight", "corruption.kind")
+    has_masks = config["corruption.kind"] == "mask"
+    if "replaced" in objective.reads and has_masks:
+      yield (
+        f"{shown}: {name} needs replaced tokens; use corruption.kind 'generator' or 'random', or "
+        f"objectives.mlm"
+      )
+    if "masks" in objective.reads and not has_masks:
+      yield (
+        f"{shown}: {name} reads masks, and the input has replaced tokens; use objectives.clm with "
+        f"copy=False, or corruption.kind 'mask'"
+      )
+  cropped = [
+    f"objectives.{name}.weight" for name, objective in objectives.items() if "crop" in objective.reads
+  ]
+  if len(cropped) > 1:
+    yield f"{show(config, *cropped)}: a step has one crop, and each of them reads its own; switch on one"
 
 
 def _corruption(config: Fields) -> Iterator[str]:
@@ -143,28 +116,6 @@ def _corruption(config: Fields) -> Iterator[str]:
     yield (
       f"{show(config, 'corruption.mask_token_rate', 'corruption.random_token_rate', 'corruption.kind')}: "
       f"the mix of masks, random and kept tokens belongs to corruption.kind 'mask'; use 1.0 and 0.0 here"
-    )
-
-
-def _contrast(config: Fields) -> Iterator[str]:
-  for name in ("scl", "taco"):
-    size = config[f"objectives.{name}.group_size"]
-    if not _is_on(config, name):
-      continue
-    if size == 1 or (size == 0 and config["train.batch_size"] == 1):
-      yield (
-        f"{show(config, f'objectives.{name}.group_size', 'train.batch_size')}: a group of one row has "
-        f"nothing to contrast; expected 2 or more"
-      )
-    if size == 0 and config["train.microbatches"] > 1:
-      yield (
-        f"{show(config, f'objectives.{name}.group_size', 'train.microbatches')}: microbatches cut a group "
-        f"that is the whole batch; use 1 microbatch or a group size"
-      )
-  if config["objectives.scl.head"] == "cls" and config["objectives.scl.projection_size"]:
-    yield (
-      f"{show(config, 'objectives.scl.head', 'objectives.scl.projection_size')}: there is no projection to "
-      f"size; use head 'projection' or size 0"
     )
 
 
@@ -223,7 +174,7 @@ def _axis_size(config: Fields, axis: str, num_devices: int | None) -> int:
   return max(1, (num_devices or 0) // others)
 
 
-def _batch(config: Fields, num_devices: int | None) -> Iterator[str]:
+def _batch(config: Fields, objectives: dict[str, Objective], num_devices: int | None) -> Iterator[str]:
   """The batch must fall into microbatches, each into contrast groups and into equal parts per device."""
   parts, reasons = config["train.microbatches"], []
   if parts > 1:
@@ -232,11 +183,10 @@ def _batch(config: Fields, num_devices: int | None) -> Iterator[str]:
   if shards > 1:
     reasons.append(f"{shards} devices along mesh.data and mesh.fsdp")
   unit = shards
-  for name in ("scl", "taco"):
-    size = config[f"objectives.{name}.group_size"]
-    if _is_on(config, name) and size > 1:
-      unit = math.lcm(unit, size)
-      reasons.append(f"objectives.{name}.group_size={size}")
+  for name, objective in objectives.items():
+    if isinstance(objective, Contrast) and objective.group_size > 1:
+      unit = math.lcm(unit, objective.group_size)
+      reasons.append(f"objectives.{name}.group_size={objective.group_size}")
   unit *= parts
   batch = config["train.batch_size"]
   if batch % unit:

@@ -5,9 +5,8 @@ several fields are silent where one of them is already named.
 """
 
 import dataclasses
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -16,143 +15,20 @@ from pretrain.command import fields
 from pretrain.command import rules as combinations
 
 
-class Interval(NamedTuple):
-  """Numbers a field may have."""
-
-  low: float
-  high: float = math.inf
-  low_open: bool = False
-  high_open: bool = False
-
-  def holds(self, value: float) -> bool:
-    """Whether the value lies inside."""
-    above = value > self.low if self.low_open else value >= self.low
-    return above and (value < self.high if self.high_open else value <= self.high)
-
-  def __str__(self) -> str:
-    if self.high == math.inf:
-      return f"a number {'above' if self.low_open else 'of at least'} {self.low:g}"
-    left, right = "([", ")]"
-    return f"a number in {left[not self.low_open]}{self.low:g}, {self.high:g}{right[not self.high_open]}"
-
-
-POSITIVE = Interval(0, low_open=True)
-NOT_NEGATIVE = Interval(0)
-COUNT = Interval(1)
-FRACTION_OFF = Interval(0, 1, high_open=True)  # 0: off; 1 would leave nothing
-
-INTERVALS = {
-  "seed": Interval(0, 2**32 - 1),
-  "model.vocab_size": Interval(6),  # five special tokens and one to learn
-  "model.hidden_size": COUNT,
-  "model.num_layers": COUNT,
-  "model.num_heads": COUNT,
-  "model.mlp_size": COUNT,
-  "model.max_length": Interval(3),
-  "model.num_segments": NOT_NEGATIVE,
-  "model.relative_buckets": Interval(4),
-  "model.relative_max_distance": COUNT,
-  "model.layer_norm_eps": POSITIVE,
-  "model.dropout": FRACTION_OFF,
-  "model.attention_dropout": FRACTION_OFF,
-  "model.init_stddev": POSITIVE,
-  "model.scan_unroll": COUNT,
-  "model.vocab_chunk_rows": COUNT,
-  "corruption.mask_rate": Interval(0, 1, low_open=True, high_open=True),
-  "corruption.mask_token_rate": Interval(0, 1),
-  "corruption.random_token_rate": Interval(0, 1),
-  "generator.num_layers": COUNT,
-  "generator.hidden_size": NOT_NEGATIVE,
-  "generator.mlp_size": NOT_NEGATIVE,
-  "generator.num_heads": NOT_NEGATIVE,
-  "generator.temperature": POSITIVE,
-  "generator.gumbel_temperature": POSITIVE,
-  "generator.loss_weight": NOT_NEGATIVE,
-  "objectives.mlm.weight": NOT_NEGATIVE,
-  "objectives.rtd.weight": NOT_NEGATIVE,
-  "objectives.clm.weight": NOT_NEGATIVE,
-  "objectives.all_token.weight": NOT_NEGATIVE,
-  "objectives.scl.weight": NOT_NEGATIVE,
-  "objectives.scl.crop_fraction": POSITIVE,
-  "objectives.scl.temperature": POSITIVE,
-  "objectives.scl.projection_size": NOT_NEGATIVE,
-  "objectives.scl.group_size": NOT_NEGATIVE,
-  "objectives.taco.weight": NOT_NEGATIVE,
-  "objectives.taco.window": Interval(2),  # 1 has no neighbours
-  "objectives.taco.num_negatives": COUNT,
-  "objectives.taco.temperature": POSITIVE,
-  "objectives.taco.group_size": NOT_NEGATIVE,
-  "optimizer.learning_rate": POSITIVE,
-  "optimizer.warmup_steps": NOT_NEGATIVE,
-  "optimizer.power": POSITIVE,
-  "optimizer.end_learning_rate": NOT_NEGATIVE,
-  "optimizer.adam_b1": FRACTION_OFF,
-  "optimizer.adam_b2": FRACTION_OFF,
-  "optimizer.adam_eps": POSITIVE,
-  "optimizer.weight_decay": NOT_NEGATIVE,
-  "optimizer.clip_norm": NOT_NEGATIVE,
-  "data.length": Interval(8),  # what data.prepare makes
-  "data.fraction": Interval(0, 1, low_open=True),
-  "data.workers": NOT_NEGATIVE,
-  "train.batch_size": COUNT,
-  "train.microbatches": COUNT,
-  "train.total_steps": COUNT,
-  "train.log_every": COUNT,
-  "train.eval_every": COUNT,
-  "train.eval_batches": NOT_NEGATIVE,
-  "train.checkpoint_every": COUNT,
-  "train.checkpoints_to_keep": COUNT,
-  "train.max_nonfinite_steps": COUNT,
-  "train.peak_flops": NOT_NEGATIVE,
-  "mesh.data": Interval(-1),
-  "mesh.fsdp": Interval(-1),
-  "mesh.tensor": Interval(-1),
-}
-
-CHOICES = {
-  "model.relative_position": ("t5", "official", "none"),
-  "model.dtype": ("float32", "bfloat16", "auto"),
-  "model.freeze_embeddings": ("none", "random", "checkpoint"),
-  "corruption.kind": ("mask", "random", "generator"),
-  "corruption.mask_rule": ("count", "bernoulli", "electra_google"),
-  "corruption.mask_special": ("all", "sep_only", "none"),
-  "corruption.random_token_from": ("non_special", "all"),
-  "generator.share_embeddings": ("tokens", "all", "none"),
-  "generator.projection": ("table", "embeddings"),
-  "generator.sampling_dropout": ("eval", "train", "zero"),
-  "generator.mixture": ("none", "adversarial", "uniform", "random_layer", "schedule", "fixed"),
-  "objectives.mlm.positions": ("masked", "all"),
-  "objectives.mlm.all_reduction": ("one_mean", "separate_means"),
-  "objectives.rtd.head": ("linear", "dense"),
-  "objectives.clm.form": ("mixture", "weighted"),
-  "objectives.scl.head": ("cls", "projection"),
-  "objectives.taco.anchors": ("all", "masked", "unmasked"),
-  "optimizer.schedule": ("linear", "electra_google", "constant"),
-  "optimizer.adam_eps_placement": ("uncorrected", "corrected"),
-  "optimizer.decay": ("all", "no_bias_norm"),
-  "data.vocabulary_kind": ("sentencepiece", "wordpiece"),
-  "data.packing": ("complete", "complete_doc", "none", "eos", "concat"),
-}
-
-
 @dataclasses.dataclass(frozen=True)
 class Rules:
   """What the configs of one program must satisfy.
 
   Attributes:
-    schema: the fields there are.
-    intervals: {field: numbers it may have}.
-    choices: {field: texts it may have}.
+    schema: the fields there are, and what each may be.
     together: (all fields, num_devices=, num_hosts=) to lines about several fields.
   """
 
   schema: fields.Schema
-  intervals: Mapping[str, Interval]
-  choices: Mapping[str, Sequence[str]]
   together: Callable[..., list[str]]
 
 
-PRETRAINING = Rules(fields.PRETRAINING, INTERVALS, CHOICES, combinations.problems)
+PRETRAINING = Rules(fields.PRETRAINING, combinations.problems)
 
 
 def problems(
@@ -215,9 +91,9 @@ def value_problem(name: str, value: Any, rules: Rules = PRETRAINING) -> str | No
   line = fields.type_problem(name, value, rules.schema)
   if line is not None:
     return line
-  choices, interval = rules.choices.get(name), rules.intervals.get(name)
-  if choices is not None and value not in choices:
+  _, choices, limit = fields.kinds(rules.schema)[name]
+  if choices and value not in choices:
     return f"{name}={value!r}: expected one of {', '.join(choices)}{fields.nearest(value, choices)}"
-  if interval is not None and not interval.holds(value):
-    return f"{name}={value!r}: expected {interval}"
+  if limit is not None and not limit.holds(value):
+    return f"{name}={value!r}: expected {limit}"
   return None

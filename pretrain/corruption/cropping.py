@@ -7,6 +7,7 @@ import numpy as np
 from pretrain.corruption.masking import TokenIds
 from pretrain.ops import row_random
 from pretrain.ops.row_random import Use
+from pretrain.settings.objectives.objective import crop_size
 
 
 def crop_sizes(fraction: float, length: int) -> np.ndarray:
@@ -21,10 +22,7 @@ def crop_sizes(fraction: float, length: int) -> np.ndarray:
 
   Source: official span_dataset.py.
   """
-  items = range(length + 1)
-  if fraction > 1:
-    return np.array([min(int(fraction), n) for n in items], np.int32)
-  return np.array([int(fraction * n) for n in items], np.int32)
+  return np.array([min(crop_size(fraction, n), n) for n in range(length + 1)], np.int32)
 
 
 def crop_length(fraction: float, length: int, *, add_cls: bool) -> int:

@@ -19,23 +19,16 @@ from pretrain.ops import row_random
 from pretrain.ops.positions import take_positions
 from pretrain.ops.row_random import Use
 from pretrain.ops.vocab_cross_entropy import VocabScores, vocab_scores
+from pretrain.settings.corruption import GeneratorSwitches
 
 
-@dataclasses.dataclass(frozen=True)
-class GeneratorSettings:
-  """Shape and sharing of the generator; fields of `configs/base.py` under `generator`, resolved."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GeneratorSettings(GeneratorSwitches):
+  """Shape and sharing of the generator, every size resolved."""
 
   members: tuple[EncoderConfig, ...]  # one trunk, or one per separate generator
   mlm_layers: tuple[int, ...]  # layers with a head, from 1; for separate generators their depths
   token_size: int  # width of the token table
-  share_embeddings: str
-  projection: str
-  sampling_dropout: str
-  temperature: float
-  disallow_correct: bool
-  detach_blocks: bool
-  loss_weight: float
-  frozen: bool
 
   @property
   def is_separate(self) -> bool:

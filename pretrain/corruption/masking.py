@@ -11,6 +11,7 @@ import numpy as np
 from pretrain.ops import row_random
 from pretrain.ops.positions import gather_positions, scatter_positions
 from pretrain.ops.row_random import Use
+from pretrain.settings.corruption import MaskingSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,19 +29,6 @@ class TokenIds:
   def special(self) -> tuple[int, ...]:
     """Ids that no text produces and no random draw gives, ascending."""
     return tuple(sorted({self.cls, self.pad, self.sep, self.unk, self.mask}))
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskingSettings:
-  """Fields of `configs/base.py` under `corruption`."""
-
-  kind: str
-  mask_rule: str
-  mask_rate: float
-  mask_special: str
-  mask_token_rate: float
-  random_token_rate: float
-  random_token_from: str
 
 
 class Masking(NamedTuple):

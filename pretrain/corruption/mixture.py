@@ -13,17 +13,15 @@ from pretrain.corruption.generator import GeneratorOutput
 from pretrain.ops import row_random
 from pretrain.ops.mixture_sampling import MixtureSettings, Noise, sample_from_mixture
 from pretrain.ops.row_random import Use
+from pretrain.settings.corruption import MixtureGradients, MixtureKind
 
 
-@dataclasses.dataclass(frozen=True)
-class MixtureChoice:
-  """Fields of `configs/base.py` under `generator` that concern the mixture."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MixtureChoice(MixtureGradients):
+  """How the heads of a generator propose one token; `weights` are read by the kind 'fixed'."""
 
-  kind: str  # 'none', 'adversarial', 'uniform', 'random_layer', 'schedule', 'fixed'
+  kind: MixtureKind
   weights: tuple[float, ...]
-  gumbel_temperature: float
-  reversal_multiplier: float
-  adv_mlm_multiplier: float
 
 
 def mixture_scores(params: dict, features: jax.Array) -> jax.Array:

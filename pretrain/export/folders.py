@@ -121,7 +121,8 @@ def _arguments(config: EncoderConfig, params: dict, activation: str) -> argparse
   Source: official fairseq/models/cocolm/model.py (add_args, base_architecture).
   """
   heads = params.get("heads", {})
-  projection = heads["scl"]["dense"]["bias"].shape[0] if "scl" in heads else config.hidden_size
+  contrast = heads.get("scl")
+  projection = contrast["dense"]["bias"].shape[0] if contrast else config.hidden_size
   generator = params.get("generator", {})
   is_amos = "mixture" in generator
   return argparse.Namespace(
@@ -143,7 +144,7 @@ def _arguments(config: EncoderConfig, params: dict, activation: str) -> argparse
     pooler_activation_fn=activation,
     pooler_dropout=0.0,
     clm="clm" in heads,
-    seq_contrast="scl" in heads,
+    seq_contrast=contrast is not None,
     seq_contrast_dim=projection,
     generator_sample_mode="zero-dropout" if torch_names.sharing_of(params) == "tokens" else "eval",
   )

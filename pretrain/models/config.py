@@ -1,32 +1,13 @@
 """Sizes and switches of one Transformer encoder."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
+from pretrain.settings.model import EncoderSettings
 
-@dataclasses.dataclass(frozen=True)
-class EncoderConfig:
-  """One encoder: the kept one, or a generator's trunk. Fields as in `configs/base.py` under `model`."""
 
-  vocab_size: int
-  hidden_size: int
-  num_layers: int
-  num_heads: int
-  mlp_size: int
-  max_length: int
-  num_segments: int = 0
-  relative_position: str = "t5"  # 't5', 'official', 'none'
-  relative_buckets: int = 32
-  relative_max_distance: int = 128
-  layer_norm_eps: float = 1e-5
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
-  init_stddev: float = 0.02
-  dtype: str = "float32"
-  remat: bool = False
-  scan_unroll: int = 1
+class EncoderConfig(EncoderSettings):
+  """The settings of an encoder, and what its functions derive from them."""
 
   @property
   def head_dim(self) -> int:

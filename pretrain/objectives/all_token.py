@@ -1,7 +1,5 @@
 """All-Token MLM: the copy mixture at every position, the copy head trained through it alone."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -11,16 +9,14 @@ from pretrain.objectives.clm import mixture_prediction
 from pretrain.objectives.rtd import rtd_metrics
 from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
 from pretrain.ops.vocab_cross_entropy import over_position_chunks, vocab_scores
+from pretrain.settings.objectives import all_token as settings
 
 
-@dataclasses.dataclass(frozen=True)
-class AllTokenLM:
+class AllTokenLM(settings.AllTokenLM):
   """Mean over all tokens of -log of the copy mixture, no stop-gradient, no separate copy loss.
 
   Source: ELECTRA section 3.4; COCO-LM table 3 ("All-Token LM Only").
   """
-
-  weight: float
 
   def init(self, key: jax.Array, context: Context) -> dict:
     """{'clm': output bias, 'rtd': copy head}."""

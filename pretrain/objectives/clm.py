@@ -1,7 +1,5 @@
 """COCO-LM's corrective language modelling: the original token at masked positions of corrupted input."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -10,19 +8,14 @@ from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
 from pretrain.ops.positions import take_positions
 from pretrain.ops.vocab_cross_entropy import VocabScores, vocab_scores
+from pretrain.settings.objectives import clm as settings
 
 
-@dataclasses.dataclass(frozen=True)
-class CorrectiveLM:
+class CorrectiveLM(settings.CorrectiveLM):
   """LM loss with the copy mechanism of the RTD head, or without (COCO-LM table 3, "CLM w/o copy").
 
   Source: COCO-LM section 3; forms as in `losses.corrective_lm_loss`.
   """
-
-  weight: float
-  form: str
-  stop_gradient: bool
-  copy: bool
 
   def init(self, key: jax.Array, context: Context) -> dict:
     """{'clm': output bias} and, with copy, the copy head, which is the RTD head."""

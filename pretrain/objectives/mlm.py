@@ -1,7 +1,5 @@
 """Masked language modelling by the encoder itself: BERT, RoBERTa, TACO's baseline and its MLM+TP."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -10,19 +8,15 @@ from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
 from pretrain.ops.positions import take_positions
 from pretrain.ops.vocab_cross_entropy import over_position_chunks, vocab_scores
+from pretrain.settings.objectives import mlm as settings
 
 
-@dataclasses.dataclass(frozen=True)
-class MaskedLM:
+class MaskedLM(settings.MaskedLM):
   """Cross-entropy of original tokens at masked positions, or at all of them.
 
   Source: BERT section 3.1; positions 'all': TACO section 5.2 (MLM+TP), where the weighting of the parts
   is not given: 'one_mean' over all positions, or 'separate_means' of masked and unmasked ones, summed.
   """
-
-  weight: float
-  positions: str
-  all_reduction: str
 
   def init(self, key: jax.Array, context: Context) -> dict:
     """{'mlm': transform and output bias}."""

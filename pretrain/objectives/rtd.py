@@ -1,24 +1,19 @@
 """Replaced token detection: ELECTRA's discriminator loss, COCO-LM's copy loss, AMOS's only objective."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
 from pretrain import losses
 from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
+from pretrain.settings.objectives import rtd as settings
 
 
-@dataclasses.dataclass(frozen=True)
-class ReplacedTokenDetection:
+class ReplacedTokenDetection(settings.ReplacedTokenDetection):
   """Binary cross-entropy at every token; logit z > 0 means "original".
 
   Source: ELECTRA section 2; COCO-LM section 3; mean over non-padding tokens, [CLS] and [SEP] included.
   """
-
-  weight: float
-  head: str  # 'linear' or 'dense'
 
   def init(self, key: jax.Array, context: Context) -> dict:
     """{'rtd': the binary head}."""

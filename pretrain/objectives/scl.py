@@ -1,29 +1,19 @@
 """COCO-LM's sequence contrastive learning: the corrupted sequence and a crop of the original are partners."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
 from pretrain import losses
 from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
+from pretrain.settings.objectives import scl as settings
 
 
-@dataclasses.dataclass(frozen=True)
-class SequenceContrast:
+class SequenceContrast(settings.SequenceContrast):
   """Contrast of [CLS] representations within groups of consecutive rows of the global batch.
 
   Source: COCO-LM section 3, L_SCL; official code adds a projection head ('projection').
   """
-
-  weight: float
-  crop_fraction: float
-  crop_add_cls: bool
-  temperature: float
-  head: str
-  projection_size: int
-  group_size: int
 
   def init(self, key: jax.Array, context: Context) -> dict:
     """{'scl': projection}, or {} for the raw [CLS] state."""

@@ -1,7 +1,5 @@
 """TACO: a token's contextual part agrees with its neighbours' and not with other sequences' tokens."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -10,22 +8,15 @@ from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
 from pretrain.ops import row_random
 from pretrain.ops.row_random import Use
 from pretrain.ops.vocab_cross_entropy import over_position_chunks
+from pretrain.settings.objectives import taco as settings
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenAlignment:
+class TokenAlignment(settings.TokenAlignment):
   """Token-level contrast of g = hidden - embedded within groups of rows of the global batch.
 
   Source: TACO section 3; sampling as official scripts/sampler.py, loss as infonce_loss of
   run_mlm_with_contrastive.py, where `embedded` is the output of the embedding block of the corrupted input.
   """
-
-  weight: float
-  anchors: str
-  window: int
-  num_negatives: int
-  temperature: float
-  group_size: int
 
   def init(self, key: jax.Array, context: Context) -> dict:
     """{}: no parameters of its own."""

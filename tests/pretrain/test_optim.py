@@ -9,8 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from data.errors import ConfigError
 from pretrain import optim
+from pretrain.command import fields
 from pretrain.optim import OptimizerSettings
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "goldens" / "h_schedule_optimizer.npz"
@@ -135,7 +135,7 @@ def test_eps_placement_is_what_its_name_says():
   assert float(corrected["kernel"][0]) == pytest.approx(-0.5, rel=1e-5)
 
 
-@pytest.mark.parametrize("placement", optim.EPS_PLACEMENTS)
+@pytest.mark.parametrize("placement", ["uncorrected", "corrected"])
 def test_without_bias_correction_the_first_step_is_the_ratio_of_raw_moments(placement):
   settings = dataclasses.replace(
     PLAIN, adam_b2=0.999, adam_bias_correction=False, adam_eps=1e-12, adam_eps_placement=placement
@@ -190,7 +190,7 @@ def test_decay_no_bias_norm_spares_biases_and_norms():
   assert decayed_paths(settings) == KERNELS
 
 
-@pytest.mark.parametrize("decay", optim.DECAYS)
+@pytest.mark.parametrize("decay", ["all", "no_bias_norm"])
 def test_frozen_leaves_are_neither_updated_nor_decayed_and_have_no_state(decay):
   def frozen(path: str) -> bool:
     return path.startswith("encoder/embeddings/token")
@@ -205,7 +205,7 @@ def test_frozen_leaves_are_neither_updated_nor_decayed_and_have_no_state(decay):
   assert not [path for path in paths if "token" in path]
 
 
-@pytest.mark.parametrize("placement", optim.EPS_PLACEMENTS)
+@pytest.mark.parametrize("placement", ["uncorrected", "corrected"])
 def test_moments_are_float32_even_for_lower_gradients(placement):
   settings = dataclasses.replace(PLAIN, adam_eps_placement=placement)
   grads = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), parameters())
@@ -234,19 +234,5 @@ def test_clipping_scales_only_what_is_too_long():
   np.testing.assert_allclose(halved.astype(jnp.float32), [1.5, 2.0], rtol=1e-2)  # bfloat16
 
 
-@pytest.mark.parametrize(
-  ("change", "message"),
-  [
-    (
-      {"schedule": "cosine"},
-      "optimizer.schedule='cosine' is unknown; use one of linear, electra_google, constant",
-    ),
-    ({"decay": "some"}, "optimizer.decay='some' is unknown"),
-    ({"adam_eps_placement": "left"}, "optimizer.adam_eps_placement='left' is unknown"),
-    ({"warmup_steps": 11}, "optimizer.warmup_steps=11 is longer than train.total_steps=10"),
-  ],
-)
-def test_wrong_settings_are_refused_with_one_line(change, message):
-  with pytest.raises(ConfigError, match=message) as error:
-    optim.make_optimizer(dataclasses.replace(PLAIN, **change), params=parameters(), frozen=nothing)
-  assert "\n" not in str(error.value)
+def test_every_schedule_that_a_config_may_name_is_there():
+  assert set(optim.SCHEDULES) == set(fields.kinds()["optimizer.schedule"].choices)

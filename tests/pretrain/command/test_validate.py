@@ -65,13 +65,13 @@ def test_every_field_has_a_rule_or_a_reason_to_have_none(name):
   free_texts |= {f"data.{leaf}" for leaf in data_side}
   if isinstance(default, bool | tuple):
     return
-  rules = validate.CHOICES if isinstance(default, str) else validate.INTERVALS
-  assert (name in rules) != (name in free_numbers | free_texts)
+  kind = fields.kinds()[name]
+  assert bool(kind.choices if isinstance(default, str) else kind.limit) != (name in free_numbers | free_texts)
 
 
-@pytest.mark.parametrize("name", sorted(validate.CHOICES))
+@pytest.mark.parametrize("name", sorted(name for name, kind in fields.kinds().items() if kind.choices))
 def test_every_choice_lists_the_known_names_and_the_nearest(name):
-  known = validate.CHOICES[name]
+  known = fields.kinds()[name].choices
   line = validate.value_problem(name, known[0] + "x")
   assert name in line and all(choice in line for choice in known)
   assert all(validate.value_problem(name, choice) is None for choice in known)

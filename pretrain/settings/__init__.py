@@ -1,0 +1,27 @@
+"""What every field of `configs/base.py` may be: its type, choices and limits. Imports no jax.
+
+`configs/base.py` has their defaults, units and sources; tests/pretrain/settings holds both equal.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pretrain.settings.corruption import GeneratorFields, MaskingSettings
+from pretrain.settings.field_types import Limit
+from pretrain.settings.model import ModelSettings
+from pretrain.settings.objectives import OBJECTIVES
+from pretrain.settings.run import DataFields, MeshSettings, OptimizerFields, TrainFields
+
+# Name: the field's type, or the group's: a dataclass, or a table of groups.
+FIELDS: Mapping[str, Any] = {
+  "recipe": str,
+  "seed": Annotated[int, Limit(0, 2**32 - 1)],
+  "model": ModelSettings,
+  "corruption": MaskingSettings,
+  "generator": GeneratorFields,
+  "objectives": OBJECTIVES,
+  "optimizer": OptimizerFields,
+  "data": DataFields,
+  "train": TrainFields,
+  "mesh": MeshSettings,
+}

@@ -1,0 +1,60 @@
+"""Types, choices and limits of the fields under `corruption` and `generator`. Imports no jax."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from pretrain.settings.field_types import Count, CountOrZero, Fraction, Limit, NotNegative, Positive
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingSettings:
+  """How the input is damaged, and which tokens are chosen for it."""
+
+  kind: Literal["mask", "random", "generator"]
+  mask_rule: Literal["count", "bernoulli", "electra_google"]
+  mask_rate: Annotated[float, Limit(0, 1, low_open=True, high_open=True)]
+  mask_special: Literal["all", "sep_only", "none"]
+  mask_token_rate: Fraction
+  random_token_rate: Fraction
+  random_token_from: Literal["non_special", "all"]
+
+
+MixtureKind = Literal["none", "adversarial", "uniform", "random_layer", "schedule", "fixed"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MixtureGradients:
+  """Numbers of AMOS's learned mixture."""
+
+  gumbel_temperature: Positive
+  reversal_multiplier: float
+  adv_mlm_multiplier: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GeneratorSwitches:
+  """Fields of the generator that its functions read as they stand in the config."""
+
+  share_embeddings: Literal["tokens", "all", "none"]
+  projection: Literal["table", "embeddings"]
+  sampling_dropout: Literal["eval", "train", "zero"]
+  temperature: Positive
+  disallow_correct: bool
+  detach_blocks: bool
+  loss_weight: NotNegative
+  frozen: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GeneratorFields(GeneratorSwitches, MixtureGradients):
+  """All fields under `generator`; `build` makes settings of them, where sizes of 0 are the encoder's."""
+
+  num_layers: Count
+  hidden_size: CountOrZero
+  mlp_size: CountOrZero
+  num_heads: CountOrZero
+  mlm_layers: tuple[int, ...]
+  separate_layers: tuple[int, ...]
+  mixture: MixtureKind
+  mixture_weights: tuple[float, ...]
+  init_from: str

@@ -1,0 +1,39 @@
+"""Types of fields: numbers with their limits (choices are `Literal`), and how a line shows fields. No jax."""
+
+import math
+from typing import Annotated, Any, NamedTuple
+
+
+class Limit(NamedTuple):
+  """The numbers a field may have, written beside its type: `Annotated[float, Limit(0, 1)]`."""
+
+  low: float
+  high: float = math.inf
+  low_open: bool = False
+  high_open: bool = False
+
+  def holds(self, value: float) -> bool:
+    """Whether the value lies inside."""
+    above = value > self.low if self.low_open else value >= self.low
+    return above and (value < self.high if self.high_open else value <= self.high)
+
+  def __str__(self) -> str:
+    if self.high == math.inf:
+      return f"a number {'above' if self.low_open else 'of at least'} {self.low:g}"
+    left, right = "([", ")]"
+    return f"a number in {left[not self.low_open]}{self.low:g}, {self.high:g}{right[not self.high_open]}"
+
+
+Count = Annotated[int, Limit(1)]
+CountOrZero = Annotated[int, Limit(0)]
+Positive = Annotated[float, Limit(0, low_open=True)]
+NotNegative = Annotated[float, Limit(0)]
+Fraction = Annotated[float, Limit(0, 1)]
+FractionBelowOne = Annotated[float, Limit(0, 1, high_open=True)]  # 0: off; 1 would leave nothing
+
+Fields = dict[str, Any]  # {dotted name: value} of a whole config
+
+
+def show(config: Fields, *names: str) -> str:
+  """'a=1, b=2' of some fields."""
+  return ", ".join(f"{name}={config[name]!r}" for name in names)

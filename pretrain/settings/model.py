@@ -1,0 +1,38 @@
+"""Types, choices and limits of the fields under `model`. Imports no jax."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from pretrain.settings.field_types import Count, CountOrZero, FractionBelowOne, Limit, Positive
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderSettings:
+  """Sizes and switches of one encoder: the kept one, or a generator's trunk."""
+
+  vocab_size: Annotated[int, Limit(6)]  # five special tokens and one to learn
+  hidden_size: Count
+  num_layers: Count
+  num_heads: Count
+  mlp_size: Count
+  max_length: Annotated[int, Limit(3)]
+  num_segments: CountOrZero = 0
+  relative_position: Literal["t5", "official", "none"] = "t5"
+  relative_buckets: Annotated[int, Limit(4)] = 32
+  relative_max_distance: Count = 128
+  layer_norm_eps: Positive = 1e-5
+  dropout: FractionBelowOne = 0.1
+  attention_dropout: FractionBelowOne = 0.1
+  init_stddev: Positive = 0.02
+  dtype: Literal["float32", "bfloat16", "auto"] = "float32"
+  remat: bool = False
+  scan_unroll: Count = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSettings(EncoderSettings):
+  """The encoder, and what a run does with its token table."""
+
+  vocab_chunk_rows: Count
+  freeze_embeddings: Literal["none", "random", "checkpoint"]
+  freeze_embeddings_from: str

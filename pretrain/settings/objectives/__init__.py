@@ -1,0 +1,36 @@
+"""The objectives there are, a row each, and which of them a config switches on. Imports no jax."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pretrain.settings.objectives.all_token import AllTokenLM
+from pretrain.settings.objectives.clm import CorrectiveLM
+from pretrain.settings.objectives.mlm import MaskedLM
+from pretrain.settings.objectives.objective import Objective
+from pretrain.settings.objectives.rtd import ReplacedTokenDetection
+from pretrain.settings.objectives.scl import SequenceContrast
+from pretrain.settings.objectives.taco import TokenAlignment
+
+# The order is that of the random keys of their heads: a new objective goes to the end.
+_ROWS: tuple[type[Objective], ...] = (
+  MaskedLM,
+  ReplacedTokenDetection,
+  CorrectiveLM,
+  AllTokenLM,
+  SequenceContrast,
+  TokenAlignment,
+)
+OBJECTIVES: dict[str, type[Objective]] = {row.name: row for row in _ROWS}
+
+
+def switched_on(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Objective]:
+  """{name: settings} of the objectives that have a weight.
+
+  Args:
+    groups: the `objectives` of a config, or of the plain dict stored with a checkpoint.
+  """
+  return {
+    name: settings(**groups[name])
+    for name, settings in OBJECTIVES.items()
+    if name in groups and groups[name]["weight"]
+  }

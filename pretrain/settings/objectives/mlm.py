@@ -1,0 +1,26 @@
+"""Masked language modelling: fields and facts. Imports no jax."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pretrain.settings import papers
+from pretrain.settings.objectives.objective import Objective
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedLM(Objective):
+  """Cross-entropy of original tokens at masked positions, or at all of them."""
+
+  name = "mlm"
+  code = "pretrain.objectives.mlm"
+  paper = papers.BERT
+  reads = ("masks",)
+
+  positions: Literal["masked", "all"]
+  all_reduction: Literal["one_mean", "separate_means"]
+
+  def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
+    """The transform and the softmax; see `Objective.flops`."""
+    width, positions = model["hidden_size"], 1.0 if self.positions == "all" else masked
+    return {"mlm head": positions * (2 * width**2 + 2 * width * model["vocab_size"])}

@@ -1,0 +1,56 @@
+"""Sequence contrastive learning: fields and facts. Imports no jax."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+from pretrain.settings import papers
+from pretrain.settings.field_types import CountOrZero, Fields, Positive
+from pretrain.settings.objectives.objective import Contrast, crop_size
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SequenceContrast(Contrast):
+  """The corrupted sequence and a crop of the original are partners."""
+
+  name = "scl"
+  code = "pretrain.objectives.scl"
+  paper = papers.COCO_LM
+  reads = ("crop",)
+  label = "sequence contrast"
+
+  crop_fraction: Positive
+  crop_add_cls: bool
+  temperature: Positive
+  head: Literal["cls", "projection"]
+  projection_size: CountOrZero
+
+  def candidates(self, batch_size: int) -> int:
+    """Both views of every row of the group but the anchor itself; see `Contrast.candidates`."""
+    return 2 * (self.group_size or batch_size) - 1
+
+  def crop_tokens(self, length: int) -> int:
+    """A part of the sequence, or a number of tokens; see `Objective.crop_tokens`."""
+    return min(crop_size(self.crop_fraction, length), length)
+
+  def problems(self, config: Fields) -> Iterator[str]:
+    """Groups, crops and the projection; see `Objective.problems`."""
+    yield from super().problems(config)
+    length, rows = config["data.length"], config["model.max_length"]
+    crop = crop_size(self.crop_fraction, length)
+    if crop < 1 or crop > length:
+      yield (
+        f"{self.show(config, 'crop_fraction', 'data.length')}: a crop has {crop} tokens; expected 1 "
+        f"to {length}"
+      )
+    elif length <= rows < min(crop + self.crop_add_cls, length + 1):
+      yield (
+        f"{self.show(config, 'crop_fraction', 'crop_add_cls', 'model.max_length')}: [CLS] and a whole "
+        f"sequence are longer than the position table; use a crop below 1.0, crop_add_cls=False or "
+        f"--config.model.max_length={length + 1}"
+      )
+    if self.head == "cls" and self.projection_size:
+      yield (
+        f"{self.show(config, 'head', 'projection_size')}: there is no projection to size; use head "
+        f"'projection' or size 0"
+      )

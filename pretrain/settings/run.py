@@ -1,0 +1,81 @@
+"""Types, choices and limits of the fields under `optimizer`, `data`, `train` and `mesh`. Imports no jax."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from pretrain.settings.field_types import (
+  Count,
+  CountOrZero,
+  FractionBelowOne,
+  Limit,
+  NotNegative,
+  Positive,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerFields:
+  """Adam and its learning-rate schedule."""
+
+  learning_rate: Positive
+  schedule: Literal["linear", "electra_google", "constant"] = "linear"
+  warmup_steps: CountOrZero = 0
+  power: Positive = 1.0
+  end_learning_rate: NotNegative = 0.0
+  adam_b1: FractionBelowOne = 0.9
+  adam_b2: FractionBelowOne = 0.98
+  adam_eps: Positive = 1e-6
+  adam_eps_placement: Literal["uncorrected", "corrected"] = "uncorrected"
+  adam_bias_correction: bool = True
+  weight_decay: NotNegative = 0.01
+  decay: Literal["all", "no_bias_norm"] = "all"
+  clip_norm: NotNegative = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataFields:
+  """The text, its vocabulary, and how it is packed; `data.prepare` checks the names and paths."""
+
+  source: str
+  directory: str
+  text_field: str
+  module: str
+  tfds_directory: str
+  vocabulary: str
+  vocabulary_kind: Literal["sentencepiece", "wordpiece"]
+  vocabulary_cased: bool
+  length: Annotated[int, Limit(8)]  # what data.prepare makes
+  packing: Literal["complete", "complete_doc", "none", "eos", "concat"]
+  fraction: Annotated[float, Limit(0, 1, low_open=True)]
+  workers: CountOrZero
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainFields:
+  """The batch, the length of the run, and how often it logs, evaluates and saves."""
+
+  batch_size: Count
+  microbatches: Count
+  total_steps: Count
+  init_from: str
+  log_every: Count
+  eval_every: Count
+  eval_batches: CountOrZero
+  checkpoint_every: Count
+  checkpoints_to_keep: Count
+  checkpoint_steps: tuple[int, ...]
+  max_nonfinite_steps: Count
+  multihost: bool
+  peak_flops: NotNegative
+
+
+AxisSize = Annotated[int, Limit(-1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshSettings:
+  """Devices per axis; one of them may be -1: the devices that are left."""
+
+  data: AxisSize = -1
+  fsdp: AxisSize = 1
+  tensor: AxisSize = 1

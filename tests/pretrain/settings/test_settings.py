@@ -1,0 +1,38 @@
+"""The settings and the base config have the same fields, and each default is a value its settings allow."""
+
+import dataclasses
+
+from pretrain.command import fields, validate
+from pretrain.settings import FIELDS
+from pretrain.settings.objectives import OBJECTIVES, switched_on
+
+
+def test_settings_and_the_base_config_have_the_same_fields():
+  assert fields.flatten_types(FIELDS).keys() == fields.known_fields().keys()
+
+
+def test_every_default_is_of_the_type_and_within_the_limits_of_its_settings():
+  for name, default in fields.known_fields().items():
+    assert validate.value_problem(name, default) is None
+    wanted = fields.kinds()[name].value_type
+    assert type(default) is (tuple if wanted in (tuple[int, ...], tuple[float, ...]) else wanted), name
+
+
+def test_only_numbers_have_limits_and_only_texts_choices():
+  for kind in fields.kinds().values():
+    assert kind.limit is None or kind.value_type in (int, float)
+    assert not kind.choices or kind.value_type is str
+
+
+def test_every_objective_says_its_name_its_paper_and_where_its_code_is():
+  for name, settings in OBJECTIVES.items():
+    assert settings.name == name
+    assert settings.paper.endswith(".")
+    assert settings.code.startswith("pretrain.objectives.")
+    assert "weight" in {field.name for field in dataclasses.fields(settings)}
+
+
+def test_objectives_of_weight_zero_or_that_an_old_config_lacks_are_off():
+  assert switched_on({"rtd": {"weight": 50.0, "head": "linear"}, "all_token": {"weight": 0.0}}).keys() == {
+    "rtd"
+  }

@@ -100,7 +100,13 @@ def flatten_types(group: Any) -> dict[str, Any]:
 def kinds(schema: Schema = PRETRAINING) -> Mapping[str, Kind]:
   """What the value of every field may be."""
   stated = flatten_types(schema.settings)
-  return {name: _kind(stated.get(name) or type(default)) for name, default in known_fields(schema).items()}
+  return {
+    name: _kind(stated.get(name) or _type_of(default)) for name, default in known_fields(schema).items()
+  }
+
+
+def _type_of(default: Value) -> Any:
+  return tuple[int, ...] if isinstance(default, tuple) else type(default)
 
 
 def _kind(annotation: Any) -> Kind:

@@ -1,0 +1,72 @@
+"""A new objective is one file and one row: nothing else of the product has to know of it.
+
+`toy.py` is the file, a row of `OBJECTIVES` the row; the config has its fields with weight 0, as for any objective.
+"""
+
+import numpy as np
+import pytest
+
+from configs import base
+from pretrain import flops, main
+from pretrain.command import fields, validate
+from pretrain.settings.objectives import OBJECTIVES
+from tests.pretrain import small_run
+from tests.pretrain.objectives.toy import Toy
+
+
+@pytest.fixture
+def toy(monkeypatch):
+  """The row of the objective, and its fields in the base config."""
+  known = base._objectives
+  monkeypatch.setitem(OBJECTIVES, "toy", Toy)
+  monkeypatch.setattr(base, "_objectives", lambda: {**known(), "toy": {"weight": 0.0, "size": 4}})
+  fields.known_fields.cache_clear()
+  fields.kinds.cache_clear()
+  yield {"objectives.mlm.weight": 0.0, "objectives.toy.weight": 2.0}
+  fields.known_fields.cache_clear()
+  fields.kinds.cache_clear()
+
+
+@pytest.mark.parametrize(
+  ("changes", "expected"),
+  [
+    ({}, None),
+    ({"objectives.toy.size": 1}, "objectives.toy.size=1: expected a number of at least 2"),
+    ({"objectives.toy.size": 17}, "objectives.toy.size=17, model.hidden_size=16: the projection is wider"),
+    ({"corruption.kind": "random"}, "toy reads masks, and the input has replaced tokens"),
+  ],
+)
+def test_a_config_with_it_is_checked(toy, changes, expected):
+  config = small_run.small_config("mlm", "records", {**toy, **changes})
+  found = validate.problems(config)
+  assert len(found) == (expected is not None), found
+  assert expected is None or expected in found[0]
+
+
+def _start(directory, workdir, toy, *flags) -> int:
+  changes = {"data.directory": directory, "train.total_steps": 2, "optimizer.warmup_steps": 0, **toy}
+  given = [f"--config.{name}={value}" for name, value in changes.items()]
+  return main.main(["--config=tests/pretrain/small_run.py:mlm", f"--workdir={workdir}", *given, *flags])
+
+
+def test_it_is_described_trained_saved_and_cited(
+  toy, small_records, tmp_path, monkeypatch, capsys, in_this_process, export
+):
+  monkeypatch.setattr(main, "use_compilation_cache", lambda: None)
+  workdir = tmp_path / "run"
+  assert _start(small_records, workdir, toy, "--dry_run") == 0
+  described = capsys.readouterr().out
+  assert "heads/toy/projection/kernel" in described and "training MFLOP per token" in described
+  config = small_run.small_config("mlm", small_records, toy)
+  masked = np.ceil(0.15 * small_run.LENGTH) / small_run.LENGTH
+  assert flops.forward_parts(config)["toy head"] == pytest.approx(masked * 2 * 16 * 4)
+
+  assert _start(small_records, workdir, toy) == 0
+  last = small_run.metric_lines(workdir)[-1]
+  assert last["step"] == 2 and np.isfinite(last["eval/toy_loss"])
+  saved = small_run.saved_params(workdir)
+  assert saved["heads/toy/projection/kernel"].shape == (16, 4)
+
+  assert export(workdir, tmp_path / "out", "--to=torch") == 0
+  text = (tmp_path / "out" / "README.md").read_text()
+  assert Toy.paper in text and "toy (2)" in text

@@ -1,0 +1,43 @@
+"""An objective that no paper has: the facts and the code of one file, as ARCHITECTURE.md says to add one."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+
+from pretrain.models import heads
+from pretrain.objectives.views import Context, Corrupted, Term, View
+from pretrain.settings.field_types import Fields, Limit
+from pretrain.settings.objectives.objective import Objective
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Toy(Objective):
+  """Projected hidden states of masked tokens are to be small."""
+
+  name = "toy"
+  code = __name__
+  paper = "Nobody. Small Numbers at Masked Tokens. Nowhere 2026."
+  reads = ("masks",)
+
+  size: Annotated[int, Limit(2)]
+
+  def problems(self, config: Fields) -> Iterator[str]:
+    if self.size > config["model.hidden_size"]:
+      yield f"{self.show(config, 'size', 'model.hidden_size')}: the projection is wider than what it reads"
+
+  def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
+    return {"toy head": masked * 2 * model["hidden_size"] * self.size}
+
+  def init(self, key: jax.Array, context: Context) -> dict:
+    return {"toy": {"projection": heads.init_projection(key, context.encoder, output_size=self.size)}}
+
+  def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
+    return {"toy_loss": jnp.sum(corrupted.masking.selected, dtype=jnp.float32)}
+
+  def __call__(self, view: View, context: Context) -> dict[str, Term]:
+    projected = heads.apply_projection(view.heads["toy"]["projection"], view.hidden).astype(jnp.float32)
+    squares = jnp.mean(projected**2, axis=-1) * view.corrupted.masking.selected
+    return {"toy_loss": Term(jnp.sum(squares), {})}

@@ -1,6 +1,7 @@
 """A new objective is one file and one row: nothing else of the product has to know of it.
 
-`toy.py` is the file, a row of `OBJECTIVES` the row; the config has its fields with weight 0, as for any objective.
+`toy.py` is the file, a row of `OBJECTIVES` the row; `configs/base.py` has its fields with weight 0, as any
+objective has.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The programs in docs/ run as they are."""
+"""What README.md, ARCHITECTURE.md and SECURITY.md name is there; the programs in docs/ run as they are."""
 
 import pathlib
 import re
@@ -11,6 +11,9 @@ from tests.pretrain.conftest import small_records, text_file  # noqa: F401 (fixt
 from tests.pretrain.small_run import LENGTH, VOCAB_SIZE
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "ARCHITECTURE.md", "SECURITY.md")
+PARTS = ("configs", "data", "pretrain", "finetune", "benchmarks", "tests", "docs")
+_PATH = re.compile(rf"(?<![\w/.])(?:{'|'.join(PARTS)})/[\w/.*]*(?:\{{[\w,/]+\}})?[\w/.]*")
 _SMALL = {
   "model.vocab_size": VOCAB_SIZE,
   "model.max_length": LENGTH,
@@ -22,6 +25,66 @@ _SMALL = {
   "train.eval_batches": 1,
   "objectives.scl.group_size": 8,
 }
+
+
+def _text(page: str) -> str:
+  return (ROOT / page).read_text(encoding="utf-8")
+
+
+def _expanded(path: str) -> list[str]:
+  """['a/b.py', 'a/c.py'] of 'a/{b,c}.py'."""
+  start, brace, rest = path.partition("{")
+  if not brace:
+    return [path]
+  names, _, end = rest.partition("}")
+  return [f"{start}{name}{end}" for name in names.split(",")]
+
+
+def _tree(page: str) -> list[str]:
+  """Paths of the tree under 'Layout': a name is within the last folder that is less indented."""
+  block = _text(page).partition("## Layout")[2].split("```")[1]
+  paths, folders = [], {}
+  for line in block.strip("\n").splitlines():
+    names, depth = re.split(r"  +", line.strip())[0], (len(line) - len(line.lstrip())) // 2
+    for name in re.split(r",? ", names):
+      folders[depth] = folders.get(depth - 1, "") + name
+      paths.append(folders[depth])
+  return paths
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_that_a_page_names_are_there(page):
+  named = {path.rstrip(".") for match in _PATH.findall(_text(page)) for path in _expanded(match)}
+  assert not sorted(path for path in named if not any(ROOT.glob(path.rstrip("/"))))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_that_a_page_names_are_there(page):
+  modules = set(re.findall(r"python -m ([\w.]+)", _text(page)))
+  files = {ROOT.joinpath(*module.split(".")) for module in modules}
+  assert not [file for file in files if not (file.with_suffix(".py").is_file() or file.is_dir())]
+  targets = set(re.findall(r"^([\w-]+):", _text("Makefile"), re.MULTILINE))
+  assert set(re.findall(r"`make ([\w-]+)`", _text(page))) <= targets
+
+
+def test_the_tree_of_the_readme_is_the_tree():
+  paths = _tree("README.md")
+  assert len(paths) > 40
+  assert not [path for path in paths if not (ROOT / path).exists()]
+
+
+def test_every_room_has_a_line():
+  rooms = {
+    path.parent.relative_to(ROOT).as_posix() for part in PARTS[:4] for path in ROOT.glob(f"{part}/**/*.py")
+  }
+  table = {path.rstrip("/") for match in _PATH.findall(_text("ARCHITECTURE.md")) for path in _expanded(match)}
+  tree = {path.rstrip("/") for path in _tree("README.md")}
+  assert rooms - table - set(PARTS) == set()
+  assert rooms - tree - set(PARTS) == set()
+
+
+def test_the_readme_is_short():
+  assert len(_text("README.md").splitlines()) < 300
 
 
 def test_pretraining_exporting_and_comparing_sentences(tmp_path, small_records):  # noqa: F811

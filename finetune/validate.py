@@ -52,7 +52,8 @@ _SETTINGS = {
   },
 }
 SCHEMA = fields.Schema(finetune_base.get_config, "configs/finetune_base.py", _SETTINGS)
-# Those with training sets; `metrics.METRICS` has the same, but imports scikit-learn, which takes a second.
+# Those with training sets, the keys of `glue_metrics.METRICS`; but that imports scikit-learn, which takes a
+# second. The keys of `prompt.templates.TEMPLATES` likewise.
 GLUE_TASKS = tuple(name for name, row in TASKS.items() if name != "snli" and "train" in row.sizes)
 PROMPT_TASKS = ("mnli", "snli", "sst2", "cola", "mrpc", "qqp", "qnli", "rte", "stsb")
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data import files
-from data.errors import ConfigError, DataError, StorageError
+from data import errors, files
+from data.errors import DataError
 from data.glue import tasks as glue_tasks
 
 
@@ -70,18 +70,18 @@ class Submission(NamedTuple):
 
   def lines(self) -> list[str]:
     """What a user has to know, a sentence each."""
-    found = [f"{self.path}: predictions of {', '.join(self.predicted) or 'nothing'}"]
+    lines = [f"{self.path}: predictions of {', '.join(self.predicted) or 'nothing'}"]
     if self.placeholders:
       names = ", ".join(f"{FILES[key].name} ({value})" for key, value in self.placeholders.items())
-      found.append(f"no predictions, so the majority class (the mean score) in every row: {names}")
+      lines.append(f"no predictions, so the majority class (the mean score) in every row: {names}")
     if self.subsets:
       names = ", ".join(
         f"{FILES[key].name} {rows} of {most} rows" for key, (rows, most) in self.subsets.items()
       )
-      found.append(f"not to be submitted, these are not the official test sets: {names}")
+      lines.append(f"not to be submitted, these are not the official test sets: {names}")
     if self.clipped:
-      found.append(f"{self.clipped} scores of STS-B were outside 0 to 5 and were cut to it")
-    return found
+      lines.append(f"{self.clipped} scores of STS-B were outside 0 to 5 and were cut to it")
+    return lines
 
 
 def predictions(key: str, ids: Sequence[str], outputs: np.ndarray, *, scale: float = 1.0) -> Predictions:
@@ -94,10 +94,9 @@ def predictions(key: str, ids: Sequence[str], outputs: np.ndarray, *, scale: flo
     scale: of STS-B, what predictions are multiplied by to be scores from 0 to 5.
 
   Raises:
-    ConfigError: unknown key.
     DataError: another shape, or an output that is not finite.
   """
-  task = glue_tasks.TASKS[_file(key).task]
+  task = glue_tasks.TASKS[FILES[key].task]
   outputs = np.asarray(outputs)
   expected = (len(ids), len(task.labels) or 1)
   if outputs.shape != expected or not np.isfinite(outputs).all():
@@ -107,32 +106,28 @@ def predictions(key: str, ids: Sequence[str], outputs: np.ndarray, *, scale: flo
     )
   if task.is_regression:
     return Predictions(ids, [float(value) for value in outputs[:, 0].astype(np.float64) * scale])
-  return Predictions(ids, [task.labels[place] for place in np.argmax(outputs, axis=1)])
+  return Predictions(ids, [task.labels[label] for label in np.argmax(outputs, axis=1)])
 
 
 def write_submission(
-  path: str | os.PathLike, given: Mapping[str, Predictions], *, allow_subsets: bool = False
+  path: str | os.PathLike, by_key: Mapping[str, Predictions], *, allow_subsets: bool = False
 ) -> Submission:
   """Writes the zip, whole or not at all; the same predictions give the same bytes.
 
   Args:
     path: of the zip, '<name>.zip'. With subsets in it '<name>.subset-not-for-submission.zip' is written.
-    given: {key of `FILES`: predictions}; the others get placeholders and are listed. AX's come from the MNLI
+    by_key: {key of `FILES`: predictions}; the others get placeholders and are listed. AX's come from the MNLI
       model; WNLI's are best left out: trained models do worse there than its majority class.
     allow_subsets: whether files with another number of rows than the official ones are written too.
 
   Raises:
-    ConfigError: unknown key, or the path does not end in '.zip'.
     DataError: another number of rows than the official one (unless allowed), a label that the task does not
       have, a score that is not finite, an index twice, or not as many indices as predictions.
     StorageError: the file cannot be written.
   """
+  assert by_key.keys() <= FILES.keys()
   path = pathlib.Path(path)
-  if path.suffix != ".zip":
-    raise ConfigError(f"{path}: the site takes zip files; name it {path.name}.zip")
-  for key in given:
-    _file(key)
-  subsets = {key: (len(given[key].values), official_rows(key)) for key in FILES if key in given}
+  subsets = {key: (len(by_key[key].values), official_rows(key)) for key in FILES if key in by_key}
   subsets = {key: sizes for key, sizes in subsets.items() if sizes[0] != sizes[1]}
   if subsets and not allow_subsets:
     key, (rows, most) = next(iter(subsets.items()))
@@ -142,8 +137,8 @@ def write_submission(
     )
   texts, placeholders, clipped = {}, {}, 0
   for key, row in FILES.items():
-    if key in given:
-      texts[row.name], cut = _text(key, given[key])
+    if key in by_key:
+      texts[row.name], cut = _text(key, by_key[key])
       clipped += cut
     else:
       placeholders[key] = row.placeholder
@@ -151,40 +146,30 @@ def write_submission(
       texts[row.name], _ = _text(key, Predictions(ids, [row.placeholder] * len(ids)))
   if subsets:
     path = path.with_name(f"{path.stem}.subset-not-for-submission.zip")
-  try:
+  with errors.writing(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_atomically(path, _zip(texts))
-  except OSError as error:
-    raise StorageError(f"{path}: the submission cannot be written ({error.strerror or error})") from error
-  return Submission(path, [key for key in FILES if key in given], placeholders, subsets, clipped)
+  return Submission(path, [key for key in FILES if key in by_key], placeholders, subsets, clipped)
 
 
 def official_rows(key: str) -> int:
-  """Rows of an official test file.
-
-  Raises:
-    ConfigError: unknown key.
-  """
-  row = _file(key)
+  """Rows of the official test file of a key of `FILES`."""
+  row = FILES[key]
   return glue_tasks.TASKS[row.task].sizes[row.split][0]
 
 
-def _file(key: str) -> _File:
-  if key not in FILES:
-    raise ConfigError(f"unknown file {key!r} of a GLUE submission; known: {', '.join(FILES)}")
-  return FILES[key]
-
-
-def _text(key: str, given: Predictions) -> tuple[str, int]:
+def _text(key: str, predicted: Predictions) -> tuple[str, int]:
   """A file's content, and how many scores were cut."""
   name, task = FILES[key].name, glue_tasks.TASKS[FILES[key].task]
-  if len(given.ids) != len(given.values):
-    raise DataError(f"{name}: {len(given.ids)} indices for {len(given.values)} predictions, expected as many")
-  if len(set(given.ids)) != len(given.ids):
-    twice = next(index for place, index in enumerate(given.ids) if index in given.ids[:place])
+  if len(predicted.ids) != len(predicted.values):
+    raise DataError(
+      f"{name}: {len(predicted.ids)} indices for {len(predicted.values)} predictions, expected as many"
+    )
+  if len(set(predicted.ids)) != len(predicted.ids):
+    twice = next(index for row, index in enumerate(predicted.ids) if index in predicted.ids[:row])
     raise DataError(f"{name}: index {twice!r} is there twice, expected once each; check the test file")
   lines, clipped = ["index\tprediction"], 0
-  for index, value in zip(given.ids, given.values):
+  for index, value in zip(predicted.ids, predicted.values):
     if task.is_regression:
       number = float(value)
       if not math.isfinite(number):

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data import files, tfds_reader
+from data import errors, files, tfds_reader
 from data import glue as glue_data
-from data.errors import StorageError
 from data.glue.tasks import TASKS, Split
 from finetune.glue import leaderboard
 from finetune.glue import task as glue
@@ -43,12 +42,12 @@ class Tests(NamedTuple):
 
 
 def load(task: str, directory: str, encoding: Callable[[str], Encoding], *, download: bool = False) -> Tests:
-  """Reads and tokenises the test sets that a task's model predicts.
+  """Reads and tokenises the test sets that a task's model predicts, as far as they are there.
 
   Args:
-    task: key of `metrics.METRICS`.
-    directory: see `data.glue.read_all`.
-    encoding: task to how its texts become ids.
+    task: key of `glue_metrics.METRICS`.
+    directory: of GLUE's files, as of `data.glue.read_all`.
+    encoding: gives for a task how its texts become ids.
     download: whether TFDS may download what is missing.
 
   Raises:
@@ -56,19 +55,18 @@ def load(task: str, directory: str, encoding: Callable[[str], Encoding], *, down
   """
   wanted = [(task, split, key) for split, key in _TESTS.get(task, {"test": task}).items()]
   wanted += [("ax", "test", "ax")] if task == "mnli" else []
-  there = [one for one in wanted if glue.is_readable(directory, *one[:2], download=download)]
-  splits = glue_data.read_all(directory, [one[:2] for one in there], download=download)
+  readable = [row for row in wanted if glue.is_readable(directory, *row[:2], download=download)]
+  splits = glue_data.read_all(directory, [row[:2] for row in readable], download=download)
   sets, lines = {}, []
-  for (name, split_name, key), split in zip(there, splits):
-    given = encoding(name).evaluated(split, is_regression=TASKS[name].is_regression)
-    sets[key] = given
+  for (name, split_name, key), split in zip(readable, splits):
+    sets[key] = encoding(name).evaluated(split, is_regression=TASKS[name].is_regression)
     lines.append(f"{name}: {len(split):,} {split_name}, to be predicted, from {split.source}")
-    lines += glue.cut_lines(name, {split_name: given.cut}, encoding(name))
-  for name, split_name, _ in (one for one in wanted if one not in there):
+    lines += glue.cut_lines(name, {split_name: sets[key].cut}, encoding(name))
+  for name, split_name, _ in (row for row in wanted if row not in readable):
     lines.append(
       f"{name}: no {split_name} split in {tfds_reader.place(directory)}; its file gets placeholders"
     )
-  return Tests(sets, {key: _digest(one.split) for key, one in sets.items()}, lines)
+  return Tests(sets, {key: _digest(test_set.split) for key, test_set in sets.items()}, lines)
 
 
 def _digest(split: Split) -> str:
@@ -77,12 +75,12 @@ def _digest(split: Split) -> str:
 
 
 def path(session: Session, plan: Plan) -> Path:
-  """Where a task's outputs are kept, so that a continued search need not train for them again."""
+  """The file of a task's outputs, which a continued search reads instead of training for them again."""
   return session.workdir / plan.name / "test_outputs.npz"
 
 
 def _read(file: Path) -> dict[str, np.ndarray]:
-  """What is in it; {} if it is not there or damaged."""
+  """The arrays of a file of outputs; {} if it is missing or damaged."""
   try:
     with np.load(file) as outputs:
       return dict(outputs)
@@ -91,11 +89,11 @@ def _read(file: Path) -> dict[str, np.ndarray]:
 
 
 def is_there(session: Session, plan: Plan, chosen: Chosen, tests: Tests) -> bool:
-  """Whether there are outputs of this run for the texts of all test sets of a task, be it for none."""
+  """Whether the stored outputs are those of this run for all of the task's test sets; True without any."""
   if not tests.sets:
     return True
-  found = _read(path(session, plan))
-  return all(name in found and str(found[name]) == text for name, text in _identity(chosen, tests).items())
+  stored = _read(path(session, plan))
+  return all(name in stored and str(stored[name]) == text for name, text in _identity(chosen, tests).items())
 
 
 def _identity(chosen: Chosen, tests: Tests) -> dict[str, str]:
@@ -103,48 +101,39 @@ def _identity(chosen: Chosen, tests: Tests) -> dict[str, str]:
 
 
 def predict(session: Session, plan: Plan, chosen: Chosen, trained: Trained, tests: Tests) -> None:
-  """Writes the outputs of a task's test sets.
-
-  Args:
-    session: of this start.
-    plan: of the task.
-    chosen: the best run.
-    trained: the same with its weights.
-    tests: of the task.
+  """Runs a task's test sets through its best run and stores the outputs beside its results.
 
   Raises:
     StorageError: they cannot be written.
   """
-  found = {name: np.asarray(text) for name, text in _identity(chosen, tests).items()}
+  arrays = {name: np.asarray(text) for name, text in _identity(chosen, tests).items()}
   size = session.config.data.eval_batch_size
-  for key, given in tests.sets.items():
-    outputs = texts.outputs(given, trained.outputs_of, num_runs=1, batch_size=size, pad_id=session.pad_id)
-    found |= {key: outputs[0], f"{key}.ids": np.asarray(given.split.ids)}
+  for key, test_set in tests.sets.items():
+    outputs = texts.outputs(test_set, trained.outputs_of, num_runs=1, batch_size=size, pad_id=session.pad_id)
+    arrays |= {key: outputs[0], f"{key}.ids": np.asarray(test_set.split.ids)}
   content = io.BytesIO()
-  np.savez(content, **found)
-  place = path(session, plan)
-  try:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    files.write_atomically(place, content.getvalue())
-  except OSError as error:
-    raise StorageError(f"{place}: the outputs cannot be written ({error.strerror or error})") from error
+  np.savez(content, **arrays)
+  file = path(session, plan)
+  with errors.writing(file):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    files.write_atomically(file, content.getvalue())
 
 
 def submit(
   session: Session, plans: Sequence[Plan], tests: Mapping[str, Tests], data: Mapping[str, GlueData]
 ) -> list[str]:
-  """Writes `<workdir>/glue.zip`; returns lines about it.
+  """Writes `<workdir>/glue.zip` from the stored outputs of all plans; returns lines about it.
 
   Args:
-    session: of this start.
-    plans: of the tasks; the outputs of the test sets of each are there.
-    tests: of each task.
-    data: of each task.
+    session: whose workdir holds the outputs.
+    plans: one for each task.
+    tests: {task: its test sets}.
+    data: {task: its development sets}, by which WNLI's predictions or its majority class are handed in.
 
   Raises:
-    UserError: see `leaderboard.write_submission`.
+    UserError: as of `leaderboard.write_submission`.
   """
-  given, lines = {}, []
+  by_key, lines = {}, []
   for plan in plans:
     outputs = _read(path(session, plan)) if tests[plan.name].sets else {}
     for key in tests[plan.name].sets:
@@ -152,9 +141,11 @@ def submit(
         lines.append(line)
         continue
       scale = session.protocol.stsb_divisor if key == "stsb" else 1.0
-      ids = [str(one) for one in outputs[f"{key}.ids"]]
-      given[key] = leaderboard.predictions(key, ids, outputs[key], scale=scale)
-  return lines + leaderboard.write_submission(session.workdir / "glue.zip", given, allow_subsets=True).lines()
+      ids = list(map(str, outputs[f"{key}.ids"]))
+      by_key[key] = leaderboard.predictions(key, ids, outputs[key], scale=scale)
+  return (
+    lines + leaderboard.write_submission(session.workdir / "glue.zip", by_key, allow_subsets=True).lines()
+  )
 
 
 def _majority_line(outputs: Mapping[str, np.ndarray], data: GlueData) -> str:

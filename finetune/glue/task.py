@@ -25,7 +25,7 @@ class GlueData:
     task: its name.
     train: examples; 'labels' int32 classes or float32 targets.
     buckets: of the training set.
-    dev: {split: ...}.
+    dev: {split: its examples}.
     num_outputs: classes; 1: regression.
     is_official: whether every split is there and the official one, whole.
     digest: sha256 over ids and labels of training and development sets.
@@ -54,11 +54,11 @@ def load(
   """Reads and tokenises a task's training and development sets.
 
   Args:
-    task: key of `metrics.METRICS`.
-    directory: see `data.glue.read_all`.
-    encoding: of the text.
-    train_rows: of the training set, drawn with `seed`; 0, or as many as there are or more: all.
-    seed: see above.
+    task: key of `glue_metrics.METRICS`.
+    directory: of GLUE's files, as of `data.glue.read_all`.
+    encoding: how texts become ids.
+    train_rows: training examples, drawn at random; 0, or as many as there are or more: all.
+    seed: decides which are drawn.
     download: whether TFDS may download what is missing.
 
   Returns:
@@ -87,7 +87,7 @@ def load(
 
 
 def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encoding) -> GlueData:
-  """`load` of splits that are there."""
+  """Tokenises splits that were read: what `load` does after reading."""
   row = TASKS[task]
   examples, cut = encoding.examples(train, is_regression=row.is_regression)
   buckets = encoding.buckets(examples)
@@ -101,7 +101,8 @@ def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encodi
   ]
   dropped = sum(split.dropped for split in (train, *dev.values()))
   lines += [f"{task}: {dropped} rows dropped, as the official code does"] if dropped else []
-  lines += cut_lines(task, {"train": cut} | {name: one.cut for name, one in evaluated.items()}, encoding)
+  cut_rows = {"train": cut} | {name: split.cut for name, split in evaluated.items()}
+  lines += cut_lines(task, cut_rows, encoding)
   is_whole = set(dev) == set(DEV_SPLITS.get(task, {"dev": ""}))
   is_official = is_whole and all(split.is_official for split in (train, *dev.values()))
   num_outputs = len(row.labels) or 1
@@ -111,12 +112,12 @@ def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encodi
 
 def cut_lines(task: str, cut: dict[str, int], encoding: Encoding) -> list[str]:
   """A line about {split: how many of its texts were cut}, if any were."""
-  found = ", ".join(f"{count:,} of {name}" for name, count in cut.items() if count)
-  return [f"{task}: texts cut to {encoding.max_length} tokens: {found}"] if found else []
+  counts = ", ".join(f"{count:,} of {name}" for name, count in cut.items() if count)
+  return [f"{task}: texts cut to {encoding.max_length} tokens: {counts}"] if counts else []
 
 
 def is_readable(directory: str, task: str, split: str, *, download: bool) -> bool:
-  """Whether a split is there, or TFDS may download its data set, of which there is nothing yet."""
+  """Whether a split is there, or comes with a data set that TFDS does not have yet and may download."""
   is_to_come = download and tfds_reader.find(directory, TASKS[task].tfds_name) is None
   return is_to_come or split in glue.available(directory, task)
 
@@ -131,15 +132,10 @@ def _digest(train: Examples, dev: dict[str, Evaluated]) -> str:
 
 
 def take_fraction(data: GlueData, fraction: float, seed: int) -> GlueData:
-  """A task with a part of its training set, the rows that `data.glue.fraction` draws with the seed.
+  """A task with a fraction, in (0, 1], of its training set: the rows that `data.glue.fraction` draws.
 
   The padded lengths are those of the whole set, but for those that no example has: the parts that seeds draw
   go through the same compiled shapes.
-
-  Args:
-    data: of the whole task.
-    fraction: of its training examples, in (0, 1].
-    seed: which of them.
   """
   rows = glue.fraction_rows(len(data.train.ids), fraction, seed)
   train = Examples(
@@ -147,9 +143,9 @@ def take_fraction(data: GlueData, fraction: float, seed: int) -> GlueData:
     {name: values[rows] for name, values in data.train.fields.items()},
     {},
   )
-  members = [np.flatnonzero(np.isin(rows, given)) for given in data.buckets.members]
-  there = [(length, found) for length, found in zip(data.buckets.lengths, members) if len(found)]
-  buckets = Buckets(tuple(length for length, _ in there), tuple(found for _, found in there))
+  members = [np.flatnonzero(np.isin(rows, bucket)) for bucket in data.buckets.members]
+  filled = [(length, drawn) for length, drawn in zip(data.buckets.lengths, members) if len(drawn)]
+  buckets = Buckets(tuple(length for length, _ in filled), tuple(drawn for _, drawn in filled))
   return dataclasses.replace(
     data,
     train=train,
@@ -167,14 +163,14 @@ def evaluate(
 
   A run whose outputs are not finite scores 0: it has learned nothing, and the search goes on without it.
   """
-  found: list[dict[str, float]] = [{} for _ in range(num_runs)]
+  by_run: list[dict[str, float]] = [{} for _ in range(num_runs)]
   suffixes = DEV_SPLITS.get(data.task, {"dev": ""})
-  for name, given in data.dev.items():
-    logits = texts.outputs(given, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
+  for name, dev_set in data.dev.items():
+    logits = texts.outputs(dev_set, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
     for run in range(num_runs):
-      scores = _scores(data.task, logits[run], given.split.labels)
-      found[run] |= {f"{metric}{suffixes[name]}": value for metric, value in scores.items()}
-  return found
+      scores = _scores(data.task, logits[run], dev_set.split.labels)
+      by_run[run] |= {f"{metric}{suffixes[name]}": value for metric, value in scores.items()}
+  return by_run
 
 
 def _scores(task: str, logits: np.ndarray, labels: Sequence | np.ndarray | None) -> dict[str, float]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from data.errors import ConfigError
-from finetune.papers.spaces import Cell, known, space
+from finetune.papers.spaces import Cell, space
 
 SIZES = ("small", "base", "large")
 
@@ -96,13 +96,13 @@ def encoder_size(hidden_size: int) -> str:
 
 
 def get(protocol: str, size: str) -> Protocol:
-  """A protocol for an encoder of a size.
+  """A protocol, one of `NAMES`, for an encoder of a size, one of `SIZES`.
 
   Raises:
-    ConfigError: unknown protocol or size, or the paper has no model of that size.
+    ConfigError: the paper has no model of that size.
   """
-  by_size = _PROTOCOLS[known(protocol, NAMES, "protocol")]
-  if known(size, SIZES, "encoder size") not in by_size:
+  by_size = _PROTOCOLS[protocol]
+  if size not in by_size:
     fits = ", ".join(name for name in NAMES if size in _PROTOCOLS[name])
     raise ConfigError(
       f"protocol {protocol!r} has no search space of {size!r} encoders, only of {', '.join(by_size)}; choose "
@@ -128,41 +128,39 @@ def cells(
   So cells that differ in the learning rate alone, which can share a compiled program, are neighbours.
 
   Args:
-    protocol: 'coco_lm', 'amos' or 'taco'.
-    task: of `spaces.TASKS`.
-    size: of `encoder_size`.
+    protocol: one of `NAMES`.
+    task: as of `spaces.space`.
+    size: one of `SIZES`.
     seed: decides which combinations of TACO's base models are drawn.
-    batch_sizes: these instead of the protocol's; empty: the protocol's. So the next four; giving warm-up
-      fractions replaces the protocol's steps, and the other way round.
-    learning_rates: see above.
-    epochs: see above.
-    warmup_fractions: see above.
-    warmup_steps: see above.
+    batch_sizes, learning_rates, epochs: these instead of the protocol's; empty: the protocol's.
+    warmup_fractions, warmup_steps: these instead of the protocol's warm-ups, whether those are fractions or
+      steps; both empty: the protocol's.
 
   Raises:
-    ConfigError: unknown names, a combination that the paper does not have, or a value that makes no sense.
+    ConfigError: a combination that the paper does not have, or a value that makes no sense.
   """
-  get(protocol, size)  # is there such a protocol?
-  found = space(protocol, task, size)
-  given = {"batch_sizes": batch_sizes, "learning_rates": learning_rates, "epochs": epochs}
+  get(protocol, size)  # refuses a size that the paper does not have
+  searched = space(protocol, task, size)
+  replaced = {"batch_sizes": batch_sizes, "learning_rates": learning_rates, "epochs": epochs}
   if warmup_fractions and warmup_steps:
     raise ConfigError(
       f"warmup_fractions={tuple(warmup_fractions)} and warmup_steps={tuple(warmup_steps)}: give one"
     )
   if warmup_fractions or warmup_steps:
-    found = dataclasses.replace(found, warmup_fractions=(), warmup_steps=())
-    given |= {"warmup_fractions": warmup_fractions, "warmup_steps": warmup_steps}
-  found = dataclasses.replace(found, **{name: tuple(values) for name, values in given.items() if len(values)})
-  warmups = [(fraction, None) for fraction in found.warmup_fractions]
-  warmups += [(None, steps) for steps in found.warmup_steps]
-  product = itertools.product(found.batch_sizes, found.epochs, warmups, found.learning_rates)
+    searched = dataclasses.replace(searched, warmup_fractions=(), warmup_steps=())
+    replaced |= {"warmup_fractions": warmup_fractions, "warmup_steps": warmup_steps}
+  replaced = {name: tuple(values) for name, values in replaced.items() if len(values)}
+  searched = dataclasses.replace(searched, **replaced)
+  warmups = [(fraction, None) for fraction in searched.warmup_fractions]
+  warmups += [(None, steps) for steps in searched.warmup_steps]
+  product = itertools.product(searched.batch_sizes, searched.epochs, warmups, searched.learning_rates)
   made = [Cell(batch, rate, count, *warmup) for batch, count, warmup, rate in product]
   _check(made)
-  if found.draws is None or found.draws >= len(made):
+  if searched.draws is None or searched.draws >= len(made):
     return made
-  # Not the whole table's one stream: a task draws the same whatever other tasks are asked for.
+  # Every task has a generator of its own: it draws the same whatever other tasks are asked for.
   generator = np.random.default_rng((seed, zlib.crc32(task.encode())))
-  return [made[place] for place in sorted(generator.choice(len(made), found.draws, replace=False))]
+  return [made[row] for row in sorted(generator.choice(len(made), searched.draws, replace=False))]
 
 
 def _check(made: Sequence[Cell]) -> None:
@@ -178,7 +176,7 @@ def _check(made: Sequence[Cell]) -> None:
       if not is_fine:
         raise ConfigError(f"search: {field} is {getattr(cell, field)!r}, expected a number {expected}")
   if len(set(made)) < len(made):
-    twice = next(cell for place, cell in enumerate(made) if cell in made[:place])
+    twice = next(cell for number, cell in enumerate(made) if cell in made[:number])
     raise ConfigError(f"search: cell {twice.name} is there twice; list every value once")
 
 

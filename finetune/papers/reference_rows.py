@@ -114,15 +114,14 @@ def known_recipes(protocol: str) -> list[str]:
 def recipe_of(meta: Mapping[str, Any], *, heads: Collection[str], hidden_size: int, num_layers: int) -> str:
   """The recipe a checkpoint was pretrained with, as far as it is known; '' if not.
 
-  What was imported does not name one. Of the official models those of COCO-LM base++ and large++ and of AMOS
-  base++ were published; both share their layout, so they are told apart by their heads or by the name of
-  the file or folder that was imported.
+  An imported checkpoint does not name its recipe. The published official models are COCO-LM base++ and
+  large++ and AMOS base++; they share one layout, so their heads, or the name of the file or folder that was
+  imported, decide which one it is.
 
   Args:
     meta: of the checkpoint.
     heads: names of its heads.
-    hidden_size: of its encoder.
-    num_layers: likewise.
+    hidden_size, num_layers: of its encoder.
   """
   recipe = meta["config"].get("recipe", "")
   if recipe != "imported":
@@ -140,12 +139,12 @@ def recipe_of(meta: Mapping[str, Any], *, heads: Collection[str], hidden_size: i
 
 @functools.cache
 def _rows() -> dict[str, Reference]:
-  found = {}
+  rows = {}
   for source, table in _TABLES.items():
     for line in table.strip().splitlines():
       recipe, model, numbers = (cell.strip() for cell in line.split("|"))
-      found[recipe] = _reference(model, source, numbers)
-  return found
+      rows[recipe] = _reference(model, source, numbers)
+  return rows
 
 
 def _reference(model: str, source: str, numbers: str) -> Reference:
@@ -156,5 +155,5 @@ def _reference(model: str, source: str, numbers: str) -> Reference:
   scores = {
     name: round(float(value) / 100, 3) for name, value in zip(names, values, strict=True) if value != "-"
   }
-  # Only so the printed averages of table 1 come out.
+  # The printed averages of TACO's table 1 come out only as means of nine, those of the others of eight.
   return Reference(model, source, scores, round(float(average) / 100, 3), source == "TACO table 1")

@@ -90,19 +90,19 @@ class PromptData:
 
   def test(self, outputs_of: Callable[[Batch], Any], split: int) -> dict[str, float]:
     """The metrics of one run on all test sets with the demonstrations of its split; see `evaluate`."""
-    found: dict[str, float] = {}
-    for suffix, given in self.tests.items():
+    metrics: dict[str, float] = {}
+    for suffix, test_set in self.tests.items():
       examples = make_evaluation_set(
         self.writer,
-        given,
+        test_set,
         self.pools[split],
         seed=split,
         num_samples=self.lengths.num_samples,
         max_length=self.lengths.max_length,
       )
       scores = self.evaluate(outputs_of, [examples])[0]
-      found |= {f"{name}{suffix}": value for name, value in scores.items()}
-    return found
+      metrics |= {f"{name}{suffix}": value for name, value in scores.items()}
+    return metrics
 
   def evaluate(
     self, outputs_of: Callable[[Batch], Any], sets: Sequence[EvaluationSet]
@@ -111,7 +111,7 @@ class PromptData:
 
     Args:
       outputs_of: host batch [runs, batch, ...] to outputs [runs, batch, words].
-      sets: of each run.
+      sets: one for each run.
 
     Returns:
       {metric: value} by run. A run whose outputs are not finite scores 0 and the search goes on without it.
@@ -126,8 +126,8 @@ class PromptData:
       pad_id=lengths.pad_id,
     )
     return [
-      self._scores(found, part.examples.fields["labels"][: len(found)])
-      for found, part in zip(predictions, sets, strict=True)
+      self._scores(of_run, part.examples.fields["labels"][: len(of_run)])
+      for of_run, part in zip(predictions, sets, strict=True)
     ]
 
   def _scores(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -142,9 +142,10 @@ def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, down
   """Reads the splits and the test sets and writes their prompts.
 
   Args:
-    task: key of `prompt_templates.TEMPLATES`.
-    writer: of it.
-    config: of the program: `prompt.directory`, `splits`, `shots`, `test_rows`, `data.directory`, `seed`.
+    task: key of `templates.TEMPLATES`.
+    writer: writes its prompts.
+    config: of fine-tuning; `prompt.directory`, `prompt.splits`, `prompt.shots`, `prompt.test_rows`,
+      `data.directory` and `seed` are read.
     lengths: of sequences and batches.
     download: whether TFDS may download what is missing.
 
@@ -188,40 +189,42 @@ def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, down
 
 def _draws(task: str, config: Any, *, download: bool) -> dict[int, tuple[Split, Split]]:
   """{seed: (training set, development set)}."""
-  given = config.prompt
-  if given.directory:
-    return {seed: kshot.read(given.directory, task, k=given.shots, seed=seed) for seed in given.splits}
+  prompt = config.prompt
+  if prompt.directory:
+    return {seed: kshot.read(prompt.directory, task, k=prompt.shots, seed=seed) for seed in prompt.splits}
   try:
     train = glue.read(config.data.directory, task, "train", download=download)
   except DataError as error:
     raise DataError(f"{error}; {DRAWS}") from error
-  return {seed: kshot.sample(train, given.shots, seed) for seed in given.splits}
+  return {seed: kshot.sample(train, prompt.shots, seed) for seed in prompt.splits}
 
 
 def _tests(task: str, config: Any, *, download: bool) -> tuple[dict[str, Split], list[str]]:
   """GLUE's development sets, of which LM-BFF makes test sets, and a line about each."""
   names = DEV_SPLITS.get(task, {"dev": ""})
   directory, rows = config.data.directory, config.prompt.test_rows
-  there = list(names) if download else [n for n in names if n in glue.available(directory, task)]
+  readable = list(names) if download else [n for n in names if n in glue.available(directory, task)]
   # By the first the task is judged: without it the others say nothing.
-  there = there if next(iter(names)) in there else []
-  missing = [name for name in names if name not in there]
+  readable = readable if next(iter(names)) in readable else []
+  missing = [name for name in names if name not in readable]
   lines = []
   if missing:
     lines.append(
       f"{task}: no test set {' and '.join(missing)} (GLUE's development set) in "
       f"{directory or 'the default TFDS directory'}; "
-      + ("it is left out" if there else "only the scores of the k-shot development sets are reported")
+      + ("it is left out" if readable else "only the scores of the k-shot development sets are reported")
       + ". Set --config.data.directory to a folder of GLUE"
     )
-  found = {}
-  for name, split in zip(there, glue.read_all(directory, [(task, n) for n in there], download=download)):
+  tests = {}
+  for name, split in zip(
+    readable, glue.read_all(directory, [(task, n) for n in readable], download=download)
+  ):
     if rows > len(split):
       raise ConfigError(f"prompt.test_rows={rows}: {split.source} has {len(split):,} rows; use fewer")
-    found[names[name]] = glue.fraction(split, rows / len(split), config.seed) if rows else split
+    tests[names[name]] = glue.fraction(split, rows / len(split), config.seed) if rows else split
     part = f"{rows:,} of {len(split):,}" if rows else f"{len(split):,}"
     lines.append(f"{task}: test set {name}: {part} examples, from {split.source}")
-  return found, lines
+  return tests, lines
 
 
 def _split_lines(data: PromptData, drawn: Mapping[int, tuple[Split, Split]]) -> list[str]:
@@ -233,7 +236,7 @@ def _split_lines(data: PromptData, drawn: Mapping[int, tuple[Split, Split]]) -> 
     f"{data.task}: splits {', '.join(map(str, drawn))} of {sizes} training and development examples, the "
     f"first from {first.source}; words {words}; {num_samples} sets of demonstrations in evaluation"
   ]
-  # One epoch of all splits is enough to tell.
+  # One epoch of all splits is enough to estimate the shares.
   feed = data.feed(list(drawn), 1)
   cut, count = feed.num_cut(len(first))
   cut_dev = sum(part.num_cut for part in data.dev.values())
@@ -252,10 +255,10 @@ def _num_cut(writer: PromptWriter, split: Split, max_length: int) -> int:
 
 
 def _digest(pool: Pool, dev: EvaluationSet) -> str:
-  found = hashlib.sha256()
+  digest = hashlib.sha256()
   lists = ([query.ids for query in pool.queries], pool.demonstrations, dev.examples.ids)
   for ids in functools.reduce(lambda a, b: [*a, *b], lists):
-    found.update(ids.tobytes() + b"|")
+    digest.update(ids.tobytes() + b"|")
   for labels in (pool.labels, dev.examples.fields["labels"]):
-    found.update(np.asarray(labels).tobytes())
-  return found.hexdigest()
+    digest.update(np.asarray(labels).tobytes())
+  return digest.hexdigest()

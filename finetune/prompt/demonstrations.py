@@ -5,32 +5,16 @@ Source: Gao et al. 2021 (LM-BFF) section 6, its src/dataset.py; without its filt
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 
 from data.errors import DataError
+from data.glue.tasks import Split
 from finetune.prompt.templates import Prompt, PromptWriter
 from finetune.search.examples import Buckets, Examples, TrainingOrder, pad
 
 _MIDDLE_SCORE = 2.5  # of STS-B: up to it an example demonstrates the low word (LM-BFF's median)
 _TRAINING, _EVALUATION = 101, 102  # keep the draws of both apart
-
-
-class Split(Protocol):
-  """What is read of a set (`data.glue.tasks.Split`)."""
-
-  @property
-  def first(self) -> Sequence[str]: ...
-
-  @property
-  def second(self) -> Sequence[str] | None: ...
-
-  @property
-  def labels(self) -> np.ndarray | None: ...
-
-  @property
-  def source(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +40,8 @@ def make_pool(writer: PromptWriter, split: Split, *, max_length: int) -> Pool:
   """Writes the prompts of a training set.
 
   Args:
-    writer: of the task.
-    split: with labels.
+    writer: writes the task's prompts.
+    split: the examples, with labels.
     max_length: most tokens of a query, and of a demonstration with [CLS].
 
   Raises:
@@ -146,11 +130,11 @@ class TrainingFeed:
   def __init__(
     self, pools: Mapping[int, Pool], seeds: Sequence[int], *, batch_size: int, max_length: int, pad_id: int
   ) -> None:
-    """Takes the training sets.
+    """Sets the feed up.
 
     Args:
-      pools: seed to training set, of which there may be a different one for every seed.
-      seeds: [runs], those of the runs in their order.
+      pools: {seed: the training set of its runs}.
+      seeds: [runs] the seed of each run.
       batch_size: queries of a step.
       max_length: length of all rows: dropout depends on the shape, so it is not fitted to the draws.
       pad_id: id of [PAD].
@@ -225,13 +209,13 @@ class EvaluationSet:
 def make_evaluation_set(
   writer: PromptWriter, split: Split, pool: Pool, *, seed: int, num_samples: int, max_length: int
 ) -> EvaluationSet:
-  """Writes the queries of a set and draws demonstrations for each, the same whenever they are asked for.
+  """Writes the queries of a set and draws demonstrations for each; the same seed draws the same.
 
   Args:
-    writer: of the task.
-    split: with labels or without.
+    writer: writes the task's prompts.
+    split: the examples, with labels or without.
     pool: the training set that demonstrates.
-    seed: of the run.
+    seed: decides the draws.
     num_samples: sequences for each example, each with demonstrations of its own.
     max_length: most tokens of a sequence; a longer one loses its end, as in the official code.
 

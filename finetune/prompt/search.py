@@ -18,7 +18,7 @@ from finetune.prompt.data import Lengths, PromptData
 from finetune.prompt.report import TaskScores
 from finetune.prompt.runs import PromptRuns
 from finetune.prompt.task import Trial
-from finetune.prompt.templates import PromptWriter, choose_words, template_of
+from finetune.prompt.templates import TEMPLATES, PromptWriter, choose_words
 from finetune.search import save_model, warm_start
 from finetune.search.session import Session, compiled
 from pretrain.command import fields
@@ -63,7 +63,7 @@ class PromptSearch:
     }
 
   def _writer(self, task: str) -> PromptWriter:
-    template = template_of(task)
+    template = TEMPLATES[task]
     words = choose_words(template, self.config.prompt.words)
     return PromptWriter(template, self.session.start.vocabulary, words)
 

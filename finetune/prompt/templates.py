@@ -5,7 +5,6 @@ run_experiment.sh. The model is asked for the word in the gap, one word per clas
 """
 
 import dataclasses
-import difflib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -70,19 +69,6 @@ TEMPLATES: dict[str, Template] = {
 }
 
 
-def template_of(task: str) -> Template:
-  """The manual template of a task.
-
-  Raises:
-    ConfigError: there is none.
-  """
-  if task not in TEMPLATES:
-    close = difflib.get_close_matches(task, TEMPLATES, n=1)
-    hint = f"did you mean {close[0]!r}? There are: " if close else "there are: "
-    raise ConfigError(f"no prompt for the task {task!r}; {hint}{', '.join(TEMPLATES)}")
-  return TEMPLATES[task]
-
-
 def choose_words(template: Template, override: str = "") -> tuple[str, ...]:
   """The template's label words, or those of `--config.prompt.words`: comma-separated, in class order.
 
@@ -106,7 +92,7 @@ def check_words(vocabulary: Vocabulary, words: Sequence[str]) -> tuple[int, ...]
   Raises:
     ConfigError: a word is not one piece of this vocabulary, or two classes have the same.
   """
-  found: dict[int, str] = {}
+  word_of: dict[int, str] = {}
   for word in words:
     ids = vocabulary.encode(word)
     pieces = " ".join(vocabulary.piece(i) for i in ids)
@@ -115,13 +101,13 @@ def check_words(vocabulary: Vocabulary, words: Sequence[str]) -> tuple[int, ...]
         f"the label word {word!r} must be one piece of the vocabulary, but is {pieces or 'nothing'}; give "
         "words that are, one per class in class order, by --config.prompt.words=WORD,WORD"
       )
-    if ids[0] in found:
+    if ids[0] in word_of:
       raise ConfigError(
-        f"the label words {found[ids[0]]!r} and {word!r} are the same piece {pieces}; give each class "
+        f"the label words {word_of[ids[0]]!r} and {word!r} are the same piece {pieces}; give each class "
         "another by --config.prompt.words=WORD,WORD"
       )
-    found[ids[0]] = word
-  return tuple(found)
+    word_of[ids[0]] = word
+  return tuple(word_of)
 
 
 class Prompt(NamedTuple):
@@ -139,16 +125,7 @@ class PromptWriter:
   """
 
   def __init__(self, template: Template, vocabulary: Vocabulary, words: Sequence[str] = ()) -> None:
-    """Checks the words.
-
-    Args:
-      template: of the task.
-      vocabulary: of the checkpoint.
-      words: one per class; none: the template's.
-
-    Raises:
-      ConfigError: as in `check_words`.
-    """
+    """Checks the words: one per class, none for the template's; errors as of `check_words`."""
     words = tuple(words) or template.words
     self.template, self.vocabulary = template, vocabulary
     self.word_ids = check_words(vocabulary, words)

@@ -11,8 +11,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from data import files
-from data.errors import ConfigError, DataError, StorageError
+from data import errors, files
+from data.errors import ConfigError, DataError
 from finetune.papers.spaces import Cell, StepCell
 from finetune.search.summary import Evaluation, Record, best
 
@@ -30,16 +30,16 @@ class Results:
     Args:
       workdir: of the search.
       fingerprint: JSON-able, {field: value} of everything besides cell and seed that decides the numbers:
-        digests of checkpoint, vocabulary and data, settings. A file with another one is refused. What differs
-        between tasks goes into it too: make a `Results` per task then.
-      seed_field: name of a field of it that holds {seed as text: value}, what decides the numbers of that
-        seed alone. A file holds those of its seeds, so that others can be added later.
+        digests of checkpoint, vocabulary and data, settings. A file with another fingerprint is refused. Make
+        a `Results` for each task whose fingerprint differs.
+      seed_field: name of a field of the fingerprint that holds {seed as text: value}, what decides the
+        numbers of that seed alone. A file holds the values of its seeds, so that seeds can be added later.
     """
     self._workdir, self._seed_field = pathlib.Path(workdir), seed_field
     self.fingerprint = json.loads(json.dumps(fingerprint))  # tuples are lists in a file
 
   def fingerprint_of(self, seeds: Collection[int]) -> dict[str, Any]:
-    """The fingerprint of runs with these seeds, without what other seeds have."""
+    """The fingerprint of runs with these seeds, without the values of other seeds."""
     name = self._seed_field
     if not name:
       return self.fingerprint
@@ -47,21 +47,21 @@ class Results:
     return self.fingerprint | {name: {k: v for k, v in self.fingerprint[name].items() if k in wanted}}
 
   def path(self, task: str, cell: Cell | StepCell) -> pathlib.Path:
-    """Where a cell's file is; errors as `folder`."""
+    """The file of a cell; errors as of `folder`."""
     return self.folder(task) / f"{cell.name}.json"
 
   def folder(self, task: str) -> pathlib.Path:
-    """Where a task's files are.
+    """The folder of a task's files.
 
     Raises:
-      ConfigError: its name is no file name.
+      ConfigError: the task's name cannot be that of a folder.
     """
     if not re.fullmatch(r"\w[\w.+-]*", task):
       raise ConfigError(f"task {task!r} cannot name a folder; use letters, digits, '_', '.', '+' and '-'")
     return self._workdir / task
 
   def read(self, task: str, cell: Cell | StepCell) -> Record | None:
-    """What is there of a cell, whichever seeds; None: nothing.
+    """The stored record of a cell with all seeds that are finished; None without any.
 
     Raises:
       DataError: the file is damaged, of another format or task, or was made with another fingerprint.
@@ -85,21 +85,20 @@ class Results:
 
   def _comparable(self, saved: Any) -> tuple[Any, Any]:
     """A file's fingerprint and ours, with the seeds that are in both."""
-    name, given = self._seed_field, self.fingerprint
+    name, ours = self._seed_field, self.fingerprint
     if not name or not isinstance(saved, dict) or not isinstance(saved.get(name), dict):
-      return saved, given
-    both = saved[name].keys() & given[name].keys()
-    return saved | {name: {k: saved[name][k] for k in both}}, given | {
-      name: {k: given[name][k] for k in both}
-    }
+      return saved, ours
+    both = saved[name].keys() & ours[name].keys()
+    saved, ours = (values | {name: {seed: values[name][seed] for seed in both}} for values in (saved, ours))
+    return saved, ours
 
   def missing(self, task: str, cell: Cell | StepCell, seeds: Sequence[int]) -> list[int]:
-    """The seeds of a cell that are not finished yet, in the given order; errors as `read`."""
+    """Those of the seeds whose runs of a cell are not stored yet, in their order; errors as of `read`."""
     record = self.read(task, cell)
     return [seed for seed in seeds if record is None or seed not in record.seeds]
 
   def finished(self, task: str, cell: Cell | StepCell, seeds: Sequence[int]) -> Record | None:
-    """The cell with exactly these seeds, in this order; None unless all are finished; errors as `read`."""
+    """The record of a cell with exactly these seeds; None unless all are finished; errors as of `read`."""
     record = self.read(task, cell)
     if record is None or any(seed not in record.seeds for seed in seeds):
       return None
@@ -138,12 +137,12 @@ class Results:
         kept = {str(seed): saved[self._seed_field].get(str(seed)) for seed in before.seeds}
         fingerprint[self._seed_field] = kept | fingerprint[self._seed_field]
     record = record._replace(seeds=dict(sorted(record.seeds.items())))
-    content = (json.dumps(_with_digest(_as_json(record, fingerprint)), indent=1) + "\n").encode()
+    value = _as_json(record, fingerprint)
+    content = json.dumps(value | {"digest": files.digest_json(value)}, indent=1) + "\n"
     try:
-      path.parent.mkdir(parents=True, exist_ok=True)
-      files.write_atomically(path, content)
-    except OSError as error:
-      raise StorageError(f"{path}: the results cannot be written ({error.strerror or error})") from error
+      with errors.writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_atomically(path, content)
     finally:
       for leftover in path.parent.glob(f"{path.name}.*.part"):  # of a process that was killed, or of this one
         leftover.unlink(missing_ok=True)
@@ -171,8 +170,13 @@ def _as_json(record: Record, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
   def run(evaluations: list[Evaluation]) -> dict[str, Any]:
     # What comes from numpy has types that JSON does not know.
     plain = [
-      Evaluation(int(one.step), float(one.epoch), _floats(one.metrics), int(one.skipped_updates))
-      for one in evaluations
+      Evaluation(
+        int(evaluation.step),
+        float(evaluation.epoch),
+        {name: float(value) for name, value in evaluation.metrics.items()},
+        int(evaluation.skipped_updates),
+      )
+      for evaluation in evaluations
     ]
     chosen = best(plain, record.metric)
     return {
@@ -192,22 +196,14 @@ def _as_json(record: Record, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
   }
 
 
-def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
-  return {name: float(value) for name, value in metrics.items()}
-
-
-def _with_digest(value: dict[str, Any]) -> dict[str, Any]:
-  return value | {"digest": files.digest_json(value)}
-
-
 def _read(path: pathlib.Path) -> tuple[Record, dict[str, Any]]:
-  """The record and its fingerprint."""
+  """The record of a file and its fingerprint."""
   try:
     value = json.loads(path.read_bytes())
-    found = value.get("format")
-    if found != FORMAT:
+    version = value.get("format")
+    if version != FORMAT:
       raise DataError(
-        f"{path}: format {found!r}, this program reads format {FORMAT}; remove it to run it again"
+        f"{path}: format {version!r}, this program reads format {FORMAT}; remove it to run it again"
       )
     digest = value.pop("digest")
     if files.digest_json(value) != digest:

@@ -1,6 +1,6 @@
 """A fine-tuned model as a checkpoint: `<directory>/checkpoints/<step>` and the vocabulary, for export."""
 
-import os
+import contextlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.errors import StorageError
+from data import errors, files
 from finetune.search.warm_start import WarmStart
 from pretrain import checkpoint
 from pretrain.checkpoint import Checkpoints
@@ -24,17 +24,16 @@ def save(
   """Writes a model, whole or not at all; one that is there is replaced.
 
   Args:
-    directory: of the model.
+    directory: that the model becomes.
     params: {'encoder', 'heads'} host arrays.
     start: what it was fine-tuned from.
     task: JSON values: 'name', 'labels' and 'problem_type' of the export, and how the model was chosen.
-    step: updates.
+    step: number of updates it was trained with.
     recipe: name for the model card.
 
   Raises:
     StorageError: it cannot be written.
   """
-  aside = directory.with_name(f".{directory.name}.{os.getpid()}.part")
   config = dict(start.meta["config"]) | {"recipe": recipe}
   meta = {
     "config": config,
@@ -42,25 +41,14 @@ def save(
     "task": dict(task),
     "pretraining_step": start.meta.get("step", 0),
   }
-  # What the model card says of the pretraining, and of an imported checkpoint.
+  # The model card reads these: they describe the pretraining, or where the checkpoint was imported from.
   meta |= {name: start.meta[name] for name in _OF_PRETRAINING if name in start.meta}
-  try:
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+  with errors.writing(directory), files.whole_directory(directory, replace=True) as aside:
     shutil.copytree(start.vocabulary_directory, aside / "vocabulary")
-    checkpoints = Checkpoints(aside, every=1, keep=1)
-    try:
+    with contextlib.closing(Checkpoints(aside, every=1, keep=1)) as checkpoints:
       state = {"params": jax.tree.map(jnp.asarray, params), "step": jnp.asarray(step, jnp.int32)}
       checkpoints.save(step, state, meta, force=True)
       checkpoints.wait()
-    finally:
-      checkpoints.close()
-    shutil.rmtree(directory, ignore_errors=True)
-    aside.rename(directory)
-  except OSError as error:
-    raise StorageError(f"cannot write {directory} ({error.strerror or error}); check the place") from error
-  finally:
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def scale_outputs(params: Any, scale: float) -> Any:
@@ -73,8 +61,8 @@ def scale_outputs(params: Any, scale: float) -> Any:
 
 
 def saved_task(directory: Path) -> dict[str, Any]:
-  """The `task` a model was saved with; {} if there is none, or one that cannot be read."""
+  """The `task` that the model of a directory was saved with; {} without a model that can be read."""
   try:
     return checkpoint.read_meta(checkpoint.step_path(directory)).get("task", {})
-  except checkpoint.DataError:
+  except errors.DataError:
     return {}

@@ -201,7 +201,8 @@ def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
   [
     (["--config.tasks=sst3"], 2, "did you mean sst2"),
     (["--config.tasks="], 2, "tasks is empty"),
-    (["--config.protocol=cocolm"], 2, "coco_lm"),
+    (["--config.protocol=coco-lm"], 2, "did you mean coco_lm"),
+    (["--config.size=bass"], 2, "did you mean base"),
     (["--config.checkpoint="], 2, "--config.checkpoint=DIR"),
     (["--config.checkpoint=nowhere"], 3, "no checkpoint in"),
     (["--config.data.max_length=33"], 2, "32 positions"),

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from finetune.papers import glue_metrics, reference_rows
+from finetune.papers import glue_metrics, protocols, reference_rows
 
 ROWS = reference_rows._rows()
 PAPERS = pathlib.Path(__file__).resolve().parents[4] / "shared" / "papers"
@@ -53,9 +53,7 @@ def test_scores_stand_in_their_column():
 
 
 def test_numbers_of_another_protocol_are_not_shown():
-  rows = {
-    protocol: reference_rows.reference_rows("bert_base", protocol) for protocol in glue_metrics.PROTOCOLS
-  }
+  rows = {protocol: reference_rows.reference_rows("bert_base", protocol) for protocol in protocols.NAMES}
   assert [rows[name][0].source for name in rows] == ["COCO-LM table 1", "COCO-LM table 1", "TACO table 3"]
   assert reference_rows.reference_rows("coco_lm_base", "taco") == []
   assert reference_rows.reference_rows("taco_small", "amos") == []

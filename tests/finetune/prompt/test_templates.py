@@ -5,6 +5,7 @@ import pytest
 from data.errors import ConfigError
 from data.glue.tasks import TASKS
 from data.vocabulary import train as vocabulary_train
+from finetune import validate
 from finetune.prompt import templates as prompt_templates
 from finetune.prompt.templates import TEMPLATES, PromptWriter
 from tests.finetune.prompt.prompt_case import make_vocabulary, pieces_of
@@ -164,7 +165,6 @@ def test_words_can_be_given_one_per_class():
       prompt_templates.choose_words(template, given)
 
 
-def test_a_task_without_a_template_is_refused_with_the_nearest():
-  with pytest.raises(ConfigError, match="'sst-2'; did you mean 'sst2'"):
-    prompt_templates.template_of("sst-2")
-  assert prompt_templates.template_of("mnli").max_length == 256
+def test_the_tasks_that_a_config_may_name_have_templates_and_their_lengths():
+  assert set(validate.PROMPT_TASKS) == set(TEMPLATES)
+  assert TEMPLATES["mnli"].max_length == 256

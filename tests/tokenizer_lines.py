@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from data import vocabulary
 from data.vocabulary import train as vocabulary_train
-from pretrain.export.tokenizer import files as tokenizer_files
+from pretrain.export.tokenizer import convert
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATASETS = ROOT.parent / "shared" / "datasets"
@@ -42,14 +42,14 @@ def lines_of(path: pathlib.Path) -> Iterator[str]:
 def compare(directory: pathlib.Path, paths: list[pathlib.Path]) -> tuple[int, int]:
   """Prints a line per file and the first differences of each; returns lines and differences in all."""
   words = vocabulary.load(directory)
-  tokenizer = tokenizer_files.build_tokenizer(directory, words)
+  tokenizer = convert.build_tokenizer(directory, words)
   total = different = 0
   for path in paths:
     number, wrong = 0, []
     lines = lines_of(path)
     while batch := list(itertools.islice(lines, BATCH)):
       number += len(batch)
-      wrong += tokenizer_files.differences(words, tokenizer, batch)
+      wrong += convert.differences(words, tokenizer, batch)
     print(f"{path}: {number:,} lines, {len(wrong):,} differences", flush=True)
     for text, ours, theirs in wrong[:3]:
       print(f"  {text[:60]!r}: {theirs[:8]}, expected {ours[:8]}", flush=True)

@@ -19,8 +19,8 @@ from pretrain.export.card import card
 from pretrain.export.check import reference as self_check
 from pretrain.export.official import fit as official_fit
 from pretrain.export.stock import choose
-from pretrain.export.stock import models as stock_models
-from pretrain.export.tokenizer import files as tokenizer_files
+from pretrain.export.stock import write as stock_write
+from pretrain.export.tokenizer import convert
 from pretrain.models.config import EncoderConfig
 from pretrain.saved_model import open_model
 
@@ -187,7 +187,7 @@ def _write(folder: pathlib.Path, layout: str, model: Model) -> tuple[str, str, t
     )
     return "", "", extra
   params = jax.tree.map(np.asarray, model.params)
-  made = stock_models.to_stock(
+  made = stock_write.to_stock(
     params,
     model.config,
     layout=layout,
@@ -199,7 +199,7 @@ def _write(folder: pathlib.Path, layout: str, model: Model) -> tuple[str, str, t
   folders.save_tensors(folder / "model.safetensors", made.state)
   folders.save_json(folder / "config.json", made.config)
   folders.save_tensors(folder / folders.EXTRA, made.extra)
-  tokenizer_files.write_tokenizer(model.vocabulary_directory, folder, max_length=model.config.max_length)
+  convert.write_tokenizer(model.vocabulary_directory, folder, max_length=model.config.max_length)
   return made.architecture, made.head, tuple(made.extra)
 
 

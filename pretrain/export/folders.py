@@ -1,7 +1,7 @@
 """What each layout's folder holds, written from parameters, vocabulary and config.
 
-Stock layouts go through `stock_names`, the official ones through `torch_names`; `torch` is our own tree. What
-a layout has no slot for lies in `extra.safetensors` under our own paths, so that nothing is lost.
+Stock layouts go through `stock.write`, the official ones through `official.names`; `torch` is our own tree.
+What a layout has no slot for lies in `extra.safetensors` under our own paths, so that nothing is lost.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from data.vocabulary import Vocabulary
 from pretrain import trees
 from pretrain.export import task_fields
 from pretrain.export.official import fit as official_fit
-from pretrain.export.official import names as torch_names
+from pretrain.export.official import names as official_names
 from pretrain.export.stock import config as stock_config
 from pretrain.export.tensor_rows import State
 from pretrain.models.config import EncoderConfig
@@ -81,20 +81,20 @@ def write_official(
   official_fit.check_official(config, vocabulary, layout, params, activation=activation)
   params = jax.tree.map(np.asarray, params)
   if layout == "fairseq":
-    state = torch_names.to_fairseq(params)
+    state = official_names.to_fairseq(params)
     content = {"args": _arguments(config, params, activation), "model": _tensors(state)}
     torch.save(content, folder / "model.pt")
-    sharing = torch_names.sharing_of(params)
-    held = torch_names.from_fairseq(state, num_heads=config.num_heads, share_embeddings=sharing)
+    sharing = official_names.sharing_of(params)
+    held = official_names.from_fairseq(state, num_heads=config.num_heads, share_embeddings=sharing)
   else:
     prefix = f"{layout}."
-    state = torch_names.to_hugging_face(params)
+    state = official_names.to_hugging_face(params)
     heads = ("binary_head.", "clm_head.", "scl_head.")
     named = {name if name.startswith(heads) else prefix + name: array for name, array in state.items()}
     torch.save(_tensors(named), folder / "pytorch_model.bin")
     fields = _official_config(config, vocabulary, params, layout)
     save_json(folder / "config.json", fields | _labels(params, task))
-    held = torch_names.from_hugging_face(state, num_heads=config.num_heads)
+    held = official_names.from_hugging_face(state, num_heads=config.num_heads)
   kept = flatten(held.params)
   extra = {path: leaf for path, leaf in flatten(params).items() if path not in kept}
   save_tensors(folder / EXTRA, extra)
@@ -146,7 +146,7 @@ def _arguments(config: EncoderConfig, params: dict, activation: str) -> argparse
     clm="clm" in heads,
     seq_contrast=contrast is not None,
     seq_contrast_dim=projection,
-    generator_sample_mode="zero-dropout" if torch_names.sharing_of(params) == "tokens" else "eval",
+    generator_sample_mode="zero-dropout" if official_names.sharing_of(params) == "tokens" else "eval",
   )
 
 

@@ -21,6 +21,7 @@ from data.errors import ConfigError, DataError, StorageError
 from pretrain.checkpoint import Checkpoints
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
+from pretrain.export.stock import comparison
 
 # Tensors that say nothing: numbers of positions, versions of a class.
 IGNORED = ("*position_ids", "*.version", "*.rp_bucket")
@@ -68,7 +69,7 @@ def import_checkpoint(
   """Writes `<output>/checkpoints/0` and `<output>/vocabulary`, from which runs start and fine-tune.
 
   Args:
-    source: file or folder, see `read_files.read_state`.
+    source: file or folder, see `foreign.files.read_state`.
     output: must not exist.
     num_heads: attention heads, if the checkpoint does not say.
     allow_unmatched: names or patterns of tensors that may be left out.
@@ -95,11 +96,7 @@ def import_checkpoint(
         f"{source}: its token table has {rows} rows, but the vocabulary has {words.size} pieces"
       )
     if found.family == "stock":
-      from pretrain.export.stock import (
-        comparison as stock_comparison,  # it needs the extra only where that is installed
-      )
-
-      say(stock_comparison.compare(foreign, found, pad_id=words.special_ids.pad))
+      say(comparison.compare(foreign, found, pad_id=words.special_ids.pad))
     _save(aside, source, foreign, found, words)
   say(f"Wrote {output}: {found.family} checkpoint, {words.kind} vocabulary of {words.size:,} pieces")
   say(f"Continue with --config.train.init_from={output} --config.data.vocabulary={target / 'vocabulary'}")
@@ -175,9 +172,9 @@ def _vocabulary(folder: Path, given: str, output: Path) -> vocabulary.Vocabulary
     vocabulary.load(own)  # before anything is copied
     shutil.copytree(own, output)
   else:
-    from pretrain.export.tokenizer import files as tokenizer_files
+    from pretrain.export.tokenizer import convert
 
-    tokenizer_files.read_tokenizer(folder, output)
+    convert.read_tokenizer(folder, output)
   return vocabulary.load(output)
 
 

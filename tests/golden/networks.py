@@ -15,7 +15,7 @@ from pretrain.corruption.mixture import MixtureChoice
 from pretrain.export import tensor_rows
 from pretrain.export.foreign.files import ForeignCheckpoint
 from pretrain.export.foreign.recognise import recognise
-from pretrain.export.official import names as torch_names
+from pretrain.export.official import names as official_names
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
@@ -141,7 +141,7 @@ class _AmosCase:
 
   def official(self, gradients: dict) -> dict:
     """Gradients under the file's names."""
-    tree, parts = {"generator": gradients["generator"]}, torch_names.GENERATOR_HEAD_PARTS
+    tree, parts = {"generator": gradients["generator"]}, official_names.GENERATOR_HEAD_PARTS
     named = tensor_rows.write(tree, parts, "fairseq")
     named |= dict.fromkeys((_TABLE, "auxiliary.lm_head.weight"), gradients["table"])
     named |= {f"encoder.lin.{name}": value for name, value in gradients["stub"].items()}
@@ -168,7 +168,7 @@ def check_mixture(golden: Golden, checks: Checks) -> None:
     noise=to_slots(golden["gumbel_noise"], masking.weights),
   )
   head_state = {name: array for name, array in state.items() if name.startswith("auxiliary.lm_head.")}
-  own = tensor_rows.read(head_state, torch_names.GENERATOR_HEAD_PARTS, "fairseq", num_heads=1).params
+  own = tensor_rows.read(head_state, official_names.GENERATOR_HEAD_PARTS, "fairseq", num_heads=1).params
   features = [to_slots(golden[f"f/{layer}"], masking.weights) for layer in case.layers]
   inputs = {
     "table": jnp.asarray(table),

@@ -15,7 +15,7 @@ from pretrain.corruption.generator import GeneratorOutput
 from pretrain.corruption.masking import TokenIds
 from pretrain.export.foreign.files import ForeignCheckpoint
 from pretrain.export.foreign.recognise import Recognised, recognise
-from pretrain.export.official import names as torch_names
+from pretrain.export.official import names as official_names
 from pretrain.export.official.config import SAMPLE_MODES
 from pretrain.models import heads
 from pretrain.objectives.views import View
@@ -109,7 +109,7 @@ def only(case: Case, name: str) -> dict[str, float]:
 
 def official(gradients: dict, scale: float) -> dict[str, np.ndarray]:
   """Gradients of a mean-form loss under official names, times `scale` (their losses are sums over |M|)."""
-  return {name: scale * value for name, value in torch_names.to_fairseq(gradients).items()}
+  return {name: scale * value for name, value in official_names.to_fairseq(gradients).items()}
 
 
 def sum_and_mean(metric) -> tuple[float, float]:

@@ -1,14 +1,26 @@
-"""What a checkpoint's own records say of how it came about, as lines of the model card."""
+"""What a checkpoint's meta and its run's metrics say of how it came about, as lines of the model card."""
 
-import pathlib
 from collections.abc import Mapping
+from pathlib import Path, PurePath
 from typing import Any
 
+from data.seqio_tasks import CORPORA
 from pretrain import metrics
-from pretrain.export.card import origin as card_origin
+from pretrain.provenance import starts
+
+# What the papers name; a run reads what `data.seqio_tasks.CORPORA` says, and the card must not claim more.
+_IN_PLACE_OF = {
+  "wikipedia_books": "Wikipedia and BookCorpus",
+  "web_160gb": "Wikipedia, BookCorpus, CC-News, OpenWebText and Stories",
+}
+_TAKEN = {
+  "train.init_from": "encoder, and heads and generator where they fit",
+  "generator.init_from": "generator",
+  "model.freeze_embeddings_from": "token table, which was not trained",
+}
 
 
-def read_metrics(workdir: pathlib.Path, step: int) -> tuple[dict[str, float], float]:
+def read_metrics(workdir: Path, step: int) -> tuple[dict[str, float], float]:
   """Held-out figures and hours of a run.
 
   Args:
@@ -36,7 +48,44 @@ def read_metrics(workdir: pathlib.Path, step: int) -> tuple[dict[str, float], fl
 def is_imported(meta: Mapping[str, Any]) -> bool:
   """Whether the pretraining was that of others: as `import_checkpoint` saved it, or fine-tuned from there."""
   is_from_there = "source" in meta or meta["config"]["recipe"].startswith("imported")
-  return is_from_there and meta.get("pretraining_step", meta["step"]) == 0
+  return is_from_there and _pretraining_step(meta) == 0
+
+
+def has_imported_start(meta: Mapping[str, Any]) -> bool:
+  """Whether some part of the run began with weights of others, at whatever remove."""
+  sources = meta.get("started_from", {}).values()
+  return any("source" in source or has_imported_start(source) for source in sources)
+
+
+def training(meta: Mapping[str, Any], hours: float) -> list[str]:
+  """Lines about fine-tuning, if there was any, and pretraining.
+
+  Args:
+    meta: of the checkpoint; 'task' and 'pretraining_step' if it was fine-tuned, 'source' if imported,
+      'records' and 'started_from' unless an older program saved it.
+    hours: of `read_metrics`.
+  """
+  if is_imported(meta):
+    name = _source_name(meta.get("source", {}))
+    return [*_fine_tuning(meta), f"Imported from {name} and not pretrained further by this stack."]
+  return [*_fine_tuning(meta), *_table("| | |", _pretraining(meta, hours))]
+
+
+def evaluation(figures: Mapping[str, float]) -> list[str]:
+  """Lines about the held-out figures of `read_metrics`."""
+  if not figures:
+    return ["No held-out figures were recorded with this checkpoint."]
+  rows = {name: f"{value:.4f}" for name, value in sorted(figures.items()) if value is not None}
+  intro = "On held-out blocks of the pretraining text (losses in nats, rates from 0 to 1):"
+  return [intro, "", *_table("| metric | value |", rows)]
+
+
+def _table(header: str, rows: Mapping[str, Any]) -> list[str]:
+  return [header, "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
+
+
+def _pretraining_step(meta: Mapping[str, Any]) -> int:
+  return meta.get("pretraining_step", meta["step"])
 
 
 def _fine_tuning(meta: Mapping[str, Any]) -> list[str]:
@@ -53,28 +102,22 @@ def _fine_tuning(meta: Mapping[str, Any]) -> list[str]:
   return [f"Fine-tuned on {name}{updates}{run}{value}.{classes}", ""]
 
 
-def training(meta: Mapping[str, Any], hours: float) -> list[str]:
-  """Lines about fine-tuning, if there was any, and pretraining.
-
-  Args:
-    meta: of the checkpoint; 'task' and 'pretraining_step' if it was fine-tuned, 'source' if imported,
-      'records' and 'started_from' unless an older program saved it.
-    hours: of `read_metrics`.
-  """
-  config = meta["config"]
-  data, train, optimizer = config["data"], config["train"], config["optimizer"]
-  step = meta.get("pretraining_step", meta["step"])
+def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, Any]:
+  """{name: value} of the table about pretraining."""
+  config, step = meta["config"], _pretraining_step(meta)
+  data, batch_size, optimizer = config["data"], config["train"]["batch_size"], config["optimizer"]
   weights = {name: part["weight"] for name, part in config["objectives"].items() if part["weight"]}
   kind = config["corruption"]["kind"]
-  generator = f"{config['generator']['num_layers']}-layer generator" if kind == "generator" else kind
-  rows = {
+  corruption = f"{config['generator']['num_layers']}-layer generator" if kind == "generator" else kind
+  text, packing = _records(data, meta.get("records"))
+  return {
     "recipe": config["recipe"],
-    "initialised from": card_origin.started_from(meta),
-    "text": card_origin.text(meta),
+    "initialised from": _started_from(meta),
+    "text": text,
     "updates": f"{step:,}",
-    "tokens seen": f"{step * train['batch_size'] * data['length']:,} (padding counted)",
-    "batch": f"{train['batch_size']:,} x {data['length']} tokens, {card_origin.packing(meta)}",
-    "corruption": f"{generator}, mask rate {config['corruption']['mask_rate']}",
+    "tokens seen": f"{step * batch_size * data['length']:,} (padding counted)",
+    "batch": f"{batch_size:,} x {data['length']} tokens, {packing}",
+    "corruption": f"{corruption}, mask rate {config['corruption']['mask_rate']}",
     "objectives (weight)": ", ".join(f"{name} ({weight:g})" for name, weight in weights.items()),
     "learning rate": f"{optimizer['learning_rate']:g}, warm-up {optimizer['warmup_steps']:,} updates, then "
     f"{optimizer['schedule']}",
@@ -86,26 +129,73 @@ def training(meta: Mapping[str, Any], hours: float) -> list[str]:
     "hours": f"{hours:.2f} (from logged speeds)" if hours else "not recorded",
     "packages": ", ".join(f"{name} {version}" for name, version in meta["packages"].items()),
   }
-  if is_imported(meta):
-    name = card_origin.source_name(meta.get("source", {}))
-    return [*_fine_tuning(meta), f"Imported from {name} and not pretrained further by this stack."]
-  return [
-    *_fine_tuning(meta),
-    "| | |",
-    "|---|---|",
-    *(f"| {name} | {value} |" for name, value in rows.items()),
-  ]
 
 
-def evaluation(figures: Mapping[str, float]) -> list[str]:
-  """Lines about the held-out figures of `read_metrics`."""
-  if not figures:
-    return ["No held-out figures were recorded with this checkpoint."]
-  rows = [f"| {name} | {value:.4f} |" for name, value in sorted(figures.items()) if value is not None]
-  return [
-    "On held-out blocks of the pretraining text (losses in nats, rates from 0 to 1):",
-    "",
-    "| metric | value |",
-    "|---|---|",
-    *rows,
+def _records(data: Mapping[str, Any], records: Mapping[str, Any] | None) -> tuple[str, str]:
+  """What text was read, and how it was cut into records; as far as the config says it, if no more is known.
+
+  Args:
+    data: of the config.
+    records: of the meta; None: an older program saved the checkpoint.
+  """
+  if not records:
+    text = f"{_source_text(data['source'])} (as its config names it; what was read was not recorded)"
+    if data["directory"]:
+      name = PurePath(data["directory"]).name
+      text = f"prepared records of the user's own; what they were made of was not recorded (`{name}`)"
+    return text, f"packing `{data['packing']}`"
+  used = "" if data["fraction"] == 1 else f", of whose records the first {data['fraction']:.0%} were used"
+  size = f"{records['documents']:,} documents, {records['tokens']:,} tokens to train on"
+  shorter = f" into at most {records['length']} tokens" if records["length"] != data["length"] else ""
+  return f"{_source_text(records['source'])}; {size}{used}", f"packing `{records['packing']}`{shorter}"
+
+
+def _source_text(source: str) -> str:
+  """Readable words for `--source` of `data.prepare`; where own files lay stays the user's own business."""
+  kind, _, name = source.partition(":")
+  if source == "installed_docs":
+    return "the documentation of Python packages installed on the training machine"
+  if kind == "seqio" and name in CORPORA:
+    corpora = [
+      f"`{corpus.tfds_name}`" + ("" if corpus.keep == 1 else f" ({corpus.keep:.0%} of it)")
+      for corpus in CORPORA[name]
+    ]
+    return f"of TFDS {', '.join(corpora)}, in place of the papers' {_IN_PLACE_OF[name]}"
+  if kind in ("tfds", "seqio") and name:
+    return f"`{source}`"
+  return "own files " + ", ".join(f"`{PurePath(path).name}`" for path in source.split(",") if path)
+
+
+def _started_from(meta: Mapping[str, Any]) -> str:
+  """What a run took from other checkpoints, as its meta says, or as far as its config does."""
+  known = meta.get("started_from", {})
+  starts_of_run = [
+    f"{_TAKEN[field]}: "
+    + (_start_text(known[field]) if field in known else f"`{_run_name(path)}` (as its config names it)")
+    for field, path in starts(meta["config"]).items()
   ]
+  return "; ".join(starts_of_run) or "random values"
+
+
+def _start_text(start: Mapping[str, Any]) -> str:
+  """Words for one entry of a meta's 'started_from', and for what that one began with."""
+  if "source" in start:
+    return f"{_source_name(start['source'])}, imported"
+  before = "; ".join(
+    f"{_TAKEN[field]}: {_start_text(earlier)}" for field, earlier in start.get("started_from", {}).items()
+  )
+  began = f", which began with {before}" if before else ""
+  return f"recipe `{start['recipe']}`, step {start['step']:,}{began}"
+
+
+def _source_name(source: Mapping[str, Any]) -> str:
+  """The file or folder an import was made of, without the place where it lay."""
+  return f"`{PurePath(source['path']).name}`" if source.get("path") else "another checkpoint"
+
+
+def _run_name(path: str) -> str:
+  """'run, step 5' of 'runs/run/checkpoints/5'."""
+  parts = [*PurePath(path).parts]
+  if parts[-1].isdecimal() and parts[-2:-1] == ["checkpoints"]:
+    return f"{parts[-3] if len(parts) > 2 else 'checkpoints'}, step {parts[-1]}"
+  return parts[-2] if parts[-1] == "checkpoints" and len(parts) > 1 else parts[-1]

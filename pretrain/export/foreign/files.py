@@ -15,7 +15,7 @@ import numpy as np
 import safetensors
 
 from data.errors import DataError
-from pretrain.export.foreign import pickles as torch_files
+from pretrain.export.foreign import pickles
 
 SINGLE_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -216,12 +216,12 @@ def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:
 
 def _torch_tensors(path: Path) -> tuple[str, dict, Iterator[tuple[str, np.ndarray]]]:
   """('fairseq', its settings, tensors) or ('tensors', {}, tensors)."""
-  content = torch_files.read_pickle(path)
+  content = pickles.read_pickle(path)
   if not isinstance(content, dict):
     raise DataError(f"{path}: it holds a {type(content).__name__}; expected a dict of tensors")
   if not isinstance(content.get("model"), dict):
     return "tensors", {}, _from_torch(path, content)
-  settings = torch_files.plain(content.get("args") or content.get("cfg")) or {}
+  settings = pickles.plain(content.get("args") or content.get("cfg")) or {}
   settings = settings if isinstance(settings, dict) else {}
   inner = settings.get("model")
   return "fairseq", inner if isinstance(inner, dict) else settings, _from_torch(path, content["model"])
@@ -236,7 +236,7 @@ def _from_torch(path: Path, tensors: dict) -> Iterator[tuple[str, np.ndarray]]:
     is_dense = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
     if not is_dense or tensor.is_quantized or tensor.device.type != "cpu":
       raise DataError(f"{path}: entry {name[:80]!r} is a {type(tensor).__name__}; expected a dense tensor")
-  torch_files.check_storages(path, tensors)
+  pickles.check_storages(path, tensors)
   floats = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
   made: dict[tuple, np.ndarray] = {}  # a tied tensor is converted once
   for name, tensor in tensors.items():

@@ -1,7 +1,7 @@
 """Which family a checkpoint of others is of, and its tensors as our parameters.
 
 The one way in: the command, its tests and the comparison with official outputs call these functions, which
-walk the tables of `torch_names` and `stock_names`.
+walk the tables of `official.names` and `stock.read`.
 """
 
 import functools
@@ -17,8 +17,8 @@ from pretrain import trees
 from pretrain.export.folders import EXTRA, STOCK
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.official import config as official_config
-from pretrain.export.official import names as torch_names
-from pretrain.export.stock import names as stock_names
+from pretrain.export.official import names as official_names
+from pretrain.export.stock import read as stock_read
 from pretrain.export.stock.config import encoder_fields
 from pretrain.export.task_fields import read_task
 from pretrain.export.tensor_rows import State
@@ -46,7 +46,7 @@ def recognise(
   """Finds the family by names and `model_type`, and reads the tensors.
 
   Args:
-    foreign: of `read_files.read_state`.
+    foreign: of `foreign.files.read_state`.
     num_heads: attention heads, if the checkpoint does not say.
     extra: of `read_extra`, parameters that an export of this program put beside it.
 
@@ -66,7 +66,7 @@ def recognise(
       official_config.find_num_heads(config, "encoder_attention_heads", state, num_heads),
     )
     sharing = official_config.find_sharing(config, state)
-    params, unmatched = torch_names.from_fairseq(state, num_heads=heads, share_embeddings=sharing)
+    params, unmatched = official_names.from_fairseq(state, num_heads=heads, share_embeddings=sharing)
     params = merge(params, extra)
     fields, generator = official_config.fairseq_fields(config, params), {"share_embeddings": sharing}
   elif any(name.endswith("attention.self_attn.in_proj.weight") for name in state):
@@ -74,7 +74,7 @@ def recognise(
       "official",
       official_config.find_num_heads(config, "num_attention_heads", state, num_heads),
     )
-    params, unmatched = torch_names.from_hugging_face(state, num_heads=heads)
+    params, unmatched = official_names.from_hugging_face(state, num_heads=heads)
     params = merge(params, extra)
     fields = official_config.port_fields(config, params)
   elif model_type == OWN:
@@ -84,7 +84,7 @@ def recognise(
   elif isinstance(model_type, str) and model_type in STOCK:
     family = "stock"
     fields = encoder_fields(config)
-    params, unmatched = stock_names.from_stock(state, config, extra=extra)
+    params, unmatched = stock_read.from_stock(state, config, extra=extra)
   else:
     shown = ", ".join(sorted(state)[:3])
     raise DataError(

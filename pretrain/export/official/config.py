@@ -40,7 +40,7 @@ def fairseq_fields(settings: Mapping[str, Any], params: dict) -> dict[str, Any]:
 
   Args:
     settings: of `args` or `cfg.model`; {} if the file has none.
-    params: as `torch_names.from_fairseq` read them.
+    params: as `names.from_fairseq` read them.
 
   Returns:
     What `sizes` gives, relative_position and its distance, layer_norm_eps (fixed in fairseq) and, where said,

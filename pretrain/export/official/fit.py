@@ -2,7 +2,7 @@
 
 from data.errors import ConfigError
 from data.vocabulary import Vocabulary
-from pretrain.export.official import names as torch_names
+from pretrain.export.official import names as official_names
 from pretrain.export.task_fields import ACTIVATIONS
 from pretrain.models.config import EncoderConfig
 
@@ -73,7 +73,7 @@ def _generator_fault(params: dict) -> str:
     return f"its generator is one network, and this model has {len(generator)}"
   if _widths(generator) != _widths(params["encoder"]):
     return "its generator has the encoder's width and heads, and this model's has others"
-  if torch_names.sharing_of(params) == "none":
+  if official_names.sharing_of(params) == "none":
     return (
       "its generator reads the encoder's token table, and this model's has one of its own "
       "(generator.share_embeddings='none' or generator.frozen)"

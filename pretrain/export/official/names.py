@@ -1,7 +1,7 @@
 """One table of names: the official fairseq and Hugging Face checkpoints and our parameter paths.
 
 Every row says what a tensor is called in both, where it lives here, its shape and how the arrays differ;
-import and export both walk this table (`torch_layout` knows how). Arrays are numpy; nothing here reads
+import and export both walk this table (`tensor_rows` knows how). Arrays are numpy; nothing here reads
 files.
 
 Source of the names: COCO-LM fairseq/fairseq/models/cocolm/model.py, AMOS .../amos/model.py, COCO-LM

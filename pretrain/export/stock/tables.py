@@ -1,6 +1,6 @@
 """Tables between the names of stock transformers classes (BERT, ELECTRA, MPNet, LayoutLMv3) and our paths.
 
-The rows use the `hugging_face` column of `torch_layout`. Names here are without the prefix of the base model
+The rows use the `hugging_face` column of `tensor_rows`. Names here are without the prefix of the base model
 (`bert.` and so on), which checkpoints have or have not.
 
 Source of the names: transformers 5.23, modeling_{bert,electra,mpnet,layoutlmv3}.py.
@@ -78,7 +78,7 @@ _RTD_ROWS = (
   Row(None, "dense_prediction.bias", ("bias",), ("1",), NEGATED),
 )
 # {layout: {end of the class's name: its head}}; a class has one, and the first whose parameters are there is
-# written. LayoutLMv3's question answering has a classifier's shape (`stock_forms.span_head_as_tanh`).
+# written. LayoutLMv3's question answering has a classifier's shape (`forms.span_head_as_tanh`).
 HEADS = {
   "mpnet": {
     "ForSequenceClassification": _classification("classifier.dense", "classifier.out_proj"),

@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from data.vocabulary import SpecialIds
-from pretrain.export.stock import models as stock_models
+from pretrain.export.stock import write as stock_write
 from pretrain.models import encoder
 from pretrain.models import heads as head_models
 from pretrain.models.config import EncoderConfig
@@ -70,12 +70,12 @@ def exported(name: str, *heads: str, with_generator: bool = False, **options):
   layout, config, pad_id = CASES[name]
   params = random_params(config, *heads, with_generator=with_generator)
   ids = SpecialIds(cls=2, pad=pad_id, sep=4, unk=5, mask=6)
-  return params, stock_models.to_stock(
+  return params, stock_write.to_stock(
     params, config, layout=layout, pad_id=pad_id, special_ids=ids, **options
   )
 
 
-def write_folder(folder, model: stock_models.StockModel) -> None:
+def write_folder(folder, model: stock_write.StockModel) -> None:
   """What `from_pretrained` reads."""
   save_file(model.state, folder / "model.safetensors", metadata={"format": "pt"})
   (folder / "config.json").write_text(json.dumps(model.config), encoding="utf-8")

@@ -17,7 +17,7 @@ from data.errors import DataError  # noqa: E402
 from pretrain.checkpoint import Checkpoints, load_params  # noqa: E402
 from pretrain.export import __main__, folders  # noqa: E402
 from pretrain.export.check import reference as self_check  # noqa: E402
-from pretrain.export.official import names as torch_names  # noqa: E402
+from pretrain.export.official import names as official_names  # noqa: E402
 from pretrain.export.stock import tables as stock_tables  # noqa: E402
 from pretrain.export.tensor_rows import Layout  # noqa: E402
 
@@ -124,8 +124,8 @@ def test_a_transposed_kernel_in_the_tables_fails_the_self_check(
       },
     )
   else:
-    parts = [part._replace(rows=_transposed(part.rows)) for part in torch_names.ENCODER_PARTS]
-    monkeypatch.setattr(torch_names, "ENCODER_PARTS", tuple(parts))
+    parts = [part._replace(rows=_transposed(part.rows)) for part in official_names.ENCODER_PARTS]
+    monkeypatch.setattr(official_names, "ENCODER_PARTS", tuple(parts))
   output = tmp_path / "out"
   assert export(make_workdir(kind), output, f"--to={to}") == 3
   assert "self-check: the" in capsys.readouterr().err

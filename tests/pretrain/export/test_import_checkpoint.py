@@ -1,6 +1,6 @@
 """Importing official checkpoints and our own, as the command does it.
 
-Names and shapes come from `test_torch_names`, which has them from the published code.
+Names and shapes come from `test_official_names`, which has them from the published code.
 """
 
 import json
@@ -17,7 +17,7 @@ from pretrain.checkpoint import load_params
 from pretrain.export import __main__
 from pretrain.export.folders import write_own
 from pretrain.export.import_checkpoint import import_checkpoint
-from pretrain.export.official import names as torch_names
+from pretrain.export.official import names as official_names
 from tests.pretrain.export.official.test_names import A, D, F, P, R, V, fairseq_state, hugging_face_state
 
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c")
@@ -88,7 +88,7 @@ def test_the_official_port_becomes_a_checkpoint_of_ours(tmp_path, words):
   lines = []
   _import(_port(tmp_path / "in"), tmp_path / "out", words, say=lines.append)
   params, meta = load_params(tmp_path / "out")
-  expected = torch_names.from_hugging_face(hugging_face_state(), num_heads=A).params
+  expected = official_names.from_hugging_face(hugging_face_state(), num_heads=A).params
   _assert_equal(params, expected)
   model = meta["config"]["model"]
   sizes = {"vocab_size": V, "hidden_size": D, "num_layers": 3, "num_heads": A, "mlp_size": F, "max_length": P}
@@ -121,7 +121,7 @@ def test_official_fairseq_comes_with_its_generator(tmp_path, words, share):
   torch.save(content, tmp_path / "model.pt")
   _import(tmp_path / "model.pt", tmp_path / "out", words)
   params, meta = load_params(tmp_path / "out")
-  _assert_equal(params, torch_names.from_fairseq(state, num_heads=A, share_embeddings=share).params)
+  _assert_equal(params, official_names.from_fairseq(state, num_heads=A, share_embeddings=share).params)
   generator = meta["config"]["generator"]
   assert (generator["num_layers"], generator["share_embeddings"]) == (2, share)
   assert meta["config"]["model"]["layer_norm_eps"] == 1e-5
@@ -147,7 +147,7 @@ def test_safetensors_are_imported_without_pytorch(tmp_path, words, monkeypatch, 
   _without_the_extra(monkeypatch)
   flags = [f"--from={_port(tmp_path / 'in')}", f"--vocabulary={words}", f"--output={tmp_path / 'out'}"]
   assert __main__.main(["import", *flags]) == 0, capsys.readouterr().err
-  expected = torch_names.from_hugging_face(hugging_face_state(), num_heads=A).params
+  expected = official_names.from_hugging_face(hugging_face_state(), num_heads=A).params
   _assert_equal(load_params(tmp_path / "out")[0], expected)
 
 

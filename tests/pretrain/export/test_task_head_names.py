@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
-from pretrain.export.official import names as torch_names
+from pretrain.export.official import names as official_names
 from tests.pretrain.export.official.test_names import A, D, fairseq_state, hugging_face_state
 
 _FINE_TUNED = {
@@ -35,12 +35,12 @@ def _fine_tuned(kind):
 def test_heads_of_fine_tuning_survive_import_and_export(kind):
   official = _fine_tuned(kind)
   if kind == "fairseq":
-    state, load, save = fairseq_state() | official, torch_names.from_fairseq, torch_names.to_fairseq
+    state, load, save = fairseq_state() | official, official_names.from_fairseq, official_names.to_fairseq
   else:
     state, load, save = (
       hugging_face_state() | official,
-      torch_names.from_hugging_face,
-      torch_names.to_hugging_face,
+      official_names.from_hugging_face,
+      official_names.to_hugging_face,
     )
   params, unmatched = load(state, num_heads=A)
   assert unmatched == ()
@@ -58,4 +58,4 @@ def test_question_answering_head_of_two_widths_is_refused():
   state = hugging_face_state() | _fine_tuned("hugging_face")
   state["qa_outputs.end_logits.dense.weight"] = np.zeros((1, D + 1), np.float32)
   with pytest.raises(DataError, match=r"qa_outputs\.start_logits\.dense\.weight and .* have shapes"):
-    torch_names.from_hugging_face(state, num_heads=A)
+    official_names.from_hugging_face(state, num_heads=A)

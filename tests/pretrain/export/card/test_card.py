@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from configs import base
-from pretrain.export.card import card
-from pretrain.export.card import history as card_history
+from pretrain.export.card import card, history
 
 FACTS = card.Facts(
   name="Tiny",
@@ -39,10 +38,10 @@ def test_figures_are_those_of_the_last_evaluation_before_the_step_and_hours_add_
   ]
   text = "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 4'
   (tmp_path / "metrics.jsonl").write_text(text)
-  figures, hours = card_history.read_metrics(tmp_path, 300)
+  figures, hours = history.read_metrics(tmp_path, 300)
   assert figures == {"loss": 4.5, "rtd_loss": None}
   assert hours == (100 / 0.5 + 100 / 0.25) / 3_600
-  assert card_history.read_metrics(tmp_path / "nothing", 300) == ({}, 0.0)
+  assert history.read_metrics(tmp_path / "nothing", 300) == ({}, 0.0)
 
 
 def test_a_card_without_anything_known_says_so_and_leaves_no_placeholder(tmp_path):
@@ -103,6 +102,7 @@ def test_files_of_sentence_transformers_are_explained(tmp_path):
     for f in (facts, facts._replace(sentence_transformers=True))
   ]
   assert ["SentenceTransformer(" in text for text in texts] == [False, True]
+  assert all("AutoModel.from_pretrained" in text and "of segment 0" in text for text in texts)
 
 
 def _cited(tmp_path, meta, **fields) -> set[str]:

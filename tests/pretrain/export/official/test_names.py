@@ -11,7 +11,7 @@ from configs import base
 from data.errors import DataError
 from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
-from pretrain.export.official import names as torch_names
+from pretrain.export.official import names as official_names
 
 V, D, P, F, R, A = 13, 8, 6, 12, 4, 2  # vocabulary, embed, positions, mlp, buckets, heads
 
@@ -115,9 +115,9 @@ def _assert_equal(first, second):
 @pytest.mark.parametrize("share", ["all", "tokens", "none"])
 def test_fairseq_names_survive_import_and_export(share):
   state = fairseq_state(share=share, mixture=True)
-  params, unmatched = torch_names.from_fairseq(state, num_heads=A, share_embeddings=share)
+  params, unmatched = official_names.from_fairseq(state, num_heads=A, share_embeddings=share)
   assert unmatched == ()
-  _assert_equal(torch_names.to_fairseq(params), state)
+  _assert_equal(official_names.to_fairseq(params), state)
 
 
 def test_import_gives_the_parameters_of_the_recipe():
@@ -131,15 +131,15 @@ def test_import_gives_the_parameters_of_the_recipe():
   recipe = build(config, TokenIds(0, 1, 2, 3, 4, V))
   expected = jax.eval_shape(recipe.init, jax.random.key(0))
   state = fairseq_state(share="tokens", mixture=True)
-  params = torch_names.from_fairseq(state, num_heads=A, share_embeddings="tokens").params
+  params = official_names.from_fairseq(state, num_heads=A, share_embeddings="tokens").params
   assert jax.tree.map(np.shape, params) == jax.tree.map(lambda leaf: leaf.shape, expected)
 
 
 def test_generator_embeddings_are_absent_when_shared_and_own_otherwise():
-  shared = torch_names.from_fairseq(fairseq_state(share="all"), num_heads=A).params
+  shared = official_names.from_fairseq(fairseq_state(share="all"), num_heads=A).params
   assert "embeddings" not in shared["generator"]
   state = fairseq_state(share="tokens")
-  own = torch_names.from_fairseq(state, num_heads=A, share_embeddings="tokens").params["generator"][
+  own = official_names.from_fairseq(state, num_heads=A, share_embeddings="tokens").params["generator"][
     "embeddings"
   ]
   assert sorted(own) == ["norm", "position"]
@@ -150,7 +150,9 @@ def test_generator_embeddings_are_absent_when_shared_and_own_otherwise():
 
 def test_query_key_value_are_the_thirds_of_in_proj_split_into_heads():
   state = fairseq_state()
-  attention = torch_names.from_fairseq(state, num_heads=A).params["encoder"]["trunk"]["layers"]["attention"]
+  attention = official_names.from_fairseq(state, num_heads=A).params["encoder"]["trunk"]["layers"][
+    "attention"
+  ]
   x = np.random.default_rng(1).normal(size=(5, D)).astype(np.float32)
   fused = x @ state["encoder.sentence_encoder.layers.1.self_attn.in_proj.weight"].T
   fused = fused + state["encoder.sentence_encoder.layers.1.self_attn.in_proj.bias"]
@@ -162,7 +164,9 @@ def test_query_key_value_are_the_thirds_of_in_proj_split_into_heads():
 
 def test_out_proj_reads_the_heads_side_by_side():
   state = fairseq_state()
-  attention = torch_names.from_fairseq(state, num_heads=A).params["encoder"]["trunk"]["layers"]["attention"]
+  attention = official_names.from_fairseq(state, num_heads=A).params["encoder"]["trunk"]["layers"][
+    "attention"
+  ]
   x = np.random.default_rng(1).normal(size=(5, A, D // A)).astype(np.float32)
   ours = np.einsum("nhe,hed->nd", x, attention["output"]["kernel"][2])
   theirs = x.reshape(5, D) @ state["encoder.sentence_encoder.layers.2.self_attn.out_proj.weight"].T
@@ -171,7 +175,9 @@ def test_out_proj_reads_the_heads_side_by_side():
 
 def test_eleven_layers_are_stacked_by_number_not_by_letter():
   state = fairseq_state(num_layers=11)
-  kernel = torch_names.from_fairseq(state, num_heads=A).params["encoder"]["trunk"]["layers"]["up"]["kernel"]
+  kernel = official_names.from_fairseq(state, num_heads=A).params["encoder"]["trunk"]["layers"]["up"][
+    "kernel"
+  ]
   assert kernel.shape == (11, D, F)
   np.testing.assert_array_equal(kernel[10], state["encoder.sentence_encoder.layers.10.fc1.weight"].T)
 
@@ -179,7 +185,7 @@ def test_eleven_layers_are_stacked_by_number_not_by_letter():
 def test_checkpoint_without_generator_and_heads_gives_the_encoder():
   state = {name: array for name, array in fairseq_state().items() if "encoder.sentence_encoder." in name}
   state = {name: array for name, array in state.items() if name.startswith("encoder.")}
-  params, unmatched = torch_names.from_fairseq(state, num_heads=A)
+  params, unmatched = official_names.from_fairseq(state, num_heads=A)
   assert list(params) == ["encoder"]
   assert unmatched == ()
 
@@ -188,12 +194,14 @@ def test_old_prefix_decoder_is_read_as_encoder():
   state = fairseq_state()
   old = {name.replace("encoder.sent", "decoder.sent", 1) if name.startswith("encoder.") else name: array
          for name, array in state.items()}  # fmt: skip
-  _assert_equal(*(torch_names.from_fairseq(s, num_heads=A).params for s in (state, old)))
+  _assert_equal(*(official_names.from_fairseq(s, num_heads=A).params for s in (state, old)))
 
 
 def test_unknown_names_are_listed():
   state = fairseq_state() | {"classification_heads.mnli.dense.weight": np.zeros((D, D))}
-  assert torch_names.from_fairseq(state, num_heads=A).unmatched == ("classification_heads.mnli.dense.weight",)
+  assert official_names.from_fairseq(state, num_heads=A).unmatched == (
+    "classification_heads.mnli.dense.weight",
+  )
 
 
 def _without(name):
@@ -214,7 +222,7 @@ def _without(name):
 )
 def test_missing_tensor_is_named(name):
   with pytest.raises(DataError, match=f"{name} is missing"):
-    torch_names.from_fairseq(_without(name), num_heads=A)
+    official_names.from_fairseq(_without(name), num_heads=A)
 
 
 @pytest.mark.parametrize(
@@ -230,12 +238,12 @@ def test_missing_tensor_is_named(name):
 def test_wrong_shape_is_named(name, shape):
   state = fairseq_state() | {name: np.zeros(shape, np.float32)}
   with pytest.raises(DataError, match=f"tensor {name} has shape"):
-    torch_names.from_fairseq(state, num_heads=A)
+    official_names.from_fairseq(state, num_heads=A)
 
 
 def test_heads_that_do_not_divide_the_width_are_refused():
   with pytest.raises(DataError, match="cannot have 3 heads"):
-    torch_names.from_fairseq(fairseq_state(), num_heads=3)
+    official_names.from_fairseq(fairseq_state(), num_heads=3)
 
 
 @pytest.mark.parametrize(
@@ -246,13 +254,13 @@ def test_tied_tensors_that_differ_are_refused(name):
   state = fairseq_state()
   state[name] = state[name] + 1.0
   with pytest.raises(DataError, match=f"{name} and .* are one tensor"):
-    torch_names.from_fairseq(state, num_heads=A)
+    official_names.from_fairseq(state, num_heads=A)
 
 
 @pytest.mark.parametrize("prefix", ["", "cocolm.", "amos."])
 def test_hugging_face_names_give_the_same_encoder(prefix):
-  params, unmatched = torch_names.from_hugging_face(hugging_face_state(prefix), num_heads=A)
-  expected = torch_names.from_fairseq(fairseq_state(), num_heads=A).params
+  params, unmatched = official_names.from_hugging_face(hugging_face_state(prefix), num_heads=A)
+  expected = official_names.from_fairseq(fairseq_state(), num_heads=A).params
   assert unmatched == ()
   segment = params["encoder"]["embeddings"].pop("segment")
   assert segment["embedding"].shape == (2, D)
@@ -262,4 +270,6 @@ def test_hugging_face_names_give_the_same_encoder(prefix):
 
 def test_hugging_face_names_survive_import_and_export():
   state = hugging_face_state()
-  _assert_equal(torch_names.to_hugging_face(torch_names.from_hugging_face(state, num_heads=A).params), state)
+  _assert_equal(
+    official_names.to_hugging_face(official_names.from_hugging_face(state, num_heads=A).params), state
+  )

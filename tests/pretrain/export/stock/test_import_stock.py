@@ -9,7 +9,7 @@ from data.errors import DataError
 from pretrain.checkpoint import load_params
 from pretrain.export.import_checkpoint import import_checkpoint
 from pretrain.export.stock import comparison as stock_comparison
-from pretrain.export.stock import names as stock_names
+from pretrain.export.stock import read as stock_read
 
 torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
@@ -58,7 +58,7 @@ def test_a_stock_folder_comes_with_its_tokenizer_and_is_compared(tmp_path, layou
 
 
 def test_a_transposed_square_kernel_is_noticed_and_nothing_is_written(tmp_path, monkeypatch):
-  source, read = _folder(tmp_path / "in", "bert"), stock_names.from_stock
+  source, read = _folder(tmp_path / "in", "bert"), stock_read.from_stock
 
   def transposed(*arguments, **options):
     imported = read(*arguments, **options)
@@ -68,7 +68,7 @@ def test_a_transposed_square_kernel_is_noticed_and_nothing_is_written(tmp_path, 
     attention["key"]["kernel"] = np.ascontiguousarray(square).reshape(kernel.shape)
     return imported
 
-  monkeypatch.setattr(stock_names, "from_stock", transposed)
+  monkeypatch.setattr(stock_read, "from_stock", transposed)
   with pytest.raises(DataError, match="hidden states differ by"):
     _import(tmp_path, source)
   assert [path.name for path in tmp_path.iterdir()] == ["in"]

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from pretrain.export.tokenizer import files as tokenizer_files
+from pretrain.export.tokenizer import convert
 from tests import tokenizer_lines
 
 
@@ -36,7 +36,7 @@ def test_every_line_of_every_file_is_compared(kind, vocabularies, texts, capsys,
 
 
 def test_a_line_with_other_ids_is_shown_and_fails(vocabularies, texts, capsys, monkeypatch):
-  build = tokenizer_files.build_tokenizer
+  build = convert.build_tokenizer
 
   def without_normalizer(directory, words):
     from tokenizers import normalizers
@@ -45,7 +45,7 @@ def test_a_line_with_other_ids_is_shown_and_fails(vocabularies, texts, capsys, m
     tokenizer.normalizer = normalizers.Sequence([])
     return tokenizer
 
-  monkeypatch.setattr(tokenizer_files, "build_tokenizer", without_normalizer)
+  monkeypatch.setattr(convert, "build_tokenizer", without_normalizer)
   flag = f"--vocabulary={vocabularies['sentencepiece']}"
   assert tokenizer_lines.main([flag, str(texts / "a.txt")]) == 1
   assert "  'Éa e\u0301\\r': [" in capsys.readouterr().out

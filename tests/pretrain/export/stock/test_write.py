@@ -1,4 +1,4 @@
-"""Encoders in stock classes. Run: python -m pytest tests/pretrain/export/stock/test_models.py
+"""Encoders in stock classes. Run: python -m pytest tests/pretrain/export/stock/test_write.py
 
 What is written is loaded as a user loads it, and must compute what ours computes.
 """
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from data.errors import ConfigError, DataError
-from pretrain.export.stock import models as stock_models
 from pretrain.export.stock import tables as stock_tables
-from pretrain.export.stock.names import encoder_fields, from_stock
+from pretrain.export.stock import write as stock_write
+from pretrain.export.stock.read import encoder_fields, from_stock
 from pretrain.export.tensor_rows import Layout
 from pretrain.models import heads as head_models
 from pretrain.models.config import EncoderConfig
@@ -183,7 +183,7 @@ def test_a_layout_that_cannot_hold_it_is_refused():
   _, config, pad_id = CASES["layoutlmv3"]
   params = stock_cases.random_params(config)
   with pytest.raises(ConfigError, match="bert cannot hold this model exactly: relative positions"):
-    stock_models.to_stock(params, config, layout="bert", pad_id=pad_id, special_ids=None)
+    stock_write.to_stock(params, config, layout="bert", pad_id=pad_id, special_ids=None)
 
 
 def test_distances_without_their_buckets_are_refused():

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from data import errors
-from pretrain.export.tokenizer import files as tokenizer_files
+from pretrain.export.tokenizer import convert
 
 _PIECES = ["the", "un", "##aff", "##able", "!", "[", "]", "mask", "e", "é"]
 
@@ -32,7 +32,7 @@ def stock(tmp_path):
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_stock_wordpiece_tokenizers_give_the_same_ids_as_vocabularies(stock, tmp_path, kind, lowercase):
   tokenizer, folder = stock(kind, lowercase=lowercase)
-  words = tokenizer_files.read_tokenizer(folder, tmp_path / "v")
+  words = convert.read_tokenizer(folder, tmp_path / "v")
   assert words.cased != lowercase
   for text in ("The unaffable É!", "the zzz", "[MASK] [CLS] <s> <mask>", "e\u0301 中!", "", "x" * 101):
     ids = tokenizer(text, split_special_tokens=True)["input_ids"]
@@ -41,8 +41,8 @@ def test_stock_wordpiece_tokenizers_give_the_same_ids_as_vocabularies(stock, tmp
   assert words.with_special_ids(words.encode("the"), words.encode("un")) == pair
   for name in ("cls", "pad", "sep", "unk", "mask"):
     assert getattr(words.special_ids, name) == getattr(tokenizer, f"{name}_token_id")
-  tokenizer_files.write_tokenizer(tmp_path / "v", tmp_path / "out", max_length=64)
-  back = tokenizer_files.read_tokenizer(tmp_path / "out", tmp_path / "w")
+  convert.write_tokenizer(tmp_path / "v", tmp_path / "out", max_length=64)
+  back = convert.read_tokenizer(tmp_path / "out", tmp_path / "w")
   assert back.digest == words.digest
 
 
@@ -50,11 +50,11 @@ def test_vocab_txt_needs_to_know_its_case(stock, tmp_path):
   tokenizer, folder = stock("Bert")
   (folder / "tokenizer.json").unlink()
   (folder / "vocab.txt").write_text("\n".join(sorted(tokenizer.vocab, key=tokenizer.vocab.get)) + "\n")
-  words = tokenizer_files.read_tokenizer(folder, tmp_path / "v")
+  words = convert.read_tokenizer(folder, tmp_path / "v")
   assert words.encode("The un") == tokenizer("The un", add_special_tokens=False)["input_ids"]
   (folder / "tokenizer_config.json").unlink()
   with pytest.raises(errors.DataError, match="no do_lower_case"):
-    tokenizer_files.read_tokenizer(folder, tmp_path / "w")
+    convert.read_tokenizer(folder, tmp_path / "w")
 
 
 def _set(*path):
@@ -95,7 +95,7 @@ def test_other_pipelines_are_refused_with_the_reason(stock, tmp_path, change, me
   change(content)
   path.write_text(json.dumps(content))
   with pytest.raises(errors.DataError, match=message) as caught:
-    tokenizer_files.read_tokenizer(folder, tmp_path / "v")
+    convert.read_tokenizer(folder, tmp_path / "v")
   assert str(path) in str(caught.value) and "\n" not in str(caught.value)
   assert not (tmp_path / "v").exists()
 
@@ -105,18 +105,18 @@ def test_a_special_piece_that_lacks_is_named(stock, tmp_path):
   path = folder / "tokenizer.json"
   path.write_text(path.read_text().replace("[MASK]", "[mask]"))
   with pytest.raises(errors.DataError, match=r"no piece '\[MASK\]', the mask_token"):
-    tokenizer_files.read_tokenizer(folder, tmp_path / "v")
+    convert.read_tokenizer(folder, tmp_path / "v")
   (folder / "tokenizer_config.json").unlink()
   with pytest.raises(errors.DataError, match=r"no piece \[MASK\] among its 15"):
-    tokenizer_files.read_tokenizer(folder, tmp_path / "v")
+    convert.read_tokenizer(folder, tmp_path / "v")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
 def test_files_that_are_no_tokenizer_are_refused(tmp_path, content):
   (tmp_path / "tokenizer.json").write_bytes(content)
   with pytest.raises(errors.DataError, match=r"tokenizer\.json"):
-    tokenizer_files.read_tokenizer(tmp_path, tmp_path / "v")
+    convert.read_tokenizer(tmp_path, tmp_path / "v")
   shutil.rmtree(tmp_path)
   tmp_path.mkdir()
   with pytest.raises(errors.DataError, match="no tokenizer in it"):
-    tokenizer_files.read_tokenizer(tmp_path, tmp_path / "v")
+    convert.read_tokenizer(tmp_path, tmp_path / "v")

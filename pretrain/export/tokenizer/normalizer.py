@@ -29,7 +29,7 @@ _INSIDE = r"(?!\A)"
 _EXTENDS = r"[^\p{L}\p{N}\p{P}\p{S}\p{Z}]|[\x{10000}-\x{10ffff}]"
 
 
-def normalizer(processor, spec, where: str):
+def build(processor, spec, where: str):
   """Returns a `tokenizers` normalizer that does what a sentencepiece model does.
 
   Args:

@@ -1,4 +1,4 @@
-"""Stock models as ours. Run: python -m pytest tests/pretrain/export/stock/test_names.py
+"""Stock models as ours. Run: python -m pytest tests/pretrain/export/stock/test_read.py
 
 The models are made by transformers with random numbers, not by our tables.
 """
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
-from pretrain.export.stock.names import encoder_fields, from_stock
+from pretrain.export.stock.read import encoder_fields, from_stock
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
 from tests.pretrain.export.stock_cases import exported

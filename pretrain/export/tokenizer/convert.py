@@ -20,7 +20,7 @@ from data import vocabulary
 from data.errors import DataError
 from data.vocabulary import tokenizer_files
 from data.vocabulary import train as vocabulary_train
-from pretrain.export.tokenizer import sentencepiece_bpe, sentencepiece_text, wordpiece_files
+from pretrain.export.tokenizer import bpe, normalizer, read_wordpiece
 
 # The name that makes transformers take tokenizer.json and nothing else, whatever the model type: the classes
 # of bert, mpnet and electra would build their own pipeline, that of layoutlmv3 refuses plain text.
@@ -127,14 +127,14 @@ def _sentencepiece(directory: pathlib.Path, words: vocabulary.Vocabulary):
   from tokenizers import Tokenizer, decoders
 
   path = directory / "sp.model"
-  proto = sentencepiece_bpe.read_proto(path)
+  proto = bpe.read_proto(path)
   processor, _ = tokenizer_files.read_sp_model(path)
   ids = _ids(words)
   of_text, _ = tokenizer_files.ids_of_text(list(ids))
   unknown = words.piece(words.special_ids.unk)
-  model = sentencepiece_bpe.bpe_model(proto, of_text, vocabulary=ids, unknown=unknown, where=str(path))
+  model = bpe.bpe_model(proto, of_text, vocabulary=ids, unknown=unknown, where=str(path))
   tokenizer = Tokenizer(model)
-  tokenizer.normalizer = sentencepiece_text.normalizer(processor, proto.normalizer_spec, str(path))
+  tokenizer.normalizer = normalizer.build(processor, proto.normalizer_spec, str(path))
   steps = [decoders.ByteFallback()] if proto.trainer_spec.byte_fallback else []
   tokenizer.decoder = decoders.Sequence(
     [decoders.Replace("▁", " "), *steps, decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -199,7 +199,7 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
     processor, _ = tokenizer_files.read_sp_model(folder / "sp.model")
     split = "official" if (folder / "dict.txt").is_file() else "none"
     return _import(folder, output, cased=processor.normalize("A") != processor.normalize("a"), split=split)
-  pieces, cased = wordpiece_files.read(folder)
+  pieces, cased = read_wordpiece.read(folder)
   with tempfile.TemporaryDirectory() as temporary:
     path = pathlib.Path(temporary) / "vocab.txt"
     path.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")

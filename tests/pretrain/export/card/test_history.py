@@ -4,8 +4,7 @@ import pytest
 
 from configs import base
 from data.seqio_tasks import CORPORA
-from pretrain.export.card import history as card_history
-from pretrain.export.card import origin as card_origin
+from pretrain.export.card import history
 
 RECORDS = {
   "source": "/home/me/corpus/*.jsonl,b.txt",
@@ -22,7 +21,7 @@ def _rows(fields: dict | None = None, **meta) -> dict[str, str]:
   config = base.get_config()
   config.update_from_flattened_dict(fields or {})
   made = {"config": config.to_dict(), "step": 7, "packages": {"jax": "0"}, **meta}
-  lines = [line.strip("| ").split(" | ") for line in card_history.training(made, 0.0) if " | " in line]
+  lines = [line.strip("| ").split(" | ") for line in history.training(made, 0.0) if " | " in line]
   return {line[0]: line[1] for line in lines if len(line) == 2}
 
 
@@ -84,4 +83,7 @@ def test_an_older_warm_start_is_named_by_its_run(path, place):
 
 
 def test_an_import_without_a_path_is_another_checkpoint():
-  assert card_origin.source_name({}) == "another checkpoint"
+  meta = {"config": base.get_config().to_dict(), "step": 0, "source": {}}
+  assert history.training(meta, 0.0) == [
+    "Imported from another checkpoint and not pretrained further by this stack."
+  ]

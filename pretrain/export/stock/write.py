@@ -48,7 +48,7 @@ def to_stock(
 
   The class is the one with a slot for the first of: classification, question answering, RTD (ELECTRA), masked
   LM; other heads and the generator are in `extra`. BertModel and MPNetModel want a pooler, which nothing here
-  trains: it is written as the identity (`stock_forms.blank_pooler`), so that `AutoModel` misses nothing; no
+  trains: it is written as the identity (`forms.blank_pooler`), so that `AutoModel` misses nothing; no
   loss has touched `pooler_output`. A model with segments must be used without token_type_ids, or with 0.
   A head of question answering in LayoutLMv3 is exact in float32 and bfloat16, not in float16.
 

@@ -10,8 +10,7 @@ from tokenizers import Tokenizer
 
 from data import errors, vocabulary
 from data.vocabulary import train as vocabulary_train
-from pretrain.export.tokenizer import files as tokenizer_files
-from pretrain.export.tokenizer import sentencepiece_bpe
+from pretrain.export.tokenizer import bpe, convert
 from tests.data.conftest import SHARED, make_documents
 
 # Bases and marks that Unicode, the `tokenizers` library and sentencepiece treat in different ways.
@@ -52,12 +51,12 @@ def hard_texts(number, seed=0):
 
 
 def written(directory, folder, **fields):
-  tokenizer_files.write_tokenizer(directory, folder, max_length=64, **fields)
+  convert.write_tokenizer(directory, folder, max_length=64, **fields)
   return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 def different(directory, tokenizer, texts):
-  return list(tokenizer_files.differences(vocabulary.load(directory), tokenizer, texts))
+  return list(convert.differences(vocabulary.load(directory), tokenizer, texts))
 
 
 def test_hard_texts_get_the_ids_of_sentencepiece(directory, tmp_path):
@@ -186,7 +185,7 @@ def test_models_that_cannot_be_followed_are_refused(tmp_path, fields, message):
   model = train_model(tmp_path / "sp.model", **{**_SYMBOLS, **fields})
   vocabulary_train.import_files(tmp_path / "v", sp_model=str(model), cased=True)
   with pytest.raises(errors.DataError, match=message):
-    tokenizer_files.write_tokenizer(tmp_path / "v", tmp_path / "out", max_length=64)
+    convert.write_tokenizer(tmp_path / "v", tmp_path / "out", max_length=64)
   assert not (tmp_path / "out").exists()
 
 
@@ -219,36 +218,34 @@ def test_a_dictionary_decides_the_ids(uncased, tmp_path):
 def test_dictionaries_that_cannot_be_held_are_refused(uncased, tmp_path, fields, message):
   with_dictionary(uncased, tmp_path / "v", **fields)
   with pytest.raises(errors.DataError, match=message):
-    tokenizer_files.write_tokenizer(tmp_path / "v", tmp_path / "out", max_length=64)
+    convert.write_tokenizer(tmp_path / "v", tmp_path / "out", max_length=64)
   assert not (tmp_path / "out").exists()
 
 
 def test_scores_must_order_the_pieces(uncased):
-  proto = sentencepiece_bpe.read_proto(uncased / "sp.model")
+  proto = bpe.read_proto(uncased / "sp.model")
   proto.pieces[8].score = proto.pieces[9].score
   ids = {piece.piece: i for i, piece in enumerate(proto.pieces)}
   with pytest.raises(errors.DataError, match="same score"):
-    sentencepiece_bpe.bpe_model(proto, ids, vocabulary=ids, unknown="[UNK]", where="sp.model")
+    bpe.bpe_model(proto, ids, vocabulary=ids, unknown="[UNK]", where="sp.model")
 
 
 def test_an_export_is_read_back_as_the_same_vocabulary(uncased, tmp_path):
   written(uncased, tmp_path / "out")
-  assert (
-    tokenizer_files.read_tokenizer(tmp_path / "out", tmp_path / "v").digest == vocabulary.load(uncased).digest
-  )
+  assert convert.read_tokenizer(tmp_path / "out", tmp_path / "v").digest == vocabulary.load(uncased).digest
   wordpiece = wordpiece_vocabulary(tmp_path)
   written(wordpiece, tmp_path / "out2")
-  made = tokenizer_files.read_tokenizer(tmp_path / "out2", tmp_path / "w")
+  made = convert.read_tokenizer(tmp_path / "out2", tmp_path / "w")
   assert made.digest == vocabulary.load(wordpiece).digest
 
 
 def test_the_official_files_are_read_as_the_official_code_reads_them(uncased, tmp_path):
   with_dictionary(uncased, tmp_path / "v")
   (tmp_path / "v" / vocabulary.NAME).unlink()
-  made = tokenizer_files.read_tokenizer(tmp_path / "v", tmp_path / "w")
+  made = convert.read_tokenizer(tmp_path / "v", tmp_path / "w")
   assert (made.pretokenization, made.cased) == ("official", False)
   (tmp_path / "v" / "dict.txt").unlink()
-  assert tokenizer_files.read_tokenizer(tmp_path / "v", tmp_path / "x").pretokenization == "none"
+  assert convert.read_tokenizer(tmp_path / "v", tmp_path / "x").pretokenization == "none"
 
 
 def wordpiece_vocabulary(folder):

@@ -1,18 +1,13 @@
-"""What a directory of packed records says about itself, and how to ask for one to be made.
+"""What a directory of packed records says about itself: `manifest.json`.
 
-Nothing here imports TensorFlow, seqio, sentencepiece or grain, so that the trainer can read a manifest and
-start `data.prepare` as a child process at no cost.
+Nothing here imports TensorFlow, seqio, sentencepiece or grain, so that the trainer can read it at no cost.
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
-import re
-import sys
 import typing
-from collections.abc import Mapping
 from typing import Any
 
 from data import errors, files
@@ -30,23 +25,6 @@ REPAIRS = (
   "long_documents_cut",
   "long_sentences_cut",
 )
-
-
-# Flags of data.prepare and the fields of a pretraining config that say the same.
-FIELD_OF_FLAG = {
-  "source": "data.source",
-  "output": "data.directory",
-  "length": "data.length",
-  "packing": "data.packing",
-  "vocabulary": "data.vocabulary",
-  "train_vocabulary_kind": "data.vocabulary_kind",
-  "train_vocabulary_cased": "data.vocabulary_cased",
-  "train_vocabulary_size": "model.vocab_size",
-  "text_field": "data.text_field",
-  "module": "data.module",
-  "tfds_directory": "data.tfds_directory",
-  "workers": "data.workers",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +90,7 @@ class Manifest:
 def write(directory: str | os.PathLike, manifest: Manifest) -> None:
   """Writes the manifest, the last file of a preparation."""
   content = json.dumps(dataclasses.asdict(manifest), indent=1, sort_keys=True) + "\n"
-  files.write_atomically(pathlib.Path(directory) / NAME, content.encode())
+  files.write_atomically(pathlib.Path(directory) / NAME, content)
 
 
 def read(directory: str | os.PathLike) -> Manifest:
@@ -166,108 +144,3 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
   if kind is not Any and type(value) is not kind:
     raise ValueError(f"{where} is {str(value)[:40]}, not {getattr(kind, '__name__', kind)}")
   return value
-
-
-def summary(made: Manifest) -> str:
-  """Returns a few readable lines about a finished preparation."""
-  lines = [
-    f"  vocabulary  {made.vocabulary.kind}, {made.vocabulary.size:,} pieces, sha256 "
-    f"{made.vocabulary.digest[:12]}",
-    f"  packing     {made.packing}, at most {made.length} tokens",
-  ]
-  for name, split in made.splits.items():
-    size = sum(shard.bytes for shard in split.shards) / 1e6
-    filled = split.tokens / max(1, split.records * made.length)
-    lines.append(
-      f"  {name:11} {split.records:,} records, {split.tokens:,} tokens ({filled:.0%} full), {size:.1f} MB in "
-      f"{len(split.shards)} files"
-    )
-  counts = made.counts
-  lines.append(
-    f"  text        {counts.get('documents', 0):,} documents, {counts.get('characters', 0):,} characters"
-  )
-  noted = ("empty_documents", "sentences_cut_to_length", "unknown_tokens", *REPAIRS)
-  found = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in noted if counts.get(name)]
-  if found:
-    lines.append(f"  noted       {', '.join(found)}")
-  if counts.get("heldout_blocks"):
-    lines.append(
-      "  warning     too few documents to hold any out: held out are single blocks, whose neighbours are "
-      "trained on; put blank lines between the documents of a text file"
-    )
-  if not made.splits["heldout"].records:
-    lines.append(
-      "  warning     no held-out records: there is nothing to evaluate on; give more text and a "
-      "--heldout_fraction above 0, or train with --config.train.eval_batches=0"
-    )
-  return "\n".join(lines)
-
-
-def prepared_directory(
-  source: str,
-  *,
-  vocabulary: str,
-  vocabulary_kind: str,
-  vocabulary_cased: bool,
-  vocab_size: int,
-  length: int,
-  packing: str,
-  text_field: str = "",
-) -> str:
-  """Returns the default place of prepared records, `prepared/<source, vocabulary, packing, length>`.
-
-  Args:
-    source: as for `data.prepare --source`.
-    vocabulary: directory of a vocabulary; '': one is trained from the source with the next three.
-    vocabulary_kind: 'sentencepiece' or 'wordpiece'.
-    vocabulary_cased: whether case is kept.
-    vocab_size: pieces of a trained vocabulary.
-    length: tokens per record.
-    packing: mode of packing.
-    text_field: where a record of the source has its text; '': the default, which the name does not tell.
-  """
-  if vocabulary:
-    pieces = _slug(vocabulary)
-  else:
-    case = "cased" if vocabulary_cased else "uncased"
-    pieces = f"{vocabulary_kind}_{case}_{vocab_size}"
-  field = f"-{_slug(text_field)}" if text_field else ""
-  return os.path.join("prepared", f"{_slug(source)}-{pieces}-{packing}-{length}{field}")
-
-
-def _slug(text: str) -> str:
-  """Returns `text` where it is a fit file name, else its letters and a digest that keeps names apart."""
-  plain = re.sub(r"^(tfds|seqio):", r"\1_", text)
-  if re.fullmatch(r"\w[\w.]*", plain):
-    return plain
-  digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-  letters = re.sub(r"\W+", "_", plain).strip("_")
-  return f"{letters[-40:]}_{digest}"
-
-
-def prepare_command(data: Mapping[str, Any], *, vocab_size: int, output: str) -> list[str]:
-  """Returns the command that makes the records a config asks for; run it in the repository's root.
-
-  Args:
-    data: the fields of `config.data`.
-    vocab_size: `config.model.vocab_size`, the size of a vocabulary that has to be trained.
-    output: directory of the records.
-  """
-  flags = {
-    "source": data["source"],
-    "output": output,
-    "length": data["length"],
-    "packing": data["packing"],
-    "vocabulary": data["vocabulary"],
-    "train_vocabulary_kind": data["vocabulary_kind"],
-    "train_vocabulary_size": vocab_size,
-    "text_field": data["text_field"],
-    "module": data["module"],
-    "tfds_directory": data["tfds_directory"],
-    "workers": data["workers"],
-  }
-  command = [sys.executable, "-m", "data.prepare"]
-  command += [f"--{name}={value}" for name, value in flags.items() if value != ""]
-  if data["vocabulary_cased"]:
-    command.append("--train_vocabulary_cased")
-  return command

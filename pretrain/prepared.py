@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from data import manifest, sources, vocabulary
 from data.command import run_child
 from data.errors import ConfigError, DataError, StorageError, UserError
+from data.prepare import from_config
 from pretrain.corruption.masking import TokenIds
 
 _ERRORS: dict[int, type[UserError]] = {
@@ -25,19 +26,8 @@ _ERRORS: dict[int, type[UserError]] = {
 
 def records_directory(config: ConfigDict) -> str:
   """Where the prepared records of a config are, or would be."""
-  data = config.data
-  if data.directory:
-    return data.directory
-  return manifest.prepared_directory(
-    data.source,
-    vocabulary=data.vocabulary,
-    vocabulary_kind=data.vocabulary_kind,
-    vocabulary_cased=data.vocabulary_cased,
-    vocab_size=config.model.vocab_size,
-    length=data.length,
-    packing=data.packing,
-    text_field=data.text_field,
-  )
+  default = from_config.directory(config.data.to_dict(), vocab_size=config.model.vocab_size)
+  return config.data.directory or default
 
 
 def ensure_records(config: ConfigDict, *, download: bool) -> str:
@@ -58,9 +48,7 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
   directory = records_directory(config)
   if os.path.exists(os.path.join(directory, "manifest.json")):
     return directory
-  command = manifest.prepare_command(
-    config.data.to_dict(), vocab_size=config.model.vocab_size, output=directory
-  )
+  command = from_config.command(config.data.to_dict(), vocab_size=config.model.vocab_size, output=directory)
   print(f"No records in {directory} yet; preparing them from {config.data.source}", flush=True)
   code, reason = run_child(command + ["--download"] * download, relay=True)
   if code == 0:
@@ -79,7 +67,7 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
 
 
 def _field_of_flag(flag: re.Match[str]) -> str:
-  field = manifest.FIELD_OF_FLAG.get(flag[1])
+  field = from_config.FIELD_OF_FLAG.get(flag[1])
   return f"--config.{field}" if field else flag[0]
 
 

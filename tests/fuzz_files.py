@@ -202,7 +202,7 @@ def _write_vocabulary(folder: pathlib.Path) -> None:
   from data import vocabulary
 
   (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-  vocabulary.describe(folder, kind="wordpiece", cased=False)
+  vocabulary.write_description(folder, kind="wordpiece", cased=False)
 
 
 def _write_manifest(folder: pathlib.Path) -> None:

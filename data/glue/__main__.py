@@ -1,6 +1,6 @@
-"""The command `python -m data.glue import`: official files become a TFDS directory that works offline."""
+"""`python -m data.glue`."""
 
-from data.glue import import_files
+from data.glue import command
 
 if __name__ == "__main__":
-  raise SystemExit(import_files.main())
+  raise SystemExit(command.main())

@@ -1,23 +1,17 @@
-"""`python -m data.glue import`: official GLUE files, checked, to a data_dir that TFDS reads offline."""
+"""Official GLUE files, checked, to a data_dir that TFDS reads offline."""
 
-import argparse
 import contextlib
 import dataclasses
 import os
 import pathlib
-import shutil
+import tempfile
 from typing import Any
 
 import numpy as np
 
-from data import command, errors, progress, tfds_reader
+from data import errors, progress, tfds_reader
 from data.glue import tsv
 from data.glue.tasks import TASKS, GlueTask, Split
-
-_DESCRIPTION = """Reads the official GLUE files below DIR (DIR/CoLA/train.tsv or .tsv.gz, ...), checks the
-rows of every split against the official numbers, and builds a TFDS data_dir from them. Then
-`tfds.load('glue/cola', data_dir=TFDS_DIR)` and --config.data.directory=TFDS_DIR work without a network.
-Tasks that are not there are reported and left out. A task that is in TFDS_DIR already is left alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,37 +27,6 @@ class _Row:
     if self.found is None:
       return "missing"
     return "ok" if self.found.is_official else "differs"
-
-
-def main(arguments: list[str] | None = None) -> int:
-  """Runs the command; returns its exit code."""
-  parser = command.Parser(prog="python -m data.glue", description="GLUE data.")
-  commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-  importer = commands.add_parser(
-    "import",
-    help="official files -> a TFDS data_dir",
-    description=_DESCRIPTION,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
-  importer.add_argument("directory", metavar="DIR", help="folder with CoLA, SST-2, MRPC, ... in it")
-  importer.add_argument(
-    "--output",
-    metavar="TFDS_DIR",
-    default="",
-    help="data_dir to add the tasks to; default: TFDS's own, where fine-tuning looks by default",
-  )
-  importer.add_argument(
-    "--allow_differing_sizes",
-    action="store_true",
-    help="import splits whose number of rows is not the official one; their results are no GLUE scores",
-  )
-
-  def run() -> None:
-    args = parser.parse_args(arguments)
-    output = args.output or str(tfds_reader.place(""))
-    import_files(args.directory, output, allow_differing_sizes=args.allow_differing_sizes)
-
-  return command.run(run)
 
 
 def import_files(directory: str, output: str, *, allow_differing_sizes: bool = False) -> None:
@@ -129,16 +92,14 @@ def _build(found: dict[str, dict[str, Split]], output: pathlib.Path) -> None:
   if wanted:
     progress.say(f"building {', '.join(wanted)} (TensorFlow takes some seconds to load)")
     output.parent.mkdir(parents=True, exist_ok=True)
-    aside = output.with_name(f"{output.name}.{os.getpid()}.part")
-    try:
+    # TFDS builds in <data_dir>/glue/<task>/<version>, so what is built aside is a whole data_dir.
+    with tempfile.TemporaryDirectory(prefix=f"{output.name}.", suffix=".part", dir=output.parent) as aside:
       with _quiet_tfds() as tfds:
         built = [_build_task(tfds, TASKS[name], splits, aside) for name, splits in wanted.items()]
       for path in built:
-        place = output / path.relative_to(aside)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        path.rename(place)
-    finally:
-      shutil.rmtree(aside, ignore_errors=True)
+        target = output / path.relative_to(aside)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
   kept = [name for name in found if name not in wanted]
   progress.say(f"{output}: {len(wanted)} tasks added ({', '.join(wanted) or 'none'})")
   if kept:
@@ -175,7 +136,7 @@ def _quiet_tfds():
     logging.set_verbosity(level)
 
 
-def _build_task(tfds: Any, task: GlueTask, splits: dict[str, Split], data_dir: pathlib.Path) -> pathlib.Path:
+def _build_task(tfds: Any, task: GlueTask, splits: dict[str, Split], data_dir: str) -> pathlib.Path:
   """Builds one data set as TFDS's own builder would: its features, order of labels, splits and version."""
   config = next(
     config for config in tfds.builder_cls("glue").BUILDER_CONFIGS if f"glue/{config.name}" == task.tfds_name
@@ -188,7 +149,7 @@ def _build_task(tfds: Any, task: GlueTask, splits: dict[str, Split], data_dir: p
     name="glue",
     config=tfds.core.BuilderConfig(name=config.name, version=config.version, description=config.description),
     version=config.version,
-    data_dir=str(data_dir),
+    data_dir=data_dir,
     features=tfds.features.FeaturesDict(features),
     split_datasets={
       name.replace("dev", "validation"): list(enumerate(_examples(task, split)))

@@ -103,6 +103,8 @@ def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
     ConfigError: the unfinished one has other settings.
   """
   path = output / "work" / "settings.json"
+  for aside in output.glob(".vocabulary.*"):  # of a process that was killed while it made the vocabulary
+    shutil.rmtree(aside)
   if path.is_file():
     refuse_other_settings(output, json.loads(path.read_text()), settings)
     progress.say(f"{output}: going on with an unfinished preparation")

@@ -27,6 +27,7 @@ from data.vocabulary import official as official_tokenizer
 from data.vocabulary import tokenizer_files
 
 NAME = "vocabulary.json"
+FILES = (NAME, "sp.model", "dict.txt", "vocab.txt")  # what a vocabulary directory may hold
 FORMAT = 1
 KINDS = ("sentencepiece", "wordpiece")
 PRETOKENIZATIONS = ("none", "official")  # what splits text before sentencepiece: data/vocabulary/official.py
@@ -147,7 +148,7 @@ def load(directory: str | os.PathLike) -> Vocabulary:
   return vocabulary
 
 
-def describe(
+def write_description(
   directory: str | os.PathLike, *, kind: str, cased: bool, pretokenization: str = "none"
 ) -> Vocabulary:
   """Writes `vocabulary.json` beside the model files in `directory` and returns the vocabulary."""
@@ -163,7 +164,7 @@ def describe(
   if pretokenization != "none":
     content["pretokenization"] = pretokenization
   text = json.dumps(content, indent=1, sort_keys=True) + "\n"
-  files.write_atomically(pathlib.Path(directory) / NAME, text.encode())
+  files.write_atomically(pathlib.Path(directory) / NAME, text)
   return vocabulary
 
 

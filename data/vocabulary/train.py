@@ -54,7 +54,7 @@ def train(
     else:
       pieces = _train_wordpiece(taken, cased=cased, size=size)
       (aside / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
-    vocabulary.describe(aside, kind=kind, cased=cased)
+    vocabulary.write_description(aside, kind=kind, cased=cased)
   return vocabulary.load(directory)
 
 
@@ -200,7 +200,7 @@ def import_files(
       (aside / name).write_bytes(content)
     try:
       kind = "wordpiece" if vocab_txt else "sentencepiece"
-      vocabulary.describe(aside, kind=kind, cased=cased, pretokenization=pretokenization)
+      vocabulary.write_description(aside, kind=kind, cased=cased, pretokenization=pretokenization)
     except errors.DataError as error:
       message = str(error)
       for name, path in files.items():

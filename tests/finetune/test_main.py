@@ -253,7 +253,7 @@ def test_a_checkpoint_with_another_vocabulary_is_refused(places, tmp_path, capsy
   described = json.loads((other / "vocabulary" / "vocabulary.json").read_text())
   from data import vocabulary
 
-  vocabulary.describe(other / "vocabulary", kind=described["kind"], cased=described["cased"])
+  vocabulary.write_description(other / "vocabulary", kind=described["kind"], cased=described["cased"])
   assert main.main(_arguments((other, places[1]), tmp_path / "out", "--config.tasks=sst2")) == 3
   assert "is not the vocabulary of checkpoint" in capsys.readouterr().err
 

@@ -8,7 +8,8 @@ import pytest
 
 from data import glue, squad, tfds_reader
 from data.errors import DataError
-from data.glue import import_files as glue_import
+from data.glue import command as glue_command
+from data.glue import import_files
 
 MNLI = "index\tsentence1\tsentence2\tgold_label"
 
@@ -37,7 +38,7 @@ def official(tmp_path_factory):
 def data_dir(official, tmp_path_factory):
   """What the import makes of it."""
   output = tmp_path_factory.mktemp("tfds") / "data"
-  assert glue_import.main(["import", str(official), f"--output={output}", "--allow_differing_sizes"]) == 0
+  assert glue_command.main(["import", str(official), f"--output={output}", "--allow_differing_sizes"]) == 0
   return output
 
 
@@ -52,7 +53,7 @@ def here(monkeypatch):
 
 
 def refused(capsys, *arguments):
-  code = glue_import.main(["import", *map(str, arguments)])
+  code = glue_command.main(["import", *map(str, arguments)])
   captured = capsys.readouterr()
   lines = [line for line in captured.err.split("\n") if line.startswith("error: ")]
   assert len(lines) == 1
@@ -86,7 +87,7 @@ def test_an_imported_data_set_is_as_tfds_itself_would_make_it(data_dir):
 
 def test_the_report_lists_every_split_and_a_second_import_changes_nothing(official, data_dir, capsys):
   before = sorted(path.stat().st_mtime_ns for path in data_dir.rglob("*"))
-  code = glue_import.main(["import", str(official), f"--output={data_dir}", "--allow_differing_sizes"])
+  code = glue_command.main(["import", str(official), f"--output={data_dir}", "--allow_differing_sizes"])
   captured = capsys.readouterr()
   assert code == 0
   rows = {tuple(line.split()[:2]): line.split()[2:] for line in captured.out.splitlines()[1:]}
@@ -194,6 +195,6 @@ def test_squad_of_tfds_has_its_answers(tmp_path, here):
 def test_without_an_output_it_goes_where_fine_tuning_looks_by_default(tmp_path, monkeypatch):
   made = []
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-  monkeypatch.setattr(glue_import, "import_files", lambda directory, output, **_: made.append(output))
-  assert glue_import.main(["import", "DIR"]) == 0
+  monkeypatch.setattr(import_files, "import_files", lambda directory, output, **_: made.append(output))
+  assert glue_command.main(["import", "DIR"]) == 0
   assert made == [str(tmp_path)]

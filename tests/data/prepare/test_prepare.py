@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from data import manifest, records, vocabulary
-from data.prepare import __main__ as prepare
+from data.prepare import command as prepare
 from data.prepare import pipeline, sentences
 from tests.data.conftest import ROOT, arguments, make_documents
 
@@ -220,7 +220,7 @@ def test_repairs_are_counted_by_file(vocabulary_directory, tmp_path):
 
 def test_text_sources_never_import_tensorflow(prepared, corpus, vocabulary_directory, tmp_path):
   program = (
-    "import json, sys\nfrom data.prepare import __main__ as prepare\n"
+    "import json, sys\nfrom data.prepare import command as prepare\n"
     f"code = prepare.main({arguments(corpus, vocabulary_directory, tmp_path / 'o')!r})\n"
     "heavy = {'tensorflow', 'seqio', 'tensorflow_datasets', 'jax', 'grain', 'flax'} & set(sys.modules)\n"
     "print(json.dumps([code, sorted(heavy)]))\n"
@@ -229,3 +229,10 @@ def test_text_sources_never_import_tensorflow(prepared, corpus, vocabulary_direc
     [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
   )
   assert json.loads(result.stdout) == [0, []]
+
+
+def test_what_a_kill_left_of_a_vocabulary_goes(corpus, vocabulary_directory, tmp_path):
+  (tmp_path / "o" / "work").mkdir(parents=True)
+  (tmp_path / "o" / ".vocabulary.1234.part").mkdir()
+  assert prepare.main(arguments(corpus, vocabulary_directory, tmp_path / "o")) == 0
+  assert not list((tmp_path / "o").glob(".*"))

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from data import manifest
-from data.prepare import __main__ as prepare
-from data.prepare import pipeline
+from data.prepare import command as prepare
+from data.prepare import pipeline, preparation
 from tests.data.conftest import arguments, make_documents, write_text
 
 
@@ -146,7 +146,7 @@ def test_a_failure_takes_nothing_away_that_was_there_before(vocabulary_directory
   assert list(output.iterdir()) == []
   # Of a start that was killed after its vocabulary.
   (output / "work").mkdir()
-  settings = prepare._settings(prepare.parse(flags))
+  settings = preparation.settings_of(prepare.parse(flags))
   (output / "work" / "settings.json").write_text(json.dumps(settings))
   shutil.copytree(vocabulary_directory, output / "vocabulary")
   assert refused(capsys, *flags, "--workers=1")[0] == 3

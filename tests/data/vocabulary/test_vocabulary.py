@@ -7,7 +7,7 @@ import pytest
 import sentencepiece
 
 from data import errors, vocabulary
-from data.vocabulary import __main__ as vocabulary_command
+from data.vocabulary import command as vocabulary_command
 from data.vocabulary import tokenizer_files
 from data.vocabulary import train as vocabulary_train
 from tests.data.conftest import SHARED, make_documents

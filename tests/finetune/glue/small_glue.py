@@ -22,7 +22,7 @@ def checkpoint(directory: pathlib.Path, *, recipe: str = "tiny", with_clm_head: 
   words = directory / "vocabulary"
   words.mkdir(parents=True)
   (words / "vocab.txt").write_text("\n".join([*SPECIAL, *WORDS]) + "\n", encoding="utf-8")
-  described = vocabulary.describe(words, kind="wordpiece", cased=False)
+  described = vocabulary.write_description(words, kind="wordpiece", cased=False)
   config = base.get_config()
   config.recipe = recipe
   config.model.update(SIZES | {"vocab_size": described.size, "init_stddev": 0.1})

@@ -17,7 +17,7 @@ def make_vocabulary(directory: pathlib.Path) -> Vocabulary:
   """Whole words, in `<directory>/vocabulary`."""
   (directory / "vocabulary").mkdir(parents=True)
   (directory / "vocabulary" / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
-  return vocabulary.describe(directory / "vocabulary", kind="wordpiece", cased=False)
+  return vocabulary.write_description(directory / "vocabulary", kind="wordpiece", cased=False)
 
 
 def contexts(count: int) -> list[str]:

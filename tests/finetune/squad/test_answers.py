@@ -37,7 +37,7 @@ PIECES = (
 def words(tmp_path_factory):
   directory = tmp_path_factory.mktemp("words")
   (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
-  return vocabulary.describe(directory, kind="wordpiece", cased=False)
+  return vocabulary.write_description(directory, kind="wordpiece", cased=False)
 
 
 def question(name, context, *texts):

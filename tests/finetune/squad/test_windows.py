@@ -27,7 +27,7 @@ def answerable(context, text, *, start=None, name="q", question="who ?"):
 def make_vocabulary(directory, special):
   directory.mkdir()
   (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in (*special, *PIECES)))
-  return vocabulary.describe(directory, kind="wordpiece", cased=False)
+  return vocabulary.write_description(directory, kind="wordpiece", cased=False)
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ FAIRSEQ = {
 def _words(directory, pieces=PIECES):
   directory.mkdir()
   (directory / "vocab.txt").write_text("\n".join(pieces) + "\n")
-  vocabulary.describe(directory, kind="wordpiece", cased=False)
+  vocabulary.write_description(directory, kind="wordpiece", cased=False)
   return str(directory)
 
 

@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 from configs import base
-from data import manifest
-from data.prepare import __main__ as prepare
+from data.prepare import command as prepare
+from data.prepare import from_config
 from pretrain.command import fields
 from tests.data.conftest import ROOT
 
@@ -16,12 +16,12 @@ def directory(**changes):
     "vocabulary": "",
     "vocabulary_kind": "sentencepiece",
     "vocabulary_cased": False,
-    "vocab_size": 4096,
     "length": 64,
     "packing": "complete",
+    "text_field": "",
   }
-  fields.update(changes)
-  return manifest.prepared_directory(fields.pop("source"), **fields)
+  vocab_size = changes.pop("vocab_size", 4096)
+  return from_config.directory(fields | changes, vocab_size=vocab_size)
 
 
 def test_a_directory_is_named_for_what_is_in_it():
@@ -58,9 +58,9 @@ def test_the_command_of_a_config_is_understood_by_prepare():
   config.data.vocabulary_kind = "wordpiece"
   config.data.workers = 3
   config.data.tfds_directory = "/somewhere"
-  assert prepare.parse(manifest.prepare_command(config.data.to_dict(), **place)[3:]).text_field == "text"
+  assert prepare.parse(from_config.command(config.data.to_dict(), **place)[3:]).text_field == "text"
   config.data.text_field = "body"
-  command = manifest.prepare_command(config.data.to_dict(), **place)
+  command = from_config.command(config.data.to_dict(), **place)
   assert command[:3] == [sys.executable, "-m", "data.prepare"]
   args = prepare.parse(command[3:])
   assert (args.source, args.output, args.length, args.packing) == ("a b/*.txt", "out", 96, "concat")
@@ -72,14 +72,14 @@ def test_the_command_of_a_config_is_understood_by_prepare():
 
 def test_every_flag_has_its_field():
   known = fields.known_fields()
-  assert set(manifest.FIELD_OF_FLAG.values()) <= set(known)
+  assert set(from_config.FIELD_OF_FLAG.values()) <= set(known)
   args = prepare.parse(["--source=a", "--output=o"])
-  assert all(hasattr(args, flag) for flag in manifest.FIELD_OF_FLAG)
+  assert all(hasattr(args, flag) for flag in from_config.FIELD_OF_FLAG)
 
 
 def test_the_trainers_modules_are_light():
   program = (
-    "import sys\nfrom data import manifest\n"
+    "import sys\nfrom data import manifest\nfrom data.prepare import from_config\n"
     "assert not {'numpy', 'sentencepiece', 'grain', 'jax', 'tensorflow', 'seqio'} & set(sys.modules)\n"
   )
   subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -1,0 +1,75 @@
+"""Text to packed, shuffled token records on disk.
+
+  python -m data.prepare --source=installed_docs --output=DIR --length=128 --train_vocabulary_size=8192
+  python -m data.prepare --source='corpus/*.txt.gz' --vocabulary=VOCABULARY_DIR --output=DIR
+
+The output holds ArrayRecord shards of unpadded ids, the vocabulary, `unigram.npy` (how often each id stands
+in the training records) and, written last, `manifest.json`. The same input and flags give the same bytes
+for any number of workers; the same command run again after a kill finishes what is missing.
+"""
+
+import argparse
+
+from data import command, errors, sources, vocabulary
+from data.prepare import packing, preparation
+
+
+def main(arguments: list[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  return command.run(lambda: preparation.prepare(parse(arguments)))
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+  """Reads the flags.
+
+  Raises:
+    ConfigError: a flag is unknown or its value makes no sense.
+  """
+  parser = command.Parser(
+    prog="python -m data.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  sources.add_flags(parser)
+  parser.add_argument("--output", required=True, help="directory to write")
+  parser.add_argument("--length", type=int, default=512, help="most tokens in a record, [CLS] included")
+  parser.add_argument(
+    "--packing", choices=packing.MODES, default="complete", help="how text is cut into records"
+  )
+  parser.add_argument("--vocabulary", default="", help="its directory; '': train one from the source")
+  parser.add_argument("--train_vocabulary_kind", choices=vocabulary.KINDS, default="sentencepiece")
+  parser.add_argument("--train_vocabulary_size", type=int, default=0, help="pieces (0: as the papers)")
+  parser.add_argument("--train_vocabulary_cased", action="store_true", help="keep case")
+  parser.add_argument(
+    "--seed", type=int, default=0, help="of the order of records and of the held-out documents"
+  )
+  parser.add_argument(
+    "--heldout_fraction",
+    type=float,
+    default=0.02,
+    help="of documents, kept for evaluation (of blocks, if that is no document)",
+  )
+  parser.add_argument("--fraction", type=float, default=1.0, help="of documents that are used")
+  args = parser.parse_args(arguments)
+  _check_flags(args)
+  return args
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+  wrong = []
+  if args.length < 8:
+    wrong.append(f"--length={args.length} is below 8 tokens")
+  if args.workers < 0:
+    wrong.append(f"--workers={args.workers} is negative; use 0 for one per core")
+  if args.limit < 0:
+    wrong.append(f"--limit={args.limit} is negative; use 0 for all")
+  if not 0 <= args.seed < 2**63:
+    wrong.append(f"--seed={args.seed} is outside [0, 2^63)")
+  if not 0 <= args.heldout_fraction < 1:
+    wrong.append(f"--heldout_fraction={args.heldout_fraction} is outside [0, 1)")
+  if not 0 < args.fraction <= 1:
+    wrong.append(f"--fraction={args.fraction} is outside (0, 1]")
+  if args.train_vocabulary_size < 0:
+    wrong.append(
+      f"--train_vocabulary_size={args.train_vocabulary_size} is negative; use 0 for the papers' size"
+    )
+  if wrong:
+    raise errors.ConfigError("; ".join(wrong))

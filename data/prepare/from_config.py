@@ -1,0 +1,74 @@
+"""What a pretraining config asks of `data.prepare`: where the records are, and the command that makes them.
+
+Nothing here imports what `data.prepare` needs: starting it as a child process costs the trainer nothing.
+"""
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+# Flags of data.prepare and the fields of a pretraining config that say the same.
+FIELD_OF_FLAG = {
+  "source": "data.source",
+  "output": "data.directory",
+  "length": "data.length",
+  "packing": "data.packing",
+  "vocabulary": "data.vocabulary",
+  "train_vocabulary_kind": "data.vocabulary_kind",
+  "train_vocabulary_cased": "data.vocabulary_cased",
+  "train_vocabulary_size": "model.vocab_size",
+  "text_field": "data.text_field",
+  "module": "data.module",
+  "tfds_directory": "data.tfds_directory",
+  "workers": "data.workers",
+}
+
+
+def directory(data: Mapping[str, Any], *, vocab_size: int) -> str:
+  """Returns where the records of a config are by default: `prepared/<source, vocabulary, packing, length>`.
+
+  Args:
+    data: the fields of `config.data`.
+    vocab_size: `config.model.vocab_size`, the size of a vocabulary that has to be trained.
+  """
+  if data["vocabulary"]:
+    pieces = _slug(data["vocabulary"])
+  else:
+    case = "cased" if data["vocabulary_cased"] else "uncased"
+    pieces = f"{data['vocabulary_kind']}_{case}_{vocab_size}"
+  # A text field of '' is the default, which the name leaves out.
+  field = f"-{_slug(data['text_field'])}" if data["text_field"] else ""
+  name = f"{_slug(data['source'])}-{pieces}-{data['packing']}-{data['length']}{field}"
+  return os.path.join("prepared", name)
+
+
+def _slug(text: str) -> str:
+  """Returns `text` where it is a fit file name, else its letters and a digest that keeps names apart."""
+  plain = re.sub(r"^(tfds|seqio):", r"\1_", text)
+  if re.fullmatch(r"\w[\w.]*", plain):
+    return plain
+  digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+  letters = re.sub(r"\W+", "_", plain).strip("_")
+  return f"{letters[-40:]}_{digest}"
+
+
+def command(data: Mapping[str, Any], *, vocab_size: int, output: str) -> list[str]:
+  """Returns the command that makes the records a config asks for; run it in the repository's root.
+
+  Args:
+    data: the fields of `config.data`.
+    vocab_size: as for `directory`.
+    output: directory of the records.
+  """
+  fields = {f"data.{name}": value for name, value in data.items()}
+  fields |= {"data.directory": output, "model.vocab_size": vocab_size}
+  arguments = [sys.executable, "-m", "data.prepare"]
+  for flag, field in FIELD_OF_FLAG.items():
+    if isinstance(fields[field], bool):
+      arguments += [f"--{flag}"] * fields[field]
+    elif fields[field] != "":
+      arguments.append(f"--{flag}={fields[field]}")
+  return arguments

@@ -1,0 +1,201 @@
+"""The work of `data.prepare`: makes a directory of packed records, or finishes one that was left over."""
+
+import argparse
+import collections
+import dataclasses
+import functools
+import io
+import pathlib
+import shutil
+import time
+from typing import Any
+
+import numpy as np
+
+from data import errors, files, manifest, progress, sources, vocabulary
+from data.prepare import heldout_blocks, output_directory, pipeline, summary, workers
+from data.vocabulary import train as vocabulary_train
+
+# Flags that, with the vocabulary and the input, decide every byte of the result.
+SETTINGS = ("source", "text_field", "module", "limit", "length", "packing")
+SETTINGS += ("seed", "heldout_fraction", "fraction")
+MAX_DAMAGED_FILES = 100  # named in the manifest
+
+
+def prepare(args: argparse.Namespace) -> None:
+  """Makes, or finishes, the preparation that the flags ask for.
+
+  Args:
+    args: the flags of `data.prepare.command`.
+
+  Raises:
+    UserError: the flags, the source or the output directory do not allow it.
+  """
+  begin = time.monotonic()
+  output = pathlib.Path(args.output)
+  settings = settings_of(args)
+  if (output / manifest.NAME).is_file():
+    made = manifest.read(output)
+    output_directory.refuse_other_settings(output, made.settings, settings)
+    output_directory.refuse_changed_files(output, made.input_digest, sources.digest_of_files(args.source))
+    shutil.rmtree(output / "work", ignore_errors=True)
+    progress.say(f"{output} is finished already: nothing to do\n{summary.of(made)}")
+    return
+  request = sources.request(args)
+  sources.check(request)
+  output_directory.refuse_foreign_directory(output)
+  missing = output_directory.missing_directories(output)
+  (output / "work").mkdir(parents=True, exist_ok=True)
+  with open(output / "work" / "lock", "w") as lock, workers.pool(args.workers) as pool:
+    output_directory.lock(lock, output)
+    with output_directory.removed_on_failure(output, missing):
+      output_directory.start_or_continue(output, settings)
+      made = _make(args, request, settings, pool)
+  manifest.write(output, made)
+  shutil.rmtree(output / "work")
+  progress.say(f"{output}: done in {time.monotonic() - begin:.1f} s\n{summary.of(made)}")
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns what decides the result: two runs that agree in it and in the input give the same bytes."""
+  settings = {name: getattr(args, name) for name in SETTINGS}
+  if args.vocabulary:
+    settings["vocabulary"] = vocabulary.load(args.vocabulary).digest
+  else:
+    kind, cased = args.train_vocabulary_kind, args.train_vocabulary_cased
+    size = args.train_vocabulary_size or vocabulary_train.default_size(kind, cased=cased)
+    settings["vocabulary"] = f"trained: {kind}, {'cased' if cased else 'uncased'}, {size}"
+  return settings
+
+
+def _make(
+  args: argparse.Namespace, request: sources.Request, settings: dict[str, Any], pool: workers.Pool
+) -> manifest.Manifest:
+  """Runs every step of which the result is not there yet, and returns what the manifest is to say."""
+  output = pathlib.Path(args.output)
+  if request.source == "installed_docs":
+    path = workers.gather_installed_docs(output / "source", pool)
+    request = dataclasses.replace(request, source=str(path))
+  plan = sources.plan(request)
+  output_directory.refuse_other_input(output, plan.input_digest)
+  job = pipeline.Job(
+    request, args.output, args.length, args.packing, args.seed, args.heldout_fraction, args.fraction
+  )
+  words = _vocabulary(args, job, plan, settings)
+  unit_counts = pool.map(
+    functools.partial(pipeline.pack_unit, job), range(len(plan.units)), plan.units, name="tokenise and pack"
+  )
+  counts = _sum(unit_counts)
+  if not counts["train_records"]:
+    raise errors.DataError(
+      f"--source={args.source} has no usable text for training ({counts['documents']} documents with text, "
+      f"{counts['empty_documents']} without, --heldout_fraction={args.heldout_fraction})"
+    )
+  border, unigram = _hold_out_blocks(job, counts, len(plan.units), words.size)
+  splits = {
+    split: _write_split(job, split, counts, len(plan.units), words.size, border, pool)
+    for split in pipeline.SPLITS
+  }
+  buffer = io.BytesIO()
+  np.save(buffer, unigram)
+  files.write_atomically(output / "unigram.npy", buffer.getvalue())
+  return manifest.Manifest(
+    settings=settings,
+    input_digest=plan.input_digest,
+    vocabulary=manifest.VocabularyInfo(
+      words.kind, words.cased, words.size, words.digest, dataclasses.asdict(words.special_ids)
+    ),
+    length=args.length,
+    packing=args.packing,
+    dtype=pipeline.id_dtype(words.size).name,
+    max_id=counts.pop("max_id"),
+    splits=splits,
+    counts={name: counts[name] for name in sorted(counts) if counts[name]},
+    damaged_files=_damaged_files(plan, unit_counts),
+  )
+
+
+def _vocabulary(
+  args: argparse.Namespace, job: pipeline.Job, plan: sources.Plan, settings: dict[str, Any]
+) -> vocabulary.Vocabulary:
+  """Returns the vocabulary in `output/vocabulary`, copied or trained there if it is not there yet."""
+  directory = pathlib.Path(job.vocabulary)
+  if directory.is_dir():
+    return vocabulary.load(directory)
+  if args.vocabulary:
+    with files.whole_directory(directory) as aside:
+      for name in vocabulary.FILES:
+        path = pathlib.Path(args.vocabulary) / name
+        if path.is_file():
+          shutil.copyfile(path, aside / name)
+    return vocabulary.load(directory)
+  progress.say(f"train a vocabulary: {settings['vocabulary'].removeprefix('trained: ')} pieces")
+  kind, cased = args.train_vocabulary_kind, args.train_vocabulary_cased
+  return vocabulary_train.train(
+    pipeline.training_sentences(job, plan.units),
+    directory,
+    kind=kind,
+    cased=cased,
+    size=args.train_vocabulary_size or vocabulary_train.default_size(kind, cased=cased),
+    size_flag="--train_vocabulary_size",
+  )
+
+
+def _sum(unit_counts: list[dict[str, int]]) -> collections.Counter:
+  """Returns the counts of all units together; `max_id` is their largest."""
+  total: collections.Counter = collections.Counter()
+  for count in unit_counts:
+    total.update(count)
+  total["max_id"] = max((count.get("max_id", 0) for count in unit_counts), default=0)
+  return total
+
+
+def _hold_out_blocks(
+  job: pipeline.Job, counts: collections.Counter, num_units: int, vocab_size: int
+) -> tuple[int, np.ndarray]:
+  """Holds out single blocks if held-out records are wanted and no document gave any; changes `counts`.
+
+  Returns:
+    (border of `pipeline.write_shard`, 0: no blocks are held out; unigram counts of the training records).
+  """
+  has_heldout = counts["heldout_records"] or not job.heldout_fraction
+  if has_heldout or counts["train_records"] < heldout_blocks.MIN_RECORDS:
+    return 0, pipeline.sum_unigrams(job, num_units, vocab_size)
+  blocks = heldout_blocks.choose(job, num_units, vocab_size)
+  counts.update(heldout_blocks=blocks.records, heldout_records=blocks.records, heldout_tokens=blocks.tokens)
+  counts["train_records"] -= blocks.records
+  counts["train_tokens"] -= blocks.tokens
+  return blocks.border, blocks.unigram
+
+
+def _write_split(
+  job: pipeline.Job,
+  split: str,
+  counts: collections.Counter,
+  num_units: int,
+  vocab_size: int,
+  border: int,
+  pool: workers.Pool,
+) -> manifest.Split:
+  tokens = counts[f"{split}_tokens"]
+  number = pipeline.num_shards(tokens, vocab_size)
+  write = functools.partial(
+    pipeline.write_shard,
+    job,
+    split,
+    shards=number,
+    num_units=num_units,
+    vocab_size=vocab_size,
+    border=border,
+  )
+  shards = pool.map(write, range(number), name=f"write {split} records")
+  return manifest.Split(counts[f"{split}_records"], tokens, tuple(shards))
+
+
+def _damaged_files(plan: sources.Plan, unit_counts: list[dict[str, int]]) -> dict[str, dict[str, int]]:
+  damaged: dict[str, collections.Counter] = {}
+  for unit, count in zip(plan.units, unit_counts):
+    repairs = {name: count[name] for name in manifest.REPAIRS if count.get(name)}
+    if repairs and (unit.name in damaged or len(damaged) < MAX_DAMAGED_FILES):
+      damaged.setdefault(unit.name, collections.Counter()).update(repairs)
+  return {name: dict(count) for name, count in damaged.items()}

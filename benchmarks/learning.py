@@ -10,7 +10,6 @@ becomes steps by timing the first ones, so that the learning-rate schedule ends 
 """
 
 import argparse
-import importlib
 import json
 import math
 import os
@@ -30,8 +29,9 @@ from pretrain import prepared
 from pretrain.analysis.figures import measure
 from pretrain.batches import Batches, open_records, records_digests
 from pretrain.checkpoint import Checkpoints
-from pretrain.command import fields, validate
+from pretrain.command import flags, validate
 from pretrain.run import Run, make_run
+from pretrain.settings.objectives import OBJECTIVES
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
 TIMED_STEPS = 20  # after compilation, to turn minutes into steps
@@ -46,24 +46,19 @@ def make_config(arguments: argparse.Namespace) -> ConfigDict:
   recipes = sorted(path.stem.removesuffix("_tiny") for path in CONFIGS.glob("*_tiny.py"))
   if arguments.recipe not in recipes:
     raise ConfigError(f"--recipe={arguments.recipe}: expected one of {', '.join(recipes)}")
-  config = importlib.import_module(f"configs.{arguments.recipe}_tiny").get_config()
-  config.seed = arguments.seed
-  for name in arguments.without:
-    if name not in config.objectives:
-      raise ConfigError(f"--without={name}: expected one of {', '.join(config.objectives)}")
-    config.objectives[name].weight = 0.0
-  for change in arguments.set:
-    field, _, value = change.partition("=")
-    if field not in fields.known_fields():
-      raise ConfigError(f"--set {change}: {fields.unknown_field(field)}")
-    try:
-      config.update_from_flattened_dict({field: fields.parse_value(field, value)})
-    except ValueError as error:
-      raise ConfigError(f"--set {error}") from error
-  if arguments.vocab_size:
-    config.model.vocab_size = arguments.vocab_size
-  if arguments.source:
-    config.data.source = arguments.source
+  unknown = [name for name in arguments.without if name not in OBJECTIVES]
+  if unknown:
+    raise ConfigError(f"--without={unknown[0]}: expected one of {', '.join(sorted(OBJECTIVES))}")
+  changes = [f"seed={arguments.seed}", *(f"objectives.{name}.weight=0" for name in arguments.without)]
+  changes += arguments.set
+  changes += [f"model.vocab_size={arguments.vocab_size}"] if arguments.vocab_size else []
+  changes += [f"data.source={arguments.source}"] if arguments.source else []
+  recipe = f"--config={CONFIGS / arguments.recipe}_tiny.py"
+  try:
+    read = flags.read_arguments([recipe, *(f"--config.{change}" for change in changes)])
+  except ConfigError as error:
+    raise ConfigError(str(error).replace("--config.", "--set ")) from error
+  config = ConfigDict(read.config)  # a copy that is not frozen
   if arguments.steps:
     set_steps(config, arguments.steps)
   if arguments.tokens:

@@ -24,9 +24,9 @@ from pretrain.batches import open_records
 from pretrain.checkpoint import load_params
 from pretrain.demo.examples import Example, find_examples
 from pretrain.run import Run, make_run
+from pretrain.settings.objectives.objective import Contrast
 
 Answer = tuple[str, float, str]  # label of the metric, value of its trivial answer, which answer that is
-CONTRASTS = {"scl_loss": "sequence contrast", "taco_loss": "token alignment (TACO)"}
 
 
 class Row(NamedTuple):
@@ -163,9 +163,9 @@ def _trivial_losses(last: dict[str, float], frequencies: FrequencyAnswers, run: 
   clm = run.recipe.objectives.get("clm")
   if clm is not None and clm.copy and clm.form == "mixture":  # else its loss is another
     answers["clm_loss"] = ("corrective LM, with copying", frequencies.corrected, "the two above")
-  for metric, number in _choices(run).items():
-    label = f"{CONTRASTS.get(metric, metric)}, 1 of {number}"
-    answers[metric] = (label, float(np.log(number)), "guessing")
+  for contrast, number in _contrasts(run):
+    label = f"{contrast.label}, 1 of {number}"
+    answers[f"{contrast.name}_loss"] = (label, float(np.log(number)), "guessing")
   return answers
 
 
@@ -173,22 +173,20 @@ def _trivial_hits(first: dict[str, float], arrays: Arrays, run: Run) -> dict[str
   """{metric: its trivial answer}, in the order of the table."""
   always = "always 'original'"
   replaced = arrays["ids"][arrays["ids"] != arrays["input_ids"]]
-  return {
+  answers: dict[str, Answer] = {
     "rtd_accuracy_replaced": ("replaced tokens recognised", 0.0, always),
     "rtd_accuracy_original": ("original tokens recognised", 1.0, always),
     "ranking_area": ("replaced ranked above original", 0.5, "guessing"),
     "clm_lm_accuracy_replaced": ("replaced tokens restored", commonest_share(replaced), "commonest token"),
-    # An untrained network tells most blocks apart: chance would be too low a bar.
-    "scl_accuracy": (
-      f"crop found, 1 of {_choices(run).get('scl_loss')}",
-      first.get("scl_accuracy", 0.0),
-      "untrained net",
-    ),
   }
+  for contrast, number in _contrasts(run):
+    # An untrained network tells most blocks apart: chance would be too low a bar.
+    metric = f"{contrast.name}_accuracy"
+    answers[metric] = (f"crop found, 1 of {number}", first.get(metric, 0.0), "untrained net")
+  return answers
 
 
-def _choices(run: Run) -> dict[str, int]:
-  """{metric: among how many answers a contrastive objective chooses}."""
-  rows = run.config.train.batch_size
-  objectives = run.recipe.objectives.items()
-  return {f"{name}_loss": each.choices(rows) for name, each in objectives if hasattr(each, "choices")}
+def _contrasts(run: Run) -> list[tuple[Contrast, int]]:
+  """Contrastive objectives, and among how many vectors each finds a partner."""
+  objectives = [each for each in run.recipe.objectives.values() if isinstance(each, Contrast)]
+  return [(each, each.candidates(run.config.train.batch_size)) for each in objectives]

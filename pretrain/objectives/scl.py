@@ -22,10 +22,6 @@ class SequenceContrast(settings.SequenceContrast):
     size = self.projection_size or context.encoder.hidden_size
     return {"scl": heads.init_scl_head(key, context.encoder, projection_size=size)}
 
-  def choices(self, rows: int) -> int:
-    """Other representations among which an anchor finds its partner, in a batch of so many rows."""
-    return 2 * (self.group_size or rows) - 1
-
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
     """Weights to divide by: {term name: []}; two anchors per row."""
     return {"scl_loss": 2.0 * jnp.sum(corrupted.row_weights)}

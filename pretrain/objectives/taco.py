@@ -23,11 +23,6 @@ class TokenAlignment(settings.TokenAlignment):
     del key, context
     return {}
 
-  def choices(self, rows: int) -> int:
-    """Tokens among which an anchor finds its partner, whatever the rows of the batch."""
-    del rows
-    return self.num_negatives + 1
-
   def anchor_weights(self, corrupted: Corrupted) -> jax.Array:
     """[batch, length] float32, 1 at anchors; a row of one token has no other position and gives none."""
     selected = corrupted.masking.selected

@@ -2,10 +2,10 @@
 
   python -m benchmarks.finetune --runs=5 --size=small --batch=32 --length=64
 
-For every way to run the same seeds it prints the time of the first step, which compiles; seconds of a step
-(best of the repeats, which take turns, so that a slow spell of the machine meets all of them); the ratio to
-one at a time; the compiler's temporary bytes; and the largest difference of the parameters after the steps. A
-step is an update of all runs.
+For every way to run the same seeds it prints the time of the first step, which compiles; the seconds of a
+step (the best of the repeats, in which the ways take turns, so that a slow spell of the machine slows all of
+them); the ratio to one at a time; the compiler's temporary bytes; and the largest difference of the
+parameters after the steps. A step is an update of all runs.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class Way:
   """One way to make a step of all runs."""
 
   def __init__(self, name: str, problem, init, rates: np.ndarray) -> None:
-    """Compiles nothing yet."""
+    """Sets the programs up; nothing is compiled yet."""
     self.name = name
     count = len(rates)
     parts = [[run] for run in range(count)] if name == "one at a time" else [list(range(count))]
@@ -53,17 +53,17 @@ class Way:
     return time.perf_counter() - started
 
   def temporary_bytes(self, batch: dict[str, np.ndarray]) -> int:
-    """Of the compiled step: what it needs beside parameters, optimizer state and batch."""
+    """The bytes that the compiled step needs beside parameters, optimizer state and batch."""
     rows = {name: leaf[self.parts[0]] for name, leaf in batch.items()}
     analysis = self.groups[0].lower_step(self.states[0], rows).compile().memory_analysis()
     return int(analysis.temp_size_in_bytes)
 
   def parameters(self) -> list:
-    """Of each run, host arrays."""
+    """The parameters of each run, host arrays."""
     return [
-      group.params_of(state.params, place)
+      group.params_of(state.params, row)
       for group, part, state in zip(self.groups, self.parts, self.states)
-      for place in range(len(part))
+      for row in range(len(part))
     ]
 
 
@@ -77,8 +77,8 @@ def _runs(part: list[int], rates: np.ndarray) -> Runs:
   )
 
 
-def _difference(found: list, expected: list) -> float:
-  leaves = zip(jax.tree.leaves(found), jax.tree.leaves(expected))
+def _difference(parameters: list, expected: list) -> float:
+  leaves = zip(jax.tree.leaves(parameters), jax.tree.leaves(expected))
   return max(float(np.max(np.abs(a - b))) for a, b in leaves)
 
 

@@ -84,32 +84,32 @@ def _plain(name: str) -> str:
 def _together(config: Mapping[str, Any], *, num_devices: int | None, num_hosts: int) -> list[str]:
   """Rules about several fields; the devices take any number of runs."""
   del num_devices, num_hosts
-  found = [*_task_problems(config)]
+  problems = [*_task_problems(config)]
   dropout = config["model.dropout"]
   if dropout != -1.0 and not 0 <= dropout < 1:
-    found.append(f"model.dropout={dropout}: expected a number in [0, 1), or -1 for the protocol's")
+    problems.append(f"model.dropout={dropout}: expected a number in [0, 1), or -1 for the protocol's")
   if not config["checkpoint"]:
-    found.append(
+    problems.append(
       "checkpoint: none given; --config.checkpoint=DIR, the workdir of a pretraining run or the output of "
       "`python -m pretrain.export import`"
     )
   for name in ("data.fractions", "search.warmup_fractions"):
     low = 0 if name.startswith("search") else 1e-9
     bad = [value for value in config[name] if not low <= value <= 1]
-    found += [f"{name}={config[name]}: {bad[0]} is no fraction, expected numbers up to 1"] if bad else []
+    problems += [f"{name}={config[name]}: {bad[0]} is no fraction, expected numbers up to 1"] if bad else []
   for name in ("prompt.splits", "prompt.batch_sizes", "prompt.learning_rates"):
     if config["kind"] == "prompt" and not config[name]:
-      found.append(f"{name} is empty; give at least one")
+      problems.append(f"{name} is empty; give at least one")
   if config["data.fractions"] and config["data.train_rows"]:
-    found.append(f"{fields.show(dict(config), 'data.fractions', 'data.train_rows')}: give one of them")
+    problems.append(f"{fields.show(dict(config), 'data.fractions', 'data.train_rows')}: give one of them")
   if config["data.fractions"] and config["kind"] != "glue":
-    found.append(f"{fields.show(dict(config), 'kind', 'data.fractions')}: fractions are for kind='glue'")
+    problems.append(f"{fields.show(dict(config), 'kind', 'data.fractions')}: fractions are for kind='glue'")
   if config["data.fractions"] and config["output.predict"]:
     shown = fields.show(dict(config), "data.fractions", "output.predict")
-    found.append(f"{shown}: test sets are predicted by models of whole training sets; give one of them")
+    problems.append(f"{shown}: test sets are predicted by models of whole training sets; give one of them")
   if len(set(config["data.fractions"])) < len(config["data.fractions"]):
-    found.append(f"data.fractions={config['data.fractions']}: a fraction stands twice; give each once")
-  return [*found, *_reference_problems(config)]
+    problems.append(f"data.fractions={config['data.fractions']}: a fraction is listed twice; give each once")
+  return [*problems, *_reference_problems(config)]
 
 
 def _reference_problems(config: Mapping[str, Any]) -> list[str]:
@@ -134,17 +134,17 @@ def _task_problems(config: Mapping[str, Any]) -> list[str]:
   if config["kind"] not in ("glue", "prompt"):
     return []
   known = _known_tasks(config)
-  found = [
+  problems = [
     f"tasks={config['tasks']!r}: there is no task {name!r}{fields.nearest(_plain(name), known)}; known: all, "
     f"{', '.join(known)}"
     for name in names
     if name not in known
   ]
   if not names:
-    found.append("tasks is empty; give 'all' or names with commas")
+    problems.append("tasks is empty; give 'all' or names with commas")
   if len(set(names)) < len(names):
-    found.append(f"tasks={config['tasks']!r}: a task stands twice")
-  return found
+    problems.append(f"tasks={config['tasks']!r}: a task is listed twice; give each once")
+  return problems
 
 
 RULES = Rules(SCHEMA, _together)

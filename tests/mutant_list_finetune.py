@@ -163,8 +163,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "one token too many",
-        "(size <= max_answer_length)",
-        "(size <= max_answer_length + 1)",
+        "(size <= settings.max_answer_length)",
+        "(size <= settings.max_answer_length + 1)",
         "test_end_is_not_before_start_and_not_too_far",
       ),
       (

@@ -48,9 +48,7 @@ def make_report(
   columns = [
     tables.Column("task", _shown_task, "left"),
     tables.Column("metric", lambda row: glue_metrics.shown_metric(row["metric"]), "left"),
-    tables.percent_column(protocol.summary, "value"),
-    *(tables.percent_column(*column) for column in (("std", "std"), ("min", "minimum"), ("max", "maximum"))),
-    *(tables.percent_column(reference.model, reference.model) for reference in references),
+    *summary.score_columns(protocol.summary, [reference.model for reference in references]),
   ]
   seeds = tables.Table((tables.Column("task", _shown_task, "left"), *_SEED_COLUMNS), judged)
   title = f"GLUE dev, {title}, protocol {protocol.name}"

@@ -19,7 +19,7 @@ class Reference(NamedTuple):
   Attributes:
     model: such as 'COCO-LM base'.
     source: such as 'COCO-LM table 1'.
-    scores: {column: fraction}, by the paper's metric of the task; a score that is not given is not there.
+    scores: {column: fraction}, by the paper's metric of the task, without those that the paper does not give.
       Besides `COLUMNS` 'squad_em' and 'squad_f1', with the best threshold, of SQuAD 2.0.
     average: the printed average; None: there is none.
     averages_mismatched: whether it is the mean of nine, with MNLI's mismatched half, and not of eight.

@@ -223,17 +223,17 @@ def _read(path: pathlib.Path) -> tuple[Record, dict[str, Any]]:
     ) from error
 
 
-def _differing(saved: Any, given: Any, prefix: str = "") -> list[str]:
+def _differing(saved: Any, ours: Any, prefix: str = "") -> list[str]:
   """Fields of nested mappings that are not equal, as 'a.b: saved -> given'."""
-  if isinstance(saved, dict) and isinstance(given, dict):
-    names = [*saved, *(name for name in given if name not in saved)]
+  if isinstance(saved, dict) and isinstance(ours, dict):
+    names = [*saved, *(name for name in ours if name not in saved)]
     absent = "(absent)"
     return [
       line
       for name in names
-      for line in _differing(saved.get(name, absent), given.get(name, absent), f"{prefix}{name}.")
+      for line in _differing(saved.get(name, absent), ours.get(name, absent), f"{prefix}{name}.")
     ]
-  return [] if saved == given else [f"{prefix[:-1]} {_short(saved)} -> {_short(given)}"]
+  return [] if saved == ours else [f"{prefix[:-1]} {_short(saved)} -> {_short(ours)}"]
 
 
 def _short(value: Any) -> str:

@@ -74,6 +74,12 @@ def seeds_column(header: str) -> tables.Column:
   )
 
 
+def score_columns(statistic: str, models: Sequence[str]) -> list[tables.Column]:
+  """Columns of a report: the protocol's `statistic` of a metric, its spread, and models of the papers."""
+  keys = {statistic: "value", "std": "std", "min": "minimum", "max": "maximum"}
+  return [tables.percent_column(*column) for column in (keys | {model: model for model in models}).items()]
+
+
 def metrics(record: Record) -> list[str]:
   """The names of what was measured in a cell's runs, the metric that it is judged by first."""
   measured = best(next(iter(record.seeds.values())), record.metric).metrics

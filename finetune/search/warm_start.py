@@ -29,8 +29,8 @@ class WarmStart:
     vocabulary: of the checkpoint.
     vocabulary_directory: where it is.
     meta: of the checkpoint.
-    digest: sha256 over the encoder's and the heads' arrays, or of nothing at all for a fresh encoder.
-    init_encoder: key to the encoder's parameters: the loaded ones, or fresh ones.
+    digest: sha256 over the encoder's and the heads' arrays; 'from scratch' for a fresh encoder.
+    init_encoder: gives for a key the encoder's parameters: the loaded ones, or fresh ones.
   """
 
   encoder: dict
@@ -64,7 +64,7 @@ def load(
     attention_dropout: of attention probabilities.
     dtype: of the computation, as `model.dtype`.
     remat: whether layers are computed again in the backward pass.
-    from_scratch: whether the checkpoint only says what encoder and vocabulary to start anew with.
+    from_scratch: whether only the encoder's sizes and the vocabulary are taken from the checkpoint.
 
   Returns:
     WarmStart.
@@ -75,13 +75,13 @@ def load(
   """
   saved = open_model(directory, step)
   path, model = saved.path, saved.meta["config"]["model"]
-  given = {"dropout": dropout, "attention_dropout": attention_dropout, "dtype": dtype, "remat": remat}
+  settings = {"dropout": dropout, "attention_dropout": attention_dropout, "dtype": dtype, "remat": remat}
   names = [field.name for field in dataclasses.fields(EncoderConfig)]
-  config = EncoderConfig(**{name: model[name] for name in names if name in model} | given)
-  place, vocabulary = saved.load_vocabulary(vocabulary_directory, flag="--config.vocabulary")
+  config = EncoderConfig(**{name: model[name] for name in names if name in model} | settings)
+  where, vocabulary = saved.load_vocabulary(vocabulary_directory, flag="--config.vocabulary")
   if vocabulary.size > config.vocab_size:
     raise DataError(
-      f"checkpoint {path}: its token table has {config.vocab_size} rows, but the vocabulary {place} has "
+      f"checkpoint {path}: its token table has {config.vocab_size} rows, but the vocabulary {where} has "
       f"{vocabulary.size} pieces; name the vocabulary it was trained with"
     )
   fresh = functools.partial(init_encoder, config=config, pad_id=vocabulary.special_ids.pad)
@@ -91,7 +91,7 @@ def load(
     raise DataError(f"checkpoint {path}, encoder: {trees.first_lines(problems)}; is it complete?")
   digest = "from scratch" if from_scratch else _digest({"encoder": encoder, "heads": heads})
   init = fresh if from_scratch else (lambda key: encoder)
-  return WarmStart(encoder, heads, config, vocabulary, place, saved.meta, digest, init)
+  return WarmStart(encoder, heads, config, vocabulary, where, saved.meta, digest, init)
 
 
 def describe(start: WarmStart, *, used_heads: Mapping[str, Any], fresh_heads: Mapping[str, Any]) -> str:
@@ -110,8 +110,8 @@ def describe(start: WarmStart, *, used_heads: Mapping[str, Any], fresh_heads: Ma
 
 
 def _digest(tree: dict) -> str:
-  found = hashlib.sha256()
+  digest = hashlib.sha256()
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-    found.update(jax.tree_util.keystr(path).encode())
-    found.update(np.ascontiguousarray(leaf).tobytes())
-  return found.hexdigest()
+    digest.update(jax.tree_util.keystr(path).encode())
+    digest.update(np.ascontiguousarray(leaf).tobytes())
+  return digest.hexdigest()

@@ -16,7 +16,7 @@ from data.vocabulary import Vocabulary
 from finetune.squad import decoding
 from finetune.squad import scores as squad_scores
 from finetune.squad.decoding import Candidate, Prediction
-from finetune.squad.windows import Features
+from finetune.squad.windows import Features, Settings
 
 # Questions of the official development sets; the papers' figures are on them.
 OFFICIAL_QUESTIONS = {"2.0": 11_873, "1.1": 10_570}
@@ -50,9 +50,10 @@ def decode(
   start_logits: Sequence[np.ndarray],
   end_logits: Sequence[np.ndarray],
   vocabulary: Vocabulary,
+  settings: Settings,
   *,
   can_be_null: bool,
-  **options: Any,
+  best_only: bool = False,
 ) -> Predictions:
   """Decodes every question.
 
@@ -65,8 +66,9 @@ def decode(
     start_logits: for each window [length or more] float; what lies beyond its tokens is padding.
     end_logits: as `start_logits`.
     vocabulary: the features' own.
+    settings: of windows and decoding.
     can_be_null: SQuAD 2.0; False: 1.1, where every question has an answer.
-    **options: `n_best`, `max_answer_length` and `best_only` of `decoding.decode`.
+    best_only: as of `decoding.decode`.
 
   Raises:
     DataError: not one pair of logits for each window, or a question that has no window for another reason.
@@ -88,10 +90,11 @@ def decode(
         [features.windows[row] for row in rows],
         [start_logits[row] for row in rows],
         [end_logits[row] for row in rows],
+        settings,
         detokenize=vocabulary.decode,
         lower_case=not vocabulary.cased,
         can_be_null=can_be_null,
-        **options,
+        best_only=best_only,
       )
     elif question.id in features.empty:
       odds = 0.0 if can_be_null else None

@@ -13,7 +13,7 @@ from scipy import special
 from tokenizers import normalizers, pre_tokenizers
 
 from data.errors import DataError, DivergedError
-from finetune.squad.windows import Window, max_context
+from finetune.squad.windows import Settings, Window, max_context
 
 NO_SPAN = "empty"  # the text the official code writes where no span is allowed
 
@@ -51,11 +51,10 @@ def decode(
   windows: Sequence[Window],
   start_logits: Sequence[np.ndarray],
   end_logits: Sequence[np.ndarray],
+  settings: Settings,
   *,
   detokenize: Callable[[list[Any]], str],
   lower_case: bool = False,
-  n_best: int = 20,
-  max_answer_length: int = 30,
   can_be_null: bool = True,
   best_only: bool = False,
 ) -> Prediction:
@@ -69,10 +68,9 @@ def decode(
     windows: all windows of the question, in order.
     start_logits: for each window [length or more] float; what goes beyond its tokens is padding, never read.
     end_logits: as `start_logits`.
+    settings: `n_best` and `max_answer_length` are read.
     detokenize: tokens to text.
     lower_case: whether the pieces are lower-cased (an uncased vocabulary).
-    n_best: starts and ends looked at in each window, and answers kept.
-    max_answer_length: in tokens.
     can_be_null: SQuAD 2.0: position 0, [CLS], stands for "no answer"; its score is the lowest of the windows.
     best_only: whether to stop at the best text: `text` and `null_odds` are the same several times as fast,
       but `n_best` ends there. For scores during training.
@@ -91,13 +89,13 @@ def decode(
   spans = [
     span
     for window, pair, has_most_context in zip(windows, logits, max_context(windows))
-    for span in _spans(window, *pair, has_most_context, n_best, max_answer_length)
+    for span in _spans(window, *pair, has_most_context, settings)
   ]
   if can_be_null:
     spans.append(_Span(windows[0], 0, 0, *null))
   kept: dict[str, tuple[float, float]] = {}
   for span in sorted(spans, key=lambda span: span.start_logit + span.end_logit, reverse=True):
-    if len(kept) == n_best or (best_only and any(kept)):
+    if len(kept) == settings.n_best or (best_only and any(kept)):
       break
     text = _span_text(span, detokenize, lower_case) if span.start else ""
     kept.setdefault(text, (span.start_logit, span.end_logit))
@@ -144,15 +142,14 @@ def _spans(
   start_logits: np.ndarray,
   end_logits: np.ndarray,
   has_most_context: np.ndarray,
-  n_best: int,
-  max_answer_length: int,
+  settings: Settings,
 ) -> Iterator[_Span]:
-  starts, ends = _n_best(start_logits, n_best), _n_best(end_logits, n_best)
+  starts, ends = (_n_best(logits, settings.n_best) for logits in (start_logits, end_logits))
   in_document, can_start = np.zeros((2, len(window.tokens)), bool)
   in_document[window.part] = True
   can_start[window.part] = has_most_context
   size = ends[None, :] - starts[:, None] + 1
-  is_allowed = (size >= 1) & (size <= max_answer_length)
+  is_allowed = (size >= 1) & (size <= settings.max_answer_length)
   is_allowed &= can_start[starts][:, None] & in_document[ends][None, :]
   for i, j in zip(*np.nonzero(is_allowed)):
     start, end = int(starts[i]), int(ends[j])

@@ -19,7 +19,7 @@ LABELS = {
   "f1": "F1",
   "exact": "EM",
 }
-_PAPERS_COLUMNS = {"best_f1": "squad_f1", "best_exact": "squad_em"}  # both are of SQuAD 2.0
+_PAPERS_COLUMNS = {"best_f1": "squad_f1", "best_exact": "squad_em"}
 
 
 def make_report(
@@ -42,8 +42,8 @@ def make_report(
   Raises:
     DataError: no cell is finished.
   """
-  is_beside = data.version == "2.0"
-  references = [one for one in references if is_beside and "squad_f1" in one.scores]
+  is_2 = data.version == "2.0"  # the papers' figures are of it
+  references = [reference for reference in references if is_2 and "squad_f1" in reference.scores]
   names = squad.METRICS[data.version]
   chosen = summary.choose(records, names[0], protocol.summary)
   rows = []
@@ -59,12 +59,8 @@ def make_report(
       **reference_rows.scores_beside(references, _PAPERS_COLUMNS.get(name, "")),
     }
     rows.append(row)
-  columns = [
-    tables.Column("metric", _label, "left"),
-    tables.percent_column(protocol.summary, "value"),
-    *(tables.percent_column(*column) for column in (("std", "std"), ("min", "minimum"), ("max", "maximum"))),
-    *(tables.percent_column(reference.model, reference.model) for reference in references),
-  ]
+  scores = summary.score_columns(protocol.summary, [reference.model for reference in references])
+  columns = [tables.Column("metric", _label, "left"), *scores]
   seeds = [tables.Column(chosen.cell.name, _label, "left"), *map(_seed_column, chosen.seeds)]
   star = "" if data.is_official else "*"
   title = f"SQuAD {data.version} dev{star}, {title}, protocol {protocol.name}"

@@ -192,10 +192,10 @@ def _figures(
   return figures
 
 
-def _check_ids(gold: Mapping, given: Mapping, kind: str) -> None:
+def _check_ids(gold: Mapping, by_id: Mapping, kind: str) -> None:
   if not gold:
     raise DataError("SQuAD: there is no question to score; check the data file")
-  for names, text in ((set(gold) - set(given), f"no {kind}"), (set(given) - set(gold), f"a {kind} too many")):
+  for names, text in ((set(gold) - set(by_id), f"no {kind}"), (set(by_id) - set(gold), f"a {kind} too many")):
     if names:
       raise DataError(
         f"SQuAD: {text} for {len(names)} of {len(gold)} questions, such as {min(names)!r}; predictions and "

@@ -17,7 +17,7 @@ from finetune.search.program import Batch
 from finetune.squad import answers as squad_answers
 from finetune.squad import windows as squad_features
 from finetune.squad.answers import OFFICIAL_QUESTIONS, Predictions
-from finetune.squad.windows import Features
+from finetune.squad.windows import Features, Settings
 
 OutputsOf = Callable[[Batch], Any]  # host batch [runs, batch, ...] to host (start, end) [runs, batch, length]
 Logits = tuple[list[np.ndarray], list[np.ndarray]]  # start and end, [length or more] float32 for each window
@@ -27,29 +27,6 @@ METRICS = {
   "2.0": ("best_f1", "best_exact", "f1_threshold_0", "exact_threshold_0"),
   "1.1": ("f1", "exact"),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-  """How questions become windows and logits become answers.
-
-  Attributes:
-    max_length: tokens of a window, special ones included.
-    stride: tokens from the start of a window to that of the next.
-    max_query_length: tokens.
-    num_buckets: most padded lengths.
-    multiple: padded lengths are multiples of it.
-    n_best: starts and ends looked at in each window, and answers kept.
-    max_answer_length: tokens.
-  """
-
-  max_length: int = 384
-  stride: int = 128
-  max_query_length: int = 64
-  num_buckets: int = 4
-  multiple: int = 8
-  n_best: int = 20
-  max_answer_length: int = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +86,8 @@ def load(
   """Cuts both sets into windows.
 
   Args:
-    train: to train on.
-    dev: to score, of the same version.
+    train: questions to train on.
+    dev: questions to score, of the same version.
     vocabulary: of the checkpoint.
     settings: of windows and decoding.
     train_rows: training questions, drawn at random; 0: all.
@@ -142,14 +119,7 @@ def _draw(file: SquadFile, count: int, seed: int) -> SquadFile:
 
 
 def _part(file: SquadFile, vocabulary: Vocabulary, settings: Settings, *, training: bool) -> Part:
-  features = squad_features.build(
-    file.questions,
-    vocabulary,
-    training=training,
-    max_length=settings.max_length,
-    stride=settings.stride,
-    max_query_length=settings.max_query_length,
-  )
+  features = squad_features.build(file.questions, vocabulary, settings, training=training)
   if not features.windows:
     name, reason = next(iter({**features.dropped, **features.empty}.items()))
     raise DataError(
@@ -224,8 +194,8 @@ def logits(part: Part, outputs_of: OutputsOf, *, num_runs: int, batch_size: int,
     batches = {name: np.broadcast_to(leaf, (num_runs, *leaf.shape)) for name, leaf in batch.items()}
     starts, ends = outputs_of(batches)
     for run, (run_starts, run_ends) in enumerate(by_run):
-      for place, row in enumerate(rows):
-        run_starts[row], run_ends[row] = starts[run, place], ends[run, place]
+      for batch_row, window in enumerate(rows):
+        run_starts[window], run_ends[window] = starts[run, batch_row], ends[run, batch_row]
   return by_run
 
 
@@ -236,9 +206,8 @@ def decode(data: SquadData, logits: Logits, *, best_only: bool = False) -> Predi
     data.dev.features,
     *logits,
     data.vocabulary,
+    data.settings,
     can_be_null=data.version == "2.0",
-    n_best=data.settings.n_best,
-    max_answer_length=data.settings.max_answer_length,
     best_only=best_only,
   )
 

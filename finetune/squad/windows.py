@@ -6,6 +6,7 @@ finetuning.md 4.
 """
 
 import bisect
+import dataclasses
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,29 @@ from data.vocabulary import Vocabulary
 from finetune.search.examples import Examples
 
 _WORD = re.compile("[^ \t\r\n\u202f]+")  # the other spaces of Unicode are letters to the official code
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """How questions become windows and logits become answers.
+
+  Attributes:
+    max_length: tokens of a window, special ones included.
+    stride: tokens from the start of a window to that of the next.
+    max_query_length: tokens.
+    num_buckets: most padded lengths.
+    multiple: padded lengths are multiples of it.
+    n_best: starts and ends looked at in each window, and answers kept.
+    max_answer_length: tokens.
+  """
+
+  max_length: int = 384
+  stride: int = 128
+  max_query_length: int = 64
+  num_buckets: int = 4
+  multiple: int = 8
+  n_best: int = 20
+  max_answer_length: int = 30
 
 
 class Document(NamedTuple):
@@ -63,13 +87,7 @@ class Features(NamedTuple):
 
 
 def build(
-  questions: Sequence[Question],
-  vocabulary: Vocabulary,
-  *,
-  training: bool,
-  max_length: int = 384,
-  stride: int = 128,
-  max_query_length: int = 64,
+  questions: Sequence[Question], vocabulary: Vocabulary, settings: Settings, *, training: bool
 ) -> Features:
   """Cuts questions with their contexts into windows.
 
@@ -79,16 +97,14 @@ def build(
   Args:
     questions: of one file.
     vocabulary: of the encoder.
+    settings: how windows are cut.
     training: whether windows of `dropped` questions are left out, as in the official code.
-    max_length: most tokens of a window, special ones included.
-    stride: tokens of the document from the start of a window to that of the next.
-    max_query_length: a question is cut to as many tokens.
 
   Raises:
     ConfigError: `stride` is below 1, or `max_length` leaves no room for a document.
     DataError: no question.
   """
-  _check_room(vocabulary, max_length=max_length, stride=stride, max_query_length=max_query_length)
+  _check_room(vocabulary, settings)
   if not questions:
     raise DataError("no question to make windows of; check the SQuAD file")
   queries = _encode({question.question for question in questions}, vocabulary)
@@ -98,7 +114,7 @@ def build(
   made = Features(Examples([], {}, {"allowed": []}), [], len(questions), len(documents), {}, {})
   targets: list[tuple[int, int]] = []
   for number, question in enumerate(questions):
-    document, query = documents[question.context], queries[question.question][:max_query_length]
+    document, query = documents[question.context], queries[question.question][: settings.max_query_length]
     if not len(document.ids) or not query:
       made.empty[question.id] = (
         "the question has no token" if len(document.ids) else "the context has no token"
@@ -109,7 +125,7 @@ def build(
       made.dropped[question.id] = problem
       if training:
         continue
-    for window in _windows(number, query, document, vocabulary, max_length=max_length, stride=stride):
+    for window in _windows(number, query, document, vocabulary, settings):
       made.windows.append(window)
       made.examples.ids.append(window.tokens)
       made.examples.token_fields["allowed"].append(_allowed(window))
@@ -119,13 +135,14 @@ def build(
   return made
 
 
-def _check_room(vocabulary: Vocabulary, *, max_length: int, stride: int, max_query_length: int) -> None:
-  least = max_query_length + vocabulary.separators + 3
-  if stride < 1 or max_query_length < 1 or max_length < least:
+def _check_room(vocabulary: Vocabulary, settings: Settings) -> None:
+  least = settings.max_query_length + vocabulary.separators + 3
+  if settings.stride < 1 or settings.max_query_length < 1 or settings.max_length < least:
     raise ConfigError(
-      f"windows of {max_length} tokens, stride {stride}, questions of at most {max_query_length}: expected a "
-      f"stride and questions of at least 1 and windows of at least {least}, or no document fits beside the "
-      "question: change data.max_length, squad.stride or squad.max_query_length"
+      f"windows of {settings.max_length} tokens, stride {settings.stride}, questions of at most "
+      f"{settings.max_query_length}: expected a stride and questions of at least 1 and windows of at least "
+      f"{least}, or no document fits beside the question: change data.max_length, squad.stride or "
+      "squad.max_query_length"
     )
 
 
@@ -159,11 +176,11 @@ def tokenise(contexts: Sequence[str], vocabulary: Vocabulary) -> list[Document]:
 
 
 def _windows(
-  number: int, query: list[int], document: Document, vocabulary: Vocabulary, *, max_length: int, stride: int
+  number: int, query: list[int], document: Document, vocabulary: Vocabulary, settings: Settings
 ) -> Iterator[Window]:
   special = vocabulary.special_ids
   head = [special.cls, *query, *[special.sep] * vocabulary.separators]
-  for first, count in _cut(len(document.ids), max_length - len(head) - 1, stride):
+  for first, count in _cut(len(document.ids), settings.max_length - len(head) - 1, settings.stride):
     ids = np.concatenate([head, document.ids[first : first + count], [special.sep]])
     yield Window(number, first, count, len(head), document, ids.astype(np.int32))
 

@@ -208,7 +208,7 @@ def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
     (["--config.data.max_length=33"], 2, "32 positions"),
     (["--config.data.train_rows=25"], 2, "24 training rows"),
     (["--config.tasks=cola"], 3, "CoLA"),
-    (["--config.tasks=STS-B,SST_2,Sst-2"], 2, "a task stands twice"),
+    (["--config.tasks=STS-B,SST_2,Sst-2"], 2, "a task is listed twice"),
     (["--config.search.batch_sizes=0"], 2, "batch_size"),
     (["--config.train.microbatches=3"], 2, "train.microbatches=3 does not divide the batch size 8"),
     (
@@ -221,7 +221,7 @@ def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
     (["--config.data.fractions=1.5"], 2, "1.5 is no fraction"),
     (["--config.output.compare_with=cocolm_base"], 2, "did you mean coco_lm_base"),
     (["--config.output.compare_with=taco_base"], 2, "protocol 'coco_lm'"),
-    (["--config.data.fractions=0.1,0.10"], 2, "a fraction stands twice"),
+    (["--config.data.fractions=0.1,0.10"], 2, "a fraction is listed twice"),
     (["--config.data.fractions=0.1", "--config.output.predict"], 2, "output.predict=True"),
     (["--config.model.dropout=1.0"], 2, "[0, 1)"),
     (["--config.protocol=amos", "--config.size=large"], 2, "large"),

@@ -8,7 +8,7 @@ import pytest
 from data.errors import DataError, DivergedError
 from finetune.squad import decoding as squad_predict
 from finetune.squad.decoding import text_in_words
-from finetune.squad.windows import Document, Window
+from finetune.squad.windows import Document, Settings, Window
 
 # [CLS] q [SEP] [SEP] three words [SEP]: the document is at positions 4, 5, 6.
 WORDS = ("Ann", "met", "Bob")
@@ -23,8 +23,9 @@ def window(start, end, *, null=(0.0, 0.0), words=WORDS, first=0):
   return Window(0, first, len(start), 4, document, tokens), *logits
 
 
-def decode(*windows, **options):
-  return squad_predict.decode(*(zip(*windows) if windows else ((), (), ())), detokenize=" ".join, **options)
+def decode(*windows, can_be_null=True, **settings):
+  columns = zip(*windows) if windows else ((), (), ())
+  return squad_predict.decode(*columns, Settings(**settings), detokenize=" ".join, can_be_null=can_be_null)
 
 
 def texts(answer):
@@ -130,7 +131,8 @@ def test_squad_1_has_no_empty_answer_and_no_odds():
 def test_text_is_taken_from_the_words_of_the_context():
   document = Document(["Smith's", "(1895)."], [], np.arange(4), np.array([0, 0, 0, 1]))
   part = Window(0, 0, 4, 2, document, np.array(["[CLS]", "[SEP]", "smith", "'", "s", "1895"]))
-  found = squad_predict.decode([part], *np.eye(6)[[2, 2]][:, None], detokenize=" ".join, lower_case=True)
+  logits = np.eye(6)[[2, 2]][:, None]
+  found = squad_predict.decode([part], *logits, Settings(), detokenize=" ".join, lower_case=True)
   assert found.text == "Smith"
 
 

@@ -8,7 +8,7 @@ from data.errors import ConfigError, DataError
 from data.squad import Answer, Question
 from data.vocabulary import train as vocabulary_train
 from finetune.squad import windows as squad_features
-from finetune.squad.windows import Document, Window, build, max_context
+from finetune.squad.windows import Document, Settings, Window, max_context
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # such a vocabulary puts two separators
@@ -38,6 +38,10 @@ def bert(tmp_path_factory):
 @pytest.fixture(scope="module")
 def fairseq(tmp_path_factory):
   return make_vocabulary(tmp_path_factory.mktemp("fairseq") / "v", FAIRSEQ)
+
+
+def build(questions, vocabulary, *, training, **settings):
+  return squad_features.build(questions, vocabulary, Settings(**settings), training=training)
 
 
 def texts(features, vocabulary):

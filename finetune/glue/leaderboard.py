@@ -51,39 +51,6 @@ class Predictions(NamedTuple):
   values: Sequence[str | float]
 
 
-class Submission(NamedTuple):
-  """What was written.
-
-  Attributes:
-    path: of the zip.
-    predicted: keys of `FILES` with predictions.
-    placeholders: {key: the label or score that stands in all rows} of those without.
-    subsets: {key: (rows, official rows)} of files that are not the official test sets.
-    clipped: scores of STS-B that were below 0 or above 5.
-  """
-
-  path: pathlib.Path
-  predicted: list[str]
-  placeholders: dict[str, str]
-  subsets: dict[str, tuple[int, int]]
-  clipped: int
-
-  def lines(self) -> list[str]:
-    """What a user has to know, a sentence each."""
-    lines = [f"{self.path}: predictions of {', '.join(self.predicted) or 'nothing'}"]
-    if self.placeholders:
-      names = ", ".join(f"{FILES[key].name} ({value})" for key, value in self.placeholders.items())
-      lines.append(f"no predictions, so the majority class (the mean score) in every row: {names}")
-    if self.subsets:
-      names = ", ".join(
-        f"{FILES[key].name} {rows} of {most} rows" for key, (rows, most) in self.subsets.items()
-      )
-      lines.append(f"not to be submitted, these are not the official test sets: {names}")
-    if self.clipped:
-      lines.append(f"{self.clipped} scores of STS-B were outside 0 to 5 and were cut to it")
-    return lines
-
-
 def predictions(key: str, ids: Sequence[str], outputs: np.ndarray, *, scale: float = 1.0) -> Predictions:
   """Turns a model's outputs into what a file holds.
 
@@ -110,46 +77,54 @@ def predictions(key: str, ids: Sequence[str], outputs: np.ndarray, *, scale: flo
 
 
 def write_submission(
-  path: str | os.PathLike, by_key: Mapping[str, Predictions], *, allow_subsets: bool = False
-) -> Submission:
+  path: str | os.PathLike, by_key: Mapping[str, Predictions]
+) -> tuple[pathlib.Path, list[str]]:
   """Writes the zip, whole or not at all; the same predictions give the same bytes.
 
   Args:
-    path: of the zip, '<name>.zip'. With subsets in it '<name>.subset-not-for-submission.zip' is written.
+    path: of the zip, '<name>.zip'. With files of another number of rows than the official ones, which the
+      site refuses, '<name>.subset-not-for-submission.zip' is written.
     by_key: {key of `FILES`: predictions}; the others get placeholders and are listed. AX's come from the MNLI
       model; WNLI's are best left out: trained models do worse there than its majority class.
-    allow_subsets: whether files with another number of rows than the official ones are written too.
+
+  Returns:
+    The path that was written, and what a user has to know, a sentence each.
 
   Raises:
-    DataError: another number of rows than the official one (unless allowed), a label that the task does not
-      have, a score that is not finite, an index twice, or not as many indices as predictions.
+    DataError: a label that the task does not have, a score that is not finite, an index twice, or not as many
+      indices as predictions.
     StorageError: the file cannot be written.
   """
   assert by_key.keys() <= FILES.keys()
-  path = pathlib.Path(path)
-  subsets = {key: (len(by_key[key].values), official_rows(key)) for key in FILES if key in by_key}
-  subsets = {key: sizes for key, sizes in subsets.items() if sizes[0] != sizes[1]}
-  if subsets and not allow_subsets:
-    key, (rows, most) = next(iter(subsets.items()))
-    raise DataError(
-      f"{FILES[key].name}: {rows} predictions, expected the {most} rows of the official test set of "
-      f"{FILES[key].task}; predict the official file, or allow subsets (the site refuses those)"
-    )
-  texts, placeholders, clipped = {}, {}, 0
+  texts, predicted, placeholders, subsets, clipped = {}, [], [], [], 0
   for key, row in FILES.items():
+    official = official_rows(key)
     if key in by_key:
       texts[row.name], cut = _text(key, by_key[key])
       clipped += cut
+      predicted.append(key)
+      if len(by_key[key].values) != official:
+        subsets.append(f"{row.name} {len(by_key[key].values)} of {official} rows")
     else:
-      placeholders[key] = row.placeholder
-      ids = [str(number) for number in range(official_rows(key))]
-      texts[row.name], _ = _text(key, Predictions(ids, [row.placeholder] * len(ids)))
+      ids = [str(number) for number in range(official)]
+      texts[row.name], _ = _text(key, Predictions(ids, [row.placeholder] * official))
+      placeholders.append(f"{row.name} ({row.placeholder})")
+  path = pathlib.Path(path)
   if subsets:
     path = path.with_name(f"{path.stem}.subset-not-for-submission.zip")
   with errors.writing(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_atomically(path, _zip(texts))
-  return Submission(path, [key for key in FILES if key in by_key], placeholders, subsets, clipped)
+  lines = [f"{path}: predictions of {', '.join(predicted) or 'nothing'}"]
+  if placeholders:
+    lines.append(
+      f"no predictions, so the majority class (the mean score) in every row: {', '.join(placeholders)}"
+    )
+  if subsets:
+    lines.append(f"not to be submitted, these are not the official test sets: {', '.join(subsets)}")
+  if clipped:
+    lines.append(f"{clipped} scores of STS-B were outside 0 to 5 and were cut to it")
+  return path, lines
 
 
 def official_rows(key: str) -> int:

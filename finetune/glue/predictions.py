@@ -143,9 +143,8 @@ def submit(
       scale = session.protocol.stsb_divisor if key == "stsb" else 1.0
       ids = list(map(str, outputs[f"{key}.ids"]))
       by_key[key] = leaderboard.predictions(key, ids, outputs[key], scale=scale)
-  return (
-    lines + leaderboard.write_submission(session.workdir / "glue.zip", by_key, allow_subsets=True).lines()
-  )
+  _, told = leaderboard.write_submission(session.workdir / "glue.zip", by_key)
+  return lines + told
 
 
 def _majority_line(outputs: Mapping[str, np.ndarray], data: GlueData) -> str:

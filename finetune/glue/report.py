@@ -28,7 +28,6 @@ def make_report(
 
   Args:
     title: such as the checkpoint's name.
-    protocol: of `protocols.get`.
     records: {task: its finished cells in the order of the search}; a task without any is missing.
     subsets: tasks whose data is not the official one.
     references: of `reference_rows`; the first is the model's own.

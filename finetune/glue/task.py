@@ -22,7 +22,6 @@ class GlueData:
   """A task's data as ids.
 
   Attributes:
-    task: its name.
     train: examples; 'labels' int32 classes or float32 targets.
     buckets: of the training set.
     dev: {split: its examples}.

@@ -117,11 +117,6 @@ def recipe_of(meta: Mapping[str, Any], *, heads: Collection[str], hidden_size: i
   An imported checkpoint does not name its recipe. The published official models are COCO-LM base++ and
   large++ and AMOS base++; they share one layout, so their heads, or the name of the file or folder that was
   imported, decide which one it is.
-
-  Args:
-    meta: of the checkpoint.
-    heads: names of its heads.
-    hidden_size, num_layers: of its encoder.
   """
   recipe = meta["config"].get("recipe", "")
   if recipe != "imported":

@@ -33,7 +33,6 @@ class Lengths:
     max_length: tokens of a prompt with its demonstrations.
     num_samples: sets of demonstrations whose answers are averaged in evaluation.
     batch_size: sequences of an evaluation batch.
-    pad_id: of [PAD].
   """
 
   max_length: int
@@ -47,9 +46,6 @@ class PromptData:
   """A task's sets.
 
   Attributes:
-    task: its name.
-    writer: of its prompts.
-    lengths: of sequences and batches.
     pools: {split: training set}; a split is named by the seed of its draw.
     dev: {split: development set with the split's demonstrations}.
     tests: {what follows a metric's name: test set}, the task's own first; empty: there is none here.
@@ -111,7 +107,6 @@ class PromptData:
 
     Args:
       outputs_of: host batch [runs, batch, ...] to outputs [runs, batch, words].
-      sets: one for each run.
 
     Returns:
       {metric: value} by run. A run whose outputs are not finite scores 0 and the search goes on without it.
@@ -143,10 +138,8 @@ def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, down
 
   Args:
     task: key of `templates.TEMPLATES`.
-    writer: writes its prompts.
     config: of fine-tuning; `prompt.directory`, `prompt.splits`, `prompt.shots`, `prompt.test_rows`,
       `data.directory` and `seed` are read.
-    lengths: of sequences and batches.
     download: whether TFDS may download what is missing.
 
   Raises:

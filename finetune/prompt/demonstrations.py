@@ -40,7 +40,6 @@ def make_pool(writer: PromptWriter, split: Split, *, max_length: int) -> Pool:
   """Writes the prompts of a training set.
 
   Args:
-    writer: writes the task's prompts.
     split: the examples, with labels.
     max_length: most tokens of a query, and of a demonstration with [CLS].
 
@@ -137,7 +136,6 @@ class TrainingFeed:
       seeds: [runs] the seed of each run.
       batch_size: queries of a step.
       max_length: length of all rows: dropout depends on the shape, so it is not fitted to the draws.
-      pad_id: id of [PAD].
     """
     self._pools, self._seeds = {seed: pools[seed] for seed in dict.fromkeys(seeds)}, list(seeds)
     self._batch_size, self._max_length, self._pad_id = batch_size, max_length, pad_id
@@ -212,7 +210,6 @@ def make_evaluation_set(
   """Writes the queries of a set and draws demonstrations for each; the same seed draws the same.
 
   Args:
-    writer: writes the task's prompts.
     split: the examples, with labels or without.
     pool: the training set that demonstrates.
     seed: decides the draws.

@@ -27,7 +27,6 @@ class TaskScores(NamedTuple):
   """A task's chosen runs.
 
   Attributes:
-    task: its name.
     metric: by which they were chosen on their development sets.
     trials: one for each split.
     has_test: whether `Trial.test` is of a test set; else of the development set it was chosen on.
@@ -42,12 +41,7 @@ class TaskScores(NamedTuple):
 
 
 def make_report(title: str, scores: Sequence[TaskScores]) -> tables.Report:
-  """Makes `prompt.md`, `.csv` and `.json` of the chosen runs.
-
-  Args:
-    title: such as the checkpoint's name.
-    scores: of each task.
-  """
+  """Makes `prompt.md`, `.csv` and `.json` of the chosen runs of each task."""
   rows = [row for task in scores for row in _task_rows(task)]
   references = REFERENCES if any(task.task == "mnli" for task in scores) else {}
   columns = [

@@ -27,10 +27,7 @@ def make_problem(config: EncoderConfig, settings: HeadSettings, *, num_outputs: 
   """Builds the problem of a task.
 
   Args:
-    config: of the encoder.
-    settings: of the head.
     num_outputs: classes; 1: regression on batch['labels'] [batch] float32.
-    pad_id: id of [PAD].
 
   Returns:
     Problem with outputs [batch, num_outputs] float32. 'labels' of its batches: int32 classes or float32.

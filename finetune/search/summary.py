@@ -26,7 +26,6 @@ class Record(NamedTuple, Generic[AnyCell]):
 
   Attributes:
     task: as the caller names it, a file name.
-    cell: the hyperparameters.
     metric: by which a run's best evaluation is chosen.
     seeds: {seed: the evaluations of its run}.
     devices: names of the devices of these runs.
@@ -46,7 +45,6 @@ class Summary(NamedTuple):
 
   Attributes:
     median: of an even number of runs the mean of the middle two.
-    mean: arithmetic.
     std: of the sample, with n - 1; 0 for one run.
     minimum: the worst run.
     maximum: the best run.
@@ -95,7 +93,6 @@ def summarise(record: Record, metric: str | None = None) -> Summary:
   """A metric over the seeds of a cell.
 
   Args:
-    record: the cell.
     metric: None: the one it is judged by. Another one is taken at the evaluation that the first one chose, as
       the one checkpoint that is kept gives it.
 

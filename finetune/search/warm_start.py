@@ -26,9 +26,6 @@ class WarmStart:
     encoder: parameters, numpy arrays.
     heads: those that pretraining left, {'rtd': {...}, ...}.
     config: of the encoder, with fine-tuning's dropout and dtype.
-    vocabulary: of the checkpoint.
-    vocabulary_directory: where it is.
-    meta: of the checkpoint.
     digest: sha256 over the encoder's and the heads' arrays; 'from scratch' for a fresh encoder.
     init_encoder: gives for a key the encoder's parameters: the loaded ones, or fresh ones.
   """

@@ -61,11 +61,10 @@ def decode(
   threshold changes what it scores.
 
   Args:
-    questions: as given to `windows.build`.
-    features: of it, not for training.
-    start_logits: for each window [length or more] float; what lies beyond its tokens is padding.
-    end_logits: as `start_logits`.
-    vocabulary: the features' own.
+    questions: those that `windows.build` made the features of.
+    features: of all questions, made with `training=False`.
+    start_logits, end_logits: for each window [length or more] float; what goes beyond its tokens is padding.
+    vocabulary: the one the features were made with.
     settings: of windows and decoding.
     can_be_null: SQuAD 2.0; False: 1.1, where every question has an answer.
     best_only: as of `decoding.decode`.
@@ -123,14 +122,7 @@ def official(questions: Sequence[Question], predictions: Predictions) -> dict[st
 def report_lines(
   scores: Mapping[str, float], questions: Sequence[Question], predictions: Predictions, *, name: str
 ) -> list[str]:
-  """What was evaluated on what, the figures at threshold 0 apart from those at the best threshold.
-
-  Args:
-    scores: of `evaluate`.
-    questions: that were scored.
-    predictions: of them.
-    name: of the data.
-  """
+  """For the log: what was scored, named `name`, and its `evaluate` figures, those of each threshold apart."""
   version = "1.1" if null_odds(predictions) is None else "2.0"
   official = OFFICIAL_QUESTIONS[version]
   set_name = f"the official development set ({official:,})"

@@ -66,8 +66,8 @@ def decode(
 
   Args:
     windows: all windows of the question, in order.
-    start_logits: for each window [length or more] float; what goes beyond its tokens is padding, never read.
-    end_logits: as `start_logits`.
+    start_logits, end_logits: for each window [length or more] float; what goes beyond its tokens is padding,
+      never read.
     settings: `n_best` and `max_answer_length` are read.
     detokenize: tokens to text.
     lower_case: whether the pieces are lower-cased (an uncased vocabulary).

@@ -17,9 +17,8 @@ def read(
   """Reads both files, after both were found.
 
   Args:
-    train_file: a file in `directory`, or a path; '.gz' may be missing. A name such as 'train-v2.0.json' that
-      is neither stands for TFDS's data set of that version.
-    dev_file: as `train_file`.
+    train_file, dev_file: a file in `directory`, or a path; '.gz' may be missing. A name such as
+      'train-v2.0.json' that is neither stands for TFDS's data set of that version.
     directory: of files, or a TFDS data_dir; '': TFDS's default.
     download: whether TFDS may download what is missing.
 

@@ -17,8 +17,6 @@ def make_problem(config: EncoderConfig, *, pad_id: int, use_mask: bool = True) -
   """Builds the problem of the windows that `windows.build` makes.
 
   Args:
-    config: of the encoder.
-    pad_id: id of [PAD].
     use_mask: whether no answer may be in the question or at a separator, as in the official fairseq code.
       False: anywhere, as in the official Hugging Face code; but never at padding, so that a window's loss
       does not depend on the length it was padded to.

@@ -34,8 +34,6 @@ def make_report(
 
   Args:
     title: such as the checkpoint's name.
-    protocol: of `protocols.get`.
-    data: that was trained and scored on.
     records: finished cells in the order of the search.
     references: of `reference_rows`; those without SQuAD are left out.
 

@@ -131,10 +131,7 @@ def labelled_scores(
 ) -> dict[str, float]:
   """What a report prints: figures of threshold 0 and figures of the best threshold, each by its own name.
 
-  Args:
-    gold: of `gold_answers`.
-    predictions: {question id: text}.
-    null_odds: as in `evaluate`; None gives `exact` and `f1` alone.
+  Arguments and errors are those of `evaluate`; without `null_odds` there are `exact` and `f1` alone.
 
   Returns:
     exact_threshold_0, f1_threshold_0 (what can be had without seeing the answers), best_exact and best_f1

@@ -45,8 +45,6 @@ class SquadData:
   Attributes:
     train: without the questions whose answer cannot be located.
     dev: all questions.
-    settings: of windows and decoding.
-    vocabulary: of the windows.
     digest: sha256 over everything that scores depend on besides the model.
     lines: what a user should know: sizes, dropped questions, sources.
   """
@@ -88,7 +86,7 @@ def load(
   Args:
     train: questions to train on.
     dev: questions to score, of the same version.
-    vocabulary: of the checkpoint.
+    vocabulary: that of the checkpoint.
     settings: of windows and decoding.
     train_rows: training questions, drawn at random; 0: all.
     seed: decides which are drawn.

@@ -95,9 +95,6 @@ def build(
   its longest windows have 385 tokens with 384 asked for: `max_length=385` gives exactly its windows.
 
   Args:
-    questions: of one file.
-    vocabulary: of the encoder.
-    settings: how windows are cut.
     training: whether windows of `dropped` questions are left out, as in the official code.
 
   Raises:

@@ -40,8 +40,8 @@ def members(path):
 
 
 def test_a_submission_has_all_eleven_files_with_a_row_per_official_row(tmp_path):
-  done = leaderboard.write_submission(tmp_path / "out" / "s.zip", {"rte": whole("rte", "not_entailment")})
-  found = members(done.path)
+  path, _ = leaderboard.write_submission(tmp_path / "out" / "s.zip", {"rte": whole("rte", "not_entailment")})
+  found = members(path)
   assert {name: len(lines) - 1 for name, lines in found.items()} == {
     f"{n}.tsv": rows for n, rows in OFFICIAL.items()
   }
@@ -50,21 +50,20 @@ def test_a_submission_has_all_eleven_files_with_a_row_per_official_row(tmp_path)
 
 
 def test_what_was_not_predicted_is_said_and_holds_the_majority_class(tmp_path):
-  done = leaderboard.write_submission(
+  path, lines = leaderboard.write_submission(
     tmp_path / "s.zip", {key: whole(key, "neutral") for key in ("mnli", "mnli_mm", "ax")}
   )
-  assert done.predicted == ["mnli", "mnli_mm", "ax"]
-  assert done.placeholders == {
-    "cola": "1", "sst2": "1", "mrpc": "1", "stsb": "2.701", "qnli": "not_entailment", "qqp": "0",
-    "rte": "entailment", "wnli": "0",
-  }  # fmt: skip
-  assert members(done.path)["WNLI.tsv"][1:3] == ["0\t0", "1\t0"]
-  assert "WNLI.tsv (0)" in done.lines()[1] and "AX" not in done.lines()[1]
+  assert lines[0] == f"{path}: predictions of mnli, mnli_mm, ax"
+  assert lines[1].endswith(
+    "every row: CoLA.tsv (1), SST-2.tsv (1), MRPC.tsv (1), STS-B.tsv (2.701), QNLI.tsv (not_entailment), "
+    "QQP.tsv (0), RTE.tsv (entailment), WNLI.tsv (0)"
+  )
+  assert members(path)["WNLI.tsv"][1:3] == ["0\t0", "1\t0"]
 
 
 def test_equal_predictions_give_equal_bytes(tmp_path):
   first, second = (
-    leaderboard.write_submission(tmp_path / name, {"wnli": whole("wnli", "1")}).path
+    leaderboard.write_submission(tmp_path / name, {"wnli": whole("wnli", "1")})[0]
     for name in ("a.zip", "b.zip")
   )
   assert first.read_bytes() == second.read_bytes()
@@ -75,26 +74,23 @@ def test_equal_predictions_give_equal_bytes(tmp_path):
 def test_scores_have_three_decimals_and_stay_between_0_and_5(tmp_path):
   given = whole("stsb", 1.23456)
   given.values[:4] = [-0.1, -0.0001, 5.2, 4.9996]  # pyright: ignore
-  done = leaderboard.write_submission(tmp_path / "s.zip", {"stsb": given})
-  assert members(done.path)["STS-B.tsv"][1:6] == ["0\t0.000", "1\t0.000", "2\t5.000", "3\t5.000", "4\t1.235"]
-  assert done.clipped == 3 and "3 scores" in done.lines()[-1]
+  path, lines = leaderboard.write_submission(tmp_path / "s.zip", {"stsb": given})
+  assert members(path)["STS-B.tsv"][1:6] == ["0\t0.000", "1\t0.000", "2\t5.000", "3\t5.000", "4\t1.235"]
+  assert lines[-1].startswith("3 scores")
 
 
 def test_the_index_is_that_of_the_test_file(tmp_path):
   given = whole("wnli", "1")
-  done = leaderboard.write_submission(tmp_path / "s.zip", {"wnli": given._replace(ids=given.ids[::-1])})
-  assert members(done.path)["WNLI.tsv"][1] == "145\t1"
+  path, _ = leaderboard.write_submission(tmp_path / "s.zip", {"wnli": given._replace(ids=given.ids[::-1])})
+  assert members(path)["WNLI.tsv"][1] == "145\t1"
 
 
-def test_subsets_are_refused_unless_asked_for_and_then_the_name_says_so(tmp_path):
+def test_a_submission_with_subsets_says_so_in_its_name(tmp_path):
   given = {"qqp": Predictions(["0", "1"], ["0", "1"])}
-  with pytest.raises(DataError, match=r"QQP.tsv: 2 predictions, expected the 390965 rows"):
-    leaderboard.write_submission(tmp_path / "s.zip", given)
-  assert not list(tmp_path.iterdir())
-  done = leaderboard.write_submission(tmp_path / "s.zip", given, allow_subsets=True)
-  assert done.path == tmp_path / "s.subset-not-for-submission.zip" and list(tmp_path.iterdir()) == [done.path]
-  assert done.subsets == {"qqp": (2, 390965)} and "QQP.tsv 2 of 390965 rows" in done.lines()[2]
-  assert members(done.path)["QQP.tsv"] == ["index\tprediction", "0\t0", "1\t1"]
+  path, lines = leaderboard.write_submission(tmp_path / "s.zip", given)
+  assert path == tmp_path / "s.subset-not-for-submission.zip" and list(tmp_path.iterdir()) == [path]
+  assert "QQP.tsv 2 of 390965 rows" in lines[2]
+  assert members(path)["QQP.tsv"] == ["index\tprediction", "0\t0", "1\t1"]
 
 
 @pytest.mark.parametrize(

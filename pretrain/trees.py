@@ -1,8 +1,10 @@
 """Trees of arrays by path: a leaf is named like 'encoder/trunk/layers/up/kernel', here and in files."""
 
+import hashlib
 from typing import Any
 
 import jax
+import numpy as np
 
 ArrayTree = Any
 
@@ -16,6 +18,15 @@ def by_path(tree: ArrayTree) -> dict[str, Any]:
 def paths(tree: ArrayTree) -> ArrayTree:
   """The same tree with every leaf replaced by its path."""
   return jax.tree.unflatten(jax.tree.structure(tree), list(by_path(tree)))
+
+
+def digest(tree: ArrayTree) -> str:
+  """The sha256 over the paths and the values of a tree of host arrays, in hexadecimal."""
+  hashed = hashlib.sha256()
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    hashed.update(jax.tree_util.keystr(path).encode())  # stored digests are of this spelling of a path
+    hashed.update(np.ascontiguousarray(leaf).tobytes())
+  return hashed.hexdigest()
 
 
 def differences(expected: ArrayTree, saved: ArrayTree, *, is_exact: bool = True) -> list[str]:

@@ -2,12 +2,11 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
 
 import numpy as np
 
 from data import glue, tfds_reader
-from data.errors import DataError, DivergedError
+from data.errors import DataError
 from data.glue.tasks import TASKS, Split
 from finetune.needed_files import OPTIONAL
 from finetune.papers import glue_metrics
@@ -160,20 +159,14 @@ def evaluate(
 ) -> list[dict[str, float]]:
   """The metrics of every run on the development sets; MNLI's mismatched half as 'accuracy_mm'.
 
-  A run whose outputs are not finite scores 0: it has learned nothing, and the search goes on without it.
+  A run whose outputs are not finite scores 0, and the search goes on without it.
   """
   by_run: list[dict[str, float]] = [{} for _ in range(num_runs)]
   suffixes = DEV_SPLITS.get(data.task, {"dev": ""})
   for name, dev_set in data.dev.items():
     logits = texts.outputs(dev_set, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
+    labels = np.asarray(dev_set.split.labels)
     for run in range(num_runs):
-      scores = _scores(data.task, logits[run], dev_set.split.labels)
+      scores = glue_metrics.score_of_run(data.task, logits[run], labels)
       by_run[run] |= {f"{metric}{suffixes[name]}": value for metric, value in scores.items()}
   return by_run
-
-
-def _scores(task: str, logits: np.ndarray, labels: Sequence | np.ndarray | None) -> dict[str, float]:
-  try:
-    return glue_metrics.score(task, logits, np.asarray(labels))
-  except DivergedError:
-    return dict.fromkeys(glue_metrics.METRICS[task], 0.0)

@@ -106,6 +106,14 @@ def score(task: str, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float
   return {name: functions[name]() for name in names}
 
 
+def score_of_run(task: str, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+  """`score` in a search: 0 if an output is not finite, because such a run has learned nothing."""
+  try:
+    return score(task, outputs, labels)
+  except DivergedError:
+    return dict.fromkeys(METRICS[task], 0.0)
+
+
 def average(scores: Mapping[str, float]) -> float:
   """Mean of the papers' metric over eight tasks: without WNLI, MNLI by its matched half.
 

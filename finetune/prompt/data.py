@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from data import glue
-from data.errors import ConfigError, DataError, DivergedError
+from data.errors import ConfigError, DataError
 from data.glue import kshot
 from data.glue.tasks import Split
 from finetune.needed_files import DRAWS
@@ -120,17 +120,11 @@ class PromptData:
       max_length=lengths.max_length,
       pad_id=lengths.pad_id,
     )
+    task = "mnli" if self.task == "snli" else self.task  # the same classes and metric
     return [
-      self._scores(of_run, part.examples.fields["labels"][: len(of_run)])
+      glue_metrics.score_of_run(task, of_run, part.examples.fields["labels"][: len(of_run)])
       for of_run, part in zip(predictions, sets, strict=True)
     ]
-
-  def _scores(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    task = "mnli" if self.task == "snli" else self.task  # the same classes and metric
-    try:
-      return glue_metrics.score(task, predictions, labels)
-    except DivergedError:
-      return dict.fromkeys(glue_metrics.METRICS[task], 0.0)
 
 
 def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, download: bool) -> PromptData:

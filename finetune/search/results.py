@@ -28,7 +28,6 @@ class Results:
     """Opens a search; nothing is read or written yet.
 
     Args:
-      workdir: of the search.
       fingerprint: JSON-able, {field: value} of everything besides cell and seed that decides the numbers:
         digests of checkpoint, vocabulary and data, settings. A file with another fingerprint is refused. Make
         a `Results` for each task whose fingerprint differs.

@@ -2,13 +2,11 @@
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from data.errors import DataError
 from data.vocabulary import Vocabulary
@@ -55,10 +53,9 @@ def load(
 
   Args:
     directory: a pretraining workdir, the output of `pretrain.export import`, or the directory of a step.
-    step: None: the newest.
+    step: number of the checkpoint; None: the newest.
     vocabulary_directory: '': beside the checkpoint, else beside the run's records.
-    dropout: of hidden states.
-    attention_dropout: of attention probabilities.
+    dropout, attention_dropout: rates, for hidden states and for attention probabilities.
     dtype: of the computation, as `model.dtype`.
     remat: whether layers are computed again in the backward pass.
     from_scratch: whether only the encoder's sizes and the vocabulary are taken from the checkpoint.
@@ -86,7 +83,7 @@ def load(
   problems = trees.differences(jax.eval_shape(fresh, jax.random.key(0)), encoder)
   if problems:
     raise DataError(f"checkpoint {path}, encoder: {trees.first_lines(problems)}; is it complete?")
-  digest = "from scratch" if from_scratch else _digest({"encoder": encoder, "heads": heads})
+  digest = "from scratch" if from_scratch else trees.digest({"encoder": encoder, "heads": heads})
   init = fresh if from_scratch else (lambda key: encoder)
   return WarmStart(encoder, heads, config, vocabulary, where, saved.meta, digest, init)
 
@@ -104,11 +101,3 @@ def describe(start: WarmStart, *, used_heads: Mapping[str, Any], fresh_heads: Ma
     f"loaded {', '.join(loaded) or 'nothing'}; fresh: {', '.join([*fresh, 'optimizer', 'step'])}; "
     f"left over: {', '.join(left) or 'nothing'} (pretraining step {step:,})"
   )
-
-
-def _digest(tree: dict) -> str:
-  digest = hashlib.sha256()
-  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-    digest.update(jax.tree_util.keystr(path).encode())
-    digest.update(np.ascontiguousarray(leaf).tobytes())
-  return digest.hexdigest()

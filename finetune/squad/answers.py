@@ -3,13 +3,12 @@
 import json
 import os
 import pathlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from data import errors
+from data import errors, files
 from data.errors import DataError
 from data.squad import Question
 from data.vocabulary import Vocabulary
@@ -147,7 +146,7 @@ def report_lines(
 def write(
   directory: str | os.PathLike, predictions: Predictions, scores: Mapping[str, Any] | None = None
 ) -> list[pathlib.Path]:
-  """Writes the official files; all are complete before the first takes its place.
+  """Writes the official files, each whole; evaluation.json goes first and comes last, so it vouches for them.
 
   predictions.json holds the best texts, as the official code of the papers writes them: with null_odds.json
   as its na-prob file the official script gives the figures of every threshold. predictions_threshold_0.json
@@ -175,12 +174,11 @@ def write(
     contents["predictions_threshold_0.json"] = texts_at(predictions, 0.0)
   if scores is not None:
     contents[SCORES] = dict(scores)
+  texts_of = {name: json.dumps(value, indent=1, allow_nan=False) + "\n" for name, value in contents.items()}
   with errors.writing(directory):
     directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".squad.", dir=directory) as aside:
-      for name, content in contents.items():
-        text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-        pathlib.Path(aside, name).write_text(text, encoding="utf-8")
-      for name in {*_FILES, SCORES} - set(contents):
-        (directory / name).unlink(missing_ok=True)
-      return [pathlib.Path(aside, name).replace(directory / name) for name in contents]
+    for name in {*_FILES, SCORES} - set(texts_of) | {SCORES}:
+      (directory / name).unlink(missing_ok=True)
+    for name, text in texts_of.items():
+      files.write_atomically(directory / name, text)
+  return [directory / name for name in texts_of]

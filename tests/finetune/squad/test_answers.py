@@ -208,6 +208,16 @@ def test_files_of_an_earlier_call_do_not_stay(words, tmp_path):
   assert names == {"predictions.json", "nbest_predictions.json", "mine.txt"}
 
 
+def test_answers_that_are_half_written_have_no_scores_beside_them(words, tmp_path):
+  found = answers(QUESTIONS, words)
+  squad_answers.write(tmp_path, found, {"best_f1": 1.5})
+  (tmp_path / "null_odds.json").unlink()
+  (tmp_path / "null_odds.json").mkdir()  # nothing can be renamed to it
+  with pytest.raises(StorageError, match="cannot be written"):
+    squad_answers.write(tmp_path, found, {"best_f1": 2.5})
+  assert not (tmp_path / "evaluation.json").exists()
+
+
 def test_what_cannot_be_written_leaves_the_old_files(words, tmp_path):
   found = answers(QUESTIONS, words)
   squad_answers.write(tmp_path, found)

@@ -14,6 +14,4 @@ from configs import all_token_base, sizes
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""
-  config = sizes.small(all_token_base.get_config())
-  config.recipe = "all_token_small"
-  return config
+  return sizes.small(all_token_base.get_config())

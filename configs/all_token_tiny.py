@@ -13,6 +13,4 @@ from configs import all_token_base, sizes
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""
-  config = sizes.tiny(all_token_base.get_config())
-  config.recipe = "all_token_tiny"
-  return config
+  return sizes.tiny(all_token_base.get_config())

@@ -16,7 +16,6 @@ from configs import amos_base, sizes
 def get_config() -> ConfigDict:
   """Returns the recipe."""
   config = sizes.small(amos_base.get_config())
-  config.recipe = "amos_small"
   config.generator.num_layers = 4
   config.generator.mlm_layers = (2, 3, 4)
   return config

@@ -14,7 +14,6 @@ from configs import amos_base, sizes
 def get_config() -> ConfigDict:
   """Returns the recipe."""
   config = sizes.tiny(amos_base.get_config())
-  config.recipe = "amos_tiny"
   config.generator.num_layers = 3  # one more than the encoder: three heads need three depths
   config.generator.mlm_layers = (1, 2, 3)
   return config

@@ -14,6 +14,4 @@ from configs import bert_base, sizes
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""
-  config = sizes.taco_small(bert_base.get_config())
-  config.recipe = "bert_small"
-  return config
+  return sizes.taco_small(bert_base.get_config())

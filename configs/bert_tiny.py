@@ -13,6 +13,4 @@ from configs import bert_base, sizes
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""
-  config = sizes.tiny(bert_base.get_config())
-  config.recipe = "bert_tiny"
-  return config
+  return sizes.tiny(bert_base.get_config())

@@ -15,6 +15,4 @@ from configs import coco_lm_base, sizes
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""
-  config = sizes.small(coco_lm_base.get_config())
-  config.recipe = "coco_lm_small"
-  return config
+  return sizes.small(coco_lm_base.get_config())

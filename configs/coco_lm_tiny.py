@@ -13,6 +13,4 @@ from configs import coco_lm_base, sizes
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""
-  config = sizes.tiny(coco_lm_base.get_config())
-  config.recipe = "coco_lm_tiny"
-  return config
+  return sizes.tiny(coco_lm_base.get_config())

@@ -15,10 +15,4 @@ from configs import electra_google_base, sizes
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""
-  config = sizes.small(electra_google_base.get_config())
-  config.recipe = "electra_google_small"
-  config.generator.num_layers = 12
-  config.generator.hidden_size = 64  # table 6: a quarter of the encoder
-  config.generator.mlp_size = 256
-  config.generator.num_heads = 1
-  return config
+  return sizes.narrow_generator(sizes.small(electra_google_base.get_config()), num_layers=12)

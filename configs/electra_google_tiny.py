@@ -13,10 +13,4 @@ from configs import electra_google_base, sizes
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""
-  config = sizes.tiny(electra_google_base.get_config())
-  config.recipe = "electra_google_tiny"
-  config.generator.num_layers = 2
-  config.generator.hidden_size = 64
-  config.generator.mlp_size = 256
-  config.generator.num_heads = 1
-  return config
+  return sizes.narrow_generator(sizes.tiny(electra_google_base.get_config()), num_layers=2)

@@ -14,6 +14,4 @@ from configs import roberta_base, sizes
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""
-  config = sizes.small(roberta_base.get_config())
-  config.recipe = "roberta_small"
-  return config
+  return sizes.small(roberta_base.get_config())

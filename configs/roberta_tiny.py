@@ -13,6 +13,4 @@ from configs import roberta_base, sizes
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""
-  config = sizes.tiny(roberta_base.get_config())
-  config.recipe = "roberta_tiny"
-  return config
+  return sizes.tiny(roberta_base.get_config())

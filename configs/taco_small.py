@@ -14,6 +14,4 @@ from configs import sizes, taco_base
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""
-  config = sizes.taco_small(taco_base.get_config())
-  config.recipe = "taco_small"
-  return config
+  return sizes.taco_small(taco_base.get_config())

@@ -13,6 +13,4 @@ from configs import sizes, taco_base
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""
-  config = sizes.tiny(taco_base.get_config())
-  config.recipe = "taco_tiny"
-  return config
+  return sizes.tiny(taco_base.get_config())

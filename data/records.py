@@ -47,7 +47,7 @@ class PackedRecords:
 
     Raises:
       DataError: the preparation is missing, unfinished or damaged, or its records do not fit.
-      ConfigError: split or fraction has an impossible value.
+      ConfigError: there is no such split.
     """
     self._directory = pathlib.Path(directory)
     self.manifest = manifest.read(directory)
@@ -56,8 +56,6 @@ class PackedRecords:
     if split not in self.manifest.splits:
       known = ", ".join(sorted(self.manifest.splits))
       raise errors.ConfigError(f"{directory}: there is no split {split!r}; its splits are {known}")
-    if not 0 < fraction <= 1:
-      raise errors.ConfigError(f"data.fraction={fraction} is outside (0, 1]; use 1.0 for all records")
     self._split = self.manifest.splits[split]
     self._check_fit(split)
     self._check_files()

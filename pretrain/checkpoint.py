@@ -17,7 +17,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from data.errors import ConfigError, DataError, StorageError, UserError
+from data.errors import DataError, StorageError, UserError
 from data.files import make_writable
 from pretrain import trees
 
@@ -49,12 +49,8 @@ class Checkpoints:
       keep_steps: steps that are saved and kept for ever besides.
 
     Raises:
-      ConfigError: `every` or `keep` below 1.
       StorageError: the directory cannot be written.
     """
-    for name, value in (("checkpoint_every", every), ("checkpoints_to_keep", keep)):
-      if value < 1:
-        raise ConfigError(f"train.{name}={value} must be 1 or more")
     self._every = every
     self._begun: int | None = None
     self._keep_steps = frozenset(keep_steps)

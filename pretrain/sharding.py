@@ -67,31 +67,17 @@ def make_mesh(settings: MeshSettings, *, devices: Sequence[jax.Device] | None = 
   """Arranges devices in a `data` x `fsdp` x `tensor` mesh.
 
   Args:
-    settings: devices per axis.
+    settings: devices per axis, whose product is the number of devices (`command.rules` refuses others).
     devices: None: all of all hosts.
 
   Returns:
     A mesh of Auto axes (jax.make_mesh's default, Explicit, would need a sharding at every gather).
-
-  Raises:
-    ConfigError: the product is not the number of devices; more than one -1; a size below 1.
   """
   devices = jax.devices() if devices is None else list(devices)
-  sizes = dataclasses.asdict(settings)
-  shown = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items())
-  free = [name for name, size in sizes.items() if size == -1]
-  if len(free) > 1 or any(size < 1 and size != -1 for size in sizes.values()):
-    raise ConfigError(
-      f"{shown}: sizes must be 1 or more, and at most one of them -1 (the rest of the devices)"
-    )
-  fixed = math.prod(size for size in sizes.values() if size != -1)
-  if len(devices) % fixed or (not free and fixed != len(devices)):
-    works = [n for n in range(1, len(devices) + 1) if len(devices) % n == 0]
-    raise ConfigError(
-      f"{shown} does not fit {len(devices)} devices; use sizes out of {works} whose product is "
-      f"{len(devices)}, or -1 for one of them"
-    )
-  shape = tuple(len(devices) // fixed if size == -1 else size for size in sizes.values())
+  sizes = dataclasses.astuple(settings)
+  fixed = math.prod(size for size in sizes if size != -1)
+  shape = tuple(len(devices) // fixed if size == -1 else size for size in sizes)
+  assert math.prod(shape) == len(devices), (settings, len(devices))
   return jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES), devices=devices)
 
 
@@ -147,22 +133,17 @@ def shardings(mesh: Mesh, abstract_tree: ArrayTree) -> ArrayTree:
     abstract_tree: arrays or ShapeDtypeStructs; a path must end as the parameter's does.
 
   Returns:
-    NamedShardings in the same tree. A vocabulary that the tensor axis does not divide stays whole.
+    NamedShardings in the same tree. A vocabulary that the tensor axis does not divide stays whole; that the
+    mesh divides the other sizes is a rule of `command.rules`.
 
   Raises:
-    ConfigError: leaves of two or more axes that no rule names (all are listed); a width, number of heads or
-      MLP size that the mesh does not divide, with the sizes that would work.
+    ConfigError: leaves of two or more axes that no rule names (all are listed).
   """
   leaves = trees.by_path(abstract_tree)
   unnamed = [f"{path} {leaf.shape}" for path, leaf in leaves.items() if _is_unnamed(path, leaf)]
   if unnamed:
     raise ConfigError(_unnamed(unnamed))
-  problems: dict[str, None] = {}
-  result = [
-    NamedSharding(mesh, _fitting_spec(mesh, path, leaf.shape, problems)) for path, leaf in leaves.items()
-  ]
-  if problems:
-    raise ConfigError("; ".join(problems))
+  result = [NamedSharding(mesh, _fitting_spec(mesh, path, leaf.shape)) for path, leaf in leaves.items()]
   return jax.tree.unflatten(jax.tree.structure(abstract_tree), result)
 
 
@@ -170,18 +151,12 @@ def _is_unnamed(path: str, leaf: Any) -> bool:
   return leaf.ndim >= 2 and logical_axes(path, leaf.ndim) is None
 
 
-def _fitting_spec(mesh: Mesh, path: str, shape: tuple[int, ...], problems: dict[str, None]) -> PartitionSpec:
+def _fitting_spec(mesh: Mesh, path: str, shape: tuple[int, ...]) -> PartitionSpec:
   names = logical_axes(path, len(shape)) or ()
   spec = []
   for name, size, axis in zip(names, shape, partition_spec(path, len(shape))):
     fits = axis is None or size % mesh.shape[axis] == 0
-    if not fits and name not in MAY_STAY_WHOLE:
-      works = [n for n in range(1, mesh.size + 1) if size % n == 0]
-      # One line for a size, not one for each of the parameters that have it.
-      problems.setdefault(
-        f"{name} size {size} is not divisible by mesh.{axis}={mesh.shape[axis]} (as in a parameter such as "
-        f"{path.split('/')[-2]}/{path.split('/')[-1]}); use mesh.{axis} out of {works}"
-      )
+    assert fits or name in MAY_STAY_WHOLE, (path, shape, mesh.shape)
     spec.append(axis if fits else None)
   return PartitionSpec(*spec)
 
@@ -196,37 +171,16 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
-def check_rows(mesh: Mesh, rows: int, *, name: str = "train.batch_size") -> None:
-  """Refuses a number of rows that the devices cannot share equally.
-
-  Args:
-    mesh: of `make_mesh`.
-    rows: of the global batch, or of one microbatch of it.
-    name: what the message calls it.
-
-  Raises:
-    ConfigError: with the nearest numbers that work.
-  """
-  parts = mesh.shape["data"] * mesh.shape["fsdp"]
-  if rows % parts or rows < 1:
-    lower = rows // parts * parts
-    works = f"{lower} or {lower + parts}" if lower > 0 else f"{parts}"
-    raise ConfigError(
-      f"{name}={rows} is not divisible by {parts} devices (mesh.data x mesh.fsdp); use {works}"
-    )
-
-
 def local_rows(mesh: Mesh, rows: int) -> range:
   """The rows of the global batch that this process must supply to `to_global`.
 
   Args:
     mesh: of `make_mesh`.
-    rows: of the global batch.
+    rows: of the global batch, a multiple of the devices along `data` and `fsdp`.
 
   Raises:
-    ConfigError: rows not divisible; or the devices of this process do not hold neighbouring rows.
+    ConfigError: the devices of this process do not hold neighbouring rows.
   """
-  check_rows(mesh, rows)
   indices = batch_sharding(mesh).addressable_devices_indices_map((rows,)).values()
   held = sorted({row for (part,) in indices for row in range(*part.indices(rows))})
   if held != list(range(held[0], held[-1] + 1)):

@@ -238,9 +238,6 @@ def test_what_does_not_fit_the_config_is_refused(prepared, tmp_path):
     records.PackedRecords(prepared, length=16, seed=0)
   with pytest.raises(errors.ConfigError, match="no split 'test'; its splits are heldout, train"):
     records.PackedRecords(prepared, split="test", length=32, seed=0)
-  for fraction in (0.0, -1.0, 1.5, float("nan")):
-    with pytest.raises(errors.ConfigError, match=r"outside \(0, 1\]"):
-      records.PackedRecords(prepared, length=32, seed=0, fraction=fraction)
   with pytest.raises(errors.DataError, match="there is no such directory"):
     records.PackedRecords(tmp_path / "nowhere", length=32, seed=0)
 

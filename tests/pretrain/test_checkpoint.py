@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 
-from data.errors import ConfigError, DataError, StorageError
+from data.errors import DataError, StorageError
 from pretrain import checkpoint, optim, sharding
 from pretrain.checkpoint import Checkpoints, load_params
 
@@ -217,13 +217,6 @@ def test_workdir_that_cannot_be_written_is_refused_at_once(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(StorageError, match=f"cannot write to {tmp_path}/file/checkpoints .*another --workdir"):
     Checkpoints(tmp_path / "file", every=1, keep=1)
-
-
-@pytest.mark.parametrize(("field", "value"), [("checkpoint_every", 0), ("checkpoints_to_keep", 0)])
-def test_impossible_intervals_are_refused(tmp_path, field, value):
-  every, keep = (value, 1) if field == "checkpoint_every" else (1, value)
-  with pytest.raises(ConfigError, match=f"train.{field}=0 must be 1 or more"):
-    Checkpoints(tmp_path, every=every, keep=keep)
 
 
 DISK_FULL = """

@@ -163,41 +163,9 @@ def test_vocabulary_that_does_not_divide_stays_whole():
   assert two["heads/mlm/bias"] == P("tensor")
 
 
-def test_heads_that_do_not_divide_are_refused_with_sizes_that_work():
-  tree = nested({"encoder/trunk/layers/attention/query/kernel": (3, 16, 6, 4)})
-  with pytest.raises(
-    ConfigError, match=r"heads size 6 is not divisible by mesh.tensor=4 .*out of \[1, 2, 3, 6\]"
-  ):
-    sharding.shardings(mesh_of(1, 2, 4), tree)
-
-
 def test_mesh_fills_the_axis_that_is_left_open():
   assert dict(sharding.make_mesh(MeshSettings(-1, 2, 2)).shape) == {"data": 2, "fsdp": 2, "tensor": 2}
   assert dict(sharding.make_mesh(MeshSettings()).shape) == {"data": 8, "fsdp": 1, "tensor": 1}
-
-
-@pytest.mark.parametrize(
-  ("settings", "message"),
-  [
-    (
-      MeshSettings(3, 1, 1),
-      r"mesh.data=3, .*mesh.tensor=1 does not fit 8 devices; .*\[1, 2, 4, 8\]",
-    ),
-    (MeshSettings(-1, 3, 1), "mesh.fsdp=3, mesh.tensor=1 does not fit 8 devices"),
-    (MeshSettings(2, 2, 1), "whose product is 8"),
-    (MeshSettings(-1, -1, 1), "at most one of them -1"),
-    (MeshSettings(0, 1, 1), "1 or more"),
-  ],
-)
-def test_impossible_meshes_are_refused(settings, message):
-  with pytest.raises(ConfigError, match=message):
-    sharding.make_mesh(settings)
-
-
-@pytest.mark.parametrize(("rows", "works"), [(300, "296 or 304"), (3, "use 8"), (0, "use 8")])
-def test_batch_that_does_not_divide_is_refused_with_the_nearest_sizes(rows, works):
-  with pytest.raises(ConfigError, match=f"train.batch_size={rows} is not divisible by 8 devices .*{works}"):
-    sharding.check_rows(mesh_of(4, 2, 1), rows)
 
 
 def test_batches_are_cut_along_data_and_fsdp():

@@ -185,7 +185,7 @@ def _train() -> ConfigDict:
       "eval_batches": 16,  # x batch_size held-out examples, the same each time; 0: no evaluation
       "checkpoint_every": 5_000,  # steps; also at the end
       "checkpoints_to_keep": 2,  # newest ones
-      "checkpoint_steps": (),  # steps that are saved and kept for ever
+      "checkpoint_steps": (),  # steps whose checkpoints are never removed
       "max_nonfinite_steps": 10,  # in a row, before the run stops as diverged
       "multihost": False,  # call jax.distributed.initialize() first
       "peak_flops": 0.0,  # per device per second, for MFU; 0: from the table of known devices

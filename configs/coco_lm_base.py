@@ -1,4 +1,4 @@
-"""COCO-LM base: tokens of a one-head generator are detected and corrected, crops are told apart.
+"""COCO-LM base: tokens of a one-head generator are detected and corrected, crops are distinguished.
 
 Command: python -m pretrain.main --config=configs/coco_lm_base.py
 Source: COCO-LM (Meng et al., NeurIPS 2021), sections 3 and 4, appendices B and D, table 6; where it is

@@ -126,7 +126,7 @@ def _output() -> ConfigDict:
       # GLUE: the test sets, for the leaderboard, with the best of num_test_seeds. SQuAD: the best run's
       # answers to the development set, as the official files.
       "predict": False,
-      # Recipe whose row of the papers, with its baselines, stands beside ours, such as
+      # Recipe whose row of the papers, with its baselines, is shown beside ours, such as
       # 'coco_lm_base_plus_plus'; '': the checkpoint's own, also of an imported official one.
       "compare_with": "",
     }

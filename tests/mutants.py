@@ -31,7 +31,7 @@ from data.errors import ConfigError, DataError, UserError
 from tests.mutant_list import MUTANTS, Mutant
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TIME_LIMIT = 600.0  # seconds for one test; a fault may make it run for ever
+TIME_LIMIT = 600.0  # seconds for one test; a fault may make it run without end
 _BASELINE_TIME_LIMIT = 3_600.0  # seconds for all of them
 _ASSERTIONS = ("AssertionError", "assert ", "Failed: ")  # how pytest begins the message of a failed check
 

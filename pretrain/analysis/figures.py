@@ -29,7 +29,7 @@ def measure(
 
   Args:
     run: its recipe is used.
-    params: parameters.
+    params: parameters on the mesh or on the host.
     heldout: held-out records, at least one batch of them.
     unigram: [vocab] counts of the training records' tokens.
     batches: full batches to use; fewer where there are fewer.
@@ -47,7 +47,7 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
 
   Args:
     run: its recipe is used.
-    params: parameters.
+    params: parameters, traced.
     ids: [batch, length] int32.
     index: [] int32 number of the batch among the held-out ones.
 

@@ -51,7 +51,7 @@ def describe_replaced(run: Run, params: dict, ids: jax.Array, index: jax.Array) 
 
   Args:
     run: with the objective `rtd`.
-    params: parameters.
+    params: parameters, traced.
     ids: [batch, length] int32.
     index: [] int32 number of the batch among the held-out ones.
 

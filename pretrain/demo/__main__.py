@@ -1,6 +1,6 @@
 """The demo, `make demo` or `python -m pretrain.demo`: a tiny encoder on installed documentation, in minutes.
 
-It prepares the text, trains `configs/demo.py` with the loop of every other run, and says what was learned. A
+It prepares the text, trains `configs/demo.py` with the loop of every other run, and reports what was learned. A
 second start reuses what is there: records, and a finished checkpoint, of which only the summary is printed.
 Exit codes as of `pretrain.main`.
 """
@@ -20,7 +20,7 @@ LEAST_MEMORY = 4 << 30  # bytes; what the demo promises to stay below
 NEXT = "configs/amos_coco_taco_tiny.py"
 
 HELP = """\
-Pretrains a tiny encoder on the documentation of the installed packages, and says what was learned.
+Pretrains a tiny encoder on the documentation of the installed packages, and reports what was learned.
 
   python -m pretrain.demo [--config.FIELD=VALUE ...] [--workdir=DIRECTORY] [--debug]
 

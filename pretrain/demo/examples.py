@@ -1,4 +1,4 @@
-"""Replaced tokens in their context, for people, out of what the encoder said of held-out blocks."""
+"""Replaced tokens in their context, for people: what the encoder answers on held-out blocks."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -18,11 +18,11 @@ class Example(NamedTuple):
   text: str  # as the encoder read it, the replacement between >> and <<
   original: str
   replacement: str
-  probability: float  # that the token was replaced, as the encoder says
+  probability: float  # the encoder's, that the token was replaced
 
 
 def find_examples(arrays: Mapping[str, np.ndarray], words: Vocabulary, tokens: TokenIds) -> list[Example]:
-  """The first replaced token of each of the first blocks: not chosen by what the encoder says.
+  """The first replaced token of each of the first blocks: not chosen by the encoder's answers.
 
   Args:
     arrays: 'ids', 'input_ids' [rows, length] int and 'probability_replaced' [rows, length] float.
@@ -34,8 +34,8 @@ def find_examples(arrays: Mapping[str, np.ndarray], words: Vocabulary, tokens: T
   """
   ids, inputs = arrays["ids"], arrays["input_ids"]
   candidates = (ids != inputs) & ~np.isin(ids, tokens.special) & ~np.isin(inputs, tokens.special)
-  candidates[:, :TOKENS_BEFORE] = False  # a context to the left shows what should stand there
-  found = []
+  candidates[:, :TOKENS_BEFORE] = False  # a context to the left shows what belongs there
+  examples = []
   for row in np.flatnonzero(candidates.any(axis=-1))[:NUM_EXAMPLES]:
     at = int(candidates[row].argmax())
     end = min(at + 1 + TOKENS_AFTER, int((ids[row] != tokens.pad).sum()))
@@ -47,9 +47,9 @@ def find_examples(arrays: Mapping[str, np.ndarray], words: Vocabulary, tokens: T
       ]
     )
     original, replacement = (shown_piece(words, side[row, at]) for side in (ids, inputs))
-    said = float(arrays["probability_replaced"][row, at])
-    found.append(Example(text.strip(), original, replacement, said))
-  return found
+    probability = float(arrays["probability_replaced"][row, at])
+    examples.append(Example(text.strip(), original, replacement, probability))
+  return examples
 
 
 def shown_piece(words: Vocabulary, token_id: int) -> str:

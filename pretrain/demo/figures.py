@@ -50,8 +50,8 @@ class Summary(NamedTuple):
   examples: list[Example]
   blocks: int  # held-out rows all figures are over
   masked: int  # masked tokens in them
-  cls_gain: float  # nats of the unigram answer that knowing where [CLS] stands is worth
-  said_replaced: tuple[float, float]  # mean probability the encoder gives replaced and original tokens
+  cls_gain: float  # nats of the unigram answer that knowing the place of [CLS] is worth
+  probabilities: tuple[float, float]  # mean probability the encoder gives replaced and original tokens
   replace_rate: float
 
 
@@ -59,7 +59,7 @@ def summarise(config: ConfigDict, workdir: str) -> Summary:
   """Reads a finished run.
 
   Args:
-    config: of the run.
+    config: the config that the run was started with.
     workdir: its newest checkpoint and its `metrics.jsonl` are read.
 
   Returns:
@@ -95,7 +95,7 @@ def summarise(config: ConfigDict, workdir: str) -> Summary:
     blocks=int(is_token.any(axis=-1).sum()),
     masked=int(arrays["selected"].sum()),
     cls_gain=frequencies.cls_gain,
-    said_replaced=(
+    probabilities=(
       float(probability[is_replaced].mean()),
       float(probability[is_token & ~is_replaced].mean()),
     ),
@@ -110,14 +110,14 @@ def heldout_metrics(workdir: str, *, last_step: int) -> tuple[dict[str, float], 
     DataError: the file lacks one of them.
   """
   evaluations = [line for line in metrics.read(workdir) if metrics.heldout_means(line)]
-  found = {line["step"]: metrics.heldout_means(line) for line in evaluations}
-  missing = [step for step in (0, last_step) if step not in found]
+  means_of = {line["step"]: metrics.heldout_means(line) for line in evaluations}
+  missing = [step for step in (0, last_step) if step not in means_of]
   if missing:
     raise DataError(
       f"{os.path.join(workdir, metrics.FILE_NAME)} has no held-out metrics of step {missing[0]}, with which "
       f"the summary compares; remove {workdir} and start the demo again"
     )
-  return found[0], found[last_step]
+  return means_of[0], means_of[last_step]
 
 
 def make_rows(

@@ -22,8 +22,8 @@ def print_summary(summary: Summary, *, console: rich.console.Console) -> None:
   """Prints figures, mixture weights and examples.
 
   Args:
-    summary: of `demo_figures.summarise`.
-    console: of `make_console`.
+    summary: what `figures.summarise` returned.
+    console: where it is printed; `make_console` makes it.
   """
   heading(console, "What was learned, on text held out from training")
   losses = [row for row in summary.rows if row.is_loss]
@@ -38,7 +38,7 @@ def print_summary(summary: Summary, *, console: rich.console.Console) -> None:
     console.print(_mixture_table(summary.mixture))
   heading(console, "Replaced tokens: the first one of each of the first held-out blocks")
   console.print(_example_table(summary))
-  replaced, original = summary.said_replaced
+  replaced, original = summary.probabilities
   paragraph(
     console,
     f"Over all blocks the encoder gives replaced tokens a probability of {replaced:.1%} of being replaced, "
@@ -133,8 +133,8 @@ def print_end(
   """Prints where the result is, what it cost and what to do next.
 
   Args:
-    console: of `make_console`.
-    checkpoint: its directory.
+    console: where it is printed; `make_console` makes it.
+    checkpoint: the directory of the newest one.
     times: {stage: seconds}, the last the total.
     peak_memory: bytes.
     commands: {what it does: command}.

@@ -1,4 +1,4 @@
-"""Missing data is told first. Run: python -m pytest tests/finetune/test_needed_files.py"""
+"""Missing data is reported before anything else. Run: python -m pytest tests/finetune/test_needed_files.py"""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The command line: what it gives, and that every mistake is told in one list with exit code 2."""
+"""The command line: what it gives, and that every mistake is reported in one list with exit code 2."""
 
 import os
 import pathlib

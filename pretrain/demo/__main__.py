@@ -1,8 +1,8 @@
 """The demo, `make demo` or `python -m pretrain.demo`: a tiny encoder on installed documentation, in minutes.
 
-It prepares the text, trains `configs/demo.py` with the loop of every other run, and reports what was learned. A
-second start reuses what is there: records, and a finished checkpoint, of which only the summary is printed.
-Exit codes as of `pretrain.main`.
+It prepares the text, trains `configs/demo.py` with the loop of every other run, and reports what was learned.
+A second start reuses what is there: records, and a finished checkpoint, of which only the summary is printed.
+Exit codes are those of `pretrain.main`.
 """
 
 import os

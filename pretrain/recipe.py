@@ -5,6 +5,7 @@ a paper; a paper is a config.
 """
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import jax
@@ -25,12 +26,19 @@ GENERATOR_TERM = "generator_loss"
 
 
 class Batch(NamedTuple):
-  """One global batch, or a microbatch of whole contrast groups."""
+  """One global batch, or a microbatch of whole contrast groups, as it was read."""
 
   ids: jax.Array  # [batch, length] int32, padding at the right
   row_keys: jax.Array  # [batch] keys: everything random about a row is a function of its key
   progress: jax.Array  # [batch] float32, step / total_steps, the same in every row
   given: dict[str, jax.Array] = {}  # noqa: RUF012  draws to use instead of the rows' own, see `Recipe`
+
+
+class MaskedBatch(NamedTuple):
+  """A batch with its masks. They are drawn once in a step: totals and loss read them from here."""
+
+  batch: Batch
+  corrupted: Corrupted  # `input_ids` are the masked ones
 
 
 class Draws(NamedTuple):
@@ -45,6 +53,9 @@ class Draws(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Recipe:
   """What `build` makes of a config. All functions are pure; shapes as in `Batch`.
+
+  A step draws the masks (`mask`), counts what its sums are divided by (`totals`), and computes the loss
+  (`loss_fn`), of the whole batch or of one microbatch after another.
 
   Draws a batch may bring along in `given` (the golden checks and controlled studies do): `selected`
   [batch, length] bool, `sampled` [batch, slots] int32, `noise` [batch, slots, vocab] float32 Gumbel noise,
@@ -65,17 +76,18 @@ class Recipe:
     """What objectives need to know."""
     return Context(self.encoder, self.tokens, self.chunk)
 
-  @property
+  @functools.cached_property
   def term_weights(self) -> dict[str, float]:
     """{name of a term: its weight in the loss}, for every term `loss_fn` divides by a total."""
-    weights = {}
-    if self.generator is not None and not self.generator.frozen:
-      weights[GENERATOR_TERM] = self.generator.loss_weight
-    empty = Batch(jnp.full((1, 8), self.tokens.pad), jax.random.split(jax.random.key(0), 1), jnp.zeros(1))
-    names = jax.eval_shape(self._objective_totals, empty)
-    for objective, totals in names.items():
-      weights |= dict.fromkeys(totals, self.objectives[objective].weight)
+    weights = {GENERATOR_TERM: self.generator.loss_weight} if self.trains_generator else {}
+    for _, objective in sorted(self.objectives.items()):
+      weights |= dict.fromkeys(objective.terms, objective.weight)
     return weights
+
+  @property
+  def trains_generator(self) -> bool:
+    """Whether there is a generator with a loss of its own."""
+    return self.generator is not None and not self.generator.frozen
 
   def is_frozen(self, path: str) -> bool:
     """Whether the parameter at 'a/b/c' is not trained."""
@@ -103,67 +115,58 @@ class Recipe:
         params["generator"]["mixture"] = heads.init_mixture(mixture_key, self.generator.members[0])
     return params
 
-  def mask(self, batch: Batch) -> Corrupted:
-    """Chooses and masks tokens; `input_ids` are the masked ones. Needs no parameters."""
+  def mask(self, batch: Batch) -> MaskedBatch:
+    """Chooses and masks tokens, which needs no parameters."""
     ids = batch.ids
     if "selected" in batch.given:
       chosen = masking.masking_of(self.masking, batch.row_keys, ids, batch.given["selected"], self.tokens)
     else:
       chosen = masking.select_and_mask(self.masking, batch.row_keys, ids, self.tokens)
     token_mask = ids != self.tokens.pad
-    return Corrupted(ids, token_mask, chosen, chosen.masked_ids, batch.row_keys)
+    return MaskedBatch(batch, Corrupted(ids, token_mask, chosen, chosen.masked_ids, batch.row_keys))
 
-  def totals(self, batch: Batch) -> dict[str, jax.Array]:
+  def totals(self, masked: MaskedBatch) -> dict[str, jax.Array]:
     """What each term's sum is divided by, {term name: [] float32}, from masks alone."""
-    parts = self._objective_totals(batch)
-    totals = {name: total for part in parts.values() for name, total in part.items()}
-    if self.generator is not None and not self.generator.frozen:
-      totals[GENERATOR_TERM] = jnp.sum(self.mask(batch).masking.weights)
+    totals = {}
+    if self.trains_generator:
+      totals[GENERATOR_TERM] = jnp.sum(masked.corrupted.masking.weights)
+    for objective in self.objectives.values():
+      totals |= objective.totals(masked.corrupted)
     return totals
 
-  def _objective_totals(self, batch: Batch) -> dict[str, dict[str, jax.Array]]:
-    corrupted = self.mask(batch)
-    return {name: objective.totals(corrupted) for name, objective in self.objectives.items()}
-
   def loss_fn(
-    self, params: dict, batch: Batch, totals: dict[str, jax.Array], *, train: bool
+    self, params: dict, masked: MaskedBatch, totals: dict[str, jax.Array], *, train: bool
   ) -> tuple[jax.Array, Metrics]:
-    """The batch's part of the loss.
+    """The part of the loss that some rows make up.
 
     Args:
       params: of `init`.
-      batch: rows; with accumulation, some of the rows `totals` were counted over.
-      totals: of `totals`, summed over the whole global batch.
-      train: dropout on.
+      masked: a batch, or one microbatch of it.
+      totals: of `totals`, for the whole global batch.
+      train: whether there is dropout.
 
     Returns:
       [] float32 weighted sum of terms, each divided by its total (0 where the total is 0), in nats; and
       {metric: (sum, weight)}.
     """
-    view, draws = self.view(params, batch, train=train)
+    view, draws = self.view(params, masked, train=train)
     terms = {} if draws.term is None else {GENERATOR_TERM: draws.term}
     for objective in self.objectives.values():
       terms |= objective(view, self.context)
-    weights, metrics = self.term_weights, dict(draws.metrics)
+    of_these_rows, metrics = self.totals(masked), dict(draws.metrics)
     loss = jnp.zeros((), jnp.float32)
     for name, term in terms.items():
       total = totals[name]
-      loss = loss + weights[name] * jnp.where(total > 0, term.loss / jnp.maximum(total, 1.0), 0.0)
-      metrics |= {name: (term.loss, self.totals_of(name, view.corrupted))} | term.metrics
+      loss = loss + self.term_weights[name] * jnp.where(total > 0, term.loss / jnp.maximum(total, 1.0), 0.0)
+      metrics |= {name: (term.loss, of_these_rows[name])} | term.metrics
     return loss, jax.lax.stop_gradient(metrics | corruption_metrics(view.corrupted))
 
-  def totals_of(self, term: str, corrupted: Corrupted) -> jax.Array:
-    """The weight of one term over the rows of a (micro)batch."""
-    if term == GENERATOR_TERM:
-      return jnp.sum(corrupted.masking.weights)
-    parts = [objective.totals(corrupted) for objective in self.objectives.values()]
-    return next(part[term] for part in parts if term in part)
-
-  def view(self, params: dict, batch: Batch, *, train: bool) -> tuple[View, Draws]:
+  def view(self, params: dict, masked: MaskedBatch, *, train: bool) -> tuple[View, Draws]:
     """Corrupts a batch and runs the encoder on every view an objective asks for."""
     if self.freeze_token_table:
       params = _with_token_table(params, jax.lax.stop_gradient(_token_table(params)))
-    corrupted, draws = self.corrupt(params, batch, train=train)
+    batch = masked.batch
+    corrupted, draws = self.corrupt(params, masked, train=train)
     table, row_keys = _token_table(params), batch.row_keys
     vectors = encoder_model.token_vectors(table, corrupted.input_ids, pad_id=self.tokens.pad)
     if draws.embeddings is not None:
@@ -193,9 +196,9 @@ class Recipe:
       crop_hidden = crop_view.last[:, 0]
     return View(corrupted, embedded, hidden.last, crop_hidden, table, params["heads"]), draws
 
-  def corrupt(self, params: dict, batch: Batch, *, train: bool) -> tuple[Corrupted, Draws]:
-    """Damages a batch: masks, random tokens, or a generator's proposals."""
-    corrupted = self.mask(batch)
+  def corrupt(self, params: dict, masked: MaskedBatch, *, train: bool) -> tuple[Corrupted, Draws]:
+    """Damages a batch: its masks, random tokens in their place, or a generator's proposals."""
+    batch, corrupted = masked
     if self.generator is None:
       if self.masking.kind == "random":
         replaced = replace.replace_at_random(batch.ids, batch.row_keys, corrupted.masking, self.tokens)
@@ -245,7 +248,7 @@ class Recipe:
       sampled = jnp.take_along_axis(sampled, first_slots(corrupted.masking.positions), axis=1)
     if weights.shape[-1] > 1:
       metrics |= mixture_metrics(weights, corrupted.masking.weights, settings)
-    term = None if settings.frozen else Term(loss, metrics)
+    term = Term(loss, metrics) if self.trains_generator else None
     return sampled, Draws(embeddings, term, metrics, weights)
 
 

@@ -14,7 +14,7 @@ from pretrain import optim, sharding, step
 from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
 from pretrain.ops.row_random import step_row_keys
-from pretrain.recipe import Batch, Recipe
+from pretrain.recipe import Batch, MaskedBatch, Recipe
 
 EVAL_SEED = 0x5EED  # held-out masks, samples and crops are the same at every evaluation of every run
 
@@ -45,16 +45,17 @@ class Run:
     key = jax.random.fold_in(jax.random.key(self.config.seed), 0x1717)
     return step.init_state(self.recipe.init(key), self.optimizer)
 
-  def batch_of(self, ids: jax.Array, at: jax.Array) -> Batch:
-    """The batch of a training step: keys are functions of (seed, step, row), nothing else."""
+  def batch_of(self, ids: jax.Array, at: jax.Array) -> MaskedBatch:
+    """The batch of a training step, masked: keys are functions of (seed, step, row), nothing else."""
     rows = jnp.arange(ids.shape[0])
     progress = jnp.full(ids.shape[:1], at / self.config.train.total_steps, jnp.float32)
-    return Batch(ids, step_row_keys(self.config.seed, at, rows), progress)
+    return self.recipe.mask(Batch(ids, step_row_keys(self.config.seed, at, rows), progress))
 
-  def eval_batch_of(self, ids: jax.Array, index: jax.Array, progress: jax.Array) -> Batch:
-    """Held-out batch number `index`: a row's draws depend on its place among the held-out rows alone."""
+  def eval_batch_of(self, ids: jax.Array, index: jax.Array, progress: jax.Array) -> MaskedBatch:
+    """Masked held-out batch `index`: a row's draws depend on its place among the held-out rows alone."""
     rows = index * ids.shape[0] + jnp.arange(ids.shape[0])
-    return Batch(ids, step_row_keys(EVAL_SEED, 0, rows), jnp.full(ids.shape[:1], progress))
+    progress = jnp.full(ids.shape[:1], progress)
+    return self.recipe.mask(Batch(ids, step_row_keys(EVAL_SEED, 0, rows), progress))
 
   def compile_train_step(self) -> Callable:
     """(state, global ids) to (state, metrics); one compilation, the state donated."""

@@ -4,6 +4,7 @@ Losses are divided by totals of the whole batch, so the number of microbatches a
 nothing but rounding.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -49,7 +50,7 @@ def make_train_step(
   Args:
     loss_fn: (params, batch, totals) to ([] loss, {name: (sum, weight)}); the losses of microbatches add up.
     totals_fn: batch to what its sums are divided by.
-    batch_fn: (data, [] step) to the batch `loss_fn` takes; every leaf has the rows first.
+    batch_fn: (data, [] step) to the batch `loss_fn` takes, masks drawn; every leaf has the rows first.
     optimizer: its updates are added to the parameters.
     schedule: learning rate by number of updates done, for the metric.
     frozen: of a parameter path that is not trained.
@@ -65,20 +66,20 @@ def make_train_step(
     batch = batch_fn(data, state.step)
     totals = totals_fn(batch)
     gradient = jax.value_and_grad(loss_fn, has_aux=True)
-    (loss, metrics), grads = accumulate(
-      lambda part: gradient(state.params, part, totals), batch, microbatches=microbatches
-    )
+    if microbatches == 1:
+      (loss, metrics), grads = gradient(state.params, batch, totals)
+    else:
+      (loss, metrics), grads = accumulate(
+        lambda part: gradient(state.params, part, totals), batch, microbatches=microbatches
+      )
     norm = optim.gradient_norm(grads, frozen=frozen)
     grads = optim.clip_by_norm(grads, norm, max_norm=clip_norm)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     # A finite gradient times a huge learning rate can still leave the range of float32.
     is_good = jnp.isfinite(loss) & jnp.isfinite(norm) & _all_finite(params)
-    params, opt_state = jax.tree.map(
-      lambda new, old: jnp.where(is_good, new, old),
-      (params, opt_state),
-      (state.params, state.opt_state),
-    )
+    keep_good = functools.partial(jnp.where, is_good)
+    params, opt_state = jax.tree.map(keep_good, (params, opt_state), (state.params, state.opt_state))
     bad = 1 - is_good.astype(jnp.int32)
     in_a_row = jnp.where(is_good, 0, state.skipped_in_a_row + 1)
     one = jnp.ones((), jnp.float32)
@@ -112,8 +113,6 @@ def accumulate(
   Returns:
     The sum over parts.
   """
-  if microbatches == 1:
-    return function(batch)
 
   def split(leaf: jax.Array) -> jax.Array:
     parts = leaf.reshape(microbatches, leaf.shape[0] // microbatches, *leaf.shape[1:])

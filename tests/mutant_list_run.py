@@ -8,7 +8,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       (
         "divided by the microbatch's totals",
         "total = totals[name]",
-        "total = self.totals_of(name, view.corrupted)",
+        "total = of_these_rows[name]",
         "test_two_microbatches_of_whole_groups_equal_the_whole_batch",
       ),
     ],
@@ -61,8 +61,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "an update that is not finite",
-        "jnp.where(is_good, new, old)",
-        "jnp.where(True, new, old)",
+        "functools.partial(jnp.where, is_good)",
+        "functools.partial(jnp.where, True)",
         "test_a_poisoned_loss_changes_nothing_but_the_counters[nan]",
       ),
       (

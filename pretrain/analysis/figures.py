@@ -59,8 +59,7 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
     [batch, slots, heads] float32, 'clm_top_ids' [batch, slots] int32.
   """
   recipe = run.recipe
-  batch = run.eval_batch_of(ids, index, jnp.float32(1.0))
-  view, draws = recipe.view(params, batch, train=False)
+  view, draws = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
   corrupted, table = view.corrupted, view.token_table
   masking = corrupted.masking
   targets = take_positions(ids, masking.positions)
@@ -87,7 +86,7 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
     arrays["probability_replaced"] = jax.nn.sigmoid(-logits)
   if "clm" in head:
     arrays["clm_top_ids"] = score(at_slots, bias=head["clm"]["bias"]).top_ids
-  crop = cropping.crop(ids, batch.row_keys, recipe.tokens, fraction=CROP_FRACTION, add_cls=True)
+  crop = cropping.crop(ids, corrupted.row_keys, recipe.tokens, fraction=CROP_FRACTION, add_cls=True)
   arrays["crop_cls"] = _encode(recipe, params, crop)[:, 0]
   arrays["clean_hidden"] = _encode(recipe, params, ids)
   return arrays

@@ -215,7 +215,8 @@ def _gradient_function(case: Case):
   recipe = recipe_of(case)
 
   def loss(params, batch):
-    return recipe.loss_fn(params, batch, recipe.totals(batch), train=True)
+    masked = recipe.mask(batch)
+    return recipe.loss_fn(params, masked, recipe.totals(masked), train=True)
 
   return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=FAST_COMPILE)
 
@@ -239,7 +240,11 @@ def measure(case: Case, params: dict | None = None) -> Measured:
 @functools.cache
 def _corrupt_function(case: Case, train: bool):
   recipe = recipe_of(case)
-  return jax.jit(functools.partial(recipe.corrupt, train=train), compiler_options=FAST_COMPILE)
+
+  def corrupt(params, batch):
+    return recipe.corrupt(params, recipe.mask(batch), train=train)
+
+  return jax.jit(corrupt, compiler_options=FAST_COMPILE)
 
 
 def propose(case: Case, params: dict | None = None, *, progress: float = 0.0, train: bool = True) -> Proposed:
@@ -263,7 +268,7 @@ def view_of(case: Case) -> View:
   recipe = recipe_of(case)
 
   def view(params, batch):
-    return recipe.view(params, batch, train=True)[0]
+    return recipe.view(params, recipe.mask(batch), train=True)[0]
 
   return jax.jit(view, compiler_options=FAST_COMPILE)(params_of(case), BATCH)
 
@@ -285,8 +290,9 @@ def metric_names(case: Case) -> set[str]:
   """Names of a case's metrics, found without computing anything."""
   recipe = recipe_of(case)
   params = jax.eval_shape(recipe.init, jax.random.key(0))
-  totals = jax.eval_shape(recipe.totals, BATCH)
-  return set(jax.eval_shape(functools.partial(recipe.loss_fn, train=True), params, BATCH, totals)[1])
+  masked = jax.eval_shape(recipe.mask, BATCH)
+  totals = jax.eval_shape(recipe.totals, masked)
+  return set(jax.eval_shape(functools.partial(recipe.loss_fn, train=True), params, masked, totals)[1])
 
 
 def terms(case: Case) -> set[str]:

@@ -155,7 +155,7 @@ def no_reversal() -> None:
 def _reach(case: Case) -> list[dict[str, np.ndarray]]:
   """For every head the gradient of what it reads, {path: array}, the encoder's embeddings as 'shared'."""
   recipe, params = recipe_of(case), params_of(case)
-  masking = recipe.mask(BATCH).masking
+  masking = recipe.mask(BATCH).corrupted.masking
 
   def size(parts, head):
     fixed = (recipe.generator, masking, BATCH.ids != TOKENS.pad, TOKENS)

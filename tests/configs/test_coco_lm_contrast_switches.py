@@ -40,7 +40,7 @@ def _crop_view(row: Case) -> np.ndarray:
 
   with mock.patch.object(recipe_module.encoder_model, "encode", hand_on):
     view = jax.jit(
-      lambda params: recipe_of(row).view(params, BATCH, train=True)[0].crop_hidden,
+      lambda params: recipe_of(row).view(params, recipe_of(row).mask(BATCH), train=True)[0].crop_hidden,
       compiler_options=FAST_COMPILE,
     )
     return np.asarray(view(params_of(row)))
@@ -94,7 +94,8 @@ def official() -> None:
   assert not found.removed and not found.resized
   networks = (recipe_of(row).encoder, *recipe_of(row).generator.members)
   assert all(network.relative_position == "official" for network in networks)
-  chosen, before = (recipe_of(case).mask(small_batch(512)).masking.selected for case in (row, PARENT))
+  masked = [recipe_of(case).mask(small_batch(512)).corrupted.masking for case in (row, PARENT)]
+  chosen, before = (masking.selected for masking in masked)
   assert not np.any(chosen[:, 0]) and np.any(before[:, 0])
   assert np.any(chosen[:, -1])  # [SEP] may be chosen
   _check_weighted_loss(row)

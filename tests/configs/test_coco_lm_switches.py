@@ -91,7 +91,7 @@ def all_token_lm() -> None:
   assert changed(row) == {f"objectives.{name}" for name in ("all_token", "rtd", "clm", "scl")}
   assert terms(row) == {"generator_loss", "all_token_loss"}
   assert full_difference("coco_lm", "all_token_lm") == SAME_PARAMETERS
-  totals = recipe_of(row).totals(BATCH)
+  totals = recipe_of(row).totals(recipe_of(row).mask(BATCH))
   assert totals["all_token_loss"] == np.sum(BATCH.ids != TOKENS.pad)
   measured = measure(row)
   _assert_same_sums(measured, measure(PARENT), "generator_loss", "replace_rate")
@@ -182,7 +182,7 @@ def random_replace() -> None:
   np.testing.assert_array_equal(proposed.selected, propose(PARENT).selected)
   np.testing.assert_array_equal(proposed.input_ids[~proposed.selected], BATCH.ids[~proposed.selected])
   many, recipe = small_batch(4_096), recipe_of(row)
-  masking = recipe.mask(many).masking
+  masking = recipe.mask(many).corrupted.masking
   ids = np.asarray(replace.replace_at_random(many.ids, many.row_keys, masking, TOKENS))
   counts = np.bincount(ids[np.asarray(masking.selected)], minlength=VOCAB_SIZE)
   assert not np.any(counts[list(TOKENS.special)])

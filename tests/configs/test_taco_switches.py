@@ -62,12 +62,13 @@ class Alignment(NamedTuple):
 def _alignment(case: Case) -> Alignment:
   """An anchor's gradient points away from its positive and towards each of its negatives."""
   recipe = recipe_of(case)
-  corrupted = recipe.mask(LONG)
+  masked = recipe.mask(LONG)
+  corrupted = masked.corrupted
 
   def loss(hidden):
     view = View(corrupted, jnp.zeros_like(hidden), hidden, None, jnp.zeros((1, 1)), {})
     (term,) = recipe.objectives["taco"](view, recipe.context).values()
-    return term.loss / recipe.totals(LONG)["taco_loss"]
+    return term.loss / recipe.totals(masked)["taco_loss"]
 
   hidden = jnp.eye(8 * 64).reshape(8, 64, -1)
   value, gradient = jax.device_get(jax.jit(jax.value_and_grad(loss), compiler_options=FAST_COMPILE)(hidden))
@@ -110,7 +111,7 @@ def mlm_tp() -> None:
   assert terms(row) == {"token_lm_loss"}
   assert full_difference("taco", "mlm_tp") == SAME_PARAMETERS
   tokens = BATCH.ids != TOKENS.pad
-  assert recipe_of(row).totals(BATCH)["token_lm_loss"] == jnp.sum(tokens)
+  assert recipe_of(row).totals(recipe_of(row).mask(BATCH))["token_lm_loss"] == jnp.sum(tokens)
   view = view_of(PARENT)
   # What the masked LM of the recipe says if every token counts as masked.
   everywhere = jnp.broadcast_to(jnp.arange(LENGTH), tokens.shape)

@@ -90,13 +90,14 @@ def _weighted(recipe: Recipe, weights: dict) -> Recipe:
 
 def make_gradient(case: Case):
   """A compiled function of (weights of the terms, parameters, offsets): ((loss, metrics), gradients)."""
-  totals = case.recipe.totals(case.batch)
+  totals = case.recipe.totals(case.recipe.mask(case.batch))
 
   def loss_fn(trained, weights):
     params, offsets = trained
     given = case.batch.given | ({} if offsets is None else {"generator_offsets": offsets})
     recipe = _weighted(case.recipe, weights)
-    return recipe.loss_fn(params, case.batch._replace(given=given), totals, train=True)
+    masked = recipe.mask(case.batch._replace(given=given))
+    return recipe.loss_fn(params, masked, totals, train=True)
 
   run = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
   return lambda weights, params, offsets=None: run((params, offsets), weights)
@@ -134,7 +135,7 @@ def run_outputs(case: Case) -> Outputs:
   recipe = case.recipe
 
   def run(params: dict) -> Outputs:
-    view, draws = recipe.view(params, case.batch, train=False)
+    view, draws = recipe.view(params, recipe.mask(case.batch), train=False)
     rtd_logits = heads.apply_rtd_head(view.heads["rtd"], recipe.encoder, view.hidden)
     own, shared, corrupted = params["generator"], params["encoder"]["embeddings"], view.corrupted
     output = generator.run(

@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 
-from pretrain.recipe import Recipe
+from pretrain.recipe import Batch, MaskedBatch, Recipe
 from tests.pretrain.small_recipe import AMOS, COCO_LM, UNION, random_params, small_batch, small_recipe
 
 OWN_POSITIONS = {"generator.share_embeddings": "tokens"}  # the generator's positions and norm are its own
@@ -45,9 +45,14 @@ def params_of(name: str) -> dict:
   return random_params(recipe_of(name))
 
 
+def masked(name: str, batch: Batch = BATCH) -> MaskedBatch:
+  """A batch with the masks that a recipe draws."""
+  return recipe_of(name).mask(batch)
+
+
 @functools.cache
 def compiled(name: str):
-  """(params, batch, totals) -> ((loss, metrics), gradient), dropout on."""
+  """(params, masked batch, totals) -> ((loss, metrics), gradient), dropout on."""
   loss_fn = functools.partial(recipe_of(name).loss_fn, train=True)
   return jax.jit(jax.value_and_grad(loss_fn, has_aux=True), compiler_options=FAST_COMPILE)
 
@@ -55,8 +60,8 @@ def compiled(name: str):
 @functools.cache
 def result_of(name: str):
   """Loss, metrics and gradient of `BATCH`, in numpy."""
-  totals = recipe_of(name).totals(BATCH)
-  (loss, metrics), gradient = compiled(name)(params_of(name), BATCH, totals)
+  totals = recipe_of(name).totals(masked(name))
+  (loss, metrics), gradient = compiled(name)(params_of(name), masked(name), totals)
   return jax.tree.map(np.asarray, (loss, metrics, gradient))
 
 

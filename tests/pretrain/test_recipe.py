@@ -14,6 +14,7 @@ from tests.pretrain.recipe_cases import (
   RECIPES,
   RTD,
   compiled,
+  masked,
   params_of,
   recipe_of,
   result_of,
@@ -36,7 +37,7 @@ def test_the_union_trains_every_parameter_and_reports_every_term():
 
 def test_the_loss_is_the_weighted_sum_of_terms_divided_by_their_totals():
   loss, metrics, _ = result_of("union")
-  totals = recipe_of("union").totals(BATCH)
+  totals = recipe_of("union").totals(masked("union"))
   weights = recipe_of("union").term_weights
   assert weights["rtd_loss"] == 50.0
   expected = sum(weights[name] * metrics[name][0] / totals[name] for name in weights)
@@ -44,11 +45,11 @@ def test_the_loss_is_the_weighted_sum_of_terms_divided_by_their_totals():
 
 
 def test_totals_count_masked_tokens_tokens_and_anchors():
-  totals = recipe_of("union").totals(BATCH)
+  totals = recipe_of("union").totals(masked("union"))
   tokens = np.asarray(BATCH.ids != TOKENS.pad)
-  masked = recipe_of("union").mask(BATCH).masking.weights.sum()
+  number = masked("union").corrupted.masking.weights.sum()
   for name in ("generator_loss", "masked_lm_loss", "clm_loss"):
-    assert totals[name] == masked > 0
+    assert totals[name] == number > 0
   for name in ("rtd_loss", "all_token_loss", "taco_loss"):
     assert totals[name] == tokens.sum()
   assert totals["scl_loss"] == 16
@@ -58,8 +59,8 @@ def test_totals_count_masked_tokens_tokens_and_anchors():
 
 def test_two_microbatches_of_whole_groups_equal_the_whole_batch():
   loss, metrics, gradient = result_of("union")
-  totals = recipe_of("union").totals(BATCH)
-  parts = [compiled("union")(params_of("union"), cut(BATCH, i, i + 4), totals) for i in (0, 4)]
+  totals = recipe_of("union").totals(masked("union"))
+  parts = [compiled("union")(params_of("union"), cut(masked("union"), i, i + 4), totals) for i in (0, 4)]
   summed = jax.tree.map(lambda *x: np.asarray(sum(x)), *parts)
   np.testing.assert_allclose(summed[0][0], loss, rtol=1e-5)
   for name, (total, weight) in metrics.items():
@@ -73,16 +74,17 @@ def test_every_step_draws_its_own_masks_and_samples():
   recipe, params = recipe_of("union"), params_of("union")
   corrupt = jax.jit(functools.partial(recipe.corrupt, train=True))
   next_step = BATCH._replace(row_keys=row_random.step_row_keys(0, 1, jnp.arange(8)))
-  first, again, other = (corrupt(params, batch)[0].input_ids for batch in (BATCH, BATCH, next_step))
+  masked = map(recipe.mask, (BATCH, BATCH, next_step))
+  first, again, other = (corrupt(params, batch)[0].input_ids for batch in masked)
   np.testing.assert_array_equal(first, again)
   assert not np.array_equal(first, other)
 
 
 def test_a_rows_masks_samples_and_states_do_not_depend_on_the_batch_around_it():
   view = jax.jit(functools.partial(recipe_of("union").view, train=True), compiler_options=FAST_COMPILE)
-  whole, _ = view(params_of("union"), BATCH)
+  whole, _ = view(params_of("union"), masked("union"))
   for i in (0, 4):
-    part, _ = view(params_of("union"), cut(BATCH, i, i + 4))
+    part, _ = view(params_of("union"), masked("union", cut(BATCH, i, i + 4)))
     np.testing.assert_array_equal(part.corrupted.input_ids, whole.corrupted.input_ids[i : i + 4])
     # Crops and dropout are equal, or these would differ by far more than another matrix shape rounds.
     np.testing.assert_allclose(part.hidden, whole.hidden[i : i + 4], atol=2e-4)
@@ -105,10 +107,11 @@ def test_a_rows_masks_samples_and_states_do_not_depend_on_the_batch_around_it():
 )
 def test_an_objective_of_weight_zero_has_no_term_no_total_and_no_metric(objective, term):
   recipe = small_recipe({**UNION, f"objectives.{objective}.weight": 0.0})
-  totals = jax.eval_shape(recipe.totals, BATCH)
+  batch = recipe.mask(BATCH)
+  totals = recipe.totals(batch)
   assert term not in totals and term not in recipe.term_weights
   params = jax.eval_shape(recipe.init, jax.random.key(0))
-  _, metrics = jax.eval_shape(functools.partial(recipe.loss_fn, train=True), params, BATCH, totals)
+  _, metrics = jax.eval_shape(functools.partial(recipe.loss_fn, train=True), params, batch, totals)
   assert term not in metrics
   assert set(totals) == set(recipe_of("union").term_weights) - {term}
 
@@ -128,8 +131,8 @@ def test_an_objective_switched_off_does_not_change_the_initial_values_of_the_oth
 
 def test_a_group_of_padding_changes_nothing():
   recipe, params = recipe_of("coco_lm"), params_of("coco_lm")
-  half = cut(BATCH, 0, 4)
-  padded = BATCH._replace(ids=BATCH.ids.at[4:].set(TOKENS.pad))
+  half = recipe.mask(cut(BATCH, 0, 4))
+  padded = recipe.mask(BATCH._replace(ids=BATCH.ids.at[4:].set(TOKENS.pad)))
   totals = recipe.totals(half)
   assert {k: float(v) for k, v in recipe.totals(padded).items()} == {k: float(v) for k, v in totals.items()}
   (found, _), of_padded = compiled("coco_lm")(params, padded, totals)
@@ -140,7 +143,7 @@ def test_a_group_of_padding_changes_nothing():
 
 
 def test_a_batch_of_padding_gives_zero_and_a_zero_gradient():
-  empty = BATCH._replace(ids=jnp.full_like(BATCH.ids, TOKENS.pad))
+  empty = masked("union", BATCH._replace(ids=jnp.full_like(BATCH.ids, TOKENS.pad)))
   totals = recipe_of("union").totals(empty)
   (loss, _), gradient = compiled("union")(params_of("union"), empty, totals)
   assert float(loss) == 0.0
@@ -153,7 +156,8 @@ def test_bfloat16_stays_close_to_float32():
   for dtype in ("float32", "bfloat16"):
     recipe = small_recipe({**fields, "model.dtype": dtype})
     loss_fn = jax.jit(functools.partial(recipe.loss_fn, train=False), compiler_options=FAST_COMPILE)
-    found.append(float(loss_fn(random_params(recipe), BATCH, recipe.totals(BATCH))[0]))
+    batch = recipe.mask(BATCH)
+    found.append(float(loss_fn(random_params(recipe), batch, recipe.totals(batch))[0]))
   # Masks do not depend on the dtype; states are rounded to 0.4 %, cosines divided by tau 0.07.
   np.testing.assert_allclose(found[1], found[0], rtol=0.02)
 
@@ -162,11 +166,11 @@ def test_without_training_there_is_no_dropout():
   recipe, params = recipe_of("coco_lm"), params_of("coco_lm")
   sampled = jnp.full((8, 3), 50)
   view = jax.jit(functools.partial(recipe.view, train=False))
-  selected = recipe.mask(BATCH).masking.selected
+  selected = recipe.mask(BATCH).corrupted.masking.selected
   given = {"selected": selected, "sampled": sampled, "crop_ids": BATCH.ids}
   other_keys = row_random.step_row_keys(0, 1, jnp.arange(8))
-  first, _ = view(params, BATCH._replace(given=given))
-  second, _ = view(params, BATCH._replace(given=given, row_keys=other_keys))
+  first, _ = view(params, recipe.mask(BATCH._replace(given=given)))
+  second, _ = view(params, recipe.mask(BATCH._replace(given=given, row_keys=other_keys)))
   np.testing.assert_array_equal(first.hidden, second.hidden)
   np.testing.assert_array_equal(first.crop_hidden, second.crop_hidden)
   expected = np.where(selected, 50, BATCH.ids)
@@ -191,7 +195,7 @@ def test_without_training_there_is_no_dropout():
 def test_replacements_are_at_chosen_positions_and_original_means_unchanged(changes):
   recipe = small_recipe({"objectives.rtd.weight": 50.0, **changes})
   corrupt = jax.jit(functools.partial(recipe.corrupt, train=True))
-  corrupted, _ = corrupt(random_params(recipe), BATCH)
+  corrupted, _ = corrupt(random_params(recipe), recipe.mask(BATCH))
   selected = np.asarray(corrupted.masking.selected)
   ids, found = np.asarray(BATCH.ids), np.asarray(corrupted.input_ids)
   assert np.all(found[~selected] == ids[~selected])

@@ -19,7 +19,7 @@ def test_samples_come_from_a_pass_without_dropout_unless_the_mode_says_otherwise
   recipe = small_recipe({**COCO_LM, "generator.sampling_dropout": mode})
   params = random_params(recipe)
   corrupt = jax.jit(
-    lambda params, train: recipe.corrupt(params, BATCH, train=train)[0].input_ids,
+    lambda params, train: recipe.corrupt(params, recipe.mask(BATCH), train=train)[0].input_ids,
     static_argnums=1,
     compiler_options=FAST_COMPILE,
   )
@@ -34,7 +34,7 @@ def test_the_two_views_of_a_sequence_have_dropout_of_their_own():
 
   def distance(train: bool) -> float:
     view = jax.jit(functools.partial(recipe.view, train=train), compiler_options=FAST_COMPILE)
-    found, _ = view(params, same)
+    found, _ = view(params, recipe.mask(same))
     return float(jnp.max(jnp.abs(found.hidden[:, 0] - found.crop_hidden)))
 
   assert distance(train=False) < 1e-4  # nothing is masked or cut: one text twice
@@ -49,7 +49,7 @@ def test_the_generators_loss_trains_every_row_of_the_shared_table():
   def loss(table):
     embeddings = params["encoder"]["embeddings"] | {"token": table}
     whole = params | {"encoder": params["encoder"] | {"embeddings": embeddings}}
-    return recipe.corrupt(whole, BATCH, train=True)[1].term.loss
+    return recipe.corrupt(whole, recipe.mask(BATCH), train=True)[1].term.loss
 
   gradient = jax.jit(jax.grad(loss), compiler_options=FAST_COMPILE)(table)["embedding"]
   # An output softmax reaches all tokens, also those that no input has.

@@ -52,13 +52,14 @@ def test_amos_reverses_the_gradient_of_the_generator_and_of_nothing_else():
 
 def test_amos_sends_the_reversed_gradient_to_hidden_states_at_masked_positions_only():
   recipe, params = recipe_of("amos_without_mlm"), params_of("amos_without_mlm")
-  totals = recipe.totals(BATCH)
+  totals = recipe.totals(recipe.mask(BATCH))
 
   def loss(offsets):
-    return recipe.loss_fn(params, BATCH._replace(given={"generator_offsets": offsets}), totals, train=True)[0]
+    batch = recipe.mask(BATCH._replace(given={"generator_offsets": offsets}))
+    return recipe.loss_fn(params, batch, totals, train=True)[0]
 
   gradient = np.asarray(jax.jit(jax.grad(loss), compiler_options=FAST_COMPILE)(jnp.zeros((4, 8, 16, 32))))
-  selected = np.asarray(recipe.mask(BATCH).masking.selected)
+  selected = np.asarray(recipe.mask(BATCH).corrupted.masking.selected)
   assert np.all(gradient[1:, ~selected] == 0)
   assert np.all(np.any(gradient[1:, selected] != 0, axis=-1))
   assert np.any(gradient[0, ~selected] != 0)  # the first block reads every token
@@ -84,7 +85,7 @@ def test_a_frozen_generator_gets_exactly_no_gradient_and_proposes_from_its_own_t
   assert np.isfinite(loss)
   own = params["generator"]["embeddings"]["token"]["embedding"]
   assert own.shape == (VOCAB_SIZE, 32)
-  corrupt = jax.jit(lambda params: recipe.corrupt(params, BATCH, train=False)[0].input_ids)
+  corrupt = jax.jit(lambda params: recipe.corrupt(params, recipe.mask(BATCH), train=False)[0].input_ids)
   usual = corrupt(params)
   other_encoder = {**params, "encoder": jax.tree.map(lambda x: -x, params["encoder"])}
   np.testing.assert_array_equal(corrupt(other_encoder), usual)

@@ -9,11 +9,11 @@ from data.errors import ConfigError
 from data.records import PackedRecords
 from pretrain.corruption.masking import TokenIds
 from pretrain.run import make_run, pad_rows
-from tests.pretrain.small_run import VOCAB_SIZE, devices, run_steps, small_config, small_run
+from tests.pretrain.small_run import LENGTH, VOCAB_SIZE, devices, run_steps, small_config, small_run
 
 
-def _keys(batch) -> list[tuple[int, ...]]:
-  return [tuple(key) for key in np.asarray(jax.random.key_data(batch.row_keys)).tolist()]
+def _keys(masked) -> list[tuple[int, ...]]:
+  return [tuple(key) for key in np.asarray(jax.random.key_data(masked.batch.row_keys)).tolist()]
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,8 @@ def test_keys_of_a_training_batch_are_a_function_of_seed_step_and_row(mlm_run, s
 
 
 def test_progress_is_the_fraction_of_all_steps(mlm_run):
-  batch = mlm_run.batch_of(jnp.zeros((2, 4), jnp.int32), 3)
-  np.testing.assert_allclose(batch.progress, [0.5, 0.5])
+  masked = mlm_run.batch_of(jnp.zeros((2, 4), jnp.int32), 3)
+  np.testing.assert_allclose(masked.batch.progress, [0.5, 0.5])
 
 
 def test_keys_of_a_heldout_row_depend_on_its_place_and_not_on_the_cut_nor_the_seed(mlm_run, small_records):
@@ -89,3 +89,33 @@ def test_a_mesh_that_does_not_fit_the_devices_is_refused(small_records):
 def test_missing_rows_become_padding():
   ids = pad_rows(np.ones((2, 3), np.int32), 4, pad_id=7)
   np.testing.assert_array_equal(ids, [[1, 1, 1], [1, 1, 1], [7, 7, 7], [7, 7, 7]])
+
+
+def _sorts(jaxpr) -> int:
+  """How often a program sorts, the turns of its scans counted."""
+  number = 0
+  for equation in jaxpr.eqns:
+    turns = equation.params["length"] if equation.primitive.name == "scan" else 1
+    inner = jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr"))
+    number += equation.primitive.name == "sort"
+    number += turns * sum(_sorts(getattr(part, "jaxpr", part)) for part in inner if _is_program(part))
+  return number
+
+
+def _is_program(part) -> bool:
+  return hasattr(getattr(part, "jaxpr", part), "eqns")
+
+
+@pytest.mark.parametrize("recipe", ["mlm", "coco_lm"])
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_masks_are_drawn_once_in_a_step(small_records, recipe, microbatches):
+  # Drawing masks ranks the tokens of a row by their random numbers, and nothing else in these recipes sorts:
+  # as many sorts as one drawing has are one drawing. The program is as it was traced, before XLA could merge
+  # a second drawing with the first.
+  run = small_run(small_config(recipe, small_records, {"train.microbatches": microbatches}))
+  ids = jax.ShapeDtypeStruct((8, LENGTH), jnp.int32)
+  one_drawing = _sorts(jax.make_jaxpr(run.batch_of)(ids, jnp.int32(0)).jaxpr)
+  assert one_drawing > 0
+  with devices(1), jax.set_mesh(run.mesh):
+    step = jax.make_jaxpr(run.compile_train_step())(run.abstract_state, ids)
+  assert _sorts(step.jaxpr) == one_drawing

@@ -43,14 +43,14 @@ def _compiled_gradient(function, *arguments) -> str:
 def test_no_array_over_the_vocabulary_has_more_rows_than_the_masked_positions_or_one_chunk(name):
   recipe = small_recipe({**RECIPES[name], "model.vocab_chunk_rows": CHUNK * ROWS}, rows_per_device=ROWS)
   assert recipe.chunk == CHUNK
-  batch = small_batch(ROWS)
+  batch = recipe.mask(small_batch(ROWS))
   totals = recipe.totals(batch)
 
   def loss(params):
     return recipe.loss_fn(params, batch, totals, train=True)[0]
 
   rows = vocabulary_rows(_compiled_gradient(loss, random_params(recipe)))
-  capacity = recipe.mask(batch).masking.positions.shape[1]
+  capacity = batch.corrupted.masking.positions.shape[1]
   assert capacity == 3
   allowed = max(capacity, CHUNK) * ROWS
   assert rows and max(rows.values()) <= allowed < LENGTH * ROWS, rows
@@ -68,7 +68,7 @@ def test_the_search_finds_logits_of_all_positions_where_they_are():
 
 def test_a_chunk_of_all_positions_would_be_found():
   recipe = small_recipe({**MLM_ALL, "model.vocab_chunk_rows": LENGTH * ROWS}, rows_per_device=ROWS)
-  batch = small_batch(ROWS)
-  loss = functools.partial(recipe.loss_fn, batch=batch, totals=recipe.totals(batch), train=True)
+  batch = recipe.mask(small_batch(ROWS))
+  loss = functools.partial(recipe.loss_fn, masked=batch, totals=recipe.totals(batch), train=True)
   rows = vocabulary_rows(_compiled_gradient(lambda params: loss(params)[0], random_params(recipe)))
   assert max(rows.values()) >= LENGTH * ROWS

@@ -20,6 +20,13 @@ class MaskedLM(Objective):
   positions: Literal["masked", "all"]
   all_reduction: Literal["one_mean", "separate_means"]
 
+  @property
+  def terms(self) -> tuple[str, ...]:
+    """Of masked tokens, of all, or of masked and unmasked ones apart; see `Objective.terms`."""
+    if self.positions == "masked":
+      return ("masked_lm_loss",)
+    return ("token_lm_loss",) if self.all_reduction == "one_mean" else ("masked_lm_loss", "unmasked_lm_loss")
+
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     """The transform and the softmax; see `Objective.flops`."""
     width, positions = model["hidden_size"], 1.0 if self.positions == "all" else masked

@@ -32,6 +32,11 @@ class Objective:
 
   weight: NotNegative
 
+  @property
+  def terms(self) -> tuple[str, ...]:
+    """Names of its sums in the loss, as its code's `totals` gives them."""
+    return (f"{self.name}_loss",)
+
   def problems(self, config: Fields) -> Iterator[str]:
     """Lines for the user about what makes no sense together; asked only where the objective is on.
 

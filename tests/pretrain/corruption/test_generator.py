@@ -28,14 +28,14 @@ class _Static:
 
 def _run_eagerly(static, params, batch, row_keys):
   recipe = static.recipe
-  masking = recipe.mask(batch).masking
+  masking = recipe.mask(batch).corrupted.masking
   arguments = (recipe.generator, masking, batch.ids != TOKENS.pad, TOKENS)
   shared = params["encoder"]["embeddings"]
   return generator.run(params["generator"], shared, *arguments, row_keys=row_keys)
 
 
 def _head_losses(recipe, params, output, *, batch=BATCH):
-  masking = recipe.mask(batch).masking
+  masking = recipe.mask(batch).corrupted.masking
   table = generator.token_table(params["generator"], params["encoder"]["embeddings"], recipe.generator)
   targets = take_positions(batch.ids, masking.positions)
   scores = generator.head_scores(output, table, targets, chunk=recipe.chunk)
@@ -106,7 +106,7 @@ def test_googles_projection_shares_wide_embeddings_and_widens_the_head():
 def test_heads_read_their_layers_at_the_masked_positions(amos):
   recipe, params = amos
   output = _run(recipe, params)
-  slots = recipe.mask(BATCH).masking.positions.shape[1]
+  slots = recipe.mask(BATCH).corrupted.masking.positions.shape[1]
   assert output.features.shape == output.transformed.shape == (3, 4, slots, 32)
   assert output.biases.shape == (1, 97)
   deeper = small_recipe({**AMOS, "generator.mlm_layers": (2, 3)})
@@ -148,7 +148,7 @@ def test_without_detached_blocks_every_head_trains_the_layers_below(amos):
 def test_the_loss_is_the_sum_over_heads_and_metrics_name_the_layers(amos):
   recipe, params = amos
   output = _run(recipe, params)
-  masking = recipe.mask(BATCH).masking
+  masking = recipe.mask(BATCH).corrupted.masking
   targets = take_positions(BATCH.ids, masking.positions)
   table = params["encoder"]["embeddings"]["token"]["embedding"]
   scores = generator.head_scores(output, table, targets, chunk=2)

@@ -121,8 +121,8 @@ def test_the_trivial_answers_are_worked_by_hand(small_records, summary):
   targets = []
   for index in range(config.train.eval_batches):
     ids = heldout.rows(8 * index, 8 * index + 8)
-    masked = run.recipe.mask(run.eval_batch_of(jnp.asarray(ids), jnp.int32(index), jnp.float32(1)))
-    targets += ids[np.asarray(masked.masking.selected)].tolist()
+    masked = run.eval_batch_of(jnp.asarray(ids), jnp.int32(index), jnp.float32(1))
+    targets += ids[np.asarray(masked.corrupted.masking.selected)].tolist()
   counts = np.load(small_records / "unigram.npy") + 1.0
   expected = np.mean([-np.log(counts[target] / counts.sum()) for target in targets])
   assert trivial["generator"] == pytest.approx(expected)

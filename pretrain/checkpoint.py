@@ -43,10 +43,10 @@ class Checkpoints:
     """Opens, and creates if needed, the run's checkpoints.
 
     Args:
-      workdir: of the run.
+      workdir: the run's directory; checkpoints go to `<workdir>/checkpoints`.
       every: steps between saves.
-      keep: the newest so many are kept.
-      keep_steps: steps that are saved and kept for ever besides.
+      keep: how many of the newest checkpoints are kept; older ones are removed.
+      keep_steps: steps whose checkpoints are saved too and never removed.
 
     Raises:
       StorageError: the directory cannot be written.

@@ -72,7 +72,7 @@ def electra_google_schedule(settings: OptimizerSettings) -> optax.Schedule:
 
 
 def constant_schedule(settings: OptimizerSettings) -> optax.Schedule:
-  """Warm-up from 0, then the peak for ever."""
+  """Warm-up from 0, then the peak to the end."""
 
   def schedule(step):
     fraction = _warmup_fraction(jnp.asarray(step), settings.warmup_steps)

@@ -43,7 +43,7 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
   Raises:
     DataError: the source is not there, and the line names the two commands that mend it; or its text cannot
       be used.
-    ConfigError, StorageError: data.prepare says so; flags it names are told as fields of the config.
+    ConfigError, StorageError: data.prepare says so; the flags it names are turned into fields of the config.
   """
   directory = records_directory(config)
   if os.path.exists(os.path.join(directory, "manifest.json")):

@@ -62,9 +62,9 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, str], meta: Mapping
   """Compares a config with the one a checkpoint was saved under.
 
   Args:
-    config: of this start.
-    digests: of the vocabulary and of the records of this start.
-    meta: of the checkpoint.
+    config: what the run is started with now.
+    digests: sha256 of the vocabulary and of the records that it would read.
+    meta: what the checkpoint says of the run that saved it.
 
   Returns:
     Lines about harmless changes, 'field: saved -> given'.

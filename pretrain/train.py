@@ -42,7 +42,7 @@ def train(
   run = make_run(config, prepared.token_ids(directory))
   digests = records_digests(directory)
   latest, taken = preflight.newest_step(workdir), {}
-  if latest is None:  # on shapes alone: what does not fit is told before anything is compiled or written
+  if latest is None:  # on shapes alone: what does not fit is an error before anything is compiled
     taken = resume.warm_start(
       run.abstract_state.params, config, vocabulary_digest=digests["vocabulary_digest"], say=say
     )

@@ -95,8 +95,8 @@ def frequency_answers(arrays: Arrays, unigram: np.ndarray, *, pad_id: int, cls_i
   Args:
     arrays: 'ids', 'input_ids' [rows, length] int and 'selected' [rows, length] bool.
     unigram: [vocab] counts of the training tokens.
-    pad_id: of padding.
-    cls_id: of [CLS].
+    pad_id: the token id of padding, which is not counted.
+    cls_id: the token id of [CLS].
 
   Returns:
     FrequencyAnswers.

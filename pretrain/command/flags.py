@@ -1,7 +1,7 @@
 """The command line of `python -m pretrain.main`: a config file, changes of its fields, a few switches.
 
 ml_collections' config_flags stops at the first mistake with a traceback, so the arguments are read here:
-every mistake is found, named with what is nearest to it, and told in one list. Imports jax only where
+every mistake is found, named with what is nearest to it, and reported in one list. Imports jax only where
 there is already something to complain about.
 """
 
@@ -117,7 +117,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
     found.append(str(error))
     cause = error.__cause__
   changed = _read_changes(changes, found, schema)
-  if config is None:  # what can be said of the changes is told now and not next time
+  if config is None:  # problems of the changes alone are reported now, not at the next try
     found += filter(None, (validate.value_problem(*change, program.rules) for change in changed.items()))
   else:
     _set_fields(config, changed)
@@ -226,7 +226,7 @@ def _config_problems(config: ConfigDict, rules: validate.Rules, *, in_doubt: boo
 
     return validate.problems(config, rules=rules, num_devices=jax.device_count())
   except RuntimeError:
-    return found  # no usable device: that is told when one is needed
+    return found  # no usable device is an error later, when one is needed
 
 
 def _field_list(schema: fields.Schema) -> str:

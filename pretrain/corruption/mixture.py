@@ -92,7 +92,7 @@ def propose(
   Args:
     choice: the kind; only 'adversarial' lets a gradient through.
     weights: [batch, slots, heads] of `mixture_weights`.
-    output: of the generator.
+    output: what the generator's trunk computed at the masked positions.
     table: [vocab, embed] token table.
     row_keys: [batch] keys.
     temperature: of the sampling softmax; 1 samples from the generator's own distribution.

@@ -67,7 +67,7 @@ class Model:
 
   @property
   def activation(self) -> str:
-    """Of the classification head: 'tanh' where nothing is said, as in fairseq, BERT and MPNet."""
+    """Of the classification head: 'tanh' by default, as in fairseq, BERT and MPNet."""
     return self.task.get("activation", "tanh")
 
 

@@ -62,7 +62,7 @@ def write_official(
 
   Args:
     folder: exists and is empty.
-    params: of the checkpoint.
+    params: the checkpoint's parameters, all of them.
     config: its encoder.
     vocabulary_directory: of `vocabulary`.
     vocabulary: sentencepiece.
@@ -198,7 +198,7 @@ def write_own(
 
   Args:
     folder: exists and is empty.
-    params: of the checkpoint.
+    params: the checkpoint's parameters, all of them.
     model: `config.model` of the checkpoint.
     vocabulary_directory: copied whole.
     task: `meta['task']` of a fine-tuned checkpoint.

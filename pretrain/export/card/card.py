@@ -51,9 +51,9 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
 
   Args:
     facts: about the export.
-    params: of the checkpoint, for the parameter counts.
-    meta: of the checkpoint.
-    workdir: of the run, for its metrics.
+    params: the checkpoint's parameters, which are counted.
+    meta: what the checkpoint says of its run: config, step, data, devices.
+    workdir: the run's directory, whose metrics are read.
 
   Returns:
     Markdown, with a YAML head for the model hubs.

@@ -25,7 +25,7 @@ def read_metrics(workdir: Path, step: int) -> tuple[dict[str, float], float]:
 
   Args:
     workdir: with `metrics.jsonl`; without one nothing is known.
-    step: of the checkpoint.
+    step: updates done in the checkpoint; later lines of the file are left out.
 
   Returns:
     {metric: mean} of the last evaluation up to `step`, and hours of training as the log's speeds give them.
@@ -135,8 +135,8 @@ def _records(data: Mapping[str, Any], records: Mapping[str, Any] | None) -> tupl
   """What text was read, and how it was cut into records; as far as the config says it, if no more is known.
 
   Args:
-    data: of the config.
-    records: of the meta; None: an older program saved the checkpoint.
+    data: the fields under `data` of the run's config.
+    records: what the meta says of the records; None: an older program saved the checkpoint.
   """
   if not records:
     text = f"{_source_text(data['source'])} (as its config names it; what was read was not recorded)"

@@ -90,11 +90,11 @@ def logits_of(
 
   Args:
     params: with 'encoder' and 'heads'.
-    config: of the encoder.
+    config: the encoder's sizes; a head reads its widths and epsilon.
     hidden: [batch, length, embed] float32.
     head: 'mlm', 'rtd' (positive: replaced, as transformers has it), 'classification',
       'question_answering'.
-    activation: of the classification head.
+    activation: what the classification head applies between its layers.
 
   Returns:
     [batch, length, vocab], [batch, length], [batch, classes] or [batch, length, 2] float32.
@@ -124,12 +124,12 @@ def write_reference(
 
   Args:
     path: of the .npz.
-    params: of the checkpoint.
+    params: the checkpoint's parameters.
     config: its encoder; the compute dtype must be float32.
     cases: of `make_cases`.
-    pad_id: of the vocabulary.
+    pad_id: the vocabulary's id of padding.
     head: whose logits are compared too; '': none.
-    activation: of a classification head.
+    activation: as in `logits_of`.
   """
   arrays: dict[str, np.ndarray] = {}
   with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):

@@ -82,7 +82,7 @@ def read_state(path: str | Path) -> ForeignCheckpoint:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-  """Reads a JSON object in which no key stands twice; DataError otherwise."""
+  """Reads a JSON object in which no key appears twice; DataError otherwise."""
   try:
     return _json_object(path.read_bytes())
   except (OSError, ValueError, RecursionError) as error:
@@ -101,7 +101,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   if len(found) < len(pairs):
     names = [name for name, _ in pairs]
     twice = next(name for name in names if names.count(name) > 1)
-    raise ValueError(f"the key {twice!r} stands twice")
+    raise ValueError(f"the key {twice!r} appears twice")
   return found
 
 

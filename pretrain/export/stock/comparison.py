@@ -1,6 +1,6 @@
 """An imported stock encoder beside its own class: a wrong map shows in hidden states, not in shapes.
 
-Needs the export extra; without it nothing is compared, and that is said.
+Needs the export extra; without it nothing is compared, and a line says so.
 """
 
 import importlib.util

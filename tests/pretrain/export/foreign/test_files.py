@@ -112,12 +112,12 @@ def test_a_header_longer_than_the_file_is_refused(folder):
 def test_a_name_twice_in_the_header_is_refused(folder):
   entry = re.compile(r'("b\.bias":\{[^}]*\})')
   _header(folder, lambda text: entry.sub(r"\1,\1", text))
-  _refused(folder, r"the key 'b\.bias' stands twice")
+  _refused(folder, r"the key 'b\.bias' appears twice")
 
 
 def test_a_key_twice_in_the_config_is_refused(folder):
   (folder / "config.json").write_text('{"model_type": "bert", "model_type": "mpnet"}')
-  _refused(folder, r"config\.json: .*'model_type' stands twice")
+  _refused(folder, r"config\.json: .*'model_type' appears twice")
 
 
 def _shard(tmp_path, weight_map) -> None:

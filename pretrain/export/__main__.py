@@ -4,7 +4,9 @@
   python -m pretrain.export import --from=cocolm-base/ --output=checkpoints/cocolm-base
 
 An export needs `pip install -r requirements-export.txt`. An import needs it for PyTorch's own files alone;
-without it a stock model is not compared with transformers, and a line says so. Exit codes as in data/errors.py.
+without it a stock model is not compared with transformers, and a line says so.
+
+Exit codes are those of data/errors.py.
 """
 
 import importlib.util

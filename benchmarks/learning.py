@@ -1,7 +1,7 @@
 """Does it learn? Trains small recipes on real text and prints held-out figures beside trivial baselines.
 
   python -m benchmarks.learning run --recipe=coco_lm --seed=0 --minutes=30 --output=runs/learning
-  python -m benchmarks.learning run --recipe=coco_lm --without=scl --seed=0 --steps=4000
+  python -m benchmarks.learning run --recipe=coco_lm --without=clm --seed=0 --steps=4000
   python -m benchmarks.learning report --output=runs/learning
 
 `run` writes <output>/<name>-seed<seed>.jsonl, a line of figures per measurement; `report` prints a table of

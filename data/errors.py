@@ -47,14 +47,19 @@ def reason(error: BaseException) -> str:
   return (str(words).strip().splitlines() or [type(error).__name__])[0].strip()
 
 
-def did_you_mean(name: str, known: Iterable[str], *, most: int = 2) -> str:
-  """'; did you mean 'a' or 'b'?' with at most `most` known names that are like `name`, '' without any.
+def did_you_mean(name: str, known: Iterable[str], *, most: int = 2, also: Iterable[str] = ()) -> str:
+  """'; did you mean 'a' or 'b'?' with the known names that `name` may stand for, '' without any.
 
-  Case, hyphens and underscores do not count: 'SST-2' is like 'sst2'.
+  Args:
+    name: what was given. Case, hyphens and underscores do not count: 'SST-2' is like 'sst2'.
+    known: names that there are; at most `most` of those that are like `name` are shown.
+    most: see `known`.
+    also: names to show whatever they are like, as far as three names in all allow.
   """
   by_letters = {_letters(known_name): known_name for known_name in known}
-  close = difflib.get_close_matches(_letters(name), by_letters, n=most)
-  return f"; did you mean {' or '.join(repr(by_letters[match]) for match in close)}?" if close else ""
+  close = [by_letters[match] for match in difflib.get_close_matches(_letters(name), by_letters, n=most)]
+  shown = list(dict.fromkeys([*close, *also]))[:3]
+  return f"; did you mean {' or '.join(map(repr, shown))}?" if shown else ""
 
 
 def _letters(name: str) -> str:

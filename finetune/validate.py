@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from configs import finetune_base
+from data.errors import did_you_mean
 from data.glue.tasks import TASKS
 from finetune.papers import protocols
 from pretrain.command import fields
@@ -125,7 +126,7 @@ def _reference_problems(config: Mapping[str, Any]) -> list[str]:
     return []
   return [
     f"output.compare_with={name!r}: there is no row of it for protocol {protocol!r}"
-    f"{fields.nearest(name, known)}; known: {', '.join(known)}"
+    f"{did_you_mean(name, known)}; known: {', '.join(known)}"
   ]
 
 
@@ -135,7 +136,7 @@ def _task_problems(config: Mapping[str, Any]) -> list[str]:
     return []
   known = _known_tasks(config)
   problems = [
-    f"tasks={config['tasks']!r}: there is no task {name!r}{fields.nearest(_plain(name), known)}; known: all, "
+    f"tasks={config['tasks']!r}: there is no task {name!r}{did_you_mean(name, known)}; known: all, "
     f"{', '.join(known)}"
     for name in names
     if name not in known

@@ -1,14 +1,13 @@
 """What a row of a paper's ablation table is: a recipe and a few changed fields."""
 
 import dataclasses
-import difflib
 import importlib
 from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from data.errors import ConfigError
+from data.errors import ConfigError, did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +64,9 @@ def build(rows: Mapping[str, Row], argument: str, *, family: str) -> ConfigDict:
   """
   name, _, size = argument.partition(":")
   if name not in rows or size not in ("", "tiny"):
-    close = difflib.get_close_matches(name, rows, n=2)
-    hint = f"did you mean {' or '.join(close)}? " if close and name not in rows else ""
+    hint = did_you_mean(name, rows) if name not in rows else ""
     raise ConfigError(
-      f"there is no row {argument!r} in configs/ablations/{family}.py; {hint}It has {', '.join(rows)}, "
+      f"there is no row {argument!r} in configs/ablations/{family}.py{hint or '.'} It has {', '.join(rows)}, "
       f"each also as NAME:tiny"
     )
   row = rows[name]

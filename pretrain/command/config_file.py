@@ -10,8 +10,7 @@ import types
 
 from ml_collections import ConfigDict
 
-from data.errors import ConfigError, UserError
-from pretrain.command import fields
+from data.errors import ConfigError, UserError, did_you_mean
 
 
 def load_config(path: str, argument: str | None = None) -> ConfigDict:
@@ -34,7 +33,7 @@ def load_config(path: str, argument: str | None = None) -> ConfigDict:
   if not os.path.isfile(path):
     folder = os.path.dirname(path) or "."
     files = [os.path.join(folder, name) for name in _config_files(folder)]
-    hint = fields.nearest(path, files) or "; configs/ has the recipes"
+    hint = did_you_mean(path, files) or "; configs/ has the recipes"
     raise ConfigError(f"{shown}: there is no such file{hint}")
   try:
     get_config = getattr(_run_file(path), "get_config", None)

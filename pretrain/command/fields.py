@@ -6,17 +6,17 @@ limits are those of the settings; a field that they leave out has the type of it
 
 import ast
 import dataclasses
-import difflib
 import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from ml_collections import ConfigDict
 
 from configs import base
+from data.errors import did_you_mean
 from pretrain import settings
 from pretrain.settings.field_types import Fields, Limit, show
 
@@ -118,23 +118,12 @@ def _kind(annotation: Any) -> Kind:
   return Kind(annotation)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-  """'; did you mean a or b?', or '' if nothing known is like `name`."""
-  return _did_you_mean(difflib.get_close_matches(name, list(known), n=2))
-
-
-def _did_you_mean(names: list[str]) -> str:
-  return f"; did you mean {' or '.join(names)}?" if names else ""
-
-
 def unknown_field(name: str, schema: Schema = PRETRAINING) -> str:
   """The line that refuses a field that the base config does not have."""
-  known = list(known_fields(schema))
-  close = difflib.get_close_matches(name, known, n=2)
-  # A field that was given without its group, or with a wrong one.
-  last = name.rpartition(".")[2]
-  close += [other for other in known if other.rpartition(".")[2] == last and other not in close]
-  return f"{name}: there is no such field{_did_you_mean(close[:3]) or '; ' + schema.file + ' lists all'}"
+  known, last = list(known_fields(schema)), name.rpartition(".")[2]
+  # A field may have been given without its group, or with a wrong one.
+  hint = did_you_mean(name, known, also=(other for other in known if other.rpartition(".")[2] == last))
+  return f"{name}: there is no such field{hint or f'; {schema.file} lists all'}"
 
 
 def missing_fields(config: ConfigDict, schema: Schema = PRETRAINING) -> list[str]:

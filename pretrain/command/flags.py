@@ -15,7 +15,7 @@ from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from data.errors import ConfigError
+from data.errors import ConfigError, did_you_mean
 from pretrain.command import fields, validate
 from pretrain.command.config_file import load_config
 
@@ -165,7 +165,7 @@ def _split(
 def _unknown_flag(name: str, schema: fields.Schema) -> str:
   if name in fields.known_fields(schema):
     return f"--{name}: is a field of the config; write --config.{name}=VALUE"
-  hint = fields.nearest(name, FLAGS) or f"; there are {', '.join('--' + flag for flag in FLAGS)}"
+  hint = did_you_mean(name, FLAGS) or f"; there are {', '.join('--' + flag for flag in FLAGS)}"
   return f"--{name}: there is no such flag{hint}"
 
 

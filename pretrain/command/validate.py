@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from data.errors import ConfigError
+from data.errors import ConfigError, did_you_mean
 from pretrain.command import fields
 from pretrain.command import rules as combinations
 
@@ -93,7 +93,7 @@ def value_problem(name: str, value: Any, rules: Rules = PRETRAINING) -> str | No
     return line
   _, choices, limit = fields.kinds(rules.schema)[name]
   if choices and value not in choices:
-    return f"{name}={value!r}: expected one of {', '.join(choices)}{fields.nearest(value, choices)}"
+    return f"{name}={value!r}: expected one of {', '.join(choices)}{did_you_mean(value, choices)}"
   if limit is not None and not limit.holds(value):
     return f"{name}={value!r}: expected {limit}"
   return None

@@ -121,7 +121,7 @@ def _arguments(config: EncoderConfig, params: dict, activation: str) -> argparse
   Source: official fairseq/models/cocolm/model.py (add_args, base_architecture).
   """
   heads = params.get("heads", {})
-  contrast = heads.get("scl")
+  contrast = heads.get(official_names.CONTRAST)
   projection = contrast["dense"]["bias"].shape[0] if contrast else config.hidden_size
   generator = params.get("generator", {})
   is_amos = "mixture" in generator
@@ -163,7 +163,7 @@ def _official_config(
     "rel_pos_bins": config.relative_buckets if has_relative else 0,
     "max_rel_pos": config.relative_max_distance if has_relative else 0,
     "layer_norm_type": "post",
-    "need_pooler": "scl" in params.get("heads", {}),
+    "need_pooler": official_names.CONTRAST in params.get("heads", {}),
     "pad_token_id": vocabulary.special_ids.pad,
   }
 

@@ -21,12 +21,13 @@ from data.errors import ConfigError, DataError, StorageError
 from pretrain.checkpoint import Checkpoints
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
+from pretrain.export.official import names as official_names
 from pretrain.export.stock import comparison
 
 # Tensors that say nothing: numbers of positions, versions of a class.
 IGNORED = ("*position_ids", "*.version", "*.rp_bucket")
 # What a run may need beside the encoder.
-OPTIONAL = ("generator", "heads/rtd", "heads/clm", "heads/scl", "heads/mlm")
+OPTIONAL = ("generator", *(f"heads/{name}" for name in official_names.HEADS))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,32 +1,29 @@
 """The papers that a model card cites."""
 
-COCO_LM = (
-  "Meng, Xiong, Bajaj, Tiwary, Bennett, Han, Song. COCO-LM: Correcting and Contrasting Text "
-  "Sequences for Language Model Pretraining. NeurIPS 2021."
-)
-AMOS = (
-  "Meng, Xiong, Bajaj, Tiwary, Bennett, Han, Song. Pretraining Text Encoders with Adversarial "
-  "Mixture of Training Signal Generators. ICLR 2022."
-)
-TACO = (
-  "Fu, Zhou, Yang, Tang, Liu, Liu, Li. Contextual Representation Learning beyond Masked Language "
-  "Modeling. ACL 2022."
-)
-ELECTRA = (
-  "Clark, Luong, Le, Manning. ELECTRA: Pre-training Text Encoders as Discriminators Rather Than "
-  "Generators. ICLR 2020."
-)
-ROBERTA = "Liu et al. RoBERTa: A Robustly Optimized BERT Pretraining Approach. 2019."
-BERT = (
-  "Devlin, Chang, Lee, Toutanova. BERT: Pre-training of Deep Bidirectional Transformers for Language "
-  "Understanding. NAACL 2019."
-)
-# What the name of a recipe begins with: its paper.
-OF_RECIPES = {
-  "coco_lm": COCO_LM,
-  "amos": AMOS,
-  "taco": TACO,
-  "electra": ELECTRA,
-  "roberta": ROBERTA,
-  "bert": BERT,
-}
+import enum
+
+
+class Paper(enum.StrEnum):
+  """Citations; the names of the recipes of a paper begin with its name in small letters."""
+
+  COCO_LM = (
+    "Meng, Xiong, Bajaj, Tiwary, Bennett, Han, Song. COCO-LM: Correcting and Contrasting Text "
+    "Sequences for Language Model Pretraining. NeurIPS 2021."
+  )
+  AMOS = (
+    "Meng, Xiong, Bajaj, Tiwary, Bennett, Han, Song. Pretraining Text Encoders with Adversarial "
+    "Mixture of Training Signal Generators. ICLR 2022."
+  )
+  TACO = (
+    "Fu, Zhou, Yang, Tang, Liu, Liu, Li. Contextual Representation Learning beyond Masked Language "
+    "Modeling. ACL 2022."
+  )
+  ELECTRA = (
+    "Clark, Luong, Le, Manning. ELECTRA: Pre-training Text Encoders as Discriminators Rather Than "
+    "Generators. ICLR 2020."
+  )
+  ROBERTA = "Liu et al. RoBERTa: A Robustly Optimized BERT Pretraining Approach. 2019."
+  BERT = (
+    "Devlin, Chang, Lee, Toutanova. BERT: Pre-training of Deep Bidirectional Transformers for Language "
+    "Understanding. NAACL 2019."
+  )

@@ -31,7 +31,7 @@ def test_values_are_read_as_those_of_the_trainer():
   [
     (["--recipe=brt", "--steps=9"], "--recipe=brt: expected one of all_token, amos, "),
     (["--recipe=bert", "--steps=9", "--without=mml"], "--without=mml: expected one of all_token, "),
-    (["--recipe=bert", "--steps=9", "--set", "model.layers=2"], "did you mean model.num_layers"),
+    (["--recipe=bert", "--steps=9", "--set", "model.layers=2"], "did you mean 'model.num_layers'"),
     (["--recipe=bert", "--steps=9", "--set", "model.num_layers=two"], "expected a whole number"),
     (["--recipe=bert", "--steps=9", "--set", "model.num_layers=0"], "expected a number of at least 1"),
     (["--recipe=bert", "--steps=0"], "invalid int above 0 value: '0'"),

@@ -116,7 +116,7 @@ def test_an_unknown_row_lists_those_there_are(argument):
 
 
 def test_a_misspelt_row_names_the_nearest():
-  with pytest.raises(errors.ConfigError, match="did you mean rtd_only"):
+  with pytest.raises(errors.ConfigError, match="did you mean 'rtd_only'"):
     coco_lm.get_config("rdt_only")
 
 

@@ -199,10 +199,10 @@ def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
 @pytest.mark.parametrize(
   ("more", "code", "told"),
   [
-    (["--config.tasks=sst3"], 2, "did you mean sst2"),
+    (["--config.tasks=sst3"], 2, "did you mean 'sst2'"),
     (["--config.tasks="], 2, "tasks is empty"),
-    (["--config.protocol=coco-lm"], 2, "did you mean coco_lm"),
-    (["--config.size=bass"], 2, "did you mean base"),
+    (["--config.protocol=coco-lm"], 2, "did you mean 'coco_lm'"),
+    (["--config.size=bass"], 2, "did you mean 'base'"),
     (["--config.checkpoint="], 2, "--config.checkpoint=DIR"),
     (["--config.checkpoint=nowhere"], 3, "no checkpoint in"),
     (["--config.data.max_length=33"], 2, "32 positions"),
@@ -219,7 +219,7 @@ def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
     (["--config.search.learning_rate=1e-3"], 2, "search.learning_rates"),
     (["--config.search.cells=best_known"], 2, "nobody gives one for sst2"),
     (["--config.data.fractions=1.5"], 2, "1.5 is no fraction"),
-    (["--config.output.compare_with=cocolm_base"], 2, "did you mean coco_lm_base"),
+    (["--config.output.compare_with=cocolm_base"], 2, "did you mean 'coco_lm_base'"),
     (["--config.output.compare_with=taco_base"], 2, "protocol 'coco_lm'"),
     (["--config.data.fractions=0.1,0.10"], 2, "a fraction is listed twice"),
     (["--config.data.fractions=0.1", "--config.output.predict"], 2, "output.predict=True"),

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pretrain.settings import papers
 from pretrain.settings.objectives import switched_on
+from pretrain.settings.papers import Paper
 
 
 def citations(config: Mapping[str, Any]) -> list[str]:
@@ -16,9 +16,8 @@ def citations(config: Mapping[str, Any]) -> list[str]:
   """
   found = {objective.paper for objective in switched_on(config["objectives"]).values()}
   if config["corruption"]["kind"] == "generator" and config["generator"]["mixture"] != "none":
-    found.add(papers.AMOS)
+    found.add(Paper.AMOS)
   # A row of an ablation may have lost what its paper is known by.
   recipe = config["recipe"]
-  found |= {paper for name, paper in papers.OF_RECIPES.items() if re.match(rf"{name}(?![a-z])", recipe)}
-  known = [*papers.OF_RECIPES.values(), *sorted(found)]
-  return [paper for paper in dict.fromkeys(known) if paper in found]
+  found |= {paper for paper in Paper if re.match(rf"{paper.name.lower()}(?![a-z])", recipe)}
+  return [str(paper) for paper in dict.fromkeys([*Paper, *sorted(found)]) if paper in found]

@@ -98,6 +98,8 @@ RELATIVE = (
     "relative_attention_bias.weight", "relative_attention_bias.weight", "trunk/relative_position", ("R", "A")
   ),
 )
+CONTRAST = "scl"  # our name of the head that official code calls its sequence contrast
+HEADS = ("rtd", "clm", CONTRAST, "mlm")
 RTD_HEAD = _linear("out_proj", "out_proj", "rtd", ("1", "D"))
 CLM_HEAD = (Row("bias", "bias", ("clm/bias",), ("V",), SAME),)
 SCL_HEAD = (

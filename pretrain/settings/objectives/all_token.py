@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pretrain.settings import papers
 from pretrain.settings.field_types import Fields
 from pretrain.settings.objectives.objective import Objective
+from pretrain.settings.papers import Paper
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class AllTokenLM(Objective):
 
   name = "all_token"
   code = "pretrain.objectives.all_token"
-  paper = papers.ELECTRA
+  paper = Paper.ELECTRA
   reads = ("replaced",)
 
   def problems(self, config: Fields) -> Iterator[str]:

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pretrain.settings import papers
 from pretrain.settings.field_types import Fields
 from pretrain.settings.objectives.objective import Objective
+from pretrain.settings.papers import Paper
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class CorrectiveLM(Objective):
 
   name = "clm"
   code = "pretrain.objectives.clm"
-  paper = papers.COCO_LM
+  paper = Paper.COCO_LM
   reads = ("replaced",)
 
   form: Literal["mixture", "weighted"]

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pretrain.settings import papers
 from pretrain.settings.objectives.objective import Objective
+from pretrain.settings.papers import Paper
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -14,7 +14,7 @@ class ReplacedTokenDetection(Objective):
 
   name = "rtd"
   code = "pretrain.objectives.rtd"
-  paper = papers.ELECTRA
+  paper = Paper.ELECTRA
   reads = ("replaced",)
 
   head: Literal["linear", "dense"]

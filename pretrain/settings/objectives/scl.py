@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
-from pretrain.settings import papers
 from pretrain.settings.field_types import CountOrZero, Fields, Positive
 from pretrain.settings.objectives.objective import Contrast, crop_size
+from pretrain.settings.papers import Paper
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class SequenceContrast(Contrast):
 
   name = "scl"
   code = "pretrain.objectives.scl"
-  paper = papers.COCO_LM
+  paper = Paper.COCO_LM
   reads = ("crop",)
   label = "sequence contrast"
 

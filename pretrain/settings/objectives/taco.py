@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pretrain.settings import papers
 from pretrain.settings.field_types import Count, Fields, Limit, Positive
 from pretrain.settings.objectives.objective import Contrast
+from pretrain.settings.papers import Paper
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class TokenAlignment(Contrast):
 
   name = "taco"
   code = "pretrain.objectives.taco"
-  paper = papers.TACO
+  paper = Paper.TACO
   label = "token alignment (TACO)"
 
   anchors: Literal["all", "masked", "unmasked"]

@@ -118,13 +118,13 @@ def test_all_mistakes_are_in_one_list():
     "here",
   )
   expected = [
-    ("--workdr", "did you mean workdir?"),
+    ("--workdr", "did you mean 'workdir'?"),
     ("here", "--help"),
-    ("--config.train.batchsize", "did you mean train.batch_size"),
+    ("--config.train.batchsize", "did you mean 'train.batch_size'"),
     ("--config.model.hidden_size='wide'", "expected a whole number"),
     ("optimizer.learning_rate=nan", "finite"),
     ("corruption.mask_rate=1.5", "(0, 1)"),
-    ("generator.mixture='adversial'", "did you mean adversarial?"),
+    ("generator.mixture='adversial'", "did you mean 'adversarial'?"),
   ]
   assert len(lines) == len(expected)
   for name, text in expected:
@@ -135,7 +135,7 @@ def test_changes_are_looked_at_even_without_a_config_file():
   lines = _refused("--config=configs/amos_tny.py", "--config.model.dropout=2", "--config.model.hidden=3")
   assert len(lines) == 3
   assert any("model.dropout=2" in line for line in lines)
-  assert any("did you mean model.hidden_size" in line for line in lines)
+  assert any("did you mean 'model.hidden_size'" in line for line in lines)
 
 
 def test_sizes_are_held_against_the_devices_once_there_is_a_list():
@@ -158,7 +158,7 @@ def test_sizes_are_held_against_the_devices_once_there_is_a_list():
     ([f"--config={CONFIG}", "--config.train"], "is a group of fields"),
     ([f"--config={CONFIG}", "--config.train=3"], "is a group of fields"),
     ([f"--config={CONFIG}", "--config.train.batch_size"], "needs a value"),
-    ([f"--config={CONFIG}", "--config.batch_size=3"], "did you mean train.batch_size"),
+    ([f"--config={CONFIG}", "--config.batch_size=3"], "did you mean 'train.batch_size'"),
     ([f"--config={CONFIG}", "--config.model.remat=maybe"], "expected true or false"),
     ([f"--config={CONFIG}", "--config.model.num_layers=2.0"], "expected a whole number"),
     ([f"--config={CONFIG}", "--config.model.num_layers="], "expected a whole number"),

@@ -78,7 +78,7 @@ def test_every_choice_lists_the_known_names_and_the_nearest(name):
 
 
 def test_a_misspelt_choice_names_the_nearest():
-  assert "did you mean adversarial?" in validate.value_problem("generator.mixture", "adversial")
+  assert "did you mean 'adversarial'?" in validate.value_problem("generator.mixture", "adversial")
 
 
 @pytest.mark.parametrize("name", sorted(fields.known_fields()))
@@ -112,7 +112,7 @@ def test_missing_and_unknown_fields_are_named():
     config.colour = "red"
   found = validate.problems(config)
   assert [line.partition(":")[0] for line in found] == ["colour", "objectives.rtd.wieght", "seed"]
-  assert "did you mean objectives.rtd.weight" in found[1]
+  assert "did you mean 'objectives.rtd.weight'" in found[1]
   assert "missing" in found[2]
 
 

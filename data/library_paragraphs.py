@@ -74,10 +74,10 @@ def load(
   """Gathers the paragraphs; a function of the installed packages and the arguments alone.
 
   Args:
-    train_rows: wanted paragraphs in all, shared equally by the libraries; so the next two.
-    dev_rows: see above.
-    test_rows: see above.
-    num_libraries: most classes.
+    train_rows: paragraphs to train on, of all libraries together, which share them equally.
+    dev_rows: paragraphs of the development set, shared in the same way.
+    test_rows: paragraphs of the test set, shared in the same way.
+    num_libraries: the most classes there may be.
     seed: decides which modules are in which split.
     root: folder of installed packages; '': that of this program.
 
@@ -91,16 +91,18 @@ def load(
   wanted = {"test": test_rows, "dev": dev_rows, "train": train_rows}
   of_each = {name: -(-rows // num_libraries) for name, rows in wanted.items()}
   packages = _packages(root)
-  found = _gather(root, packages, sum(of_each.values()), num_libraries, seed)
-  if len(found) < 2:
-    have = ", ".join(f"{one.name} {one.count}" for one in found) or "none"
+  libraries = _gather(root, packages, sum(of_each.values()), num_libraries, seed)
+  if len(libraries) < 2:
+    have = ", ".join(f"{library.name} {library.count}" for library in libraries) or "none"
     raise DataError(
-      f"{root}: {len(found)} of {len(packages)} installed packages have {LEAST} paragraphs of {MIN_WORDS} to "
-      f"{MAX_WORDS} words of documentation ({have}), expected at least 2; install requirements.txt there"
+      f"{root}: {len(libraries)} of {len(packages)} installed packages have {LEAST} paragraphs of "
+      f"{MIN_WORDS} to {MAX_WORDS} words of documentation ({have}), expected at least 2; install "
+      "requirements.txt there"
     )
-  counts, filled = _equal_classes(found, of_each)
-  splits = {name: _as_split(root, [one[name] for one in filled]) for name in ("train", "dev", "test")}
-  return LibraryParagraphs(tuple(one.name for one in found), splits, _lines(packages, found, of_each, counts))
+  counts, filled = _equal_classes(libraries, of_each)
+  splits = {name: _as_split(root, [rows[name] for rows in filled]) for name in ("train", "dev", "test")}
+  names = tuple(library.name for library in libraries)
+  return LibraryParagraphs(names, splits, _lines(names, len(packages), of_each, counts))
 
 
 def _packages(root: str) -> dict[str, list[str]]:
@@ -114,25 +116,26 @@ def _packages(root: str) -> dict[str, list[str]]:
     # What stands between triple quotes, at a hundredth of the time of parsing.
     code = (pathlib.Path(root) / name).read_bytes()
     sizes[package] += sum(map(len, code.split(b'"""')[1::2]))
-  return {package: modules[package] for package in sorted(modules, key=lambda one: (-sizes[one], one))}
+  return {package: modules[package] for package in sorted(modules, key=lambda name: (-sizes[name], name))}
 
 
 def _gather(
   root: str, packages: Mapping[str, Sequence[str]], wanted: int, num_libraries: int, seed: int
 ) -> list[_Library]:
   """The first packages with enough paragraphs; where too few have enough, those with the most."""
-  enough, found = int(SPARE * max(wanted, LEAST)), []
+  enough = int(SPARE * max(wanted, LEAST))
+  libraries: list[_Library] = []
   for package, names in packages.items():
     shuffled = list(names)
     random.Random(f"{seed} {package}").shuffle(shuffled)
-    found.append(_read_library(root, package, shuffled, enough))
-    if sum(one.count >= enough for one in found) == num_libraries:
+    libraries.append(_read_library(root, package, shuffled, enough))
+    if sum(library.count >= enough for library in libraries) == num_libraries:
       break
   # Sorting keeps the order of equals.
-  chosen = sorted(found, key=lambda one: -min(one.count, enough))[:num_libraries]
-  chosen = [one for one in chosen if one.count >= LEAST]
-  mask = _masker({one.name: _names_of(root, one.name) for one in chosen})
-  return [one for one in _without_repetitions(chosen, mask) if one.count >= LEAST]
+  largest = sorted(libraries, key=lambda library: -min(library.count, enough))[:num_libraries]
+  largest = [library for library in largest if library.count >= LEAST]
+  mask = _masker({library.name: _names_of(root, library.name) for library in largest})
+  return [library for library in _without_repetitions(largest, mask) if library.count >= LEAST]
 
 
 def _read_library(root: str, package: str, modules: Iterable[str], enough: int) -> _Library:
@@ -161,20 +164,23 @@ def _names_of(root: str, package: str) -> list[str]:
 def _masker(names: Mapping[str, Sequence[str]]) -> re.Pattern[str]:
   """Finds every word that contains a long name, and every short name that is a word."""
   patterns = set()
-  for name in {one.lower() for group in names.values() for one in group}:
-    parts = [re.escape(part) for part in re.split(r"[-_. ]+", name) if part]
-    pattern = "[-_. ]?".join(parts)
-    is_long = len("".join(parts)) >= MIN_INNER_NAME
+  for name in {alias.lower() for aliases in names.values() for alias in aliases}:
+    words = [re.escape(word) for word in re.split(r"[-_. ]+", name) if word]
+    pattern = "[-_. ]?".join(words)
+    is_long = len("".join(words)) >= MIN_INNER_NAME
     patterns.add(rf"\w*{pattern}\w*" if is_long else rf"(?<![^\W_]){pattern}(?![^\W_])")
-  return re.compile("|".join(sorted(patterns, key=lambda one: (-len(one), one))), re.IGNORECASE)
+  return re.compile("|".join(sorted(patterns, key=lambda pattern: (-len(pattern), pattern))), re.IGNORECASE)
 
 
 def _without_repetitions(libraries: Sequence[_Library], mask: re.Pattern[str]) -> list[_Library]:
   """Masks names; a text that two libraries have goes from both, a repeated one stays where it was first."""
   owners: dict[str, set[str]] = collections.defaultdict(set)
   masked = [
-    (one.name, {path: [mask.sub(NAME, text) for text in texts] for path, texts in one.modules.items()})
-    for one in libraries
+    (
+      library.name,
+      {path: [mask.sub(NAME, text) for text in texts] for path, texts in library.modules.items()},
+    )
+    for library in libraries
   ]
   for name, modules in masked:
     for text in _texts(modules):
@@ -205,14 +211,14 @@ def _equal_classes(
   libraries: Sequence[_Library], of_each: Mapping[str, int]
 ) -> tuple[dict[str, int], list[dict[str, list]]]:
   """The largest sizes of splits that every library fills, and for each library {split: (text, path) rows}."""
-  part = 1.0  # it ends: `LEAST` paragraphs are from four modules or more, and three fill splits of one row
-  while True:
-    counts = {name: max(1, int(part * count)) for name, count in of_each.items()}
-    filled = [_fill(one, counts) for one in libraries]
-    complete = [one for one in filled if one is not None]
+  share = 1.0
+  while True:  # it ends: `LEAST` paragraphs are from four modules or more, and three fill splits of one row
+    counts = {name: max(1, int(share * count)) for name, count in of_each.items()}
+    filled = [_fill(library, counts) for library in libraries]
+    complete = [rows for rows in filled if rows is not None]
     if len(complete) == len(libraries):
       return counts, complete
-    part *= STEP
+    share *= STEP
 
 
 def _fill(library: _Library, counts: Mapping[str, int]) -> dict[str, list] | None:
@@ -232,20 +238,18 @@ def _fill(library: _Library, counts: Mapping[str, int]) -> dict[str, list] | Non
 
 def _as_split(root: str, rows: Sequence[Sequence[tuple[str, str]]]) -> Split:
   """The rows of every library, in the order of the labels."""
-  labels = np.repeat(np.arange(len(rows), dtype=np.int32), [len(part) for part in rows])
-  flat = [row for part in rows for row in part]
+  labels = np.repeat(np.arange(len(rows), dtype=np.int32), [len(of_library) for of_library in rows])
+  flat = [row for of_library in rows for row in of_library]
   return Split([text for text, _ in flat], None, labels, [path for _, path in flat], 0, root, False)
 
 
 def _lines(
-  packages: Mapping[str, Sequence[str]],
-  found: Sequence[_Library],
-  of_each: Mapping[str, int],
-  counts: Mapping[str, int],
+  names: Sequence[str], num_packages: int, of_each: Mapping[str, int], counts: Mapping[str, int]
 ) -> list[str]:
+  """What was found, for people: the libraries and the rows of each."""
   lines = [
-    f"{len(found)} libraries, those of {len(packages):,} installed packages with the most documentation: "
-    f"{', '.join(one.name for one in found)}",
+    f"{len(names)} libraries, those of {num_packages:,} installed packages with the most documentation: "
+    f"{', '.join(names)}",
     f"of each, {counts['train']} paragraphs to train on, {counts['dev']} to choose by, {counts['test']} to "
     f"test ({MIN_WORDS} to {MAX_WORDS} words, no module in two of these, names of the libraries replaced by "
     f"{NAME!r})",

@@ -67,7 +67,7 @@ class Manifest:
     vocabulary: the vocabulary of the ids; its files lie in `vocabulary/` of the same directory.
     length: most tokens in a record, [CLS] included; the records themselves are not padded.
     packing: how the text was cut into records.
-    dtype: of an id in a record: 'uint16' or 'uint32', little-endian.
+    dtype: how an id is stored in a record: 'uint16' or 'uint32', little-endian.
     max_id: largest id in any record.
     splits: 'train' and 'heldout'.
     counts: documents, sentences, characters and everything that was skipped, cut or repaired.
@@ -134,8 +134,8 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
   if isinstance(kind, type) and dataclasses.is_dataclass(kind):
     hints = typing.get_type_hints(kind)
     if not isinstance(value, dict) or value.keys() != hints.keys():
-      found = ", ".join(sorted(value)) if isinstance(value, dict) else type(value).__name__
-      raise ValueError(f"{where} has {found or 'nothing'}, not {', '.join(sorted(hints))}")
+      keys = ", ".join(sorted(value)) if isinstance(value, dict) else type(value).__name__
+      raise ValueError(f"{where} has {keys or 'nothing'}, not {', '.join(sorted(hints))}")
     return kind(**{name: _typed(value[name], hint, name) for name, hint in hints.items()})
   if typing.get_origin(kind) is dict and isinstance(value, dict):
     return {name: _typed(inner, arguments[1], f"{where} {name}") for name, inner in value.items()}

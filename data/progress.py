@@ -16,7 +16,7 @@ def say(text: str) -> None:
 
 
 def track(items: Iterable[Item], *, name: str, total: int) -> Iterator[Item]:
-  """Yields `items`, shows how many of `total` are through, and says at the end how long it took."""
+  """Yields `items`, shows how many of `total` are done, and reports at the end how long it took."""
   begin = last = time.monotonic()
   if sys.stderr.isatty():
     import rich.console  # here: only a terminal needs it

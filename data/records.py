@@ -42,8 +42,8 @@ class PackedRecords:
       directory: output of `data.prepare`.
       split: 'train' or 'heldout'.
       length: tokens of a row; at least that of the longest record.
-      seed: of the order of `batch`.
-      fraction: of the records, the first ones; in (0, 1].
+      seed: decides the order in which `batch` takes the records.
+      fraction: in (0, 1]; only this part of the records is used, from the first.
 
     Raises:
       DataError: the preparation is missing, unfinished or damaged, or its records do not fit.
@@ -64,9 +64,9 @@ class PackedRecords:
       [str(self._directory / shard.name) for shard in self._split.shards]
     )
     if len(self._source) != self._split.records:
-      raise errors.DataError(
+      raise self._damaged(
         f"{directory}: its {split} files hold {len(self._source)} records, the manifest says "
-        f"{self._split.records}; remove the directory and prepare it again"
+        f"{self._split.records}"
       )
     self._number = max(1, int(fraction * self._split.records))
     # Indices are shuffled, not records: a whole batch is then one read, up to ten times faster.
@@ -104,9 +104,8 @@ class PackedRecords:
     try:
       return self._pad(self._source.__getitems__(indices) if indices else [])
     except (RuntimeError, ValueError, IndexError) as error:
-      raise errors.DataError(
-        f"{self._directory}: a record cannot be read ({errors.reason(error)[:200]}); remove the directory "
-        "and prepare it again"
+      raise self._damaged(
+        f"{self._directory}: a record cannot be read ({errors.reason(error)[:200]})"
       ) from error
 
   def _pad(self, records: Sequence[bytes]) -> np.ndarray:
@@ -116,6 +115,9 @@ class PackedRecords:
       row[: ids.size] = ids
     return batch
 
+  def _damaged(self, problem: str) -> errors.DataError:
+    return errors.DataError(f"{problem}; remove {self._directory} and prepare it again")
+
   def _check_fit(self, split: str) -> None:
     described = self.manifest
     if described.length > self.length:
@@ -124,9 +126,9 @@ class PackedRecords:
         f"prepare it again with --length={self.length}, or set data.length={described.length}"
       )
     if described.max_id >= described.vocabulary.size:
-      raise errors.DataError(
-        f"{self._directory} has token id {described.max_id}, its vocabulary only {described.vocabulary.size} "
-        "ids; remove the directory and prepare it again"
+      raise self._damaged(
+        f"{self._directory} has token id {described.max_id}, its vocabulary only "
+        f"{described.vocabulary.size} ids"
       )
     if not self._split.records:
       raise errors.DataError(
@@ -139,15 +141,11 @@ class PackedRecords:
     for shard in self._split.shards:
       path = self._directory / shard.name
       if not path.is_file():
-        raise errors.DataError(f"{path} is missing; remove {self._directory} and prepare it again")
+        raise self._damaged(f"{path} is missing")
       size = path.stat().st_size
       if size != shard.bytes:
-        raise errors.DataError(
-          f"{path} has {size} bytes, the manifest says {shard.bytes}; remove {self._directory} and "
-          "prepare it again"
-        )
+        raise self._damaged(f"{path} has {size} bytes, the manifest says {shard.bytes}")
       if check_digests and (digest := files.sha256(path)) != shard.sha256:
-        raise errors.DataError(
-          f"{path} is damaged (sha256 {digest[:12]}, the manifest says {shard.sha256[:12]}); remove "
-          f"{self._directory} and prepare it again"
+        raise self._damaged(
+          f"{path} is damaged (sha256 {digest[:12]}, the manifest says {shard.sha256[:12]})"
         )

@@ -48,7 +48,7 @@ def plan(name: str, *, module: str, tfds_directory: str, download: bool) -> list
   counted in documents.
 
   Args:
-    name: of the Task or Mixture.
+    name: a registered Task or Mixture, such as 'wikipedia_books'.
     module: Python file or module that registers more of them; '': none.
     tfds_directory: data_dir of TFDS; '': its default.
     download: whether TFDS may download what is missing.
@@ -119,7 +119,7 @@ def read(
   """Yields the texts in one shard of a Task's training split.
 
   Args:
-    name: of the Task.
+    name: a registered Task.
     shard: number of the shard, from 0.
     num_shards: how many the Task has.
     keep: fraction of the texts; which ones depends on their content alone.
@@ -159,9 +159,9 @@ def text_feature(task: str, features, text_field: str) -> str:
       return name
   if len(strings) == 1:
     return strings[0]
-  found = ", ".join(f"{name} ({spec.dtype.name})" for name, spec in features.items())
+  there = ", ".join(f"{name} ({spec.dtype.name})" for name, spec in features.items())
   raise errors.DataError(
-    f"seqio Task {task!r} has no text feature {text_field!r}; it has {found}; set --text_field"
+    f"seqio Task {task!r} has no text feature {text_field!r}; it has {there}; set --text_field"
   )
 
 

@@ -25,7 +25,7 @@ class Request:
   """What a user says about the text.
 
   Attributes:
-    source: see the module.
+    source: installed_docs, tfds:NAME, seqio:NAME or file globs separated by commas.
     text_field: name of the text in JSON lines, Parquet, TFDS examples and seqio features.
     module: file or module that registers seqio Tasks; '': none.
     tfds_directory: data_dir of TFDS; '': its default.
@@ -62,14 +62,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def request(args: argparse.Namespace) -> Request:
   """Returns what the flags of `add_flags` say."""
-  return Request(
-    source=args.source,
-    text_field=args.text_field,
-    module=args.module,
-    tfds_directory=args.tfds_directory,
-    download=args.download,
-    limit=args.limit,
-  )
+  return Request(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Request)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,8 +126,9 @@ def expand(source: str) -> list[str]:
   """
   paths: set[str] = set()
   for pattern in filter(None, source.split(",")):
-    found = [path for path in glob.glob(os.path.expanduser(pattern), recursive=True) if os.path.isfile(path)]
-    if not found:
+    matches = glob.glob(os.path.expanduser(pattern), recursive=True)
+    matches = [path for path in matches if os.path.isfile(path)]
+    if not matches:
       hint = (
         f"; it is a directory, name its files as {pattern.rstrip('/')}/*" if os.path.isdir(pattern) else ""
       )
@@ -142,7 +136,7 @@ def expand(source: str) -> list[str]:
         f"--source={pattern} matches no file{hint}; expected file globs, tfds:NAME, seqio:NAME or "
         "installed_docs"
       )
-    paths.update(found)
+    paths.update(matches)
   if not paths:
     raise errors.ConfigError(
       "--source is empty; expected file globs, tfds:NAME, seqio:NAME or installed_docs"

@@ -153,10 +153,10 @@ def _object(value: Any, place: str) -> dict[str, Any]:
 
 def _field(value: Any, name: str, kind: type, place: str) -> Any:
   """Returns a field of a JSON object after a look at its type."""
-  found = _object(value, place).get(name)
-  if isinstance(found, kind) and (kind is not int or not isinstance(found, bool)):
-    return found
-  what = f"{name!r} is a {type(found).__name__}" if name in value else f"no {name!r}"
+  field = _object(value, place).get(name)
+  if isinstance(field, kind) and (kind is not int or not isinstance(field, bool)):
+    return field
+  what = f"{name!r} is a {type(field).__name__}" if name in value else f"no {name!r}"
   raise errors.DataError(
     f"{place}: {what}, expected a {kind.__name__}; is this the official layout of SQuAD?"
   )

@@ -1,5 +1,4 @@
-"""Documents out of files: plain text, JSON lines and Parquet, each also as gzip or zstd where that makes
-sense.
+"""Documents out of files: plain text, JSON lines (both also as gzip or zstd) and Parquet.
 
 A document is a list of paragraphs. In a text file a line is a paragraph and a blank line ends the document;
 in JSON lines and Parquet a record is a document and its lines are the paragraphs. Memory stays bounded
@@ -189,10 +188,9 @@ def _jsonl_documents(
       _refuse(path, start, number, f"a {type(record).__name__}; expected a JSON object per line")
     text = record.get(text_field)
     if not isinstance(text, str):
-      found = (
-        f"{type(text).__name__}" if text_field in record else f"only {', '.join(sorted(record)) or 'nothing'}"
-      )
-      _refuse(path, start, number, f"no text in the field {text_field!r}, found {found}; set --text_field")
+      fields = ", ".join(sorted(record)) or "nothing"
+      there = type(text).__name__ if text_field in record else f"only {fields}"
+      _refuse(path, start, number, f"no text in the field {text_field!r}, found {there}; set --text_field")
     yield from _paragraphs(text, counts)
 
 
@@ -264,5 +262,5 @@ def _paragraphs(text: str, counts: collections.Counter) -> Iterator[list[str]]:
   for begin in range(0, len(text) or 1, MAX_DOCUMENT_CHARACTERS):
     if begin:
       counts["long_documents_cut"] += 1
-    part = text[begin : begin + MAX_DOCUMENT_CHARACTERS]
-    yield [line for line in map(str.strip, part.split("\n")) if line]
+    piece = text[begin : begin + MAX_DOCUMENT_CHARACTERS]
+    yield [line for line in map(str.strip, piece.split("\n")) if line]

@@ -165,9 +165,10 @@ def _from_tfds(task: GlueTask, split: str, examples: list[tfds_reader.Example], 
     dropped = labels_there.count(None)
     examples = [example for example in examples if example["label"] is not None]
   texts = [_label_text(task, example.get("label")) for example in examples]
+  columns = [[example[name] for example in examples] for name in task.tfds_texts or task.texts]
   return Split(
-    first=[example[task.tfds_first] for example in examples],
-    second=[example[task.tfds_second] for example in examples] if task.tfds_second else None,
+    first=columns[0],
+    second=columns[1] if len(columns) > 1 else None,
     labels=labels_of(task, split, texts, lambda row: f"{source}, example {row}"),
     ids=[str(example.get("idx", row)) for row, example in enumerate(examples)],
     dropped=dropped,
@@ -180,4 +181,5 @@ def _label_text(task: GlueTask, label: str | float | None) -> str:
   """Returns a label of TFDS as our table names it: its classes have other names and another order."""
   if label is None or task.is_regression:
     return "" if label is None else str(label)
-  return task.labels[task.tfds_labels.index(label)] if label in task.tfds_labels else str(label)
+  names = task.tfds_labels or task.labels
+  return task.labels[names.index(label)] if label in names else str(label)

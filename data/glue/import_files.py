@@ -5,6 +5,7 @@ import dataclasses
 import os
 import pathlib
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def import_files(directory: str, output: str, *, allow_differing_sizes: bool = F
   _build({name: _found(rows, name) for name in TASKS if _found(rows, name)}, target)
 
 
-def _look(directory: str):
+def _look(directory: str) -> Iterator[_Row]:
   for task in TASKS.values():
     if task.tfds_name.startswith("glue/"):
       for split in task.sizes:
@@ -163,12 +164,11 @@ def _build_task(tfds: Any, task: GlueTask, splits: dict[str, Split], data_dir: s
   return pathlib.Path(str(builder.data_path))
 
 
-def _examples(task: GlueTask, split: Split):
-  for row in range(len(split)):
+def _examples(task: GlueTask, split: Split) -> Iterator[dict[str, Any]]:
+  class_names = task.tfds_labels or task.labels
+  columns = [split.first] if split.second is None else [split.first, split.second]
+  for row, texts in enumerate(zip(*columns)):
     label: Any = -1  # TFDS's own sign of a test row
     if split.labels is not None:
-      label = float(split.labels[row]) if task.is_regression else task.tfds_labels[split.labels[row]]
-    example = {task.tfds_first: split.first[row], "label": label, "idx": row}
-    if split.second is not None:
-      example[task.tfds_second or ""] = split.second[row]
-    yield example
+      label = float(split.labels[row]) if task.is_regression else class_names[split.labels[row]]
+    yield {**dict(zip(task.tfds_texts or task.texts, texts)), "label": label, "idx": row}

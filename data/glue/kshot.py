@@ -10,7 +10,6 @@ from data import errors
 from data.glue import tsv
 from data.glue.tasks import GlueTask, Split, known_task
 
-SEEDS = (13, 21, 42, 87, 100)  # of the five published draws
 _MIDDLE = 2.5  # STS-B is drawn as two classes, scores below and from here
 
 
@@ -21,7 +20,7 @@ def read(directory: str | os.PathLike, task: str, *, k: int = 16, seed: int) -> 
     directory: LM-BFF's `data/k-shot`; its files may be gzipped.
     task: name of a GLUE task, or 'snli'.
     k: examples of each class.
-    seed: of the draw.
+    seed: names the draw; the published ones are 13, 21, 42, 87 and 100.
 
   Returns:
     Training and development set, k rows of each class in both (of STS-B 2 k rows).
@@ -36,7 +35,7 @@ def read(directory: str | os.PathLike, task: str, *, k: int = 16, seed: int) -> 
   check(directory, [task], k=k, seeds=[seed])
   row = known_task(task)
   paths = _paths(directory, row, k, seed)
-  train, dev = (tsv.read_file(_existing(path), row, split) for split, path in paths.items())
+  train, dev = (tsv.read_file(tsv.existing(path) or path, row, split) for split, path in paths.items())
   for split in (train, dev):
     _check_counts(split, row, k)
   return train, dev
@@ -51,12 +50,12 @@ def check(directory: str | os.PathLike, tasks: Sequence[str], *, k: int = 16, se
   """
   rows = [known_task(task) for task in tasks]
   wanted = [path for row in rows for seed in seeds for path in _paths(directory, row, k, seed).values()]
-  missing = [path for path in wanted if not _existing(path).is_file()]
+  missing = [path for path in wanted if not tsv.existing(path)]
   if not missing:
     return
   path = missing[0]
   folder = path.parent.parent
-  draws = ", ".join(sorted(place.name for place in folder.glob("*-*"))) or "none"
+  draws = ", ".join(sorted(draw.name for draw in folder.glob("*-*"))) or "none"
   more = "".join(f", nor {other.relative_to(other.parents[2])}" for other in missing[1:])
   raise errors.DataError(
     f"{path} (or .gz) is not there{more}; {folder} has the draws (k-seed) {draws}; choose one of them with "
@@ -74,7 +73,7 @@ def sample(split: Split, k: int, seed: int) -> tuple[Split, Split]:
   Args:
     split: a training set with labels, rows in the order of the official file.
     k: rows of each class.
-    seed: of the shuffle.
+    seed: decides the shuffle; LM-BFF's draws have those of `read`.
 
   Returns:
     (training set, development set).
@@ -112,13 +111,8 @@ def _classes(labels: np.ndarray) -> np.ndarray:
 
 def _paths(directory: str | os.PathLike, task: GlueTask, k: int, seed: int) -> dict[str, pathlib.Path]:
   """{split: file} of a draw; each may be there as '.gz' instead."""
-  place = pathlib.Path(directory).expanduser() / task.folders[0] / f"{k}-{seed}"
-  return {stem: place / f"{stem}.tsv" for stem in ("train", "dev_matched" if task.name == "mnli" else "dev")}
-
-
-def _existing(path: pathlib.Path) -> pathlib.Path:
-  packed = path.with_name(path.name + ".gz")
-  return path if path.is_file() else packed
+  draw = pathlib.Path(directory).expanduser() / task.folders[0] / f"{k}-{seed}"
+  return {stem: draw / f"{stem}.tsv" for stem in ("train", "dev_matched" if task.name == "mnli" else "dev")}
 
 
 def _check_counts(split: Split, task: GlueTask, k: int) -> None:

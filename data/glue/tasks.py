@@ -18,14 +18,12 @@ class GlueTask:
   Attributes:
     name: as everywhere in this project, such as 'sst2'.
     folders: names of its folder, the official one first.
-    first: column of the first sentence.
-    second: column of the second sentence; None: the task has one.
+    texts: columns of the first sentence and, where there is one, of the second.
     label: column of the label; '': the task has none.
     labels: label strings, class 0 first; empty: a number from 0 to 5.
     sizes: {split: official numbers of rows}; a split is the name of its official file without '.tsv'.
-    tfds_name: data set and config in TFDS.
-    tfds_first, tfds_second: its features with the sentences.
-    tfds_labels: its label strings in our order.
+    tfds_texts: features with the sentences in TFDS; empty: named as the columns.
+    tfds_labels: label strings of TFDS in our order; empty: those of `labels`.
     headerless: column names of the training and development files where those have no header.
     widths: numbers of columns a row may have where rows differ; the label is then the last one.
     ragged_rows_dropped: whether training and development rows of another width are dropped, not refused.
@@ -35,20 +33,22 @@ class GlueTask:
 
   name: str
   folders: tuple[str, ...]
-  first: str
-  second: str | None
+  texts: tuple[str, ...]
   label: str
   labels: tuple[str, ...]
   sizes: Sizes
-  tfds_name: str
-  tfds_first: str
-  tfds_second: str | None
-  tfds_labels: tuple[str, ...]
+  tfds_texts: tuple[str, ...] = ()
+  tfds_labels: tuple[str, ...] = ()
   headerless: tuple[str, ...] = ()
   widths: tuple[int, ...] = ()
   ragged_rows_dropped: bool = False
   unlabelled: str = ""
   stems: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+  @property
+  def tfds_name(self) -> str:
+    """Data set and config in TFDS."""
+    return "snli" if self.name == "snli" else f"glue/{self.name}"
 
   @property
   def is_regression(self) -> bool:
@@ -118,110 +118,76 @@ _NLI_PAIR = ("premise", "hypothesis")
 
 # Sizes: the GLUE paper's table 1 in exact numbers, as in the TFDS catalogue. SNLI: rows with a gold label.
 _ROWS = [
-  GlueTask("mnli", ("MNLI",), *_PAIR, "gold_label", _NLI, _MNLI_SIZES, "glue/mnli", *_NLI_PAIR, _NLI),
+  GlueTask("mnli", ("MNLI",), _PAIR, "gold_label", _NLI, _MNLI_SIZES, tfds_texts=_NLI_PAIR),
   GlueTask(
     "qqp",
     ("QQP",),
-    "question1",
-    "question2",
+    ("question1", "question2"),
     "is_duplicate",
     _BINARY,
     _QQP_SIZES,
-    "glue/qqp",
-    "question1",
-    "question2",
-    ("not_duplicate", "duplicate"),
+    tfds_labels=("not_duplicate", "duplicate"),
     ragged_rows_dropped=True,
   ),
-  GlueTask(
-    "qnli",
-    ("QNLI",),
-    "question",
-    "sentence",
-    "label",
-    _ENTAILMENT,
-    _sizes(104_743, 5_463, 5_463),
-    "glue/qnli",
-    "question",
-    "sentence",
-    _ENTAILMENT,
-  ),
+  GlueTask("qnli", ("QNLI",), ("question", "sentence"), "label", _ENTAILMENT, _sizes(104_743, 5_463, 5_463)),
   GlueTask(
     "sst2",
     ("SST-2",),
-    "sentence",
-    None,
+    ("sentence",),
     "label",
     _BINARY,
     _sizes(67_349, 872, 1_821),
-    "glue/sst2",
-    "sentence",
-    None,
-    ("negative", "positive"),
+    tfds_labels=("negative", "positive"),
   ),
   GlueTask(
     "cola",
     ("CoLA",),
-    "sentence",
-    None,
+    ("sentence",),
     "label",
     _BINARY,
     _sizes(8_551, 1_043, 1_063),
-    "glue/cola",
-    "sentence",
-    None,
-    ("unacceptable", "acceptable"),
+    tfds_labels=("unacceptable", "acceptable"),
     headerless=("source", "label", "mark", "sentence"),
   ),
-  GlueTask(
-    "rte", ("RTE",), *_PAIR, "label", _ENTAILMENT, _sizes(2_490, 277, 3_000), "glue/rte", *_PAIR, _ENTAILMENT
-  ),
+  GlueTask("rte", ("RTE",), _PAIR, "label", _ENTAILMENT, _sizes(2_490, 277, 3_000)),
   GlueTask(
     "mrpc",
     ("MRPC",),
-    "#1 String",
-    "#2 String",
+    ("#1 String", "#2 String"),
     "Quality",
     _BINARY,
     _sizes(3_668, 408, 1_725),
-    "glue/mrpc",
-    *_PAIR,
-    ("not_equivalent", "equivalent"),
+    tfds_texts=_PAIR,
+    tfds_labels=("not_equivalent", "equivalent"),
   ),
-  GlueTask("stsb", ("STS-B",), *_PAIR, "score", (), _sizes(5_749, 1_500, 1_379), "glue/stsb", *_PAIR, ()),
+  GlueTask("stsb", ("STS-B",), _PAIR, "score", (), _sizes(5_749, 1_500, 1_379)),
   GlueTask(
     "wnli",
     ("WNLI",),
-    *_PAIR,
+    _PAIR,
     "label",
     _BINARY,
     _sizes(635, 71, 146),
-    "glue/wnli",
-    *_PAIR,
-    ("not_entailment", "entailment"),
+    tfds_labels=("not_entailment", "entailment"),
   ),
   GlueTask(
     "ax",
     ("diagnostic", "AX", "."),
-    *_PAIR,
+    _PAIR,
     "",
     _NLI,
     {"test": (1_104,)},
-    "glue/ax",
-    *_NLI_PAIR,
-    _NLI,
+    tfds_texts=_NLI_PAIR,
     stems=(("test", ("diagnostic", "AX")),),
   ),
   GlueTask(
     "snli",
     ("SNLI",),
-    *_PAIR,
+    _PAIR,
     "gold_label",
     _NLI,
     _sizes(549_367, 9_842, 9_824),
-    "snli",
-    *_NLI_PAIR,
-    _NLI,
+    tfds_texts=_NLI_PAIR,
     widths=(11, 15),
     unlabelled="-",
   ),

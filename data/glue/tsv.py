@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from data import errors, files
 from data.glue.tasks import GlueTask, Split, labels_of
 
-GENERIC_HEADER = "index, sentence1, sentence2, label"
 _MRPC_TRAIN, _MRPC_TEST, _MRPC_DEV_IDS = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "dev_ids.tsv"
 
 
@@ -26,22 +25,23 @@ class Found:
 def find(directory: str | os.PathLike, task: GlueTask, split: str) -> Found | None:
   """Returns the file of a split in a folder of tasks, official files first; None if there is none."""
   for folder in task.folders:
-    place = pathlib.Path(directory).expanduser() / folder
+    folder_path = pathlib.Path(directory).expanduser() / folder
     for stem in dict(task.stems).get(split, (split,)):
-      if path := _existing(place / f"{stem}.tsv"):
+      if path := existing(folder_path / f"{stem}.tsv"):
         return Found(path, "official")
     if task.name == "mrpc":
-      path = _existing(place / (_MRPC_TEST if split == "test" else _MRPC_TRAIN))
-      if path and (split == "test" or _existing(place / _MRPC_DEV_IDS)):
+      path = existing(folder_path / (_MRPC_TEST if split == "test" else _MRPC_TRAIN))
+      if path and (split == "test" or existing(folder_path / _MRPC_DEV_IDS)):
         return Found(path, "msr")
     # A subset has one development set, whatever it was drawn from.
     stem = "dev" if split == "dev_matched" else split
-    if path := _existing(place / f"{stem}.subset.tsv"):
+    if path := existing(folder_path / f"{stem}.subset.tsv"):
       return Found(path, "generic")
   return None
 
 
-def _existing(path: pathlib.Path) -> pathlib.Path | None:
+def existing(path: pathlib.Path) -> pathlib.Path | None:
+  """Returns `path`, or the gzipped file of that name beside it; None if there is neither."""
   packed = path.with_name(path.name + ".gz")
   return path if path.is_file() else packed if packed.is_file() else None
 
@@ -62,43 +62,43 @@ def read_file(path: pathlib.Path, task: GlueTask, split: str, *, is_generic: boo
   """As `read`, for a file of the official or the generic layout wherever it is."""
   is_test = split.startswith("test")
   header = () if is_generic or is_test else task.headerless
-  names = (
-    {"first": "sentence1", "second": task.second and "sentence2", "label": "label"}
-    if is_generic
-    else {"first": task.first, "second": task.second, "label": task.label}
-  )
+  text_names = ("sentence1", "sentence2")[: len(task.texts)] if is_generic else task.texts
+  label_name = "label" if is_generic else task.label
   widths = () if is_generic else task.widths
   drops = task.ragged_rows_dropped and not is_test and not is_generic
   table = _Table(path, header, widths=widths, ragged_rows_dropped=drops)
-  first = table.column(names["first"])
-  second = table.column(names["second"]) if names["second"] else None
+  text_columns = [table.column(name) for name in text_names]
   label: int | None = None
   if widths:
     label = -1
-  elif names["label"] in table.header or not is_test:
-    label = table.column(names["label"])
+  elif label_name in table.header or not is_test:
+    label = table.column(label_name)
   index = next((table.header.index(name) for name in ("index", "id") if name in table.header), None)
-  rows, lines = [], []
-  unlabelled = 0
+  texts: list[list[str]] = [[] for _ in text_columns]
+  label_texts, ids, lines, unlabelled = [], [], [], 0
   for line, fields in table.rows():
     if task.unlabelled and label is not None and fields[label] == task.unlabelled:
       unlabelled += 1
       continue
     lines.append(line)
-    rows.append([None if column is None else fields[column] for column in (first, second, label, index)])
-  if not rows:
+    for column, values in zip(text_columns, texts):
+      values.append(fields[column])
+    label_texts.append("" if label is None else fields[label])
+    ids.append(str(len(ids)) if index is None else fields[index])
+  if not lines:
     raise errors.DataError(f"{path}: no rows; expected the {split} split of {task.name}")
-  firsts, seconds, texts, indices = map(list, zip(*rows))
-  labels = None if label is None else labels_of(task, split, texts, lambda row: f"{path}:{lines[row]}")
+  labels = None
+  if label is not None:
+    labels = labels_of(task, split, label_texts, lambda row: f"{path}:{lines[row]}")
   source = f"{path} (a subset: its results are not GLUE scores)" if is_generic else str(path)
   return Split(
-    first=firsts,
-    second=None if second is None else seconds,
+    first=texts[0],
+    second=texts[1] if len(texts) > 1 else None,
     labels=labels,
-    ids=[str(row) for row in range(len(rows))] if index is None else indices,
+    ids=ids,
     dropped=table.dropped + unlabelled,
     source=source,
-    is_official=not is_generic and len(rows) in task.sizes[split],
+    is_official=not is_generic and len(lines) in task.sizes[split],
   )
 
 
@@ -107,7 +107,7 @@ def _read_msr(path: pathlib.Path, task: GlueTask, split: str) -> Split:
   whole = read_file(path, task, "train")
   if split == "test":
     return dataclasses.replace(whole, labels=None, is_official=len(whole) in task.sizes[split])
-  ids_path = _existing(path.with_name(_MRPC_DEV_IDS)) or path.with_name(_MRPC_DEV_IDS)
+  ids_path = existing(path.with_name(_MRPC_DEV_IDS)) or path.with_name(_MRPC_DEV_IDS)
   dev_ids = {tuple(fields) for _, fields in _Table(ids_path, ("#1 ID", "#2 ID")).rows()}
   table = _Table(path, ())
   columns = [table.column(name) for name in ("#1 ID", "#2 ID")]

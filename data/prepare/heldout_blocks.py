@@ -19,8 +19,8 @@ class Blocks:
 
   Attributes:
     border: records whose shuffle key is below it are held out.
-    records: how many.
-    tokens: of them.
+    records: how many are held out.
+    tokens: how many tokens these have.
     unigram: [vocab_size] int64, how often each id stands in the records that stay.
   """
 

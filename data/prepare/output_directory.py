@@ -40,16 +40,16 @@ def lock(file: io.TextIOBase, output: pathlib.Path) -> None:
     ) from error
 
 
-def refuse_other_settings(output: pathlib.Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+def refuse_other_settings(output: pathlib.Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
   """Refuses to mix two preparations.
 
   Raises:
     ConfigError: a setting differs; all that do are named.
   """
   different = [
-    f"{key}: {found.get(key)!r} there, {wanted[key]!r} asked"
+    f"{key}: {stored.get(key)!r} there, {wanted[key]!r} asked"
     for key in wanted
-    if found.get(key) != wanted[key]
+    if stored.get(key) != wanted[key]
   ]
   if different:
     raise errors.ConfigError(
@@ -65,13 +65,13 @@ def missing_directories(output: pathlib.Path) -> list[pathlib.Path]:
 
 @contextlib.contextmanager
 def removed_on_failure(output: pathlib.Path, missing: list[pathlib.Path]) -> Iterator[None]:
-  """Takes away what was made in `output` if a user's error ends the work before any unit gave records.
+  """Removes what was made in `output` if a user's error ends the work before any unit gave records.
 
   What was there before stays: a vocabulary may have taken hours. Enter it with the lock held.
 
   Args:
     output: the directory of the preparation, with the lock in `work/`.
-    missing: of `missing_directories`, from before `output` was made.
+    missing: what `missing_directories` gave before `output` was made.
   """
   work = output / "work"
   before = {*output.iterdir(), *work.iterdir()} - {work / "lock"}
@@ -116,9 +116,9 @@ def refuse_changed_files(output: pathlib.Path, made_of: str, now: str | None) ->
   """Refuses to call a preparation finished whose text has changed since.
 
   Args:
-    output: of the finished preparation.
-    made_of: the digest of its input.
-    now: of the files that its source names; None: not known.
+    output: directory of the finished preparation.
+    made_of: the digest of the input it was made from.
+    now: the digest of the files that its source names now; None: not known.
 
   Raises:
     DataError: they differ.

@@ -21,9 +21,7 @@ from data import files, manifest, sources, vocabulary
 from data.prepare import packing, sentences
 
 SPLITS = ("train", "heldout")
-CHUNK_CHARACTERS = (
-  2_000_000  # of text tokenised and packed at a time; only the last block of a chunk is short
-)
+CHUNK_CHARACTERS = 2_000_000  # of text packed at a time; only the last block of a chunk is short
 SHARD_BYTES = 32 << 20  # of ids in a shard
 
 
@@ -36,7 +34,7 @@ class Job:
     output: directory of the finished preparation.
     length: most tokens in a record.
     packing: one of packing.MODES.
-    seed: of the order of records and of the held-out split.
+    seed: decides the order of records and which documents are held out.
     heldout_fraction: fraction of documents that are held out.
     fraction: fraction of documents that are used at all.
   """
@@ -89,14 +87,16 @@ def text_chunks(
   for document in sources.read_documents(unit, job.request, counts):
     if job.fraction < 1 and document_fraction(document, "fraction", job.seed) >= job.fraction:
       continue
-    found = [sentence for paragraph in document for sentence in sentences.split(paragraph, counts)]
-    if not found:
+    document_sentences = [
+      sentence for paragraph in document for sentence in sentences.split(paragraph, counts)
+    ]
+    if not document_sentences:
       counts["empty_documents"] += 1
       continue
     is_heldout = document_fraction(document, "heldout", job.seed) < job.heldout_fraction
-    chunk["heldout" if is_heldout else "train"].append(found)
-    size = sum(map(len, found))
-    counts.update(documents=1, sentences=len(found), characters=size)
+    chunk["heldout" if is_heldout else "train"].append(document_sentences)
+    size = sum(map(len, document_sentences))
+    counts.update(documents=1, sentences=len(document_sentences), characters=size)
     characters += size
     if characters >= CHUNK_CHARACTERS:
       yield chunk

@@ -17,7 +17,7 @@ FILES_PER_TASK = 200  # of installed modules
 
 
 def _start_worker() -> None:
-  """Makes a worker end with the process that started it; else it would wait for work for ever."""
+  """Makes a worker end with the process that started it; without that it would wait for work forever."""
   signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches workers too: no traceback from each
 
   def wait() -> None:
@@ -28,7 +28,7 @@ def _start_worker() -> None:
 
 
 class Pool:
-  """Maps functions over items in order, in so many processes; one means in this process."""
+  """Maps functions over items, in order, in the processes of an executor or, without one, in this process."""
 
   def __init__(self, executor: concurrent.futures.Executor | None):
     self._executor = executor
@@ -66,11 +66,10 @@ def pool(num_workers: int) -> Iterator[Pool]:
 
 
 def gather_installed_docs(directory: pathlib.Path, pool: Pool) -> pathlib.Path:
-  """Writes the `installed_docs` corpus as one text file in `directory`, unless it is there, and returns its
-  path.
+  """Writes the `installed_docs` corpus as a text file in `directory` unless it is there; returns its path.
 
-    Raises:
-      DataError: no documentation is found.
+  Raises:
+    DataError: no documentation is found.
   """
   path = directory / "installed_docs.txt"
   if path.is_file():

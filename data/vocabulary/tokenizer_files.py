@@ -88,6 +88,7 @@ def _refuse_duplicates(path: pathlib.Path, pieces: Sequence[str]) -> None:
 
 
 def special_id(path: pathlib.Path, pieces: Sequence[str], piece: str) -> int:
+  """Returns the id of a special piece, which may be there by fairseq's name for it; DataError without it."""
   names = [piece] + [alias for alias, name in ALIASES.items() if name == piece]
   for name in names:
     if name in pieces:
@@ -141,8 +142,7 @@ def _first(pieces: Sequence[str], *names: str) -> int:
 
 
 def wordpiece_encoder(pieces: Sequence[str], *, cased: bool):
-  """Returns texts -> ids by BERT's rules: clean, lower-case, strip accents, split off punctuation,
-  WordPiece."""
+  """Returns texts -> ids by BERT's rules: clean, lower-case, strip accents, split at punctuation, pieces."""
   # One process per core does the work; threads of the library would fight with them.
   os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
   from tokenizers import Tokenizer, models
@@ -168,8 +168,10 @@ def configure_wordpiece(tokenizer, *, cased: bool) -> None:
 
 
 def join_sentencepieces(pieces: list[str]) -> str:
+  """Returns readable text of sentencepieces, in which a word begins with '▁'."""
   return "".join(pieces).replace("▁", " ").strip()
 
 
 def join_wordpieces(pieces: list[str]) -> str:
+  """Returns readable text of WordPieces, in which '##' continues a word."""
   return " ".join(pieces).replace(" ##", "")

@@ -1,4 +1,4 @@
-"""Training and importing of vocabularies; `data.vocabulary` has the commands."""
+"""Trains a vocabulary on text, or makes one of existing files."""
 
 import collections
 import io
@@ -193,8 +193,8 @@ def import_files(
   if vocab_txt and pretokenization != "none":
     raise errors.ConfigError(f"--pretokenization={pretokenization} is for --sp_model; leave it out")
   _refuse_taken(directory)
-  files = {"vocab.txt": vocab_txt, "sp.model": sp_model, "dict.txt": dictionary}
-  contents = {name: tokenizer_files.read_bytes(pathlib.Path(path)) for name, path in files.items() if path}
+  paths = {"vocab.txt": vocab_txt, "sp.model": sp_model, "dict.txt": dictionary}
+  contents = {name: tokenizer_files.read_bytes(pathlib.Path(path)) for name, path in paths.items() if path}
   with whole_directory(directory) as aside:
     for name, content in contents.items():
       (aside / name).write_bytes(content)
@@ -203,7 +203,7 @@ def import_files(
       vocabulary.write_description(aside, kind=kind, cased=cased, pretokenization=pretokenization)
     except errors.DataError as error:
       message = str(error)
-      for name, path in files.items():
+      for name, path in paths.items():
         message = message.replace(str(aside / name), path)
       raise errors.DataError(message) from error
   return vocabulary.load(directory)

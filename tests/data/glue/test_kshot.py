@@ -10,6 +10,8 @@ from data.errors import ConfigError, DataError
 from data.glue import kshot
 from tests.data.conftest import SHARED
 
+SEEDS = (13, 21, 42, 87, 100)  # of the five published draws
+
 DRAWS = SHARED / "datasets" / "kshot_lmbff"
 OFFICIAL = SHARED / "datasets" / "glue"
 needs_shared = pytest.mark.skipif(
@@ -83,14 +85,14 @@ def test_all_draws_that_are_missing_are_told_at_once_and_no_file_is_read(tmp_pat
 @pytest.mark.parametrize("task", ["mnli", "qqp", "qnli", "sst2", "cola", "rte", "mrpc", "stsb", "snli"])
 def test_all_published_draws_can_be_read(task):
   rows = 16 * max(2, len(glue.TASKS[task].labels))
-  for seed in kshot.SEEDS:
+  for seed in SEEDS:
     train, dev = kshot.read(DRAWS, task, seed=seed)
     assert len(train) == len(dev) == rows
 
 
 @needs_shared
 @pytest.mark.parametrize(
-  ("task", "seeds"), [("rte", kshot.SEEDS), ("mrpc", kshot.SEEDS), ("stsb", kshot.SEEDS), ("cola", (100,))]
+  ("task", "seeds"), [("rte", SEEDS), ("mrpc", SEEDS), ("stsb", SEEDS), ("cola", (100,))]
 )
 def test_the_published_draws_come_out_of_the_official_files(task, seeds):
   split = glue.read(str(OFFICIAL), task, "train")

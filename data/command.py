@@ -1,11 +1,12 @@
 """Entry points of this package: flags, and errors of one line with an exit code."""
 
 import argparse
+import contextlib
 import errno
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from data import errors
@@ -34,24 +35,41 @@ class Parser(argparse.ArgumentParser):
     return actions
 
 
-def exit_code(function: Callable[[], int | None], *, stopped: str, debug: bool = False) -> int:
-  """Calls the work of a command and returns the exit code of the process.
+class End:
+  """How a command ended."""
+
+  code = 0  # exit code of the process
+
+
+@contextlib.contextmanager
+def one_line_errors(*, stopped: str, debug: bool = False) -> Iterator[End]:
+  """Ends the work of a command, which is in the block, with an exit code instead of a traceback.
 
   Args:
-    function: the work; it returns an exit code, or None for 0.
     stopped: what Ctrl-C prints.
     debug: whether a user's error keeps its traceback instead of becoming a line on stderr.
+
+  Yields:
+    What holds the exit code after the block; the block may set it.
   """
+  end = End()
   try:
-    return function() or 0
+    yield end
   except KeyboardInterrupt:
     print(stopped, file=sys.stderr)
-    return 130
+    end.code = 130
   except errors.UserError as error:
     if debug:
       raise
     print(f"{_ERROR} {error}", file=sys.stderr, flush=True)
-    return error.exit_code
+    end.code = error.exit_code
+
+
+def exit_code(function: Callable[[], int | None], *, stopped: str, debug: bool = False) -> int:
+  """Calls the work of a command, see `one_line_errors`, and returns the exit code of the process."""
+  with one_line_errors(stopped=stopped, debug=debug) as end:
+    end.code = function() or 0
+  return end.code
 
 
 def run(function: Callable[[], None]) -> int:

@@ -4,14 +4,17 @@
 4 diverged, 5 storage, 75 stopped on request (the same command continues).
 """
 
-import os
+import importlib
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from data import command
-from data.errors import StorageError
 from finetune import needed_files, validate
 from pretrain.command import flags
+
+if TYPE_CHECKING:
+  from finetune.search import driver
 
 HELP = """\
 Fine-tunes a pretrained encoder on GLUE, SQuAD or with prompts.
@@ -38,6 +41,13 @@ Exit codes: 0 finished; 2 config or flags; 3 data, vocabulary or checkpoint; 4 d
 too gives no answers); 5 storage; 75 stopped on request, the same command continues.
 """
 PROGRAM = flags.Program(HELP, validate.RULES, "configs/finetune_glue.py")
+# `config.kind` -> the module and class that does it: a `finetune.search.driver.Kind`.
+KINDS = {
+  "glue": ("finetune.glue.search", "Glue"),
+  "squad": ("finetune.squad.search", "Squad"),
+  "prompt": ("finetune.prompt.search", "Prompts"),
+  "docs": ("finetune.docs.task", "Docs"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,61 +55,31 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = flags.parse_arguments(sys.argv[1:] if argv is None else argv, PROGRAM)
   # The first Ctrl-C in a search is a polite stop request.
   stopped = "stopped; what was finished is stored, the same command continues"
-  return command.exit_code(lambda: _run(arguments), stopped=stopped, debug=arguments.debug)
+  with command.one_line_errors(stopped=stopped, debug=arguments.debug) as end:
+    kind = _kind(arguments)
+    for line in kind.describe():
+      print(line, flush=True)
+    if not arguments.dry_run:
+      from finetune.search import driver
+
+      with kind.session.stop:
+        end.code = driver.run(kind)
+  return end.code
 
 
-def _run(arguments: flags.Arguments) -> int:
-  # JAX is imported after flags and data are looked at: a typo is told in a fraction of a second.
+def _kind(arguments: flags.Arguments) -> "driver.Kind":
+  """The kind of the config, with its checkpoint and all data read."""
+  # JAX is imported after flags and data are looked at: a typo is reported in a fraction of a second.
   needed_files.check(arguments.config, download=arguments.download)
-  from finetune.search.loop import Stopped
   from finetune.search.session import Session
   from pretrain.main import use_compilation_cache
-  from pretrain.stop import STOPPED, StopRequest
+  from pretrain.stop import StopRequest
 
   use_compilation_cache()
-  stop = StopRequest()
-  session = Session(arguments.config, arguments.workdir, stop=stop, show_progress=sys.stderr.isatty())
-  job = _job(session, download=arguments.download)
-  for line in job.describe():
-    print(line, flush=True)
-  if arguments.dry_run:
-    return 0
-  try:
-    _make_workdir(arguments.workdir)
-    with stop:
-      return job.run()
-  except Stopped:
-    print("Stopped as asked; what was finished is stored, the same command continues")
-    return STOPPED
-
-
-def _make_workdir(path: str) -> None:
-  try:
-    os.makedirs(path, exist_ok=True)
-  except OSError as error:
-    raise StorageError(
-      f"--workdir={path}: cannot be made ({error.strerror or error}); name a directory that can be written"
-    ) from error
-
-
-def _job(session, *, download: bool):
-  """What the config's kind is done by: an object with `describe()` and `run()`."""
-  kind = session.config.kind
-  if kind == "squad":
-    from finetune.squad.search import SquadSearch
-
-    return SquadSearch(session, download=download)
-  if kind == "prompt":
-    from finetune.prompt.search import PromptSearch
-
-    return PromptSearch(session, download=download)
-  if kind == "docs":
-    from finetune.docs.task import DocsDemo
-
-    return DocsDemo(session, download=download)
-  from finetune.glue.search import GlueSearch
-
-  return GlueSearch(session, download=download)
+  watched = sys.stderr.isatty()
+  session = Session(arguments.config, arguments.workdir, stop=StopRequest(), show_progress=watched)
+  room, name = KINDS[str(arguments.config.kind)]
+  return getattr(importlib.import_module(room), name)(session, download=arguments.download)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "cells of different epochs share a program",
-        "alike.setdefault((cell.batch_size, cell.epochs), [])",
+        "alike.setdefault((cell.batch_size, cell.epochs, cell.num_steps), [])",
         "alike.setdefault((cell.batch_size, 0), [])",
         "test_every_missing_run_is_in_one_program",
       ),

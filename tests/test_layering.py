@@ -37,6 +37,12 @@ FORBIDDEN = [
   ("finetune", ("orbax",), ()),
 ]
 
+# A kind of fine-tuning knows nothing of its siblings; what they share is in `search` and `papers`.
+ROOMS = ("glue", "squad", "prompt", "docs")
+FORBIDDEN += [
+  (f"finetune.{room}", tuple(f"finetune.{other}" for other in ROOMS if other != room), ()) for room in ROOMS
+]
+
 # The mathematics: each may import, of this project, only these.
 LEAVES = {
   "pretrain.losses": ("data.errors",),

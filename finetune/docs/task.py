@@ -22,9 +22,12 @@ from finetune.papers import glue_metrics
 from finetune.search import best_model, summary, texts, warm_start
 from finetune.search.classification import make_problem
 from finetune.search.examples import Examples
+from finetune.search.plan import Plan
+from finetune.search.program import OutputsOf
 from finetune.search.search import Search
-from finetune.search.session import Plan, Session, compiled
+from finetune.search.session import Session
 from finetune.search.summary import Record
+from finetune.search.tables import Report
 from finetune.search.texts import Encoding
 
 TRAIN_ROWS = 2_000
@@ -119,14 +122,14 @@ def choose(name: str, records: Sequence[Record]) -> Score:
   return Score(name, seeds, summary.summarise(chosen).mean, chosen.cell.learning_rate)
 
 
-class DocsDemo:
-  """The comparison of a config."""
+class Docs:
+  """Two searches, from the checkpoint and from scratch, and naive Bayes; a `driver.Kind`."""
 
-  def __init__(self, session: Session, *, download: bool = False) -> None:
+  def __init__(self, session: Session, *, download: bool) -> None:
     """Gathers the paragraphs; nothing is compiled.
 
     Args:
-      session: of this start. `data.directory` is a folder of installed packages ('': those of this program),
+      session: of its config, `data.directory` is a folder of installed packages ('': those of this program),
         `data.train_rows` the wanted training paragraphs (0: `TRAIN_ROWS`).
       download: there is nothing to download.
 
@@ -156,17 +159,16 @@ class DocsDemo:
       root=config.data.directory,
     )
     self.encoded = Encoded(self.task, session)
-    self.sessions = {SCRATCH: scratch, CHECKPOINT: session}
-    self.plans = {name: self._plan(name, one) for name, one in self.sessions.items()}
+    self.plans = [self._plan(SCRATCH, scratch), self._plan(CHECKPOINT, session)]
 
   def _plan(self, name: str, session: Session) -> Plan:
     encoded, size = self.encoded, session.config.data.eval_batch_size
     count = len(self.task.libraries)
 
-    def evaluate(outputs_of, num_runs: int) -> list[dict[str, float]]:
-      return encoded.evaluate(outputs_of, num_runs, batch_size=size, pad_id=session.pad_id)
+    def evaluate(outputs_of: OutputsOf, seeds: Sequence[int]) -> list[dict[str, float]]:
+      return encoded.evaluate(outputs_of, len(seeds), batch_size=size, pad_id=session.pad_id)
 
-    return Plan(
+    return session.plan(
       name,
       make_problem(session.encoder, session.head, num_outputs=count, pad_id=session.pad_id),
       METRIC,
@@ -174,60 +176,44 @@ class DocsDemo:
       encoded.train,
       encoded.buckets,
       evaluate,
-      tuple(length for given in encoded.sets.values() for length in given.buckets.lengths),
-      encoded.digest,
-      encoded.max_length,
+      eval_lengths=[length for given in encoded.sets.values() for length in given.buckets.lengths],
+      digest=encoded.digest,
+      max_length=encoded.max_length,
+      keeps_weights=name == CHECKPOINT and session.config.output.save_model,
     )
 
   def describe(self) -> list[str]:
     """What there is and what would be done."""
     start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={"classification": None})
     lines = [f"{self.session.title}: {start}", *self.task.lines, *self.encoded.lines]
-    return lines + [self.sessions[name].describe(plan) for name, plan in self.plans.items()]
+    return lines + [plan.describe() for plan in self.plans]
 
-  def run(self) -> int:
-    """Trains both encoders, compares, prints and writes; returns the exit code.
+  def finish(self, search: Search, records: Sequence[Record]) -> None:
+    """Saves the model of the checkpoint's best run, unless it is there."""
+    if search.plan.keeps_weights:
+      task = {
+        "name": "library",
+        "labels": list(self.task.libraries),
+        "problem_type": "single_label_classification",
+        "activation": self.session.head.activation,
+      }
+      best_model.save(search, best_model.choose(search, records), task)
 
-    Raises:
-      loop.Stopped: as asked; finished runs are stored, unfinished ones saved.
-      UserError: see data/errors.py.
-    """
+  def report(self, records: Mapping[str, Sequence[Record]]) -> Report:
+    """The comparison with naive Bayes, which takes a second."""
     texts = {name: split.first for name, split in self.task.splits.items()}
     bayes = (
       naive_bayes("naive Bayes, whole paragraphs", texts, self.task),
       naive_bayes("naive Bayes, the encoder's tokens", self.encoded.words, self.task),
     )
-    scores = {name: self._trained(name) for name in self.plans}
     meta = self.session.start.meta
     comparison = Comparison(
       f"{self.session.title}, step {meta.get('step', 0):,}",
       self.task.libraries,
       len(self.task.splits["test"]),
       bayes,
-      scores[SCRATCH],
-      scores[CHECKPOINT],
+      choose(NAMES[SCRATCH], records[SCRATCH]),
+      choose(NAMES[CHECKPOINT], records[CHECKPOINT]),
       meta["config"].get("data", {}).get("source") == "installed_docs",
     )
-    docs_report.make_report(comparison).publish(self.session.workdir, self.session.say)
-    return 0
-
-  def _trained(self, name: str) -> Score:
-    """Trains every learning rate with every seed, or reads what is finished."""
-    session, plan = self.sessions[name], self.plans[name]
-    search = session.search(plan)
-    records = search.run(plan.cells, session.seeds)
-    if name == CHECKPOINT and session.config.output.save_model:
-      self._save_best(plan, search, records)
-    if search.program.shapes:
-      session.say(f"{name}: {compiled(sorted(search.program.shapes))}")
-    return choose(NAMES[name], records)
-
-  def _save_best(self, plan: Plan, search: Search, records: Sequence[Record]) -> None:
-    task = {
-      "name": "library",
-      "labels": list(self.task.libraries),
-      "problem_type": "single_label_classification",
-      "activation": self.session.head.activation,
-    }
-    chosen = best_model.choose(self.session, plan, search, records, with_test_seeds=False)
-    best_model.train(self.session, plan, search, chosen, task=task, is_needed=False)
+    return docs_report.make_report(comparison)

@@ -3,7 +3,7 @@
 import io
 import json
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +17,8 @@ from finetune.glue import task as glue
 from finetune.glue.task import GlueData
 from finetune.search import texts
 from finetune.search.best_model import Chosen
-from finetune.search.search import Trained
-from finetune.search.session import Plan, Session
+from finetune.search.program import OutputsOf
+from finetune.search.session import Session
 from finetune.search.texts import Encoding, Evaluated
 
 # Task -> {split of its test set: file of the leaderboard}; AX is predicted by the model of MNLI.
@@ -74,9 +74,9 @@ def _digest(split: Split) -> str:
   return files.digest_json(rows)
 
 
-def path(session: Session, plan: Plan) -> Path:
-  """The file of a task's outputs, which a continued search reads instead of training for them again."""
-  return session.workdir / plan.name / "test_outputs.npz"
+def path(session: Session, task: str) -> Path:
+  """The file of a task's outputs, which a continued search reads instead of predicting again."""
+  return session.workdir / task / "test_outputs.npz"
 
 
 def _read(file: Path) -> dict[str, np.ndarray]:
@@ -88,11 +88,11 @@ def _read(file: Path) -> dict[str, np.ndarray]:
     return {}
 
 
-def is_there(session: Session, plan: Plan, chosen: Chosen, tests: Tests) -> bool:
+def is_there(session: Session, task: str, chosen: Chosen, tests: Tests) -> bool:
   """Whether the stored outputs are those of this run for all of the task's test sets; True without any."""
   if not tests.sets:
     return True
-  stored = _read(path(session, plan))
+  stored = _read(path(session, task))
   return all(name in stored and str(stored[name]) == text for name, text in _identity(chosen, tests).items())
 
 
@@ -100,7 +100,7 @@ def _identity(chosen: Chosen, tests: Tests) -> dict[str, str]:
   return {_RUN: json.dumps(chosen.identity), _DIGESTS: json.dumps(tests.digests)}
 
 
-def predict(session: Session, plan: Plan, chosen: Chosen, trained: Trained, tests: Tests) -> None:
+def predict(session: Session, task: str, chosen: Chosen, outputs_of: OutputsOf, tests: Tests) -> None:
   """Runs a task's test sets through its best run and stores the outputs beside its results.
 
   Raises:
@@ -109,24 +109,21 @@ def predict(session: Session, plan: Plan, chosen: Chosen, trained: Trained, test
   arrays = {name: np.asarray(text) for name, text in _identity(chosen, tests).items()}
   size = session.config.data.eval_batch_size
   for key, test_set in tests.sets.items():
-    outputs = texts.outputs(test_set, trained.outputs_of, num_runs=1, batch_size=size, pad_id=session.pad_id)
+    outputs = texts.outputs(test_set, outputs_of, num_runs=1, batch_size=size, pad_id=session.pad_id)
     arrays |= {key: outputs[0], f"{key}.ids": np.asarray(test_set.split.ids)}
   content = io.BytesIO()
   np.savez(content, **arrays)
-  file = path(session, plan)
+  file = path(session, task)
   with errors.writing(file):
     file.parent.mkdir(parents=True, exist_ok=True)
     files.write_atomically(file, content.getvalue())
 
 
-def submit(
-  session: Session, plans: Sequence[Plan], tests: Mapping[str, Tests], data: Mapping[str, GlueData]
-) -> list[str]:
-  """Writes `<workdir>/glue.zip` from the stored outputs of all plans; returns lines about it.
+def submit(session: Session, tests: Mapping[str, Tests], data: Mapping[str, GlueData]) -> list[str]:
+  """Writes `<workdir>/glue.zip` from the stored outputs of all tasks; returns lines about it.
 
   Args:
     session: whose workdir holds the outputs.
-    plans: one for each task.
     tests: {task: its test sets}.
     data: {task: its development sets}, by which WNLI's predictions or its majority class are handed in.
 
@@ -134,9 +131,9 @@ def submit(
     UserError: as of `leaderboard.write_submission`.
   """
   by_key, lines = {}, []
-  for plan in plans:
-    outputs = _read(path(session, plan)) if tests[plan.name].sets else {}
-    for key in tests[plan.name].sets:
+  for task, of_task in tests.items():
+    outputs = _read(path(session, task)) if of_task.sets else {}
+    for key in of_task.sets:
       if key == "wnli" and (line := _majority_line(outputs, data["wnli"])):
         lines.append(line)
         continue

@@ -1,9 +1,8 @@
 """`kind='glue'`: a search for each task, or for fractions of its training set, and the papers' table."""
 
 import itertools
-from collections.abc import Iterator, Sequence
-
-import jax
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from data.errors import ConfigError
 from data.glue.tasks import TASKS
@@ -13,22 +12,27 @@ from finetune.glue import predictions as glue_predictions
 from finetune.glue import report
 from finetune.glue import task as glue
 from finetune.papers import glue_metrics
+from finetune.papers.spaces import Cell
 from finetune.search import best_model, warm_start
 from finetune.search.classification import make_problem
-from finetune.search.session import Plan, Session, compiled
+from finetune.search.plan import Plan
+from finetune.search.program import OutputsOf
+from finetune.search.search import Search
+from finetune.search.session import Session
 from finetune.search.summary import Record
+from finetune.search.tables import Report
 from finetune.search.texts import Encoding
 from pretrain.command import fields
 
 
-class GlueSearch:
-  """All searches of a config."""
+class Glue:
+  """A search for each task, or for each fraction of its training set; a `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
     """Reads the data of every task, so that what is wrong is told before anything compiles.
 
     Args:
-      session: of this start.
+      session: checkpoint, protocol and workdir.
       download: whether TFDS may download what is missing.
 
     Raises:
@@ -94,27 +98,29 @@ class GlueSearch:
       for seed in seeds:
         yield f"{task}-{fraction}-seed{seed}", fraction, [seed]
 
-  def _plan(self, name: str, data: glue.GlueData, cells: list, seeds: Sequence[int]) -> Plan:
-    session = self.session
-    problem = make_problem(session.encoder, session.head, num_outputs=data.num_outputs, pad_id=session.pad_id)
+  def _plan(self, name: str, data: glue.GlueData, cells: list[Cell], seeds: Sequence[int]) -> Plan:
+    session, output = self.session, self.config.output
     size = self.config.data.eval_batch_size
     tests = self.tests[data.task].sets if self.tests else {}
 
-    def evaluate(outputs_of, num_runs: int) -> list[dict[str, float]]:
-      return glue.evaluate(data, outputs_of, num_runs=num_runs, batch_size=size, pad_id=session.pad_id)
+    def evaluate(outputs_of: OutputsOf, seeds: Sequence[int]) -> list[dict[str, float]]:
+      return glue.evaluate(data, outputs_of, num_runs=len(seeds), batch_size=size, pad_id=session.pad_id)
 
-    return Plan(
+    return session.plan(
       name,
-      problem,
+      make_problem(session.encoder, session.head, num_outputs=data.num_outputs, pad_id=session.pad_id),
       glue_metrics.main_metric(data.task, session.protocol.name),
       cells,
       data.train,
       data.buckets,
       evaluate,
-      tuple(length for one in (*data.dev.values(), *tests.values()) for length in one.buckets.lengths),
-      data.digest,
-      session.max_length(data.task),
-      tuple(seeds),
+      eval_lengths=[
+        length for one in (*data.dev.values(), *tests.values()) for length in one.buckets.lengths
+      ],
+      digest=data.digest,
+      max_length=session.max_length(data.task),
+      seeds=seeds,
+      keeps_weights=not self.config.data.fractions and (output.save_model or output.predict),
     )
 
   def describe(self) -> list[str]:
@@ -133,78 +139,59 @@ class GlueSearch:
     plans = [plan for plan in self.plans if self.parts[plan.name][0] == task]
     for (_, fraction), alike in itertools.groupby(plans, lambda plan: self.parts[plan.name]):
       first = next(alike)
-      lines.append(self.session.describe(first))
+      lines.append(first.describe())
       if self.config.data.fractions:
-        rows, most = len(first.train.ids), len(self.data[task].train.ids)
+        rows, most = first.num_examples, len(self.data[task].train.ids)
         own = "" if fraction == 1 else ", drawn by each seed for itself, with a search of its own"
         lines.append(f"{task}: {rows:,} of {most:,} training examples{own}")
     return lines
 
-  def run(self) -> int:
-    """Searches, saves, reports; returns the exit code."""
-    records: dict[str, list[Record]] = {}
-    for plan in self.plans:
-      search = self.session.search(plan)
-      records[plan.name] = search.run(plan.cells, plan.seeds)
-      if not self.config.data.fractions:
-        self._finish(plan, search, records[plan.name])
-      if search.program.shapes:
-        self.session.say(f"{plan.name}: {compiled(sorted(search.program.shapes))}")
-      jax.clear_caches()  # the next task's programs are others
-    self._report(records)
-    return 0
-
-  def _finish(self, plan: Plan, search, records: list[Record]) -> None:
-    output, row = self.config.output, TASKS[self.data[plan.name].task]
-    if not (output.save_model or output.predict):
+  def finish(self, search: Search, records: Sequence[Record]) -> None:
+    """Saves the best run's model and predicts the test sets, unless they are there."""
+    if not search.plan.keeps_weights:
       return
-    chosen = best_model.choose(self.session, plan, search, records, with_test_seeds=output.predict)
-    tests = self.tests.get(plan.name)
-    is_needed = tests is not None and not glue_predictions.is_there(self.session, plan, chosen, tests)
-    trained = best_model.train(
-      self.session,
-      plan,
-      search,
-      chosen,
-      task={
-        "name": row.name,
-        "labels": list(row.labels) or None,
-        "problem_type": "regression" if row.is_regression else "single_label_classification",
-        "activation": self.session.head.activation,
-      },
-      is_needed=is_needed,
-      output_scale=self.encoding(row.name).divisor,
-    )
-    if is_needed and tests is not None and trained is not None:
-      glue_predictions.predict(self.session, plan, chosen, trained, tests)
+    task, output = search.plan.name, self.config.output
+    chosen = best_model.choose(search, records, seeds=self.session.test_seeds if output.predict else ())
+    if output.save_model:
+      best_model.save(search, chosen, self._exported(task), output_scale=self.encoding(task).divisor)
+    if output.predict and not glue_predictions.is_there(self.session, task, chosen, self.tests[task]):
+      trained = search.trained(chosen.cell, chosen.seed)
+      glue_predictions.predict(self.session, task, chosen, trained.outputs_of, self.tests[task])
+
+  def _exported(self, task: str) -> dict[str, Any]:
+    row = TASKS[task]
+    return {
+      "name": row.name,
+      "labels": list(row.labels) or None,
+      "problem_type": "regression" if row.is_regression else "single_label_classification",
+      "activation": self.session.head.activation,
+    }
 
   @property
   def _subsets(self) -> list[str]:
     return [task for task, data in self.data.items() if not data.is_official]
 
-  def _report(self, records: dict[str, list[Record]]) -> None:
+  def report(self, records: Mapping[str, Sequence[Record]]) -> Report:
+    """The papers' table, or that of the fractions; writes the leaderboard's zip."""
     session = self.session
     if self.config.data.fractions:
-      self._report_fractions(records)
-      return
-    made = report.make_report(
+      return self._report_fractions(records)
+    if self.config.output.predict:
+      for line in glue_predictions.submit(session, self.tests, self.data):
+        session.say(line)
+    return report.make_report(
       session.title,
       session.protocol,
       records,
       subsets=self._subsets,
       references=session.references,
     )
-    made.publish(session.workdir, session.say)
-    if self.config.output.predict:
-      for line in glue_predictions.submit(session, self.plans, self.tests, self.data):
-        session.say(line)
 
-  def _report_fractions(self, records: dict[str, list[Record]]) -> None:
+  def _report_fractions(self, records: Mapping[str, Sequence[Record]]) -> Report:
     by_fraction: dict[str, dict[float, list[Record]]] = {task: {} for task in self.data}
     examples: dict[str, dict[float, int]] = {task: {} for task in self.data}
     for (task, fraction), plans in itertools.groupby(self.plans, lambda plan: self.parts[plan.name]):
       alike = list(plans)
       by_fraction[task][fraction] = report_fractions.merge([records[plan.name] for plan in alike])
-      examples[task][fraction] = len(alike[0].train.ids)
-    made = report_fractions.make_report(self.session.title, by_fraction, examples, subsets=self._subsets)
-    made.publish(self.session.workdir, self.session.say)
+      examples[task][fraction] = alike[0].num_examples
+    return report_fractions.make_report(self.session.title, by_fraction, examples, subsets=self._subsets)

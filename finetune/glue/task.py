@@ -13,7 +13,8 @@ from finetune.papers import glue_metrics
 from finetune.papers.glue_metrics import DEV_SPLITS
 from finetune.search import texts
 from finetune.search.examples import Buckets, Examples
-from finetune.search.texts import Encoding, Evaluated, OutputsOf
+from finetune.search.program import OutputsOf
+from finetune.search.texts import Encoding, Evaluated
 
 
 @dataclasses.dataclass(frozen=True)

@@ -168,7 +168,7 @@ def _check(made: Sequence[Cell]) -> None:
     rules = {
       "batch_size": (cell.batch_size >= 1, "1 or more"),
       "learning_rate": (0 < cell.learning_rate < math.inf, "above 0"),
-      "epochs": (cell.epochs >= 1, "1 or more"),
+      "epochs": ((cell.epochs or 0) >= 1, "1 or more"),
       "warmup_fraction": (cell.warmup_fraction is None or 0 <= cell.warmup_fraction < 1, "from 0 to below 1"),
       "warmup_steps": (cell.warmup_steps is None or cell.warmup_steps >= 0, "0 or more"),
     }
@@ -181,7 +181,7 @@ def _check(made: Sequence[Cell]) -> None:
 
 
 def warmup_steps(cell: Cell, total_steps: int) -> int:
-  """Steps of warm-up of a run: those given, or the fraction of all steps, rounded down.
+  """Steps of warm-up of a run: those given, or the fraction of all steps, rounded down; none: 0.
 
   Raises:
     ConfigError: no step would be left to train with.
@@ -189,7 +189,7 @@ def warmup_steps(cell: Cell, total_steps: int) -> int:
   steps = cell.warmup_steps
   if steps is None:
     # As decimal numbers: in binary 0.29 * 100 is below 29.
-    steps = math.floor(total_steps * Fraction(str(cell.warmup_fraction)))
+    steps = math.floor(total_steps * Fraction(str(cell.warmup_fraction or 0)))
   if steps >= total_steps:
     raise ConfigError(
       f"cell {cell.name}: {steps} warm-up steps in a run of {total_steps}, expected fewer than there are; "

@@ -13,32 +13,36 @@ SIXTEENTH = 0.0625
 
 
 class Cell(NamedTuple):
-  """One point of a search. Exactly one of the two warm-ups is given, the other is None."""
+  """One point of a search: how one of its runs is trained.
+
+  A run has a number of epochs and one of the two warm-ups, or, with prompts, a number of steps and none.
+  """
 
   batch_size: int  # examples
   learning_rate: float  # peak
-  epochs: int
+  epochs: int | None = None
   warmup_fraction: float | None = None  # of all steps
   warmup_steps: int | None = None
+  num_steps: int | None = None
 
   @property
   def name(self) -> str:
-    """A file name that tells cells apart: 'bs32_lr2e-05_ep3_wu0.0625', or '..._wu200steps'."""
+    """A file name of its own: 'bs32_lr2e-05_ep3_wu0.0625', '..._wu200steps', 'bs2_lr3e-06_st1000'."""
+    start = f"bs{self.batch_size}_lr{self.learning_rate!r}"
+    if self.num_steps is not None:
+      return f"{start}_st{self.num_steps}"
     warmup = f"{self.warmup_steps}steps" if self.warmup_fraction is None else repr(self.warmup_fraction)
-    return f"bs{self.batch_size}_lr{self.learning_rate!r}_ep{self.epochs}_wu{warmup}"
+    return f"{start}_ep{self.epochs}_wu{warmup}"
 
+  def total_steps(self, steps_per_epoch: int) -> int:
+    """Updates of a run whose training set gives this many batches."""
+    return (self.epochs or 0) * steps_per_epoch if self.num_steps is None else self.num_steps
 
-class StepCell(NamedTuple):
-  """One point of a search whose runs have a number of steps, not of epochs, and no warm-up: prompts."""
-
-  batch_size: int  # examples
-  learning_rate: float  # peak, at the first step
-  num_steps: int
-
-  @property
-  def name(self) -> str:
-    """A file name that tells cells apart: 'bs2_lr3e-06_st1000'."""
-    return f"bs{self.batch_size}_lr{self.learning_rate!r}_st{self.num_steps}"
+  def as_json(self) -> dict[str, float | None]:
+    """What a file of results holds: the fields of cells with epochs, or of those with steps."""
+    if self.num_steps is None:
+      return {name: value for name, value in self._asdict().items() if name != "num_steps"}
+    return {"batch_size": self.batch_size, "learning_rate": self.learning_rate, "num_steps": self.num_steps}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +172,7 @@ def best_known(protocol: str, task: str, size: str) -> Cell | None:
 def _taco_space(task: str, size: str) -> Space:
   if size == "small":
     cell = _TACO_SMALL_CELLS[task]
-    assert cell.warmup_steps is not None
+    assert cell.epochs is not None and cell.warmup_steps is not None
     made = Space((cell.batch_size,), (cell.learning_rate,), (cell.epochs,), (), (cell.warmup_steps,))
     return dataclasses.replace(made, length=128)
   made = _TACO_BASE_SPACES.get(task, _TACO_BASE_SPACES["cola"])

@@ -11,7 +11,7 @@ import numpy as np
 from data.errors import DataError
 from data.glue.tasks import Split
 from finetune.prompt.templates import Prompt, PromptWriter
-from finetune.search.examples import Buckets, Examples, TrainingOrder, pad
+from finetune.search.examples import Buckets, Examples, TrainingOrder, pad, stack
 
 _MIDDLE_SCORE = 2.5  # of STS-B: up to it an example demonstrates the low word (LM-BFF's median)
 _TRAINING, _EVALUATION = 101, 102  # keep the draws of both apart
@@ -182,11 +182,6 @@ class TrainingFeed:
 
 def _order(pool: Pool, batch_size: int, max_length: int) -> TrainingOrder:
   return TrainingOrder(Buckets((max_length,), (np.arange(len(pool.queries)),)), batch_size, shape_seed=0)
-
-
-def stack(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-  """One batch per run to [runs, batch, ...]."""
-  return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from finetune.papers import glue_metrics
-from finetune.prompt import task as prompt
-from finetune.prompt.task import Trial
-from finetune.search import tables
+from finetune.search import summary, tables
+from finetune.search.summary import Record
 
 SOURCE = "COCO-LM table 4"
 # Column -> {metric of mnli: (mean, standard deviation)} in percent, over LM-BFF's five splits.
@@ -27,23 +26,20 @@ class TaskScores(NamedTuple):
   """A task's chosen runs.
 
   Attributes:
-    metric: by which they were chosen on their development sets.
-    trials: one for each split.
-    has_test: whether `Trial.test` is of a test set; else of the development set it was chosen on.
+    chosen: a record of one run for each split, the best on the split's development set.
+    tested: the same runs with the metrics of the test set; empty: there is none.
     is_official: whether the test set is GLUE's development set, whole.
   """
 
-  task: str
-  metric: str
-  trials: Sequence[Trial]
-  has_test: bool
+  chosen: Sequence[Record]
+  tested: Sequence[Record]
   is_official: bool
 
 
 def make_report(title: str, scores: Sequence[TaskScores]) -> tables.Report:
   """Makes `prompt.md`, `.csv` and `.json` of the chosen runs of each task."""
   rows = [row for task in scores for row in _task_rows(task)]
-  references = REFERENCES if any(task.task == "mnli" for task in scores) else {}
+  references = REFERENCES if any(row["task"] == "mnli" for row in rows) else {}
   columns = [
     tables.Column("task", _shown_task, "left"),
     tables.Column("metric", lambda row: glue_metrics.shown_metric(row["metric"]), "left"),
@@ -53,7 +49,7 @@ def make_report(title: str, scores: Sequence[TaskScores]) -> tables.Report:
   judged = [row for row in rows if row["is_main"]]
   runs = [{**row, "split": split} for row in judged for split in row["cells"]]
   notes = [
-    f"Mean and standard deviation (of the population, as LM-BFF) over {len(scores[0].trials)} splits, in "
+    f"Mean and standard deviation (of the population, as LM-BFF) over {len(scores[0].chosen)} splits, in "
     "percent. Each split has its own cell and evaluation, the best on its development set."
   ]
   marks = {_mark(row) for row in rows}
@@ -65,25 +61,32 @@ def make_report(title: str, scores: Sequence[TaskScores]) -> tables.Report:
 
 
 def _task_rows(scores: TaskScores) -> list[dict[str, Any]]:
-  metrics = [scores.metric, *(name for name in scores.trials[0].test if name != scores.metric)]
+  main, task, scored = scores.chosen[0].metric, scores.chosen[0].task, scores.tested or scores.chosen
+  measured = summary.best(*scored[0].seeds.values(), main).metrics
   rows = []
-  for metric in metrics:
-    over_splits = prompt.summarise(scores.trials, metric)
+  for metric in (main, *(name for name in measured if name != main)):
+    over_splits = summary.pool(scored, metric, ddof=0)
     row = {
-      "task": scores.task,
+      "task": task,
       "metric": metric,
-      "is_main": metric == scores.metric,
-      "set": "test" if scores.has_test else _DEV,
+      "is_main": metric == main,
+      "set": "test" if scores.tested else _DEV,
       "is_official": scores.is_official,
       "mean": over_splits.mean,
       "std": over_splits.std,
-      "splits": len(scores.trials),
-      "per_split": {trial.seed: trial.test[metric] for trial in scores.trials},
-      "cells": {trial.seed: trial.cell for trial in scores.trials},
-      "dev": {trial.seed: trial.dev for trial in scores.trials},
+      "splits": len(scored),
+      "per_split": _by_split(scored, metric),
+      "cells": {split: record.cell.name for record in scored for split in record.seeds},
+      "dev": _by_split(scores.chosen, main),
     }
     rows.append(row)
   return rows
+
+
+def _by_split(records: Sequence[Record], metric: str) -> dict[int | str, float]:
+  return {
+    split: value for record in records for split, value in summary.summarise(record, metric).per_seed.items()
+  }
 
 
 def _mark(row: tables.Row) -> str:

@@ -2,27 +2,43 @@
 
 import itertools
 import math
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
+import numpy as np
 
 from configs import finetune_base
 from data.errors import ConfigError
 from data.glue.tasks import TASKS
 from finetune import validate
-from finetune.papers.spaces import StepCell
+from finetune.papers.spaces import Cell
 from finetune.prompt import data as prompt_data
 from finetune.prompt import report as prompt_report
 from finetune.prompt import task as prompt
 from finetune.prompt.data import Lengths, PromptData
 from finetune.prompt.report import TaskScores
-from finetune.prompt.runs import PromptRuns
-from finetune.prompt.task import Trial
 from finetune.prompt.templates import TEMPLATES, PromptWriter, choose_words
-from finetune.search import save_model, warm_start
-from finetune.search.session import Session, compiled
+from finetune.search import best_model, summary, tables, warm_start
+from finetune.search.examples import Buckets
+from finetune.search.plan import Plan
+from finetune.search.program import OutputsOf, Problem
+from finetune.search.results import Results
+from finetune.search.search import Search
+from finetune.search.session import Session
+from finetune.search.summary import Record
 from pretrain.command import fields
 
+# LM-BFF's trainer leaves these at the defaults of transformers 3.4: AdamW with eps outside the root.
+OPTIMIZER = {
+  "schedule": "linear",
+  "adam_b1": 0.9,
+  "adam_b2": 0.999,
+  "adam_eps": 1e-8,
+  "weight_decay": 0.0,
+  "clip_norm": 1.0,
+}
+TEST = "test"  # folder of the test set's results
 # Fields that other kinds read and this one does not -> what to do instead.
 _ELSEWHERE = {
   "from_scratch": "a prompt is answered by what the checkpoint has learned",
@@ -33,14 +49,14 @@ _ELSEWHERE = {
 }
 
 
-class PromptSearch:
-  """All tasks of a config."""
+class Prompts:
+  """A grid for each task: cells x splits, of which each split chooses its own cell; a `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
     """Checks head, words and lengths and reads all data, before anything compiles.
 
     Args:
-      session: of this start.
+      session: checkpoint and workdir.
       download: whether TFDS may download what is missing.
 
     Raises:
@@ -50,17 +66,18 @@ class PromptSearch:
     self.config: Any = session.config
     given = fields.flatten(session.config)
     _check_fields(given)
-    self.cells = _cells(session.config)
+    cells = _cells(session.config)
     self.head = prompt.lm_head({"heads": session.start.heads}, session.start.meta)
     names = validate.task_names(given)
     writers = {name: self._writer(name) for name in names}
     lengths = {name: self._lengths(writers[name]) for name in names}
     # What can be said of the checkpoint is said before any data is read.
-    self._problems = {name: self._problem(writers[name], lengths[name]) for name in names}
+    problems = {name: self._problem(writers[name], lengths[name]) for name in names}
     self.data = {
       name: prompt_data.load(name, writers[name], session.config, lengths[name], download=download)
       for name in names
     }
+    self.plans = [self._plan(self.data[name], problems[name], cells) for name in names]
 
   def _writer(self, task: str) -> PromptWriter:
     template = TEMPLATES[task]
@@ -76,7 +93,7 @@ class PromptSearch:
       self.session.pad_id,
     )
 
-  def _problem(self, writer: PromptWriter, lengths: Lengths):
+  def _problem(self, writer: PromptWriter, lengths: Lengths) -> Problem:
     return prompt.make_problem(
       self.session.encoder,
       self.session.start.heads[self.head],
@@ -87,63 +104,105 @@ class PromptSearch:
       is_regression=writer.template.is_regression,
     )
 
+  def _plan(self, data: PromptData, problem: Problem, cells: list[Cell]) -> Plan:
+    every, longest = self.config.prompt.eval_every, data.lengths.max_length
+    examples = len(next(iter(data.pools.values())).queries)
+
+    def evaluate(outputs_of: OutputsOf, splits: Sequence[int]) -> list[dict[str, float]]:
+      return data.evaluate(outputs_of, [data.dev[split] for split in splits])
+
+    def evaluation_steps(cell: Cell, steps_per_epoch: int) -> list[int]:
+      del steps_per_epoch
+      last = cell.total_steps(0)
+      return sorted({*range(every, last, every), last})
+
+    return Plan(
+      data.task,
+      problem,
+      self.session.start.init_encoder,
+      OPTIMIZER,
+      data.metric,
+      cells,
+      list(data.pools),
+      Buckets((longest,), (np.arange(examples),)),
+      data.feed,
+      evaluate,
+      evaluation_steps,
+      (longest,),
+      self._fingerprint(data),
+      seed_field="data",  # splits can be added to a grid: each has its own digest
+      by_seed=True,
+      keeps_weights=bool(data.tests) or self.config.output.save_model,
+    )
+
+  def _fingerprint(self, data: PromptData) -> dict[str, Any]:
+    return self.session.identity | {
+      "data": {str(split): digest for split, digest in data.digests.items()},
+      "head": self.head,
+      "words": [int(word) for word in data.writer.word_ids],
+      "optimizer": OPTIMIZER,
+      "max_length": data.lengths.max_length,
+      "num_samples": data.lengths.num_samples,
+      "eval_every": self.config.prompt.eval_every,
+    }
+
   def describe(self) -> list[str]:
     """What there is and what would be done."""
     start = warm_start.describe(self.session.start, used_heads={self.head: None}, fresh_heads={})
     lines = [f"{self.session.title}: {start}"]
-    splits, steps = len(self.config.prompt.splits), sum(cell.num_steps for cell in self.cells)
-    shapes = len({cell.batch_size for cell in self.cells}) + 1
-    for name, data in self.data.items():
-      lines += [
-        *data.lines,
-        f"{name}: cells x splits: {len(self.cells)} x {splits}, {steps * splits:,} steps of single runs; at "
-        f"most {shapes} shapes are compiled for each number of runs in a program",
-      ]
+    for plan in self.plans:
+      lines += [*self.data[plan.name].lines, plan.describe()]
     return lines
 
-  def run(self) -> int:
-    """Trains, chooses, tests, saves, reports; returns the exit code."""
-    scores = []
-    for data in self.data.values():
-      runs = PromptRuns(self.session, data, self._problems[data.task], self.cells, head=self.head)
-      scores.append(self._run(data, runs))
-      if runs.program.shapes:
-        self.session.say(f"{data.task}: {compiled(sorted(runs.program.shapes))}")
-      jax.clear_caches()  # the next task's programs are others
-    made = prompt_report.make_report(self.session.title, scores)
-    made.publish(self.session.workdir, self.session.say)
-    return 0
-
-  def _run(self, data: PromptData, runs: PromptRuns) -> TaskScores:
-    chosen = list(prompt.summarise(runs.train(), data.metric).chosen.values())
-    # First the test: if weights have to be trained again, that of all chosen runs is one program.
-    trials = runs.test(chosen) if data.tests else chosen
-    if self.config.output.save_model:
-      self._save(data, runs, max(chosen, key=lambda trial: trial.dev))
-    return TaskScores(data.task, data.metric, trials, bool(data.tests), data.is_official)
-
-  def _save(self, data: PromptData, runs: PromptRuns, trial: Trial) -> None:
-    """Saves the run that is the best on its development set, unless it is there."""
-    row, vocabulary = TASKS[data.task], data.writer.vocabulary
-    meta = {
-      "name": row.name,
-      "labels": list(row.labels) or None,
-      "words": [vocabulary.piece(word) for word in data.writer.word_ids],
-      "cell": trial.cell,
-      "seed": trial.seed,
-      "metric": data.metric,
-      "value": trial.dev,
-      "fingerprint": runs.results.fingerprint_of([trial.seed]),
-    }
-    place = self.session.workdir / data.task / "model"
-    if save_model.saved_task(place) == meta:
+  def finish(self, search: Search, records: Sequence[Record]) -> None:
+    """Tests the chosen run of each split and saves the best of them, unless that was done before."""
+    if not search.plan.keeps_weights:
       return
-    best = runs.best([trial])[trial.seed]
-    recipe = f"{self.session.start.meta['config'].get('recipe', 'encoder')}-{data.task}-prompt"
-    save_model.save(
-      place, best.params, self.session.start, task=meta, step=best.evaluation.step, recipe=recipe
+    data = self.data[search.plan.name]
+    of_splits = summary.choose_by_seed(records)
+    if data.tests:
+      for record in of_splits:
+        self._test(search, data, record)
+    if self.config.output.save_model:
+      row = TASKS[data.task]
+      words = [data.writer.vocabulary.piece(word) for word in data.writer.word_ids]
+      task = {"name": row.name, "labels": list(row.labels) or None, "words": words}
+      chosen = [best_model.run_of(search, record, *record.seeds) for record in of_splits]
+      best_model.save(search, max(chosen, key=lambda run: run.value), task, recipe=f"{data.task}-prompt")
+
+  def _test(self, search: Search, data: PromptData, record: Record) -> None:
+    """Stores what the run of a record of one run scores on the test set, unless that was done before."""
+    tested, (split,) = self._tested(data), record.seeds
+    if not tested.missing(data.task, record.cell, [split]):
+      return
+    started = time.monotonic()
+    metrics = data.test(search.trained(record.cell, split).outputs_of, split)
+    evaluation = summary.best(record.seeds[split], data.metric)._replace(metrics=metrics)
+    seconds = time.monotonic() - started
+    tested.save(data.task, record.cell, record._replace(seeds={split: [evaluation]}, seconds=seconds))
+    score = tables.percent(metrics[data.metric])
+    self.session.say(f"{data.task}: split {split}, test {data.metric} {score}, {seconds:,.0f} s")
+
+  def _tested(self, data: PromptData) -> Results:
+    """Results of the test set; those of a part of it never stand in the way of the whole."""
+    rows = self.config.prompt.test_rows
+    fingerprint = self._fingerprint(data) | {"test": data.test_digest}
+    folder = self.session.workdir / (f"{TEST}-{rows}" if rows else TEST)
+    return Results(folder, fingerprint, seed_field="data")
+
+  def report(self, records: Mapping[str, Sequence[Record]]) -> tables.Report:
+    """The table of mean and deviation over the splits."""
+    return prompt_report.make_report(
+      self.session.title, [self._scores(self.data[name], of_task) for name, of_task in records.items()]
     )
-    self.session.say(f"{data.task}: model of {trial.cell}, split {trial.seed}, is in {place}")
+
+  def _scores(self, data: PromptData, records: Sequence[Record]) -> TaskScores:
+    chosen, tested = summary.choose_by_seed(records), []
+    for record in chosen if data.tests else ():
+      of_test = self._tested(data).finished(data.task, record.cell, list(record.seeds))
+      assert of_test is not None  # `finish` has stored it
+      tested.append(of_test)
+    return TaskScores(chosen, tested, data.is_official)
 
 
 def _check_fields(given) -> None:
@@ -154,7 +213,7 @@ def _check_fields(given) -> None:
         raise ConfigError(f"{name}={value!r}: kind='prompt' does not read it; {instead}")
 
 
-def _cells(config: Any) -> list[StepCell]:
+def _cells(config: Any) -> list[Cell]:
   """Batch sizes outermost: cells of one can share a program."""
   given = config.prompt
   rules = {
@@ -171,6 +230,6 @@ def _cells(config: Any) -> list[StepCell]:
     if wrong:
       raise ConfigError(f"prompt.{name}={tuple(values)}: {wrong[0]}; expected {expected}, each once")
   return [
-    StepCell(batch, rate, given.num_steps)
+    Cell(batch, rate, num_steps=given.num_steps)
     for batch, rate in itertools.product(given.batch_sizes, given.learning_rates)
   ]

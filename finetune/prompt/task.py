@@ -3,18 +3,17 @@
 Source: Gao et al. 2021 (LM-BFF) sections 5-6, src/models.py; COCO-LM section 5 and table 4.
 """
 
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.errors import ConfigError, DataError
-from finetune.prompt.demonstrations import EvaluationSet, stack
+from data.errors import ConfigError
+from finetune.prompt.demonstrations import EvaluationSet
 from finetune.search import losses
-from finetune.search.examples import Examples, pad
+from finetune.search.examples import Examples, pad, stack
 from finetune.search.program import Batch, Problem
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
@@ -196,46 +195,3 @@ def average_samples(outputs: np.ndarray, num_samples: int) -> np.ndarray:
   """[num_samples x n, ...] of an `EvaluationSet` to their means [n, ...] float64."""
   by_sample = np.asarray(outputs, np.float64).reshape(num_samples, -1, *outputs.shape[1:])
   return by_sample.sum(axis=0) / num_samples
-
-
-class Trial(NamedTuple):
-  """One run of the grid."""
-
-  seed: int  # of the k-shot split
-  cell: str  # its learning rate and batch size
-  dev: float  # the task's metric on the split's dev set, at the best evaluation
-  test: Mapping[str, float]  # metrics of that checkpoint on the test set
-
-
-class Summary(NamedTuple):
-  """What a paper's cell says."""
-
-  mean: float
-  std: float  # over the splits, divided by their number
-  chosen: dict[int, Trial]
-
-
-def summarise(trials: Sequence[Trial], metric: str) -> Summary:
-  """Mean and standard deviation over the splits, each with the cell that is best on its own dev set.
-
-  Args:
-    trials: all runs; of equal ones the first counts.
-    metric: key of `Trial.test`.
-
-  Raises:
-    DataError: no trials, or one without the metric.
-
-  Source: LM-BFF tools/gather_result.py: population standard deviation.
-  """
-  chosen: dict[int, Trial] = {}
-  for trial in trials:
-    if metric not in trial.test:
-      raise DataError(
-        f"split {trial.seed}, {trial.cell}: no {metric} among {', '.join(trial.test) or 'nothing'}"
-      )
-    if trial.seed not in chosen or trial.dev > chosen[trial.seed].dev:
-      chosen[trial.seed] = trial
-  if not chosen:
-    raise DataError("prompts: no finished run to summarise; run the grid first")
-  values = [trial.test[metric] for trial in chosen.values()]
-  return Summary(statistics.fmean(values), statistics.pstdev(values), chosen)

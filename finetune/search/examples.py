@@ -177,3 +177,35 @@ def evaluation_batches(buckets: Buckets, *, batch_size: int) -> list[tuple[int, 
     for length, rows in zip(buckets.lengths, buckets.members)
     for start in range(0, len(rows), batch_size)
   ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Feed:
+  """The host batches of runs that share a training set, by step.
+
+  Attributes:
+    examples: the training set.
+    order: which of them a step takes.
+    seeds: of the runs.
+    pad_id: id of [PAD].
+  """
+
+  examples: Examples
+  order: TrainingOrder
+  seeds: Sequence[int]
+  pad_id: int
+
+  def __call__(self, step: int) -> dict[str, np.ndarray]:
+    """The batch [runs, batch, ...] of a step from 0; runs of one seed see the same examples."""
+    parts = {}
+    for seed in dict.fromkeys(self.seeds):
+      length, rows = self.order.batch(seed, step)
+      parts[seed] = pad(
+        self.examples, rows, length=length, batch_size=self.order.batch_size, pad_id=self.pad_id
+      )
+    return stack([parts[seed] for seed in self.seeds])
+
+
+def stack(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+  """One batch per run to [runs, batch, ...]."""
+  return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from data.errors import ConfigError, DataError
 from finetune.search.program import Batch, RunGroup
 from pretrain.checkpoint import Checkpoints
-from pretrain.step import TrainState
+from pretrain.step import Metrics, TrainState
 from pretrain.stop import StopRequest
 
 Evaluate = Callable[[Callable[[Batch], Any]], list[dict[str, float]]]
@@ -101,9 +101,6 @@ def train(
     show_progress: whether somebody watches a bar; if not, evaluations are said.
     say: takes lines; None: silent.
 
-  Returns:
-    Outcome.
-
   Raises:
     Stopped: as asked, also in the middle of an evaluation; after a save if there is a place for it.
     ConfigError: the runs do not fit the memory.
@@ -111,12 +108,13 @@ def train(
     StorageError: the state cannot be saved.
   """
   with _memory_errors(group, label):
-    loop = _Loop(group, evaluate, schedule, metric, keep_best, saving, stop)
+    loop = _Loop(group, evaluate, schedule, metric, stop, keep_best=keep_best, saving=saving)
     bar = _bar(schedule.num_steps, loop.done, label, is_watched=show_progress)
     try:
       while not loop.is_finished:
         if not loop.is_due:  # a stop may have come after the last step, before its evaluation
-          loop.step(feed, bar)
+          loop.state, metrics = group.train_step(loop.state, feed(loop.done))
+          loop.note_step(metrics, bar)
         loop.heed_stop()
         if is_evaluation := loop.is_due:
           loop.note_evaluation()
@@ -156,38 +154,44 @@ def _bar(total: int, done: int, label: str, *, is_watched: bool) -> tqdm:
 
 
 class _Loop:
-  """What changes while a group runs."""
+  """What changes while a group runs: its state, the updates done, the evaluations and the best parameters."""
 
-  def __init__(self, group, evaluate, schedule, metric, keep_best, saving, stop) -> None:
+  def __init__(
+    self,
+    group: RunGroup,
+    evaluate: Evaluate,
+    schedule: Schedule,
+    metric: str,
+    stop: StopRequest,
+    *,
+    keep_best: bool,
+    saving: Saving | None,
+  ) -> None:
     self.group, self.evaluate, self.schedule, self.metric = group, evaluate, schedule, metric
-    self.keep_best, self.saving, self.stop, self.done = keep_best, saving, stop, 0
+    self.keep_best, self.saving, self.stop = keep_best, saving, stop
+    self.done = 0
     self.evaluations: list[list[dict]] = [[] for _ in range(group.runs.count)]
     self.saved_at = time.monotonic()
-    self.checkpoints = None
-    self.state = self.best = None
-    if saving is not None:
-      self.checkpoints = Checkpoints(saving.directory, every=1, keep=1)
-      self._restore()
-    if self.state is None:
+    self.checkpoints = None if saving is None else Checkpoints(saving.directory, every=1, keep=1)
+    if self.checkpoints is None or self.checkpoints.latest_step() is None:
       self.state = group.init_state()
       # A copy: the step donates its state.
       self.best = jax.tree.map(jnp.copy, self.state.params) if keep_best else None
+    else:
+      self._restore(self.checkpoints)
     self.first, self.started = self.done, time.monotonic()
 
-  def _restore(self) -> None:
-    latest = self.checkpoints.latest_step()
-    if latest is None:
-      return
-    meta = self.checkpoints.restore_meta()
-    if meta.get("identity") != self.saving.identity:
+  def _restore(self, checkpoints: Checkpoints) -> None:
+    meta = checkpoints.restore_meta()
+    if self.saving is None or meta.get("identity") != self.saving.identity:
       raise DataError(
-        f"{self.checkpoints.directory} holds the state of other runs; remove it to start this one over"
+        f"{checkpoints.directory} holds the state of other runs; remove it to start this one over"
       )
     abstract = self.group.abstract_state()
     wanted = abstract._asdict() | ({"best": abstract.params} if self.keep_best else {})
-    restored, _ = self.checkpoints.restore(wanted)
+    restored, _ = checkpoints.restore(wanted)
     self.best = restored.pop("best", None)
-    self.state, self.done, self.evaluations = TrainState(**restored), latest, meta["evaluations"]
+    self.state, self.done, self.evaluations = TrainState(**restored), meta["step"], meta["evaluations"]
 
   @property
   def is_due(self) -> bool:
@@ -200,9 +204,8 @@ class _Loop:
     """Whether nothing is left to do."""
     return self.done == self.schedule.num_steps and not self.is_due
 
-  def step(self, feed: Callable[[int], Batch], bar: tqdm) -> None:
-    """One update."""
-    self.state, metrics = self.group.train_step(self.state, feed(self.done))
+  def note_step(self, metrics: Metrics, bar: tqdm) -> None:
+    """Counts an update; the loss is shown before an evaluation."""
     self.done += 1
     bar.update(1)
     if self.is_due:
@@ -215,7 +218,7 @@ class _Loop:
 
   def save(self) -> None:
     """Saves if there is a place for it, and something left to do."""
-    if self.checkpoints is None or self.is_finished:
+    if self.checkpoints is None or self.saving is None or self.is_finished:
       return
     state = self.state._asdict() | ({"best": self.best} if self.keep_best else {})
     meta = {"identity": self.saving.identity, "evaluations": self.evaluations}

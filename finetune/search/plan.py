@@ -1,44 +1,64 @@
-"""What one search is about: a task's problem, cells, examples and evaluation."""
+"""What one search is about: a task's problem, cells, seeds, batches and evaluation."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import jax
+import numpy as np
 
 from finetune.papers import protocols
 from finetune.papers.spaces import Cell
-from finetune.search.examples import Buckets, Examples
-from finetune.search.program import Batch, Problem
+from finetune.search.examples import Buckets
+from finetune.search.loop import Schedule
+from finetune.search.program import Batch, OutputsOf, Problem, Runs
+
+Run = tuple[Cell, int]  # and its seed
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """One search.
+  """One search: every cell is trained with every seed, and the best run is chosen.
 
   Attributes:
     name: of its folder in the workdir.
-    problem: of the task.
-    metric: by which runs are judged.
+    problem: the task's heads, outputs and loss.
+    init_encoder: key to the encoder's parameters that every run starts from.
+    optimizer: fields of `pretrain.optim.OptimizerSettings` but for learning rate and steps.
+    metric: by which runs and cells are judged.
     cells: in the order of the search.
-    train: training examples.
-    buckets: of them.
-    evaluate: (outputs_of, number of runs) to metrics by run.
-    eval_lengths: padded lengths of the development sets, and of the test sets that are to be predicted.
-    digest: of the examples.
-    max_length: tokens.
-    seeds: of the runs of a cell; empty: the session's.
+    seeds: of the runs of a cell.
+    buckets: padded lengths of a training set, and how many examples each has.
+    feed: (seeds of runs, batch size) to a function from a step, the first is 0, to their host batch
+      [runs, batch, ...].
+    evaluate: (outputs of runs, their seeds) to {metric: fraction} of each run on its development set.
+    evaluation_steps: (cell, steps of an epoch) to the steps after which its runs are evaluated; the last ends
+      them.
+    eval_lengths: padded lengths of development sets, and of test sets that are to be predicted.
+    fingerprint: everything besides cell and seed that decides a run's numbers; see `results.Results`.
+    seed_field: of the fingerprint, what differs between seeds; see `results.Results`.
+    summary: 'median' or 'mean' over the seeds of a cell, by which a cell is chosen.
+    by_seed: whether each seed chooses a cell for itself instead, as the splits of prompts do.
+    keeps_weights: whether the weights of the best run are wanted.
   """
 
   name: str
   problem: Problem
+  init_encoder: Callable[[jax.Array], dict]
+  optimizer: Mapping[str, Any]
   metric: str
-  cells: list[Cell]
-  train: Examples
+  cells: Sequence[Cell]
+  seeds: Sequence[int]
   buckets: Buckets
-  evaluate: Callable[[Callable[[Batch], Any], int], list[dict[str, float]]]
-  eval_lengths: tuple[int, ...]
-  digest: str
-  max_length: int
-  seeds: tuple[int, ...] = ()
+  feed: Callable[[Sequence[int], int], Callable[[int], Batch]]
+  evaluate: Callable[[OutputsOf, Sequence[int]], list[dict[str, float]]]
+  evaluation_steps: Callable[[Cell, int], Sequence[int]]
+  eval_lengths: Sequence[int]
+  fingerprint: Mapping[str, Any]
+  seed_field: str = ""
+  summary: str = "mean"
+  by_seed: bool = False
+  keeps_weights: bool = True
 
   def __post_init__(self) -> None:
     """Checks the cells against the number of training examples.
@@ -46,9 +66,53 @@ class Plan:
     Raises:
       ConfigError: a cell's warm-up is no shorter than its runs.
     """
-    for cell in self.cells:
-      protocols.warmup_steps(cell, self.steps_per_epoch(cell.batch_size) * cell.epochs)
+    self.runs([(cell, 0) for cell in self.cells])
 
   def steps_per_epoch(self, batch_size: int) -> int:
     """Batches of all examples; each has examples of one padded length."""
     return sum(-(-len(rows) // batch_size) for rows in self.buckets.members)
+
+  @property
+  def num_examples(self) -> int:
+    """Of a training set."""
+    return sum(len(rows) for rows in self.buckets.members)
+
+  def num_steps(self, cell: Cell) -> int:
+    """Updates of a run of a cell."""
+    return cell.total_steps(self.steps_per_epoch(cell.batch_size))
+
+  def schedule(self, cell: Cell) -> Schedule:
+    """When the runs of a cell are evaluated, and when they end."""
+    per_epoch = self.steps_per_epoch(cell.batch_size)
+    return Schedule(self.num_steps(cell), tuple(self.evaluation_steps(cell, per_epoch)), per_epoch)
+
+  def runs(self, runs: Sequence[Run]) -> Runs:
+    """What makes runs of one program different, as arrays."""
+    steps = [self.num_steps(cell) for cell, _ in runs]
+    warmups = [protocols.warmup_steps(cell, count) for (cell, _), count in zip(runs, steps)]
+    return Runs(
+      seeds=np.asarray([seed for _, seed in runs], np.int32),
+      learning_rates=np.asarray([cell.learning_rate for cell, _ in runs], np.float32),
+      total_steps=np.asarray(steps, np.int32),
+      warmup_steps=np.asarray(warmups, np.int32),
+    )
+
+  @property
+  def seed_name(self) -> str:
+    """What a seed is to the user: it names the draw of a split where each has data of its own."""
+    return "split" if self.by_seed else "seed"
+
+  def describe(self) -> str:
+    """The line about the work of the search and the most that is compiled for it."""
+    batch_sizes = {cell.batch_size for cell in self.cells}
+    steps = sum(self.num_steps(cell) for cell in self.cells) * len(self.seeds)
+    most = len(self.buckets.lengths) * len(batch_sizes) + len(set(self.eval_lengths))
+    counts = f"{_count(len(self.cells), 'cell')} x {_count(len(self.seeds), self.seed_name)}"
+    return (
+      f"{self.name}: {counts}, {steps:,} steps of single runs; at most {most} shapes are compiled for each "
+      "number of runs in a program"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+  return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -18,7 +18,7 @@ from pretrain.ops.row_random import step_row_keys
 
 ArrayTree = Any
 Batch = dict[str, Any]  # of `examples.pad`: 'ids', 'weights' and the task's fields
-MAPPINGS = ("auto", "vectorized", "one_by_one")
+OutputsOf = Callable[[Batch], Any]  # host batch [runs, batch, ...] to host outputs [runs, batch, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,19 +221,11 @@ class RunGroup:
     """One run's parameters as host arrays."""
     return jax.tree.map(lambda leaf: np.asarray(leaf[run]), params)
 
-  def alone(self, params: ArrayTree) -> Callable[[Batch], ArrayTree]:
-    """Host batch [1, batch, ...] to the outputs of one run's host parameters, [1, batch, ...].
-
-    The parameters stand for every run, so nothing new is compiled for shapes that were seen.
-    """
-    count = self.runs.count
-    every = self._place(jax.tree.map(lambda leaf: np.broadcast_to(leaf, (count, *leaf.shape)), params))
-
-    def outputs(batch: Batch) -> ArrayTree:
-      rows = {name: np.broadcast_to(leaf[0], (count, *leaf.shape[1:])) for name, leaf in batch.items()}
-      return jax.tree.map(lambda leaf: leaf[:1], self.outputs(every, rows))
-
-    return outputs
+  def load(self, params: ArrayTree) -> ArrayTree:
+    """The host parameters of one run on the devices, for every run of the group."""
+    return self._place(
+      jax.tree.map(lambda leaf: np.broadcast_to(leaf, (self.runs.count, *leaf.shape)), params)
+    )
 
 
 def _take_where(best: ArrayTree, params: ArrayTree, is_better: jax.Array) -> ArrayTree:

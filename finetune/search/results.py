@@ -13,7 +13,7 @@ from typing import Any
 
 from data import errors, files
 from data.errors import ConfigError, DataError
-from finetune.papers.spaces import Cell, StepCell
+from finetune.papers.spaces import Cell
 from finetune.search.summary import Evaluation, Record, best
 
 FORMAT = 1
@@ -45,7 +45,7 @@ class Results:
     wanted = {str(seed) for seed in seeds}
     return self.fingerprint | {name: {k: v for k, v in self.fingerprint[name].items() if k in wanted}}
 
-  def path(self, task: str, cell: Cell | StepCell) -> pathlib.Path:
+  def path(self, task: str, cell: Cell) -> pathlib.Path:
     """The file of a cell; errors as of `folder`."""
     return self.folder(task) / f"{cell.name}.json"
 
@@ -59,7 +59,7 @@ class Results:
       raise ConfigError(f"task {task!r} cannot name a folder; use letters, digits, '_', '.', '+' and '-'")
     return self._workdir / task
 
-  def read(self, task: str, cell: Cell | StepCell) -> Record | None:
+  def read(self, task: str, cell: Cell) -> Record | None:
     """The stored record of a cell with all seeds that are finished; None without any.
 
     Raises:
@@ -91,19 +91,19 @@ class Results:
     saved, ours = (values | {name: {seed: values[name][seed] for seed in both}} for values in (saved, ours))
     return saved, ours
 
-  def missing(self, task: str, cell: Cell | StepCell, seeds: Sequence[int]) -> list[int]:
+  def missing(self, task: str, cell: Cell, seeds: Sequence[int]) -> list[int]:
     """Those of the seeds whose runs of a cell are not stored yet, in their order; errors as of `read`."""
     record = self.read(task, cell)
     return [seed for seed in seeds if record is None or seed not in record.seeds]
 
-  def finished(self, task: str, cell: Cell | StepCell, seeds: Sequence[int]) -> Record | None:
+  def finished(self, task: str, cell: Cell, seeds: Sequence[int]) -> Record | None:
     """The record of a cell with exactly these seeds; None unless all are finished; errors as of `read`."""
     record = self.read(task, cell)
     if record is None or any(seed not in record.seeds for seed in seeds):
       return None
     return record._replace(seeds={seed: record.seeds[seed] for seed in seeds})
 
-  def save(self, task: str, cell: Cell | StepCell, record: Record) -> Record:
+  def save(self, task: str, cell: Cell, record: Record) -> Record:
     """Writes a cell; seeds that its file has already and the record has not are kept.
 
     Returns:
@@ -186,7 +186,7 @@ def _as_json(record: Record, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
   return {
     "format": FORMAT,
     "task": record.task,
-    "cell": record.cell._asdict(),
+    "cell": record.cell.as_json(),
     "metric": record.metric,
     "seeds": {str(seed): run(evaluations) for seed, evaluations in record.seeds.items()},
     "devices": list(record.devices),
@@ -211,9 +211,8 @@ def _read(path: pathlib.Path) -> tuple[Record, dict[str, Any]]:
       int(seed): [Evaluation(**evaluation) for evaluation in run["evaluations"]]
       for seed, run in value["seeds"].items()
     }
-    kind = StepCell if "num_steps" in value["cell"] else Cell
     record = Record(
-      value["task"], kind(**value["cell"]), value["metric"], seeds, tuple(value["devices"]), value["seconds"]
+      value["task"], Cell(**value["cell"]), value["metric"], seeds, tuple(value["devices"]), value["seconds"]
     )
     return record, value["fingerprint"]
   except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,21 +1,76 @@
-"""A fine-tuned model as a checkpoint: `<directory>/checkpoints/<step>` and the vocabulary, for export."""
+"""Weights of fine-tuned runs as checkpoints: those a search keeps while it goes on, and models for export."""
 
 import contextlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from data import errors, files
+from data.errors import DataError
+from finetune.papers.spaces import Cell
 from finetune.search.warm_start import WarmStart
 from pretrain import checkpoint
 from pretrain.checkpoint import Checkpoints
 
 _OF_PRETRAINING = ("source", "records", "started_from", "devices")
+
+
+class KeptWeights:
+  """The weights of a search's runs that may still be chosen, a folder for each run.
+
+  They are written before the results of a run are: what is killed in between is done again, and no run whose
+  results are stored has to be trained again for its weights.
+  """
+
+  def __init__(self, directory: Path) -> None:
+    self.directory = directory
+
+  def _place(self, cell: Cell, seed: int) -> Path:
+    return self.directory / f"{cell.name}_seed{seed}"
+
+  def save(self, cell: Cell, seed: int, params: Any, *, step: int, fingerprint: Mapping[str, Any]) -> None:
+    """Writes the weights of a run, in full or not at all.
+
+    Args:
+      cell: of the run.
+      seed: of the run.
+      params: {'encoder', 'heads'} host arrays, at the run's best evaluation.
+      step: of that evaluation.
+      fingerprint: what else decides the weights; `load` wants the same.
+
+    Raises:
+      StorageError: they cannot be written.
+    """
+    place = self._place(cell, seed)
+    with errors.writing(place), files.whole_directory(place, replace=True) as aside:
+      _write(aside, params, step, {"fingerprint": dict(fingerprint)})
+
+  def load(self, cell: Cell, seed: int, fingerprint: Mapping[str, Any]) -> "Weights | None":
+    """The weights of a run; None if they are not there, or were made with another fingerprint."""
+    try:
+      params, meta = checkpoint.load_params(self._place(cell, seed))
+    except DataError:
+      return None
+    return Weights(params, meta["step"]) if meta.get("fingerprint") == fingerprint else None
+
+  def forget_all_but(self, runs: Collection[tuple[Cell, int]]) -> None:
+    """Removes the weights of all other runs."""
+    wanted = {self._place(*run) for run in runs}
+    for path in self.directory.glob("*"):
+      if path not in wanted:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class Weights(NamedTuple):
+  """Of one run at its best evaluation."""
+
+  params: Any  # {'encoder', 'heads'} host arrays
+  step: int  # updates
 
 
 def save(
@@ -24,7 +79,7 @@ def save(
   """Writes a model, whole or not at all; one that is there is replaced.
 
   Args:
-    directory: that the model becomes.
+    directory: of the model: `<directory>/checkpoints/<step>` and `<directory>/vocabulary`.
     params: {'encoder', 'heads'} host arrays.
     start: what it was fine-tuned from.
     task: JSON values: 'name', 'labels' and 'problem_type' of the export, and how the model was chosen.
@@ -45,10 +100,14 @@ def save(
   meta |= {name: start.meta[name] for name in _OF_PRETRAINING if name in start.meta}
   with errors.writing(directory), files.whole_directory(directory, replace=True) as aside:
     shutil.copytree(start.vocabulary_directory, aside / "vocabulary")
-    with contextlib.closing(Checkpoints(aside, every=1, keep=1)) as checkpoints:
-      state = {"params": jax.tree.map(jnp.asarray, params), "step": jnp.asarray(step, jnp.int32)}
-      checkpoints.save(step, state, meta, force=True)
-      checkpoints.wait()
+    _write(aside, params, step, meta)
+
+
+def _write(directory: Path, params: Any, step: int, meta: Mapping[str, Any]) -> None:
+  with contextlib.closing(Checkpoints(directory, every=1, keep=1)) as checkpoints:
+    state = {"params": jax.tree.map(jnp.asarray, params), "step": jnp.asarray(step, jnp.int32)}
+    checkpoints.save(step, state, meta, force=True)
+    checkpoints.wait()
 
 
 def scale_outputs(params: Any, scale: float) -> Any:
@@ -64,5 +123,5 @@ def saved_task(directory: Path) -> dict[str, Any]:
   """The `task` that the model of a directory was saved with; {} without a model that can be read."""
   try:
     return checkpoint.read_meta(checkpoint.step_path(directory)).get("task", {})
-  except errors.DataError:
+  except DataError:
     return {}

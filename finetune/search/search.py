@@ -1,4 +1,8 @@
-"""A search: every cell of a task with all its seeds, several runs to a program, finished ones never again."""
+"""A search: every cell of a plan with all its seeds, several runs to a program, finished ones never again.
+
+When runs are finished, first the weights of those that may still be chosen are written, then the results: a
+kill loses nothing, and the chosen run need not be trained again for its weights.
+"""
 
 import dataclasses
 import functools
@@ -6,241 +10,236 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
+from tqdm import tqdm
 
-from finetune.papers import protocols
 from finetune.papers.spaces import Cell
 from finetune.search import loop, sharing, summary
-from finetune.search.examples import Buckets, Examples, TrainingOrder, pad
-from finetune.search.program import Batch, Program, RunGroup, Runs
+from finetune.search.plan import Plan, Run
+from finetune.search.program import Batch, Program, RunGroup
 from finetune.search.results import Results
+from finetune.search.save_model import KeptWeights, Weights
+from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
-from pretrain.stop import StopRequest
+from pretrain.checkpoint import DIRECTORY, saved_steps
+from pretrain.optim import OptimizerSettings
 
-UNFINISHED = "unfinished"  # folder of saved states, in the task's
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-  """What a search needs to know of a task.
-
-  Attributes:
-    name: of its folder.
-    metric: by which runs and cells are judged.
-    train: the training examples.
-    buckets: of them.
-    evaluate: (outputs_of, number of runs) to the metrics of each run on the development set.
-    pad_id: id of [PAD].
-  """
-
-  name: str
-  metric: str
-  train: Examples
-  buckets: Buckets
-  evaluate: Callable[[Callable[[Batch], Any], int], list[dict[str, float]]]
-  pad_id: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-  """How a search is carried out.
-
-  Attributes:
-    summary: 'median' or 'mean' over seeds.
-    evaluations_per_epoch: of the development set.
-    shape_seed: of the sequence of padded lengths.
-    runs_at_once: most runs in one program.
-    save_seconds: between saves of unfinished runs.
-    show_progress: whether somebody watches.
-  """
-
-  summary: str
-  evaluations_per_epoch: int
-  shape_seed: int
-  runs_at_once: int
-  save_seconds: float
-  show_progress: bool
+UNFINISHED, WEIGHTS = "unfinished", "weights"  # folders in the task's: saved states; see `KeptWeights`
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-  """One run with its best parameters.
+  """One run at its best evaluation.
 
   Attributes:
-    record: its evaluations.
     params: {'encoder', 'heads'} host arrays.
-    outputs_of: host batch [1, batch, ...] to host outputs with these parameters.
+    step: updates.
+    outputs_of: host batch [1, batch, ...] to host outputs with these parameters; raises `loop.Stopped`.
   """
 
-  record: Record
   params: Any
+  step: int
   outputs_of: Callable[[Batch], Any]
 
 
 class Search:
-  """A task's cells."""
+  """The runs of one plan."""
 
-  def __init__(
-    self,
-    task: Task,
-    program: Program,
-    results: Results,
-    settings: Settings,
-    *,
-    stop: StopRequest,
-    say: Callable[[str], None],
-  ) -> None:
-    """Nothing is trained yet.
-
-    Args:
-      task: data and metrics.
-      program: its compiled functions.
-      results: where finished cells are.
-      settings: how it is carried out.
-      stop: asked after every step.
-      say: takes lines for the user.
-    """
-    self.task, self.program, self.results, self.settings = task, program, results, settings
-    self.stop, self.say = stop, say
-    self._kept: _Kept | None = None
-
-  @functools.lru_cache(maxsize=8)  # noqa: B019 (a search lives as long as its program)
-  def _order(self, batch_size: int) -> TrainingOrder:
-    return TrainingOrder(self.task.buckets, batch_size, self.settings.shape_seed)
+  def __init__(self, plan: Plan, session: Session) -> None:
+    """Compiles and trains nothing yet."""
+    train = session.config.train
+    self.plan, self.session = plan, session
+    self.program = Program(
+      plan.problem,
+      plan.init_encoder,
+      OptimizerSettings(learning_rate=0.0, total_steps=1, **plan.optimizer),
+      mapping=train.mapping,
+      microbatches=train.microbatches,
+    )
+    self.results = Results(session.workdir, plan.fingerprint, seed_field=plan.seed_field)
+    self.runs_at_once = session.runs_at_once(
+      self.program,
+      batch_size=max(cell.batch_size for cell in plan.cells),
+      length=plan.buckets.lengths[-1],
+      num_seeds=len(plan.seeds),
+    )
+    self._folder = self.results.folder(plan.name)
+    self.weights = KeptWeights(self._folder / WEIGHTS)
 
   def run(self, cells: Sequence[Cell], seeds: Sequence[int]) -> list[Record]:
     """Trains what is missing of cells x seeds and returns the records in the order of the cells.
 
     Raises:
-      loop.Stopped: as asked; finished cells are stored, unfinished ones saved.
+      loop.Stopped: as asked; finished runs are stored, unfinished ones saved.
       UserError: see data/errors.py.
     """
-    missing = {cell: self.results.missing(self.task.name, cell, seeds) for cell in cells}
-    # Of a single cell the weights are kept: its best run need not be trained again for them.
-    keep_best = len(cells) == 1 and len(seeds) <= self.settings.runs_at_once
+    plan, results = self.plan, self.results
+    missing = {cell: results.missing(plan.name, cell, seeds) for cell in cells}
     finished = sum(not left for left in missing.values())
     if finished and finished < len(cells):
-      self.say(f"{self.task.name}: {finished} of {len(cells)} cells are finished already")
-    for together in sharing.programs(missing, seeds, self.settings.runs_at_once):
-      for record in self._train(together, keep_best=keep_best):
-        stored = self.results.save(self.task.name, record.cell, record)
-        done = sum(not self.results.missing(self.task.name, cell, seeds) for cell in cells)
+      self.session.say(f"{plan.name}: {finished} of {len(cells)} cells are finished already")
+    for together in sharing.programs(missing, seeds, self.runs_at_once, by_seed=plan.by_seed):
+      group, train = self._training([(cell, seed) for cell, part in together for seed in part])
+      started = time.monotonic()
+      outcome = train()
+      seconds = time.monotonic() - started
+      for record, params_of in self._records(together, group, outcome, seconds):
+        stored = self._store(record, params_of, cells, seeds)
+        done = sum(not results.missing(plan.name, cell, seeds) for cell in cells)
         self._say_cell(stored, done, len(cells))
-    if any(missing.values()):  # else the states there are of something that comes after this
+    if any(missing.values()):  # else the saved states are of something that comes after this
       self._forget_states()
-    found = [self.results.finished(self.task.name, cell, seeds) for cell in cells]
+    found = [results.finished(plan.name, cell, seeds) for cell in cells]
     return [record for record in found if record is not None]
 
-  def run_again(self, cell: Cell, seed: int) -> Trained:
-    """One run with its parameters at its best evaluation: kept by `run`, or trained again, the same run."""
-    if self._kept is None or (cell, seed) not in self._kept.runs:
-      self._train([(cell, [seed])], keep_best=True)
-      self._forget_states()
-    assert self._kept is not None
-    return self._kept.run(cell, seed)
+  def trained(self, cell: Cell, seed: int) -> Trained:
+    """A finished run with its weights: those that were kept, or, if there are none, it is trained again once.
 
-  def _forget_states(self) -> None:
-    """Of programs whose cells are stored now, and of those that were cut in another way."""
-    shutil.rmtree(self.results.folder(self.task.name) / UNFINISHED, ignore_errors=True)
+    There are none of results that an earlier version stored, or whose cell was beaten by one that is not in
+    the search any more.
+    """
+    kept = self.weights.load(cell, seed, self.results.fingerprint_of([seed]))
+    if kept is None:
+      kept = self._train_again(cell, seed)
+    group = self.program.group(self.plan.runs([(cell, seed)]))
+    params = group.load(kept.params)
+    watched, stop = self.session.show_progress, self.session.stop
+    label = f"{self.plan.name} {cell.name}, {self.plan.seed_name} {seed}"
+    bar = tqdm(unit="batch", desc=label, leave=False, disable=not watched, dynamic_ncols=True)
 
-  def _say_cell(self, record: Record, done: int, count: int) -> None:
-    found = summary.summarise(record)
-    seeds = " ".join(f"{100 * value:.1f}" for value in found.per_seed.values())
-    self.say(
-      f"{self.task.name} {done}/{count}  {record.cell.name}: {record.metric} "
-      f"{self.settings.summary} {100 * summary.score(found, self.settings.summary):.1f} (seeds {seeds}), "
-      f"{record.seconds:,.0f} s"
-    )
+    def outputs_of(batch: Batch) -> Any:
+      if stop.is_set:
+        raise loop.Stopped
+      bar.update(1)
+      return group.outputs(params, batch)
 
-  def _train(self, together: Sequence[tuple[Cell, Sequence[int]]], *, keep_best: bool) -> list[Record]:
-    """Trains runs of cells that share batch size and epochs."""
-    cell = together[0][0]
-    order = self._order(cell.batch_size)
-    num_steps = order.steps_per_epoch * cell.epochs
-    flat = [(one, seed) for one, seeds in together for seed in seeds]
-    group = self.program.group(_runs(flat, num_steps))
-    at = protocols.evaluation_steps(order.steps_per_epoch, cell.epochs, self.settings.evaluations_per_epoch)
-    schedule = loop.Schedule(num_steps, tuple(at), order.steps_per_epoch)
-    saving = self._saving(flat, keep_best=keep_best)
-    started = time.monotonic()
-    outcome = loop.train(
+    return Trained(kept.params, kept.step, outputs_of)
+
+  def _train_again(self, cell: Cell, seed: int) -> Weights:
+    name, metric = self.plan.name, self.plan.metric
+    run = f"{cell.name}, {self.plan.seed_name} {seed}"
+    self.session.say(f"{name}: no weights were kept of {run}; this run is trained again for them")
+    group, train = self._training([(cell, seed)], needs_weights=True)
+    outcome = train()
+    best = summary.best([Evaluation(**one) for one in outcome.evaluations[0]], metric)
+    stored = self.results.finished(name, cell, [seed])
+    before = summary.summarise(stored).per_seed[seed] if stored else best.metrics[metric]
+    if abs(best.metrics[metric] - before) > 1e-6:
+      self.session.say(
+        f"{name}: trained again, {run} gives {best.metrics[metric]:.4f}, not {before:.4f} as in the search "
+        "(other devices, or another number of runs in the program)"
+      )
+    params = group.params_of(outcome.best_params, 0)
+    self.weights.save(cell, seed, params, step=best.step, fingerprint=self.results.fingerprint_of([seed]))
+    self._forget_states()
+    return Weights(params, best.step)
+
+  def _training(
+    self, runs: Sequence[Run], *, needs_weights: bool = False
+  ) -> tuple[RunGroup, Callable[[], loop.Outcome]]:
+    """Runs that share batch size and length, and what trains them to the end."""
+    plan, session, cell = self.plan, self.session, runs[0][0]
+    group, seeds = self.program.group(plan.runs(runs)), [seed for _, seed in runs]
+    saving, keep_best = self._saving(runs, needs_weights=needs_weights)
+    more = len({cell for cell, _ in runs}) - 1
+    train = functools.partial(
+      loop.train,
       group,
-      functools.partial(_feed, self.task, order, [seed for _, seed in flat]),
-      lambda outputs_of: self.task.evaluate(outputs_of, len(flat)),
-      schedule,
-      metric=self.task.metric,
-      stop=self.stop,
+      plan.feed(seeds, cell.batch_size),
+      lambda outputs_of: plan.evaluate(outputs_of, seeds),
+      plan.schedule(cell),
+      metric=plan.metric,
+      stop=session.stop,
       keep_best=keep_best,
       saving=saving,
-      label=f"{self.task.name} {cell.name}" + (f" and {len(together) - 1} more" if together[1:] else ""),
-      show_progress=self.settings.show_progress,
-      say=self.say,
+      label=f"{plan.name} {cell.name}" + (f" and {more} more" if more else ""),
+      show_progress=session.show_progress,
+      say=session.say,
     )
-    seconds = (time.monotonic() - started) / len(flat)
-    self._warn(flat, outcome)
-    records = self._records(together, outcome, seconds)
-    self._kept = _Kept(flat, records, group, outcome.best_params) if keep_best else None
-    return records
+    return group, train
 
-  def _saving(self, flat: Sequence[tuple[Cell, int]], *, keep_best: bool) -> loop.Saving:
-    names = [f"{cell.name} {seed}" for cell, seed in flat]
-    directory = self.results.folder(self.task.name) / UNFINISHED
-    identity = {"runs": names, "keep_best": keep_best, "fingerprint": self.results.fingerprint}
+  def _saving(self, runs: Sequence[Run], *, needs_weights: bool) -> tuple[loop.Saving, bool]:
+    """Where the runs' state is saved, and whether with the best weights: a state that is there decides."""
+    names = [f"{cell.name} {seed}" for cell, seed in runs]
+    wanted = self.plan.keeps_weights or needs_weights
+    identity = {"runs": names, "fingerprint": self.results.fingerprint_of([seed for _, seed in runs])}
+    # The last is what earlier versions wrote of prompts.
+    choices = [(identity | {"keep_best": kept}, kept) for kept in (wanted, not wanted)] + [(identity, True)]
+    seconds = 60.0 * self.session.config.train.save_minutes
+    savings = [
+      (loop.Saving(self._state(one), one, seconds), kept)
+      for one, kept in choices
+      if kept or not needs_weights
+    ]
+    there = [saving for saving in savings if saved_steps(saving[0].directory / DIRECTORY)]
+    return (there or savings)[0]
+
+  def _state(self, identity: dict[str, Any]) -> Path:
     # Other runs, or other settings, are another folder: what lies there is never taken for these.
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    return loop.Saving(directory / name, identity, self.settings.save_seconds)
+    return self._folder / UNFINISHED / name
+
+  def _forget_states(self) -> None:
+    """Removes the states of programs whose runs are stored now, and of other shares of the same runs."""
+    shutil.rmtree(self._folder / UNFINISHED, ignore_errors=True)
 
   def _records(
-    self, together: Sequence[tuple[Cell, Sequence[int]]], outcome: loop.Outcome, seconds: float
-  ) -> list[Record]:
-    found, runs = [], iter(outcome.evaluations)
+    self, together: sharing.Part, group: RunGroup, outcome: loop.Outcome, seconds: float
+  ) -> Iterator[tuple[Record, Callable[[int], Any] | None]]:
+    """Yields the record of each cell that was trained, and what gives the best weights of a seed of it."""
     devices = tuple(sorted({device.device_kind for device in jax.devices()}))
+    count, place = group.runs.count, 0
     for cell, seeds in together:
-      by_seed = {seed: [Evaluation(**one) for one in next(runs)] for seed in seeds}
-      found.append(Record(self.task.name, cell, self.task.metric, by_seed, devices, seconds * len(seeds)))
-    return found
+      runs = dict(zip(seeds, range(place, place + len(seeds))))
+      place += len(seeds)
+      by_seed = {seed: [Evaluation(**one) for one in outcome.evaluations[at]] for seed, at in runs.items()}
+      for seed, evaluations in by_seed.items():
+        if skipped := evaluations[-1].skipped_updates:
+          self.session.say(
+            f"{self.plan.name}: {cell.name}, {self.plan.seed_name} {seed}: {skipped:,} updates left out that "
+            "were not finite"
+          )
+      record = Record(self.plan.name, cell, self.plan.metric, by_seed, devices, seconds * len(seeds) / count)
+      best = outcome.best_params
+      yield record, best if best is None else functools.partial(_params_of, group, best, runs)
 
-  def _warn(self, flat: Sequence[tuple[Cell, int]], outcome: loop.Outcome) -> None:
-    for (cell, seed), evaluations in zip(flat, outcome.evaluations):
-      if skipped := evaluations[-1]["skipped_updates"]:
-        self.say(
-          f"{self.task.name}: {cell.name}, seed {seed}: {skipped:,} updates left out that were not finite"
-        )
+  def _store(
+    self,
+    record: Record,
+    params_of: Callable[[int], Any] | None,
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+  ) -> Record:
+    """Writes the weights that may still be wanted, then the results; removes the weights that are beaten."""
+    name, results = self.plan.name, self.results
+    before = {cell: results.read(name, cell) for cell in cells}
+    stored = before[record.cell]
+    runs = record.seeds if stored is None else stored.seeds | record.seeds
+    joined = record._replace(seeds=dict(sorted(runs.items())))
+    known = [one for one in (before | {record.cell: joined}).values() if one is not None]
+    wanted = summary.may_be_chosen(known, seeds, self.plan.summary, by_seed=self.plan.by_seed)
+    for seed, evaluations in record.seeds.items():
+      if params_of is not None and (record.cell, seed) in wanted:
+        step = summary.best(evaluations, record.metric).step
+        fingerprint = results.fingerprint_of([seed])
+        self.weights.save(record.cell, seed, params_of(seed), step=step, fingerprint=fingerprint)
+    saved = results.save(name, record.cell, record)
+    if self.plan.keeps_weights:
+      self.weights.forget_all_but(wanted)
+    return saved
+
+  def _say_cell(self, record: Record, done: int, count: int) -> None:
+    plan, found = self.plan, summary.summarise(record)
+    seeds = " ".join(f"{100 * value:.1f}" for value in found.per_seed.values())
+    self.session.say(
+      f"{plan.name} {done}/{count}  {record.cell.name}: {record.metric} {plan.summary} "
+      f"{100 * summary.score(found, plan.summary):.1f} ({plan.seed_name}s {seeds}), {record.seconds:,.0f} s"
+    )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Kept:
-  """The best parameters of the runs that were trained last, on the devices."""
-
-  runs: Sequence[tuple[Cell, int]]
-  records: Sequence[Record]
-  group: RunGroup
-  best: Any
-
-  def run(self, cell: Cell, seed: int) -> Trained:
-    params = self.group.params_of(self.best, list(self.runs).index((cell, seed)))
-    record = next(record for record in self.records if record.cell == cell)
-    return Trained(record, params, self.group.alone(params))
-
-
-def _runs(flat: Sequence[tuple[Cell, int]], num_steps: int) -> Runs:
-  return Runs(
-    seeds=np.asarray([seed for _, seed in flat], np.int32),
-    learning_rates=np.asarray([cell.learning_rate for cell, _ in flat], np.float32),
-    total_steps=np.full(len(flat), num_steps, np.int32),
-    warmup_steps=np.asarray([protocols.warmup_steps(cell, num_steps) for cell, _ in flat], np.int32),
-  )
-
-
-def _feed(task: Task, order: TrainingOrder, seeds: Sequence[int], step: int) -> Batch:
-  """The host batch of a step; runs of one seed see the same examples, so these are padded once."""
-  parts = {}
-  for seed in dict.fromkeys(seeds):
-    length, rows = order.batch(seed, step)
-    parts[seed] = pad(task.train, rows, length=length, batch_size=order.batch_size, pad_id=task.pad_id)
-  first = parts[seeds[0]]
-  return {name: np.stack([parts[seed][name] for seed in seeds]) for name in first}
+def _params_of(group: RunGroup, best: Any, places: dict[int, int], seed: int) -> Any:
+  return group.params_of(best, places[seed])

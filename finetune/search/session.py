@@ -14,12 +14,10 @@ from finetune.papers.reference_rows import Reference
 from finetune.papers.spaces import Cell
 from finetune.search import sharing, warm_start
 from finetune.search.classification import HeadSettings
+from finetune.search.examples import Buckets, Examples, Feed, TrainingOrder
 from finetune.search.plan import Plan
-from finetune.search.program import Program
-from finetune.search.results import Results
-from finetune.search.search import Search, Settings, Task
+from finetune.search.program import OutputsOf, Problem, Program
 from pretrain.models.config import EncoderConfig
-from pretrain.optim import OptimizerSettings
 from pretrain.stop import StopRequest
 
 NUMBERS = 1  # version of what a run computes: another one makes stored results those of another program
@@ -154,46 +152,62 @@ class Session:
     replaced = {dimension: values for dimension, values in given.items() if values}
     return protocols.cells(name, task, self.size, **(fixed | replaced))
 
-  def describe(self, plan: Plan) -> str:
-    """The line about the work of a search and the most that is compiled for it."""
-    per_epoch = {cell.batch_size: plan.steps_per_epoch(cell.batch_size) for cell in plan.cells}
-    num_seeds = len(plan.seeds or self.seeds)
-    steps = sum(per_epoch[cell.batch_size] * cell.epochs for cell in plan.cells) * num_seeds
-    most = len(plan.buckets.lengths) * len(per_epoch) + len(set(plan.eval_lengths))
-    counts = f"{_count(len(plan.cells), 'cell')} x {_count(num_seeds, 'seed')}"
-    return (
-      f"{plan.name}: {counts}, {steps:,} steps of single runs; at most {most} shapes are compiled for each "
-      "number of runs in a program"
-    )
+  def plan(
+    self,
+    name: str,
+    problem: Problem,
+    metric: str,
+    cells: Sequence[Cell],
+    train: Examples,
+    buckets: Buckets,
+    evaluate: Callable[[OutputsOf, Sequence[int]], list[dict[str, float]]],
+    *,
+    eval_lengths: Sequence[int],
+    digest: str,
+    max_length: int,
+    seeds: Sequence[int] = (),
+    keeps_weights: bool,
+  ) -> Plan:
+    """A search as the protocol wants it, on one training set for all seeds.
 
-  def search(self, plan: Plan) -> Search:
-    """Sets a search up; nothing is compiled yet."""
-    train = self.config.train
-    program = Program(
-      plan.problem,
+    Args:
+      train: training examples, which `buckets` sorts; see `Plan` for what is not named here.
+      digest: of training and development sets.
+      max_length: tokens of an example.
+      seeds: empty: those of the session.
+
+    Raises:
+      ConfigError: a cell's warm-up is no shorter than its runs.
+    """
+    shape_seed, protocol = self.config.seed, self.protocol
+    per_epoch = self.config.search.evaluations_per_epoch or protocol.evaluations_per_epoch
+
+    def feed(seeds: Sequence[int], batch_size: int) -> Feed:
+      return Feed(train, TrainingOrder(buckets, batch_size, shape_seed), seeds, self.pad_id)
+
+    def evaluation_steps(cell: Cell, steps: int) -> list[int]:
+      return protocols.evaluation_steps(steps, cell.epochs or 0, per_epoch)
+
+    of_data = {"data": digest, "max_length": max_length, "padded_lengths": list(buckets.lengths)}
+    of_runs = {"optimizer": dict(protocol.optimizer), "head": dict(protocol.head), "shape_seed": shape_seed}
+    of_protocol = {"protocol": protocol.name, "evaluations_per_epoch": per_epoch}
+    return Plan(
+      name,
+      problem,
       self.start.init_encoder,
-      OptimizerSettings(learning_rate=0.0, total_steps=1, **self.protocol.optimizer),
-      mapping=train.mapping,
-      microbatches=train.microbatches,
+      protocol.optimizer,
+      metric,
+      cells,
+      seeds or self.seeds,
+      buckets,
+      feed,
+      evaluate,
+      evaluation_steps,
+      eval_lengths,
+      self.identity | of_data | of_protocol | of_runs,
+      summary=protocol.summary,
+      keeps_weights=keeps_weights,
     )
-    per_epoch = self.config.search.evaluations_per_epoch or self.protocol.evaluations_per_epoch
-    runs_at_once = self.runs_at_once(
-      program,
-      batch_size=max(cell.batch_size for cell in plan.cells),
-      length=plan.buckets.lengths[-1],
-      num_seeds=len(plan.seeds or self.seeds),
-    )
-    settings = Settings(
-      summary=self.protocol.summary,
-      evaluations_per_epoch=per_epoch,
-      shape_seed=self.config.seed,
-      runs_at_once=runs_at_once,
-      save_seconds=60.0 * train.save_minutes,
-      show_progress=self.show_progress,
-    )
-    task = Task(plan.name, plan.metric, plan.train, plan.buckets, plan.evaluate, self.pad_id)
-    results = Results(self.workdir, self._fingerprint(plan, per_epoch))
-    return Search(task, program, results, settings, stop=self.stop, say=self.say)
 
   @property
   def head(self) -> HeadSettings:
@@ -233,23 +247,6 @@ class Session:
       "vocabulary": self.start.vocabulary.digest,
       "encoder": {name: value for name, value in encoder.items() if name not in ("remat", "scan_unroll")},
     }
-
-  def _fingerprint(self, plan: Plan, evaluations_per_epoch: int) -> dict[str, Any]:
-    """Everything besides cell and seed that decides a run's numbers."""
-    return self.identity | {
-      "data": plan.digest,
-      "protocol": self.protocol.name,
-      "optimizer": dict(self.protocol.optimizer),
-      "head": dict(self.protocol.head),
-      "max_length": plan.max_length,
-      "padded_lengths": list(plan.buckets.lengths),
-      "evaluations_per_epoch": evaluations_per_epoch,
-      "shape_seed": self.config.seed,
-    }
-
-
-def _count(number: int, noun: str) -> str:
-  return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def compiled(shapes: Sequence[tuple]) -> str:

@@ -1,5 +1,6 @@
 """Which runs of a search share a program, and how many fit the memory."""
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 
@@ -11,12 +12,14 @@ from pretrain.models.config import EncoderConfig
 Part = list[tuple[Cell, list[int]]]  # cells of one program, each with seeds
 
 
-def programs(missing: Mapping[Cell, Sequence[int]], seeds: Sequence[int], runs_at_once: int) -> list[Part]:
+def programs(
+  missing: Mapping[Cell, Sequence[int]], seeds: Sequence[int], runs_at_once: int, *, by_seed: bool = False
+) -> list[Part]:
   """Shares the missing runs out among programs.
 
-  Cells can share a program if their batches are the same, by batch size and number of epochs; a cell's seeds
-  stay together if they fit. Programs of one number of runs are compiled once, so equal shares are preferred
-  to full ones where little is lost.
+  Cells can share a program if their batches are the same, by batch size and length of the runs; the seeds of
+  a cell stay together if they fit. Programs of one number of runs are compiled once, so equal shares are
+  preferred to full ones where little is lost.
 
   The shares are those of all cells, and what is finished is left out of them afterwards: so the program that
   was interrupted has the same runs at the next start, and goes on from its saved state.
@@ -25,13 +28,16 @@ def programs(missing: Mapping[Cell, Sequence[int]], seeds: Sequence[int], runs_a
     missing: every cell of the search, also finished ones, with its missing seeds.
     seeds: of a cell.
     runs_at_once: most runs in a program.
+    by_seed: whether seeds choose their cells for themselves, so that the seeds of a cell need not be finished
+      together.
   """
   # Seeds that no cell lacks are of an earlier search with fewer of them.
   wanted = [seed for seed in seeds if any(seed in left for left in missing.values())]
-  alike: dict[tuple[int, int], list[Cell]] = {}
+  share_out = _shares_of_runs if by_seed else _shares
+  alike: dict[tuple, list[Cell]] = {}
   for cell in missing:
-    alike.setdefault((cell.batch_size, cell.epochs), []).append(cell)
-  shares = [share for cells in alike.values() for share in _shares(cells, wanted, runs_at_once)]
+    alike.setdefault((cell.batch_size, cell.epochs, cell.num_steps), []).append(cell)
+  shares = [share for cells in alike.values() for share in share_out(cells, wanted, runs_at_once)]
   left = [
     [(cell, [seed for seed in of_cell if seed in missing[cell]]) for cell, of_cell in share]
     for share in shares
@@ -49,6 +55,17 @@ def _shares(cells: Sequence[Cell], seeds: Sequence[int], runs_at_once: int) -> l
   even = max(size for size in range(1, most + 1) if len(cells) % size == 0)
   size = even if 2 * even > most else most
   return [[(cell, list(seeds)) for cell in cells[at : at + size]] for at in range(0, len(cells), size)]
+
+
+def _shares_of_runs(cells: Sequence[Cell], seeds: Sequence[int], runs_at_once: int) -> list[Part]:
+  runs = [(cell, seed) for cell in cells for seed in seeds]
+  count = max(-(-len(runs) // runs_at_once), 1)
+  size = -(-len(runs) // count)
+  parts = [runs[at : at + size] for at in range(0, len(runs), size)] if runs else []
+  return [
+    [(cell, [seed for _, seed in of_cell]) for cell, of_cell in itertools.groupby(part, lambda run: run[0])]
+    for part in parts
+  ]
 
 
 def runs_that_fit(

@@ -1,15 +1,13 @@
 """Runs of a cell, and what a search reports of them: each run's best evaluation, summed up over seeds."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from data.errors import ConfigError, DataError
-from finetune.papers.spaces import Cell, StepCell
+from finetune.papers.spaces import Cell
 from finetune.search import tables
-
-AnyCell = TypeVar("AnyCell", bound=Cell | StepCell)
 
 
 class Evaluation(NamedTuple):
@@ -21,7 +19,7 @@ class Evaluation(NamedTuple):
   skipped_updates: int = 0  # so far, left out because something in them was not finite
 
 
-class Record(NamedTuple, Generic[AnyCell]):
+class Record(NamedTuple):
   """A cell and the runs of it that are finished.
 
   Attributes:
@@ -33,7 +31,7 @@ class Record(NamedTuple, Generic[AnyCell]):
   """
 
   task: str
-  cell: AnyCell
+  cell: Cell
   metric: str
   seeds: dict[int, list[Evaluation]]
   devices: tuple[str, ...]
@@ -45,7 +43,7 @@ class Summary(NamedTuple):
 
   Attributes:
     median: of an even number of runs the mean of the middle two.
-    std: of the sample, with n - 1; 0 for one run.
+    std: standard deviation, of the sample (n - 1) unless asked otherwise; 0 for one run.
     minimum: the worst run.
     maximum: the best run.
     per_seed: {seed: value}; where cells were pooled {'seed cell name': value}.
@@ -89,23 +87,26 @@ def best(evaluations: Sequence[Evaluation], metric: str) -> Evaluation:
   return max(evaluations, key=lambda evaluation: evaluation.metrics[metric])
 
 
-def summarise(record: Record, metric: str | None = None) -> Summary:
+def summarise(record: Record, metric: str | None = None, *, ddof: int = 1) -> Summary:
   """A metric over the seeds of a cell.
 
   Args:
     metric: None: the one it is judged by. Another one is taken at the evaluation that the first one chose, as
       the one checkpoint that is kept gives it.
+    ddof: 1: the standard deviation of a sample; 0: of a population.
 
   Raises:
     DataError: the evaluations have no such metric.
   """
-  return _summary({seed: (record, seed) for seed in record.seeds}, metric)
+  return _summary({seed: (record, seed) for seed in record.seeds}, metric, ddof)
 
 
-def pool(records: Sequence[Record], metric: str | None = None) -> Summary:
-  """A metric over all runs of several cells (TACO's base models); see `summarise`."""
+def pool(records: Sequence[Record], metric: str | None = None, *, ddof: int = 1) -> Summary:
+  """A metric over all runs of several cells (TACO's base models, splits of prompts); see `summarise`."""
   return _summary(
-    {f"{seed} {record.cell.name}": (record, seed) for record in records for seed in record.seeds}, metric
+    {f"{seed} {record.cell.name}": (record, seed) for record in records for seed in record.seeds},
+    metric,
+    ddof,
   )
 
 
@@ -125,6 +126,53 @@ def choose(records: Sequence[Record], metric: str, summary: str) -> Record:
   most = max(len(record.seeds) for record in records)
   candidates = [record for record in records if len(record.seeds) == most]
   return max(candidates, key=lambda record: score(summarise(record, metric), summary))
+
+
+def choose_by_seed(records: Sequence[Record]) -> list[Record]:
+  """Of each seed the cell in which its run is the best, the first of equal ones: records of one run each."""
+  chosen: dict[int, Record] = {}
+  for record in records:
+    values = summarise(record).per_seed if record.seeds else {}
+    for seed, run in record.seeds.items():
+      if seed not in chosen or values[seed] > _value(chosen[seed], seed, None):
+        chosen[seed] = record._replace(seeds={seed: run})
+  return list(chosen.values())
+
+
+def best_seed(record: Record) -> int:
+  """The seed of a cell's best run, the first of equal ones."""
+  return max(record.seeds, key=lambda seed: _value(record, seed, None))
+
+
+def may_be_chosen(
+  records: Sequence[Record], seeds: Sequence[int], summary: str, *, by_seed: bool
+) -> set[tuple[Cell, int]]:
+  """The runs whose weights are kept while a search goes on: all others are beaten already.
+
+  The first of the highest only gives way to a better run as more become known. So a run that is left out
+  here is never chosen when the search is finished, and of `records` no more than a few are kept: the best
+  runs of the leading cell and of each cell that lacks seeds, or the best run of each seed.
+
+  Args:
+    records: what is finished of the cells of the search, in its order.
+    seeds: of the search; a cell may have others besides, of which the best is kept too.
+    summary: 'median' or 'mean' over the seeds, by which a cell is chosen.
+    by_seed: whether each seed chooses a cell for itself.
+  """
+  if by_seed:
+    return {(record.cell, best_seed(record)) for record in choose_by_seed(records)}
+  asked = [_of_seeds(record, seeds) for record in records]
+  whole = [record for record in asked if len(record.seeds) == len(seeds)]
+  leader = choose(whole, whole[0].metric, summary).cell if whole else None
+  kept = set()
+  for record, ours in zip(records, asked):
+    if len(ours.seeds) < len(seeds) or record.cell == leader:
+      kept |= {(one.cell, best_seed(one)) for one in (record, ours) if one.seeds}
+  return kept
+
+
+def _of_seeds(record: Record, seeds: Sequence[int]) -> Record:
+  return record._replace(seeds={seed: record.seeds[seed] for seed in seeds if seed in record.seeds})
 
 
 def score(over_runs: Summary, summary: str) -> float:
@@ -151,11 +199,11 @@ def skipped_notes(skipped: Mapping[str, Mapping[int | str, int]]) -> list[str]:
   ]
 
 
-def _summary(runs: Mapping[int | str, tuple[Record, int]], metric: str | None) -> Summary:
+def _summary(runs: Mapping[int | str, tuple[Record, int]], metric: str | None, ddof: int) -> Summary:
   per_seed = {name: _value(record, seed, metric) for name, (record, seed) in runs.items()}
   skipped = {name: record.seeds[seed][-1].skipped_updates for name, (record, seed) in runs.items()}
   values = np.asarray(list(per_seed.values()), np.float64)
-  std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+  std = float(np.std(values, ddof=ddof)) if len(values) > 1 else 0.0
   return Summary(
     float(np.median(values)),
     float(np.mean(values)),

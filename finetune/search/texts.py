@@ -1,17 +1,14 @@
 """Texts of a task as an encoder reads them, and a set of them run through a model."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
 from data.glue.tasks import Split
 from data.vocabulary import Vocabulary
 from finetune.search.examples import Buckets, Examples, evaluation_batches, make_buckets, pad
-from finetune.search.program import Batch
-
-OutputsOf = Callable[[Batch], Any]  # host batch [runs, batch, ...] to host outputs
+from finetune.search.program import Batch, OutputsOf
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,13 +1,18 @@
 """`kind='squad'`: a search on SQuAD 2.0 or 1.1, the papers' table, and the best run's answers and model."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from finetune.papers.spaces import Cell
 from finetune.search import best_model, warm_start
 from finetune.search.best_model import Chosen
+from finetune.search.plan import Plan
+from finetune.search.program import OutputsOf
 from finetune.search.search import Search
-from finetune.search.session import Plan, Session, compiled
+from finetune.search.session import Session
 from finetune.search.summary import Record
+from finetune.search.tables import Report
 from finetune.squad import answers as squad_answers
 from finetune.squad import files as squad_files
 from finetune.squad import report as squad_report
@@ -17,14 +22,14 @@ from finetune.squad.problem import make_problem
 NAME = "squad"
 
 
-class SquadSearch:
-  """The search of a config."""
+class Squad:
+  """One search on SQuAD; a `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
     """Reads both files, so that what is wrong with them is told before anything compiles.
 
     Args:
-      session: of this start.
+      session: checkpoint, protocol and workdir.
       download: whether TFDS may download what is missing.
 
     Raises:
@@ -51,16 +56,16 @@ class SquadSearch:
       train_rows=data.train_rows,
       seed=self.config.seed,
     )
-    self.plan = self._plan(cells)
+    self.plans = [self._plan(cells)]
 
-  def _plan(self, cells: list) -> Plan:
+  def _plan(self, cells: list[Cell]) -> Plan:
     session, data, use_mask = self.session, self.data, self.config.squad.mask_query
-    size = self.config.data.eval_batch_size
+    size, output = self.config.data.eval_batch_size, self.config.output
 
-    def evaluate(outputs_of, num_runs: int) -> list[dict[str, float]]:
-      return squad.evaluate(data, outputs_of, num_runs=num_runs, batch_size=size, pad_id=session.pad_id)
+    def evaluate(outputs_of: OutputsOf, seeds: Sequence[int]) -> list[dict[str, float]]:
+      return squad.evaluate(data, outputs_of, num_runs=len(seeds), batch_size=size, pad_id=session.pad_id)
 
-    return Plan(
+    return session.plan(
       NAME,
       make_problem(session.encoder, pad_id=session.pad_id, use_mask=use_mask),
       squad.METRICS[data.version][0],
@@ -68,54 +73,40 @@ class SquadSearch:
       data.train.features.examples,
       data.train.buckets,
       evaluate,
-      data.dev.buckets.lengths,
-      f"{data.digest}{'' if use_mask else ' without mask'}",
-      data.settings.max_length,
+      eval_lengths=data.dev.buckets.lengths,
+      digest=f"{data.digest}{'' if use_mask else ' without mask'}",
+      max_length=data.settings.max_length,
+      keeps_weights=output.save_model or output.predict,
     )
 
   def describe(self) -> list[str]:
     """What there is and what would be done."""
     start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={"question_answering": None})
-    return [f"{self.session.title}: {start}", *self.data.lines, self.session.describe(self.plan)]
+    return [f"{self.session.title}: {start}", *self.data.lines, *(plan.describe() for plan in self.plans)]
 
-  def run(self) -> int:
-    """Searches, saves, reports; returns the exit code."""
+  def finish(self, search: Search, records: Sequence[Record]) -> None:
+    """Saves the model and writes the answers of the chosen cell's best run, unless they are there."""
+    if not search.plan.keeps_weights:
+      return
+    chosen = best_model.choose(search, records)
+    if self.config.output.save_model:
+      best_model.save(search, chosen, {"name": NAME, "labels": None, "problem_type": None})
+    if self.config.output.predict and not self._has_answers(chosen):
+      self._predict(search.trained(chosen.cell, chosen.seed).outputs_of, chosen)
+
+  def report(self, records: Mapping[str, Sequence[Record]]) -> Report:
+    """The papers' table."""
     session = self.session
-    search = session.search(self.plan)
-    records = search.run(self.plan.cells, session.seeds)
-    self._finish(search, records)
-    if search.program.shapes:
-      session.say(f"{NAME}: {compiled(sorted(search.program.shapes))}")
-    made = squad_report.make_report(
+    return squad_report.make_report(
       session.title,
       session.protocol,
       self.data,
-      records,
+      records[NAME],
       references=session.references,
     )
-    made.publish(session.workdir, session.say)
-    return 0
-
-  def _finish(self, search: Search, records: Sequence[Record]) -> None:
-    """Model and answers of the chosen cell's best run, unless they are there."""
-    output, plan = self.config.output, self.plan
-    if not (output.save_model or output.predict):
-      return
-    chosen = best_model.choose(self.session, plan, search, records, with_test_seeds=False)
-    is_needed = output.predict and not self._has_answers(chosen)
-    trained = best_model.train(
-      self.session,
-      plan,
-      search,
-      chosen,
-      task={"name": NAME, "labels": None, "problem_type": None},
-      is_needed=is_needed,
-    )
-    if is_needed and trained is not None:
-      self._predict(trained.outputs_of, chosen)
 
   @property
-  def directory(self):
+  def directory(self) -> Path:
     """Of the answers, beside the finished cells."""
     return self.session.workdir / NAME
 
@@ -127,7 +118,7 @@ class SquadSearch:
       return False
     return isinstance(found, dict) and found.get("run") == chosen.identity
 
-  def _predict(self, outputs_of: squad.OutputsOf, chosen: Chosen) -> None:
+  def _predict(self, outputs_of: OutputsOf, chosen: Chosen) -> None:
     size = self.config.data.eval_batch_size
     (found,) = squad.logits(
       self.data.dev, outputs_of, num_runs=1, batch_size=size, pad_id=self.session.pad_id

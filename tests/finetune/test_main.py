@@ -84,7 +84,7 @@ def test_predictions_are_written_for_the_leaderboard(searched):
 def test_the_saved_model_gives_the_score_it_was_chosen_for(searched, places):
   """Its weights, through another program, on the development set."""
   from data import glue as glue_data
-  from finetune.glue.search import GlueSearch
+  from finetune.glue.search import Glue
   from finetune.papers import glue_metrics
   from finetune.search import texts
   from finetune.search.session import Session
@@ -93,7 +93,7 @@ def test_the_saved_model_gives_the_score_it_was_chosen_for(searched, places):
 
   arguments = flags.read_arguments(_arguments(places, searched, *SEARCH), main.PROGRAM)
   session = Session(arguments.config, arguments.workdir, stop=StopRequest())
-  job = GlueSearch(session, download=False)
+  job = Glue(session, download=False)
   plan = job.plans[0]
   params, meta = checkpoint.load_params(searched / "sst2" / "model")
   given = job.data["sst2"].dev["dev"]
@@ -117,8 +117,8 @@ def test_a_search_that_was_killed_twice_gives_the_same_numbers(
       done.append(None)
       raise KeyboardInterrupt  # in the middle: what was saved before is all there is
     evaluate(self)
-    runs = self.group.runs
-    done.append((self.metric, self.keep_best, tuple(runs.seeds), tuple(runs.learning_rates), self.done))
+    runs = zip(self.group.runs.seeds.tolist(), self.group.runs.learning_rates.tolist())
+    done.append([(self.metric, *run, self.done) for run in runs])
 
   monkeypatch.setattr(loop._Loop, "note_evaluation", dying)
   arguments = _arguments(places, tmp_path / "again", *SEARCH, "--config.output.predict")
@@ -126,9 +126,12 @@ def test_a_search_that_was_killed_twice_gives_the_same_numbers(
   assert codes == [130, 130, 0]
   assert _scores(tmp_path / "again") == _scores(searched)
   assert (tmp_path / "again" / "results.csv").read_text() == (searched / "results.csv").read_text()
-  evaluations = [one for one in done if one is not None]
-  assert len(done) == len(evaluations) + 2
-  assert len(set(evaluations)) == len(evaluations)  # what was done was not done again
+  assert done.count(None) == 2
+  evaluations = [run for group in done if group is not None for run in group]
+  assert len(set(evaluations)) == len(evaluations)  # no run is trained twice, also not for its weights
+  assert len({run[:3] for run in evaluations}) == 2 * (2 * 2 + 1)  # tasks x (cells x seeds + a test seed)
+  for task in ("sst2", "stsb"):  # the best of the chosen cell, with and without its further seed
+    assert len(list((tmp_path / "again" / task / "weights").iterdir())) <= 2
 
 
 @pytest.mark.parametrize("save_model", [True, False])
@@ -137,7 +140,7 @@ def test_a_finished_search_trains_nothing(searched, places, tmp_path, monkeypatc
   shutil.copytree(searched, workdir)
   if not save_model:  # not asked for: its absence is no reason to train
     shutil.rmtree(workdir / "sst2" / "model")
-  monkeypatch.setattr(Search, "_train", lambda *_, **__: pytest.fail("trained again"))
+  monkeypatch.setattr(loop, "train", lambda *_, **__: pytest.fail("trained again"))
   more = ("--config.output.predict", f"--config.output.save_model={save_model}")
   assert main.main(_arguments(places, workdir, *SEARCH, *more)) == 0
   assert "SST-2" in capsys.readouterr().out
@@ -152,7 +155,7 @@ def test_predictions_of_another_run_are_not_handed_in(searched, places, tmp_path
   saved["run"] = np.asarray(json.dumps(json.loads(str(saved["run"])) | {"seed": -1}))
   np.savez(path, **saved)
   wanted = []
-  monkeypatch.setattr(Search, "run_again", lambda _, cell, seed: wanted.append(seed) or sys.exit("wanted"))
+  monkeypatch.setattr(Search, "trained", lambda _, cell, seed: wanted.append(seed) or sys.exit("wanted"))
   with pytest.raises(SystemExit, match="wanted"):
     main.main(_arguments(places, workdir, *SEARCH, "--config.output.predict"))
   assert len(wanted) == 1 and wanted[0] >= 0

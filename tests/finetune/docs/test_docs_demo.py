@@ -16,8 +16,9 @@ from data.errors import ConfigError
 from finetune.docs import report as docs_report
 from finetune.docs import task as docs
 from finetune.docs.report import Comparison, Score
-from finetune.docs.task import DocsDemo
+from finetune.docs.task import Docs
 from finetune.papers.spaces import Cell
+from finetune.search import driver
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
 from pretrain.checkpoint import Checkpoints
@@ -71,7 +72,7 @@ def _config(place):
 
 def _demo(place, workdir):
   config = FrozenConfigDict(_config(place))  # as finetune.main has it
-  return DocsDemo(Session(config, str(workdir), stop=StopRequest()))
+  return Docs(Session(config, str(workdir), stop=StopRequest()), download=False)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def finished(place):
   """The workdir of a finished demo, and what it printed."""
   output = io.StringIO()
   with contextlib.redirect_stdout(output):
-    assert _demo(place, place / "out").run() == 0
+    assert driver.run(_demo(place, place / "out")) == 0
   return place / "out", output.getvalue()
 
 
@@ -105,24 +106,22 @@ def test_both_encoders_learn_with_both_seeds(finished):
 def test_a_second_start_trains_nothing(place, finished, monkeypatch):
   monkeypatch.setattr("finetune.search.loop.train", lambda *args, **options: pytest.fail("trained again"))
   with contextlib.redirect_stdout(io.StringIO()) as output:
-    assert _demo(place, finished[0]).run() == 0
+    assert driver.run(_demo(place, finished[0])) == 0
   assert output.getvalue().splitlines()[-1] == finished[1].splitlines()[-1]
 
 
 def test_encoders_differ_in_their_start_alone(place, tmp_path):
   demo = _demo(place, tmp_path)
-  scratch, checkpoint = (demo.plans[name] for name in (docs.SCRATCH, docs.CHECKPOINT))
-  assert (scratch.train, scratch.buckets, scratch.cells) == (
-    checkpoint.train,
-    checkpoint.buckets,
-    checkpoint.cells,
-  )
+  scratch, checkpoint = demo.plans
+  assert [scratch.name, checkpoint.name] == [docs.SCRATCH, docs.CHECKPOINT]
+  feeds = [plan.feed((0, 1), 16) for plan in demo.plans]
+  assert feeds[0] == feeds[1] and scratch.cells == checkpoint.cells
   tables = {
-    name: [
-      np.asarray(session.start.init_encoder(jax.random.key(seed))["embeddings"]["token"]["embedding"])
+    plan.name: [
+      np.asarray(plan.init_encoder(jax.random.key(seed))["embeddings"]["token"]["embedding"])
       for seed in (0, 1)
     ]
-    for name, session in demo.sessions.items()
+    for plan in demo.plans
   }
   np.testing.assert_array_equal(*tables[docs.CHECKPOINT])
   assert not np.allclose(*tables[docs.SCRATCH])
@@ -143,7 +142,7 @@ def test_fields_without_use_are_refused(place, tmp_path, field):
   config.update_from_flattened_dict({field: True})
   session = Session(config, str(tmp_path), stop=StopRequest())
   with pytest.raises(ConfigError, match=f"^{field}=True"):
-    DocsDemo(session)
+    Docs(session, download=False)
 
 
 def test_outputs_that_are_not_finite_are_wrong_answers(place, tmp_path):

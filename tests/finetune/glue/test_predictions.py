@@ -68,24 +68,21 @@ def _session(workdir):
 
 
 def _predict(session, name, tests, chosen=CHOSEN, row=(0.0, 1.0, 0.0)):
-  plan = types.SimpleNamespace(name=name)
-
   def outputs_of(batch):
     return np.broadcast_to(np.asarray(row, np.float32), (1, batch["ids"].shape[1], len(row)))
 
-  glue_predictions.predict(session, plan, chosen, types.SimpleNamespace(outputs_of=outputs_of), tests)
-  return plan
+  glue_predictions.predict(session, name, chosen, outputs_of, tests)
 
 
 def test_outputs_are_of_one_run_and_the_texts_that_are_there_now(tmp_path, encoding):
   data, session = tmp_path / "data", _session(tmp_path / "work")
   _nli(data / "MNLI" / "test_matched.tsv", 3)
   tests = glue_predictions.load("mnli", str(data), encoding)
-  plan = _predict(session, "mnli", tests)
+  _predict(session, "mnli", tests)
 
   def is_there(chosen=CHOSEN):
     now = glue_predictions.load("mnli", str(data), encoding)
-    return glue_predictions.is_there(session, plan, chosen, now)
+    return glue_predictions.is_there(session, "mnli", chosen, now)
 
   assert is_there()
   assert not is_there(dataclasses.replace(CHOSEN, seed=2))
@@ -101,10 +98,10 @@ def test_outputs_are_of_one_run_and_the_texts_that_are_there_now(tmp_path, encod
 def test_damaged_outputs_are_not_there(tmp_path, encoding, content):
   _nli(tmp_path / "RTE" / "test.tsv", 3)
   tests, session = glue_predictions.load("rte", str(tmp_path), encoding), _session(tmp_path)
-  plan = _predict(session, "rte", tests, row=(0.0, 1.0))
-  assert glue_predictions.is_there(session, plan, CHOSEN, tests)
-  glue_predictions.path(session, plan).write_bytes(content)
-  assert not glue_predictions.is_there(session, plan, CHOSEN, tests)
+  _predict(session, "rte", tests, row=(0.0, 1.0))
+  assert glue_predictions.is_there(session, "rte", CHOSEN, tests)
+  glue_predictions.path(session, "rte").write_bytes(content)
+  assert not glue_predictions.is_there(session, "rte", CHOSEN, tests)
 
 
 def test_outputs_that_cannot_be_written_are_a_storage_error(tmp_path, encoding):
@@ -118,11 +115,11 @@ def test_wnli_is_handed_in_only_if_it_is_above_the_majority(tmp_path, encoding, 
   _nli(tmp_path / "WNLI" / "test.tsv", 4)
   tests, session = glue_predictions.load("wnli", str(tmp_path), encoding), _session(tmp_path)
   chosen = dataclasses.replace(CHOSEN, value=value)
-  plan = _predict(session, "wnli", tests, chosen, row=(0.0, 1.0))
+  _predict(session, "wnli", tests, chosen, row=(0.0, 1.0))
   texts, labels = ["good"] * 5, np.asarray([0, 1, 0, 1, 0], np.int32)
   dev = Split(texts, texts, labels, [*"01234"], 0, "made", is_official=False)
   data = {"wnli": glue.from_splits("wnli", dev, {"dev": dev}, encoding("wnli"))}
-  lines = glue_predictions.submit(session, [plan], {"wnli": tests}, data)
+  lines = glue_predictions.submit(session, {"wnli": tests}, data)
   assert any("wnli: on the development set" in line and "0.6000" in line for line in lines) == is_told
   (path,) = tmp_path.glob("*.zip")
   with zipfile.ZipFile(path) as archive:

@@ -5,7 +5,7 @@ import pathlib
 import jax
 
 from configs import finetune_prompt
-from finetune.prompt.search import PromptSearch
+from finetune.prompt.search import Prompts
 from finetune.search.session import Session
 from pretrain.checkpoint import Checkpoints
 from pretrain.models import heads
@@ -86,9 +86,9 @@ def make_config(place: pathlib.Path, **changed):
   return config
 
 
-def make_search(place: pathlib.Path, workdir, stop=None, lines=None, **changed) -> PromptSearch:
+def make_search(place: pathlib.Path, workdir, stop=None, lines=None, **changed) -> Prompts:
   """The search of `make_config`."""
   say = (lambda line: None) if lines is None else lines.append
-  return PromptSearch(
+  return Prompts(
     Session(make_config(place, **changed), str(workdir), stop=stop or StopRequest(), say=say), download=False
   )

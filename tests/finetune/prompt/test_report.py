@@ -4,16 +4,25 @@ import pathlib
 
 import pytest
 
+from finetune.papers.spaces import Cell
 from finetune.prompt import report as prompt_report
 from finetune.prompt.report import TaskScores
-from finetune.prompt.task import Trial
+from finetune.search.summary import Evaluation, Record
 
 PAPER = pathlib.Path(__file__).resolve().parents[4] / "shared" / "papers" / "coco_lm.txt"
 
 
-def scores(task, tests, **options):
-  trials = [Trial(13 + number, "bs2_lr1e-05_st9", 0.5, test) for number, test in enumerate(tests)]
-  return TaskScores(task, "accuracy", trials, **({"has_test": True, "is_official": True} | options))
+def scores(task, tests, *, has_test=True, is_official=True):
+  def records(every):
+    return [
+      Record(
+        task, Cell(2, 1e-5, num_steps=9), "accuracy", {13 + number: [Evaluation(9, 1.0, metrics)]}, (), 0.0
+      )
+      for number, metrics in enumerate(every)
+    ]
+
+  chosen = records([dict.fromkeys(tests[0], 0.5)] * len(tests))
+  return TaskScores(chosen, records(tests) if has_test else [], is_official)
 
 
 def test_the_paper_stands_beside_mnli():

@@ -8,13 +8,11 @@ import jax
 import pytest
 
 from data.errors import ConfigError, DataError
-from finetune.prompt import runs as prompt_runs
-from finetune.prompt.task import summarise
-from finetune.search.loop import Stopped
+from finetune.search import driver
+from finetune.search import search as searches
 from finetune.search.program import Program, RunGroup
-from finetune.search.summary import Evaluation
 from pretrain.checkpoint import load_params, step_path
-from pretrain.stop import StopRequest
+from pretrain.stop import STOPPED, StopRequest
 from tests.finetune.prompt.prompt_files import (
   LENGTH,
   RATES,
@@ -36,7 +34,7 @@ def _one_program():
     return made[0]
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(prompt_runs, "Program", program)
+    patch.setattr(searches, "Program", program)
     patch.setattr(jax, "clear_caches", lambda: None)
     yield
 
@@ -61,7 +59,7 @@ class After(StopRequest):
 
 
 def run(place, workdir, **options):
-  assert make_search(place, workdir, **options).run() == 0
+  assert driver.run(make_search(place, workdir, **options)) == 0
   return json.loads((workdir / "prompt.json").read_text())
 
 
@@ -131,8 +129,7 @@ def test_a_finished_search_only_prints_again(place, finished, steps, capsys):
 
 
 def test_a_stopped_search_goes_on_where_it_was(place, finished, steps, tmp_path):
-  with pytest.raises(Stopped):
-    make_search(place, tmp_path, stop=After(20)).run()
+  assert driver.run(make_search(place, tmp_path, stop=After(20))) == STOPPED
   assert not stored(tmp_path) and 0 < steps["train_step"] < 40
   run(place, tmp_path)
   assert steps["train_step"] == 80  # of two programs
@@ -140,41 +137,29 @@ def test_a_stopped_search_goes_on_where_it_was(place, finished, steps, tmp_path)
   assert stored(tmp_path, "test/sst2") == stored(finished, "test/sst2")
 
 
-def test_runs_trained_again_for_their_weights_are_the_same_and_can_be_stopped(
+def test_only_weights_that_are_not_there_are_trained_for_again_and_that_can_be_stopped(
   place, finished, steps, tmp_path
 ):
   workdir, lines = tmp_path / "copy", []
   shutil.copytree(finished, workdir)
-  shutil.rmtree(workdir / "test")
+  for name in ("test", "sst2/weights"):  # as an earlier version leaves a search before its test
+    shutil.rmtree(workdir / name)
   # One look an update and one an evaluated batch: the second stop comes with the first batch of the test set.
   for looks, done in ((17, 16), (30, 40)):
-    with pytest.raises(Stopped):
-      make_search(place, workdir, stop=After(looks)).run()
+    assert driver.run(make_search(place, workdir, stop=After(looks))) == STOPPED
     assert steps["train_step"] == done
   assert not (workdir / "test").exists()
   run(place, workdir, lines=lines)
-  assert sum("2 chosen runs are trained again for their weights" in line for line in lines) == 1
-  assert not any("as before" in line for line in lines)
+  assert steps["train_step"] == 80
+  assert sum("no weights were kept of" in line for line in lines) == 1  # the other's are kept by now
+  assert not any("as in the search" in line for line in lines)
   assert stored(workdir, "test/sst2") == stored(finished, "test/sst2")
 
 
-def test_weights_of_another_cell_are_not_taken_for_the_chosen_ones(place, finished, steps, tmp_path):
-  workdir = tmp_path / "copy"
-  shutil.copytree(finished, workdir)
-  search = make_search(place, workdir)
-  runs = prompt_runs.PromptRuns(
-    search.session, search.data["sst2"], search._problems["sst2"], search.cells, head="mlm"
-  )
-  chosen = summarise(runs.train(), "accuracy").chosen
-  cells = {cell.name: cell for cell in search.cells}
-  for split, trial in chosen.items():
-    (other,) = (cell for name, cell in cells.items() if name != trial.cell)
-    runs._kept[split] = prompt_runs.Best(other, Evaluation(40, 20.0, {"accuracy": 1.0}), None)
-  found = runs.best(chosen.values())
-  assert {split: best.cell.name for split, best in found.items()} == {
-    split: trial.cell for split, trial in chosen.items()
-  }
-  assert steps["train_step"] == 40 and all(best.params is not None for best in found.values())
+def test_weights_are_kept_of_the_chosen_run_of_each_split(finished):
+  chosen = json.loads((finished / "prompt.json").read_text())["rows"][0]["cells"]
+  kept = {path.name for path in (finished / "sst2" / "weights").iterdir()}
+  assert kept == {f"{cell}_seed{split}" for split, cell in chosen.items()}
 
 
 def test_the_best_run_is_saved_with_its_head(finished):
@@ -204,7 +189,7 @@ def test_without_a_test_set_the_dev_scores_are_reported_as_such(place, finished,
 def test_what_would_be_done_is_told_before(place, tmp_path):
   lines = "\n".join(make_search(place, tmp_path, **{"prompt.test_rows": 3}).describe())
   assert "loaded encoder, heads/mlm; fresh: optimizer, step" in lines
-  assert "2 x 2, 160 steps of single runs" in lines and "words terrible/great" in lines
+  assert "2 cells x 2 splits, 160 steps of single runs" in lines and "words terrible/great" in lines
   assert "test set dev: 3 of 5 examples" in lines
   assert not list(tmp_path.iterdir())
 

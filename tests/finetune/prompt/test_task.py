@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data.errors import ConfigError, DataError
+from data.errors import ConfigError
 from finetune.prompt import task as prompt
 from finetune.prompt.demonstrations import EvaluationSet, TrainingFeed, make_pool
-from finetune.prompt.task import Trial
 from finetune.prompt.templates import TEMPLATES, PromptWriter
 from finetune.search.examples import Examples
 from finetune.search.program import Program, Runs
@@ -208,24 +207,6 @@ def test_what_is_averaged_is_what_finish_makes_of_each_sequence():
     lambda batch: batch["ids"].astype(np.float32), sets, np.square, batch_size=2, max_length=1, pad_id=0
   )
   assert found[0].tolist() == [[5.0]]
-
-
-def test_a_split_counts_with_the_cell_best_on_its_dev_set():
-  trials = [
-    Trial(13, "a", 0.5, {"accuracy": 0.60}),
-    Trial(13, "b", 0.7, {"accuracy": 0.50}),
-    Trial(13, "c", 0.7, {"accuracy": 0.90}),  # equal: the first stays
-    Trial(21, "a", 0.9, {"accuracy": 0.70}),
-    Trial(21, "b", 0.8, {"accuracy": 0.99}),
-  ]
-  found = prompt.summarise(trials, "accuracy")
-  assert {seed: trial.cell for seed, trial in found.chosen.items()} == {13: "b", 21: "a"}
-  assert (found.mean, found.std) == (pytest.approx(0.6), pytest.approx(0.1))
-  assert prompt.summarise(trials[:1], "accuracy").std == 0.0
-  with pytest.raises(DataError, match="no finished run"):
-    prompt.summarise([], "accuracy")
-  with pytest.raises(DataError, match="split 13, a: no f1 among accuracy"):
-    prompt.summarise(trials, "f1")
 
 
 def test_runs_learn_their_own_training_sets(tmp_path):

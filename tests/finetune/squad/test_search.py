@@ -11,12 +11,12 @@ import pytest
 from configs import finetune_squad
 from data import squad as squad_data
 from data.errors import ConfigError, DataError
-from finetune.search.search import Search
+from finetune.search import driver, loop
 from finetune.search.session import Session
 from finetune.squad import scores as squad_evaluate
 from finetune.squad import task as squad
 from finetune.squad.problem import make_problem
-from finetune.squad.search import SquadSearch
+from finetune.squad.search import Squad
 from pretrain.checkpoint import Checkpoints, load_params, step_path
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
@@ -77,7 +77,7 @@ def make_session(place, workdir, said, **changed):
 def searched(place, tmp_path_factory):
   """(workdir, what was said) of a finished search."""
   workdir, said = tmp_path_factory.mktemp("out"), []
-  assert SquadSearch(make_session(place, workdir, said), download=False).run() == 0
+  assert driver.run(Squad(make_session(place, workdir, said), download=False)) == 0
   return workdir, said
 
 
@@ -134,7 +134,7 @@ def test_the_saved_model_gives_the_answers_scores(searched, place):
     "problem_type": None,
   }
   session = make_session(place, workdir, [])
-  search = SquadSearch(session, download=False)
+  search = Squad(session, download=False)
   problem = make_problem(session.encoder, pad_id=session.pad_id)
 
   @jax.jit
@@ -164,29 +164,30 @@ def test_a_finished_search_is_trained_again_only_for_answers_that_are_not_its_ow
 
   workdir = tmp_path / "copy"
   shutil.copytree(searched[0], workdir)
-  monkeypatch.setattr(Search, "_train", train)
-  assert SquadSearch(make_session(place, workdir, []), download=False).run() == 0
+  monkeypatch.setattr(loop, "train", train)
+  shutil.rmtree(workdir / "squad" / "weights")  # as an earlier version leaves a search
+  assert driver.run(Squad(make_session(place, workdir, []), download=False)) == 0
   evaluation = workdir / "squad" / "evaluation.json"
   written = json.loads(evaluation.read_text())
   of_another = written | {"run": written["run"] | {"seed": 99}}
   for content in (json.dumps(of_another), "damaged", "[]"):
     evaluation.write_text(content)
     with pytest.raises(Trains):
-      SquadSearch(make_session(place, workdir, []), download=False).run()
+      driver.run(Squad(make_session(place, workdir, []), download=False))
   quiet = make_session(place, workdir, [], **{"output.predict": False})
-  assert SquadSearch(quiet, download=False).run() == 0
+  assert driver.run(Squad(quiet, download=False)) == 0
 
 
 def test_other_settings_of_answers_are_another_search(searched, place):
   for changed in ({"squad.n_best": 5}, {"squad.mask_query": False}):
     session = make_session(place, searched[0], [], **changed)
     with pytest.raises(DataError, match="made with other settings"):
-      SquadSearch(session, download=False).run()
+      driver.run(Squad(session, download=False))
 
 
 def test_what_would_be_done_is_described(place, tmp_path):
   session = make_session(place, tmp_path, [], **{"squad.stride": 64})
-  lines = SquadSearch(session, download=False).describe()
+  lines = Squad(session, download=False).describe()
   assert "fresh: heads/question_answering" in lines[0]
   for part in ("36 questions on 12 contexts", "do not overlap", "1 cell x 2 seeds", "not the official"):
     assert any(part in line for line in lines), part
@@ -205,5 +206,5 @@ def test_what_would_be_done_is_described(place, tmp_path):
 def test_mistakes_are_one_line_before_anything_compiles(place, tmp_path, changed, error, message):
   session = make_session(place, tmp_path, [], **changed)
   with pytest.raises(error, match=message) as caught:
-    SquadSearch(session, download=False)
+    Squad(session, download=False)
   assert "\n" not in str(caught.value)

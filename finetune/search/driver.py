@@ -1,0 +1,73 @@
+"""What is done with every kind of fine-tuning, from the search to the tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import jax
+
+from data import errors
+from finetune.search.loop import Stopped
+from finetune.search.plan import Plan
+from finetune.search.search import Search
+from finetune.search.session import Session, compiled
+from finetune.search.summary import Record
+from finetune.search.tables import Report
+from pretrain.stop import STOPPED
+
+
+class Kind(Protocol):
+  """A kind of fine-tuning: one class in a room of its own, made of a session and whether TFDS may download.
+
+  Making it reads all data, so that what is wrong with them is reported before anything compiles.
+  """
+
+  session: Session
+  plans: Sequence[Plan]
+
+  def describe(self) -> list[str]:
+    """Lines about what there is and what would be done."""
+    ...
+
+  def finish(self, search: Search, records: Sequence[Record]) -> None:
+    """Saves the best run's model and its predictions when a plan's search is finished, unless they are there.
+
+    Args:
+      search: of the plan.
+      records: all its cells with all its seeds.
+    """
+    ...
+
+  def report(self, records: Mapping[str, Sequence[Record]]) -> Report:
+    """What all searches found, when they are finished.
+
+    Args:
+      records: {name of a plan: its records}.
+    """
+    ...
+
+
+def run(kind: Kind) -> int:
+  """Carries out all searches of a kind and reports them; returns the exit code.
+
+  What was finished before is not done again. A stop request ends it with everything saved.
+
+  Raises:
+    UserError: see data/errors.py.
+  """
+  session, records = kind.session, {}
+  with errors.writing(f"--workdir={session.workdir}"):
+    session.workdir.mkdir(parents=True, exist_ok=True)
+  try:
+    for plan in kind.plans:
+      search = Search(plan, session)
+      records[plan.name] = search.run(plan.cells, plan.seeds)
+      kind.finish(search, records[plan.name])
+      if search.program.shapes:
+        session.say(f"{plan.name}: {compiled(sorted(search.program.shapes))}")
+      jax.clear_caches()  # the next search's programs are others
+    report = kind.report(records)
+  except Stopped:
+    session.say("Stopped as asked; what was finished is stored, the same command continues")
+    return STOPPED
+  report.publish(session.workdir, session.say)
+  return 0

@@ -1,0 +1,102 @@
+"""A kind of fine-tuning is one class: a toy one from its plan to its table, and what a kill leaves of it."""
+
+import json
+
+import pytest
+
+from configs import finetune_glue
+from finetune.papers.spaces import Cell
+from finetune.search import best_model, driver, loop, summary, tables
+from finetune.search.classification import make_problem
+from finetune.search.examples import make_buckets
+from finetune.search.results import Results
+from finetune.search.session import Session
+from pretrain.stop import StopRequest
+from tests.finetune import small_task
+from tests.finetune.glue import small_glue
+
+
+class Toy:
+  """Which of two tokens is there more of?"""
+
+  def __init__(self, session, *, download=False):
+    del download
+    self.session, data = session, small_task.examples()
+    buckets = make_buckets(data, most=1, multiple=8, max_length=24)
+
+    def evaluate(outputs_of, seeds):
+      batch = small_task.feed(seeds)(0)
+      found = outputs_of(batch).argmax(axis=-1) == batch["labels"]
+      return [{"accuracy": float(run.mean())} for run in found]
+
+    self.plans = [
+      session.plan(
+        "toy",
+        make_problem(session.encoder, session.head, num_outputs=2, pad_id=session.pad_id),
+        "accuracy",
+        [Cell(8, rate, 2, 0.1) for rate in (1e-2, 3e-3)],
+        data,
+        buckets,
+        evaluate,
+        eval_lengths=(24,),
+        digest="toy",
+        max_length=24,
+        keeps_weights=True,
+      )
+    ]
+
+  def describe(self):
+    return [plan.describe() for plan in self.plans]
+
+  def finish(self, search, records):
+    best_model.save(search, best_model.choose(search, records), {"name": "toy"})
+
+  def report(self, records):
+    rows = [{"cell": record.cell.name, "mean": summary.summarise(record).mean} for record in records["toy"]]
+    return tables.Report("toy", "A toy", [tables.text_column("cell", "cell")], rows, [])
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+  return small_glue.checkpoint(tmp_path_factory.mktemp("toy") / "run")
+
+
+def _toy(checkpoint, workdir, say=print):
+  config = finetune_glue.get_config()
+  config.update_from_flattened_dict(
+    {"checkpoint": str(checkpoint), "search.num_seeds": 2, "train.runs_at_once": 2}
+  )
+  return Toy(Session(config, str(workdir), stop=StopRequest(), say=say))
+
+
+def test_a_kind_is_one_class(checkpoint, tmp_path, capsys):
+  said = []
+  assert driver.run(_toy(checkpoint, tmp_path, said.append)) == 0
+  assert len(json.loads((tmp_path / "toy.json").read_text())["rows"]) == 2
+  assert (tmp_path / "toy" / "model" / "vocabulary").is_dir()
+  assert any(line.startswith("toy 2/2  bs8_lr0.003_ep2_wu0.1: accuracy") for line in said)
+  assert "programs compiled" in "".join(said) and said[-1].startswith("The same as files: ")
+  assert "A toy" in capsys.readouterr().out
+
+
+def test_a_kill_between_weights_and_results_loses_neither(checkpoint, tmp_path, monkeypatch):
+  save, train, runs = Results.save, loop.train, []
+
+  def dying(self, task, cell, record):
+    monkeypatch.setattr(Results, "save", save)
+    raise KeyboardInterrupt
+
+  def noting(group, *arguments, **options):
+    runs.append(group.runs.learning_rates.tolist())
+    return train(group, *arguments, **options)
+
+  monkeypatch.setattr(Results, "save", dying)
+  monkeypatch.setattr(loop, "train", noting)
+  with pytest.raises(KeyboardInterrupt):
+    driver.run(_toy(checkpoint, tmp_path))
+  assert not list((tmp_path / "toy").glob("bs*.json"))
+  assert len(list((tmp_path / "toy" / "weights").iterdir())) == 1
+  said = []
+  assert driver.run(_toy(checkpoint, tmp_path, said.append)) == 0
+  assert not any("trained again" in line for line in said)
+  assert len(runs) == 3 and runs[0] == runs[1]  # the cell whose results were not stored, then the other

@@ -1,0 +1,102 @@
+"""What stands between a config and the mathematics, and would be missed by either's own tests."""
+
+import dataclasses
+import json
+import shutil
+from unittest import mock
+
+import jax
+import numpy as np
+import pytest
+
+from data import manifest
+from data.errors import ConfigError
+from pretrain import batches, resume
+from pretrain.corruption import mixture
+from pretrain.corruption.generator import GeneratorOutput
+from pretrain.ops import row_random
+from pretrain.ops.row_random import Use
+from pretrain.run import make_run
+from tests.pretrain.field_table import ROWS, base_config
+from tests.pretrain.small_recipe import TOKENS, UNION, random_params, small_batch, small_recipe
+
+# What may change between the starts of one run, typed once more: how it is carried out, not what it computes.
+_MAY_CHANGE = {
+  *("recipe", "model.remat", "model.scan_unroll", "model.vocab_chunk_rows"),
+  *("data.directory", "data.module", "data.tfds_directory", "data.workers"),
+  *("train.log_every", "train.eval_every", "train.eval_batches", "train.max_nonfinite_steps"),
+  *("train.checkpoint_every", "train.checkpoints_to_keep", "train.checkpoint_steps"),
+  *("train.microbatches", "train.multihost", "train.peak_flops", "train.total_steps"),
+  *("mesh.data", "mesh.fsdp", "mesh.tensor"),
+}
+
+
+def test_a_run_is_continued_with_another_value_of_these_fields_and_of_no_other():
+  continued = set()
+  for name, rows in ROWS.items():
+    meta = {"config": base_config(name).to_dict(), "interval_sums": {}}
+    for row in rows:
+      config = base_config(name)
+      config.update_from_flattened_dict({row.field: row.value})
+      try:
+        resume.check_same_run(config, {}, meta)
+      except ConfigError as error:
+        assert row.field in str(error)
+      else:
+        continued.add(row.field)
+  assert continued == _MAY_CHANGE
+
+
+@pytest.mark.parametrize(("schedule", "peak"), [("linear", 1e-3), ("electra_google", 1e-3 * 4 / 6)])
+def test_the_learning_rate_is_at_its_end_when_the_run_is(schedule, peak):
+  config = base_config("mlm")
+  config.optimizer.update({"schedule": schedule, "end_learning_rate": 0.0})
+  run = make_run(config, dataclasses.replace(TOKENS, vocab_size=300))
+  assert float(run.schedule(0)) == 0
+  assert float(run.schedule(config.optimizer.warmup_steps)) == pytest.approx(peak)
+  assert float(run.schedule(config.train.total_steps - 1)) > 0
+  assert float(run.schedule(config.train.total_steps)) == 0
+
+
+def test_every_random_thing_in_a_step_has_draws_of_its_own():
+  recipe = small_recipe({**UNION, "generator.sampling_dropout": "train"})
+  drawn, fold = [], row_random.fold
+
+  def noting(keys, use):
+    drawn.append(use)
+    return fold(keys, use)
+
+  with mock.patch.object(row_random, "fold", noting):
+    jax.eval_shape(
+      lambda params, batch: recipe.view(params, batch, train=True), random_params(recipe), small_batch()
+    )
+  once = {Use.GENERATOR_DROPOUT, Use.ENCODER_DROPOUT, Use.CROP_DROPOUT, Use.SAMPLE, Use.MASK_POSITIONS}
+  assert {use: drawn.count(use) for use in once} == dict.fromkeys(once, 1)
+
+
+def test_the_digest_of_the_records_covers_the_held_out_ones(small_records, tmp_path):
+  shutil.copy(small_records / manifest.NAME, tmp_path)
+  before = batches.records_digests(str(tmp_path))
+  content = json.loads((tmp_path / manifest.NAME).read_text())
+  content["splits"]["heldout"]["shards"][0]["sha256"] = "0" * 64
+  (tmp_path / manifest.NAME).write_text(json.dumps(content))
+  after = batches.records_digests(str(tmp_path))
+  assert after["records_digest"] != before["records_digest"]
+  assert after["vocabulary_digest"] == before["vocabulary_digest"]
+
+
+def test_the_sampling_temperature_sharpens_the_output_bias_too():
+  # All logits are the bias: at temperature 0.02 its largest entry is the token that is drawn.
+  bias = np.linspace(0.0, 9.6, 97).astype(np.float32)
+  output = GeneratorOutput(np.zeros((1, 4, 3, 8)), np.zeros((1, 4, 3, 8), np.float32), bias[None])
+  choice = mixture.MixtureChoice("none", (), 0.3, -1.0, 0.0)
+  sampled, _ = mixture.propose(
+    choice,
+    np.ones((4, 3, 1), np.float32),
+    output,
+    np.ones((97, 8), np.float32),
+    row_keys=small_batch().row_keys,
+    temperature=0.002,
+    chunk=8,
+  )
+  assert np.all(np.asarray(sampled) == 96)

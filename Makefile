@@ -6,12 +6,14 @@ PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check install --quiet --quiet
 VERSION_CHECK := import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))
 
-.PHONY: help env demo test lint mutants goldens fuzz rows test-real
+.PHONY: help env demo test test-quick nightly lint mutants goldens fuzz rows test-real
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo      pretrain a tiny encoder on the installed documentation: minutes on two CPU cores'
-	@echo 'make test      the test suite'
+	@echo 'make test      the test suite: 12 minutes on two CPU cores the first time, less with .cache/jax'
+	@echo 'make test-quick  what a change to the heart needs: goldens, losses, step, resume, a search: 3 minutes'
+	@echo 'make nightly   the rare settings that make test leaves out'
 	@echo 'make lint      ruff and pyright'
 	@echo 'make goldens   compare with outputs of the official programs in GOLDENS=$(GOLDENS)'
 	@echo 'make mutants   break one line at a time and see that a test notices'
@@ -25,8 +27,19 @@ env: $(VENV)/.requirements-dev
 demo: $(VENV)/.requirements
 	$(PYTHON) -m pretrain.demo
 
+PYTEST := $(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile
+QUICK := tests/test_goldens.py tests/test_layering.py tests/finetune/glue/test_search.py \
+  tests/pretrain/objectives tests/pretrain/test_losses.py tests/pretrain/test_optim.py \
+  tests/pretrain/test_resume.py tests/pretrain/test_step.py
+
 test: $(VENV)/.requirements-dev
-	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile
+	$(PYTEST)
+
+test-quick: $(VENV)/.requirements-dev
+	$(PYTEST) $(QUICK)
+
+nightly: $(VENV)/.requirements-dev
+	$(PYTEST) -m nightly
 
 lint: $(VENV)/.requirements-dev
 	$(PYTHON) -m ruff check .

@@ -6,7 +6,13 @@ a part of one line that stands exactly once in the file, `test` the quickest one
 
 from typing import NamedTuple
 
-from tests import mutant_list_finetune, mutant_list_model, mutant_list_run, mutant_list_search
+from tests import (
+  mutant_list_finetune,
+  mutant_list_model,
+  mutant_list_run,
+  mutant_list_search,
+  mutant_list_wires,
+)
 
 
 class Mutant(NamedTuple):
@@ -26,6 +32,7 @@ MUTANTS = [
     *mutant_list_run.FAULTS,
     *mutant_list_finetune.FAULTS,
     *mutant_list_search.FAULTS,
+    *mutant_list_wires.FAULTS,
   )
   for name, original, fault, test in rows
 ]

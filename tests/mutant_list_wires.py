@@ -1,0 +1,171 @@
+"""Faults of the wires: a field, a file or a number that does not reach what it is for. Columns as in
+`mutant_list.py`.
+"""
+
+_SENSITIVE = "test_a_field_changes_what_it_should"
+
+FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
+  (
+    "pretrain/run.py",
+    "tests/pretrain/test_field_sensitivity.py",
+    [
+      (
+        "microbatches ignored",
+        "microbatches=self.config.train.microbatches",
+        "microbatches=1",
+        f"{_SENSITIVE}[train.microbatches]",
+      ),
+      (
+        "clipping is not passed on",
+        "clip_norm=self.config.optimizer.clip_norm",
+        "clip_norm=0.0",
+        f"{_SENSITIVE}[optimizer.clip_norm]",
+      ),
+      (
+        "of the optimizer only the rate",
+        "OptimizerSettings(**config.optimizer.to_dict(), ",
+        "OptimizerSettings(learning_rate=config.optimizer.learning_rate, ",
+        f"{_SENSITIVE}[optimizer.adam_b1]",
+      ),
+      (
+        "pretraining without dropout",
+        "functools.partial(self.recipe.loss_fn, train=True)",
+        "functools.partial(self.recipe.loss_fn, train=False)",
+        f"{_SENSITIVE}[model.dropout]",
+      ),
+      (
+        "initial values without the seed",
+        "jax.random.key(self.config.seed)",
+        "jax.random.key(0)",
+        f"{_SENSITIVE}[seed]",
+      ),
+      (
+        "evaluation draws with the run's seed",
+        "step_row_keys(EVAL_SEED, 0, rows)",
+        "step_row_keys(self.config.seed, 0, rows)",
+        "test_fields_change_nothing_else[mlm-eval]",
+      ),
+    ],
+  ),
+  (
+    "pretrain/batches.py",
+    "tests/pretrain/test_field_sensitivity.py",
+    [
+      (
+        "data order without the seed",
+        'split="train", length=data.length, seed=config.seed',
+        'split="train", length=data.length, seed=0',
+        f"{_SENSITIVE}[seed]",
+      ),
+      (
+        "all records whatever the fraction",
+        "fraction=data.fraction",
+        "fraction=1.0",
+        f"{_SENSITIVE}[data.fraction]",
+      ),
+    ],
+  ),
+  (
+    "pretrain/build.py",
+    "tests/pretrain/test_field_sensitivity.py",
+    [
+      (
+        "sampling temperature ignored",
+        "temperature=fields.temperature,",
+        "temperature=1.0,",
+        f"{_SENSITIVE}[generator.temperature]",
+      ),
+      (
+        "Gumbel temperature ignored",
+        "gumbel_temperature=fields.gumbel_temperature,",
+        "gumbel_temperature=0.3,",
+        f"{_SENSITIVE}[generator.gumbel_temperature]",
+      ),
+    ],
+  ),
+  (
+    "pretrain/run.py",
+    "tests/pretrain/test_wires.py",
+    [
+      (
+        "schedule over twice the run",
+        "total_steps=config.train.total_steps)",
+        "total_steps=2 * config.train.total_steps)",
+        "test_the_learning_rate_is_at_its_end_when_the_run_is[linear-0.001]",
+      )
+    ],
+  ),
+  (
+    "pretrain/corruption/generator.py",
+    "tests/pretrain/test_wires.py",
+    [
+      (
+        "generator has the encoder's dropout",
+        "row_random.fold(row_keys, Use.GENERATOR_DROPOUT)",
+        "row_random.fold(row_keys, Use.ENCODER_DROPOUT)",
+        "test_every_random_thing_in_a_step_has_draws_of_its_own",
+      )
+    ],
+  ),
+  (
+    "pretrain/corruption/mixture.py",
+    "tests/pretrain/test_wires.py",
+    [
+      (
+        "bias is not sharpened",
+        "transformed / temperature, biases / temperature",
+        "transformed / temperature, biases",
+        "test_the_sampling_temperature_sharpens_the_output_bias_too",
+      )
+    ],
+  ),
+  (
+    "pretrain/batches.py",
+    "tests/pretrain/test_wires.py",
+    [
+      (
+        "digest without the held-out shards",
+        "for split in content.splits.values() for shard in split.shards",
+        'for shard in content.splits["train"].shards',
+        "test_the_digest_of_the_records_covers_the_held_out_ones",
+      )
+    ],
+  ),
+  (
+    "pretrain/resume.py",
+    "tests/pretrain/test_wires.py",
+    [
+      (
+        f"a run goes on with another {field}",
+        '  "train.log_every",',
+        f'  "train.log_every", "{field}",',
+        "test_a_run_is_continued_with_another_value_of_these_fields_and_of_no_other",
+      )
+      for field in ("data.fraction", "corruption.mask_rate", "model.dropout", "optimizer.clip_norm")
+    ],
+  ),
+  (
+    "configs/roberta_base.py",
+    "tests/configs/test_recipes.py",
+    [
+      (
+        "RoBERTa with BERT's mask rule",
+        '"mask_rule": "count"',
+        '"mask_rule": "bernoulli"',
+        "test_the_numbers_of_the_papers_tables_are_in_the_recipes[roberta_base]",
+      )
+    ],
+  ),
+  (
+    "configs/sizes.py",
+    "tests/configs/test_recipes.py",
+    [
+      (
+        "half as many heads in small models",
+        '"num_heads": 4,',
+        '"num_heads": 2,',
+        "test_the_numbers_of_the_papers_tables_are_in_the_recipes[coco_lm_small]",
+      )
+    ],
+  ),
+]

@@ -66,19 +66,25 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/build.py",
+    "pretrain/recipe.py",
     "tests/pretrain/test_field_sensitivity.py",
     [
       (
         "sampling temperature ignored",
-        "temperature=fields.temperature,",
+        "temperature=settings.temperature,",
         "temperature=1.0,",
         f"{_SENSITIVE}[generator.temperature]",
       ),
+    ],
+  ),
+  (
+    "pretrain/corruption/mixture.py",
+    "tests/pretrain/test_field_sensitivity.py",
+    [
       (
         "Gumbel temperature ignored",
-        "gumbel_temperature=fields.gumbel_temperature,",
-        "gumbel_temperature=0.3,",
+        "temperature=choice.gumbel_temperature,",
+        "temperature=0.3,",
         f"{_SENSITIVE}[generator.gumbel_temperature]",
       ),
     ],

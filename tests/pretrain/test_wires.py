@@ -89,9 +89,8 @@ def test_the_sampling_temperature_sharpens_the_output_bias_too():
   # All logits are the bias: at temperature 0.02 its largest entry is the token that is drawn.
   bias = np.linspace(0.0, 9.6, 97).astype(np.float32)
   output = GeneratorOutput(np.zeros((1, 4, 3, 8)), np.zeros((1, 4, 3, 8), np.float32), bias[None])
-  choice = mixture.MixtureChoice("none", (), 0.3, -1.0, 0.0)
   sampled, _ = mixture.propose(
-    choice,
+    small_recipe().mixture,
     np.ones((4, 3, 1), np.float32),
     output,
     np.ones((97, 8), np.float32),

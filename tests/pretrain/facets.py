@@ -31,7 +31,6 @@ import numpy as np
 from jax.extend import core
 from ml_collections import ConfigDict
 
-from data import manifest
 from data.errors import DivergedError
 from pretrain import prepared, provenance, train
 from pretrain.checkpoint import Checkpoints
@@ -64,9 +63,9 @@ class Facets:
     if name in LOOP:
       return self._loop[name]
     if name == "prepare":
-      directory = prepared.records_directory(self._config)
-      data, size = self._config.data.to_dict(), self._config.model.vocab_size
-      return " ".join([directory, *manifest.prepare_command(data, vocab_size=size, output=directory)])
+      with mock.patch.object(prepared, "run_child", return_value=(0, "")) as child:
+        directory = prepared.ensure_records(self._config, download=False)
+      return f"{directory} {child.call_args}"
     if name == "from":
       return str(provenance.starts(self._config.to_dict()))
     if name == "layout":

@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
+from jax.interpreters import partial_eval
 from ml_collections import ConfigDict
 
 from data.errors import DivergedError
@@ -77,7 +78,10 @@ def _traced(name: str, run: Run) -> core.ClosedJaxpr:
   ids = jax.ShapeDtypeStruct((run.config.train.batch_size, run.config.data.length), jnp.int32)
   with jax.set_mesh(run.mesh):
     if name == "start":
-      return jax.make_jaxpr(run._initial)()
+      made = jax.make_jaxpr(run._initial)()
+      # flax traces the whole encoder to find its shapes; what comes of it is not a part of the state.
+      live, _ = partial_eval.dce_jaxpr(made.jaxpr, [True] * len(made.jaxpr.outvars), instantiate=True)
+      return core.ClosedJaxpr(live, made.consts)
     if name == "step":
       return run.compile_train_step().trace(run.abstract_state, ids).jaxpr
     params, place = run.abstract_state.params, (jnp.int32(0), jnp.float32(0))

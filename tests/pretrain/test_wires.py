@@ -18,8 +18,9 @@ from pretrain.ops import row_random
 from pretrain.ops.row_random import Use
 from pretrain.run import make_run
 from tests.pretrain.field_table import ROWS, base_config
-from tests.pretrain.small_recipe import TOKENS, UNION, random_params, small_batch, small_recipe
+from tests.pretrain.small_recipe import TOKENS, small_batch, small_recipe
 
+_TOKENS = dataclasses.replace(TOKENS, vocab_size=300)
 # What may change between the starts of one run, typed once more: how it is carried out, not what it computes.
 _MAY_CHANGE = {
   *("recipe", "model.remat", "model.scan_unroll", "model.vocab_chunk_rows"),
@@ -51,7 +52,7 @@ def test_a_run_is_continued_with_another_value_of_these_fields_and_of_no_other()
 def test_the_learning_rate_is_at_its_end_when_the_run_is(schedule, peak):
   config = base_config("mlm")
   config.optimizer.update({"schedule": schedule, "end_learning_rate": 0.0})
-  run = make_run(config, dataclasses.replace(TOKENS, vocab_size=300))
+  run = make_run(config, _TOKENS)
   assert float(run.schedule(0)) == 0
   assert float(run.schedule(config.optimizer.warmup_steps)) == pytest.approx(peak)
   assert float(run.schedule(config.train.total_steps - 1)) > 0
@@ -59,17 +60,18 @@ def test_the_learning_rate_is_at_its_end_when_the_run_is(schedule, peak):
 
 
 def test_every_random_thing_in_a_step_has_draws_of_its_own():
-  recipe = small_recipe({**UNION, "generator.sampling_dropout": "train"})
+  config = base_config("union")
+  config.generator.sampling_dropout = "train"
+  run = make_run(config, _TOKENS)
   drawn, fold = [], row_random.fold
 
   def noting(keys, use):
     drawn.extend([use] if isinstance(use, Use) else [])  # layers are folded in by number
     return fold(keys, use)
 
-  with mock.patch.object(row_random, "fold", noting):
-    jax.eval_shape(
-      lambda params, batch: recipe.view(params, batch, train=True), random_params(recipe), small_batch()
-    )
+  ids = jax.ShapeDtypeStruct((config.train.batch_size, config.data.length), np.int32)
+  with mock.patch.object(row_random, "fold", noting), jax.set_mesh(run.mesh):
+    run.compile_train_step().trace(run.abstract_state, ids)
   once = {Use.GENERATOR_DROPOUT, Use.ENCODER_DROPOUT, Use.CROP_DROPOUT, Use.SAMPLE, Use.MASK_POSITIONS}
   assert {use: drawn.count(use) for use in once} == dict.fromkeys(once, 1)
 

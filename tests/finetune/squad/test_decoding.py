@@ -48,7 +48,7 @@ def test_probabilities_are_the_softmax_over_what_is_kept():
 
 
 def test_query_separators_and_padding_are_never_chosen():
-  one, starts, ends = window([1.0, 0.0, 0.0], [1.0, 0.0, 0.0])
+  one, starts, ends = window([1.0, 0.0], [1.0, 0.0])  # behind it there is another word of the document
   padded = one, *(np.append(logits, [99.0] * 30) for logits in (starts, ends))
   assert decode(padded) == decode((one, starts, ends))
   assert all(max(c.start_logit, c.end_logit) <= 1.0 for c in decode(padded).n_best)

@@ -61,7 +61,8 @@ class SavedModel:
 
   def _find_vocabulary(self, flag: str) -> Path:
     places = [self.workdir / "vocabulary"]
-    with contextlib.suppress(AttributeError):  # a config of an older program may not name its records
+    # A config of an older program may not name its records.
+    with contextlib.suppress(AttributeError, KeyError):
       places.append(Path(records_directory(ConfigDict(self.meta["config"]))) / "vocabulary")
     for place in places:
       if (place / vocabularies.NAME).is_file():

@@ -1,7 +1,7 @@
 """The demo's comparison as a report, and what it means, whichever way it came out."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -30,31 +30,27 @@ class Score:
     return float(np.mean(list(self.seeds.values())))
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-  """What was found.
+def make_report(
+  title: str,
+  libraries: Sequence[str],
+  bayes: Sequence[Score],
+  scratch: Score,
+  checkpoint: Score,
+  *,
+  num_test: int,
+  saw_paragraphs: bool,
+) -> tables.Report:
+  """Makes `results.md`, `.csv` and `.json` of the comparison.
 
-  Attributes:
+  Args:
     title: which checkpoint.
     libraries: the classes.
-    num_test: test paragraphs.
     bayes: lines of naive Bayes.
     scratch: the line of the untrained encoder.
     checkpoint: the line of the checkpoint, of the same seeds.
+    num_test: test paragraphs.
     saw_paragraphs: whether the text was in the checkpoint's pretraining data.
   """
-
-  title: str
-  libraries: tuple[str, ...]
-  num_test: int
-  bayes: tuple[Score, ...]
-  scratch: Score
-  checkpoint: Score
-  saw_paragraphs: bool
-
-
-def make_report(comparison: Comparison) -> tables.Report:
-  """Makes `results.md`, `.csv` and `.json` of the comparison."""
   rows = [
     {
       "name": score.name,
@@ -63,10 +59,26 @@ def make_report(comparison: Comparison) -> tables.Report:
       "dev": score.dev,
       "learning_rate": score.learning_rate,
     }
-    for score in (*comparison.bayes, comparison.scratch, comparison.checkpoint)
+    for score in (*bayes, scratch, checkpoint)
   ]
-  title = f"Which of {len(comparison.libraries)} libraries is a paragraph from? {comparison.title}"
-  return tables.Report("results", title, _COLUMNS, rows, _notes(comparison))
+  gains = [checkpoint.seeds[seed] - scratch.seeds[seed] for seed in scratch.seeds]
+  better = sum(gain > 0 for gain in gains)
+  error = float(np.sqrt(checkpoint.mean * (1 - checkpoint.mean) / num_test))
+  best = max(bayes, key=lambda score: score.mean)
+  notes = [
+    f"The checkpoint is {_against(checkpoint.mean - scratch.mean)} its encoder from scratch (higher for "
+    f"{better} of {len(gains)} seeds), and {_against(checkpoint.mean - best.mean)} naive Bayes, which counts "
+    "words and needs a second.",
+    f"Guessing gives {tables.percent(1 / len(libraries))} %. {num_test:,} test paragraphs measure an "
+    f"accuracy to {tables.percent(error)} points (standard error), besides what seeds change.",
+  ]
+  if saw_paragraphs:
+    notes.append(
+      "Pretraining read the same documentation: also the test paragraphs, names of libraries in them, but "
+      "not which library each is from."
+    )
+  title = f"Which of {len(libraries)} libraries is a paragraph from? {title}"
+  return tables.Report("results", title, _COLUMNS, rows, notes)
 
 
 def _seeds(row: tables.Row) -> str:
@@ -86,28 +98,6 @@ _COLUMNS = (
   tables.percent_column("dev set", "dev"),
   tables.Column("rate", _rate),
 )
-
-
-def _notes(comparison: Comparison) -> list[str]:
-  scratch, checkpoint = comparison.scratch, comparison.checkpoint
-  gains = [checkpoint.seeds[seed] - scratch.seeds[seed] for seed in scratch.seeds]
-  better = sum(gain > 0 for gain in gains)
-  error = float(np.sqrt(checkpoint.mean * (1 - checkpoint.mean) / comparison.num_test))
-  best = max(comparison.bayes, key=lambda score: score.mean)
-  notes = [
-    f"The checkpoint is {_against(checkpoint.mean - scratch.mean)} its encoder from scratch (higher for "
-    f"{better} of {len(gains)} seeds), and {_against(checkpoint.mean - best.mean)} naive Bayes, which counts "
-    "words and needs a second.",
-    f"Guessing gives {tables.percent(1 / len(comparison.libraries))} %. {comparison.num_test:,} test "
-    f"paragraphs measure an accuracy to {tables.percent(error)} points (standard error), besides what seeds "
-    "change.",
-  ]
-  if comparison.saw_paragraphs:
-    notes.append(
-      "Pretraining read the same documentation: also the test paragraphs, names of libraries in them, but "
-      "not which library each is from."
-    )
-  return notes
 
 
 def _against(gain: float) -> str:

@@ -17,7 +17,7 @@ from data import library_paragraphs
 from data.errors import ConfigError
 from data.library_paragraphs import LibraryParagraphs
 from finetune.docs import report as docs_report
-from finetune.docs.report import Comparison, Score
+from finetune.docs.report import Score
 from finetune.papers import glue_metrics
 from finetune.search import best_model, summary, texts, warm_start
 from finetune.search.classification import make_problem
@@ -207,13 +207,12 @@ class Docs:
       naive_bayes("naive Bayes, the encoder's tokens", self.encoded.words, self.task),
     )
     meta = self.session.start.meta
-    comparison = Comparison(
+    return docs_report.make_report(
       f"{self.session.title}, step {meta.get('step', 0):,}",
       self.task.libraries,
-      len(self.task.splits["test"]),
       bayes,
       choose(NAMES[SCRATCH], records[SCRATCH]),
       choose(NAMES[CHECKPOINT], records[CHECKPOINT]),
-      meta["config"].get("data", {}).get("source") == "installed_docs",
+      num_test=len(self.task.splits["test"]),
+      saw_paragraphs=meta["config"].get("data", {}).get("source") == "installed_docs",
     )
-    return docs_report.make_report(comparison)

@@ -17,8 +17,9 @@ from finetune.needed_files import DRAWS
 from finetune.papers import glue_metrics
 from finetune.papers.glue_metrics import DEV_SPLITS
 from finetune.prompt.demonstrations import EvaluationSet, Pool, TrainingFeed, make_evaluation_set, make_pool
-from finetune.prompt.task import predict, scores_of
+from finetune.prompt.task import scores_of
 from finetune.prompt.templates import PromptWriter
+from finetune.search.examples import pad, stack
 from finetune.search.program import Batch
 
 # By which a run's best evaluation and its cell are chosen; LM-BFF src/trainer.py. The others: accuracy.
@@ -103,28 +104,47 @@ class PromptData:
   def evaluate(
     self, outputs_of: Callable[[Batch], Any], sets: Sequence[EvaluationSet]
   ) -> list[dict[str, float]]:
-    """The metrics of runs.
-
-    Args:
-      outputs_of: host batch [runs, batch, ...] to outputs [runs, batch, words].
-
-    Returns:
-      {metric: value} by run. A run whose outputs are not finite scores 0 and the search goes on without it.
-    """
-    is_regression, lengths = self.writer.template.is_regression, self.lengths
-    predictions = predict(
-      outputs_of,
-      sets,
-      scores_of if is_regression else np.asarray,
-      batch_size=lengths.batch_size,
-      max_length=lengths.max_length,
-      pad_id=lengths.pad_id,
-    )
+    """{metric: value} of each run on its set; a run whose outputs are not finite scores 0."""
+    finish = scores_of if self.writer.template.is_regression else np.asarray
+    predictions = predict(outputs_of, sets, finish, self.lengths)
     task = "mnli" if self.task == "snli" else self.task  # the same classes and metric
     return [
       glue_metrics.score_of_run(task, of_run, part.examples.fields["labels"][: len(of_run)])
       for of_run, part in zip(predictions, sets, strict=True)
     ]
+
+
+def predict(
+  outputs_of: Callable[[Batch], Any],
+  sets: Sequence[EvaluationSet],
+  finish: Callable[[np.ndarray], np.ndarray],
+  lengths: Lengths,
+) -> list[np.ndarray]:
+  """Predictions of runs, averaged over the samples of demonstrations.
+
+  Args:
+    outputs_of: gives the outputs [runs, batch, classes] of a batch.
+    sets: one for each run; where one has fewer sequences, its batches are filled up with rows of weight 0.
+    finish: makes of the outputs of sequences, [rows, classes], what is averaged, [rows, ...].
+    lengths: of sequences and batches.
+
+  Returns:
+    For each run [n, ...] float64.
+  """
+  outputs = []
+  for start in range(0, max(len(part.examples.ids) for part in sets), lengths.batch_size):
+    batches = []
+    for examples in (part.examples for part in sets):
+      rows = range(len(examples.ids))[start : start + lengths.batch_size]
+      sizes = {"length": lengths.max_length, "batch_size": lengths.batch_size, "pad_id": lengths.pad_id}
+      batches.append(pad(examples, rows, **sizes))
+    outputs.append(outputs_of(stack(batches)))
+  predictions = []
+  for of_run, part in zip(np.concatenate(outputs, axis=1), sets):
+    finished = np.asarray(finish(of_run[: len(part.examples.ids)]), np.float64)
+    by_sample = finished.reshape(part.num_samples, -1, *finished.shape[1:])
+    predictions.append(by_sample.sum(axis=0) / part.num_samples)
+  return predictions
 
 
 def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, download: bool) -> PromptData:

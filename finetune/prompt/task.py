@@ -3,7 +3,7 @@
 Source: Gao et al. 2021 (LM-BFF) sections 5-6, src/models.py; COCO-LM section 5 and table 4.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from data.errors import ConfigError
-from finetune.prompt.demonstrations import EvaluationSet
 from finetune.search import losses
-from finetune.search.examples import Examples, pad, stack
 from finetune.search.program import Batch, Problem
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
@@ -29,24 +27,20 @@ _MAX_SCORE = 5.0  # of STS-B; the least is 0
 
 
 def lm_head(params: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
-  """'clm' or 'mlm': the language-modelling head a checkpoint has.
-
-  Args:
-    params: of `pretrain.checkpoint.load_params`.
-    meta: likewise.
+  """'clm' or 'mlm': the language-modelling head that a checkpoint has among its parameters.
 
   Raises:
     ConfigError: it has none.
   """
-  found = params.get("heads", {})
+  there = params.get("heads", {})
   for name, parts in _HEADS.items():
-    if set(parts) <= set(found.get(name, {})):
+    if set(parts) <= set(there.get(name, {})):
       return name
   recipe = meta.get("config", {}).get("recipe") or "unknown"
   having = " and ".join(f"{RECIPES[name]} ({name})" for name in _HEADS)
   raise ConfigError(
     f"--config.checkpoint: the checkpoint of recipe {recipe!r} has no language-modelling head (its heads: "
-    f"{', '.join(sorted(found)) or 'none'}), and a prompt is answered by one; the recipes {having} have one, "
+    f"{', '.join(sorted(there)) or 'none'}), and a prompt is answered by one; the recipes {having} have one, "
     "amos, electra and COCO-LM's ablations without CLM have none: give another checkpoint, or fine-tune this "
     "one with configs/finetune_glue.py"
   )
@@ -65,12 +59,8 @@ def make_problem(
   """Builds the problem of a task.
 
   Args:
-    config: of the encoder.
     head: parameters of the checkpoint's language-modelling head; they are trained on.
-    word_ids: of `check_words`.
     name: 'clm' or 'mlm', of `lm_head`.
-    pad_id: id of [PAD].
-    max_length: of the sequences.
     is_regression: two words, the ends of the scale of STS-B; batch['labels'] [batch] float32 in 0-5.
 
   Returns:
@@ -139,59 +129,3 @@ def scores_of(logits: np.ndarray) -> np.ndarray:
   """[rows, 2] logits of a regression's words to [rows, 1] float64 scores: 5 times the high word's share."""
   low, high = np.asarray(logits, np.float64).T
   return (_MAX_SCORE / (1.0 + np.exp(low - high)))[:, None]
-
-
-def evaluation_batches(
-  sets: Sequence[Examples], *, batch_size: int, max_length: int, pad_id: int
-) -> Iterator[dict[str, np.ndarray]]:
-  """[runs, batch, ...] batches of one set per run until the longest is through; the rest has weight 0."""
-  for start in range(0, max(len(examples.ids) for examples in sets), batch_size):
-    yield stack(
-      [
-        pad(
-          examples,
-          range(start, min(start + batch_size, len(examples.ids))) if start < len(examples.ids) else (),
-          length=max_length,
-          batch_size=batch_size,
-          pad_id=pad_id,
-        )
-        for examples in sets
-      ]
-    )
-
-
-def predict(
-  outputs_of: Callable[[dict[str, np.ndarray]], np.ndarray],
-  sets: Sequence[EvaluationSet],
-  finish: Callable[[np.ndarray], np.ndarray],
-  *,
-  batch_size: int,
-  max_length: int,
-  pad_id: int,
-) -> list[np.ndarray]:
-  """Predictions of R runs, averaged over the samples of demonstrations.
-
-  Args:
-    outputs_of: batch to [runs, batch, classes] float32 (`Program.outputs` with its parameters).
-    sets: of each run.
-    finish: outputs of single sequences to what is averaged, [rows, classes] to [rows, ...].
-    batch_size: rows of a batch.
-    max_length: length of all rows.
-    pad_id: id of [PAD].
-
-  Returns:
-    For each run [n, ...] float64.
-  """
-  examples = [part.examples for part in sets]
-  batches = evaluation_batches(examples, batch_size=batch_size, max_length=max_length, pad_id=pad_id)
-  outputs = np.concatenate([outputs_of(batch) for batch in batches], axis=1)
-  return [
-    average_samples(finish(rows[: len(part.examples.ids)]), part.num_samples)
-    for rows, part in zip(outputs, sets)
-  ]
-
-
-def average_samples(outputs: np.ndarray, num_samples: int) -> np.ndarray:
-  """[num_samples x n, ...] of an `EvaluationSet` to their means [n, ...] float64."""
-  by_sample = np.asarray(outputs, np.float64).reshape(num_samples, -1, *outputs.shape[1:])
-  return by_sample.sum(axis=0) / num_samples

@@ -23,7 +23,7 @@ class WarmStart:
   Attributes:
     encoder: parameters, numpy arrays.
     heads: those that pretraining left, {'rtd': {...}, ...}.
-    config: of the encoder, with fine-tuning's dropout and dtype.
+    config: of the encoder, with fine-tuning's dtype and remat; the session sets the dropout.
     digest: sha256 over the encoder's and the heads' arrays; 'from scratch' for a fresh encoder.
     init_encoder: gives for a key the encoder's parameters: the loaded ones, or fresh ones.
   """
@@ -43,8 +43,6 @@ def load(
   *,
   step: int | None = None,
   vocabulary_directory: str = "",
-  dropout: float = 0.1,
-  attention_dropout: float = 0.1,
   dtype: str = "auto",
   remat: bool = False,
   from_scratch: bool = False,
@@ -55,7 +53,6 @@ def load(
     directory: a pretraining workdir, the output of `pretrain.export import`, or the directory of a step.
     step: number of the checkpoint; None: the newest.
     vocabulary_directory: '': beside the checkpoint, else beside the run's records.
-    dropout, attention_dropout: rates, for hidden states and for attention probabilities.
     dtype: of the computation, as `model.dtype`.
     remat: whether layers are computed again in the backward pass.
     from_scratch: whether only the encoder's sizes and the vocabulary are taken from the checkpoint.
@@ -69,9 +66,9 @@ def load(
   """
   saved = open_model(directory, step)
   path, model = saved.path, saved.meta["config"]["model"]
-  settings = {"dropout": dropout, "attention_dropout": attention_dropout, "dtype": dtype, "remat": remat}
   names = [field.name for field in dataclasses.fields(EncoderConfig)]
-  config = EncoderConfig(**{name: model[name] for name in names if name in model} | settings)
+  settings = {name: model[name] for name in names if name in model}
+  config = EncoderConfig(**settings | {"dtype": dtype, "remat": remat})
   where, vocabulary = saved.load_vocabulary(vocabulary_directory, flag="--config.vocabulary")
   if vocabulary.size > config.vocab_size:
     raise DataError(

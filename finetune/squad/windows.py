@@ -19,6 +19,7 @@ from data.squad import Question
 from data.vocabulary import Vocabulary
 from finetune.search.examples import Examples
 
+_SHOWN = 5  # most reasons in a log
 _WORD = re.compile("[^ \t\r\n\u202f]+")  # the other spaces of Unicode are letters to the official code
 
 
@@ -268,7 +269,7 @@ def max_context(windows: Sequence[Window]) -> list[np.ndarray]:
   return [best[w.first : w.first + w.count] == number for number, w in enumerate(windows)]
 
 
-def report_lines(features: Features, *, shown: int = 5) -> list[str]:
+def report_lines(features: Features) -> list[str]:
   """What was made and what was left out, for the log."""
   with_answer = int(np.count_nonzero(features.examples.fields["start"]))
   lines = [
@@ -278,7 +279,7 @@ def report_lines(features: Features, *, shown: int = 5) -> list[str]:
   for what, reasons in (("answers that cannot be located", features.dropped), ("no window", features.empty)):
     if reasons:
       lines.append(f"{what}: {len(reasons):,}")
-      lines += [f"  {name}: {reason}" for name, reason in list(reasons.items())[:shown]]
-      if len(reasons) > shown:
-        lines.append(f"  and {len(reasons) - shown:,} more")
+      lines += [f"  {name}: {reason}" for name, reason in list(reasons.items())[:_SHOWN]]
+      if len(reasons) > _SHOWN:
+        lines.append(f"  and {len(reasons) - _SHOWN:,} more")
   return lines

@@ -15,7 +15,7 @@ from configs import finetune_demo
 from data.errors import ConfigError
 from finetune.docs import report as docs_report
 from finetune.docs import task as docs
-from finetune.docs.report import Comparison, Score
+from finetune.docs.report import Score
 from finetune.docs.task import Docs
 from finetune.papers.spaces import Cell
 from finetune.search import driver
@@ -180,7 +180,7 @@ def test_a_worse_checkpoint_is_called_worse():
   scratch = Score("scratch", {0: 0.5, 1: 0.6, 2: 0.55}, 0.5, 1e-3)
   checkpoint = Score("checkpoint", {0: 0.4, 1: 0.61, 2: 0.52}, 0.5, 3e-3)
   made = docs_report.make_report(
-    Comparison("run", ("a", "b", "c", "d"), 900, bayes, scratch, checkpoint, False)
+    "run", ("a", "b", "c", "d"), bayes, scratch, checkpoint, num_test=900, saw_paragraphs=False
   )
   shown = [[column.show(row) for column in made.columns] for row in made.rows]
   assert shown[3] == ["checkpoint", "51.0", "40.0 61.0 52.0", "50.0", "0.003"]

@@ -13,6 +13,7 @@ import pytest
 
 from data.errors import ConfigError
 from finetune.prompt import task as prompt
+from finetune.prompt.data import Lengths, predict
 from finetune.prompt.demonstrations import EvaluationSet, TrainingFeed, make_pool
 from finetune.prompt.templates import TEMPLATES, PromptWriter
 from finetune.search.examples import Examples
@@ -194,7 +195,7 @@ def test_predictions_are_averaged_over_samples_and_every_example_counts_once():
 
   shapes = []
   sets = [make_set([2, 4, 6, 8, 10, 12, 14, 16, 18, 20]), make_set([1, 2, 3, 5, 6, 7])]
-  found = prompt.predict(outputs_of, sets, np.asarray, batch_size=4, max_length=3, pad_id=0)
+  found = predict(outputs_of, sets, np.asarray, Lengths(3, 2, 4, 0))
   assert shapes == [(2, 4, 3)] * 3
   assert found[0].tolist() == [[7, -7], [9, -9], [11, -11], [13, -13], [15, -15]]
   assert found[1].tolist() == [[3, -3], [4, -4], [5, -5]]
@@ -203,9 +204,7 @@ def test_predictions_are_averaged_over_samples_and_every_example_counts_once():
 def test_what_is_averaged_is_what_finish_makes_of_each_sequence():
   ids = [np.array([token], np.int32) for token in (1, 3)]
   sets = [EvaluationSet(Examples(ids, {}, {}), 2, 0)]
-  found = prompt.predict(
-    lambda batch: batch["ids"].astype(np.float32), sets, np.square, batch_size=2, max_length=1, pad_id=0
-  )
+  found = predict(lambda batch: batch["ids"].astype(np.float32), sets, np.square, Lengths(1, 2, 2, 0))
   assert found[0].tolist() == [[5.0]]
 
 

@@ -1,5 +1,6 @@
 """What a run will be, before it is: config, parameters, sharding, cost. Nothing is trained or written."""
 
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -59,11 +60,7 @@ def memory_per_device(run: Run) -> dict[str, float]:
 
 
 def _local_bytes(leaf: jax.ShapeDtypeStruct) -> int:
-  shape = leaf.sharding.shard_shape(leaf.shape)
-  size = 1
-  for axis in shape:
-    size *= axis
-  return size * leaf.dtype.itemsize
+  return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
 
 def dry_run(config: ConfigDict, *, workdir: str) -> str:

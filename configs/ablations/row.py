@@ -33,21 +33,6 @@ class Row:
   required: tuple[str, ...] = ()
 
 
-def apply(changes: Mapping[str, Any], config: ConfigDict) -> ConfigDict:
-  """Sets fields by their dotted names, in place; returns the config.
-
-  Raises:
-    AttributeError, KeyError or TypeError: no such field, or a value of another type.
-  """
-  for name, value in changes.items():
-    *groups, leaf = name.split(".")
-    group: Any = config
-    for inner in groups:
-      group = group[inner]
-    group[leaf] = value
-  return config
-
-
 def build(rows: Mapping[str, Row], argument: str, *, family: str) -> ConfigDict:
   """The config of a row.
 
@@ -74,4 +59,5 @@ def build(rows: Mapping[str, Row], argument: str, *, family: str) -> ConfigDict:
   changes = row.tiny_changes if size and row.tiny_changes is not None else row.changes
   config: ConfigDict = importlib.import_module(f"configs.{recipe}").get_config()
   config.recipe = f"{family}:{argument}"
-  return apply(changes, config)
+  config.update_from_flattened_dict(changes)
+  return config

@@ -65,15 +65,18 @@ class Kind(NamedTuple):
     return (int,) if self.value_type == tuple[int, ...] else (int, float)
 
 
-def flatten(config: ConfigDict) -> dict[str, Any]:
-  """{'model.hidden_size': 768, ...}: every leaf of a config by its dotted name."""
-  found: dict[str, Any] = {}
-  for name, value in config.items():
-    if isinstance(value, ConfigDict):
-      found |= {f"{name}.{inner}": leaf for inner, leaf in flatten(value).items()}
+def flatten(group: Any) -> dict[str, Any]:
+  """{'model.hidden_size': 768, ...}: every leaf of a config, or of `Schema.settings`, by its dotted name."""
+  if dataclasses.is_dataclass(group):
+    hints = typing.get_type_hints(group, include_extras=True)
+    group = {field.name: hints[field.name] for field in dataclasses.fields(group)}
+  leaves: dict[str, Any] = {}
+  for name, value in group.items():
+    if isinstance(value, ConfigDict | Mapping) or dataclasses.is_dataclass(value):
+      leaves |= {f"{name}.{inner}": leaf for inner, leaf in flatten(value).items()}
     else:
-      found[name] = value
-  return found
+      leaves[name] = value
+  return leaves
 
 
 @functools.cache
@@ -82,24 +85,10 @@ def known_fields(schema: Schema = PRETRAINING) -> Mapping[str, Value]:
   return types.MappingProxyType(flatten(schema.base()))
 
 
-def flatten_types(group: Any) -> dict[str, Any]:
-  """{'model.hidden_size': Annotated[int, Limit(1)], ...} of a group as in `Schema.settings`."""
-  if dataclasses.is_dataclass(group):
-    hints = typing.get_type_hints(group, include_extras=True)
-    group = {field.name: hints[field.name] for field in dataclasses.fields(group)}
-  found: dict[str, Any] = {}
-  for name, inside in group.items():
-    if isinstance(inside, Mapping) or dataclasses.is_dataclass(inside):
-      found |= {f"{name}.{inner}": leaf for inner, leaf in flatten_types(inside).items()}
-    else:
-      found[name] = inside
-  return found
-
-
 @functools.cache
 def kinds(schema: Schema = PRETRAINING) -> Mapping[str, Kind]:
   """What the value of every field may be."""
-  stated = flatten_types(schema.settings)
+  stated = flatten(schema.settings)
   return {
     name: _kind(stated.get(name) or _type_of(default)) for name, default in known_fields(schema).items()
   }

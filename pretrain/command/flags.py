@@ -11,7 +11,6 @@ import pathlib
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
@@ -206,14 +205,8 @@ def _read_changes(changes: dict[str, str | None], found: list[str], schema: fiel
 def _set_fields(config: ConfigDict, changed: fields.Fields) -> None:
   """Sets fields in place; one that the config lacks is left out, and named by `validate`."""
   present = fields.flatten(config)
-  for name, value in changed.items():
-    if name in present:
-      *groups, leaf = name.split(".")
-      group: Any = config
-      for inner in groups:
-        group = group[inner]
-      with group.ignore_type():
-        group[leaf] = value
+  with config.ignore_type():
+    config.update_from_flattened_dict({name: value for name, value in changed.items() if name in present})
 
 
 def _config_problems(config: ConfigDict, rules: validate.Rules, *, in_doubt: bool) -> list[str]:

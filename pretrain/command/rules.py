@@ -4,6 +4,7 @@ Every rule takes {dotted name: value} with all fields of `configs/base.py`, each
 yields lines for the user that name the fields it read. Imports no jax.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -35,12 +36,12 @@ def problems(config: Fields, *, num_devices: int | None, num_hosts: int) -> list
 
 
 def _switched_on(config: Fields) -> dict[str, Objective]:
-  groups: dict[str, dict] = {name: {} for name in OBJECTIVES}
-  for name, value in config.items():
-    group, _, field = name.removeprefix("objectives.").partition(".")
-    if name.startswith("objectives."):
-      groups[group][field] = value
-  return switched_on(groups)
+  return switched_on(
+    {
+      name: {field.name: config[f"objectives.{name}.{field.name}"] for field in dataclasses.fields(settings)}
+      for name, settings in OBJECTIVES.items()
+    }
+  )
 
 
 def _model(config: Fields) -> Iterator[str]:

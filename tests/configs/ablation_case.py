@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from configs.ablations import amos, coco_lm, row, taco
+from configs.ablations import amos, coco_lm, taco
 from pretrain.build import build
 from pretrain.objectives.views import View
 from pretrain.recipe import Recipe
@@ -106,8 +106,8 @@ def config_of(case: Case) -> ConfigDict:
     assert entry.tiny_recipe == config.recipe
     config = table.get_config(f"{case.row}:tiny")
     named = entry.changes if entry.tiny_changes is None else entry.tiny_changes
-  row.apply({field: value for field, value in SMALL.items() if field not in named}, config)
-  return row.apply(dict(case.fields), config)
+  config.update_from_flattened_dict({f: v for f, v in SMALL.items() if f not in named} | dict(case.fields))
+  return config
 
 
 @functools.cache

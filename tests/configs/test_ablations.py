@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from configs.ablations import amos, coco_lm, row, taco
+from configs.ablations import amos, coco_lm, taco
 from data import errors
 from pretrain.command import fields, flags, validate
 
@@ -37,7 +37,7 @@ def _changes(family, name, *, tiny):
   """(config of the row, its recipe, the changes it names), with what the user must give."""
   entry = TABLES[family].ROWS[name]
   config = TABLES[family].get_config(f"{name}:tiny" if tiny else name)
-  row.apply({field: GIVEN[field] for field in entry.required}, config)
+  config.update_from_flattened_dict({field: GIVEN[field] for field in entry.required})
   changes = entry.tiny_changes if tiny and entry.tiny_changes is not None else entry.changes
   return config, _recipe(entry.tiny_recipe if tiny else entry.recipe), changes
 
@@ -122,4 +122,4 @@ def test_a_misspelt_row_names_the_nearest():
 
 def test_a_change_of_a_field_that_does_not_exist_raises():
   with pytest.raises((AttributeError, KeyError)):
-    row.apply({"model.hiden_size": 3}, _recipe("coco_lm_tiny"))
+    _recipe("coco_lm_tiny").update_from_flattened_dict({"model.hiden_size": 3})

@@ -4,7 +4,6 @@ import importlib
 
 import pytest
 
-from configs.ablations.row import apply
 from data import errors
 from pretrain.command import fields, validate
 from tests.pretrain.command.bad_configs import CASES
@@ -13,18 +12,14 @@ from tests.pretrain.command.bad_configs import CASES
 def _config(recipe="amos_coco_taco_tiny", **changes):
   config = importlib.import_module(f"configs.{recipe}").get_config()
   with config.ignore_type():
-    return apply({name.replace("__", "."): value for name, value in changes.items()}, config)
+    config.update_from_flattened_dict({name.replace("__", "."): value for name, value in changes.items()})
+  return config
 
 
 def _problems(recipe, changes, **devices):
   config = importlib.import_module(f"configs.{recipe}").get_config()
-  for name, value in changes.items():
-    *groups, leaf = name.split(".")
-    group = config
-    for inner in groups:
-      group = group[inner]
-    with group.ignore_type():
-      group[leaf] = value
+  with config.ignore_type():
+    config.update_from_flattened_dict(changes)
   return validate.problems(config, **devices)
 
 

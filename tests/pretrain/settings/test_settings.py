@@ -8,7 +8,7 @@ from pretrain.settings.objectives import OBJECTIVES, switched_on
 
 
 def test_settings_and_the_base_config_have_the_same_fields():
-  assert fields.flatten_types(FIELDS).keys() == fields.known_fields().keys()
+  assert fields.flatten(FIELDS).keys() == fields.known_fields().keys()
 
 
 def test_every_default_is_of_the_type_and_within_the_limits_of_its_settings():

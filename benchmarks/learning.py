@@ -27,9 +27,10 @@ from data import command
 from data.errors import ConfigError
 from pretrain import prepared
 from pretrain.analysis.figures import measure
-from pretrain.batches import Batches, open_records, records_digests
+from pretrain.batches import Batches
 from pretrain.checkpoint import Checkpoints
 from pretrain.command import flags, validate
+from pretrain.prepared import Prepared
 from pretrain.run import Run, make_run
 from pretrain.settings.objectives import OBJECTIVES
 
@@ -73,12 +74,11 @@ def set_steps(config: ConfigDict, steps: int) -> None:
   config.optimizer.warmup_steps = min(config.optimizer.warmup_steps, steps // 5)
 
 
-def steps_in(minutes: float, config: ConfigDict, directory: str) -> int:
+def steps_in(minutes: float, config: ConfigDict, records: Prepared) -> int:
   """Steps that fit in a budget, by timing a few after compilation."""
-  records, _ = open_records(config, directory)
-  run = make_run(config, prepared.token_ids(directory))
+  run = make_run(config, records.tokens)
   with jax.set_mesh(run.mesh):
-    state, step, batches = run.init_state(), run.compile_train_step(), Batches(records, run, first=0)
+    state, step, batches = run.init_state(), run.compile_train_step(), Batches(records.train, run, first=0)
     state, metrics = step(state, batches.at(0))
     jax.block_until_ready(metrics)
     started = time.perf_counter()
@@ -92,22 +92,22 @@ def steps_in(minutes: float, config: ConfigDict, directory: str) -> int:
 def run_one(arguments: argparse.Namespace) -> None:
   """Trains one recipe for its budget and appends a line of figures at each measurement."""
   config = make_config(arguments)
-  directory = prepared.ensure_records(config, download=False)
+  prepared.ensure_records(config, download=False)
+  records = prepared.open(config)
   if arguments.minutes:
-    set_steps(config, steps_in(arguments.minutes, config, directory))
-  unigram = np.load(os.path.join(directory, "unigram.npy"))
-  records, heldout = open_records(config, directory)
-  run = make_run(config, prepared.token_ids(directory))
+    set_steps(config, steps_in(arguments.minutes, config, records))
+  unigram = np.load(os.path.join(records.directory, "unigram.npy"))
+  run = make_run(config, records.tokens)
   name = arguments.name or "_".join([arguments.recipe, *(f"no_{part}" for part in arguments.without)])
   path = pathlib.Path(arguments.output) / f"{name}-seed{arguments.seed}.jsonl"
   path.parent.mkdir(parents=True, exist_ok=True)
   total, started = config.train.total_steps, time.perf_counter()
   points = {round(total * part / arguments.points) for part in range(arguments.points + 1)}
   with jax.set_mesh(run.mesh), open(path, "w", encoding="utf-8") as file:
-    state, step, batches = run.init_state(), run.compile_train_step(), Batches(records, run, first=0)
+    state, step, batches = run.init_state(), run.compile_train_step(), Batches(records.train, run, first=0)
 
     def note(done: int) -> None:
-      values = measure(run, state.params, heldout, unigram, batches=arguments.eval_batches)
+      values = measure(run, state.params, records.heldout, unigram, batches=arguments.eval_batches)
       seconds = round(time.perf_counter() - started, 1)
       line = {"name": name, "seed": arguments.seed, "step": done, "seconds": seconds, **values}
       line["tokens"] = done * config.train.batch_size * config.data.length
@@ -122,12 +122,12 @@ def run_one(arguments: argparse.Namespace) -> None:
         note(at + 1)
     batches.close()
     if arguments.save:
-      _save(run, state, pathlib.Path(arguments.save) / f"{name}-seed{arguments.seed}", directory)
+      _save(run, state, pathlib.Path(arguments.save) / f"{name}-seed{arguments.seed}", records.digests)
 
 
-def _save(run: Run, state, workdir: pathlib.Path, directory: str) -> None:
+def _save(run: Run, state, workdir: pathlib.Path, digests: dict[str, str]) -> None:
   checkpoints = Checkpoints(workdir, every=1, keep=1)
-  meta = {"config": run.config.to_dict(), "interval_sums": {}, **records_digests(directory)}
+  meta = {"config": run.config.to_dict(), "interval_sums": {}, **digests}
   checkpoints.save(int(state.step), state._asdict(), meta, force=True)
   checkpoints.wait()
   checkpoints.close()

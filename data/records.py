@@ -35,6 +35,7 @@ class PackedRecords:
     length: int,
     seed: int,
     fraction: float = 1.0,
+    content: manifest.Manifest | None = None,
   ):
     """Opens and checks the records.
 
@@ -44,13 +45,14 @@ class PackedRecords:
       length: tokens of a row; at least that of the longest record.
       seed: decides the order in which `batch` takes the records.
       fraction: in (0, 1]; only this part of the records is used, from the first.
+      content: the manifest of the directory, if it was read before.
 
     Raises:
       DataError: the preparation is missing, unfinished or damaged, or its records do not fit.
       ConfigError: there is no such split.
     """
     self._directory = pathlib.Path(directory)
-    self.manifest = manifest.read(directory)
+    self.manifest = content or manifest.read(directory)
     self.length = length
     self.pad = self.manifest.vocabulary.special_ids["pad"]
     if split not in self.manifest.splits:

@@ -1,28 +1,15 @@
-"""What the loop eats: the records of a run, read ahead, as global arrays."""
+"""The batches of a run: its records, read ahead, as global arrays."""
 
 import concurrent.futures
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
-from data import files, manifest
 from data.records import PackedRecords
 from pretrain import sharding
 from pretrain.run import Run
 
 BATCHES_AHEAD = 2  # read while the device works
-
-
-def open_records(config: ConfigDict, directory: str) -> tuple[PackedRecords, PackedRecords | None]:
-  """The training and held-out records of a prepared directory; None for the latter if evaluation is off."""
-  data, heldout = config.data, None
-  if config.train.eval_batches:
-    heldout = PackedRecords(directory, split="heldout", length=data.length, seed=config.seed)
-  return (
-    PackedRecords(directory, split="train", length=data.length, seed=config.seed, fraction=data.fraction),
-    heldout,
-  )
 
 
 class Batches:
@@ -47,13 +34,3 @@ class Batches:
   def close(self) -> None:
     """Stops reading."""
     self._pool.shutdown(cancel_futures=True)
-
-
-def records_digests(directory: str) -> dict[str, str]:
-  """sha256 of the vocabulary and of all shards: what a checkpoint remembers of its data."""
-  content = manifest.read(directory)
-  shards = [shard.sha256 for split in content.splits.values() for shard in split.shards]
-  return {
-    "vocabulary_digest": content.vocabulary.digest,
-    "records_digest": files.digest_json(shards),
-  }

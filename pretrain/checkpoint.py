@@ -17,7 +17,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from data.errors import DataError, StorageError, UserError
+from data.errors import DataError, StorageError, UserError, reason
 from data.files import make_writable
 from pretrain import trees
 
@@ -69,8 +69,7 @@ class Checkpoints:
 
   def latest_step(self) -> int | None:
     """The newest step that was saved whole; None if there is none."""
-    steps = saved_steps(self.directory)
-    return steps[-1] if steps else None
+    return newest_step(self.directory.parent)
 
   def is_due(self, step: int) -> bool:
     """Whether `save` without `force` would save this step."""
@@ -149,6 +148,12 @@ class Checkpoints:
     """Waits and lets go of orbax's threads."""
     with _storage_errors(self.directory):
       self._manager.close()
+
+
+def newest_step(workdir: str | os.PathLike) -> int | None:
+  """The newest step that was saved whole in a workdir, which need not exist; None if there is none."""
+  steps = saved_steps(Path(workdir).absolute() / DIRECTORY)
+  return steps[-1] if steps else None
 
 
 def saved_steps(directory: Path) -> list[int]:
@@ -248,7 +253,7 @@ def _check_same(path: Path, target: ArrayTree) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-  line = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+  line = f"{type(error).__name__}: {reason(error)}"
   # What was tried comes first, why it failed last.
   return line if len(line) <= 200 else f"{line[:90]} ... {line[-100:]}"
 

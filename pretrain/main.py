@@ -18,27 +18,24 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = flags.parse_arguments(sys.argv[1:] if argv is None else argv)
   # Once the loop runs, Ctrl-C is a stop request.
   stopped = "stopped before training began; the same command starts again"
-  return command.exit_code(lambda: _run(arguments), stopped=stopped, debug=arguments.debug)
+  with command.one_line_errors(stopped=stopped, debug=arguments.debug) as end:
+    # JAX is imported after the flags are known to be good: a typo is reported in a fraction of a second.
+    import jax
 
+    if arguments.config.train.multihost:
+      _join_hosts()  # must come before any other call of JAX
+    from pretrain import dry_run, train
+    from pretrain.command import validate
 
-def _run(arguments: flags.Arguments) -> int:
-  # JAX is imported after the flags are known to be good: a typo is reported in a fraction of a second.
-  import jax
-
-  if arguments.config.train.multihost:
-    _join_hosts()  # must come before any other call of JAX
-  from pretrain import dry_run, train
-  from pretrain.command import validate
-
-  validate.check(arguments.config, num_devices=jax.device_count(), num_hosts=jax.process_count())
-  if arguments.dry_run:
-    print(dry_run.dry_run(arguments.config, workdir=arguments.workdir))
-    return 0
-  use_compilation_cache()
-  print(
-    f"{arguments.config_name} in {arguments.workdir} on {jax.device_count()} {jax.devices()[0].device_kind}"
-  )
-  return train.train(arguments.config, arguments.workdir, download=arguments.download)
+    validate.check(arguments.config, num_devices=jax.device_count(), num_hosts=jax.process_count())
+    if arguments.dry_run:
+      print(dry_run.dry_run(arguments.config, workdir=arguments.workdir))
+      return 0
+    use_compilation_cache()
+    devices = f"{jax.device_count()} {jax.devices()[0].device_kind}"
+    print(f"{arguments.config_name} in {arguments.workdir} on {devices}")
+    end.code = train.train(arguments.config, arguments.workdir, download=arguments.download)
+  return end.code
 
 
 def _join_hosts() -> None:

@@ -122,8 +122,8 @@ class Throughput:
     """Starts without a measurement: the first step compiles.
 
     Args:
-      tokens_per_step: of the global batch.
-      flops_per_token: of `flops.training_flops_per_token`.
+      tokens_per_step: rows of the global batch times their length.
+      flops_per_token: what `flops.training_flops_per_token` gives.
       peak_flops: per second, of all devices together; None: unknown, no MFU.
       clock: seconds.
     """

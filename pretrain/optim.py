@@ -135,8 +135,8 @@ def gradient_norm(grads: ArrayTree, *, frozen: Callable[[str], bool]) -> jax.Arr
   """The Euclidean norm of all gradients that train something.
 
   Args:
-    grads: as the parameters.
-    frozen: of a parameter's path; these gradients do not count.
+    grads: a tree like the parameters'.
+    frozen: whether the parameter at a path is not trained; its gradient does not count.
 
   Returns:
     [] float32, for `clip_by_norm` and as the metric `train/grad_norm`.
@@ -151,8 +151,8 @@ def clip_by_norm(grads: ArrayTree, norm: jax.Array, *, max_norm: float) -> Array
   Not a part of the optimizer's chain, so that the step computes the norm once and reports it too.
 
   Args:
-    grads: as the parameters.
-    norm: [] float32, of `gradient_norm`.
+    grads: a tree like the parameters'.
+    norm: [] float32, what `gradient_norm` gives.
     max_norm: largest norm; 0 leaves the gradients alone.
 
   Source: fairseq utils.py, clip_grad_norm_, which is torch's form.
@@ -178,11 +178,11 @@ def make_optimizer(
   """Builds Adam with decoupled decay and the schedule. Clipping is `clip_by_norm`, called by the step.
 
   Args:
-    settings: of the optimizer.
+    settings: decay, moments and schedule.
     params: the parameters, or their shapes (only the paths are read).
-    frozen: of a path such as 'generator/trunk/layers/up/kernel'; these leaves get an update of exactly 0,
-      no decay, and no state.
-    schedule: None: that of the settings.
+    frozen: whether the parameter at a path such as 'generator/trunk/layers/up/kernel' is not trained; it
+      gets an update of exactly 0, no decay, and no state.
+    schedule: learning rate by number of updates done; None: that of the settings.
 
   Returns:
     The transformation, whose updates are added to the parameters, and the schedule it uses.

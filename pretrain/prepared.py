@@ -3,20 +3,23 @@
 The trainer itself never imports TensorFlow or seqio; what needs them runs in that child and ends.
 """
 
+import dataclasses
 import os
 import pathlib
 import re
 import shlex
 import shutil
 import sys
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
-from data import manifest, sources, vocabulary
+from data import errors, files, manifest, sources, vocabulary
 from data.command import run_child
 from data.errors import ConfigError, DataError, StorageError, UserError
 from data.prepare import from_config
+from data.records import PackedRecords
 from pretrain.corruption.masking import TokenIds
 
 _ERRORS: dict[int, type[UserError]] = {
@@ -43,10 +46,10 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
   Raises:
     DataError: the source is not there, and the line names the two commands that mend it; or its text cannot
       be used.
-    ConfigError, StorageError: data.prepare says so; the flags it names are turned into fields of the config.
+    ConfigError, StorageError: data.prepare says so; flags it names become fields of the config.
   """
   directory = records_directory(config)
-  if os.path.exists(os.path.join(directory, "manifest.json")):
+  if os.path.exists(os.path.join(directory, manifest.NAME)):
     return directory
   command = from_config.command(config.data.to_dict(), vocab_size=config.model.vocab_size, output=directory)
   print(f"No records in {directory} yet; preparing them from {config.data.source}", flush=True)
@@ -81,10 +84,82 @@ def _is_there(config: ConfigDict) -> bool:
   return True
 
 
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+  """The prepared records of a run, open to be read.
+
+  Attributes:
+    directory: where they are.
+    train: records to train on.
+    heldout: records to evaluate on; None if the config evaluates nothing.
+    tokens: special ids and size of their vocabulary.
+    digests: what `digests_of` gives; a checkpoint remembers them.
+    description: what `describe` gives, for the model card.
+  """
+
+  directory: str
+  train: PackedRecords
+  heldout: PackedRecords | None
+  tokens: TokenIds
+  digests: dict[str, str]
+  description: dict[str, Any]
+
+
+def open(config: ConfigDict) -> Prepared:
+  """Opens the records that a config names; `ensure_records` makes them first.
+
+  Raises:
+    DataError: they are not there, unfinished or damaged, or do not fit the config.
+  """
+  directory = records_directory(config)
+  content = manifest.read(directory)
+
+  def split(name: str, **options) -> PackedRecords:
+    return PackedRecords(
+      directory, split=name, length=config.data.length, seed=config.seed, content=content, **options
+    )
+
+  return Prepared(
+    directory=directory,
+    train=split("train", fraction=config.data.fraction),
+    heldout=split("heldout") if config.train.eval_batches else None,
+    tokens=_tokens(content),
+    digests=digests_of(content),
+    description=describe(content),
+  )
+
+
 def token_ids(directory: str) -> TokenIds:
-  """Special ids and size of the vocabulary that records were made with."""
-  info = manifest.read(directory).vocabulary
-  return TokenIds(**info.special_ids, vocab_size=info.size)
+  """Special ids and size of the vocabulary of prepared records, where nothing else of them is needed."""
+  return _tokens(manifest.read(directory))
+
+
+def _tokens(content: manifest.Manifest) -> TokenIds:
+  return TokenIds(**content.vocabulary.special_ids, vocab_size=content.vocabulary.size)
+
+
+def digests_of(content: manifest.Manifest) -> dict[str, str]:
+  """sha256 of the vocabulary and of all shards, held-out ones too."""
+  shards = [shard.sha256 for split in content.splits.values() for shard in split.shards]
+  return {"vocabulary_digest": content.vocabulary.digest, "records_digest": files.digest_json(shards)}
+
+
+def describe(content: manifest.Manifest) -> dict[str, Any]:
+  """What the text is as it was prepared, which a config only asks for: JSON values.
+
+  Returns:
+    'source', 'packing' and 'length' in tokens; 'documents' of training and held-out text together; 'tokens'
+    and 'records' to train on.
+  """
+  train = content.splits["train"]
+  return {
+    "source": content.settings.get("source", ""),
+    "packing": content.packing,
+    "length": content.length,
+    "documents": content.counts.get("documents", 0),
+    "tokens": train.tokens,
+    "records": train.records,
+  }
 
 
 def keep_vocabulary(directory: str, workdir: str) -> None:
@@ -95,22 +170,14 @@ def keep_vocabulary(directory: str, workdir: str) -> None:
   """
   if jax.process_index() != 0:
     return
-  own, kept = (pathlib.Path(place) / "vocabulary" for place in (directory, workdir))
-  description = vocabulary.NAME  # it holds a digest of the other files
-  aside = kept.with_name(f"vocabulary.{os.getpid()}.part")
-  try:
-    if (kept / description).is_file() and (kept / description).read_bytes() == (
-      own / description
-    ).read_bytes():
+  made, kept = (pathlib.Path(parent) / "vocabulary" for parent in (directory, workdir))
+  name = vocabulary.NAME  # of the file that holds a digest of the others
+  with errors.writing(kept):
+    if (kept / name).is_file() and (kept / name).read_bytes() == (made / name).read_bytes():
       return
-    shutil.copytree(own, aside)
-    shutil.rmtree(kept, ignore_errors=True)  # of an earlier run that saved nothing, or cut while being copied
-    aside.rename(kept)
-  except OSError as error:
-    shutil.rmtree(aside, ignore_errors=True)
-    raise StorageError(
-      f"cannot write {kept} ({error.strerror}); check space and permissions there"
-    ) from error
+    # What else may be there is of an earlier run that saved nothing.
+    with files.whole_directory(kept, replace=True) as aside:
+      shutil.copytree(made, aside, dirs_exist_ok=True)
 
 
 def is_terminal() -> bool:

@@ -53,7 +53,7 @@ def make_train_step(
     batch_fn: (data, [] step) to the batch `loss_fn` takes, masks drawn; every leaf has the rows first.
     optimizer: its updates are added to the parameters.
     schedule: learning rate by number of updates done, for the metric.
-    frozen: of a parameter path that is not trained.
+    frozen: whether the parameter at a path is not trained.
     clip_norm: largest global gradient norm; 0: off.
     microbatches: parts of the batch taken one after another.
 

@@ -48,18 +48,18 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/batches.py",
+    "pretrain/prepared.py",
     "tests/pretrain/test_field_sensitivity.py",
     [
       (
         "data order without the seed",
-        'split="train", length=data.length, seed=config.seed',
-        'split="train", length=data.length, seed=0',
+        "seed=config.seed",
+        "seed=0",
         f"{_SENSITIVE}[seed]",
       ),
       (
         "all records whatever the fraction",
-        "fraction=data.fraction",
+        "fraction=config.data.fraction",
         "fraction=1.0",
         f"{_SENSITIVE}[data.fraction]",
       ),
@@ -126,7 +126,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/batches.py",
+    "pretrain/prepared.py",
     "tests/pretrain/test_wires.py",
     [
       (

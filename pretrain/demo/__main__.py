@@ -142,7 +142,7 @@ def _train(config, workdir: str, times: dict[str, float]) -> int:
   is_finished = bool(steps) and steps[-1] >= config.train.total_steps
   begun = time.monotonic()
   with demo_progress.Compilation() as compilation:
-    code = train.train(config, workdir, say=demo_progress.say)
+    code = train.train(config, workdir, log=demo_progress.say)
   spent = time.monotonic() - begun
   if is_finished:
     demo_progress.say(f"The summary is read from its checkpoint; remove {workdir} to train again")

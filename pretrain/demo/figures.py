@@ -20,7 +20,6 @@ from pretrain.analysis.heldout import (
   frequency_answers,
   ranking_area,
 )
-from pretrain.batches import open_records
 from pretrain.checkpoint import load_params
 from pretrain.demo.examples import Example, find_examples
 from pretrain.run import Run, make_run
@@ -68,15 +67,14 @@ def summarise(config: ConfigDict, workdir: str) -> Summary:
   Raises:
     DataError: checkpoint, metrics or records are not there.
   """
-  directory = prepared.records_directory(config)
   params, meta = load_params(workdir)
   first, last = heldout_metrics(workdir, last_step=meta["step"])
-  run = make_run(config, prepared.token_ids(directory))
-  _, heldout = open_records(config, directory)
-  rows = min(len(heldout), config.train.batch_size * config.train.eval_batches)
-  arrays = collect(run, params, heldout, describe_replaced, rows=rows)
-  words = vocabulary.load(os.path.join(directory, "vocabulary"))
-  unigram = np.load(os.path.join(directory, "unigram.npy"), allow_pickle=False)
+  records = prepared.open(config)
+  run = make_run(config, records.tokens)
+  rows = min(len(records.heldout), config.train.batch_size * config.train.eval_batches)
+  arrays = collect(run, params, records.heldout, describe_replaced, rows=rows)
+  words = vocabulary.load(os.path.join(records.directory, "vocabulary"))
+  unigram = np.load(os.path.join(records.directory, "unigram.npy"), allow_pickle=False)
   tokens = run.recipe.tokens
   is_token = arrays["ids"] != tokens.pad
   is_replaced = arrays["ids"] != arrays["input_ids"]

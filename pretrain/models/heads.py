@@ -128,7 +128,7 @@ def init_classification_head(
 
   Args:
     key: PRNG key.
-    config: of the encoder.
+    config: sizes of the encoder the head reads.
     num_outputs: classes; 1 for regression.
     init: 'normal' (Hugging Face: N(0, init_stddev), biases 0) or 'torch' (fairseq: PyTorch's default for a
       linear layer, kernel and bias uniform within inputs ** -0.5).

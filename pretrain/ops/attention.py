@@ -20,12 +20,12 @@ def attention(
 
   Args:
     query: [batch, length, heads, head_dim] float, not yet scaled.
-    key: as query.
-    value: as query.
+    key: [batch, length, heads, head_dim] float.
+    value: [batch, length, heads, head_dim] float.
     bias: [heads, length, length] float added to the scores of every row, or None.
     key_mask: [batch, length] bool, True where a key may be read. A row without any gets a uniform
       average, which the caller must discard.
-    dropout_rate: of the probabilities.
+    dropout_rate: share of the probabilities set to 0.
     row_keys: [batch] keys; None: no dropout.
 
   Returns:

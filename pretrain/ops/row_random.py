@@ -41,7 +41,7 @@ def step_row_keys(seed: int, step: jax.Array | int, rows: jax.Array) -> jax.Arra
   """Keys of rows of the global batch at one step.
 
   Args:
-    seed: of the run.
+    seed: of all draws of a run.
     step: [] int32, from 0.
     rows: [batch] int32, row numbers within the global batch.
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from configs.ablations.coco_lm import ROWS
-from pretrain import resume
+from pretrain import warm_start
 from pretrain.corruption import replace
 from pretrain.saved_model import SavedModel
 from tests.configs.ablation_case import (
@@ -203,8 +203,8 @@ def converged_aux() -> None:
   assert all(recipe_of(row).is_frozen(path) == path.startswith("generator/") for path in paths)
   meta = {"config": config_of(PARENT).to_dict(), "vocabulary_digest": None}
   source = SavedModel(pathlib.Path("runs/finished"), params_of(PARENT), meta)
-  with mock.patch.object(resume, "open_model", return_value=source):
-    params = resume.warm_start(params_of(row), config_of(row))
+  with mock.patch.object(warm_start, "open_model", return_value=source):
+    params = warm_start.load_into(params_of(row), config_of(row))
   np.testing.assert_array_equal(propose(row, params).input_ids, propose(PARENT).input_ids)
   measured = measure(row, params)
   _assert_same_sums(measured, measure(PARENT), "rtd_loss", "clm_loss", "scl_loss", "replace_rate")

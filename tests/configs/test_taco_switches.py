@@ -18,8 +18,7 @@ from array_record.python import array_record_module
 
 from configs.ablations.taco import ROWS
 from data import manifest
-from pretrain import batches as feed
-from pretrain import resume
+from pretrain import prepared, warm_start
 from pretrain.objectives.views import View
 from pretrain.saved_model import SavedModel
 from tests.configs.ablation_case import (
@@ -208,7 +207,9 @@ def _quarter(name: str, whole: Case, records) -> None:
     "taco", whole.row or "taco_small"
   )
   for case, expected in ((row, range(10, 20)), (whole, range(10, 50))):
-    train, _ = feed.open_records(config_of(case), str(records))
+    config = config_of(case)
+    config.data.directory = str(records)
+    train = prepared.open(config).train
     words = train.batch(0, 2 * len(expected))[:, 1]
     assert sorted(words.tolist()) == sorted([*expected, *expected])
 
@@ -238,8 +239,8 @@ def _start(row: Case) -> tuple[dict, dict, int]:
   before = params_of(row)
   other = jax.tree.map(lambda leaf: leaf + 1, before)
   source = SavedModel(pathlib.Path("runs/finished"), other, {"vocabulary_digest": None})
-  with mock.patch.object(resume, "open_model", return_value=source) as load:
-    after = resume.warm_start(before, config_of(row))
+  with mock.patch.object(warm_start, "open_model", return_value=source) as load:
+    after = warm_start.load_into(before, config_of(row))
   return flat(before), flat(after), load.call_count
 
 

@@ -33,7 +33,7 @@ from jax.interpreters import partial_eval
 from ml_collections import ConfigDict
 
 from data.errors import DivergedError
-from pretrain import prepared, provenance, train
+from pretrain import prepared, train, warm_start
 from pretrain.checkpoint import Checkpoints
 from pretrain.run import Run, make_run
 
@@ -68,7 +68,7 @@ class Facets:
         directory = prepared.ensure_records(self._config, download=False)
       return f"{directory} {child.call_args}"
     if name == "from":
-      return str(provenance.starts(self._config.to_dict()))
+      return str(warm_start.starts(self._config.to_dict()))
     if name == "layout":
       return str(jax.tree.map(lambda leaf: str(leaf.sharding), self._run.abstract_state))
     return digest(_traced(name, self._run))
@@ -159,7 +159,7 @@ def _facets_of_the_loop(config: ConfigDict, records: pathlib.Path) -> dict[str, 
     stack.enter_context(mock.patch.object(Run, "compile_train_step", lambda run: train_step))
     stack.enter_context(mock.patch.object(Run, "compile_eval_step", lambda run: eval_step))
     try:
-      said.append(str(train.train(config, str(workdir), say=lambda line: None)))
+      said.append(str(train.train(config, str(workdir), log=lambda line: None)))
     except DivergedError as error:
       said.append(str(error).partition(";")[0])
     lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())

@@ -116,7 +116,7 @@ def run_steps(run: Run, ids: list[np.ndarray]) -> tuple:
 def run_training(config: ConfigDict, workdir, *, say=None, number: int = 1) -> int:
   """`train.train` on `number` devices; its exit code."""
   with devices(number):
-    return train.train(config, str(workdir), say=say or (lambda line: None))
+    return train.train(config, str(workdir), log=say or (lambda line: None))
 
 
 def metric_lines(workdir) -> list[dict]:

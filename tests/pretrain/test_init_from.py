@@ -6,7 +6,7 @@ import pytest
 
 from data import manifest
 from data.errors import ConfigError, DataError
-from pretrain import resume, trees
+from pretrain import trees, warm_start
 from pretrain.checkpoint import Checkpoints, read_meta, step_path
 from tests.pretrain.small_run import run_training, saved_params, small_config, small_run
 
@@ -20,7 +20,7 @@ def _digest(directory) -> str:
 def _taken(recipe, records, fields, *, digest=None, say=lambda line: None) -> dict[str, np.ndarray]:
   run = small_run(small_config(recipe, records, fields))
   wanted = run.abstract_state.params
-  params = resume.warm_start(wanted, run.config, vocabulary_digest=digest or _digest(records), say=say)
+  params = warm_start.load_into(wanted, run.config, vocabulary_digest=digest or _digest(records), log=say)
   assert trees.by_path(params).keys() == trees.by_path(wanted).keys()
   leaves = trees.by_path(params).items()
   return {name: np.asarray(leaf) for name, leaf in leaves if isinstance(leaf, jax.Array)}

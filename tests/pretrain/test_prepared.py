@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
 from configs import base
-from data import vocabulary
+from data import manifest, vocabulary
 from data.errors import ConfigError, DataError, StorageError
 from pretrain import prepared
 from tests.pretrain.small_run import LENGTH, VOCAB_SIZE, small_config
@@ -75,6 +76,7 @@ def test_the_child_gets_the_fields_and_may_download_only_when_asked(tmp_path, ch
 
 _FAILING = """
 import sys
+from unittest import mock
 print("reading", file=sys.stderr)
 print("error: no such file: a b.txt", file=sys.stderr)
 sys.exit(3)
@@ -141,5 +143,29 @@ def test_a_vocabulary_of_an_earlier_run_that_saved_nothing_is_replaced(small_rec
 
 def test_a_place_that_cannot_be_written_is_named(small_records, tmp_path):
   (tmp_path / "file").touch()
-  with pytest.raises(StorageError, match=r"cannot write .*file/vocabulary"):
+  with pytest.raises(StorageError, match=r"file/vocabulary: cannot be written"):
     prepared.keep_vocabulary(small_records, tmp_path / "file")
+
+
+def test_the_text_is_described_as_it_was_prepared():
+  info = manifest.VocabularyInfo("wordpiece", False, 9, "d" * 64, {})
+  splits = {"train": manifest.Split(6, 90, ()), "heldout": manifest.Split(1, 12, ())}
+  counts = {"documents": 5}
+  made = manifest.Manifest({"source": "/a/*.txt"}, "e", info, 16, "none", "uint16", 8, splits, counts, {})
+  expected = {"source": "/a/*.txt", "packing": "none", "length": 16, "documents": 5}
+  assert prepared.describe(made) == expected | {"tokens": 90, "records": 6}
+
+
+@pytest.mark.parametrize("eval_batches", [0, 2])
+def test_opening_records_reads_their_manifest_once(small_records, eval_batches):
+  config = small_config("mlm", small_records, {"train.eval_batches": eval_batches})
+  with mock.patch.object(manifest, "read", side_effect=manifest.read) as read:
+    records = prepared.open(config)
+  assert read.call_count == 1
+  content = manifest.read(small_records)
+  assert records.tokens == prepared.token_ids(str(small_records))
+  assert len(records.train) == content.splits["train"].records
+  heldout = None if records.heldout is None else len(records.heldout)
+  assert heldout == (content.splits["heldout"].records if eval_batches else None)
+  assert records.digests["vocabulary_digest"] == content.vocabulary.digest
+  assert records.description == prepared.describe(content)

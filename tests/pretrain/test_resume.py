@@ -7,7 +7,7 @@ import pytest
 from configs import base
 from data import manifest
 from data.errors import ConfigError, DataError, StorageError
-from pretrain import resume, trees
+from pretrain import resume, trees, warm_start
 from pretrain.checkpoint import Checkpoints
 from pretrain.command.fields import known_fields
 from tests.pretrain.small_run import run_training, saved_params, small_config, small_run
@@ -105,7 +105,7 @@ def _taken(recipe, directory, fields, *, digest=None) -> dict[str, np.ndarray]:
   """The arrays a warm start puts in; what it leaves alone stays a shape."""
   run = small_run(small_config(recipe, directory, fields))
   digest = digest or manifest.read(directory).vocabulary.digest
-  params = resume.warm_start(run.abstract_state.params, run.config, vocabulary_digest=digest)
+  params = warm_start.load_into(run.abstract_state.params, run.config, vocabulary_digest=digest)
   assert trees.by_path(params).keys() == trees.by_path(run.abstract_state.params).keys()
   for name, leaf in trees.by_path(params).items():
     assert leaf.sharding == trees.by_path(run.abstract_state.params)[name].sharding

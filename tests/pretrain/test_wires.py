@@ -11,7 +11,7 @@ import pytest
 
 from data import manifest
 from data.errors import ConfigError
-from pretrain import batches, resume
+from pretrain import prepared, resume
 from pretrain.corruption import mixture
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.ops import row_random
@@ -78,11 +78,11 @@ def test_every_random_thing_in_a_step_has_draws_of_its_own():
 
 def test_the_digest_of_the_records_covers_the_held_out_ones(small_records, tmp_path):
   shutil.copy(small_records / manifest.NAME, tmp_path)
-  before = batches.records_digests(str(tmp_path))
+  before = prepared.digests_of(manifest.read(tmp_path))
   content = json.loads((tmp_path / manifest.NAME).read_text())
   content["splits"]["heldout"]["shards"][0]["sha256"] = "0" * 64
   (tmp_path / manifest.NAME).write_text(json.dumps(content))
-  after = batches.records_digests(str(tmp_path))
+  after = prepared.digests_of(manifest.read(tmp_path))
   assert after["records_digest"] != before["records_digest"]
   assert after["vocabulary_digest"] == before["vocabulary_digest"]
 

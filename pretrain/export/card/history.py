@@ -6,7 +6,7 @@ from typing import Any
 
 from data.seqio_tasks import CORPORA
 from pretrain import metrics
-from pretrain.provenance import starts
+from pretrain.warm_start import starts
 
 # What the papers name; a run reads what `data.seqio_tasks.CORPORA` says, and the card must not claim more.
 _IN_PLACE_OF = {

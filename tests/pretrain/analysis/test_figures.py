@@ -5,8 +5,8 @@ import types
 import numpy as np
 import pytest
 
+from pretrain import prepared
 from pretrain.analysis import figures
-from pretrain.batches import open_records
 from pretrain.evaluate import evaluate
 from tests.pretrain import small_run
 from tests.pretrain.small_recipe import TOKENS
@@ -38,7 +38,7 @@ def test_losses_and_rates_are_those_of_the_evaluation(small_records):
   config = small_run.small_config("union", small_records)
   with small_run.devices(1):
     run = small_run.small_run(config)
-    _, heldout = open_records(config, str(small_records))
+    heldout = prepared.open(config).heldout
     params = run.init_state().params
     expected = evaluate(run, run.compile_eval_step(), params, heldout, progress=1.0)
     found = figures.measure(run, params, heldout, np.ones(small_run.VOCAB_SIZE), batches=2)

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
+from pretrain import prepared
 from pretrain.analysis import heldout
-from pretrain.batches import open_records
 from tests.pretrain import small_run
 from tests.pretrain.small_recipe import TOKENS
 
@@ -78,7 +78,7 @@ def test_the_share_of_the_commonest_token():
 def test_the_first_rows_are_described_once_and_the_last_batch_is_filled_with_padding(small_records):
   config = small_run.small_config("mlm", small_records)
   run = small_run.small_run(config)
-  _, records = open_records(config, str(small_records))
+  records = prepared.open(config).heldout
 
   def describe(run, params, ids, index):
     return {"ids": ids + params["shift"], "index": jax.numpy.full(ids.shape[0], index)}

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from configs import demo as demo_config
-from pretrain.batches import open_records
+from pretrain import prepared
 from pretrain.demo import __main__ as demo
 from pretrain.demo import figures as demo_figures
 from pretrain.demo import progress as demo_progress
@@ -117,7 +117,7 @@ def test_the_trivial_answers_are_worked_by_hand(small_records, summary):
 
   # The masked tokens of the evaluation, from the recipe itself.
   run = small_run.small_run(config)
-  _, heldout = open_records(config, str(small_records))
+  heldout = prepared.open(config).heldout
   targets = []
   for index in range(config.train.eval_batches):
     ids = heldout.rows(8 * index, 8 * index + 8)

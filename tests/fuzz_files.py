@@ -224,7 +224,7 @@ def _read_state(folder: pathlib.Path) -> object:
 
 
 def _read_tokenizer(folder: pathlib.Path) -> object:
-  from pretrain.export.tokenizer.files import read_tokenizer
+  from pretrain.export.tokenizer.convert import read_tokenizer
 
   with tempfile.TemporaryDirectory() as output:
     return read_tokenizer(folder, pathlib.Path(output) / "vocabulary").encode("the people ab c")

@@ -1,26 +1,26 @@
 """An export from end to end: read, choose a layout, write aside, check in a fresh process, rename."""
 
 import dataclasses
-import hashlib
-import os
 import pathlib
-import shutil
 import tempfile
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from data import errors, files
 from data.errors import ConfigError, DataError
 from data.vocabulary import Vocabulary
+from pretrain import trees
 from pretrain.build import encoder_config
 from pretrain.export import folders, task_fields
 from pretrain.export.card import card
 from pretrain.export.check import reference as self_check
-from pretrain.export.official import fit as official_fit
+from pretrain.export.official.fit import check_official
+from pretrain.export.official.write import write_official
 from pretrain.export.stock import choose
-from pretrain.export.stock import write as stock_write
-from pretrain.export.tokenizer import convert
+from pretrain.export.stock.write import to_stock
+from pretrain.export.tokenizer.convert import write_tokenizer
 from pretrain.models.config import EncoderConfig
 from pretrain.saved_model import open_model
 
@@ -67,22 +67,21 @@ class Model:
 
   @property
   def activation(self) -> str:
-    """Of the classification head: 'tanh' by default, as in fairseq, BERT and MPNet."""
-    return self.task.get("activation", "tanh")
+    """Of the classification head, 'tanh' or 'gelu'."""
+    return task_fields.activation(self.task)
 
 
 def read_model(request: Request) -> Model:
   """Reads parameters, config and vocabulary.
 
   Raises:
-    DataError: no checkpoint or vocabulary there, the vocabulary is not the one of the checkpoint, its meta
-      lacks a part, or a parameter is not finite.
+    DataError: as `open_model` and `SavedModel.load_vocabulary`, or a parameter is not finite.
   """
   saved = open_model(request.checkpoint, request.step)
-  for name, leaf in folders.flatten(saved.params).items():
-    if not np.isfinite(leaf).all():
+  for path, array in trees.by_path(saved.params).items():
+    if not np.isfinite(array).all():
       raise DataError(
-        f"checkpoint {saved.path}: {name} has values that are not finite; export an earlier step"
+        f"checkpoint {saved.path}: {path} has values that are not finite; export an earlier step"
       )
   directory, vocabulary = saved.load_vocabulary(request.vocabulary, flag="--vocabulary")
   config = encoder_config(ConfigDict(saved.meta["config"]))
@@ -102,13 +101,14 @@ def export(request: Request) -> None:
   model = read_model(request)
   choice = _choose(request, model)
   print(f"layout {choice.layout}: {choice.reason}", flush=True)
-  aside = request.output.with_name(f".{request.output.name}.{os.getpid()}.part")
-  aside.mkdir(parents=True)
-  try:
-    architecture, head, extra = _write(aside, choice.layout, model)
+  with (
+    errors.writing(f"--output={request.output}"),
+    files.whole_directory(request.output, replace=True) as folder,
+  ):
+    architecture, head, extra = _write(folder, choice.layout, model)
     if request.sentence_transformers:
-      folders.write_sentence_transformers(aside, model.config)
-    report = _check(request, model, aside, choice.layout, head)
+      folders.write_sentence_transformers(folder, model.config)
+    report = _check(request, model, folder, choice.layout, head)
     facts = card.Facts(
       name=request.name or f"{model.meta['config']['recipe']}, step {model.meta['step']:,}",
       layout=choice.layout,
@@ -124,11 +124,8 @@ def export(request: Request) -> None:
       sentence_transformers=request.sentence_transformers,
     )
     text = card.write(facts, model.params, model.meta, model.workdir)
-    (aside / "README.md").write_text(text, encoding="utf-8")
-    write_digests(aside)
-    _put_in_place(aside, request.output)
-  finally:
-    shutil.rmtree(aside, ignore_errors=True)
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    write_digests(folder)
   print(f"{request.output}: {', '.join(sorted(entry.name for entry in request.output.iterdir()))}")
 
 
@@ -165,7 +162,7 @@ def _choose(request: Request, model: Model) -> choose.Choice:
   if layout in folders.STOCK:
     choose.check_layout(layout, model.config, **needs)
   elif layout in folders.OFFICIAL:
-    official_fit.check_official(model.config, model.vocabulary, layout, model.params, activation=activation)
+    check_official(model.config, model.vocabulary, layout, model.params, activation=activation)
   return choose.Choice(layout, "asked for with --to")
 
 
@@ -176,7 +173,7 @@ def _write(folder: pathlib.Path, layout: str, model: Model) -> tuple[str, str, t
     folders.write_own(folder, model.params, fields, model.vocabulary_directory, task=model.task)
     return "", "", ()
   if layout in folders.OFFICIAL:
-    extra = folders.write_official(
+    extra = write_official(
       folder,
       model.params,
       model.config,
@@ -186,30 +183,24 @@ def _write(folder: pathlib.Path, layout: str, model: Model) -> tuple[str, str, t
       task=model.task,
     )
     return "", "", extra
-  params = jax.tree.map(np.asarray, model.params)
-  made = stock_write.to_stock(
-    params,
+  made = to_stock(
+    jax.tree.map(np.asarray, model.params),
     model.config,
     layout=layout,
-    pad_id=model.vocabulary.special_ids.pad,
     special_ids=model.vocabulary.special_ids,
-    activation=model.activation,
-    **task_fields.arguments(model.task),
+    task=model.task,
   )
   folders.save_tensors(folder / "model.safetensors", made.state)
   folders.save_json(folder / "config.json", made.config)
   folders.save_tensors(folder / folders.EXTRA, made.extra)
-  convert.write_tokenizer(model.vocabulary_directory, folder, max_length=model.config.max_length)
+  write_tokenizer(model.vocabulary_directory, folder, max_length=model.config.max_length)
   return made.architecture, made.head, tuple(made.extra)
 
 
 def write_digests(folder: pathlib.Path) -> None:
   """Writes sha256.txt: `<hex>  <name>` of every file, as sha256sum has it."""
-  lines = []
-  for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-    with open(path, "rb") as file:
-      digest = hashlib.file_digest(file, "sha256").hexdigest()
-    lines.append(f"{digest}  {path.relative_to(folder).as_posix()}\n")
+  paths = sorted(path for path in folder.rglob("*") if path.is_file())
+  lines = [f"{files.sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in paths]
   (folder / DIGESTS).write_text("".join(lines), encoding="utf-8")
 
 
@@ -218,17 +209,3 @@ def _refuse_foreign(output: pathlib.Path) -> None:
     raise ConfigError(f"--output={output} is a file; name a directory")
   if output.is_dir() and any(output.iterdir()) and not (output / DIGESTS).is_file():
     raise ConfigError(f"--output={output} holds files that no export made; name a new or empty directory")
-
-
-def _put_in_place(aside: pathlib.Path, output: pathlib.Path) -> None:
-  """Renames; an older export stays until the new one is whole, and comes back if the rename fails."""
-  old = output.with_name(f".{output.name}.{os.getpid()}.old")
-  if output.exists():
-    output.rename(old)
-  try:
-    aside.rename(output)
-  except OSError:
-    if old.exists():
-      old.rename(output)
-    raise
-  shutil.rmtree(old, ignore_errors=True)

@@ -4,20 +4,18 @@ Everything is written into a folder aside, which takes its final name when all o
 """
 
 import argparse
-import contextlib
 import fnmatch
 import re
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 
 from configs import base
-from data import vocabulary
-from data.errors import ConfigError, DataError, StorageError
+from data import errors, files, vocabulary
+from data.errors import ConfigError, DataError
 from pretrain.checkpoint import Checkpoints
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
@@ -89,7 +87,7 @@ def import_checkpoint(
   foreign = read_state(source)
   found = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
   tell_names(foreign, found, allow_unmatched, say)
-  with _aside(target) as aside:
+  with errors.writing(f"--output={output}"), files.whole_directory(target) as aside:
     words = _vocabulary(foreign.folder, vocabulary_directory, aside / "vocabulary")
     rows = found.fields["vocab_size"]
     if words.size > rows:
@@ -145,25 +143,6 @@ def _listing(what: str, names: Sequence[str]) -> str:
   """'matched: 12 (a.{}.weight, b)': one line, layers together."""
   together = sorted({re.sub(r"\.\d+\.", ".{}.", name) for name in names})
   return f"{what}: {len(names)}" + (f" ({', '.join(together)})" if together else "")
-
-
-@contextlib.contextmanager
-def _aside(target: Path) -> Iterator[Path]:
-  """A folder beside the target that becomes it if nothing fails, and goes if anything does."""
-  try:
-    target.absolute().parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.absolute().parent))
-  except OSError as error:
-    raise StorageError(f"--output={target}: cannot write there ({error.strerror}); name another") from error
-  try:
-    yield aside
-    aside.chmod(0o755)
-    # An empty directory that came into being meanwhile would be replaced, anything else is refused.
-    aside.rename(target)
-  except OSError as error:
-    raise StorageError(f"--output={target}: cannot be written ({error.strerror}); check the place") from error
-  finally:
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _vocabulary(folder: Path, given: str, output: Path) -> vocabulary.Vocabulary:

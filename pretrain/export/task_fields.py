@@ -18,46 +18,50 @@ ACTIVATIONS = {"fairseq": "tanh", "own": "tanh", "mpnet": "tanh", "layoutlmv3": 
 _SETTINGS = {"fairseq": "pooler_activation_fn", "own": "classifier_activation"}
 
 
-def arguments(task: Mapping[str, Any]) -> dict[str, Any]:
-  """Arguments `id2label` and `problem_type` of `label_fields` from a checkpoint's task."""
-  labels = task.get("labels")
-  return {"id2label": dict(enumerate(labels)) if labels else None, "problem_type": task.get("problem_type")}
+def activation(task: Mapping[str, Any]) -> str:
+  """Of the classification head: 'tanh' where nothing is said, as in fairseq, BERT and MPNet."""
+  return task.get("activation", "tanh")
 
 
-def label_fields(
-  head: Mapping[str, Any], *, id2label: Mapping[int, str] | None, problem_type: str | None
-) -> dict[str, Any]:
+def label_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
   """Fields of `config.json` about the classes.
 
   Args:
-    head: of `init_classification_head`.
-    id2label: names of the classes by number from 0; None: LABEL_0 and so on.
-    problem_type: of `PROBLEM_TYPES`; None: left out.
+    params: nested dict of arrays; without heads/classification there are no such fields.
+    task: 'labels' names the classes, LABEL_0 and so on where it does not; 'problem_type' is of
+      `PROBLEM_TYPES`, or None.
 
   Returns:
-    'id2label', 'label2id' and, if given, 'problem_type'.
+    'id2label', 'label2id' and, if the task says it, 'problem_type'.
 
   Raises:
     ConfigError: names that do not fit the head, or another problem type.
   """
+  head = params.get("heads", {}).get("classification")
+  if head is None:
+    return {}
   count = head["output"]["bias"].shape[0]
-  labels = {i: f"LABEL_{i}" for i in range(count)} if id2label is None else dict(id2label)
-  if sorted(labels) != list(range(count)) or len(set(labels.values())) != count:
+  labels = task.get("labels") or [f"LABEL_{i}" for i in range(count)]
+  if len(labels) != count or len(set(labels)) != count:
     raise ConfigError(
-      f"export: id2label has {labels}, expected {count} different names for 0 to {count - 1} as in the head"
+      f"export: the labels are {labels}, expected {count} different names for 0 to {count - 1} as in the head"
     )
-  if problem_type not in (None, *PROBLEM_TYPES):
-    raise ConfigError(f"export: problem_type is {problem_type!r}, expected one of {', '.join(PROBLEM_TYPES)}")
-  fields: dict[str, Any] = {
-    "id2label": {str(i): labels[i] for i in range(count)},
-    "label2id": {labels[i]: i for i in range(count)},
+  fields = {
+    "id2label": {str(number): label for number, label in enumerate(labels)},
+    "label2id": {label: number for number, label in enumerate(labels)},
   }
-  return fields | ({} if problem_type is None else {"problem_type": problem_type})
+  problem_type = task.get("problem_type")
+  if problem_type is None:
+    return fields
+  if problem_type not in PROBLEM_TYPES:
+    raise ConfigError(f"export: problem_type is {problem_type!r}, expected one of {', '.join(PROBLEM_TYPES)}")
+  return fields | {"problem_type": problem_type}
 
 
-def own_fields(head: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, Any]:
+def own_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
   """`label_fields` and the activation, for the config.json of `--to=torch`; raises as `label_fields`."""
-  return label_fields(head, **arguments(task)) | {_SETTINGS["own"]: task.get("activation", "tanh")}
+  fields = label_fields(params, task)
+  return fields | {_SETTINGS["own"]: activation(task)} if fields else {}
 
 
 def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> dict[str, Any]:

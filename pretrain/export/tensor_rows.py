@@ -6,7 +6,7 @@ kernels are (in, out), layers are stacked `[layers, ...]`, and query, key and va
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -131,11 +131,18 @@ class _Reader:
     return max((int(match.group(1)) for match in found if match), default=0) + 1
 
 
-def _put(params: dict, path: str, array: np.ndarray) -> None:
+def put(params: dict, path: str, array: np.ndarray) -> None:
+  """Adds an array at 'a/b/c'; DataError where there is one already, or on the way there."""
   *modules, leaf = path.split("/")
+  inner: Any = params
   for module in modules:
-    params = params.setdefault(module, {})
-  params[leaf] = array
+    inner = inner.setdefault(module, {}) if isinstance(inner, dict) else None
+  if not isinstance(inner, dict) or leaf in inner:
+    raise DataError(
+      f"checkpoint: the parameter {path} is there twice, or inside another; take all its files from the same "
+      "export"
+    )
+  inner[leaf] = array
 
 
 def _get(params: dict, path: str) -> np.ndarray | None:
@@ -179,7 +186,7 @@ def read(
       continue
     for name, row in names.items():
       for path, array in zip(row.paths, reader.row(name, row)):
-        _put(params, part.path + path, array)
+        put(params, part.path + path, array)
   for tie in ties:
     if tie.name in state:
       if not np.array_equal(state[tie.name], state.get(tie.original)):

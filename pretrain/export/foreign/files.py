@@ -4,7 +4,6 @@ Every file is taken to be hostile: no code in it runs, no name in it leads out o
 claims is held against its size before memory is taken. A wrong file is a DataError of one line.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,9 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
+from data import errors
 from data.errors import DataError
+from data.files import sha256
 from pretrain.export.foreign import pickles
 
 SINGLE_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt")
@@ -82,11 +83,11 @@ def read_state(path: str | Path) -> ForeignCheckpoint:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-  """Reads a JSON object in which no key appears twice; DataError otherwise."""
+  """Reads a JSON object in which no key stands twice; DataError otherwise."""
   try:
     return _json_object(path.read_bytes())
   except (OSError, ValueError, RecursionError) as error:
-    raise DataError(f"{path}: not a JSON object ({_line(error)}); {_AGAIN}") from error
+    raise DataError(f"{path}: not a JSON object ({errors.reason(error)}); {_AGAIN}") from error
 
 
 def _json_object(content: bytes) -> dict[str, Any]:
@@ -97,16 +98,12 @@ def _json_object(content: bytes) -> dict[str, Any]:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  found = dict(pairs)
-  if len(found) < len(pairs):
+  content = dict(pairs)
+  if len(content) < len(pairs):
     names = [name for name, _ in pairs]
     twice = next(name for name in names if names.count(name) > 1)
-    raise ValueError(f"the key {twice!r} appears twice")
-  return found
-
-
-def _line(error: Exception) -> str:
-  return " ".join(str(error).split())[:160] or type(error).__name__
+    raise ValueError(f"the key {twice[:80]!r} appears twice")
+  return content
 
 
 def _weight_files(path: Path) -> list[Path]:
@@ -138,11 +135,8 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _sha256(path: Path) -> str:
-  try:
-    with path.open("rb") as file:
-      return hashlib.file_digest(file, "sha256").hexdigest()
-  except OSError as error:
-    raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+  with errors.reading(path, advice=_AGAIN):
+    return sha256(path)
 
 
 def _check_digests(folder: Path, digests: dict[str, str]) -> None:
@@ -168,7 +162,7 @@ def _digest_lines(path: Path) -> dict[str, str]:
   try:
     lines = path.read_text(encoding="utf-8").splitlines()
   except (OSError, ValueError) as error:
-    raise DataError(f"{path}: not a list of digests ({_line(error)})") from error
+    raise DataError(f"{path}: not a list of digests ({errors.reason(error)})") from error
   for number, line in enumerate(lines, start=1):
     digest, _, name = line.strip().partition(" ")
     name = name.strip().removeprefix("*").removeprefix("./")
@@ -189,7 +183,7 @@ def _safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
       header = _json_object(file.read(length))
     content = np.memmap(path, np.uint8, mode="r", offset=0)[8 + length :] if names else None
   except (safetensors.SafetensorError, OSError, ValueError, RecursionError) as error:
-    raise DataError(f"{path}: damaged safetensors ({_line(error)}); {_AGAIN}") from error
+    raise DataError(f"{path}: damaged safetensors ({errors.reason(error)}); {_AGAIN}") from error
   for name in sorted(names):
     entry = header[name]
     (start, end), code = entry["data_offsets"], entry["dtype"]

@@ -5,6 +5,7 @@ walk the tables of `official.names` and `stock.read`.
 """
 
 import functools
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from pretrain.export.official import names as official_names
 from pretrain.export.stock import read as stock_read
 from pretrain.export.stock.config import encoder_fields
 from pretrain.export.task_fields import read_task
-from pretrain.export.tensor_rows import State
+from pretrain.export.tensor_rows import State, put
 from pretrain.models import encoder as encoder_model
 from pretrain.models.config import EncoderConfig
 
@@ -115,42 +116,29 @@ def read_extra(folder: Path) -> State:
 
 
 def merge(params: dict, flat: Mapping[str, np.ndarray]) -> dict:
-  """A tree with arrays put in at 'a/b/c'.
-
-  Raises:
-    DataError: a path is there already, or leads through an array.
-  """
-  params = _copied(params)
-  for path, array in flat.items():
-    *modules, leaf = path.split("/")
-    inner = params
-    for module in modules:
-      inner = inner.setdefault(module, {}) if isinstance(inner, dict) else None
-    if not isinstance(inner, dict) or leaf in inner:
-      raise DataError(f"checkpoint: the parameter {path} is there twice, or inside another; it is damaged")
-    inner[leaf] = array
-  return params
-
-
-def _copied(tree: Any) -> Any:
-  return {name: _copied(inner) for name, inner in tree.items()} if isinstance(tree, dict) else tree
+  """A new tree, with arrays put in at 'a/b/c'; DataError where there is one already, or on the way there."""
+  merged: dict = {}
+  for path, array in [*trees.by_path(params).items(), *flat.items()]:
+    put(merged, path, array)
+  return merged
 
 
 def own_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Fields of `model` in the config.json of `--to=torch`; those of an encoder, of the right types.
+  """Fields of an encoder from the `model` in the config.json of `--to=torch`.
 
   Raises:
-    DataError: one is missing or of another type.
+    DataError: one is missing, of another type or not one of its choices.
   """
-  given = config.get("model")
+  model = config.get("model")
+  model = model if isinstance(model, Mapping) else {}
   fields = {}
-  for name, kind in EncoderConfig.__annotations__.items():
-    value = given.get(name) if isinstance(given, Mapping) else None
-    kind = {"int": int, "float": float, "bool": bool, "str": str}.get(kind, kind)
+  for name, kind in typing.get_type_hints(EncoderConfig).items():
+    value, choices = model.get(name), typing.get_args(kind)  # a Literal's choices; of other types ()
     is_number = kind is float and type(value) is int
-    if type(value) is not kind and not is_number:
-      raise DataError(f"config.json: model.{name} is {value!r}; expected {kind.__name__}; export it again")
-    fields[name] = kind(value)
+    if value not in choices if choices else type(value) is not kind and not is_number:
+      expected = ", ".join(choices) or kind.__name__
+      raise DataError(f"config.json: model.{name} is {value!r}; expected {expected}; export it again")
+    fields[name] = value if choices else kind(value)
   return fields
 
 

@@ -58,7 +58,7 @@ def size_fields(config: EncoderConfig) -> dict[str, Any]:
 
 
 def config_json(
-  config: EncoderConfig, *, layout: str, architecture: str, pad_id: int, special_ids: SpecialIds
+  config: EncoderConfig, *, layout: str, architecture: str, special_ids: SpecialIds
 ) -> dict[str, Any]:
   """`config.json` of an encoder of ours.
 
@@ -66,8 +66,7 @@ def config_json(
     config: of the encoder.
     layout: of `LAYOUTS`, one that can hold it (`choose.check_layout`).
     architecture: name of the class.
-    pad_id: id of [PAD].
-    special_ids: of the vocabulary.
+    special_ids: ids of the vocabulary's special pieces.
 
   Returns:
     A dict of JSON values.
@@ -76,8 +75,8 @@ def config_json(
     "architectures": [architecture],
     "model_type": layout,
     "dtype": "float32",
-    "max_position_embeddings": config.max_length + first_position(layout, pad_id),
-    "pad_token_id": pad_id,
+    "max_position_embeddings": config.max_length + first_position(layout, special_ids.pad),
+    "pad_token_id": special_ids.pad,
     "bos_token_id": special_ids.cls,
     "eos_token_id": special_ids.sep,
   }

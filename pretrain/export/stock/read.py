@@ -16,7 +16,7 @@ from pretrain.export.stock.forms import (
   span_head_from_tanh,
 )
 from pretrain.export.stock.tables import DISTANCES, HEADS, RELATIVE_PATH, TIES, blank_tables, encoder_parts
-from pretrain.export.tensor_rows import Imported, State, read
+from pretrain.export.tensor_rows import Imported, State, put, read
 from pretrain.models.config import EncoderConfig
 
 __all__ = ["encoder_fields", "from_stock"]
@@ -83,7 +83,7 @@ def from_stock(
     )
   imported = _own_heads(imported)
   for path, array in extra.items():
-    _add(imported.params, path, array)
+    put(imported.params, path, array)
   return imported
 
 
@@ -101,18 +101,6 @@ def _own_heads(imported: Imported) -> Imported:
     else:
       heads["question_answering"] = linear
   return Imported(params, unmatched)
-
-
-def _add(params: dict, path: str, array: np.ndarray) -> None:
-  """Puts one parameter of `extra` in its place."""
-  *modules, leaf = path.split("/")
-  for module in modules:
-    params = params.setdefault(module, {}) if isinstance(params, dict) else params
-  if not isinstance(params, dict) or leaf in params:
-    raise DataError(
-      f"checkpoint: {path} of extra.safetensors is in the model, too; take both files from the same export"
-    )
-  params[leaf] = array
 
 
 def _plain(state: State, layout: str) -> State:

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.vocabulary import SpecialIds
+from pretrain import trees
+from pretrain.export import task_fields
 from pretrain.export.stock import choose
 from pretrain.export.stock.config import SPATIAL_ROWS, config_json, first_position
 from pretrain.export.stock.forms import (
@@ -16,7 +18,6 @@ from pretrain.export.stock.forms import (
   spatial_sizes,
 )
 from pretrain.export.stock.tables import DISTANCES, HEADS, SPATIAL, blank_tables, encoder_parts
-from pretrain.export.task_fields import label_fields
 from pretrain.export.tensor_rows import Part, State, write
 from pretrain.models.config import EncoderConfig
 
@@ -38,11 +39,8 @@ def to_stock(
   config: EncoderConfig,
   *,
   layout: str,
-  pad_id: int,
   special_ids: SpecialIds,
-  id2label: Mapping[int, str] | None = None,
-  problem_type: str | None = None,
-  activation: str = "tanh",
+  task: Mapping[str, Any],
 ) -> StockModel:
   """A stock model that computes what ours does, for rows padded on the right.
 
@@ -56,12 +54,8 @@ def to_stock(
     params: as saved, float32: {'encoder', 'heads', 'generator', ...}; only the encoder must be there.
     config: of the encoder.
     layout: 'mpnet', 'layoutlmv3', 'bert', 'electra'.
-    pad_id: id of [PAD].
-    special_ids: of the vocabulary.
-    id2label: names of the classes of a classification head, by number from 0; None: LABEL_0 and so on.
-    problem_type: 'single_label_classification', 'multi_label_classification', 'regression'; None: the class
-      decides by its labels.
-    activation: of a classification head, 'tanh' or 'gelu'.
+    special_ids: ids of the vocabulary's special pieces.
+    task: what a fine-tuned checkpoint says of its classification head (`task_fields`), or {}.
 
   Returns:
     StockModel.
@@ -70,14 +64,12 @@ def to_stock(
     ConfigError: the layout cannot hold it exactly, or labels that do not fit the head.
   """
   heads = params.get("heads", {})
+  pad_id, activation = special_ids.pad, task_fields.activation(task)
   choose.check_layout(layout, config, pad_id=pad_id, heads=set(heads), activation=activation)
   ending, head, head_part = _head(layout, heads)
   architecture = _CLASSES[layout] + ending
-  fields = config_json(
-    config, layout=layout, architecture=architecture, pad_id=pad_id, special_ids=special_ids
-  )
-  if ending == "ForSequenceClassification":
-    fields |= label_fields(heads["classification"], id2label=id2label, problem_type=problem_type)
+  fields = config_json(config, layout=layout, architecture=architecture, special_ids=special_ids)
+  fields |= task_fields.label_fields(params, task)
   tree = {**params, "heads": _in_slots(params, layout, ending)}
   parts = encoder_parts(layout, offset=first_position(layout, pad_id), has_segments=bool(config.num_segments))
   head_parts = () if head_part is None else (head_part,)
@@ -88,7 +80,7 @@ def to_stock(
   if head_part is not None:
     state = {f"{layout}.{name}": array for name, array in state.items()} | head_state
   held = {part.path + path for part in (*parts, *head_parts) for row in part.rows for path in row.paths}
-  extra = {path: array for path, array in _leaves(tree) if path not in held}
+  extra = {path: _plain(array) for path, array in trees.by_path(tree).items() if path not in held}
   state = {name: _plain(array) for name, array in state.items()}
   return StockModel(architecture, state, fields, head, extra)
 
@@ -125,15 +117,6 @@ def _made_up(params: dict, config: EncoderConfig, layout: str) -> State:
     table = params["encoder"]["trunk"]["relative_position"]["embedding"]
     state[DISTANCES] = distance_rows(table, config)
   return state
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, np.ndarray]]:
-  found = []
-  for name, value in tree.items():
-    found += (
-      _leaves(value, f"{prefix}{name}/") if isinstance(value, Mapping) else [(prefix + name, _plain(value))]
-    )
-  return found
 
 
 def _plain(array: np.ndarray) -> np.ndarray:

@@ -65,14 +65,12 @@ def random_params(config: EncoderConfig, *heads: str, with_generator: bool = Fal
   return spread(jax.eval_shape(make))
 
 
-def exported(name: str, *heads: str, with_generator: bool = False, **options):
-  """(params, StockModel) of a case."""
+def exported(name: str, *heads: str, with_generator: bool = False, **task):
+  """(params, StockModel) of a case, fine-tuned on a task."""
   layout, config, pad_id = CASES[name]
   params = random_params(config, *heads, with_generator=with_generator)
   ids = SpecialIds(cls=2, pad=pad_id, sep=4, unk=5, mask=6)
-  return params, stock_write.to_stock(
-    params, config, layout=layout, pad_id=pad_id, special_ids=ids, **options
-  )
+  return params, stock_write.to_stock(params, config, layout=layout, special_ids=ids, task=task)
 
 
 def write_folder(folder, model: stock_write.StockModel) -> None:

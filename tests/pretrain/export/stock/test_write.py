@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from data.errors import ConfigError, DataError
+from data.vocabulary import SpecialIds
 from pretrain.export.stock import tables as stock_tables
 from pretrain.export.stock import write as stock_write
 from pretrain.export.stock.read import encoder_fields, from_stock
@@ -111,12 +112,12 @@ def test_masked_language_models_predict_as_ours(name, tmp_path):
   ("name", "activation"), [("mpnet", "tanh"), ("layoutlmv3", "tanh"), ("bert", "tanh"), ("electra", "gelu")]
 )
 def test_classifiers_answer_as_ours(name, activation, tmp_path):
-  labels = {0: "no", 1: "maybe", 2: "yes"}
+  labels = ["no", "maybe", "yes"]
   params, made = exported(
     name,
     "classification",
     "rtd",
-    id2label=labels,
+    labels=labels,
     problem_type="single_label_classification",
     activation=activation,
   )
@@ -125,7 +126,7 @@ def test_classifiers_answer_as_ours(name, activation, tmp_path):
   _load(tmp_path, transformers.AutoModel)
   model, unexpected = _load(tmp_path, transformers.AutoModelForSequenceClassification)
   assert unexpected <= {"mpnet.pooler.dense.weight", "mpnet.pooler.dense.bias"}
-  assert model.config.id2label == labels and model.config.label2id["yes"] == 2
+  assert model.config.id2label == dict(enumerate(labels)) and model.config.label2id["yes"] == 2
   assert model.config.problem_type == "single_label_classification"
   mask = stock_cases.batch(name)[1]
   first = our_hidden(name)[np.cumsum(mask.sum(1)) - mask.sum(1)]
@@ -168,10 +169,10 @@ def test_mpnet_of_transformers_has_our_buckets_at_every_distance():
   np.testing.assert_array_equal(t5_buckets_of(delta, num_buckets=32, max_distance=128), theirs)
 
 
-@pytest.mark.parametrize("labels", [{0: "no", 1: "yes"}, {0: "a", 1: "b", 3: "c"}, {0: "a", 1: "b", 2: "b"}])
+@pytest.mark.parametrize("labels", [["no", "yes"], ["a", "b", "c", "d"], ["a", "b", "b"]])
 def test_labels_that_do_not_fit_the_head_are_refused(labels):
-  with pytest.raises(ConfigError, match=r"id2label has .* expected 3 different names"):
-    exported("mpnet", "classification", id2label=labels)
+  with pytest.raises(ConfigError, match=r"the labels are .* expected 3 different names"):
+    exported("mpnet", "classification", labels=labels)
 
 
 def test_an_unknown_problem_type_is_refused():
@@ -183,7 +184,7 @@ def test_a_layout_that_cannot_hold_it_is_refused():
   _, config, pad_id = CASES["layoutlmv3"]
   params = stock_cases.random_params(config)
   with pytest.raises(ConfigError, match="bert cannot hold this model exactly: relative positions"):
-    stock_write.to_stock(params, config, layout="bert", pad_id=pad_id, special_ids=None)
+    stock_write.to_stock(params, config, layout="bert", special_ids=SpecialIds(2, pad_id, 4, 5, 6), task={})
 
 
 def test_distances_without_their_buckets_are_refused():

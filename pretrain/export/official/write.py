@@ -1,0 +1,149 @@
+"""The files that the official COCO-LM and AMOS code reads, written from a model of ours. Needs PyTorch."""
+
+import argparse
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from data.vocabulary import Vocabulary
+from pretrain import trees
+from pretrain.export import folders, task_fields
+from pretrain.export.official import fit, names
+from pretrain.export.stock.config import size_fields
+from pretrain.export.tensor_rows import State
+from pretrain.models.config import EncoderConfig
+
+
+def write_official(
+  folder: Path,
+  params: dict,
+  config: EncoderConfig,
+  vocabulary_directory: Path,
+  vocabulary: Vocabulary,
+  *,
+  layout: str,
+  task: Mapping[str, Any],
+) -> tuple[str, ...]:
+  """Writes a folder for the official code, its tokenizer files included.
+
+  Args:
+    folder: exists and is empty.
+    params: nested dict of arrays: 'encoder', and 'heads' and 'generator' if the checkpoint has them.
+    config: sizes of the encoder.
+    vocabulary_directory: where `vocabulary` was loaded from.
+    vocabulary: of sentencepiece; anything else is refused.
+    layout: 'cocolm', 'amos' (Hugging Face port of 2021: pytorch_model.bin) or 'fairseq' (model.pt).
+    task: `meta['task']` of a fine-tuned checkpoint, or {}.
+
+  Returns:
+    Our paths of what lies in extra.safetensors.
+
+  Raises:
+    ConfigError: as `fit.check_official`.
+  """
+  import torch
+
+  activation = task_fields.activation(task)
+  fit.check_official(config, vocabulary, layout, params, activation=activation)
+  params = jax.tree.map(np.asarray, params)
+  if layout == "fairseq":
+    state = names.to_fairseq(params)
+    content = {"args": _arguments(config, params, activation), "model": _tensors(state)}
+    torch.save(content, folder / "model.pt")
+    sharing = names.sharing_of(params)
+    held = names.from_fairseq(state, num_heads=config.num_heads, share_embeddings=sharing)
+  else:
+    prefix = f"{layout}."
+    state = names.to_hugging_face(params)
+    heads = ("binary_head.", "clm_head.", "scl_head.")
+    named = {name if name.startswith(heads) else prefix + name: array for name, array in state.items()}
+    torch.save(_tensors(named), folder / "pytorch_model.bin")
+    fields = _port_config(config, vocabulary, params, layout) | task_fields.label_fields(params, task)
+    folders.save_json(folder / "config.json", fields)
+    held = names.from_hugging_face(state, num_heads=config.num_heads)
+  kept = trees.by_path(held.params)
+  extra = {path: leaf for path, leaf in folders.flatten(params).items() if path not in kept}
+  folders.save_tensors(folder / folders.EXTRA, extra)
+  shutil.copyfile(vocabulary_directory / "sp.model", folder / "sp.model")
+  _write_dictionary(folder / "dict.txt", vocabulary_directory, vocabulary)
+  # Official code reads the two files above; how this model's text was split before them stands only here.
+  shutil.copytree(vocabulary_directory, folder / "vocabulary")
+  return tuple(extra)
+
+
+def _tensors(state: State) -> dict:
+  """Torch tensors; what is one array here is one tensor there, as official code ties them."""
+  import torch
+
+  made: dict[int, torch.Tensor] = {}
+  for array in state.values():
+    made.setdefault(id(array), torch.from_numpy(np.array(array, np.float32)))
+  return {name: made[id(array)] for name, array in state.items()}
+
+
+def _arguments(config: EncoderConfig, params: dict, activation: str) -> argparse.Namespace:
+  """`args` of a fairseq checkpoint: what COCOLM_Model and AMOS_Model read of it.
+
+  Source: official fairseq/models/cocolm/model.py (add_args, base_architecture).
+  """
+  heads = params.get("heads", {})
+  contrast = heads.get("scl")
+  projection = contrast["dense"]["bias"].shape[0] if contrast else config.hidden_size
+  generator = params.get("generator", {})
+  is_amos = "mixture" in generator
+  return argparse.Namespace(
+    arch="amos_base" if is_amos else "cocolm_base",
+    task="amos" if is_amos else "cocolm",
+    encoder_layers=config.num_layers,
+    generator_layers=len(generator["trunk"]["layers"]["up"]["bias"]) if generator else 0,
+    encoder_embed_dim=config.hidden_size,
+    encoder_ffn_embed_dim=config.mlp_size,
+    encoder_attention_heads=config.num_heads,
+    max_positions=config.max_length,
+    rel_pos=int(config.relative_position == "official"),
+    rel_pos_bins=config.relative_buckets,
+    max_rel_pos=config.relative_max_distance,
+    dropout=config.dropout,
+    attention_dropout=config.attention_dropout,
+    activation_dropout=0.0,
+    activation_fn="gelu",
+    pooler_activation_fn=activation,
+    pooler_dropout=0.0,
+    clm="clm" in heads,
+    seq_contrast=contrast is not None,
+    seq_contrast_dim=projection,
+    generator_sample_mode="zero-dropout" if names.sharing_of(params) == "tokens" else "eval",
+  )
+
+
+def _port_config(config: EncoderConfig, vocabulary: Vocabulary, params: dict, layout: str) -> dict[str, Any]:
+  """config.json of the official Hugging Face port. Source: huggingface/cocolm/configuration_cocolm.py."""
+  has_relative = config.relative_position == "official"
+  return size_fields(config) | {
+    "model_type": layout,
+    "embedding_size": config.hidden_size,
+    "max_position_embeddings": config.max_length,
+    "type_vocab_size": config.num_segments,
+    "rel_pos_bins": config.relative_buckets if has_relative else 0,
+    "max_rel_pos": config.relative_max_distance if has_relative else 0,
+    "layer_norm_type": "post",
+    "need_pooler": names.CONTRAST in params.get("heads", {}),
+    "pad_token_id": vocabulary.special_ids.pad,
+  }
+
+
+def _write_dictionary(path: Path, vocabulary_directory: Path, vocabulary: Vocabulary) -> None:
+  """Writes fairseq's dict.txt, which gives every piece of the vocabulary the id it has here.
+
+  Its first four symbols are implied by the reader and not listed.
+  """
+  existing = vocabulary_directory / "dict.txt"
+  if existing.is_file():
+    shutil.copyfile(existing, path)
+    return
+  pieces = [vocabulary.piece(number) for number in range(len(fit.IDS), vocabulary.size)]
+  path.write_text("".join(f"{piece} 1\n" for piece in pieces), encoding="utf-8")

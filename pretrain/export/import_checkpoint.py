@@ -16,6 +16,7 @@ import numpy as np
 from configs import base
 from data import errors, files, vocabulary
 from data.errors import ConfigError, DataError
+from pretrain import trees
 from pretrain.checkpoint import Checkpoints
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
@@ -85,36 +86,37 @@ def import_checkpoint(
   if target.exists() or target.is_symlink():
     raise ConfigError(f"--output={output} is there already; name a new directory")
   foreign = read_state(source)
-  found = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
-  tell_names(foreign, found, allow_unmatched, say)
+  recognised = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
+  report_names(foreign, recognised, allow_unmatched, say)
   with errors.writing(f"--output={output}"), files.whole_directory(target) as aside:
     words = _vocabulary(foreign.folder, vocabulary_directory, aside / "vocabulary")
-    rows = found.fields["vocab_size"]
+    rows = recognised.fields["vocab_size"]
     if words.size > rows:
       raise DataError(
         f"{source}: its token table has {rows} rows, but the vocabulary has {words.size} pieces"
       )
-    if found.family == "stock":
-      say(comparison.compare(foreign, found, pad_id=words.special_ids.pad))
-    _save(aside, source, foreign, found, words)
-  say(f"Wrote {output}: {found.family} checkpoint, {words.kind} vocabulary of {words.size:,} pieces")
+    if recognised.family == "stock":
+      say(comparison.compare(foreign, recognised, pad_id=words.special_ids.pad))
+    _save(aside, source, foreign, recognised, words)
+  say(f"Wrote {output}: {recognised.family} checkpoint, {words.kind} vocabulary of {words.size:,} pieces")
   say(f"Continue with --config.train.init_from={output} --config.data.vocabulary={target / 'vocabulary'}")
 
 
-def tell_names(
-  foreign: ForeignCheckpoint, found: Recognised, allowed: Sequence[str], say: Callable[[str], None]
+def report_names(
+  foreign: ForeignCheckpoint, recognised: Recognised, allowed: Sequence[str], say: Callable[[str], None]
 ) -> None:
-  """Says which names were read, ignored, left out and are fresh; refuses names that nobody allowed.
+  """Reports which names were read, ignored, left out and are fresh; refuses names that nobody allowed.
 
   Raises:
     DataError: the names that were not read.
   """
-  left = sorted({*found.unmatched, *foreign.buffers})
+  left = sorted({*recognised.unmatched, *foreign.buffers})
   ignored = [name for name in left if _is_like(name, IGNORED)]
   unmatched = [name for name in left if name not in ignored]
-  unread = {*found.unmatched}
+  unread = {*recognised.unmatched}
   matched = [name for name in foreign.state if name not in unread]
-  fresh = [part for part in OPTIONAL if not _has(found.params, part)]
+  there = trees.by_path(recognised.params)
+  fresh = [part for part in OPTIONAL if not any(path.startswith(f"{part}/") for path in there)]
   for what, names in (("matched", matched), ("ignored", ignored), ("unmatched", unmatched)):
     say(_listing(what, names))
   say(_listing("fresh where a run needs them", fresh))
@@ -129,14 +131,6 @@ def tell_names(
 
 def _is_like(name: str, patterns: Sequence[str]) -> bool:
   return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _has(params: dict, path: str) -> bool:
-  for name in path.split("/"):
-    if name not in params:
-      return False
-    params = params[name]
-  return True
 
 
 def _listing(what: str, names: Sequence[str]) -> str:
@@ -159,27 +153,27 @@ def _vocabulary(folder: Path, given: str, output: Path) -> vocabulary.Vocabulary
 
 
 def _save(
-  aside: Path, source: str, foreign: ForeignCheckpoint, found: Recognised, words: vocabulary.Vocabulary
+  aside: Path, source: str, foreign: ForeignCheckpoint, recognised: Recognised, words: vocabulary.Vocabulary
 ) -> None:
   config = base.get_config()
   config.recipe = "imported"
-  config.model.update(found.fields)
-  if found.generator:
+  config.model.update(recognised.fields)
+  if recognised.generator:
     config.corruption.kind = "generator"
-    config.generator.update(found.generator)
+    config.generator.update(recognised.generator)
   meta = {
     "config": config.to_dict(),
     "vocabulary_digest": words.digest,
     "source": {
       "path": str(source),
-      "family": found.family,
+      "family": recognised.family,
       "sha256": foreign.digests,
-      "parameters": sum(leaf.size for leaf in jax.tree.leaves(found.params)),
+      "parameters": sum(leaf.size for leaf in jax.tree.leaves(recognised.params)),
     },
   }
-  if found.task:
-    meta["task"] = found.task
-  state = {"params": found.params, "step": np.zeros((), np.int32)}
+  if recognised.task:
+    meta["task"] = recognised.task
+  state = {"params": recognised.params, "step": np.zeros((), np.int32)}
   checkpoints = Checkpoints(aside, every=1, keep=1)
   try:
     checkpoints.save(0, state, meta, force=True)

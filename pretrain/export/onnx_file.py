@@ -18,7 +18,7 @@ def write(folder: pathlib.Path, reference: pathlib.Path, *, max_length: int, tol
 
   Args:
     folder: a written stock export.
-    reference: of `self_check.write_reference`.
+    reference: the .npz that `self_check.write_reference` wrote.
     max_length: most tokens of an input.
     tolerance: largest allowed |difference| of hidden states.
 
@@ -29,11 +29,11 @@ def write(folder: pathlib.Path, reference: pathlib.Path, *, max_length: int, tol
   Raises:
     DataError: a larger difference, or the exporter or onnxruntime fails.
   """
-  place = folder / "onnx"
-  place.mkdir()
+  path = folder / "onnx" / FILE_NAME
+  path.parent.mkdir()
   try:
-    _export(folder, place / FILE_NAME, max_length)
-    worst = _compare(place / FILE_NAME, reference)
+    _export(folder, path, max_length)
+    worst = _compare(path, reference)
   except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
     line = " ".join(str(error).split())[:300]
     raise DataError(

@@ -19,7 +19,7 @@ _SETTINGS = {"fairseq": "pooler_activation_fn", "own": "classifier_activation"}
 
 
 def activation(task: Mapping[str, Any]) -> str:
-  """Of the classification head: 'tanh' where nothing is said, as in fairseq, BERT and MPNet."""
+  """'tanh' or 'gelu', in the classification head: 'tanh' if the task names none, as in fairseq and BERT."""
   return task.get("activation", "tanh")
 
 
@@ -70,7 +70,7 @@ def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> di
   Args:
     settings: config.json, or fairseq's args.
     kind: of `ACTIVATIONS`: 'fairseq', 'official', 'own' or a stock model_type.
-    num_outputs: of the head.
+    num_outputs: classes that the head tells apart; 1 for a regression.
 
   Returns:
     'labels' (None where there are no names but transformers' own LABEL_0), 'problem_type', 'activation'.

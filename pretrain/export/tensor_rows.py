@@ -83,8 +83,8 @@ def _matching(state: State, name: str) -> list[str]:
   if "{}" not in name:
     return [name] if name in state else []
   before, after = (re.escape(piece) for piece in name.split("{}"))
-  found = [re.fullmatch(before + r"(\d+)" + after, key) for key in state]
-  return [match.group() for match in sorted((m for m in found if m), key=lambda m: int(m.group(1)))]
+  matches = filter(None, (re.fullmatch(before + r"(\d+)" + after, key) for key in state))
+  return [match.group() for match in sorted(matches, key=lambda match: int(match.group(1)))]
 
 
 class _Reader:
@@ -101,10 +101,10 @@ class _Reader:
       raise DataError(f"checkpoint: tensor {name} is missing; is it complete and of this kind ({self.kind})?")
     array = np.asarray(self.state[name])
     fits = array.ndim == len(shape)
-    for symbol, found in zip(shape, array.shape if fits else ()):
+    for symbol, length in zip(shape, array.shape if fits else ()):
       factor = 3 if symbol.startswith("3") else 1
-      size = self.sizes.setdefault(symbol.lstrip("3"), found // factor)
-      fits = fits and found == factor * size
+      size = self.sizes.setdefault(symbol.lstrip("3"), length // factor)
+      fits = fits and length == factor * size
     if not fits:
       expected = [f"{symbol}={self.sizes[symbol]}" if symbol in self.sizes else symbol for symbol in shape]
       raise DataError(
@@ -127,8 +127,8 @@ class _Reader:
   def num_layers(self, name: str) -> int:
     """Layers of the trunk that `name` belongs to, at least 1, by the highest number in any of its names."""
     pattern = re.escape(name.split("{}")[0]) + r"(\d+)\."
-    found = [re.match(pattern, key) for key in self.state]
-    return max((int(match.group(1)) for match in found if match), default=0) + 1
+    matches = filter(None, (re.match(pattern, key) for key in self.state))
+    return max((int(match.group(1)) for match in matches), default=0) + 1
 
 
 def put(params: dict, path: str, array: np.ndarray) -> None:
@@ -203,7 +203,7 @@ def write(params: dict, parts: Iterable[Part], kind: str, *, ties: Iterable[Tie]
 
   Args:
     params: nested dict of arrays; parts whose parameters are not in it are left out.
-    parts: of the table.
+    parts: the rows of the layout's table, by network and head.
     kind: 'fairseq' or 'hugging_face'.
     ties: tensors that the official models list twice.
 

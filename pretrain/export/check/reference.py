@@ -161,15 +161,16 @@ def run_in_fresh_process(folder: pathlib.Path, reference: pathlib.Path, layout: 
   """
   command = [sys.executable, "-m", "pretrain.export.check.torch_check", str(folder), str(reference), layout]
   offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-  found = subprocess.run(
+  finished = subprocess.run(
     command, capture_output=True, text=True, errors="replace", env=os.environ | offline, check=False
   )
-  if found.returncode:
-    lines = [line for line in found.stderr.splitlines() if line.strip()] or [f"exit code {found.returncode}"]
+  if finished.returncode:
+    lines = [line for line in finished.stderr.splitlines() if line.strip()]
+    lines = lines or [f"exit code {finished.returncode}"]
     raise DataError(
       f"self-check: PyTorch cannot use the {layout} export ({lines[-1].strip()[:300]}); nothing was kept"
     )
-  return Report(**json.loads(found.stdout.splitlines()[-1]))
+  return Report(**json.loads(finished.stdout.splitlines()[-1]))
 
 
 def check(folder: pathlib.Path, reference: pathlib.Path, layout: str, *, tolerance: float) -> Report:

@@ -83,7 +83,7 @@ def read_state(path: str | Path) -> ForeignCheckpoint:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-  """Reads a JSON object in which no key stands twice; DataError otherwise."""
+  """Reads a JSON object in which every key is unique; DataError otherwise."""
   try:
     return _json_object(path.read_bytes())
   except (OSError, ValueError, RecursionError) as error:
@@ -91,10 +91,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _json_object(content: bytes) -> dict[str, Any]:
-  found = json.loads(content.decode("utf-8"), object_pairs_hook=_without_duplicates)
-  if not isinstance(found, dict):
-    raise ValueError(f"it holds a {type(found).__name__}")
-  return found
+  parsed = json.loads(content.decode("utf-8"), object_pairs_hook=_without_duplicates)
+  if not isinstance(parsed, dict):
+    raise ValueError(f"it holds a {type(parsed).__name__}")
+  return parsed
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -110,11 +110,11 @@ def _weight_files(path: Path) -> list[Path]:
   """The files that hold the weights."""
   if path.is_dir():
     names = [*SINGLE_FILES[:1], *INDEXES[:1], *SINGLE_FILES[1:2], *INDEXES[1:], *SINGLE_FILES[2:]]
-    found = [path / name for name in names if (path / name).is_file()] or sorted(path.glob("*.pt"))
-    if not found or (len(found) > 1 and found[0].name not in names):
-      what = f"{len(found)} .pt files" if found else "no checkpoint"
+    candidates = [path / name for name in names if (path / name).is_file()] or sorted(path.glob("*.pt"))
+    if not candidates or (len(candidates) > 1 and candidates[0].name not in names):
+      what = f"{len(candidates)} .pt files" if candidates else "no checkpoint"
       raise DataError(f"{path}: {what} in it; expected one of {', '.join(names)}, or give the file itself")
-    path = found[0]
+    path = candidates[0]
   if not path.is_file():
     raise DataError(f"{path}: no such file; give a checkpoint's file or folder")
   return _shards(path) if path.name.endswith(".index.json") else [path]
@@ -150,27 +150,28 @@ def _check_digests(folder: Path, digests: dict[str, str]) -> None:
         raise DataError(f"{list_path}: it does not list {name}, which holds weights; {_AGAIN}")
     for name, expected in listed.items():
       file = folder / name
-      found = digests.get(name) or (_sha256(file) if file.is_file() else None)
-      if found not in (None, expected):
+      actual = digests.get(name) or (_sha256(file) if file.is_file() else None)
+      if actual not in (None, expected):
         raise DataError(
-          f"{file}: its sha256 is {found[:12]}..., {list_path.name} says {expected[:12]}...; {_AGAIN}"
+          f"{file}: its sha256 is {actual[:12]}..., {list_path.name} says {expected[:12]}...; {_AGAIN}"
         )
 
 
 def _digest_lines(path: Path) -> dict[str, str]:
-  found = {}
+  """{file name: sha256} of a list of digests."""
   try:
     lines = path.read_text(encoding="utf-8").splitlines()
   except (OSError, ValueError) as error:
     raise DataError(f"{path}: not a list of digests ({errors.reason(error)})") from error
+  digests = {}
   for number, line in enumerate(lines, start=1):
     digest, _, name = line.strip().partition(" ")
     name = name.strip().removeprefix("*").removeprefix("./")
     is_inside = name and "\0" not in name and not Path(name).is_absolute() and ".." not in Path(name).parts
     if len(digest) != 64 or not is_inside:
       raise DataError(f"{path}: line {number} is {line[:40]!r}; expected `<sha256>  <file name>`")
-    found[name] = digest.lower()
-  return found
+    digests[name] = digest.lower()
+  return digests
 
 
 def _safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:

@@ -27,7 +27,7 @@ from pretrain.models import encoder as encoder_model
 from pretrain.models.config import EncoderConfig
 
 OWN = "text_encoder_pretraining"  # model_type of `--to=torch`
-PARTS = ("encoder", "generator", "heads")
+_PREFIXES = ("encoder/", "generator/", "heads/")
 
 
 class Recognised(NamedTuple):
@@ -47,7 +47,7 @@ def recognise(
   """Finds the family by names and `model_type`, and reads the tensors.
 
   Args:
-    foreign: of `foreign.files.read_state`.
+    foreign: its tensors and settings, from `foreign.files.read_state`.
     num_heads: attention heads, if the checkpoint does not say.
     extra: of `read_extra`, parameters that an export of this program put beside it.
 
@@ -62,24 +62,21 @@ def recognise(
   model_type, generator = config.get("model_type"), {}
   extra = extra or {}
   if any(".sentence_encoder." in name for name in state):
-    family, heads = (
-      "fairseq",
-      official_config.find_num_heads(config, "encoder_attention_heads", state, num_heads),
-    )
+    family = "fairseq"
+    heads = official_config.find_num_heads(config, "encoder_attention_heads", state, num_heads)
     sharing = official_config.find_sharing(config, state)
     params, unmatched = official_names.from_fairseq(state, num_heads=heads, share_embeddings=sharing)
     params = merge(params, extra)
     fields, generator = official_config.fairseq_fields(config, params), {"share_embeddings": sharing}
   elif any(name.endswith("attention.self_attn.in_proj.weight") for name in state):
-    family, heads = (
-      "official",
-      official_config.find_num_heads(config, "num_attention_heads", state, num_heads),
-    )
+    family = "official"
+    heads = official_config.find_num_heads(config, "num_attention_heads", state, num_heads)
     params, unmatched = official_names.from_hugging_face(state, num_heads=heads)
     params = merge(params, extra)
     fields = official_config.port_fields(config, params)
   elif model_type == OWN:
-    family, unmatched = "own", tuple(sorted(name for name in state if not name.startswith(tuple(_PREFIXES))))
+    family = "own"
+    unmatched = tuple(sorted(name for name in state if not name.startswith(_PREFIXES)))
     params = merge({}, {name: array for name, array in state.items() if name not in unmatched})
     fields = own_fields(config)
   elif isinstance(model_type, str) and model_type in STOCK:
@@ -104,9 +101,6 @@ def _task(params: dict, config: Mapping[str, Any], family: str) -> dict[str, Any
     return {}
   kind = config["model_type"] if family == "stock" else family
   return read_task(config, kind, num_outputs=head["output"]["bias"].shape[0])
-
-
-_PREFIXES = tuple(f"{part}/" for part in PARTS)
 
 
 def read_extra(folder: Path) -> State:
@@ -148,8 +142,7 @@ def check_encoder(params: dict, fields: Mapping[str, Any]) -> None:
   Raises:
     DataError: other sizes, or a parameter that is missing, unknown or of another shape.
   """
-  found = official_config.sizes(params)
-  for name, size in found.items():
+  for name, size in official_config.sizes(params).items():
     if name in fields and fields[name] != size:
       raise DataError(
         f"config.json: {name} is {fields[name]} there, but the tensors have {size}; is it complete?"

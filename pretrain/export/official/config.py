@@ -83,7 +83,7 @@ def sizes(params: dict) -> dict[str, int]:
   """
   vocab_size, hidden_size = _shape(params, "embeddings/token/embedding", 2)
   num_layers, _, num_heads, _ = _shape(params, "trunk/layers/attention/query/kernel", 4)
-  found = {
+  shapes = {
     "vocab_size": vocab_size,
     "max_length": _shape(params, "embeddings/position/embedding", 2)[0],
     "hidden_size": hidden_size,
@@ -93,10 +93,10 @@ def sizes(params: dict) -> dict[str, int]:
     "num_segments": 0,
   }
   if "segment" in params["encoder"]["embeddings"]:
-    found["num_segments"] = _shape(params, "embeddings/segment/embedding", 2)[0]
+    shapes["num_segments"] = _shape(params, "embeddings/segment/embedding", 2)[0]
   if "relative_position" in params["encoder"]["trunk"]:
-    found["relative_buckets"] = _shape(params, "trunk/relative_position/embedding", 2)[0]
-  return found
+    shapes["relative_buckets"] = _shape(params, "trunk/relative_position/embedding", 2)[0]
+  return shapes
 
 
 def _shape(params: dict, path: str, num_axes: int) -> tuple[int, ...]:
@@ -105,17 +105,17 @@ def _shape(params: dict, path: str, num_axes: int) -> tuple[int, ...]:
     leaf = leaf.get(name) if isinstance(leaf, Mapping) else None
   shape = None if leaf is None or isinstance(leaf, Mapping) else np.shape(leaf)
   if shape is None or len(shape) != num_axes or 0 in shape:
-    found = "missing" if shape is None else f"of shape {shape}"
-    raise DataError(f"checkpoint: encoder/{path} is {found}; expected {num_axes} axes; is it complete?")
+    what = "missing" if shape is None else f"of shape {shape}"
+    raise DataError(f"checkpoint: encoder/{path} is {what}; expected {num_axes} axes; is it complete?")
   return shape
 
 
 def find_num_heads(settings: Mapping[str, Any], name: str, state: State, given: int | None) -> int:
-  """Attention heads: as given, as the settings say, or as the relative table has columns.
+  """Attention heads: from the command line, from the settings, or the columns of the relative table.
 
   Args:
     settings: args, cfg or config.json.
-    name: of the setting.
+    name: what the settings call the number of heads.
     state: tensors under official names.
     given: `--num_heads`; None: not given.
 
@@ -123,18 +123,18 @@ def find_num_heads(settings: Mapping[str, Any], name: str, state: State, given: 
     ConfigError: nothing says it, or `given` contradicts the settings.
     DataError: the setting is not a number above 0.
   """
-  said = settings.get(name)
-  if said is not None and (isinstance(said, bool) or not isinstance(said, int) or said < 1):
-    raise DataError(f"checkpoint: {name} is {said!r} in its settings; expected a whole number above 0")
+  stated = settings.get(name)
+  if stated is not None and (isinstance(stated, bool) or not isinstance(stated, int) or stated < 1):
+    raise DataError(f"checkpoint: {name} is {stated!r} in its settings; expected a whole number above 0")
   tables = [array for key, array in state.items() if key.endswith("relative_attention_bias.weight")]
-  if said is None and tables and tables[0].ndim == 2:
-    said = tables[0].shape[1]
-  if given is not None and said not in (None, given):
-    raise ConfigError(f"--num_heads={given}, but the checkpoint says {said}; leave the flag out")
-  found = given or said
-  if not found or found < 1:
+  if stated is None and tables and tables[0].ndim == 2:
+    stated = tables[0].shape[1]
+  if given is not None and stated not in (None, given):
+    raise ConfigError(f"--num_heads={given}, but the checkpoint says {stated}; leave the flag out")
+  num_heads = given or stated
+  if not num_heads or num_heads < 1:
     raise ConfigError("nothing in the checkpoint says how many attention heads it has; give --num_heads=N")
-  return found
+  return num_heads
 
 
 def find_sharing(settings: Mapping[str, Any], state: State) -> str:
@@ -199,9 +199,9 @@ def _agree(
 
 
 def _rates(settings: Mapping[str, Any], dropout: str, attention: str) -> dict[str, float]:
-  found = {"dropout": settings.get(dropout), "attention_dropout": settings.get(attention)}
+  rates = {"dropout": settings.get(dropout), "attention_dropout": settings.get(attention)}
   return {
     name: float(rate)
-    for name, rate in found.items()
+    for name, rate in rates.items()
     if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 <= rate < 1
   }

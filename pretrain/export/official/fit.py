@@ -17,11 +17,11 @@ def check_official(
   """Refuses what official code would compute otherwise.
 
   Args:
-    config: of the encoder.
-    vocabulary: of the checkpoint.
-    layout: of `LAYOUTS`.
-    params: of the checkpoint.
-    activation: of its classification head, 'tanh' or 'gelu'.
+    config: sizes of the encoder.
+    vocabulary: what the model was trained with; official code fixes its kind and special ids.
+    layout: one of `LAYOUTS`.
+    params: nested dict of arrays; its heads and generator must fit, too.
+    activation: 'tanh' or 'gelu', in the classification head.
 
   Raises:
     ConfigError: T5 buckets, segments or another LayerNorm epsilon in fairseq, WordPiece, other special ids, a

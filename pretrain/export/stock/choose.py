@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import NamedTuple
 
+from data import errors
 from data.errors import ConfigError
 from pretrain.export.stock.config import LAYOUTS, MPNET_BUCKETS, MPNET_PAD
 from pretrain.export.task_fields import ACTIVATIONS
@@ -20,10 +21,10 @@ def choose(config: EncoderConfig, *, pad_id: int, heads: Collection[str], activa
   """The stock class that holds an encoder exactly.
 
   Args:
-    config: of the encoder.
+    config: sizes of the encoder.
     pad_id: id of [PAD].
     heads: names under 'heads' in the parameters.
-    activation: of a head 'classification', 'tanh' or 'gelu'.
+    activation: 'tanh' or 'gelu', in a head 'classification'.
 
   Returns:
     Choice.
@@ -56,16 +57,16 @@ def check_layout(
 
   Args:
     layout: the class that was asked for.
-    config: of the encoder.
+    config: sizes of the encoder.
     pad_id: id of [PAD].
     heads: names under 'heads' in the parameters.
-    activation: of a head 'classification', 'tanh' or 'gelu'.
+    activation: 'tanh' or 'gelu', in a head 'classification'.
 
   Raises:
     ConfigError: with the reason.
   """
   if layout not in LAYOUTS:
-    raise ConfigError(f"export: no stock layout {layout!r}; there are {', '.join(LAYOUTS)}")
+    raise ConfigError(errors.unknown("stock layout", layout, LAYOUTS))
   fault = _fault(layout, config, pad_id)
   if fault is None and "classification" in heads and activation != ACTIVATIONS[layout]:
     fault = f"the class has {ACTIVATIONS[layout]} in its classification head, ours has {activation}"

@@ -19,13 +19,13 @@ TOLERANCE = 1e-5  # of hidden states, float32 on the CPU
 _ROWS, _MOST_LENGTH = 3, 32
 
 
-def compare(foreign: ForeignCheckpoint, found: Recognised, *, pad_id: int) -> str:
+def compare(foreign: ForeignCheckpoint, recognised: Recognised, *, pad_id: int) -> str:
   """Runs both on random ids, the last row padded.
 
   Args:
     foreign: tensors and config.json, from which the class is made.
-    found: the same as ours.
-    pad_id: of the vocabulary.
+    recognised: the same checkpoint as our parameters and fields.
+    pad_id: id of [PAD] in the vocabulary; both sides ignore it.
 
   Returns:
     A line for the user.
@@ -36,7 +36,7 @@ def compare(foreign: ForeignCheckpoint, found: Recognised, *, pad_id: int) -> st
   """
   if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("torch") is None:
     return "not compared with transformers, which is not installed (requirements-export.txt)"
-  config = EncoderConfig(**{**found.fields, "dtype": "float32"})
+  config = EncoderConfig(**{**recognised.fields, "dtype": "float32"})
   rng = np.random.default_rng(0)
   length = min(config.max_length, _MOST_LENGTH)
   ids = rng.integers(0, config.vocab_size, (_ROWS, length))
@@ -45,7 +45,7 @@ def compare(foreign: ForeignCheckpoint, found: Recognised, *, pad_id: int) -> st
   mask[-1, max(1, length // 2) :] = 0
   ids[mask == 0] = pad_id
   ours = jax.jit(lambda params: encoder_model.encode(params, config, ids, mask > 0, pad_id=pad_id)[1].last)(
-    jax.tree.map(jnp.asarray, found.params["encoder"])
+    jax.tree.map(jnp.asarray, recognised.params["encoder"])
   )
   theirs = _hidden(foreign, ids, mask)
   difference = float(np.abs(np.asarray(ours) - theirs)[mask > 0].max())
@@ -72,7 +72,7 @@ def _hidden(foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray) -> np
     kind = transformers.MODEL_MAPPING[type(config)]
     model = kind.from_pretrained(None, config=config, state_dict=tensors).float().eval()
     with torch.no_grad():
-      found = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask))
+      output = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask))
   except Exception as error:  # a class may stumble over any field of a config
     reason = " ".join(str(error).split())[:160]
     raise DataError(
@@ -80,4 +80,4 @@ def _hidden(foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray) -> np
     ) from error
   finally:
     transformers.logging.set_verbosity(verbosity)
-  return found.last_hidden_state.numpy()[:, : ids.shape[1]]
+  return output.last_hidden_state.numpy()[:, : ids.shape[1]]

@@ -63,9 +63,9 @@ def config_json(
   """`config.json` of an encoder of ours.
 
   Args:
-    config: of the encoder.
-    layout: of `LAYOUTS`, one that can hold it (`choose.check_layout`).
-    architecture: name of the class.
+    config: sizes of the encoder.
+    layout: one of `LAYOUTS` that can hold it (`choose.check_layout`).
+    architecture: name of the class, such as 'MPNetForMaskedLM'.
     special_ids: ids of the vocabulary's special pieces.
 
   Returns:
@@ -174,8 +174,8 @@ def _source_fields(config: Mapping[str, Any], layout: str) -> dict[str, Any]:
   """num_segments and the fields of relative positions."""
   if layout == "mpnet":
     if config.get("relative_attention_num_buckets", 32) != MPNET_BUCKETS["relative_buckets"]:
-      found = config["relative_attention_num_buckets"]
-      raise _wrong("relative_attention_num_buckets", found, "32", "MPNet computes no other buckets")
+      buckets = config["relative_attention_num_buckets"]
+      raise _wrong("relative_attention_num_buckets", buckets, "32", "MPNet computes no other buckets")
     return {"num_segments": 0, **MPNET_BUCKETS}
   num_rows = _integer(config, "type_vocab_size", 2)
   source = config.get(SOURCE_KEY, {"num_segments": num_rows})

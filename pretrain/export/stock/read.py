@@ -75,10 +75,10 @@ def from_stock(
       "2": 2,
     },
   )
-  found = imported.params["encoder"]["trunk"]["layers"]["up"]["bias"].shape[0]
-  if found != fields["num_layers"]:
+  num_layers = imported.params["encoder"]["trunk"]["layers"]["up"]["bias"].shape[0]
+  if num_layers != fields["num_layers"]:
     raise DataError(
-      f"checkpoint: {found} layers, but num_hidden_layers in config.json is {fields['num_layers']}; "
+      f"checkpoint: {num_layers} layers, but num_hidden_layers in config.json is {fields['num_layers']}; "
       "check that both files are of one model"
     )
   imported = _own_heads(imported)
@@ -133,7 +133,7 @@ def _take_blank(state: State, layout: str, fields: Mapping[str, Any]) -> None:
 
 
 def _take_blank_pooler(state: State, hidden_size: int) -> None:
-  """Removes a pooler that an export of ours has made up; another one is left, to be told as unmatched."""
+  """Removes a pooler that an export of ours has made up; another one is left, and reported as unmatched."""
   weight = state.get("pooler.dense.weight", np.zeros(0))
   if weight.shape == (hidden_size, hidden_size):
     blank = blank_pooler(hidden_size)
@@ -146,9 +146,9 @@ def _take_distances(state: State, config: EncoderConfig, extra: Mapping[str, np.
   """Removes the table of distances, after looking whether it is the one of the buckets in `extra`."""
   table, shape = extra.get(RELATIVE_PATH), (config.relative_buckets, config.num_heads)
   if table is None or table.shape != shape:
-    found = "missing" if table is None else f"of shape {table.shape}"
+    what = "missing" if table is None else f"of shape {table.shape}"
     raise DataError(
-      f"checkpoint: {RELATIVE_PATH} of extra.safetensors is {found}, expected shape {shape}; keep that file "
+      f"checkpoint: {RELATIVE_PATH} of extra.safetensors is {what}, expected shape {shape}; keep that file "
       "with the model, its table of buckets cannot be read from the one of distances"
     )
   distances = state.pop(DISTANCES, np.zeros(0))

@@ -52,7 +52,7 @@ def to_stock(
 
   Args:
     params: as saved, float32: {'encoder', 'heads', 'generator', ...}; only the encoder must be there.
-    config: of the encoder.
+    config: sizes of the encoder.
     layout: 'mpnet', 'layoutlmv3', 'bert', 'electra'.
     special_ids: ids of the vocabulary's special pieces.
     task: what a fine-tuned checkpoint says of its classification head (`task_fields`), or {}.

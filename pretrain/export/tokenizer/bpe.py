@@ -95,6 +95,6 @@ def _last_join(piece: str, scores: Mapping[str, float]) -> tuple[str, str] | Non
     best = max((score for score in pairs if score is not None), default=None)
     if best is None:
       return None
-    place = pairs.index(best)  # the leftmost of equals
-    parts[place : place + 2] = [parts[place] + parts[place + 1]]
+    i = pairs.index(best)  # the leftmost of equals
+    parts[i : i + 2] = [parts[i] + parts[i + 1]]
   return (parts[0], parts[1]) if len(parts) == 2 else None

@@ -183,7 +183,7 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
   BERT's WordPiece; `vocab.txt` with `tokenizer_config.json`, which says whether case is kept.
 
   Args:
-    folder: of a checkpoint.
+    folder: where the checkpoint's files are.
     output: directory to write; must not exist or be empty.
 
   Raises:

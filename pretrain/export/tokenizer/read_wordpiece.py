@@ -119,15 +119,15 @@ def _case(folder: pathlib.Path) -> bool:
 
 def _special_names(folder: pathlib.Path) -> dict[str, str]:
   """{'cls': '<s>'}: what the files say special pieces are called."""
-  found = {}
+  special = {}
   for name in ("tokenizer_config.json", "special_tokens_map.json"):
     config = _object(folder / name) if (folder / name).is_file() else {}
     for role in tokenizer_files.PIECES:
       token = config.get(f"{role}_token")
       token = token.get("content") if isinstance(token, dict) else token
       if isinstance(token, str):
-        found.setdefault(role, token)
-  return found
+        special.setdefault(role, token)
+  return special
 
 
 def _named(path: pathlib.Path, pieces: list[str], special: Mapping[str, str]) -> list[str]:
@@ -136,13 +136,13 @@ def _named(path: pathlib.Path, pieces: list[str], special: Mapping[str, str]) ->
   for role, piece in special.items():
     if piece not in pieces:
       raise DataError(f"{path}: no piece {piece[:40]!r}, the {role}_token of the files beside it")
-    place, official = pieces.index(piece), tokenizer_files.PIECES[role]
+    official = tokenizer_files.PIECES[role]
     names = [official, *(alias for alias, name in tokenizer_files.ALIASES.items() if name == official)]
     for name in names[: names.index(piece)] if piece in names else names:
       if name in renamed:
         renamed[renamed.index(name)] = f"[unused {name}]"
     if piece not in names:
-      renamed[place] = official
+      renamed[pieces.index(piece)] = official
   return renamed
 
 
@@ -151,12 +151,14 @@ def _check_pairs(path: pathlib.Path, content: Mapping[str, Any], pieces: list[st
   processor = content.get("post_processor")
   if not isinstance(processor, dict):
     return
-  found = {"BertProcessing": 1, "RobertaProcessing": 2}.get(str(processor.get("type")))
+  separators = {"BertProcessing": 1, "RobertaProcessing": 2}.get(str(processor.get("type")))
   pair = processor.get("pair")
   if isinstance(pair, list):
     marks = "".join("s" if "SpecialToken" in str(item) else "x" for item in pair)
-    found = marks.strip("s").count("s")
+    separators = marks.strip("s").count("s")
   separator = pieces[tokenizer_files.special_id(path, pieces, tokenizer_files.PIECES["sep"])]
   expected = 2 if separator == "</s>" else 1
-  if found not in (None, expected):
-    raise DataError(f"{path}: {found} {separator} stand between two texts, expected {expected}; {_ADVICE}")
+  if separators not in (None, expected):
+    raise DataError(
+      f"{path}: {separators} {separator} stand between two texts, expected {expected}; {_ADVICE}"
+    )

@@ -83,7 +83,7 @@ def sizes(params: dict) -> dict[str, int]:
   """
   vocab_size, hidden_size = _shape(params, "embeddings/token/embedding", 2)
   num_layers, _, num_heads, _ = _shape(params, "trunk/layers/attention/query/kernel", 4)
-  shapes = {
+  lengths = {
     "vocab_size": vocab_size,
     "max_length": _shape(params, "embeddings/position/embedding", 2)[0],
     "hidden_size": hidden_size,
@@ -93,10 +93,10 @@ def sizes(params: dict) -> dict[str, int]:
     "num_segments": 0,
   }
   if "segment" in params["encoder"]["embeddings"]:
-    shapes["num_segments"] = _shape(params, "embeddings/segment/embedding", 2)[0]
+    lengths["num_segments"] = _shape(params, "embeddings/segment/embedding", 2)[0]
   if "relative_position" in params["encoder"]["trunk"]:
-    shapes["relative_buckets"] = _shape(params, "trunk/relative_position/embedding", 2)[0]
-  return shapes
+    lengths["relative_buckets"] = _shape(params, "trunk/relative_position/embedding", 2)[0]
+  return lengths
 
 
 def _shape(params: dict, path: str, num_axes: int) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ def test_the_exact_class_is_chosen_and_the_reason_told(config, pad_id, heads, la
     ("mpnet", _changed(T5, relative_position="official"), 1, set(), "relative positions are official 32/128"),
     ("mpnet", _changed(T5, num_segments=2), 1, set(), "2 segments"),
     ("layoutlmv3", _changed(T5, hidden_size=9, num_heads=3), 1, set(), "hidden_size is 9"),
-    ("roberta", T5, 1, set(), "there are mpnet, layoutlmv3, bert, electra"),
+    ("roberta", T5, 1, set(), "Known: mpnet, layoutlmv3, bert, electra"),
   ],
 )
 def test_a_class_that_would_only_come_near_is_refused(layout, config, pad_id, heads, reason):

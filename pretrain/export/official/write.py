@@ -91,7 +91,7 @@ def _arguments(config: EncoderConfig, params: dict, activation: str) -> argparse
   Source: official fairseq/models/cocolm/model.py (add_args, base_architecture).
   """
   heads = params.get("heads", {})
-  contrast = heads.get("scl")
+  contrast = heads.get(names.CONTRAST)
   projection = contrast["dense"]["bias"].shape[0] if contrast else config.hidden_size
   generator = params.get("generator", {})
   is_amos = "mixture" in generator

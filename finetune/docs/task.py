@@ -44,10 +44,9 @@ class Encoded:
   Attributes:
     task: the paragraphs.
     max_length: tokens of a text; longer ones are cut.
-    train: training examples.
-    buckets: of them.
+    train: training examples, with their `buckets`.
     sets: 'dev' and 'test'.
-    lines: for people.
+    lines: what a user should know of the texts' lengths.
   """
 
   def __init__(self, task: LibraryParagraphs, session: Session) -> None:

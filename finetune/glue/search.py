@@ -29,7 +29,7 @@ class Glue:
   """A search for each task, or for each fraction of its training set; a `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
-    """Reads the data of every task, so that what is wrong is told before anything compiles.
+    """Reads the data of every task, so that what is wrong is reported before anything compiles.
 
     Args:
       session: checkpoint, protocol and workdir.

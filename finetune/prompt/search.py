@@ -71,7 +71,7 @@ class Prompts:
     names = validate.task_names(given)
     writers = {name: self._writer(name) for name in names}
     lengths = {name: self._lengths(writers[name]) for name in names}
-    # What can be said of the checkpoint is said before any data is read.
+    # What is wrong with the checkpoint is reported before any data is read.
     problems = {name: self._problem(writers[name], lengths[name]) for name in names}
     self.data = {
       name: prompt_data.load(name, writers[name], session.config, lengths[name], download=download)

@@ -32,8 +32,8 @@ class Kind(Protocol):
     """Saves the best run's model and its predictions when a plan's search is finished, unless they are there.
 
     Args:
-      search: of the plan.
-      records: all its cells with all its seeds.
+      search: gives the plan and the weights of its runs.
+      records: all cells of the plan with all its seeds.
     """
     ...
 

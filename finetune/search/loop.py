@@ -26,17 +26,17 @@ Evaluate = Callable[[Callable[[Batch], Any]], list[dict[str, float]]]
 
 
 class Stopped(Exception):
-  """Somebody asked for a stop; what was done is saved where that was asked for."""
+  """Somebody asked for a stop. What was done is saved, if the caller named a place for it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-  """When a run is looked at.
+  """When a run is evaluated and when it ends.
 
   Attributes:
     num_steps: updates of a run.
     evaluate_at: increasing numbers of updates after which it is evaluated; the last is `num_steps`.
-    steps_per_epoch: for the records.
+    steps_per_epoch: by which the epoch of an evaluation is computed.
   """
 
   num_steps: int
@@ -46,7 +46,7 @@ class Schedule:
 
 @dataclasses.dataclass
 class Outcome:
-  """What R runs gave.
+  """What the runs of a group came to.
 
   Attributes:
     evaluations: of each run, the fields of `summary.Evaluation` in order.
@@ -97,9 +97,9 @@ def train(
     stop: asked after every step and before every batch of an evaluation, which is then done again later.
     keep_best: whether the parameters at the best evaluations are kept (as many bytes again as the weights).
     saving: None: an interrupted program starts over.
-    label: of what is said.
-    show_progress: whether somebody watches a bar; if not, evaluations are said.
-    say: takes lines; None: silent.
+    label: begins the lines and the bar.
+    show_progress: whether a bar is shown; without one each evaluation is a line.
+    say: takes the lines; None: none are printed.
 
   Raises:
     Stopped: as asked, also in the middle of an evaluation; after a save if there is a place for it.
@@ -121,7 +121,7 @@ def train(
           if say is not None and not show_progress and not loop.is_finished:
             say(loop.line(label))
         loop.save_in_time(is_evaluation=is_evaluation)
-      return loop.outcome()
+      return Outcome(loop.evaluations, loop.best)
     except Stopped:
       if say is not None:
         say(f"  {label}: a stop was asked for at step {loop.done:,}" + (", saving" if saving else ""))
@@ -263,15 +263,11 @@ class _Loop:
       f"{minutes}:{seconds:02} left"
     )
 
-  def outcome(self) -> Outcome:
-    """The end."""
-    return Outcome(self.evaluations, self.best)
-
   def close(self) -> None:
     if self.checkpoints is not None:
       self.checkpoints.close()
 
 
 def _best(evaluations: Sequence[dict], metric: str) -> dict | None:
-  """The first of the highest."""
+  """The evaluation with the highest metric, the first of equal ones; None of none."""
   return max(evaluations, key=lambda one: one["metrics"][metric], default=None)

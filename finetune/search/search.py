@@ -91,6 +91,7 @@ class Search:
         stored = self._store(record, params_of, cells, seeds)
         done = sum(not results.missing(plan.name, cell, seeds) for cell in cells)
         self._say_cell(stored, done, len(cells))
+      del outcome, params_of  # the best weights, on the devices, which the next program fills
     if any(missing.values()):  # else the saved states are of something that comes after this
       self._forget_states()
     found = [results.finished(plan.name, cell, seeds) for cell in cells]

@@ -1,4 +1,4 @@
-"""What all tasks of one start of fine-tuning share: checkpoint, protocol, seeds, how a search is set up."""
+"""What all tasks of a fine-tuning command share: checkpoint, protocol, seeds, how a search is set up."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ NUMBERS = 1  # version of what a run computes: another one makes stored results 
 
 
 class Session:
-  """One start of `finetune.main`."""
+  """The checkpoint and the settings of one `finetune.main` command."""
 
   def __init__(
     self,
@@ -38,11 +38,11 @@ class Session:
     """Reads the checkpoint; nothing is compiled and no device is used.
 
     Args:
-      config: validated.
+      config: has passed `validate`.
       workdir: results, models and tables go there.
-      stop: asked after every step.
+      stop: looked at after every step.
       say: takes lines for the user.
-      show_progress: whether somebody watches a bar.
+      show_progress: whether bars are shown.
 
     Raises:
       UserError: see data/errors.py.
@@ -234,7 +234,7 @@ class Session:
       is_vectorized=program.is_vectorized,
       devices=program.devices,
     )
-    # One by one nothing is gained by several cells at once, and each is told when it is finished.
+    # One by one nothing is gained by several cells at once, and each is reported when it is finished.
     return fitting if program.is_vectorized else min(fitting, max(num_seeds, len(program.devices)))
 
   @property

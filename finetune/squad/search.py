@@ -26,7 +26,7 @@ class Squad:
   """One search on SQuAD; a `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
-    """Reads both files, so that what is wrong with them is told before anything compiles.
+    """Reads both files, so that what is wrong with them is reported before anything compiles.
 
     Args:
       session: checkpoint, protocol and workdir.

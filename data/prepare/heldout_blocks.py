@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from data.prepare import pipeline
+from data.prepare import shards
 
 MIN_RECORDS = 2  # one for each side
 
@@ -30,29 +30,24 @@ class Blocks:
   unigram: np.ndarray
 
 
-def choose(job: pipeline.Job, num_units: int, vocab_size: int) -> Blocks:
-  """Chooses `job.heldout_fraction` of the training records, at least one: a function of seed and input.
+def choose(packed: shards.Packed) -> Blocks:
+  """Chooses `heldout_fraction` of the training records, at least one: a function of seed and input.
 
   Args:
-    job: the preparation; its units are packed and hold at least `MIN_RECORDS` training records.
-    num_units: how many units there are.
-    vocab_size: number of ids.
+    packed: units with at least `MIN_RECORDS` training records.
 
   Returns:
     Blocks; every record has an equal chance, so neighbours of a held-out block are trained on.
   """
-  keys, lengths = [], []
-  for number in range(num_units):
-    sizes = pipeline.record_lengths(job, number, "train")
-    keys.append(pipeline.shuffle_keys(job.seed, number, sizes.size))
-    lengths.append(sizes)
+  lengths = [packed.lengths(number, "train") for number in range(packed.num_units)]
+  keys = [shards.shuffle_keys(packed.job.seed, number, sizes.size) for number, sizes in enumerate(lengths)]
   order = np.sort(np.concatenate(keys))
-  border = int(order[max(1, int(job.heldout_fraction * order.size))])
-  unigram, records, tokens = np.zeros(vocab_size, np.int64), 0, 0
+  border = int(order[max(1, int(packed.job.heldout_fraction * order.size))])
+  unigram, records, tokens = np.zeros(packed.vocab_size, np.int64), 0, 0
   for number, (key, sizes) in enumerate(zip(keys, lengths)):
     is_held = key < np.uint64(border)
     records += int(is_held.sum())
     tokens += int(sizes[is_held].sum())
-    ids = pipeline.record_ids(job, number, "train", vocab_size)
-    unigram += np.bincount(ids[np.repeat(~is_held, sizes)], minlength=vocab_size)
+    ids = packed.ids(number, "train")
+    unigram += np.bincount(ids[np.repeat(~is_held, sizes)], minlength=packed.vocab_size)
   return Blocks(border, records, tokens, unigram)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from data import errors, files, manifest, progress, sources, vocabulary
-from data.prepare import heldout_blocks, output_directory, pipeline, summary, workers
+from data.prepare import heldout_blocks, output_directory, pipeline, shards, summary, workers
 from data.vocabulary import train as vocabulary_train
 
 # Flags that, with the vocabulary and the input, decide every byte of the result.
@@ -91,11 +91,8 @@ def _make(
       f"--source={args.source} has no usable text for training ({counts['documents']} documents with text, "
       f"{counts['empty_documents']} without, --heldout_fraction={args.heldout_fraction})"
     )
-  border, unigram = _hold_out_blocks(job, counts, len(plan.units), words.size)
-  splits = {
-    split: _write_split(job, split, counts, len(plan.units), words.size, border, pool)
-    for split in pipeline.SPLITS
-  }
+  packed, unigram = _hold_out_blocks(shards.Packed(job, len(plan.units), words.size), counts)
+  splits = {split: _write_split(packed, split, counts, pool) for split in pipeline.SPLITS}
   buffer = io.BytesIO()
   np.save(buffer, unigram)
   files.write_atomically(output / "unigram.npy", buffer.getvalue())
@@ -107,7 +104,7 @@ def _make(
     ),
     length=args.length,
     packing=args.packing,
-    dtype=pipeline.id_dtype(words.size).name,
+    dtype=packed.dtype.name,
     max_id=counts.pop("max_id"),
     splits=splits,
     counts={name: counts[name] for name in sorted(counts) if counts[name]},
@@ -150,46 +147,30 @@ def _sum(unit_counts: list[dict[str, int]]) -> collections.Counter:
   return total
 
 
-def _hold_out_blocks(
-  job: pipeline.Job, counts: collections.Counter, num_units: int, vocab_size: int
-) -> tuple[int, np.ndarray]:
+def _hold_out_blocks(packed: shards.Packed, counts: collections.Counter) -> tuple[shards.Packed, np.ndarray]:
   """Holds out single blocks if held-out records are wanted and no document gave any; changes `counts`.
 
   Returns:
-    (border of `pipeline.write_shard`, 0: no blocks are held out; unigram counts of the training records).
+    (the units with their border; [vocab_size] int64, how often each id stands in the training records).
   """
-  has_heldout = counts["heldout_records"] or not job.heldout_fraction
+  has_heldout = counts["heldout_records"] or not packed.job.heldout_fraction
   if has_heldout or counts["train_records"] < heldout_blocks.MIN_RECORDS:
-    return 0, pipeline.sum_unigrams(job, num_units, vocab_size)
-  blocks = heldout_blocks.choose(job, num_units, vocab_size)
+    return packed, packed.unigram()
+  blocks = heldout_blocks.choose(packed)
   counts.update(heldout_blocks=blocks.records, heldout_records=blocks.records, heldout_tokens=blocks.tokens)
   counts["train_records"] -= blocks.records
   counts["train_tokens"] -= blocks.tokens
-  return blocks.border, blocks.unigram
+  return dataclasses.replace(packed, border=blocks.border), blocks.unigram
 
 
 def _write_split(
-  job: pipeline.Job,
-  split: str,
-  counts: collections.Counter,
-  num_units: int,
-  vocab_size: int,
-  border: int,
-  pool: workers.Pool,
+  packed: shards.Packed, split: str, counts: collections.Counter, pool: workers.Pool
 ) -> manifest.Split:
   tokens = counts[f"{split}_tokens"]
-  number = pipeline.num_shards(tokens, vocab_size)
-  write = functools.partial(
-    pipeline.write_shard,
-    job,
-    split,
-    shards=number,
-    num_units=num_units,
-    vocab_size=vocab_size,
-    border=border,
-  )
-  shards = pool.map(write, range(number), name=f"write {split} records")
-  return manifest.Split(counts[f"{split}_records"], tokens, tuple(shards))
+  number = packed.num_shards(tokens)
+  write = functools.partial(shards.write_shard, packed, split, number)
+  written = pool.map(write, range(number), name=f"write {split} records")
+  return manifest.Split(counts[f"{split}_records"], tokens, tuple(written))
 
 
 def _damaged_files(plan: sources.Plan, unit_counts: list[dict[str, int]]) -> dict[str, dict[str, int]]:

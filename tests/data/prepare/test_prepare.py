@@ -15,7 +15,7 @@ import pytest
 
 from data import manifest, records, vocabulary
 from data.prepare import command as prepare
-from data.prepare import pipeline, sentences
+from data.prepare import pipeline, sentences, shards
 from tests.data.conftest import ROOT, arguments, make_documents
 
 
@@ -85,7 +85,7 @@ def test_another_seed_gives_another_order_of_the_same_records(corpus, vocabulary
 
 
 def test_many_shards_hold_every_record_once(prepared, corpus, vocabulary_directory, tmp_path, monkeypatch):
-  monkeypatch.setattr(pipeline, "SHARD_BYTES", 5_000)
+  monkeypatch.setattr(shards, "SHARD_BYTES", 5_000)
   output = tmp_path / "many"
   assert prepare.main(arguments(corpus, vocabulary_directory, output)) == 0
   assert len(manifest.read(output).splits["train"].shards) > 3

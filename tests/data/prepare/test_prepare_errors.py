@@ -9,7 +9,7 @@ import pytest
 
 from data import manifest
 from data.prepare import command as prepare
-from data.prepare import pipeline, preparation
+from data.prepare import preparation, shards
 from tests.data.conftest import arguments, make_documents, write_text
 
 
@@ -52,7 +52,7 @@ def test_a_changed_input_is_not_mixed_into_an_unfinished_preparation(
     def stop(*_, **__):
       raise KeyboardInterrupt
 
-    patch.setattr(pipeline, "write_shard", stop)
+    patch.setattr(shards, "write_shard", stop)
     assert prepare.main(flags) == 130
   write_text(tmp_path / "corpus" / "part3.txt", make_documents(3, seed=5))
   code, line = refused(capsys, *flags)

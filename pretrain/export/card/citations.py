@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pretrain.settings.objectives import switched_on
+from pretrain.settings.objectives import OBJECTIVES
 from pretrain.settings.papers import Paper
 
 
@@ -14,7 +14,7 @@ def citations(config: Mapping[str, Any]) -> list[str]:
   Args:
     config: of the checkpoint, as a dict. An imported one has no objective: its own paper is not known here.
   """
-  found = {objective.paper for objective in switched_on(config["objectives"]).values()}
+  found = {OBJECTIVES[name].paper for name, fields in config["objectives"].items() if fields["weight"]}
   if config["corruption"]["kind"] == "generator" and config["generator"]["mixture"] != "none":
     found.add(Paper.AMOS)
   # A row of an ablation may have lost what its paper is known by.

@@ -30,7 +30,7 @@ class Chosen:
 
   @property
   def identity(self) -> dict[str, Any]:
-    """JSON values that are written beside what is made with the run, so that another run's is told apart."""
+    """JSON values stored with whatever is made from the run; files that have other ones are another run's."""
     return {**vars(self), "cell": self.cell.name}
 
 
@@ -67,8 +67,8 @@ def save(
   """Saves the model of the chosen run in the search's folder, unless it is there.
 
   Args:
-    search: of the run.
-    chosen: the run.
+    search: which found the run and kept its weights.
+    chosen: the run, of `choose`.
     task: JSON values for export: 'name', 'labels', 'problem_type', 'activation' of a classification head.
     recipe: how the task is called in the name on the model card; '': as the search.
     output_scale: what the outputs of the saved model's classification head are multiplied by: STS-B's scores

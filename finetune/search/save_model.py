@@ -37,10 +37,10 @@ class KeptWeights:
     """Writes the weights of a run, in full or not at all.
 
     Args:
-      cell: of the run.
-      seed: of the run.
+      cell: the run's hyperparameters.
+      seed: the run's seed.
       params: {'encoder', 'heads'} host arrays, at the run's best evaluation.
-      step: of that evaluation.
+      step: updates done at that evaluation.
       fingerprint: what else decides the weights; `load` wants the same.
 
     Raises:

@@ -218,10 +218,10 @@ class Session:
     """The most runs in one program: as many as the config says, or as memory holds.
 
     Args:
-      program: of the task.
-      batch_size: of a run.
-      length: padded, of its rows.
-      num_seeds: runs of a cell.
+      program: what is compiled for the task; it says how runs are mapped.
+      batch_size: rows of one run's batch.
+      length: tokens of a padded row.
+      num_seeds: how many runs a cell has.
     """
     train = self.config.train
     if train.runs_at_once:

@@ -26,7 +26,7 @@ def programs(
 
   Args:
     missing: every cell of the search, also finished ones, with its missing seeds.
-    seeds: of a cell.
+    seeds: those that every cell is run with.
     runs_at_once: most runs in a program.
     by_seed: whether seeds choose their cells for themselves, so that the seeds of a cell need not be finished
       together.
@@ -76,8 +76,8 @@ def runs_that_fit(
   A run has weights, gradients, two moments, an update and the best weights, 4 bytes a number each.
 
   Args:
-    num_parameters: of one run.
-    activation_bytes: of one run's batch.
+    num_parameters: numbers in the weights of one run.
+    activation_bytes: bytes of the activations of one run's batch.
     is_vectorized: whether the activations of all runs are there at once.
     devices: that share the runs.
   """

@@ -23,8 +23,8 @@ def make_report(
 ) -> tables.Report:
   """Chooses each task's cell and makes `results.md`, `.csv` and `.json` of their scores.
 
-  The rows are the tasks' metrics, with `value`, what the protocol reports, and then the average of the eight
-  tasks, None where one of them is missing.
+  The rows are the tasks' metrics, with `value`, what the protocol reports. The total is the average of the
+  eight tasks, None where one of them is missing.
 
   Args:
     title: such as the checkpoint's name.
@@ -40,10 +40,11 @@ def make_report(
   judged = [row for row in rows if row["is_main"]]
   values = {row["task"]: row["value"] for row in judged}
   missing = [task for task in glue_metrics.AVERAGED if task not in values]
+  totals = []
   if rows:
     average = None if missing else glue_metrics.average(values)
     beside = {reference.model: reference.average_of_eight() for reference in references}
-    rows.append({"task": _AVERAGE, "metric": "", "is_main": False, "value": average, **beside})
+    totals.append({"task": _AVERAGE, "metric": "", "is_main": False, "value": average, **beside})
   columns = [
     tables.Column("task", _shown_task, "left"),
     tables.Column("metric", lambda row: glue_metrics.shown_metric(row["metric"]), "left"),
@@ -52,7 +53,7 @@ def make_report(
   seeds = tables.Table((tables.Column("task", _shown_task, "left"), *_SEED_COLUMNS), judged)
   title = f"GLUE dev, {title}, protocol {protocol.name}"
   notes = _notes(protocol, judged, missing, references)
-  return tables.Report("results", title, columns, rows, notes, [seeds])
+  return tables.Report("results", title, columns, rows, notes, [seeds], totals)
 
 
 _SEED_COLUMNS = (tables.text_column("cell", "cell"), summary.seeds_column("all seeds"))

@@ -66,6 +66,7 @@ class Report:
     rows: {name: value} for CSV and JSON, JSON-able; scores are fractions. A row may lack names of others.
     notes: what a reader has to know about the numbers, a sentence or two each.
     details: tables that stand below the first one on the console and in Markdown.
+    totals: rows under the others for people and in JSON, not in CSV: an average.
   """
 
   stem: str
@@ -74,11 +75,12 @@ class Report:
   rows: Sequence[Row]
   notes: Sequence[str]
   details: Sequence[Table] = ()
+  totals: Sequence[Row] = ()
 
   @property
   def tables(self) -> list[Table]:
     """The tables that people read."""
-    return [Table(self.columns, self.rows), *self.details]
+    return [Table(self.columns, [*self.rows, *self.totals]), *self.details]
 
   def print(self, console: rich.console.Console | None = None) -> None:
     """Prints as wide as the console is (None: standard output); names are never taken for markup."""
@@ -121,8 +123,9 @@ class Report:
     return buffer.getvalue()
 
   def as_json(self) -> str:
-    """Title, rows and notes."""
-    content = {"title": self.title, "rows": list(self.rows), "notes": list(self.notes)}
+    """Title, rows, totals and notes."""
+    rows = {"rows": list(self.rows), "totals": list(self.totals)}
+    content = {"title": self.title, **rows, "notes": list(self.notes)}
     return json.dumps(content, indent=1) + "\n"
 
   def write(self, workdir: str | os.PathLike) -> list[pathlib.Path]:

@@ -57,7 +57,7 @@ def test_the_average_is_of_eight_without_wnli_and_the_mismatched_half():
   made = report.make_report(
     "x", MEDIAN, records, references=reference_rows.reference_rows("coco_lm_base", "coco_lm")
   )
-  assert made.rows[-1]["value"] == pytest.approx(0.535)
+  assert made.totals[0]["value"] == pytest.approx(0.535)
   assert line_of(printed(made, 80), "AVG of 8")[3:] == ["53.5", "87.2", "83.3", "85.5"]
 
 
@@ -66,7 +66,7 @@ def test_an_average_with_tasks_missing_is_not_given_and_they_are_named():
   del records["rte"]
   records["cola"] = []
   made = report.make_report("x", MEDIAN, records)
-  assert made.rows[-1]["value"] is None
+  assert made.totals[0]["value"] is None
   shown = printed(made, 120)
   assert line_of(shown, "AVG of 8")[3] == "-" and "No AVG: CoLA, RTE missing" in shown
 
@@ -148,7 +148,7 @@ def test_files_hold_fractions_and_every_seed(tmp_path):
   paths = {path.name: path for path in made.write(tmp_path / "new")}
   assert sorted(paths) == ["results.csv", "results.json", "results.md"]
   with paths["results.csv"].open() as file:
-    row = next(csv.DictReader(file))
+    (row,) = csv.DictReader(file)
   assert (row["task"], row["value"], row["per_seed"], row["COCO-LM base"]) == (
     "rte",
     "0.5",
@@ -157,7 +157,7 @@ def test_files_hold_fractions_and_every_seed(tmp_path):
   )
   value = json.loads(paths["results.json"].read_text())
   assert value["rows"][0]["per_seed"] == {"0": 0.25, "1": 0.75}
-  assert value["rows"][1]["value"] is None and "No AVG: MNLI-m, QQP, QNLI" in value["notes"][1]
+  assert value["totals"][0]["value"] is None and "No AVG: MNLI-m, QQP, QNLI" in value["notes"][1]
   assert (
     "| RTE | accuracy | 50.0 | 35.4 | 25.0 | 75.0 | 84.8 | 68.2 | 75.1 |" in paths["results.md"].read_text()
   )

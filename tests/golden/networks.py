@@ -159,7 +159,11 @@ def check_mixture(golden: Golden, checks: Checks) -> None:
   case = _AmosCase(
     layers=tuple(golden.field("mlm_layers")),
     choice=MixtureChoice(
-      "adversarial", (), float(golden.field("tau")), float(golden.field("disc_grad_mul")), 0.0
+      kind="adversarial",
+      weights=(),
+      gumbel_temperature=float(golden.field("tau")),
+      reversal_multiplier=float(golden.field("disc_grad_mul")),
+      adv_mlm_multiplier=0.0,
     ),
     config=config,
     tokens=tokens,

@@ -44,7 +44,7 @@ def _check_adam(golden: Golden, checks: Checks, variant: str) -> None:
   learning_rate, b1, b2, eps, weight_decay = _decimals(golden["adam/hyper"])
   params = _nested(golden, "adam/init/")
   settings = optim.OptimizerSettings(
-    learning_rate,
+    learning_rate=learning_rate,
     total_steps=1_000,
     schedule="constant",
     adam_b1=b1,

@@ -1,5 +1,6 @@
 """A kind of fine-tuning is one class: a toy one from its plan to its table, and what a kill leaves of it."""
 
+import dataclasses
 import json
 
 import pytest
@@ -9,6 +10,7 @@ from finetune.papers.spaces import Cell
 from finetune.search import best_model, driver, loop, summary, tables
 from finetune.search.classification import make_problem
 from finetune.search.examples import make_buckets
+from finetune.search.program import RunGroup
 from finetune.search.results import Results
 from finetune.search.session import Session
 from pretrain.stop import StopRequest
@@ -64,7 +66,7 @@ def checkpoint(tmp_path_factory):
 def _toy(checkpoint, workdir, say=print):
   config = finetune_glue.get_config()
   config.update_from_flattened_dict(
-    {"checkpoint": str(checkpoint), "search.num_seeds": 2, "train.runs_at_once": 2}
+    {"checkpoint": str(checkpoint), "search.num_seeds": 2, "train.runs_at_once": 2, "train.save_minutes": 0.0}
   )
   return Toy(Session(config, str(workdir), stop=StopRequest(), say=say))
 
@@ -100,3 +102,29 @@ def test_a_kill_between_weights_and_results_loses_neither(checkpoint, tmp_path, 
   assert driver.run(_toy(checkpoint, tmp_path, said.append)) == 0
   assert not any("trained again" in line for line in said)
   assert len(runs) == 3 and runs[0] == runs[1]  # the cell whose results were not stored, then the other
+
+
+def test_a_state_that_was_saved_without_weights_goes_on(checkpoint, tmp_path, monkeypatch):
+  """As an earlier version, or a start that wanted no model, saved it; only the chosen run may lack them."""
+  note, step, steps = loop._Loop.note_evaluation, RunGroup.train_step, []
+
+  def dying(self):
+    if self.done == 3:
+      raise KeyboardInterrupt
+    note(self)
+
+  def counting(self, *arguments):
+    steps.append(self.runs.count)
+    return step(self, *arguments)
+
+  plain = _toy(checkpoint, tmp_path)
+  plain.plans = [dataclasses.replace(plan, keeps_weights=False) for plan in plain.plans]
+  with monkeypatch.context() as patch:
+    patch.setattr(loop._Loop, "note_evaluation", dying)
+    with pytest.raises(KeyboardInterrupt):
+      driver.run(plain)
+  monkeypatch.setattr(RunGroup, "train_step", counting)
+  said = []
+  assert driver.run(_toy(checkpoint, tmp_path, said.append)) == 0
+  again = sum("no weights were kept" in line for line in said)
+  assert steps == [2] * 4 + [2] * 6 + [1] * 6 * again  # the first cell goes on after step 2 of 6

@@ -12,6 +12,7 @@ import argparse
 
 from data import command, errors, sources, vocabulary
 from data.prepare import packing, preparation
+from data.vocabulary import train
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,11 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-  """Reads the flags.
-
-  Raises:
-    ConfigError: a flag is unknown or its value makes no sense.
-  """
+  """Reads the flags; ConfigError if one is unknown or its value makes no sense."""
   parser = command.Parser(
     prog="python -m data.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
@@ -50,6 +47,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
   parser.add_argument("--fraction", type=float, default=1.0, help="of documents that are used")
   args = parser.parse_args(arguments)
   _check_flags(args)
+  args.train_vocabulary_size = args.train_vocabulary_size or train.default_size(
+    args.train_vocabulary_kind, cased=args.train_vocabulary_cased
+  )
   return args
 
 

@@ -62,9 +62,8 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
   if args.vocabulary:
     settings["vocabulary"] = vocabulary.load(args.vocabulary).digest
   else:
-    kind, cased = args.train_vocabulary_kind, args.train_vocabulary_cased
-    size = args.train_vocabulary_size or vocabulary_train.default_size(kind, cased=cased)
-    settings["vocabulary"] = f"trained: {kind}, {'cased' if cased else 'uncased'}, {size}"
+    case = "cased" if args.train_vocabulary_cased else "uncased"
+    settings["vocabulary"] = f"trained: {args.train_vocabulary_kind}, {case}, {args.train_vocabulary_size}"
   return settings
 
 
@@ -127,13 +126,12 @@ def _vocabulary(
           shutil.copyfile(path, aside / name)
     return vocabulary.load(directory)
   progress.say(f"train a vocabulary: {settings['vocabulary'].removeprefix('trained: ')} pieces")
-  kind, cased = args.train_vocabulary_kind, args.train_vocabulary_cased
   return vocabulary_train.train(
     pipeline.training_sentences(job, plan.units),
     directory,
-    kind=kind,
-    cased=cased,
-    size=args.train_vocabulary_size or vocabulary_train.default_size(kind, cased=cased),
+    kind=args.train_vocabulary_kind,
+    cased=args.train_vocabulary_cased,
+    size=args.train_vocabulary_size,
     size_flag="--train_vocabulary_size",
   )
 

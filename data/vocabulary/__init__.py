@@ -46,23 +46,14 @@ class SpecialIds:
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-  """Text to ids and back.
+  """Text to ids and back; `digest` is a sha256 over everything that decides an id."""
 
-  Attributes:
-    kind: 'sentencepiece' or 'wordpiece'.
-    cased: whether case is kept.
-    size: number of ids.
-    special_ids: ids of [CLS], [PAD], [SEP], [UNK] and [MASK].
-    digest: sha256 over everything that decides an id.
-    pretokenization: 'none', or 'official' (sentencepiece only).
-  """
-
-  kind: str
+  kind: str  # one of KINDS
   cased: bool
-  size: int
+  size: int  # ids
   special_ids: SpecialIds
   digest: str
-  pretokenization: str
+  pretokenization: str  # one of PRETOKENIZATIONS
   _pieces: tuple[str, ...] = dataclasses.field(repr=False)
   _encode_batch: Callable[[Sequence[str]], list[list[int]]] = dataclasses.field(repr=False)
   _join: Callable[[list[str]], str] = dataclasses.field(repr=False)
@@ -96,30 +87,18 @@ class Vocabulary:
     )
 
   def decode(self, ids: Sequence[int]) -> str:
-    """Returns readable text; special pieces are written out.
-
-    Raises:
-      DataError: an id is outside the vocabulary.
-    """
+    """Returns readable text, special pieces written out; DataError for an id outside the vocabulary."""
     return self._join([self.piece(int(i)) for i in ids])
 
   def piece(self, token_id: int) -> str:
-    """Returns the piece of an id, such as '▁the' or '##ing'.
-
-    Raises:
-      DataError: the id is outside the vocabulary.
-    """
+    """Returns the piece of an id, such as '▁the' or '##ing'; DataError outside the vocabulary."""
     if not 0 <= token_id < self.size:
       raise errors.DataError(f"token id {token_id} is outside the vocabulary of {self.size} pieces")
     return self._pieces[token_id]
 
 
 def load(directory: str | os.PathLike) -> Vocabulary:
-  """Loads the vocabulary in `directory`.
-
-  Raises:
-    DataError: a file is missing, damaged, or not the one that `vocabulary.json` was written for.
-  """
+  """Loads a vocabulary; DataError if a file is missing, damaged, or changed since `vocabulary.json`."""
   directory = pathlib.Path(directory)
   path = directory / NAME
   if not path.is_file():
@@ -171,12 +150,7 @@ def write_description(
 def build(
   directory: str | os.PathLike, *, kind: str, cased: bool, pretokenization: str = "none"
 ) -> Vocabulary:
-  """Builds a vocabulary from the model files in `directory`.
-
-  Raises:
-    DataError: a file is missing or damaged, a special piece is missing, or a pretokenization is asked of
-      WordPiece.
-  """
+  """Builds a vocabulary from model files; DataError if one is missing, damaged or lacks a special piece."""
   directory = pathlib.Path(directory)
   if kind == "wordpiece":
     path = directory / "vocab.txt"

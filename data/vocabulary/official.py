@@ -54,27 +54,19 @@ def drop_lone_spaces(pieces: Sequence[str]) -> list[str]:
 
 
 def tokenize_batch(processor, texts: Sequence[str]) -> list[list[str]]:
-  """Returns the sentencepiece pieces of each text.
+  """Returns the pieces of each text by a `SentencePieceProcessor`; an empty text has none.
 
-  Args:
-    processor: a `sentencepiece.SentencePieceProcessor`.
-    texts: any text; of none come no pieces.
-
-  Returns:
-    For each text its pieces; a run of characters unknown to the model is one piece, spelled as in the text.
+  A run of characters unknown to the model is one piece, spelled as in the text.
   """
   lines = [" ".join(pretokenize(text)) for text in texts]
   return [drop_lone_spaces(pieces) for pieces in processor.encode(lines, out_type=str, num_threads=1)]
 
 
 def encoder(processor, ids: dict[str, int], *, unknown: int) -> Callable[[Sequence[str]], list[list[int]]]:
-  """Returns texts -> ids, no special ids added.
+  """Returns texts -> ids by a `SentencePieceProcessor`; a piece that `ids` lacks becomes `unknown`.
 
-  Args:
-    processor: a `sentencepiece.SentencePieceProcessor`.
-    ids: piece to id, those pieces left out that text must not give. (The official code looks them up too,
-      but its split of words leaves no text that spells one, unless the model lacks letters of it.)
-    unknown: the id of every other piece.
+  `ids` leaves out the pieces that text must not give. (The official code looks them up too, but its split of
+  words leaves no text that spells one, unless the model lacks letters of it.)
   """
 
   def encode_batch(texts: Sequence[str]) -> list[list[int]]:
@@ -89,13 +81,7 @@ def join(pieces: Sequence[str]) -> str:
 
 
 def truncate_pair(first: Sequence[int], second: Sequence[int], budget: int) -> tuple[list[int], list[int]]:
-  """Shortens the longer of two sequences by one at a time, the second if they are equally long.
-
-  Args:
-    first: ids.
-    second: ids.
-    budget: how many may be left in both together; below 0 counts as 0.
-  """
+  """Cuts the ends of two sequences to `budget` ids in all: the longer by one, the second where equal."""
   lengths = [len(first), len(second)]
   while sum(lengths) > max(budget, 0):
     lengths[0 if lengths[0] > lengths[1] else 1] -= 1

@@ -14,11 +14,7 @@ ALIASES = {"<s>": "[CLS]", "<pad>": "[PAD]", "</s>": "[SEP]", "<unk>": "[UNK]", 
 
 
 def read_bytes(path: pathlib.Path) -> bytes:
-  """Returns the content of a vocabulary file.
-
-  Raises:
-    DataError: it is missing, unreadable or empty.
-  """
+  """Returns the content of a vocabulary file; DataError if it is missing, unreadable or empty."""
   try:
     content = path.read_bytes()
   except OSError as error:
@@ -42,8 +38,12 @@ def read_lines(path: pathlib.Path) -> list[str]:
 def read_vocab_txt(path: pathlib.Path) -> list[str]:
   """Reads a WordPiece `vocab.txt`: one piece a line, its id the number of the line from 0."""
   pieces = read_lines(path)
-  _refuse_duplicates(path, pieces)
-  if "" in pieces:
+  seen: dict[str, int] = {}
+  for number, piece in enumerate(pieces, start=1):
+    if piece in seen:
+      raise errors.DataError(f"{path}: the piece {piece!r} stands in lines {seen[piece]} and {number}")
+    seen[piece] = number
+  if "" in seen:
     raise errors.DataError(f"{path}: line {pieces.index('') + 1} is empty; expected one piece per line")
   return pieces
 
@@ -53,10 +53,7 @@ def read_dictionary(path: pathlib.Path) -> list[str]:
 
   Four symbols lead ([CLS] [PAD] [SEP] [UNK]); a line is `<symbol> <count>`, optionally followed by
   `#fairseq:overwrite`; a symbol that is there already keeps its place; [MASK] is put at the end unless the
-  file has it.
-
-  Raises:
-    DataError: a line is not of this form, as in a vocab.txt or a cut-off file, or overwrites a symbol.
+  file has it. DataError: a line is not of this form, as in a vocab.txt or a cut-off file, or overwrites one.
 
   Source: fairseq/data/dictionary.py of the COCO-LM repository, and its tokenization_utils.py.
   """
@@ -76,15 +73,6 @@ def read_dictionary(path: pathlib.Path) -> list[str]:
       known.add(symbol)
       symbols.append(symbol)
   return symbols if PIECES["mask"] in known else [*symbols, PIECES["mask"]]
-
-
-def _refuse_duplicates(path: pathlib.Path, pieces: Sequence[str]) -> None:
-  if len(set(pieces)) < len(pieces):
-    seen: dict[str, int] = {}
-    for number, piece in enumerate(pieces, start=1):
-      if piece in seen:
-        raise errors.DataError(f"{path}: the piece {piece!r} stands in lines {seen[piece]} and {number}")
-      seen[piece] = number
 
 
 def special_id(path: pathlib.Path, pieces: Sequence[str], piece: str) -> int:
@@ -133,12 +121,8 @@ def sentencepiece_encoder(processor, model_pieces: Sequence[str], pieces: Sequen
 def ids_of_text(pieces: Sequence[str]) -> tuple[dict[str, int], int]:
   """Returns piece -> id of the pieces that text may give, and the id of every other piece."""
   special = set(PIECES.values()) | set(ALIASES)
-  unk = _first(pieces, PIECES["unk"], "<unk>")
+  unk = next((pieces.index(name) for name in (PIECES["unk"], "<unk>") if name in pieces), 0)
   return {piece: i for i, piece in enumerate(pieces) if piece not in special}, unk
-
-
-def _first(pieces: Sequence[str], *names: str) -> int:
-  return next((pieces.index(name) for name in names if name in pieces), 0)
 
 
 def wordpiece_encoder(pieces: Sequence[str], *, cased: bool):

@@ -13,14 +13,13 @@ from data.vocabulary import tokenizer_files
 
 MAX_TRAINING_CHARACTERS = 200_000_000  # more changes few pieces; BPE holds them in memory
 MAX_LETTERS = 1_000  # of WordPiece, as BERT; rarer characters become [UNK]
-# Pieces of the papers: COCO-LM and AMOS base / base++ and large++; BERT and TACO.
-DEFAULT_SIZES = {("sentencepiece", False): 32_768, ("sentencepiece", True): 64_000}
-DEFAULT_WORDPIECE_SIZE = 30_522
 
 
 def default_size(kind: str, *, cased: bool) -> int:
-  """Returns the papers' number of pieces."""
-  return DEFAULT_SIZES.get((kind, cased), DEFAULT_WORDPIECE_SIZE)
+  """The papers' number of pieces: COCO-LM and AMOS base / base++ and large++; BERT and TACO."""
+  if kind == "wordpiece":
+    return 30_522
+  return 64_000 if cased else 32_768
 
 
 def train(
@@ -32,18 +31,11 @@ def train(
   size: int,
   size_flag: str = "--size",
 ) -> vocabulary.Vocabulary:
-  """Trains a vocabulary and writes it to `directory`, all of it or nothing.
+  """Trains a vocabulary on the first MAX_TRAINING_CHARACTERS characters; writes all of it or nothing.
 
-  Args:
-    sentences: the text; only the first MAX_TRAINING_CHARACTERS characters are used.
-    directory: where to; must not exist, or be empty.
-    kind: 'sentencepiece' (BPE, nmt_nfkc or nmt_nfkc_cf, every character a piece) or 'wordpiece'.
-    cased: whether case is kept.
-    size: number of pieces, the five special ones included.
-    size_flag: what messages call it.
-
-  Raises:
-    DataError: there is no text, or too little of it for `size` pieces (the largest possible is named).
+  Of kind 'sentencepiece' it is BPE with nmt_nfkc or nmt_nfkc_cf, and every character is a piece. `directory`
+  must not exist, or be empty. `size` counts the five special pieces too; messages call it `size_flag`.
+  DataError: there is no text, or too little for `size` pieces (the largest possible is named).
   """
   taken = _Counted(sentences)
   _refuse_taken(directory)
@@ -182,9 +174,8 @@ def import_files(
 ) -> vocabulary.Vocabulary:
   """Makes a vocabulary directory of existing files: `vocab.txt`, or `sp.model` with or without `dict.txt`.
 
-  Raises:
-    DataError: a file is missing or damaged or lacks a special piece.
-    ConfigError: neither or both kinds of file are given, or `vocab.txt` with a pretokenization.
+  DataError: a file is missing or damaged or lacks a special piece. ConfigError: neither or both kinds of file
+  are given, or `vocab.txt` with a pretokenization.
   """
   if bool(vocab_txt) == bool(sp_model):
     raise errors.ConfigError(

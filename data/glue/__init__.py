@@ -33,7 +33,7 @@ def read(directory: str, task: str, split: str, *, download: bool = False) -> Sp
 
 
 def read_all(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = False) -> list[Split]:
-  """Reads splits of tasks.
+  """Reads splits of tasks; the rows of each are in the order of the official files.
 
   Args:
     directory: a folder of official files, such as DIR/CoLA/train.tsv or .tsv.gz (or subsets of them,
@@ -41,9 +41,6 @@ def read_all(directory: str, wanted: Sequence[tuple[str, str]], *, download: boo
     wanted: (task, split) pairs; a split is named as its official file: 'train', 'dev', 'test', and for MNLI
       'dev_matched', 'dev_mismatched', 'test_matched', 'test_mismatched'.
     download: whether TFDS may download and prepare what is missing.
-
-  Returns:
-    The splits, rows in the order of the official files.
 
   Raises:
     ConfigError: unknown task or split.
@@ -65,12 +62,7 @@ def read_all(directory: str, wanted: Sequence[tuple[str, str]], *, download: boo
 
 
 def check(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = False) -> None:
-  """Looks whether splits are there, at once: no file is opened but TFDS's descriptions, no network is used.
-
-  Args:
-    directory: as in `read_all`.
-    wanted: (task, split) pairs.
-    download: whether TFDS may download what is missing, so that nothing is.
+  """Looks whether the splits of `read_all` are there: opens only TFDS's descriptions, uses no network.
 
   Raises:
     ConfigError: unknown task or split.
@@ -86,12 +78,7 @@ def check(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool =
 
 
 def available(directory: str, task: str) -> tuple[str, ...]:
-  """Returns the splits of a task that `read` finds in a directory without a download.
-
-  Raises:
-    ConfigError: unknown task.
-    DataError: a TFDS description is damaged.
-  """
+  """Returns the splits that `read` finds without a download; ConfigError for an unknown task."""
   row = known_task(task)
   return tuple(split for split in row.sizes if _is_there(directory, row, split))
 
@@ -106,16 +93,8 @@ def _is_there(directory: str, task: GlueTask, split: str) -> bool:
 def fraction(split: Split, fraction: float, seed: int) -> Split:
   """Returns a part of a training set for studies with few labels (COCO-LM figure 7: 1 %, 10 %, ...).
 
-  The first rows of a permutation that the seed decides, in the order of the file: for one seed a smaller part
-  is a subset of a larger one.
-
-  Args:
-    split: the whole set.
-    fraction: in (0, 1]; rounded to rows, at least one.
-    seed: which rows.
-
-  Raises:
-    ConfigError: the fraction is outside (0, 1].
+  The first rows of a permutation that the seed decides, in the order of the file, at least one: for one seed
+  a smaller part is a subset of a larger one. ConfigError: the fraction is outside (0, 1].
   """
   if not 0 < fraction <= 1:
     raise errors.ConfigError(f"fraction={fraction} of the training set is outside (0, 1]")

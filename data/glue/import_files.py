@@ -1,7 +1,6 @@
 """Official GLUE files, checked, to a data_dir that TFDS reads offline."""
 
 import contextlib
-import dataclasses
 import os
 import pathlib
 import tempfile
@@ -14,33 +13,19 @@ from data import errors, progress, tfds_reader
 from data.glue import tsv
 from data.glue.tasks import TASKS, GlueTask, Split
 
-
-@dataclasses.dataclass(frozen=True)
-class _Row:
-  """One line of the report: how many rows of a split were found; None: no file."""
-
-  task: GlueTask
-  split: str
-  found: Split | None
-
-  @property
-  def state(self) -> str:
-    if self.found is None:
-      return "missing"
-    return "ok" if self.found.is_official else "differs"
+# A task, the name of a split, and what its file holds; None: there is no file.
+_Row = tuple[GlueTask, str, Split | None]
 
 
 def import_files(directory: str, output: str, *, allow_differing_sizes: bool = False) -> None:
   """Builds `<output>/glue/<task>/<version>` for every official task found in a directory.
 
-  Args:
-    directory: folder of the official folders.
-    output: data_dir of TFDS, made if needed; what else is in it stays.
-    allow_differing_sizes: whether splits of another size than the official one are taken.
+  What else is in `output`, a data_dir of TFDS, stays.
 
   Raises:
     ConfigError: the output is a file.
-    DataError: no task is found, a file is damaged, a size differs, or the output has other data of a task.
+    DataError: no task is found, a file is damaged, a size differs from the official one and that is not
+      allowed, or the output has other data of a task.
   """
   target = pathlib.Path(output).expanduser().absolute()
   if target.exists() and not target.is_dir():
@@ -48,20 +33,24 @@ def import_files(directory: str, output: str, *, allow_differing_sizes: bool = F
   if not pathlib.Path(directory).expanduser().is_dir():
     raise errors.DataError(f"{directory}: no such directory; expected the folder with CoLA, SST-2, ... in it")
   rows = list(_look(directory))
-  if not any(row.found for row in rows):
-    folders = ", ".join(row.task.folders[0] for row in rows if row.split in ("train", "test"))
+  tasks: dict[str, dict[str, Split]] = {}
+  for task, name, split in rows:
+    if split:
+      tasks.setdefault(task.name, {})[name] = split
+  if not tasks:
+    folders = dict.fromkeys(task.folders[0] for task, *_ in rows)
     raise errors.DataError(
       f"{directory}: no official GLUE file; looked for train.tsv, dev.tsv, test.tsv (or .tsv.gz) in its "
-      f"folders {', '.join(dict.fromkeys(folders.split(', ')))}"
+      f"folders {', '.join(folders)}"
     )
   print(_report(rows), flush=True)
-  differing = [f"{row.task.name} {row.split}" for row in rows if row.state == "differs"]
+  differing = [f"{task.name} {name}" for task, name, split in rows if split and not split.is_official]
   if differing and not allow_differing_sizes:
     raise errors.DataError(
       f"{', '.join(differing)}: not the official number of rows (see the table); use the complete official "
       "files, or --allow_differing_sizes if the difference is meant"
     )
-  _build({name: _found(rows, name) for name in TASKS if _found(rows, name)}, target)
+  _build(tasks, target)
 
 
 def _look(directory: str) -> Iterator[_Row]:
@@ -69,21 +58,18 @@ def _look(directory: str) -> Iterator[_Row]:
     if task.tfds_name.startswith("glue/"):
       for split in task.sizes:
         file = tsv.find(directory, task, split)
-        is_official = file is not None and file.layout != "generic"
-        yield _Row(task, split, tsv.read(file, task, split) if file and is_official else None)
-
-
-def _found(rows: list[_Row], name: str) -> dict[str, Split]:
-  return {row.split: row.found for row in rows if row.task.name == name and row.found}
+        yield task, split, tsv.read(file, task, split) if file and file.layout != "generic" else None
 
 
 def _report(rows: list[_Row]) -> str:
   lines = [f"{'task':6} {'split':16} {'rows found':>10} {'official':>17} {'dropped':>8}  state"]
-  for row in rows:
-    found = f"{len(row.found):,}" if row.found else "-"
-    dropped = f"{row.found.dropped:,}" if row.found else "-"
-    official = " / ".join(f"{size:,}" for size in row.task.sizes[row.split])
-    lines.append(f"{row.task.name:6} {row.split:16} {found:>10} {official:>17} {dropped:>8}  {row.state}")
+  for task, name, split in rows:
+    found, dropped, state = "-", "-", "missing"
+    if split:
+      found, dropped = f"{len(split):,}", f"{split.dropped:,}"
+      state = "ok" if split.is_official else "differs"
+    official = " / ".join(f"{size:,}" for size in task.sizes[name])
+    lines.append(f"{task.name:6} {name:16} {found:>10} {official:>17} {dropped:>8}  {state}")
   return "\n".join(lines)
 
 

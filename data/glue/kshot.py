@@ -19,11 +19,11 @@ def read(directory: str | os.PathLike, task: str, *, k: int = 16, seed: int) -> 
   Args:
     directory: LM-BFF's `data/k-shot`; its files may be gzipped.
     task: name of a GLUE task, or 'snli'.
-    k: examples of each class.
+    k: examples of each class in either set (of STS-B 2 k rows).
     seed: names the draw; the published ones are 13, 21, 42, 87 and 100.
 
   Returns:
-    Training and development set, k rows of each class in both (of STS-B 2 k rows).
+    Training and development set.
 
   Raises:
     ConfigError: unknown task.
@@ -44,9 +44,7 @@ def read(directory: str | os.PathLike, task: str, *, k: int = 16, seed: int) -> 
 def check(directory: str | os.PathLike, tasks: Sequence[str], *, k: int = 16, seeds: Sequence[int]) -> None:
   """Looks whether the files of all draws are there, and opens none; arguments as of `read`.
 
-  Raises:
-    ConfigError: unknown task.
-    DataError: some are not there; the line names all, and the draws that are there.
+  ConfigError: unknown task. DataError: some are not there; the line names all, and the draws that are there.
   """
   rows = [known_task(task) for task in tasks]
   wanted = [path for row in rows for seed in seeds for path in _paths(directory, row, k, seed).values()]
@@ -65,21 +63,12 @@ def check(directory: str | os.PathLike, tasks: Sequence[str], *, k: int = 16, se
 
 
 def sample(split: Split, k: int, seed: int) -> tuple[Split, Split]:
-  """Draws k training and k development rows of each class, disjoint.
+  """Draws k training and k development rows of each class, disjoint: (training set, development set).
 
-  All rows are shuffled; of each class, in the order in which the classes then appear, the first k are for
-  training and the next k for development. Scores (STS-B) count as two classes, below 2.5 and from 2.5.
-
-  Args:
-    split: a training set with labels, rows in the order of the official file.
-    k: rows of each class.
-    seed: decides the shuffle; LM-BFF's draws have those of `read`.
-
-  Returns:
-    (training set, development set).
-
-  Raises:
-    DataError: no labels, or fewer than 2 k rows of a class.
+  All rows of `split`, a training set in the order of the official file, are shuffled by `seed` (`read` names
+  LM-BFF's seeds); of each class, in the order in which the classes then appear, the first k are for training
+  and the next k for development. Scores (STS-B) count as two classes, below 2.5 and from 2.5. DataError:
+  there are no labels, or fewer than 2 k rows of a class.
 
   Source: princeton-nlp/LM-BFF, tools/generate_k_shot_data.py. The official files of RTE, MRPC and STS-B give
   its published draws. Those of CoLA do so for seed 100 alone, since that program shuffles CoLA's rows again

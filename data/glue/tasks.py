@@ -196,40 +196,23 @@ TASKS: dict[str, GlueTask] = {task.name: task for task in _ROWS}
 
 
 def known_task(name: str) -> GlueTask:
-  """Returns a task by name.
-
-  Raises:
-    ConfigError: there is none of that name; the nearest one is named.
-  """
+  """Returns a task by name; ConfigError, with the nearest name, if there is none."""
   if name not in TASKS:
     raise errors.ConfigError(errors.unknown("GLUE task", name, TASKS))
   return TASKS[name]
 
 
 def check_split(task: GlueTask, split: str) -> None:
-  """Refuses a split that a task has not.
-
-  Raises:
-    ConfigError: no such split; those that exist are named.
-  """
+  """Refuses, with a ConfigError that names those there are, a split that a task has not."""
   if split not in task.sizes:
     raise errors.ConfigError(f"{task.name} has no split {split!r}; its splits are {', '.join(task.sizes)}")
 
 
 def labels_of(task: GlueTask, split: str, texts: list[str], place: Place) -> np.ndarray | None:
-  """Turns label strings into classes or scores.
+  """Turns label strings in our naming into [rows] int32 classes, or float32 scores (STS-B).
 
-  Args:
-    task: says which labels there are.
-    split: a test split may come without labels: all empty or -1.
-    texts: label strings in our naming.
-    place: function from a row's number to 'file:line', for messages.
-
-  Returns:
-    [rows] int32 classes, or float32 scores; None where a test split has no labels.
-
-  Raises:
-    DataError: a label is unknown, outside 0..5 or not a number.
+  None where a test split comes without labels: all empty or -1. `place` turns a row's number into
+  'file:line'. DataError: a label is unknown, outside 0..5 or not a number.
   """
   if split.startswith("test") and all(text in ("", "-1", "-1.0") for text in texts):
     return None

@@ -47,11 +47,10 @@ def existing(path: pathlib.Path) -> pathlib.Path | None:
 
 
 def read(found: Found, task: GlueTask, split: str) -> Split:
-  """Reads a split.
+  """Reads a split; rows of QQP of another width are dropped, as fairseq does.
 
-  Raises:
-    DataError: the file is damaged, empty or not UTF-8, lacks a column, has one twice, has a row of another
-      width (QQP's are dropped as fairseq does) or a label that is unknown or out of range.
+  DataError: the file is damaged, empty or not UTF-8, lacks a column, has one twice, has a row of another
+  width or a label that is unknown or out of range.
   """
   if found.layout == "msr":
     return _read_msr(found.path, task, split)

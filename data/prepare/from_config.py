@@ -30,9 +30,7 @@ FIELD_OF_FLAG = {
 def directory(data: Mapping[str, Any], *, vocab_size: int) -> str:
   """Returns where the records of a config are by default: `prepared/<source, vocabulary, packing, length>`.
 
-  Args:
-    data: the fields of `config.data`.
-    vocab_size: `config.model.vocab_size`, the size of a vocabulary that has to be trained.
+  `data` holds the fields of `config.data`; `vocab_size` is that of a vocabulary that has to be trained.
   """
   if data["vocabulary"]:
     pieces = _slug(data["vocabulary"])
@@ -56,13 +54,7 @@ def _slug(text: str) -> str:
 
 
 def command(data: Mapping[str, Any], *, vocab_size: int, output: str) -> list[str]:
-  """Returns the command that makes the records a config asks for; run it in the repository's root.
-
-  Args:
-    data: the fields of `config.data`.
-    vocab_size: as for `directory`.
-    output: directory of the records.
-  """
+  """Returns the command that makes the records of a config in `output`; run it in the repository's root."""
   fields = {f"data.{name}": value for name, value in data.items()}
   fields |= {"data.directory": output, "model.vocab_size": vocab_size}
   arguments = [sys.executable, "-m", "data.prepare"]

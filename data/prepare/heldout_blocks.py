@@ -15,29 +15,19 @@ MIN_RECORDS = 2  # one for each side
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-  """Which training records are held out, and what that leaves.
+  """Which training records are held out, and what that leaves."""
 
-  Attributes:
-    border: records whose shuffle key is below it are held out.
-    records: how many are held out.
-    tokens: how many tokens these have.
-    unigram: [vocab_size] int64, how often each id stands in the records that stay.
-  """
-
-  border: int
-  records: int
-  tokens: int
-  unigram: np.ndarray
+  border: int  # records whose shuffle key is below it are held out
+  records: int  # held out
+  tokens: int  # of the records held out
+  unigram: np.ndarray  # [vocab_size] int64, how often each id stands in the records that stay
 
 
 def choose(packed: shards.Packed) -> Blocks:
   """Chooses `heldout_fraction` of the training records, at least one: a function of seed and input.
 
-  Args:
-    packed: units with at least `MIN_RECORDS` training records.
-
-  Returns:
-    Blocks; every record has an equal chance, so neighbours of a held-out block are trained on.
+  There must be `MIN_RECORDS` of them. Every record has an equal chance, so neighbours of a held-out block are
+  trained on.
   """
   lengths = [packed.lengths(number, "train") for number in range(packed.num_units)]
   keys = [shards.shuffle_keys(packed.job.seed, number, sizes.size) for number, sizes in enumerate(lengths)]

@@ -13,11 +13,7 @@ from data import errors, files, manifest, progress
 
 
 def refuse_foreign_directory(output: pathlib.Path) -> None:
-  """Refuses a place that holds something else.
-
-  Raises:
-    ConfigError: it is a file, or a directory with files that no preparation made.
-  """
+  """Raises ConfigError if the output is a file, or a directory with files that no preparation made."""
   if output.exists() and not output.is_dir():
     raise errors.ConfigError(f"--output={output} is a file; name a directory")
   if output.is_dir() and any(output.iterdir()) and not (output / "work").is_dir():
@@ -27,10 +23,9 @@ def refuse_foreign_directory(output: pathlib.Path) -> None:
 
 
 def lock(file: io.TextIOBase, output: pathlib.Path) -> None:
-  """Takes the lock of `output` until `file` is closed; a killed owner's lock is gone with it.
+  """Takes the lock of `output` until `file` is closed; DataError if another process has it.
 
-  Raises:
-    DataError: another process has it.
+  A killed owner's lock is gone with it.
   """
   try:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,11 +36,7 @@ def lock(file: io.TextIOBase, output: pathlib.Path) -> None:
 
 
 def refuse_other_settings(output: pathlib.Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
-  """Refuses to mix two preparations.
-
-  Raises:
-    ConfigError: a setting differs; all that do are named.
-  """
+  """Raises a ConfigError that names every setting in which two preparations differ."""
   different = [
     f"{key}: {stored.get(key)!r} there, {wanted[key]!r} asked"
     for key in wanted
@@ -67,11 +58,8 @@ def missing_directories(output: pathlib.Path) -> list[pathlib.Path]:
 def removed_on_failure(output: pathlib.Path, missing: list[pathlib.Path]) -> Iterator[None]:
   """Removes what was made in `output` if a user's error ends the work before any unit gave records.
 
-  What was there before stays: a vocabulary may have taken hours. Enter it with the lock held.
-
-  Args:
-    output: the directory of the preparation, with the lock in `work/`.
-    missing: what `missing_directories` gave before `output` was made.
+  What was there before stays: a vocabulary may have taken hours. Enter it with the lock in `work/` held;
+  `missing` is what `missing_directories` gave before `output` was made.
   """
   work = output / "work"
   before = {*output.iterdir(), *work.iterdir()} - {work / "lock"}
@@ -82,25 +70,20 @@ def removed_on_failure(output: pathlib.Path, missing: list[pathlib.Path]) -> Ite
     if not any(count.get("train_records") for count in counts):
       made = [path for path in (*work.iterdir(), *output.iterdir()) if path not in before]
       for path in made:
-        _remove(path)
+        if path.is_dir():
+          shutil.rmtree(path, ignore_errors=True)
+        else:
+          path.unlink(missing_ok=True)
       for directory in (work, *missing):  # those that are empty now
         with contextlib.suppress(OSError):
           directory.rmdir()
     raise
 
 
-def _remove(path: pathlib.Path) -> None:
-  if path.is_dir():
-    shutil.rmtree(path, ignore_errors=True)
-  else:
-    path.unlink(missing_ok=True)
-
-
 def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
   """Writes the settings of a new preparation, or checks those of the unfinished one that is there.
 
-  Raises:
-    ConfigError: the unfinished one has other settings.
+  ConfigError: the unfinished one has other settings.
   """
   path = output / "work" / "settings.json"
   for aside in output.glob(".vocabulary.*"):  # of a process that was killed while it made the vocabulary
@@ -113,15 +96,10 @@ def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
 
 
 def refuse_changed_files(output: pathlib.Path, made_of: str, now: str | None) -> None:
-  """Refuses to call a preparation finished whose text has changed since.
+  """Raises DataError if the text of a finished preparation has changed since.
 
-  Args:
-    output: directory of the finished preparation.
-    made_of: the digest of the input it was made from.
-    now: the digest of the files that its source names now; None: not known.
-
-  Raises:
-    DataError: they differ.
+  `made_of` is the digest of the input it was made from, `now` that of the files its source names; None: not
+  known.
   """
   if now not in (None, made_of):
     raise errors.DataError(
@@ -131,11 +109,7 @@ def refuse_changed_files(output: pathlib.Path, made_of: str, now: str | None) ->
 
 
 def refuse_other_input(output: pathlib.Path, input_digest: str) -> None:
-  """Refuses to finish a preparation whose input has changed since.
-
-  Raises:
-    DataError: the names or sizes of the input differ from those at its start.
-  """
+  """Raises DataError if names or sizes of the input changed since an unfinished preparation began."""
   path = output / "work" / "input.json"
   if path.is_file() and json.loads(path.read_text()) != input_digest:
     raise errors.DataError(

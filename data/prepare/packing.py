@@ -75,18 +75,10 @@ def cut_sentences(sentences: Sequence[Sequence[int]], most_tokens: int) -> tuple
 def pack(
   documents: Sequence[Sequence[Sequence[int]]], *, length: int, mode: str, cls: int, sep: int
 ) -> tuple[list[np.ndarray], int]:
-  """Packs documents into records.
+  """Packs documents into records; returns these and the number of sentences that had to be cut.
 
-  Args:
-    documents: for each document its sentences, each a non-empty sequence of ids without special ids.
-    length: most tokens in a record, [CLS] included.
-    mode: one of MODES.
-    cls: id of [CLS].
-    sep: id of [SEP].
-
-  Returns:
-    The records, each [at most `length`] int64, and the number of sentences that had to be cut. Blocks of
-    separators alone are left out.
+  A document is its sentences, each a non-empty sequence of ids without special ids. A record is
+  [at most `length`] int64, [CLS] included; blocks of separators alone are left out. `mode` is one of MODES.
   """
   if mode == "concat":
     return _pack_concatenated(documents, length=length, cls=cls, sep=sep), 0

@@ -25,25 +25,15 @@ CHUNK_CHARACTERS = 2_000_000  # of text packed at a time; only the last block of
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """What every step needs to know; small, and the same for all of them.
-
-  Attributes:
-    request: the source.
-    output: directory of the finished preparation.
-    length: most tokens in a record.
-    packing: one of packing.MODES.
-    seed: decides the order of records and which documents are held out.
-    heldout_fraction: fraction of documents that are held out.
-    fraction: fraction of documents that are used at all.
-  """
+  """What every step needs to know; small, and the same for all of them."""
 
   request: sources.Request
-  output: str
-  length: int
-  packing: str
-  seed: int
-  heldout_fraction: float
-  fraction: float
+  output: str  # directory of the finished preparation
+  length: int  # most tokens in a record
+  packing: str  # one of packing.MODES
+  seed: int  # decides the order of records and which documents are held out
+  heldout_fraction: float  # of documents
+  fraction: float  # of documents that are used at all
 
   @property
   def work(self) -> pathlib.Path:
@@ -75,10 +65,7 @@ def text_chunks(
 ) -> Iterator[dict[str, list[list[str]]]]:
   """Yields chunks of a unit: for each split the documents, each a list of sentences.
 
-  Args:
-    job: the preparation.
-    unit: the part of the input.
-    counts: gets documents, sentences, characters, and what was skipped, cut or repaired.
+  `counts` gets documents, sentences, characters, and what was skipped, cut or repaired.
   """
   chunk: dict[str, list[list[str]]] = {split: [] for split in SPLITS}
   characters = 0
@@ -119,10 +106,7 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
   """Tokenises and packs one unit into `work/unit-<number>.*` and returns its counts.
 
   Files: `<split>.ids` (records one after another), `<split>.lengths` (uint32), `unigram` (int64 [size], ids
-  in the training records), and `json` with the counts, written last.
-
-  Raises:
-    DataError: the input is damaged.
+  in the training records), and `json` with the counts, written last. DataError: the input is damaged.
   """
   done = unit_file(job, number, "json")
   if done.is_file():

@@ -23,14 +23,7 @@ MAX_DAMAGED_FILES = 100  # named in the manifest
 
 
 def prepare(args: argparse.Namespace) -> None:
-  """Makes, or finishes, the preparation that the flags ask for.
-
-  Args:
-    args: the flags of `data.prepare.command`.
-
-  Raises:
-    UserError: the flags, the source or the output directory do not allow it.
-  """
+  """Makes, or finishes, the preparation that the flags of `data.prepare.command` ask for."""
   begin = time.monotonic()
   output = pathlib.Path(args.output)
   settings = settings_of(args)
@@ -148,8 +141,8 @@ def _sum(unit_counts: list[dict[str, int]]) -> collections.Counter:
 def _hold_out_blocks(packed: shards.Packed, counts: collections.Counter) -> tuple[shards.Packed, np.ndarray]:
   """Holds out single blocks if held-out records are wanted and no document gave any; changes `counts`.
 
-  Returns:
-    (the units with their border; [vocab_size] int64, how often each id stands in the training records).
+  Returns the units with their border, and [vocab_size] int64: how often each id stands in the training
+  records.
   """
   has_heldout = counts["heldout_records"] or not packed.job.heldout_fraction
   if has_heldout or counts["train_records"] < heldout_blocks.MIN_RECORDS:

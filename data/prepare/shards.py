@@ -15,19 +15,12 @@ SHARD_BYTES = 32 << 20  # of ids in a shard
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-  """The packed units of a preparation, as `pipeline.pack_unit` left them.
-
-  Attributes:
-    job: the preparation.
-    num_units: how many units it has.
-    vocab_size: number of ids.
-    border: above 0: the training records with a shuffle key below it are the held-out ones.
-  """
+  """The packed units of a preparation, as `pipeline.pack_unit` left them."""
 
   job: pipeline.Job
   num_units: int
   vocab_size: int
-  border: int = 0
+  border: int = 0  # above 0: the training records with a shuffle key below it are the held-out ones
 
   @property
   def dtype(self) -> np.dtype:
@@ -72,17 +65,7 @@ def shuffle_keys(seed: int, unit: int, records: int) -> np.ndarray:
 
 
 def write_shard(packed: Packed, split: str, shards: int, shard: int) -> manifest.Shard:
-  """Gathers the records of one shard in shuffled order and writes it as ArrayRecord.
-
-  Args:
-    packed: the units.
-    split: 'train' or 'heldout'.
-    shards: how many shards the split has.
-    shard: number of the shard, from 0.
-
-  Returns:
-    The shard's entry in the manifest.
-  """
+  """Writes one of the `shards` shards of a split, in shuffled order, as ArrayRecord; returns its entry."""
   job = packed.job
   name = f"{split}-{shard:05d}-of-{shards:05d}.arrayrecord"
   final = pathlib.Path(job.output) / name

@@ -34,11 +34,7 @@ class Pool:
     self._executor = executor
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
-    """Returns the results in the order of the items, and shows progress under `name`.
-
-    Raises:
-      DataError: a worker died.
-    """
+    """Returns the results in order and shows progress under `name`; DataError if a worker died."""
     run = self._executor.map if self._executor else map
     try:
       return list(progress.track(run(function, *items), name=name, total=len(items[0])))
@@ -68,8 +64,7 @@ def pool(num_workers: int) -> Iterator[Pool]:
 def gather_installed_docs(directory: pathlib.Path, pool: Pool) -> pathlib.Path:
   """Writes the `installed_docs` corpus as a text file in `directory` unless it is there; returns its path.
 
-  Raises:
-    DataError: no documentation is found.
+  DataError: no documentation is found.
   """
   path = directory / "installed_docs.txt"
   if path.is_file():

@@ -45,12 +45,8 @@ class End:
 def one_line_errors(*, stopped: str, debug: bool = False) -> Iterator[End]:
   """Ends the work of a command, which is in the block, with an exit code instead of a traceback.
 
-  Args:
-    stopped: what Ctrl-C prints.
-    debug: whether a user's error keeps its traceback instead of becoming a line on stderr.
-
-  Yields:
-    What holds the exit code after the block; the block may set it.
+  Yields what holds the exit code after the block; the block may set it. Ctrl-C prints `stopped`. With `debug`
+  a user's error keeps its traceback instead of becoming a line on stderr.
   """
   end = End()
   try:
@@ -93,15 +89,10 @@ def run(function: Callable[[], None]) -> int:
 
 
 def run_child(arguments: Sequence[str], *, relay: bool, **options) -> tuple[int, str]:
-  """Runs a command of this project in a process of its own.
+  """Runs a command of this project in a process of its own; `options` go to `subprocess.Popen`.
 
-  Args:
-    arguments: the command.
-    relay: whether what it writes to stderr is shown as it comes, but for its error.
-    **options: more arguments of `subprocess.Popen`.
-
-  Returns:
-    Its exit code, and the error it reported: its last line on stderr, or the code if it wrote none.
+  With `relay` what it writes to stderr is shown as it comes, but for its error. Returns its exit code, and
+  the error it reported: its last line on stderr, or the code if it wrote none.
   """
   last = ""
   with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, errors="replace", **options) as child:

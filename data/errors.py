@@ -50,11 +50,8 @@ def reason(error: BaseException) -> str:
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 2, also: Iterable[str] = ()) -> str:
   """'; did you mean 'a' or 'b'?' with the known names that `name` may stand for, '' without any.
 
-  Args:
-    name: what was given. Case, hyphens and underscores do not count: 'SST-2' is like 'sst2'.
-    known: names that there are; at most `most` of those that are like `name` are shown.
-    most: see `known`.
-    also: names to show whatever they are like, as far as three names in all allow.
+  Case, hyphens and underscores do not count: 'SST-2' is like 'sst2'. At most `most` names like it are shown,
+  and those of `also` whatever they are like, as far as three names in all allow.
   """
   by_letters = {_letters(known_name): known_name for known_name in known}
   close = [by_letters[match] for match in difflib.get_close_matches(_letters(name), by_letters, n=most)]
@@ -75,12 +72,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike, *, advice: str) -> Iterator[None]:
-  """Turns an error of reading or unpacking a file into a DataError of one line.
-
-  Args:
-    path: the file, as the user knows it.
-    advice: what to do about it.
-  """
+  """Turns an error of reading or unpacking a file into a DataError of one line that ends in `advice`."""
   try:
     yield
   except (OSError, EOFError, zlib.error) as error:
@@ -91,8 +83,7 @@ def reading(path: str | os.PathLike, *, advice: str) -> Iterator[None]:
 def writing(place: str | os.PathLike) -> Iterator[None]:
   """Turns an OSError of the block into a StorageError of one line.
 
-  Args:
-    place: the file or directory that is written, as the user knows it ('--output=DIR' or a path).
+  `place` is what is written, as the user knows it ('--output=DIR' or a path).
   """
   try:
     yield

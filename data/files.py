@@ -33,16 +33,9 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 def whole_directory(target: Path, *, replace: bool = False) -> Iterator[pathlib.Path]:
   """A new directory beside `target` that takes its name when the block ends well, and goes when it does not.
 
-  Args:
-    target: final name; directories above it are made. A file, or a directory with something in it, must not
-      be there unless `replace`.
-    replace: whether a directory of that name is replaced. The old one stays until the new one is whole.
-
-  Yields:
-    The directory to write into.
-
-  Raises:
-    OSError: it cannot be made or renamed; `errors.writing` makes one line of that.
+  Directories above `target` are made. A file, or a directory with something in it, must not be there unless
+  `replace`; then the old one stays until the new one is whole. OSError: it cannot be made or renamed;
+  `errors.writing` makes one line of that.
   """
   target = pathlib.Path(target).absolute()
   target.parent.mkdir(parents=True, exist_ok=True)
@@ -66,11 +59,7 @@ def whole_directory(target: Path, *, replace: bool = False) -> Iterator[pathlib.
 
 
 def make_writable(directory: Path) -> None:
-  """Makes a directory and tries to write in it.
-
-  Raises:
-    StorageError: that is not possible.
-  """
+  """Makes a directory and tries to write in it; StorageError if that is not possible."""
   directory = pathlib.Path(directory)
   try:
     directory.mkdir(parents=True, exist_ok=True)
@@ -87,8 +76,7 @@ def make_writable(directory: Path) -> None:
 def read_text(path: Path) -> str:
   """Returns the text of a UTF-8 file, unpacked if its name ends in '.gz', without a byte-order mark.
 
-  Raises:
-    DataError: it cannot be read or unpacked, or holds other bytes than UTF-8 text; the line is named.
+  DataError: it cannot be read or unpacked, or holds other bytes than UTF-8 text; the line is named.
   """
   with errors.reading(path, advice="copy it again"):
     content = pathlib.Path(path).read_bytes()

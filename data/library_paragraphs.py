@@ -46,17 +46,11 @@ ALIASES = {
 
 
 class LibraryParagraphs(NamedTuple):
-  """The task.
+  """The task."""
 
-  Attributes:
-    libraries: import names; the label of a row is its place in here.
-    splits: 'train', 'dev' and 'test': texts with int32 labels and the paths of their modules as ids.
-    lines: what was found, for people.
-  """
-
-  libraries: tuple[str, ...]
-  splits: dict[str, Split]
-  lines: list[str]
+  libraries: tuple[str, ...]  # import names; the label of a row is its place in here
+  splits: dict[str, Split]  # 'train', 'dev' and 'test': int32 labels, and the paths of the modules as ids
+  lines: list[str]  # what was found, for people
 
 
 class _Library(NamedTuple):
@@ -73,19 +67,9 @@ def load(
 ) -> LibraryParagraphs:
   """Gathers the paragraphs; a function of the installed packages and the arguments alone.
 
-  Args:
-    train_rows: paragraphs to train on, of all libraries together, which share them equally.
-    dev_rows: paragraphs of the development set, shared in the same way.
-    test_rows: paragraphs of the test set, shared in the same way.
-    num_libraries: the most classes there may be.
-    seed: decides which modules are in which split.
-    root: folder of installed packages; '': that of this program.
-
-  Returns:
-    LibraryParagraphs, with fewer libraries or paragraphs where there are not so many.
-
-  Raises:
-    DataError: fewer than two libraries have `LEAST` paragraphs.
+  The libraries, `num_libraries` at most, share the rows of a split equally; there are fewer of either where
+  there are not so many. `seed` decides which modules are in which split; `root` is the folder of installed
+  packages, '': that of this program. DataError: fewer than two libraries have `LEAST` paragraphs.
   """
   root = root or installed_docs.default_root()
   wanted = {"test": test_rows, "dev": dev_rows, "train": train_rows}

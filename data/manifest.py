@@ -96,8 +96,7 @@ def write(directory: str | os.PathLike, manifest: Manifest) -> None:
 def read(directory: str | os.PathLike) -> Manifest:
   """Reads the manifest of a finished preparation.
 
-  Raises:
-    DataError: the directory or the manifest is missing, not finished, damaged or of another format.
+  DataError: the directory or the manifest is missing, not finished, damaged or of another format.
   """
   path = pathlib.Path(directory) / NAME
   if not path.is_file():
@@ -127,8 +126,7 @@ def read(directory: str | os.PathLike) -> Manifest:
 def _typed(value: Any, kind: Any, where: str) -> Any:
   """Returns the dataclass, dict, tuple or plain value that an annotation describes, out of JSON.
 
-  Raises:
-    ValueError: `where` names the place that is of another type.
+  ValueError: the value at `where` is of another type.
   """
   arguments = typing.get_args(kind)
   if isinstance(kind, type) and dataclasses.is_dataclass(kind):

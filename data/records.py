@@ -21,10 +21,7 @@ DIGEST_CHECK_BYTES = 256 << 20
 class PackedRecords:
   """The records of one split of a prepared directory.
 
-  Attributes:
-    manifest: what the directory says about itself.
-    length: tokens of a row of a batch.
-    pad: id that fills a row behind its record.
+  `manifest` is what the directory says about itself; `pad` fills a row of `length` tokens behind its record.
   """
 
   def __init__(
@@ -47,9 +44,8 @@ class PackedRecords:
       fraction: in (0, 1]; only this part of the records is used, from the first.
       content: the manifest of the directory, if it was read before.
 
-    Raises:
-      DataError: the preparation is missing, unfinished or damaged, or its records do not fit.
-      ConfigError: there is no such split.
+    DataError: the preparation is missing, unfinished or damaged, or its records do not fit. ConfigError:
+    there is no such split.
     """
     self._directory = pathlib.Path(directory)
     self.manifest = content or manifest.read(directory)
@@ -79,16 +75,9 @@ class PackedRecords:
     return self._number
 
   def batch(self, step: int, batch_size: int, *, start: int = 0, stop: int | None = None) -> np.ndarray:
-    """Returns rows [start, stop) of the global batch of a step.
+    """Returns rows [start, stop) of the global batch of a step, both from 0; `stop` None: to its end.
 
-    Args:
-      step: number of the step, from 0.
-      batch_size: rows of the global batch.
-      start: first row wanted, 0 by default.
-      stop: row after the last one wanted; None: `batch_size`.
-
-    Returns:
-      [stop - start, length] int32, padded on the right with `pad`.
+    They are [stop - start, length] int32, padded on the right with `pad`.
     """
     stop = batch_size if stop is None else stop
     first = step * batch_size
@@ -97,8 +86,7 @@ class PackedRecords:
   def rows(self, start: int, stop: int) -> np.ndarray:
     """Returns records [start, stop) in the order of the files, no more than there are: for evaluation.
 
-    Returns:
-      [at most stop - start, length] int32, padded on the right with `pad`.
+    They are [at most stop - start, length] int32, padded on the right with `pad`.
     """
     return self._read(range(start, min(stop, self._number)))
 

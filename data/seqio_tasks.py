@@ -45,13 +45,7 @@ def plan(name: str, *, module: str, tfds_directory: str, download: bool) -> list
   """Returns (task, shards, fraction of its documents) for each Task of a registered Task or Mixture.
 
   A Mixture is read without repeating anything: the largest sample in which the Tasks keep its rates,
-  counted in documents.
-
-  Args:
-    name: a registered Task or Mixture, such as 'wikipedia_books'.
-    module: Python file or module that registers more of them; '': none.
-    tfds_directory: data_dir of TFDS; '': its default.
-    download: whether TFDS may download what is missing.
+  counted in documents. `module` is a Python file or module that registers more of them; '': none.
 
   Raises:
     DataError: nothing of that name is registered (the nearest names are given), it has no training split, or
@@ -116,19 +110,10 @@ def _num_documents(task) -> int:
 def read(
   name: str, shard: int, num_shards: int, keep: float, *, module: str, tfds_directory: str, text_field: str
 ) -> Iterator[str]:
-  """Yields the texts in one shard of a Task's training split.
+  """Yields the texts in one shard, counted from 0, of a Task's training split.
 
-  Args:
-    name: a registered Task.
-    shard: number of the shard, from 0.
-    num_shards: how many the Task has.
-    keep: fraction of the texts; which ones depends on their content alone.
-    module: as for `plan`.
-    tfds_directory: as for `plan`.
-    text_field: see `text_feature`.
-
-  Raises:
-    DataError: the examples have no text under `text_field`.
+  `keep` is the fraction of the texts that is taken; which ones depends on their content alone. DataError: the
+  examples have no text under `text_field`, see `text_feature`. The other arguments are those of `plan`.
   """
   seqio = _registry(module, tfds_directory)
   shard_info = seqio.ShardInfo(shard, num_shards) if num_shards > 1 else None
@@ -146,8 +131,7 @@ def read(
 def text_feature(task: str, features, text_field: str) -> str:
   """Returns the feature that holds the text: `text_field`, its untokenised copy, or the only string there is.
 
-  Raises:
-    DataError: none of these exists.
+  DataError: none of these exists.
   """
   strings = [
     name

@@ -22,16 +22,7 @@ WANTED_UNITS = 64  # enough to keep many processes busy, few enough that the cut
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What a user says about the text.
-
-  Attributes:
-    source: installed_docs, tfds:NAME, seqio:NAME or file globs separated by commas.
-    text_field: name of the text in JSON lines, Parquet, TFDS examples and seqio features.
-    module: file or module that registers seqio Tasks; '': none.
-    tfds_directory: data_dir of TFDS; '': its default.
-    download: whether TFDS may download what is missing.
-    limit: most documents taken from one input unit; 0: all.
-  """
+  """What a user says about the text; `add_flags` says what the fields mean."""
 
   source: str
   text_field: str = "text"
@@ -67,21 +58,13 @@ def request(args: argparse.Namespace) -> Request:
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-  """A part of the input.
+  """A part of the input."""
 
-  Attributes:
-    kind: 'file', 'tfds' or 'seqio'.
-    name: path of the file, directory of the TFDS version, or name of the Task.
-    start: first byte, row group or shard.
-    stop: the one after the last; -1: to the end. For 'seqio': number of shards.
-    keep: fraction of the documents, the rate of a Task in a Mixture.
-  """
-
-  kind: str
-  name: str
-  start: int = 0
-  stop: int = -1
-  keep: float = 1.0
+  kind: str  # 'file', 'tfds' or 'seqio'
+  name: str  # path of the file, directory of the TFDS version, or name of the Task
+  start: int = 0  # first byte, row group or shard
+  stop: int = -1  # the one after the last; -1: to the end. For 'seqio': number of shards
+  keep: float = 1.0  # fraction of the documents, the rate of a Task in a Mixture
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +78,7 @@ class Plan:
 def check(request: Request) -> None:
   """Finds out in well under a second, and without TensorFlow, whether a source can be there at all.
 
-  Raises:
-    DataError: nothing matches, or TFDS data is missing and may not be downloaded.
+  DataError: nothing matches, or TFDS data is missing and may not be downloaded.
   """
   kind, _, name = request.source.partition(":")
   if request.source == "installed_docs":
@@ -119,11 +101,7 @@ def _find_tfds(name: str, request: Request) -> pathlib.Path:
 
 
 def expand(source: str) -> list[str]:
-  """Returns the files that the comma-separated globs of `source` match, sorted.
-
-  Raises:
-    DataError: a glob matches no file.
-  """
+  """Returns the files that the comma-separated globs of `source` match, sorted; DataError if one has none."""
   paths: set[str] = set()
   for pattern in filter(None, source.split(",")):
     matches = glob.glob(os.path.expanduser(pattern), recursive=True)
@@ -157,8 +135,7 @@ def digest_of_files(source: str) -> str | None:
 def plan(request: Request) -> Plan:
   """Plans the reading of a source other than `installed_docs`, which is gathered into a file first.
 
-  Raises:
-    DataError: the source is missing or cannot be read.
+  DataError: the source is missing or cannot be read.
   """
   kind, _, name = request.source.partition(":")
   if kind == "tfds":
@@ -201,8 +178,7 @@ def _file_units(paths: list[str]) -> Iterator[Unit]:
 def read_documents(unit: Unit, request: Request, counts: collections.Counter) -> Iterator[list[str]]:
   """Yields the documents of a unit, each a list of paragraphs.
 
-  Raises:
-    DataError: the input is damaged or has no such text field.
+  DataError: the input is damaged or has no such text field.
   """
   if unit.kind == "file":
     documents = text_files.read(

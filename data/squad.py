@@ -34,28 +34,20 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class SquadFile:
-  """The questions of a file.
+  """The questions of a file."""
 
-  Attributes:
-    version: '2.0' if questions say whether they are impossible, else '1.1'.
-    questions: in the order of the file.
-    misplaced_answers: answers that are not at their start in the context; they are kept, marked.
-    source: the file or data set, for messages.
-  """
-
-  version: str
-  questions: list[Question]
-  misplaced_answers: int
-  source: str
+  version: str  # '2.0' if questions say whether they are impossible, else '1.1'
+  questions: list[Question]  # in the order of the file
+  misplaced_answers: int  # not at their start in the context; they are kept, marked
+  source: str  # the file or data set, for messages
 
 
 def read(path: str | os.PathLike) -> SquadFile:
   """Reads a file of the official layout.
 
-  Raises:
-    DataError: the file is not there, damaged, no JSON, or a field is missing or of the wrong type; an id
-      comes twice; an answerable question has no answer, or an impossible one has some. The line names
-      the article, paragraph and question, counted from 1.
+  DataError: the file is not there, damaged, no JSON, or a field is missing or of the wrong type; an id comes
+  twice; an answerable question has no answer, or an impossible one has some. The line names the article,
+  paragraph and question, counted from 1.
 
   Source: rajpurkar.github.io/SQuAD-explorer, train-v2.0.json.
   """
@@ -76,17 +68,10 @@ def read(path: str | os.PathLike) -> SquadFile:
 
 
 def read_tfds(directory: str, version: str, split: str, *, download: bool = False) -> SquadFile:
-  """Reads `squad/v1.1` or `squad/v2.0` of a TFDS data_dir.
+  """Reads version '1.1' or '2.0' and split 'train' or 'dev' of a TFDS data_dir ('': TFDS's default).
 
-  Args:
-    directory: data_dir; '': TFDS's default.
-    version: '1.1' or '2.0'.
-    split: 'train' or 'dev'.
-    download: whether TFDS may download what is missing.
-
-  Raises:
-    ConfigError: unknown version or split.
-    DataError: it is not there (found out at once), or damaged.
+  `download` lets TFDS fetch what is missing. ConfigError: unknown version or split. DataError: it is not
+  there (found out at once), or damaged.
   """
   if version not in _TFDS_NAMES or split not in ("train", "dev"):
     raise errors.ConfigError(

@@ -48,15 +48,10 @@ def is_compressed(path: str) -> bool:
 
 
 def byte_ranges(path: str, size: int, unit_bytes: int) -> list[tuple[int, int]]:
-  """Cuts an uncompressed text or JSONL file into ranges of whole documents.
+  """Cuts an uncompressed text or JSONL file of `size` bytes into ranges of whole documents.
 
-  Args:
-    path: the file.
-    size: its bytes.
-    unit_bytes: wanted bytes of a range.
-
-  Returns:
-    (start, stop) pairs that cover the file, a function of its content and the arguments alone.
+  They are (start, stop) pairs of about `unit_bytes` bytes that cover the file, a function of its content and
+  the arguments alone.
   """
   is_text = kind_of(path) == "text"
   borders = [0]
@@ -82,14 +77,13 @@ def read(
   """Yields the documents of a file, or of a part of it.
 
   Args:
-    path: the file.
+    path: names the kind of file by its ending.
     start: first byte (first row group of a Parquet file).
     stop: byte (row group) after the last; -1: to the end.
     text_field: name of the text in a JSON line or a Parquet column.
     counts: gets what was cut, skipped or repaired.
 
-  Raises:
-    DataError: the file cannot be read, is damaged, or a record has no text under `text_field`.
+  DataError: the file cannot be read, is damaged, or a record has no text under `text_field`.
   """
   with errors.reading(path, advice="repair or leave out this file"):
     if kind_of(path) == "parquet":
@@ -241,11 +235,7 @@ def _parquet_documents(
 
 
 def parquet_ranges(path: str, unit_bytes: int) -> list[tuple[int, int]]:
-  """Cuts a Parquet file into ranges of row groups of about `unit_bytes` bytes.
-
-  Raises:
-    DataError: the file is no Parquet file.
-  """
+  """Cuts a Parquet file into ranges of row groups of about `unit_bytes` bytes; DataError for others."""
   with _open_parquet(path) as file:
     sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
   borders, filled = [0], 0

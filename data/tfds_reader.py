@@ -35,9 +35,7 @@ def place(directory: str) -> pathlib.Path:
 def find(directory: str, name: str) -> pathlib.Path | None:
   """Returns the directory of a prepared data set, the highest version there is; None: it is not there.
 
-  Args:
-    directory: data_dir of TFDS; '': its default.
-    name: `dataset[/config][:version]`, such as 'glue/cola'.
+  `directory` is as for `place`; `name` is `dataset[/config][:version]`, such as 'glue/cola'.
   """
   plain, _, version = name.partition(":")
   patterns = [f"{plain}/{version or '*'}/dataset_info.json"]
@@ -57,8 +55,7 @@ def _version_key(version: str) -> tuple[int, ...]:
 def find_or_download(directory: str, name: str, *, download: bool) -> pathlib.Path:
   """As `find`; a data set that is not there is fetched and prepared if `download` allows it.
 
-  Raises:
-    DataError: the data set is not there, and may not be or could not be downloaded.
+  DataError: the data set is not there, and may not be or could not be downloaded.
   """
   if path := find(directory, name):
     return path
@@ -92,11 +89,7 @@ def import_tfds() -> Any:
 
 
 def num_train_shards(path: pathlib.Path, text_field: str) -> int:
-  """Returns the shards of the training split of a prepared data set and checks that it has a text feature.
-
-  Raises:
-    DataError: there is no such split or feature.
-  """
+  """Returns the shards of the training split; DataError without that split or the text feature."""
   info = import_tfds().builder_from_directory(str(path)).info
   if TRAIN not in info.splits:
     raise errors.DataError(f"{path} has no split {TRAIN!r}; its splits are {', '.join(sorted(info.splits))}")
@@ -123,11 +116,7 @@ def as_text(value: Any) -> str:
 
 
 def split_sizes(path: pathlib.Path) -> dict[str, int]:
-  """Returns the rows of each split of a prepared data set, from its own description.
-
-  Raises:
-    DataError: the description is damaged.
-  """
+  """Returns the rows of each split, from the data set's own description; DataError if that is damaged."""
   try:
     info = json.loads((path / "dataset_info.json").read_text(encoding="utf-8"))
     return {split["name"]: sum(map(int, split["shardLengths"])) for split in info["splits"]}
@@ -148,8 +137,7 @@ def read(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = 
   Returns:
     For each pair its examples: text as str, class labels by name (None: no label), numbers as they are.
 
-  Raises:
-    DataError: a data set or split is not there, cannot be downloaded, or is damaged.
+  DataError: a data set or split is not there, cannot be downloaded, or is damaged.
   """
   if not wanted:
     return []

@@ -14,8 +14,7 @@ from data import errors
 def import_module(module: str) -> None:
   """Imports a Python file or a module by name; it runs with the rights of the user.
 
-  Raises:
-    ConfigError: it is missing or fails.
+  ConfigError: it is missing or fails.
   """
   path = pathlib.Path(module)
   if not path.is_file() and path.with_suffix(".py").is_file():

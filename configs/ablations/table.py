@@ -26,7 +26,7 @@ def render() -> str:
   """Markdown: a section with a command and a table for every paper."""
   parts = [_HEAD]
   for family, module in FAMILIES.items():
-    title = (module.__doc__ or family).splitlines()[0]
+    title, *_ = (module.__doc__ or family).splitlines()
     lines = ["| row | starts from | fields | what it does | the paper's result |", "|---|---|---|---|---|"]
     lines += [_line(name, row) for name, row in module.ROWS.items()]
     command = f"python -m pretrain.main --config=configs/ablations/{family}.py:{next(iter(module.ROWS))}"

@@ -12,14 +12,9 @@ from finetune.search.summary import Record
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-  """A chosen run of a search.
+  """A chosen run of a search, by the `value` of its `metric` on the development set.
 
-  Attributes:
-    cell: of the run.
-    seed: of the run.
-    metric: by which it was chosen.
-    value: of the metric, on the development set.
-    fingerprint: of the run, see `results.Results`.
+  `fingerprint` is the run's own, as `results.Results` stores it.
   """
 
   cell: Cell
@@ -35,14 +30,7 @@ class Chosen:
 
 
 def choose(search: Search, records: Sequence[Record], *, seeds: Sequence[int] = ()) -> Chosen:
-  """Chooses the cell, then its best run.
-
-  Args:
-    search: that found the records.
-    records: every cell with the search's seeds.
-    seeds: of the chosen cell, of which the missing ones are trained before the best is taken; empty: those
-      that it has.
-  """
+  """Chooses the cell, then its best run, of `seeds` if they are given: missing ones are trained first."""
   cell = summary.choose(records, search.plan.metric, search.plan.summary)
   if seeds:
     cell = search.run([cell.cell], seeds)[0]
@@ -67,8 +55,6 @@ def save(
   """Saves the model of the chosen run in the search's folder, unless it is there.
 
   Args:
-    search: which found the run and kept its weights.
-    chosen: the run, of `choose`.
     task: JSON values for export: 'name', 'labels', 'problem_type', 'activation' of a classification head.
     recipe: how the task is called in the name on the model card; '': as the search.
     output_scale: what the outputs of the saved model's classification head are multiplied by: STS-B's scores

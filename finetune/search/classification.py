@@ -24,13 +24,9 @@ class HeadSettings:
 
 
 def make_problem(config: EncoderConfig, settings: HeadSettings, *, num_outputs: int, pad_id: int) -> Problem:
-  """Builds the problem of a task.
+  """Builds the problem of a task with outputs [batch, num_outputs] float32.
 
-  Args:
-    num_outputs: classes; 1: regression on batch['labels'] [batch] float32.
-
-  Returns:
-    Problem with outputs [batch, num_outputs] float32. 'labels' of its batches: int32 classes or float32.
+  'labels' [batch] of its batches are int32 classes; with `num_outputs` 1 float32 targets of regression.
   """
 
   def init_heads(key: jax.Array) -> dict:

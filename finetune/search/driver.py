@@ -31,18 +31,12 @@ class Kind(Protocol):
   def finish(self, search: Search, records: Sequence[Record]) -> None:
     """Saves the best run's model and its predictions when a plan's search is finished, unless they are there.
 
-    Args:
-      search: gives the plan and the weights of its runs.
-      records: all cells of the plan with all its seeds.
+    `records` are all cells of the plan with all its seeds; `search` has the weights.
     """
     ...
 
   def report(self, records: Mapping[str, Sequence[Record]]) -> Report:
-    """What all searches found, when they are finished.
-
-    Args:
-      records: {name of a plan: its records}.
-    """
+    """What all searches found when they are finished, from {name of a plan: its records}."""
     ...
 
 

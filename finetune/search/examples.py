@@ -32,20 +32,13 @@ class Examples(NamedTuple):
 def pad(
   examples: Examples, rows: Sequence[int] | np.ndarray, *, length: int, batch_size: int, pad_id: int
 ) -> dict[str, np.ndarray]:
-  """A batch of some examples.
-
-  Args:
-    examples: the set.
-    rows: numbers of the examples, at most `batch_size`.
-    length: tokens of a row; no example may be longer.
-    batch_size: rows of the batch; those left over are padding of weight 0.
-    pad_id: id of [PAD].
+  """A batch of the examples numbered `rows`; left-over rows of the batch are padding of weight 0.
 
   Returns:
     {'ids' [batch, length] int32, 'weights' [batch] float32, **fields, **token_fields (0 at padding)}.
 
   Raises:
-    DataError: an example is longer.
+    DataError: an example is longer than `length` tokens.
   """
   batch: dict[str, np.ndarray] = {
     "ids": np.full((batch_size, length), pad_id, np.int32),
@@ -68,15 +61,9 @@ def pad(
 
 
 def bucket_lengths(sizes: np.ndarray, *, most: int, multiple: int) -> list[int]:
-  """The padded lengths that waste the least, by dynamic programming over the multiples.
+  """At most `most` increasing padded lengths that waste the least, by dynamic programming over the multiples.
 
-  Args:
-    sizes: [n] int tokens of the examples.
-    most: largest number of lengths, each of which compiles a program.
-    multiple: lengths are multiples of it.
-
-  Returns:
-    Increasing lengths; every size fits the last.
+  `sizes` are [n] int tokens of the examples; each fits the last length. Each length compiles a program.
 
   Raises:
     DataError: no examples.
@@ -89,10 +76,8 @@ def bucket_lengths(sizes: np.ndarray, *, most: int, multiple: int) -> list[int]:
   earlier = np.arange(len(lengths))[:, None] < np.arange(len(lengths))[None, :]
   # [i, j]: padded tokens of the examples longer than lengths[i], up to lengths[j], in one bucket.
   last_bucket = (before[None, 1:] - before[1:, None]) * lengths[None, :]
-  costs, previous = (
-    before[1:] * lengths,
-    [],
-  )  # [j]: fewest padded tokens up to lengths[j], and the bucket before
+  # [j]: fewest padded tokens up to lengths[j], and the bucket before.
+  costs, previous = before[1:] * lengths, []
   for _ in range(1, most):
     table = np.where(earlier, costs[:, None] + last_bucket, np.iinfo(np.int64).max)
     is_better = table.min(axis=0) < costs
@@ -108,15 +93,10 @@ def bucket_lengths(sizes: np.ndarray, *, most: int, multiple: int) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Buckets:
-  """A set of examples sorted by padded length.
+  """A set of examples sorted by padded length."""
 
-  Attributes:
-    lengths: padded lengths, increasing.
-    members: for each length [n] int64 numbers of its examples, increasing.
-  """
-
-  lengths: tuple[int, ...]
-  members: tuple[np.ndarray, ...]
+  lengths: tuple[int, ...]  # increasing
+  members: tuple[np.ndarray, ...]  # for each length [n] int64 numbers of its examples, increasing
 
   def waste(self, sizes: np.ndarray) -> float:
     """Fraction of the padded tokens that are padding, of full batches."""
@@ -181,18 +161,11 @@ def evaluation_batches(buckets: Buckets, *, batch_size: int) -> list[tuple[int, 
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-  """The host batches of runs that share a training set, by step.
-
-  Attributes:
-    examples: the training set.
-    order: which of them a step takes.
-    seeds: of the runs.
-    pad_id: id of [PAD].
-  """
+  """The host batches of runs that share a training set, by step."""
 
   examples: Examples
   order: TrainingOrder
-  seeds: Sequence[int]
+  seeds: Sequence[int]  # one for each run
   pad_id: int
 
   def __call__(self, step: int) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from data.errors import ConfigError, DataError
+from data.errors import ConfigError, DataError, reason
 from finetune.search.program import Batch, RunGroup
 from pretrain.checkpoint import Checkpoints
 from pretrain.step import Metrics, TrainState
@@ -31,45 +31,28 @@ class Stopped(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-  """When a run is evaluated and when it ends.
+  """When a run is evaluated and when it ends."""
 
-  Attributes:
-    num_steps: updates of a run.
-    evaluate_at: increasing numbers of updates after which it is evaluated; the last is `num_steps`.
-    steps_per_epoch: by which the epoch of an evaluation is computed.
-  """
-
-  num_steps: int
-  evaluate_at: tuple[int, ...]
-  steps_per_epoch: int
+  num_steps: int  # updates of a run
+  evaluate_at: tuple[int, ...]  # increasing numbers of updates; the last is `num_steps`
+  steps_per_epoch: int  # by which the epoch of an evaluation is computed
 
 
 @dataclasses.dataclass
 class Outcome:
-  """What the runs of a group came to.
+  """What the runs of a group came to."""
 
-  Attributes:
-    evaluations: of each run, the fields of `summary.Evaluation` in order.
-    best_params: [runs or more, ...] those at each run's best evaluation, on the devices; None if not kept.
-  """
-
-  evaluations: list[list[dict]]
-  best_params: Any
+  evaluations: list[list[dict]]  # of each run in order, with the fields of `summary.Evaluation`
+  best_params: Any  # [runs or more, ...] at each run's best evaluation, on the devices; None if not kept
 
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-  """Where the state of an unfinished group is kept, and how often.
+  """Where the state of an unfinished group is kept, and how often."""
 
-  Attributes:
-    directory: of this group alone; removed by the caller when its results are stored.
-    identity: JSON values that a saved state must have been written under.
-    seconds: between saves; 0: one at every evaluation.
-  """
-
-  directory: Path
-  identity: dict
-  seconds: float
+  directory: Path  # of this group alone; removed by the caller when its results are stored
+  identity: dict  # JSON values that a saved state must have been written under
+  seconds: float  # between saves; 0: one at every evaluation
 
 
 def train(
@@ -86,20 +69,16 @@ def train(
   show_progress: bool = False,
   say: Callable[[str], None] | None = None,
 ) -> Outcome:
-  """Trains all runs of a group to the end.
+  """Trains all runs of a group to the end, from the beginning or from what was saved.
 
   Args:
-    group: its runs start from the beginning, or from what was saved.
     feed: step from 0 to host arrays [runs, batch, ...], a pure function.
     evaluate: gets a function from a host batch [runs, batch, ...] to host outputs; returns metrics by run.
-    schedule: number of steps and evaluation points.
     metric: by which a run's best evaluation is chosen: the highest, the first of equals.
     stop: asked after every step and before every batch of an evaluation, which is then done again later.
     keep_best: whether the parameters at the best evaluations are kept (as many bytes again as the weights).
     saving: None: an interrupted program starts over.
-    label: begins the lines and the bar.
-    show_progress: whether a bar is shown; without one each evaluation is a line.
-    say: takes the lines; None: none are printed.
+    show_progress: whether a bar is shown; without one each evaluation is a line for `say`.
 
   Raises:
     Stopped: as asked, also in the middle of an evaluation; after a save if there is a place for it.
@@ -140,11 +119,11 @@ def _memory_errors(group: RunGroup, label: str) -> Iterator[None]:
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise
-    count, reason = group.runs.count, str(error).splitlines()[0]
+    count = group.runs.count
     fewer = f"fewer runs in a program, --config.train.runs_at_once={count // 2}, or " if count > 1 else ""
     raise ConfigError(
-      f"{label}: not enough memory for {count} run{'s' if count > 1 else ''} in a program ({reason[:150]}); "
-      f"use {fewer}smaller parts of a batch, --config.train.microbatches=2 or more"
+      f"{label}: not enough memory for {count} run{'s' if count > 1 else ''} in a program "
+      f"({reason(error)[:150]}); use {fewer}smaller parts of a batch, --config.train.microbatches=2 or more"
     ) from error
 
 

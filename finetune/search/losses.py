@@ -21,15 +21,9 @@ def _cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) ->
 
 
 def classification_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> jax.Array:
-  """Cross-entropy of the right class.
+  """Cross-entropy of the right class, [] float32, sum in nats, from [batch, classes] float logits.
 
-  Args:
-    logits: [batch, classes] float.
-    labels: [batch] int32 in [0, classes); any other gives NaN, which the step does not apply.
-    weights: [batch] float; 0 at padding.
-
-  Returns:
-    [] float32, sum in nats.
+  Labels are [batch] int32 in [0, classes); any other gives NaN, which the step does not apply.
 
   Source: COCO-LM fairseq/criterions/sentence_prediction.py.
   """
@@ -37,15 +31,9 @@ def classification_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array
 
 
 def regression_loss(predictions: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
-  """Squared error.
+  """Squared error of [batch, 1] float predictions, [] float32 sum.
 
-  Args:
-    predictions: [batch, 1] float.
-    targets: [batch] float, on the scale the task chose (STS-B: 0-1 in fairseq, 0-5 in Hugging Face).
-    weights: [batch] float; 0 at padding.
-
-  Returns:
-    [] float32, sum.
+  Targets are [batch] float, on the scale the task chose (STS-B: 0-1 in fairseq, 0-5 in Hugging Face).
 
   Source: COCO-LM fairseq/criterions/sentence_prediction.py, `regression_target`.
   """
@@ -56,18 +44,11 @@ def regression_loss(predictions: jax.Array, targets: jax.Array, weights: jax.Arr
 def answer_span_loss(
   start_logits: jax.Array, end_logits: jax.Array, starts: jax.Array, ends: jax.Array, weights: jax.Array
 ) -> jax.Array:
-  """Half the cross-entropy of the start plus half that of the end.
+  """Half the cross-entropy of the start plus half that of the end, [] float32, sum in nats over windows.
 
-  Args:
-    start_logits: [windows, length] float, -inf where no answer may start.
-    end_logits: [windows, length] float.
-    starts: [windows] int32 position; 0, that of [CLS], if the window holds no answer. A position that is
-      not allowed gives infinity, one outside the window NaN; the step applies neither.
-    ends: [windows] int32.
-    weights: [windows] float; 0 at padding.
-
-  Returns:
-    [] float32, sum in nats over windows.
+  Logits are [windows, length] float, -inf where no answer may start or end. Starts and ends are [windows]
+  int32 positions; 0, that of [CLS], if the window holds no answer. A position that is not allowed gives
+  infinity, one outside the window NaN; the step applies neither.
 
   Source: COCO-LM fairseq/models/squad/squad_head.py.
   """

@@ -23,16 +23,12 @@ OutputsOf = Callable[[Batch], Any]  # host batch [runs, batch, ...] to host outp
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """What a task adds to an encoder.
+  """What a task adds to an encoder."""
 
-  Attributes:
-    init_heads: key to {'classification': {...}, ...} float32.
-    outputs: ({'encoder', 'heads'}, batch, [batch] row keys or None without dropout) to [batch, ...] float32.
-    loss: (outputs, batch) to ([] sum over rows, {name: (sum, weight)}); rows of weight 0 give 0.
-  """
-
-  init_heads: Callable[[jax.Array], dict]
+  init_heads: Callable[[jax.Array], dict]  # key to {'classification': {...}, ...} float32
+  # ({'encoder', 'heads'}, batch, [batch] row keys or None without dropout) to [batch, ...] float32
   outputs: Callable[[dict, Batch, jax.Array | None], ArrayTree]
+  # (outputs, batch) to ([] sum over rows, {name: (sum, weight)}); rows of weight 0 give 0
   loss: Callable[[ArrayTree, Batch], tuple[jax.Array, step.Metrics]]
 
 
@@ -70,7 +66,6 @@ class Program:
     """Compiles nothing yet.
 
     Args:
-      problem: the task.
       init_encoder: key to the encoder's parameters: loaded ones, the same for every key, or fresh ones.
       settings: of the optimizer; its learning rate and numbers of steps are replaced by those of the runs.
       mapping: 'vectorized' (vmap: all runs in one matrix product), 'one_by_one' (a loop inside the program:
@@ -191,14 +186,9 @@ class RunGroup:
     )
 
   def train_step(self, state: step.TrainState, batch: Batch) -> tuple[step.TrainState, step.Metrics]:
-    """One update of every run.
+    """One update of every run's (donated) state with host arrays [runs, batch, ...].
 
-    Args:
-      state: donated.
-      batch: host arrays [runs, batch, ...].
-
-    Returns:
-      The states, and {name: (sum, weight)} with [runs or more] arrays.
+    Also returns {name: (sum, weight)} with [runs or more] arrays.
     """
     self._shapes.add(("step", len(self._filled), *batch["ids"].shape[1:]))
     return self._functions.step(state, self._place(batch), self._hyper)

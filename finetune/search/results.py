@@ -29,8 +29,7 @@ class Results:
 
     Args:
       fingerprint: JSON-able, {field: value} of everything besides cell and seed that decides the numbers:
-        digests of checkpoint, vocabulary and data, settings. A file with another fingerprint is refused. Make
-        a `Results` for each task whose fingerprint differs.
+        digests of checkpoint, vocabulary and data, settings. A file with another fingerprint is refused.
       seed_field: name of a field of the fingerprint that holds {seed as text: value}, what decides the
         numbers of that seed alone. A file holds the values of its seeds, so that seeds can be added later.
     """
@@ -46,7 +45,7 @@ class Results:
     return self.fingerprint | {name: {k: v for k, v in self.fingerprint[name].items() if k in wanted}}
 
   def path(self, task: str, cell: Cell) -> pathlib.Path:
-    """The file of a cell; errors as of `folder`."""
+    """The file of a cell, in the folder of its task."""
     return self.folder(task) / f"{cell.name}.json"
 
   def folder(self, task: str) -> pathlib.Path:
@@ -104,10 +103,7 @@ class Results:
     return record._replace(seeds={seed: record.seeds[seed] for seed in seeds})
 
   def save(self, task: str, cell: Cell, record: Record) -> Record:
-    """Writes a cell; seeds that its file has already and the record has not are kept.
-
-    Returns:
-      What is in the file now.
+    """Writes a cell, keeps the seeds that only its file has, and returns what is in the file now.
 
     Raises:
       DataError: the record is of another task or cell, or has no seeds, a run without evaluations, an
@@ -169,13 +165,8 @@ def _as_json(record: Record, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
   def run(evaluations: list[Evaluation]) -> dict[str, Any]:
     # What comes from numpy has types that JSON does not know.
     plain = [
-      Evaluation(
-        int(evaluation.step),
-        float(evaluation.epoch),
-        {name: float(value) for name, value in evaluation.metrics.items()},
-        int(evaluation.skipped_updates),
-      )
-      for evaluation in evaluations
+      Evaluation(int(step), float(epoch), {name: float(x) for name, x in metrics.items()}, int(skipped))
+      for step, epoch, metrics, skipped in evaluations
     ]
     chosen = best(plain, record.metric)
     return {

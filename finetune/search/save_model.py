@@ -34,14 +34,9 @@ class KeptWeights:
     return self.directory / f"{cell.name}_seed{seed}"
 
   def save(self, cell: Cell, seed: int, params: Any, *, step: int, fingerprint: Mapping[str, Any]) -> None:
-    """Writes the weights of a run, in full or not at all.
+    """Writes the weights of a run, {'encoder', 'heads'} host arrays, in full or not at all.
 
-    Args:
-      cell: the run's hyperparameters.
-      seed: the run's seed.
-      params: {'encoder', 'heads'} host arrays, at the run's best evaluation.
-      step: updates done at that evaluation.
-      fingerprint: what else decides the weights; `load` wants the same.
+    `step` is the number of updates; `load` wants the same `fingerprint`.
 
     Raises:
       StorageError: they cannot be written.
@@ -81,9 +76,7 @@ def save(
   Args:
     directory: of the model: `<directory>/checkpoints/<step>` and `<directory>/vocabulary`.
     params: {'encoder', 'heads'} host arrays.
-    start: what it was fine-tuned from.
     task: JSON values: 'name', 'labels' and 'problem_type' of the export, and how the model was chosen.
-    step: number of updates it was trained with.
     recipe: name for the model card.
 
   Raises:

@@ -33,17 +33,11 @@ UNFINISHED, WEIGHTS = "unfinished", "weights"  # folders in the task's: saved st
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-  """One run at its best evaluation.
+  """One run at its best evaluation."""
 
-  Attributes:
-    params: {'encoder', 'heads'} host arrays.
-    step: updates.
-    outputs_of: host batch [1, batch, ...] to host outputs with these parameters; raises `loop.Stopped`.
-  """
-
-  params: Any
-  step: int
-  outputs_of: Callable[[Batch], Any]
+  params: Any  # {'encoder', 'heads'} host arrays
+  step: int  # updates
+  outputs_of: Callable[[Batch], Any]  # host batch [1, batch, ...] to host outputs; raises `loop.Stopped`
 
 
 class Search:
@@ -193,7 +187,7 @@ class Search:
   ) -> Iterator[tuple[Record, Callable[[int], Any] | None]]:
     """Yields the record of each cell that was trained, and what gives the best weights of a seed of it."""
     devices = tuple(sorted({device.device_kind for device in jax.devices()}))
-    count, place = group.runs.count, 0
+    count, place, best = group.runs.count, 0, outcome.best_params
     for cell, seeds in together:
       runs = dict(zip(seeds, range(place, place + len(seeds))))
       place += len(seeds)
@@ -205,8 +199,7 @@ class Search:
             "were not finite"
           )
       record = Record(self.plan.name, cell, self.plan.metric, by_seed, devices, seconds * len(seeds) / count)
-      best = outcome.best_params
-      yield record, best if best is None else functools.partial(_params_of, group, best, runs)
+      yield record, None if best is None else lambda seed, at=runs: group.params_of(best, at[seed])
 
   def _store(
     self,
@@ -240,7 +233,3 @@ class Search:
       f"{plan.name} {done}/{count}  {record.cell.name}: {record.metric} {plan.summary} "
       f"{100 * summary.score(found, plan.summary):.1f} ({plan.seed_name}s {seeds}), {record.seconds:,.0f} s"
     )
-
-
-def _params_of(group: RunGroup, best: Any, places: dict[int, int], seed: int) -> Any:
-  return group.params_of(best, places[seed])

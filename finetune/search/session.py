@@ -35,14 +35,9 @@ class Session:
     say: Callable[[str], None] = print,
     show_progress: bool = False,
   ) -> None:
-    """Reads the checkpoint; nothing is compiled and no device is used.
+    """Reads the checkpoint of a validated config; nothing is compiled and no device is used.
 
-    Args:
-      config: has passed `validate`.
-      workdir: results, models and tables go there.
-      stop: looked at after every step.
-      say: takes lines for the user.
-      show_progress: whether bars are shown.
+    Results, models and tables go to `workdir`, lines for the user to `say`.
 
     Raises:
       UserError: see data/errors.py.
@@ -131,6 +126,7 @@ class Session:
 
   def _cells(self, task: str) -> list[Cell]:
     search, name = self.config.search, self.protocol.name
+    # In the order of the fields of a cell.
     dimensions = ("batch_sizes", "learning_rates", "epochs", "warmup_fractions", "warmup_steps")
     given = {dimension: search[dimension] for dimension in dimensions}
     if search.cells == "all":
@@ -141,15 +137,10 @@ class Session:
         f"search.cells='best_known': nobody gives one for {task}, protocol {name!r}, {self.size} encoders; "
         "use search.cells='all', with search.learning_rates and the like for less than the whole space"
       )
-    warmup = {"warmup_steps": (known.warmup_steps,), "warmup_fractions": (known.warmup_fraction,)}
-    fixed = {
-      "batch_sizes": (known.batch_size,),
-      "learning_rates": (known.learning_rate,),
-      "epochs": (known.epochs,),
-    } | {dimension: values for dimension, values in warmup.items() if values != (None,)}
-    if given["warmup_fractions"] or given["warmup_steps"]:
-      fixed = {dimension: values for dimension, values in fixed.items() if dimension not in warmup}
+    fixed = {dimension: (value,) for dimension, value in zip(dimensions, known) if value is not None}
     replaced = {dimension: values for dimension, values in given.items() if values}
+    if given["warmup_fractions"] or given["warmup_steps"]:
+      fixed = {dimension: values for dimension, values in fixed.items() if "warmup" not in dimension}
     return protocols.cells(name, task, self.size, **(fixed | replaced))
 
   def plan(
@@ -168,16 +159,10 @@ class Session:
     seeds: Sequence[int] = (),
     keeps_weights: bool,
   ) -> Plan:
-    """A search as the protocol wants it, on one training set for all seeds.
+    """A search as the protocol wants it, on one training set for all seeds (none given: the session's).
 
-    Args:
-      train: training examples, which `buckets` sorts; see `Plan` for what is not named here.
-      digest: of training and development sets.
-      max_length: tokens of an example.
-      seeds: empty: those of the session.
-
-    Raises:
-      ConfigError: a cell's warm-up is no shorter than its runs.
+    `buckets` sorts the examples of `train`; `digest` is of training and development sets. `Plan` documents
+    the other arguments and its error.
     """
     shape_seed, protocol = self.config.seed, self.protocol
     per_epoch = self.config.search.evaluations_per_epoch or protocol.evaluations_per_epoch
@@ -217,11 +202,7 @@ class Session:
   def runs_at_once(self, program: Program, *, batch_size: int, length: int, num_seeds: int) -> int:
     """The most runs in one program: as many as the config says, or as memory holds.
 
-    Args:
-      program: what is compiled for the task; it says how runs are mapped.
-      batch_size: rows of one run's batch.
-      length: tokens of a padded row.
-      num_seeds: how many runs a cell has.
+    A run's batch has `batch_size` rows of `length` tokens, and a cell `num_seeds` runs.
     """
     train = self.config.train
     if train.runs_at_once:

@@ -26,8 +26,6 @@ def programs(
 
   Args:
     missing: every cell of the search, also finished ones, with its missing seeds.
-    seeds: those that every cell is run with.
-    runs_at_once: most runs in a program.
     by_seed: whether seeds choose their cells for themselves, so that the seeds of a cell need not be finished
       together.
   """
@@ -73,13 +71,8 @@ def runs_that_fit(
 ) -> int:
   """How many runs the devices' memory holds together, at least one for each device.
 
-  A run has weights, gradients, two moments, an update and the best weights, 4 bytes a number each.
-
-  Args:
-    num_parameters: numbers in the weights of one run.
-    activation_bytes: bytes of the activations of one run's batch.
-    is_vectorized: whether the activations of all runs are there at once.
-    devices: that share the runs.
+  A run has weights, gradients, two moments, an update and the best weights, 4 bytes a number each, and the
+  activations of its batch, which are there for all runs at once only if they are vectorized.
   """
   state = 6 * 4 * num_parameters
   memory = _memory(devices)

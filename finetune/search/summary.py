@@ -20,43 +20,26 @@ class Evaluation(NamedTuple):
 
 
 class Record(NamedTuple):
-  """A cell and the runs of it that are finished.
+  """A cell and the runs of it that are finished."""
 
-  Attributes:
-    task: as the caller names it, a file name.
-    metric: by which a run's best evaluation is chosen.
-    seeds: {seed: the evaluations of its run}.
-    devices: names of the devices of these runs.
-    seconds: that these runs took.
-  """
-
-  task: str
+  task: str  # as the caller names it, a file name
   cell: Cell
-  metric: str
-  seeds: dict[int, list[Evaluation]]
-  devices: tuple[str, ...]
-  seconds: float
+  metric: str  # by which a run's best evaluation is chosen
+  seeds: dict[int, list[Evaluation]]  # the evaluations of each seed's run
+  devices: tuple[str, ...]  # their names
+  seconds: float  # that these runs took
 
 
 class Summary(NamedTuple):
-  """A metric over runs; all numbers but the seeds are fractions.
+  """A metric over runs; all numbers but the seeds are fractions."""
 
-  Attributes:
-    median: of an even number of runs the mean of the middle two.
-    std: standard deviation, of the sample (n - 1) unless asked otherwise; 0 for one run.
-    minimum: the worst run.
-    maximum: the best run.
-    per_seed: {seed: value}; where cells were pooled {'seed cell name': value}.
-    skipped_updates: {as per_seed: number of updates left out}, of the runs that left some out.
-  """
-
-  median: float
+  median: float  # of an even number of runs the mean of the middle two
   mean: float
-  std: float
+  std: float  # of the sample (n - 1) unless asked otherwise; 0 for one run
   minimum: float
   maximum: float
-  per_seed: dict[int | str, float]
-  skipped_updates: dict[int | str, int]
+  per_seed: dict[int | str, float]  # {seed: value}; where cells were pooled {'seed cell name': value}
+  skipped_updates: dict[int | str, int]  # {as per_seed: updates left out}, of the runs that left some out
 
   def values(self) -> dict[str, Any]:
     """The numbers by name, and how many `seeds` they are of, for the row of a report."""
@@ -113,10 +96,7 @@ def pool(records: Sequence[Record], metric: str | None = None, *, ddof: int = 1)
 def choose(records: Sequence[Record], metric: str, summary: str) -> Record:
   """The best of the cells with the most seeds, so that one lucky run does not beat a cell that was run again.
 
-  Args:
-    records: of one task, in the order of the search: of equal cells the first is chosen.
-    metric: see `summarise`.
-    summary: 'median' or 'mean' over the seeds.
+  Cells are judged by the 'median' or 'mean' of a metric over their seeds; of equal ones the first is chosen.
 
   Raises:
     DataError: no records.
@@ -156,7 +136,6 @@ def may_be_chosen(
   Args:
     records: what is finished of the cells of the search, in its order.
     seeds: of the search; a cell may have others besides, of which the best is kept too.
-    summary: 'median' or 'mean' over the seeds, by which a cell is chosen.
     by_seed: whether each seed chooses a cell for itself.
   """
   if by_seed:
@@ -183,11 +162,7 @@ def score(over_runs: Summary, summary: str) -> float:
 
 
 def skipped_notes(skipped: Mapping[str, Mapping[int | str, int]]) -> list[str]:
-  """A sentence for a report about the runs that left updates out; no sentence if none did.
-
-  Args:
-    skipped: {task as the report names it: its `Summary.skipped_updates`}.
-  """
+  """A sentence about the runs that left updates out, if any, from {task: its `Summary.skipped_updates`}."""
   runs = [
     f"{task} seed {seed} {count:,}" for task, by_seed in skipped.items() for seed, count in by_seed.items()
   ]

@@ -19,13 +19,7 @@ Row = Mapping[str, Any]
 
 
 class Column(NamedTuple):
-  """A column of a table that people read.
-
-  Attributes:
-    header: its name.
-    show: gives the text of a row's cell.
-    side: where the text stands in the column.
-  """
+  """A column of a table that people read; `show` gives the text of a row's cell."""
 
   header: str
   show: Callable[[Row], str]
@@ -57,25 +51,15 @@ def percent_column(header: str, key: str) -> Column:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What a search found, for people and for programs.
+  """What a search found: tables on a console and in Markdown for people, CSV and JSON for programs."""
 
-  Attributes:
-    stem: name of the files without their endings.
-    title: what the report is about.
-    columns: the table that people read on the console and in Markdown.
-    rows: {name: value} for CSV and JSON, JSON-able; scores are fractions. A row may lack names of others.
-    notes: what a reader has to know about the numbers, a sentence or two each.
-    details: tables that stand below the first one on the console and in Markdown.
-    totals: rows under the others for people and in JSON, not in CSV: an average.
-  """
-
-  stem: str
+  stem: str  # name of the files without their endings
   title: str
   columns: Sequence[Column]
-  rows: Sequence[Row]
-  notes: Sequence[str]
-  details: Sequence[Table] = ()
-  totals: Sequence[Row] = ()
+  rows: Sequence[Row]  # JSON-able; scores are fractions. A row may lack names of others
+  notes: Sequence[str]  # what a reader has to know about the numbers, a sentence or two each
+  details: Sequence[Table] = ()  # tables below the first one, for people only
+  totals: Sequence[Row] = ()  # rows under the others for people and in JSON, not in CSV: an average
 
   @property
   def tables(self) -> list[Table]:

@@ -13,38 +13,23 @@ from finetune.search.program import Batch, OutputsOf
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-  """A set of examples that is run through a model: a development or a test split.
-
-  Attributes:
-    examples: ids, and labels where there are any.
-    buckets: of them.
-    split: the texts.
-    cut: how many of them were cut to the length.
-  """
+  """A set of examples that is run through a model: a development or a test split."""
 
   examples: Examples
   buckets: Buckets
-  split: Split
-  cut: int
+  split: Split  # the texts
+  cut: int  # how many of them were cut to the length
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-  """How text becomes examples.
-
-  Attributes:
-    vocabulary: of the checkpoint.
-    max_length: tokens with special ones; longer texts are cut as the official Hugging Face code cuts them.
-    num_buckets: most padded lengths.
-    multiple: padded lengths are multiples of it.
-    divisor: of STS-B's scores.
-  """
+  """How text becomes examples; what is too long is cut as the official Hugging Face code cuts it."""
 
   vocabulary: Vocabulary
-  max_length: int
-  num_buckets: int
-  multiple: int
-  divisor: float = 1.0
+  max_length: int  # tokens with special ones
+  num_buckets: int  # most padded lengths
+  multiple: int  # padded lengths are multiples of it
+  divisor: float = 1.0  # of STS-B's scores
 
   def examples(self, split: Split, *, is_regression: bool) -> tuple[Examples, int]:
     """Ids, labels (0 where there are none), and how many texts were cut."""

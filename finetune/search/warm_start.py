@@ -18,24 +18,16 @@ from pretrain.saved_model import open_model
 
 @dataclasses.dataclass(frozen=True)
 class WarmStart:
-  """A checkpoint as fine-tuning uses it.
+  """A checkpoint as fine-tuning uses it."""
 
-  Attributes:
-    encoder: parameters, numpy arrays.
-    heads: those that pretraining left, {'rtd': {...}, ...}.
-    config: of the encoder, with fine-tuning's dtype and remat; the session sets the dropout.
-    digest: sha256 over the encoder's and the heads' arrays; 'from scratch' for a fresh encoder.
-    init_encoder: gives for a key the encoder's parameters: the loaded ones, or fresh ones.
-  """
-
-  encoder: dict
-  heads: dict
-  config: EncoderConfig
+  encoder: dict  # numpy arrays
+  heads: dict  # those that pretraining left, {'rtd': {...}, ...}
+  config: EncoderConfig  # with fine-tuning's dtype and remat; the session sets the dropout
   vocabulary: Vocabulary
   vocabulary_directory: Path
   meta: Mapping[str, Any]
-  digest: str
-  init_encoder: Callable[[jax.Array], dict]
+  digest: str  # sha256 over the encoder's and the heads' arrays; 'from scratch' for a fresh encoder
+  init_encoder: Callable[[jax.Array], dict]  # key to the encoder's parameters: the loaded ones, or fresh ones
 
 
 def load(
@@ -53,12 +45,7 @@ def load(
     directory: a pretraining workdir, the output of `pretrain.export import`, or the directory of a step.
     step: number of the checkpoint; None: the newest.
     vocabulary_directory: '': beside the checkpoint, else beside the run's records.
-    dtype: of the computation, as `model.dtype`.
-    remat: whether layers are computed again in the backward pass.
     from_scratch: whether only the encoder's sizes and the vocabulary are taken from the checkpoint.
-
-  Returns:
-    WarmStart.
 
   Raises:
     DataError: no checkpoint or vocabulary there, another vocabulary than that of the checkpoint, more pieces

@@ -97,9 +97,6 @@ class Trunk(nn.Module):
       detach_after: layers (from 1) whose successor gives no gradient to them.
       offsets: [layers, batch, length, embed] added after each layer; their gradient is that of the
         hidden states. For checks and analyses.
-
-    Returns:
-      Hidden.
     """
     config = self.config
     x = x.astype(config.compute_dtype)
@@ -132,15 +129,9 @@ class Trunk(nn.Module):
 
 
 def token_vectors(table: jax.Array, ids: jax.Array, *, pad_id: int) -> jax.Array:
-  """Looks tokens up. The padding row gets no gradient from here (torch's padding_idx), only as an output row.
+  """Looks ids [batch, length] int32 up in `table` [vocab, embed]: [batch, length, embed] of its dtype.
 
-  Args:
-    table: [vocab, embed] float.
-    ids: [batch, length] int32.
-    pad_id: id of [PAD].
-
-  Returns:
-    [batch, length, embed] of table's dtype.
+  The padding row gets no gradient from here (torch's padding_idx), only as an output row.
   """
   vectors = table[ids]
   return jnp.where((ids == pad_id)[..., None], jax.lax.stop_gradient(vectors), vectors)
@@ -209,19 +200,10 @@ def encode(
   row_keys: jax.Array | None = None,
   collect: jax.Array | str | None = None,
 ) -> tuple[jax.Array, Hidden]:
-  """The whole encoder on token ids.
+  """The whole encoder on ids [batch, length] int32: [batch, length, embed] embedded tokens, and Hidden.
 
-  Args:
-    params: {'embeddings': {'token', 'position', 'norm', ...}, 'trunk': {...}}.
-    config: sizes.
-    ids: [batch, length] int32.
-    token_mask: [batch, length] bool, False at padding.
-    pad_id: id of [PAD].
-    row_keys: [batch] keys; None: no dropout.
-    collect: as in `Trunk`.
-
-  Returns:
-    [batch, length, embed] embedded tokens, and Hidden.
+  `params` are those of `init_encoder`; `token_mask` [batch, length] is False at padding. Without [batch]
+  `row_keys` there is no dropout; `collect` is that of `Trunk`.
   """
   vectors = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
   embedded = embed(params["embeddings"], config, vectors, token_mask, row_keys)

@@ -124,17 +124,10 @@ def _linear(key: jax.Array, shape: tuple[int, int], init: str, stddev: float) ->
 def init_classification_head(
   key: jax.Array, config: EncoderConfig, *, num_outputs: int, init: str = "normal"
 ) -> dict:
-  """A fresh head on h of [CLS] for fine-tuning.
+  """A fresh float32 head on h of [CLS] for fine-tuning: {'dense' [embed, embed], 'output' [embed, outputs]}.
 
-  Args:
-    key: PRNG key.
-    config: sizes of the encoder the head reads.
-    num_outputs: classes; 1 for regression.
-    init: 'normal' (Hugging Face: N(0, init_stddev), biases 0) or 'torch' (fairseq: PyTorch's default for a
-      linear layer, kernel and bias uniform within inputs ** -0.5).
-
-  Returns:
-    {'dense': {'kernel' [embed, embed], 'bias'}, 'output': {'kernel' [embed, outputs], 'bias'}} float32.
+  `num_outputs` are the classes, 1 for regression. `init` is 'normal' (Hugging Face: N(0, init_stddev), biases
+  0) or 'torch' (fairseq: PyTorch's default, kernel and bias of a layer uniform within inputs ** -0.5).
   """
   size, keys = config.hidden_size, jax.random.split(key)
   return {
@@ -152,7 +145,7 @@ def apply_classification_head(
   input_dropout: float | None = None,
   row_keys: jax.Array | None = None,
 ) -> jax.Array:
-  """Dropout, linear, activation, dropout, linear.
+  """Dropout, linear, activation, dropout, linear: [batch, outputs] float32 logits, or predictions [batch, 1].
 
   Args:
     params: of `init_classification_head`.
@@ -161,9 +154,6 @@ def apply_classification_head(
     dropout: rate of the dropouts (0.1 in the papers).
     input_dropout: rate of the first one; None: as `dropout`. 0 is the head of BERT and TACO.
     row_keys: [batch] keys; None: no dropout.
-
-  Returns:
-    [batch, outputs] float32 logits, or predictions [batch, 1] of a regression.
 
   Source: COCO-LM fairseq model.py (COCOLM_ClassificationHead), huggingface modeling_cocolm.py.
   """
@@ -182,16 +172,10 @@ def init_question_answering_head(key: jax.Array, config: EncoderConfig) -> dict:
 def apply_question_answering_head(
   params: dict, hidden: jax.Array, allowed: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-  """Logits of where an answer starts and ends; [CLS] stands for "there is none".
+  """Where an answer starts and ends: [batch, length] float32 logits each; [CLS] stands for "there is none".
 
-  Args:
-    params: of `init_question_answering_head`.
-    hidden: [batch, length, embed] float.
-    allowed: [batch, length] bool: [CLS] and the document. The logits of the others are -inf. None allows all,
-      as the official Hugging Face code does, which leaves its mask out.
-
-  Returns:
-    Start and end, [batch, length] float32 each.
+  Outside `allowed` ([batch, length] bool: [CLS] and the document) they are -inf. None allows all of `hidden`
+  [batch, length, embed], as the official Hugging Face code does, which leaves its mask out.
 
   Source: COCO-LM fairseq/models/squad/squad_head.py: two linear layers to one logit, without dropout.
   """

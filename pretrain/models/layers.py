@@ -76,7 +76,7 @@ class Layer(nn.Module):
     detach: jax.Array | None,
     offset: jax.Array | None,
   ) -> tuple[jax.Array, jax.Array | None]:
-    """One layer as a scan step.
+    """One layer as a scan step: the carry, and what `collect` asked for.
 
     Args:
       x: [batch, length, embed] float, the carry.
@@ -87,9 +87,6 @@ class Layer(nn.Module):
       index: [] int32 layer number from 0.
       detach: [] bool: no gradient flows from this layer into its input; None: it does.
       offset: [batch, length, embed] float added to the output, or None.
-
-    Returns:
-      The carry, and what `collect` asked for.
     """
     config = self.config
     keys = None if row_keys is None else row_random.fold(row_keys, index)

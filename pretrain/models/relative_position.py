@@ -7,15 +7,9 @@ import numpy as np
 
 
 def t5_buckets(length: int, *, num_buckets: int, max_distance: int) -> np.ndarray:
-  """Bidirectional T5 buckets.
+  """Bidirectional T5 buckets, [length, length] int32 of (query, key).
 
-  Args:
-    length: tokens.
-    num_buckets: rows of the bias table, even.
-    max_distance: tokens from which on all distances share a bucket.
-
-  Returns:
-    [length, length] int32 bucket of (query, key).
+  `num_buckets` rows of the bias table are even; from `max_distance` tokens on all distances share a bucket.
 
   Source: T5 (Raffel et al., 2020) section 2.1; equal to stock MPNet's for 32/128.
   """
@@ -36,15 +30,10 @@ def t5_buckets_of(delta: np.ndarray, *, num_buckets: int, max_distance: int) -> 
 
 
 def official_signed_buckets(delta: np.ndarray, *, num_buckets: int, max_distance: int) -> np.ndarray:
-  """Signed buckets of the released COCO-LM and AMOS models, before the shift to ids.
+  """Signed buckets of the released COCO-LM and AMOS models, before the shift to ids: int32 of delta's shape.
 
-  Args:
-    delta: int array of key - query, in tokens.
-    num_buckets: rows of the bias table, even; the last one is never used.
-    max_distance: tokens.
-
-  Returns:
-    int32 array of delta's shape, in [-(num_buckets / 2 - 1), num_buckets / 2 - 1].
+  `delta` is key - query in tokens. Buckets are in [-(num_buckets / 2 - 1), num_buckets / 2 - 1], with an even
+  number of rows in the bias table, the last of which is never used.
 
   Source: official COCO-LM fairseq transformer_sentence_encoder.py, relative_position_bucket: unlike T5 it
   rounds up, uses max_distance - 1 and shares zero between the signs.
@@ -60,16 +49,10 @@ def official_signed_buckets(delta: np.ndarray, *, num_buckets: int, max_distance
 
 
 def official_buckets(length: int, *, num_buckets: int, max_distance: int, max_length: int) -> np.ndarray:
-  """Bucket ids of the released models: shifted by the minimum of the table of `max_length`, then cut.
+  """Bucket ids of the released models, [length, length] int32 of (query, key).
 
-  Args:
-    length: tokens, at most `max_length`.
-    num_buckets: rows of the bias table.
-    max_distance: tokens.
-    max_length: rows of the position table; for short tables the shift is smaller.
-
-  Returns:
-    [length, length] int32 bucket of (query, key).
+  Signed buckets are shifted by the minimum of the table of `max_length` rows of positions, then cut to
+  `length` <= `max_length`; for short tables the shift is smaller.
   """
   delta = np.arange(length)[None, :] - np.arange(length)[:, None]
   return official_buckets_of(delta, num_buckets=num_buckets, max_distance=max_distance, max_length=max_length)

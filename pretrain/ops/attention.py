@@ -16,20 +16,17 @@ def attention(
   dropout_rate: float = 0.0,
   row_keys: jax.Array | None = None,
 ) -> jax.Array:
-  """Attends over the keys that `key_mask` allows.
+  """Attends over the keys that `key_mask` allows: [batch, length, heads, head_dim] of value's dtype.
 
   Args:
-    query: [batch, length, heads, head_dim] float, not yet scaled.
-    key: [batch, length, heads, head_dim] float.
-    value: [batch, length, heads, head_dim] float.
+    query, key, value: [batch, length, heads, head_dim] float; the query is not yet scaled.
     bias: [heads, length, length] float added to the scores of every row, or None.
     key_mask: [batch, length] bool, True where a key may be read. A row without any gets a uniform
       average, which the caller must discard.
     dropout_rate: share of the probabilities set to 0.
     row_keys: [batch] keys; None: no dropout.
 
-  Returns:
-    [batch, length, heads, head_dim] of value's dtype. Scores and softmax are float32.
+  Scores and softmax are float32.
 
   Source: official SelfMultiheadAttention: the query is scaled before the product, the bias is not scaled.
   """

@@ -50,16 +50,10 @@ def _chunk_noise(noise: Noise, start: jax.Array, size: int, vocab_size: int) -> 
 def mixed_logits(
   weights: jax.Array, transformed: jax.Array, table: jax.Array, biases: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Mixed logits and the vector they come from: sum_k w_k (t_k E^T + c_k) = (sum_k w_k t_k) E^T + c.
+  """Mixed logits, [batch, positions, vocab] float32, and the [batch, positions, embed] they come from.
 
-  Args:
-    weights: [batch, positions, heads] float32.
-    transformed: [heads, batch, positions, embed] float.
-    table: [vocab, embed] float.
-    biases: [heads or 1, vocab] float.
-
-  Returns:
-    [batch, positions, vocab] float32 and [batch, positions, embed].
+  sum_k w_k (t_k E^T + c_k) = (sum_k w_k t_k) E^T + c, for weights w [batch, positions, heads] float32,
+  transformed t [heads, batch, positions, embed], table E [vocab, embed] and biases c [heads or 1, vocab].
   """
   mixed = jnp.einsum("bmk,kbmd->bmd", weights.astype(transformed.dtype), transformed)
   share = weights if biases.shape[0] > 1 else jnp.sum(weights, axis=-1, keepdims=True)
@@ -67,15 +61,7 @@ def mixed_logits(
 
 
 def relaxed_sample(scores: jax.Array, *, temperature: float) -> jax.Array:
-  """The Gumbel softmax that stands in for the one-hot sample in the backward pass.
-
-  Args:
-    scores: [..., vocab] float32, logits + Gumbel noise.
-    temperature: tau.
-
-  Returns:
-    [..., vocab] float32, summing to 1.
-  """
+  """The Gumbel softmax of scores = logits + noise, [..., vocab] float32: the one-hot's stand-in backward."""
   return jax.nn.softmax(scores / temperature, axis=-1)
 
 
@@ -120,8 +106,7 @@ def sample_from_mixture(
     noise: Gumbel noise of this draw.
     settings: static numbers.
 
-  Returns:
-    [batch, positions] int32 tokens and [batch, positions, embed] embeddings of table's dtype.
+  Gives [batch, positions] int32 tokens and their [batch, positions, embed] embeddings of table's dtype.
 
   Source: AMOS section 3; official fairseq/models/amos/model.py (hard Gumbel softmax, gradient reversal).
   """

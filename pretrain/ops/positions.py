@@ -8,11 +8,7 @@ import jax.numpy as jnp
 
 
 def gather_positions(selected: jax.Array, slots: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Turns a bool mask into a fixed number of positions per row.
-
-  Args:
-    selected: [batch, length] bool.
-    slots: positions per row; a row's selections beyond it are dropped, the last ones first.
+  """Turns a bool mask [batch, length] into `slots` positions per row, and drops the last ones beyond them.
 
   Returns:
     [batch, slots] int32 ascending positions (unused slots: `length`), [batch, slots] float32 weights, and
@@ -26,15 +22,9 @@ def gather_positions(selected: jax.Array, slots: int) -> tuple[jax.Array, jax.Ar
 
 
 def scatter_positions(base: jax.Array, positions: jax.Array, values: jax.Array) -> jax.Array:
-  """Writes values at each row's positions; positions out of range write nothing.
+  """`base` [batch, length, ...] with values [batch, slots, ...] at each row's positions [batch, slots] int32.
 
-  Args:
-    base: [batch, length, ...].
-    positions: [batch, slots] int32.
-    values: [batch, slots, ...].
-
-  Returns:
-    base with the values put in.
+  Positions out of range write nothing.
   """
   return jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))(base, positions, values)
 
@@ -45,13 +35,6 @@ def take_positions(array: jax.Array, positions: jax.Array) -> jax.Array:
 
 
 def first_slots(positions: jax.Array) -> jax.Array:
-  """For each slot the first slot with the same position, so that doubled positions agree on one token.
-
-  Args:
-    positions: [batch, slots] int32.
-
-  Returns:
-    [batch, slots] int32.
-  """
+  """The first slot with the same position, [batch, slots] int32: doubled positions then agree on a token."""
   same = positions[:, :, None] == positions[:, None, :]
   return jnp.argmax(same, axis=-1).astype(jnp.int32)

@@ -38,16 +38,7 @@ class Use(enum.IntEnum):
 
 
 def step_row_keys(seed: int, step: jax.Array | int, rows: jax.Array) -> jax.Array:
-  """Keys of rows of the global batch at one step.
-
-  Args:
-    seed: of all draws of a run.
-    step: [] int32, from 0.
-    rows: [batch] int32, row numbers within the global batch.
-
-  Returns:
-    [batch] typed PRNG keys.
-  """
+  """[batch] typed PRNG keys of `rows`, [batch] int32 numbers within the global batch, at a step (from 0)."""
   step_key = jax.random.fold_in(jax.random.key(seed), step)
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(step_key, rows)
 
@@ -70,16 +61,10 @@ def _mix(bits: jax.Array) -> jax.Array:
 
 
 def row_bits(words: jax.Array, shape: tuple[int, ...], *, start: jax.Array | int = 0) -> jax.Array:
-  """Random bits for each row.
+  """Random bits for each row, [batch, *shape] uint32, from [batch, 2] uint32 `words` of `key_words`.
 
-  Args:
-    words: [batch, 2] uint32 of `key_words`.
-    shape: of one row's draw; its product must be below 2**32.
-    start: index along the first axis of `shape` at which this draw begins, so that a part of a
-      larger draw equals that part.
-
-  Returns:
-    [batch, *shape] uint32.
+  The draw begins at index `start` along the first axis of `shape`, so that a part of a larger draw equals
+  that part. The product of `shape` must be below 2**32.
   """
   strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
   counter = jnp.zeros((1, *shape), jnp.uint32)
@@ -139,16 +124,10 @@ _dropout.defvjp(_dropout_forward, _dropout_backward)
 
 
 def dropout(x: jax.Array, row_keys: jax.Array | None, use: Use, *, rate: float) -> jax.Array:
-  """Drops elements of each row with its own key and scales the rest by 1 / (1 - rate).
+  """Drops elements of x [batch, ...] with probability `rate` in [0, 1), scales the rest by 1 / (1 - rate).
 
-  Args:
-    x: [batch, ...] float.
-    row_keys: [batch] keys; None leaves `x` alone (evaluation).
-    use: constant that keeps this mask apart from the row's others.
-    rate: probability of dropping an element, in [0, 1).
-
-  Returns:
-    [batch, ...] of x's dtype. The backward pass draws the mask again.
+  `use` keeps this mask apart from the others of the row's key; without [batch] `row_keys` (evaluation) x is
+  left alone. The backward pass draws the mask again.
   """
   if row_keys is None or rate == 0.0:
     return x

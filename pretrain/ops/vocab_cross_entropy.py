@@ -20,15 +20,10 @@ class VocabScores(NamedTuple):
 
 
 def vocab_logits(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
-  """Scores of every token: x . table^T + bias.
+  """Scores of every token, x . table^T + bias: [batch, positions, vocab] float32.
 
-  Args:
-    x: [batch, positions, embed] float.
-    table: [vocab, embed] float.
-    bias: [vocab] or [batch, positions, vocab] float.
-
-  Returns:
-    [batch, positions, vocab] float32; the products run in x's dtype.
+  x is [batch, positions, embed], table [vocab, embed], bias [vocab] or [batch, positions, vocab]; the
+  products run in x's dtype.
   """
   scores = jnp.einsum("bmd,vd->bmv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
   return scores + bias.astype(jnp.float32)
@@ -54,9 +49,6 @@ def vocab_scores(
     bias: [vocab] float.
     targets: [batch, positions, targets] int32 token ids.
     chunk: most positions of a row whose logits may exist at once; at least 1.
-
-  Returns:
-    VocabScores.
   """
   num_positions = x.shape[1]
   if num_positions <= chunk:
@@ -68,13 +60,8 @@ def vocab_scores(
 def over_position_chunks(function, *arrays: jax.Array, chunk: int):
   """Applies `function` to chunks of positions one after another, recomputing in the backward pass.
 
-  Args:
-    function: takes arrays [batch, chunk, ...] and returns a pytree of arrays [batch, chunk, ...].
-    *arrays: [batch, positions, ...]; padded with zeros up to whole chunks.
-    chunk: most positions per chunk.
-
-  Returns:
-    What `function` returns, for all positions.
+  `function` takes arrays [batch, <= chunk, ...], parts of `arrays` [batch, positions, ...] padded with zeros,
+  and returns a pytree of such arrays, which come back joined to all positions.
   """
   num_positions = arrays[0].shape[1]
   num_chunks = -(-num_positions // chunk)

@@ -1,7 +1,7 @@
 """The mathematics of the papers: arrays in, sums out.
 
-Every loss is a sum in nats over its positions times their weights; the caller divides once, by totals
-of the whole batch (all hosts, all microbatches). Computed in float32 whatever comes in.
+Every loss is a sum, [] float32 in nats, over its positions times their weights; the caller divides once, by
+totals of the whole batch (all hosts, all microbatches). Computed in float32 whatever comes in.
 """
 
 import jax
@@ -16,9 +16,6 @@ def masked_lm_loss(log_probs: jax.Array, weights: jax.Array) -> jax.Array:
     log_probs: [batch, positions] float, log-probability of the original token.
     weights: [batch, positions] float; 0 at unused slots.
 
-  Returns:
-    [] float32, sum in nats.
-
   Source: BERT (Devlin et al., 2019) section 3.1; COCO-LM equation 1.
   """
   return -jnp.sum(log_probs.astype(jnp.float32) * weights)
@@ -32,9 +29,6 @@ def replaced_token_detection_loss(logits: jax.Array, is_original: jax.Array, wei
     is_original: [batch, length] bool; a correctly guessed replacement is original.
     weights: [batch, length] float; 0 at padding.
 
-  Returns:
-    [] float32, sum in nats.
-
   Source: ELECTRA (Clark et al., 2020) section 2, L_Disc; COCO-LM section 3 (copy loss).
   """
   labels = is_original.astype(jnp.float32)
@@ -47,13 +41,12 @@ def copy_mixture_log_likelihood(
 ) -> jax.Array:
   """log( [input is the original] p_copy + (1 - p_copy) q(original) ) with p_copy = sigmoid(z).
 
+  Nats, [batch, positions] float32.
+
   Args:
     log_probs: [batch, positions] float, log q(original) of the LM head.
     copy_logits: [batch, positions] float, z.
     can_copy: [batch, positions] bool, True where the input token is the original one.
-
-  Returns:
-    [batch, positions] float32, nats.
 
   Source: COCO-LM section 3, L_LM; ELECTRA's All-Tokens MLM.
   """
@@ -83,9 +76,6 @@ def corrective_lm_loss(
     form: 'mixture' (the paper) or 'weighted' (the posted code: (1 - p_copy) times cross-entropy).
     stop_gradient: whether the copy probability is a constant here.
 
-  Returns:
-    [] float32, sum in nats.
-
   Source: COCO-LM section 3, L_LM, appendix D; 'weighted': posted in microsoft/COCO-LM issue 2.
   """
   if stop_gradient:
@@ -108,9 +98,6 @@ def all_token_lm_loss(
     is_original: [batch, length] bool.
     weights: [batch, length] float; 0 at padding.
 
-  Returns:
-    [] float32, sum in nats.
-
   Source: ELECTRA section 3.4 (All-Tokens MLM).
   """
   return -jnp.sum(copy_mixture_log_likelihood(log_probs, copy_logits, is_original) * weights)
@@ -124,15 +111,10 @@ def unit_vectors(x: jax.Array) -> jax.Array:
 
 
 def sequence_cosines(first: jax.Array, second: jax.Array, *, group_size: int) -> jax.Array:
-  """Cosines between all representations of a contrast group.
+  """Cosines of a group's representations, [groups, 2 * group_size, 2 * group_size] float32.
 
-  Args:
-    first: [batch, embed] float, one view of each sequence.
-    second: [batch, embed] float, the other view.
-    group_size: rows contrasted with each other, consecutive; divides batch.
-
-  Returns:
-    [groups, 2 * group_size, 2 * group_size] float32; row i and row group_size + i are partners.
+  `first` and `second` [batch, embed] are the two views of each sequence: row i and row group_size + i of a
+  group are partners. A group is `group_size` consecutive rows, a divisor of the batch.
   """
   groups = first.shape[0] // group_size
   both = [unit_vectors(view).reshape(groups, group_size, -1) for view in (first, second)]
@@ -143,15 +125,12 @@ def sequence_cosines(first: jax.Array, second: jax.Array, *, group_size: int) ->
 def sequence_contrastive_loss(
   cosines: jax.Array, weights: jax.Array, *, temperature: float = 1.0
 ) -> jax.Array:
-  """-log softmax(cosine / temperature) of each anchor's partner, itself excluded, both directions.
+  """-log softmax(cosine / temperature) of each of 2 n anchors' partner, itself excluded, both directions.
 
   Args:
     cosines: [groups, 2 n, 2 n] float of `sequence_cosines`.
     weights: [groups, n] float; 0 for rows of padding, which are neither anchors nor negatives.
     temperature: tau.
-
-  Returns:
-    [] float32, sum over 2 n anchors of every group, in nats.
 
   Source: COCO-LM section 3, L_SCL (temperature 1); the `seqcontrast` posted in microsoft/COCO-LM issue 2.
   """
@@ -183,9 +162,6 @@ def token_alignment_loss(
     negative_is_valid: [..., negatives] bool.
     weights: [...] float; 0 where a position is no anchor.
     temperature: tau.
-
-  Returns:
-    [] float32, sum in nats.
 
   Source: TACO equations 5-7, with the exponential and the detached others of the official infonce_loss.
   """

@@ -11,16 +11,9 @@ from pretrain.settings.objectives.objective import crop_size
 
 
 def crop_sizes(fraction: float, length: int) -> np.ndarray:
-  """Tokens in the crop of an item of 0..length tokens.
+  """Tokens in the crop of an item of 0..length tokens, [length + 1] int32: int(fraction * n) of n.
 
-  Args:
-    fraction: of the item's tokens; above 1 a number of tokens.
-    length: longest item.
-
-  Returns:
-    [length + 1] int32: int(fraction * n), or min(int(fraction), n).
-
-  Source: official span_dataset.py.
+  A fraction above 1 is a number of tokens: min(int(fraction), n). Source: official span_dataset.py.
   """
   return np.array([min(crop_size(fraction, n), n) for n in range(length + 1)], np.int32)
 
@@ -34,17 +27,10 @@ def crop_length(fraction: float, length: int, *, add_cls: bool) -> int:
 def crop(
   ids: jax.Array, row_keys: jax.Array, tokens: TokenIds, *, fraction: float, add_cls: bool
 ) -> jax.Array:
-  """Cuts one contiguous piece from every row, at a uniformly random start.
+  """Cuts a contiguous piece from every row at a uniformly random start: [batch, crop_length] int32.
 
-  Args:
-    ids: [batch, length] int32, original tokens, padding at the right.
-    row_keys: [batch] keys.
-    tokens: the vocabulary.
-    fraction: as in `crop_sizes`.
-    add_cls: put [CLS] before every crop, also before one that begins with it.
-
-  Returns:
-    [batch, crop_length] int32, padded at the right.
+  `ids` [batch, length] int32 and the crops are padded at the right. `fraction` is that of `crop_sizes`;
+  `add_cls` puts [CLS] before every crop, also before one that begins with it.
 
   Source: COCO-LM section 3 (SCL); official span_dataset.py and --add-span-cls.
   """

@@ -98,19 +98,19 @@ class _Input(NamedTuple):
 
 
 def _embed(
-  params: dict, settings: GeneratorSettings, config: EncoderConfig, given: _Input, row_keys: jax.Array | None
+  params: dict, settings: GeneratorSettings, config: EncoderConfig, inputs: _Input, row_keys: jax.Array | None
 ) -> jax.Array:
   """Embedded [batch, length, generator embed] tokens, through the projection where the widths differ."""
-  own = params.get("embeddings", given.shared)
-  table = token_table(params, given.shared, settings)
-  vectors = encoder_model.token_vectors(table, given.masking.masked_ids, pad_id=given.pad_id)
+  own = params.get("embeddings", inputs.shared)
+  table = token_table(params, inputs.shared, settings)
+  vectors = encoder_model.token_vectors(table, inputs.masking.masked_ids, pad_id=inputs.pad_id)
   if "projection" not in params:
-    return encoder_model.embed(own, config, vectors, given.token_mask, row_keys)
+    return encoder_model.embed(own, config, vectors, inputs.token_mask, row_keys)
   if settings.projection == "table":  # MC-BERT: project the look-up, then own positions and norm
     vectors = heads.apply_projection(params["projection"], vectors)
-    return encoder_model.embed(own, config, vectors, given.token_mask, row_keys)
+    return encoder_model.embed(own, config, vectors, inputs.token_mask, row_keys)
   wide = dataclasses.replace(config, hidden_size=settings.token_size)
-  embedded = encoder_model.embed(own, wide, vectors, given.token_mask, row_keys)
+  embedded = encoder_model.embed(own, wide, vectors, inputs.token_mask, row_keys)
   return heads.apply_projection(params["projection"], embedded)
 
 
@@ -131,22 +131,22 @@ def _run_member(
   params: dict,
   settings: GeneratorSettings,
   config: EncoderConfig,
-  given: _Input,
+  inputs: _Input,
   layers: tuple[int, ...],
   row_keys: jax.Array | None,
   offsets: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """Features [heads, batch, slots, D] of one trunk at the masked positions, and their transforms."""
-  x = _embed(params, settings, config, given, row_keys)
+  x = _embed(params, settings, config, inputs, row_keys)
   if offsets is not None:
     x, offsets = x + offsets[0], offsets[1:]
   inner = tuple(layer for layer in layers if layer < config.num_layers)
-  positions = given.masking.positions
+  positions = inputs.masking.positions
   hidden = encoder_model.run_trunk(
     params["trunk"],
     config,
     x,
-    given.token_mask,
+    inputs.token_mask,
     row_keys,
     collect=positions if inner else None,
     detach_after=inner if settings.detach_blocks else (),
@@ -182,22 +182,19 @@ def run(
     row_keys: [batch] keys; None: no dropout.
     offsets: [layers + 1, batch, length, embed] added to the embedding output and after each layer of a
       single trunk; their gradient is that of the hidden states.
-
-  Returns:
-    GeneratorOutput.
   """
-  given = _Input(masking, token_mask, tokens.pad, shared)
+  inputs = _Input(masking, token_mask, tokens.pad, shared)
   keys = None if row_keys is None else row_random.fold(row_keys, Use.GENERATOR_DROPOUT)
   if not settings.is_separate:
     features, transformed = _run_member(
-      params, settings, settings.members[0], given, settings.mlm_layers, keys, offsets
+      params, settings, settings.members[0], inputs, settings.mlm_layers, keys, offsets
     )
     return GeneratorOutput(features, transformed, params["mlm_head"]["bias"][None])
   parts, biases = [], []
   for index, (name, config) in enumerate(zip(_member_names(settings), settings.members)):
     member_keys = None if keys is None else row_random.fold(keys, index)
     layers = (config.num_layers,)
-    parts.append(_run_member(params[name], settings, config, given, layers, member_keys))
+    parts.append(_run_member(params[name], settings, config, inputs, layers, member_keys))
     biases.append(params[name]["mlm_head"]["bias"])
   features, transformed = (jnp.concatenate(part) for part in zip(*parts))
   return GeneratorOutput(features, transformed, jnp.stack(biases))
@@ -206,16 +203,9 @@ def run(
 def head_scores(
   output: GeneratorOutput, table: jax.Array, targets: jax.Array, *, chunk: int
 ) -> list[VocabScores]:
-  """Each head's scores of target tokens.
+  """Each head's scores of target tokens [batch, slots] int32: log_probs [batch, slots, 1].
 
-  Args:
-    output: of `run`.
-    table: [vocab, embed] token table.
-    targets: [batch, slots] int32 original tokens.
-    chunk: positions of a row per chunk.
-
-  Returns:
-    One VocabScores per head, log_probs [batch, slots, 1].
+  `table` is the generator's, [vocab, embed]; `chunk` positions of a row have logits at once.
   """
   return [
     vocab_scores(
@@ -234,14 +224,8 @@ def loss_and_metrics(
 ) -> tuple[jax.Array, dict[str, tuple[jax.Array, jax.Array]]]:
   """Sum over heads of the masked-LM loss (AMOS equation 2: a sum, not a mean), and metrics per head.
 
-  Args:
-    scores: of `head_scores`.
-    targets: [batch, slots] int32 original tokens.
-    weights: [batch, slots] float32.
-    settings: for the heads' names.
-
-  Returns:
-    [] float32 sum in nats over positions and heads, and {name: (sum, weight)}.
+  The loss is [] float32, in nats over positions and heads; the metrics are {name: (sum, weight)}. Original
+  tokens `targets` [batch, slots] int32 count with `weights` [batch, slots] float32.
   """
   total = jnp.sum(weights)
   loss, metrics = jnp.zeros((), jnp.float32), {}

@@ -71,15 +71,7 @@ def maskable_tokens(settings: MaskingSettings, ids: jax.Array, tokens: TokenIds)
 
 
 def select_count(settings: MaskingSettings, row_keys: jax.Array, maskable: jax.Array) -> jax.Array:
-  """Chooses floor(rate * n + u) of a row's n maskable tokens, uniformly without replacement.
-
-  Args:
-    settings: the rate.
-    row_keys: [batch] keys.
-    maskable: [batch, length] bool.
-
-  Returns:
-    [batch, length] bool.
+  """Chooses floor(rate * n + u) of a row's n maskable tokens, uniformly without replacement: [batch, length].
 
   Source: official MC-BERT mask_tokens_dataset2.py (probabilistic rounding: the mean rate is exact).
   """
@@ -108,17 +100,7 @@ def select_bernoulli(settings: MaskingSettings, row_keys: jax.Array, maskable: j
 
 
 def random_tokens(words: jax.Array, shape: tuple[int, ...], tokens: TokenIds, *, special: bool) -> jax.Array:
-  """Uniformly random token ids.
-
-  Args:
-    words: [batch, 2] uint32 key words.
-    shape: of one row's draw.
-    tokens: the vocabulary.
-    special: whether special tokens may come up.
-
-  Returns:
-    [batch, *shape] int32.
-  """
+  """[batch, *shape] int32 token ids, uniformly random; `special` ones among them only if asked."""
   if special:
     return row_random.row_integers(words, shape, tokens.vocab_size)
   drawn = row_random.row_integers(words, shape, tokens.vocab_size - len(tokens.special))
@@ -170,17 +152,9 @@ def _mask_electra_google(
 def masking_of(
   settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, selected: jax.Array, tokens: TokenIds
 ) -> Masking:
-  """The `Masking` of a given choice.
+  """The `Masking` of a choice `selected` [batch, length] bool out of ids [batch, length] int32.
 
-  Args:
-    settings: what stands in the place of chosen tokens, and the capacity.
-    row_keys: [batch] keys.
-    ids: [batch, length] int32.
-    selected: [batch, length] bool.
-    tokens: the vocabulary.
-
-  Returns:
-    Masking; selections beyond the capacity are neither masked nor predicted.
+  Selections beyond the capacity are neither masked nor predicted.
   """
   positions, weights, overflow = gather_positions(selected, capacity(settings, ids.shape[1]))
   kept = scatter_positions(jnp.zeros(ids.shape, bool), positions, weights > 0)
@@ -190,17 +164,7 @@ def masking_of(
 def select_and_mask(
   settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, tokens: TokenIds
 ) -> Masking:
-  """Chooses tokens by the configured rule and masks them; rows of padding choose none.
-
-  Args:
-    settings: the rule.
-    row_keys: [batch] keys.
-    ids: [batch, length] int32.
-    tokens: the vocabulary.
-
-  Returns:
-    Masking.
-  """
+  """Chooses tokens of ids [batch, length] int32 by the configured rule and masks them, none in padding."""
   maskable = maskable_tokens(settings, ids, tokens)
   if settings.mask_rule == "electra_google":
     return _mask_electra_google(settings, row_keys, ids, maskable, tokens)

@@ -25,14 +25,9 @@ class MixtureChoice(MixtureGradients):
 
 
 def mixture_scores(params: dict, features: jax.Array) -> jax.Array:
-  """v . f of each head's features: the logits of the learned mixture.
+  """v . f of each head's features [heads, batch, slots, embed]: the mixture's logits [batch, slots, heads].
 
-  Args:
-    params: {'mixture': {'kernel' [embed, 1]}}.
-    features: [heads, batch, slots, embed] float.
-
-  Returns:
-    [batch, slots, heads] float32.
+  All float32; `params` are {'mixture': {'kernel' [embed, 1]}}.
   """
   kernel = params["mixture"]["kernel"][:, 0]
   return jnp.einsum("kbmd,d->bmk", features.astype(jnp.float32), kernel)
@@ -46,7 +41,7 @@ def mixture_weights(
   row_keys: jax.Array,
   progress: jax.Array,
 ) -> jax.Array:
-  """Weights of the heads at each masked position.
+  """Weights of the heads at each masked position, [batch, slots, heads] float32, summing to 1.
 
   Args:
     choice: the kind.
@@ -54,9 +49,6 @@ def mixture_weights(
     features: [heads, batch, slots, embed] float.
     row_keys: [batch] keys.
     progress: [batch] float32, step / total_steps.
-
-  Returns:
-    [batch, slots, heads] float32, summing to 1.
 
   Source: AMOS section 3 (learned), table 4 (random layer, layer switch, uniform), table 6 (fixed).
   """
@@ -100,8 +92,7 @@ def propose(
     forbidden: [batch, slots] int32 tokens that may not be drawn (ELECTRA's disallow_correct), or None.
     noise: [batch, slots, vocab] float32 Gumbel noise to use instead of the rows' own draw.
 
-  Returns:
-    [batch, slots] int32 tokens, and for 'adversarial' their [batch, slots, embed] embeddings.
+  Gives [batch, slots] int32 tokens, and for 'adversarial' their [batch, slots, embed] embeddings.
   """
   words = row_random.key_words(row_random.fold(row_keys, Use.SAMPLE))
   transformed, biases = output.transformed, output.biases

@@ -73,15 +73,10 @@ class CorrectiveLM(settings.CorrectiveLM):
 
 
 def mixture_prediction(scores: VocabScores, copy_logits: jax.Array, inputs: jax.Array) -> jax.Array:
-  """The most probable token under the copy mixture.
+  """[batch, positions] int32 most probable tokens under the copy mixture.
 
-  Args:
-    scores: log_probs[..., 1] is that of the input token.
-    copy_logits: [batch, positions] float32.
-    inputs: [batch, positions] int32.
-
-  Returns:
-    [batch, positions] int32: the input token if its p_copy + (1 - p_copy) q is largest, else the LM's top.
+  The input token, of log-probability `scores.log_probs[..., 1]`, if its p_copy + (1 - p_copy) q is largest,
+  else the LM's top.
   """
   log_generate = jax.nn.log_sigmoid(-copy_logits)
   kept = jnp.logaddexp(jax.nn.log_sigmoid(copy_logits), log_generate + scores.log_probs[..., 1])

@@ -34,13 +34,9 @@ class ReplacedTokenDetection(settings.ReplacedTokenDetection):
 def rtd_metrics(logits: jax.Array, corrupted: Corrupted) -> dict[str, tuple[jax.Array, jax.Array]]:
   """Hit rates at z = 0 and losses by what the tokens are: replaced, masked but correctly guessed, untouched.
 
-  Args:
-    logits: [batch, length] float32.
-    corrupted: what was replaced.
-
-  Returns:
-    {name: (sum, weight)}: 'rtd_accuracy' and, for each group, 'rtd_accuracy_<group>'; 'rtd_loss_<group>' in
-    nats of replaced, masked_correct and untouched, which share out all tokens.
+  Of logits [batch, length] float32, as {name: (sum, weight)}: 'rtd_accuracy' and, for each group,
+  'rtd_accuracy_<group>'; 'rtd_loss_<group>' in nats of replaced, masked_correct and untouched, which share
+  out all tokens.
   """
   is_original, selected = corrupted.is_original, corrupted.masking.selected
   groups = {

@@ -40,14 +40,9 @@ class SequenceContrast(settings.SequenceContrast):
 
 
 def scl_metrics(cosines: jax.Array, weights: jax.Array) -> Metrics:
-  """Mean cosine of partners and of others, and how often the partner is the nearest other.
+  """Mean cosine of partners and of others, and how often the partner is the nearest: {name: (sum, weight)}.
 
-  Args:
-    cosines: [groups, 2 n, 2 n] float32.
-    weights: [groups, n] float32, 0 for rows of padding.
-
-  Returns:
-    {name: (sum, weight)}.
+  Cosines are [groups, 2 n, 2 n] float32, weights [groups, n] float32, 0 for rows of padding.
   """
   size = cosines.shape[-1]
   present = jnp.concatenate([weights, weights], axis=-1)

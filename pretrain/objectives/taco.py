@@ -120,20 +120,16 @@ def alignment_loss_sum(
   temperature: float,
   chunk: int,
 ) -> jax.Array:
-  """Sum of the token alignment loss, gathering the negatives of a chunk of positions at a time.
+  """The token alignment loss, [] float32 in nats, with the negatives of a chunk of positions at a time.
 
   Args:
     vectors: [batch, length, embed] float32 unit vectors.
     positives: [batch, length] int32 of `sample_pairs`.
-    rows: [batch, length, K] int32.
-    columns: [batch, length, K] int32.
+    rows, columns: [batch, length, K] int32 of `sample_pairs`.
     is_valid: [batch, length, K] bool, False for negatives from rows of padding.
     weights: [batch, length] float32.
     temperature: tau.
     chunk: positions of a row per chunk.
-
-  Returns:
-    [] float32, sum in nats.
   """
   fixed = jax.lax.stop_gradient(vectors)
   partner = jnp.take_along_axis(fixed, positives[..., None], axis=1)
@@ -152,17 +148,10 @@ def alignment_loss_sum(
 def contextual_score_metrics(
   hidden: jax.Array, positives: jax.Array, rows: jax.Array, columns: jax.Array, weights: jax.Array
 ) -> Metrics:
-  """Mean cosine of hidden states with a neighbour's and with another sequence's token.
+  """Mean cosine of hidden states with a neighbour's and with another sequence's token: {name: (sum, weight)}.
 
-  Args:
-    hidden: [batch, length, embed] float, no gradient.
-    positives: [batch, length] int32.
-    rows: [batch, length] int32 rows of other sequences.
-    columns: [batch, length] int32.
-    weights: [batch, length] float32, 1 at tokens.
-
-  Returns:
-    {name: (sum, weight)}.
+  `hidden` is [batch, length, embed] without gradient; `positives` in the row, and `rows` and `columns` of the
+  other sequences' tokens, are [batch, length] int32; weights [batch, length] float32 are 1 at tokens.
   """
   vectors = losses.unit_vectors(hidden)
   inside = jnp.sum(vectors * jnp.take_along_axis(vectors, positives[..., None], axis=1), axis=-1)

@@ -14,14 +14,8 @@ from data.errors import ConfigError, UserError, did_you_mean
 
 
 def load_config(path: str, argument: str | None = None) -> ConfigDict:
-  """Runs a config file and calls its `get_config`.
-
-  Args:
-    path: a Python file.
-    argument: given to get_config; None: it is called without.
-
-  Returns:
-    What it returns, not validated.
+  """Runs a config file and returns the config of its `get_config`, called with the argument
+  or, if that is None, without one; it is not validated.
 
   Raises:
     ConfigError: no such file; a directory; no get_config; what it raised (as the cause) or returned is

@@ -140,15 +140,9 @@ def type_problem(name: str, value: Any, schema: Schema = PRETRAINING) -> str | N
 
 
 def parse_value(name: str, text: str, schema: Schema = PRETRAINING) -> Value:
-  """Reads the value of a field from a command line.
+  """Reads a value of a known field's type from a command line; whether it makes sense is not looked at.
 
-  Args:
-    name: a known field.
-    text: true/false; a number, 2_048 and 1e-3 too; text as it is; '4,6,8', '(4, 6, 8)' or '' for tuples.
-    schema: the list of fields.
-
-  Returns:
-    A value of the field's type; whether it makes sense is not looked at.
+  The text is true/false; a number, 2_048 and 1e-3 too; text as it is; '4,6,8', '(4, 6, 8)' or '' for tuples.
 
   Raises:
     ValueError: with a line for the user.

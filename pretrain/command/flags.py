@@ -74,14 +74,7 @@ class Arguments:
 
 
 def parse_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Arguments:
-  """Reads the command line.
-
-  Args:
-    argv: arguments without the program's name.
-    program: whose.
-
-  Returns:
-    Arguments.
+  """Reads the arguments after the program's name.
 
   Raises:
     SystemExit: 0 after --help; 2 with all problems on stderr, and with --debug the traceback of a config
@@ -106,27 +99,27 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
     ConfigError: all problems, in lines; its cause is what the config file raised, if it did.
   """
   schema = program.rules.schema
-  values, changes, found = _split(argv, program)
-  switches = {name: _switch(name, values, found) for name in SWITCHES}
+  values, changes, problems = _split(argv, program)
+  switches = {name: _switch(name, values, problems) for name in SWITCHES}
   path, argument = _split_path(values.get("config") or "")
   config, cause = None, None
   try:
     config = load_config(path, argument) if path else None
   except ConfigError as error:
-    found.append(str(error))
+    problems.append(str(error))
     cause = error.__cause__
-  changed = _read_changes(changes, found, schema)
+  changed = _read_changes(changes, problems, schema)
   if config is None:  # problems of the changes alone are reported now, not at the next try
-    found += filter(None, (validate.value_problem(*change, program.rules) for change in changed.items()))
+    problems += filter(None, (validate.value_problem(*change, program.rules) for change in changed.items()))
   else:
     _set_fields(config, changed)
-    found += _config_problems(config, program.rules, in_doubt=bool(found))
+    problems += _config_problems(config, program.rules, in_doubt=bool(problems))
   name = pathlib.Path(path).stem + (f"_{argument.replace(':', '_')}" if argument else "")
   workdir = values.get("workdir") or os.path.join("runs", name)
   if os.path.exists(workdir) and not os.path.isdir(workdir):
-    found.append(f"--workdir={workdir}: is a file; give a directory, new or with the run to continue")
-  if found or config is None:
-    raise ConfigError(validate.listing(found)) from cause
+    problems.append(f"--workdir={workdir}: is a file; give a directory, new or with the run to continue")
+  if problems or config is None:
+    raise ConfigError(validate.listing(problems)) from cause
   return Arguments(FrozenConfigDict(config), workdir, config_name=name, **switches)
 
 
@@ -136,12 +129,12 @@ def _split(
   """Flags by name, config fields by dotted name (None: given without a value), and problems."""
   values: dict[str, str | None] = {}
   changes: dict[str, str | None] = {}
-  found: list[str] = []
+  problems: list[str] = []
   rest = list(argv)
   while rest:
     word = rest.pop(0)
     if not word.startswith("--") or word == "--":
-      found.append(f"{word}: expected a flag such as --config=FILE; --help lists them")
+      problems.append(f"{word}: expected a flag such as --config=FILE; --help lists them")
       continue
     name, equals, value = word[2:].partition("=")
     given: str | None = value if equals else None
@@ -150,15 +143,15 @@ def _split(
     if name.startswith("config."):
       changes[name.removeprefix("config.")] = given
     elif name not in FLAGS:
-      found.append(_unknown_flag(name, program.rules.schema))
+      problems.append(_unknown_flag(name, program.rules.schema))
     elif not given and name not in SWITCHES:
-      found.append(f"--{name}: needs a value, --{name}=VALUE")
+      problems.append(f"--{name}: needs a value, --{name}=VALUE")
       values[name] = ""
     else:
       values[name] = given
   if "config" not in values:
-    found.append(f"--config is missing: give a config file, for example --config={program.example}")
-  return values, changes, found
+    problems.append(f"--config is missing: give a config file, for example --config={program.example}")
+  return values, changes, problems
 
 
 def _unknown_flag(name: str, schema: fields.Schema) -> str:
@@ -168,12 +161,12 @@ def _unknown_flag(name: str, schema: fields.Schema) -> str:
   return f"--{name}: there is no such flag{hint}"
 
 
-def _switch(name: str, values: dict[str, str | None], found: list[str]) -> bool:
+def _switch(name: str, values: dict[str, str | None], problems: list[str]) -> bool:
   text = values.get(name, "false")
   if text is None or text.lower() in ("true", "1"):
     return True
   if text.lower() not in ("false", "0"):
-    found.append(f"--{name}={text}: expected true or false, or --{name} alone")
+    problems.append(f"--{name}={text}: expected true or false, or --{name} alone")
   return False
 
 
@@ -183,22 +176,24 @@ def _split_path(text: str) -> tuple[str, str | None]:
   return (path + ".py", argument) if separator else (text, None)
 
 
-def _read_changes(changes: dict[str, str | None], found: list[str], schema: fields.Schema) -> fields.Fields:
-  """The values of known fields given on the command line; problems are added to `found`."""
+def _read_changes(
+  changes: dict[str, str | None], problems: list[str], schema: fields.Schema
+) -> fields.Fields:
+  """The values of known fields given on the command line; what is wrong is added to `problems`."""
   known, changed = fields.known_fields(schema), {}
   for name, text in changes.items():
     members = [field for field in known if field.startswith(name + ".")]
     if members:
-      found.append(f"--config.{name}: is a group of fields; give one, such as --config.{members[0]}=VALUE")
+      problems.append(f"--config.{name}: is a group of fields; give one, such as --config.{members[0]}=VALUE")
     elif name not in known:
-      found.append("--config." + fields.unknown_field(name, schema))
+      problems.append("--config." + fields.unknown_field(name, schema))
     elif text is None and not isinstance(known[name], bool):
-      found.append(f"--config.{name}: needs a value, for example --config.{name}={_as_text(known[name])}")
+      problems.append(f"--config.{name}: needs a value, for example --config.{name}={_as_text(known[name])}")
     else:
       try:
         changed[name] = fields.parse_value(name, "true" if text is None else text, schema)
       except ValueError as error:
-        found.append(f"--config.{error}")
+        problems.append(f"--config.{error}")
   return changed
 
 
@@ -211,15 +206,15 @@ def _set_fields(config: ConfigDict, changed: fields.Fields) -> None:
 
 def _config_problems(config: ConfigDict, rules: validate.Rules, *, in_doubt: bool) -> list[str]:
   """Problems of the config; once there are any (or `in_doubt`), also those with the devices at hand."""
-  found = validate.problems(config, rules=rules)
-  if not (found or in_doubt) or fields.flatten(config).get("train.multihost") is not False:
-    return found  # with several hosts jax.distributed would have to come first
+  problems = validate.problems(config, rules=rules)
+  if not (problems or in_doubt) or fields.flatten(config).get("train.multihost") is not False:
+    return problems  # with several hosts jax.distributed would have to come first
   try:
     import jax
 
     return validate.problems(config, rules=rules, num_devices=jax.device_count())
   except RuntimeError:
-    return found  # no usable device is an error later, when one is needed
+    return problems  # no usable device is an error later, when one is needed
 
 
 def _field_list(schema: fields.Schema) -> str:

@@ -6,16 +6,12 @@ from pretrain.settings.field_types import Fields, show
 
 
 def problems(config: Fields) -> list[str]:
-  """Lines for what does not fit together where corruption.kind is 'generator'.
-
-  Args:
-    config: {dotted name: value}, every value allowed by itself.
-  """
+  """Lines for what does not fit together where corruption.kind is 'generator'."""
   return [*_generator(config), *_heads(config), *_mixture(config)]
 
 
 def without_generator(config: Fields) -> list[str]:
-  """Lines for what would be ignored where corruption.kind is not 'generator'; arguments as of `problems`."""
+  """Lines for what would be ignored where corruption.kind is not 'generator'."""
   return [
     f"{show(config, name, 'corruption.kind')}: there is no generator; use corruption.kind 'generator', or "
     f"{'False' if name.endswith('frozen') else repr('')}"

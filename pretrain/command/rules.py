@@ -15,13 +15,7 @@ from pretrain.settings.objectives.objective import Contrast, Objective
 
 
 def problems(config: Fields, *, num_devices: int | None, num_hosts: int) -> list[str]:
-  """Lines for everything that does not fit together.
-
-  Args:
-    config: {dotted name: value}, every value allowed by itself.
-    num_devices: of all hosts; None: not known.
-    num_hosts: processes that train together.
-  """
+  """Lines for everything that does not fit together; `num_devices` of all hosts are None while not known."""
   objectives = _switched_on(config)
   found = [*_model(config), *_objectives(config, objectives), *_corruption(config), *_training(config)]
   for objective in objectives.values():

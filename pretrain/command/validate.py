@@ -38,16 +38,13 @@ def problems(
   num_devices: int | None = None,
   num_hosts: int = 1,
 ) -> list[str]:
-  """Everything that is wrong with a config, one line each; [] for a good one.
+  """Everything wrong with a config, a line each that names the field, what was found and what to do; or [].
 
   Args:
     config: as a config file returns it, possibly with unknown or missing fields and wrong types.
     rules: of the program it is for.
     num_devices: of all hosts; None: not known yet, and rules about devices are left out.
     num_hosts: processes that train together.
-
-  Returns:
-    Lines that name the field, what was found, what was expected or what to do.
   """
   given, known = fields.flatten(config), fields.known_fields(rules.schema)
   found = [fields.unknown_field(name, rules.schema) for name in given if name not in known]
@@ -64,14 +61,7 @@ def problems(
 
 
 def check(config: ConfigDict, *, num_devices: int | None = None, num_hosts: int = 1) -> None:
-  """Refuses a config with problems.
-
-  Args:
-    config, num_devices, num_hosts: as for `problems`.
-
-  Raises:
-    ConfigError: with all problems.
-  """
+  """Raises ConfigError with all `problems`."""
   found = problems(config, num_devices=num_devices, num_hosts=num_hosts)
   if found:
     raise ConfigError(listing(found))

@@ -24,11 +24,7 @@ OBJECTIVES: dict[str, type[Objective]] = {row.name: row for row in _ROWS}
 
 
 def switched_on(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Objective]:
-  """{name: settings} of the objectives that have a weight.
-
-  Args:
-    groups: the `objectives` of a config, or of the plain dict stored with a checkpoint.
-  """
+  """{name: settings} of the objectives with a weight, in those of a config or a checkpoint's plain dict."""
   return {
     name: settings(**groups[name])
     for name, settings in OBJECTIVES.items()

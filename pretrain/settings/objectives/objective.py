@@ -40,8 +40,7 @@ class Objective:
   def problems(self, config: Fields) -> Iterator[str]:
     """Lines for the user about what makes no sense together; asked only where the objective is on.
 
-    Args:
-      config: {dotted name: value} with all fields of the config, each right by itself.
+    Each value of the config, {dotted name: value} with all fields, is right by itself.
     """
     del config
     yield from ()
@@ -49,9 +48,7 @@ class Objective:
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     """{part: FLOP of its forward pass per token of the batch}, beyond the passes of the encoder.
 
-    Args:
-      model: the fields under `model`.
-      masked: chosen tokens per token.
+    `model` are the fields under it, `masked` is the number of chosen tokens per token.
     """
     del model, masked
     return {}

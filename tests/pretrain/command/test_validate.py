@@ -1,11 +1,13 @@
 """Every config that cannot work is refused with a line that names the field, all of them in one list."""
 
 import importlib
+import re
 
 import pytest
 
 from data import errors
 from pretrain.command import fields, validate
+from pretrain.settings.objectives import OBJECTIVES
 from tests.pretrain.command.bad_configs import CASES
 
 
@@ -30,6 +32,17 @@ def test_a_bad_config_is_refused_with_a_line_that_names_the_fields(recipe, chang
   assert expected in found[0]
   assert any(name in found[0] for name in changes)
   assert "\n" not in found[0]
+
+
+def test_two_objectives_that_read_a_crop_are_refused(monkeypatch):
+  # None of the product's objectives meet in this rule, so token alignment is made to read a crop too.
+  monkeypatch.setattr(OBJECTIVES["taco"], "reads", ("crop",))
+  (line,) = _problems("amos_coco_taco_tiny", {})
+  assert re.fullmatch(
+    r"objectives\.scl\.weight=\S+, objectives\.taco\.weight=\S+: a step has one crop, .* switch on one", line
+  )
+  for name in ("scl", "taco"):
+    assert _problems("amos_coco_taco_tiny", {f"objectives.{name}.weight": 0.0}) == []
 
 
 def test_the_unchanged_recipes_of_the_cases_are_good():

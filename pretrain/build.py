@@ -17,16 +17,10 @@ from pretrain.settings.objectives import Objective, switched_on
 
 
 def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> Recipe:
-  """Builds the recipe of a config.
+  """Builds the recipe of a validated config.
 
-  Args:
-    config: fields of `configs/base.py`, validated.
-    tokens: special ids of the vocabulary and its size.
-    rows_per_device: rows of a microbatch that one device holds; with `model.vocab_chunk_rows` it gives
-      how many positions of a row may have vocabulary logits at once.
-
-  Returns:
-    Recipe.
+  `rows_per_device` of a microbatch and `model.vocab_chunk_rows` give how many positions of a row may have
+  vocabulary logits at once.
 
   Raises:
     ConfigError: a token id outside the table.

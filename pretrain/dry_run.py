@@ -30,10 +30,9 @@ def parameter_counts(params: Mapping[str, Any]) -> dict[str, int]:
 def memory_per_device(run: Run) -> dict[str, float]:
   """Estimated bytes on one device.
 
-  Returns:
-    'state' (parameters and optimizer moments, exact), 'gradients' (exact), 'activations' (what the layers
-    keep for the backward pass: about 34 numbers per token and width plus attention probabilities; with
-    remat one layer's, and the layers' inputs) and 'vocabulary logits' (one chunk, three arrays).
+  'state' (parameters and optimizer moments, exact), 'gradients' (exact), 'activations' (what the layers
+  keep for the backward pass: about 34 numbers per token and width plus attention probabilities; with
+  remat one layer's, and the layers' inputs) and 'vocabulary logits' (one chunk, three arrays).
   """
   config, mesh = run.config, run.mesh
   state = sum(_local_bytes(leaf) for leaf in jax.tree.leaves(run.abstract_state))
@@ -64,34 +63,22 @@ def _local_bytes(leaf: jax.ShapeDtypeStruct) -> int:
 
 
 def dry_run(config: ConfigDict, *, workdir: str) -> str:
-  """Describes a run in plain text.
-
-  Args:
-    config: validated config.
-    workdir: where the run would go.
-
-  Returns:
-    The resolved config, parameter counts, mesh, sharding of every parameter, tokens per step, training
-    MFLOP per token, estimated memory per device and time.
-  """
+  """The resolved config, parameter counts, mesh, sharding of every parameter and cost of a run, as text."""
   directory = source.records_directory(config)
   prepared = os.path.exists(os.path.join(directory, "manifest.json"))
   size = config.model.vocab_size
   tokens = source.token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, size)
   run = make_run(config, tokens)
+  records = directory if prepared else f"{directory} (not there yet; made on first start)"
   sections = [
     _section("config", resume.flatten(config.to_dict())),
-    _section("workdir", {"workdir": workdir, "records": _records_line(directory, prepared)}),
+    _section("workdir", {"workdir": workdir, "records": records}),
     _section("parameters", {k: f"{v:,}" for k, v in parameter_counts(run.abstract_state.params).items()}),
     _section("mesh", {name: str(size) for name, size in run.mesh.shape.items()}),
     _section("sharding", _sharding_lines(run)),
     _section("cost", _cost_lines(run)),
   ]
   return "\n\n".join(sections)
-
-
-def _records_line(directory: str, prepared: bool) -> str:
-  return directory if prepared else f"{directory} (not there yet; made on first start)"
 
 
 def _sharding_lines(run: Run) -> dict[str, str]:

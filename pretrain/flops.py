@@ -28,14 +28,7 @@ PEAK_FLOPS: tuple[tuple[str, float], ...] = (
 
 
 def peak_flops(device_kind: str) -> float | None:
-  """Peak of one device in FLOP/s.
-
-  Args:
-    device_kind: `jax.Device.device_kind`.
-
-  Returns:
-    None for devices not listed, CPUs among them: there is then no MFU.
-  """
+  """Peak of one device in FLOP/s; None for kinds not listed, CPUs among them: there is then no MFU."""
   for pattern, peak in PEAK_FLOPS:
     if re.search(pattern, device_kind):
       return peak
@@ -48,15 +41,11 @@ def layer_flops(*, hidden_size: int, mlp_size: int, length: int) -> int:
 
 
 def forward_parts(config: Mapping[str, Any]) -> dict[str, float]:
-  """What each part of one step costs, per token of the batch.
+  """{part: FLOP per token of the batch}, a third of what the part of a step costs in training.
 
-  Args:
-    config: as `configs/base.py`, or the plain dict stored with a checkpoint.
-
-  Returns:
-    {part: FLOP}, a third of the part's cost in training: a trained part costs its forward pass three times
-    (once forward, twice backward), one that is only run (a second pass for sampling, a frozen generator)
-    once, so it counts with a third of its forward pass.
+  A trained part costs its forward pass three times (once forward, twice backward), one that is only run (a
+  second pass for sampling, a frozen generator) once, so it counts with a third of its forward pass. The
+  config is as `configs/base.py`, or the plain dict stored with a checkpoint.
   """
   model, length = config["model"], config["data"]["length"]
   layer = layer_flops(hidden_size=model["hidden_size"], mlp_size=model["mlp_size"], length=length)
@@ -73,11 +62,7 @@ def forward_parts(config: Mapping[str, Any]) -> dict[str, float]:
 
 
 def training_flops_per_token(config: Mapping[str, Any]) -> float:
-  """Forward and backward FLOP per token of the batch (padding counts as a token).
-
-  Args:
-    config: as `configs/base.py`, or the plain dict stored with a checkpoint.
-  """
+  """Forward and backward FLOP per token of the batch (padding counts as a token), as `forward_parts`."""
   return 3.0 * sum(forward_parts(config).values())
 
 

@@ -40,9 +40,8 @@ def _decayed(settings: OptimizerSettings, step: jax.Array, begin: int | jax.Arra
 def linear_schedule(settings: OptimizerSettings) -> optax.Schedule:
   """Warm-up from 0, then a polynomial (power 1: a line) to the end value.
 
-  Returns:
-    The function of [] int32 updates done so far to [] float32: the first update has 0 if there is a
-    warm-up, update t has schedule(t - 1), and the last is above the end value.
+  A function of [] int32 updates done so far to [] float32: the first update has 0 if there is a warm-up,
+  update t has schedule(t - 1), and the last is above the end value.
 
   Source: fairseq optim/lr_scheduler/polynomial_decay_schedule.py; transformers' linear schedule is the
   same at power 1 and end value 0.
@@ -92,16 +91,9 @@ def scale_by_adam(*, b1: float, b2: float, eps: float, bias_correction: bool) ->
   """Adam's direction with eps added to the square root of the *uncorrected* second moment.
 
   update = sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps); without `bias_correction` the first factor is
-  1. In early steps, when sqrt(v) is far below its corrected value, this eps counts for more than optax's.
-
-  Args:
-    b1: decay of the first moment.
-    b2: decay of the second moment.
-    eps: added to sqrt(v).
-    bias_correction: False for google-research/electra (its AdamWeightDecayOptimizer has none).
-
-  Returns:
-    A transformation with float32 moments, in optax's own `ScaleByAdamState`.
+  1, as in google-research/electra (AdamWeightDecayOptimizer). The moments m and v, of decays b1 and b2, are
+  float32, in optax's own `ScaleByAdamState`. In early steps, when sqrt(v) is far below its corrected value,
+  this eps counts for more than optax's.
 
   Source: fairseq optim/adam.py; transformers 4.6 optimization.py, class AdamW.
   """
@@ -132,15 +124,7 @@ def is_bias_or_norm(path: str) -> bool:
 
 
 def gradient_norm(grads: ArrayTree, *, frozen: Callable[[str], bool]) -> jax.Array:
-  """The Euclidean norm of all gradients that train something.
-
-  Args:
-    grads: a tree like the parameters'.
-    frozen: whether the parameter at a path is not trained; its gradient does not count.
-
-  Returns:
-    [] float32, for `clip_by_norm` and as the metric `train/grad_norm`.
-  """
+  """The Euclidean norm, [] float32, of all gradients but those at `frozen` paths, which train nothing."""
   kept = [grad.astype(jnp.float32) for path, grad in trees.by_path(grads).items() if not frozen(path)]
   return jnp.asarray(optax.tree.norm(kept), jnp.float32)
 
@@ -148,12 +132,8 @@ def gradient_norm(grads: ArrayTree, *, frozen: Callable[[str], bool]) -> jax.Arr
 def clip_by_norm(grads: ArrayTree, norm: jax.Array, *, max_norm: float) -> ArrayTree:
   """Scales gradients by min(1, max_norm / (norm + 1e-6)).
 
-  Not a part of the optimizer's chain, so that the step computes the norm once and reports it too.
-
-  Args:
-    grads: a tree like the parameters'.
-    norm: [] float32, what `gradient_norm` gives.
-    max_norm: largest norm; 0 leaves the gradients alone.
+  `norm` is that of `gradient_norm`; a `max_norm` of 0 leaves the gradients alone. Not a part of the
+  optimizer's chain, so that the step computes the norm once and reports it too.
 
   Source: fairseq utils.py, clip_grad_norm_, which is torch's form.
   """
@@ -175,7 +155,9 @@ def make_optimizer(
   frozen: Callable[[str], bool],
   schedule: optax.Schedule | None = None,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-  """Builds Adam with decoupled decay and the schedule. Clipping is `clip_by_norm`, called by the step.
+  """Adam with decoupled decay, whose updates are added to the parameters, and the schedule it uses.
+
+  Clipping is `clip_by_norm`, called by the step.
 
   Args:
     settings: decay, moments and schedule.
@@ -183,9 +165,6 @@ def make_optimizer(
     frozen: whether the parameter at a path such as 'generator/trunk/layers/up/kernel' is not trained; it
       gets an update of exactly 0, no decay, and no state.
     schedule: learning rate by number of updates done; None: that of the settings.
-
-  Returns:
-    The transformation, whose updates are added to the parameters, and the schedule it uses.
   """
   schedule = schedule or make_schedule(settings)
   paths = trees.paths(params)

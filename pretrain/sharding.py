@@ -64,14 +64,10 @@ MAY_STAY_WHOLE = ("vocab",)
 
 
 def make_mesh(settings: MeshSettings, *, devices: Sequence[jax.Device] | None = None) -> Mesh:
-  """Arranges devices in a `data` x `fsdp` x `tensor` mesh.
+  """Arranges devices (None: all of all hosts) in a `data` x `fsdp` x `tensor` mesh.
 
-  Args:
-    settings: devices per axis, whose product is the number of devices (`command.rules` refuses others).
-    devices: None: all of all hosts.
-
-  Returns:
-    A mesh of Auto axes (jax.make_mesh's default, Explicit, would need a sharding at every gather).
+  The product of the settings is the number of devices (`command.rules` refuses others). The axes are Auto:
+  jax.make_mesh's default, Explicit, would need a sharding at every gather.
   """
   devices = jax.devices() if devices is None else list(devices)
   sizes = dataclasses.astuple(settings)
@@ -87,14 +83,9 @@ def _compiled_rules() -> list[tuple[re.Pattern, tuple[str | None, ...]]]:
 
 
 def logical_axes(path: str, ndim: int) -> tuple[str | None, ...] | None:
-  """The names of a parameter's axes.
+  """The name, or None, of each of a parameter's `ndim` axes; None if no rule names the path with so many.
 
-  Args:
-    path: keys joined by '/'; what stands before the parameter's own path (Adam's 'mu/') does not matter.
-    ndim: number of its axes.
-
-  Returns:
-    A name or None for each axis; None if no rule names the path with this number of axes.
+  Keys are joined by '/'; what stands before the parameter's own path (Adam's 'mu/') does not matter.
   """
   for pattern, axes in _compiled_rules():
     if pattern.search(path):
@@ -106,9 +97,7 @@ def logical_axes(path: str, ndim: int) -> tuple[str | None, ...] | None:
 def partition_spec(path: str, ndim: int) -> PartitionSpec:
   """Where a parameter's axes lie on the mesh, whatever their sizes.
 
-  Args:
-    path: as in `logical_axes`.
-    ndim: number of its axes. Below 2 a path that no rule names is replicated (counters, for example).
+  Below 2 axes a path that no rule names is replicated (counters, for example).
 
   Raises:
     ConfigError: two or more axes, and no rule names them.
@@ -126,29 +115,24 @@ def _unnamed(parameters: list[str]) -> str:
 
 
 def shardings(mesh: Mesh, abstract_tree: ArrayTree) -> ArrayTree:
-  """The sharding of every leaf of parameters, optimizer state, or both.
+  """The NamedSharding of every leaf of parameters, optimizer state, or both, in the same tree.
 
-  Args:
-    mesh: of `make_mesh`.
-    abstract_tree: arrays or ShapeDtypeStructs; a path must end as the parameter's does.
-
-  Returns:
-    NamedShardings in the same tree. A vocabulary that the tensor axis does not divide stays whole; that the
-    mesh divides the other sizes is a rule of `command.rules`.
+  The leaves are arrays or ShapeDtypeStructs; a path must end as the parameter's does. A vocabulary that the
+  tensor axis does not divide stays whole; that the mesh divides the other sizes is a rule of `command.rules`.
 
   Raises:
     ConfigError: leaves of two or more axes that no rule names (all are listed).
   """
   leaves = trees.by_path(abstract_tree)
-  unnamed = [f"{path} {leaf.shape}" for path, leaf in leaves.items() if _is_unnamed(path, leaf)]
+  unnamed = [
+    f"{path} {leaf.shape}"
+    for path, leaf in leaves.items()
+    if leaf.ndim >= 2 and logical_axes(path, leaf.ndim) is None
+  ]
   if unnamed:
     raise ConfigError(_unnamed(unnamed))
   result = [NamedSharding(mesh, _fitting_spec(mesh, path, leaf.shape)) for path, leaf in leaves.items()]
   return jax.tree.unflatten(jax.tree.structure(abstract_tree), result)
-
-
-def _is_unnamed(path: str, leaf: Any) -> bool:
-  return leaf.ndim >= 2 and logical_axes(path, leaf.ndim) is None
 
 
 def _fitting_spec(mesh: Mesh, path: str, shape: tuple[int, ...]) -> PartitionSpec:
@@ -174,9 +158,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 def local_rows(mesh: Mesh, rows: int) -> range:
   """The rows of the global batch that this process must supply to `to_global`.
 
-  Args:
-    mesh: of `make_mesh`.
-    rows: of the global batch, a multiple of the devices along `data` and `fsdp`.
+  `rows` of the global batch are a multiple of the devices along `data` and `fsdp`.
 
   Raises:
     ConfigError: the devices of this process do not hold neighbouring rows.
@@ -192,27 +174,15 @@ def local_rows(mesh: Mesh, rows: int) -> range:
 
 
 def to_global(mesh: Mesh, local: ArrayTree) -> ArrayTree:
-  """Makes global arrays of what each process has read.
-
-  Args:
-    mesh: of `make_mesh`.
-    local: numpy arrays [local batch, ...], the rows `local_rows`.
-
-  Returns:
-    jax arrays [batch, ...] with `batch_sharding`.
-  """
+  """jax arrays [batch, ...] with `batch_sharding` of each process's numpy arrays, the rows `local_rows`."""
   place = functools.partial(jax.make_array_from_process_local_data, batch_sharding(mesh))
   return jax.tree.map(lambda rows: place(np.asarray(rows)), local)
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-  """Says how an activation lies on the mesh of `make_mesh`.
+  """Lays the axes of an activation, names out of ACTIVATION_AXES or None, on the mesh of `make_mesh`.
 
   Without a mesh (`jax.set_mesh`), or on the runs of fine-tuning's own mesh, returns `x` as it is.
-
-  Args:
-    x: of len(axes) axes.
-    *axes: names out of ACTIVATION_AXES, or None.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.axis_names != MESH_AXES:

@@ -23,7 +23,6 @@ OFFICIAL_TRAINING = {"2.0": 130_319, "1.1": 87_599}
 _FILES = ("predictions.json", "null_odds.json", "nbest_predictions.json", "predictions_threshold_0.json")
 SCORES = "evaluation.json"
 
-
 Predictions = dict[str, Prediction]  # by the id of the question, in the order of the file
 
 
@@ -56,17 +55,9 @@ def decode(
 ) -> Predictions:
   """Decodes every question.
 
-  A question without a window (no token in it or in its context) is answered with "", with odds of 0: no
-  threshold changes what it scores.
-
-  Args:
-    questions: those that `windows.build` made the features of.
-    features: of all questions, made with `training=False`.
-    start_logits, end_logits: for each window [length or more] float; what goes beyond its tokens is padding.
-    vocabulary: the one the features were made with.
-    settings: of windows and decoding.
-    can_be_null: SQuAD 2.0; False: 1.1, where every question has an answer.
-    best_only: as of `decoding.decode`.
+  The features are those of all questions, made with `training=False`; logits, `can_be_null` and `best_only`
+  are as in `decoding.decode`, for all windows. A question without a window (no token in it or in its context)
+  is answered with "", with odds of 0: no threshold changes what it scores.
 
   Raises:
     DataError: not one pair of logits for each window, or a question that has no window for another reason.
@@ -152,13 +143,8 @@ def write(
   as its na-prob file the official script gives the figures of every threshold. predictions_threshold_0.json
   holds "" where threshold 0 says so, to be scored alone. SQuAD 1.1 has no null_odds.json and no thresholds.
   nbest_predictions.json: {id: [{text, probability, start_logit, end_logit}]}. evaluation.json: `scores`, JSON
-  values, which may also name the run. Files of an earlier call that this one does not write are removed.
-
-  Returns:
-    Paths of the files.
-
-  Raises:
-    StorageError: the directory cannot be written.
+  values, which may also name the run. Files of an earlier call that this one does not write are removed. A
+  directory that cannot be written is a StorageError. Returns the paths of the files.
   """
   directory = pathlib.Path(directory)
   odds = null_odds(predictions)

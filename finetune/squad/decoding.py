@@ -64,19 +64,16 @@ def decode(
   its start where its window is the one of maximum context. Equal scores keep the order of windows, then
   starts, then ends; equal logits that of positions. Spans of one text count once, by their best.
 
+  Where no span is allowed, the answer is `NO_SPAN` with logits 0, as in the official code.
+
   Args:
     windows: all windows of the question, in order.
     start_logits, end_logits: for each window [length or more] float; what goes beyond its tokens is padding,
       never read.
-    settings: `n_best` and `max_answer_length` are read.
-    detokenize: tokens to text.
     lower_case: whether the pieces are lower-cased (an uncased vocabulary).
     can_be_null: SQuAD 2.0: position 0, [CLS], stands for "no answer"; its score is the lowest of the windows.
     best_only: whether to stop at the best text: `text` and `null_odds` are the same several times as fast,
       but `n_best` ends there. For scores during training.
-
-  Returns:
-    Prediction. Where no span is allowed, `NO_SPAN` with logits 0, as in the official code.
 
   Raises:
     DataError: no window, or fewer logits than tokens.
@@ -107,7 +104,6 @@ def decode(
 
 
 def _prediction(kept: dict[str, tuple[float, float]], null: tuple[float, float] | None) -> Prediction:
-  """From the texts, best first, with their logits."""
   probabilities = special.softmax([start + end for start, end in kept.values()])
   candidates = [
     Candidate(text, float(probability), start, end)
@@ -168,16 +164,9 @@ def _span_text(span: _Span, detokenize: Callable[[list[Any]], str], lower_case: 
 def text_in_words(predicted: str, original: str, *, lower_case: bool) -> str:
   """The part of the original words that a detokenised span covers: "Smith" of "Smith's".
 
-  Both are compared after BERT's basic tokenisation (spaces around punctuation and Chinese characters; lower
-  case without accents if asked for), character by character without the spaces.
-
-  Args:
-    predicted: detokenised span, single spaces.
-    original: the words it was taken from, single spaces.
-    lower_case: whether the pieces are lower-cased.
-
-  Returns:
-    A part of `original`; all of it where the two cannot be aligned.
+  Both have single spaces. They are compared after BERT's basic tokenisation (spaces around punctuation and
+  Chinese characters; lower case without accents if asked for), character by character without the spaces.
+  Where they cannot be aligned, the answer is all of the original.
 
   Source: `get_final_text` of the BERT code, as in COCO-LM fairseq/data/squad/squad_metrics.py.
   """

@@ -14,16 +14,10 @@ _OFFICIAL_NAME = re.compile(r"(train|dev)-v(1\.1|2\.0)\.json(?:\.gz)?")
 def read(
   train_file: str, dev_file: str, directory: str, *, download: bool = False
 ) -> tuple[SquadFile, SquadFile]:
-  """Reads both files, after both were found.
+  """Reads both files, after both were found: each a file in `directory`, or a path; '.gz' may be missing.
 
-  Args:
-    train_file, dev_file: a file in `directory`, or a path; '.gz' may be missing. A name such as
-      'train-v2.0.json' that is neither stands for TFDS's data set of that version.
-    directory: of files, or a TFDS data_dir; '': TFDS's default.
-    download: whether TFDS may download what is missing.
-
-  Raises:
-    DataError: one is not there or damaged, or they are of different versions.
+  A name such as 'train-v2.0.json' that is neither stands for TFDS's data set of that version, in the data_dir
+  `directory` ('': TFDS's default). A file that is not there or damaged is a DataError, as are two versions.
   """
   train, dev = (read() for read in _readers(train_file, dev_file, directory, download=download))
   if train.version != dev.version:

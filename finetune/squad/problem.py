@@ -16,14 +16,10 @@ Logits = tuple[jax.Array, jax.Array]
 def make_problem(config: EncoderConfig, *, pad_id: int, use_mask: bool = True) -> Problem:
   """Builds the problem of the windows that `windows.build` makes.
 
-  Args:
-    use_mask: whether no answer may be in the question or at a separator, as in the official fairseq code.
-      False: anywhere, as in the official Hugging Face code; but never at padding, so that a window's loss
-      does not depend on the length it was padded to.
-
-  Returns:
-    Problem with outputs (start, end) logits [batch, length] float32, -inf where no answer may be. Metrics:
-    task_loss, and exact_spans, the fraction of windows whose start and end are both the likeliest.
+  Outputs are (start, end) logits [batch, length] float32, -inf where no answer may be: with `use_mask` in the
+  question and at a separator, as in the official fairseq code; without it only at padding, as in the official
+  Hugging Face code, so that a window's loss does not depend on the length it was padded to. Metrics are
+  task_loss and exact_spans, the fraction of windows whose start and end are both the likeliest.
   """
 
   def init_heads(key: jax.Array) -> dict:

@@ -32,13 +32,7 @@ def make_report(
 ) -> tables.Report:
   """Chooses the cell and makes `results.md`, `.csv` and `.json` of its metrics, that of the choice first.
 
-  Args:
-    title: such as the checkpoint's name.
-    records: finished cells in the order of the search.
-    references: of `reference_rows`; those without SQuAD are left out.
-
-  Raises:
-    DataError: no cell is finished.
+  Records are in the order of the search; that there is none is a DataError.
   """
   is_2 = data.version == "2.0"  # the papers' figures are of it
   references = [reference for reference in references if is_2 and "squad_f1" in reference.scores]

@@ -49,11 +49,7 @@ class RawScores(NamedTuple):
 
 
 def gold_answers(questions: Sequence[Question]) -> dict[str, list[str]]:
-  """{question id: its answers, none if it is unanswerable}, in the order of the questions.
-
-  Raises:
-    DataError: a question has no answer and is not marked as impossible (a test set).
-  """
+  """{question id: its answers, none if it is unanswerable}, in order. A test set is a DataError."""
   gold: dict[str, list[str]] = {}
   for question in questions:
     if not question.answers and not question.is_impossible:
@@ -68,12 +64,8 @@ def gold_answers(questions: Sequence[Question]) -> dict[str, list[str]]:
 def raw_scores(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> RawScores:
   """Scores of each question's text against the best of its gold answers, "" where there is none.
 
-  Args:
-    gold: of `gold_answers`.
-    predictions: {question id: text}, "" for "no answer"; exactly the questions of `gold`.
-
-  Raises:
-    DataError: no question, or questions and predictions differ. (The official script leaves questions out.)
+  A prediction of "" is "no answer". No question at all is a DataError, as are predictions that are not of
+  exactly the questions of `gold`. (The official script leaves questions out.)
   """
   _check_ids(gold, predictions, "prediction")
   exact, overlap = {}, {}
@@ -95,18 +87,13 @@ def evaluate(
   """The official evaluation: at one threshold, and with the best ones.
 
   Args:
-    gold: of `gold_answers`.
-    predictions: {question id: text}.
     null_odds: {question id: score of "no answer" over that of the text}; None for SQuAD 1.1, where every
       text counts as it is and there is no best threshold.
     threshold: a question whose odds are above it counts as answered with "".
 
   Returns:
     Official names: exact, f1, total, HasAns_* and NoAns_* (where there are such questions), best_exact,
-    best_exact_thresh, best_f1, best_f1_thresh. Percent, but thresholds and totals.
-
-  Raises:
-    DataError: as in `raw_scores`.
+    best_exact_thresh, best_f1, best_f1_thresh. Percent, but thresholds and totals. Errors as of `raw_scores`.
   """
   raw = raw_scores(gold, predictions)
   if null_odds is None:
@@ -131,19 +118,16 @@ def labelled_scores(
 ) -> dict[str, float]:
   """What a report prints: figures of threshold 0 and figures of the best threshold, each by its own name.
 
-  Arguments and errors are those of `evaluate`; without `null_odds` there are `exact` and `f1` alone.
-
-  Returns:
-    exact_threshold_0, f1_threshold_0 (what can be had without seeing the answers), best_exact and best_f1
-    (the papers' figures: the threshold is chosen on the same questions) with their thresholds. Percent.
+  In percent: exact_threshold_0, f1_threshold_0 (what can be had without seeing the answers), best_exact and
+  best_f1 (the papers' figures: the threshold is chosen on the same questions) with their thresholds. Without
+  `null_odds` there are `exact` and `f1` alone. Arguments and errors are those of `evaluate`.
   """
   scores = evaluate(gold, predictions, null_odds, threshold=0.0)
+  plain = {name: scores[name] for name in ("exact", "f1")}
   if null_odds is None:
-    return {name: scores[name] for name in ("exact", "f1")}
-  best = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")
-  return {f"{name}_threshold_0": scores[name] for name in ("exact", "f1")} | {
-    name: scores[name] for name in best
-  }
+    return plain
+  best = {name: value for name, value in scores.items() if name.startswith("best_")}
+  return {f"{name}_threshold_0": value for name, value in plain.items()} | best
 
 
 def best_threshold(
@@ -152,13 +136,10 @@ def best_threshold(
   null_odds: Mapping[str, float],
   has_answer: Mapping[str, bool],
 ) -> tuple[float, float]:
-  """The threshold with the highest total, by moving it up over the sorted odds.
+  """(Score in percent, threshold) of the highest total, by moving the threshold up over the sorted odds.
 
   Begins with "no answer" to everything, and threshold 0. Questions of equal odds pass one after the other in
   the order of `null_odds`, and the highest total on the way counts, as in the official script.
-
-  Returns:
-    (score in percent, threshold).
   """
   total = best = float(sum(not has for has in has_answer.values()))
   threshold = 0.0

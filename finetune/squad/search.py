@@ -26,15 +26,7 @@ class Squad:
   """One search on SQuAD; a `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
-    """Reads both files, so that what is wrong with them is reported before anything compiles.
-
-    Args:
-      session: checkpoint, protocol and workdir.
-      download: whether TFDS may download what is missing.
-
-    Raises:
-      UserError: see data/errors.py.
-    """
+    """Reads both files, so that what is wrong with them (a UserError) is known before anything compiles."""
     self.session, self.config = session, session.config
     cells = session.cells(NAME)
     data, asked = self.config.data, self.config.squad
@@ -48,14 +40,8 @@ class Squad:
       max_answer_length=asked.max_answer_length,
     )
     train, dev = squad_files.read(asked.train_file, asked.dev_file, data.directory, download=download)
-    self.data = squad.load(
-      train,
-      dev,
-      session.start.vocabulary,
-      settings,
-      train_rows=data.train_rows,
-      seed=self.config.seed,
-    )
+    rows, seed = data.train_rows, self.config.seed
+    self.data = squad.load(train, dev, session.start.vocabulary, settings, train_rows=rows, seed=seed)
     self.plans = [self._plan(cells)]
 
   def _plan(self, cells: list[Cell]) -> Plan:
@@ -98,11 +84,7 @@ class Squad:
     """The papers' table."""
     session = self.session
     return squad_report.make_report(
-      session.title,
-      session.protocol,
-      self.data,
-      records[NAME],
-      references=session.references,
+      session.title, session.protocol, self.data, records[NAME], references=session.references
     )
 
   @property
@@ -120,10 +102,9 @@ class Squad:
 
   def _predict(self, outputs_of: OutputsOf, chosen: Chosen) -> None:
     size = self.config.data.eval_batch_size
-    (found,) = squad.logits(
-      self.data.dev, outputs_of, num_runs=1, batch_size=size, pad_id=self.session.pad_id
-    )
-    predictions = squad.decode(self.data, found)
+    pad_id = self.session.pad_id
+    (logits,) = squad.logits(self.data.dev, outputs_of, num_runs=1, batch_size=size, pad_id=pad_id)
+    predictions = squad.decode(self.data, logits)
     questions = self.data.dev.file.questions
     scores = squad_answers.evaluate(questions, predictions)
     official = squad_answers.official(questions, predictions)

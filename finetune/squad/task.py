@@ -4,8 +4,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,13 +11,12 @@ from data.errors import ConfigError, DataError, DivergedError
 from data.squad import SquadFile
 from data.vocabulary import Vocabulary
 from finetune.search.examples import Buckets, evaluation_batches, make_buckets, pad
-from finetune.search.program import Batch
+from finetune.search.program import OutputsOf
 from finetune.squad import answers as squad_answers
 from finetune.squad import windows as squad_features
 from finetune.squad.answers import OFFICIAL_QUESTIONS, Predictions
 from finetune.squad.windows import Features, Settings
 
-OutputsOf = Callable[[Batch], Any]  # host batch [runs, batch, ...] to host (start, end) [runs, batch, length]
 Logits = tuple[list[np.ndarray], list[np.ndarray]]  # start and end, [length or more] float32 for each window
 
 # By version what a record holds, as fractions; runs are judged by the first.
@@ -40,21 +37,14 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class SquadData:
-  """Both sets.
+  """Both sets."""
 
-  Attributes:
-    train: without the questions whose answer cannot be located.
-    dev: all questions.
-    digest: sha256 over everything that scores depend on besides the model.
-    lines: what a user should know: sizes, dropped questions, sources.
-  """
-
-  train: Part
-  dev: Part
+  train: Part  # without the questions whose answer cannot be located
+  dev: Part  # all questions
   settings: Settings
   vocabulary: Vocabulary
-  digest: str
-  lines: list[str]
+  digest: str  # sha256 over everything that scores depend on besides the model
+  lines: list[str]  # what a user should know: sizes, dropped questions, sources
 
   @property
   def version(self) -> str:
@@ -81,26 +71,16 @@ def load(
   train_rows: int = 0,
   seed: int = 0,
 ) -> SquadData:
-  """Cuts both sets into windows.
-
-  Args:
-    train: questions to train on.
-    dev: questions to score, of the same version.
-    vocabulary: that of the checkpoint.
-    settings: of windows and decoding.
-    train_rows: training questions, drawn at random; 0: all.
-    seed: decides which are drawn.
+  """Cuts both sets, of one version, into windows; `train_rows` training questions are drawn, 0: all.
 
   Raises:
     ConfigError: no room for a document in a window, or more training questions than there are.
     DataError: no window is left.
   """
-  train = _draw(train, train_rows, seed)
-  parts = [
-    _part(file, vocabulary, settings, training=training) for file, training in ((train, True), (dev, False))
-  ]
-  digest = _digest(parts[0], parts[1], settings)
-  return SquadData(parts[0], parts[1], settings, vocabulary, digest, _lines(parts[0], parts[1], settings))
+  train_part = _part(_draw(train, train_rows, seed), vocabulary, settings, training=True)
+  dev_part = _part(dev, vocabulary, settings, training=False)
+  digest, lines = _digest(train_part, dev_part, settings), _lines(train_part, dev_part, settings)
+  return SquadData(train_part, dev_part, settings, vocabulary, digest, lines)
 
 
 def _draw(file: SquadFile, count: int, seed: int) -> SquadFile:
@@ -124,19 +104,13 @@ def _part(file: SquadFile, vocabulary: Vocabulary, settings: Settings, *, traini
       f"{file.source}: no window is left of {len(file.questions):,} questions, such as {name!r}: {reason}; "
       "give the official file"
     )
-  buckets = make_buckets(
-    features.examples,
-    most=settings.num_buckets,
-    multiple=settings.multiple,
-    max_length=settings.max_length,
-  )
-  return Part(file, features, buckets)
+  sizes = {"most": settings.num_buckets, "multiple": settings.multiple, "max_length": settings.max_length}
+  return Part(file, features, make_buckets(features.examples, **sizes))
 
 
 def _digest(train: Part, dev: Part, settings: Settings) -> str:
-  digest = hashlib.sha256(
-    json.dumps([dev.file.version, settings.n_best, settings.max_answer_length]).encode()
-  )
+  decoding = [dev.file.version, settings.n_best, settings.max_answer_length]
+  digest = hashlib.sha256(json.dumps(decoding).encode())
   for part in (train, dev):
     for ids in part.features.examples.ids:
       digest.update(ids.tobytes() + b"|")
@@ -219,10 +193,9 @@ def evaluate(
 
 
 def _scores(data: SquadData, run_logits: Logits) -> dict[str, float]:
-  names: Sequence[str] = METRICS[data.version]
   try:
     predictions = decode(data, run_logits, best_only=True)
   except DivergedError:
-    return dict.fromkeys(names, 0.0)
+    return dict.fromkeys(METRICS[data.version], 0.0)
   scores = squad_answers.evaluate(data.dev.file.questions, predictions)
-  return {name: scores[name] / 100 for name in names}
+  return {name: scores[name] / 100 for name in METRICS[data.version]}

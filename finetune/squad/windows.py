@@ -25,24 +25,14 @@ _WORD = re.compile("[^ \t\r\n\u202f]+")  # the other spaces of Unicode are lette
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """How questions become windows and logits become answers.
+  """How questions become windows and logits become answers; lengths are in tokens."""
 
-  Attributes:
-    max_length: tokens of a window, special ones included.
-    stride: tokens from the start of a window to that of the next.
-    max_query_length: tokens.
-    num_buckets: most padded lengths.
-    multiple: padded lengths are multiples of it.
-    n_best: starts and ends looked at in each window, and answers kept.
-    max_answer_length: tokens.
-  """
-
-  max_length: int = 384
-  stride: int = 128
+  max_length: int = 384  # of a window, special tokens included
+  stride: int = 128  # from the start of a window to that of the next
   max_query_length: int = 64
-  num_buckets: int = 4
-  multiple: int = 8
-  n_best: int = 20
+  num_buckets: int = 4  # most padded lengths
+  multiple: int = 8  # padded lengths are multiples of it
+  n_best: int = 20  # starts and ends looked at in each window, and answers kept
   max_answer_length: int = 30
 
 
@@ -93,10 +83,8 @@ def build(
   """Cuts questions with their contexts into windows.
 
   No window is longer than `max_length`. The official code counts three special tokens where it has four, so
-  its longest windows have 385 tokens with 384 asked for: `max_length=385` gives exactly its windows.
-
-  Args:
-    training: whether windows of `dropped` questions are left out, as in the official code.
+  its longest windows have 385 tokens with 384 asked for: `max_length=385` gives exactly its windows. For
+  training, windows of `dropped` questions are left out, as in the official code.
 
   Raises:
     ConfigError: `stride` is below 1, or `max_length` leaves no room for a document.
@@ -114,9 +102,7 @@ def build(
   for number, question in enumerate(questions):
     document, query = documents[question.context], queries[question.question][: settings.max_query_length]
     if not len(document.ids) or not query:
-      made.empty[question.id] = (
-        "the question has no token" if len(document.ids) else "the context has no token"
-      )
+      made.empty[question.id] = f"the {'question' if len(document.ids) else 'context'} has no token"
       continue
     span, problem = _answer_span(question, document, answers, vocabulary)
     if problem:
@@ -219,10 +205,8 @@ def _answer_span(
     return None, "it has no answer and is not marked as impossible"
   text, start = question.answers[0].text, question.answers[0].start
   if not text.strip() or start < 0 or start + len(text) > len(question.context):
-    return (
-      None,
-      f"answer {text[:60]!r} at character {start} of {len(question.context)}: empty or outside the context",
-    )
+    where = f"at character {start} of {len(question.context)}"
+    return None, f"answer {text[:60]!r} {where}: empty or outside the context"
   # A space belongs to the word before it.
   first, last = (bisect.bisect_right(document.starts, at) - 1 for at in (start, start + len(text) - 1))
   words = " ".join(document.words[first : last + 1]) if first >= 0 else ""
@@ -236,10 +220,7 @@ def _answer_span(
 
 
 def _find_in_words(ids: list[int], answer: list[int], vocabulary: Vocabulary) -> tuple[int, int]:
-  """Where the answer stands in the words that hold it, `1895` in `(1895-1943)`: (first token, tokens).
-
-  All tokens of the words if the answer is no run of them.
-  """
+  """(First token, tokens) of an answer in words that hold it, `1895` in `(1895-1943)`; else all of them."""
   for at in range(len(ids) - len(answer) + 1):
     if answer and ids[at : at + len(answer)] == answer:
       return at, len(answer)

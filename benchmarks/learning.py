@@ -41,8 +41,7 @@ TIMED_STEPS = 20  # after compilation, to turn minutes into steps
 def make_config(arguments: argparse.Namespace) -> ConfigDict:
   """The tiny recipe with this study's changes.
 
-  Raises:
-    ConfigError: no such recipe, objective or field, or a value that makes no sense.
+  ConfigError: no such recipe, objective or field, or a value that makes no sense.
   """
   recipes = sorted(path.stem.removesuffix("_tiny") for path in CONFIGS.glob("*_tiny.py"))
   if arguments.recipe not in recipes:

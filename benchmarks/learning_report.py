@@ -41,11 +41,7 @@ Lines = list[dict[str, float]]
 
 
 def read(directory: pathlib.Path) -> dict[str, list[Lines]]:
-  """{run name: the lines of each seed} of all results in a directory.
-
-  Raises:
-    DataError: there are none.
-  """
+  """{run name: the lines of each seed} of all results in a directory; DataError if there are none."""
   runs: dict[str, list[Lines]] = collections.defaultdict(list)
   for path in sorted(directory.glob("*-seed*.jsonl")):
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -59,14 +55,7 @@ def read(directory: pathlib.Path) -> dict[str, list[Lines]]:
 
 
 def report(directory: pathlib.Path) -> str:
-  """Markdown tables of all results; also draws <directory>/learning.png.
-
-  Args:
-    directory: with the .jsonl files of `benchmarks.learning run`.
-
-  Returns:
-    Markdown.
-  """
+  """Markdown tables of the results of `benchmarks.learning run`; also draws <directory>/learning.png."""
   runs = read(directory)
   sections = [_single(name, seeds) for name, seeds in runs.items()]
   sections += [_twin(runs, *twin) for twin in TWINS if twin[0] in runs and twin[1] in runs]

@@ -21,18 +21,12 @@ class Parser(argparse.ArgumentParser):
     super().__init__(allow_abbrev=False, **kwargs)
 
   def error(self, message: str) -> NoReturn:
-    known = [name for action in self._all_actions() for name in action.option_strings]
+    commands = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+    parsers = [self, *(parser for action in commands for parser in action.choices.values())]
+    known = [name for parser in parsers for action in parser._actions for name in action.option_strings]
     wrong = re.findall(r"--\w+", message) if message.startswith("unrecognized") else []
     hints = "".join(errors.did_you_mean(flag, known, most=1) for flag in wrong)
     raise errors.ConfigError(message + (hints or f"; see `{self.prog} --help`"))
-
-  def _all_actions(self) -> list[argparse.Action]:
-    actions = list(self._actions)
-    for action in self._actions:
-      if isinstance(action, argparse._SubParsersAction):
-        for parser in action.choices.values():
-          actions += parser._actions
-    return actions
 
 
 class End:

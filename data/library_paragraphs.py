@@ -167,8 +167,9 @@ def _without_repetitions(libraries: Sequence[_Library], mask: re.Pattern[str]) -
     for library in libraries
   ]
   for name, modules in masked:
-    for text in _texts(modules):
-      owners[_key(text)].add(name)
+    for texts in modules.values():
+      for text in texts:
+        owners[_key(text)].add(name)
   seen: set[str] = set()
   kept = []
   for name, modules in masked:
@@ -180,10 +181,6 @@ def _without_repetitions(libraries: Sequence[_Library], mask: re.Pattern[str]) -
           left.setdefault(path, []).append(text)
     kept.append(_Library(name, left))
   return kept
-
-
-def _texts(modules: Mapping[str, Sequence[str]]) -> Iterable[str]:
-  return (text for texts in modules.values() for text in texts)
 
 
 def _key(text: str) -> str:

@@ -59,31 +59,18 @@ class VocabularyInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-  """A finished preparation.
+  """A finished preparation."""
 
-  Attributes:
-    settings: what was asked for (source, packing, seed, ...): the same settings give the same records.
-    input_digest: sha256 over the names and sizes of the input.
-    vocabulary: the vocabulary of the ids; its files lie in `vocabulary/` of the same directory.
-    length: most tokens in a record, [CLS] included; the records themselves are not padded.
-    packing: how the text was cut into records.
-    dtype: how an id is stored in a record: 'uint16' or 'uint32', little-endian.
-    max_id: largest id in any record.
-    splits: 'train' and 'heldout'.
-    counts: documents, sentences, characters and everything that was skipped, cut or repaired.
-    damaged_files: the first input files in which something was repaired, with their counts.
-  """
-
-  settings: dict[str, Any]
-  input_digest: str
-  vocabulary: VocabularyInfo
-  length: int
-  packing: str
-  dtype: str
-  max_id: int
-  splits: dict[str, Split]
-  counts: dict[str, int]
-  damaged_files: dict[str, dict[str, int]]
+  settings: dict[str, Any]  # what was asked for (source, seed, ...): the same settings give the same records
+  input_digest: str  # sha256 over the names and sizes of the input
+  vocabulary: VocabularyInfo  # of the ids; its files lie in `vocabulary/` of the same directory
+  length: int  # most tokens in a record, [CLS] included; the records themselves are not padded
+  packing: str  # how the text was cut into records
+  dtype: str  # of an id in a record: 'uint16' or 'uint32', little-endian
+  max_id: int  # largest id in any record
+  splits: dict[str, Split]  # 'train' and 'heldout'
+  counts: dict[str, int]  # documents, sentences, characters, and all that was skipped, cut or repaired
+  damaged_files: dict[str, dict[str, int]]  # counts of repairs, for the first input files that needed any
   format: int = FORMAT
 
 

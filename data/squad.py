@@ -83,7 +83,7 @@ def read_tfds(directory: str, version: str, split: str, *, download: bool = Fals
       f"no TFDS data set {name} in {tfds_reader.place(directory)}; name the official train-v{version}.json "
       f"and dev-v{version}.json instead, or let TFDS download it with --download"
     )
-  tfds_split = "validation" if split == "dev" else split
+  tfds_split = tfds_reader.split_name(split)
   (examples,) = tfds_reader.read(directory, [(name, tfds_split)], download=download)
   source = f"{tfds_reader.find(directory, name)} {tfds_split}"
   questions = []

@@ -235,7 +235,7 @@ def _parquet_documents(
 
 
 def parquet_ranges(path: str, unit_bytes: int) -> list[tuple[int, int]]:
-  """Cuts a Parquet file into ranges of row groups of about `unit_bytes` bytes; DataError for others."""
+  """Cuts a Parquet file, DataError if it is none, into ranges of row groups of about `unit_bytes` bytes."""
   with _open_parquet(path) as file:
     sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
   borders, filled = [0], 0

@@ -48,6 +48,11 @@ def find(directory: str, name: str) -> pathlib.Path | None:
   return None
 
 
+def split_name(split: str) -> str:
+  """Returns what TFDS calls one of our splits: 'validation_matched' for 'dev_matched'."""
+  return split.replace("dev", "validation")
+
+
 def _version_key(version: str) -> tuple[int, ...]:
   return tuple(int(number) if number.isdecimal() else 0 for number in version.split("."))
 

@@ -12,40 +12,22 @@ from data.errors import ConfigError, did_you_mean
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """One ablation.
+  """One ablation."""
 
-  Attributes:
-    recipe: name of the config file the row starts from, without '.py'.
-    changes: {dotted field: value}; nothing else differs from the recipe.
-    paper: the result to compare with, as the paper reports it; '' where it reports none.
-    note: what the row does to the method, and which of the readings of the paper it takes.
-    tiny_recipe: the recipe of the tiny counterpart.
-    tiny_changes: the changes there, where the depths of `changes` do not fit; None: the same.
-    required: fields that have no value before another run has ended; the user gives them.
-  """
-
-  recipe: str
-  changes: Mapping[str, Any]
-  paper: str
-  note: str
-  tiny_recipe: str
-  tiny_changes: Mapping[str, Any] | None = None
-  required: tuple[str, ...] = ()
+  recipe: str  # name of the config file the row starts from, without '.py'
+  changes: Mapping[str, Any]  # {dotted field: value}; nothing else differs from the recipe
+  paper: str  # the result to compare with, as the paper reports it; '' where it reports none
+  note: str  # what the row does to the method, and which of the readings of the paper it takes
+  tiny_recipe: str  # the recipe of the tiny counterpart
+  tiny_changes: Mapping[str, Any] | None = None  # where the depths of `changes` do not fit; None: the same
+  required: tuple[str, ...] = ()  # fields without a value before another run has ended; the user gives them
 
 
 def build(rows: Mapping[str, Row], argument: str, *, family: str) -> ConfigDict:
-  """The config of a row.
+  """The config of a row, or of its tiny counterpart where `argument` is 'NAME:tiny'; locked, as all are.
 
-  Args:
-    rows: the table.
-    argument: name of a row, or 'NAME:tiny' for its tiny counterpart.
-    family: name of the table's file without '.py'; `recipe` becomes 'family:argument'.
-
-  Returns:
-    The config, locked as that of every recipe.
-
-  Raises:
-    ConfigError: no such row.
+  `family` is the name of the table's file without '.py'; the field `recipe` becomes 'family:argument'.
+  ConfigError: there is no such row.
   """
   name, _, size = argument.partition(":")
   if name not in rows or size not in ("", "tiny"):

@@ -54,7 +54,7 @@ def read_all(directory: str, wanted: Sequence[tuple[str, str]], *, download: boo
     if found := tsv.find(directory, task, split) if directory else None:
       splits[number] = tsv.read(found, task, split)
     else:
-      from_tfds[number] = (task.tfds_name, _tfds_split(split))
+      from_tfds[number] = (task.tfds_name, tfds_reader.split_name(split))
   read_there = tfds_reader.read(directory, list(from_tfds.values()), download=download)
   for (number, (name, tfds_split)), examples in zip(from_tfds.items(), read_there):
     splits[number] = _from_tfds(*pairs[number], examples, f"{tfds_reader.find(directory, name)} {tfds_split}")
@@ -87,7 +87,7 @@ def _is_there(directory: str, task: GlueTask, split: str) -> bool:
   if directory and tsv.find(directory, task, split):
     return True
   path = tfds_reader.find(directory, task.tfds_name)
-  return path is not None and _tfds_split(split) in tfds_reader.split_sizes(path)
+  return path is not None and tfds_reader.split_name(split) in tfds_reader.split_sizes(path)
 
 
 def fraction(split: Split, fraction: float, seed: int) -> Split:
@@ -107,10 +107,6 @@ def fraction_rows(count: int, fraction: float, seed: int) -> np.ndarray:
   return np.sort(np.random.default_rng(seed).permutation(count)[:number])
 
 
-def _tfds_split(split: str) -> str:
-  return split.replace("dev", "validation")
-
-
 def _missing_line(directory: str, missing: Sequence[tuple[GlueTask, str]]) -> str:
   """What was looked for and what mends it."""
   task, split = missing[0]
@@ -120,9 +116,8 @@ def _missing_line(directory: str, missing: Sequence[tuple[GlueTask, str]]) -> st
   if directory:
     looked = f"{pathlib.Path(directory) / task.folders[0] / stem}.tsv (or .tsv.gz) and {looked}"
   if path:
-    looked += (
-      f", which is there with no {_tfds_split(split)!r} but {', '.join(tfds_reader.split_sizes(path))}"
-    )
+    splits = ", ".join(tfds_reader.split_sizes(path))
+    looked += f", which is there with no {tfds_reader.split_name(split)!r} but {splits}"
   importable = (
     "" if task.name == "snli" else " (`python -m data.glue import DIR --output=TFDS_DIR` makes one)"
   )

@@ -99,7 +99,7 @@ def _is_there(name: str, splits: dict[str, Split], output: pathlib.Path) -> bool
   if path is None:
     return False
   there = tfds_reader.split_sizes(path)
-  new = {split.replace("dev", "validation"): len(value) for split, value in splits.items()}
+  new = {tfds_reader.split_name(split): len(value) for split, value in splits.items()}
   if there != new:
     raise errors.DataError(
       f"{path} is there with other rows ({there}) than the files ({new}); remove it or name another --output"
@@ -139,8 +139,7 @@ def _build_task(tfds: Any, task: GlueTask, splits: dict[str, Split], data_dir: s
     data_dir=data_dir,
     features=tfds.features.FeaturesDict(features),
     split_datasets={
-      name.replace("dev", "validation"): list(enumerate(_examples(task, split)))
-      for name, split in splits.items()
+      tfds_reader.split_name(name): list(enumerate(_examples(task, split))) for name, split in splits.items()
     },
     description="GLUE from local official files",
     homepage=config.url,

@@ -13,37 +13,21 @@ Place = Callable[[int], str]  # of a row in the input, for messages
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-  """Where a task's files are and what their columns mean.
+  """Where a task's files are and what their columns mean."""
 
-  Attributes:
-    name: as everywhere in this project, such as 'sst2'.
-    folders: names of its folder, the official one first.
-    texts: columns of the first sentence and, where there is one, of the second.
-    label: column of the label; '': the task has none.
-    labels: label strings, class 0 first; empty: a number from 0 to 5.
-    sizes: {split: official numbers of rows}; a split is the name of its official file without '.tsv'.
-    tfds_texts: features with the sentences in TFDS; empty: named as the columns.
-    tfds_labels: label strings of TFDS in our order; empty: those of `labels`.
-    headerless: column names of the training and development files where those have no header.
-    widths: numbers of columns a row may have where rows differ; the label is then the last one.
-    ragged_rows_dropped: whether training and development rows of another width are dropped, not refused.
-    unlabelled: the label of rows without agreement, which are dropped; '': there are none.
-    stems: names of files, where they are not those of the splits.
-  """
-
-  name: str
-  folders: tuple[str, ...]
-  texts: tuple[str, ...]
-  label: str
-  labels: tuple[str, ...]
-  sizes: Sizes
-  tfds_texts: tuple[str, ...] = ()
-  tfds_labels: tuple[str, ...] = ()
-  headerless: tuple[str, ...] = ()
-  widths: tuple[int, ...] = ()
-  ragged_rows_dropped: bool = False
-  unlabelled: str = ""
-  stems: tuple[tuple[str, tuple[str, ...]], ...] = ()
+  name: str  # as everywhere in this project, such as 'sst2'
+  folders: tuple[str, ...]  # names of its folder, the official one first
+  texts: tuple[str, ...]  # columns of the first sentence and, where there is one, of the second
+  label: str  # column of the label; '': the task has none
+  labels: tuple[str, ...]  # label strings, class 0 first; empty: a number from 0 to 5
+  sizes: Sizes  # official numbers of rows of a split, which is named as its official file without '.tsv'
+  tfds_texts: tuple[str, ...] = ()  # features with the sentences in TFDS; empty: named as the columns
+  tfds_labels: tuple[str, ...] = ()  # label strings of TFDS in our order; empty: those of `labels`
+  headerless: tuple[str, ...] = ()  # columns of the training and development files, if they have no header
+  widths: tuple[int, ...] = ()  # columns a row may have where rows differ; the label is then the last one
+  ragged_rows_dropped: bool = False  # not refused: training and development rows of another width
+  unlabelled: str = ""  # the label of rows without agreement, which are dropped; '': there are none
+  stems: tuple[tuple[str, tuple[str, ...]], ...] = ()  # names of files, where not those of the splits
 
   @property
   def tfds_name(self) -> str:
@@ -58,25 +42,15 @@ class GlueTask:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """The rows of one split.
+  """The rows of one split."""
 
-  Attributes:
-    first: first sentences, as in the file.
-    second: second sentences; None: the task has one.
-    labels: [rows] int32 classes in the order of `GlueTask.labels`, or float32 from 0 to 5; None: not given.
-    ids: the index column, or the row's number from 0.
-    dropped: rows of the file that the official code drops too, and that are not here.
-    source: the file or data set, for messages.
-    is_official: whether these are all rows of the official split; if not, results are no GLUE scores.
-  """
-
-  first: list[str]
-  second: list[str] | None
-  labels: np.ndarray | None
-  ids: list[str]
-  dropped: int
-  source: str
-  is_official: bool
+  first: list[str]  # first sentences, as in the file
+  second: list[str] | None  # second sentences; None: the task has one
+  labels: np.ndarray | None  # [rows] int32 by `GlueTask.labels`, or float32 from 0 to 5; None: not given
+  ids: list[str]  # the index column, or the row's number from 0
+  dropped: int  # rows of the file that the official code drops too, and that are not here
+  source: str  # the file or data set, for messages
+  is_official: bool  # whether these are all rows of the official split; if not, results are no GLUE scores
 
   def __len__(self) -> int:
     return len(self.first)

@@ -24,7 +24,7 @@ from pretrain import trees
 FORMAT_VERSION = 1
 DIRECTORY = "checkpoints"
 ITEMS = ("params", "opt_state", "meta")
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")  # they decide the numbers
 # Written last by orbax, into the step and into each item.
 COMMITTED = "commit_success.txt"
 
@@ -40,16 +40,10 @@ class Checkpoints:
   def __init__(
     self, workdir: str | os.PathLike, *, every: int, keep: int, keep_steps: Sequence[int] = ()
   ) -> None:
-    """Opens, and creates if needed, the run's checkpoints.
+    """Opens, and creates if needed, `<workdir>/checkpoints`; StorageError where it cannot be written.
 
-    Args:
-      workdir: the run's directory; checkpoints go to `<workdir>/checkpoints`.
-      every: steps between saves.
-      keep: how many of the newest checkpoints are kept; older ones are removed.
-      keep_steps: steps whose checkpoints are saved too and never removed.
-
-    Raises:
-      StorageError: the directory cannot be written.
+    A save is due at every `every`-th step. The newest `keep` checkpoints are kept and older ones removed;
+    those of `keep_steps` are saved too and never removed.
     """
     self._every = every
     self._begun: int | None = None
@@ -81,15 +75,12 @@ class Checkpoints:
     """Saves in the background; the arrays may be donated as soon as it returns.
 
     Args:
-      step: updates done.
+      step: updates done; if it is not due (without `force`) or saved already, the result is False.
       state: 'params' and whatever else `restore` is to give back (optimizer state, small counters), as
         jax arrays.
       meta: JSON values, the same on every process: resolved config, digests. `step`, `format_version`
         and `packages` are added.
       force: save although the step is not due.
-
-    Returns:
-      Whether a save was begun; False if it is not due or the step is there already.
 
     Raises:
       StorageError: this save, or an earlier one in the background, could not be written.
@@ -98,7 +89,8 @@ class Checkpoints:
       return False
     self._begun = step
     rest = {name: value for name, value in state.items() if name != "params"}
-    meta = {**meta, "step": step, "format_version": FORMAT_VERSION, "packages": package_versions()}
+    packages = {name: importlib.metadata.version(name) for name in PACKAGES}
+    meta = {**meta, "step": step, "format_version": FORMAT_VERSION, "packages": packages}
     items = ocp.args.Composite(
       params=ocp.args.StandardSave(state["params"]),
       opt_state=ocp.args.StandardSave(rest),
@@ -111,18 +103,10 @@ class Checkpoints:
   def restore(
     self, abstract_state: Mapping[str, ArrayTree], step: int | None = None
   ) -> tuple[dict[str, ArrayTree], dict[str, Any]]:
-    """Reads a whole state, whatever mesh it was saved on.
+    """Reads the state of a step (None: the newest), whatever mesh it was saved on, and its `meta`.
 
-    Args:
-      abstract_state: as the state that was saved, of ShapeDtypeStructs with shardings.
-      step: None: the newest.
-
-    Returns:
-      The state on the shardings asked for, and `meta`.
-
-    Raises:
-      DataError: no such checkpoint, another format version, unreadable, or not of these names, shapes and
-        dtypes.
+    `abstract_state` is as the state that was saved, of ShapeDtypeStructs with the shardings to restore to.
+    DataError: no such checkpoint, another format version, unreadable, or other names, shapes or dtypes.
     """
     path = step_path(self.directory, step)
     meta = read_meta(path)
@@ -170,14 +154,9 @@ def _is_whole(path: Path) -> bool:
 
 
 def step_path(directory: str | os.PathLike, step: int | None = None) -> Path:
-  """The directory of one step.
+  """The directory of one step (None: the newest); DataError where there is no such checkpoint.
 
-  Args:
-    directory: a workdir, its `checkpoints`, or, without `step`, the directory of a step itself.
-    step: None: the newest.
-
-  Raises:
-    DataError: none there.
+  `directory` is a workdir, its `checkpoints` or, without `step`, the directory of a step itself.
   """
   directory = Path(directory).absolute()
   if step is None and _is_whole(directory):
@@ -206,39 +185,25 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 
 def load_params(directory: str | os.PathLike, step: int | None = None) -> tuple[dict, dict[str, Any]]:
-  """Reads the parameters alone, without knowing them beforehand: warm starts, export, fine-tuning.
+  """Reads the parameters alone, without knowing them beforehand: a nested dict of numpy arrays, and `meta`.
 
-  Args:
-    directory: a workdir, its `checkpoints`, or the directory of a step.
-    step: None: the newest.
-
-  Returns:
-    A nested dict of numpy arrays, and `meta`.
-
-  Raises:
-    DataError: none there, unreadable, or another format version.
+  `directory` and `step` are those of `step_path`. DataError: none there, unreadable, or another format
+  version.
   """
   path = step_path(directory, step)
   meta = read_meta(path)
   with _read_errors(path):
     as_numpy = jax.tree.map(
-      lambda _: ocp.RestoreArgs(restore_type=np.ndarray), _saved_tree(path / "params"), is_leaf=_is_array
+      lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
+      _saved_tree(path / "params"),
+      is_leaf=lambda leaf: hasattr(leaf, "dtype"),
     )
     checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
     return checkpointer.restore(path / "params", restore_args=as_numpy), meta
 
 
-def package_versions() -> dict[str, str]:
-  """The versions of the packages that decide the numbers."""
-  return {name: importlib.metadata.version(name) for name in PACKAGES}
-
-
 def _saved_tree(path: Path) -> ArrayTree:
   return ocp.Checkpointer(ocp.PyTreeCheckpointHandler()).metadata(path).item_metadata.tree
-
-
-def _is_array(leaf: Any) -> bool:
-  return hasattr(leaf, "dtype")
 
 
 def _check_same(path: Path, target: ArrayTree) -> None:

@@ -22,13 +22,9 @@ FILE_NAME = "metrics.jsonl"
 
 
 def reduce_metrics(metrics: Mapping[str, tuple[jax.Array, jax.Array]]) -> dict[str, float]:
-  """Divides sums by weights.
+  """{name: sum / weight} of {name: (sum, weight)}, without weight 0, where nothing was measured.
 
-  Args:
-    metrics: {name: (sum, weight)}, [] float each, whole on every device (or plain numbers).
-
-  Returns:
-    {name: sum / weight}, without the metrics of weight 0: nothing was measured. Waits for the device once.
+  The pairs are [] float, whole on every device, or plain numbers. Waits for the device once.
   """
   fetched = jax.device_get(dict(metrics))
   return {name: float(total) / float(weight) for name, (total, weight) in fetched.items() if weight != 0}
@@ -59,14 +55,9 @@ class MetricWriter:
   """Writes `<workdir>/metrics.jsonl` and TensorBoard files, on the first process only."""
 
   def __init__(self, workdir: str | os.PathLike, *, step: int) -> None:
-    """Opens the files and forgets what an earlier run in this workdir wrote beyond `step`.
+    """Opens the files and forgets what an earlier run in this workdir wrote beyond `step` updates.
 
-    Args:
-      workdir: of the run; created if needed.
-      step: updates done so far: 0, or those of the restored checkpoint.
-
-    Raises:
-      StorageError: the files cannot be written.
+    The workdir is made if needed. StorageError where the files cannot be written.
     """
     self._path = Path(workdir) / FILE_NAME
     self._active = jax.process_index() == 0
@@ -83,14 +74,9 @@ class MetricWriter:
       )
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Writes one line of metrics.
+    """Writes the metrics after `step` updates; what is not finite becomes null (JSON has no NaN).
 
-    Args:
-      step: updates done.
-      values: of `reduce_metrics`; a value that is not finite becomes null in the file (JSON has no NaN).
-
-    Raises:
-      StorageError: the disk is full, for example.
+    Raises StorageError if the disk is full, for example.
     """
     if not self._active:
       return
@@ -121,11 +107,8 @@ class Throughput:
   ) -> None:
     """Starts without a measurement: the first step compiles.
 
-    Args:
-      tokens_per_step: rows of the global batch times their length.
-      flops_per_token: what `flops.training_flops_per_token` gives.
-      peak_flops: per second, of all devices together; None: unknown, no MFU.
-      clock: seconds.
+    `tokens_per_step` are those of the global batch, `peak_flops` those per second of all devices together
+    (None: unknown, no MFU).
     """
     self._tokens = tokens_per_step
     self._flops = flops_per_token
@@ -138,11 +121,7 @@ class Throughput:
     self._start = (step, self._clock())
 
   def measure(self, step: int) -> dict[str, float]:
-    """The speed since the last `measure` or `restart`; {} the first time. Call it when `step` is computed.
-
-    Returns:
-      {'perf/steps_per_second', 'perf/tokens_per_second', 'perf/mfu' (a fraction)}.
-    """
+    """The speed since the last `measure` or `restart`; {} the first time. Call it when `step` is computed."""
     start, now = self._start, self._clock()
     self._start = (step, now)
     if start is None or step <= start[0] or now <= start[1]:

@@ -15,14 +15,8 @@ from pretrain import checkpoint, warm_start
 def check(config: ConfigDict, workdir: str, *, is_new: bool) -> None:
   """Looks for the checkpoints a new run starts from, and whether its workdir can be written.
 
-  Args:
-    config: validated config.
-    workdir: where the run would write; nothing is left in it.
-    is_new: whether the workdir holds no checkpoint to continue from.
-
-  Raises:
-    DataError: a checkpoint that the config names is not there; a run that goes on needs none.
-    StorageError: the workdir cannot be made or written.
+  Nothing is left in the workdir. DataError: a checkpoint that the config names is not there; a run that goes
+  on (not `is_new`) needs none. StorageError: the workdir cannot be made or written.
   """
   if is_new:
     for field, path in warm_start.starts(config.to_dict()).items():

@@ -34,19 +34,10 @@ def records_directory(config: ConfigDict) -> str:
 
 
 def ensure_records(config: ConfigDict, *, download: bool) -> str:
-  """Makes the records a config names unless they are there.
+  """Makes the records a config names unless they are there; returns their directory.
 
-  Args:
-    config: the run's config.
-    download: whether missing sources may be downloaded.
-
-  Returns:
-    The directory of the records.
-
-  Raises:
-    DataError: the source is not there, and the line names the two commands that mend it; or its text cannot
-      be used.
-    ConfigError, StorageError: data.prepare says so; flags it names become fields of the config.
+  Raises DataError where the source is not there (the line names the two commands that mend it) or its text
+  cannot be used. The errors of data.prepare are raised again, the flags they name as fields of the config.
   """
   directory = records_directory(config)
   if os.path.exists(os.path.join(directory, manifest.NAME)):
@@ -86,31 +77,18 @@ def _is_there(config: ConfigDict) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-  """The prepared records of a run, open to be read.
-
-  Attributes:
-    directory: where they are.
-    train: records to train on.
-    heldout: records to evaluate on; None if the config evaluates nothing.
-    tokens: special ids and size of their vocabulary.
-    digests: what `digests_of` gives; a checkpoint remembers them.
-    description: what `describe` gives, for the model card.
-  """
+  """The prepared records of a run, open to be read."""
 
   directory: str
   train: PackedRecords
-  heldout: PackedRecords | None
+  heldout: PackedRecords | None  # None if the config evaluates nothing
   tokens: TokenIds
-  digests: dict[str, str]
-  description: dict[str, Any]
+  digests: dict[str, str]  # what `digests_of` gives; a checkpoint remembers them
+  description: dict[str, Any]  # what `describe` gives, for the model card
 
 
 def open(config: ConfigDict) -> Prepared:
-  """Opens the records that a config names; `ensure_records` makes them first.
-
-  Raises:
-    DataError: they are not there, unfinished or damaged, or do not fit the config.
-  """
+  """Opens the records that a config names; DataError where they are not there, damaged or do not fit it."""
   directory = records_directory(config)
   content = manifest.read(directory)
 
@@ -147,9 +125,7 @@ def digests_of(content: manifest.Manifest) -> dict[str, str]:
 def describe(content: manifest.Manifest) -> dict[str, Any]:
   """What the text is as it was prepared, which a config only asks for: JSON values.
 
-  Returns:
-    'source', 'packing' and 'length' in tokens; 'documents' of training and held-out text together; 'tokens'
-    and 'records' to train on.
+  'length' is in tokens, 'documents' counts held-out text too; 'tokens' and 'records' are those to train on.
   """
   train = content.splits["train"]
   return {
@@ -163,17 +139,14 @@ def describe(content: manifest.Manifest) -> dict[str, Any]:
 
 
 def keep_vocabulary(directory: str, workdir: str) -> None:
-  """Copies the vocabulary of prepared records to `<workdir>/vocabulary`: a run can be exported anywhere.
-
-  Raises:
-    StorageError: it cannot be written.
-  """
+  """Copies the vocabulary of prepared records to `<workdir>/vocabulary`: a run can be exported anywhere."""
   if jax.process_index() != 0:
     return
   made, kept = (pathlib.Path(parent) / "vocabulary" for parent in (directory, workdir))
-  name = vocabulary.NAME  # of the file that holds a digest of the others
+  # This file holds a digest of the others.
+  expected, found = made / vocabulary.NAME, kept / vocabulary.NAME
   with errors.writing(kept):
-    if (kept / name).is_file() and (kept / name).read_bytes() == (made / name).read_bytes():
+    if found.is_file() and found.read_bytes() == expected.read_bytes():
       return
     # What else may be there is of an earlier run that saved nothing.
     with files.whole_directory(kept, replace=True) as aside:

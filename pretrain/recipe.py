@@ -137,17 +137,10 @@ class Recipe:
   def loss_fn(
     self, params: dict, masked: MaskedBatch, totals: dict[str, jax.Array], *, train: bool
   ) -> tuple[jax.Array, Metrics]:
-    """The part of the loss that some rows make up.
+    """The part of the loss that the rows of a batch or microbatch make up; with dropout where `train`.
 
-    Args:
-      params: of `init`.
-      masked: a batch, or one microbatch of it.
-      totals: of `totals`, for the whole global batch.
-      train: whether there is dropout.
-
-    Returns:
-      [] float32 weighted sum of terms, each divided by its total (0 where the total is 0), in nats; and
-      {metric: (sum, weight)}.
+    It is the [] float32 weighted sum of terms, each divided by its total in the whole global batch (0 where
+    the total is 0), in nats; and {metric: (sum, weight)}.
     """
     view, draws = self.view(params, masked, train=train)
     terms = {} if draws.term is None else {GENERATOR_TERM: draws.term}

@@ -45,19 +45,10 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def check_same_run(config: ConfigDict, digests: Mapping[str, str], meta: Mapping[str, Any]) -> list[str]:
-  """Compares a config with the one a checkpoint was saved under.
+  """Compares a config, and the sha256 `digests` of what it reads, with the `meta` of a checkpoint.
 
-  Args:
-    config: what the run is started with now.
-    digests: sha256 of the vocabulary and of the records that it would read.
-    meta: what the checkpoint says of the run that saved it.
-
-  Returns:
-    Lines about harmless changes, 'field: saved -> given'.
-
-  Raises:
-    ConfigError: a field that changes the meaning of the state differs.
-    DataError: other records or another vocabulary.
+  Returns lines about harmless changes, 'field: saved -> given'. Raises ConfigError where a field differs that
+  changes the meaning of the state, DataError for other records or another vocabulary.
   """
   missing = [name for name in ("config", "interval_sums", *digests) if name not in meta]
   if missing:

@@ -88,17 +88,9 @@ class Run:
 
 
 def make_run(config: ConfigDict, tokens: TokenIds) -> Run:
-  """Builds the parts of a run.
+  """Builds the parts of a run from a validated config, without making an array.
 
-  Args:
-    config: validated config.
-    tokens: of the vocabulary the records were made with.
-
-  Returns:
-    Run; no array has been made yet.
-
-  Raises:
-    ConfigError: a table with fewer rows than the vocabulary has tokens.
+  Raises ConfigError where the token table has fewer rows than the records' vocabulary has tokens.
   """
   mesh = sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict()))
   rows = config.train.batch_size // config.train.microbatches

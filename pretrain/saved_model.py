@@ -19,17 +19,11 @@ _NEEDED = ("config", "vocabulary_digest", "packages")
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel:
-  """A checkpoint of a run, of an import or of fine-tuning.
+  """A checkpoint of a run, of an import or of fine-tuning."""
 
-  Attributes:
-    path: directory of the step.
-    params: nested dict of numpy arrays.
-    meta: JSON values that were saved with them, `config`, `vocabulary_digest` and `packages` among them.
-  """
-
-  path: Path
-  params: dict
-  meta: dict[str, Any]
+  path: Path  # directory of the step
+  params: dict  # nested, of numpy arrays
+  meta: dict[str, Any]  # JSON values; `config`, `vocabulary_digest` and `packages` are always there
 
   @property
   def workdir(self) -> Path:
@@ -37,17 +31,10 @@ class SavedModel:
     return self.path.parent.parent
 
   def load_vocabulary(self, directory: str, *, flag: str) -> tuple[Path, Vocabulary]:
-    """Loads the vocabulary that the model was trained with.
+    """Loads the vocabulary that the model was trained with, and says in which directory it was.
 
-    Args:
-      directory: where the user says it is; '': beside the checkpoint, else beside the run's records.
-      flag: by which the user names a directory, for errors.
-
-    Returns:
-      The directory and the vocabulary.
-
-    Raises:
-      DataError: there is none, it is damaged, or it is not the vocabulary of this checkpoint.
+    Without a `directory` it is looked for beside the checkpoint, then beside the run's records; errors name
+    the `flag` that gives one. DataError: there is none, it is damaged, or it is not this checkpoint's.
     """
     place = Path(directory) if directory else self._find_vocabulary(flag)
     vocabulary = vocabularies.load(place)
@@ -76,15 +63,8 @@ class SavedModel:
 def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedModel:
   """Reads a checkpoint for a warm start, fine-tuning or export; nothing is put on a device.
 
-  Args:
-    directory: a workdir, the output of `pretrain.export import`, or the directory of a step.
-    step: updates done when it was saved; None: the newest.
-
-  Returns:
-    SavedModel.
-
-  Raises:
-    DataError: there is no checkpoint, it cannot be read, or its meta lacks what every checkpoint has.
+  `directory` and `step` are those of `checkpoint.step_path`; DataError as there, and where the checkpoint
+  cannot be read or its meta lacks what every checkpoint has.
   """
   path = checkpoint.step_path(directory, step)
   params, meta = checkpoint.load_params(path)

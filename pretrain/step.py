@@ -102,16 +102,10 @@ def _all_finite(tree: ArrayTree) -> jax.Array:
 def accumulate(
   function: Callable[[ArrayTree], ArrayTree], batch: ArrayTree, *, microbatches: int
 ) -> ArrayTree:
-  """Sums a function's results over consecutive parts of a batch, one part at a time.
+  """Sums a function's pytree of float arrays over parts of a batch, one part at a time.
 
-  Args:
-    function: microbatch to a pytree of float arrays.
-    batch: every leaf [batch, ...]; `microbatches` divides batch.
-    microbatches: number of parts; part i holds the i-th run of consecutive rows, so that contrast groups
-      stay whole.
-
-  Returns:
-    The sum over parts.
+  Every leaf of the batch is [batch, ...], and `microbatches` divides batch. Part i holds the i-th run of
+  consecutive rows, so that contrast groups stay whole.
   """
 
   def split(leaf: jax.Array) -> jax.Array:

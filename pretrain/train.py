@@ -26,19 +26,9 @@ Log = Callable[[str], None]
 
 
 def train(config: ConfigDict, workdir: str, *, download: bool = False, log: Log = print) -> int:
-  """Trains, or continues the run in `workdir`, to `train.total_steps`.
+  """Trains, or continues the run in `workdir`, to `train.total_steps`; `download` allows fetching its text.
 
-  Args:
-    config: validated config.
-    workdir: checkpoints, metrics and the vocabulary go there.
-    download: whether missing text may be downloaded.
-    log: takes each line for the user.
-
-  Returns:
-    The exit code: 0 finished, 75 stopped on request with everything saved.
-
-  Raises:
-    UserError: one line for the user, and the exit code.
+  Returns the exit code: 0 finished, 75 stopped on request with everything saved. A UserError has another.
   """
   newest = checkpoint.newest_step(workdir)
   preflight.check(config, workdir, is_new=newest is None)
@@ -50,7 +40,14 @@ def train(config: ConfigDict, workdir: str, *, download: bool = False, log: Log 
     log(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
     return 0
   prepared.keep_vocabulary(records.directory, workdir)
-  with contextlib.closing(_checkpoints(config, workdir)) as checkpoints, jax.set_mesh(run.mesh):
+  settings = config.train
+  checkpoints = Checkpoints(
+    workdir,
+    every=settings.checkpoint_every,
+    keep=settings.checkpoints_to_keep,
+    keep_steps=settings.checkpoint_steps,
+  )
+  with contextlib.closing(checkpoints), jax.set_mesh(run.mesh):
     return Training(run, records, checkpoints, workdir, start, log).loop()
 
 
@@ -67,8 +64,7 @@ def _start(run: Run, records: Prepared, workdir: str, newest: int | None, log: L
   facts = records.digests | {"records": records.description}
   if newest is None:
     digest = records.digests["vocabulary_digest"]
-    shapes = run.abstract_state.params
-    loaded = warm_start.load_into(shapes, run.config, vocabulary_digest=digest, log=log)
+    loaded = warm_start.load_into(run.abstract_state.params, run.config, vocabulary_digest=digest, log=log)
     return Start(0, loaded, facts | {"started_from": warm_start.started_from(run.config)})
   saved = checkpoint.read_meta(checkpoint.step_path(workdir, newest))
   for line in resume.check_same_run(run.config, records.digests, saved):
@@ -76,15 +72,6 @@ def _start(run: Run, records: Prepared, workdir: str, newest: int | None, log: L
   # The checkpoints that the config names may be gone by now.
   kept = {name: saved[name] for name in ("started_from",) if name in saved}
   return Start(newest, None, facts | kept)
-
-
-def _checkpoints(config: ConfigDict, workdir: str) -> Checkpoints:
-  return Checkpoints(
-    workdir,
-    every=config.train.checkpoint_every,
-    keep=config.train.checkpoints_to_keep,
-    keep_steps=config.train.checkpoint_steps,
-  )
 
 
 @dataclasses.dataclass

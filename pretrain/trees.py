@@ -30,15 +30,9 @@ def digest(tree: ArrayTree) -> str:
 
 
 def differences(expected: ArrayTree, saved: ArrayTree, *, is_exact: bool = True) -> list[str]:
-  """Compares the paths, shapes and dtypes of two trees.
+  """A line for each array of two trees that differs in path, shape or dtype; [] if all fit.
 
-  Args:
-    expected: arrays, or anything else with their shapes and dtypes.
-    saved: arrays that should be like them.
-    is_exact: whether arrays that `expected` does not have are reported too.
-
-  Returns:
-    A line for each array that does not fit; [] if all do.
+  Arrays that only `saved` has are reported too if `is_exact`. `expected` may be shapes and dtypes alone.
   """
   wanted, there, lines = by_path(expected), by_path(saved), []
   for path, leaf in wanted.items():

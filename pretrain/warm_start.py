@@ -36,11 +36,8 @@ def starts(config: Mapping[str, Any]) -> dict[str, str]:
 def started_from(config: ConfigDict) -> dict[str, Any]:
   """What the model card says of the checkpoints that a new run takes values from.
 
-  Returns:
-    {field: 'recipe', 'step' and, where that checkpoint has them, its 'source' and 'started_from'}.
-
-  Raises:
-    DataError: there is no checkpoint where the config names one.
+  It is {field: 'recipe', 'step' and, where that checkpoint has them, its 'source' and 'started_from'}.
+  Raises DataError where the config names a checkpoint that is not there.
   """
   return {field: _origin(path) for field, path in starts(config.to_dict()).items()}
 
@@ -62,19 +59,10 @@ def load_into(
 ) -> dict:
   """Puts in what the config takes from other checkpoints: a whole model, a generator, a token table.
 
-  Args:
-    params: ShapeDtypeStructs of the parameters, with shardings.
-    config: `train.init_from`, `generator.init_from`, `model.freeze_embeddings_from`; each goes over the one
-      before it.
-    vocabulary_digest: of this run's records, which those of all these checkpoints must equal: the rows of a
-      token table mean nothing under another vocabulary.
-    log: takes a line about what was loaded from `train.init_from`.
-
-  Returns:
-    params with those parts replaced by arrays, placed as the shapes say.
-
-  Raises:
-    DataError: another vocabulary, an encoder of another kind, a part that is missing, or shapes that differ.
+  `train.init_from`, `generator.init_from` and `model.freeze_embeddings_from` each go over the one before it.
+  `params` are ShapeDtypeStructs with shardings; in the result those parts are arrays, placed as they say.
+  The rows of a token table mean nothing under another vocabulary, so all must have `vocabulary_digest`.
+  Raises DataError for another vocabulary, an encoder of another kind, a missing part or other shapes.
   """
   if config.train.init_from:
     params = _continued(params, config, vocabulary_digest=vocabulary_digest, log=log)

@@ -72,11 +72,7 @@ class Model:
 
 
 def read_model(request: Request) -> Model:
-  """Reads parameters, config and vocabulary.
-
-  Raises:
-    DataError: as `open_model` and `SavedModel.load_vocabulary`, or a parameter is not finite.
-  """
+  """Reads parameters, config and vocabulary; a DataError refuses parameters that are not finite."""
   saved = open_model(request.checkpoint, request.step)
   for path, array in trees.by_path(saved.params).items():
     if not np.isfinite(array).all():
@@ -90,11 +86,7 @@ def read_model(request: Request) -> Model:
 
 
 def export(request: Request) -> None:
-  """Exports a checkpoint. Nothing appears under the final name before it has been checked.
-
-  Raises:
-    UserError: see data/errors.py.
-  """
+  """Exports a checkpoint. Nothing appears under the final name before it has been checked."""
   if not 0 < request.tolerance < float("inf"):
     raise ConfigError(f"--tolerance={request.tolerance} must be above 0; 1e-5 suits float32")
   _refuse_foreign(request.output)

@@ -50,14 +50,10 @@ def write_own(
   *,
   task: Mapping[str, Any] | None = None,
 ) -> None:
-  """Writes `--to=torch`: every parameter under our own path, and the fields of `model`.
+  """Writes `--to=torch` into an empty folder: every parameter under our own path, and the vocabulary's files.
 
-  Args:
-    folder: exists and is empty.
-    params: nested dict of arrays.
-    model: `config.model` of the checkpoint, which says what encoder the arrays make up.
-    vocabulary_directory: copied whole.
-    task: `meta['task']` of a fine-tuned checkpoint.
+  `model` is `config.model` of the checkpoint, which says what encoder the arrays make up; `task` is
+  `meta['task']` of a fine-tuned one.
   """
   save_tensors(folder / "model.safetensors", flatten(params))
   fields = task_fields.own_fields(params, task or {})

@@ -68,13 +68,7 @@ def import_checkpoint(
 ) -> None:
   """Writes `<output>/checkpoints/0` and `<output>/vocabulary`, from which runs start and fine-tune.
 
-  Args:
-    source: file or folder, see `foreign.files.read_state`.
-    output: must not exist.
-    num_heads: attention heads, if the checkpoint does not say.
-    allow_unmatched: names or patterns of tensors that may be left out.
-    vocabulary_directory: one of ours; '': the source's own files.
-    say: takes lines for the user.
+  The arguments are the flags of the command; `say` takes lines for the user.
 
   Raises:
     DataError: see `read_state`, `recognise`; tensors left over; no vocabulary, or more pieces than rows; the
@@ -105,11 +99,7 @@ def import_checkpoint(
 def report_names(
   foreign: ForeignCheckpoint, recognised: Recognised, allowed: Sequence[str], say: Callable[[str], None]
 ) -> None:
-  """Reports which names were read, ignored, left out and are fresh; refuses names that nobody allowed.
-
-  Raises:
-    DataError: the names that were not read.
-  """
+  """Reports which names were read, ignored, left out and are fresh; DataError for names nobody allowed."""
   left = sorted({*recognised.unmatched, *foreign.buffers})
   ignored = [name for name in left if _is_like(name, IGNORED)]
   unmatched = [name for name in left if name not in ignored]

@@ -14,20 +14,11 @@ INPUTS = ("input_ids", "attention_mask")
 
 
 def write(folder: pathlib.Path, reference: pathlib.Path, *, max_length: int, tolerance: float) -> float:
-  """Writes `onnx/model.onnx` of a stock folder and runs it on the self-check's sentences.
+  """Writes `onnx/model.onnx` of a stock folder and runs it on the sentences of `write_reference`'s .npz.
 
-  Args:
-    folder: a written stock export.
-    reference: the .npz that `self_check.write_reference` wrote.
-    max_length: most tokens of an input.
-    tolerance: largest allowed |difference| of hidden states.
-
-  Returns:
-    The largest difference. Inputs are input_ids and attention_mask, int64 [batch, length]; the output is
-    last_hidden_state, float32 [batch, length, embed].
-
-  Raises:
-    DataError: a larger difference, or the exporter or onnxruntime fails.
+  Its inputs are input_ids and attention_mask, int64 [batch, length up to max_length]; its output is
+  last_hidden_state, float32 [batch, length, embed]. Returns the largest |difference| of hidden states;
+  DataError where that is above the tolerance, or the exporter or onnxruntime fails.
   """
   path = folder / "onnx" / FILE_NAME
   path.parent.mkdir()

@@ -24,18 +24,10 @@ def activation(task: Mapping[str, Any]) -> str:
 
 
 def label_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
-  """Fields of `config.json` about the classes.
+  """'id2label', 'label2id' and, if the task says it, 'problem_type' for config.json; {} without a head.
 
-  Args:
-    params: nested dict of arrays; without heads/classification there are no such fields.
-    task: 'labels' names the classes, LABEL_0 and so on where it does not; 'problem_type' is of
-      `PROBLEM_TYPES`, or None.
-
-  Returns:
-    'id2label', 'label2id' and, if the task says it, 'problem_type'.
-
-  Raises:
-    ConfigError: names that do not fit the head, or another problem type.
+  Classes that the task does not name are LABEL_0 and so on. ConfigError: names that do not fit the head, or
+  a problem type that is not of `PROBLEM_TYPES`.
   """
   head = params.get("heads", {}).get("classification")
   if head is None:
@@ -65,18 +57,11 @@ def own_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> dict[str, Any]:
-  """A checkpoint's task from the settings beside foreign weights with a classification head.
+  """'labels', 'problem_type' and 'activation' from the settings beside foreign weights with a classifier.
 
-  Args:
-    settings: config.json, or fairseq's args.
-    kind: of `ACTIVATIONS`: 'fairseq', 'official', 'own' or a stock model_type.
-    num_outputs: classes that the head tells apart; 1 for a regression.
-
-  Returns:
-    'labels' (None where there are no names but transformers' own LABEL_0), 'problem_type', 'activation'.
-
-  Raises:
-    DataError: a field of another type, names that do not fit the head, or an activation that ours has not.
+  `settings` is config.json or fairseq's args, `kind` is of `ACTIVATIONS`. 'labels' is None where there are no
+  names but transformers' own LABEL_0. DataError: a field of another type, names that do not fit the head's
+  outputs (one for a regression), or an activation that ours has not.
   """
   problem_type, activation = settings.get("problem_type"), settings.get(_SETTINGS.get(kind, ""))
   activation = activation or ACTIVATIONS[kind]

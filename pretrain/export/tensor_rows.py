@@ -160,21 +160,15 @@ def read(
   ties: Iterable[Tie] = (),
   sizes: Mapping[str, int] | None = None,
 ) -> Imported:
-  """Reads the parts a checkpoint has.
+  """Reads the parts a checkpoint has, arrays of its own dtype.
+
+  What a network must have is required if any tensor of the network is there. DataError: a missing tensor, a
+  wrong shape, or tied tensors that differ.
 
   Args:
-    state: {official name: array}.
-    parts: of the table; what a network must have is required if any tensor of the network is there.
-    kind: 'fairseq' or 'hugging_face'.
-    num_heads: attention heads.
+    kind: 'fairseq' or 'hugging_face', the column of names.
     ties: tensors that may be listed twice; they must be equal and are read once.
     sizes: {symbol of `Row.shape`: size} known beforehand; the others are what the first tensor has.
-
-  Returns:
-    Imported, arrays of the checkpoint's own dtype.
-
-  Raises:
-    DataError: a missing tensor, a wrong shape, or tied tensors that differ.
   """
   reader, params = _Reader(state, kind, num_heads, sizes or {}), {}
   has_generator = any(name.startswith("auxiliary.") for name in state)
@@ -199,16 +193,9 @@ def read(
 
 
 def write(params: dict, parts: Iterable[Part], kind: str, *, ties: Iterable[Tie] = ()) -> State:
-  """The official tensors of our parameters, or of any tree of their structure, such as gradients.
+  """{official name: array} of our parameters, or of any tree of their structure, such as gradients.
 
-  Args:
-    params: nested dict of arrays; parts whose parameters are not in it are left out.
-    parts: the rows of the layout's table, by network and head.
-    kind: 'fairseq' or 'hugging_face'.
-    ties: tensors that the official models list twice.
-
-  Returns:
-    {official name: array}.
+  Parts whose parameters are not in the tree are left out; `ties` are listed twice, as the official models do.
   """
   state: State = {}
   for part in parts:

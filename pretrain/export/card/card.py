@@ -47,16 +47,9 @@ class Facts(NamedTuple):
 
 
 def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.Path) -> str:
-  """Makes the card.
+  """The card as Markdown, with a YAML head for the model hubs.
 
-  Args:
-    facts: about the export.
-    params: the checkpoint's parameters, which are counted.
-    meta: what the checkpoint says of its run: config, step, data, devices.
-    workdir: the run's directory, whose metrics are read.
-
-  Returns:
-    Markdown, with a YAML head for the model hubs.
+  Parameters are counted, `meta` says config, step, data and devices, metrics are read in the run's directory.
   """
   figures, hours = history.read_metrics(workdir, meta["step"])
   logits = facts.logits_difference

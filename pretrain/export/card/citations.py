@@ -9,11 +9,7 @@ from pretrain.settings.papers import Paper
 
 
 def citations(config: Mapping[str, Any]) -> list[str]:
-  """Papers to cite, each once.
-
-  Args:
-    config: of the checkpoint, as a dict. An imported one has no objective: its own paper is not known here.
-  """
+  """Papers to cite, each once; none for an imported checkpoint, whose own paper is not known here."""
   found = {OBJECTIVES[name].paper for name, fields in config["objectives"].items() if fields["weight"]}
   if config["corruption"]["kind"] == "generator" and config["generator"]["mixture"] != "none":
     found.add(Paper.AMOS)

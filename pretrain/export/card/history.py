@@ -21,14 +21,9 @@ _TAKEN = {
 
 
 def read_metrics(workdir: Path, step: int) -> tuple[dict[str, float], float]:
-  """Held-out figures and hours of a run.
+  """{metric: mean} of the last evaluation up to `step`, and hours of training as the log's speeds give them.
 
-  Args:
-    workdir: with `metrics.jsonl`; without one nothing is known.
-    step: updates done in the checkpoint; later lines of the file are left out.
-
-  Returns:
-    {metric: mean} of the last evaluation up to `step`, and hours of training as the log's speeds give them.
+  Without a `metrics.jsonl` in the run's directory nothing is known: {} and 0.
   """
   figures: dict[str, float] = {}
   hours, last = 0.0, 0
@@ -60,10 +55,8 @@ def has_imported_start(meta: Mapping[str, Any]) -> bool:
 def training(meta: Mapping[str, Any], hours: float) -> list[str]:
   """Lines about fine-tuning, if there was any, and pretraining.
 
-  Args:
-    meta: of the checkpoint; 'task' and 'pretraining_step' if it was fine-tuned, 'source' if imported,
-      'records' and 'started_from' unless an older program saved it.
-    hours: of `read_metrics`.
+  The meta has 'task' and 'pretraining_step' if the checkpoint was fine-tuned, 'source' if imported, 'records'
+  and 'started_from' unless an older program saved it.
   """
   if is_imported(meta):
     name = _source_name(meta.get("source", {}))
@@ -132,12 +125,7 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, Any]:
 
 
 def _records(data: Mapping[str, Any], records: Mapping[str, Any] | None) -> tuple[str, str]:
-  """What text was read, and how it was cut into records; as far as the config says it, if no more is known.
-
-  Args:
-    data: the fields under `data` of the run's config.
-    records: what the meta says of the records; None: an older program saved the checkpoint.
-  """
+  """What text was read and how it was cut into records; without `records` (older metas) what `data` says."""
   if not records:
     text = f"{_source_text(data['source'])} (as its config names it; what was read was not recorded)"
     if data["directory"]:

@@ -86,18 +86,11 @@ def make_cases(vocabulary: Vocabulary, *, max_length: int) -> list[Case]:
 def logits_of(
   params: dict, config: EncoderConfig, hidden: jax.Array, head: str, *, activation: str = "tanh"
 ) -> jax.Array:
-  """Logits of the head that an exported class has a slot for, with the class's own sign.
+  """Logits of the head that an exported class has a slot for, with the class's own sign, in float32.
 
-  Args:
-    params: with 'encoder' and 'heads'.
-    config: the encoder's sizes; a head reads its widths and epsilon.
-    hidden: [batch, length, embed] float32.
-    head: 'mlm', 'rtd' (positive: replaced, as transformers has it), 'classification',
-      'question_answering'.
-    activation: what the classification head applies between its layers.
-
-  Returns:
-    [batch, length, vocab], [batch, length], [batch, classes] or [batch, length, 2] float32.
+  Of hidden states [batch, length, embed] float32, 'mlm' makes [batch, length, vocab], 'rtd' [batch, length]
+  (positive: replaced, as transformers has it), 'classification' [batch, classes], and 'question_answering'
+  [batch, length, 2].
   """
   own = params["heads"][head]
   if head == "mlm":
@@ -120,16 +113,9 @@ def write_reference(
   head: str,
   activation: str = "tanh",
 ) -> None:
-  """Computes in float32 on the CPU and writes what the fresh process compares with.
+  """Computes on the CPU and writes, as .npz, what the fresh process compares with.
 
-  Args:
-    path: of the .npz.
-    params: the checkpoint's parameters.
-    config: its encoder; the compute dtype must be float32.
-    cases: of `make_cases`.
-    pad_id: the vocabulary's id of padding.
-    head: whose logits are compared too; '': none.
-    activation: as in `logits_of`.
+  The compute dtype of `config` must be float32. `head` is the one whose logits are compared too, '' for none.
   """
   arrays: dict[str, np.ndarray] = {}
   with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):
@@ -156,8 +142,7 @@ def read_reference(path: pathlib.Path) -> Iterator[tuple[np.ndarray, np.ndarray,
 def run_in_fresh_process(folder: pathlib.Path, reference: pathlib.Path, layout: str) -> Report:
   """Runs `torch_check` on a folder.
 
-  Raises:
-    DataError: it could not be loaded, its tokenizer gives other ids, or names are missing or left over.
+  DataError: it could not be loaded, its tokenizer gives other ids, or names are missing or left over.
   """
   command = [sys.executable, "-m", "pretrain.export.check.torch_check", str(folder), str(reference), layout]
   offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -174,19 +159,9 @@ def run_in_fresh_process(folder: pathlib.Path, reference: pathlib.Path, layout: 
 
 
 def check(folder: pathlib.Path, reference: pathlib.Path, layout: str, *, tolerance: float) -> Report:
-  """Compares a written folder with our encoder.
+  """Compares an export of a layout of `folders.LAYOUTS` with the .npz of `write_reference`.
 
-  Args:
-    folder: the export.
-    reference: of `write_reference`.
-    layout: of `folders.LAYOUTS`.
-    tolerance: largest allowed |difference|.
-
-  Returns:
-    Report.
-
-  Raises:
-    DataError: a larger difference, or as in `run_in_fresh_process`.
+  DataError: a |difference| above the tolerance, or as in `run_in_fresh_process`.
   """
   report = run_in_fresh_process(folder, reference, layout)
   worst = max(report.hidden, report.logits or 0.0)

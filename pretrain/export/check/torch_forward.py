@@ -78,12 +78,7 @@ _SEGMENT = "embeddings.token_type_embeddings.weight"
 
 
 def from_fairseq(state: Tensors, arguments) -> Encoder:
-  """The main encoder of a fairseq `model.pt`.
-
-  Args:
-    state: its `model`.
-    arguments: its `args`: encoder_attention_heads, rel_pos, max_rel_pos.
-  """
+  """The main encoder of a fairseq `model.pt`, from its `model` and `args`."""
   prefix = "encoder.sentence_encoder."
   own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
   return _official(
@@ -137,11 +132,9 @@ def _official(
 
 
 def from_own(state: Tensors, config: dict) -> Encoder:
-  """The encoder of a `--to=torch` folder.
+  """The encoder of a `--to=torch` folder, from {our path: tensor} and `model` in its config.json.
 
-  Args:
-    state: {our path: tensor}; kernels are [in, out] and layers are stacked.
-    config: fields of `model` in configs/base.py, from its config.json.
+  Kernels are [in, out] and layers are stacked.
   """
 
   def stacked(path: str, number: int) -> torch.Tensor:
@@ -197,15 +190,9 @@ def _bias(encoder: Encoder, length: int) -> torch.Tensor | None:
 
 
 def hidden_states(encoder: Encoder, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-  """Last hidden states.
+  """Last hidden states, [batch, length, embed] of the tensors' dtype.
 
-  Args:
-    encoder: of one of the readers above.
-    ids: [batch, length] int64.
-    mask: [batch, length], 0 at padding; every row has a token.
-
-  Returns:
-    [batch, length, embed] of the tensors' dtype.
+  From ids [batch, length] int64 and a mask [batch, length], 0 at padding; every row has a token.
 
   Source: official transformer_sentence_encoder.py and transformer_sentence_encoder_layer.py, evaluation.
   """

@@ -44,20 +44,12 @@ class ForeignCheckpoint(NamedTuple):
 
 
 def read_state(path: str | Path) -> ForeignCheckpoint:
-  """Reads a checkpoint.
+  """Reads a file, or a folder with one of `SINGLE_FILES`, one of `INDEXES` and its shards, or a single `.pt`.
 
-  Args:
-    path: a file, or a folder with one of `SINGLE_FILES`, one of `INDEXES` and its shards, or a single `.pt`;
-      safetensors before the others. `config.json` beside it is read if it is there; so is a list of
-      `DIGEST_LISTS`, which then must agree.
-
-  Returns:
-    ForeignCheckpoint. float16 and bfloat16 become float32, which is exact; arrays may be read-only views of
-    the file.
-
-  Raises:
-    DataError: nothing there, damaged, carrying code, another type of number, NaN or infinity, files missing,
-      or another sha256. Names the file and the tensor.
+  Safetensors come before the others. `config.json` beside it is read if it is there; so is a list of
+  `DIGEST_LISTS`, which then must agree. float16 and bfloat16 become float32, which is exact; arrays may be
+  read-only views of the file. DataError, with the file and the tensor: nothing there, damaged, carrying code,
+  another type of number, NaN or infinity, files missing, or another sha256.
   """
   path = Path(path)
   files = _weight_files(path)

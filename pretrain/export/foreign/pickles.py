@@ -50,17 +50,10 @@ def _dictionary(*_) -> dict:
 
 
 def read_pickle(path: Path) -> Any:
-  """Reads a file of `torch.save`.
+  """Reads a file of `torch.save`, of the zip form or the older one.
 
-  Args:
-    path: `.bin`, `.pt` and the like, of the zip form or the older one.
-
-  Returns:
-    The object; tensors are on the CPU, mapped from the file where its form allows it.
-
-  Raises:
-    DataError: damaged, not such a file, or it names a class or function that would have to be called.
-    ConfigError: PyTorch is not installed.
+  Tensors are on the CPU, mapped from the file where its form allows it. DataError: damaged, not such a file,
+  or it names a class or function that would have to be called. ConfigError: PyTorch is not installed.
   """
   if importlib.util.find_spec("torch") is None:
     raise ConfigError(f"{path}: reading it needs PyTorch; pip install -r requirements-export.txt")
@@ -127,11 +120,7 @@ def _refusal(path: Path, error: Exception) -> str:
 
 
 def check_storages(path: Path, tensors: Mapping[str, Any]) -> None:
-  """Refuses tensors that claim more memory than the file has bytes, before any is touched.
-
-  Raises:
-    DataError: names the tensor.
-  """
+  """A DataError for tensors that claim more memory than the file has bytes, before any is touched."""
   size, total, seen = path.stat().st_size, 0, set()
   for name, tensor in tensors.items():
     storage = tensor.untyped_storage()
@@ -146,16 +135,10 @@ def check_storages(path: Path, tensors: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-  """Settings as dicts, lists, numbers and text.
+  """Settings as dicts, lists, numbers and text; None for what is none of those.
 
-  Args:
-    value: what `read_pickle` gave for `args` or `cfg`: Namespace, dict, stand-ins for OmegaConf's nodes.
-
-  Returns:
-    Plain values; None for what is none of those.
-
-  Raises:
-    DataError: so many, or so deep, that they are no settings.
+  `value` is what `read_pickle` gave for `args` or `cfg`: Namespace, dict, stand-ins for OmegaConf's nodes.
+  DataError: so many, or so deep, that they are no settings.
   """
   try:
     return _plain(value, itertools.count())

@@ -44,19 +44,11 @@ class Recognised(NamedTuple):
 def recognise(
   foreign: ForeignCheckpoint, *, num_heads: int | None = None, extra: State | None = None
 ) -> Recognised:
-  """Finds the family by names and `model_type`, and reads the tensors.
+  """Finds the family by names and `model_type`, and reads the tensors and what `read_extra` gave.
 
-  Args:
-    foreign: its tensors and settings, from `foreign.files.read_state`.
-    num_heads: attention heads, if the checkpoint does not say.
-    extra: of `read_extra`, parameters that an export of this program put beside it.
-
-  Returns:
-    Recognised; the encoder has exactly the names and shapes of the model that `fields` describe.
-
-  Raises:
-    DataError: another architecture, a missing tensor, a wrong shape, settings that disagree with it.
-    ConfigError: nothing says the number of heads, or `num_heads` contradicts the checkpoint.
+  The encoder has exactly the names and shapes of the model that `fields` describe. DataError: another
+  architecture, a missing tensor, a wrong shape, settings that disagree with it. ConfigError: nothing says the
+  number of heads, or `num_heads` contradicts the checkpoint.
   """
   state, config = foreign.state, foreign.config
   model_type, generator = config.get("model_type"), {}
@@ -120,8 +112,7 @@ def merge(params: dict, flat: Mapping[str, np.ndarray]) -> dict:
 def own_fields(config: Mapping[str, Any]) -> dict[str, Any]:
   """Fields of an encoder from the `model` in the config.json of `--to=torch`.
 
-  Raises:
-    DataError: one is missing, of another type or not one of its choices.
+  DataError: one is missing, of another type or not one of its choices.
   """
   model = config.get("model")
   model = model if isinstance(model, Mapping) else {}
@@ -139,8 +130,7 @@ def own_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 def check_encoder(params: dict, fields: Mapping[str, Any]) -> None:
   """Holds an encoder against the model that the fields describe.
 
-  Raises:
-    DataError: other sizes, or a parameter that is missing, unknown or of another shape.
+  DataError: other sizes, or a parameter that is missing, unknown or of another shape.
   """
   for name, size in official_config.sizes(params).items():
     if name in fields and fields[name] != size:

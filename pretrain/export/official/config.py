@@ -36,18 +36,11 @@ _PORT_ONLY = {"hidden_act": "gelu", "layer_norm_type": "post"}
 
 
 def fairseq_fields(settings: Mapping[str, Any], params: dict) -> dict[str, Any]:
-  """Fields of `model` in `configs/base.py` for a fairseq checkpoint.
+  """Fields of `model` in `configs/base.py` for a fairseq checkpoint and its settings, {} if it has none.
 
-  Args:
-    settings: of `args` or `cfg.model`; {} if the file has none.
-    params: as `names.from_fairseq` read them.
-
-  Returns:
-    What `sizes` gives, relative_position and its distance, layer_norm_eps (fixed in fairseq) and, where said,
-    dropout and attention_dropout.
-
-  Raises:
-    DataError: a setting this encoder does not compute, that disagrees with the tensors, or is missing.
+  They are what `sizes` gives, relative_position and its distance, layer_norm_eps (fixed in fairseq) and,
+  where the settings have them, dropout and attention_dropout. DataError: a setting this encoder does not
+  compute, that disagrees with the tensors, or is missing.
   """
   fields = sizes(params) | {"layer_norm_eps": 1e-5}
   fields |= _relative(settings, params, is_asked=settings.get("rel_pos"))
@@ -69,17 +62,10 @@ def port_fields(config: Mapping[str, Any], params: dict) -> dict[str, Any]:
 
 
 def sizes(params: dict) -> dict[str, int]:
-  """The sizes that the shapes of an encoder's parameters tell.
+  """The sizes that the shapes of the parameters under 'encoder' tell, by their names in `model`.
 
-  Args:
-    params: {'encoder': ...} as in `pretrain.checkpoint.load_params`.
-
-  Returns:
-    vocab_size, max_length, hidden_size, num_layers, num_heads, mlp_size, num_segments (0: no such table), and
-    relative_buckets if there is a table of them.
-
-  Raises:
-    DataError: a parameter is missing or has another number of axes.
+  num_segments is 0 and relative_buckets is left out where there is no such table. DataError: a parameter is
+  missing or has another number of axes.
   """
   vocab_size, hidden_size = _shape(params, "embeddings/token/embedding", 2)
   num_layers, _, num_heads, _ = _shape(params, "trunk/layers/attention/query/kernel", 4)
@@ -111,17 +97,10 @@ def _shape(params: dict, path: str, num_axes: int) -> tuple[int, ...]:
 
 
 def find_num_heads(settings: Mapping[str, Any], name: str, state: State, given: int | None) -> int:
-  """Attention heads: from the command line, from the settings, or the columns of the relative table.
+  """Attention heads: `given` on the command line, the setting `name`, or the columns of the relative table.
 
-  Args:
-    settings: args, cfg or config.json.
-    name: what the settings call the number of heads.
-    state: tensors under official names.
-    given: `--num_heads`; None: not given.
-
-  Raises:
-    ConfigError: nothing says it, or `given` contradicts the settings.
-    DataError: the setting is not a number above 0.
+  ConfigError: nothing says it, or `given` contradicts the settings. DataError: the setting is not a number
+  above 0.
   """
   stated = settings.get(name)
   if stated is not None and (isinstance(stated, bool) or not isinstance(stated, int) or stated < 1):
@@ -140,12 +119,8 @@ def find_num_heads(settings: Mapping[str, Any], name: str, state: State, given: 
 def find_sharing(settings: Mapping[str, Any], state: State) -> str:
   """What a fairseq generator shares with the encoder, as `generator.share_embeddings` says it.
 
-  Args:
-    settings: args or cfg; 'generator_sample_mode' decides if it is there.
-    state: tensors, which decide otherwise: tensors that are listed twice and equal are one.
-
-  Raises:
-    DataError: an unknown mode.
+  'generator_sample_mode' of the settings decides if it is there (DataError: an unknown mode), otherwise the
+  tensors: those that are listed twice and equal are one.
   """
   mode = settings.get("generator_sample_mode")
   if mode is not None:

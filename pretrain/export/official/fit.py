@@ -14,18 +14,10 @@ IDS = {"cls": 0, "pad": 1, "sep": 2, "unk": 3}
 def check_official(
   config: EncoderConfig, vocabulary: Vocabulary, layout: str, params: dict, *, activation: str = "tanh"
 ) -> None:
-  """Refuses what official code would compute otherwise.
+  """Refuses what official code of a layout of `LAYOUTS` would compute otherwise, with a ConfigError.
 
-  Args:
-    config: sizes of the encoder.
-    vocabulary: what the model was trained with; official code fixes its kind and special ids.
-    layout: one of `LAYOUTS`.
-    params: nested dict of arrays; its heads and generator must fit, too.
-    activation: 'tanh' or 'gelu', in the classification head.
-
-  Raises:
-    ConfigError: T5 buckets, segments or another LayerNorm epsilon in fairseq, WordPiece, other special ids, a
-      generator or a head that the official classes cannot hold.
+  That is T5 buckets, segments or another LayerNorm epsilon in fairseq, WordPiece, other special ids, and a
+  generator or a head that the official classes cannot hold.
 
   Source: official fairseq/models/cocolm/model.py, amos/model.py, huggingface/cocolm/modeling_cocolm.py.
   """

@@ -204,18 +204,9 @@ def _split_span_head(state: State, prefix: str) -> State:
 def from_fairseq(state: State, *, num_heads: int, share_embeddings: str = "all") -> Imported:
   """Our parameters from the `model` dict of a fairseq `model.pt`.
 
-  Args:
-    state: {name: array}, names as in `COCOLM_Model` or `AMOS_Model`; the old prefix `decoder.` is read as
-      `encoder.`.
-    num_heads: attention heads, which no shape tells.
-    share_embeddings: of a generator in it: 'all' (sample mode 'eval' or 'train'), 'tokens'
-      ('zero-dropout'), 'none'.
-
-  Returns:
-    Imported; 'generator' and each head only where the checkpoint has them.
-
-  Raises:
-    DataError: a missing tensor, a wrong shape, or tied tensors that differ.
+  Names are those of `COCOLM_Model` or `AMOS_Model`; the old prefix `decoder.` is read as `encoder.`. The
+  generator, which shares 'all' (sample mode 'eval' or 'train'), 'tokens' ('zero-dropout') or 'none' of the
+  embeddings, and each head are read where the checkpoint has them. DataError: as in `tensor_rows.read`.
   """
   state = {re.sub(r"^decoder\.", "encoder.", name): array for name, array in state.items()}
   state = _join_span_head(state, _FAIRSEQ_SPAN)
@@ -226,16 +217,8 @@ def from_fairseq(state: State, *, num_heads: int, share_embeddings: str = "all")
 def from_hugging_face(state: State, *, num_heads: int) -> Imported:
   """Our parameters from the tensors of a Hugging Face `COCOLMModel` or `AMOSModel`.
 
-  Args:
-    state: {name: array}, with or without the prefix `cocolm.` or `amos.`; heads as `binary_head.`,
-      `clm_head.`, `scl_head.`, `classifier.` and `qa_outputs.`.
-    num_heads: attention heads.
-
-  Returns:
-    Imported.
-
-  Raises:
-    DataError: as in `from_fairseq`.
+  Names are with or without the prefix `cocolm.` or `amos.`; heads are `binary_head.`, `clm_head.`,
+  `scl_head.`, `classifier.` and `qa_outputs.`. DataError: as in `tensor_rows.read`.
   """
   state = {re.sub(r"^(cocolm|amos)\.", "", name): array for name, array in state.items()}
   state = _join_span_head(state, _HF_SPAN)

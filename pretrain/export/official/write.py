@@ -28,22 +28,10 @@ def write_official(
   layout: str,
   task: Mapping[str, Any],
 ) -> tuple[str, ...]:
-  """Writes a folder for the official code, its tokenizer files included.
+  """Writes an empty folder for the official code, tokenizer files included; returns our paths of the extra.
 
-  Args:
-    folder: exists and is empty.
-    params: nested dict of arrays: 'encoder', and 'heads' and 'generator' if the checkpoint has them.
-    config: sizes of the encoder.
-    vocabulary_directory: where `vocabulary` was loaded from.
-    vocabulary: of sentencepiece; anything else is refused.
-    layout: 'cocolm', 'amos' (Hugging Face port of 2021: pytorch_model.bin) or 'fairseq' (model.pt).
-    task: `meta['task']` of a fine-tuned checkpoint, or {}.
-
-  Returns:
-    Our paths of what lies in extra.safetensors.
-
-  Raises:
-    ConfigError: as `fit.check_official`.
+  The layouts 'cocolm' and 'amos' are the Hugging Face port of 2021 (pytorch_model.bin), 'fairseq' is
+  model.pt; `task` is `meta['task']` of a fine-tuned checkpoint, or {}. ConfigError: as `fit.check_official`.
   """
   import torch
 

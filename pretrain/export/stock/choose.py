@@ -18,19 +18,9 @@ class Choice(NamedTuple):
 
 
 def choose(config: EncoderConfig, *, pad_id: int, heads: Collection[str], activation: str = "tanh") -> Choice:
-  """The stock class that holds an encoder exactly.
+  """The stock class that holds an encoder and its heads exactly; ConfigError if none does.
 
-  Args:
-    config: sizes of the encoder.
-    pad_id: id of [PAD].
-    heads: names under 'heads' in the parameters.
-    activation: 'tanh' or 'gelu', in a head 'classification'.
-
-  Returns:
-    Choice.
-
-  Raises:
-    ConfigError: no class holds it.
+  `activation` is that of a head 'classification', 'tanh' or 'gelu'.
   """
   if config.relative_position == "none":
     if "classification" in heads:
@@ -53,18 +43,7 @@ def choose(config: EncoderConfig, *, pad_id: int, heads: Collection[str], activa
 def check_layout(
   layout: str, config: EncoderConfig, *, pad_id: int, heads: Collection[str], activation: str = "tanh"
 ) -> None:
-  """Refuses a class that cannot hold an encoder exactly.
-
-  Args:
-    layout: the class that was asked for.
-    config: sizes of the encoder.
-    pad_id: id of [PAD].
-    heads: names under 'heads' in the parameters.
-    activation: 'tanh' or 'gelu', in a head 'classification'.
-
-  Raises:
-    ConfigError: with the reason.
-  """
+  """Refuses a class that cannot hold an encoder exactly, with a ConfigError that says why."""
   if layout not in LAYOUTS:
     raise ConfigError(errors.unknown("stock layout", layout, LAYOUTS))
   fault = _fault(layout, config, pad_id)

@@ -20,19 +20,10 @@ _ROWS, _MOST_LENGTH = 3, 32
 
 
 def compare(foreign: ForeignCheckpoint, recognised: Recognised, *, pad_id: int) -> str:
-  """Runs both on random ids, the last row padded.
+  """Runs both on random ids, the last row padded; returns a line for the user.
 
-  Args:
-    foreign: tensors and config.json, from which the class is made.
-    recognised: the same checkpoint as our parameters and fields.
-    pad_id: id of [PAD] in the vocabulary; both sides ignore it.
-
-  Returns:
-    A line for the user.
-
-  Raises:
-    DataError: the class cannot be made of this config, or hidden states at tokens differ by more than
-      `TOLERANCE`.
+  DataError: the class cannot be made of this config, or hidden states at tokens differ by more than
+  `TOLERANCE`.
   """
   if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("torch") is None:
     return "not compared with transformers, which is not installed (requirements-export.txt)"

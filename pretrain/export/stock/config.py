@@ -60,16 +60,9 @@ def size_fields(config: EncoderConfig) -> dict[str, Any]:
 def config_json(
   config: EncoderConfig, *, layout: str, architecture: str, special_ids: SpecialIds
 ) -> dict[str, Any]:
-  """`config.json` of an encoder of ours.
+  """`config.json` of an encoder of ours, for a layout that can hold it (`choose.check_layout`).
 
-  Args:
-    config: sizes of the encoder.
-    layout: one of `LAYOUTS` that can hold it (`choose.check_layout`).
-    architecture: name of the class, such as 'MPNetForMaskedLM'.
-    special_ids: ids of the vocabulary's special pieces.
-
-  Returns:
-    A dict of JSON values.
+  `architecture` is the name of the class, such as 'MPNetForMaskedLM'.
   """
   fields = size_fields(config) | {
     "architectures": [architecture],
@@ -122,18 +115,10 @@ def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
   """Our fields of `model` from a stock `config.json`.
 
   A BERT or ELECTRA with segments keeps its table; our encoder adds row 0 to every token, in pretraining and
-  in every task, so that pairs differ there from a class that is given token_type_ids of 1.
-
-  Args:
-    config: JSON of a model of type 'bert', 'electra', 'mpnet', or of a 'layoutlmv3' that this program wrote.
-
-  Returns:
-    vocab_size, hidden_size, num_layers, num_heads, mlp_size, max_length, num_segments, relative_position (and
-    relative_buckets, relative_max_distance unless 'none'), layer_norm_eps, dropout, attention_dropout,
-    init_stddev.
-
-  Raises:
-    DataError: another architecture, a field that our encoder does not compute, or a size that cannot be.
+  in every task, so that pairs differ there from a class that is given token_type_ids of 1. LayoutLMv3 is read
+  as this program writes it. The fields relative_buckets and relative_max_distance are left out where
+  relative_position is 'none'. DataError: another architecture, a field that our encoder does not compute, or
+  a size that cannot be.
   """
   if not isinstance(config, Mapping):
     raise _wrong("the whole", type(config).__name__, "an object", "check the checkpoint")

@@ -22,11 +22,8 @@ _MOST_HALVINGS = 64
 def binary_head_as_dense(head: dict) -> dict:
   """A one-Linear RTD head as a dense one: gelu(x) - gelu(-x) = x, so two opposite rows do.
 
-  Args:
-    head: {'kernel' [D, 1], 'bias' [1]}, D at least 2; one that has 'dense' already is given back.
-
-  Returns:
-    {'dense': {'kernel' [D, D], 'bias' [D]}, 'kernel' [D, 1], 'bias' [1]} with the same logits.
+  {'kernel' [D, 1], 'bias' [1]}, D at least 2, becomes {'dense': {'kernel' [D, D], 'bias' [D]}, 'kernel'
+  [D, 1], 'bias' [1]} with the same logits; a head that has 'dense' already is given back.
   """
   if "dense" in head:
     return head

@@ -32,19 +32,11 @@ def from_stock(
 
   Heads are read where ours computes the same: masked LM, ELECTRA's discriminator, linear question answering,
   and classification by two layers (where `architectures` says ...ForSequenceClassification). The position
-  rows of MPNet that no token reads (of padding) are dropped.
+  rows of MPNet that no token reads (of padding) are dropped. A trained pooler is among the unmatched.
 
-  Args:
-    state: {name: float32 array}, with or without the prefix of the base model.
-    config_json: its `config.json`; see `encoder_fields`.
-    extra: {our path: float32 array}, `extra.safetensors` of an export; its parameters are put in place.
-
-  Returns:
-    Imported: params, and the names of tensors that nothing here reads, such as a trained pooler.
-
-  Raises:
-    DataError: another architecture, a missing tensor, a wrong shape, tied tensors that differ, or an `extra`
-      that does not belong to it.
+  Names are with or without the prefix of the base model; `extra` is {our path: float32 array}, what
+  `extra.safetensors` of an export holds, and is put in place. DataError: as `encoder_fields` and
+  `tensor_rows.read`, or an `extra` that does not belong to it.
   """
   fields, extra = encoder_fields(config_json), dict(extra or {})
   layout = config_json["model_type"]

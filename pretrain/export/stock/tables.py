@@ -126,12 +126,9 @@ TIES = {layout: tuple(Tie(*names, path="") for names in tied) for layout, tied i
 
 
 def encoder_parts(layout: str, *, offset: int, has_segments: bool) -> tuple[Part, ...]:
-  """Parts of an encoder.
+  """Parts of an encoder, with its segment table if it is ours.
 
-  Args:
-    layout: 'mpnet', 'layoutlmv3', 'bert', 'electra'.
-    offset: row of the position table for the first token; the rows before it are of padding, written as 0.
-    has_segments: whether the segment table is ours.
+  `offset` is the row of the position table for the first token; those before it are of padding, written as 0.
   """
   positions = Layout(
     lambda a, heads: [a[offset:]],

@@ -50,18 +50,9 @@ def to_stock(
   loss has touched `pooler_output`. A model with segments must be used without token_type_ids, or with 0.
   A head of question answering in LayoutLMv3 is exact in float32 and bfloat16, not in float16.
 
-  Args:
-    params: as saved, float32: {'encoder', 'heads', 'generator', ...}; only the encoder must be there.
-    config: sizes of the encoder.
-    layout: 'mpnet', 'layoutlmv3', 'bert', 'electra'.
-    special_ids: ids of the vocabulary's special pieces.
-    task: what a fine-tuned checkpoint says of its classification head (`task_fields`), or {}.
-
-  Returns:
-    StockModel.
-
-  Raises:
-    ConfigError: the layout cannot hold it exactly, or labels that do not fit the head.
+  Of the parameters, float32 as saved, only the encoder must be there; `task` is what a fine-tuned checkpoint
+  says of its classification head (`task_fields`), or {}. ConfigError: the layout cannot hold it exactly, or
+  labels that do not fit the head.
   """
   heads = params.get("heads", {})
   pad_id, activation = special_ids.pad, task_fields.activation(task)

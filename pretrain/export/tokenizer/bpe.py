@@ -10,11 +10,7 @@ _TYPE_NAMES = {4: "user defined", 5: "unused"}
 
 
 def read_proto(path):
-  """Returns the `ModelProto` of a sentencepiece file.
-
-  Raises:
-    DataError: it is no such file.
-  """
+  """Returns the `ModelProto` of a sentencepiece file; DataError if it is no such file."""
   from google.protobuf.message import DecodeError
   from sentencepiece import sentencepiece_model_pb2
 
@@ -34,15 +30,8 @@ def bpe_model(proto, ids: Mapping[str, int], *, vocabulary: Mapping[str, int], u
   joined lies inside it, and what is joined inside depends on nothing outside. So a piece is made of the two
   parts into which its own text is joined last, or never.
 
-  Args:
-    proto: the model.
-    ids: piece -> id for what text may give.
-    vocabulary: piece -> id, the special ones too.
-    unknown: the piece of unknown characters.
-    where: file, for errors.
-
-  Raises:
-    DataError: the model is not BPE, or has what the library's BPE has not, or `ids` lacks pieces of it.
+  `ids` is {piece: id} for what text may give, `vocabulary` has the special ones too, `where` is for errors.
+  DataError: the model is not BPE, or has what the library's BPE has not, or `ids` lacks pieces of it.
   """
   from tokenizers import models
 

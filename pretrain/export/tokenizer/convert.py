@@ -55,15 +55,8 @@ def write_tokenizer(
   """Writes tokenizer.json, tokenizer_config.json and special_tokens_map.json, and our own files beside them.
 
   Before anything is written, the tokenizer is asked for some hard texts and for every piece of the
-  vocabulary, and must give our ids.
-
-  Args:
-    vocabulary_directory: what `data.vocabulary` makes.
-    output: a folder; made if it is not there.
-    max_length: tokens that the model takes, special ones included.
-
-  Raises:
-    DataError: tokenizer.json cannot hold this vocabulary exactly; the reason is given.
+  vocabulary, and must give our ids: DataError, with the reason, where tokenizer.json cannot hold it exactly.
+  `max_length` is what the model takes, special tokens included.
   """
   source, output = pathlib.Path(vocabulary_directory), pathlib.Path(output)
   words = vocabulary.load(source)
@@ -88,10 +81,9 @@ def write_tokenizer(
 
 
 def build_tokenizer(directory: pathlib.Path, words: vocabulary.Vocabulary):
-  """Returns the `tokenizers.Tokenizer` of a vocabulary directory, special pieces added around texts.
+  """Returns the `tokenizers.Tokenizer` of a vocabulary directory, which adds special pieces around texts.
 
-  Raises:
-    DataError: it cannot hold this vocabulary exactly.
+  DataError: it cannot hold this vocabulary exactly.
   """
   os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # as where our vocabularies encode
   from tokenizers import AddedToken, processors
@@ -182,13 +174,8 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
   with `dict.txt` (the official code's, so words are split its way) or alone; `tokenizer.json`, which must be
   BERT's WordPiece; `vocab.txt` with `tokenizer_config.json`, which says whether case is kept.
 
-  Args:
-    folder: where the checkpoint's files are.
-    output: directory to write; must not exist or be empty.
-
-  Raises:
-    DataError: there is no tokenizer, or one that our vocabularies cannot follow, or a special piece lacks.
-    ConfigError: `output` is there.
+  DataError: there is no tokenizer, or one that our vocabularies cannot follow, or a special piece is missing.
+  ConfigError: `output` is there and not empty.
   """
   folder = pathlib.Path(folder)
   if (folder / vocabulary.NAME).is_file():

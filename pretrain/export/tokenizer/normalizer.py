@@ -30,15 +30,10 @@ _EXTENDS = r"[^\p{L}\p{N}\p{P}\p{S}\p{Z}]|[\x{10000}-\x{10ffff}]"
 
 
 def build(processor, spec, where: str):
-  """Returns a `tokenizers` normalizer that does what a sentencepiece model does.
+  """Returns a `tokenizers` normalizer that does what a sentencepiece model does; DataError if none can.
 
-  Args:
-    processor: the `sentencepiece.SentencePieceProcessor`; asked what it makes of single characters.
-    spec: its proto's `normalizer_spec`.
-    where: file, for errors.
-
-  Raises:
-    DataError: the model's rules cannot be followed.
+  The `SentencePieceProcessor` is asked what it makes of single characters; `spec` is its proto's
+  `normalizer_spec`, `where` is the file, for errors.
   """
   from tokenizers import Regex, normalizers
 

@@ -19,8 +19,7 @@ _MISSING = object()
 def read(folder: pathlib.Path) -> tuple[list[str], bool]:
   """Returns the pieces by id, special ones under names that our vocabularies find, and whether case is kept.
 
-  Raises:
-    DataError: there are no such files, they are damaged, or are not BERT's WordPiece.
+  DataError: there are no such files, they are damaged, or are not BERT's WordPiece.
   """
   path = folder / "tokenizer.json"
   if path.is_file():

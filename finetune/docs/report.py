@@ -10,19 +10,12 @@ from finetune.search import tables
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-  """One line of the comparison; accuracies are fractions.
+  """One line of the comparison; accuracies are fractions."""
 
-  Attributes:
-    name: who classifies.
-    seeds: {seed: test accuracy}; without a learning rate seed 0 alone, and nothing is drawn.
-    dev: mean accuracy on the development set.
-    learning_rate: the chosen one; None: there is none.
-  """
-
-  name: str
-  seeds: Mapping[int, float]
-  dev: float
-  learning_rate: float | None = None
+  name: str  # who classifies
+  seeds: Mapping[int, float]  # {seed: test accuracy}; without a learning rate seed 0 alone: nothing is drawn
+  dev: float  # mean accuracy on the development set
+  learning_rate: float | None = None  # the chosen one, if there is one
 
   @property
   def mean(self) -> float:
@@ -40,16 +33,10 @@ def make_report(
   num_test: int,
   saw_paragraphs: bool,
 ) -> tables.Report:
-  """Makes `results.md`, `.csv` and `.json` of the comparison.
+  """Makes `results.md`, `.csv` and `.json` of the comparison on `num_test` test paragraphs.
 
-  Args:
-    title: which checkpoint.
-    libraries: the classes.
-    bayes: lines of naive Bayes.
-    scratch: the line of the untrained encoder.
-    checkpoint: the line of the checkpoint, of the same seeds.
-    num_test: test paragraphs.
-    saw_paragraphs: whether the text was in the checkpoint's pretraining data.
+  `scratch` (the untrained encoder) and `checkpoint` are of the same seeds; `saw_paragraphs` says whether the
+  text was in the checkpoint's pretraining data.
   """
   rows = [
     {

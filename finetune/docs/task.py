@@ -39,15 +39,7 @@ NAMES = {CHECKPOINT: "the checkpoint, fine-tuned", SCRATCH: "its encoder from sc
 
 
 class Encoded:
-  """The paragraphs as an encoder reads them.
-
-  Attributes:
-    task: the paragraphs.
-    max_length: tokens of a text; longer ones are cut.
-    train: training examples, with their `buckets`.
-    sets: 'dev' and 'test'.
-    lines: what a user should know of the texts' lengths.
-  """
+  """The paragraphs as an encoder reads them: training examples in buckets, and `sets` 'dev' and 'test'."""
 
   def __init__(self, task: LibraryParagraphs, session: Session) -> None:
     fields, words = session.config.data, session.start.vocabulary
@@ -97,10 +89,7 @@ class Encoded:
 def naive_bayes(name: str, texts: Mapping[str, Sequence[str]], task: LibraryParagraphs) -> Score:
   """Multinomial naive Bayes on counts of words, with scikit-learn's defaults.
 
-  Args:
-    name: for the table.
-    texts: {'train', 'dev', 'test'}: texts in the order of the task's splits.
-    task: for the labels.
+  `texts` are those of 'train', 'dev' and 'test', in the order of the task's splits, which have the labels.
   """
   # Single characters are words too: some ids have one digit.
   counts = CountVectorizer(token_pattern=r"(?u)\b\w+\b")
@@ -125,12 +114,10 @@ class Docs:
   """Two searches, from the checkpoint and from scratch, and naive Bayes; a `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
-    """Gathers the paragraphs; nothing is compiled.
+    """Gathers the paragraphs; nothing is compiled, and there is nothing to download.
 
-    Args:
-      session: of its config, `data.directory` is a folder of installed packages ('': those of this program),
-        `data.train_rows` the wanted training paragraphs (0: `TRAIN_ROWS`).
-      download: there is nothing to download.
+    Of the config, `data.directory` is a folder of installed packages ('': those of this program),
+    `data.train_rows` the wanted training paragraphs (0: `TRAIN_ROWS`).
 
     Raises:
       ConfigError: a field that this kind has no use for.

@@ -8,11 +8,7 @@ from finetune.search.summary import Record
 
 
 def merge(searches: Sequence[Sequence[Record]]) -> list[Record]:
-  """The same cells searched seed by seed, as records of all seeds.
-
-  Args:
-    searches: for each search its cells, in the same order.
-  """
+  """The same cells, in the same order, searched seed by seed: as records of all seeds."""
   merged = []
   for records in zip(*searches, strict=True):
     seeds = {seed: run for record in records for seed, run in record.seeds.items()}
@@ -31,12 +27,8 @@ def make_report(
 ) -> tables.Report:
   """Chooses the cell of each fraction and makes `fractions.md`, `.csv` and `.json` of their scores.
 
-  Args:
-    title: such as the checkpoint's name.
-    records: {task: {fraction: finished cells in the order of the search}}; a fraction without any is left
-      out.
-    examples: {task: {fraction: number of training examples}}.
-    subsets: tasks whose data is not the official one.
+  By task and fraction, `records` are finished cells in the order of the search (a fraction without any is
+  left out) and `examples` numbers of training examples. The data of `subsets` is not the official one.
   """
   rows = []
   for task, by_fraction in records.items():

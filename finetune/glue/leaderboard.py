@@ -52,13 +52,10 @@ class Predictions(NamedTuple):
 
 
 def predictions(key: str, ids: Sequence[str], outputs: np.ndarray, *, scale: float = 1.0) -> Predictions:
-  """Turns a model's outputs into what a file holds.
+  """Turns a model's outputs into what the file of a key of `FILES` holds.
 
-  Args:
-    key: of `FILES`; outputs of the MNLI model make 'mnli', 'mnli_mm' and 'ax'.
-    ids: [rows] index column of the test file.
-    outputs: [rows, classes] float logits, classes in the order of `glue_tasks.TASKS`; STS-B [rows, 1].
-    scale: of STS-B, what predictions are multiplied by to be scores from 0 to 5.
+  Outputs are [rows, classes] float logits, classes in the order of `glue_tasks.TASKS`; of STS-B [rows, 1],
+  which times `scale` are scores from 0 to 5. Those of the MNLI model make 'mnli', 'mnli_mm' and 'ax'.
 
   Raises:
     DataError: another shape, or an output that is not finite.

@@ -28,27 +28,15 @@ _RUN, _DIGESTS = "run", "digests"  # whose outputs they are, and of which texts
 
 
 class Tests(NamedTuple):
-  """The test sets of a task that are there.
+  """The test sets of a task that are there."""
 
-  Attributes:
-    sets: {key of `leaderboard.FILES`: texts and ids}.
-    digests: {key: sha256 of its index column and texts}.
-    lines: what a user should know: what there is, what is missing or was cut.
-  """
-
-  sets: dict[str, Evaluated]
-  digests: dict[str, str]
-  lines: list[str]
+  sets: dict[str, Evaluated]  # {key of `leaderboard.FILES`: texts and ids}
+  digests: dict[str, str]  # {key: sha256 of its index column and texts}
+  lines: list[str]  # what a user should know: what there is, what is missing or was cut
 
 
 def load(task: str, directory: str, encoding: Callable[[str], Encoding], *, download: bool = False) -> Tests:
-  """Reads and tokenises the test sets that a task's model predicts, as far as they are there.
-
-  Args:
-    task: key of `glue_metrics.METRICS`.
-    directory: of GLUE's files, as of `data.glue.read_all`.
-    encoding: gives for a task how its texts become ids.
-    download: whether TFDS may download what is missing.
+  """Reads and tokenises what there is, or may be downloaded, of the test sets that a task's model predicts.
 
   Raises:
     DataError: a file that is there is damaged.
@@ -122,10 +110,7 @@ def predict(session: Session, task: str, chosen: Chosen, outputs_of: OutputsOf, 
 def submit(session: Session, tests: Mapping[str, Tests], data: Mapping[str, GlueData]) -> list[str]:
   """Writes `<workdir>/glue.zip` from the stored outputs of all tasks; returns lines about it.
 
-  Args:
-    session: whose workdir holds the outputs.
-    tests: {task: its test sets}.
-    data: {task: its development sets}, by which WNLI's predictions or its majority class are handed in.
+  The development set of WNLI decides whether its predictions or its majority class are handed in.
 
   Raises:
     UserError: as of `leaderboard.write_submission`.

@@ -27,10 +27,8 @@ def make_report(
   eight tasks, None where one of them is missing.
 
   Args:
-    title: such as the checkpoint's name.
     records: {task: its finished cells in the order of the search}; a task without any is missing.
     subsets: tasks whose data is not the official one.
-    references: of `reference_rows`; the first is the model's own.
   """
   names = list(NAMES)
   rows: list[dict[str, Any]] = []

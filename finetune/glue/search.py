@@ -31,10 +31,6 @@ class Glue:
   def __init__(self, session: Session, *, download: bool) -> None:
     """Reads the data of every task, so that what is wrong is reported before anything compiles.
 
-    Args:
-      session: checkpoint, protocol and workdir.
-      download: whether TFDS may download what is missing.
-
     Raises:
       ConfigError: more training rows asked for than any task has, and others.
       UserError: see data/errors.py.

@@ -19,26 +19,16 @@ from finetune.search.texts import Encoding, Evaluated
 
 @dataclasses.dataclass(frozen=True)
 class GlueData:
-  """A task's data as ids.
-
-  Attributes:
-    train: examples; 'labels' int32 classes or float32 targets.
-    buckets: of the training set.
-    dev: {split: its examples}.
-    num_outputs: classes; 1: regression.
-    is_official: whether every split is there and the official one, whole.
-    digest: sha256 over ids and labels of training and development sets.
-    lines: what a user should know: dropped rows, cut examples, sources.
-  """
+  """A task's data as ids."""
 
   task: str
-  train: Examples
-  buckets: Buckets
-  dev: dict[str, Evaluated]
-  num_outputs: int
-  is_official: bool
-  digest: str
-  lines: list[str]
+  train: Examples  # 'labels' are int32 classes or float32 targets
+  buckets: Buckets  # of the training set
+  dev: dict[str, Evaluated]  # by name of the split
+  num_outputs: int  # classes; 1: regression
+  is_official: bool  # whether every split is there and the official one, whole
+  digest: str  # sha256 over ids and labels of training and development sets
+  lines: list[str]  # what a user should know: dropped rows, cut examples, sources
 
 
 def load(
@@ -50,18 +40,12 @@ def load(
   seed: int = 0,
   download: bool = False,
 ) -> GlueData:
-  """Reads and tokenises a task's training and development sets.
+  """Reads and tokenises a task's training and development sets; MNLI's mismatched half may be missing.
 
   Args:
-    task: key of `glue_metrics.METRICS`.
     directory: of GLUE's files, as of `data.glue.read_all`.
-    encoding: how texts become ids.
-    train_rows: training examples, drawn at random; 0, or as many as there are or more: all.
-    seed: decides which are drawn.
+    train_rows: training examples, drawn at random by `seed`; 0, or as many as there are or more: all.
     download: whether TFDS may download what is missing.
-
-  Returns:
-    GlueData; without MNLI's mismatched half if that is not there.
 
   Raises:
     DataError: a split is missing or damaged, or has no labels.

@@ -63,18 +63,12 @@ def main_metric(task: str, protocol: str) -> str:
 
 
 def score(task: str, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-  """Scores of one evaluation set.
+  """Scores of one evaluation set, {metric: value}, the papers' metric first.
 
-  Accuracy takes the class of the largest logit, the first of equal ones. With two classes F1 and Matthews'
-  correlation take class 1 for equal logits, as the official criterion does.
-
-  Args:
-    task: key of `METRICS`.
-    outputs: [examples, classes] float logits; of STS-B [examples, 1] predictions, on any scale.
-    labels: [examples] int classes from 0; of STS-B float targets, on any scale.
-
-  Returns:
-    {metric: value}, the papers' metric first.
+  Outputs are [examples, classes] float logits, labels [examples] int classes from 0; of STS-B [examples, 1]
+  float predictions and [examples] float targets, on any scale. Accuracy takes the class of the largest logit,
+  the first of equal ones. With two classes F1 and Matthews' correlation take class 1 for equal logits, as the
+  official criterion does.
 
   Raises:
     DataError: no examples, shapes that do not fit, or a label outside the classes.

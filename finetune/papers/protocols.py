@@ -41,31 +41,18 @@ _TACO_HEAD = {"activation": "tanh", "init": "normal", "dropout": 0.1, "input_dro
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-  """What does not depend on the task.
-
-  Attributes:
-    name: 'coco_lm', 'amos' or 'taco'.
-    summary: 'median' or 'mean', over seeds.
-    is_pooled: whether the score is that of all runs of all cells instead of the best cell's.
-    num_seeds: seeds of a cell.
-    num_test_seeds: seeds of the chosen cell of which the best on the dev set predicts the test set.
-    evaluations_per_epoch: evaluations of the dev set; a run counts with its best one.
-    optimizer: fields of `pretrain.optim.OptimizerSettings` but for learning rate and steps.
-    head: fields of `finetune.search.classification.HeadSettings`.
-    dropout: rate in the encoder, of attention probabilities too.
-    stsb_divisor: what scores of STS-B, 0 to 5, are divided by to be a target.
-  """
+  """What does not depend on the task."""
 
   name: str
-  summary: str
-  is_pooled: bool
-  num_seeds: int
-  num_test_seeds: int
-  evaluations_per_epoch: int
-  optimizer: Mapping[str, Any]
-  head: Mapping[str, Any]
-  dropout: float
-  stsb_divisor: float
+  summary: str  # 'median' or 'mean', over seeds
+  is_pooled: bool  # whether the score is that of all runs of all cells instead of the best cell's
+  num_seeds: int  # of a cell
+  num_test_seeds: int  # of the chosen cell; the best of them on the dev set predicts the test set
+  evaluations_per_epoch: int  # of the dev set; a run counts with its best one
+  optimizer: Mapping[str, Any]  # fields of `pretrain.optim.OptimizerSettings` but for learning rate and steps
+  head: Mapping[str, Any]  # fields of `finetune.search.classification.HeadSettings`
+  dropout: float  # in the encoder, of attention probabilities too
+  stsb_divisor: float  # what scores of STS-B, 0 to 5, are divided by to be a target
 
 
 # COCO-LM section 4 and AMOS section 5: median of five; captions of COCO-LM table 2 and AMOS table 5: ten for
@@ -127,14 +114,8 @@ def cells(
 
   So cells that differ in the learning rate alone, which can share a compiled program, are neighbours.
 
-  Args:
-    protocol: one of `NAMES`.
-    task: as of `spaces.space`.
-    size: one of `SIZES`.
-    seed: decides which combinations of TACO's base models are drawn.
-    batch_sizes, learning_rates, epochs: these instead of the protocol's; empty: the protocol's.
-    warmup_fractions, warmup_steps: these instead of the protocol's warm-ups, whether those are fractions or
-      steps; both empty: the protocol's.
+  What is not empty replaces the protocol's values; either kind of warm-up replaces the protocol's, whether
+  that is fractions or steps. `seed` decides which combinations of TACO's base models are drawn.
 
   Raises:
     ConfigError: a combination that the paper does not have, or a value that makes no sense.

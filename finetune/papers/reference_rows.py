@@ -14,22 +14,15 @@ COLUMNS = ("mnli", "mnli_mm", "qqp", "qnli", "sst2", "cola", "rte", "mrpc", "sts
 
 
 class Reference(NamedTuple):
-  """One row of a paper's table.
+  """One row of a paper's table."""
 
-  Attributes:
-    model: such as 'COCO-LM base'.
-    source: such as 'COCO-LM table 1'.
-    scores: {column: fraction}, by the paper's metric of the task, without those that the paper does not give.
-      Besides `COLUMNS` 'squad_em' and 'squad_f1', with the best threshold, of SQuAD 2.0.
-    average: the printed average; None: there is none.
-    averages_mismatched: whether it is the mean of nine, with MNLI's mismatched half, and not of eight.
-  """
-
-  model: str
-  source: str
+  model: str  # such as 'COCO-LM base'
+  source: str  # such as 'COCO-LM table 1'
+  # {column: fraction}, by the paper's metric of the task, without those that the paper does not give. Besides
+  # `COLUMNS` 'squad_em' and 'squad_f1', with the best threshold, of SQuAD 2.0.
   scores: dict[str, float]
-  average: float | None
-  averages_mismatched: bool = False
+  average: float | None  # as printed; None: there is none
+  averages_mismatched: bool = False  # whether it is the mean of nine, with MNLI's mismatched half
 
   def average_of_eight(self) -> float | None:
     """The mean as we take it, in case the printed one is another; None where a score is missing."""
@@ -78,12 +71,9 @@ _BASELINES = {
 
 
 def reference_rows(recipe: str, protocol: str) -> list[Reference]:
-  """The paper's row of a model, first, and of its baselines; empty where the papers have none.
+  """The paper's row of a recipe's model, first, and of its baselines; empty where the papers have none.
 
-  Args:
-    recipe: `config.recipe` of the checkpoint, such as 'coco_lm_base_plus_plus'.
-    protocol: 'coco_lm', 'amos' or 'taco': what was run here. TACO's rows, and BERT's beside them, are of its
-      own protocol and metrics only.
+  TACO's rows, and BERT's beside them, are of its own protocol and metrics only.
   """
   if protocol == "taco":
     recipe = recipe.replace("bert_", "taco_mlm_") if recipe.startswith("bert_") else recipe

@@ -47,24 +47,14 @@ class Cell(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-  """What is searched for a task: every combination, but for `draws` of them drawn at random if it is given.
-
-  Attributes:
-    batch_sizes: examples.
-    learning_rates: peaks.
-    epochs: passes over the training set.
-    warmup_fractions: of all steps; empty where steps are given.
-    warmup_steps: steps; empty where fractions are given.
-    length: most tokens of an example.
-    draws: None, or the number of combinations that are tried.
-  """
+  """What is searched for a task: every combination, or `draws` of them drawn at random."""
 
   batch_sizes: tuple[int, ...]
-  learning_rates: tuple[float, ...]
+  learning_rates: tuple[float, ...]  # peaks
   epochs: tuple[int, ...]
-  warmup_fractions: tuple[float, ...] = ()
-  warmup_steps: tuple[int, ...] = ()
-  length: int = 512
+  warmup_fractions: tuple[float, ...] = ()  # of all steps; empty where steps are given
+  warmup_steps: tuple[int, ...] = ()  # empty where fractions are given
+  length: int = 512  # most tokens of an example
   draws: int | None = None
 
 
@@ -138,13 +128,9 @@ _BEST = {
 
 
 def space(protocol: str, task: str, size: str) -> Space:
-  """The search space of a task.
+  """The search space of a task, key of `glue_metrics.METRICS` or 'squad', by protocol and encoder size.
 
-  Args:
-    protocol: 'coco_lm', 'amos' or 'taco'.
-    task: key of `glue_metrics.METRICS`, or 'squad'.
-    size: 'small', 'base' or 'large'. No paper fine-tunes a small model with the first two protocols: it gets
-      the base model's space.
+  Only TACO fine-tunes small models: by the other protocols they get the base model's space.
 
   Raises:
     ConfigError: the paper has no such task.

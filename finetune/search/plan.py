@@ -18,47 +18,28 @@ Run = tuple[Cell, int]  # and its seed
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """One search: every cell is trained with every seed, and the best run is chosen.
+  """One search: every cell is trained with every seed, and the best run is chosen."""
 
-  Attributes:
-    name: of its folder in the workdir.
-    problem: the task's heads, outputs and loss.
-    init_encoder: key to the encoder's parameters that every run starts from.
-    optimizer: fields of `pretrain.optim.OptimizerSettings` but for learning rate and steps.
-    metric: by which runs and cells are judged.
-    cells: in the order of the search.
-    seeds: of the runs of a cell.
-    buckets: padded lengths of a training set, and how many examples each has.
-    feed: (seeds of runs, batch size) to a function from a step, the first is 0, to their host batch
-      [runs, batch, ...].
-    evaluate: (outputs of runs, their seeds) to {metric: fraction} of each run on its development set.
-    evaluation_steps: (cell, steps of an epoch) to the steps after which its runs are evaluated; the last ends
-      them.
-    eval_lengths: padded lengths of development sets, and of test sets that are to be predicted.
-    fingerprint: everything besides cell and seed that decides a run's numbers; see `results.Results`.
-    seed_field: of the fingerprint, what differs between seeds; see `results.Results`.
-    summary: 'median' or 'mean' over the seeds of a cell, by which a cell is chosen.
-    by_seed: whether each seed chooses a cell for itself instead, as the splits of prompts do.
-    keeps_weights: whether the weights of the best run are wanted.
-  """
-
-  name: str
+  name: str  # of its folder in the workdir
   problem: Problem
-  init_encoder: Callable[[jax.Array], dict]
-  optimizer: Mapping[str, Any]
-  metric: str
-  cells: Sequence[Cell]
-  seeds: Sequence[int]
-  buckets: Buckets
+  init_encoder: Callable[[jax.Array], dict]  # key to the encoder's parameters that every run starts from
+  optimizer: Mapping[str, Any]  # fields of `pretrain.optim.OptimizerSettings` but for learning rate and steps
+  metric: str  # by which runs and cells are judged
+  cells: Sequence[Cell]  # in the order of the search
+  seeds: Sequence[int]  # of the runs of a cell
+  buckets: Buckets  # padded lengths of a training set, and how many examples each has
+  # (seeds of runs, batch size) to a function from a step, the first is 0, to their batch [runs, batch, ...].
   feed: Callable[[Sequence[int], int], Callable[[int], Batch]]
+  # (outputs of runs, their seeds) to {metric: fraction} of each run on its development set.
   evaluate: Callable[[OutputsOf, Sequence[int]], list[dict[str, float]]]
+  # (cell, steps of an epoch) to the steps after which its runs are evaluated; the last ends them.
   evaluation_steps: Callable[[Cell, int], Sequence[int]]
-  eval_lengths: Sequence[int]
-  fingerprint: Mapping[str, Any]
-  seed_field: str = ""
-  summary: str = "mean"
-  by_seed: bool = False
-  keeps_weights: bool = True
+  eval_lengths: Sequence[int]  # padded lengths of development sets, and of test sets that are to be predicted
+  fingerprint: Mapping[str, Any]  # what decides a run's numbers besides cell and seed; see `results.Results`
+  seed_field: str = ""  # of the fingerprint, what differs between seeds; see `results.Results`
+  summary: str = "mean"  # or 'median': over the seeds of a cell, by which a cell is chosen
+  by_seed: bool = False  # whether each seed chooses a cell for itself instead, as the splits of prompts do
+  keeps_weights: bool = True  # whether the weights of the best run are wanted
 
   def __post_init__(self) -> None:
     """Checks the cells against the number of training examples.

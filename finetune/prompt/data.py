@@ -1,7 +1,6 @@
 """A task's few-shot splits and its test set as prompts, and how predictions of them are judged."""
 
 import dataclasses
-import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -28,42 +27,27 @@ _MAIN = {"cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-  """How long and how many sequences are.
+  """How long and how many sequences are."""
 
-  Attributes:
-    max_length: tokens of a prompt with its demonstrations.
-    num_samples: sets of demonstrations whose answers are averaged in evaluation.
-    batch_size: sequences of an evaluation batch.
-  """
-
-  max_length: int
-  num_samples: int
-  batch_size: int
+  max_length: int  # tokens of a prompt with its demonstrations
+  num_samples: int  # sets of demonstrations whose answers are averaged in evaluation
+  batch_size: int  # sequences of an evaluation batch
   pad_id: int
 
 
 @dataclasses.dataclass(frozen=True)
 class PromptData:
-  """A task's sets.
-
-  Attributes:
-    pools: {split: training set}; a split is named by the seed of its draw.
-    dev: {split: development set with the split's demonstrations}.
-    tests: {what follows a metric's name: test set}, the task's own first; empty: there is none here.
-    digests: {split: sha256 over ids and labels of its training and development set}.
-    test_digest: likewise of the test sets.
-    lines: what a user should know.
-  """
+  """A task's sets; a split is named by the seed of its draw."""
 
   task: str
   writer: PromptWriter
   lengths: Lengths
-  pools: Mapping[int, Pool]
-  dev: Mapping[int, EvaluationSet]
-  tests: Mapping[str, Split]
-  digests: Mapping[int, str]
-  test_digest: str
-  lines: Sequence[str]
+  pools: Mapping[int, Pool]  # {split: training set}
+  dev: Mapping[int, EvaluationSet]  # {split: development set with the split's demonstrations}
+  tests: Mapping[str, Split]  # {what follows a metric's name: test set}, the task's own first; or none
+  digests: Mapping[int, str]  # {split: sha256 over ids and labels of its training and development set}
+  test_digest: str  # likewise of the test sets
+  lines: Sequence[str]  # what a user should know
 
   @property
   def metric(self) -> str:
@@ -77,26 +61,15 @@ class PromptData:
 
   def feed(self, splits: Sequence[int], batch_size: int) -> TrainingFeed:
     """Batches of runs on these splits."""
-    return TrainingFeed(
-      self.pools,
-      splits,
-      batch_size=batch_size,
-      max_length=self.lengths.max_length,
-      pad_id=self.lengths.pad_id,
-    )
+    sizes = {"batch_size": batch_size, "max_length": self.lengths.max_length, "pad_id": self.lengths.pad_id}
+    return TrainingFeed(self.pools, splits, **sizes)
 
   def test(self, outputs_of: Callable[[Batch], Any], split: int) -> dict[str, float]:
     """The metrics of one run on all test sets with the demonstrations of its split; see `evaluate`."""
+    sizes = {"num_samples": self.lengths.num_samples, "max_length": self.lengths.max_length}
     metrics: dict[str, float] = {}
     for suffix, test_set in self.tests.items():
-      examples = make_evaluation_set(
-        self.writer,
-        test_set,
-        self.pools[split],
-        seed=split,
-        num_samples=self.lengths.num_samples,
-        max_length=self.lengths.max_length,
-      )
+      examples = make_evaluation_set(self.writer, test_set, self.pools[split], seed=split, **sizes)
       scores = self.evaluate(outputs_of, [examples])[0]
       metrics |= {f"{name}{suffix}": value for name, value in scores.items()}
     return metrics
@@ -120,24 +93,18 @@ def predict(
   finish: Callable[[np.ndarray], np.ndarray],
   lengths: Lengths,
 ) -> list[np.ndarray]:
-  """Predictions of runs, averaged over the samples of demonstrations.
+  """Predictions of runs, each [n, ...] float64, averaged over the samples of demonstrations.
 
-  Args:
-    outputs_of: gives the outputs [runs, batch, classes] of a batch.
-    sets: one for each run; where one has fewer sequences, its batches are filled up with rows of weight 0.
-    finish: makes of the outputs of sequences, [rows, classes], what is averaged, [rows, ...].
-    lengths: of sequences and batches.
-
-  Returns:
-    For each run [n, ...] float64.
+  There is a set for each run; where one has fewer sequences, its batches are filled up with rows of weight 0.
+  `finish` makes of the outputs of sequences, [rows, classes], what is averaged, [rows, ...].
   """
   outputs = []
   for start in range(0, max(len(part.examples.ids) for part in sets), lengths.batch_size):
     batches = []
-    for examples in (part.examples for part in sets):
-      rows = range(len(examples.ids))[start : start + lengths.batch_size]
+    for part in sets:
+      rows = range(len(part.examples.ids))[start : start + lengths.batch_size]
       sizes = {"length": lengths.max_length, "batch_size": lengths.batch_size, "pad_id": lengths.pad_id}
-      batches.append(pad(examples, rows, **sizes))
+      batches.append(pad(part.examples, rows, **sizes))
     outputs.append(outputs_of(stack(batches)))
   predictions = []
   for of_run, part in zip(np.concatenate(outputs, axis=1), sets):
@@ -148,41 +115,25 @@ def predict(
 
 
 def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, download: bool) -> PromptData:
-  """Reads the splits and the test sets and writes their prompts.
-
-  Args:
-    task: key of `templates.TEMPLATES`.
-    config: of fine-tuning; `prompt.directory`, `prompt.splits`, `prompt.shots`, `prompt.test_rows`,
-      `data.directory` and `seed` are read.
-    download: whether TFDS may download what is missing.
+  """Reads the splits and the test sets of a task of `templates.TEMPLATES` and writes their prompts.
 
   Raises:
     ConfigError: more test rows than there are.
     DataError: a split is missing or damaged. A test set that is not there is no error: `lines` says so.
   """
   drawn = _draws(task, config, download=download)
-  names = {"writer": writer, "max_length": lengths.max_length}
-  pools = {seed: make_pool(split=train, **names) for seed, (train, _) in drawn.items()}
+  most = {"max_length": lengths.max_length}
+  sizes = {"num_samples": lengths.num_samples, **most}
+  pools = {seed: make_pool(writer, train, **most) for seed, (train, _) in drawn.items()}
   dev = {
-    seed: make_evaluation_set(
-      split=part, pool=pools[seed], seed=seed, num_samples=lengths.num_samples, **names
-    )
+    seed: make_evaluation_set(writer, part, pools[seed], seed=seed, **sizes)
     for seed, (_, part) in drawn.items()
   }
   tests, test_lines = _tests(task, config, download=download)
-  data = PromptData(
-    task,
-    writer,
-    lengths,
-    pools,
-    dev,
-    tests,
-    {seed: _digest(pools[seed], dev[seed]) for seed in pools},
-    hashlib.sha256(
-      json.dumps([[s.first, s.second, np.asarray(s.labels).tolist()] for s in tests.values()]).encode()
-    ).hexdigest(),
-    [],
-  )
+  digests = {seed: _digest(pools[seed], dev[seed]) for seed in pools}
+  rows = [[test.first, test.second, np.asarray(test.labels).tolist()] for test in tests.values()]
+  test_digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+  data = PromptData(task, writer, lengths, pools, dev, tests, digests, test_digest, [])
   whole = [part for pair in drawn.values() for part in pair]
   lines = [*_split_lines(data, drawn), *test_lines]
   cut = sum(_num_cut(writer, part, lengths.max_length) for part in (*whole, *tests.values()))
@@ -223,9 +174,8 @@ def _tests(task: str, config: Any, *, download: bool) -> tuple[dict[str, Split],
       + ". Set --config.data.directory to a folder of GLUE"
     )
   tests = {}
-  for name, split in zip(
-    readable, glue.read_all(directory, [(task, n) for n in readable], download=download)
-  ):
+  splits = glue.read_all(directory, [(task, name) for name in readable], download=download)
+  for name, split in zip(readable, splits):
     if rows > len(split):
       raise ConfigError(f"prompt.test_rows={rows}: {split.source} has {len(split):,} rows; use fewer")
     tests[names[name]] = glue.fraction(split, rows / len(split), config.seed) if rows else split
@@ -235,13 +185,13 @@ def _tests(task: str, config: Any, *, download: bool) -> tuple[dict[str, Split],
 
 
 def _split_lines(data: PromptData, drawn: Mapping[int, tuple[Split, Split]]) -> list[str]:
-  sizes = " and ".join(f"{len(part)}" for part in next(iter(drawn.values())))
+  first, first_dev = next(iter(drawn.values()))
   words = "/".join(data.writer.vocabulary.piece(i) for i in data.writer.word_ids)
-  first = next(iter(drawn.values()))[0]
   num_samples, most = data.lengths.num_samples, data.lengths.max_length
   lines = [
-    f"{data.task}: splits {', '.join(map(str, drawn))} of {sizes} training and development examples, the "
-    f"first from {first.source}; words {words}; {num_samples} sets of demonstrations in evaluation"
+    f"{data.task}: splits {', '.join(map(str, drawn))} of {len(first)} and {len(first_dev)} training and "
+    f"development examples, the first from {first.source}; words {words}; {num_samples} sets of "
+    "demonstrations in evaluation"
   ]
   # One epoch of all splits is enough to estimate the shares.
   feed = data.feed(list(drawn), 1)
@@ -263,8 +213,7 @@ def _num_cut(writer: PromptWriter, split: Split, max_length: int) -> int:
 
 def _digest(pool: Pool, dev: EvaluationSet) -> str:
   digest = hashlib.sha256()
-  lists = ([query.ids for query in pool.queries], pool.demonstrations, dev.examples.ids)
-  for ids in functools.reduce(lambda a, b: [*a, *b], lists):
+  for ids in (*(query.ids for query in pool.queries), *pool.demonstrations, *dev.examples.ids):
     digest.update(ids.tobytes() + b"|")
   for labels in (pool.labels, dev.examples.fields["labels"]):
     digest.update(np.asarray(labels).tobytes())

@@ -19,29 +19,17 @@ _TRAINING, _EVALUATION = 101, 102  # keep the draws of both apart
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-  """One training set: its examples as queries and as demonstrations.
+  """One training set: its examples as queries and as demonstrations."""
 
-  Attributes:
-    queries: n prompts with [CLS] and a gap.
-    demonstrations: n x [length] int32, the gap filled in, without [CLS].
-    labels: [n] int32 classes, or float32 scores of a regression.
-    classes: [n] int32, the word each demonstrates.
-    members: for each class its examples, [members] int64.
-  """
-
-  queries: list[Prompt]
-  demonstrations: list[np.ndarray]
-  labels: np.ndarray
-  classes: np.ndarray
-  members: tuple[np.ndarray, ...]
+  queries: list[Prompt]  # n, with [CLS] and a gap
+  demonstrations: list[np.ndarray]  # n x [length] int32, the gap filled in, without [CLS]
+  labels: np.ndarray  # [n] int32 classes, or float32 scores of a regression
+  classes: np.ndarray  # [n] int32, the word each demonstrates
+  members: tuple[np.ndarray, ...]  # for each class its examples, [members] int64
 
 
 def make_pool(writer: PromptWriter, split: Split, *, max_length: int) -> Pool:
-  """Writes the prompts of a training set.
-
-  Args:
-    split: the examples, with labels.
-    max_length: most tokens of a query, and of a demonstration with [CLS].
+  """Writes the prompts of a labelled training set, of at most `max_length` tokens with [CLS].
 
   Raises:
     DataError: no labels, a label that is no class, sentences missing, or a class of fewer than two examples:
@@ -123,23 +111,21 @@ class TrainingFeed:
   """Batches of R runs: a function of the step, so that a resumed run is exact.
 
   An epoch takes every example once, in an order of the run's seed; demonstrations are drawn afresh for
-  every row of every step. Runs of one seed (other learning rates) see the same batches.
+  every row of every step. Runs of one seed (other learning rates) see the same batches. All rows have the
+  length `max_length`: dropout depends on the shape, so it is not fitted to the draws.
   """
 
   def __init__(
     self, pools: Mapping[int, Pool], seeds: Sequence[int], *, batch_size: int, max_length: int, pad_id: int
   ) -> None:
-    """Sets the feed up.
-
-    Args:
-      pools: {seed: the training set of its runs}.
-      seeds: [runs] the seed of each run.
-      batch_size: queries of a step.
-      max_length: length of all rows: dropout depends on the shape, so it is not fitted to the draws.
-    """
+    """`pools` is {seed: the training set of its runs}, `seeds` the seed of each run."""
     self._pools, self._seeds = {seed: pools[seed] for seed in dict.fromkeys(seeds)}, list(seeds)
-    self._batch_size, self._max_length, self._pad_id = batch_size, max_length, pad_id
-    self._orders = {seed: _order(pool, batch_size, max_length) for seed, pool in self._pools.items()}
+    self._sizes = {"length": max_length, "batch_size": batch_size, "pad_id": pad_id}
+    self._max_length = max_length
+    self._orders = {
+      seed: TrainingOrder(Buckets((max_length,), (np.arange(len(pool.queries)),)), batch_size, shape_seed=0)
+      for seed, pool in self._pools.items()
+    }
 
   def _sequences(self, seed: int, step: int) -> tuple[np.ndarray, list[np.ndarray], list[bool]]:
     """Numbers of the queries, their sequences, and which are cut."""
@@ -159,60 +145,33 @@ class TrainingFeed:
     for seed, pool in self._pools.items():
       rows, ids, _ = self._sequences(seed, step)
       examples = _examples([pool.queries[row] for row in rows], ids, pool.labels[rows])
-      batches[seed] = self._pad(examples)
+      batches[seed] = pad(examples, range(len(ids)), **self._sizes)
     return stack([batches[seed] for seed in self._seeds])
 
-  def _pad(self, examples: Examples) -> dict[str, np.ndarray]:
-    return pad(
-      examples,
-      range(len(examples.ids)),
-      length=self._max_length,
-      batch_size=self._batch_size,
-      pad_id=self._pad_id,
-    )
-
   def num_cut(self, steps: int) -> tuple[int, int]:
-    """Of all seeds' sequences in `steps` steps: how many lose the end of their demonstrations, and how many
-    there are."""
+    """How many sequences of all seeds' first steps lose the end of their demonstrations, and of how many."""
     cut = [
       is_cut for seed in self._pools for step in range(steps) for is_cut in self._sequences(seed, step)[2]
     ]
     return sum(cut), len(cut)
 
 
-def _order(pool: Pool, batch_size: int, max_length: int) -> TrainingOrder:
-  return TrainingOrder(Buckets((max_length,), (np.arange(len(pool.queries)),)), batch_size, shape_seed=0)
-
-
 @dataclasses.dataclass(frozen=True)
 class EvaluationSet:
-  """A set to be predicted, with its demonstrations.
+  """A set to be predicted, with its demonstrations."""
 
-  Attributes:
-    examples: num_samples x n, all of the first sample first.
-    num_samples: sets of demonstrations for each example.
-    num_cut: sequences that lose the end of their demonstrations.
-  """
-
-  examples: Examples
-  num_samples: int
-  num_cut: int
+  examples: Examples  # num_samples x n, all of the first sample first
+  num_samples: int  # sets of demonstrations for each example
+  num_cut: int  # sequences that lose the end of their demonstrations
 
 
 def make_evaluation_set(
   writer: PromptWriter, split: Split, pool: Pool, *, seed: int, num_samples: int, max_length: int
 ) -> EvaluationSet:
-  """Writes the queries of a set and draws demonstrations for each; the same seed draws the same.
+  """Writes the queries of a set and draws demonstrations of the pool for each; the same seed draws the same.
 
-  Args:
-    split: the examples, with labels or without.
-    pool: the training set that demonstrates.
-    seed: decides the draws.
-    num_samples: sequences for each example, each with demonstrations of its own.
-    max_length: most tokens of a sequence; a longer one loses its end, as in the official code.
-
-  Raises:
-    DataError: as in `make_pool`.
+  There are `num_samples` sequences for each example, labelled or not, each with demonstrations of its own.
+  One of more than `max_length` tokens loses its end, as in the official code. Errors are as of `make_pool`.
   """
   queries, labels = make_queries(writer, split, max_length=max_length)
   generator = np.random.default_rng((_EVALUATION, seed))

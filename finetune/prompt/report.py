@@ -23,17 +23,11 @@ _NO_TEST = (
 
 
 class TaskScores(NamedTuple):
-  """A task's chosen runs.
+  """A task's chosen runs."""
 
-  Attributes:
-    chosen: a record of one run for each split, the best on the split's development set.
-    tested: the same runs with the metrics of the test set; empty: there is none.
-    is_official: whether the test set is GLUE's development set, whole.
-  """
-
-  chosen: Sequence[Record]
-  tested: Sequence[Record]
-  is_official: bool
+  chosen: Sequence[Record]  # of one run for each split, the best on the split's development set
+  tested: Sequence[Record]  # the same runs with the metrics of the test set; empty: there is none
+  is_official: bool  # whether the test set is GLUE's development set, whole
 
 
 def make_report(title: str, scores: Sequence[TaskScores]) -> tables.Report:
@@ -62,9 +56,8 @@ def make_report(title: str, scores: Sequence[TaskScores]) -> tables.Report:
 
 def _task_rows(scores: TaskScores) -> list[dict[str, Any]]:
   main, task, scored = scores.chosen[0].metric, scores.chosen[0].task, scores.tested or scores.chosen
-  measured = summary.best(*scored[0].seeds.values(), main).metrics
   rows = []
-  for metric in (main, *(name for name in measured if name != main)):
+  for metric in summary.metrics(scored[0]):
     over_splits = summary.pool(scored, metric, ddof=0)
     row = {
       "task": task,

@@ -53,15 +53,7 @@ class Prompts:
   """A grid for each task: cells x splits, of which each split chooses its own cell; a `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
-    """Checks head, words and lengths and reads all data, before anything compiles.
-
-    Args:
-      session: checkpoint and workdir.
-      download: whether TFDS may download what is missing.
-
-    Raises:
-      UserError: see data/errors.py.
-    """
+    """Checks head, words and lengths and reads all data, before anything compiles; errors are UserErrors."""
     self.session = session
     self.config: Any = session.config
     given = fields.flatten(session.config)
@@ -69,7 +61,9 @@ class Prompts:
     cells = _cells(session.config)
     self.head = prompt.lm_head({"heads": session.start.heads}, session.start.meta)
     names = validate.task_names(given)
-    writers = {name: self._writer(name) for name in names}
+    words = {name: choose_words(TEMPLATES[name], self.config.prompt.words) for name in names}
+    pieces = session.start.vocabulary
+    writers = {name: PromptWriter(TEMPLATES[name], pieces, words[name]) for name in names}
     lengths = {name: self._lengths(writers[name]) for name in names}
     # What is wrong with the checkpoint is reported before any data is read.
     problems = {name: self._problem(writers[name], lengths[name]) for name in names}
@@ -78,11 +72,6 @@ class Prompts:
       for name in names
     }
     self.plans = [self._plan(self.data[name], problems[name], cells) for name in names]
-
-  def _writer(self, task: str) -> PromptWriter:
-    template = TEMPLATES[task]
-    words = choose_words(template, self.config.prompt.words)
-    return PromptWriter(template, self.session.start.vocabulary, words)
 
   def _lengths(self, writer: PromptWriter) -> Lengths:
     given = self.config.prompt

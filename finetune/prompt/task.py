@@ -27,11 +27,7 @@ _MAX_SCORE = 5.0  # of STS-B; the least is 0
 
 
 def lm_head(params: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
-  """'clm' or 'mlm': the language-modelling head that a checkpoint has among its parameters.
-
-  Raises:
-    ConfigError: it has none.
-  """
+  """'clm' or 'mlm': the language-modelling head that a checkpoint has; that it has none is a ConfigError."""
   there = params.get("heads", {})
   for name, parts in _HEADS.items():
     if set(parts) <= set(there.get(name, {})):
@@ -56,16 +52,11 @@ def make_problem(
   max_length: int,
   is_regression: bool = False,
 ) -> Problem:
-  """Builds the problem of a task.
+  """Builds the problem of a task, in which the checkpoint's head `name` of `lm_head` is trained on.
 
-  Args:
-    head: parameters of the checkpoint's language-modelling head; they are trained on.
-    name: 'clm' or 'mlm', of `lm_head`.
-    is_regression: two words, the ends of the scale of STS-B; batch['labels'] [batch] float32 in 0-5.
-
-  Returns:
-    Problem with outputs [batch, words] float32, the words' logits at batch['mask_position'] [batch] int32.
-    Logits of other tokens are never computed.
+  Outputs are [batch, words] float32, the words' logits at batch['mask_position'] [batch] int32; logits of
+  other tokens are never computed. A regression has two words, the ends of the scale of STS-B, and
+  batch['labels'] [batch] float32 in 0-5.
 
   Raises:
     ConfigError: a word outside the token table, or sequences longer than the position table.
@@ -105,15 +96,10 @@ def make_problem(
 
 
 def polarity_loss(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
-  """KL divergence from the target's mixture of the low and the high word to the model's.
+  """KL divergence from the target's mixture of the low and the high word to the model's, [] sum in nats.
 
-  Args:
-    logits: [batch, 2] float of the low and the high word.
-    targets: [batch] float in 0-5; t stands for probabilities (1 - t/5, t/5).
-    weights: [batch] float; 0 at padding.
-
-  Returns:
-    [] float32, sum in nats.
+  Logits are [batch, 2] of the low and the high word; a target t of [batch], in 0-5, stands for probabilities
+  (1 - t/5, t/5); weights [batch] are 0 at padding.
 
   Source: LM-BFF section 4.2 (its code exponentiates targets that are no logarithms; the paper is followed).
   """

@@ -70,10 +70,9 @@ TEMPLATES: dict[str, Template] = {
 
 
 def choose_words(template: Template, override: str = "") -> tuple[str, ...]:
-  """The template's label words, or those of `--config.prompt.words`: comma-separated, in class order.
+  """The template's label words, or the comma-separated ones of `--config.prompt.words`, in class order.
 
-  Raises:
-    ConfigError: not one word for each class.
+  Not one word for each class is a ConfigError.
   """
   if not override.strip():
     return template.words
@@ -89,8 +88,7 @@ def choose_words(template: Template, override: str = "") -> tuple[str, ...]:
 def check_words(vocabulary: Vocabulary, words: Sequence[str]) -> tuple[int, ...]:
   """The id of each label word as it stands in a text, after a space.
 
-  Raises:
-    ConfigError: a word is not one piece of this vocabulary, or two classes have the same.
+  A word that is not one piece of this vocabulary is a ConfigError, as are two classes with the same piece.
   """
   word_of: dict[int, str] = {}
   for word in words:
@@ -147,23 +145,14 @@ class PromptWriter:
     return self.vocabulary.encode(text)
 
   def write(self, sentences: Sequence[str], *, word_id: int | None = None, room: int | None = None) -> Prompt:
-    """One example.
+    """One example of one or two sentences, its gap filled with the id of a word, or with [MASK].
 
-    Args:
-      sentences: one, or two of a pair.
-      word_id: id to fill the gap with; None: [MASK].
-      room: most ids. What is too much is cut from the ends of the sentences, the longer one first, so that
-        neither the gap nor the template's words are ever cut. (LM-BFF cuts the end of the whole
-        sequence, gap or not, and stops if it is lost.) None: nothing is cut.
-
-    Raises:
-      ConfigError: the template alone has more ids than `room`.
+    Of more ids than `room` the ends of the sentences are cut, the longer one first, so that neither the gap
+    nor the template's words are ever cut; these alone being too many is a ConfigError. (LM-BFF cuts the end
+    of the whole sequence, gap or not, and stops if it is lost.)
     """
-    encoded = {
-      part.number: self._encode_sentence(part, sentences)
-      for part in self.template.parts
-      if isinstance(part, Sentence)
-    }
+    parts = [part for part in self.template.parts if isinstance(part, Sentence)]
+    encoded = {part.number: self._encode_sentence(part, sentences) for part in parts}
     if room is not None:
       if room < self.num_fixed:
         raise ConfigError(

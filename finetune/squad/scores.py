@@ -49,7 +49,7 @@ class RawScores(NamedTuple):
 
 
 def gold_answers(questions: Sequence[Question]) -> dict[str, list[str]]:
-  """{question id: its answers, none if it is unanswerable}, in order. A test set is a DataError."""
+  """{question id: its answers, none if unanswerable}, in order; a set without answers is a DataError."""
   gold: dict[str, list[str]] = {}
   for question in questions:
     if not question.answers and not question.is_impossible:

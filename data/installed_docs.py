@@ -39,12 +39,8 @@ _PLAIN_WORD = re.compile(r"^[(\"']?[A-Za-z][a-z]*(?:[-'’][a-z]+)*[.,;:!?)\"']*
 _SPACES = re.compile(r"\s+")
 
 
-def module_files(root: str | os.PathLike | None = None) -> list[str]:
-  """Returns the Python files under `root` (the place of installed packages), sorted, relative to it.
-
-  Tests are left out.
-  """
-  root = pathlib.Path(root or default_root())
+def module_files(root: str) -> list[str]:
+  """Returns the Python files but tests under a folder of packages, sorted, relative to it."""
   names = []
   for folder, folders, files in os.walk(root):
     folders[:] = sorted(name for name in folders if name != "__pycache__")

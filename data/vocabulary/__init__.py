@@ -75,16 +75,16 @@ class Vocabulary:
   def with_special_ids(
     self, first: Sequence[int], second: Sequence[int] | None = None, *, max_length: int = sys.maxsize
   ) -> list[int]:
-    """Returns `[CLS] A [SEP]` or `[CLS] A [SEP] .. B [SEP]`; A, or the longer of both, is cut where more than
-    `max_length` ids would result."""
-    return official_tokenizer.add_special_ids(
-      first,
-      second,
-      cls=self.special_ids.cls,
-      sep=self.special_ids.sep,
-      max_length=max_length,
-      separators=self.separators,
-    )
+    """Returns `[CLS] A [SEP]`, or a pair with `separators` between A and B, of at most `max_length` ids.
+
+    A is cut at its end; a pair by `truncate_pair`.
+    """
+    cls, sep = self.special_ids.cls, self.special_ids.sep
+    if second is None:
+      return [cls, *first[: max(max_length - 2, 0)], sep]
+    between = [sep] * self.separators
+    first, second = official_tokenizer.truncate_pair(first, second, max_length - 2 - len(between))
+    return [cls, *first, *between, *second, sep]
 
   def decode(self, ids: Sequence[int]) -> str:
     """Returns readable text, special pieces written out; DataError for an id outside the vocabulary."""

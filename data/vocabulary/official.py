@@ -86,22 +86,3 @@ def truncate_pair(first: Sequence[int], second: Sequence[int], budget: int) -> t
   while sum(lengths) > max(budget, 0):
     lengths[0 if lengths[0] > lengths[1] else 1] -= 1
   return list(first[: lengths[0]]), list(second[: lengths[1]])
-
-
-def add_special_ids(
-  first: Sequence[int],
-  second: Sequence[int] | None,
-  *,
-  cls: int,
-  sep: int,
-  max_length: int,
-  separators: int = 2,
-) -> list[int]:
-  """Returns `[CLS] A [SEP]`, or `[CLS] A [SEP] [SEP] B [SEP]`, cut to at most `max_length` ids.
-
-  A is cut at its end; a pair by `truncate_pair`. `separators` is how many stand between A and B.
-  """
-  if second is None:
-    return [cls, *first[: max(max_length - 2, 0)], sep]
-  first, second = truncate_pair(first, second, max_length - 2 - separators)
-  return [cls, *first, *[sep] * separators, *second, sep]

@@ -53,11 +53,11 @@ def test_pairs_lose_ids_of_the_longer_and_then_of_the_second():
   assert [cut(4, 4, 8), cut(2, 9, 0), cut(2, 2, -1)] == [(4, 4), (0, 0), (0, 0)]
 
 
-def test_special_ids_count_within_the_length():
-  add = official_tokenizer.add_special_ids
-  assert add([7, 8, 9], None, cls=0, sep=2, max_length=4) == [0, 7, 8, 2]
-  assert add([7, 8], [5, 6], cls=0, sep=2, max_length=7) == [0, 7, 8, 2, 2, 5, 2]
-  assert add([], [], cls=0, sep=2, max_length=512) == [0, 2, 2, 2]
+def test_special_ids_count_within_the_length(vocabulary_directory):
+  add = vocabulary.load(vocabulary_directory).with_special_ids
+  assert add([7, 8, 9], max_length=4) == [0, 7, 8, 2]
+  assert add([7, 8], [5, 6], max_length=7) == [0, 7, 8, 2, 2, 5, 2]
+  assert add([], [], max_length=512) == [0, 2, 2, 2]
 
 
 @pytest.fixture(scope="module")

@@ -53,13 +53,14 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 2, also: Iterab
   Case, hyphens and underscores do not count: 'SST-2' is like 'sst2'. At most `most` names like it are shown,
   and those of `also` whatever they are like, as far as three names in all allow.
   """
-  by_letters = {_letters(known_name): known_name for known_name in known}
-  close = [by_letters[match] for match in difflib.get_close_matches(_letters(name), by_letters, n=most)]
+  by_letters = {plain_name(known_name): known_name for known_name in known}
+  close = [by_letters[match] for match in difflib.get_close_matches(plain_name(name), by_letters, n=most)]
   shown = list(dict.fromkeys([*close, *also]))[:3]
   return f"; did you mean {' or '.join(map(repr, shown))}?" if shown else ""
 
 
-def _letters(name: str) -> str:
+def plain_name(name: str) -> str:
+  """A name without what does not count in it: 'sst2' of 'SST-2'."""
   return name.lower().replace("-", "").replace("_", "")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from configs import finetune_base
-from data.errors import did_you_mean
+from data.errors import did_you_mean, plain_name
 from data.glue.tasks import TASKS
 from finetune.papers import protocols
 from pretrain.command import fields
@@ -68,18 +68,13 @@ def task_names(config: Mapping[str, Any]) -> list[str]:
     return [str(config["kind"])]
   known = _known_tasks(config)
   asked = [name.strip() for name in config["tasks"].split(",") if name.strip()]
-  plain = {name: _plain(name) for name in asked}
-  if list(plain.values()) == ["all"]:
+  if list(map(plain_name, asked)) == ["all"]:
     return list(known)
-  return [plain[name] if plain[name] in known else name for name in asked]
+  return [plain_name(name) if plain_name(name) in known else name for name in asked]
 
 
 def _known_tasks(config: Mapping[str, Any]) -> tuple[str, ...]:
   return GLUE_TASKS if config["kind"] == "glue" else PROMPT_TASKS
-
-
-def _plain(name: str) -> str:
-  return name.lower().replace("-", "").replace("_", "")
 
 
 def _together(config: Mapping[str, Any], *, num_devices: int | None, num_hosts: int) -> list[str]:

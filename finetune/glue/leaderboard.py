@@ -78,14 +78,10 @@ def write_submission(
 ) -> tuple[pathlib.Path, list[str]]:
   """Writes the zip, whole or not at all; the same predictions give the same bytes.
 
-  Args:
-    path: of the zip, '<name>.zip'. With files of another number of rows than the official ones, which the
-      site refuses, '<name>.subset-not-for-submission.zip' is written.
-    by_key: {key of `FILES`: predictions}; the others get placeholders and are listed. AX's come from the MNLI
-      model; WNLI's are best left out: trained models do worse there than its majority class.
-
-  Returns:
-    The path that was written, and what a user has to know, a sentence each.
+  Keys of `FILES` without predictions get placeholders. AX's come from the MNLI model; WNLI's are best left
+  out: trained models do worse there than its majority class. With files of another number of rows than the
+  official ones, which the site refuses, '<name>.subset-not-for-submission.zip' is written. Returns the path
+  that was written, and what a user has to know, a sentence each.
 
   Raises:
     DataError: a label that the task does not have, a score that is not finite, an index twice, or not as many

@@ -26,9 +26,7 @@ def make_report(
   The rows are the tasks' metrics, with `value`, what the protocol reports. The total is the average of the
   eight tasks, None where one of them is missing.
 
-  Args:
-    records: {task: its finished cells in the order of the search}; a task without any is missing.
-    subsets: tasks whose data is not the official one.
+  A task of `records` without finished cells counts as missing. The data of `subsets` is not the official one.
   """
   names = list(NAMES)
   rows: list[dict[str, Any]] = []

@@ -54,11 +54,9 @@ def save(
 ) -> None:
   """Saves the model of the chosen run in the search's folder, unless it is there.
 
-  Args:
-    task: JSON values for export: 'name', 'labels', 'problem_type', 'activation' of a classification head.
-    recipe: how the task is called in the name on the model card; '': as the search.
-    output_scale: what the outputs of the saved model's classification head are multiplied by: STS-B's scores
-      are divided for training, and whoever exports the model wants scores.
+  `task` are JSON values for export: 'name', 'labels', 'problem_type', 'activation' of a classification head;
+  `recipe` is what it is called on the model card, if not as the search. The saved head's outputs are
+  multiplied by `output_scale`: STS-B's scores are divided for training, and an exported model gives scores.
 
   Raises:
     StorageError: it cannot be written.

@@ -71,13 +71,10 @@ class Weights(NamedTuple):
 def save(
   directory: Path, params: Any, start: WarmStart, *, task: Mapping[str, Any], step: int, recipe: str
 ) -> None:
-  """Writes a model, whole or not at all; one that is there is replaced.
+  """Writes `<directory>/checkpoints/<step>` and `vocabulary`, whole or not at all; what is there is replaced.
 
-  Args:
-    directory: of the model: `<directory>/checkpoints/<step>` and `<directory>/vocabulary`.
-    params: {'encoder', 'heads'} host arrays.
-    task: JSON values: 'name', 'labels' and 'problem_type' of the export, and how the model was chosen.
-    recipe: name for the model card.
+  Params are {'encoder', 'heads'} host arrays. `task` are JSON values: 'name', 'labels' and 'problem_type' of
+  the export, and how the model was chosen. `recipe` is the name on the model card.
 
   Raises:
     StorageError: it cannot be written.

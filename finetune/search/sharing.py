@@ -35,12 +35,10 @@ def programs(
   alike: dict[tuple, list[Cell]] = {}
   for cell in missing:
     alike.setdefault((cell.batch_size, cell.epochs, cell.num_steps), []).append(cell)
-  shares = [share for cells in alike.values() for share in share_out(cells, wanted, runs_at_once)]
-  left = [
-    [(cell, [seed for seed in of_cell if seed in missing[cell]]) for cell, of_cell in share]
-    for share in shares
-  ]
-  parts = [[(cell, of_cell) for cell, of_cell in part if of_cell] for part in left]
+  parts = []
+  for share in (share for cells in alike.values() for share in share_out(cells, wanted, runs_at_once)):
+    left = [(cell, [seed for seed in of_cell if seed in missing[cell]]) for cell, of_cell in share]
+    parts.append([(cell, of_cell) for cell, of_cell in left if of_cell])
   return [part for part in parts if part]
 
 

@@ -8,7 +8,7 @@ shapes together, and each gives what it gives alone.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -150,13 +150,15 @@ def _permutation(size: int, *key: int) -> np.ndarray:
   return np.random.Generator(np.random.PCG64(key)).permutation(size)
 
 
-def evaluation_batches(buckets: Buckets, *, batch_size: int) -> list[tuple[int, np.ndarray]]:
-  """(padded length, [<= batch_size] example numbers) until every example was there once."""
-  return [
-    (length, rows[start : start + batch_size])
-    for length, rows in zip(buckets.lengths, buckets.members)
-    for start in range(0, len(rows), batch_size)
-  ]
+def evaluation_batches(
+  examples: Examples, buckets: Buckets, *, num_runs: int, batch_size: int, pad_id: int
+) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+  """([<= batch_size] example numbers, the same batch for every run) until every example was there once."""
+  for length, members in zip(buckets.lengths, buckets.members):
+    for start in range(0, len(members), batch_size):
+      rows = members[start : start + batch_size]
+      batch = pad(examples, rows, length=length, batch_size=batch_size, pad_id=pad_id)
+      yield rows, {name: np.broadcast_to(leaf, (num_runs, *leaf.shape)) for name, leaf in batch.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,14 +1,13 @@
 """Texts of a task as an encoder reads them, and a set of them run through a model."""
 
 import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
 
 from data.glue.tasks import Split
 from data.vocabulary import Vocabulary
-from finetune.search.examples import Buckets, Examples, evaluation_batches, make_buckets, pad
-from finetune.search.program import Batch, OutputsOf
+from finetune.search.examples import Buckets, Examples, evaluation_batches, make_buckets
+from finetune.search.program import OutputsOf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,18 +60,11 @@ def outputs(
 ) -> np.ndarray:
   """[runs, examples, outputs] float32 of a set, every example once, in its order."""
   found = np.zeros((0,))
-  for rows, part in batches(given, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id):
-    logits = np.asarray(outputs_of(part))
+  for rows, batch in evaluation_batches(
+    given.examples, given.buckets, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id
+  ):
+    logits = np.asarray(outputs_of(batch))
     if not found.size:
       found = np.zeros((num_runs, len(given.examples.ids), logits.shape[-1]), np.float32)
     found[:, rows] = logits[:, : len(rows)]
   return found
-
-
-def batches(
-  given: Evaluated, *, num_runs: int, batch_size: int, pad_id: int
-) -> Iterator[tuple[np.ndarray, Batch]]:
-  """(numbers of examples, the same batch for every run) until every example was there once."""
-  for length, rows in evaluation_batches(given.buckets, batch_size=batch_size):
-    batch = pad(given.examples, rows, length=length, batch_size=batch_size, pad_id=pad_id)
-    yield rows, {name: np.broadcast_to(leaf, (num_runs, *leaf.shape)) for name, leaf in batch.items()}

@@ -10,7 +10,7 @@ import numpy as np
 from data.errors import ConfigError, DataError, DivergedError
 from data.squad import SquadFile
 from data.vocabulary import Vocabulary
-from finetune.search.examples import Buckets, evaluation_batches, make_buckets, pad
+from finetune.search.examples import Buckets, evaluation_batches, make_buckets
 from finetune.search.program import OutputsOf
 from finetune.squad import answers as squad_answers
 from finetune.squad import windows as squad_features
@@ -159,12 +159,12 @@ def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
 
 def logits(part: Part, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int) -> list[Logits]:
   """The logits of every run for every window, in the order of the windows."""
-  examples, count = part.features.examples, len(part.features.windows)
+  count = len(part.features.windows)
   by_run: list[Logits] = [([np.zeros(0)] * count, [np.zeros(0)] * count) for _ in range(num_runs)]
-  for length, rows in evaluation_batches(part.buckets, batch_size=batch_size):
-    batch = pad(examples, rows.tolist(), length=length, batch_size=batch_size, pad_id=pad_id)
-    batches = {name: np.broadcast_to(leaf, (num_runs, *leaf.shape)) for name, leaf in batch.items()}
-    starts, ends = outputs_of(batches)
+  for rows, batch in evaluation_batches(
+    part.features.examples, part.buckets, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id
+  ):
+    starts, ends = outputs_of(batch)
     for run, (run_starts, run_ends) in enumerate(by_run):
       for batch_row, window in enumerate(rows):
         run_starts[window], run_ends[window] = starts[run, batch_row], ends[run, batch_row]

@@ -104,7 +104,10 @@ def test_a_step_is_the_same_when_asked_again():
 
 
 def test_evaluation_visits_every_example_once():
-  order = _order()
-  batches = evaluation_batches(order.buckets, batch_size=7)
-  assert sorted(np.concatenate([rows for _, rows in batches])) == list(range(50))
-  assert all(len(rows) <= 7 for _, rows in batches)
+  examples = _examples(np.random.default_rng(0).integers(1, 33, 50))
+  buckets = make_buckets(examples, most=3, multiple=8, max_length=32)
+  batches = list(evaluation_batches(examples, buckets, num_runs=2, batch_size=7, pad_id=PAD))
+  assert sorted(np.concatenate([rows for rows, _ in batches])) == list(range(50))
+  for rows, batch in batches:
+    assert batch["labels"].shape == (2, 7)
+    np.testing.assert_array_equal(batch["labels"][1, : len(rows)], rows)

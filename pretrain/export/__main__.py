@@ -68,10 +68,24 @@ def export_parser() -> Parser:
 
 def import_parser() -> Parser:
   """Flags of an import."""
-  from pretrain.export import import_checkpoint
-
   parser = Parser(prog="python -m pretrain.export import", description="Import a PyTorch checkpoint.")
-  import_checkpoint.add_arguments(parser)
+  parser.add_argument("--from", dest="source", required=True, help="file or folder of the checkpoint")
+  parser.add_argument("--output", required=True, help="directory to write; must not be there")
+  parser.add_argument(
+    "--allow_unmatched",
+    action="extend",
+    nargs="+",
+    default=[],
+    help="names of tensors (or patterns such as 'pooler.*') that may be left out",
+  )
+  parser.add_argument("--num_heads", type=int, help="attention heads, if nothing in it says so")
+  parser.add_argument(
+    "--vocabulary",
+    dest="vocabulary_directory",
+    metavar="VOCABULARY",
+    default="",
+    help="vocabulary directory of ours; default: the files beside the checkpoint",
+  )
   return parser
 
 
@@ -79,7 +93,7 @@ def _main(argv: Sequence[str]) -> None:
   if argv[:1] == ["import"]:
     from pretrain.export import import_checkpoint
 
-    import_checkpoint.run(import_parser().parse_args(argv[1:]))
+    import_checkpoint.import_checkpoint(**vars(import_parser().parse_args(argv[1:])))
     return
   arguments = export_parser().parse_args(argv)
   _require_extra(*(_NEEDED_FOR_ONNX if arguments.onnx else ()))

@@ -31,10 +31,9 @@ def flatten(params: dict) -> State:
 
 
 def save_tensors(path: pathlib.Path, state: State) -> None:
-  """Writes safetensors that PyTorch libraries read; nothing for an empty state."""
+  """Writes contiguous arrays as safetensors that PyTorch libraries read; nothing for an empty state."""
   if state:
-    contiguous = {name: np.ascontiguousarray(array) for name, array in state.items()}
-    save_file(contiguous, path, metadata={"format": "pt"})
+    save_file(state, path, metadata={"format": "pt"})
 
 
 def save_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:

@@ -3,7 +3,6 @@
 Everything is written into a folder aside, which takes its final name when all of it is there and checked.
 """
 
-import argparse
 import fnmatch
 import re
 import shutil
@@ -29,34 +28,6 @@ IGNORED = ("*position_ids", "*.version", "*.rp_bucket")
 OPTIONAL = ("generator", *(f"heads/{name}" for name in official_names.HEADS))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """The flags of the command."""
-  parser.add_argument("--from", dest="source", required=True, help="file or folder of the checkpoint")
-  parser.add_argument("--output", required=True, help="directory to write; must not be there")
-  parser.add_argument(
-    "--allow_unmatched",
-    action="extend",
-    nargs="+",
-    default=[],
-    help="names of tensors (or patterns such as 'pooler.*') that may be left out",
-  )
-  parser.add_argument("--num_heads", type=int, default=None, help="attention heads, if nothing in it says so")
-  parser.add_argument(
-    "--vocabulary", default="", help="vocabulary directory of ours; default: the files beside the checkpoint"
-  )
-
-
-def run(arguments: argparse.Namespace) -> None:
-  """The command, on parsed flags; raises as `import_checkpoint`."""
-  import_checkpoint(
-    arguments.source,
-    arguments.output,
-    num_heads=arguments.num_heads,
-    allow_unmatched=arguments.allow_unmatched,
-    vocabulary_directory=arguments.vocabulary,
-  )
-
-
 def import_checkpoint(
   source: str,
   output: str,
@@ -68,7 +39,7 @@ def import_checkpoint(
 ) -> None:
   """Writes `<output>/checkpoints/0` and `<output>/vocabulary`, from which runs start and fine-tune.
 
-  The arguments are the flags of the command; `say` takes lines for the user.
+  The arguments are the flags of `__main__.import_parser`; `say` takes lines for the user.
 
   Raises:
     DataError: see `read_state`, `recognise`; tensors left over; no vocabulary, or more pieces than rows; the

@@ -9,7 +9,6 @@ import numpy as np
 from data.errors import DataError
 from pretrain.export.check import reference as self_check
 
-FILE_NAME = "model.onnx"
 INPUTS = ("input_ids", "attention_mask")
 
 
@@ -20,7 +19,7 @@ def write(folder: pathlib.Path, reference: pathlib.Path, *, max_length: int, tol
   last_hidden_state, float32 [batch, length, embed]. Returns the largest |difference| of hidden states;
   DataError where that is above the tolerance, or the exporter or onnxruntime fails.
   """
-  path = folder / "onnx" / FILE_NAME
+  path = folder / "onnx" / "model.onnx"
   path.parent.mkdir()
   try:
     _export(folder, path, max_length)

@@ -51,7 +51,6 @@ class Report(NamedTuple):
 
   hidden: float  # max |difference| of hidden states at tokens
   logits: float | None  # max |difference| of the head's logits over max(1, largest |logit|); None: no head
-  cases: int
 
 
 def make_cases(vocabulary: Vocabulary, *, max_length: int) -> list[Case]:

@@ -20,6 +20,7 @@ from pretrain.export.tensor_rows import (
   QKV_KERNEL,
   SAME,
   Imported,
+  Layout,
   Part,
   Row,
   State,
@@ -29,9 +30,11 @@ from pretrain.export.tensor_rows import (
 )
 
 
-def _linear(fairseq: str, hugging_face: str, path: str, shape: tuple[str, str]) -> tuple[Row, Row]:
+def _linear(
+  fairseq: str, hugging_face: str, path: str, shape: tuple[str, str], kernel: Layout = LINEAR
+) -> tuple[Row, Row]:
   return (
-    Row(f"{fairseq}.weight", f"{hugging_face}.weight", (f"{path}/kernel",), shape, LINEAR),
+    Row(f"{fairseq}.weight", f"{hugging_face}.weight", (f"{path}/kernel",), shape, kernel),
     Row(f"{fairseq}.bias", f"{hugging_face}.bias", (f"{path}/bias",), shape[:1], SAME),
   )
 
@@ -74,19 +77,12 @@ LAYERS = (
     ("3D",),
     QKV_BIAS,
   ),
-  Row(
-    f"{_FAIRSEQ_ATTENTION}.out_proj.weight",
-    f"{_HF_ATTENTION}.out_proj.weight",
-    (f"{_ATTENTION}/output/kernel",),
+  *_linear(
+    f"{_FAIRSEQ_ATTENTION}.out_proj",
+    f"{_HF_ATTENTION}.out_proj",
+    f"{_ATTENTION}/output",
     ("D", "D"),
     OUTPUT_KERNEL,
-  ),
-  Row(
-    f"{_FAIRSEQ_ATTENTION}.out_proj.bias",
-    f"{_HF_ATTENTION}.out_proj.bias",
-    (f"{_ATTENTION}/output/bias",),
-    ("D",),
-    SAME,
   ),
   *_norm("layers.{}.self_attn_layer_norm", f"{_HF_LAYER}.attention.LayerNorm", "trunk/layers/attention_norm"),
   *_linear("layers.{}.fc1", f"{_HF_LAYER}.intermediate.dense", "trunk/layers/up", ("F", "D")),

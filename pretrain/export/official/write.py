@@ -31,16 +31,14 @@ def write_official(
   """Writes an empty folder for the official code, tokenizer files included; returns our paths of the extra.
 
   The layouts 'cocolm' and 'amos' are the Hugging Face port of 2021 (pytorch_model.bin), 'fairseq' is
-  model.pt; `task` is `meta['task']` of a fine-tuned checkpoint, or {}. ConfigError: as `fit.check_official`.
+  model.pt; `task` is `meta['task']` of a fine-tuned checkpoint, or {}. The caller ran `check_official`.
   """
   import torch
 
-  activation = task_fields.activation(task)
-  fit.check_official(config, vocabulary, layout, params, activation=activation)
   params = jax.tree.map(np.asarray, params)
   if layout == "fairseq":
     state = names.to_fairseq(params)
-    content = {"args": _arguments(config, params, activation), "model": _tensors(state)}
+    content = {"args": _arguments(config, params, task_fields.activation(task)), "model": _tensors(state)}
     torch.save(content, folder / "model.pt")
     sharing = names.sharing_of(params)
     held = names.from_fairseq(state, num_heads=config.num_heads, share_embeddings=sharing)

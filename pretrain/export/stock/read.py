@@ -19,8 +19,6 @@ from pretrain.export.stock.tables import DISTANCES, HEADS, RELATIVE_PATH, TIES, 
 from pretrain.export.tensor_rows import Imported, State, put, read
 from pretrain.models.config import EncoderConfig
 
-__all__ = ["encoder_fields", "from_stock"]
-
 # Written by older versions; they hold no parameters.
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 

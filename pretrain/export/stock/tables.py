@@ -20,10 +20,12 @@ NEGATED = Layout(lambda a, heads: [-a], lambda parts: -parts[0])
 NEGATED_LINEAR = Layout(lambda a, heads: [-a.T], lambda parts: -parts[0].T)
 
 
-def _linear(name: str, path: str, shape: tuple[str, str]) -> tuple[Row, Row]:
+def _linear(
+  name: str, path: str, shape: tuple[str, str], kernel: Layout = LINEAR, bias: Layout = SAME
+) -> tuple[Row, Row]:
   return (
-    Row(None, f"{name}.weight", (f"{path}/kernel",), shape, LINEAR),
-    Row(None, f"{name}.bias", (f"{path}/bias",), shape[:1], SAME),
+    Row(None, f"{name}.weight", (f"{path}/kernel",), shape, kernel),
+    Row(None, f"{name}.bias", (f"{path}/bias",), shape[:1], bias),
   )
 
 
@@ -37,17 +39,13 @@ def _norm(name: str, path: str) -> tuple[Row, Row]:
 def _layers(query: str, key: str, value: str, output: str, norm: str) -> tuple[Row, ...]:
   """Rows of a layer from the names within its attention; the rest is the same in all four classes."""
   ours, prefix = "trunk/layers", "encoder.layer.{}"
-  rows: list[Row] = []
-  for name, path in ((query, "query"), (key, "key"), (value, "value")):
-    name, path = f"{prefix}.attention.{name}", f"{ours}/attention/{path}"
-    rows.append(Row(None, f"{name}.weight", (f"{path}/kernel",), ("D", "D"), HEADS_KERNEL))
-    rows.append(Row(None, f"{name}.bias", (f"{path}/bias",), ("D",), HEADS_BIAS))
-  name, path = f"{prefix}.attention.{output}", f"{ours}/attention/output"
+  attention, square = f"{prefix}.attention", ("D", "D")
   return (
-    *rows,
-    Row(None, f"{name}.weight", (f"{path}/kernel",), ("D", "D"), OUTPUT_KERNEL),
-    Row(None, f"{name}.bias", (f"{path}/bias",), ("D",), SAME),
-    *_norm(f"{prefix}.attention.{norm}", f"{ours}/attention_norm"),
+    *_linear(f"{attention}.{query}", f"{ours}/attention/query", square, HEADS_KERNEL, HEADS_BIAS),
+    *_linear(f"{attention}.{key}", f"{ours}/attention/key", square, HEADS_KERNEL, HEADS_BIAS),
+    *_linear(f"{attention}.{value}", f"{ours}/attention/value", square, HEADS_KERNEL, HEADS_BIAS),
+    *_linear(f"{attention}.{output}", f"{ours}/attention/output", square, OUTPUT_KERNEL),
+    *_norm(f"{attention}.{norm}", f"{ours}/attention_norm"),
     *_linear(f"{prefix}.intermediate.dense", f"{ours}/up", ("F", "D")),
     *_linear(f"{prefix}.output.dense", f"{ours}/down", ("D", "F")),
     *_norm(f"{prefix}.output.LayerNorm", f"{ours}/mlp_norm"),
@@ -64,13 +62,10 @@ def _classification(dense: str, output: str) -> Part:
   return Part(rows, "heads/classification/", None, "")
 
 
-_BERT_LAYERS = _layers("self.query", "self.key", "self.value", "output.dense", norm="output.LayerNorm")
-LAYERS = {
-  "mpnet": _layers("attn.q", "attn.k", "attn.v", "attn.o", norm="LayerNorm"),
-  "layoutlmv3": _BERT_LAYERS,
-  "bert": _BERT_LAYERS,
-  "electra": _BERT_LAYERS,
-}
+LAYERS = {"mpnet": _layers("attn.q", "attn.k", "attn.v", "attn.o", norm="LayerNorm")} | dict.fromkeys(
+  ("layoutlmv3", "bert", "electra"),
+  _layers("self.query", "self.key", "self.value", "output.dense", norm="output.LayerNorm"),
+)
 _SPAN = Part(_linear("qa_outputs", "question_answering", ("2", "D")), "heads/", None, "")
 _RTD_ROWS = (
   *_linear("dense", "dense", ("D", "D")),

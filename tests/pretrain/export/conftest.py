@@ -124,7 +124,7 @@ def in_this_process(monkeypatch):
     worst = (
       torch_check.check_plain if plain else lambda path, _, *rest: torch_check.check_stock(path, *rest)
     )(folder, layout, cases, arrays)
-    return self_check.Report(worst.hidden, worst.logits, len(cases))
+    return self_check.Report(worst.hidden, worst.logits)
 
   monkeypatch.setattr(self_check, "run_in_fresh_process", run)
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
-from pretrain.export.stock.read import encoder_fields, from_stock
+from pretrain.export.stock.config import encoder_fields
+from pretrain.export.stock.read import from_stock
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
 from tests.pretrain.export.stock_cases import exported

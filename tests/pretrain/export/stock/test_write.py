@@ -12,7 +12,8 @@ from data.errors import ConfigError, DataError
 from data.vocabulary import SpecialIds
 from pretrain.export.stock import tables as stock_tables
 from pretrain.export.stock import write as stock_write
-from pretrain.export.stock.read import encoder_fields, from_stock
+from pretrain.export.stock.config import encoder_fields
+from pretrain.export.stock.read import from_stock
 from pretrain.export.tensor_rows import Layout
 from pretrain.models import heads as head_models
 from pretrain.models.config import EncoderConfig

@@ -40,7 +40,7 @@ def check_encoder(golden: Golden, checks: Checks) -> None:
     state |= {f"{official}.{name}": array for name, array in golden.under(f"{head}/").items()}
   # The head of this file has a table of its own, drawn at random; in the models it is the token table.
   output_table = state.pop("clm_head.decoder.weight", None)
-  found = recognise(ForeignCheckpoint(state, {}, golden.field("config"), golden.directory, "tensors", {}))
+  found = recognise(ForeignCheckpoint(state, {}, golden.field("config"), golden.directory, {}))
   if found.unmatched:
     raise ValueError(f"names the table does not know: {', '.join(found.unmatched)}")
   params, config = found.params, EncoderConfig(**found.fields)

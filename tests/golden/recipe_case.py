@@ -39,9 +39,7 @@ class Case(NamedTuple):
 
 def _imported(golden: Golden) -> Recognised:
   """The file's parameters and sizes, by the code that imports official checkpoints."""
-  foreign = ForeignCheckpoint(
-    golden.under("param/"), {}, golden.field("args"), golden.directory, "fairseq", {}
-  )
+  foreign = ForeignCheckpoint(golden.under("param/"), {}, golden.field("args"), golden.directory, {})
   found = recognise(foreign)
   if found.unmatched:
     raise ValueError(f"names the table does not know: {', '.join(found.unmatched)}")

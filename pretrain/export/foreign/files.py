@@ -39,7 +39,6 @@ class ForeignCheckpoint(NamedTuple):
   buffers: dict[str, np.ndarray]  # integers and booleans: counters, position numbers
   config: dict[str, Any]  # config.json; of fairseq the model's settings; {} if there are none
   folder: Path
-  kind: str  # 'fairseq' or 'tensors'
   digests: dict[str, str]  # {file name: sha256} of the files with weights
 
 
@@ -58,20 +57,20 @@ def read_state(path: str | Path) -> ForeignCheckpoint:
   _check_digests(folder, digests)
   config_path = folder / "config.json"
   config = read_json(config_path) if config_path.is_file() else {}
-  kind, state, buffers = "tensors", {}, {}
+  state, buffers = {}, {}
   for file in files:
     if file.suffix == ".safetensors":
       tensors = _safetensors(file)
     else:
-      kind, settings, tensors = _torch_tensors(file)
-      config = settings if kind == "fairseq" else config
+      settings, tensors = _torch_tensors(file)
+      config = config if settings is None else settings
     for name, array in tensors:
       if name in state or name in buffers:
         raise DataError(f"{file}: tensor {name} is in another shard too; {_AGAIN}")
       (state if array.dtype == np.float32 else buffers)[name] = array
   if not state:
     raise DataError(f"{path}: no weights in it; is it the right file?")
-  return ForeignCheckpoint(state, buffers, config, folder, kind, digests)
+  return ForeignCheckpoint(state, buffers, config, folder, digests)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -201,17 +200,17 @@ def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:
   return single
 
 
-def _torch_tensors(path: Path) -> tuple[str, dict, Iterator[tuple[str, np.ndarray]]]:
-  """('fairseq', its settings, tensors) or ('tensors', {}, tensors)."""
+def _torch_tensors(path: Path) -> tuple[dict | None, Iterator[tuple[str, np.ndarray]]]:
+  """The settings of a fairseq file, None for any other, and its tensors."""
   content = pickles.read_pickle(path)
   if not isinstance(content, dict):
     raise DataError(f"{path}: it holds a {type(content).__name__}; expected a dict of tensors")
   if not isinstance(content.get("model"), dict):
-    return "tensors", {}, _from_torch(path, content)
+    return None, _from_torch(path, content)
   settings = pickles.plain(content.get("args") or content.get("cfg")) or {}
   settings = settings if isinstance(settings, dict) else {}
   inner = settings.get("model")
-  return "fairseq", inner if isinstance(inner, dict) else settings, _from_torch(path, content["model"])
+  return inner if isinstance(inner, dict) else settings, _from_torch(path, content["model"])
 
 
 def _from_torch(path: Path, tensors: dict) -> Iterator[tuple[str, np.ndarray]]:

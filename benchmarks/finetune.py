@@ -33,12 +33,10 @@ class Way:
   def __init__(self, name: str, problem, init, rates: np.ndarray) -> None:
     """Sets the programs up; nothing is compiled yet."""
     self.name = name
-    count = len(rates)
-    parts = [[run] for run in range(count)] if name == "one at a time" else [list(range(count))]
-    mapping = "vectorized" if name == "one at a time" else name
+    is_alone, every = name == "one at a time", np.arange(len(rates), dtype=np.int32)
     settings = optim.OptimizerSettings(learning_rate=0.0, total_steps=1)
-    program = Program(problem, init, settings, mapping=mapping)
-    self.parts = [np.asarray(part) for part in parts]
+    program = Program(problem, init, settings, mapping="vectorized" if is_alone else name)
+    self.parts = every[:, None] if is_alone else every[None]
     self.groups: list[RunGroup] = [program.group(_runs(part, rates)) for part in self.parts]
     self.states = [group.init_state() for group in self.groups]
 
@@ -67,14 +65,8 @@ class Way:
     ]
 
 
-def _runs(part: list[int], rates: np.ndarray) -> Runs:
-  count = len(part)
-  return Runs(
-    np.asarray(part, np.int32),
-    rates[part],
-    np.full(count, 1000, np.int32),
-    np.full(count, 60, np.int32),
-  )
+def _runs(part: np.ndarray, rates: np.ndarray) -> Runs:
+  return Runs(part, rates[part], np.full(len(part), 1000, np.int32), np.full(len(part), 60, np.int32))
 
 
 def _difference(parameters: list, expected: list) -> float:

@@ -10,6 +10,7 @@ becomes steps by timing the first ones, so that the learning-rate schedule ends 
 """
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -24,7 +25,7 @@ from ml_collections import ConfigDict
 
 from benchmarks import learning_report
 from data import command
-from data.errors import ConfigError
+from data.errors import ConfigError, DataError
 from pretrain import prepared
 from pretrain.analysis.figures import measure
 from pretrain.batches import Batches
@@ -93,6 +94,7 @@ def run_one(arguments: argparse.Namespace) -> None:
   config = make_config(arguments)
   prepared.ensure_records(config, download=False)
   records = prepared.open(config)
+  _check_heldout(config, records)
   if arguments.minutes:
     set_steps(config, steps_in(arguments.minutes, config, records))
   unigram = np.load(os.path.join(records.directory, "unigram.npy"))
@@ -124,12 +126,23 @@ def run_one(arguments: argparse.Namespace) -> None:
       _save(run, state, pathlib.Path(arguments.save) / f"{name}-seed{arguments.seed}", records.digests)
 
 
+def _check_heldout(config: ConfigDict, records: Prepared) -> None:
+  """Every figure is over full batches: DataError, before any time is spent, where not one is held out."""
+  if records.heldout is None:
+    raise ConfigError("--set train.eval_batches=0: the figures are of held-out text; give a number above 0")
+  rows, size = len(records.heldout), config.train.batch_size
+  if rows < size:
+    raise DataError(
+      f"{records.directory} holds out {rows} blocks, fewer than the {size} of one batch that every figure "
+      f"needs; use a smaller batch (--set train.batch_size=...) or more text (--source=...)"
+    )
+
+
 def _save(run: Run, state, workdir: pathlib.Path, digests: dict[str, str]) -> None:
-  checkpoints = Checkpoints(workdir, every=1, keep=1)
   meta = {"config": run.config.to_dict(), "interval_sums": {}, **digests}
-  checkpoints.save(int(state.step), state._asdict(), meta, force=True)
-  checkpoints.wait()
-  checkpoints.close()
+  with contextlib.closing(Checkpoints(workdir, every=1, keep=1)) as checkpoints:
+    checkpoints.save(int(state.step), state._asdict(), meta, force=True)
+    checkpoints.wait()
 
 
 def _above_zero(kind: type) -> Callable[[str], float]:

@@ -1,10 +1,12 @@
 """The command line of the learning study: budgets, and mistakes in one line."""
 
 import argparse
+import types
 
 import pytest
 
 from benchmarks import learning
+from pretrain import prepared
 
 
 def _config(**changes):
@@ -44,6 +46,26 @@ def test_a_mistake_is_one_line_and_exit_code_2(capsys, flags, message):
   assert learning.main(["run", *flags]) == 2
   (line,) = capsys.readouterr().err.splitlines()
   assert line.startswith("error: ") and message in line
+
+
+@pytest.mark.parametrize(
+  ("heldout", "setting", "code", "message"),
+  [
+    (range(7), "train.batch_size=8", 3, "here holds out 7 blocks, fewer than the 8 of one batch"),
+    (None, "train.eval_batches=0", 2, "train.eval_batches=0: the figures are of held-out text"),
+  ],
+)
+def test_too_little_held_out_is_one_line_before_anything_is_trained(
+  monkeypatch, capsys, tmp_path, heldout, setting, code, message
+):
+  records = types.SimpleNamespace(directory="here", heldout=heldout)
+  monkeypatch.setattr(prepared, "ensure_records", lambda config, download: "here")
+  monkeypatch.setattr(prepared, "open", lambda config: records)
+  flags = ["--recipe=bert", "--steps=9", "--set", setting, f"--output={tmp_path / 'out'}"]
+  assert learning.main(["run", *flags]) == code
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith("error: ") and message in line
+  assert not (tmp_path / "out").exists()
 
 
 def test_a_report_on_nothing_is_one_line(capsys, tmp_path):

@@ -25,17 +25,9 @@ CROP_FRACTION = 0.9  # of the second view, for runs that have no SCL too
 def measure(
   run: Run, params: dict, heldout: PackedRecords, unigram: np.ndarray, *, batches: int
 ) -> dict[str, float]:
-  """Figures of parameters on full batches of held-out records, with the draws of the evaluation.
+  """`figures` of parameters on the first `batches` full batches of held-out records, or on all there are.
 
-  Args:
-    run: its recipe is used.
-    params: parameters on the mesh or on the host.
-    heldout: held-out records, at least one batch of them.
-    unigram: [vocab] counts of the training records' tokens.
-    batches: full batches to use; fewer where there are fewer.
-
-  Returns:
-    As `figures`.
+  There must be one. The draws are those of the evaluation; parameters may be on the mesh or on the host.
   """
   size = run.config.train.batch_size
   rows = size * min(batches, len(heldout) // size)
@@ -45,18 +37,12 @@ def measure(
 def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
   """What the heads that a recipe has say of corrupted blocks, and representations of crops and clean blocks.
 
-  Args:
-    run: its recipe is used.
-    params: parameters, traced.
-    ids: [batch, length] int32.
-    index: [] int32 number of the batch among the held-out ones.
-
-  Returns:
-    'ids', 'input_ids' [batch, length] int32; 'targets', 'inputs_at_slots' [batch, slots] int32 and
-    'slot_weights' [batch, slots] float32 of the masked positions; 'cls', 'crop_cls' [batch, embed] and
-    'clean_hidden' [batch, length, embed] float. Where the recipe has them: 'probability_replaced'
-    [batch, length], 'mlm_log_probs' [batch, slots], 'generator_log_probs' and 'mixture_weights'
-    [batch, slots, heads] float32, 'clm_top_ids' [batch, slots] int32.
+  From [batch, length] int32 ids and the [] int32 number of the batch among the held-out ones:
+  'ids', 'input_ids' [batch, length] int32; 'targets', 'inputs_at_slots' [batch, slots] int32 and
+  'slot_weights' [batch, slots] float32 of the masked positions; 'cls', 'crop_cls' [batch, embed] and
+  'clean_hidden' [batch, length, embed] float. Where the recipe has them: 'probability_replaced'
+  [batch, length], 'mlm_log_probs' [batch, slots], 'generator_log_probs' and 'mixture_weights'
+  [batch, slots, heads] float32, 'clm_top_ids' [batch, slots] int32.
   """
   recipe = run.recipe
   view, draws = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
@@ -115,15 +101,10 @@ def _encode(recipe, params, ids):
 
 
 def figures(arrays: dict[str, np.ndarray], run: Run, unigram: np.ndarray) -> dict[str, float]:
-  """Numbers of the learning report, '<name>' beside '<name>_baseline' where a trivial answer exists.
+  """{name: number} of the learning report, beside it '<name>_baseline' where a trivial answer exists.
 
-  Args:
-    arrays: of `describe`, over all rows.
-    run: for special ids and the rows of a batch.
-    unigram: [vocab] counts of the training records' tokens.
-
-  Returns:
-    {name: value}; losses in nats per masked token, rates and areas in [0, 1].
+  The arrays are those of `describe` over all rows, `unigram` [vocab] counts of the training records' tokens.
+  Losses are in nats per masked token, rates and areas in [0, 1].
   """
   used = arrays["slot_weights"] > 0
   log_frequencies = np.log(token_frequencies(unigram))
@@ -147,18 +128,15 @@ def figures(arrays: dict[str, np.ndarray], run: Run, unigram: np.ndarray) -> dic
 
 
 def _rtd_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, float]:
-  ids, inputs = arrays["ids"], arrays["input_ids"]
-  tokens = run.recipe.tokens
-  is_token = ids != tokens.pad
+  ids, tokens = arrays["ids"], run.recipe.tokens
   is_word = ~np.isin(ids, tokens.special)
-  replaced = ids != inputs
-  rate = float(replaced[is_token].mean())
+  replaced = ids != arrays["input_ids"]
   # The prior threshold: say "replaced" wherever its probability is above the rate of replacement.
   truth, probability = replaced[is_word], arrays["probability_replaced"][is_word]
   at_prior = (probability > truth.mean()) == truth
   at_half = (probability > 0.5) == truth
   return {
-    "replace_rate": rate,
+    "replace_rate": float(replaced[ids != tokens.pad].mean()),
     "rtd_auc": ranking_area(truth, probability),
     "rtd_auc_baseline": 0.5,
     "rtd_balanced_accuracy_at_prior": float((at_prior[truth].mean() + at_prior[~truth].mean()) / 2),

@@ -23,18 +23,11 @@ Describe = Callable[[Run, dict, jax.Array, jax.Array], dict[str, jax.Array]]
 
 
 def collect(run: Run, params: dict, heldout: PackedRecords, describe: Describe, *, rows: int) -> Arrays:
-  """Describes held-out rows a batch at a time, in one compiled program.
+  """Describes the first `rows` held-out rows a batch at a time, in one compiled program.
 
-  Args:
-    run: its mesh and batch size are used.
-    params: parameters on the mesh or on the host.
-    heldout: held-out records.
-    describe: (run, params, [batch, length] int32 ids, [] int32 number of the batch) to arrays with a leading
-      axis of rows. It sees rows of padding at the end if `rows` is no multiple of the batch size.
-    rows: how many of the first held-out rows to use, at most `len(heldout)`.
-
-  Returns:
-    {name: the arrays of all batches joined}, the rows of padding among them.
+  `describe` takes (run, params, [batch, length] int32 ids, [] int32 number of the batch) to arrays with a
+  leading axis of rows; the result is {name: those of all batches joined}. If `rows` is no multiple of the
+  batch size, rows of padding are at the end of both. Parameters may be on the mesh or on the host.
   """
   size, parts = run.config.train.batch_size, []
   with jax.set_mesh(run.mesh):
@@ -47,17 +40,10 @@ def collect(run: Run, params: dict, heldout: PackedRecords, describe: Describe, 
 
 
 def describe_replaced(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-  """What was replaced with the draws of the evaluation, and what the RTD head makes of it.
+  """What was replaced with the draws of the evaluation, and what the head of the objective `rtd` makes of it.
 
-  Args:
-    run: with the objective `rtd`.
-    params: parameters, traced.
-    ids: [batch, length] int32.
-    index: [] int32 number of the batch among the held-out ones.
-
-  Returns:
-    'ids', 'input_ids' [batch, length] int32; 'selected' [batch, length] bool, which tokens were masked;
-    'probability_replaced' [batch, length] float32.
+  To be given to `collect`. 'ids', 'input_ids' are [batch, length] int32, 'selected' [batch, length] bool
+  (which tokens were masked), 'probability_replaced' [batch, length] float32.
   """
   recipe = run.recipe
   view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
@@ -71,12 +57,8 @@ def describe_replaced(run: Run, params: dict, ids: jax.Array, index: jax.Array) 
 
 
 def token_frequencies(unigram: np.ndarray) -> np.ndarray:
-  """[vocab] float64 probabilities of tokens by how often each is in the training records.
-
-  Args:
-    unigram: [vocab] counts. One is added to each: a token that training never saw has a probability too.
-  """
-  counts = unigram + 1.0
+  """[vocab] float64 probabilities of tokens by their [vocab] counts in the training records."""
+  counts = unigram + 1.0  # a token that training never saw has a probability too
   return counts / counts.sum()
 
 
@@ -90,16 +72,9 @@ class FrequencyAnswers(NamedTuple):
 
 
 def frequency_answers(arrays: Arrays, unigram: np.ndarray, *, pad_id: int, cls_id: int) -> FrequencyAnswers:
-  """What counting the training text is worth on the held-out masked tokens.
+  """What [vocab] counts of the training tokens are worth on the held-out masked tokens.
 
-  Args:
-    arrays: 'ids', 'input_ids' [rows, length] int and 'selected' [rows, length] bool.
-    unigram: [vocab] counts of the training tokens.
-    pad_id: the token id of padding, which is not counted.
-    cls_id: the token id of [CLS].
-
-  Returns:
-    FrequencyAnswers.
+  Of the arrays 'ids' and 'input_ids' are [rows, length] int, 'selected' [rows, length] bool.
   """
   selected, ids = arrays["selected"], arrays["ids"]
   frequencies = token_frequencies(unigram)
@@ -130,14 +105,9 @@ def commonest_share(tokens: np.ndarray) -> float:
 
 
 def ranking_area(is_true: np.ndarray, scores: np.ndarray) -> float:
-  """Area under the ROC curve: how often a true case is ranked above a false one; guessing gives 0.5.
+  """Area under the ROC curve: how often a true case has a larger score than a false one; guessing gives 0.5.
 
-  Args:
-    is_true: [n] bool.
-    scores: [n] float, larger where a case is thought to be true.
-
-  Returns:
-    The area; NaN where all cases are of one kind, so that there is nothing to rank.
+  `is_true` is [n] bool, `scores` [n] float. NaN where all cases are of one kind: there is nothing to rank.
   """
   if is_true.all() or not is_true.any():
     return float("nan")

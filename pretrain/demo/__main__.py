@@ -42,11 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: list[str]) -> flags.Arguments:
-  """Reads the flags.
-
-  Raises:
-    ConfigError: a flag the demo does not have, a field that is wrong, or a run with nothing to show.
-  """
+  """Reads the flags; ConfigError for one the demo does not have, and for a run with nothing to show."""
   own = ("--config.", "--workdir", "--debug")
   others = [word for word in argv if word.startswith("--") and not word.startswith(own)]
   if others:
@@ -78,7 +74,7 @@ def _run(arguments: flags.Arguments) -> int:
   config, workdir = arguments.config, arguments.workdir
   validate.check(config, num_devices=jax.device_count())
   _announce(config)
-  console, times = demo_report.make_console(), {"start Python and JAX": time.monotonic() - started}
+  times = {"start Python and JAX": time.monotonic() - started}
   with demo_progress.PeakMemory() as memory:
     times |= _prepare(config)
     code = _train(config, workdir, times)
@@ -88,9 +84,9 @@ def _run(arguments: flags.Arguments) -> int:
     summary = demo_figures.summarise(config, workdir)
     times["look at held-out text"] = time.monotonic() - begun
   times["in all"] = time.monotonic() - started
-  demo_report.print_summary(summary, console=console)
+  demo_report.print_summary(summary)
   demo_report.print_end(
-    console, checkpoint=summary.checkpoint, times=times, peak_memory=memory.peak, commands=_commands()
+    checkpoint=summary.checkpoint, times=times, peak_memory=memory.peak, commands=_commands()
   )
   return 0
 

@@ -22,15 +22,10 @@ class Example(NamedTuple):
 
 
 def find_examples(arrays: Mapping[str, np.ndarray], words: Vocabulary, tokens: TokenIds) -> list[Example]:
-  """The first replaced token of each of the first blocks: not chosen by the encoder's answers.
+  """The first replaced token of each of the first `NUM_EXAMPLES` blocks that have one.
 
-  Args:
-    arrays: 'ids', 'input_ids' [rows, length] int and 'probability_replaced' [rows, length] float.
-    words: the vocabulary of the ids.
-    tokens: its special ids; they are no examples.
-
-  Returns:
-    At most `NUM_EXAMPLES`, one per row.
+  They are not chosen by the encoder's answers; special tokens are no examples. Of the arrays 'ids' and
+  'input_ids' are [rows, length] int, 'probability_replaced' [rows, length] float.
   """
   ids, inputs = arrays["ids"], arrays["input_ids"]
   candidates = (ids != inputs) & ~np.isin(ids, tokens.special) & ~np.isin(inputs, tokens.special)

@@ -55,18 +55,7 @@ class Summary(NamedTuple):
 
 
 def summarise(config: ConfigDict, workdir: str) -> Summary:
-  """Reads a finished run.
-
-  Args:
-    config: the config that the run was started with.
-    workdir: its newest checkpoint and its `metrics.jsonl` are read.
-
-  Returns:
-    Summary.
-
-  Raises:
-    DataError: checkpoint, metrics or records are not there.
-  """
+  """Reads the newest checkpoint, metrics and records of a finished run; DataError where one is not there."""
   params, meta = load_params(workdir)
   first, last = heldout_metrics(workdir, last_step=meta["step"])
   records = prepared.open(config)
@@ -102,13 +91,9 @@ def summarise(config: ConfigDict, workdir: str) -> Summary:
 
 
 def heldout_metrics(workdir: str, *, last_step: int) -> tuple[dict[str, float], dict[str, float]]:
-  """The held-out metrics of step 0 and of the last step, without 'eval/'.
-
-  Raises:
-    DataError: the file lacks one of them.
-  """
-  evaluations = [line for line in metrics.read(workdir) if metrics.heldout_means(line)]
-  means_of = {line["step"]: metrics.heldout_means(line) for line in evaluations}
+  """The held-out metrics of step 0 and of the last step, without 'eval/'; DataError where one is missing."""
+  means_at = [(line["step"], metrics.heldout_means(line)) for line in metrics.read(workdir)]
+  means_of = {step: means for step, means in means_at if means}
   missing = [step for step in (0, last_step) if step not in means_of]
   if missing:
     raise DataError(
@@ -121,17 +106,9 @@ def heldout_metrics(workdir: str, *, last_step: int) -> tuple[dict[str, float], 
 def make_rows(
   first: dict[str, float], last: dict[str, float], arrays: Arrays, frequencies: FrequencyAnswers, run: Run
 ) -> list[Row]:
-  """The lines of both tables: each metric that was measured, beside what its trivial answer is worth.
+  """The lines of both tables, losses first: each metric that was measured, beside its trivial answer.
 
-  Args:
-    first: held-out metrics before training.
-    last: those at the end.
-    arrays: of `heldout.describe_replaced`.
-    frequencies: answers by counting.
-    run: its objectives decide what the metrics mean.
-
-  Returns:
-    Losses first.
+  `first` and `last` are held-out metrics before and after training; the arrays are of `describe_replaced`.
   """
   is_word = ~np.isin(arrays["ids"], run.recipe.tokens.special)
   is_replaced = (arrays["ids"] != arrays["input_ids"])[is_word]

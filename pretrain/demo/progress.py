@@ -27,14 +27,10 @@ def say(line: str) -> None:
 
 
 class PeakMemory:
-  """Within `with`: the most memory this process and all its children held at one moment.
-
-  Attributes:
-    peak: bytes; the resident sets added up, so that pages which processes share count in each.
-  """
+  """Within `with`: the most memory this process and all its children held at one moment."""
 
   def __init__(self) -> None:
-    self.peak = 0
+    self.peak = 0  # bytes; the resident sets added up, so that pages which processes share count in each
     self._end = threading.Event()
     self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -65,11 +61,7 @@ def _resident(process: psutil.Process) -> int:
 
 
 class Compilation:
-  """Within `with`: how long XLA compiles; a line for each compilation one would notice.
-
-  Attributes:
-    seconds: in all.
-  """
+  """Within `with`: how many seconds XLA compiles in all; a line for each compilation one would notice."""
 
   def __init__(self, report: Callable[[str], None] = say) -> None:
     self.seconds = 0.0
@@ -92,13 +84,9 @@ class Compilation:
 
 
 def setup_hints(*, least_memory: int) -> list[str]:
-  """What about this machine will make the demo slow or different; empty where nothing does.
+  """What about this machine will make a demo that needs `least_memory` bytes slow or different.
 
-  Args:
-    least_memory: bytes the demo needs.
-
-  Returns:
-    Sentences without a full stop.
+  They are sentences without a full stop; [] where nothing does.
   """
   hints = []
   cores = len(os.sched_getaffinity(0))

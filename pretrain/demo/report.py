@@ -1,6 +1,5 @@
 """The demo's summary as text: tables without lines, 98 columns, readable on a terminal and in a file."""
 
-import sys
 from collections.abc import Iterable
 
 import rich.console
@@ -11,49 +10,40 @@ from pretrain.demo.figures import Row, Summary
 from pretrain.demo.progress import WIDTH
 
 NAME_WIDTH, ANSWER_WIDTH = 31, 17  # columns
+# Standard output. Text of the corpus is never taken for markup.
+console = rich.console.Console(width=WIDTH, highlight=False, markup=False, emoji=False)
 
 
-def make_console() -> rich.console.Console:
-  """Where the summary goes. Text of the corpus is never taken for markup."""
-  return rich.console.Console(file=sys.stdout, width=WIDTH, highlight=False, markup=False, emoji=False)
-
-
-def print_summary(summary: Summary, *, console: rich.console.Console) -> None:
-  """Prints figures, mixture weights and examples.
-
-  Args:
-    summary: what `figures.summarise` returned.
-    console: where it is printed; `make_console` makes it.
-  """
-  heading(console, "What was learned, on text held out from training")
+def print_summary(summary: Summary) -> None:
+  """Prints figures, mixture weights and examples."""
+  heading("What was learned, on text held out from training")
   losses = [row for row in summary.rows if row.is_loss]
   console.print(_row_table("loss, nats: lower is better", losses))
   console.print()
   hits = [row for row in summary.rows if not row.is_loss]
   console.print(_row_table("right answers: higher is better", hits))
   for line in _notes(summary):
-    paragraph(console, line)
+    paragraph(line)
   if summary.mixture:
-    heading(console, "Which generator layer makes the text: mean mixture weights")
+    heading("Which generator layer makes the text: mean mixture weights")
     console.print(_mixture_table(summary.mixture))
-  heading(console, "Replaced tokens: the first one of each of the first held-out blocks")
+  heading("Replaced tokens: the first one of each of the first held-out blocks")
   console.print(_example_table(summary))
   replaced, original = summary.probabilities
   paragraph(
-    console,
     f"Over all blocks the encoder gives replaced tokens a probability of {replaced:.1%} of being replaced, "
-    f"original tokens {original:.1%}; {summary.replace_rate:.1%} are. '-ing' continues a word.",
+    f"original tokens {original:.1%}; {summary.replace_rate:.1%} are. '-ing' continues a word."
   )
 
 
-def heading(console: rich.console.Console, text: str) -> None:
+def heading(text: str) -> None:
   """Prints a title between two empty lines."""
   console.print()
   console.print(text, style="bold")
   console.print()
 
 
-def paragraph(console: rich.console.Console, text: str) -> None:
+def paragraph(text: str) -> None:
   """Prints text under a table."""
   console.print()
   console.print(rich.text.Text(text), style="dim")
@@ -128,28 +118,22 @@ def _example_table(summary: Summary) -> rich.table.Table:
 
 
 def print_end(
-  console: rich.console.Console, *, checkpoint: str, times: dict[str, float], peak_memory: int, commands: dict
+  *, checkpoint: str, times: dict[str, float], peak_memory: int, commands: dict[str, str]
 ) -> None:
-  """Prints where the result is, what it cost and what to do next.
+  """Prints where the result is, what it cost (seconds of each stage, bytes) and what to do next.
 
-  Args:
-    console: where it is printed; `make_console` makes it.
-    checkpoint: the directory of the newest one.
-    times: {stage: seconds}, the last the total.
-    peak_memory: bytes.
-    commands: {what it does: command}.
+  `commands` are {what it does: command}.
   """
-  heading(console, "What it took")
+  heading("What it took")
   table = _table(("stage", "left"), ("seconds", "right"))
   for stage, seconds in times.items():
     table.add_row(stage, f"{seconds:,.1f}")
   console.print(table)
   paragraph(
-    console,
-    f"Peak memory: {peak_memory / 1e9:.2f} GB (resident sets of this process and its children added up).",
+    f"Peak memory: {peak_memory / 1e9:.2f} GB (resident sets of this process and its children added up)."
   )
   console.print(f"Checkpoint:  {checkpoint}")
-  heading(console, "Next")
+  heading("Next")
   for purpose, command in commands.items():
     console.print(f"{purpose}:")
     console.print(f"  {command}", soft_wrap=True)

@@ -20,7 +20,7 @@ from finetune.docs import report as docs_report
 from finetune.docs.report import Score
 from finetune.papers import glue_metrics
 from finetune.search import best_model, summary, texts, warm_start
-from finetune.search.classification import make_problem
+from finetune.search.classification import exported_task, make_problem
 from finetune.search.examples import Examples
 from finetune.search.plan import Plan
 from finetune.search.program import OutputsOf
@@ -177,12 +177,7 @@ class Docs:
   def finish(self, search: Search, records: Sequence[Record]) -> None:
     """Saves the model of the checkpoint's best run, unless it is there."""
     if search.plan.keeps_weights:
-      task = {
-        "name": "library",
-        "labels": list(self.task.libraries),
-        "problem_type": "single_label_classification",
-        "activation": self.session.head.activation,
-      }
+      task = exported_task("library", self.task.libraries, self.session.head)
       best_model.save(search, best_model.choose(search, records), task)
 
   def report(self, records: Mapping[str, Sequence[Record]]) -> Report:

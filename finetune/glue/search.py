@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from data.errors import ConfigError
 from data.glue.tasks import TASKS
@@ -14,7 +13,7 @@ from finetune.glue import task as glue
 from finetune.papers import glue_metrics
 from finetune.papers.spaces import Cell
 from finetune.search import best_model, warm_start
-from finetune.search.classification import make_problem
+from finetune.search.classification import exported_task, make_problem
 from finetune.search.plan import Plan
 from finetune.search.program import OutputsOf
 from finetune.search.search import Search
@@ -149,19 +148,11 @@ class Glue:
     task, output = search.plan.name, self.config.output
     chosen = best_model.choose(search, records, seeds=self.session.test_seeds if output.predict else ())
     if output.save_model:
-      best_model.save(search, chosen, self._exported(task), output_scale=self.encoding(task).divisor)
+      exported = exported_task(TASKS[task].name, TASKS[task].labels, self.session.head)
+      best_model.save(search, chosen, exported, output_scale=self.encoding(task).divisor)
     if output.predict and not glue_predictions.is_there(self.session, task, chosen, self.tests[task]):
       trained = search.trained(chosen.cell, chosen.seed)
       glue_predictions.predict(self.session, task, chosen, trained.outputs_of, self.tests[task])
-
-  def _exported(self, task: str) -> dict[str, Any]:
-    row = TASKS[task]
-    return {
-      "name": row.name,
-      "labels": list(row.labels) or None,
-      "problem_type": "regression" if row.is_regression else "single_label_classification",
-      "activation": self.session.head.activation,
-    }
 
   @property
   def _subsets(self) -> list[str]:

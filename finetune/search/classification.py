@@ -1,6 +1,8 @@
 """The problem of sentence classification and regression: a head on h of [CLS]."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,3 +53,13 @@ def make_problem(config: EncoderConfig, settings: HeadSettings, *, num_outputs: 
     return total, {"task_loss": (total, jnp.sum(batch["weights"]))}
 
   return Problem(init_heads, outputs, loss)
+
+
+def exported_task(name: str, labels: Sequence[str], settings: HeadSettings) -> dict[str, Any]:
+  """What export wants to know of a model that tells labels apart, or, without any, predicts a score."""
+  return {
+    "name": name,
+    "labels": list(labels) or None,
+    "problem_type": "single_label_classification" if labels else "regression",
+    "activation": settings.activation,
+  }

@@ -2,10 +2,12 @@
 
 import collections
 import json
+import types
 
 import pytest
 
-from data import errors, sources
+from data import errors, seqio_tasks, sources, tfds_reader
+from data.prepare import command as prepare
 from tests.data.conftest import make_documents, write_text
 
 
@@ -53,3 +55,56 @@ def test_a_directory_is_refused_with_the_glob_to_use(tmp_path):
 
 def test_an_installed_source_needs_nothing():
   sources.check(sources.Request("installed_docs"))
+
+
+def test_every_shard_of_a_tfds_set_is_read_and_no_two_by_one_unit(tmp_path, monkeypatch):
+  (tmp_path / "set" / "1.0.0").mkdir(parents=True)
+  (tmp_path / "set" / "1.0.0" / "dataset_info.json").write_text("{}")
+  asked = []
+
+  def as_dataset(*, split, shuffle_files):
+    asked.append((split, shuffle_files))
+    return types.SimpleNamespace(as_numpy_iterator=lambda: iter([{"body": b"one\ntwo"}]))
+
+  split = types.SimpleNamespace(num_shards=3)
+  builder = types.SimpleNamespace(
+    info=types.SimpleNamespace(splits={"train": split}, features=["body"]), as_dataset=as_dataset
+  )
+  tfds = types.SimpleNamespace(builder_from_directory=lambda path: builder)
+  monkeypatch.setattr(tfds_reader, "import_tfds", lambda: tfds)
+  request = sources.Request("tfds:set", text_field="body", tfds_directory=str(tmp_path))
+  assert read(sources.plan(request), request) == [["one", "two"]] * 3
+  assert asked == [(f"train[{shard}shard:{shard + 1}shard]", False) for shard in range(3)]
+
+
+def test_every_shard_of_a_seqio_task_is_read_and_no_two_by_one_unit(monkeypatch):
+  asked = []
+
+  def get_dataset(*, shard_info, split, **_):
+    asked.append((split, shard_info))
+    text = types.SimpleNamespace(dtype="string", shape=types.SimpleNamespace(rank=0))
+    return types.SimpleNamespace(
+      element_spec={"text": text}, as_numpy_iterator=lambda: iter([{"text": b"a"}])
+    )
+
+  seqio = types.SimpleNamespace(
+    ShardInfo=lambda index, count: (index, count),
+    get_mixture_or_task=lambda name: types.SimpleNamespace(get_dataset=get_dataset),
+  )
+  monkeypatch.setattr(seqio_tasks, "_registry", lambda *_: seqio)
+  monkeypatch.setattr(seqio_tasks, "plan", lambda name, **_: [("task", 3, 1.0)])
+  request = sources.Request("seqio:task")
+  assert read(sources.plan(request), request) == [["a"]] * 3
+  assert asked == [("train", (shard, 3)) for shard in range(3)]
+
+
+@pytest.mark.parametrize("source", ["tfds:books", "seqio:wikipedia_books"])
+@pytest.mark.parametrize("download", [True, False])
+def test_data_is_downloaded_if_the_flag_says_so(source, download, tmp_path, monkeypatch):
+  asked = []
+  monkeypatch.setattr(
+    tfds_reader, "find_or_download", lambda directory, name, *, download: asked.append(download)
+  )
+  flags = [f"--source={source}", f"--output={tmp_path}", *["--download"] * download]
+  sources.check(sources.request(prepare.parse(flags)))
+  assert asked and set(asked) == {download}

@@ -154,7 +154,7 @@ _ROWS: dict[str, list[tuple]] = {
     ("objectives.clm.weight", 2.0, "step eval"),
     ("objectives.clm.form", "weighted", "step eval"),
     ("objectives.clm.stop_gradient", False, "step eval"),
-    ("objectives.clm.copy", False, "start step eval"),
+    ("objectives.clm.copy", False, "step eval"),
     ("objectives.scl.weight", 2.0, "step eval"),
     ("objectives.scl.crop_fraction", 0.5, "step eval"),
     ("objectives.scl.crop_add_cls", False, "step eval"),

@@ -151,6 +151,17 @@ def test_steps_that_were_not_saved_whole_do_not_exist(copied, mesh):
     checkpoints.restore(target(mesh), 9)
 
 
+def test_what_a_killed_save_left_goes_before_the_next_save(tmp_path):
+  left = tmp_path / "checkpoints" / "6.orbax-checkpoint-tmp"
+  (left / "params").mkdir(parents=True)
+  (left / "params" / "array").write_bytes(b"large")
+  checkpoints = Checkpoints(tmp_path, every=1, keep=1)
+  checkpoints.save(7, {"params": {"kernel": jnp.zeros(2)}, "step": jnp.int32(7)}, META)
+  checkpoints.close()
+  assert checkpoint.saved_steps(tmp_path / "checkpoints") == [7]
+  assert not left.exists()
+
+
 def test_save_over_the_remains_of_a_step_says_so(copied, mesh):
   (copied / "checkpoints" / "10").mkdir()
   checkpoints = Checkpoints(copied, every=5, keep=2)

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from data.errors import ConfigError
 from pretrain import sharding, trees
 from pretrain.sharding import MeshSettings
+from pretrain.step import accumulate
 
 ROOT = Path(__file__).parents[2]
 ATTENTION = {
@@ -104,6 +105,8 @@ def test_every_rule_names_some_parameter():
   ("path", "ndim", "spec"),
   [
     ("encoder/embeddings/token/embedding", 2, P("tensor", "fsdp")),
+    ("encoder/embeddings/position/embedding", 2, P(None, "fsdp")),
+    ("encoder/embeddings/segment/embedding", 2, P(None, "fsdp")),
     ("encoder/trunk/layers/attention/query/kernel", 4, P(None, "fsdp", "tensor", None)),
     ("encoder/trunk/layers/attention/value/bias", 3, P(None, "tensor", None)),
     ("encoder/trunk/layers/attention/output/kernel", 4, P(None, "tensor", None, "fsdp")),
@@ -194,6 +197,15 @@ def test_constrain_under_a_mesh_cuts_the_batch_also_of_keys_and_uneven_rows():
     np.testing.assert_array_equal(step(jnp.ones((5, 3, 16))), 2 * np.ones((5, 3, 16)))
 
 
+def test_every_microbatch_is_cut_along_data_and_fsdp():
+  with jax.set_mesh(mesh_of(2, 2, 2)):
+    batch = jax.ShapeDtypeStruct((16, 3), jnp.float32)
+    traced = jax.make_jaxpr(lambda rows: accumulate(jnp.sum, rows, microbatches=2))(batch)
+  (cut,) = (one for one in traced.eqns if one.primitive.name == "sharding_constraint")
+  assert cut.outvars[0].aval.shape == (2, 8, 3)
+  assert cut.params["sharding"].spec == P(None, ("data", "fsdp"), None)
+
+
 TWO_PROCESSES = """
   import sys
   import jax
@@ -216,9 +228,11 @@ TWO_PROCESSES = """
 
 
 def test_two_processes_supply_their_own_rows():
-  with socket.socket() as free:
-    free.bind(("localhost", 0))
-    port = free.getsockname()[1]
+  # The port stays bound, so nobody else gets it, while the coordinator of process 0 listens on it.
+  reserved = socket.socket()
+  reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+  reserved.bind(("localhost", 0))
+  port = reserved.getsockname()[1]
   environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PATH": ""}
   command = [sys.executable, "-c", textwrap.dedent(TWO_PROCESSES)]
   started = [
@@ -235,6 +249,7 @@ def test_two_processes_supply_their_own_rows():
   try:
     outputs = [process.communicate(timeout=120) for process in started]
   finally:
+    reserved.close()
     for process in started:
       process.kill()
   assert [process.returncode for process in started] == [0, 0], outputs

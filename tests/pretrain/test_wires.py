@@ -11,7 +11,7 @@ import pytest
 
 from data import manifest
 from data.errors import ConfigError
-from pretrain import prepared, resume
+from pretrain import main, prepared, resume, train
 from pretrain.corruption import mixture
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.ops import row_random
@@ -101,3 +101,24 @@ def test_the_sampling_temperature_sharpens_the_output_bias_too():
     chunk=8,
   )
   assert np.all(np.asarray(sampled) == 96)
+
+
+@pytest.mark.parametrize("download", [True, False])
+def test_text_is_downloaded_by_the_child_process_if_the_flag_says_so(download, tmp_path, monkeypatch):
+  commands, flag = [], ["--download"] * download
+
+  def run_child(command, **_):
+    commands.append(command)
+    return 0, ""
+
+  def start(config, workdir, *, download):
+    prepared.ensure_records(config, download=download)
+    return 0
+
+  monkeypatch.setattr(prepared, "run_child", run_child)
+  monkeypatch.setattr(train, "train", start)
+  monkeypatch.setattr(main, "use_compilation_cache", lambda: None)
+  arguments = ["--config=configs/demo.py", f"--config.data.directory={tmp_path / 'records'}", *flag]
+  assert main.main(arguments) == 0
+  (command,) = commands
+  assert [part for part in command if part == "--download"] == flag

@@ -117,3 +117,10 @@ def test_packing_keeps_every_token_and_fits_the_length(mode):
   else:
     assert found == text
     assert all(record[0] == CLS for record in records)
+
+
+@pytest.mark.parametrize("mode", packing.MODES)
+def test_a_document_without_tokens_leaves_no_trace(mode):
+  documents = [[[5, 6], [7]], [[8, 9, 10]], [[11]]]
+  with_empty = [[], documents[0], [], [], documents[1], documents[2], []]
+  assert pack(with_empty, length=9, mode=mode) == pack(documents, length=9, mode=mode)

@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 
-from data import manifest, records, vocabulary
+from data import errors, manifest, records, sources, vocabulary
 from data.prepare import command as prepare
 from data.prepare import pipeline, sentences, shards
 from tests.data.conftest import ROOT, arguments, make_documents
@@ -82,6 +82,33 @@ def test_another_seed_gives_another_order_of_the_same_records(corpus, vocabulary
     rows.append(source.rows(0, len(source)).tolist())
   assert rows[0] != rows[1]
   assert sorted(rows[0]) == sorted(rows[1])
+
+
+def test_a_preparation_with_another_value_of_these_flags_is_another_one(
+  prepared, corpus, vocabulary_directory, capsys
+):
+  values = {"length": 16, "packing": "none", "seed": 1, "heldout_fraction": 0.2, "fraction": 0.5, "limit": 3}
+  values |= {"text_field": "body", "module": "tasks.py", "source": f"{corpus}/part0.txt"}
+  for name, value in values.items():
+    flags = arguments(corpus, vocabulary_directory, prepared, f"--{name}={value}")
+    assert prepare.main(flags) == errors.ConfigError.exit_code, name
+    assert name in capsys.readouterr().err
+
+
+def test_the_vocabulary_is_trained_on_training_documents_alone_which_the_seed_decides(corpus, tmp_path):
+  request, documents = (
+    sources.Request(f"{corpus}/*.txt"),
+    [d for n in range(3) for d in make_documents(60, n)],
+  )
+  trained_on = []
+  for seed in (0, 1):
+    job = pipeline.Job(request, str(tmp_path), 32, "complete", seed, heldout_fraction=0.5, fraction=1.0)
+    training = [d for d in documents if pipeline.document_fraction(d, "heldout", seed) >= 0.5]
+    assert 60 < len(training) < 120  # of 180
+    expected = [s for d in training for line in d for s in sentences.split(line, collections.Counter())]
+    trained_on.append(list(pipeline.training_sentences(job, sources.plan(request).units)))
+    assert trained_on[-1] == expected
+  assert trained_on[0] != trained_on[1]
 
 
 def test_many_shards_hold_every_record_once(prepared, corpus, vocabulary_directory, tmp_path, monkeypatch):

@@ -125,3 +125,14 @@ def test_wnli_is_handed_in_only_if_it_is_above_the_majority(tmp_path, encoding, 
   with zipfile.ZipFile(path) as archive:
     found = archive.read("WNLI.tsv").decode().splitlines()[1:]
   assert {line.split("\t")[1] for line in found} == {label}
+
+
+def test_scores_of_stsb_are_handed_in_on_the_scale_that_they_were_divided_from(tmp_path, encoding):
+  data = small_glue.glue(tmp_path / "glue")
+  tests, session = glue_predictions.load("stsb", str(data), encoding), _session(tmp_path)
+  _predict(session, "stsb", tests, row=(0.5,))
+  glue_predictions.submit(session, {"stsb": tests}, {})
+  (path,) = tmp_path.glob("*.zip")
+  with zipfile.ZipFile(path) as archive:
+    found = archive.read("STS-B.tsv").decode().splitlines()[1:]
+  assert [line.split("\t")[1] for line in found] == ["2.500"] * 6

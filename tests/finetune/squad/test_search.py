@@ -185,6 +185,40 @@ def test_other_settings_of_answers_are_another_search(searched, place):
       driver.run(Squad(session, download=False))
 
 
+def test_every_field_of_squad_reaches_what_it_is_for(place, tmp_path):
+  fields = {"stride": 5, "max_query_length": 3, "n_best": 7, "max_answer_length": 2}
+  changed = {f"squad.{name}": value for name, value in fields.items()}
+  settings = Squad(make_session(place, tmp_path, [], **changed), download=False).data.settings
+  assert {name: getattr(settings, name) for name in fields} == fields
+  for name in ("train", "dev"):
+    shutil.copy(place / "data" / f"{name}-v2.0.json", tmp_path / f"my_{name}.json")
+  named = {"squad.train_file": "my_train.json", "squad.dev_file": "my_dev.json"}
+  session = make_session(place, tmp_path, [], **{"data.directory": str(tmp_path)}, **named)
+  data = Squad(session, download=False).data
+  assert [part.file.source for part in (data.train, data.dev)] == [
+    str(tmp_path / name) for name in named.values()
+  ]
+
+
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_the_mask_of_question_and_separators_is_read_only_if_asked_for(place, tmp_path, is_masked):
+  kind = Squad(make_session(place, tmp_path, [], **{"squad.mask_query": is_masked}), download=False)
+  problem, read = kind.plans[0].problem, set()
+
+  class Batch(dict):
+    def __getitem__(self, name):
+      read.add(name)
+      return super().__getitem__(name)
+
+  def outputs(key):
+    params = {"encoder": kind.session.start.init_encoder(key), "heads": problem.init_heads(key)}
+    ids, allowed = np.full((2, LENGTH), 5, np.int32), np.ones((2, LENGTH), bool)
+    return problem.outputs(params, Batch(ids=ids, allowed=allowed), None)
+
+  jax.eval_shape(outputs, jax.random.key(0))
+  assert read == ({"ids", "allowed"} if is_masked else {"ids"})
+
+
 def test_what_would_be_done_is_described(place, tmp_path):
   session = make_session(place, tmp_path, [], **{"squad.stride": 64})
   lines = Squad(session, download=False).describe()

@@ -12,7 +12,7 @@ from data.errors import ConfigError, DataError
 from data.vocabulary import SpecialIds
 from pretrain.export.stock import tables as stock_tables
 from pretrain.export.stock import write as stock_write
-from pretrain.export.stock.config import encoder_fields
+from pretrain.export.stock.config import config_json, encoder_fields
 from pretrain.export.stock.read import from_stock
 from pretrain.export.tensor_rows import Layout
 from pretrain.models import heads as head_models
@@ -55,6 +55,13 @@ def test_config_json_gives_the_encoder_back(name):
   config = CASES[name][1]
   fields = encoder_fields(json.loads(json.dumps(made.config)))
   assert EncoderConfig(**{"dtype": "float32", **fields}) == config
+
+
+def test_sequences_begin_and_end_with_the_ids_that_config_json_names():
+  special = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
+  written = config_json(CASES["bert"][1], layout="bert", architecture="BertModel", special_ids=special)
+  ids = {name: written[f"{name}_token_id"] for name in ("pad", "bos", "eos")}
+  assert ids == {"pad": 0, "bos": 2, "eos": 3}
 
 
 @pytest.mark.parametrize("name", ["mpnet", "layoutlmv3", "bert", "electra"])

@@ -181,7 +181,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       (
         f"{field} ignored",
         f"{field}=asked.{field}",
-        f"{field}=30",
+        f"{field}=4",
         "test_every_field_of_squad_reaches_what_it_is_for",
       )
       for field in ("max_answer_length", "n_best", "stride", "max_query_length")
@@ -201,7 +201,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (f"{name} of prompts ignored", original, fault, "test_every_field_of_prompts_reaches_what_it_is_for")
       for name, original, fault in (
-        ("length", "given.max_length or writer", "writer"),
+        ("length", "given.max_length or writer.template.max_length", "32"),
         ("sets of demonstrations", "given.num_samples or writer", "writer"),
         ("words", "choose_words(template, self.config.prompt.words)", 'choose_words(template, "")'),
         ("steps", "num_steps=given.num_steps)", "num_steps=20)"),
@@ -213,10 +213,11 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     "finetune/prompt/data.py",
     "tests/finetune/prompt/test_runs.py",
     [
-      (f"{name} of prompts ignored", original, fault, "test_every_field_of_prompts_reaches_what_it_is_for")
-      for name, original, fault in (
-        ("shots", "k=prompt.shots", "k=2"),
-        ("test rows", "config.data.directory, config.prompt.test_rows", "config.data.directory, 0"),
+      (
+        "test rows of prompts ignored",
+        "config.data.directory, config.prompt.test_rows",
+        "config.data.directory, 0",
+        "test_every_field_of_prompts_reaches_what_it_is_for",
       )
     ]
     + [

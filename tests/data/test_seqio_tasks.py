@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -163,11 +162,10 @@ def test_a_tfds_data_set_without_the_feature_is_refused(results):
 
 
 @pytest.mark.parametrize("name", sorted(seqio_tasks.CORPORA))
-def test_missing_corpora_are_refused_at_once_with_what_to_do(tmp_path, name):
-  begin = time.monotonic()
+def test_missing_corpora_are_refused_at_once_with_what_to_do(tmp_path, name, monkeypatch):
+  monkeypatch.setattr(tfds_reader, "import_tfds", lambda: pytest.fail("ten seconds of importing"))
   with pytest.raises(errors.DataError, match="add --download") as caught:
     sources.check(sources.Request(f"seqio:{name}", tfds_directory=str(tmp_path)))
-  assert time.monotonic() - begin < 1  # seconds
   assert "--source=installed_docs" in str(caught.value)
 
 

@@ -92,8 +92,14 @@ def test_first_step_is_adam_on_the_gradient_worked_by_hand():
 
 @pytest.mark.parametrize("microbatches", [2, 4, 8])
 def test_microbatches_change_nothing_but_rounding(microbatches):
+  rows = []
+
+  def loss_of_part(params, batch, totals):
+    rows.append(batch.x.shape[0])
+    return _loss(params, batch, totals)
+
   whole, state = _make(clip_norm=0.5)
-  parts, same_state = _make(clip_norm=0.5, microbatches=microbatches)
+  parts, same_state = _make(loss_of_part, clip_norm=0.5, microbatches=microbatches)
   for _ in range(2):
     state, expected = whole(state, _batch())
     same_state, found = parts(same_state, _batch())
@@ -101,6 +107,7 @@ def test_microbatches_change_nothing_but_rounding(microbatches):
   for name in expected:
     np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, err_msg=name)
   np.testing.assert_allclose(same_state.params["w"], state.params["w"], rtol=1e-6)
+  assert set(rows) == {8 // microbatches}
 
 
 def test_accumulate_takes_consecutive_rows_together():

@@ -126,6 +126,7 @@ def test_killed_at_any_moment_and_started_again_gives_the_same_bytes(
 ):
   output = tmp_path / "killed"
   flags = arguments(corpus, vocabulary_directory, output, "--workers=2")
+  codes = []
   # Moments a kill can hit: nothing there yet, in the work on units, and between shards and manifest.
   for sign in ("work/lock", "work/unit-000000.json", "train-*.arrayrecord"):
     process = subprocess.Popen(
@@ -134,7 +135,8 @@ def test_killed_at_any_moment_and_started_again_gives_the_same_bytes(
     while process.poll() is None and not list(output.glob(sign)):
       time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    codes.append(process.wait())
+  assert codes[0] == -signal.SIGKILL  # a later one may find the work done before it is there
   deadline = time.monotonic() + 20
   while time.monotonic() < deadline:  # workers that outlive their parent would still write
     if prepare.main(flags) == 0:

@@ -203,7 +203,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       for name, original, fault in (
         ("length", "given.max_length or writer.template.max_length", "32"),
         ("sets of demonstrations", "given.num_samples or writer", "writer"),
-        ("words", "choose_words(template, self.config.prompt.words)", 'choose_words(template, "")'),
+        ("words", "(TEMPLATES[name], self.config.prompt.words)", '(TEMPLATES[name], "")'),
         ("steps", "num_steps=given.num_steps)", "num_steps=20)"),
         ("evaluations", "self.config.prompt.eval_every, data", "4, data"),
       )
@@ -225,16 +225,20 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       for name, original, fault in (
         (
           "dev sets have the first split's demonstrations",
-          "pool=pools[seed], ",
-          "pool=next(iter(pools.values())), ",
+          "writer, part, pools[seed], ",
+          "writer, part, next(iter(pools.values())), ",
         ),
-        ("dev sets are drawn with one seed", "seed=seed, num_samples", "seed=0, num_samples"),
+        ("dev sets are drawn with one seed", "pools[seed], seed=seed", "pools[seed], seed=0"),
         (
           "tests have the first split's demonstrations",
-          "self.pools[split],",
-          "next(iter(self.pools.values())),",
+          "test_set, self.pools[split], ",
+          "test_set, next(iter(self.pools.values())), ",
         ),
-        ("tests have one set of demonstrations", "num_samples=self.lengths.num_samples,", "num_samples=1,"),
+        (
+          "tests have one set of demonstrations",
+          '{"num_samples": self.lengths.num_samples, ',
+          '{"num_samples": 1, ',
+        ),
       )
     ],
   ),

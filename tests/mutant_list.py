@@ -12,6 +12,8 @@ from tests import (
   mutant_list_run,
   mutant_list_search,
   mutant_list_wires,
+  mutant_list_wires_data,
+  mutant_list_wires_finetune,
 )
 
 
@@ -33,6 +35,8 @@ MUTANTS = [
     *mutant_list_finetune.FAULTS,
     *mutant_list_search.FAULTS,
     *mutant_list_wires.FAULTS,
+    *mutant_list_wires_data.FAULTS,
+    *mutant_list_wires_finetune.FAULTS,
   )
   for name, original, fault, test in rows
 ]

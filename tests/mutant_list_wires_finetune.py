@@ -1,0 +1,132 @@
+"""Faults of the wires of fine-tuning; see `mutant_list_wires.py`."""
+
+FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
+  (
+    "finetune/squad/search.py",
+    "tests/finetune/squad/test_search.py",
+    [
+      (
+        f"{field} ignored",
+        f"{field}=asked.{field}",
+        f"{field}=4",
+        "test_every_field_of_squad_reaches_what_it_is_for",
+      )
+      for field in ("max_answer_length", "n_best", "stride", "max_query_length")
+    ]
+    + [
+      (
+        "mask of questions ignored",
+        "self.config.squad.mask_query",
+        "True",
+        "test_the_mask_of_question_and_separators_is_read_only_if_asked_for[False]",
+      )
+    ],
+  ),
+  (
+    "finetune/prompt/search.py",
+    "tests/finetune/prompt/test_runs.py",
+    [
+      (f"{name} of prompts ignored", original, fault, "test_every_field_of_prompts_reaches_what_it_is_for")
+      for name, original, fault in (
+        ("length", "given.max_length or writer.template.max_length", "32"),
+        ("sets of demonstrations", "given.num_samples or writer", "writer"),
+        ("words", "(TEMPLATES[name], self.config.prompt.words)", '(TEMPLATES[name], "")'),
+        ("steps", "num_steps=given.num_steps)", "num_steps=20)"),
+        ("evaluations", "self.config.prompt.eval_every, data", "4, data"),
+      )
+    ],
+  ),
+  (
+    "finetune/prompt/data.py",
+    "tests/finetune/prompt/test_runs.py",
+    [
+      (
+        "test rows of prompts ignored",
+        "config.data.directory, config.prompt.test_rows",
+        "config.data.directory, 0",
+        "test_every_field_of_prompts_reaches_what_it_is_for",
+      )
+    ]
+    + [
+      (name, original, fault, "test_dev_and_test_sets_have_as_many_demonstrations_each_of_its_own_split")
+      for name, original, fault in (
+        (
+          "dev sets have the first split's demonstrations",
+          "writer, part, pools[seed], ",
+          "writer, part, next(iter(pools.values())), ",
+        ),
+        ("dev sets are drawn with one seed", "pools[seed], seed=seed", "pools[seed], seed=0"),
+        (
+          "tests have the first split's demonstrations",
+          "test_set, self.pools[split], ",
+          "test_set, next(iter(self.pools.values())), ",
+        ),
+        (
+          "tests have one set of demonstrations",
+          '{"num_samples": self.lengths.num_samples, ',
+          '{"num_samples": 1, ',
+        ),
+      )
+    ],
+  ),
+  (
+    "finetune/main.py",
+    "tests/finetune/test_wires.py",
+    [
+      (
+        "SQuAD starts a GLUE search",
+        '("finetune.squad.search", "Squad")',
+        '("finetune.glue.search", "Glue")',
+        "test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_download[True-squad]",
+      ),
+      (
+        "every kind is GLUE",
+        "KINDS[str(arguments.config.kind)]",
+        'KINDS["glue"]',
+        "test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_download[False-demo]",
+      ),
+      (
+        "fine-tuning never downloads",
+        "(session, download=arguments.download)",
+        "(session, download=False)",
+        "test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_download[True-glue]",
+      ),
+    ],
+  ),
+  (
+    "finetune/search/best_model.py",
+    "tests/finetune/test_wires.py",
+    [
+      (
+        "best median for every protocol",
+        "search.plan.metric, search.plan.summary)",
+        'search.plan.metric, "median")',
+        "test_the_model_is_of_the_cell_that_is_best_by_the_protocols_summary[mean-2e-05-2-0.9]",
+      )
+    ],
+  ),
+  (
+    "finetune/glue/search.py",
+    "tests/finetune/test_wires.py",
+    [
+      (
+        "leaderboard's run from the search's seeds",
+        "seeds=self.session.test_seeds if output.predict else ()",
+        "seeds=()",
+        "test_the_leaderboards_run_is_the_best_of_all_the_test_seeds[True-4]",
+      )
+    ],
+  ),
+  (
+    "finetune/glue/predictions.py",
+    "tests/finetune/glue/test_predictions.py",
+    [
+      (
+        "STS-B handed in from 0 to 1",
+        'session.protocol.stsb_divisor if key == "stsb" else 1.0',
+        "1.0",
+        "test_scores_of_stsb_are_handed_in_on_the_scale_that_they_were_divided_from",
+      )
+    ],
+  ),
+]

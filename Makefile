@@ -27,7 +27,8 @@ env: $(VENV)/.requirements-dev
 demo: $(VENV)/.requirements
 	$(PYTHON) -m pretrain.demo
 
-PYTEST := $(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile
+# tests/conftest.py orders the files by how long they take, which reordering by number of tests would undo.
+PYTEST := $(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 QUICK := tests/test_goldens.py tests/test_layering.py tests/finetune/glue/test_search.py \
   tests/pretrain/objectives tests/pretrain/test_losses.py tests/pretrain/test_optim.py \
   tests/pretrain/test_resume.py tests/pretrain/test_step.py

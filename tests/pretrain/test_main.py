@@ -30,9 +30,9 @@ sys.exit(code)
 """
 
 
-def _command(*flags: str, recipe: str = "mlm", code: str | None = None) -> list[str]:
+def _command(*flags: str, code: str | None = None) -> list[str]:
   start = [sys.executable, "-c", code] if code else [sys.executable, "-m", "pretrain.main"]
-  return [*start, f"--config=tests/pretrain/small_run.py:{recipe}", *flags]
+  return [*start, "--config=tests/pretrain/small_run.py:mlm", *flags]
 
 
 def _environment() -> dict[str, str]:
@@ -59,10 +59,19 @@ def _signal_at(command: list[str], line: str, number: int) -> tuple[int, str]:
     return process.wait(timeout=TIMEOUT), "".join(said)
 
 
-def _one_error_line(done: subprocess.CompletedProcess) -> str:
-  assert "Traceback" not in done.stderr, done.stderr
-  (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-  assert done.stderr.strip().splitlines()[-1] == line
+def _run_here(monkeypatch, *flags: str, recipe: str = "mlm") -> int:
+  """The command in this process, for what ends before anything is compiled; its exit code."""
+  monkeypatch.chdir(ROOT)
+  try:
+    return main.main([f"--config=tests/pretrain/small_run.py:{recipe}", *flags])
+  except SystemExit as exit_:
+    return exit_.code
+
+
+def _one_error_line(stderr: str) -> str:
+  assert "Traceback" not in stderr, stderr
+  (line,) = [line for line in stderr.splitlines() if line.startswith("error: ")]
+  assert stderr.strip().splitlines()[-1] == line
   return line
 
 
@@ -136,16 +145,15 @@ def test_text_that_is_not_there_is_told_in_one_line_and_leaves_nothing(tmp_path)
   )
   done = _run(_command(*flags))
   assert done.returncode == 3, done.stdout + done.stderr
-  line = _one_error_line(done)
+  line = _one_error_line(done.stderr)
   assert "no_such.txt" in line
   assert "python -m data.prepare --source=" in line and "--config.data.source=installed_docs" in line
   assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_field_is_told_before_anything_starts(tmp_path):
-  done = _run(_command("--config.train.batchsize=8", f"--workdir={tmp_path / 'run'}"))
-  assert done.returncode == 2
-  assert "batch_size" in _one_error_line(done)
+def test_an_unknown_field_is_told_before_anything_starts(tmp_path, monkeypatch, capsys):
+  assert _run_here(monkeypatch, "--config.train.batchsize=8", f"--workdir={tmp_path / 'run'}") == 2
+  assert "batch_size" in _one_error_line(capsys.readouterr().err)
   assert not list(tmp_path.iterdir())
 
 
@@ -154,25 +162,24 @@ def test_several_hosts_without_a_cluster_are_one_line(tmp_path, monkeypatch, cap
     raise ValueError("coordinator_address should be defined.")
 
   monkeypatch.setattr(jax.distributed, "initialize", initialize)
-  flags = ["--config=tests/pretrain/small_run.py:mlm", "--config.train.multihost=true"]
-  monkeypatch.chdir(ROOT)
-  assert main.main([*flags, f"--workdir={tmp_path / 'run'}"]) == 2
+  assert _run_here(monkeypatch, "--config.train.multihost=true", f"--workdir={tmp_path / 'run'}") == 2
   (line,) = capsys.readouterr().err.splitlines()
   assert line.startswith("error: train.multihost=True: ") and "coordinator_address" in line
 
 
-def test_sizes_that_do_not_fit_the_devices_are_told_before_anything_is_written(small_records, tmp_path):
+def test_sizes_that_do_not_fit_the_devices_are_told_before_anything_is_written(
+  small_records, tmp_path, monkeypatch, capsys
+):
   flags = (f"--config.data.directory={small_records}", f"--workdir={tmp_path / 'run'}")
-  done = _run(_command(*flags, "--config.mesh.fsdp=3"))
-  assert done.returncode == 2
-  assert "mesh.fsdp" in _one_error_line(done)
+  assert _run_here(monkeypatch, *flags, "--config.mesh.fsdp=3") == 2
+  assert "mesh.fsdp" in _one_error_line(capsys.readouterr().err)
   assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_prints_everything_and_writes_nothing(small_records, tmp_path):
+def test_a_dry_run_prints_everything_and_writes_nothing(small_records, tmp_path, monkeypatch, capsys):
   flags = (f"--config.data.directory={small_records}", f"--workdir={tmp_path / 'run'}", "--dry_run")
-  done = _run(_command(*flags, recipe="union"))
-  assert done.returncode == 0, done.stderr
+  assert _run_here(monkeypatch, *flags, recipe="union") == 0
+  printed = capsys.readouterr().out
   for part in (
     "optimizer.learning_rate",
     "encoder",
@@ -187,5 +194,5 @@ def test_a_dry_run_prints_everything_and_writes_nothing(small_records, tmp_path)
     "memory per device",
     "time, estimated",
   ):
-    assert part in done.stdout, part
+    assert part in printed, part
   assert not list(tmp_path.iterdir())

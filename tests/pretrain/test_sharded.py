@@ -48,14 +48,14 @@ def _assert_same(params, metrics, expected) -> None:
   assert np.sqrt(total / scale) < 1e-5
 
 
-@pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2), (1, 8, 1)])
+@pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2), pytest.param((1, 8, 1), marks=pytest.mark.nightly)])
 def test_a_mesh_of_eight_devices_changes_neither_losses_nor_parameters(small_records, expected, mesh):
   params, metrics, step = _run(small_records, mesh=mesh)
   assert step._cache_size() == 1
   _assert_same(params, metrics, expected)
 
 
-@pytest.mark.parametrize("microbatches", [2, 4])
+@pytest.mark.parametrize("microbatches", [pytest.param(2, marks=pytest.mark.nightly), 4])
 def test_microbatches_change_neither_losses_nor_parameters(small_records, expected, microbatches):
   params, metrics, step = _run(small_records, microbatches=microbatches)
   assert step._cache_size() == 1

@@ -22,7 +22,8 @@ _SMALL = {
   "model.num_layers": 1,
   "model.mlp_size": 32,
   "train.batch_size": 8,
-  "train.eval_batches": 1,
+  "train.eval_batches": 0,
+  "generator.num_layers": 1,
   "objectives.scl.group_size": 8,
 }
 

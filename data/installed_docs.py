@@ -86,12 +86,12 @@ def _might_have_docstring(code: bytes) -> bool:
 
 def paragraphs(docstring: str) -> list[str]:
   """Returns the English paragraphs of a docstring, one line each."""
-  found = []
+  english = []
   for lines in _blocks(_prose_lines(inspect.cleandoc(docstring).split("\n"))):
     text = _tidy(" ".join(lines))
     if _is_english(text):
-      found.append(text)
-  return found
+      english.append(text)
+  return english
 
 
 def _prose_lines(lines: list[str]) -> Iterator[str]:

@@ -109,11 +109,11 @@ def _file(version: str, questions: list[Question], source: str) -> SquadFile:
   return SquadFile(version, questions, misplaced, source)
 
 
-def _question(entry: dict[str, Any], title: str, context: str, place: str) -> Question:
-  is_impossible = "is_impossible" in entry and _field(entry, "is_impossible", bool, place)
+def _question(entry: dict[str, Any], title: str, context: str, entry_path: str) -> Question:
+  is_impossible = "is_impossible" in entry and _field(entry, "is_impossible", bool, entry_path)
   answers = []
-  for number, answer in enumerate(_field(entry, "answers", list, place), start=1):
-    where = f"{place}, answer {number}"
+  for number, answer in enumerate(_field(entry, "answers", list, entry_path), start=1):
+    where = f"{entry_path}, answer {number}"
     text = _field(answer, "text", str, where)
     start = _field(answer, "answer_start", int, where)
     is_located = bool(text) and start >= 0 and context.startswith(text, start)
@@ -121,10 +121,10 @@ def _question(entry: dict[str, Any], title: str, context: str, place: str) -> Qu
   if bool(answers) == is_impossible:
     found = f"{len(answers)} answers" if answers else "no answer"
     expected = "none for an impossible question" if is_impossible else "at least one for an answerable one"
-    raise errors.DataError(f"{place}: {found}, expected {expected}; mend `answers` or `is_impossible`")
-  question_id = _field(entry, "id", str, place)
+    raise errors.DataError(f"{entry_path}: {found}, expected {expected}; mend `answers` or `is_impossible`")
+  question_id = _field(entry, "id", str, entry_path)
   return Question(
-    question_id, title, context, _field(entry, "question", str, place), tuple(answers), is_impossible
+    question_id, title, context, _field(entry, "question", str, entry_path), tuple(answers), is_impossible
   )
 
 
@@ -136,14 +136,14 @@ def _object(value: Any, place: str) -> dict[str, Any]:
   return value
 
 
-def _field(value: Any, name: str, kind: type, place: str) -> Any:
+def _field(value: Any, name: str, kind: type, where: str) -> Any:
   """Returns a field of a JSON object after a look at its type."""
-  field = _object(value, place).get(name)
+  field = _object(value, where).get(name)
   if isinstance(field, kind) and (kind is not int or not isinstance(field, bool)):
     return field
   what = f"{name!r} is a {type(field).__name__}" if name in value else f"no {name!r}"
   raise errors.DataError(
-    f"{place}: {what}, expected a {kind.__name__}; is this the official layout of SQuAD?"
+    f"{where}: {what}, expected a {kind.__name__}; is this the official layout of SQuAD?"
   )
 
 

@@ -63,15 +63,15 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, str], meta: Mapping
         f"the {what} changed since the checkpoint was saved ({meta[name][:12]}... -> {digest[:12]}...); "
         f"bring the old {what} back, or start a new run with another --workdir"
       )
-  saved, given = flatten(meta["config"]), flatten(config.to_dict())
+  saved, asked = flatten(meta["config"]), flatten(config.to_dict())
   changed = {
-    name: f"{name}: {saved.get(name, 'absent')} -> {given.get(name, 'absent')}"
-    for name in sorted(saved.keys() | given.keys())
-    if saved.get(name) != given.get(name)
+    name: f"{name}: {saved.get(name, 'absent')} -> {asked.get(name, 'absent')}"
+    for name in sorted(saved.keys() | asked.keys())
+    if saved.get(name) != asked.get(name)
     # A field that came later and is off here: the run was saved without it.
-    and (name in saved or given[name])
+    and (name in saved or asked[name])
   }
-  refused = [line for name, line in changed.items() if not _is_safe(name, saved, given)]
+  refused = [line for name, line in changed.items() if not _is_safe(name, saved, asked)]
   if refused:
     raise ConfigError(
       f"the workdir holds a run with another config ({'; '.join(refused)}); continue it with those values, "

@@ -36,15 +36,15 @@ class SavedModel:
     Without a `directory` it is looked for beside the checkpoint, then beside the run's records; errors name
     the `flag` that gives one. DataError: there is none, it is damaged, or it is not this checkpoint's.
     """
-    place = Path(directory) if directory else self._find_vocabulary(flag)
-    vocabulary = vocabularies.load(place)
+    folder = Path(directory) if directory else self._find_vocabulary(flag)
+    vocabulary = vocabularies.load(folder)
     expected = str(self.meta["vocabulary_digest"])
     if vocabulary.digest != expected:
       raise DataError(
-        f"{place} is not the vocabulary of checkpoint {self.path} (sha256 {vocabulary.digest[:12]}..., "
+        f"{folder} is not the vocabulary of checkpoint {self.path} (sha256 {vocabulary.digest[:12]}..., "
         f"expected {expected[:12]}...); its ids would mean other words: name the right one with {flag}=DIR"
       )
-    return place, vocabulary
+    return folder, vocabulary
 
   def _find_vocabulary(self, flag: str) -> Path:
     places = [self.workdir / "vocabulary"]

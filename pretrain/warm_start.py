@@ -156,11 +156,11 @@ def _meaning(config: Mapping[str, Any] | ConfigDict, *, is_generator: bool = Fal
   return fields
 
 
-def _check_meaning(given: Mapping[str, Any], saved: Mapping[str, Any], field: str) -> None:
-  is_without = given["relative_position"] == saved["relative_position"] == "none"
+def _check_meaning(ours: Mapping[str, Any], saved: Mapping[str, Any], field: str) -> None:
+  is_without = ours["relative_position"] == saved["relative_position"] == "none"
   differ = [
     f"{name}: {saved[name]} there, {value} here"
-    for name, value in given.items()
+    for name, value in ours.items()
     if saved[name] != value and not (is_without and name in ("relative_buckets", "relative_max_distance"))
   ]
   if differ:

@@ -64,18 +64,18 @@ def _look(directory: str) -> Iterator[_Row]:
 def _report(rows: list[_Row]) -> str:
   lines = [f"{'task':6} {'split':16} {'rows found':>10} {'official':>17} {'dropped':>8}  state"]
   for task, name, split in rows:
-    found, dropped, state = "-", "-", "missing"
+    num_rows, dropped, state = "-", "-", "missing"
     if split:
-      found, dropped = f"{len(split):,}", f"{split.dropped:,}"
+      num_rows, dropped = f"{len(split):,}", f"{split.dropped:,}"
       state = "ok" if split.is_official else "differs"
     official = " / ".join(f"{size:,}" for size in task.sizes[name])
-    lines.append(f"{task.name:6} {name:16} {found:>10} {official:>17} {dropped:>8}  {state}")
+    lines.append(f"{task.name:6} {name:16} {num_rows:>10} {official:>17} {dropped:>8}  {state}")
   return "\n".join(lines)
 
 
-def _build(found: dict[str, dict[str, Split]], output: pathlib.Path) -> None:
+def _build(splits_of_tasks: dict[str, dict[str, Split]], output: pathlib.Path) -> None:
   """Builds all tasks aside and moves each into its place."""
-  wanted = {name: splits for name, splits in found.items() if not _is_there(name, splits, output)}
+  wanted = {name: splits for name, splits in splits_of_tasks.items() if not _is_there(name, splits, output)}
   if wanted:
     progress.say(f"building {', '.join(wanted)} (TensorFlow takes some seconds to load)")
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def _build(found: dict[str, dict[str, Split]], output: pathlib.Path) -> None:
         target = output / path.relative_to(aside)
         target.parent.mkdir(parents=True, exist_ok=True)
         path.rename(target)
-  kept = [name for name in found if name not in wanted]
+  kept = [name for name in splits_of_tasks if name not in wanted]
   progress.say(f"{output}: {len(wanted)} tasks added ({', '.join(wanted) or 'none'})")
   if kept:
     progress.say(f"{output}: there already, with the same numbers of rows: {', '.join(kept)}")

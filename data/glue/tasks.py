@@ -182,32 +182,32 @@ def check_split(task: GlueTask, split: str) -> None:
     raise errors.ConfigError(f"{task.name} has no split {split!r}; its splits are {', '.join(task.sizes)}")
 
 
-def labels_of(task: GlueTask, split: str, texts: list[str], place: Place) -> np.ndarray | None:
+def labels_of(task: GlueTask, split: str, texts: list[str], line_of: Place) -> np.ndarray | None:
   """Turns label strings in our naming into [rows] int32 classes, or float32 scores (STS-B).
 
-  None where a test split comes without labels: all empty or -1. `place` turns a row's number into
+  None where a test split comes without labels: all empty or -1. `line_of` turns a row's number into
   'file:line'. DataError: a label is unknown, outside 0..5 or not a number.
   """
   if split.startswith("test") and all(text in ("", "-1", "-1.0") for text in texts):
     return None
   if task.is_regression:
-    return np.array([_score(text, place, row) for row, text in enumerate(texts)], np.float32)
+    return np.array([_score(text, line_of, row) for row, text in enumerate(texts)], np.float32)
   classes = {label: number for number, label in enumerate(task.labels)}
   try:
     return np.array([classes[text] for text in texts], np.int32)
   except KeyError:
     row = next(row for row, text in enumerate(texts) if text not in classes)
     raise errors.DataError(
-      f"{place(row)}: label {texts[row]!r}, expected one of {', '.join(task.labels)} ({task.name}); mend or "
-      "remove this row"
+      f"{line_of(row)}: label {texts[row]!r}, expected one of {', '.join(task.labels)} ({task.name}); "
+      "mend or remove this row"
     ) from None
 
 
-def _score(text: str, place: Place, row: int) -> float:
+def _score(text: str, line_of: Place, row: int) -> float:
   try:
     value = float(text)
   except ValueError:
     value = np.nan
   if not 0 <= value <= 5:  # also not-a-number
-    raise errors.DataError(f"{place(row)}: score {text!r}, expected a number from 0 to 5; mend this row")
+    raise errors.DataError(f"{line_of(row)}: score {text!r}, expected a number from 0 to 5; mend this row")
   return value

@@ -46,15 +46,15 @@ def existing(path: pathlib.Path) -> pathlib.Path | None:
   return path if path.is_file() else packed if packed.is_file() else None
 
 
-def read(found: Found, task: GlueTask, split: str) -> Split:
+def read(file: Found, task: GlueTask, split: str) -> Split:
   """Reads a split; rows of QQP of another width are dropped, as fairseq does.
 
   DataError: the file is damaged, empty or not UTF-8, lacks a column, has one twice, has a row of another
   width or a label that is unknown or out of range.
   """
-  if found.layout == "msr":
-    return _read_msr(found.path, task, split)
-  return read_file(found.path, task, split, is_generic=found.layout == "generic")
+  if file.layout == "msr":
+    return _read_msr(file.path, task, split)
+  return read_file(file.path, task, split, is_generic=file.layout == "generic")
 
 
 def read_file(path: pathlib.Path, task: GlueTask, split: str, *, is_generic: bool = False) -> Split:

@@ -69,21 +69,21 @@ class Encoded:
   @property
   def digest(self) -> str:
     """sha256 over ids and labels."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, examples in self.examples.items():
       labels = examples.fields["labels"].tolist()
-      found.update(json.dumps([name, labels, [ids.tolist() for ids in examples.ids]]).encode())
-    return found.hexdigest()
+      digest.update(json.dumps([name, labels, [ids.tolist() for ids in examples.ids]]).encode())
+    return digest.hexdigest()
 
   def evaluate(self, outputs_of, num_runs: int, *, batch_size: int, pad_id: int) -> list[dict[str, float]]:
     """Accuracy of every run on the development and the test set; what is not finite is a wrong answer."""
-    found: list[dict[str, float]] = [{} for _ in range(num_runs)]
-    for metric, given in ((METRIC, self.sets["dev"]), (TEST_METRIC, self.sets["test"])):
-      logits = texts.outputs(given, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
-      for scores, of_run in zip(found, logits):
+    runs: list[dict[str, float]] = [{} for _ in range(num_runs)]
+    for metric, evaluated in ((METRIC, self.sets["dev"]), (TEST_METRIC, self.sets["test"])):
+      logits = texts.outputs(evaluated, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
+      for scores, of_run in zip(runs, logits):
         answers = np.where(np.isfinite(of_run).all(axis=1), np.argmax(of_run, axis=1), -1)
-        scores[metric] = glue_metrics.accuracy(np.asarray(given.split.labels), answers)
-    return found
+        scores[metric] = glue_metrics.accuracy(np.asarray(evaluated.split.labels), answers)
+    return runs
 
 
 def naive_bayes(name: str, texts: Mapping[str, Sequence[str]], task: LibraryParagraphs) -> Score:
@@ -95,11 +95,11 @@ def naive_bayes(name: str, texts: Mapping[str, Sequence[str]], task: LibraryPara
   counts = CountVectorizer(token_pattern=r"(?u)\b\w+\b")
   labels = {split: np.asarray(given.labels) for split, given in task.splits.items()}
   model = MultinomialNB().fit(counts.fit_transform(texts["train"]), labels["train"])
-  found = {
+  accuracies = {
     split: glue_metrics.accuracy(labels[split], model.predict(counts.transform(texts[split])))
     for split in ("dev", "test")
   }
-  return Score(name, {0: found["test"]}, found["dev"])
+  return Score(name, {0: accuracies["test"]}, accuracies["dev"])
 
 
 def choose(name: str, records: Sequence[Record]) -> Score:

@@ -56,11 +56,11 @@ class Prompts:
     """Checks head, words and lengths and reads all data, before anything compiles; errors are UserErrors."""
     self.session = session
     self.config: Any = session.config
-    given = fields.flatten(session.config)
-    _check_fields(given)
+    values = fields.flatten(session.config)
+    _check_fields(values)
     cells = _cells(session.config)
     self.head = prompt.lm_head({"heads": session.start.heads}, session.start.meta)
-    names = validate.task_names(given)
+    names = validate.task_names(values)
     words = {name: choose_words(TEMPLATES[name], self.config.prompt.words) for name in names}
     pieces = session.start.vocabulary
     writers = {name: PromptWriter(TEMPLATES[name], pieces, words[name]) for name in names}
@@ -204,7 +204,7 @@ def _check_fields(given) -> None:
 
 def _cells(config: Any) -> list[Cell]:
   """Batch sizes outermost: cells of one can share a program."""
-  given = config.prompt
+  grid = config.prompt
   rules = {
     "splits": (lambda value: 0 <= value < 2**31, "seeds from 0"),
     "batch_sizes": (
@@ -214,11 +214,11 @@ def _cells(config: Any) -> list[Cell]:
     "learning_rates": (lambda value: 0 < value < math.inf, "numbers above 0"),
   }
   for name, (is_fine, expected) in rules.items():
-    values = given[name]
+    values = grid[name]
     wrong = [value for place, value in enumerate(values) if not is_fine(value) or value in values[:place]]
     if wrong:
       raise ConfigError(f"prompt.{name}={tuple(values)}: {wrong[0]}; expected {expected}, each once")
   return [
-    Cell(batch, rate, num_steps=given.num_steps)
-    for batch, rate in itertools.product(given.batch_sizes, given.learning_rates)
+    Cell(batch, rate, num_steps=grid.num_steps)
+    for batch, rate in itertools.product(grid.batch_sizes, grid.learning_rates)
   ]

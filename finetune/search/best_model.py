@@ -64,16 +64,18 @@ def save(
   session, name = search.session, search.plan.name
   scaled = {} if output_scale == 1.0 else {"output_scale": output_scale}
   meta = {**task, **scaled, **chosen.identity}
-  place = session.workdir / name / "model"
-  if save_model.saved_task(place) == meta:
+  directory = session.workdir / name / "model"
+  if save_model.saved_task(directory) == meta:
     return
   trained = search.trained(chosen.cell, chosen.seed)
   save_model.save(
-    place,
+    directory,
     save_model.scale_outputs(trained.params, output_scale),
     session.start,
     task=meta,
     step=trained.step,
     recipe=f"{session.start.meta['config'].get('recipe', 'encoder')}-{recipe or name}",
   )
-  session.say(f"{name}: model of {chosen.cell.name}, {search.plan.seed_name} {chosen.seed}, is in {place}")
+  session.say(
+    f"{name}: model of {chosen.cell.name}, {search.plan.seed_name} {chosen.seed}, is in {directory}"
+  )

@@ -49,14 +49,14 @@ def pad(
     batch[name][: len(rows)] = values[np.asarray(rows, np.int64)]
   for name, values in examples.token_fields.items():
     batch[name] = np.zeros((batch_size, length), values[0].dtype)
-  for place, row in enumerate(rows):
+  for slot, row in enumerate(rows):
     ids = examples.ids[row]
     if len(ids) > length:
       raise DataError(f"example {row} has {len(ids)} tokens, more than the {length} of its batch")
-    batch["ids"][place, : len(ids)] = ids
-    batch["weights"][place] = 1.0
+    batch["ids"][slot, : len(ids)] = ids
+    batch["weights"][slot] = 1.0
     for name, values in examples.token_fields.items():
-      batch[name][place, : len(ids)] = values[row]
+      batch[name][slot, : len(ids)] = values[row]
   return batch
 
 

@@ -218,16 +218,16 @@ class _Loop:
       self.heed_stop()
       return self.group.outputs(self.state.params, batch)
 
-    found = self.evaluate(outputs_of)
+    scores = self.evaluate(outputs_of)
     before = [_best(run, self.metric) for run in self.evaluations]
     epoch = self.done / self.schedule.steps_per_epoch
-    skipped = np.asarray(jax.device_get(self.state.skipped))[: len(found)].tolist()
-    for run, metrics, count in zip(self.evaluations, found, skipped, strict=True):
+    skipped = np.asarray(jax.device_get(self.state.skipped))[: len(scores)].tolist()
+    for run, metrics, count in zip(self.evaluations, scores, skipped, strict=True):
       where = {"step": self.done, "epoch": round(epoch, 4)}
       run.append(where | {"metrics": metrics, "skipped_updates": count})
     if self.keep_best:
       better = [
-        old is None or new[self.metric] > old["metrics"][self.metric] for old, new in zip(before, found)
+        old is None or new[self.metric] > old["metrics"][self.metric] for old, new in zip(before, scores)
       ]
       self.best = self.group.better(self.best, self.state.params, np.asarray(better))
 

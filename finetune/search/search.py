@@ -227,9 +227,9 @@ class Search:
     return saved
 
   def _say_cell(self, record: Record, done: int, count: int) -> None:
-    plan, found = self.plan, summary.summarise(record)
-    seeds = " ".join(f"{100 * value:.1f}" for value in found.per_seed.values())
+    plan, shown = self.plan, summary.summarise(record)
+    seeds = " ".join(f"{100 * value:.1f}" for value in shown.per_seed.values())
     self.session.say(
       f"{plan.name} {done}/{count}  {record.cell.name}: {record.metric} {plan.summary} "
-      f"{100 * summary.score(found, plan.summary):.1f} ({plan.seed_name}s {seeds}), {record.seconds:,.0f} s"
+      f"{100 * summary.score(shown, plan.summary):.1f} ({plan.seed_name}s {seeds}), {record.seconds:,.0f} s"
     )

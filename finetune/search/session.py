@@ -128,9 +128,9 @@ class Session:
     search, name = self.config.search, self.protocol.name
     # In the order of the fields of a cell.
     dimensions = ("batch_sizes", "learning_rates", "epochs", "warmup_fractions", "warmup_steps")
-    given = {dimension: search[dimension] for dimension in dimensions}
+    replacements = {dimension: search[dimension] for dimension in dimensions}
     if search.cells == "all":
-      return protocols.cells(name, task, self.size, seed=self.config.seed, **given)
+      return protocols.cells(name, task, self.size, seed=self.config.seed, **replacements)
     known = spaces.best_known(name, task, self.size)
     if known is None:
       raise ConfigError(
@@ -138,8 +138,8 @@ class Session:
         "use search.cells='all', with search.learning_rates and the like for less than the whole space"
       )
     fixed = {dimension: (value,) for dimension, value in zip(dimensions, known) if value is not None}
-    replaced = {dimension: values for dimension, values in given.items() if values}
-    if given["warmup_fractions"] or given["warmup_steps"]:
+    replaced = {dimension: values for dimension, values in replacements.items() if values}
+    if replacements["warmup_fractions"] or replacements["warmup_steps"]:
       fixed = {dimension: values for dimension, values in fixed.items() if "warmup" not in dimension}
     return protocols.cells(name, task, self.size, **(fixed | replaced))
 

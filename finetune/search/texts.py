@@ -56,15 +56,15 @@ class Encoding:
 
 
 def outputs(
-  given: Evaluated, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
+  evaluated: Evaluated, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
 ) -> np.ndarray:
   """[runs, examples, outputs] float32 of a set, every example once, in its order."""
-  found = np.zeros((0,))
+  gathered = np.zeros((0,))
   for rows, batch in evaluation_batches(
-    given.examples, given.buckets, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id
+    evaluated.examples, evaluated.buckets, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id
   ):
     logits = np.asarray(outputs_of(batch))
-    if not found.size:
-      found = np.zeros((num_runs, len(given.examples.ids), logits.shape[-1]), np.float32)
-    found[:, rows] = logits[:, : len(rows)]
-  return found
+    if not gathered.size:
+      gathered = np.zeros((num_runs, len(evaluated.examples.ids), logits.shape[-1]), np.float32)
+    gathered[:, rows] = logits[:, : len(rows)]
+  return gathered

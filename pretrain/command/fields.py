@@ -117,11 +117,11 @@ def unknown_field(name: str, schema: Schema = PRETRAINING) -> str:
 
 def missing_fields(config: ConfigDict, schema: Schema = PRETRAINING) -> list[str]:
   """A line for each field that the base config has and the config lacks."""
-  given = flatten(config)
+  values = flatten(config)
   return [
     f"{name}: missing; start the config from {schema.file}, where it is {default!r}"
     for name, default in known_fields(schema).items()
-    if name not in given
+    if name not in values
   ]
 
 

@@ -137,18 +137,18 @@ def _split(
       problems.append(f"{word}: expected a flag such as --config=FILE; --help lists them")
       continue
     name, equals, value = word[2:].partition("=")
-    given: str | None = value if equals else None
-    if given is None and name not in SWITCHES and rest and not rest[0].startswith("--"):
-      given = rest.pop(0)
+    text: str | None = value if equals else None
+    if text is None and name not in SWITCHES and rest and not rest[0].startswith("--"):
+      text = rest.pop(0)
     if name.startswith("config."):
-      changes[name.removeprefix("config.")] = given
+      changes[name.removeprefix("config.")] = text
     elif name not in FLAGS:
       problems.append(_unknown_flag(name, program.rules.schema))
-    elif not given and name not in SWITCHES:
+    elif not text and name not in SWITCHES:
       problems.append(f"--{name}: needs a value, --{name}=VALUE")
       values[name] = ""
     else:
-      values[name] = given
+      values[name] = text
   if "config" not in values:
     problems.append(f"--config is missing: give a config file, for example --config={program.example}")
   return values, changes, problems

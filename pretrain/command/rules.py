@@ -17,16 +17,16 @@ from pretrain.settings.objectives.objective import Contrast, Objective
 def problems(config: Fields, *, num_devices: int | None, num_hosts: int) -> list[str]:
   """Lines for everything that does not fit together; `num_devices` of all hosts are None while not known."""
   objectives = _switched_on(config)
-  found = [*_model(config), *_objectives(config, objectives), *_corruption(config), *_training(config)]
+  refusals = [*_model(config), *_objectives(config, objectives), *_corruption(config), *_training(config)]
   for objective in objectives.values():
-    found += objective.problems(config)
+    refusals += objective.problems(config)
   if config["corruption.kind"] == "generator":
-    found += generator_rules.problems(config)
+    refusals += generator_rules.problems(config)
   else:
-    found += generator_rules.without_generator(config)
+    refusals += generator_rules.without_generator(config)
   misshaped = list(_mesh(config, num_devices, num_hosts))
   # What the devices must divide cannot be said of a mesh that does not exist.
-  return found + (misshaped or [*_cuts(config, num_devices), *_batch(config, objectives, num_devices)])
+  return refusals + (misshaped or [*_cuts(config, num_devices), *_batch(config, objectives, num_devices)])
 
 
 def _switched_on(config: Fields) -> dict[str, Objective]:

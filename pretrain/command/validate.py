@@ -46,18 +46,18 @@ def problems(
     num_devices: of all hosts; None: not known yet, and rules about devices are left out.
     num_hosts: processes that train together.
   """
-  given, known = fields.flatten(config), fields.known_fields(rules.schema)
-  found = [fields.unknown_field(name, rules.schema) for name in given if name not in known]
-  found += fields.missing_fields(config, rules.schema)
-  bad = {name for name in known if name not in given}
+  values, known = fields.flatten(config), fields.known_fields(rules.schema)
+  lines = [fields.unknown_field(name, rules.schema) for name in values if name not in known]
+  lines += fields.missing_fields(config, rules.schema)
+  bad = {name for name in known if name not in values}
   for name in known:
-    line = None if name in bad else value_problem(name, given[name], rules)
+    line = None if name in bad else value_problem(name, values[name], rules)
     if line is not None:
-      found.append(line)
+      lines.append(line)
       bad.add(name)
-  sound = dict(known) | {name: value for name, value in given.items() if name in known and name not in bad}
+  sound = dict(known) | {name: value for name, value in values.items() if name in known and name not in bad}
   together = rules.together(sound, num_devices=num_devices, num_hosts=num_hosts)
-  return found + [line for line in together if not any(name in line for name in bad)]
+  return lines + [line for line in together if not any(name in line for name in bad)]
 
 
 def check(config: ConfigDict, *, num_devices: int | None = None, num_hosts: int = 1) -> None:

@@ -10,10 +10,10 @@ from pretrain.settings.papers import Paper
 
 def citations(config: Mapping[str, Any]) -> list[str]:
   """Papers to cite, each once; none for an imported checkpoint, whose own paper is not known here."""
-  found = {OBJECTIVES[name].paper for name, fields in config["objectives"].items() if fields["weight"]}
+  papers = {OBJECTIVES[name].paper for name, fields in config["objectives"].items() if fields["weight"]}
   if config["corruption"]["kind"] == "generator" and config["generator"]["mixture"] != "none":
-    found.add(Paper.AMOS)
+    papers.add(Paper.AMOS)
   # A row of an ablation may have lost what its paper is known by.
   recipe = config["recipe"]
-  found |= {paper for paper in Paper if re.match(rf"{paper.name.lower()}(?![a-z])", recipe)}
-  return [str(paper) for paper in dict.fromkeys([*Paper, *sorted(found)]) if paper in found]
+  papers |= {paper for paper in Paper if re.match(rf"{paper.name.lower()}(?![a-z])", recipe)}
+  return [str(paper) for paper in dict.fromkeys([*Paper, *sorted(papers)]) if paper in papers]

@@ -97,15 +97,15 @@ def _tokenized(tokenizer, case: dict, ids: np.ndarray, mask: np.ndarray):
   else:
     arguments = (firsts,) if seconds is None else (firsts, seconds)
   inputs = tokenizer(*arguments, padding=True, truncation=True, return_tensors="pt")
-  for what, found, expected in (
+  for what, actual, expected in (
     ("ids", inputs["input_ids"].numpy(), ids),
     ("attention mask", inputs["attention_mask"].numpy(), mask),
   ):
-    if found.shape != expected.shape or (found != expected).any():
-      where = "shape" if found.shape != expected.shape else int(np.argmax((found != expected).any(0)))
+    if actual.shape != expected.shape or (actual != expected).any():
+      where = "shape" if actual.shape != expected.shape else int(np.argmax((actual != expected).any(0)))
       raise ValueError(
         f"the tokenizer gives other {what} for {case['name']!r} at position {where}: "
-        f"{found[0][:12].tolist()}, expected {expected[0][:12].tolist()}"
+        f"{actual[0][:12].tolist()}, expected {expected[0][:12].tolist()}"
       )
   return inputs
 

@@ -96,10 +96,10 @@ def _shape(params: dict, path: str, num_axes: int) -> tuple[int, ...]:
   return shape
 
 
-def find_num_heads(settings: Mapping[str, Any], name: str, state: State, given: int | None) -> int:
-  """Attention heads: `given` on the command line, the setting `name`, or the columns of the relative table.
+def find_num_heads(settings: Mapping[str, Any], name: str, state: State, flag: int | None) -> int:
+  """Attention heads: `flag` on the command line, the setting `name`, or the columns of the relative table.
 
-  ConfigError: nothing says it, or `given` contradicts the settings. DataError: the setting is not a number
+  ConfigError: nothing says it, or `flag` contradicts the settings. DataError: the setting is not a number
   above 0.
   """
   stated = settings.get(name)
@@ -108,9 +108,9 @@ def find_num_heads(settings: Mapping[str, Any], name: str, state: State, given: 
   tables = [array for key, array in state.items() if key.endswith("relative_attention_bias.weight")]
   if stated is None and tables and tables[0].ndim == 2:
     stated = tables[0].shape[1]
-  if given is not None and stated not in (None, given):
-    raise ConfigError(f"--num_heads={given}, but the checkpoint says {stated}; leave the flag out")
-  num_heads = given or stated
+  if flag is not None and stated not in (None, flag):
+    raise ConfigError(f"--num_heads={flag}, but the checkpoint says {stated}; leave the flag out")
+  num_heads = flag or stated
   if not num_heads or num_heads < 1:
     raise ConfigError("nothing in the checkpoint says how many attention heads it has; give --num_heads=N")
   return num_heads

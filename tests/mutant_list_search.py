@@ -73,8 +73,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "outputs stand in the order of batches",
-        "found[:, rows] = logits[:, : len(rows)]",
-        "found[:, : len(rows)] = logits[:, : len(rows)]",
+        "gathered[:, rows] = logits[:, : len(rows)]",
+        "gathered[:, : len(rows)] = logits[:, : len(rows)]",
         "test_every_example_counts_once_at_any_batch_size[4]",
       ),
     ],

@@ -31,7 +31,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         ("length", "given.max_length or writer.template.max_length", "32"),
         ("sets of demonstrations", "given.num_samples or writer", "writer"),
         ("words", "(TEMPLATES[name], self.config.prompt.words)", '(TEMPLATES[name], "")'),
-        ("steps", "num_steps=given.num_steps)", "num_steps=20)"),
+        ("steps", "num_steps=grid.num_steps)", "num_steps=20)"),
         ("evaluations", "self.config.prompt.eval_every, data", "4, data"),
       )
     ],

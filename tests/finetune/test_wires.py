@@ -9,6 +9,7 @@ from finetune import main, needed_files
 from finetune.glue.search import Glue
 from finetune.papers.spaces import Cell
 from finetune.search import best_model, session
+from finetune.search.classification import HeadSettings
 from finetune.search.summary import Evaluation, Record
 from pretrain import main as pretraining
 from pretrain.command import flags
@@ -76,10 +77,9 @@ def test_the_leaderboards_run_is_the_best_of_all_the_test_seeds(predict, seed, m
   monkeypatch.setattr(importlib.import_module("finetune.glue.predictions"), "is_there", lambda *_: True)
   glue = types.SimpleNamespace(
     config=types.SimpleNamespace(output=types.SimpleNamespace(predict=predict, save_model=True)),
-    session=types.SimpleNamespace(test_seeds=[0, 1, 2, 3, 4]),
+    session=types.SimpleNamespace(test_seeds=[0, 1, 2, 3, 4], head=HeadSettings()),
     tests={"rte": None},
     encoding=lambda task: types.SimpleNamespace(divisor=1.0),
-    _exported=lambda task: {},
   )
   Glue.finish(glue, search, _RECORDS)  # pyright: ignore
   assert [chosen.seed for chosen in saved] == [seed]

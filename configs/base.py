@@ -6,6 +6,7 @@ ELECTRA (ICLR 2020), and "official" is the released code of the paper in questio
 """
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import FieldReference
 
 
 def get_config() -> ConfigDict:
@@ -46,7 +47,10 @@ def _model() -> ConfigDict:
       "attention_dropout": 0.1,  # attention probabilities
       "init_stddev": 0.02,  # official init_bert_params
       "dtype": "auto",  # of the computation: 'float32', 'bfloat16', 'auto' (float32 on CPU, else bfloat16)
-      "remat": False,  # recompute each layer in the backward pass: less memory, about 1/3 more time
+      # What the backward pass computes again: 'none'; 'cheap': all but products and attended values, for half
+      # of the memory in the same time; 'full': whole layers, for the least memory and 1/3 more time. Of any
+      # type, because config files of earlier versions say True ('full') or False ('none').
+      "remat": FieldReference("cheap", field_type=object),
       "scan_unroll": 1,  # layers unrolled in each step of the scan over layers
       "vocab_chunk_rows": 2_048,  # most rows of vocabulary logits that exist at once on one device
       "freeze_embeddings": "none",  # 'none', 'random', 'checkpoint' (TACO figure 4): token table not trained

@@ -5,6 +5,7 @@ its name and changed by the fields of `search` and `model`.
 """
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import FieldReference
 
 
 def get_config() -> ConfigDict:
@@ -38,7 +39,7 @@ def _model() -> ConfigDict:
     {
       "dropout": -1.0,  # of hidden states and attention probabilities; -1: the protocol's, 0.1 in all of them
       "dtype": "auto",  # of the computation: 'float32', 'bfloat16', 'auto' (float32 on CPU, else bfloat16)
-      "remat": False,  # recompute each layer in the backward pass: less memory, about 1/3 more time
+      "remat": FieldReference("none", field_type=object),  # as in configs/base.py: 'none', 'cheap', 'full'
     }
   )
 

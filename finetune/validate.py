@@ -18,7 +18,7 @@ _SETTINGS = {
   "protocol": protocols.NAMES,
   "size": ("auto", *protocols.SIZES),
   "seed": Annotated[int, Limit(0, 2**31 - 1)],
-  "model": {"dtype": Literal["float32", "bfloat16", "auto"]},
+  "model": {"dtype": Literal["float32", "bfloat16", "auto"], "remat": Literal["none", "cheap", "full"]},
   "search": {
     "cells": Literal["all", "best_known"],
     "learning_rates": tuple[float, ...],

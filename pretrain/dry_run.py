@@ -31,8 +31,8 @@ def memory_per_device(run: Run) -> dict[str, float]:
   """Estimated bytes on one device.
 
   'state' (parameters and optimizer moments, exact), 'gradients' (exact), 'activations' (what the layers
-  keep for the backward pass: about 34 numbers per token and width plus attention probabilities; with
-  remat one layer's, and the layers' inputs) and 'vocabulary logits' (one chunk, three arrays).
+  keep for the backward pass: about 34 numbers per token and width plus attention probabilities; where a
+  part is recomputed one layer's, and what is kept of all) and 'vocabulary logits' (one chunk, three arrays).
   """
   config, mesh = run.config, run.mesh
   state = sum(_local_bytes(leaf) for leaf in jax.tree.leaves(run.abstract_state))
@@ -47,7 +47,13 @@ def memory_per_device(run: Run) -> dict[str, float]:
   depth = model.num_layers * (1 + crops)
   if run.recipe.generator is not None:
     depth += sum(member.num_layers for member in run.recipe.generator.members)
-  activations = per_layer + depth * layer_input if model.remat else depth * per_layer
+  # Input, query, key, value, attended, output and down, and the wider up.
+  products = layer_input * (7 + model.mlp_size / model.hidden_size)
+  activations = {
+    "none": depth * per_layer,
+    "cheap": per_layer + depth * products,
+    "full": per_layer + depth * layer_input,
+  }[run.recipe.encoder.remat]
   slots = min(run.recipe.chunk * rows, rows * length)
   logits = 3 * 4 * slots * model.vocab_size
   return {

@@ -83,7 +83,8 @@ def activation_bytes(config: EncoderConfig, tokens: int, length: int) -> int:
   """What the layers keep of one run's batch for the backward pass, as `pretrain.dry_run` estimates it."""
   width = config.compute_dtype.itemsize
   per_token = 17 * config.hidden_size * width + 2 * config.num_heads * length * width
-  return tokens * per_token * (2 if config.remat else config.num_layers)
+  layers = {"none": config.num_layers, "cheap": 0.5 * config.num_layers + 1, "full": 2}[config.remat]
+  return int(tokens * per_token * layers)
 
 
 def _memory(devices: Sequence[jax.Device]) -> float:

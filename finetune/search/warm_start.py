@@ -36,7 +36,7 @@ def load(
   step: int | None = None,
   vocabulary_directory: str = "",
   dtype: str = "auto",
-  remat: bool = False,
+  remat: str = "none",
   from_scratch: bool = False,
 ) -> WarmStart:
   """Reads a checkpoint; nothing is put on a device.
@@ -54,8 +54,9 @@ def load(
   saved = open_model(directory, step)
   path, model = saved.path, saved.meta["config"]["model"]
   names = [field.name for field in dataclasses.fields(EncoderConfig)]
-  settings = {name: model[name] for name in names if name in model}
-  config = EncoderConfig(**settings | {"dtype": dtype, "remat": remat})
+  settings: dict[str, Any] = {name: model[name] for name in names if name in model}
+  settings |= {"dtype": dtype, "remat": remat}
+  config = EncoderConfig(**settings)
   where, vocabulary = saved.load_vocabulary(vocabulary_directory, flag="--config.vocabulary")
   if vocabulary.size > config.vocab_size:
     raise DataError(

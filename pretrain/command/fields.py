@@ -19,6 +19,7 @@ from configs import base
 from data.errors import did_you_mean
 from pretrain import settings
 from pretrain.settings.field_types import Fields, Limit, show
+from pretrain.settings.model import OLD_REMAT
 
 __all__ = ["Fields", "show"]
 
@@ -31,6 +32,8 @@ _TYPE_NAMES = {
   tuple[int, ...]: "a tuple of whole numbers (such as 4,6,8)",
   tuple[float, ...]: "a tuple of numbers (such as 4,6,8)",
 }
+# Values of earlier versions that config files and command lines may still give: {field: {then: now}}.
+_OLD_VALUES = {"model.remat": OLD_REMAT}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,6 +110,17 @@ def _kind(annotation: Any) -> Kind:
   return Kind(annotation)
 
 
+def renamed_values(config: ConfigDict) -> dict[str, Value]:
+  """{name: today's value} of the fields of a config that have a value of an earlier version."""
+  values = flatten(config)
+  return {name: now[values[name]] for name, now in _OLD_VALUES.items() if isinstance(values.get(name), bool)}
+
+
+def may_stand_alone(name: str, schema: Schema = PRETRAINING) -> bool:
+  """Whether `--config.<name>` without a value means 'true'."""
+  return isinstance(known_fields(schema)[name], bool) or name in _OLD_VALUES
+
+
 def unknown_field(name: str, schema: Schema = PRETRAINING) -> str:
   """The line that refuses a field that the base config does not have."""
   known, last = list(known_fields(schema)), name.rpartition(".")[2]
@@ -148,9 +162,12 @@ def parse_value(name: str, text: str, schema: Schema = PRETRAINING) -> Value:
     ValueError: with a line for the user.
   """
   default, kind = known_fields(schema)[name], kinds(schema)[name]
+  truth = {"true": True, "1": True, "false": False, "0": False}
+  if name in _OLD_VALUES and text.lower() in truth:
+    return _OLD_VALUES[name][truth[text.lower()]]
   try:
     if kind.value_type is bool:
-      return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+      return truth[text.lower()]
     if isinstance(default, tuple):
       return _parse_tuple(text, kind)
     return kind.value_type(text)

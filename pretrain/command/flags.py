@@ -112,7 +112,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   if config is None:  # problems of the changes alone are reported now, not at the next try
     problems += filter(None, (validate.value_problem(*change, program.rules) for change in changed.items()))
   else:
-    _set_fields(config, changed)
+    _set_fields(config, fields.renamed_values(config) | changed)
     problems += _config_problems(config, program.rules, in_doubt=bool(problems))
   name = pathlib.Path(path).stem + (f"_{argument.replace(':', '_')}" if argument else "")
   workdir = values.get("workdir") or os.path.join("runs", name)
@@ -187,7 +187,7 @@ def _read_changes(
       problems.append(f"--config.{name}: is a group of fields; give one, such as --config.{members[0]}=VALUE")
     elif name not in known:
       problems.append("--config." + fields.unknown_field(name, schema))
-    elif text is None and not isinstance(known[name], bool):
+    elif text is None and not fields.may_stand_alone(name, schema):
       problems.append(f"--config.{name}: needs a value, for example --config.{name}={_as_text(known[name])}")
     else:
       try:

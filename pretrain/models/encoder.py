@@ -8,7 +8,7 @@ import numpy as np
 from flax import linen as nn
 
 from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import Layer, dense_init, layer_norm
+from pretrain.models.layers import KEPT, Layer, dense_init, layer_norm
 from pretrain.models.relative_position import official_buckets, t5_buckets
 from pretrain.ops import row_random
 
@@ -59,6 +59,22 @@ class Embeddings(nn.Module):
     return x * token_mask[..., None].astype(x.dtype)
 
 
+def _recomputed(config: EncoderConfig) -> type[nn.Module]:
+  """`Layer`, with its values recomputed in the backward pass as `config.remat` says.
+
+  'cheap' keeps the products with the layer's weights and what is named KEPT (the attended values): norms,
+  casts, GELU, dropout and attention scores are computed again. 'full' keeps the layer's input alone.
+  """
+  if config.remat == "none":
+    return Layer
+  policies = jax.checkpoint_policies
+  kept = policies.save_from_both_policies(
+    policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(KEPT)
+  )
+  # A loop keeps the two passes apart; layers written out one after another would be merged again.
+  return nn.remat(Layer, prevent_cse=config.scan_unroll > 1, policy=kept if config.remat == "cheap" else None)
+
+
 class Trunk(nn.Module):
   """Layers over embedded tokens, with one relative-position table for all of them."""
 
@@ -103,9 +119,8 @@ class Trunk(nn.Module):
     detach = None
     if detach_after:
       detach = jnp.asarray(np.isin(np.arange(config.num_layers), detach_after))
-    body = nn.remat(Layer, prevent_cse=False) if config.remat else Layer
     layers = nn.scan(
-      body,
+      _recomputed(config),
       variable_axes={"params": 0},
       split_rngs={"params": True},
       in_axes=(nn.broadcast, nn.broadcast, nn.broadcast, nn.broadcast, 0, 0, 0),

@@ -5,12 +5,15 @@ import functools
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 
 from pretrain.models.config import EncoderConfig
 from pretrain.ops import row_random
 from pretrain.ops.attention import attention
 from pretrain.ops.positions import take_positions
 from pretrain.ops.row_random import Use
+
+KEPT = "kept"  # names what the backward pass keeps where most of a layer is recomputed (`remat`)
 
 
 def dense_init(stddev: float) -> nn.initializers.Initializer:
@@ -50,6 +53,7 @@ class SelfAttention(nn.Module):
       dropout_rate=config.attention_dropout,
       row_keys=row_keys,
     )
+    attended = checkpoint_name(attended, KEPT)
     output = dense(config.hidden_size, axis=(-2, -1), name="output")(attended)
     # The official code sets NaN, which only such rows produce, to 0 after the out-projection.
     has_token = jnp.any(token_mask, axis=-1)[:, None, None]

@@ -5,6 +5,9 @@ from typing import Annotated, Literal
 
 from pretrain.settings.field_types import Count, CountOrZero, FractionBelowOne, Limit, Positive
 
+# What `remat` was before it had names; config files and checkpoints of then are still read.
+OLD_REMAT = {False: "none", True: "full"}
+
 
 @dataclasses.dataclass(frozen=True)
 class EncoderSettings:
@@ -25,8 +28,11 @@ class EncoderSettings:
   attention_dropout: FractionBelowOne = 0.1
   init_stddev: Positive = 0.02
   dtype: Literal["float32", "bfloat16", "auto"] = "float32"
-  remat: bool = False
+  remat: Literal["none", "cheap", "full"] = "none"
   scan_unroll: Count = 1
+
+  def __post_init__(self):
+    object.__setattr__(self, "remat", OLD_REMAT.get(self.remat, self.remat))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

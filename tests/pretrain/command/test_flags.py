@@ -60,7 +60,10 @@ def test_switches_and_workdir():
     ("train.checkpoint_steps=5", "train.checkpoint_steps", (5,)),
     ("train.checkpoint_steps=", "train.checkpoint_steps", ()),
     ("generator.detach_blocks=False", "generator.detach_blocks", False),
-    ("model.remat", "model.remat", True),
+    ("generator.detach_blocks", "generator.detach_blocks", True),
+    ("model.remat=cheap", "model.remat", "cheap"),
+    ("model.remat", "model.remat", "full"),  # as before it had names
+    ("model.remat=False", "model.remat", "none"),
     ("data.source=text/*.txt", "data.source", "text/*.txt"),
     ("model.dtype=float32", "model.dtype", "float32"),
   ],
@@ -68,6 +71,14 @@ def test_switches_and_workdir():
 def test_every_kind_of_field_can_be_changed(change, name, value):
   flat = fields.flatten(_read(f"--config={CONFIG}", f"--config.{change}").config)
   assert flat[name] == value and type(flat[name]) is type(value)
+
+
+def test_a_config_file_may_say_remat_as_before_it_had_names(tmp_path):
+  text = "from configs import amos_tiny\ndef get_config():\n  config = amos_tiny.get_config()\n"
+  for old, name in ((True, "full"), (False, "none")):
+    path = _file(tmp_path, f"{text}  config.model.remat = {old}\n  return config\n")
+    assert _read(f"--config={path}").config.model.remat == name
+  assert _read(f"--config={path}", "--config.model.remat=cheap").config.model.remat == "cheap"
 
 
 def test_a_value_may_follow_its_flag():
@@ -159,7 +170,7 @@ def test_sizes_are_held_against_the_devices_once_there_is_a_list():
     ([f"--config={CONFIG}", "--config.train=3"], "is a group of fields"),
     ([f"--config={CONFIG}", "--config.train.batch_size"], "needs a value"),
     ([f"--config={CONFIG}", "--config.batch_size=3"], "did you mean 'train.batch_size'"),
-    ([f"--config={CONFIG}", "--config.model.remat=maybe"], "expected true or false"),
+    ([f"--config={CONFIG}", "--config.model.remat=maybe"], "expected one of none, cheap, full"),
     ([f"--config={CONFIG}", "--config.model.num_layers=2.0"], "expected a whole number"),
     ([f"--config={CONFIG}", "--config.model.num_layers="], "expected a whole number"),
     ([f"--config={CONFIG}", "--config.model.dropout=inf"], "expected a finite number"),

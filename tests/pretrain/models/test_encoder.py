@@ -160,8 +160,10 @@ def test_unrolled_layers_equal_scanned_ones(params, gradient):
   _assert_trees_close(_gradient(unrolled, params, keys=KEYS), gradient, rtol=1e-5)  # other fusions
 
 
-def test_remat_equals_no_remat_and_is_really_there(params, gradient):
-  remat = dataclasses.replace(CONFIG, remat=True)
+@pytest.mark.parametrize("how", ["cheap", "full"])
+@pytest.mark.parametrize("scan_unroll", [1, 3])
+def test_remat_equals_no_remat_and_is_really_there(how, scan_unroll, params, gradient):
+  remat = dataclasses.replace(CONFIG, remat=how, scan_unroll=scan_unroll)
   _assert_trees_close(_gradient(remat, params, keys=KEYS), gradient, rtol=1e-5)
 
   def primitives(config):
@@ -171,6 +173,29 @@ def test_remat_equals_no_remat_and_is_really_there(params, gradient):
   names = {"remat", "remat2", "checkpoint"}
   assert names & primitives(remat)
   assert not names & primitives(CONFIG)
+
+
+def _kept(config: EncoderConfig, params: dict) -> list[tuple[int, ...]]:
+  """Shapes of what the forward loop over layers stacks for the backward one, without weights and keys."""
+  total = jax.grad(lambda p: weighted_sum(run_encoder(p, config, keys=KEYS)[1].last))
+  jaxpr = jax.make_jaxpr(total)(params).jaxpr
+  loop = next(equation for equation in jaxpr.eqns if equation.primitive.name == "scan")
+  stacked = [out.aval for out in loop.outvars[loop.params["num_carry"] :]]
+  return sorted(
+    aval.shape[1:] for aval in stacked if aval.ndim > 3 and jnp.issubdtype(aval.dtype, jnp.floating)
+  )
+
+
+def test_cheap_remat_keeps_the_products_of_weights_the_attended_values_and_the_input(params):
+  heads, width, wide = (B, L, 2, 16), (B, L, 32), (B, L, 64)
+  assert _kept(dataclasses.replace(CONFIG, remat="full"), params) == [width]
+  # Input, output of attention, down; query, key, value, attended; up.
+  expected = [width] * 3 + [heads] * 4 + [wide]
+  assert _kept(dataclasses.replace(CONFIG, remat="cheap"), params) == sorted(expected)
+
+
+def test_an_old_checkpoint_says_remat_as_before_it_had_names():
+  assert [dataclasses.replace(CONFIG, remat=old).remat for old in (False, True)] == ["none", "full"]
 
 
 def test_bfloat16_stays_close_to_float32(params, hidden):

@@ -4,6 +4,8 @@ Here the reference is made: real sentences, their ids by our vocabulary, and hid
 JAX encoder in float32. `torch_check` is the other side.
 """
 
+import functools
+import itertools
 import json
 import os
 import pathlib
@@ -13,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from data.errors import DataError
@@ -82,8 +83,17 @@ def make_cases(vocabulary: Vocabulary, *, max_length: int) -> list[Case]:
   return cases
 
 
+@functools.partial(jax.jit, static_argnames=("config", "pad_id"))
+def hidden_states(
+  encoder: dict, ids: jax.Array, mask: jax.Array, *, config: EncoderConfig, pad_id: int
+) -> jax.Array:
+  """Last hidden states [batch, length, embed] of ids and mask [batch, length]; compiled once for a shape."""
+  return encoder_model.encode(encoder, config, ids, mask > 0, pad_id=pad_id)[1].last
+
+
+@functools.partial(jax.jit, static_argnames=("config", "head", "activation"))
 def logits_of(
-  params: dict, config: EncoderConfig, hidden: jax.Array, head: str, *, activation: str = "tanh"
+  params: dict, hidden: jax.Array, *, config: EncoderConfig, head: str, activation: str
 ) -> jax.Array:
   """Logits of the head that an exported class has a slot for, with the class's own sign, in float32.
 
@@ -117,18 +127,44 @@ def write_reference(
   The compute dtype of `config` must be float32. `head` is the one whose logits are compared too, '' for none.
   """
   arrays: dict[str, np.ndarray] = {}
+  number = 0
   with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):
-    for number, case in enumerate(cases):
-      ids, mask = jnp.asarray(case.ids, jnp.int32), jnp.asarray(case.mask) > 0
-      _, hidden = encoder_model.encode(params["encoder"], config, ids, mask, pad_id=pad_id)
-      arrays |= {f"{number}/ids": case.ids, f"{number}/mask": case.mask}
-      arrays[f"{number}/hidden"] = np.asarray(hidden.last)
-      if head:
-        logits = logits_of(params, config, hidden.last, head, activation=activation)
-        arrays[f"{number}/logits"] = np.asarray(logits)
+    # The short cases together and the long one alone: two programs to compile, little padding to compute.
+    for _, together in itertools.groupby(cases, lambda case: case.name == "longest"):
+      batch = list(together)
+      outputs = _compute(params, config, batch, pad_id=pad_id, head=head, activation=activation)
+      for case, output in zip(batch, outputs):
+        saved = {"ids": case.ids, "mask": case.mask, **output}
+        arrays |= {f"{number}/{name}": array for name, array in saved.items()}
+        number += 1
   described = [{"name": case.name, "texts": case.texts} for case in cases]
   arrays["cases"] = np.frombuffer(json.dumps(described).encode(), np.uint8)
   np.savez(path, allow_pickle=False, **arrays)
+
+
+def _compute(
+  params: dict, config: EncoderConfig, cases: Sequence[Case], *, pad_id: int, head: str, activation: str
+) -> Iterator[dict[str, np.ndarray]]:
+  """Yields 'hidden', and 'logits' of a head, of each case; all are computed as one batch."""
+  length = max(case.ids.shape[1] for case in cases)
+
+  def joined(arrays: list[np.ndarray], fill: int) -> np.ndarray:
+    widened = [np.pad(a, ((0, 0), (0, length - a.shape[1])), constant_values=fill) for a in arrays]
+    return np.concatenate(widened).astype(np.int32)
+
+  ids, mask = joined([case.ids for case in cases], pad_id), joined([case.mask for case in cases], 0)
+  hidden = hidden_states(params["encoder"], ids, mask, config=config, pad_id=pad_id)
+  outputs = {"hidden": hidden}
+  if head:
+    outputs["logits"] = logits_of(params, hidden, config=config, head=head, activation=activation)
+  first = 0
+  for case in cases:
+    rows, tokens = slice(first, first + len(case.ids)), slice(case.ids.shape[1])
+    first = rows.stop
+    yield {
+      name: np.asarray(output[rows] if output.shape[:2] != ids.shape else output[rows, tokens])
+      for name, output in outputs.items()
+    }
 
 
 def read_reference(path: pathlib.Path) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -5,14 +5,12 @@ Needs the export extra; without it nothing is compared, and a line says so.
 
 import importlib.util
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from data.errors import DataError
+from pretrain.export.check.reference import hidden_states
 from pretrain.export.foreign.files import ForeignCheckpoint
 from pretrain.export.foreign.recognise import Recognised
-from pretrain.models import encoder as encoder_model
 from pretrain.models.config import EncoderConfig
 
 TOLERANCE = 1e-5  # of hidden states, float32 on the CPU
@@ -35,9 +33,7 @@ def compare(foreign: ForeignCheckpoint, recognised: Recognised, *, pad_id: int) 
   mask = np.ones_like(ids)
   mask[-1, max(1, length // 2) :] = 0
   ids[mask == 0] = pad_id
-  ours = jax.jit(lambda params: encoder_model.encode(params, config, ids, mask > 0, pad_id=pad_id)[1].last)(
-    jax.tree.map(jnp.asarray, recognised.params["encoder"])
-  )
+  ours = hidden_states(recognised.params["encoder"], ids, mask, config=config, pad_id=pad_id)
   theirs = _hidden(foreign, ids, mask)
   difference = float(np.abs(np.asarray(ours) - theirs)[mask > 0].max())
   if not difference <= TOLERANCE:

@@ -1,8 +1,10 @@
 """Checkpoints with random parameters, saved as a run saves them, and the vocabularies they belong to."""
 
+import functools
 import json
 import pathlib
 import random
+import shutil
 
 import jax
 import numpy as np
@@ -78,31 +80,50 @@ def _spread(shapes: dict, seed: int) -> dict:
 
 
 @pytest.fixture(scope="session")
-def make_workdir(tmp_path_factory, vocabularies):
-  """kind, more config fields, extra heads, more meta -> the workdir of a run that saved step 7."""
+def _template(tmp_path_factory, vocabularies):
+  """kind, more config fields as items -> config, random parameters, vocabulary of a kind."""
 
-  def make(kind: str, fields: dict | None = None, heads: dict | None = None, **meta) -> pathlib.Path:
-    place = vocabularies["wordpiece" if kind in _RECIPES else "sentencepiece"]
-    words = vocabulary.load(place)
+  @functools.cache
+  def make(kind: str, fields: tuple[tuple[str, object], ...]):
+    words = vocabulary.load(vocabularies["wordpiece" if kind in _RECIPES else "sentencepiece"])
     config = base.get_config()
     sizes = {"vocab_size": words.size, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "mlp_size": 48}
     config.model.update({**sizes, "max_length": MAX_LENGTH})
-    config.update_from_flattened_dict({**_COCO_LM, **_KINDS[kind], **(fields or {})})
+    config.update_from_flattened_dict({**_COCO_LM, **_KINDS[kind], **dict(fields)})
     config.data.length = MAX_LENGTH
     config.recipe = _RECIPES.get(kind, f"coco_lm_{kind}")
     ids = {name: getattr(words.special_ids, name) for name in ("cls", "pad", "sep", "unk", "mask")}
     init = build(config, TokenIds(**ids, vocab_size=words.size)).init
-    params = _spread(jax.eval_shape(init, jax.random.key(0)), seed=1)
-    params["heads"] = {**params.get("heads", {}), **(heads or {})}
+    return config.to_dict(), _spread(jax.eval_shape(init, jax.random.key(0)), seed=1), words
+
+  return make
+
+
+@pytest.fixture(scope="session")
+def make_workdir(tmp_path_factory, vocabularies, _template):
+  """kind, more config fields, extra heads, more meta -> the workdir of a run that saved step 7."""
+
+  def save(kind: str, fields: tuple = (), heads: dict | None = None, **meta) -> pathlib.Path:
+    config, params, words = _template(kind, fields)
+    params = params | {"heads": {**params.get("heads", {}), **(heads or {})}}
     workdir = tmp_path_factory.mktemp("runs") / kind
     state = jax.tree.map(jax.numpy.asarray, {"params": params, "step": np.int32(7)})
     checkpoints = Checkpoints(workdir, every=1, keep=1)
-    meta = {"config": config.to_dict(), "interval_sums": {}, "vocabulary_digest": words.digest, **meta}
+    meta = {"config": config, "interval_sums": {}, "vocabulary_digest": words.digest, **meta}
     checkpoints.save(7, state, meta, force=True)
     checkpoints.wait()
     checkpoints.close()
-    (workdir / "vocabulary").symlink_to(place)
+    (workdir / "vocabulary").symlink_to(vocabularies["wordpiece" if kind in _RECIPES else "sentencepiece"])
     return workdir
+
+  save_once = functools.cache(save)
+
+  def make(kind: str, fields: dict | None = None, heads: dict | None = None, **meta) -> pathlib.Path:
+    items = tuple((fields or {}).items())
+    if heads or meta:
+      return save(kind, items, heads, **meta)
+    workdir = tmp_path_factory.mktemp("runs") / kind
+    return shutil.copytree(save_once(kind, items), workdir, symlinks=True)
 
   return make
 

@@ -58,8 +58,23 @@ def whole_directory(target: Path, *, replace: bool = False) -> Iterator[pathlib.
     shutil.rmtree(old, ignore_errors=True)
 
 
-def make_writable(directory: Path) -> None:
-  """Makes a directory and tries to write in it; StorageError if that is not possible."""
+def refuse_others(output: Path, *, maker: str = "", mark: str = "") -> None:
+  """Raises ConfigError, before any work, if --output is a file, or holds what we did not make.
+
+  `mark` is a file or directory by which the work of a `maker` is known; without one nothing may be there.
+  """
+  output = pathlib.Path(output)
+  if output.is_symlink() and not output.exists():
+    raise errors.ConfigError(f"--output={output} is a link to nothing; name a directory")
+  if output.exists() and not output.is_dir():
+    raise errors.ConfigError(f"--output={output} is a file; name a directory")
+  if output.is_dir() and any(output.iterdir()) and not (mark and (output / mark).exists()):
+    made = f"files that no {maker} made" if maker else "files already"
+    raise errors.ConfigError(f"--output={output} holds {made}; name a new or empty directory")
+
+
+def make_writable(directory: Path, *, flag: str) -> None:
+  """Makes the directory that `flag` names and tries to write in it; StorageError if that is not possible."""
   directory = pathlib.Path(directory)
   try:
     directory.mkdir(parents=True, exist_ok=True)
@@ -69,7 +84,7 @@ def make_writable(directory: Path) -> None:
     os.unlink(probe)
   except OSError as error:
     raise errors.StorageError(
-      f"cannot write to {directory} ({errors.reason(error)}); give another --workdir or make it writable"
+      f"cannot write to {directory} ({errors.reason(error)}); give another {flag} or make it writable"
     ) from error
 
 

@@ -3,7 +3,9 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from tqdm import tqdm
 
 Item = TypeVar("Item")
 
@@ -15,10 +17,20 @@ def say(text: str) -> None:
   print(text, file=sys.stderr, flush=True)
 
 
+def is_watched() -> bool:
+  """Whether somebody watches: bars are for them, plain lines for logs."""
+  return sys.stderr.isatty()
+
+
+def bar(unit: str, *, is_shown: bool, **options: Any) -> tqdm:
+  """A bar on stderr that fits the width of the terminal, or nothing if not `is_shown`; options are tqdm's."""
+  return tqdm(unit=unit, disable=not is_shown, dynamic_ncols=True, **options)
+
+
 def track(items: Iterable[Item], *, name: str, total: int) -> Iterator[Item]:
   """Yields `items`, shows how many of `total` are done, and reports at the end how long it took."""
   begin = last = time.monotonic()
-  if sys.stderr.isatty():
+  if is_watched():
     import rich.console  # here: only a terminal needs it
     import rich.progress
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from data import command
+from data import command, progress
 from finetune import needed_files, validate
 from pretrain.command import flags
 
@@ -76,7 +76,7 @@ def _kind(arguments: flags.Arguments) -> "driver.Kind":
   from pretrain.stop import StopRequest
 
   use_compilation_cache()
-  watched = sys.stderr.isatty()
+  watched = progress.is_watched()
   session = Session(arguments.config, arguments.workdir, stop=StopRequest(), show_progress=watched)
   room, name = KINDS[str(arguments.config.kind)]
   return getattr(importlib.import_module(room), name)(session, download=arguments.download)

@@ -38,9 +38,15 @@ class Checkpoints:
   """Saves and restores the state of one run, as its only owner: the remains of killed saves are removed."""
 
   def __init__(
-    self, workdir: str | os.PathLike, *, every: int, keep: int, keep_steps: Sequence[int] = ()
+    self,
+    workdir: str | os.PathLike,
+    *,
+    every: int,
+    keep: int,
+    keep_steps: Sequence[int] = (),
+    flag: str = "--workdir",
   ) -> None:
-    """Opens, and creates if needed, `<workdir>/checkpoints`; StorageError where it cannot be written.
+    """Opens, and creates if needed, `<workdir>/checkpoints`; StorageError, naming `flag`, if it cannot.
 
     A save is due at every `every`-th step. The newest `keep` checkpoints are kept and older ones removed;
     those of `keep_steps` are saved too and never removed.
@@ -49,7 +55,7 @@ class Checkpoints:
     self._begun: int | None = None
     self._keep_steps = frozenset(keep_steps)
     self.directory = Path(workdir).absolute() / DIRECTORY
-    make_writable(self.directory)
+    make_writable(self.directory, flag=flag)
     policies = [checkpoint_managers.LatestN(keep), checkpoint_managers.CustomSteps(sorted(self._keep_steps))]
     with _storage_errors(self.directory):
       self._manager = ocp.CheckpointManager(
@@ -118,10 +124,6 @@ class Checkpoints:
       arguments = {item: ocp.args.StandardRestore(target) for item, target in targets.items()}
       restored = self._manager.restore(int(path.name), args=ocp.args.Composite(**arguments))
       return {"params": restored["params"], **restored["opt_state"]}, meta
-
-  def restore_meta(self, step: int | None = None) -> dict[str, Any]:
-    """Reads `meta` alone; DataError as in `restore`."""
-    return read_meta(step_path(self.directory, step))
 
   def wait(self) -> None:
     """Returns when everything is on disk; StorageError if it could not be written."""

@@ -31,7 +31,7 @@ def check(config: ConfigDict, workdir: str, *, is_new: bool) -> None:
 def _check_writable(workdir: Path) -> None:
   missing = missing_directories(workdir)
   try:
-    make_writable(workdir)
+    make_writable(workdir, flag="--workdir")
   finally:
     for directory in missing:
       with contextlib.suppress(OSError):

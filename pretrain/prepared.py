@@ -9,7 +9,6 @@ import pathlib
 import re
 import shlex
 import shutil
-import sys
 from typing import Any
 
 import jax
@@ -29,8 +28,7 @@ _ERRORS: dict[int, type[UserError]] = {
 
 def records_directory(config: ConfigDict) -> str:
   """Where the prepared records of a config are, or would be."""
-  default = from_config.directory(config.data.to_dict(), vocab_size=config.model.vocab_size)
-  return config.data.directory or default
+  return from_config.directory(config.data.to_dict(), vocab_size=config.model.vocab_size)
 
 
 def ensure_records(config: ConfigDict, *, download: bool) -> str:
@@ -151,8 +149,3 @@ def keep_vocabulary(directory: str, workdir: str) -> None:
     # What else may be there is of an earlier run that saved nothing.
     with files.whole_directory(kept, replace=True) as aside:
       shutil.copytree(made, aside, dirs_exist_ok=True)
-
-
-def is_terminal() -> bool:
-  """Whether somebody watches: progress bars are for them, plain lines for logs."""
-  return sys.stderr.isatty()

@@ -6,13 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from data import vocabulary as vocabularies
 from data.errors import DataError
+from data.prepare import from_config
 from data.vocabulary import Vocabulary
 from pretrain import checkpoint
-from pretrain.prepared import records_directory
 
 _NEEDED = ("config", "vocabulary_digest", "packages")
 
@@ -49,8 +47,10 @@ class SavedModel:
   def _find_vocabulary(self, flag: str) -> Path:
     places = [self.workdir / "vocabulary"]
     # A config of an older program may not name its records.
-    with contextlib.suppress(AttributeError, KeyError):
-      places.append(Path(records_directory(ConfigDict(self.meta["config"]))) / "vocabulary")
+    with contextlib.suppress(KeyError):
+      fields = self.meta["config"]
+      records = from_config.directory(fields["data"], vocab_size=fields["model"]["vocab_size"])
+      places.append(Path(records) / "vocabulary")
     for place in places:
       if (place / vocabularies.NAME).is_file():
         return place

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
-from tqdm import tqdm
 
+from data import progress
 from data.errors import DivergedError
 from pretrain import checkpoint, flops, metrics, preflight, prepared, resume, warm_start
 from pretrain.batches import Batches
@@ -97,14 +97,9 @@ class Training:
     # Without a checkpoint nothing that an earlier start wrote is a part of this run, not even step 0.
     self.writer = MetricWriter(self.workdir, step=first or -1)
     self.batches = Batches(self.records.train, self.run, first=first)
-    self.progress = tqdm(
-      total=self.settings.total_steps,
-      initial=first,
-      unit="step",
-      disable=not prepared.is_terminal(),
-      dynamic_ncols=True,
-    )
-    if prepared.is_terminal():
+    is_watched = progress.is_watched()
+    self.progress = progress.bar("step", is_shown=is_watched, total=self.settings.total_steps, initial=first)
+    if is_watched:
       self.log = self.progress.write
     devices = self.run.mesh.devices.size
     peak = self.settings.peak_flops or flops.peak_flops(jax.devices()[0].device_kind)

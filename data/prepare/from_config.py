@@ -28,10 +28,13 @@ FIELD_OF_FLAG = {
 
 
 def directory(data: Mapping[str, Any], *, vocab_size: int) -> str:
-  """Returns where the records of a config are by default: `prepared/<source, vocabulary, packing, length>`.
+  """Returns where the records of a config are, or would be.
 
-  `data` holds the fields of `config.data`; `vocab_size` is that of a vocabulary that has to be trained.
+  By default that is `prepared/<source, vocabulary, packing, length>`. `data` holds the fields of
+  `config.data`; `vocab_size` is that of a vocabulary that has to be trained.
   """
+  if data["directory"]:
+    return data["directory"]
   if data["vocabulary"]:
     pieces = _slug(data["vocabulary"])
   else:

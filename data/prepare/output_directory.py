@@ -9,17 +9,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from data import errors, files, manifest, progress
-
-
-def refuse_foreign_directory(output: pathlib.Path) -> None:
-  """Raises ConfigError if the output is a file, or a directory with files that no preparation made."""
-  if output.exists() and not output.is_dir():
-    raise errors.ConfigError(f"--output={output} is a file; name a directory")
-  if output.is_dir() and any(output.iterdir()) and not (output / "work").is_dir():
-    raise errors.ConfigError(
-      f"--output={output} holds other files and no {manifest.NAME}; name a new or empty directory"
-    )
+from data import errors, files, progress
 
 
 def lock(file: io.TextIOBase, output: pathlib.Path) -> None:

@@ -36,7 +36,7 @@ def prepare(args: argparse.Namespace) -> None:
     return
   request = sources.request(args)
   sources.check(request)
-  output_directory.refuse_foreign_directory(output)
+  files.refuse_others(output, maker="preparation", mark="work")
   missing = output_directory.missing_directories(output)
   (output / "work").mkdir(parents=True, exist_ok=True)
   with open(output / "work" / "lock", "w") as lock, workers.pool(args.workers) as pool:

@@ -7,8 +7,7 @@ import pathlib
 import re
 from collections.abc import Iterable, Iterator
 
-from data import errors, vocabulary
-from data.files import whole_directory
+from data import errors, files, vocabulary
 from data.vocabulary import tokenizer_files
 
 MAX_TRAINING_CHARACTERS = 200_000_000  # more changes few pieces; BPE holds them in memory
@@ -38,8 +37,8 @@ def train(
   DataError: there is no text, or too little for `size` pieces (the largest possible is named).
   """
   taken = _Counted(sentences)
-  _refuse_taken(directory)
-  with whole_directory(directory) as aside:
+  files.refuse_others(directory)
+  with files.whole_directory(directory) as aside:
     if kind == "sentencepiece":
       content = _train_sentencepiece(taken, cased=cased, size=size, size_flag=size_flag)
       (aside / "sp.model").write_bytes(content)
@@ -63,13 +62,6 @@ class _Counted:
         return
       self.characters += len(sentence)
       yield sentence
-
-
-def _refuse_taken(directory: str | os.PathLike) -> None:
-  """Refuses, before any work, a directory that is there already, unless it is empty."""
-  path = pathlib.Path(directory)
-  if path.exists() and (not path.is_dir() or any(path.iterdir())):
-    raise errors.ConfigError(f"--output={path} is there already; remove it or name another directory")
 
 
 def _train_sentencepiece(sentences: _Counted, *, cased: bool, size: int, size_flag: str) -> bytes:
@@ -183,10 +175,10 @@ def import_files(
     )
   if vocab_txt and pretokenization != "none":
     raise errors.ConfigError(f"--pretokenization={pretokenization} is for --sp_model; leave it out")
-  _refuse_taken(directory)
+  files.refuse_others(directory)
   paths = {"vocab.txt": vocab_txt, "sp.model": sp_model, "dict.txt": dictionary}
   contents = {name: tokenizer_files.read_bytes(pathlib.Path(path)) for name, path in paths.items() if path}
-  with whole_directory(directory) as aside:
+  with files.whole_directory(directory) as aside:
     for name, content in contents.items():
       (aside / name).write_bytes(content)
     try:

@@ -98,6 +98,10 @@ class Buckets:
   lengths: tuple[int, ...]  # increasing
   members: tuple[np.ndarray, ...]  # for each length [n] int64 numbers of its examples, increasing
 
+  def num_batches(self, batch_size: int) -> list[int]:
+    """Batches of each bucket in an epoch; a bucket's last one may be smaller."""
+    return [-(-len(rows) // batch_size) for rows in self.members]
+
   def waste(self, sizes: np.ndarray) -> float:
     """Fraction of the padded tokens that are padding, of full batches."""
     padded = sum(length * len(rows) for length, rows in zip(self.lengths, self.members))
@@ -117,8 +121,8 @@ def make_buckets(examples: Examples, *, most: int, multiple: int, max_length: in
 class TrainingOrder:
   """Which examples step t of a run trains on: a function of (shape_seed, seed, t), so a resumed run is exact.
 
-  An epoch takes every example once. A bucket gives ceil(n / batch_size) batches; its last one may be
-  smaller, as the last batch of an epoch is in the official code.
+  An epoch takes every example once. The last batch of a bucket may be smaller, as the last batch of an epoch
+  is in the official code.
   """
 
   buckets: Buckets
@@ -126,23 +130,24 @@ class TrainingOrder:
   shape_seed: int
 
   @functools.cached_property
-  def _parts(self) -> list[tuple[int, int]]:
+  def _batches(self) -> list[tuple[int, int]]:
     """(bucket, number of the batch in it) of one epoch, in the order of buckets."""
-    counts = [-(-len(rows) // self.batch_size) for rows in self.buckets.members]
-    return [(bucket, part) for bucket, count in enumerate(counts) for part in range(count)]
+    counts = self.buckets.num_batches(self.batch_size)
+    return [(bucket, number) for bucket, count in enumerate(counts) for number in range(count)]
 
   @property
   def steps_per_epoch(self) -> int:
     """Batches of one epoch."""
-    return len(self._parts)
+    return len(self._batches)
 
   def batch(self, seed: int, step: int) -> tuple[int, np.ndarray]:
     """The padded length of a step from 0, the same for every seed, and [<= batch_size] example numbers."""
     epoch, place = divmod(step, self.steps_per_epoch)
-    bucket, part = self._parts[_permutation(self.steps_per_epoch, self.shape_seed, epoch)[place]]
+    bucket, number = self._batches[_permutation(self.steps_per_epoch, self.shape_seed, epoch)[place]]
     rows = self.buckets.members[bucket]
     order = _permutation(len(rows), seed, epoch, bucket)
-    return self.buckets.lengths[bucket], rows[order[part * self.batch_size : (part + 1) * self.batch_size]]
+    chosen = order[number * self.batch_size : (number + 1) * self.batch_size]
+    return self.buckets.lengths[bucket], rows[chosen]
 
 
 @functools.lru_cache(maxsize=256)

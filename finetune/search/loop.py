@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
+from data import progress
 from data.errors import ConfigError, DataError, reason
 from finetune.search.program import Batch, RunGroup
-from pretrain.checkpoint import Checkpoints
+from pretrain.checkpoint import Checkpoints, read_meta, step_path
 from pretrain.step import Metrics, TrainState
 from pretrain.stop import StopRequest
 
@@ -88,7 +89,9 @@ def train(
   """
   with _memory_errors(group, label):
     loop = _Loop(group, evaluate, schedule, metric, stop, keep_best=keep_best, saving=saving)
-    bar = _bar(schedule.num_steps, loop.done, label, is_watched=show_progress)
+    bar = progress.bar(
+      "step", is_shown=show_progress, total=schedule.num_steps, initial=loop.done, desc=label, leave=False
+    )
     try:
       while not loop.is_finished:
         if not loop.is_due:  # a stop may have come after the last step, before its evaluation
@@ -127,11 +130,6 @@ def _memory_errors(group: RunGroup, label: str) -> Iterator[None]:
     ) from error
 
 
-def _bar(total: int, done: int, label: str, *, is_watched: bool) -> tqdm:
-  options = {"unit": "step", "leave": False, "disable": not is_watched, "dynamic_ncols": True}
-  return tqdm(total=total, initial=done, desc=label, **options)
-
-
 class _Loop:
   """What changes while a group runs: its state, the updates done, the evaluations and the best parameters."""
 
@@ -161,7 +159,7 @@ class _Loop:
     self.first, self.started = self.done, time.monotonic()
 
   def _restore(self, checkpoints: Checkpoints) -> None:
-    meta = checkpoints.restore_meta()
+    meta = read_meta(step_path(checkpoints.directory))
     if self.saving is None or meta.get("identity") != self.saving.identity:
       raise DataError(
         f"{checkpoints.directory} holds the state of other runs; remove it to start this one over"

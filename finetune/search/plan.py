@@ -51,7 +51,7 @@ class Plan:
 
   def steps_per_epoch(self, batch_size: int) -> int:
     """Batches of all examples; each has examples of one padded length."""
-    return sum(-(-len(rows) // batch_size) for rows in self.buckets.members)
+    return sum(self.buckets.num_batches(batch_size))
 
   @property
   def num_examples(self) -> int:

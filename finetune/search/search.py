@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from tqdm import tqdm
 
+from data import progress
 from finetune.papers.spaces import Cell
 from finetune.search import loop, sharing, summary
 from finetune.search.plan import Plan, Run
@@ -102,9 +102,9 @@ class Search:
       kept = self._train_again(cell, seed)
     group = self.program.group(self.plan.runs([(cell, seed)]))
     params = group.load(kept.params)
-    watched, stop = self.session.show_progress, self.session.stop
+    is_shown, stop = self.session.show_progress, self.session.stop
     label = f"{self.plan.name} {cell.name}, {self.plan.seed_name} {seed}"
-    bar = tqdm(unit="batch", desc=label, leave=False, disable=not watched, dynamic_ncols=True)
+    bar = progress.bar("batch", is_shown=is_shown, desc=label, leave=False)
 
     def outputs_of(batch: Batch) -> Any:
       if stop.is_set:

@@ -70,7 +70,7 @@ def import_parser() -> Parser:
   """Flags of an import."""
   parser = Parser(prog="python -m pretrain.export import", description="Import a PyTorch checkpoint.")
   parser.add_argument("--from", dest="source", required=True, help="file or folder of the checkpoint")
-  parser.add_argument("--output", required=True, help="directory to write; must not be there")
+  parser.add_argument("--output", required=True, help="directory to write, new or empty")
   parser.add_argument(
     "--allow_unmatched",
     action="extend",

@@ -89,7 +89,7 @@ def export(request: Request) -> None:
   """Exports a checkpoint. Nothing appears under the final name before it has been checked."""
   if not 0 < request.tolerance < float("inf"):
     raise ConfigError(f"--tolerance={request.tolerance} must be above 0; 1e-5 suits float32")
-  _refuse_foreign(request.output)
+  files.refuse_others(request.output, maker="export", mark=DIGESTS)
   model = read_model(request)
   choice = _choose(request, model)
   print(f"layout {choice.layout}: {choice.reason}", flush=True)
@@ -194,10 +194,3 @@ def write_digests(folder: pathlib.Path) -> None:
   paths = sorted(path for path in folder.rglob("*") if path.is_file())
   lines = [f"{files.sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in paths]
   (folder / DIGESTS).write_text("".join(lines), encoding="utf-8")
-
-
-def _refuse_foreign(output: pathlib.Path) -> None:
-  if output.exists() and not output.is_dir():
-    raise ConfigError(f"--output={output} is a file; name a directory")
-  if output.is_dir() and any(output.iterdir()) and not (output / DIGESTS).is_file():
-    raise ConfigError(f"--output={output} holds files that no export made; name a new or empty directory")

@@ -14,7 +14,7 @@ import numpy as np
 
 from configs import base
 from data import errors, files, vocabulary
-from data.errors import ConfigError, DataError
+from data.errors import DataError
 from pretrain import trees
 from pretrain.checkpoint import Checkpoints
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
@@ -44,12 +44,11 @@ def import_checkpoint(
   Raises:
     DataError: see `read_state`, `recognise`; tensors left over; no vocabulary, or more pieces than rows; the
       stock class computes something else.
-    ConfigError: the output exists, or the number of heads is unknown.
+    ConfigError: the output holds something, or the number of heads is unknown.
     StorageError: it cannot be written.
   """
   target = Path(output)
-  if target.exists() or target.is_symlink():
-    raise ConfigError(f"--output={output} is there already; name a new directory")
+  files.refuse_others(target)
   foreign = read_state(source)
   recognised = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
   report_names(foreign, recognised, allow_unmatched, say)
@@ -135,7 +134,7 @@ def _save(
   if recognised.task:
     meta["task"] = recognised.task
   state = {"params": recognised.params, "step": np.zeros((), np.int32)}
-  checkpoints = Checkpoints(aside, every=1, keep=1)
+  checkpoints = Checkpoints(aside, every=1, keep=1, flag="--output")
   try:
     checkpoints.save(0, state, meta, force=True)
     checkpoints.wait()

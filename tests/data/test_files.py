@@ -1,12 +1,13 @@
 """Files and directories that are there in full or not at all."""
 
+import contextlib
 import os
 import stat
 
 import pytest
 
 from data import files
-from data.errors import StorageError, did_you_mean, reason, unknown, writing
+from data.errors import ConfigError, StorageError, did_you_mean, reason, unknown, writing
 
 
 def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path):
@@ -51,9 +52,40 @@ def test_a_directory_is_replaced_only_if_asked(tmp_path):
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path):
   (tmp_path / "file").write_text("x")
   with pytest.raises(StorageError, match=r"cannot write to .*; give another --workdir"):
-    files.make_writable(tmp_path / "file" / "below")
-  files.make_writable(tmp_path / "new" / "place")
+    files.make_writable(tmp_path / "file" / "below", flag="--workdir")
+  files.make_writable(tmp_path / "new" / "place", flag="--workdir")
   assert list((tmp_path / "new" / "place").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+  ("content", "maker", "message"),
+  [
+    ("link", "", "is a link to nothing; name a directory"),
+    ("file", "", "is a file; name a directory"),
+    ("thesis.txt", "", "holds files already; name a new or empty directory"),
+    ("thesis.txt", "export", "holds files that no export made; name a new or empty directory"),
+    ("made", "", "holds files already"),
+    ("made", "export", ""),
+    ("", "", ""),
+    ("missing", "", ""),
+  ],
+)
+def test_an_output_with_what_we_did_not_make_is_refused(tmp_path, content, maker, message):
+  output = tmp_path / "out"
+  if content == "link":
+    output.symlink_to(tmp_path / "nowhere")
+  elif content == "file":
+    output.write_text("x")
+  elif content != "missing":
+    output.mkdir()
+    if content:
+      (output / content).write_text("x")
+  options = {"maker": maker, "mark": "made"} if maker else {}
+  expected = (
+    pytest.raises(ConfigError, match=f"^--output=.*{message}") if message else contextlib.nullcontext()
+  )
+  with expected:
+    files.refuse_others(output, **options)
 
 
 def test_errors_become_one_line():

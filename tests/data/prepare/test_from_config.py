@@ -12,6 +12,7 @@ from tests.data.conftest import ROOT
 
 def directory(**changes):
   fields = {
+    "directory": "",
     "source": "installed_docs",
     "vocabulary": "",
     "vocabulary_kind": "sentencepiece",

@@ -156,7 +156,7 @@ def test_a_failure_takes_nothing_away_that_was_there_before(vocabulary_directory
 def test_a_foreign_directory_is_refused(corpus, vocabulary_directory, capsys):
   code, line = refused(capsys, *arguments(corpus, vocabulary_directory, corpus))
   assert code == 2
-  assert "holds other files" in line
+  assert "holds files that no preparation made" in line
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs a place where nobody may write")

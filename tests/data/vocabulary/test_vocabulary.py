@@ -256,7 +256,7 @@ def test_the_command_trains_and_imports(tmp_path, corpus, capsys):
   assert vocabulary_command.main(["import", model, f"--output={tmp_path}/w"]) == 2
   assert vocabulary_command.main(["train", "--source=x", "--output=y", "--sise=3"]) == 2
   lines = capsys.readouterr().err.strip().split("\n")
-  assert "is there already" in lines[0]
+  assert "holds files already" in lines[0]
   assert "did you mean '--size'?" in lines[1]
 
 

@@ -231,7 +231,8 @@ def test_a_missing_vocabulary_is_refused(tmp_path):
 
 def test_an_output_that_is_there_is_left_alone(tmp_path, words):
   (tmp_path / "out").mkdir()
-  _refused(tmp_path, _port(tmp_path / "in"), words, "is there already", error=ConfigError)
+  (tmp_path / "out" / "thesis.txt").write_text("years of work")
+  _refused(tmp_path, _port(tmp_path / "in"), words, "holds files already", error=ConfigError)
 
 
 def test_a_save_that_fails_leaves_nothing(tmp_path, words, monkeypatch):

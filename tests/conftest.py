@@ -34,7 +34,7 @@ _LONGEST = (
   "pretrain/test_recipe_gradients.py",
   "configs/test_coco_lm_switches.py",
   "finetune/test_field_sensitivity.py",
-  "pretrain/export/test_export_heads.py",
+  "pretrain/export/test_onnx.py",
   "finetune/search/test_program.py",
   "test_docs.py",
   "pretrain/test_resume.py",

@@ -67,11 +67,13 @@ for flags in json.loads(sys.argv[1]):
     print(json.dumps([len(plan.units), texts]))
   except errors.UserError as error:
     print(json.dumps([error.exit_code, str(error)]))
+from data.prepare import command
+print(json.dumps([command.main(json.loads(sys.argv[3]))]))
 """
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def results(tmp_path_factory, vocabulary_directory):
   """Reads all sources of this file in one process with TensorFlow: it takes seconds to start."""
   directory = tmp_path_factory.mktemp("seqio")
   path = directory / "lines.txt"
@@ -89,11 +91,15 @@ def results(tmp_path_factory):
   requests = [{"source": name, "module": str(module), "tfds_directory": str(directory)} for name in names]
   tfds = {"source": "tfds:tiny", "tfds_directory": str(directory / "tfds")}
   requests += [{**tfds, "text_field": "body"}, tfds, {"source": "seqio:one", "module": "no_such_module"}]
+  flags = ["--source=seqio:one", f"--module={module}", f"--vocabulary={vocabulary_directory}"]
+  flags += [f"--output={directory / 'prepared'}", "--length=16", "--workers=1"]
   command = [sys.executable, "-c", store + PROGRAM, json.dumps(requests), str(directory / "tfds")]
+  command.append(json.dumps(flags))
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr[-2000:]
   lines = [json.loads(line) for line in done.stdout.split("\n") if line.startswith("[")]
-  keys = [*names, "tfds", "tfds without the feature", "no module"]
+  keys = [*names, "tfds", "tfds without the feature", "no module", "prepare"]
+  lines[-1].append(directory / "prepared")
   return dict(zip(keys, lines, strict=True))
 
 
@@ -182,12 +188,7 @@ def test_the_newest_version_of_a_tfds_data_set_is_found(tmp_path):
     tfds_reader.find_or_download(str(tmp_path), "c4/en:9.0.0", download=False)
 
 
-def test_a_seqio_task_is_prepared_by_the_command(results, tmp_path, vocabulary_directory):
-  del results  # the order of work: this process starts TensorFlow a second time, alone
-  path = tmp_path / "lines.txt"
-  path.write_text("".join(f"line {i} of the people\n" for i in range(100)))
-  (tmp_path / "my_tasks.py").write_text(MODULE.format(path=str(path)))
-  command = [sys.executable, "-m", "data.prepare", "--source=seqio:one", f"--module={tmp_path}/my_tasks.py"]
-  command += [f"--vocabulary={vocabulary_directory}", f"--output={tmp_path}/o", "--length=16", "--workers=1"]
-  subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-  assert manifest.read(tmp_path / "o").counts["documents"] == 100
+def test_a_seqio_task_is_prepared_by_the_command(results):
+  code, output = results["prepare"]
+  assert code == 0
+  assert manifest.read(output).counts["documents"] == 100

@@ -64,7 +64,9 @@ def test_a_checkpoint_becomes_a_checked_folder_that_comes_back_bit_equal(
   assert not [path for path in ours if not np.array_equal(ours[path], theirs[path])]
 
 
-@pytest.mark.parametrize(("kind", "to"), [("t5", "mpnet"), ("official", "fairseq")])
+@pytest.mark.parametrize(
+  ("kind", "to"), [("t5", "mpnet"), pytest.param("official", "fairseq", marks=pytest.mark.nightly)]
+)
 def test_the_self_check_runs_in_a_fresh_process(kind, to, make_workdir, tmp_path, capsys, export):
   assert export(make_workdir(kind), tmp_path / "out", f"--to={to}") == 0, capsys.readouterr().err
   assert "self-check: max |difference| of hidden states" in capsys.readouterr().out

@@ -18,9 +18,10 @@ torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 from data.errors import DataError  # noqa: E402
 from pretrain.checkpoint import Checkpoints, load_params, read_meta, step_path  # noqa: E402
 from pretrain.export import __main__, folders  # noqa: E402
+from pretrain.export.check import torch_check  # noqa: E402
 from pretrain.export.task_fields import read_task  # noqa: E402
 
-LABELS = ["entailment", "not_entailment"]
+LABELS = ["bad", "good", "unsure"]
 
 
 def _head(name: str, num_outputs: int) -> dict:
@@ -38,7 +39,7 @@ def fine_tuned(make_workdir, tmp_path_factory):
   """kind, head, task -> the directory of a model that has its encoder and one head, and nothing else."""
   pretrained = functools.cache(make_workdir)
 
-  def make(kind: str, head: str = "classification", num_outputs: int = 2, **task) -> pathlib.Path:
+  def make(kind: str, head: str = "classification", num_outputs: int = 3, **task) -> pathlib.Path:
     params, meta = load_params(pretrained(kind))
     state = {
       "params": {"encoder": params["encoder"], "heads": _head(head, num_outputs)},
@@ -73,6 +74,7 @@ def _assert_same(first: pathlib.Path, second: pathlib.Path) -> None:
   ("kind", "to", "activation", "architecture"),
   [
     ("t5", "auto", "tanh", "MPNetForSequenceClassification"),
+    ("wide_t5", "auto", "tanh", "LayoutLMv3ForSequenceClassification"),
     ("wordpiece", "auto", "tanh", "BertForSequenceClassification"),
     ("wordpiece", "auto", "gelu", "ElectraForSequenceClassification"),
     ("t5", "torch", "gelu", None),
@@ -88,8 +90,9 @@ def test_a_classifier_keeps_its_head_and_labels_through_a_layout(
   assert ("of classification logits" in capsys.readouterr().out) == (architecture is not None)
   config = json.loads((tmp_path / "out" / "config.json").read_text())
   assert config.get("architectures") == (architecture and [architecture])
-  assert config["id2label"] == dict(zip("01", LABELS))
-  assert config["label2id"] == {LABELS[0]: 0, LABELS[1]: 1}
+  assert config["id2label"] == dict(zip("012", LABELS))
+  assert config["label2id"] == dict(zip(LABELS, range(3)))
+  assert config["problem_type"] == "single_label_classification"
   card = (tmp_path / "out" / "README.md").read_text()
   assert "Fine-tuned on `rte` for 40 updates" in card and "| updates | 7 |" in card
   back = _import(tmp_path / "out", tmp_path / "back")
@@ -103,7 +106,7 @@ def test_fairseq_keeps_the_head_and_its_activation_but_has_no_place_for_labels(
 ):
   model = fine_tuned("official", labels=LABELS, activation=activation)
   assert export(model, tmp_path / "out", "--to=fairseq") == 0, capsys.readouterr().err
-  assert "Classes: 0: entailment, 1: not_entailment." in (tmp_path / "out" / "README.md").read_text()
+  assert "Classes: 0: bad, 1: good, 2: unsure." in (tmp_path / "out" / "README.md").read_text()
   with torch.serialization.safe_globals([argparse.Namespace]):
     content = torch.load(tmp_path / "out" / "model.pt", weights_only=True)
   assert content["args"].pooler_activation_fn == activation
@@ -112,6 +115,26 @@ def test_fairseq_keeps_the_head_and_its_activation_but_has_no_place_for_labels(
   _assert_same(model, back)
   task = read_meta(step_path(back))["task"]
   assert task == {"labels": None, "problem_type": None, "activation": activation}
+
+
+def test_a_pipeline_with_labels_in_another_order_fails_the_self_check(
+  fine_tuned, tmp_path, capsys, monkeypatch, in_this_process, export
+):
+  run = torch_check._from_pipeline
+  monkeypatch.setattr(torch_check, "_from_pipeline", lambda folder, texts: run(folder, texts).flip(1))
+  assert export(fine_tuned("t5", labels=LABELS), tmp_path / "out") == 3
+  assert "self-check: the mpnet export differs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["t5", "wide_t5", "wordpiece"])
+def test_a_question_answerer_gives_our_start_and_end_logits(
+  kind, fine_tuned, tmp_path, capsys, in_this_process, export
+):
+  model = fine_tuned(kind, head="question_answering")
+  assert export(model, tmp_path / "out") == 0, capsys.readouterr().err
+  assert "of question_answering logits" in capsys.readouterr().out
+  architecture = json.loads((tmp_path / "out" / "config.json").read_text())["architectures"][0]
+  assert architecture.endswith("ForQuestionAnswering")
 
 
 @pytest.mark.parametrize("to", ["cocolm", "fairseq", "torch"])
@@ -137,7 +160,7 @@ def test_a_regression_has_one_output_and_no_names(fine_tuned, tmp_path, capsys, 
   [
     ("official", "cocolm", {}, "the port has gelu in its classification head, ours has tanh"),
     ("t5", "auto", {"activation": "gelu"}, "the class has tanh in its classification head, ours has gelu"),
-    ("t5", "auto", {"labels": ["a", "b", "c"]}, "expected 2 different names for 0 to 1 as in the head"),
+    ("t5", "auto", {"labels": ["a", "b"]}, "expected 3 different names for 0 to 2 as in the head"),
     ("t5", "auto", {"problem_type": "ranking"}, "problem_type is 'ranking'"),
   ],
 )

@@ -56,14 +56,14 @@ def read(path: str | os.PathLike) -> SquadFile:
   questions: list[Question] = []
   is_v2 = False
   for a, article in enumerate(_field(value, "data", list, str(path)), start=1):
-    place = f"{path}: article {a}"
-    title = _field(article, "title", str, place) if "title" in _object(article, place) else ""
-    for p, paragraph in enumerate(_field(article, "paragraphs", list, place), start=1):
-      place = f"{path}: article {a}, paragraph {p}"
-      context = _field(paragraph, "context", str, place)
-      for q, entry in enumerate(_field(paragraph, "qas", list, place), start=1):
-        is_v2 |= "is_impossible" in _object(entry, f"{place}, question {q}")
-        questions.append(_question(entry, title, context, f"{place}, question {q}"))
+    location = f"{path}: article {a}"
+    title = _field(article, "title", str, location) if "title" in _object(article, location) else ""
+    for p, paragraph in enumerate(_field(article, "paragraphs", list, location), start=1):
+      location = f"{path}: article {a}, paragraph {p}"
+      context = _field(paragraph, "context", str, location)
+      for q, entry in enumerate(_field(paragraph, "qas", list, location), start=1):
+        is_v2 |= "is_impossible" in _object(entry, f"{location}, question {q}")
+        questions.append(_question(entry, title, context, f"{location}, question {q}"))
   return _file("2.0" if is_v2 else "1.1", questions, str(path))
 
 

@@ -45,17 +45,17 @@ class SavedModel:
     return folder, vocabulary
 
   def _find_vocabulary(self, flag: str) -> Path:
-    places = [self.workdir / "vocabulary"]
+    folders = [self.workdir / "vocabulary"]
     # A config of an older program may not name its records.
     with contextlib.suppress(KeyError):
       fields = self.meta["config"]
       records = from_config.directory(fields["data"], vocab_size=fields["model"]["vocab_size"])
-      places.append(Path(records) / "vocabulary")
-    for place in places:
-      if (place / vocabularies.NAME).is_file():
-        return place
+      folders.append(Path(records) / "vocabulary")
+    for folder in folders:
+      if (folder / vocabularies.NAME).is_file():
+        return folder
     raise DataError(
-      f"no vocabulary in {' or '.join(map(str, places))}; name the directory that the checkpoint's records "
+      f"no vocabulary in {' or '.join(map(str, folders))}; name the directory that the checkpoint's records "
       f"were made with: {flag}=DIR"
     )
 

@@ -69,11 +69,11 @@ def load_into(
   if config.generator.init_from and config.corruption.kind == "generator":
     field = f"generator.init_from={config.generator.init_from}"
     source = _open(config.generator.init_from, vocabulary_digest, field)
-    part = _generator_part(source.params, config.generator.init_from)
+    generator = _generator_part(source.params, config.generator.init_from)
     there = _meaning(source.meta["config"], is_generator="generator" in source.params)
     _check_meaning(_meaning(config, is_generator=True), there, field)
     wanted = {name: leaf for name, leaf in params["generator"].items() if name != "mixture"}
-    grafted = _graft(wanted, part, where=f"{config.generator.init_from} (generator)")
+    grafted = _graft(wanted, generator, where=f"{config.generator.init_from} (generator)")
     params = params | {"generator": params["generator"] | grafted}
   if config.model.freeze_embeddings == "checkpoint":
     field = f"model.freeze_embeddings_from={config.model.freeze_embeddings_from}"
@@ -115,18 +115,18 @@ def _continued(
     )
   loaded, fresh = {"encoder": _graft(params["encoder"], saved["encoder"], where=where)}, []
   saved_parts = _parts(saved)
-  for name, part in _parts(params).items():
-    problems = trees.differences(part, saved_parts[name]) if name in saved_parts else ["not in it"]
+  for name, subtree in _parts(params).items():
+    problems = trees.differences(subtree, saved_parts[name]) if name in saved_parts else ["not in it"]
     if problems:
       fresh.append(f"{name} ({trees.first_lines(problems)})")
     else:
-      loaded[name] = _graft(part, saved_parts[name], where=where)
+      loaded[name] = _graft(subtree, saved_parts[name], where=where)
   left = sorted(saved_parts.keys() - loaded.keys())
   log(
     f"Starting from {where}, step {meta['step']:,}: loaded {', '.join(loaded)}; fresh: "
     f"{', '.join([*fresh, 'optimizer', 'step'])}; left over: {', '.join(left) or 'nothing'}"
   )
-  heads = {name: loaded.get(f"heads/{name}", part) for name, part in params["heads"].items()}
+  heads = {name: loaded.get(f"heads/{name}", subtree) for name, subtree in params["heads"].items()}
   params = params | {"encoder": loaded["encoder"], "heads": heads}
   if "generator" in params:
     params["generator"] = params["generator"] | loaded.get("generator", {})
@@ -169,12 +169,13 @@ def _check_meaning(ours: Mapping[str, Any], saved: Mapping[str, Any], field: str
 
 def _parts(params: dict) -> dict[str, dict]:
   """What is loaded as a whole or not at all, beside the encoder: each head, the generator, its mixture."""
-  parts = {f"heads/{name}": part for name, part in params.get("heads", {}).items()}
+  subtrees = {f"heads/{name}": head for name, head in params.get("heads", {}).items()}
   if "generator" in params:
-    parts["generator"] = {name: part for name, part in params["generator"].items() if name != "mixture"}
+    generator = {name: subtree for name, subtree in params["generator"].items() if name != "mixture"}
+    subtrees["generator"] = generator
     if "mixture" in params["generator"]:
-      parts["generator/mixture"] = params["generator"]["mixture"]
-  return parts
+      subtrees["generator/mixture"] = params["generator"]["mixture"]
+  return subtrees
 
 
 def _graft(fresh: dict, saved: dict, *, where: str) -> dict:

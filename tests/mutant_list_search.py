@@ -13,8 +13,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "the last batch of a bucket is left out",
-        "counts = [-(-len(rows) // self.batch_size) for rows in self.buckets.members]",
-        "counts = [len(rows) // self.batch_size for rows in self.buckets.members]",
+        "return [-(-len(rows) // batch_size) for rows in self.members]",
+        "return [len(rows) // batch_size for rows in self.members]",
         "test_an_epoch_takes_every_example_once",
       ),
       (
@@ -85,7 +85,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "labels are not in the digest",
-        'digest.update(part.fields["labels"].tobytes())',
+        'digest.update(examples.fields["labels"].tobytes())',
         "digest.update(b'')",
         "test_the_digest_knows_texts_and_labels",
       ),

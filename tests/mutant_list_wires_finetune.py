@@ -28,8 +28,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (f"{name} of prompts ignored", original, fault, "test_every_field_of_prompts_reaches_what_it_is_for")
       for name, original, fault in (
-        ("length", "given.max_length or writer.template.max_length", "32"),
-        ("sets of demonstrations", "given.num_samples or writer", "writer"),
+        ("length", "settings.max_length or writer.template.max_length", "32"),
+        ("sets of demonstrations", "settings.num_samples or writer", "writer"),
         ("words", "(TEMPLATES[name], self.config.prompt.words)", '(TEMPLATES[name], "")'),
         ("steps", "num_steps=grid.num_steps)", "num_steps=20)"),
         ("evaluations", "self.config.prompt.eval_every, data", "4, data"),
@@ -52,8 +52,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       for name, original, fault in (
         (
           "dev sets have the first split's demonstrations",
-          "writer, part, pools[seed], ",
-          "writer, part, next(iter(pools.values())), ",
+          "writer, split, pools[seed], ",
+          "writer, split, next(iter(pools.values())), ",
         ),
         ("dev sets are drawn with one seed", "pools[seed], seed=seed", "pools[seed], seed=0"),
         (

@@ -24,14 +24,14 @@ before another run has ended: give them on the command line.
 
 def render() -> str:
   """Markdown: a section with a command and a table for every paper."""
-  parts = [_HEAD]
+  sections = [_HEAD]
   for family, module in FAMILIES.items():
     title, *_ = (module.__doc__ or family).splitlines()
     lines = ["| row | starts from | fields | what it does | the paper's result |", "|---|---|---|---|---|"]
     lines += [_line(name, row) for name, row in module.ROWS.items()]
     command = f"python -m pretrain.main --config=configs/ablations/{family}.py:{next(iter(module.ROWS))}"
-    parts.append(f"## {title}\n\n```\n{command}\n```\n\n" + "\n".join(lines) + "\n")
-  return "\n".join(parts)
+    sections.append(f"## {title}\n\n```\n{command}\n```\n\n" + "\n".join(lines) + "\n")
+  return "\n".join(sections)
 
 
 def _line(name: str, row: Row) -> str:

@@ -49,10 +49,10 @@ class Glue:
         )
       for plan_name, fraction, seeds in self._searches(name):
         self.parts[plan_name] = name, fraction
-        part = self.data[name]
+        split = self.data[name]
         if fraction < 1:
-          part = glue.take_fraction(part, fraction, seeds[0])
-        self.plans.append(self._plan(plan_name, part, cells[name], seeds))
+          split = glue.take_fraction(split, fraction, seeds[0])
+        self.plans.append(self._plan(plan_name, split, cells[name], seeds))
     self._check_train_rows()
 
   def _check_train_rows(self) -> None:

@@ -107,10 +107,10 @@ def is_readable(directory: str, task: str, split: str, *, download: bool) -> boo
 
 def _digest(train: Examples, dev: dict[str, Evaluated]) -> str:
   digest = hashlib.sha256()
-  for part in (train, *(one.examples for one in dev.values())):
-    for ids in part.ids:
+  for examples in (train, *(evaluated.examples for evaluated in dev.values())):
+    for ids in examples.ids:
       digest.update(ids.tobytes() + b"|")
-    digest.update(part.fields["labels"].tobytes())
+    digest.update(examples.fields["labels"].tobytes())
   return digest.hexdigest()
 
 

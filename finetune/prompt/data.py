@@ -99,18 +99,18 @@ def predict(
   `finish` makes of the outputs of sequences, [rows, classes], what is averaged, [rows, ...].
   """
   outputs = []
-  for start in range(0, max(len(part.examples.ids) for part in sets), lengths.batch_size):
+  for start in range(0, max(len(evaluation_set.examples.ids) for evaluation_set in sets), lengths.batch_size):
     batches = []
-    for part in sets:
-      rows = range(len(part.examples.ids))[start : start + lengths.batch_size]
+    for evaluation_set in sets:
+      rows = range(len(evaluation_set.examples.ids))[start : start + lengths.batch_size]
       sizes = {"length": lengths.max_length, "batch_size": lengths.batch_size, "pad_id": lengths.pad_id}
-      batches.append(pad(part.examples, rows, **sizes))
+      batches.append(pad(evaluation_set.examples, rows, **sizes))
     outputs.append(outputs_of(stack(batches)))
   predictions = []
-  for of_run, part in zip(np.concatenate(outputs, axis=1), sets):
-    finished = np.asarray(finish(of_run[: len(part.examples.ids)]), np.float64)
-    by_sample = finished.reshape(part.num_samples, -1, *finished.shape[1:])
-    predictions.append(by_sample.sum(axis=0) / part.num_samples)
+  for of_run, evaluation_set in zip(np.concatenate(outputs, axis=1), sets):
+    finished = np.asarray(finish(of_run[: len(evaluation_set.examples.ids)]), np.float64)
+    by_sample = finished.reshape(evaluation_set.num_samples, -1, *finished.shape[1:])
+    predictions.append(by_sample.sum(axis=0) / evaluation_set.num_samples)
   return predictions
 
 
@@ -126,17 +126,17 @@ def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, down
   sizes = {"num_samples": lengths.num_samples, **most}
   pools = {seed: make_pool(writer, train, **most) for seed, (train, _) in drawn.items()}
   dev = {
-    seed: make_evaluation_set(writer, part, pools[seed], seed=seed, **sizes)
-    for seed, (_, part) in drawn.items()
+    seed: make_evaluation_set(writer, split, pools[seed], seed=seed, **sizes)
+    for seed, (_, split) in drawn.items()
   }
   tests, test_lines = _tests(task, config, download=download)
   digests = {seed: _digest(pools[seed], dev[seed]) for seed in pools}
   rows = [[test.first, test.second, np.asarray(test.labels).tolist()] for test in tests.values()]
   test_digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
   data = PromptData(task, writer, lengths, pools, dev, tests, digests, test_digest, [])
-  whole = [part for pair in drawn.values() for part in pair]
+  whole = [split for pair in drawn.values() for split in pair]
   lines = [*_split_lines(data, drawn), *test_lines]
-  cut = sum(_num_cut(writer, part, lengths.max_length) for part in (*whole, *tests.values()))
+  cut = sum(_num_cut(writer, split, lengths.max_length) for split in (*whole, *tests.values()))
   if cut:
     lines.append(
       f"{task}: {cut:,} examples of all sets are longer than {lengths.max_length} tokens by themselves; "

@@ -74,10 +74,10 @@ class Prompts:
     self.plans = [self._plan(self.data[name], problems[name], cells) for name in names]
 
   def _lengths(self, writer: PromptWriter) -> Lengths:
-    given = self.config.prompt
+    settings = self.config.prompt
     return Lengths(
-      given.max_length or writer.template.max_length,
-      given.num_samples or writer.template.num_samples,
+      settings.max_length or writer.template.max_length,
+      settings.num_samples or writer.template.num_samples,
       self.config.data.eval_batch_size,
       self.session.pad_id,
     )
@@ -194,10 +194,10 @@ class Prompts:
     return TaskScores(chosen, tested, data.is_official)
 
 
-def _check_fields(given) -> None:
+def _check_fields(values) -> None:
   default = fields.flatten(finetune_base.get_config())
   for prefix, instead in _ELSEWHERE.items():
-    for name, value in given.items():
+    for name, value in values.items():
       if name.startswith(prefix) and value != default[name]:
         raise ConfigError(f"{name}={value!r}: kind='prompt' does not read it; {instead}")
 

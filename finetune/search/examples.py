@@ -177,13 +177,13 @@ class Feed:
 
   def __call__(self, step: int) -> dict[str, np.ndarray]:
     """The batch [runs, batch, ...] of a step from 0; runs of one seed see the same examples."""
-    parts = {}
+    batches = {}
     for seed in dict.fromkeys(self.seeds):
       length, rows = self.order.batch(seed, step)
-      parts[seed] = pad(
+      batches[seed] = pad(
         self.examples, rows, length=length, batch_size=self.order.batch_size, pad_id=self.pad_id
       )
-    return stack([parts[seed] for seed in self.seeds])
+    return stack([batches[seed] for seed in self.seeds])
 
 
 def stack(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

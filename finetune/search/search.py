@@ -187,10 +187,10 @@ class Search:
   ) -> Iterator[tuple[Record, Callable[[int], Any] | None]]:
     """Yields the record of each cell that was trained, and what gives the best weights of a seed of it."""
     devices = tuple(sorted({device.device_kind for device in jax.devices()}))
-    count, place, best = group.runs.count, 0, outcome.best_params
+    count, first, best = group.runs.count, 0, outcome.best_params
     for cell, seeds in together:
-      runs = dict(zip(seeds, range(place, place + len(seeds))))
-      place += len(seeds)
+      runs = dict(zip(seeds, range(first, first + len(seeds))))
+      first += len(seeds)
       by_seed = {seed: [Evaluation(**one) for one in outcome.evaluations[at]] for seed, at in runs.items()}
       for seed, evaluations in by_seed.items():
         if skipped := evaluations[-1].skipped_updates:

@@ -115,12 +115,12 @@ class Session:
       ConfigError: values that make no sense, batches that cannot be taken in `train.microbatches` parts, or a
         best known cell that nobody gives.
     """
-    cells, parts = self._cells(task), self.config.train.microbatches
+    cells, microbatches = self._cells(task), self.config.train.microbatches
     for cell in cells:
-      if cell.batch_size % parts:
+      if cell.batch_size % microbatches:
         raise ConfigError(
-          f"train.microbatches={parts} does not divide the batch size {cell.batch_size} of cell {cell.name} "
-          f"({task}); use a divisor of all batch sizes, or set search.batch_sizes"
+          f"train.microbatches={microbatches} does not divide the batch size {cell.batch_size} of cell "
+          f"{cell.name} ({task}); use a divisor of all batch sizes, or set search.batch_sizes"
         )
     return cells
 
@@ -234,9 +234,9 @@ def compiled(shapes: Sequence[tuple]) -> str:
   """'32x64, 32x128' of training shapes and the lengths of evaluation: what was compiled, for the user."""
   training = sorted({shape[2:] for shape in shapes if shape[0] == "step"})
   evaluation = sorted({shape[2:] for shape in shapes if shape[0] == "outputs"})
-  parts = [
-    f"{name} {', '.join(f'{batch}x{length}' for batch, length in found)}"
-    for name, found in (("training", training), ("evaluation", evaluation))
-    if found
+  kinds = [
+    f"{name} {', '.join(f'{batch}x{length}' for batch, length in sizes)}"
+    for name, sizes in (("training", training), ("evaluation", evaluation))
+    if sizes
   ]
-  return f"{len(shapes)} programs compiled ({'; '.join(parts)})"
+  return f"{len(shapes)} programs compiled ({'; '.join(kinds)})"

@@ -35,11 +35,11 @@ def programs(
   alike: dict[tuple, list[Cell]] = {}
   for cell in missing:
     alike.setdefault((cell.batch_size, cell.epochs, cell.num_steps), []).append(cell)
-  parts = []
+  groups = []
   for share in (share for cells in alike.values() for share in share_out(cells, wanted, runs_at_once)):
     left = [(cell, [seed for seed in of_cell if seed in missing[cell]]) for cell, of_cell in share]
-    parts.append([(cell, of_cell) for cell, of_cell in left if of_cell])
-  return [part for part in parts if part]
+    groups.append([(cell, of_cell) for cell, of_cell in left if of_cell])
+  return [group for group in groups if group]
 
 
 def _shares(cells: Sequence[Cell], seeds: Sequence[int], runs_at_once: int) -> list[Part]:
@@ -57,10 +57,10 @@ def _shares_of_runs(cells: Sequence[Cell], seeds: Sequence[int], runs_at_once: i
   runs = [(cell, seed) for cell in cells for seed in seeds]
   count = max(-(-len(runs) // runs_at_once), 1)
   size = -(-len(runs) // count)
-  parts = [runs[at : at + size] for at in range(0, len(runs), size)] if runs else []
+  groups = [runs[at : at + size] for at in range(0, len(runs), size)] if runs else []
   return [
-    [(cell, [seed for _, seed in of_cell]) for cell, of_cell in itertools.groupby(part, lambda run: run[0])]
-    for part in parts
+    [(cell, [seed for _, seed in of_cell]) for cell, of_cell in itertools.groupby(group, lambda run: run[0])]
+    for group in groups
   ]
 
 

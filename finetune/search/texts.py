@@ -35,11 +35,11 @@ class Encoding:
     first = self.vocabulary.encode_batch(split.first)
     second = None if split.second is None else self.vocabulary.encode_batch(split.second)
     ids, cut = [], 0
-    for row, part in enumerate(first):
+    for row, text in enumerate(first):
       pair = None if second is None else second[row]
-      found = self.vocabulary.with_special_ids(part, pair, max_length=self.max_length)
-      cut += len(found) < len(self.vocabulary.with_special_ids(part, pair))
-      ids.append(np.asarray(found, np.int32))
+      encoded = self.vocabulary.with_special_ids(text, pair, max_length=self.max_length)
+      cut += len(encoded) < len(self.vocabulary.with_special_ids(text, pair))
+      ids.append(np.asarray(encoded, np.int32))
     labels = np.zeros(len(split), np.int32) if split.labels is None else split.labels
     if is_regression:
       labels = np.asarray(labels, np.float32) / np.float32(self.divisor)

@@ -173,12 +173,12 @@ def text_in_words(predicted: str, original: str, *, lower_case: bool) -> str:
   normalizer, splitter = _basic_tokenizer(lower_case)
   basic = " ".join(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(original)))
   at = basic.find(predicted) if predicted else -1
-  places = [i for i, character in enumerate(original) if character != " "]
-  if at < 0 or len(basic.replace(" ", "")) != len(places):
+  positions = [i for i, character in enumerate(original) if character != " "]
+  if at < 0 or len(basic.replace(" ", "")) != len(positions):
     return original
   first = len(basic[:at].replace(" ", ""))
   last = first + len(predicted.replace(" ", "")) - 1
-  return original[places[first] : places[last] + 1]
+  return original[positions[first] : positions[last] + 1]
 
 
 @functools.cache

@@ -95,10 +95,10 @@ class Squad:
   def _has_answers(self, chosen: Chosen) -> bool:
     """Whether the answers that are there are this run's."""
     try:
-      found = json.loads((self.directory / squad_answers.SCORES).read_bytes())
+      scores = json.loads((self.directory / squad_answers.SCORES).read_bytes())
     except (OSError, ValueError):
       return False
-    return isinstance(found, dict) and found.get("run") == chosen.identity
+    return isinstance(scores, dict) and scores.get("run") == chosen.identity
 
   def _predict(self, outputs_of: OutputsOf, chosen: Chosen) -> None:
     size = self.config.data.eval_batch_size

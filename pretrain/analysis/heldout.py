@@ -29,14 +29,14 @@ def collect(run: Run, params: dict, heldout: PackedRecords, describe: Describe, 
   leading axis of rows; the result is {name: those of all batches joined}. If `rows` is no multiple of the
   batch size, rows of padding are at the end of both. Parameters may be on the mesh or on the host.
   """
-  size, parts = run.config.train.batch_size, []
+  size, described = run.config.train.batch_size, []
   with jax.set_mesh(run.mesh):
     function = jax.jit(functools.partial(describe, run), out_shardings=sharding.replicated(run.mesh))
     for index in range(-(-rows // size)):
       ids = heldout.rows(index * size, min((index + 1) * size, rows))
       batch = sharding.to_global(run.mesh, pad_rows(ids, size, pad_id=run.recipe.tokens.pad))
-      parts.append(jax.device_get(function(params, batch, jnp.int32(index))))
-  return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+      described.append(jax.device_get(function(params, batch, jnp.int32(index))))
+  return {name: np.concatenate([of_batch[name] for of_batch in described]) for name in described[0]}
 
 
 def describe_replaced(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:

@@ -171,9 +171,9 @@ def _axis_size(config: Fields, axis: str, num_devices: int | None) -> int:
 
 def _batch(config: Fields, objectives: dict[str, Objective], num_devices: int | None) -> Iterator[str]:
   """The batch must fall into microbatches, each into contrast groups and into equal parts per device."""
-  parts, reasons = config["train.microbatches"], []
-  if parts > 1:
-    reasons.append(f"train.microbatches={parts}")
+  microbatches, reasons = config["train.microbatches"], []
+  if microbatches > 1:
+    reasons.append(f"train.microbatches={microbatches}")
   shards = _axis_size(config, "data", num_devices) * _axis_size(config, "fsdp", num_devices)
   if shards > 1:
     reasons.append(f"{shards} devices along mesh.data and mesh.fsdp")
@@ -182,7 +182,7 @@ def _batch(config: Fields, objectives: dict[str, Objective], num_devices: int | 
     if isinstance(objective, Contrast) and objective.group_size > 1:
       unit = math.lcm(unit, objective.group_size)
       reasons.append(f"objectives.{name}.group_size={objective.group_size}")
-  unit *= parts
+  unit *= microbatches
   batch = config["train.batch_size"]
   if batch % unit:
     below, above = batch // unit * unit, (batch // unit + 1) * unit

@@ -99,10 +99,10 @@ def _listing(what: str, names: Sequence[str]) -> str:
   return f"{what}: {len(names)}" + (f" ({', '.join(together)})" if together else "")
 
 
-def _vocabulary(folder: Path, given: str, output: Path) -> vocabulary.Vocabulary:
+def _vocabulary(folder: Path, directory: str, output: Path) -> vocabulary.Vocabulary:
   """Makes the vocabulary directory of the new checkpoint."""
-  own = Path(given) if given else folder / "vocabulary"
-  if given or (own / vocabulary.NAME).is_file():
+  own = Path(directory) if directory else folder / "vocabulary"
+  if directory or (own / vocabulary.NAME).is_file():
     vocabulary.load(own)  # before anything is copied
     shutil.copytree(own, output)
   else:

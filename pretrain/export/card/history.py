@@ -183,7 +183,7 @@ def _source_name(source: Mapping[str, Any]) -> str:
 
 def _run_name(path: str) -> str:
   """'run, step 5' of 'runs/run/checkpoints/5'."""
-  parts = [*PurePath(path).parts]
-  if parts[-1].isdecimal() and parts[-2:-1] == ["checkpoints"]:
-    return f"{parts[-3] if len(parts) > 2 else 'checkpoints'}, step {parts[-1]}"
-  return parts[-2] if parts[-1] == "checkpoints" and len(parts) > 1 else parts[-1]
+  names = [*PurePath(path).parts]
+  if names[-1].isdecimal() and names[-2:-1] == ["checkpoints"]:
+    return f"{names[-3] if len(names) > 2 else 'checkpoints'}, step {names[-1]}"
+  return names[-2] if names[-1] == "checkpoints" and len(names) > 1 else names[-1]

@@ -24,22 +24,22 @@ class Worst:
     self.hidden = 0.0
     self.logits: float | None = None
 
-  def add_hidden(self, found: torch.Tensor, expected: np.ndarray, mask: np.ndarray) -> None:
+  def add_hidden(self, output: torch.Tensor, expected: np.ndarray, mask: np.ndarray) -> None:
     """Compares [batch, length, embed] at tokens; what padding computes means nothing."""
-    self.hidden = max(self.hidden, _difference(found.numpy()[mask > 0], expected[mask > 0]))
+    self.hidden = max(self.hidden, _difference(output.numpy()[mask > 0], expected[mask > 0]))
 
-  def add_logits(self, found: torch.Tensor, expected: np.ndarray, mask: np.ndarray) -> None:
+  def add_logits(self, output: torch.Tensor, expected: np.ndarray, mask: np.ndarray) -> None:
     """Compares logits, at tokens if they are per token, relative to the largest if that is above 1."""
     per_token = expected.shape[:2] == mask.shape and expected.ndim > 1
-    one, other = (array[mask > 0] if per_token else array for array in (found.numpy(), expected))
-    difference = _difference(one, other) / max(1.0, float(np.abs(other).max()))
+    actual, wanted = (array[mask > 0] if per_token else array for array in (output.numpy(), expected))
+    difference = _difference(actual, wanted) / max(1.0, float(np.abs(wanted).max()))
     self.logits = max(self.logits or 0.0, difference)
 
 
-def _difference(one: np.ndarray, other: np.ndarray) -> float:
-  if one.shape != other.shape:
-    raise ValueError(f"shapes {one.shape} and {other.shape}")
-  difference = float(np.abs(one.astype(np.float64) - other).max())
+def _difference(actual: np.ndarray, expected: np.ndarray) -> float:
+  if actual.shape != expected.shape:
+    raise ValueError(f"shapes {actual.shape} and {expected.shape}")
+  difference = float(np.abs(actual.astype(np.float64) - expected).max())
   return difference if np.isfinite(difference) else float("inf")
 
 

@@ -78,12 +78,12 @@ def _scores(proto, where: str) -> dict[str, float]:
 
 def _last_join(piece: str, scores: Mapping[str, float]) -> tuple[str, str] | None:
   """Returns the two parts that are joined last where `piece` is a text of its own; None if it never is."""
-  parts = list(piece)
-  while len(parts) > 2:
-    pairs = [scores.get(parts[i] + parts[i + 1]) for i in range(len(parts) - 1)]
+  pieces = list(piece)
+  while len(pieces) > 2:
+    pairs = [scores.get(pieces[i] + pieces[i + 1]) for i in range(len(pieces) - 1)]
     best = max((score for score in pairs if score is not None), default=None)
     if best is None:
       return None
     i = pairs.index(best)  # the leftmost of equals
-    parts[i : i + 2] = [parts[i] + parts[i + 1]]
-  return (parts[0], parts[1]) if len(parts) == 2 else None
+    pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
+  return (pieces[0], pieces[1]) if len(pieces) == 2 else None

@@ -98,16 +98,16 @@ def _joined(composable: list[str], normalize: Callable[[str], str]) -> dict[str,
       variants[plain].append(character)
   joined = collections.defaultdict(set)
   for character in composable:
-    parts = unicodedata.normalize("NFD", character)
-    composed = unicodedata.normalize("NFC", parts)
-    if composed != character or len(parts) < 2 or not unicodedata.category(parts[-1]).startswith("M"):
+    letters = unicodedata.normalize("NFD", character)
+    composed = unicodedata.normalize("NFC", letters)
+    if composed != character or len(letters) < 2 or not unicodedata.category(letters[-1]).startswith("M"):
       continue
-    whole, last = normalize(character), parts[-1]
-    before = unicodedata.normalize("NFC", parts[:-1])  # one character: the composition's first half
+    whole, last = normalize(character), letters[-1]
+    before = unicodedata.normalize("NFC", letters[:-1])  # one character: the composition's first half
     for mark in (last, *variants[last]):
       joined[mark] |= {base for base in (before, *variants[before]) if normalize(base + mark) == whole}
-      if len(parts) > 2 and normalize(parts[:-1] + mark) == whole:
-        joined[mark] |= {parts[-2], *variants[parts[-2]]}
+      if len(letters) > 2 and normalize(letters[:-1] + mark) == whole:
+        joined[mark] |= {letters[-2], *variants[letters[-2]]}
   return joined
 
 

@@ -6,9 +6,10 @@ so that fine-tuning, export and analysis read `params` alone.
 
 import contextlib
 import importlib.metadata
+import itertools
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,13 @@ class Checkpoints:
     keep: int,
     keep_steps: Sequence[int] = (),
     flag: str = "--workdir",
+    log: Callable[[str], None] = print,
   ) -> None:
     """Opens, and creates if needed, `<workdir>/checkpoints`; StorageError, naming `flag`, if it cannot.
 
     A save is due at every `every`-th step. The newest `keep` checkpoints are kept and older ones removed;
-    those of `keep_steps` are saved too and never removed.
+    those of `keep_steps` are saved too and never removed. What lies, not whole, at the number of a step to
+    come is renamed, with a line to `log`: no save could be written there.
     """
     self._every = every
     self._begun: int | None = None
@@ -58,6 +61,7 @@ class Checkpoints:
     make_writable(self.directory, flag=flag)
     policies = [checkpoint_managers.LatestN(keep), checkpoint_managers.CustomSteps(sorted(self._keep_steps))]
     with _storage_errors(self.directory):
+      self._clear_the_way(log)
       self._manager = ocp.CheckpointManager(
         self.directory,
         item_names=ITEMS,
@@ -66,6 +70,20 @@ class Checkpoints:
           cleanup_tmp_directories=True,
         ),
       )
+
+  def _clear_the_way(self, log: Callable[[str], None]) -> None:
+    """Renames what a stopped copy, or a file system without renaming, left at the numbers of later steps.
+
+    What is left of older steps, whose removal was cut short, orbax removes.
+    """
+    if jax.process_index() != 0:  # the others read which steps there are once process 0 has made its manager
+      return
+    newest = self.latest_step()
+    for path in sorted(self.directory.iterdir()):
+      if _is_step_name(path.name) and (newest is None or int(path.name) > newest):
+        names = (path.with_name(f"{path.name}.incomplete_{number}") for number in itertools.count(1))
+        aside = path.rename(next(name for name in names if not name.exists()))
+        log(f"{path} is not a whole checkpoint and was renamed to {aside.name}; remove it if nobody needs it")
 
   def latest_step(self) -> int | None:
     """The newest step that was saved whole; None if there is none."""
@@ -149,10 +167,14 @@ def saved_steps(directory: Path) -> list[int]:
   return sorted(int(entry.name) for entry in directory.iterdir() if _is_whole(entry))
 
 
+def _is_step_name(name: str) -> bool:
+  return name.isdecimal() and name == str(int(name))
+
+
 def _is_whole(path: Path) -> bool:
   # Orbax's own list also takes an empty directory with a number for a name.
   marks = [path / COMMITTED, *(path / item / COMMITTED for item in ITEMS)]
-  return path.name.isdecimal() and path.name == str(int(path.name)) and all(mark.exists() for mark in marks)
+  return _is_step_name(path.name) and all(mark.exists() for mark in marks)
 
 
 def step_path(directory: str | os.PathLike, step: int | None = None) -> Path:

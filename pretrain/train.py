@@ -46,6 +46,7 @@ def train(config: ConfigDict, workdir: str, *, download: bool = False, log: Log 
     every=settings.checkpoint_every,
     keep=settings.checkpoints_to_keep,
     keep_steps=settings.checkpoint_steps,
+    log=log,
   )
   with contextlib.closing(checkpoints), jax.set_mesh(run.mesh):
     return Training(run, records, checkpoints, workdir, start, log).loop()

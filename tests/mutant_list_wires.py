@@ -225,7 +225,13 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "cleanup_tmp_directories=True",
         "cleanup_tmp_directories=False",
         "test_what_a_killed_save_left_goes_before_the_next_save",
-      )
+      ),
+      (
+        "what is not whole stays in the way of saves",
+        "self._clear_the_way(log)",
+        "pass",
+        "test_what_is_not_whole_at_the_number_of_a_later_step_makes_way_once_and_is_kept",
+      ),
     ],
   ),
   (

@@ -143,6 +143,7 @@ def test_steps_that_were_not_saved_whole_do_not_exist(copied, mesh):
   shutil.copytree(directory / "5", directory / "6.orbax-checkpoint-tmp")  # a save that was killed
   shutil.copytree(directory / "5", directory / "05")
   (directory / "notes.txt").write_text("mine")
+  assert checkpoint.saved_steps(directory) == [5]
   checkpoints = Checkpoints(copied, every=5, keep=2)
   assert checkpoints.latest_step() == 5
   assert checkpoints.restore(target(mesh))[1]["step"] == 5
@@ -161,12 +162,29 @@ def test_what_a_killed_save_left_goes_before_the_next_save(tmp_path):
   assert not left.exists()
 
 
-def test_save_over_the_remains_of_a_step_says_so(copied, mesh):
-  (copied / "checkpoints" / "10").mkdir()
-  checkpoints = Checkpoints(copied, every=5, keep=2)
-  with pytest.raises(StorageError, match=r"cannot save to .*step 10 already exists"):
-    checkpoints.save(10, state_on(mesh), META)
-    checkpoints.wait()
+def test_what_is_not_whole_at_the_number_of_a_later_step_makes_way_once_and_is_kept(tmp_path):
+  directory, said = tmp_path / "checkpoints", []
+  (directory / "6" / "params").mkdir(parents=True)  # a copy that was stopped
+  (directory / "6" / "params" / "array").write_bytes(b"large")
+  (directory / "6.incomplete_1").mkdir()
+  moved = f"{directory}/6 is not a whole checkpoint and was renamed to 6.incomplete_2; remove it"
+  for step in (6, 7):
+    checkpoints = Checkpoints(tmp_path, every=1, keep=2, log=said.append)
+    assert [line[: len(moved)] for line in said] == [moved]
+    assert checkpoints.save(step, {"params": {"kernel": jnp.zeros(2)}, "step": jnp.int32(step)}, META)
+    checkpoints.close()
+  assert checkpoint.saved_steps(directory) == [6, 7]
+  assert (directory / "6.incomplete_2" / "params" / "array").read_bytes() == b"large"
+
+
+def test_what_is_left_of_a_removed_step_goes_with_the_next(copied, mesh):
+  (copied / "checkpoints" / "4").mkdir()
+  said = []
+  checkpoints = Checkpoints(copied, every=5, keep=2, log=said.append)
+  checkpoints.save(10, state_on(mesh), META)
+  checkpoints.close()
+  assert sorted(path.name for path in (copied / "checkpoints").iterdir()) == ["10", "5"]
+  assert not said
 
 
 def test_nothing_there_is_an_error_that_names_the_place(tmp_path, mesh):

@@ -1,6 +1,5 @@
 """A golden file of a whole recipe as a config, parameters and a batch, and what the recipe makes of it."""
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -20,9 +19,10 @@ from pretrain.export.official.config import SAMPLE_MODES
 from pretrain.models import heads
 from pretrain.objectives.views import View
 from pretrain.ops.vocab_cross_entropy import vocab_logits
-from pretrain.recipe import GENERATOR_TERM, Batch, Draws, Recipe
+from pretrain.recipe import Batch, Draws, Recipe
 from tests.golden.files import Golden
 from tests.golden.slots import row_keys
+from tests.pretrain.small_recipe import weighted
 
 PAD = 1
 _CHUNK = 4  # positions with logits at once: small, so that several chunks are run
@@ -76,16 +76,6 @@ def make_case(golden: Golden, config: ConfigDict, given: dict) -> Case:
   return Case(recipe, jax.tree.map(jnp.asarray, params), batch, float(golden["masked"].sum()))
 
 
-def _weighted(recipe: Recipe, weights: dict) -> Recipe:
-  """The recipe with other weights of its terms, which may be traced."""
-  objectives = {
-    name: dataclasses.replace(objective, weight=weights[f"{name}_loss"])
-    for name, objective in recipe.objectives.items()
-  }
-  settings = dataclasses.replace(recipe.generator, loss_weight=weights[GENERATOR_TERM])
-  return dataclasses.replace(recipe, objectives=objectives, generator=settings)
-
-
 def make_gradient(case: Case):
   """A compiled function of (weights of the terms, parameters, offsets): ((loss, metrics), gradients)."""
   totals = case.recipe.totals(case.recipe.mask(case.batch))
@@ -93,7 +83,7 @@ def make_gradient(case: Case):
   def loss_fn(trained, weights):
     params, offsets = trained
     given = case.batch.given | ({} if offsets is None else {"generator_offsets": offsets})
-    recipe = _weighted(case.recipe, weights)
+    recipe = weighted(case.recipe, weights)
     masked = recipe.mask(case.batch._replace(given=given))
     return recipe.loss_fn(params, masked, totals, train=True)
 

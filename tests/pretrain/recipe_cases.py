@@ -6,27 +6,32 @@ import jax
 import numpy as np
 
 from pretrain.recipe import Batch, MaskedBatch, Recipe
-from tests.pretrain.small_recipe import AMOS, COCO_LM, UNION, random_params, small_batch, small_recipe
+from tests.pretrain.small_recipe import (
+  AMOS,
+  COCO_LM,
+  UNION,
+  random_params,
+  small_batch,
+  small_recipe,
+  weighted,
+)
 
 OWN_POSITIONS = {"generator.share_embeddings": "tokens"}  # the generator's positions and norm are its own
-WITHOUT_MLM = {"generator.loss_weight": 0.0}
 RTD = {"corruption.kind": "generator", "objectives.rtd.weight": 50.0, **OWN_POSITIONS}
+WITHOUT_SCL = {"objectives.scl.weight": 0.0}  # and without its second pass of the encoder
 RECIPES = {
   "union": UNION,
   "coco_lm": {**COCO_LM, **OWN_POSITIONS},
-  "coco_lm_eval_without_mlm": {**COCO_LM, **OWN_POSITIONS, **WITHOUT_MLM},
-  "coco_lm_train_without_mlm": {
+  "sampling_with_dropout": {
     **COCO_LM,
     **OWN_POSITIONS,
-    **WITHOUT_MLM,
+    **WITHOUT_SCL,
     "generator.sampling_dropout": "train",
   },
-  "rtd_scl_without_mlm": {**COCO_LM, **OWN_POSITIONS, **WITHOUT_MLM, "objectives.clm.weight": 0.0},
   "amos": AMOS,
-  "amos_without_mlm": {**AMOS, **WITHOUT_MLM},
-  "amos_without_mlm_forward": {**AMOS, **WITHOUT_MLM, "generator.reversal_multiplier": 1.0},
-  "frozen_generator": {**COCO_LM, "generator.frozen": True},
-  "frozen_embeddings": {**UNION, "model.freeze_embeddings": "random"},
+  "amos_forward": {**AMOS, "generator.reversal_multiplier": 1.0},
+  "frozen_generator": {**RTD, "generator.frozen": True},
+  "frozen_embeddings": {**UNION, **WITHOUT_SCL, "model.freeze_embeddings": "random"},
 }
 # Compiling takes far longer than running here; unoptimised machine code halves it (12 s to 6 s).
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
@@ -45,23 +50,34 @@ def params_of(name: str) -> dict:
   return random_params(recipe_of(name))
 
 
+@functools.cache
+def _mask(name: str):
+  return jax.jit(recipe_of(name).mask, compiler_options=FAST_COMPILE)
+
+
 def masked(name: str, batch: Batch = BATCH) -> MaskedBatch:
   """A batch with the masks that a recipe draws."""
-  return recipe_of(name).mask(batch)
+  return _mask(name)(batch)
 
 
 @functools.cache
-def compiled(name: str):
-  """(params, masked batch, totals) -> ((loss, metrics), gradient), dropout on."""
-  loss_fn = functools.partial(recipe_of(name).loss_fn, train=True)
+def _compiled(name: str):
+  def loss_fn(params, weights, masked, totals):
+    return weighted(recipe_of(name), weights).loss_fn(params, masked, totals, train=True)
+
   return jax.jit(jax.value_and_grad(loss_fn, has_aux=True), compiler_options=FAST_COMPILE)
 
 
+def gradient_of(name: str, masked: MaskedBatch, totals: dict, **weights: float):
+  """((loss, metrics), gradient) with dropout; `weights` of terms in place of the recipe's, in one program."""
+  return _compiled(name)(params_of(name), recipe_of(name).term_weights | weights, masked, totals)
+
+
 @functools.cache
-def result_of(name: str):
-  """Loss, metrics and gradient of `BATCH`, in numpy."""
+def result_of(name: str, **weights: float):
+  """Loss, metrics and gradient of `BATCH`, in numpy; `weights` as those of `gradient_of`."""
   totals = recipe_of(name).totals(masked(name))
-  (loss, metrics), gradient = compiled(name)(params_of(name), masked(name), totals)
+  (loss, metrics), gradient = gradient_of(name, masked(name), totals, **weights)
   return jax.tree.map(np.asarray, (loss, metrics, gradient))
 
 

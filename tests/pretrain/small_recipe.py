@@ -1,5 +1,8 @@
 """A recipe small enough to differentiate in a test: 2 layers x 32, 97 tokens, blocks of 16."""
 
+import dataclasses
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +11,7 @@ from configs import base
 from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
 from pretrain.ops import row_random
-from pretrain.recipe import Batch, Recipe
+from pretrain.recipe import GENERATOR_TERM, Batch, Recipe
 
 VOCAB_SIZE = 97  # a prime: a dimension that is a multiple of it holds the vocabulary
 LENGTH = 16
@@ -65,6 +68,18 @@ def small_recipe(fields: dict | None = None, *, rows_per_device: int = 1) -> Rec
   config = base.get_config()
   config.update_from_flattened_dict({**_SMALL, **(fields or {})})
   return build(config, TOKENS, rows_per_device=rows_per_device)
+
+
+def weighted(recipe: Recipe, weights: Mapping[str, jax.Array]) -> Recipe:
+  """The recipe with other weights of its terms, which may be traced: one program for any of them."""
+  objectives = {
+    name: dataclasses.replace(objective, weight=weights[next(iter(objective.terms))])
+    for name, objective in recipe.objectives.items()
+  }
+  settings = recipe.generator
+  if recipe.trains_generator:
+    settings = dataclasses.replace(settings, loss_weight=weights[GENERATOR_TERM])
+  return dataclasses.replace(recipe, objectives=objectives, generator=settings)
 
 
 def small_ids(

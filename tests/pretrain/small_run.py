@@ -4,9 +4,11 @@ python -m pretrain.main --config=tests/pretrain/small_run.py:mlm --config.data.d
 """
 
 import contextlib
+import dataclasses
 import functools
 import json
 import pathlib
+from collections.abc import Callable
 from unittest import mock
 
 import jax
@@ -17,8 +19,10 @@ from configs import base
 from data import manifest
 from pretrain import sharding, train, trees
 from pretrain.checkpoint import load_params
+from pretrain.corruption.masking import TokenIds
 from pretrain.prepared import token_ids
 from pretrain.run import Run, make_run
+from pretrain.step import TrainState
 
 VOCAB_SIZE = 300
 LENGTH = 32
@@ -97,10 +101,48 @@ def devices(number: int):
     yield
 
 
+class SharedRun(Run):
+  """A run that hands out each of its functions once made: the runs of one config compile them once."""
+
+  @functools.cached_property
+  def _functions(self) -> dict[str, Callable]:
+    return {
+      "init": jax.jit(self._initial, out_shardings=self.state_shardings),
+      "train": super().compile_train_step(),
+      "eval": super().compile_eval_step(),
+    }
+
+  def init_state(self) -> TrainState:
+    """As that of `Run`."""
+    with jax.set_mesh(self.mesh):
+      return self._functions["init"]()
+
+  def compile_train_step(self) -> Callable:
+    """As that of `Run`."""
+    return self._functions["train"]
+
+  def compile_eval_step(self) -> Callable:
+    """As that of `Run`."""
+    return self._functions["eval"]
+
+
+_SHARED: dict[tuple, SharedRun] = {}
+
+
+def shared_run(config: ConfigDict, tokens: TokenIds) -> Run:
+  """`make_run`, but the same run for the same config, vocabulary and devices in one test file."""
+  number = sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict())).devices.size
+  key = (config.to_json(), tokens, number)
+  if key not in _SHARED:
+    made = make_run(config.copy_and_resolve_references(), tokens)
+    _SHARED[key] = SharedRun(**{field.name: getattr(made, field.name) for field in dataclasses.fields(Run)})
+  return _SHARED[key]
+
+
 def small_run(config: ConfigDict, *, number: int = 1) -> Run:
   """The parts of a run on `number` devices."""
   with devices(number):
-    return make_run(config, token_ids(config.data.directory))
+    return shared_run(config, token_ids(config.data.directory))
 
 
 def run_steps(run: Run, ids: list[np.ndarray]) -> tuple:
@@ -115,7 +157,7 @@ def run_steps(run: Run, ids: list[np.ndarray]) -> tuple:
 
 def run_training(config: ConfigDict, workdir, *, say=None, number: int = 1) -> int:
   """`train.train` on `number` devices; its exit code."""
-  with devices(number):
+  with devices(number), mock.patch.object(train, "make_run", shared_run):
     return train.train(config, str(workdir), log=say or (lambda line: None))
 
 

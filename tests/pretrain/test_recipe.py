@@ -11,9 +11,8 @@ from pretrain.ops import row_random
 from tests.pretrain.recipe_cases import (
   BATCH,
   FAST_COMPILE,
-  RECIPES,
   RTD,
-  compiled,
+  gradient_of,
   masked,
   params_of,
   recipe_of,
@@ -60,7 +59,7 @@ def test_totals_count_masked_tokens_tokens_and_anchors():
 def test_two_microbatches_of_whole_groups_equal_the_whole_batch():
   loss, metrics, gradient = result_of("union")
   totals = recipe_of("union").totals(masked("union"))
-  parts = [compiled("union")(params_of("union"), cut(masked("union"), i, i + 4), totals) for i in (0, 4)]
+  parts = [gradient_of("union", cut(masked("union"), i, i + 4), totals) for i in (0, 4)]
   summed = jax.tree.map(lambda *x: np.asarray(sum(x)), *parts)
   np.testing.assert_allclose(summed[0][0], loss, rtol=1e-5)
   for name, (total, weight) in metrics.items():
@@ -70,21 +69,24 @@ def test_two_microbatches_of_whole_groups_equal_the_whole_batch():
   assert np.sqrt(sum(jax.tree.leaves(difference)) / size) < 1e-5
 
 
-def test_every_step_draws_its_own_masks_and_samples():
-  recipe, params = recipe_of("union"), params_of("union")
-  corrupt = jax.jit(functools.partial(recipe.corrupt, train=True))
+@pytest.fixture(scope="module")
+def union_view():
+  """The union's view of a batch, as a compiled function."""
+  view = jax.jit(functools.partial(recipe_of("union").view, train=True), compiler_options=FAST_COMPILE)
+  return lambda batch: view(params_of("union"), masked("union", batch))[0]
+
+
+def test_every_step_draws_its_own_masks_and_samples(union_view):
   next_step = BATCH._replace(row_keys=row_random.step_row_keys(0, 1, jnp.arange(8)))
-  masked = map(recipe.mask, (BATCH, BATCH, next_step))
-  first, again, other = (corrupt(params, batch)[0].input_ids for batch in masked)
+  first, again, other = (union_view(batch).corrupted.input_ids for batch in (BATCH, BATCH, next_step))
   np.testing.assert_array_equal(first, again)
   assert not np.array_equal(first, other)
 
 
-def test_a_rows_masks_samples_and_states_do_not_depend_on_the_batch_around_it():
-  view = jax.jit(functools.partial(recipe_of("union").view, train=True), compiler_options=FAST_COMPILE)
-  whole, _ = view(params_of("union"), masked("union"))
+def test_a_rows_masks_samples_and_states_do_not_depend_on_the_batch_around_it(union_view):
+  whole = union_view(BATCH)
   for i in (0, 4):
-    part, _ = view(params_of("union"), masked("union", cut(BATCH, i, i + 4)))
+    part = union_view(cut(BATCH, i, i + 4))
     np.testing.assert_array_equal(part.corrupted.input_ids, whole.corrupted.input_ids[i : i + 4])
     # Crops and dropout are equal, or these would differ by far more than another matrix shape rounds.
     np.testing.assert_allclose(part.hidden, whole.hidden[i : i + 4], atol=2e-4)
@@ -94,26 +96,28 @@ def test_a_rows_masks_samples_and_states_do_not_depend_on_the_batch_around_it():
 # Switched off is absent.
 
 
-@pytest.mark.parametrize(
-  "objective, term",
-  [
-    ("mlm", "masked_lm_loss"),
-    ("rtd", "rtd_loss"),
-    ("clm", "clm_loss"),
-    ("all_token", "all_token_loss"),
-    ("scl", "scl_loss"),
-    ("taco", "taco_loss"),
-  ],
-)
-def test_an_objective_of_weight_zero_has_no_term_no_total_and_no_metric(objective, term):
-  recipe = small_recipe({**UNION, f"objectives.{objective}.weight": 0.0})
-  batch = recipe.mask(BATCH)
-  totals = recipe.totals(batch)
-  assert term not in totals and term not in recipe.term_weights
+_TERMS = {
+  "mlm": "masked_lm_loss",
+  "rtd": "rtd_loss",
+  "clm": "clm_loss",
+  "all_token": "all_token_loss",
+  "scl": "scl_loss",
+  "taco": "taco_loss",
+}
+
+
+@pytest.mark.parametrize("off", [("mlm", "clm", "scl"), ("rtd", "all_token", "taco")])
+def test_an_objective_of_weight_zero_has_no_term_no_total_and_no_metric(off):
+  recipe = small_recipe({**UNION, **{f"objectives.{objective}.weight": 0.0 for objective in off}})
+  gone = {_TERMS[objective] for objective in off}
+  expected = set(recipe_of("union").term_weights) - gone
+  assert set(recipe.term_weights) == expected and len(expected) == 4
   params = jax.eval_shape(recipe.init, jax.random.key(0))
+  batch = jax.eval_shape(recipe.mask, BATCH)
+  totals = jax.eval_shape(recipe.totals, batch)
+  assert set(totals) == expected
   _, metrics = jax.eval_shape(functools.partial(recipe.loss_fn, train=True), params, batch, totals)
-  assert term not in metrics
-  assert set(totals) == set(recipe_of("union").term_weights) - {term}
+  assert expected <= set(metrics) and not gone & set(metrics)
 
 
 def test_an_objective_switched_off_does_not_change_the_initial_values_of_the_others():
@@ -121,22 +125,22 @@ def test_an_objective_switched_off_does_not_change_the_initial_values_of_the_oth
     params = jax.jit(recipe.init, compiler_options=FAST_COMPILE)(jax.random.key(0))
     return params["encoder"], params["heads"]["rtd"]
 
-  without = small_recipe({**RECIPES["rtd_scl_without_mlm"], "objectives.scl.weight": 0.0})
-  whole = recipe_of("rtd_scl_without_mlm")
-  jax.tree.map(np.testing.assert_array_equal, initial(without), initial(whole))
+  whole = {**RTD, "objectives.scl.weight": 1.0, "objectives.scl.head": "projection"}
+  without = {**whole, "objectives.scl.weight": 0.0}
+  jax.tree.map(np.testing.assert_array_equal, *(initial(small_recipe(fields)) for fields in (without, whole)))
 
 
 # Padding and precision.
 
 
 def test_a_group_of_padding_changes_nothing():
-  recipe, params = recipe_of("union"), params_of("union")
-  half = recipe.mask(cut(BATCH, 0, 4))
-  padded = recipe.mask(BATCH._replace(ids=BATCH.ids.at[4:].set(TOKENS.pad)))
+  recipe = recipe_of("union")
+  half = masked("union", cut(BATCH, 0, 4))
+  padded = masked("union", BATCH._replace(ids=BATCH.ids.at[4:].set(TOKENS.pad)))
   totals = recipe.totals(half)
   assert {k: float(v) for k, v in recipe.totals(padded).items()} == {k: float(v) for k, v in totals.items()}
-  (found, _), of_padded = compiled("union")(params, padded, totals)
-  (expected, _), of_half = compiled("union")(params, half, totals)
+  (found, _), of_padded = gradient_of("union", padded, totals)
+  (expected, _), of_half = gradient_of("union", half, totals)
   np.testing.assert_allclose(found, expected, rtol=1e-5)
   for a, b in zip(jax.tree.leaves(of_padded), jax.tree.leaves(of_half)):
     np.testing.assert_allclose(a, b, atol=1e-5 * max(1.0, float(jnp.max(jnp.abs(b)))))
@@ -145,7 +149,7 @@ def test_a_group_of_padding_changes_nothing():
 def test_a_batch_of_padding_gives_zero_and_a_zero_gradient():
   empty = masked("union", BATCH._replace(ids=jnp.full_like(BATCH.ids, TOKENS.pad)))
   totals = recipe_of("union").totals(empty)
-  (loss, _), gradient = compiled("union")(params_of("union"), empty, totals)
+  (loss, _), gradient = gradient_of("union", empty, totals)
   assert float(loss) == 0.0
   assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
@@ -156,7 +160,7 @@ def test_bfloat16_stays_close_to_float32():
   for dtype in ("float32", "bfloat16"):
     recipe = small_recipe({**fields, "model.dtype": dtype})
     loss_fn = jax.jit(functools.partial(recipe.loss_fn, train=False), compiler_options=FAST_COMPILE)
-    batch = recipe.mask(BATCH)
+    batch = jax.jit(recipe.mask)(BATCH)
     found.append(float(loss_fn(random_params(recipe), batch, recipe.totals(batch))[0]))
   # Masks do not depend on the dtype; states are rounded to 0.4 %, cosines divided by tau 0.07.
   np.testing.assert_allclose(found[1], found[0], rtol=0.02)
@@ -165,12 +169,12 @@ def test_bfloat16_stays_close_to_float32():
 def test_without_training_there_is_no_dropout():
   recipe, params = recipe_of("coco_lm"), params_of("coco_lm")
   sampled = jnp.full((8, 3), 50)
-  view = jax.jit(functools.partial(recipe.view, train=False))
-  selected = recipe.mask(BATCH).corrupted.masking.selected
+  view = jax.jit(functools.partial(recipe.view, train=False), compiler_options=FAST_COMPILE)
+  selected = masked("coco_lm").corrupted.masking.selected
   given = {"selected": selected, "sampled": sampled, "crop_ids": BATCH.ids}
   other_keys = row_random.step_row_keys(0, 1, jnp.arange(8))
-  first, _ = view(params, recipe.mask(BATCH._replace(given=given)))
-  second, _ = view(params, recipe.mask(BATCH._replace(given=given, row_keys=other_keys)))
+  first, _ = view(params, masked("coco_lm", BATCH._replace(given=given)))
+  second, _ = view(params, masked("coco_lm", BATCH._replace(given=given, row_keys=other_keys)))
   np.testing.assert_array_equal(first.hidden, second.hidden)
   np.testing.assert_array_equal(first.crop_hidden, second.crop_hidden)
   expected = np.where(selected, 50, BATCH.ids)
@@ -180,22 +184,24 @@ def test_without_training_there_is_no_dropout():
 # Other corruptions give what they say.
 
 
+SEPARATE = {"generator.mlm_layers": (), "generator.separate_layers": (1, 2)}
+
+
 @pytest.mark.parametrize(
   "changes",
   [
     {"corruption.kind": "random"},
     {**RTD, "corruption.mask_rule": "electra_google", "corruption.mask_special": "none"},
     {**RTD, "generator.temperature": 0.5, "generator.disallow_correct": True},
-    {**AMOS, "generator.mixture": "random_layer"},
     {**AMOS, "generator.mixture": "schedule"},
-    {**AMOS, "generator.mixture": "uniform", "generator.mlm_layers": (), "generator.separate_layers": (1, 2)},
+    {**AMOS, "generator.mixture": "random_layer", **SEPARATE},
   ],
-  ids=["random", "google", "disallow_correct", "random_layer", "schedule", "separate"],
+  ids=["random", "google", "disallow_correct", "schedule", "separate"],
 )
 def test_replacements_are_at_chosen_positions_and_original_means_unchanged(changes):
   recipe = small_recipe({"objectives.rtd.weight": 50.0, **changes})
-  corrupt = jax.jit(functools.partial(recipe.corrupt, train=True))
-  corrupted, _ = corrupt(random_params(recipe), recipe.mask(BATCH))
+  corrupt = jax.jit(lambda params, batch: recipe.corrupt(params, recipe.mask(batch), train=True)[0])
+  corrupted = corrupt(random_params(recipe), BATCH)
   selected = np.asarray(corrupted.masking.selected)
   ids, found = np.asarray(BATCH.ids), np.asarray(corrupted.input_ids)
   assert np.all(found[~selected] == ids[~selected])

@@ -1,42 +1,57 @@
 """Run: pytest tests/pretrain/test_recipe_gradients.py. Which loss trains what, and nothing else."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.pretrain.recipe_cases import (
-  BATCH,
   FAST_COMPILE,
+  masked,
   params_of,
   recipe_of,
   result_of,
   token_table,
   zero_leaves,
 )
-from tests.pretrain.small_recipe import TOKENS, VOCAB_SIZE
+from tests.pretrain.small_recipe import TOKENS, VOCAB_SIZE, weighted
 
 # Who trains the generator.
 
 
-@pytest.mark.parametrize("mode", ["eval", "train"])
-def test_coco_lm_trains_the_generator_by_its_masked_lm_loss_only(mode):
-  _, _, gradient = result_of(f"coco_lm_{mode}_without_mlm")
+@pytest.mark.parametrize("name", ["coco_lm", "sampling_with_dropout"])
+def test_coco_lm_trains_the_generator_by_its_masked_lm_loss_only(name):
+  _, _, gradient = result_of(name, generator_loss=0.0)
   assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["generator"]))
   assert zero_leaves(gradient["encoder"]) == []
-  if mode == "eval":
-    assert zero_leaves(result_of("coco_lm")[2]["generator"]) == []
+  assert zero_leaves(result_of(name)[2]["generator"]) == []
 
 
-def test_amos_trains_the_generators_trunk_and_mixture_through_rtd_and_its_head_not_at_all():
-  gradient = result_of("amos_without_mlm")[2]["generator"]
+@pytest.fixture(scope="module")
+def of_amos():
+  """Gradients of AMOS's detection loss alone: of the parameters, and of offsets of the generator's states."""
+  recipe, totals = recipe_of("amos"), recipe_of("amos").totals(masked("amos"))
+  detection = weighted(recipe, recipe.term_weights | {"generator_loss": 0.0})
+
+  def loss(params, offsets, batch):
+    batch = batch._replace(batch=batch.batch._replace(given={"generator_offsets": offsets}))
+    return detection.loss_fn(params, batch, totals, train=True)[0]
+
+  gradient = jax.jit(jax.grad(loss, argnums=(0, 1)), compiler_options=FAST_COMPILE)
+  return jax.device_get(gradient(params_of("amos"), jnp.zeros((4, 8, 16, 32)), masked("amos")))
+
+
+def test_amos_trains_the_generators_trunk_and_mixture_through_rtd_and_its_head_not_at_all(of_amos):
+  gradient = of_amos[0]["generator"]
   assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["mlm_head"]))
   for part in ("trunk", "mixture", "embeddings"):
     assert zero_leaves(gradient[part]) == []
 
 
-def test_amos_reverses_the_gradient_of_the_generator_and_of_nothing_else():
-  reversed_, forward = result_of("amos_without_mlm")[2], result_of("amos_without_mlm_forward")[2]
+def test_amos_reverses_the_gradient_of_the_generator_and_of_nothing_else(of_amos):
+  reversed_, forward = of_amos[0], result_of("amos_forward", generator_loss=0.0)[2]
   pairs = list(zip(jax.tree.leaves(reversed_["generator"]), jax.tree.leaves(forward["generator"])))
   # The softmax makes gradients of key biases zero: what is left there is rounding, measured by the largest.
   rounding = 1e-7 * max(np.max(np.abs(b)) for _, b in pairs)
@@ -50,16 +65,8 @@ def test_amos_reverses_the_gradient_of_the_generator_and_of_nothing_else():
   assert not np.allclose(token_table(reversed_), -token_table(forward), rtol=0.1)
 
 
-def test_amos_sends_the_reversed_gradient_to_hidden_states_at_masked_positions_only():
-  recipe, params = recipe_of("amos_without_mlm"), params_of("amos_without_mlm")
-  totals = recipe.totals(recipe.mask(BATCH))
-
-  def loss(offsets):
-    batch = recipe.mask(BATCH._replace(given={"generator_offsets": offsets}))
-    return recipe.loss_fn(params, batch, totals, train=True)[0]
-
-  gradient = np.asarray(jax.jit(jax.grad(loss), compiler_options=FAST_COMPILE)(jnp.zeros((4, 8, 16, 32))))
-  selected = np.asarray(recipe.mask(BATCH).corrupted.masking.selected)
+def test_amos_sends_the_reversed_gradient_to_hidden_states_at_masked_positions_only(of_amos):
+  gradient, selected = of_amos[1], np.asarray(masked("amos").corrupted.masking.selected)
   assert np.all(gradient[1:, ~selected] == 0)
   assert np.all(np.any(gradient[1:, selected] != 0, axis=-1))
   assert np.any(gradient[0, ~selected] != 0)  # the first block reads every token
@@ -69,11 +76,11 @@ def test_amos_sends_the_reversed_gradient_to_hidden_states_at_masked_positions_o
 
 
 def test_the_padding_row_of_the_table_gets_exactly_no_gradient_from_rtd_and_scl():
-  table = token_table(result_of("rtd_scl_without_mlm")[2])
+  table = token_table(result_of("coco_lm", generator_loss=0.0, clm_loss=0.0)[2])
   assert np.all(table[TOKENS.pad] == 0)
   assert np.any(table[TOKENS.cls] != 0)
   # The output softmax of the corrective LM does train it.
-  assert np.any(token_table(result_of("coco_lm_eval_without_mlm")[2])[TOKENS.pad] != 0)
+  assert np.any(token_table(result_of("coco_lm", generator_loss=0.0)[2])[TOKENS.pad] != 0)
 
 
 def test_a_frozen_generator_gets_exactly_no_gradient_and_proposes_from_its_own_table():
@@ -85,7 +92,11 @@ def test_a_frozen_generator_gets_exactly_no_gradient_and_proposes_from_its_own_t
   assert np.isfinite(loss)
   own = params["generator"]["embeddings"]["token"]["embedding"]
   assert own.shape == (VOCAB_SIZE, 32)
-  corrupt = jax.jit(lambda params: recipe.corrupt(params, recipe.mask(BATCH), train=False)[0].input_ids)
+  draw = jax.jit(functools.partial(recipe.corrupt, train=False), compiler_options=FAST_COMPILE)
+
+  def corrupt(params):
+    return draw(params, masked("frozen_generator"))[0].input_ids
+
   usual = corrupt(params)
   other_encoder = {**params, "encoder": jax.tree.map(lambda x: -x, params["encoder"])}
   np.testing.assert_array_equal(corrupt(other_encoder), usual)

@@ -20,10 +20,16 @@ def _run(recipe, params, *, row_keys=None, batch=BATCH):
 
 
 class _Static:
-  """A recipe as a static argument: it holds a dict, so equality is identity."""
+  """A recipe as a static argument: it holds a dict, so equality is identity of the recipe."""
 
   def __init__(self, recipe):
     self.recipe = recipe
+
+  def __eq__(self, other):
+    return self.recipe is other.recipe
+
+  def __hash__(self):
+    return id(self.recipe)
 
 
 def _run_eagerly(static, params, batch, row_keys):

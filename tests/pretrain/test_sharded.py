@@ -48,22 +48,20 @@ def _assert_same(params, metrics, expected) -> None:
   assert np.sqrt(total / scale) < 1e-5
 
 
-@pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2), pytest.param((1, 8, 1), marks=pytest.mark.nightly)])
-def test_a_mesh_of_eight_devices_changes_neither_losses_nor_parameters(small_records, expected, mesh):
-  params, metrics, step = _run(small_records, mesh=mesh)
+def test_mesh_and_microbatches_together_change_neither_losses_nor_parameters(small_records, expected):
+  params, metrics, step = _run(small_records, mesh=(2, 2, 2), microbatches=2)
   assert step._cache_size() == 1
   _assert_same(params, metrics, expected)
 
 
-@pytest.mark.parametrize("microbatches", [pytest.param(2, marks=pytest.mark.nightly), 4])
-def test_microbatches_change_neither_losses_nor_parameters(small_records, expected, microbatches):
-  params, metrics, step = _run(small_records, microbatches=microbatches)
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+  "mesh, microbatches",
+  [((8, 1, 1), 1), ((1, 8, 1), 1), ((2, 2, 2), 1), ((1, 2, 2), 2), ((1, 1, 1), 2), ((1, 1, 1), 4)],
+)
+def test_mesh_or_microbatches_alone_change_nothing_either(small_records, expected, mesh, microbatches):
+  params, metrics, step = _run(small_records, mesh=mesh, microbatches=microbatches)
   assert step._cache_size() == 1
-  _assert_same(params, metrics, expected)
-
-
-def test_mesh_and_microbatches_together_change_nothing(small_records, expected):
-  params, metrics, _ = _run(small_records, mesh=(1, 2, 2), microbatches=2)
   _assert_same(params, metrics, expected)
 
 

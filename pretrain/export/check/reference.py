@@ -146,25 +146,22 @@ def _compute(
   params: dict, config: EncoderConfig, cases: Sequence[Case], *, pad_id: int, head: str, activation: str
 ) -> Iterator[dict[str, np.ndarray]]:
   """Yields 'hidden', and 'logits' of a head, of each case; all are computed as one batch."""
-  length = max(case.ids.shape[1] for case in cases)
-
-  def joined(arrays: list[np.ndarray], fill: int) -> np.ndarray:
-    widened = [np.pad(a, ((0, 0), (0, length - a.shape[1])), constant_values=fill) for a in arrays]
-    return np.concatenate(widened).astype(np.int32)
-
-  ids, mask = joined([case.ids for case in cases], pad_id), joined([case.mask for case in cases], 0)
+  shape = sum(len(case.ids) for case in cases), max(case.ids.shape[1] for case in cases)
+  ids, mask = np.full(shape, pad_id, np.int32), np.zeros(shape, np.int32)
+  ends = np.cumsum([len(case.ids) for case in cases])
+  slots = [np.s_[end - len(case.ids) : end, : case.ids.shape[1]] for case, end in zip(cases, ends)]
+  for case, slot in zip(cases, slots):
+    ids[slot], mask[slot] = case.ids, case.mask
   hidden = hidden_states(params["encoder"], ids, mask, config=config, pad_id=pad_id)
-  outputs = {"hidden": hidden}
+  outputs = {"hidden": np.asarray(hidden)}
   if head:
-    outputs["logits"] = logits_of(params, hidden, config=config, head=head, activation=activation)
-  first = 0
-  for case in cases:
-    rows, tokens = slice(first, first + len(case.ids)), slice(case.ids.shape[1])
-    first = rows.stop
-    yield {
-      name: np.asarray(output[rows] if output.shape[:2] != ids.shape else output[rows, tokens])
-      for name, output in outputs.items()
-    }
+    logits = logits_of(params, hidden, config=config, head=head, activation=activation)
+    outputs["logits"] = np.asarray(logits)
+  for rows, tokens in slots:
+    output = {name: array[rows, tokens] for name, array in outputs.items()}
+    if head == "classification":  # of a text, not of a token
+      output["logits"] = outputs["logits"][rows]
+    yield output
 
 
 def read_reference(path: pathlib.Path) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

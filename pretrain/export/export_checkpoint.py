@@ -114,6 +114,7 @@ def export(request: Request) -> None:
       license=request.license,
       language=request.language,
       sentence_transformers=request.sentence_transformers,
+      folder=request.output.absolute().name,
     )
     text = card.write(facts, model.params, model.meta, model.workdir)
     (folder / "README.md").write_text(text, encoding="utf-8")

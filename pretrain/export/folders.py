@@ -33,7 +33,10 @@ def flatten(params: dict) -> State:
 def save_tensors(path: pathlib.Path, state: State) -> None:
   """Writes contiguous arrays as safetensors that PyTorch libraries read; nothing for an empty state."""
   if state:
+    path.touch()
+    mode = path.stat().st_mode  # the umask's; the library's own file could be read by its owner alone
     save_file(state, path, metadata={"format": "pt"})
+    path.chmod(mode)
 
 
 def save_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:

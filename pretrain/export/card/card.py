@@ -17,6 +17,23 @@ _PIPELINES = {
   "ForSequenceClassification": "text-classification",
   "ForQuestionAnswering": "question-answering",
 }
+# How to use the class: lines of Python after `tokenizer` and `model` are loaded, by the end of its name.
+_USE = {
+  "ForSequenceClassification": (
+    'inputs = tokenizer("A sentence.", return_tensors="pt")  # a pair: tokenizer("First.", "Second.", ...)',
+    "scores = model(**inputs).logits[0]  # one per class, in the order of model.config.id2label",
+  ),
+  "ForQuestionAnswering": (
+    'inputs = tokenizer("Who wrote it?", "The text that answers.", return_tensors="pt")',
+    "answer = model(**inputs)",
+    "start, end = answer.start_logits.argmax(), answer.end_logits.argmax()  # [CLS] twice: no answer",
+    'text = tokenizer.decode(inputs["input_ids"][0, start : end + 1])',
+  ),
+}
+_USE_ENCODER = (
+  'inputs = tokenizer("A sentence.", return_tensors="pt")',
+  "hidden = model(**inputs).last_hidden_state",
+)
 _LOAD_PLAIN = {
   "fairseq": "`model.pt` is for the official fairseq code (`COCOLM_Model`, `AMOS_Model`); read it with "
   "`torch.load(..., weights_only=True)` and `argparse.Namespace` allowed.",
@@ -44,6 +61,7 @@ class Facts(NamedTuple):
   license: str  # SPDX identifier, or ''
   language: str  # ISO 639-1 code, or ''
   sentence_transformers: bool = False  # whether its files are there
+  folder: str = "PATH"  # what the user called the folder
 
 
 def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.Path) -> str:
@@ -82,13 +100,21 @@ def _front_matter(facts: Facts) -> list[str]:
 
 def _how_to_load(facts: Facts) -> str:
   if facts.architecture:
-    paragraphs = [_LOAD_STOCK.read_text(encoding="utf-8").strip()]
+    ending = next((ending for ending in _USE if facts.architecture.endswith(ending)), "")
+    page = string.Template(_LOAD_STOCK.read_text(encoding="utf-8").strip())
+    lines = "\n".join(_USE.get(ending, _USE_ENCODER))
+    paragraphs = [page.substitute(model_class=f"AutoModel{ending}", folder=facts.folder, use=lines)]
+    if ending == "ForSequenceClassification":
+      paragraphs.append(
+        f'`pipeline("text-classification", model="{facts.folder}")` of transformers answers with the names '
+        "of the classes."
+      )
     if facts.layout == "layoutlmv3":
       paragraphs.append("When this class is fine-tuned in PyTorch its table of distances stays as it is.")
     if facts.sentence_transformers:
       paragraphs.append(
-        'With sentence-transformers, `SentenceTransformer("PATH").encode(sentences)` gives the mean of the '
-        "hidden states over a sentence's tokens, not normalised."
+        f'With sentence-transformers, `SentenceTransformer("{facts.folder}").encode(sentences)` gives the '
+        "mean of the hidden states over a sentence's tokens, not normalised."
       )
   else:
     paragraphs = [_LOAD_PLAIN[facts.layout]]

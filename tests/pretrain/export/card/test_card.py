@@ -105,6 +105,25 @@ def test_files_of_sentence_transformers_are_explained(tmp_path):
   assert all("AutoModel.from_pretrained" in text and "of segment 0" in text for text in texts)
 
 
+@pytest.mark.parametrize(
+  "architecture, model_class, use",
+  [
+    ("MPNetModel", "AutoModel", "last_hidden_state"),
+    ("MPNetForMaskedLM", "AutoModel", "last_hidden_state"),
+    ("BertForSequenceClassification", "AutoModelForSequenceClassification", "id2label"),
+    ("BertForQuestionAnswering", "AutoModelForQuestionAnswering", "end_logits"),
+  ],
+)
+def test_the_class_that_fits_is_loaded_from_the_folder_by_its_name(architecture, model_class, use, tmp_path):
+  facts = FACTS._replace(layout="bert", architecture=architecture, folder="rte", sentence_transformers=True)
+  text = card.write(facts, {"encoder": {}}, _meta(), tmp_path)
+  code = text.partition("```python\n")[2].partition("```")[0]
+  compile(code, "card", "exec")
+  assert f'model = {model_class}.from_pretrained("rte")' in code and use in code
+  assert "PATH" not in text and "$" not in text
+  assert ('pipeline("text-classification", model="rte")' in text) == (use == "id2label")
+
+
 def _cited(tmp_path, meta, **fields) -> set[str]:
   config = base.get_config()
   config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})

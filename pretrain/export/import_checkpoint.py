@@ -3,8 +3,11 @@
 Everything is written into a folder aside, which takes its final name when all of it is there and checked.
 """
 
+import collections
 import fnmatch
+import itertools
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +27,8 @@ from pretrain.export.stock import comparison
 
 # Tensors that say nothing: numbers of positions, versions of a class.
 IGNORED = ("*position_ids", "*.version", "*.rp_bucket")
+# What a stock encoder brings that none of our tasks reads: BERT's layer for its next-sentence objective.
+UNREAD_OF_STOCK = ("pooler.*",)
 # What a run may need beside the encoder.
 OPTIONAL = ("generator", *(f"heads/{name}" for name in official_names.HEADS))
 
@@ -71,7 +76,8 @@ def report_names(
 ) -> None:
   """Reports which names were read, ignored, left out and are fresh; DataError for names nobody allowed."""
   left = sorted({*recognised.unmatched, *foreign.buffers})
-  ignored = [name for name in left if _is_like(name, IGNORED)]
+  patterns = IGNORED + UNREAD_OF_STOCK * (recognised.family == "stock")
+  ignored = [name for name in left if _is_like(name, patterns)]
   unmatched = [name for name in left if name not in ignored]
   unread = {*recognised.unmatched}
   matched = [name for name in foreign.state if name not in unread]
@@ -83,10 +89,25 @@ def report_names(
   refused = [name for name in unmatched if not _is_like(name, allowed)]
   if refused:
     shown = ", ".join(refused[:5]) + (f" and {len(refused) - 5} more" if len(refused) > 5 else "")
+    flag = shlex.join(["--allow_unmatched", *_patterns(refused)])
     raise DataError(
-      f"{foreign.folder}: nothing here reads {shown}; leave them out with --allow_unmatched='{refused[0]}' "
-      "(patterns with * do), or give a checkpoint without them"
+      f"{foreign.folder}: nothing here reads {shown}; leave them out with {flag}, or give a checkpoint "
+      "without them"
     )
+
+
+def _patterns(names: Sequence[str]) -> list[str]:
+  """What --allow_unmatched needs for all of the names, those of one module together: 'pooler.dense.*'."""
+  modules = collections.defaultdict(list)
+  for name in names:
+    modules[name.partition(".")[0]].append(name.split("."))
+  patterns = []
+  for together in modules.values():
+    same = itertools.takewhile(lambda parts: len({*parts}) == 1, zip(*together))
+    shared = [parts[0] for parts in same]
+    is_whole = any(parts == shared for parts in together)
+    patterns += [".".join(parts) for parts in together] if is_whole else [".".join([*shared, "*"])]
+  return patterns
 
 
 def _is_like(name: str, patterns: Sequence[str]) -> bool:
@@ -104,7 +125,10 @@ def _vocabulary(folder: Path, directory: str, output: Path) -> vocabulary.Vocabu
   own = Path(directory) if directory else folder / "vocabulary"
   if directory or (own / vocabulary.NAME).is_file():
     vocabulary.load(own)  # before anything is copied
-    shutil.copytree(own, output)
+    output.mkdir()
+    for name in vocabulary.FILES:
+      if (own / name).is_file():
+        shutil.copyfile(own / name, output / name)
   else:
     from pretrain.export.tokenizer import convert
 

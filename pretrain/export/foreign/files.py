@@ -16,6 +16,7 @@ import safetensors
 from data import errors
 from data.errors import DataError
 from data.files import sha256
+from pretrain.export.foreign import folder as model_folder
 from pretrain.export.foreign import pickles
 
 SINGLE_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt")
@@ -51,6 +52,7 @@ def read_state(path: str | Path) -> ForeignCheckpoint:
   another type of number, NaN or infinity, files missing, or another sha256.
   """
   path = Path(path)
+  model_folder.check(path)
   files = _weight_files(path)
   folder = files[0].parent
   digests = {file.name: _sha256(file) for file in files}
@@ -117,7 +119,6 @@ def _shards(index: Path) -> list[Path]:
     raise DataError(f"{index}: its weight_map is missing or empty; {_AGAIN}")
   names = sorted({str(name) for name in weight_map.values()})
   for name in names:
-    # A plain name stays in the folder; where a link of that name leads is its owner's business.
     if Path(name).name != name or name in (".", "..") or "\0" in name:
       raise DataError(f"{index}: it names {name!r}, which is not a file name in its folder; do not use it")
     if not (index.parent / name).is_file():

@@ -172,10 +172,12 @@ def test_the_help_of_an_export_names_the_import(capsys):
 
 
 def test_names_nobody_allowed_are_refused(tmp_path, words):
-  state = hugging_face_state() | {"pooler.dense.weight": np.ones((D, D), np.float32), "count": np.arange(3)}
+  pooler = {"pooler.dense.weight": np.ones((D, D), np.float32), "pooler.norm": np.ones(D, np.float32)}
+  state = hugging_face_state() | pooler | {"count": np.arange(3)}
   source = _port(tmp_path / "in", state)
-  _refused(tmp_path, source, words, "nothing here reads count, pooler.dense.weight")
+  _refused(tmp_path, source, words, "nothing here reads count, pooler.dense.weight, pooler.norm;")
   _refused(tmp_path, source, words, "nothing here reads count;", allow_unmatched=["pooler.*"])
+  _refused(tmp_path, source, words, r"leave them out with --allow_unmatched count 'pooler.\*', or")
   import_checkpoint(
     source,
     str(tmp_path / "out"),

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
+from data import manifest
 from data.errors import ConfigError, did_you_mean
 from pretrain.command import fields, validate
 from pretrain.command.config_file import load_config
@@ -118,6 +119,8 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   workdir = values.get("workdir") or os.path.join("runs", name)
   if os.path.exists(workdir) and not os.path.isdir(workdir):
     problems.append(f"--workdir={workdir}: is a file; give a directory, new or with the run to continue")
+  if not switches["dry_run"] and "data.source" in fields.known_fields(schema):
+    problems += _missing_records(changed)
   if problems or config is None:
     raise ConfigError(validate.listing(problems)) from cause
   return Arguments(FrozenConfigDict(config), workdir, config_name=name, **switches)
@@ -195,6 +198,22 @@ def _read_changes(
       except ValueError as error:
         problems.append(f"--config.{error}")
   return changed
+
+
+def _missing_records(changed: fields.Fields) -> list[str]:
+  """A problem if the user names records that are not there, and no text that they are to be made of.
+
+  To prepare the recipe's own text under that name would train on what nobody asked for.
+  """
+  directory = pathlib.Path(str(changed.get("data.directory", "")) or ".")
+  if not changed.get("data.directory") or "data.source" in changed or (directory / manifest.NAME).exists():
+    return []
+  beside = sorted(str(path.parent) for path in directory.parent.glob(f"*/{manifest.NAME}"))
+  near = did_you_mean(str(directory), beside) or ";"
+  return [
+    f"--config.data.directory={directory}: no prepared records there{near} name the text to prepare there "
+    "too (--config.data.source=FILES), or prepare it with python -m data.prepare"
+  ]
 
 
 def _set_fields(config: ConfigDict, changed: fields.Fields) -> None:

@@ -39,11 +39,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     required=True,
     help="installed_docs; tfds:NAME; seqio:NAME (registered Task or Mixture; here: wikipedia_books, "
     "web_160gb); or file globs separated by commas: text (a line is a paragraph, a blank line ends a "
-    "document), *.jsonl, *.parquet; text and JSON lines also as .gz or .zst",
+    "document), *.jsonl, *.csv, *.tsv, *.parquet; all but Parquet also as .gz or .zst",
   )
-  parser.add_argument(
-    "--text_field", default="text", help="JSON field, Parquet column or feature with the text"
-  )
+  parser.add_argument("--text_field", default="text", help="JSON field, column or feature with the text")
   parser.add_argument("--module", default="", help="file or module to import, which registers seqio Tasks")
   parser.add_argument("--tfds_directory", default="", help="data_dir of TFDS; default: its own default")
   parser.add_argument("--download", action="store_true", help="let TFDS download what is missing")
@@ -167,7 +165,7 @@ def _file_units(paths: list[str]) -> Iterator[Unit]:
   for path, size in zip(paths, sizes):
     if text_files.kind_of(path) == "parquet":
       ranges = text_files.parquet_ranges(path, unit_bytes)
-    elif text_files.is_compressed(path):
+    elif text_files.is_whole(path):
       ranges = [(0, -1)]
     else:
       ranges = text_files.byte_ranges(path, size, unit_bytes)

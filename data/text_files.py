@@ -1,12 +1,13 @@
-"""Documents out of files: plain text, JSON lines (both also as gzip or zstd) and Parquet.
+"""Documents out of files: plain text, JSON lines, CSV and TSV (all also as gzip or zstd) and Parquet.
 
 A document is a list of paragraphs. In a text file a line is a paragraph and a blank line ends the document;
-in JSON lines and Parquet a record is a document and its lines are the paragraphs. Memory stays bounded
+in the others a record is a document and its lines are the paragraphs. Memory stays bounded
 whatever the input: lines and documents above a limit are cut and counted.
 """
 
 import collections
 import contextlib
+import csv
 import gzip
 import io
 import itertools
@@ -35,16 +36,16 @@ _MAGIC = {
 
 
 def kind_of(path: str) -> str:
-  """Returns 'jsonl', 'parquet' or 'text' by the name of the file, compression set aside."""
+  """Returns 'jsonl', 'csv', 'tsv', 'parquet' or 'text' by the name of the file, compression set aside."""
   suffix = pathlib.PurePath(re.sub(r"\.(gz|zst)$", "", path.lower())).suffix
   if suffix in (".jsonl", ".json", ".ndjson"):
     return "jsonl"
-  return "parquet" if suffix == ".parquet" else "text"
+  return suffix[1:] if suffix in (".parquet", ".csv", ".tsv") else "text"
 
 
-def is_compressed(path: str) -> bool:
-  """Tells whether a file can only be read from its start to its end."""
-  return path.lower().endswith((".gz", ".zst"))
+def is_whole(path: str) -> bool:
+  """Tells whether a file can only be read from its start to its end; in quotes a row may hold line breaks."""
+  return path.lower().endswith((".gz", ".zst")) or kind_of(path) in ("csv", "tsv")
 
 
 def byte_ranges(path: str, size: int, unit_bytes: int) -> list[tuple[int, int]]:
@@ -80,7 +81,7 @@ def read(
     path: names the kind of file by its ending.
     start: first byte (first row group of a Parquet file).
     stop: byte (row group) after the last; -1: to the end.
-    text_field: name of the text in a JSON line or a Parquet column.
+    text_field: name of the text in a JSON line, or of a column.
     counts: gets what was cut, skipped or repaired.
 
   DataError: the file cannot be read, is damaged, or a record has no text under `text_field`.
@@ -96,6 +97,8 @@ def read(
         file.seek(start)
       if kind_of(path) == "jsonl":
         yield from _jsonl_documents(path, file, start, stop, text_field, counts)
+      elif kind_of(path) in ("csv", "tsv"):
+        yield from _table_documents(path, file, text_field, counts)
       else:
         yield from _text_documents(file, stop, counts)
 
@@ -166,18 +169,25 @@ def _character_border(line: bytes) -> int:
   return end
 
 
-def _jsonl_documents(
-  path: str, file: BinaryIO, start: int, stop: int, text_field: str, counts: collections.Counter
-) -> Iterator[list[str]]:
+def _bounded_lines(path: str, file: BinaryIO, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+  """Yields lines with their numbers from 1 at byte `start`; refuses one above `MAX_RECORD_BYTES`."""
   for number, line in enumerate(_lines(file, stop, MAX_RECORD_BYTES + 1), start=1):
     if len(line) > MAX_RECORD_BYTES:
       _refuse(path, start, number, f"longer than {MAX_RECORD_BYTES >> 20} MiB; split or drop this record")
+    yield number, line
+
+
+def _jsonl_documents(
+  path: str, file: BinaryIO, start: int, stop: int, text_field: str, counts: collections.Counter
+) -> Iterator[list[str]]:
+  for number, line in _bounded_lines(path, file, start, stop):
     if not line.strip():
       continue
     try:
       record = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
-      _refuse(path, start, number, f"not JSON: {line[:40]!r}; expected one JSON object per line")
+      shown = line[:40].decode("utf-8", "replace").strip()
+      _refuse(path, start, number, f"not JSON: {shown}; expected one JSON object per line")
     if not isinstance(record, dict):
       _refuse(path, start, number, f"a {type(record).__name__}; expected a JSON object per line")
     text = record.get(text_field)
@@ -186,6 +196,26 @@ def _jsonl_documents(
       there = type(text).__name__ if text_field in record else f"only {fields}"
       _refuse(path, start, number, f"no text in the field {text_field!r}, found {there}; set --text_field")
     yield from _paragraphs(text, counts)
+
+
+def _table_documents(
+  path: str, file: BinaryIO, text_field: str, counts: collections.Counter
+) -> Iterator[list[str]]:
+  csv.field_size_limit(MAX_RECORD_BYTES)
+  lines = (line.decode("utf-8", "replace") for _, line in _bounded_lines(path, file, 0, -1))
+  rows = csv.reader(lines, delimiter="\t" if kind_of(path) == "tsv" else ",", strict=True)
+  try:
+    names = next(rows, [])
+    if text_field not in names:
+      columns = ", ".join(names) or "missing"
+      raise errors.DataError(f"{path}: no column {text_field!r}; its columns are {columns}; set --text_field")
+    column = names.index(text_field)
+    for row in rows:
+      if row and len(row) != len(names):
+        _refuse(path, 0, rows.line_num, f"of {len(row)} cells; expected {len(names)} as in its first line")
+      yield from _paragraphs(row[column] if row else "", counts)
+  except csv.Error as error:
+    _refuse(path, 0, rows.line_num, f"damaged ({error}); mend its quotes, or leave out this file")
 
 
 def _refuse(path: str, start: int, number: int, problem: str) -> None:

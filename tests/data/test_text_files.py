@@ -124,6 +124,12 @@ def test_lone_surrogates_in_json_are_no_crash(tmp_path):
     ),
     ("a.jsonl", b'{"text": 3}\n', "found int"),
     ("a.jsonl", b"[" * 100_000 + b"\n", "not JSON"),
+    ("a.jsonl", b'{"text": broken\n', 'line 1 is not JSON: {"text": broken; expected'),
+    ("a.csv", b"id,body\n1,a\n", "no column 'text'; its columns are id, body; set --text_field"),
+    ("a.csv", b"", "its columns are missing"),
+    ("a.tsv", b"id\ttext\n1\ta\n2\n", "line 3 is of 1 cells; expected 2"),
+    ("a.csv", b'text\n"a\n' + b"b\n" * 100, "line 102 is damaged .unexpected end of data"),
+    ("a.csv.gz", gzip.compress(b'text\n"a" b\n', mtime=0), "line 2 is damaged"),
   ],
 )
 def test_damaged_files_are_refused_with_name_and_place(tmp_path, name, content, message):
@@ -144,12 +150,24 @@ def test_a_bad_line_behind_the_first_range_is_named_by_its_number(tmp_path):
     read(path, start=ranges[-1][0], stop=ranges[-1][1])
 
 
-def test_a_json_record_without_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "start"), [("bomb.jsonl.gz", b'{"text": "'), ("bomb.csv.gz", b"text\n")])
+def test_a_record_without_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch, name, start):
   monkeypatch.setattr(text_files, "MAX_RECORD_BYTES", 1 << 20)
-  path = tmp_path / "bomb.jsonl.gz"
-  path.write_bytes(gzip.compress(b'{"text": "' + b"x" * (30 << 20)))
+  path = tmp_path / name
+  path.write_bytes(gzip.compress(start + b"x" * (30 << 20)))
   with pytest.raises(errors.DataError, match="longer than 1 MiB"):
     read(path)
+
+
+@pytest.mark.parametrize(("name", "separator"), [("a.csv", ","), ("a.tsv", "\t"), ("a.csv.gz", ",")])
+def test_a_row_of_a_table_is_a_document(tmp_path, name, separator):
+  rows = [["id", "text"], ["1", '"A ""quoted"" one,\nof two lines\t"'], ["2", ""], ["3", "last"]]
+  content = b"\xef\xbb\xbf" + "".join(separator.join(row) + "\r\n" for row in rows).encode()
+  path = tmp_path / name
+  path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+  assert text_files.is_whole(str(path))
+  documents, _ = read(path)
+  assert documents == [['A "quoted" one,', "of two lines"], [], ["last"]]
 
 
 @pytest.mark.parametrize(

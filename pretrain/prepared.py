@@ -12,6 +12,7 @@ import shutil
 from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from data import errors, files, manifest, sources, vocabulary
@@ -83,6 +84,16 @@ class Prepared:
   tokens: TokenIds
   digests: dict[str, str]  # what `digests_of` gives; a checkpoint remembers them
   description: dict[str, Any]  # what `describe` gives, for the model card
+
+
+def unigram(directory: str) -> np.ndarray:
+  """How often each id stands in the training records, [vocab] int64; DataError where that cannot be read."""
+  path = os.path.join(directory, "unigram.npy")
+  with errors.reading(path, advice="prepare the records again"):
+    try:
+      return np.load(path, allow_pickle=False)
+    except (EOFError, ValueError) as error:
+      raise DataError(f"{path}: not an array ({errors.reason(error)}); prepare the records again") from error
 
 
 def open(config: ConfigDict) -> Prepared:

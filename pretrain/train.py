@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from ml_collections import ConfigDict
 from data import progress
 from data.errors import DivergedError
 from pretrain import checkpoint, flops, metrics, preflight, prepared, resume, warm_start
+from pretrain.analysis.heldout import frequency_loss
 from pretrain.batches import Batches
 from pretrain.checkpoint import Checkpoints
 from pretrain.evaluate import evaluate
@@ -109,6 +111,14 @@ class Training:
       flops_per_token=flops.training_flops_per_token(config.to_dict()),
       peak_flops=peak * devices if peak else None,
     )
+
+  @functools.cached_property
+  def frequency_loss(self) -> float:
+    """Nats per held-out token predicted by its frequency alone: what a model has to get below."""
+    records, heldout = self.records, self.records.heldout
+    assert heldout is not None
+    rows = heldout.rows(0, min(len(heldout), self.settings.batch_size * self.settings.eval_batches))
+    return frequency_loss(rows, prepared.unigram(records.directory), records.tokens.special)
 
   def _first_state(self) -> tuple[TrainState, dict]:
     """The state to train on, and the sums of a logging interval that the save cut in two."""
@@ -233,7 +243,8 @@ class Training:
       return
     self.writer.write(done, {f"eval/{name}": value for name, value in means.items()})
     terms = [f"{name} {means[name]:.4f}" for name in self.run.recipe.term_weights if name in means]
-    self.log("  ".join([f"held-out at step {done:,}", f"loss {means['loss']:.4f}", *terms]))
+    trivial = f"(token frequencies alone: {self.frequency_loss:.4f} per predicted token)"
+    self.log("  ".join([f"held-out at step {done:,}", f"loss {means['loss']:.4f}", *terms, trivial]))
     self.throughput.restart(done)
 
   def save(self, done: int, *, force: bool) -> None:

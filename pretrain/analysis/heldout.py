@@ -5,13 +5,12 @@ answer from here, so that the same answer has the same value everywhere.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.metrics import roc_auc_score
 
 from data.records import PackedRecords
 from pretrain import sharding
@@ -62,6 +61,19 @@ def token_frequencies(unigram: np.ndarray) -> np.ndarray:
   return counts / counts.sum()
 
 
+def frequency_loss(ids: np.ndarray, unigram: np.ndarray, special: Sequence[int]) -> float:
+  """Nats per token of answering with token frequencies, whatever is around: what a masked LM must beat.
+
+  `ids` are [rows, length] int tokens, `unigram` [vocab] counts of the training records; the `special` ids,
+  padding among them, are neither asked for nor answered.
+  """
+  counts = unigram + 1.0
+  counts[list(special)] = 0.0
+  occurrences = np.bincount(ids.ravel(), minlength=len(counts)) * (counts > 0)
+  log_frequencies = np.log(counts, where=counts > 0, out=np.zeros_like(counts)) - np.log(counts.sum())
+  return float(-(occurrences * log_frequencies).sum() / max(occurrences.sum(), 1))
+
+
 class FrequencyAnswers(NamedTuple):
   """Nats per token of answering with the training frequencies of tokens."""
 
@@ -109,6 +121,8 @@ def ranking_area(is_true: np.ndarray, scores: np.ndarray) -> float:
 
   `is_true` is [n] bool, `scores` [n] float. NaN where all cases are of one kind: there is nothing to rank.
   """
+  from sklearn.metrics import roc_auc_score  # here: a second to import, and the trainer needs none of it
+
   if is_true.all() or not is_true.any():
     return float("nan")
   return float(roc_auc_score(is_true, scores))

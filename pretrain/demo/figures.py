@@ -63,7 +63,7 @@ def summarise(config: ConfigDict, workdir: str) -> Summary:
   rows = min(len(records.heldout), config.train.batch_size * config.train.eval_batches)
   arrays = collect(run, params, records.heldout, describe_replaced, rows=rows)
   words = vocabulary.load(os.path.join(records.directory, "vocabulary"))
-  unigram = np.load(os.path.join(records.directory, "unigram.npy"), allow_pickle=False)
+  unigram = prepared.unigram(records.directory)
   tokens = run.recipe.tokens
   is_token = arrays["ids"] != tokens.pad
   is_replaced = arrays["ids"] != arrays["input_ids"]

@@ -100,7 +100,8 @@ def test_the_command_says_what_it_does(whole):
   workdir, said = whole
   lines = said.splitlines()
   assert lines[0].startswith(f"small_run_mlm in {workdir} on 1 ")
-  assert re.match(r"held-out at step 0  loss [\d.]+  masked_lm_loss [\d.]+", lines[1])
+  trivial = r"\(token frequencies alone: [\d.]+ per predicted token\)"
+  assert re.match(rf"held-out at step 0  loss [\d.]+  masked_lm_loss [\d.]+  {trivial}", lines[1])
   assert any(re.match(r"step 28/60  loss .* tokens/s  .* left", line) for line in lines)
   assert any(line.startswith("Finished: step 60, checkpoint ") for line in lines)
 

@@ -87,3 +87,10 @@ def test_the_first_rows_are_described_once_and_the_last_batch_is_filled_with_pad
   assert made["index"].tolist() == [0] * 8 + [1] * 8
   np.testing.assert_array_equal(made["ids"][:11] - 100, records.rows(0, 11))
   assert np.all(made["ids"][11:] - 100 == run.recipe.tokens.pad)
+
+
+def test_the_loss_of_frequencies_leaves_special_tokens_out():
+  # Ids 0 and 1 are special; 2 was seen three times, 3 once and 4 never: with one more each, 4/7, 2/7 and 1/7.
+  ids, unigram = np.array([[0, 2, 3, 1], [0, 4, 2, 0]]), np.array([90, 70, 3, 1, 0])
+  expected = -(2 * np.log(4 / 7) + np.log(2 / 7) + np.log(1 / 7)) / 4
+  assert heldout.frequency_loss(ids, unigram, (0, 1)) == pytest.approx(expected, rel=1e-12)

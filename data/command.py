@@ -3,15 +3,22 @@
 import argparse
 import contextlib
 import errno
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from data import errors
 
+STOPPED = 75  # exit code after a requested stop with everything saved: start the same command again
+
 _ERROR = "error:"  # begins the line that a command ends with when it fails
+_PARENT = "TEXT_ENCODER_PARENT"  # process id of the command that started this one and waits for it
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,19 +42,51 @@ class End:
   code = 0  # exit code of the process
 
 
+class _Terminated(KeyboardInterrupt):
+  """SIGTERM: unwinds as Ctrl-C does, so that files are cleaned up and children end."""
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+  """Within the block SIGTERM raises `_Terminated`, and the process asks itself to end if its parent does."""
+
+  def end(*_) -> NoReturn:
+    raise _Terminated
+
+  if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+    yield
+    return
+  before = signal.signal(signal.SIGTERM, end)
+  parent = int(os.environ.get(_PARENT, 0))
+  if parent == os.getppid():
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, before)
+
+
+def _end_with(parent: int) -> None:
+  while os.getppid() == parent:
+    time.sleep(0.5)
+  os.kill(os.getpid(), signal.SIGTERM)
+
+
 @contextlib.contextmanager
 def one_line_errors(*, stopped: str, debug: bool = False) -> Iterator[End]:
   """Ends the work of a command, which is in the block, with an exit code instead of a traceback.
 
-  Yields what holds the exit code after the block; the block may set it. Ctrl-C prints `stopped`. With `debug`
-  a user's error keeps its traceback instead of becoming a line on stderr.
+  Yields what holds the exit code after the block; the block may set it. Ctrl-C and SIGTERM print `stopped`;
+  so does the end of a command that started this one by `run_child`. With `debug` a user's error keeps its
+  traceback instead of becoming a line on stderr.
   """
   end = End()
   try:
-    yield end
-  except KeyboardInterrupt:
+    with _terminable():
+      yield end
+  except KeyboardInterrupt as interrupt:
     print(stopped, file=sys.stderr)
-    end.code = 130
+    end.code = STOPPED if isinstance(interrupt, _Terminated) else 130
   except errors.UserError as error:
     if debug:
       raise
@@ -85,14 +124,20 @@ def run(function: Callable[[], None]) -> int:
 def run_child(arguments: Sequence[str], *, relay: bool, **options) -> tuple[int, str]:
   """Runs a command of this project in a process of its own; `options` go to `subprocess.Popen`.
 
-  With `relay` what it writes to stderr is shown as it comes, but for its error. Returns its exit code, and
-  the error it reported: its last line on stderr, or the code if it wrote none.
+  It ends when this process does, however that ends. With `relay` what it writes to stderr is shown as it
+  comes, but for its error. Returns its exit code, and the error it reported: its last line on stderr, or the
+  code if it wrote none.
   """
   last = ""
+  options["env"] = options.get("env", os.environ) | {_PARENT: str(os.getpid())}
   with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, errors="replace", **options) as child:
     assert child.stderr is not None
-    for line in child.stderr:
-      last = line.strip() or last
-      if relay and line.strip() and not line.startswith(_ERROR):  # the caller's own message holds that one
-        print(line, end="", file=sys.stderr, flush=True)
+    try:
+      for line in child.stderr:
+        last = line.strip() or last
+        if relay and line.strip() and not line.startswith(_ERROR):  # the caller's own message holds that one
+          print(line, end="", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+      child.terminate()  # Ctrl-C reaches it too, SIGTERM does not
+      raise
   return child.returncode, last.removeprefix(_ERROR).strip() or f"exit code {child.returncode}"

@@ -5,17 +5,14 @@ The trainer itself never imports TensorFlow or seqio; what needs them runs in th
 
 import dataclasses
 import os
-import pathlib
 import re
 import shlex
-import shutil
 from typing import Any
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from data import errors, files, manifest, sources, vocabulary
+from data import errors, files, manifest, sources
 from data.command import run_child
 from data.errors import ConfigError, DataError, StorageError, UserError
 from data.prepare import from_config
@@ -147,16 +144,3 @@ def describe(content: manifest.Manifest) -> dict[str, Any]:
   }
 
 
-def keep_vocabulary(directory: str, workdir: str) -> None:
-  """Copies the vocabulary of prepared records to `<workdir>/vocabulary`: a run can be exported anywhere."""
-  if jax.process_index() != 0:
-    return
-  made, kept = (pathlib.Path(parent) / "vocabulary" for parent in (directory, workdir))
-  # This file holds a digest of the others.
-  expected, found = made / vocabulary.NAME, kept / vocabulary.NAME
-  with errors.writing(kept):
-    if found.is_file() and found.read_bytes() == expected.read_bytes():
-      return
-    # What else may be there is of an earlier run that saved nothing.
-    with files.whole_directory(kept, replace=True) as aside:
-      shutil.copytree(made, aside, dirs_exist_ok=True)

@@ -2,7 +2,7 @@
 
 import signal
 
-STOPPED = 75  # exit code after a requested stop with everything saved: start the same command again
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
@@ -12,14 +12,14 @@ class StopRequest:
     self.is_set = False
 
   def __enter__(self) -> "StopRequest":
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    self._before = {number: signal.signal(number, self._note) for number in numbers}
+    self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
     return self
 
   def __exit__(self, *_) -> None:
     for number, handler in self._before.items():
       signal.signal(number, handler)
 
-  def _note(self, number: int, _) -> None:
+  def _note(self, *_) -> None:
     self.is_set = True
-    signal.signal(number, signal.SIG_DFL)
+    for number in _SIGNALS:  # whoever is impatient may have asked by Ctrl-C and insists by SIGTERM
+      signal.signal(number, signal.SIG_DFL)

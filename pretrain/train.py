@@ -12,8 +12,10 @@ import jax
 from ml_collections import ConfigDict
 
 from data import progress
+from data.command import STOPPED
 from data.errors import DivergedError
 from pretrain import checkpoint, flops, metrics, preflight, prepared, resume, warm_start
+from pretrain import workdir as workdir_files
 from pretrain.analysis.heldout import frequency_loss
 from pretrain.batches import Batches
 from pretrain.checkpoint import Checkpoints
@@ -22,7 +24,7 @@ from pretrain.metrics import MetricWriter, Throughput, reduce_metrics
 from pretrain.prepared import Prepared
 from pretrain.run import Run, make_run
 from pretrain.step import Metrics, TrainState
-from pretrain.stop import STOPPED, StopRequest
+from pretrain.stop import StopRequest
 
 Log = Callable[[str], None]
 
@@ -41,7 +43,7 @@ def train(config: ConfigDict, workdir: str, *, download: bool = False, log: Log 
   if start.step >= config.train.total_steps:
     log(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
     return 0
-  prepared.keep_vocabulary(records.directory, workdir)
+  workdir_files.begin(workdir, config, records.directory)
   settings = config.train
   checkpoints = Checkpoints(
     workdir,

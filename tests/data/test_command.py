@@ -1,8 +1,13 @@
 """Commands: exit codes, errors of one line, child processes."""
 
 import errno
+import os
+import signal
+import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 
 from data import command
@@ -49,3 +54,48 @@ def test_a_child_gives_its_code_and_its_error_and_shows_the_rest(capfd):
     4,
     "exit code 4",
   )
+
+
+def test_sigterm_unwinds_and_asks_to_be_started_again(capsys):
+  cleaned = []
+
+  def work() -> None:
+    try:
+      os.kill(os.getpid(), signal.SIGTERM)
+      time.sleep(60)
+    finally:
+      cleaned.append(True)
+
+  before = signal.getsignal(signal.SIGTERM)
+  assert command.exit_code(work, stopped="stopped in time") == 75
+  assert cleaned and capsys.readouterr().err == "stopped in time\n"
+  assert signal.getsignal(signal.SIGTERM) is before
+
+
+_CHILD = """
+import os, sys, time
+from data import command
+def work():
+  print(os.getpid(), file=sys.stderr, flush=True)
+  time.sleep(60)
+sys.exit(command.exit_code(work, stopped="the child was stopped"))
+"""
+_PARENT = f"""
+import sys
+from data import command
+def work():
+  command.run_child([sys.executable, "-c", {_CHILD!r}], relay=True)
+sys.exit(command.exit_code(work, stopped="the parent was stopped"))
+"""
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 75), (signal.SIGKILL, -9)])
+def test_a_child_ends_with_the_command_that_started_it(number, code):
+  with subprocess.Popen([sys.executable, "-c", _PARENT], stderr=subprocess.PIPE, text=True) as parent:
+    child = int(parent.stderr.readline())
+    parent.send_signal(number)
+    assert parent.wait(10) == code
+  deadline = time.monotonic() + 10
+  while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+    assert time.monotonic() < deadline, "the child lives on"
+    time.sleep(0.1)

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from configs import base
-from data import manifest, vocabulary
+from data import manifest
 from data.errors import ConfigError, DataError, StorageError
 from pretrain import prepared
 from tests.pretrain.small_run import LENGTH, VOCAB_SIZE, small_config
@@ -122,29 +122,6 @@ def test_a_child_that_is_killed_is_told_with_its_exit_code(tmp_path, child):
   child("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
   with pytest.raises(DataError, match=r"\(exit code -9\)"):
     prepared.ensure_records(small_config("mlm", tmp_path / "records"), download=False)
-
-
-def test_a_run_keeps_the_vocabulary_beside_its_checkpoints(small_records, tmp_path):
-  prepared.keep_vocabulary(small_records, tmp_path)
-  ours, kept = small_records / "vocabulary", tmp_path / "vocabulary"
-  assert vocabulary.load(kept).digest == vocabulary.load(ours).digest
-  (kept / "mine").touch()
-  prepared.keep_vocabulary(small_records, tmp_path)
-  assert (kept / "mine").exists()  # the same vocabulary is not copied again
-
-
-def test_a_vocabulary_of_an_earlier_run_that_saved_nothing_is_replaced(small_records, tmp_path):
-  (tmp_path / "vocabulary").mkdir()
-  (tmp_path / "vocabulary" / "vocabulary.json").write_text("{}")
-  prepared.keep_vocabulary(small_records, tmp_path)
-  assert vocabulary.load(tmp_path / "vocabulary").size == VOCAB_SIZE
-  assert [path.name for path in tmp_path.iterdir()] == ["vocabulary"]
-
-
-def test_a_place_that_cannot_be_written_is_named(small_records, tmp_path):
-  (tmp_path / "file").touch()
-  with pytest.raises(StorageError, match=r"file/vocabulary: cannot be written"):
-    prepared.keep_vocabulary(small_records, tmp_path / "file")
 
 
 def test_the_text_is_described_as_it_was_prepared():

@@ -8,12 +8,12 @@ import shutil
 import numpy as np
 import pytest
 
+from data.command import STOPPED
 from data.errors import DataError
 from data.glue import kshot
 from finetune.prompt.demonstrations import make_evaluation_set
 from finetune.search import driver, loop
 from finetune.search.search import Search
-from pretrain.stop import STOPPED
 from tests.finetune.prompt.prompt_files import SPLITS, make_place, make_search, write
 
 

@@ -7,12 +7,13 @@ import statistics
 import jax
 import pytest
 
+from data.command import STOPPED
 from data.errors import ConfigError, DataError
 from finetune.search import driver
 from finetune.search import search as searches
 from finetune.search.program import Program, RunGroup
 from pretrain.checkpoint import load_params, step_path
-from pretrain.stop import STOPPED, StopRequest
+from pretrain.stop import StopRequest
 from tests.finetune.prompt.prompt_files import (
   LENGTH,
   RATES,

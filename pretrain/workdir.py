@@ -1,0 +1,49 @@
+"""What a run keeps in its workdir beside checkpoints and logs: its config and its vocabulary.
+
+With them a run can be read and exported anywhere. Nothing is removed there that no run put there.
+"""
+
+import json
+import pathlib
+import shutil
+
+import jax
+from ml_collections import ConfigDict
+
+from data import errors, files, vocabulary
+from data.errors import ConfigError
+
+CONFIG = "config.json"
+
+
+def begin(workdir: str, config: ConfigDict, records: str) -> None:
+  """Writes the resolved config and a copy of the vocabulary of the prepared records in `records`.
+
+  One process writes. ConfigError: the workdir has another vocabulary, and no run's config beside it: it is
+  the user's own. StorageError: the workdir cannot be written.
+  """
+  if jax.process_index() != 0:
+    return
+  path = pathlib.Path(workdir)
+  _keep_vocabulary(
+    pathlib.Path(records) / "vocabulary", path / "vocabulary", is_of_run=(path / CONFIG).is_file()
+  )
+  content = json.dumps(config.to_dict(), indent=2, sort_keys=True)
+  with errors.writing(path / CONFIG):
+    files.write_atomically(path / CONFIG, content + "\n")
+
+
+def _keep_vocabulary(made: pathlib.Path, kept: pathlib.Path, *, is_of_run: bool) -> None:
+  # This file holds a digest of the others.
+  expected, there = made / vocabulary.NAME, kept / vocabulary.NAME
+  with errors.writing(kept):
+    if there.is_file() and there.read_bytes() == expected.read_bytes():
+      return
+    if kept.exists() and not is_of_run:
+      raise ConfigError(
+        f"{kept} is there, is not the vocabulary of the prepared records and was not put there by a run; "
+        "move it away, or use another --workdir"
+      )
+    # What an earlier run of this workdir kept, which saved nothing.
+    with files.whole_directory(kept, replace=True) as aside:
+      shutil.copytree(made, aside, dirs_exist_ok=True)

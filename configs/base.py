@@ -191,6 +191,7 @@ def _train() -> ConfigDict:
       "checkpoints_to_keep": 2,  # newest ones
       "checkpoint_steps": (),  # steps whose checkpoints are never removed
       "max_nonfinite_steps": 10,  # in a row, before the run stops as diverged
+      "platform": "auto",  # 'auto': what JAX finds; 'cpu', 'gpu', 'tpu': refuse to start on another
       "multihost": False,  # call jax.distributed.initialize() first
       "peak_flops": 0.0,  # per device per second, for MFU; 0: from the table of known devices
     }

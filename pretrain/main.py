@@ -24,16 +24,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if arguments.config.train.multihost:
       _join_hosts()  # must come before any other call of JAX
-    from pretrain import dry_run, train
+    from pretrain import devices, dry_run, train
     from pretrain.command import validate
 
+    devices.check(arguments.config.train.platform)
     validate.check(arguments.config, num_devices=jax.device_count(), num_hosts=jax.process_count())
     if arguments.dry_run:
       print(dry_run.dry_run(arguments.config, workdir=arguments.workdir))
       return 0
     use_compilation_cache()
-    devices = f"{jax.device_count()} {jax.devices()[0].device_kind}"
-    print(f"{arguments.config_name} in {arguments.workdir} on {devices}")
+    found = f"{jax.device_count()} {jax.devices()[0].device_kind}"
+    print(f"{arguments.config_name} in {arguments.workdir} on {found}")
     end.code = train.train(arguments.config, arguments.workdir, download=arguments.download)
   return end.code
 

@@ -19,6 +19,7 @@ SAFE_FIELDS = (
   "train.max_nonfinite_steps",
   "train.microbatches",
   "train.multihost",
+  "train.platform",
   "train.peak_flops",
   "data.directory",
   "data.module",

@@ -44,7 +44,8 @@ Pretrains a text encoder.
   --debug               shows the traceback of an error
   --help                this text
 
-The devices are those JAX finds; JAX_PLATFORMS=cpu keeps a run on the CPU.
+The devices are those JAX finds; JAX_PLATFORMS=cpu keeps a run on the CPU, and
+--config.train.platform=gpu (or tpu, cpu) refuses to start on any other.
 Exit codes: 0 finished; 2 config or flags; 3 data, vocabulary or checkpoint; 4 diverged; 5 storage;
 75 stopped on request, the same command continues.
 """

@@ -65,6 +65,7 @@ class TrainFields:
   checkpoints_to_keep: Count
   checkpoint_steps: tuple[int, ...]
   max_nonfinite_steps: Count
+  platform: Literal["auto", "cpu", "gpu", "tpu"]
   multihost: bool
   peak_flops: NotNegative
 

@@ -129,6 +129,7 @@ _ROWS: dict[str, list[tuple]] = {
     ("train.checkpoint_steps", (1,), "saves", "what stays saved"),
     ("train.max_nonfinite_steps", 3, "batches heldout log saves", "when the run ends as diverged"),
     ("train.multihost", True, "", "the command joins the other hosts first: tests/pretrain/test_main.py"),
+    ("train.platform", "cpu", "", "the command starts on no other: tests/pretrain/test_devices.py"),
     ("train.peak_flops", 1e12, "log", "the fraction of the peak in the log"),
     ("mesh.fsdp", 2, _LAYOUT),
     ("mesh.tensor", 2, _LAYOUT),

@@ -27,7 +27,7 @@ _MAY_CHANGE = {
   *("data.directory", "data.module", "data.tfds_directory", "data.workers"),
   *("train.log_every", "train.eval_every", "train.eval_batches", "train.max_nonfinite_steps"),
   *("train.checkpoint_every", "train.checkpoints_to_keep", "train.checkpoint_steps"),
-  *("train.microbatches", "train.multihost", "train.peak_flops", "train.total_steps"),
+  *("train.microbatches", "train.multihost", "train.platform", "train.peak_flops", "train.total_steps"),
   *("mesh.data", "mesh.fsdp", "mesh.tensor"),
 }
 

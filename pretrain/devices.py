@@ -1,0 +1,45 @@
+"""The devices a command computes on: found, or refused in one line; never another kind than was asked for."""
+
+import glob
+import os
+from collections.abc import Callable
+
+import jax
+
+from data import errors
+from data.errors import ConfigError
+
+# Where the driver of an accelerator shows itself, what it is, and what JAX needs to use it.
+_DRIVERS = (
+  ("/dev/nvidia[0-9]*", "an NVIDIA GPU", "requirements-gpu.txt"),
+  ("/dev/accel[0-9]*", "a TPU", "requirements-tpu.txt"),
+)
+
+
+def check(platform: str = "auto", *, say: Callable[[str], None] = print) -> None:
+  """Starts JAX's devices, which must be of `platform`: 'cpu', 'gpu', 'tpu' or 'auto', whatever JAX finds.
+
+  With 'auto' a warning goes to `say` where JAX uses the CPU though an accelerator's driver is there.
+  ConfigError: what JAX_PLATFORMS names cannot be started, or the devices are of another platform.
+  """
+  try:
+    kind = jax.default_backend()
+  except (RuntimeError, AssertionError) as error:  # jax's own checks of a plugin are assertions
+    asked = os.environ.get("JAX_PLATFORMS", "")
+    reason = errors.reason(error) or "nothing of that kind was found on this machine"
+    raise ConfigError(
+      f"JAX cannot start a device (JAX_PLATFORMS={asked!r}: {reason}); unset it to use what there is, or set "
+      "it to cpu"
+    ) from error
+  if platform not in ("auto", kind):
+    raise ConfigError(
+      f"train.platform={platform}: JAX found {jax.device_count()} x {kind} here; check the driver and that "
+      f"requirements-gpu.txt or requirements-tpu.txt is installed, or use --config.train.platform={kind}"
+    )
+  if platform == "auto" and kind == "cpu" and os.environ.get("JAX_PLATFORMS") != "cpu":
+    for pattern, what, requirements in _DRIVERS:
+      if glob.glob(pattern):
+        say(
+          f"warning: {what} is here and JAX does not use it: training on the CPU; install {requirements}, or "
+          "say that it is meant with --config.train.platform=cpu"
+        )

@@ -5,6 +5,7 @@ there before. A leftover of a killed process ends in `.part` or `.old`.
 """
 
 import contextlib
+import fcntl
 import gzip
 import hashlib
 import json
@@ -12,7 +13,9 @@ import os
 import pathlib
 import secrets
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,6 +74,44 @@ def refuse_others(output: Path, *, maker: str = "", mark: str = "") -> None:
   if output.is_dir() and any(output.iterdir()) and not (mark and (output / mark).exists()):
     made = f"files that no {maker} made" if maker else "files already"
     raise errors.ConfigError(f"--output={output} holds {made}; name a new or empty directory")
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, busy: str, advice: str) -> Iterator[None]:
+  """Holds the lock file `path` within the block; a killed owner's lock is gone with it.
+
+  The file says who holds it, and goes when the block ends. DataError, `busy` with the owner and then
+  `advice`, where another process holds it. On a file system that knows no locks nobody is refused.
+  """
+  path = pathlib.Path(path)
+  while True:
+    with open(path, "a+", encoding="utf-8") as file:
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError as error:
+        file.seek(0)
+        owner = file.read().strip() or "it has just begun"
+        raise errors.DataError(f"{busy} ({owner}); {advice}") from error
+      except OSError:
+        pass
+      if not _is_at(file.fileno(), path):
+        continue  # its owner removed it after it was opened here
+      file.truncate(0)
+      since = time.strftime("%Y-%m-%d %H:%M:%S")
+      file.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
+      file.flush()
+      try:
+        yield
+      finally:
+        path.unlink(missing_ok=True)
+      return
+
+
+def _is_at(descriptor: int, path: pathlib.Path) -> bool:
+  try:
+    return os.path.samestat(os.fstat(descriptor), path.stat())
+  except FileNotFoundError:
+    return False
 
 
 def make_writable(directory: Path, *, flag: str) -> None:

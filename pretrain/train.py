@@ -34,26 +34,26 @@ def train(config: ConfigDict, workdir: str, *, download: bool = False, log: Log 
 
   Returns the exit code: 0 finished, 75 stopped on request with everything saved. A UserError has another.
   """
-  newest = checkpoint.newest_step(workdir)
-  preflight.check(config, workdir, is_new=newest is None)
+  preflight.check(config, workdir, is_new=checkpoint.newest_step(workdir) is None)
   prepared.ensure_records(config, download=download)
   records = prepared.open(config)
   run = make_run(config, records.tokens)
-  start = _start(run, records, workdir, newest, log)
-  if start.step >= config.train.total_steps:
-    log(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
-    return 0
-  workdir_files.begin(workdir, config, records.directory)
-  settings = config.train
-  checkpoints = Checkpoints(
-    workdir,
-    every=settings.checkpoint_every,
-    keep=settings.checkpoints_to_keep,
-    keep_steps=settings.checkpoint_steps,
-    log=log,
-  )
-  with contextlib.closing(checkpoints), jax.set_mesh(run.mesh):
-    return Training(run, records, checkpoints, workdir, start, log).loop()
+  with workdir_files.owned(workdir):
+    start = _start(run, records, workdir, checkpoint.newest_step(workdir), log)
+    if start.step >= config.train.total_steps:
+      log(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
+      return 0
+    workdir_files.begin(workdir, config, records.directory)
+    settings = config.train
+    checkpoints = Checkpoints(
+      workdir,
+      every=settings.checkpoint_every,
+      keep=settings.checkpoints_to_keep,
+      keep_steps=settings.checkpoint_steps,
+      log=log,
+    )
+    with contextlib.closing(checkpoints), jax.set_mesh(run.mesh):
+      return Training(run, records, checkpoints, workdir, start, log).loop()
 
 
 class Start(NamedTuple):

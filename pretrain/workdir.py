@@ -3,17 +3,46 @@
 With them a run can be read and exported anywhere. Nothing is removed there that no run put there.
 """
 
+import contextlib
 import json
+import os
 import pathlib
 import shutil
+from collections.abc import Iterator
 
 import jax
 from ml_collections import ConfigDict
 
 from data import errors, files, vocabulary
 from data.errors import ConfigError
+from data.prepare.output_directory import missing_directories
 
 CONFIG = "config.json"
+LOCK = "lock"
+
+
+@contextlib.contextmanager
+def owned(workdir: str | os.PathLike) -> Iterator[None]:
+  """Within the block no other run, of pretraining or fine-tuning, writes in the workdir, which is made.
+
+  One process of a run owns it. If the block fails, a directory that is empty then goes again. DataError:
+  another run is at work there, which is named by process, host and time. StorageError: it cannot be made.
+  """
+  if jax.process_index() != 0:
+    yield
+    return
+  path = pathlib.Path(workdir).absolute()
+  missing = missing_directories(path)
+  with errors.writing(f"--workdir={workdir}"):
+    path.mkdir(parents=True, exist_ok=True)
+  busy, advice = f"another run is at work in {workdir}", "wait for it, stop it, or use another --workdir"
+  try:
+    with files.locked(path / LOCK, busy=busy, advice=advice):
+      yield
+  finally:
+    for directory in missing:
+      with contextlib.suppress(OSError):  # not empty
+        directory.rmdir()
 
 
 def begin(workdir: str, config: ConfigDict, records: str) -> None:

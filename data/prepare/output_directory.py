@@ -1,8 +1,6 @@
 """Who may write into the directory of a preparation: one process, the same settings, the same input."""
 
 import contextlib
-import fcntl
-import io
 import json
 import pathlib
 import shutil
@@ -10,19 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from data import errors, files, progress
-
-
-def lock(file: io.TextIOBase, output: pathlib.Path) -> None:
-  """Takes the lock of `output` until `file` is closed; DataError if another process has it.
-
-  A killed owner's lock is gone with it.
-  """
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except OSError as error:
-    raise errors.DataError(
-      f"another data.prepare is at work in {output}; wait for it or name another --output"
-    ) from error
 
 
 def refuse_other_settings(output: pathlib.Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:

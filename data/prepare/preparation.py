@@ -39,11 +39,11 @@ def prepare(args: argparse.Namespace) -> None:
   files.refuse_others(output, maker="preparation", mark="work")
   missing = output_directory.missing_directories(output)
   (output / "work").mkdir(parents=True, exist_ok=True)
-  with open(output / "work" / "lock", "w") as lock, workers.pool(args.workers) as pool:
-    output_directory.lock(lock, output)
-    with output_directory.removed_on_failure(output, missing):
-      output_directory.start_or_continue(output, settings)
-      made = _make(args, request, settings, pool)
+  busy, advice = f"another data.prepare is at work in {output}", "wait for it or name another --output"
+  lock = files.locked(output / "work" / "lock", busy=busy, advice=advice)
+  with lock, workers.pool(args.workers) as pool, output_directory.removed_on_failure(output, missing):
+    output_directory.start_or_continue(output, settings)
+    made = _make(args, request, settings, pool)
   manifest.write(output, made)
   shutil.rmtree(output / "work")
   progress.say(f"{output}: done in {time.monotonic() - begin:.1f} s\n{summary.of(made)}")

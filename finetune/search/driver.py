@@ -5,7 +5,6 @@ from typing import Protocol
 
 import jax
 
-from data import errors
 from data.command import STOPPED
 from finetune.search.loop import Stopped
 from finetune.search.plan import Plan
@@ -13,6 +12,7 @@ from finetune.search.search import Search
 from finetune.search.session import Session, compiled
 from finetune.search.summary import Record
 from finetune.search.tables import Report
+from pretrain import workdir
 
 
 class Kind(Protocol):
@@ -49,19 +49,18 @@ def run(kind: Kind) -> int:
     UserError: see data/errors.py.
   """
   session, records = kind.session, {}
-  with errors.writing(f"--workdir={session.workdir}"):
-    session.workdir.mkdir(parents=True, exist_ok=True)
-  try:
-    for plan in kind.plans:
-      search = Search(plan, session)
-      records[plan.name] = search.run(plan.cells, plan.seeds)
-      kind.finish(search, records[plan.name])
-      if search.program.shapes:
-        session.say(f"{plan.name}: {compiled(sorted(search.program.shapes))}")
-      jax.clear_caches()  # the next search's programs are others
-    report = kind.report(records)
-  except Stopped:
-    session.say("Stopped as asked; what was finished is stored, the same command continues")
-    return STOPPED
-  report.publish(session.workdir, session.say)
+  with workdir.owned(session.workdir):
+    try:
+      for plan in kind.plans:
+        search = Search(plan, session)
+        records[plan.name] = search.run(plan.cells, plan.seeds)
+        kind.finish(search, records[plan.name])
+        if search.program.shapes:
+          session.say(f"{plan.name}: {compiled(sorted(search.program.shapes))}")
+        jax.clear_caches()  # the next search's programs are others
+      report = kind.report(records)
+    except Stopped:
+      session.say("Stopped as asked; what was finished is stored, the same command continues")
+      return STOPPED
+    report.publish(session.workdir, session.say)
   return 0

@@ -1,11 +1,16 @@
 """What a run keeps beside its checkpoints, and what it leaves alone."""
 
 import json
+import os
+import socket
+import subprocess
+import sys
+from subprocess import PIPE
 
 import pytest
 
 from data import vocabulary
-from data.errors import ConfigError, StorageError
+from data.errors import ConfigError, DataError, StorageError
 from pretrain import workdir
 from tests.pretrain.small_run import VOCAB_SIZE, small_config
 
@@ -48,3 +53,29 @@ def test_a_place_that_cannot_be_written_is_named(config, small_records, tmp_path
   (tmp_path / "file").touch()
   with pytest.raises(StorageError, match=r"file/vocabulary: cannot be written"):
     workdir.begin(tmp_path / "file", config, small_records)
+
+
+def test_a_second_run_is_refused_while_the_first_is_at_work_and_a_dead_owner_is_no_hindrance(tmp_path):
+  place = tmp_path / "runs" / "a"
+  hold = (
+    f"from pretrain import workdir\nwith workdir.owned({str(place)!r}): print('has it', flush=True); input()"
+  )
+  with subprocess.Popen([sys.executable, "-c", hold], stdout=PIPE, stdin=PIPE, text=True) as owner:
+    assert owner.stdout.readline() == "has it\n"
+    busy = rf"another run is at work in .*a \(process {owner.pid} on "
+    with pytest.raises(DataError, match=busy) as caught, workdir.owned(place):
+      pass
+    assert socket.gethostname() in str(caught.value) and " since 20" in str(caught.value)
+    owner.kill()
+  with workdir.owned(place):
+    assert str(os.getpid()) in (place / "lock").read_text()
+  assert not list(place.iterdir())
+
+
+def test_what_a_failed_start_made_goes_again(tmp_path):
+  with pytest.raises(ConfigError), workdir.owned(tmp_path / "runs" / "a"):
+    raise ConfigError("no")
+  assert not list(tmp_path.iterdir())
+  (tmp_path / "file").touch()
+  with pytest.raises(StorageError, match=r"--workdir=.*file/a: "), workdir.owned(tmp_path / "file" / "a"):
+    pass

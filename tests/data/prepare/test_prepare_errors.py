@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from data import manifest, sources, tfds_reader
+from data import files, manifest, sources, tfds_reader
 from data.prepare import command as prepare
 from data.prepare import preparation, shards, workers
 from tests.data.conftest import arguments, make_documents, write_text
@@ -31,14 +31,11 @@ def test_another_setting_in_the_same_directory_is_refused(prepared, corpus, voca
 def test_a_second_preparation_at_work_in_the_directory_is_refused(
   corpus, vocabulary_directory, tmp_path, capsys
 ):
-  import fcntl
-
   (tmp_path / "work").mkdir()
-  with open(tmp_path / "work" / "lock", "w") as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX)
+  with files.locked(tmp_path / "work" / "lock", busy="", advice=""):
     code, line = refused(capsys, *arguments(corpus, vocabulary_directory, tmp_path))
   assert code == 3
-  assert "another data.prepare is at work" in line
+  assert f"another data.prepare is at work in {tmp_path} (process {os.getpid()} on " in line
 
 
 def test_a_changed_input_is_not_mixed_into_an_unfinished_preparation(

@@ -20,7 +20,7 @@ from orbax.checkpoint import checkpoint_managers
 
 from data.errors import DataError, StorageError, UserError, reason
 from data.files import make_writable
-from pretrain import trees
+from pretrain import integrity, trees
 
 FORMAT_VERSION = 1
 DIRECTORY = "checkpoints"
@@ -28,6 +28,7 @@ ITEMS = ("params", "opt_state", "meta")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")  # they decide the numbers
 # Written last by orbax, into the step and into each item.
 COMMITTED = "commit_success.txt"
+TEMPORARY = "orbax-checkpoint-tmp"  # in the name of a step while it is being written
 
 ArrayTree = Any
 
@@ -56,6 +57,7 @@ class Checkpoints:
     """
     self._every = every
     self._begun: int | None = None
+    self._run_id = ""
     self._keep_steps = frozenset(keep_steps)
     self.directory = Path(workdir).absolute() / DIRECTORY
     make_writable(self.directory, flag=flag)
@@ -68,6 +70,7 @@ class Checkpoints:
         options=ocp.CheckpointManagerOptions(
           preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
           cleanup_tmp_directories=True,
+          async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         ),
       )
 
@@ -81,9 +84,13 @@ class Checkpoints:
     newest = self.latest_step()
     for path in sorted(self.directory.iterdir()):
       if _is_step_name(path.name) and (newest is None or int(path.name) > newest):
-        names = (path.with_name(f"{path.name}.incomplete_{number}") for number in itertools.count(1))
-        aside = path.rename(next(name for name in names if not name.exists()))
-        log(f"{path} is not a whole checkpoint and was renamed to {aside.name}; remove it if nobody needs it")
+        _set_aside(path, "is not a whole checkpoint", "incomplete", log)
+
+  def _seal(self) -> None:
+    """Lists the digests of the files being saved; orbax calls it when all are written, before the commit."""
+    if jax.process_index() == 0:
+      (aside,) = self.directory.glob(f"{self._begun}.*{TEMPORARY}*")
+      integrity.seal(aside, step=int(self._begun or 0), run_id=self._run_id)
 
   def latest_step(self) -> int | None:
     """The newest step that was saved whole; None if there is none."""
@@ -111,7 +118,9 @@ class Checkpoints:
     """
     if not (force or self.is_due(step)) or step == self._begun or step in saved_steps(self.directory):
       return False
-    self._begun = step
+    with _storage_errors(self.directory):
+      self._manager.wait_until_finished()  # the save before, whose step `_seal` has to know
+    self._begun, self._run_id = step, str(meta.get("run_id", ""))
     rest = {name: value for name, value in state.items() if name != "params"}
     packages = {name: importlib.metadata.version(name) for name in PACKAGES}
     meta = {**meta, "step": step, "format_version": FORMAT_VERSION, "packages": packages}
@@ -133,6 +142,7 @@ class Checkpoints:
     DataError: no such checkpoint, another format version, unreadable, or other names, shapes or dtypes.
     """
     path = step_path(self.directory, step)
+    _check_files(path)
     meta = read_meta(path)
     rest = {name: value for name, value in abstract_state.items() if name != "params"}
     targets = {"params": abstract_state["params"], "opt_state": rest}
@@ -158,6 +168,52 @@ def newest_step(workdir: str | os.PathLike) -> int | None:
   """The newest step that was saved whole in a workdir, which need not exist; None if there is none."""
   steps = saved_steps(Path(workdir).absolute() / DIRECTORY)
   return steps[-1] if steps else None
+
+
+def newest_good_step(workdir: str | os.PathLike, log: Callable[[str], None]) -> int | None:
+  """The newest step whose files are those that were saved; None where none was ever saved.
+
+  A newer one that is damaged, or was saved as another step, is renamed, never removed, with a line to `log`.
+  DataError: there are checkpoints and none is good, or two runs have saved in this workdir.
+  """
+  directory = Path(workdir).absolute() / DIRECTORY
+  steps = saved_steps(directory)
+  runs = {step: integrity.run_id(directory / str(step)) for step in steps}
+  if len({*runs.values()} - {""}) > 1:
+    shown = ", ".join(f"step {step} of run {run}" for step, run in runs.items())
+    raise DataError(f"{directory} holds checkpoints of several runs ({shown}); move those of the others away")
+  for step in reversed(steps):
+    path = directory / str(step)
+    problem = integrity.problem(path)
+    if problem is None:
+      return step
+    if jax.process_index() == 0:
+      _set_aside(path, f"is damaged: {problem}", "damaged", log)
+  left = [path.name for path in directory.iterdir() if _has_files(path)] if directory.is_dir() else []
+  if left:
+    raise DataError(
+      f"{directory}: no checkpoint of this run is whole ({', '.join(sorted(left))}); bring them back from a copy with "
+      "all their files, or start a new run with another --workdir"
+    )
+  return None
+
+
+def _has_files(path: Path) -> bool:
+  """Whether a directory was a step's, whatever became of it."""
+  return _is_step_name(path.name.partition(".damaged")[0]) and any(file.is_file() for file in path.rglob("*"))
+
+
+def _set_aside(path: Path, what: str, ending: str, log: Callable[[str], None]) -> None:
+  names = (path.with_name(f"{path.name}.{ending}_{number}") for number in itertools.count(1))
+  aside = path.rename(next(name for name in names if not name.exists()))
+  log(f"{path} {what}; it was renamed to {aside.name}: remove it if nobody needs it")
+
+
+def _check_files(path: Path, items: Sequence[str] = ()) -> None:
+  """Raises a DataError where the files of a step are not those that were saved."""
+  problem = integrity.problem(path, items)
+  if problem:
+    raise DataError(f"checkpoint {path} is damaged: {problem}; move its directory away to use an older one")
 
 
 def saved_steps(directory: Path) -> list[int]:
@@ -215,6 +271,7 @@ def load_params(directory: str | os.PathLike, step: int | None = None) -> tuple[
   version.
   """
   path = step_path(directory, step)
+  _check_files(path, ("params", "meta"))
   meta = read_meta(path)
   with _read_errors(path):
     as_numpy = jax.tree.map(

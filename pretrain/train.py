@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import secrets
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ def train(config: ConfigDict, workdir: str, *, download: bool = False, log: Log 
   records = prepared.open(config)
   run = make_run(config, records.tokens)
   with workdir_files.owned(workdir):
-    start = _start(run, records, workdir, checkpoint.newest_step(workdir), log)
+    start = _start(run, records, workdir, log)
     if start.step >= config.train.total_steps:
       log(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
       return 0
@@ -64,18 +65,21 @@ class Start(NamedTuple):
   facts: dict[str, Any]  # what its checkpoints say of it besides the config, as JSON values
 
 
-def _start(run: Run, records: Prepared, workdir: str, newest: int | None, log: Log) -> Start:
-  """Holds the newest checkpoint against this run or, for a new run, loads what it takes from others."""
+def _start(run: Run, records: Prepared, workdir: str, log: Log) -> Start:
+  """Holds the newest good checkpoint against this run or, for a new run, loads what it takes from others."""
   facts = records.digests | {"records": records.description}
+  newest = checkpoint.newest_good_step(workdir, log)
   if newest is None:
+    workdir_files.refuse_lost_checkpoints(workdir)
     digest = records.digests["vocabulary_digest"]
     loaded = warm_start.load_into(run.abstract_state.params, run.config, vocabulary_digest=digest, log=log)
-    return Start(0, loaded, facts | {"started_from": warm_start.started_from(run.config)})
+    facts |= {"started_from": warm_start.started_from(run.config), "run_id": secrets.token_hex(8)}
+    return Start(0, loaded, facts)
   saved = checkpoint.read_meta(checkpoint.step_path(workdir, newest))
   for line in resume.check_same_run(run.config, records.digests, saved):
     log(f"Config changed since step {newest:,}: {line}")
   # The checkpoints that the config names may be gone by now.
-  kept = {name: saved[name] for name in ("started_from",) if name in saved}
+  kept = {name: saved[name] for name in ("started_from", "run_id") if name in saved}
   return Start(newest, None, facts | kept)
 
 

@@ -14,8 +14,9 @@ import jax
 from ml_collections import ConfigDict
 
 from data import errors, files, vocabulary
-from data.errors import ConfigError
+from data.errors import ConfigError, DataError
 from data.prepare.output_directory import missing_directories
+from pretrain import metrics
 
 CONFIG = "config.json"
 LOCK = "lock"
@@ -60,6 +61,26 @@ def begin(workdir: str, config: ConfigDict, records: str) -> None:
   content = json.dumps(config.to_dict(), indent=2, sort_keys=True)
   with errors.writing(path / CONFIG):
     files.write_atomically(path / CONFIG, content + "\n")
+
+
+def refuse_lost_checkpoints(workdir: str | os.PathLike) -> None:
+  """Raises a DataError if a run that has saved was here, and none of its checkpoints is left.
+
+  To start at step 0 would remove what it logged. Its second save begins when the first is whole, so a run that
+  logged up to there has saved.
+  """
+  try:
+    every = json.loads((pathlib.Path(workdir) / CONFIG).read_text(encoding="utf-8"))["train"][
+      "checkpoint_every"
+    ]
+  except (OSError, ValueError, KeyError, TypeError):
+    return
+  last = max((line["step"] for line in metrics.read(workdir)), default=0)
+  if last > 2 * every:
+    raise DataError(
+      f"{workdir} holds the log of a run up to step {last:,}, which saved every {every:,} steps, and none of its "
+      "checkpoints; bring its checkpoints back, or start a new run with another --workdir"
+    )
 
 
 def _keep_vocabulary(made: pathlib.Path, kept: pathlib.Path, *, is_of_run: bool) -> None:

@@ -1,0 +1,59 @@
+"""Whether the files of a checkpoint are those that were saved, for that step and by that run.
+
+A list of digests is written into a step just before it is committed, so that a step without one is of a
+version that wrote none. Storage that flips bits or loses pages, copies that stop half-way, and items or steps
+that change places are noticed before anything is read from them.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from data import files
+
+NAME = "sha256.json"
+
+
+def seal(directory: Path, *, step: int, run_id: str) -> None:
+  """Writes the digests of all files in the directory of a step that is about to be committed."""
+  digests = {
+    path.relative_to(directory).as_posix(): files.sha256(path)
+    for path in sorted(directory.rglob("*"))
+    if path.is_file()
+  }
+  content = {"step": step, "run_id": run_id, "files": digests}
+  files.write_atomically(directory / NAME, json.dumps(content, indent=1))
+
+
+def run_id(path: Path) -> str:
+  """The id of the run that saved the step at `path`; '' where the step does not say."""
+  try:
+    return str(json.loads((path / NAME).read_text(encoding="utf-8"))["run_id"])
+  except (OSError, ValueError, KeyError, TypeError):
+    return ""
+
+
+def problem(path: Path, items: Sequence[str] = ()) -> str | None:
+  """What is wrong with the files of the step at `path`, in words; None: nothing, or nothing is known of them.
+
+  Only files under `items` are read where they are given.
+  """
+  if not (path / NAME).is_file():
+    return None
+  try:
+    content = json.loads((path / NAME).read_text(encoding="utf-8"))
+    step, digests = content["step"], dict(content["files"])
+  except (OSError, ValueError, KeyError, TypeError):
+    return f"{NAME} is damaged"
+  if str(step) != path.name:
+    return f"it was saved as step {step}"
+  for name, digest in digests.items():
+    if items and name.split("/")[0] not in items:
+      continue
+    try:
+      is_same = files.sha256(path / name) == digest
+    except OSError as error:
+      return f"{name} cannot be read ({error.strerror})"
+    if not is_same:
+      return f"{name} is not as it was saved (its sha256 differs)"
+  return None

@@ -83,8 +83,8 @@ class Checkpoints:
       return
     newest = self.latest_step()
     for path in sorted(self.directory.iterdir()):
-      if _is_step_name(path.name) and (newest is None or int(path.name) > newest):
-        _set_aside(path, "is not a whole checkpoint", "incomplete", log)
+      if is_step_name(path.name) and (newest is None or int(path.name) > newest):
+        set_aside(path, "is not a whole checkpoint", "incomplete", log)
 
   def _seal(self) -> None:
     """Lists the digests of the files being saved; orbax calls it when all are written, before the commit."""
@@ -170,40 +170,8 @@ def newest_step(workdir: str | os.PathLike) -> int | None:
   return steps[-1] if steps else None
 
 
-def newest_good_step(workdir: str | os.PathLike, log: Callable[[str], None]) -> int | None:
-  """The newest step whose files are those that were saved; None where none was ever saved.
-
-  A newer one that is damaged, or was saved as another step, is renamed, never removed, with a line to `log`.
-  DataError: there are checkpoints and none is good, or two runs have saved in this workdir.
-  """
-  directory = Path(workdir).absolute() / DIRECTORY
-  steps = saved_steps(directory)
-  runs = {step: integrity.run_id(directory / str(step)) for step in steps}
-  if len({*runs.values()} - {""}) > 1:
-    shown = ", ".join(f"step {step} of run {run}" for step, run in runs.items())
-    raise DataError(f"{directory} holds checkpoints of several runs ({shown}); move those of the others away")
-  for step in reversed(steps):
-    path = directory / str(step)
-    problem = integrity.problem(path)
-    if problem is None:
-      return step
-    if jax.process_index() == 0:
-      _set_aside(path, f"is damaged: {problem}", "damaged", log)
-  left = [path.name for path in directory.iterdir() if _has_files(path)] if directory.is_dir() else []
-  if left:
-    raise DataError(
-      f"{directory}: no checkpoint of this run is whole ({', '.join(sorted(left))}); bring them back from a copy with "
-      "all their files, or start a new run with another --workdir"
-    )
-  return None
-
-
-def _has_files(path: Path) -> bool:
-  """Whether a directory was a step's, whatever became of it."""
-  return _is_step_name(path.name.partition(".damaged")[0]) and any(file.is_file() for file in path.rglob("*"))
-
-
-def _set_aside(path: Path, what: str, ending: str, log: Callable[[str], None]) -> None:
+def set_aside(path: Path, what: str, ending: str, log: Callable[[str], None]) -> None:
+  """Renames the directory of a step that no run can use, never removes it, and says so to `log`."""
   names = (path.with_name(f"{path.name}.{ending}_{number}") for number in itertools.count(1))
   aside = path.rename(next(name for name in names if not name.exists()))
   log(f"{path} {what}; it was renamed to {aside.name}: remove it if nobody needs it")
@@ -223,14 +191,15 @@ def saved_steps(directory: Path) -> list[int]:
   return sorted(int(entry.name) for entry in directory.iterdir() if _is_whole(entry))
 
 
-def _is_step_name(name: str) -> bool:
+def is_step_name(name: str) -> bool:
+  """Whether a directory of that name would be a step's."""
   return name.isdecimal() and name == str(int(name))
 
 
 def _is_whole(path: Path) -> bool:
   # Orbax's own list also takes an empty directory with a number for a name.
   marks = [path / COMMITTED, *(path / item / COMMITTED for item in ITEMS)]
-  return _is_step_name(path.name) and all(mark.exists() for mark in marks)
+  return is_step_name(path.name) and all(mark.exists() for mark in marks)
 
 
 def step_path(directory: str | os.PathLike, step: int | None = None) -> Path:

@@ -15,10 +15,10 @@ NAME = "sha256.json"
 
 
 def seal(directory: Path, *, step: int, run_id: str) -> None:
-  """Writes the digests of all files in the directory of a step that is about to be committed."""
+  """Writes the digests of the files of all items in the directory of a step, just before it is committed."""
   digests = {
     path.relative_to(directory).as_posix(): files.sha256(path)
-    for path in sorted(directory.rglob("*"))
+    for path in sorted(directory.glob("*/**/*"))  # beside the items lies what the commit itself writes
     if path.is_file()
   }
   content = {"step": step, "run_id": run_id, "files": digests}

@@ -142,5 +142,3 @@ def describe(content: manifest.Manifest) -> dict[str, Any]:
     "tokens": train.tokens,
     "records": train.records,
   }
-
-

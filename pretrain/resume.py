@@ -1,11 +1,15 @@
-"""What may change between a checkpoint and the run that continues it."""
+"""Which checkpoint a run continues from, and what may have changed since."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from data.errors import ConfigError, DataError
+from pretrain import checkpoint, integrity
 
 # Fields that change how a run is carried out, not what it computes.
 SAFE_FIELDS = (
@@ -32,6 +36,42 @@ SAFE_FIELDS = (
   "model.scan_unroll",
   "model.vocab_chunk_rows",
 )
+
+
+def newest_good_step(workdir: str | os.PathLike, log: Callable[[str], None]) -> int | None:
+  """The newest step whose files are those that were saved; None where none was ever saved.
+
+  A newer one that is damaged, or was saved as another step, is renamed, never removed, with a line to `log`.
+  DataError: there are checkpoints and none is good, or two runs have saved in this workdir.
+  """
+  directory = Path(workdir).absolute() / checkpoint.DIRECTORY
+  steps = checkpoint.saved_steps(directory)
+  runs = {step: integrity.run_id(directory / str(step)) for step in steps}
+  if len({*runs.values()} - {""}) > 1:
+    shown = ", ".join(f"step {step} of run {run}" for step, run in runs.items())
+    raise DataError(f"{directory} holds checkpoints of several runs ({shown}); move those of the others away")
+  for step in reversed(steps):
+    path = directory / str(step)
+    problem = integrity.problem(path)
+    if problem is None:
+      return step
+    if jax.process_index() == 0:
+      checkpoint.set_aside(path, f"is damaged: {problem}", "damaged", log)
+  left = [path.name for path in directory.iterdir() if _has_files(path)] if directory.is_dir() else []
+  if left:
+    shown = ", ".join(sorted(left))
+    raise DataError(
+      f"{directory}: no checkpoint of this run is whole ({shown}); bring one back from a copy with all its "
+      "files, or start a new run with another --workdir"
+    )
+  return None
+
+
+def _has_files(path: Path) -> bool:
+  """Whether a directory was a step's, whatever became of it."""
+  return checkpoint.is_step_name(path.name.partition(".damaged")[0]) and any(
+    file.is_file() for file in path.rglob("*")
+  )
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

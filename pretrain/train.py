@@ -68,7 +68,7 @@ class Start(NamedTuple):
 def _start(run: Run, records: Prepared, workdir: str, log: Log) -> Start:
   """Holds the newest good checkpoint against this run or, for a new run, loads what it takes from others."""
   facts = records.digests | {"records": records.description}
-  newest = checkpoint.newest_good_step(workdir, log)
+  newest = resume.newest_good_step(workdir, log)
   if newest is None:
     workdir_files.refuse_lost_checkpoints(workdir)
     digest = records.digests["vocabulary_digest"]

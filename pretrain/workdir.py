@@ -66,8 +66,8 @@ def begin(workdir: str, config: ConfigDict, records: str) -> None:
 def refuse_lost_checkpoints(workdir: str | os.PathLike) -> None:
   """Raises a DataError if a run that has saved was here, and none of its checkpoints is left.
 
-  To start at step 0 would remove what it logged. Its second save begins when the first is whole, so a run that
-  logged up to there has saved.
+  To start at step 0 would remove what it logged. The second save begins when the first is whole, so a run
+  that logged more than that has saved.
   """
   try:
     every = json.loads((pathlib.Path(workdir) / CONFIG).read_text(encoding="utf-8"))["train"][
@@ -78,8 +78,8 @@ def refuse_lost_checkpoints(workdir: str | os.PathLike) -> None:
   last = max((line["step"] for line in metrics.read(workdir)), default=0)
   if last > 2 * every:
     raise DataError(
-      f"{workdir} holds the log of a run up to step {last:,}, which saved every {every:,} steps, and none of its "
-      "checkpoints; bring its checkpoints back, or start a new run with another --workdir"
+      f"{workdir} holds the log of a run up to step {last:,}, which saved every {every:,} steps, and none of "
+      "its checkpoints; bring them back, or start a new run with another --workdir"
     )
 
 

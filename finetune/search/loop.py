@@ -20,6 +20,7 @@ from data import progress
 from data.errors import ConfigError, DataError, reason
 from finetune.search.program import Batch, RunGroup
 from pretrain.checkpoint import Checkpoints, read_meta, step_path
+from pretrain.resume import newest_good_step
 from pretrain.step import Metrics, TrainState
 from pretrain.stop import StopRequest
 
@@ -150,7 +151,7 @@ class _Loop:
     self.evaluations: list[list[dict]] = [[] for _ in range(group.runs.count)]
     self.saved_at = time.monotonic()
     self.checkpoints = None if saving is None else Checkpoints(saving.directory, every=1, keep=1)
-    if self.checkpoints is None or self.checkpoints.latest_step() is None:
+    if saving is None or self.checkpoints is None or newest_good_step(saving.directory, print) is None:
       self.state = group.init_state()
       # A copy: the step donates its state.
       self.best = jax.tree.map(jnp.copy, self.state.params) if keep_best else None

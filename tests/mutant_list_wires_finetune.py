@@ -15,6 +15,15 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ]
     + [
       (
+        f"{field} ignored",
+        f"asked.{field}, ",
+        f'"{part}-v2.0.json", ',
+        "test_every_field_of_squad_reaches_what_it_is_for",
+      )
+      for field, part in (("train_file", "train"), ("dev_file", "dev"))
+    ]
+    + [
+      (
         "mask of questions ignored",
         "self.config.squad.mask_query",
         "True",
@@ -33,6 +42,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         ("words", "(TEMPLATES[name], self.config.prompt.words)", '(TEMPLATES[name], "")'),
         ("steps", "num_steps=grid.num_steps)", "num_steps=20)"),
         ("evaluations", "self.config.prompt.eval_every, data", "4, data"),
+        ("batch sizes", "product(grid.batch_sizes, ", "product((2,), "),
+        ("learning rates", ", grid.learning_rates)", ", (1e-3, 5e-2))"),
       )
     ],
   ),
@@ -40,11 +51,11 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     "finetune/prompt/data.py",
     "tests/finetune/prompt/test_runs.py",
     [
-      (
-        "test rows of prompts ignored",
-        "config.data.directory, config.prompt.test_rows",
-        "config.data.directory, 0",
-        "test_every_field_of_prompts_reaches_what_it_is_for",
+      (f"{name} of prompts ignored", original, fault, "test_every_field_of_prompts_reaches_what_it_is_for")
+      for name, original, fault in (
+        ("test rows", "config.data.directory, config.prompt.test_rows", "config.data.directory, 0"),
+        ("shots", "task, k=prompt.shots, ", "task, k=2, "),
+        ("splits", "seed=seed) for seed in prompt.splits}", "seed=seed) for seed in (13, 21)}"),
       )
     ]
     + [
@@ -66,6 +77,18 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
           '{"num_samples": self.lengths.num_samples, ',
           '{"num_samples": 1, ',
         ),
+      )
+    ],
+  ),
+  (
+    "finetune/prompt/data.py",
+    "tests/finetune/prompt/test_search.py",
+    [
+      (
+        "shots that are drawn ignored",
+        "kshot.sample(train, prompt.shots, seed)",
+        "kshot.sample(train, 2, seed)",
+        "test_splits_are_drawn_where_no_folder_of_draws_is_given",
       )
     ],
   ),

@@ -2,22 +2,23 @@
 
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 
 import pytest
 
+from tests.pretrain import small_run
 from tests.pretrain.conftest import small_records, text_file  # noqa: F401 (fixtures)
-from tests.pretrain.small_run import LENGTH, VOCAB_SIZE
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "ARCHITECTURE.md", "SECURITY.md")
 PARTS = ("configs", "data", "pretrain", "finetune", "benchmarks", "tests", "docs")
 _PATH = re.compile(rf"(?<![\w/.])(?:{'|'.join(PARTS)})/[\w/.*]*(?:\{{[\w,/]+\}})?[\w/.]*")
 _SMALL = {
-  "model.vocab_size": VOCAB_SIZE,
-  "model.max_length": LENGTH,
-  "data.length": LENGTH,
+  "model.vocab_size": small_run.VOCAB_SIZE,
+  "model.max_length": small_run.LENGTH,
+  "data.length": small_run.LENGTH,
   "model.hidden_size": 16,
   "model.num_layers": 1,
   "model.mlp_size": 32,
@@ -90,14 +91,32 @@ def test_the_readme_is_short():
   assert len(_text("README.md").splitlines()) < 300
 
 
-def test_pretraining_exporting_and_comparing_sentences(tmp_path, small_records):  # noqa: F811
+_run = subprocess.run
+
+
+def _run_here(command, **options):
+  """`subprocess.run`, but for pretraining, which is compiled here, for one device."""
+  module, arguments = command[2], command[3:]
+  if module != "pretrain.main":
+    return _run(command, **options)
+  assert (command[:2], options) == ([sys.executable, "-m"], {"check": True})
+  with small_run.devices(1), pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
+    patch.setattr(sys, "argv", [module, *arguments])
+    runpy.run_module(module, run_name="__main__")
+  assert end.value.code == 0
+  return None
+
+
+def test_pretraining_exporting_and_comparing_sentences(tmp_path, small_records, monkeypatch, capsys):  # noqa: F811
   pytest.importorskip("torch", reason="needs requirements-export.txt")
   flags = [f"--config.{name}={value}" for name, value in _SMALL.items()]
-  command = [sys.executable, "docs/similarity.py", "--steps=3", f"--workdir={tmp_path / 'run'}"]
-  command += [f"--output={tmp_path / 'exported'}", f"--config.data.directory={small_records}"]
-  done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, check=False)
-  assert done.returncode == 0, done.stderr[-3_000:]
-  rows = re.findall(r"^((?: *-?[01]\.\d{3}){5})  ", done.stdout, re.MULTILINE)
+  command = ["docs/similarity.py", "--steps=3", f"--workdir={tmp_path / 'run'}"]
+  command += [f"--output={tmp_path / 'exported'}", f"--config.data.directory={small_records}", *flags]
+  monkeypatch.chdir(ROOT)
+  monkeypatch.setattr(sys, "argv", command)
+  monkeypatch.setattr(subprocess, "run", _run_here)
+  runpy.run_path("docs/similarity.py", run_name="__main__")
+  rows = re.findall(r"^((?: *-?[01]\.\d{3}){5})  ", capsys.readouterr().out, re.MULTILINE)
   cosines = [[float(value) for value in row.split()] for row in rows]
   assert len(cosines) == 5
   assert all(cosines[i][i] == 1.0 and cosines[i][j] == cosines[j][i] for i in range(5) for j in range(5))

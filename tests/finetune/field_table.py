@@ -15,7 +15,7 @@ CHANGES = [
   ("model.dtype", "bfloat16", "step"),
   ("model.remat", "true", "step"),
   ("search.batch_sizes", "4", "plan programs step batches"),
-  ("search.learning_rates", "3e-2", f"{_EXAMPLES} step start"),
+  ("search.learning_rates", "2e-2,3e-2", "programs"),
   ("search.epochs", "3", _EXAMPLES),
   ("search.warmup_fractions", "0.25", "programs"),
   ("search.num_seeds", "3", f"{_EXAMPLES} step start"),

@@ -2,26 +2,24 @@
 
 import pathlib
 
+import jax
 import pytest
 
 from configs import finetune_base
 from pretrain import resume
 from tests.finetune.facets import facets
 from tests.finetune.field_table import CHANGES, ELSEWHERE, LEFT_ALONE
-from tests.finetune.glue import small_glue
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def command(tmp_path_factory):
+def command(small_encoder_run, small_glue_folder):
   """A search of one task: two learning rates, two seeds."""
-  folder = tmp_path_factory.mktemp("finetune")
-  checkpoint, data = small_glue.checkpoint(folder / "run"), small_glue.glue(folder / "glue")
   fields = {
-    "checkpoint": checkpoint,
+    "checkpoint": small_encoder_run,
     "tasks": "sst2",
-    "data.directory": data,
+    "data.directory": small_glue_folder,
     "data.buckets": 1,
     "search.batch_sizes": 8,
     "search.epochs": 2,
@@ -36,6 +34,14 @@ def command(tmp_path_factory):
     "--config=configs/finetune_glue.py",
     *(f"--config.{name}={value}" for name, value in fields.items()),
   ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _keeps_traces():
+  """What all searches trace alike is traced once: a search forgets it when it ends."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(jax, "clear_caches", lambda: None)
+    yield
 
 
 _unchanged: dict = {}

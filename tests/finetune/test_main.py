@@ -13,7 +13,7 @@ from finetune import main
 from finetune.search import loop
 from finetune.search.search import Search
 from pretrain import checkpoint
-from tests.finetune.glue import small_glue
+from tests.finetune import shared_programs
 
 FAST = (
   "--config=configs/finetune_glue.py",
@@ -25,14 +25,20 @@ FAST = (
   "--config.data.buckets=1",
   "--config.data.bucket_multiple=32",
   "--config.data.eval_batch_size=8",
+  "--config.train.runs_at_once=1",  # one more compiled program for each number of runs
   "--config.train.save_minutes=0",
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once():
+  with shared_programs.compiled_once():
+    yield
+
+
 @pytest.fixture(scope="module")
-def places(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("finetune")
-  return small_glue.checkpoint(folder / "run"), small_glue.glue(folder / "glue")
+def places(small_encoder_run, small_glue_folder):
+  return small_encoder_run, small_glue_folder
 
 
 def _arguments(places, workdir, *more):

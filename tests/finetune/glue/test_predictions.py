@@ -22,8 +22,8 @@ CHOSEN = Chosen(Cell(8, 1e-2, 2, 0.1), 1, "accuracy", 0.5, {"numbers": 1})
 
 
 @pytest.fixture(scope="module")
-def encoding(tmp_path_factory):
-  words = vocabulary.load(small_glue.checkpoint(tmp_path_factory.mktemp("words") / "run") / "vocabulary")
+def encoding(small_encoder_run):
+  words = vocabulary.load(small_encoder_run / "vocabulary")
   return lambda task: Encoding(words, 8, 2, 4)
 
 

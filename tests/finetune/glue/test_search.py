@@ -14,13 +14,11 @@ from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
 from pretrain.command import flags
 from pretrain.stop import StopRequest
-from tests.finetune.glue import small_glue
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("finetune")
-  return small_glue.checkpoint(folder / "run"), small_glue.glue(folder / "glue")
+def places(small_encoder_run, small_glue_folder):
+  return small_encoder_run, small_glue_folder
 
 
 def job(places, workdir, *more, say=print, download=False):

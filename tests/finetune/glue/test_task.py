@@ -14,8 +14,8 @@ from tests.finetune.glue import small_glue
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory):
-  return vocabulary.load(small_glue.checkpoint(tmp_path_factory.mktemp("glue") / "run") / "vocabulary")
+def words(small_encoder_run):
+  return vocabulary.load(small_encoder_run / "vocabulary")
 
 
 def _split(first, second=None, labels=None, **changes) -> Split:

@@ -3,6 +3,7 @@
 Run: python -m pytest tests/finetune/prompt/test_runs.py
 """
 
+import itertools
 import shutil
 
 import numpy as np
@@ -14,12 +15,12 @@ from data.glue import kshot
 from finetune.prompt.demonstrations import make_evaluation_set
 from finetune.search import driver, loop
 from finetune.search.search import Search
-from tests.finetune.prompt.prompt_files import SPLITS, make_place, make_search, write
+from tests.finetune.prompt.prompt_files import SPLITS, make_search, write
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  return make_place(tmp_path_factory.mktemp("prompts"))
+def place(prompt_place):
+  return prompt_place
 
 
 def _outcome(runs):
@@ -75,10 +76,10 @@ def test_splits_can_be_added_to_a_grid_but_none_may_change(place, tmp_path, monk
 
 
 def test_every_field_of_prompts_reaches_what_it_is_for(place, tmp_path):
-  for seed in (7, 8):
+  for shots, seed in itertools.product((2, 3), (7, 8, *SPLITS)):  # more than are asked for
     for name in ("train", "dev"):
-      rows = [(f"{'ab'[label]} {chr(99 + row)}", label) for row in range(3) for label in (0, 1)]
-      write(tmp_path / "draws" / "SST-2" / f"3-{seed}" / f"{name}.tsv", rows)
+      rows = [(f"{'ab'[label]} {chr(99 + row)}", label) for row in range(shots) for label in (0, 1)]
+      write(tmp_path / "draws" / "SST-2" / f"{shots}-{seed}" / f"{name}.tsv", rows)
   changed = {
     "prompt.directory": str(tmp_path / "draws"),
     "prompt.shots": 3,

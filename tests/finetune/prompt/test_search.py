@@ -4,46 +4,34 @@ import json
 import shutil
 import statistics
 
-import jax
 import pytest
 
 from data.command import STOPPED
 from data.errors import ConfigError, DataError
 from finetune.search import driver
-from finetune.search import search as searches
-from finetune.search.program import Program, RunGroup
+from finetune.search.program import RunGroup
 from pretrain.checkpoint import load_params, step_path
 from pretrain.stop import StopRequest
+from tests.finetune import shared_programs
 from tests.finetune.prompt.prompt_files import (
   LENGTH,
   RATES,
   SPLITS,
   make_checkpoint,
-  make_place,
   make_search,
   write,
 )
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_program():
-  """All starts here have the same model and the same shapes: they are compiled once."""
-  made: list[Program] = []
-
-  def program(*arguments, **options) -> Program:
-    made.extend([] if made else [Program(*arguments, **options)])
-    return made[0]
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(searches, "Program", program)
-    patch.setattr(jax, "clear_caches", lambda: None)
+def _compiled_once():
+  with shared_programs.compiled_once():
     yield
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  """A folder with a checkpoint, two draws of SST-2 and its development set: 'b' is great, 'a' is not."""
-  return make_place(tmp_path_factory.mktemp("prompts"))
+def place(prompt_place):
+  return prompt_place
 
 
 class After(StopRequest):
@@ -235,7 +223,7 @@ def test_splits_are_drawn_where_no_folder_of_draws_is_given(place, tmp_path):
   write(
     tmp_path / "glue" / "SST-2" / "train.tsv", [(f"{'ab'[n % 2]} {chr(99 + n)}", n % 2) for n in range(12)]
   )
-  changed = {"prompt.directory": "", "data.directory": str(tmp_path / "glue")}
+  changed = {"prompt.directory": "", "prompt.shots": 3, "data.directory": str(tmp_path / "glue")}
   data = make_search(place, tmp_path, **changed).data["sst2"]
-  assert [len(pool.queries) for pool in data.pools.values()] == [4, 4]
+  assert [len(pool.queries) for pool in data.pools.values()] == [6, 6]
   assert data.digests[13] != data.digests[21]

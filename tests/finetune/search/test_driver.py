@@ -14,8 +14,7 @@ from finetune.search.program import RunGroup
 from finetune.search.results import Results
 from finetune.search.session import Session
 from pretrain.stop import StopRequest
-from tests.finetune import small_task
-from tests.finetune.glue import small_glue
+from tests.finetune import shared_programs, small_task
 
 
 class Toy:
@@ -58,9 +57,10 @@ class Toy:
     return tables.Report("toy", "A toy", [tables.text_column("cell", "cell")], rows, [])
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-  return small_glue.checkpoint(tmp_path_factory.mktemp("toy") / "run")
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once():
+  with shared_programs.compiled_once():
+    yield
 
 
 def _toy(checkpoint, workdir, say=print):
@@ -71,9 +71,9 @@ def _toy(checkpoint, workdir, say=print):
   return Toy(Session(config, str(workdir), stop=StopRequest(), say=say))
 
 
-def test_a_kind_is_one_class(checkpoint, tmp_path, capsys):
+def test_a_kind_is_one_class(small_encoder_run, tmp_path, capsys):
   said = []
-  assert driver.run(_toy(checkpoint, tmp_path, said.append)) == 0
+  assert driver.run(_toy(small_encoder_run, tmp_path, said.append)) == 0
   assert len(json.loads((tmp_path / "toy.json").read_text())["rows"]) == 2
   assert (tmp_path / "toy" / "model" / "vocabulary").is_dir()
   assert any(line.startswith("toy 2/2  bs8_lr0.003_ep2_wu0.1: accuracy") for line in said)
@@ -81,7 +81,7 @@ def test_a_kind_is_one_class(checkpoint, tmp_path, capsys):
   assert "A toy" in capsys.readouterr().out
 
 
-def test_a_kill_between_weights_and_results_loses_neither(checkpoint, tmp_path, monkeypatch):
+def test_a_kill_between_weights_and_results_loses_neither(small_encoder_run, tmp_path, monkeypatch):
   save, train, runs = Results.save, loop.train, []
 
   def dying(self, task, cell, record):
@@ -95,16 +95,16 @@ def test_a_kill_between_weights_and_results_loses_neither(checkpoint, tmp_path, 
   monkeypatch.setattr(Results, "save", dying)
   monkeypatch.setattr(loop, "train", noting)
   with pytest.raises(KeyboardInterrupt):
-    driver.run(_toy(checkpoint, tmp_path))
+    driver.run(_toy(small_encoder_run, tmp_path))
   assert not list((tmp_path / "toy").glob("bs*.json"))
   assert len(list((tmp_path / "toy" / "weights").iterdir())) == 1
   said = []
-  assert driver.run(_toy(checkpoint, tmp_path, said.append)) == 0
+  assert driver.run(_toy(small_encoder_run, tmp_path, said.append)) == 0
   assert not any("trained again" in line for line in said)
   assert len(runs) == 3 and runs[0] == runs[1]  # the cell whose results were not stored, then the other
 
 
-def test_a_state_that_was_saved_without_weights_goes_on(checkpoint, tmp_path, monkeypatch):
+def test_a_state_that_was_saved_without_weights_goes_on(small_encoder_run, tmp_path, monkeypatch):
   """As an earlier version, or a start that wanted no model, saved it; only the chosen run may lack them."""
   note, step, steps = loop._Loop.note_evaluation, RunGroup.train_step, []
 
@@ -117,7 +117,7 @@ def test_a_state_that_was_saved_without_weights_goes_on(checkpoint, tmp_path, mo
     steps.append(self.runs.count)
     return step(self, *arguments)
 
-  plain = _toy(checkpoint, tmp_path)
+  plain = _toy(small_encoder_run, tmp_path)
   plain.plans = [dataclasses.replace(plan, keeps_weights=False) for plan in plain.plans]
   with monkeypatch.context() as patch:
     patch.setattr(loop._Loop, "note_evaluation", dying)
@@ -125,6 +125,6 @@ def test_a_state_that_was_saved_without_weights_goes_on(checkpoint, tmp_path, mo
       driver.run(plain)
   monkeypatch.setattr(RunGroup, "train_step", counting)
   said = []
-  assert driver.run(_toy(checkpoint, tmp_path, said.append)) == 0
+  assert driver.run(_toy(small_encoder_run, tmp_path, said.append)) == 0
   again = sum("no weights were kept" in line for line in said)
   assert steps == [2] * 4 + [2] * 6 + [1] * 6 * again  # the first cell goes on after step 2 of 6

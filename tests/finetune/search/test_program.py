@@ -39,9 +39,8 @@ def _assert_same(found, expected):
   jax.tree.map(functools.partial(np.testing.assert_allclose, **TOLERANCE), found, expected)
 
 
-@pytest.mark.parametrize(
-  ("mapping", "num_devices"), [("one_by_one", 2), ("vectorized", 1), ("vectorized", 3)]
-)
+# Three runs on two devices: the second has one, and one that is nobody's.
+@pytest.mark.parametrize(("mapping", "num_devices"), [("one_by_one", 2), ("vectorized", 2)])
 def test_every_run_gives_what_it_gives_alone(mapping, num_devices):
   seeds, rates = (3, 11, 3), (3e-3, 3e-3, 1e-3)
   params, losses = _trained(seeds, rates, mapping, num_devices)
@@ -52,7 +51,7 @@ def test_every_run_gives_what_it_gives_alone(mapping, num_devices):
 
 
 def test_seeds_and_learning_rates_make_runs_different():
-  params, _ = _trained((3, 11, 3), (3e-3, 3e-3, 1e-3), "vectorized", 1)
+  params, _ = _trained((3, 11, 3), (3e-3, 3e-3, 1e-3), "vectorized", 2)
   tables = [run["heads"]["classification"]["output"]["kernel"] for run in params]
   for a, b in ((0, 1), (0, 2), (1, 2)):
     assert not np.allclose(tables[a], tables[b], atol=1e-4)

@@ -30,15 +30,26 @@ _BASES = {
     "generator.share_embeddings": "tokens",
     "objectives.scl.head": "projection",
   },
-  "union": {
+  "amos": {
+    "corruption.kind": "generator",
+    "generator.num_layers": 2,
+    "generator.mlm_layers": (1, 2),
+    "generator.share_embeddings": "tokens",
+    "generator.sampling_dropout": "zero",
+    "generator.mixture": "adversarial",
+    "objectives.rtd.weight": 50.0,
+    "objectives.mlm.weight": 0.0,
+  },
+  "tokens": {
     "objectives.all_token.weight": 1.0,
-    "objectives.mlm.weight": 1.0,
     "objectives.mlm.positions": "all",
+    "objectives.taco.weight": 1.0,
   },
   "sharded": {"mesh.data": 4, "mesh.fsdp": -1},
   "fixed": {
     "corruption.kind": "generator",
     "objectives.rtd.weight": 50.0,
+    "objectives.mlm.weight": 0.0,
     "generator.num_layers": 2,
     "generator.mlm_layers": (1, 2),
     "generator.mixture": "fixed",
@@ -164,7 +175,7 @@ _ROWS: dict[str, list[tuple]] = {
     ("objectives.scl.projection_size", 24, _ALL),
     ("objectives.scl.group_size", 4, "step eval"),
   ],
-  "union": [
+  "amos": [
     ("generator.mlm_layers", (2,), "step eval"),
     ("generator.separate_layers", (1, 2), _LAYOUT),
     ("generator.detach_blocks", False, "step eval"),
@@ -172,6 +183,8 @@ _ROWS: dict[str, list[tuple]] = {
     ("generator.gumbel_temperature", 0.5, "step"),
     ("generator.reversal_multiplier", -0.5, "step"),
     ("generator.adv_mlm_multiplier", 0.1, "step"),
+  ],
+  "tokens": [
     ("objectives.mlm.positions", "masked", "step eval"),
     ("objectives.mlm.all_reduction", "separate_means", "step eval"),
     ("objectives.all_token.weight", 2.0, "step eval"),

@@ -27,6 +27,13 @@ class Parser(argparse.ArgumentParser):
   def __init__(self, **kwargs):
     super().__init__(allow_abbrev=False, **kwargs)
 
+  def add_argument(self, *names, **options) -> argparse.Action:
+    """As argparse's; the help also says what a flag is when it is left out, unless that is nothing."""
+    default, text = options.get("default"), options.get("help", "")
+    if default not in (None, "", False, [], argparse.SUPPRESS) and "default" not in text:
+      options["help"] = f"{text} (default: {default})".strip()
+    return super().add_argument(*names, **options)
+
   def error(self, message: str) -> NoReturn:
     commands = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
     parsers = [self, *(parser for action in commands for parser in action.choices.values())]

@@ -28,6 +28,7 @@ ITEMS = ("params", "opt_state", "meta")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")  # they decide the numbers
 # Written last by orbax, into the step and into each item.
 COMMITTED = "commit_success.txt"
+FOREIGN = ("model.safetensors", "pytorch_model.bin", "model.pt")  # the weights of other programs
 TEMPORARY = "orbax-checkpoint-tmp"  # in the name of a step while it is being written
 
 ArrayTree = Any
@@ -214,7 +215,12 @@ def step_path(directory: str | os.PathLike, step: int | None = None) -> Path:
     directory = directory / DIRECTORY
   steps = saved_steps(directory)
   if not steps:
-    raise DataError(f"no checkpoint in {directory}; give a workdir in which a run has saved one")
+    advice = "give a workdir in which a run has saved one"
+    if any((directory / name).is_file() for name in FOREIGN):
+      advice = (
+        f"it is a model of others: `python -m pretrain.export import --from={directory} --output=NEW` first"
+      )
+    raise DataError(f"no checkpoint in {directory}; {advice}")
   if step is not None and step not in steps:
     raise DataError(f"no checkpoint of step {step} in {directory}; there are {', '.join(map(str, steps))}")
   return directory / str(steps[-1] if step is None else step)

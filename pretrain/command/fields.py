@@ -30,7 +30,7 @@ _TYPE_NAMES = {
   float: "a number",
   str: "text",
   tuple[int, ...]: "a tuple of whole numbers (such as 4,6,8)",
-  tuple[float, ...]: "a tuple of numbers (such as 4,6,8)",
+  tuple[float, ...]: "a tuple of finite numbers (such as 1e-5,2e-5)",
 }
 # Values of earlier versions that config files and command lines may still give: {field: {then: now}}.
 _OLD_VALUES = {"model.remat": OLD_REMAT}

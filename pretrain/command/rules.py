@@ -118,7 +118,8 @@ def _training(config: Fields) -> Iterator[str]:
   total = config["train.total_steps"]
   if config["optimizer.warmup_steps"] > total:
     yield (
-      f"{show(config, 'optimizer.warmup_steps', 'train.total_steps')}: the warm-up is longer than the run"
+      f"{show(config, 'optimizer.warmup_steps', 'train.total_steps')}: the warm-up is longer than the run; "
+      f"shorten it too, for example with --config.optimizer.warmup_steps={total // 10}"
     )
   if config["optimizer.end_learning_rate"] > config["optimizer.learning_rate"]:
     yield (

@@ -35,6 +35,18 @@ def test_the_debug_switch_and_errors_of_ours_keep_their_traceback():
     command.exit_code(lambda: fail(OSError("x")), stopped="")
 
 
+def test_the_help_says_what_is_left_out_means():
+  parser = command.Parser(prog="x")
+  parser.add_argument("--length", type=int, default=512, help="most tokens in a record")
+  parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--name", default="", help="a name; default: the file's")
+  parser.add_argument("--all", action="store_true", help="everything")
+  text = " ".join(parser.format_help().split())
+  assert "--length LENGTH most tokens in a record (default: 512)" in text
+  assert "--seed SEED (default: 0)" in text
+  assert text.count("default:") == 3 and text.endswith("--all everything")
+
+
 def test_a_command_that_writes_files_says_every_error_in_one_line(capsys):
   assert command.run(lambda: fail(DataError("first\n  second"))) == 3
   assert capsys.readouterr().err == "error: first second\n"

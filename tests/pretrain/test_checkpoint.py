@@ -194,6 +194,10 @@ def test_nothing_there_is_an_error_that_names_the_place(tmp_path, mesh):
     checkpoints.restore(target(mesh))
   with pytest.raises(DataError, match="no checkpoint in"):
     load_params(tmp_path / "nowhere")
+  (tmp_path / "theirs").mkdir()
+  (tmp_path / "theirs" / "model.safetensors").touch()
+  with pytest.raises(DataError, match=r"theirs; it is a model of others: `python -m pretrain.export import"):
+    load_params(tmp_path / "theirs")
 
 
 @pytest.mark.parametrize("damage", ["emptied", "deleted"])

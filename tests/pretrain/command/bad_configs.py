@@ -28,7 +28,11 @@ CASES = [
   (MLM, {"model.relative_buckets": 33}, "expected an even number"),
   (MLM, {"model.relative_max_distance": 9}, "expected a distance above 9"),
   (MLM, {"data.length": 65}, "longer than the position table; use --config.model.max_length=65"),
-  (MLM, {"optimizer.warmup_steps": 4_001}, "the warm-up is longer than the run"),
+  (
+    MLM,
+    {"optimizer.warmup_steps": 4_001},
+    "longer than the run; shorten it too, for example with --config.optimizer.warmup_steps=400",
+  ),
   (MLM, {"optimizer.end_learning_rate": 0.1}, "the end is above the peak"),
   (MLM, {"train.checkpoint_steps": (100, 9_999)}, "steps outside 1 to 4000 never come"),
   (MLM, {"train.microbatches": 5}, "not a multiple of 5, what train.microbatches=5 need; use 30 or 35"),

@@ -68,6 +68,7 @@ class Run:
       frozen=self.recipe.is_frozen,
       clip_norm=self.config.optimizer.clip_norm,
       microbatches=self.config.train.microbatches,
+      weight_dtype=self.recipe.encoder.compute_dtype,
     )
     return jax.jit(
       function,

@@ -182,10 +182,13 @@ def to_global(mesh: Mesh, local: ArrayTree) -> ArrayTree:
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
   """Lays the axes of an activation, names out of ACTIVATION_AXES or None, on the mesh of `make_mesh`.
 
-  Without a mesh (`jax.set_mesh`), or on the runs of fine-tuning's own mesh, returns `x` as it is.
+  Without a mesh (`jax.set_mesh`), or on the runs of fine-tuning's own mesh, returns `x` as it is. Inside
+  `own_rows.on_own_rows` the batch is that of one device, and only `tensor` is left to be told.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  if mesh.axis_names != MESH_AXES:
+  if mesh.axis_names != MESH_AXES or set(mesh.manual_axes) == set(MESH_AXES):
     return x
-  spec = PartitionSpec(*(ACTIVATION_AXES[axis] if axis else None for axis in axes))
-  return jax.lax.with_sharding_constraint(x, spec)
+  names = [ACTIVATION_AXES[axis] if axis else None for axis in axes]
+  if mesh.manual_axes:  # the rows are those of one device already
+    names = [None if name == BATCH_AXES else name for name in names]
+  return jax.lax.with_sharding_constraint(x, PartitionSpec(*names))

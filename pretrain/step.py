@@ -12,7 +12,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from pretrain import optim, sharding
+from pretrain import optim
+from pretrain.gradients import gradients
+from pretrain.own_rows import on_own_rows, outside_layers, total
 
 ArrayTree = Any
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
@@ -44,6 +46,7 @@ def make_train_step(
   frozen: Callable[[str], bool],
   clip_norm: float,
   microbatches: int = 1,
+  weight_dtype: jnp.dtype | None = None,
 ) -> Callable[[TrainState, ArrayTree], tuple[TrainState, Metrics]]:
   """Builds the step. The caller jits it, with shardings and the state donated.
 
@@ -56,6 +59,7 @@ def make_train_step(
     frozen: whether the parameter at a path is not trained.
     clip_norm: largest global gradient norm; 0: off.
     microbatches: parts of the batch taken one after another.
+    weight_dtype: into which the kernels of layers are cast once a step; None: `loss_fn` casts them.
 
   Returns:
     (state, data) to (state, metrics). A step whose loss, gradient norm or new parameters are not finite
@@ -65,13 +69,9 @@ def make_train_step(
   def train_step(state: TrainState, data: ArrayTree) -> tuple[TrainState, Metrics]:
     batch = batch_fn(data, state.step)
     totals = totals_fn(batch)
-    gradient = jax.value_and_grad(loss_fn, has_aux=True)
-    if microbatches == 1:
-      (loss, metrics), grads = gradient(state.params, batch, totals)
-    else:
-      (loss, metrics), grads = accumulate(
-        lambda part: gradient(state.params, part, totals), batch, microbatches=microbatches
-      )
+    (loss, metrics), grads = gradients(
+      loss_fn, state.params, batch, totals, microbatches=microbatches, weight_dtype=weight_dtype
+    )
     norm = optim.gradient_norm(grads, frozen=frozen)
     grads = optim.clip_by_norm(grads, norm, max_norm=clip_norm)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -99,34 +99,15 @@ def _all_finite(tree: ArrayTree) -> jax.Array:
   return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
-def accumulate(
-  function: Callable[[ArrayTree], ArrayTree], batch: ArrayTree, *, microbatches: int
-) -> ArrayTree:
-  """Sums a function's pytree of float arrays over parts of a batch, one part at a time.
-
-  Every leaf of the batch is [batch, ...], and `microbatches` divides batch. Part i holds the i-th run of
-  consecutive rows, so that contrast groups stay whole.
-  """
-
-  def split(leaf: jax.Array) -> jax.Array:
-    parts = leaf.reshape(microbatches, leaf.shape[0] // microbatches, *leaf.shape[1:])
-    return sharding.constrain(parts, None, "batch", *[None] * (leaf.ndim - 1))
-
-  parts = jax.tree.map(split, batch)
-  first = jax.tree.map(lambda leaf: leaf[0], parts)
-  zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, first))
-  total, _ = jax.lax.scan(
-    lambda sums, part: (jax.tree.map(jnp.add, sums, function(part)), None), zeros, parts
-  )
-  return total
-
-
 def make_eval_step(
   loss_fn: Callable[..., tuple[jax.Array, Metrics]], totals_fn: Callable[[ArrayTree], ArrayTree]
 ) -> Callable[[ArrayTree, ArrayTree], Metrics]:
   """Builds (params, batch) to {name: (sum, weight)}; the caller adds them up over batches and divides."""
 
   def eval_step(params: ArrayTree, batch: ArrayTree) -> Metrics:
-    return loss_fn(params, batch, totals_fn(batch))[1]
+    def of_rows(params: ArrayTree, rows: ArrayTree, totals: ArrayTree) -> Metrics:
+      return total(loss_fn(outside_layers(params), rows, totals)[1])
+
+    return on_own_rows(of_rows, params, batch, totals_fn(batch), row_axis=0, has_grads=False)
 
   return eval_step

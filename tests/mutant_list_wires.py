@@ -235,7 +235,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/step.py",
+    "pretrain/gradients.py",
     "tests/pretrain/test_step.py",
     [
       (
@@ -247,7 +247,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/step.py",
+    "pretrain/gradients.py",
     "tests/pretrain/test_sharding.py",
     [
       (

@@ -49,6 +49,7 @@ LEAVES = {
   "pretrain.ops": ("data.errors", "pretrain.ops"),
   "pretrain.optim": ("pretrain.settings", "pretrain.trees"),
   "pretrain.sharding": ("data.errors", "pretrain.settings", "pretrain.trees"),
+  "pretrain.own_rows": ("pretrain.sharding", "pretrain.trees"),
   "pretrain.settings": ("pretrain.settings",),
   "pretrain.metrics": ("data.errors", "data.files"),
   "pretrain.trees": (),

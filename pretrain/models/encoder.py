@@ -11,6 +11,8 @@ from pretrain.models.config import EncoderConfig
 from pretrain.models.layers import KEPT, Layer, dense_init, layer_norm
 from pretrain.models.relative_position import official_buckets, t5_buckets
 from pretrain.ops import row_random
+from pretrain.own_rows import layer_weights
+from pretrain.sharding import constrain
 
 
 class Hidden(NamedTuple):
@@ -59,20 +61,20 @@ class Embeddings(nn.Module):
     return x * token_mask[..., None].astype(x.dtype)
 
 
-def _recomputed(config: EncoderConfig) -> type[nn.Module]:
-  """`Layer`, with its values recomputed in the backward pass as `config.remat` says.
+def _recomputed(layer: type[nn.Module], config: EncoderConfig) -> type[nn.Module]:
+  """`layer`, with its values recomputed in the backward pass as `config.remat` says.
 
   'cheap' keeps the products with the layer's weights and what is named KEPT (the attended values): norms,
   casts, GELU, dropout and attention scores are computed again. 'full' keeps the layer's input alone.
   """
   if config.remat == "none":
-    return Layer
+    return layer
   policies = jax.checkpoint_policies
   kept = policies.save_from_both_policies(
     policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(KEPT)
   )
   # A loop keeps the two passes apart; layers written out one after another would be merged again.
-  return nn.remat(Layer, prevent_cse=config.scan_unroll > 1, policy=kept if config.remat == "cheap" else None)
+  return nn.remat(layer, prevent_cse=config.scan_unroll > 1, policy=kept if config.remat == "cheap" else None)
 
 
 class Trunk(nn.Module):
@@ -119,8 +121,11 @@ class Trunk(nn.Module):
     detach = None
     if detach_after:
       detach = jnp.asarray(np.isin(np.arange(config.num_layers), detach_after))
+    layer = Layer
+    if not self.is_initializing():  # there is nothing to gather yet
+      layer = nn.map_variables(Layer, "params", trans_in_fn=layer_weights)
     layers = nn.scan(
-      _recomputed(config),
+      _recomputed(layer, config),
       variable_axes={"params": 0},
       split_rngs={"params": True},
       in_axes=(nn.broadcast, nn.broadcast, nn.broadcast, nn.broadcast, 0, 0, 0),
@@ -148,7 +153,7 @@ def token_vectors(table: jax.Array, ids: jax.Array, *, pad_id: int) -> jax.Array
 
   The padding row gets no gradient from here (torch's padding_idx), only as an output row.
   """
-  vectors = table[ids]
+  vectors = constrain(table[ids], "batch", "length", "embed")
   return jnp.where((ids == pad_id)[..., None], jax.lax.stop_gradient(vectors), vectors)
 
 

@@ -12,6 +12,7 @@ from pretrain.ops import row_random
 from pretrain.ops.attention import attention
 from pretrain.ops.positions import take_positions
 from pretrain.ops.row_random import Use
+from pretrain.sharding import constrain
 
 KEPT = "kept"  # names what the backward pass keeps where most of a layer is recomputed (`remat`)
 
@@ -43,7 +44,10 @@ class SelfAttention(nn.Module):
       nn.DenseGeneral, dtype=config.compute_dtype, kernel_init=dense_init(config.init_stddev)
     )
     heads = (config.num_heads, config.head_dim)
-    query, key, value = (dense(heads, name=name)(x) for name in ("query", "key", "value"))
+    query, key, value = (
+      constrain(dense(heads, name=name)(x), "batch", "length", "heads", "head_dim")
+      for name in ("query", "key", "value")
+    )
     attended = attention(
       query,
       key,
@@ -53,8 +57,10 @@ class SelfAttention(nn.Module):
       dropout_rate=config.attention_dropout,
       row_keys=row_keys,
     )
+    attended = constrain(attended, "batch", "length", "heads", "head_dim")
     attended = checkpoint_name(attended, KEPT)
     output = dense(config.hidden_size, axis=(-2, -1), name="output")(attended)
+    output = constrain(output, "batch", "length", "embed")
     # The official code sets NaN, which only such rows produce, to 0 after the out-projection.
     has_token = jnp.any(token_mask, axis=-1)[:, None, None]
     return jnp.where(has_token, output, jnp.zeros_like(output))
@@ -102,8 +108,9 @@ class Layer(nn.Module):
     dense = functools.partial(
       nn.Dense, dtype=config.compute_dtype, kernel_init=dense_init(config.init_stddev)
     )
-    y = nn.gelu(dense(config.mlp_size, name="up")(x), approximate=False)
-    y = dense(config.hidden_size, name="down")(y)
+    y = constrain(dense(config.mlp_size, name="up")(x), "batch", "length", "mlp")
+    y = dense(config.hidden_size, name="down")(nn.gelu(y, approximate=False))
+    y = constrain(y, "batch", "length", "embed")
     y = row_random.dropout(y, keys, Use.MLP_OUTPUT_DROPOUT, rate=config.dropout)
     x = layer_norm(config, "mlp_norm")(x + y)
     x = x if offset is None else x + offset

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from pretrain import losses
 from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
+from pretrain.own_rows import whole_groups
 from pretrain.settings.objectives import scl as settings
 
 
@@ -32,11 +33,15 @@ class SequenceContrast(settings.SequenceContrast):
     if self.head == "projection":
       params = view.heads["scl"]
       first, second = (heads.apply_transform(params, context.encoder, x) for x in (first, second))
-    group_size = self.group_size or first.shape[0]
-    weights = view.corrupted.row_weights.reshape(-1, group_size)
-    cosines = losses.sequence_cosines(first, second, group_size=group_size)
+    groups = whole_groups((first, second, view.corrupted.row_weights), self.group_size)
+    first, second, weights = groups.rows
+    weights = weights.reshape(-1, groups.size)
+    cosines = losses.sequence_cosines(first, second, group_size=groups.size)
     loss = losses.sequence_contrastive_loss(cosines, weights, temperature=self.temperature)
-    return {"scl_loss": Term(loss, scl_metrics(jax.lax.stop_gradient(cosines), weights))}
+    metrics = scl_metrics(jax.lax.stop_gradient(cosines), weights)
+    # Devices that hold the same groups share them out, so that the sum over devices counts each once.
+    loss, metrics = jax.tree.map(lambda sum_of_groups: sum_of_groups / groups.copies, (loss, metrics))
+    return {"scl_loss": Term(loss, metrics)}
 
 
 def scl_metrics(cosines: jax.Array, weights: jax.Array) -> Metrics:

@@ -8,6 +8,7 @@ from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
 from pretrain.ops import row_random
 from pretrain.ops.row_random import Use
 from pretrain.ops.vocab_cross_entropy import over_position_chunks
+from pretrain.own_rows import whole_groups
 from pretrain.settings.objectives import taco as settings
 
 
@@ -37,29 +38,34 @@ class TokenAlignment(settings.TokenAlignment):
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
     """Terms of `totals`."""
     corrupted = view.corrupted
-    contextual = view.hidden.astype(jnp.float32) - view.embedded.astype(jnp.float32)
-    group_size = self.group_size or contextual.shape[0]
+    vectors = losses.unit_vectors(view.hidden.astype(jnp.float32) - view.embedded.astype(jnp.float32))
+    hidden = jax.lax.stop_gradient(view.hidden)
     lengths = jnp.sum(corrupted.token_mask, axis=-1, dtype=jnp.int32)
+    groups = whole_groups((jax.lax.stop_gradient(vectors), hidden, lengths), self.group_size)
+    others, other_hidden, lengths = groups.rows
     positives, rows, columns = sample_pairs(
       corrupted.row_keys,
       lengths,
-      length=contextual.shape[1],
+      length=vectors.shape[1],
       window=self.window,
       num_negatives=self.num_negatives,
-      group_size=group_size,
+      group_size=groups.size,
+      first=groups.first,
     )
     loss = alignment_loss_sum(
-      losses.unit_vectors(contextual),
+      vectors,
+      others,
       positives,
       rows,
       columns,
       is_valid=lengths[rows] > 0,
       weights=self.anchor_weights(corrupted),
       temperature=self.temperature,
-      chunk=max(1, context.chunk // self.num_negatives),
+      chunk=context.chunk,
     )
-    fixed = jax.lax.stop_gradient(view.hidden)
-    metrics = contextual_score_metrics(fixed, positives, rows[..., 0], columns[..., 0], corrupted.weights)
+    metrics = contextual_score_metrics(
+      hidden, other_hidden, positives, rows[..., 0], columns[..., 0], corrupted.weights
+    )
     return {"taco_loss": Term(loss, metrics)}
 
 
@@ -71,36 +77,38 @@ def sample_pairs(
   window: int,
   num_negatives: int,
   group_size: int,
+  first: jax.Array | int = 0,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Draws one positive and K negatives for every position.
 
   Args:
     row_keys: [batch] keys.
-    lengths: [batch] int32 tokens per row.
+    lengths: [rows] int32 tokens per row of whole groups, those of the batch among them.
     length: padded length.
     window: full window W; positives lie within W // 2 positions, or anywhere else in the row if that
       falls outside it.
     num_negatives: K, from the other rows of the group, with replacement.
     group_size: rows of a group, consecutive.
+    first: [] int32 number of the batch's first row among `rows`.
 
   Returns:
-    [batch, length] int32 positions of positives in the same row; [batch, length, K] int32 rows and
-    [batch, length, K] int32 positions of negatives.
+    [batch, length] int32 positions of positives in the same row; [batch, length, K] int32 numbers among
+    `rows` and [batch, length, K] int32 positions of negatives.
 
   Source: official scripts/sampler.py.
   """
-  batch = lengths.shape[0]
+  row = first + jnp.arange(row_keys.shape[0], dtype=jnp.int32)
   half = max(1, window // 2)
   words = row_random.key_words(row_random.fold(row_keys, Use.CONTRAST))
   draws = row_random.row_bits(words, (length, 2 + 2 * num_negatives))
   step = (draws[..., 0] % jnp.uint32(2 * half)).astype(jnp.int32)  # 0..2 half-1: all but distance 0
   here = jnp.arange(length, dtype=jnp.int32)
   near = here + jnp.where(step < half, step - half, step - half + 1)
-  own_length = lengths[:, None]
+  own_length = lengths[row, None]
   shift = 1 + (draws[..., 1] % jnp.maximum(own_length - 1, 1).astype(jnp.uint32)).astype(jnp.int32)
   anywhere = (here + shift) % jnp.maximum(own_length, 1)
   positives = jnp.where((near >= 0) & (near < own_length), near, anywhere)
-  row = jnp.arange(batch, dtype=jnp.int32)[:, None, None]
+  row = row[:, None, None]
   group, place = row // group_size, row % group_size
   others = draws[..., 2 : 2 + num_negatives] % jnp.uint32(max(group_size - 1, 1))
   rows = group * group_size + (place + 1 + others.astype(jnp.int32)) % group_size
@@ -111,6 +119,7 @@ def sample_pairs(
 
 def alignment_loss_sum(
   vectors: jax.Array,
+  others: jax.Array,
   positives: jax.Array,
   rows: jax.Array,
   columns: jax.Array,
@@ -124,19 +133,20 @@ def alignment_loss_sum(
 
   Args:
     vectors: [batch, length, embed] float32 unit vectors.
+    others: [rows, length, embed], those of whole groups; they get no gradient.
     positives: [batch, length] int32 of `sample_pairs`.
-    rows, columns: [batch, length, K] int32 of `sample_pairs`.
+    rows, columns: [batch, length, K] int32 of `sample_pairs`, into `others`.
     is_valid: [batch, length, K] bool, False for negatives from rows of padding.
     weights: [batch, length] float32.
     temperature: tau.
     chunk: positions of a row per chunk.
   """
-  fixed = jax.lax.stop_gradient(vectors)
-  partner = jnp.take_along_axis(fixed, positives[..., None], axis=1)
+  others = jax.lax.stop_gradient(others)
+  partner = jnp.take_along_axis(jax.lax.stop_gradient(vectors), positives[..., None], axis=1)
 
   def chunk_loss(anchor, partner, rows, columns, is_valid, weights):
     return jax.vmap(jax.vmap(lambda *parts: losses.token_alignment_loss(*parts, temperature=temperature)))(
-      anchor, partner, fixed[rows, columns], is_valid, weights
+      anchor, partner, others[rows, columns], is_valid, weights
     )
 
   per_position = over_position_chunks(
@@ -146,16 +156,22 @@ def alignment_loss_sum(
 
 
 def contextual_score_metrics(
-  hidden: jax.Array, positives: jax.Array, rows: jax.Array, columns: jax.Array, weights: jax.Array
+  hidden: jax.Array,
+  others: jax.Array,
+  positives: jax.Array,
+  rows: jax.Array,
+  columns: jax.Array,
+  weights: jax.Array,
 ) -> Metrics:
   """Mean cosine of hidden states with a neighbour's and with another sequence's token: {name: (sum, weight)}.
 
-  `hidden` is [batch, length, embed] without gradient; `positives` in the row, and `rows` and `columns` of the
-  other sequences' tokens, are [batch, length] int32; weights [batch, length] float32 are 1 at tokens.
+  `hidden` [batch, length, embed] and `others` [rows, length, embed], of whole groups, are without gradient;
+  `positives` in the row, and `rows` and `columns` of the other sequences' tokens in `others`, are [batch,
+  length] int32; weights [batch, length] float32 are 1 at tokens.
   """
   vectors = losses.unit_vectors(hidden)
   inside = jnp.sum(vectors * jnp.take_along_axis(vectors, positives[..., None], axis=1), axis=-1)
-  across = jnp.sum(vectors * vectors[rows, columns], axis=-1)
+  across = jnp.sum(vectors * losses.unit_vectors(others[rows, columns]), axis=-1)
   total = jnp.sum(weights)
   return {
     "taco_cosine_positive": (jnp.sum(inside * weights), total),

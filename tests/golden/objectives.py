@@ -140,8 +140,10 @@ def check_taco(golden: Golden, checks: Checks) -> None:
 
   def total(given, chosen):
     hidden, embedded, logits = given
+    contextual = losses.unit_vectors(hidden - embedded)
     alignment = alignment_loss_sum(
-      losses.unit_vectors(hidden - embedded),
+      contextual,
+      contextual,
       positives,
       jnp.asarray(rows),
       columns,

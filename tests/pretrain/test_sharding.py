@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec as P
 
 from data.errors import ConfigError
 from pretrain import sharding, trees
+from pretrain.gradients import split
 from pretrain.sharding import MeshSettings
-from pretrain.step import accumulate
 
 ROOT = Path(__file__).parents[2]
 ATTENTION = {
@@ -200,7 +200,7 @@ def test_constrain_under_a_mesh_cuts_the_batch_also_of_keys_and_uneven_rows():
 def test_every_microbatch_is_cut_along_data_and_fsdp():
   with jax.set_mesh(mesh_of(2, 2, 2)):
     batch = jax.ShapeDtypeStruct((16, 3), jnp.float32)
-    traced = jax.make_jaxpr(lambda rows: accumulate(jnp.sum, rows, microbatches=2))(batch)
+    traced = jax.make_jaxpr(lambda rows: split(rows, microbatches=2))(batch)
   (cut,) = (one for one in traced.eqns if one.primitive.name == "sharding_constraint")
   assert cut.outvars[0].aval.shape == (2, 8, 3)
   assert cut.params["sharding"].spec == P(None, ("data", "fsdp"), None)

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from pretrain import step
+from pretrain.gradients import accumulate, split
 
 
 class Data(NamedTuple):
@@ -112,10 +113,9 @@ def test_microbatches_change_nothing_but_rounding(microbatches):
 
 def test_accumulate_takes_consecutive_rows_together():
   parts = []
-  step.accumulate(
+  accumulate(
     lambda part: jax.debug.callback(lambda x: parts.append(x.tolist()), part, ordered=True) or jnp.zeros(()),
-    jnp.arange(6),
-    microbatches=3,
+    split(jnp.arange(6), microbatches=3),
   )
   jax.effects_barrier()
   assert parts == [[0, 1], [2, 3], [4, 5]]

@@ -137,7 +137,7 @@ def test_contextual_scores_are_mean_cosines_of_hidden_states():
   hidden = jnp.asarray([[[1.0, 0.0], [2.0, 0.0]], [[0.0, 1.0], [0.0, 3.0]]])
   positives, zeros = jnp.asarray([[1, 0], [1, 0]]), jnp.zeros((2, 2), int)
   metrics = contextual_score_metrics(
-    hidden, positives, jnp.asarray([[1, 1], [0, 0]]), zeros, jnp.ones((2, 2))
+    hidden, hidden, positives, jnp.asarray([[1, 1], [0, 0]]), zeros, jnp.ones((2, 2))
   )
   assert views.rate(metrics["taco_cosine_positive"]) == 1.0
   assert views.rate(metrics["taco_cosine_negative"]) == 0.0

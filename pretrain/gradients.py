@@ -1,0 +1,68 @@
+"""The loss of a global batch and its gradients: over microbatches in time, over devices in space.
+
+A device keeps the sum over its microbatches; devices add up once a step.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pretrain import own_rows, sharding
+
+ArrayTree = Any
+
+
+def gradients(
+  loss_fn: Callable[..., tuple[jax.Array, ArrayTree]],
+  params: ArrayTree,
+  batch: ArrayTree,
+  totals: ArrayTree,
+  *,
+  microbatches: int,
+  weight_dtype: jnp.dtype | None,
+) -> tuple[tuple[jax.Array, ArrayTree], ArrayTree]:
+  """((loss, metrics), gradients) of the whole batch; arguments as those of `step.make_train_step`."""
+
+  def of_rows(params: ArrayTree, rows: ArrayTree, totals: ArrayTree):
+    casts = {} if weight_dtype is None else own_rows.casts(params, weight_dtype)
+
+    def loss_of_part(params: ArrayTree, part: ArrayTree):
+      return loss_fn(own_rows.with_casts(params, casts), part, totals)
+
+    gradient = jax.value_and_grad(loss_of_part, has_aux=True)
+    whole = own_rows.outside_layers(params)
+    if microbatches == 1:
+      values, grads = gradient(whole, rows)
+    else:
+      values, grads = accumulate(lambda part: gradient(whole, part), rows)
+    return own_rows.total(values), own_rows.total_gradients(grads)
+
+  if microbatches == 1:
+    return own_rows.on_own_rows(of_rows, params, batch, totals, row_axis=0, has_grads=True)
+  parts = split(batch, microbatches=microbatches)
+  return own_rows.on_own_rows(of_rows, params, parts, totals, row_axis=1, has_grads=True)
+
+
+def split(batch: ArrayTree, *, microbatches: int) -> ArrayTree:
+  """The parts of a batch: every leaf [batch, ...] as [microbatches, batch / microbatches, ...].
+
+  Part i holds the i-th run of consecutive rows, so that contrast groups stay whole.
+  """
+
+  def parts_of(leaf: jax.Array) -> jax.Array:
+    parts = leaf.reshape(microbatches, leaf.shape[0] // microbatches, *leaf.shape[1:])
+    return sharding.constrain(parts, None, "batch", *[None] * (leaf.ndim - 1))
+
+  return jax.tree.map(parts_of, batch)
+
+
+def accumulate(function: Callable[[ArrayTree], ArrayTree], parts: ArrayTree) -> ArrayTree:
+  """Sums a function's pytree of float arrays over the first axis of `parts`, one part at a time."""
+  first = jax.tree.map(lambda leaf: leaf[0], parts)
+  zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, first))
+  total, _ = jax.lax.scan(
+    lambda sums, part: (jax.tree.map(jnp.add, sums, function(part)), None), zeros, parts
+  )
+  return total

@@ -1,0 +1,205 @@
+"""The program of one device: the loss of its own rows, weights gathered where they are read, one sum a step.
+
+Inside `on_own_rows` (`jax.shard_map` over `data` and `fsdp`) an array is the part of one device, and devices
+exchange what is written here and nothing else:
+  * weights that are cut over `fsdp`: the kernels of a layer in the loop over layers, the rest once a step;
+  * gradients, losses and metrics, which are summed once a step; a layer's kernels over `fsdp` in its loop;
+  * rows of contrast groups that lie on several devices.
+The `tensor` axis is left to the partitioner; `sharding.constrain` tells it where activations lie. Without a
+mesh, or with one device, all functions return what they are given.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.sharding import PartitionSpec
+
+from pretrain import trees
+from pretrain.sharding import BATCH_AXES, MESH_AXES, partition_spec
+
+ArrayTree = Any
+
+
+class Weight(NamedTuple):
+  """A float32 weight that is multiplied in another dtype, into which it was cast once for the whole step."""
+
+  master: jax.Array  # gets the gradient, float32
+  cast: jax.Array  # what products read; no gradient
+
+
+class Groups(NamedTuple):
+  """Rows with which a device's own rows are contrasted."""
+
+  rows: ArrayTree  # every leaf [rows, ...], whole groups
+  size: int  # rows of a group
+  first: jax.Array | int  # number of the device's first own row among them
+  copies: int  # devices that hold the same rows
+
+
+def on_own_rows(
+  function: Callable, params: ArrayTree, rows: ArrayTree, totals: ArrayTree, *, row_axis: int, has_grads: bool
+) -> ArrayTree:
+  """`function(params, rows, totals)`, computed on every device with its own part of the rows.
+
+  Args:
+    function: what it returns is summed by `total` and `total_gradients`: whole on all devices, and
+      (with `has_grads`, as the second of a pair) cut like the parameters.
+    params: the parameters of the mesh.
+    rows: every leaf has the rows of the global batch on `row_axis`.
+    totals: whole on every device.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.axis_names != MESH_AXES or math.prod(mesh.shape[axis] for axis in BATCH_AXES) == 1:
+    return function(params, rows, totals)
+  cuts = jax.tree.map(_cut, trees.paths(params), params)
+  own, whole = PartitionSpec(*[None] * row_axis, BATCH_AXES), PartitionSpec()
+  return jax.shard_map(
+    function,
+    in_specs=(cuts, own, whole),
+    out_specs=(whole, cuts) if has_grads else whole,
+    axis_names=set(MESH_AXES if mesh.shape["tensor"] == 1 else BATCH_AXES),
+    check_vma=False,
+  )(params, rows, totals)
+
+
+def _cut(path: str, leaf: jax.Array) -> PartitionSpec:
+  return PartitionSpec(*(axis if axis == "fsdp" else None for axis in partition_spec(path, leaf.ndim)))
+
+
+def _sizes() -> dict[str, int]:
+  """{axis: devices} of `data` and `fsdp` inside `on_own_rows`, those of one device left out; else {}."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.axis_names != MESH_AXES:
+    return {}
+  return {a: mesh.shape[a] for a in BATCH_AXES if a in mesh.manual_axes and mesh.shape[a] > 1}
+
+
+def _cut_axis(path: str, ndim: int) -> int | None:
+  """Which axis of a parameter is cut over `fsdp` here; None: it is whole."""
+  if "fsdp" not in _sizes():
+    return None
+  spec = tuple(partition_spec(path, ndim))
+  return spec.index("fsdp") if "fsdp" in spec else None
+
+
+def _is_stacked(path: str) -> bool:
+  return "layers" in path.split("/")
+
+
+def _gather(part: jax.Array, axis: int) -> jax.Array:
+  return jax.lax.all_gather(part, "fsdp", axis=axis, tiled=True)
+
+
+def _scatter_sum(whole: jax.Array, axis: int) -> jax.Array:
+  return jax.lax.psum_scatter(whole, "fsdp", scatter_dimension=axis, tiled=True)
+
+
+def outside_layers(params: ArrayTree) -> ArrayTree:
+  """The parameters with all that is not in a stack of layers whole: gathered once a step, not per use."""
+
+  def whole(path: str, leaf: jax.Array) -> jax.Array:
+    axis = None if _is_stacked(path) else _cut_axis(path, leaf.ndim)
+    return leaf if axis is None else _gather(leaf, axis)
+
+  return jax.tree.map(whole, trees.paths(params), params)
+
+
+def casts(params: ArrayTree, dtype: jnp.dtype) -> dict[str, jax.Array]:
+  """{path: the kernel in `dtype`} of all stacked kernels whose own dtype is another."""
+  stacked = {path: leaf for path, leaf in trees.by_path(params).items() if _is_stacked(path)}
+  return {
+    path: leaf.astype(dtype)
+    for path, leaf in stacked.items()
+    if path.endswith("/kernel") and leaf.dtype != dtype
+  }
+
+
+def with_casts(params: ArrayTree, casts: dict[str, jax.Array]) -> ArrayTree:
+  """The parameters with a `Weight` where there is a cast; `layer_weights` makes arrays of them again."""
+  pairs = {
+    path: Weight(leaf, casts[path]) if path in casts else leaf for path, leaf in trees.by_path(params).items()
+  }
+  return jax.tree.unflatten(jax.tree.structure(params), list(pairs.values()))
+
+
+def layer_weights(params: ArrayTree) -> ArrayTree:
+  """What one layer reads of its slice of the stack: whole weights, cast ones where `with_casts` has them.
+
+  The gradient of a weight leaves its layer in float32, whatever dtype it was read in, summed over `fsdp`.
+  """
+  leaves, structure = jax.tree.flatten(params, is_leaf=lambda leaf: isinstance(leaf, Weight))
+  firsts = [leaf.master if isinstance(leaf, Weight) else leaf for leaf in leaves]
+  names = trees.by_path(jax.tree.unflatten(structure, firsts))
+  read = []
+  for (path, first), leaf in zip(names.items(), leaves):
+    axis = _cut_axis(path, first.ndim)
+    if isinstance(leaf, Weight):
+      leaf = _read_cast(leaf.master, leaf.cast, axis)
+    elif axis is not None:
+      leaf = _gather(leaf, axis)
+    read.append(leaf)
+  return jax.tree.unflatten(structure, read)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _read_cast(master: jax.Array, cast: jax.Array, axis: int | None) -> jax.Array:
+  del master
+  return cast if axis is None else _gather(cast, axis)
+
+
+def _read_cast_forward(master: jax.Array, cast: jax.Array, axis: int | None):
+  return _read_cast(master, cast, axis), None
+
+
+def _read_cast_backward(axis: int | None, _, cotangent: jax.Array):
+  cotangent = cotangent.astype(jnp.float32)
+  return cotangent if axis is None else _scatter_sum(cotangent, axis), None
+
+
+_read_cast.defvjp(_read_cast_forward, _read_cast_backward)
+
+
+def total(values: ArrayTree) -> ArrayTree:
+  """Sums over all devices of a tree of [] float arrays, in one exchange."""
+  axes = tuple(_sizes())
+  if not axes:
+    return values
+  flat, unravel = ravel_pytree(values)
+  return unravel(jax.lax.psum(flat, axes))
+
+
+def total_gradients(grads: ArrayTree) -> ArrayTree:
+  """Gradients of the parameters as `outside_layers` has them, summed over all devices and cut like `params`.
+
+  Those of stacked weights are sums over `fsdp` already.
+  """
+  sizes = _sizes()
+
+  def total_of(path: str, grad: jax.Array) -> jax.Array:
+    axis = _cut_axis(path, grad.ndim)
+    if axis is not None and not _is_stacked(path):
+      grad = _scatter_sum(grad, axis)
+    left = tuple(name for name in sizes if name != "fsdp" or axis is None)
+    return jax.lax.psum(grad, left) if left else grad
+
+  return jax.tree.map(total_of, trees.paths(grads), grads) if sizes else grads
+
+
+def whole_groups(rows: ArrayTree, group_size: int) -> Groups:
+  """The rows of all groups of `group_size` (0: all rows) consecutive rows to which the device's own belong.
+
+  A device that holds whole groups needs no others' rows. Else the rows of all devices are gathered.
+  """
+  number, sizes = jax.tree.leaves(rows)[0].shape[0], _sizes()
+  copies = math.prod(sizes.values())
+  size = group_size or number * copies
+  if number % size == 0:
+    return Groups(rows, size, 0, 1)
+  axes = tuple(sizes)
+  gathered = jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, axes, tiled=True), rows)
+  return Groups(gathered, size, jax.lax.axis_index(axes) * number, copies)

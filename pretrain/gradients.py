@@ -14,16 +14,15 @@ from pretrain import own_rows, sharding
 ArrayTree = Any
 
 
-def gradients(
+def make_gradients(
   loss_fn: Callable[..., tuple[jax.Array, ArrayTree]],
-  params: ArrayTree,
-  batch: ArrayTree,
-  totals: ArrayTree,
   *,
   microbatches: int,
   weight_dtype: jnp.dtype | None,
-) -> tuple[tuple[jax.Array, ArrayTree], ArrayTree]:
-  """((loss, metrics), gradients) of the whole batch; arguments as those of `step.make_train_step`."""
+  shard_update: bool,
+) -> Callable[[ArrayTree, ArrayTree, ArrayTree], tuple[tuple[jax.Array, ArrayTree], ArrayTree]]:
+  """(params, batch, totals) to ((loss, metrics), gradients); arguments as those of `step.make_train_step`."""
+  returns: own_rows.Returns = "shared gradients" if shard_update else "gradients"
 
   def of_rows(params: ArrayTree, rows: ArrayTree, totals: ArrayTree):
     casts = {} if weight_dtype is None else own_rows.casts(params, weight_dtype)
@@ -37,12 +36,15 @@ def gradients(
       values, grads = gradient(whole, rows)
     else:
       values, grads = accumulate(lambda part: gradient(whole, part), rows)
-    return own_rows.total(values), own_rows.total_gradients(grads)
+    return own_rows.total(values), own_rows.total_gradients(grads, returns=returns)
 
-  if microbatches == 1:
-    return own_rows.on_own_rows(of_rows, params, batch, totals, row_axis=0, has_grads=True)
-  parts = split(batch, microbatches=microbatches)
-  return own_rows.on_own_rows(of_rows, params, parts, totals, row_axis=1, has_grads=True)
+  def gradients(params: ArrayTree, batch: ArrayTree, totals: ArrayTree):
+    row_axis, rows = 0, batch
+    if microbatches > 1:
+      row_axis, rows = 1, split(batch, microbatches=microbatches)
+    return own_rows.on_own_rows(of_rows, params, rows, totals, row_axis=row_axis, returns=returns)
+
+  return gradients
 
 
 def split(batch: ArrayTree, *, microbatches: int) -> ArrayTree:

@@ -12,7 +12,7 @@ mesh, or with one device, all functions return what they are given.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,11 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
 from pretrain import trees
-from pretrain.sharding import BATCH_AXES, MESH_AXES, partition_spec
+from pretrain.sharding import BATCH_AXES, MESH_AXES, partition_spec, update_axis
 
 ArrayTree = Any
+# Sums of values, or these and gradients: cut like the parameters, or over `data` too for a shared update.
+Returns = Literal["values", "gradients", "shared gradients"]
 
 
 class Weight(NamedTuple):
@@ -42,33 +44,42 @@ class Groups(NamedTuple):
 
 
 def on_own_rows(
-  function: Callable, params: ArrayTree, rows: ArrayTree, totals: ArrayTree, *, row_axis: int, has_grads: bool
+  function: Callable,
+  params: ArrayTree,
+  rows: ArrayTree,
+  totals: ArrayTree,
+  *,
+  row_axis: int,
+  returns: Returns,
 ) -> ArrayTree:
   """`function(params, rows, totals)`, computed on every device with its own part of the rows.
 
-  Args:
-    function: what it returns is summed by `total` and `total_gradients`: whole on all devices, and
-      (with `has_grads`, as the second of a pair) cut like the parameters.
-    params: the parameters of the mesh.
-    rows: every leaf has the rows of the global batch on `row_axis`.
-    totals: whole on every device.
+  `rows` have the rows of the global batch on their axis `row_axis`; `totals` are whole on every device.
+  What the function `returns` it has summed by `total` and `total_gradients`.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.axis_names != MESH_AXES or math.prod(mesh.shape[axis] for axis in BATCH_AXES) == 1:
     return function(params, rows, totals)
-  cuts = jax.tree.map(_cut, trees.paths(params), params)
   own, whole = PartitionSpec(*[None] * row_axis, BATCH_AXES), PartitionSpec()
+  parts = mesh.shape["data"] if returns == "shared gradients" else 1
+  cuts, shared_cuts = (
+    jax.tree.map(functools.partial(_cut, parts=number), trees.paths(params), params) for number in (1, parts)
+  )
   return jax.shard_map(
     function,
     in_specs=(cuts, own, whole),
-    out_specs=(whole, cuts) if has_grads else whole,
+    out_specs=whole if returns == "values" else (whole, shared_cuts),
     axis_names=set(MESH_AXES if mesh.shape["tensor"] == 1 else BATCH_AXES),
     check_vma=False,
   )(params, rows, totals)
 
 
-def _cut(path: str, leaf: jax.Array) -> PartitionSpec:
-  return PartitionSpec(*(axis if axis == "fsdp" else None for axis in partition_spec(path, leaf.ndim)))
+def _cut(path: str, leaf: jax.Array, *, parts: int) -> PartitionSpec:
+  names = [axis if axis == "fsdp" else None for axis in partition_spec(path, leaf.ndim)]
+  shared = update_axis(path, leaf.shape, parts)
+  if shared is not None:
+    names[shared] = "data"
+  return PartitionSpec(*names)
 
 
 def _sizes() -> dict[str, int]:
@@ -95,8 +106,8 @@ def _gather(part: jax.Array, axis: int) -> jax.Array:
   return jax.lax.all_gather(part, "fsdp", axis=axis, tiled=True)
 
 
-def _scatter_sum(whole: jax.Array, axis: int) -> jax.Array:
-  return jax.lax.psum_scatter(whole, "fsdp", scatter_dimension=axis, tiled=True)
+def _scatter_sum(whole: jax.Array, over: str, axis: int) -> jax.Array:
+  return jax.lax.psum_scatter(whole, over, scatter_dimension=axis, tiled=True)
 
 
 def outside_layers(params: ArrayTree) -> ArrayTree:
@@ -158,7 +169,7 @@ def _read_cast_forward(master: jax.Array, cast: jax.Array, axis: int | None):
 
 def _read_cast_backward(axis: int | None, _, cotangent: jax.Array):
   cotangent = cotangent.astype(jnp.float32)
-  return cotangent if axis is None else _scatter_sum(cotangent, axis), None
+  return cotangent if axis is None else _scatter_sum(cotangent, "fsdp", axis), None
 
 
 _read_cast.defvjp(_read_cast_forward, _read_cast_backward)
@@ -173,19 +184,23 @@ def total(values: ArrayTree) -> ArrayTree:
   return unravel(jax.lax.psum(flat, axes))
 
 
-def total_gradients(grads: ArrayTree) -> ArrayTree:
+def total_gradients(grads: ArrayTree, *, returns: Returns) -> ArrayTree:
   """Gradients of the parameters as `outside_layers` has them, summed over all devices and cut like `params`.
 
-  Those of stacked weights are sums over `fsdp` already.
+  Those of stacked weights are sums over `fsdp` already. 'shared gradients' are cut along their `update_axis`.
   """
   sizes = _sizes()
+  parts = sizes.get("data", 1) if returns == "shared gradients" else 1
 
   def total_of(path: str, grad: jax.Array) -> jax.Array:
-    axis = _cut_axis(path, grad.ndim)
-    if axis is not None and not _is_stacked(path):
-      grad = _scatter_sum(grad, axis)
-    left = tuple(name for name in sizes if name != "fsdp" or axis is None)
-    return jax.lax.psum(grad, left) if left else grad
+    cut, shared = _cut_axis(path, grad.ndim), update_axis(path, grad.shape, parts)
+    left = [name for name in sizes if name != "fsdp" or cut is None]
+    if cut is not None and not _is_stacked(path):
+      grad = _scatter_sum(grad, "fsdp", cut)
+    if shared is not None:
+      grad = _scatter_sum(grad, "data", shared)
+      left.remove("data")
+    return jax.lax.psum(grad, tuple(left)) if left else grad
 
   return jax.tree.map(total_of, trees.paths(grads), grads) if sizes else grads
 

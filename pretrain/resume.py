@@ -29,6 +29,7 @@ SAFE_FIELDS = (
   "data.module",
   "data.tfds_directory",
   "data.workers",
+  "optimizer.shard_update",
   "mesh.data",
   "mesh.fsdp",
   "mesh.tensor",

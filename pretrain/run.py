@@ -69,6 +69,7 @@ class Run:
       clip_norm=self.config.optimizer.clip_norm,
       microbatches=self.config.train.microbatches,
       weight_dtype=self.recipe.encoder.compute_dtype,
+      shard_update=self.config.optimizer.shard_update,
     )
     return jax.jit(
       function,
@@ -101,10 +102,13 @@ def make_run(config: ConfigDict, tokens: TokenIds) -> Run:
   settings = optim.OptimizerSettings(**config.optimizer.to_dict(), total_steps=config.train.total_steps)
   optimizer, schedule = optim.make_optimizer(settings, params=abstract_params, frozen=recipe.is_frozen)
   abstract = jax.eval_shape(functools.partial(step.init_state, optimizer=optimizer), abstract_params)
+  places = sharding.shardings(mesh, abstract)
+  moments = sharding.shardings(mesh, abstract.opt_state, over_data=config.optimizer.shard_update)
+  places = places._replace(opt_state=moments)
   abstract = jax.tree.map(
     lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
     abstract,
-    sharding.shardings(mesh, abstract),
+    places,
   )
   return Run(config, mesh, recipe, optimizer, schedule, abstract)
 

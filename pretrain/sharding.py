@@ -114,11 +114,21 @@ def _unnamed(parameters: list[str]) -> str:
   return f"no rule of sharding.RULES names {', '.join(parameters)}; add one"
 
 
-def shardings(mesh: Mesh, abstract_tree: ArrayTree) -> ArrayTree:
+def update_axis(path: str, shape: tuple[int, ...], parts: int) -> int | None:
+  """Which axis of a parameter is cut over `data` where the update is shared out (`optimizer.shard_update`).
+
+  The first that nothing else cuts and that `parts` devices divide; None: each device updates all of it.
+  """
+  free = [axis for axis, name in enumerate(partition_spec(path, len(shape))) if name is None]
+  return next((axis for axis in free if parts > 1 and shape[axis] % parts == 0), None)
+
+
+def shardings(mesh: Mesh, abstract_tree: ArrayTree, *, over_data: bool = False) -> ArrayTree:
   """The NamedSharding of every leaf of parameters, optimizer state, or both, in the same tree.
 
   The leaves are arrays or ShapeDtypeStructs; a path must end as the parameter's does. A vocabulary that the
   tensor axis does not divide stays whole; that the mesh divides the other sizes is a rule of `command.rules`.
+  With `over_data` each leaf is cut along its `update_axis` too.
 
   Raises:
     ConfigError: leaves of two or more axes that no rule names (all are listed).
@@ -131,17 +141,20 @@ def shardings(mesh: Mesh, abstract_tree: ArrayTree) -> ArrayTree:
   ]
   if unnamed:
     raise ConfigError(_unnamed(unnamed))
-  result = [NamedSharding(mesh, _fitting_spec(mesh, path, leaf.shape)) for path, leaf in leaves.items()]
-  return jax.tree.unflatten(jax.tree.structure(abstract_tree), result)
+  specs = [_fitting_spec(mesh, path, leaf.shape, over_data) for path, leaf in leaves.items()]
+  return jax.tree.unflatten(jax.tree.structure(abstract_tree), [NamedSharding(mesh, spec) for spec in specs])
 
 
-def _fitting_spec(mesh: Mesh, path: str, shape: tuple[int, ...]) -> PartitionSpec:
+def _fitting_spec(mesh: Mesh, path: str, shape: tuple[int, ...], over_data: bool) -> PartitionSpec:
   names = logical_axes(path, len(shape)) or ()
   spec = []
   for name, size, axis in zip(names, shape, partition_spec(path, len(shape))):
     fits = axis is None or size % mesh.shape[axis] == 0
     assert fits or name in MAY_STAY_WHOLE, (path, shape, mesh.shape)
     spec.append(axis if fits else None)
+  shared = update_axis(path, shape, mesh.shape["data"]) if over_data else None
+  if shared is not None:
+    spec[shared] = "data"
   return PartitionSpec(*spec)
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from pretrain import optim
-from pretrain.gradients import gradients
+from pretrain.gradients import make_gradients
 from pretrain.own_rows import on_own_rows, outside_layers, total
 
 ArrayTree = Any
@@ -47,6 +47,7 @@ def make_train_step(
   clip_norm: float,
   microbatches: int = 1,
   weight_dtype: jnp.dtype | None = None,
+  shard_update: bool = False,
 ) -> Callable[[TrainState, ArrayTree], tuple[TrainState, Metrics]]:
   """Builds the step. The caller jits it, with shardings and the state donated.
 
@@ -54,24 +55,26 @@ def make_train_step(
     loss_fn: (params, batch, totals) to ([] loss, {name: (sum, weight)}); the losses of microbatches add up.
     totals_fn: batch to what its sums are divided by.
     batch_fn: (data, [] step) to the batch `loss_fn` takes, masks drawn; every leaf has the rows first.
-    optimizer: its updates are added to the parameters.
     schedule: learning rate by number of updates done, for the metric.
     frozen: whether the parameter at a path is not trained.
     clip_norm: largest global gradient norm; 0: off.
     microbatches: parts of the batch taken one after another.
     weight_dtype: into which the kernels of layers are cast once a step; None: `loss_fn` casts them.
+    shard_update: whether gradients are cut over `data` as the optimizer state is (`sharding.update_axis`).
 
   Returns:
     (state, data) to (state, metrics). A step whose loss, gradient norm or new parameters are not finite
     changes nothing but the counters.
   """
 
+  gradients = make_gradients(
+    loss_fn, microbatches=microbatches, weight_dtype=weight_dtype, shard_update=shard_update
+  )
+
   def train_step(state: TrainState, data: ArrayTree) -> tuple[TrainState, Metrics]:
     batch = batch_fn(data, state.step)
     totals = totals_fn(batch)
-    (loss, metrics), grads = gradients(
-      loss_fn, state.params, batch, totals, microbatches=microbatches, weight_dtype=weight_dtype
-    )
+    (loss, metrics), grads = gradients(state.params, batch, totals)
     norm = optim.gradient_norm(grads, frozen=frozen)
     grads = optim.clip_by_norm(grads, norm, max_norm=clip_norm)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -108,6 +111,6 @@ def make_eval_step(
     def of_rows(params: ArrayTree, rows: ArrayTree, totals: ArrayTree) -> Metrics:
       return total(loss_fn(outside_layers(params), rows, totals)[1])
 
-    return on_own_rows(of_rows, params, batch, totals_fn(batch), row_axis=0, has_grads=False)
+    return on_own_rows(of_rows, params, batch, totals_fn(batch), row_axis=0, returns="values")
 
   return eval_step

@@ -30,6 +30,7 @@ class OptimizerFields:
   weight_decay: NotNegative = 0.01
   decay: Literal["all", "no_bias_norm"] = "all"
   clip_norm: NotNegative = 0.0
+  shard_update: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

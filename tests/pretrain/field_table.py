@@ -117,6 +117,7 @@ _ROWS: dict[str, list[tuple]] = {
     ("optimizer.weight_decay", 0.1, "step"),
     ("optimizer.decay", "no_bias_norm", "step layout"),
     ("optimizer.clip_norm", 1.0, "step"),
+    ("optimizer.shard_update", True, "step layout"),
     ("data.source", "more.txt", "prepare", "what data.prepare reads"),
     ("data.directory", "elsewhere", "prepare", "where the records are"),
     ("data.text_field", "body", "prepare", "what data.prepare reads"),

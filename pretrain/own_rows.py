@@ -61,10 +61,9 @@ def on_own_rows(
   if mesh.axis_names != MESH_AXES or math.prod(mesh.shape[axis] for axis in BATCH_AXES) == 1:
     return function(params, rows, totals)
   own, whole = PartitionSpec(*[None] * row_axis, BATCH_AXES), PartitionSpec()
-  parts = mesh.shape["data"] if returns == "shared gradients" else 1
-  cuts, shared_cuts = (
-    jax.tree.map(functools.partial(_cut, parts=number), trees.paths(params), params) for number in (1, parts)
-  )
+  paths, is_shared = trees.paths(params), returns == "shared gradients"
+  cuts = jax.tree.map(_cut, paths, params)
+  shared_cuts = jax.tree.map(functools.partial(_cut, is_shared=is_shared), paths, params)
   return jax.shard_map(
     function,
     in_specs=(cuts, own, whole),
@@ -74,9 +73,9 @@ def on_own_rows(
   )(params, rows, totals)
 
 
-def _cut(path: str, leaf: jax.Array, *, parts: int) -> PartitionSpec:
+def _cut(path: str, leaf: jax.Array, *, is_shared: bool = False) -> PartitionSpec:
   names = [axis if axis == "fsdp" else None for axis in partition_spec(path, leaf.ndim)]
-  shared = update_axis(path, leaf.shape, parts)
+  shared = update_axis(path, leaf.shape, jax.sharding.get_abstract_mesh().shape) if is_shared else None
   if shared is not None:
     names[shared] = "data"
   return PartitionSpec(*names)
@@ -190,10 +189,11 @@ def total_gradients(grads: ArrayTree, *, returns: Returns) -> ArrayTree:
   Those of stacked weights are sums over `fsdp` already. 'shared gradients' are cut along their `update_axis`.
   """
   sizes = _sizes()
-  parts = sizes.get("data", 1) if returns == "shared gradients" else 1
 
   def total_of(path: str, grad: jax.Array) -> jax.Array:
-    cut, shared = _cut_axis(path, grad.ndim), update_axis(path, grad.shape, parts)
+    cut, shared = _cut_axis(path, grad.ndim), None
+    if returns == "shared gradients":
+      shared = update_axis(path, grad.shape, jax.sharding.get_abstract_mesh().shape)
     left = [name for name in sizes if name != "fsdp" or cut is None]
     if cut is not None and not _is_stacked(path):
       grad = _scatter_sum(grad, "fsdp", cut)
@@ -208,13 +208,16 @@ def total_gradients(grads: ArrayTree, *, returns: Returns) -> ArrayTree:
 def whole_groups(rows: ArrayTree, group_size: int) -> Groups:
   """The rows of all groups of `group_size` (0: all rows) consecutive rows to which the device's own belong.
 
-  A device that holds whole groups needs no others' rows. Else the rows of all devices are gathered.
+  A device that holds whole groups needs no others' rows. Else the devices of a group exchange theirs; where
+  a group ends in the middle of a device's rows, all devices do.
   """
   number, sizes = jax.tree.leaves(rows)[0].shape[0], _sizes()
-  copies = math.prod(sizes.values())
-  size = group_size or number * copies
+  devices, axes = math.prod(sizes.values()), tuple(sizes)
+  size = group_size or number * devices
   if number % size == 0:
     return Groups(rows, size, 0, 1)
-  axes = tuple(sizes)
-  gathered = jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, axes, tiled=True), rows)
-  return Groups(gathered, size, jax.lax.axis_index(axes) * number, copies)
+  copies = devices if size % number else size // number
+  neighbours = [list(range(start, start + copies)) for start in range(0, devices, copies)]
+  gather = functools.partial(jax.lax.all_gather, axis_name=axes, axis_index_groups=neighbours, tiled=True)
+  place = jax.lax.axis_index(axes) % copies
+  return Groups(jax.tree.map(gather, rows), size, place * number, copies)

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -114,13 +114,18 @@ def _unnamed(parameters: list[str]) -> str:
   return f"no rule of sharding.RULES names {', '.join(parameters)}; add one"
 
 
-def update_axis(path: str, shape: tuple[int, ...], parts: int) -> int | None:
+def update_axis(path: str, shape: tuple[int, ...], mesh_sizes: Mapping[str, int]) -> int | None:
   """Which axis of a parameter is cut over `data` where the update is shared out (`optimizer.shard_update`).
 
-  The first that nothing else cuts and that `parts` devices divide; None: each device updates all of it.
+  The first that nothing else cuts and that the devices along `data` divide. None: each device updates all of
+  it, as it does with biases and LayerNorms, which are too small to be worth an exchange of their own.
   """
-  free = [axis for axis, name in enumerate(partition_spec(path, len(shape))) if name is None]
-  return next((axis for axis in free if parts > 1 and shape[axis] % parts == 0), None)
+  parts = mesh_sizes["data"]
+  if parts == 1 or path.split("/")[-1] not in ("kernel", "embedding"):
+    return None
+  cuts = partition_spec(path, len(shape))
+  free = [axis for axis, name in enumerate(cuts) if name is None or mesh_sizes[name] == 1]
+  return next((axis for axis in free if shape[axis] % parts == 0), None)
 
 
 def shardings(mesh: Mesh, abstract_tree: ArrayTree, *, over_data: bool = False) -> ArrayTree:
@@ -152,7 +157,7 @@ def _fitting_spec(mesh: Mesh, path: str, shape: tuple[int, ...], over_data: bool
     fits = axis is None or size % mesh.shape[axis] == 0
     assert fits or name in MAY_STAY_WHOLE, (path, shape, mesh.shape)
     spec.append(axis if fits else None)
-  shared = update_axis(path, shape, mesh.shape["data"]) if over_data else None
+  shared = update_axis(path, shape, mesh.shape) if over_data else None
   if shared is not None:
     spec[shared] = "data"
   return PartitionSpec(*spec)

@@ -65,10 +65,16 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "functools.partial(jnp.where, True)",
         "test_a_poisoned_loss_changes_nothing_but_the_counters[nan]",
       ),
+    ],
+  ),
+  (
+    "pretrain/gradients.py",
+    "tests/pretrain/test_step.py",
+    [
       (
         "mean of the microbatches",
         "lambda sums, part: (jax.tree.map(jnp.add, sums, function(part)), None)",
-        "lambda s, p: (jax.tree.map(lambda a, b: a + b / microbatches, s, function(p)), None)",
+        "lambda s, p: (jax.tree.map(lambda a, b: a + b / 2, s, function(p)), None)",
         "test_microbatches_change_nothing_but_rounding[2]",
       ),
     ],

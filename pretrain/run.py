@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -89,12 +89,14 @@ class Run:
     )
 
 
-def make_run(config: ConfigDict, tokens: TokenIds) -> Run:
+def make_run(config: ConfigDict, tokens: TokenIds, *, devices: Sequence[jax.Device] | None = None) -> Run:
   """Builds the parts of a run from a validated config, without making an array.
+
+  `devices` are those of the mesh (None: all there are); they may be of a machine that is only compiled for.
 
   Raises ConfigError where the token table has fewer rows than the records' vocabulary has tokens.
   """
-  mesh = sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict()))
+  mesh = sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict()), devices=devices)
   rows = config.train.batch_size // config.train.microbatches
   row_shards = mesh.shape["data"] * mesh.shape["fsdp"]
   recipe = build(config, tokens, rows_per_device=rows // row_shards)

@@ -1,0 +1,144 @@
+"""What devices send each other in a step: kind, axes of the mesh, bytes, and whether work goes on."""
+
+import dataclasses
+import itertools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from pretrain.plan.program import Instruction, Program
+
+KINDS = (
+  "all-reduce",
+  "all-gather",
+  "reduce-scatter",
+  "all-to-all",
+  "collective-permute",
+  "collective-broadcast",
+  "ragged-all-to-all",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+  """One instruction that every device runs together with others.
+
+  Attributes:
+    kind: of KINDS.
+    axes: the mesh axes along which it exchanges, in the mesh's order; () if it stays on one device.
+    bytes: of one run on one device: the larger of what goes in and what comes out, so that a gather and a
+      scatter of the same array count the same.
+    times: runs in a step.
+    overlaps: it is started and awaited in two places, so that other work may run between them.
+    op_name: the path of the JAX operation it came from.
+  """
+
+  kind: str
+  axes: tuple[str, ...]
+  bytes: int
+  times: int
+  overlaps: bool
+  op_name: str
+
+  @property
+  def total(self) -> int:
+    """Bytes of a step on one device."""
+    return self.bytes * self.times
+
+
+def collectives(program: Program, mesh_shape: Mapping[str, int]) -> list[Collective]:
+  """All collectives of a program compiled for a mesh of that shape ({axis: size}), in the order they run.
+
+  Inside fusions too: the TPU compiler puts a collective and the product it overlaps with into one.
+  """
+  found, in_the_background = [], _async_computations(program)
+  for run in program.executions:
+    outer = run.instruction
+    in_async = outer.kind == "fusion" or run.computation in in_the_background
+    for instruction in program.fused(outer):
+      kind = instruction.kind.removesuffix("-start")
+      if kind in KINDS:
+        owner = program.computations[run.computation] if instruction is outer else {}
+        found.append(
+          Collective(
+            kind,
+            _axes(instruction, mesh_shape),
+            _bytes(instruction, owner),
+            run.times,
+            in_async or instruction.kind.endswith("-start"),
+            instruction.op_name or outer.op_name,
+          )
+        )
+  return found
+
+
+def summary(found: Iterable[Collective]) -> dict[str, dict[str, int]]:
+  """{'all-reduce over data+fsdp': {'bytes', 'runs', 'overlapping'}} of a step on one device, largest first.
+
+  Collectives that stay on one device are left out.
+  """
+  rows: dict[str, dict[str, int]] = defaultdict(lambda: {"bytes": 0, "runs": 0, "overlapping": 0})
+  for item in found:
+    if item.axes:
+      row = rows[f"{item.kind} over {'+'.join(item.axes)}"]
+      row["bytes"] += item.total
+      row["runs"] += item.times
+      row["overlapping"] += item.times * item.overlaps
+  return dict(sorted(rows.items(), key=lambda pair: -pair[1]["bytes"]))
+
+
+def _async_computations(program: Program) -> set[str]:
+  return {
+    called
+    for run in program.executions
+    if run.instruction.kind == "async-start"
+    for called in run.instruction.called
+  }
+
+
+def _bytes(instruction: Instruction, owner: Mapping[str, Instruction]) -> int:
+  """Of a started one the result holds operands and results: the largest array then stands for the run."""
+  operands = [owner[name].bytes for name in instruction.operands if name in owner]
+  if instruction.kind.endswith("-start") and instruction.kind != "all-reduce-start":
+    return max([shape.bytes for shape in instruction.results], default=0)
+  return max(instruction.bytes, sum(operands))
+
+
+def _axes(instruction: Instruction, mesh_shape: Mapping[str, int]) -> tuple[str, ...]:
+  """The axes along which the places of a group's members differ."""
+  places = list(itertools.product(*(range(size) for size in mesh_shape.values())))
+  differ: set[int] = set()
+  for group in _groups(instruction.attributes, len(places)):
+    members = [places[member] for member in group]
+    differ |= {axis for axis in range(len(mesh_shape)) if len({place[axis] for place in members}) > 1}
+  return tuple(name for axis, name in enumerate(mesh_shape) if axis in differ)
+
+
+def _groups(attributes: str, count: int) -> Sequence[Sequence[int]]:
+  """Device numbers that exchange: XLA's lists, its [groups, size]<=[...]T(...) form, mesh form, or pairs."""
+  pairs = re.search(r"source_target_pairs=\{(\{[\d,{}\s]*\})\}", attributes)
+  lists = re.search(r"replica_groups=\{(\{[\d,{}\s]*\})\}", attributes)
+  if pairs or lists:
+    text = (pairs or lists)[1]  # type: ignore[index]
+    return [[int(n) for n in group.split(",") if n.strip()] for group in re.findall(r"\{([\d,\s]*)\}", text)]
+  iota = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes)
+  if iota:
+    sizes = _numbers(iota[2])
+    order = _numbers(iota[3]) if iota[3] else range(len(sizes))
+    return np.arange(math.prod(sizes)).reshape(sizes).transpose(*order).reshape(_numbers(iota[1])).tolist()
+  named = re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes)
+  if named:
+    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", named[1])}
+    inner = re.findall(r"'([^']+)'", named[2])
+    outer = [name for name in sizes if name not in inner]
+    numbers = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+    numbers = numbers.transpose([list(sizes).index(name) for name in (*outer, *inner)])
+    return numbers.reshape(-1, math.prod(sizes[name] for name in inner)).tolist()
+  return [list(range(count))]  # {}: all devices
+
+
+def _numbers(text: str) -> list[int]:
+  return [int(number) for number in text.split(",")]

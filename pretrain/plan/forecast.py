@@ -1,0 +1,203 @@
+"""A training step compiled for a machine that is not there: does it fit, how long, and what it is made of.
+
+The figures are the compiler's, or follow from its program by formulas stated here. Nothing is run.
+"""
+
+import copy
+import dataclasses
+import re
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from pretrain import flops, sharding
+from pretrain.command import validate
+from pretrain.corruption.masking import TokenIds
+from pretrain.plan import costs, roofline
+from pretrain.plan.collectives import collectives, summary
+from pretrain.plan.program import Program, parse
+from pretrain.plan.targets import Target
+from pretrain.run import Run, make_run
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+  """What a step would be on one device of a target.
+
+  Attributes:
+    rows: of a microbatch on one device.
+    bytes: 'arguments' (parameters, optimizer state, ids), 'outputs', 'aliased' (outputs in the place of
+      arguments), 'temporaries' and 'total'; only 'total' where the compiler refused for lack of memory.
+    fits: whether the total does.
+    seconds: TPU: the compiler's cycles over the clock, and a roofline for kernels without an estimate. GPU: a
+      roofline over all kernels, a lower bound. Communication is not in it. 0: it does not fit.
+    mfu: formula FLOP (`flops.training_flops_per_token`) over seconds and the chip's dense peak.
+    cycles: the compiler's, of a TPU.
+    parts: share of each part (`costs.PARTS`) of the time; 'kernels without an estimate' is one.
+    kernels: launches by kind.
+    collectives: as `collectives.summary`.
+    link_seconds: the collectives' bytes over the chip's links, if nothing else ran meanwhile.
+    unknown_loops: loops that were counted as one turn.
+  """
+
+  target: str
+  device: str
+  devices: int
+  mesh: dict[str, int]
+  rows: int
+  length: int
+  bytes: dict[str, int]
+  fits: bool
+  seconds: float = 0.0
+  mfu: float = 0.0
+  cycles: int = 0
+  parts: dict[str, float] = dataclasses.field(default_factory=dict)
+  kernels: dict[str, int] = dataclasses.field(default_factory=dict)
+  collectives: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+  link_seconds: float = 0.0
+  unknown_loops: tuple[str, ...] = ()
+
+
+def planned_run(config: ConfigDict, target: Target) -> Run:
+  """The parts of a run on a target's devices; `auto` computes in bfloat16 there.
+
+  Raises ConfigError as `validate.check` does.
+  """
+  config = copy.deepcopy(config)
+  if config.model.dtype == "auto":
+    config.model.dtype = "bfloat16"
+  validate.check(config, num_devices=len(target.devices))
+  size = config.model.vocab_size
+  return make_run(config, TokenIds(0, 1, 2, 3, 4, size), devices=target.devices)
+
+
+def lower_step(run: Run) -> jax.stages.Lowered:
+  """The training step of a run, lowered for the devices of its mesh from shapes alone."""
+  config, platform = run.config, run.mesh.devices.flat[0].platform
+  shape = (config.train.batch_size, config.data.length)
+  ids = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding.batch_sharding(run.mesh))
+  with jax.set_mesh(run.mesh):
+    traced = run.compile_train_step().trace(run.abstract_state, ids)
+    return traced.lower(lowering_platforms=("cuda",)) if platform == "gpu" else traced.lower()
+
+
+def forecast(config: ConfigDict, target: Target) -> Forecast:
+  """Compiles the training step of a config for a target and reads the result.
+
+  A base-size step costs one to two minutes of one core.
+  """
+  run = planned_run(config, target)
+  found = describe_run(run, target)
+  try:
+    compiled = lower_step(run).compile()
+  except Exception as error:
+    needed = needed_bytes(str(error))
+    if needed is None:
+      raise
+    return dataclasses.replace(found, bytes={"total": needed}, fits=False)
+  sizes = memory(compiled)
+  found = dataclasses.replace(found, bytes=sizes, fits=sizes["total"] <= target.chip.hbm_bytes)
+  return read_program(found, parse(compiled.as_text()), run, target)
+
+
+def describe_run(run: Run, target: Target) -> Forecast:
+  """The forecast before anything is compiled."""
+  config = run.config
+  shards = run.mesh.shape["data"] * run.mesh.shape["fsdp"]
+  rows = config.train.batch_size // config.train.microbatches // shards
+  return Forecast(
+    target.name,
+    target.devices[0].device_kind,
+    len(target.devices),
+    dict(run.mesh.shape),
+    rows,
+    config.data.length,
+    bytes={},
+    fits=False,
+  )
+
+
+def read_program(found: Forecast, program: Program, run: Run, target: Target) -> Forecast:
+  """The forecast with what the compiled program says."""
+  chip = target.chip
+  seconds_by_part = _seconds_by_part(program, target)
+  seconds = sum(seconds_by_part.values())
+  tokens = run.config.train.batch_size * run.config.data.length
+  step_flops = flops.training_flops_per_token(run.config.to_dict()) * tokens / len(target.devices)
+  sent = collectives(program, run.mesh.shape)
+  return dataclasses.replace(
+    found,
+    seconds=seconds,
+    mfu=step_flops / seconds / chip.peak_flops,
+    cycles=costs.cycles(program),
+    parts={part: value / seconds for part, value in seconds_by_part.items()},
+    kernels=dict(costs.kernels(program)),
+    collectives=summary(sent),
+    link_seconds=sum(item.total for item in sent if item.axes) / chip.link_bandwidth,
+    unknown_loops=program.unknown_loops,
+  )
+
+
+def _seconds_by_part(program: Program, target: Target) -> dict[str, float]:
+  if not target.chip.clock:
+    return costs.by_part((item.part, item.seconds) for item in roofline.kernels(program, target.chip))
+  seconds = {part: cycles / target.chip.clock for part, cycles in costs.cycles_by_part(program).items()}
+  bare = [run for run in program.executions if run.instruction.custom_call_target and not run.cycles]
+  bounds = [roofline.kernel_of(program, run, target.chip) for run in bare]
+  custom = sum(bound.seconds for bound in bounds if bound is not None)
+  return seconds | ({"kernels without an estimate": custom} if custom else {})
+
+
+def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
+  """Bytes on one device, by kind, and in all."""
+  analysis = compiled.memory_analysis()
+  kinds = {"arguments": "argument", "outputs": "output", "aliased": "alias", "temporaries": "temp"}
+  sizes = {name: int(getattr(analysis, f"{kind}_size_in_bytes")) for name, kind in kinds.items()}
+  total = sizes["arguments"] + sizes["outputs"] - sizes["aliased"] + sizes["temporaries"]
+  return sizes | {"total": total}
+
+
+def needed_bytes(error: str) -> int | None:
+  """Bytes that a program would have needed, from the compiler's refusal; None: it is another error."""
+  if "RESOURCE_EXHAUSTED" not in error:
+    return None
+  found = re.search(r"Used ([\d.]+)([KMG]?) of|temporaries \(([\d.]+)([KMG]?)", error)
+  if found is None:
+    return None
+  number, unit = (found[1], found[2]) if found[1] else (found[3], found[4])
+  return int(float(number) * _UNITS[unit])
+
+
+def largest_rows(forecast_of: Callable[[int], Forecast], *, multiple: int, limit: float) -> Forecast:
+  """The forecast of the largest microbatch that fits, or that of `multiple` rows, which then does not.
+
+  Bytes grow with rows along a line: two compilations draw it, the third is usually the answer.
+
+  Args:
+    forecast_of: rows on a device, a multiple of `multiple`, to their forecast.
+    multiple: rows that the recipe takes at a time (a contrast group's share).
+    limit: bytes of a device.
+  """
+  known = {multiple: forecast_of(multiple)}
+  if not known[multiple].fits:
+    return known[multiple]
+  low, high, rows = multiple, None, 2 * multiple
+  while high is None or high - low > multiple:
+    known[rows] = forecast_of(rows)
+    low, high = (rows, high) if known[rows].fits else (low, rows)
+    rows = _guess(known, low, high, multiple=multiple, limit=limit)
+  return known[low]
+
+
+def _guess(known: dict, low: int, high: int | None, *, multiple: int, limit: float) -> int:
+  """The next number of rows to try: where the line through the two nearest points meets the limit."""
+  first, second = sorted(known, key=lambda rows: abs(rows - low))[:2]
+  slope = (known[second].bytes["total"] - known[first].bytes["total"]) / (second - first)
+  meets = low + (limit - known[low].bytes["total"]) / slope if slope > 0 else 2 * low
+  rows = int(meets // multiple) * multiple
+  top = 64 * low if high is None else high - multiple
+  return min(max(rows, low + multiple), top)

@@ -1,0 +1,163 @@
+"""What a kernel cannot be faster than: the bytes that it moves and the products that it computes.
+
+For GPUs, whose compiler estimates no time, this is the only figure there is; for TPUs it stands in for
+kernels without an estimate. It is a lower bound: it knows nothing of occupancy and latency.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+
+from pretrain.plan.costs import NO_KERNELS, part_of
+from pretrain.plan.program import FREE, Computation, Execution, Instruction, Program
+from pretrain.plan.targets import Chip
+
+# Shares of the data sheet that large products and copies reach: 790 of 989 TFLOP/s and 4.3 of 4.8 TB/s were
+# measured on an H200.
+PRODUCT_SHARE, BANDWIDTH_SHARE = 0.8, 0.9
+LAUNCH_SECONDS = 3e-6  # of a kernel with next to nothing to do
+WIDE_SHARE = 0.5  # of the bfloat16 rate, for products of which an operand is float32 (TF32's)
+FUSED_ATTENTION_SHARE = 0.5  # of the rate of large products, what fused attention reaches
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+  """One kernel's lower bound: of all its runs in a step."""
+
+  name: str
+  kind: str  # instruction kind, or the custom call's target
+  part: str
+  times: int
+  bytes: int  # of one run, read and written
+  flops: float  # of one run
+  seconds: float  # of all runs
+
+
+def kernels(program: Program, chip: Chip) -> list[Kernel]:
+  """Every kernel of a compiled GPU program."""
+  found = [kernel_of(program, run, chip) for run in program.executions]
+  return [kernel for kernel in found if kernel is not None]
+
+
+def kernel_of(program: Program, run: Execution, chip: Chip) -> Kernel | None:
+  """The bound of one kernel; None for what launches nothing."""
+  instruction, owner = run.instruction, program.computations[run.computation]
+  target = instruction.custom_call_target
+  if instruction.kind in FREE or target in NO_KERNELS or instruction.kind.endswith("-done"):
+    return None
+  if instruction.kind == "fusion":
+    moved, products = _fusion(program, instruction)
+  else:
+    operands = {name: owner[name].bytes for name in instruction.operands if name in owner}
+    moved, products = _touched(instruction, operands, owner), _products(instruction, owner)
+  seconds = sum(flops / (chip.peak_flops * PRODUCT_SHARE * share) for flops, share in products if flops)
+  seconds = max(seconds, moved / (chip.bandwidth * BANDWIDTH_SHARE), LAUNCH_SECONDS)
+  return Kernel(
+    instruction.name,
+    target or instruction.kind,
+    part_of(instruction.op_name),
+    run.times,
+    moved,
+    sum(flops for flops, _ in products),
+    run.times * seconds,
+  )
+
+
+def _fusion(program: Program, fusion: Instruction) -> tuple[int, list[tuple[float, float]]]:
+  """Bytes that a fusion reads and writes, and its products as (FLOP, share of the bfloat16 rate)."""
+  body = program.computations[fusion.called[0]]
+  users: dict[str, list[tuple[Instruction, int]]] = {}
+  for instruction in body.values():
+    for place, operand in enumerate(instruction.operands):
+      users.setdefault(operand, []).append((instruction, place))
+  reads = sum(_read(item, users) for item in body.values() if item.kind == "parameter")
+  root = next(item for item in body.values() if item.is_root)
+  products = [product for item in body.values() for product in _products(item, body)]
+  for item in body.values():
+    if item.kind in ("fusion", "call"):
+      for called in item.called:
+        inner = program.computations.get(called, {})
+        products += [product for each in inner.values() for product in _products(each, inner)]
+  return reads + _written(root, body), products
+
+
+def _read(source: Instruction, users: Mapping[str, list[tuple[Instruction, int]]]) -> int:
+  """Bytes of an array that are read: slices and lookups as what they take, an update's target not at all."""
+  total = 0
+  for user, place in users.get(source.name, []):
+    if user.kind in ("dynamic-slice", "slice", "gather") and place == 0:
+      total += user.bytes
+    elif user.kind in ("bitcast", "reshape", "copy"):
+      total += _read(user, users) if users.get(user.name) else source.bytes
+    elif user.kind not in ("dynamic-update-slice", "scatter") or place != 0:
+      return source.bytes
+  return min(total, source.bytes)
+
+
+def _written(result: Instruction, body: Computation) -> int:
+  """Bytes that a fusion's result takes: an update in place writes what is new."""
+  operands = [body[name] for name in result.operands if name in body]
+  if result.kind == "tuple":
+    return sum(_written(operand, body) for operand in operands)
+  if result.kind == "dynamic-update-slice" and len(operands) > 1:
+    return operands[1].bytes
+  if result.kind == "scatter" and len(operands) > 2:
+    return 2 * operands[2].bytes
+  if result.kind in ("bitcast", "reshape") and operands:
+    return _written(operands[0], body)
+  return result.bytes
+
+
+def _touched(instruction: Instruction, operands: Mapping[str, int], owner: Computation) -> int:
+  """Bytes of an operation that is not fused."""
+  if instruction.kind in ("dynamic-slice", "slice", "gather"):
+    return 2 * instruction.bytes
+  if instruction.kind in ("dynamic-update-slice", "scatter"):
+    return 2 * _written(instruction, owner)
+  return instruction.bytes + sum(operands.values())
+
+
+def _products(instruction: Instruction, owner: Computation) -> list[tuple[float, float]]:
+  """The matrix products in one operation: (FLOP, share of the rate of large bfloat16 products)."""
+  if instruction.custom_call_target.startswith("__cudnn$fmha"):
+    return [(_attention_flops(instruction, owner), FUSED_ATTENTION_SHARE)]
+  stated = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', instruction.attributes)
+  if instruction.kind == "custom-call" and stated:  # a Pallas kernel that says what it does
+    return [(float(stated[1]), FUSED_ATTENTION_SHARE)]
+  contracted = re.search(
+    r'lhs_contracting_dim(?:s=\{|ension(?:s)?_numbers":\[|ensions":\[)([\d,"]*)', instruction.attributes
+  )
+  if instruction.kind not in ("dot", "custom-call") or not contracted or not instruction.operands:
+    return []
+  sides = [owner[name].results[0] for name in instruction.operands[:2] if name in owner]
+  if len(sides) < 2:
+    return []
+  places = [int(place) for place in re.findall(r"\d+", contracted[1])]
+  depth = math.prod(sides[0].sizes[place] for place in places)
+  wide = any(side.dtype in ("f32", "f64") for side in sides)
+  return [(2.0 * math.prod(instruction.results[0].sizes) * depth, WIDE_SHARE if wide else 1.0)]
+
+
+def _attention_flops(instruction: Instruction, owner: Computation) -> float:
+  """cuDNN's fused attention: two products of [length, length, head_dim] forward, five backward."""
+  operands = [shape for name in instruction.operands if name in owner for shape in owner[name].results]
+  arrays = [shape.sizes for shape in (*instruction.results, *operands) if len(shape.sizes) == 4]
+  query = next((sizes for sizes in arrays if 8 <= sizes[-1] <= 256), None)
+  if query is None:
+    return 0.0
+  batch, first, second, width = query  # heads and length in either order: heads are fewer
+  products = 5 if "Backward" in instruction.custom_call_target else 2
+  return products * 2.0 * batch * min(first, second) * max(first, second) ** 2 * width
+
+
+def total_flops(program: Program) -> float:
+  """FLOP of all products of a run on one device, loops times their turns (TPU programs hold none by name)."""
+  total = 0.0
+  for run in program.executions:
+    owner = program.computations[run.computation]
+    if run.instruction.kind == "fusion":
+      total += run.times * sum(flops for flops, _ in _fusion(program, run.instruction)[1])
+    else:
+      total += run.times * sum(flops for flops, _ in _products(run.instruction, owner))
+  return total

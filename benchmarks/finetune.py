@@ -3,8 +3,8 @@
   python -m benchmarks.finetune --runs=5 --size=small --batch=32 --length=64
 
 For every way to run the same seeds it prints the time of the first step, which compiles; the seconds of a
-step (the best of the repeats, in which the ways take turns, so that a slow spell of the machine slows all of
-them); the ratio to one at a time; the compiler's temporary bytes; and the largest difference of the
+step (the best of the repeats, in which the ways take turns, so that a slow spell of the machine slows all
+of them); the ratio to one at a time; the compiler's temporary bytes; and the largest difference of the
 parameters after the steps. A step is an update of all runs.
 """
 

@@ -1,0 +1,213 @@
+"""Each operation that has a form of its own against the plain one, forward and backward.
+
+  python -m benchmarks.parts --parts attention dropout --shape 4x128
+  python -m benchmarks.parts --width 768 --heads 12 --vocabulary 32768 --dtype bfloat16
+
+The forms of a part take turns on the same random arrays. One JSON line for each part: seconds and CPU
+seconds of each form, the compiler's temporary bytes, and the ratio of CPU time of the plain form to ours
+(above 1: ours is faster).
+"""
+
+import dataclasses
+import functools
+import math
+import sys
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from benchmarks import cases
+from data import command
+from pretrain import optim
+from pretrain.ops import row_random
+from pretrain.ops.attention import attention
+from pretrain.ops.mixture_sampling import (
+  MixtureSettings,
+  Noise,
+  mixed_logits,
+  relaxed_sample,
+  sample_from_mixture,
+)
+from pretrain.ops.row_random import Use
+from pretrain.ops.vocab_cross_entropy import vocab_logits, vocab_scores
+
+Forms = dict[str, tuple[Callable, tuple]]  # name to (function to a number, its arguments, all differentiated)
+OURS, PLAIN = "ours", "plain"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """Of the arrays; `masked` positions of a row have vocabulary scores."""
+
+  batch: int
+  length: int
+  width: int
+  heads: int
+  vocabulary: int
+  dtype: str
+
+  @property
+  def masked(self) -> int:
+    """Positions of a row that a masked LM predicts."""
+    return math.ceil(0.15 * self.length)
+
+  def normal(self, *shape: int, scale: float = 1.0) -> jax.Array:
+    """Random numbers, the same for the same shape."""
+    draw = np.random.default_rng(0).standard_normal(shape, np.float32)
+    return jnp.asarray(scale * draw).astype(self.dtype)
+
+  @property
+  def keys(self) -> jax.Array:
+    """[batch] keys of rows."""
+    return row_random.step_row_keys(0, 0, jnp.arange(self.batch))
+
+
+def attention_forms(sizes: Sizes) -> Forms:
+  """The encoder's attention with bias, mask and dropout, and JAX's own without dropout."""
+  shape = (sizes.batch, sizes.length, sizes.heads, sizes.width // sizes.heads)
+  bias = sizes.normal(sizes.heads, sizes.length, sizes.length)
+  mask = jnp.ones((sizes.batch, sizes.length), bool)
+
+  def ours(query, key, value, bias, *, rate: float):
+    keys = sizes.keys if rate else None
+    attended = attention(query, key, value, bias=bias, key_mask=mask, dropout_rate=rate, row_keys=keys)
+    return attended.astype(jnp.float32).sum()
+
+  def jax_own(query, key, value, bias):
+    attended = jax.nn.dot_product_attention(query, key, value, bias=bias[None], mask=mask[:, None, None])
+    return attended.astype(jnp.float32).sum()
+
+  arrays = (*(sizes.normal(*shape, scale=scale) for scale in (1.0, 0.9, 0.8)), bias)
+  return {
+    OURS: (functools.partial(ours, rate=0.1), arrays),
+    "ours without dropout": (functools.partial(ours, rate=0.0), arrays),
+    PLAIN: (jax_own, arrays),
+  }
+
+
+def vocabulary_forms(sizes: Sizes) -> Forms:
+  """The cross-entropy of masked positions in chunks, and with all their scores at once."""
+  x = sizes.normal(sizes.batch, sizes.masked, sizes.width)
+  table = sizes.normal(sizes.vocabulary, sizes.width, scale=0.02).astype(jnp.float32)
+  bias = jnp.zeros(sizes.vocabulary)
+  random = np.random.default_rng(1)
+  targets = jnp.asarray(random.integers(0, sizes.vocabulary, (sizes.batch, sizes.masked, 1)), jnp.int32)
+  chunk = max(1, 2_048 // sizes.batch)
+
+  def plain(x, table, bias):
+    scores = jax.nn.log_softmax(vocab_logits(x, table, bias))
+    return -jnp.take_along_axis(scores, targets, axis=-1).sum()
+
+  def ours(x, table, bias):
+    return -vocab_scores(x, table, bias, targets, chunk=chunk).log_probs.sum()
+
+  return {OURS: (ours, (x, table, bias)), PLAIN: (plain, (x, table, bias))}
+
+
+def mixture_forms(sizes: Sizes) -> Forms:
+  """AMOS's draw from three mixed heads, and the same as a product of one-hots and table."""
+  weights = jax.nn.softmax(sizes.normal(sizes.batch, sizes.masked, 3).astype(jnp.float32))
+  transformed = sizes.normal(3, sizes.batch, sizes.masked, sizes.width)
+  table = sizes.normal(sizes.vocabulary, sizes.width, scale=0.02).astype(jnp.float32)
+  biases = jnp.zeros((1, sizes.vocabulary))
+  settings = MixtureSettings(0.3, -1.0, 0.0, max(1, 2_048 // sizes.batch))
+  noise = Noise(row_random.key_words(sizes.keys))
+
+  def ours(weights, transformed, table, biases):
+    return sample_from_mixture(weights, transformed, table, biases, noise, settings)[1].sum()
+
+  def plain(weights, transformed, table, biases):
+    logits, _ = mixed_logits(weights, transformed, table, biases)
+    gumbel = row_random.row_gumbel(noise.words, (sizes.masked, sizes.vocabulary))
+    soft = relaxed_sample(logits + gumbel, temperature=settings.temperature)
+    hard = jax.nn.one_hot(jnp.argmax(soft, axis=-1), sizes.vocabulary)
+    return jnp.einsum("bmv,vd->bmd", hard + soft - jax.lax.stop_gradient(soft), table).sum()
+
+  arrays = (weights, transformed, table, biases)
+  return {OURS: (ours, arrays), PLAIN: (plain, arrays)}
+
+
+def dropout_forms(sizes: Sizes) -> Forms:
+  """Dropout by the counter hash, and by JAX's Bernoulli draws."""
+  x = sizes.normal(sizes.batch, sizes.length, sizes.width)
+
+  def ours(x):
+    return row_random.dropout(x * x, sizes.keys, Use.MLP_OUTPUT_DROPOUT, rate=0.1).astype(jnp.float32).sum()
+
+  def plain(x):
+    kept = jax.random.bernoulli(jax.random.key(0), 0.9, x.shape)
+    return jnp.where(kept, x * x / 0.9, 0).astype(jnp.float32).sum()
+
+  return {OURS: (ours, (x,)), PLAIN: (plain, (x,))}
+
+
+def update_forms(sizes: Sizes) -> dict[str, tuple[Callable, tuple]]:
+  """Clipping and Adam over a token table and four matrices of a layer, and optax's own of the same."""
+  shapes = ((sizes.vocabulary, sizes.width), *[(sizes.width, sizes.width)] * 4)
+  params = {f"part{n}/kernel": sizes.normal(*shape).astype(jnp.float32) for n, shape in enumerate(shapes)}
+  settings = optim.OptimizerSettings(learning_rate=1e-4, total_steps=1_000, clip_norm=2.0)
+  optimizer, _ = optim.make_optimizer(settings, params=params, frozen=lambda path: False)
+  usual = optax.chain(optax.clip_by_global_norm(2.0), optax.adamw(1e-4, b2=0.98, eps=1e-6, weight_decay=0.01))
+
+  def ours(grads, state):
+    norm = optim.gradient_norm(grads, frozen=lambda path: False)
+    updates, state = optimizer.update(optim.clip_by_norm(grads, norm, max_norm=2.0), state, params)
+    return optax.apply_updates(params, updates), state
+
+  def plain(grads, state):
+    updates, state = usual.update(grads, state, params)
+    return optax.apply_updates(params, updates), state
+
+  return {OURS: (ours, (params, optimizer.init(params))), PLAIN: (plain, (params, usual.init(params)))}
+
+
+PARTS = {
+  "attention": attention_forms,
+  "vocabulary": vocabulary_forms,
+  "mixture": mixture_forms,
+  "dropout": dropout_forms,
+  "update": update_forms,
+}
+
+
+def measure(part: str, sizes: Sizes, *, repeats: int) -> dict:
+  """A part's line: every form with the gradients of all its arguments, but for the update, which has none."""
+  calls, temporary = {}, {}
+  for name, (function, arrays) in PARTS[part](sizes).items():
+    if part != "update":
+      function = jax.value_and_grad(function, argnums=tuple(range(len(arrays))))
+    compiled = jax.jit(function).lower(*arrays).compile()
+    temporary[name] = int(compiled.memory_analysis().temp_size_in_bytes)
+    calls[name] = functools.partial(
+      lambda compiled, arrays: jax.block_until_ready(compiled(*arrays)), compiled, arrays
+    )
+  taken = cases.alternated(calls, repeats=repeats)
+  return {
+    "part": part,
+    **dataclasses.asdict(sizes),
+    "forms": {name: taken[name] | {"temporary_bytes": temporary[name]} for name in calls},
+    "plain_to_ours": taken[PLAIN]["cpu_seconds"] / taken[OURS]["cpu_seconds"],
+  }
+
+
+def main() -> None:
+  """Prints a line for each part."""
+  parser = cases.parser(__doc__)
+  parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+  parser.add_argument("--shape", type=cases.shape, default=(4, 128), help="rows x tokens")
+  parser.add_argument("--width", type=int, default=768)
+  parser.add_argument("--heads", type=int, default=12)
+  parser.add_argument("--vocabulary", type=int, default=32_768)
+  parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+  parser.add_argument("--repeats", type=int, default=7)
+  asked = parser.parse_args()
+  sizes = Sizes(*asked.shape, asked.width, asked.heads, asked.vocabulary, asked.dtype)
+  for part in asked.parts:
+    cases.report({"benchmark": "parts", **measure(part, sizes, repeats=asked.repeats)})
+
+
+if __name__ == "__main__":
+  sys.exit(command.run(main))

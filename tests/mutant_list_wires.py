@@ -259,6 +259,30 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "pretrain/own_rows.py",
+    "tests/pretrain/test_collectives.py",
+    [
+      (
+        "kernels gathered in float32",
+        "path: leaf.astype(dtype)",
+        "path: leaf.astype(jnp.float32)",
+        "test_in_bfloat16_kernels_of_layers_are_gathered_in_half_the_bytes_and_reduced_in_float32",
+      ),
+      (
+        "groups gathered from all devices",
+        "copies = devices if size % number else size // number",
+        "copies = devices",
+        "test_groups_on_two_devices_exchange_rows_with_each_other_alone",
+      ),
+      (
+        "whole groups gathered all the same",
+        "if number % size == 0:",
+        "if number > size:",
+        "test_contrast_of_whole_groups_exchanges_nothing_more",
+      ),
+    ],
+  ),
+  (
     "pretrain/sharding.py",
     "tests/pretrain/test_sharding.py",
     [

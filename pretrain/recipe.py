@@ -216,8 +216,9 @@ class Recipe:
     )
     table = generator.token_table(own, shared, settings)
     targets = take_positions(batch.ids, corrupted.masking.positions)
-    scores = generator.head_scores(output, table, targets, chunk=self.chunk)
-    loss, metrics = generator.loss_and_metrics(scores, targets, corrupted.masking.weights, settings)
+    loss, metrics = generator.loss_and_metrics(
+      output, table, targets, corrupted.masking.weights, settings, chunk=self.chunk
+    )
     if settings.sampling_dropout == "eval" and keys is not None:
       fixed = jax.lax.stop_gradient((own, shared))
       output = generator.run(*fixed, *arguments, row_keys=None)

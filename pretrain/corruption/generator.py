@@ -19,6 +19,7 @@ from pretrain.ops import row_random
 from pretrain.ops.positions import take_positions
 from pretrain.ops.row_random import Use
 from pretrain.ops.vocab_cross_entropy import VocabScores, vocab_scores
+from pretrain.ops.vocab_loss import Inputs, vocab_loss
 from pretrain.settings.corruption import GeneratorSwitches
 
 
@@ -219,20 +220,48 @@ def head_scores(
   ]
 
 
+def _loss_and_scores(
+  output: GeneratorOutput, table: jax.Array, targets: jax.Array, weights: jax.Array, *, chunk: int
+) -> tuple[jax.Array, list[VocabScores]]:
+  """The loss of all heads together, and each head's scores without gradient.
+
+  Heads of one output bias are rows of one softmax, so that there is one gradient of the table.
+  """
+  number, batch = output.transformed.shape[:2]
+  together = number // output.biases.shape[0]
+  loss, scores = jnp.zeros((), jnp.float32), []
+  again = [jnp.concatenate([array] * together) for array in (targets[..., None], weights)]
+  for bias, heads_of_it in zip(output.biases, jnp.split(output.transformed, number // together)):
+    rows = heads_of_it.reshape(together * batch, *heads_of_it.shape[2:])
+    part, found = vocab_loss(
+      losses.masked_lm_loss, chunk * batch, rows, table, bias, again[0], again[1] > 0, Inputs((), (again[1],))
+    )
+    loss = loss + part
+    by_head = [jnp.split(leaf, together) for leaf in found]
+    scores += [VocabScores(*leaves) for leaves in zip(*by_head)]
+  return loss, scores
+
+
 def loss_and_metrics(
-  scores: list[VocabScores], targets: jax.Array, weights: jax.Array, settings: GeneratorSettings
+  output: GeneratorOutput,
+  table: jax.Array,
+  targets: jax.Array,
+  weights: jax.Array,
+  settings: GeneratorSettings,
+  *,
+  chunk: int,
 ) -> tuple[jax.Array, dict[str, tuple[jax.Array, jax.Array]]]:
   """Sum over heads of the masked-LM loss (AMOS equation 2: a sum, not a mean), and metrics per head.
 
   The loss is [] float32, in nats over positions and heads; the metrics are {name: (sum, weight)}. Original
-  tokens `targets` [batch, slots] int32 count with `weights` [batch, slots] float32.
+  tokens `targets` [batch, slots] int32 count with `weights` [batch, slots] float32. `table` and `chunk` are
+  those of `head_scores`, which gives each head's scores by itself.
   """
   total = jnp.sum(weights)
-  loss, metrics = jnp.zeros((), jnp.float32), {}
-  several = len(scores) > 1
+  loss, scores = _loss_and_scores(output, table, targets, weights, chunk=chunk)
+  metrics, several = {}, len(scores) > 1
   for k, head in enumerate(scores):
     head_loss = losses.masked_lm_loss(head.log_probs[..., 0], weights)
-    loss = loss + head_loss
     hits = jnp.sum((head.top_ids == targets) * weights)
     suffix = f"_layer_{settings.mlm_layers[k]}" if several else ""
     suffix = f"_generator_{k}" if settings.is_separate else suffix

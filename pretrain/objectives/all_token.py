@@ -8,7 +8,7 @@ from pretrain.models import heads
 from pretrain.objectives.clm import mixture_prediction
 from pretrain.objectives.rtd import rtd_metrics
 from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
-from pretrain.ops.vocab_cross_entropy import over_position_chunks, vocab_scores
+from pretrain.ops.vocab_loss import Inputs, vocab_loss
 from pretrain.settings.objectives import all_token as settings
 
 
@@ -29,16 +29,19 @@ class AllTokenLM(settings.AllTokenLM):
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
     """Terms of `totals`."""
-    corrupted, bias = view.corrupted, view.heads["clm"]["bias"]
-
-    def chunk_scores(hidden: jax.Array, targets: jax.Array):
-      return vocab_scores(hidden, view.token_table, bias, targets, chunk=hidden.shape[1])
-
-    targets = jnp.stack([corrupted.ids, corrupted.input_ids], axis=-1)
-    scores = over_position_chunks(chunk_scores, view.hidden, targets, chunk=context.chunk)
+    corrupted = view.corrupted
     copy_logits = heads.apply_rtd_head(view.heads["rtd"], context.encoder, view.hidden)
     is_original = corrupted.is_original
-    loss = losses.all_token_lm_loss(scores.log_probs[..., 0], copy_logits, is_original, corrupted.weights)
+    loss, scores = vocab_loss(
+      losses.all_token_lm_loss,
+      context.chunk * view.hidden.shape[0],
+      view.hidden,
+      view.token_table,
+      view.heads["clm"]["bias"],
+      jnp.stack([corrupted.ids, corrupted.input_ids], axis=-1),
+      corrupted.token_mask,
+      Inputs((copy_logits,), (is_original, corrupted.weights)),
+    )
     predicted = mixture_prediction(scores, copy_logits, corrupted.input_ids)
     metrics = rtd_metrics(copy_logits, corrupted)
     for name, group in (("replaced", ~is_original), ("original", is_original)):

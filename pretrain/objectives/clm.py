@@ -7,7 +7,8 @@ from pretrain import losses
 from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
 from pretrain.ops.positions import take_positions
-from pretrain.ops.vocab_cross_entropy import VocabScores, vocab_scores
+from pretrain.ops.vocab_cross_entropy import VocabScores
+from pretrain.ops.vocab_loss import Inputs, vocab_loss
 from pretrain.settings.objectives import clm as settings
 
 
@@ -34,14 +35,18 @@ class CorrectiveLM(settings.CorrectiveLM):
     hidden = take_positions(view.hidden, masking.positions)
     targets = take_positions(view.corrupted.ids, masking.positions)
     inputs = take_positions(view.corrupted.input_ids, masking.positions)
-    scores = vocab_scores(
+    is_original = targets == inputs
+    copy_logits = heads.apply_rtd_head(view.heads["rtd"], context.encoder, hidden) if self.copy else None
+    loss, scores = vocab_loss(
+      self._sum_loss,
+      context.chunk * hidden.shape[0],
       hidden,
       view.token_table,
       view.heads["clm"]["bias"],
       jnp.stack([targets, inputs], axis=-1),
-      chunk=context.chunk,
+      masking.weights > 0,
+      self._inputs(copy_logits, is_original, masking.weights),
     )
-    is_original = targets == inputs
     groups = {
       "replaced": masking.weights * ~is_original,
       "original": masking.weights * is_original,
@@ -49,27 +54,31 @@ class CorrectiveLM(settings.CorrectiveLM):
     metrics = {
       f"clm_lm_accuracy_{name}": accuracy(scores.top_ids == targets, group) for name, group in groups.items()
     }
-    log_probs = scores.log_probs[..., 0]
     metrics["clm_cross_entropy_replaced"] = (
-      losses.masked_lm_loss(jax.lax.stop_gradient(log_probs), groups["replaced"]),
+      losses.masked_lm_loss(scores.log_probs[..., 0], groups["replaced"]),
       jnp.sum(groups["replaced"]),
     )
-    if not self.copy:
-      return {"clm_loss": Term(losses.masked_lm_loss(log_probs, masking.weights), metrics)}
-    copy_logits = heads.apply_rtd_head(view.heads["rtd"], context.encoder, hidden)
+    if copy_logits is None:
+      return {"clm_loss": Term(loss, metrics)}
     predicted = mixture_prediction(scores, copy_logits, inputs)
     for name, group in groups.items():
       metrics[f"clm_accuracy_{name}"] = accuracy(predicted == targets, group)
       metrics[f"copy_accuracy_{name}"] = accuracy((copy_logits >= 0) == is_original, group)
-    loss = losses.corrective_lm_loss(
-      log_probs,
-      copy_logits,
-      is_original,
-      masking.weights,
-      form=self.form,
-      stop_gradient=self.stop_gradient,
-    )
     return {"clm_loss": Term(loss, metrics)}
+
+  def _inputs(self, copy_logits: jax.Array | None, is_original: jax.Array, weights: jax.Array) -> Inputs:
+    """What `_sum_loss` reads beside the log-probabilities."""
+    if copy_logits is None:
+      return Inputs(fixed=(weights,))
+    if self.stop_gradient:
+      copy_logits = jax.lax.stop_gradient(copy_logits)
+    return Inputs((copy_logits,), (is_original, weights))
+
+  def _sum_loss(self, log_probs: jax.Array, *inputs: jax.Array) -> jax.Array:
+    """The objective's formula for some positions, [] float32."""
+    if not self.copy:
+      return losses.masked_lm_loss(log_probs, *inputs)
+    return losses.corrective_lm_loss(log_probs, *inputs, form=self.form, stop_gradient=self.stop_gradient)
 
 
 def mixture_prediction(scores: VocabScores, copy_logits: jax.Array, inputs: jax.Array) -> jax.Array:

@@ -7,7 +7,8 @@ from pretrain import losses
 from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
 from pretrain.ops.positions import take_positions
-from pretrain.ops.vocab_cross_entropy import over_position_chunks, vocab_scores
+from pretrain.ops.vocab_cross_entropy import VocabScores, over_position_chunks, vocab_scores
+from pretrain.ops.vocab_loss import Inputs, vocab_loss
 from pretrain.settings.objectives import mlm as settings
 
 
@@ -39,20 +40,23 @@ class MaskedLM(settings.MaskedLM):
     return self._at_all(view, context)
 
   def _at_masked(self, view: View, context: Context) -> Term:
-    masking, params = view.corrupted.masking, view.heads["mlm"]
+    masking = view.corrupted.masking
     targets = take_positions(view.corrupted.ids, masking.positions)
-    transformed = heads.apply_transform(
-      params, context.encoder, take_positions(view.hidden, masking.positions)
-    )
-    scores = vocab_scores(
-      transformed, view.token_table, params["bias"], targets[..., None], chunk=context.chunk
-    )
-    loss = losses.masked_lm_loss(scores.log_probs[..., 0], masking.weights)
+    hidden = take_positions(view.hidden, masking.positions)
+    loss, scores = _mean_loss(view, context, hidden, targets, masking.weights)
     hits = accuracy(scores.top_ids == targets, masking.weights)
     return Term(loss, {"masked_lm_accuracy": hits})
 
   def _at_all(self, view: View, context: Context) -> dict[str, Term]:
     corrupted, params = view.corrupted, view.heads["mlm"]
+    masked = corrupted.masking.selected.astype(jnp.float32)
+    if self.all_reduction == "one_mean":
+      loss, scores = _mean_loss(view, context, view.hidden, corrupted.ids, corrupted.weights)
+      metrics = {
+        "masked_lm_accuracy": accuracy(scores.top_ids == corrupted.ids, masked),
+        "masked_lm_loss": (losses.masked_lm_loss(scores.log_probs[..., 0], masked), jnp.sum(masked)),
+      }
+      return {"token_lm_loss": Term(loss, metrics)}
 
     def chunk_scores(hidden: jax.Array, targets: jax.Array):
       transformed = heads.apply_transform(params, context.encoder, hidden)
@@ -61,15 +65,26 @@ class MaskedLM(settings.MaskedLM):
 
     scores = over_position_chunks(chunk_scores, view.hidden, corrupted.ids[..., None], chunk=context.chunk)
     log_probs = scores.log_probs[..., 0]
-    masked = corrupted.masking.selected.astype(jnp.float32)
-    hits = accuracy(scores.top_ids == corrupted.ids, masked)
-    metrics = {"masked_lm_accuracy": hits}
-    if self.all_reduction == "one_mean":
-      of_masked = losses.masked_lm_loss(jax.lax.stop_gradient(log_probs), masked)
-      metrics["masked_lm_loss"] = (of_masked, jnp.sum(masked))
-      return {"token_lm_loss": Term(losses.masked_lm_loss(log_probs, corrupted.weights), metrics)}
+    metrics = {"masked_lm_accuracy": accuracy(scores.top_ids == corrupted.ids, masked)}
     unmasked = corrupted.weights - masked
     return {
       "masked_lm_loss": Term(losses.masked_lm_loss(log_probs, masked), metrics),
       "unmasked_lm_loss": Term(losses.masked_lm_loss(log_probs, unmasked), {}),
     }
+
+
+def _mean_loss(
+  view: View, context: Context, hidden: jax.Array, targets: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, VocabScores]:
+  """The loss of tokens `targets` [batch, positions] with weights [batch, positions] float32, and scores."""
+  params = view.heads["mlm"]
+  return vocab_loss(
+    losses.masked_lm_loss,
+    context.chunk * hidden.shape[0],
+    heads.apply_transform(params, context.encoder, hidden),
+    view.token_table,
+    params["bias"],
+    targets[..., None],
+    weights > 0,
+    Inputs(fixed=(weights,)),
+  )

@@ -143,14 +143,16 @@ def _backward(settings: MixtureSettings, residuals, cotangents):
     )
     inner = jnp.sum(soft * d_onehot, axis=-1, keepdims=True)
     d_logits = soft * (d_onehot - inner) / settings.temperature
-    d_mixed = jnp.einsum("bmv,vd->bmd", d_logits, table.astype(jnp.float32))
+    low = d_logits.astype(t.dtype)  # products in the heads' dtype, sums in float32
+    d_mixed = jnp.einsum("bmv,vd->bmd", low, table.astype(t.dtype), preferred_element_type=jnp.float32)
     d_weights = jnp.einsum("bmd,kbmd->bmk", d_mixed, t.astype(jnp.float32))
     d_weights = d_weights + jnp.einsum("bmv,kv->bmk", d_logits, biases.astype(jnp.float32))
     if not adversarial_mlm:
       return carry, (d_weights, ())
     scale = settings.adv_mlm_multiplier
     d_transformed = scale * jnp.einsum("bmk,bmd->bmkd", w, d_mixed)
-    d_table = d_table + scale * jnp.einsum("bmv,bmd->vd", d_logits, mixed.astype(jnp.float32))
+    into_table = jnp.einsum("bmv,bmd->vd", low, mixed, preferred_element_type=jnp.float32)
+    d_table = d_table + scale * into_table
     share = w if biases.shape[0] > 1 else jnp.sum(w, axis=-1, keepdims=True)
     d_biases = d_biases + scale * jnp.einsum("bmk,bmv->kv", share, d_logits)
     return (d_table, d_biases), (d_weights, d_transformed)

@@ -110,8 +110,8 @@ class _AmosCase:
     """Sum over heads of the masked-LM loss."""
     masking, settings = self.masking, _settings(self.config, self.layers)
     at_masked = take_positions(self.targets, masking.positions)
-    scores = generator.head_scores(self.output(given), given["table"], at_masked, chunk=_CHUNK)
-    return generator.loss_and_metrics(scores, at_masked, masking.weights, settings)[0], ()
+    arguments = (self.output(given), given["table"], at_masked, masking.weights, settings)
+    return generator.loss_and_metrics(*arguments, chunk=_CHUNK)[0], ()
 
   def detection_loss(self, given: dict):
     """Mean binary cross-entropy of the stub discriminator, and what led to it."""

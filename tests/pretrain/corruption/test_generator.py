@@ -157,8 +157,8 @@ def test_the_loss_is_the_sum_over_heads_and_metrics_name_the_layers(amos):
   masking = recipe.mask(BATCH).corrupted.masking
   targets = take_positions(BATCH.ids, masking.positions)
   table = params["encoder"]["embeddings"]["token"]["embedding"]
-  scores = generator.head_scores(output, table, targets, chunk=2)
-  loss, metrics = generator.loss_and_metrics(scores, targets, masking.weights, recipe.generator)
+  arguments = (output, table, targets, masking.weights, recipe.generator)
+  loss, metrics = generator.loss_and_metrics(*arguments, chunk=2)
   expected = _head_losses(recipe, params, output)
   np.testing.assert_allclose(loss, sum(expected), rtol=1e-5)
   for layer, of_head in zip((1, 2, 3), expected):

@@ -1,0 +1,132 @@
+"""Run: pytest tests/pretrain/ops/test_vocab_loss.py. Value and gradients against the plain softmax."""
+
+import functools
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain import losses
+from pretrain.ops import vocab_loss as op
+from pretrain.ops.vocab_cross_entropy import vocab_scores
+
+B, M, D, V = 2, 7, 8, 31
+LOSSES = {
+  "masked": lambda log_probs, copy, original, weights: losses.masked_lm_loss(log_probs, weights),
+  "mixture": functools.partial(losses.corrective_lm_loss, stop_gradient=False),
+  "weighted": functools.partial(losses.corrective_lm_loss, stop_gradient=False, form="weighted"),
+  "all_token": losses.all_token_lm_loss,
+}
+
+
+def _inputs(unused: int = 4):
+  keys = jax.random.split(jax.random.key(0), 7)
+  x, table = jax.random.normal(keys[0], (B, M, D)), jax.random.normal(keys[1], (V, D))
+  bias, copy = jax.random.normal(keys[2], (V,)), jax.random.normal(keys[3], (B, M))
+  targets = jax.random.randint(keys[4], (B, M, 2), 0, V)
+  weights = jax.random.uniform(keys[5], (B, M)).at[1, M - unused :].set(0.0)
+  return (x, table, bias, copy), targets, jax.random.bernoulli(keys[6], 0.5, (B, M)), weights
+
+
+@functools.cache
+def _expected(name):
+  arrays, *rest = _inputs()
+  return _loss_and_gradient(lambda arrays: _plain(LOSSES[name], M, arrays, *rest), arrays)
+
+
+def _plain(sum_loss, chunk, arrays, targets, original, weights):
+  x, table, bias, copy = arrays
+  scores = vocab_scores(x, table, bias, targets, chunk=M)
+  return sum_loss(scores.log_probs[..., 0], copy, original, weights), scores
+
+
+def _one_pass(sum_loss, chunk, arrays, targets, original, weights):
+  x, table, bias, copy = arrays
+  inputs = op.Inputs((copy,), (original, weights))
+  return op.vocab_loss(sum_loss, chunk, x, table, bias, targets, weights > 0, inputs)
+
+
+def _loss_and_gradient(function, arrays, dtype=jnp.float32):
+  x, *others = arrays
+
+  def total(arrays):  # not 1 times the loss
+    loss, scores = function(arrays)
+    return 0.3 * loss + jnp.square(loss) / 50, scores
+
+  return jax.jit(jax.value_and_grad(total, has_aux=True))((x.astype(dtype), *others))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("chunk", [1, 5, 100])
+def test_loss_gradients_and_scores_are_those_of_the_plain_softmax_for_any_chunk(name, chunk):
+  arrays, *rest = _inputs()
+  (found, scores), gradient = _loss_and_gradient(
+    lambda arrays: _one_pass(LOSSES[name], chunk, arrays, *rest), arrays
+  )
+  (expected, plain), plain_gradient = _expected(name)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+  for a, b in zip(gradient, plain_gradient):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+  used = np.asarray(rest[-1] > 0)
+  for a, b in zip(scores, plain):
+    np.testing.assert_allclose(np.asarray(a)[used], np.asarray(b)[used], rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [4, 100])
+def test_unused_positions_get_exactly_no_gradient_and_the_copy_head_none_from_masked_lm(chunk):
+  arrays, *rest = _inputs()
+  _, gradient = _loss_and_gradient(lambda arrays: _one_pass(LOSSES["masked"], chunk, arrays, *rest), arrays)
+  assert np.all(np.asarray(gradient[0])[1, M - 4 :] == 0) and np.all(np.asarray(gradient[0])[0] != 0)
+  assert np.all(np.asarray(gradient[3]) == 0)
+
+
+def test_chunks_without_a_used_position_are_not_computed():
+  arrays, *rest = _inputs()
+  x, table, bias, copy = arrays
+  targets, original, _ = rest
+  for used in (0, 1, 3):
+    flat = jnp.arange(B * M).reshape(B, M) >= B * M - used
+    # An infinite logit everywhere but at the used positions makes every row of a chunk that is read infinite.
+    poisoned = jnp.where(flat[..., None], x, jnp.inf)
+    loss, scores = op.vocab_loss(
+      LOSSES["masked"], 1, poisoned, table, bias, targets, flat, op.Inputs((copy,), (original, 1.0 * flat))
+    )
+    assert np.isfinite(loss) and (loss > 0) == (used > 0)
+    assert np.all(np.asarray(scores.top_log_probs)[~np.asarray(flat)] == 0)
+
+
+def test_nothing_is_used():
+  arrays, targets, original, _ = _inputs()
+  rest = (targets, original, jnp.zeros((B, M)))
+  (loss, _), gradient = _loss_and_gradient(
+    lambda arrays: _one_pass(LOSSES["mixture"], 4, arrays, *rest), arrays
+  )
+  assert loss == 0 and all(np.all(np.asarray(leaf) == 0) for leaf in gradient)
+
+
+def test_bfloat16_products_add_up_in_float32_forward_and_backward():
+  arrays, *rest = _inputs()
+
+  def loss(arrays):
+    return _one_pass(LOSSES["mixture"], 4, arrays, *rest)
+
+  (found, _), gradient = _loss_and_gradient(loss, arrays, dtype=jnp.bfloat16)
+  (expected, _), exact = _loss_and_gradient(loss, arrays)
+  assert [leaf.dtype for leaf in gradient] == [jnp.bfloat16, jnp.float32, jnp.float32, jnp.float32]
+  np.testing.assert_allclose(found, expected, rtol=0.02)
+  for a, b in zip(gradient, exact):  # logits of about 10 and gradients are rounded to 8 bits
+    difference = np.asarray(a.astype(jnp.float32) - b)
+    assert np.linalg.norm(difference) < 0.03 * np.linalg.norm(b)
+
+  def products(jaxpr):
+    for equation in jaxpr.eqns:
+      if equation.primitive.name == "dot_general":
+        yield tuple(str(v.aval.dtype) for v in (*equation.invars, *equation.outvars))
+      for inner in jax.extend.core.jaxprs_in_params(equation.params):
+        yield from products(inner)
+
+  low = (arrays[0].astype(jnp.bfloat16), *arrays[1:])
+  jaxpr = jax.make_jaxpr(jax.grad(lambda a: loss(a)[0]))(low)
+  assert set(products(jaxpr.jaxpr)) == {("bfloat16", "bfloat16", "float32")}

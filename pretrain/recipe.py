@@ -142,7 +142,8 @@ class Recipe:
     It is the [] float32 weighted sum of terms, each divided by its total in the whole global batch (0 where
     the total is 0), in nats; and {metric: (sum, weight)}.
     """
-    view, draws = self.view(params, masked, train=train)
+    slots_only = all(objective.reads_slots_only for objective in self.objectives.values())
+    view, draws = self.view(params, masked, train=train, slots_only=slots_only)
     terms = {} if draws.term is None else {GENERATOR_TERM: draws.term}
     for objective in self.objectives.values():
       terms |= objective(view, self.context)
@@ -154,8 +155,13 @@ class Recipe:
       metrics |= {name: (term.loss, of_these_rows[name])} | term.metrics
     return loss, jax.lax.stop_gradient(metrics | corruption_metrics(view.corrupted))
 
-  def view(self, params: dict, masked: MaskedBatch, *, train: bool) -> tuple[View, Draws]:
-    """Corrupts a batch and runs the encoder on every view an objective asks for."""
+  def view(
+    self, params: dict, masked: MaskedBatch, *, train: bool, slots_only: bool = False
+  ) -> tuple[View, Draws]:
+    """Corrupts a batch and runs the encoder on every view an objective asks for.
+
+    With `slots_only` the last layer is computed at the chosen tokens and nowhere else.
+    """
     if self.freeze_token_table:
       params = _with_token_table(params, jax.lax.stop_gradient(_token_table(params)))
     batch = masked.batch
@@ -168,7 +174,9 @@ class Recipe:
     keys = row_random.fold(row_keys, Use.ENCODER_DROPOUT) if train else None
     encoder = params["encoder"]
     embedded = encoder_model.embed(encoder["embeddings"], self.encoder, vectors, corrupted.token_mask, keys)
-    hidden = encoder_model.run_trunk(encoder["trunk"], self.encoder, embedded, corrupted.token_mask, keys)
+    read = corrupted.masking.positions if slots_only else None
+    arguments = (encoder["trunk"], self.encoder, embedded, corrupted.token_mask, keys)
+    last = encoder_model.run_trunk(*arguments, read=read).last
     crop_hidden = None
     reader = next((objective for objective in self.objectives.values() if "crop" in objective.reads), None)
     if reader is not None:
@@ -185,9 +193,13 @@ class Recipe:
         crop_ids != self.tokens.pad,
         pad_id=self.tokens.pad,
         row_keys=crop_keys,
+        read=jnp.zeros((crop_ids.shape[0], 1), jnp.int32),  # [CLS]
       )
       crop_hidden = crop_view.last[:, 0]
-    return View(corrupted, embedded, hidden.last, crop_hidden, table, params["heads"]), draws
+    states = View(corrupted, embedded, last, crop_hidden, table, params["heads"])
+    if slots_only:
+      states = states._replace(hidden=last[:, :0], slots=last)
+    return states, draws
 
   def corrupt(self, params: dict, masked: MaskedBatch, *, train: bool) -> tuple[Corrupted, Draws]:
     """Damages a batch: its masks, random tokens in their place, or a generator's proposals."""

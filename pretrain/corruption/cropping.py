@@ -19,9 +19,9 @@ def crop_sizes(fraction: float, length: int) -> np.ndarray:
 
 
 def crop_length(fraction: float, length: int, *, add_cls: bool) -> int:
-  """Static length of the crop view in tokens, even (fused attention wants that), at most `length`."""
+  """Static length of the crop view in tokens: a multiple of 8, which kernels want, at most `length`."""
   longest = int(crop_sizes(fraction, length)[-1]) + add_cls
-  return min(longest + longest % 2, length)
+  return min(-(-longest // 8) * 8, length)
 
 
 def crop(

@@ -152,11 +152,11 @@ def _run_member(
     collect=positions if inner else None,
     detach_after=inner if settings.detach_blocks else (),
     offsets=offsets,
+    read=positions if offsets is None else None,
   )
-  if inner:
-    features = jnp.stack([hidden.layers[layer - 1] for layer in layers])
-  else:
-    features = take_positions(hidden.last, positions)[None]
+  last = hidden.last if offsets is None else take_positions(hidden.last, positions)
+  by_layer = [last if layer == config.num_layers else hidden.layers[layer - 1] for layer in layers]
+  features = jnp.stack(by_layer)
   return features, _transform(params, settings, config, features)
 
 

@@ -1,5 +1,6 @@
 """The encoder: embedding block and a scanned stack of layers. Generators are built from the same parts."""
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -18,8 +19,15 @@ from pretrain.sharding import constrain
 class Hidden(NamedTuple):
   """What a trunk computed."""
 
-  last: jax.Array  # [batch, length, embed], after the last layer
+  last: jax.Array  # [batch, length, embed], after the last layer; [batch, n, embed] where n were read
   layers: jax.Array | None  # [layers, batch, ...], what was asked for after each layer
+
+
+class LastLayer(NamedTuple):
+  """The last layer where only some of its positions are read."""
+
+  params: dict  # of one layer
+  read: jax.Array  # [batch, n] int32, within the row
 
 
 class _Table(nn.Module):
@@ -61,7 +69,7 @@ class Embeddings(nn.Module):
     return x * token_mask[..., None].astype(x.dtype)
 
 
-def _recomputed(layer: type[nn.Module], config: EncoderConfig) -> type[nn.Module]:
+def _recomputed(layer: type[nn.Module], config: EncoderConfig, *, in_loop: bool) -> type[nn.Module]:
   """`layer`, with its values recomputed in the backward pass as `config.remat` says.
 
   'cheap' keeps the products with the layer's weights and what is named KEPT (the attended values): norms,
@@ -74,7 +82,8 @@ def _recomputed(layer: type[nn.Module], config: EncoderConfig) -> type[nn.Module
     policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(KEPT)
   )
   # A loop keeps the two passes apart; layers written out one after another would be merged again.
-  return nn.remat(layer, prevent_cse=config.scan_unroll > 1, policy=kept if config.remat == "cheap" else None)
+  is_apart = in_loop and config.scan_unroll == 1
+  return nn.remat(layer, prevent_cse=not is_apart, policy=kept if config.remat == "cheap" else None)
 
 
 class Trunk(nn.Module):
@@ -104,6 +113,7 @@ class Trunk(nn.Module):
     collect: jax.Array | str | None = None,
     detach_after: tuple[int, ...] = (),
     offsets: jax.Array | None = None,
+    last: LastLayer | None = None,
   ) -> Hidden:
     """Runs the layers.
 
@@ -115,6 +125,7 @@ class Trunk(nn.Module):
       detach_after: layers (from 1) whose successor gives no gradient to them.
       offsets: [layers, batch, length, embed] added after each layer; their gradient is that of the
         hidden states. For checks and analyses.
+      last: one layer more, after those of the config, which gives `Hidden.last` at its positions.
     """
     config = self.config
     x = x.astype(config.compute_dtype)
@@ -125,7 +136,7 @@ class Trunk(nn.Module):
     if not self.is_initializing():  # there is nothing to gather yet
       layer = nn.map_variables(Layer, "params", trans_in_fn=layer_weights)
     layers = nn.scan(
-      _recomputed(layer, config),
+      _recomputed(layer, config, in_loop=True),
       variable_axes={"params": 0},
       split_rngs={"params": True},
       in_axes=(nn.broadcast, nn.broadcast, nn.broadcast, nn.broadcast, 0, 0, 0),
@@ -135,16 +146,16 @@ class Trunk(nn.Module):
     if isinstance(collect, str):  # a string is no scan argument: ask for every position by number
       everywhere = jnp.arange(x.shape[1], dtype=jnp.int32)
       collect = jnp.broadcast_to(everywhere, x.shape[:2])
-    x, collected = layers(
-      x,
-      token_mask,
-      self._bias(x.shape[1]),
-      row_keys,
-      collect,
-      jnp.arange(config.num_layers),
-      detach,
-      offsets,
-    )
+    bias, collected = self._bias(x.shape[1]), None
+    if config.num_layers:
+      numbers = jnp.arange(config.num_layers)
+      x, collected = layers(x, token_mask, bias, row_keys, collect, numbers, detach, offsets)
+    if last is not None:
+      detach = jnp.asarray(config.num_layers in detach_after) if detach_after else None
+      last_layer = _recomputed(layer, config, in_loop=False)(config, parent=None)
+      number = jnp.asarray(config.num_layers)
+      arguments = (x, token_mask, bias, row_keys, None, number, detach, None, last.read)
+      x, _ = last_layer.apply({"params": last.params}, *arguments)
     return Hidden(x, collected)
 
 
@@ -204,9 +215,22 @@ def run_trunk(
   x: jax.Array,
   token_mask: jax.Array,
   row_keys: jax.Array | None,
+  *,
+  read: jax.Array | None = None,
   **options,
 ) -> Hidden:
-  """Applies `Trunk`; options are those of `Trunk.__call__`."""
+  """Applies `Trunk`; options are those of `Trunk.__call__`.
+
+  With `read`, [batch, n] int32 positions (beyond the row: its last), `Hidden.last` is [batch, n, embed], what
+  the whole last layer gives there, dropout included; its queries, output projection and MLP are computed at
+  no other position. `Hidden.layers` are then those of the other layers.
+  """
+  if read is not None:
+    layers = params["layers"]
+    params = params | {"layers": jax.tree.map(lambda stack: stack[:-1], layers)}
+    last_params = jax.tree.map(lambda stack: stack[-1], layers)
+    options["last"] = LastLayer(last_params, jnp.minimum(read, x.shape[1] - 1))
+    config = dataclasses.replace(config, num_layers=config.num_layers - 1)
   return Trunk(config).apply({"params": params}, x, token_mask, row_keys, **options)
 
 
@@ -218,13 +242,13 @@ def encode(
   *,
   pad_id: int,
   row_keys: jax.Array | None = None,
-  collect: jax.Array | str | None = None,
+  **options,
 ) -> tuple[jax.Array, Hidden]:
   """The whole encoder on ids [batch, length] int32: [batch, length, embed] embedded tokens, and Hidden.
 
   `params` are those of `init_encoder`; `token_mask` [batch, length] is False at padding. Without [batch]
-  `row_keys` there is no dropout; `collect` is that of `Trunk`.
+  `row_keys` there is no dropout; options are those of `run_trunk`.
   """
   vectors = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
   embedded = embed(params["embeddings"], config, vectors, token_mask, row_keys)
-  return embedded, run_trunk(params["trunk"], config, embedded, token_mask, row_keys, collect=collect)
+  return embedded, run_trunk(params["trunk"], config, embedded, token_mask, row_keys, **options)

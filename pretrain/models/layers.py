@@ -10,8 +10,9 @@ from jax.ad_checkpoint import checkpoint_name
 from pretrain.models.config import EncoderConfig
 from pretrain.ops import row_random
 from pretrain.ops.attention import attention
+from pretrain.ops.attention_at import attention_at
 from pretrain.ops.positions import take_positions
-from pretrain.ops.row_random import Use
+from pretrain.ops.row_random import Part, Use
 from pretrain.sharding import constrain
 
 KEPT = "kept"  # names what the backward pass keeps where most of a layer is recomputed (`remat`)
@@ -36,27 +37,32 @@ class SelfAttention(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, token_mask: jax.Array, bias: jax.Array | None, row_keys: jax.Array | None
+    self,
+    x: jax.Array,
+    token_mask: jax.Array,
+    bias: jax.Array | None,
+    row_keys: jax.Array | None,
+    read: jax.Array | None = None,
   ) -> jax.Array:
-    """[batch, length, embed] to the same; rows without any token give 0, without the output bias."""
+    """[batch, length, embed] to the same; rows without any token give 0, without the output bias.
+
+    With `read`, [batch, n] int32, to [batch, n, embed] at these positions.
+    """
     config = self.config
     dense = functools.partial(
       nn.DenseGeneral, dtype=config.compute_dtype, kernel_init=dense_init(config.init_stddev)
     )
     heads = (config.num_heads, config.head_dim)
+    queries = x if read is None else take_positions(x, read)
     query, key, value = (
-      constrain(dense(heads, name=name)(x), "batch", "length", "heads", "head_dim")
-      for name in ("query", "key", "value")
+      constrain(dense(heads, name=name)(of), "batch", "length", "heads", "head_dim")
+      for name, of in (("query", queries), ("key", x), ("value", x))
     )
-    attended = attention(
-      query,
-      key,
-      value,
-      bias=bias,
-      key_mask=token_mask,
-      dropout_rate=config.attention_dropout,
-      row_keys=row_keys,
-    )
+    options = {"dropout_rate": config.attention_dropout, "row_keys": row_keys}
+    if read is None:
+      attended = attention(query, key, value, bias=bias, key_mask=token_mask, **options)
+    else:
+      attended = attention_at(query, key, value, read, bias=bias, key_mask=token_mask, **options)
     attended = constrain(attended, "batch", "length", "heads", "head_dim")
     attended = checkpoint_name(attended, KEPT)
     output = dense(config.hidden_size, axis=(-2, -1), name="output")(attended)
@@ -85,6 +91,7 @@ class Layer(nn.Module):
     index: jax.Array,
     detach: jax.Array | None,
     offset: jax.Array | None,
+    read: jax.Array | None = None,
   ) -> tuple[jax.Array, jax.Array | None]:
     """One layer as a scan step: the carry, and what `collect` asked for.
 
@@ -97,13 +104,17 @@ class Layer(nn.Module):
       index: [] int32 layer number from 0.
       detach: [] bool: no gradient flows from this layer into its input; None: it does.
       offset: [batch, length, embed] float added to the output, or None.
+      read: [batch, n] int32 positions at which the output is computed, [batch, n, embed]; None: everywhere.
     """
     config = self.config
     keys = None if row_keys is None else row_random.fold(row_keys, index)
     if detach is not None:
       x = jnp.where(detach, jax.lax.stop_gradient(x), x)
-    attended = SelfAttention(config, name="attention")(x, token_mask, bias, keys)
-    attended = row_random.dropout(attended, keys, Use.ATTENTION_OUTPUT_DROPOUT, rate=config.dropout)
+    attended = SelfAttention(config, name="attention")(x, token_mask, bias, keys, read)
+    part = None if read is None else Part(read, 0, x.shape[1])
+    drop = functools.partial(row_random.dropout, row_keys=keys, rate=config.dropout, part=part)
+    attended = drop(attended, use=Use.ATTENTION_OUTPUT_DROPOUT)
+    x = x if read is None else take_positions(x, read)
     x = layer_norm(config, "attention_norm")(x + attended)
     dense = functools.partial(
       nn.Dense, dtype=config.compute_dtype, kernel_init=dense_init(config.init_stddev)
@@ -111,7 +122,7 @@ class Layer(nn.Module):
     y = constrain(dense(config.mlp_size, name="up")(x), "batch", "length", "mlp")
     y = dense(config.hidden_size, name="down")(nn.gelu(y, approximate=False))
     y = constrain(y, "batch", "length", "embed")
-    y = row_random.dropout(y, keys, Use.MLP_OUTPUT_DROPOUT, rate=config.dropout)
+    y = drop(y, use=Use.MLP_OUTPUT_DROPOUT)
     x = layer_norm(config, "mlp_norm")(x + y)
     x = x if offset is None else x + offset
     return x, None if collect is None else take_positions(x, collect)

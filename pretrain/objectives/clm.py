@@ -32,7 +32,7 @@ class CorrectiveLM(settings.CorrectiveLM):
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
     """Terms of `totals`."""
     masking = view.corrupted.masking
-    hidden = take_positions(view.hidden, masking.positions)
+    hidden = view.hidden_at_slots
     targets = take_positions(view.corrupted.ids, masking.positions)
     inputs = take_positions(view.corrupted.input_ids, masking.positions)
     is_original = targets == inputs

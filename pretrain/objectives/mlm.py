@@ -42,8 +42,7 @@ class MaskedLM(settings.MaskedLM):
   def _at_masked(self, view: View, context: Context) -> Term:
     masking = view.corrupted.masking
     targets = take_positions(view.corrupted.ids, masking.positions)
-    hidden = take_positions(view.hidden, masking.positions)
-    loss, scores = _mean_loss(view, context, hidden, targets, masking.weights)
+    loss, scores = _mean_loss(view, context, view.hidden_at_slots, targets, masking.weights)
     hits = accuracy(scores.top_ids == targets, masking.weights)
     return Term(loss, {"masked_lm_accuracy": hits})
 

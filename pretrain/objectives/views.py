@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from pretrain.corruption.masking import Masking, TokenIds
 from pretrain.models.config import EncoderConfig
+from pretrain.ops.positions import take_positions
 
 Metrics = dict[str, tuple[jax.Array, jax.Array]]  # {name: (sum, weight)}; the host divides
 
@@ -41,10 +42,16 @@ class View(NamedTuple):
 
   corrupted: Corrupted
   embedded: jax.Array  # [batch, length, embed], output of the embedding block
-  hidden: jax.Array  # [batch, length, embed], last layer
+  hidden: jax.Array  # [batch, length, embed], last layer; no position where there are `slots`
   crop_hidden: jax.Array | None  # [batch, embed], last layer at [CLS] of the crop
   token_table: jax.Array  # [vocab, embed]
   heads: dict  # parameters of the heads
+  slots: jax.Array | None = None  # [batch, slots, embed], last layer, computed at the chosen tokens only
+
+  @property
+  def hidden_at_slots(self) -> jax.Array:
+    """[batch, slots, embed], last layer at the chosen tokens."""
+    return take_positions(self.hidden, self.corrupted.masking.positions) if self.slots is None else self.slots
 
 
 class Context(NamedTuple):

@@ -9,6 +9,7 @@ instead of storing it. Threefry, JAX's default, costs about 12 % of a CPU step f
 import enum
 import functools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,14 @@ class Use(enum.IntEnum):
   HEAD_HIDDEN_DROPOUT = 17
 
 
+class Part(NamedTuple):
+  """Which part of a whole draw an array takes: other places of one axis in every row."""
+
+  positions: jax.Array  # [batch, n] int32, the places in the whole draw
+  axis: int  # of the draw, without the batch
+  size: int  # of that axis in the whole draw
+
+
 def step_row_keys(seed: int, step: jax.Array | int, rows: jax.Array) -> jax.Array:
   """[batch] typed PRNG keys of `rows`, [batch] int32 numbers within the global batch, at a step (from 0)."""
   step_key = jax.random.fold_in(jax.random.key(seed), step)
@@ -60,17 +69,25 @@ def _mix(bits: jax.Array) -> jax.Array:
   return bits ^ (bits >> 16)
 
 
-def row_bits(words: jax.Array, shape: tuple[int, ...], *, start: jax.Array | int = 0) -> jax.Array:
+def row_bits(
+  words: jax.Array, shape: tuple[int, ...], *, start: jax.Array | int = 0, part: Part | None = None
+) -> jax.Array:
   """Random bits for each row, [batch, *shape] uint32, from [batch, 2] uint32 `words` of `key_words`.
 
-  The draw begins at index `start` along the first axis of `shape`, so that a part of a larger draw equals
-  that part. The product of `shape` must be below 2**32.
+  The draw begins at index `start` along the first axis of `shape`, or takes the `part`, so that a part of a
+  larger draw equals that part. The product of the larger draw's shape must be below 2**32.
   """
-  strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+  whole = list(shape)
+  if part is not None:
+    whole[part.axis] = part.size
+  strides = [math.prod(whole[axis + 1 :]) for axis in range(len(shape))]
   counter = jnp.zeros((1, *shape), jnp.uint32)
   for axis, stride in enumerate(strides):
     index = jax.lax.broadcasted_iota(jnp.uint32, (1, *shape), axis + 1)
     index = index + jnp.asarray(start).astype(jnp.uint32) if axis == 0 else index
+    if part is not None and axis == part.axis:
+      places = part.positions.astype(jnp.uint32)
+      index = places.reshape(places.shape[0], *(-1 if a == axis else 1 for a in range(len(shape))))
     counter = counter + index * jnp.uint32(stride)
   expand = (slice(None),) + (None,) * len(shape)
   return _mix(_mix(counter ^ words[:, 0][expand]) + words[:, 1][expand])
@@ -103,32 +120,36 @@ def row_gumbel(words: jax.Array, shape: tuple[int, ...], *, start: jax.Array | i
   return -jnp.log(-jnp.log1p(-v))
 
 
-def _keep(words: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
-  return row_bits(words, shape) >= np.uint32(round(rate * 2**32))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _dropout(
+  x: jax.Array, words: jax.Array, positions: jax.Array | None, rate: float, whole: tuple[int, int]
+) -> jax.Array:
+  part = None if positions is None else Part(positions, *whole)
+  keep = row_bits(words, x.shape[1:], part=part) >= np.uint32(round(rate * 2**32))
+  return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _dropout(x: jax.Array, words: jax.Array, rate: float) -> jax.Array:
-  return jnp.where(_keep(words, x.shape[1:], rate), x / (1.0 - rate), jnp.zeros_like(x))
+def _dropout_forward(x, words, positions, rate: float, whole: tuple[int, int]):
+  return _dropout(x, words, positions, rate, whole), (words, positions)
 
 
-def _dropout_forward(x: jax.Array, words: jax.Array, rate: float):
-  return _dropout(x, words, rate), words
-
-
-def _dropout_backward(rate: float, words: jax.Array, cotangent: jax.Array):
-  return _dropout(cotangent, words, rate), None
+def _dropout_backward(rate: float, whole: tuple[int, int], drawn, cotangent: jax.Array):
+  return _dropout(cotangent, *drawn, rate, whole), None, None
 
 
 _dropout.defvjp(_dropout_forward, _dropout_backward)
 
 
-def dropout(x: jax.Array, row_keys: jax.Array | None, use: Use, *, rate: float) -> jax.Array:
+def dropout(
+  x: jax.Array, row_keys: jax.Array | None, use: Use, *, rate: float, part: Part | None = None
+) -> jax.Array:
   """Drops elements of x [batch, ...] with probability `rate` in [0, 1), scales the rest by 1 / (1 - rate).
 
   `use` keeps this mask apart from the others of the row's key; without [batch] `row_keys` (evaluation) x is
-  left alone. The backward pass draws the mask again.
+  left alone. An x that is a `part` of a larger array gets that part of its mask. The backward pass draws
+  the mask again.
   """
   if row_keys is None or rate == 0.0:
     return x
-  return _dropout(x, key_words(fold(row_keys, use)), rate)
+  positions, *whole = (None, 0, 0) if part is None else part
+  return _dropout(x, key_words(fold(row_keys, use)), positions, rate, tuple(whole))

@@ -27,6 +27,11 @@ class MaskedLM(Objective):
       return ("masked_lm_loss",)
     return ("token_lm_loss",) if self.all_reduction == "one_mean" else ("masked_lm_loss", "unmasked_lm_loss")
 
+  @property
+  def reads_slots_only(self) -> bool:
+    """Unless it predicts all tokens; see `Objective.reads_slots_only`."""
+    return self.positions == "masked"
+
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     """The transform and the softmax; see `Objective.flops`."""
     width, positions = model["hidden_size"], 1.0 if self.positions == "all" else masked

@@ -37,6 +37,11 @@ class Objective:
     """Names of its sums in the loss, as its code's `totals` gives them."""
     return (f"{self.name}_loss",)
 
+  @property
+  def reads_slots_only(self) -> bool:
+    """Whether it reads the encoder's states at the chosen tokens and nowhere else."""
+    return False
+
   def problems(self, config: Fields) -> Iterator[str]:
     """Lines for the user about what makes no sense together; asked only where the objective is on.
 

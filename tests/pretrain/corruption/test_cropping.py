@@ -76,9 +76,9 @@ def test_the_view_is_never_longer_than_the_position_table(fraction, add_cls):
   np.testing.assert_array_equal((pieces != TOKENS.pad).sum(axis=1), expected)
 
 
-def test_the_view_has_an_even_length_where_it_can():
-  assert cropping.crop_length(0.9, 512, add_cls=True) == 462
-  assert cropping.crop_length(0.9, 512, add_cls=False) == 460
+def test_the_view_has_a_length_of_a_multiple_of_8_where_it_can():
+  assert cropping.crop_length(0.9, 512, add_cls=True) == 464
+  assert cropping.crop_length(0.9, 512, add_cls=False) == 464
 
 
 def test_a_rows_crop_does_not_depend_on_the_batch_around_it():

@@ -1,0 +1,111 @@
+"""Run: pytest tests/pretrain/models/test_last_layer.py. A last layer computed only where it is read."""
+
+import dataclasses
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain.models import encoder
+from pretrain.models.config import EncoderConfig
+from pretrain.ops import row_random
+from pretrain.ops.positions import take_positions
+from pretrain.ops.row_random import Part
+from tests.pretrain.models.small_encoder import CONFIG, IDS, KEYS, MASK, B, L, init_encoder
+from tests.pretrain.small_recipe import AMOS, TOKENS, random_params, small_batch, small_recipe
+
+# Unused slots read beyond the row; row 2 has 5 tokens, and reads padding and one position twice.
+READ = jnp.asarray([[1, 3, 15, 16], [0, 2, 5, 16], [4, 1, 1, 9], [7, 8, 9, 10]])
+
+
+def _states(params: dict, config: EncoderConfig, *, pruned: bool, ids: jax.Array = IDS) -> jax.Array:
+  vectors = encoder.token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=TOKENS.pad)
+  embedded = encoder.embed(params["embeddings"], config, vectors, MASK, KEYS)
+  arguments = (params["trunk"], config, embedded, MASK, KEYS)
+  if pruned:
+    return encoder.run_trunk(*arguments, read=READ, detach_after=(config.num_layers - 1,)).last
+  hidden = encoder.run_trunk(*arguments, detach_after=(config.num_layers - 1,)).last
+  return take_positions(hidden, READ)
+
+
+def _loss_and_gradient(config: EncoderConfig, *, pruned: bool):
+  probe = jax.random.normal(jax.random.key(7), (*READ.shape, config.hidden_size))
+
+  def total(params):
+    states = _states(params, config, pruned=pruned)
+    return jnp.sum(states * probe), states
+
+  return jax.jit(jax.value_and_grad(total, has_aux=True))(init_encoder(config))
+
+
+@pytest.mark.parametrize(
+  "changes",
+  [{}, {"relative_position": "none", "num_layers": 1}, {"remat": "cheap", "dropout": 0.4}],
+  ids=["dropout", "one_layer", "remat"],
+)
+def test_states_and_gradients_equal_those_of_the_whole_layer_with_its_dropout(changes):
+  config = dataclasses.replace(CONFIG, attention_dropout=0.3, **changes)
+  (_, found), gradient = _loss_and_gradient(config, pruned=True)
+  (_, expected), whole = _loss_and_gradient(config, pruned=False)
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+  for (path, a), b in zip(jax.tree.leaves_with_path(gradient), jax.tree.leaves(whole)):
+    atol = 1e-5 * max(float(jnp.max(jnp.abs(b))), 0.5)
+    np.testing.assert_allclose(a, b, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))
+    assert np.all((np.asarray(a) == 0) == (np.asarray(b) == 0)) or "bias" in jax.tree_util.keystr(path)
+
+
+def _shapes(jaxpr) -> set[tuple[int, ...]]:
+  found = set()
+  for equation in jaxpr.eqns:
+    found |= {out.aval.shape for out in equation.outvars}
+    for inner in jax.extend.core.jaxprs_in_params(equation.params):
+      found |= _shapes(inner)
+  return found
+
+
+def test_nothing_wide_is_computed_where_nothing_is_read():
+  config = dataclasses.replace(CONFIG, num_layers=1)
+  params = init_encoder(config)
+
+  def shapes(pruned: bool) -> set[tuple[int, ...]]:
+    return _shapes(jax.make_jaxpr(lambda p: _states(p, config, pruned=pruned))(params).jaxpr)
+
+  wide, scores = (B, L, config.mlp_size), (B, config.num_heads, L, L)
+  assert {wide, scores} <= shapes(pruned=False) and not {wide, scores} & shapes(pruned=True)
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(0, (3, 5)), (1, (2, 3, 5))])
+def test_a_part_of_a_draw_is_that_part_of_the_whole_draw(axis, shape):
+  words = row_random.key_words(KEYS)
+  whole_shape = (*shape[:axis], L, *shape[axis + 1 :])
+  whole = np.asarray(row_random.row_bits(words, whole_shape))
+  found = row_random.row_bits(words, shape, part=Part(READ[:, :3] % L, axis, L))
+  for row in range(B):
+    np.testing.assert_array_equal(found[row], np.take(whole[row], READ[row, :3] % L, axis=axis))
+
+
+@pytest.mark.parametrize("fields", [{"objectives.mlm.weight": 1.0}, AMOS], ids=["masked_lm", "generator"])
+def test_the_loss_of_a_recipe_is_that_of_whole_last_layers(fields, monkeypatch):
+  recipe = small_recipe(fields)
+  params, batch = random_params(recipe), recipe.mask(small_batch(4, lengths=[16, 9, 3, 16]))
+
+  def loss_and_gradient():
+    loss = lambda params: recipe.loss_fn(params, batch, recipe.totals(batch), train=True)[0]  # noqa: E731
+    return jax.jit(jax.value_and_grad(loss))(params)
+
+  found = loss_and_gradient()
+  prune = encoder.run_trunk
+  reads = []
+
+  def whole(*arguments, read=None, **options):
+    reads.append(read)
+    hidden = prune(*arguments, **options)
+    return hidden if read is None else hidden._replace(last=take_positions(hidden.last, read))
+
+  monkeypatch.setattr(encoder, "run_trunk", whole)
+  expected = loss_and_gradient()
+  assert any(read is not None for read in reads)
+  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
+    np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(float(jnp.max(jnp.abs(b))), 0.01))

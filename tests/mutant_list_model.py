@@ -43,8 +43,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "only the last head has a loss",
-        "loss = loss + head_loss",
-        "loss = head_loss",
+        "rows = heads_of_it.reshape(together * batch, *heads_of_it.shape[2:])",
+        "rows = jnp.concatenate([heads_of_it[-1]] * together)",
         "test_the_loss_is_the_sum_over_heads_and_metrics_name_the_layers",
       ),
     ],
@@ -271,8 +271,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "the use of a key is not folded in",
-        "return _dropout(x, key_words(fold(row_keys, use)), rate)",
-        "return _dropout(x, key_words(row_keys), rate)",
+        "return _dropout(x, key_words(fold(row_keys, use)), positions, rate, tuple(whole))",
+        "return _dropout(x, key_words(row_keys), positions, rate, tuple(whole))",
         "test_two_uses_of_a_row_drop_different_elements",
       ),
       (

@@ -211,4 +211,34 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
     ],
   ),
+  (
+    "pretrain/ops/vocab_loss.py",
+    "tests/pretrain/ops/test_vocab_loss.py",
+    [
+      (
+        "rows that do not count come first",
+        "jnp.argsort(~used.reshape(-1), stable=True)",
+        "jnp.argsort(used.reshape(-1), stable=True)",
+        "test_chunks_without_a_used_position_are_not_computed",
+      ),
+      (
+        "the gradient of a loss that is weighted is that of the loss alone",
+        "lambda gradient: gradient * cotangents[0]",
+        "lambda gradient: gradient",
+        "test_loss_gradients_and_scores_are_those_of_the_plain_softmax_for_any_chunk[5-masked]",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ops/attention_at.py",
+    "tests/pretrain/models/test_last_layer.py",
+    [
+      (
+        "the last layer drops other probabilities",
+        "part=Part(positions, 1, length)",
+        "part=Part(positions, 1, length + 1)",
+        "test_states_and_gradients_equal_those_of_the_whole_layer_with_its_dropout[dropout]",
+      ),
+    ],
+  ),
 ]

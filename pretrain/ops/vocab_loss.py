@@ -92,19 +92,24 @@ def _loss_and_gradients(sum_loss: SumLoss, chunk: int, x, table, bias, targets, 
     order = jnp.pad(order, (0, chunks * chunk - number), constant_values=number)
     read = functools.partial(jnp.take, axis=0, mode="fill", fill_value=0)
 
-    def one_chunk(index, carry):
-      loss, outputs, d_table, d_bias = carry
+    def one_chunk(carry):
+      index, (loss, outputs, d_table, d_bias) = carry
       at = jax.lax.dynamic_slice_in_dim(order, index * chunk, chunk)
       found = _chunk_gradient(sum_loss, jax.tree.map(lambda a: read(a, at), rows), table, bias)
       outputs = jax.tree.map(lambda whole, part: whole.at[at].set(part, mode="drop"), outputs, found[1])
-      return loss + found[0], outputs, d_table + found[2], d_bias + found[3]
+      return index + 1, (loss + found[0], outputs, d_table + found[2], d_bias + found[3])
 
     first = jax.tree.map(lambda a: a[:chunk], rows)
     shapes = jax.eval_shape(functools.partial(_chunk_gradient, sum_loss), first, table, bias)
     loss, outputs, d_table, d_bias = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     outputs = jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape[1:]), leaf.dtype), outputs)
     needed = (jnp.sum(used, dtype=jnp.int32) + chunk - 1) // chunk
-    loss, outputs, d_table, d_bias = jax.lax.fori_loop(0, needed, one_chunk, (loss, outputs, d_table, d_bias))
+    _, (loss, outputs, d_table, d_bias) = jax.lax.while_loop(
+      # `needed` is never more, but who reads the compiled program finds the worst case here.
+      lambda carry: (carry[0] < needed) & (carry[0] < chunks),
+      one_chunk,
+      (jnp.zeros((), jnp.int32), (loss, outputs, d_table, d_bias)),
+    )
   outputs = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), outputs)
   return loss, outputs, d_table, d_bias
 

@@ -140,13 +140,15 @@ def _require(name: str, chip: Chip) -> None:
 
 
 def _tpu_devices(name: str) -> Sequence[jax.Device]:
-  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # libtpu would ask a metadata server that is not there
+  # libtpu would ask a metadata server that is not there, and refuse a second process though no chip is held.
+  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+  os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "true")
   try:
     return topologies.get_topology_desc(platform="tpu", topology_name=name).devices
   except Exception as error:  # libtpu's own classes, whatever they are
     line = str(error).splitlines()[0] if str(error) else type(error).__name__
     raise ConfigError(
-      f"target {name}: libtpu knows no such slice ({line}); give one that can be rented"
+      f"target {name}: libtpu does not take it ({line}); give a slice that can be rented"
     ) from error
 
 

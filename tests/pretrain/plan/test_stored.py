@@ -1,0 +1,42 @@
+"""Figures of compiled steps that must not grow unnoticed: bytes on CPU, cycles on a TPU.
+
+They are the compiler's, the same on every machine. Where a change lowers one for good, lower it here too.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pretrain.plan import targets
+from pretrain.plan.forecast import lower_step, memory
+from tests.pretrain.small_run import small_config, small_run
+
+MARGIN = 1.3  # XLA's choices move with its version
+TEMPORARY_BYTES = {"mlm": 103_832, "union": 353_680}  # of a step of 8 x 32 tokens, `small_run`'s recipes
+CYCLES = 1_300_000  # of roberta_tiny, 32 x 64 tokens on one v5e
+
+
+@pytest.mark.parametrize("recipe", TEMPORARY_BYTES)
+def test_the_bytes_of_a_step(recipe, small_records):
+  compiled = lower_step(small_run(small_config(recipe, small_records))).compile()
+  assert memory(compiled)["temporaries"] <= MARGIN * TEMPORARY_BYTES[recipe]
+
+
+def test_the_cycles_of_a_step_on_a_tpu():
+  if not targets.is_installed("tpu"):
+    pytest.skip("libtpu is not installed (requirements-plan.txt)")
+  # In a process of its own: libtpu wants none of the tests' flags.
+  code = (
+    "from configs import roberta_tiny\n"
+    "from pretrain.plan import targets\n"
+    "from pretrain.plan.forecast import forecast\n"
+    "config = roberta_tiny.get_config()\n"
+    "config.train.batch_size = 4 * 32\n"
+    "print(forecast(config, targets.describe('v5e:2x2')).cycles)\n"
+  )
+  environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+  assert done.returncode == 0, done.stderr
+  assert int(done.stdout.split()[-1]) <= MARGIN * CYCLES

@@ -40,6 +40,7 @@ def line(recipe: str, changes: list[str], found: Forecast) -> dict:
   """A forecast as a line of results."""
   case = dataclasses.asdict(found) | {"benchmark": "ahead", "recipe": recipe, "changes": changes}
   seconds = case.pop("seconds")
+  case["compiled_for"] = case.pop("device")  # `cases.environment` has the device that is here
   case["milliseconds_estimated"] = 1e3 * seconds
   case["tokens_per_second_estimated"] = found.rows * found.length / seconds if seconds else None
   case["mfu_estimated"] = case.pop("mfu")

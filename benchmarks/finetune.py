@@ -1,26 +1,35 @@
 """Several runs of fine-tuning in one program against the same runs one after another.
 
-  python -m benchmarks.finetune --runs=5 --size=small --batch=32 --length=64
+  python -m benchmarks.finetune --runs=5 --size=small --shape=32x64
+  python -m benchmarks.finetune --runs=5 --size=base --shape=32x128 --target=v5e:2x2
 
-For every way to run the same seeds it prints the time of the first step, which compiles; the seconds of a
-step (the best of the repeats, in which the ways take turns, so that a slow spell of the machine slows all
-of them); the ratio to one at a time; the compiler's temporary bytes; and the largest difference of the
-parameters after the steps. A step is an update of all runs.
+One JSON line for every way to run the same seeds: seconds and CPU seconds of a step, which is an update of
+all runs (the ways take turns); the ratio of one at a time to it (above 1: the way is faster); seconds of
+the first step, which compiles; the compiler's temporary bytes; and the largest difference of the parameters
+after the steps. With --target the step is compiled for one chip of a TPU slice instead: its cycles, an
+estimate (`requirements-plan.txt`).
 """
 
 import argparse
+import dataclasses
 import functools
-import platform
+import sys
 import time
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
 
+from benchmarks import cases
+from data import command
 from finetune.search.classification import HeadSettings, make_problem
-from finetune.search.program import Program, RunGroup, Runs
+from finetune.search.program import Problem, Program, RunGroup, Runs
 from pretrain import optim
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
+from pretrain.plan import costs, targets
+from pretrain.plan.forecast import memory
+from pretrain.plan.program import parse
 
 # (layers, width, heads, MLP)
 SIZES = {"tiny": (2, 128, 4, 512), "small": (6, 384, 12, 1536), "base": (12, 768, 12, 3072)}
@@ -35,9 +44,9 @@ class Way:
     self.name = name
     is_alone, every = name == "one at a time", np.arange(len(rates), dtype=np.int32)
     settings = optim.OptimizerSettings(learning_rate=0.0, total_steps=1)
-    program = Program(problem, init, settings, mapping="vectorized" if is_alone else name)
+    self.program = Program(problem, init, settings, mapping="vectorized" if is_alone else name)
     self.parts = every[:, None] if is_alone else every[None]
-    self.groups: list[RunGroup] = [program.group(_runs(part, rates)) for part in self.parts]
+    self.groups: list[RunGroup] = [self.program.group(_runs(part, rates)) for part in self.parts]
     self.states = [group.init_state() for group in self.groups]
 
   def step(self, batch: dict[str, np.ndarray]) -> float:
@@ -53,8 +62,7 @@ class Way:
   def temporary_bytes(self, batch: dict[str, np.ndarray]) -> int:
     """The bytes that the compiled step needs beside parameters, optimizer state and batch."""
     rows = {name: leaf[self.parts[0]] for name, leaf in batch.items()}
-    analysis = self.groups[0].lower_step(self.states[0], rows).compile().memory_analysis()
-    return int(analysis.temp_size_in_bytes)
+    return memory(self.program.lower_step(rows).compile())["temporaries"]
 
   def parameters(self) -> list:
     """The parameters of each run, host arrays."""
@@ -74,48 +82,90 @@ def _difference(parameters: list, expected: list) -> float:
   return max(float(np.max(np.abs(a - b))) for a, b in leaves)
 
 
-def main() -> None:
-  """Prints the table."""
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--runs", type=int, default=5, help="seeds")
-  parser.add_argument("--size", choices=SIZES, default="tiny")
-  parser.add_argument("--batch", type=int, default=32, help="examples of a run's batch")
-  parser.add_argument("--length", type=int, default=64, help="tokens")
-  parser.add_argument("--repeats", type=int, default=5, help="timed steps of each way")
-  parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
-  arguments = parser.parse_args()
-  layers, width, heads, mlp = SIZES[arguments.size]
-  config = EncoderConfig(30_522, width, layers, heads, mlp, 512, dtype=arguments.dtype)
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """What the runs are: a problem on a fresh encoder, and how to begin."""
+
+  problem: Problem
+  init: Callable
+  batch: dict[str, np.ndarray]  # [runs, batch, ...]
+
+
+def make_case(asked: argparse.Namespace, *, dtype: str) -> Case:
+  """A classification task of random examples."""
+  layers, width, heads, mlp = SIZES[asked.size]
+  config = EncoderConfig(30_522, width, layers, heads, mlp, 512, dtype=dtype)
   problem = make_problem(config, HeadSettings(), num_outputs=2, pad_id=0)
-  init = functools.partial(init_encoder, config=config, pad_id=0)
-  random, shape = np.random.default_rng(0), (arguments.runs, arguments.batch)
+  rows, length = asked.shape
+  random, shape = np.random.default_rng(0), (asked.runs, rows)
   batch = {
-    "ids": random.integers(5, 30_000, (*shape, arguments.length)).astype(np.int32),
+    "ids": random.integers(5, 30_000, (*shape, length)).astype(np.int32),
     "weights": np.ones(shape, np.float32),
     "labels": random.integers(0, 2, shape).astype(np.int32),
   }
-  rates = np.full(arguments.runs, 1e-4, np.float32)
-  ways = [Way(name, problem, init, rates) for name in WAYS]
-  compiling = {way.name: way.step(batch) for way in ways}
-  times: dict[str, list[float]] = {way.name: [] for way in ways}
-  for _ in range(arguments.repeats):
-    for way in ways:
-      times[way.name].append(way.step(batch))
-  device = jax.devices()[0]
-  print(
-    f"{arguments.runs} runs of {arguments.size} ({layers} x {width}), batch {arguments.batch} x "
-    f"{arguments.length}, {config.compute_dtype}, {jax.device_count()} x {device.device_kind} "
-    f"({platform.machine()}), jax {jax.__version__}"
+  return Case(problem, functools.partial(init_encoder, config=config, pad_id=0), batch)
+
+
+def measured(asked: argparse.Namespace) -> Iterator[dict]:
+  """A line for each way on this machine."""
+  case = make_case(asked, dtype=asked.dtype)
+  rates = np.full(asked.runs, 1e-4, np.float32)
+  ways = {name: Way(name, case.problem, case.init, rates) for name in WAYS}
+  compiling = {name: way.step(case.batch) for name, way in ways.items()}
+  calls = {name: functools.partial(way.step, case.batch) for name, way in ways.items()}
+  taken = cases.alternated(calls, repeats=asked.repeats, warmup=0)
+  alone = ways[WAYS[0]].parameters()
+  for name, way in ways.items():
+    yield {
+      "way": name,
+      **taken[name],
+      "ratio": taken[WAYS[0]]["seconds"] / taken[name]["seconds"],
+      "ratio_of_cpu_time": taken[WAYS[0]]["cpu_seconds"] / taken[name]["cpu_seconds"],
+      "first_step_seconds": compiling[name],
+      "temporary_bytes": way.temporary_bytes(case.batch),
+      "difference": _difference(way.parameters(), alone),
+    }
+
+
+def ahead(asked: argparse.Namespace) -> Iterator[dict]:
+  """A line for each way compiled for a TPU: cycles of a step of all runs."""
+  case, target = make_case(asked, dtype="bfloat16"), targets.describe(asked.target)
+  alone = 0
+  for name in ("one at a time", "vectorized"):
+    count = 1 if name == WAYS[0] else asked.runs
+    settings = optim.OptimizerSettings(learning_rate=0.0, total_steps=1)
+    program = Program(case.problem, case.init, settings, mapping="vectorized", devices=target.devices[:1])
+    shapes = {key: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype) for key, x in case.batch.items()}
+    compiled = program.lower_step(shapes).compile()
+    cycles = costs.cycles(parse(compiled.as_text())) * asked.runs // count
+    alone = alone or cycles
+    yield {
+      "way": name,
+      "target": target.name,
+      "cycles": cycles,
+      "milliseconds_estimated": 1e3 * cycles / target.chip.clock,
+      "ratio_estimated": alone / cycles,
+      "bytes": memory(compiled),
+    }
+
+
+def main() -> None:
+  """Prints the lines."""
+  parser = cases.parser(__doc__)
+  parser.add_argument("--runs", type=int, default=5, help="seeds")
+  parser.add_argument("--size", choices=SIZES, default="tiny")
+  parser.add_argument(
+    "--shape", type=cases.shape, default=(32, 64), help="examples of a run's batch x tokens"
   )
-  print(f"{'way':<14}  {'first step':>10}  {'step':>9}  {'ratio':>6}  {'temporary':>10}  {'difference':>10}")
-  alone, best = ways[0].parameters(), min(times[WAYS[0]])
-  for way in ways:
-    seconds = min(times[way.name])
-    print(
-      f"{way.name:<14}  {compiling[way.name]:>8.1f} s  {seconds:>7.3f} s  {seconds / best:>6.2f}  "
-      f"{way.temporary_bytes(batch) / 2**20:>6.0f} MiB  {_difference(way.parameters(), alone):>10.1e}"
-    )
+  parser.add_argument("--repeats", type=int, default=5, help="timed steps of each way")
+  parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+  parser.add_argument("--target", default="", help="a TPU slice, of which one chip is compiled for")
+  asked = parser.parse_args()
+  what = {"benchmark": "finetune", "runs": asked.runs, "size": asked.size}
+  what["shape"] = f"{asked.shape[0]}x{asked.shape[1]}"
+  for line in (ahead if asked.target else measured)(asked):
+    cases.report(what | line)
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(command.run(main))

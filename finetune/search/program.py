@@ -90,6 +90,22 @@ class Program:
       self._compiled[num_devices] = self._functions(NamedSharding(mesh, PartitionSpec("runs")))
     return RunGroup(self._compiled[num_devices], runs, self.shapes)
 
+  def lower_step(self, batch: ArrayTree) -> jax.stages.Lowered:
+    """The step of all runs on the first device, from [runs, batch, ...] shapes alone: nothing is placed.
+
+    The device may be of a machine that is only compiled for.
+    """
+    sharding = NamedSharding(Mesh(np.asarray(self.devices[:1]), ("runs",)), PartitionSpec("runs"))
+    functions, count = self._functions(sharding), batch["ids"].shape[0]
+    kinds = Runs(np.int32(0), np.float32(0), np.int32(0), np.int32(0))
+    hyper = jax.tree.map(lambda kind: jax.ShapeDtypeStruct((count,), kind.dtype), kinds)
+
+    def placed(tree: ArrayTree) -> ArrayTree:
+      return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+
+    state = jax.eval_shape(functions.init, hyper)
+    return functions.step.lower(placed(state), placed(batch), placed(hyper))
+
   def _functions(self, sharding: NamedSharding) -> "_Functions":
     def over_runs(function: Callable) -> Callable:
       # Devices share nothing, so no axis crosses them.
@@ -192,10 +208,6 @@ class RunGroup:
     """
     self._shapes.add(("step", len(self._filled), *batch["ids"].shape[1:]))
     return self._functions.step(state, self._place(batch), self._hyper)
-
-  def lower_step(self, state: step.TrainState, batch: Batch) -> jax.stages.Lowered:
-    """`train_step` before it is compiled, for measurements."""
-    return self._functions.step.lower(state, self._place(batch), self._hyper)
 
   def outputs(self, params: ArrayTree, batch: Batch) -> ArrayTree:
     """The task's outputs without dropout: host arrays [runs, batch, ...]."""

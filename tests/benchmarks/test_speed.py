@@ -1,5 +1,6 @@
 """The benchmarks of speed: what they take for a case; that the PyTorch peers do the work they stand for."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -8,10 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import ahead, cases, parts, scaling, step
+from benchmarks import ahead, cases, finetune, parts, scaling, step
 from data.errors import ConfigError
+from finetune.search.program import Program
 from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
+from pretrain.optim import OptimizerSettings
 from pretrain.plan.forecast import Forecast
 
 TINY = ("roberta_tiny", "electra_tiny", "coco_lm_tiny", "amos_tiny", "taco_tiny")
@@ -125,3 +128,16 @@ def test_the_forms_of_a_part_compute_the_same(part):
   elif part != "dropout":
     ours = made.get("ours without dropout", made[parts.OURS])
     np.testing.assert_allclose(ours, made[parts.PLAIN], rtol=1e-4)
+
+
+def test_a_step_of_several_runs_is_lowered_from_shapes():
+  layers = {"tiny": (1, 16, 2, 32)}
+  asked = argparse.Namespace(runs=3, size="tiny", shape=(2, 8))
+  with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(finetune, "SIZES", layers)
+    case = finetune.make_case(asked, dtype="float32")
+  settings = OptimizerSettings(learning_rate=0.0, total_steps=1)
+  program = Program(case.problem, case.init, settings, mapping="vectorized", devices=jax.devices()[:1])
+  (state, batch, _), _ = program.lower_step(case.batch).in_avals
+  assert batch["ids"].shape == (3, 2, 8)
+  assert {leaf.shape[0] for leaf in jax.tree.leaves(state.params)} == {3}

@@ -81,6 +81,7 @@ def main() -> None:
     directory = write_records(place, rows=max(1_000, 4 * batch), length=length)
     loop = [f"data.directory={directory}", f"train.total_steps={asked.steps}", "train.eval_batches=0"]
     loop += [f"train.log_every={asked.log_every}", f"train.checkpoint_every={asked.steps}"]
+    loop += [f"optimizer.warmup_steps={asked.steps // 5}"]  # it must not be longer than the run
     config = cases.make_config(asked.recipe, batch=batch, length=length, changes=[*asked.set, *loop])
     step = cases.Step(config)
     seconds_bare(step, steps=2)

@@ -158,6 +158,7 @@ class _Loop:
     else:
       self._restore(self.checkpoints)
     self.first, self.started = self.done, time.monotonic()
+    self.newest: Metrics = {}  # of the step that may still be running
 
   def _restore(self, checkpoints: Checkpoints) -> None:
     meta = read_meta(step_path(checkpoints.directory))
@@ -183,7 +184,10 @@ class _Loop:
     return self.done == self.schedule.num_steps and not self.is_due
 
   def note_step(self, metrics: Metrics, bar: tqdm) -> None:
-    """Counts an update; the loss is shown before an evaluation."""
+    """Counts an update, and waits for the one before it; the loss is shown before an evaluation."""
+    # One step runs while the next is prepared. With more of them in the queue a stop would wait for them all.
+    jax.block_until_ready(self.newest)
+    self.newest = metrics
     self.done += 1
     bar.update(1)
     if self.is_due:

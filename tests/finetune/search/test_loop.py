@@ -105,6 +105,33 @@ def test_a_stopped_group_goes_on_exactly(program, tmp_path, stop_at):
   jax.tree.map(np.testing.assert_array_equal, resumed.best_params, whole.best_params)
 
 
+class _Loss(np.ndarray):
+  """A step's loss that says when it is waited for."""
+
+  said: list
+  step: int
+
+  def block_until_ready(self):
+    self.said.append(f"waited for {self.step}")
+    return self
+
+
+def test_a_step_begins_when_the_one_before_the_last_is_done(program):
+  group, feed, said = program.group(small_task.runs(SEEDS)), small_task.feed(SEEDS), []
+  train_step, schedule = group.train_step, loop.Schedule(4, (4,), 4)
+
+  def noted(state, batch):
+    state, metrics = train_step(state, batch)
+    loss = np.asarray(metrics["loss"][0]).view(_Loss)
+    loss.said, loss.step = said, sum(line.startswith("began") for line in said)
+    said.append(f"began {loss.step}")
+    return state, {"loss": (loss, 1.0)}
+
+  group.train_step = noted
+  loop.train(group, feed, _scores((0.1, 0.2)), schedule, metric="score", stop=StopRequest())
+  assert said[:6] == ["began 0", "began 1", "waited for 0", "began 2", "waited for 1", "began 3"]
+
+
 SCORES = ((0.1, 0.9), (0.3, 0.4), (0.2, 0.6))
 
 

@@ -7,16 +7,27 @@ import contextlib
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import tensorboardX
 
 from data.errors import writing
 from data.files import write_atomically
+
+# tensorboardX imports torch where it is installed: seconds, for tensors that nobody hands it here. While the
+# entry is None, that import fails as if torch were not there.
+_is_torch_kept_out = "torch" not in sys.modules
+if _is_torch_kept_out:
+  sys.modules["torch"] = None  # pyright: ignore[reportArgumentType]
+try:
+  import tensorboardX
+finally:
+  if _is_torch_kept_out:
+    del sys.modules["torch"]
 
 FILE_NAME = "metrics.jsonl"
 

@@ -25,7 +25,7 @@ _CHECKED = """
 import sys
 from pretrain import main
 code = main.main(sys.argv[1:])
-heavy = ("tensorflow", "seqio", "tensorflow_datasets")
+heavy = ("tensorflow", "seqio", "tensorflow_datasets", "torch")
 print("imported:", sorted(set(sys.modules) & set(heavy)))
 sys.exit(code)
 """

@@ -1,6 +1,7 @@
 """Learning-rate schedules, Adam as the papers ran it, decay masks, clipping."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -87,13 +88,19 @@ SCHEDULES: dict[str, Callable[[OptimizerSettings], optax.Schedule]] = {
 }
 
 
-def scale_by_adam(*, b1: float, b2: float, eps: float, bias_correction: bool) -> optax.GradientTransformation:
+def scale_by_adam(
+  *, b1: float, b2: float, eps: float, bias_correction: bool, is_eps_corrected: bool = False
+) -> optax.GradientTransformationExtraArgs:
   """Adam's direction with eps added to the square root of the *uncorrected* second moment.
 
   update = sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps); without `bias_correction` the first factor is
   1, as in google-research/electra (AdamWeightDecayOptimizer). The moments m and v, of decays b1 and b2, are
   float32, in optax's own `ScaleByAdamState`. In early steps, when sqrt(v) is far below its corrected value,
-  this eps counts for more than optax's.
+  this eps counts for more than optax's, which `is_eps_corrected` adds to the root of the corrected moment:
+  it is this eps times sqrt(1 - b2^t).
+
+  An update with [] bool `is_good` False returns the moments as they were. The direction is computed from the
+  moments that are kept, so that XLA computes them once and in place.
 
   Source: fairseq optim/adam.py; transformers 4.6 optimization.py, class AdamW.
   """
@@ -102,20 +109,33 @@ def scale_by_adam(*, b1: float, b2: float, eps: float, bias_correction: bool) ->
     zeros = [jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params) for _ in range(2)]
     return optax.ScaleByAdamState(jnp.zeros([], jnp.int32), *zeros)
 
-  def update(grads: ArrayTree, state: optax.ScaleByAdamState, params: ArrayTree | None = None):
-    del params
+  def update(
+    updates: ArrayTree,
+    state: Any,  # optax.ScaleByAdamState
+    params: ArrayTree | None = None,
+    *,
+    is_good: jax.Array | bool = True,
+    **others: Any,
+  ):
+    del params, others
+
+    def average(decay: float, new: jax.Array, old: jax.Array) -> jax.Array:
+      return jnp.where(is_good, decay * old + (1 - decay) * new, old)
+
+    grads = jax.tree.map(lambda grad: grad.astype(jnp.float32), updates)
+    m = jax.tree.map(functools.partial(average, b1), grads, state.mu)
+    v = jax.tree.map(functools.partial(average, b2), jax.tree.map(jnp.square, grads), state.nu)
     count = optax.safe_increment(state.count)
-    m = jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g.astype(jnp.float32), grads, state.mu)
-    v = jax.tree.map(lambda g, v: b2 * v + (1 - b2) * jnp.square(g.astype(jnp.float32)), grads, state.nu)
-    factor = jnp.float32(1.0)
+    factor, added = jnp.float32(1.0), jnp.float32(eps)
     if bias_correction:
       # expm1: 1 - 0.999**1 in float32 is wrong by 1e-5 of itself.
       left = [-jnp.expm1(count * math.log(b)) if b else jnp.float32(1.0) for b in (b1, b2)]
       factor = jnp.sqrt(left[1]) / left[0]
-    updates = jax.tree.map(lambda m, v: factor * m / (jnp.sqrt(v) + eps), m, v)
+      added = eps * jnp.sqrt(left[1]) if is_eps_corrected else added
+    updates = jax.tree.map(lambda m, v: factor * m / (jnp.sqrt(v) + added), m, v)
     return updates, optax.ScaleByAdamState(count, m, v)
 
-  return optax.GradientTransformation(init, update)
+  return optax.GradientTransformationExtraArgs(init, update)
 
 
 def is_bias_or_norm(path: str) -> bool:
@@ -143,6 +163,41 @@ def clip_by_norm(grads: ArrayTree, norm: jax.Array, *, max_norm: float) -> Array
   return jax.tree.map(lambda grad: (grad * coefficient).astype(grad.dtype), grads)
 
 
+def stays_finite(
+  settings: OptimizerFields,
+) -> Callable[[ArrayTree, ArrayTree, jax.Array, jax.Array], jax.Array]:
+  """A test before an update of `make_optimizer`'s: must it leave the parameters finite?
+
+  It maps (params, state of the optimizer, [] norm of the gradients, [] learning rate) to [] bool. True: a
+  finite norm gives parameters below 2**120, of the 2**128 that float32 holds. False: they might be beyond.
+
+  Adam's direction is at most M / ((1 - b1) * eps), wherever eps is placed, with M the largest of gradients
+  and first moments, which are averages of gradients. M is below 2**64, or squares would have overflowed in
+  the norm; where that is not enough to know (a rate above 1e9 at an eps of 1e-6), the moments are read.
+  """
+
+  def test(params: ArrayTree, opt_state: ArrayTree, norm: jax.Array, learning_rate: jax.Array) -> jax.Array:
+    parameter = _largest(params)
+
+    def is_within(moment: jax.Array) -> jax.Array:
+      direction = moment / (1 - settings.adam_b1) / settings.adam_eps
+      step = direction + settings.weight_decay * parameter
+      # A comparison with NaN is False.
+      return (step < 2.0**120) & (parameter + jnp.abs(learning_rate) * step < 2.0**120)
+
+    def look() -> jax.Array:
+      return is_within(jnp.maximum(norm, _largest(optax.tree.get(opt_state, "mu"))))
+
+    at_worst = is_within(jnp.float32(2.0**64))
+    return jax.lax.cond(at_worst, lambda: at_worst, look)
+
+  return test
+
+
+def _largest(tree: ArrayTree) -> jax.Array:
+  return jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
 def make_schedule(settings: OptimizerSettings) -> optax.Schedule:
   """The learning rate by number of updates done."""
   return SCHEDULES[settings.schedule](settings)
@@ -154,10 +209,11 @@ def make_optimizer(
   params: ArrayTree,
   frozen: Callable[[str], bool],
   schedule: optax.Schedule | None = None,
-) -> tuple[optax.GradientTransformation, optax.Schedule]:
+) -> tuple[optax.GradientTransformationExtraArgs, optax.Schedule]:
   """Adam with decoupled decay, whose updates are added to the parameters, and the schedule it uses.
 
-  Clipping is `clip_by_norm`, called by the step.
+  Clipping is `clip_by_norm`, called by the step. An update with [] bool `is_good` False returns the state as
+  it was, bit for bit, whatever the gradients are; its updates mean nothing then.
 
   Args:
     settings: decay, moments and schedule.
@@ -168,12 +224,13 @@ def make_optimizer(
   """
   schedule = schedule or make_schedule(settings)
   paths = trees.paths(params)
-  moments = {"b1": settings.adam_b1, "b2": settings.adam_b2, "eps": settings.adam_eps}
-  # Without the correction both placements are the same formula.
-  if settings.adam_eps_placement == "corrected" and settings.adam_bias_correction:
-    adam = optax.scale_by_adam(**moments, mu_dtype=jnp.float32)
-  else:
-    adam = scale_by_adam(**moments, bias_correction=settings.adam_bias_correction)
+  adam = scale_by_adam(
+    b1=settings.adam_b1,
+    b2=settings.adam_b2,
+    eps=settings.adam_eps,
+    bias_correction=settings.adam_bias_correction,
+    is_eps_corrected=settings.adam_eps_placement == "corrected",
+  )
   mask = _no_bias_norm_mask if settings.decay == "no_bias_norm" else None
   chain = optax.chain(
     adam,
@@ -183,7 +240,21 @@ def make_optimizer(
   labels = jax.tree.map(lambda path: "frozen" if frozen(path) else "trained", paths)
   if "frozen" in jax.tree.leaves(labels):
     chain = optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, labels)
-  return chain, schedule
+  return _keeping_counts(chain), schedule
+
+
+def _keeping_counts(
+  optimizer: optax.GradientTransformationExtraArgs,
+) -> optax.GradientTransformationExtraArgs:
+  """The same one, whose numbers of updates do not count those with `is_good` False."""
+
+  def update(updates, state, params=None, *, is_good=True, **others):
+    updates, new = optimizer.update(updates, state, params, is_good=is_good, **others)
+    # Only numbers: Adam selects its moments itself.
+    kept = jax.tree.map(lambda new, old: new if new.ndim else jnp.where(is_good, new, old), new, state)
+    return updates, kept
+
+  return optax.GradientTransformationExtraArgs(optimizer.init, update)
 
 
 def _no_bias_norm_mask(params: ArrayTree) -> ArrayTree:

@@ -26,7 +26,7 @@ class Run:
   config: ConfigDict
   mesh: jax.sharding.Mesh
   recipe: Recipe
-  optimizer: optax.GradientTransformation
+  optimizer: optax.GradientTransformationExtraArgs
   schedule: optax.Schedule
   abstract_state: step.TrainState  # shapes with shardings
 
@@ -67,6 +67,7 @@ class Run:
       schedule=self.schedule,
       frozen=self.recipe.is_frozen,
       clip_norm=self.config.optimizer.clip_norm,
+      stays_finite=optim.stays_finite(_optimizer_settings(self.config)),
       microbatches=self.config.train.microbatches,
       weight_dtype=self.recipe.encoder.compute_dtype,
       shard_update=self.config.optimizer.shard_update,
@@ -101,7 +102,7 @@ def make_run(config: ConfigDict, tokens: TokenIds, *, devices: Sequence[jax.Devi
   row_shards = mesh.shape["data"] * mesh.shape["fsdp"]
   recipe = build(config, tokens, rows_per_device=rows // row_shards)
   abstract_params = jax.eval_shape(recipe.init, jax.random.key(0))
-  settings = optim.OptimizerSettings(**config.optimizer.to_dict(), total_steps=config.train.total_steps)
+  settings = _optimizer_settings(config)
   optimizer, schedule = optim.make_optimizer(settings, params=abstract_params, frozen=recipe.is_frozen)
   abstract = jax.eval_shape(functools.partial(step.init_state, optimizer=optimizer), abstract_params)
   places = sharding.shardings(mesh, abstract)
@@ -113,6 +114,10 @@ def make_run(config: ConfigDict, tokens: TokenIds, *, devices: Sequence[jax.Devi
     places,
   )
   return Run(config, mesh, recipe, optimizer, schedule, abstract)
+
+
+def _optimizer_settings(config: ConfigDict) -> optim.OptimizerSettings:
+  return optim.OptimizerSettings(**config.optimizer.to_dict(), total_steps=config.train.total_steps)
 
 
 def pad_rows(ids: np.ndarray, rows: int, *, pad_id: int) -> np.ndarray:

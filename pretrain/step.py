@@ -40,11 +40,12 @@ def make_train_step(
   loss_fn: Callable[..., tuple[jax.Array, Metrics]],
   totals_fn: Callable[[ArrayTree], ArrayTree],
   batch_fn: Callable[[ArrayTree, jax.Array], ArrayTree],
-  optimizer: optax.GradientTransformation,
+  optimizer: optax.GradientTransformationExtraArgs,
   *,
   schedule: optax.Schedule,
   frozen: Callable[[str], bool],
   clip_norm: float,
+  stays_finite: Callable[[ArrayTree, ArrayTree, jax.Array, jax.Array], jax.Array],
   microbatches: int = 1,
   weight_dtype: jnp.dtype | None = None,
   shard_update: bool = False,
@@ -55,18 +56,21 @@ def make_train_step(
     loss_fn: (params, batch, totals) to ([] loss, {name: (sum, weight)}); the losses of microbatches add up.
     totals_fn: batch to what its sums are divided by.
     batch_fn: (data, [] step) to the batch `loss_fn` takes, masks drawn; every leaf has the rows first.
+    optimizer: its updates are added to the parameters; as those of `optim.make_optimizer` it takes [] bool
+      `is_good`, and returns the state it was given where that is False.
     schedule: learning rate by number of updates done, for the metric.
     frozen: whether the parameter at a path is not trained.
     clip_norm: largest global gradient norm; 0: off.
+    stays_finite: (params, state of the optimizer, [] norm of the gradients, [] learning rate) to [] bool,
+      whether the next update must leave the parameters finite if the norm is; see `optim.stays_finite`.
     microbatches: parts of the batch taken one after another.
     weight_dtype: into which the kernels of layers are cast once a step; None: `loss_fn` casts them.
     shard_update: whether gradients are cut over `data` as the optimizer state is (`sharding.update_axis`).
 
   Returns:
-    (state, data) to (state, metrics). A step whose loss, gradient norm or new parameters are not finite
-    changes nothing but the counters.
+    (state, data) to (state, metrics). A step whose loss or gradient norm is not finite, or whose parameters
+    might not stay so, changes nothing but the counters.
   """
-
   gradients = make_gradients(
     loss_fn, microbatches=microbatches, weight_dtype=weight_dtype, shard_update=shard_update
   )
@@ -76,30 +80,29 @@ def make_train_step(
     totals = totals_fn(batch)
     (loss, metrics), grads = gradients(state.params, batch, totals)
     norm = optim.gradient_norm(grads, frozen=frozen)
+    rate = jnp.asarray(schedule(state.step - state.skipped))
+    # All that decides is known before the update, which then is one pass over the donated state in place. A
+    # look at the new parameters would keep a second copy of parameters and moments.
+    is_good = jnp.isfinite(loss) & jnp.isfinite(norm)
+    is_good &= stays_finite(state.params, state.opt_state, norm, rate)
     grads = optim.clip_by_norm(grads, norm, max_norm=clip_norm)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    # A finite gradient times a huge learning rate can still leave the range of float32.
-    is_good = jnp.isfinite(loss) & jnp.isfinite(norm) & _all_finite(params)
-    keep_good = functools.partial(jnp.where, is_good)
-    params, opt_state = jax.tree.map(keep_good, (params, opt_state), (state.params, state.opt_state))
-    bad = 1 - is_good.astype(jnp.int32)
-    in_a_row = jnp.where(is_good, 0, state.skipped_in_a_row + 1)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params, is_good=is_good)
+    updated = optax.apply_updates(state.params, updates)
+    params = jax.tree.map(functools.partial(jnp.where, is_good), updated, state.params)
+    new = _counted(state, is_good)._replace(params=params, opt_state=opt_state)
+    values = {"loss": loss, "grad_norm": norm, "learning_rate": rate}
+    values |= {"skipped_updates": new.skipped, "skipped_in_a_row": new.skipped_in_a_row}
     one = jnp.ones((), jnp.float32)
-    metrics = metrics | {
-      "loss": (loss, one),
-      "grad_norm": (norm, one),
-      "learning_rate": (schedule(state.step - state.skipped), one),
-      "skipped_updates": ((state.skipped + bad).astype(jnp.float32), one),
-      "skipped_in_a_row": (in_a_row.astype(jnp.float32), one),
-    }
-    return TrainState(state.step + 1, params, opt_state, state.skipped + bad, in_a_row), metrics
+    return new, metrics | {name: (value.astype(jnp.float32), one) for name, value in values.items()}
 
   return train_step
 
 
-def _all_finite(tree: ArrayTree) -> jax.Array:
-  return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+def _counted(state: TrainState, is_good: jax.Array) -> TrainState:
+  """The state with its counters after one more step."""
+  in_a_row = jnp.where(is_good, 0, state.skipped_in_a_row + 1)
+  skipped = state.skipped + 1 - is_good.astype(jnp.int32)
+  return state._replace(step=state.step + 1, skipped=skipped, skipped_in_a_row=in_a_row)
 
 
 def make_eval_step(

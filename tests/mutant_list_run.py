@@ -72,6 +72,12 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     "tests/pretrain/test_step.py",
     [
       (
+        "parameters that leave the range",
+        "is_good &= stays_finite(state.params, state.opt_state, norm, rate)",
+        "stays_finite(state.params, state.opt_state, norm, rate)",
+        "test_parameters_beyond_the_range_of_float32_are_not_applied",
+      ),
+      (
         "mean of the microbatches",
         "lambda sums, part: (jax.tree.map(jnp.add, sums, function(part)), None)",
         "lambda s, p: (jax.tree.map(lambda a, b: a + b / 2, s, function(p)), None)",
@@ -85,8 +91,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "eps under the root",
-        "factor * m / (jnp.sqrt(v) + eps)",
-        "factor * m / jnp.sqrt(v + eps)",
+        "factor * m / (jnp.sqrt(v) + added)",
+        "factor * m / jnp.sqrt(v + added)",
         "test_eps_placement_is_what_its_name_says",
       ),
       (
@@ -106,6 +112,30 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "coefficient = jnp.minimum(1.0, max_norm / (norm + 1e-6))",
         "coefficient = max_norm / (norm + 1e-6)",
         "test_clipping_scales_only_what_is_too_long",
+      ),
+    ],
+  ),
+  (
+    "pretrain/optim.py",
+    "tests/pretrain/test_optim_guard.py",
+    [
+      (
+        "moments of an update that is left out",
+        "jnp.where(is_good, decay * old + (1 - decay) * new, old)",
+        "decay * old + (1 - decay) * new",
+        "test_an_update_that_is_not_good_returns_the_state_bit_for_bit[nothing-nan]",
+      ),
+      (
+        "updates that are left out are counted",
+        "new if new.ndim else jnp.where(is_good, new, old)",
+        "new",
+        "test_an_update_that_is_not_good_returns_the_state_bit_for_bit[nothing-nan]",
+      ),
+      (
+        "rates are no part of the reach",
+        "parameter + jnp.abs(learning_rate) * step < 2.0**120",
+        "parameter + step < 2.0**120",
+        "test_doubtful_parameters_and_rates_are_not_said_to_stay_finite",
       ),
     ],
   ),

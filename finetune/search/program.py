@@ -153,6 +153,7 @@ class Program:
       schedule=schedule,
       frozen=_none_is_frozen,
       clip_norm=self._settings.clip_norm,
+      stays_finite=optim.stays_finite(self._settings),
       microbatches=self._microbatches,
     )
     return train_step(state, batch)

@@ -144,6 +144,21 @@ def test_without_bias_correction_the_first_step_is_the_ratio_of_raw_moments(plac
   assert float(end["kernel"][0]) == pytest.approx(-0.1 / 0.001**0.5, rel=1e-5)
 
 
+@pytest.mark.parametrize("eps", [1e-6, 1e-2])
+def test_the_corrected_placement_is_optax(eps):
+  settings = dataclasses.replace(PLAIN, adam_eps=eps, adam_eps_placement="corrected")
+  random = np.random.default_rng(0)
+  params = {"kernel": jnp.asarray(random.standard_normal(64), jnp.float32)}
+  grads = [{"kernel": jnp.asarray(random.standard_normal(64) * 10.0**n, jnp.float32)} for n in range(-4, 1)]
+  ours, _ = run(settings, params, grads)
+  theirs, optimizer = params, optax.adam(1.0, b1=settings.adam_b1, b2=settings.adam_b2, eps=eps)
+  state = optimizer.init(params)
+  for gradient in grads:
+    updates, state = optimizer.update(gradient, state)
+    theirs = optax.apply_updates(theirs, updates)
+  np.testing.assert_allclose(ours["kernel"], theirs["kernel"], rtol=2e-5, atol=2e-5)
+
+
 def test_bias_correction_is_exact_at_the_first_step():
   settings = dataclasses.replace(PLAIN, adam_b2=0.999, adam_eps=0.0)
   end, _ = run(settings, {"kernel": jnp.zeros(1)}, [{"kernel": jnp.full(1, 0.3)}])

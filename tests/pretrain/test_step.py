@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from pretrain import step
+from pretrain import optim, step
 from pretrain.gradients import accumulate, split
 
 
@@ -45,18 +45,27 @@ def _batch(rows: int = 8, poison: float = 0.0) -> Data:
   return Data(jnp.asarray(x), jnp.full(rows, poison, jnp.float32))
 
 
-def _make(loss=_loss, *, learning_rate: float = 0.1, **changes):
-  settings = {"frozen": lambda path: False, "clip_norm": 0.0} | changes
-  optimizer = optax.adam(learning_rate)
+def _nothing_is_frozen(path: str) -> bool:
+  return False
+
+
+def _make(loss=_loss, *, frozen=_nothing_is_frozen, clip_norm: float = 0.0, microbatches: int = 1, **changes):
+  defaults = {"learning_rate": 0.1, "total_steps": 1, "schedule": "constant", "weight_decay": 0.0}
+  defaults |= {"adam_eps": 1e-8}  # far below the gradients here
+  settings = optim.OptimizerSettings(**(defaults | changes))
+  params = {"w": jnp.asarray([0.5, -0.2, 0.1]), "fixed": jnp.zeros(2)}
+  optimizer, _ = optim.make_optimizer(settings, params=params, frozen=frozen)
   function = step.make_train_step(
     loss,
     _totals,
     lambda data, at: data,
     optimizer,
     schedule=lambda count: 1.0 + count,
-    **settings,
+    frozen=frozen,
+    clip_norm=clip_norm,
+    stays_finite=optim.stays_finite(settings),
+    microbatches=microbatches,
   )
-  params = {"w": jnp.asarray([0.5, -0.2, 0.1]), "fixed": jnp.zeros(2)}
   return jax.jit(function, donate_argnums=0), step.init_state(params, optimizer)
 
 
@@ -155,21 +164,21 @@ def test_parameters_beyond_the_range_of_float32_are_not_applied():
 
   train_step, state = _make(flat, learning_rate=-3e38)
   state = state._replace(params=state.params | {"w": jnp.full(3, 3e38)})
-  before = _copy(state.params)
+  before = _copy((state.params, state.opt_state))
   state, metrics = train_step(state, _batch())
   assert np.isfinite(metrics["loss"][0]) and np.isfinite(metrics["grad_norm"][0])
   assert int(state.skipped) == 1
-  _assert_equal(state.params, before)
+  _assert_equal((state.params, state.opt_state), before)
 
 
 def test_gradient_norm_counts_trained_parameters_and_clipping_bounds_it():
   def loss(params, batch, totals):
     return 3.0 * params["w"][0] + 4.0 * params["fixed"][0], {}
 
-  for frozen, norm in ((lambda path: False, 5.0), (lambda path: path == "fixed", 3.0)):
+  for frozen, norm in ((_nothing_is_frozen, 5.0), (lambda path: path == "fixed", 3.0)):
     train_step, state = _make(loss, frozen=frozen)
     assert train_step(state, _batch())[1]["grad_norm"][0] == pytest.approx(norm)
-  optimizer = optax.sgd(1.0)
+  optimizer = optax.with_extra_args_support(optax.sgd(1.0))
   params = {"w": jnp.zeros(3), "fixed": jnp.zeros(2)}
   clipped = step.make_train_step(
     loss,
@@ -177,8 +186,9 @@ def test_gradient_norm_counts_trained_parameters_and_clipping_bounds_it():
     lambda data, at: data,
     optimizer,
     schedule=lambda count: 1.0,
-    frozen=lambda path: False,
+    frozen=_nothing_is_frozen,
     clip_norm=1.0,
+    stays_finite=lambda *_: jnp.bool_(True),
   )
   state, _ = clipped(step.init_state(params, optimizer), _batch())
   np.testing.assert_allclose(state.params["w"][0], -0.6, rtol=1e-5)

@@ -76,6 +76,7 @@ def test_a_run_is_the_training_step_of_pretraining_with_constants():
       schedule=schedule,
       frozen=lambda path: False,
       clip_norm=1.0,
+      stays_finite=optim.stays_finite(settings),
     )
   )
   for at in range(STEPS):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from data import command, errors
 from data.errors import ConfigError
-from pretrain.command import flags
+from pretrain.command import flags, kept_memory
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,4 +63,5 @@ def use_compilation_cache() -> None:
 
 
 if __name__ == "__main__":
+  kept_memory.keep_temporaries()
   sys.exit(main())

@@ -65,18 +65,18 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "functools.partial(jnp.where, True)",
         "test_a_poisoned_loss_changes_nothing_but_the_counters[nan]",
       ),
-    ],
-  ),
-  (
-    "pretrain/gradients.py",
-    "tests/pretrain/test_step.py",
-    [
       (
         "parameters that leave the range",
         "is_good &= stays_finite(state.params, state.opt_state, norm, rate)",
         "stays_finite(state.params, state.opt_state, norm, rate)",
         "test_parameters_beyond_the_range_of_float32_are_not_applied",
       ),
+    ],
+  ),
+  (
+    "pretrain/gradients.py",
+    "tests/pretrain/test_step.py",
+    [
       (
         "mean of the microbatches",
         "lambda sums, part: (jax.tree.map(jnp.add, sums, function(part)), None)",

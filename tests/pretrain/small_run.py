@@ -96,8 +96,12 @@ def small_config(recipe: str, directory, fields: dict | None = None) -> ConfigDi
 @contextlib.contextmanager
 def devices(number: int):
   """Lets meshes be made of the first `number` of the eight fake devices."""
-  some = functools.partial(sharding.make_mesh, devices=jax.devices()[:number])
-  with mock.patch.object(sharding, "make_mesh", some):
+  make_mesh, some = sharding.make_mesh, jax.devices()[:number]
+
+  def of_some(settings, *, devices=None):
+    return make_mesh(settings, devices=some if devices is None else devices)
+
+  with mock.patch.object(sharding, "make_mesh", of_some):
     yield
 
 

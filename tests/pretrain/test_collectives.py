@@ -21,7 +21,7 @@ from pretrain.plan.program import parse
 from pretrain.run import Run, make_run
 from tests.pretrain import small_run
 
-ROWS, LENGTH, WIDTH = 16, 32, 16
+ROWS, LENGTH, WIDTH, LAYERS = 16, 32, 16, 4
 _KINDS = {"psum": "all-reduce", "all_gather": "all-gather", "reduce_scatter": "reduce-scatter"}
 _ADDED = 5  # metrics of the step itself: loss, grad_norm, learning_rate, skipped_updates, skipped_in_a_row
 
@@ -40,7 +40,7 @@ def _step(recipe: str, mesh: tuple[int, int, int], **fields) -> Step:
   given = {name.replace("__", "."): value for name, value in fields.items()}
   fixed = {
     "train.batch_size": ROWS,
-    "model.num_layers": 2,
+    "model.num_layers": LAYERS,
     "model.dropout": 0.0,
     "model.attention_dropout": 0.0,
   }
@@ -212,6 +212,9 @@ def test_the_partitioner_adds_a_few_numbers_and_the_shared_update_its_new_parame
     ]
     expected["all-gather"] += sum(shared)
   added = {kind: found[kind] - expected[kind] for kind in found | expected}
+  # The last layer stands outside the loop: the CPU compiler gathers its weights once for both passes.
+  merged = _bytes(step, stacked=True, cut=True) // LAYERS if "fsdp" in name or "shared" in name else 0
+  assert 0 <= added.pop("all-gather", 0) + merged <= merged + 100, added
   assert all(0 <= size <= 100 for size in added.values()), added
 
 

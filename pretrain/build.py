@@ -53,8 +53,9 @@ def _with_code(facts: Objective) -> Objective:
 
 
 def encoder_config(config: ConfigDict) -> EncoderConfig:
-  """Sizes and switches of the kept encoder."""
-  return EncoderConfig(**_fields_of(EncoderConfig, config.model))
+  """Sizes and switches of the kept encoder; fields that an older config lacks have their defaults."""
+  fields = {field.name for field in dataclasses.fields(EncoderConfig)}
+  return EncoderConfig(**{name: value for name, value in config.model.items() if name in fields})
 
 
 def _fields_of(settings: type, group: ConfigDict) -> dict[str, Any]:

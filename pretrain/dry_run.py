@@ -13,6 +13,8 @@ from ml_collections import ConfigDict
 from pretrain import flops, resume, trees
 from pretrain import prepared as source
 from pretrain.corruption.masking import TokenIds
+from pretrain.ops import attention
+from pretrain.own_rows import on_own_rows
 from pretrain.run import Run, make_run
 
 GIB = 1 << 30
@@ -31,8 +33,9 @@ def memory_per_device(run: Run) -> dict[str, float]:
   """Estimated bytes on one device.
 
   'state' (parameters and optimizer moments, exact), 'gradients' (exact), 'activations' (what the layers
-  keep for the backward pass: about 34 numbers per token and width plus attention probabilities; where a
-  part is recomputed one layer's, and what is kept of all) and 'vocabulary logits' (one chunk, three arrays).
+  keep for the backward pass: about 34 numbers per token and width, and where attention is plain its
+  probabilities; where a part is recomputed one layer's, and what is kept of all) and 'vocabulary logits' (one
+  chunk, three arrays).
   """
   config, mesh = run.config, run.mesh
   state = sum(_local_bytes(leaf) for leaf in jax.tree.leaves(run.abstract_state))
@@ -41,7 +44,10 @@ def memory_per_device(run: Run) -> dict[str, float]:
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
   rows = config.train.batch_size // config.train.microbatches // shards
   width = run.recipe.encoder.compute_dtype.itemsize
-  per_layer = rows * length * (34 * model.hidden_size * width // 2 + 2 * model.num_heads * length * width)
+  per_token = 34 * model.hidden_size * width // 2
+  if attention_choice(run).body == "plain":
+    per_token += 2 * model.num_heads * length * width
+  per_layer = rows * length * per_token
   layer_input = rows * length * model.hidden_size * width
   crops = sum("crop" in objective.reads for objective in run.recipe.objectives.values())
   depth = model.num_layers * (1 + crops)
@@ -62,6 +68,30 @@ def memory_per_device(run: Run) -> dict[str, float]:
     "activations": float(activations),
     "vocabulary logits": float(logits),
   }
+
+
+def attention_choice(run: Run) -> attention.Choice:
+  """How the encoder computes attention over whole rows in a training step, and why."""
+  config, encoder, found = run.config, run.recipe.encoder, []
+
+  def look(params, rows, totals):
+    found.append(
+      attention.choose(
+        encoder.attention,
+        rows=rows.shape[0],
+        length=config.data.length,
+        heads=encoder.num_heads,
+        head_dim=encoder.head_dim,
+        dtype=encoder.compute_dtype,
+        dropout_rate=encoder.attention_dropout,
+      )
+    )
+    return params, totals
+
+  rows = jax.ShapeDtypeStruct((config.train.batch_size // config.train.microbatches,), jnp.int32)
+  with jax.set_mesh(run.mesh):
+    jax.eval_shape(lambda rows: on_own_rows(look, {}, rows, {}, row_axis=0, returns="values"), rows)
+  return found[0]
 
 
 def _local_bytes(leaf: jax.ShapeDtypeStruct) -> int:
@@ -96,13 +126,14 @@ def _cost_lines(run: Run) -> dict[str, str]:
   config = run.config
   tokens = config.train.batch_size * config.data.length
   per_token = flops.training_flops_per_token(config.to_dict())
-  memory = memory_per_device(run)
+  memory, attends = memory_per_device(run), attention_choice(run)
   kind = jax.devices()[0].device_kind
   peak = config.train.peak_flops or flops.peak_flops(kind)
   lines = {
     "tokens per step": f"{tokens:,}",
     "tokens in all": f"{tokens * config.train.total_steps:,}",
     "training MFLOP per token": f"{per_token / 1e6:,.1f}",
+    "attention": ": ".join(filter(None, attends)),
     "memory per device, estimated": f"{sum(memory.values()) / GIB:.2f} GiB",
   }
   lines |= {f"  {name}": f"{size / GIB:.2f} GiB" for name, size in memory.items()}

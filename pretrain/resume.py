@@ -33,6 +33,7 @@ SAFE_FIELDS = (
   "mesh.data",
   "mesh.fsdp",
   "mesh.tensor",
+  "model.attention",
   "model.remat",
   "model.scan_unroll",
   "model.vocab_chunk_rows",

@@ -23,6 +23,7 @@ ArrayTree = Any
 
 MESH_AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
+HEAD_AXIS = "tensor"
 
 # The end of a parameter's path -> its axes. Everything under `layers` is stacked: one axis more in front.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
@@ -195,6 +196,13 @@ def to_global(mesh: Mesh, local: ArrayTree) -> ArrayTree:
   """jax arrays [batch, ...] with `batch_sharding` of each process's numpy arrays, the rows `local_rows`."""
   place = functools.partial(jax.make_array_from_process_local_data, batch_sharding(mesh))
   return jax.tree.map(lambda rows: place(np.asarray(rows)), local)
+
+
+def automatic_axes() -> dict[str, int]:
+  """{axis: devices} of the mesh in use that are left to the partitioner, those of one device left out."""
+  mesh = jax.sharding.get_abstract_mesh()
+  left = [name for name in mesh.axis_names if name not in mesh.manual_axes]
+  return {name: mesh.shape[name] for name in left if mesh.shape[name] > 1}
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:

@@ -7,6 +7,7 @@ a part of one line that stands exactly once in the file, `test` the quickest one
 from typing import NamedTuple
 
 from tests import (
+  mutant_list_attention,
   mutant_list_finetune,
   mutant_list_model,
   mutant_list_run,
@@ -31,6 +32,7 @@ MUTANTS = [
   Mutant(name, file, original, fault, f"{tests}::{test}")
   for file, tests, rows in (
     *mutant_list_model.FAULTS,
+    *mutant_list_attention.FAULTS,
     *mutant_list_run.FAULTS,
     *mutant_list_finetune.FAULTS,
     *mutant_list_search.FAULTS,

@@ -236,24 +236,6 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/attention.py",
-    "tests/pretrain/ops/test_attention.py",
-    [
-      (
-        "padding is attended to",
-        "jnp.where(key_mask[:, None, None, :], scores,",
-        "jnp.where(key_mask[:, None, None, :] | True, scores,",
-        "test_masked_keys_have_exactly_no_influence",
-      ),
-      (
-        "query is scaled twice",
-        "query.shape[-1] ** -0.5",
-        "query.shape[-1] ** -1.0",
-        "test_it_is_softmax_of_scaled_products_plus_an_unscaled_bias",
-      ),
-    ],
-  ),
-  (
     "pretrain/models/relative_position.py",
     "tests/pretrain/models/test_relative_position.py",
     [

@@ -20,6 +20,7 @@ from finetune.search.program import OutputsOf, Problem, Program
 from pretrain.models.config import EncoderConfig
 from pretrain.stop import StopRequest
 
+_HOW = ("attention", "remat", "scan_unroll")  # fields that change how an encoder is computed, not what
 NUMBERS = 1  # version of what a run computes: another one makes stored results those of another program
 
 
@@ -226,7 +227,7 @@ class Session:
       "numbers": NUMBERS,
       "checkpoint": self.start.digest,
       "vocabulary": self.start.vocabulary.digest,
-      "encoder": {name: value for name, value in encoder.items() if name not in ("remat", "scan_unroll")},
+      "encoder": {name: value for name, value in encoder.items() if name not in _HOW},
     }
 
 

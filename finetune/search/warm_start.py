@@ -55,7 +55,7 @@ def load(
   path, model = saved.path, saved.meta["config"]["model"]
   names = [field.name for field in dataclasses.fields(EncoderConfig)]
   settings: dict[str, Any] = {name: model[name] for name in names if name in model}
-  settings |= {"dtype": dtype, "remat": remat}
+  settings |= {"dtype": dtype, "remat": remat, "attention": "auto"}
   config = EncoderConfig(**settings)
   where, vocabulary = saved.load_vocabulary(vocabulary_directory, flag="--config.vocabulary")
   if vocabulary.size > config.vocab_size:

@@ -47,6 +47,13 @@ def _model(config: Fields) -> Iterator[str]:
       f"{show(config, 'data.length', 'model.max_length')}: the sequence is longer than the position table; "
       f"use --config.model.max_length={length} or a shorter sequence"
     )
+  if config["model.attention"] == "cudnn" and config["model.attention_dropout"] > 0:
+    yield (
+      f"{show(config, 'model.attention', 'model.attention_dropout')}: cuDNN draws no dropout that can be "
+      f"repeated; use attention_dropout 0.0, or attention 'auto'"
+    )
+  if config["model.attention"] == "cudnn" and config["model.dtype"] == "float32":
+    yield f"{show(config, 'model.attention', 'model.dtype')}: cuDNN computes in bfloat16; use dtype 'auto'"
   if config["model.scan_unroll"] > config["model.num_layers"]:
     yield f"{show(config, 'model.scan_unroll', 'model.num_layers')}: there are fewer layers to unroll"
   if config["model.relative_position"] != "none":

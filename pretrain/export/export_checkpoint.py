@@ -81,7 +81,7 @@ def read_model(request: Request) -> Model:
       )
   directory, vocabulary = saved.load_vocabulary(request.vocabulary, flag="--vocabulary")
   config = encoder_config(ConfigDict(saved.meta["config"]))
-  config = dataclasses.replace(config, dtype="float32", remat="none")
+  config = dataclasses.replace(config, dtype="float32", attention="plain", remat="none")
   return Model(saved.params, saved.meta, saved.workdir, config, directory, vocabulary)
 
 

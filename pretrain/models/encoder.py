@@ -9,9 +9,9 @@ import numpy as np
 from flax import linen as nn
 
 from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import KEPT, Layer, dense_init, layer_norm
-from pretrain.models.relative_position import official_buckets, t5_buckets
-from pretrain.ops import row_random
+from pretrain.models.layers import Layer, dense_init, layer_norm
+from pretrain.models.relative_position import official_buckets_of, t5_buckets_of
+from pretrain.ops import attention, kept, row_random
 from pretrain.own_rows import layer_weights
 from pretrain.sharding import constrain
 
@@ -72,18 +72,14 @@ class Embeddings(nn.Module):
 def _recomputed(layer: type[nn.Module], config: EncoderConfig, *, in_loop: bool) -> type[nn.Module]:
   """`layer`, with its values recomputed in the backward pass as `config.remat` says.
 
-  'cheap' keeps the products with the layer's weights and what is named KEPT (the attended values): norms,
+  'cheap' keeps the products with the layer's weights and what `kept` marks (the attended values): norms,
   casts, GELU, dropout and attention scores are computed again. 'full' keeps the layer's input alone.
   """
   if config.remat == "none":
     return layer
-  policies = jax.checkpoint_policies
-  kept = policies.save_from_both_policies(
-    policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(KEPT)
-  )
   # A loop keeps the two passes apart; layers written out one after another would be merged again.
   is_apart = in_loop and config.scan_unroll == 1
-  return nn.remat(layer, prevent_cse=not is_apart, policy=kept if config.remat == "cheap" else None)
+  return nn.remat(layer, prevent_cse=not is_apart, policy=kept.policy if config.remat == "cheap" else None)
 
 
 class Trunk(nn.Module):
@@ -91,17 +87,32 @@ class Trunk(nn.Module):
 
   config: EncoderConfig
 
-  def _bias(self, length: int) -> jax.Array | None:
+  def _body(self, x: jax.Array, row_keys: jax.Array | None) -> str:
+    """How the layers compute attention over such an input, with dropout or without."""
+    config = self.config
+    return attention.choose(
+      config.attention,
+      rows=x.shape[0],
+      length=x.shape[1],
+      heads=config.num_heads,
+      head_dim=config.head_dim,
+      dtype=config.compute_dtype,
+      dropout_rate=0.0 if row_keys is None else config.attention_dropout,
+    ).body
+
+  def _bias(self, length: int, *, by_distance: bool) -> jax.Array | None:
+    """[heads, length, length], or [heads, 2 length - 1] by key - query + length - 1, or None."""
     config = self.config
     if config.relative_position == "none":
       return None
+    distances = np.arange(1 - length, length) if by_distance else attention.distances(length)
     sizes = {"num_buckets": config.relative_buckets, "max_distance": config.relative_max_distance}
     if config.relative_position == "t5":
-      buckets = t5_buckets(length, **sizes)
+      buckets = t5_buckets_of(distances, **sizes)
     else:
-      buckets = official_buckets(length, max_length=config.max_length, **sizes)
+      buckets = official_buckets_of(distances, max_length=config.max_length, **sizes)
     table = _Table(config.relative_buckets, config.num_heads, config.init_stddev, name="relative_position")()
-    return jnp.transpose(table[buckets], (2, 0, 1))
+    return jnp.moveaxis(table[buckets], -1, 0)
 
   @nn.compact
   def __call__(
@@ -128,6 +139,8 @@ class Trunk(nn.Module):
       last: one layer more, after those of the config, which gives `Hidden.last` at its positions.
     """
     config = self.config
+    config = dataclasses.replace(config, attention=self._body(x, row_keys))
+    bias = self._bias(x.shape[1], by_distance=config.attention in attention.BY_DISTANCE)
     x = x.astype(config.compute_dtype)
     detach = None
     if detach_after:
@@ -146,7 +159,7 @@ class Trunk(nn.Module):
     if isinstance(collect, str):  # a string is no scan argument: ask for every position by number
       everywhere = jnp.arange(x.shape[1], dtype=jnp.int32)
       collect = jnp.broadcast_to(everywhere, x.shape[:2])
-    bias, collected = self._bias(x.shape[1]), None
+    collected = None
     if config.num_layers:
       numbers = jnp.arange(config.num_layers)
       x, collected = layers(x, token_mask, bias, row_keys, collect, numbers, detach, offsets)
@@ -184,6 +197,8 @@ def init_embeddings(key: jax.Array, config: EncoderConfig) -> dict:
 def init_trunk(key: jax.Array, config: EncoderConfig) -> dict:
   """Parameters of `Trunk`."""
   vectors = jnp.zeros((1, 2, config.hidden_size))
+  # Parameters do not depend on how attention is computed, nor must these arrays fit the kernels and the mesh.
+  config = dataclasses.replace(config, attention="plain")
   return Trunk(config).init(key, vectors, jnp.ones((1, 2), bool), None)["params"]
 
 

@@ -1,21 +1,20 @@
 """One post-LN Transformer layer."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.ad_checkpoint import checkpoint_name
 
 from pretrain.models.config import EncoderConfig
 from pretrain.ops import row_random
 from pretrain.ops.attention import attention
 from pretrain.ops.attention_at import attention_at
+from pretrain.ops.kept import keep
 from pretrain.ops.positions import take_positions
 from pretrain.ops.row_random import Part, Use
 from pretrain.sharding import constrain
-
-KEPT = "kept"  # names what the backward pass keeps where most of a layer is recomputed (`remat`)
 
 
 def dense_init(stddev: float) -> nn.initializers.Initializer:
@@ -28,6 +27,26 @@ def layer_norm(config: EncoderConfig, name: str) -> nn.LayerNorm:
   return nn.LayerNorm(
     epsilon=config.layer_norm_eps, dtype=config.compute_dtype, use_fast_variance=False, name=name
   )
+
+
+class _Dense(nn.Module):
+  """A dense layer over the last axis whose parameters have heads; its input and output have none.
+
+  A TPU pads an array [..., heads, 64] to twice its size, and copies it into and out of that form.
+  """
+
+  config: EncoderConfig
+  kernel: tuple[int, ...]  # shapes of the parameters
+  bias: tuple[int, ...]
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """[..., inputs] to [..., outputs]: the products of the axes that the parameters have instead."""
+    flat, dtype = (x.shape[-1], math.prod(self.bias)), self.config.compute_dtype
+    init = dense_init(self.config.init_stddev)
+    kernel = self.param("kernel", lambda key: jnp.reshape(init(key, flat), self.kernel))
+    bias = self.param("bias", nn.initializers.zeros, self.bias)
+    return x.astype(dtype) @ jnp.reshape(kernel, flat).astype(dtype) + jnp.reshape(bias, -1).astype(dtype)
 
 
 class SelfAttention(nn.Module):
@@ -49,23 +68,28 @@ class SelfAttention(nn.Module):
     With `read`, [batch, n] int32, to [batch, n, embed] at these positions.
     """
     config = self.config
-    dense = functools.partial(
-      nn.DenseGeneral, dtype=config.compute_dtype, kernel_init=dense_init(config.init_stddev)
-    )
-    heads = (config.num_heads, config.head_dim)
+    width, heads = x.shape[-1], (config.num_heads, config.head_dim)
     queries = x if read is None else take_positions(x, read)
-    query, key, value = (
-      constrain(dense(heads, name=name)(of), "batch", "length", "heads", "head_dim")
-      for name, of in (("query", queries), ("key", x), ("value", x))
-    )
-    options = {"dropout_rate": config.attention_dropout, "row_keys": row_keys}
+
+    def project(of: jax.Array, name: str) -> jax.Array:
+      projected = _Dense(config, (width, *heads), heads, name=name)(of)
+      return constrain(
+        jnp.reshape(projected, (*of.shape[:2], *heads)), "batch", "length", "heads", "head_dim"
+      )
+
+    query, key, value = project(queries, "query"), project(x, "key"), project(x, "value")
+    options = {
+      "bias": bias,
+      "key_mask": token_mask,
+      "dropout_rate": config.attention_dropout,
+      "row_keys": row_keys,
+    }
     if read is None:
-      attended = attention(query, key, value, bias=bias, key_mask=token_mask, **options)
+      attended = attention(query, key, value, implementation=config.attention, **options)
     else:
-      attended = attention_at(query, key, value, read, bias=bias, key_mask=token_mask, **options)
+      attended = keep(attention_at(query, key, value, read, **options))
     attended = constrain(attended, "batch", "length", "heads", "head_dim")
-    attended = checkpoint_name(attended, KEPT)
-    output = dense(config.hidden_size, axis=(-2, -1), name="output")(attended)
+    output = _Dense(config, (*heads, width), (width,), name="output")(jnp.reshape(attended, queries.shape))
     output = constrain(output, "batch", "length", "embed")
     # The official code sets NaN, which only such rows produce, to 0 after the out-projection.
     has_token = jnp.any(token_mask, axis=-1)[:, None, None]
@@ -98,7 +122,7 @@ class Layer(nn.Module):
     Args:
       x: [batch, length, embed] float, the carry.
       token_mask: [batch, length] bool, False at padding.
-      bias: [heads, length, length] float or None.
+      bias: as `ops.attention` takes it for the body `config.attention`, or None.
       row_keys: [batch] keys of this pass; None: no dropout.
       collect: [batch, positions] int32 positions to read after this layer, or None.
       index: [] int32 layer number from 0.

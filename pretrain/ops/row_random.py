@@ -90,7 +90,17 @@ def row_bits(
       index = places.reshape(places.shape[0], *(-1 if a == axis else 1 for a in range(len(shape))))
     counter = counter + index * jnp.uint32(stride)
   expand = (slice(None),) + (None,) * len(shape)
-  return _mix(_mix(counter ^ words[:, 0][expand]) + words[:, 1][expand])
+  return counter_bits(counter, words[:, 0][expand], words[:, 1][expand])
+
+
+def counter_bits(counter: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+  """The counter hash: random uint32 bits of uint32 counters and the two uint32 words of a row key."""
+  return _mix(_mix(counter ^ first) + second)
+
+
+def drop_below(rate: float) -> np.uint32:
+  """Elements whose bits are below it are dropped: a share `rate` of all."""
+  return np.uint32(round(rate * 2**32))
 
 
 def row_uniform(words: jax.Array, shape: tuple[int, ...], *, start: jax.Array | int = 0) -> jax.Array:
@@ -125,7 +135,7 @@ def _dropout(
   x: jax.Array, words: jax.Array, positions: jax.Array | None, rate: float, whole: tuple[int, int]
 ) -> jax.Array:
   part = None if positions is None else Part(positions, *whole)
-  keep = row_bits(words, x.shape[1:], part=part) >= np.uint32(round(rate * 2**32))
+  keep = row_bits(words, x.shape[1:], part=part) >= drop_below(rate)
   return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))
 
 

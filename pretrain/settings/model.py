@@ -28,6 +28,7 @@ class EncoderSettings:
   attention_dropout: FractionBelowOne = 0.1
   init_stddev: Positive = 0.02
   dtype: Literal["float32", "bfloat16", "auto"] = "float32"
+  attention: Literal["auto", "plain", "by_rows", "pallas_tpu", "cudnn"] = "auto"
   remat: Literal["none", "cheap", "full"] = "none"
   scan_unroll: Count = 1
 

@@ -93,6 +93,7 @@ _ROWS: dict[str, list[tuple]] = {
     ("model.attention_dropout", 0.2, "step"),
     ("model.init_stddev", 0.05, "start"),
     ("model.dtype", "bfloat16", "step eval"),
+    ("model.attention", "plain", "step eval"),
     ("model.remat", "full", _ALL),
     ("model.scan_unroll", 2, _ALL),
     ("model.vocab_chunk_rows", 3, "step eval"),

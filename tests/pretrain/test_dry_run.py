@@ -40,6 +40,15 @@ def test_remat_microbatches_and_chunks_lower_the_estimate(small_records):
   assert memory(model__vocab_chunk_rows=8)["vocabulary logits"] < plain["vocabulary logits"]
 
 
+def test_kernels_of_attention_keep_no_probabilities(small_records):
+  runs = [
+    small_run(small_config("mlm", small_records, {"model.attention": body})) for body in ("plain", "auto")
+  ]
+  assert [dry_run.attention_choice(run).body for run in runs] == ["plain", "by_rows"]
+  plain, kernels = (dry_run.memory_per_device(run)["activations"] for run in runs)
+  assert kernels < plain
+
+
 def test_a_dry_run_says_everything_and_writes_nothing(small_records, tmp_path):
   config = small_config("union", small_records)
   with devices(1):
@@ -52,7 +61,13 @@ def test_a_dry_run_says_everything_and_writes_nothing(small_records, tmp_path):
   leaves = jax.tree_util.tree_leaves_with_path(small_run(config).abstract_state.params)
   for path, _ in leaves:
     assert jax.tree_util.keystr(path, simple=True, separator="/") in text
-  for name in ("tokens per step", "training MFLOP per token", "memory per device", "time, estimated"):
+  for name in (
+    "tokens per step",
+    "training MFLOP per token",
+    "memory per device",
+    "attention  ",
+    "time, est",
+  ):
     assert name in text
   (line,) = [line for line in text.splitlines() if line.startswith("  tokens per step")]
   assert line.split()[-1] == "256"  # 8 rows of 32

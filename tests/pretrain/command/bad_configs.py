@@ -24,6 +24,16 @@ CASES = [
   (UNION, {"objectives.rtd.weight": -1.0}, "expected a number of at least 0"),
   # Sizes together.
   (MLM, {"model.num_heads": 3}, "the heads must divide the width"),
+  (
+    MLM,
+    {"model.attention": "cudnn", "model.attention_dropout": 0.1},
+    "cuDNN draws no dropout that can be repeated",
+  ),
+  (
+    MLM,
+    {"model.attention": "cudnn", "model.attention_dropout": 0.0, "model.dtype": "float32"},
+    "cuDNN computes in bfloat16",
+  ),
   (MLM, {"model.scan_unroll": 3}, "there are fewer layers to unroll"),
   (MLM, {"model.relative_buckets": 33}, "expected an even number"),
   (MLM, {"model.relative_max_distance": 9}, "expected a distance above 9"),

@@ -189,8 +189,8 @@ def _kept(config: EncoderConfig, params: dict) -> list[tuple[int, ...]]:
 def test_cheap_remat_keeps_the_products_of_weights_the_attended_values_and_the_input(params):
   heads, width, wide = (B, L, 2, 16), (B, L, 32), (B, L, 64)
   assert _kept(dataclasses.replace(CONFIG, remat="full"), params) == [width]
-  # Input, output of attention, down; query, key, value, attended; up.
-  expected = [width] * 3 + [heads] * 4 + [wide]
+  # Input, query, key, value, output of attention, down; attended; up.
+  expected = [width] * 6 + [heads] + [wide]
   assert _kept(dataclasses.replace(CONFIG, remat="cheap"), params) == sorted(expected)
 
 
@@ -285,3 +285,8 @@ def test_the_gradient_of_an_offset_is_that_of_the_state_it_is_added_to(params):
   probe = jax.random.normal(jax.random.key(7), (B, L, 32)) * mask[..., None]
   np.testing.assert_allclose(gradient[-1], probe, atol=1e-6)
   assert np.any(gradient[0] != 0)
+
+
+def test_attention_by_kernels_gives_the_same_encoder_and_gradient(params, gradient):
+  kernels = dataclasses.replace(CONFIG, attention="pallas_tpu")
+  _assert_trees_close(_gradient(kernels, params, keys=KEYS), gradient, rtol=1e-5)  # sums in another order

@@ -38,6 +38,36 @@ def test_masked_keys_have_exactly_no_influence():
   np.testing.assert_array_equal(usual, changed)
 
 
+def test_segments_and_windows_hide_keys_as_a_mask_does():
+  query, key, value, bias = _inputs()
+  segments = jnp.asarray([[0, 0, 1, 1, 1], [0, 0, 0, 1, 1]])
+
+  def of_query(at, keys):
+    mask = jnp.zeros((B, L), bool).at[:, jnp.asarray(keys)].set(True) & MASK
+    return attention(query, key, value, bias=bias, key_mask=mask)[:, at]
+
+  found = attention(query, key, value, bias=bias, key_mask=MASK, segment_ids=segments)
+  np.testing.assert_allclose(found[0, 1], of_query(1, [0, 1])[0], atol=1e-6)
+  np.testing.assert_allclose(found[0, 3], of_query(3, [2, 3, 4])[0], atol=1e-6)
+  np.testing.assert_allclose(found[1, 0], of_query(0, [0, 1, 2])[1], atol=1e-6)
+  found = attention(query, key, value, bias=bias, key_mask=MASK, window=1)
+  np.testing.assert_allclose(found[0, 4], of_query(4, [3, 4])[0], atol=1e-6)
+  np.testing.assert_allclose(found[1, 1], of_query(1, [0, 1, 2])[1], atol=1e-6)
+  found = attention(query, key, value, bias=bias, key_mask=MASK, segment_ids=segments, window=1)
+  np.testing.assert_allclose(found[0, 2], of_query(2, [2, 3])[0], atol=1e-6)
+
+
+def test_a_bias_by_distance_equals_its_square():
+  query, key, value, _ = _inputs()
+  bias = jax.random.normal(jax.random.key(5), (H, 2 * L - 1))
+  square = np.zeros((H, L, L), np.float32)
+  for q in range(L):
+    for k in range(L):
+      square[:, q, k] = bias[:, k - q + L - 1]
+  expected = attention(query, key, value, bias=jnp.asarray(square), key_mask=MASK)
+  np.testing.assert_array_equal(attention(query, key, value, bias=bias, key_mask=MASK), expected)
+
+
 def test_a_row_without_keys_gives_finite_values_and_gradients():
   query, key, value, bias = _inputs()
   mask = MASK.at[1].set(False)

@@ -1,0 +1,80 @@
+"""The calls of the kernels in `attention_tile`: which piece of an array is where, memory and cost."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pretrain.ops.attention_tile import SUBLANES, TILE, Sizes, backward, forward
+
+
+def _specs(sizes: Sizes) -> dict:
+  """Which piece of an array a grid step (group of heads, row) has, by the array's name."""
+  whole = pl.BlockSpec((1, sizes.padded, sizes.lanes), lambda group, row: (row, 0, group))
+  of_row = pl.BlockSpec((1, 1, sizes.padded), lambda group, row: (row, 0, 0))
+  of_group = (1, sizes.group, SUBLANES, 2 * sizes.padded)
+  specs = dict.fromkeys(("query", "key", "value", "given", "out"), whole)
+  specs |= dict.fromkeys(("key_bias", "segments"), of_row)
+  specs |= dict.fromkeys(("words", "first_head"), pl.BlockSpec(memory_space=pltpu.SMEM))
+  return specs | {
+    "distances": pl.BlockSpec(of_group, lambda group, row: (group, 0, 0, 0)),
+    "lse": pl.BlockSpec((1, 1, sizes.group, sizes.padded), lambda group, row: (row, group, 0, 0)),
+  }
+
+
+def call(sizes: Sizes, kernel: str, arrays: dict, *, interpret: bool) -> dict:
+  """Runs `forward` ('out', 'lse') or `backward` (gradients by name) on the arrays of one device.
+
+  Args:
+    kernel: 'forward' or 'backward'.
+    arrays: 'query', 'key', 'value' (for the backward pass 'given', the gradient of 'out', and 'out')
+      [rows, padded, heads * head_dim]; 'distances' [groups, group, 8, 2 padded] float32 or None; 'key_bias'
+      [rows, 1, padded] float32; 'segments' [rows, 1, padded] int32 or None; 'words' [rows, 2] int32;
+      'first_head' [1, 1] int32; 'lse' [rows, groups, group, padded] float32.
+    interpret: whether to run it as ordinary operations, for tests.
+  """
+  dtype, specs = arrays["query"].dtype, _specs(sizes)
+  wide = jax.ShapeDtypeStruct(arrays["query"].shape, dtype)
+  square = pltpu.VMEM((sizes.group, sizes.padded, sizes.padded), jnp.float32)
+  has_bias = arrays["distances"] is not None
+  scratch: dict[str, Any] = {"spread": square if has_bias else None}
+  if kernel == "forward":
+    lse = (sizes.rows, sizes.groups, sizes.group, sizes.padded)
+    results: dict[str, Any] = {"out": wide, "lse": jax.ShapeDtypeStruct(lse, jnp.float32)}
+    products, body = 2, forward
+  else:
+    results = dict.fromkeys(("query", "key", "value"), wide)
+    if has_bias:
+      results["distances"] = jax.ShapeDtypeStruct(arrays["distances"].shape, jnp.float32)
+    sums = pltpu.VMEM((sizes.padded, sizes.lanes), jnp.float32)
+    scratch |= {"summed": scratch["spread"], "key": sums, "value": sums}
+    products, body = 5, backward
+  pairs = sizes.rows * sizes.heads * sizes.padded**2
+  moved = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((arrays, results)))
+  return pl.pallas_call(
+    functools.partial(body, sizes),
+    out_shape=results,
+    grid=(sizes.groups, sizes.rows),
+    in_specs=[{name: None if array is None else specs[name] for name, array in arrays.items()}],
+    out_specs={name: specs[name] for name in results},
+    scratch_shapes=[scratch],
+    compiler_params=pltpu.CompilerParams(
+      dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=vmem_bytes(sizes)
+    ),
+    cost_estimate=pl.CostEstimate(
+      flops=2 * products * pairs * max(sizes.head_dim, TILE), transcendentals=pairs, bytes_accessed=moved
+    ),
+    interpret=interpret,
+    name=f"attention_{kernel}",
+  )(arrays)
+
+
+def vmem_bytes(sizes: Sizes) -> int:
+  """A bound of the VMEM that a kernel asks for: bias and its gradient, the row's arrays twice, tiles."""
+  squares = 2 * sizes.group * sizes.padded**2 * 4
+  row = 12 * 2 * sizes.padded * max(sizes.lanes, TILE) * 4
+  tiles = 24 * sizes.padded * TILE * 4
+  return max(16 << 20, squares + row + tiles)

@@ -1,0 +1,83 @@
+"""Inputs of attention, and value and gradients of two bodies side by side."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrain.ops import attention, row_random
+
+
+class Case(NamedTuple):
+  """What attention is called with."""
+
+  arrays: tuple  # query, key, value, bias by distance
+  given: jax.Array  # the gradient of the result
+  options: dict[str, Any]
+
+
+def case(
+  rows: int,
+  length: int,
+  heads: int,
+  head_dim: int,
+  *,
+  dtype: Any = jnp.float32,
+  dropout_rate: float = 0.0,
+  has_bias: bool = True,
+  has_segments: bool = False,
+  window: int | None = None,
+) -> Case:
+  """Random arrays; of every three rows one is whole, one is half padding, one has no token."""
+  draws = jax.random.split(jax.random.key(0), 5)
+  wide = (rows, length, heads, head_dim)
+  query, key, value, given = (jax.random.normal(draw, wide).astype(dtype) for draw in draws[:4])
+  bias = jax.random.normal(draws[4], (heads, 2 * length - 1)) if has_bias else None
+  lengths = np.resize([length, length // 2, 0], rows)
+  options: dict[str, Any] = {"key_mask": jnp.arange(length) < lengths[:, None], "window": window}
+  if has_segments:
+    options["segment_ids"] = jnp.broadcast_to(jnp.arange(length) // 7, (rows, length))
+  if dropout_rate:
+    options |= {
+      "dropout_rate": dropout_rate,
+      "row_keys": row_random.step_row_keys(0, 0, jnp.arange(rows)),
+    }
+  return Case((query, key, value, bias), given, options)
+
+
+@functools.partial(jax.jit, static_argnames=("implementation", "window", "dropout_rate"))
+def results(arrays: tuple, given: jax.Array, **options) -> dict[str, jax.Array]:
+  """{'out', and the gradients 'query', 'key', 'value', 'bias'} of a body."""
+
+  def call(query, key, value, bias):
+    return attention.attention(query, key, value, bias=bias, **options)
+
+  out, backward = jax.vjp(call, *arrays)
+  return {"out": out} | dict(zip(("query", "key", "value", "bias"), backward(given)))
+
+
+def assert_equals_plain(case: Case, implementation: str, *, tolerance: float) -> None:
+  """Compares value and gradients of a body with the plain one's in float32, by their largest number."""
+  found = results(case.arrays, case.given, implementation=implementation, **case.options)
+  assert_same(found, plain(case), tolerance=tolerance)
+
+
+def plain(case: Case) -> dict[str, jax.Array]:
+  """Value and gradients of the definition, computed in float32."""
+  arrays = jax.tree.map(lambda x: x.astype(jnp.float32), (case.arrays, case.given))
+  return results(*arrays, implementation="plain", **case.options)
+
+
+def assert_same(found: dict, expected: dict, *, tolerance: float) -> None:
+  """Compares `results`, relative to the largest number of each; what is 0 in one must be in the other."""
+  assert found.keys() == expected.keys()
+  for name, wanted in expected.items():
+    if wanted is None:
+      continue
+    wanted = np.asarray(wanted)
+    scale = np.abs(wanted).max()
+    actual = np.asarray(found[name], np.float32)
+    np.testing.assert_allclose(actual, wanted, rtol=0, atol=tolerance * scale, err_msg=name)
+    assert not np.any(actual[wanted == 0]), name

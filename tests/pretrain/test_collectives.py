@@ -215,7 +215,8 @@ def test_the_partitioner_adds_a_few_numbers_and_the_shared_update_its_new_parame
   # The last layer stands outside the loop: the CPU compiler gathers its weights once for both passes.
   merged = _bytes(step, stacked=True, cut=True) // LAYERS if name != "data" else 0
   assert 0 <= added.pop("all-gather", 0) + merged <= merged + 100, added
-  assert all(0 <= size <= 100 for size in added.values()), added
+  # A number for each leaf that is cut: its part of the gradient norm, its largest parameter and moment.
+  assert all(0 <= size <= 200 for size in added.values()), added
 
 
 def test_fsdp_takes_less_memory_than_data_and_holds_an_eighth_of_what_it_cuts():

@@ -33,9 +33,11 @@ from pretrain.ops.mixture_sampling import (
 )
 from pretrain.ops.row_random import Use
 from pretrain.ops.vocab_cross_entropy import vocab_logits, vocab_scores
+from pretrain.ops.vocab_loss import Inputs, vocab_loss
 
 Forms = dict[str, tuple[Callable, tuple]]  # name to (function to a number, its arguments, all differentiated)
 OURS, PLAIN = "ours", "plain"
+CHUNK_ROWS = 2_048  # of vocabulary scores at once, as `model.vocab_chunk_rows` has it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,22 +91,31 @@ def attention_forms(sizes: Sizes) -> Forms:
 
 
 def vocabulary_forms(sizes: Sizes) -> Forms:
-  """The cross-entropy of masked positions in chunks, and with all their scores at once."""
+  """The cross-entropy of masked positions: its gradient in one pass; computed again in chunks; plain."""
   x = sizes.normal(sizes.batch, sizes.masked, sizes.width)
   table = sizes.normal(sizes.vocabulary, sizes.width, scale=0.02).astype(jnp.float32)
   bias = jnp.zeros(sizes.vocabulary)
   random = np.random.default_rng(1)
   targets = jnp.asarray(random.integers(0, sizes.vocabulary, (sizes.batch, sizes.masked, 1)), jnp.int32)
-  chunk = max(1, 2_048 // sizes.batch)
+  used = jnp.ones((sizes.batch, sizes.masked), bool)
 
   def plain(x, table, bias):
     scores = jax.nn.log_softmax(vocab_logits(x, table, bias))
     return -jnp.take_along_axis(scores, targets, axis=-1).sum()
 
   def ours(x, table, bias):
+    return vocab_loss(_negative_sum, CHUNK_ROWS, x, table, bias, targets, used, Inputs())[0]
+
+  def again(x, table, bias):
+    chunk = max(1, CHUNK_ROWS // sizes.batch)
     return -vocab_scores(x, table, bias, targets, chunk=chunk).log_probs.sum()
 
-  return {OURS: (ours, (x, table, bias)), PLAIN: (plain, (x, table, bias))}
+  forms = {OURS: ours, "computed again": again, PLAIN: plain}
+  return {name: (form, (x, table, bias)) for name, form in forms.items()}
+
+
+def _negative_sum(log_probs: jax.Array) -> jax.Array:
+  return -log_probs.sum()
 
 
 def mixture_forms(sizes: Sizes) -> Forms:
@@ -113,7 +124,7 @@ def mixture_forms(sizes: Sizes) -> Forms:
   transformed = sizes.normal(3, sizes.batch, sizes.masked, sizes.width)
   table = sizes.normal(sizes.vocabulary, sizes.width, scale=0.02).astype(jnp.float32)
   biases = jnp.zeros((1, sizes.vocabulary))
-  settings = MixtureSettings(0.3, -1.0, 0.0, max(1, 2_048 // sizes.batch))
+  settings = MixtureSettings(0.3, -1.0, 0.0, max(1, CHUNK_ROWS // sizes.batch))
   noise = Noise(row_random.key_words(sizes.keys))
 
   def ours(weights, transformed, table, biases):

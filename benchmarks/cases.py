@@ -137,7 +137,7 @@ def environment() -> dict[str, Any]:
   """What a number depends on besides the code: commit, machine, versions, and what else was running."""
   device = jax.devices()[0]
   return {
-    "commit": commit(),
+    "commit": COMMIT,
     "date": time.strftime("%Y-%m-%d", time.gmtime()),
     "device": f"{jax.device_count()} x {device.device_kind}",
     "machine": f"{os.cpu_count()} x {platform.machine()}",
@@ -147,12 +147,15 @@ def environment() -> dict[str, Any]:
   }
 
 
-def commit() -> str:
+def _commit() -> str:
   """The short name of the commit, with '+' if tracked files were changed since; 'unknown' outside git."""
   described = subprocess.run(
     ["git", "describe", "--always", "--dirty=+", "--exclude=*"], cwd=ROOT, capture_output=True, text=True
   )
   return described.stdout.strip() or "unknown"
+
+
+COMMIT = _commit()  # of the code that runs: others may be checked out while it does
 
 
 def report(case: dict[str, Any]) -> None:

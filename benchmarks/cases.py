@@ -48,8 +48,9 @@ def make_config(recipe: str, *, batch: int, length: int, changes: Iterable[str] 
   sizes = {"train.batch_size": batch, "data.length": length}
   config.update_from_flattened_dict(fields.renamed_values(config) | changed | sizes)
   config.model.max_length = max(length, config.model.max_length)
-  for objective in (config.objectives.scl, config.objectives.taco):
-    objective.group_size = math.gcd(batch, objective.group_size)
+  for objective in config.objectives.values():
+    if "group_size" in objective:
+      objective.group_size = math.gcd(batch, objective.group_size)
   return config
 
 

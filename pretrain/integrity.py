@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from data import files
+from data import errors, files
 
 NAME = "sha256.json"
 
@@ -53,7 +53,7 @@ def problem(path: Path, items: Sequence[str] = ()) -> str | None:
     try:
       is_same = files.sha256(path / name) == digest
     except OSError as error:
-      return f"{name} cannot be read ({error.strerror})"
+      return f"{name} cannot be read ({errors.reason(error)})"
     if not is_same:
       return f"{name} is not as it was saved (its sha256 differs)"
   return None

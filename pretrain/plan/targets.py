@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import jax
 from jax.experimental import topologies
 
-from data.errors import ConfigError
+from data.errors import ConfigError, reason
 from pretrain import flops
 
 
@@ -146,9 +146,8 @@ def _tpu_devices(name: str) -> Sequence[jax.Device]:
   try:
     return topologies.get_topology_desc(platform="tpu", topology_name=name).devices
   except Exception as error:  # libtpu's own classes, whatever they are
-    line = str(error).splitlines()[0] if str(error) else type(error).__name__
     raise ConfigError(
-      f"target {name}: libtpu does not take it ({line}); give a slice that can be rented"
+      f"target {name}: libtpu does not take it ({reason(error)}); give a slice that can be rented"
     ) from error
 
 

@@ -1,6 +1,8 @@
 """Metrics on the host: from (sum, weight) to numbers, the places they are written to, and speed.
 
-TensorBoard's files are written with tensorboardX: the other writers import TensorFlow.
+TensorBoard's files are written with tensorboardX: the other writers import TensorFlow. Events are written by
+the thread that measures. The library's SummaryWriter hands them to another thread, and once that one has
+ended on a full disk, handing it more never returns.
 """
 
 import contextlib
@@ -24,7 +26,9 @@ _is_torch_kept_out = "torch" not in sys.modules
 if _is_torch_kept_out:
   sys.modules["torch"] = None  # pyright: ignore[reportArgumentType]
 try:
-  import tensorboardX
+  from tensorboardX.event_file_writer import EventsWriter
+  from tensorboardX.proto.event_pb2 import Event, SessionLog
+  from tensorboardX.proto.summary_pb2 import Summary
 finally:
   if _is_torch_kept_out:
     del sys.modules["torch"]
@@ -79,10 +83,12 @@ class MetricWriter:
       kept = [json.dumps(values) + "\n" for values in read(workdir) if values["step"] <= step]
       write_atomically(self._path, "".join(kept))
       self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 (closed by close())
-      # TensorBoard hides events from purge_step on that were written before.
-      self._board = tensorboardX.SummaryWriter(
-        str(self._path.parent / "tensorboard"), purge_step=step + 1, flush_secs=30
-      )
+      board = self._path.parent / "tensorboard"
+      board.mkdir(exist_ok=True)
+      self._board = EventsWriter(str(board / "events"))
+      # TensorBoard hides events from this step on that were written before.
+      self._board.write_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+      self._board.flush()
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Writes the metrics after `step` updates; what is not finite becomes null (JSON has no NaN).
@@ -95,14 +101,18 @@ class MetricWriter:
     with writing(self._path):
       self._file.write(json.dumps({"step": step, **plain}) + "\n")
       self._file.flush()
-      for name, value in values.items():
-        self._board.add_scalar(name, value, step)
+      scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+      self._board.write_event(Event(step=step, wall_time=time.time(), summary=Summary(value=scalars)))
+      self._board.flush()
 
   def close(self) -> None:
-    """Writes out what is buffered."""
+    """Closes the files; StorageError if what is left in them cannot be written."""
     if self._active:
-      self._file.close()
-      self._board.close()
+      with writing(self._path):
+        try:
+          self._file.close()
+        finally:
+          self._board.close()
 
 
 class Throughput:

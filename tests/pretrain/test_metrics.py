@@ -96,6 +96,30 @@ def test_place_that_cannot_be_written_is_one_clear_line(tmp_path):
     MetricWriter(tmp_path / "file", step=0)
 
 
+@pytest.mark.parametrize("name", ["a", "a" * 2_000])  # the longer one fills TensorBoard's file first
+def test_a_full_disk_is_one_line_and_no_hang(tmp_path, name):
+  program = (
+    "import resource, signal, sys\n"
+    "from data import command\n"
+    "from pretrain.metrics import MetricWriter\n"
+    "def work():\n"
+    "  writer = MetricWriter(sys.argv[1], step=0)\n"
+    "  signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    "  resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+    "  try:\n"
+    "    for step in range(10_000):\n"
+    "      writer.write(step, {sys.argv[2]: 1.0})\n"
+    "  finally:\n"
+    "    writer.close()\n"
+    "sys.exit(command.exit_code(work, stopped=''))\n"
+  )
+  arguments = [sys.executable, "-c", program, str(tmp_path), name]
+  done = subprocess.run(arguments, cwd=ROOT, check=False, capture_output=True, text=True, timeout=100)
+  assert done.returncode == 5, done.stderr
+  (line,) = done.stderr.splitlines()
+  assert line.startswith(f"error: {tmp_path}/metrics.jsonl: cannot be written (File too large)")
+
+
 def test_tensorflow_is_not_imported(tmp_path):
   program = (
     "import sys; from pretrain.metrics import MetricWriter\n"

@@ -30,7 +30,8 @@ class Parser(argparse.ArgumentParser):
   def add_argument(self, *names, **options) -> argparse.Action:
     """As argparse's; the help also says what a flag is when it is left out, unless that is nothing."""
     default, text = options.get("default"), options.get("help", "")
-    if default not in (None, "", False, [], argparse.SUPPRESS) and "default" not in text:
+    is_nothing = default is None or default is False or default in ("", [], argparse.SUPPRESS)
+    if not is_nothing and "default" not in text:
       options["help"] = f"{text} (default: {default})".strip()
     return super().add_argument(*names, **options)
 

@@ -175,7 +175,7 @@ def set_aside(path: Path, what: str, ending: str, log: Callable[[str], None]) ->
   """Renames the directory of a step that no run can use, never removes it, and says so to `log`."""
   names = (path.with_name(f"{path.name}.{ending}_{number}") for number in itertools.count(1))
   aside = path.rename(next(name for name in names if not name.exists()))
-  log(f"{path} {what}; it was renamed to {aside.name}: remove it if nobody needs it")
+  log(f"{path} {what} and was renamed to {aside.name}; remove it if nobody needs it")
 
 
 def _check_files(path: Path, items: Sequence[str] = ()) -> None:

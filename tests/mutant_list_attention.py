@@ -60,13 +60,13 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "test_two_tiles_and_two_groups_of_heads_with_padding_and_dropout_equal_plain",
       ),
       (
-        "scores of queries without keys get a gradient",
+        "the kernel's scores of queries without keys get a gradient",
         "given = (given * live).astype(value.dtype)",
         "given = given.astype(value.dtype)",
         "test_two_tiles_and_two_groups_of_heads_with_padding_and_dropout_equal_plain",
       ),
       (
-        "the gradient of the bias is that of the last row",
+        "the kernel's gradient of the bias is that of the last row",
         "summed[head, :, at] += d_scores",
         "summed[head, :, at] = d_scores",
         "test_two_tiles_and_two_groups_of_heads_with_padding_and_dropout_equal_plain",

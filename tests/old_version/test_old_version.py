@@ -36,7 +36,8 @@ def test_a_run_goes_on_to_the_same_parameters_and_metrics(old):
   params, expected = small_run.saved_params(old / "run", 6), np.load(old / "run.npz")
   assert params.keys() == set(expected)
   for name, value in params.items():
-    np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
+    # Sums run in another order now, and Adam divides by roots of small squares: 2e-3 of an update of 1e-3.
+    np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=2e-6, err_msg=name)
   logged = small_run.metric_lines(old / "run")
   before = [json.loads(line) for line in (old / "metrics.jsonl").read_text().splitlines()]
   assert len(logged) == len(before)
@@ -61,7 +62,8 @@ def test_a_killed_search_goes_on_to_the_same_table(old):
     assert seeds.keys() == stored[name].keys()
     for seed, run in seeds.items():
       for now, then in zip(stored[name][seed]["evaluations"], run["evaluations"], strict=True):
-        assert now["metrics"] == pytest.approx(then["metrics"], abs=1e-6), (name, seed)
+        # Attention adds up in another order now: 4e-6 of a correlation of the ten examples.
+        assert now["metrics"] == pytest.approx(then["metrics"], abs=1e-5), (name, seed)
   with (old / "search" / "results.csv").open() as now, (old / "results.csv").open() as then:
     ours, theirs = list(csv.DictReader(now)), list(csv.DictReader(then))
   assert [row["task"] for row in ours] == [row["task"] for row in theirs]

@@ -14,7 +14,7 @@ import optax
 import pytest
 
 from data.errors import DataError, StorageError
-from pretrain import checkpoint, optim, sharding
+from pretrain import checkpoint, integrity, optim, sharding
 from pretrain.checkpoint import Checkpoints, load_params, read_meta, step_path
 
 ROOT = Path(__file__).parents[2]
@@ -206,6 +206,9 @@ def test_damaged_files_are_one_clear_line(copied, mesh, item, damage):
   for file in list((copied / "checkpoints" / "5" / item).rglob("*")):
     if file.is_file() and file.name != checkpoint.COMMITTED:
       file.unlink() if damage == "deleted" else file.write_bytes(b"")
+  (
+    copied / "checkpoints" / "5" / integrity.NAME
+  ).unlink()  # as older versions saved; else it is noticed before
   checkpoints = Checkpoints(copied, every=5, keep=2)
   with pytest.raises(
     DataError, match=r"checkpoint .*/5.* cannot be read \(.*move its directory away"
@@ -239,6 +242,7 @@ def test_another_optimizer_is_refused(workdir):
 def test_unknown_format_versions_are_refused(copied, version):
   path = copied / "checkpoints" / "5" / "meta" / "metadata"
   path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": version}))
+  (copied / "checkpoints" / "5" / integrity.NAME).unlink()  # it would notice the change
   with pytest.raises(DataError, match=f"has format version {version}, this program reads 1"):
     load_params(copied)
   with pytest.raises(DataError, match="format version"):

@@ -81,7 +81,7 @@ def test_any_damage_of_any_file_is_noticed_named_and_an_older_step_is_used(run, 
         continue
       step, (line,) = _good(run)
       assert step == 5, (name, kind)
-      assert f"10 is damaged: {name} " in line and "renamed to 10.damaged_1" in line
+      assert f"10 is damaged: {name} " in line and "and was renamed to 10.damaged_1; remove it" in line
       assert (run / "checkpoints" / "10.damaged_1").is_dir()
 
 

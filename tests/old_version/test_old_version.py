@@ -35,9 +35,12 @@ def test_a_run_goes_on_to_the_same_parameters_and_metrics(old):
   assert any("Continuing at step 4" in line for line in lines), lines
   params, expected = small_run.saved_params(old / "run", 6), np.load(old / "run.npz")
   assert params.keys() == set(expected)
-  for name, value in params.items():
-    # Sums run in another order now, and Adam divides by roots of small squares: 2e-3 of an update of 1e-3.
-    np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=2e-6, err_msg=name)
+  # Sums run in another order than in the old program, and Adam divides by roots of squares: where a gradient
+  # is next to nothing, its rounding shows in an update of 1e-3. It must be a hundredth of that, and be rare.
+  then = np.concatenate([expected[name].ravel() for name in params])
+  now = np.concatenate([value.ravel() for value in params.values()])
+  np.testing.assert_allclose(now, then, rtol=1e-5, atol=1e-5)
+  assert np.mean(np.isclose(now, then, rtol=1e-5, atol=1e-6)) > 0.99
   logged = small_run.metric_lines(old / "run")
   before = [json.loads(line) for line in (old / "metrics.jsonl").read_text().splitlines()]
   assert len(logged) == len(before)

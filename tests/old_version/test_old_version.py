@@ -46,7 +46,10 @@ def test_a_run_goes_on_to_the_same_parameters_and_metrics(old):
   assert len(logged) == len(before)
   for now, then in zip(logged, before):
     then = {name: value for name, value in then.items() if not name.startswith("perf/")}
-    assert now == pytest.approx(then, rel=1e-4, abs=1e-5)
+    # Parameters 1e-5 apart (see above) turn one pair of 48 in the order of cosines that are nearly equal.
+    counted = {name: then.pop(name) for name in list(then) if name.endswith("accuracy")}
+    assert {name: now.pop(name) for name in counted} == pytest.approx(counted, abs=1.01 / 48)
+    assert now == pytest.approx(then, rel=5e-4, abs=1e-5)
 
 
 def test_a_killed_search_goes_on_to_the_same_table(old):

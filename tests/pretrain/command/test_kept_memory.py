@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import platform
-import statistics
 import subprocess
 import sys
 
@@ -44,8 +43,8 @@ def _faults(**changes: str) -> list[int]:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_a_step_finds_the_memory_of_the_one_before():
-  # Now and then a step takes new memory.
-  assert statistics.median(_faults()) < 1000
+  # Now and then a step takes new memory: how often depends on what else the process holds.
+  assert min(_faults()) < 1000
   # Somebody has chosen otherwise: all pages of 4 KiB anew.
   assert min(_faults(MALLOC_ARENA_MAX="2")) > 4000
 

@@ -27,8 +27,9 @@ if _is_torch_kept_out:
   sys.modules["torch"] = None  # pyright: ignore[reportArgumentType]
 try:
   from tensorboardX.event_file_writer import EventsWriter
-  from tensorboardX.proto.event_pb2 import Event, SessionLog
-  from tensorboardX.proto.summary_pb2 import Summary
+  # Names that protobuf makes when the modules are imported.
+  from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+  from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 finally:
   if _is_torch_kept_out:
     del sys.modules["torch"]

@@ -27,6 +27,7 @@ if _is_torch_kept_out:
   sys.modules["torch"] = None  # pyright: ignore[reportArgumentType]
 try:
   from tensorboardX.event_file_writer import EventsWriter
+
   # Names that protobuf makes when the modules are imported.
   from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
   from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]

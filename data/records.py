@@ -83,6 +83,11 @@ class PackedRecords:
     first = step * batch_size
     return self._read([self._order[first + row] for row in range(start, stop)])
 
+  def examples(self, step: int, batch_size: int) -> list[int]:
+    """Returns which records the rows of the global batch of a step are: their places in `rows`."""
+    first = step * batch_size
+    return [self._order[first + row] for row in range(batch_size)]
+
   def rows(self, start: int, stop: int) -> np.ndarray:
     """Returns records [start, stop) in the order of the files, no more than there are: for evaluation.
 

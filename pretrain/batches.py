@@ -1,12 +1,14 @@
 """The batches of a run: its records, read ahead, as global arrays."""
 
 import concurrent.futures
+from typing import Any
 
 import jax
 import numpy as np
 
 from data.records import PackedRecords
 from pretrain import sharding
+from pretrain.ledger import Ledger, entry_of
 from pretrain.run import Run
 
 BATCHES_AHEAD = 2  # read while the device works
@@ -15,20 +17,31 @@ BATCHES_AHEAD = 2  # read while the device works
 class Batches:
   """This process's rows of each global batch, read ahead by one thread; a function of the step."""
 
-  def __init__(self, records: PackedRecords, run: Run, *, first: int) -> None:
-    self._records, self._run = records, run
+  def __init__(self, records: PackedRecords, run: Run, *, first: int, ledger: Ledger | None = None) -> None:
+    """Begins to read at step `first`; what each step takes is written to a `ledger`."""
+    self._records, self._run, self._ledger = records, run, ledger
     self._rows = sharding.local_rows(run.mesh, run.config.train.batch_size)
     self._pool = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
     self._ahead = {step: self._submit(step) for step in range(first, first + BATCHES_AHEAD)}
 
   def _submit(self, step: int) -> concurrent.futures.Future:
+    return self._pool.submit(self._read, step)
+
+  def _read(self, step: int) -> tuple[np.ndarray, dict[str, Any] | None]:
+    """This process's rows, and what a ledger says of the whole batch."""
     size = self._run.config.train.batch_size
-    return self._pool.submit(self._records.batch, step, size, start=self._rows.start, stop=self._rows.stop)
+    local = self._records.batch(step, size, start=self._rows.start, stop=self._rows.stop)
+    if self._ledger is None or not self._ledger.is_kept:
+      return local, None
+    whole = local if len(local) == size else self._records.batch(step, size)
+    return local, entry_of(self._records.examples(step, size), whole)
 
   def at(self, step: int) -> jax.Array:
     """[batch, length] int32 global array of one step."""
     self._ahead[step + BATCHES_AHEAD] = self._submit(step + BATCHES_AHEAD)
-    local: np.ndarray = self._ahead.pop(step).result()
+    local, entry = self._ahead.pop(step).result()
+    if self._ledger is not None and entry is not None:
+      self._ledger.write(step + 1, entry)
     return sharding.to_global(self._run.mesh, local)
 
   def close(self) -> None:

@@ -35,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     use_compilation_cache()
     found = f"{jax.device_count()} {jax.devices()[0].device_kind}"
     print(f"{arguments.config_name} in {arguments.workdir} on {found}")
-    end.code = train.train(arguments.config, arguments.workdir, download=arguments.download)
+    end.code = train.train(
+      arguments.config, arguments.workdir, download=arguments.download, ledger=arguments.ledger
+    )
   return end.code
 
 

@@ -21,6 +21,7 @@ from pretrain.analysis.heldout import frequency_loss
 from pretrain.batches import Batches
 from pretrain.checkpoint import Checkpoints
 from pretrain.evaluate import evaluate
+from pretrain.ledger import Ledger
 from pretrain.metrics import MetricWriter, Throughput, reduce_metrics
 from pretrain.prepared import Prepared
 from pretrain.run import Run, make_run
@@ -30,9 +31,12 @@ from pretrain.stop import StopRequest
 Log = Callable[[str], None]
 
 
-def train(config: ConfigDict, workdir: str, *, download: bool = False, log: Log = print) -> int:
+def train(
+  config: ConfigDict, workdir: str, *, download: bool = False, ledger: bool = False, log: Log = print
+) -> int:
   """Trains, or continues the run in `workdir`, to `train.total_steps`; `download` allows fetching its text.
 
+  With `ledger` the examples of every step are written down (`pretrain.ledger`).
   Returns the exit code: 0 finished, 75 stopped on request with everything saved. A UserError has another.
   """
   preflight.check(config, workdir, is_new=checkpoint.newest_step(workdir) is None)
@@ -54,7 +58,7 @@ def train(config: ConfigDict, workdir: str, *, download: bool = False, log: Log 
       log=log,
     )
     with contextlib.closing(checkpoints), jax.set_mesh(run.mesh):
-      return Training(run, records, checkpoints, workdir, start, log).loop()
+      return Training(run, records, checkpoints, workdir, start, log, is_ledger_kept=ledger).loop()
 
 
 class Start(NamedTuple):
@@ -93,6 +97,7 @@ class Training:
   workdir: str
   start: Start
   log: Log
+  is_ledger_kept: bool = False
 
   def __post_init__(self) -> None:
     config, first = self.run.config, self.start.step
@@ -105,7 +110,8 @@ class Training:
     self.train_step, self.eval_step = self.run.compile_train_step(), self.run.compile_eval_step()
     # Without a checkpoint nothing that an earlier start wrote is a part of this run, not even step 0.
     self.writer = MetricWriter(self.workdir, step=first or -1)
-    self.batches = Batches(self.records.train, self.run, first=first)
+    self.ledger = Ledger(self.workdir, step=first, is_kept=self.is_ledger_kept)
+    self.batches = Batches(self.records.train, self.run, first=first, ledger=self.ledger)
     is_watched = progress.is_watched()
     self.progress = progress.bar("step", is_shown=is_watched, total=self.settings.total_steps, initial=first)
     if is_watched:
@@ -172,6 +178,7 @@ class Training:
         waited = time.perf_counter() - started
     finally:
       self.batches.close()
+      self.ledger.close()
       self.writer.close()
       self.progress.close()
     return self._end(done, waited)

@@ -23,6 +23,7 @@ LINES = {
   "attention, vocabulary and update as fast programs, and a device's own program": 1_600,
   "steps compiled for machines that are not there, benchmarks of speed and their PyTorch peers": 2_600,
   "locks, digests of checkpoints, devices, hostile folders, tables as text": 500,
+  "ledgers, checkpoints by hand, new phases, spikes and dumps, what is said of faults": 900,
 }
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.

@@ -19,14 +19,13 @@ from data.errors import ConfigError, did_you_mean
 from pretrain.command import fields, validate
 from pretrain.command.config_file import load_config
 
-SWITCHES = ("dry_run", "download", "debug")
-FLAGS = ("config", "workdir", *SWITCHES, "help")  # of every program
+SWITCHES = ("dry_run", "download", "debug")  # of every program
 
 HELP = """\
 Pretrains a text encoder.
 
   python -m pretrain.main --config=FILE[:ARGUMENT] [--config.FIELD=VALUE ...]
-                          [--workdir=DIRECTORY] [--dry_run] [--download] [--debug]
+                          [--workdir=DIRECTORY] [--dry_run] [--download] [--ledger] [--debug]
 
   --config=FILE         a config file, for example configs/amos_base.py. It is Python and runs with your
                         rights: read it before you use one that is not yours. ARGUMENT goes to its
@@ -41,6 +40,8 @@ Pretrains a text encoder.
                         every parameter, cost and memory, and exits
   --download            allows a source that is not on this machine to be fetched; nothing is
                         downloaded without it
+  --ledger              writes ledger.jsonl into the workdir: of every step the examples it took and a
+                        sha256 of their ids; equal ledgers are the same data in the same order
   --debug               shows the traceback of an error
   --help                this text
 
@@ -58,9 +59,15 @@ class Program:
   help: str
   rules: validate.Rules
   example: str
+  switches: tuple[str, ...] = SWITCHES
+
+  @property
+  def flags(self) -> tuple[str, ...]:
+    """All names that may follow '--' beside fields of the config."""
+    return ("config", "workdir", *self.switches, "help")
 
 
-PRETRAINING = Program(HELP, validate.PRETRAINING, "configs/coco_lm_tiny.py")
+PRETRAINING = Program(HELP, validate.PRETRAINING, "configs/coco_lm_tiny.py", (*SWITCHES, "ledger"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +80,7 @@ class Arguments:
   download: bool
   debug: bool
   config_name: str  # the config file's name without '.py', with '_ARGUMENT' if one was given
+  ledger: bool = False
 
 
 def parse_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Arguments:
@@ -102,7 +110,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   """
   schema = program.rules.schema
   values, changes, problems = _split(argv, program)
-  switches = {name: _switch(name, values, problems) for name in SWITCHES}
+  switches = {name: _switch(name, values, problems) for name in program.switches}
   path, argument = _split_path(values.get("config") or "")
   config, cause = None, None
   try:
@@ -142,13 +150,13 @@ def _split(
       continue
     name, equals, value = word[2:].partition("=")
     text: str | None = value if equals else None
-    if text is None and name not in SWITCHES and rest and not rest[0].startswith("--"):
+    if text is None and name not in program.switches and rest and not rest[0].startswith("--"):
       text = rest.pop(0)
     if name.startswith("config."):
       changes[name.removeprefix("config.")] = text
-    elif name not in FLAGS:
-      problems.append(_unknown_flag(name, program.rules.schema))
-    elif not text and name not in SWITCHES:
+    elif name not in program.flags:
+      problems.append(_unknown_flag(name, program))
+    elif not text and name not in program.switches:
       problems.append(f"--{name}: needs a value, --{name}=VALUE")
       values[name] = ""
     else:
@@ -158,10 +166,12 @@ def _split(
   return values, changes, problems
 
 
-def _unknown_flag(name: str, schema: fields.Schema) -> str:
-  if name in fields.known_fields(schema):
+def _unknown_flag(name: str, program: Program) -> str:
+  if name in fields.known_fields(program.rules.schema):
     return f"--{name}: is a field of the config; write --config.{name}=VALUE"
-  hint = did_you_mean(name, FLAGS) or f"; there are {', '.join('--' + flag for flag in FLAGS)}"
+  hint = (
+    did_you_mean(name, program.flags) or f"; there are {', '.join('--' + flag for flag in program.flags)}"
+  )
   return f"--{name}: there is no such flag{hint}"
 
 

@@ -160,9 +160,9 @@ def run_steps(run: Run, ids: list[np.ndarray]) -> tuple:
 
 
 def run_training(config: ConfigDict, workdir, *, say=None, number: int = 1) -> int:
-  """`train.train` on `number` devices; its exit code."""
+  """`train.train` on `number` devices, with a ledger; its exit code."""
   with devices(number), mock.patch.object(train, "make_run", shared_run):
-    return train.train(config, str(workdir), log=say or (lambda line: None))
+    return train.train(config, str(workdir), ledger=True, log=say or (lambda line: None))
 
 
 def metric_lines(workdir) -> list[dict]:

@@ -1,5 +1,6 @@
 """The loop: what it writes, and that a run cut anywhere ends as if it had not been."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,7 +12,8 @@ import pytest
 from data import manifest
 from data.command import STOPPED
 from data.errors import ConfigError, DataError, DivergedError
-from pretrain import checkpoint, train
+from data.records import PackedRecords
+from pretrain import checkpoint, ledger, train
 from pretrain.evaluate import evaluate
 from pretrain.stop import StopRequest
 from tests.pretrain.small_run import (
@@ -33,7 +35,12 @@ def _steps(workdir) -> list[int]:
   return checkpoint.saved_steps(workdir / checkpoint.DIRECTORY)
 
 
+def _ledger(workdir) -> str:
+  return (workdir / ledger.FILE_NAME).read_text()
+
+
 def _assert_same_run(workdir, finished) -> None:
+  assert _ledger(workdir) == _ledger(finished)
   assert metric_lines(workdir) == metric_lines(finished)
   assert_same_params(saved_params(workdir), saved_params(finished))
 
@@ -72,6 +79,30 @@ def test_metrics_are_written_at_their_intervals(finished):
   # Linear warm-up over two steps to 1e-3, then down to 0 at step 6: the third update's rate.
   assert lines[1]["train/learning_rate"] == pytest.approx(1e-3)
   assert list((finished / "tensorboard").iterdir())
+
+
+def test_the_ledger_has_the_examples_of_every_step_and_a_digest_of_their_ids(finished, small_records):
+  records = PackedRecords(small_records, length=32, seed=0)
+  lines = [json.loads(line) for line in _ledger(finished).splitlines()]
+  assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+  whole = records.rows(0, len(records))
+  for step, line in enumerate(lines):
+    batch = records.batch(step, 8)
+    np.testing.assert_array_equal(whole[line["examples"]], batch)
+    assert line["sha256"] == hashlib.sha256(batch.astype("<i4").tobytes()).hexdigest()
+  assert len({line["sha256"] for line in lines}) == len(lines)
+
+
+def test_a_ledger_is_cut_back_to_a_step_and_loses_a_cut_line(tmp_path):
+  path = tmp_path / ledger.FILE_NAME
+  line = '{"step": %d, "examples": [3, 1], "sha256": "ab"}\n'
+  path.write_text("".join(line % step for step in (1, 2, 10, 11)) + '{"step": 12, "exa')
+  ledger.Ledger(tmp_path, step=10, is_kept=False).close()
+  assert path.read_text() == "".join(line % step for step in (1, 2, 10))
+  kept = ledger.Ledger(tmp_path, step=2, is_kept=True)
+  kept.write(3, {"examples": [3, 1], "sha256": "ab"})
+  kept.close()
+  assert path.read_text() == "".join(line % step for step in (1, 2, 3))
 
 
 def test_checkpoints_are_the_newest_and_those_kept_for_ever(finished, small_records, text_file):
@@ -153,6 +184,7 @@ def test_a_run_continues_on_more_devices_in_more_microbatches(finished, small_re
     run_training(_config(small_records), tmp_path, say=_at("held-out at step 4", _crash))
   config = _config(small_records, train__microbatches=2)
   assert run_training(config, tmp_path, number=2) == 0
+  assert _ledger(tmp_path) == _ledger(finished)
   found, wanted = saved_params(tmp_path), saved_params(finished)
   assert found.keys() == wanted.keys()
   difference = sum(np.sum(np.square(found[name] - wanted[name])) for name in wanted)

@@ -45,6 +45,7 @@ def test_switches_and_workdir():
   assert arguments.dry_run and arguments.download and arguments.debug
   assert arguments.workdir == "here/x"
   assert not _read(f"--config={CONFIG}", "--download=false").download
+  assert _read(f"--config={CONFIG}", "--ledger").ledger and not arguments.ledger
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_help_names_every_flag_and_every_field(capsys):
     flags.parse_arguments(["--help"])
   assert left.value.code == 0
   text = capsys.readouterr().out
-  assert all(f"--{flag}" in text for flag in flags.FLAGS)
+  assert all(f"--{flag}" in text for flag in flags.PRETRAINING.flags)
   assert all(f"--config.{name}=" in text for name in fields.known_fields())
   assert "runs with your" in text and "rights" in text
 

@@ -90,9 +90,9 @@ def read(
     if kind_of(path) == "parquet":
       yield from _parquet_documents(path, start, stop, text_field, counts)
       return
-    with _open(path) as file:
+    with open_file(path) as file:
       if start == 0:
-        _check_start(path, file)
+        check_start(path, file)
       else:
         file.seek(start)
       if kind_of(path) == "jsonl":
@@ -103,7 +103,8 @@ def read(
         yield from _text_documents(file, stop, counts)
 
 
-def _open(path: str) -> BinaryIO:
+def open_file(path: str) -> BinaryIO:
+  """A file opened for its bytes, unpacked where its name ends in '.gz' or '.zst'."""
   if path.lower().endswith(".gz"):
     return gzip.open(path, "rb")
   if path.lower().endswith(".zst"):
@@ -113,8 +114,8 @@ def _open(path: str) -> BinaryIO:
   return open(path, "rb")
 
 
-def _check_start(path: str, file: BinaryIO) -> None:
-  """Skips a byte-order mark; refuses what is no text."""
+def check_start(path: str, file: BinaryIO) -> None:
+  """Skips a byte-order mark; a DataError refuses what is no text."""
   head = file.peek(4)[:4]
   for magic, meaning in _MAGIC.items():
     if head.startswith(magic):
@@ -169,8 +170,8 @@ def _character_border(line: bytes) -> int:
   return end
 
 
-def _bounded_lines(path: str, file: BinaryIO, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-  """Yields lines with their numbers from 1 at byte `start`; refuses one above `MAX_RECORD_BYTES`."""
+def bounded_lines(path: str, file: BinaryIO, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+  """Yields lines with numbers from 1 at byte `start`; a DataError refuses one above `MAX_RECORD_BYTES`."""
   for number, line in enumerate(_lines(file, stop, MAX_RECORD_BYTES + 1), start=1):
     if len(line) > MAX_RECORD_BYTES:
       _refuse(path, start, number, f"longer than {MAX_RECORD_BYTES >> 20} MiB; split or drop this record")
@@ -180,7 +181,7 @@ def _bounded_lines(path: str, file: BinaryIO, start: int, stop: int) -> Iterator
 def _jsonl_documents(
   path: str, file: BinaryIO, start: int, stop: int, text_field: str, counts: collections.Counter
 ) -> Iterator[list[str]]:
-  for number, line in _bounded_lines(path, file, start, stop):
+  for number, line in bounded_lines(path, file, start, stop):
     if not line.strip():
       continue
     try:
@@ -202,7 +203,7 @@ def _table_documents(
   path: str, file: BinaryIO, text_field: str, counts: collections.Counter
 ) -> Iterator[list[str]]:
   csv.field_size_limit(MAX_RECORD_BYTES)
-  lines = (line.decode("utf-8", "replace") for _, line in _bounded_lines(path, file, 0, -1))
+  lines = (line.decode("utf-8", "replace") for _, line in bounded_lines(path, file, 0, -1))
   rows = csv.reader(lines, delimiter="\t" if kind_of(path) == "tsv" else ",", strict=True)
   try:
     names = next(rows, [])
@@ -230,7 +231,7 @@ def _refuse(path: str, start: int, number: int, problem: str) -> None:
 
 
 @contextlib.contextmanager
-def _open_parquet(path: str) -> Iterator[Any]:
+def open_parquet(path: str) -> Iterator[Any]:
   """Yields the `pyarrow.parquet.ParquetFile`; what goes wrong inside the block is about the file too."""
   import pyarrow
   from pyarrow import parquet  # here: slow to import
@@ -247,7 +248,7 @@ def _open_parquet(path: str) -> Iterator[Any]:
 def _parquet_documents(
   path: str, start: int, stop: int, text_field: str, counts: collections.Counter
 ) -> Iterator[list[str]]:
-  with _open_parquet(path) as file:
+  with open_parquet(path) as file:
     names = file.schema_arrow.names
     if text_field not in names:
       raise errors.DataError(
@@ -266,7 +267,7 @@ def _parquet_documents(
 
 def parquet_ranges(path: str, unit_bytes: int) -> list[tuple[int, int]]:
   """Cuts a Parquet file, DataError if it is none, into ranges of row groups of about `unit_bytes` bytes."""
-  with _open_parquet(path) as file:
+  with open_parquet(path) as file:
     sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
   borders, filled = [0], 0
   for number, size in enumerate(sizes, start=1):

@@ -1,0 +1,10 @@
+"""Rows of a user's own file, one after another: CSV, TSV, JSONL, Parquet, CoNLL columns, lines of text.
+
+The ending names the kind; `.gz` or `.zst` may follow it, but for Parquet. `-` is standard input.
+"""
+
+from data.rows.conll import read_conll
+from data.rows.read import columns, read
+from data.rows.row import Row
+
+__all__ = ["Row", "columns", "read", "read_conll"]

@@ -1,0 +1,67 @@
+"""Sentences of CoNLL files: a word a line, columns between tabs or spaces, a blank line after a sentence."""
+
+import re
+from collections.abc import Iterator
+
+from data import errors, text_files
+from data.errors import DataError
+from data.rows.row import Row, place
+
+ENDINGS = (".conll", ".conllu", ".conllx", ".iob", ".iob2", ".bio", ".bioes")
+_DOCUMENT = "-DOCSTART-"
+_NOT_A_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U: words written as one, words not written
+
+
+def kind_of(path: str) -> str:
+  """'conll' by the ending of a file's name, compression set aside; '' of any other."""
+  return "conll" if re.sub(r"\.(gz|zst)$", "", path.lower()).endswith(ENDINGS) else ""
+
+
+def read_conll(path: str) -> Iterator[Row]:
+  """Yields a row for each sentence: {'1': its first column, '2': ...}, lists of str of equal length.
+
+  A row's number is the line of its first word. Comments before a sentence, lines of CoNLL-2003 that begin a
+  document, and lines of CoNLL-U that are no word are left out.
+
+  Raises:
+    DataError: with file and line: it cannot be read, is not UTF-8, or a line has another number of columns.
+  """
+  with errors.reading(path, advice="repair this file"), text_files.open_file(path) as file:
+    text_files.check_start(path, file)
+    sentence: list[list[str]] = []
+    first = width = 0
+    for number, raw in text_files.bounded_lines(path, file, 0, -1):
+      cells = _cells(path, number, raw)
+      is_comment = raw.startswith(b"#") and not sentence and len(cells) != width
+      if is_comment or (cells and cells[0] == _DOCUMENT):
+        continue
+      if not cells:
+        if sentence:
+          yield _row(path, first, sentence)
+        sentence = []
+        continue
+      width = width or len(cells)
+      if len(cells) != width:
+        raise DataError(
+          f"{place(path, number, 'line')}: {len(cells)} columns, expected {width} as before; mend this line"
+        )
+      if _NOT_A_WORD.fullmatch(cells[0]) and b"\t" in raw:
+        continue
+      first = first if sentence else number
+      sentence.append(cells)
+    if sentence:
+      yield _row(path, first, sentence)
+
+
+def _cells(path: str, number: int, raw: bytes) -> list[str]:
+  try:
+    line = raw.decode("utf-8").rstrip("\r\n")
+  except UnicodeDecodeError:
+    where = place(path, number, "line")
+    raise DataError(f"{where}: not UTF-8; convert the whole file, such as with iconv") from None
+  return [] if not line.strip() else line.split("\t") if "\t" in line else line.split()
+
+
+def _row(path: str, number: int, sentence: list[list[str]]) -> Row:
+  columns = {str(at): list(column) for at, column in enumerate(zip(*sentence), 1)}
+  return Row(columns, number, path, "line")

@@ -1,0 +1,146 @@
+"""Files as rows: by the ending a reader, and what all readers check."""
+
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from data import errors, text_files
+from data.errors import DataError
+from data.rows import conll
+from data.rows.row import Row, check_cells, place
+
+STANDARD_INPUT = "-"
+TEXT = "text"  # the column of files without columns
+_ADVICE = "repair this file"
+_ENCODING = "convert the whole file, such as with `iconv -f LATIN1 -t UTF-8`"
+
+
+def read(path: str) -> Iterator[Row]:
+  """Yields the rows of a file in their order; `-` is standard input, a text a line.
+
+  In CSV a cell in double quotes may hold commas, line breaks and doubled quotes. In TSV quotes mean nothing,
+  as in the official files of GLUE, and a line is a row. Blank lines are no rows. JSON has an object a line.
+
+  Raises:
+    DataError: with file and row: it cannot be read, is damaged or not UTF-8, a row has another number of
+      cells than the header, a column is there twice, or a cell is longer than `row.MAX_CELL_CHARACTERS`.
+  """
+  if path == STANDARD_INPUT:
+    yield from _texts("standard input", sys.stdin.buffer)
+    return
+  kind = conll.kind_of(path) or text_files.kind_of(path)
+  if kind == "conll":
+    yield from conll.read_conll(path)
+    return
+  with errors.reading(path, advice=_ADVICE):
+    if kind == "parquet":
+      yield from map(check_cells, _parquet(path))
+      return
+    with text_files.open_file(path) as file:
+      text_files.check_start(path, file)
+      if kind in ("csv", "tsv"):
+        yield from map(check_cells, _table(kind, path, file))
+      else:
+        yield from map(check_cells, (_jsonl if kind == "jsonl" else _texts)(path, file))
+
+
+def columns(path: str) -> list[str]:
+  """The names of a file's columns: of its header, or of its first row; those of standard input are not read.
+
+  Raises:
+    DataError: as of `read`, or there is neither a header nor a row.
+  """
+  if path == STANDARD_INPUT:
+    return [TEXT]
+  kind = text_files.kind_of(path)
+  with errors.reading(path, advice=_ADVICE):
+    if kind == "parquet":
+      with text_files.open_parquet(path) as file:
+        return _checked(path, file.schema_arrow.names)
+    if kind in ("csv", "tsv"):
+      with text_files.open_file(path) as file:
+        text_files.check_start(path, file)
+        return _checked(path, next(_cells(kind, path, file), []))
+  first = next(read(path), None)
+  if first is None:
+    raise DataError(f"{path}: no row in this file; give one that has some")
+  return list(first.fields)
+
+
+def _checked(path: str, names: list[str]) -> list[str]:
+  """The names of columns; a DataError refuses none, and a name twice."""
+  if not any(names):
+    raise DataError(f"{path}: no header; its first line must name the columns")
+  twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+  if twice is not None:
+    raise DataError(f"{path}: the column {twice!r} is there twice; rename one of them in the first line")
+  return names
+
+
+def _decoded(path: str, file: BinaryIO) -> Iterator[str]:
+  """Lines as text; a DataError names the one that is not UTF-8."""
+  for number, line in text_files.bounded_lines(path, file, 0, -1):
+    try:
+      yield line.decode("utf-8")
+    except UnicodeDecodeError as error:
+      byte = f"byte 0x{line[error.start]:02x} at {error.start + 1:,}"
+      where = place(path, number, "line")
+      raise DataError(f"{where}: not UTF-8 ({byte}); {_ENCODING}") from None
+
+
+def _texts(path: str, file: BinaryIO) -> Iterator[Row]:
+  for number, line in enumerate(_decoded(path, file), 1):
+    if line.strip():
+      yield check_cells(Row({TEXT: line.rstrip("\r\n")}, number, path, "line"))
+
+
+def _jsonl(path: str, file: BinaryIO) -> Iterator[Row]:
+  for number, line in enumerate(_decoded(path, file), 1):
+    if not line.strip():
+      continue
+    where = place(path, number, "line")
+    try:
+      fields = json.loads(line)
+    except (ValueError, RecursionError):
+      raise DataError(f"{where}: not JSON: {line[:40].strip()}; expected one JSON object per line") from None
+    if not isinstance(fields, dict):
+      raise DataError(f"{where}: a {type(fields).__name__}; expected one JSON object per line")
+    yield Row(fields, number, path, "line")
+
+
+def _cells(kind: str, path: str, file: BinaryIO) -> Iterator[list[str]]:
+  """The cells of every line that is not blank, the header first."""
+  if kind == "tsv":
+    return (line.rstrip("\r\n").split("\t") for line in _decoded(path, file) if line.strip("\r\n"))
+  csv.field_size_limit(text_files.MAX_RECORD_BYTES)
+  return filter(None, csv.reader(_decoded(path, file), strict=True))
+
+
+def _table(kind: str, path: str, file: BinaryIO) -> Iterator[Row]:
+  cells, number = _cells(kind, path, file), 0
+  try:
+    names = _checked(path, next(cells, []))
+    for number, row in enumerate(cells, 1):
+      yield _of_cells(path, names, row, number)
+  except csv.Error as error:
+    where = place(path, number + 1, "row")
+    raise DataError(f"{where}: damaged ({error}); mend its quotes, or remove this row") from None
+
+
+def _of_cells(path: str, names: list[str], cells: list[str], number: int) -> Row:
+  if len(cells) != len(names):
+    raise DataError(
+      f"{place(path, number, 'row')}: {len(cells)} cells, expected {len(names)} as in the first line "
+      f"({', '.join(names)}); mend or remove this row"
+    )
+  return Row(dict(zip(names, cells)), number, path)
+
+
+def _parquet(path: str) -> Iterator[Row]:
+  with text_files.open_parquet(path) as file:
+    _checked(path, file.schema_arrow.names)
+    rows = (row for batch in file.iter_batches(batch_size=256) for row in batch.to_pylist())
+    for number, fields in enumerate(rows, 1):
+      yield Row(fields, number, path)

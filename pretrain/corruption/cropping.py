@@ -19,9 +19,12 @@ def crop_sizes(fraction: float, length: int) -> np.ndarray:
 
 
 def crop_length(fraction: float, length: int, *, add_cls: bool) -> int:
-  """Static length of the crop view in tokens: a multiple of 8, which kernels want, at most `length`."""
+  """Static length of the crop view in tokens, even (fused attention wants that), at most `length`.
+
+  Never another: attention dropout is counted by it, and a run goes on under later versions of this code.
+  """
   longest = int(crop_sizes(fraction, length)[-1]) + add_cls
-  return min(-(-longest // 8) * 8, length)
+  return min(longest + longest % 2, length)
 
 
 def crop(

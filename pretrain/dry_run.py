@@ -90,7 +90,7 @@ def attention_choice(run: Run) -> attention.Choice:
 
   rows = jax.ShapeDtypeStruct((config.train.batch_size // config.train.microbatches,), jnp.int32)
   with jax.set_mesh(run.mesh):
-    jax.eval_shape(lambda rows: on_own_rows(look, {}, rows, {}, row_axis=0, returns="values"), rows)
+    jax.eval_shape(lambda rows: on_own_rows(look, {}, row_axis=0, returns="values")({}, rows, {}), rows)
   return found[0]
 
 

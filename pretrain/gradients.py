@@ -19,30 +19,25 @@ def make_gradients(
   *,
   microbatches: int,
   weight_dtype: jnp.dtype | None,
-  shard_update: bool,
+  returns: own_rows.Returns,
 ) -> Callable[[ArrayTree, ArrayTree, ArrayTree], tuple[tuple[jax.Array, ArrayTree], ArrayTree]]:
-  """(params, batch, totals) to ((loss, metrics), gradients); arguments as those of `step.make_train_step`."""
-  returns: own_rows.Returns = "shared gradients" if shard_update else "gradients"
+  """(params, rows, totals) to ((loss, metrics), gradients): a device's program, for `own_rows.on_own_rows`.
 
-  def of_rows(params: ArrayTree, rows: ArrayTree, totals: ArrayTree):
+  `rows` are the batch, or with several `microbatches` what `split` makes of it. `loss_fn` and `weight_dtype`
+  are those of `step.make_train_step`; `returns` says how the gradients are cut.
+  """
+
+  def gradients(params: ArrayTree, rows: ArrayTree, totals: ArrayTree):
     casts = {} if weight_dtype is None else own_rows.casts(params, weight_dtype)
-
-    def loss_of_part(params: ArrayTree, part: ArrayTree):
-      return loss_fn(own_rows.with_casts(params, casts), part, totals)
-
-    gradient = jax.value_and_grad(loss_of_part, has_aux=True)
+    gradient = jax.value_and_grad(
+      lambda params, part: loss_fn(own_rows.with_casts(params, casts), part, totals), has_aux=True
+    )
     whole = own_rows.outside_layers(params)
     if microbatches == 1:
       values, grads = gradient(whole, rows)
     else:
       values, grads = accumulate(lambda part: gradient(whole, part), rows)
     return own_rows.total(values), own_rows.total_gradients(grads, returns=returns)
-
-  def gradients(params: ArrayTree, batch: ArrayTree, totals: ArrayTree):
-    row_axis, rows = 0, batch
-    if microbatches > 1:
-      row_axis, rows = 1, split(batch, microbatches=microbatches)
-    return own_rows.on_own_rows(of_rows, params, rows, totals, row_axis=row_axis, returns=returns)
 
   return gradients
 

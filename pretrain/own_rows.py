@@ -43,23 +43,16 @@ class Groups(NamedTuple):
   copies: int  # devices that hold the same rows
 
 
-def on_own_rows(
-  function: Callable,
-  params: ArrayTree,
-  rows: ArrayTree,
-  totals: ArrayTree,
-  *,
-  row_axis: int,
-  returns: Returns,
-) -> ArrayTree:
-  """`function(params, rows, totals)`, computed on every device with its own part of the rows.
+def on_own_rows(function: Callable, params: ArrayTree, *, row_axis: int, returns: Returns) -> Callable:
+  """`function(params, rows, totals)` as what every device computes with its own part of the rows.
 
-  `rows` have the rows of the global batch on their axis `row_axis`; `totals` are whole on every device.
-  What the function `returns` it has summed by `total` and `total_gradients`.
+  The result is called with `params` like those given here, with `rows` that have the rows of the global batch
+  on their axis `row_axis`, and with `totals`, which are whole on every device. What the function `returns` it
+  has summed by `total` and `total_gradients`.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.axis_names != MESH_AXES or math.prod(mesh.shape[axis] for axis in BATCH_AXES) == 1:
-    return function(params, rows, totals)
+    return function
   own, whole = PartitionSpec(*[None] * row_axis, BATCH_AXES), PartitionSpec()
   paths, is_shared = trees.paths(params), returns == "shared gradients"
   cuts = jax.tree.map(_cut, paths, params)
@@ -70,7 +63,7 @@ def on_own_rows(
     out_specs=whole if returns == "values" else (whole, shared_cuts),
     axis_names=set(MESH_AXES if mesh.shape["tensor"] == 1 else BATCH_AXES),
     check_vma=False,
-  )(params, rows, totals)
+  )
 
 
 def _cut(path: str, leaf: jax.Array, *, is_shared: bool = False) -> PartitionSpec:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import optax
 
 from pretrain import optim
-from pretrain.gradients import make_gradients
-from pretrain.own_rows import on_own_rows, outside_layers, total
+from pretrain.gradients import make_gradients, split
+from pretrain.own_rows import Returns, on_own_rows, outside_layers, total
 
 ArrayTree = Any
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
@@ -71,14 +71,15 @@ def make_train_step(
     (state, data) to (state, metrics). A step whose loss or gradient norm is not finite, or whose parameters
     might not stay so, changes nothing but the counters.
   """
-  gradients = make_gradients(
-    loss_fn, microbatches=microbatches, weight_dtype=weight_dtype, shard_update=shard_update
-  )
+  returns: Returns = "shared gradients" if shard_update else "gradients"
+  gradients = make_gradients(loss_fn, microbatches=microbatches, weight_dtype=weight_dtype, returns=returns)
 
   def train_step(state: TrainState, data: ArrayTree) -> tuple[TrainState, Metrics]:
     batch = batch_fn(data, state.step)
     totals = totals_fn(batch)
-    (loss, metrics), grads = gradients(state.params, batch, totals)
+    rows = batch if microbatches == 1 else split(batch, microbatches=microbatches)
+    own_gradients = on_own_rows(gradients, state.params, row_axis=int(microbatches > 1), returns=returns)
+    (loss, metrics), grads = own_gradients(state.params, rows, totals)
     norm = optim.gradient_norm(grads, frozen=frozen)
     rate = jnp.asarray(schedule(state.step - state.skipped))
     # All that decides is known before the update, which then is one pass over the donated state in place. A
@@ -110,10 +111,11 @@ def make_eval_step(
 ) -> Callable[[ArrayTree, ArrayTree], Metrics]:
   """Builds (params, batch) to {name: (sum, weight)}; the caller adds them up over batches and divides."""
 
-  def eval_step(params: ArrayTree, batch: ArrayTree) -> Metrics:
-    def of_rows(params: ArrayTree, rows: ArrayTree, totals: ArrayTree) -> Metrics:
-      return total(loss_fn(outside_layers(params), rows, totals)[1])
+  def of_rows(params: ArrayTree, rows: ArrayTree, totals: ArrayTree) -> Metrics:
+    return total(loss_fn(outside_layers(params), rows, totals)[1])
 
-    return on_own_rows(of_rows, params, batch, totals_fn(batch), row_axis=0, returns="values")
+  def eval_step(params: ArrayTree, batch: ArrayTree) -> Metrics:
+    own_metrics = on_own_rows(of_rows, params, row_axis=0, returns="values")
+    return own_metrics(params, batch, totals_fn(batch))
 
   return eval_step

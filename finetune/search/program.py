@@ -117,7 +117,10 @@ class Program:
     return _Functions(
       sharding,
       init=jax.jit(over_runs(self._initial)),
-      step=jax.jit(over_runs(self._one_step), donate_argnums=0),
+      step=jax.jit(
+        over_runs(lambda state, batch, hyper: self._step_of(hyper, state.params)(state, batch)),
+        donate_argnums=0,
+      ),
       outputs=jax.jit(over_runs(lambda params, batch: self._problem.outputs(params, batch, None))),
       better=jax.jit(over_runs(_take_where), donate_argnums=0),
     )
@@ -138,14 +141,15 @@ class Program:
     schedule = optim.SCHEDULES[settings.schedule](settings)
     return optim.make_optimizer(settings, params=params, frozen=_none_is_frozen, schedule=schedule)
 
-  def _one_step(self, state: step.TrainState, batch: Batch, hyper: Runs):
-    optimizer, schedule = self._optimizer(hyper, state.params)
+  def _step_of(self, hyper: Runs, params: ArrayTree) -> Callable:
+    """The step of the run with the parameters `hyper`: (state, batch) to (state, metrics)."""
+    optimizer, schedule = self._optimizer(hyper, params)
 
     def batch_of(data: Batch, at: jax.Array) -> Batch:
       rows = jnp.arange(data["ids"].shape[0])
       return data | {"row_keys": step_row_keys(hyper.seeds, at, rows)}
 
-    train_step = step.make_train_step(
+    return step.make_train_step(
       self._loss,
       lambda data: jnp.sum(data["weights"]),
       batch_of,
@@ -156,7 +160,6 @@ class Program:
       stays_finite=optim.stays_finite(self._settings),
       microbatches=self._microbatches,
     )
-    return train_step(state, batch)
 
   def _loss(self, params: dict, batch: Batch, total: jax.Array):
     outputs = self._problem.outputs(params, batch, batch["row_keys"])

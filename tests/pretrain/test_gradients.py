@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain import trees
-from pretrain.gradients import make_gradients
+from pretrain.gradients import make_gradients, split
 from tests.pretrain.small_recipe import random_params, small_batch, small_recipe
 
 
@@ -18,8 +18,8 @@ def test_kernels_cast_once_a_step_give_the_same_loss_and_float32_gradients():
     def loss(params, part, totals):
       return recipe.loss_fn(params, part, totals, train=True)
 
-    function = make_gradients(loss, microbatches=2, weight_dtype=weight_dtype, shard_update=False)
-    (value, _), grads = jax.jit(function)(params, masked, recipe.totals(masked))
+    function = make_gradients(loss, microbatches=2, weight_dtype=weight_dtype, returns="gradients")
+    (value, _), grads = jax.jit(function)(params, split(masked, microbatches=2), recipe.totals(masked))
     return value, trees.by_path(grads)
 
   (expected, wanted), (value, found) = gradients(None), gradients(jnp.dtype(jnp.bfloat16))

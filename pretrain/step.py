@@ -93,8 +93,7 @@ def make_train_step(
     new = _counted(state, is_good)._replace(params=params, opt_state=opt_state)
     values = {"loss": loss, "grad_norm": norm, "learning_rate": rate}
     values |= {"skipped_updates": new.skipped, "skipped_in_a_row": new.skipped_in_a_row}
-    one = jnp.ones((), jnp.float32)
-    return new, metrics | {name: (value.astype(jnp.float32), one) for name, value in values.items()}
+    return new, metrics | {name: (value.astype(jnp.float32), jnp.ones(())) for name, value in values.items()}
 
   return train_step
 

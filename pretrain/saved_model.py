@@ -1,21 +1,16 @@
-"""A model without what trains it: saved, and opened to be used, with its vocabulary and its meta."""
+"""A model that was saved, opened to be used: its parameters, what its meta must say, and its vocabulary."""
 
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import jax
-import jax.numpy as jnp
 
 from data import vocabulary as vocabularies
 from data.errors import DataError
 from data.prepare import from_config
 from data.vocabulary import Vocabulary
 from pretrain import checkpoint
-from pretrain.checkpoint import Checkpoints
 
 _NEEDED = ("config", "vocabulary_digest", "packages")
 
@@ -82,16 +77,3 @@ def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedMo
       "give a checkpoint that a run, an import or a fine-tuning saved"
     )
   return SavedModel(path, params, meta)
-
-
-def save_params(
-  directory: str | os.PathLike, params: Any, meta: Mapping[str, Any], *, step: int, flag: str = "--output"
-) -> None:
-  """Writes `<directory>/checkpoints/<step>` with parameters alone, host or jax arrays, for `open_model`.
-
-  A run cannot be continued from it. StorageError, naming `flag`: it cannot be written.
-  """
-  with contextlib.closing(Checkpoints(directory, every=1, keep=1, flag=flag)) as checkpoints:
-    state = {"params": jax.tree.map(jnp.asarray, params), "step": jnp.asarray(step, jnp.int32)}
-    checkpoints.save(step, state, meta, force=True)
-    checkpoints.wait()

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from finetune.search import tables
+from data import tables
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from sklearn.naive_bayes import MultinomialNB
 from data import library_paragraphs
 from data.errors import ConfigError
 from data.library_paragraphs import LibraryParagraphs
+from data.tables import Report
 from finetune.docs import report as docs_report
 from finetune.docs.report import Score
 from finetune.papers import glue_metrics
@@ -27,7 +28,6 @@ from finetune.search.program import OutputsOf
 from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Record
-from finetune.search.tables import Report
 from finetune.search.texts import Encoding
 
 TRAIN_ROWS = 2_000

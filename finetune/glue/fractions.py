@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+from data import tables
 from finetune.papers import glue_metrics
-from finetune.search import summary, tables
+from finetune.search import summary
 from finetune.search.summary import Record
 
 

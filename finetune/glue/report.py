@@ -3,11 +3,12 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from data import tables
 from finetune.papers import glue_metrics, reference_rows
 from finetune.papers.glue_metrics import MISMATCHED, NAMES
 from finetune.papers.protocols import Protocol
 from finetune.papers.reference_rows import Reference
-from finetune.search import summary, tables
+from finetune.search import summary
 from finetune.search.summary import Record
 
 _AVERAGE = "AVG of 8"

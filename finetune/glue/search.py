@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from data.errors import ConfigError
 from data.glue.tasks import TASKS
+from data.tables import Report
 from finetune import validate
 from finetune.glue import fractions as report_fractions
 from finetune.glue import predictions as glue_predictions
@@ -19,7 +20,6 @@ from finetune.search.program import OutputsOf
 from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Record
-from finetune.search.tables import Report
 from finetune.search.texts import Encoding
 from pretrain.command import fields
 

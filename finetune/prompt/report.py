@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from data import tables
 from finetune.papers import glue_metrics
-from finetune.search import summary, tables
+from finetune.search import summary
 from finetune.search.summary import Record
 
 SOURCE = "COCO-LM table 4"

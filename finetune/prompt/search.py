@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from configs import finetune_base
+from data import tables
 from data.errors import ConfigError
 from data.glue.tasks import TASKS
 from finetune import validate
@@ -19,7 +20,7 @@ from finetune.prompt import task as prompt
 from finetune.prompt.data import Lengths, PromptData
 from finetune.prompt.report import TaskScores
 from finetune.prompt.templates import TEMPLATES, PromptWriter, choose_words
-from finetune.search import best_model, summary, tables, warm_start
+from finetune.search import best_model, summary, warm_start
 from finetune.search.examples import Buckets
 from finetune.search.plan import Plan
 from finetune.search.program import OutputsOf, Problem

@@ -6,12 +6,12 @@ from typing import Protocol
 import jax
 
 from data.command import STOPPED
+from data.tables import Report
 from finetune.search.loop import Stopped
 from finetune.search.plan import Plan
 from finetune.search.search import Search
 from finetune.search.session import Session, compiled
 from finetune.search.summary import Record
-from finetune.search.tables import Report
 from pretrain import workdir
 
 

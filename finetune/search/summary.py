@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from data import tables
 from data.errors import ConfigError, DataError
 from finetune.papers.spaces import Cell
-from finetune.search import tables
 
 
 class Evaluation(NamedTuple):

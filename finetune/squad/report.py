@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from data import tables
 from finetune.papers import reference_rows
 from finetune.papers.protocols import Protocol
 from finetune.papers.reference_rows import Reference
-from finetune.search import summary, tables
+from finetune.search import summary
 from finetune.search.summary import Record
 from finetune.squad import answers as squad_answers
 from finetune.squad import task as squad

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from data.tables import Report
 from finetune.papers.spaces import Cell
 from finetune.search import best_model, warm_start
 from finetune.search.best_model import Chosen
@@ -12,7 +13,6 @@ from finetune.search.program import OutputsOf
 from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Record
-from finetune.search.tables import Report
 from finetune.squad import answers as squad_answers
 from finetune.squad import files as squad_files
 from finetune.squad import report as squad_report

@@ -7,12 +7,12 @@ import json
 import pytest
 import rich.console
 
+from data import tables
 from data.errors import StorageError
 from finetune.glue import fractions as report_fractions
 from finetune.glue import report
 from finetune.papers import glue_metrics, protocols, reference_rows
 from finetune.papers.spaces import Cell
-from finetune.search import tables
 from finetune.search.summary import Evaluation, Record
 
 CELL = Cell(32, 2e-5, 3, 0.0625)

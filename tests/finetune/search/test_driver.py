@@ -6,8 +6,9 @@ import json
 import pytest
 
 from configs import finetune_glue
+from data import tables
 from finetune.papers.spaces import Cell
-from finetune.search import best_model, driver, loop, summary, tables
+from finetune.search import best_model, driver, loop, summary
 from finetune.search.classification import make_problem
 from finetune.search.examples import make_buckets
 from finetune.search.program import RunGroup

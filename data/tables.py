@@ -1,4 +1,4 @@
-"""Reports: rows of results with notes, printed on a console and written as Markdown, CSV and JSON."""
+"""Reports of every command: rows of results with notes, on a console and as Markdown, CSV and JSON."""
 
 import csv
 import dataclasses
@@ -51,7 +51,7 @@ def percent_column(header: str, key: str) -> Column:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What a search found: tables on a console and in Markdown for people, CSV and JSON for programs."""
+  """What was found: tables on a console and in Markdown for people, CSV and JSON for programs."""
 
   stem: str  # name of the files without their endings
   title: str

@@ -4,15 +4,28 @@ import contextlib
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import jax
 
 from data import vocabulary as vocabularies
 from data.errors import DataError
 from data.prepare import from_config
 from data.vocabulary import Vocabulary
-from pretrain import checkpoint
+from pretrain import checkpoint, trees
+from pretrain.models.config import EncoderConfig
+from pretrain.models.encoder import init_encoder
 
 _NEEDED = ("config", "vocabulary_digest", "packages")
+
+
+class OpenedEncoder(NamedTuple):
+  """The encoder of a checkpoint, ready to be computed with."""
+
+  params: dict  # numpy arrays
+  config: EncoderConfig
+  vocabulary: Vocabulary
+  vocabulary_directory: Path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +56,34 @@ class SavedModel:
         f"expected {expected[:12]}...); its ids would mean other words: name the right one with {flag}=DIR"
       )
     return folder, vocabulary
+
+  def open_encoder(
+    self, vocabulary_directory: str, *, flag: str, dtype: str = "auto", remat: str = "none"
+  ) -> OpenedEncoder:
+    """The encoder with its config, computed in `dtype`, and the vocabulary that `load_vocabulary` finds.
+
+    Raises:
+      DataError: as there, more pieces than rows of the token table, or parameters that are not those of the
+        encoder which the config describes.
+    """
+    model = self.meta["config"]["model"]
+    names = [field.name for field in dataclasses.fields(EncoderConfig)]
+    settings: dict[str, Any] = {name: model[name] for name in names if name in model}
+    settings |= {"dtype": dtype, "remat": remat, "attention": "auto"}
+    config = EncoderConfig(**settings)
+    where, vocabulary = self.load_vocabulary(vocabulary_directory, flag=flag)
+    if vocabulary.size > config.vocab_size:
+      raise DataError(
+        f"checkpoint {self.path}: its token table has {config.vocab_size} rows, but the vocabulary {where} "
+        f"has {vocabulary.size} pieces; name the vocabulary it was trained with"
+      )
+    params = self.params.get("encoder", {})
+    pad_id = vocabulary.special_ids.pad
+    expected = jax.eval_shape(lambda key: init_encoder(key, config, pad_id=pad_id), jax.random.key(0))
+    problems = trees.differences(expected, params)
+    if problems:
+      raise DataError(f"checkpoint {self.path}, encoder: {trees.first_lines(problems)}; is it complete?")
+    return OpenedEncoder(params, config, vocabulary, where)
 
   def _find_vocabulary(self, flag: str) -> Path:
     folders = [self.workdir / "vocabulary"]

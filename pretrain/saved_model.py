@@ -1,18 +1,21 @@
-"""A model that was saved, opened to be used: its parameters, what its meta must say, and its vocabulary."""
+"""A model without what trains it: saved, and opened to be used, with its vocabulary and its meta."""
 
 import contextlib
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from data import vocabulary as vocabularies
 from data.errors import DataError
 from data.prepare import from_config
 from data.vocabulary import Vocabulary
 from pretrain import checkpoint, trees
+from pretrain.checkpoint import Checkpoints
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
 
@@ -118,3 +121,16 @@ def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedMo
       "give a checkpoint that a run, an import or a fine-tuning saved"
     )
   return SavedModel(path, params, meta)
+
+
+def save_params(
+  directory: str | os.PathLike, params: Any, meta: Mapping[str, Any], *, step: int, flag: str = "--output"
+) -> None:
+  """Writes `<directory>/checkpoints/<step>` with parameters alone, host or jax arrays, for `open_model`.
+
+  A run cannot be continued from it. StorageError, naming `flag`: it cannot be written.
+  """
+  with contextlib.closing(Checkpoints(directory, every=1, keep=1, flag=flag)) as checkpoints:
+    state = {"params": jax.tree.map(jnp.asarray, params), "step": jnp.asarray(step, jnp.int32)}
+    checkpoints.save(step, state, meta, force=True)
+    checkpoints.wait()

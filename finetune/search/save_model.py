@@ -1,13 +1,10 @@
 """Weights of fine-tuned runs as checkpoints: those a search keeps while it goes on, and models for export."""
 
-import contextlib
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from data import errors, files
@@ -15,7 +12,7 @@ from data.errors import DataError
 from finetune.papers.spaces import Cell
 from finetune.search.warm_start import WarmStart
 from pretrain import checkpoint
-from pretrain.checkpoint import Checkpoints
+from pretrain.saved_model import save_params
 
 _OF_PRETRAINING = ("source", "records", "started_from", "devices")
 
@@ -43,7 +40,7 @@ class KeptWeights:
     """
     place = self._place(cell, seed)
     with errors.writing(place), files.whole_directory(place, replace=True) as aside:
-      _write(aside, params, step, {"fingerprint": dict(fingerprint)})
+      save_params(aside, params, {"fingerprint": dict(fingerprint)}, step=step, flag="--workdir")
 
   def load(self, cell: Cell, seed: int, fingerprint: Mapping[str, Any]) -> "Weights | None":
     """The weights of a run; None if they are not there, or were made with another fingerprint."""
@@ -90,14 +87,7 @@ def save(
   meta |= {name: start.meta[name] for name in _OF_PRETRAINING if name in start.meta}
   with errors.writing(directory), files.whole_directory(directory, replace=True) as aside:
     shutil.copytree(start.vocabulary_directory, aside / "vocabulary")
-    _write(aside, params, step, meta)
-
-
-def _write(directory: Path, params: Any, step: int, meta: Mapping[str, Any]) -> None:
-  with contextlib.closing(Checkpoints(directory, every=1, keep=1)) as checkpoints:
-    state = {"params": jax.tree.map(jnp.asarray, params), "step": jnp.asarray(step, jnp.int32)}
-    checkpoints.save(step, state, meta, force=True)
-    checkpoints.wait()
+    save_params(aside, params, meta, step=step, flag="--workdir")
 
 
 def scale_outputs(params: Any, scale: float) -> Any:

@@ -13,17 +13,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
-import numpy as np
 
 from configs import base
 from data import errors, files, vocabulary
 from data.errors import DataError
 from pretrain import trees
-from pretrain.checkpoint import Checkpoints
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
 from pretrain.export.official import names as official_names
 from pretrain.export.stock import comparison
+from pretrain.saved_model import save_params
 
 # Tensors that say nothing: numbers of positions, versions of a class.
 IGNORED = ("*position_ids", "*.version", "*.rp_bucket")
@@ -157,10 +156,4 @@ def _save(
   }
   if recognised.task:
     meta["task"] = recognised.task
-  state = {"params": recognised.params, "step": np.zeros((), np.int32)}
-  checkpoints = Checkpoints(aside, every=1, keep=1, flag="--output")
-  try:
-    checkpoints.save(0, state, meta, force=True)
-    checkpoints.wait()
-  finally:
-    checkpoints.close()
+  save_params(aside, recognised.params, meta, step=0)

@@ -1,6 +1,6 @@
 """What a checkpoint's meta and its run's metrics say of how it came about, as lines of the model card."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -107,7 +107,7 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, Any]:
     "recipe": config["recipe"],
     "initialised from": _started_from(meta),
     "text": text,
-    "updates": f"{step:,}",
+    "updates": f"{step:,}{_averaged(meta.get('averaged', []))}",
     "tokens seen": f"{step * batch_size * data['length']:,} (padding counted)",
     "batch": f"{batch_size:,} x {data['length']} tokens, {packing}",
     "corruption": f"{corruption}, mask rate {config['corruption']['mask_rate']}",
@@ -122,6 +122,13 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, Any]:
     "hours": f"{hours:.2f} (from logged speeds)" if hours else "not recorded",
     "packages": ", ".join(f"{name} {version}" for name, version in meta["packages"].items()),
   }
+
+
+def _averaged(steps: Sequence[int]) -> str:
+  """Of a checkpoint that `pretrain.checkpoints average` made."""
+  return (
+    f"; the weights are the mean of those after {', '.join(f'{step:,}' for step in steps)}" if steps else ""
+  )
 
 
 def _records(data: Mapping[str, Any], records: Mapping[str, Any] | None) -> tuple[str, str]:

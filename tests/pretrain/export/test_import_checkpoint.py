@@ -241,7 +241,7 @@ def test_a_save_that_fails_leaves_nothing(tmp_path, words, monkeypatch):
   def fail(*_, **__):
     raise StorageError("disk full")
 
-  monkeypatch.setattr("pretrain.export.import_checkpoint.Checkpoints.save", fail)
+  monkeypatch.setattr("pretrain.checkpoint.Checkpoints.save", fail)
   _refused(tmp_path, _port(tmp_path / "in"), words, "disk full", error=StorageError)
 
 

@@ -30,9 +30,12 @@ def read_conll(path: str) -> Iterator[Row]:
     text_files.check_start(path, file)
     sentence: list[list[str]] = []
     first = width = 0
+    has_tabs = False
     for number, raw in text_files.bounded_lines(path, file, 0, -1):
       cells = _cells(path, number, raw)
-      is_comment = raw.startswith(b"#") and not sentence and len(cells) != width
+      is_comment = (
+        raw.startswith(b"#") and not sentence and (len(cells) != width or (has_tabs and b"\t" not in raw))
+      )
       if is_comment or (cells and cells[0] == _DOCUMENT):
         continue
       if not cells:
@@ -40,7 +43,8 @@ def read_conll(path: str) -> Iterator[Row]:
           yield _row(path, first, sentence)
         sentence = []
         continue
-      width = width or len(cells)
+      if not width:
+        width, has_tabs = len(cells), b"\t" in raw
       if len(cells) != width:
         raise DataError(
           f"{place(path, number, 'line')}: {len(cells)} columns, expected {width} as before; mend this line"

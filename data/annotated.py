@@ -1,0 +1,158 @@
+"""Annotated text as plain values: Universal Dependencies, marked relations, minimal pairs.
+
+Everything is words: what a probe asks is asked of words, and each is cut into pieces by itself.
+"""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterable, Iterator
+
+from data import rows
+from data.errors import DataError
+from data.glue.tsv import existing
+from data.rows import Row
+
+_MARK = re.compile(r"(</?e[12]>)")
+_NUMBERED = re.compile(r'\d+\t"?(.*?)"?\s*')
+# Forms of a verb that go with one and with several; only the subject says which is right.
+_FORMS = (("is", "are"), ("was", "were"), ("has", "have"), ("does", "do"))
+_OTHER_FORM = {one: other for pair in _FORMS for one, other in (pair, pair[::-1])}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+  """A sentence of Universal Dependencies; all fields have an entry for each word."""
+
+  words: tuple[str, ...]
+  tags: tuple[str, ...]  # UPOS
+  heads: tuple[int, ...]  # number of the word, from 0, on which this one depends; -1: the root
+  relations: tuple[str, ...]  # to that word, without subtypes
+
+
+@dataclasses.dataclass(frozen=True)
+class Relation:
+  """A sentence with two marked spans of words, [first, behind the last), and what one is to the other."""
+
+  words: tuple[str, ...]
+  spans: tuple[tuple[int, int], tuple[int, int]]
+  label: str
+
+
+@dataclasses.dataclass(frozen=True)
+class MinimalPair:
+  """Two sentences, one of them grammatical, that differ in little else."""
+
+  good: tuple[str, ...]  # words
+  bad: tuple[str, ...]
+
+
+def treebank(directory: pathlib.Path, split: str) -> pathlib.Path | None:
+  """The CoNLL-U file of a split ('train', 'dev', 'test') in a folder of UD's English EWT, or None.
+
+  The folder is that of the release, or one that holds it.
+  """
+  for folder in (directory, directory / "UD_English-EWT"):
+    found = sorted(folder.glob(f"*-ud-{split}*.conllu*")) if folder.is_dir() else []
+    if found:
+      return found[0]
+  return None
+
+
+def sentences(path: pathlib.Path) -> list[Sentence]:
+  """The sentences of a CoNLL-U file; DataError names the line of what is none."""
+  return [_sentence(row) for row in rows.read_conll(str(path))]
+
+
+def _sentence(row: Row) -> Sentence:
+  if len(row.fields) != 10:
+    row.refuse(
+      f"{len(row.fields)} columns, expected the 10 of CoNLL-U; give a file of Universal Dependencies"
+    )
+  columns = [tuple(row.fields[str(number)]) for number in range(1, 11)]
+  try:
+    heads = tuple(int(head) - 1 for head in columns[6])
+  except ValueError:
+    row.refuse("a head that is no number; mend the 7th column")
+  if not all(-1 <= head < len(heads) for head in heads):
+    row.refuse("a head that is no word of its sentence; mend the 7th column")
+  relations = tuple(relation.partition(":")[0] for relation in columns[7])
+  return Sentence(columns[1], columns[3], heads, relations)
+
+
+def relation_files(directory: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path] | None:
+  """The training and test file of SemEval-2010 task 8 in a folder, or in one below it; None without both."""
+  for folder in (directory, directory / "SemEval2010_task8"):
+    train, test = (existing(folder / f"{name}.TXT") for name in ("TRAIN_FILE", "TEST_FILE_FULL"))
+    if train and test:
+      return train, test
+  return None
+
+
+def relations(path: pathlib.Path) -> list[Relation]:
+  """The sentences of a file of SemEval-2010 task 8: number and text, label, comment, blank line."""
+  found, text = [], None
+  for row in rows.read(str(path)):
+    line = row.fields["text"]
+    if numbered := _NUMBERED.fullmatch(line):
+      text = numbered.group(1)
+    elif text is not None:
+      found.append(_relation(row, text, line.strip()))
+      text = None
+  if not found:
+    raise DataError(f'{path}: no sentence; expected lines such as 1<TAB>"The <e1>child</e1> ..."')
+  return found
+
+
+def _relation(row: Row, text: str, label: str) -> Relation:
+  words: list[str] = []
+  borders: dict[str, int] = {}
+  for piece in _MARK.split(text):
+    if _MARK.fullmatch(piece):
+      borders[piece] = len(words)
+    else:
+      words += piece.split()
+  spans = [(borders.get(f"<e{n}>", 0), borders.get(f"</e{n}>", 0)) for n in (1, 2)]
+  if any(first >= behind for first, behind in spans):
+    row.refuse("the sentence before this line lacks <e1>...</e1> or <e2>...</e2>; mend or remove it")
+  return Relation(tuple(words), (spans[0], spans[1]), label)
+
+
+def minimal_pairs(directory: pathlib.Path) -> dict[str, list[MinimalPair]]:
+  """{name of the file: its pairs} of BLiMP's layout: *.jsonl with sentence_good and sentence_bad."""
+  found = {}
+  for folder in (directory, directory / "blimp"):
+    for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
+      read = rows.read(str(path))
+      found[path.stem] = [
+        MinimalPair(*(tuple(str(row.value(f"sentence_{kind}")).split()) for kind in ("good", "bad")))
+        for row in read
+      ]
+  return found
+
+
+def agreement_pairs(parsed: Iterable[Sentence]) -> Iterator[MinimalPair]:
+  """Pairs that differ in the number of a verb whose subject is a noun: 'the keys are' and 'the keys is'."""
+  for sentence in parsed:
+    for at, word in enumerate(sentence.words):
+      other = _OTHER_FORM.get(word)
+      if other is None or not _has_noun_subject(sentence, at):
+        continue
+      bad = (*sentence.words[:at], other, *sentence.words[at + 1 :])
+      yield MinimalPair(sentence.words, bad)
+
+
+def _has_noun_subject(sentence: Sentence, verb: int) -> bool:
+  """Whether the subject of a verb, or of the predicate that it belongs to, is a single noun before it."""
+  is_auxiliary = sentence.relations[verb] in ("aux", "cop")
+  predicate = sentence.heads[verb] if is_auxiliary else verb
+  of_predicate = [at for at, head in enumerate(sentence.heads) if head == predicate]
+  subjects = [at for at in of_predicate if sentence.relations[at] == "nsubj"]
+  if len(subjects) != 1 or subjects[0] > verb or sentence.tags[subjects[0]] not in ("NOUN", "PROPN"):
+    return False
+  # 'did not have', 'will be is': only the first of several verbs agrees.
+  if any(sentence.relations[at] in ("aux", "cop") and at < verb for at in of_predicate):
+    return False
+  # 'a number of people are', 'Tom and Ann are': there the noun alone does not decide.
+  below = {sentence.relations[at] for at, head in enumerate(sentence.heads) if head == subjects[0]}
+  return not below & {"conj", "nmod"}

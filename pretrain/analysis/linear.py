@@ -1,0 +1,67 @@
+"""Linear probes: what can be read off frozen vectors by a classifier that has nothing else."""
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def predictions(train: np.ndarray, labels: Sequence[str], test: np.ndarray) -> np.ndarray:
+  """Labels of `test` [n, features] by logistic regression on standardised `train` [m, features].
+
+  The regression has scikit-learn's penalty (C = 1) and no choice that was made by looking at `test`.
+  """
+  from sklearn.exceptions import ConvergenceWarning  # here: a second to import
+  from sklearn.linear_model import LogisticRegression
+  from sklearn.pipeline import make_pipeline
+  from sklearn.preprocessing import StandardScaler
+
+  model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ConvergenceWarning)  # 200 steps are the probe; more change little
+    model.fit(train, np.asarray(labels))
+  return model.predict(test)
+
+
+def bag_predictions(
+  train: Sequence[Sequence[str]], labels: Sequence[str], test: Sequence[Sequence[str]]
+) -> np.ndarray:
+  """Labels of `test` by logistic regression on which words there are, in whatever order; no model is used."""
+  from sklearn.feature_extraction.text import CountVectorizer
+  from sklearn.linear_model import LogisticRegression
+
+  counted = CountVectorizer(analyzer=lambda words: [word.lower() for word in words], binary=True)
+  model = LogisticRegression(max_iter=200).fit(counted.fit_transform(train), np.asarray(labels))
+  return model.predict(counted.transform(test))
+
+
+def commonest_answers(train: Sequence[str], labels: Sequence[str], test: Sequence[str]) -> np.ndarray:
+  """The commonest label of each word in training; of a word that was not there, that of words seen once."""
+  of_word: dict[str, Counter] = {}
+  for word, label in zip(train, labels, strict=True):
+    of_word.setdefault(word, Counter())[label] += 1
+  once = Counter(label for counts in of_word.values() if counts.total() == 1 for label in counts)
+  rare = (once or Counter(labels)).most_common(1)[0][0]
+  return np.asarray([of_word[word].most_common(1)[0][0] if word in of_word else rare for word in test])
+
+
+def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+  """Of vectors [n, width] with those in the same rows; 0 where one is zero."""
+  sizes = np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1)
+  return np.einsum("nw,nw->n", first, second) / np.where(sizes > 0, sizes, 1.0)
+
+
+def bag_cosines(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+  """Cosines of bags of words, rare words counting more (tf-idf over all texts given)."""
+  from sklearn.feature_extraction.text import TfidfVectorizer
+
+  vectors = TfidfVectorizer(token_pattern=r"\S+").fit_transform([*first, *second])
+  return np.asarray(vectors[: len(first)].multiply(vectors[len(first) :]).sum(axis=1)).ravel()
+
+
+def rank_correlation(values: np.ndarray, gold: np.ndarray) -> float:
+  """Spearman's correlation; NaN if all values are equal."""
+  from scipy.stats import spearmanr
+
+  return float(spearmanr(values, gold).statistic) if np.ptp(values) else float("nan")

@@ -1,0 +1,109 @@
+"""Which probes a folder of annotated data allows; everything is read before a model is."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from data import annotated, glue
+from data.errors import ConfigError, DataError, did_you_mean
+from data.glue import tsv
+from data.glue.tasks import Split, known_task
+from pretrain.analysis import probes
+from pretrain.analysis.probes import Probe
+
+_SENTIMENT_ROWS = 5_000  # more change a linear probe little
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+  """Annotated data, and how much of it is asked about."""
+
+  path: pathlib.Path
+  train_sentences: int  # of the treebank, from its beginning
+  pairs: int  # most minimal pairs of a file
+
+
+class _Set(NamedTuple):
+  needs: str  # files, for a message
+  make: Callable[[Folder], Sequence[Probe]]  # none, if they are not there
+
+
+def _treebank(make: Callable[..., Probe]) -> Callable[[Folder], Sequence[Probe]]:
+  def read(folder: Folder) -> Sequence[Probe]:
+    train, test = (annotated.treebank(folder.path, split) for split in ("train", "test"))
+    if train is None or test is None:
+      return ()
+    return (make(annotated.sentences(train)[: folder.train_sentences], annotated.sentences(test)),)
+
+  return read
+
+
+def _relations(folder: Folder) -> Sequence[Probe]:
+  files = annotated.relation_files(folder.path)
+  return () if files is None else (probes.Relations(*map(annotated.relations, files)),)
+
+
+def _glue(folder: Folder, task: str, splits: Sequence[str]) -> list[Split]:
+  for place in (folder.path / "glue", folder.path):
+    if all(tsv.find(place, known_task(task), split) for split in splits):
+      return glue.read_all(str(place), [(task, split) for split in splits])
+  return []
+
+
+def _sentiment(folder: Folder) -> Sequence[Probe]:
+  splits = _glue(folder, "sst2", ("train", "dev"))
+  if not splits:
+    return ()
+  train, dev = splits
+  return (probes.Sentiment(train.take(range(min(_SENTIMENT_ROWS, len(train)))), dev),)
+
+
+def _similarity(folder: Folder) -> Sequence[Probe]:
+  return [probes.Similarity(split) for split in _glue(folder, "stsb", ("dev",))]
+
+
+def _pairs(folder: Folder) -> Sequence[Probe]:
+  sets = annotated.minimal_pairs(folder.path)
+  treebank = annotated.treebank(folder.path, "test")
+  if treebank is not None:
+    sets["agreement"] = list(annotated.agreement_pairs(annotated.sentences(treebank)))
+  return [probes.MinimalPairs(pairs[: folder.pairs], name) for name, pairs in sets.items() if pairs]
+
+
+_TREEBANK = "UD_English-EWT/*-ud-train*.conllu and *-ud-test*.conllu"
+SETS = {
+  "pos": _Set(_TREEBANK, _treebank(probes.PartOfSpeech)),
+  "dependency": _Set(_TREEBANK, _treebank(probes.Dependencies)),
+  "relation": _Set("SemEval2010_task8/TRAIN_FILE.TXT and TEST_FILE_FULL.TXT", _relations),
+  "sentiment": _Set("glue/SST-2/train.tsv and dev.tsv", _sentiment),
+  "similarity": _Set("glue/STS-B/dev.tsv", _similarity),
+  "pairs": _Set("blimp/*.jsonl or UD_English-EWT/*-ud-test*.conllu", _pairs),
+}
+
+
+def find(folder: Folder, names: Sequence[str]) -> tuple[list[Probe], list[str]]:
+  """The probes of these names, and a sentence for each that is skipped because its data are not there.
+
+  Without names all are wanted.
+
+  Raises:
+    ConfigError: a name is of no probe.
+    DataError: data are damaged, those of a probe that is wanted by name are not there, or none are.
+  """
+  for name in names:
+    if name not in SETS:
+      raise ConfigError(f"no probe {name!r}{did_you_mean(name, SETS)}; there are {', '.join(SETS)}")
+  found: list[Probe] = []
+  skipped = []
+  for name in names or SETS:
+    made = SETS[name].make(folder)
+    found += made
+    if not made and names:
+      raise DataError(f"{folder.path}: {name} needs {SETS[name].needs}, plain or .gz, and they are not there")
+    if not made:
+      skipped.append(f"Skipped, because its data are not there: {name} ({SETS[name].needs}).")
+  if not found:
+    needs = ", ".join(dict.fromkeys(one.needs for one in SETS.values()))
+    raise DataError(f"{folder.path}: nothing to ask about; give a folder with any of {needs}")
+  return found, skipped

@@ -1,0 +1,90 @@
+"""What a checkpoint knows without fine-tuning: `python -m pretrain.probe --checkpoint=DIR[,DIR] --data=DIR`.
+
+`--help` lists the flags. Exit codes are those of data/errors.py.
+"""
+
+import argparse
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+
+from data import command
+from data.command import Parser
+from data.errors import ConfigError
+from pretrain.analysis import probe_sets, probe_table
+from pretrain.analysis.probes import WITHOUT, Figure
+from pretrain.command import kept_memory
+
+_EPILOG = """\
+The data folder holds any of these, as they are released, plain or as .gz; what is not there is skipped:
+
+  UD_English-EWT/*-ud-train*.conllu, *-ud-test*.conllu  part of speech, dependencies, agreement pairs
+  SemEval2010_task8/TRAIN_FILE.TXT, TEST_FILE_FULL.TXT  relations
+  glue/SST-2/train.tsv, dev.tsv                         sentiment
+  glue/STS-B/dev.tsv                                    similarity
+  blimp/*.jsonl                                         minimal pairs (sentence_good, sentence_bad)
+
+Every figure stands beside the same one of the encoder before pretraining and beside an answer that needs no
+model. The same command gives the same numbers.
+
+  python -m pretrain.probe --checkpoint=runs/base --data=annotated --output=runs/base/probe
+  python -m pretrain.probe --checkpoint=runs/a,runs/b --data=annotated --output=ab --only=pos,similarity
+
+Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage.
+"""
+
+
+def parser() -> Parser:
+  """Flags of the command."""
+  made = Parser(
+    prog="python -m pretrain.probe",
+    description="Measures what frozen encoders know, by linear probes, cosines and minimal pairs.",
+    epilog=_EPILOG,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  made.add_argument("--checkpoint", required=True, help="workdirs of runs or directories of steps, by commas")
+  made.add_argument("--vocabulary", default="", help="its directory; default: the one beside each checkpoint")
+  made.add_argument("--data", required=True, help="folder of annotated data, see below")
+  made.add_argument("--output", required=True, help="directory of probe.md, probe.csv and probe.json")
+  made.add_argument("--only", default="", help=f"by commas, of {', '.join(probe_sets.SETS)}; default: all")
+  made.add_argument("--train_sentences", type=int, default=3_000, help="of the treebank, from its beginning")
+  made.add_argument("--pairs", type=int, default=200, help="most minimal pairs of a file")
+  made.add_argument("--batch_size", type=int, default=32, help="sentences computed at once")
+  return made
+
+
+def _run(asked: argparse.Namespace) -> None:
+  for flag in ("train_sentences", "pairs", "batch_size"):
+    if getattr(asked, flag) < 1:
+      raise ConfigError(f"--{flag}={getattr(asked, flag)}: expected at least 1")
+  folder = probe_sets.Folder(pathlib.Path(asked.data), asked.train_sentences, asked.pairs)
+  wanted, skipped = probe_sets.find(folder, [name for name in asked.only.split(",") if name])
+
+  # JAX is used after flags and data are known to be good.
+  from pretrain import devices
+  from pretrain.analysis import probed_models
+  from pretrain.main import use_compilation_cache
+
+  devices.check()
+  use_compilation_cache()
+  checkpoints = [name for name in asked.checkpoint.split(",") if name]
+  models = probed_models.open_models(checkpoints, asked.vocabulary, batch_size=asked.batch_size)
+  figures: dict[str, list[Figure]] = {WITHOUT: [found for probe in wanted for found in probe.without_model()]}
+  for name, encoder in models.encoders.items():
+    figures[name] = []
+    for probe in wanted:
+      begun = time.monotonic()
+      figures[name] += list(probe.measure(encoder))
+      print(f"{name}: {probe.name}, {time.monotonic() - begun:.0f} s", flush=True)
+  probe_table.report(wanted, figures, models.untrained, skipped).publish(asked.output, print)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  return command.run(lambda: _run(parser().parse_args(argv)))
+
+
+if __name__ == "__main__":
+  kept_memory.keep_temporaries()
+  sys.exit(main())

@@ -24,7 +24,14 @@ def get_config() -> ConfigDict:
   config.optimizer = _optimizer()
   config.data = _data()
   config.train = _train()
-  config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})  # devices per axis; -1: the rest
+  config.mesh = ConfigDict(
+    {
+      "data": -1,  # devices along this axis; -1: the rest
+      "fsdp": 1,
+      "tensor": 1,
+      "fsdp_across_slices": False,  # several TPU slices or GPU nodes: cut fsdp, not data, between them
+    }
+  )
   config.lock()
   return config
 

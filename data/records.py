@@ -74,14 +74,13 @@ class PackedRecords:
     """Returns the number of records in use: one epoch."""
     return self._number
 
-  def batch(self, step: int, batch_size: int, *, start: int = 0, stop: int | None = None) -> np.ndarray:
-    """Returns rows [start, stop) of the global batch of a step, both from 0; `stop` None: to its end.
+  def batch(self, step: int, batch_size: int, *, rows: Sequence[int] | None = None) -> np.ndarray:
+    """Returns the rows of the global batch of a step that `rows` numbers from 0; None: all.
 
-    They are [stop - start, length] int32, padded on the right with `pad`.
+    They are [rows, length] int32, padded on the right with `pad`.
     """
-    stop = batch_size if stop is None else stop
     first = step * batch_size
-    return self._read([self._order[first + row] for row in range(start, stop)])
+    return self._read([self._order[first + row] for row in (range(batch_size) if rows is None else rows)])
 
   def examples(self, step: int, batch_size: int) -> list[int]:
     """Returns which records the rows of the global batch of a step are: their places in `rows`."""
@@ -93,7 +92,11 @@ class PackedRecords:
 
     They are [at most stop - start, length] int32, padded on the right with `pad`.
     """
-    return self._read(range(start, min(stop, self._number)))
+    return self.numbered(range(start, stop))
+
+  def numbered(self, numbers: Sequence[int]) -> np.ndarray:
+    """Returns, as `rows`, the records with these ascending numbers, but those that there are not."""
+    return self._read([number for number in numbers if number < self._number])
 
   def _read(self, indices: Sequence[int]) -> np.ndarray:
     try:

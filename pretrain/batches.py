@@ -30,7 +30,7 @@ class Batches:
   def _read(self, step: int) -> tuple[np.ndarray, dict[str, Any] | None]:
     """This process's rows, and what a ledger says of the whole batch."""
     size = self._run.config.train.batch_size
-    local = self._records.batch(step, size, start=self._rows.start, stop=self._rows.stop)
+    local = self._records.batch(step, size, rows=self._rows)
     if self._ledger is None or not self._ledger.is_kept:
       return local, None
     whole = local if len(local) == size else self._records.batch(step, size)

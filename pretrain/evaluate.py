@@ -43,9 +43,8 @@ def evaluate(
   for index in range(-(-number // rows)):
     if is_stopping():
       return None
-    ids = heldout.rows(index * rows, (index + 1) * rows)
-    ids = pad_rows(ids, rows, pad_id=run.recipe.tokens.pad)[local.start : local.stop]
-    batch = sharding.to_global(run.mesh, ids)
+    ids = heldout.numbered([index * rows + row for row in local])
+    batch = sharding.to_global(run.mesh, pad_rows(ids, len(local), pad_id=run.recipe.tokens.pad))
     metrics = jax.device_get(eval_step(params, batch, jnp.int32(index), jnp.float32(progress)))
     for name, (total, weight) in metrics.items():
       before = sums.get(name, (0.0, 0.0))

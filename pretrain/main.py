@@ -24,11 +24,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if arguments.config.train.multihost:
       _join_hosts()  # must come before any other call of JAX
-    from pretrain import devices, dry_run, train
+    from pretrain import devices, dry_run, sharding, train
     from pretrain.command import validate
 
     devices.check(arguments.config.train.platform)
-    validate.check(arguments.config, num_devices=jax.device_count(), num_hosts=jax.process_count())
+    validate.check(arguments.config, num_devices=jax.device_count())
+    sharding.make_mesh(sharding.MeshSettings(**arguments.config.mesh.to_dict()))  # before text is prepared
     if arguments.dry_run:
       print(dry_run.dry_run(arguments.config, workdir=arguments.workdir))
       return 0

@@ -33,6 +33,7 @@ SAFE_FIELDS = (
   "mesh.data",
   "mesh.fsdp",
   "mesh.tensor",
+  "mesh.fsdp_across_slices",
   "model.attention",
   "model.remat",
   "model.scan_unroll",

@@ -4,9 +4,7 @@ One table maps a parameter's path to the names of its axes, another the names to
 boxes and logical-axis rules are not used: the path says all.
 """
 
-import dataclasses
 import functools
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,8 +14,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from data.errors import ConfigError
-from pretrain import trees
-from pretrain.settings.run import MeshSettings
+from pretrain import device_order, trees
+from pretrain.settings.mesh import MeshSettings
 
 ArrayTree = Any
 
@@ -68,14 +66,12 @@ def make_mesh(settings: MeshSettings, *, devices: Sequence[jax.Device] | None = 
   """Arranges devices (None: all of all hosts) in a `data` x `fsdp` x `tensor` mesh.
 
   The product of the settings is the number of devices (`command.rules` refuses others). The axes are Auto:
-  jax.make_mesh's default, Explicit, would need a sharding at every gather.
+  with JAX's default, Explicit, every gather would need a sharding. ConfigError: the devices cannot be laid
+  out so.
   """
   devices = jax.devices() if devices is None else list(devices)
-  sizes = dataclasses.astuple(settings)
-  fixed = math.prod(size for size in sizes if size != -1)
-  shape = tuple(len(devices) // fixed if size == -1 else size for size in sizes)
-  assert math.prod(shape) == len(devices), (settings, len(devices))
-  return jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES), devices=devices)
+  arranged = device_order.arrange(settings, devices)
+  return Mesh(arranged, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
 @functools.cache
@@ -174,28 +170,30 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
-def local_rows(mesh: Mesh, rows: int) -> range:
-  """The rows of the global batch that this process must supply to `to_global`.
+def local_rows(mesh: Mesh, rows: int) -> list[int]:
+  """The rows of the global batch that this process must supply to `to_global`, wherever they are, in order.
 
   `rows` of the global batch are a multiple of the devices along `data` and `fsdp`.
-
-  Raises:
-    ConfigError: the devices of this process do not hold neighbouring rows.
   """
-  indices = batch_sharding(mesh).addressable_devices_indices_map((rows,)).values()
-  held = sorted({row for (part,) in indices for row in range(*part.indices(rows))})
-  if held != list(range(held[0], held[-1] + 1)):
-    raise ConfigError(
-      f"the devices of process {jax.process_index()} hold scattered rows {held}; let mesh.tensor divide the "
-      f"{jax.local_device_count()} devices of a process"
-    )
-  return range(held[0], held[-1] + 1)
+  return device_order.rows_of(mesh.devices, rows, jax.process_index())
 
 
 def to_global(mesh: Mesh, local: ArrayTree) -> ArrayTree:
-  """jax arrays [batch, ...] with `batch_sharding` of each process's numpy arrays, the rows `local_rows`."""
-  place = functools.partial(jax.make_array_from_process_local_data, batch_sharding(mesh))
-  return jax.tree.map(lambda rows: place(np.asarray(rows)), local)
+  """jax arrays [batch, ...] with `batch_sharding` of each process's numpy arrays: its `local_rows`."""
+  held = device_order.parts_of(mesh.devices, jax.process_index())
+  whole, parts = batch_sharding(mesh), mesh.devices[..., 0].size
+
+  def place(own: np.ndarray) -> jax.Array:
+    own = np.asarray(own)
+    each = len(own) // len(held)
+
+    def of_device(index: tuple[slice, ...]) -> np.ndarray:
+      first = held.index((index[0].start or 0) // each) * each
+      return own[first : first + each]
+
+    return jax.make_array_from_callback((each * parts, *own.shape[1:]), whole, of_device)
+
+  return jax.tree.map(place, local)
 
 
 def automatic_axes() -> dict[str, int]:

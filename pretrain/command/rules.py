@@ -5,16 +5,18 @@ yields lines for the user that name the fields it read. Imports no jax.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 
 from pretrain.command import generator_rules
 from pretrain.settings.field_types import Fields, show
+from pretrain.settings.mesh import MeshSettings, Sizes, nearest, shown
 from pretrain.settings.objectives import OBJECTIVES, switched_on
 from pretrain.settings.objectives.objective import Contrast, Objective
 
 
-def problems(config: Fields, *, num_devices: int | None, num_hosts: int) -> list[str]:
+def problems(config: Fields, *, num_devices: int | None) -> list[str]:
   """Lines for everything that does not fit together; `num_devices` of all hosts are None while not known."""
   objectives = _switched_on(config)
   refusals = [*_model(config), *_objectives(config, objectives), *_corruption(config), *_training(config)]
@@ -24,7 +26,7 @@ def problems(config: Fields, *, num_devices: int | None, num_hosts: int) -> list
     refusals += generator_rules.problems(config)
   else:
     refusals += generator_rules.without_generator(config)
-  misshaped = list(_mesh(config, num_devices, num_hosts))
+  misshaped = list(_mesh(config, num_devices))
   # What the devices must divide cannot be said of a mesh that does not exist.
   return refusals + (misshaped or [*_cuts(config, num_devices), *_batch(config, objectives, num_devices)])
 
@@ -141,20 +143,26 @@ def _training(config: Fields) -> Iterator[str]:
     yield "data.source='', data.directory='': no text; give a source such as 'installed_docs' or a directory"
 
 
-def _mesh(config: Fields, num_devices: int | None, num_hosts: int) -> Iterator[str]:
-  sizes = {axis: config[f"mesh.{axis}"] for axis in ("data", "fsdp", "tensor")}
-  shown = show(config, *(f"mesh.{axis}" for axis in sizes))
-  if 0 in sizes.values() or list(sizes.values()).count(-1) > 1:
-    yield f"{shown}: expected sizes of 1 or more, and -1 (the rest of the devices) at most once"
-    return
-  fixed = math.prod(size for size in sizes.values() if size != -1)
-  if num_devices is not None and (num_devices % fixed or (-1 not in sizes.values() and fixed != num_devices)):
-    yield f"{shown}: the product must be the number of devices, {num_devices}"
-    return
-  # Otherwise a host's devices hold rows with gaps, which it could not read as one piece.
-  local, tensor = (num_devices or 0) // num_hosts, _axis_size(config, "tensor", num_devices)
-  if num_hosts > 1 and local % tensor and tensor % local:
-    yield f"{shown}: mesh.tensor must divide the {local} devices of a host, or be a multiple of them"
+def _mesh(config: Fields, num_devices: int | None) -> Iterator[str]:
+  asked = _asked(config)
+  names = show(config, *(f"mesh.{axis}" for axis in Sizes._fields))
+  if 0 in asked.sizes or asked.sizes.count(-1) > 1:
+    yield f"{names}: expected sizes of 1 or more, and -1 (the rest of the devices) at most once"
+  elif num_devices is not None and asked.filled(num_devices) is None:
+    fits = functools.partial(_fits, config, num_devices)
+    near = nearest(asked.sizes, num_devices, can=fits) or nearest(asked.sizes, num_devices)
+    assert near is not None  # all of them along `data` always are
+    yield f"{names}: the product must be the number of devices, {num_devices}; the nearest is {shown(near)}"
+
+
+def _asked(config: Fields) -> MeshSettings:
+  return MeshSettings(*(config[f"mesh.{axis}"] for axis in Sizes._fields))
+
+
+def _fits(config: Fields, num_devices: int, sizes: Sizes) -> bool:
+  """Whether everything that a mesh of these sizes must divide is divided."""
+  changed = {**config, **{f"mesh.{axis}": size for axis, size in sizes._asdict().items()}}
+  return not [*_cuts(changed, num_devices), *_batch(changed, _switched_on(changed), num_devices)]
 
 
 def _cuts(config: Fields, num_devices: int | None) -> Iterator[str]:

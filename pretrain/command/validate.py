@@ -21,7 +21,7 @@ class Rules:
 
   Attributes:
     schema: the fields there are, and what each may be.
-    together: (all fields, num_devices=, num_hosts=) to lines about several fields.
+    together: (all fields, num_devices=) to lines about several fields.
   """
 
   schema: fields.Schema
@@ -36,7 +36,6 @@ def problems(
   *,
   rules: Rules = PRETRAINING,
   num_devices: int | None = None,
-  num_hosts: int = 1,
 ) -> list[str]:
   """Everything wrong with a config, a line each that names the field, what was found and what to do; or [].
 
@@ -44,7 +43,6 @@ def problems(
     config: as a config file returns it, possibly with unknown or missing fields and wrong types.
     rules: of the program it is for.
     num_devices: of all hosts; None: not known yet, and rules about devices are left out.
-    num_hosts: processes that train together.
   """
   values, known = fields.flatten(config), fields.known_fields(rules.schema)
   lines = [fields.unknown_field(name, rules.schema) for name in values if name not in known]
@@ -56,13 +54,13 @@ def problems(
       lines.append(line)
       bad.add(name)
   sound = dict(known) | {name: value for name, value in values.items() if name in known and name not in bad}
-  together = rules.together(sound, num_devices=num_devices, num_hosts=num_hosts)
+  together = rules.together(sound, num_devices=num_devices)
   return lines + [line for line in together if not any(name in line for name in bad)]
 
 
-def check(config: ConfigDict, *, num_devices: int | None = None, num_hosts: int = 1) -> None:
+def check(config: ConfigDict, *, num_devices: int | None = None) -> None:
   """Raises ConfigError with all `problems`."""
-  found = problems(config, num_devices=num_devices, num_hosts=num_hosts)
+  found = problems(config, num_devices=num_devices)
   if found:
     raise ConfigError(listing(found))
 

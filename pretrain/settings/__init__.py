@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 from pretrain.settings.corruption import GeneratorFields, MaskingSettings
 from pretrain.settings.field_types import Limit
+from pretrain.settings.mesh import MeshSettings
 from pretrain.settings.model import ModelSettings
 from pretrain.settings.objectives import OBJECTIVES
-from pretrain.settings.run import DataFields, MeshSettings, OptimizerFields, TrainFields
+from pretrain.settings.run import DataFields, OptimizerFields, TrainFields
 
 # Name: the field's type, or the group's: a dataclass, or a table of groups.
 FIELDS: Mapping[str, Any] = {

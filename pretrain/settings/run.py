@@ -1,4 +1,4 @@
-"""Types, choices and limits of the fields under `optimizer`, `data`, `train` and `mesh`. Imports no jax."""
+"""Types, choices and limits of the fields under `optimizer`, `data` and `train`. Imports no jax."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -69,15 +69,3 @@ class TrainFields:
   platform: Literal["auto", "cpu", "gpu", "tpu"]
   multihost: bool
   peak_flops: NotNegative
-
-
-AxisSize = Annotated[int, Limit(-1)]
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshSettings:
-  """Devices per axis; one of them may be -1: the devices that are left."""
-
-  data: AxisSize = -1
-  fsdp: AxisSize = 1
-  tensor: AxisSize = 1

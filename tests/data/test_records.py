@@ -66,8 +66,8 @@ def test_the_order_is_a_function_of_seed_and_position(prepared, source):
 
 def test_hosts_read_their_rows_of_the_same_global_batch(source):
   whole = source.batch(1_000_000, 16)
-  parts = [source.batch(1_000_000, 16, start=start, stop=start + 4) for start in range(0, 16, 4)]
-  np.testing.assert_array_equal(np.concatenate(parts), whole)
+  for rows in ([0, 1, 2, 3], [4, 5, 12, 13], [15]):
+    np.testing.assert_array_equal(source.batch(1_000_000, 16, rows=rows), whole[rows])
 
 
 def test_a_batch_larger_than_the_records_goes_on_with_the_next_epoch(source):

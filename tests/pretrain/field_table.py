@@ -146,6 +146,7 @@ _ROWS: dict[str, list[tuple]] = {
     ("train.peak_flops", 1e12, "log", "the fraction of the peak in the log"),
     ("mesh.fsdp", 2, _LAYOUT),
     ("mesh.tensor", 2, _LAYOUT),
+    ("mesh.fsdp_across_slices", True, "", "the order of several slices: tests/pretrain/test_device_order.py"),
   ],
   "coco_lm": [
     ("model.freeze_embeddings", "none", f"{_LAYOUT} from"),

@@ -156,13 +156,23 @@ def test_sizes_that_do_not_fit_the_devices_are_refused(changes, num_devices, exp
   assert len(found) == 1 and expected in found[0], found
 
 
-def test_the_tensor_axis_and_the_devices_of_a_host_divide_one_another():
-  sizes = {"model.num_heads": 16, "mesh.tensor": 4}
-  for num_hosts in (1, 2, 4, 8):  # 24, 12, 6 and 3 devices each
-    found = _problems("roberta_tiny", sizes | {"train.batch_size": 48}, num_devices=24, num_hosts=num_hosts)
-    assert bool(found) == (num_hosts in (4, 8)), found
-    assert all("mesh.tensor must divide" in line for line in found)
-  assert _problems("roberta_tiny", sizes, num_devices=8, num_hosts=4) == []
+@pytest.mark.parametrize(
+  ("changes", "num_devices", "near"),
+  [
+    ({"mesh.data": 3}, 8, "data=8 --config.mesh.fsdp=1 --config.mesh.tensor=1"),
+    (
+      {"mesh.data": 4, "mesh.fsdp": 2, "mesh.tensor": 2},
+      8,
+      "data=4 --config.mesh.fsdp=2 --config.mesh.tensor=1",
+    ),
+    # 96 rows leave data x fsdp at most 32 of 64, two heads leave tensor at most 2.
+    ({"mesh.data": 1, "mesh.tensor": 8}, 64, "data=32 --config.mesh.fsdp=1 --config.mesh.tensor=2"),
+    ({"mesh.fsdp": 16}, 24, "data=3 --config.mesh.fsdp=8 --config.mesh.tensor=1"),
+  ],
+)
+def test_a_mesh_of_another_size_is_refused_with_the_nearest_that_fits(changes, num_devices, near):
+  (line,) = _problems("roberta_tiny", {"train.batch_size": 96, **changes}, num_devices=num_devices)
+  assert line.endswith(f"the nearest is --config.mesh.{near}"), line
 
 
 def test_devices_may_share_a_contrast_group():

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from data.errors import ConfigError
 from pretrain import sharding
 from pretrain.ops import attention
-from pretrain.settings.run import MeshSettings
+from pretrain.settings.mesh import MeshSettings
 from tests.pretrain.ops import attention_cases
 from tests.pretrain.ops.attention_cases import assert_same, case, plain, results
 

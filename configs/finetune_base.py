@@ -12,7 +12,7 @@ def get_config() -> ConfigDict:
   """Returns the defaults, locked. Every field has a value of its final type."""
   config = ConfigDict()
   config.recipe = "finetune"  # name of the config; the default workdir is runs/<config file name>
-  config.kind = "glue"  # 'glue', 'squad', 'prompt', 'docs' (which library is a paragraph from?)
+  config.kind = "glue"  # 'glue', 'squad', 'prompt', 'own', 'docs' (which library is a paragraph from?)
   config.checkpoint = (
     ""  # workdir of pretrain.main, output of `pretrain.export import`, or a step's directory
   )
@@ -28,6 +28,7 @@ def get_config() -> ConfigDict:
   config.data = _data()
   config.squad = _squad()
   config.prompt = _prompt()
+  config.own = _own()
   config.train = _train()
   config.output = _output()
   config.lock()
@@ -47,7 +48,9 @@ def _model() -> ConfigDict:
 def _search() -> ConfigDict:
   return ConfigDict(
     {
-      "cells": "all",  # 'all' of the protocol's space, 'best_known' (the one the authors' READMEs give)
+      # 'all' of the protocol's space, 'best_known' (the one the authors' READMEs give), 'one' (a rate and
+      # epochs that suit the encoder's width, one seed).
+      "cells": "all",
       # These replace a dimension of the space where they are not empty.
       "batch_sizes": (),  # examples
       "learning_rates": (),  # peaks
@@ -73,6 +76,17 @@ def _data() -> ConfigDict:
       "buckets": 6,  # most padded lengths, each of which is compiled; chosen so that padding is least
       "bucket_multiple": 8,  # tokens: padded lengths are multiples of it
       "eval_batch_size": 64,  # examples
+      # Of kind='own'; the others have names of their own for their files.
+      "train_file": "",  # CSV, TSV, JSONL, Parquet; .gz and .zst too, but for Parquet
+      "dev_file": "",  # '': a share of the training file
+      "dev_fraction": 0.1,  # of the training file, chosen by a hash of the text, so equal texts stay together
+      # Names of columns; '': guessed by name, and the guess is printed.
+      "text": "",
+      "text_pair": "",  # the second of two texts; '': there is none if `text` is given
+      "label": "",
+      "labels": "",  # names with commas, class 0 first; '': as they first appear in the training file
+      "separator": "",  # between several labels of a cell; '': '|', ';' or ',', whichever is there
+      "long": "cut",  # texts above `max_length`: 'cut', or 'windows', whose outputs are averaged
     }
   )
 
@@ -105,6 +119,21 @@ def _prompt() -> ConfigDict:
       "batch_sizes": (2, 4, 8),  # LM-BFF
       "learning_rates": (3e-6, 4e-6, 5e-6),  # COCO-LM appendix
       "test_rows": 0,  # of the test set, drawn with `seed`; 0: all
+    }
+  )
+
+
+def _own() -> ConfigDict:
+  return ConfigDict(
+    {
+      # 'classification', 'regression', 'multilabel'; 'auto': by the labels, and the guess is printed.
+      "task": "auto",
+      "pooling": "cls",  # the vector of a text: 'cls', 'mean' or 'max' of its tokens
+      "class_weights": "none",  # 'balanced': a class counts as if all were equally frequent
+      "label_smoothing": 0.0,  # share of the target that goes to all classes
+      # Of a regression: 'standard' (less their mean, by their deviation), 'largest' (by the largest, as the
+      # papers divide the scores of STS-B by 5). The saved model gives numbers as in the file.
+      "targets": "standard",
     }
   )
 

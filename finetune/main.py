@@ -17,13 +17,14 @@ if TYPE_CHECKING:
   from finetune.search import driver
 
 HELP = """\
-Fine-tunes a pretrained encoder on GLUE, SQuAD or with prompts.
+Fine-tunes a pretrained encoder on a file of your own, on GLUE, SQuAD or with prompts.
 
   python -m finetune.main --config=FILE --config.checkpoint=DIR [--config.FIELD=VALUE ...]
                           [--workdir=DIRECTORY] [--dry_run] [--download] [--debug]
 
-  --config=FILE         configs/finetune_glue.py, finetune_squad.py, finetune_prompt.py, finetune_demo.py or
-                        your own. It is Python and runs with your rights
+  --config=FILE         configs/finetune_own.py (with --config.data.train_file=FILE), finetune_glue.py,
+                        finetune_squad.py, finetune_prompt.py, finetune_demo.py or one that you wrote. It is
+                        Python and runs with your rights
   --config.checkpoint   workdir of a pretraining run, or what `python -m pretrain.export import` wrote
   --config.FIELD=VALUE  changes a field: --config.tasks=cola,rte, --config.protocol=amos,
                         --config.search.learning_rates=2e-5,3e-5. The fields are listed below;
@@ -46,6 +47,7 @@ KINDS = {
   "glue": ("finetune.glue.search", "Glue"),
   "squad": ("finetune.squad.search", "Squad"),
   "prompt": ("finetune.prompt.search", "Prompts"),
+  "own": ("finetune.own.search", "Own"),
   "docs": ("finetune.docs.task", "Docs"),
 }
 

@@ -1,5 +1,6 @@
 """Is the data of a config there? Looked for before JAX is imported or a checkpoint read. Imports no jax."""
 
+import pathlib
 from typing import Any
 
 from data import glue
@@ -31,6 +32,10 @@ def check(config: Any, *, download: bool) -> None:
     needed = {name: [split for split in TASKS[name].sizes if not split.startswith("test")] for name in names}
     wanted = [(name, split) for name in names for split in needed[name] if split not in OPTIONAL]
     glue.check(directory, wanted, download=download)
+  elif config.kind == "own":
+    for field in ("train_file", "dev_file"):
+      if config.data[field] and not pathlib.Path(config.data[field]).is_file():
+        raise DataError(f"data.{field}={config.data[field]}: there is no such file; give its whole path")
   elif config.kind == "squad":
     squad_files.check(config.squad.train_file, config.squad.dev_file, directory, download=download)
   elif config.kind == "prompt" and config.prompt.directory:

@@ -11,16 +11,18 @@ from pretrain.command import fields
 from pretrain.command.validate import Rules
 from pretrain.settings.field_types import Count, CountOrZero, Limit, NotNegative
 
+# Those of `finetune.own.schema.KINDS` that can be trained.
+OWN_TASKS = ("classification", "regression", "multilabel")
 # What a field may be besides of the type of its default.
 _SETTINGS = {
-  "kind": Literal["glue", "squad", "prompt", "docs"],
+  "kind": Literal["glue", "squad", "prompt", "own", "docs"],
   "checkpoint_step": Annotated[int, Limit(-1)],
   "protocol": protocols.NAMES,
   "size": ("auto", *protocols.SIZES),
   "seed": Annotated[int, Limit(0, 2**31 - 1)],
   "model": {"dtype": Literal["float32", "bfloat16", "auto"], "remat": Literal["none", "cheap", "full"]},
   "search": {
-    "cells": Literal["all", "best_known"],
+    "cells": Literal["all", "best_known", "one"],
     "learning_rates": tuple[float, ...],
     "warmup_fractions": tuple[float, ...],
     "num_seeds": CountOrZero,
@@ -34,6 +36,8 @@ _SETTINGS = {
     "buckets": Count,
     "bucket_multiple": Count,
     "eval_batch_size": Count,
+    "dev_fraction": Annotated[float, Limit(0, 1, low_open=True, high_open=True)],
+    "long": Literal["cut", "windows"],
   },
   "squad": dict.fromkeys(("stride", "max_query_length", "max_answer_length", "n_best"), Count),
   "prompt": {
@@ -44,6 +48,13 @@ _SETTINGS = {
     "eval_every": Count,
     "learning_rates": tuple[float, ...],
     "test_rows": CountOrZero,
+  },
+  "own": {
+    "task": ("auto", *OWN_TASKS),
+    "pooling": Literal["cls", "mean", "max"],
+    "class_weights": Literal["none", "balanced"],
+    "label_smoothing": Annotated[float, Limit(0, 1, high_open=True)],
+    "targets": Literal["standard", "largest"],
   },
   "train": {
     "runs_at_once": CountOrZero,
@@ -105,7 +116,20 @@ def _together(config: Mapping[str, Any], *, num_devices: int | None) -> list[str
     problems.append(f"{shown}: test sets are predicted by models of whole training sets; give one of them")
   if len(set(config["data.fractions"])) < len(config["data.fractions"]):
     problems.append(f"data.fractions={config['data.fractions']}: a fraction is listed twice; give each once")
-  return [*problems, *_reference_problems(config)]
+  return [*problems, *_own_problems(config), *_reference_problems(config)]
+
+
+def _own_problems(config: Mapping[str, Any]) -> list[str]:
+  if config["kind"] != "own":
+    return []
+  problems = []
+  if not config["data.train_file"]:
+    problems.append("data.train_file: none given; --config.data.train_file=FILE, CSV, TSV, JSONL or Parquet")
+  if config["data.text_pair"] and not config["data.text"]:
+    problems.append(f"data.text_pair={config['data.text_pair']!r}: give data.text, the first text, too")
+  if config["output.predict"]:
+    problems.append("output.predict=True: rows without labels are answered by `python -m finetune.predict`")
+  return problems
 
 
 def _reference_problems(config: Mapping[str, Any]) -> list[str]:

@@ -155,6 +155,18 @@ def best_known(protocol: str, task: str, size: str) -> Cell | None:
   return _BEST.get((protocol, size), {}).get(task)
 
 
+def one(hidden_size: int) -> Cell:
+  """One run that suits most tasks, by the encoder's width; our choice, between what the papers use.
+
+  Base and large models take the papers' middle rates. Narrower ones take more: ELECTRA's small model, of 256,
+  3e-4, and what is pretrained with 1e-3 and more at 128 hardly moves at 1e-4 (configs/finetune_demo.py).
+  """
+  for width, rate, epochs in ((1024, 1e-5, 4), (768, 3e-5, 4), (384, 1e-4, 5), (256, 2e-4, 5)):
+    if hidden_size >= width:
+      return Cell(32, rate, epochs, 0.1)
+  return Cell(32, 1e-3, 5, 0.1)
+
+
 def _taco_space(task: str, size: str) -> Space:
   if size == "small":
     cell = _TACO_SMALL_CELLS[task]

@@ -51,30 +51,36 @@ def save(
   *,
   recipe: str = "",
   output_scale: float = 1.0,
+  output_shift: float = 0.0,
+  folder: str | None = None,
+  texts: Mapping[str, str] | None = None,
 ) -> None:
-  """Saves the model of the chosen run in the search's folder, unless it is there.
+  """Saves the model of the chosen run in `folder` of the workdir (None: the search's), unless it is there.
 
   `task` are JSON values for export: 'name', 'labels', 'problem_type', 'activation' of a classification head;
   `recipe` is what it is called on the model card, if not as the search. The saved head's outputs are
   multiplied by `output_scale`: STS-B's scores are divided for training, and an exported model gives scores.
+  `output_shift` is added to them. `texts` are files beside it, as of `save_model.save`.
 
   Raises:
     StorageError: it cannot be written.
   """
   session, name = search.session, search.plan.name
   scaled = {} if output_scale == 1.0 else {"output_scale": output_scale}
+  scaled |= {} if output_shift == 0.0 else {"output_shift": output_shift}
   meta = {**task, **scaled, **chosen.identity}
-  directory = session.workdir / name / "model"
+  directory = session.workdir / (name if folder is None else folder) / "model"
   if save_model.saved_task(directory) == meta:
     return
   trained = search.trained(chosen.cell, chosen.seed)
   save_model.save(
     directory,
-    save_model.scale_outputs(trained.params, output_scale),
+    save_model.scale_outputs(trained.params, output_scale, output_shift),
     session.start,
     task=meta,
     step=trained.step,
     recipe=f"{session.start.meta['config'].get('recipe', 'encoder')}-{recipe or name}",
+    texts=texts or {},
   )
   session.say(
     f"{name}: model of {chosen.cell.name}, {search.plan.seed_name} {chosen.seed}, is in {directory}"

@@ -1,7 +1,7 @@
-"""The problem of sentence classification and regression: a head on h of [CLS]."""
+"""The problem of text classification and regression: a head on a text's vector, mostly h of [CLS]."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,12 @@ from finetune.search.program import Batch, Problem
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
+from pretrain.ops.pooling import pool
 from pretrain.step import Metrics
+
+Loss = Callable[
+  [jax.Array, jax.Array, jax.Array], jax.Array
+]  # (outputs, labels, weights) to [] sum over rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +30,21 @@ class HeadSettings:
   input_dropout: float = 0.1
 
 
-def make_problem(config: EncoderConfig, settings: HeadSettings, *, num_outputs: int, pad_id: int) -> Problem:
+def make_problem(
+  config: EncoderConfig,
+  settings: HeadSettings,
+  *,
+  num_outputs: int,
+  pad_id: int,
+  pooling: str = "cls",
+  loss: Loss | None = None,
+) -> Problem:
   """Builds the problem of a task with outputs [batch, num_outputs] float32.
 
-  'labels' [batch] of its batches are int32 classes; with `num_outputs` 1 float32 targets of regression.
+  'labels' [batch] of its batches are int32 classes; with `num_outputs` 1 float32 targets of regression. So it
+  is without a `loss` of its own. `pooling` is of `pool`.
   """
+  function = loss or (losses.regression_loss if num_outputs == 1 else losses.classification_loss)
 
   def init_heads(key: jax.Array) -> dict:
     head = heads.init_classification_head(key, config, num_outputs=num_outputs, init=settings.init)
@@ -40,19 +55,18 @@ def make_problem(config: EncoderConfig, settings: HeadSettings, *, num_outputs: 
     _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys)
     return heads.apply_classification_head(
       params["heads"]["classification"],
-      hidden.last[:, 0],
+      pool(hidden.last, ids != pad_id, pooling),
       activation=settings.activation,
       dropout=settings.dropout,
       input_dropout=settings.input_dropout,
       row_keys=row_keys,
     )
 
-  def loss(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
-    function = losses.regression_loss if num_outputs == 1 else losses.classification_loss
+  def loss_of(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
     total = function(logits, batch["labels"], batch["weights"])
     return total, {"task_loss": (total, jnp.sum(batch["weights"]))}
 
-  return Problem(init_heads, outputs, loss)
+  return Problem(init_heads, outputs, loss_of)
 
 
 def exported_task(name: str, labels: Sequence[str], settings: HeadSettings) -> dict[str, Any]:

@@ -4,6 +4,8 @@ Computed in float32 whatever comes in. Rows of weight 0 are padding: whatever is
 0 and no gradient.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
@@ -20,14 +22,52 @@ def _cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) ->
   return jnp.sum(jnp.where(is_counted, per_row * weights, 0.0))
 
 
-def classification_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> jax.Array:
+def classification_loss(
+  logits: jax.Array,
+  labels: jax.Array,
+  weights: jax.Array,
+  *,
+  class_weights: Sequence[float] = (),
+  smoothing: float = 0.0,
+) -> jax.Array:
   """Cross-entropy of the right class, [] float32, sum in nats, from [batch, classes] float logits.
 
-  Labels are [batch] int32 in [0, classes); any other gives NaN, which the step does not apply.
+  Labels are [batch] int32 in [0, classes); any other gives NaN, which the step does not apply. A row counts
+  as much as `class_weights` give its class. Of the target a share of `smoothing` lies evenly on all classes.
 
-  Source: COCO-LM fairseq/criterions/sentence_prediction.py.
+  Source: COCO-LM fairseq/criterions/sentence_prediction.py; Szegedy et al. 2016, section 7 (smoothing).
   """
-  return _cross_entropy(logits, labels, weights)
+  if class_weights:
+    table = jnp.asarray(class_weights, jnp.float32)
+    weights = weights * table[jnp.clip(labels, 0, len(class_weights) - 1)]
+  total = _cross_entropy(logits, labels, weights)
+  if not smoothing:
+    return total
+  log_probs = jax.nn.log_softmax(jnp.where(weights[:, None] > 0, logits.astype(jnp.float32), 0.0), axis=-1)
+  return (1 - smoothing) * total - smoothing * jnp.sum(jnp.mean(log_probs, axis=-1) * weights)
+
+
+def multilabel_loss(
+  logits: jax.Array,
+  targets: jax.Array,
+  weights: jax.Array,
+  *,
+  class_weights: Sequence[float] = (),
+  smoothing: float = 0.0,
+) -> jax.Array:
+  """Binary cross-entropy, its mean over labels, [] float32, sum in nats over [batch, labels] float logits.
+
+  Targets are [batch, labels] 0 or 1. A label that is there counts as much as `class_weights` give it, one
+  that is not counts 1; of each target a share of `smoothing` goes to the half.
+
+  Source: PyTorch's BCEWithLogitsLoss, which transformers takes for multi_label_classification.
+  """
+  is_counted = weights[:, None] > 0
+  logits = jnp.where(is_counted, logits.astype(jnp.float32), 0.0)
+  targets = (1 - smoothing) * targets.astype(jnp.float32) + smoothing / 2
+  positive = jnp.asarray(class_weights, jnp.float32) if class_weights else 1.0
+  costs = -positive * targets * jax.nn.log_sigmoid(logits) - (1 - targets) * jax.nn.log_sigmoid(-logits)
+  return jnp.sum(jnp.where(is_counted, costs, 0.0).mean(axis=-1) * weights)
 
 
 def regression_loss(predictions: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:

@@ -66,12 +66,20 @@ class Weights(NamedTuple):
 
 
 def save(
-  directory: Path, params: Any, start: WarmStart, *, task: Mapping[str, Any], step: int, recipe: str
+  directory: Path,
+  params: Any,
+  start: WarmStart,
+  *,
+  task: Mapping[str, Any],
+  step: int,
+  recipe: str,
+  texts: Mapping[str, str],
 ) -> None:
   """Writes `<directory>/checkpoints/<step>` and `vocabulary`, whole or not at all; what is there is replaced.
 
   Params are {'encoder', 'heads'} host arrays. `task` are JSON values: 'name', 'labels' and 'problem_type' of
-  the export, and how the model was chosen. `recipe` is the name on the model card.
+  the export, and how the model was chosen. `recipe` is the name on the model card, `texts` are
+  {name: content} of files beside the two folders.
 
   Raises:
     StorageError: it cannot be written.
@@ -87,15 +95,18 @@ def save(
   meta |= {name: start.meta[name] for name in _OF_PRETRAINING if name in start.meta}
   with errors.writing(directory), files.whole_directory(directory, replace=True) as aside:
     shutil.copytree(start.vocabulary_directory, aside / "vocabulary")
+    for name, content in texts.items():
+      (aside / name).write_text(content, encoding="utf-8")
     save_params(aside, params, meta, step=step, flag="--workdir")
 
 
-def scale_outputs(params: Any, scale: float) -> Any:
-  """{'encoder', 'heads'} whose classification head, linear at its end, gives `scale` times the outputs."""
-  if scale == 1.0:
+def scale_outputs(params: Any, scale: float, shift: float = 0.0) -> Any:
+  """{'encoder', 'heads'} whose classification head, linear at its end, gives `scale` x outputs + `shift`."""
+  if (scale, shift) == (1.0, 0.0):
     return params
   head = params["heads"]["classification"]
   output = {name: leaf * np.float32(scale) for name, leaf in head["output"].items()}
+  output["bias"] = output["bias"] + np.float32(shift)
   return {**params, "heads": {**params["heads"], "classification": {**head, "output": output}}}
 
 

@@ -1,7 +1,7 @@
 """What all tasks of a fine-tuning command share: checkpoint, protocol, seeds, how a search is set up."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,8 @@ class Session:
   @property
   def seeds(self) -> list[int]:
     """Of the runs of a cell."""
-    count = self.config.search.num_seeds or self.protocol.num_seeds
-    return list(range(self.config.seed, self.config.seed + count))
+    of_cells = 1 if self.config.search.cells == "one" else self.protocol.num_seeds
+    return list(range(self.config.seed, self.config.seed + (self.config.search.num_seeds or of_cells)))
 
   @property
   def test_seeds(self) -> list[int]:
@@ -132,11 +132,12 @@ class Session:
     replacements = {dimension: search[dimension] for dimension in dimensions}
     if search.cells == "all":
       return protocols.cells(name, task, self.size, seed=self.config.seed, **replacements)
-    known = spaces.best_known(name, task, self.size)
+    is_one, width = search.cells == "one", self.start.config.hidden_size
+    known = spaces.one(width) if is_one else spaces.best_known(name, task, self.size)
     if known is None:
       raise ConfigError(
         f"search.cells='best_known': nobody gives one for {task}, protocol {name!r}, {self.size} encoders; "
-        "use search.cells='all', with search.learning_rates and the like for less than the whole space"
+        "use search.cells='one', or 'all' with search.learning_rates and the like for less than the space"
       )
     fixed = {dimension: (value,) for dimension, value in zip(dimensions, known) if value is not None}
     replaced = {dimension: values for dimension, values in replacements.items() if values}
@@ -159,11 +160,12 @@ class Session:
     max_length: int,
     seeds: Sequence[int] = (),
     keeps_weights: bool,
+    also: Mapping[str, Any] | None = None,
   ) -> Plan:
     """A search as the protocol wants it, on one training set for all seeds (none given: the session's).
 
-    `buckets` sorts the examples of `train`; `digest` is of training and development sets. `Plan` documents
-    the other arguments and its error.
+    `buckets` sorts the examples of `train`; `digest` is of training and development sets; `also` are more
+    entries of the fingerprint. `Plan` documents the other arguments and its error.
     """
     shape_seed, protocol = self.config.seed, self.protocol
     per_epoch = self.config.search.evaluations_per_epoch or protocol.evaluations_per_epoch
@@ -190,7 +192,7 @@ class Session:
       evaluate,
       evaluation_steps,
       eval_lengths,
-      self.identity | of_data | of_protocol | of_runs,
+      self.identity | of_data | of_protocol | of_runs | dict(also or {}),
       summary=protocol.summary,
       keeps_weights=keeps_weights,
     )

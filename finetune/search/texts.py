@@ -59,12 +59,27 @@ def outputs(
   evaluated: Evaluated, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
 ) -> np.ndarray:
   """[runs, examples, outputs] float32 of a set, every example once, in its order."""
+  return outputs_of_all(
+    evaluated.examples, evaluated.buckets, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id
+  )
+
+
+def outputs_of_all(
+  examples: Examples,
+  buckets: Buckets,
+  outputs_of: OutputsOf,
+  *,
+  num_runs: int,
+  batch_size: int,
+  pad_id: int,
+) -> np.ndarray:
+  """As `outputs`, of examples in their padded lengths."""
   gathered = np.zeros((0,))
   for rows, batch in evaluation_batches(
-    evaluated.examples, evaluated.buckets, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id
+    examples, buckets, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id
   ):
     logits = np.asarray(outputs_of(batch))
     if not gathered.size:
-      gathered = np.zeros((num_runs, len(evaluated.examples.ids), logits.shape[-1]), np.float32)
+      gathered = np.zeros((num_runs, len(examples.ids), logits.shape[-1]), np.float32)
     gathered[:, rows] = logits[:, : len(rows)]
   return gathered

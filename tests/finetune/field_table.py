@@ -59,6 +59,20 @@ LEFT_ALONE = {
   "prompt.batch_sizes": ("2", "prompt"),
   "prompt.learning_rates": ("1e-5", "prompt"),
   "prompt.test_rows": ("10", "prompt"),
+  "own.task": ("regression", "read for kind='own' alone, as are those below: tests/finetune/own"),
+  "own.pooling": ("mean", "own"),
+  "own.class_weights": ("balanced", "own"),
+  "own.label_smoothing": ("0.1", "own"),
+  "own.targets": ("largest", "own"),
+  "data.train_file": ("a.csv", "own"),
+  "data.dev_file": ("b.csv", "own"),
+  "data.dev_fraction": ("0.2", "own"),
+  "data.text": ("text", "own"),
+  "data.text_pair": ("other", "own"),
+  "data.label": ("label", "own"),
+  "data.labels": ("a,b", "own"),
+  "data.separator": (";", "own"),
+  "data.long": ("windows", "own"),
 }
 
 # {field: the tests that hold it}: the search here cannot do without its own value.

@@ -83,3 +83,42 @@ def test_half_precision_logits_are_summed_in_float32():
   loss = losses.classification_loss(logits, jnp.zeros(4096, jnp.int32), jnp.ones(4096))
   assert loss.dtype == jnp.float32
   np.testing.assert_allclose(loss, 4096 * np.log(2.0), rtol=1e-5)
+
+
+def test_a_class_counts_as_much_as_its_weight():
+  logits, labels = jnp.log(jnp.array([[0.5, 0.5], [0.2, 0.8]])), jnp.array([0, 1])
+  loss = losses.classification_loss(logits, labels, jnp.ones(2), class_weights=(3.0, 0.5))
+  np.testing.assert_allclose(loss, -3 * np.log(0.5) - 0.5 * np.log(0.8), rtol=1e-6)
+
+
+def test_smoothing_gives_a_share_of_the_target_to_all_classes():
+  probabilities = np.array([0.5, 0.25, 0.25])
+  logits = jnp.log(jnp.asarray(probabilities))[None]
+  loss = losses.classification_loss(logits, jnp.array([0]), jnp.ones(1), smoothing=0.3)
+  np.testing.assert_allclose(loss, -np.array([0.8, 0.1, 0.1]) @ np.log(probabilities), rtol=1e-6)
+
+
+def test_several_labels_cost_the_mean_of_their_binary_entropies():
+  chances, targets = np.array([[0.9, 0.2, 0.4]]), jnp.array([[1.0, 0.0, 1.0]])
+  logits = jnp.log(jnp.asarray(chances / (1 - chances)))
+  loss = losses.multilabel_loss(logits, targets, jnp.ones(1))
+  np.testing.assert_allclose(loss, -np.log([0.9, 0.8, 0.4]).mean(), rtol=1e-6)
+  weighted = losses.multilabel_loss(logits, targets, jnp.ones(1), class_weights=(2.0, 5.0, 1.0))
+  np.testing.assert_allclose(weighted, -(np.log([0.9, 0.8, 0.4]) * [2, 1, 1]).mean(), rtol=1e-6)
+  smoothed = losses.multilabel_loss(logits, targets, jnp.ones(1), smoothing=0.5)
+  expected = -(0.75 * np.log([0.9, 0.8, 0.4]) + 0.25 * np.log([0.1, 0.2, 0.6])).mean()
+  np.testing.assert_allclose(smoothed, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["classification", "multilabel"])
+def test_padding_gives_nothing_with_weights_of_classes_and_smoothing(name):
+  options = {"class_weights": (2.0, 1.0, 1.0), "smoothing": 0.1}
+
+  def loss(logits):
+    if name == "classification":
+      return losses.classification_loss(logits, jnp.array([0, 1]), jnp.array([1.0, 0.0]), **options)
+    return losses.multilabel_loss(logits, jnp.eye(3)[:2], jnp.array([1.0, 0.0]), **options)
+
+  value, gradient = jax.value_and_grad(loss)(jnp.array([[0.5, -1.0, 2.0], [jnp.nan, INF, 1.0]]))
+  assert np.isfinite(value) and np.any(gradient[0] != 0.0)
+  np.testing.assert_array_equal(gradient[1], 0.0)

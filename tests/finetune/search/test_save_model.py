@@ -22,7 +22,9 @@ def test_what_the_pretraining_said_of_itself_goes_along_and_its_own_state_does_n
     vocabulary_directory=tmp_path / "vocabulary",
   )
   params = {"encoder": {"a": np.zeros(1, np.float32)}}
-  save_model.save(tmp_path / "model", params, start, task={"name": "rte"}, step=2, recipe="tiny-rte")  # pyright: ignore
+  save_model.save(
+    tmp_path / "model", params, start, task={"name": "rte"}, step=2, recipe="tiny-rte", texts={}
+  )  # pyright: ignore
   meta = read_meta(step_path(tmp_path / "model"))
   assert {name: meta.get(name) for name in kept} == kept
   assert (meta["config"]["recipe"], meta["pretraining_step"]) == ("tiny-rte", 7)

@@ -1,0 +1,123 @@
+"""Which columns of a file are the text and the label, and what kind of task they make. Imports no jax."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from data.errors import ConfigError, DataError, did_you_mean
+from data.rows import Row
+
+# Names that data sets in the wild give them, the likeliest first; case does not count.
+PAIRS = (
+  ("sentence1", "sentence2"),
+  ("premise", "hypothesis"),
+  ("question1", "question2"),
+  ("text1", "text2"),
+  ("text_a", "text_b"),
+  ("query", "passage"),
+  ("question", "sentence"),
+  ("text", "text_pair"),
+)
+TEXTS = ("text", "sentence", "content", "review", "comment", "message", "tweet", "body", "document", "title")
+WORDS = ("tokens", "words")
+LABELS = ("label", "labels", "class", "category", "categories", "target", "score", "rating", "sentiment")
+LABELS += ("tag", "tags", "ner_tags", "intent", "topic", "gold_label")
+SEPARATORS = ("|", ";", ",")  # between the labels of a cell
+MOST_CLASSES = 20  # whole numbers of more values than these are taken for targets of a regression
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+  """The columns of a task, and sentences about those that were guessed."""
+
+  text: tuple[str, ...]
+  label: str
+  lines: tuple[str, ...]
+
+
+def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: str) -> Columns:
+  """The columns of a file that has the columns `names`; what is '' is guessed, a pair only with the text.
+
+  Raises:
+    ConfigError: a column that was named is not there.
+    DataError: no column, or several, could be meant.
+  """
+  for field, name in (("text", text), ("text_pair", text_pair), ("label", label)):
+    if name and name not in names:
+      raise ConfigError(
+        f"data.{field}={name!r}: {path} has no such column{did_you_mean(name, names)}; it has "
+        f"{', '.join(names)}"
+      )
+  lines = []
+  if not text:
+    texts = _guess_texts(path, names, label)
+    lines.append(f"{path}: the text is taken from {' and '.join(map(repr, texts))} (data.text changes it)")
+  else:
+    texts = (text, text_pair) if text_pair else (text,)
+  if not label:
+    label = _guess_label(path, names, texts)
+    lines.append(f"{path}: the label is taken from {label!r} (data.label changes it)")
+  return Columns(texts, label, tuple(lines))
+
+
+def _guess_texts(path: str, names: Sequence[str], label: str) -> tuple[str, ...]:
+  by_name = {name.lower(): name for name in names if name != label}
+  for first, second in PAIRS:
+    if first in by_name and second in by_name:
+      return by_name[first], by_name[second]
+  known = [by_name[name] for name in (*TEXTS, *WORDS) if name in by_name]
+  left = [name for name in names if name != label and name.lower() not in LABELS]
+  if known or len(left) == 1:
+    return ((known or left)[0],)
+  raise DataError(
+    f"{path}: which column is the text? It has {', '.join(names)}; name it with --config.data.text=NAME, of "
+    "two texts the second with --config.data.text_pair=NAME"
+  )
+
+
+def _guess_label(path: str, names: Sequence[str], texts: Sequence[str]) -> str:
+  left = [name for name in names if name not in texts]
+  known = [name for name in left if name.lower() in LABELS]
+  if len(known) == 1 or (not known and len(left) == 1):
+    return (known or left)[0]
+  which = f"{' or '.join(map(repr, known))} could be" if known else "none is known as"
+  raise DataError(
+    f"{path}: which column is the label? {which} one, of {', '.join(names)}; name it with "
+    "--config.data.label=NAME"
+  )
+
+
+def guess_kind(rows: Sequence[Row], columns: Columns) -> tuple[str, str]:
+  """The kind of task that the values of rows make, and why; one of `schema.KINDS` for texts and words."""
+  values = [row.fields.get(columns.label) for row in rows]
+  if any(isinstance(row.fields.get(columns.text[0]), list) for row in rows):
+    return "tagging", f"{columns.text[0]!r} has lists of words"
+  if any(isinstance(value, list) for value in values):
+    return "multilabel", f"{columns.label!r} has lists"
+  numbers = [number for value in values if not is_missing(value) and (number := as_number(value)) is not None]
+  if numbers and len(numbers) == sum(not is_missing(value) for value in values):
+    is_whole = all(math.isfinite(number) and number == int(number) for number in numbers)
+    if not is_whole or len(set(numbers)) > MOST_CLASSES:
+      return "regression", f"{columns.label!r} has numbers"
+    return "classification", f"{columns.label!r} has {len(set(numbers))} whole numbers"
+  return "classification", f"{columns.label!r} has names"
+
+
+def guess_separator(rows: Sequence[Row], label: str) -> str:
+  """What stands between several labels in a cell: the likeliest sign that any cell has."""
+  cells = [value for row in rows if isinstance(value := row.fields.get(label), str)]
+  return next((sign for sign in SEPARATORS if any(sign in cell for cell in cells)), SEPARATORS[0])
+
+
+def is_missing(value: Any) -> bool:
+  """Whether there is no value: none at all, an empty cell, a number of pandas that is none."""
+  return value is None or (isinstance(value, str) and not value.strip())
+
+
+def as_number(value: Any) -> float | None:
+  """The value as a number, also 'nan'; None if it is none."""
+  try:
+    return None if isinstance(value, bool) else float(value)
+  except (TypeError, ValueError):
+    return None

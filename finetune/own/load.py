@@ -1,0 +1,167 @@
+"""A user's files as training and development sets: columns and kind guessed, labels found. Imports no jax."""
+
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from data import files, rows
+from data.errors import ConfigError, DataError
+from data.glue import fraction_rows
+from data.rows import Row
+from data.vocabulary import Vocabulary
+from finetune.own import answers, columns
+from finetune.own.answers import Inputs
+from finetune.own.schema import TaskSchema
+from finetune.own.targets import find_labels, is_held_out, targets, text_of
+from finetune.search.examples import Examples
+
+_LOOKED_AT = 2_000  # rows by which kind and separator are guessed
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """A set of rows as ids and targets."""
+
+  inputs: Inputs
+  targets: np.ndarray  # of `targets.targets`, by row
+  places: list[str]  # of the rows, for messages
+
+  def examples(self, *, scale: float, shift: float) -> Examples:
+    """The inputs with their 'labels'; numbers are less the shift, by the scale, as float32."""
+    labels = self.targets[self.inputs.row]
+    if labels.dtype == np.float64:
+      labels = np.asarray(labels - shift, np.float32) / np.float32(scale)
+    return Examples(self.inputs.examples.ids, {"labels": labels}, {})
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """What the files hold."""
+
+  schema: TaskSchema
+  train: Part
+  dev: Part
+  scale: float  # what a regression's targets are divided by, after `shift` is taken away
+  shift: float
+  digests: dict[str, str]  # {path: sha256}
+  lines: list[str]  # what was guessed, found and cut
+
+
+def load(config: Any, vocabulary: Vocabulary, *, max_length: int) -> Task:
+  """Reads and tokenises the files of a config of kind 'own'.
+
+  Raises:
+    ConfigError: a column that is not there, or a field that the kind of task has no use for.
+    DataError: a file or a row is not what it must be; the line names both.
+  """
+  given, path = config.data, config.data.train_file
+  train = list(rows.read(path))
+  if not train:
+    raise DataError(f"{path}: no rows below the header; give a file with texts and labels")
+  found = columns.find(
+    path, rows.columns(path), text=given.text, text_pair=given.text_pair, label=given.label
+  )
+  lines = list(found.lines)
+  schema = _schema(config, train[:_LOOKED_AT], found, lines, max_length)
+  digests = {path: files.sha256(pathlib.Path(path))}
+  if given.dev_file:
+    dev = list(rows.read(given.dev_file))
+    digests[given.dev_file] = files.sha256(pathlib.Path(given.dev_file))
+  else:
+    train, dev = _held_out(train, schema, given.dev_fraction, path)
+  if given.train_rows and given.train_rows < len(train):
+    drawn = fraction_rows(len(train), given.train_rows / len(train), config.seed)
+    train = [train[row] for row in drawn]
+  if not dev:
+    raise DataError(f"{given.dev_file}: no rows below the header; give a file with texts and labels")
+  if schema.kind != "regression":
+    named = tuple(part.strip() for part in given.labels.split(",") if part.strip())
+    labels = find_labels(train, schema.kind, schema.label, separator=schema.separator, given=named)
+    schema = dataclasses.replace(schema, labels=labels)
+  parts = [_part(part, schema, vocabulary) for part in (train, dev)]
+  scale, shift = _scale(config.own.targets, parts[0].targets, schema)
+  lines += _lines(schema, parts, path, given.dev_file)
+  return Task(schema, parts[0], parts[1], scale, shift, digests, lines)
+
+
+def _schema(
+  config: Any, first: Sequence[Row], found: columns.Columns, lines: list[str], max_length: int
+) -> TaskSchema:
+  """The schema without labels; adds what was guessed to the lines."""
+  kind = config.own.task
+  if kind == "auto":
+    kind, why = columns.guess_kind(first, found)
+    lines.append(f"own.task={kind}: {why}")
+  separator = ""
+  if kind == "multilabel":
+    separator = config.data.separator or columns.guess_separator(first, found.label)
+    if not config.data.separator and any(isinstance(row.fields[found.label], str) for row in first):
+      lines.append(f"several labels of a cell stand between {separator!r} (data.separator changes it)")
+  own = config.own
+  if kind == "regression" and (own.class_weights != "none" or own.label_smoothing or config.data.labels):
+    raise ConfigError(
+      "own.class_weights, own.label_smoothing and data.labels are for classes, and own.task is 'regression'"
+    )
+  return TaskSchema(kind, found.text, found.label, (), own.pooling, max_length, config.data.long, separator)
+
+
+def _held_out(
+  train: Sequence[Row], schema: TaskSchema, fraction: float, path: str
+) -> tuple[list[Row], list[Row]]:
+  kept, held_out = [], []
+  for row in train:
+    is_out = is_held_out([text_of(row, column) for column in schema.text], fraction)
+    (held_out if is_out else kept).append(row)
+  if not kept or not held_out:
+    raise DataError(
+      f"{path}: of {len(train):,} rows {len(held_out):,} are held out by data.dev_fraction={fraction:g}, "
+      "expected some to train on and some to judge by; give --config.data.dev_file=FILE or another share"
+    )
+  return kept, held_out
+
+
+def _part(part: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Part:
+  # Labels first: what is wrong with them is found before the long work.
+  wanted = targets(part, schema)
+  return Part(answers.inputs(part, schema, vocabulary), wanted, [row.place for row in part])
+
+
+def _scale(how: str, numbers: np.ndarray, schema: TaskSchema) -> tuple[float, float]:
+  if schema.kind != "regression":
+    return 1.0, 0.0
+  if how == "largest":
+    return float(np.abs(numbers).max()) or 1.0, 0.0
+  deviation = float(np.std(numbers))
+  if deviation == 0:
+    raise DataError(f"{schema.label!r}: all training rows have the number {numbers[0]:g}; nothing to learn")
+  return deviation, float(np.mean(numbers))
+
+
+def _lines(schema: TaskSchema, parts: Sequence[Part], path: str, dev_file: str) -> list[str]:
+  train, dev = parts
+  where = f"from {dev_file}" if dev_file else "held out of it by a hash of the text"
+  lines = [
+    f"own: {len(train.targets):,} rows to train on from {path}, {len(dev.targets):,} to judge by, {where}"
+  ]
+  if schema.kind == "regression":
+    lines.append(f"own: numbers from {train.targets.min():g} to {train.targets.max():g}")
+  else:
+    is_one = schema.kind == "classification"
+    counts = np.bincount(train.targets, minlength=len(schema.labels)) if is_one else train.targets.sum(axis=0)
+    shown = [f"{label} {count:,.0f}" for label, count in itertools.islice(zip(schema.labels, counts), 12)]
+    more = f" and {len(schema.labels) - 12:,} more" if len(schema.labels) > 12 else ""
+    lines.append(f"own: {len(schema.labels):,} labels with their training rows: {', '.join(shown)}{more}")
+  for name, part in (("train", train), ("dev", dev)):
+    count, windows = len(part.targets), len(part.inputs.row)
+    if part.inputs.cut:
+      lines.append(
+        f"own: {part.inputs.cut:,} of {count:,} {name} texts are cut to {schema.max_length} tokens "
+        "(data.long=windows reads all of them)"
+      )
+    if windows > count:
+      lines.append(f"own: {count:,} {name} texts are read in {windows:,} windows")
+  return lines

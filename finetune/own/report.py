@@ -1,0 +1,66 @@
+"""The report of a task of one's own: scores over seeds, a row for each class, which was taken for which."""
+
+from collections.abc import Sequence
+
+from data import tables
+from finetune.own.metrics import ERRORS
+from finetune.own.schema import TaskSchema
+from finetune.search import summary
+from finetune.search.summary import Record
+
+
+def make_report(
+  title: str,
+  schema: TaskSchema,
+  records: Sequence[Record],
+  of_best: Sequence[tables.Table],
+  *,
+  rows: int,
+) -> tables.Report:
+  """Makes `results.md`, `.csv` and `.json` of finished cells, judged on a number of `rows`.
+
+  `of_best` are tables of the best run's answers.
+  """
+  metric, statistic = records[0].metric, "median"
+  chosen = summary.choose(records, metric, statistic)
+  found = [
+    {
+      "metric": name,
+      "is_main": name == metric,
+      "cell": chosen.cell.name,
+      "value": summary.score(summary.summarise(chosen, name), statistic),
+      **summary.summarise(chosen, name).values(),
+    }
+    for name in summary.metrics(chosen)
+  ]
+  columns = [
+    tables.text_column("metric", "metric"),
+    *(_number_column(name, key) for name, key in (("score", "value"), ("std", "std"), ("min", "minimum"))),
+    _number_column("max", "maximum"),
+    tables.Column("all seeds", _seeds, "left"),
+  ]
+  others = [
+    {"cell": record.cell.name, "value": summary.score(summary.summarise(record), statistic)}
+    for record in records
+  ]
+  cells = tables.Table((tables.text_column("cell", "cell"), tables.percent_column(metric, "value")), others)
+  notes = [
+    f"Cell {chosen.cell.name}; {statistic} over its {len(chosen.seeds)} seeds, in percent but for "
+    f"{', '.join(ERRORS)}. A run counts with its best evaluation of the {rows:,} rows that are judged by; "
+    "the tables are of the best run. It was chosen on these rows, so on fresh ones it may do a little worse.",
+    *summary.skipped_notes({"own": summary.summarise(chosen).skipped_updates}),
+  ]
+  shown = [*of_best, *([cells] if len(records) > 1 else [])]
+  return tables.Report("results", f"{schema.kind.capitalize()}, {title}", columns, found, notes, shown)
+
+
+def _number(row: tables.Row, value: float) -> str:
+  return f"{value:.4g}" if row["metric"] in ERRORS else tables.percent(value)
+
+
+def _number_column(header: str, key: str) -> tables.Column:
+  return tables.Column(header, lambda row: _number(row, row[key]))
+
+
+def _seeds(row: tables.Row) -> str:
+  return "  ".join(_number(row, value) for value in row["per_seed"].values())

@@ -1,0 +1,119 @@
+"""Labels, numbers and lists of labels of rows as what a model is trained for. Imports no jax."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from data.errors import DataError, did_you_mean
+from data.rows import Row
+from finetune.own.columns import as_number, is_missing
+from finetune.own.schema import TaskSchema
+
+MOST_LABELS = 10_000  # of a file; more are texts or numbers taken for labels
+
+
+def text_of(row: Row, column: str) -> str:
+  """The text of a row; a DataError with its place if it has none."""
+  value = row.value(column)
+  if not isinstance(value, str):
+    row.refuse(f"{column!r} is {'empty' if value is None else type(value).__name__}, expected a text")
+  if not value.strip():
+    row.refuse(f"{column!r} is empty; give it a text, or remove this row")
+  return value
+
+
+def label_of(row: Row, column: str) -> str:
+  """The one label of a row as text: what whole numbers, truth values and texts of any kind of file show."""
+  value = row.value(column)
+  if is_missing(value) or (isinstance(value, float) and math.isnan(value)):
+    row.refuse(f"no label in {column!r}; give it one, or remove this row")
+  if isinstance(value, list | dict):
+    row.refuse(
+      f"{column!r} is a {type(value).__name__}, expected one label (own.task=multilabel takes lists)"
+    )
+  return str(value).strip()
+
+
+def labels_of(row: Row, column: str, separator: str) -> list[str]:
+  """All labels of a row, of a list or of a cell with separators; an empty cell has none."""
+  value = row.value(column)
+  if value is None:
+    row.refuse(f"no value in {column!r}; give an empty list or cell where a text has no label")
+  parts = value.split(separator) if isinstance(value, str) else value
+  if not isinstance(parts, list):
+    row.refuse(f"{column!r} is a {type(value).__name__}, expected a list of labels")
+  return list(dict.fromkeys(str(part).strip() for part in parts if not is_missing(part)))
+
+
+def number_of(row: Row, column: str) -> float:
+  """The target of a regression; a DataError with its place if it is none or not finite."""
+  value = row.value(column)
+  number = None if is_missing(value) else as_number(value)
+  if number is None or not math.isfinite(number):
+    row.refuse(f"{value!r} in {column!r}, expected a finite number; mend or remove this row")
+  return number
+
+
+def find_labels(
+  rows: Iterable[Row], kind: str, column: str, *, separator: str, given: Sequence[str]
+) -> tuple[str, ...]:
+  """The labels of a training set in the order of their first appearance; `given` ones are taken as they are.
+
+  Raises:
+    DataError: one label only, too many, a row without a label, or with one that is not among the `given`.
+  """
+  found: dict[str, Row] = {}
+  for row in rows:
+    several = labels_of(row, column, separator) if kind == "multilabel" else [label_of(row, column)]
+    for label in several:
+      if given and label not in given:
+        _unknown(row, label, given, "data.labels does not name it")
+      found.setdefault(label, row)
+    if len(found) > MOST_LABELS:
+      row.refuse(
+        f"more than {MOST_LABELS:,} different labels in {column!r}; name another column, or set "
+        "own.task=regression"
+      )
+  labels = tuple(given) or tuple(found)
+  if len(labels) < 2:
+    source = next((row.source for row in found.values()), "the training set")
+    what = f"only the label {labels[0]!r}" if labels else "no label"
+    raise DataError(f"{source}: {column!r} has {what}; expected two or more to tell apart")
+  return labels
+
+
+def targets(rows: Sequence[Row], schema: TaskSchema) -> np.ndarray:
+  """[rows] int32 classes, [rows] float64 numbers, or [rows, labels] float32 of 0 and 1 ('multilabel').
+
+  Raises:
+    DataError: with its place, a row without a label, or with one that the schema does not have.
+  """
+  if schema.kind == "regression":
+    return np.asarray([number_of(row, schema.label) for row in rows], np.float64)
+  classes = {label: number for number, label in enumerate(schema.labels)}
+  if schema.kind == "multilabel":
+    made = np.zeros((len(rows), len(classes)), np.float32)
+    for at, row in enumerate(rows):
+      for label in labels_of(row, schema.label, schema.separator):
+        made[at, _class(row, label, classes)] = 1.0
+    return made
+  return np.asarray([_class(row, label_of(row, schema.label), classes) for row in rows], np.int32)
+
+
+def _class(row: Row, label: str, classes: dict[str, int]) -> int:
+  if label not in classes:
+    _unknown(row, label, list(classes), "training never had it")
+  return classes[label]
+
+
+def _unknown(row: Row, label: str, known: Sequence[str], why: str) -> None:
+  shown = ", ".join(known[:10]) + (f" and {len(known) - 10:,} more" if len(known) > 10 else "")
+  row.refuse(f"label {label!r}: {why}{did_you_mean(label, known)}; known are {shown}")
+
+
+def is_held_out(texts: Sequence[str], fraction: float) -> bool:
+  """Whether a row is of the development set: a function of its texts alone, so equal ones are together."""
+  digest = hashlib.sha256("\0".join(texts).encode()).digest()
+  return int.from_bytes(digest[:8], "big") < fraction * 2**64

@@ -1,0 +1,26 @@
+"""One vector of a text from the vectors of its tokens."""
+
+import jax
+import jax.numpy as jnp
+
+POOLINGS = ("cls", "mean", "max")
+
+
+def pool(hidden: jax.Array, token_mask: jax.Array, kind: str) -> jax.Array:
+  """[batch, embed] float32 from [batch, length, embed] of tokens, special ones too.
+
+  Args:
+    token_mask: [batch, length] bool, False at padding. A row without a token gives 0 and no gradient, unless
+      `kind` is 'cls'.
+    kind: 'cls': the first token's vector; 'mean' or 'max': over the tokens, number by number.
+  """
+  if kind == "cls":
+    return hidden[:, 0].astype(jnp.float32)
+  is_token = token_mask[..., None]
+  if kind == "mean":
+    total = jnp.sum(jnp.where(is_token, hidden.astype(jnp.float32), 0.0), axis=1)
+    return total / jnp.maximum(jnp.sum(is_token, axis=1), 1)
+  if kind != "max":
+    raise ValueError(f"pooling is {kind!r}, expected one of {', '.join(POOLINGS)}")
+  largest = jnp.max(jnp.where(is_token, hidden.astype(jnp.float32), -jnp.inf), axis=1)
+  return jnp.where(jnp.any(is_token, axis=1), largest, 0.0)

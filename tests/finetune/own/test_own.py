@@ -1,0 +1,189 @@
+"""`--config=configs/finetune_own.py`: a user's files end to end, equal to GLUE's path, and what is wrong."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from configs import finetune_own
+from data import vocabulary
+from finetune import main
+from finetune.glue import task as glue
+from finetune.own.load import load
+from finetune.own.schema import TaskSchema
+from finetune.search import loop
+from finetune.search.texts import Encoding
+from pretrain import checkpoint
+from tests.finetune import shared_programs
+
+FAST = (
+  "--config.search.batch_sizes=8",
+  "--config.search.epochs=2",
+  "--config.search.learning_rates=1e-2",
+  "--config.search.warmup_fractions=0.1",
+  "--config.search.evaluations_per_epoch=1",
+  "--config.data.buckets=1",
+  "--config.data.bucket_multiple=32",
+  "--config.data.eval_batch_size=8",
+  "--config.train.runs_at_once=1",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once():
+  with shared_programs.compiled_once():
+    yield
+
+
+@pytest.fixture(scope="module")
+def run(small_encoder_run, small_glue_folder):
+  """Runs the command on files of the small GLUE folder; returns its exit code."""
+
+  def start(workdir, config, **fields):
+    named = [f"--config.{name.replace('__', '.')}={value}" for name, value in fields.items()]
+    checkpoint = f"--config.checkpoint={small_encoder_run}"
+    return main.main([f"--config=configs/{config}.py", *FAST, checkpoint, f"--workdir={workdir}", *named])
+
+  return start
+
+
+def _seeds(path):
+  (file,) = path.glob("bs*.json")
+  return json.loads(file.read_text())["seeds"]
+
+
+@pytest.fixture(scope="module")
+def sst2(run, small_glue_folder, tmp_path_factory):
+  """The workdir of two seeds on the raw file of SST-2."""
+  workdir = tmp_path_factory.mktemp("own") / "sst2"
+  folder = small_glue_folder / "SST-2"
+  files = {"data__train_file": folder / "train.tsv", "data__dev_file": folder / "dev.tsv"}
+  assert run(workdir, "finetune_own", search__num_seeds=2, data__labels="0,1", **files) == 0
+  return workdir
+
+
+def test_a_raw_file_as_own_data_equals_the_glue_path(run, sst2, small_glue_folder, tmp_path):
+  fields = {"tasks": "sst2", "data__directory": small_glue_folder, "search__num_seeds": 2}
+  assert run(tmp_path / "glue", "finetune_glue", **fields) == 0
+  expected, found = _seeds(tmp_path / "glue" / "sst2"), _seeds(sst2 / "own")
+  for seed in expected:
+    ours, theirs = (
+      [one["metrics"]["accuracy"] for one in of[seed]["evaluations"]] for of in (found, expected)
+    )
+    assert ours == theirs
+  kernels = [
+    checkpoint.load_params(folder)[0]["heads"]["classification"]["output"]["kernel"]
+    for folder in (tmp_path / "glue" / "sst2" / "model", sst2 / "model")
+  ]
+  np.testing.assert_array_equal(*kernels)
+
+
+def test_a_regression_reads_a_raw_file_as_the_glue_path_does(small_encoder_run, small_glue_folder):
+  words = vocabulary.load(small_encoder_run / "vocabulary")
+  theirs = glue.load("stsb", str(small_glue_folder), Encoding(words, 24, 1, 8, divisor=4.0))
+  config = finetune_own.get_config()
+  folder = small_glue_folder / "STS-B"
+  config.data.update({"train_file": str(folder / "train.tsv"), "dev_file": str(folder / "dev.tsv")})
+  config.own.update({"task": "regression", "targets": "largest"})
+  task = load(config, words, max_length=24)
+  ours = task.train.examples(scale=task.scale, shift=task.shift)
+  assert (task.scale, task.shift, task.schema.text) == (4.0, 0.0, ("sentence1", "sentence2"))
+  for one, other in zip(ours.ids, theirs.train.ids, strict=True):
+    np.testing.assert_array_equal(one, other)
+  np.testing.assert_array_equal(ours.fields["labels"], theirs.train.fields["labels"])
+
+
+def test_a_model_is_saved_with_what_it_answers(sst2):
+  schema = TaskSchema.read(sst2 / "model")
+  assert schema == TaskSchema("classification", ("sentence",), "label", ("0", "1"), "cls", 32)
+  _, meta = checkpoint.load_params(sst2 / "model")
+  assert meta["task"]["labels"] == ["0", "1"] and meta["task"]["pooling"] == "cls"
+
+
+def test_the_report_has_scores_classes_and_confusion(sst2):
+  rows = {row["metric"]: row for row in csv.DictReader((sst2 / "results.csv").open())}
+  assert set(rows) == {"accuracy", "macro_f1"} and 0 < float(rows["accuracy"]["value"]) <= 1
+  text = (sst2 / "results.md").read_text()
+  assert "| class | precision | recall | f1 | rows |" in text and "taken for 0 | taken for 1" in text
+
+
+def test_a_second_start_trains_nothing(run, sst2, small_glue_folder, tmp_path, monkeypatch):
+  shutil.copytree(sst2, tmp_path / "again")
+  monkeypatch.setattr(loop, "train", lambda *_, **__: pytest.fail("trained again"))
+  folder = small_glue_folder / "SST-2"
+  files = {"data__train_file": folder / "train.tsv", "data__dev_file": folder / "dev.tsv"}
+  assert run(tmp_path / "again", "finetune_own", search__num_seeds=2, data__labels="0,1", **files) == 0
+  assert (tmp_path / "again" / "results.md").read_text() == (sst2 / "results.md").read_text()
+
+
+def test_a_file_that_changed_is_refused(run, sst2, small_glue_folder, tmp_path, capsys):
+  folder = shutil.copytree(small_glue_folder / "SST-2", tmp_path / "files")
+  files = {"data__train_file": folder / "train.tsv", "data__dev_file": folder / "dev.tsv"}
+  fields = {"data__labels": "0,1", "search__epochs": 1, **files}
+  assert run(tmp_path / "out", "finetune_own", **fields) == 0
+  (folder / "train.tsv").write_text((folder / "train.tsv").read_text() + "a good cat\t1\n")
+  assert run(tmp_path / "out", "finetune_own", **fields) == 3
+  error = capsys.readouterr().err
+  assert "made with other settings" in error and "train.tsv" in error and error.count("\n") == 1
+
+
+def test_guesses_are_printed_and_part_of_the_file_is_held_out(run, tmp_path, capsys):
+  lines = [
+    json.dumps({"text": f"{a} {b} film", "tags": [a, b], "id": 1}) for a in "ab" for b in "cd" for _ in "12"
+  ]
+  more = [json.dumps({"text": f"the cat {a} {i}", "tags": [a], "id": 2}) for a in "abcd" for i in range(9)]
+  (tmp_path / "a.jsonl").write_text("\n".join([*lines, *more]) + "\n")
+  assert (
+    run(tmp_path / "out", "finetune_own", data__train_file=tmp_path / "a.jsonl", own__pooling="mean") == 0
+  )
+  out = capsys.readouterr().out
+  for said in (
+    "the text is taken from 'text'",
+    "the label is taken from 'tags'",
+    "own.task=multilabel: 'tags' has lists",
+    "held out of it by a hash of the text",
+    "4 labels with their training rows: a ",
+  ):
+    assert said in out, said
+  schema = TaskSchema.read(tmp_path / "out" / "model")
+  assert (schema.kind, schema.pooling, sorted(schema.labels)) == ("multilabel", "mean", list("abcd"))
+
+
+CSV = "text,label\na good film,x\na bad film,y\nthe cat sat,x\nthe mat,y\nvery good,x\nnot bad,y\n"
+
+
+@pytest.mark.parametrize(
+  ("content", "dev", "fields", "told"),
+  [
+    (CSV, CSV, {"data__label": "class"}, "data.label='class': "),
+    (CSV.replace("text,label", "label,score"), CSV, {}, "which column is the text?"),
+    ("text,label,score\na,x,1\n", CSV, {}, "which column is the label? 'label' or 'score' could be one"),
+    (CSV, CSV + "on the mat,z\n", {}, "row 7: label 'z': training never had it"),
+    (CSV.replace(",y", ",x"), CSV, {}, "'label' has only the label 'x'"),
+    (CSV + " ,x\n", CSV, {}, "row 7: 'text' is empty"),
+    (CSV + "on,\n", CSV, {}, "row 7: no label in 'label'"),
+    (CSV, CSV.replace("label", "target"), {}, "row 1: no column 'label', only text, target"),
+    (CSV, CSV, {"data__labels": "x,z"}, "row 2: label 'y': data.labels does not name it"),
+    ("text,score\na,1.5\nb,nan\n", CSV, {}, "row 2: 'nan' in 'score', expected a finite number"),
+    ("text,label\n", CSV, {}, "no rows below the header"),
+    (CSV, None, {"data__dev_fraction": 0.0001}, "0 are held out"),
+    (CSV, CSV, {"data__train_file": "nowhere.csv"}, "data.train_file=nowhere.csv: there is no such file"),
+    (CSV, CSV, {"data__train_file": ""}, "data.train_file: none given"),
+    (CSV, CSV, {"own__task": "regression"}, "row 1: 'x' in 'label', expected a finite number"),
+  ],
+)
+def test_bad_input_is_one_line(run, tmp_path, capsys, content, dev, fields, told):
+  (tmp_path / "train.csv").write_text(content)
+  files = {"data__train_file": tmp_path / "train.csv"}
+  if dev is not None:
+    (tmp_path / "dev.csv").write_text(dev)
+    files["data__dev_file"] = tmp_path / "dev.csv"
+  try:
+    code = run(tmp_path / "out", "finetune_own", **(files | fields))
+  except SystemExit as exit_:
+    code = exit_.code
+  error = capsys.readouterr().err
+  assert code in (2, 3) and told in error and error.startswith("error: ") and error.count("\n") == 1, error
+  assert not (tmp_path / "out").exists()

@@ -27,6 +27,16 @@ def bar(unit: str, *, is_shown: bool, **options: Any) -> tqdm:
   return tqdm(unit=unit, disable=not is_shown, dynamic_ncols=True, **options)
 
 
+def duration(seconds: float) -> str:
+  """Seconds as a user reads them: '4:05', '1:02:03' with hours, '2 d 3 h' with days."""
+  minutes, seconds = divmod(int(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  days, hours = divmod(hours, 24)
+  if days:
+    return f"{days} d {hours} h"
+  return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
 def track(items: Iterable[Item], *, name: str, total: int) -> Iterator[Item]:
   """Yields `items`, shows how many of `total` are done, and reports at the end how long it took."""
   begin = last = time.monotonic()

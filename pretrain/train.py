@@ -228,7 +228,7 @@ class Training:
     speed = values.get("perf/tokens_per_second")
     if speed:
       seconds = (self.settings.total_steps - done) / values["perf/steps_per_second"]
-      fields += [f"{speed:,.0f} tokens/s", f"{_duration(seconds)} left"]
+      fields += [f"{speed:,.0f} tokens/s", f"{progress.duration(seconds)} left"]
     return "  ".join(fields)
 
   def _stop_if_diverged(self, done: int, in_a_row: float) -> None:
@@ -266,12 +266,3 @@ class Training:
     devices = f"{self.run.mesh.devices.size} x {jax.devices()[0].device_kind}"
     meta = {"config": self.run.config.to_dict(), "interval_sums": sums, "devices": devices}
     self.checkpoints.save(done, self.state._asdict(), meta | self.start.facts, force=force)
-
-
-def _duration(seconds: float) -> str:
-  minutes, seconds = divmod(int(seconds), 60)
-  hours, minutes = divmod(minutes, 60)
-  days, hours = divmod(hours, 24)
-  if days:
-    return f"{days} d {hours} h"
-  return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

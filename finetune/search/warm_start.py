@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 
-from data.errors import DataError
 from data.vocabulary import Vocabulary
 from pretrain import trees
 from pretrain.models.config import EncoderConfig
@@ -52,24 +51,13 @@ def load(
       than rows, or parameters that are not those of the encoder its config describes.
   """
   saved = open_model(directory, step)
-  path, model = saved.path, saved.meta["config"]["model"]
-  names = [field.name for field in dataclasses.fields(EncoderConfig)]
-  settings: dict[str, Any] = {name: model[name] for name in names if name in model}
-  settings |= {"dtype": dtype, "remat": remat, "attention": "auto"}
-  config = EncoderConfig(**settings)
-  where, vocabulary = saved.load_vocabulary(vocabulary_directory, flag="--config.vocabulary")
-  if vocabulary.size > config.vocab_size:
-    raise DataError(
-      f"checkpoint {path}: its token table has {config.vocab_size} rows, but the vocabulary {where} has "
-      f"{vocabulary.size} pieces; name the vocabulary it was trained with"
-    )
+  opened = saved.open_encoder(vocabulary_directory, flag="--config.vocabulary", dtype=dtype, remat=remat)
+  encoder, config, vocabulary = opened.params, opened.config, opened.vocabulary
+  heads = saved.params.get("heads", {})
   fresh = functools.partial(init_encoder, config=config, pad_id=vocabulary.special_ids.pad)
-  encoder, heads = saved.params.get("encoder", {}), saved.params.get("heads", {})
-  problems = trees.differences(jax.eval_shape(fresh, jax.random.key(0)), encoder)
-  if problems:
-    raise DataError(f"checkpoint {path}, encoder: {trees.first_lines(problems)}; is it complete?")
   digest = "from scratch" if from_scratch else trees.digest({"encoder": encoder, "heads": heads})
   init = fresh if from_scratch else (lambda key: encoder)
+  where = opened.vocabulary_directory
   return WarmStart(encoder, heads, config, vocabulary, where, saved.meta, digest, init)
 
 

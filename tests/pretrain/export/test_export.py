@@ -14,6 +14,7 @@ from safetensors.numpy import load_file  # noqa: E402
 
 from data import vocabulary  # noqa: E402
 from data.errors import DataError  # noqa: E402
+from pretrain import embed  # noqa: E402
 from pretrain.checkpoint import Checkpoints, load_params  # noqa: E402
 from pretrain.export import __main__, folders  # noqa: E402
 from pretrain.export.check import reference as self_check  # noqa: E402
@@ -76,8 +77,8 @@ def test_the_files_of_sentence_transformers_lead_to_the_tokenizer_and_the_mean(
   make_workdir, tmp_path, capsys, in_this_process, export
 ):
   transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
-  output = tmp_path / "out"
-  assert export(make_workdir("wide_t5"), output, "--sentence_transformers") == 0, capsys.readouterr().err
+  output, workdir = tmp_path / "out", make_workdir("wide_t5")
+  assert export(workdir, output, "--sentence_transformers") == 0, capsys.readouterr().err
   # What the package calls; by its model type this class would ask for an image processor.
   processor = transformers.AutoProcessor.from_pretrained(output)
   tokenizer = transformers.AutoTokenizer.from_pretrained(output)
@@ -90,6 +91,17 @@ def test_the_files_of_sentence_transformers_lead_to_the_tokenizer_and_the_mean(
   pooling = json.loads((output / "1_Pooling" / "config.json").read_text())
   assert pooling == {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
   assert json.loads((output / "sentence_bert_config.json").read_text())["max_seq_length"] == 128
+  # And what it computes is what `pretrain.embed` gives.
+  texts = ["a word", "some more words than the first, " * 9, "x"]
+  (tmp_path / "in.txt").write_text("\n".join(texts), encoding="utf-8")
+  inputs = tokenizer(texts, padding=True, truncation=True, max_length=128, return_tensors="pt")
+  with torch.no_grad():
+    hidden = transformers.AutoModel.from_pretrained(output).eval()(**inputs).last_hidden_state
+  mask = inputs["attention_mask"][..., None]
+  for name, expected in {"mean": (hidden * mask).sum(1) / mask.sum(1), "cls": hidden[:, 0]}.items():
+    flags = [f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / name}.npy", f"--pooling={name}"]
+    assert embed.main([f"--checkpoint={workdir}", *flags]) == 0, capsys.readouterr().err
+    np.testing.assert_allclose(np.load(tmp_path / f"{name}.npy"), expected.numpy(), atol=1e-5, rtol=0)
 
 
 def _transposed(rows):

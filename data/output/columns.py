@@ -1,0 +1,70 @@
+"""What a file's rows are, found by reading all of them once before long work begins on them."""
+
+import datetime
+import decimal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from data import text_files
+from data.rows import Row
+
+# Types of values -> the type of a Parquet column; None does not count. Other mixtures are written as JSON.
+_ARROW = {
+  frozenset({str}): "string",
+  frozenset({bool}): "bool",
+  frozenset({int}): "int64",
+  frozenset({float}): "float64",
+  frozenset({int, float}): "float64",
+}
+JSON = "json"  # text that holds the value as JSON
+
+
+class Survey(NamedTuple):
+  """All rows of a file, looked at."""
+
+  rows: int
+  last: int  # number of the last row, as a user counts
+  columns: dict[str, str]  # name -> a type of Arrow's or `JSON`, in the order of first appearance
+
+
+def survey(rows: Iterable[Row], check: Callable[[Row], object] = lambda row: None) -> Survey:
+  """Reads every row; `check` refuses one by a DataError, so that no mistake is found hours later."""
+  seen: dict[str, set[type]] = {}
+  count = last = 0
+  for row in rows:
+    check(row)
+    count, last = count + 1, row.number
+    for name, value in row.fields.items():
+      seen.setdefault(name, set()).add(type(value))
+  kinds = {name: _ARROW.get(frozenset(types - {type(None)}), JSON) for name, types in seen.items()}
+  return Survey(count, last, kinds)
+
+
+def arrow_schema(path: str, columns: Mapping[str, str], more: Mapping[str, Any]):
+  """The schema of a Parquet file with the columns of the input `path` and then `more` {name: Arrow type}.
+
+  A Parquet input keeps its types; of others `columns` is that of a survey.
+  """
+  import pyarrow  # here: slow to import
+
+  given: dict[str, Any] = {}
+  if text_files.kind_of(path) == "parquet":
+    with text_files.open_parquet(path) as file:
+      given = {field.name: field.type for field in file.schema_arrow}
+  names = {"string": pyarrow.string(), "bool": pyarrow.bool_(), "int64": pyarrow.int64()}
+  names |= {"float64": pyarrow.float64(), JSON: pyarrow.string()}
+  fields = [(name, given.get(name, names[kind])) for name, kind in columns.items()]
+  return pyarrow.schema([*fields, *more.items()])
+
+
+def plain(value: Any) -> Any:
+  """A value as JSON can hold it: dates in ISO 8601, exact decimals and bytes as text."""
+  if isinstance(value, datetime.date | datetime.time | datetime.datetime):
+    return value.isoformat()
+  if isinstance(value, bytes):
+    return value.decode("utf-8", "backslashreplace")
+  if isinstance(value, decimal.Decimal | datetime.timedelta):
+    return str(value)
+  if hasattr(value, "tolist"):  # of numpy
+    return value.tolist()
+  raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -1,0 +1,151 @@
+"""Files of rows, by their ending: CSV, JSONL, Parquet, and vectors as .npy."""
+
+import csv
+import io
+import json
+import pathlib
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from data.errors import ConfigError
+from data.output.columns import plain
+
+Rows = Sequence[dict[str, Any]]
+
+
+class Format(Protocol):
+  """How rows become bytes, and parts one file."""
+
+  def encode(self, rows: Rows) -> bytes:
+    """A part."""
+    ...
+
+  def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
+    """Writes the file that all parts make up, in flat memory."""
+    ...
+
+
+def _append(parts: Iterable[pathlib.Path], target: pathlib.Path, head: bytes) -> None:
+  with open(target, "wb") as whole:
+    whole.write(head)
+    for part in parts:
+      with open(part, "rb") as file:
+        shutil.copyfileobj(file, whole, 1 << 20)
+
+
+class Csv:
+  """Comma-separated, with a header; what is not text is written as JSON, and nothing for None."""
+
+  def __init__(self, names: Sequence[str]) -> None:
+    self.names = names
+
+  def _lines(self, rows: Iterable[Sequence[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+  def encode(self, rows: Rows) -> bytes:
+    """A line for each row."""
+    return self._lines([[_cell(row.get(name)) for name in self.names] for row in rows])
+
+  def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
+    """The header, then the parts."""
+    _append(parts, target, self._lines([self.names]))
+
+
+def _cell(value: Any) -> str:
+  if value is None:
+    return ""
+  if isinstance(value, str):
+    return value
+  made = json.dumps(value, ensure_ascii=False, default=plain)
+  return json.loads(made) if made.startswith('"') else made  # a date is text, without quotes
+
+
+class JsonLines:
+  """A JSON object a line."""
+
+  def encode(self, rows: Rows) -> bytes:
+    """A line for each row."""
+    return b"".join(json.dumps(row, ensure_ascii=False, default=plain).encode() + b"\n" for row in rows)
+
+  def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
+    """The parts, one after another."""
+    _append(parts, target, b"")
+
+
+class Parquet:
+  """Columnar; a part is a row group."""
+
+  def __init__(self, schema) -> None:
+    """`schema` is a pyarrow.Schema; what is no text in a column of text is written as JSON."""
+    self.schema = schema
+
+  def encode(self, rows: Rows) -> bytes:
+    """A Parquet file of its own."""
+    import pyarrow  # here: slow to import
+    from pyarrow import parquet
+
+    columns = [
+      pyarrow.array([_value(row.get(field.name), field.type) for row in rows], field.type)
+      for field in self.schema
+    ]
+    content = io.BytesIO()
+    parquet.write_table(pyarrow.table(columns, schema=self.schema), content)
+    return content.getvalue()
+
+  def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
+    """One file with all row groups."""
+    from pyarrow import parquet
+
+    with parquet.ParquetWriter(target, self.schema) as whole:
+      for part in parts:
+        whole.write_table(parquet.read_table(part))
+
+
+def _value(value: Any, kind: Any) -> Any:
+  """A value as a column of the Arrow type holds it."""
+  is_text = str(kind) in ("string", "large_string")
+  return _cell(value) if is_text and value is not None else value
+
+
+class Npy:
+  """numpy's format of one array [rows, width] float32, the vectors in the column `name`; nothing else."""
+
+  def __init__(self, name: str, width: int) -> None:
+    self.name, self.width = name, width
+
+  def encode(self, rows: Rows) -> bytes:
+    """The numbers, little-endian."""
+    return b"".join(np.asarray(row[self.name], "<f4").tobytes() for row in rows)
+
+  def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
+    """The header, then the numbers."""
+    parts = list(parts)
+    count = sum(part.stat().st_size for part in parts) // (4 * self.width)
+    header = io.BytesIO()
+    described = {"descr": "<f4", "fortran_order": False, "shape": (count, self.width)}
+    np.lib.format.write_array_header_1_0(header, described)
+    _append(parts, target, header.getvalue())
+
+
+class Nothing:
+  """Rows that nobody keeps."""
+
+  def encode(self, rows: Rows) -> bytes:
+    """Nothing."""
+    return b""
+
+  def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
+    """Nothing."""
+
+
+def choose(output: str, made: dict[str, Callable[[], Format]]) -> Format:
+  """The format that the ending of `--output` names, of {'.csv': how it is made}; ConfigError for others."""
+  ending = pathlib.PurePath(output).suffix.lower()
+  if ending not in made:
+    raise ConfigError(f"--output={output}: its ending is {ending!r}, expected one of {', '.join(made)}")
+  return made[ending]()

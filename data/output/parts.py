@@ -1,0 +1,182 @@
+"""An output that is made part by part, so that a killed command goes on where it was.
+
+`<output>.parts` holds a file for each finished part and `progress.json`: which command it is, how many parts
+are finished, and a digest of the rows they answer. The last thing that happens is that the joined file takes
+its name; until then there is none.
+"""
+
+import contextlib
+import hashlib
+import json
+import pathlib
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from data import errors, files
+from data.errors import ConfigError, DataError
+from data.output.columns import plain
+from data.output.formats import Format, Rows
+from data.rows import Row
+
+MAX_CHARACTERS = 4 << 20  # in the rows of a part, so that memory does not depend on how long texts are
+_PROGRESS = "progress.json"
+
+
+class Part(NamedTuple):
+  """Rows that are answered together."""
+
+  rows: list[Row]
+  digest: str  # of these rows and all before them
+
+
+def cut(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
+  """Cuts rows into parts of at most `most`, fewer where texts are long: a function of the rows alone."""
+  part: list[Row] = []
+  characters = 0
+  for row in rows:
+    part.append(row)
+    characters += sum(len(value) for value in row.fields.values() if isinstance(value, str))
+    if len(part) == most or characters >= MAX_CHARACTERS:
+      yield part
+      part, characters = [], 0
+  if part:
+    yield part
+
+
+def _digest(before: str, rows: Sequence[Row]) -> str:
+  hashed = hashlib.sha256(before.encode())
+  for row in rows:
+    hashed.update(json.dumps(row.fields, sort_keys=True, default=plain).encode())
+  return hashed.hexdigest()
+
+
+class Printed:
+  """Rows that go to standard output as they come; nothing of it can be gone on with."""
+
+  rows = 0
+
+  def __init__(self, form: Format) -> None:
+    self.form = form
+
+  def undone(self, parts: Iterable[list[Row]]) -> Iterator[Part]:
+    """All parts."""
+    return (Part(rows, "") for rows in parts)
+
+  def add(self, part: Part, answers: Rows) -> None:
+    """Prints the answers to a part."""
+    self.rows += len(part.rows)
+    sys.stdout.buffer.write(self.form.encode(answers))
+    sys.stdout.flush()
+
+  def join(self) -> None:
+    """There is nothing to join."""
+
+
+class Parts:
+  """What of an output file is finished."""
+
+  def __init__(self, output: pathlib.Path, identity: Mapping[str, Any], form: Format) -> None:
+    """Reads what is there; `identity` (JSON values) is what makes the command's answers these."""
+    self.output, self.identity, self.form = output, dict(identity), form
+    self.directory = output.with_name(f"{output.name}.parts")
+    self.parts, self.rows, self.digest = 0, 0, ""
+
+  @contextlib.contextmanager
+  def opened(self) -> Iterator["Parts"]:
+    """Holds the output within the block; what another command or file has there is refused.
+
+    Raises:
+      ConfigError: the output is there already, or its parts are of a command with other flags.
+      DataError: another process writes them, or they are damaged.
+      StorageError: nothing can be written there.
+    """
+    self.refuse_existing(self.output)
+    with errors.writing(self.directory):
+      self.directory.mkdir(parents=True, exist_ok=True)
+    busy = f"{self.directory} is being written"
+    with files.locked(self.directory / "lock", busy=busy, advice="wait for it, or name another --output"):
+      self._read_progress()
+      yield self
+    if self.output.exists():
+      shutil.rmtree(self.directory, ignore_errors=True)
+
+  @staticmethod
+  def refuse_existing(output: pathlib.Path) -> None:
+    """Raises ConfigError where there is something already: nothing is ever replaced."""
+    if output.is_symlink() or output.exists():
+      raise ConfigError(f"--output={output} is there already; name another file, or remove this one")
+
+  def _read_progress(self) -> None:
+    try:
+      found = json.loads((self.directory / _PROGRESS).read_bytes())
+      started, self.parts = found["identity"], found["parts"]
+      self.rows, self.digest = found["rows"], found["digest"]
+    except FileNotFoundError:
+      if any(path.name != "lock" for path in self.directory.iterdir()):
+        raise ConfigError(
+          f"{self.directory} holds files that this command did not make; name another --output"
+        ) from None
+      with errors.writing(self.directory):
+        self._write_progress()
+      return
+    except (OSError, ValueError, KeyError, TypeError) as error:
+      raise DataError(
+        f"{self.directory / _PROGRESS}: damaged ({errors.reason(error)}); remove {self.directory} to begin "
+        "again"
+      ) from error
+    changed = [
+      f"{name}: {json.dumps(started.get(name))} -> {json.dumps(self.identity.get(name))}"
+      for name in {**started, **self.identity}
+      if started.get(name) != self.identity.get(name)
+    ]
+    if changed:
+      raise ConfigError(
+        f"{self.directory} was begun by another command ({'; '.join(changed)}); give the same flags, name "
+        "another --output, or remove it to begin again"
+      )
+
+  def _write_progress(self) -> None:
+    state = {"identity": self.identity, "parts": self.parts, "rows": self.rows, "digest": self.digest}
+    files.write_atomically(self.directory / _PROGRESS, json.dumps(state, indent=1) + "\n")
+
+  def _path(self, number: int) -> pathlib.Path:
+    return self.directory / f"{number:06}"
+
+  def undone(self, parts: Iterable[list[Row]]) -> Iterator[Part]:
+    """Yields the parts that are not answered yet.
+
+    DataError: the rows that are answered are not those that `parts` begin with.
+    """
+    digest, number, done = "", -1, self.parts
+    expected, counted = self.digest, self.rows
+    for number, rows in enumerate(parts):
+      digest = _digest(digest, rows)
+      if number >= done:
+        yield Part(rows, digest)
+      elif number == done - 1 and digest != expected:
+        break
+    else:
+      if number >= done - 1:
+        return
+    raise DataError(
+      f"{self.identity.get('input', 'the input')}: changed since {self.directory} was begun: its first "
+      f"{counted:,} rows are not those that were answered; bring them back, or remove {self.directory} to "
+      "begin again"
+    )
+
+  def add(self, part: Part, answers: Rows) -> None:
+    """Stores the answers to a part, the next one after those that are stored."""
+    with errors.writing(self.directory):
+      files.write_atomically(self._path(self.parts), self.form.encode(answers))
+      self.parts, self.rows, self.digest = self.parts + 1, self.rows + len(part.rows), part.digest
+      self._write_progress()
+
+  def join(self) -> None:
+    """Makes the output of all parts, in full or not at all."""
+    whole = self.directory / "whole"
+    with errors.writing(self.output):
+      self.form.join(map(self._path, range(self.parts)), whole)
+      self.refuse_existing(self.output)
+      whole.rename(self.output)

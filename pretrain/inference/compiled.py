@@ -1,0 +1,63 @@
+"""A function of parameters and a batch, compiled once for each shape, its rows shared out among devices."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pretrain.inference import batches
+from pretrain.inference.batches import Batch, Input
+
+
+class Compiled:
+  """A model on the devices of this process."""
+
+  def __init__(
+    self,
+    function: Callable[[Any, Any], Any],
+    params: Any,
+    *,
+    batch_size: int,
+    longest: int,
+    pad_id: int,
+    devices: Sequence[jax.Device] | None = None,
+  ) -> None:
+    """Places the parameters; nothing is compiled yet.
+
+    Args:
+      function: (params, batch) to a tree of arrays with the rows of the batch first.
+      params: host arrays; every device gets all of them.
+      batch_size: rows of a batch, made a multiple of the number of devices.
+      longest: tokens of the longest input.
+      devices: None: all of this process.
+    """
+    devices = jax.local_devices() if devices is None else devices
+    mesh, rows = Mesh(np.asarray(devices), ("rows",)), PartitionSpec("rows")
+    self._num_devices = len(devices)
+    self._batch_size = -(-batch_size // len(devices)) * len(devices)
+    self._lengths, self._pad_id = batches.ladder(longest), pad_id
+    self._place = NamedSharding(mesh, rows)
+    self._params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
+    # As in fine-tuning's programs the devices share nothing, so no axis crosses them.
+    own_rows = jax.shard_map(
+      function, mesh=mesh, in_specs=(PartitionSpec(), rows), out_specs=rows, check_vma=False
+    )
+    self._function = jax.jit(own_rows)
+    self.shapes: set[tuple[int, ...]] = set()  # (rows, length) of what was compiled
+
+  def _compute(self, batch: Batch) -> Any:
+    self.shapes.add(batch["ids"].shape)
+    return self._function(self._params, jax.device_put(batch, self._place))
+
+  def __call__(self, inputs: Sequence[Input]) -> list[Any]:
+    """The outputs for each input, host arrays in their order; see `batches.outputs`."""
+    return batches.outputs(
+      inputs,
+      self._compute,
+      batch_size=self._batch_size,
+      lengths=self._lengths,
+      pad_id=self._pad_id,
+      multiple=self._num_devices,
+    )

@@ -1,0 +1,79 @@
+"""Texts as vectors of an encoder: its last layer at [CLS], or the mean over a text's tokens."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data.vocabulary import Vocabulary
+from pretrain.inference.batches import Input
+from pretrain.inference.compiled import Compiled
+from pretrain.models.config import EncoderConfig
+from pretrain.models.encoder import encode
+from pretrain.saved_model import OpenedEncoder
+
+POOLINGS = ("mean", "cls")
+
+
+def pooled(
+  params: Any, config: EncoderConfig, batch: Mapping[str, jax.Array], *, pad_id: int, pooling: str
+) -> jax.Array:
+  """[batch, embed] float32 of ids [batch, length]: h of [CLS], or the mean of h over all tokens but padding.
+
+  The mean counts [CLS] and [SEP], as sentence-transformers does. A row of padding alone gives 0 for 'mean'.
+  """
+  ids = batch["ids"]
+  is_token = ids != pad_id
+  # Of the last layer only what is read at [CLS] is computed.
+  read = {"read": jnp.zeros((ids.shape[0], 1), jnp.int32)} if pooling == "cls" and config.num_layers else {}
+  _, hidden = encode(params, config, ids, is_token, pad_id=pad_id, **read)
+  last = hidden.last.astype(jnp.float32)
+  if pooling == "cls":
+    return last[:, 0]
+  weights = is_token[..., None].astype(jnp.float32)
+  return jnp.sum(last * weights, axis=1) / jnp.maximum(jnp.sum(weights, axis=1), 1.0)
+
+
+class Embedder:
+  """An encoder that gives vectors of texts."""
+
+  def __init__(
+    self, encoder: OpenedEncoder, *, pooling: str, max_length: int, batch_size: int, unit: bool = False
+  ) -> None:
+    """Places the encoder on the devices; longer texts are cut to `max_length` tokens.
+
+    With `unit` every vector is divided by its length.
+    """
+    self.vocabulary: Vocabulary = encoder.vocabulary
+    self.width, self.max_length, self._unit = encoder.config.hidden_size, max_length, unit
+    self.cut = 0  # texts that were
+    pad_id = self.vocabulary.special_ids.pad
+    self.compiled = Compiled(
+      lambda params, batch: pooled(params, encoder.config, batch, pad_id=pad_id, pooling=pooling),
+      encoder.params,
+      batch_size=batch_size,
+      longest=max_length,
+      pad_id=pad_id,
+    )
+
+  def inputs(self, texts: Sequence[str]) -> list[Input]:
+    """Token ids of texts, with special ones."""
+    found = []
+    for ids in self.vocabulary.encode_batch(texts):
+      whole = self.vocabulary.with_special_ids(ids, max_length=self.max_length)
+      self.cut += len(ids) + 2 > self.max_length
+      found.append({"ids": np.asarray(whole, np.int32)})
+    return found
+
+  def vectors(self, inputs: Sequence[Input]) -> np.ndarray:
+    """[inputs, width] float32, in their order."""
+    found = np.stack(self.compiled(inputs)).astype(np.float32)
+    return unit(found) if self._unit else found
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+  """Vectors [n, width] divided by their lengths; a vector of zeros stays."""
+  sizes = np.linalg.norm(vectors, axis=-1, keepdims=True)
+  return vectors / np.where(sizes > 0, sizes, 1)

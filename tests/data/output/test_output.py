@@ -1,0 +1,184 @@
+"""Outputs in parts: continued after a kill at any moment, never over another file, every format read back."""
+
+import csv
+import datetime
+import json
+import pathlib
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from data import rows as user_rows
+from data.errors import ConfigError, DataError
+from data.output import columns, formats, parts
+from data.rows import Row
+
+_VALUES = ["a, b", 'say "no"', "line\nbreak", "", "ünïcode"]
+
+
+def _rows(count: int, *, start: int = 0) -> list[Row]:
+  return [Row({"text": f"text {at}"}, at + 1, "in.csv") for at in range(start, count)]
+
+
+def _opened(output: pathlib.Path, **identity) -> parts.Parts:
+  return parts.Parts(output, {"input": "in.csv", **identity}, formats.JsonLines())
+
+
+def _run(output: pathlib.Path, rows: list[Row], *, most: int = 3, stop_after: int | None = None) -> list[int]:
+  """Answers the rows; returns the numbers of those that this call answered."""
+  answered = []
+  with _opened(output).opened() as opened:
+    for part in opened.undone(parts.cut(rows, most)):
+      if stop_after is not None and len(answered) >= stop_after:
+        raise KeyboardInterrupt
+      answered += [row.number for row in part.rows]
+      opened.add(part, [{"n": row.number} for row in part.rows])
+    opened.join()
+  return answered
+
+
+def _numbers(output: pathlib.Path) -> list[int]:
+  return [json.loads(line)["n"] for line in output.read_text().splitlines()]
+
+
+def test_a_killed_output_goes_on_and_no_row_is_there_twice_or_lost(tmp_path):
+  output, rows = tmp_path / "out.jsonl", _rows(11)
+  with pytest.raises(KeyboardInterrupt):
+    _run(output, rows, stop_after=6)
+  assert not output.exists()
+  assert _run(output, rows) == list(range(7, 12))
+  assert _numbers(output) == list(range(1, 12))
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl"]
+
+
+@pytest.mark.parametrize("kept", ["an unfinished part", "a part that is not noted", "all parts, not joined"])
+def test_what_a_kill_leaves_between_two_writes_does_no_harm(kept, tmp_path):
+  output, rows = tmp_path / "out.jsonl", _rows(11)
+  with pytest.raises(KeyboardInterrupt):
+    _run(output, rows, stop_after=6)
+  directory = tmp_path / "out.jsonl.parts"
+  if kept == "an unfinished part":
+    (directory / "000002.77.part").write_text('{"n": 7}\n{"n"')
+  elif kept == "a part that is not noted":
+    (directory / "000002").write_text('{"n": 77}\n')
+  else:
+    with _opened(output).opened() as opened:
+      for part in opened.undone(parts.cut(rows, 3)):
+        opened.add(part, [{"n": row.number} for row in part.rows])
+    (directory / "whole").write_text("half")
+  _run(output, rows)
+  assert _numbers(output) == list(range(1, 12))
+
+
+def test_rows_that_changed_since_they_were_answered_are_noticed(tmp_path):
+  output = tmp_path / "out.jsonl"
+  with pytest.raises(KeyboardInterrupt):
+    _run(output, _rows(11), stop_after=6)
+  for changed in (_rows(11, start=1), _rows(4), []):
+    with pytest.raises(DataError, match=r"in.csv: changed since .*its first 6 rows"):
+      _run(output, changed)
+  assert _run(output, _rows(12)) == list(range(7, 13))  # those that were not answered yet may change
+
+
+def test_nothing_that_is_there_is_replaced(tmp_path):
+  output = tmp_path / "out.jsonl"
+  output.write_text("mine")
+  with pytest.raises(ConfigError, match="is there already"):
+    _run(output, _rows(3))
+  assert output.read_text() == "mine" and not (tmp_path / "out.jsonl.parts").exists()
+  (tmp_path / "other.jsonl.parts").mkdir()
+  (tmp_path / "other.jsonl.parts" / "notes.txt").write_text("mine")
+  with pytest.raises(ConfigError, match="holds files that this command did not make"):
+    _run(tmp_path / "other.jsonl", _rows(3))
+  with (
+    pytest.raises(ConfigError, match="is there already"),
+    _opened(tmp_path / "late.jsonl").opened() as late,
+  ):
+    for part in late.undone(parts.cut(_rows(3), 3)):
+      late.add(part, [{"n": 1}])
+    (tmp_path / "late.jsonl").write_text("mine")
+    late.join()
+  assert (tmp_path / "late.jsonl").read_text() == "mine"
+
+
+def test_another_command_or_process_is_refused(tmp_path):
+  output = tmp_path / "out.jsonl"
+  with pytest.raises(KeyboardInterrupt):
+    _run(output, _rows(6), stop_after=3)
+  with pytest.raises(ConfigError, match=r"was begun by another command \(batch_size: null -> 64\)"):
+    _opened(output, batch_size=64).opened().__enter__()
+  with _opened(output).opened(), pytest.raises(DataError, match="is being written"):
+    _opened(output).opened().__enter__()
+
+
+def test_parts_are_smaller_where_texts_are_long(monkeypatch):
+  monkeypatch.setattr(parts, "MAX_CHARACTERS", 10)
+  rows = [Row({"text": "x" * size}, at, "f") for at, size in enumerate([4, 4, 4, 30, 1, 1])]
+  assert [len(part) for part in parts.cut(rows, 3)] == [3, 1, 2]
+
+
+def _written(form: formats.Format, path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
+  pieces = []
+  for at in range(0, len(rows), 2):
+    pieces.append(path.with_name(f"part{at}"))
+    pieces[-1].write_bytes(form.encode(rows[at : at + 2]))
+  form.join(pieces, path)
+  return path
+
+
+def test_csv_and_json_lines_are_read_back_as_they_were(tmp_path):
+  rows = [{"text": value, "score": number / 7} for number, value in enumerate(_VALUES)]
+  made = _written(formats.Csv(["text", "score"]), tmp_path / "a.csv", rows)
+  with open(made, newline="", encoding="utf-8") as file:
+    back = list(csv.DictReader(file))
+  assert [(row["text"], float(row["score"])) for row in back] == [tuple(row.values()) for row in rows]
+  made = _written(formats.JsonLines(), tmp_path / "a.jsonl", rows)
+  assert [row.fields for row in user_rows.read(str(made))] == rows
+
+
+def test_a_cell_that_is_no_text_is_json_in_csv_and_a_date_is_its_text():
+  form = formats.Csv(["a", "b", "c", "d"])
+  row = {"a": ["x", 1], "b": None, "c": datetime.date(2024, 2, 29), "d": True}
+  assert form.encode([row]) == b'"[""x"", 1]",,2024-02-29,true\n'
+
+
+def test_parquet_keeps_the_types_of_its_input_and_finds_those_of_others(tmp_path):
+  schema = pyarrow.schema(
+    [("at", pyarrow.date32()), ("n", pyarrow.int16()), ("tags", pyarrow.list_(pyarrow.string()))]
+  )
+  given = [{"at": datetime.date(2024, 1, day), "n": None, "tags": ["a"] * day} for day in (1, 2, 3)]
+  source = tmp_path / "in.parquet"
+  parquet.write_table(pyarrow.Table.from_pylist(given, schema=schema), source)
+  found = columns.survey(user_rows.read(str(source)))
+  assert (found.rows, found.last) == (3, 3)
+  vector = {"vector": pyarrow.list_(pyarrow.float32())}
+  form = formats.Parquet(columns.arrow_schema(str(source), found.columns, vector))
+  rows = [{**row, "vector": np.float32([1, 2])} for row in given]
+  back = parquet.read_table(_written(form, tmp_path / "out.parquet", rows))
+  assert back.schema.names == ["at", "n", "tags", "vector"] and back.schema.field("n").type == pyarrow.int16()
+  assert back.drop_columns(["vector"]).to_pylist() == given
+  mixed = [
+    Row({"a": 1, "b": "x"}, 1, "f"),
+    Row({"a": 2.5, "c": [1]}, 2, "f"),
+    Row({"b": None, "c": "y"}, 3, "f"),
+  ]
+  kinds = columns.survey(mixed).columns
+  assert kinds == {"a": "float64", "b": "string", "c": columns.JSON}
+  form = formats.Parquet(columns.arrow_schema("in.jsonl", kinds, {}))
+  back = parquet.read_table(_written(form, tmp_path / "b.parquet", [row.fields for row in mixed])).to_pylist()
+  assert back[1] == {"a": 2.5, "b": None, "c": "[1]"} and back[2] == {"a": None, "b": None, "c": "y"}
+
+
+def test_an_array_of_vectors_is_read_by_numpy_alone(tmp_path):
+  vectors = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+  made = _written(formats.Npy("v", 3), tmp_path / "v.npy", [{"v": vector} for vector in vectors])
+  np.testing.assert_array_equal(np.load(made), vectors)
+
+
+def test_an_unknown_ending_is_refused_with_those_that_are_known():
+  with pytest.raises(
+    ConfigError, match=r"--output=a.xlsx: its ending is '.xlsx', expected one of .csv, .jsonl"
+  ):
+    formats.choose("a.xlsx", {".csv": formats.Nothing, ".jsonl": formats.Nothing})

@@ -182,6 +182,11 @@ class Relations:
     return np.stack(rows)
 
 
+def _labels(split: Split) -> list[str]:
+  assert split.labels is not None  # those of a training and a development set are always given
+  return [str(label) for label in split.labels]
+
+
 def sentence_vectors(encoder: FrozenEncoder, texts: Sequence[str]) -> dict[str, np.ndarray]:
   """{'cls', 'mean': [texts, embed]} of the last layer; the mean is that over the tokens."""
   return {name: given.vectors(given.inputs(texts)) for name, given in encoder.embedders.items()}
@@ -197,19 +202,19 @@ class Sentiment:
   about = "sentiment: SST-2 by logistic regression on one vector of a sentence; no model: a bag of words"
 
   def _figure(self, answers: np.ndarray, read: str) -> Figure:
-    right = answers == np.asarray(self.test.labels)
+    right = answers == np.asarray(_labels(self.test))
     return Figure(self.name, "SST-2 dev", "accuracy", read, _share(right), len(right))
 
   def without_model(self) -> list[Figure]:
     """A bag of words."""
     bags = [[text.split() for text in split.first] for split in (self.train, self.test)]
-    return [self._figure(linear.bag_predictions(bags[0], self.train.labels, bags[1]), WITHOUT)]
+    return [self._figure(linear.bag_predictions(bags[0], _labels(self.train), bags[1]), WITHOUT)]
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
     """From [CLS] and from the mean."""
     train, test = (sentence_vectors(encoder, split.first) for split in (self.train, self.test))
     for read, vectors in train.items():
-      yield self._figure(linear.predictions(vectors, self.train.labels, test[read]), read)
+      yield self._figure(linear.predictions(vectors, _labels(self.train), test[read]), read)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,7 +226,7 @@ class Similarity:
   about = "similarity: cosines of two sentences against people's scores (STS-B); no model: tf-idf of words"
 
   def _figure(self, cosines: np.ndarray, read: str) -> Figure:
-    value = linear.rank_correlation(cosines, np.asarray(self.pairs.labels))
+    value = linear.rank_correlation(cosines, np.asarray(_labels(self.pairs), np.float64))
     return Figure(self.name, "STS-B dev", "Spearman", read, value, len(cosines))
 
   def without_model(self) -> list[Figure]:

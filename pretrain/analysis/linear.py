@@ -12,7 +12,7 @@ MOST_ROWS = 20_000  # of training: a linear probe gains little from more, and ta
 def predictions(train: np.ndarray, labels: Sequence[str], test: np.ndarray) -> np.ndarray:
   """Labels of `test` [n, features] by logistic regression on the first `MOST_ROWS` of `train` [m, features].
 
-  Features are standardised, the penalty is scikit-learn's own (C = 1); nothing was chosen by looking at `test`.
+  Features are standardised and the penalty is scikit-learn's own (C = 1): nothing is chosen by `test`.
   """
   from sklearn.exceptions import ConvergenceWarning  # here: a second to import
   from sklearn.linear_model import LogisticRegression

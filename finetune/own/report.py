@@ -54,6 +54,16 @@ def make_report(
   return tables.Report("results", f"{schema.kind.capitalize()}, {title}", columns, found, notes, shown)
 
 
+def of_one(
+  title: str, schema: TaskSchema, scores: dict[str, float], of_answers: Sequence[tables.Table], *, rows: int
+) -> tables.Report:
+  """The report of a model's `scores` on a number of `rows`; `of_answers` are tables of what it answered."""
+  found = [{"metric": name, "value": value, "rows": rows} for name, value in scores.items()]
+  columns = [tables.text_column("metric", "metric"), _number_column("score", "value")]
+  notes = [f"{rows:,} rows; in percent but for {', '.join(ERRORS)}."]
+  return tables.Report("results", f"{schema.kind.capitalize()}, {title}", columns, found, notes, of_answers)
+
+
 def _number(row: tables.Row, value: float) -> str:
   return f"{value:.4g}" if row["metric"] in ERRORS else tables.percent(value)
 

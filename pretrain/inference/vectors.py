@@ -12,28 +12,22 @@ from pretrain.inference.batches import Input
 from pretrain.inference.compiled import Compiled
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
+from pretrain.ops.pooling import pool
 from pretrain.saved_model import OpenedEncoder
-
-POOLINGS = ("mean", "cls")
 
 
 def pooled(
   params: Any, config: EncoderConfig, batch: Mapping[str, jax.Array], *, pad_id: int, pooling: str
 ) -> jax.Array:
-  """[batch, embed] float32 of ids [batch, length]: h of [CLS], or the mean of h over all tokens but padding.
+  """[batch, embed] float32 of the 'ids' [batch, length] of a batch, as `ops.pooling.pool` has it.
 
-  The mean counts [CLS] and [SEP], as sentence-transformers does. A row of padding alone gives 0 for 'mean'.
+  The mean counts [CLS] and [SEP], as sentence-transformers does.
   """
   ids = batch["ids"]
-  is_token = ids != pad_id
   # Of the last layer only what is read at [CLS] is computed.
   read = {"read": jnp.zeros((ids.shape[0], 1), jnp.int32)} if pooling == "cls" and config.num_layers else {}
-  _, hidden = encode(params, config, ids, is_token, pad_id=pad_id, **read)
-  last = hidden.last.astype(jnp.float32)
-  if pooling == "cls":
-    return last[:, 0]
-  weights = is_token[..., None].astype(jnp.float32)
-  return jnp.sum(last * weights, axis=1) / jnp.maximum(jnp.sum(weights, axis=1), 1.0)
+  _, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, **read)
+  return pool(hidden.last, ids != pad_id, pooling)
 
 
 class Embedder:

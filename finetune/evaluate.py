@@ -1,0 +1,124 @@
+"""How good a fine-tuned model is on a file: `python -m finetune.evaluate --model=DIR --data=test.csv`.
+
+The report is that of training, without training. `--help` lists the flags; exit codes are those of
+data/errors.py.
+"""
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from data import command, rows
+from data.command import Parser
+from data.errors import ConfigError, DataError
+from data.output import columns, formats
+from data.output.parts import Printed
+from data.rows import Row
+from data.rows.read import STANDARD_INPUT
+from finetune.predict import add_model_flags, check_columns, model_of
+from pretrain.command import kept_memory
+
+_EPILOG = """\
+Every row needs a label that the model knows: the first one that has none, or another, is named. Scores are
+those that training reports: accuracy and macro F1 with a row for each class and which was taken for which;
+Spearman, Pearson and RMSE; micro and macro F1 and average precision.
+
+  python -m finetune.evaluate --model=runs/own/model --data=test.csv
+  python -m finetune.evaluate --model=runs/glue/sst2/model --data=GLUE/SST-2/dev.tsv --output=runs/sst2_dev
+
+Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage; 75 stopped on request.
+"""
+
+
+def parser() -> Parser:
+  """Flags of the command."""
+  made = Parser(
+    prog="python -m finetune.evaluate",
+    description="Evaluates a fine-tuned model on a file with labels.",
+    epilog=_EPILOG,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  add_model_flags(made)
+  made.add_argument("--data", required=True, help="CSV, TSV, JSONL or Parquet with texts and labels")
+  made.add_argument(
+    "--label", default="", help="column of the label; default: the one the model was trained on"
+  )
+  made.add_argument(
+    "--output", default="", help="folder for results.md, .csv and .json; default: none is written"
+  )
+  return made
+
+
+def _check_output(output: str) -> None:
+  if output and any(
+    (pathlib.Path(output) / f"results.{ending}").exists() for ending in ("md", "csv", "json")
+  ):
+    raise ConfigError(f"--output={output}: there is a report already; name another folder, or remove it")
+
+
+def _evaluate(asked: argparse.Namespace) -> None:
+  if asked.batch_size < 1:
+    raise ConfigError(f"--batch_size={asked.batch_size}: expected at least 1")
+  if asked.data == STANDARD_INPUT:
+    raise ConfigError("--data=-: lines of a pipe have no labels; give a file")
+  _check_output(asked.output)
+  rows.columns(asked.data)  # a file that is not there is reported at once
+  model = model_of(asked, asked.label)
+  schema = model.schema
+  if schema.kind == "question_answering":
+    raise ConfigError(
+      "the model answers questions; use finetune.predict, or finetune.main with configs/finetune_squad.py, "
+      "which scores SQuAD's files"
+    )
+  flags = "--text=NAME, --text_pair=NAME or --label=NAME"
+  check_columns(asked.data, [*schema.text, schema.label], flags)
+  from finetune.own import metrics, report
+  from finetune.own.targets import targets, text_of
+  from pretrain.inference import stream
+
+  survey = columns.survey(
+    rows.read(asked.data), lambda row: (targets([row], schema), [text_of(row, name) for name in schema.text])
+  )
+  if not survey.rows:
+    raise DataError(f"{asked.data}: no row in this file; give one that has some")
+  found: list[np.ndarray] = []
+  wanted: list[np.ndarray] = []
+
+  def compute(part: list[Row], inputs) -> list[dict]:
+    found.append(model.outputs(part, inputs))
+    wanted.append(targets(part, schema))
+    return []
+
+  stream.answer(
+    rows.read(asked.data),
+    Printed(formats.Nothing()),
+    model.kind.inputs,
+    compute,
+    batch_size=asked.batch_size,
+    total=survey.rows,
+  )
+  outputs, labels = np.concatenate(found), np.concatenate(wanted)
+  made = report.of_one(
+    f"{asked.model} on {asked.data}",
+    schema,
+    metrics.measure(schema, labels, outputs),
+    metrics.details(schema, labels, outputs),
+    rows=len(labels),
+  )
+  if asked.output:
+    made.publish(asked.output, print)
+  else:
+    made.print()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  return command.run(lambda: _evaluate(parser().parse_args(argv)))
+
+
+if __name__ == "__main__":
+  kept_memory.keep_temporaries()
+  sys.exit(main())

@@ -1,0 +1,5 @@
+"""A fine-tuned model opened to answer rows: `finetune.predict` and `finetune.evaluate`.
+
+`model` opens a saved model of any kind; `texts` and `questions` are how rows of a kind become inputs, and
+outputs answers.
+"""

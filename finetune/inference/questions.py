@@ -1,0 +1,87 @@
+"""Rows with a question and a text that may answer it: windows of the text, and the best span of all."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from data.rows import Row
+from data.squad import Question
+from finetune.own.answers import PREDICTED, PROBABILITY
+from finetune.own.schema import TaskSchema
+from finetune.own.targets import text_of
+from finetune.squad import answers as squad_answers
+from finetune.squad import windows
+from finetune.squad.decoding import Prediction
+from finetune.squad.windows import Features, Settings
+from pretrain.inference.batches import Input
+from pretrain.models import heads
+from pretrain.models.encoder import encode
+from pretrain.saved_model import OpenedEncoder
+
+NO_ANSWER = "no answer by"  # how far "no answer" leads; above 0 the answer is ""
+
+
+class Questions:
+  """A `model.Kind`: extractive question answering."""
+
+  def __init__(self, schema: TaskSchema, encoder: OpenedEncoder, task: Mapping[str, Any]) -> None:
+    """`task` is what the model's meta says: it was chosen by a metric of SQuAD 2.0, or by one of 1.1."""
+    self.schema, self._encoder = schema, encoder
+    self._can_be_null = not str(task.get("metric", "best_f1")).startswith(("f1", "exact"))
+    stride = min(Settings.stride, schema.max_length // 2)
+    query = min(Settings.max_query_length, schema.max_length // 4)
+    self._settings = Settings(max_length=schema.max_length, stride=stride, max_query_length=query)
+    self.cut = 0  # no row loses tokens: windows hold all of them
+
+  def inputs(self, rows: Sequence[Row]) -> tuple[list[Input], tuple[list[Question], Features]]:
+    """The windows of all questions."""
+    question, context = self.schema.text
+    questions = [
+      Question(str(at), "", text_of(row, context), text_of(row, question), (), True)
+      for at, row in enumerate(rows)
+    ]
+    features = windows.build(questions, self._encoder.vocabulary, self._settings, training=False)
+    allowed = features.examples.token_fields["allowed"]
+    given = [{"ids": ids, "allowed": may} for ids, may in zip(features.examples.ids, allowed)]
+    return given, (questions, features)
+
+  def compute(self, params: Any, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """Start and end logits [batch, length] float32."""
+    ids, pad_id = batch["ids"], self._encoder.vocabulary.special_ids.pad
+    _, hidden = encode(params["encoder"], self._encoder.config, ids, ids != pad_id, pad_id=pad_id)
+    head = params["heads"]["question_answering"]
+    return heads.apply_question_answering_head(head, hidden.last, batch["allowed"])
+
+  def outputs(
+    self, rows: Sequence[Row], found: Sequence[Any], made: tuple[list[Question], Features]
+  ) -> list[Prediction]:
+    """The decoded answers of the rows."""
+    questions, features = made
+    decoded = squad_answers.decode(
+      questions,
+      features,
+      [starts for starts, _ in found],
+      [ends for _, ends in found],
+      self._encoder.vocabulary,
+      self._settings,
+      can_be_null=self._can_be_null,
+    )
+    return [decoded[question.id] for question in questions]
+
+  def answers(self, outputs: Sequence[Prediction]) -> list[dict[str, Any]]:
+    """The text, '' for no answer; its probability among the best; how far "no answer" leads."""
+    made = []
+    for prediction in outputs:
+      text = prediction.text_at(0.0)
+      chance = next((best.probability for best in prediction.n_best if best.text == text), 0.0)
+      made.append({PREDICTED: text, PROBABILITY: chance})
+      if self._can_be_null:
+        made[-1][NO_ANSWER] = prediction.null_odds
+    return made
+
+  def columns(self) -> dict[str, str]:
+    """Of `answers`."""
+    return {PREDICTED: "string", PROBABILITY: "float64"} | (
+      {NO_ANSWER: "float64"} if self._can_be_null else {}
+    )

@@ -1,0 +1,224 @@
+"""Answers of a fine-tuned model: `python -m finetune.predict --model=DIR --input=new.csv --output=out.csv`.
+
+`--help` lists the flags. Exit codes are those of data/errors.py; 75: stopped on request, the same command
+continues.
+"""
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from data import command, progress, rows
+from data.command import Parser
+from data.errors import ConfigError, DataError
+from data.output import columns, formats
+from data.output.parts import Parts, Printed
+from data.rows import Row
+from data.rows.read import STANDARD_INPUT, TEXT
+from pretrain.command import kept_memory
+
+STANDARD_OUTPUT = "-"
+_EPILOG = """\
+A row of the input gives a row of the output, in order: its own columns, then 'predicted' and what goes with
+it (the probability of each label; of a question how far "no answer" leads). A million rows take no more
+memory than ten thousand. A killed command goes on where it was when it is started again; nothing that is
+there already is replaced.
+
+  python -m finetune.predict --model=runs/own/model --input=new.csv --output=answers.csv
+  python -m finetune.predict --model=runs/own/model --input=new.jsonl.gz --text=review --output=new.parquet
+  echo 'it broke at once' | python -m finetune.predict --model=runs/own/model --input=-
+
+Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage; 75 stopped on request, the same
+command continues.
+"""
+
+
+def add_model_flags(made: Parser) -> None:
+  """Flags of every command that opens a fine-tuned model."""
+  made.add_argument(
+    "--model",
+    required=True,
+    help="folder of a fine-tuned model, such as runs/own/model or runs/glue/rte/model",
+  )
+  made.add_argument("--step", type=int, help="of its checkpoint; default: the newest")
+  made.add_argument("--vocabulary", default="", help="its directory; default: the one beside the checkpoint")
+  made.add_argument(
+    "--text", default="", help="column of the text; default: the one the model was trained on"
+  )
+  made.add_argument("--text_pair", default="", help="column of the second text of a pair; default: likewise")
+  made.add_argument("--batch_size", type=int, default=32, help="texts computed at once")
+
+
+def parser() -> Parser:
+  """Flags of the command."""
+  made = Parser(
+    prog="python -m finetune.predict",
+    description="Answers every row of a file with a fine-tuned model.",
+    epilog=_EPILOG,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  add_model_flags(made)
+  made.add_argument(
+    "--input",
+    required=True,
+    help="CSV, TSV, JSONL, Parquet, or text with a line each (.gz, .zst too); - reads lines from a pipe",
+  )
+  made.add_argument(
+    "--output",
+    default="",
+    help="answers.csv, .jsonl or .parquet; - prints JSON lines, the default for a pipe",
+  )
+  return made
+
+
+def model_of(asked: argparse.Namespace, label: str = ""):
+  """The model on the devices, and its schema with the columns that the flags name."""
+  # JAX is imported after the flags are known to be good.
+  from finetune.inference import model
+  from pretrain import devices
+  from pretrain.main import use_compilation_cache
+
+  devices.check()
+  use_compilation_cache()
+  return model.open_answering(
+    asked.model,
+    step=asked.step,
+    vocabulary=asked.vocabulary,
+    batch_size=asked.batch_size,
+    names=lambda schema: model.renamed(schema, asked.text, asked.text_pair, label),
+  )
+
+
+def check_columns(path: str, wanted: Sequence[str], flags: str) -> None:
+  """Raises DataError where a file lacks one of the columns, with those that it has and the flags to use."""
+  there = rows.columns(path)
+  missing = [name for name in wanted if name not in there]
+  if missing:
+    raise DataError(
+      f"{path}: no column {missing[0]!r}, which the model reads; there are {', '.join(there)}; name the "
+      f"right one with {flags}"
+    )
+
+
+def free_names(names: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
+  """{name: the same, or with a number behind it where the input has such a column}."""
+  found: dict[str, str] = {}
+  for name in names:
+    free, number = name, 2
+    while free in taken:
+      free, number = f"{name} {number}", number + 1
+    found[name] = free
+  return found
+
+
+class _Command:
+  """One start of the command, its flags checked and its input read once."""
+
+  def __init__(self, asked: argparse.Namespace) -> None:
+    if asked.batch_size < 1:
+      raise ConfigError(f"--batch_size={asked.batch_size}: expected at least 1")
+    self.is_pipe = asked.input == STANDARD_INPUT
+    self.asked, self.output = asked, asked.output or (STANDARD_OUTPUT if self.is_pipe else "")
+    self.ending = pathlib.PurePath(self.output).suffix.lower()
+    if self.output != STANDARD_OUTPUT:
+      if self.ending not in (".csv", ".jsonl", ".parquet"):
+        raise ConfigError(
+          f"--output={self.output}: expected a name that ends in .csv, .jsonl or .parquet, or -"
+        )
+      Parts.refuse_existing(pathlib.Path(self.output))
+    self.survey = columns.Survey(0, 0, {TEXT: "string"})
+    if self.is_pipe:
+      asked.text = TEXT  # whatever the column was called that the model was trained on
+    else:
+      rows.columns(asked.input)  # a file that is not there is reported at once
+    self.model = model_of(asked)
+    schema = self.model.schema
+    if self.is_pipe and len(schema.text) > 1:
+      raise ConfigError(
+        "--input=-: a line is one text, and the model reads two; give a file with two columns"
+      )
+    if not self.is_pipe:
+      check_columns(asked.input, schema.text, "--text=NAME (of a pair also --text_pair=NAME)")
+      from finetune.own.targets import text_of
+
+      self.survey = columns.survey(
+        rows.read(asked.input), lambda row: [text_of(row, name) for name in schema.text]
+      )
+      if not self.survey.rows:
+        raise DataError(f"{asked.input}: no row in this file; give one that has some")
+    self.names = free_names(list(self.model.kind.columns()), list(self.survey.columns))
+
+  def run(self) -> None:
+    """Writes or prints the answers."""
+    if self.output == STANDARD_OUTPUT:
+      self._answer(Printed(formats.JsonLines()))
+      return
+    with self._parts().opened() as parts:
+      self._answer(parts)
+
+  def _parts(self) -> Parts:
+    import pyarrow
+
+    arrow = {"string": pyarrow.string(), "float64": pyarrow.float64()}
+    arrow |= {"list of string": pyarrow.list_(pyarrow.string())}
+    more = {self.names[name]: arrow[kind] for name, kind in self.model.kind.columns().items()}
+    form = formats.choose(
+      self.output,
+      {
+        ".csv": lambda: formats.Csv([*self.survey.columns, *more]),
+        ".jsonl": formats.JsonLines,
+        ".parquet": lambda: formats.Parquet(
+          columns.arrow_schema(self.asked.input, self.survey.columns, more)
+        ),
+      },
+    )
+    schema = self.model.schema
+    identity = {"command": "finetune.predict", "model": self.model.digest, "input": self.asked.input}
+    identity |= {
+      "batch_size": self.asked.batch_size,
+      "text": list(schema.text),
+      "labels": list(schema.labels),
+    }
+    identity |= {"max_length": schema.max_length, "long": schema.long, "columns": list(more)}
+    return Parts(pathlib.Path(self.output), identity, form)
+
+  def _answer(self, output: "Parts | Printed") -> None:
+    from pretrain.inference import stream
+
+    def compute(part: list[Row], inputs: Any) -> list[dict[str, Any]]:
+      found = self.model.answers(part, inputs)
+      return [self._joined(row, answer) for row, answer in zip(part, found, strict=True)]
+
+    speed = stream.answer(
+      rows.read(self.asked.input),
+      output,
+      self.model.kind.inputs,
+      compute,
+      batch_size=self.asked.batch_size,
+      total=self.survey.rows,
+      reads_ahead=not self.is_pipe,
+    )
+    schema = self.model.schema
+    cut = f", {self.model.kind.cut:,} cut to {schema.max_length} tokens" if self.model.kind.cut else ""
+    progress.say(f"{self.output}: {output.rows:,} rows answered ({schema.kind}){cut}, {speed:,.1f} rows/s")
+
+  def _joined(self, row: Row, answer: dict[str, Any]) -> dict[str, Any]:
+    values = {self.names[name]: value for name, value in answer.items()}
+    separator = self.model.schema.separator
+    if self.ending == ".csv" and separator:  # as the model's own training file had them
+      values = {
+        name: separator.join(value) if isinstance(value, list) else value for name, value in values.items()
+      }
+    return {**row.fields, **values}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  return command.run(lambda: _Command(parser().parse_args(argv)).run())
+
+
+if __name__ == "__main__":
+  kept_memory.keep_temporaries()
+  sys.exit(main())

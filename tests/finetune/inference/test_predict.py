@@ -1,0 +1,191 @@
+"""`python -m finetune.predict`: what it answers, beside which columns, after a kill, and what is wrong."""
+
+import csv
+import io
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+from finetune import predict
+from finetune.inference.model import Model
+from pretrain.inference import stream
+from pretrain.models import heads
+from pretrain.models.encoder import encode
+from pretrain.saved_model import open_model
+from tests.finetune.glue.small_glue import WORDS
+from tests.finetune.inference import small_models
+
+LABELS = ("red", "green", "blue")
+
+
+def _texts(count: int) -> list[str]:
+  random = np.random.default_rng(0)
+  return [" ".join(random.choice(WORDS, size)) for size in random.integers(1, 20, count)]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> pathlib.Path:
+  path = tmp_path_factory.mktemp("tables") / "in.csv"
+  with open(path, "w", newline="", encoding="utf-8") as file:
+    csv.writer(file).writerows([("id", "text"), *enumerate(_texts(45))])
+  return path
+
+
+def _predict(model, source, *flags: str) -> int:
+  return predict.main([f"--model={model}", f"--input={source}", "--batch_size=8", *flags])
+
+
+def _read(path: pathlib.Path) -> list[dict[str, str]]:
+  with open(path, newline="", encoding="utf-8") as file:
+    return list(csv.DictReader(file))
+
+
+def _logits(directory, texts, *, pooling: str) -> np.ndarray:
+  """The model in one plain batch."""
+  saved = open_model(directory)
+  encoder = saved.open_encoder("", flag="--vocabulary")
+  words, pad_id = encoder.vocabulary, encoder.vocabulary.special_ids.pad
+  rows = np.full((len(texts), 24), pad_id, np.int32)
+  for row, ids in zip(rows, words.encode_batch(texts)):
+    whole = words.with_special_ids(ids, max_length=24)
+    row[: len(whole)] = whole
+
+  @jax.jit
+  def run(params, rows):
+    _, hidden = encode(params["encoder"], encoder.config, rows, rows != pad_id, pad_id=pad_id)
+    weights = (rows != pad_id)[..., None]
+    mean = (hidden.last * weights).sum(axis=1) / weights.sum(axis=1)
+    vectors = {"cls": hidden.last[:, 0], "mean": mean}[pooling]
+    return heads.apply_classification_head(params["heads"]["classification"], vectors)
+
+  return np.asarray(run(saved.params, rows))
+
+
+def test_labels_and_probabilities_stand_beside_every_column(colours, table, tmp_path, capsys):
+  output = tmp_path / "out.csv"
+  assert _predict(colours, table, f"--output={output}") == 0
+  assert "45 rows answered (classification), " in capsys.readouterr().err
+  rows = _read(output)
+  assert list(rows[0]) == ["id", "text", "predicted", "probability", *(f"probability {n}" for n in LABELS)]
+  assert [(row["id"], row["text"]) for row in rows] == [(str(n), text) for n, text in enumerate(_texts(45))]
+  expected = np.asarray(jax.nn.softmax(_logits(colours, _texts(45), pooling="mean")))
+  found = np.asarray([[float(row[f"probability {name}"]) for name in LABELS] for row in rows])
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+  assert [row["predicted"] for row in rows] == [LABELS[at] for at in expected.argmax(axis=1)]
+  np.testing.assert_allclose([float(row["probability"]) for row in rows], expected.max(axis=1), atol=1e-5)
+  assert len({row["predicted"] for row in rows}) > 1
+
+
+def test_a_killed_command_goes_on_and_no_row_is_answered_twice_or_lost(
+  colours, table, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(stream, "BATCHES_OF_PART", 2)
+  whole, output = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
+  assert _predict(colours, table, f"--output={whole}") == 0
+  answers, calls = Model.answers, []
+
+  def killed(self, rows, inputs):
+    calls.append([row.number for row in rows])
+    if len(calls) == 2:
+      raise KeyboardInterrupt
+    return answers(self, rows, inputs)
+
+  monkeypatch.setattr(Model, "answers", killed)
+  assert _predict(colours, table, f"--output={output}") == 130
+  assert not output.exists()
+  assert _predict(colours, table, f"--output={output}") == 0
+  assert calls == [list(range(1, 17)), list(range(17, 33)), list(range(17, 33)), list(range(33, 46))]
+  assert output.read_bytes() == whole.read_bytes()
+  assert _predict(colours, table, f"--output={output}") == 2
+  assert "is there already" in capsys.readouterr().err
+
+
+def test_lines_of_a_pipe_are_answered_as_json_lines(colours, monkeypatch, capsys):
+  class Pipe:
+    buffer = io.BufferedReader(io.BytesIO(b"a good film\n\nthe cat sat\n"))
+
+  monkeypatch.setattr("sys.stdin", Pipe)
+  assert _predict(colours, "-") == 0
+  rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+  assert [row["text"] for row in rows] == ["a good film", "the cat sat"]
+  assert all(row["predicted"] in LABELS for row in rows)
+
+
+def test_several_labels_are_a_list_and_in_csv_a_cell_as_in_training(small_encoder_run, table, tmp_path):
+  model = small_models.own(
+    small_encoder_run, tmp_path / "model", "multilabel", "x", "y", separator="|", pooling="max"
+  )
+  for ending in ("csv", "parquet"):
+    assert _predict(model, table, f"--output={tmp_path / 'out'}.{ending}") == 0
+  rows = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+  for row, cells in zip(rows, _read(tmp_path / "out.csv"), strict=True):
+    assert row["predicted"] == [name for name in "xy" if row[f"probability {name}"] >= 0.5]
+    assert cells["predicted"] == "|".join(row["predicted"]) and cells["id"] == row["id"]
+  assert {tuple(row["predicted"]) for row in rows} & {("x", "y"), ()}
+
+
+def test_a_model_of_glue_names_its_columns_itself(small_encoder_run, tmp_path):
+  task = {"name": "stsb", "labels": None, "problem_type": "regression", "activation": "tanh"}
+  model = small_models.save(small_encoder_run, tmp_path / "model", small_models.head(1), task)
+  source = tmp_path / "in.jsonl"
+  fields = [{"sentence1": "a good film", "mine": "the mat", "predicted": number} for number in range(3)]
+  source.write_text("\n".join(map(json.dumps, fields)), encoding="utf-8")
+  output = tmp_path / "out.jsonl"
+  assert _predict(model, source, f"--output={output}", "--text_pair=mine") == 0
+  rows = [json.loads(line) for line in output.read_text().splitlines()]
+  assert [row["predicted"] for row in rows] == [0, 1, 2]  # the column of the input
+  assert [list(row) for row in rows] == [["sentence1", "mine", "predicted", "predicted 2"]] * 3
+  saved = open_model(model)
+  words = saved.load_vocabulary("", flag="")[1]
+  ids = words.with_special_ids(*words.encode_batch(["a good film", "the mat"]))
+  assert len(ids) == 8 and all(isinstance(row["predicted 2"], float) for row in rows)
+
+
+def test_a_model_of_squad_answers_with_words_of_the_text(small_encoder_run, tmp_path):
+  task = {"name": "squad", "labels": None, "problem_type": None, "metric": "best_f1"}
+  model = small_models.save(small_encoder_run, tmp_path / "model", small_models.head(0), task)
+  source, output = tmp_path / "in.csv", tmp_path / "out.jsonl"
+  contexts = ["the cat sat on the mat", "a very good film was not bad " * 9]
+  rows = [("question", "context"), *(("what is the plot", context) for context in contexts)]
+  with open(source, "w", newline="", encoding="utf-8") as file:
+    csv.writer(file).writerows(rows)
+  assert _predict(model, source, f"--output={output}") == 0
+  found = [json.loads(line) for line in output.read_text().splitlines()]
+  for row, context in zip(found, contexts, strict=True):
+    assert row["context"] == context and row["predicted"] in context
+    assert (row["no answer by"] > 0) == (row["predicted"] == "") and 0 <= row["probability"] <= 1
+
+
+@pytest.mark.parametrize(
+  ("content", "flags", "code", "message"),
+  [
+    ("id,review\n1,x\n", (), 3, "in.csv: no column 'text', which the model reads; there are id, review"),
+    ("text\nx\n", ("--text_pair=b",), 2, "--text_pair=b: the model reads one text"),
+    ("text,n\nx,1\n ,2\n", (), 3, "in.csv, row 2: 'text' is empty"),
+    ("text\n", (), 3, "no row in this file"),
+    ("text\nx\n", ("--batch_size=0",), 2, "--batch_size=0: expected at least 1"),
+    ("text\nx\n", ("--output=a.xlsx",), 2, "expected a name that ends in .csv, .jsonl or .parquet"),
+  ],
+)
+def test_a_mistake_is_one_line(content, flags, code, message, colours, tmp_path, capsys):
+  source = tmp_path / "in.csv"
+  source.write_text(content, encoding="utf-8")
+  assert _predict(colours, source, f"--output={tmp_path / 'out.csv'}", *flags) == code
+  error = capsys.readouterr().err.strip()
+  assert message in error and "\n" not in error
+  assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_a_model_that_cannot_answer_is_refused(small_encoder_run, table, tmp_path, capsys):
+  flags = f"--output={tmp_path / 'out.csv'}"
+  assert _predict(small_encoder_run, table, flags) == 3
+  assert "no head that answers (there is rtd); this is a pretrained encoder" in capsys.readouterr().err
+  model = small_models.own(small_encoder_run, tmp_path / "model", "classification", "a", "b")
+  described = json.loads((model / "task.json").read_text()) | {"labels": ["a", "b", "c"]}
+  (model / "task.json").write_text(json.dumps(described))
+  assert _predict(model, table, flags) == 3
+  assert "its head gives 2 numbers and its labels are 3 (a, b, c)" in capsys.readouterr().err

@@ -38,8 +38,7 @@ def memory_per_device(run: Run) -> dict[str, float]:
   chunk, three arrays).
   """
   config, mesh = run.config, run.mesh
-  state = sum(_local_bytes(leaf) for leaf in jax.tree.leaves(run.abstract_state))
-  gradients = sum(_local_bytes(leaf) for leaf in jax.tree.leaves(run.abstract_state.params))
+  state, gradients = local_bytes(run.abstract_state), local_bytes(run.abstract_state.params)
   model, length = config.model, config.data.length
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
   rows = config.train.batch_size // config.train.microbatches // shards
@@ -94,8 +93,12 @@ def attention_choice(run: Run) -> attention.Choice:
   return found[0]
 
 
-def _local_bytes(leaf: jax.ShapeDtypeStruct) -> int:
-  return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+def local_bytes(abstract_tree: Any) -> int:
+  """Bytes on one device of a tree of ShapeDtypeStructs with shardings."""
+  return sum(
+    math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    for leaf in jax.tree.leaves(abstract_tree)
+  )
 
 
 def dry_run(config: ConfigDict, *, workdir: str) -> str:

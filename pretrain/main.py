@@ -15,10 +15,14 @@ from pretrain.command import flags, kept_memory
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  arguments = flags.parse_arguments(sys.argv[1:] if argv is None else argv)
+  argv = sys.argv[1:] if argv is None else argv
+  arguments = flags.parse_arguments(argv)
   # Once the loop runs, Ctrl-C is a stop request.
   stopped = "stopped before training began; the same command starts again"
   with command.one_line_errors(stopped=stopped, debug=arguments.debug) as end:
+    if arguments.plan:
+      plan(argv)
+      return 0
     # JAX is imported after the flags are known to be good: a typo is reported in a fraction of a second.
     import jax
 
@@ -40,6 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
       arguments.config, arguments.workdir, download=arguments.download, ledger=arguments.ledger
     )
   return end.code
+
+
+def plan(argv: Sequence[str]) -> None:
+  """Makes the plan in a process of its own, see `pretrain/plan/__main__.py`; it prints what it finds."""
+  code, reason = command.run_child([sys.executable, "-m", "pretrain.plan", *argv], relay="--debug" in argv)
+  if code:
+    raise (ConfigError if code == ConfigError.exit_code else errors.UserError)(reason)
 
 
 def _join_hosts() -> None:

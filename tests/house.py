@@ -22,6 +22,7 @@ LINES = {
   "the house as it was put in order": 26_000,
   "attention, vocabulary and update as fast programs, and a device's own program": 1_600,
   "steps compiled for machines that are not there, benchmarks of speed and their PyTorch peers": 2_600,
+  "--plan: meshes and microbatches tried for a machine that is not there, and what a run costs": 650,
   "locks, digests of checkpoints, devices, hostile folders, tables as text": 500,
   "ledgers, checkpoints by hand, new phases, spikes and dumps, what is said of faults": 900,
   "rows of a user's own file, and fine-tuning on it (data/rows, finetune/own)": 2_000,

@@ -18,6 +18,7 @@ from data import manifest
 from data.errors import ConfigError, did_you_mean
 from pretrain.command import fields, validate
 from pretrain.command.config_file import load_config
+from pretrain.plan import chips
 
 SWITCHES = ("dry_run", "download", "debug")  # of every program
 
@@ -25,7 +26,8 @@ HELP = """\
 Pretrains a text encoder.
 
   python -m pretrain.main --config=FILE[:ARGUMENT] [--config.FIELD=VALUE ...]
-                          [--workdir=DIRECTORY] [--dry_run] [--download] [--ledger] [--debug]
+                          [--workdir=DIRECTORY] [--dry_run [--plan=MACHINE]] [--download] [--ledger]
+                          [--debug]
 
   --config=FILE         a config file, for example configs/amos_base.py. It is Python and runs with your
                         rights: read it before you use one that is not yours. ARGUMENT goes to its
@@ -38,6 +40,9 @@ Pretrains a text encoder.
                         Default: runs/<name of the config file>, with _ARGUMENT if there is one
   --dry_run             prints the resolved config, parameter counts, the mesh and the sharding of
                         every parameter, cost and memory, and exits
+  --plan=MACHINE        with --dry_run: compiles the real step for a machine that is not here and prints
+                        memory, exchange, time, the largest microbatch, a mesh and what the run costs:
+                        v5e:2x4, v5p:4x4x4, h100:16, h200:8, cpu:8
   --download            allows a source that is not on this machine to be fetched; nothing is
                         downloaded without it
   --ledger              writes ledger.jsonl into the workdir: of every step the examples it took and a
@@ -60,14 +65,21 @@ class Program:
   rules: validate.Rules
   example: str
   switches: tuple[str, ...] = SWITCHES
+  values: tuple[str, ...] = ("config", "workdir")  # flags that need one
 
   @property
   def flags(self) -> tuple[str, ...]:
     """All names that may follow '--' beside fields of the config."""
-    return ("config", "workdir", *self.switches, "help")
+    return (*self.values, *self.switches, "help")
 
 
-PRETRAINING = Program(HELP, validate.PRETRAINING, "configs/coco_lm_tiny.py", (*SWITCHES, "ledger"))
+PRETRAINING = Program(
+  HELP,
+  validate.PRETRAINING,
+  "configs/coco_lm_tiny.py",
+  switches=(*SWITCHES, "ledger"),
+  values=("config", "workdir", "plan"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +93,7 @@ class Arguments:
   debug: bool
   config_name: str  # the config file's name without '.py', with '_ARGUMENT' if one was given
   ledger: bool = False
+  plan: str = ""  # the machine to plan for
 
 
 def parse_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Arguments:
@@ -111,6 +124,8 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   schema = program.rules.schema
   values, changes, problems = _split(argv, program)
   switches = {name: _switch(name, values, problems) for name in program.switches}
+  plan = values.get("plan") or ""
+  planned = _planned_devices(plan, problems, dry_run=switches["dry_run"])
   path, argument = _split_path(values.get("config") or "")
   config, cause = None, None
   try:
@@ -123,7 +138,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
     problems += filter(None, (validate.value_problem(*change, program.rules) for change in changed.items()))
   else:
     _set_fields(config, fields.renamed_values(config) | changed)
-    problems += _config_problems(config, program.rules, in_doubt=bool(problems))
+    problems += _config_problems(config, program.rules, in_doubt=bool(problems), planned=planned)
   name = pathlib.Path(path).stem + (f"_{argument.replace(':', '_')}" if argument else "")
   workdir = values.get("workdir") or os.path.join("runs", name)
   if os.path.exists(workdir) and not os.path.isdir(workdir):
@@ -132,7 +147,20 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
     problems += _missing_records(changed)
   if problems or config is None:
     raise ConfigError(validate.listing(problems)) from cause
-  return Arguments(FrozenConfigDict(config), workdir, config_name=name, **switches)
+  return Arguments(FrozenConfigDict(config), workdir, config_name=name, plan=plan, **switches)
+
+
+def _planned_devices(plan: str, problems: list[str], *, dry_run: bool) -> int | None:
+  """Devices of the machine that is planned for; None without a plan, or where it cannot be made."""
+  if not plan:
+    return None
+  if not dry_run:
+    problems.append(f"--plan={plan}: a plan is a dry run; add --dry_run")
+  try:
+    return chips.parse(plan).devices
+  except ConfigError as error:
+    problems.append(f"--plan: {error}")
+    return None
 
 
 def _split(
@@ -234,9 +262,16 @@ def _set_fields(config: ConfigDict, changed: fields.Fields) -> None:
     config.update_from_flattened_dict({name: value for name, value in changed.items() if name in present})
 
 
-def _config_problems(config: ConfigDict, rules: validate.Rules, *, in_doubt: bool) -> list[str]:
-  """Problems of the config; once there are any (or `in_doubt`), also those with the devices at hand."""
-  problems = validate.problems(config, rules=rules)
+def _config_problems(
+  config: ConfigDict, rules: validate.Rules, *, in_doubt: bool, planned: int | None
+) -> list[str]:
+  """Problems of the config; once there are any (or `in_doubt`), also those with the devices at hand.
+
+  For a plan the devices are the `planned` ones.
+  """
+  problems = validate.problems(config, rules=rules, num_devices=planned)
+  if planned is not None:
+    return problems
   if not (problems or in_doubt) or fields.flatten(config).get("train.multihost") is not False:
     return problems  # with several hosts jax.distributed would have to come first
   try:

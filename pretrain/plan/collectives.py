@@ -4,11 +4,12 @@ import dataclasses
 import itertools
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from pretrain.plan.chips import Chip
 from pretrain.plan.program import Instruction, Program
 
 KINDS = (
@@ -34,6 +35,8 @@ class Collective:
     times: runs in a step.
     overlaps: it is started and awaited in two places, so that other work may run between them.
     op_name: the path of the JAX operation it came from.
+    members: devices that exchange with each other.
+    on_a_node: most of them that share a node; fewer than `members` where it goes through the network.
   """
 
   kind: str
@@ -42,19 +45,43 @@ class Collective:
   times: int
   overlaps: bool
   op_name: str
+  members: int = 1
+  on_a_node: int = 1
 
   @property
   def total(self) -> int:
     """Bytes of a step on one device."""
     return self.bytes * self.times
 
+  @property
+  def sent(self) -> float:
+    """Bytes that a device must send in a step, whatever the way: a sum goes round twice, all else once."""
+    if self.kind == "collective-permute":
+      return float(self.total)
+    rounds = 2 if self.kind == "all-reduce" else 1
+    return rounds * self.total * (self.members - 1) / self.members
 
-def collectives(program: Program, mesh_shape: Mapping[str, int]) -> list[Collective]:
+  def seconds(self, chip: Chip) -> float:
+    """What a step's runs take if nothing but the links limits them.
+
+    The members on a node share the ways out of it, of which each GPU has one.
+    """
+    bandwidth = chip.link_bandwidth
+    if chip.network_bandwidth and self.on_a_node < self.members:
+      bandwidth = min(bandwidth, self.on_a_node * chip.network_bandwidth)
+    return self.sent / bandwidth
+
+
+def collectives(
+  program: Program, mesh_shape: Mapping[str, int], nodes: Sequence[int] | None = None
+) -> list[Collective]:
   """All collectives of a program compiled for a mesh of that shape ({axis: size}), in the order they run.
 
-  Inside fusions too: the TPU compiler puts a collective and the product it overlaps with into one.
+  Inside fusions too: the TPU compiler puts a collective and the product it overlaps with into one. `nodes`
+  are those of the mesh's devices in its order (None: all on one).
   """
   found, in_the_background = [], _async_computations(program)
+  places = list(itertools.product(*(range(size) for size in mesh_shape.values())))
   for run in program.executions:
     outer = run.instruction
     in_async = outer.kind == "fusion" or run.computation in in_the_background
@@ -62,14 +89,17 @@ def collectives(program: Program, mesh_shape: Mapping[str, int]) -> list[Collect
       kind = instruction.kind.removesuffix("-start")
       if kind in KINDS:
         owner = program.computations[run.computation] if instruction is outer else {}
+        groups = _groups(instruction.attributes, len(places))
         found.append(
           Collective(
             kind,
-            _axes(instruction, mesh_shape),
+            _axes(groups, places, mesh_shape),
             _bytes(instruction, owner),
             run.times,
             in_async or instruction.kind.endswith("-start"),
             instruction.op_name or outer.op_name,
+            members=max(map(len, groups)),
+            on_a_node=min(_on_a_node(group, nodes) for group in groups),
           )
         )
   return found
@@ -107,14 +137,19 @@ def _bytes(instruction: Instruction, owner: Mapping[str, Instruction]) -> int:
   return max(instruction.bytes, sum(operands))
 
 
-def _axes(instruction: Instruction, mesh_shape: Mapping[str, int]) -> tuple[str, ...]:
+def _axes(
+  groups: Sequence[Sequence[int]], places: Sequence[tuple[int, ...]], names: Iterable[str]
+) -> tuple[str, ...]:
   """The axes along which the places of a group's members differ."""
-  places = list(itertools.product(*(range(size) for size in mesh_shape.values())))
   differ: set[int] = set()
-  for group in _groups(instruction.attributes, len(places)):
-    members = [places[member] for member in group]
-    differ |= {axis for axis in range(len(mesh_shape)) if len({place[axis] for place in members}) > 1}
-  return tuple(name for axis, name in enumerate(mesh_shape) if axis in differ)
+  for group in groups:
+    columns = zip(*(places[member] for member in group))
+    differ |= {axis for axis, column in enumerate(columns) if len(set(column)) > 1}
+  return tuple(name for axis, name in enumerate(names) if axis in differ)
+
+
+def _on_a_node(group: Sequence[int], nodes: Sequence[int] | None) -> int:
+  return len(group) if nodes is None else max(Counter(nodes[member] for member in group).values())
 
 
 def _groups(attributes: str, count: int) -> Sequence[Sequence[int]]:

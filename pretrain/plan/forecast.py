@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from pretrain import flops, sharding
 from pretrain.command import validate
 from pretrain.corruption.masking import TokenIds
+from pretrain.dry_run import local_bytes, memory_per_device
 from pretrain.plan import costs, roofline
 from pretrain.plan.collectives import collectives, summary
 from pretrain.plan.program import Program, parse
@@ -30,17 +31,21 @@ class Forecast:
 
   Attributes:
     rows: of a microbatch on one device.
+    microbatches: how many parts of the batch a device takes one after another.
+    state: bytes of 'parameters' and 'optimizer' state, exactly.
+    formula: bytes as `dry_run.memory_per_device` estimates them.
     bytes: 'arguments' (parameters, optimizer state, ids), 'outputs', 'aliased' (outputs in the place of
       arguments), 'temporaries' and 'total'; only 'total' where the compiler refused for lack of memory.
     fits: whether the total does.
-    seconds: TPU: the compiler's cycles over the clock, and a roofline for kernels without an estimate. GPU: a
-      roofline over all kernels, a lower bound. Communication is not in it. 0: it does not fit.
+    seconds: TPU: the compiler's cycles over the clock, and a roofline for kernels without an estimate.
+      Others: a roofline over all kernels, a lower bound. Communication is not in it. 0: the compiler refused.
     mfu: formula FLOP (`flops.training_flops_per_token`) over seconds and the chip's dense peak.
     cycles: the compiler's, of a TPU.
     parts: share of each part (`costs.PARTS`) of the time; 'kernels without an estimate' is one.
     kernels: launches by kind.
     collectives: as `collectives.summary`.
-    link_seconds: the collectives' bytes over the chip's links, if nothing else ran meanwhile.
+    link_seconds: what the collectives take on the chip's links, or on the network between nodes.
+    waited_seconds: of it, those that nothing else can run beside.
     unknown_loops: loops that were counted as one turn.
   """
 
@@ -52,6 +57,9 @@ class Forecast:
   length: int
   bytes: dict[str, int]
   fits: bool
+  microbatches: int = 1
+  state: dict[str, int] = dataclasses.field(default_factory=dict)
+  formula: dict[str, float] = dataclasses.field(default_factory=dict)
   seconds: float = 0.0
   mfu: float = 0.0
   cycles: int = 0
@@ -59,17 +67,24 @@ class Forecast:
   kernels: dict[str, int] = dataclasses.field(default_factory=dict)
   collectives: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
   link_seconds: float = 0.0
+  waited_seconds: float = 0.0
   unknown_loops: tuple[str, ...] = ()
+
+  @property
+  def step_seconds(self) -> float:
+    """A step with its communication: what can run beside other work takes time only where it takes longer."""
+    background = self.link_seconds - self.waited_seconds
+    return self.waited_seconds + max(self.seconds, background)
 
 
 def planned_run(config: ConfigDict, target: Target) -> Run:
-  """The parts of a run on a target's devices; `auto` computes in bfloat16 there.
+  """The parts of a run on a target's devices; `auto` computes in bfloat16 there, but on CPUs.
 
   Raises ConfigError as `validate.check` does.
   """
   config = copy.deepcopy(config)
   if config.model.dtype == "auto":
-    config.model.dtype = "bfloat16"
+    config.model.dtype = "float32" if target.chip.platform == "cpu" else "bfloat16"
   validate.check(config, num_devices=len(target.devices))
   size = config.model.vocab_size
   return make_run(config, TokenIds(0, 1, 2, 3, 4, size), devices=target.devices)
@@ -95,7 +110,7 @@ def forecast(config: ConfigDict, target: Target) -> Forecast:
   try:
     compiled = lower_step(run).compile()
   except Exception as error:
-    needed = needed_bytes(str(error))
+    needed = needed_bytes(str(error), arguments=sum(found.state.values()))
     if needed is None:
       raise
     return dataclasses.replace(found, bytes={"total": needed}, fits=False)
@@ -109,6 +124,7 @@ def describe_run(run: Run, target: Target) -> Forecast:
   config = run.config
   shards = run.mesh.shape["data"] * run.mesh.shape["fsdp"]
   rows = config.train.batch_size // config.train.microbatches // shards
+  state = run.abstract_state
   return Forecast(
     target.name,
     target.devices[0].device_kind,
@@ -118,6 +134,9 @@ def describe_run(run: Run, target: Target) -> Forecast:
     config.data.length,
     bytes={},
     fits=False,
+    microbatches=config.train.microbatches,
+    state={"parameters": local_bytes(state.params), "optimizer": local_bytes(state.opt_state)},
+    formula=memory_per_device(run),
   )
 
 
@@ -128,7 +147,8 @@ def read_program(found: Forecast, program: Program, run: Run, target: Target) ->
   seconds = sum(seconds_by_part.values())
   tokens = run.config.train.batch_size * run.config.data.length
   step_flops = flops.training_flops_per_token(run.config.to_dict()) * tokens / len(target.devices)
-  sent = collectives(program, run.mesh.shape)
+  nodes = [device.process_index for device in run.mesh.devices.flat]
+  sent = [item for item in collectives(program, run.mesh.shape, nodes) if item.axes]
   return dataclasses.replace(
     found,
     seconds=seconds,
@@ -137,7 +157,8 @@ def read_program(found: Forecast, program: Program, run: Run, target: Target) ->
     parts={part: value / seconds for part, value in seconds_by_part.items()},
     kernels=dict(costs.kernels(program)),
     collectives=summary(sent),
-    link_seconds=sum(item.total for item in sent if item.axes) / chip.link_bandwidth,
+    link_seconds=sum(item.seconds(chip) for item in sent),
+    waited_seconds=sum(item.seconds(chip) for item in sent if not item.overlaps),
     unknown_loops=program.unknown_loops,
   )
 
@@ -161,15 +182,19 @@ def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
   return sizes | {"total": total}
 
 
-def needed_bytes(error: str) -> int | None:
-  """Bytes that a program would have needed, from the compiler's refusal; None: it is another error."""
+def needed_bytes(error: str, *, arguments: int = 0) -> int | None:
+  """Bytes that a program would have needed, from the compiler's refusal; None: it is another error.
+
+  A refusal that counts temporaries alone does not count the program's `arguments`.
+  """
   if "RESOURCE_EXHAUSTED" not in error:
     return None
   found = re.search(r"Used ([\d.]+)([KMG]?) of|temporaries \(([\d.]+)([KMG]?)", error)
   if found is None:
     return None
-  number, unit = (found[1], found[2]) if found[1] else (found[3], found[4])
-  return int(float(number) * _UNITS[unit])
+  if found[1]:
+    return int(float(found[1]) * _UNITS[found[2]])
+  return int(float(found[3]) * _UNITS[found[4]]) + arguments
 
 
 def largest_rows(forecast_of: Callable[[int], Forecast], *, multiple: int, limit: float) -> Forecast:

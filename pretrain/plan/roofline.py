@@ -9,15 +9,10 @@ import math
 import re
 from collections.abc import Mapping
 
+from pretrain.plan.chips import Chip
 from pretrain.plan.costs import NO_KERNELS, part_of
 from pretrain.plan.program import FREE, Computation, Execution, Instruction, Program
-from pretrain.plan.targets import Chip
 
-# Shares of the data sheet that large products and copies reach: 790 of 989 TFLOP/s and 4.3 of 4.8 TB/s were
-# measured on an H200.
-PRODUCT_SHARE, BANDWIDTH_SHARE = 0.8, 0.9
-LAUNCH_SECONDS = 3e-6  # of a kernel with next to nothing to do
-WIDE_SHARE = 0.5  # of the bfloat16 rate, for products of which an operand is float32 (TF32's)
 FUSED_ATTENTION_SHARE = 0.5  # of the rate of large products, what fused attention reaches
 
 
@@ -51,8 +46,9 @@ def kernel_of(program: Program, run: Execution, chip: Chip) -> Kernel | None:
   else:
     operands = {name: owner[name].bytes for name in instruction.operands if name in owner}
     moved, products = _touched(instruction, operands, owner), _products(instruction, owner)
-  seconds = sum(flops / (chip.peak_flops * PRODUCT_SHARE * share) for flops, share in products if flops)
-  seconds = max(seconds, moved / (chip.bandwidth * BANDWIDTH_SHARE), LAUNCH_SECONDS)
+  shares = {"narrow": 1.0, "wide": chip.wide_share, "attention": FUSED_ATTENTION_SHARE}
+  seconds = sum(flops / (chip.peak_flops * chip.product_share * shares[kind]) for flops, kind in products)
+  seconds = max(seconds, moved / (chip.bandwidth * chip.bandwidth_share), chip.launch_seconds)
   return Kernel(
     instruction.name,
     target or instruction.kind,
@@ -64,8 +60,8 @@ def kernel_of(program: Program, run: Execution, chip: Chip) -> Kernel | None:
   )
 
 
-def _fusion(program: Program, fusion: Instruction) -> tuple[int, list[tuple[float, float]]]:
-  """Bytes that a fusion reads and writes, and its products as (FLOP, share of the bfloat16 rate)."""
+def _fusion(program: Program, fusion: Instruction) -> tuple[int, list[tuple[float, str]]]:
+  """Bytes that a fusion reads and writes, and its products as (FLOP, kind), see `_products`."""
   body = program.computations[fusion.called[0]]
   users: dict[str, list[tuple[Instruction, int]]] = {}
   for instruction in body.values():
@@ -118,13 +114,13 @@ def _touched(instruction: Instruction, operands: Mapping[str, int], owner: Compu
   return instruction.bytes + sum(operands.values())
 
 
-def _products(instruction: Instruction, owner: Computation) -> list[tuple[float, float]]:
-  """The matrix products in one operation: (FLOP, share of the rate of large bfloat16 products)."""
+def _products(instruction: Instruction, owner: Computation) -> list[tuple[float, str]]:
+  """The matrix products in one operation: (FLOP, 'narrow', 'wide' (float32 is read) or 'attention')."""
   if instruction.custom_call_target.startswith("__cudnn$fmha"):
-    return [(_attention_flops(instruction, owner), FUSED_ATTENTION_SHARE)]
+    return [(_attention_flops(instruction, owner), "attention")]
   stated = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', instruction.attributes)
   if instruction.kind == "custom-call" and stated:  # a Pallas kernel that says what it does
-    return [(float(stated[1]), FUSED_ATTENTION_SHARE)]
+    return [(float(stated[1]), "attention")]
   contracted = re.search(
     r'lhs_contracting_dim(?:s=\{|ension(?:s)?_numbers":\[|ensions":\[)([\d,"]*)', instruction.attributes
   )
@@ -136,7 +132,7 @@ def _products(instruction: Instruction, owner: Computation) -> list[tuple[float,
   places = [int(place) for place in re.findall(r"\d+", contracted[1])]
   depth = math.prod(sides[0].sizes[place] for place in places)
   wide = any(side.dtype in ("f32", "f64") for side in sides)
-  return [(2.0 * math.prod(instruction.results[0].sizes) * depth, WIDE_SHARE if wide else 1.0)]
+  return [(2.0 * math.prod(instruction.results[0].sizes) * depth, "wide" if wide else "narrow")]
 
 
 def _attention_flops(instruction: Instruction, owner: Computation) -> float:

@@ -1,0 +1,42 @@
+"""The child process of `python -m pretrain.main --dry_run --plan=MACHINE`, with the same arguments.
+
+A process of its own, because what compiles for another machine wants an environment of its own, set before
+JAX starts, and must not take devices that are here; and because a compiler that fails may end its process.
+"""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+
+from data import command
+from pretrain.command import flags
+from pretrain.plan import chips
+
+
+def main(argv: Sequence[str]) -> int:
+  """Prints the plan, a line for each program while it works; returns the exit code."""
+  arguments = flags.parse_arguments(argv)
+  with command.one_line_errors(stopped="the plan was stopped", debug=arguments.debug) as end:
+    spec = chips.parse(arguments.plan)
+    set_environment(spec)
+    from pretrain.plan import make  # imports JAX
+
+    started = time.monotonic()
+    make.print_plan(arguments.config, spec, name=arguments.config_name)
+    print(f"\nplanned in {time.monotonic() - started:.0f} s; nothing was run or written")
+  return end.code
+
+
+def set_environment(spec: chips.Spec) -> None:
+  """What JAX reads when it starts: CPUs alone, as many fake ones as are planned for, and no notices."""
+  flag = "--xla_force_host_platform_device_count"
+  own = re.sub(rf"{flag}=\d+", "", os.environ.get("XLA_FLAGS", ""))
+  on_cpus = spec.platform == "cpu" or not chips.is_installed(spec.platform)
+  flags_here = f"{own} {flag}={spec.devices}".strip() if on_cpus else ""  # other compilers do not know them
+  os.environ |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags_here, "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,97 @@
+"""From a config and a machine to a printed plan."""
+
+import copy
+import importlib.util
+import time
+
+import jax
+from ml_collections import ConfigDict, FrozenConfigDict
+
+from pretrain.command import validate
+from pretrain.dry_run import GIB, attention_choice
+from pretrain.plan import chips, report, search, targets
+from pretrain.plan.forecast import describe_run, forecast, planned_run
+from pretrain.plan.targets import Target
+
+
+def print_plan(config: ConfigDict | FrozenConfigDict, spec: chips.Spec, *, name: str) -> None:
+  """Prints a plan, line by line as it is made.
+
+  Raises:
+    ConfigError: the config does not fit the machine's number of devices.
+  """
+  config = ConfigDict(config)
+  can_compile = chips.is_installed(spec.platform)
+  target = targets.describe(spec.name) if can_compile else stand_in(spec)
+  chip, count = target.chip, len(target.devices)
+  hosts = f", {target.hosts} hosts" if target.hosts > 1 else ""
+  print(f"plan of {name} for {spec.name}: {count} x {chip.kind}{hosts}, {chip.hbm_bytes / GIB:.2f} GiB each")
+  validate.check(config, num_devices=count)
+  if not can_compile:
+    config = like_on(spec, config)
+    found = describe_run(planned_run(config, target), target)
+    print("\n" + report.formula_plan(config, found, target, targets.HOW_TO_INSTALL))
+    return
+  config = without_cudnn(config, target)
+  found = _tried(config, target, spec)
+  chosen = search.best(found)
+  if chosen is None:
+    print("\nNothing that was tried fits: use more devices, --config.model.remat=full, or a tensor axis")
+  else:
+    print("\n" + report.compiled_plan(target, found, chosen, spec.platform))
+
+
+def _tried(config: ConfigDict, target: Target, spec: chips.Spec) -> list[search.Try]:
+  count = len(search.meshes(config, target))
+  most = search.MOST_OF_A_MESH * count
+  print(
+    f"The real step is compiled by {targets.compiler(spec.platform)} for {count} "
+    f"mesh{'es' if count > 1 else ''}, {most} programs at most; one of a base-size model takes minutes\n"
+  )
+  print(report.HEAD, flush=True)
+  started = time.monotonic()
+
+  def announce(item: search.Try) -> None:
+    nonlocal started
+    started = time.monotonic()
+    at = item.forecast
+    print(f"  compiling {report.shown_mesh(at.mesh)}, {at.rows} rows a device ...", flush=True)
+
+  compilers = search.Compilers(
+    lambda at: describe_run(planned_run(at, target), target), lambda at: forecast(at, target)
+  )
+  tries = []
+  for item in search.search(config, target, compilers, announce):
+    tries.append(item)
+    taken = f"  compiled in {time.monotonic() - started:.0f} s" if item.is_compiled else ""
+    print(report.row(item) + taken, flush=True)
+  return tries
+
+
+def without_cudnn(config: ConfigDict, target: Target) -> ConfigDict:
+  """The config, with plain attention and a line that says so where cuDNN's is wanted and not installed."""
+  if target.chip.platform != "cuda" or importlib.util.find_spec("nvidia.cudnn") is not None:
+    return config
+  if attention_choice(planned_run(config, target)).body != "cudnn":
+    return config
+  print(
+    "Attention is compiled in its plain form: the fused one, which the run takes less memory and time with, "
+    "needs nvidia-cudnn-cu12, which is not installed here"
+  )
+  config = copy.deepcopy(config)
+  config.model.attention = "plain"
+  return config
+
+
+def stand_in(spec: chips.Spec) -> Target:
+  """As many CPU devices as a machine has, to draw its mesh on: nothing can be compiled for it."""
+  assert spec.chip is not None
+  return Target(spec.name, spec.chip, jax.devices("cpu")[: spec.devices])
+
+
+def like_on(spec: chips.Spec, config: ConfigDict) -> ConfigDict:
+  """The config with the attention that `auto` would take there, for formulas on CPU devices."""
+  config = copy.deepcopy(config)
+  if spec.platform == "cuda" and config.model.attention == "auto" and config.model.attention_dropout > 0:
+    config.model.attention = "plain"
+  return config

@@ -1,0 +1,164 @@
+"""A plan as text: what was tried, and of the best of it memory, exchange, time and cost."""
+
+from collections.abc import Mapping, Sequence
+
+from ml_collections import ConfigDict
+
+from pretrain import flops
+from pretrain.dry_run import GIB
+from pretrain.plan.forecast import Forecast
+from pretrain.plan.search import Try, expected_bytes
+from pretrain.plan.targets import Target
+
+_ROW = "  {mesh:<24} {microbatches:>12} {rows:>13} {memory:>12}  {fits:<4} {step:>9}"
+HEAD = _ROW.format(
+  mesh="mesh", microbatches="microbatches", rows="rows a device", memory="memory", fits="fits", step="step"
+)
+_RESTS_ON = {
+  "tpu": "libtpu's estimated cycles at {clock:.2f} GHz, loops times their turns; kernels without an estimate "
+  "as the bytes and products they state",
+  "cuda": "a roofline over the kernels, a lower bound: {products:.0%} of the data sheet's FLOP/s, "
+  "{copies:.0%} of its bandwidth",
+  "cpu": "a roofline over the kernels with the speed of a product and of a copy, measured here just now",
+}
+
+
+def size(number: float) -> str:
+  """Bytes in the unit that suits them."""
+  return f"{number / GIB:,.2f} GiB" if number >= GIB / 10 else f"{number / 2**20:,.2f} MiB"
+
+
+def shown_mesh(sizes: Mapping[str, int]) -> str:
+  """'data=4 fsdp=2': the axes of more than one device."""
+  return " ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1) or "one device"
+
+
+def row(item: Try) -> str:
+  """A line of the table under `HEAD`."""
+  found = item.forecast
+  return _ROW.format(
+    mesh=shown_mesh(found.mesh),
+    microbatches=found.microbatches,
+    rows=found.rows,
+    memory=f"{'' if item.is_compiled else '~'}{size(item.needed)}",
+    fits="yes" if found.fits else "no",
+    step=f"{found.step_seconds:.3g} s" if found.fits else "-",
+  ) + ("" if item.is_compiled else "  by the formula alone")
+
+
+def compiled_plan(target: Target, tries: Sequence[Try], chosen: Try, platform: str) -> str:
+  """All about the try that is recommended."""
+  found = chosen.forecast
+  sizes = " ".join(f"--config.mesh.{axis}={size}" for axis, size in found.mesh.items())
+  sections = [
+    f"recommended of these: {sizes} --config.train.microbatches={found.microbatches}",
+    _section("memory of a device", _memory(found, target)),
+    _largest_microbatch(tries, chosen, target),
+    _section("exchanged in a step, of a device", _exchange(found)),
+    _section("time of a step", _time(found, target, platform)),
+    _section("the whole run", to_the_end(chosen.config, found.step_seconds, found.devices)),
+  ]
+  return "\n\n".join(sections)
+
+
+def _of_mesh(tries: Sequence[Try], chosen: Try) -> dict[int, Try]:
+  return {item.forecast.rows: item for item in tries if item.forecast.mesh == chosen.forecast.mesh}
+
+
+def _largest_microbatch(tries: Sequence[Try], chosen: Try, target: Target) -> str:
+  """What is known of the microbatches of the recommended mesh."""
+  tried = _of_mesh(tries, chosen)
+  rows = max(rows for rows, item in tried.items() if item.forecast.fits)
+  line = f"largest microbatch that fits: {rows} rows a device"
+  if rows != chosen.forecast.rows:
+    return f"{line}, which is not the fastest"
+  if chosen.forecast.microbatches == 1:
+    return f"{line}, the whole batch at once"
+  limit = size(target.chip.hbm_bytes)
+  larger = [other for other, item in tried.items() if other > rows and item.is_compiled]
+  if larger:
+    return f"{line}; {min(larger)} take {size(tried[min(larger)].needed)} of {limit}"
+  return f"{line}; twice as many would take about {size(expected_bytes(2 * rows, tried))} of {limit}"
+
+
+def _memory(found: Forecast, target: Target) -> dict[str, str]:
+  sizes = {
+    "parameters": found.state["parameters"],
+    "optimizer state": found.state["optimizer"],
+    "temporaries": found.bytes["temporaries"],
+    "ids, results": found.bytes["total"] - sum(found.state.values()) - found.bytes["temporaries"],
+  }
+  parts = ("gradients", "activations", "vocabulary logits")
+  formula = ", ".join(f"{part} {size(found.formula[part])}" for part in parts)
+  notes = {"temporaries": f"  (of it, by formula: {formula})"}
+  lines = {name: f"{size(number):>12}{notes.get(name, '')}" for name, number in sizes.items()}
+  return lines | {"in all": _verdict(found.bytes["total"], target)}
+
+
+def _verdict(total: float, target: Target) -> str:
+  limit = target.chip.hbm_bytes
+  return f"{size(total):>12} of {size(limit)}: {'fits' if total <= limit else 'does not fit'}"
+
+
+def _exchange(found: Forecast) -> dict[str, str]:
+  lines = {
+    name: f"{size(row['bytes']):>12} in {row['runs']:,} runs, {row['overlapping']:,} beside other work"
+    for name, row in found.collectives.items()
+  }
+  return lines or {"nothing": ""}
+
+
+def _time(found: Forecast, target: Target, platform: str) -> dict[str, str]:
+  parts = ", ".join(f"{part} {share:.0%}" for part, share in found.parts.items() if share >= 0.005)
+  chip = target.chip
+  basis = _RESTS_ON[platform].format(
+    clock=chip.clock / 1e9, products=chip.product_share, copies=chip.bandwidth_share
+  )
+  lines = {
+    "computing": f"{found.seconds:.4g} s ({parts})",
+    "exchanging": f"{found.link_seconds:.4g} s, of which {found.waited_seconds:.4g} s nothing runs beside",
+    "in all": f"{found.step_seconds:.4g} s",
+    "rests on": f"{basis}; exchange by bytes over the bandwidth of links. Nothing was run; reading, logging, "
+    "evaluation and checkpoints are not in it",
+  }
+  if found.unknown_loops:
+    lines["not known"] = f"turns of {len(found.unknown_loops)} loops, counted as one"
+  return lines
+
+
+def to_the_end(config: ConfigDict, step_seconds: float, devices: int) -> dict[str, str]:
+  """Speed, hours and chip-hours of a run whose steps take so long."""
+  tokens = config.train.batch_size * config.data.length
+  hours = step_seconds * config.train.total_steps / 3600
+  speed = tokens / step_seconds
+  return {
+    "tokens/s": f"{speed:,.0f}, {speed / devices:,.0f} a device",
+    "steps": f"{config.train.total_steps:,} of {tokens:,} tokens",
+    "hours": f"{hours:,.1f}",
+    "chip-hours": f"{hours * devices:,.1f}",
+  }
+
+
+def formula_plan(config: ConfigDict, found: Forecast, target: Target, how_to_install: str) -> str:
+  """What the formulas say where nothing that compiles for the machine is installed."""
+  chip = target.chip
+  tokens = config.train.batch_size * config.data.length
+  step_flops = flops.training_flops_per_token(config.to_dict()) * tokens
+  seconds = step_flops / (0.5 * chip.peak_flops * found.devices)
+  memory = {name: f"{size(number):>12}" for name, number in found.formula.items()}
+  memory["in all"] = _verdict(sum(found.formula.values()), target)
+  rows = f"{found.rows} rows a device"
+  sections = [
+    _section(f"memory of a device, by formula ({shown_mesh(found.mesh)}, {rows})", memory),
+    _section(
+      "time of a step", {"in all": f"{seconds:.4g} s at half of the peak of {found.devices} x {chip.kind}"}
+    ),
+    _section("the whole run", to_the_end(config, seconds, found.devices)),
+    f"These are formulas. What the machine's own compiler says of the real step: {how_to_install}",
+  ]
+  return "\n\n".join(sections)
+
+
+def _section(title: str, lines: Mapping[str, str]) -> str:
+  width = max(map(len, lines))
+  return "\n".join([f"{title}:", *(f"  {name:<{width}}  {value}".rstrip() for name, value in lines.items())])

@@ -1,0 +1,162 @@
+"""Which meshes and microbatches a plan compiles: few, because a base-size step takes a minute or two each."""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+from ml_collections import ConfigDict
+
+from pretrain.command import validate
+from pretrain.plan.forecast import Forecast
+from pretrain.plan.targets import Target
+from pretrain.settings.mesh import MeshSettings
+
+Sizes = Mapping[str, int]  # of a mesh: {axis: devices}
+
+MOST_OF_A_MESH = 3  # programs
+HOPELESS = (
+  1.5  # the formula knows a step's memory well enough to say that so many times a device's does not fit
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Try:
+  """One mesh and microbatch."""
+
+  forecast: Forecast
+  config: ConfigDict
+  is_compiled: bool  # False: too much by the formula alone
+
+  @property
+  def needed(self) -> float:
+    """Bytes of a device."""
+    found = self.forecast
+    return found.bytes["total"] if self.is_compiled else sum(found.formula.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Compilers:
+  """What a search asks of others: (config) to the forecast by formula, in a moment, and by the compiler."""
+
+  describe: Callable[[ConfigDict], Forecast]
+  forecast: Callable[[ConfigDict], Forecast]
+
+
+def resolved(config: ConfigDict, devices: int) -> dict[str, int]:
+  """The config's own mesh with -1 as what it stands for; the config is one that the devices allow."""
+  sizes = MeshSettings(**config.mesh.to_dict()).filled(devices)
+  assert sizes is not None, (config.mesh, devices)
+  return sizes._asdict()
+
+
+def meshes(config: ConfigDict, target: Target) -> list[dict[str, int]]:
+  """The config's own mesh first, then what differs from it: copies of the weights, or weights cut.
+
+  Weights are cut over all chips of a TPU slice, and over the GPUs of one node, where links are fast.
+  """
+  devices = len(target.devices)
+  own = resolved(config, devices)
+  across = target.hosts if target.chip.network_bandwidth else 1
+  cut = {"data": across, "fsdp": devices // across, "tensor": 1}
+  copied = {"data": devices, "fsdp": 1, "tensor": 1}
+  found = [own]
+  for other in (cut, copied):
+    if other not in found:
+      found.append(other)
+  return found[:2]
+
+
+def changed(config: ConfigDict, mesh: Sizes, microbatches: int) -> ConfigDict:
+  """The config with another mesh and number of microbatches."""
+  config = copy.deepcopy(config)
+  config.mesh.update(mesh)
+  config.train.microbatches = microbatches
+  return config
+
+
+def choices(config: ConfigDict, mesh: Sizes, target: Target) -> dict[int, int]:
+  """{rows of a microbatch on a device: microbatches} that the batch and the recipe allow, largest first."""
+  batch, shards = config.train.batch_size, mesh["data"] * mesh["fsdp"]
+  devices = len(target.devices)
+  return {
+    batch // shards // count: count
+    for count in range(1, batch // shards + 1)
+    if batch % (shards * count) == 0
+    and not validate.problems(changed(config, mesh, count), num_devices=devices)
+  }
+
+
+def search(
+  config: ConfigDict, target: Target, compilers: Compilers, say: Callable[[Try], None]
+) -> Iterator[Try]:
+  """Tries the config as it is, then the largest microbatch that fits it, then those of other meshes.
+
+  `say` hears of each try before it is compiled.
+  """
+  own = resolved(config, len(target.devices))
+  for mesh in meshes(config, target):
+    allowed = choices(config, mesh, target)
+    tried: dict[int, Try] = {}
+    rows = _first(config, mesh, allowed, compilers, target)
+    if mesh == own:
+      rows = config.train.batch_size // config.train.microbatches // (mesh["data"] * mesh["fsdp"])
+    while rows is not None and sum(item.is_compiled for item in tried.values()) < MOST_OF_A_MESH:
+      at = changed(config, mesh, allowed[rows])
+      described = Try(compilers.describe(at), at, is_compiled=False)
+      known = any(item.is_compiled for item in tried.values())
+      if known or described.needed <= HOPELESS * target.chip.hbm_bytes:
+        say(described)
+        described = Try(compilers.forecast(at), at, is_compiled=True)
+      tried[rows] = described
+      yield described
+      rows = following(tried, allowed, target.chip.hbm_bytes)
+
+
+def _first(
+  config: ConfigDict, mesh: Sizes, allowed: Mapping[int, int], compilers: Compilers, target: Target
+) -> int | None:
+  """The largest microbatch that fits by the formula, or the smallest there is; None: there is none."""
+  for rows, count in allowed.items():
+    formula = compilers.describe(changed(config, mesh, count)).formula
+    if sum(formula.values()) <= target.chip.hbm_bytes:
+      return rows
+  return min(allowed, default=None)
+
+
+def following(tried: Mapping[int, Try], allowed: Mapping[int, int], limit: float) -> int | None:
+  """Rows to try next on a mesh: the most that may fit; None where it is known which the most are."""
+  most = max((rows for rows, item in tried.items() if item.forecast.fits), default=0)
+  least = min((rows for rows, item in tried.items() if not item.forecast.fits), default=math.inf)
+  between = [rows for rows in allowed if most < rows < least]
+  likely = [rows for rows in between if expected_bytes(rows, tried) <= limit]
+  if most:
+    return max(likely, default=None)
+  return max(likely, default=min(between, default=None))
+
+
+def expected_bytes(rows: int, tried: Mapping[int, Try]) -> float:
+  """Bytes of a device with so many rows: on the line through the two tries that are nearest.
+
+  With one try the line begins at what does not depend on rows, state and gradients.
+  """
+  nearest = sorted((abs(rows - other), other) for other, item in tried.items() if item.is_compiled)[:2]
+  if not nearest:
+    nearest = sorted((abs(rows - other), other) for other in tried)[:2]
+  first = nearest[0][1]
+  formula = tried[first].forecast.formula
+  start, fixed = 0, formula["state"] + formula["gradients"]
+  if len(nearest) > 1:
+    start, fixed = nearest[1][1], tried[nearest[1][1]].needed
+  slope = (tried[first].needed - fixed) / (first - start)
+  return fixed + slope * (rows - start)
+
+
+def best(tries: list[Try]) -> Try | None:
+  """The fastest step of those that fit; of equal ones that with fewer microbatches."""
+  fitting = [item for item in tries if item.is_compiled and item.forecast.fits]
+  return min(fitting, key=_preferred, default=None)
+
+
+def _preferred(item: Try) -> tuple[float, int]:
+  return item.forecast.step_seconds, item.forecast.microbatches

@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check install --quiet --quiet
 VERSION_CHECK := import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))
 
-.PHONY: help env demo test test-quick nightly lint mutants goldens fuzz rows test-real
+.PHONY: help env demo test test-quick nightly lint mutants goldens fuzz soak rows test-real
 .DELETE_ON_ERROR:
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo 'make goldens   compare with outputs of the official programs in GOLDENS=$(GOLDENS)'
 	@echo 'make mutants   break one line at a time and see that a test notices'
 	@echo 'make fuzz      read 10,000 damaged files with each parser of checkpoints, tokenizers, manifests: minutes'
+	@echo 'make soak      kill, stop and damage CYCLES runs and compare their ends; soak.json has the figures: hours'
 	@echo 'make rows      train every row of the papers'"'"' ablation tables for 20 steps: half an hour'
 	@echo 'make test-real real weights from the package index through import and export: minutes, 0.5 GB'
 	@echo 'make env       only make $(VENV) and install what development needs'
@@ -61,6 +62,11 @@ test-real: $(VENV)/.requirements-dev
 
 fuzz: $(VENV)/.requirements-dev
 	$(PYTHON) -m tests.fuzz
+
+SEED ?= 0
+CYCLES ?= 1000
+soak: $(VENV)/.requirements-dev
+	$(PYTHON) -m tests.faults.soak --seed=$(SEED) --cycles=$(CYCLES) --output=soak.json
 
 goldens: $(VENV)/.requirements-dev
 	$(PYTHON) -m tests.goldens $(GOLDENS)

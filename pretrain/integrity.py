@@ -8,6 +8,7 @@ that change places are noticed before anything is read from them.
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from data import errors, files
 
@@ -22,15 +23,24 @@ def seal(directory: Path, *, step: int, run_id: str) -> None:
     if path.is_file()
   }
   content = {"step": step, "run_id": run_id, "files": digests}
+  content["list"] = files.digest_json(content)
   files.write_atomically(directory / NAME, json.dumps(content, indent=1))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+  """The list of the step at `path`; None: it is damaged, or there is none."""
+  try:
+    content = json.loads((path / NAME).read_text(encoding="utf-8"))
+    itself = content.pop("list", None)  # older lists have none
+    is_sound = {"step", "run_id", "files"} <= content.keys() and isinstance(content["files"], dict)
+    return content if is_sound and itself in (None, files.digest_json(content)) else None
+  except (OSError, ValueError, AttributeError):
+    return None
 
 
 def run_id(path: Path) -> str:
   """The id of the run that saved the step at `path`; '' where the step does not say."""
-  try:
-    return str(json.loads((path / NAME).read_text(encoding="utf-8"))["run_id"])
-  except (OSError, ValueError, KeyError, TypeError):
-    return ""
+  return str((_read(path) or {}).get("run_id", ""))
 
 
 def problem(path: Path, items: Sequence[str] = ()) -> str | None:
@@ -40,14 +50,12 @@ def problem(path: Path, items: Sequence[str] = ()) -> str | None:
   """
   if not (path / NAME).is_file():
     return None
-  try:
-    content = json.loads((path / NAME).read_text(encoding="utf-8"))
-    step, digests = content["step"], dict(content["files"])
-  except (OSError, ValueError, KeyError, TypeError):
+  content = _read(path)
+  if content is None:
     return f"{NAME} is damaged"
-  if str(step) != path.name:
-    return f"it was saved as step {step}"
-  for name, digest in digests.items():
+  if str(content["step"]) != path.name:
+    return f"it was saved as step {content['step']}"
+  for name, digest in content["files"].items():
     if items and name.split("/")[0] not in items:
       continue
     try:

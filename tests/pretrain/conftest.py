@@ -25,13 +25,18 @@ def _lines(number: int) -> list[str]:
   ]
 
 
-@pytest.fixture(scope="session")
-def text_file(tmp_path_factory) -> pathlib.Path:
+def sample_text() -> str:
   """600 sentences in documents of six."""
-  path = tmp_path_factory.mktemp("text") / "text.txt"
   lines = _lines(600)
   documents = [lines[start : start + 6] for start in range(0, len(lines), 6)]
-  path.write_text("\n\n".join("\n".join(document) for document in documents) + "\n", encoding="utf-8")
+  return "\n\n".join("\n".join(document) for document in documents) + "\n"
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory) -> pathlib.Path:
+  """`sample_text` in a file."""
+  path = tmp_path_factory.mktemp("text") / "text.txt"
+  path.write_text(sample_text(), encoding="utf-8")
   return path
 
 

@@ -85,6 +85,18 @@ def test_any_damage_of_any_file_is_noticed_named_and_an_older_step_is_used(run, 
       assert (run / "checkpoints" / "10.damaged_1").is_dir()
 
 
+def test_a_damaged_list_is_damage_and_not_another_run(run):
+  path = run / "checkpoints" / "10" / integrity.NAME
+  content = json.loads(path.read_text())
+  for changes in ({"run_id": "b"}, {"step": 11}, {"files": {}}, {"files": []}, {"list": "0"}):
+    shutil.copytree(run / "checkpoints" / "10", run / "checkpoints" / "10.copy")
+    path.write_text(json.dumps(content | changes))
+    assert _good(run)[0] == 5, changes
+    (run / "checkpoints" / "10.copy").rename(run / "checkpoints" / "10")
+  path.write_text(json.dumps({name: value for name, value in content.items() if name != "list"}))
+  assert _good(run)[0] == 10  # as an older version wrote it
+
+
 def test_weights_that_are_damaged_are_not_read(run):
   path = max((run / "checkpoints/10/params").rglob("d/*"), key=lambda file: file.stat().st_size)
   path.write_bytes(path.read_bytes()[:-1] + b"x")

@@ -1,0 +1,220 @@
+"""Many runs, each killed, stopped or damaged again and again: what must hold is counted, and written as JSON.
+
+  python -m tests.faults.soak --seed=0 --cycles=1000 --output=soak.json      (`make soak SEED=0 CYCLES=1000`)
+
+CYCLES are SIGKILLs of one process; SIGTERMs and continuations on other numbers of devices are a tenth of
+them, damaged checkpoints a fifth. Every run is continued to its end and compared, bit by bit, with one that
+was left in peace: parameters, optimizer, lines of metrics, ledger. 1 if anything failed.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from pretrain import checkpoint, ledger, resume
+from tests.faults import attack, children, damage
+from tests.faults.attack import Ground
+from tests.pretrain.conftest import ROOT
+
+SHARES = {"kill": 1.0, "term": 0.1, "devices": 0.1, "damage": 0.2}  # of CYCLES
+DEVICES = (1, 2, 4, 8)
+GRACE = 30.0  # seconds in which a polite stop must be done, on however busy a machine
+
+
+@dataclasses.dataclass
+class Tally:
+  """What happened in one kind of attack."""
+
+  cycles: int = 0
+  runs: int = 0
+  counts: dict[str, int] = dataclasses.field(default_factory=dict)
+  failures: list[str] = dataclasses.field(default_factory=list)
+  seconds: float = 0.0
+  slowest_stop: float = 0.0
+
+  def count(self, what: str) -> None:
+    """Counts one of the things that happened."""
+    self.counts[what] = self.counts.get(what, 0) + 1
+
+  def fail(self, workdir: Path, what: str) -> None:
+    """Notes a failure; the workdir is left for whoever looks into it."""
+    self.failures.append(f"{workdir.name}, cycle {self.cycles}: {what}")
+
+
+def attack_runs(
+  ground: Ground, kind: str, cycles: int, rng: random.Random, tally: Tally, report: Callable[[], None]
+) -> None:
+  """Strikes runs until there were so many cycles; each is brought to its end, and then reported."""
+  while tally.cycles < cycles:
+    tally.runs += 1
+    workdir = ground.folder / f"{kind}{tally.runs}"
+    failed = len(tally.failures)
+    if _one_run(ground, kind, cycles, rng, tally, workdir):
+      problem = ground.difference(workdir, is_exact=kind != "devices")
+      if problem:
+        tally.fail(workdir, problem)
+    if len(tally.failures) == failed:
+      shutil.rmtree(workdir)
+    report()
+
+
+def _one_run(ground: Ground, kind: str, cycles: int, rng: random.Random, tally: Tally, workdir: Path) -> bool:
+  """Starts, strikes and starts again until the run ends by itself; whether it did."""
+  signal_number = signal.SIGTERM if kind == "term" else signal.SIGKILL
+  for _ in range(200):
+    hurt = _hurt_sometimes(workdir, rng, tally) if kind == "kill" else ""
+    devices = rng.choice(DEVICES) if kind == "devices" else 1
+    child = ground.start_on(workdir, devices) if kind == "devices" else ground.start(workdir)
+    is_struck = tally.cycles < cycles
+    moment = attack.any_moment(rng, ground) if is_struck else attack.Moment(0, attack.TIMEOUT)
+    blow = attack.strike(child, workdir, moment, signal_number)
+    said = child.log.read_text(errors="replace")
+    if blow.seconds is not None:
+      tally.cycles += 1
+      tally.count("in a save" if moment.save else "at any time")
+      tally.slowest_stop = max(tally.slowest_stop, blow.seconds)
+    problem = _problem(kind, blow, said, workdir, is_hurt=bool(hurt))
+    if problem:
+      tally.fail(workdir, f"{problem}{f' after {hurt}' if hurt else ''}: {said[-300:]}")
+      return False
+    if blow.code == 0:
+      return True
+  tally.fail(workdir, "no progress in 200 starts")
+  return False
+
+
+def _problem(kind: str, blow: attack.Blow, said: str, workdir: Path, *, is_hurt: bool) -> str | None:
+  """What was wrong with the end of a child."""
+  if not is_hurt and " was renamed to " in said:
+    return "a step was set aside that nobody had damaged"
+  if blow.code == 0 or (kind != "term" and blow.code == -signal.SIGKILL):
+    return None
+  if kind == "term" and blow.code == -signal.SIGTERM and not said:
+    return None  # before the command had read its flags
+  if kind != "term" or blow.code != 75:
+    return f"it ended with {blow.code}"
+  if (blow.seconds or 0.0) > GRACE:
+    return f"it took {blow.seconds:.0f} s to stop"
+  newest = checkpoint.newest_step(workdir) or 0
+  path = workdir / ledger.FILE_NAME
+  lines = path.read_text().splitlines() if path.is_file() else []
+  last = json.loads(lines[-1])["step"] if lines else 0
+  return None if newest == last else f"it saved step {newest} of {last} that it had taken"
+
+
+def _hurt_sometimes(workdir: Path, rng: random.Random, tally: Tally) -> str:
+  """Damages the newest step before one start in five, where there is an older one; what it did."""
+  place = workdir / checkpoint.DIRECTORY
+  if rng.random() > 0.2 or len(checkpoint.saved_steps(place)) < 2:
+    return ""
+  tally.count("on a damaged checkpoint")
+  return damage.hurt(rng, place, rng.choice(damage.KINDS))
+
+
+def damage_trials(ground: Ground, cycles: int, rng: random.Random, tally: Tally) -> None:
+  """Damages a copy of a run's checkpoints; an older step must be found, and be what was saved."""
+  tally.runs = 1
+  target = ground.folder / "damage.json"
+
+  def trials() -> int:
+    target.write_text(json.dumps([_trial(ground, number, rng) for number in range(cycles)]))
+    return 0
+
+  child = children.fork(trials, ground.folder / "damage.log", cache=ground.cache)
+  if child.wait() != 0:
+    tally.failures.append(child.log.read_text()[-500:])
+    return
+  for kind, problem in json.loads(target.read_text()):
+    tally.cycles += 1
+    tally.count(kind)
+    if problem:
+      tally.failures.append(f"{kind}: {problem}")
+
+
+def _trial(ground: Ground, number: int, rng: random.Random) -> tuple[str, str]:
+  """The kind of damage, and what was wrong with what came of it; every file gets every kind in turn."""
+  workdir = ground.folder / "damaged"
+  shutil.rmtree(workdir, ignore_errors=True)
+  place, pristine = workdir / checkpoint.DIRECTORY, ground.whole / checkpoint.DIRECTORY
+  shutil.copytree(pristine, place)
+  steps = checkpoint.saved_steps(place)
+  kind = damage.KINDS[number % len(damage.KINDS)]
+  names = damage.files_of(place / str(steps[-1]))
+  name = names[number // len(damage.KINDS) % len(names)] if kind in damage.OF_FILES else ""
+  done = damage.hurt(rng, place, kind, name)
+  found = resume.newest_good_step(workdir, lambda line: None)
+  if found not in steps:
+    return kind, f"{done}: step {found} was found"
+  before, after = (attack.state_of(path / str(found)) for path in (pristine, place))
+  same = before.keys() == after.keys() and all(np.array_equal(before[one], after[one]) for one in before)
+  return kind, "" if same else f"{done}: step {found} was restored, and is not what was saved"
+
+
+def soak(seed: int, kinds: dict[str, int], ground: Ground, output: Path) -> dict[str, Tally]:
+  """So many cycles of each kind of attack; the figures are written after each run, for who cannot wait."""
+  started = time.time()
+  tallies: dict[str, Tally] = {}
+  commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+
+  def report() -> None:
+    figures = {
+      "date": datetime.date.today().isoformat(),
+      "commit": commit.stdout.strip(),
+      "seed": seed,
+      "seconds": round(time.time() - started),
+      "seconds_of_an_undisturbed_start": round(ground.seconds, 2),
+      "kinds": {name: dataclasses.asdict(tally) for name, tally in tallies.items()},
+    }
+    output.write_text(json.dumps(figures, indent=1) + "\n")
+
+  for kind, number in kinds.items():
+    rng, tally, begun = random.Random(f"{seed} {kind}"), Tally(), time.monotonic()
+    tallies[kind] = tally
+    if kind == "damage":
+      damage_trials(ground, number, rng, tally)
+    else:
+      attack_runs(ground, kind, number, rng, tally, report)
+    tally.seconds = round(time.monotonic() - begun)
+    report()
+    print(f"{kind}: {tally.cycles} cycles, {len(tally.failures)} failures, {tally.seconds:.0f} s", flush=True)
+  return tallies
+
+
+def main(argv: list[str] | None = None) -> int:
+  """The command; 1 if anything failed."""
+  parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+  parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--cycles", type=int, default=1000, help="SIGKILLs of one process")
+  parser.add_argument("--kinds", nargs="+", default=[*SHARES], help="'kill', or 'kill=25' for so many")
+  parser.add_argument("--output", type=Path, default=Path("soak.json"))
+  parser.add_argument("--cache", type=Path, default=ROOT / ".cache" / "jax", help="of compiled programs")
+  arguments = parser.parse_args(argv)
+  os.chdir(ROOT)
+  folder = Path(tempfile.mkdtemp(prefix="soak."))
+  given = dict(kind.split("=") if "=" in kind else (kind, "") for kind in arguments.kinds)
+  kinds = {kind: int(given[kind] or max(1, arguments.cycles * SHARES[kind])) for kind in given}
+  ground = attack.prepare(folder, arguments.cache)
+  tallies = soak(arguments.seed, kinds, ground, arguments.output.absolute())
+  failed = [line for tally in tallies.values() for line in tally.failures]
+  if failed:
+    print(*failed, f"what was left is in {folder}", sep="\n")
+  else:
+    shutil.rmtree(folder)
+  return 1 if failed else 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -21,6 +21,7 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 # The files that take longest on two workers, longest first. They start first, so that no worker is left with
 # one of them when the other has nothing to do any more; all other files follow as they are collected.
 _LONGEST = (
+  "faults/test_faults.py",
   "pretrain/test_sharded.py",
   "test_goldens.py",
   "configs/test_amos_switches.py",

@@ -74,8 +74,9 @@ def attack_runs(
 def _one_run(ground: Ground, kind: str, cycles: int, rng: random.Random, tally: Tally, workdir: Path) -> bool:
   """Starts, strikes and starts again until the run ends by itself; whether it did."""
   signal_number = signal.SIGTERM if kind == "term" else signal.SIGKILL
+  hurt: list[str] = []  # a start that is killed may leave it to the next one to set the step aside
   for _ in range(200):
-    hurt = _hurt_sometimes(workdir, rng, tally) if kind == "kill" else ""
+    hurt += _hurt_sometimes(workdir, rng, tally) if kind == "kill" else []
     devices = rng.choice(DEVICES) if kind == "devices" else 1
     child = ground.start_on(workdir, devices) if kind == "devices" else ground.start(workdir)
     is_struck = tally.cycles < cycles
@@ -88,7 +89,7 @@ def _one_run(ground: Ground, kind: str, cycles: int, rng: random.Random, tally: 
       tally.slowest_stop = max(tally.slowest_stop, blow.seconds)
     problem = _problem(kind, blow, said, workdir, is_hurt=bool(hurt))
     if problem:
-      tally.fail(workdir, f"{problem}{f' after {hurt}' if hurt else ''}: {said[-300:]}")
+      tally.fail(workdir, f"{problem}, damage so far {hurt}: {said[-300:]}")
       return False
     if blow.code == 0:
       return True
@@ -115,13 +116,13 @@ def _problem(kind: str, blow: attack.Blow, said: str, workdir: Path, *, is_hurt:
   return None if newest == last else f"it saved step {newest} of {last} that it had taken"
 
 
-def _hurt_sometimes(workdir: Path, rng: random.Random, tally: Tally) -> str:
-  """Damages the newest step before one start in five, where there is an older one; what it did."""
+def _hurt_sometimes(workdir: Path, rng: random.Random, tally: Tally) -> list[str]:
+  """Damages the newest step before one start in three, where there is an older one; what it did."""
   place = workdir / checkpoint.DIRECTORY
-  if rng.random() > 0.2 or len(checkpoint.saved_steps(place)) < 2:
-    return ""
+  if rng.random() > 1 / 3 or len(checkpoint.saved_steps(place)) < 2:
+    return []
   tally.count("on a damaged checkpoint")
-  return damage.hurt(rng, place, rng.choice(damage.KINDS))
+  return [damage.hurt(rng, place, rng.choice(damage.KINDS))]
 
 
 def damage_trials(ground: Ground, cycles: int, rng: random.Random, tally: Tally) -> None:

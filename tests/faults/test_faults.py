@@ -38,7 +38,7 @@ def test_runs_that_are_attacked_end_as_if_they_had_not_been(figures, kind):
 
 def test_kills_fall_into_saves_and_elsewhere_and_on_damage(figures):
   counts = figures["kill"]["counts"]
-  assert min(counts[what] for what in ("in a save", "at any time", "on a damaged checkpoint")) >= 3
+  assert min(counts[what] for what in ("in a save", "at any time", "on a damaged checkpoint")) >= 2
 
 
 @pytest.fixture(scope="module")

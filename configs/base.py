@@ -202,6 +202,10 @@ def _train() -> ConfigDict:
       "checkpoints_to_keep": 2,  # newest ones
       "checkpoint_steps": (),  # steps whose checkpoints are never removed
       "max_nonfinite_steps": 10,  # in a row, before the run stops as diverged
+      "spike_zscore": 0.0,  # standard deviations above the losses before that make a spike; 0: off
+      "spike_window": 0,  # steps before, with which a loss is compared; 0: 100
+      "spike_roll_back": False,  # at a spike: back to the last checkpoint, leaving out the batches since
+      "replica_check_every": 0,  # steps; stops if devices hold other bits of the same parameter; 0: never
       "platform": "auto",  # 'auto': what JAX finds; 'cpu', 'gpu', 'tpu': refuse to start on another
       "multihost": False,  # call jax.distributed.initialize() first
       "peak_flops": 0.0,  # per device per second, for MFU; 0: from the table of known devices

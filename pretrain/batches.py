@@ -1,6 +1,7 @@
 """The batches of a run: its records, read ahead, as global arrays."""
 
 import concurrent.futures
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ from data.records import PackedRecords
 from pretrain import sharding
 from pretrain.ledger import Ledger, entry_of
 from pretrain.run import Run
+from pretrain.spikes import Skip, position
 
 BATCHES_AHEAD = 2  # read while the device works
 
@@ -17,9 +19,17 @@ BATCHES_AHEAD = 2  # read while the device works
 class Batches:
   """This process's rows of each global batch, read ahead by one thread; a function of the step."""
 
-  def __init__(self, records: PackedRecords, run: Run, *, first: int, ledger: Ledger | None = None) -> None:
-    """Begins to read at step `first`; what each step takes is written to a `ledger`."""
-    self._records, self._run, self._ledger = records, run, ledger
+  def __init__(
+    self,
+    records: PackedRecords,
+    run: Run,
+    *,
+    first: int,
+    ledger: Ledger | None = None,
+    skips: Sequence[Skip] = (),
+  ) -> None:
+    """Begins to read at step `first`, without the batches of `skips`; a `ledger` notes each step's."""
+    self._records, self._run, self._ledger, self._skips = records, run, ledger, skips
     self._rows = sharding.local_rows(run.mesh, run.config.train.batch_size)
     self._pool = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
     self._ahead = {step: self._submit(step) for step in range(first, first + BATCHES_AHEAD)}
@@ -30,11 +40,12 @@ class Batches:
   def _read(self, step: int) -> tuple[np.ndarray, dict[str, Any] | None]:
     """This process's rows, and what a ledger says of the whole batch."""
     size = self._run.config.train.batch_size
-    local = self._records.batch(step, size, rows=self._rows)
+    at = position(step, self._skips)
+    local = self._records.batch(at, size, rows=self._rows)
     if self._ledger is None or not self._ledger.is_kept:
       return local, None
-    whole = local if len(local) == size else self._records.batch(step, size)
-    return local, entry_of(self._records.examples(step, size), whole)
+    whole = local if len(local) == size else self._records.batch(at, size)
+    return local, entry_of(self._records.examples(at, size), whole)
 
   def at(self, step: int) -> jax.Array:
     """[batch, length] int32 global array of one step."""
@@ -43,6 +54,12 @@ class Batches:
     if self._ledger is not None and entry is not None:
       self._ledger.write(step + 1, entry)
     return sharding.to_global(self._run.mesh, local)
+
+  def again(self, step: int) -> tuple[jax.Array, list[int]]:
+    """The batch of a step that was taken before, as `at`, and which records its rows are."""
+    at, size = position(step, self._skips), self._run.config.train.batch_size
+    local = self._records.batch(at, size, rows=self._rows)
+    return sharding.to_global(self._run.mesh, local), self._records.examples(at, size)
 
   def close(self) -> None:
     """Stops reading."""

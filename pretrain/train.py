@@ -14,7 +14,6 @@ from ml_collections import ConfigDict
 
 from data import progress
 from data.command import STOPPED
-from data.errors import DivergedError
 from pretrain import checkpoint, flops, metrics, preflight, prepared, resume, warm_start
 from pretrain import workdir as workdir_files
 from pretrain.analysis.heldout import frequency_loss
@@ -25,8 +24,10 @@ from pretrain.ledger import Ledger
 from pretrain.metrics import MetricWriter, Throughput, reduce_metrics
 from pretrain.prepared import Prepared
 from pretrain.run import Run, make_run
+from pretrain.spikes import RollBack, Skip, Spikes
 from pretrain.step import Metrics, TrainState
 from pretrain.stop import StopRequest
+from pretrain.watch import Watch
 
 Log = Callable[[str], None]
 
@@ -58,7 +59,11 @@ def train(
       log=log,
     )
     with contextlib.closing(checkpoints), jax.set_mesh(run.mesh):
-      return Training(run, records, checkpoints, workdir, start, log, is_ledger_kept=ledger).loop()
+      while True:
+        try:
+          return Training(run, records, checkpoints, workdir, start, log, is_ledger_kept=ledger).loop()
+        except RollBack as spike:
+          start = start.rolled_back(spike.skip)
 
 
 class Start(NamedTuple):
@@ -67,6 +72,12 @@ class Start(NamedTuple):
   step: int  # updates done; 0: a new run
   loaded: dict | None  # parameters of a new run, arrays of other checkpoints among shapes; None: it continues
   facts: dict[str, Any]  # what its checkpoints say of it besides the config, as JSON values
+  skips: tuple[Skip, ...] = ()  # batches to leave out that the checkpoint does not know of
+
+  def rolled_back(self, skip: Skip) -> "Start":
+    """The start from the checkpoint before a spike."""
+    known = tuple(known for known in self.skips if known.at == skip.at)  # a later checkpoint knows the others
+    return self._replace(step=skip.at, loaded=None, skips=(*known, skip))
 
 
 def _start(run: Run, records: Prepared, workdir: str, log: Log) -> Start:
@@ -102,7 +113,9 @@ class Training:
   def __post_init__(self) -> None:
     config, first = self.run.config, self.start.step
     self.settings = config.train
-    self.state, self.sums = self._first_state()
+    self.state, self.sums, watched = self._first_state()
+    zscore, window = self.settings.spike_zscore, self.settings.spike_window
+    self.spikes = Spikes(zscore=zscore, window=window, saved=watched, skips=self.start.skips)
     self.stop = StopRequest()
     self.is_evaluated = any(
       line["step"] == first and metrics.heldout_means(line) for line in metrics.read(self.workdir)
@@ -111,11 +124,13 @@ class Training:
     # Without a checkpoint nothing that an earlier start wrote is a part of this run, not even step 0.
     self.writer = MetricWriter(self.workdir, step=first or -1)
     self.ledger = Ledger(self.workdir, step=first, is_kept=self.is_ledger_kept)
-    self.batches = Batches(self.records.train, self.run, first=first, ledger=self.ledger)
+    skips = self.spikes.skips
+    self.batches = Batches(self.records.train, self.run, first=first, ledger=self.ledger, skips=skips)
     is_watched = progress.is_watched()
     self.progress = progress.bar("step", is_shown=is_watched, total=self.settings.total_steps, initial=first)
     if is_watched:
       self.log = self.progress.write
+    self.watch = Watch(self.run, self.checkpoints, self.batches, self.spikes, self.workdir, self.log)
     devices = self.run.mesh.devices.size
     peak = self.settings.peak_flops or flops.peak_flops(jax.devices()[0].device_kind)
     self.throughput = Throughput(
@@ -132,19 +147,19 @@ class Training:
     rows = heldout.rows(0, min(len(heldout), self.settings.batch_size * self.settings.eval_batches))
     return frequency_loss(rows, prepared.unigram(records.directory), records.tokens.special)
 
-  def _first_state(self) -> tuple[TrainState, dict]:
-    """The state to train on, and the sums of a logging interval that the save cut in two."""
+  def _first_state(self) -> tuple[TrainState, dict, dict]:
+    """The state to train on, sums of a logging interval that the save cut in two, and what was watched."""
     if self.start.loaded is None:
       restored, meta = self.checkpoints.restore(self.run.abstract_state._asdict(), self.start.step)
       self.log(f"Continuing at step {self.start.step:,} from {self.checkpoints.directory}")
-      return TrainState(**restored), dict(meta["interval_sums"])
+      return TrainState(**restored), dict(meta["interval_sums"]), meta.get("spikes", {})
     state = self.run.init_state()
     params = jax.tree.map(
       lambda fresh, loaded: loaded if isinstance(loaded, jax.Array) else fresh,
       state.params,
       self.start.loaded,
     )
-    return state._replace(params=params), {}
+    return state._replace(params=params), {}, {}
 
   def loop(self) -> int:
     """Steps until the end or a stop request; returns the exit code."""
@@ -167,6 +182,7 @@ class Training:
           if self._is_boundary(done) or self.stop.is_set:
             self.add_metrics(done, pending)
             pending = None
+          self.watch.compare_replicas(done, self.state)
           if done % eval_every == 0 or done == total:
             self.evaluate(done)
           # A request that came after the lines above: this step is not in the sums yet, the next one stops.
@@ -210,7 +226,7 @@ class Training:
     rate = self.progress.format_dict["rate"] or 0.0
     tokens = rate * self.settings.batch_size * self.run.config.data.length
     self.progress.set_postfix_str(f"loss {loss:.4g}, {tokens:,.0f} tokens/s", refresh=False)
-    self._stop_if_diverged(done, float(fetched["skipped_in_a_row"][0]))
+    self.watch.see(done, loss, float(fetched["skipped_in_a_row"][0]), self.state, self.sums)
     if done % self.settings.log_every == 0 or done == self.settings.total_steps:
       means = {f"train/{name}": value for name, value in reduce_metrics(self.sums).items()}
       for last in ("skipped_updates", "skipped_in_a_row", "learning_rate"):
@@ -230,15 +246,6 @@ class Training:
       seconds = (self.settings.total_steps - done) / values["perf/steps_per_second"]
       fields += [f"{speed:,.0f} tokens/s", f"{progress.duration(seconds)} left"]
     return "  ".join(fields)
-
-  def _stop_if_diverged(self, done: int, in_a_row: float) -> None:
-    if in_a_row >= self.settings.max_nonfinite_steps:
-      latest = self.checkpoints.latest_step()
-      raise DivergedError(
-        f"loss or gradients were not finite for {int(in_a_row)} steps in a row up to step {done:,}; none of "
-        f"those updates was applied; lower optimizer.learning_rate or raise optimizer.warmup_steps "
-        f"(last checkpoint: {'none' if latest is None else f'step {latest:,}'})"
-      )
 
   def evaluate(self, done: int) -> None:
     """Writes held-out metrics; not if evaluation is off, or if a stop is asked for before the last step."""
@@ -265,4 +272,6 @@ class Training:
     sums = {name: list(pair) for name, pair in self.sums.items()}
     devices = f"{self.run.mesh.devices.size} x {jax.devices()[0].device_kind}"
     meta = {"config": self.run.config.to_dict(), "interval_sums": sums, "devices": devices}
+    if self.settings.spike_zscore or self.spikes.skips:
+      meta["spikes"] = self.spikes.to_save()
     self.checkpoints.save(done, self.state._asdict(), meta | self.start.facts, force=force)

@@ -139,6 +139,8 @@ def _training(config: Fields) -> Iterator[str]:
     yield (
       f"{show(config, 'train.checkpoint_steps', 'train.total_steps')}: steps outside 1 to {total} never come"
     )
+  if config["train.spike_roll_back"] and not config["train.spike_zscore"]:
+    yield "train.spike_roll_back=True: nothing is a spike; give train.spike_zscore, such as 8"
   if not config["data.source"] and not config["data.directory"]:
     yield "data.source='', data.directory='': no text; give a source such as 'installed_docs' or a directory"
 

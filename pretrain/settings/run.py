@@ -66,6 +66,10 @@ class TrainFields:
   checkpoints_to_keep: Count
   checkpoint_steps: tuple[int, ...]
   max_nonfinite_steps: Count
+  spike_zscore: NotNegative
+  spike_window: CountOrZero
+  spike_roll_back: bool
+  replica_check_every: CountOrZero
   platform: Literal["auto", "cpu", "gpu", "tpu"]
   multihost: bool
   peak_flops: NotNegative

@@ -154,6 +154,7 @@ def _facets_of_the_loop(config: ConfigDict, records: pathlib.Path) -> dict[str, 
   with contextlib.ExitStack() as stack:
     workdir = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
     stack.enter_context(mock.patch("pretrain.metrics.EventsWriter"))
+    stack.enter_context(mock.patch("pretrain.diagnosis.write", return_value=""))
     stack.enter_context(mock.patch.object(Checkpoints, "save", save))
     stack.enter_context(mock.patch.object(Run, "init_state", init_state))
     stack.enter_context(mock.patch.object(Run, "compile_train_step", lambda run: train_step))

@@ -40,6 +40,10 @@ CASES = [
   (MLM, {"data.length": 65}, "longer than the position table; use --config.model.max_length=65"),
   (
     MLM,
+    {"train.spike_roll_back": True},
+    "train.spike_roll_back=True: nothing is a spike; give train.spike_zscore",
+  ),
+  (
     {"optimizer.warmup_steps": 4_001},
     "longer than the run; shorten it too, for example with --config.optimizer.warmup_steps=400",
   ),

@@ -1,0 +1,120 @@
+"""What a run looks at while it trains: updates that are not finite, leaping losses, replicas that differ."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from data.errors import DivergedError
+from pretrain import diagnosis, trees
+from pretrain.batches import Batches
+from pretrain.checkpoint import Checkpoints
+from pretrain.run import Run
+from pretrain.spikes import Spikes
+from pretrain.step import TrainState
+
+ArrayTree = Any
+Sums = dict[str, tuple[float, float]]
+
+
+@dataclasses.dataclass
+class Watch:
+  """Looks at every step of a run; what it cannot go on with, it raises."""
+
+  run: Run
+  checkpoints: Checkpoints
+  batches: Batches
+  spikes: Spikes
+  workdir: str
+  log: Callable[[str], None]
+
+  def see(self, done: int, loss: float, in_a_row: float, state: TrainState, sums: Sums) -> None:
+    """Takes the loss of update number `done`, and how many in a row were not applied.
+
+    Where spikes are counted, 'loss_spikes' is added to the `sums` of the logging interval. DivergedError: too
+    many updates in a row were not finite, or the loss leaps whatever is left out. RollBack: it leapt, and the
+    config says to go back.
+    """
+    settings = self.run.config.train
+    if in_a_row >= settings.max_nonfinite_steps:
+      self._stop(done, int(in_a_row), state)
+    if not settings.spike_zscore:
+      return
+    zscore = self.spikes.see(loss)
+    number, _ = sums.get("loss_spikes", (0.0, 1.0))
+    sums["loss_spikes"] = (number + (zscore is not None), 1.0)
+    if zscore is None:
+      return
+    self.log(f"Loss spike at step {done:,}: {loss:.4f}, {zscore:.1f} standard deviations above those before")
+    if settings.spike_roll_back:
+      self._roll_back(done, loss, zscore)
+
+  def _stop(self, done: int, in_a_row: int, state: TrainState) -> None:
+    latest = self.checkpoints.latest_step()
+    ids, examples = self.batches.again(done - 1)
+    found = diagnosis.write(self.run, state, ids, step=done, examples=examples, workdir=self.workdir)
+    raise DivergedError(
+      f"loss or gradients were not finite for {in_a_row} steps in a row up to step {done:,}; none of "
+      f"those updates was applied; lower optimizer.learning_rate or raise optimizer.warmup_steps "
+      f"(last checkpoint: {'none' if latest is None else f'step {latest:,}'}; {found})"
+    )
+
+  def _roll_back(self, done: int, loss: float, zscore: float) -> None:
+    self.checkpoints.wait()
+    latest = self.checkpoints.latest_step()
+    if latest is None:
+      self.log("There is no checkpoint yet to go back to; going on")
+      return
+    roll_back = self.spikes.roll_back(done, loss, zscore, to=latest)
+    self.log(f"Going back to step {latest:,}; the {roll_back.skip.batches:,} batches since are left out")
+    raise roll_back
+
+  def compare_replicas(self, done: int, state: TrainState) -> None:
+    """Every `train.replica_check_every` steps: DivergedError where devices hold other bits of a parameter."""
+    every = self.run.config.train.replica_check_every
+    lines = replicas_that_differ(state.params, self.run.mesh) if every and done % every == 0 else []
+    if lines:
+      raise DivergedError(
+        f"at step {done:,} {trees.first_lines(lines)}: a device computes or stores wrongly; take it out and "
+        "start again, which continues from the last checkpoint"
+      )
+
+
+def replicas_that_differ(params: ArrayTree, mesh: Mesh) -> list[str]:
+  """A line for each parameter of which two devices that should hold the same hold other bits; [] if none."""
+  checked = jax.device_get(_checksums(params, mesh))
+  names = [str(device) for device in mesh.devices.flat]
+  lines = []
+  for (path, leaf), sums in zip(trees.by_path(params).items(), jax.tree.leaves(checked), strict=True):
+    parts = leaf.sharding.devices_indices_map(leaf.shape)
+    first: dict[str, tuple[str, int]] = {}
+    for device, name, checksum in zip(mesh.devices.flat, names, sums.tolist(), strict=True):
+      known, expected = first.setdefault(str(parts[device]), (name, checksum))
+      if checksum != expected:
+        lines.append(f"{path} on {name} is not as on {known}")
+  return lines
+
+
+def _checksums(params: ArrayTree, mesh: Mesh) -> ArrayTree:
+  """Of every parameter [devices] uint32: the sum of the bits of what each device holds, modulo 2^32."""
+  specs = jax.tree.map(lambda leaf: leaf.sharding.spec, params)
+  return jax.jit(_checksum_program(mesh, jax.tree.structure(params), tuple(jax.tree.leaves(specs))))(params)
+
+
+@functools.cache
+def _checksum_program(mesh: Mesh, structure: Any, specs: tuple) -> Any:
+  def of_device(held: ArrayTree) -> ArrayTree:
+    def checksum(leaf: jax.Array) -> jax.Array:
+      bits = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+      return jnp.sum(bits, dtype=jnp.uint32)[None]
+
+    return jax.tree.map(checksum, held)
+
+  axes = PartitionSpec(mesh.axis_names)
+  return jax.shard_map(
+    of_device, mesh=mesh, in_specs=(jax.tree.unflatten(structure, specs),), out_specs=axes, check_vma=False
+  )

@@ -26,6 +26,7 @@ from tests.configs.ablation_case import (
   full_difference,
   full_recipe,
   full_shapes,
+  marked,
   measure,
   params_of,
   propose,
@@ -291,6 +292,16 @@ def test_every_row_has_a_check_and_every_check_a_row():
   assert CHECKS.keys() == ROWS.keys()
 
 
-@pytest.mark.parametrize("name", ROWS)
+RARE = (
+  "three_4layer",
+  "gen_6",
+  "gen_8",
+  "gen_12",
+  "heads_2468",
+  "heads_all8",
+)
+
+
+@pytest.mark.parametrize("name", marked(ROWS, RARE))
 def test_a_row_changes_what_it_names_and_nothing_else(name):
   CHECKS[name]()

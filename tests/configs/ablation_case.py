@@ -8,13 +8,11 @@ import dataclasses
 import functools
 import importlib
 import zlib
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from ml_collections import ConfigDict
 
 from configs.ablations import amos, coco_lm, taco
@@ -86,12 +84,6 @@ class Proposed(NamedTuple):
   weights: np.ndarray | None  # [batch, slots, heads]
   sums: dict[str, float]  # of the generator's metrics
   encoder_trains_generator: bool
-
-
-def marked(names: Collection[str], rare: Collection[str]) -> list:
-  """Rows for `parametrize`; the `rare` ones, which differ from another by sizes alone, are for nightly."""
-  assert not set(rare) - set(names)
-  return [pytest.param(name, marks=pytest.mark.nightly) if name in rare else name for name in names]
 
 
 def under(tree: dict[str, Any], prefix: str) -> dict[str, Any]:

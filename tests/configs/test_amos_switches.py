@@ -26,7 +26,6 @@ from tests.configs.ablation_case import (
   full_difference,
   full_recipe,
   full_shapes,
-  marked,
   measure,
   params_of,
   propose,
@@ -34,6 +33,7 @@ from tests.configs.ablation_case import (
   terms,
   with_leaves,
 )
+from tests.configs.rare_rows import marked
 from tests.pretrain.small_recipe import LENGTH, TOKENS, small_batch
 
 PARENT = Case("amos")
@@ -292,14 +292,7 @@ def test_every_row_has_a_check_and_every_check_a_row():
   assert CHECKS.keys() == ROWS.keys()
 
 
-RARE = (
-  "three_4layer",
-  "gen_6",
-  "gen_8",
-  "gen_12",
-  "heads_2468",
-  "heads_all8",
-)
+RARE = ["three_4layer", "gen_6", "gen_8", "gen_12", "heads_2468", "heads_all8"]
 
 
 @pytest.mark.parametrize("name", marked(ROWS, RARE))

@@ -20,12 +20,12 @@ from tests.configs.ablation_case import (
   Case,
   changed,
   full_difference,
-  marked,
   objective_loss,
   params_of,
   recipe_of,
   view_of,
 )
+from tests.configs.rare_rows import marked
 from tests.pretrain.small_recipe import TOKENS, small_batch
 
 PARENT = Case("coco_lm")
@@ -129,7 +129,7 @@ CHECKS = {
 }
 
 
-RARE = ("crop_70", "crop_80", "scl_tau_0p1")
+RARE = ["crop_70", "crop_80", "scl_tau_0p1"]
 
 
 @pytest.mark.parametrize("name", marked(CHECKS, RARE))

@@ -33,7 +33,6 @@ from tests.configs.ablation_case import (
   full_difference,
   full_recipe,
   full_shapes,
-  marked,
   measure,
   objective_loss,
   params_of,
@@ -41,6 +40,7 @@ from tests.configs.ablation_case import (
   terms,
   view_of,
 )
+from tests.configs.rare_rows import marked
 from tests.pretrain.small_recipe import LENGTH, TOKENS, small_batch
 
 PARENT, MLM = Case("taco"), Case("taco", "mlm_small")
@@ -288,15 +288,7 @@ def test_every_row_has_a_check_and_every_check_a_row():
   assert CHECKS.keys() == ROWS.keys()
 
 
-RARE = (
-  "mlm_base",
-  "taco_base",
-  "taco_k10",
-  "taco_w3",
-  "taco_w5",
-  "taco_w10",
-  "mlm_25pct",
-)
+RARE = ["mlm_base", "taco_base", "taco_k10", "taco_w3", "taco_w5", "taco_w10", "mlm_25pct"]
 
 
 @pytest.mark.parametrize("name", marked(ROWS, RARE))

@@ -1,5 +1,6 @@
 """What is done with every kind of fine-tuning, from the search to the tables."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -7,6 +8,7 @@ import jax
 
 from data.command import STOPPED
 from data.tables import Report
+from finetune.search import curves
 from finetune.search.loop import Stopped
 from finetune.search.plan import Plan
 from finetune.search.search import Search
@@ -55,10 +57,13 @@ def run(kind: Kind) -> int:
         search = Search(plan, session)
         records[plan.name] = search.run(plan.cells, plan.seeds)
         kind.finish(search, records[plan.name])
+        curves.draw(records[plan.name], session.workdir / plan.name / curves.FILE)
         if search.program.shapes:
           session.say(f"{plan.name}: {compiled(sorted(search.program.shapes))}")
         jax.clear_caches()  # the next search's programs are others
       report = kind.report(records)
+      pictures = ", ".join(f"{plan.name}/{curves.FILE}" for plan in kind.plans)
+      report = dataclasses.replace(report, notes=[*report.notes, f"Evaluations over steps: {pictures}."])
     except Stopped:
       session.say("Stopped as asked; what was finished is stored, the same command continues")
       return STOPPED

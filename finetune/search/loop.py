@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from data import progress
 from data.errors import ConfigError, DataError, reason
+from finetune.search.logs import Logs
 from finetune.search.program import Batch, RunGroup
 from pretrain.checkpoint import Checkpoints, read_meta, step_path
 from pretrain.resume import newest_good_step
@@ -67,6 +68,7 @@ def train(
   stop: StopRequest,
   keep_best: bool = False,
   saving: Saving | None = None,
+  logs: Sequence[Path] = (),
   label: str = "",
   show_progress: bool = False,
   say: Callable[[str], None] | None = None,
@@ -80,7 +82,8 @@ def train(
     stop: asked after every step and before every batch of an evaluation, which is then done again later.
     keep_best: whether the parameters at the best evaluations are kept (as many bytes again as the weights).
     saving: None: an interrupted program starts over.
-    show_progress: whether a bar is shown; without one each evaluation is a line for `say`.
+    logs: a directory for each run's metrics; none: they are not written.
+    show_progress: whether a bar is shown; without one `say` gets lines about losses and evaluations.
 
   Raises:
     Stopped: as asked, also in the middle of an evaluation; after a save if there is a place for it.
@@ -90,19 +93,21 @@ def train(
   """
   with _memory_errors(group, label):
     loop = _Loop(group, evaluate, schedule, metric, stop, keep_best=keep_best, saving=saving)
+    lines = None if show_progress else say
+    loop.logs = Logs(logs, done=loop.done, total=schedule.num_steps, label=label, say=lines)
     bar = progress.bar(
       "step", is_shown=show_progress, total=schedule.num_steps, initial=loop.done, desc=label, leave=False
     )
     try:
       while not loop.is_finished:
         if not loop.is_due:  # a stop may have come after the last step, before its evaluation
-          loop.state, metrics = group.train_step(loop.state, feed(loop.done))
+          batch = feed(loop.done)
+          loop.note_compiling("step", "a training step", batch)
+          loop.state, metrics = group.train_step(loop.state, batch)
           loop.note_step(metrics, bar)
         loop.heed_stop()
         if is_evaluation := loop.is_due:
           loop.note_evaluation()
-          if say is not None and not show_progress and not loop.is_finished:
-            say(loop.line(label))
         loop.save_in_time(is_evaluation=is_evaluation)
       return Outcome(loop.evaluations, loop.best)
     except Stopped:
@@ -157,8 +162,8 @@ class _Loop:
       self.best = jax.tree.map(jnp.copy, self.state.params) if keep_best else None
     else:
       self._restore(self.checkpoints)
-    self.first, self.started = self.done, time.monotonic()
     self.newest: Metrics = {}  # of the step that may still be running
+    self.logs = Logs((), done=self.done, total=schedule.num_steps, label="", say=None)
 
   def _restore(self, checkpoints: Checkpoints) -> None:
     meta = read_meta(step_path(checkpoints.directory))
@@ -185,13 +190,25 @@ class _Loop:
 
   def note_step(self, metrics: Metrics, bar: tqdm) -> None:
     """Counts an update, and waits for the one before it; the loss is shown before an evaluation."""
-    # One step runs while the next is prepared. With more of them in the queue a stop would wait for them all.
-    jax.block_until_ready(self.newest)
+    self._wait()
     self.newest = metrics
     self.done += 1
     bar.update(1)
     if self.is_due:
       bar.set_postfix_str(f"loss {float(np.mean(metrics['loss'][0])):.4g}", refresh=False)
+
+  def _wait(self) -> None:
+    """Waits for the step that runs, and logs it."""
+    # One step runs while the next is prepared. With more of them in the queue a stop would wait for them all.
+    jax.block_until_ready(self.newest)
+    if self.newest:
+      self.logs.step(self.done, self.newest)
+    self.newest = {}
+
+  def note_compiling(self, function: str, what: str, batch: Batch) -> None:
+    """Says that a function of the group is going to be compiled for a batch, if it is."""
+    if self.group.is_new(function, batch):
+      self.logs.compiling(what, batch)
 
   def heed_stop(self) -> None:
     """Raises Stopped if somebody asked."""
@@ -219,9 +236,12 @@ class _Loop:
 
     def outputs_of(batch: Batch) -> Any:
       self.heed_stop()
+      self.note_compiling("outputs", "an evaluation", batch)
       return self.group.outputs(self.state.params, batch)
 
+    self._wait()
     scores = self.evaluate(outputs_of)
+    self.logs.evaluation(self.done, scores, self.metric)
     before = [_best(run, self.metric) for run in self.evaluations]
     epoch = self.done / self.schedule.steps_per_epoch
     skipped = np.asarray(jax.device_get(self.state.skipped))[: len(scores)].tolist()
@@ -234,18 +254,8 @@ class _Loop:
       ]
       self.best = self.group.better(self.best, self.state.params, np.asarray(better))
 
-  def line(self, label: str) -> str:
-    """Where the runs are: mean of the metric, time left."""
-    mean = np.mean([run[-1]["metrics"][self.metric] for run in self.evaluations])
-    speed = (self.done - self.first) / (time.monotonic() - self.started)
-    minutes, seconds = divmod(int((self.schedule.num_steps - self.done) / speed), 60)
-    runs = f" (mean of {len(self.evaluations)} runs)" if len(self.evaluations) > 1 else ""
-    return (
-      f"  {label} step {self.done:,}/{self.schedule.num_steps:,}: {self.metric} {100 * mean:.1f}{runs}, "
-      f"{minutes}:{seconds:02} left"
-    )
-
   def close(self) -> None:
+    self.logs.close()
     if self.checkpoints is not None:
       self.checkpoints.close()
 

@@ -213,6 +213,10 @@ class RunGroup:
     self._shapes.add(("step", len(self._filled), *batch["ids"].shape[1:]))
     return self._functions.step(state, self._place(batch), self._hyper)
 
+  def is_new(self, function: str, batch: Batch) -> bool:
+    """Whether 'step' or 'outputs' has not been called yet with a batch of this shape: it will compile."""
+    return (function, len(self._filled), *batch["ids"].shape[1:]) not in self._shapes
+
   def outputs(self, params: ArrayTree, batch: Batch) -> ArrayTree:
     """The task's outputs without dropout: host arrays [runs, batch, ...]."""
     self._shapes.add(("outputs", len(self._filled), *batch["ids"].shape[1:]))

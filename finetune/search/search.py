@@ -28,7 +28,8 @@ from finetune.search.summary import Evaluation, Record
 from pretrain.checkpoint import DIRECTORY, saved_steps
 from pretrain.optim import OptimizerSettings
 
-UNFINISHED, WEIGHTS = "unfinished", "weights"  # folders in the task's: saved states; see `KeptWeights`
+# Folders in the task's: saved states; see `KeptWeights`; see `Logs`.
+UNFINISHED, WEIGHTS, LOGS = "unfinished", "weights", "logs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +152,7 @@ class Search:
       stop=session.stop,
       keep_best=keep_best,
       saving=saving,
+      logs=[self._folder / LOGS / f"{cell.name}_seed{seed}" for cell, seed in runs],
       label=f"{plan.name} {cell.name}" + (f" and {more} more" if more else ""),
       show_progress=session.show_progress,
       say=session.say,

@@ -15,7 +15,7 @@ from finetune.own.load import load
 from finetune.own.schema import TaskSchema
 from finetune.search import loop
 from finetune.search.texts import Encoding
-from pretrain import checkpoint
+from pretrain import checkpoint, metrics
 from tests.finetune import shared_programs
 
 FAST = (
@@ -109,6 +109,18 @@ def test_the_report_has_scores_classes_and_confusion(sst2):
   assert "| class | precision | recall | f1 | rows |" in text and "taken for 0 | taken for 1" in text
 
 
+def test_every_run_has_its_losses_and_the_search_its_curves(sst2):
+  for seed in (0, 1):
+    (folder,) = (sst2 / "own" / "logs").glob(f"*_seed{seed}")
+    lines = metrics.read(folder)
+    losses = {line["step"]: line["loss"] for line in lines if "loss" in line}
+    assert sorted(losses) == list(range(1, 7)) and all(loss > 0 for loss in losses.values())
+    assert [line["step"] for line in lines if "dev/accuracy" in line] == [3, 6]
+    assert list((folder / "tensorboard").iterdir())
+  assert (sst2 / "own" / "curves.png").read_bytes().startswith(b"\x89PNG")
+  assert "own/curves.png" in (sst2 / "results.md").read_text()
+
+
 def test_a_second_start_trains_nothing(run, sst2, small_glue_folder, tmp_path, monkeypatch):
   shutil.copytree(sst2, tmp_path / "again")
   monkeypatch.setattr(loop, "train", lambda *_, **__: pytest.fail("trained again"))
@@ -145,6 +157,7 @@ def test_guesses_are_printed_and_part_of_the_file_is_held_out(run, tmp_path, cap
     "own.task=multilabel: 'tags' has lists",
     "held out of it by a hash of the text",
     "4 labels with their training rows: a ",
+    "compiling a training step on 8 x 32 tokens",
   ):
     assert said in out, said
   schema = TaskSchema.read(tmp_path / "out" / "model")

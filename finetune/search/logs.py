@@ -1,0 +1,98 @@
+"""What runs say while they train: a metrics file and TensorBoard events for each, lines for people.
+
+The losses are means over the steps since the last entry.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.progress import SECONDS_BETWEEN_LINES
+from pretrain.metrics import MetricWriter
+from pretrain.step import Metrics
+
+_ENTRIES = 200  # of a run, at most, besides its evaluations
+_LOGGED = ("loss", "learning_rate", "grad_norm")
+
+
+class Logs:
+  """The logs of runs that share a program."""
+
+  def __init__(
+    self,
+    directories: Sequence[Path],
+    *,
+    done: int,
+    total: int,
+    label: str,
+    say: Callable[[str], None] | None,
+  ) -> None:
+    """Opens the files; those of an earlier start lose what is beyond `done` updates.
+
+    Args:
+      directories: one for each run; none: nothing is written.
+      total: updates of a run.
+      say: takes a line now and then; None: none are wanted.
+
+    Raises:
+      StorageError: a file cannot be written.
+    """
+    self._writers = [MetricWriter(directory, step=done) for directory in directories]
+    self._total, self._label, self._say = total, label, say
+    self._every = max(total // _ENTRIES, 1)
+    self._first, self._started = done, time.monotonic()
+    self._said = self._started
+    self._sums: list[np.ndarray] = []  # [runs] losses of the steps since the last entry
+
+  def step(self, step: int, metrics: Metrics) -> None:
+    """Notes the metrics, {name: (sum, weight)} with [runs or more], after `step` updates; waits for them."""
+    found = {name: np.asarray(metrics[name][0]) for name in _LOGGED if name in metrics}
+    self._sums.append(found["loss"])
+    is_due = step % self._every == 0 or step == self._total
+    is_silent = self._say is None or time.monotonic() - self._said < SECONDS_BETWEEN_LINES
+    if not is_due and is_silent:
+      return
+    loss = np.mean(self._sums, axis=0)
+    if is_due:
+      self._sums = []
+      for run, writer in enumerate(self._writers):
+        values = {name: float(of_runs[run]) for name, of_runs in found.items()}
+        writer.write(step, values | {"loss": float(loss[run])})
+    if self._say is not None and not is_silent:
+      self._said = time.monotonic()
+      rate = float(found["learning_rate"][0])
+      self._say(f"  {self._where(step)}: loss {float(np.mean(loss)):.4g}, rate {rate:.2g}{self._left(step)}")
+
+  def evaluation(self, step: int, scores: Sequence[Mapping[str, float]], metric: str) -> None:
+    """Notes what an evaluation measured of every run."""
+    for writer, of_run in zip(self._writers, scores):
+      writer.write(step, {f"dev/{name}": value for name, value in of_run.items()})
+    if self._say is not None and step < self._total:
+      mean = 100 * float(np.mean([of_run[metric] for of_run in scores]))
+      runs = f" (mean of {len(scores)} runs)" if len(scores) > 1 else ""
+      self._say(f"  {self._where(step)}: {metric} {mean:.1f}{runs}{self._left(step)}")
+
+  def compiling(self, what: str, batch: Mapping[str, Any]) -> None:
+    """Says that a program for batches [runs, batch, length] is compiled now, which may take a while."""
+    if self._say is not None:
+      runs, size, length = batch["ids"].shape
+      of_runs = f" of {runs} runs" if runs > 1 else ""
+      self._say(f"  {self._label}: compiling {what}{of_runs} on {size} x {length} tokens ...")
+
+  def close(self) -> None:
+    """Closes the files."""
+    for writer in self._writers:
+      writer.close()
+
+  def _where(self, step: int) -> str:
+    return f"{self._label} step {step:,}/{self._total:,}"
+
+  def _left(self, step: int) -> str:
+    if step == self._first:
+      return ""
+    seconds = (self._total - step) * (time.monotonic() - self._started) / (step - self._first)
+    minutes, rest = divmod(int(seconds), 60)
+    return f", {minutes}:{rest:02} left"

@@ -11,11 +11,10 @@ import numpy as np
 
 from data.rows import Row
 from data.vocabulary import Vocabulary
+from finetune.own.chances import PREDICTED, PROBABILITY, probabilities
 from finetune.own.schema import THRESHOLD, TaskSchema
 from finetune.own.targets import text_of
 from finetune.search.examples import Examples
-
-PREDICTED, PROBABILITY = "predicted", "probability"  # columns of answers
 
 
 class Inputs(NamedTuple):
@@ -81,15 +80,6 @@ def join(made: Inputs, outputs: np.ndarray) -> np.ndarray:
   total = np.zeros((len(counts), outputs.shape[1]), np.float64)
   np.add.at(total, made.row, outputs)
   return (total / counts[:, None]).astype(np.float32)
-
-
-def probabilities(schema: TaskSchema, outputs: np.ndarray) -> np.ndarray:
-  """[rows, labels] float64 from [rows, labels] logits: of one label each, or of every label by itself."""
-  logits = outputs.astype(np.float64)
-  if schema.kind == "multilabel":
-    return np.exp(-np.logaddexp(0.0, -logits))
-  powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-  return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def answers(schema: TaskSchema, outputs: np.ndarray) -> list[dict[str, Any]]:

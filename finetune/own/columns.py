@@ -88,6 +88,19 @@ def _guess_label(path: str, names: Sequence[str], texts: Sequence[str]) -> str:
   )
 
 
+def of_conll(rows: Sequence[Row], given: Any) -> tuple[str, str]:
+  """The columns of words and tags in a CoNLL file, as `given.text` and `given.label` say or as they look.
+
+  Words are in the first column that is not counted through. Tags of CoNLL-U's ten columns are in the fourth,
+  else in the last column that is not all '_' or '-'.
+  """
+  values = {name: {cell for row in rows for cell in row.fields[name]} for name in rows[0].fields}
+  words = next((name for name, cells in values.items() if not all(map(str.isdigit, cells))), "1")
+  tags = [name for name, cells in values.items() if not cells <= {"_", "-"} and name != words]
+  last = "4" if len(values) == 10 else (tags or [words])[-1]
+  return given.text or words, given.label or last
+
+
 def guess_kind(rows: Sequence[Row], columns: Columns) -> tuple[str, str]:
   """The kind of task that the values of rows make, and why; one of `schema.KINDS` for texts and words."""
   values = [row.fields.get(columns.label) for row in rows]

@@ -11,12 +11,13 @@ import numpy as np
 from data import files, rows
 from data.errors import ConfigError, DataError
 from data.glue import fraction_rows
-from data.rows import Row
+from data.rows import Row, conll
 from data.vocabulary import Vocabulary
-from finetune.own import answers, columns
+from finetune.own import answers, columns, tagging
 from finetune.own.answers import Inputs
 from finetune.own.schema import TaskSchema
-from finetune.own.targets import find_labels, is_held_out, targets, text_of
+from finetune.own.tagging import TagInputs
+from finetune.own.targets import find_labels, is_held_out, shown_text, targets
 from finetune.search.examples import Examples
 
 _LOOKED_AT = 2_000  # rows by which kind and separator are guessed
@@ -26,16 +27,27 @@ _LOOKED_AT = 2_000  # rows by which kind and separator are guessed
 class Part:
   """A set of rows as ids and targets."""
 
-  inputs: Inputs
-  targets: np.ndarray  # of `targets.targets`, by row
-  places: list[str]  # of the rows, for messages
+  inputs: Inputs | TagInputs
+  targets: np.ndarray | list[np.ndarray]  # of `targets.targets`, by row
 
   def examples(self, *, scale: float, shift: float) -> Examples:
     """The inputs with their 'labels'; numbers are less the shift, by the scale, as float32."""
+    examples = self.inputs.examples
+    if isinstance(self.targets, list):
+      by_token = [
+        np.where(words > 0, self.targets[row][words - 1], 0)
+        for row, words in zip(self.inputs.row, examples.token_fields[tagging.WORD])
+      ]
+      return examples._replace(token_fields=examples.token_fields | {"labels": by_token})
     labels = self.targets[self.inputs.row]
     if labels.dtype == np.float64:
       labels = np.asarray(labels - shift, np.float32) / np.float32(scale)
-    return Examples(self.inputs.examples.ids, {"labels": labels}, {})
+    return examples._replace(fields={"labels": labels})
+
+  @property
+  def classes(self) -> np.ndarray:
+    """The targets of all rows, or words, as one array."""
+    return np.concatenate(self.targets) if isinstance(self.targets, list) else self.targets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +74,9 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int) -> Task:
   train = list(rows.read(path))
   if not train:
     raise DataError(f"{path}: no rows below the header; give a file with texts and labels")
-  found = columns.find(
-    path, rows.columns(path), text=given.text, text_pair=given.text_pair, label=given.label
-  )
+  names = rows.columns(path)
+  text, label = (given.text, given.label) if not conll.kind_of(path) else columns.of_conll(train, given)
+  found = columns.find(path, names, text=text, text_pair=given.text_pair, label=label)
   lines = list(found.lines)
   schema = _schema(config, train[:_LOOKED_AT], found, lines, max_length)
   digests = {path: files.sha256(pathlib.Path(path))}
@@ -80,10 +92,9 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int) -> Task:
     raise DataError(f"{given.dev_file}: no rows below the header; give a file with texts and labels")
   if schema.kind != "regression":
     named = tuple(part.strip() for part in given.labels.split(",") if part.strip())
-    labels = find_labels(train, schema.kind, schema.label, separator=schema.separator, given=named)
-    schema = dataclasses.replace(schema, labels=labels)
+    schema = dataclasses.replace(schema, labels=find_labels(train, schema, given=named))
   parts = [_part(part, schema, vocabulary) for part in (train, dev)]
-  scale, shift = _scale(config.own.targets, parts[0].targets, schema)
+  scale, shift = _scale(config.own.targets, parts[0].classes, schema)
   lines += _lines(schema, parts, path, given.dev_file)
   return Task(schema, parts[0], parts[1], scale, shift, digests, lines)
 
@@ -114,7 +125,7 @@ def _held_out(
 ) -> tuple[list[Row], list[Row]]:
   kept, held_out = [], []
   for row in train:
-    is_out = is_held_out([text_of(row, column) for column in schema.text], fraction)
+    is_out = is_held_out(shown_text(row, schema), fraction)
     (held_out if is_out else kept).append(row)
   if not kept or not held_out:
     raise DataError(
@@ -127,7 +138,8 @@ def _held_out(
 def _part(part: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Part:
   # Labels first: what is wrong with them is found before the long work.
   wanted = targets(part, schema)
-  return Part(answers.inputs(part, schema, vocabulary), wanted, [row.place for row in part])
+  made = (tagging if schema.kind == "tagging" else answers).inputs(part, schema, vocabulary)
+  return Part(made, wanted)
 
 
 def _scale(how: str, numbers: np.ndarray, schema: TaskSchema) -> tuple[float, float]:
@@ -148,13 +160,14 @@ def _lines(schema: TaskSchema, parts: Sequence[Part], path: str, dev_file: str) 
     f"own: {len(train.targets):,} rows to train on from {path}, {len(dev.targets):,} to judge by, {where}"
   ]
   if schema.kind == "regression":
-    lines.append(f"own: numbers from {train.targets.min():g} to {train.targets.max():g}")
+    lines.append(f"own: numbers from {train.classes.min():g} to {train.classes.max():g}")
   else:
-    is_one = schema.kind == "classification"
-    counts = np.bincount(train.targets, minlength=len(schema.labels)) if is_one else train.targets.sum(axis=0)
+    found = train.classes
+    counts = np.bincount(found, minlength=len(schema.labels)) if found.ndim == 1 else found.sum(axis=0)
+    things = "words" if schema.kind == "tagging" else "rows"
     shown = [f"{label} {count:,.0f}" for label, count in itertools.islice(zip(schema.labels, counts), 12)]
     more = f" and {len(schema.labels) - 12:,} more" if len(schema.labels) > 12 else ""
-    lines.append(f"own: {len(schema.labels):,} labels with their training rows: {', '.join(shown)}{more}")
+    lines.append(f"own: {len(schema.labels):,} labels with their training {things}: {', '.join(shown)}{more}")
   for name, part in (("train", train), ("dev", dev)):
     count, windows = len(part.targets), len(part.inputs.row)
     if part.inputs.cut:

@@ -1,43 +1,50 @@
-"""How good a model's outputs are, by kind of task, through scikit-learn and scipy. Imports no jax."""
+"""How good a model's outputs are, by kind of task: scikit-learn, scipy, nervaluate. Imports no jax."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from sklearn import metrics as sklearn_metrics
 
 from data import tables
-from finetune.own.answers import probabilities
+from finetune.own import tagging
+from finetune.own.chances import probabilities
 from finetune.own.schema import THRESHOLD, TaskSchema
 from finetune.papers.glue_metrics import accuracy, pearson, spearman
 
-# What is reported of a kind; by the first a run's best evaluation and the best cell are chosen.
-METRICS = {
-  "classification": ("accuracy", "macro_f1"),
-  "multilabel": ("micro_f1", "macro_f1", "average_precision"),
-  "regression": ("spearman", "pearson", "rmse"),
-}
+Outputs = np.ndarray | list[np.ndarray]
 ERRORS = ("rmse",)  # metrics that are no fractions
 _MOST_CONFUSED = 20  # a larger matrix is not read by anybody
 
 
-def measure(schema: TaskSchema, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
+def names(schema: TaskSchema) -> tuple[str, ...]:
+  """What is measured; by the first a run's best evaluation and the best cell are chosen."""
+  if schema.kind == "tagging" and tagging.is_entities(schema.labels):
+    return "entity_f1", "precision", "recall", "accuracy"
+  if schema.kind == "multilabel":
+    return "micro_f1", "macro_f1", "average_precision"
+  return ("spearman", "pearson", "rmse") if schema.kind == "regression" else ("accuracy", "macro_f1")
+
+
+def measure(schema: TaskSchema, targets: Outputs, outputs: Outputs) -> dict[str, float]:
   """{metric: value} of the rows of a set, fractions but for 'rmse', which has the unit of the targets.
 
   Args:
     targets: of `targets.targets`.
-    outputs: [rows, outputs] float, of `answers.join`. Where they are not finite all fractions are 0, and the
-      error is that of answering 0.
+    outputs: [rows, outputs] float, of `answers.join`; of 'tagging' a list of `tagging.join`. Where they are
+      not finite all fractions are 0, and the error is that of answering 0.
   """
-  if not np.isfinite(outputs).all():
+  if not all(np.isfinite(part).all() for part in outputs):
     worst = {"rmse": float(np.sqrt(np.mean(np.square(targets))))} if schema.kind == "regression" else {}
-    return dict.fromkeys(METRICS[schema.kind], 0.0) | worst
+    return dict.fromkeys(names(schema), 0.0) | worst
+  if schema.kind == "tagging":
+    return _of_words(schema, list(targets), list(outputs))
+  targets, outputs = np.asarray(targets), np.asarray(outputs)
   if schema.kind == "regression":
     predictions = outputs[:, 0].astype(np.float64)
     error = float(np.sqrt(np.mean(np.square(predictions - targets))))
-    return {
-      "spearman": spearman(predictions, targets),
-      "pearson": pearson(predictions, targets),
-      "rmse": error,
+    return {"spearman": spearman(predictions, targets), "pearson": pearson(predictions, targets)} | {
+      "rmse": error
     }
   if schema.kind == "multilabel":
     chances = probabilities(schema, outputs)
@@ -52,7 +59,10 @@ def measure(schema: TaskSchema, targets: np.ndarray, outputs: np.ndarray) -> dic
       "macro_f1": _f1(targets, chosen, "macro"),
       "average_precision": float(np.mean(averages)) if averages else 0.0,
     }
-  predicted = np.argmax(outputs, axis=1)
+  return _of_classes(targets, np.argmax(outputs, axis=1))
+
+
+def _of_classes(targets: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
   return {"accuracy": accuracy(targets, predicted), "macro_f1": _f1(targets, predicted, "macro")}
 
 
@@ -60,38 +70,80 @@ def _f1(targets: np.ndarray, predictions: np.ndarray, average: str) -> float:
   return float(sklearn_metrics.f1_score(targets, predictions, average=average, zero_division=0.0))
 
 
-def details(schema: TaskSchema, targets: np.ndarray, outputs: np.ndarray) -> list[tables.Table]:
-  """Tables for people, of finite outputs: a row for each class, and which class was taken for which.
+def _of_words(
+  schema: TaskSchema, targets: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+) -> dict[str, float]:
+  """Of entities: right where kind, first and last word are; else of single words."""
+  predicted = [np.argmax(of_row, axis=1) for of_row in outputs]
+  by_word = _of_classes(np.concatenate(targets), np.concatenate(predicted))
+  if not tagging.is_entities(schema.labels):
+    return by_word
+  found = _entities(schema, targets, predicted)["overall"]["strict"]
+  scores = {"entity_f1": found.f1, "precision": found.precision, "recall": found.recall}
+  return {name: float(score) for name, score in scores.items()} | {"accuracy": by_word["accuracy"]}
 
-  Arguments as of `measure`; a regression has none.
+
+def _entities(schema: TaskSchema, targets: Sequence[np.ndarray], predicted: Sequence[np.ndarray]) -> Any:
+  import nervaluate  # here: only tagging needs it
+
+  right, ours = (tagging.spans(schema, [of_row.tolist() for of_row in part]) for part in (targets, predicted))
+  return nervaluate.Evaluator(right, ours, tags=tagging.kinds_of_span(schema), loader="list").evaluate()
+
+
+def details(schema: TaskSchema, targets: Outputs, outputs: Outputs) -> list[tables.Table]:
+  """Tables for people: a row for each class, and which class was taken for which.
+
+  Arguments as of `measure`; a regression has none, and outputs that are not finite.
   """
-  if schema.kind == "regression":
+  if schema.kind == "regression" or not all(np.isfinite(part).all() for part in outputs):
     return []
   if schema.kind == "multilabel":
-    return [_by_class(schema.labels, targets.astype(bool), probabilities(schema, outputs) >= THRESHOLD)]
+    chosen = probabilities(schema, np.asarray(outputs)) >= THRESHOLD
+    return [_by_class(schema.labels, np.asarray(targets).astype(bool), chosen, "rows")]
+  things = "rows"
+  if schema.kind == "tagging":
+    predicted = [np.argmax(of_row, axis=1) for of_row in outputs]
+    if tagging.is_entities(schema.labels):
+      return [_by_entity(_entities(schema, list(targets), predicted)["entities"])]
+    right, ours, things = np.concatenate(list(targets)), np.concatenate(predicted), "words"
+  else:
+    right, ours = np.asarray(targets), np.argmax(np.asarray(outputs), axis=1)
   classes = np.arange(len(schema.labels))
-  predicted = np.argmax(outputs, axis=1)
-  found = [_by_class(schema.labels, targets[:, None] == classes, predicted[:, None] == classes)]
+  found = [_by_class(schema.labels, right[:, None] == classes, ours[:, None] == classes, things)]
   if len(classes) <= _MOST_CONFUSED:
-    counts = sklearn_metrics.confusion_matrix(targets, predicted, labels=classes)
+    counts = sklearn_metrics.confusion_matrix(right, ours, labels=classes)
     found.append(_confusion(schema.labels, counts))
   return found
 
 
-def _by_class(labels: Sequence[str], is_right: np.ndarray, is_chosen: np.ndarray) -> tables.Table:
+def _table(rows: Sequence[tables.Row], things: str) -> tables.Table:
+  shown = [tables.percent_column(name, name) for name in ("precision", "recall", "f1")]
+  count = tables.Column(things, lambda row: f"{row[things]:,}")
+  return tables.Table((tables.text_column("class", "class"), *shown, count), rows)
+
+
+def _by_class(
+  labels: Sequence[str], is_right: np.ndarray, is_chosen: np.ndarray, things: str
+) -> tables.Table:
   """From [rows, labels] bool: precision, recall, F1 and the number of rows of each."""
   precision, recall, f1, support = sklearn_metrics.precision_recall_fscore_support(
     is_right, is_chosen, average=None, zero_division=0.0
   )
-  names = ("class", "precision", "recall", "f1", "rows")
+  columns = ("class", "precision", "recall", "f1", things)
   rows = [
-    dict(zip(names, (label, float(precision[at]), float(recall[at]), float(f1[at]), int(support[at]))))
+    dict(zip(columns, (label, float(precision[at]), float(recall[at]), float(f1[at]), int(support[at]))))
     for at, label in enumerate(labels)
   ]
-  shown = [tables.percent_column(name, name) for name in names[1:4]]
-  return tables.Table(
-    (tables.text_column("class", "class"), *shown, tables.text_column("rows", "rows")), rows
-  )
+  return _table(rows, things)
+
+
+def _by_entity(found: Any) -> tables.Table:
+  rows = []
+  for kind, of_kind in found.items():
+    strict = of_kind["strict"]
+    scores = {"precision": strict.precision, "recall": strict.recall, "f1": strict.f1}
+    rows.append({"class": kind, **scores, "entities": strict.possible})
+  return _table(rows, "entities")
 
 
 def _confusion(labels: Sequence[str], counts: np.ndarray) -> tables.Table:

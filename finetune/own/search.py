@@ -1,22 +1,21 @@
 """`kind='own'`: a search on a user's own file, its report, and the model with its `task.json`."""
 
-import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from data.tables import Report, Table
-from finetune.own import answers, report
+from finetune.own import answers, problems, report, tagging
 from finetune.own.load import Part, load
-from finetune.own.metrics import METRICS, details, measure
+from finetune.own.metrics import Outputs, details, measure, names
 from finetune.own.schema import FILE
+from finetune.own.tagging import TagInputs
 from finetune.papers.spaces import Cell
-from finetune.search import best_model, losses, texts, warm_start
-from finetune.search.classification import make_problem
+from finetune.search import best_model, texts, warm_start
 from finetune.search.examples import Examples, make_buckets
 from finetune.search.plan import Plan
-from finetune.search.program import OutputsOf, Problem
+from finetune.search.program import OutputsOf
 from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Record
@@ -64,26 +63,6 @@ class Own:
       made.append(cell._replace(epochs=epochs))
     return made
 
-  def _problem(self) -> Problem:
-    own, schema = self.session.config.own, self.schema
-    options = {
-      "class_weights": _class_weights(own.class_weights, self.task.train),
-      "smoothing": own.label_smoothing,
-    }
-    loss = {
-      "classification": functools.partial(losses.classification_loss, **options),
-      "multilabel": functools.partial(losses.multilabel_loss, **options),
-      "regression": losses.regression_loss,
-    }[schema.kind]
-    return make_problem(
-      self.session.encoder,
-      self.session.head,
-      num_outputs=schema.num_outputs,
-      pad_id=self.session.pad_id,
-      pooling=schema.pooling,
-      loss=loss,
-    )
-
   def _plan(self) -> Plan:
     own = self.session.config.own
 
@@ -94,8 +73,16 @@ class Own:
     of_labels = {"class_weights": own.class_weights, "label_smoothing": own.label_smoothing}
     return self.session.plan(
       NAME,
-      self._problem(),
-      METRICS[self.schema.kind][0],
+      problems.problem(
+        self.schema,
+        self.session.encoder,
+        self.session.head,
+        pad_id=self.session.pad_id,
+        targets=self.task.train.targets,
+        balanced=own.class_weights == "balanced",
+        smoothing=own.label_smoothing,
+      ),
+      names(self.schema)[0],
       self._cells(),
       self.train,
       self.buckets,
@@ -107,17 +94,15 @@ class Own:
       also={"files": self.task.digests, "pooling": self.schema.pooling, **of_labels},
     )
 
-  def dev_outputs(self, outputs_of: OutputsOf, num_runs: int) -> list[np.ndarray]:
-    """[rows, outputs] float of every run for the development rows, numbers as in the file."""
+  def dev_outputs(self, outputs_of: OutputsOf, num_runs: int) -> Sequence[Outputs]:
+    """The outputs of every run for the development rows, as of `metrics.measure`; numbers as in the file."""
     made = self.task.dev.inputs
-    found = texts.outputs_of_all(
-      made.examples,
-      self.dev_buckets,
-      outputs_of,
-      num_runs=num_runs,
-      batch_size=self.session.config.data.eval_batch_size,
-      pad_id=self.session.pad_id,
-    )
+    options = {"num_runs": num_runs, "pad_id": self.session.pad_id}
+    options["batch_size"] = self.session.config.data.eval_batch_size
+    if isinstance(made, TagInputs):
+      by_token = texts.outputs_by_token(made.examples, self.dev_buckets, outputs_of, **options)
+      return [tagging.join(made, of_run, self.schema) for of_run in by_token]
+    found = texts.outputs_of_all(made.examples, self.dev_buckets, outputs_of, **options)
     joined = [answers.join(made, of_run) for of_run in found]
     if self.schema.kind != "regression":
       return joined
@@ -125,7 +110,8 @@ class Own:
 
   def describe(self) -> list[str]:
     """What there is and what would be done."""
-    start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={"classification": None})
+    head = "tagging" if self.schema.kind == "tagging" else "classification"
+    start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={head: None})
     padded = ", ".join(map(str, self.buckets.lengths))
     waste = self.buckets.waste(self.train.sizes)
     return [
@@ -143,7 +129,7 @@ class Own:
       task = {
         "name": NAME,
         "labels": list(self.schema.labels) or None,
-        "problem_type": self.schema.problem_type,
+        "problem_type": self.schema.problem_type or None,
         "activation": head.activation,
         "pooling": self.schema.pooling,
       }
@@ -167,25 +153,12 @@ class Own:
     )
 
 
-def _class_weights(how: str, train: Part) -> tuple[float, ...]:
-  """By how much each class counts; () if all count alike."""
-  if how == "none":
-    return ()
-  wanted = train.targets
-  if wanted.ndim == 1:  # their mean over the training rows is 1
-    counts = np.bincount(wanted)
-    return tuple(float(len(wanted) / (np.count_nonzero(counts) * max(count, 1))) for count in counts)
-  there = wanted.sum(axis=0)  # as much as the rows without the label
-  return tuple(float((len(wanted) - count) / max(count, 1)) or 1.0 for count in there)
-
-
 def _digest(train: Examples, dev: Part) -> str:
   digest = hashlib.sha256()
-  for ids, labels in (
-    (train.ids, train.fields["labels"]),
-    (dev.inputs.examples.ids, dev.targets),
-  ):
+  labels = train.fields.get("labels")
+  labels = np.concatenate(train.token_fields["labels"]) if labels is None else labels
+  for ids, wanted in ((train.ids, labels), (dev.inputs.examples.ids, dev.classes)):
     for one in ids:
       digest.update(one.tobytes() + b"|")
-    digest.update(labels.tobytes())
+    digest.update(wanted.tobytes())
   return digest.hexdigest()

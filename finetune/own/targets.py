@@ -8,10 +8,18 @@ import numpy as np
 
 from data.errors import DataError, did_you_mean
 from data.rows import Row
+from finetune.own import tagging
 from finetune.own.columns import as_number, is_missing
 from finetune.own.schema import TaskSchema
 
 MOST_LABELS = 10_000  # of a file; more are texts or numbers taken for labels
+
+
+def shown_text(row: Row, schema: TaskSchema) -> str:
+  """The texts, or the words, of a row as one text."""
+  if schema.kind == "tagging":
+    return " ".join(tagging.words_of(row, schema.text[0]))
+  return "\0".join(text_of(row, column) for column in schema.text)
 
 
 def text_of(row: Row, column: str) -> str:
@@ -56,39 +64,50 @@ def number_of(row: Row, column: str) -> float:
   return number
 
 
-def find_labels(
-  rows: Iterable[Row], kind: str, column: str, *, separator: str, given: Sequence[str]
-) -> tuple[str, ...]:
+def several_of(row: Row, schema: TaskSchema) -> list[str]:
+  """All labels of a row: one, several, or a tag for each of its words; a DataError with its place."""
+  if schema.kind == "tagging":
+    return tagging.tags_of(row, schema)
+  if schema.kind == "multilabel":
+    return labels_of(row, schema.label, schema.separator)
+  return [label_of(row, schema.label)]
+
+
+def find_labels(rows: Iterable[Row], schema: TaskSchema, *, given: Sequence[str]) -> tuple[str, ...]:
   """The labels of a training set in the order of their first appearance; `given` ones are taken as they are.
+
+  `schema` has none yet.
 
   Raises:
     DataError: one label only, too many, a row without a label, or with one that is not among the `given`.
   """
   found: dict[str, Row] = {}
   for row in rows:
-    several = labels_of(row, column, separator) if kind == "multilabel" else [label_of(row, column)]
-    for label in several:
+    for label in several_of(row, schema):
       if given and label not in given:
         _unknown(row, label, given, "data.labels does not name it")
       found.setdefault(label, row)
     if len(found) > MOST_LABELS:
       row.refuse(
-        f"more than {MOST_LABELS:,} different labels in {column!r}; name another column, or set "
+        f"more than {MOST_LABELS:,} different labels in {schema.label!r}; name another column, or set "
         "own.task=regression"
       )
   labels = tuple(given) or tuple(found)
   if len(labels) < 2:
     source = next((row.source for row in found.values()), "the training set")
     what = f"only the label {labels[0]!r}" if labels else "no label"
-    raise DataError(f"{source}: {column!r} has {what}; expected two or more to tell apart")
+    raise DataError(f"{source}: {schema.label!r} has {what}; expected two or more to tell apart")
   return labels
 
 
-def targets(rows: Sequence[Row], schema: TaskSchema) -> np.ndarray:
+def targets(rows: Sequence[Row], schema: TaskSchema) -> np.ndarray | list[np.ndarray]:
   """[rows] int32 classes, [rows] float64 numbers, or [rows, labels] float32 of 0 and 1 ('multilabel').
 
+  Of 'tagging' a list with [words] int32 classes for each row.
+
   Raises:
-    DataError: with its place, a row without a label, or with one that the schema does not have.
+    DataError: with its place, a row without a label, with one that the schema does not have, or with tags of
+      spans in an order that BIO forbids.
   """
   if schema.kind == "regression":
     return np.asarray([number_of(row, schema.label) for row in rows], np.float64)
@@ -99,6 +118,14 @@ def targets(rows: Sequence[Row], schema: TaskSchema) -> np.ndarray:
       for label in labels_of(row, schema.label, schema.separator):
         made[at, _class(row, label, classes)] = 1.0
     return made
+  if schema.kind == "tagging":
+    sentences = []
+    for row in rows:
+      tags = tagging.tags_of(row, schema)
+      if tagging.is_entities(schema.labels):
+        tagging.check_order(row, tags, schema.labels)
+      sentences.append(np.asarray([_class(row, tag, classes) for tag in tags], np.int32))
+    return sentences
   return np.asarray([_class(row, label_of(row, schema.label), classes) for row in rows], np.int32)
 
 
@@ -113,7 +140,7 @@ def _unknown(row: Row, label: str, known: Sequence[str], why: str) -> None:
   row.refuse(f"label {label!r}: {why}{did_you_mean(label, known)}; known are {shown}")
 
 
-def is_held_out(texts: Sequence[str], fraction: float) -> bool:
-  """Whether a row is of the development set: a function of its texts alone, so equal ones are together."""
-  digest = hashlib.sha256("\0".join(texts).encode()).digest()
+def is_held_out(text: str, fraction: float) -> bool:
+  """Whether a row is of the development set: a function of `shown_text` alone; equal ones are together."""
+  digest = hashlib.sha256(text.encode()).digest()
   return int.from_bytes(digest[:8], "big") < fraction * 2**64

@@ -64,6 +64,27 @@ def outputs(
   )
 
 
+def outputs_by_token(
+  examples: Examples,
+  buckets: Buckets,
+  outputs_of: OutputsOf,
+  *,
+  num_runs: int,
+  batch_size: int,
+  pad_id: int,
+) -> list[list[np.ndarray]]:
+  """For each run, of every example in order [length, outputs] float32, what padding gave left out."""
+  gathered = [[np.zeros((0, 0), np.float32)] * len(examples.ids) for _ in range(num_runs)]
+  for rows, batch in evaluation_batches(
+    examples, buckets, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id
+  ):
+    logits = np.asarray(outputs_of(batch))
+    for run, of_run in enumerate(gathered):
+      for at, row in enumerate(rows):
+        of_run[row] = logits[run, at, : len(examples.ids[row])].copy()
+  return gathered
+
+
 def outputs_of_all(
   examples: Examples,
   buckets: Buckets,

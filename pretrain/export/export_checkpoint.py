@@ -150,6 +150,12 @@ def _choose(request: Request, model: Model) -> choose.Choice:
   needs = {"pad_id": model.vocabulary.special_ids.pad, "heads": model.heads, "activation": activation}
   if (request.onnx or request.sentence_transformers) and layout not in ("auto", *folders.STOCK):
     raise ConfigError(f"--onnx and --sentence_transformers need a stock layout, not --to={layout}")
+  pooled = task_fields.pooling(model.task)
+  if "classification" in model.heads and pooled != "cls" and layout != "torch":
+    raise ConfigError(
+      f"export: the classification head reads the {pooled} of a text's vectors, and the classes of "
+      "transformers that hold it read [CLS]; fine-tune with --config.own.pooling=cls, or use --to=torch"
+    )
   if layout == "auto":
     return choose.choose(model.config, **needs)
   if layout in folders.STOCK:

@@ -15,6 +15,7 @@ ACTIVATIONS = {"fairseq": "tanh", "own": "tanh", "mpnet": "tanh", "layoutlmv3": 
   "electra": "gelu",
   "official": "gelu",
 }
+POOLING = "classifier_pooling"  # in the config.json of `--to=torch`, where it is not 'cls'
 _SETTINGS = {"fairseq": "pooler_activation_fn", "own": "classifier_activation"}
 
 
@@ -23,16 +24,22 @@ def activation(task: Mapping[str, Any]) -> str:
   return task.get("activation", "tanh")
 
 
+def pooling(task: Mapping[str, Any]) -> str:
+  """Which vector of a text the classification head reads, of `ops.pooling`: 'cls' if the task names none."""
+  return task.get("pooling", "cls")
+
+
 def label_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
   """'id2label', 'label2id' and, if the task says it, 'problem_type' for config.json; {} without a head.
 
   Classes that the task does not name are LABEL_0 and so on. ConfigError: names that do not fit the head, or
   a problem type that is not of `PROBLEM_TYPES`.
   """
-  head = params.get("heads", {}).get("classification")
-  if head is None:
+  heads = params.get("heads", {})
+  last = heads["classification"]["output"] if "classification" in heads else heads.get("tagging")
+  if last is None:
     return {}
-  count = head["output"]["bias"].shape[0]
+  count = last["bias"].shape[0]
   labels = task.get("labels") or [f"LABEL_{i}" for i in range(count)]
   if len(labels) != count or len(set(labels)) != count:
     raise ConfigError(
@@ -53,7 +60,8 @@ def label_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
 def own_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
   """`label_fields` and the activation, for the config.json of `--to=torch`; raises as `label_fields`."""
   fields = label_fields(params, task)
-  return fields | {_SETTINGS["own"]: activation(task)} if fields else {}
+  pooled = {} if pooling(task) == "cls" else {POOLING: pooling(task)}
+  return fields | {_SETTINGS["own"]: activation(task), **pooled} if fields else {}
 
 
 def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> dict[str, Any]:

@@ -164,6 +164,22 @@ def apply_classification_head(
   return apply_projection(params["output"], x)
 
 
+def init_tagging_head(key: jax.Array, config: EncoderConfig, *, num_outputs: int) -> dict:
+  """{'kernel' [embed, outputs] N(0, init_stddev), 'bias' zeros} float32: the tag of a token."""
+  return _linear(key, (config.hidden_size, num_outputs), "normal", config.init_stddev)
+
+
+def apply_tagging_head(
+  params: dict, hidden: jax.Array, *, dropout: float = 0.0, row_keys: jax.Array | None = None
+) -> jax.Array:
+  """[batch, length, outputs] float32 logits of hidden states [batch, length, embed].
+
+  Before it is dropout of a rate, unless [batch] row keys are None. Source: Devlin et al. 2019, section 5.3.
+  """
+  x = row_random.dropout(hidden.astype(jnp.float32), row_keys, Use.HEAD_INPUT_DROPOUT, rate=dropout)
+  return apply_projection(params, x)
+
+
 def init_question_answering_head(key: jax.Array, config: EncoderConfig) -> dict:
   """{'kernel' [embed, 2] N(0, init_stddev), 'bias' [2] zeros} float32: start and end of an answer."""
   return _linear(key, (config.hidden_size, 2), "normal", config.init_stddev)

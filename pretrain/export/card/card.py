@@ -15,6 +15,7 @@ _LOAD_STOCK = pathlib.Path(__file__).with_name("load_stock.md")
 _PIPELINES = {
   "ForMaskedLM": "fill-mask",
   "ForSequenceClassification": "text-classification",
+  "ForTokenClassification": "token-classification",
   "ForQuestionAnswering": "question-answering",
 }
 # How to use the class: lines of Python after `tokenizer` and `model` are loaded, by the end of its name.
@@ -22,6 +23,10 @@ _USE = {
   "ForSequenceClassification": (
     'inputs = tokenizer("A sentence.", return_tensors="pt")  # a pair: tokenizer("First.", "Second.", ...)',
     "scores = model(**inputs).logits[0]  # one per class, in the order of model.config.id2label",
+  ),
+  "ForTokenClassification": (
+    'inputs = tokenizer(["A", "few", "words"], is_split_into_words=True, return_tensors="pt")',
+    "scores = model(**inputs).logits[0]  # a row per token, in the order of model.config.id2label",
   ),
   "ForQuestionAnswering": (
     'inputs = tokenizer("Who wrote it?", "The text that answers.", return_tensors="pt")',
@@ -104,9 +109,9 @@ def _how_to_load(facts: Facts) -> str:
     page = string.Template(_LOAD_STOCK.read_text(encoding="utf-8").strip())
     lines = "\n".join(_USE.get(ending, _USE_ENCODER))
     paragraphs = [page.substitute(model_class=f"AutoModel{ending}", folder=facts.folder, use=lines)]
-    if ending == "ForSequenceClassification":
+    if ending in ("ForSequenceClassification", "ForTokenClassification"):
       paragraphs.append(
-        f'`pipeline("text-classification", model="{facts.folder}")` of transformers answers with the names '
+        f'`pipeline("{_PIPELINES[ending]}", model="{facts.folder}")` of transformers answers with the names '
         "of the classes."
       )
     if facts.layout == "layoutlmv3":

@@ -44,52 +44,56 @@ def binary_head_from_dense(head: dict) -> dict:
   return linear if _same(binary_head_as_dense(linear), head) else head
 
 
-def span_head_as_tanh(head: dict, norm: dict) -> dict:
-  """A linear question-answering head as dense, tanh, dense: scaled into the range where tanh(y) = y.
+def linear_head_as_tanh(head: dict, norm: dict) -> dict:
+  """A linear head on tokens as dense, tanh, dense: scaled into the range where tanh(y) = y.
 
   The scale is a power of two, so that nothing but exponents changes; the logits are equal in float32 and
   bfloat16. float16 has too few exponents for it.
 
   Args:
-    head: {'kernel' [D, 2], 'bias' [2]} for start and end.
+    head: {'kernel' [D, n], 'bias' [n]}: start and end of an answer, or the labels of a token, n <= D.
     norm: {'scale' [D], 'bias' [D]} of the last LayerNorm, which bounds what the head can be given.
 
   Returns:
-    {'dense': {'kernel' [D, D], 'bias' [D]}, 'output': {'kernel' [D, 2], 'bias' [2]}}.
+    {'dense': {'kernel' [D, D], 'bias' [D]}, 'output': {'kernel' [D, n], 'bias' [n]}}.
 
   Raises:
-    ConfigError: weights so large that no such scale exists.
+    ConfigError: weights so large that no such scale exists, or more labels than D.
   """
   kernel, bias = (np.asarray(head[name], np.float32) for name in ("kernel", "bias"))
+  if kernel.shape[1] > len(kernel):
+    raise ConfigError(
+      f"export: {kernel.shape[1]} labels of a token, LayoutLMv3's class holds {len(kernel)}; use --to=torch"
+    )
   # A normalised vector has length sqrt(D) at most. In float64, where nothing finite overflows.
   scale, shift, wide = (np.asarray(a, np.float64) for a in (norm["scale"], norm["bias"], kernel))
   longest = np.sqrt(len(kernel)) * np.abs(scale).max() + np.linalg.norm(shift)
   bound = float((np.linalg.norm(wide, axis=0) * longest + np.abs(bias)).max())
   if not bound <= TANH_IS_LINEAR_BELOW * 2.0**_MOST_HALVINGS:
     raise ConfigError(
-      f"export: the question-answering head gives logits up to {bound:.3g}, too large for an exact form in "
-      "LayoutLMv3ForQuestionAnswering; check the fine-tuned checkpoint"
+      f"export: the head gives logits up to {bound:.3g}, too large for an exact form in LayoutLMv3's class; "
+      "check the fine-tuned checkpoint"
     )
   halvings = max(0, int(np.ceil(np.log2(max(bound, 1e-30) / TANH_IS_LINEAR_BELOW))))
-  return _scaled_span_head(kernel, bias, 2.0**-halvings)
+  return _scaled_linear_head(kernel, bias, 2.0**-halvings)
 
 
-def _scaled_span_head(kernel: np.ndarray, bias: np.ndarray, scale: float) -> dict:
-  size = len(kernel)
+def _scaled_linear_head(kernel: np.ndarray, bias: np.ndarray, scale: float) -> dict:
+  size, count = kernel.shape
   dense = {"kernel": np.zeros((size, size), np.float32), "bias": np.zeros(size, np.float32)}
-  dense["kernel"][:, :2], dense["bias"][:2] = kernel * np.float32(scale), bias * np.float32(scale)
-  output = np.zeros((size, 2), np.float32)
-  output[0, 0] = output[1, 1] = 1 / scale
-  return {"dense": dense, "output": {"kernel": output, "bias": np.zeros(2, np.float32)}}
+  dense["kernel"][:, :count], dense["bias"][:count] = kernel * np.float32(scale), bias * np.float32(scale)
+  output = np.eye(size, count, dtype=np.float32) / np.float32(scale)
+  return {"dense": dense, "output": {"kernel": output, "bias": np.zeros(count, np.float32)}}
 
 
-def span_head_from_tanh(head: dict) -> dict | None:
-  """Inverse of `span_head_as_tanh`; None for any other head of that shape."""
+def linear_head_from_tanh(head: dict) -> dict | None:
+  """Inverse of `linear_head_as_tanh`; None for any other head of that shape."""
   factor = float(head["output"]["kernel"][0, 0])
   if not 1 <= factor < np.inf:  # NaN is refused, too
     return None
-  linear = {name: head["dense"][name][..., :2] * np.float32(factor) for name in ("kernel", "bias")}
-  return linear if _same(_scaled_span_head(linear["kernel"], linear["bias"], 1 / factor), head) else None
+  count = head["output"]["bias"].shape[0]
+  linear = {name: head["dense"][name][..., :count] * np.float32(factor) for name in ("kernel", "bias")}
+  return linear if _same(_scaled_linear_head(linear["kernel"], linear["bias"], 1 / factor), head) else None
 
 
 def distance_bins(max_length: int) -> int:

@@ -13,9 +13,17 @@ from pretrain.export.stock.forms import (
   blank_pooler,
   distance_bins,
   distance_rows,
-  span_head_from_tanh,
+  linear_head_from_tanh,
 )
-from pretrain.export.stock.tables import DISTANCES, HEADS, RELATIVE_PATH, TIES, blank_tables, encoder_parts
+from pretrain.export.stock.tables import (
+  DISTANCES,
+  HEADS,
+  RELATIVE_PATH,
+  TIES,
+  WIDE_TAGGING,
+  blank_tables,
+  encoder_parts,
+)
 from pretrain.export.tensor_rows import Imported, State, put, read
 from pretrain.models.config import EncoderConfig
 
@@ -29,7 +37,7 @@ def from_stock(
   """Our parameters from a stock model.
 
   Heads are read where ours computes the same: masked LM, ELECTRA's discriminator, linear question answering,
-  and classification by two layers (where `architectures` says ...ForSequenceClassification). The position
+  and classification of texts by two layers or of tokens by one (where `architectures` says so). The position
   rows of MPNet that no token reads (of padding) are dropped. A trained pooler is among the unmatched.
 
   Names are with or without the prefix of the base model; `extra` is {our path: float32 array}, what
@@ -46,9 +54,12 @@ def from_stock(
   if layout == "layoutlmv3":
     _take_distances(state, EncoderConfig(**fields), extra)
   offset = config_json["max_position_embeddings"] - fields["max_length"]
+  named = str(config_json.get("architectures"))
   heads = {
-    name: part for name, part in HEADS[layout].items() if classifies or name != "ForSequenceClassification"
+    name: part for name, part in HEADS[layout].items() if not name.endswith("Classification") or name in named
   }
+  if "ForTokenClassification" in heads and "classifier.dense.weight" in state:
+    heads["ForTokenClassification"] = WIDE_TAGGING
   imported = read(
     state,
     (*encoder_parts(layout, offset=offset, has_segments=bool(fields["num_segments"])), *heads.values()),
@@ -78,18 +89,20 @@ def from_stock(
 
 
 def _own_heads(imported: Imported) -> Imported:
-  """Heads in our form; one of LayoutLMv3's question answering that is not ours goes to the unmatched."""
+  """Heads in our form; a head of LayoutLMv3 on tokens that is not ours goes to the unmatched."""
   params, unmatched = imported
   heads = params.get("heads", {})
   if "rtd" in heads:
     heads["rtd"] = binary_head_from_dense(heads["rtd"])
-  if "output" in heads.get("question_answering", {}):
-    linear = span_head_from_tanh(heads.pop("question_answering"))
+  for head, name in (("question_answering", "qa_outputs"), ("tagging", "classifier")):
+    if "output" not in heads.get(head, {}):
+      continue
+    linear = linear_head_from_tanh(heads.pop(head))
     if linear is None:
-      names = (f"qa_outputs.{layer}.{leaf}" for layer in ("dense", "out_proj") for leaf in ("weight", "bias"))
+      names = (f"{name}.{layer}.{leaf}" for layer in ("dense", "out_proj") for leaf in ("weight", "bias"))
       unmatched = tuple(sorted((*unmatched, *names)))
     else:
-      heads["question_answering"] = linear
+      heads[head] = linear
   return Imported(params, unmatched)
 
 

@@ -67,27 +67,34 @@ LAYERS = {"mpnet": _layers("attn.q", "attn.k", "attn.v", "attn.o", norm="LayerNo
   _layers("self.query", "self.key", "self.value", "output.dense", norm="output.LayerNorm"),
 )
 _SPAN = Part(_linear("qa_outputs", "question_answering", ("2", "D")), "heads/", None, "")
+_TAGGING = Part(_linear("classifier", "tagging", ("C", "D")), "heads/", None, "")
+# LayoutLMv3's class has another head from so many labels on, with a classifier's shape.
+MANY_LABELS = 10
+WIDE_TAGGING = _classification("classifier.dense", "classifier.out_proj")._replace(path="heads/tagging/")
 _RTD_ROWS = (
   *_linear("dense", "dense", ("D", "D")),
   Row(None, "dense_prediction.weight", ("kernel",), ("1", "D"), NEGATED_LINEAR),
   Row(None, "dense_prediction.bias", ("bias",), ("1",), NEGATED),
 )
 # {layout: {end of the class's name: its head}}; a class has one, and the first whose parameters are there is
-# written. LayoutLMv3's question answering has a classifier's shape (`forms.span_head_as_tanh`).
+# written. LayoutLMv3's question answering has a classifier's shape (`forms.linear_head_as_tanh`).
 HEADS = {
   "mpnet": {
     "ForSequenceClassification": _classification("classifier.dense", "classifier.out_proj"),
+    "ForTokenClassification": _TAGGING,
     "ForQuestionAnswering": _SPAN,
     "ForMaskedLM": _mlm("lm_head.bias", "lm_head.dense", "lm_head.layer_norm"),
   },
   "layoutlmv3": {
     "ForSequenceClassification": _classification("classifier.dense", "classifier.out_proj"),
+    "ForTokenClassification": _TAGGING,
     "ForQuestionAnswering": _classification("qa_outputs.dense", "qa_outputs.out_proj")._replace(
       path="heads/question_answering/"
     ),
   },
   "bert": {
     "ForSequenceClassification": _classification("pooler.dense", "classifier"),
+    "ForTokenClassification": _TAGGING,
     "ForQuestionAnswering": _SPAN,
     "ForMaskedLM": _mlm(
       "cls.predictions.bias", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"
@@ -95,6 +102,7 @@ HEADS = {
   },
   "electra": {
     "ForSequenceClassification": _classification("classifier.dense", "classifier.out_proj"),
+    "ForTokenClassification": _TAGGING,
     "ForQuestionAnswering": _SPAN,
     "ForPreTraining": Part(_RTD_ROWS, "heads/rtd/", None, "discriminator_predictions."),
     "ForMaskedLM": _mlm(

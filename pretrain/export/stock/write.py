@@ -14,10 +14,18 @@ from pretrain.export.stock.forms import (
   binary_head_as_dense,
   blank_pooler,
   distance_rows,
-  span_head_as_tanh,
+  linear_head_as_tanh,
   spatial_sizes,
 )
-from pretrain.export.stock.tables import DISTANCES, HEADS, SPATIAL, blank_tables, encoder_parts
+from pretrain.export.stock.tables import (
+  DISTANCES,
+  HEADS,
+  MANY_LABELS,
+  SPATIAL,
+  WIDE_TAGGING,
+  blank_tables,
+  encoder_parts,
+)
 from pretrain.export.tensor_rows import Part, State, write
 from pretrain.models.config import EncoderConfig
 
@@ -44,11 +52,11 @@ def to_stock(
 ) -> StockModel:
   """A stock model that computes what ours does, for rows padded on the right.
 
-  The class is the one with a slot for the first of: classification, question answering, RTD (ELECTRA), masked
-  LM; other heads and the generator are in `extra`. BertModel and MPNetModel want a pooler, which nothing here
-  trains: it is written as the identity (`forms.blank_pooler`), so that `AutoModel` misses nothing; no
-  loss has touched `pooler_output`. A model with segments must be used without token_type_ids, or with 0.
-  A head of question answering in LayoutLMv3 is exact in float32 and bfloat16, not in float16.
+  The class is the one with a slot for the first of: classification, tagging, question answering, RTD
+  (ELECTRA), masked LM; other heads and the generator are in `extra`. BertModel and MPNetModel want a
+  pooler, which nothing here trains: it is written as the identity (`forms.blank_pooler`), so that `AutoModel`
+  misses nothing; no loss has touched `pooler_output`. A model with segments must be used without
+  token_type_ids, or with 0. A head on tokens in LayoutLMv3 is exact in float32 and bfloat16, not in float16.
 
   Of the parameters, float32 as saved, only the encoder must be there; `task` is what a fine-tuned checkpoint
   says of its classification head (`task_fields`), or {}. ConfigError: the layout cannot hold it exactly, or
@@ -61,7 +69,7 @@ def to_stock(
   architecture = _CLASSES[layout] + ending
   fields = config_json(config, layout=layout, architecture=architecture, special_ids=special_ids)
   fields |= task_fields.label_fields(params, task)
-  tree = {**params, "heads": _in_slots(params, layout, ending)}
+  tree = {**params, "heads": _in_slots(params, layout, ending, head_part)}
   parts = encoder_parts(layout, offset=first_position(layout, pad_id), has_segments=bool(config.num_segments))
   head_parts = () if head_part is None else (head_part,)
   state = write(tree, parts, "hugging_face") | _made_up(params, config, layout)
@@ -81,18 +89,20 @@ def _head(layout: str, heads: Mapping[str, Any]) -> tuple[str, str, Part | None]
   for ending, part in HEADS[layout].items():
     name = (part.path + part.rows[0].paths[0]).split("/")[1]
     if name in heads:
-      return ending, name, part
+      is_wide = layout == "layoutlmv3" and name == "tagging" and len(heads[name]["bias"]) >= MANY_LABELS
+      return ending, name, WIDE_TAGGING if is_wide else part
   return "Model", "", None
 
 
-def _in_slots(params: dict, layout: str, ending: str) -> dict:
+def _in_slots(params: dict, layout: str, ending: str, head_part: Part | None) -> dict:
   """The heads, the one that the class has a slot for in the form of that slot."""
   heads = dict(params.get("heads", {}))
   if ending == "ForPreTraining":
     heads["rtd"] = binary_head_as_dense(heads["rtd"])
-  if layout == "layoutlmv3" and ending == "ForQuestionAnswering":
+  name = {"ForQuestionAnswering": "question_answering", "ForTokenClassification": "tagging"}.get(ending, "")
+  if layout == "layoutlmv3" and (name == "question_answering" or head_part is WIDE_TAGGING):
     norm = {name: array[-1] for name, array in params["encoder"]["trunk"]["layers"]["mlp_norm"].items()}
-    heads["question_answering"] = span_head_as_tanh(heads["question_answering"], norm)
+    heads[name] = linear_head_as_tanh(heads[name], norm)
   return heads
 
 

@@ -164,6 +164,29 @@ def test_guesses_are_printed_and_part_of_the_file_is_held_out(run, tmp_path, cap
   assert (schema.kind, schema.pooling, sorted(schema.labels)) == ("multilabel", "mean", list("abcd"))
 
 
+def test_tags_of_a_conll_file_are_learned_and_saved(run, tmp_path, capsys):
+  random, lines = np.random.default_rng(0), []
+  for _ in range(40):
+    for word in random.permutation(["the", "cat", "sat", "on", "mat", "film"]):
+      tag = {"cat": "B-PET", "mat": "B-THING", "film": "B-THING"}.get(str(word), "O")
+      lines.append(f"{word}\t{tag}")
+    lines.append("")
+  (tmp_path / "a.conll").write_text("\n".join(lines) + "\n")
+  fields = {"data__train_file": tmp_path / "a.conll", "search__epochs": 8, "data__dev_fraction": 0.2}
+  assert run(tmp_path / "out", "finetune_own", **fields) == 0
+  assert "own.task=tagging" in capsys.readouterr().out
+  schema = TaskSchema.read(tmp_path / "out" / "model")
+  assert schema.kind == "tagging" and set(schema.labels) == {"O", "B-PET", "B-THING"}
+  rows = {
+    row["metric"]: float(row["value"]) for row in csv.DictReader((tmp_path / "out" / "results.csv").open())
+  }
+  assert rows["entity_f1"] > 0.9
+  params, meta = checkpoint.load_params(tmp_path / "out" / "model")
+  assert params["heads"]["tagging"]["kernel"].shape == (16, 3) and meta["task"]["labels"] == list(
+    schema.labels
+  )
+
+
 CSV = "text,label\na good film,x\na bad film,y\nthe cat sat,x\nthe mat,y\nvery good,x\nnot bad,y\n"
 
 

@@ -1,12 +1,14 @@
 """Guesses, windows, answers and scores of one's own task, by hand; nothing is trained."""
 
+import types
+
 import numpy as np
 import pytest
 
 from data import vocabulary
 from data.errors import DataError
 from data.rows import Row
-from finetune.own import answers, columns, metrics, targets
+from finetune.own import answers, columns, metrics, tagging, targets
 from finetune.own.columns import Columns
 from finetune.own.schema import TaskSchema
 
@@ -62,22 +64,18 @@ def test_the_kind_is_guessed_by_the_labels(values, kind):
 
 def test_labels_are_those_of_the_file_in_the_order_they_appear():
   made = rows(*({"label": value} for value in ("b", " a", 3, "b", True)))
-  assert targets.find_labels(made, "classification", "label", separator="", given=()) == (
-    "b",
-    "a",
-    "3",
-    "True",
-  )
+  assert targets.find_labels(made, schema(labels=()), given=()) == ("b", "a", "3", "True")
   several = rows({"label": "b|a"}, {"label": ""}, {"label": ["c", "a"]})
-  assert targets.find_labels(several, "multilabel", "label", separator="|", given=()) == ("b", "a", "c")
+  unnamed = schema("multilabel", (), separator="|")
+  assert targets.find_labels(several, unnamed, given=()) == ("b", "a", "c")
   wanted = targets.targets(several, schema("multilabel", ("b", "a", "c"), separator="|"))
   np.testing.assert_array_equal(wanted, [[1, 1, 0], [0, 0, 0], [0, 1, 1]])
 
 
 def test_equal_texts_are_held_out_together_and_the_share_is_kept():
-  held_out = [targets.is_held_out([f"text {number}"], 0.25) for number in range(2_000)]
+  held_out = [targets.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
   assert 400 < sum(held_out) < 600
-  assert held_out == [targets.is_held_out([f"text {number}"], 0.25) for number in range(2_000)]
+  assert held_out == [targets.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +134,95 @@ def test_scores_by_hand():
   assert found["spearman"] == 1.0 and found["rmse"] == pytest.approx((4 / 3) ** 0.5)
   broken = metrics.measure(schema(), np.asarray([0, 1]), np.asarray([[np.nan, 0], [0, 0]]))
   assert broken == {"accuracy": 0.0, "macro_f1": 0.0}
+
+
+BIO = ("O", "B-PER", "I-PER", "B-LOC")
+
+
+def sentence(words, tags=None, **more):
+  return {"text": words.split()} | ({} if tags is None else {"label": tags.split()}) | more
+
+
+def test_words_are_encoded_by_themselves_and_their_first_token_answers(words):
+  made = rows(sentence("good film unseen mat"), sentence("the cat"))
+  found = tagging.inputs(made, schema("tagging", BIO, max_length=6), words)
+  assert [[words.piece(token) for token in ids] for ids in found.examples.ids] == [
+    ["[CLS]", "good", "film", "[UNK]", "mat", "[SEP]"],
+    ["[CLS]", "the", "cat", "[SEP]"],
+  ]
+  assert [word.tolist() for word in found.examples.token_fields["word"]] == [[0, 1, 2, 3, 4, 0], [0, 1, 2, 0]]
+  assert found.cut == 0 and found.words.tolist() == [4, 2]
+
+
+def test_a_long_sentence_loses_words_or_is_read_in_windows(words):
+  made = rows(sentence("a the good bad film plot"))
+  cut = schema("tagging", BIO, max_length=6)
+  found = tagging.inputs(made, cut, words)
+  assert found.cut == 1
+  outputs = np.zeros((6, 4), np.float32)
+  outputs[1:5, 1] = 2.0
+  assert tagging.tags(cut, tagging.join(found, [outputs], cut)) == [["B-PER"] * 4 + ["O"] * 2]
+  windows = schema("tagging", BIO, max_length=6, long="windows")
+  found = tagging.inputs(made, windows, words)
+  assert [word.tolist() for word in found.examples.token_fields["word"]] == [
+    [0, 1, 2, 3, 4, 0],
+    [0, 3, 4, 5, 6, 0],
+  ]
+  other = np.zeros((6, 4), np.float32)
+  other[:, 3] = 4.0
+  assert tagging.tags(windows, tagging.join(found, [outputs, other], windows)) == [
+    ["B-PER", "B-PER", *["B-LOC"] * 4]
+  ]
+
+
+@pytest.mark.parametrize(
+  ("tags", "told"),
+  [
+    ("B-PER I-PER O B-LOC", ""),
+    ("O I-PER O O", "'I-PER' at word 2 follows 'O'; expected B-PER"),
+    ("B-LOC I-PER O O", "'I-PER' at word 2 follows 'B-LOC'"),
+    ("O O O", "3 tags for 4 words"),
+    ("O O O B-ORG", "label 'B-ORG': training never had it"),
+  ],
+)
+def test_the_order_of_tags_is_checked(tags, told):
+  made = rows(sentence("a good film plot", tags))
+  if told:
+    with pytest.raises(DataError, match=f"a.csv, row 1: {told}"):
+      targets.targets(made, schema("tagging", BIO))
+  else:
+    assert targets.targets(made, schema("tagging", BIO))[0].tolist() == [1, 2, 0, 3]
+
+
+@pytest.mark.parametrize(
+  ("tags", "fine"), [("B-X E-X S-X", True), ("B-X I-X E-X", True), ("B-X O O", False), ("O E-X O", False)]
+)
+def test_spans_of_bioes_end(tags, fine):
+  made = rows(sentence("a good film", tags))
+  wanted = schema("tagging", ("O", "B-X", "I-X", "E-X", "S-X"))
+  if fine:
+    assert len(targets.targets(made, wanted)) == 1
+  else:
+    with pytest.raises(DataError, match="row 1: '"):
+      targets.targets(made, wanted)
+
+
+def test_entities_count_where_kind_and_borders_are_right():
+  wanted = [np.asarray([1, 2, 0, 3]), np.asarray([0, 1])]
+  ours = [np.eye(4)[[1, 2, 0, 1]], np.eye(4)[[0, 1]]]  # of three entities one has another kind
+  found = metrics.measure(schema("tagging", BIO), wanted, ours)
+  assert found["entity_f1"] == pytest.approx(2 / 3) and found["accuracy"] == pytest.approx(5 / 6)
+  (table,) = metrics.details(schema("tagging", BIO), wanted, ours)
+  assert {row["class"]: row["entities"] for row in table.rows} == {"PER": 2, "LOC": 1}
+  plain = metrics.measure(schema("tagging", ("NOUN", "VERB")), [np.asarray([0, 1])], [np.eye(2)[[0, 0]]])
+  assert plain == {"accuracy": 0.5, "macro_f1": pytest.approx(1 / 3)}
+
+
+def test_columns_of_conll_are_guessed_by_what_is_in_them():
+  given = types.SimpleNamespace(text="", label="")
+  made = rows({"1": ["1", "2"], "2": ["EU", "rejects"], "3": ["B-ORG", "O"], "4": ["-", "-"]})
+  assert columns.of_conll(made, given) == ("2", "3")
+  made = rows({"1": ["EU", "rejects"], "2": ["NNP", "VBZ"], "3": ["B-ORG", "O"]})
+  assert columns.of_conll(made, given) == ("1", "3")
+  made = rows({str(number): ["_"] for number in range(1, 11)} | {"1": ["1"], "2": ["EU"], "4": ["PROPN"]})
+  assert columns.of_conll(made, given) == ("2", "4")

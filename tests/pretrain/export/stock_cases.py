@@ -49,6 +49,8 @@ def random_params(config: EncoderConfig, *heads: str, with_generator: bool = Fal
     "mlm": lambda: head_models.init_mlm_head(key, config, output_size=config.hidden_size),
     "clm": lambda: head_models.init_clm_head(config),
     "classification": lambda: head_models.init_classification_head(key, config, num_outputs=3),
+    "tagging": lambda: {"kernel": np.zeros((config.hidden_size, 4)), "bias": np.zeros(4)},
+    "wide tagging": lambda: {"kernel": np.zeros((config.hidden_size, 12)), "bias": np.zeros(12)},
     "question_answering": lambda: {"kernel": np.zeros((config.hidden_size, 2)), "bias": np.zeros(2)},
   }
 
@@ -59,7 +61,7 @@ def random_params(config: EncoderConfig, *heads: str, with_generator: bool = Fal
     if with_generator:
       params["generator"] = {"trunk": trunk, "mixture": {"kernel": np.zeros((config.hidden_size, 1))}}
     if heads:
-      params["heads"] = {name.removeprefix("dense "): makers[name]() for name in heads}
+      params["heads"] = {name.split()[-1]: makers[name]() for name in heads}
     return params
 
   return spread(jax.eval_shape(make))

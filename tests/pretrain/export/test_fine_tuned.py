@@ -137,6 +137,16 @@ def test_a_question_answerer_gives_our_start_and_end_logits(
   assert architecture.endswith("ForQuestionAnswering")
 
 
+def test_a_head_on_the_mean_of_the_tokens_is_refused_where_classes_read_cls(
+  fine_tuned, tmp_path, capsys, in_this_process, export
+):
+  model = fine_tuned("t5", labels=LABELS, pooling="mean")
+  assert export(model, tmp_path / "out") == 2
+  assert "the classification head reads the mean of a text's vectors" in capsys.readouterr().err
+  assert export(model, tmp_path / "out", "--to=torch") == 0
+  assert json.loads((tmp_path / "out" / "config.json").read_text())["classifier_pooling"] == "mean"
+
+
 @pytest.mark.parametrize("to", ["cocolm", "fairseq", "torch"])
 def test_a_question_answerer_comes_back_from_layouts_that_no_class_reads(
   to, fine_tuned, tmp_path, capsys, in_this_process, export

@@ -47,25 +47,25 @@ def test_a_dense_rtd_head_of_its_own_stays_dense():
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e5])
 def test_tanh_changes_no_bit_of_a_scaled_question_answering_head(scale):
   head = _span_head(scale)
-  form = stock_forms.span_head_as_tanh(head, NORM)
+  form = stock_forms.linear_head_as_tanh(head, NORM)
   small = _hidden() @ form["dense"]["kernel"] + form["dense"]["bias"]
   assert np.abs(small).max() <= stock_forms.TANH_IS_LINEAR_BELOW
   np.testing.assert_array_equal(np.asarray(jax.numpy.tanh(small)), small)
   factor = form["output"]["kernel"][0, 0]
   np.testing.assert_array_equal(small[..., :2] * factor, _hidden() @ head["kernel"] + head["bias"])
-  assert_same_params(stock_forms.span_head_from_tanh(form), head)
+  assert_same_params(stock_forms.linear_head_from_tanh(form), head)
 
 
 def test_a_question_answering_head_beyond_every_scale_is_refused():
-  with pytest.raises(ConfigError, match="question-answering head gives logits up to"):
-    stock_forms.span_head_as_tanh(_span_head(1e25), NORM)
+  with pytest.raises(ConfigError, match="the head gives logits up to"):
+    stock_forms.linear_head_as_tanh(_span_head(1e25), NORM)
 
 
 @pytest.mark.parametrize("factor", [0.0, np.nan, np.inf, 3.0, -2.0])
 def test_another_tanh_head_is_not_taken_for_ours(factor):
-  form = stock_forms.span_head_as_tanh(_span_head(), NORM)
+  form = stock_forms.linear_head_as_tanh(_span_head(), NORM)
   form["output"]["kernel"][0, 0] = form["output"]["kernel"][1, 1] = factor
-  assert stock_forms.span_head_from_tanh(form) is None
+  assert stock_forms.linear_head_from_tanh(form) is None
 
 
 @pytest.mark.parametrize("kind", ["t5", "official"])

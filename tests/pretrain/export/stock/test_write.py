@@ -160,6 +160,23 @@ def test_question_answering_points_where_ours_does(name, tmp_path):
   stock_cases.assert_same_params(from_stock(made.state, made.config, extra=made.extra).params, params)
 
 
+@pytest.mark.parametrize(
+  ("name", "head"),
+  [(name, "tagging") for name in ("mpnet", "layoutlmv3", "bert", "electra")]
+  + [("layoutlmv3", "wide tagging")],
+)
+def test_tags_have_our_logits_at_every_token(name, head, tmp_path):
+  count = 12 if "wide" in head else 4
+  params, made = exported(name, head, labels=[f"tag {number}" for number in range(count)])
+  write_folder(tmp_path, made)
+  model, _ = _load(tmp_path, transformers.AutoModelForTokenClassification)
+  assert type(model).__name__ == made.architecture and model.config.id2label[3] == "tag 3"
+  mask = stock_cases.batch(name)[1]
+  found = run_torch(model, name)["logits"][mask]
+  np.testing.assert_allclose(found, _our_logits(params, name, "tagging"), atol=1e-5)
+  stock_cases.assert_same_params(from_stock(made.state, made.config, extra=made.extra).params, params)
+
+
 def test_a_pooler_that_nothing_trained_is_the_tanh_of_cls(tmp_path):
   _, made = exported("mpnet")
   write_folder(tmp_path, made)

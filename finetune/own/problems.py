@@ -1,0 +1,97 @@
+"""What a kind of task adds to an encoder: its head and its loss."""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from finetune.own import tagging
+from finetune.own.schema import TaskSchema
+from finetune.search import losses
+from finetune.search.classification import HeadSettings, make_problem
+from finetune.search.program import Batch, Problem
+from pretrain.models import heads
+from pretrain.models.config import EncoderConfig
+from pretrain.models.encoder import encode
+from pretrain.step import Metrics
+
+
+def problem(
+  schema: TaskSchema,
+  config: EncoderConfig,
+  head: HeadSettings,
+  *,
+  pad_id: int,
+  targets: np.ndarray | Sequence[np.ndarray],
+  balanced: bool,
+  smoothing: float,
+) -> Problem:
+  """The problem of a kind; `targets` of the training rows say how frequent the classes are.
+
+  Args:
+    balanced: whether a class counts as if all were equally frequent.
+    smoothing: share of the target that goes to all classes.
+  """
+  options = {"class_weights": _class_weights(schema, targets) if balanced else (), "smoothing": smoothing}
+  if schema.kind == "tagging":
+    return _tagging(schema, config, head, pad_id=pad_id, targets=targets, **options)
+  loss = {
+    "classification": functools.partial(losses.classification_loss, **options),
+    "multilabel": functools.partial(losses.multilabel_loss, **options),
+    "regression": losses.regression_loss,
+  }[schema.kind]
+  return make_problem(
+    config, head, num_outputs=schema.num_outputs, pad_id=pad_id, pooling=schema.pooling, loss=loss
+  )
+
+
+def _tagging(
+  schema: TaskSchema,
+  config: EncoderConfig,
+  head: HeadSettings,
+  *,
+  pad_id: int,
+  targets: Sequence[np.ndarray],
+  class_weights: Sequence[float],
+  smoothing: float,
+) -> Problem:
+  """Outputs [batch, length, labels]; a sentence's loss is the sum over its words by the mean number of words.
+
+  So the loss of a batch is about the mean over its words, and does not depend on its other sentences.
+  """
+  mean_words = float(np.mean([len(of_row) for of_row in targets]))
+
+  def init_heads(key: jax.Array) -> dict:
+    return {"tagging": heads.init_tagging_head(key, config, num_outputs=len(schema.labels))}
+
+  def outputs(params: dict, batch: Batch, row_keys: jax.Array | None) -> jax.Array:
+    ids = batch["ids"]
+    _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys)
+    return heads.apply_tagging_head(
+      params["heads"]["tagging"], hidden.last, dropout=head.dropout, row_keys=row_keys
+    )
+
+  def loss(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+    weights = batch["weights"][:, None] * (batch[tagging.WORD] > 0)
+    total = losses.classification_loss(
+      logits.reshape(-1, logits.shape[-1]),
+      batch["labels"].reshape(-1),
+      weights.reshape(-1),
+      class_weights=class_weights,
+      smoothing=smoothing,
+    )
+    return total / mean_words, {"task_loss": (total, jnp.sum(weights))}
+
+  return Problem(init_heads, outputs, loss)
+
+
+def _class_weights(schema: TaskSchema, targets: np.ndarray | Sequence[np.ndarray]) -> tuple[float, ...]:
+  """By how much each class counts."""
+  wanted = np.concatenate(targets) if isinstance(targets, list) else np.asarray(targets)
+  if wanted.ndim == 1:  # their mean over the training rows is 1
+    counts = np.bincount(wanted, minlength=len(schema.labels))
+    return tuple(float(len(wanted) / (np.count_nonzero(counts) * max(count, 1))) for count in counts)
+  there = wanted.sum(axis=0)  # as much as the rows without the label
+  return tuple(float((len(wanted) - count) / max(count, 1)) or 1.0 for count in there)

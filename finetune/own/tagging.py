@@ -1,0 +1,161 @@
+"""Sentences of words with a tag each: what an encoder reads of them, and tags from what it gives. No jax.
+
+A word is encoded by itself, and its first token answers for it.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data.errors import DataError
+from data.rows import Row
+from data.vocabulary import Vocabulary
+from finetune.own.chances import PREDICTED, PROBABILITY, probabilities
+from finetune.own.schema import TaskSchema
+from finetune.search.examples import Examples
+
+WORD = "word"  # token field: the number of the word, from 1, at its first token; 0 at all others
+OUTSIDE = "O"
+_TAG = re.compile(r"([BIESLU])-(.+)")
+_PLAIN = {"S": "B", "U": "B", "E": "I", "L": "I"}  # of BIOES and BILOU as of BIO
+
+
+class TagInputs(NamedTuple):
+  """Sentences as an encoder reads them."""
+
+  examples: Examples  # the inputs, with the token field `WORD`
+  row: np.ndarray  # [inputs] int64, increasing: which of the rows each is of
+  words: np.ndarray  # [rows] int64: how many each has
+  cut: int  # how many rows lost words
+
+
+def words_of(row: Row, column: str) -> list[str]:
+  """The words of a row; a DataError with its place if they are not a list of texts, or none."""
+  value = row.value(column)
+  if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+    row.refuse(f"{column!r} is a {type(value).__name__}, expected a list of words")
+  if not value or not all(word.strip() for word in value):
+    row.refuse(f"{column!r} has {'an empty word' if value else 'no word'}; mend or remove this row")
+  return value
+
+
+def tags_of(row: Row, schema: TaskSchema) -> list[str]:
+  """The tags of a row, as many as words, in an order that BIO or BIOES allows; else a DataError."""
+  tags, words = row.value(schema.label), words_of(row, schema.text[0])
+  if not isinstance(tags, list):
+    row.refuse(f"{schema.label!r} is a {type(tags).__name__}, expected a list of tags")
+  if len(tags) != len(words):
+    row.refuse(f"{len(tags)} tags for {len(words)} words; expected one for each")
+  return [str(tag).strip() for tag in tags]
+
+
+def is_entities(labels: Sequence[str]) -> bool:
+  """Whether tags mark spans: all are O or begin with B-, I- and the like, and some begin with B-."""
+  marks = [label for label in labels if label != OUTSIDE]
+  return all(map(_TAG.fullmatch, marks)) and any(mark.startswith("B-") for mark in marks)
+
+
+def check_order(row: Row, tags: Sequence[str], labels: Sequence[str]) -> None:
+  """A DataError if a span begins or ends where BIO (BIOES, where a label is of it) forbids it."""
+  has_ends = any(label[:2] in ("E-", "S-", "L-", "U-") for label in labels)
+  before = OUTSIDE
+  for number, tag in enumerate([*tags, OUTSIDE], 1):
+    goes_on, kind = tag[:1] in "IEL" and tag != OUTSIDE, tag[2:]
+    was_open = before[:1] in "BI" and before != OUTSIDE
+    if goes_on and not (was_open and before[2:] == kind):
+      row.refuse(f"{tag!r} at word {number} follows {before!r}; expected B-{kind} where a span begins")
+    if has_ends and was_open and not goes_on:
+      row.refuse(f"{before!r} at word {number - 1} is followed by {tag!r}; expected I- or E-{before[2:]}")
+    before = tag
+
+
+def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> TagInputs:
+  """What the model of a schema reads of rows; a DataError with its place for a row without words."""
+  sentences = [words_of(row, schema.text[0]) for row in rows]
+  different = sorted({word for words in sentences for word in words})
+  unknown = [vocabulary.special_ids.unk]
+  ids_of = {
+    word: ids or unknown for word, ids in zip(different, vocabulary.encode_batch(different), strict=True)
+  }
+  room = schema.max_length - 2
+  made, row_of, cut = Examples([], {}, {WORD: []}), [], 0
+  for number, words in enumerate(sentences):
+    pieces = [ids_of[word][:room] for word in words]
+    windows = list(_windows([len(piece) for piece in pieces], room))
+    if schema.long == "cut":
+      cut += len(windows) > 1
+      windows = windows[:1]
+    for first, end in windows:
+      tokens = [token for piece in pieces[first:end] for token in piece]
+      at = [0]
+      for word, piece in enumerate(pieces[first:end], first + 1):
+        at += [word, *[0] * (len(piece) - 1)]
+      made.ids.append(np.asarray(vocabulary.with_special_ids(tokens), np.int32))
+      made.token_fields[WORD].append(np.asarray([*at, 0], np.int32))
+      row_of.append(number)
+  counts = np.asarray([len(words) for words in sentences], np.int64)
+  return TagInputs(made, np.asarray(row_of, np.int64), counts, cut)
+
+
+def _windows(sizes: Sequence[int], room: int):
+  """(first, end) words of windows of at most `room` tokens, each from the middle of the one before."""
+  first = 0
+  while True:
+    end, used = first, 0
+    while end < len(sizes) and used + sizes[end] <= room:
+      used += sizes[end]
+      end += 1
+    yield first, end
+    if end >= len(sizes):
+      return
+    first = max((first + end) // 2, first + 1)
+
+
+def join(made: TagInputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> list[np.ndarray]:
+  """For each row [words, labels] float32: the mean over the inputs that show a word of [length, labels].
+
+  A word that was cut away is O, or of the first class where there is no O.
+  """
+  outside = schema.labels.index(OUTSIDE) if OUTSIDE in schema.labels else 0
+  total = [np.zeros((count, len(schema.labels)), np.float64) for count in made.words]
+  seen = [np.zeros((count, 1), np.int64) for count in made.words]
+  for row, words, output in zip(made.row, made.examples.token_fields[WORD], outputs):
+    (at,) = np.nonzero(words)
+    total[row][words[at] - 1] += output[at]
+    seen[row][words[at] - 1] += 1
+  for of_row, counts in zip(total, seen):
+    of_row[counts[:, 0] == 0, outside] = 1.0
+  return [(of_row / np.maximum(counts, 1)).astype(np.float32) for of_row, counts in zip(total, seen)]
+
+
+def tags(schema: TaskSchema, outputs: Sequence[np.ndarray]) -> list[list[str]]:
+  """The likeliest tag of every word of every row, from `join`."""
+  return [[schema.labels[at] for at in np.argmax(of_row, axis=1)] for of_row in outputs]
+
+
+def answers(schema: TaskSchema, outputs: Sequence[np.ndarray]) -> list[dict[str, Any]]:
+  """For each row {'predicted': its tags, 'probability': of each of them}, from `join`."""
+  made = []
+  for of_row, chosen in zip(outputs, tags(schema, outputs)):
+    chances = probabilities(schema, of_row).max(axis=1)
+    made.append({PREDICTED: chosen, PROBABILITY: [float(chance) for chance in chances]})
+  return made
+
+
+def spans(schema: TaskSchema, rows: Sequence[Sequence[int]]) -> list[list[str]]:
+  """Classes of words as tags of BIO, whatever of its relatives they are."""
+  plain = [
+    f"{_PLAIN.get(label[0], label[0])}{label[1:]}" if _TAG.fullmatch(label) else label
+    for label in schema.labels
+  ]
+  return [[plain[number] for number in row] for row in rows]
+
+
+def kinds_of_span(schema: TaskSchema) -> list[str]:
+  """What spans may be, 'PER' of 'B-PER', as they first appear."""
+  found = dict.fromkeys(match[2] for label in schema.labels if (match := _TAG.fullmatch(label)))
+  if not found:
+    raise DataError(f"{', '.join(schema.labels[:5])}: no tags of spans, expected B-, I- and O")
+  return list(found)

@@ -76,20 +76,21 @@ def _evaluate(asked: argparse.Namespace) -> None:
   flags = "--text=NAME, --text_pair=NAME or --label=NAME"
   check_columns(asked.data, [*schema.text, schema.label], flags)
   from finetune.own import metrics, report
-  from finetune.own.targets import targets, text_of
+  from finetune.own.targets import shown_text, targets
   from pretrain.inference import stream
 
   survey = columns.survey(
-    rows.read(asked.data), lambda row: (targets([row], schema), [text_of(row, name) for name in schema.text])
+    rows.read(asked.data), lambda row: (targets([row], schema), shown_text(row, schema))
   )
   if not survey.rows:
     raise DataError(f"{asked.data}: no row in this file; give one that has some")
   found: list[np.ndarray] = []
-  wanted: list[np.ndarray] = []
+  wanted: list[np.ndarray] = []  # of words a part for each row, else for each batch
 
   def compute(part: list[Row], inputs) -> list[dict]:
-    found.append(model.outputs(part, inputs))
-    wanted.append(targets(part, schema))
+    of_part, right = model.outputs(part, inputs), targets(part, schema)
+    found.extend(of_part if isinstance(of_part, list) else [of_part])
+    wanted.extend(right if isinstance(right, list) else [right])
     return []
 
   stream.answer(
@@ -100,7 +101,8 @@ def _evaluate(asked: argparse.Namespace) -> None:
     batch_size=asked.batch_size,
     total=survey.rows,
   )
-  outputs, labels = np.concatenate(found), np.concatenate(wanted)
+  is_words = schema.kind == "tagging"
+  outputs, labels = (found, wanted) if is_words else (np.concatenate(found), np.concatenate(wanted))
   made = report.of_one(
     f"{asked.model} on {asked.data}",
     schema,

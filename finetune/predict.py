@@ -135,17 +135,17 @@ class _Command:
       rows.columns(asked.input)  # a file that is not there is reported at once
     self.model = model_of(asked)
     schema = self.model.schema
+    if self.is_pipe and schema.kind == "tagging":
+      raise ConfigError("--input=-: a line is a text, and the model reads lists of words; give a file")
     if self.is_pipe and len(schema.text) > 1:
       raise ConfigError(
         "--input=-: a line is one text, and the model reads two; give a file with two columns"
       )
     if not self.is_pipe:
       check_columns(asked.input, schema.text, "--text=NAME (of a pair also --text_pair=NAME)")
-      from finetune.own.targets import text_of
+      from finetune.own.targets import shown_text
 
-      self.survey = columns.survey(
-        rows.read(asked.input), lambda row: [text_of(row, name) for name in schema.text]
-      )
+      self.survey = columns.survey(rows.read(asked.input), lambda row: shown_text(row, schema))
       if not self.survey.rows:
         raise DataError(f"{asked.input}: no row in this file; give one that has some")
     self.names = free_names(list(self.model.kind.columns()), list(self.survey.columns))
@@ -162,7 +162,7 @@ class _Command:
     import pyarrow
 
     arrow = {"string": pyarrow.string(), "float64": pyarrow.float64()}
-    arrow |= {"list of string": pyarrow.list_(pyarrow.string())}
+    arrow |= {f"list of {name}": pyarrow.list_(kind) for name, kind in arrow.items()}
     more = {self.names[name]: arrow[kind] for name, kind in self.model.kind.columns().items()}
     form = formats.choose(
       self.output,

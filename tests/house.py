@@ -137,7 +137,7 @@ def sizes() -> list[Count]:
   train = [size for path, node, size in functions if (path, node.name) == ("pretrain/train.py", "train")]
   return [
     Count("lines of the product", _lines(), sum(LINES.values())),
-    Count("lines of finetune/", _lines("finetune"), 8_600),
+    Count("lines of finetune/", _lines("finetune"), 9_600),
     Count("files of more than 300 lines", len(too_large), 0, too_large),
     Count("functions of more than 60 lines", len(too_long), 0, too_long),
     Count("lines of train.train", *train, 30),

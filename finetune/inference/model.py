@@ -10,6 +10,7 @@ from data.errors import ConfigError, DataError
 from data.glue.tasks import TASKS
 from data.rows import Row
 from finetune.inference.questions import Questions
+from finetune.inference.tags import Tags
 from finetune.inference.texts import Texts
 from finetune.own.schema import FILE, PROBLEM_TYPES, TaskSchema
 from pretrain import trees
@@ -38,7 +39,7 @@ class Kind(Protocol):
     ...
 
   def columns(self) -> dict[str, str]:
-    """{column of an answer: 'string', 'float64' or 'list of string'}."""
+    """{column of an answer: 'string', 'float64', 'list of string' or 'list of float64'}."""
     ...
 
   def compute(self, params: Any, batch: Mapping[str, Any]) -> Any:
@@ -47,7 +48,7 @@ class Kind(Protocol):
 
 
 _KINDS: dict[str, Callable[..., Kind]] = dict.fromkeys(PROBLEM_TYPES, Texts)
-_KINDS["question_answering"] = Questions
+_KINDS |= {"question_answering": Questions, "tagging": Tags}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +138,9 @@ def open_answering(
 def _check_head(saved: SavedModel, schema: TaskSchema, heads: Mapping[str, Any]) -> None:
   if schema.kind == "question_answering":
     return
-  head = heads.get("classification", {}).get("output", {}).get("bias")
+  is_tagging = schema.kind == "tagging"
+  last = heads.get("tagging", {}) if is_tagging else heads.get("classification", {}).get("output", {})
+  head = last.get("bias")
   found = 0 if head is None else head.shape[0]
   if found != schema.num_outputs:
     raise DataError(

@@ -19,8 +19,10 @@ def _linear(random: np.random.Generator, inputs: int, outputs: int) -> dict:
 
 
 def head(num_outputs: int, *, width: int = 16) -> dict:
-  """A head of a text's vector; `num_outputs` 0: one that answers questions."""
-  random = np.random.default_rng(num_outputs)
+  """A head of a text's vector; `num_outputs` 0: one that answers questions; below 0: of words."""
+  random = np.random.default_rng(abs(num_outputs))
+  if num_outputs < 0:
+    return {"tagging": _linear(random, width, -num_outputs)}
   if not num_outputs:
     return {"question_answering": _linear(random, width, 2)}
   output = _linear(random, width, num_outputs)
@@ -49,4 +51,5 @@ def own(run: pathlib.Path, directory: pathlib.Path, kind: str, *labels: str, **f
   schema = TaskSchema(kind=kind, labels=labels, **(usual | fields))
   task = {"name": "own", "labels": list(labels) or None, "problem_type": schema.problem_type}
   task = json.loads(json.dumps(task | {"activation": "tanh", "pooling": schema.pooling}))
-  return save(run, directory, head(schema.num_outputs), task, schema)
+  made = head(-schema.num_outputs if kind == "tagging" else schema.num_outputs)
+  return save(run, directory, made, task, schema)

@@ -9,6 +9,7 @@ from sklearn import metrics
 
 from finetune import evaluate, predict
 from tests.finetune.glue.small_glue import WORDS
+from tests.finetune.inference import small_models
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +59,22 @@ def test_a_row_that_cannot_be_scored_is_named(content, flags, message, colours, 
   assert evaluate.main([f"--model={colours}", f"--data={source}", *flags]) == 3
   error = capsys.readouterr().err.strip()
   assert message in error and "\n" not in error
+
+
+def test_tags_of_words_are_predicted_and_scored(small_encoder_run, tmp_path):
+  labels = ("O", "B-CAT", "I-CAT", "B-MAT")
+  model = small_models.own(small_encoder_run, tmp_path / "model", "tagging", *labels, label="tags")
+  random, rows = np.random.default_rng(1), []
+  for _ in range(20):
+    words = random.choice(WORDS, random.integers(2, 9)).tolist()
+    rows.append({"text": words, "tags": random.choice(["O", "B-CAT", "B-MAT"], len(words)).tolist()})
+  source, answers = tmp_path / "in.jsonl", tmp_path / "answers.jsonl"
+  source.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+  assert predict.main([f"--model={model}", f"--input={source}", f"--output={answers}"]) == 0
+  found = [json.loads(line)["predicted"] for line in answers.read_text().splitlines()]
+  assert [len(tags) for tags in found] == [len(row["tags"]) for row in rows]
+  assert evaluate.main([f"--model={model}", f"--data={source}", f"--output={tmp_path / 'scores'}"]) == 0
+  report = json.loads((tmp_path / "scores" / "results.json").read_text())
+  scores = {row["metric"]: row["value"] for row in report["rows"]}
+  right = [own == tag for tags, row in zip(found, rows) for own, tag in zip(tags, row["tags"])]
+  assert scores["accuracy"] == pytest.approx(np.mean(right)) and "entity_f1" in scores

@@ -126,8 +126,8 @@ def _prompt() -> ConfigDict:
 def _own() -> ConfigDict:
   return ConfigDict(
     {
-      # 'classification', 'regression', 'multilabel', 'tagging' (each word of a list); 'auto': by the labels,
-      # and the guess is printed.
+      # 'classification', 'regression', 'multilabel', 'tagging' (of each word of a list), 'question_answering'
+      # (both files in SQuAD's JSON form); 'auto': by the labels, and the guess is printed.
       "task": "auto",
       "pooling": "cls",  # the vector of a text: 'cls', 'mean' or 'max' of its tokens
       "class_weights": "none",  # 'balanced': a class counts as if all were equally frequent

@@ -7,7 +7,9 @@
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from ml_collections import ConfigDict, FrozenConfigDict
 
 from data import command, progress
 from finetune import needed_files, validate
@@ -72,16 +74,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _kind(arguments: flags.Arguments) -> "driver.Kind":
   """The kind of the config, with its checkpoint and all data read."""
   # JAX is imported after flags and data are looked at: a typo is reported in a fraction of a second.
-  needed_files.check(arguments.config, download=arguments.download)
+  config = _with_kind(arguments.config)
+  needed_files.check(config, download=arguments.download)
   from finetune.search.session import Session
   from pretrain.main import use_compilation_cache
   from pretrain.stop import StopRequest
 
   use_compilation_cache()
   watched = progress.is_watched()
-  session = Session(arguments.config, arguments.workdir, stop=StopRequest(), show_progress=watched)
-  room, name = KINDS[str(arguments.config.kind)]
+  session = Session(config, arguments.workdir, stop=StopRequest(), show_progress=watched)
+  room, name = KINDS[str(config.kind)]
   return getattr(importlib.import_module(room), name)(session, download=arguments.download)
+
+
+def _with_kind(config: Any) -> Any:
+  """The config; one's own files of questions, which have SQuAD's form, as those of kind 'squad'."""
+  if (config.kind, config.own.task) != ("own", "question_answering"):
+    return config
+  changed = ConfigDict(config)  # a copy that is not frozen
+  files = {f"squad.{name}": config.data[name] for name in ("train_file", "dev_file")}
+  changed.update_from_flattened_dict({"kind": "squad", **files})
+  return FrozenConfigDict(changed)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pretrain.command.validate import Rules
 from pretrain.settings.field_types import Count, CountOrZero, Limit, NotNegative
 
 # Those of `finetune.own.schema.KINDS` that can be trained.
-OWN_TASKS = ("classification", "regression", "multilabel", "tagging")
+OWN_TASKS = ("classification", "regression", "multilabel", "tagging", "question_answering")
 # What a field may be besides of the type of its default.
 _SETTINGS = {
   "kind": Literal["glue", "squad", "prompt", "own", "docs"],
@@ -125,6 +125,8 @@ def _own_problems(config: Mapping[str, Any]) -> list[str]:
   problems = []
   if not config["data.train_file"]:
     problems.append("data.train_file: none given; --config.data.train_file=FILE, CSV, TSV, JSONL or Parquet")
+  if config["own.task"] == "question_answering" and not config["data.dev_file"]:
+    problems.append("own.task='question_answering': give data.dev_file, too; no questions are held out")
   if config["data.text_pair"] and not config["data.text"]:
     problems.append(f"data.text_pair={config['data.text_pair']!r}: give data.text, the first text, too")
   if config["output.predict"]:

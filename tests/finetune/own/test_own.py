@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from ml_collections import FrozenConfigDict
 
 from configs import finetune_own
 from data import vocabulary
@@ -187,6 +188,16 @@ def test_tags_of_a_conll_file_are_learned_and_saved(run, tmp_path, capsys):
   )
 
 
+def test_questions_of_ones_own_go_the_way_of_squad(tmp_path):
+  config = finetune_own.get_config()
+  config.own.task = "question_answering"
+  config.data.update({"train_file": "a.json", "dev_file": "b.json"})
+  found = main._with_kind(FrozenConfigDict(config))
+  assert (found.kind, found.squad.train_file, found.squad.dev_file) == ("squad", "a.json", "b.json")
+  config.own.task = "auto"
+  assert main._with_kind(FrozenConfigDict(config)).kind == "own"
+
+
 CSV = "text,label\na good film,x\na bad film,y\nthe cat sat,x\nthe mat,y\nvery good,x\nnot bad,y\n"
 
 
@@ -207,6 +218,7 @@ CSV = "text,label\na good film,x\na bad film,y\nthe cat sat,x\nthe mat,y\nvery g
     (CSV, None, {"data__dev_fraction": 0.0001}, "0 are held out"),
     (CSV, CSV, {"data__train_file": "nowhere.csv"}, "data.train_file=nowhere.csv: there is no such file"),
     (CSV, CSV, {"data__train_file": ""}, "data.train_file: none given"),
+    (CSV, None, {"own__task": "question_answering"}, "give data.dev_file, too"),
     (CSV, CSV, {"own__task": "regression"}, "row 1: 'x' in 'label', expected a finite number"),
   ],
 )

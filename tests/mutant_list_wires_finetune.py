@@ -104,7 +104,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "every kind is GLUE",
-        "KINDS[str(arguments.config.kind)]",
+        "KINDS[str(config.kind)]",
         'KINDS["glue"]',
         "test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_download[False-demo]",
       ),

@@ -65,20 +65,16 @@ class Program:
   rules: validate.Rules
   example: str
   switches: tuple[str, ...] = SWITCHES
-  values: tuple[str, ...] = ("config", "workdir")  # flags that need one
+  options: tuple[str, ...] = ()  # flags with a value, besides config and workdir
 
   @property
   def flags(self) -> tuple[str, ...]:
     """All names that may follow '--' beside fields of the config."""
-    return (*self.values, *self.switches, "help")
+    return ("config", "workdir", *self.options, *self.switches, "help")
 
 
 PRETRAINING = Program(
-  HELP,
-  validate.PRETRAINING,
-  "configs/coco_lm_tiny.py",
-  switches=(*SWITCHES, "ledger"),
-  values=("config", "workdir", "plan"),
+  HELP, validate.PRETRAINING, "configs/coco_lm_tiny.py", (*SWITCHES, "ledger"), options=("plan",)
 )
 
 

@@ -95,10 +95,11 @@ def search(
   `say` hears of each try before it is compiled.
   """
   own = resolved(config, len(target.devices))
+  wrong = 1.0  # how many times more than the formula says the last compiled step took
   for mesh in meshes(config, target):
     allowed = choices(config, mesh, target)
     tried: dict[int, Try] = {}
-    rows = _first(config, mesh, allowed, compilers, target)
+    rows = _first(config, mesh, allowed, compilers, target.chip.hbm_bytes / wrong)
     if mesh == own:
       rows = config.train.batch_size // config.train.microbatches // (mesh["data"] * mesh["fsdp"])
     while rows is not None and sum(item.is_compiled for item in tried.values()) < MOST_OF_A_MESH:
@@ -107,19 +108,21 @@ def search(
       known = any(item.is_compiled for item in tried.values())
       if known or described.needed <= HOPELESS * target.chip.hbm_bytes:
         say(described)
+        formula = described.needed
         described = Try(compilers.forecast(at), at, is_compiled=True)
+        wrong = described.needed / formula
       tried[rows] = described
       yield described
       rows = following(tried, allowed, target.chip.hbm_bytes)
 
 
 def _first(
-  config: ConfigDict, mesh: Sizes, allowed: Mapping[int, int], compilers: Compilers, target: Target
+  config: ConfigDict, mesh: Sizes, allowed: Mapping[int, int], compilers: Compilers, limit: float
 ) -> int | None:
-  """The largest microbatch that fits by the formula, or the smallest there is; None: there is none."""
+  """The largest microbatch whose formula is below the limit, or the smallest; None: there is none."""
   for rows, count in allowed.items():
     formula = compilers.describe(changed(config, mesh, count)).formula
-    if sum(formula.values()) <= target.chip.hbm_bytes:
+    if sum(formula.values()) <= limit:
       return rows
   return min(allowed, default=None)
 

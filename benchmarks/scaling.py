@@ -5,11 +5,12 @@
 
 From one case (--shape) one quantity after another is changed alone. Each line has what the compiler says
 (bytes, FLOP of all products and their ratio to the formula, bytes of collectives by axis) and, without
---compile_only, what a step takes. `devices` shares a fixed global batch among 1 to 8 fake devices along
---axis: FLOP and memory of one device should fall as 1/N; the time of fake devices says nothing and is not
-printed.
+--compile_only, what a step takes, and on a CPU what a plan for `cpu:1` predicts for it. `devices` shares a
+fixed global batch among 1 to 8 fake devices along --axis: FLOP and memory of one device should fall as 1/N;
+the time of fake devices says nothing and is not printed.
 """
 
+import functools
 import math
 import os
 import sys
@@ -21,7 +22,7 @@ import jax
 from benchmarks import cases
 from data import command
 from pretrain import flops
-from pretrain.plan import roofline
+from pretrain.plan import chips, roofline, this_machine
 from pretrain.plan.collectives import collectives, summary
 from pretrain.plan.forecast import memory
 from pretrain.plan.program import parse
@@ -62,7 +63,15 @@ def measure(asked, along: str, value: int) -> dict:
   if not asked.compile_only and math.prod(step.run.mesh.shape.values()) == 1:
     taken = cases.timed(step, repeats=asked.repeats)
     found |= taken | step.speed(taken["seconds"])
+    if devices[0].platform == "cpu":
+      predicted = sum(kernel.seconds for kernel in roofline.kernels(program, _this_machine()))
+      found |= {"seconds_predicted": predicted, "predicted_to_measured": predicted / taken["seconds"]}
   return found
+
+
+@functools.cache
+def _this_machine() -> chips.Chip:
+  return this_machine.cpu_chip(devices=1)
 
 
 def main() -> None:

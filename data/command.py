@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from data import errors
+from data import errors, files
 
 STOPPED = 75  # exit code after a requested stop with everything saved: start the same command again
 
@@ -34,6 +34,16 @@ class Parser(argparse.ArgumentParser):
     if not is_nothing and "default" not in text:
       options["help"] = f"{text} (default: {default})".strip()
     return super().add_argument(*names, **options)
+
+  def parse_args(self, args=None, namespace=None):
+    """As argparse's, and refuses an address such as s3://bucket where a path is meant."""
+    found = super().parse_args(args, namespace)
+    for name, value in vars(found).items():
+      for text in value if isinstance(value, list | tuple) else [value]:
+        problem = files.address_problem(f"--{name}", text)
+        if problem is not None:
+          raise errors.ConfigError(problem)
+    return found
 
   def error(self, message: str) -> NoReturn:
     commands = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]

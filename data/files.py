@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import secrets
 import shutil
 import socket
@@ -22,6 +23,26 @@ from typing import Any
 from data import errors
 
 Path = str | os.PathLike
+
+
+# Fields and flags that what reads them opens itself, buckets too: data_dir of TFDS.
+_TAKES_ADDRESSES = ("data.tfds_directory", "tfds_directory")
+
+
+def address_problem(name: str, value: object) -> str | None:
+  """The line that refuses an address such as gs://bucket/run where a path is needed; None: it is none.
+
+  Opened as a path it would be a local folder called 'gs:'. `name` is that of a flag or field.
+  """
+  is_path = isinstance(value, os.PathLike)  # which makes one slash of two
+  if not isinstance(value, str | os.PathLike) or name.removeprefix("--") in _TAKES_ADDRESSES:
+    return None
+  if not re.search(r"^\w+:/" if is_path else "://", os.fspath(value)):
+    return None
+  return (
+    f"{name}={value}: expected a path, found an address; mount the bucket (gcsfuse, mount-s3) on every host "
+    "and give the path there"
+  )
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from data import manifest
+from data import files, manifest
 from data.errors import ConfigError, did_you_mean
 from pretrain.command import fields, validate
 from pretrain.command.config_file import load_config
@@ -120,6 +120,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   schema = program.rules.schema
   values, changes, problems = _split(argv, program)
   switches = {name: _switch(name, values, problems) for name in program.switches}
+  problems += filter(None, (files.address_problem(f"--{flag}", text) for flag, text in values.items()))
   plan = values.get("plan") or ""
   planned = _planned_devices(plan, problems, dry_run=switches["dry_run"])
   path, argument = _split_path(values.get("config") or "")

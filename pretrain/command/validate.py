@@ -10,6 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from data import files
 from data.errors import ConfigError, did_you_mean
 from pretrain.command import fields
 from pretrain.command import rules as combinations
@@ -77,6 +78,7 @@ def listing(lines: list[str]) -> str:
 def value_problem(name: str, value: Any, rules: Rules = PRETRAINING) -> str | None:
   """The line that refuses the value of a known field by itself, or None."""
   line = fields.type_problem(name, value, rules.schema)
+  line = line or files.address_problem(name, value)
   if line is not None:
     return line
   _, choices, limit = fields.kinds(rules.schema)[name]

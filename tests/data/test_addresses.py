@@ -1,0 +1,69 @@
+"""Addresses of buckets where paths are meant: one line, and no local folder called 's3:'."""
+
+import pytest
+
+from data import files
+from data.errors import ConfigError
+from data.prepare import command as prepare
+from data.vocabulary import command as vocabulary
+from finetune import main as finetune
+from pretrain.command import flags
+from pretrain.export import __main__ as export
+
+CONFIG = "--config=configs/bert_tiny.py"
+
+
+@pytest.mark.parametrize(
+  "value", ["gs://bucket/run", "s3://bucket/*.txt", "memory://x", "text/*.gz,s3://b/x"]
+)
+def test_an_address_is_refused_with_what_to_do(value):
+  problem = files.address_problem("--workdir", value)
+  assert problem is not None and problem.startswith(f"--workdir={value}: expected a path, found an address")
+
+
+@pytest.mark.parametrize("value", ["runs/x", "tfds:wiki40b/en", "seqio:web", "/a:b/c", "", 3, None, ("a",)])
+def test_paths_and_names_of_sources_are_none(value):
+  assert files.address_problem("data.source", value) is None
+
+
+def test_tfds_opens_its_own_buckets():
+  assert files.address_problem("--tfds_directory", "gs://tfds-data/datasets") is None
+  fields = "--config.data.tfds_directory=gs://tfds-data/datasets"
+  assert flags.read_arguments([CONFIG, fields]).config.data.tfds_directory == "gs://tfds-data/datasets"
+
+
+@pytest.mark.parametrize(
+  "flag",
+  [
+    "--workdir=gs://bucket/run",
+    "--config.data.source=s3://bucket/*.txt",
+    "--config.data.directory=s3://bucket/records",
+    "--config.model.freeze_embeddings_from=gs://bucket/run",
+  ],
+)
+def test_pretraining_refuses_it_before_anything_is_made(flag, tmp_path, monkeypatch):
+  name = flag.partition("=")[0].removeprefix("--config.")
+  with pytest.raises(ConfigError, match=rf"{name}=\S+: expected a path, found an address; mount"):
+    flags.read_arguments([CONFIG, flag, "--dry_run"])
+
+
+def test_fine_tuning_refuses_it():
+  with pytest.raises(ConfigError, match="--workdir=s3://b/w: expected a path"):
+    flags.read_arguments(["--config=configs/finetune_glue.py", "--workdir=s3://b/w"], finetune.PROGRAM)
+
+
+@pytest.mark.parametrize(
+  ("command", "arguments"),
+  [
+    (prepare.main, ["--source=s3://bucket/*.txt", "--output=out"]),
+    (prepare.main, ["--source=text.txt", "--output=gs://bucket/out"]),
+    (vocabulary.main, ["train", "--source=s3://bucket/*.txt", "--output=out"]),
+    (export.main, ["--checkpoint=runs/x", "--output=s3://bucket/out"]),
+  ],
+)
+def test_other_commands_refuse_it_in_a_line(command, arguments, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  assert command(arguments) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith("error: --") and "expected a path, found an address" in line
+  assert not list(tmp_path.iterdir())

@@ -143,7 +143,7 @@ def make_writable(directory: Path, *, flag: str) -> None:
     # A name of its own for every process: containers that share a file system often share their process ids.
     handle, probe = tempfile.mkstemp(prefix=".writable.", dir=directory)
     os.close(handle)
-    os.unlink(probe)
+    pathlib.Path(probe).unlink(missing_ok=True)  # a run that has begun here clears such names away
   except OSError as error:
     raise errors.StorageError(
       f"cannot write to {directory} ({errors.reason(error)}); give another {flag} or make it writable"

@@ -123,8 +123,7 @@ class Checkpoints:
       self._manager.wait_until_finished()  # the save before, whose step `_seal` has to know
     self._begun, self._run_id = step, str(meta.get("run_id", ""))
     rest = {name: value for name, value in state.items() if name != "params"}
-    packages = {name: importlib.metadata.version(name) for name in PACKAGES}
-    meta = {**meta, "step": step, "format_version": FORMAT_VERSION, "packages": packages}
+    meta = {**meta, "step": step, "format_version": FORMAT_VERSION, "packages": packages()}
     items = ocp.args.Composite(
       params=ocp.args.StandardSave(state["params"]),
       opt_state=ocp.args.StandardSave(rest),
@@ -163,6 +162,11 @@ class Checkpoints:
     """Waits and lets go of orbax's threads."""
     with _storage_errors(self.directory):
       self._manager.close()
+
+
+def packages() -> dict[str, str]:
+  """{name: version} of `PACKAGES`."""
+  return {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def newest_step(workdir: str | os.PathLike) -> int | None:

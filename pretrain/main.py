@@ -41,7 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = f"{jax.device_count()} {jax.devices()[0].device_kind}"
     print(f"{arguments.config_name} in {arguments.workdir} on {found}")
     end.code = train.train(
-      arguments.config, arguments.workdir, download=arguments.download, ledger=arguments.ledger
+      arguments.config,
+      arguments.workdir,
+      download=arguments.download,
+      ledger=arguments.ledger,
+      new_phase=arguments.new_phase,
     )
   return end.code
 

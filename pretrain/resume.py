@@ -128,6 +128,16 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, str], meta: Mapping
   return list(changed.values())
 
 
+def changed_packages(meta: Mapping[str, Any]) -> list[str]:
+  """'jax: 0.10.1 -> 0.10.2' for each package that decides numbers and is not the one that saved `meta`."""
+  saved = meta.get("packages", {})
+  return [
+    f"{name}: {saved[name]} -> {version}"
+    for name, version in checkpoint.packages().items()
+    if saved.get(name, version) != version
+  ]
+
+
 def _is_safe(name: str, saved: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
   if name == "train.total_steps":
     return given.get(name, 0) >= saved.get(name, 0)

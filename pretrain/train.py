@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from data import progress
 from data.command import STOPPED
-from pretrain import checkpoint, flops, metrics, preflight, prepared, resume, warm_start
+from pretrain import checkpoint, flops, metrics, phases, preflight, prepared, resume, warm_start
 from pretrain import workdir as workdir_files
 from pretrain.analysis.heldout import frequency_loss
 from pretrain.batches import Batches
@@ -33,11 +33,17 @@ Log = Callable[[str], None]
 
 
 def train(
-  config: ConfigDict, workdir: str, *, download: bool = False, ledger: bool = False, log: Log = print
+  config: ConfigDict,
+  workdir: str,
+  *,
+  download: bool = False,
+  ledger: bool = False,
+  new_phase: bool = False,
+  log: Log = print,
 ) -> int:
   """Trains, or continues the run in `workdir`, to `train.total_steps`; `download` allows fetching its text.
 
-  With `ledger` the examples of every step are written down (`pretrain.ledger`).
+  With `ledger` the examples of every step are noted; with `new_phase` see `pretrain.phases`.
   Returns the exit code: 0 finished, 75 stopped on request with everything saved. A UserError has another.
   """
   preflight.check(config, workdir, is_new=checkpoint.newest_step(workdir) is None)
@@ -45,25 +51,27 @@ def train(
   records = prepared.open(config)
   run = make_run(config, records.tokens)
   with workdir_files.owned(workdir):
-    start = _start(run, records, workdir, log)
+    start = _start(run, records, workdir, new_phase, log)
     if start.step >= config.train.total_steps:
       log(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
       return 0
     workdir_files.begin(workdir, config, records.directory)
-    settings = config.train
-    checkpoints = Checkpoints(
-      workdir,
-      every=settings.checkpoint_every,
-      keep=settings.checkpoints_to_keep,
-      keep_steps=settings.checkpoint_steps,
-      log=log,
-    )
-    with contextlib.closing(checkpoints), jax.set_mesh(run.mesh):
+    with contextlib.closing(_checkpoints(config, workdir, log)) as checkpoints, jax.set_mesh(run.mesh):
       while True:
         try:
           return Training(run, records, checkpoints, workdir, start, log, is_ledger_kept=ledger).loop()
         except RollBack as spike:
           start = start.rolled_back(spike.skip)
+
+
+def _checkpoints(config: ConfigDict, workdir: str, log: Log) -> Checkpoints:
+  return Checkpoints(
+    workdir,
+    every=config.train.checkpoint_every,
+    keep=config.train.checkpoints_to_keep,
+    keep_steps=config.train.checkpoint_steps,
+    log=log,
+  )
 
 
 class Start(NamedTuple):
@@ -80,11 +88,17 @@ class Start(NamedTuple):
     return self._replace(step=skip.at, loaded=None, skips=(*known, skip))
 
 
-def _start(run: Run, records: Prepared, workdir: str, log: Log) -> Start:
+def _start(run: Run, records: Prepared, workdir: str, new_phase: bool, log: Log) -> Start:
   """Holds the newest good checkpoint against this run or, for a new run, loads what it takes from others."""
   facts = records.digests | {"records": records.description}
+  phases.end_moves(workdir)
   newest = resume.newest_good_step(workdir, log)
+  weights = phases.weights(run, records.digests, workdir, newest, log) if new_phase else None
+  if weights is not None:
+    loaded, started_from = weights
+    return Start(0, loaded, facts | {"started_from": started_from, "run_id": secrets.token_hex(8)})
   if newest is None:
+    phases.refuse_without_flag(workdir)
     workdir_files.refuse_lost_checkpoints(workdir)
     digest = records.digests["vocabulary_digest"]
     loaded = warm_start.load_into(run.abstract_state.params, run.config, vocabulary_digest=digest, log=log)
@@ -93,6 +107,8 @@ def _start(run: Run, records: Prepared, workdir: str, log: Log) -> Start:
   saved = checkpoint.read_meta(checkpoint.step_path(workdir, newest))
   for line in resume.check_same_run(run.config, records.digests, saved):
     log(f"Config changed since step {newest:,}: {line}")
+  for line in resume.changed_packages(saved):
+    log(f"Packages changed since step {newest:,}: {line}; numbers may differ in their last bits")
   # The checkpoints that the config names may be gone by now.
   kept = {name: saved[name] for name in ("started_from", "run_id") if name in saved}
   return Start(newest, None, facts | kept)

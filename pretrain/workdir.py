@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import jax
 from ml_collections import ConfigDict
 
-from data import errors, files, vocabulary
+from data import errors, files, manifest, vocabulary
 from data.errors import ConfigError, DataError
 from data.prepare.output_directory import missing_directories
 from pretrain import metrics
@@ -54,13 +54,27 @@ def begin(workdir: str, config: ConfigDict, records: str) -> None:
   """
   if jax.process_index() != 0:
     return
-  path = pathlib.Path(workdir)
-  _keep_vocabulary(
-    pathlib.Path(records) / "vocabulary", path / "vocabulary", is_of_run=(path / CONFIG).is_file()
-  )
+  path, made = pathlib.Path(workdir), pathlib.Path(records) / "vocabulary"
+  found, expected = vocabulary.load(made).digest, manifest.read(records).vocabulary.digest
+  if found != expected:
+    raise DataError(
+      f"{made} is not the vocabulary that the records beside it were made with ({found[:12]}..., expected "
+      f"{expected[:12]}...); bring that one back, or prepare them again"
+    )
+  _remove_leftovers(path)
+  _keep_vocabulary(made, path / "vocabulary", is_of_run=(path / CONFIG).is_file())
   content = json.dumps(config.to_dict(), indent=2, sort_keys=True)
   with errors.writing(path / CONFIG):
     files.write_atomically(path / CONFIG, content + "\n")
+
+
+def _remove_leftovers(path: pathlib.Path) -> None:
+  """Removes what killed starts of runs have left beside its files: it has names that only they give."""
+  names = ("config.json.*.part", f"{metrics.FILE_NAME}.*.part", ".writable.*", "checkpoints/.writable.*")
+  for found in [found for name in names for found in path.glob(name)]:
+    found.unlink(missing_ok=True)
+  for found in (*path.glob(".vocabulary.*.part"), *path.glob(".vocabulary.*.old")):
+    shutil.rmtree(found, ignore_errors=True)
 
 
 def refuse_lost_checkpoints(workdir: str | os.PathLike) -> None:

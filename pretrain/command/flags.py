@@ -47,6 +47,8 @@ Pretrains a text encoder.
                         downloaded without it
   --ledger              writes ledger.jsonl into the workdir: of every step the examples it took and a
                         sha256 of their ids; equal ledgers are the same data in the same order
+  --new_phase           where the workdir holds a run with another config or other records: starts at step 0
+                        with its weights, and moves what it saved into phase_1 (then phase_2, ...)
   --debug               shows the traceback of an error
   --help                this text
 
@@ -74,7 +76,11 @@ class Program:
 
 
 PRETRAINING = Program(
-  HELP, validate.PRETRAINING, "configs/coco_lm_tiny.py", (*SWITCHES, "ledger"), options=("plan",)
+  HELP,
+  validate.PRETRAINING,
+  "configs/coco_lm_tiny.py",
+  (*SWITCHES, "ledger", "new_phase"),
+  options=("plan",),
 )
 
 
@@ -89,6 +95,7 @@ class Arguments:
   debug: bool
   config_name: str  # the config file's name without '.py', with '_ARGUMENT' if one was given
   ledger: bool = False
+  new_phase: bool = False
   plan: str = ""  # the machine to plan for
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -59,3 +60,14 @@ def test_each_kind_of_damage_leaves_an_older_step(saved, tmp_path, kind):
   said = []
   found = resume.newest_good_step(tmp_path, said.append)
   assert found == {"empty step above": 6, "renamed copy above": 6, "items exchanged": 1}.get(kind, 4)
+
+
+def test_every_test_that_the_page_names_is_there():
+  text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+  named = re.findall(r"([\w/.]+)::(test_\w+)", text)
+  assert len(named) > 50
+  places = {"P": "tests/pretrain", "D": "tests/data", "F": "tests/faults/test_faults.py"}
+  for path, name in named:
+    first, _, rest = path.partition("/")
+    file = ROOT / places.get(first, first) / rest
+    assert f"def {name}(" in file.read_text(encoding="utf-8"), (path, name)

@@ -5,7 +5,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from data.seqio_tasks import CORPORA
-from pretrain import metrics
+from pretrain import metrics, phases
 from pretrain.warm_start import starts
 
 # What the papers name; a run reads what `data.seqio_tasks.CORPORA` says, and the card must not claim more.
@@ -14,6 +14,7 @@ _IN_PLACE_OF = {
   "web_160gb": "Wikipedia, BookCorpus, CC-News, OpenWebText and Stories",
 }
 _TAKEN = {
+  phases.FLAG: "weights of the phase before",
   "train.init_from": "encoder, and heads and generator where they fit",
   "generator.init_from": "generator",
   "model.freeze_embeddings_from": "token table, which was not trained",
@@ -164,10 +165,13 @@ def _source_text(source: str) -> str:
 def _started_from(meta: Mapping[str, Any]) -> str:
   """What a run took from other checkpoints, as its meta says, or as far as its config does."""
   known = meta.get("started_from", {})
+  named = starts(meta["config"])
+  if phases.FLAG in known:
+    named = {phases.FLAG: "", **{field: path for field, path in named.items() if field != "train.init_from"}}
   starts_of_run = [
     f"{_TAKEN[field]}: "
     + (_start_text(known[field]) if field in known else f"`{_run_name(path)}` (as its config names it)")
-    for field, path in starts(meta["config"]).items()
+    for field, path in named.items()
   ]
   return "; ".join(starts_of_run) or "random values"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from data.errors import ConfigError, DataError, did_you_mean
 from data.rows import Row
+from finetune.own import tagging
 
 # Names that data sets in the wild give them, the likeliest first; case does not count.
 PAIRS = (
@@ -91,13 +92,14 @@ def _guess_label(path: str, names: Sequence[str], texts: Sequence[str]) -> str:
 def of_conll(rows: Sequence[Row], given: Any) -> tuple[str, str]:
   """The columns of words and tags in a CoNLL file, as `given.text` and `given.label` say or as they look.
 
-  Words are in the first column that is not counted through. Tags of CoNLL-U's ten columns are in the fourth,
-  else in the last column that is not all '_' or '-'.
+  Words are in the first column that is not counted through. Tags are in the last column with tags of spans;
+  without one, in the fourth of CoNLL-U's ten, else in the last that is not all '_' or '-'.
   """
   values = {name: {cell for row in rows for cell in row.fields[name]} for name in rows[0].fields}
   words = next((name for name, cells in values.items() if not all(map(str.isdigit, cells))), "1")
+  spans = [name for name, cells in values.items() if tagging.is_entities(list(cells))]
   tags = [name for name, cells in values.items() if not cells <= {"_", "-"} and name != words]
-  last = "4" if len(values) == 10 else (tags or [words])[-1]
+  last = (spans or (["4"] if len(values) == 10 else tags) or [words])[-1]
   return given.text or words, given.label or last
 
 

@@ -75,9 +75,13 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int) -> Task:
   if not train:
     raise DataError(f"{path}: no rows below the header; give a file with texts and labels")
   names = rows.columns(path)
-  text, label = (given.text, given.label) if not conll.kind_of(path) else columns.of_conll(train, given)
+  text, label = (given.text, given.label) if not conll.kind_of(path) else columns.of_conll(train[:_LOOKED_AT], given)
   found = columns.find(path, names, text=text, text_pair=given.text_pair, label=label)
   lines = list(found.lines)
+  if conll.kind_of(path):
+    lines.append(
+      f"{path}: words are in column {text}, tags in column {label} (data.text, data.label change it)"
+    )
   schema = _schema(config, train[:_LOOKED_AT], found, lines, max_length)
   digests = {path: files.sha256(pathlib.Path(path))}
   if given.dev_file:

@@ -45,9 +45,9 @@ def make_report(
   ]
   cells = tables.Table((tables.text_column("cell", "cell"), tables.percent_column(metric, "value")), others)
   notes = [
-    f"Cell {chosen.cell.name}; {statistic} over its {len(chosen.seeds)} seeds, in percent but for "
-    f"{', '.join(ERRORS)}. A run counts with its best evaluation of the {rows:,} rows that are judged by; "
-    "the tables are of the best run. It was chosen on these rows, so on fresh ones it may do a little worse.",
+    f"Cell {chosen.cell.name}; {statistic} over its {len(chosen.seeds)} seeds, {_unit(schema)}. A run counts "
+    f"with its best evaluation of the {rows:,} rows that are judged by; the tables are of the best run. It "
+    "was chosen on these rows, so on fresh ones it may do a little worse.",
     *summary.skipped_notes({"own": summary.summarise(chosen).skipped_updates}),
   ]
   shown = [*of_best, *([cells] if len(records) > 1 else [])]
@@ -60,8 +60,12 @@ def of_one(
   """The report of a model's `scores` on a number of `rows`; `of_answers` are tables of what it answered."""
   found = [{"metric": name, "value": value, "rows": rows} for name, value in scores.items()]
   columns = [tables.text_column("metric", "metric"), _number_column("score", "value")]
-  notes = [f"{rows:,} rows; in percent but for {', '.join(ERRORS)}."]
+  notes = [f"{rows:,} rows; {_unit(schema)}."]
   return tables.Report("results", f"{schema.kind.capitalize()}, {title}", columns, found, notes, of_answers)
+
+
+def _unit(schema: TaskSchema) -> str:
+  return f"in percent but for {', '.join(ERRORS)}" if schema.kind == "regression" else "in percent"
 
 
 def _number(row: tables.Row, value: float) -> str:

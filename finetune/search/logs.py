@@ -43,13 +43,18 @@ class Logs:
     self._writers = [MetricWriter(directory, step=done) for directory in directories]
     self._total, self._label, self._say = total, label, say
     self._every = max(total // _ENTRIES, 1)
-    self._first, self._started = done, time.monotonic()
-    self._said = self._started
+    self._said = self._before = time.monotonic()
+    self._took: list[float] = []  # seconds of steps for which nothing was compiled
+    self._is_compiling = False
     self._sums: list[np.ndarray] = []  # [runs] losses of the steps since the last entry
 
   def step(self, step: int, metrics: Metrics) -> None:
     """Notes the metrics, {name: (sum, weight)} with [runs or more], after `step` updates; waits for them."""
     found = {name: np.asarray(metrics[name][0]) for name in _LOGGED if name in metrics}
+    now = time.monotonic()
+    if not self._is_compiling:
+      self._took.append(now - self._before)
+    self._before, self._is_compiling = now, False
     self._sums.append(found["loss"])
     is_due = step % self._every == 0 or step == self._total
     is_silent = self._say is None or time.monotonic() - self._said < SECONDS_BETWEEN_LINES
@@ -77,6 +82,7 @@ class Logs:
 
   def compiling(self, what: str, batch: Mapping[str, Any]) -> None:
     """Says that a program for batches [runs, batch, length] is compiled now, which may take a while."""
+    self._is_compiling = True
     if self._say is not None:
       runs, size, length = batch["ids"].shape
       of_runs = f" of {runs} runs" if runs > 1 else ""
@@ -91,8 +97,7 @@ class Logs:
     return f"{self._label} step {step:,}/{self._total:,}"
 
   def _left(self, step: int) -> str:
-    if step == self._first:
+    if not self._took:
       return ""
-    seconds = (self._total - step) * (time.monotonic() - self._started) / (step - self._first)
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, rest = divmod(int((self._total - step) * float(np.mean(self._took))), 60)
     return f", {minutes}:{rest:02} left"

@@ -220,7 +220,7 @@ def test_entities_count_where_kind_and_borders_are_right():
 
 def test_columns_of_conll_are_guessed_by_what_is_in_them():
   given = types.SimpleNamespace(text="", label="")
-  made = rows({"1": ["1", "2"], "2": ["EU", "rejects"], "3": ["B-ORG", "O"], "4": ["-", "-"]})
+  made = rows({"1": ["1", "2"], "2": ["EU", "rejects"], "3": ["B-ORG", "O"], "4": ["-", "ann"]})
   assert columns.of_conll(made, given) == ("2", "3")
   made = rows({"1": ["EU", "rejects"], "2": ["NNP", "VBZ"], "3": ["B-ORG", "O"]})
   assert columns.of_conll(made, given) == ("1", "3")

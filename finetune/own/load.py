@@ -21,6 +21,7 @@ from finetune.own.targets import find_labels, is_held_out, shown_text, targets
 from finetune.search.examples import Examples
 
 _LOOKED_AT = 2_000  # rows by which kind and separator are guessed
+_CHECKED = 8  # rows that an export is checked with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Task:
   dev: Part
   scale: float  # what a regression's targets are divided by, after `shift` is taken away
   shift: float
+  first: list[list[str]]  # the texts of the first development rows, by which an export is checked
   digests: dict[str, str]  # {path: sha256}
   lines: list[str]  # what was guessed, found and cut
 
@@ -75,7 +77,9 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int) -> Task:
   if not train:
     raise DataError(f"{path}: no rows below the header; give a file with texts and labels")
   names = rows.columns(path)
-  text, label = (given.text, given.label) if not conll.kind_of(path) else columns.of_conll(train[:_LOOKED_AT], given)
+  text, label = (
+    (given.text, given.label) if not conll.kind_of(path) else columns.of_conll(train[:_LOOKED_AT], given)
+  )
   found = columns.find(path, names, text=text, text_pair=given.text_pair, label=label)
   lines = list(found.lines)
   if conll.kind_of(path):
@@ -100,7 +104,8 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int) -> Task:
   parts = [_part(part, schema, vocabulary) for part in (train, dev)]
   scale, shift = _scale(config.own.targets, parts[0].classes, schema)
   lines += _lines(schema, parts, path, given.dev_file)
-  return Task(schema, parts[0], parts[1], scale, shift, digests, lines)
+  first = [shown_text(row, schema).split("\0") for row in dev[:_CHECKED]]
+  return Task(schema, parts[0], parts[1], scale, shift, first, digests, lines)
 
 
 def _schema(

@@ -1,6 +1,7 @@
 """`kind='own'`: a search on a user's own file, its report, and the model with its `task.json`."""
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ from finetune.search.program import OutputsOf
 from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Record
+from pretrain.export.task_fields import FIRST_ROWS
 
 NAME = "own"
 SPACE_OF = "cola"  # whose search space a protocol uses where the config asks for it: a small task's
@@ -140,7 +142,7 @@ class Own:
         output_scale=self.task.scale,
         output_shift=self.task.shift,
         folder="",
-        texts={FILE: self.schema.as_json()},
+        texts={FILE: self.schema.as_json(), FIRST_ROWS: json.dumps(self.task.first)},
       )
     (outputs,) = self.dev_outputs(search.trained(chosen.cell, chosen.seed).outputs_of, 1)
     self.details = details(self.schema, self.task.dev.targets, outputs)

@@ -126,7 +126,8 @@ def _check(request: Request, model: Model, folder: pathlib.Path, layout: str, he
   """The self-check in a fresh process, and ONNX with the same sentences; prints what was found."""
   with tempfile.TemporaryDirectory() as scratch:
     reference = pathlib.Path(scratch) / "reference.npz"
-    cases = self_check.make_cases(model.vocabulary, max_length=model.config.max_length)
+    own_rows = task_fields.first_rows(model.workdir)
+    cases = self_check.make_cases(model.vocabulary, max_length=model.config.max_length, own_rows=own_rows)
     pad_id = model.vocabulary.special_ids.pad
     self_check.write_reference(
       reference, model.params, model.config, cases, pad_id=pad_id, head=head, activation=model.activation

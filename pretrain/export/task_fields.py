@@ -4,6 +4,8 @@ A checkpoint's `meta['task']` has 'labels' (names of the classes, or None), 'pro
 (of the classification head); the fields of config.json are those of transformers' PretrainedConfig.
 """
 
+import json
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +17,8 @@ ACTIVATIONS = {"fairseq": "tanh", "own": "tanh", "mpnet": "tanh", "layoutlmv3": 
   "electra": "gelu",
   "official": "gelu",
 }
+# Beside a model of one's own task: texts, or pairs, that its export is checked with; they are not exported.
+FIRST_ROWS = "first_rows.json"
 POOLING = "classifier_pooling"  # in the config.json of `--to=torch`, where it is not 'cls'
 _SETTINGS = {"fairseq": "pooler_activation_fn", "own": "classifier_activation"}
 
@@ -27,6 +31,15 @@ def activation(task: Mapping[str, Any]) -> str:
 def pooling(task: Mapping[str, Any]) -> str:
   """Which vector of a text the classification head reads, of `ops.pooling`: 'cls' if the task names none."""
   return task.get("pooling", "cls")
+
+
+def first_rows(directory: pathlib.Path) -> list[tuple[str, ...]]:
+  """The texts in `FIRST_ROWS` of a model's directory; [] if there is none, or it is damaged."""
+  try:
+    found = json.loads((directory / FIRST_ROWS).read_text(encoding="utf-8"))
+    return [tuple(map(str, texts)) for texts in found if 1 <= len(texts) <= 2]
+  except (OSError, ValueError, TypeError):
+    return []
 
 
 def label_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:

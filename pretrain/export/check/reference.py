@@ -54,8 +54,10 @@ class Report(NamedTuple):
   logits: float | None  # max |difference| of the head's logits over max(1, largest |logit|); None: no head
 
 
-def make_cases(vocabulary: Vocabulary, *, max_length: int) -> list[Case]:
-  """Single, pair, padded batch, and a text cut to `max_length` tokens."""
+def make_cases(
+  vocabulary: Vocabulary, *, max_length: int, own_rows: Sequence[tuple[str, ...]] = ()
+) -> list[Case]:
+  """Single, pair, padded batch, a text cut to `max_length` tokens, and texts, or pairs, of the user's own."""
   long_text = " ".join(SENTENCES * (1 + 4 * max_length // sum(map(len, SENTENCES))))
   single = tuple((sentence,) for sentence in SENTENCES)
   pairs = (SENTENCES[:2], SENTENCES[1:3], SENTENCES[2:4], SENTENCES[4:6])
@@ -64,6 +66,7 @@ def make_cases(vocabulary: Vocabulary, *, max_length: int) -> list[Case]:
     "pair": pairs[:1],
     "padded": single,
     "padded pairs": pairs,
+    "own rows": tuple(own_rows),
     "longest": ((long_text,),),
   }
   cases = []

@@ -68,21 +68,24 @@ def check_stock(folder: pathlib.Path, cases: list[dict], reference: dict[str, np
       worst.add_hidden(model.eval()(**inputs).last_hidden_state, reference[f"{number}/hidden"], mask)
       if with_head is not None and f"{number}/logits" in reference:
         worst.add_logits(_logits(with_head.eval()(**inputs)), reference[f"{number}/logits"], mask)
-    if name.endswith("ForSequenceClassification") and case["name"] == "padded":
-      texts = [text[0] for text in case["texts"]]
-      worst.add_logits(_from_pipeline(folder, texts), reference[f"{number}/logits"], mask)
+    if name.endswith("ForSequenceClassification") and case["name"] in ("padded", "own rows"):
+      worst.add_logits(_from_pipeline(folder, case["texts"]), reference[f"{number}/logits"], mask)
   return worst
 
 
-def _from_pipeline(folder: pathlib.Path, texts: list[str]) -> torch.Tensor:
-  """[texts, labels] logits as the ready-made pipeline gives them, put in the order of id2label."""
+def _from_pipeline(folder: pathlib.Path, texts: list[list[str]]) -> torch.Tensor:
+  """[texts, labels] logits as the ready-made pipeline gives them, put in the order of id2label.
+
+  A text is one, or the two of a pair.
+  """
   import transformers
 
   classify = transformers.pipeline("text-classification", model=str(folder), tokenizer=str(folder))
   label_of = json.loads((folder / "config.json").read_text())["id2label"]
   rows = []
   for text in texts:
-    answers = classify(text, top_k=None, function_to_apply="none")
+    given = text[0] if len(text) == 1 else {"text": text[0], "text_pair": text[1]}
+    answers = classify(given, top_k=None, function_to_apply="none")
     score = {answer["label"]: answer["score"] for answer in answers}
     rows.append([score[label_of[str(number)]] for number in range(len(label_of))])
   return torch.tensor(rows)

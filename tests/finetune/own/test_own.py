@@ -17,6 +17,7 @@ from finetune.own.schema import TaskSchema
 from finetune.search import loop
 from finetune.search.texts import Encoding
 from pretrain import checkpoint, metrics
+from pretrain.export import task_fields
 from tests.finetune import shared_programs
 
 FAST = (
@@ -101,6 +102,7 @@ def test_a_model_is_saved_with_what_it_answers(sst2):
   assert schema == TaskSchema("classification", ("sentence",), "label", ("0", "1"), "cls", 32)
   _, meta = checkpoint.load_params(sst2 / "model")
   assert meta["task"]["labels"] == ["0", "1"] and meta["task"]["pooling"] == "cls"
+  assert len(task_fields.first_rows(sst2 / "model")) == 8
 
 
 def test_the_report_has_scores_classes_and_confusion(sst2):

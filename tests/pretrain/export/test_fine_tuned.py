@@ -137,6 +137,19 @@ def test_a_question_answerer_gives_our_start_and_end_logits(
   assert architecture.endswith("ForQuestionAnswering")
 
 
+@pytest.mark.parametrize("rows", [[["It rains."], ["A cat sat."]], [["It rains.", "Is it wet?"]]])
+def test_an_export_is_checked_with_the_rows_of_the_user(
+  rows, fine_tuned, tmp_path, capsys, monkeypatch, in_this_process, export
+):
+  model, seen = fine_tuned("t5", labels=LABELS), []
+  (model / "first_rows.json").write_text(json.dumps(rows))
+  run = torch_check._from_pipeline
+  monkeypatch.setattr(torch_check, "_from_pipeline", lambda at, texts: seen.append(texts) or run(at, texts))
+  assert export(model, tmp_path / "out") == 0, capsys.readouterr().err
+  assert "own rows" in capsys.readouterr().out and rows in seen
+  assert not (tmp_path / "out" / "first_rows.json").exists()
+
+
 def test_a_head_on_the_mean_of_the_tokens_is_refused_where_classes_read_cls(
   fine_tuned, tmp_path, capsys, in_this_process, export
 ):

@@ -58,12 +58,7 @@ class Own:
     cells, search = self.session.cells(SPACE_OF), self.session.config.search
     if search.cells != "one" or search.epochs:
       return cells
-    made = []
-    for cell in cells:
-      steps = sum(self.buckets.num_batches(cell.batch_size))
-      epochs = max(cell.epochs or 1, min(-(-LEAST_STEPS // steps), MOST_EPOCHS))
-      made.append(cell._replace(epochs=epochs))
-    return made
+    return [read_often(cell, sum(self.buckets.num_batches(cell.batch_size))) for cell in cells]
 
   def _plan(self) -> Plan:
     own = self.session.config.own
@@ -153,6 +148,12 @@ class Own:
     return report.make_report(
       title, self.schema, records[NAME], self.details, rows=len(self.task.dev.targets)
     )
+
+
+def read_often(cell: Cell, steps_per_epoch: int) -> Cell:
+  """The cell with as many epochs as `LEAST_STEPS` take, at most `MOST_EPOCHS`, if it has fewer."""
+  enough = min(-(-LEAST_STEPS // steps_per_epoch), MOST_EPOCHS)
+  return cell._replace(epochs=max(cell.epochs or 1, enough))
 
 
 def _digest(train: Examples, dev: Part) -> str:

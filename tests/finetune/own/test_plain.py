@@ -11,6 +11,8 @@ from data.rows import Row
 from finetune.own import answers, columns, metrics, tagging, targets
 from finetune.own.columns import Columns
 from finetune.own.schema import TaskSchema
+from finetune.own.search import read_often
+from finetune.papers import spaces
 
 
 def rows(*fields):
@@ -226,3 +228,14 @@ def test_columns_of_conll_are_guessed_by_what_is_in_them():
   assert columns.of_conll(made, given) == ("1", "3")
   made = rows({str(number): ["_"] for number in range(1, 11)} | {"1": ["1"], "2": ["EU"], "4": ["PROPN"]})
   assert columns.of_conll(made, given) == ("2", "4")
+
+
+@pytest.mark.parametrize(("steps_per_epoch", "epochs"), [(1_000, 5), (60, 5), (30, 10), (4, 30)])
+def test_a_small_file_is_read_more_often(steps_per_epoch, epochs):
+  cell = spaces.one(384)
+  assert read_often(cell, steps_per_epoch) == cell._replace(epochs=epochs)
+
+
+def test_wider_encoders_take_smaller_rates():
+  rates = [spaces.one(width).learning_rate for width in (128, 256, 384, 768, 1024)]
+  assert rates == sorted(rates, reverse=True) and len(set(rates)) == 5

@@ -61,8 +61,11 @@ def _join_hosts() -> None:
   """Connects the processes of all hosts; ConfigError where JAX does not know of any."""
   import jax
 
+  # JAX itself reads JAX_COORDINATOR_ADDRESS; launch/ sets these beside it where no cluster tells them.
+  names = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
+  place = {name: int(os.environ[variable]) for name, variable in names.items() if variable in os.environ}
   try:
-    jax.distributed.initialize()
+    jax.distributed.initialize(**place)
   except (ValueError, RuntimeError) as error:
     raise ConfigError(
       f"train.multihost=True: JAX finds no cluster here ({errors.reason(error)}); start one process on each "

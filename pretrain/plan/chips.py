@@ -154,10 +154,10 @@ def _chips_of(chip: str, sides: list[int]) -> int:
   return sides[0] * sides[1] * sides[2]
 
 
-def is_installed(platform: str) -> bool:
-  """Whether what compiles for 'tpu', 'cuda' or 'cpu' can be imported."""
-  modules = {"tpu": "libtpu", "cuda": "jax_plugins.xla_cuda12", "cpu": "jaxlib"}
+def is_installed(what: str) -> bool:
+  """Whether what compiles for 'tpu', 'cuda' or 'cpu', or 'cudnn' beside it, can be imported."""
+  modules = {"tpu": "libtpu", "cuda": "jax_plugins.xla_cuda12", "cpu": "jaxlib", "cudnn": "nvidia.cudnn"}
   try:
-    return importlib.util.find_spec(modules[platform]) is not None
+    return importlib.util.find_spec(modules[what]) is not None
   except ModuleNotFoundError:  # of the package round it
     return False

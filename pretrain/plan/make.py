@@ -1,7 +1,6 @@
 """From a config and a machine to a printed plan."""
 
 import copy
-import importlib.util
 import time
 
 import jax
@@ -70,7 +69,7 @@ def _tried(config: ConfigDict, target: Target, spec: chips.Spec) -> list[search.
 
 def without_cudnn(config: ConfigDict, target: Target) -> ConfigDict:
   """The config, with plain attention and a line that says so where cuDNN's is wanted and not installed."""
-  if target.chip.platform != "cuda" or importlib.util.find_spec("nvidia.cudnn") is not None:
+  if target.chip.platform != "cuda" or chips.is_installed("cudnn"):
     return config
   if attention_choice(planned_run(config, target)).body != "cudnn":
     return config

@@ -149,6 +149,14 @@ def test_a_signal_reaches_all_local_processes(tmp_path):
   assert started.wait(timeout=30) == 75
 
 
+def test_local_processes_are_found_by_jax(tmp_path):
+  """The real program as two processes: both join and see two devices."""
+  config = ["--config=tests/pretrain/small_run.py:mlm", f"--workdir={tmp_path / 'run'}", "--dry_run"]
+  done = run([LAUNCH / "local.sh", "2", *config], XLA_FLAGS="", PYTHON=sys.executable)
+  assert done.returncode == 0, done.stderr
+  assert re.search(r"^mesh:\n  data +2$", done.stdout, re.MULTILINE), done.stdout
+
+
 @pytest.mark.parametrize("arguments", [(), ("two", TINY), ("0", TINY), ("2",)])
 def test_local_says_how_it_is_used(arguments):
   done = run([LAUNCH / "local.sh", *arguments])

@@ -10,6 +10,7 @@ import pytest
 
 from data.errors import ConfigError
 from pretrain import main
+from pretrain.ops.attention import Choice
 from pretrain.plan import __main__ as child
 from pretrain.plan import chips, make, report, search, targets
 from pretrain.plan.forecast import Forecast
@@ -180,6 +181,19 @@ def test_formulas_where_no_compiler_is_installed(monkeypatch, capsys):
   printed = capsys.readouterr().out
   for part in ("by formula", "8 x NVIDIA H200", "chip-hours", "pip install -r requirements-plan.txt"):
     assert part in printed, part
+
+
+@pytest.mark.parametrize(
+  ("body", "installed", "becomes"),
+  [("cudnn", False, "plain"), ("cudnn", True, "auto"), ("plain", False, "auto")],
+)
+def test_fused_attention_needs_cudnn(body, installed, becomes, monkeypatch, capsys):
+  gpu = targets.Target("h100", dataclasses.replace(CHIP, platform="cuda"), jax.devices()[:1])
+  monkeypatch.setattr(chips, "is_installed", lambda what: installed)
+  monkeypatch.setattr(make, "attention_choice", lambda run: Choice(body, ""))
+  found = make.without_cudnn(small(), gpu)
+  assert found.model.attention == becomes
+  assert ("nvidia-cudnn-cu12" in capsys.readouterr().out) == (becomes == "plain")
 
 
 def test_what_the_devices_do_not_allow_is_refused():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data import command, rows
+from data import command, files, rows
 from data.command import Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
@@ -21,10 +21,12 @@ from data.rows.read import STANDARD_INPUT
 from finetune.predict import add_model_flags, check_columns, model_of
 from pretrain.command import kept_memory
 
+PART = 1024  # questions that are answered together
 _EPILOG = """\
 Every row needs a label that the model knows: the first one that has none, or another, is named. Scores are
 those that training reports: accuracy and macro F1 with a row for each class and which was taken for which;
-Spearman, Pearson and RMSE; micro and macro F1 and average precision.
+Spearman, Pearson and RMSE; micro and macro F1 and average precision; of a model that answers questions, exact
+match and F1 on a file of SQuAD's form.
 
   python -m finetune.evaluate --model=runs/own/model --data=test.csv
   python -m finetune.evaluate --model=runs/glue/sst2/model --data=GLUE/SST-2/dev.tsv --output=runs/sst2_dev
@@ -42,7 +44,11 @@ def parser() -> Parser:
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add_model_flags(made)
-  made.add_argument("--data", required=True, help="CSV, TSV, JSONL or Parquet with texts and labels")
+  made.add_argument(
+    "--data",
+    required=True,
+    help="CSV, TSV, JSONL or Parquet with texts and labels; questions in SQuAD's form",
+  )
   made.add_argument(
     "--label", default="", help="column of the label; default: the one the model was trained on"
   )
@@ -52,27 +58,48 @@ def parser() -> Parser:
   return made
 
 
-def _check_output(output: str) -> None:
-  if output and any(
-    (pathlib.Path(output) / f"results.{ending}").exists() for ending in ("md", "csv", "json")
-  ):
-    raise ConfigError(f"--output={output}: there is a report already; name another folder, or remove it")
-
-
 def _evaluate(asked: argparse.Namespace) -> None:
   if asked.batch_size < 1:
     raise ConfigError(f"--batch_size={asked.batch_size}: expected at least 1")
   if asked.data == STANDARD_INPUT:
     raise ConfigError("--data=-: lines of a pipe have no labels; give a file")
-  _check_output(asked.output)
-  rows.columns(asked.data)  # a file that is not there is reported at once
+  if asked.output:
+    files.refuse_others(asked.output)
+  if not pathlib.Path(asked.data).is_file():
+    raise DataError(f"--data={asked.data}: there is no such file")
   model = model_of(asked, asked.label)
+  if model.schema.kind == "question_answering":
+    _evaluate_questions(asked, model)
+  else:
+    _evaluate_rows(asked, model)
+
+
+def _evaluate_questions(asked: argparse.Namespace, model) -> None:
+  """Prints the official scores of a file of SQuAD's form, and writes the official files of answers."""
+  from data import squad
+  from finetune.squad import answers
+
+  questions, (question, context) = squad.read(asked.data).questions, model.schema.text
+  predictions = {}
+  for start in range(0, len(questions), PART):
+    part = questions[start : start + PART]
+    given = [
+      Row({question: one.question, context: one.context}, at, asked.data) for at, one in enumerate(part, 1)
+    ]
+    found = model.outputs(given, model.kind.inputs(given))
+    predictions |= {one.id: prediction for one, prediction in zip(part, found, strict=True)}
+  scores = answers.evaluate(questions, predictions)
+  for line in answers.report_lines(scores, questions, predictions, name=asked.data):
+    print(line)
+  if asked.output:
+    official = answers.official(questions, predictions)
+    written = answers.write(asked.output, predictions, {**scores, "official": official})
+    print(f"The answers and scores as files: {', '.join(map(str, written))}")
+
+
+def _evaluate_rows(asked: argparse.Namespace, model) -> None:
+  """Prints, and writes, the report of texts or words with labels."""
   schema = model.schema
-  if schema.kind == "question_answering":
-    raise ConfigError(
-      "the model answers questions; use finetune.predict, or finetune.main with configs/finetune_squad.py, "
-      "which scores SQuAD's files"
-    )
   flags = "--text=NAME, --text_pair=NAME or --label=NAME"
   check_columns(asked.data, [*schema.text, schema.label], flags)
   from finetune.own import metrics, report

@@ -205,13 +205,20 @@ class _Command:
     progress.say(f"{self.output}: {output.rows:,} rows answered ({schema.kind}){cut}, {speed:,.1f} rows/s")
 
   def _joined(self, row: Row, answer: dict[str, Any]) -> dict[str, Any]:
-    values = {self.names[name]: value for name, value in answer.items()}
+    values = {self.names[name]: _short(value) for name, value in answer.items()}
     separator = self.model.schema.separator
     if self.ending == ".csv" and separator:  # as the model's own training file had them
       values = {
         name: separator.join(value) if isinstance(value, list) else value for name, value in values.items()
       }
     return {**row.fields, **values}
+
+
+def _short(value: Any) -> Any:
+  """Numbers with the seven digits that float32 has, not those of their sums in float64."""
+  if isinstance(value, list):
+    return [_short(item) for item in value]
+  return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@ import jax
 
 from data.rows import Row
 from data.squad import Question
-from finetune.own.answers import PREDICTED, PROBABILITY
+from finetune.own.chances import PREDICTED, PROBABILITY
 from finetune.own.schema import TaskSchema
 from finetune.own.targets import text_of
 from finetune.squad import answers as squad_answers
@@ -43,7 +43,7 @@ class Questions:
     ]
     features = windows.build(questions, self._encoder.vocabulary, self._settings, training=False)
     allowed = features.examples.token_fields["allowed"]
-    given = [{"ids": ids, "allowed": may} for ids, may in zip(features.examples.ids, allowed)]
+    given: list[Input] = [{"ids": ids, "allowed": may} for ids, may in zip(features.examples.ids, allowed)]
     return given, (questions, features)
 
   def compute(self, params: Any, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array]:

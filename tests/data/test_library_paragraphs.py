@@ -1,8 +1,12 @@
 """Paragraphs of a small tree of packages as a classification task."""
 
+import pathlib
+import runpy
+
 import pytest
 
 from data import library_paragraphs
+from data import rows as user_rows
 from data.errors import DataError
 
 WORDS = ["alpha", "beta", "gamma", "delta", "omega", "north", "south", "east", "west", "river", "stone"]
@@ -45,6 +49,20 @@ def root(tmp_path):
 def _load(root, **changed):
   wanted = {"train_rows": 60, "dev_rows": 15, "test_rows": 30, "num_libraries": 3} | changed
   return library_paragraphs.load(root=str(root), **wanted)
+
+
+def test_the_files_of_the_docs_page_hold_no_text_of_the_tables_that_are_not_trained_on(root, tmp_path):
+  page = runpy.run_path(str(pathlib.Path(__file__).parents[2] / "docs" / "own_task.py"))
+  page["SPLITS"].update(train=60, dev=15, test=30)
+  page["write"](tmp_path / "out", str(root))
+  written = sorted(path.stem for path in (tmp_path / "out" / "text").iterdir())
+  text = "".join(path.read_text() for path in (tmp_path / "out" / "text").iterdir())
+  assert {"graphlib", "np", "small"} <= set(written)
+  for name in ("train", "dev", "test"):
+    found = [row.fields for row in user_rows.read(str(tmp_path / "out" / f"{name}.csv"))]
+    assert {row["library"] for row in found} == set(written)
+    unmasked = [row["text"].split(" ", 1)[1] for row in found]  # their first word names the library
+    assert [shown in text for shown in unmasked] == [name == "train"] * len(found)
 
 
 def test_classes_are_equal_and_the_libraries_with_the_most_text(root):

@@ -36,7 +36,7 @@ def test_scores_are_those_of_the_predicted_labels(colours, data, tmp_path, capsy
   assert scores["macro_f1"] == pytest.approx(metrics.f1_score(truth, found, average="macro"))
   assert "Classification" in printed and "taken for green" in printed and "precision" in printed
   assert evaluate.main([f"--model={colours}", f"--data={data}", f"--output={folder}"]) == 2
-  assert "there is a report already" in capsys.readouterr().err
+  assert "holds files already; name a new or empty directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from finetune import predict
-from finetune.inference.model import Model
+from benchmarks import predict as benchmark
+from finetune import evaluate, predict
+from finetune.inference.model import Model, open_answering
 from pretrain.inference import stream
 from pretrain.models import heads
 from pretrain.models.encoder import encode
@@ -80,6 +81,12 @@ def test_labels_and_probabilities_stand_beside_every_column(colours, table, tmp_
   assert len({row["predicted"] for row in rows}) > 1
 
 
+def test_the_benchmark_counts_the_same_answers(colours):
+  model = open_answering(str(colours), step=None, vocabulary="", batch_size=8)
+  expected = jax.nn.softmax(_logits(colours, _texts(45), pooling="mean"))
+  np.testing.assert_allclose(benchmark.ours(model, _texts(45)), expected, atol=1e-5)
+
+
 def test_a_killed_command_goes_on_and_no_row_is_answered_twice_or_lost(
   colours, table, tmp_path, monkeypatch, capsys
 ):
@@ -145,7 +152,7 @@ def test_a_model_of_glue_names_its_columns_itself(small_encoder_run, tmp_path):
   assert len(ids) == 8 and all(isinstance(row["predicted 2"], float) for row in rows)
 
 
-def test_a_model_of_squad_answers_with_words_of_the_text(small_encoder_run, tmp_path):
+def test_a_model_of_squad_answers_with_words_of_the_text(small_encoder_run, tmp_path, capsys):
   task = {"name": "squad", "labels": None, "problem_type": None, "metric": "best_f1"}
   model = small_models.save(small_encoder_run, tmp_path / "model", small_models.head(0), task)
   source, output = tmp_path / "in.csv", tmp_path / "out.jsonl"
@@ -158,6 +165,20 @@ def test_a_model_of_squad_answers_with_words_of_the_text(small_encoder_run, tmp_
   for row, context in zip(found, contexts, strict=True):
     assert row["context"] == context and row["predicted"] in context
     assert (row["no answer by"] > 0) == (row["predicted"] == "") and 0 <= row["probability"] <= 1
+  paragraphs = [
+    {
+      "context": context,
+      "qas": [{"id": str(at), "question": rows[1][0], "is_impossible": True, "answers": []}],
+    }
+    for at, context in enumerate(contexts)
+  ]
+  (tmp_path / "dev.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": paragraphs}]}))
+  scored = [f"--model={model}", f"--data={tmp_path / 'dev.json'}", f"--output={tmp_path / 'scores'}"]
+  assert evaluate.main(scored) == 0
+  unanswered = 50 * sum(row["predicted"] == "" for row in found)
+  assert f"threshold 0: EM {unanswered:.2f}  F1 {unanswered:.2f}" in capsys.readouterr().out
+  answers = json.loads((tmp_path / "scores" / "predictions_threshold_0.json").read_text())
+  assert list(answers.values()) == [row["predicted"] for row in found]
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,9 @@ def _problem(kind: str, blow: attack.Blow, said: str, workdir: Path, *, is_hurt:
 
 
 def _hurt_sometimes(workdir: Path, rng: random.Random, tally: Tally) -> list[str]:
-  """Damages the newest step before one start in three, where there is an older one; what it did."""
+  """Damages the newest step before one start in three, where two older ones are left; what it did."""
   place = workdir / checkpoint.DIRECTORY
-  if rng.random() > 1 / 3 or len(checkpoint.saved_steps(place)) < 2:
+  if rng.random() > 1 / 3 or len(checkpoint.saved_steps(place)) < 3:
     return []
   tally.count("on a damaged checkpoint")
   return [damage.hurt(rng, place, rng.choice(damage.KINDS))]

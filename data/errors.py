@@ -41,6 +41,18 @@ class StorageError(UserError):
   exit_code = 5
 
 
+class PeerError(UserError):
+  """Another process of the run is missing, has gone, or did not do its part."""
+
+  exit_code = 6
+
+
+def of_code(code: int, line: str) -> UserError:
+  """The error of an exit code with another process's line."""
+  kinds = {kind.exit_code: kind for kind in (ConfigError, DataError, DivergedError, StorageError)}
+  return kinds.get(code, PeerError)(line)
+
+
 def reason(error: BaseException) -> str:
   """Why something failed: the system's words, else the first line of the message, else the type."""
   words = getattr(error, "strerror", None) or str(error)

@@ -57,11 +57,11 @@ class Checkpoints:
     come is renamed, with a line to `log`: no save could be written there.
     """
     self._every = every
-    self._begun: int | None = None
-    self._run_id = ""
+    self._begun, self._run_id = None, ""
     self._keep_steps = frozenset(keep_steps)
     self.directory = Path(workdir).absolute() / DIRECTORY
-    make_writable(self.directory, flag=flag)
+    if jax.process_index() == 0:  # orbax lets the others wait
+      make_writable(self.directory, flag=flag)
     policies = [checkpoint_managers.LatestN(keep), checkpoint_managers.CustomSteps(sorted(self._keep_steps))]
     with _storage_errors(self.directory):
       self._clear_the_way(log)

@@ -1,16 +1,19 @@
 """Pretrains a text encoder: `python -m pretrain.main --config=configs/amos_base.py`.
 
 `--help` lists the flags. Exit codes: 0 finished, 2 config or flags, 3 data, vocabulary or checkpoint,
-4 diverged, 5 storage, 75 stopped on request (the same command continues).
+4 diverged, 5 storage, 6 another process missing or gone, 75 stopped on request (the same command continues).
 """
 
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from data import command, errors
 from data.errors import ConfigError
 from pretrain.command import flags, kept_memory
+from pretrain.pod.ending import end_now
+from pretrain.pod.peers import ALONE, Alone
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,33 +22,34 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = flags.parse_arguments(argv)
   # Once the loop runs, Ctrl-C is a stop request.
   stopped = "stopped before training began; the same command starts again"
-  with command.one_line_errors(stopped=stopped, debug=arguments.debug) as end:
+  with command.one_line_errors(stopped=stopped, debug=arguments.debug) as end, _joined(arguments) as peers:
     if arguments.plan:
       plan(argv)
       return 0
     # JAX is imported after the flags are known to be good: a typo is reported in a fraction of a second.
     import jax
 
-    if arguments.config.train.multihost:
-      _join_hosts()  # must come before any other call of JAX
     from pretrain import devices, dry_run, sharding, train
     from pretrain.command import validate
 
     devices.check(arguments.config.train.platform)
     validate.check(arguments.config, num_devices=jax.device_count())
     sharding.make_mesh(sharding.MeshSettings(**arguments.config.mesh.to_dict()))  # before text is prepared
+    say = print if peers.index == 0 or arguments.debug else _silent
     if arguments.dry_run:
-      print(dry_run.dry_run(arguments.config, workdir=arguments.workdir))
+      say(dry_run.dry_run(arguments.config, workdir=arguments.workdir))
       return 0
     use_compilation_cache()
     found = f"{jax.device_count()} {jax.devices()[0].device_kind}"
-    print(f"{arguments.config_name} in {arguments.workdir} on {found}")
+    say(f"{arguments.config_name} in {arguments.workdir} on {found}")
     end.code = train.train(
       arguments.config,
       arguments.workdir,
       download=arguments.download,
       ledger=arguments.ledger,
       new_phase=arguments.new_phase,
+      peers=peers,
+      log=say,
     )
   return end.code
 
@@ -57,21 +61,20 @@ def plan(argv: Sequence[str]) -> None:
     raise (ConfigError if code == ConfigError.exit_code else errors.UserError)(reason)
 
 
-def _join_hosts() -> None:
-  """Connects the processes of all hosts; ConfigError where JAX does not know of any."""
-  import jax
+@contextlib.contextmanager
+def _joined(arguments: flags.Arguments) -> Iterator[Alone]:
+  """The other processes of the run, if it is one of several: before any other call of JAX."""
+  if arguments.plan or not (arguments.config.train.multihost or any(arguments.place.values())):
+    yield ALONE
+    return
+  from pretrain.pod import joining
 
-  # JAX itself reads JAX_COORDINATOR_ADDRESS; launch/ sets these beside it where no cluster tells them.
-  names = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
-  place = {name: int(os.environ[variable]) for name, variable in names.items() if variable in os.environ}
-  try:
-    jax.distributed.initialize(**place)
-  except (ValueError, RuntimeError) as error:
-    raise ConfigError(
-      f"train.multihost=True: JAX finds no cluster here ({errors.reason(error)}); start one process on each "
-      f"host of a TPU pod, or under Slurm or MPI, which tell it of the others, or use "
-      f"--config.train.multihost=false"
-    ) from error
+  with joining.joined(arguments) as peers:
+    yield peers
+
+
+def _silent(_: str) -> None:
+  """Says nothing: what processes but the first do with their lines."""
 
 
 def use_compilation_cache() -> None:
@@ -85,4 +88,9 @@ def use_compilation_cache() -> None:
 
 if __name__ == "__main__":
   kept_memory.keep_temporaries()
-  sys.exit(main())
+  code = main()
+  from jax import distributed
+
+  if distributed.is_initialized():  # this process ends alone, and JAX would wait for the others
+    end_now(code)
+  sys.exit(code)

@@ -2,14 +2,31 @@
 
 import signal
 
+from pretrain.pod.peers import ALONE, Alone
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
-  """Within `with`, the first SIGTERM or SIGINT asks for a stop at the next step boundary; a second kills."""
+  """Within `with`, the first SIGTERM or SIGINT asks for a stop at the next step boundary; a second kills.
 
-  def __init__(self) -> None:
-    self.is_set = False
+  With `peers` the request of one process is that of all, which call `reached` at the same points and stop at
+  the same of them.
+  """
+
+  def __init__(self, peers: Alone = ALONE) -> None:
+    self.is_set = False  # somebody asked this process
+    self._peers, self._has_agreed = peers, False
+
+  def reached(self) -> bool:
+    """Whether to stop at this point of the program."""
+    self._has_agreed = self._peers.reached_stop() or self._has_agreed
+    return self.is_agreed
+
+  @property
+  def is_agreed(self) -> bool:
+    """Whether all processes stop, as far as the last call of `reached` knows."""
+    return self.is_set if self._peers.number == 1 else self._has_agreed
 
   def __enter__(self) -> "StopRequest":
     self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
@@ -21,5 +38,6 @@ class StopRequest:
 
   def _note(self, *_) -> None:
     self.is_set = True
+    self._peers.ask_to_stop()
     for number in _SIGNALS:  # whoever is impatient may have asked by Ctrl-C and insists by SIGTERM
       signal.signal(number, signal.SIG_DFL)

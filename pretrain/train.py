@@ -4,32 +4,29 @@ import contextlib
 import dataclasses
 import functools
 import os
-import secrets
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
 from data import progress
 from data.command import STOPPED
-from pretrain import checkpoint, flops, metrics, phases, preflight, prepared, resume, warm_start
+from pretrain import beginning, flops, metrics, prepared
 from pretrain import workdir as workdir_files
 from pretrain.analysis.heldout import frequency_loss
 from pretrain.batches import Batches
+from pretrain.beginning import Log, Start
 from pretrain.checkpoint import Checkpoints
 from pretrain.evaluate import evaluate
 from pretrain.ledger import Ledger
 from pretrain.metrics import MetricWriter, Throughput, reduce_metrics
+from pretrain.pod.peers import ALONE, LOOKING, Alone
 from pretrain.prepared import Prepared
 from pretrain.run import Run, make_run
-from pretrain.spikes import RollBack, Skip, Spikes
+from pretrain.spikes import RollBack, Spikes
 from pretrain.step import Metrics, TrainState
 from pretrain.stop import StopRequest
 from pretrain.watch import Watch
-
-Log = Callable[[str], None]
 
 
 def train(
@@ -39,6 +36,7 @@ def train(
   download: bool = False,
   ledger: bool = False,
   new_phase: bool = False,
+  peers: Alone = ALONE,
   log: Log = print,
 ) -> int:
   """Trains, or continues the run in `workdir`, to `train.total_steps`; `download` allows fetching its text.
@@ -46,20 +44,19 @@ def train(
   With `ledger` the examples of every step are noted; with `new_phase` see `pretrain.phases`.
   Returns the exit code: 0 finished, 75 stopped on request with everything saved. A UserError has another.
   """
-  preflight.check(config, workdir, is_new=checkpoint.newest_step(workdir) is None)
-  prepared.ensure_records(config, download=download)
-  records = prepared.open(config)
+  records = beginning.open_records(config, workdir, download, peers)
   run = make_run(config, records.tokens)
   with workdir_files.owned(workdir):
-    start = _start(run, records, workdir, new_phase, log)
+    start = beginning.start(run, records, workdir, peers, log, new_phase=new_phase)
     if start.step >= config.train.total_steps:
       log(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
       return 0
-    workdir_files.begin(workdir, config, records.directory)
+    begin = functools.partial(workdir_files.begin, workdir, config, records.directory)
+    peers.first("the workdir's files", begin, seconds=LOOKING)
     with contextlib.closing(_checkpoints(config, workdir, log)) as checkpoints, jax.set_mesh(run.mesh):
       while True:
         try:
-          return Training(run, records, checkpoints, workdir, start, log, is_ledger_kept=ledger).loop()
+          return Training(run, records, checkpoints, workdir, start, log, ledger, peers).loop()
         except RollBack as spike:
           start = start.rolled_back(spike.skip)
 
@@ -74,46 +71,6 @@ def _checkpoints(config: ConfigDict, workdir: str, log: Log) -> Checkpoints:
   )
 
 
-class Start(NamedTuple):
-  """What a run begins with, known before anything is compiled or written."""
-
-  step: int  # updates done; 0: a new run
-  loaded: dict | None  # parameters of a new run, arrays of other checkpoints among shapes; None: it continues
-  facts: dict[str, Any]  # what its checkpoints say of it besides the config, as JSON values
-  skips: tuple[Skip, ...] = ()  # batches to leave out that the checkpoint does not know of
-
-  def rolled_back(self, skip: Skip) -> "Start":
-    """The start from the checkpoint before a spike."""
-    known = tuple(known for known in self.skips if known.at == skip.at)  # a later checkpoint knows the others
-    return self._replace(step=skip.at, loaded=None, skips=(*known, skip))
-
-
-def _start(run: Run, records: Prepared, workdir: str, new_phase: bool, log: Log) -> Start:
-  """Holds the newest good checkpoint against this run or, for a new run, loads what it takes from others."""
-  facts = records.digests | {"records": records.description}
-  phases.end_moves(workdir)
-  newest = resume.newest_good_step(workdir, log)
-  weights = phases.weights(run, records.digests, workdir, newest, log) if new_phase else None
-  if weights is not None:
-    loaded, started_from = weights
-    return Start(0, loaded, facts | {"started_from": started_from, "run_id": secrets.token_hex(8)})
-  if newest is None:
-    phases.refuse_without_flag(workdir)
-    workdir_files.refuse_lost_checkpoints(workdir)
-    digest = records.digests["vocabulary_digest"]
-    loaded = warm_start.load_into(run.abstract_state.params, run.config, vocabulary_digest=digest, log=log)
-    facts |= {"started_from": warm_start.started_from(run.config), "run_id": secrets.token_hex(8)}
-    return Start(0, loaded, facts)
-  saved = checkpoint.read_meta(checkpoint.step_path(workdir, newest))
-  for line in resume.check_same_run(run.config, records.digests, saved):
-    log(f"Config changed since step {newest:,}: {line}")
-  for line in resume.changed_packages(saved):
-    log(f"Packages changed since step {newest:,}: {line}; numbers may differ in their last bits")
-  # The checkpoints that the config names may be gone by now.
-  kept = {name: saved[name] for name in ("started_from", "run_id") if name in saved}
-  return Start(newest, None, facts | kept)
-
-
 @dataclasses.dataclass
 class Training:
   """A run being trained."""
@@ -125,6 +82,7 @@ class Training:
   start: Start
   log: Log
   is_ledger_kept: bool = False
+  peers: Alone = ALONE
 
   def __post_init__(self) -> None:
     config, first = self.run.config, self.start.step
@@ -132,17 +90,16 @@ class Training:
     self.state, self.sums, watched = self._first_state()
     zscore, window = self.settings.spike_zscore, self.settings.spike_window
     self.spikes = Spikes(zscore=zscore, window=window, saved=watched, skips=self.start.skips)
-    self.stop = StopRequest()
-    self.is_evaluated = any(
-      line["step"] == first and metrics.heldout_means(line) for line in metrics.read(self.workdir)
-    )
+    self.stop = StopRequest(self.peers)
+    # Process 0 rewrites the file.
+    self.is_evaluated = self.peers.first("what was evaluated", self._was_evaluated, seconds=LOOKING)
     self.train_step, self.eval_step = self.run.compile_train_step(), self.run.compile_eval_step()
     # Without a checkpoint nothing that an earlier start wrote is a part of this run, not even step 0.
     self.writer = MetricWriter(self.workdir, step=first or -1)
     self.ledger = Ledger(self.workdir, step=first, is_kept=self.is_ledger_kept)
     skips = self.spikes.skips
     self.batches = Batches(self.records.train, self.run, first=first, ledger=self.ledger, skips=skips)
-    is_watched = progress.is_watched()
+    is_watched = progress.is_watched() and self.peers.index == 0
     self.progress = progress.bar("step", is_shown=is_watched, total=self.settings.total_steps, initial=first)
     if is_watched:
       self.log = self.progress.write
@@ -153,6 +110,12 @@ class Training:
       tokens_per_step=self.settings.batch_size * config.data.length,
       flops_per_token=flops.training_flops_per_token(config.to_dict()),
       peak_flops=peak * devices if peak else None,
+    )
+
+  def _was_evaluated(self) -> bool:
+    first = self.start.step
+    return any(
+      line["step"] == first and bool(metrics.heldout_means(line)) for line in metrics.read(self.workdir)
     )
 
   @functools.cached_property
@@ -186,7 +149,7 @@ class Training:
         # A stop request may have cut the evaluation of the step that was saved.
         if first == 0 or (first % eval_every == 0 and not self.is_evaluated):
           self.evaluate(first)
-        is_stopping = self.stop.is_set
+        is_stopping = self.stop.is_agreed
         while done < total and not is_stopping:
           self.state, step_metrics = self.train_step(self.state, self.batches.at(done))
           if pending is not None:  # step n runs while the host reads the metrics of step n - 1
@@ -195,14 +158,15 @@ class Training:
           if done == first + 1:
             jax.block_until_ready(step_metrics)
             self.throughput.restart(done)
-          if self._is_boundary(done) or self.stop.is_set:
+          is_asked = self.stop.reached()
+          if self._is_boundary(done) or is_asked:
             self.add_metrics(done, pending)
             pending = None
           self.watch.compare_replicas(done, self.state)
           if done % eval_every == 0 or done == total:
             self.evaluate(done)
           # A request that came after the lines above: this step is not in the sums yet, the next one stops.
-          is_stopping = self.stop.is_set and pending is None
+          is_stopping = self.stop.is_agreed and pending is None
           if is_stopping or done == total or self.checkpoints.is_due(done):
             self.save(done, force=is_stopping or done == total)
         started = time.perf_counter()
@@ -273,7 +237,7 @@ class Training:
       self.state.params,
       self.records.heldout,
       progress=done / self.settings.total_steps,
-      is_stopping=lambda: self.stop.is_set and done < self.settings.total_steps,
+      is_stopping=lambda: self.stop.reached() and done < self.settings.total_steps,
     )
     if means is None:
       return

@@ -46,6 +46,14 @@ def owned(workdir: str | os.PathLike) -> Iterator[None]:
         directory.rmdir()
 
 
+def refuse_unshared(workdir: str | os.PathLike) -> None:
+  """Raises a DataError in a process that does not see what process 0 has made in the workdir."""
+  if not (pathlib.Path(workdir) / LOCK).is_file():
+    raise DataError(
+      f"--workdir={workdir} is not that of process 0; give a directory on a file system that all share"
+    )
+
+
 def begin(workdir: str, config: ConfigDict, records: str) -> None:
   """Writes the resolved config and a copy of the vocabulary of the prepared records in `records`.
 

@@ -23,6 +23,7 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _LONGEST = (
   "faults/test_faults.py",
   "pretrain/test_sharded.py",
+  "pretrain/pod/test_two_processes.py",
   "test_goldens.py",
   "configs/test_amos_switches.py",
   "finetune/test_main.py",

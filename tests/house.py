@@ -28,7 +28,7 @@ LINES = {
   "rows of a user's own file, and fine-tuning on it (data/rows, finetune/own)": 2_000,
   "answers of a trained model to a file of any size: vectors, predictions, evaluation": 1_600,
   "probes of frozen encoders and annotated text (pretrain/analysis, data/annotated)": 950,
-  "meshes of pods and nodes, processes that join, agree on a step and end together": 700,
+  "meshes of pods and nodes, processes that join, agree on a step and end together": 1_300,
 }
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.

@@ -19,4 +19,16 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
     ],
   ),
+  (
+    "pretrain/pod/peers.py",
+    "tests/pretrain/pod/test_peers.py",
+    [
+      (
+        "each stops where the slowest is",
+        "max(self._ticks.values()) + 1",
+        "min(self._ticks.values()) + 1",
+        "test_all_stop_at_the_same_point_however_far_each_is[0]",
+      ),
+    ],
+  ),
 ]

@@ -10,7 +10,7 @@ import os
 import pathlib
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
@@ -20,6 +20,8 @@ from pretrain.command import fields, validate
 from pretrain.command.config_file import load_config
 from pretrain.plan import chips
 
+# Where a process of several stands, the same for no two of them: they are no fields of the config.
+PLACE = ("coordinator", "num_processes", "process_id", "join_timeout", "peer_timeout")
 SWITCHES = ("dry_run", "download", "debug")  # of every program
 
 HELP = """\
@@ -27,7 +29,7 @@ Pretrains a text encoder.
 
   python -m pretrain.main --config=FILE[:ARGUMENT] [--config.FIELD=VALUE ...]
                           [--workdir=DIRECTORY] [--dry_run [--plan=MACHINE]] [--download] [--ledger]
-                          [--debug]
+                          [--debug] [--coordinator=HOST:PORT --num_processes=N --process_id=I]
 
   --config=FILE         a config file, for example configs/amos_base.py. It is Python and runs with your
                         rights: read it before you use one that is not yours. ARGUMENT goes to its
@@ -49,13 +51,18 @@ Pretrains a text encoder.
                         sha256 of their ids; equal ledgers are the same data in the same order
   --new_phase           where the workdir holds a run with another config or other records: starts at step 0
                         with its weights, and moves what it saved into phase_1 (then phase_2, ...)
-  --debug               shows the traceback of an error
+  --debug               shows the traceback of an error, and the output of all processes
+  --coordinator=HOST:PORT, --num_processes=N, --process_id=I
+                        of several processes, where JAX does not find them by itself as it does with
+                        --config.train.multihost=true on Cloud TPU, GKE, Slurm, Open MPI; docs/launch.md
+  --join_timeout=120, --peer_timeout=30
+                        seconds until a process that does not come, or is silent, counts as gone
   --help                this text
 
 The devices are those JAX finds; JAX_PLATFORMS=cpu keeps a run on the CPU, and
 --config.train.platform=gpu (or tpu, cpu) refuses to start on any other.
 Exit codes: 0 finished; 2 config or flags; 3 data, vocabulary or checkpoint; 4 diverged; 5 storage;
-75 stopped on request, the same command continues.
+6 another process is missing or gone; 75 stopped on request, the same command continues.
 """
 
 
@@ -75,13 +82,8 @@ class Program:
     return ("config", "workdir", *self.options, *self.switches, "help")
 
 
-PRETRAINING = Program(
-  HELP,
-  validate.PRETRAINING,
-  "configs/coco_lm_tiny.py",
-  (*SWITCHES, "ledger", "new_phase"),
-  options=("plan",),
-)
+_SWITCHES, _OPTIONS = (*SWITCHES, "ledger", "new_phase"), ("plan", *PLACE)
+PRETRAINING = Program(HELP, validate.PRETRAINING, "configs/coco_lm_tiny.py", _SWITCHES, options=_OPTIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Arguments:
   ledger: bool = False
   new_phase: bool = False
   plan: str = ""  # the machine to plan for
+  place: Mapping[str, str] = dataclasses.field(default_factory=dict)  # flags of PLACE, '' where not given
 
 
 def parse_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Arguments:
@@ -130,6 +133,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   problems += filter(None, (files.address_problem(f"--{flag}", text) for flag, text in values.items()))
   plan = values.get("plan") or ""
   planned = _planned_devices(plan, problems, dry_run=switches["dry_run"])
+  place = {name: values.get(name) or "" for name in PLACE}
   path, argument = _split_path(values.get("config") or "")
   config, cause = None, None
   try:
@@ -151,7 +155,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
     problems += _missing_records(changed)
   if problems or config is None:
     raise ConfigError(validate.listing(problems)) from cause
-  return Arguments(FrozenConfigDict(config), workdir, config_name=name, plan=plan, **switches)
+  return Arguments(FrozenConfigDict(config), workdir, config_name=name, plan=plan, place=place, **switches)
 
 
 def _planned_devices(plan: str, problems: list[str], *, dry_run: bool) -> int | None:

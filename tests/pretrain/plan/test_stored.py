@@ -24,6 +24,7 @@ def test_the_bytes_of_a_step(recipe, small_records):
   assert memory(compiled)["temporaries"] <= MARGIN * TEMPORARY_BYTES[recipe]
 
 
+@pytest.mark.nightly
 def test_the_cycles_of_a_step_on_a_tpu():
   if not targets.is_installed("tpu"):
     pytest.skip("libtpu is not installed (requirements-plan.txt)")

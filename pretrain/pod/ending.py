@@ -1,0 +1,31 @@
+"""How a process ends when others have to hear of it, or are gone. Imports no JAX."""
+
+import contextlib
+import os
+import sys
+
+from data import errors
+from data.command import STOPPED
+from data.errors import UserError
+
+
+def outcome(error: BaseException) -> tuple[int, str]:
+  """Exit code and line of an error that ends a process."""
+  if isinstance(error, UserError):
+    return error.exit_code, str(error)
+  if isinstance(error, KeyboardInterrupt):
+    return STOPPED, "stopped before training began"
+  return 1, f"{type(error).__name__}: {errors.reason(error)}"
+
+
+def end_process(code: int, line: str) -> None:
+  """Ends this process with its last line, whatever its other threads wait for."""
+  print(line if code == STOPPED else f"error: {line}", file=sys.stderr, flush=True)
+  end_now(code)
+
+
+def end_now(code: int) -> None:
+  """Ends this process at once."""
+  with contextlib.suppress(OSError, ValueError):
+    sys.stdout.flush()
+  os._exit(code)

@@ -1,0 +1,187 @@
+"""How the processes of a run find each other: flags, the environment, and a first word at a known address.
+
+Imports no JAX: it can be called before JAX is started, and a process that is missing is named.
+"""
+
+import json
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from data import errors
+from data.errors import ConfigError, PeerError
+from pretrain.pod.peers import AGAIN, Peers
+
+# Flags, what JAX calls the same in the environment, and what they are.
+VARIABLES = {
+  "coordinator": "JAX_COORDINATOR_ADDRESS",
+  "num_processes": "JAX_NUM_PROCESSES",
+  "process_id": "JAX_PROCESS_ID",
+}
+_Met = tuple[list[str], dict[int, socket.socket]]  # hosts of all, connections
+_HELLO = "text encoder pretraining"  # begins the first word of a process
+
+
+class Place(NamedTuple):
+  """Where a process of several stands."""
+
+  coordinator: str  # host:port of process 0
+  number: int  # processes
+  index: int  # of this one
+
+
+def place(flags: Mapping[str, str], environment: Mapping[str, str]) -> Place | None:
+  """The place that flags, or else the environment, give; None where they leave it to JAX's detection.
+
+  ConfigError: only a part is given, or a value is not what it must be.
+  """
+  given = {name: flags.get(name) or environment.get(variable, "") for name, variable in VARIABLES.items()}
+  if not any(flags.values()) and not (given["num_processes"] or given["process_id"]):
+    return None  # an address alone is a wish that JAX reads by itself
+  missing = [f"--{name} (or {VARIABLES[name]})" for name, text in given.items() if not text]
+  if missing:
+    raise ConfigError(f"{' and '.join(missing)} missing: give --coordinator, --num_processes, --process_id")
+  host, _, port = given["coordinator"].rpartition(":")
+  if not host or not port.isdecimal():
+    raise ConfigError(f"--coordinator={given['coordinator']}: expected HOST:PORT of process 0")
+  numbers = []
+  for name, least in (("num_processes", 1), ("process_id", 0)):
+    if not given[name].isdecimal() or int(given[name]) < least:
+      raise ConfigError(f"--{name}={given[name]}: expected a whole number of at least {least}")
+    numbers.append(int(given[name]))
+  number, index = numbers
+  if index >= number:
+    raise ConfigError(f"--process_id={index}: the {number} processes are numbered 0 to {number - 1}")
+  return Place(given["coordinator"], number, index)
+
+
+def listen(port: int = 0) -> socket.socket:
+  """A socket for `meet` of process 0 on all addresses of this host; ConfigError where the port is taken."""
+  both = socket.has_dualstack_ipv6()
+  try:
+    return socket.create_server(
+      ("", port),
+      family=socket.AF_INET6 if both else socket.AF_INET,
+      dualstack_ipv6=both,
+      reuse_port=True,
+      backlog=4096,
+    )
+  except OSError as error:
+    raise ConfigError(
+      f"--coordinator: port {port} of this host cannot be used ({errors.reason(error)}); give another"
+    ) from error
+
+
+def meet(where: Place, *, seconds: float, patience: float, listener: socket.socket | None = None) -> Peers:
+  """Waits at most `seconds` for all processes.
+
+  `patience` is that of `Peers`; `listener` is process 0's, if it has one. PeerError: missing ones, by number.
+  ConfigError: two processes have one number, or do not agree on how many there are.
+  """
+  last = time.monotonic() + seconds
+  if where.index == 0:
+    listener = listener or listen(int(where.coordinator.rpartition(":")[2]))
+    with listener:
+      hosts, links = _receive(where, listener, last, seconds)
+  else:
+    hosts, links = _call(where, last, seconds)
+  return Peers(where.index, hosts, links, patience=patience)
+
+
+def _receive(where: Place, listener: socket.socket, last: float, seconds: float) -> _Met:
+  hosts, links = {0: socket.gethostname()}, {}
+  problem: errors.UserError | None = None
+  while len(hosts) < where.number and problem is None:
+    listener.settimeout(max(0.05, last - time.monotonic()))
+    try:
+      link, _ = listener.accept()
+      link.settimeout(2)  # a process says its word at once
+      word = _receive_word(link)
+    except TimeoutError:
+      if time.monotonic() > last:
+        missing = ", ".join(str(index) for index in range(where.number) if index not in hosts)
+        there = ", ".join(f"{index} ({host})" for index, host in sorted(hosts.items()))
+        problem = PeerError(
+          f"missing after {seconds:.0f} s: process {missing} of {where.number} (there: {there}); look at its "
+          f"own output and whether its host reaches {where.coordinator}, then {AGAIN}"
+        )
+      continue
+    if word.get("hello") != _HELLO:
+      link.close()  # somebody else's
+      continue
+    index = word["index"]
+    if word["number"] != where.number:
+      problem = ConfigError(
+        f"process {index} ({word['host']}) was started as one of {word['number']}, process 0 as one of "
+        f"{where.number}; give all the same --num_processes"
+      )
+    elif index in hosts:
+      problem = ConfigError(
+        f"two processes are number {index} ({hosts[index]} and {word['host']}); give each its --process_id"
+      )
+    links[index if problem is None else -1 - len(links)], hosts[index] = link, word["host"]
+  answer: dict[str, Any] = {"hosts": [hosts.get(index) for index in range(where.number)]}
+  if problem is not None:
+    answer = {"problem": [problem.exit_code, str(problem)]}
+  listener.close()  # JAX will listen there
+  for link in links.values():
+    link.sendall(json.dumps(answer).encode() + b"\n")
+  if problem is not None:
+    raise problem
+  for link in links.values():
+    link.settimeout(None)
+  return answer["hosts"], links
+
+
+def _call(where: Place, last: float, seconds: float) -> _Met:
+  host, _, port = where.coordinator.rpartition(":")
+  word = {"hello": _HELLO, "index": where.index, "number": where.number, "host": socket.gethostname()}
+  why = "nothing listens there"
+  while time.monotonic() < last:
+    try:
+      link = socket.create_connection((host.strip("[]"), int(port)), timeout=5)
+    except OSError as error:
+      why = errors.reason(error)
+      time.sleep(0.2)
+      continue
+    link.sendall(json.dumps(word).encode() + b"\n")
+    link.settimeout(max(1.0, last - time.monotonic() + 5))
+    try:
+      answer = _receive_word(link)
+    except TimeoutError:
+      why = "it does not answer"
+      break
+    if "problem" in answer:
+      raise errors.of_code(*answer["problem"])
+    if "hosts" in answer:
+      link.settimeout(None)
+      return answer["hosts"], {0: link}
+    # Another program, or process 0 of a start that is ending: it may be gone soon.
+    why = "what listens there is not process 0 of this run"
+    link.close()
+    time.sleep(0.5)
+  raise PeerError(
+    f"process 0 was not reached at {where.coordinator} within {seconds:.0f} s ({why}); look at its output "
+    f"and at --coordinator, then {AGAIN}"
+  )
+
+
+def _receive_word(link: socket.socket) -> dict:
+  """The first line of a connection as JSON; {} if it is no such line. TimeoutError: none comes."""
+  text = b""
+  while not text.endswith(b"\n") and len(text) < 1 << 20:
+    try:
+      part = link.recv(1)  # what follows the line is for `Peers`
+    except TimeoutError:
+      raise
+    except OSError:
+      return {}
+    if not part:
+      return {}
+    text += part
+  try:
+    word = json.loads(text)
+  except ValueError:
+    return {}
+  return word if isinstance(word, dict) else {}

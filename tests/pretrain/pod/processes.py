@@ -1,0 +1,91 @@
+"""Several processes of the real command on this machine, with a fake device each, joined as on a cluster."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+ROOT = pathlib.Path(__file__).parents[3]
+_LIMIT = 300.0  # seconds until a process that has not ended is a failure
+
+
+def reserved_port() -> socket.socket:
+  """A port that nobody else gets while the socket is open, though process 0 may listen on it."""
+  taken = socket.socket()
+  taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+  taken.bind(("", 0))
+  return taken
+
+
+class Processes:
+  """Started processes and what they wrote."""
+
+  def __init__(self, workdir: pathlib.Path, commands: Sequence[Sequence[str]], environment: dict[str, str]):
+    self._workdir = workdir
+    self.started = [
+      subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+      )
+      for command in commands
+    ]
+
+  def wait_for_step(self, step: int) -> None:
+    """Returns once the ledger has a line of that step."""
+    last = time.monotonic() + _LIMIT
+    while not (steps := [line["step"] for line in ledger(self._workdir)]) or steps[-1] < step:
+      assert time.monotonic() < last and None in [one.poll() for one in self.started], self.ends()
+      time.sleep(0.01)
+
+  def send(self, index: int, number: signal.Signals) -> None:
+    """Sends a signal to one process."""
+    self.started[index].send_signal(number)
+
+  def ends(self) -> list[tuple[int, str, str]]:
+    """(exit code, stdout, stderr) of each, once all have ended."""
+    outputs = [one.communicate(timeout=_LIMIT) for one in self.started]
+    return [(one.returncode, *output) for one, output in zip(self.started, outputs)]
+
+  def codes(self) -> list[int]:
+    """Exit codes once all have ended."""
+    ends = self.ends()
+    for _, out, err in ends:  # shown by pytest where a test fails
+      print(out[-3_000:], err[-3_000:], sep="\n")
+    return [code for code, *_ in ends]
+
+
+@contextlib.contextmanager
+def running(
+  number: int, workdir: pathlib.Path, *flags: str, devices: int = 1, each: Sequence[Sequence[str]] = ()
+) -> Iterator[Processes]:
+  """`number` processes of a run with these flags, process i with `each[i]` too; killed in the end."""
+  command = [sys.executable, "-m", "pretrain.main", "--config=tests/pretrain/small_run.py:mlm"]
+  command += [f"--workdir={workdir}", "--ledger", *flags]
+  kept = [flag for flag in os.environ["XLA_FLAGS"].split() if "device_count" not in flag]
+  flag = f"--xla_force_host_platform_device_count={devices}"
+  environment = os.environ | {"XLA_FLAGS": " ".join([*kept, flag])}
+  with reserved_port() as taken:
+    address = f"localhost:{taken.getsockname()[1]}"
+    commands = []
+    for index, own in enumerate([*each, *[()] * number][:number]):
+      place = [f"--coordinator={address}", f"--num_processes={number}", f"--process_id={index}"]
+      commands.append([*command, *(place if number > 1 else []), *own])
+    processes = Processes(workdir, commands, environment)
+    try:
+      yield processes
+    finally:
+      for one in processes.started:
+        one.kill()
+        one.communicate()
+
+
+def ledger(workdir: pathlib.Path) -> list[dict]:
+  """The lines of a ledger, but one that is being written; [] if there is none yet."""
+  path = workdir / "ledger.jsonl"
+  lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
+  return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -1,0 +1,109 @@
+"""Two processes of the real command: one run, stopped, killed and continued, as one process trains it."""
+
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+from pretrain import metrics
+from tests.pretrain import small_run
+from tests.pretrain.pod.processes import ledger, running
+
+STEPS = 120
+FIELDS = {
+  "train.total_steps": STEPS,
+  "train.log_every": 20,
+  "train.eval_every": 60,
+  "train.checkpoint_every": 10_000,  # only stops and the end save
+}
+
+
+def _flags(records, **changes) -> list[str]:
+  fields = {**FIELDS, "data.directory": records, **changes}
+  return [f"--config.{name}={value}" for name, value in fields.items()]
+
+
+@pytest.fixture(scope="module")
+def alone(small_records, tmp_path_factory):
+  """The workdir of the run that one process with two devices makes, never stopped."""
+  workdir = tmp_path_factory.mktemp("alone") / "run"
+  config = small_run.small_config("mlm", small_records, FIELDS)
+  assert small_run.run_training(config, workdir, number=2) == 0
+  return workdir
+
+
+def _assert_same_run(workdir, expected) -> None:
+  """The same examples in the same order, every figure of the log once, losses within 1e-5."""
+  assert ledger(workdir) == ledger(expected)
+  found, wanted = metrics.read(workdir), metrics.read(expected)
+  assert [line["step"] for line in found] == [line["step"] for line in wanted]
+  for line, one in zip(found, wanted):
+    names = [name for name in one if name.startswith(("train/", "eval/"))]
+    for name in names:
+      np.testing.assert_allclose(line[name], one[name], rtol=1e-5, err_msg=f"{name} at {one['step']}")
+
+
+def test_a_run_is_stopped_killed_and_continued_by_two_and_by_one(small_records, alone, tmp_path):
+  workdir, flags = tmp_path / "run", _flags(small_records)
+  # SIGTERM to one: both stop at one step, with one checkpoint.
+  with running(2, workdir, *flags) as two:
+    two.wait_for_step(5)
+    two.send(1, signal.SIGTERM)
+    (first, out, err), (second, silent, _) = two.ends()
+  assert (first, second) == (75, 75), err
+  assert "Stopped as asked" in out and all(line.startswith("[Gloo]") for line in silent.splitlines())
+  (stopped,) = (workdir / "checkpoints").iterdir()
+  assert int(stopped.name) == ledger(workdir)[-1]["step"] < STEPS
+  # SIGKILL to one: the other ends by itself and names it.
+  killed = tmp_path / "killed"
+  shutil.copytree(workdir, killed)
+  with running(2, killed, *flags) as two:
+    two.wait_for_step(int(stopped.name) + 5)
+    two.send(1, signal.SIGKILL)
+    (code, out, err), (signalled, *_) = two.ends()
+  assert (code, signalled) == (6, -signal.SIGKILL), err
+  assert err.splitlines()[-1].startswith("error: process 1 (") and "is gone" in err.splitlines()[-1]
+  assert f"Continuing at step {int(stopped.name):,}" in out
+  # One process with two devices goes on from the newest checkpoint.
+  config = small_run.small_config("mlm", small_records, FIELDS)
+  assert small_run.run_training(config, killed, number=2) == 0
+  _assert_same_run(killed, alone)
+
+
+@pytest.mark.nightly
+def test_four_processes_lose_the_first_and_two_go_on(small_records, alone, tmp_path):
+  workdir, flags = tmp_path / "run", _flags(small_records, **{"train.checkpoint_every": 10})
+  with running(4, workdir, *flags) as four:
+    four.wait_for_step(15)
+    four.send(0, signal.SIGKILL)
+    ends = four.ends()
+  assert [code for code, *_ in ends] == [-signal.SIGKILL, 6, 6, 6], ends
+  lasts = [err.splitlines()[-1] for _, _, err in ends[1:]]
+  assert all(line.startswith("error: process 0 (") and "is gone" in line for line in lasts), lasts
+  with running(2, workdir, *flags) as two:
+    two.wait_for_step(60)
+    for index in (0, 1):
+      two.send(index, signal.SIGTERM)
+    assert two.codes() == [75, 75]
+  with running(4, workdir, *flags) as four:
+    assert four.codes() == [0] * 4
+  assert ledger(workdir) == ledger(alone)
+
+
+@pytest.mark.nightly
+def test_what_only_one_host_has_or_runs_ends_all_with_one_line_each(small_records, tmp_path):
+  flags = _flags(small_records)
+  for number, each, code, said in [
+    (2, [[], ["--config.seed=1"]], 2, "has another config than process 0"),
+    (2, [[], ["--workdir=elsewhere"]], 2, "has another workdir than process 0"),
+    (2, [[], ["--num_processes=3"]], 2, "was started as one of 3, process 0 as one of 2"),
+    (1, [["--coordinator=localhost:1", "--num_processes=2", "--process_id=1"]], 6, "was not reached"),
+    (1, [["--num_processes=2"]], 2, "--coordinator (or JAX_COORDINATOR_ADDRESS)"),
+  ]:
+    with running(number, tmp_path / "run", *flags, "--join_timeout=15", each=each) as processes:
+      ends = processes.ends()
+    assert [found for found, *_ in ends] == [code] * number, ends
+    for _, _, err in ends:
+      (line,) = [line for line in err.splitlines() if line.startswith("error:")]
+      assert said in line, line

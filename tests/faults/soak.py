@@ -117,12 +117,14 @@ def _problem(kind: str, blow: attack.Blow, said: str, workdir: Path, *, is_hurt:
 
 
 def _hurt_sometimes(workdir: Path, rng: random.Random, tally: Tally) -> list[str]:
-  """Damages the newest step before one start in three, where two older ones are left; what it did."""
+  """Damages the newest step before one start in three, where an older one is left; what it did."""
   place = workdir / checkpoint.DIRECTORY
-  if rng.random() > 1 / 3 or len(checkpoint.saved_steps(place)) < 3:
+  steps = checkpoint.saved_steps(place)
+  if rng.random() > 1 / 3 or len(steps) < 2:
     return []
   tally.count("on a damaged checkpoint")
-  return [damage.hurt(rng, place, rng.choice(damage.KINDS))]
+  kinds = damage.KINDS if len(steps) > 2 else damage.KINDS[:-1]  # an exchange of items damages two
+  return [damage.hurt(rng, place, rng.choice(kinds))]
 
 
 def damage_trials(ground: Ground, cycles: int, rng: random.Random, tally: Tally) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pretrain.inference.batches import Batch, Input
 from pretrain.inference.compiled import Compiled
-from pretrain.inference.vectors import POOLINGS, Embedder
+from pretrain.inference.vectors import Embedder
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode, token_vectors
@@ -70,7 +70,7 @@ class FrozenEncoder:
     """{'cls', 'mean': what gives one vector of a text}."""
     longest = self.encoder.config.max_length
     sizes = {"max_length": longest, "batch_size": self._batch_size}
-    return {pooling: Embedder(self.encoder, pooling=pooling, **sizes) for pooling in POOLINGS}
+    return {pooling: Embedder(self.encoder, pooling=pooling, **sizes) for pooling in ("mean", "cls")}
 
   def words(self, sentences: Sequence[Words]) -> list[np.ndarray]:
     """[words, depths, embed] float32 of each sentence: the mean over the pieces of a word, by `DEPTHS`.

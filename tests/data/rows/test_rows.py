@@ -79,7 +79,7 @@ def test_standard_input_is_a_text_a_line(monkeypatch):
     ("a.jsonl", b'{"text": "a"}\n{"text": "b"\n', "line 2: not JSON"),
     ("a.jsonl", b'[{"text": "a"}]\n', "line 1: a list; expected one JSON object per line"),
     ("a.csv", b"PK\x03\x04", "a zip archive; unpack it first"),
-    ("a.csv.gz", gzip.compress(b"text,label\na,x\n" * 99)[:-9], "cannot be read"),
+    ("a.csv.gz", gzip.compress(b"text,label\na,x\n" * 99, mtime=0)[:-9], "cannot be read"),
     ("a.parquet", b"nonsense", "cannot be read as Parquet"),
     ("a.conll", b"EU\tB-ORG\nrejects\tO\n\nonly one\n\nx\tO\tO\n", "line 6: 3 columns, expected 2"),
   ],

@@ -27,6 +27,7 @@ _MAY_CHANGE = {
   *("data.directory", "data.module", "data.tfds_directory", "data.workers"),
   *("train.log_every", "train.eval_every", "train.eval_batches", "train.max_nonfinite_steps"),
   *("train.checkpoint_every", "train.checkpoints_to_keep", "train.checkpoint_steps"),
+  *("train.spike_zscore", "train.spike_window", "train.spike_roll_back", "train.replica_check_every"),
   *("train.microbatches", "train.multihost", "train.platform", "train.peak_flops", "train.total_steps"),
   *("mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.fsdp_across_slices", "optimizer.shard_update"),
 }
@@ -111,7 +112,7 @@ def test_text_is_downloaded_by_the_child_process_if_the_flag_says_so(download, t
     commands.append(command)
     return 0, ""
 
-  def start(config, workdir, *, download):
+  def start(config, workdir, *, download, **_):
     prepared.ensure_records(config, download=download)
     return 0
 

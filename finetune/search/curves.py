@@ -36,4 +36,5 @@ def draw(records: Sequence[Record], path: Path) -> None:
   content = io.BytesIO()
   figure.savefig(content, format="png")
   with errors.writing(path):
+    path.parent.mkdir(parents=True, exist_ok=True)  # all runs may be stored, and nothing written here yet
     files.write_atomically(path, content.getvalue())

@@ -106,7 +106,7 @@ def search(
       at = changed(config, mesh, allowed[rows])
       described = Try(compilers.describe(at), at, is_compiled=False)
       known = any(item.is_compiled for item in tried.values())
-      if known or described.needed <= HOPELESS * target.chip.hbm_bytes:
+      if known or described.needed * wrong <= HOPELESS * target.chip.hbm_bytes:
         say(described)
         formula = described.needed
         described = Try(compilers.forecast(at), at, is_compiled=True)

@@ -26,7 +26,7 @@ LINES = {
   "locks, digests of checkpoints, devices, hostile folders, tables as text": 500,
   "ledgers, checkpoints by hand, new phases, spikes and dumps, what is said of faults": 900,
   "rows of a user's own file, and fine-tuning on it (data/rows, finetune/own)": 2_000,
-  "answers of a trained model to a file of any size: vectors, predictions, evaluation": 1_600,
+  "answers of a trained model to a file of any size: vectors, predictions, evaluation": 1_950,
   "probes of frozen encoders and annotated text (pretrain/analysis, data/annotated)": 950,
   "meshes of pods and nodes, processes that join, agree on a step and end together": 1_300,
 }

@@ -44,7 +44,7 @@ def _refuse_in_two_lines(folder: pathlib.Path):
   [
     (_raise, "KeyError"),
     (_write_beside, "it wrote beside the file"),
-    (_hang, "no answer within 1 s"),
+    (_hang, "no answer within 4 s"),  # of the first file
     (_refuse_in_two_lines, "an error of 2 lines"),
   ],
 )

@@ -24,7 +24,7 @@ LINES = {
   "steps compiled for machines that are not there, benchmarks of speed and their PyTorch peers": 2_600,
   "--plan: meshes and microbatches tried for a machine that is not there, and what a run costs": 650,
   "locks, digests of checkpoints, devices, hostile folders, tables as text": 500,
-  "ledgers, checkpoints by hand, new phases, spikes and dumps, what is said of faults": 900,
+  "ledgers, checkpoints by hand, new phases, spikes and dumps": 900,
   "rows of a user's own file, and fine-tuning on it (data/rows, finetune/own)": 2_000,
   "answers of a trained model to a file of any size: vectors, predictions, evaluation": 1_950,
   "probes of frozen encoders and annotated text (pretrain/analysis, data/annotated)": 950,

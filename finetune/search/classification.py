@@ -15,9 +15,8 @@ from pretrain.models.encoder import encode
 from pretrain.ops.pooling import pool
 from pretrain.step import Metrics
 
-Loss = Callable[
-  [jax.Array, jax.Array, jax.Array], jax.Array
-]  # (outputs, labels, weights) to [] sum over rows
+# (outputs, labels, weights) to [] sum over rows
+Loss = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)

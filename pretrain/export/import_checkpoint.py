@@ -22,12 +22,13 @@ from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
 from pretrain.export.official import names as official_names
 from pretrain.export.stock import comparison
+from pretrain.export.tensor_rows import nearest
 from pretrain.saved_model import save_params
 
 # Tensors that say nothing: numbers of positions, versions of a class.
 IGNORED = ("*position_ids", "*.version", "*.rp_bucket")
 # What a stock encoder brings that none of our tasks reads: BERT's layer for its next-sentence objective.
-UNREAD_OF_STOCK = ("pooler.*",)
+UNREAD_OF_STOCK = ("pooler.dense.weight", "pooler.dense.bias")
 # What a run may need beside the encoder.
 OPTIONAL = ("generator", *(f"heads/{name}" for name in official_names.HEADS))
 
@@ -78,21 +79,25 @@ def report_names(
   patterns = IGNORED + UNREAD_OF_STOCK * (recognised.family == "stock")
   ignored = [name for name in left if _is_like(name, patterns)]
   unmatched = [name for name in left if name not in ignored]
-  unread = {*recognised.unmatched}
-  matched = [name for name in foreign.state if name not in unread]
   there = trees.by_path(recognised.params)
   fresh = [part for part in OPTIONAL if not any(path.startswith(f"{part}/") for path in there)]
-  for what, names in (("matched", matched), ("ignored", ignored), ("unmatched", unmatched)):
+  for what, names in (("matched", recognised.matched), ("ignored", ignored), ("unmatched", unmatched)):
     say(_listing(what, names))
   say(_listing("fresh where a run needs them", fresh))
   refused = [name for name in unmatched if not _is_like(name, allowed)]
   if refused:
-    shown = ", ".join(refused[:5]) + (f" and {len(refused) - 5} more" if len(refused) > 5 else "")
+    shown = ", ".join(_with_nearest(name, (*recognised.known, *patterns)) for name in refused[:5])
+    shown += f" and {len(refused) - 5} more" if len(refused) > 5 else ""
     flag = shlex.join(["--allow_unmatched", *_patterns(refused)])
     raise DataError(
       f"{foreign.folder}: nothing here reads {shown}; leave them out with {flag}, or give a checkpoint "
       "without them"
     )
+
+
+def _with_nearest(name: str, known: Sequence[str]) -> str:
+  found = nearest(name, known)
+  return f"{name} (misspelt? {found} is missing)" if found else name
 
 
 def _patterns(names: Sequence[str]) -> list[str]:

@@ -4,6 +4,8 @@ Torch keeps a linear layer as (out, in), every layer apart, and query, key and v
 kernels are (in, out), layers are stacked `[layers, ...]`, and query, key and value are apart.
 """
 
+import collections
+import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -55,6 +57,8 @@ class Imported(NamedTuple):
 
   params: dict
   unmatched: tuple[str, ...]  # names in the checkpoint that the table does not know
+  matched: tuple[str, ...]  # names that were read
+  known: tuple[str, ...]  # names that the table knows and the checkpoint has not, `{}` for a layer
 
 
 SAME = Layout(lambda a, heads: [a], lambda parts: parts[0])
@@ -87,18 +91,33 @@ def _matching(state: State, name: str) -> list[str]:
   return [match.group() for match in sorted(matches, key=lambda match: int(match.group(1)))]
 
 
+def nearest(name: str, among: Iterable[str]) -> str:
+  """The name that a misspelt one may stand for; '' if none is like it."""
+  return next(iter(difflib.get_close_matches(name, list(among), n=1, cutoff=0.8)), "")
+
+
 class _Reader:
   """Takes tensors out of a checkpoint, checking their shapes against each other."""
 
-  def __init__(self, state: State, kind: str, num_heads: int, sizes: Mapping[str, int]):
-    self.state, self.kind, self.num_heads = state, kind, num_heads
+  def __init__(self, state: State, kind: str, num_heads: int, known: set[str], sizes: Mapping[str, int]):
+    self.state, self.kind, self.num_heads, self.known = state, kind, num_heads, known
     self.sizes = {"A": num_heads, "1": 1, "2": 2, **sizes}
     self.used: set[str] = set()
+
+  def _is_known(self, name: str) -> bool:
+    """Whether the table has a row for a name in the checkpoint, and its trunk so many layers."""
+    numbers = re.findall(r"\.(\d+)\.", name)
+    pattern = re.sub(r"\.\d+\.", ".{}.", name)
+    return pattern in self.known and all(int(number) < self.num_layers(pattern) for number in numbers)
 
   def take(self, name: str, shape: tuple[str, ...]) -> np.ndarray:
     """The tensor of a name; a size seen for the first time is what later tensors must have."""
     if name not in self.state:
-      raise DataError(f"checkpoint: tensor {name} is missing; is it complete and of this kind ({self.kind})?")
+      found = nearest(name, (other for other in self.state if not self._is_known(other)))
+      what = f" and {found}, which is like it, is read by nothing" if found else ""
+      raise DataError(
+        f"checkpoint: tensor {name} is missing{what}; is it complete and of this kind ({self.kind})?"
+      )
     array = np.asarray(self.state[name])
     fits = array.ndim == len(shape)
     for symbol, length in zip(shape, array.shape if fits else ()):
@@ -125,10 +144,14 @@ class _Reader:
     return [np.stack(arrays) for arrays in zip(*(row.layout.read(a, self.num_heads) for a in layers))]
 
   def num_layers(self, name: str) -> int:
-    """Layers of the trunk that `name` belongs to, at least 1, by the highest number in any of its names."""
+    """Layers of the trunk that `name` belongs to, at least 1, by the highest number in its names.
+
+    A number that one name alone has is misspelt.
+    """
     pattern = re.escape(name.split("{}")[0]) + r"(\d+)\."
     matches = filter(None, (re.match(pattern, key) for key in self.state))
-    return max((int(match.group(1)) for match in matches), default=0) + 1
+    tensors = collections.Counter(int(match.group(1)) for match in matches)
+    return max((number for number, count in tensors.items() if count > 1), default=0) + 1
 
 
 def put(params: dict, path: str, array: np.ndarray) -> None:
@@ -170,7 +193,10 @@ def read(
     ties: tensors that may be listed twice; they must be equal and are read once.
     sizes: {symbol of `Row.shape`: size} known beforehand; the others are what the first tensor has.
   """
-  reader, params = _Reader(state, kind, num_heads, sizes or {}), {}
+  parts, ties = tuple(parts), tuple(ties)
+  known = {_names_of(part, row, kind) for part in parts for row in part.rows} - {None}
+  known |= {tie.name for tie in ties}
+  reader, params = _Reader(state, kind, num_heads, known, sizes or {}), {}
   has_generator = any(name.startswith("auxiliary.") for name in state)
   for part in parts:
     names = {_names_of(part, row, kind): row for row in part.rows}
@@ -189,7 +215,8 @@ def read(
           "check how the generator shares its embeddings"
         )
       reader.used.add(tie.name)
-  return Imported(params, tuple(sorted(set(state) - reader.used)))
+  unread = known - {re.sub(r"\.\d+\.", ".{}.", name) for name in reader.used}
+  return Imported(params, *(tuple(sorted(names)) for names in ({*state} - reader.used, reader.used, unread)))
 
 
 def write(params: dict, parts: Iterable[Part], kind: str, *, ties: Iterable[Tie] = ()) -> State:

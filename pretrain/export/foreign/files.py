@@ -18,10 +18,12 @@ from data.errors import DataError
 from data.files import sha256
 from pretrain.export.foreign import folder as model_folder
 from pretrain.export.foreign import pickles
+from pretrain.export.tensor_rows import nearest
 
 SINGLE_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 DIGEST_LISTS = ("sha256.txt", "SHA256SUMS")
+LISTED = "tensors"  # in the metadata of safetensors of ours: all names, one space between
 _AGAIN = "copy or download it again"
 
 # safetensors' names of types: those that become float32 without loss, and those that are kept apart.
@@ -67,6 +69,8 @@ def read_state(path: str | Path) -> ForeignCheckpoint:
       settings, tensors = _torch_tensors(file)
       config = config if settings is None else settings
     for name, array in tensors:
+      if not name.isprintable():
+        raise DataError(f"{file}: a tensor is called {name[:80]!r}; expected a printable name; {_AGAIN}")
       if name in state or name in buffers:
         raise DataError(f"{file}: tensor {name} is in another shard too; {_AGAIN}")
       (state if array.dtype == np.float32 else buffers)[name] = array
@@ -177,6 +181,7 @@ def _safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     content = np.memmap(path, np.uint8, mode="r", offset=0)[8 + length :] if names else None
   except (safetensors.SafetensorError, OSError, ValueError, RecursionError) as error:
     raise DataError(f"{path}: damaged safetensors ({errors.reason(error)}); {_AGAIN}") from error
+  _check_listed(path, names, header.get("__metadata__"))
   for name in sorted(names):
     entry = header[name]
     (start, end), code = entry["data_offsets"], entry["dtype"]
@@ -185,6 +190,15 @@ def _safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
       raise DataError(f"{path}: tensor {name} is of type {code}; expected {', '.join(_FLOATS)}")
     array = content[start:end].view(dtype).reshape(entry["shape"])
     yield name, _checked(path, name, np.asarray(array))
+
+
+def _check_listed(path: Path, names: set[str], metadata: Any) -> None:
+  """A DataError for a tensor that the file's own list has and the file has not."""
+  listed = {*str((metadata or {}).get(LISTED, "")).split()}
+  for name in sorted(listed - names):
+    found = nearest(name, names - listed)
+    what = f", {found} is there instead" if found else ""
+    raise DataError(f"{path}: tensor {name} is missing, which its metadata lists{what}; {_AGAIN}")
 
 
 def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from pretrain.export.official import names as official_names
 from pretrain.export.stock import read as stock_read
 from pretrain.export.stock.config import encoder_fields
 from pretrain.export.task_fields import read_task
-from pretrain.export.tensor_rows import State, put
+from pretrain.export.tensor_rows import Imported, State, put
 from pretrain.models import encoder as encoder_model
 from pretrain.models.config import EncoderConfig
 
@@ -38,6 +38,8 @@ class Recognised(NamedTuple):
   fields: dict[str, Any]  # of `model` in configs/base.py
   generator: dict[str, Any]  # of `generator`, where the checkpoint has one
   unmatched: tuple[str, ...]  # names of tensors that nothing here reads
+  matched: tuple[str, ...]  # names of those that were read
+  known: tuple[str, ...]  # names that would have been read, `{}` for a layer
   task: dict[str, Any]  # `meta['task']` of a fine-tuned classifier; {}: it is none
 
 
@@ -57,24 +59,29 @@ def recognise(
     family = "fairseq"
     heads = official_config.find_num_heads(config, "encoder_attention_heads", state, num_heads)
     sharing = official_config.find_sharing(config, state)
-    params, unmatched = official_names.from_fairseq(state, num_heads=heads, share_embeddings=sharing)
-    params = merge(params, extra)
+    required = [official_names.RELATIVE] if config.get("rel_pos") else []
+    names = official_names.from_fairseq(state, num_heads=heads, share_embeddings=sharing, required=required)
+    params = merge(names.params, extra)
     fields, generator = official_config.fairseq_fields(config, params), {"share_embeddings": sharing}
   elif any(name.endswith("attention.self_attn.in_proj.weight") for name in state):
     family = "official"
     heads = official_config.find_num_heads(config, "num_attention_heads", state, num_heads)
-    params, unmatched = official_names.from_hugging_face(state, num_heads=heads)
-    params = merge(params, extra)
+    asked = {"rel_pos_bins": official_names.RELATIVE, "type_vocab_size": official_names.SEGMENTS}
+    required = [rows for name, rows in asked.items() if config.get(name)]
+    names = official_names.from_hugging_face(state, num_heads=heads, required=required)
+    params = merge(names.params, extra)
     fields = official_config.port_fields(config, params)
   elif model_type == OWN:
     family = "own"
-    unmatched = tuple(sorted(name for name in state if not name.startswith(_PREFIXES)))
-    params = merge({}, {name: array for name, array in state.items() if name not in unmatched})
+    matched = tuple(sorted(name for name in state if name.startswith(_PREFIXES)))
+    params = merge({}, {name: state[name] for name in matched})
+    names = Imported(params, tuple(sorted({*state} - {*matched})), matched, ())
     fields = own_fields(config)
   elif isinstance(model_type, str) and model_type in STOCK:
     family = "stock"
     fields = encoder_fields(config)
-    params, unmatched = stock_read.from_stock(state, config, extra=extra)
+    names = stock_read.from_stock(state, config, extra=extra)
+    params = names.params
   else:
     shown = ", ".join(sorted(state)[:3])
     raise DataError(
@@ -84,7 +91,8 @@ def recognise(
   check_encoder(params, fields)
   layers = params.get("generator", {}).get("trunk", {}).get("layers", {}).get("up", {}).get("kernel")
   generator = {} if layers is None else generator | {"num_layers": layers.shape[0]}
-  return Recognised(family, params, fields, generator, unmatched, _task(params, config, family))
+  task = _task(params, config, family)
+  return Recognised(family, params, fields, generator, names.unmatched, names.matched, names.known, task)
 
 
 def _task(params: dict, config: Mapping[str, Any], family: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ huggingface/cocolm/modeling_cocolm.py.
 """
 
 import re
+from collections.abc import Collection
 
 import numpy as np
 
@@ -197,28 +198,47 @@ def _split_span_head(state: State, prefix: str) -> State:
   return state
 
 
-def from_fairseq(state: State, *, num_heads: int, share_embeddings: str = "all") -> Imported:
+def _requiring(parts: tuple[Part, ...], required: Collection[tuple[Row, ...]]) -> tuple[Part, ...]:
+  """The parts, with those of an encoder that are made of such rows required."""
+  return tuple(
+    part._replace(is_required=True) if part.path.startswith("encoder/") and part.rows in required else part
+    for part in parts
+  )
+
+
+def from_fairseq(
+  state: State,
+  *,
+  num_heads: int,
+  share_embeddings: str = "all",
+  required: Collection[tuple[Row, ...]] = (),
+) -> Imported:
   """Our parameters from the `model` dict of a fairseq `model.pt`.
 
   Names are those of `COCOLM_Model` or `AMOS_Model`; the old prefix `decoder.` is read as `encoder.`. The
   generator, which shares 'all' (sample mode 'eval' or 'train'), 'tokens' ('zero-dropout') or 'none' of the
-  embeddings, and each head are read where the checkpoint has them. DataError: as in `tensor_rows.read`.
+  embeddings, and each head are read where the checkpoint has them; the encoder's `RELATIVE` may be
+  `required`. DataError: as in `tensor_rows.read`.
   """
   state = {re.sub(r"^decoder\.", "encoder.", name): array for name, array in state.items()}
   state = _join_span_head(state, _FAIRSEQ_SPAN)
   parts, ties = _fairseq_table(share_embeddings)
-  return read(state, parts, "fairseq", num_heads=num_heads, ties=ties)
+  return read(state, _requiring(parts, required), "fairseq", num_heads=num_heads, ties=ties)
 
 
-def from_hugging_face(state: State, *, num_heads: int) -> Imported:
+def from_hugging_face(
+  state: State, *, num_heads: int, required: Collection[tuple[Row, ...]] = ()
+) -> Imported:
   """Our parameters from the tensors of a Hugging Face `COCOLMModel` or `AMOSModel`.
 
   Names are with or without the prefix `cocolm.` or `amos.`; heads are `binary_head.`, `clm_head.`,
-  `scl_head.`, `classifier.` and `qa_outputs.`. DataError: as in `tensor_rows.read`.
+  `scl_head.`, `classifier.` and `qa_outputs.`; `RELATIVE` and `SEGMENTS` may be `required`. DataError: as in
+  `tensor_rows.read`.
   """
   state = {re.sub(r"^(cocolm|amos)\.", "", name): array for name, array in state.items()}
   state = _join_span_head(state, _HF_SPAN)
-  return read(state, ENCODER_PARTS, "hugging_face", num_heads=num_heads, ties=_HF_TIES)
+  parts = _requiring(ENCODER_PARTS, required)
+  return read(state, parts, "hugging_face", num_heads=num_heads, ties=_HF_TIES)
 
 
 def sharing_of(params: dict) -> str:

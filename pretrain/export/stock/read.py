@@ -48,6 +48,7 @@ def from_stock(
   layout = config_json["model_type"]
   classifies = "ForSequenceClassification" in str(config_json.get("architectures"))
   state = _plain(state, layout)
+  names = {*state}
   _take_blank(state, layout, fields)
   if not (classifies and layout == "bert"):  # there the pooler is the classifier's dense layer
     _take_blank_pooler(state, fields["hidden_size"])
@@ -82,7 +83,8 @@ def from_stock(
       f"checkpoint: {num_layers} layers, but num_hidden_layers in config.json is {fields['num_layers']}; "
       "check that both files are of one model"
     )
-  imported = _own_heads(imported)
+  taken = names - {*state}  # tables that say nothing in our encoder
+  imported = _own_heads(imported._replace(matched=tuple(sorted({*imported.matched, *taken}))))
   for path, array in extra.items():
     put(imported.params, path, array)
   return imported
@@ -90,7 +92,7 @@ def from_stock(
 
 def _own_heads(imported: Imported) -> Imported:
   """Heads in our form; a head of LayoutLMv3 on tokens that is not ours goes to the unmatched."""
-  params, unmatched = imported
+  params, unmatched = imported.params, imported.unmatched
   heads = params.get("heads", {})
   if "rtd" in heads:
     heads["rtd"] = binary_head_from_dense(heads["rtd"])
@@ -103,7 +105,8 @@ def _own_heads(imported: Imported) -> Imported:
       unmatched = tuple(sorted((*unmatched, *names)))
     else:
       heads[head] = linear
-  return Imported(params, unmatched)
+  matched = tuple(name for name in imported.matched if name not in unmatched)
+  return imported._replace(params=params, unmatched=unmatched, matched=matched)
 
 
 def _plain(state: State, layout: str) -> State:

@@ -115,7 +115,7 @@ def _assert_equal(first, second):
 @pytest.mark.parametrize("share", ["all", "tokens", "none"])
 def test_fairseq_names_survive_import_and_export(share):
   state = fairseq_state(share=share, mixture=True)
-  params, unmatched = official_names.from_fairseq(state, num_heads=A, share_embeddings=share)
+  params, unmatched, *_ = official_names.from_fairseq(state, num_heads=A, share_embeddings=share)
   assert unmatched == ()
   _assert_equal(official_names.to_fairseq(params), state)
 
@@ -185,7 +185,7 @@ def test_eleven_layers_are_stacked_by_number_not_by_letter():
 def test_checkpoint_without_generator_and_heads_gives_the_encoder():
   state = {name: array for name, array in fairseq_state().items() if "encoder.sentence_encoder." in name}
   state = {name: array for name, array in state.items() if name.startswith("encoder.")}
-  params, unmatched = official_names.from_fairseq(state, num_heads=A)
+  params, unmatched, *_ = official_names.from_fairseq(state, num_heads=A)
   assert list(params) == ["encoder"]
   assert unmatched == ()
 
@@ -259,7 +259,7 @@ def test_tied_tensors_that_differ_are_refused(name):
 
 @pytest.mark.parametrize("prefix", ["", "cocolm.", "amos."])
 def test_hugging_face_names_give_the_same_encoder(prefix):
-  params, unmatched = official_names.from_hugging_face(hugging_face_state(prefix), num_heads=A)
+  params, unmatched, *_ = official_names.from_hugging_face(hugging_face_state(prefix), num_heads=A)
   expected = official_names.from_fairseq(fairseq_state(), num_heads=A).params
   assert unmatched == ()
   segment = params["encoder"]["embeddings"].pop("segment")

@@ -24,7 +24,7 @@ SIZES = {
 }
 
 
-def _stock(name: str, **fields):
+def stock_model(name: str, **fields):
   """A model of random numbers, its tensors and its config.json."""
   torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
   transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
@@ -63,14 +63,14 @@ def _assert_same_hidden(model, imported, config):
   ],
 )
 def test_a_stock_encoder_computes_the_same_as_ours(name, unmatched):
-  model, state, config = _stock(name)
+  model, state, config = stock_model(name)
   imported = from_stock(state, config)
   assert set(imported.unmatched) == unmatched
   _assert_same_hidden(model, imported, config)
 
 
 def test_heads_that_ours_has_are_read_and_the_others_named():
-  _, state, config = _stock("BertForPreTraining")
+  _, state, config = stock_model("BertForPreTraining")
   imported = from_stock(state, config)
   assert set(imported.params["heads"]) == {"mlm"}
   pooler, sentences = ("pooler.dense.bias", "pooler.dense.weight"), "cls.seq_relationship"
@@ -79,7 +79,7 @@ def test_heads_that_ours_has_are_read_and_the_others_named():
 
 
 def test_names_of_2019_and_buffers_are_understood():
-  _, state, config = _stock("BertForMaskedLM")
+  _, state, config = stock_model("BertForMaskedLM")
   renames = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
   old = {}
   for name, array in state.items():
@@ -93,8 +93,8 @@ def test_names_of_2019_and_buffers_are_understood():
 
 
 def test_the_classification_head_of_electra_is_read():
-  _, state, config = _stock("ElectraForSequenceClassification")
-  params, unmatched = from_stock(state, config)
+  _, state, config = stock_model("ElectraForSequenceClassification")
+  params, unmatched, *_ = from_stock(state, config)
   assert unmatched == ()
   head = params["heads"]["classification"]
   np.testing.assert_array_equal(head["dense"]["kernel"], state["classifier.dense.weight"].T)

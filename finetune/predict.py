@@ -23,8 +23,8 @@ STANDARD_OUTPUT = "-"
 _EPILOG = """\
 A row of the input gives a row of the output, in order: its own columns, then 'predicted' and what goes with
 it (the probability of each label; of a question how far "no answer" leads). A million rows take no more
-memory than ten thousand. A killed command goes on where it was when it is started again; nothing that is
-there already is replaced.
+memory than ten thousand. A killed command goes on where it was when it is started again; a finished one says
+so (answers.csv.done holds what the answers were made from); nothing that is there already is replaced.
 
   python -m finetune.predict --model=runs/own/model --input=new.csv --output=answers.csv
   python -m finetune.predict --model=runs/own/model --input=new.jsonl.gz --text=review --output=new.parquet
@@ -127,7 +127,7 @@ class _Command:
         raise ConfigError(
           f"--output={self.output}: expected a name that ends in .csv, .jsonl or .parquet, or -"
         )
-      Parts.refuse_existing(pathlib.Path(self.output))
+      Parts.refuse_foreign(pathlib.Path(self.output))
     self.survey = columns.Survey(0, 0, {TEXT: "string"})
     if self.is_pipe:
       asked.text = TEXT  # whatever the column was called that the model was trained on
@@ -200,6 +200,9 @@ class _Command:
       total=self.survey.rows,
       reads_ahead=not self.is_pipe,
     )
+    if output.was_finished:
+      progress.say(f"{self.output} is complete: its {output.rows:,} rows were answered before")
+      return
     schema = self.model.schema
     cut = f", {self.model.kind.cut:,} cut to {schema.max_length} tokens" if self.model.kind.cut else ""
     progress.say(f"{self.output}: {output.rows:,} rows answered ({schema.kind}){cut}, {speed:,.1f} rows/s")

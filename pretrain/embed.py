@@ -25,7 +25,7 @@ _EPILOG = """\
 A row of the input gives a row of the output, in order; blank lines of text are no rows. The vector is that
 of the last layer: the mean over a text's tokens, or the one at [CLS]. The vectors equal those of the exported
 model in transformers, and with --pooling=mean those of sentence-transformers. A killed command goes on where
-it was when it is started again; nothing that is there already is replaced.
+it was when it is started again, a finished one says so; nothing that is there already is replaced.
 
   python -m pretrain.embed --checkpoint=runs/base --input=lines.txt --output=vectors.npy
   python -m pretrain.embed --checkpoint=runs/base --input=shop.csv --column=review --output=shop.parquet
@@ -129,7 +129,7 @@ class _Command:
         raise DataError(f"{asked.input}: no row in this file; give one that has some")
     self.has_vectors = bool(asked.output) and self.output.exists()
     if self.has_vectors and not asked.neighbours:
-      Parts.refuse_existing(self.output)
+      Parts.refuse_foreign(self.output)
     self.embedder = self._embedder()
 
   def _embedder(self):
@@ -163,7 +163,7 @@ class _Command:
     nearest, asked = self._nearest(), self.asked
     if not asked.output:
       self._answer(Printed(formats.Nothing()), nearest)
-    elif not self.has_vectors:
+    elif not (self.has_vectors and asked.neighbours):
       with self._parts().opened() as parts:
         self._answer(parts, None)
     if nearest is not None:
@@ -214,6 +214,9 @@ class _Command:
       total=self.survey.rows,
       reads_ahead=not self.is_pipe,
     )
+    if output.was_finished:
+      print(f"{self.asked.output} is complete: its {output.rows:,} vectors were made before", flush=True)
+      return
     where = f"{self.asked.output}: " if self.asked.output else ""
     cut = f", {self.embedder.cut:,} cut to {self.embedder.max_length} tokens" if self.embedder.cut else ""
     print(

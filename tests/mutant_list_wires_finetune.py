@@ -25,8 +25,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     + [
       (
         "mask of questions ignored",
-        "self.config.squad.mask_query",
-        "True",
+        "self.data, self.config.squad.mask_query",
+        "self.data, True",
         "test_the_mask_of_question_and_separators_is_read_only_if_asked_for[False]",
       )
     ],

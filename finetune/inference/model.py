@@ -85,7 +85,8 @@ def schema_of(saved: SavedModel) -> TaskSchema:
   heads, task = saved.params.get("heads", {}), saved.meta.get("task") or {}
   positions = int(saved.meta["config"]["model"]["max_length"])
   if "question_answering" in heads:
-    return TaskSchema("question_answering", _QUESTION, "answers", (), "cls", min(positions, 384))
+    longest = int((task.get("windows") or {}).get("max_length", min(positions, 384)))
+    return TaskSchema("question_answering", _QUESTION, "answers", (), "cls", longest)
   if "classification" not in heads:
     there = ", ".join(sorted(heads)) or "none"
     raise DataError(

@@ -26,12 +26,11 @@ class Questions:
   """A `model.Kind`: extractive question answering."""
 
   def __init__(self, schema: TaskSchema, encoder: OpenedEncoder, task: Mapping[str, Any]) -> None:
-    """`task` is what the model's meta says: it was chosen by a metric of SQuAD 2.0, or by one of 1.1."""
+    """`task` is what the model's meta says: its windows; a metric of SQuAD 2.0, or of 1.1, chose it."""
     self.schema, self._encoder = schema, encoder
     self._can_be_null = not str(task.get("metric", "best_f1")).startswith(("f1", "exact"))
-    stride = min(Settings.stride, schema.max_length // 2)
-    query = min(Settings.max_query_length, schema.max_length // 4)
-    self._settings = Settings(max_length=schema.max_length, stride=stride, max_query_length=query)
+    self._is_masked = bool(task.get("mask_query", True))
+    self._settings = _settings(schema, task.get("windows") or {})
     self.cut = 0  # no row loses tokens: windows hold all of them
 
   def inputs(self, rows: Sequence[Row]) -> tuple[list[Input], tuple[list[Question], Features]]:
@@ -51,7 +50,8 @@ class Questions:
     ids, pad_id = batch["ids"], self._encoder.vocabulary.special_ids.pad
     _, hidden = encode(params["encoder"], self._encoder.config, ids, ids != pad_id, pad_id=pad_id)
     head = params["heads"]["question_answering"]
-    return heads.apply_question_answering_head(head, hidden.last, batch["allowed"])
+    allowed = batch["allowed"] if self._is_masked else ids != pad_id
+    return heads.apply_question_answering_head(head, hidden.last, allowed)
 
   def outputs(
     self, rows: Sequence[Row], found: Sequence[Any], made: tuple[list[Question], Features]
@@ -85,3 +85,11 @@ class Questions:
     return {PREDICTED: "string", PROBABILITY: "float64"} | (
       {NO_ANSWER: "float64"} if self._can_be_null else {}
     )
+
+
+def _settings(schema: TaskSchema, stored: Mapping[str, Any]) -> Settings:
+  """As the model was trained; what it does not say, as of models saved earlier, fits into its positions."""
+  stride = min(Settings.stride, schema.max_length // 2)
+  query = min(Settings.max_query_length, schema.max_length // 4)
+  usual = {"max_length": schema.max_length, "stride": stride, "max_query_length": query}
+  return Settings(**{name: int(value) for name, value in {**usual, **stored}.items()})

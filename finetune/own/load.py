@@ -19,9 +19,9 @@ from finetune.own.schema import TaskSchema
 from finetune.own.tagging import TagInputs
 from finetune.own.targets import find_labels, is_held_out, shown_text, targets
 from finetune.search.examples import Examples
+from pretrain.export.task_fields import CHECKED_ROWS
 
 _LOOKED_AT = 2_000  # rows by which kind and separator are guessed
-_CHECKED = 8  # rows that an export is checked with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,7 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int) -> Task:
   parts = [_part(part, schema, vocabulary) for part in (train, dev)]
   scale, shift = _scale(config.own.targets, parts[0].classes, schema)
   lines += _lines(schema, parts, path, given.dev_file)
-  first = [shown_text(row, schema).split("\0") for row in dev[:_CHECKED]]
+  first = [shown_text(row, schema).split("\0") for row in dev[:CHECKED_ROWS]]
   return Task(schema, parts[0], parts[1], scale, shift, first, digests, lines)
 
 

@@ -7,8 +7,9 @@ import pathlib
 from typing import Any
 
 from data.errors import DataError, reading, unknown
+from pretrain.export.task_fields import TASK
 
-FILE = "task.json"
+FILE = TASK
 VERSION = 1
 KINDS = ("classification", "regression", "multilabel", "tagging", "question_answering", "span_pairs")
 # Of transformers' config.json: which of its losses and answers a class for whole texts has.

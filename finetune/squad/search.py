@@ -1,5 +1,6 @@
 """`kind='squad'`: a search on SQuAD 2.0 or 1.1, the papers' table, and the best run's answers and model."""
 
+import collections
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from finetune.squad import files as squad_files
 from finetune.squad import report as squad_report
 from finetune.squad import task as squad
 from finetune.squad.problem import make_problem
+from pretrain.export.task_fields import CHECKED_ROWS, FIRST_ROWS
 
 NAME = "squad"
 
@@ -76,7 +78,9 @@ class Squad:
       return
     chosen = best_model.choose(search, records)
     if self.config.output.save_model:
-      best_model.save(search, chosen, {"name": NAME, "labels": None, "problem_type": None})
+      task = {"name": NAME, "labels": None, "problem_type": None}
+      read = {"windows": self.data.settings.stored(), "mask_query": self.config.squad.mask_query}
+      best_model.save(search, chosen, {**task, **read}, texts={FIRST_ROWS: json.dumps(self._first_rows())})
     if self.config.output.predict and not self._has_answers(chosen):
       self._predict(search.trained(chosen.cell, chosen.seed).outputs_of, chosen)
 
@@ -86,6 +90,13 @@ class Squad:
     return squad_report.make_report(
       session.title, session.protocol, self.data, records[NAME], references=session.references
     )
+
+  def _first_rows(self) -> list[tuple[str, str]]:
+    """The first development questions that one window holds, by which an export is checked."""
+    dev = self.data.dev
+    windows = collections.Counter(window.question for window in dev.features.windows)
+    asked = [question for number, question in enumerate(dev.file.questions) if windows[number] == 1]
+    return [(question.question, question.context) for question in asked[:CHECKED_ROWS]]
 
   @property
   def directory(self) -> Path:

@@ -35,6 +35,10 @@ class Settings:
   n_best: int = 20  # starts and ends looked at in each window, and answers kept
   max_answer_length: int = 30
 
+  def stored(self) -> dict[str, int]:
+    """What a saved model carries of them: all but the padded lengths."""
+    return {name: value for name, value in vars(self).items() if name not in ("num_buckets", "multiple")}
+
 
 class Document(NamedTuple):
   """A context, tokenised word by word."""

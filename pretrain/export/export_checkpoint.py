@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import shutil
 import tempfile
 
 import jax
@@ -100,6 +101,8 @@ def export(request: Request) -> None:
     architecture, head, extra = _write(folder, choice.layout, model)
     if request.sentence_transformers:
       folders.write_sentence_transformers(folder, model.config)
+    if (model.workdir / task_fields.TASK).is_file():
+      shutil.copyfile(model.workdir / task_fields.TASK, folder / task_fields.TASK)
     report = _check(request, model, folder, choice.layout, head)
     facts = card.Facts(
       name=request.name or f"{model.meta['config']['recipe']}, step {model.meta['step']:,}",

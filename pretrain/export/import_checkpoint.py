@@ -22,6 +22,7 @@ from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
 from pretrain.export.official import names as official_names
 from pretrain.export.stock import comparison
+from pretrain.export.task_fields import TASK
 from pretrain.export.tensor_rows import nearest
 from pretrain.saved_model import save_params
 
@@ -66,6 +67,8 @@ def import_checkpoint(
       )
     if recognised.family == "stock":
       say(comparison.compare(foreign, recognised, pad_id=words.special_ids.pad))
+    if (foreign.folder / TASK).is_file():
+      shutil.copyfile(foreign.folder / TASK, aside / TASK)
     _save(aside, source, foreign, recognised, words)
   say(f"Wrote {output}: {recognised.family} checkpoint, {words.kind} vocabulary of {words.size:,} pieces")
   say(f"Continue with --config.train.init_from={output} --config.data.vocabulary={target / 'vocabulary'}")

@@ -19,6 +19,8 @@ ACTIVATIONS = {"fairseq": "tanh", "own": "tanh", "mpnet": "tanh", "layoutlmv3": 
 }
 # Beside a model of one's own task: texts, or pairs, that its export is checked with; they are not exported.
 FIRST_ROWS = "first_rows.json"
+CHECKED_ROWS = 8  # most of them
+TASK = "task.json"  # what a model of one's own task answers and from what: goes out and comes in with it
 POOLING = "classifier_pooling"  # in the config.json of `--to=torch`, where it is not 'cls'
 _SETTINGS = {"fairseq": "pooler_activation_fn", "own": "classifier_activation"}
 
@@ -80,22 +82,26 @@ def own_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
 def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> dict[str, Any]:
   """'labels', 'problem_type' and 'activation' from the settings beside foreign weights with a classifier.
 
-  `settings` is config.json or fairseq's args, `kind` is of `ACTIVATIONS`. 'labels' is None where there are no
-  names but transformers' own LABEL_0. DataError: a field of another type, names that do not fit the head's
-  outputs (one for a regression), or an activation that ours has not.
+  `settings` is config.json or fairseq's args, `kind` is of `ACTIVATIONS`; 'own' may have 'pooling' besides.
+  'labels' is None where there are no names but transformers' own LABEL_0. DataError: a field of another type,
+  names that do not fit the head's outputs (one for a regression), an activation or pooling that ours has not.
   """
+  from pretrain.ops.pooling import POOLINGS  # here: it imports JAX
+
   problem_type, activation = settings.get("problem_type"), settings.get(_SETTINGS.get(kind, ""))
   activation = activation or ACTIVATIONS[kind]
   for name, value, allowed in (
     ("problem_type", problem_type, (None, *PROBLEM_TYPES)),
     (_SETTINGS.get(kind, "activation"), activation, ("tanh", "gelu")),
+    (POOLING, settings.get(POOLING) if kind == "own" else None, (None, *POOLINGS)),
   ):
     if value not in allowed:
       raise DataError(f"config of the checkpoint: {name} is {value!r}; expected one of {allowed}")
+  pooled = {"pooling": settings[POOLING]} if kind == "own" and POOLING in settings else {}
   named = settings.get("id2label")
   plain = {str(i): f"LABEL_{i}" for i in range(num_outputs)}
   if named is None or named == plain:
-    return {"labels": None, "problem_type": problem_type, "activation": activation}
+    return {"labels": None, "problem_type": problem_type, "activation": activation, **pooled}
   ordered = {str(number): name for number, name in named.items()} if isinstance(named, Mapping) else {}
   if ordered.keys() != plain.keys() or not all(isinstance(name, str) for name in ordered.values()):
     raise DataError(
@@ -103,4 +109,4 @@ def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> di
       "as its classification head has outputs; take both files from the same model"
     )
   labels = [ordered[str(i)] for i in range(num_outputs)]
-  return {"labels": labels, "problem_type": problem_type, "activation": activation}
+  return {"labels": labels, "problem_type": problem_type, "activation": activation, **pooled}

@@ -1,6 +1,7 @@
 """The model card of an export: what was trained, on what, how well it did, and how to load it."""
 
 import pathlib
+import shlex
 import string
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ _USE = {
     'text = tokenizer.decode(inputs["input_ids"][0, start : end + 1])',
   ),
 }
+_ANSWERING = {"classification", "tagging", "question_answering"}  # heads of fine-tuned models
 _USE_ENCODER = (
   'inputs = tokenizer("A sentence.", return_tensors="pt")',
   "hidden = model(**inputs).last_hidden_state",
@@ -86,6 +88,7 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
     logits_difference="" if logits is None else f", logits by {logits:.1e} of the largest",
     tolerance=f"{facts.tolerance:.0e}",
     extra=_about_extra(facts.extra),
+    commands=_commands(facts.folder, bool(_ANSWERING & set(params.get("heads", {})))),
     training="\n".join(history.training(meta, hours)),
     evaluation="\n".join(history.evaluation(figures)),
     license=facts.license or "Not stated by who exported it: ask them before you use it.",
@@ -129,6 +132,19 @@ def _how_to_load(facts: Facts) -> str:
         "not treated so. Encode text with `sp.model` alone for the ids it was trained on."
       )
   return "\n\n".join(paragraphs)
+
+
+def _commands(folder: str, is_answering: bool) -> str:
+  """What this project's commands are called with for a folder; `is_answering`: a fine-tuned head is there."""
+  model = shlex.quote(f"{folder}.model")
+  lines = [f"python -m pretrain.export import --from={shlex.quote(folder)} --output={model}"]
+  if is_answering:
+    lines += [
+      f"python -m finetune.predict --model={model} --input=new.csv --output=answers.csv",
+      f"python -m finetune.evaluate --model={model} --data=test.csv",
+    ]
+  lines.append(f"python -m pretrain.embed --checkpoint={model} --input=new.csv --output=vectors.npy")
+  return "\n".join(["```", *lines, "```"])
 
 
 def _citations(meta: Mapping[str, Any]) -> list[str]:

@@ -35,6 +35,15 @@ class Worst:
     difference = _difference(actual, wanted) / max(1.0, float(np.abs(wanted).max()))
     self.logits = max(self.logits or 0.0, difference)
 
+  def add_tags(self, tags: list[list[tuple[int, int, float]]], expected: np.ndarray) -> None:
+    """Compares a pipeline's tags with logits [texts, length, labels]: probabilities, and none is likelier."""
+    powers = np.exp(expected.astype(np.float64) - expected.max(axis=-1, keepdims=True))
+    chances = powers / powers.sum(axis=-1, keepdims=True)
+    for of_text, wanted in zip(tags, chances, strict=True):
+      for position, label, score in of_text:
+        apart = max(abs(score - wanted[position, label]), wanted[position].max() - wanted[position, label])
+        self.logits = max(self.logits or 0.0, float(apart))
+
 
 def _difference(actual: np.ndarray, expected: np.ndarray) -> float:
   if actual.shape != expected.shape:
@@ -70,6 +79,8 @@ def check_stock(folder: pathlib.Path, cases: list[dict], reference: dict[str, np
         worst.add_logits(_logits(with_head.eval()(**inputs)), reference[f"{number}/logits"], mask)
     if name.endswith("ForSequenceClassification") and case["name"] in ("padded", "own rows"):
       worst.add_logits(_from_pipeline(folder, case["texts"]), reference[f"{number}/logits"], mask)
+    if name.endswith("ForTokenClassification") and case["name"] == "own rows":
+      worst.add_tags(_tags_from_pipeline(folder, case["texts"], ids, mask), reference[f"{number}/logits"])
   return worst
 
 
@@ -89,6 +100,29 @@ def _from_pipeline(folder: pathlib.Path, texts: list[list[str]]) -> torch.Tensor
     score = {answer["label"]: answer["score"] for answer in answers}
     rows.append([score[label_of[str(number)]] for number in range(len(label_of))])
   return torch.tensor(rows)
+
+
+def _tags_from_pipeline(
+  folder: pathlib.Path, texts: list[list[str]], ids: np.ndarray, mask: np.ndarray
+) -> list[list[tuple[int, int, float]]]:
+  """For each text (position, number of the label, its probability) of its tokens, special ones left out.
+
+  The ready-made pipeline is given the words; the tokenizer must make our ids [texts, length] of them, too.
+  """
+  import transformers
+
+  find = transformers.pipeline("token-classification", model=str(folder), tokenizer=str(folder))
+  label_of = json.loads((folder / "config.json").read_text())["id2label"]
+  number_of = {label: int(number) for number, label in label_of.items()}
+  found = []
+  for (text,), expected, is_token in zip(texts, ids, mask > 0):
+    words = text.split(" ")
+    actual = find.tokenizer(words, is_split_into_words=True)["input_ids"]
+    if actual != expected[is_token].tolist():
+      raise ValueError(f"the tokenizer gives other ids for the words {words[:5]}: {actual[:12]}")
+    (tags,) = find([words], is_split_into_words=True, ignore_labels=[])
+    found.append([(tag["index"], number_of[tag["entity"]], float(tag["score"])) for tag in tags])
+  return found
 
 
 def _tokenized(tokenizer, case: dict, ids: np.ndarray, mask: np.ndarray):

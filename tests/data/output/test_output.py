@@ -50,7 +50,41 @@ def test_a_killed_output_goes_on_and_no_row_is_there_twice_or_lost(tmp_path):
   assert not output.exists()
   assert _run(output, rows) == list(range(7, 12))
   assert _numbers(output) == list(range(1, 12))
-  assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl"]
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "out.jsonl.done"]
+
+
+def test_a_finished_output_is_known_again_and_another_is_not(tmp_path):
+  output, rows = tmp_path / "out.jsonl", _rows(7)
+  assert len(_run(output, rows)) == 7
+  written = output.read_bytes()
+  assert _run(output, rows) == []
+  for changed in (_rows(8), _rows(6), _rows(9, start=2)):
+    with pytest.raises(DataError, match=r"in.csv: changed since .*out.jsonl was made of its 7 rows"):
+      _run(output, changed)
+  with pytest.raises(ConfigError, match=r"not what this command would make \(batch_size: null -> 64\)"):
+    _opened(output, batch_size=64).opened().__enter__()
+  assert output.read_bytes() == written and not (tmp_path / "out.jsonl.parts").exists()
+  output.write_bytes(written + b"{}\n")
+  with pytest.raises(ConfigError, match="it is not as it was written"):
+    _run(output, rows)
+  output.unlink()
+  assert len(_run(output, rows)) == 7 and output.read_bytes() == written
+
+
+@pytest.mark.parametrize("killed_at", ["_close", "rmtree"])
+def test_a_kill_behind_the_last_write_leaves_a_finished_output(killed_at, tmp_path, monkeypatch):
+  output, rows = tmp_path / "out.jsonl", _rows(4)
+
+  def kill(*_, **__):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patched:
+    patched.setattr(parts.Parts if killed_at == "_close" else parts.shutil, killed_at, kill)
+    with pytest.raises(KeyboardInterrupt):
+      _run(output, rows)
+  assert (tmp_path / "out.jsonl.parts").exists() and _numbers(output) == [1, 2, 3, 4]
+  assert _run(output, rows) == []
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "out.jsonl.done"]
 
 
 @pytest.mark.parametrize("kept", ["an unfinished part", "a part that is not noted", "all parts, not joined"])

@@ -11,6 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from benchmarks import predict as benchmark
+from data.rows import Row
 from finetune import evaluate, predict
 from finetune.inference.model import Model, open_answering
 from pretrain.inference import stream
@@ -107,8 +108,9 @@ def test_a_killed_command_goes_on_and_no_row_is_answered_twice_or_lost(
   assert _predict(colours, table, f"--output={output}") == 0
   assert calls == [list(range(1, 17)), list(range(17, 33)), list(range(17, 33)), list(range(33, 46))]
   assert output.read_bytes() == whole.read_bytes()
-  assert _predict(colours, table, f"--output={output}") == 2
-  assert "is there already" in capsys.readouterr().err
+  capsys.readouterr()
+  assert _predict(colours, table, f"--output={output}") == 0
+  assert capsys.readouterr().err.endswith("killed.jsonl is complete: its 45 rows were answered before\n")
 
 
 def test_lines_of_a_pipe_are_answered_as_json_lines(colours, monkeypatch, capsys):
@@ -179,6 +181,23 @@ def test_a_model_of_squad_answers_with_words_of_the_text(small_encoder_run, tmp_
   assert f"threshold 0: EM {unanswered:.2f}  F1 {unanswered:.2f}" in capsys.readouterr().out
   answers = json.loads((tmp_path / "scores" / "predictions_threshold_0.json").read_text())
   assert list(answers.values()) == [row["predicted"] for row in found]
+
+
+def test_questions_are_read_as_in_training(small_encoder_run, tmp_path):
+  windows = {"max_length": 20, "stride": 5, "max_query_length": 3, "n_best": 4, "max_answer_length": 2}
+  task = {"name": "squad", "metric": "f1", "windows": windows, "mask_query": False}
+  saved = small_models.save(small_encoder_run, tmp_path / "model", small_models.head(0), task)
+  model = open_answering(str(saved), step=None, vocabulary="", batch_size=4)
+  row = Row({"question": "what is the plot of it", "context": "the cat sat on the mat " * 4}, 1, "a")
+  given, (_, features) = model.kind.inputs([row])
+  assert (model.schema.max_length, features.windows[0].offset, features.windows[1].first) == (20, 5, 5)
+  params = {"encoder": open_model(saved).params["encoder"], "heads": small_models.head(0)}
+  batch = {name: np.asarray(values)[None] for name, values in given[0].items()}
+  starts, _ = model.kind.compute(params, batch)
+  assert np.isfinite(np.asarray(starts)[0]).all() and not batch["allowed"].all()
+  assert all(
+    len(answer["predicted"].split()) <= 2 for answer in model.answers([row], model.kind.inputs([row]))
+  )
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ def _head(name: str, num_outputs: int) -> dict:
   def linear(outputs: int) -> dict:
     return {"kernel": rng.normal(size=(32, outputs)), "bias": rng.normal(size=outputs)}
 
-  head = linear(2) if name == "question_answering" else {"dense": linear(32), "output": linear(num_outputs)}
+  plain = {"question_answering": 2, "tagging": num_outputs}
+  head = linear(plain[name]) if name in plain else {"dense": linear(32), "output": linear(num_outputs)}
   return {name: jax.tree.map(np.float32, head)}
 
 
@@ -137,6 +138,37 @@ def test_a_question_answerer_gives_our_start_and_end_logits(
   assert architecture.endswith("ForQuestionAnswering")
 
 
+@pytest.mark.parametrize(("kind", "num_outputs"), [("t5", 3), ("wordpiece", 3), ("wide_t5", 12)])
+def test_a_tagger_is_checked_through_its_pipeline_with_the_words_of_the_user(
+  kind, num_outputs, fine_tuned, tmp_path, capsys, monkeypatch, in_this_process, export
+):
+  labels = [f"tag {number}" for number in range(num_outputs)]
+  model = fine_tuned(kind, head="tagging", num_outputs=num_outputs, labels=labels)
+  (model / "first_rows.json").write_text(json.dumps([["It rains in Où ."], ["A cat ( sat )"]]))
+  (model / "task.json").write_text("{}")
+  find, found = torch_check._tags_from_pipeline, []
+
+  def kept(*arguments):
+    found.extend(find(*arguments))
+    return found
+
+  monkeypatch.setattr(torch_check, "_tags_from_pipeline", kept)
+  assert export(model, tmp_path / "out") == 0, capsys.readouterr().err
+  assert len(found) == 2 and all(len(tags) >= 5 for tags in found)
+  assert "of tagging logits" in capsys.readouterr().out
+  assert (_import(tmp_path / "out", tmp_path / "back") / "task.json").read_text() == "{}"
+  _assert_same(model, tmp_path / "back")
+
+  def exchanged(*arguments):
+    return [
+      [(at, 1 - label if label < 2 else 0, score) for at, label, score in tags] for tags in find(*arguments)
+    ]
+
+  monkeypatch.setattr(torch_check, "_tags_from_pipeline", exchanged)
+  assert export(model, tmp_path / "other") == 3
+  assert "export differs from this model" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("rows", [[["It rains."], ["A cat sat."]], [["It rains.", "Is it wet?"]]])
 def test_an_export_is_checked_with_the_rows_of_the_user(
   rows, fine_tuned, tmp_path, capsys, monkeypatch, in_this_process, export
@@ -158,6 +190,8 @@ def test_a_head_on_the_mean_of_the_tokens_is_refused_where_classes_read_cls(
   assert "the classification head reads the mean of a text's vectors" in capsys.readouterr().err
   assert export(model, tmp_path / "out", "--to=torch") == 0
   assert json.loads((tmp_path / "out" / "config.json").read_text())["classifier_pooling"] == "mean"
+  task = read_meta(step_path(_import(tmp_path / "out", tmp_path / "back")))["task"]
+  assert (task["pooling"], task["labels"]) == ("mean", LABELS)
 
 
 @pytest.mark.parametrize("to", ["cocolm", "fairseq", "torch"])
@@ -205,6 +239,7 @@ def test_a_head_that_a_layout_computes_otherwise_is_refused(
     ({"problem_type": 3}, "problem_type is 3"),
     ({"problem_type": ["regression"]}, "problem_type is"),
     ({"classifier_activation": "relu"}, "classifier_activation is 'relu'"),
+    ({"classifier_pooling": "sum"}, "classifier_pooling is 'sum'"),
   ],
 )
 def test_settings_that_do_not_fit_a_head_are_named(settings, message):

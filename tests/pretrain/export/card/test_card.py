@@ -124,6 +124,16 @@ def test_the_class_that_fits_is_loaded_from_the_folder_by_its_name(architecture,
   assert ('pipeline("text-classification", model="rte")' in text) == (use == "id2label")
 
 
+@pytest.mark.parametrize("heads", [{}, {"mlm": {}}, {"tagging": {}}])
+def test_the_commands_of_this_project_are_named_with_the_folder(heads, tmp_path):
+  facts = FACTS._replace(layout="bert", architecture="BertModel", folder="my model")
+  text = card.write(facts, {"encoder": {}, "heads": heads}, _meta(), tmp_path)
+  assert "python -m pretrain.export import --from='my model' --output='my model.model'\n" in text
+  assert "python -m pretrain.embed --checkpoint='my model.model' --input=new.csv" in text
+  for command in ("predict --model='my model.model' --input", "evaluate --model='my model.model' --data"):
+    assert (f"python -m finetune.{command}" in text) == ("tagging" in heads)
+
+
 def _cited(tmp_path, meta, **fields) -> set[str]:
   config = base.get_config()
   config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})

@@ -28,6 +28,7 @@ LINES = {
   "rows of a user's own file, and fine-tuning on it (data/rows, finetune/own)": 2_000,
   "answers of a trained model to a file of any size: vectors, predictions, evaluation": 1_950,
   "probes of frozen encoders and annotated text (pretrain/analysis, data/annotated)": 950,
+  "a page about runs: curves, config, examples, tables (pretrain/report), and checkpoints opened for it": 900,
   "meshes of pods and nodes, processes that join, agree on a step and end together": 1_300,
 }
 

@@ -1,0 +1,65 @@
+"""A checkpoint opened as the run that it is of, on one device, to be looked at on held-out text."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from configs import base
+from data.errors import DataError
+from data.records import PackedRecords
+from data.vocabulary import Vocabulary
+from pretrain import prepared, resume, trees
+from pretrain.corruption.masking import TokenIds
+from pretrain.run import Run, make_run
+from pretrain.saved_model import open_model
+
+
+class OpenedRun(NamedTuple):
+  """What a look at a checkpoint needs."""
+
+  run: Run  # its mesh is one device, its batches are of the rows that were asked for
+  params: dict  # numpy arrays
+  heldout: PackedRecords
+  vocabulary: Vocabulary
+  records: str  # directory of the prepared records
+  step: int  # updates done
+
+
+def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int) -> OpenedRun:
+  """Opens a checkpoint, `directory` and `step` as of `checkpoint.step_path`, for batches of `rows` rows.
+
+  Its draws on held-out rows are those of the run's own evaluation: they depend on a row's place alone.
+
+  Raises:
+    DataError: no checkpoint, its records or vocabulary are not there or are others, or it was changed.
+  """
+  saved = open_model(directory, step)
+  config = config_of(saved.meta["config"])
+  config.mesh.update({"data": 1, "fsdp": 1, "tensor": 1})
+  config.train.update({"batch_size": rows, "microbatches": 1})
+  _, vocabulary = saved.load_vocabulary("", flag="--vocabulary")
+  records = prepared.records_directory(config)
+  heldout = PackedRecords(records, split="heldout", length=config.data.length, seed=config.seed)
+  if heldout.manifest.vocabulary.digest != vocabulary.digest:
+    raise DataError(f"{records} was prepared with another vocabulary than checkpoint {saved.path} has")
+  tokens = TokenIds(**dataclasses.asdict(vocabulary.special_ids), vocab_size=vocabulary.size)
+  run = make_run(config, tokens, devices=jax.devices()[:1])
+  problems = trees.differences(run.abstract_state.params, saved.params)
+  if problems:
+    raise DataError(f"checkpoint {saved.path}: {trees.first_lines(problems)}; is it complete?")
+  return OpenedRun(run, saved.params, heldout, vocabulary, records, int(saved.path.name))
+
+
+def config_of(saved: Mapping[str, Any]) -> ConfigDict:
+  """A config as a checkpoint or a workdir keeps it; fields that came later have their defaults."""
+  config = base.get_config()
+  known, given = resume.flatten(config.to_dict()), resume.flatten(saved)
+  kept = {name: value for name, value in given.items() if name in known}
+  config.update_from_flattened_dict(
+    {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
+  )
+  return config

@@ -1,0 +1,86 @@
+"""One page about runs: `python -m pretrain.report WORKDIR [WORKDIR...] --output=report.html`.
+
+`--help` lists the flags. Exit codes are those of data/errors.py.
+"""
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from data import command, errors, files
+from data.command import Parser
+from data.errors import ConfigError, UserError
+from pretrain.command import kept_memory
+
+_MOST_RUNS = 20
+_EPILOG = """\
+The page needs no network and no JavaScript. It has the config, curves, held-out text as the newest checkpoint
+sees it, reports found in the workdirs (those of pretrain.probe and of fine-tuning), events and environment.
+
+  python -m pretrain.report runs/coco_lm_tiny --output=coco_lm.html
+  python -m pretrain.report runs/a runs/b --tables=ab_probe --output=a_and_b.html
+
+Exit codes: 0 finished; 2 flags; 3 a workdir that holds no run; 5 storage.
+"""
+
+
+def parser() -> Parser:
+  """Flags of the command."""
+  made = Parser(
+    prog="python -m pretrain.report",
+    description="Writes one HTML page about a run, or about several beside each other.",
+    epilog=_EPILOG,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  made.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="of a run, finished or not")
+  made.add_argument("--output", required=True, help="the HTML file")
+  made.add_argument(
+    "--examples", type=int, default=3, help="held-out blocks to show; 0: none, nothing is run"
+  )
+  made.add_argument("--tables", default="", help="more folders of reports, by commas")
+  return made
+
+
+def _run(asked: argparse.Namespace) -> None:
+  output = pathlib.Path(asked.output)
+  if output.is_dir():
+    raise ConfigError(f"--output={output} is a directory; name a file, such as {output / 'report.html'}")
+  if not 0 <= asked.examples <= 50:
+    raise ConfigError(f"--examples={asked.examples}: expected a number from 0 to 50")
+  if len(asked.workdirs) > _MOST_RUNS:
+    raise ConfigError(f"{len(asked.workdirs)} runs are too many to be told apart; give at most {_MOST_RUNS}")
+
+  from pretrain.report import examples, page, runs, written_tables
+
+  found = runs.read(asked.workdirs)
+  folders = [pathlib.Path(name) for name in asked.tables.split(",") if name]
+  more = [report for folder in folders for report in written_tables.find(folder)]
+  shown = {}
+  if asked.examples:
+    from pretrain import devices
+    from pretrain.main import use_compilation_cache
+
+    devices.check()
+    use_compilation_cache()
+    for run in found:
+      try:
+        shown[run.name] = examples.as_markup(examples.look(run, number=asked.examples))
+      except UserError as error:  # the rest of the page needs no checkpoint
+        shown[run.name] = examples.missing(error)
+        print(f"{run.path}: no examples: {errors.reason(error)}", file=sys.stderr)
+  content = page.make(found, shown, more).encode("utf-8", "replace")
+  with errors.writing(output):
+    output.absolute().parent.mkdir(parents=True, exist_ok=True)
+    files.write_atomically(output, content)
+  print(f"{output}: {len(content) / 1e3:,.0f} kB, {len(found)} run{'s' if len(found) > 1 else ''}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  return command.run(lambda: _run(parser().parse_args(argv)))
+
+
+if __name__ == "__main__":
+  kept_memory.keep_temporaries()
+  sys.exit(main())

@@ -1,0 +1,49 @@
+"""Which fields of configs differ: between runs, and from the defaults of a recipe."""
+
+import importlib
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import configs
+from configs import base
+from pretrain import resume
+from pretrain.report.runs import ShownRun
+
+_PLACES = ("recipe", "data.directory")  # they say where and what, not how
+
+
+def between(runs: Sequence[ShownRun]) -> dict[str, list[Any]]:
+  """{field: its value in each run} of fields that are not the same in all; None where a run lacks one."""
+  names = sorted({name for run in runs for name in run.fields})
+  values = {name: [run.fields.get(name) for run in runs] for name in names}
+  return {name: of_runs for name, of_runs in values.items() if any(value != of_runs[0] for value in of_runs)}
+
+
+def from_default(run: ShownRun) -> tuple[str, dict[str, tuple[Any, Any]]] | None:
+  """What the defaults are called, and {field: (default, value)} of those that differ; None without a config.
+
+  The defaults are those of the recipe where this program has it, else those of `configs/base.py`. A field
+  that came after the run is not compared.
+  """
+  if not run.fields:
+    return None
+  name, defaults = _defaults(run.recipe)
+  changed = {
+    field: (defaults.get(field), value)
+    for field, value in run.fields.items()
+    if field not in _PLACES and defaults.get(field) != value
+  }
+  return name, changed
+
+
+def _defaults(recipe: str) -> tuple[str, Mapping[str, Any]]:
+  """A name for people, and flat fields."""
+  folder = pathlib.Path(str(configs.__file__)).parent
+  module: Any = base
+  # A workdir may come from anywhere: only a recipe that lies here is imported.
+  if re.fullmatch(r"[a-z]\w*", recipe) and (folder / f"{recipe}.py").is_file():
+    module = importlib.import_module(f"configs.{recipe}")
+  name = f"configs/{module.__name__.split('.')[-1]}.py"
+  return name, resume.flatten(module.get_config().to_dict())

@@ -1,0 +1,162 @@
+"""What a workdir says of its run: config, metrics, what happened, reports made of it. Nothing is computed."""
+
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from data.errors import DataError, UserError
+from pretrain import checkpoint, diagnosis, ledger, metrics, resume, workdir
+from pretrain.report import written_tables
+from pretrain.report.written_tables import WrittenTable
+
+_NO_REPORTS = (checkpoint.DIRECTORY, "tensorboard", "vocabulary")  # folders of a workdir
+
+
+class Event(NamedTuple):
+  """Something that happened to a run."""
+
+  step: int | None  # updates done; None: not at a step
+  what: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ShownRun:
+  """A run as a page shows it; a run that has only begun lacks most of it."""
+
+  name: str  # of no other run of the page
+  path: pathlib.Path
+  fields: Mapping[str, Any]  # {'train.batch_size': 32, ...}
+  lines: Sequence[Mapping[str, Any]]  # of its metrics file
+  meta: Mapping[str, Any]  # of its newest checkpoint, {} without one
+  steps: Sequence[int]  # of its checkpoints
+  events: Sequence[Event]
+  tables: Sequence[WrittenTable]
+
+  @property
+  def recipe(self) -> str:
+    """Name of the recipe; '' where the config is lost."""
+    return str(self.fields.get("recipe", ""))
+
+  @property
+  def step(self) -> int:
+    """Updates that are known to be done."""
+    return max([line["step"] for line in self.lines] + [*self.steps], default=0)
+
+  @property
+  def tokens_per_step(self) -> int:
+    """Positions of a global batch, padding counted; 0 where the config is lost."""
+    rows, length = self.fields.get("train.batch_size"), self.fields.get("data.length")
+    return rows * length if isinstance(rows, int) and isinstance(length, int) else 0
+
+  @property
+  def trackers(self) -> dict[str, str]:
+    """{tracker: address of the run's page there}."""
+    content = _json(self.path / "trackers.json")
+    return {str(name): str(address) for name, address in content.items()}
+
+
+def read(directories: Sequence[str]) -> list[ShownRun]:
+  """The runs of workdirs, in their order.
+
+  Raises:
+    DataError: a directory is none, or no run has written in it.
+  """
+  paths = [pathlib.Path(directory) for directory in directories]
+  return [_read(path, name) for path, name in zip(paths, _names(paths))]
+
+
+def _names(paths: Sequence[pathlib.Path]) -> list[str]:
+  """The shortest ends of the paths by which no two are the same; a number where paths are equal."""
+  parts = [path.absolute().parts for path in paths]
+  for length in range(1, max(map(len, parts)) + 1):
+    names = ["/".join(part[-length:]) for part in parts]
+    if len(set(names)) == len(names):
+      return names
+  return [f"{part[-1]} ({number})" for number, part in enumerate(parts, 1)]
+
+
+def _read(path: pathlib.Path, name: str) -> ShownRun:
+  if not path.is_dir():
+    raise DataError(f"{path} is not a directory; name the workdir of a run")
+  lines = metrics.read(path)
+  steps = checkpoint.saved_steps(path.absolute() / checkpoint.DIRECTORY)
+  config = _json(path / workdir.CONFIG)
+  if not (lines or steps or config):
+    raise DataError(
+      f"{path} holds no run: neither {workdir.CONFIG}, {metrics.FILE_NAME} nor a checkpoint; "
+      "name the --workdir of one"
+    )
+  meta: Mapping[str, Any] = {}
+  events = []
+  if steps:
+    try:
+      meta = checkpoint.read_meta(checkpoint.step_path(path, steps[-1]))
+    except UserError as error:  # the page shows what there is
+      events.append(Event(steps[-1], str(error)))
+  fields = resume.flatten(config or meta.get("config", {}))
+  events += sorted(_events(path, lines, meta), key=lambda event: event.step or 0)
+  return ShownRun(name, path, fields, lines, meta, steps, events, written_tables.find(path, _NO_REPORTS))
+
+
+def _json(path: pathlib.Path) -> dict[str, Any]:
+  """The object in a JSON file; {} where there is none, or it was cut."""
+  try:
+    content = json.loads(path.read_text(encoding="utf-8"))
+  except (OSError, ValueError):
+    return {}
+  return content if isinstance(content, dict) else {}
+
+
+def _events(
+  path: pathlib.Path, lines: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]
+) -> Iterator[Event]:
+  for phase in sorted(path.glob("phase_*")):
+    if re.fullmatch(r"phase_\d+", phase.name):
+      last = max((line["step"] for line in metrics.read(phase)), default=0)
+      yield Event(0, f"{phase.name} was over after {last:,} steps; its weights went on ({phase})")
+  for line in lines:
+    if line.get("train/loss_spikes"):
+      yield Event(line["step"], "the loss leapt in the steps before (train.spike_zscore)")
+  for skip in meta.get("spikes", {}).get("skips", []):
+    at, batches, spike, loss, zscore = skip
+    yield Event(
+      at,
+      f"went back here from a spike at step {spike:,} (loss {loss:.4g}, {zscore:.1f} standard deviations); "
+      f"{batches:,} batches were left out",
+    )
+  skipped = 0.0
+  for line in lines:
+    now = line.get("train/skipped_updates") or skipped
+    if now > skipped:
+      yield Event(line["step"], f"{now - skipped:,.0f} updates were not finite and not applied")
+    skipped = now
+  diverged = _json(path / diagnosis.FILE_NAME)
+  if isinstance(diverged.get("step"), int):
+    yield Event(
+      diverged["step"], f"the run stopped as diverged; {diagnosis.FILE_NAME} has the terms and norms"
+    )
+  if (path / ledger.FILE_NAME).is_file():
+    yield Event(None, f"every step's examples are in {ledger.FILE_NAME}")
+
+
+def environment(run: ShownRun) -> dict[str, str]:
+  """{what: value} of where and with what a run was made, as far as its checkpoints say."""
+  meta = run.meta
+  records = meta.get("records", {})
+  found = {
+    "devices": meta.get("devices"),
+    "commit of the program": meta.get("commit"),
+    "run": meta.get("run_id"),
+    "text": records.get("source"),
+    "training tokens prepared": f"{records['tokens']:,}" if "tokens" in records else None,
+    "records": meta.get("records_digest"),
+    "vocabulary": meta.get("vocabulary_digest"),
+    **dict(meta.get("packages", {})),
+    "started from": ", ".join(f"{name} {value}" for name, value in (meta.get("started_from") or {}).items()),
+    "checkpoints": ", ".join(f"{step:,}" for step in run.steps),
+    "workdir": run.path,
+  }
+  return {name: str(value) for name, value in found.items() if value}

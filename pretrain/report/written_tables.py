@@ -1,0 +1,66 @@
+"""Reports that other commands have written beside a run, as tables of text.
+
+They are read from their Markdown, in which a cell is what people read: percent, with its error.
+"""
+
+import pathlib
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+MOST_BYTES = 200_000  # of a file; no report of ours comes near it
+MOST_ROWS = 200  # of a table on a page
+DEPTH = 3  # folders below the workdir
+
+
+class WrittenTable(NamedTuple):
+  """A report in a file."""
+
+  path: pathlib.Path
+  title: str
+  tables: Sequence[Sequence[Sequence[str]]]  # rows of cells, the header first
+  notes: Sequence[str]
+
+
+def find(directory: pathlib.Path, without: Collection[str] = ()) -> list[WrittenTable]:
+  """The reports in a folder and up to `DEPTH` below, by path; folders named in `without` are not entered.
+
+  A report is a Markdown file with a title and a table, and a JSON file of the same name beside it.
+  """
+  folders = [directory, *_folders(directory, without, DEPTH)]
+  paths = [path for folder in folders for path in sorted(folder.glob("*.md"))]
+  reports = [read(path) for path in paths if path.with_suffix(".json").is_file()]
+  return [report for report in reports if report is not None]
+
+
+def _folders(directory: pathlib.Path, without: Collection[str], depth: int) -> list[pathlib.Path]:
+  below = []
+  for path in sorted(directory.iterdir()) if depth else []:
+    if path.is_dir() and path.name not in without and not path.name.startswith("."):
+      below += [path, *_folders(path, without, depth - 1)]
+  return below
+
+
+def read(path: pathlib.Path) -> WrittenTable | None:
+  """The report of `data.tables` in a Markdown file; None if it is another file."""
+  try:
+    if path.stat().st_size > MOST_BYTES:
+      return None
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+  except OSError:
+    return None
+  if not lines or not lines[0].startswith("# "):
+    return None
+  tables: list[list[list[str]]] = []
+  notes, is_inside = [], False
+  for line in lines[1:]:
+    is_row = line.startswith("| ") and line.endswith(" |")
+    if is_row:
+      if not is_inside:
+        tables.append([])
+      tables[-1].append(line[2:-2].split(" | "))
+    elif line:
+      notes.append(line.replace("\\*", "*"))
+    is_inside = is_row
+  # The second row of each is the rule below the header.
+  kept = [[rows[0], *rows[2 : MOST_ROWS + 2]] for rows in tables if len(rows) > 2]
+  return WrittenTable(path, lines[0][2:], kept, notes) if kept else None

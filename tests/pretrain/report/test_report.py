@@ -1,0 +1,153 @@
+"""The page: whole and harmless whatever a workdir holds, from finished, half-written and compared runs."""
+
+import html.parser
+import json
+import pathlib
+
+import jax
+import pytest
+
+from pretrain.report import examples, markup, page, runs
+from pretrain.report.__main__ import main
+from pretrain.report.examples import Examples, Token
+
+HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(1)> \" ' & \x00\u202e\ud800"
+
+
+class _Page(html.parser.HTMLParser):
+  """What a browser would find."""
+
+  def __init__(self, text: str) -> None:
+    super().__init__()
+    self.tags, self.attributes, self.open = [], [], []
+    self.feed(text)
+    assert not self.open, self.open
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append(tag)
+    self.attributes += attrs
+    if tag not in ("meta", "input"):
+      self.open.append(tag)
+
+  def handle_endtag(self, tag):
+    assert self.open.pop() == tag
+
+  def all_of(self, name: str) -> list[str]:
+    return [value for key, value in self.attributes if key == name]
+
+
+def check(text: str) -> _Page:
+  """Asserts what holds of every page; returns what is in it."""
+  assert len(text.encode()) < page.MOST_BYTES
+  found = _Page(text)
+  assert not {"script", "img", "link", "iframe", "object"} & set(found.tags)
+  assert not [name for name, _ in found.attributes if name.startswith("on") or name in ("src", "srcset")]
+  identities = found.all_of("id")
+  assert len(set(identities)) == len(identities)
+  for address in found.all_of("href"):
+    assert (
+      address.removeprefix("#") in identities if address.startswith("#") else address.startswith("https://")
+    )
+  for name in found.all_of("aria-labelledby"):
+    assert name in identities
+  return found
+
+
+def write_run(directory: pathlib.Path, *, lines=(), tail="", **fields) -> pathlib.Path:
+  directory.mkdir(parents=True)
+  config = {
+    "recipe": "roberta_tiny",
+    "train": {"batch_size": 4, "total_steps": 100, **fields},
+    "data": {"length": 8},
+  }
+  (directory / "config.json").write_text(json.dumps(config))
+  text = "".join(json.dumps(line) + "\n" for line in lines) + tail
+  (directory / "metrics.jsonl").write_text(text)
+  return directory
+
+
+def curve(number: int, *, names=("loss",), speed=2.0) -> list[dict]:
+  return [
+    {"step": step, **{f"train/{name}": 9 - step / number for name in names}, "perf/steps_per_second": speed}
+    for step in range(1, number + 1)
+  ]
+
+
+def made(*directories: pathlib.Path) -> str:
+  return page.make(runs.read([str(directory) for directory in directories]), {}, [])
+
+
+def test_hostile_text_stays_text(tmp_path):
+  directory = write_run(
+    tmp_path / "<b>&'\"",
+    lines=[{"step": 1, f"train/{HOSTILE}": 1.0}, {"step": 2, f"train/{HOSTILE}": 2.0, "eval/loss": 3.0}],
+    **{HOSTILE: HOSTILE},
+  )
+  (directory / "trackers.json").write_text(
+    json.dumps({"a": "javascript:alert(1)", "b": 'https://x/"><script>'})
+  )
+  (directory / "probe.json").write_text("{}")
+  (directory / "probe.md").write_text(f"# {HOSTILE!r}\n\n| a | b |\n| --- | ---: |\n| {HOSTILE!r} | 1.0 |\n")
+  text = made(directory)
+  found = check(text)
+  assert "javascript:alert(1)" not in found.all_of("href")
+  assert "\x00" not in text and "\u202e" not in text and "\ufffd" in text
+  assert "&lt;script&gt;" in text
+  block = [Token(HOSTILE, HOSTILE, 0.9, True), Token(HOSTILE, None, None, False)]
+  check(markup.document("", "", examples.as_markup(Examples("replaced", 1, [block]))))
+
+
+def test_a_half_written_run_has_a_page(tmp_path):
+  lines = [{"step": 0, "eval/loss": 5.0}, {"step": 1, "train/loss": None, "train/skipped_updates": 1.0}]
+  directory = write_run(tmp_path / "run", lines=lines, tail='{"step": 2, "train/lo')
+  (directory / "config.json").write_text('{"recipe": "robe')
+  (directory / "diverged.json").write_text('{"step": 7}')
+  (directory / "phase_1").mkdir()
+  text = made(directory)
+  check(text)
+  assert "stopped as diverged" in text and "phase_1 was over" in text and "1 updates were not finite" in text
+  begun = write_run(tmp_path / "begun")
+  assert "0 of 100 steps are done" in made(begun)
+  check(made(begun))
+
+
+def test_runs_beside_each_other_show_what_differs(tmp_path):
+  first = write_run(tmp_path / "a" / "run", lines=curve(10))
+  second = write_run(tmp_path / "b" / "run", lines=curve(10), seed=3)
+  text = made(first, second)
+  check(text)
+  assert "a/run" in text and "b/run" in text and "They differ in train.seed." in text
+  assert 'id="over-token"' in text and 'id="over-hour"' in text
+
+
+def test_many_long_runs_fit_on_a_page(tmp_path):
+  names = [f"metric_{number}" for number in range(30)]
+  directories = [write_run(tmp_path / f"run_{at}", lines=curve(400, names=names)) for at in range(8)]
+  check(made(*directories))
+
+
+def test_the_command_shows_a_checkpoint_of_a_finished_run(finished, tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(jax, "devices", lambda *_, real=jax.devices: real()[:1])
+  output = tmp_path / "new" / "page.html"
+  assert main([str(finished), f"--output={output}", "--examples=2"]) == 0
+  text = output.read_text()
+  check(text)
+  assert text.count('class="example"') == 2 and "<ruby>" in text and "masked lm loss" in text
+  assert "1 run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  ("flags", "code", "line"),
+  [
+    (("empty",), 3, "empty holds no run: neither config.json, metrics.jsonl nor a checkpoint"),
+    (("nowhere",), 3, "nowhere is not a directory"),
+    (("empty", "--examples=-1"), 2, "--examples=-1: expected a number from 0 to 50"),
+    (("empty",) * 21, 2, "21 runs are too many"),
+  ],
+)
+def test_mistakes_are_one_line(flags, code, line, tmp_path, capsys, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "empty").mkdir()
+  assert main([*flags, "--output=page.html"]) == code
+  error = capsys.readouterr().err
+  assert line in error and error.count("\n") == 1 and not (tmp_path / "page.html").exists()

@@ -1,0 +1,79 @@
+"""Curves: hours by measured speeds, thinning that keeps peaks, round ticks, which curves share a chart."""
+
+import pathlib
+
+import numpy as np
+
+from pretrain.report import drawing, series
+from pretrain.report.runs import ShownRun
+
+
+def run(lines, name="run", **fields) -> ShownRun:
+  return ShownRun(name, pathlib.Path(name), fields, lines, {}, (), (), ())
+
+
+def test_hours_are_the_steps_over_their_speeds():
+  lines = [
+    {"step": 0, "eval/loss": 1.0},
+    {"step": 100, "perf/steps_per_second": 1.0},
+    {"step": 100, "eval/loss": 0.5},
+    {"step": 300, "perf/steps_per_second": 2.0},
+  ]
+  steps, taken = series.hours(lines)
+  np.testing.assert_array_equal(steps, [0, 100, 300])
+  np.testing.assert_allclose(taken, [0, 100 / 3600, 200 / 3600])
+  by_step, by_token, by_hour = series.axes([run(lines, **{"train.batch_size": 10, "data.length": 100})])
+  assert by_step.label == "step" and by_token.label == "tokens (thousands)"
+  np.testing.assert_allclose(by_token.place[0](np.asarray([300])), [300])
+  np.testing.assert_allclose(
+    by_hour.place[0](np.asarray([200])), [150 / 60]
+  )  # minutes: less than an hour in all
+  assert [axis.key for axis in series.axes([run(lines[:1])])] == ["step"]
+
+
+def test_a_long_curve_keeps_its_ends_and_its_peak():
+  values = np.sin(np.arange(10_000) / 500)
+  values[4_321] = 9.0
+  steps, kept = series._thinned(np.arange(10_000), values, 300)
+  assert len(steps) <= 300 and steps[0] == 0 and steps[-1] == 9_999 and kept.max() == 9.0
+
+
+def test_parts_of_a_metric_share_a_chart_and_what_never_changes_has_none():
+  lines = [
+    {"step": step, "train/loss": 1.0 / (step + 1), "eval/loss": 2.0 / (step + 1), "train/mask_overflow": 0.0}
+    | {f"eval/rtd_accuracy{part}": step / 9 for part in ("", "_original", "_replaced")}
+    for step in range(10)
+  ]
+  found, constant = series.charts([run(lines)])
+  assert constant == {"mask_overflow": 0.0}
+  (loss,) = found["Loss and its terms"]
+  assert [curve.name for curve in loss.curves] == ["training", "held out"] and loss.unit == "nats"
+  (accuracy,) = found["Right answers"]
+  assert [curve.name for curve in accuracy.curves] == [
+    f"{part}, held out" for part in ("all", "original", "replaced")
+  ]
+  two, _ = series.charts([run(lines, "a"), run(lines, "b")])
+  assert len(two["Right answers"]) == 3  # of several runs a chart for each, a colour for each run
+  assert [curve.colour for curve in two["Loss and its terms"][0].curves] == [0, 0, 1, 1]
+
+
+def test_ticks_are_round_and_inside():
+  assert drawing.ticks(0, 1000) == [0, 200, 400, 600, 800, 1000]
+  np.testing.assert_allclose(drawing.ticks(4.4, 8.5), [5, 6, 7, 8])
+  np.testing.assert_allclose(drawing.ticks(0, 0.002), [0, 0.0005, 0.001, 0.0015, 0.002])
+  assert [drawing.shown(value) for value in (0, 12_345.6, 4.41312, 1.1e-6)] == [
+    "0",
+    "12,350",
+    "4.413",
+    "1.1e-06",
+  ]
+
+
+def test_a_curve_of_one_point_or_of_equal_values_is_drawn():
+  for lines in ([{"step": 0, "train/loss": 1.0}], [{"step": 3, "train/loss": 2.0, "eval/loss": 2.5}]):
+    shown = run(lines)
+    found, _ = series.charts([shown])
+    text = "".join(
+      drawing.figure(chart, series.axes([shown])) for charts in found.values() for chart in charts
+    )
+    assert "polyline" in text and "nan" not in text and "inf" not in text

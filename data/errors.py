@@ -71,6 +71,11 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 2, also: Iterab
   return f"; did you mean {' or '.join(map(repr, shown))}?" if shown else ""
 
 
+def nearest(name: str, among: Iterable[str]) -> str:
+  """The one that a long, dotted name is misspelt of by a letter or two; '' if none is so like it."""
+  return next(iter(difflib.get_close_matches(name, list(among), n=1, cutoff=0.8)), "")
+
+
 def plain_name(name: str) -> str:
   """A name without what does not count in it: 'sst2' of 'SST-2'."""
   return name.lower().replace("-", "").replace("_", "")

@@ -16,14 +16,13 @@ import jax
 
 from configs import base
 from data import errors, files, vocabulary
-from data.errors import DataError
+from data.errors import DataError, nearest
 from pretrain import trees
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
 from pretrain.export.official import names as official_names
 from pretrain.export.stock import comparison
 from pretrain.export.task_fields import TASK
-from pretrain.export.tensor_rows import nearest
 from pretrain.saved_model import save_params
 
 # Tensors that say nothing: numbers of positions, versions of a class.

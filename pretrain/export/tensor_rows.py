@@ -5,14 +5,13 @@ kernels are (in, out), layers are stacked `[layers, ...]`, and query, key and va
 """
 
 import collections
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.errors import DataError
+from data.errors import DataError, nearest
 
 State = dict[str, np.ndarray]  # {official name: array}
 
@@ -89,11 +88,6 @@ def _matching(state: State, name: str) -> list[str]:
   before, after = (re.escape(piece) for piece in name.split("{}"))
   matches = filter(None, (re.fullmatch(before + r"(\d+)" + after, key) for key in state))
   return [match.group() for match in sorted(matches, key=lambda match: int(match.group(1)))]
-
-
-def nearest(name: str, among: Iterable[str]) -> str:
-  """The name that a misspelt one may stand for; '' if none is like it."""
-  return next(iter(difflib.get_close_matches(name, list(among), n=1, cutoff=0.8)), "")
 
 
 class _Reader:

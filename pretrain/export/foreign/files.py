@@ -14,11 +14,10 @@ import numpy as np
 import safetensors
 
 from data import errors
-from data.errors import DataError
+from data.errors import DataError, nearest
 from data.files import sha256
 from pretrain.export.foreign import folder as model_folder
 from pretrain.export.foreign import pickles
-from pretrain.export.tensor_rows import nearest
 
 SINGLE_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from pretrain.checkpoint import TEMPORARY
 from tests.faults import children
 from tests.pretrain import small_run
 from tests.pretrain.conftest import ROOT, sample_text
+from tests.pretrain.pod.processes import reserved_port
 
 STEPS = 30
 # No interval ends where another does.
@@ -31,20 +33,22 @@ FLAGS = (
   "--ledger",
 )
 TIMEOUT = 300  # seconds until a child that does not end is a hang
+PATIENCE = 20  # seconds that one of two processes waits for the other
 
 
 class Ground(NamedTuple):
-  """Where all attacks of a soak happen; made by `prepare`."""
+  """Where all attacks of a soak happen; made by `prepare`, and by `prepare_pair` for two processes a run."""
 
   folder: Path
   cache: Path  # of compiled programs
   records: Path
   seconds: float  # that a start takes from the fork to the end of the run
+  processes: int = 1  # of a run
 
   @property
   def whole(self) -> Path:
     """The workdir of the run that was left in peace."""
-    return self.folder / "whole"
+    return self.folder / ("whole" if self.processes == 1 else f"whole_of_{self.processes}")
 
   @property
   def programs(self) -> Path:
@@ -55,21 +59,33 @@ class Ground(NamedTuple):
     """Of the command."""
     return [*FLAGS, f"--config.data.directory={self.records}", f"--workdir={workdir}", *more]
 
-  def start(self, workdir: Path) -> children.Child:
-    """Forks the command."""
-    flags, log = self.flags(workdir), workdir.with_suffix(".log")
-    return children.fork(lambda: children.command(flags, self.programs), log, cache=self.cache)
+  def start(self, workdir: Path) -> list[children.Child]:
+    """Forks the command, or one for each process of the run."""
+    if self.processes == 1:
+      return [self._fork(workdir, self.flags(workdir), self.programs)]
+    with reserved_port() as taken:
+      place = [f"--coordinator=localhost:{taken.getsockname()[1]}", f"--num_processes={self.processes}"]
+      waits = [f"--join_timeout={PATIENCE}", f"--peer_timeout={PATIENCE}"]
+      return [
+        self._fork(workdir, self.flags(workdir, *place, *waits, f"--process_id={index}"), index=index)
+        for index in range(self.processes)
+      ]
 
-  def start_on(self, workdir: Path, devices: int) -> children.Child:
+  def start_on(self, workdir: Path, devices: int) -> list[children.Child]:
     """Forks the command on so many devices, where programs are traced as ever."""
-    flags, log = self.flags(workdir, f"--config.mesh.data={devices}"), workdir.with_suffix(".log")
-    return children.fork(lambda: children.command(flags), log, cache=self.cache, devices=devices)
+    return [self._fork(workdir, self.flags(workdir, f"--config.mesh.data={devices}"), devices=devices)]
 
-  def difference(self, workdir: Path, *, is_exact: bool = True) -> str | None:
-    """That of `difference` between a finished run and the one that was left in peace."""
+  def _fork(
+    self, workdir: Path, flags: list[str], programs: Path | None = None, *, devices: int = 1, index: int = 0
+  ) -> children.Child:
+    log = workdir.with_suffix(f".{index}.log")
+    return children.fork(lambda: children.command(flags, programs), log, cache=self.cache, devices=devices)
+
+  def difference(self, workdir: Path, *, other: Path | None = None, is_exact: bool = True) -> str | None:
+    """That of `difference` between a finished run and the one that was left in peace, or another one."""
 
     def said() -> int:
-      print(difference(workdir, self.whole, is_exact=is_exact) or "", end="")
+      print(difference(workdir, other or self.whole, is_exact=is_exact) or "", end="")
       return 0
 
     child = children.fork(said, workdir.with_suffix(".difference"), cache=self.cache)
@@ -96,12 +112,26 @@ def prepare(folder: Path, cache: Path) -> Ground:
     lambda: children.export_programs(flags, ground.programs), folder / "exporting.log", cache=cache
   )
   assert first.wait() == 0, first.log.read_text()
-  for workdir in (ground.whole, folder / "timed"):
+  return _left_in_peace(ground)
+
+
+def prepare_pair(ground: Ground) -> Ground:
+  """The ground of runs of two processes, whose run in peace is as that of one process but for rounding."""
+  pair = _left_in_peace(ground._replace(processes=2))
+  problem = pair.difference(pair.whole, other=ground.whole, is_exact=False)
+  assert problem is None, problem
+  return pair
+
+
+def _left_in_peace(ground: Ground) -> Ground:
+  """Runs the run that is left in peace, and once more to know how long it takes, and that it is the same."""
+  timed = ground.whole.with_name(f"{ground.whole.name}_timed")
+  for workdir in (ground.whole, timed):
     started = time.monotonic()
-    child = ground.start(workdir)
-    assert child.wait() == 0, child.log.read_text()
+    for child in ground.start(workdir):
+      assert child.wait() == 0, child.log.read_text()
   ground = ground._replace(seconds=time.monotonic() - started)
-  problem = ground.difference(folder / "timed")
+  problem = ground.difference(timed)
   assert problem is None, problem
   return ground
 
@@ -121,32 +151,49 @@ def any_moment(rng: random.Random, ground: Ground) -> Moment:
 
 
 class Blow(NamedTuple):
-  """What became of a child that was struck, or had ended before."""
+  """What became of the processes of a run of which some were struck, or had ended before."""
 
-  code: int  # exit code, negative for a signal
-  seconds: float | None  # from the signal to the end; None: none was sent
+  codes: tuple[int, ...]  # exit codes, negative for a signal
+  seconds: float | None  # from the signal to the end of all; None: none was sent
+
+  @property
+  def code(self) -> int:
+    """That of the first process."""
+    return self.codes[0]
 
 
-def strike(child: children.Child, workdir: Path, moment: Moment, number: int) -> Blow:
-  """Sends signal `number` at a moment and waits for the end; a child that hangs is killed and named."""
+def strike(
+  together: Sequence[children.Child], struck: Sequence[int], workdir: Path, moment: Moment, number: int
+) -> Blow:
+  """Sends signal `number` to some processes of a run at a moment and waits for the end of all.
+
+  If they hang they are killed, and TimeoutError is raised.
+  """
   place, seen = workdir / checkpoint.DIRECTORY, set()
   started, due, sent = time.monotonic(), None, None
-  while (code := child.poll()) is None:
+  codes: dict[int, int | None] = dict.fromkeys(range(len(together)))
+  while None in codes.values():
     now = time.monotonic()
+    for index, child in enumerate(together):
+      codes[index] = child.poll() if codes[index] is None else codes[index]
+    alive = [index for index in struck if codes[index] is None]
     if due is None:
       if moment.save and place.is_dir():
         seen |= {path.name for path in place.glob(f"*{TEMPORARY}*")}
       if len(seen) >= moment.save:
         due = (now if moment.save else started) + moment.seconds
-    elif sent is None and now >= due:
-      os.kill(child.pid, number)
+    elif sent is None and now >= due and alive:
+      for index in alive:
+        os.kill(together[index].pid, number)
       sent = now
     if now - started > TIMEOUT:
-      os.kill(child.pid, signal.SIGKILL)
-      child.wait()
-      raise TimeoutError(f"no end after {TIMEOUT} s: {child.log.read_text()[-500:]}")
+      for index, child in enumerate(together):
+        if codes[index] is None:
+          os.kill(child.pid, signal.SIGKILL)
+          child.wait()
+      raise TimeoutError(f"no end after {TIMEOUT} s: {[child.log.read_text()[-500:] for child in together]}")
     time.sleep(0.004)
-  return Blow(code, None if sent is None else time.monotonic() - sent)
+  return Blow(tuple(codes.values()), None if sent is None else time.monotonic() - sent)
 
 
 def difference(workdir: Path, whole: Path, *, is_exact: bool = True) -> str | None:

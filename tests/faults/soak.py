@@ -2,9 +2,11 @@
 
   python -m tests.faults.soak --seed=0 --cycles=1000 --output=soak.json      (`make soak SEED=0 CYCLES=1000`)
 
-CYCLES are SIGKILLs of one process; SIGTERMs and continuations on other numbers of devices are a tenth of
-them, damaged checkpoints a fifth. Every run is continued to its end and compared, bit by bit, with one that
-was left in peace: parameters, optimizer, lines of metrics, ledger. 1 if anything failed.
+CYCLES are SIGKILLs of one process. In shares of them there are SIGTERMs ('term'), SIGKILLs with starts on 1,
+2, 4 and 8 devices in turns ('devices'), SIGKILLs of one of two processes or of both ('pair_kill'), SIGTERMs
+of one of two ('pair_term'), and damaged checkpoints. Every run is continued to its end and compared, bit by
+bit, with one that was left in peace: parameters, optimizer, lines of metrics, ledger (on other numbers of
+devices: the ledger, and parameters to 1e-5 of their norm). 1 if anything failed.
 """
 
 import argparse
@@ -29,7 +31,9 @@ from tests.faults import attack, children, damage
 from tests.faults.attack import Ground
 from tests.pretrain.conftest import ROOT
 
-SHARES = {"kill": 1.0, "term": 0.1, "devices": 0.1, "damage": 0.2}  # of CYCLES
+SHARES = {"kill": 1.0, "term": 0.1, "devices": 0.1, "pair_kill": 0.2, "pair_term": 0.05, "damage": 0.2}
+TERMS = ("term", "pair_term")
+PAIRS = {"pair_kill": ((0,), (1,), (0, 1)), "pair_term": ((0,), (1,))}  # who of two processes is struck
 DEVICES = (1, 2, 4, 8)
 GRACE = 30.0  # seconds in which a polite stop must be done, on however busy a machine
 
@@ -73,42 +77,52 @@ def attack_runs(
 
 def _one_run(ground: Ground, kind: str, cycles: int, rng: random.Random, tally: Tally, workdir: Path) -> bool:
   """Starts, strikes and starts again until the run ends by itself; whether it did."""
-  signal_number = signal.SIGTERM if kind == "term" else signal.SIGKILL
+  signal_number = signal.SIGTERM if kind in TERMS else signal.SIGKILL
   hurt: list[str] = []  # a start that is killed may leave it to the next one to set the step aside
   for _ in range(200):
     hurt += _hurt_sometimes(workdir, rng, tally) if kind == "kill" else []
     devices = rng.choice(DEVICES) if kind == "devices" else 1
-    child = ground.start_on(workdir, devices) if kind == "devices" else ground.start(workdir)
+    together = ground.start_on(workdir, devices) if kind == "devices" else ground.start(workdir)
+    struck = rng.choice(PAIRS[kind]) if kind in PAIRS else (0,)
     is_struck = tally.cycles < cycles
     moment = attack.any_moment(rng, ground) if is_struck else attack.Moment(0, attack.TIMEOUT)
-    blow = attack.strike(child, workdir, moment, signal_number)
-    said = child.log.read_text(errors="replace")
+    blow = attack.strike(together, struck, workdir, moment, signal_number)
+    said = "".join(child.log.read_text(errors="replace") for child in together)
     if blow.seconds is not None:
       tally.cycles += 1
       tally.count("in a save" if moment.save else "at any time")
       tally.slowest_stop = max(tally.slowest_stop, blow.seconds)
+    if is_struck and kind in PAIRS:
+      tally.count(f"process {' and '.join(map(str, struck))}: {', '.join(map(str, blow.codes))}")
     problem = _problem(kind, blow, said, workdir, is_hurt=bool(hurt))
     if problem:
       tally.fail(workdir, f"{problem}, damage so far {hurt}: {said[-300:]}")
       return False
-    if blow.code == 0:
+    if set(blow.codes) == {0}:
       return True
   tally.fail(workdir, "no progress in 200 starts")
   return False
 
 
 def _problem(kind: str, blow: attack.Blow, said: str, workdir: Path, *, is_hurt: bool) -> str | None:
-  """What was wrong with the end of a child."""
+  """What was wrong with the end of a run's processes."""
   if not is_hurt and " was renamed to " in said:
     return "a step was set aside that nobody had damaged"
-  if blow.code == 0 or (kind != "term" and blow.code == -signal.SIGKILL):
-    return None
-  if kind == "term" and blow.code == -signal.SIGTERM and not said:
-    return None  # before the command had read its flags
-  if kind != "term" or blow.code != 75:
-    return f"it ended with {blow.code}"
-  if (blow.seconds or 0.0) > GRACE:
+  if blow.seconds is not None and blow.seconds > GRACE:
     return f"it took {blow.seconds:.0f} s to stop"
+  codes = {*blow.codes}
+  if codes == {0}:
+    return None
+  if kind not in TERMS:  # of two, one may have gone on to its end, or to the end that the other's death is
+    allowed = {-signal.SIGKILL, 0, 6} if kind in PAIRS else {-signal.SIGKILL}
+    return None if codes <= allowed and -signal.SIGKILL in codes else f"it ended with {blow.codes}"
+  has_met = all(mark not in said for mark in ("missing after", "was not reached"))
+  if codes <= {-signal.SIGTERM, 75, 6} and kind in PAIRS and not has_met:
+    return None  # it was struck before the two had met
+  if codes == {-signal.SIGTERM} and not said:
+    return None  # before the command had read its flags
+  if codes != {75}:
+    return f"it ended with {blow.codes}"
   newest = checkpoint.newest_step(workdir) or 0
   path = workdir / ledger.FILE_NAME
   lines = path.read_text().splitlines() if path.is_file() else []
@@ -168,7 +182,7 @@ def _trial(ground: Ground, number: int, rng: random.Random) -> tuple[str, str]:
 
 def soak(seed: int, kinds: dict[str, int], ground: Ground, output: Path) -> dict[str, Tally]:
   """So many cycles of each kind of attack; the figures are written after each run, for who cannot wait."""
-  started = time.time()
+  started, pair = time.time(), None
   tallies: dict[str, Tally] = {}
   commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
 
@@ -186,10 +200,12 @@ def soak(seed: int, kinds: dict[str, int], ground: Ground, output: Path) -> dict
   for kind, number in kinds.items():
     rng, tally, begun = random.Random(f"{seed} {kind}"), Tally(), time.monotonic()
     tallies[kind] = tally
+    if kind in PAIRS:
+      pair = pair or attack.prepare_pair(ground)
     if kind == "damage":
       damage_trials(ground, number, rng, tally)
     else:
-      attack_runs(ground, kind, number, rng, tally, report)
+      attack_runs(pair if pair and kind in PAIRS else ground, kind, number, rng, tally, report)
     tally.seconds = round(time.monotonic() - begun)
     report()
     print(f"{kind}: {tally.cycles} cycles, {len(tally.failures)} failures, {tally.seconds:.0f} s", flush=True)

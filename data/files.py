@@ -25,19 +25,24 @@ from data import errors
 Path = str | os.PathLike
 
 
-# Fields and flags that what reads them opens itself, buckets too: data_dir of TFDS.
-_TAKES_ADDRESSES = ("data.tfds_directory", "tfds_directory")
+# Fields and flags that may be addresses; what reads data_dir of TFDS opens buckets itself.
+_TAKES_ADDRESSES = ("data.tfds_directory", "tfds_directory", "workdir")
+
+
+def is_address(value: object) -> bool:
+  """Whether it is an address such as s3://bucket/run; as a path it would be a local folder called 's3:'."""
+  is_path = isinstance(value, os.PathLike)  # which makes one slash of two
+  return isinstance(value, str | os.PathLike) and bool(
+    re.search(r"^\w+:/" if is_path else "://", os.fspath(value))
+  )
 
 
 def address_problem(name: str, value: object) -> str | None:
-  """The line that refuses an address such as gs://bucket/run where a path is needed; None: it is none.
+  """The line that refuses an address where only a path can be; None: it is none, or it can be there.
 
-  Opened as a path it would be a local folder called 'gs:'. `name` is that of a flag or field.
+  `name` is that of a flag or field.
   """
-  is_path = isinstance(value, os.PathLike)  # which makes one slash of two
-  if not isinstance(value, str | os.PathLike) or name.removeprefix("--") in _TAKES_ADDRESSES:
-    return None
-  if not re.search(r"^\w+:/" if is_path else "://", os.fspath(value)):
+  if not is_address(value) or name.removeprefix("--") in _TAKES_ADDRESSES:
     return None
   return (
     f"{name}={value}: expected a path, found an address; mount the bucket (gcsfuse, mount-s3) on every host "
@@ -47,10 +52,20 @@ def address_problem(name: str, value: object) -> str | None:
 
 def write_atomically(path: Path, content: bytes | str) -> None:
   """Writes a file that is there in full or not at all; text is encoded as UTF-8."""
-  path = pathlib.Path(path)
-  aside = path.with_name(f"{path.name}.{os.getpid()}.part")
+  aside = aside_of(path)
   aside.write_bytes(content.encode() if isinstance(content, str) else content)
   aside.replace(path)
+
+
+def aside_of(path: Path) -> pathlib.Path:
+  """Where this process writes a file that takes its name when it is whole."""
+  path = pathlib.Path(path)
+  return path.with_name(f"{path.name}.{os.getpid()}.part")
+
+
+def this_process() -> str:
+  """Who holds something, for others to read: 'process 7 on host since 2026-11-22 17:00:00'."""
+  return f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
 
 
 @contextlib.contextmanager
@@ -118,8 +133,7 @@ def locked(path: Path, *, busy: str, advice: str) -> Iterator[None]:
       if not _is_at(file.fileno(), path):
         continue  # its owner removed it after it was opened here
       file.truncate(0)
-      since = time.strftime("%Y-%m-%d %H:%M:%S")
-      file.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
+      file.write(this_process() + "\n")
       file.flush()
       try:
         yield

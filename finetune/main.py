@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from data import command, progress
+from data import command, files, progress
+from data.errors import ConfigError
 from finetune import needed_files, validate
 from pretrain.command import flags
 
@@ -60,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   # The first Ctrl-C in a search is a polite stop request.
   stopped = "stopped; what was finished is stored, the same command continues"
   with command.one_line_errors(stopped=stopped, debug=arguments.debug) as end:
+    if files.is_address(arguments.workdir):
+      raise ConfigError(f"--workdir={arguments.workdir}: a search works in a directory, not in a bucket")
     kind = _kind(arguments)
     for line in kind.describe():
       print(line, flush=True)

@@ -43,6 +43,12 @@ def run_id(path: Path) -> str:
   return str((_read(path) or {}).get("run_id", ""))
 
 
+def is_complete(path: Path) -> bool:
+  """Whether all files that the list of the step at `path` names are there; what they hold is not read."""
+  content = _read(path)
+  return content is not None and all((path / name).is_file() for name in content["files"])
+
+
 def problem(path: Path, items: Sequence[str] = ()) -> str | None:
   """What is wrong with the files of the step at `path`, in words; None: nothing, or nothing is known of them.
 

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # JAX is imported after the flags are known to be good: a typo is reported in a fraction of a second.
     import jax
 
-    from pretrain import devices, dry_run, sharding, train
+    from pretrain import bucket_workdir, devices, dry_run, sharding, train
     from pretrain.command import validate
 
     devices.check(arguments.config.train.platform)
@@ -42,15 +42,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     use_compilation_cache()
     found = f"{jax.device_count()} {jax.devices()[0].device_kind}"
     say(f"{arguments.config_name} in {arguments.workdir} on {found}")
-    end.code = train.train(
-      arguments.config,
-      arguments.workdir,
-      download=arguments.download,
-      ledger=arguments.ledger,
-      new_phase=arguments.new_phase,
-      peers=peers,
-      log=say,
-    )
+    if arguments.new_phase:
+      bucket_workdir.refuse_phases(arguments.workdir)
+    with bucket_workdir.opened(arguments.workdir, arguments.config, peers, say) as (workdir, log):
+      end.code = train.train(
+        arguments.config,
+        workdir,
+        download=arguments.download,
+        ledger=arguments.ledger,
+        new_phase=arguments.new_phase,
+        peers=peers,
+        log=log,
+      )
   return end.code
 
 

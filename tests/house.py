@@ -29,6 +29,7 @@ LINES = {
   "answers of a trained model to a file of any size: vectors, predictions, evaluation": 1_950,
   "probes of frozen encoders and annotated text (pretrain/analysis, data/annotated)": 950,
   "a page about runs: curves, config, examples, tables (pretrain/report), and checkpoints opened for it": 900,
+  "buckets: addresses where paths are taken, copies of what lies there, workdirs (data/buckets)": 700,
   "meshes of pods and nodes, processes that join, agree on a step and end together": 1_300,
 }
 

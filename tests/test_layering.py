@@ -35,6 +35,7 @@ FORBIDDEN = [
   ("finetune", ("flax",), ("finetune.heads",)),
   ("pretrain", ("orbax",), ("pretrain.checkpoint",)),
   ("finetune", ("orbax",), ()),
+  *((part, ("fsspec", "s3fs", "gcsfs"), ("data.buckets",)) for part in ("data", "pretrain", "finetune")),
 ]
 
 # A kind of fine-tuning knows nothing of its siblings; what they share is in `search` and `papers`.

@@ -18,7 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from data import errors
+from data import errors, files
+from data.buckets import mirror
 from data.errors import ConfigError
 from pretrain.command import fields, flags
 from pretrain.pod import meeting
@@ -190,5 +191,5 @@ def _compare_devices(peers: Peers, reports: list[list]) -> None:
 
 
 def _free_bytes(workdir: str) -> int:
-  path = pathlib.Path(workdir).absolute()
+  path = mirror.local_name(workdir) if files.is_address(workdir) else pathlib.Path(workdir).absolute()
   return shutil.disk_usage(next(parent for parent in (path, *path.parents) if parent.exists())).free

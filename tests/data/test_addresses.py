@@ -17,8 +17,8 @@ CONFIG = "--config=configs/bert_tiny.py"
   "value", ["gs://bucket/run", "s3://bucket/*.txt", "memory://x", "text/*.gz,s3://b/x"]
 )
 def test_an_address_is_refused_with_what_to_do(value):
-  problem = files.address_problem("--workdir", value)
-  assert problem is not None and problem.startswith(f"--workdir={value}: expected a path, found an address")
+  problem = files.address_problem("--output", value)
+  assert problem is not None and problem.startswith(f"--output={value}: expected a path, found an address")
 
 
 @pytest.mark.parametrize("value", ["runs/x", "tfds:wiki40b/en", "seqio:web", "/a:b/c", "", 3, None, ("a",)])
@@ -35,7 +35,6 @@ def test_tfds_opens_its_own_buckets():
 @pytest.mark.parametrize(
   "flag",
   [
-    "--workdir=gs://bucket/run",
     "--config.data.source=s3://bucket/*.txt",
     "--config.data.directory=s3://bucket/records",
     "--config.model.freeze_embeddings_from=gs://bucket/run",
@@ -47,9 +46,10 @@ def test_pretraining_refuses_it_before_anything_is_made(flag, tmp_path, monkeypa
     flags.read_arguments([CONFIG, flag, "--dry_run"])
 
 
-def test_fine_tuning_refuses_it():
-  with pytest.raises(ConfigError, match="--workdir=s3://b/w: expected a path"):
-    flags.read_arguments(["--config=configs/finetune_glue.py", "--workdir=s3://b/w"], finetune.PROGRAM)
+def test_fine_tuning_refuses_it(capsys):
+  arguments = ["--config=configs/finetune_glue.py", "--config.checkpoint=runs/x", "--workdir=s3://b/w"]
+  assert finetune.main(arguments) == 2
+  assert "--workdir=s3://b/w: a search works in a directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,115 @@
+"""A folder of a bucket: its files are listed, fetched, sent and removed, and every error is one line.
+
+fsspec finds the library of a scheme by itself (s3fs, gcsfs, adlfs); credentials, endpoints and profiles are
+those that the library finds in the environment and files of its own.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from data import errors, files
+from data.errors import ConfigError, DataError, StorageError, UserError
+
+# What libraries say of an object that changes with its content.
+_MARKS = ("size", "ETag", "etag", "md5Hash", "generation", "mtime", "created", "LastModified")
+_ADVICE = "check the name of the bucket, its rights, and the credentials and endpoint of this machine"
+
+
+class Place:
+  """A folder at an address, whose files have names with '/' below it."""
+
+  def __init__(self, address: str, *, flag: str) -> None:
+    """Finds the library of the address; nothing is connected to yet.
+
+    `flag` is the flag or field that named the address, for messages. ConfigError: no such scheme, or its
+    library is not installed.
+    """
+    self.address, self.flag = address.rstrip("/"), flag
+    try:
+      self._system, self._root = fsspec.core.url_to_fs(self.address)
+    except (ImportError, ValueError) as error:
+      advice = "install its library (requirements-buckets.txt), or mount the bucket"
+      raise ConfigError(f"{flag}={address}: {errors.reason(error)}; {advice}") from error
+    self._root = self._root.rstrip("/")
+
+  def __str__(self) -> str:
+    return f"{self.flag}={self.address}"
+
+  def files(self) -> dict[str, str]:
+    """{name: what changes with its content} of all files; {} where the folder is not there.
+
+    DataError: there is no such bucket, or it cannot be read.
+    """
+    with self._errors("read", DataError):
+      self._system.invalidate_cache()
+      found = self._system.find(self._root, detail=True)
+    start = len(self._root) + 1
+    return {path[start:]: _mark(info) for path, info in found.items() if len(path) > start}
+
+  def read(self, name: str) -> bytes | None:
+    """The content of a small file; None: there is none of that name. DataError: it cannot be read."""
+    with self._errors("read", DataError):
+      self._system.invalidate_cache()
+      try:
+        return self._system.cat_file(self._path(name))
+      except FileNotFoundError:
+        return None
+
+  def write(self, name: str, content: bytes, *, is_new: bool = False) -> bool:
+    """Writes a small file. With `is_new` the result is False, and nothing is written, where it is there.
+
+    StorageError: it cannot be written.
+    """
+    with self._errors("written"):
+      try:
+        self._system.pipe_file(self._path(name), content, mode="create" if is_new else "overwrite")
+      except FileExistsError:
+        return False
+    return True
+
+  def fetch(self, wanted: Mapping[str, Path]) -> None:
+    """Brings files to local paths, several at a time; each is there in full or not at all."""
+    asides = {name: files.aside_of(path) for name, path in wanted.items()}
+    try:
+      with errors.writing(f"the copy of {self.address}"):
+        for path in wanted.values():
+          path.parent.mkdir(parents=True, exist_ok=True)
+      with self._errors("read", DataError):
+        self._system.get([self._path(name) for name in asides], [str(path) for path in asides.values()])
+      for name, aside in asides.items():
+        aside.replace(wanted[name])
+    finally:
+      for aside in asides.values():
+        aside.unlink(missing_ok=True)
+
+  def send(self, sent: Mapping[str, Path]) -> None:
+    """Writes local files, several at a time, over what is there under their names."""
+    with self._errors("written"):
+      self._system.put([str(path) for path in sent.values()], [self._path(name) for name in sent])
+
+  def remove(self, names: Iterable[str]) -> None:
+    """Removes files; one that is not there is no error."""
+    if paths := [self._path(name) for name in names]:
+      with self._errors("written"), contextlib.suppress(FileNotFoundError):
+        self._system.rm(paths)
+
+  def _path(self, name: str) -> str:
+    return f"{self._root}/{name}"
+
+  @contextlib.contextmanager
+  def _errors(self, done: str, kind: type[UserError] = StorageError) -> Iterator[None]:
+    """Makes one line of whatever a library raises: OSErrors, those of botocore, aiohttp and google.auth."""
+    try:
+      yield
+    except Exception as error:
+      reason = f"{type(error).__name__}: {errors.reason(error)}"
+      raise kind(f"{self} cannot be {done} ({reason[:200]}); {_ADVICE}") from error
+
+
+def _mark(info: Mapping[str, Any]) -> str:
+  return json.dumps({name: str(info[name]) for name in _MARKS if info.get(name) is not None}, sort_keys=True)

@@ -1,0 +1,208 @@
+"""A workdir in a bucket: the run works in a local copy of it, and what it saves goes up behind it.
+
+The bucket is the truth. A start brings down the newest checkpoint whose digests hold, config, vocabulary and
+logs, and removes what else is in the copy. Each checkpoint goes up once it is committed: logs first, then its
+files, then the marks that make it whole. So whatever is killed, the bucket holds a whole run up to its newest
+checkpoint, and what came after is computed again, bit by bit.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from data import files
+from data.buckets import owner
+from data.buckets.mirror import CACHE, Mirror
+from data.buckets.place import Place
+from data.errors import ConfigError, UserError
+from pretrain import checkpoint, integrity
+from pretrain import workdir as workdir_files
+from pretrain.pod.peers import PREPARING, Alone
+
+Log = Callable[[str], None]
+
+_FLAG = "--workdir"
+_LOOK = 0.5  # seconds between two looks for a new checkpoint
+_OF_STEP = re.compile(rf"{checkpoint.DIRECTORY}/(\d+)/(.+)")
+_MARKS = {checkpoint.COMMITTED, *(f"{item}/{checkpoint.COMMITTED}" for item in checkpoint.ITEMS)}
+_NOT_NEEDED = re.compile(rf"tensorboard/|phase_\d+/{checkpoint.DIRECTORY}/|{re.escape(owner.NAME)}$")
+_NOT_SENT = re.compile(rf"{workdir_files.LOCK}$|(.*/)?\.|.*\.part(/|$)|.*{checkpoint.TEMPORARY}")
+
+
+@contextlib.contextmanager
+def opened(workdir: str, config: ConfigDict, peers: Alone, log: Log) -> Iterator[tuple[str, Log]]:
+  """The directory to work in and a log that names it by its address; for a path that path.
+
+  When the block ends, everything is in the bucket. Where something cannot be sent, the run is asked to stop,
+  and the block raises the reason. DataError: another run is at work there. ConfigError: processes that do
+  not share one copy.
+  """
+  if not files.is_address(workdir):
+    yield workdir, log
+    return
+  place = Place(workdir, flag=_FLAG)
+  with contextlib.ExitStack() as stack:
+    uploads = None
+
+    def begin() -> str:
+      nonlocal uploads
+      mirror = Mirror(place)
+      stack.enter_context(mirror.locked(advice=f"wait for it, stop it, or use another {_FLAG}"))
+      uploads = _Uploads(mirror, config, log)
+      stack.enter_context(owner.owned(mirror, lost=uploads.give_up, log=log))
+      bring_down(mirror, log)
+      return mirror.id
+
+    first = peers.first("the workdir's bucket", begin, seconds=PREPARING)
+    mirror = Mirror(place)
+    if any(peers.gather("one copy", mirror.id != first, seconds=PREPARING)):
+      raise ConfigError(
+        f"{place}: the processes keep copies of their own, and only one that all share can be written; set "
+        f"{CACHE} to a directory that all hosts see, or mount the bucket"
+      )
+    here = str(mirror.directory)
+
+    def named(line: str) -> str:
+      return line.replace(os.path.relpath(here), place.address).replace(here, place.address)
+
+    try:
+      with uploads or contextlib.nullcontext():
+        yield here, lambda line: log(named(line))
+    except UserError as error:
+      raise type(error)(named(str(error))) from error
+
+
+def refuse_phases(workdir: str) -> None:
+  """Raises ConfigError where a new phase is to begin in a bucket, which cannot rename what was before."""
+  if files.is_address(workdir):
+    raise ConfigError(
+      f"--new_phase: {workdir} is in a bucket, which renames nothing; give a new {_FLAG} and "
+      f"--config.train.init_from={workdir}"
+    )
+
+
+def bring_down(mirror: Mirror, log: Log) -> None:
+  """Makes the copy what is in the bucket, but for checkpoints older than the newest that is not damaged."""
+  there = mirror.place.files()
+  mirror.keep_only(there)
+  wanted = [name for name in there if not _OF_STEP.match(name) and not _NOT_NEEDED.match(name)]
+  fetched = mirror.pull(there, wanted)
+  steps = _by_step(there)
+  for step in sorted(filter(steps.__getitem__, steps), reverse=True):
+    names, path = steps[step], mirror.directory / checkpoint.DIRECTORY / str(step)
+    wanted += names
+    fetched += mirror.pull(there, names)
+    if integrity.problem(path) is not None:  # what was damaged on the way, or here, must not count as damaged
+      mirror.forget(names)
+      mirror.pull(there, names)
+    if integrity.problem(path) is None:
+      break
+  mirror.keep_only(set(wanted))
+  if fetched:
+    log(f"Fetched {len(fetched):,} files of {mirror.place.address}")
+
+
+def _by_step(there: Mapping[str, str] | Mapping[str, Path]) -> dict[int, list[str]]:
+  """{step: names of its files} of the steps that are there whole; [] for the others."""
+  steps: dict[int, list[str]] = {}
+  for name in there:
+    if found := _OF_STEP.match(name):
+      steps.setdefault(int(found[1]), []).append(name)
+  start = len(checkpoint.DIRECTORY) + 1
+  return {
+    step: names if {name[start:].partition("/")[2] for name in names} >= _MARKS else []
+    for step, names in steps.items()
+  }
+
+
+class _Uploads:
+  """Sends what a run commits, in a thread; as a context, all that is left when the run has ended."""
+
+  def __init__(self, mirror: Mirror, config: ConfigDict, log: Log) -> None:
+    self._mirror, self._log = mirror, log
+    self._keep, self._keep_steps = config.train.checkpoints_to_keep, set(config.train.checkpoint_steps)
+    self._is_over, self._error = threading.Event(), None
+    self._thread = threading.Thread(target=self._send_steps, name="uploads", daemon=True)
+
+  def give_up(self, error: UserError) -> None:
+    """Sends no more, and asks the run to stop as a user would."""
+    self._error = self._error or error
+    self._is_over.set()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+  def __enter__(self) -> None:
+    self._thread.start()
+
+  def __exit__(self, kind: type[BaseException] | None, *_) -> None:
+    self._is_over.set()
+    self._thread.join()
+    if self._error is not None:
+      raise self._error
+    if kind is None:
+      self._send(is_end=True)
+    elif issubclass(kind, UserError):
+      with contextlib.suppress(UserError):  # the run's own error says more
+        self._send(is_end=True)
+
+  def _send_steps(self) -> None:
+    try:
+      while not self._is_over.wait(_LOOK):
+        self._send()
+    except UserError as error:
+      self.give_up(error)
+
+  def _send(self, *, is_end: bool = False) -> None:
+    """Sends checkpoints that are not in the bucket yet; at the `is_end` of a run all else too."""
+    here = self._mirror.local()
+    steps = {step: names for step, names in _by_step(here).items() if names}
+    new = [step for step, names in steps.items() if self._mirror.has_changed(names)]
+    if not new and not is_end:
+      return
+    self._mirror.push([name for name in here if not _OF_STEP.match(name) and not _NOT_SENT.match(name)])
+    # The newest matters most, but one to keep for good must not be missing below it.
+    for step in sorted(new, key=lambda step: (step not in self._keep_steps, -step)):
+      self._send_step(step, steps[step])
+    self._remove_old(set(steps))
+
+  def _send_step(self, step: int, names: list[str]) -> None:
+    """Sends a checkpoint; a run may remove it meanwhile, and what was sent of it is then not whole."""
+    path = self._mirror.directory / checkpoint.DIRECTORY / str(step)
+    left = [name for name in self._mirror.place.files() if _is_of(name, step) and name not in names]
+    self._mirror.remove(left)  # of an upload that was killed
+
+    def is_last(name: str) -> bool:
+      return name.endswith(checkpoint.COMMITTED)
+
+    try:
+      self._mirror.push([name for name in names if not is_last(name)])
+      if not integrity.is_complete(path):
+        return
+      self._mirror.push(names)
+    except UserError:
+      if integrity.is_complete(path):
+        raise
+      return
+    self._log(f"Step {step:,} is in {self._mirror.place.address}")
+
+  def _remove_old(self, here: set[int]) -> None:
+    """Removes what the run has removed, and checkpoints above the number to keep, their marks first."""
+    there = self._mirror.place.files()
+    steps = {step: names for step, names in _by_step(there).items() if names}
+    if here - steps.keys():
+      return  # not before the newer ones are there
+    kept = {*sorted(steps)[-self._keep :], *self._keep_steps, *here}
+    gone = [name for step, names in steps.items() if step not in kept for name in names]
+    gone += [name for name in self._mirror.known if not (self._mirror.directory / name).exists()]
+    self._mirror.remove([name for name in gone if name.endswith(checkpoint.COMMITTED)])
+    self._mirror.remove([name for name in gone if not name.endswith(checkpoint.COMMITTED)])
+
+
+def _is_of(name: str, step: int) -> bool:
+  found = _OF_STEP.match(name)
+  return found is not None and int(found[1]) == step

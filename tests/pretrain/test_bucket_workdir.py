@@ -1,0 +1,183 @@
+"""A workdir in a bucket: killed and continued elsewhere, bit by bit; one owner; errors of one line."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import fsspec
+import pytest
+import s3fs
+
+from data.buckets import owner
+from data.buckets.mirror import Mirror
+from data.buckets.place import Place
+from data.errors import ConfigError, DataError, StorageError, UserError
+from pretrain import bucket_workdir
+from pretrain.pod.peers import ALONE
+from tests import buckets
+from tests.pretrain import small_run
+from tests.pretrain.conftest import ROOT
+
+FIELDS = {
+  "train.total_steps": 200,
+  "train.log_every": 7,
+  "train.eval_every": 60,
+  "train.checkpoint_every": 50,
+  "train.checkpoint_steps": (3,),
+}
+
+
+@pytest.fixture(scope="module")
+def s3():
+  """A server of the S3 protocol with a bucket."""
+  with buckets.s3_server() as endpoint:
+    yield endpoint
+
+
+@pytest.fixture
+def here(tmp_path):
+  """A machine with an empty cache."""
+  with buckets.machine(tmp_path / "cache"):
+    yield tmp_path
+
+
+def _train(config, address, say) -> int:
+  with bucket_workdir.opened(address, config, ALONE, say) as (workdir, log):
+    return small_run.run_training(config, workdir, say=log)
+
+
+def _kill_after(config_flags, address, cache, line) -> None:
+  """Starts the command as on another machine and kills it once it has printed the line."""
+  flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])
+  environment = os.environ | {"XLA_FLAGS": flags, "PYTHONUNBUFFERED": "1", "TEXT_ENCODER_CACHE": str(cache)}
+  command = [sys.executable, "-m", "pretrain.main", "--config=tests/pretrain/small_run.py:mlm", "--ledger"]
+  command += [f"--workdir={address}", *config_flags]
+  options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+  with subprocess.Popen(command, cwd=ROOT, env=environment, **options) as process:
+    said = []
+    for text in process.stdout:
+      said.append(text)
+      if text.startswith(line):
+        process.send_signal(signal.SIGKILL)
+  assert process.returncode == -signal.SIGKILL, "".join(said)
+
+
+def test_a_killed_run_goes_on_elsewhere_as_if_it_had_been_left_in_peace(
+  s3, here, small_records, tmp_path, monkeypatch
+):
+  address = "s3://bucket/runs/a"
+  config = small_run.small_config("mlm", small_records, FIELDS)
+  flags = [f"--config.{name}={str(value).strip('()').strip(',')}" for name, value in FIELDS.items()]
+  flags.append(f"--config.data.directory={small_records}")
+  _kill_after(flags, address, tmp_path / "other", "Step 3 is in")
+  assert "owner.json" in buckets.names(address)
+  monkeypatch.setattr(owner, "SILENCE", 2.0)
+  said = []
+  assert _train(config, address, said.append) == 0
+  assert any(re.match(rf"{address} belongs to process \d+ on .*; waiting", line) for line in said)
+  continued = [re.match(rf"Continuing at step (\d+) from {address}/checkpoints", line) for line in said]
+  (start,) = [int(found[1]) for found in continued if found]
+  assert 3 <= start < 200
+  peace = tmp_path / "peace"
+  assert small_run.run_training(config, peace) == 0
+  found = buckets.fetched(address, tmp_path / "found")
+  assert small_run.metric_lines(found) == small_run.metric_lines(peace)
+  assert (found / "ledger.jsonl").read_text() == (peace / "ledger.jsonl").read_text()
+  small_run.assert_same_params(small_run.saved_params(found), small_run.saved_params(peace))
+  assert sorted(os.listdir(found / "checkpoints")) == sorted(os.listdir(peace / "checkpoints"))
+  assert "owner.json" not in os.listdir(found) and not (found / "lock").exists()
+
+
+def test_what_is_damaged_in_the_bucket_is_set_aside_there_and_an_older_step_used(
+  here, small_records, tmp_path
+):
+  address = "memory://damaged/run"
+  fields = FIELDS | {"train.total_steps": 10, "train.checkpoint_every": 5}
+  config = small_run.small_config("mlm", small_records, fields)
+  assert _train(config, address, print) == 0
+  system, root = fsspec.core.url_to_fs(address)
+  (data, *_) = system.glob(f"{root}/checkpoints/10/params/d/*")
+  system.pipe_file(data, b"?" * system.size(data))
+  config.train.total_steps = 12
+  said = []
+  with buckets.machine(tmp_path / "other"):
+    assert _train(config, address, said.append) == 0
+  assert any(
+    line.startswith(f"{address}/checkpoints/10 is damaged: params/") and "renamed to 10.damaged_1" in line
+    for line in said
+  )
+  there = {name.split("/")[1] for name in buckets.names(address) if name.startswith("checkpoints/")}
+  assert there == {"3", "10", "10.damaged_1", "12"}  # the run saved step 10 again
+
+
+def test_one_process_owns_a_place_and_a_dead_one_is_outlasted(here, monkeypatch):
+  monkeypatch.setattr(owner, "BEAT", 0.1)
+  monkeypatch.setattr(owner, "_LOOK", 0.05)
+  mirror, lost = Mirror(Place("memory://owned/run", flag="--workdir")), []
+  with owner.owned(mirror, lost=lost.append, log=print):
+    mirror.id = "that of another machine"
+    with (
+      pytest.raises(
+        DataError, match=r"^another run is at work in memory://owned/run \(process \d+ on .*\); wait"
+      ),
+      owner.owned(mirror, lost=lost.append, log=print),
+    ):
+      pass
+    # Somebody took this process for dead.
+    mirror.place.write(owner.NAME, b'{"token": "x", "process": "process 7 on c"}')
+    deadline = time.monotonic() + 20
+    while not lost and time.monotonic() < deadline:
+      time.sleep(0.05)
+    assert "process 7 on c has taken it over" in str(lost[0])
+  assert mirror.place.read(owner.NAME)  # which is not ours to remove
+  monkeypatch.setattr(owner, "SILENCE", 0.3)
+  with owner.owned(mirror, lost=lost.append, log=print):
+    assert b"process 7" not in mirror.place.read(owner.NAME)
+  assert mirror.place.read(owner.NAME) is None
+
+
+def _refused(address, config) -> str:
+  with pytest.raises(UserError) as error, bucket_workdir.opened(address, config, ALONE, print):
+    raise AssertionError("a run began")
+  line = str(error.value)
+  assert "\n" not in line and line.startswith(f"--workdir={address} cannot be ")
+  return f"{error.value.exit_code} {line.partition(' cannot be ')[2]}"
+
+
+def test_a_bucket_that_cannot_be_used_is_one_line(s3, here, small_records, monkeypatch):
+  config = small_run.small_config("mlm", small_records)
+  assert _refused("s3://nosuch/run", config).startswith(
+    "5 written (FileNotFoundError: The specified bucket does not exist); check the name of the bucket"
+  )
+  with buckets.strict(s3):
+    assert "5 written (PermissionError: The AWS Access Key Id" in _refused("s3://bucket/b", config)
+  monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+  monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+  fsspec.filesystem("s3").clear_instance_cache()
+  assert "5 written (EndpointConnectionError" in _refused("s3://bucket/c", config)
+  fsspec.filesystem("s3").clear_instance_cache()
+  unknown = r"^--workdir=abc://x/y: .*abc; install its library"
+  with pytest.raises(ConfigError, match=unknown), bucket_workdir.opened("abc://x/y", config, ALONE, print):
+    pass
+
+
+def test_a_failing_upload_stops_the_run_and_says_why(here, small_records, monkeypatch):
+  config, address = small_run.small_config("mlm", small_records, FIELDS), "memory://full/run"
+
+  def fail(self, files):
+    raise StorageError(f"{self} cannot be written (no rights)")
+
+  monkeypatch.setattr(Place, "send", fail)
+  said = []
+  with pytest.raises(StorageError, match=f"^--workdir={address} cannot be written"):
+    _train(config, address, said.append)
+  assert any(line.startswith("Stopped as asked") for line in said)
+
+
+def test_a_new_phase_needs_names_that_change(here):
+  with pytest.raises(ConfigError, match=r"--new_phase: s3://b/run is in a bucket, .*init_from=s3://b/run"):
+    bucket_workdir.refuse_phases("s3://b/run")
+  bucket_workdir.refuse_phases("runs/a")

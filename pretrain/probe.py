@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from data import command
 from data.command import Parser
 from data.errors import ConfigError
-from pretrain.analysis import probe_sets, probe_table
+from pretrain.analysis import probe_sets, probe_table, probing
 from pretrain.analysis.probes import WITHOUT, Figure
 from pretrain.command import kept_memory
 
@@ -48,9 +48,11 @@ def parser() -> Parser:
   made.add_argument("--data", required=True, help="folder of annotated data, see below")
   made.add_argument("--output", required=True, help="directory of probe.md, probe.csv and probe.json")
   made.add_argument("--only", default="", help=f"by commas, of {', '.join(probe_sets.SETS)}; default: all")
-  made.add_argument("--train_sentences", type=int, default=3_000, help="of the treebank, from its beginning")
-  made.add_argument("--pairs", type=int, default=200, help="most minimal pairs of a file")
-  made.add_argument("--batch_size", type=int, default=32, help="sentences computed at once")
+  made.add_argument(
+    "--train_sentences", type=int, default=probing.TRAIN_SENTENCES, help="of the treebank, from its beginning"
+  )
+  made.add_argument("--pairs", type=int, default=probing.PAIRS, help="most minimal pairs of a file")
+  made.add_argument("--batch_size", type=int, default=probing.BATCH_SIZE, help="sentences computed at once")
   return made
 
 

@@ -24,6 +24,8 @@ SAFE_FIELDS = (
   "train.spike_zscore",
   "train.spike_window",
   "train.spike_roll_back",
+  "train.probe_every",
+  "train.probe_data",
   "train.replica_check_every",
   "train.microbatches",
   "train.multihost",

@@ -69,11 +69,7 @@ class SavedModel:
       DataError: as there, more pieces than rows of the token table, or parameters that are not those of the
         encoder which the config describes.
     """
-    model = self.meta["config"]["model"]
-    names = [field.name for field in dataclasses.fields(EncoderConfig)]
-    settings: dict[str, Any] = {name: model[name] for name in names if name in model}
-    settings |= {"dtype": dtype, "remat": remat, "attention": "auto"}
-    config = EncoderConfig(**settings)
+    config = frozen_config(self.meta["config"]["model"], dtype=dtype, remat=remat)
     where, vocabulary = self.load_vocabulary(vocabulary_directory, flag=flag)
     if vocabulary.size > config.vocab_size:
       raise DataError(
@@ -102,6 +98,13 @@ class SavedModel:
       f"no vocabulary in {' or '.join(map(str, folders))}; name the directory that the checkpoint's records "
       f"were made with: {flag}=DIR"
     )
+
+
+def frozen_config(model: Mapping[str, Any], *, dtype: str = "auto", remat: str = "none") -> EncoderConfig:
+  """The encoder of the fields under `model` of a config, as it is computed when it is not pretrained."""
+  names = [field.name for field in dataclasses.fields(EncoderConfig)]
+  settings: dict[str, Any] = {name: model[name] for name in names if name in model}
+  return EncoderConfig(**(settings | {"dtype": dtype, "remat": remat, "attention": "auto"}))
 
 
 def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedModel:

@@ -14,6 +14,7 @@ from data.command import STOPPED
 from pretrain import beginning, flops, metrics, prepared
 from pretrain import workdir as workdir_files
 from pretrain.analysis.heldout import frequency_loss
+from pretrain.analysis.probing import Probing
 from pretrain.batches import Batches
 from pretrain.beginning import Log, Start
 from pretrain.checkpoint import Checkpoints
@@ -87,12 +88,14 @@ class Training:
   def __post_init__(self) -> None:
     config, first = self.run.config, self.start.step
     self.settings = config.train
+    self.probing = Probing(config, self.records.directory) if self.settings.probe_every else None
     self.state, self.sums, watched = self._first_state()
     zscore, window = self.settings.spike_zscore, self.settings.spike_window
     self.spikes = Spikes(zscore=zscore, window=window, saved=watched, skips=self.start.skips)
     self.stop = StopRequest(self.peers)
     # Process 0 rewrites the file.
     self.is_evaluated = self.peers.first("what was evaluated", self._was_evaluated, seconds=LOOKING)
+    self.is_probed = self._was_measured("probe/")
     self.train_step, self.eval_step = self.run.compile_train_step(), self.run.compile_eval_step()
     # Without a checkpoint nothing that an earlier start wrote is a part of this run, not even step 0.
     self.writer = MetricWriter(self.workdir, step=first or -1)
@@ -113,10 +116,12 @@ class Training:
     )
 
   def _was_evaluated(self) -> bool:
-    first = self.start.step
-    return any(
-      line["step"] == first and bool(metrics.heldout_means(line)) for line in metrics.read(self.workdir)
-    )
+    return self._was_measured("eval/")
+
+  def _was_measured(self, prefix: str) -> bool:
+    """Whether an earlier start has written metrics of that name at the step that this one begins with."""
+    lines = [line for line in metrics.read(self.workdir) if line["step"] == self.start.step]
+    return any(name.startswith(prefix) for line in lines for name in line)
 
   @functools.cached_property
   def frequency_loss(self) -> float:
@@ -149,6 +154,8 @@ class Training:
         # A stop request may have cut the evaluation of the step that was saved.
         if first == 0 or (first % eval_every == 0 and not self.is_evaluated):
           self.evaluate(first)
+        if first == 0 or not self.is_probed:
+          self.probe(first)
         is_stopping = self.stop.is_agreed
         while done < total and not is_stopping:
           self.state, step_metrics = self.train_step(self.state, self.batches.at(done))
@@ -165,6 +172,7 @@ class Training:
           self.watch.compare_replicas(done, self.state)
           if done % eval_every == 0 or done == total:
             self.evaluate(done)
+          self.probe(done)
           # A request that came after the lines above: this step is not in the sums yet, the next one stops.
           is_stopping = self.stop.is_agreed and pending is None
           if is_stopping or done == total or self.checkpoints.is_due(done):
@@ -191,9 +199,9 @@ class Training:
     return 0 if is_finished else STOPPED
 
   def _is_boundary(self, done: int) -> bool:
-    intervals = (self.settings.log_every, self.settings.eval_every)
+    intervals = (self.settings.log_every, self.settings.eval_every, self.settings.probe_every)
     is_last = done == self.settings.total_steps
-    return any(done % every == 0 for every in intervals) or is_last or self.checkpoints.is_due(done)
+    return any(every and done % every == 0 for every in intervals) or is_last or self.checkpoints.is_due(done)
 
   def add_metrics(self, done: int, step_metrics: Metrics) -> None:
     """Adds a step's metrics to the interval's; logs at its end; stops a run that has diverged."""
@@ -245,6 +253,20 @@ class Training:
     terms = [f"{name} {means[name]:.4f}" for name in self.run.recipe.term_weights if name in means]
     trivial = f"(token frequencies alone: {self.frequency_loss:.4f} per predicted token)"
     self.log("  ".join([f"held-out at step {done:,}", f"loss {means['loss']:.4f}", *terms, trivial]))
+    self.throughput.restart(done)
+
+  def probe(self, done: int) -> None:
+    """Writes what the frozen encoder knows, if `train.probe_every` asks for it here and nobody for a stop."""
+    is_last = done == self.settings.total_steps
+    if self.probing is None or (done % self.settings.probe_every and not is_last):
+      return
+    found = self.probing.measure(
+      jax.device_get(self.state.params), is_stopping=lambda: self.stop.reached() and not is_last
+    )
+    if found is None:
+      return
+    self.writer.write(done, found)
+    self.log(f"probes at step {done:,}: {len(found)} figures")
     self.throughput.restart(done)
 
   def save(self, done: int, *, force: bool) -> None:

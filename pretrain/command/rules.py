@@ -141,6 +141,10 @@ def _training(config: Fields) -> Iterator[str]:
     )
   if config["train.spike_roll_back"] and not config["train.spike_zscore"]:
     yield "train.spike_roll_back=True: nothing is a spike; give train.spike_zscore, such as 8"
+  if config["train.probe_every"] and not config["train.probe_data"]:
+    yield "train.probe_every: nothing to ask about; give train.probe_data, a folder of annotated data"
+  if config["train.probe_every"] and config["train.multihost"]:
+    yield "train.probe_every: only where one process trains; use `python -m pretrain.probe` afterwards"
   if not config["data.source"] and not config["data.directory"]:
     yield "data.source='', data.directory='': no text; give a source such as 'installed_docs' or a directory"
 

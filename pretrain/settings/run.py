@@ -69,6 +69,8 @@ class TrainFields:
   spike_zscore: NotNegative
   spike_window: CountOrZero
   spike_roll_back: bool
+  probe_every: CountOrZero
+  probe_data: str
   replica_check_every: CountOrZero
   platform: Literal["auto", "cpu", "gpu", "tpu"]
   multihost: bool

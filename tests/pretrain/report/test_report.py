@@ -121,8 +121,8 @@ def test_runs_beside_each_other_show_what_differs(tmp_path):
 
 
 def test_many_long_runs_fit_on_a_page(tmp_path):
-  names = [f"metric_{number}" for number in range(30)]
-  directories = [write_run(tmp_path / f"run_{at}", lines=curve(400, names=names)) for at in range(8)]
+  names = [f"metric_{number}" for number in range(20)]
+  directories = [write_run(tmp_path / f"run_{at}", lines=curve(2_000, names=names)) for at in range(4)]
   check(made(*directories))
 
 

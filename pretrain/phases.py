@@ -17,12 +17,15 @@ from ml_collections import ConfigDict
 
 from data import errors
 from data.errors import ConfigError, DataError
-from pretrain import checkpoint, ledger, metrics, resume, warm_start
+from pretrain import checkpoint, ledger, metrics, resume, trackers, warm_start
 from pretrain import workdir as workdir_files
 from pretrain.run import Run
 
 FLAG = "--new_phase"  # also the name of what the phase started from, in its checkpoints
-_MOVED = (checkpoint.DIRECTORY, metrics.FILE_NAME, ledger.FILE_NAME, "tensorboard", workdir_files.CONFIG)
+_MOVED = (
+  *(checkpoint.DIRECTORY, metrics.FILE_NAME, ledger.FILE_NAME, trackers.FILE_NAME),
+  *("tensorboard", workdir_files.CONFIG),
+)
 
 
 def end_moves(workdir: str | os.PathLike) -> None:

@@ -9,16 +9,16 @@ from ml_collections import ConfigDict
 from data.errors import DataError
 from data.files import make_writable
 from data.prepare.output_directory import missing_directories
-from pretrain import checkpoint, warm_start
+from pretrain import checkpoint, trackers, warm_start
 from pretrain.analysis import probing
 
 
 def check(config: ConfigDict, workdir: str, *, is_new: bool) -> None:
   """Looks for the checkpoints a new run starts from, and whether its workdir can be written.
 
-  Nothing is left in the workdir. DataError: a checkpoint that the config names is not there; a run that goes
-  on (not `is_new`) needs none; or there is nothing to probe with. StorageError: the workdir cannot be made or
-  written.
+  Nothing is left in the workdir. ConfigError: a tracker is not installed. DataError: a checkpoint that the
+  config names is not there, where the run is new, or there is nothing to probe with. StorageError: the
+  workdir cannot be made or written.
   """
   if is_new:
     for field, path in warm_start.starts(config.to_dict()).items():
@@ -26,6 +26,7 @@ def check(config: ConfigDict, workdir: str, *, is_new: bool) -> None:
         checkpoint.step_path(path)
       except DataError as error:
         raise DataError(f"{field}={path}: {error}") from error
+  trackers.check(config.train.trackers)
   if config.train.probe_every:
     probing.find(config.train.probe_data)
   if jax.process_index() == 0:  # what one process makes and takes away again, another could miss

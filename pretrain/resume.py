@@ -24,6 +24,7 @@ SAFE_FIELDS = (
   "train.spike_zscore",
   "train.spike_window",
   "train.spike_roll_back",
+  "train.trackers",
   "train.probe_every",
   "train.probe_data",
   "train.replica_check_every",

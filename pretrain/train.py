@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from data import progress
 from data.command import STOPPED
-from pretrain import beginning, flops, metrics, prepared
+from pretrain import beginning, flops, metrics, prepared, resume
 from pretrain import workdir as workdir_files
 from pretrain.analysis.heldout import frequency_loss
 from pretrain.analysis.probing import Probing
@@ -27,6 +27,7 @@ from pretrain.run import Run, make_run
 from pretrain.spikes import RollBack, Spikes
 from pretrain.step import Metrics, TrainState
 from pretrain.stop import StopRequest
+from pretrain.trackers import Trackers
 from pretrain.watch import Watch
 
 
@@ -99,6 +100,9 @@ class Training:
     self.train_step, self.eval_step = self.run.compile_train_step(), self.run.compile_eval_step()
     # Without a checkpoint nothing that an earlier start wrote is a part of this run, not even step 0.
     self.writer = MetricWriter(self.workdir, step=first or -1)
+    run_id = self.start.facts.get("run_id", "")
+    fields = resume.flatten(config.to_dict())
+    self.trackers = Trackers(self.settings.trackers, self.workdir, fields, run_id, self.log)
     self.ledger = Ledger(self.workdir, step=first, is_kept=self.is_ledger_kept)
     skips = self.spikes.skips
     self.batches = Batches(self.records.train, self.run, first=first, ledger=self.ledger, skips=skips)
@@ -184,6 +188,7 @@ class Training:
       self.batches.close()
       self.ledger.close()
       self.writer.close()
+      self.trackers.close()
       self.progress.close()
     return self._end(done, waited)
 
@@ -221,7 +226,7 @@ class Training:
         means[f"train/{last}"] = float(fetched[last][0])
       speed = self.throughput.measure(done)
       self.sums = {}
-      self.writer.write(done, means | speed)
+      self._write(done, means | speed)
       if self.progress.disable:
         self.log(self._line(done, means | speed))
 
@@ -234,6 +239,10 @@ class Training:
       seconds = (self.settings.total_steps - done) / values["perf/steps_per_second"]
       fields += [f"{speed:,.0f} tokens/s", f"{progress.duration(seconds)} left"]
     return "  ".join(fields)
+
+  def _write(self, done: int, values: dict[str, float]) -> None:
+    self.writer.write(done, values)
+    self.trackers.write(done, values)
 
   def evaluate(self, done: int) -> None:
     """Writes held-out metrics; not if evaluation is off, or if a stop is asked for before the last step."""
@@ -249,7 +258,7 @@ class Training:
     )
     if means is None:
       return
-    self.writer.write(done, {f"eval/{name}": value for name, value in means.items()})
+    self._write(done, {f"eval/{name}": value for name, value in means.items()})
     terms = [f"{name} {means[name]:.4f}" for name in self.run.recipe.term_weights if name in means]
     trivial = f"(token frequencies alone: {self.frequency_loss:.4f} per predicted token)"
     self.log("  ".join([f"held-out at step {done:,}", f"loss {means['loss']:.4f}", *terms, trivial]))
@@ -265,7 +274,7 @@ class Training:
     )
     if found is None:
       return
-    self.writer.write(done, found)
+    self._write(done, found)
     self.log(f"probes at step {done:,}: {len(found)} figures")
     self.throughput.restart(done)
 

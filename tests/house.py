@@ -28,8 +28,9 @@ LINES = {
   "rows of a user's own file, and fine-tuning on it (data/rows, finetune/own)": 2_000,
   "answers of a trained model to a file of any size: vectors, predictions, evaluation": 1_950,
   "probes of frozen encoders and annotated text (pretrain/analysis, data/annotated)": 950,
-  "a page about runs: curves, config, examples, tables (pretrain/report), and checkpoints opened for it": 900,
   "buckets: addresses where paths are taken, copies of what lies there, workdirs (data/buckets)": 700,
+  "metrics sent to trackers of experiments, and probes while a run trains": 350,
+  "a page about runs: curves, config, examples, tables, events (pretrain/report)": 1_250,
   "meshes of pods and nodes, processes that join, agree on a step and end together": 1_300,
 }
 

@@ -9,7 +9,9 @@ import functools
 import math
 from collections.abc import Iterator
 
+from data.errors import did_you_mean
 from pretrain.command import generator_rules
+from pretrain.settings import trackers
 from pretrain.settings.field_types import Fields, show
 from pretrain.settings.mesh import MeshSettings, Sizes, nearest, shown
 from pretrain.settings.objectives import OBJECTIVES, switched_on
@@ -141,6 +143,10 @@ def _training(config: Fields) -> Iterator[str]:
     )
   if config["train.spike_roll_back"] and not config["train.spike_zscore"]:
     yield "train.spike_roll_back=True: nothing is a spike; give train.spike_zscore, such as 8"
+  for name in trackers.names(config["train.trackers"]):
+    if name not in trackers.PACKAGES:
+      hint = did_you_mean(name, trackers.PACKAGES)
+      yield f"train.trackers: no tracker {name!r}{hint}; there are {', '.join(trackers.PACKAGES)}"
   if config["train.probe_every"] and not config["train.probe_data"]:
     yield "train.probe_every: nothing to ask about; give train.probe_data, a folder of annotated data"
   if config["train.probe_every"] and config["train.multihost"]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from data.errors import DataError, UserError
-from pretrain import checkpoint, diagnosis, ledger, metrics, resume, workdir
+from pretrain import checkpoint, diagnosis, ledger, metrics, resume, trackers, workdir
 from pretrain.report import written_tables
 from pretrain.report.written_tables import WrittenTable
 
@@ -53,9 +53,9 @@ class ShownRun:
 
   @property
   def trackers(self) -> dict[str, str]:
-    """{tracker: address of the run's page there}."""
-    content = _json(self.path / "trackers.json")
-    return {str(name): str(address) for name, address in content.items()}
+    """{tracker: address of the run's page there, or what the run is called there}."""
+    found = trackers.read(self.path)
+    return {name: str(entry.get("address") or entry.get("id", "")) for name, entry in found.items()}
 
 
 def read(directories: Sequence[str]) -> list[ShownRun]:

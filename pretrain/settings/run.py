@@ -69,6 +69,7 @@ class TrainFields:
   spike_zscore: NotNegative
   spike_window: CountOrZero
   spike_roll_back: bool
+  trackers: str
   probe_every: CountOrZero
   probe_data: str
   replica_check_every: CountOrZero

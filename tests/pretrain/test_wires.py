@@ -28,7 +28,7 @@ _MAY_CHANGE = {
   *("train.log_every", "train.eval_every", "train.eval_batches", "train.max_nonfinite_steps"),
   *("train.checkpoint_every", "train.checkpoints_to_keep", "train.checkpoint_steps"),
   *("train.spike_zscore", "train.spike_window", "train.spike_roll_back", "train.replica_check_every"),
-  *("train.probe_every", "train.probe_data"),
+  *("train.probe_every", "train.probe_data", "train.trackers"),
   *("train.microbatches", "train.multihost", "train.platform", "train.peak_flops", "train.total_steps"),
   *("mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.fsdp_across_slices", "optimizer.shard_update"),
 }

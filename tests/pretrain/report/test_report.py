@@ -84,7 +84,7 @@ def test_hostile_text_stays_text(tmp_path):
     **{HOSTILE: HOSTILE},
   )
   (directory / "trackers.json").write_text(
-    json.dumps({"a": "javascript:alert(1)", "b": 'https://x/"><script>'})
+    json.dumps({"a": {"address": "javascript:alert(1)"}, "b": {"address": 'https://x/"><script>'}})
   )
   (directory / "probe.json").write_text("{}")
   (directory / "probe.md").write_text(f"# {HOSTILE!r}\n\n| a | b |\n| --- | ---: |\n| {HOSTILE!r} | 1.0 |\n")

@@ -1,0 +1,8 @@
+"""The trackers that a run may send its metrics to: `train.trackers`, names by commas. Imports no jax."""
+
+PACKAGES = {"wandb": "wandb", "wandb_offline": "wandb", "mlflow": "mlflow", "trackio": "trackio"}
+
+
+def names(asked: str) -> list[str]:
+  """The names in `train.trackers`, each once."""
+  return list(dict.fromkeys(name.strip() for name in asked.split(",") if name.strip()))

@@ -26,9 +26,10 @@ def check(config: ConfigDict, workdir: str, *, is_new: bool) -> None:
         checkpoint.step_path(path)
       except DataError as error:
         raise DataError(f"{field}={path}: {error}") from error
-  trackers.check(config.train.trackers)
-  if config.train.probe_every:
-    probing.find(config.train.probe_data)
+  settings = config.to_dict()["train"]
+  trackers.check(settings["trackers"])
+  if settings["probe_every"]:
+    probing.find(settings["probe_data"])
   if jax.process_index() == 0:  # what one process makes and takes away again, another could miss
     _check_writable(Path(workdir).absolute())
 

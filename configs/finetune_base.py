@@ -77,8 +77,11 @@ def _data() -> ConfigDict:
       "bucket_multiple": 8,  # tokens: padded lengths are multiples of it
       "eval_batch_size": 64,  # examples
       # Of kind='own'; the others have names of their own for their files.
-      "train_file": "",  # CSV, TSV, JSONL, Parquet; .gz and .zst too, but for Parquet
+      # CSV, TSV, JSONL, Parquet, CoNLL; .gz and .zst too, but for Parquet. tfds:NAME and seqio:TASK are data
+      # sets; #SPLIT behind them names another split than 'train', or 'validation' for dev_file.
+      "train_file": "",
       "dev_file": "",  # '': a share of the training file
+      "module": "",  # Python file or module that registers the Task of train_file
       "dev_fraction": 0.1,  # of the training file, chosen by a hash of the text, so equal texts stay together
       # Names of columns; '': guessed by name, and the guess is printed.
       "text": "",
@@ -126,8 +129,9 @@ def _prompt() -> ConfigDict:
 def _own() -> ConfigDict:
   return ConfigDict(
     {
-      # 'classification', 'regression', 'multilabel', 'tagging' (of each word of a list), 'question_answering'
-      # (both files in SQuAD's JSON form); 'auto': by the labels, and the guess is printed.
+      # 'classification', 'regression', 'multilabel', 'tagging' (of each word of a list), 'span_pairs' (of
+      # spans of a text, alone or in pairs: the JSON lines of edge probing), 'question_answering' (both files
+      # in SQuAD's JSON form); 'auto': by the labels, and the guess is printed.
       "task": "auto",
       "pooling": "cls",  # the vector of a text: 'cls', 'mean' or 'max' of its tokens
       "class_weights": "none",  # 'balanced': a class counts as if all were equally frequent

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from data import errors, tfds_reader, user_module
 
@@ -126,6 +127,40 @@ def read(
     key = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
     if key < keep * 2**64:
       yield text
+
+
+def examples(
+  name: str, split: str, *, module: str, tfds_directory: str, download: bool
+) -> Iterator[dict[str, Any]]:
+  """Yields the examples of a Task's split in order: {feature: bytes, number, or an array of them}.
+
+  Raises:
+    DataError: no such Task or split, a Mixture (whose examples do not end), or its TFDS data is not there.
+    ConfigError: the module cannot be imported.
+  """
+  seqio = _registry(module, tfds_directory)
+  if name not in seqio.TaskRegistry.names():
+    if name in seqio.MixtureRegistry.names():
+      raise errors.DataError(f"seqio:{name} is a Mixture; name one of its Tasks, or a Task of your own")
+    known = sorted(seqio.TaskRegistry.names())
+    raise errors.DataError(
+      f"seqio:{name}: {errors.unknown('Task', name, known)}; --config.data.module=FILE imports a file that "
+      "registers more"
+    )
+  task = seqio.get_mixture_or_task(name)
+  if split not in task.splits:
+    raise errors.DataError(
+      f"seqio Task {name!r} has no split {split!r}; its splits are {', '.join(sorted(task.splits))}, named "
+      f"as seqio:{name}#SPLIT"
+    )
+  _find_data(task, seqio, tfds_directory, download=download)
+  try:
+    yield from task.get_dataset(sequence_length=None, split=split, shuffle=False).as_numpy_iterator()
+  except Exception as error:  # whatever a user's preprocessors may raise
+    raise errors.DataError(
+      f"seqio Task {name!r}, split {split!r}, cannot be read ({type(error).__name__}: "
+      f"{errors.reason(error)[:300]}); mend the Task"
+    ) from error
 
 
 def text_feature(task: str, features, text_field: str) -> str:

@@ -222,16 +222,23 @@ def _column(batch: Any, feature: Any) -> list[Any]:
     return [dict(zip(columns, values)) for values in zip(*columns.values())]
   values = batch.tolist()
   if hasattr(feature, "int2str"):
-    return [feature.int2str(value) if value >= 0 else None for value in values]
-  return [_as_json(value) for value in values]
+    return [_names(as_json(value), feature) for value in values]
+  return [as_json(value) for value in values]
 
 
-def _as_json(value: Any) -> Any:
+def _names(value: Any, feature: Any) -> Any:
+  """The name of a class, or of each in a list."""
+  if isinstance(value, list):
+    return [_names(inner, feature) for inner in value]
+  return feature.int2str(value) if value >= 0 else None
+
+
+def as_json(value: Any) -> Any:
   """Returns `value` with its bytes decoded and its arrays, rows of different lengths, as lists."""
   if isinstance(value, np.ndarray):
     value = value.tolist()
   if isinstance(value, list):
-    return [_as_json(inner) for inner in value]
+    return [as_json(inner) for inner in value]
   return as_text(value) if isinstance(value, bytes) else value
 
 

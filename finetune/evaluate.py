@@ -98,7 +98,7 @@ def _evaluate_questions(asked: argparse.Namespace, model) -> None:
 
 
 def _evaluate_rows(asked: argparse.Namespace, model) -> None:
-  """Prints, and writes, the report of texts or words with labels."""
+  """Prints, and writes, the report of texts, words or spans with labels."""
   schema = model.schema
   flags = "--text=NAME, --text_pair=NAME or --label=NAME"
   check_columns(asked.data, [*schema.text, schema.label], flags)
@@ -112,7 +112,7 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
   if not survey.rows:
     raise DataError(f"{asked.data}: no row in this file; give one that has some")
   found: list[np.ndarray] = []
-  wanted: list[np.ndarray] = []  # of words a part for each row, else for each batch
+  wanted: list[np.ndarray] = []  # of words and targets a part for each row, else for each batch
 
   def compute(part: list[Row], inputs) -> list[dict]:
     of_part, right = model.outputs(part, inputs), targets(part, schema)
@@ -128,8 +128,7 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
     batch_size=asked.batch_size,
     total=survey.rows,
   )
-  is_words = schema.kind == "tagging"
-  outputs, labels = (found, wanted) if is_words else (np.concatenate(found), np.concatenate(wanted))
+  outputs, labels = (found, wanted) if schema.is_several else (np.concatenate(found), np.concatenate(wanted))
   made = report.of_one(
     f"{asked.model} on {asked.data}",
     schema,

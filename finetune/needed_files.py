@@ -7,6 +7,7 @@ from data import glue
 from data.errors import DataError
 from data.glue import kshot
 from data.glue.tasks import TASKS
+from data.rows import datasets
 from finetune import validate
 from finetune.squad import files as squad_files
 from pretrain.command import fields
@@ -34,8 +35,14 @@ def check(config: Any, *, download: bool) -> None:
     glue.check(directory, wanted, download=download)
   elif config.kind == "own":
     for field in ("train_file", "dev_file"):
-      if config.data[field] and not pathlib.Path(config.data[field]).is_file():
-        raise DataError(f"data.{field}={config.data[field]}: there is no such file; give its whole path")
+      path = config.data[field]
+      if datasets.kind_of(path):
+        datasets.check(path, directory=directory, download=download)
+      elif path and not pathlib.Path(path).is_file():
+        raise DataError(
+          f"data.{field}={path}: there is no such file; give its whole path (tfds:NAME and seqio:TASK are "
+          "data sets)"
+        )
   elif config.kind == "squad":
     squad_files.check(config.squad.train_file, config.squad.dev_file, directory, download=download)
   elif config.kind == "prompt" and config.prompt.directory:

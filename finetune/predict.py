@@ -135,14 +135,15 @@ class _Command:
       rows.columns(asked.input)  # a file that is not there is reported at once
     self.model = model_of(asked)
     schema = self.model.schema
-    if self.is_pipe and schema.kind == "tagging":
-      raise ConfigError("--input=-: a line is a text, and the model reads lists of words; give a file")
+    if self.is_pipe and schema.is_several:
+      raise ConfigError(f"--input=-: a line is a text, and the model reads {schema.things}; give a file")
     if self.is_pipe and len(schema.text) > 1:
       raise ConfigError(
         "--input=-: a line is one text, and the model reads two; give a file with two columns"
       )
     if not self.is_pipe:
-      check_columns(asked.input, schema.text, "--text=NAME (of a pair also --text_pair=NAME)")
+      wanted = [*schema.text, schema.label] if schema.kind == "span_pairs" else schema.text
+      check_columns(asked.input, wanted, "--text=NAME (of a pair also --text_pair=NAME)")
       from finetune.own.targets import shown_text
 
       self.survey = columns.survey(rows.read(asked.input), lambda row: shown_text(row, schema))

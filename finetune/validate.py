@@ -12,7 +12,7 @@ from pretrain.command.validate import Rules
 from pretrain.settings.field_types import Count, CountOrZero, Limit, NotNegative
 
 # Those of `finetune.own.schema.KINDS` that can be trained.
-OWN_TASKS = ("classification", "regression", "multilabel", "tagging", "question_answering")
+OWN_TASKS = ("classification", "regression", "multilabel", "tagging", "span_pairs", "question_answering")
 # What a field may be besides of the type of its default.
 _SETTINGS = {
   "kind": Literal["glue", "squad", "prompt", "own", "docs"],

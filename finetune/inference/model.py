@@ -10,6 +10,7 @@ from data.errors import ConfigError, DataError
 from data.glue.tasks import TASKS
 from data.rows import Row
 from finetune.inference.questions import Questions
+from finetune.inference.spans import Spans
 from finetune.inference.tags import Tags
 from finetune.inference.texts import Texts
 from finetune.own.schema import FILE, PROBLEM_TYPES, TaskSchema
@@ -48,7 +49,7 @@ class Kind(Protocol):
 
 
 _KINDS: dict[str, Callable[..., Kind]] = dict.fromkeys(PROBLEM_TYPES, Texts)
-_KINDS |= {"question_answering": Questions, "tagging": Tags}
+_KINDS |= {"question_answering": Questions, "tagging": Tags, "span_pairs": Spans}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,9 +140,8 @@ def open_answering(
 def _check_head(saved: SavedModel, schema: TaskSchema, heads: Mapping[str, Any]) -> None:
   if schema.kind == "question_answering":
     return
-  is_tagging = schema.kind == "tagging"
-  last = heads.get("tagging", {}) if is_tagging else heads.get("classification", {}).get("output", {})
-  head = last.get("bias")
+  head = heads.get(schema.head, {})
+  head = head.get("output", head).get("bias")
   found = 0 if head is None else head.shape[0]
   if found != schema.num_outputs:
     raise DataError(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from data.errors import ConfigError, DataError, did_you_mean
-from data.rows import Row
-from finetune.own import tagging
+from data.rows import Row, datasets
+from finetune.own import spans, tagging
 
 # Names that data sets in the wild give them, the likeliest first; case does not count.
 PAIRS = (
@@ -22,6 +22,7 @@ PAIRS = (
 )
 TEXTS = ("text", "sentence", "content", "review", "comment", "message", "tweet", "body", "document", "title")
 WORDS = ("tokens", "words")
+_OF_TASK = ("inputs", "targets")  # what seqio calls the text and the label
 LABELS = ("label", "labels", "class", "category", "categories", "target", "score", "rating", "sentiment")
 LABELS += ("tag", "tags", "ner_tags", "intent", "topic", "gold_label")
 SEPARATORS = ("|", ";", ",")  # between the labels of a cell
@@ -51,6 +52,8 @@ def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: s
         f"{', '.join(names)}"
       )
   lines = []
+  if set(_OF_TASK) <= set(names) and datasets.kind_of(path) == "seqio":
+    text, label = text or _OF_TASK[0], label or _OF_TASK[1]
   if not text:
     texts = _guess_texts(path, names, label)
     lines.append(f"{path}: the text is taken from {' and '.join(map(repr, texts))} (data.text changes it)")
@@ -97,15 +100,17 @@ def of_conll(rows: Sequence[Row], given: Any) -> tuple[str, str]:
   """
   values = {name: {cell for row in rows for cell in row.fields[name]} for name in rows[0].fields}
   words = next((name for name, cells in values.items() if not all(map(str.isdigit, cells))), "1")
-  spans = [name for name, cells in values.items() if tagging.is_entities(list(cells))]
+  of_spans = [name for name, cells in values.items() if tagging.is_entities(list(cells))]
   tags = [name for name, cells in values.items() if not cells <= {"_", "-"} and name != words]
-  last = (spans or (["4"] if len(values) == 10 else tags) or [words])[-1]
+  last = (of_spans or (["4"] if len(values) == 10 else tags) or [words])[-1]
   return given.text or words, given.label or last
 
 
 def guess_kind(rows: Sequence[Row], columns: Columns) -> tuple[str, str]:
   """The kind of task that the values of rows make, and why; one of `schema.KINDS` for texts and words."""
   values = [row.fields.get(columns.label) for row in rows]
+  if any(spans.is_targets(value) for value in values):
+    return "span_pairs", f"{columns.label!r} has spans"
   if any(isinstance(row.fields.get(columns.text[0]), list) for row in rows):
     return "tagging", f"{columns.text[0]!r} has lists of words"
   if any(isinstance(value, list) for value in values):

@@ -11,16 +11,18 @@ import numpy as np
 from data import files, rows
 from data.errors import ConfigError, DataError
 from data.glue import fraction_rows
-from data.rows import Row, conll
+from data.rows import Row, conll, datasets
 from data.vocabulary import Vocabulary
-from finetune.own import answers, columns, tagging
+from finetune.own import answers, columns, spans, tagging
 from finetune.own.answers import Inputs
 from finetune.own.schema import TaskSchema
+from finetune.own.spans import SpanInputs
 from finetune.own.tagging import TagInputs
 from finetune.own.targets import find_labels, is_held_out, shown_text, targets
 from finetune.search.examples import Examples
 from pretrain.export.task_fields import CHECKED_ROWS
 
+_TARGETS = "targets"  # the column of spans with labels in files of edge probing
 _LOOKED_AT = 2_000  # rows by which kind and separator are guessed
 
 
@@ -28,12 +30,14 @@ _LOOKED_AT = 2_000  # rows by which kind and separator are guessed
 class Part:
   """A set of rows as ids and targets."""
 
-  inputs: Inputs | TagInputs
+  inputs: Inputs | TagInputs | SpanInputs
   targets: np.ndarray | list[np.ndarray]  # of `targets.targets`, by row
 
   def examples(self, *, scale: float, shift: float) -> Examples:
     """The inputs with their 'labels'; numbers are less the shift, by the scale, as float32."""
     examples = self.inputs.examples
+    if isinstance(self.inputs, SpanInputs):
+      return examples._replace(fields={"labels": self.classes})
     if isinstance(self.targets, list):
       by_token = [
         np.where(words > 0, self.targets[row][words - 1], 0)
@@ -47,7 +51,7 @@ class Part:
 
   @property
   def classes(self) -> np.ndarray:
-    """The targets of all rows, or words, as one array."""
+    """The targets of all rows, or of their words or spans, as one array."""
     return np.concatenate(self.targets) if isinstance(self.targets, list) else self.targets
 
 
@@ -65,7 +69,16 @@ class Task:
   lines: list[str]  # what was guessed, found and cut
 
 
-def load(config: Any, vocabulary: Vocabulary, *, max_length: int) -> Task:
+def _read(path: str, split: str, config: Any, download: bool) -> tuple[list[Row], list[str], str]:
+  """The rows of a file, or of a data set's `split` unless its name has one; their columns; a digest."""
+  if not datasets.kind_of(path):
+    return list(rows.read(path)), rows.columns(path), files.sha256(pathlib.Path(path))
+  options = {"directory": config.data.directory, "module": config.data.module, "download": download}
+  found = datasets.read(path, split, **options)
+  return found, list(found[0].fields if found else ()), datasets.digest(found)
+
+
+def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool = False) -> Task:
   """Reads and tokenises the files of a config of kind 'own'.
 
   Raises:
@@ -73,13 +86,14 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int) -> Task:
     DataError: a file or a row is not what it must be; the line names both.
   """
   given, path = config.data, config.data.train_file
-  train = list(rows.read(path))
+  train, names, digest = _read(path, "train", config, download)
   if not train:
     raise DataError(f"{path}: no rows below the header; give a file with texts and labels")
-  names = rows.columns(path)
   text, label = (
     (given.text, given.label) if not conll.kind_of(path) else columns.of_conll(train[:_LOOKED_AT], given)
   )
+  if not label and any(spans.is_targets(row.fields.get(_TARGETS)) for row in train[:_LOOKED_AT]):
+    label = _TARGETS
   found = columns.find(path, names, text=text, text_pair=given.text_pair, label=label)
   lines = list(found.lines)
   if conll.kind_of(path):
@@ -87,10 +101,9 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int) -> Task:
       f"{path}: words are in column {text}, tags in column {label} (data.text, data.label change it)"
     )
   schema = _schema(config, train[:_LOOKED_AT], found, lines, max_length)
-  digests = {path: files.sha256(pathlib.Path(path))}
+  digests = {path: digest}
   if given.dev_file:
-    dev = list(rows.read(given.dev_file))
-    digests[given.dev_file] = files.sha256(pathlib.Path(given.dev_file))
+    dev, _, digests[given.dev_file] = _read(given.dev_file, "validation", config, download)
   else:
     train, dev = _held_out(train, schema, given.dev_fraction, path)
   if given.train_rows and given.train_rows < len(train):
@@ -147,8 +160,8 @@ def _held_out(
 def _part(part: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Part:
   # Labels first: what is wrong with them is found before the long work.
   wanted = targets(part, schema)
-  made = (tagging if schema.kind == "tagging" else answers).inputs(part, schema, vocabulary)
-  return Part(made, wanted)
+  kinds = {"tagging": tagging, "span_pairs": spans}
+  return Part(kinds.get(schema.kind, answers).inputs(part, schema, vocabulary), wanted)
 
 
 def _scale(how: str, numbers: np.ndarray, schema: TaskSchema) -> tuple[float, float]:
@@ -173,10 +186,11 @@ def _lines(schema: TaskSchema, parts: Sequence[Part], path: str, dev_file: str) 
   else:
     found = train.classes
     counts = np.bincount(found, minlength=len(schema.labels)) if found.ndim == 1 else found.sum(axis=0)
-    things = "words" if schema.kind == "tagging" else "rows"
     shown = [f"{label} {count:,.0f}" for label, count in itertools.islice(zip(schema.labels, counts), 12)]
     more = f" and {len(schema.labels) - 12:,} more" if len(schema.labels) > 12 else ""
-    lines.append(f"own: {len(schema.labels):,} labels with their training {things}: {', '.join(shown)}{more}")
+    lines.append(
+      f"own: {len(schema.labels):,} labels with their training {schema.things}: {', '.join(shown)}{more}"
+    )
   for name, part in (("train", train), ("dev", dev)):
     count, windows = len(part.targets), len(part.inputs.row)
     if part.inputs.cut:
@@ -184,6 +198,6 @@ def _lines(schema: TaskSchema, parts: Sequence[Part], path: str, dev_file: str) 
         f"own: {part.inputs.cut:,} of {count:,} {name} texts are cut to {schema.max_length} tokens "
         "(data.long=windows reads all of them)"
       )
-    if windows > count:
+    if windows > count and schema.kind != "span_pairs":
       lines.append(f"own: {count:,} {name} texts are read in {windows:,} windows")
   return lines

@@ -17,9 +17,13 @@ ERRORS = ("rmse",)  # metrics that are no fractions
 _MOST_CONFUSED = 20  # a larger matrix is not read by anybody
 
 
+def _is_entities(schema: TaskSchema) -> bool:
+  return schema.kind == "tagging" and tagging.is_entities(schema.labels)
+
+
 def names(schema: TaskSchema) -> tuple[str, ...]:
   """What is measured; by the first a run's best evaluation and the best cell are chosen."""
-  if schema.kind == "tagging" and tagging.is_entities(schema.labels):
+  if _is_entities(schema):
     return "entity_f1", "precision", "recall", "accuracy"
   if schema.kind == "multilabel":
     return "micro_f1", "macro_f1", "average_precision"
@@ -31,13 +35,13 @@ def measure(schema: TaskSchema, targets: Outputs, outputs: Outputs) -> dict[str,
 
   Args:
     targets: of `targets.targets`.
-    outputs: [rows, outputs] float, of `answers.join`; of 'tagging' a list of `tagging.join`. Where they are
-      not finite all fractions are 0, and the error is that of answering 0.
+    outputs: [rows, outputs] float, of `answers.join`; of 'tagging' and 'span_pairs' a list of their `join`.
+      Where they are not finite all fractions are 0, and the error is that of answering 0.
   """
   if not all(np.isfinite(part).all() for part in outputs):
     worst = {"rmse": float(np.sqrt(np.mean(np.square(targets))))} if schema.kind == "regression" else {}
     return dict.fromkeys(names(schema), 0.0) | worst
-  if schema.kind == "tagging":
+  if schema.is_several:
     return _of_words(schema, list(targets), list(outputs))
   targets, outputs = np.asarray(targets), np.asarray(outputs)
   if schema.kind == "regression":
@@ -73,10 +77,10 @@ def _f1(targets: np.ndarray, predictions: np.ndarray, average: str) -> float:
 def _of_words(
   schema: TaskSchema, targets: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> dict[str, float]:
-  """Of entities: right where kind, first and last word are; else of single words."""
+  """Of entities: right where kind, first and last word are; else of single words, or targets."""
   predicted = [np.argmax(of_row, axis=1) for of_row in outputs]
   by_word = _of_classes(np.concatenate(targets), np.concatenate(predicted))
-  if not tagging.is_entities(schema.labels):
+  if not _is_entities(schema):
     return by_word
   found = _entities(schema, targets, predicted)["overall"]["strict"]
   scores = {"entity_f1": found.f1, "precision": found.precision, "recall": found.recall}
@@ -100,16 +104,15 @@ def details(schema: TaskSchema, targets: Outputs, outputs: Outputs) -> list[tabl
   if schema.kind == "multilabel":
     chosen = probabilities(schema, np.asarray(outputs)) >= THRESHOLD
     return [_by_class(schema.labels, np.asarray(targets).astype(bool), chosen, "rows")]
-  things = "rows"
-  if schema.kind == "tagging":
+  if schema.is_several:
     predicted = [np.argmax(of_row, axis=1) for of_row in outputs]
-    if tagging.is_entities(schema.labels):
+    if _is_entities(schema):
       return [_by_entity(_entities(schema, list(targets), predicted)["entities"])]
-    right, ours, things = np.concatenate(list(targets)), np.concatenate(predicted), "words"
+    right, ours = np.concatenate(list(targets)), np.concatenate(predicted)
   else:
     right, ours = np.asarray(targets), np.argmax(np.asarray(outputs), axis=1)
   classes = np.arange(len(schema.labels))
-  found = [_by_class(schema.labels, right[:, None] == classes, ours[:, None] == classes, things)]
+  found = [_by_class(schema.labels, right[:, None] == classes, ours[:, None] == classes, schema.things)]
   if len(classes) <= _MOST_CONFUSED:
     counts = sklearn_metrics.confusion_matrix(right, ours, labels=classes)
     found.append(_confusion(schema.labels, counts))

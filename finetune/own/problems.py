@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from finetune.own import tagging
+from finetune.own import spans, tagging
 from finetune.own.schema import TaskSchema
 from finetune.search import losses
 from finetune.search.classification import HeadSettings, make_problem
@@ -15,6 +15,7 @@ from finetune.search.program import Batch, Problem
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
+from pretrain.ops.pooling import pool
 from pretrain.step import Metrics
 
 
@@ -37,6 +38,8 @@ def problem(
   options = {"class_weights": _class_weights(schema, targets) if balanced else (), "smoothing": smoothing}
   if schema.kind == "tagging":
     return _tagging(schema, config, head, pad_id=pad_id, targets=targets, **options)
+  if schema.kind == "span_pairs":
+    return _span_pairs(schema, config, head, pad_id=pad_id, **options)
   loss = {
     "classification": functools.partial(losses.classification_loss, **options),
     "multilabel": functools.partial(losses.multilabel_loss, **options),
@@ -85,6 +88,54 @@ def _tagging(
     return total / mean_words, {"task_loss": (total, jnp.sum(weights))}
 
   return Problem(init_heads, outputs, loss)
+
+
+def _span_pairs(
+  schema: TaskSchema,
+  config: EncoderConfig,
+  head: HeadSettings,
+  *,
+  pad_id: int,
+  class_weights: Sequence[float],
+  smoothing: float,
+) -> Problem:
+  """Outputs [batch, labels], from the means of the last hidden states of two spans side by side."""
+
+  def init_heads(key: jax.Array) -> dict:
+    made = heads.init_classification_head(
+      key, config, num_outputs=schema.num_outputs, init=head.init, num_vectors=2
+    )
+    return {"span_pairs": made}
+
+  def outputs(params: dict, batch: Batch, row_keys: jax.Array | None) -> jax.Array:
+    ids = batch["ids"]
+    _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys)
+    return heads.apply_classification_head(
+      params["heads"]["span_pairs"],
+      vectors_of_spans(hidden.last, batch[spans.SPAN]),
+      activation=head.activation,
+      dropout=head.dropout,
+      input_dropout=head.input_dropout,
+      row_keys=row_keys,
+    )
+
+  def loss(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+    total = losses.classification_loss(
+      logits, batch["labels"], batch["weights"], class_weights=class_weights, smoothing=smoothing
+    )
+    return total, {"task_loss": (total, jnp.sum(batch["weights"]))}
+
+  return Problem(init_heads, outputs, loss)
+
+
+def vectors_of_spans(hidden: jax.Array, marks: jax.Array) -> jax.Array:
+  """[batch, 2 * embed] float32: the means of [batch, length, embed] over the tokens of both spans.
+
+  `marks` [batch, length] int are of the token field `spans.SPAN`; a span without a token gives 0.
+  """
+  return jnp.concatenate(
+    [pool(hidden, (marks & of) > 0, "mean") for of in (spans.FIRST, spans.SECOND)], axis=-1
+  )
 
 
 def _class_weights(schema: TaskSchema, targets: np.ndarray | Sequence[np.ndarray]) -> tuple[float, ...]:

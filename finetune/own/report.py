@@ -51,7 +51,7 @@ def make_report(
     *summary.skipped_notes({"own": summary.summarise(chosen).skipped_updates}),
   ]
   shown = [*of_best, *([cells] if len(records) > 1 else [])]
-  return tables.Report("results", f"{schema.kind.capitalize()}, {title}", columns, found, notes, shown)
+  return tables.Report("results", f"{_title(schema)}, {title}", columns, found, notes, shown)
 
 
 def of_one(
@@ -61,7 +61,11 @@ def of_one(
   found = [{"metric": name, "value": value, "rows": rows} for name, value in scores.items()]
   columns = [tables.text_column("metric", "metric"), _number_column("score", "value")]
   notes = [f"{rows:,} rows; {_unit(schema)}."]
-  return tables.Report("results", f"{schema.kind.capitalize()}, {title}", columns, found, notes, of_answers)
+  return tables.Report("results", f"{_title(schema)}, {title}", columns, found, notes, of_answers)
+
+
+def _title(schema: TaskSchema) -> str:
+  return schema.kind.capitalize().replace("_", " ")
 
 
 def _unit(schema: TaskSchema) -> str:

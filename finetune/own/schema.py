@@ -28,7 +28,7 @@ class TaskSchema:
 
   kind: str  # one of `KINDS`
   text: tuple[str, ...]  # column of the text, or of the two of a pair; of tagging the column of the words
-  label: str  # column of the label, the number, the labels or the tags
+  label: str  # column of the label, the number, the labels, the tags, or the targets of 'span_pairs'
   labels: tuple[str, ...]  # class 0 first; empty for regression and question answering
   pooling: str  # 'cls', 'mean' or 'max': the vector of a text that the head reads
   max_length: int  # most tokens of an input, special ones too
@@ -42,8 +42,23 @@ class TaskSchema:
     return PROBLEM_TYPES.get(self.kind, "")
 
   @property
+  def is_several(self) -> bool:
+    """Whether a row has a list of answers: one for each of its words, or of its targets."""
+    return self.kind in ("tagging", "span_pairs")
+
+  @property
+  def things(self) -> str:
+    """What has one answer each: 'words', 'targets' or 'rows'."""
+    return {"tagging": "words", "span_pairs": "targets"}.get(self.kind, "rows")
+
+  @property
+  def head(self) -> str:
+    """The name of the head among a model's."""
+    return self.kind if self.is_several or self.kind == "question_answering" else "classification"
+
+  @property
   def num_outputs(self) -> int:
-    """Numbers that the head gives for a text, for a word ('tagging'), or for a token (2, of an answer)."""
+    """Numbers that the head gives for a text, a word, a target, or for a token (2, of an answer)."""
     return 2 if self.kind == "question_answering" else len(self.labels) or 1
 
   def as_json(self) -> str:

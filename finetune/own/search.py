@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from data.tables import Report, Table
-from finetune.own import answers, problems, report, tagging
+from finetune.own import answers, problems, report, spans, tagging
 from finetune.own.load import Part, load
 from finetune.own.metrics import Outputs, details, measure, names
 from finetune.own.schema import FILE
+from finetune.own.spans import SpanInputs
 from finetune.own.tagging import TagInputs
 from finetune.papers.spaces import Cell
 from finetune.search import best_model, texts, warm_start
@@ -31,14 +32,14 @@ class Own:
   """A search on a file; a `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
-    """Reads and tokenises the files; nothing is compiled, and there is nothing to download.
+    """Reads and tokenises the files; nothing is compiled. `download` is for what TFDS may fetch.
 
     Raises:
       UserError: see data/errors.py.
     """
-    del download
     self.session, config = session, session.config
-    self.task = load(config, session.start.vocabulary, max_length=session.max_length(SPACE_OF))
+    longest = session.max_length(SPACE_OF)
+    self.task = load(config, session.start.vocabulary, max_length=longest, download=download)
     self.schema = self.task.schema
     self.train = self.task.train.examples(scale=self.task.scale, shift=self.task.shift)
     self.buckets, self.dev_buckets = (
@@ -100,6 +101,8 @@ class Own:
       by_token = texts.outputs_by_token(made.examples, self.dev_buckets, outputs_of, **options)
       return [tagging.join(made, of_run, self.schema) for of_run in by_token]
     found = texts.outputs_of_all(made.examples, self.dev_buckets, outputs_of, **options)
+    if isinstance(made, SpanInputs):
+      return [spans.join(made, of_run) for of_run in found]
     joined = [answers.join(made, of_run) for of_run in found]
     if self.schema.kind != "regression":
       return joined
@@ -107,8 +110,7 @@ class Own:
 
   def describe(self) -> list[str]:
     """What there is and what would be done."""
-    head = "tagging" if self.schema.kind == "tagging" else "classification"
-    start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={head: None})
+    start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={self.schema.head: None})
     padded = ", ".join(map(str, self.buckets.lengths))
     waste = self.buckets.waste(self.train.sizes)
     return [

@@ -8,7 +8,7 @@ import numpy as np
 
 from data.errors import DataError, did_you_mean
 from data.rows import Row
-from finetune.own import tagging
+from finetune.own import spans, tagging
 from finetune.own.columns import as_number, is_missing
 from finetune.own.schema import TaskSchema
 
@@ -19,6 +19,9 @@ def shown_text(row: Row, schema: TaskSchema) -> str:
   """The texts, or the words, of a row as one text."""
   if schema.kind == "tagging":
     return " ".join(tagging.words_of(row, schema.text[0]))
+  if schema.kind == "span_pairs":
+    spans.spans_of(row, schema)  # so that what cannot be read is known before anything is answered
+    return " ".join(spans.words_of(row, schema.text[0]))
   return "\0".join(text_of(row, column) for column in schema.text)
 
 
@@ -65,9 +68,11 @@ def number_of(row: Row, column: str) -> float:
 
 
 def several_of(row: Row, schema: TaskSchema) -> list[str]:
-  """All labels of a row: one, several, or a tag for each of its words; a DataError with its place."""
+  """All labels of a row: one, several, or of each word or target; a DataError with its place."""
   if schema.kind == "tagging":
     return tagging.tags_of(row, schema)
+  if schema.kind == "span_pairs":
+    return spans.labels_of(row, schema.label)
   if schema.kind == "multilabel":
     return labels_of(row, schema.label, schema.separator)
   return [label_of(row, schema.label)]
@@ -103,7 +108,7 @@ def find_labels(rows: Iterable[Row], schema: TaskSchema, *, given: Sequence[str]
 def targets(rows: Sequence[Row], schema: TaskSchema) -> np.ndarray | list[np.ndarray]:
   """[rows] int32 classes, [rows] float64 numbers, or [rows, labels] float32 of 0 and 1 ('multilabel').
 
-  Of 'tagging' a list with [words] int32 classes for each row.
+  Of 'tagging' and 'span_pairs' a list with [words] or [targets] int32 classes for each row.
 
   Raises:
     DataError: with its place, a row without a label, with one that the schema does not have, or with tags of
@@ -118,13 +123,13 @@ def targets(rows: Sequence[Row], schema: TaskSchema) -> np.ndarray | list[np.nda
       for label in labels_of(row, schema.label, schema.separator):
         made[at, _class(row, label, classes)] = 1.0
     return made
-  if schema.kind == "tagging":
+  if schema.is_several:
     sentences = []
     for row in rows:
-      tags = tagging.tags_of(row, schema)
-      if tagging.is_entities(schema.labels):
-        tagging.check_order(row, tags, schema.labels)
-      sentences.append(np.asarray([_class(row, tag, classes) for tag in tags], np.int32))
+      labels = several_of(row, schema)
+      if schema.kind == "tagging" and tagging.is_entities(schema.labels):
+        tagging.check_order(row, labels, schema.labels)
+      sentences.append(np.asarray([_class(row, label, classes) for label in labels], np.int32))
     return sentences
   return np.asarray([_class(row, label_of(row, schema.label), classes) for row in rows], np.int32)
 

@@ -122,16 +122,17 @@ def _linear(key: jax.Array, shape: tuple[int, int], init: str, stddev: float) ->
 
 
 def init_classification_head(
-  key: jax.Array, config: EncoderConfig, *, num_outputs: int, init: str = "normal"
+  key: jax.Array, config: EncoderConfig, *, num_outputs: int, init: str = "normal", num_vectors: int = 1
 ) -> dict:
   """A fresh float32 head on h of [CLS] for fine-tuning: {'dense' [embed, embed], 'output' [embed, outputs]}.
 
-  `num_outputs` are the classes, 1 for regression. `init` is 'normal' (Hugging Face: N(0, init_stddev), biases
+  `num_outputs` are the classes, 1 for regression; of `num_vectors` side by side 'dense' is [their embed,
+  embed]. `init` is 'normal' (Hugging Face: N(0, init_stddev), biases
   0) or 'torch' (fairseq: PyTorch's default, kernel and bias of a layer uniform within inputs ** -0.5).
   """
   size, keys = config.hidden_size, jax.random.split(key)
   return {
-    "dense": _linear(keys[0], (size, size), init, config.init_stddev),
+    "dense": _linear(keys[0], (num_vectors * size, size), init, config.init_stddev),
     "output": _linear(keys[1], (size, num_outputs), init, config.init_stddev),
   }
 

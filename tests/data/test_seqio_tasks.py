@@ -51,6 +51,20 @@ seqio.TaskRegistry.add(
   preprocessors=[],
   output_features=dict(text=TEXT),
 )
+BYTES = seqio.Feature(seqio.ByteVocabulary())
+
+
+def films(split, shuffle_files=False, seed=None):
+  del split, shuffle_files, seed
+  return tf.data.Dataset.from_tensor_slices(dict(inputs=["a film", "a mat"], targets=["x", "y"]))
+
+
+seqio.TaskRegistry.add(
+  "labelled",
+  seqio.FunctionDataSource(films, splits=["validation"]),
+  preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
+  output_features=dict(inputs=BYTES, targets=BYTES),
+)
 seqio.MixtureRegistry.add("both", [("one", 1.0), ("two", 1.0)])
 seqio.MixtureRegistry.add("zero", [("one", 0.0), ("two", 1.0)])
 """
@@ -67,6 +81,11 @@ for flags in json.loads(sys.argv[1]):
     print(json.dumps([len(plan.units), texts]))
   except errors.UserError as error:
     print(json.dumps([error.exit_code, str(error)]))
+from data import tfds_reader
+from data.rows import datasets
+for split in ("train", "validation"):
+  print(json.dumps([datasets.main([*json.loads(sys.argv[4]), "--split=" + split])]))
+print(json.dumps([tfds_reader.main(json.loads(sys.argv[5]))]))
 from data.prepare import command
 print(json.dumps([command.main(json.loads(sys.argv[3]))]))
 """
@@ -83,8 +102,10 @@ def results(tmp_path_factory, vocabulary_directory):
   store = (
     "import sys\nimport tensorflow_datasets as tfds\n"
     "tfds.dataset_builders.store_as_tfds_dataset(name='tiny', version='1.2.0', data_dir=sys.argv[2],\n"
-    "  features=tfds.features.FeaturesDict({'body': tfds.features.Text()}),\n"
-    "  split_datasets={'train': [(i, {'body': f'text {i}\\n\\nmore'}) for i in range(30)]})\n"
+    "  features=tfds.features.FeaturesDict({'body': tfds.features.Text(), 'tags':\n"
+    "    tfds.features.Sequence(tfds.features.ClassLabel(names=['O', 'B-X']))}),\n"
+    "  split_datasets={'train': [(i, {'body': f'text {i}\\n\\nmore', 'tags': [1, 0][i % 3:]})\n"
+    "    for i in range(30)]})\n"
   )
   names = ["seqio:one", "seqio:both", "seqio:only_ids", "seqio:untrained", "seqio:zero", "seqio:onne"]
   names.append("seqio:absent")
@@ -95,12 +116,32 @@ def results(tmp_path_factory, vocabulary_directory):
   flags += [f"--output={directory / 'prepared'}", "--length=16", "--workers=1"]
   command = [sys.executable, "-c", store + PROGRAM, json.dumps(requests), str(directory / "tfds")]
   command.append(json.dumps(flags))
+  command.append(
+    json.dumps(["--task=labelled", f"--module={module}", f"--output={directory / 'task.jsonl'}"])
+  )
+  command.append(json.dumps([f"--directory={directory / 'tfds'}", f"--output={directory}", "tiny", "train"]))
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr[-2000:]
   lines = [json.loads(line) for line in done.stdout.split("\n") if line.startswith("[")]
-  keys = [*names, "tfds", "tfds without the feature", "no module", "prepare"]
+  keys = [*names, "tfds", "tfds without the feature", "no module", "task#train", "task", "rows", "prepare"]
   lines[-1].append(directory / "prepared")
-  return dict(zip(keys, lines, strict=True))
+  made = dict(zip(keys, lines, strict=True)) | {"stderr": done.stderr}
+  for key, path in (("task", "task.jsonl"), ("rows", "0.jsonl")):
+    made[key] += [json.loads(line) for line in (directory / path).read_text().splitlines()]
+  return made
+
+
+def test_examples_of_a_task_are_rows_with_texts_for_what_it_tokenises(results):
+  assert results["task"] == [0, {"inputs": "a film", "targets": "x"}, {"inputs": "a mat", "targets": "y"}]
+  assert results["task#train"] == [3]
+  assert "'labelled' has no split 'train'; its splits are validation, named as seqio:" in results["stderr"]
+
+
+def test_labels_in_lists_of_a_tfds_data_set_are_names(results):
+  code, *rows = results["rows"]
+  assert code == 0 and len(rows) == 30
+  tags = {tuple(row["tags"]) for row in rows}
+  assert tags == {("B-X", "O"), ("O",), ()} and rows[0]["body"].endswith("more")
 
 
 def test_a_registered_task_is_read_in_order(results):

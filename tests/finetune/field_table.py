@@ -66,6 +66,7 @@ LEFT_ALONE = {
   "own.targets": ("largest", "own"),
   "data.train_file": ("a.csv", "own"),
   "data.dev_file": ("b.csv", "own"),
+  "data.module": ("tasks.py", "own"),
   "data.dev_fraction": ("0.2", "own"),
   "data.text": ("text", "own"),
   "data.text_pair": ("other", "own"),

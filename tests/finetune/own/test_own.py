@@ -10,7 +10,7 @@ from ml_collections import FrozenConfigDict
 
 from configs import finetune_own
 from data import vocabulary
-from finetune import main
+from finetune import evaluate, main, predict
 from finetune.glue import task as glue
 from finetune.own.load import load
 from finetune.own.schema import TaskSchema
@@ -188,6 +188,36 @@ def test_tags_of_a_conll_file_are_learned_and_saved(run, tmp_path, capsys):
   assert params["heads"]["tagging"]["kernel"].shape == (16, 3) and meta["task"]["labels"] == list(
     schema.labels
   )
+
+
+def test_pairs_of_spans_are_learned_saved_and_answered(run, tmp_path, capsys):
+  random, lines = np.random.default_rng(0), []
+  for _ in range(48):
+    words = [str(word) for word in random.permutation(["the", "cat", "sat", "on", "mat", "film"])]
+    at = [words.index(word) for word in ("cat", "mat", "sat")]
+    pairs = [(at[0], at[1], "near"), (at[1], at[2], "far"), (at[2], at[0], "far")]
+    targets = [
+      {"span1": [one, one + 1], "span2": [two, two + 1], "label": label} for one, two, label in pairs
+    ]
+    lines.append(json.dumps({"text": " ".join(words), "info": 1, "targets": targets}))
+  data, out = tmp_path / "edges.jsonl", tmp_path / "out"
+  data.write_text("\n".join(lines) + "\n")
+  fields = {"data__train_file": data, "search__epochs": 6, "data__dev_fraction": 0.25}
+  assert run(out, "finetune_own", **fields) == 0
+  said = capsys.readouterr().out
+  assert "own.task=span_pairs: 'targets' has spans" in said and "2 labels with their training targets" in said
+  assert TaskSchema.read(out / "model").kind == "span_pairs"
+  scores = {row["metric"]: float(row["value"]) for row in csv.DictReader((out / "results.csv").open())}
+  assert scores["accuracy"] > 0.9
+  answers, report = tmp_path / "answers.jsonl", tmp_path / "report"
+  assert predict.main([f"--model={out / 'model'}", f"--input={data}", f"--output={answers}"]) == 0
+  found = [json.loads(line) for line in answers.read_text().splitlines()]
+  right = [
+    one == two["label"] for row in found for one, two in zip(row["predicted"], row["targets"], strict=True)
+  ]
+  assert evaluate.main([f"--model={out / 'model'}", f"--data={data}", f"--output={report}"]) == 0
+  rows = {row["metric"]: row for row in json.loads((report / "results.json").read_text())["rows"]}
+  assert rows["accuracy"]["value"] == pytest.approx(np.mean(right)) and np.mean(right) > 0.9
 
 
 def test_questions_of_ones_own_go_the_way_of_squad(tmp_path):

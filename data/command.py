@@ -14,6 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from data import errors, files
+from data.buckets import copies
+
+# What becomes of an address of a bucket that a flag is given instead of a path.
+FETCHED = "fetched"  # the file or folder is brought here, and the flag is its path
+OPENED = "opened"  # who reads it fetches what it needs
+SENT = "sent"  # an output: see data.buckets.outputs
 
 STOPPED = 75  # exit code after a requested stop with everything saved: start the same command again
 
@@ -25,30 +31,47 @@ class Parser(argparse.ArgumentParser):
   """Refuses wrong flags with one line that names the nearest known ones, and exit code 2."""
 
   def __init__(self, **kwargs):
+    self._buckets: dict[str, tuple[str, Callable]] = {}  # what becomes of addresses, and the type
     super().__init__(allow_abbrev=False, **kwargs)
 
-  def add_argument(self, *names, **options) -> argparse.Action:
-    """As argparse's; the help also says what a flag is when it is left out, unless that is nothing."""
+  def add_argument(self, *names, bucket: str = "", **options) -> argparse.Action:
+    """As argparse's; the help also says what a flag is when it is left out, unless that is nothing.
+
+    `bucket` says what becomes of an address: FETCHED, OPENED or SENT; without it an address is refused.
+    """
     default, text = options.get("default"), options.get("help", "")
     is_nothing = default is None or default is False or default in ("", [], argparse.SUPPRESS)
     if not is_nothing and "default" not in text:
       options["help"] = f"{text} (default: {default})".strip()
-    return super().add_argument(*names, **options)
+    kind = options.get("type") or str
+    if bucket and kind is not str:
+      options["type"] = lambda text: text if files.is_address(text) else kind(text)
+    action = super().add_argument(*names, **options)
+    if bucket:
+      self._buckets[action.dest] = (bucket, kind)
+    return action
 
   def parse_args(self, args=None, namespace=None):
-    """As argparse's, and refuses an address such as s3://bucket where a path is meant."""
+    """As argparse's, and refuses addresses where they cannot be; those that are FETCHED become paths."""
     found = super().parse_args(args, namespace)
+    allowed = {name: entry for parser in self._parsers() for name, entry in parser._buckets.items()}
     for name, value in vars(found).items():
       for text in value if isinstance(value, list | tuple) else [value]:
         problem = files.address_problem(f"--{name}", text)
-        if problem is not None:
+        if problem is not None and name not in allowed:
           raise errors.ConfigError(problem)
+        if problem is not None and allowed[name][0] == FETCHED:
+          setattr(found, name, allowed[name][1](copies.local(text, flag=f"--{name}")))
     return found
 
-  def error(self, message: str) -> NoReturn:
+  def _parsers(self) -> "list[Parser]":
+    """This one and those of its commands."""
     commands = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
-    parsers = [self, *(parser for action in commands for parser in action.choices.values())]
-    known = [name for parser in parsers for action in parser._actions for name in action.option_strings]
+    return [self, *(parser for action in commands for parser in action.choices.values())]
+
+  def error(self, message: str) -> NoReturn:
+    actions = [action for parser in self._parsers() for action in parser._actions]
+    known = [name for action in actions for name in action.option_strings]
     wrong = re.findall(r"--\w+", message) if message.startswith("unrecognized") else []
     hints = "".join(errors.did_you_mean(flag, known, most=1) for flag in wrong)
     raise errors.ConfigError(message + (hints or f"; see `{self.prog} --help`"))

@@ -25,10 +25,6 @@ from data import errors
 Path = str | os.PathLike
 
 
-# Fields and flags that may be addresses; what reads data_dir of TFDS opens buckets itself.
-_TAKES_ADDRESSES = ("data.tfds_directory", "tfds_directory", "workdir")
-
-
 def is_address(value: object) -> bool:
   """Whether it is an address such as s3://bucket/run; as a path it would be a local folder called 's3:'."""
   is_path = isinstance(value, os.PathLike)  # which makes one slash of two
@@ -38,11 +34,8 @@ def is_address(value: object) -> bool:
 
 
 def address_problem(name: str, value: object) -> str | None:
-  """The line that refuses an address where only a path can be; None: it is none, or it can be there.
-
-  `name` is that of a flag or field.
-  """
-  if not is_address(value) or name.removeprefix("--") in _TAKES_ADDRESSES:
+  """The line that refuses an address where only a path can be; None: it is none. `name` is the flag's."""
+  if not is_address(value):
     return None
   return (
     f"{name}={value}: expected a path, found an address; mount the bucket (gcsfuse, mount-s3) on every host "

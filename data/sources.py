@@ -13,7 +13,8 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from data import errors, files, seqio_tasks, text_files, tfds_reader
+from data import command, errors, files, seqio_tasks, text_files, tfds_reader
+from data.buckets import copies
 
 MIN_UNIT_BYTES = 1 << 20
 MAX_UNIT_BYTES = 64 << 20
@@ -32,18 +33,21 @@ class Request:
   limit: int = 0
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: command.Parser) -> None:
   """Adds the flags that say where text comes from; for every command that reads text."""
   parser.add_argument(
     "--source",
     required=True,
+    bucket=command.OPENED,
     help="installed_docs; tfds:NAME; seqio:NAME (registered Task or Mixture; here: wikipedia_books, "
     "web_160gb); or file globs separated by commas: text (a line is a paragraph, a blank line ends a "
     "document), *.jsonl, *.csv, *.tsv, *.parquet; all but Parquet also as .gz or .zst",
   )
   parser.add_argument("--text_field", default="text", help="JSON field, column or feature with the text")
   parser.add_argument("--module", default="", help="file or module to import, which registers seqio Tasks")
-  parser.add_argument("--tfds_directory", default="", help="data_dir of TFDS; default: its own default")
+  parser.add_argument(
+    "--tfds_directory", default="", bucket=command.OPENED, help="data_dir of TFDS; default: its own default"
+  )
   parser.add_argument("--download", action="store_true", help="let TFDS download what is missing")
   parser.add_argument("--limit", type=int, default=0, help="most documents from each input unit (0: all)")
   parser.add_argument("--workers", type=int, default=0, help="processes (0: one per core)")
@@ -102,8 +106,7 @@ def expand(source: str) -> list[str]:
   """Returns the files that the comma-separated globs of `source` match, sorted; DataError if one has none."""
   paths: set[str] = set()
   for pattern in filter(None, source.split(",")):
-    matches = glob.glob(os.path.expanduser(pattern), recursive=True)
-    matches = [path for path in matches if os.path.isfile(path)]
+    matches = _matches(pattern)
     if not matches:
       hint = (
         f"; it is a directory, name its files as {pattern.rstrip('/')}/*" if os.path.isdir(pattern) else ""
@@ -118,6 +121,14 @@ def expand(source: str) -> list[str]:
       "--source is empty; expected file globs, tfds:NAME, seqio:NAME or installed_docs"
     )
   return sorted(paths)
+
+
+def _matches(pattern: str) -> list[str]:
+  """The files that a glob matches; those at an address are fetched."""
+  if files.is_address(pattern):
+    return [str(path) for path in copies.matching(pattern, flag="--source")]
+  matches = glob.glob(os.path.expanduser(pattern), recursive=True)
+  return [path for path in matches if os.path.isfile(path)]
 
 
 def digest_of_files(source: str) -> str | None:

@@ -180,7 +180,9 @@ def _run(arguments: list[str], *, relay: bool) -> None:
 def main(arguments: list[str] | None = None) -> int:
   """Runs the child's side; returns its exit code."""
   parser = command.Parser(prog="python -m data.tfds_reader", description="Writes DIR/0.jsonl, 1.jsonl, ...")
-  parser.add_argument("--directory", default="", help="data_dir of TFDS; '': its default")
+  parser.add_argument(
+    "--directory", bucket=command.OPENED, default="", help="data_dir of TFDS; '': its default"
+  )
   parser.add_argument("--output", required=True, help="directory for the JSON lines")
   parser.add_argument("--download", action="store_true", help="fetch and prepare what is missing")
   parser.add_argument("pairs", nargs="+", help="data set and split, data set and split, ...")

@@ -169,4 +169,4 @@ def _task_problems(config: Mapping[str, Any]) -> list[str]:
   return problems
 
 
-RULES = Rules(SCHEMA, _together)
+RULES = Rules(SCHEMA, _together, addresses=("workdir", "checkpoint", "vocabulary"))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from data import files
 from pretrain import checkpoint, phases, preflight, prepared, resume, warm_start
 from pretrain import workdir as workdir_files
 from pretrain.pod.peers import LOOKING, PREPARING, Alone, compare_records
@@ -40,7 +41,8 @@ def open_records(config: ConfigDict, workdir: str, download: bool, peers: Alone)
   peers.together("paths", look, seconds=LOOKING)
   prepare = functools.partial(prepared.ensure_records, config, download=download)
   peers.first("prepared text", prepare, seconds=PREPARING)
-  records = peers.together("records", functools.partial(prepared.open, config), seconds=LOOKING)
+  late = PREPARING if files.is_address(config.data.directory) else LOOKING  # every host may fetch them
+  records = peers.together("records", functools.partial(prepared.open, config), seconds=late)
   compare_records(peers, records.digests, records.directory)
   return records
 

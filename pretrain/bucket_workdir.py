@@ -11,17 +11,16 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 from ml_collections import ConfigDict
 
 from data import files
 from data.buckets import owner
-from data.buckets.mirror import CACHE, Mirror
+from data.buckets.mirror import CACHE, WORKDIRS, Mirror
 from data.buckets.place import Place
 from data.errors import ConfigError, UserError
-from pretrain import checkpoint, integrity
+from pretrain import bucket_steps, checkpoint, integrity
 from pretrain import workdir as workdir_files
 from pretrain.pod.peers import PREPARING, Alone
 
@@ -29,8 +28,6 @@ Log = Callable[[str], None]
 
 _FLAG = "--workdir"
 _LOOK = 0.5  # seconds between two looks for a new checkpoint
-_OF_STEP = re.compile(rf"{checkpoint.DIRECTORY}/(\d+)/(.+)")
-_MARKS = {checkpoint.COMMITTED, *(f"{item}/{checkpoint.COMMITTED}" for item in checkpoint.ITEMS)}
 _NOT_NEEDED = re.compile(rf"tensorboard/|phase_\d+/{checkpoint.DIRECTORY}/|{re.escape(owner.NAME)}$")
 _NOT_SENT = re.compile(rf"{workdir_files.LOCK}$|(.*/)?\.|.*\.part(/|$)|.*{checkpoint.TEMPORARY}")
 
@@ -52,30 +49,22 @@ def opened(workdir: str, config: ConfigDict, peers: Alone, log: Log) -> Iterator
 
     def begin() -> str:
       nonlocal uploads
-      mirror = Mirror(place)
+      mirror = Mirror(place, WORKDIRS)
       stack.enter_context(mirror.locked(advice=f"wait for it, stop it, or use another {_FLAG}"))
       uploads = _Uploads(mirror, config, log)
       stack.enter_context(owner.owned(mirror, lost=uploads.give_up, log=log))
-      bring_down(mirror, log)
+      bring_down(mirror)
       return mirror.id
 
     first = peers.first("the workdir's bucket", begin, seconds=PREPARING)
-    mirror = Mirror(place)
+    mirror = Mirror(place, WORKDIRS)
     if any(peers.gather("one copy", mirror.id != first, seconds=PREPARING)):
       raise ConfigError(
         f"{place}: the processes keep copies of their own, and only one that all share can be written; set "
         f"{CACHE} to a directory that all hosts see, or mount the bucket"
       )
-    here = str(mirror.directory)
-
-    def named(line: str) -> str:
-      return line.replace(os.path.relpath(here), place.address).replace(here, place.address)
-
-    try:
-      with uploads or contextlib.nullcontext():
-        yield here, lambda line: log(named(line))
-    except UserError as error:
-      raise type(error)(named(str(error))) from error
+    with mirror.naming(), uploads or contextlib.nullcontext():
+      yield str(mirror.directory), lambda line: log(mirror.named(line))
 
 
 def refuse_phases(workdir: str) -> None:
@@ -87,38 +76,23 @@ def refuse_phases(workdir: str) -> None:
     )
 
 
-def bring_down(mirror: Mirror, log: Log) -> None:
+def bring_down(mirror: Mirror) -> None:
   """Makes the copy what is in the bucket, but for checkpoints older than the newest that is not damaged."""
   there = mirror.place.files()
   mirror.keep_only(there)
-  wanted = [name for name in there if not _OF_STEP.match(name) and not _NOT_NEEDED.match(name)]
-  fetched = mirror.pull(there, wanted)
-  steps = _by_step(there)
-  for step in sorted(filter(steps.__getitem__, steps), reverse=True):
+  wanted = [name for name in there if bucket_steps.step_of(name) is None and not _NOT_NEEDED.match(name)]
+  mirror.pull(there, wanted)
+  steps = bucket_steps.by_step(there)
+  for step in sorted(steps, reverse=True):
     names, path = steps[step], mirror.directory / checkpoint.DIRECTORY / str(step)
     wanted += names
-    fetched += mirror.pull(there, names)
+    mirror.pull(there, names)
     if integrity.problem(path) is not None:  # what was damaged on the way, or here, must not count as damaged
       mirror.forget(names)
       mirror.pull(there, names)
     if integrity.problem(path) is None:
       break
   mirror.keep_only(set(wanted))
-  if fetched:
-    log(f"Fetched {len(fetched):,} files of {mirror.place.address}")
-
-
-def _by_step(there: Mapping[str, str] | Mapping[str, Path]) -> dict[int, list[str]]:
-  """{step: names of its files} of the steps that are there whole; [] for the others."""
-  steps: dict[int, list[str]] = {}
-  for name in there:
-    if found := _OF_STEP.match(name):
-      steps.setdefault(int(found[1]), []).append(name)
-  start = len(checkpoint.DIRECTORY) + 1
-  return {
-    step: names if {name[start:].partition("/")[2] for name in names} >= _MARKS else []
-    for step, names in steps.items()
-  }
 
 
 class _Uploads:
@@ -160,11 +134,12 @@ class _Uploads:
   def _send(self, *, is_end: bool = False) -> None:
     """Sends checkpoints that are not in the bucket yet; at the `is_end` of a run all else too."""
     here = self._mirror.local()
-    steps = {step: names for step, names in _by_step(here).items() if names}
+    steps = bucket_steps.by_step(here)
     new = [step for step, names in steps.items() if self._mirror.has_changed(names)]
     if not new and not is_end:
       return
-    self._mirror.push([name for name in here if not _OF_STEP.match(name) and not _NOT_SENT.match(name)])
+    others = [name for name in here if bucket_steps.step_of(name) is None]
+    self._mirror.push([name for name in others if not _NOT_SENT.match(name)])
     # The newest matters most, but one to keep for good must not be missing below it.
     for step in sorted(new, key=lambda step: (step not in self._keep_steps, -step)):
       self._send_step(step, steps[step])
@@ -173,8 +148,8 @@ class _Uploads:
   def _send_step(self, step: int, names: list[str]) -> None:
     """Sends a checkpoint; a run may remove it meanwhile, and what was sent of it is then not whole."""
     path = self._mirror.directory / checkpoint.DIRECTORY / str(step)
-    left = [name for name in self._mirror.place.files() if _is_of(name, step) and name not in names]
-    self._mirror.remove(left)  # of an upload that was killed
+    there = [name for name in self._mirror.place.files() if bucket_steps.step_of(name) == step]
+    self._mirror.remove({*there} - {*names})  # what is left of an upload that was killed
 
     def is_last(name: str) -> bool:
       return name.endswith(checkpoint.COMMITTED)
@@ -193,7 +168,7 @@ class _Uploads:
   def _remove_old(self, here: set[int]) -> None:
     """Removes what the run has removed, and checkpoints above the number to keep, their marks first."""
     there = self._mirror.place.files()
-    steps = {step: names for step, names in _by_step(there).items() if names}
+    steps = bucket_steps.by_step(there)
     if here - steps.keys():
       return  # not before the newer ones are there
     kept = {*sorted(steps)[-self._keep :], *self._keep_steps, *here}
@@ -201,8 +176,3 @@ class _Uploads:
     gone += [name for name in self._mirror.known if not (self._mirror.directory / name).exists()]
     self._mirror.remove([name for name in gone if name.endswith(checkpoint.COMMITTED)])
     self._mirror.remove([name for name in gone if not name.endswith(checkpoint.COMMITTED)])
-
-
-def _is_of(name: str, step: int) -> bool:
-  found = _OF_STEP.match(name)
-  return found is not None and int(found[1]) == step

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from data import manifest
 from pretrain import flops, resume, trees
 from pretrain import prepared as source
 from pretrain.corruption.masking import TokenIds
@@ -103,11 +104,12 @@ def local_bytes(abstract_tree: Any) -> int:
 
 def dry_run(config: ConfigDict, *, workdir: str) -> str:
   """The resolved config, parameter counts, mesh, sharding of every parameter and cost of a run, as text."""
-  directory = source.records_directory(config)
-  prepared = os.path.exists(os.path.join(directory, "manifest.json"))
+  directory = source.records_directory(config, only=(manifest.NAME,))
+  prepared = os.path.exists(os.path.join(directory, manifest.NAME))
   size = config.model.vocab_size
   tokens = source.token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, size)
   run = make_run(config, tokens)
+  directory = config.data.directory or directory  # rather than the copy of an address
   records = directory if prepared else f"{directory} (not there yet; made on first start)"
   sections = [
     _section("config", resume.flatten(config.to_dict())),

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from data.errors import DataError
 from data.files import make_writable
 from data.prepare.output_directory import missing_directories
-from pretrain import checkpoint, trackers, warm_start
+from pretrain import bucket_steps, trackers, warm_start
 from pretrain.analysis import probing
 
 
@@ -23,7 +23,7 @@ def check(config: ConfigDict, workdir: str, *, is_new: bool) -> None:
   if is_new:
     for field, path in warm_start.starts(config.to_dict()).items():
       try:
-        checkpoint.step_path(path)
+        bucket_steps.step_path(path)
       except DataError as error:
         raise DataError(f"{field}={path}: {error}") from error
   settings = config.to_dict()["train"]

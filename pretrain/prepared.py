@@ -7,12 +7,14 @@ import dataclasses
 import os
 import re
 import shlex
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from data import errors, files, manifest, sources
+from data.buckets import copies
 from data.command import run_child
 from data.errors import ConfigError, DataError, StorageError, UserError
 from data.prepare import from_config
@@ -24,9 +26,15 @@ _ERRORS: dict[int, type[UserError]] = {
 }
 
 
-def records_directory(config: ConfigDict) -> str:
-  """Where the prepared records of a config are, or would be."""
-  return from_config.directory(config.data.to_dict(), vocab_size=config.model.vocab_size)
+def records_directory(config: ConfigDict, *, only: Collection[str] = ()) -> str:
+  """Where the prepared records of a config are, or would be; those of an address are fetched first.
+
+  Of these `only` some files, where names are given. DataError: there are none at the address.
+  """
+  directory = from_config.directory(config.data.to_dict(), vocab_size=config.model.vocab_size)
+  if not files.is_address(directory):
+    return directory
+  return str(copies.records(directory, flag="data.directory", only=only))
 
 
 def ensure_records(config: ConfigDict, *, download: bool) -> str:

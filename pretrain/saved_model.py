@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 
 from data import vocabulary as vocabularies
+from data.buckets import copies
 from data.errors import DataError
 from data.prepare import from_config
 from data.vocabulary import Vocabulary
-from pretrain import checkpoint, trees
+from pretrain import bucket_steps, checkpoint, trees
 from pretrain.checkpoint import Checkpoints
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
@@ -50,7 +51,7 @@ class SavedModel:
     Without a `directory` it is looked for beside the checkpoint, then beside the run's records; errors name
     the `flag` that gives one. DataError: there is none, it is damaged, or it is not this checkpoint's.
     """
-    folder = Path(directory) if directory else self._find_vocabulary(flag)
+    folder = Path(copies.local(directory, flag=flag)) if directory else self._find_vocabulary(flag)
     vocabulary = vocabularies.load(folder)
     expected = str(self.meta["vocabulary_digest"])
     if vocabulary.digest != expected:
@@ -110,10 +111,10 @@ def frozen_config(model: Mapping[str, Any], *, dtype: str = "auto", remat: str =
 def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedModel:
   """Reads a checkpoint for a warm start, fine-tuning or export; nothing is put on a device.
 
-  `directory` and `step` are those of `checkpoint.step_path`; DataError as there, and where the checkpoint
+  `directory` and `step` are those of `bucket_steps.step_path`; DataError as there, and where the checkpoint
   cannot be read or its meta lacks what every checkpoint has.
   """
-  path = checkpoint.step_path(directory, step)
+  path = bucket_steps.step_path(directory, step)
   params, meta = checkpoint.load_params(path)
   missing = [name for name in _NEEDED if name not in meta]
   if not missing and "model" not in meta["config"]:

@@ -9,7 +9,8 @@ from ml_collections import ConfigDict
 
 from data.errors import DataError
 from pretrain import trees
-from pretrain.checkpoint import read_meta, step_path
+from pretrain.bucket_steps import step_path
+from pretrain.checkpoint import read_meta
 from pretrain.saved_model import SavedModel, open_model
 
 # Fields of `model` under which the same arrays would compute something else.

@@ -12,6 +12,7 @@ import fsspec
 from moto.server import ThreadedMotoServer
 
 from data.buckets import mirror
+from data.buckets.place import Place
 
 BUCKET = "bucket"
 
@@ -77,3 +78,30 @@ def strict(endpoint: str) -> Iterator[None]:
 def _allow(endpoint: str, requests: float) -> None:
   body, kind = str(requests).encode(), {"Content-Type": "application/octet-stream"}
   urllib.request.urlopen(urllib.request.Request(f"{endpoint}/moto-api/reset-auth", body, kind)).close()
+
+
+def put(address: str, content: dict[str, bytes]) -> None:
+  """Writes files below an address."""
+  system, root = fsspec.core.url_to_fs(address)
+  for name, data in content.items():
+    system.pipe_file(f"{root}/{name}", data)
+
+
+def put_folder(address: str, folder: Path) -> None:
+  """Writes all files of a folder below an address."""
+  put(
+    address,
+    {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()},
+  )
+
+
+def noted(monkeypatch) -> list[str]:
+  """Names of the files that are fetched from now on."""
+  names, fetch = [], Place.fetch
+
+  def noting(self, wanted):
+    names.extend(wanted)
+    fetch(self, wanted)
+
+  monkeypatch.setattr(Place, "fetch", noting)
+  return names

@@ -13,10 +13,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from data import errors, files
+from data import errors, files, progress
 from data.buckets.place import Place
 
 CACHE = "TEXT_ENCODER_CACHE"  # the environment variable that names the folder of copies
+WORKDIRS, OUTPUTS, READ = "workdirs", "outputs", "read"  # kinds of copies; only what is read is never changed
 _STATE = "state.json"
 
 
@@ -26,19 +27,19 @@ def cache_directory() -> Path:
   return Path(chosen).absolute() / "buckets"
 
 
-def local_name(address: str) -> Path:
-  """The folder that an address is copied to, which has the same last name."""
+def local_name(address: str, kind: str) -> Path:
+  """The folder that an address is copied to, which has the same last name; `kind` is what for."""
   plain = address.rstrip("/")
   digest = hashlib.sha256(plain.encode()).hexdigest()[:16]
-  return cache_directory() / digest / (plain.rpartition("/")[2] or "files")
+  return cache_directory() / kind / digest / (plain.rpartition("/")[2] or "files")
 
 
 class Mirror:
-  """The copy of a place; one process at a time may change it, see `locked`."""
+  """A copy of a place. One that is to be changed is `locked`; those that are read any process may fetch."""
 
-  def __init__(self, place: Place) -> None:
+  def __init__(self, place: Place, kind: str) -> None:
     """Makes the folder; StorageError where that cannot be."""
-    self.place, self.directory = place, local_name(place.address)
+    self.place, self.directory = place, local_name(place.address, kind)
     self._state_file = self.directory.parent / _STATE
     with errors.writing(self.directory):
       self.directory.mkdir(parents=True, exist_ok=True)
@@ -53,9 +54,22 @@ class Mirror:
   @contextlib.contextmanager
   def locked(self, *, advice: str) -> Iterator[None]:
     """Holds the copy within the block; DataError, ending in `advice`, where another process does."""
-    busy = f"another run on this machine is at work in {self.place.address}"
+    busy = f"another process on this machine is at work in {self.place.address}"
     with files.locked(self.directory.parent / "lock", busy=busy, advice=advice):
       yield
+
+  def named(self, line: str) -> str:
+    """A line with the address instead of the copy's path."""
+    here, address = str(self.directory), self.place.address
+    return line.replace(os.path.relpath(here), address).replace(here, address)
+
+  @contextlib.contextmanager
+  def naming(self) -> Iterator[None]:
+    """Within the block a user's error names the address instead of the copy's path."""
+    try:
+      yield
+    except errors.UserError as error:
+      raise type(error)(self.named(str(error))) from error
 
   @property
   def known(self) -> Collection[str]:
@@ -77,6 +91,7 @@ class Mirror:
     """
     missing = [name for name in names if self._known.get(name) != [there[name], self._mark(name)]]
     if missing:
+      progress.say(f"fetching {len(missing):,} files of {self.place.address}")
       self.place.fetch({name: self.directory / name for name in missing})
       self._note({name: there[name] for name in missing})
     return missing
@@ -93,7 +108,9 @@ class Mirror:
 
   def forget(self, names: Collection[str]) -> None:
     """Takes the files of those names as changed here: they are fetched again."""
-    self._known = {name: marks for name, marks in self._known.items() if name not in set(names)}
+    gone = set(names)
+    self._known = {name: marks for name, marks in self._known.items() if name not in gone}
+    self._save()
 
   def has_changed(self, names: Collection[str]) -> bool:
     """Whether one of the files of those names has changed here since it was fetched or sent."""
@@ -116,7 +133,6 @@ class Mirror:
     """Removes files of those names from the bucket."""
     self.place.remove(names)
     self.forget(names)
-    self._save()
 
   def _mark(self, name: str) -> list[int] | None:
     try:

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import fsspec
-
 from data import errors, files
 from data.errors import ConfigError, DataError, StorageError, UserError
 
@@ -29,6 +27,8 @@ class Place:
     `flag` is the flag or field that named the address, for messages. ConfigError: no such scheme, or its
     library is not installed.
     """
+    import fsspec  # a quarter of a second, which commands on local files need not wait
+
     self.address, self.flag = address.rstrip("/"), flag
     try:
       self._system, self._root = fsspec.core.url_to_fs(self.address)
@@ -40,14 +40,18 @@ class Place:
   def __str__(self) -> str:
     return f"{self.flag}={self.address}"
 
-  def files(self) -> dict[str, str]:
-    """{name: what changes with its content} of all files; {} where the folder is not there.
+  def files(self, pattern: str = "") -> dict[str, str]:
+    """{name: what changes with its content} of all files, or of those that match a pattern of globs.
 
-    DataError: there is no such bucket, or it cannot be read.
+    {} where there is none. DataError: there is no such bucket, or it cannot be read.
     """
     with self._errors("read", DataError):
       self._system.invalidate_cache()
-      found = self._system.find(self._root, detail=True)
+      if pattern:
+        matches = self._system.glob(self._path(pattern), detail=True)
+        found = {path: info for path, info in matches.items() if info.get("type") != "directory"}
+      else:
+        found = self._system.find(self._root, detail=True)
     start = len(self._root) + 1
     return {path[start:]: _mark(info) for path, info in found.items() if len(path) > start}
 

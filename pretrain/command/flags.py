@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from data import files, manifest
 from data.errors import ConfigError, did_you_mean
-from pretrain.command import fields, validate
+from pretrain.command import fields, paths, validate
 from pretrain.command.config_file import load_config
 from pretrain.plan import chips
 
@@ -39,7 +38,9 @@ Pretrains a text encoder.
                         --config.generator.mlm_layers=4,6,8, --config.generator.detach_blocks=false.
                         The fields are listed below; configs/base.py says what each means
   --workdir=DIRECTORY   checkpoints, metrics and the resolved config; a run found there is continued.
-                        Default: runs/<name of the config file>, with _ARGUMENT if there is one
+                        Default: runs/<name of the config file>, with _ARGUMENT if there is one.
+                        s3://bucket/run (gs://, ...) is a workdir in a bucket, as most other paths may be;
+                        docs/launch.md
   --dry_run             prints the resolved config, parameter counts, the mesh and the sharding of
                         every parameter, cost and memory, and exits
   --plan=MACHINE        with --dry_run: compiles the real step for a machine that is not here and prints
@@ -130,7 +131,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   schema = program.rules.schema
   values, changes, problems = _split(argv, program)
   switches = {name: _switch(name, values, problems) for name in program.switches}
-  problems += filter(None, (files.address_problem(f"--{flag}", text) for flag, text in values.items()))
+  problems += paths.address_problems(values, program.rules)
   plan = values.get("plan") or ""
   planned = _planned_devices(plan, problems, dry_run=switches["dry_run"])
   place = {name: values.get(name) or "" for name in PLACE}
@@ -149,10 +150,9 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
     problems += _config_problems(config, program.rules, in_doubt=bool(problems), planned=planned)
   name = pathlib.Path(path).stem + (f"_{argument.replace(':', '_')}" if argument else "")
   workdir = values.get("workdir") or os.path.join("runs", name)
-  if os.path.exists(workdir) and not os.path.isdir(workdir):
-    problems.append(f"--workdir={workdir}: is a file; give a directory, new or with the run to continue")
+  problems += paths.workdir_problems(workdir)
   if not switches["dry_run"] and "data.source" in fields.known_fields(schema):
-    problems += _missing_records(changed)
+    problems += paths.missing_records(changed)
   if problems or config is None:
     raise ConfigError(validate.listing(problems)) from cause
   return Arguments(FrozenConfigDict(config), workdir, config_name=name, plan=plan, place=place, **switches)
@@ -245,22 +245,6 @@ def _read_changes(
       except ValueError as error:
         problems.append(f"--config.{error}")
   return changed
-
-
-def _missing_records(changed: fields.Fields) -> list[str]:
-  """A problem if the user names records that are not there, and no text that they are to be made of.
-
-  To prepare the recipe's own text under that name would train on what nobody asked for.
-  """
-  directory = pathlib.Path(str(changed.get("data.directory", "")) or ".")
-  if not changed.get("data.directory") or "data.source" in changed or (directory / manifest.NAME).exists():
-    return []
-  beside = sorted(str(path.parent) for path in directory.parent.glob(f"*/{manifest.NAME}"))
-  near = did_you_mean(str(directory), beside) or ";"
-  return [
-    f"--config.data.directory={directory}: no prepared records there{near} name the text to prepare there "
-    "too (--config.data.source=FILES), or prepare it with python -m data.prepare"
-  ]
 
 
 def _set_fields(config: ConfigDict, changed: fields.Fields) -> None:

@@ -23,13 +23,28 @@ class Rules:
   Attributes:
     schema: the fields there are, and what each may be.
     together: (all fields, num_devices=) to lines about several fields.
+    addresses: fields and flags with paths that may be addresses of buckets.
   """
 
   schema: fields.Schema
   together: Callable[..., list[str]]
+  addresses: tuple[str, ...] = ()
 
 
-PRETRAINING = Rules(fields.PRETRAINING, combinations.problems)
+PRETRAINING = Rules(
+  fields.PRETRAINING,
+  combinations.problems,
+  addresses=(
+    "workdir",
+    "data.source",
+    "data.directory",
+    "data.vocabulary",
+    "data.tfds_directory",  # TFDS opens it
+    "train.init_from",
+    "generator.init_from",
+    "model.freeze_embeddings_from",
+  ),
+)
 
 
 def problems(
@@ -78,7 +93,8 @@ def listing(lines: list[str]) -> str:
 def value_problem(name: str, value: Any, rules: Rules = PRETRAINING) -> str | None:
   """The line that refuses the value of a known field by itself, or None."""
   line = fields.type_problem(name, value, rules.schema)
-  line = line or files.address_problem(name, value)
+  if name not in rules.addresses:
+    line = line or files.address_problem(name, value)
   if line is not None:
     return line
   _, choices, limit = fields.kinds(rules.schema)[name]

@@ -191,5 +191,6 @@ def _compare_devices(peers: Peers, reports: list[list]) -> None:
 
 
 def _free_bytes(workdir: str) -> int:
-  path = mirror.local_name(workdir) if files.is_address(workdir) else pathlib.Path(workdir).absolute()
+  is_copied = files.is_address(workdir)
+  path = mirror.local_name(workdir, mirror.WORKDIRS) if is_copied else pathlib.Path(workdir).absolute()
   return shutil.disk_usage(next(parent for parent in (path, *path.parents) if parent.exists())).free

@@ -5,6 +5,7 @@ import pytest
 from data import files
 from data.errors import ConfigError
 from data.prepare import command as prepare
+from data.prepare.command import parse
 from data.vocabulary import command as vocabulary
 from finetune import main as finetune
 from pretrain.command import flags
@@ -27,7 +28,8 @@ def test_paths_and_names_of_sources_are_none(value):
 
 
 def test_tfds_opens_its_own_buckets():
-  assert files.address_problem("--tfds_directory", "gs://tfds-data/datasets") is None
+  arguments = ["--source=tfds:x", "--output=out", "--tfds_directory=gs://tfds-data/datasets"]
+  assert parse(arguments).tfds_directory == "gs://tfds-data/datasets"
   fields = "--config.data.tfds_directory=gs://tfds-data/datasets"
   assert flags.read_arguments([CONFIG, fields]).config.data.tfds_directory == "gs://tfds-data/datasets"
 
@@ -35,9 +37,8 @@ def test_tfds_opens_its_own_buckets():
 @pytest.mark.parametrize(
   "flag",
   [
-    "--config.data.source=s3://bucket/*.txt",
-    "--config.data.directory=s3://bucket/records",
-    "--config.model.freeze_embeddings_from=gs://bucket/run",
+    "--config.data.module=s3://bucket/tasks.py",
+    "--config=gs://bucket/recipe.py",
   ],
 )
 def test_pretraining_refuses_it_before_anything_is_made(flag, tmp_path, monkeypatch):
@@ -55,9 +56,9 @@ def test_fine_tuning_refuses_it(capsys):
 @pytest.mark.parametrize(
   ("command", "arguments"),
   [
-    (prepare.main, ["--source=s3://bucket/*.txt", "--output=out"]),
     (prepare.main, ["--source=text.txt", "--output=gs://bucket/out"]),
-    (vocabulary.main, ["train", "--source=s3://bucket/*.txt", "--output=out"]),
+    (prepare.main, ["--source=text.txt", "--module=gs://bucket/tasks.py", "--output=out"]),
+    (vocabulary.main, ["train", "--source=text.txt", "--output=s3://bucket/out"]),
     (export.main, ["--checkpoint=runs/x", "--output=s3://bucket/out"]),
   ],
 )

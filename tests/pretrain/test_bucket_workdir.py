@@ -12,7 +12,7 @@ import pytest
 import s3fs
 
 from data.buckets import owner
-from data.buckets.mirror import Mirror
+from data.buckets.mirror import WORKDIRS, Mirror
 from data.buckets.place import Place
 from data.errors import ConfigError, DataError, StorageError, UserError
 from pretrain import bucket_workdir
@@ -116,7 +116,7 @@ def test_what_is_damaged_in_the_bucket_is_set_aside_there_and_an_older_step_used
 def test_one_process_owns_a_place_and_a_dead_one_is_outlasted(here, monkeypatch):
   monkeypatch.setattr(owner, "BEAT", 0.1)
   monkeypatch.setattr(owner, "_LOOK", 0.05)
-  mirror, lost = Mirror(Place("memory://owned/run", flag="--workdir")), []
+  mirror, lost = Mirror(Place("memory://owned/run", flag="--workdir"), WORKDIRS), []
   with owner.owned(mirror, lost=lost.append, log=print):
     mirror.id = "that of another machine"
     with (
@@ -135,7 +135,7 @@ def test_one_process_owns_a_place_and_a_dead_one_is_outlasted(here, monkeypatch)
   assert mirror.place.read(owner.NAME)  # which is not ours to remove
   monkeypatch.setattr(owner, "SILENCE", 0.3)
   with owner.owned(mirror, lost=lost.append, log=print):
-    assert b"process 7" not in mirror.place.read(owner.NAME)
+    assert b"process 7 on c" not in mirror.place.read(owner.NAME)
   assert mirror.place.read(owner.NAME) is None
 
 

@@ -1,0 +1,68 @@
+"""Files of buckets brought here: what changed alone, digests checked, patterns, and errors of one line."""
+
+import pathlib
+
+import pytest
+
+from data import command, sources
+from data.buckets import copies
+from data.errors import ConfigError, DataError, UserError
+from tests import buckets
+
+
+@pytest.fixture
+def here(tmp_path):
+  """A machine with an empty cache."""
+  with buckets.machine(tmp_path / "cache"):
+    yield tmp_path
+
+
+@pytest.fixture
+def moved(monkeypatch):
+  """Names of the files that were fetched."""
+  return buckets.noted(monkeypatch)
+
+
+def test_only_what_has_changed_is_fetched_again(here, moved):
+  buckets.put("memory://read/a", {"one": b"1", "sub/two": b"2"})
+  folder = copies.folder("memory://read/a", flag="--data")
+  assert (folder / "one").read_bytes() == b"1" and sorted(moved) == ["one", "sub/two"]
+  buckets.put("memory://read/a", {"sub/two": b"3"})
+  (folder / "one").write_bytes(b"changed here")
+  assert copies.folder("memory://read/a", flag="--data") == folder
+  assert moved[2:] == ["one", "sub/two"]
+  assert ((folder / "one").read_bytes(), (folder / "sub" / "two").read_bytes()) == (b"1", b"3")
+  assert copies.folder("memory://read/a", flag="--data") and len(moved) == 4
+
+
+def test_a_flag_becomes_the_path_of_a_file_or_a_folder(here):
+  buckets.put("memory://flags/a", {"rows.csv": b"text\na\n", "sub/x": b"x"})
+  parser = command.Parser()
+  parser.add_argument("--input", bucket=command.FETCHED)
+  parser.add_argument("--checkpoint", bucket=command.OPENED)
+  parser.add_argument("--other")
+  given = ["--input=memory://flags/a/rows.csv", "--checkpoint=memory://flags/run"]
+  asked = parser.parse_args(given)
+  assert asked.input.endswith("/rows.csv") and pathlib.Path(asked.input).read_text() == "text\na\n"
+  assert asked.checkpoint == "memory://flags/run"
+  assert parser.parse_args(["--input=memory://flags/a"]).input.endswith("/a")
+  for wrong, line in (
+    ("--input=memory://flags/b", "^--input=memory://flags/b: nothing is there$"),
+    ("--other=memory://flags/a", "^--other=memory://flags/a: expected a path, found an address"),
+  ):
+    with pytest.raises(UserError, match=line):
+      parser.parse_args([wrong])
+
+
+def test_sources_are_files_of_buckets_too(here, tmp_path):
+  buckets.put("memory://text/a", {"1.txt": b"one", "2.txt": b"two", "3.csv": b"no"})
+  (tmp_path / "4.txt").write_text("four")
+  found = sources.expand(f"memory://text/a/*.txt,{tmp_path}/4.txt")
+  assert sorted(path.rpartition("/")[2] for path in found) == ["1.txt", "2.txt", "4.txt"]
+  with pytest.raises(DataError, match=r"^--source=memory://text/a/\*.gz matches no file"):
+    sources.expand("memory://text/a/*.gz")
+
+
+def test_a_scheme_without_a_library_is_a_line(here):
+  with pytest.raises(ConfigError, match=r"^--data=abc://x/y: Protocol not known: abc; install its library"):
+    copies.folder("abc://x/y", flag="--data")

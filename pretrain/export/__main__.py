@@ -19,6 +19,7 @@ from data.errors import ConfigError
 
 _NEEDED = ("torch", "transformers")
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
+_ONNX = "onnx"  # --to=onnx is --to=auto --onnx
 
 
 def _require_extra(*more: str) -> None:
@@ -43,9 +44,9 @@ def export_parser() -> Parser:
   parser.add_argument(
     "--to",
     default="auto",
-    choices=("auto", *LAYOUTS),
-    help="auto: the stock transformers class that computes exactly this; cocolm, amos: official Hugging "
-    "Face port; fairseq: official model.pt; torch: safetensors under our own names",
+    choices=("auto", *LAYOUTS, _ONNX),
+    help="auto: the stock transformers class that computes exactly this; onnx: that and --onnx; cocolm, "
+    "amos: official Hugging Face port; fairseq: official model.pt; torch: safetensors under our own names",
   )
   parser.add_argument(
     "--output", required=True, type=pathlib.Path, help="folder; an older export is replaced"
@@ -96,6 +97,8 @@ def _main(argv: Sequence[str]) -> None:
     import_checkpoint.import_checkpoint(**vars(import_parser().parse_args(argv[1:])))
     return
   arguments = export_parser().parse_args(argv)
+  if arguments.to == _ONNX:
+    arguments.to, arguments.onnx = "auto", True
   _require_extra(*(_NEEDED_FOR_ONNX if arguments.onnx else ()))
   from pretrain.export import export_checkpoint
 

@@ -117,6 +117,7 @@ def export(request: Request) -> None:
       license=request.license,
       language=request.language,
       sentence_transformers=request.sentence_transformers,
+      onnx=request.onnx,
       folder=request.output.absolute().name,
     )
     text = card.write(facts, model.params, model.meta, model.workdir)
@@ -145,7 +146,7 @@ def _check(request: Request, model: Model, folder: pathlib.Path, layout: str, he
       difference = onnx_file.write(
         folder, reference, max_length=model.config.max_length, tolerance=request.tolerance
       )
-      print(f"onnx: max |difference| of hidden states {difference:.1e}", flush=True)
+      print(f"onnx: max |difference| of hidden states and logits {difference:.1e}", flush=True)
   return report
 
 

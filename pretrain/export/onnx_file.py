@@ -1,5 +1,6 @@
-"""The encoder as ONNX, through PyTorch's exporter, compared with our hidden states in onnxruntime."""
+"""A stock export as ONNX, through PyTorch's exporter, compared with our outputs in onnxruntime."""
 
+import json
 import logging
 import pathlib
 import warnings
@@ -10,14 +11,19 @@ from data.errors import DataError
 from pretrain.export.check import reference as self_check
 
 INPUTS = ("input_ids", "attention_mask")
+HIDDEN, LOGITS = "last_hidden_state", "logits"  # outputs
+# Classes whose logits are an output, too: those of fine-tuned models.
+_WITH_LOGITS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 
 
 def write(folder: pathlib.Path, reference: pathlib.Path, *, max_length: int, tolerance: float) -> float:
   """Writes `onnx/model.onnx` of a stock folder and runs it on the sentences of `write_reference`'s .npz.
 
-  Its inputs are input_ids and attention_mask, int64 [batch, length up to max_length]; its output is
-  last_hidden_state, float32 [batch, length, embed]. Returns the largest |difference| of hidden states;
-  DataError where that is above the tolerance, or the exporter or onnxruntime fails.
+  Its inputs are input_ids and attention_mask, int64 [batch, length up to max_length]. Its outputs are
+  last_hidden_state, float32 [batch, length, embed], and of a fine-tuned model logits: [batch, labels] of
+  texts, [batch, length, labels] of tokens, [batch, length, 2] where answers start and end. Returns the
+  largest |difference|, of logits over max(1, the largest); DataError where that is above the tolerance, or
+  the exporter or onnxruntime fails.
   """
   path = folder / "onnx" / "model.onnx"
   path.parent.mkdir()
@@ -31,8 +37,8 @@ def write(folder: pathlib.Path, reference: pathlib.Path, *, max_length: int, tol
     ) from error
   if not worst <= tolerance:
     raise DataError(
-      f"onnx: hidden states differ by {worst:.2e}, allowed {tolerance:.0e}; nothing was kept. --tolerance "
-      "states another bound"
+      f"onnx: hidden states or logits differ by {worst:.2e}, allowed {tolerance:.0e}; nothing was kept. "
+      "--tolerance states another bound"
     )
   return worst
 
@@ -44,16 +50,24 @@ def _export(folder: pathlib.Path, path: pathlib.Path, max_length: int) -> None:
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
   logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision, which nothing here needs
+  architecture = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0]
+  has_logits = architecture.endswith(_WITH_LOGITS)
+  kind = getattr(transformers, architecture) if has_logits else transformers.AutoModel
   # The plain attention: fused kernels are traced into more operators and gain nothing here.
-  model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+  model = kind.from_pretrained(folder, attn_implementation="eager").eval()
 
-  class LastHidden(torch.nn.Module):
+  class Outputs(torch.nn.Module):
     def __init__(self) -> None:
       super().__init__()
-      self.encoder = model
+      self.model = model
 
     def forward(self, input_ids, attention_mask):
-      return self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+      made = self.model(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=has_logits)
+      if not has_logits:
+        return made.last_hidden_state
+      if "start_logits" in made:
+        return made.hidden_states[-1], torch.stack([made.start_logits, made.end_logits], dim=-1)
+      return made.hidden_states[-1], made.logits
 
   length = min(7, max_length - 1)  # neither 1, which is taken for a constant, nor the longest
   ids = torch.ones(2, length, dtype=torch.int64)
@@ -62,11 +76,11 @@ def _export(folder: pathlib.Path, path: pathlib.Path, max_length: int) -> None:
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # about the exporter's own insides; what it wrote is compared below
     program = torch.onnx.export(
-      LastHidden().eval(),
+      Outputs().eval(),
       (ids, torch.ones_like(ids)),
       dynamo=True,
       input_names=list(INPUTS),
-      output_names=["last_hidden_state"],
+      output_names=[HIDDEN, LOGITS] if has_logits else [HIDDEN],
       dynamic_shapes=({0: batch, 1: tokens},) * 2,
       verbose=False,
     )
@@ -79,7 +93,12 @@ def _compare(path: pathlib.Path, reference: pathlib.Path) -> float:
 
   session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
   worst = 0.0
-  for ids, mask, expected in self_check.read_reference(reference):
-    (hidden,) = session.run(None, dict(zip(INPUTS, (ids, mask))))
-    worst = max(worst, float(np.abs(hidden[mask > 0] - expected[mask > 0]).max()))
+  for ids, mask, hidden, logits in self_check.read_reference(reference):
+    found = dict(zip((HIDDEN, LOGITS), session.run(None, dict(zip(INPUTS, (ids, mask))))))
+    apart = [np.abs(found[HIDDEN][mask > 0] - hidden[mask > 0]).max()]
+    if LOGITS in found and logits is not None:
+      where = mask > 0 if logits.ndim == 3 else slice(None)  # of tokens, or of texts
+      largest = max(1.0, float(np.abs(logits[where]).max()))
+      apart.append(np.abs(found[LOGITS][where] - logits[where]).max() / largest)
+    worst = max(worst, *map(float, apart))
   return worst

@@ -12,6 +12,7 @@ from pretrain.export.card.citations import citations
 
 _PAGE = pathlib.Path(__file__).with_name("card.md")
 _LOAD_STOCK = pathlib.Path(__file__).with_name("load_stock.md")
+_LOAD_ONNX = pathlib.Path(__file__).with_name("load_onnx.md")
 # Hub's name of the task, by the end of the class's name.
 _PIPELINES = {
   "ForMaskedLM": "fill-mask",
@@ -69,6 +70,7 @@ class Facts(NamedTuple):
   language: str  # ISO 639-1 code, or ''
   sentence_transformers: bool = False  # whether its files are there
   folder: str = "PATH"  # what the user called the folder
+  onnx: bool = False  # whether onnx/model.onnx is there
 
 
 def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.Path) -> str:
@@ -119,6 +121,10 @@ def _how_to_load(facts: Facts) -> str:
       )
     if facts.layout == "layoutlmv3":
       paragraphs.append("When this class is fine-tuned in PyTorch its table of distances stays as it is.")
+    if facts.onnx:
+      scores = "hidden, scores" if ending in _USE else "(hidden,)"
+      page = string.Template(_LOAD_ONNX.read_text(encoding="utf-8").strip())
+      paragraphs.append(page.substitute(folder=facts.folder, outputs=scores))
     if facts.sentence_transformers:
       paragraphs.append(
         f'With sentence-transformers, `SentenceTransformer("{facts.folder}").encode(sentences)` gives the '

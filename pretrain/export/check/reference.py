@@ -167,11 +167,14 @@ def _compute(
     yield output
 
 
-def read_reference(path: pathlib.Path) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-  """Yields ids, mask [batch, length] int64 and hidden states [batch, length, embed] float32 of each case."""
+def read_reference(
+  path: pathlib.Path,
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]]:
+  """Yields ids, mask [batch, length] int64, hidden states [batch, length, embed] and logits of each case."""
   with np.load(path, allow_pickle=False) as file:
     for number in range(len(json.loads(file["cases"].tobytes()))):
-      yield file[f"{number}/ids"], file[f"{number}/mask"], file[f"{number}/hidden"]
+      logits = file.get(f"{number}/logits")
+      yield file[f"{number}/ids"], file[f"{number}/mask"], file[f"{number}/hidden"], logits
 
 
 def run_in_fresh_process(folder: pathlib.Path, reference: pathlib.Path, layout: str) -> Report:

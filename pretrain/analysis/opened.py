@@ -15,7 +15,7 @@ from data.vocabulary import Vocabulary
 from pretrain import prepared, resume, trees
 from pretrain.corruption.masking import TokenIds
 from pretrain.run import Run, make_run
-from pretrain.saved_model import open_model
+from pretrain.saved_model import OpenedEncoder, open_model
 
 
 class OpenedRun(NamedTuple):
@@ -23,6 +23,7 @@ class OpenedRun(NamedTuple):
 
   run: Run  # its mesh is one device, its batches are of the rows that were asked for
   params: dict  # numpy arrays
+  encoder: OpenedEncoder  # the encoder alone, as it is used when nothing trains it
   heldout: PackedRecords
   vocabulary: Vocabulary
   records: str  # directory of the prepared records
@@ -41,7 +42,8 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   config = config_of(saved.meta["config"])
   config.mesh.update({"data": 1, "fsdp": 1, "tensor": 1})
   config.train.update({"batch_size": rows, "microbatches": 1})
-  _, vocabulary = saved.load_vocabulary("", flag="--vocabulary")
+  encoder = saved.open_encoder("", flag="--vocabulary")
+  vocabulary = encoder.vocabulary
   records = prepared.records_directory(config)
   heldout = PackedRecords(records, split="heldout", length=config.data.length, seed=config.seed)
   if heldout.manifest.vocabulary.digest != vocabulary.digest:
@@ -51,7 +53,7 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   problems = trees.differences(run.abstract_state.params, saved.params)
   if problems:
     raise DataError(f"checkpoint {saved.path}: {trees.first_lines(problems)}; is it complete?")
-  return OpenedRun(run, saved.params, heldout, vocabulary, records, int(saved.path.name))
+  return OpenedRun(run, saved.params, encoder, heldout, vocabulary, records, int(saved.path.name))
 
 
 def config_of(saved: Mapping[str, Any]) -> ConfigDict:

@@ -58,6 +58,10 @@ class FrozenEncoder:
     return self._program(_word_vectors, self.encoder.params)
 
   @functools.cached_property
+  def _layer_program(self) -> Compiled:
+    return self._program(_layer_vectors, self.encoder.params)
+
+  @functools.cached_property
   def _mlm_program(self) -> Compiled:
     return self._program(_masked_log_probs, {"encoder": self.encoder.params, "head": self.heads["mlm"]})
 
@@ -82,6 +86,14 @@ class FrozenEncoder:
       missing = max(0, len(sentence) - len(of_row))
       kept = of_row[: len(sentence)]
       found.append(np.concatenate([kept, np.zeros((missing, len(DEPTHS), width), np.float32)]))
+    return found
+
+  def layers(self, sentences: Sequence[Words]) -> list[np.ndarray]:
+    """[words, layers + 1, embed] float32 of each sentence, as `words`: embedded, and after each layer."""
+    found = []
+    for sentence, of_row in zip(sentences, self._layer_program(self.inputs(sentences))):
+      missing = max(0, len(sentence) - len(of_row))
+      found.append(np.pad(of_row[: len(sentence)], ((0, missing), (0, 0), (0, 0))))
     return found
 
   def likelihoods(self, sentences: Sequence[Words]) -> np.ndarray | None:
@@ -110,7 +122,7 @@ class FrozenEncoder:
 
 def _word_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
   """[batch, length, depths, embed] float32: row w - 1 has the means of word w."""
-  ids, length = batch["ids"], batch["ids"].shape[1]
+  ids = batch["ids"]
   table = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
   embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")
   middle, half = embedded, config.num_layers // 2
@@ -118,6 +130,22 @@ def _word_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: i
     assert hidden.layers is not None
     middle = hidden.layers[half - 1]
   states = jnp.stack([depth.astype(jnp.float32) for depth in (table, middle, hidden.last)], axis=2)
+  return _means_of_words(states, batch)
+
+
+def _layer_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
+  """[batch, length, layers + 1, embed] float32, as `_word_vectors`: embedded, and after every layer."""
+  ids = batch["ids"]
+  embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")
+  assert hidden.layers is not None
+  before = jnp.moveaxis(hidden.layers, 0, 2)[:, :, : config.num_layers - 1]
+  last = (embedded[:, :, None], before, hidden.last[:, :, None])
+  return _means_of_words(jnp.concatenate([part.astype(jnp.float32) for part in last], axis=2), batch)
+
+
+def _means_of_words(states: jax.Array, batch: Batch) -> jax.Array:
+  """Of [batch, length, depths, embed] states of pieces the mean over the pieces of each word."""
+  length = states.shape[1]
   belongs = jax.nn.one_hot(batch["words"] - 1, length, dtype=jnp.float32)  # of word 0: nothing
   pieces = jnp.maximum(jnp.sum(belongs, axis=1), 1.0)
   return jnp.einsum("blw,blde->bwde", belongs, states) / pieces[..., None, None]

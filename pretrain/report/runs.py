@@ -65,10 +65,10 @@ def read(directories: Sequence[str]) -> list[ShownRun]:
     DataError: a directory is none, or no run has written in it.
   """
   paths = [pathlib.Path(directory) for directory in directories]
-  return [_read(path, name) for path, name in zip(paths, _names(paths))]
+  return [_read(path, name) for path, name in zip(paths, short_names(paths))]
 
 
-def _names(paths: Sequence[pathlib.Path]) -> list[str]:
+def short_names(paths: Sequence[pathlib.Path]) -> list[str]:
   """The shortest ends of the paths by which no two are the same; a number where paths are equal."""
   parts = [path.absolute().parts for path in paths]
   for length in range(1, max(map(len, parts)) + 1):

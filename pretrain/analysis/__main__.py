@@ -1,0 +1,133 @@
+"""The papers' analyses: `python -m pretrain.analysis --checkpoints=DIR[,DIR] --output=OUT`.
+
+`--help` lists the flags and the analyses. Exit codes are those of data/errors.py.
+"""
+
+import argparse
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from data import command
+from data.command import Parser
+from data.errors import ConfigError, DataError, UserError, did_you_mean, reason
+from data.tables import Report, text_column
+from pretrain.command import kept_memory
+
+# What each analysis is, in the order in which they are made.
+ABOUT = {
+  "cosines": "cosines of random and of similar pairs, alignment, uniformity (glue/STS-B in --data)",
+  "edges": "edge probing after every layer (edges/*.jsonl, UD_English-EWT or SemEval2010_task8 in --data)",
+  "detection": "calibration of replaced token detection, its losses, and which tokens fool it",
+  "correction": "right answers of copy head, LM head and both, at every saved step",
+  "mixture": "weights of the generator's layers over time",
+  "generator": "the generator's loss by depth over time",
+  "efficiency": "held-out loss and probes by hours of training",
+}
+_EPILOG = (
+  "Analyses:\n\n"
+  + "\n".join(f"  {name:11} {about}" for name, about in ABOUT.items())
+  + """
+
+Each writes <name>.json, .csv and .md, its plots as .svg and .png, and the points of the plots as .csv. What
+cannot be made of these checkpoints is skipped with a line, and is an error where --only names it. Dropout is
+off and draws are fixed: the same command gives the same numbers.
+
+  python -m pretrain.analysis --checkpoints=runs/a,runs/b --data=annotated --output=ab_analysis
+  python -m pretrain.analysis --checkpoints=runs/amos --output=amos_analysis --only=mixture,generator
+
+Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage.
+"""
+)
+
+
+def parser() -> Parser:
+  """Flags of the command."""
+  made = Parser(
+    prog="python -m pretrain.analysis",
+    description="Measures what checkpoints have learned, as the papers did.",
+    epilog=_EPILOG,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  made.add_argument(
+    "--checkpoints", required=True, help="workdirs of runs or directories of steps, by commas"
+  )
+  made.add_argument("--output", required=True, help="directory of numbers and plots")
+  made.add_argument("--only", default="", help="analyses by commas; default: all")
+  made.add_argument("--data", default="", help="folder of annotated data, as of pretrain.probe")
+  made.add_argument("--rows", type=int, default=256, help="held-out blocks that are looked at")
+  made.add_argument("--sentences", type=int, default=1_000, help="of a task, to train a probe on")
+  made.add_argument("--batch_size", type=int, default=32, help="blocks or sentences computed at once")
+  return made
+
+
+def _run(asked: argparse.Namespace) -> None:
+  names = [name for name in asked.only.split(",") if name]
+  for name in names:
+    if name not in ABOUT:
+      raise ConfigError(f"no analysis {name!r}{did_you_mean(name, ABOUT)}; there are {', '.join(ABOUT)}")
+  for flag in ("rows", "sentences", "batch_size"):
+    if getattr(asked, flag) < 1:
+      raise ConfigError(f"--{flag}={getattr(asked, flag)}: expected at least 1")
+  if asked.data and not pathlib.Path(asked.data).is_dir():
+    raise DataError(f"--data={asked.data} is not a directory")
+
+  # JAX is used after the flags are known to be good.
+  from pretrain import checkpoint, devices
+  from pretrain.analysis.request import Request
+  from pretrain.main import use_compilation_cache
+
+  checkpoints = [name for name in asked.checkpoints.split(",") if name]
+  for directory in checkpoints:
+    checkpoint.step_path(directory)
+  devices.check()
+  use_compilation_cache()
+  data = pathlib.Path(asked.data) if asked.data else None
+  request = Request(checkpoints, data, asked.rows, asked.batch_size, asked.sentences)
+  rows = [_made(name, request, pathlib.Path(asked.output), is_asked=bool(names)) for name in names or ABOUT]
+  columns = [text_column(name, name) for name in ("analysis", "what", "files")]
+  places = [f"{name}: {directory}" for name, directory in zip(request.names, checkpoints)]
+  Report("analyses", "Analyses of checkpoints", columns, rows, places).publish(asked.output, print)
+
+
+def _made(name: str, request, output: pathlib.Path, *, is_asked: bool) -> dict[str, str]:
+  """Makes an analysis and writes it; the row of the list of all of them."""
+  from pretrain.analysis.outcome import Needs
+
+  begun = time.monotonic()
+  try:
+    outcome = _functions()[name](request)
+  except (Needs, UserError) as error:
+    if is_asked:
+      raise error if isinstance(error, UserError) else DataError(f"{name} needs {error}") from error
+    why = f"needs {error}" if isinstance(error, Needs) else reason(error)
+    return {"analysis": name, "what": f"skipped: {why}", "files": "-"}
+  paths = outcome.report(name).write(output)
+  paths += [path for plot in outcome.plots for path in plot.write(output)]
+  print(f"{name}: {time.monotonic() - begun:.0f} s", flush=True)
+  return {"analysis": name, "what": outcome.title, "files": ", ".join(path.name for path in paths)}
+
+
+def _functions() -> dict[str, Callable]:
+  from pretrain.analysis import correction, detection, edges, logs, space
+
+  return {
+    "cosines": space.measure,
+    "edges": edges.measure,
+    "detection": detection.measure,
+    "correction": correction.measure,
+    "mixture": logs.mixture,
+    "generator": logs.generator,
+    "efficiency": logs.efficiency,
+  }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  return command.run(lambda: _run(parser().parse_args(argv)))
+
+
+if __name__ == "__main__":
+  kept_memory.keep_temporaries()
+  sys.exit(main())

@@ -1,0 +1,122 @@
+"""What an encoder believes of replaced tokens: is it calibrated, how sure is it, and what fools it?
+
+Source: AMOS (Meng et al., 2022) figure 1a for the losses at replaced tokens.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from pretrain.analysis.heldout import Arrays, collect, describe_replaced, ranking_area
+from pretrain.analysis.opened import OpenedRun
+from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis.request import Request
+from pretrain.demo.examples import shown_piece
+
+BINS = 10  # of probabilities
+MOST_NATS = 10.0  # at which losses are cut
+_FEWEST = 5  # times that a token was put in, to be named
+_MOST = 15  # tokens that are named
+
+
+def measure(request: Request) -> Outcome:
+  """Calibration, losses at replaced tokens, and the replacements that are taken for originals most often."""
+  rows: list[dict[str, Any]] = []
+  found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+  for name, opened in request.newest():
+    if "rtd" not in opened.params.get("heads", {}):
+      raise Needs(f"a head that tells replaced tokens from original ones, which {name} lacks")
+    number = min(len(opened.heldout), request.rows)
+    arrays = collect(opened.run, opened.params, opened.heldout, describe_replaced, rows=number)
+    found[name] = answers(arrays, opened.run.recipe.tokens.pad)
+    rows += [{"checkpoint": name, **row} for row in _rows(opened, arrays, *found[name])]
+  notes = [
+    "Of held-out blocks with the draws of the run's evaluation, dropout off. calibration: the mean distance, "
+    f"over tokens, between probability and share in {BINS} bins of probability. area: how often a replaced "
+    "token has the larger probability; a half is chance. right: answers at a probability of 0.5. Least "
+    f"suspected are tokens that were put in {_FEWEST} times at least."
+  ]
+  return Outcome("Replaced tokens: calibration and what fools the encoder", rows, _plots(found), notes)
+
+
+def _rows(
+  opened: OpenedRun, arrays: Arrays, truth: np.ndarray, probability: np.ndarray
+) -> Iterator[dict[str, Any]]:
+  """Figures over all tokens, right answers by kind of token, and the least suspected replacements."""
+  yield {"kind": "all tokens", "count": len(truth), **figures(truth, probability)}
+  ids, chosen = arrays["ids"], arrays["selected"]
+  replaced, is_token = ids != arrays["input_ids"], ids != opened.run.recipe.tokens.pad
+  right = (arrays["probability_replaced"] > 0.5) == replaced
+  groups = {
+    "replaced": chosen & replaced,
+    "chosen, but put back": chosen & ~replaced,
+    "never chosen": ~chosen,
+  }
+  for kind, group in groups.items():
+    group = group & is_token
+    share = float(right[group].mean()) if group.any() else None
+    yield {"kind": kind, "count": int(group.sum()), "right": share}
+  for token, count, belief in fooling(arrays):
+    piece = shown_piece(opened.vocabulary, token)
+    yield {"kind": "put in, least suspected", "token": piece, "count": count, "mean probability": belief}
+
+
+def _plots(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[Plot]:
+  """The calibration of every checkpoint, and its losses at replaced tokens."""
+  reliability, losses = [], []
+  for name, (truth, probability) in found.items():
+    filled = np.asarray([one[:2] for one in calibration(truth, probability) if one[2]])
+    reliability.append(Curve(name, filled[:, 0], filled[:, 1], has_dots=True))
+    nats = np.minimum(-np.log(np.maximum(probability[truth], 1e-30)), MOST_NATS)
+    if len(nats):
+      heights, edges = np.histogram(nats, bins=40, range=(0, MOST_NATS), density=True)
+      losses.append(Curve(name, edges, np.append(heights, heights[-1]), is_step=True))
+  labels = ("probability of being replaced, by the encoder", "share that is replaced")
+  plots = [Plot("calibration", "Is the encoder calibrated?", *labels, reliability, has_diagonal=True)]
+  title, label = "Loss of the encoder at replaced tokens", f"nats, cut at {MOST_NATS:.0f}"
+  return plots + ([Plot("replaced_loss", title, label, "density", losses)] if losses else [])
+
+
+def answers(arrays: Arrays, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
+  """Of every token but padding [tokens]: whether it is replaced, and the probability by the encoder."""
+  is_token = arrays["ids"] != pad_id
+  replaced = arrays["ids"] != arrays["input_ids"]
+  return replaced[is_token], arrays["probability_replaced"][is_token].astype(np.float64)
+
+
+def calibration(truth: np.ndarray, probability: np.ndarray) -> list[tuple[float, float, int]]:
+  """(mean probability, share that is true, count) in each of `BINS` equal bins; nan where one is empty."""
+  place = np.minimum((probability * BINS).astype(int), BINS - 1)
+  found = []
+  for number in range(BINS):
+    inside = place == number
+    has_any = bool(inside.any())
+    means = (float(values[inside].mean()) if has_any else float("nan") for values in (probability, truth))
+    found.append((*means, int(inside.sum())))
+  return found
+
+
+def figures(truth: np.ndarray, probability: np.ndarray) -> dict[str, float | None]:
+  """Calibration error, area under the ROC curve, mean loss and the loss at true cases, in nats."""
+  distance = sum(count * abs(mean - share) for mean, share, count in calibration(truth, probability) if count)
+  area = ranking_area(truth, probability)
+  nats = -np.log(np.maximum(np.where(truth, probability, 1 - probability), 1e-30))
+  return {
+    "right": float(((probability > 0.5) == truth).mean()),
+    "calibration": distance / max(len(truth), 1),
+    "area": None if np.isnan(area) else area,
+    "loss": float(nats.mean()),
+    "loss at replaced": float(nats[truth].mean()) if truth.any() else None,
+  }
+
+
+def fooling(arrays: Arrays) -> list[tuple[int, int, float]]:
+  """(token, times it was put in, mean probability of being replaced), the least suspected first."""
+  put_in = arrays["ids"] != arrays["input_ids"]
+  tokens, belief = arrays["input_ids"][put_in], arrays["probability_replaced"][put_in]
+  counts = np.bincount(tokens)
+  means = np.bincount(tokens, weights=belief, minlength=len(counts)) / np.maximum(counts, 1)
+  often = np.flatnonzero(counts >= _FEWEST)
+  order = sorted(often.tolist(), key=lambda token: (means[token], token))
+  return [(token, int(counts[token]), float(means[token])) for token in order[:_MOST]]

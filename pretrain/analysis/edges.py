@@ -1,0 +1,185 @@
+"""Edge probing: what a linear classifier reads off the frozen states after each layer.
+
+Spans are means over their words, two spans are joined; a task has one label for each target, or several.
+Source: Tenney et al. (2019) for the tasks; AMOS (Meng et al., 2022) tables 4b and 8 for one layer at a time.
+"""
+
+import json
+import pathlib
+import warnings
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from data import annotated
+from data.errors import DataError, reason
+from pretrain.analysis import linear
+from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis.request import Request
+from pretrain.analysis.words import FrozenEncoder
+
+FOLDER = "edges"  # of --data: <task>.train.jsonl and <task>.test.jsonl
+Span = tuple[int, int]  # words [first, behind the last)
+
+
+class Target(NamedTuple):
+  """What is asked about a sentence."""
+
+  spans: tuple[Span, ...]  # one or two
+  labels: tuple[str, ...]
+
+
+class Annotated(NamedTuple):
+  """A sentence with its targets."""
+
+  words: tuple[str, ...]
+  targets: tuple[Target, ...]
+
+
+class Task(NamedTuple):
+  """A task of edge probing."""
+
+  name: str
+  train: Sequence[Annotated]
+  test: Sequence[Annotated]
+
+
+def measure(request: Request) -> Outcome:
+  """Micro-averaged F1 of every task after every layer of the encoder."""
+  tasks = find(request.data, request.sentences) if request.data else []
+  if not tasks:
+    raise Needs(
+      f"--data with {FOLDER}/<task>.train.jsonl and .test.jsonl, UD_English-EWT or SemEval2010_task8"
+    )
+  rows, curves = [], []
+  for name, opened in request.newest():
+    encoder = FrozenEncoder(opened.encoder, {}, batch_size=request.batch_size)
+    for task in tasks:
+      (train, labels), (test, gold) = (vectors(encoder.layers, part) for part in (task.train, task.test))
+      found = [f1(gold, predictions(train[:, at], labels, test[:, at])) for at in range(train.shape[1])]
+      rows += [
+        {"checkpoint": name, "task": task.name, "layer": layer, "f1": value, "targets": len(gold)}
+        for layer, value in enumerate(found)
+      ]
+      prefix = f"{name}, " if len(request.names) > 1 else ""
+      curves.append(Curve(f"{prefix}{task.name}", np.arange(len(found)), np.asarray(found), has_dots=True))
+  notes = [
+    "Micro-averaged F1 of logistic regression on standardised states; of a task with one label for each "
+    "target it is the share of right answers. Layer 0 is the embedding block. Nothing but the classifier is "
+    "trained."
+  ]
+  plot = Plot("edges", "Edge probing by layer", "layer", "micro-averaged F1", curves)
+  return Outcome("Edge probing", rows, [plot], notes)
+
+
+def find(folder: pathlib.Path, sentences: int) -> list[Task]:
+  """The tasks that a folder has data for, each with its first `sentences` to train on.
+
+  DataError: a file is damaged.
+  """
+  found = []
+  for path in sorted((folder / FOLDER).glob("*.train.jsonl")):
+    name = path.name.removesuffix(".train.jsonl")
+    found.append(Task(name, read(path)[:sentences], read(path.with_name(f"{name}.test.jsonl"))))
+  treebank = [annotated.treebank(folder, split) for split in ("train", "test")]
+  if treebank[0] and treebank[1]:
+    parts = [annotated.sentences(path) for path in treebank if path]
+    parts[0] = parts[0][:sentences]
+    for name, targets in (("part of speech", _tags), ("dependency", _dependencies)):
+      found.append(Task(name, *([Annotated(one.words, targets(one)) for one in part] for part in parts)))
+  files = annotated.relation_files(folder)
+  if files is not None:
+    parts = [
+      [Annotated(one.words, (Target(one.spans, (one.label,)),)) for one in annotated.relations(path)]
+      for path in files
+    ]
+    found.append(Task("relation", parts[0][:sentences], parts[1]))
+  return found
+
+
+def _tags(sentence: annotated.Sentence) -> tuple[Target, ...]:
+  return tuple(Target(((at, at + 1),), (tag,)) for at, tag in enumerate(sentence.tags))
+
+
+def _dependencies(sentence: annotated.Sentence) -> tuple[Target, ...]:
+  return tuple(
+    Target(((at, at + 1), (head, head + 1)), (relation,))
+    for at, (head, relation) in enumerate(zip(sentence.heads, sentence.relations))
+    if head >= 0
+  )
+
+
+def read(path: pathlib.Path) -> list[Annotated]:
+  """Sentences of a file, a JSON object each: 'text', words by spaces, and 'targets'.
+
+  A target has 'span1' and, for two spans, 'span2', [first, behind the last] in words, and 'label', a text or
+  a list of them. DataError: a line is not so.
+  """
+  try:
+    lines = path.read_text(encoding="utf-8").splitlines()
+  except (OSError, ValueError) as error:
+    raise DataError(f"{path}: cannot be read ({reason(error)}); a task needs both files") from error
+  return [_sentence(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
+
+
+def _sentence(place: str, line: str) -> Annotated:
+  try:
+    given = json.loads(line)
+    words = tuple(given["text"].split())
+    return Annotated(words, tuple(_target(one, len(words)) for one in given["targets"]))
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    expected = "{'text': ..., 'targets': [{'span1': [0, 1], 'label': ...}]}, spans in words"
+    raise DataError(f"{place}: expected {expected} ({reason(error)})") from error
+
+
+def _target(given: dict, words: int) -> Target:
+  spans = tuple(
+    (int(first), int(behind)) for first, behind in (given[key] for key in ("span1", "span2") if key in given)
+  )
+  if any(not 0 <= first < behind <= words for first, behind in spans):
+    raise ValueError(f"no such span in {words} words: {spans}")
+  labels = given["label"]
+  return Target(spans, (labels,) if isinstance(labels, str) else tuple(map(str, labels)))
+
+
+def vectors(
+  states: Callable[[Sequence[Sequence[str]]], list[np.ndarray]], part: Sequence[Annotated]
+) -> tuple[np.ndarray, list[tuple[str, ...]]]:
+  """[targets, layers, width or twice the width] of all targets, and their labels.
+
+  `states` gives [words, layers, width] of each sentence.
+  """
+  rows, labels = [], []
+  for sentence, of_words in zip(part, states([one.words for one in part])):
+    for target in sentence.targets:
+      means = [of_words[first:behind].mean(axis=0) for first, behind in target.spans]
+      rows.append(np.concatenate(means, axis=-1))
+      labels.append(target.labels)
+  return np.stack(rows), labels
+
+
+def predictions(
+  train: np.ndarray, labels: Sequence[tuple[str, ...]], test: np.ndarray
+) -> list[tuple[str, ...]]:
+  """Labels of `test` [n, features]: the likeliest, or where targets have several, all above one half."""
+  if all(len(of) == 1 for of in labels):
+    return [(str(label),) for label in linear.predictions(train, [of[0] for of in labels], test)]
+  from sklearn.exceptions import ConvergenceWarning  # here: a second
+  from sklearn.linear_model import LogisticRegression
+  from sklearn.multiclass import OneVsRestClassifier
+  from sklearn.pipeline import make_pipeline
+  from sklearn.preprocessing import MultiLabelBinarizer, StandardScaler
+
+  binary = MultiLabelBinarizer()
+  model = make_pipeline(StandardScaler(), OneVsRestClassifier(LogisticRegression(max_iter=100)))
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    model.fit(train[: linear.MOST_ROWS], binary.fit_transform(labels[: linear.MOST_ROWS]))
+  return [tuple(map(str, of)) for of in binary.inverse_transform(model.predict(test))]
+
+
+def f1(gold: Sequence[tuple[str, ...]], found: Sequence[tuple[str, ...]]) -> float:
+  """Micro-averaged F1 of sets of labels; 0 where nothing is right."""
+  right = sum(len({*one} & {*other}) for one, other in zip(gold, found))
+  return 2 * right / max(sum(map(len, gold)) + sum(map(len, found)), 1)

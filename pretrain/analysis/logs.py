@@ -1,0 +1,120 @@
+"""What the metrics of runs say over time: mixture weights, generator losses by depth, scores by hours."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pretrain import checkpoint, metrics
+from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis.request import Request
+from pretrain.report.series import hours
+
+DECAY = 0.9  # of the average over logging intervals
+
+
+def smoothed(values: np.ndarray, decay: float = DECAY) -> np.ndarray:
+  """[n] exponential averages of the values so far; the first weighs no more than its share."""
+  total, weight, found = 0.0, 0.0, []
+  for value in values.tolist():
+    total, weight = decay * total + (1 - decay) * value, decay * weight + (1 - decay)
+    found.append(total / weight)
+  return np.asarray(found)
+
+
+def series(lines: Sequence[Mapping[str, Any]], pattern: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+  """{what the group of the pattern matched: ([points] steps, [points] values)} of the metrics that match."""
+  found: dict[str, tuple[list, list]] = {}
+  for line in lines:
+    for name, value in line.items():
+      matched = re.fullmatch(pattern, name)
+      if matched and isinstance(value, float):
+        steps, values = found.setdefault(matched[1] or "", ([], []))
+        steps.append(line["step"])
+        values.append(value)
+  return {name: (np.asarray(steps), np.asarray(values)) for name, (steps, values) in found.items()}
+
+
+def _lines(request: Request) -> list[tuple[str, list[dict[str, Any]]]]:
+  """The metrics of every run."""
+  places = [checkpoint.step_path(directory).parent.parent for directory in request.directories]
+  return [(name, metrics.read(place)) for name, place in zip(request.names, places)]
+
+
+def _over_steps(request: Request, pattern: str, *, missing: str, plot: Plot, notes: Sequence[str]) -> Outcome:
+  """A curve of each metric that matches, smoothed, and what it was at the start and the end."""
+  rows, curves = [], []
+  for name, lines in _lines(request):
+    found = series(lines, pattern)
+    if len(found) > 1:
+      found.pop("", None)  # the sum over parts, which hides them
+    for part, (steps, values) in found.items():
+      even = smoothed(values)
+      prefix = f"{name}, " if len(request.names) > 1 else ""
+      curves.append(Curve(f"{prefix}{part.replace('_', ' ') or 'generator'}", steps, even))
+      ends = {"start": float(even[0]), "end": float(even[-1]), "highest": float(even.max())}
+      rows.append(
+        {"checkpoint": name, "of": part.replace("_", " ") or "generator", "points": len(steps), **ends}
+      )
+  if not rows:
+    raise Needs(missing)
+  filled = Plot(plot.stem, plot.title, plot.x_label, plot.y_label, curves)
+  averaged = f"Averages over logging intervals with decay {DECAY}, corrected for their beginning."
+  return Outcome(plot.title, rows, [filled], [averaged, *notes])
+
+
+def mixture(request: Request) -> Outcome:
+  """The weight of every generator layer (AMOS figure 5a)."""
+  return _over_steps(
+    request,
+    r"train/mixture_weight_(.+)",
+    missing="metrics of a mixture of generator layers, which no run here has logged",
+    plot=Plot(
+      "mixture", "Mixture weights of generator layers", "step", "mean weight at masked positions", ()
+    ),
+    notes=["Mean over masked positions; the weights of a run sum to 1."],
+  )
+
+
+def generator(request: Request) -> Outcome:
+  """The loss of every generator head (AMOS figure 1b)."""
+  return _over_steps(
+    request,
+    r"train/generator_loss(?:_(.+))?",
+    missing="metrics of a generator's loss, which no run here has logged",
+    plot=Plot("generator_loss", "Loss of the generator, by depth", "step", "nats per masked token", ()),
+    notes=["Of a generator with several heads, that of each head."],
+  )
+
+
+def efficiency(request: Request) -> Outcome:
+  """Held-out loss, and probes where they were logged, over hours of training (COCO-LM figure 3)."""
+  rows, of_metric = [], dict[str, list[Curve]]()
+  for name, lines in _lines(request):
+    clock = hours(lines)
+    if len(clock[0]) < 2:
+      continue
+    for metric, (steps, values) in series(lines, r"((?:eval/loss|probe/.+))").items():
+      taken = np.interp(steps, *clock)
+      of_metric.setdefault(metric, []).append(Curve(name, taken, values, has_dots=True))
+      rows += [
+        {"checkpoint": name, "metric": metric, "step": int(step), "hours": float(at), "value": float(value)}
+        for step, at, value in zip(steps, taken, values)
+      ]
+  if not rows:
+    raise Needs("runs that logged speeds and held-out metrics, which none here has")
+  plots = [
+    Plot(
+      f"efficiency_{re.sub(r'[^a-z0-9]+', '_', metric.lower())}",
+      f"{metric} by time",
+      "hours of training",
+      "nats" if metric == "eval/loss" else "accuracy or correlation",
+      curves,
+    )
+    for metric, curves in of_metric.items()
+  ]
+  note = (
+    "Hours are those of training steps by their logged speed, without compilation, evaluation and pauses."
+  )
+  return Outcome("Scores by hours of training", rows, plots, [note])

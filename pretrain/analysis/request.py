@@ -1,0 +1,44 @@
+"""What is asked of the analyses: checkpoints, opened when they are needed, and data."""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator, Sequence
+
+from pretrain import checkpoint
+from pretrain.analysis.opened import OpenedRun, open_run
+from pretrain.report.runs import short_names
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """Checkpoints of runs and what they are asked with."""
+
+  directories: Sequence[str]  # workdirs, or directories of steps
+  data: pathlib.Path | None = None  # annotated data, as of `pretrain.probe`
+  rows: int = 256  # held-out blocks
+  batch_size: int = 32
+  sentences: int = 1_000  # to train a probe on
+
+  @functools.cached_property
+  def names(self) -> list[str]:
+    """What the checkpoints are called: as much of the ends of their paths as tells them apart."""
+    return short_names([pathlib.Path(directory) for directory in self.directories])
+
+  def newest(self) -> Iterator[tuple[str, OpenedRun]]:
+    """Every run at its newest step, opened; errors as of `open_run`."""
+    for name, directory in zip(self.names, self.directories):
+      yield name, _opened(directory, None, self.batch_size)
+
+  def every_step(self) -> Iterator[tuple[str, int, OpenedRun]]:
+    """Every saved step of every run, opened."""
+    for name, directory in zip(self.names, self.directories):
+      newest = checkpoint.step_path(directory)
+      steps = checkpoint.saved_steps(newest.parent) if pathlib.Path(directory).absolute() != newest else []
+      for step in steps or [int(newest.name)]:
+        yield name, step, _opened(str(newest.parent.parent), step, self.batch_size)
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(directory: str, step: int | None, rows: int) -> OpenedRun:
+  return open_run(directory, step, rows=rows)

@@ -1,0 +1,110 @@
+"""How sentences lie in space: cosines of random and of similar pairs, alignment and uniformity.
+
+Source: COCO-LM (Meng et al., 2021) figures 1 and 5; Wang and Isola (2020) for the two measures.
+"""
+
+import numpy as np
+
+from data import glue
+from data.glue import tsv
+from data.glue.tasks import known_task
+from pretrain.analysis.heldout import ranking_area
+from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis.request import Request
+from pretrain.inference.vectors import Embedder, unit
+
+PAIRS = 10_000  # random ones
+LONGEST = 128  # tokens of a block
+SIMILAR = 5.0  # STS-B's score of sentences that mean the same
+_BINS = 50
+
+
+def measure(request: Request) -> Outcome:
+  """Of [CLS] of the last layer, no head: histograms and densities of cosines, and what they amount to."""
+  rows, curves = [], []
+  similar = _similar_pairs(request)
+  for name, opened in request.newest():
+    longest = min(LONGEST, opened.encoder.config.max_length)
+    embedder = Embedder(opened.encoder, pooling="cls", max_length=longest, batch_size=request.batch_size)
+    special = opened.run.recipe.tokens
+    blocks = opened.heldout.rows(0, min(len(opened.heldout), request.rows))[:, :longest]
+    if len(blocks) < 2:
+      raise Needs("two held-out blocks at least, of which random pairs are made")
+    vectors = unit(embedder.vectors([{"ids": row[row != special.pad]} for row in blocks]).astype(np.float64))
+    first, second = random_pairs(len(blocks))
+    sides = {"random": (vectors[first], vectors[second])}
+    if similar is not None:
+      one, other = (unit(embedder.vectors(embedder.inputs(side)).astype(np.float64)) for side in similar)
+      sides["similar"] = (one, other)
+    cosines = {kind: np.einsum("nw,nw->n", *pair) for kind, pair in sides.items()}
+    area = area_between(cosines["similar"], cosines["random"]) if "similar" in cosines else None
+    for kind, pair in sides.items():
+      row = {"checkpoint": name, "pairs": kind, "count": len(cosines[kind]), **summary(cosines[kind])}
+      measured = {"uniformity": uniformity(*pair)} if kind == "random" else {"alignment": alignment(*pair)}
+      rows.append(row | measured | ({"area": area} if kind == "similar" else {}))
+      curves += densities(f"{name}, {kind}", cosines[kind])
+  notes = [
+    f"Vectors are [CLS] of the last layer, without dropout or head. Random pairs are {PAIRS:,} pairs of "
+    f"different held-out blocks of at most {LONGEST} tokens, similar ones the sentences of STS-B with score "
+    "5. Uniformity is the log of the mean of exp(-2 |x - y|^2) over random pairs, alignment the mean of "
+    "|x - y|^2 over similar ones, both of unit vectors: lower is better. area: how often a similar pair has "
+    "the larger cosine; a half is chance."
+  ]
+  if similar is None:
+    notes.append("No similar pairs: --data has no glue/STS-B/train.tsv or dev.tsv.")
+  plot = Plot("cosines", "Cosines of pairs of [CLS]", "cosine", "density", curves)
+  return Outcome("Cosines of random and similar pairs", rows, [plot], notes)
+
+
+def random_pairs(number: int, pairs: int = PAIRS) -> tuple[np.ndarray, np.ndarray]:
+  """[pairs] places of two different ones of `number` things; always the same draw."""
+  rng = np.random.default_rng(0)
+  first = rng.integers(0, number, pairs)
+  return first, (first + rng.integers(1, number, pairs)) % number
+
+
+def uniformity(first: np.ndarray, second: np.ndarray) -> float:
+  """Log of the mean of exp(-2 |x - y|^2) over pairs of unit vectors [pairs, width]; 0 if all are the same."""
+  squared = np.sum((first - second) ** 2, axis=-1)
+  return float(np.log(np.mean(np.exp(-2 * squared))))
+
+
+def alignment(first: np.ndarray, second: np.ndarray) -> float:
+  """Mean of |x - y|^2 over pairs of unit vectors [pairs, width]."""
+  return float(np.mean(np.sum((first - second) ** 2, axis=-1)))
+
+
+def area_between(higher: np.ndarray, lower: np.ndarray) -> float:
+  """How often one of `higher` [n] is above one of `lower` [m]."""
+  is_higher = np.concatenate([np.ones(len(higher), bool), np.zeros(len(lower), bool)])
+  return ranking_area(is_higher, np.concatenate([higher, lower]))
+
+
+def summary(values: np.ndarray) -> dict[str, float]:
+  """Mean, median and standard deviation."""
+  return {"mean": float(values.mean()), "median": float(np.median(values)), "deviation": float(values.std())}
+
+
+def densities(name: str, values: np.ndarray) -> list[Curve]:
+  """A histogram of 50 bins over [-1, 1], and a Gaussian estimate of the density where values differ."""
+  from scipy.stats import gaussian_kde  # here: a second
+
+  heights, edges = np.histogram(np.clip(values, -1, 1), bins=_BINS, range=(-1, 1), density=True)
+  curves = [Curve(name, edges, np.append(heights, heights[-1]), is_step=True)]
+  if np.ptp(values) > 1e-6:
+    at = np.linspace(-1, 1, 201)
+    curves.append(Curve(name, at, gaussian_kde(values)(at)))
+  return curves
+
+
+def _similar_pairs(request: Request) -> tuple[list[str], list[str]] | None:
+  """Both sides of STS-B's pairs of score 5, of training and development set; None without the data."""
+  task, first, second = known_task("stsb"), [], []
+  for place in (request.data / "glue", request.data) if request.data else ():
+    for split in ("train", "dev"):
+      if tsv.find(str(place), task, split):
+        read = glue.read(str(place), "stsb", split)
+        same = np.flatnonzero(np.asarray(read.labels) >= SIMILAR)
+        first += [read.first[row] for row in same]
+        second += [(read.second or [])[row] for row in same]
+  return (first, second) if first else None

@@ -1,0 +1,202 @@
+"""The papers' analyses on cases whose answer is known."""
+
+import json
+import math
+from xml.etree import ElementTree
+
+import jax
+import numpy as np
+import pytest
+
+from data.errors import DataError
+from pretrain.analysis import correction, detection, edges, logs, space
+from pretrain.analysis.__main__ import main
+from pretrain.analysis.edges import Annotated, Target
+from pretrain.analysis.outcome import Curve, Outcome, Plot
+from pretrain.analysis.request import Request
+
+RNG = np.random.default_rng(0)
+
+
+def test_uniform_vectors_have_the_analytic_uniformity_and_equal_ones_none():
+  points = RNG.standard_normal((4_000, 3))
+  points /= np.linalg.norm(points, axis=-1, keepdims=True)
+  first, second = space.random_pairs(len(points), 100_000)
+  assert (first != second).all()
+  # On a sphere in three dimensions a cosine c is uniform: E exp(-2 (2 - 2 c)) = exp(-4) sinh(4) / 4.
+  expected = math.log(math.sinh(4) / 4) - 4
+  assert space.uniformity(points[first], points[second]) == pytest.approx(expected, abs=0.02)
+  assert space.alignment(points, points) == 0 and space.uniformity(points, points) == 0
+  assert space.alignment(points, -points) == pytest.approx(4)
+  assert space.area_between(np.ones(3), np.zeros(4)) == 1
+  assert space.area_between(np.zeros(5), np.zeros(4)) == 0.5
+
+
+def test_densities_have_an_area_of_one():
+  histogram, density = space.densities("x", np.clip(RNG.normal(0.2, 0.1, 5_000), -1, 1))
+  assert np.sum(histogram.y[:-1] * np.diff(histogram.x)) == pytest.approx(1)
+  assert np.trapezoid(density.y, density.x) == pytest.approx(1, abs=1e-3)
+  assert density.x[density.y.argmax()] == pytest.approx(0.2, abs=0.03)
+
+
+def test_calibration_of_the_true_rates_is_near_zero_and_of_a_wrong_constant_the_distance():
+  probability = RNG.uniform(0, 1, 200_000)
+  found = detection.figures(RNG.uniform(0, 1, 200_000) < probability, probability)
+  assert found["calibration"] is not None and found["calibration"] < 0.005
+  truth = np.arange(1_000) < 100
+  wrong = detection.figures(truth, np.full(1_000, 0.9))
+  assert wrong["calibration"] == pytest.approx(0.8) and wrong["area"] == 0.5
+  assert wrong["loss at replaced"] == pytest.approx(-math.log(0.9))
+  shuffled = detection.figures(RNG.permutation(np.arange(100_000) % 7 == 0), RNG.uniform(0, 1, 100_000))
+  assert shuffled["area"] == pytest.approx(0.5, abs=0.01)
+  assert detection.figures(np.zeros(4, bool), np.full(4, 0.2))["area"] is None
+
+
+def test_the_token_that_is_never_suspected_fools_the_encoder_most():
+  ids = np.zeros((2, 20), np.int32)
+  inputs = np.repeat([[7, 8], [0, 8]], 10, axis=1).astype(np.int32)
+  belief = np.where(inputs == 7, 0.1, 0.9)
+  found = detection.fooling({"ids": ids, "input_ids": inputs, "probability_replaced": belief})
+  assert [(token, count) for token, count, _ in found] == [(7, 10), (8, 20)]
+  assert [mean for _, _, mean in found] == pytest.approx([0.1, 0.9])
+
+
+def test_an_encoder_that_copies_everything_is_right_where_nothing_is_replaced():
+  ids = np.asarray([[1, 2, 3, 0]])
+  inputs = np.asarray([[1, 9, 3, 0]])
+  arrays = {"ids": ids, "input_ids": inputs, "copy": np.ones((1, 4), bool), "mixture": inputs, "lm": ids}
+  replaced, original = correction.shares(arrays, pad_id=0)
+  assert replaced == {"tokens": "replaced", "count": 1, "copy": 0.0, "mixture": 0.0, "lm": 1.0}
+  assert original == {"tokens": "original", "count": 2, "copy": 1.0, "mixture": 1.0, "lm": 1.0}
+  assert correction.shares(arrays | {"input_ids": ids}, pad_id=0)[0]["copy"] is None
+
+
+def test_planted_mixture_weights_come_back():
+  steps = range(10, 110, 10)
+  planted = {"layer_1": np.linspace(0.9, 0.1, 10), "layer_2": np.full(10, 0.25)}
+  lines = [
+    {"step": step} | {f"train/mixture_weight_{name}": float(values[at]) for name, values in planted.items()}
+    for at, step in enumerate(steps)
+  ]
+  found = logs.series(lines, r"train/mixture_weight_(.+)")
+  for name, values in planted.items():
+    np.testing.assert_array_equal(found[name][0], [*steps])
+    np.testing.assert_array_equal(found[name][1], values)
+  np.testing.assert_allclose(logs.smoothed(planted["layer_2"]), 0.25)
+  even = logs.smoothed(np.asarray([1.0, 0.0]), 0.5)
+  np.testing.assert_allclose(even, [1.0, 0.25 / 0.75])
+
+
+def _states(sentences):
+  """One-hot states of words at layer 0, noise at layer 1."""
+  words = {word: at for at, word in enumerate("abcd")}
+  return [
+    np.stack([np.eye(4)[[words[word] for word in one]], RNG.standard_normal((len(one), 4))], axis=1)
+    for one in sentences
+  ]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_probe_on_one_hot_states_is_perfect_and_on_noise_at_chance(several):
+  def sentence() -> Annotated:
+    words = tuple(RNG.choice([*"abcd"], 8))
+    labels = ("x", "y", "x", "z")
+    return Annotated(
+      words,
+      tuple(
+        Target(((at, at + 1),), (labels["abcd".index(word)], *(["more"] * (several and word in "ab"))))
+        for at, word in enumerate(words)
+      ),
+    )
+
+  train, test = ([sentence() for _ in range(60)] for _ in range(2))
+  (x, labels), (asked, gold) = edges.vectors(_states, train), edges.vectors(_states, test)
+  assert x.shape == (480, 2, 4)
+  assert edges.f1(gold, edges.predictions(x[:, 0], labels, asked[:, 0])) == 1.0
+  assert edges.f1(gold, edges.predictions(x[:, 1], labels, asked[:, 1])) < 0.65  # half are 'x'
+
+
+def test_edges_are_read_from_json_lines(tmp_path):
+  (tmp_path / edges.FOLDER).mkdir()
+  path = tmp_path / edges.FOLDER / "coref.train.jsonl"
+  line = {"text": "a b c", "targets": [{"span1": [0, 1], "span2": [1, 3], "label": ["1", "2"]}]}
+  path.write_text(json.dumps(line) + "\n")
+  path.with_name("coref.test.jsonl").write_text(json.dumps(line))
+  (task,) = edges.find(tmp_path, 10)
+  assert task.name == "coref" and task.train[0].targets[0] == Target(((0, 1), (1, 3)), ("1", "2"))
+  path.write_text(json.dumps(line).replace("[1, 3]", "[1, 4]"))
+  with pytest.raises(DataError, match=r"coref.train.jsonl, line 1: expected .*no such span in 3 words"):
+    edges.find(tmp_path, 10)
+  path.with_name("coref.test.jsonl").unlink()
+  path.write_text("")
+  with pytest.raises(DataError, match=r"coref.test.jsonl: cannot be read .*; a task needs both files"):
+    edges.find(tmp_path, 10)
+
+
+def test_a_plot_has_its_points_beside_it_and_is_the_same_every_time(tmp_path):
+  curve = Curve('a "name" & <more>', np.arange(3.0), np.asarray([1.0, 2.0, 1.5]))
+  plot = Plot("p", "Title", "step", "nats", [curve])
+  for place in ("one", "two"):
+    (tmp_path / place).mkdir()
+    assert [path.name for path in plot.write(tmp_path / place)] == ["p.svg", "p.png"]
+  for name in ("p.svg", "p.png", "p_points.csv"):
+    assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+  assert ElementTree.parse(tmp_path / "one" / "p.svg").getroot().tag.endswith("svg")
+  assert (tmp_path / "one" / "p_points.csv").read_text().splitlines()[1] == "\"a 'name' & <more>\",0.0,1.0"
+  outcome = Outcome("t", [{"a": 1.0, "b": None}, {"a": 20_000.5, "c": "x"}], [plot], [])
+  assert "| 1.0000 | - | - |" in outcome.report("r").as_markdown()
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+  first = jax.devices()[:1]
+  for name in ("devices", "local_devices"):
+    monkeypatch.setattr(jax, name, lambda *_: first)
+
+
+def test_the_command_makes_what_it_can_and_skips_the_rest(finished, tmp_path, one_device, capsys):
+  flags = [f"--checkpoints={finished}", f"--output={tmp_path}", "--rows=16", "--batch_size=8"]
+  assert main(flags) == 0
+  listed = json.loads((tmp_path / "analyses.json").read_text())["rows"]
+  state = {row["analysis"]: row["what"].partition(":")[0] == "skipped" for row in listed}
+  assert state == {
+    "cosines": False,
+    "edges": True,
+    "detection": True,
+    "correction": True,
+    "mixture": True,
+    "generator": True,
+    "efficiency": False,
+  }
+  rows = json.loads((tmp_path / "cosines.json").read_text())["rows"]
+  assert rows[0]["pairs"] == "random" and -4 <= rows[0]["uniformity"] <= 0
+  assert (tmp_path / "cosines.svg").is_file() and (tmp_path / "efficiency_eval_loss.png").is_file()
+  capsys.readouterr()
+  assert main([*flags, "--only=mixture"]) == 3
+  assert "error: mixture needs metrics of a mixture" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ("flags", "code", "line"),
+  [
+    (("--only=cosine",), 2, "no analysis 'cosine'; did you mean 'cosines'"),
+    (("--rows=0",), 2, "--rows=0: expected at least 1"),
+    (("--data=nowhere",), 3, "--data=nowhere is not a directory"),
+    ((), 3, "no checkpoint in"),
+  ],
+)
+def test_mistakes_are_one_line(flags, code, line, tmp_path, capsys):
+  assert main([f"--checkpoints={tmp_path}", f"--output={tmp_path / 'out'}", *flags]) == code
+  error = capsys.readouterr().err
+  assert line in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_states_after_every_layer_begin_and_end_with_those_of_the_probes(finished, one_device):
+  from pretrain.analysis.words import FrozenEncoder
+
+  ((_, opened),) = Request([str(finished)], batch_size=4).newest()
+  encoder = FrozenEncoder(opened.encoder, {}, batch_size=4)
+  sentences = [["ba", "dogo", "lumi"], ["ke"] * 40]
+  for by_layer, by_depth in zip(encoder.layers(sentences), encoder.words(sentences)):
+    assert by_layer.shape[:2] == (len(by_depth), opened.encoder.config.num_layers + 1)
+    np.testing.assert_array_equal(by_layer[:, -1], by_depth[:, -1])

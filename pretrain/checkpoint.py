@@ -6,9 +6,9 @@ so that fine-tuning, export and analysis read `params` alone.
 
 import contextlib
 import importlib.metadata
-import itertools
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")  # th
 # Written last by orbax, into the step and into each item.
 COMMITTED = "commit_success.txt"
 FOREIGN = ("model.safetensors", "pytorch_model.bin", "model.pt")  # the weights of other programs
+LONG_WAIT = 1.0  # seconds that a save may wait for the one before without a word
 TEMPORARY = "orbax-checkpoint-tmp"  # in the name of a step while it is being written
 
 ArrayTree = Any
@@ -57,7 +58,7 @@ class Checkpoints:
     come is renamed, with a line to `log`: no save could be written there.
     """
     self._every = every
-    self._begun, self._run_id = None, ""
+    self._begun, self._begun_at, self._run_id, self._log = None, 0.0, "", log
     self._keep_steps = frozenset(keep_steps)
     self.directory = Path(workdir).absolute() / DIRECTORY
     if jax.process_index() == 0:  # orbax lets the others wait
@@ -85,7 +86,7 @@ class Checkpoints:
     newest = self.latest_step()
     for path in sorted(self.directory.iterdir()):
       if is_step_name(path.name) and (newest is None or int(path.name) > newest):
-        set_aside(path, "is not a whole checkpoint", "incomplete", log)
+        integrity.set_aside(path, "is not a whole checkpoint", "incomplete", log)
 
   def _seal(self) -> None:
     """Lists the digests of the files being saved; orbax calls it when all are written, before the commit."""
@@ -119,9 +120,15 @@ class Checkpoints:
     """
     if not (force or self.is_due(step)) or step == self._begun or step in saved_steps(self.directory):
       return False
-    with _storage_errors(self.directory):
-      self._manager.wait_until_finished()  # the save before, whose step `_seal` has to know
-    self._begun, self._run_id = step, str(meta.get("run_id", ""))
+    due = time.monotonic()
+    self.wait()  # for the save before, whose step `_seal` has to know
+    waited, between = time.monotonic() - due, due - self._begun_at
+    if waited > LONG_WAIT:
+      self._log(
+        f"Saving step {self._begun:,} took {between + waited:.1f} s, the next was due after {between:.1f} s: "
+        f"training waited {waited:.1f} s; raise train.checkpoint_every or use faster storage"
+      )
+    self._begun, self._begun_at, self._run_id = step, time.monotonic(), str(meta.get("run_id", ""))
     rest = {name: value for name, value in state.items() if name != "params"}
     meta = {**meta, "step": step, "format_version": FORMAT_VERSION, "packages": packages()}
     items = ocp.args.Composite(
@@ -173,13 +180,6 @@ def newest_step(workdir: str | os.PathLike) -> int | None:
   """The newest step that was saved whole in a workdir, which need not exist; None if there is none."""
   steps = saved_steps(Path(workdir).absolute() / DIRECTORY)
   return steps[-1] if steps else None
-
-
-def set_aside(path: Path, what: str, ending: str, log: Callable[[str], None]) -> None:
-  """Renames the directory of a step that no run can use, never removes it, and says so to `log`."""
-  names = (path.with_name(f"{path.name}.{ending}_{number}") for number in itertools.count(1))
-  aside = path.rename(next(name for name in names if not name.exists()))
-  log(f"{path} {what} and was renamed to {aside.name}; remove it if nobody needs it")
 
 
 def _check_files(path: Path, items: Sequence[str] = ()) -> None:

@@ -1,10 +1,12 @@
 """The devices a command computes on: found, or refused in one line; never another kind than was asked for."""
 
+import contextlib
 import glob
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
+from ml_collections import ConfigDict, FrozenConfigDict
 
 from data import errors
 from data.errors import ConfigError
@@ -43,3 +45,22 @@ def check(platform: str = "auto", *, say: Callable[[str], None] = print) -> None
           f"warning: {what} is here and JAX does not use it: training on the CPU; install {requirements}, or "
           "say that it is meant with --config.train.platform=cpu"
         )
+
+
+@contextlib.contextmanager
+def enough_memory(config: ConfigDict | FrozenConfigDict) -> Iterator[None]:
+  """Raises a ConfigError that names what decides memory where the block runs out of it.
+
+  `config` is that of the run; what the run has saved stays as it is. Other errors pass.
+  """
+  try:
+    yield
+  except (jax.errors.JaxRuntimeError, MemoryError) as error:
+    if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    settings = config.train
+    raise ConfigError(
+      f"out of memory ({errors.reason(error)[:200]}): train.batch_size={settings.batch_size} rows in "
+      f"train.microbatches={settings.microbatches} on {jax.device_count()} devices; give more microbatches "
+      "or cut weights with mesh.fsdp; --dry_run says what they need; the newest checkpoint is whole"
+    ) from error

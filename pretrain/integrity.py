@@ -5,8 +5,9 @@ version that wrote none. Storage that flips bits or loses pages, copies that sto
 that change places are noticed before anything is read from them.
 """
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,10 @@ def problem(path: Path, items: Sequence[str] = ()) -> str | None:
     if not is_same:
       return f"{name} is not as it was saved (its sha256 differs)"
   return None
+
+
+def set_aside(path: Path, what: str, ending: str, log: Callable[[str], None]) -> None:
+  """Renames the directory of a step that no run can use, never removes it, and says so to `log`."""
+  names = (path.with_name(f"{path.name}.{ending}_{number}") for number in itertools.count(1))
+  aside = path.rename(next(name for name in names if not name.exists()))
+  log(f"{path} {what} and was renamed to {aside.name}; remove it if nobody needs it")

@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     say(f"{arguments.config_name} in {arguments.workdir} on {found}")
     if arguments.new_phase:
       bucket_workdir.refuse_phases(arguments.workdir)
-    with bucket_workdir.opened(arguments.workdir, arguments.config, peers, say) as (workdir, log):
+    opened = bucket_workdir.opened(arguments.workdir, arguments.config, peers, say)
+    with opened as (workdir, log), devices.enough_memory(arguments.config):
       end.code = train.train(
         arguments.config,
         workdir,

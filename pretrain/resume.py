@@ -66,7 +66,7 @@ def newest_good_step(workdir: str | os.PathLike, log: Callable[[str], None]) -> 
     if problem is None:
       return step
     if jax.process_index() == 0:
-      checkpoint.set_aside(path, f"is damaged: {problem}", "damaged", log)
+      integrity.set_aside(path, f"is damaged: {problem}", "damaged", log)
   left = [path.name for path in directory.iterdir() if _has_files(path)] if directory.is_dir() else []
   if left:
     shown = ", ".join(sorted(left))

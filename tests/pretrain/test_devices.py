@@ -4,10 +4,12 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from data.errors import ConfigError
-from pretrain import devices
+from pretrain import checkpoint, devices, resume
+from tests.pretrain.small_run import SharedRun, run_training, small_config
 
 
 def test_what_is_asked_for_is_what_is_used():
@@ -38,3 +40,40 @@ def test_an_accelerator_that_jax_does_not_use_is_mentioned(tmp_path, monkeypatch
   devices.check("auto", say=lines.append)
   (line,) = lines
   assert line.startswith("warning: a GPU is here and JAX does not use it") and "requirements-gpu.txt" in line
+
+
+def _beyond_memory(config):
+  with devices.enough_memory(config):
+    jnp.zeros(1 << 44, jnp.float32).block_until_ready()  # 64 TiB: the device's own error
+
+
+def test_the_end_of_memory_is_one_line_that_names_what_decides_it():
+  config = small_config("mlm", "records")
+  rows = r"train\.batch_size=8 rows in train\.microbatches=1 on 8 devices; give more microbatches"
+  with pytest.raises(ConfigError, match=rf"^out of memory \(RESOURCE_EXHAUSTED: .*\): {rows}") as raised:
+    _beyond_memory(config)
+  assert "\n" not in str(raised.value)
+  with pytest.raises(ConfigError, match=rf"\(MemoryError\): {rows}"), devices.enough_memory(config):
+    raise MemoryError
+  with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), devices.enough_memory(config):
+    raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+
+def test_a_run_that_is_out_of_memory_leaves_its_checkpoint(small_records, tmp_path, monkeypatch):
+  config, compile_train_step = small_config("mlm", small_records), SharedRun.compile_train_step
+
+  def compiled(run):
+    step = compile_train_step(run)
+
+    def short_of_memory(state, ids):
+      if int(state.step) == 4:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 byte.")
+      return step(state, ids)
+
+    return short_of_memory
+
+  monkeypatch.setattr(SharedRun, "compile_train_step", compiled)
+  with pytest.raises(ConfigError, match="the newest checkpoint is whole"), devices.enough_memory(config):
+    run_training(config, tmp_path)
+  assert checkpoint.saved_steps(tmp_path / "checkpoints")[-1] == 4
+  assert resume.newest_good_step(tmp_path, pytest.fail) == 4

@@ -29,6 +29,36 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "min(self._ticks.values()) + 1",
         "test_all_stop_at_the_same_point_however_far_each_is[0]",
       ),
+      (
+        "a lost process is no reason of its own",
+        'self._tell({"over": line, "code": PeerError.exit_code})',
+        'self._tell({"over": line, "code": 1})',
+        "test_a_process_whose_connections_close_ends_the_others_by_name[1]",
+      ),
+      (
+        "a polite stop of one is an error of the others",
+        "code if code == STOPPED else PeerError.exit_code",
+        "PeerError.exit_code",
+        "test_a_process_that_is_stopped_before_the_loop_stops_the_others",
+      ),
+      (
+        "those who are late are those who came",
+        "self.name(index) for index in range(self.number) if index not in values",
+        "self.name(index) for index in range(self.number) if index in values",
+        "test_who_does_not_come_is_named_and_nobody_waits_longer[1]",
+      ),
+    ],
+  ),
+  (
+    "pretrain/pod/meeting.py",
+    "tests/pretrain/pod/test_peers.py",
+    [
+      (
+        "those who are missing are those who came",
+        "str(index) for index in range(where.number) if index not in hosts",
+        "str(index) for index in range(where.number) if index in hosts",
+        "test_missing_processes_are_named_when_the_time_is_over",
+      ),
     ],
   ),
 ]

@@ -122,6 +122,14 @@ def test_what_cannot_begin_changes_nothing(run, tmp_path, start):
     start(run, new_phase=False)
 
 
+def test_the_last_phase_that_is_over_is_named(tmp_path):
+  phases.refuse_without_flag(tmp_path)
+  for name in ("phase_2", "phase_10", "phase_9", "phase_x", "phase_11.old"):
+    (tmp_path / name).mkdir()
+  with pytest.raises(DataError, match="phase_10 is over and no later one has saved"):
+    phases.refuse_without_flag(tmp_path)
+
+
 def test_other_packages_are_named_once_they_differ():
   now = checkpoint.packages()
   assert resume.changed_packages({"packages": now}) == [] == resume.changed_packages({})

@@ -261,6 +261,14 @@ def test_a_failure_of_one_process_ends_the_others_with_its_line():
   assert ended[0] == (0, 6, "process 1 (host1) ended with exit code 5: disk full")
 
 
+def test_a_process_that_is_stopped_before_the_loop_stops_the_others():
+  made, ended = connected(2)
+  with pytest.raises(KeyboardInterrupt), made[1].ending_together():
+    raise KeyboardInterrupt
+  until(lambda: ended)
+  assert ended[0] == (0, 75, "process 1 (host1) ended with exit code 75: stopped before training began")
+
+
 def test_after_the_end_nobody_is_missed():
   made, ended = connected(3)
 

@@ -1,0 +1,106 @@
+"""Faults of what a run survives: damage, kills, spikes. Columns as in `mutant_list.py`."""
+
+FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
+  (
+    "pretrain/spikes.py",
+    "tests/pretrain/test_watch.py",
+    [
+      (
+        "the update after a roll-back takes the old data",
+        "if skip.at <= step",
+        "if skip.at < step",
+        "test_data_is_taken_from_further_on_after_a_skip",
+      ),
+      (
+        "going back is tried once more",
+        "if tried == MOST_ROLL_BACKS:",
+        "if tried > MOST_ROLL_BACKS:",
+        "test_going_back_is_tried_a_few_times",
+      ),
+      (
+        "checkpoints forget the losses before",
+        "[*self._losses] if self._zscore else []",
+        "[*self._losses] if not self._zscore else []",
+        "test_a_loss_far_above_those_before_is_a_spike",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ledger.py",
+    "tests/pretrain/test_ledger.py",
+    [
+      (
+        "the line of the saved step goes",
+        "int(found[1]) > step",
+        "int(found[1]) >= step",
+        "test_what_came_after_the_checkpoint_and_a_line_cut_by_a_kill_go",
+      ),
+      (
+        "digests depend on the type of the ids",
+        'ids.astype("<i4").tobytes()',
+        "ids.tobytes()",
+        "test_a_line_has_the_records_and_the_digest_of_what_was_read",
+      ),
+    ],
+  ),
+  (
+    "pretrain/phases.py",
+    "tests/pretrain/test_phases.py",
+    [
+      (
+        "the first phase is the last",
+        "return max((int(found[1])",
+        "return min((int(found[1])",
+        "test_the_last_phase_that_is_over_is_named",
+      ),
+    ],
+  ),
+  (
+    "pretrain/integrity.py",
+    "tests/pretrain/test_integrity.py",
+    [
+      (
+        "what is there is what was saved",
+        "is_same = files.sha256(path / name) == digest",
+        "is_same = bool(files.sha256(path / name))",
+        "test_weights_that_are_damaged_are_not_read",
+      ),
+    ],
+  ),
+  (
+    "pretrain/integrity.py",
+    "tests/faults/test_faults.py",
+    [
+      (
+        "a step may have another's number",
+        'if str(content["step"]) != path.name:',
+        'if not str(content["step"]):',
+        "test_each_kind_of_damage_leaves_an_older_step[renamed copy above]",
+      ),
+    ],
+  ),
+  (
+    "pretrain/checkpoint.py",
+    "tests/pretrain/test_checkpoint.py",
+    [
+      (
+        "slow saves are told by fast ones",
+        "if waited > LONG_WAIT:",
+        "if waited < LONG_WAIT:",
+        "test_a_save_longer_than_its_interval_is_told_with_both_times_and_none_is_skipped",
+      ),
+    ],
+  ),
+  (
+    "pretrain/export/foreign/files.py",
+    "tests/pretrain/export/test_misspelt_names.py",
+    [
+      (
+        "what is not listed is missing",
+        "for name in sorted(listed - names):",
+        "for name in sorted(names - listed):",
+        "test_a_wrong_bit_in_our_own_files_is_noticed_by_their_list",
+      ),
+    ],
+  ),
+]

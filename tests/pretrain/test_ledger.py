@@ -1,0 +1,35 @@
+"""The ledger of a run: what a line says, and what is cut back at a start."""
+
+import hashlib
+import json
+
+import numpy as np
+
+from pretrain.ledger import FILE_NAME, Ledger, entry_of
+
+
+def test_a_line_has_the_records_and_the_digest_of_what_was_read():
+  entry = entry_of([7, 3], np.array([[1, 2], [3, 70_000]], np.int64))
+  numbers = b"\1\0\0\0\2\0\0\0\3\0\0\0\x70\x11\1\0"
+  assert entry == {"examples": [7, 3], "sha256": hashlib.sha256(numbers).hexdigest()}
+
+
+def _steps(path):
+  return [json.loads(line)["step"] for line in path.read_text().splitlines()]
+
+
+def test_what_came_after_the_checkpoint_and_a_line_cut_by_a_kill_go(tmp_path):
+  path = tmp_path / FILE_NAME
+  ledger = Ledger(tmp_path, step=-1, is_kept=True)
+  for step in (1, 2, 3, 4):
+    ledger.write(step, {"examples": [step], "sha256": ""})
+  ledger.close()
+  with path.open("a") as file:
+    file.write('{"step": 5, "exam')
+  ledger = Ledger(tmp_path, step=3, is_kept=True)
+  assert _steps(path) == [1, 2, 3]
+  ledger.write(4, {"examples": [], "sha256": ""})
+  assert _steps(path) == [1, 2, 3, 4]  # at once: a kill loses no line of a step that is saved later
+  ledger.close()
+  Ledger(tmp_path, step=2, is_kept=False)  # a start without the flag cuts too
+  assert _steps(path) == [1, 2]

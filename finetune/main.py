@@ -5,6 +5,7 @@
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from data import command, files, progress
 from data.errors import ConfigError
 from finetune import needed_files, validate
 from pretrain.command import flags
+from pretrain.pod import meeting
 
 if TYPE_CHECKING:
   from finetune.search import driver
@@ -77,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _kind(arguments: flags.Arguments) -> "driver.Kind":
   """The kind of the config, with its checkpoint and all data read."""
   # JAX is imported after flags and data are looked at: a typo is reported in a fraction of a second.
+  meeting.refuse_several(os.environ, program="fine-tuning")
   config = _with_kind(arguments.config)
   needed_files.check(config, download=arguments.download)
   from finetune.search.session import Session

@@ -15,7 +15,16 @@ fi
 shift
 cd "$(dirname "$0")/.." || exit 2
 python=${PYTHON:-.venv/bin/python}
-port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])') || exit 2
+# The port stays bound, though process 0 may listen on it, so that no other program takes it in between.
+coproc HOLDER { exec "$python" -c '
+import signal, socket, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+held = socket.socket()
+held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+held.bind(("", 0))
+print(held.getsockname()[1], flush=True)
+sys.stdin.read()'; }
+read -r port <&"${HOLDER[0]}" || exit 2
 export JAX_PLATFORMS=cpu JAX_COORDINATOR_ADDRESS="localhost:$port" JAX_NUM_PROCESSES="$processes"
 
 children=()

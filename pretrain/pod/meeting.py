@@ -4,6 +4,7 @@ Imports no JAX: it can be called before JAX is started, and a process that is mi
 """
 
 import json
+import re
 import socket
 import time
 from collections.abc import Mapping
@@ -38,7 +39,9 @@ def place(flags: Mapping[str, str], environment: Mapping[str, str]) -> Place | N
   """
   given = {name: flags.get(name) or environment.get(variable, "") for name, variable in VARIABLES.items()}
   if not any(flags.values()) and not (given["num_processes"] or given["process_id"]):
-    return None  # an address alone is a wish that JAX reads by itself
+    given = _of_cluster(environment) | ({"coordinator": given["coordinator"]} if given["coordinator"] else {})
+    if len(given) < len(VARIABLES):
+      return None  # an address alone is a wish that JAX reads by itself
   missing = [f"--{name} (or {VARIABLES[name]})" for name, text in given.items() if not text]
   if missing:
     raise ConfigError(f"{' and '.join(missing)} missing: give --coordinator, --num_processes, --process_id")
@@ -54,6 +57,42 @@ def place(flags: Mapping[str, str], environment: Mapping[str, str]) -> Place | N
   if index >= number:
     raise ConfigError(f"--process_id={index}: the {number} processes are numbered 0 to {number - 1}")
   return Place(given["coordinator"], number, index)
+
+
+def _of_cluster(environment: Mapping[str, str]) -> dict[str, str]:
+  """What Slurm, or GKE on the hosts of a TPU slice, say in public variables; {} where they say nothing.
+
+  The ports are those that JAX would take. Cloud TPU's machines have it in their metadata and Open MPI in an
+  address of its own form: those are left to JAX, which cannot name who is missing. Source:
+  https://slurm.schedmd.com/srun.html, https://cloud.google.com/kubernetes-engine/docs/how-to/tpus.
+  """
+  slurm = [environment.get(f"SLURM_{name}", "") for name in ("STEP_NODELIST", "JOB_ID", "NTASKS", "PROCID")]
+  if all(slurm) and slurm[1].isdecimal():
+    nodes, job, number, index = slurm
+    first = re.match(r"([^,[]*)(?:\[([^]\-,]*))?", nodes)  # of 'node[001-004,9],login': 'node', '001'
+    host = "".join(filter(None, first.groups())) if first else ""
+    return {
+      "coordinator": f"{host}:{61_440 + int(job) % 4_096}",
+      "num_processes": number,
+      "process_id": index,
+    }
+  hosts, index = environment.get("TPU_WORKER_HOSTNAMES", ""), environment.get("TPU_WORKER_ID", "")
+  is_one_slice = not any(name.startswith("MEGASCALE_") for name in environment)
+  if hosts and index and is_one_slice and "TPU_PROCESS_ADDRESSES" not in environment:
+    names = hosts.split(",")
+    return {"coordinator": f"{names[0]}:8476", "num_processes": str(len(names)), "process_id": index}
+  return {}
+
+
+def refuse_several(environment: Mapping[str, str], *, program: str) -> None:
+  """Raises a ConfigError where the environment says that this is one of several processes of a program."""
+  where = place({}, environment)
+  if where is not None and where.number > 1:
+    raise ConfigError(
+      f"{program} is done by one process with all devices of one host, and this is process {where.index} of "
+      f"{where.number}; start it once (`srun --ntasks=1`, one host of the pod), and each further one with a "
+      "--workdir of its own"
+    )
 
 
 def listen(port: int = 0) -> socket.socket:

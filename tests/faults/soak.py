@@ -88,7 +88,7 @@ def _one_run(ground: Ground, kind: str, cycles: int, rng: random.Random, tally: 
     moment = attack.any_moment(rng, ground) if is_struck else attack.Moment(0, attack.TIMEOUT)
     blow = attack.strike(together, struck, workdir, moment, signal_number)
     said = "".join(child.log.read_text(errors="replace") for child in together)
-    if blow.seconds is not None:
+    if blow.seconds is not None and set(blow.codes) != {0}:  # else it came after the last step
       tally.cycles += 1
       tally.count("in a save" if moment.save else "at any time")
       tally.slowest_stop = max(tally.slowest_stop, blow.seconds)

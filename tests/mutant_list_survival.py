@@ -81,7 +81,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   ),
   (
     "pretrain/checkpoint.py",
-    "tests/pretrain/test_checkpoint.py",
+    "tests/pretrain/test_saves.py",
     [
       (
         "slow saves are not told",

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -142,8 +143,10 @@ def test_a_signal_reaches_all_local_processes(tmp_path):
     [LAUNCH / "local.sh", "2", TINY], stdout=subprocess.PIPE, text=True, env=variables
   )
   assert started.stdout is not None
-  for _ in range(2):
-    started.stdout.readline()  # both are there
+  lines = [started.stdout.readline() for _ in range(2)]  # both are there
+  port = int(said(lines[0].strip())[0][2].partition(":")[2])
+  with socket.socket() as other, pytest.raises(OSError, match="in use"):
+    other.bind(("", port))  # nobody listens yet, and nobody else can
   time.sleep(0.5)
   started.send_signal(signal.SIGTERM)
   assert started.wait(timeout=30) == 75

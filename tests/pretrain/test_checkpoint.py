@@ -1,12 +1,10 @@
 """Run: python -m pytest tests/pretrain/test_checkpoint.py (on 8 fake CPU devices, see tests/conftest.py)."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import jax
@@ -117,29 +115,6 @@ def test_newest_and_listed_steps_are_kept_and_others_not_even_begun(mesh, tmp_pa
   assert checkpoint.saved_steps(checkpoints.directory) == [3, 4, 16, 17]
   assert [read_meta(step_path(tmp_path, step))["step"] for step in (None, 16)] == [17, 16]
   checkpoints.close()
-
-
-def test_a_save_longer_than_its_interval_is_told_with_both_times_and_none_is_skipped(tmp_path, monkeypatch):
-  seal, lines, at_work = integrity.seal, [], []
-
-  def slow_seal(*arguments, **options):
-    at_work.append(options["step"])
-    time.sleep(0.3)
-    seal(*arguments, **options)
-    assert at_work == [options["step"]]  # no other save beside it
-    at_work.clear()
-
-  monkeypatch.setattr(integrity, "seal", slow_seal)
-  monkeypatch.setattr(checkpoint, "LONG_WAIT", 0.1)
-  checkpoints = Checkpoints(tmp_path, every=1, keep=5, log=lines.append)
-  state = {"params": {"w": jnp.ones(2)}, "step": jnp.int32(1)}
-  assert [checkpoints.save(step, state, META) for step in (1, 2, 3)] == [True] * 3
-  checkpoints.close()
-  assert checkpoint.saved_steps(checkpoints.directory) == [1, 2, 3]
-  pattern = r"Saving step (.) took ([\d.]+) s, the next was due after ([\d.]+) s: training waited .*"
-  words = [re.fullmatch(pattern, line) for line in lines]
-  assert [found and found[1] for found in words] == ["1", "2"]
-  assert all(found and float(found[2]) >= 0.3 > float(found[3]) for found in words)
 
 
 def test_parameters_are_loaded_alone_and_without_a_target(workdir, mesh):

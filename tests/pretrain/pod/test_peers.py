@@ -1,6 +1,5 @@
 """Processes that meet, agree and end together, as threads of this one: real sockets, no JAX."""
 
-import ast
 import functools
 import socket
 import threading
@@ -10,23 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from data.errors import ConfigError, DataError, PeerError, StorageError
-from finetune import main as finetune_main
-from pretrain.pod import joining, meeting, peers
+from pretrain.pod import meeting, peers
 from pretrain.pod.joining import compare
 from pretrain.pod.peers import Peers
-from tests.pretrain.pod.processes import ROOT, reserved_port
+from tests.pretrain.pod.processes import reserved_port
 
 
 @pytest.fixture(autouse=True)
-def _in_a_hurry(monkeypatch):
+def in_a_hurry(monkeypatch):
   monkeypatch.setattr(peers, "BEAT", 0.1)
   monkeypatch.setattr(peers, "LEAVING", 1e6)  # the thread that would end this process
   monkeypatch.setattr(peers, "end_process", lambda code, line: None)
-
-
-SLURM = {"SLURM_STEP_NODELIST": "gpu-[001-003,7],x", "SLURM_JOB_ID": "8202", "SLURM_NTASKS": "4"}
-SLURM |= {"SLURM_PROCID": "2"}
-GKE = {"TPU_WORKER_HOSTNAMES": "t-0.t,t-1.t", "TPU_WORKER_ID": "1"}
 
 
 def connected(number: int, *, patience: float = 20.0) -> tuple[list[Peers], list[tuple]]:
@@ -126,108 +119,6 @@ def _connects(address: str, word: bytes) -> bool:
   except OSError:
     return False
   return True
-
-
-@pytest.mark.parametrize(
-  ("flags", "environment", "expected"),
-  [
-    ({}, {}, None),
-    ({}, {"JAX_COORDINATOR_ADDRESS": "a:1"}, None),  # a wish to JAX's detection
-    ({"coordinator": "a:1", "num_processes": "2", "process_id": "1"}, {}, ("a:1", 2, 1)),
-    ({"process_id": "1"}, {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2"}, ("a:1", 2, 1)),
-    (
-      {"coordinator": "a:1"},
-      {},
-      "--num_processes (or JAX_NUM_PROCESSES) and --process_id (or JAX_PROCESS_ID)",
-    ),
-    ({"coordinator": "a", "num_processes": "2", "process_id": "1"}, {}, "expected HOST:PORT"),
-    ({"coordinator": "a:1", "num_processes": "two", "process_id": "1"}, {}, "--num_processes=two: expected"),
-    ({"coordinator": "a:1", "num_processes": "2", "process_id": "2"}, {}, "numbered 0 to 1"),
-    ({}, SLURM, ("gpu-001:61450", 4, 2)),
-    ({}, SLURM | {"JAX_COORDINATOR_ADDRESS": "a:1"}, ("a:1", 4, 2)),
-    ({}, SLURM | {"SLURM_STEP_NODELIST": "one,b[2-3]"}, ("one:61450", 4, 2)),
-    ({}, SLURM | {"SLURM_STEP_NODELIST": "n[7,9-12]"}, ("n7:61450", 4, 2)),
-    ({}, SLURM | {"SLURM_STEP_NODELIST": "n[7]"}, ("n7:61450", 4, 2)),
-    ({}, SLURM | {"SLURM_STEP_NODELIST": ""}, None),  # the batch script, not a step of srun
-    ({}, GKE, ("t-0.t:8476", 2, 1)),
-    ({}, GKE | {"MEGASCALE_NUM_SLICES": "2"}, None),
-    ({"coordinator": "a:1", "num_processes": "2", "process_id": "1"}, SLURM | GKE, ("a:1", 2, 1)),
-  ],
-)
-def test_the_place_of_a_process_is_read_from_flags_and_environment(flags, environment, expected):
-  flags = {name: flags.get(name, "") for name in meeting.VARIABLES}
-  if isinstance(expected, str):
-    with pytest.raises(ConfigError) as raised:
-      meeting.place(flags, environment)
-    assert expected in str(raised.value)
-  else:
-    assert meeting.place(flags, environment) == expected
-
-
-def test_what_one_process_does_is_refused_to_several_before_anything_is_read(monkeypatch, capsys, tmp_path):
-  for name, value in SLURM.items():
-    monkeypatch.setenv(name, value)
-  monkeypatch.setattr(finetune_main.needed_files, "check", lambda *_, **__: pytest.fail("read"))
-  flags = ["--config=configs/finetune_glue.py", "--config.checkpoint=run", f"--workdir={tmp_path / 'run'}"]
-  assert finetune_main.main(flags) == 2
-  (line,) = capsys.readouterr().err.splitlines()
-  assert (
-    line.startswith("error: fine-tuning is done by one process") and "process 2 of 4; start it once" in line
-  )
-  assert not list(tmp_path.iterdir())
-  meeting.refuse_several(SLURM | {"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, program="a")
-
-
-def _barriers() -> list[str]:
-  """The name of every wait of all processes for each other in the product."""
-  calls = [
-    node
-    for path in sorted((ROOT / "pretrain").rglob("*.py"))
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    if node.func.attr in ("gather", "together", "first") and "seconds" in {one.arg for one in node.keywords}
-  ]
-  names = [node.args[0] for node in calls]
-  return [str(name.value) for name in names if isinstance(name, ast.Constant)] + [peers._END]
-
-
-def test_every_barrier_has_a_name_of_its_own_and_ends_with_who_is_late():
-  names = _barriers()
-  assert len(names) >= 12 and len(set(names)) == len(names), names  # of one name two would be one
-  made, ended = connected(3)
-  for name in names:
-    for one in made[:2]:
-      threading.Thread(
-        target=lambda one=one, name=name: on_all(lambda one: one.gather(name, 0, seconds=0.3), one)
-      ).start()
-  lines = {f"process 2 (host2) did not come to '{name}' in time; {peers.AGAIN}" for name in names}
-  until(
-    lambda: {(index, line) for index, _, line in ended} >= {(at, line) for at in (0, 1) for line in lines}
-  )
-  assert {code for _, code, _ in ended} == {6}
-
-
-def test_a_stop_that_process_0_does_not_place_is_not_waited_for_without_end():
-  one, hub = socket.socketpair()
-  made = Peers(1, ["a", "b"], {0: one}, patience=0.4, end=lambda code, line: None)
-  hub.sendall(b'{"propose": true}\n')
-  until(lambda: made._is_proposed)
-  with pytest.raises(PeerError, match=r"process 0 \(a\) did not say where to stop within 0 s"):
-    made.reached_stop()
-  hub.close()
-
-
-def test_what_jax_does_not_end_by_itself_is_ended(monkeypatch):
-  ended = []
-  monkeypatch.setattr(joining, "end_process", lambda code, line: ended.append((code, line)))
-  with joining._bounded(0.05, "JAX's devices did not start"):
-    until(lambda: ended)
-  ((code, line),) = ended
-  assert code == 6 and line.startswith("JAX's devices did not start within 0 s; look at the output")
-  with joining._bounded(0.05, "nothing"):
-    pass
-  time.sleep(0.2)
-  assert len(ended) == 1
 
 
 def test_an_error_of_one_process_is_raised_by_all():

@@ -1,0 +1,68 @@
+"""Every wait of a process for another ends, and says who was waited for. Real sockets, no JAX."""
+
+import ast
+import socket
+import threading
+import time
+
+import pytest
+
+from data.errors import PeerError
+from pretrain.pod import joining, peers
+from pretrain.pod.peers import Peers
+from tests.pretrain.pod.processes import ROOT
+from tests.pretrain.pod.test_peers import connected, in_a_hurry, on_all, until
+
+_ = in_a_hurry  # a fixture of every test here too
+
+
+def _barriers() -> list[str]:
+  """The name of every wait of all processes for each other in the product."""
+  calls = [
+    node
+    for path in sorted((ROOT / "pretrain").rglob("*.py"))
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    if node.func.attr in ("gather", "together", "first") and "seconds" in {one.arg for one in node.keywords}
+  ]
+  names = [node.args[0] for node in calls]
+  return [str(name.value) for name in names if isinstance(name, ast.Constant)] + [peers._END]
+
+
+def test_every_barrier_has_a_name_of_its_own_and_ends_with_who_is_late():
+  names = _barriers()
+  assert len(names) >= 12 and len(set(names)) == len(names), names  # of one name two would be one
+  made, ended = connected(3)
+  for name in names:
+    for one in made[:2]:
+      threading.Thread(
+        target=lambda one=one, name=name: on_all(lambda one: one.gather(name, 0, seconds=0.3), one)
+      ).start()
+  lines = {f"process 2 (host2) did not come to '{name}' in time; {peers.AGAIN}" for name in names}
+  until(
+    lambda: {(index, line) for index, _, line in ended} >= {(at, line) for at in (0, 1) for line in lines}
+  )
+  assert {code for _, code, _ in ended} == {6}
+
+
+def test_a_stop_that_process_0_does_not_place_is_not_waited_for_without_end():
+  one, hub = socket.socketpair()
+  made = Peers(1, ["a", "b"], {0: one}, patience=0.4, end=lambda code, line: None)
+  hub.sendall(b'{"propose": true}\n')
+  until(lambda: made._is_proposed)
+  with pytest.raises(PeerError, match=r"process 0 \(a\) did not say where to stop within 0 s"):
+    made.reached_stop()
+  hub.close()
+
+
+def test_what_jax_does_not_end_by_itself_is_ended(monkeypatch):
+  ended = []
+  monkeypatch.setattr(joining, "end_process", lambda code, line: ended.append((code, line)))
+  with joining._bounded(0.05, "JAX's devices did not start"):
+    until(lambda: ended)
+  ((code, line),) = ended
+  assert code == 6 and line.startswith("JAX's devices did not start within 0 s; look at the output")
+  with joining._bounded(0.05, "nothing"):
+    pass
+  time.sleep(0.2)
+  assert len(ended) == 1

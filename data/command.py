@@ -54,7 +54,8 @@ class Parser(argparse.ArgumentParser):
   def parse_args(self, args=None, namespace=None):
     """As argparse's, and refuses addresses where they cannot be; those that are FETCHED become paths."""
     found = super().parse_args(args, namespace)
-    allowed = {name: entry for parser in self._parsers() for name, entry in parser._buckets.items()}
+    chosen = [action.choices[getattr(found, action.dest)] for action in self._commands()]
+    allowed = {name: entry for parser in (self, *chosen) for name, entry in parser._buckets.items()}
     for name, value in vars(found).items():
       for text in value if isinstance(value, list | tuple) else [value]:
         problem = files.address_problem(f"--{name}", text)
@@ -64,14 +65,12 @@ class Parser(argparse.ArgumentParser):
           setattr(found, name, allowed[name][1](copies.local(text, flag=f"--{name}")))
     return found
 
-  def _parsers(self) -> "list[Parser]":
-    """This one and those of its commands."""
-    commands = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
-    return [self, *(parser for action in commands for parser in action.choices.values())]
+  def _commands(self) -> list[argparse._SubParsersAction]:
+    return [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
 
   def error(self, message: str) -> NoReturn:
-    actions = [action for parser in self._parsers() for action in parser._actions]
-    known = [name for action in actions for name in action.option_strings]
+    parsers = [self, *(parser for action in self._commands() for parser in action.choices.values())]
+    known = [name for parser in parsers for action in parser._actions for name in action.option_strings]
     wrong = re.findall(r"--\w+", message) if message.startswith("unrecognized") else []
     hints = "".join(errors.did_you_mean(flag, known, most=1) for flag in wrong)
     raise errors.ConfigError(message + (hints or f"; see `{self.prog} --help`"))

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from data import command, files, rows
-from data.command import Parser
+from data.buckets.outputs import sent
+from data.command import FETCHED, SENT, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
 from data.output.parts import Printed
@@ -47,13 +48,17 @@ def parser() -> Parser:
   made.add_argument(
     "--data",
     required=True,
+    bucket=FETCHED,
     help="CSV, TSV, JSONL or Parquet with texts and labels; questions in SQuAD's form",
   )
   made.add_argument(
     "--label", default="", help="column of the label; default: the one the model was trained on"
   )
   made.add_argument(
-    "--output", default="", help="folder for results.md, .csv and .json; default: none is written"
+    "--output",
+    default="",
+    bucket=SENT,
+    help="folder for results.md, .csv and .json; default: none is written",
   )
   return made
 
@@ -144,7 +149,13 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run(lambda: _evaluate(parser().parse_args(argv)))
+
+  def work() -> None:
+    asked = parser().parse_args(argv)
+    with sent(asked):
+      _evaluate(asked)
+
+  return command.run(work)
 
 
 if __name__ == "__main__":

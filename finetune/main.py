@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from data import command, files, progress
+from data.buckets import copies
 from data.errors import ConfigError
 from finetune import needed_files, validate
 from pretrain.command import flags
@@ -80,7 +81,7 @@ def _kind(arguments: flags.Arguments) -> "driver.Kind":
   """The kind of the config, with its checkpoint and all data read."""
   # JAX is imported after flags and data are looked at: a typo is reported in a fraction of a second.
   meeting.refuse_several(os.environ, program="fine-tuning")
-  config = _with_kind(arguments.config)
+  config = _with_kind(_fetched(arguments.config))
   needed_files.check(config, download=arguments.download)
   from finetune.search.session import Session
   from pretrain.main import use_compilation_cache
@@ -93,13 +94,28 @@ def _kind(arguments: flags.Arguments) -> "driver.Kind":
   return getattr(importlib.import_module(room), name)(session, download=arguments.download)
 
 
+def _fetched(config: Any) -> Any:
+  """The config with the paths of copies instead of the addresses of data."""
+  changed = {
+    name: copies.local(config[group][field], flag=f"--config.{name}")
+    for name in validate.DATA
+    for group, field in [name.split(".")]
+    if files.is_address(config[group][field])
+  }
+  if not changed:
+    return config
+  made = ConfigDict(config)  # a copy that is not frozen
+  made.update_from_flattened_dict(changed)
+  return FrozenConfigDict(made)
+
+
 def _with_kind(config: Any) -> Any:
   """The config; one's own files of questions, which have SQuAD's form, as those of kind 'squad'."""
   if (config.kind, config.own.task) != ("own", "question_answering"):
     return config
   changed = ConfigDict(config)  # a copy that is not frozen
-  files = {f"squad.{name}": config.data[name] for name in ("train_file", "dev_file")}
-  changed.update_from_flattened_dict({"kind": "squad", **files})
+  named = {f"squad.{name}": config.data[name] for name in ("train_file", "dev_file")}
+  changed.update_from_flattened_dict({"kind": "squad", **named})
   return FrozenConfigDict(changed)
 
 

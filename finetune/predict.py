@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from data import command, progress, rows
-from data.command import Parser
+from data.buckets.outputs import sent
+from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
 from data.output.parts import Parts, Printed
@@ -40,10 +41,13 @@ def add_model_flags(made: Parser) -> None:
   made.add_argument(
     "--model",
     required=True,
+    bucket=OPENED,
     help="folder of a fine-tuned model, such as runs/own/model or runs/glue/rte/model",
   )
   made.add_argument("--step", type=int, help="of its checkpoint; default: the newest")
-  made.add_argument("--vocabulary", default="", help="its directory; default: the one beside the checkpoint")
+  made.add_argument(
+    "--vocabulary", default="", bucket=FETCHED, help="its directory; default: the one beside the checkpoint"
+  )
   made.add_argument(
     "--text", default="", help="column of the text; default: the one the model was trained on"
   )
@@ -63,11 +67,13 @@ def parser() -> Parser:
   made.add_argument(
     "--input",
     required=True,
+    bucket=FETCHED,
     help="CSV, TSV, JSONL, Parquet, or text with a line each (.gz, .zst too); - reads lines from a pipe",
   )
   made.add_argument(
     "--output",
     default="",
+    bucket=SENT,
     help="answers.csv, .jsonl or .parquet; - prints JSON lines, the default for a pipe",
   )
   return made
@@ -227,7 +233,13 @@ def _short(value: Any) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run(lambda: _Command(parser().parse_args(argv)).run())
+
+  def work() -> None:
+    asked = parser().parse_args(argv)
+    with sent(asked, is_file=True):
+      _Command(asked).run()
+
+  return command.run(work)
 
 
 if __name__ == "__main__":

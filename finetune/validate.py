@@ -169,4 +169,13 @@ def _task_problems(config: Mapping[str, Any]) -> list[str]:
   return problems
 
 
-RULES = Rules(SCHEMA, _together, addresses=("workdir", "checkpoint", "vocabulary"))
+# Fields with files or folders of data, which are fetched if they are addresses.
+DATA = (
+  "data.directory",
+  "data.train_file",
+  "data.dev_file",
+  "squad.train_file",
+  "squad.dev_file",
+  "prompt.directory",
+)
+RULES = Rules(SCHEMA, _together, addresses=("workdir", "checkpoint", "vocabulary", *DATA))

@@ -19,7 +19,8 @@ import jax
 import numpy as np
 
 from data import errors, files
-from data.command import Parser, run
+from data.buckets.outputs import sent
+from data.command import FETCHED, SENT, Parser, run
 from data.errors import ConfigError, DataError
 from pretrain import checkpoint, integrity, resume, saved_model, trees
 from pretrain import workdir as workdir_files
@@ -41,20 +42,25 @@ def parser() -> Parser:
   made = Parser(prog="python -m pretrain.checkpoints", description="Look at and tidy what runs have saved.")
   commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-  def add(name: str, text: str) -> Parser:
+  def add(name: str, text: str, *, bucket: str = FETCHED) -> Parser:
     command = commands.add_parser(name, help=text, description=text)
-    command.add_argument("directory", metavar="DIR", type=Path, help="workdir of a run, or one step of it")
+    text = "workdir of a run, or one step of it"
+    command.add_argument("directory", metavar="DIR", type=Path, bucket=bucket, help=text)
     return command
 
   add("list", "every step: size, when it was saved, whether its digests are listed; and what was set aside")
   add("show", "what the newest step, or the one named, says of itself, as JSON")
   add("verify", "reads every file and compares it with the digests that were saved with it")
   diff = add("diff", "two steps: fields of the config that differ, and how far each parameter moved")
-  diff.add_argument("other", metavar="OTHER", type=Path, help="the second, a workdir or one step of it")
+  text = "the second, a workdir or one step of it"
+  diff.add_argument("other", metavar="OTHER", type=Path, bucket=FETCHED, help=text)
   average = add("average", "the mean of the parameters of the newest steps, as a checkpoint to export")
   average.add_argument("--last", type=int, default=5, help="how many steps")
-  average.add_argument("--output", type=Path, required=True, help="directory to write, new or empty")
-  prune = add("prune", "removes older steps of a run that is not at work, never the newest sound one")
+  text = "directory to write, new or empty"
+  average.add_argument("--output", type=Path, required=True, bucket=SENT, help=text)
+  prune = add(
+    "prune", "removes older steps of a run that is not at work, never the newest sound one", bucket=""
+  )
   prune.add_argument("--keep", type=int, required=True, help="how many of the newest steps stay")
   prune.add_argument("--keep_steps", type=int, nargs="+", default=[], help="steps that stay too")
   prune.add_argument("--set_aside", action="store_true", help="also remove what was set aside as damaged")
@@ -204,8 +210,12 @@ def prune(
 
 
 def _main(arguments: Sequence[str]) -> None:
-  given: dict[str, Any] = vars(parser().parse_args(arguments))
-  command, directory = given.pop("command"), given.pop("directory")
+  asked = parser().parse_args(arguments)
+  with sent(asked, kind=Path):
+    _run(**vars(asked))
+
+
+def _run(command: str, directory: Path, **given: Any) -> None:
   if command == "diff":
     diff(directory, given["other"])
   elif command in ("average", "prune"):

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from data import command, rows
-from data.command import Parser
+from data.buckets.outputs import sent
+from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
 from data.output.parts import Parts, Printed
@@ -44,12 +45,17 @@ def parser() -> Parser:
     epilog=_EPILOG,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  made.add_argument("--checkpoint", required=True, help="workdir of a run, or the directory of one step")
+  made.add_argument(
+    "--checkpoint", required=True, bucket=OPENED, help="workdir of a run, or the directory of one step"
+  )
   made.add_argument("--step", type=int, help="of the checkpoint; default: the newest")
-  made.add_argument("--vocabulary", default="", help="its directory; default: the one beside the checkpoint")
+  made.add_argument(
+    "--vocabulary", default="", bucket=FETCHED, help="its directory; default: the one beside the checkpoint"
+  )
   made.add_argument(
     "--input",
     required=True,
+    bucket=FETCHED,
     help="texts: a line each, or a column of CSV, TSV, JSONL or Parquet (.gz, .zst too); - is standard input",
   )
   made.add_argument(
@@ -58,6 +64,7 @@ def parser() -> Parser:
   made.add_argument(
     "--output",
     default="",
+    bucket=SENT,
     help="vectors.npy: [rows, width] float32; vectors.parquet: the input's columns and 'vector'",
   )
   made.add_argument(
@@ -260,7 +267,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
 
   def work() -> None:
-    _Command(parser().parse_args(argv)).run()
+    asked = parser().parse_args(argv)
+    with sent(asked, is_file=True):
+      _Command(asked).run()
 
   return command.run(work)
 

@@ -10,7 +10,8 @@ import time
 from collections.abc import Sequence
 
 from data import command
-from data.command import Parser
+from data.buckets.outputs import sent
+from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError
 from pretrain.analysis import probe_sets, probe_table, probing
 from pretrain.analysis.probes import WITHOUT, Figure
@@ -43,10 +44,16 @@ def parser() -> Parser:
     epilog=_EPILOG,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  made.add_argument("--checkpoint", required=True, help="workdirs of runs or directories of steps, by commas")
-  made.add_argument("--vocabulary", default="", help="its directory; default: the one beside each checkpoint")
-  made.add_argument("--data", required=True, help="folder of annotated data, see below")
-  made.add_argument("--output", required=True, help="directory of probe.md, probe.csv and probe.json")
+  made.add_argument(
+    "--checkpoint", required=True, bucket=OPENED, help="workdirs of runs or directories of steps, by commas"
+  )
+  made.add_argument(
+    "--vocabulary", default="", bucket=FETCHED, help="its directory; default: the one beside each checkpoint"
+  )
+  made.add_argument("--data", required=True, bucket=FETCHED, help="folder of annotated data, see below")
+  made.add_argument(
+    "--output", required=True, bucket=SENT, help="directory of probe.md, probe.csv and probe.json"
+  )
   made.add_argument("--only", default="", help=f"by commas, of {', '.join(probe_sets.SETS)}; default: all")
   made.add_argument(
     "--train_sentences", type=int, default=probing.TRAIN_SENTENCES, help="of the treebank, from its beginning"
@@ -84,7 +91,13 @@ def _run(asked: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run(lambda: _run(parser().parse_args(argv)))
+
+  def work() -> None:
+    asked = parser().parse_args(argv)
+    with sent(asked):
+      _run(asked)
+
+  return command.run(work)
 
 
 if __name__ == "__main__":

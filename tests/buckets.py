@@ -105,3 +105,9 @@ def noted(monkeypatch) -> list[str]:
 
   monkeypatch.setattr(Place, "fetch", noting)
   return names
+
+
+def remove(address: str) -> None:
+  """Removes a file."""
+  system, path = fsspec.core.url_to_fs(address)
+  system.rm(path)

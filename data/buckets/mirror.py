@@ -37,9 +37,9 @@ def local_name(address: str, kind: str) -> Path:
 class Mirror:
   """A copy of a place. One that is to be changed is `locked`; those that are read any process may fetch."""
 
-  def __init__(self, place: Place, kind: str) -> None:
-    """Makes the folder; StorageError where that cannot be."""
-    self.place, self.directory = place, local_name(place.address, kind)
+  def __init__(self, place: Place, kind: str, *, of: str = "") -> None:
+    """Makes the folder, one of its own for what it is a copy `of`; StorageError where that cannot be."""
+    self.place, self.directory = place, local_name(of or place.address, kind)
     self._state_file = self.directory.parent / _STATE
     with errors.writing(self.directory):
       self.directory.mkdir(parents=True, exist_ok=True)

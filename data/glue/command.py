@@ -21,7 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
     description=_DESCRIPTION,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  importer.add_argument("directory", metavar="DIR", help="folder with CoLA, SST-2, MRPC, ... in it")
+  text = "folder with CoLA, SST-2, MRPC, ... in it"
+  importer.add_argument("directory", metavar="DIR", bucket=command.FETCHED, help=text)
   importer.add_argument(
     "--output",
     metavar="TFDS_DIR",

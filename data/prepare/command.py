@@ -11,13 +11,20 @@ for any number of workers; the same command run again after a kill finishes what
 import argparse
 
 from data import command, errors, sources, vocabulary
+from data.buckets.outputs import sent
 from data.prepare import packing, preparation
 from data.vocabulary import train
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run(lambda: preparation.prepare(parse(arguments)))
+
+  def run() -> None:
+    asked = parse(arguments)
+    with sent(asked):
+      preparation.prepare(asked)
+
+  return command.run(run)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -26,7 +33,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     prog="python -m data.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   sources.add_flags(parser)
-  parser.add_argument("--output", required=True, help="directory to write")
+  parser.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
   parser.add_argument("--length", type=int, default=512, help="most tokens in a record, [CLS] included")
   parser.add_argument(
     "--packing", choices=packing.MODES, default="complete", help="how text is cut into records"

@@ -6,6 +6,7 @@ import pathlib
 import tempfile
 
 from data import command, errors, progress, sources, vocabulary
+from data.buckets.outputs import sent
 from data.prepare import pipeline, workers
 from data.vocabulary import train as vocabulary_train
 
@@ -15,16 +16,20 @@ def _parser() -> argparse.ArgumentParser:
   commands = parser.add_subparsers(dest="command", required=True, parser_class=command.Parser)
   trainer = commands.add_parser("train", help="train one on a source")
   sources.add_flags(trainer)
-  trainer.add_argument("--output", required=True, help="directory to write")
+  trainer.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
   trainer.add_argument("--kind", choices=vocabulary.KINDS, default="sentencepiece")
   trainer.add_argument("--cased", action="store_true", help="keep case")
   trainer.add_argument(
     "--size", type=int, default=0, help="pieces (0: 32,768 uncased BPE, 64,000 cased BPE, 30,522 WordPiece)"
   )
   importer = commands.add_parser("import", help="take over existing files")
-  importer.add_argument("--vocab_txt", default="", help="WordPiece vocabulary, one piece per line")
-  importer.add_argument("--sp_model", default="", help="sentencepiece model")
-  importer.add_argument("--dict", default="", help="fairseq dict.txt of the sentencepiece model")
+  importer.add_argument(
+    "--vocab_txt", default="", bucket=command.FETCHED, help="WordPiece vocabulary, one piece per line"
+  )
+  importer.add_argument("--sp_model", default="", bucket=command.FETCHED, help="sentencepiece model")
+  importer.add_argument(
+    "--dict", default="", bucket=command.FETCHED, help="fairseq dict.txt of the sentencepiece model"
+  )
   importer.add_argument(
     "--cased", action="store_true", help="keep case (BERT's rules; sentencepiece knows itself)"
   )
@@ -34,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     default="none",
     help="official: split words as the COCO-LM and AMOS code does, before sentencepiece",
   )
-  importer.add_argument("--output", required=True, help="directory to write")
+  importer.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
   return parser
 
 
@@ -55,8 +60,7 @@ def _train(args: argparse.Namespace) -> vocabulary.Vocabulary:
     return vocabulary_train.train(text, output, kind=args.kind, cased=args.cased, size=size)
 
 
-def _run(arguments: list[str] | None) -> None:
-  args = _parser().parse_args(arguments)
+def _run(args: argparse.Namespace) -> None:
   if args.command == "import":
     made = vocabulary_train.import_files(
       args.output,
@@ -73,4 +77,10 @@ def _run(arguments: list[str] | None) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run(lambda: _run(arguments))
+
+  def run() -> None:
+    asked = _parser().parse_args(arguments)
+    with sent(asked):
+      _run(asked)
+
+  return command.run(run)

@@ -14,7 +14,8 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from data.command import Parser, run
+from data.buckets.outputs import sent
+from data.command import FETCHED, OPENED, SENT, Parser, run
 from data.errors import ConfigError
 
 _NEEDED = ("torch", "transformers")
@@ -39,7 +40,9 @@ def export_parser() -> Parser:
     description="Export a checkpoint.",
     epilog="The other way: `python -m pretrain.export import --help`.",
   )
-  parser.add_argument("--checkpoint", required=True, help="workdir of a run, or the directory of one step")
+  parser.add_argument(
+    "--checkpoint", required=True, bucket=OPENED, help="workdir of a run, or the directory of one step"
+  )
   parser.add_argument("--step", type=int, help="default: the newest")
   parser.add_argument(
     "--to",
@@ -49,10 +52,14 @@ def export_parser() -> Parser:
     "amos: official Hugging Face port; fairseq: official model.pt; torch: safetensors under our own names",
   )
   parser.add_argument(
-    "--output", required=True, type=pathlib.Path, help="folder; an older export is replaced"
+    "--output",
+    required=True,
+    type=pathlib.Path,
+    bucket=SENT,
+    help="folder; an older export is replaced",
   )
   parser.add_argument(
-    "--vocabulary", default="", help="its directory; default: the one beside the checkpoint"
+    "--vocabulary", default="", bucket=FETCHED, help="its directory; default: the one beside the checkpoint"
   )
   parser.add_argument(
     "--tolerance", type=float, default=1e-5, help="largest |difference| of hidden states, float32 on CPU"
@@ -70,8 +77,10 @@ def export_parser() -> Parser:
 def import_parser() -> Parser:
   """Flags of an import."""
   parser = Parser(prog="python -m pretrain.export import", description="Import a PyTorch checkpoint.")
-  parser.add_argument("--from", dest="source", required=True, help="file or folder of the checkpoint")
-  parser.add_argument("--output", required=True, help="directory to write, new or empty")
+  parser.add_argument(
+    "--from", dest="source", required=True, bucket=FETCHED, help="file or folder of the checkpoint"
+  )
+  parser.add_argument("--output", required=True, bucket=SENT, help="directory to write, new or empty")
   parser.add_argument(
     "--allow_unmatched",
     action="extend",
@@ -85,6 +94,7 @@ def import_parser() -> Parser:
     dest="vocabulary_directory",
     metavar="VOCABULARY",
     default="",
+    bucket=FETCHED,
     help="vocabulary directory of ours; default: the files beside the checkpoint",
   )
   return parser
@@ -94,7 +104,9 @@ def _main(argv: Sequence[str]) -> None:
   if argv[:1] == ["import"]:
     from pretrain.export import import_checkpoint
 
-    import_checkpoint.import_checkpoint(**vars(import_parser().parse_args(argv[1:])))
+    asked = import_parser().parse_args(argv[1:])
+    with sent(asked):
+      import_checkpoint.import_checkpoint(**vars(asked))
     return
   arguments = export_parser().parse_args(argv)
   if arguments.to == _ONNX:
@@ -102,7 +114,8 @@ def _main(argv: Sequence[str]) -> None:
   _require_extra(*(_NEEDED_FOR_ONNX if arguments.onnx else ()))
   from pretrain.export import export_checkpoint
 
-  export_checkpoint.export(export_checkpoint.Request(**vars(arguments)))
+  with sent(arguments, kind=pathlib.Path):
+    export_checkpoint.export(export_checkpoint.Request(**vars(arguments)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

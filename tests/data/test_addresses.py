@@ -4,12 +4,12 @@ import pytest
 
 from data import files
 from data.errors import ConfigError
+from data.glue import command as glue
 from data.prepare import command as prepare
 from data.prepare.command import parse
-from data.vocabulary import command as vocabulary
 from finetune import main as finetune
+from pretrain import checkpoints
 from pretrain.command import flags
-from pretrain.export import __main__ as export
 
 CONFIG = "--config=configs/bert_tiny.py"
 
@@ -56,10 +56,9 @@ def test_fine_tuning_refuses_it(capsys):
 @pytest.mark.parametrize(
   ("command", "arguments"),
   [
-    (prepare.main, ["--source=text.txt", "--output=gs://bucket/out"]),
     (prepare.main, ["--source=text.txt", "--module=gs://bucket/tasks.py", "--output=out"]),
-    (vocabulary.main, ["train", "--source=text.txt", "--output=s3://bucket/out"]),
-    (export.main, ["--checkpoint=runs/x", "--output=s3://bucket/out"]),
+    (checkpoints.main, ["prune", "s3://bucket/run", "--keep=1"]),
+    (glue.main, ["import", "folder", "--output=s3://bucket/out"]),
   ],
 )
 def test_other_commands_refuse_it_in_a_line(command, arguments, tmp_path, monkeypatch, capsys):

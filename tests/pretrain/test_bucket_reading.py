@@ -6,7 +6,7 @@ import pytest
 
 from data.buckets import copies
 from data.errors import DataError
-from pretrain import bucket_steps, preflight, prepared, trees
+from pretrain import bucket_steps, checkpoints, preflight, prepared, trees
 from pretrain.saved_model import open_model
 from tests import buckets
 from tests.pretrain import small_run
@@ -76,3 +76,13 @@ def test_a_checkpoint_is_fetched_alone_and_checked(here, finished, moved):
   buckets.put(address, {name: b"?"})
   with pytest.raises(DataError, match=f"^checkpoint={address}: files there are not those that were written"):
     open_model(address)
+
+
+def test_checkpoints_by_hand(here, finished, capsys):
+  address = "memory://runs/by_hand"
+  buckets.put_folder(address, finished)
+  assert checkpoints.main(["verify", address]) == 0
+  assert "step 6: sound" in capsys.readouterr().out
+  output = "memory://runs/mean"
+  assert checkpoints.main(["average", address, "--last=2", f"--output={output}"]) == 0
+  assert open_model(output).meta["averaged"][-1] == 6

@@ -13,6 +13,7 @@ from pretrain import embed
 from pretrain.inference import stream
 from pretrain.models.encoder import encode
 from pretrain.saved_model import open_model
+from tests import buckets
 from tests.pretrain.export.conftest import (  # noqa: F401 (fixtures)
   _template,
   make_workdir,
@@ -170,3 +171,14 @@ def test_texts_of_a_pipe_need_no_file(workdir, texts, tmp_path, monkeypatch, cap
   assert _embed(workdir, "-", f"--output={tmp_path / 'v.npy'}") == 0, capsys.readouterr().err
   assert np.load(tmp_path / "v.npy").shape == (3, 32)
   assert vocabulary.load(workdir / "vocabulary").size
+
+
+def test_input_and_output_of_a_bucket(workdir, table, tmp_path):
+  buckets.put("memory://embed/in", {"in.csv": table.read_bytes()})
+  with buckets.machine(tmp_path / "cache"):
+    flags = ("--column=review", "--output=memory://embed/vectors.npy")
+    assert _embed(workdir, "memory://embed/in/in.csv", *flags) == 0
+    assert _embed(workdir, table, "--column=review", f"--output={tmp_path / 'vectors.npy'}") == 0
+  found = buckets.fetched("memory://embed", tmp_path / "found")
+  assert (found / "vectors.npy").read_bytes() == (tmp_path / "vectors.npy").read_bytes()
+  assert buckets.names("memory://embed") == {"in/in.csv", "vectors.npy"}

@@ -11,7 +11,6 @@ import os
 import pathlib
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -148,15 +147,7 @@ def environment() -> dict[str, Any]:
   }
 
 
-def _commit() -> str:
-  """The short name of the commit, with '+' if tracked files were changed since; 'unknown' outside git."""
-  described = subprocess.run(
-    ["git", "describe", "--always", "--dirty=+", "--exclude=*"], cwd=ROOT, capture_output=True, text=True
-  )
-  return described.stdout.strip() or "unknown"
-
-
-COMMIT = _commit()  # of the code that runs: others may be checked out while it does
+COMMIT = command.commit() or "unknown"  # of the code that runs: others may be checked out while it does
 
 
 def report(case: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import errno
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -23,6 +24,7 @@ SENT = "sent"  # an output: see data.buckets.outputs
 
 STOPPED = 75  # exit code after a requested stop with everything saved: start the same command again
 
+_ROOT = pathlib.Path(__file__).parent
 _ERROR = "error:"  # begins the line that a command ends with when it fails
 _PARENT = "TEXT_ENCODER_PARENT"  # process id of the command that started this one and waits for it
 
@@ -110,6 +112,14 @@ def _end_with(parent: int) -> None:
   while os.getppid() == parent:
     time.sleep(0.5)
   os.kill(os.getpid(), signal.SIGTERM)
+
+
+def commit() -> str:
+  """The short name of this program's commit, with '+' if files were changed since; '' outside git."""
+  described = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+  with contextlib.suppress(OSError):  # no git
+    return subprocess.run(described, cwd=_ROOT, capture_output=True, text=True).stdout.strip()
+  return ""
 
 
 @contextlib.contextmanager

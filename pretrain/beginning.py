@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from data import files
+from data import command, files
 from pretrain import checkpoint, phases, preflight, prepared, resume, warm_start
 from pretrain import workdir as workdir_files
 from pretrain.pod.peers import LOOKING, PREPARING, Alone, compare_records
@@ -68,7 +68,7 @@ def _start_at(
   newest: int | None, run: Run, records: Prepared, workdir: str, new_phase: bool, log: Log
 ) -> Start:
   """Holds the newest good checkpoint against this run or, for a new run, loads what it takes from others."""
-  facts = records.digests | {"records": records.description}
+  facts = records.digests | {"records": records.description, "commit": command.commit()}
   weights = phases.weights(run, records.digests, workdir, newest, log) if new_phase else None
   if weights is not None:
     loaded, started_from = weights

@@ -15,9 +15,13 @@ _PLACES = ("recipe", "data.directory")  # they say where and what, not how
 
 
 def between(runs: Sequence[ShownRun]) -> dict[str, list[Any]]:
-  """{field: its value in each run} of fields that are not the same in all; None where a run lacks one."""
+  """{field: its value in each run} of fields that are not the same in all.
+
+  A field that came after a run has its default there; None where there is none.
+  """
   names = sorted({name for run in runs for name in run.fields})
-  values = {name: [run.fields.get(name) for run in runs] for name in names}
+  defaults = resume.flatten(base.get_config().to_dict())
+  values = {name: [run.fields.get(name, defaults.get(name)) for run in runs] for name in names}
   return {name: of_runs for name, of_runs in values.items() if any(value != of_runs[0] for value in of_runs)}
 
 

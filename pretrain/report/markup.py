@@ -8,7 +8,7 @@ from typing import Any
 # What no page may hold: control characters, halves of surrogate pairs, and marks that turn the direction of
 # the text around them.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
-_EMPTY = frozenset({"input", "meta", "br", "hr"})  # elements that hold nothing and have no end tag
+_EMPTY = frozenset({"img", "input", "meta"})  # elements that hold nothing and have no end tag
 
 
 class Markup(str):

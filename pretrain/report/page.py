@@ -1,12 +1,13 @@
 """The sections of the page, in the order in which they are read."""
 
+import base64
 import json
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pretrain.report import config_diff, drawing, runs, series
+from pretrain.report import config_diff, drawing, runs, series, written_tables
 from pretrain.report.drawing import shown
 from pretrain.report.markup import Markup, document, element, joined, link, table
 from pretrain.report.runs import ShownRun
@@ -14,6 +15,7 @@ from pretrain.report.series import Axis
 from pretrain.report.written_tables import WrittenTable
 
 MOST_BYTES = 5_000_000  # of a page
+_MOST_PICTURES = 12
 _TABLE_BYTES = 1_000_000  # of the text of all tables
 _NUMBER = re.compile(r"-|-?[\d.,]+( ?[±%] ?[\d.]*)*")
 _AXIS_NAMES = {"step": "steps", "token": "tokens", "hour": "time of training"}
@@ -240,7 +242,18 @@ def _tables(found: Sequence[ShownRun], more: Sequence[WrittenTable]) -> list[Any
       notes = [element("p", note, class_="note") for note in report.notes]
       parts.append(element("details", element("summary", "About these numbers"), notes))
     parts.append(element("p", "From ", element("code", report.path), class_="note"))
-  return parts
+  plots = written_tables.pictures([*(report for run in found for report in run.tables), *more])
+  return [
+    *parts,
+    element("div", list(map(_picture, plots[:_MOST_PICTURES])), class_="pictures") if plots else None,
+  ]
+
+
+def _picture(path: pathlib.Path) -> Markup:
+  """A plot in a file, as a picture: what is in it can load and run nothing."""
+  content = base64.b64encode(path.read_bytes()).decode()
+  picture = element("img", src=f"data:image/svg+xml;base64,{content}", alt=f"plot {path.stem}")
+  return element("figure", picture, element("figcaption", element("code", path), class_="note"))
 
 
 def _events(found: Sequence[ShownRun]) -> list[Any]:

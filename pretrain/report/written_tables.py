@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 MOST_BYTES = 200_000  # of a file; no report of ours comes near it
+_OF_ANALYSES = "analyses"  # the list that `pretrain.analysis` writes
 MOST_ROWS = 200  # of a table on a page
 DEPTH = 3  # folders below the workdir
 
@@ -30,6 +31,13 @@ def find(directory: pathlib.Path, without: Collection[str] = ()) -> list[Written
   paths = [path for folder in folders for path in sorted(folder.glob("*.md"))]
   reports = [read(path) for path in paths if path.with_suffix(".json").is_file()]
   return [report for report in reports if report is not None]
+
+
+def pictures(reports: Sequence[WrittenTable]) -> list[pathlib.Path]:
+  """The plots in the folders in which analyses were reported, by path."""
+  folders = sorted({report.path.parent for report in reports if report.path.stem == _OF_ANALYSES})
+  found = [path for folder in folders for path in sorted(folder.glob("*.svg"))]
+  return [path for path in found if path.stat().st_size <= MOST_BYTES]
 
 
 def _folders(directory: pathlib.Path, without: Collection[str], depth: int) -> list[pathlib.Path]:

@@ -6,7 +6,6 @@ answer from here, so that the same answer has the same value everywhere.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,8 @@ import numpy as np
 from data.records import PackedRecords
 from pretrain import sharding
 from pretrain.models import heads
+from pretrain.ops.positions import scatter_positions, take_positions
+from pretrain.ops.vocab_cross_entropy import vocab_scores
 from pretrain.run import Run, pad_rows
 
 Arrays = dict[str, np.ndarray]
@@ -55,6 +56,34 @@ def describe_replaced(run: Run, params: dict, ids: jax.Array, index: jax.Array) 
   }
 
 
+def describe_guesses(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
+  """What the head of masked LM would put at the chosen tokens, with the draws of the evaluation.
+
+  To be given to `collect`. 'ids', 'guesses' are [batch, length] int32, 'selected' [batch, length] bool and
+  'probability' [batch, length] float32, that of the original token; guesses and probabilities are 0 where no
+  token was chosen.
+  """
+  recipe = run.recipe
+  view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
+  masking, head = view.corrupted.masking, view.heads["mlm"]
+  scores = vocab_scores(
+    heads.apply_transform(head, recipe.encoder, view.hidden_at_slots),
+    view.token_table,
+    head["bias"],
+    take_positions(ids, masking.positions)[..., None],
+    chunk=recipe.chunk,
+  )
+  probability = jnp.exp(scores.log_probs)
+  return {
+    "ids": ids,
+    "selected": masking.selected,
+    "guesses": scatter_positions(jnp.zeros_like(ids), masking.positions, scores.top_ids),
+    "probability": scatter_positions(
+      jnp.zeros(ids.shape, jnp.float32), masking.positions, probability[..., 0]
+    ),
+  }
+
+
 def token_frequencies(unigram: np.ndarray) -> np.ndarray:
   """[vocab] float64 probabilities of tokens by their [vocab] counts in the training records."""
   counts = unigram + 1.0  # a token that training never saw has a probability too
@@ -72,43 +101,6 @@ def frequency_loss(ids: np.ndarray, unigram: np.ndarray, special: Sequence[int])
   occurrences = np.bincount(ids.ravel(), minlength=len(counts)) * (counts > 0)
   log_frequencies = np.log(counts, where=counts > 0, out=np.zeros_like(counts)) - np.log(counts.sum())
   return float(-(occurrences * log_frequencies).sum() / max(occurrences.sum(), 1))
-
-
-class FrequencyAnswers(NamedTuple):
-  """Nats per token of answering with the training frequencies of tokens."""
-
-  masked: float  # at masked positions
-  replaced: float  # at those that the generator got wrong
-  corrected: float  # at masked positions, with the copy mechanism at the rate of replacement everywhere
-  cls_gain: float  # by how much `masked` falls if it is known that [CLS] is first
-
-
-def frequency_answers(arrays: Arrays, unigram: np.ndarray, *, pad_id: int, cls_id: int) -> FrequencyAnswers:
-  """What [vocab] counts of the training tokens are worth on the held-out masked tokens.
-
-  Of the arrays 'ids' and 'input_ids' are [rows, length] int, 'selected' [rows, length] bool.
-  """
-  selected, ids = arrays["selected"], arrays["ids"]
-  frequencies = token_frequencies(unigram)
-  targets = ids[selected]
-  log_probs = np.log(frequencies)[targets]
-  is_replaced = (arrays["input_ids"] != ids)[selected]
-  rate = (arrays["input_ids"] != ids).sum() / (ids != pad_id).sum()
-  generated = log_probs + np.log(rate) if rate else np.full_like(log_probs, -np.inf)
-  corrected = np.where(is_replaced, generated, np.logaddexp(np.log1p(-rate), generated))
-  without_cls = log_probs - np.log1p(-frequencies[cls_id])
-  informed = np.where(targets == cls_id, 0.0, without_cls)
-  return FrequencyAnswers(
-    masked=float(-log_probs.mean()),
-    replaced=float(-log_probs[is_replaced].mean()) if rate else 0.0,
-    corrected=float(-corrected.mean()),
-    cls_gain=float((informed - log_probs).mean()),
-  )
-
-
-def entropy(rate: float) -> float:
-  """Nats of always answering with the true rate of a yes-or-no question: 0 where nothing is uncertain."""
-  return float(-(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))) if 0 < rate < 1 else 0.0
 
 
 def commonest_share(tokens: np.ndarray) -> float:

@@ -52,12 +52,14 @@ def _arguments(argv: list[str]) -> flags.Arguments:
     )
   arguments = flags.read_arguments([f"--config={CONFIG}", *argv])
   config = arguments.config
-  for field, value in (
-    ("objectives.rtd.weight", config.objectives.rtd.weight),
-    ("train.eval_batches", config.train.eval_batches),
-  ):
-    if not value:
-      raise ConfigError(f"{field}={value}: the demo's summary needs it; give a number above 0")
+  if not config.train.eval_batches:
+    raise ConfigError("train.eval_batches=0: the demo's summary needs it; give a number above 0")
+  mlm = config.objectives.mlm
+  if not mlm.weight or mlm.positions != "masked":
+    raise ConfigError(
+      "the demo's summary is of masked LM: leave objectives.mlm.weight above 0 and objectives.mlm.positions "
+      "at 'masked', or train another recipe with `python -m pretrain.main --config=configs/coco_lm_tiny.py`"
+    )
   return arguments
 
 
@@ -67,7 +69,6 @@ def _run(arguments: flags.Arguments) -> int:
   import jax
 
   from pretrain.command import validate
-  from pretrain.demo import figures as demo_figures
   from pretrain.demo import progress as demo_progress
   from pretrain.demo import report as demo_report
 
@@ -81,21 +82,43 @@ def _run(arguments: flags.Arguments) -> int:
     if code != 0:
       return code
     begun = time.monotonic()
-    summary = demo_figures.summarise(config, workdir)
-    times["look at held-out text"] = time.monotonic() - begun
+    checkpoint, page = _look(config, workdir)
+    times["look at what it learned"] = time.monotonic() - begun
   times["in all"] = time.monotonic() - started
-  demo_report.print_summary(summary)
   demo_report.print_end(
-    checkpoint=summary.checkpoint, times=times, peak_memory=memory.peak, commands=_commands()
+    checkpoint=checkpoint, page=page, times=times, peak_memory=memory.peak, commands=_commands()
   )
   return 0
+
+
+def _look(config, workdir: str) -> tuple[str, str]:
+  """Prints what was learned and writes the page of the run; the paths of the checkpoint and of the page."""
+  from pretrain.analysis.opened import open_run
+  from pretrain.demo import figures, probes
+  from pretrain.demo.report import console
+  from pretrain.report import __main__ as report
+
+  opened = open_run(workdir, rows=config.train.batch_size)
+  for made in (
+    lambda: figures.summarise(config, workdir, opened),
+    lambda: [probes.ask(opened)],
+  ):
+    for one in made():
+      one.print(console)
+      one.write(os.path.join(workdir, "reports"))
+  print("", flush=True)
+  page = os.path.join(workdir, "report.html")
+  code = report.main([workdir, f"--output={page}"])
+  if code != 0:
+    raise SystemExit(code)
+  return os.path.join(workdir, "checkpoints", str(opened.step)), page
 
 
 def _announce(config) -> None:
   from pretrain.demo import progress as demo_progress
 
   model = config.model
-  print("A demo of text-encoder pretraining: AMOS, COCO-LM and TACO in one tiny run.")
+  print("A demo of text-encoder pretraining: masked words, a tiny encoder, the loop of every other recipe.")
   demo_progress.say(
     f"{model.num_layers} layers x {model.hidden_size}, vocabulary of {model.vocab_size:,}, blocks of "
     f"{config.data.length} tokens, {config.train.total_steps:,} steps of {config.train.batch_size} blocks. "
@@ -152,7 +175,7 @@ def _train(config, workdir: str, times: dict[str, float]) -> int:
 def _commands() -> dict[str, str]:
   python = os.path.relpath(sys.executable) if sys.prefix.startswith(os.getcwd()) else "python"
   return {
-    "The same recipe for longer, on the text that is prepared already (its header says how long)": (
+    "AMOS, COCO-LM and TACO in one tiny run, on the same text (its header says how long)": (
       f"{python} -m pretrain.main --config={NEXT}"
     ),
     "Your own text (.txt, .jsonl or .parquet, also .gz and .zst)": (

@@ -1,4 +1,4 @@
-"""Replaced tokens in their context, for people: what the encoder answers on held-out blocks."""
+"""Masked tokens in their context, for people: what the encoder would put there on held-out blocks."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,37 +13,31 @@ TOKENS_BEFORE, TOKENS_AFTER = 6, 4  # context of an example
 
 
 class Example(NamedTuple):
-  """A replaced token in its context."""
+  """A token that was chosen to be predicted, in its context."""
 
-  text: str  # as the encoder read it, the replacement between >> and <<
+  text: str  # the original around a gap
   original: str
-  replacement: str
-  probability: float  # the encoder's, that the token was replaced
+  guess: str  # the likeliest token
+  probability: float  # the encoder's, of the original
 
 
 def find_examples(arrays: Mapping[str, np.ndarray], words: Vocabulary, tokens: TokenIds) -> list[Example]:
-  """The first replaced token of each of the first `NUM_EXAMPLES` blocks that have one.
+  """The first chosen token of each of the first `NUM_EXAMPLES` blocks that have one.
 
-  They are not chosen by the encoder's answers; special tokens are no examples. Of the arrays 'ids' and
-  'input_ids' are [rows, length] int, 'probability_replaced' [rows, length] float.
+  They are not chosen by the encoder's answers; special tokens are no examples. The arrays are those of
+  `describe_guesses`.
   """
-  ids, inputs = arrays["ids"], arrays["input_ids"]
-  candidates = (ids != inputs) & ~np.isin(ids, tokens.special) & ~np.isin(inputs, tokens.special)
+  ids = arrays["ids"]
+  candidates = arrays["selected"] & ~np.isin(ids, tokens.special)
   candidates[:, :TOKENS_BEFORE] = False  # a context to the left shows what belongs there
   examples = []
   for row in np.flatnonzero(candidates.any(axis=-1))[:NUM_EXAMPLES]:
     at = int(candidates[row].argmax())
     end = min(at + 1 + TOKENS_AFTER, int((ids[row] != tokens.pad).sum()))
-    text = " ".join(
-      [
-        words.decode(inputs[row, at - TOKENS_BEFORE : at]),
-        f">>{shown_piece(words, inputs[row, at])}<<",
-        words.decode(inputs[row, at + 1 : end]),
-      ]
-    )
-    original, replacement = (shown_piece(words, side[row, at]) for side in (ids, inputs))
-    probability = float(arrays["probability_replaced"][row, at])
-    examples.append(Example(text.strip(), original, replacement, probability))
+    before, after = words.decode(ids[row, at - TOKENS_BEFORE : at]), words.decode(ids[row, at + 1 : end])
+    original, guess = (shown_piece(words, arrays[name][row, at]) for name in ("ids", "guesses"))
+    probability = float(arrays["probability"][row, at])
+    examples.append(Example(f"{before} ___ {after}".strip(), original, guess, probability))
   return examples
 
 

@@ -4,20 +4,14 @@ import itertools
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from data.errors import DataError, UserError, reason
 from data.vocabulary import Vocabulary
-from pretrain.analysis.heldout import Arrays, collect, describe_replaced
+from pretrain.analysis.heldout import Arrays, collect, describe_guesses, describe_replaced
 from pretrain.analysis.opened import OpenedRun, open_run
-from pretrain.models import heads
-from pretrain.ops.positions import scatter_positions, take_positions
-from pretrain.ops.vocab_cross_entropy import vocab_scores
 from pretrain.report.markup import Markup, element
 from pretrain.report.runs import ShownRun
-from pretrain.run import Run
 
 MOST_TOKENS = 80  # of a block that are shown
 _SHADES = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0)  # bounds: about one token in eight is replaced
@@ -54,36 +48,9 @@ def look(run: ShownRun, *, number: int) -> Examples:
     blocks = [list(_replaced(arrays, row, opened)) for row in range(rows)]
     return Examples("replaced", opened.step, blocks)
   if "mlm" in names:
-    arrays = collect(opened.run, opened.params, opened.heldout, _describe_guesses, rows=rows)
+    arrays = collect(opened.run, opened.params, opened.heldout, describe_guesses, rows=rows)
     return Examples("masked", opened.step, [list(_guessed(arrays, row, opened)) for row in range(rows)])
   raise DataError(f"checkpoint {run.path}: it has no head that says which tokens are replaced or masked")
-
-
-def _describe_guesses(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-  """What the head of masked LM would put at the chosen tokens.
-
-  'ids', 'guesses' are [batch, length] int32, 'selected' [batch, length] bool and 'probability' [batch,
-  length] float32, that of the original token; guesses and probabilities are 0 where no token was chosen.
-  """
-  recipe = run.recipe
-  view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
-  masking, head = view.corrupted.masking, view.heads["mlm"]
-  scores = vocab_scores(
-    heads.apply_transform(head, recipe.encoder, view.hidden_at_slots),
-    view.token_table,
-    head["bias"],
-    take_positions(ids, masking.positions)[..., None],
-    chunk=recipe.chunk,
-  )
-  probability = jnp.exp(scores.log_probs)
-  return {
-    "ids": ids,
-    "selected": masking.selected,
-    "guesses": scatter_positions(jnp.zeros_like(ids), masking.positions, scores.top_ids),
-    "probability": scatter_positions(
-      jnp.zeros(ids.shape, jnp.float32), masking.positions, probability[..., 0]
-    ),
-  }
 
 
 def _text(vocabulary: Vocabulary, token: int) -> tuple[str, bool]:

@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +19,16 @@ from configs import demo as demo_config
 from pretrain import prepared
 from pretrain.demo import __main__ as demo
 from pretrain.demo import figures as demo_figures
+from pretrain.demo import probes as demo_probes
 from pretrain.demo import progress as demo_progress
-from pretrain.demo import report as demo_report
 from pretrain.demo.figures import Row
 from pretrain.resume import flatten
 from tests.pretrain import small_run
 
 
 def small_flags(records, workdir) -> list[str]:
-  """Flags that make the demo a run of six steps of `small_run`'s union on small records."""
-  small = flatten(small_run.small_config("union", records).to_dict())
+  """Flags that make the demo a run of six steps of `small_run`'s masked LM on small records."""
+  small = flatten(small_run.small_config("mlm", records).to_dict())
   usual = flatten(demo_config.get_config().to_dict())
   changes = {name: value for name, value in small.items() if value != usual[name]}
   return [*(f"--config.{name}={_text(value)}" for name, value in changes.items()), f"--workdir={workdir}"]
@@ -51,17 +52,10 @@ def first_start(tmp_path_factory, small_records):
   """Flags, workdir and output of a demo that trained."""
   workdir = tmp_path_factory.mktemp("demo") / "work"
   flags = small_flags(small_records, workdir)
-  code, shown, _ = start(flags)
+  with mock.patch.object(demo_probes, "NUM_PAIRS", 8):
+    code, shown, _ = start(flags)
   assert code == 0
   return flags, workdir, shown
-
-
-@pytest.fixture(scope="module")
-def summary(first_start, small_records):
-  _, workdir, _ = first_start
-  config = small_run.small_config("union", small_records)
-  with small_run.devices(1):
-    return demo_figures.summarise(config, str(workdir))
 
 
 def figures_of(shown: str) -> str:
@@ -71,10 +65,15 @@ def figures_of(shown: str) -> str:
 
 def test_the_output_has_everything_a_newcomer_is_promised(first_start):
   _, workdir, shown = first_start
-  expected = ["generator, layer 2", "replaced token detection", "corrective LM", "sequence contrast"]
-  expected += ["TACO", "replaced tokens recognised", "original tokens recognised", "mixture weights"]
-  expected += ["Peak memory", f"{workdir}/checkpoints/6", "pretrain.main --config=", "compile", "in all"]
+  expected = ["loss of masked tokens", "masked tokens restored", "token frequencies", "guess", "spoilt by"]
+  expected += ["order of two words", "Peak memory", f"{workdir}/checkpoints/6", f"{workdir}/report.html"]
+  expected += ["pretrain.main --config=", "compile", "in all"]
   assert not [text for text in expected if text not in shown]
+  page = (workdir / "report.html").read_text()
+  assert all(
+    title in page
+    for title in ("What was learned", "Masked tokens of held-out text", "likelier than the same one spoilt")
+  )
 
 
 def test_a_pipe_gets_no_control_codes_and_no_wide_lines(first_start):
@@ -86,36 +85,37 @@ def test_a_pipe_gets_no_control_codes_and_no_wide_lines(first_start):
 
 def test_a_second_start_trains_nothing_and_shows_the_same_figures(first_start):
   flags, workdir, shown = first_start
-  before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
-  code, again, _ = start(flags)
+  before = {path: path.stat().st_mtime_ns for path in _kept(workdir)}
+  with mock.patch.object(demo_probes, "NUM_PAIRS", 8):
+    code, again, _ = start(flags)
   assert code == 0
   assert "is finished" in again
   assert f"remove {workdir} to train again" in " ".join(again.split())
   assert "the step in" not in again  # the training step is not even compiled
   assert figures_of(again) == figures_of(shown)
-  assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()} == before
+  assert {path: path.stat().st_mtime_ns for path in _kept(workdir)} == before
 
 
-def test_first_and_last_values_are_those_of_the_metrics_file(first_start, summary):
-  lines = [json.loads(line) for line in (first_start[1] / "metrics.jsonl").read_text().splitlines()]
+def _kept(workdir: pathlib.Path) -> list[pathlib.Path]:
+  """The files of the run; reports are written again."""
+  files = [path for path in workdir.rglob("*") if path.is_file()]
+  return [path for path in files if path.parent.name != "reports" and path.name != "report.html"]
+
+
+def test_first_and_last_values_are_those_of_the_metrics_file(first_start):
+  workdir = first_start[1]
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   held_out = {line["step"]: line for line in lines if "eval/loss" in line}
-  row = next(row for row in summary.rows if row.name == "replaced token detection")
-  assert (row.first, row.last) == (held_out[0]["eval/rtd_loss"], held_out[6]["eval/rtd_loss"])
-  assert list(summary.mixture) == ["layer 1", "layer 2"]
-  assert summary.mixture["layer 2"][1] == held_out[6]["eval/mixture_weight_layer_2"]
+  rows = json.loads((workdir / "reports" / "learned.json").read_text())["rows"]
+  for row, name in zip(rows, ("eval/masked_lm_loss", "eval/masked_lm_accuracy"), strict=True):
+    assert (row["first"], row["last"]) == (held_out[0][name], held_out[6][name])
 
 
-def test_the_trivial_answers_are_worked_by_hand(small_records, summary):
-  config = small_run.small_config("union", small_records)
-  trivial = {row.name.split(",")[0]: row.trivial for row in summary.rows}
-  rate = summary.replace_rate
-  assert trivial["replaced token detection"] == pytest.approx(
-    -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
-  )
-  assert trivial["sequence contrast"] == pytest.approx(np.log(3))  # groups of two: three others
-  assert trivial["token alignment (TACO)"] == pytest.approx(np.log(5))  # the partner and four others
-
+def test_the_trivial_answers_are_worked_by_hand(small_records, first_start):
   # The masked tokens of the evaluation, from the recipe itself.
+  config = small_run.small_config(
+    "mlm", small_records
+  )  # special tokens may be chosen, other than in the demo
   run = small_run.small_run(config)
   heldout = prepared.open(config).heldout
   targets = []
@@ -124,17 +124,18 @@ def test_the_trivial_answers_are_worked_by_hand(small_records, summary):
     masked = run.eval_batch_of(jnp.asarray(ids), jnp.int32(index), jnp.float32(1))
     targets += ids[np.asarray(masked.corrupted.masking.selected)].tolist()
   counts = np.load(small_records / "unigram.npy") + 1.0
-  expected = np.mean([-np.log(counts[target] / counts.sum()) for target in targets])
-  assert trivial["generator"] == pytest.approx(expected)
-  assert summary.masked == len(targets)
+  counts[run.recipe.tokens.pad] = 0.0
+  loss, restored = json.loads((first_start[1] / "reports" / "learned.json").read_text())["rows"]
+  assert loss["trivial"] == pytest.approx(
+    np.mean([-np.log(counts[target] / counts.sum()) for target in targets])
+  )
+  assert restored["trivial"] == max(map(targets.count, targets)) / len(targets)
 
 
-def test_examples_are_tokens_that_were_replaced(summary):
-  assert summary.examples
-  for example in summary.examples:
-    assert example.original != example.replacement
-    assert f">>{example.replacement}<<" in example.text
-    assert 0 < example.probability < 1
+def test_examples_are_tokens_that_were_chosen(first_start):
+  rows = json.loads((first_start[1] / "reports" / "guesses.json").read_text())["rows"]
+  assert rows
+  assert all(" ___" in row["text"] and 0 < row["probability"] < 1 for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +149,8 @@ def test_examples_are_tokens_that_were_replaced(summary):
   ],
 )
 def test_the_verdict_knows_which_way_is_better(last, trivial, is_loss, said):
-  row = Row("a", None, last, trivial, "b", is_loss)
-  assert demo_report.verdict(row) == said
+  row = Row("a", 0.0, last, trivial, "b", is_loss)
+  assert demo_figures.verdict(row) == said
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_the_verdict_knows_which_way_is_better(last, trivial, is_loss, said):
   [
     ("--dry_run", "--dry_run"),
     ("--config=configs/coco_lm_tiny.py", "--config=configs/coco_lm_tiny.py"),
-    ("--config.objectives.rtd.weight=0", "objectives.rtd.weight"),
+    ("--config.objectives.mlm.positions=all", "objectives.mlm.positions"),
     ("--config.train.eval_batches=0", "train.eval_batches"),
     ("--config.model.hidden_sise=64", "hidden_size"),
   ],

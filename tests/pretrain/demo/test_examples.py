@@ -1,4 +1,4 @@
-"""Examples of replaced tokens: which are shown, and how their pieces read."""
+"""Examples of masked tokens: which are shown, and how their pieces read."""
 
 import numpy as np
 import pytest
@@ -8,21 +8,21 @@ from pretrain.demo import examples as demo_examples
 from pretrain.prepared import token_ids
 
 
-def test_an_example_says_what_stood_there_and_what_the_encoder_read(small_records):
+def test_an_example_says_what_stood_there_and_what_the_encoder_guesses(small_records):
   words = vocabulary.load(small_records / "vocabulary")
   tokens = token_ids(str(small_records))
   some = [at for at in range(words.size) if at not in tokens.special]
   ids = np.array([[0, *some[:12], 2, 1, 1]])
-  inputs = ids.copy()
-  inputs[0, 2] = some[20]  # too near the start to have a context
-  inputs[0, 9] = some[30]
-  said = np.full(ids.shape, 0.1)
-  said[0, 9] = 0.7
-  arrays = {"ids": ids, "input_ids": inputs, "probability_replaced": said}
+  guesses, probability = np.full(ids.shape, some[30]), np.full(ids.shape, 0.25)
+  chosen = np.zeros(ids.shape, bool)
+  chosen[0, [0, 2, 9, 10]] = True  # special; too near the start to have a context; this one; not the first
+  arrays = {"ids": ids, "selected": chosen, "guesses": guesses, "probability": probability}
   (example,) = demo_examples.find_examples(arrays, words, tokens)
   assert example.original == demo_examples.shown_piece(words, ids[0, 9])
-  assert example.replacement == demo_examples.shown_piece(words, some[30])
-  assert example.probability == pytest.approx(0.7)
+  assert example.guess == demo_examples.shown_piece(words, some[30])
+  assert example.probability == 0.25
+  before, after = example.text.split("___")
+  assert before.strip() == words.decode(ids[0, 3:9]) and after.strip() == words.decode(ids[0, 10:14])
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from finetune.own.columns import Columns
 from finetune.own.schema import TaskSchema
 from finetune.own.search import read_often
 from finetune.papers import spaces
+from finetune.search.examples import Examples
 
 
 def rows(*fields):
@@ -106,6 +107,12 @@ def test_windows_of_a_pair_repeat_the_first_text(words):
   between = " ".join(["[SEP]"] * words.separators)
   assert all(one.startswith(f"[CLS] good film {between} ") and len(one.split()) <= 9 for one in shown)
   assert shown[0].split()[3 + words.separators] == "a" and shown[-1].endswith("mat [SEP]")
+
+
+def test_the_outputs_of_a_text_are_the_mean_of_its_windows():
+  made = answers.Inputs(Examples([], {}, {}), np.asarray([0, 0, 1]), 0)
+  found = answers.join(made, np.asarray([[1.0, 4.0], [3.0, 0.0], [5.0, 6.0]], np.float32))
+  np.testing.assert_array_equal(found, [[2.0, 2.0], [5.0, 6.0]])
 
 
 def test_answers_have_the_label_and_every_probability():

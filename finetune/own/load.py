@@ -18,7 +18,7 @@ from finetune.own.answers import Inputs
 from finetune.own.schema import TaskSchema
 from finetune.own.spans import SpanInputs
 from finetune.own.tagging import TagInputs
-from finetune.own.targets import find_labels, is_held_out, shown_text, targets
+from finetune.own.targets import check_label, find_labels, is_held_out, shown_text, targets
 from finetune.search.examples import Examples
 from pretrain.export.task_fields import CHECKED_ROWS
 
@@ -147,6 +147,7 @@ def _held_out(
 ) -> tuple[list[Row], list[Row]]:
   kept, held_out = [], []
   for row in train:
+    check_label(row, schema)  # a row that must be mended is named before a share that must be changed
     is_out = is_held_out(shown_text(row, schema), fraction)
     (held_out if is_out else kept).append(row)
   if not kept or not held_out:

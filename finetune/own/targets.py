@@ -78,6 +78,14 @@ def several_of(row: Row, schema: TaskSchema) -> list[str]:
   return [label_of(row, schema.label)]
 
 
+def check_label(row: Row, schema: TaskSchema) -> None:
+  """Raises a DataError, with its place, if the row has nothing that a model of its kind could learn."""
+  if schema.kind == "regression":
+    number_of(row, schema.label)
+  else:
+    several_of(row, schema)
+
+
 def find_labels(rows: Iterable[Row], schema: TaskSchema, *, given: Sequence[str]) -> tuple[str, ...]:
   """The labels of a training set in the order of their first appearance; `given` ones are taken as they are.
 

@@ -246,6 +246,7 @@ CSV = "text,label\na good film,x\na bad film,y\nthe cat sat,x\nthe mat,y\nvery g
     (CSV, CSV.replace("label", "target"), {}, "row 1: no column 'label', only text, target"),
     (CSV, CSV, {"data__labels": "x,z"}, "row 2: label 'y': data.labels does not name it"),
     ("text,score\na,1.5\nb,nan\n", CSV, {}, "row 2: 'nan' in 'score', expected a finite number"),
+    ("text,score\na,1.5\nb,nan\n", None, {}, "row 2: 'nan' in 'score', expected a finite number"),
     ("text,label\n", CSV, {}, "no rows below the header"),
     (CSV, None, {"data__dev_fraction": 0.0001}, "0 are held out"),
     (CSV, CSV, {"data__train_file": "nowhere.csv"}, "data.train_file=nowhere.csv: there is no such file"),

@@ -167,12 +167,12 @@ class _Uploads:
 
   def _remove_old(self, here: set[int]) -> None:
     """Removes what the run has removed, and checkpoints above the number to keep, their marks first."""
+    gone = [name for name in self._mirror.known if not (self._mirror.directory / name).exists()]
     there = self._mirror.place.files()
-    steps = bucket_steps.by_step(there)
+    steps = bucket_steps.by_step(there.keys() - {*gone})
     if here - steps.keys():
       return  # not before the newer ones are there
     kept = {*sorted(steps)[-self._keep :], *self._keep_steps, *here}
-    gone = [name for step, names in steps.items() if step not in kept for name in names]
-    gone += [name for name in self._mirror.known if not (self._mirror.directory / name).exists()]
+    gone += [name for step, names in steps.items() if step not in kept for name in names]
     self._mirror.remove([name for name in gone if name.endswith(checkpoint.COMMITTED)])
     self._mirror.remove([name for name in gone if not name.endswith(checkpoint.COMMITTED)])

@@ -31,7 +31,7 @@ LINES = {
   "exports of taggers checked by their pipeline, tasks and commands that go out with a model": 100,
   "probes of frozen encoders and annotated text (pretrain/analysis, data/annotated)": 950,
   "the papers' analyses of checkpoints as a command (pretrain/analysis)": 1_050,
-  "buckets: addresses where paths are taken, copies of what lies there, workdirs (data/buckets)": 700,
+  "buckets: addresses where paths are taken, copies, outputs, workdirs (data/buckets)": 900,
   "metrics sent to trackers of experiments, and probes while a run trains": 350,
   "a page about runs: curves, config, examples, tables, events (pretrain/report)": 1_260,
   "meshes of pods and nodes, processes that join, agree on a step and end together": 1_300,

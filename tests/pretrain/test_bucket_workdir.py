@@ -1,6 +1,7 @@
 """A workdir in a bucket: killed and continued elsewhere, bit by bit; one owner; errors of one line."""
 
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -15,17 +16,17 @@ from data.buckets import owner
 from data.buckets.mirror import WORKDIRS, Mirror
 from data.buckets.place import Place
 from data.errors import ConfigError, DataError, StorageError, UserError
-from pretrain import bucket_workdir
-from pretrain.pod.peers import ALONE
+from pretrain import bucket_steps, bucket_workdir, checkpoint, resume
+from pretrain.pod.peers import ALONE, Alone
 from tests import buckets
 from tests.pretrain import small_run
 from tests.pretrain.conftest import ROOT
 
 FIELDS = {
-  "train.total_steps": 200,
+  "train.total_steps": 120,
   "train.log_every": 7,
-  "train.eval_every": 60,
-  "train.checkpoint_every": 50,
+  "train.eval_every": 50,
+  "train.checkpoint_every": 40,
   "train.checkpoint_steps": (3,),
 }
 
@@ -80,7 +81,7 @@ def test_a_killed_run_goes_on_elsewhere_as_if_it_had_been_left_in_peace(
   assert any(re.match(rf"{address} belongs to process \d+ on .*; waiting", line) for line in said)
   continued = [re.match(rf"Continuing at step (\d+) from {address}/checkpoints", line) for line in said]
   (start,) = [int(found[1]) for found in continued if found]
-  assert 3 <= start < 200
+  assert 3 <= start < 120
   peace = tmp_path / "peace"
   assert small_run.run_training(config, peace) == 0
   found = buckets.fetched(address, tmp_path / "found")
@@ -91,26 +92,55 @@ def test_a_killed_run_goes_on_elsewhere_as_if_it_had_been_left_in_peace(
   assert "owner.json" not in os.listdir(found) and not (found / "lock").exists()
 
 
-def test_what_is_damaged_in_the_bucket_is_set_aside_there_and_an_older_step_used(
-  here, small_records, tmp_path
-):
-  address = "memory://damaged/run"
-  fields = FIELDS | {"train.total_steps": 10, "train.checkpoint_every": 5}
-  config = small_run.small_config("mlm", small_records, fields)
-  assert _train(config, address, print) == 0
-  system, root = fsspec.core.url_to_fs(address)
-  (data, *_) = system.glob(f"{root}/checkpoints/10/params/d/*")
-  system.pipe_file(data, b"?" * system.size(data))
-  config.train.total_steps = 12
+def test_what_is_damaged_in_the_bucket_is_set_aside_there_and_an_older_step_used(here, finished):
+  address, config = "memory://damaged/run", small_run.small_config("mlm", "records")
+  buckets.put_folder(address, finished)
+  (name, *_) = sorted(name for name in buckets.names(address) if name.startswith("checkpoints/6/params/d/"))
+  buckets.put(address, {name: b"?"})
   said = []
-  with buckets.machine(tmp_path / "other"):
-    assert _train(config, address, said.append) == 0
+  with bucket_workdir.opened(address, config, ALONE, said.append) as (workdir, log):
+    assert resume.newest_good_step(workdir, log) == 4
+    assert not (pathlib.Path(workdir) / "checkpoints" / "1").exists()  # nobody needs it
   assert any(
-    line.startswith(f"{address}/checkpoints/10 is damaged: params/") and "renamed to 10.damaged_1" in line
+    line.startswith(f"{address}/checkpoints/6 is damaged: params/") and "renamed to 6.damaged_1" in line
     for line in said
   )
   there = {name.split("/")[1] for name in buckets.names(address) if name.startswith("checkpoints/")}
-  assert there == {"3", "10", "10.damaged_1", "12"}  # the run saved step 10 again
+  assert there == {"1", "4", "6.damaged_1"}
+
+
+def test_old_checkpoints_and_remains_of_uploads_go(here, finished):
+  address = "memory://pruned/run"
+  config = small_run.small_config(
+    "mlm", "records", {"train.checkpoints_to_keep": 1, "train.checkpoint_steps": (1,)}
+  )
+  buckets.put_folder(address, finished)
+  with bucket_workdir.opened(address, config, ALONE, print) as (workdir, _):
+    steps = pathlib.Path(workdir) / "checkpoints"
+    buckets.remove(f"{address}/checkpoints/6/{checkpoint.COMMITTED}")  # as if it had not been sent to its end
+    buckets.put(address, {"checkpoints/6/params/old": b"?"})
+    (steps / "6" / checkpoint.COMMITTED).touch()
+  there = {name.split("/")[1] for name in buckets.names(address) if name.startswith("checkpoints/")}
+  assert there == {"1", "6"} and "checkpoints/6/params/old" not in buckets.names(address)
+  assert bucket_steps.step_path(address).name == "6"
+
+
+def test_processes_with_copies_of_their_own_are_refused(here):
+  class Second(Alone):
+    """A process whose copy another made."""
+
+    index, number = 1, 2
+
+    def first(self, what, work, *, seconds):
+      return "the copy of process 0"
+
+  config = small_run.small_config("mlm", "records")
+  line = "^--workdir=memory://pod/run: the processes keep copies of their own, .*set TEXT_ENCODER_CACHE to"
+  with (
+    pytest.raises(ConfigError, match=line),
+    bucket_workdir.opened("memory://pod/run", config, Second(), print),
+  ):
+    pass
 
 
 def test_one_process_owns_a_place_and_a_dead_one_is_outlasted(here, monkeypatch):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pretrain import metrics
+from tests import buckets
 from tests.pretrain import small_run
 from tests.pretrain.pod.processes import ledger, running
 
@@ -89,6 +90,15 @@ def test_four_processes_lose_the_first_and_two_go_on(small_records, alone, tmp_p
   with running(4, workdir, *flags) as four:
     assert four.codes() == [0] * 4
   assert ledger(workdir) == ledger(alone)
+
+
+@pytest.mark.nightly
+def test_two_processes_work_in_one_copy_of_a_bucket(small_records, alone, tmp_path):
+  flags = _flags(small_records, **{"train.checkpoint_every": 50})
+  with buckets.s3_server(), buckets.machine(tmp_path / "cache"):
+    with running(2, "s3://bucket/run", *flags) as two:
+      assert two.codes() == [0, 0]
+    _assert_same_run(buckets.fetched("s3://bucket/run", tmp_path / "found"), alone)
 
 
 @pytest.mark.nightly

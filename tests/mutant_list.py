@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tests import (
   mutant_list_attention,
+  mutant_list_buckets,
   mutant_list_finetune,
   mutant_list_model,
   mutant_list_own,
@@ -38,6 +39,7 @@ MUTANTS = [
     *mutant_list_attention.FAULTS,
     *mutant_list_run.FAULTS,
     *mutant_list_pod.FAULTS,
+    *mutant_list_buckets.FAULTS,
     *mutant_list_finetune.FAULTS,
     *mutant_list_search.FAULTS,
     *mutant_list_survival.FAULTS,

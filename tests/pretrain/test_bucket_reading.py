@@ -6,7 +6,7 @@ import pytest
 
 from data.buckets import copies
 from data.errors import DataError
-from pretrain import bucket_steps, checkpoints, preflight, prepared, trees
+from pretrain import bucket_steps, checkpoint, checkpoints, preflight, prepared, trees
 from pretrain.saved_model import open_model
 from tests import buckets
 from tests.pretrain import small_run
@@ -76,6 +76,8 @@ def test_a_checkpoint_is_fetched_alone_and_checked(here, finished, moved):
   buckets.put(address, {name: b"?"})
   with pytest.raises(DataError, match=f"^checkpoint={address}: files there are not those that were written"):
     open_model(address)
+  buckets.remove(f"{address}/checkpoints/6/{checkpoint.COMMITTED}")
+  assert bucket_steps.step_path(address).name == "4"
 
 
 def test_checkpoints_by_hand(here, finished, capsys):

@@ -18,6 +18,7 @@ from pretrain.command import kept_memory
 # What each analysis is, in the order in which they are made.
 ABOUT = {
   "cosines": "cosines of random and of similar pairs, alignment, uniformity (glue/STS-B in --data)",
+  "blocks": "cosines of blocks with crops of them and with others, contextual score, at every saved step",
   "edges": "edge probing after every layer (edges/*.jsonl, UD_English-EWT or SemEval2010_task8 in --data)",
   "detection": "calibration of replaced token detection, its losses, and which tokens fool it",
   "correction": "right answers of copy head, LM head and both, at every saved step",
@@ -110,10 +111,11 @@ def _made(name: str, request, output: pathlib.Path, *, is_asked: bool) -> dict[s
 
 
 def _functions() -> dict[str, Callable]:
-  from pretrain.analysis import correction, detection, edges, logs, space
+  from pretrain.analysis import blocks, correction, detection, edges, logs, space
 
   return {
     "cosines": space.measure,
+    "blocks": blocks.measure,
     "edges": edges.measure,
     "detection": detection.measure,
     "correction": correction.measure,

@@ -161,6 +161,7 @@ def test_the_command_makes_what_it_can_and_skips_the_rest(finished, tmp_path, on
   state = {row["analysis"]: row["what"].partition(":")[0] == "skipped" for row in listed}
   assert state == {
     "cosines": False,
+    "blocks": False,
     "edges": True,
     "detection": True,
     "correction": True,
@@ -170,6 +171,9 @@ def test_the_command_makes_what_it_can_and_skips_the_rest(finished, tmp_path, on
   }
   rows = json.loads((tmp_path / "cosines.json").read_text())["rows"]
   assert rows[0]["pairs"] == "random" and -4 <= rows[0]["uniformity"] <= 0
+  found = json.loads((tmp_path / "blocks.json").read_text())["rows"]
+  assert [row["step"] for row in found] == sorted(row["step"] for row in found) and found[-1]["step"] == 6
+  assert all(-1 <= row["sequence_cosine_negative"] <= 1 for row in found)
   assert (tmp_path / "cosines.svg").is_file() and (tmp_path / "efficiency_eval_loss.png").is_file()
   capsys.readouterr()
   assert main([*flags, "--only=mixture"]) == 3

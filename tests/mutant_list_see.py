@@ -1,0 +1,94 @@
+"""Faults of analyses, the page about runs and trackers. Columns as in `mutant_list.py`."""
+
+FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
+  (
+    "pretrain/report/markup.py",
+    "tests/pretrain/report/test_report.py",
+    [
+      (
+        "text is not escaped",
+        'return Markup(html.escape(_UNPRINTABLE.sub("\\ufffd", str(text)), quote=True))',
+        'return Markup(_UNPRINTABLE.sub("\\ufffd", str(text)))',
+        "test_hostile_text_stays_text",
+      ),
+      (
+        "any address is a link",
+        """if not re.fullmatch(r"https?://[^\\s\\"'<>\\\\]+", address):""",
+        "if not address:",
+        "test_hostile_text_stays_text",
+      ),
+    ],
+  ),
+  (
+    "pretrain/report/config_diff.py",
+    "tests/pretrain/report/test_report.py",
+    [
+      (
+        "a field that an older run lacks differs",
+        "[run.fields.get(name, defaults.get(name)) for run in runs]",
+        "[run.fields.get(name) for run in runs]",
+        "test_runs_beside_each_other_show_what_differs",
+      ),
+    ],
+  ),
+  (
+    "pretrain/report/series.py",
+    "tests/pretrain/report/test_series.py",
+    [
+      (
+        "hours count the interval before",
+        'taken.append(taken[-1] + (line["step"] - steps[-1]) / speed / 3600)',
+        'taken.append(taken[-1] + line["step"] / speed / 3600)',
+        "test_hours_are_the_steps_over_their_speeds",
+      ),
+      (
+        "a thinned curve loses its peak",
+        "kept |= {int(stretch[values[stretch].argmin()]), int(stretch[values[stretch].argmax()])}",
+        "kept |= {int(stretch[0])}",
+        "test_a_long_curve_keeps_its_ends_and_its_peak",
+      ),
+    ],
+  ),
+  (
+    "pretrain/analysis/space.py",
+    "tests/pretrain/analysis/test_analyses.py",
+    [
+      (
+        "uniformity of distances, not of their squares",
+        "return float(np.log(np.mean(np.exp(-2 * squared))))",
+        "return float(np.log(np.mean(np.exp(-2 * squared**0.5))))",
+        "test_uniform_vectors_have_the_analytic_uniformity_and_equal_ones_none",
+      ),
+      (
+        "a thing is paired with itself",
+        "return first, (first + rng.integers(1, number, pairs)) % number",
+        "return first, (first + rng.integers(0, number, pairs)) % number",
+        "test_uniform_vectors_have_the_analytic_uniformity_and_equal_ones_none",
+      ),
+    ],
+  ),
+  (
+    "pretrain/analysis/correction.py",
+    "tests/pretrain/analysis/test_analyses.py",
+    [
+      (
+        "padding counts",
+        "group = group & (ids != pad_id)",
+        "group = group & (ids == ids)",
+        "test_an_encoder_that_copies_everything_is_right_where_nothing_is_replaced",
+      ),
+    ],
+  ),
+  (
+    "pretrain/trackers.py",
+    "tests/pretrain/test_trackers.py",
+    [
+      (
+        "a later start begins another run",
+        'known_id = before.get("id", "") if before.get("run") == run_id else ""',
+        'known_id = ""',
+        "test_mlflow_takes_parameters_once_and_the_same_run_again",
+      ),
+    ],
+  ),
+]

@@ -187,21 +187,39 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "pre-norm for post-norm",
-        'x = layer_norm(config, "attention_norm")(x + attended)',
-        'x = x + layer_norm(config, "attention_norm")(attended)',
+        'x = LayerNorm(config, name="attention_norm")(keep(x + attended))',
+        'x = x + LayerNorm(config, name="attention_norm")(keep(attended))',
         "test_a_layer_is_post_norm_with_exact_gelu_and_an_unscaled_bias",
       ),
+      (
+        "eps of the norm is not the config's",
+        "self.config.layer_norm_eps, self",
+        "1e-6, self",
+        "test_norms_add_the_eps_of_the_config_to_the_variance",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ops/gelu.py",
+    "tests/pretrain/models/test_layers.py",
+    [
       (
         "approximate gelu",
         "approximate=False",
         "approximate=True",
         "test_a_layer_is_post_norm_with_exact_gelu_and_an_unscaled_bias",
       ),
+    ],
+  ),
+  (
+    "pretrain/ops/layer_norm.py",
+    "tests/pretrain/ops/test_layer_parts.py",
+    [
       (
-        "eps of the norm is not the config's",
-        "epsilon=config.layer_norm_eps",
-        "epsilon=1e-6",
-        "test_norms_add_the_eps_of_the_config_to_the_variance",
+        "the gradient of the norm forgets that the deviation depends on x",
+        "- normed * of_inverse",
+        "",
+        "test_the_norm_is_that_of_flax_in_value_and_gradients[float32]",
       ),
     ],
   ),

@@ -9,7 +9,7 @@ import numpy as np
 from flax import linen as nn
 
 from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import Layer, dense_init, layer_norm
+from pretrain.models.layers import Layer, LayerNorm, dense_init
 from pretrain.models.relative_position import official_buckets_of, t5_buckets_of
 from pretrain.ops import attention, kept, row_random
 from pretrain.own_rows import layer_weights
@@ -64,7 +64,7 @@ class Embeddings(nn.Module):
     if config.num_segments:
       # All tokens are of segment 0 in pretraining and in every task of this project.
       x = x + _Table(config.num_segments, config.hidden_size, config.init_stddev, name="segment")()[0]
-    x = layer_norm(config, "norm")(x)
+    x = LayerNorm(config, name="norm")(x)
     x = row_random.dropout(x, row_keys, row_random.Use.EMBEDDING_DROPOUT, rate=config.dropout)
     return x * token_mask[..., None].astype(x.dtype)
 
@@ -72,8 +72,9 @@ class Embeddings(nn.Module):
 def _recomputed(layer: type[nn.Module], config: EncoderConfig, *, in_loop: bool) -> type[nn.Module]:
   """`layer`, with its values recomputed in the backward pass as `config.remat` says.
 
-  'cheap' keeps the products with the layer's weights and what `kept` marks (the attended values): norms,
-  casts, GELU, dropout and attention scores are computed again. 'full' keeps the layer's input alone.
+  'cheap' keeps what `keep` marks: products with the layer's weights, with what is added to them, and attended
+  values. Norms, casts, GELU, dropout and attention scores are computed again. 'full' keeps the layer's input
+  alone.
   """
   if config.remat == "none":
     return layer

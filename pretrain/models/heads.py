@@ -5,8 +5,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import dense_init, layer_norm
+from pretrain.models.layers import LayerNorm, dense_init
 from pretrain.ops import row_random
+from pretrain.ops.gelu import gelu
 from pretrain.ops.row_random import Use
 
 _ACTIVATIONS = {"tanh": jnp.tanh, "gelu": lambda x: jax.nn.gelu(x, approximate=False)}
@@ -28,7 +29,7 @@ class TransformHead(nn.Module):
       kernel_init=dense_init(config.init_stddev),
       name="dense",
     )
-    return layer_norm(config, "norm")(nn.gelu(dense(hidden), approximate=False))
+    return LayerNorm(config, name="norm")(gelu(dense(hidden)))
 
 
 class BinaryHead(nn.Module):
@@ -47,7 +48,7 @@ class BinaryHead(nn.Module):
     init = dense_init(config.init_stddev)
     if self.dense:
       layer = nn.Dense(config.hidden_size, dtype=config.compute_dtype, kernel_init=init, name="dense")
-      hidden = nn.gelu(layer(hidden), approximate=False)
+      hidden = gelu(layer(hidden))
     kernel = self.param("kernel", init, (config.hidden_size, 1))
     bias = self.param("bias", nn.initializers.zeros, (1,))
     return (hidden.astype(jnp.float32) @ kernel + bias)[..., 0]

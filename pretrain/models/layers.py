@@ -11,7 +11,10 @@ from pretrain.models.config import EncoderConfig
 from pretrain.ops import row_random
 from pretrain.ops.attention import attention
 from pretrain.ops.attention_at import attention_at
+from pretrain.ops.dense import dense
+from pretrain.ops.gelu import gelu
 from pretrain.ops.kept import keep
+from pretrain.ops.layer_norm import layer_norm
 from pretrain.ops.positions import take_positions
 from pretrain.ops.row_random import Part, Use
 from pretrain.sharding import constrain
@@ -22,15 +25,21 @@ def dense_init(stddev: float) -> nn.initializers.Initializer:
   return nn.initializers.normal(stddev)
 
 
-def layer_norm(config: EncoderConfig, name: str) -> nn.LayerNorm:
-  """LayerNorm with statistics in float32 and the two-pass variance torch uses."""
-  return nn.LayerNorm(
-    epsilon=config.layer_norm_eps, dtype=config.compute_dtype, use_fast_variance=False, name=name
-  )
+class LayerNorm(nn.Module):
+  """`ops.layer_norm` with its parameters."""
+
+  config: EncoderConfig
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """[..., width] to the same in the dtype of the computation."""
+    scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+    bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+    return layer_norm(x, scale, bias, self.config.layer_norm_eps, self.config.compute_dtype)
 
 
 class _Dense(nn.Module):
-  """A dense layer over the last axis whose parameters have heads; its input and output have none.
+  """A dense layer over the last axis whose parameters may have heads; its input and output have none.
 
   A TPU pads an array [..., heads, 64] to twice its size, and copies it into and out of that form.
   """
@@ -38,6 +47,7 @@ class _Dense(nn.Module):
   config: EncoderConfig
   kernel: tuple[int, ...]  # shapes of the parameters
   bias: tuple[int, ...]
+  keeps_input: bool = False
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -46,7 +56,9 @@ class _Dense(nn.Module):
     init = dense_init(self.config.init_stddev)
     kernel = self.param("kernel", lambda key: jnp.reshape(init(key, flat), self.kernel))
     bias = self.param("bias", nn.initializers.zeros, self.bias)
-    return x.astype(dtype) @ jnp.reshape(kernel, flat).astype(dtype) + jnp.reshape(bias, -1).astype(dtype)
+    return dense(
+      x.astype(dtype), jnp.reshape(kernel, flat).astype(dtype), jnp.reshape(bias, -1), self.keeps_input
+    )
 
 
 class SelfAttention(nn.Module):
@@ -72,7 +84,7 @@ class SelfAttention(nn.Module):
     queries = x if read is None else take_positions(x, read)
 
     def project(of: jax.Array, name: str) -> jax.Array:
-      projected = _Dense(config, (width, *heads), heads, name=name)(of)
+      projected = keep(_Dense(config, (width, *heads), heads, name=name)(of))
       return constrain(
         jnp.reshape(projected, (*of.shape[:2], *heads)), "batch", "length", "heads", "head_dim"
       )
@@ -87,9 +99,10 @@ class SelfAttention(nn.Module):
     if read is None:
       attended = attention(query, key, value, implementation=config.attention, **options)
     else:
-      attended = keep(attention_at(query, key, value, read, **options))
+      attended = attention_at(query, key, value, read, **options)
     attended = constrain(attended, "batch", "length", "heads", "head_dim")
-    output = _Dense(config, (*heads, width), (width,), name="output")(jnp.reshape(attended, queries.shape))
+    outward = _Dense(config, (*heads, width), (width,), keeps_input=True, name="output")
+    output = outward(jnp.reshape(attended, queries.shape))
     output = constrain(output, "batch", "length", "embed")
     # The official code sets NaN, which only such rows produce, to 0 after the out-projection.
     has_token = jnp.any(token_mask, axis=-1)[:, None, None]
@@ -139,14 +152,12 @@ class Layer(nn.Module):
     drop = functools.partial(row_random.dropout, row_keys=keys, rate=config.dropout, part=part)
     attended = drop(attended, use=Use.ATTENTION_OUTPUT_DROPOUT)
     x = x if read is None else take_positions(x, read)
-    x = layer_norm(config, "attention_norm")(x + attended)
-    dense = functools.partial(
-      nn.Dense, dtype=config.compute_dtype, kernel_init=dense_init(config.init_stddev)
-    )
-    y = constrain(dense(config.mlp_size, name="up")(x), "batch", "length", "mlp")
-    y = dense(config.hidden_size, name="down")(nn.gelu(y, approximate=False))
+    x = LayerNorm(config, name="attention_norm")(keep(x + attended))
+    width, wide = (config.hidden_size,), (config.mlp_size,)
+    y = keep(constrain(_Dense(config, width + wide, wide, name="up")(x), "batch", "length", "mlp"))
+    y = _Dense(config, wide + width, width, name="down")(gelu(y))
     y = constrain(y, "batch", "length", "embed")
     y = drop(y, use=Use.MLP_OUTPUT_DROPOUT)
-    x = layer_norm(config, "mlp_norm")(x + y)
+    x = LayerNorm(config, name="mlp_norm")(keep(x + y))
     x = x if offset is None else x + offset
     return x, None if collect is None else take_positions(x, collect)

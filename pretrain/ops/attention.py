@@ -13,7 +13,6 @@ import numpy as np
 
 from data.errors import ConfigError
 from pretrain.ops import attention_rows, attention_tpu, row_random
-from pretrain.ops.kept import keep
 from pretrain.sharding import automatic_axes
 
 _FASTEST = {"cpu": "by_rows", "tpu": "pallas_tpu", "gpu": "cudnn"}  # where it can be
@@ -79,7 +78,7 @@ def attention(
     square = None if bias is None else bias.astype(jnp.float32)
     options = {"bias": square, "dropout_rate": dropout_rate, "row_keys": row_keys}
     return attention_rows.attention(query, key, value, allowed=allowed[:, 0], **options)
-  return keep(_plain(query, key, value, bias, allowed, dropout_rate, row_keys))
+  return _plain(query, key, value, bias, allowed, dropout_rate, row_keys)
 
 
 def platform() -> str:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.ops import row_random
-from pretrain.ops.kept import keep
 
 
 class _Row(NamedTuple):
@@ -37,7 +36,7 @@ def attention(
     assert row_keys is not None
     words = row_random.key_words(row_random.fold(row_keys, row_random.Use.ATTENTION_DROPOUT))
   query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-  return keep(_by_rows(dropout_rate, (query, key, value), bias, (allowed, words)))
+  return _by_rows(dropout_rate, (query, key, value), bias, (allowed, words))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -87,7 +86,7 @@ def _probabilities(rate: float, row: _Row, bias: jax.Array | None) -> tuple[jax.
   scores = jnp.where(row.allowed, scores, np.finfo(np.float32).min)
   kept = None
   if row.words is not None:
-    kept = row_random.row_bits(row.words[None], scores.shape)[0] >= row_random.drop_below(rate)
+    kept = row_random.row_kept(row.words[None], scores.shape, rate=rate)[0]
   return jax.nn.softmax(scores, axis=-1), kept
 
 

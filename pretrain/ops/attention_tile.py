@@ -119,7 +119,7 @@ def _kept(sizes: Sizes, refs: dict, place: tuple, head: int, tile) -> jax.Array 
   start = (of_head * sizes.length + tile * TILE) * sizes.length
   counter = (key + query * sizes.length + start).astype(jnp.uint32)
   words = [refs["words"][row, at].astype(jnp.uint32) for at in range(2)]
-  return row_random.counter_bits(counter, *words) >= row_random.drop_below(sizes.dropout_rate)
+  return row_random.is_kept(counter, *words, rate=sizes.dropout_rate)
 
 
 def _spread(sizes: Sizes, distances, spread) -> None:

@@ -72,8 +72,7 @@ def _attend_forward(settings: Settings, query, key, value, bias, fixed: _Fixed):
 
   arrays = (query, key, value, bias, fixed)
   out, lse = _on_devices(on_device, (_WIDE, _WIDE, _WIDE, _HEADS, _ROWS), (_WIDE, _LSE))(*arrays)
-  out, lse = keep(out), keep(lse)
-  return out, (*arrays, out, lse)
+  return out, (*arrays, keep(out), keep(lse))
 
 
 def _attend_backward(settings: Settings, kept: tuple, given: jax.Array):

@@ -13,8 +13,6 @@ def keep(x: jax.Array) -> jax.Array:
 
 
 def policy(primitive, *values, **parameters) -> bool:
-  """For `jax.checkpoint`: keeps products with weights, what `keep` marked, and cuDNN's attention."""
-  policies = jax.checkpoint_policies
-  wanted = (policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(KEPT))
-  is_cudnn = primitive.name.startswith(_CUDNN)
-  return is_cudnn or any(keeps(primitive, *values, **parameters) for keeps in wanted)
+  """For `jax.checkpoint`: keeps what `keep` marked, and cuDNN's attention."""
+  is_marked = jax.checkpoint_policies.save_only_these_names(KEPT)
+  return primitive.name.startswith(_CUDNN) or is_marked(primitive, *values, **parameters)

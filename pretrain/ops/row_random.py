@@ -64,9 +64,13 @@ def key_words(row_keys: jax.Array) -> jax.Array:
 
 def _mix(bits: jax.Array) -> jax.Array:
   """A bijection of uint32 with good avalanche: two multiply-xorshift rounds (constants by C. Wellons)."""
-  bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
-  bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+  bits = _mix_but_last(bits)
   return bits ^ (bits >> 16)
+
+
+def _mix_but_last(bits: jax.Array) -> jax.Array:
+  bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
+  return (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
 
 
 def row_bits(
@@ -77,6 +81,22 @@ def row_bits(
   The draw begins at index `start` along the first axis of `shape`, or takes the `part`, so that a part of a
   larger draw equals that part. The product of the larger draw's shape must be below 2**32.
   """
+  return counter_bits(_counter(shape, start=start, part=part), *_columns(words, shape))
+
+
+def row_kept(words: jax.Array, shape: tuple[int, ...], *, rate: float, part: Part | None = None) -> jax.Array:
+  """[batch, *shape] bool, what dropout of a `rate` leaves: where `row_bits` are not below `drop_below`."""
+  return is_kept(_counter(shape, start=0, part=part), *_columns(words, shape), rate=rate)
+
+
+def _columns(words: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+  """Both words of every row, each [batch, 1, ...] for a draw of `shape`."""
+  expand = (slice(None),) + (None,) * len(shape)
+  return words[:, 0][expand], words[:, 1][expand]
+
+
+def _counter(shape: tuple[int, ...], *, start: jax.Array | int, part: Part | None) -> jax.Array:
+  """The place of each element in the whole draw, [1 or batch, *shape] uint32."""
   whole = list(shape)
   if part is not None:
     whole[part.axis] = part.size
@@ -89,8 +109,7 @@ def row_bits(
       places = part.positions.astype(jnp.uint32)
       index = places.reshape(places.shape[0], *(-1 if a == axis else 1 for a in range(len(shape))))
     counter = counter + index * jnp.uint32(stride)
-  expand = (slice(None),) + (None,) * len(shape)
-  return counter_bits(counter, words[:, 0][expand], words[:, 1][expand])
+  return counter
 
 
 def counter_bits(counter: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
@@ -101,6 +120,19 @@ def counter_bits(counter: jax.Array, first: jax.Array, second: jax.Array) -> jax
 def drop_below(rate: float) -> np.uint32:
   """Elements whose bits are below it are dropped: a share `rate` of all."""
   return np.uint32(round(rate * 2**32))
+
+
+def is_kept(counter: jax.Array, first: jax.Array, second: jax.Array, *, rate: float) -> jax.Array:
+  """What dropout of a `rate` leaves, bool: where `counter_bits` are not below `drop_below`, with less work.
+
+  The last step of the hash changes the lower half of the bits alone, to its exclusive or with the upper half.
+  The lower half counts only where the upper one is that of the limit, a constant. Turning the highest bit
+  over makes a comparison of signed numbers, which every processor has, out of that of unsigned ones.
+  """
+  limit = int(drop_below(rate))
+  bits = _mix_but_last(_mix(counter ^ first) + second)
+  turned = bits ^ np.uint32((limit >> 16) ^ (1 << 31))
+  return turned.astype(jnp.int32) >= np.int32(limit - (1 << 31))
 
 
 def row_uniform(words: jax.Array, shape: tuple[int, ...], *, start: jax.Array | int = 0) -> jax.Array:
@@ -135,7 +167,7 @@ def _dropout(
   x: jax.Array, words: jax.Array, positions: jax.Array | None, rate: float, whole: tuple[int, int]
 ) -> jax.Array:
   part = None if positions is None else Part(positions, *whole)
-  keep = row_bits(words, x.shape[1:], part=part) >= drop_below(rate)
+  keep = row_kept(words, x.shape[1:], rate=rate, part=part)
   return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))
 
 

@@ -136,3 +136,19 @@ def test_dropout_without_keys_or_rate_leaves_the_array_alone():
   x, keys = jnp.ones((2, 3)), row_random.step_row_keys(0, 0, jnp.arange(2))
   assert row_random.dropout(x, None, Use.MLP_OUTPUT_DROPOUT, rate=0.5) is x
   assert row_random.dropout(x, keys, Use.MLP_OUTPUT_DROPOUT, rate=0.0) is x
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.25 + 2.0**-32, 2.0**-16, 2.0**-32])
+def test_what_dropout_leaves_is_what_its_bits_say(rate):
+  bits = np.asarray(row_random.row_bits(_words(2), (N,)))
+  kept = np.asarray(row_random.row_kept(_words(2), (N,), rate=rate))
+  np.testing.assert_array_equal(kept, bits >= row_random.drop_below(rate))
+
+
+def test_what_dropout_leaves_at_bits_next_to_the_limit():
+  # Rates whose limits are the bits of some draws, or the numbers beside them: the lower half decides there.
+  words, bits = _words(1), np.asarray(row_random.row_bits(_words(1), (64,)))[0]
+  for place, drawn in enumerate(int(bit) for bit in bits):
+    for limit in (drawn - 1, drawn, drawn + 1):
+      kept = row_random.row_kept(words, (64,), rate=limit / 2**32)
+      assert bool(kept[0, place]) == (drawn >= limit)

@@ -1,0 +1,43 @@
+"""LayerNorm with its gradient by formula: the backward pass reads the input and two numbers a vector."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from pretrain.ops.kept import keep
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: jnp.dtype) -> jax.Array:
+  """(x - mean) / sqrt(variance + eps) * scale + bias over the last axis, in `dtype`; x is [..., width] float.
+
+  `scale` and `bias` are [width] float32. Statistics are float32; the variance is that of x less its mean, in
+  two passes as torch computes it.
+  """
+  return _forward(x, scale, bias, eps, dtype)[0]
+
+
+def _forward(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: jnp.dtype):
+  wide = x.astype(jnp.float32)
+  # [...], not [..., 1]: on a TPU an array with a short last axis is a padded one.
+  mean = keep(jnp.mean(wide, axis=-1))
+  centred = wide - mean[..., None]
+  inverse = keep(jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1) + eps))
+  return (centred * (inverse[..., None] * scale) + bias).astype(dtype), (x, scale, mean, inverse)
+
+
+def _backward(eps: float, dtype: jnp.dtype, saved: tuple, given: jax.Array) -> tuple:
+  del eps, dtype
+  x, scale, mean, inverse = saved
+  given, inverse = given.astype(jnp.float32), inverse[..., None]
+  normed = (x.astype(jnp.float32) - mean[..., None]) * inverse
+  d_normed = given * scale
+  of_mean = jnp.mean(d_normed, axis=-1, keepdims=True)
+  of_inverse = jnp.mean(d_normed * normed, axis=-1, keepdims=True)
+  d_x = inverse * (d_normed - of_mean - normed * of_inverse)
+  rows = tuple(range(x.ndim - 1))
+  return d_x.astype(x.dtype), jnp.sum(given * normed, axis=rows), jnp.sum(given, axis=rows)
+
+
+layer_norm.defvjp(_forward, _backward)

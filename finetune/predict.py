@@ -212,7 +212,8 @@ class _Command:
       return
     schema = self.model.schema
     cut = f", {self.model.kind.cut:,} cut to {schema.max_length} tokens" if self.model.kind.cut else ""
-    progress.say(f"{self.output}: {output.rows:,} rows answered ({schema.kind}){cut}, {speed:,.1f} rows/s")
+    where = "standard output" if self.output == STANDARD_OUTPUT else self.output
+    progress.say(f"{where}: {output.rows:,} rows answered ({schema.kind}){cut}, {speed:,.1f} rows/s")
 
   def _joined(self, row: Row, answer: dict[str, Any]) -> dict[str, Any]:
     values = {self.names[name]: _short(value) for name, value in answer.items()}

@@ -54,6 +54,7 @@ def _hidden(foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray) -> np
   tensors = {name: torch.tensor(array) for name, array in {**foreign.state, **foreign.buffers}.items()}
   verbosity = transformers.logging.get_verbosity()
   transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
   try:
     config = transformers.AutoConfig.for_model(**settings)
     kind = transformers.MODEL_MAPPING[type(config)]

@@ -65,6 +65,7 @@ def opened(workdir: str, config: ConfigDict, peers: Alone, log: Log) -> Iterator
       )
     with mirror.naming(), uploads or contextlib.nullcontext():
       yield str(mirror.directory), lambda line: log(mirror.named(line))
+    peers.gather("the last upload", None, seconds=PREPARING)  # of process 0, which may take long
 
 
 def refuse_phases(workdir: str) -> None:

@@ -77,6 +77,7 @@ def test_a_checkpoint_is_fetched_alone_and_checked(here, finished, moved):
   with pytest.raises(DataError, match=f"^checkpoint={address}: files there are not those that were written"):
     open_model(address)
   buckets.remove(f"{address}/checkpoints/6/{checkpoint.COMMITTED}")
+  assert sorted(bucket_steps.by_step(buckets.names(address))) == [1, 4]
   assert bucket_steps.step_path(address).name == "4"
 
 

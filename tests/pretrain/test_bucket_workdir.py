@@ -161,7 +161,7 @@ def test_one_process_owns_a_place_and_a_dead_one_is_outlasted(here, monkeypatch)
     deadline = time.monotonic() + 20
     while not lost and time.monotonic() < deadline:
       time.sleep(0.05)
-    assert "process 7 on c has taken it over" in str(lost[0])
+    assert "process 7 on c has taken it over" in str(lost)
   assert mirror.place.read(owner.NAME)  # which is not ours to remove
   monkeypatch.setattr(owner, "SILENCE", 0.3)
   with owner.owned(mirror, lost=lost.append, log=print):

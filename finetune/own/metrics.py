@@ -14,7 +14,8 @@ from finetune.papers.glue_metrics import accuracy, pearson, spearman
 
 Outputs = np.ndarray | list[np.ndarray]
 ERRORS = ("rmse",)  # metrics that are no fractions
-_MOST_CONFUSED = 20  # a larger matrix is not read by anybody
+_WIDEST_MATRIX = 10  # classes: more columns do not fit a terminal
+_MOST_CONFUSED = 20  # pairs of classes that are listed instead
 
 
 def _is_entities(schema: TaskSchema) -> bool:
@@ -113,10 +114,9 @@ def details(schema: TaskSchema, targets: Outputs, outputs: Outputs) -> list[tabl
     right, ours = np.asarray(targets), np.argmax(np.asarray(outputs), axis=1)
   classes = np.arange(len(schema.labels))
   found = [_by_class(schema.labels, right[:, None] == classes, ours[:, None] == classes, schema.things)]
-  if len(classes) <= _MOST_CONFUSED:
-    counts = sklearn_metrics.confusion_matrix(right, ours, labels=classes)
-    found.append(_confusion(schema.labels, counts))
-  return found
+  counts = sklearn_metrics.confusion_matrix(right, ours, labels=classes)
+  make = _confusion if len(classes) <= _WIDEST_MATRIX else _most_confused
+  return [*found, make(schema.labels, counts)]
 
 
 def _table(rows: Sequence[tables.Row], things: str) -> tables.Table:
@@ -156,3 +156,17 @@ def _confusion(labels: Sequence[str], counts: np.ndarray) -> tables.Table:
   ]
   columns = [tables.Column(f"taken for {name}", lambda row, name=name: f"{row[name]:,}") for name in labels]
   return tables.Table((tables.text_column("rows of", ""), *columns), rows)
+
+
+def _most_confused(labels: Sequence[str], counts: np.ndarray) -> tables.Table:
+  """The pairs of classes that were taken for one another most often."""
+  wrong = counts * (1 - np.eye(len(labels), dtype=counts.dtype))
+  order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSED]
+  pairs = [divmod(int(at), len(labels)) for at in order]
+  rows = [
+    {"of": labels[one], "for": labels[other], "count": int(wrong[one, other])}
+    for one, other in pairs
+    if wrong[one, other]
+  ]
+  columns = (tables.text_column("of", "of"), tables.text_column("most often taken for", "for"))
+  return tables.Table((*columns, tables.Column("times", lambda row: f"{row['count']:,}")), rows)

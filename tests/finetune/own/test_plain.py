@@ -145,6 +145,13 @@ def test_scores_by_hand():
   assert broken == {"accuracy": 0.0, "macro_f1": 0.0}
 
 
+def test_of_many_classes_the_commonest_confusions_are_listed():
+  many = schema(labels=tuple("abcdefghijkl"))
+  right, ours = np.asarray([0, 0, 0, 3, 4, 5]), np.asarray([1, 1, 0, 3, 2, 5])
+  tables = metrics.details(many, right, np.eye(12, dtype=np.float32)[ours])
+  assert tables[1].rows == [{"of": "a", "for": "b", "count": 2}, {"of": "e", "for": "c", "count": 1}]
+
+
 BIO = ("O", "B-PER", "I-PER", "B-LOC")
 
 

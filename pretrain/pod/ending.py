@@ -19,8 +19,9 @@ def outcome(error: BaseException) -> tuple[int, str]:
 
 
 def end_process(code: int, line: str) -> None:
-  """Ends this process with its last line, whatever its other threads wait for."""
-  print(line if code == STOPPED else f"error: {line}", file=sys.stderr, flush=True)
+  """Ends this process with its last line, whatever its other threads wait for and whoever still reads it."""
+  with contextlib.suppress(OSError, ValueError):
+    print(line if code == STOPPED else f"error: {line}", file=sys.stderr, flush=True)
   end_now(code)
 
 

@@ -1,6 +1,7 @@
 """Several processes of the real command on this machine, with a fake device each, joined as on a cluster."""
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -9,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[3]
 _LIMIT = 300.0  # seconds until a process that has not ended is a failure
@@ -26,13 +28,18 @@ def reserved_port() -> socket.socket:
 class Processes:
   """Started processes and what they wrote."""
 
-  def __init__(self, workdir: pathlib.Path, commands: Sequence[Sequence[str]], environment: dict[str, str]):
+  def __init__(
+    self,
+    workdir: pathlib.Path,
+    commands: Sequence[Sequence[str]],
+    environment: dict[str, str],
+    places: Sequence[Mapping[str, Any]] = (),
+  ):
     self._workdir = workdir
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     self.started = [
-      subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-      )
-      for command in commands
+      subprocess.Popen(command, **{"cwd": ROOT, "env": environment, **pipes, **place})
+      for command, place in itertools.zip_longest(commands, places[: len(commands)], fillvalue={})
     ]
 
   def wait_for_step(self, step: int) -> None:
@@ -61,21 +68,30 @@ class Processes:
 
 @contextlib.contextmanager
 def running(
-  number: int, workdir: pathlib.Path, *flags: str, devices: int = 1, each: Sequence[Sequence[str]] = ()
+  number: int,
+  workdir: pathlib.Path,
+  *flags: str,
+  devices: int = 1,
+  each: Sequence[Sequence[str]] = (),
+  places: Sequence[Mapping[str, Any]] = (),
+  **variables: str,
 ) -> Iterator[Processes]:
-  """`number` processes of a run with these flags, process i with `each[i]` too; killed in the end."""
-  command = [sys.executable, "-m", "pretrain.main", "--config=tests/pretrain/small_run.py:mlm"]
+  """`number` processes of a run with these flags and variables of the environment; killed in the end.
+
+  Process i has the flags `each[i]` too, and is started with `places[i]`, arguments of `subprocess.Popen`.
+  """
+  command = [sys.executable, "-m", "pretrain.main", f"--config={ROOT / 'tests/pretrain/small_run.py'}:mlm"]
   command += [f"--workdir={workdir}", "--ledger", *flags]
   kept = [flag for flag in os.environ["XLA_FLAGS"].split() if "device_count" not in flag]
   flag = f"--xla_force_host_platform_device_count={devices}"
-  environment = os.environ | {"XLA_FLAGS": " ".join([*kept, flag])}
+  environment = os.environ | {"XLA_FLAGS": " ".join([*kept, flag]), "PYTHONPATH": str(ROOT)} | variables
   with reserved_port() as taken:
     address = f"localhost:{taken.getsockname()[1]}"
     commands = []
     for index, own in enumerate([*each, *[()] * number][:number]):
       place = [f"--coordinator={address}", f"--num_processes={number}", f"--process_id={index}"]
       commands.append([*command, *(place if number > 1 else []), *own])
-    processes = Processes(workdir, commands, environment)
+    processes = Processes(workdir, commands, environment, places)
     try:
       yield processes
     finally:

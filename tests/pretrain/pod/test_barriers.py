@@ -1,7 +1,10 @@
 """Every wait of a process for another ends, and says who was waited for. Real sockets, no JAX."""
 
 import ast
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -66,3 +69,12 @@ def test_what_jax_does_not_end_by_itself_is_ended(monkeypatch):
     pass
   time.sleep(0.2)
   assert len(ended) == 1
+
+
+def test_a_process_whose_output_nobody_reads_ends_too():
+  read, written = os.pipe()
+  os.close(read)
+  code = "import sys; from pretrain.pod.ending import end_process; end_process(6, 'gone')"
+  with os.fdopen(written, "w") as closed:
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=closed, stderr=closed, timeout=60)
+  assert done.returncode == 6

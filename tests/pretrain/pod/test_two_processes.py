@@ -47,12 +47,14 @@ def _assert_same_run(workdir, expected) -> None:
 
 def test_a_run_is_stopped_killed_and_continued_by_two_and_by_one(small_records, alone, tmp_path):
   workdir, flags = tmp_path / "run", _flags(small_records)
-  # SIGTERM to one: both stop at one step, with one checkpoint.
-  with running(2, workdir, *flags) as two:
+  # SIGTERM to one: both stop at one step, with one checkpoint; neither has compiled its step twice.
+  with running(2, workdir, *flags, JAX_LOG_COMPILES="1") as two:
     two.wait_for_step(5)
     two.send(1, signal.SIGTERM)
-    (first, out, err), (second, silent, _) = two.ends()
+    (first, out, err), (second, silent, other_err) = two.ends()
   assert (first, second) == (75, 75), err
+  compiled = [text.count("Finished XLA compilation of jit(train_step)") for text in (err, other_err)]
+  assert compiled == [1, 1]
   assert "Stopped as asked" in out and all(line.startswith("[Gloo]") for line in silent.splitlines())
   (stopped,) = (workdir / "checkpoints").iterdir()
   assert int(stopped.name) == ledger(workdir)[-1]["step"] < STEPS
@@ -117,3 +119,25 @@ def test_what_only_one_host_has_or_runs_ends_all_with_one_line_each(small_record
     for _, _, err in ends:
       (line,) = [line for line in err.splitlines() if line.startswith("error:")]
       assert said in line, line
+
+
+def _error_lines(ends) -> list[str]:
+  """The one line of each process that says why it ended."""
+  lines = [[line for line in err.splitlines() if line.startswith("error:")] for *_, err in ends]
+  assert [len(found) for found in lines] == [1] * len(ends), ends
+  return [found[0] for found in lines]
+
+
+@pytest.mark.nightly
+def test_records_that_only_one_host_has_end_all_with_one_line_each(small_records, text_file, tmp_path):
+  places = [{"cwd": tmp_path / name} for name in ("first", "second")]
+  for place in places:
+    place["cwd"].mkdir()
+  shutil.copytree(small_records, places[0]["cwd"] / "records")
+  flags = _flags("records", **{"data.source": text_file})
+  with running(2, tmp_path / "run", *flags, places=places) as two:
+    ends = two.ends()
+  assert [code for code, *_ in ends] == [3, 3], ends
+  first, second = _error_lines(ends)
+  assert first.startswith("error: process 1 (") and first.endswith(second.removeprefix("error: "))
+  assert "records" in second

@@ -25,7 +25,7 @@ _UNITS = (
   (r"loss|cross_entropy", "nats"),
   (r"cosine", "cosine"),
   (r"accuracy|rate$|mixture_weight", "fraction"),
-  (r"^probe/.*Spearman", "Spearman's correlation"),
+  (r"^probe/similarity", "Spearman's correlation"),
   (r"^probe/", "accuracy, fraction"),
 )
 # Sections in their order: (title, pattern of a metric's name).

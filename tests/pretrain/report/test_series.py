@@ -57,6 +57,16 @@ def test_parts_of_a_metric_share_a_chart_and_what_never_changes_has_none():
   assert [curve.colour for curve in two["Loss and its terms"][0].curves] == [0, 0, 1, 1]
 
 
+def test_probes_have_their_own_section_and_units():
+  names = ("probe/similarity/STS-B_dev/cls", "probe/part_of_speech/ambiguous/last")
+  found, _ = series.charts([run([{"step": step} | dict.fromkeys(names, step / 9) for step in range(3)])])
+  (charts,) = found.values()
+  assert {chart.title: chart.unit for chart in charts} == {
+    "similarity, STS-B dev": "Spearman's correlation",
+    "part of speech, ambiguous": "accuracy, fraction",
+  }
+
+
 def test_ticks_are_round_and_inside():
   assert drawing.ticks(0, 1000) == [0, 200, 400, 600, 800, 1000]
   np.testing.assert_allclose(drawing.ticks(4.4, 8.5), [5, 6, 7, 8])

@@ -33,9 +33,9 @@ def folder(
   """
   mirror = Mirror(Place(address, flag=flag), READ)
   there = mirror.place.files()
-  if not there:
-    raise DataError(f"{mirror.place}: nothing is there")
   names = wanted(there)
+  if not names:
+    raise DataError(f"{mirror.place}: nothing is there")
   with mirror.naming():
     if again := damaged(mirror.directory, mirror.pull(there, names)):
       mirror.forget(again)

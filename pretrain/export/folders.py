@@ -15,7 +15,6 @@ from safetensors.numpy import save_file
 
 from pretrain import trees
 from pretrain.export import task_fields
-from pretrain.export.foreign.files import LISTED
 from pretrain.export.official.fit import LAYOUTS as OFFICIAL
 from pretrain.export.stock.config import LAYOUTS as STOCK
 from pretrain.export.tensor_rows import State
@@ -32,14 +31,11 @@ def flatten(params: dict) -> State:
 
 
 def save_tensors(path: pathlib.Path, state: State) -> None:
-  """Writes contiguous arrays as safetensors that PyTorch libraries read; nothing for an empty state.
-
-  The names are in the metadata too: what is misspelt in one place is not what the other says.
-  """
+  """Writes contiguous arrays as safetensors that PyTorch libraries read; nothing for an empty state."""
   if state:
     path.touch()
     mode = path.stat().st_mode  # the umask's; the library's own file could be read by its owner alone
-    save_file(state, path, metadata={"format": "pt", LISTED: " ".join(sorted(state))})
+    save_file(state, path, metadata={"format": "pt"})
     path.chmod(mode)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import safetensors
 
 from data import errors
-from data.errors import DataError, nearest
+from data.errors import DataError
 from data.files import sha256
 from pretrain.export.foreign import folder as model_folder
 from pretrain.export.foreign import pickles
@@ -22,7 +22,6 @@ from pretrain.export.foreign import pickles
 SINGLE_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 DIGEST_LISTS = ("sha256.txt", "SHA256SUMS")
-LISTED = "tensors"  # in the metadata of safetensors of ours: all names, one space between
 _AGAIN = "copy or download it again"
 
 # safetensors' names of types: those that become float32 without loss, and those that are kept apart.
@@ -180,7 +179,6 @@ def _safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     content = np.memmap(path, np.uint8, mode="r", offset=0)[8 + length :] if names else None
   except (safetensors.SafetensorError, OSError, ValueError, RecursionError) as error:
     raise DataError(f"{path}: damaged safetensors ({errors.reason(error)}); {_AGAIN}") from error
-  _check_listed(path, names, header.get("__metadata__"))
   for name in sorted(names):
     entry = header[name]
     (start, end), code = entry["data_offsets"], entry["dtype"]
@@ -189,15 +187,6 @@ def _safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
       raise DataError(f"{path}: tensor {name} is of type {code}; expected {', '.join(_FLOATS)}")
     array = content[start:end].view(dtype).reshape(entry["shape"])
     yield name, _checked(path, name, np.asarray(array))
-
-
-def _check_listed(path: Path, names: set[str], metadata: Any) -> None:
-  """A DataError for a tensor that the file's own list has and the file has not."""
-  listed = {*str((metadata or {}).get(LISTED, "")).split()}
-  for name in sorted(listed - names):
-    found = nearest(name, names - listed)
-    what = f", {found} is there instead" if found else ""
-    raise DataError(f"{path}: tensor {name} is missing, which its metadata lists{what}; {_AGAIN}")
 
 
 def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:

@@ -156,6 +156,7 @@ def _facets_of_the_loop(config: ConfigDict, records: pathlib.Path) -> dict[str, 
     stack.enter_context(mock.patch("pretrain.metrics.EventsWriter"))
     stack.enter_context(mock.patch("pretrain.diagnosis.write", return_value=""))
     tracker = mock.Mock(id="a", address="")
+    stack.enter_context(mock.patch("pretrain.analysis.probing.find", return_value=[]))
     stack.enter_context(mock.patch("pretrain.trackers.check"))
     stack.enter_context(mock.patch.dict("pretrain.trackers._MAKERS", wandb=lambda tracked: tracker))
     stack.enter_context(mock.patch.object(Checkpoints, "save", save))

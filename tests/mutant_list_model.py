@@ -219,7 +219,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "the gradient of the norm forgets that the deviation depends on x",
         "- normed * of_inverse",
         "",
-        "test_the_norm_is_that_of_flax_in_value_and_gradients[float32]",
+        "test_the_norm_is_that_of_flax_in_value_and_gradients[by_formula-float32]",
       ),
     ],
   ),

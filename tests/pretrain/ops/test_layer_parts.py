@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from pretrain.ops.dense import dense
 from pretrain.ops.gelu import gelu
-from pretrain.ops.layer_norm import layer_norm
+from pretrain.ops.layer_norm import by_formula, layer_norm
 
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2.0**-6}  # of the largest number
 
@@ -50,16 +50,17 @@ def test_dense_is_that_of_flax_and_its_gradients_add_up_in_float32(dtype, keeps_
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_the_norm_is_that_of_flax_in_value_and_gradients(dtype):
+@pytest.mark.parametrize("norm", [layer_norm, by_formula], ids=["here", "by_formula"])
+def test_the_norm_is_that_of_flax_in_value_and_gradients(norm, dtype):
   x, scale, bias, weights = _arrays((3, 37, 8), (8,), (8,), (3, 37, 8))
   x, weights = (10 + x).astype(dtype), weights.astype(dtype)
 
   def ours(x, scale, bias):
-    return layer_norm(x, scale, bias, 1e-5, jnp.dtype(dtype))
+    return norm(x, scale, bias, 1e-5, jnp.dtype(dtype))
 
   def theirs(x, scale, bias):
-    norm = nn.LayerNorm(epsilon=1e-5, dtype=dtype, use_fast_variance=False)
-    return norm.apply({"params": {"scale": scale, "bias": bias}}, x)
+    module = nn.LayerNorm(epsilon=1e-5, dtype=dtype, use_fast_variance=False)
+    return module.apply({"params": {"scale": scale, "bias": bias}}, x)
 
   for function_of in (lambda f: f(x, scale, bias), lambda f: jax.vjp(f, x, scale, bias)[1](weights)):
     _assert_equal(function_of(ours), function_of(theirs), dtype=dtype)

@@ -145,7 +145,7 @@ _ROWS: dict[str, list[tuple]] = {
     ("train.spike_window", 5, "", "what a spike is compared with: tests/pretrain/test_watch.py"),
     ("train.spike_roll_back", True, "", "what is done at a spike: tests/pretrain/test_watch.py"),
     ("train.trackers", "wandb", "", "who gets the metrics too: tests/pretrain/test_trackers.py"),
-    ("train.probe_every", 2, "log"),
+    ("train.probe_every", 2, "log", "when frozen states are asked"),
     ("train.probe_data", "annotated", "", "what probes ask: tests/pretrain/analysis/test_probing.py"),
     ("train.replica_check_every", 100, "", "after the last step here: tests/pretrain/test_watch.py"),
     ("train.multihost", True, "", "the command joins the other hosts first: tests/pretrain/test_main.py"),

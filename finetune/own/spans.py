@@ -13,6 +13,7 @@ import numpy as np
 from data.rows import Row
 from data.vocabulary import Vocabulary
 from finetune.own.schema import TaskSchema
+from finetune.own.tagging import pieces_of
 from finetune.search.examples import Examples
 
 SPAN = "span"  # token field: 1 at tokens of the first span, 2 at those of the second, 3 of both, 0 elsewhere
@@ -94,11 +95,7 @@ def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> S
     DataError: with its place, a row without words, or with a span that is none of its text.
   """
   sentences = [words_of(row, schema.text[0]) for row in rows]
-  different = sorted({word for words in sentences for word in words})
-  unknown = [vocabulary.special_ids.unk]
-  ids_of = {
-    word: ids or unknown for word, ids in zip(different, vocabulary.encode_batch(different), strict=True)
-  }
+  ids_of = pieces_of(sentences, vocabulary)
   room = schema.max_length - 2
   made, row_of, counts, cut = Examples([], {}, {SPAN: []}), [], [], 0
   for number, (row, words) in enumerate(zip(rows, sentences)):

@@ -41,6 +41,14 @@ def words_of(row: Row, column: str) -> list[str]:
   return value
 
 
+def pieces_of(sentences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> dict[str, list[int]]:
+  """{word: ids of its pieces} of all words; one without any is the unknown piece."""
+  different = sorted({word for words in sentences for word in words})
+  pieces = vocabulary.encode_batch(different)
+  unknown = [vocabulary.special_ids.unk]
+  return {word: ids or unknown for word, ids in zip(different, pieces, strict=True)}
+
+
 def tags_of(row: Row, schema: TaskSchema) -> list[str]:
   """The tags of a row, as many as words, in an order that BIO or BIOES allows; else a DataError."""
   tags, words = row.value(schema.label), words_of(row, schema.text[0])
@@ -74,11 +82,7 @@ def check_order(row: Row, tags: Sequence[str], labels: Sequence[str]) -> None:
 def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> TagInputs:
   """What the model of a schema reads of rows; a DataError with its place for a row without words."""
   sentences = [words_of(row, schema.text[0]) for row in rows]
-  different = sorted({word for words in sentences for word in words})
-  unknown = [vocabulary.special_ids.unk]
-  ids_of = {
-    word: ids or unknown for word, ids in zip(different, vocabulary.encode_batch(different), strict=True)
-  }
+  ids_of = pieces_of(sentences, vocabulary)
   room = schema.max_length - 2
   made, row_of, cut = Examples([], {}, {WORD: []}), [], 0
   for number, words in enumerate(sentences):

@@ -37,7 +37,7 @@ def _flipped(rng, name, names):
 
 
 def _without_prefix(name):
-  """How the name of a stock model or of the port is said."""
+  """A name of a stock model or of the port as error lines print it, without the model's prefix."""
   return re.sub(r"^(bert|cocolm)\.", "", name)
 
 

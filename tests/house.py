@@ -28,7 +28,7 @@ LINES = {
   "rows of a user's own file, and fine-tuning on it (data/rows, finetune/own)": 2_000,
   "the same of TFDS sets, seqio Tasks, and spans of edge probing (data/rows, finetune/own/spans)": 480,
   "answers of a trained model to a file of any size: vectors, predictions, evaluation": 2_050,
-  "exports of taggers checked by their pipeline, ONNX with logits, tasks that go out with a model": 240,
+  "exports of taggers checked by their pipeline, ONNX with logits, tasks that go out with a model": 275,
   "probes of frozen encoders and annotated text (pretrain/analysis, data/annotated)": 950,
   "buckets: addresses where paths are taken, copies, outputs, workdirs (data/buckets)": 900,
   "the papers' analyses of checkpoints as a command (pretrain/analysis)": 1_110,

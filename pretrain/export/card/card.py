@@ -37,7 +37,14 @@ _USE = {
     'text = tokenizer.decode(inputs["input_ids"][0, start : end + 1])',
   ),
 }
-_ANSWERING = {"classification", "tagging", "question_answering"}  # heads of fine-tuned models
+# What a model is by the head that fine-tuning gave it, and what it answers; '': it was not fine-tuned.
+_WHAT = {
+  "": ("A text encoder", ""),
+  "classification": ("A classifier of texts", "which of its classes, or which number, a text or a pair has"),
+  "tagging": ("A tagger of words", "which of its classes each word of a text is of"),
+  "question_answering": ("An answerer of questions", "which words of a text answer a question about it"),
+  "span_pairs": ("A classifier of spans of words", "which of its classes a span, or a pair of them, is of"),
+}
 _USE_ENCODER = (
   'inputs = tokenizer("A sentence.", return_tensors="pt")',
   "hidden = model(**inputs).last_hidden_state",
@@ -79,7 +86,7 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
   Parameters are counted, `meta` says config, step, data and devices, metrics are read in the run's directory.
   """
   figures, hours = history.read_metrics(workdir, meta["step"])
-  logits = facts.logits_difference
+  logits, head = facts.logits_difference, _answering(params)
   page = string.Template(_PAGE.read_text(encoding="utf-8")).substitute(
     name=facts.name,
     shape=_shape(meta["config"]["model"], params),
@@ -90,13 +97,33 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
     logits_difference="" if logits is None else f", logits by {logits:.1e} of the largest",
     tolerance=f"{facts.tolerance:.0e}",
     extra=_about_extra(facts.extra),
-    commands=_commands(facts.folder, bool(_ANSWERING & set(params.get("heads", {})))),
+    commands=_commands(facts.folder, bool(head)),
+    what=_WHAT[head][0],
+    intended_use=_intended_use(head),
     training="\n".join(history.training(meta, hours)),
     evaluation="\n".join(history.evaluation(figures)),
     license=facts.license or "Not stated by who exported it: ask them before you use it.",
     citations="\n".join(f"* {line}" for line in _citations(meta)),
   )
   return "\n".join([*_front_matter(facts), page])
+
+
+def _answering(params: Mapping[str, Any]) -> str:
+  """The head of a fine-tuned model, a key of `_WHAT`."""
+  return next((head for head in params.get("heads", {}) if head in _WHAT), "")
+
+
+def _intended_use(head: str) -> str:
+  if not head:
+    return (
+      "To be fine-tuned on a task of understanding text (classification, similarity, extraction, retrieval) "
+      "in the language\nand domain of its pretraining text. Without fine-tuning its sentence vectors are a "
+      "weak baseline."
+    )
+  return (
+    f"To say {_WHAT[head][1]}, in texts like those it was fine-tuned on (see Training). How good it is on "
+    "others was not\nmeasured, nor whether its probabilities are as often right as they say."
+  )
 
 
 def _front_matter(facts: Facts) -> list[str]:

@@ -88,6 +88,7 @@ def _fine_tuning(meta: Mapping[str, Any]) -> list[str]:
   if not task:
     return []
   name = f"`{task['name']}`" if task.get("name") else "a task its checkpoint does not name"
+  name = "files of one's own" if task.get("name") == "own" else name
   updates = f" for {meta['step']:,} updates" if "pretraining_step" in meta else ""
   run = f", run {task['cell']}, seed {task['seed']}" if "cell" in task else ""
   value = f"; {task['metric']} {task['value']:.4f} on its development set" if "value" in task else ""

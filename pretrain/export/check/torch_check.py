@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 from pretrain.export import folders
 from pretrain.export.check import torch_forward
 
+OF_TEXTS = slice(None)  # where logits by text mean something
+
 
 class Worst:
   """Largest differences so far."""
@@ -28,10 +30,12 @@ class Worst:
     """Compares [batch, length, embed] at tokens; what padding computes means nothing."""
     self.hidden = max(self.hidden, _difference(output.numpy()[mask > 0], expected[mask > 0]))
 
-  def add_logits(self, output: torch.Tensor, expected: np.ndarray, mask: np.ndarray) -> None:
-    """Compares logits, at tokens if they are per token, relative to the largest if that is above 1."""
-    per_token = expected.shape[:2] == mask.shape and expected.ndim > 1
-    actual, wanted = (array[mask > 0] if per_token else array for array in (output.numpy(), expected))
+  def add_logits(self, output: torch.Tensor, expected: np.ndarray, where: np.ndarray | slice) -> None:
+    """Compares logits where they mean something, relative to the largest if that is above 1.
+
+    `where` are the tokens [batch, length] bool of logits by token, and `OF_TEXTS` of those by text.
+    """
+    actual, wanted = output.numpy()[where], expected[where]
     difference = _difference(actual, wanted) / max(1.0, float(np.abs(wanted).max()))
     self.logits = max(self.logits or 0.0, difference)
 
@@ -69,16 +73,17 @@ def check_stock(folder: pathlib.Path, cases: list[dict], reference: dict[str, np
     # A class without a head leaves the head's tensors alone; a missing tensor would be drawn at random.
     if kind in ("missing_keys", "mismatched_keys", "error_msgs") and keys:
       raise ValueError(f"{kind}: {sorted(map(str, keys))[:5]}")
-  worst = Worst()
+  worst, is_of_texts = Worst(), name.endswith("ForSequenceClassification")
   for number, case in enumerate(cases):
     ids, mask = reference[f"{number}/ids"], reference[f"{number}/mask"]
     inputs = _tokenized(tokenizer, case, ids, mask)
     with torch.no_grad():
       worst.add_hidden(model.eval()(**inputs).last_hidden_state, reference[f"{number}/hidden"], mask)
       if with_head is not None and f"{number}/logits" in reference:
-        worst.add_logits(_logits(with_head.eval()(**inputs)), reference[f"{number}/logits"], mask)
-    if name.endswith("ForSequenceClassification") and case["name"] in ("padded", "own rows"):
-      worst.add_logits(_from_pipeline(folder, case["texts"]), reference[f"{number}/logits"], mask)
+        where = OF_TEXTS if is_of_texts else mask > 0
+        worst.add_logits(_logits(with_head.eval()(**inputs)), reference[f"{number}/logits"], where)
+    if is_of_texts and case["name"] in ("padded", "own rows"):
+      worst.add_logits(_from_pipeline(folder, case["texts"]), reference[f"{number}/logits"], OF_TEXTS)
     if name.endswith("ForTokenClassification") and case["name"] == "own rows":
       worst.add_tags(_tags_from_pipeline(folder, case["texts"], ids, mask), reference[f"{number}/logits"])
   return worst

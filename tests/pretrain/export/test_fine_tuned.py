@@ -127,6 +127,16 @@ def test_a_pipeline_with_labels_in_another_order_fails_the_self_check(
   assert "self-check: the mpnet export differs" in capsys.readouterr().err
 
 
+def test_logits_of_texts_are_compared_whole_though_they_have_as_many_classes_as_there_are_tokens():
+  expected, mask = np.zeros((2, 3), np.float32), np.asarray([[1, 1, 0], [1, 1, 1]])
+  found = torch.zeros(2, 3)
+  found[0, 2] = 0.5
+  of_texts, of_tokens = torch_check.Worst(), torch_check.Worst()
+  of_texts.add_logits(found, expected, torch_check.OF_TEXTS)
+  of_tokens.add_logits(found, expected, mask > 0)  # where it is padding
+  assert (of_texts.logits, of_tokens.logits) == (0.5, 0.0)
+
+
 @pytest.mark.parametrize("kind", ["t5", "wide_t5", "wordpiece"])
 def test_a_question_answerer_gives_our_start_and_end_logits(
   kind, fine_tuned, tmp_path, capsys, in_this_process, export

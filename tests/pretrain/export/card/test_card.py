@@ -124,6 +124,23 @@ def test_the_class_that_fits_is_loaded_from_the_folder_by_its_name(architecture,
   assert ('pipeline("text-classification", model="rte")' in text) == (use == "id2label")
 
 
+@pytest.mark.parametrize(
+  ("head", "what", "use"),
+  [
+    ("mlm", "A text encoder: ", "To be fine-tuned on a task"),
+    ("classification", "A classifier of texts: ", "To say which of its classes, or which number, a text"),
+    ("tagging", "A tagger of words: ", "To say which of its classes each word"),
+    ("question_answering", "An answerer of questions: ", "To say which words of a text answer"),
+    ("span_pairs", "A classifier of spans of words: ", "To say which of its classes a span"),
+  ],
+)
+def test_a_card_says_what_its_model_is_and_what_it_is_for(head, what, use, tmp_path):
+  text = card.write(FACTS, {"encoder": {}, "heads": {head: {}}}, _meta(task={"name": "own"}), tmp_path)
+  assert f"\n{what}" in text and f"## Intended use\n\n{use}" in text
+  assert ("To be fine-tuned" in text) == (head == "mlm")
+  assert "Fine-tuned on files of one's own." in text
+
+
 @pytest.mark.parametrize("heads", [{}, {"mlm": {}}, {"tagging": {}}])
 def test_the_commands_of_this_project_are_named_with_the_folder(heads, tmp_path):
   facts = FACTS._replace(layout="bert", architecture="BertModel", folder="my model")

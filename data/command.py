@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import errno
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -25,6 +26,8 @@ SENT = "sent"  # an output: see data.buckets.outputs
 STOPPED = 75  # exit code after a requested stop with everything saved: start the same command again
 
 _ROOT = pathlib.Path(__file__).parent
+# Written by `os.write`: a signal may come between two halves of a print.
+TOO_LATE = b"the request to stop came too late: this command was ending by itself\n"
 _ERROR = "error:"  # begins the line that a command ends with when it fails
 _PARENT = "TEXT_ENCODER_PARENT"  # process id of the command that started this one and waits for it
 
@@ -79,9 +82,28 @@ class Parser(argparse.ArgumentParser):
 
 
 class End:
-  """How a command ended."""
+  """How a command ends."""
 
   code = 0  # exit code of the process
+  _is_settled = _is_asked = False
+
+  def settle(self, is_asked: bool) -> None:
+    """From now on a signal changes nothing: the first is answered by a line, one after another request kills.
+
+    `is_asked`: whether such a request has come already.
+    """
+    self._is_asked, self._is_settled = is_asked, True
+
+  def hear(self, number: int, _) -> None:
+    """Handles SIGTERM and SIGINT: unwinds a command that is not settled."""
+    if not self._is_settled:
+      raise _Terminated if number == signal.SIGTERM else KeyboardInterrupt
+    if self._is_asked:
+      signal.signal(number, signal.SIG_DFL)
+      os.kill(os.getpid(), number)
+    else:
+      self._is_asked = True
+      os.write(2, TOO_LATE)
 
 
 class _Terminated(KeyboardInterrupt):
@@ -89,23 +111,22 @@ class _Terminated(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-  """Within the block SIGTERM raises `_Terminated`, and the process asks itself to end if its parent does."""
-
-  def end(*_) -> NoReturn:
-    raise _Terminated
-
+def _terminable(end: End, *, is_last: bool) -> Iterator[None]:
+  """Within the block signals go to `end`, and the process asks itself to end if its parent does."""
   if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
     yield
     return
-  before = signal.signal(signal.SIGTERM, end)
+  # Who started it in the background of a shell may have it ignore Ctrl-C.
+  heard = [signal.SIGTERM, signal.SIGINT][: 1 + (signal.getsignal(signal.SIGINT) != signal.SIG_IGN)]
+  before = {number: signal.signal(number, end.hear) for number in heard}
   parent = int(os.environ.get(_PARENT, 0))
   if parent == os.getppid():
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
   try:
     yield
   finally:
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+      signal.signal(number, signal.SIG_IGN if is_last else handler)
 
 
 def _end_with(parent: int) -> None:
@@ -122,17 +143,23 @@ def commit() -> str:
   return ""
 
 
+def versions(packages: Sequence[str]) -> dict[str, str]:
+  """{name: version} of installed packages."""
+  return {name: importlib.metadata.version(name) for name in packages}
+
+
 @contextlib.contextmanager
-def one_line_errors(*, stopped: str, debug: bool = False) -> Iterator[End]:
+def one_line_errors(*, stopped: str, debug: bool = False, is_last: bool = False) -> Iterator[End]:
   """Ends the work of a command, which is in the block, with an exit code instead of a traceback.
 
   Yields what holds the exit code after the block; the block may set it. Ctrl-C and SIGTERM print `stopped`;
   so does the end of a command that started this one by `run_child`. With `debug` a user's error keeps its
-  traceback instead of becoming a line on stderr.
+  traceback instead of becoming a line on stderr. `is_last`: the process ends with the block, and no signal is
+  to change its exit code any more.
   """
   end = End()
   try:
-    with _terminable():
+    with _terminable(end, is_last=is_last):
       yield end
   except KeyboardInterrupt as interrupt:
     print(stopped, file=sys.stderr)

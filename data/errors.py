@@ -109,3 +109,15 @@ def writing(place: str | os.PathLike) -> Iterator[None]:
     raise StorageError(
       f"{place}: cannot be written ({reason(error)}); check space and permissions"
     ) from error
+
+
+@contextlib.contextmanager
+def translated(kind: type[UserError], start: str, advice: str) -> Iterator[None]:
+  """Turns any error of the block, whose libraries raise what they like, into 'START (REASON); ADVICE'."""
+  try:
+    yield
+  except Exception as error:
+    line = f"{type(error).__name__}: {reason(error)}"
+    if len(line) > 200:
+      line = f"{line[:90]} ... {line[-100:]}"  # what was tried comes first, why it failed last
+    raise kind(f"{start} ({line}); {advice}") from error

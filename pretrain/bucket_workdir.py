@@ -108,8 +108,9 @@ class _Uploads:
   def give_up(self, error: UserError) -> None:
     """Sends no more, and asks the run to stop as a user would."""
     self._error = self._error or error
-    self._is_over.set()
-    os.kill(os.getpid(), signal.SIGTERM)
+    if not self._is_over.is_set():  # else the run has ended, and its next word is this error
+      self._is_over.set()
+      os.kill(os.getpid(), signal.SIGTERM)
 
   def __enter__(self) -> None:
     self._thread.start()

@@ -5,11 +5,11 @@ so that fine-tuning, export and analysis read `params` alone.
 """
 
 import contextlib
-import importlib.metadata
 import logging
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from data.errors import DataError, StorageError, UserError, reason
+from data import command, errors
+from data.errors import DataError, StorageError
 from data.files import make_writable
 from pretrain import integrity, trees
 
@@ -59,6 +60,7 @@ class Checkpoints:
     """
     self._every = every
     self._begun, self._begun_at, self._run_id, self._log = None, 0.0, "", log
+    self._failure: BaseException | None = None
     self._keep_steps = frozenset(keep_steps)
     self.directory = Path(workdir).absolute() / DIRECTORY
     if jax.process_index() == 0:  # orbax lets the others wait
@@ -72,7 +74,9 @@ class Checkpoints:
         options=ocp.CheckpointManagerOptions(
           preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
           cleanup_tmp_directories=True,
-          async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+          async_options=ocp.AsyncOptions(
+            post_finalization_callback=self._seal, barrier_sync_fn=self._wait_for_others
+          ),
         ),
       )
 
@@ -93,6 +97,16 @@ class Checkpoints:
     if jax.process_index() == 0:
       (aside,) = self.directory.glob(f"{self._begun}.*{TEMPORARY}*")
       integrity.seal(aside, step=int(self._begun or 0), run_id=self._run_id)
+
+  def _wait_for_others(self, *, key: str, timeout_ms: int) -> None:
+    """Waits for the other processes at a barrier of orbax, but not where the save has failed in this one.
+
+    Orbax would go on to the barrier at the end of a save, while the others wait at that of the files.
+    """
+    self._failure = sys.exception()
+    if self._failure is not None:
+      raise self._failure
+    ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
 
   def latest_step(self) -> int | None:
     """The newest step that was saved whole; None if there is none."""
@@ -130,7 +144,7 @@ class Checkpoints:
       )
     self._begun, self._begun_at, self._run_id = step, time.monotonic(), str(meta.get("run_id", ""))
     rest = {name: value for name, value in state.items() if name != "params"}
-    meta = {**meta, "step": step, "format_version": FORMAT_VERSION, "packages": packages()}
+    meta = {**meta, "step": step, "format_version": FORMAT_VERSION, "packages": command.versions(PACKAGES)}
     items = ocp.args.Composite(
       params=ocp.args.StandardSave(state["params"]),
       opt_state=ocp.args.StandardSave(rest),
@@ -160,6 +174,11 @@ class Checkpoints:
       restored = self._manager.restore(int(path.name), args=ocp.args.Composite(**arguments))
       return {"params": restored["params"], **restored["opt_state"]}, meta
 
+  def check(self) -> None:
+    """Raises the StorageError of a save that has failed in the background; it waits for none."""
+    if self._failure is not None:
+      self.wait()
+
   def wait(self) -> None:
     """Returns when everything is on disk; StorageError if it could not be written."""
     with _storage_errors(self.directory):
@@ -169,11 +188,6 @@ class Checkpoints:
     """Waits and lets go of orbax's threads."""
     with _storage_errors(self.directory):
       self._manager.close()
-
-
-def packages() -> dict[str, str]:
-  """{name: version} of `PACKAGES`."""
-  return {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def newest_step(workdir: str | os.PathLike) -> int | None:
@@ -277,24 +291,10 @@ def _check_same(path: Path, target: ArrayTree) -> None:
     )
 
 
-def _first_line(error: BaseException) -> str:
-  line = f"{type(error).__name__}: {reason(error)}"
-  # What was tried comes first, why it failed last.
-  return line if len(line) <= 200 else f"{line[:90]} ... {line[-100:]}"
-
-
-@contextlib.contextmanager
-def _translated(kind: type[UserError], start: str, advice: str) -> Iterator[None]:
-  try:
-    yield
-  except Exception as error:  # orbax, tensorstore and json raise ValueError, RuntimeError and OSError alike
-    raise kind(f"{start} ({_first_line(error)}); {advice}") from error
-
-
 def _storage_errors(directory: Path) -> contextlib.AbstractContextManager[None]:
-  return _translated(StorageError, f"cannot save to {directory}", "check space and permissions there")
+  return errors.translated(StorageError, f"cannot save to {directory}", "check space and permissions there")
 
 
 def _read_errors(path: Path) -> contextlib.AbstractContextManager[None]:
   advice = "move its directory away to use an older one"
-  return _translated(DataError, f"checkpoint {path} cannot be read", advice)
+  return errors.translated(DataError, f"checkpoint {path} cannot be read", advice)

@@ -18,11 +18,13 @@ from pretrain.pod.peers import ALONE, Alone
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
+  is_last = argv is None  # whoever gives arguments goes on after the command
   argv = sys.argv[1:] if argv is None else argv
   arguments = flags.parse_arguments(argv)
   # Once the loop runs, Ctrl-C is a stop request.
   stopped = "stopped before training began; the same command starts again"
-  with command.one_line_errors(stopped=stopped, debug=arguments.debug) as end, _joined(arguments) as peers:
+  ending = command.one_line_errors(stopped=stopped, debug=arguments.debug, is_last=is_last)
+  with ending as end, _joined(arguments) as peers:
     if arguments.plan:
       plan(argv)
       return 0
@@ -53,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ledger=arguments.ledger,
         new_phase=arguments.new_phase,
         peers=peers,
+        settle=end.settle,
         log=log,
       )
   return end.code

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from data import command
 from data.errors import ConfigError, DataError
 from pretrain import checkpoint, integrity
 
@@ -136,7 +137,7 @@ def changed_packages(meta: Mapping[str, Any]) -> list[str]:
   saved = meta.get("packages", {})
   return [
     f"{name}: {saved[name]} -> {version}"
-    for name, version in checkpoint.packages().items()
+    for name, version in command.versions(checkpoint.PACKAGES).items()
     if saved.get(name, version) != version
   ]
 

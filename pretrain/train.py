@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import os
 import time
+from collections.abc import Callable
 
 import jax
 from ml_collections import ConfigDict
@@ -39,38 +40,43 @@ def train(
   ledger: bool = False,
   new_phase: bool = False,
   peers: Alone = ALONE,
+  settle: Callable[[bool], None] = lambda is_asked: None,
   log: Log = print,
 ) -> int:
-  """Trains, or continues the run in `workdir`, to `train.total_steps`; `download` allows fetching its text.
+  """Trains, or continues the run in `workdir`, to its end: 0, or 75 if stopped on request, all saved.
 
-  With `ledger` the examples of every step are noted; with `new_phase` see `pretrain.phases`.
-  Returns the exit code: 0 finished, 75 stopped on request with everything saved. A UserError has another.
+  `download` allows fetching text; `ledger` notes every step's examples; see `phases`, `stop` for the rest.
   """
   records = beginning.open_records(config, workdir, download, peers)
   run = make_run(config, records.tokens)
   with workdir_files.owned(workdir):
     start = beginning.start(run, records, workdir, peers, log, new_phase=new_phase)
-    if start.step >= config.train.total_steps:
-      log(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
-      return 0
-    begin = functools.partial(workdir_files.begin, workdir, config, records.directory)
-    peers.first("the workdir's files", begin, seconds=LOOKING)
-    with contextlib.closing(_checkpoints(config, workdir, log)) as checkpoints, jax.set_mesh(run.mesh):
-      while True:
-        try:
-          return Training(run, records, checkpoints, workdir, start, log, ledger, peers).loop()
-        except RollBack as spike:
-          start = start.rolled_back(spike.skip)
+    with StopRequest(peers, settle) as stop:
+      if start.step >= config.train.total_steps:
+        stop.finish()
+        log(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
+        return 0
+      with _checkpoints(config, workdir, records, peers, log) as checkpoints, jax.set_mesh(run.mesh):
+        while True:
+          try:
+            return Training(run, records, checkpoints, workdir, start, stop, log, ledger, peers).loop()
+          except RollBack as spike:
+            start = start.rolled_back(spike.skip)
 
 
-def _checkpoints(config: ConfigDict, workdir: str, log: Log) -> Checkpoints:
-  return Checkpoints(
+def _checkpoints(
+  config: ConfigDict, workdir: str, records: Prepared, peers: Alone, log: Log
+) -> contextlib.closing[Checkpoints]:
+  begin = functools.partial(workdir_files.begin, workdir, config, records.directory)
+  peers.first("the workdir's files", begin, seconds=LOOKING)
+  checkpoints = Checkpoints(
     workdir,
     every=config.train.checkpoint_every,
     keep=config.train.checkpoints_to_keep,
     keep_steps=config.train.checkpoint_steps,
     log=log,
   )
+  return contextlib.closing(checkpoints)
 
 
 @dataclasses.dataclass
@@ -82,6 +88,7 @@ class Training:
   checkpoints: Checkpoints
   workdir: str
   start: Start
+  stop: StopRequest
   log: Log
   is_ledger_kept: bool = False
   peers: Alone = ALONE
@@ -93,7 +100,6 @@ class Training:
     self.state, self.sums, watched = self._first_state()
     zscore, window = self.settings.spike_zscore, self.settings.spike_window
     self.spikes = Spikes(zscore=zscore, window=window, saved=watched, skips=self.start.skips)
-    self.stop = StopRequest(self.peers)
     # Process 0 rewrites the file.
     self.is_evaluated = self.peers.first("what was evaluated", self._was_evaluated, seconds=LOOKING)
     self.is_probed = self._was_measured("probe/")
@@ -154,36 +160,36 @@ class Training:
     first, total, eval_every = self.start.step, self.settings.total_steps, self.settings.eval_every
     done, pending = first, None
     try:
-      with self.stop:
-        # A stop request may have cut the evaluation of the step that was saved.
-        if first == 0 or (first % eval_every == 0 and not self.is_evaluated):
-          self.evaluate(first)
-        if first == 0 or not self.is_probed:
-          self.probe(first)
-        is_stopping = self.stop.is_agreed
-        while done < total and not is_stopping:
-          self.state, step_metrics = self.train_step(self.state, self.batches.at(done))
-          if pending is not None:  # step n runs while the host reads the metrics of step n - 1
-            self.add_metrics(done, pending)
-          pending, done = step_metrics, done + 1
-          if done == first + 1:
-            jax.block_until_ready(step_metrics)
-            self.throughput.restart(done)
-          is_asked = self.stop.reached()
-          if self._is_boundary(done) or is_asked:
-            self.add_metrics(done, pending)
-            pending = None
-          self.watch.compare_replicas(done, self.state)
-          if done % eval_every == 0 or done == total:
-            self.evaluate(done)
-          self.probe(done)
-          # A request that came after the lines above: this step is not in the sums yet, the next one stops.
-          is_stopping = self.stop.is_agreed and pending is None
-          if is_stopping or done == total or self.checkpoints.is_due(done):
-            self.save(done, force=is_stopping or done == total)
-        started = time.perf_counter()
-        self.checkpoints.wait()
-        waited = time.perf_counter() - started
+      # A stop request may have cut the evaluation of the step that was saved.
+      if first == 0 or (first % eval_every == 0 and not self.is_evaluated):
+        self.evaluate(first)
+      if first == 0 or not self.is_probed:
+        self.probe(first)
+      is_stopping = self.stop.is_agreed
+      while done < total and not is_stopping:
+        self.checkpoints.check()
+        self.state, step_metrics = self.train_step(self.state, self.batches.at(done))
+        if pending is not None:  # step n runs while the host reads the metrics of step n - 1
+          self.add_metrics(done, pending)
+        pending, done = step_metrics, done + 1
+        if done == first + 1:
+          jax.block_until_ready(step_metrics)
+          self.throughput.restart(done)
+        is_asked = self.stop.reached()
+        if self._is_boundary(done) or is_asked:
+          self.add_metrics(done, pending)
+          pending = None
+        self.watch.compare_replicas(done, self.state)
+        if done % eval_every == 0 or done == total:
+          self.evaluate(done)
+        self.probe(done)
+        # A request that came after the lines above: this step is not in the sums yet, the next one stops.
+        is_stopping = self.stop.is_agreed and pending is None
+        if is_stopping or done == total or self.checkpoints.is_due(done):
+          self.save(done, force=is_stopping or done == total)
+      started = time.perf_counter()
+      self.checkpoints.wait()
+      waited = time.perf_counter() - started
     finally:
       self.batches.close()
       self.ledger.close()
@@ -195,6 +201,8 @@ class Training:
   def _end(self, done: int, waited: float) -> int:
     """Logs how the loop ended; returns the exit code."""
     is_finished = done == self.settings.total_steps
+    if is_finished:
+      self.stop.finish()
     if done == 0:
       self.log("Stopped as asked before the first step; the same command starts again")
     else:

@@ -35,6 +35,7 @@ LINES = {
   "metrics sent to trackers of experiments, and probes while a run trains": 350,
   "a page about runs: curves, config, examples, tables, events (pretrain/report)": 1_260,
   "meshes of pods and nodes, processes that join, agree on a step and end together": 1_300,
+  "signals that come when a run has ended, saves that fail on one host alone": 70,
 }
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.

@@ -2,6 +2,42 @@
 
 FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   (
+    "data/command.py",
+    "tests/data/test_command.py",
+    [
+      (
+        "a signal ends a command that has ended by itself",
+        "    if not self._is_settled:",
+        "    if True:",
+        "test_a_signal_to_a_command_that_is_settled_is_a_line_and_another_kills",
+      ),
+    ],
+  ),
+  (
+    "pretrain/checkpoint.py",
+    "tests/pretrain/test_checkpoint.py",
+    [
+      (
+        "a save that has failed waits for the other processes",
+        "self._failure = sys.exception()",
+        "self._failure = None",
+        "test_save_that_fails_in_the_background_is_one_line_and_leaves_the_older_step",
+      ),
+    ],
+  ),
+  (
+    "pretrain/stop.py",
+    "tests/pretrain/test_train.py",
+    [
+      (
+        "who goes on after the loop does not learn that it is over",
+        "self._settle(self.is_set)",
+        "self._has_agreed = self.is_set",
+        "test_a_signal_behind_the_last_step_changes_nothing_and_is_told",
+      ),
+    ],
+  ),
+  (
     "pretrain/spikes.py",
     "tests/pretrain/test_watch.py",
     [

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import hashlib
-import importlib.metadata
 import json
 import os
 import pathlib
@@ -18,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from data import errors, files
+from data import command, errors, files
 from data.buckets import mirror
 from data.errors import ConfigError
 from pretrain.command import fields, flags
@@ -83,6 +82,7 @@ def _outlive_jax() -> None:
 
 def _initialize(seconds: float, place: Place | None = None) -> None:
   """Starts jax.distributed, at a place or where JAX's own detection puts it."""
+  jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from this command
   known = {} if place is None else dict(zip(("coordinator_address", "num_processes", "process_id"), place))
   try:
     with _bounded(seconds, "not all processes of this cluster have come"):
@@ -95,7 +95,6 @@ def _initialize(seconds: float, place: Place | None = None) -> None:
       "host of a TPU pod, or under Slurm or Open MPI, which tell it of the others; elsewhere give each "
       "--coordinator=HOST:PORT --num_processes=N --process_id=I, or use --config.train.multihost=false"
     ) from error
-  signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # ours again: JAX has put its own there
   _outlive_jax()
 
 
@@ -142,13 +141,16 @@ def _own_address() -> str:
 
 
 def _facts(config: Mapping[str, Any], workdir: str) -> dict[str, Any]:
-  versions = {name: importlib.metadata.version(name) for name in PACKAGES}
   code = hashlib.sha256()
   for part in ("data", "pretrain"):
     for path in sorted((_ROOT / part).rglob("*.py")):
       code.update(path.relative_to(_ROOT).as_posix().encode() + path.read_bytes())
   return {
-    "program": {"python": platform.python_version(), **versions, "code": code.hexdigest()[:12]},
+    "program": {
+      "python": platform.python_version(),
+      **command.versions(PACKAGES),
+      "code": code.hexdigest()[:12],
+    },
     "config": {name: json.loads(json.dumps(value)) for name, value in config.items()},
     "workdir": workdir,
   }

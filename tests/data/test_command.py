@@ -84,6 +84,36 @@ def test_sigterm_unwinds_and_asks_to_be_started_again(capsys):
   assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_signal_to_a_command_that_is_settled_is_a_line_and_another_kills(capfd, monkeypatch):
+  numbers, killed = (signal.SIGTERM, signal.SIGINT), []
+  before = [signal.getsignal(number) for number in numbers]
+  monkeypatch.setattr(os, "kill", lambda *arguments: killed.append(arguments))
+  with command.one_line_errors(stopped="stopped in time") as end:
+    end.settle(is_asked=False)
+    signal.raise_signal(signal.SIGTERM)
+    assert not killed
+    signal.raise_signal(signal.SIGINT)
+    assert killed == [(os.getpid(), signal.SIGINT)] and signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+  assert end.code == 0 and capfd.readouterr().err.encode() == command.TOO_LATE
+  assert [signal.getsignal(number) for number in numbers] == before
+  with command.one_line_errors(stopped="stopped in time") as end:
+    end.settle(is_asked=True)
+    signal.raise_signal(signal.SIGTERM)
+  assert len(killed) == 2 and capfd.readouterr().err == ""
+
+
+def test_after_the_last_command_of_a_process_nothing_is_heard():
+  numbers = (signal.SIGTERM, signal.SIGINT)
+  before = [signal.getsignal(number) for number in numbers]
+  try:
+    with command.one_line_errors(stopped="", is_last=True):
+      pass
+    assert [signal.getsignal(number) for number in numbers] == [signal.SIG_IGN] * 2
+  finally:
+    for number, handler in zip(numbers, before, strict=True):
+      signal.signal(number, handler)
+
+
 _CHILD = """
 import os, sys, time
 from data import command

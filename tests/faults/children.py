@@ -84,7 +84,8 @@ def command(arguments: Sequence[str], programs: Path | None = None) -> int:
   """`python -m pretrain.main ARGUMENTS`, with programs of `export_programs` if given; its exit code."""
   if programs is not None:
     _use_programs(programs)
-  return main.main([*arguments])
+  sys.argv = ["pretrain.main", *arguments]
+  return main.main()  # as the last of its process
 
 
 def export_programs(arguments: Sequence[str], folder: Path) -> int:

@@ -159,10 +159,10 @@ def run_steps(run: Run, ids: list[np.ndarray]) -> tuple:
   return state, metrics, step
 
 
-def run_training(config: ConfigDict, workdir, *, say=None, number: int = 1) -> int:
-  """`train.train` on `number` devices, with a ledger; its exit code."""
+def run_training(config: ConfigDict, workdir, *, say=None, number: int = 1, **options) -> int:
+  """`train.train` on `number` devices, with a ledger and other `options`; its exit code."""
   with devices(number), mock.patch.object(train, "make_run", shared_run):
-    return train.train(config, str(workdir), ledger=True, log=say or (lambda line: None))
+    return train.train(config, str(workdir), ledger=True, log=say or (lambda line: None), **options)
 
 
 def metric_lines(workdir) -> list[dict]:

@@ -256,7 +256,7 @@ def test_workdir_that_cannot_be_written_is_refused_at_once(tmp_path):
 
 
 DISK_FULL = """
-  import resource, sys
+  import resource, sys, time
   import jax
   from data.errors import StorageError
   from pretrain.checkpoint import Checkpoints
@@ -264,12 +264,17 @@ DISK_FULL = """
   state = {"params": {"kernel": jax.random.normal(jax.random.key(0), (500, 500))}, "opt_state": {}}
   checkpoints.save(1, state, {})
   checkpoints.wait()
+  checkpoints.check()
   resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
   checkpoints.save(2, state, {})
+  last = time.monotonic() + 60
   try:
-    checkpoints.wait()
+    while time.monotonic() < last:  # steps go on, and none waits
+      checkpoints.check()
+      time.sleep(0.01)
   except StorageError as error:
     print(error)
+  checkpoints.close()
   print(checkpoints.latest_step())
 """
 

@@ -126,9 +126,9 @@ def test_a_run_stopped_once_and_killed_once_ends_as_the_uninterrupted_one(whole,
   code, said = _signal_at(command, "step 35/60", signal.SIGKILL)
   assert code == -signal.SIGKILL
   assert re.search(r"^Continuing at step \d+ ", said, re.MULTILINE)
-  done = _run(command)
-  assert done.returncode == 0, done.stderr
-  assert re.search(r"^Continuing at step \d+ ", done.stdout, re.MULTILINE)
+  code, said = _signal_at(command, "held-out at step 60", signal.SIGTERM)  # behind the last step
+  assert code == 0 and "the request to stop came too late" in said, said
+  assert re.search(r"^Continuing at step \d+ ", said, re.MULTILINE) and "Finished: step 60" in said
   assert metric_lines(tmp_path) == metric_lines(whole[0])
   assert_same_params(saved_params(tmp_path), saved_params(whole[0]))
 

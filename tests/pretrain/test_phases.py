@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from data import command
 from data.errors import ConfigError, DataError
 from pretrain import checkpoint, phases, resume, train
 from pretrain import workdir as workdir_files
@@ -131,7 +132,7 @@ def test_the_last_phase_that_is_over_is_named(tmp_path):
 
 
 def test_other_packages_are_named_once_they_differ():
-  now = checkpoint.packages()
+  now = command.versions(checkpoint.PACKAGES)
   assert resume.changed_packages({"packages": now}) == [] == resume.changed_packages({})
   assert resume.changed_packages({"packages": now | {"jax": "0.1"}}) == [f"jax: 0.1 -> {now['jax']}"]
 

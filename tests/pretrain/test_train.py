@@ -9,7 +9,7 @@ import signal
 import numpy as np
 import pytest
 
-from data import manifest
+from data import command, manifest
 from data.command import STOPPED
 from data.errors import ConfigError, DataError, DivergedError
 from data.records import PackedRecords
@@ -144,6 +144,29 @@ def test_a_stop_between_two_logs_is_continued_bit_for_bit(finished, small_record
   assert run_training(_config(small_records), tmp_path, say=said.append) == 0
   assert said[0].startswith("Continuing at step 4")
   _assert_same_run(tmp_path, finished)
+
+
+@pytest.mark.parametrize(
+  "moment", ["held-out at step 6", "Finished: step 6", "closed", "given back", "is finished"]
+)
+def test_a_signal_behind_the_last_step_changes_nothing_and_is_told(
+  finished, small_records, tmp_path, monkeypatch, capfd, moment
+):
+  workdir, said = tmp_path / "copy", []
+  shutil.copytree(finished, workdir)
+  if moment == "is finished":  # before this start
+    moment = f"{workdir} {moment}"
+  else:
+    shutil.rmtree(workdir / checkpoint.DIRECTORY / "6")
+  close, asking = checkpoint.Checkpoints.close, _at(moment, _ask_to_stop)
+  monkeypatch.setattr(checkpoint.Checkpoints, "close", lambda self: (asking("closed"), close(self)))
+  with command.one_line_errors(stopped="stopped before training began") as end:
+    say = lambda line: (said.append(line), asking(line))  # noqa: E731
+    end.code = run_training(_config(small_records), workdir, say=say, settle=end.settle)
+    asking("given back")
+  assert end.code == 0 and "inished" in said[-1]
+  assert capfd.readouterr().err.encode() == command.TOO_LATE
+  _assert_same_run(workdir, finished)
 
 
 def test_a_stop_inside_an_evaluation_evaluates_after_the_start(

@@ -221,6 +221,23 @@ def test_all_stop_at_the_same_point_however_far_each_is(asked):
   assert not ended
 
 
+def test_a_stop_that_is_asked_for_behind_the_last_point_stops_nobody():
+  made, ended = connected(3)
+
+  def loop(one):
+    stops = []
+    for _ in range(20):
+      stops.append(one.reached_stop())
+      time.sleep(0.004 * one.index)  # the first is there when the others are not
+    if one.index == 0:
+      one.ask_to_stop()
+    with one.ending_together():
+      return any(stops)
+
+  assert on_all(loop, *made) == [False] * 3
+  assert not ended
+
+
 def test_a_failure_of_one_process_ends_the_others_with_its_line():
   made, ended = connected(2)
 

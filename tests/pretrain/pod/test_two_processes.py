@@ -1,12 +1,14 @@
 """Two processes of the real command: one run, stopped, killed and continued, as one process trains it."""
 
+import resource
 import shutil
 import signal
+import time
 
 import numpy as np
 import pytest
 
-from pretrain import metrics
+from pretrain import checkpoint, metrics
 from tests import buckets
 from tests.pretrain import small_run
 from tests.pretrain.pod.processes import ledger, running
@@ -90,8 +92,30 @@ def test_four_processes_lose_the_first_and_two_go_on(small_records, alone, tmp_p
       two.send(index, signal.SIGTERM)
     assert two.codes() == [75, 75]
   with running(4, workdir, *flags) as four:
+    four.wait_for_step(STEPS)
+    four.send(0, signal.SIGTERM)  # behind the last step
     assert four.codes() == [0] * 4
   assert ledger(workdir) == ledger(alone)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("full", [0, 1])
+def test_a_full_disk_of_one_host_ends_all_with_one_line_each(small_records, tmp_path, full):
+  changes = {"train.checkpoint_every": 10, "mesh.fsdp": 2}  # each writes its half
+  with running(2, tmp_path / "run", *_flags(small_records, **changes)) as two:
+    two.wait_for_step(1)
+    # More than the logs of ten steps need, less than a checkpoint.
+    resource.prlimit(two.started[full].pid, resource.RLIMIT_FSIZE, (12_000, 12_000))
+    begun = time.monotonic()
+    ends = two.ends()
+  assert time.monotonic() - begun < 60
+  assert [code for code, *_ in ends] == ([5, 6] if full == 0 else [6, 5]), ends
+  lines = _error_lines(ends)
+  assert lines[full].startswith("error: cannot save to"), lines
+  assert (
+    f"process {full} (" in lines[1 - full] and "ended with exit code 5: cannot save to" in lines[1 - full]
+  )
+  assert not checkpoint.saved_steps(tmp_path / "run" / "checkpoints")
 
 
 @pytest.mark.nightly

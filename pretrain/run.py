@@ -41,9 +41,7 @@ class Run:
       return jax.jit(self._initial, out_shardings=self.state_shardings)()
 
   def _initial(self) -> step.TrainState:
-    # The key is folded with a constant no step uses: initial values are independent of the draws.
-    key = jax.random.fold_in(jax.random.key(self.config.seed), 0x1717)
-    return step.init_state(self.recipe.init(key), self.optimizer)
+    return step.init_state(self.recipe.init(initial_key(self.config.seed)), self.optimizer)
 
   def batch_of(self, ids: jax.Array, at: jax.Array) -> MaskedBatch:
     """The batch of a training step, masked: keys are functions of (seed, step, row), nothing else."""
@@ -88,6 +86,11 @@ class Run:
       in_shardings=(self.state_shardings.params, sharding.batch_sharding(self.mesh), whole, whole),
       out_shardings=whole,
     )
+
+
+def initial_key(seed: int) -> jax.Array:
+  """The key of a run's initial values, folded with a constant that no step uses: no draw depends on them."""
+  return jax.random.fold_in(jax.random.key(seed), 0x1717)
 
 
 def make_run(config: ConfigDict, tokens: TokenIds, *, devices: Sequence[jax.Device] | None = None) -> Run:

@@ -91,4 +91,46 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
     ],
   ),
+  (
+    "pretrain/ablations/statistics.py",
+    "tests/pretrain/ablations/test_ablations.py",
+    [
+      (
+        "the interval is that of one run",
+        "* found.std(ddof=1) / math.sqrt(len(seeds))",
+        "* found.std(ddof=1)",
+        "test_a_difference_is_taken_seed_by_seed",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ablations/table.py",
+    "tests/pretrain/ablations/test_ablations.py",
+    [
+      (
+        "a row is compared with its base at another step",
+        "[(arm.base, at(arm.base, step))]",
+        "[(arm.base, at(arm.base, steps[-1]))]",
+        "test_cells_are_run_seed_by_seed_and_compared",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ablations/cells.py",
+    "tests/pretrain/ablations/test_ablations.py",
+    [
+      (
+        "cells of other flags are taken for these",
+        "if made != expected:",
+        "if not made:",
+        "test_a_finished_cell_of_other_flags_is_refused",
+      ),
+      (
+        "a row does not wait for what it begins with",
+        "if waits:",
+        "if not arm:",
+        "test_a_cell_of_another_process_is_left_to_it_and_so_is_what_begins_with_it",
+      ),
+    ],
+  ),
 ]

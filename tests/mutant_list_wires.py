@@ -35,8 +35,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "initial values without the seed",
-        "jax.random.key(self.config.seed)",
-        "jax.random.key(0)",
+        "initial_key(self.config.seed)",
+        "initial_key(0)",
         f"{_SENSITIVE}[seed]",
       ),
       (

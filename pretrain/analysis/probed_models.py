@@ -8,9 +8,8 @@ import numpy as np
 
 from pretrain.analysis.words import FrozenEncoder
 from pretrain.models.encoder import init_encoder
+from pretrain.run import initial_key
 from pretrain.saved_model import OpenedEncoder, open_model
-
-UNTRAINED_SEED = 0
 
 
 class Models(NamedTuple):
@@ -21,25 +20,26 @@ class Models(NamedTuple):
 
 
 def open_models(checkpoints: Sequence[str], vocabulary: str, *, batch_size: int) -> Models:
-  """Opens checkpoints, errors as `open_model`; those of one shape and vocabulary share an untrained one."""
+  """Opens checkpoints, errors as `open_model`; those of one shape and seed share an untrained one."""
   encoders: dict[str, FrozenEncoder] = {}
   untrained: dict[str, str] = {}
   of_shape: dict[tuple, str] = {}
   for directory in checkpoints:
     saved = open_model(directory)
     opened = saved.open_encoder(vocabulary, flag="--vocabulary")
-    shape = (opened.config, opened.vocabulary.digest)
+    seed = saved.meta["config"].get("seed", 0)
+    shape = (opened.config, opened.vocabulary.digest, seed)
     if shape not in of_shape:
       of_shape[shape] = "untrained" if not of_shape else f"untrained {len(of_shape) + 1}"
-      encoders[of_shape[shape]] = FrozenEncoder(_initial(opened), {}, batch_size=batch_size)
+      encoders[of_shape[shape]] = FrozenEncoder(_initial(opened, seed), {}, batch_size=batch_size)
     name = f"{directory.rstrip('/')} step {saved.path.name}"
     encoders[name] = FrozenEncoder(opened, saved.params.get("heads", {}), batch_size=batch_size)
     untrained[name] = of_shape[shape]
   return Models(encoders, untrained)
 
 
-def _initial(opened: OpenedEncoder) -> OpenedEncoder:
-  """The encoder with initial values of its config, those of seed 0."""
-  pad_id, key = opened.vocabulary.special_ids.pad, jax.random.key(UNTRAINED_SEED)
-  params = jax.jit(lambda key: init_encoder(key, opened.config, pad_id=pad_id))(key)
+def _initial(opened: OpenedEncoder, seed: int) -> OpenedEncoder:
+  """The encoder with the initial values of a run with its config and that seed."""
+  pad_id = opened.vocabulary.special_ids.pad
+  params = jax.jit(lambda key: init_encoder(key, opened.config, pad_id=pad_id))(initial_key(seed))
   return opened._replace(params=jax.tree.map(np.asarray, params))

@@ -1,0 +1,116 @@
+"""Studies of our own: arms that differ in one idea, and the figures that were named before the runs.
+
+Command: python -m pretrain.ablations --study=e1 --data=annotated --output=e1
+Source: docs/proof.md has hypotheses, targets and results; a study here is the table of its arms.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+_VOCAB = {"model.vocab_size": 8_192}
+_AMBIGUOUS = "part of speech, ambiguous, last"
+_DEPENDENCY = "dependency, all words, last"
+_CLS = "similarity, STS-B dev, cls"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+  """One row of a table: runs that differ by their seeds alone."""
+
+  config: str  # as `pretrain.main --config` takes it
+  fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # on top, by dotted name
+  base: str = ""  # name of the arm that it is compared with
+  paper: str = ""  # what a paper reports of it, and
+  paper_base: str = ""  # of its base
+  after: Mapping[str, str] = dataclasses.field(default_factory=dict)  # {field: arm whose workdir it names}
+  share: float = 1.0  # of the budget
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+  """A table: its arms, those first that others begin with, and what is asked of each."""
+
+  title: str
+  arms: Mapping[str, Arm]
+  budget: int = 0  # steps; 0: the user's to say
+  seeds: int = 3
+  points: tuple[float, ...] = (1.0,)  # shares of an arm's steps at which it is looked at
+  has_start: bool = False  # whether it is looked at before its first step too
+  analyses: tuple[str, ...] = ()  # of `python -m pretrain.analysis`
+  primary: tuple[str, ...] = ()  # measures that were named before the runs
+
+
+def _row(name: str, base: str = "") -> Arm:
+  return Arm(f"configs/ablations/coco_lm.py:{name}:tiny", _VOCAB, base)
+
+
+_MLM = Arm("configs/roberta_tiny.py", _VOCAB)
+_EIGHTHS = (0.125, 0.25, 0.5, 1.0)
+_AMOS = "configs/amos_tiny.py"
+
+
+def _reversed(multiplier: float, base: str = "flat") -> Arm:
+  fields = _VOCAB | {"generator.reversal_multiplier": multiplier}
+  return Arm(_AMOS, fields, base, after={"train.init_from": "before"}, share=1 / 3)
+
+
+STUDIES = {
+  "e1": Study(
+    "E1: pretraining beats random values, longer beats shorter",
+    {"mlm": _MLM},
+    budget=8_000,
+    seeds=5,
+    points=_EIGHTHS,
+    has_start=True,
+    primary=(_AMBIGUOUS, _DEPENDENCY),
+  ),
+  "e2": Study(
+    "E2: contrast makes the space uniform and aligned",
+    {
+      "rtd_only": _row("rtd_only"),
+      "coco_lm": Arm("configs/coco_lm_tiny.py", _VOCAB, "rtd_only"),
+      "scl_rtd": _row("scl_rtd", "rtd_only"),
+      "clm_only": _row("clm_only", "rtd_only"),
+    },
+    budget=6_000,
+    seeds=4,
+    analyses=("cosines",),
+    primary=(_CLS, "cosines: similar, area", "cosines: random, uniformity"),
+  ),
+  "e3": Study(
+    "E3: the adversary makes replaced tokens harder and moves weight to depth",
+    {
+      "before": Arm(_AMOS, _VOCAB | {"generator.reversal_multiplier": 0.0}),
+      "flat": _reversed(0.0, ""),
+      "reversed": _reversed(-1.0),
+      "along": _reversed(1.0),
+    },
+    budget=6_000,
+    seeds=4,
+    analyses=("detection", "mixture"),
+    primary=("detection: all tokens, loss at replaced", "mixture: layer 3, end"),
+  ),
+  "e4": Study(
+    "E4: does TACO learn earlier than masked LM?",
+    {
+      "mlm": _MLM,
+      "taco": Arm("configs/roberta_tiny.py", _VOCAB | {"objectives.taco.weight": 1.0}, "mlm"),
+    },
+    budget=8_000,
+    seeds=5,
+    points=_EIGHTHS,
+    primary=(_AMBIGUOUS,),
+  ),
+  "e5": Study(
+    "E5: the copy mechanism and the stop-gradient",
+    {
+      "clm_only": _row("clm_only"),
+      "clm_no_stopgrad": _row("clm_no_stopgrad", "clm_only"),
+      "all_token_lm": _row("all_token_lm", "clm_only"),
+    },
+    budget=4_000,
+    analyses=("correction",),
+    primary=("correction: replaced, copy", "correction: original, copy", "correction: original, lm"),
+  ),
+}

@@ -1,0 +1,135 @@
+"""Tables of ablations with several seeds: `python -m pretrain.ablations --paper=coco_lm --budget=STEPS ...`.
+
+`--help` lists the flags. Exit codes are those of data/errors.py.
+"""
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from configs.studies import STUDIES, Study
+from data import command
+from data.command import Parser
+from data.errors import ConfigError, unknown
+from pretrain.ablations import cells, papers, table
+from pretrain.ablations.cells import Asked
+from pretrain.analysis import probe_sets, probing
+from pretrain.command import flags
+
+_EPILOG = """\
+Every cell, a row with a seed, is an ordinary run in OUTPUT/ROW/seed_N/run, then the probes of pretrain.probe
+and, where a study asks for them, the analyses of pretrain.analysis. The same command goes on after a stop or
+a kill; several processes with the same flags share the cells. The table is written after each cell.
+
+  python -m pretrain.ablations --paper=coco_lm --tiny --budget=4000 --data=annotated --output=coco_lm
+  python -m pretrain.ablations --study=e1 --data=annotated --output=e1 --config.data.directory=records
+
+--config.FIELD=VALUE changes a field of every run, as of pretrain.main.
+
+Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage; 75 stopped on request.
+"""
+
+
+def parser() -> Parser:
+  """Flags of the command."""
+  made = Parser(
+    prog="python -m pretrain.ablations",
+    description="Runs the rows of a table with several seeds and compares them.",
+    epilog=_EPILOG,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  what = made.add_mutually_exclusive_group(required=True)
+  what.add_argument("--paper", help=f"a paper's table: {', '.join(papers.FAMILIES)}")
+  what.add_argument("--study", help=f"one of our own, configs/studies.py: {', '.join(STUDIES)}")
+  made.add_argument("--budget", type=int, default=0, help="steps of a run; default: the study's")
+  made.add_argument(
+    "--seeds", type=int, default=0, help="number of seeds, from 0; default: 3, or the study's"
+  )
+  made.add_argument("--rows", default="", help="by commas; default: all; what they need comes too")
+  made.add_argument("--tiny", action="store_true", help="a paper's rows in their tiny counterparts")
+  made.add_argument("--data", required=True, help="folder of annotated data, as of pretrain.probe")
+  made.add_argument("--only", default="", help="probes by commas, as of pretrain.probe; default: all")
+  made.add_argument("--output", required=True, help="directory of cells and of the table")
+  made.add_argument("--table", action="store_true", help="runs nothing: the table of what is finished")
+  return made
+
+
+def asked_for(argv: Sequence[str]) -> tuple[Asked, bool, list[str]]:
+  """What is asked for, whether only the table is, and sentences about rows that are left out.
+
+  Raises ConfigError or DataError: a flag, a row or a field is wrong, or data are not there.
+  """
+  changes = [word for word in argv if word.startswith("--config.")]
+  given = parser().parse_args([word for word in argv if word not in changes])
+  left_out: list[str] = []
+  if given.paper:
+    study, left_out = papers.study(given.paper, is_tiny=given.tiny)
+  elif given.study not in STUDIES:
+    raise ConfigError(unknown("study", given.study, STUDIES))
+  elif given.tiny:
+    raise ConfigError("--tiny is for --paper; a study says its sizes itself")
+  else:
+    study = STUDIES[given.study]
+  for flag in ("budget", "seeds"):
+    if getattr(given, flag) < 0:
+      raise ConfigError(f"--{flag}={getattr(given, flag)}: expected at least 1")
+  budget = given.budget or study.budget
+  if not budget:
+    raise ConfigError("--budget is missing: give the steps of a run, for example --budget=4000")
+  study = _only(study, [name for name in given.rows.split(",") if name])
+  probe_sets.find(
+    probe_sets.Folder(pathlib.Path(given.data), probing.TRAIN_SENTENCES, probing.PAIRS),
+    [name for name in given.only.split(",") if name],
+  )
+  seeds = range(given.seeds or study.seeds)
+  asked = Asked(study, seeds, budget, pathlib.Path(given.output), given.data, given.only, changes)
+  for name in study.arms:
+    cell = cells.Cell(name, 0)
+    try:
+      flags.read_arguments(asked.filled(asked.commands(cell)[0], cell)[1:])
+    except ConfigError as error:
+      raise ConfigError(f"{name}: {' '.join(str(error).split())}") from error
+  return asked, given.table, left_out
+
+
+def _only(study: Study, names: Sequence[str]) -> Study:
+  """A study with these rows, their bases and the rows that they begin with; without names all of them."""
+  for name in names:
+    if name not in study.arms:
+      raise ConfigError(unknown("row", name, study.arms))
+  wanted = set(names or study.arms)
+  while needed := {n for name in wanted for n in _needs(study, name)} - wanted:
+    wanted |= needed
+  arms = {name: arm for name, arm in study.arms.items() if name in wanted}
+  return Study(**{**vars(study), "arms": arms})
+
+
+def _needs(study: Study, name: str) -> set[str]:
+  arm = study.arms[name]
+  return {needed for needed in (arm.base, *arm.after.values()) if needed}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+
+  def work() -> int:
+    asked, is_table, left_out = asked_for(sys.argv[1:] if argv is None else argv)
+
+    def publish() -> None:
+      table.report(asked, table.read(asked), left_out).write(asked.output)
+
+    if not is_table:
+      try:
+        cells.run(asked, lambda line: print(line, flush=True), publish)
+      except cells.Stopped:
+        print("Stopped as asked; the same command goes on")
+        return command.STOPPED
+    table.report(asked, table.read(asked), left_out).publish(asked.output, print)
+    return 0
+
+  return command.exit_code(work, stopped="stopped; run the same command again to go on")
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,156 @@
+"""Cells of a table, an arm with a seed each: what they run, one after another, and what is finished.
+
+A cell is a folder with an ordinary workdir of `pretrain.main` and the reports of the commands that look at
+it. `done.json` is written last and holds the commands.
+"""
+
+import contextlib
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from configs.studies import Arm, Study
+from data import errors, files
+from data.command import STOPPED, commit, run_child
+from data.errors import ConfigError, DataError, DivergedError
+
+DONE = "done.json"
+
+
+class Stopped(Exception):
+  """A run was asked to stop and has saved everything."""
+
+
+class Cell(NamedTuple):
+  """A row and a seed."""
+
+  arm: str
+  seed: int
+
+
+class Asked(NamedTuple):
+  """What is to be run, and where."""
+
+  study: Study
+  seeds: Sequence[int]
+  budget: int  # steps
+  output: pathlib.Path
+  data: str  # folder of annotated data
+  only: str  # probes by commas; '': all
+  changes: Sequence[str]  # --config.FIELD=VALUE for every run
+
+  @property
+  def cells(self) -> list[Cell]:
+    """Seed by seed, so that pairs are whole early."""
+    return [Cell(arm, seed) for seed in self.seeds for arm in self.study.arms]
+
+  def folder(self, cell: Cell) -> pathlib.Path:
+    """Of its workdir and reports."""
+    return self.output / cell.arm / f"seed_{cell.seed}"
+
+  def steps(self, arm: Arm) -> list[int]:
+    """Those at which an arm is looked at, the last of its runs last."""
+    total = max(round(self.budget * arm.share), 1)
+    return sorted({max(round(total * point), 1) for point in self.study.points})
+
+  def commands(self, cell: Cell) -> list[list[str]]:
+    """Programs and flags, with {cell}, {data} and {output} for places."""
+    arm = self.study.arms[cell.arm]
+    steps = self.steps(arm)
+    fields = {name: _text(value) for name, value in arm.fields.items()}
+    fields |= {field: f"{{output}}/{name}/seed_{cell.seed}/run" for field, name in arm.after.items()}
+    fields |= {"train.total_steps": str(steps[-1]), "train.checkpoint_steps": _text(tuple(steps))}
+    run = [f"--config.{name}={value}" for name, value in fields.items()]
+    saved = ",".join(f"{{cell}}/run/checkpoints/{step}" for step in steps)
+    probes = [f"--checkpoint={saved}", "--data={data}", "--output={cell}/probe"]
+    made = [
+      ["pretrain.main", f"--config={arm.config}", "--workdir={cell}/run", *run, *self.changes]
+      + [f"--config.seed={cell.seed}"],
+      ["pretrain.probe", *probes, *([f"--only={self.only}"] if self.only else [])],
+    ]
+    if self.study.analyses:
+      names = f"--only={','.join(self.study.analyses)}"
+      made.append(
+        ["pretrain.analysis", "--checkpoints={cell}/run", "--data={data}", "--output={cell}/analysis", names]
+      )
+    return made
+
+  def filled(self, command: Sequence[str], cell: Cell) -> list[str]:
+    """A command with its places."""
+    places = {"{cell}": str(self.folder(cell)), "{data}": self.data, "{output}": str(self.output)}
+    words = list(command)
+    for name, place in places.items():
+      words = [word.replace(name, place) for word in words]
+    return words
+
+
+def _text(value: Any) -> str:
+  return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def finished(asked: Asked, cell: Cell) -> Mapping[str, Any] | None:
+  """What a finished cell's file says; None: it is not finished. ConfigError: other commands made it."""
+  path = asked.folder(cell) / DONE
+  if not path.is_file():
+    return None
+  try:
+    found = json.loads(path.read_bytes())
+    made = found["commands"]
+  except (ValueError, KeyError, TypeError) as error:
+    raise DataError(f"{path} is damaged ({error}); remove it, and the cell is looked at again") from error
+  expected = asked.commands(cell)
+  if made != expected:
+    differing = [word for one in expected for word in one if not any(word in old for old in made)]
+    raise ConfigError(
+      f"{path.parent} was made with other flags than {' '.join(differing) or 'these'}; use another --output, "
+      "or give the flags that it was made with"
+    )
+  return found
+
+
+def run(asked: Asked, say: Callable[[str], None], finish: Callable[[], None]) -> None:
+  """Runs what is open, and calls `finish` after each cell; cells of other processes are left to them.
+
+  Raises:
+    Stopped: a run was asked to stop; the next call goes on there.
+    UserError: a command failed, with its line.
+  """
+  for cell in asked.cells:
+    folder, arm = asked.folder(cell), asked.study.arms[cell.arm]
+    if finished(asked, cell) is not None:
+      continue
+    with errors.writing(folder):
+      folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as held:
+      try:
+        held.enter_context(files.locked(folder / "lock", busy=f"{folder} is at work", advice="wait for it"))
+      except DataError as error:
+        say(str(error))
+        continue
+      waits = [name for name in arm.after.values() if finished(asked, Cell(name, cell.seed)) is None]
+      if waits:
+        say(f"{cell.arm}, seed {cell.seed}: waits for {', '.join(waits)}")
+        continue
+      if finished(asked, cell) is None:
+        _run(asked, cell, say)
+    finish()
+
+
+def _run(asked: Asked, cell: Cell, say: Callable[[str], None]) -> None:
+  folder, outcome = asked.folder(cell), dict[str, Any]()
+  for command in asked.commands(cell):
+    say(f"{cell.arm}, seed {cell.seed}: {command[0]}, log in {folder / 'log'}")
+    with errors.writing(folder / "log"), open(folder / "log", "a", encoding="utf-8") as log:
+      code, line = run_child([sys.executable, "-m", *asked.filled(command, cell)], relay=False, stdout=log)
+    if code == STOPPED:
+      raise Stopped
+    if code == DivergedError.exit_code:  # a result of the row
+      outcome["diverged"] = line
+      break
+    if code:
+      raise errors.of_code(code, f"{cell.arm}, seed {cell.seed}, {command[0]}: {line}")
+  content = {"commands": asked.commands(cell), "commit": commit(), **outcome}
+  with errors.writing(folder):
+    files.write_atomically(folder / DONE, json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,52 @@
+"""What the commands of a cell found, from the reports that they wrote."""
+
+import json
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from data.errors import DataError
+
+Values = dict[tuple[int, str], float]  # by step and measure
+_NO_MEASURE = ("count", "points", "step")
+_STEP = re.compile(r" step (\d+)$")
+
+
+def read(cell: pathlib.Path, *, analyses: Sequence[str], last: int) -> Values:
+  """What the probes and analyses in a cell's folder say; what has no step is of the `last` one.
+
+  Raises DataError where a report is not there or damaged.
+  """
+  found = dict(_probes(_rows(cell / "probe" / "probe.json")))
+  for name in analyses:
+    found |= dict(_analysis(name, _rows(cell / "analysis" / f"{name}.json"), last))
+  return found
+
+
+def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
+  try:
+    return json.loads(path.read_bytes())["rows"]
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise DataError(f"{path}: no report of this program ({error}); remove {path.parents[1]}") from error
+
+
+def _probes(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[tuple[int, str], float]]:
+  for row in rows:
+    measure = ", ".join(row[part] for part in ("probe", "cases", "read"))
+    for name, value in row.items():
+      step = _STEP.search(name)
+      if step or name == "untrained":
+        yield (int(step[1]) if step else 0, measure), value
+
+
+def _analysis(
+  name: str, rows: Sequence[Mapping[str, Any]], last: int
+) -> Iterator[tuple[tuple[int, str], float]]:
+  for row in rows:
+    if "token" in row:  # one of a list of examples, which other runs do not have
+      continue
+    kind = ", ".join(text for key, text in row.items() if isinstance(text, str) and key != "checkpoint")
+    for key, value in row.items():
+      if isinstance(value, int | float) and key not in _NO_MEASURE:
+        yield (row.get("step", last), f"{name}: {kind}, {key}" if kind else f"{name}: {key}"), float(value)

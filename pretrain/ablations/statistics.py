@@ -1,0 +1,33 @@
+"""Differences over seeds."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+LEVEL = 0.95  # of an interval
+
+
+class Difference(NamedTuple):
+  """A mean of differences of the same seeds; without an interval where there is one seed."""
+
+  mean: float
+  low: float | None
+  high: float | None
+  seeds: int
+  above: int  # of them, seeds with a difference above 0
+
+
+def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Difference | None:
+  """{seed: value} minus {seed: value} with Student's interval at `LEVEL`; None if no seed is in both."""
+  seeds = sorted(values.keys() & base.keys())
+  if not seeds:
+    return None
+  found = np.asarray([values[seed] - base[seed] for seed in seeds])
+  mean, above = float(found.mean()), int((found > 0).sum())
+  if len(seeds) < 2:
+    return Difference(mean, None, None, 1, above)
+  half = stats.t.ppf((1 + LEVEL) / 2, len(seeds) - 1) * found.std(ddof=1) / math.sqrt(len(seeds))
+  return Difference(mean, mean - float(half), mean + float(half), len(seeds), above)

@@ -1,0 +1,256 @@
+"""Tables of ablations: what cells run and in which order, what the differences are, mistakes of one line."""
+
+import contextlib
+import json
+import pathlib
+
+import pytest
+
+from configs.studies import STUDIES, Arm, Study
+from data import files
+from data.command import STOPPED
+from data.errors import ConfigError, DataError
+from pretrain.ablations import __main__ as command
+from pretrain.ablations import cells, measured, papers, statistics, table
+from pretrain.ablations.cells import Asked, Cell
+
+SHARE, LOSS = "part of speech, all words, last", "detection: all tokens, loss"
+
+
+def _asked(output: pathlib.Path, **others) -> Asked:
+  arms = {"before": Arm("b.py"), "base": Arm("c.py", {"x.y": (1, 2)}), "row": Arm("r.py", base="base")}
+  arms["later"] = Arm("l.py", after={"train.init_from": "before"}, share=0.5)
+  study = Study("A study", arms, points=(0.5, 1.0), analyses=("detection",), primary=(LOSS,))
+  return Asked(
+    **{
+      "study": study,
+      "seeds": range(2),
+      "budget": 8,
+      "output": output,
+      "data": "d",
+      "only": "",
+      "changes": (),
+    }
+    | others
+  )
+
+
+class Commands:
+  """Stands in for child processes: writes what they would, with values that follow from row and seed."""
+
+  def __init__(self, codes: dict[str, int] | None = None) -> None:
+    self.run, self.codes = [], codes or {}
+
+  def __call__(self, words, *, relay, stdout):
+    module, flags = words[2], dict(word[2:].split("=", 1) for word in words[3:])
+    folder = pathlib.Path(flags.get("workdir") or flags["output"]).parent
+    key = f"{folder.parent.name} {folder.name[-1]} {module.partition('.')[2]}"
+    self.run.append(key)
+    if code := self.codes.pop(key, 0):
+      return code, "the child's line"
+    value = {"base": 0.1, "row": 0.3}.get(folder.parent.name, 0.0) + int(folder.name[-1]) / 10
+    if module == "pretrain.probe":
+      row = {"probe": "part of speech", "cases": "all words", "read": "last", "untrained": 0.05}
+      for path in flags["checkpoint"].split(","):
+        step = path.rpartition("/")[2]
+        row |= {f"{path} step {step}": value + int(step) / 100, f"{path} step {step}: standard error": 9.0}
+      _write(folder / "probe" / "probe.json", [row])
+    if module == "pretrain.analysis":
+      rows = [{"checkpoint": "run", "kind": "all tokens", "count": 5, "loss": value, "area": None}]
+      _write(folder / "analysis" / "detection.json", [*rows, {"kind": "put in", "token": "a", "mean": 1.0}])
+    return 0, ""
+
+
+def _write(path: pathlib.Path, rows: list) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(json.dumps({"rows": rows}))
+
+
+def _run(asked: Asked, commands: Commands, monkeypatch) -> list[str]:
+  monkeypatch.setattr(cells, "run_child", commands)
+  said: list[str] = []
+  cells.run(asked, said.append, lambda: None)
+  return said
+
+
+def test_a_difference_is_taken_seed_by_seed():
+  found = statistics.paired({0: 3.0, 1: 5.0, 2: 7.0, 3: 9.0}, {2: 3.0, 1: 2.0, 0: 1.0})
+  # Differences 2, 3, 4: mean 3, deviation 1, Student's t for two degrees of freedom 4.302653.
+  assert found == pytest.approx((3.0, 3 - 2.484138, 3 + 2.484138, 3, 3), abs=1e-6)
+  assert statistics.paired({4: 1.0}, {4: 2.0}) == (-1.0, None, None, 1, 0)
+  assert statistics.paired({0: 1.0}, {1: 1.0}) is None
+
+
+def test_a_papers_difference_is_of_the_same_measures():
+  whole = "MNLI 88.5/88.3, average 87.2"
+  assert papers.difference("MNLI 88.4/88.2, average 87.6", whole) == "MNLI -0.1/-0.1, average +0.4"
+  assert papers.difference("figure 4", whole) == papers.difference("", whole) == ""
+  assert papers.difference("MNLI 88.4, average 87.6", whole) == ""
+
+
+def test_cells_are_run_seed_by_seed_and_compared(tmp_path, monkeypatch):
+  asked, commands = _asked(tmp_path / "out"), Commands()
+  assert len(_run(asked, commands, monkeypatch)) == 2 * 4 * 3
+  assert commands.run[:4] == ["before 0 main", "before 0 probe", "before 0 analysis", "base 0 main"]
+  assert commands.run[12] == "before 1 main"
+  report = table.report(asked, table.read(asked), [])
+  rows = {(row["measure"], row["row"], row["step"]): row for row in report.rows}
+  assert next(iter(rows))[0] == LOSS  # the one that was named before
+  assert {measure for measure, _, _ in rows} == {SHARE, LOSS}
+  row = rows[SHARE, "row", 4]
+  assert row["mean"] == pytest.approx(0.3 + 0.05 + 0.04) and row["against"] == "base"
+  assert row["difference"]["mean"] == pytest.approx(0.2) and row["difference"]["above"] == 2
+  assert (LOSS, "row", 4) not in rows and rows[LOSS, "row", 8]["mean"] == pytest.approx(0.35)
+  assert (SHARE, "later", 2) in rows and (SHARE, "later", 8) not in rows  # half of the budget
+  assert json.loads(report.as_json())["rows"] and "Open" not in report.as_markdown()
+
+
+def test_a_start_is_compared_with_what_comes_after(tmp_path, monkeypatch):
+  study = Study("A study", {"mlm": Arm("m.py")}, points=(0.5, 1.0), has_start=True)
+  asked = _asked(tmp_path / "out", study=study)
+  _run(asked, Commands(), monkeypatch)
+  rows = table.report(asked, table.read(asked), []).rows
+  found = [(row["step"], row["against"], round(row.get("difference", {}).get("mean", 9), 6)) for row in rows]
+  assert found == [(0, "", 9), (4, "step 0", 0.04), (8, "step 0", 0.08), (8, "step 4", 0.04)]
+
+
+def test_commands_of_a_cell(tmp_path):
+  asked = _asked(tmp_path, only="pos", changes=("--config.a=1",))
+  run, probe, analysis = asked.commands(Cell("base", 1))
+  assert run == [
+    *("pretrain.main", "--config=c.py", "--workdir={cell}/run", "--config.x.y=1,2"),
+    *(
+      "--config.train.total_steps=8",
+      "--config.train.checkpoint_steps=4,8",
+      "--config.a=1",
+      "--config.seed=1",
+    ),
+  ]
+  assert probe[1:] == [
+    *("--checkpoint={cell}/run/checkpoints/4,{cell}/run/checkpoints/8", "--data={data}"),
+    *("--output={cell}/probe", "--only=pos"),
+  ]
+  assert "--only=detection" in analysis and "--checkpoints={cell}/run" in analysis
+  later = asked.filled(asked.commands(Cell("later", 1))[0], Cell("later", 1))
+  assert f"--config.train.init_from={tmp_path}/before/seed_1/run" in later
+
+
+def test_a_stop_a_divergence_and_an_error(tmp_path, monkeypatch):
+  asked, commands = (
+    _asked(tmp_path / "out"),
+    Commands({"base 0 main": STOPPED, "row 0 main": 4, "row 1 probe": 3}),
+  )
+  with pytest.raises(cells.Stopped):
+    _run(asked, commands, monkeypatch)
+  assert commands.run[-1] == "base 0 main"
+  with pytest.raises(DataError, match=r"row, seed 1, pretrain\.probe: the child's line"):
+    _run(asked, commands, monkeypatch)
+  found = table.read(asked)
+  assert found.diverged == {Cell("row", 0): "the child's line"}
+  assert found.missing == [Cell("row", 1), Cell("later", 1)]
+  markdown = table.report(asked, found, []).as_markdown()
+  assert "row, seed 0, diverged and is in no mean" in markdown
+  assert "Open, 2 of 8 cells: row seeds 1; later seeds 1." in markdown
+  commands.run.clear()
+  _run(asked, commands, monkeypatch)
+  assert commands.run == [
+    f"{cell} {what}" for cell in ("row 1", "later 1") for what in ("main", "probe", "analysis")
+  ]
+
+
+def test_a_cell_of_another_process_is_left_to_it_and_so_is_what_begins_with_it(tmp_path, monkeypatch):
+  asked, commands = _asked(tmp_path / "out", seeds=[0]), Commands()
+  folder = asked.folder(Cell("before", 0))
+  folder.mkdir(parents=True)
+  with files.locked(folder / "lock", busy="", advice=""):
+    said = _run(asked, commands, monkeypatch)
+  assert {key.split()[0] for key in commands.run} == {"base", "row"}
+  assert "is at work (process" in said[0] and said[-1] == "later, seed 0: waits for before"
+
+
+def test_a_finished_cell_of_other_flags_is_refused(tmp_path, monkeypatch):
+  _run(_asked(tmp_path / "out", seeds=[0]), Commands(), monkeypatch)
+  other = _asked(tmp_path / "out", seeds=[0, 1], changes=("--config.a=1",))
+  with pytest.raises(ConfigError, match=r"was made with other flags than --config\.a=1; use another"):
+    table.read(other)
+  assert len(table.read(_asked(tmp_path / "out", seeds=[0, 1])).values) == 4  # seeds may be added
+
+
+def test_a_damaged_report_is_named(tmp_path):
+  _write(tmp_path / "probe" / "probe.json", [])
+  (tmp_path / "probe" / "probe.json").write_text("{")
+  with pytest.raises(DataError, match=r"probe\.json: no report of this program"):
+    measured.read(tmp_path, analyses=(), last=1)
+
+
+def test_steps_of_an_analysis_and_an_untrained_encoder(tmp_path):
+  row = {"probe": "p", "cases": "c", "read": "r", "untrained": 0.1, "x step 4": 0.2, "no model": 0.9}
+  _write(tmp_path / "probe" / "probe.json", [row])
+  _write(
+    tmp_path / "analysis" / "correction.json", [{"step": 2, "tokens": "replaced", "count": 9, "copy": 0.5}]
+  )
+  found = measured.read(tmp_path, analyses=("correction",), last=4)
+  assert found == {(0, "p, c, r"): 0.1, (4, "p, c, r"): 0.2, (2, "correction: replaced, copy"): 0.5}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> pathlib.Path:
+  """The least folder of annotated data: two minimal pairs."""
+  folder = tmp_path_factory.mktemp("annotated")
+  (folder / "blimp").mkdir()
+  pair = {"sentence_good": "dogs run", "sentence_bad": "dogs runs"}
+  (folder / "blimp" / "agreement.jsonl").write_text(json.dumps(pair) + "\n")
+  return folder
+
+
+@pytest.mark.parametrize(
+  "what",
+  [*(f"--study={name}" for name in STUDIES), *(f"--paper={name}" for name in papers.FAMILIES)],
+)
+def test_every_row_is_a_config_that_pretraining_takes(what, data, tmp_path):
+  size = ["--tiny"] if "paper" in what else []
+  argv = [what, *size, f"--data={data}", f"--output={tmp_path}", "--budget=4000"]
+  asked, _, left_out = command.asked_for(argv)
+  assert all(arm.base in ("", *asked.study.arms) for arm in asked.study.arms.values())
+  names = list(asked.study.arms)
+  for name, arm in asked.study.arms.items():
+    assert all(names.index(needed) < names.index(name) for needed in arm.after.values())
+  assert [line.split()[0] for line in left_out] == (["final_weights"] if what == "--paper=amos" else [])
+
+
+@pytest.mark.parametrize(
+  ("flags", "code", "line"),
+  [
+    (("--paper=coco",), 2, "unknown paper 'coco'; did you mean 'coco_lm'"),
+    (("--study=e9",), 2, "unknown study 'e9'"),
+    (("--paper=coco_lm",), 2, "--budget is missing"),
+    (("--study=e1", "--budget=-1"), 2, "--budget=-1: expected at least 1"),
+    (("--study=e1", "--tiny"), 2, "--tiny is for --paper"),
+    (("--study=e1", "--rows=mlmm"), 2, "unknown row 'mlmm'; did you mean 'mlm'"),
+    (("--study=e1", "--config.train.total=1"), 2, "mlm: "),
+    (("--study=e1", "--data=nowhere"), 3, "nowhere: nothing to ask about"),
+    ((), 2, "one of the arguments --paper --study is required"),
+  ],
+)
+def test_a_mistake_is_one_line(data, tmp_path, capsys, flags, code, line):
+  assert command.main([f"--data={data}", f"--output={tmp_path / 'out'}", *flags]) == code
+  error = capsys.readouterr().err.strip().splitlines()
+  assert len(error) == 1 and line in error[0], error
+  assert not (tmp_path / "out").exists()
+
+
+def test_the_command_writes_the_table_and_goes_on(data, tmp_path, monkeypatch, capsys):
+  commands = Commands({"rtd_only 0 main": STOPPED})
+  monkeypatch.setattr(cells, "run_child", commands)
+  flags = ["--paper=coco_lm", "--tiny", "--rows=rtd_only", "--budget=300", "--seeds=2"]
+  flags += [f"--data={data}", f"--output={tmp_path / 'out'}"]
+  assert command.main(flags) == STOPPED
+  assert command.main([*flags, "--table"]) == 0
+  assert "Open, 3 of 4 cells: coco_lm_tiny seeds 1; rtd_only seeds 0, 1." in " ".join(
+    capsys.readouterr().out.split()
+  )
+  assert command.main(flags) == 0
+  written = (tmp_path / "out" / "ablations.md").read_text()
+  assert "MNLI -0.1/-0.1, average -0.4" in written and "Open" not in written
+  with contextlib.suppress(FileNotFoundError):
+    assert not list((tmp_path / "out").rglob("lock"))

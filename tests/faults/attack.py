@@ -32,8 +32,8 @@ FLAGS = (
   "--config.train.checkpoints_to_keep=3",
   "--ledger",
 )
-TIMEOUT = 300  # seconds until a child that does not end is a hang
-PATIENCE = 20  # seconds that one of two processes waits for the other
+TIMEOUT = 600  # seconds until a child that does not end is a hang
+PATIENCE = 60  # seconds that one of two processes waits for the other
 
 
 class Ground(NamedTuple):

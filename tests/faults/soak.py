@@ -35,7 +35,9 @@ SHARES = {"kill": 1.0, "term": 0.1, "devices": 0.1, "pair_kill": 0.2, "pair_term
 TERMS = ("term", "pair_term")
 PAIRS = {"pair_kill": ((0,), (1,), (0, 1)), "pair_term": ((0,), (1,))}  # who of two processes is struck
 DEVICES = (1, 2, 4, 8)
-GRACE = 30.0  # seconds in which a polite stop must be done, on however busy a machine
+GRACE = (
+  30.0  # seconds in which a polite stop must be done; on a busy machine, those of a whole undisturbed run
+)
 
 
 @dataclasses.dataclass
@@ -88,13 +90,16 @@ def _one_run(ground: Ground, kind: str, cycles: int, rng: random.Random, tally: 
     moment = attack.any_moment(rng, ground) if is_struck else attack.Moment(0, attack.TIMEOUT)
     blow = attack.strike(together, struck, workdir, moment, signal_number)
     said = "".join(child.log.read_text(errors="replace") for child in together)
-    if blow.seconds is not None and set(blow.codes) != {0}:  # else it came after the last step
+    if blow.seconds is not None and set(blow.codes) == {0}:
+      tally.count("behind the last step")
+    elif blow.seconds is not None:
       tally.cycles += 1
       tally.count("in a save" if moment.save else "at any time")
       tally.slowest_stop = max(tally.slowest_stop, blow.seconds)
     if is_struck and kind in PAIRS:
       tally.count(f"process {' and '.join(map(str, struck))}: {', '.join(map(str, blow.codes))}")
-    problem = _problem(kind, blow, said, workdir, is_hurt=bool(hurt))
+    grace = max(GRACE, ground.seconds)
+    problem = _problem(kind, blow, said, workdir, grace=grace, is_hurt=bool(hurt))
     if problem:
       tally.fail(workdir, f"{problem}, damage so far {hurt}: {said[-300:]}")
       return False
@@ -104,11 +109,13 @@ def _one_run(ground: Ground, kind: str, cycles: int, rng: random.Random, tally: 
   return False
 
 
-def _problem(kind: str, blow: attack.Blow, said: str, workdir: Path, *, is_hurt: bool) -> str | None:
+def _problem(
+  kind: str, blow: attack.Blow, said: str, workdir: Path, *, grace: float, is_hurt: bool
+) -> str | None:
   """What was wrong with the end of a run's processes."""
   if not is_hurt and " was renamed to " in said:
     return "a step was set aside that nobody had damaged"
-  if blow.seconds is not None and blow.seconds > GRACE:
+  if blow.seconds is not None and blow.seconds > grace:
     return f"it took {blow.seconds:.0f} s to stop"
   codes = {*blow.codes}
   if codes == {0}:

@@ -97,7 +97,7 @@ def run_one(arguments: argparse.Namespace) -> None:
   _check_heldout(config, records)
   if arguments.minutes:
     set_steps(config, steps_in(arguments.minutes, config, records))
-  unigram = np.load(os.path.join(records.directory, "unigram.npy"))
+  unigram = np.load(os.path.join(records.directory, "unigram.npy"), allow_pickle=False)
   run = make_run(config, records.tokens)
   name = arguments.name or "_".join([arguments.recipe, *(f"no_{part}" for part in arguments.without)])
   path = pathlib.Path(arguments.output) / f"{name}-seed{arguments.seed}.jsonl"

@@ -194,6 +194,30 @@ def test_a_circle_is_found_and_named():
   assert find_circle({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
+def test_what_is_read_is_data_and_what_is_installed_is_pinned():
+  """What the README calls Python is imported in two places; nothing else that is read is run."""
+  careful = {"np.load": ("allow_pickle", False), "torch.load": ("weights_only", True)}
+  running = {"eval", "exec", "os.system", "yaml.load", "shutil.unpack_archive"}
+  unsafe = {"pickle", "dill", "joblib", "marshal", "shelve", "tarfile", "urllib.request", "requests"}
+  own = ("data.user_module", "pretrain.command.config_file")
+  product = [module for module in _sources() if not module.startswith("tests")]
+  found = []
+  for module in product:
+    nodes = list(ast.walk(_tree(_sources()[module])))
+    found += [f"{module} imports {name}" for name in _imported(nodes, module) & unsafe]
+    for call in (node for node in nodes if isinstance(node, ast.Call)):
+      given = {one.arg: getattr(one.value, "value", None) for one in call.keywords}
+      name = ast.unparse(call.func) if isinstance(getattr(call.func, "value", call.func), ast.Name) else ""
+      word, value = careful.get(name, ("", None))
+      is_run = name in running or (name.endswith(".exec_module") and module not in own)
+      if is_run or (word and given.get(word) is not value) or given.get("shell"):
+        found.append(f"{module}:{call.lineno} {name}")
+  assert len(product) > 100 and not found, found
+  lines = [line for path in ROOT.glob("requirements*.txt") for line in path.read_text().splitlines()]
+  loose = [line for line in lines if line and not line.startswith(("#", "-r ")) and "==" not in line]
+  assert len(lines) > 30 and not loose, loose
+
+
 def test_files_fit_the_budget():
   sizes = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in _sources().items()}
   assert not {module: lines for module, lines in sizes.items() if lines > FILE_LINES}

@@ -70,7 +70,7 @@ def path(session: Session, task: str) -> Path:
 def _read(file: Path) -> dict[str, np.ndarray]:
   """The arrays of a file of outputs; {} if it is missing or damaged."""
   try:
-    with np.load(file) as outputs:
+    with np.load(file, allow_pickle=False) as outputs:
       return dict(outputs)
   except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
     return {}

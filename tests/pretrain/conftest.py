@@ -1,14 +1,17 @@
 """A few hundred lines of text, and its records, made once by the command that users run."""
 
+import os
 import pathlib
 import random
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
 from tests.pretrain import small_run
 
+SECRET = "nobody-must-read-this"  # in the environment of the run of `finished`
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
@@ -57,5 +60,6 @@ def finished(tmp_path_factory, small_records) -> pathlib.Path:
   """The workdir of a finished masked-LM run of six steps; tests that change it take a copy."""
   workdir = tmp_path_factory.mktemp("finished") / "mlm"
   config = small_run.small_config("mlm", small_records, {"train.checkpoint_steps": (1,)})
-  assert small_run.run_training(config, workdir) == 0
+  with mock.patch.dict(os.environ, {"TOKEN_OF_MINE": SECRET}):
+    assert small_run.run_training(config, workdir) == 0
   return workdir

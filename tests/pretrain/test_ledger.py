@@ -33,3 +33,15 @@ def test_what_came_after_the_checkpoint_and_a_line_cut_by_a_kill_go(tmp_path):
   ledger.close()
   Ledger(tmp_path, step=2, is_kept=False)  # a start without the flag cuts too
   assert _steps(path) == [1, 2]
+
+
+def test_steps_are_compared_as_numbers(tmp_path):
+  path = tmp_path / FILE_NAME
+  line = '{"step": %d, "examples": [3, 1], "sha256": "ab"}\n'
+  path.write_text("".join(line % step for step in (1, 2, 10, 11)) + '{"step": 12, "exa')
+  Ledger(tmp_path, step=10, is_kept=False).close()
+  assert path.read_text() == "".join(line % step for step in (1, 2, 10))
+  kept = Ledger(tmp_path, step=2, is_kept=True)
+  kept.write(3, {"examples": [3, 1], "sha256": "ab"})
+  kept.close()
+  assert path.read_text() == "".join(line % step for step in (1, 2, 3))

@@ -41,6 +41,15 @@ class Study:
   primary: tuple[str, ...] = ()  # measures that were named before the runs
 
 
+_SMALL = {  # for half an hour of one H100
+  "model.vocab_size": 16_384,
+  "data.length": 128,
+  "optimizer.warmup_steps": 1_700,
+  "train.batch_size": 256,
+}
+_DETECTION_ONLY = {"objectives.clm.weight": 0.0, "objectives.scl.weight": 0.0}
+
+
 def _row(name: str, base: str = "") -> Arm:
   return Arm(f"configs/ablations/coco_lm.py:{name}:tiny", _VOCAB, base)
 
@@ -112,5 +121,16 @@ STUDIES = {
     budget=4_000,
     analyses=("correction",),
     primary=("correction: replaced, copy", "correction: original, copy", "correction: original, lm"),
+  ),
+  "e6": Study(
+    "E6: does detection beat masked LM at equal FLOPs?",
+    {
+      "mlm": Arm("configs/roberta_small.py", _SMALL),
+      "electra": Arm("configs/electra_small.py", _SMALL, "mlm", share=0.973),  # as many FLOPs as masked LM
+      "rtd_only": Arm("configs/coco_lm_small.py", _SMALL | _DETECTION_ONLY, "mlm", share=0.814),
+    },
+    budget=17_000,
+    seeds=2,
+    primary=(_AMBIGUOUS, _DEPENDENCY),
   ),
 }

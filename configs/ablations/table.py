@@ -18,7 +18,8 @@ _HEAD = """# Ablations
 Every row of the papers' tables as a config, and rows of our own; "-" where no result is reported. Made from
 `configs/ablations/` by `python -m configs.ablations.table`: change it there. A row differs from its recipe in
 the fields named and in nothing else; `NAME:tiny` is its tiny counterpart. **Bold** fields have no value
-before another run has ended: give them on the command line.
+before another run has ended: give them on the command line. `python -m pretrain.ablations --paper=coco_lm
+--budget=STEPS --data=annotated --output=DIR` runs the rows of a paper with several seeds and compares them.
 """
 
 

@@ -12,7 +12,7 @@ from configs.studies import STUDIES, Study
 from data import command
 from data.command import Parser
 from data.errors import ConfigError, unknown
-from pretrain.ablations import cells, papers, table
+from pretrain.ablations import cells, cost, papers, table
 from pretrain.ablations.cells import Asked
 from pretrain.analysis import probe_sets, probing
 from pretrain.command import flags
@@ -51,12 +51,13 @@ def parser() -> Parser:
   made.add_argument("--data", required=True, help="folder of annotated data, as of pretrain.probe")
   made.add_argument("--only", default="", help="probes by commas, as of pretrain.probe; default: all")
   made.add_argument("--output", required=True, help="directory of cells and of the table")
+  made.add_argument("--cost", type=float, help="runs nothing: what it would take at so many TFLOP/s")
   made.add_argument("--table", action="store_true", help="runs nothing: the table of what is finished")
   return made
 
 
-def asked_for(argv: Sequence[str]) -> tuple[Asked, bool, list[str]]:
-  """What is asked for, whether only the table is, and sentences about rows that are left out.
+def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace, list[str]]:
+  """What is asked for, the flags, and sentences about rows that are left out.
 
   Raises ConfigError or DataError: a flag, a row or a field is wrong, or data are not there.
   """
@@ -74,6 +75,8 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, bool, list[str]]:
   for flag in ("budget", "seeds"):
     if getattr(given, flag) < 0:
       raise ConfigError(f"--{flag}={getattr(given, flag)}: expected at least 1")
+  if given.cost is not None and given.cost <= 0:
+    raise ConfigError(f"--cost={given.cost}: expected TFLOP/s above 0")
   budget = given.budget or study.budget
   if not budget:
     raise ConfigError("--budget is missing: give the steps of a run, for example --budget=4000")
@@ -90,7 +93,7 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, bool, list[str]]:
       flags.read_arguments(asked.filled(asked.commands(cell)[0], cell)[1:])
     except ConfigError as error:
       raise ConfigError(f"{name}: {' '.join(str(error).split())}") from error
-  return asked, given.table, left_out
+  return asked, given, left_out
 
 
 def _only(study: Study, names: Sequence[str]) -> Study:
@@ -114,12 +117,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
 
   def work() -> int:
-    asked, is_table, left_out = asked_for(sys.argv[1:] if argv is None else argv)
+    asked, given, left_out = asked_for(sys.argv[1:] if argv is None else argv)
+    if given.cost is not None:
+      cost.report(asked, given.cost).print()
+      return 0
 
     def publish() -> None:
       table.report(asked, table.read(asked), left_out).write(asked.output)
 
-    if not is_table:
+    if not given.table:
       try:
         cells.run(asked, lambda line: print(line, flush=True), publish)
       except cells.Stopped:

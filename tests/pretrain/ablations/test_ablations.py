@@ -11,7 +11,7 @@ from data import files
 from data.command import STOPPED
 from data.errors import ConfigError, DataError
 from pretrain.ablations import __main__ as command
-from pretrain.ablations import cells, measured, papers, statistics, table
+from pretrain.ablations import cells, cost, measured, papers, statistics, table
 from pretrain.ablations.cells import Asked, Cell
 
 SHARE, LOSS = "part of speech, all words, last", "detection: all tokens, loss"
@@ -229,6 +229,7 @@ def test_every_row_is_a_config_that_pretraining_takes(what, data, tmp_path):
     (("--study=e1", "--rows=mlmm"), 2, "unknown row 'mlmm'; did you mean 'mlm'"),
     (("--study=e1", "--config.train.total=1"), 2, "mlm: "),
     (("--study=e1", "--data=nowhere"), 3, "nowhere: nothing to ask about"),
+    (("--study=e1", "--cost=0"), 2, "--cost=0.0: expected TFLOP/s above 0"),
     ((), 2, "one of the arguments --paper --study is required"),
   ],
 )
@@ -237,6 +238,16 @@ def test_a_mistake_is_one_line(data, tmp_path, capsys, flags, code, line):
   error = capsys.readouterr().err.strip().splitlines()
   assert len(error) == 1 and line in error[0], error
   assert not (tmp_path / "out").exists()
+
+
+def test_the_cost_of_a_table_is_counted_and_nothing_runs(data, tmp_path, capsys):
+  flags = ["--study=e6", f"--data={data}", f"--output={tmp_path / 'out'}"]
+  rows = cost.report(command.asked_for(flags)[0], 148.0).rows
+  assert rows[0]["tokens"] == 17_000 * 256 * 128 and rows[0]["runs"] == 2
+  assert rows[0]["hours"] == pytest.approx(rows[0]["flops"] * rows[0]["tokens"] * 2 / 148e12 / 3600)
+  assert [row["total"] for row in rows] == pytest.approx([rows[0]["total"]] * 3, rel=1e-3)  # equal FLOPs
+  assert command.main([*flags, "--cost=148"]) == 0
+  assert "PFLOP" in capsys.readouterr().out and not (tmp_path / "out").exists()
 
 
 def test_the_command_writes_the_table_and_goes_on(data, tmp_path, monkeypatch, capsys):

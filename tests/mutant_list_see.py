@@ -133,4 +133,28 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
     ],
   ),
+  (
+    "pretrain/analysis/word_pairs.py",
+    "tests/pretrain/analysis/test_analyses.py",
+    [
+      (
+        "words are compared with words of any frequency",
+        "near = order[max(rank[other] - _NEAR, 0) : rank[other] + _NEAR + 1]",
+        "near = order",
+        "test_words_are_compared_with_words_of_like_frequency",
+      ),
+    ],
+  ),
+  (
+    "pretrain/report/written_tables.py",
+    "tests/pretrain/report/test_report.py",
+    [
+      (
+        "a column that one run lacks stands for all",
+        "is_same = len(of_run) == len(tables) and len(set(of_run.values())) == 1",
+        "is_same = len(set(of_run.values())) == 1",
+        "test_probes_of_several_runs_are_one_table",
+      ),
+    ],
+  ),
 ]

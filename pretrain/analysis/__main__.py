@@ -18,7 +18,9 @@ from pretrain.command import kept_memory
 # What each analysis is, in the order in which they are made.
 ABOUT = {
   "cosines": "cosines of random and of similar pairs, alignment, uniformity (glue/STS-B in --data)",
+  "plane": "similar pairs by t-SNE, and UMAP where it is installed (glue/STS-B in --data)",
   "blocks": "cosines of blocks with crops of them and with others, contextual score, at every saved step",
+  "words": "token embeddings of words that go together (word_pairs.tsv in --data: two words, a tab between)",
   "edges": "edge probing after every layer (edges/*.jsonl, UD_English-EWT or SemEval2010_task8 in --data)",
   "detection": "calibration of replaced token detection, its losses, and which tokens fool it",
   "correction": "right answers of copy head, LM head and both, at every saved step",
@@ -111,11 +113,13 @@ def _made(name: str, request, output: pathlib.Path, *, is_asked: bool) -> dict[s
 
 
 def _functions() -> dict[str, Callable]:
-  from pretrain.analysis import blocks, correction, detection, edges, logs, space
+  from pretrain.analysis import blocks, correction, detection, edges, logs, plane, space, word_pairs
 
   return {
     "cosines": space.measure,
+    "plane": plane.measure,
     "blocks": blocks.measure,
+    "words": word_pairs.measure,
     "edges": edges.measure,
     "detection": detection.measure,
     "correction": correction.measure,

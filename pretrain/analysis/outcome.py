@@ -28,6 +28,7 @@ class Curve(NamedTuple):
   y: np.ndarray  # [points]
   is_step: bool = False  # a histogram: each value holds up to the next point; drawn as an area
   has_dots: bool = False
+  is_cloud: bool = False  # dots without a line between them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Plot:
         curve.y,
         label=curve.name,
         color=colour,
-        linestyle=dashes,
-        marker="o" if curve.has_dots else None,
+        linestyle="none" if curve.is_cloud else dashes,
+        marker="." if curve.is_cloud else "o" if curve.has_dots else None,
         markersize=4,
         drawstyle="steps-post" if curve.is_step else "default",
       )

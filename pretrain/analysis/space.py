@@ -3,12 +3,15 @@
 Source: COCO-LM (Meng et al., 2021) figures 1 and 5; Wang and Isola (2020) for the two measures.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from data import glue
 from data.glue import tsv
 from data.glue.tasks import known_task
 from pretrain.analysis.heldout import ranking_area
+from pretrain.analysis.opened import OpenedRun
 from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 from pretrain.inference.vectors import Embedder, unit
@@ -22,20 +25,18 @@ _BINS = 50
 def measure(request: Request) -> Outcome:
   """Of [CLS] of the last layer, no head: histograms and densities of cosines, and what they amount to."""
   rows, curves = [], []
-  similar = _similar_pairs(request)
+  similar = similar_pairs(request)
   for name, opened in request.newest():
-    longest = min(LONGEST, opened.encoder.config.max_length)
-    embedder = Embedder(opened.encoder, pooling="cls", max_length=longest, batch_size=request.batch_size)
+    embedder = sentence_embedder(opened, request)
     special = opened.run.recipe.tokens
-    blocks = opened.heldout.rows(0, min(len(opened.heldout), request.rows))[:, :longest]
+    blocks = opened.heldout.rows(0, min(len(opened.heldout), request.rows))[:, : embedder.max_length]
     if len(blocks) < 2:
       raise Needs("two held-out blocks at least, of which random pairs are made")
     vectors = unit(embedder.vectors([{"ids": row[row != special.pad]} for row in blocks]).astype(np.float64))
     first, second = random_pairs(len(blocks))
     sides = {"random": (vectors[first], vectors[second])}
     if similar is not None:
-      one, other = (unit(embedder.vectors(embedder.inputs(side)).astype(np.float64)) for side in similar)
-      sides["similar"] = (one, other)
+      sides["similar"] = sentence_vectors(embedder, similar)
     cosines = {kind: np.einsum("nw,nw->n", *pair) for kind, pair in sides.items()}
     area = area_between(cosines["similar"], cosines["random"]) if "similar" in cosines else None
     for kind, pair in sides.items():
@@ -54,6 +55,20 @@ def measure(request: Request) -> Outcome:
     notes.append("No similar pairs: --data has no glue/STS-B/train.tsv or dev.tsv.")
   plot = Plot("cosines", "Cosines of pairs of [CLS]", "cosine", "density", curves)
   return Outcome("Cosines of random and similar pairs", rows, [plot], notes)
+
+
+def sentence_embedder(opened: OpenedRun, request: Request) -> Embedder:
+  """[CLS] of the last layer of texts of at most `LONGEST` tokens."""
+  longest = min(LONGEST, opened.encoder.config.max_length)
+  return Embedder(opened.encoder, pooling="cls", max_length=longest, batch_size=request.batch_size)
+
+
+def sentence_vectors(
+  embedder: Embedder, pairs: tuple[Sequence[str], Sequence[str]]
+) -> tuple[np.ndarray, np.ndarray]:
+  """[pairs, width] float64 unit vectors of both sides."""
+  one, other = (unit(embedder.vectors(embedder.inputs(side)).astype(np.float64)) for side in pairs)
+  return one, other
 
 
 def random_pairs(number: int, pairs: int = PAIRS) -> tuple[np.ndarray, np.ndarray]:
@@ -97,7 +112,7 @@ def densities(name: str, values: np.ndarray) -> list[Curve]:
   return curves
 
 
-def _similar_pairs(request: Request) -> tuple[list[str], list[str]] | None:
+def similar_pairs(request: Request) -> tuple[list[str], list[str]] | None:
   """Both sides of STS-B's pairs of score 5, of training and development set; None without the data."""
   task, first, second = known_task("stsb"), [], []
   for place in (request.data / "glue", request.data) if request.data else ():

@@ -224,6 +224,10 @@ def _config(found: Sequence[ShownRun]) -> list[Any]:
 
 def _tables(found: Sequence[ShownRun], more: Sequence[WrittenTable]) -> list[Any]:
   parts, left = [], _TABLE_BYTES
+  together = written_tables.merged([(run.name, report) for run in found for report in run.tables])
+  if together is not None:
+    header, *rows = together
+    parts += [element("h3", "Probes of all runs"), table(header, rows, numbers=range(4, len(header)))]
   for run_name, report in [(run.name, report) for run in found for report in run.tables] + [
     ("", report) for report in more
   ]:

@@ -7,7 +7,7 @@ import pathlib
 import jax
 import pytest
 
-from pretrain.report import examples, markup, page, runs
+from pretrain.report import examples, markup, page, runs, written_tables
 from pretrain.report.__main__ import main
 from pretrain.report.examples import Examples, Token
 
@@ -122,6 +122,40 @@ def test_runs_beside_each_other_show_what_differs(tmp_path):
   check(text)
   assert "a/run" in text and "b/run" in text and "They differ in train.seed." in text
   assert 'id="over-token"' in text and 'id="over-hour"' in text
+
+
+def test_probes_of_several_runs_are_one_table(tmp_path):
+  for name, steps, untrained in (("a", ("4", "6"), "1.0"), ("b", ("6",), "2.0")):
+    directory = write_run(tmp_path / name, lines=[])
+    head = [
+      "probe",
+      "cases",
+      "read",
+      "measure",
+      "no model",
+      "untrained",
+      *(f"x/{name} step {n}" for n in steps),
+    ]
+    rows = [["p", "c", "last", "accuracy", "9.0", untrained, *(f"{name}{n}" for n in steps)]]
+    rows += [["q", "c", "last", "accuracy", "8.0", untrained, "-"]] * (name == "b")
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+    (directory / "probe.md").write_text("\n".join(["# What frozen encoders know", "", *lines]))
+    (directory / "probe.json").write_text("{}")
+  reports = [(run.name, one) for run in runs.read([str(tmp_path / n) for n in "ab"]) for one in run.tables]
+  header, first, second = written_tables.merged(reports) or []
+  assert header[4:] == [
+    "a: no model",
+    "b: no model",
+    "a: untrained",
+    "b: untrained",
+    "a: step 4",
+    "a: step 6",
+    "b: step 6",
+  ]
+  assert first[4:] == ["9.0", "9.0", "1.0", "2.0", "a4", "a6", "b6"]
+  assert second[4:] == ["-", "8.0", "-", "2.0", "-", "-", "-"]
+  assert written_tables.merged(reports[:1]) is None
+  assert "Probes of all runs" in made(tmp_path / "a", tmp_path / "b")
 
 
 def test_many_long_runs_fit_on_a_page(tmp_path):

@@ -1,0 +1,64 @@
+"""Similar pairs in a plane: t-SNE of [CLS] of both sentences, and UMAP where that package is installed.
+
+Source: COCO-LM (Meng et al., 2021) figure 6.
+"""
+
+import importlib
+
+import numpy as np
+
+from pretrain.analysis import space
+from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis.request import Request
+
+PERPLEXITY = 30.0
+MARKED = 10  # pairs whose sentences are joined by a line
+SEED = 0
+
+
+def measure(request: Request) -> Outcome:
+  """A plot for each checkpoint, and how often the partner is the nearest sentence."""
+  similar = space.similar_pairs(request)
+  if similar is None or len(similar[0]) < MARKED:
+    raise Needs(f"{MARKED} similar pairs at least, of glue/STS-B/train.tsv or dev.tsv in --data")
+  rows, plots = [], []
+  for number, (name, opened) in enumerate(request.newest(), 1):
+    first, second = space.sentence_vectors(space.sentence_embedder(opened, request), similar)
+    row = {"checkpoint": name, "pairs": len(first), "mean cosine": float((first * second).sum(-1).mean())}
+    row["nearest in space"] = nearest(first, second)
+    for method, points in planes(np.concatenate([first, second])).items():
+      one, other = np.split(points, 2)
+      rows.append(row | {"plane": method, "nearest in the plane": nearest(one, other)})
+      stem = f"plane_{method.lower().replace('-', '')}_{number}"
+      curves = [Curve(label, *side.T, is_cloud=True) for label, side in (("first", one), ("second", other))]
+      chosen = np.random.default_rng(SEED).choice(len(one), MARKED, replace=False)
+      for at, pair in enumerate(chosen, 1):
+        curves.append(Curve(f"pair {at}", *np.stack([one[pair], other[pair]]).T, has_dots=True))
+      plots.append(Plot(stem, f"Similar sentences, {method}: {name}", "no unit", "no unit", curves))
+  notes = [
+    "Both sentences of STS-B's pairs with score 5, [CLS] of the last layer as unit vectors, without dropout "
+    "or head. nearest: share of sentences whose partner is the nearest of the other side. t-SNE has "
+    f"perplexity {PERPLEXITY:.0f} (less for few pairs) and seed {SEED}; {MARKED} pairs, drawn once, are "
+    "joined by lines."
+  ]
+  return Outcome("Similar sentences in a plane", rows, plots, notes)
+
+
+def planes(vectors: np.ndarray) -> dict[str, np.ndarray]:
+  """{method: [n, 2]} of vectors [n, width], the same every time on one machine."""
+  from sklearn.manifold import TSNE  # here: a second
+
+  perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
+  found = {"t-SNE": TSNE(perplexity=perplexity, init="pca", random_state=SEED).fit_transform(vectors)}
+  try:
+    umap = importlib.import_module("umap")
+  except ImportError:
+    return found
+  return found | {"UMAP": umap.UMAP(random_state=SEED).fit_transform(vectors)}
+
+
+def nearest(first: np.ndarray, second: np.ndarray) -> float:
+  """How often the partner is the nearest of the other side, both ways; [n, width] each."""
+  distances = np.linalg.norm(first[:, None] - second[None], axis=-1)
+  own = np.arange(len(first))
+  return float(np.mean([distances.argmin(0) == own, distances.argmin(1) == own]))

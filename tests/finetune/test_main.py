@@ -22,12 +22,13 @@ FAST = (
   "--config.search.warmup_fractions=0.1",
   "--config.search.num_seeds=2",
   "--config.search.num_test_seeds=3",
+  "--config.search.evaluations_per_epoch=1",
   "--config.data.buckets=1",
   "--config.data.bucket_multiple=32",
   "--config.data.eval_batch_size=8",
   "--config.train.runs_at_once=1",  # one more compiled program for each number of runs
-  "--config.train.save_minutes=0",
 )
+SAVES = "--config.train.save_minutes=0"  # a save at every evaluation but the last
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -119,15 +120,15 @@ def test_a_search_that_was_killed_twice_gives_the_same_numbers(
   evaluate, done = loop._Loop.note_evaluation, []
 
   def dying(self):
-    if len(done) in (2, 7) and done[-1] is not None:
+    if len(done) in (3, 7) and done[-1] is not None:
       done.append(None)
-      raise KeyboardInterrupt  # in the middle: what was saved before is all there is
+      raise KeyboardInterrupt  # after the save of a run's first half, and before the first save of another
     evaluate(self)
     runs = zip(self.group.runs.seeds.tolist(), self.group.runs.learning_rates.tolist())
     done.append([(self.metric, *run, self.done) for run in runs])
 
   monkeypatch.setattr(loop._Loop, "note_evaluation", dying)
-  arguments = _arguments(places, tmp_path / "again", *SEARCH, "--config.output.predict")
+  arguments = _arguments(places, tmp_path / "again", *SEARCH, "--config.output.predict", SAVES)
   codes = [main.main(arguments) for _ in range(3)]
   assert codes == [130, 130, 0]
   assert _scores(tmp_path / "again") == _scores(searched)

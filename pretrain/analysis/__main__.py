@@ -26,6 +26,7 @@ ABOUT = {
   "correction": "right answers of copy head, LM head and both, at every saved step",
   "mixture": "weights of the generator's layers over time",
   "generator": "the generator's loss by depth over time",
+  "cases": "what each layer of the generator puts in place of the same tokens",
   "efficiency": "held-out loss and probes by hours of training",
 }
 _EPILOG = (
@@ -113,7 +114,7 @@ def _made(name: str, request, output: pathlib.Path, *, is_asked: bool) -> dict[s
 
 
 def _functions() -> dict[str, Callable]:
-  from pretrain.analysis import blocks, correction, detection, edges, logs, plane, space, word_pairs
+  from pretrain.analysis import blocks, cases, correction, detection, edges, logs, plane, space, word_pairs
 
   return {
     "cosines": space.measure,
@@ -125,6 +126,7 @@ def _functions() -> dict[str, Callable]:
     "correction": correction.measure,
     "mixture": logs.mixture,
     "generator": logs.generator,
+    "cases": cases.measure,
     "efficiency": logs.efficiency,
   }
 

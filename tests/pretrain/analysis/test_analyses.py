@@ -7,15 +7,20 @@ import types
 from xml.etree import ElementTree
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from data.errors import DataError
-from pretrain.analysis import correction, detection, edges, logs, plane, space, word_pairs
+from pretrain.analysis import cases, correction, detection, edges, logs, plane, space, word_pairs
 from pretrain.analysis.__main__ import main
 from pretrain.analysis.edges import Annotated, Target
 from pretrain.analysis.outcome import Curve, Outcome, Plot
 from pretrain.analysis.request import Request
+from pretrain.corruption.generator import GeneratorOutput
+from pretrain.corruption.mixture import MixtureChoice
+from pretrain.ops import row_random
+from tests.pretrain.small_recipe import AMOS, small_batch, small_ids, small_recipe
 
 RNG = np.random.default_rng(0)
 
@@ -84,6 +89,32 @@ def test_planted_pairs_are_nearest_in_the_plane_too_and_shuffled_ones_are_not(mo
   )
   monkeypatch.setitem(sys.modules, "umap", umap)
   np.testing.assert_array_equal(plane.planes(one)["UMAP"], one[:, :2])
+
+
+def test_every_layer_of_a_generator_draws_what_it_is_sure_of():
+  sure = 1e4 * np.eye(3, 13, k=5)  # of tokens 5, 6 and 7
+  nothing = np.zeros((3, 2, 4, 5))
+  output = GeneratorOutput(nothing, nothing, sure)
+  choice = MixtureChoice(
+    kind="adversarial", weights=(), gumbel_temperature=0.3, reversal_multiplier=-1, adv_mlm_multiplier=0
+  )
+  keys = row_random.step_row_keys(0, 0, np.arange(2))
+  drawn = cases.draws(choice, jax.tree.map(jnp.asarray, output), jnp.zeros((13, 5)), keys, 1.0, 4)
+  assert [np.unique(tokens).tolist() for tokens in drawn] == [[5], [6], [7]]
+
+
+@pytest.mark.nightly  # 5 s, eagerly
+def test_draws_of_a_generators_layers_are_at_masked_tokens_alone():
+  recipe = small_recipe(AMOS)
+  run = types.SimpleNamespace(
+    recipe=recipe, eval_batch_of=lambda ids, index, progress: recipe.mask(small_batch(2)._replace(ids=ids))
+  )
+  params = jax.eval_shape(recipe.init, jax.random.key(0))
+  params = jax.tree.map(lambda leaf: jnp.asarray(RNG.normal(0, 0.5, leaf.shape), leaf.dtype), params)
+  found = cases.describe(run, params, jnp.asarray(small_ids(2)), jnp.int32(0))
+  layers = [np.asarray(found[name]) for name in ("layer 1", "layer 2", "layer 3")]
+  assert all((layer[~np.asarray(found["selected"])] == 0).all() for layer in layers)
+  assert not np.array_equal(layers[0], layers[2]) and found["selected"].any()
 
 
 def test_words_are_compared_with_words_of_like_frequency():
@@ -198,6 +229,7 @@ def test_the_command_makes_what_it_can_and_skips_the_rest(finished, tmp_path, on
     "correction": True,
     "mixture": True,
     "generator": True,
+    "cases": True,
     "efficiency": False,
   }
   rows = json.loads((tmp_path / "cosines.json").read_text())["rows"]

@@ -9,7 +9,7 @@ from flax import linen as nn
 
 from pretrain.models.config import EncoderConfig
 from pretrain.ops import row_random
-from pretrain.ops.attention import attention
+from pretrain.ops.attention import BY_DISTANCE, attention
 from pretrain.ops.attention_at import attention_at
 from pretrain.ops.dense import dense
 from pretrain.ops.gelu import gelu
@@ -48,6 +48,7 @@ class _Dense(nn.Module):
   kernel: tuple[int, ...]  # shapes of the parameters
   bias: tuple[int, ...]
   keeps_input: bool = False
+  stops_bias: bool = False  # the bias gets its gradient elsewhere
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -56,6 +57,7 @@ class _Dense(nn.Module):
     init = dense_init(self.config.init_stddev)
     kernel = self.param("kernel", lambda key: jnp.reshape(init(key, flat), self.kernel))
     bias = self.param("bias", nn.initializers.zeros, self.bias)
+    bias = jax.lax.stop_gradient(bias) if self.stops_bias else bias
     return dense(
       x.astype(dtype), jnp.reshape(kernel, flat).astype(dtype), jnp.reshape(bias, -1), self.keeps_input
     )
@@ -82,9 +84,14 @@ class SelfAttention(nn.Module):
     config = self.config
     width, heads = x.shape[-1], (config.num_heads, config.head_dim)
     queries = x if read is None else take_positions(x, read)
+    # The kernels that sum the bias table's gradient sum those of these biases too.
+    by_kernel = read is None and config.attention in BY_DISTANCE
+    biases = []
 
     def project(of: jax.Array, name: str) -> jax.Array:
-      projected = keep(_Dense(config, (width, *heads), heads, name=name)(of))
+      dense = _Dense(config, (width, *heads), heads, stops_bias=by_kernel, name=name)
+      projected = keep(dense(of))
+      biases.append(dense.get_variable("params", "bias"))
       return constrain(
         jnp.reshape(projected, (*of.shape[:2], *heads)), "batch", "length", "heads", "head_dim"
       )
@@ -97,7 +104,8 @@ class SelfAttention(nn.Module):
       "row_keys": row_keys,
     }
     if read is None:
-      attended = attention(query, key, value, implementation=config.attention, **options)
+      added = jnp.stack(biases) if by_kernel else None
+      attended = attention(query, key, value, added=added, implementation=config.attention, **options)
     else:
       attended = attention_at(query, key, value, read, **options)
     attended = constrain(attended, "batch", "length", "heads", "head_dim")

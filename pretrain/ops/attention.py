@@ -33,6 +33,7 @@ def attention(
   window: int | None = None,
   dropout_rate: float = 0.0,
   row_keys: jax.Array | None = None,
+  added: jax.Array | None = None,
   implementation: str = "plain",
 ) -> jax.Array:
   """Attends over the keys that the masks allow: [batch, length, heads, head_dim] of value's dtype.
@@ -47,6 +48,8 @@ def attention(
     window: only keys at most so many tokens before or after the query are read; None: at any distance.
     dropout_rate: share of the probabilities set to 0.
     row_keys: [batch] keys; None: no dropout.
+    added: [3, heads, head_dim] float32, biases that query, key and value have in them, constant there:
+      their gradients come from here. A kernel sums them while it has what is summed.
     implementation: a body, as `choose` names it. Those in `BY_DISTANCE` read such a bias only; 'cudnn' reads
       a square one, which it rounds to the query's dtype, and key masks that hide the end of a row, and knows
       neither segments, window nor dropout.
@@ -57,6 +60,9 @@ def attention(
   """
   if row_keys is None:
     dropout_rate = 0.0
+  if added is not None and implementation != "pallas_tpu":
+    zeros = (added - jax.lax.stop_gradient(added)).astype(query.dtype)
+    query, key, value = query + zeros[0], key + zeros[1], value + zeros[2]
   if implementation == "cudnn":
     assert segment_ids is None and window is None and not dropout_rate
     return _cudnn(query, key, value, bias, key_mask)
@@ -65,7 +71,7 @@ def attention(
     settings = attention_tpu.Settings(query.shape[-1], dropout_rate, window, interpret=platform() == "cpu")
     masks = {"key_mask": key_mask, "segment_ids": segment_ids}
     return attention_tpu.attention(
-      query, key, value, bias=bias, row_keys=row_keys, settings=settings, **masks
+      query, key, value, bias=bias, row_keys=row_keys, added=added, settings=settings, **masks
     )
   if bias is not None and bias.ndim == 2:
     bias = bias[:, distances(query.shape[1]) + query.shape[1] - 1]

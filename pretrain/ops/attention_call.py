@@ -22,11 +22,14 @@ def _specs(sizes: Sizes) -> dict:
   return specs | {
     "distances": pl.BlockSpec(of_group, lambda group, row: (group, 0, 0, 0)),
     "lse": pl.BlockSpec((1, 1, sizes.group, sizes.padded), lambda group, row: (row, group, 0, 0)),
+    "biases": pl.BlockSpec((1, 3, sizes.lanes), lambda group, row: (group, 0, 0)),
   }
 
 
 def call(sizes: Sizes, kernel: str, arrays: dict, *, interpret: bool) -> dict:
   """Runs `forward` ('out', 'lse') or `backward` (gradients by name) on the arrays of one device.
+
+  'biases', [groups, 3, lanes] float32, are the sums of the gradients of query, key and value over all tokens.
 
   Args:
     kernel: 'forward' or 'backward'.
@@ -47,6 +50,7 @@ def call(sizes: Sizes, kernel: str, arrays: dict, *, interpret: bool) -> dict:
     products, body = 2, forward
   else:
     results = dict.fromkeys(("query", "key", "value"), wide)
+    results["biases"] = jax.ShapeDtypeStruct((sizes.groups, 3, sizes.lanes), jnp.float32)
     if has_bias:
       results["distances"] = jax.ShapeDtypeStruct(arrays["distances"].shape, jnp.float32)
     sums = pltpu.VMEM((sizes.padded, sizes.lanes), jnp.float32)

@@ -193,10 +193,11 @@ def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
   """The kernel of the backward pass: probabilities again, from `lse`; all gradients."""
   spread, summed = scratch["spread"], scratch["summed"]
   place = pl.program_id(0), pl.program_id(1)  # group of heads, row
-  if spread is not None:
 
-    @pl.when(place[1] == 0)
-    def _():
+  @pl.when(place[1] == 0)
+  def _():
+    out["biases"][...] = jnp.zeros_like(out["biases"])
+    if spread is not None:
       _spread(sizes, refs["distances"], spread)
       summed[...] = jnp.zeros_like(summed)
 
@@ -237,12 +238,16 @@ def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
       d_scores = d_scores.astype(key.dtype)
       d_key[...] += _dot(d_scores, own, _PRODUCT)
       d_query = d_query + _of_head(sizes, _dot(key, d_scores, _COLUMNS_BY_COLUMNS), head, 0)
-    out["query"][0, at, :] = (jnp.transpose(d_query) * sizes.head_dim**-0.5).astype(key.dtype)
+    d_query = jnp.transpose(d_query) * sizes.head_dim**-0.5
+    out["query"][0, at, :] = d_query.astype(key.dtype)
+    out["biases"][0, :1] += jnp.sum(d_query, axis=0, keepdims=True)
     return 0
 
   _over_tiles(sizes, tile_of)
   out["key"][0] = d_key[...].astype(key.dtype)
   out["value"][0] = d_value[...].astype(value.dtype)
+  out["biases"][0, 1:2] += jnp.sum(d_key[...], axis=0, keepdims=True)
+  out["biases"][0, 2:] += jnp.sum(d_value[...], axis=0, keepdims=True)
   if summed is not None:
 
     @pl.when(place[1] == sizes.rows - 1)

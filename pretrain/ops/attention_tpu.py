@@ -20,6 +20,7 @@ _WIDE = PartitionSpec(BATCH_AXES, None, HEAD_AXIS)
 _LSE = PartitionSpec(BATCH_AXES, HEAD_AXIS, None, None)
 _ROWS = PartitionSpec(BATCH_AXES)
 _HEADS = PartitionSpec(HEAD_AXIS)
+_COLUMNS = PartitionSpec(None, HEAD_AXIS)
 
 
 class Settings(NamedTuple):
@@ -48,6 +49,7 @@ def attention(
   key_mask: jax.Array,
   segment_ids: jax.Array | None,
   row_keys: jax.Array | None,
+  added: jax.Array | None,
   settings: Settings,
 ) -> jax.Array:
   """`ops.attention.attention` with a bias by distance, [heads, 2 length - 1], or None."""
@@ -57,21 +59,23 @@ def attention(
   if row_keys is not None:
     words = row_random.key_words(row_random.fold(row_keys, row_random.Use.ATTENTION_DROPOUT))
   fixed = _Fixed(key_mask, segment_ids, words)
-  attended = _attend(settings, *(jnp.reshape(x, wide) for x in (query, key, value)), bias, fixed)
+  added = jnp.zeros((3, math.prod(query.shape[2:]))) if added is None else jnp.reshape(added, (3, -1))
+  attended = _attend(settings, *(jnp.reshape(x, wide) for x in (query, key, value)), bias, added, fixed)
   return jnp.reshape(attended, query.shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(settings: Settings, query, key, value, bias, fixed: _Fixed) -> jax.Array:
-  return _attend_forward(settings, query, key, value, bias, fixed)[0]
+def _attend(settings: Settings, query, key, value, bias, added, fixed: _Fixed) -> jax.Array:
+  return _attend_forward(settings, query, key, value, bias, added, fixed)[0]
 
 
-def _attend_forward(settings: Settings, query, key, value, bias, fixed: _Fixed):
+def _attend_forward(settings: Settings, query, key, value, bias, added, fixed: _Fixed):
   def on_device(part, *arrays):
     return _forward(settings, part, *arrays)
 
   arrays = (query, key, value, bias, fixed)
   out, lse = _on_devices(on_device, (_WIDE, _WIDE, _WIDE, _HEADS, _ROWS), (_WIDE, _LSE))(*arrays)
+  del added  # in query, key and value already
   return out, (*arrays, keep(out), keep(lse))
 
 
@@ -79,11 +83,11 @@ def _attend_backward(settings: Settings, kept: tuple, given: jax.Array):
   rows = tuple(axis for axis in BATCH_AXES if axis in automatic_axes())
 
   def on_device(part, *arrays):
-    *gradients, d_bias = _backward(settings, part, *arrays)
-    return *gradients, jax.lax.psum(d_bias, rows) if rows and d_bias is not None else d_bias
+    *gradients, d_bias, d_added = _backward(settings, part, *arrays)
+    return *gradients, *(jax.lax.psum((d_bias, d_added), rows) if rows else (d_bias, d_added))
 
   specs = (_WIDE, _WIDE, _WIDE, _HEADS, _ROWS, _WIDE, _LSE, _WIDE)
-  gradients = _on_devices(on_device, specs, (_WIDE, _WIDE, _WIDE, _HEADS))(*kept, given)
+  gradients = _on_devices(on_device, specs, (_WIDE, _WIDE, _WIDE, _HEADS, _COLUMNS))(*kept, given)
   return (*gradients, None)
 
 
@@ -196,4 +200,5 @@ def _backward(settings: Settings, part, query, key, value, bias, fixed, out, lse
     copies = jnp.reshape(results["distances"], (sizes.heads, SUBLANES, -1))
     copy = np.arange(SUBLANES)[:, None]
     d_bias = jnp.sum(copies[:, copy, _places(sizes)], axis=1).astype(bias.dtype)
-  return (*(_cut(sizes, results[name]) for name in ("query", "key", "value")), d_bias)
+  d_added = jnp.reshape(jnp.moveaxis(results["biases"], 0, 1), (3, -1))
+  return (*(_cut(sizes, results[name]) for name in ("query", "key", "value")), d_bias, d_added)

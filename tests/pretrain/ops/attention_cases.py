@@ -49,13 +49,13 @@ def case(
 
 @functools.partial(jax.jit, static_argnames=("implementation", "window", "dropout_rate"))
 def results(arrays: tuple, given: jax.Array, **options) -> dict[str, jax.Array]:
-  """{'out', and the gradients 'query', 'key', 'value', 'bias'} of a body."""
+  """{'out', and the gradients 'query', 'key', 'value', 'bias', 'added'} of a body."""
 
-  def call(query, key, value, bias):
-    return attention.attention(query, key, value, bias=bias, **options)
+  def call(query, key, value, bias, added):
+    return attention.attention(query, key, value, bias=bias, added=added, **options)
 
-  out, backward = jax.vjp(call, *arrays)
-  return {"out": out} | dict(zip(("query", "key", "value", "bias"), backward(given)))
+  out, backward = jax.vjp(call, *arrays, jnp.ones((3, *given.shape[2:])))
+  return {"out": out} | dict(zip(("query", "key", "value", "bias", "added"), backward(given)))
 
 
 def assert_equals_plain(case: Case, implementation: str, *, tolerance: float) -> None:
@@ -80,4 +80,5 @@ def assert_same(found: dict, expected: dict, *, tolerance: float) -> None:
     scale = np.abs(wanted).max()
     actual = np.asarray(found[name], np.float32)
     np.testing.assert_allclose(actual, wanted, rtol=0, atol=tolerance * scale, err_msg=name)
-    assert not np.any(actual[wanted == 0]), name
+    if name != "added":  # sums over tokens; those of the key come to nothing, exactly or nearly
+      assert not np.any(actual[wanted == 0]), name

@@ -64,10 +64,11 @@ def test_where_the_rows_are_the_devices_own_only_heads_are_shared_out(small):
 
   def on_own_rows(wide, bias, given, arrays):
     found = results((*wide, bias), given, implementation="pallas_tpu", **arrays, **options)
-    return found | {"bias": jax.lax.psum(found["bias"], sharding.BATCH_AXES)}
+    sums = {name: found[name] for name in ("bias", "added")}
+    return found | jax.lax.psum(sums, sharding.BATCH_AXES)
 
   mesh = sharding.make_mesh(MeshSettings(data=2, fsdp=2, tensor=2), devices=jax.devices()[:8])
-  results_of = dict.fromkeys(expected, rows) | {"bias": PartitionSpec()}
+  results_of = dict.fromkeys(expected, rows) | dict.fromkeys(("bias", "added"), PartitionSpec())
   with jax.set_mesh(mesh):
     mapped = jax.shard_map(
       on_own_rows,

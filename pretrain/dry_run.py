@@ -14,6 +14,7 @@ from data import manifest
 from pretrain import flops, resume, trees
 from pretrain import prepared as source
 from pretrain.corruption.masking import TokenIds
+from pretrain.models.encoder import layers_a_turn
 from pretrain.ops import attention
 from pretrain.own_rows import on_own_rows
 from pretrain.run import Run, make_run
@@ -132,6 +133,8 @@ def _cost_lines(run: Run) -> dict[str, str]:
   tokens = config.train.batch_size * config.data.length
   per_token = flops.training_flops_per_token(config.to_dict())
   memory, attends = memory_per_device(run), attention_choice(run)
+  with jax.set_mesh(run.mesh):
+    together = layers_a_turn(run.recipe.encoder)
   kind = jax.devices()[0].device_kind
   peak = config.train.peak_flops or flops.peak_flops(kind)
   lines = {
@@ -139,6 +142,7 @@ def _cost_lines(run: Run) -> dict[str, str]:
     "tokens in all": f"{tokens * config.train.total_steps:,}",
     "training MFLOP per token": f"{per_token / 1e6:,.1f}",
     "attention": ": ".join(filter(None, attends)),
+    "layers": f"{together} of {config.model.num_layers} in each turn of a loop",
     "memory per device, estimated": f"{sum(memory.values()) / GIB:.2f} GiB",
   }
   lines |= {f"  {name}": f"{size / GIB:.2f} GiB" for name, size in memory.items()}

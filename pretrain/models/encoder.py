@@ -83,6 +83,17 @@ def _recomputed(layer: type[nn.Module], config: EncoderConfig, *, in_loop: bool)
   return nn.remat(layer, prevent_cse=not is_apart, policy=kept.policy if config.remat == "cheap" else None)
 
 
+def layers_a_turn(config: EncoderConfig) -> int:
+  """How many layers each turn of the loop over layers has, on the devices in use (`model.scan_unroll`).
+
+  A TPU copies what a loop keeps for the backward pass into stacks and out of them. Where `fsdp` cuts weights,
+  a loop is what bounds how many layers have theirs gathered at once.
+  """
+  is_cut = jax.sharding.get_abstract_mesh().shape.get("fsdp", 1) > 1
+  written_out = config.num_layers if attention.platform() == "tpu" and not is_cut else 1
+  return config.scan_unroll or max(1, written_out)
+
+
 class Trunk(nn.Module):
   """Layers over embedded tokens, with one relative-position table for all of them."""
 
@@ -140,7 +151,7 @@ class Trunk(nn.Module):
       last: one layer more, after those of the config, which gives `Hidden.last` at its positions.
     """
     config = self.config
-    config = dataclasses.replace(config, attention=self._body(x, row_keys))
+    config = dataclasses.replace(config, attention=self._body(x, row_keys), scan_unroll=layers_a_turn(config))
     bias = self._bias(x.shape[1], by_distance=config.attention in attention.BY_DISTANCE)
     x = x.astype(config.compute_dtype)
     detach = None

@@ -30,7 +30,7 @@ class EncoderSettings:
   dtype: Literal["float32", "bfloat16", "auto"] = "float32"
   attention: Literal["auto", "plain", "by_rows", "pallas_tpu", "cudnn"] = "auto"
   remat: Literal["none", "cheap", "full"] = "none"
-  scan_unroll: Count = 1
+  scan_unroll: CountOrZero = 0
 
   def __post_init__(self):
     object.__setattr__(self, "remat", OLD_REMAT.get(self.remat, self.remat))

@@ -48,21 +48,18 @@ def attention(
     window: only keys at most so many tokens before or after the query are read; None: at any distance.
     dropout_rate: share of the probabilities set to 0.
     row_keys: [batch] keys; None: no dropout.
-    added: [3, heads, head_dim] float32, biases that query, key and value have in them, constant there:
-      their gradients come from here. A kernel sums them while it has what is summed.
+    added: [3, heads, head_dim] float32, biases in query, key and value, constant there: their gradients, sums
+      over tokens, come from here, where a kernel has what is summed. None: there are none.
     implementation: a body, as `choose` names it. Those in `BY_DISTANCE` read such a bias only; 'cudnn' reads
       a square one, which it rounds to the query's dtype, and key masks that hide the end of a row, and knows
       neither segments, window nor dropout.
 
-  Scores and softmax are float32.
-
-  Source: official SelfMultiheadAttention: the query is scaled before the product, the bias is not scaled.
+  Scores and softmax are float32. The query is scaled before the product, the bias is not.
+  Source: official SelfMultiheadAttention.
   """
-  if row_keys is None:
-    dropout_rate = 0.0
+  dropout_rate = 0.0 if row_keys is None else dropout_rate
   if added is not None and implementation != "pallas_tpu":
-    zeros = (added - jax.lax.stop_gradient(added)).astype(query.dtype)
-    query, key, value = query + zeros[0], key + zeros[1], value + zeros[2]
+    query, key, value = (x + zero for x, zero in zip((query, key, value), _zeros_of(added, query.dtype)))
   if implementation == "cudnn":
     assert segment_ids is None and window is None and not dropout_rate
     return _cudnn(query, key, value, bias, key_mask)
@@ -85,6 +82,11 @@ def attention(
     options = {"bias": square, "dropout_rate": dropout_rate, "row_keys": row_keys}
     return attention_rows.attention(query, key, value, allowed=allowed[:, 0], **options)
   return _plain(query, key, value, bias, allowed, dropout_rate, row_keys)
+
+
+def _zeros_of(added: jax.Array, dtype: jnp.dtype) -> jax.Array:
+  """Zeros with the gradient of `added`, of its shape."""
+  return (added - jax.lax.stop_gradient(added)).astype(dtype)
 
 
 def platform() -> str:

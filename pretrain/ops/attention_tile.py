@@ -193,14 +193,7 @@ def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
   """The kernel of the backward pass: probabilities again, from `lse`; all gradients."""
   spread, summed = scratch["spread"], scratch["summed"]
   place = pl.program_id(0), pl.program_id(1)  # group of heads, row
-
-  @pl.when(place[1] == 0)
-  def _():
-    out["biases"][...] = jnp.zeros_like(out["biases"])
-    if spread is not None:
-      _spread(sizes, refs["distances"], spread)
-      summed[...] = jnp.zeros_like(summed)
-
+  pl.when(place[1] == 0)(lambda: _begin(sizes, refs, out, scratch))
   key, value, masks = refs["key"][0], refs["value"][0], _masks(refs)
   d_key, d_value = scratch["key"], scratch["value"]
   d_key[...] = d_value[...] = jnp.zeros_like(d_key)
@@ -246,14 +239,22 @@ def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
   _over_tiles(sizes, tile_of)
   out["key"][0] = d_key[...].astype(key.dtype)
   out["value"][0] = d_value[...].astype(value.dtype)
-  out["biases"][0, 1:2] += jnp.sum(d_key[...], axis=0, keepdims=True)
-  out["biases"][0, 2:] += jnp.sum(d_value[...], axis=0, keepdims=True)
+  for at, summand in ((1, d_key), (2, d_value)):
+    out["biases"][0, at : at + 1] += jnp.sum(summand[...], axis=0, keepdims=True)
   if summed is not None:
 
     @pl.when(place[1] == sizes.rows - 1)
     def _():
       for head in range(sizes.group):
         out["distances"][0, head] = _fold(sizes, summed[head])
+
+
+def _begin(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
+  """Before the first row of a group of heads: sums over rows are 0, the bias is spread."""
+  out["biases"][...] = jnp.zeros_like(out["biases"])
+  if scratch["spread"] is not None:
+    _spread(sizes, refs["distances"], scratch["spread"])
+    scratch["summed"][...] = jnp.zeros_like(scratch["summed"])
 
 
 def _by_lane(sizes: Sizes, of_heads: jax.Array) -> jax.Array:

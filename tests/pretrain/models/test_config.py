@@ -1,12 +1,16 @@
 """Run: pytest tests/pretrain/models/test_config.py"""
 
 import dataclasses
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from pretrain import sharding
+from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
+from pretrain.settings.mesh import MeshSettings
 
 SMALL = EncoderConfig(vocab_size=97, hidden_size=32, num_layers=2, num_heads=4, mlp_size=64, max_length=16)
 
@@ -22,3 +26,14 @@ def test_auto_is_float32_on_cpu_and_bfloat16_elsewhere(monkeypatch, backend, exp
   monkeypatch.setattr(jax, "default_backend", lambda: backend)
   assert dataclasses.replace(SMALL, dtype="auto").compute_dtype == expected
   assert dataclasses.replace(SMALL, dtype="bfloat16").compute_dtype == jnp.bfloat16
+
+
+def test_layers_are_written_out_on_tpus_unless_their_weights_are_cut():
+  assert encoder.layers_a_turn(SMALL) == 1
+  with mock.patch.object(encoder.attention, "platform", return_value="tpu"):
+    assert encoder.layers_a_turn(SMALL) == 2
+    assert encoder.layers_a_turn(dataclasses.replace(SMALL, scan_unroll=3)) == 3
+    for data, fsdp, expected in ((8, 1, 2), (4, 2, 1)):
+      mesh = MeshSettings(data=data, fsdp=fsdp, tensor=1)
+      with jax.set_mesh(sharding.make_mesh(mesh, devices=jax.devices()[:8])):
+        assert encoder.layers_a_turn(SMALL) == expected

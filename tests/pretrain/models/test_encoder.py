@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from unittest import mock
 
 import jax
 import jax.extend
@@ -10,10 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrain import sharding
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
-from pretrain.settings.mesh import MeshSettings
 from tests.pretrain.models.small_encoder import (
   CONFIG,
   IDS,
@@ -161,17 +158,6 @@ def test_the_padding_row_gets_no_gradient_from_look_ups_and_others_do(params):
 def test_unrolled_layers_equal_scanned_ones(params, gradient):
   unrolled = dataclasses.replace(CONFIG, scan_unroll=3)
   _assert_trees_close(_gradient(unrolled, params, keys=KEYS), gradient, rtol=1e-5)  # other fusions
-
-
-def test_layers_are_written_out_on_tpus_unless_their_weights_are_cut():
-  assert encoder.layers_a_turn(CONFIG) == 1
-  with mock.patch.object(encoder.attention, "platform", return_value="tpu"):
-    assert encoder.layers_a_turn(CONFIG) == 3
-    assert encoder.layers_a_turn(dataclasses.replace(CONFIG, scan_unroll=2)) == 2
-    for data, fsdp, expected in ((8, 1, 3), (4, 2, 1)):
-      mesh = MeshSettings(data=data, fsdp=fsdp, tensor=1)
-      with jax.set_mesh(sharding.make_mesh(mesh, devices=jax.devices()[:8])):
-        assert encoder.layers_a_turn(CONFIG) == expected
 
 
 @pytest.mark.parametrize("how", ["cheap", "full"])

@@ -62,6 +62,9 @@ def parser() -> Parser:
   made.add_argument("--data", default="", help="folder of annotated data, as of pretrain.probe")
   made.add_argument("--rows", type=int, default=256, help="held-out blocks that are looked at")
   made.add_argument("--sentences", type=int, default=1_000, help="of a task, to train a probe on")
+  made.add_argument(
+    "--pooling", choices=("cls", "mean"), default="cls", help="what the vector of a sentence or block is"
+  )
   made.add_argument("--batch_size", type=int, default=32, help="blocks or sentences computed at once")
   return made
 
@@ -88,7 +91,7 @@ def _run(asked: argparse.Namespace) -> None:
   devices.check()
   use_compilation_cache()
   data = pathlib.Path(asked.data) if asked.data else None
-  request = Request(checkpoints, data, asked.rows, asked.batch_size, asked.sentences)
+  request = Request(checkpoints, data, asked.rows, asked.batch_size, asked.sentences, asked.pooling)
   rows = [_made(name, request, pathlib.Path(asked.output), is_asked=bool(names)) for name in names or ABOUT]
   columns = [text_column(name, name) for name in ("analysis", "what", "files")]
   places = [f"{name}: {directory}" for name, directory in zip(request.names, checkpoints)]

@@ -1,4 +1,4 @@
-"""Similar pairs in a plane: t-SNE of [CLS] of both sentences, and UMAP where that package is installed.
+"""Similar pairs in a plane: t-SNE of both sentences, and UMAP where that package is installed.
 
 Source: COCO-LM (Meng et al., 2021) figure 6.
 """
@@ -22,8 +22,8 @@ def measure(request: Request) -> Outcome:
   if similar is None or len(similar[0]) < MARKED:
     raise Needs(f"{MARKED} similar pairs at least, of glue/STS-B/train.tsv or dev.tsv in --data")
   rows, plots = [], []
-  for number, (name, opened) in enumerate(request.newest(), 1):
-    first, second = space.sentence_vectors(space.sentence_embedder(opened, request), similar)
+  for number, (name, encoder, _) in enumerate(request.encoders(), 1):
+    first, second = space.sentence_vectors(space.sentence_embedder(encoder, request), similar)
     row = {"checkpoint": name, "pairs": len(first), "mean cosine": float((first * second).sum(-1).mean())}
     row["nearest in space"] = nearest(first, second)
     for method, points in planes(np.concatenate([first, second])).items():
@@ -36,8 +36,8 @@ def measure(request: Request) -> Outcome:
         curves.append(Curve(f"pair {at}", *np.stack([one[pair], other[pair]]).T, has_dots=True))
       plots.append(Plot(stem, f"Similar sentences, {method}: {name}", "no unit", "no unit", curves))
   notes = [
-    "Both sentences of STS-B's pairs with score 5, [CLS] of the last layer as unit vectors, without dropout "
-    "or head. nearest: share of sentences whose partner is the nearest of the other side. t-SNE has "
+    "Both sentences of STS-B's pairs with score 5, as unit vectors of the last layer, without dropout or "
+    "head. nearest: share of sentences whose partner is the nearest of the other side. t-SNE has "
     f"perplexity {PERPLEXITY:.0f} (less for few pairs) and seed {SEED}; {MARKED} pairs, drawn once, are "
     "joined by lines."
   ]

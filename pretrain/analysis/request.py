@@ -5,9 +5,12 @@ import functools
 import pathlib
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from pretrain import checkpoint
 from pretrain.analysis.opened import OpenedRun, open_run
 from pretrain.report.runs import short_names
+from pretrain.saved_model import OpenedEncoder, open_model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +22,7 @@ class Request:
   rows: int = 256  # held-out blocks
   batch_size: int = 32
   sentences: int = 1_000  # to train a probe on
+  pooling: str = "cls"  # or 'mean': what the vector of a sentence or block is
 
   @functools.cached_property
   def names(self) -> list[str]:
@@ -29,6 +33,16 @@ class Request:
     """Every run at its newest step, opened; errors as of `open_run`."""
     for name, directory in zip(self.names, self.directories):
       yield name, _opened(directory, None, self.batch_size)
+
+  def encoders(self) -> Iterator[tuple[str, OpenedEncoder, np.ndarray | None]]:
+    """Every encoder at its newest step, and [blocks, length] held-out ids; None of an import."""
+    for name, directory in zip(self.names, self.directories):
+      saved = open_model(directory)
+      if "source" in saved.meta:
+        yield name, saved.open_encoder("", flag="--vocabulary"), None
+      else:
+        opened = _opened(directory, None, self.batch_size)
+        yield name, opened.encoder, opened.heldout.rows(0, min(len(opened.heldout), self.rows))
 
   def every_step(self) -> Iterator[tuple[str, int, OpenedRun]]:
     """Every saved step of every run, opened."""

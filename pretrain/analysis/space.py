@@ -11,10 +11,10 @@ from data import glue
 from data.glue import tsv
 from data.glue.tasks import known_task
 from pretrain.analysis.heldout import ranking_area
-from pretrain.analysis.opened import OpenedRun
 from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 from pretrain.inference.vectors import Embedder, unit
+from pretrain.saved_model import OpenedEncoder
 
 PAIRS = 10_000  # random ones
 LONGEST = 128  # tokens of a block
@@ -23,20 +23,11 @@ _BINS = 50
 
 
 def measure(request: Request) -> Outcome:
-  """Of [CLS] of the last layer, no head: histograms and densities of cosines, and what they amount to."""
+  """Of the last layer, no head: histograms and densities of cosines, and what they amount to."""
   rows, curves = [], []
   similar = similar_pairs(request)
-  for name, opened in request.newest():
-    embedder = sentence_embedder(opened, request)
-    special = opened.run.recipe.tokens
-    blocks = opened.heldout.rows(0, min(len(opened.heldout), request.rows))[:, : embedder.max_length]
-    if len(blocks) < 2:
-      raise Needs("two held-out blocks at least, of which random pairs are made")
-    vectors = unit(embedder.vectors([{"ids": row[row != special.pad]} for row in blocks]).astype(np.float64))
-    first, second = random_pairs(len(blocks))
-    sides = {"random": (vectors[first], vectors[second])}
-    if similar is not None:
-      sides["similar"] = sentence_vectors(embedder, similar)
+  for name, encoder, blocks in request.encoders():
+    sides = pairs_of(sentence_embedder(encoder, request), blocks, similar)
     cosines = {kind: np.einsum("nw,nw->n", *pair) for kind, pair in sides.items()}
     area = area_between(cosines["similar"], cosines["random"]) if "similar" in cosines else None
     for kind, pair in sides.items():
@@ -44,23 +35,44 @@ def measure(request: Request) -> Outcome:
       measured = {"uniformity": uniformity(*pair)} if kind == "random" else {"alignment": alignment(*pair)}
       rows.append(row | measured | ({"area": area} if kind == "similar" else {}))
       curves += densities(f"{name}, {kind}", cosines[kind])
+  read = {"cls": "[CLS]", "mean": "means over tokens"}[request.pooling]
   notes = [
-    f"Vectors are [CLS] of the last layer, without dropout or head. Random pairs are {PAIRS:,} pairs of "
-    f"different held-out blocks of at most {LONGEST} tokens, similar ones the sentences of STS-B with score "
-    "5. Uniformity is the log of the mean of exp(-2 |x - y|^2) over random pairs, alignment the mean of "
-    "|x - y|^2 over similar ones, both of unit vectors: lower is better. area: how often a similar pair has "
-    "the larger cosine; a half is chance."
+    f"Vectors are {read} of the last layer, without dropout or head. Random pairs are {PAIRS:,} pairs of "
+    f"different held-out blocks of at most {LONGEST} tokens (of an import: of sentences of STS-B), similar "
+    "ones the sentences of STS-B with score 5. Uniformity is the log of the mean of exp(-2 |x - y|^2) over "
+    "random pairs, alignment the mean of |x - y|^2 over similar ones, both of unit vectors: lower is better. "
+    "area: how often a similar pair has the larger cosine; a half is chance.",
   ]
   if similar is None:
     notes.append("No similar pairs: --data has no glue/STS-B/train.tsv or dev.tsv.")
-  plot = Plot("cosines", "Cosines of pairs of [CLS]", "cosine", "density", curves)
+  plot = Plot("cosines", f"Cosines of pairs of {read}", "cosine", "density", curves)
   return Outcome("Cosines of random and similar pairs", rows, [plot], notes)
 
 
-def sentence_embedder(opened: OpenedRun, request: Request) -> Embedder:
-  """[CLS] of the last layer of texts of at most `LONGEST` tokens."""
-  longest = min(LONGEST, opened.encoder.config.max_length)
-  return Embedder(opened.encoder, pooling="cls", max_length=longest, batch_size=request.batch_size)
+def sentence_embedder(encoder: OpenedEncoder, request: Request) -> Embedder:
+  """Vectors of the last layer of texts of at most `LONGEST` tokens."""
+  longest = min(LONGEST, encoder.config.max_length)
+  return Embedder(encoder, pooling=request.pooling, max_length=longest, batch_size=request.batch_size)
+
+
+def pairs_of(
+  embedder: Embedder, blocks: np.ndarray | None, similar: tuple[Sequence[str], Sequence[str]] | None
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+  """{'random', 'similar': two [pairs, width] unit vectors}; random ones of [blocks, length] ids.
+
+  Without blocks they are of the first sentences of similar pairs. Raises Needs: there are not two of either.
+  """
+  sides = {} if similar is None else {"similar": sentence_vectors(embedder, similar)}
+  if blocks is not None:
+    pad_id = embedder.vocabulary.special_ids.pad
+    inputs = [{"ids": row[row != pad_id]} for row in blocks[:, : embedder.max_length]]
+    vectors = unit(embedder.vectors(inputs).astype(np.float64)) if inputs else np.zeros((0, 1))
+  else:
+    vectors = sides["similar"][0] if sides else np.zeros((0, 1))
+  if len(vectors) < 2:
+    raise Needs("two held-out blocks at least, of an import two pairs of glue/STS-B, to make random pairs of")
+  first, second = random_pairs(len(vectors))
+  return {"random": (vectors[first], vectors[second])} | sides
 
 
 def sentence_vectors(

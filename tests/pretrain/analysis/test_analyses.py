@@ -15,7 +15,7 @@ from data.errors import DataError
 from pretrain.analysis import cases, correction, detection, edges, logs, plane, space, word_pairs
 from pretrain.analysis.__main__ import main
 from pretrain.analysis.edges import Annotated, Target
-from pretrain.analysis.outcome import Curve, Outcome, Plot
+from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.corruption.mixture import MixtureChoice
@@ -37,6 +37,27 @@ def test_uniform_vectors_have_the_analytic_uniformity_and_equal_ones_none():
   assert space.alignment(points, -points) == pytest.approx(4)
   assert space.area_between(np.ones(3), np.zeros(4)) == 1
   assert space.area_between(np.zeros(5), np.zeros(4)) == 0.5
+
+
+def test_random_pairs_are_of_blocks_and_of_an_import_of_sentences():
+  class Words:  # a direction for each text, however it is given
+    vocabulary, max_length = types.SimpleNamespace(special_ids=types.SimpleNamespace(pad=0)), 3
+
+    def inputs(self, texts):
+      return [{"ids": np.full(2, int(text))} for text in texts]
+
+    def vectors(self, inputs):
+      return 2 * np.eye(9)[[row["ids"][0] for row in inputs]]
+
+  similar = (["1", "2", "3"], ["1", "2", "4"])
+  blocks = np.asarray([[5, 0, 0, 0], [6, 1, 2, 3]])
+  for given, places in ((blocks, [5, 6]), (None, [1, 2, 3])):
+    sides = space.pairs_of(Words(), given, similar)
+    first, second = sides["random"]
+    assert np.unique(first.argmax(-1)).tolist() == places and not np.einsum("nw,nw->n", first, second).any()
+    np.testing.assert_array_equal(np.einsum("nw,nw->n", *sides["similar"]), [1, 1, 0])
+  with pytest.raises(Needs, match="of an import two pairs"):
+    space.pairs_of(Words(), None, None)
 
 
 def test_densities_have_an_area_of_one():

@@ -39,6 +39,7 @@ class Study:
   has_start: bool = False  # whether it is looked at before its first step too
   analyses: tuple[str, ...] = ()  # of `python -m pretrain.analysis`
   primary: tuple[str, ...] = ()  # measures that were named before the runs
+  is_race: bool = False  # whether it asks after how many steps an arm has what its base has at the end
 
 
 _SMALL = {  # for half an hour of one H100
@@ -110,6 +111,7 @@ STUDIES = {
     seeds=5,
     points=_EIGHTHS,
     primary=(_AMBIGUOUS,),
+    is_race=True,
   ),
   "e5": Study(
     "E5: the copy mechanism and the stop-gradient",

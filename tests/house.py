@@ -33,7 +33,7 @@ LINES = {
   "buckets: addresses where paths are taken, copies, outputs, workdirs (data/buckets)": 900,
   "the papers' analyses of checkpoints as a command, planes, words, cases (pretrain/analysis)": 1_394,
   "metrics sent to trackers of experiments, and probes while a run trains": 350,
-  "rows of a paper's table or of a study with several seeds, compared (pretrain/ablations)": 720,
+  "rows of a paper's table or of a study with several seeds, compared (pretrain/ablations)": 770,
   "a page about runs: curves, config, examples, tables, events (pretrain/report)": 1_297,
   "meshes of pods and nodes, processes that join, agree on a step and end together": 1_300,
   "signals that come when a run has ended, saves that fail on one host alone": 70,

@@ -81,6 +81,26 @@ def test_a_difference_is_taken_seed_by_seed():
   assert statistics.paired({0: 1.0}, {1: 1.0}) is None
 
 
+def test_the_step_at_which_a_level_is_reached_lies_on_a_line_over_its_logarithm():
+  points = {1_000: 0.1, 4_000: 0.3, 8_000: 0.2}
+  assert statistics.reached(points, 0.2) == pytest.approx(2_000)
+  assert statistics.reached(points, 0.1) == 1_000 and statistics.reached(points, 0.31) == 8_000
+  assert statistics.bootstrap([3.0, 3.0]) == pytest.approx((3.0, 3.0, 3.0))
+  mean, low, high = statistics.bootstrap([1_000.0, 4_000.0])
+  assert (mean, low, high) == pytest.approx((2_000.0, 1_000.0, 4_000.0))
+
+
+def test_a_race_says_when_a_row_has_what_its_base_has_at_the_end(tmp_path, monkeypatch):
+  arms = {"base": Arm("c.py"), "row": Arm("r.py", base="base")}
+  asked = _asked(tmp_path, study=Study("A race", arms, points=(0.5, 1.0), primary=(SHARE,), is_race=True))
+  _run(asked, Commands(), monkeypatch)
+  notes = " ".join(table.report(asked, table.read(asked), []).notes)
+  assert "row has the part of speech, all words, last that base has after 8 steps after 4 (geometric" in notes
+  assert "of 2 seeds, 95% bootstrap interval 4 to 4;" in notes
+  nothing = table.report(asked, table.Found({}, {}, []), []).notes
+  assert "No seed of row and of base is finished" in " ".join(nothing)
+
+
 def test_a_papers_difference_is_of_the_same_measures():
   whole = "MNLI 88.5/88.3, average 87.2"
   assert papers.difference("MNLI 88.4/88.2, average 87.6", whole) == "MNLI -0.1/-0.1, average +0.4"

@@ -36,6 +36,12 @@ def jobsets():
   return list(yaml.safe_load_all((LAUNCH / "jobset.yaml").read_text()))
 
 
+def container_of(jobset):
+  (job,) = jobset["spec"]["replicatedJobs"]
+  (container,) = job["template"]["spec"]["template"]["spec"]["containers"]
+  return container
+
+
 def read(arguments):
   """The flags of pretraining, as its command line reads them; the records that they name are elsewhere."""
   return flags.read_arguments([*arguments, "--dry_run"])
@@ -81,7 +87,7 @@ def test_a_jobset_is_one_by_the_published_schema(jobset):
   jsonschema.validate(jobset, SCHEMA)
   (job,) = jobset["spec"]["replicatedJobs"]
   spec = job["template"]["spec"]
-  (container,) = spec["template"]["spec"]["containers"]
+  container = container_of(jobset)
   assert container["command"] == ["python", "-m", "pretrain.main"]
   assert read(container["args"]).config.train.multihost
   assert spec["parallelism"] == spec["completions"] and spec["completionMode"] == "Indexed"
@@ -93,6 +99,35 @@ def test_a_jobset_is_one_by_the_published_schema(jobset):
     assert environment["JAX_COORDINATOR_ADDRESS"].startswith(f"{name}-{job['name']}-0-0.{name}:")
     assert environment["JAX_NUM_PROCESSES"] == str(spec["parallelism"])
     assert "JAX_PROCESS_ID" in environment and jobset["spec"]["network"]["enableDNSHostnames"]
+
+
+def test_the_image_has_a_python_that_is_supported_the_packages_and_the_program_alone():
+  text = (LAUNCH / "Dockerfile").read_text().replace("\\\n", " ")
+  steps = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+  names = [name for name, _ in steps]
+  assert names == [
+    "FROM",
+    "ARG",
+    "ENV",
+    "WORKDIR",
+    "COPY",
+    "RUN",
+    "COPY",
+    "CMD",
+  ]  # packages before the program
+  words = dict(zip(names, (rest for _, rest in steps), strict=True)) | {"COPY": steps[4][1]}
+  supported = re.search(r"info\[:2\] not in \(\((\d), (\d+)\), ", (ROOT / "Makefile").read_text())
+  assert words["FROM"] == f"python:{'.'.join(supported.groups())}-slim"
+  for platform in (jobset["metadata"]["labels"]["accelerator"] for jobset in jobsets()):
+    *copied, target = words["COPY"].replace("${PLATFORM}", platform).split()
+    assert target == "./" and all((ROOT / name).is_file() for name in copied)
+    assert words["RUN"].replace("${PLATFORM}", platform).endswith(f"--requirement {copied[-1]}")
+    needed = re.findall(r"^-r (\S+)", (ROOT / copied[-1]).read_text(), re.MULTILINE)
+    assert needed and set(needed) < {*copied}
+  assert steps[6][1] == ". ." and words["WORKDIR"].startswith("/")
+  assert json.loads(words["CMD"])[:-1] == container_of(jobsets()[0])["command"]
+  ignored = {line.strip("*/") for line in (ROOT / ".dockerignore").read_text().splitlines()}
+  assert {line.strip("*/") for line in (ROOT / ".gitignore").read_text().splitlines()} | {".git"} <= ignored
 
 
 @pytest.mark.parametrize("wrong", ["replicatedJob", "maxRestart", "parallelism"])

@@ -36,7 +36,7 @@ LINES = {
   "rows of a paper's table or of a study with several seeds, compared (pretrain/ablations)": 770,
   "a page about runs: curves, config, examples, tables, events (pretrain/report)": 1_297,
   "meshes of pods and nodes, processes that join, agree on a step and end together": 1_300,
-  "signals that come when a run has ended, saves that fail on one host alone": 70,
+  "signals that come when a run has ended, saves that fail on one host alone": 80,
 }
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.

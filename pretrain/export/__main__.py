@@ -10,6 +10,7 @@ Exit codes are those of data/errors.py.
 """
 
 import importlib.util
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from data.buckets.outputs import sent
 from data.command import FETCHED, OPENED, SENT, Parser, run
 from data.errors import ConfigError
+from pretrain.pod import meeting
 
 _NEEDED = ("torch", "transformers")
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
@@ -101,6 +103,7 @@ def import_parser() -> Parser:
 
 
 def _main(argv: Sequence[str]) -> None:
+  meeting.refuse_several(os.environ, program="an export or import")
   if argv[:1] == ["import"]:
     from pretrain.export import import_checkpoint
 

@@ -91,7 +91,7 @@ def refuse_several(environment: Mapping[str, str], *, program: str) -> None:
     raise ConfigError(
       f"{program} is done by one process with all devices of one host, and this is process {where.index} of "
       f"{where.number}; start it once (`srun --ntasks=1`, one host of the pod), and each further one with a "
-      "--workdir of its own"
+      "directory of its own"
     )
 
 

@@ -21,14 +21,15 @@ from tests.pretrain import small_run
 from tests.pretrain.conftest import ROOT, sample_text
 from tests.pretrain.pod.processes import reserved_port
 
-STEPS = 30
+STEPS = 20
+SAVED_EVERY = 5
 # No interval ends where another does.
 FLAGS = (
   "--config=tests/pretrain/small_run.py:mlm",
   f"--config.train.total_steps={STEPS}",
   "--config.train.log_every=4",
-  "--config.train.eval_every=13",
-  "--config.train.checkpoint_every=5",
+  "--config.train.eval_every=9",
+  f"--config.train.checkpoint_every={SAVED_EVERY}",
   "--config.train.checkpoints_to_keep=3",
   "--ledger",
 )
@@ -143,11 +144,14 @@ class Moment(NamedTuple):
   seconds: float
 
 
-def any_moment(rng: random.Random, ground: Ground) -> Moment:
+def any_moment(rng: random.Random, ground: Ground, workdir: Path) -> Moment:
   """Half of them inside a save, its commit, or the removal of the step that it replaces."""
+  steps = STEPS - (
+    checkpoint.newest_step(workdir) or 0
+  )  # that are left: a moment behind the end strikes nobody
   if rng.random() < 0.5:
-    return Moment(rng.randint(1, 4), rng.uniform(0, 0.15))
-  return Moment(0, rng.uniform(0, ground.seconds))
+    return Moment(rng.randint(1, max(1, steps // SAVED_EVERY)), rng.uniform(0, 0.15))
+  return Moment(0, rng.uniform(0, ground.seconds * (1 + steps / STEPS) / 2))  # half of a run is its start
 
 
 class Blow(NamedTuple):

@@ -87,7 +87,7 @@ def _one_run(ground: Ground, kind: str, cycles: int, rng: random.Random, tally: 
     together = ground.start_on(workdir, devices) if kind == "devices" else ground.start(workdir)
     struck = rng.choice(PAIRS[kind]) if kind in PAIRS else (0,)
     is_struck = tally.cycles < cycles
-    moment = attack.any_moment(rng, ground) if is_struck else attack.Moment(0, attack.TIMEOUT)
+    moment = attack.any_moment(rng, ground, workdir) if is_struck else attack.Moment(0, attack.TIMEOUT)
     blow = attack.strike(together, struck, workdir, moment, signal_number)
     said = "".join(child.log.read_text(errors="replace") for child in together)
     if blow.seconds is not None and set(blow.codes) == {0}:

@@ -4,6 +4,7 @@ import pytest
 
 from data.errors import ConfigError
 from finetune import main as finetune_main
+from pretrain.export import __main__ as export_command
 from pretrain.pod import meeting
 
 SLURM = {"SLURM_STEP_NODELIST": "gpu-[001-003,7],x", "SLURM_JOB_ID": "8202", "SLURM_NTASKS": "4"}
@@ -57,5 +58,9 @@ def test_what_one_process_does_is_refused_to_several_before_anything_is_read(mon
   assert (
     line.startswith("error: fine-tuning is done by one process") and "process 2 of 4; start it once" in line
   )
+  for arguments in (["--checkpoint=run", "--output=out"], ["import", "--from=model", "--output=out"]):
+    assert export_command.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: an export or import is done by one process"), line
   assert not list(tmp_path.iterdir())
   meeting.refuse_several(SLURM | {"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, program="a")

@@ -3,7 +3,7 @@
 import pathlib
 from typing import Any
 
-from data import glue
+from data import files, glue
 from data.errors import DataError
 from data.glue import kshot
 from data.glue.tasks import TASKS
@@ -25,8 +25,19 @@ def check(config: Any, *, download: bool) -> None:
   texts from what is installed.
 
   Raises:
-    DataError: something is missing; the line names what was looked for, where, and what mends it.
+    DataError: something is missing; the line names what was looked for, where, and what mends it, and the
+      checkpoint if that is missing too.
   """
+  try:
+    _check_data(config, download=download)
+  except DataError as error:
+    path = str(config.checkpoint)
+    if path and not (files.is_address(path) or pathlib.Path(path).exists()):
+      raise DataError(f"{error}; and there is no --config.checkpoint={path}") from error
+    raise
+
+
+def _check_data(config: Any, *, download: bool) -> None:
   directory = config.data.directory
   names = validate.task_names(fields.flatten(config))
   if config.kind == "glue":

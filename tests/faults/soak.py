@@ -138,10 +138,10 @@ def _problem(
 
 
 def _hurt_sometimes(workdir: Path, rng: random.Random, tally: Tally) -> list[str]:
-  """Damages the newest step before one start in three, where an older one is left; what it did."""
+  """Damages the newest step before every other start, where an older one is left; what it did."""
   place = workdir / checkpoint.DIRECTORY
   steps = checkpoint.saved_steps(place)
-  if rng.random() > 1 / 3 or len(steps) < 2:
+  if rng.random() > 1 / 2 or len(steps) < 2:
     return []
   tally.count("on a damaged checkpoint")
   kinds = damage.KINDS if len(steps) > 2 else damage.KINDS[:-1]  # an exchange of items damages two

@@ -156,7 +156,8 @@ def _json(path: pathlib.Path) -> Any:
     return json.loads(files.read_text(path))
   except json.JSONDecodeError as error:
     raise errors.DataError(
-      f"{path}:{error.lineno}: not JSON ({error.msg} at column {error.colno}); copy the file again"
+      f"{path}:{error.lineno}: not JSON ({error.msg} at column {error.colno}); expected SQuAD's form, "
+      "{'data': [{'paragraphs': [...]}, ...]}; copy a damaged file again"
     ) from error
   except RecursionError as error:
     raise errors.DataError(

@@ -50,10 +50,11 @@ def _check_data(config: Any, *, download: bool) -> None:
       if datasets.kind_of(path):
         datasets.check(path, directory=directory, download=download)
       elif path and not pathlib.Path(path).is_file():
-        raise DataError(
-          f"data.{field}={path}: there is no such file; give its whole path (tfds:NAME and seqio:TASK are "
-          "data sets)"
+        is_folder = pathlib.Path(path).is_dir()
+        found = (
+          "this is a folder; name a file in it" if is_folder else "there is no such file; give its whole path"
         )
+        raise DataError(f"data.{field}={path}: {found} (tfds:NAME and seqio:TASK are data sets)")
   elif config.kind == "squad":
     squad_files.check(config.squad.train_file, config.squad.dev_file, directory, download=download)
   elif config.kind == "prompt" and config.prompt.directory:

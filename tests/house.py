@@ -25,7 +25,7 @@ LINES = {
   "--plan: meshes and microbatches tried for a machine that is not there, and what a run costs": 650,
   "locks, digests of checkpoints, devices, hostile folders, tables as text": 500,
   "ledgers, checkpoints by hand, new phases, spikes and dumps": 900,
-  "rows of a user's own file, and fine-tuning on it (data/rows, finetune/own)": 2_000,
+  "rows of a user's own file, and fine-tuning on it (data/rows, finetune/own)": 2_010,
   "the same of TFDS sets, seqio Tasks, and spans of edge probing (data/rows, finetune/own/spans)": 480,
   "answers of a trained model to a file of any size: vectors, predictions, evaluation": 2_050,
   "exports of taggers checked by their pipeline, ONNX with logits, tasks that go out with a model": 275,

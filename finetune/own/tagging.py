@@ -55,7 +55,7 @@ def tags_of(row: Row, schema: TaskSchema) -> list[str]:
   if not isinstance(tags, list):
     row.refuse(f"{schema.label!r} is a {type(tags).__name__}, expected a list of tags")
   if len(tags) != len(words):
-    row.refuse(f"{len(tags)} tags for {len(words)} words; expected one for each")
+    row.refuse(f"number of tags {len(tags)}, of words {len(words)}; expected one tag for each word")
   return [str(tag).strip() for tag in tags]
 
 

@@ -63,6 +63,14 @@ def test_the_files_of_the_docs_page_hold_no_text_of_the_tables_that_are_not_trai
     assert {row["library"] for row in found} == set(written)
     unmasked = [row["text"].split(" ", 1)[1] for row in found]  # their first word names the library
     assert [shown in text for shown in unmasked] == [name == "train"] * len(found)
+  assert page["spoken"]("Is x, y 1.5? Yes (np.sin) it is!") == {
+    "words": ["is", "x", "y", "1.5", "yes", "np.sin", "it", "is"],
+    "tags": ["none", "comma", "none", "end", "none", "none", "none", "end"],
+  }
+  assert {path.name for path in (tmp_path / "out").glob("*.jsonl")} == {
+    "stops_train.jsonl",
+    "stops_dev.jsonl",
+  }
 
 
 def test_classes_are_equal_and_the_libraries_with_the_most_text(root):

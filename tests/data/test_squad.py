@@ -86,7 +86,7 @@ def test_a_bad_question_is_refused_with_its_place(tmp_path, case):
 @pytest.mark.parametrize(
   ("content", "message"),
   [
-    (b'{"data": [\n{"title": }]}', r"train\.json:2: not JSON"),
+    (b'{"data": [\n{"title": }]}', r"train\.json:2: not JSON .*expected SQuAD's form, {'data'"),
     (b"[1, 2]", r"train\.json: a list, expected an object"),
     (b'{"version": "v2.0"}', r"no 'data', expected a list"),
     (b'{"data": []}', r"no questions"),

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from configs import finetune_glue, finetune_prompt, finetune_squad
+from configs import finetune_glue, finetune_own, finetune_prompt, finetune_squad
 from data.errors import DataError
 from finetune import needed_files
 
@@ -54,3 +54,11 @@ def test_each_kind_looks_for_its_own(tmp_path):
     needed_files.check(
       _config(finetune_prompt, **{"prompt.directory": str(tmp_path)}, **prompts), download=True
     )
+
+
+@pytest.mark.parametrize(
+  ("name", "told"), [("", "this is a folder; name a file"), ("a.csv", "no such file; give")]
+)
+def test_a_file_of_ones_own_that_is_none_is_named(name, told, tmp_path):
+  with pytest.raises(DataError, match=f"data.train_file={tmp_path / name}: .*{told}"):
+    needed_files.check(_config(finetune_own, **{"data.train_file": str(tmp_path / name)}), download=False)

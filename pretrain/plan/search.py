@@ -1,4 +1,4 @@
-"""Which meshes and microbatches a plan compiles: few, because a base-size step takes a minute or two each."""
+"""Which meshes and microbatches a plan compiles: few, because a base-size step takes minutes each."""
 
 import copy
 import dataclasses

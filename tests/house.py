@@ -31,7 +31,7 @@ LINES = {
   "exports of taggers checked by their pipeline, ONNX with logits, tasks that go out with a model": 275,
   "probes of frozen encoders and annotated text (pretrain/analysis, data/annotated)": 950,
   "buckets: addresses where paths are taken, copies, outputs, workdirs (data/buckets)": 900,
-  "the papers' analyses of checkpoints as a command, planes, words, cases (pretrain/analysis)": 1_394,
+  "the papers' analyses of checkpoints as a command, planes, words, cases (pretrain/analysis)": 1_397,
   "metrics sent to trackers of experiments, and probes while a run trains": 350,
   "rows of a paper's table or of a study with several seeds, compared (pretrain/ablations)": 770,
   "a page about runs: curves, config, examples, tables, events (pretrain/report)": 1_297,

@@ -53,6 +53,7 @@ class Plot:
     axis = FigureCanvasAgg(figure).figure.subplots()
     names = list(dict.fromkeys(curve.name for curve in self.curves))
     has_lines = any(not curve.is_step for curve in self.curves)
+    unnamed = set(names)  # so far: a name has one line in the legend
     for curve in self.curves:
       number = names.index(curve.name)
       colour, dashes = _COLOURS[number % len(_COLOURS)], _DASHES[number % len(_DASHES)]
@@ -63,13 +64,14 @@ class Plot:
       axis.plot(
         curve.x,
         curve.y,
-        label=curve.name,
+        label=curve.name if curve.name in unnamed else "_nolegend_",
         color=colour,
         linestyle="none" if curve.is_cloud else dashes,
         marker="." if curve.is_cloud else "o" if curve.has_dots else None,
         markersize=4,
         drawstyle="steps-post" if curve.is_step else "default",
       )
+      unnamed.discard(curve.name)
     if all((curve.x == np.round(curve.x)).all() for curve in self.curves):
       axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if self.has_diagonal:

@@ -32,8 +32,8 @@ def measure(request: Request) -> Outcome:
       stem = f"plane_{method.lower().replace('-', '')}_{number}"
       curves = [Curve(label, *side.T, is_cloud=True) for label, side in (("first", one), ("second", other))]
       chosen = np.random.default_rng(SEED).choice(len(one), MARKED, replace=False)
-      for at, pair in enumerate(chosen, 1):
-        curves.append(Curve(f"pair {at}", *np.stack([one[pair], other[pair]]).T, has_dots=True))
+      for pair in chosen:
+        curves.append(Curve("some pairs", *np.stack([one[pair], other[pair]]).T, has_dots=True))
       plots.append(Plot(stem, f"Similar sentences, {method}: {name}", "no unit", "no unit", curves))
   notes = [
     "Both sentences of STS-B's pairs with score 5, as unit vectors of the last layer, without dropout or "

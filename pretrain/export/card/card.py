@@ -121,8 +121,8 @@ def _intended_use(head: str) -> str:
       "weak baseline."
     )
   return (
-    f"To say {_WHAT[head][1]}, in texts like those it was fine-tuned on (see Training). How good it is on "
-    "others was not\nmeasured, nor whether its probabilities are as often right as they say."
+    f"To say {_WHAT[head][1]},\nin texts like those it was fine-tuned on (see Training). How good it is on "
+    "others was not measured, nor whether its\nprobabilities are as often right as they say."
   )
 
 

@@ -45,28 +45,29 @@ def check_encoder(golden: Golden, checks: Checks) -> None:
     raise ValueError(f"names the table does not know: {', '.join(found.unmatched)}")
   params, config = found.params, EncoderConfig(**found.fields)
   ids, mask = jnp.asarray(golden["input_ids"]), jnp.asarray(golden["attention_mask"]) > 0
-  embedded, hidden = jax.jit(
-    lambda params: encoder_model.encode(params, config, ids, mask, pad_id=1, collect="all")
-  )(params["encoder"])
-  ours = {"last_hidden": hidden.last, "hidden_0": embedded}
-  ours |= {f"hidden_{i + 1}": layer for i, layer in enumerate(hidden.layers)}
-  checks.compare_present("hidden", ours)
-  own = params["heads"]
-  if output_table is not None:
-    logits = vocab_logits(hidden.last, jnp.asarray(output_table), own["clm"]["bias"])
-    checks.compare_present("logits", {"clm_logits": logits})
-  if "rtd" in own:
-    logits = heads.apply_rtd_head(own["rtd"], config, hidden.last)
-    checks.compare_present("logits", {"binary_logits": logits})
-  if "scl" in own:
-    vectors = heads.apply_transform(own["scl"], config, hidden.last[:, 0])
-    checks.compare_present("logits", {"scl_emb": vectors})
-  _check_task_heads(golden, checks, own, hidden.last)
+
+  @jax.jit
+  def outputs(params: dict) -> tuple[dict, dict]:
+    embedded, hidden = encoder_model.encode(params["encoder"], config, ids, mask, pad_id=1, collect="all")
+    states = {"last_hidden": hidden.last, "hidden_0": embedded}
+    states |= {f"hidden_{i + 1}": hidden.layers[i] for i in range(config.num_layers)}
+    own, logits = params["heads"], {}
+    if output_table is not None:
+      logits["clm_logits"] = vocab_logits(hidden.last, jnp.asarray(output_table), own["clm"]["bias"])
+    if "rtd" in own:
+      logits["binary_logits"] = heads.apply_rtd_head(own["rtd"], config, hidden.last)
+    if "scl" in own:
+      logits["scl_emb"] = heads.apply_transform(own["scl"], config, hidden.last[:, 0])
+    return states, logits | _task_heads(golden, own, hidden.last)
+
+  states, logits = outputs(params)
+  checks.compare_present("hidden", states)
+  checks.compare_present("logits", logits)
 
 
-def _check_task_heads(golden: Golden, checks: Checks, own: dict, hidden: jax.Array) -> None:
+def _task_heads(golden: Golden, own: dict, hidden: jax.Array) -> dict[str, jax.Array]:
   """Logits and losses of the heads for fine-tuning, on the hidden states of the trunk."""
-  weights = jnp.ones(hidden.shape[0])
+  found, weights = {}, jnp.ones(hidden.shape[0])
   if "classification" in own:
     gelu, tanh = (
       heads.apply_classification_head(own["classification"], hidden[:, 0], activation=name)
@@ -74,13 +75,14 @@ def _check_task_heads(golden: Golden, checks: Checks, own: dict, hidden: jax.Arr
     )
     loss = task_losses.classification_loss(gelu, jnp.asarray(golden["cls_labels"]), weights)
     mean = loss / jnp.sum(weights)
-    checks.compare_present("logits", {"cls_logits": gelu, "cls_logits_tanh": tanh, "cls_loss": mean})
+    found |= {"cls_logits": gelu, "cls_logits_tanh": tanh, "cls_loss": mean}
   if "question_answering" in own:
     allowed = jnp.asarray(golden["qa_p_mask"]) == 0
     start, end = heads.apply_question_answering_head(own["question_answering"], hidden, allowed)
     targets = (jnp.asarray(golden[key]) for key in ("qa_start", "qa_end"))
     loss = task_losses.answer_span_loss(start, end, *targets, weights)
-    checks.compare_present("logits", {"qa_start_logits": start, "qa_end_logits": end, "qa_loss": loss})
+    found |= {"qa_start_logits": start, "qa_end_logits": end, "qa_loss": loss}
+  return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,19 +209,24 @@ def _settings(config: EncoderConfig, layers: tuple[int, ...]) -> GeneratorSettin
 
 def _compare_draws(golden: Golden, checks: Checks, case: _AmosCase, seen: tuple, inputs: dict) -> None:
   """Logits, mixture weights, sampled tokens and what the discriminator saw."""
-  table = inputs["table"]
   output, mixed, sampled, logits, replaced = seen
   weights, in_text = case.masking.weights, np.asarray(case.token_mask)
-  by_layer = [vocab_logits(vector, table, output.biases[0]) for vector in output.transformed]
-  mixed_logits, _ = mixture_sampling.mixed_logits(mixed, output.transformed, table, output.biases)
-  values = {f"logits/{layer}": logit for layer, logit in zip(case.layers, by_layer)}
-  values |= {"mix_probs": mixed, "mixed_logits": mixed_logits}
-  values["mix_logits"] = mixture.mixture_scores(inputs["generator"], output.features)
-  temperature = case.choice.gumbel_temperature
-  values["y_soft"] = mixture_sampling.relaxed_sample(mixed_logits + case.noise, temperature=temperature)
+
+  @jax.jit
+  def of_heads(output: GeneratorOutput, table: jax.Array, own: dict) -> dict[str, jax.Array]:
+    by_layer = [vocab_logits(output.transformed[i], table, output.biases[0]) for i in range(len(case.layers))]
+    mixed_logits, _ = mixture_sampling.mixed_logits(mixed, output.transformed, table, output.biases)
+    values = {f"logits/{layer}": logit for layer, logit in zip(case.layers, by_layer)}
+    values |= {"mix_probs": mixed, "mixed_logits": mixed_logits}
+    values["mix_logits"] = mixture.mixture_scores(own, output.features)
+    temperature = case.choice.gumbel_temperature
+    values["y_soft"] = mixture_sampling.relaxed_sample(mixed_logits + case.noise, temperature=temperature)
+    return values
+
+  values = of_heads(output, inputs["table"], inputs["generator"])
   checks.compare_present("values", {key: from_slots(value, weights) for key, value in values.items()})
   checks.compare_present("values", {"disc_logits": np.asarray(logits)[in_text]})
-  is_original = np.asarray(replaced == case.targets)
+  is_original = np.asarray(replaced) == np.asarray(case.targets)
   tokens = {
     "sampled": from_slots(sampled, weights),
     "src_tokens": case.masking.masked_ids,

@@ -74,22 +74,24 @@ def check_clm(golden: Golden, checks: Checks) -> None:
     checks.compare_present("losses", {key: value})
     checks.compare_all("gradients", gradient_prefix, gradients)
 
-  hidden = take_positions(inputs["H"], corrupted.masking.positions)
-  targets = take_positions(corrupted.ids, corrupted.masking.positions)
-  copy_logits = heads.apply_rtd_head(view_of(inputs).heads["rtd"], context.encoder, inputs["H"])
-  # The weighted loss is linear in log q: its gradient there is minus the copy weight.
-  copy_weights = -jax.grad(
-    lambda q: losses.corrective_lm_loss(
-      q, take_positions(copy_logits, corrupted.masking.positions), q < 0, weights, form="weighted"
-    )
-  )(jnp.zeros(weights.shape))
-  auxiliary = _logit_log_probs(to_slots(golden["aux_logits"], weights), targets)
-  checks.compare_present("losses", {"posted/gen_sum": losses.masked_lm_loss(auxiliary, weights)})
-  logits = vocab_logits(hidden, inputs["E"], inputs["lm_bias"])
+  def outputs(given: dict, auxiliary_logits: jax.Array) -> tuple[jax.Array, ...]:
+    at = corrupted.masking.positions
+    copy_logits = heads.apply_rtd_head(view_of(given).heads["rtd"], context.encoder, given["H"])
+    # The weighted loss is linear in log q: its gradient there is minus the copy weight.
+    copy_weights = -jax.grad(
+      lambda q: losses.corrective_lm_loss(q, take_positions(copy_logits, at), q < 0, weights, form="weighted")
+    )(jnp.zeros(weights.shape))
+    auxiliary = _logit_log_probs(auxiliary_logits, take_positions(corrupted.ids, at))
+    logits = vocab_logits(take_positions(given["H"], at), given["E"], given["lm_bias"])
+    return losses.masked_lm_loss(auxiliary, weights), copy_logits, copy_weights, logits
+
+  made = jax.jit(outputs)(inputs, to_slots(golden["aux_logits"], weights))
+  auxiliary_loss, copy_logits, copy_weights, logits = made
+  checks.compare_present("losses", {"posted/gen_sum": auxiliary_loss})
   of_masked = {"lm_logits": logits, "posted/copy_weights": copy_weights}
   checks.compare_present("logits", {key: from_slots(value, weights) for key, value in of_masked.items()})
   checks.compare_present("logits", {"allhead_logits/copy_logit": copy_logits})
-  ours = {"posted/sample_size": jnp.sum(weights), "replaced": ~corrupted.is_original}
+  ours = {"posted/sample_size": np.sum(weights), "replaced": ~np.asarray(corrupted.is_original)}
   checks.compare_present("tokens", ours | {"src_masked": corrupted.masking.masked_ids})
 
 
@@ -118,7 +120,9 @@ def check_scl(golden: Golden, checks: Checks) -> None:
       return objective(view, context)["scl_loss"].loss / objective.totals(corrupted)["scl_loss"]
 
     loss, gradients = jax.jit(jax.value_and_grad(mean_loss))((first, second))
-    cosines = losses.sequence_cosines(first, second, group_size=batch)[0]
+    cosines = jax.jit(lambda *both: losses.sequence_cosines(*both, group_size=both[0].shape[0]))(
+      first, second
+    )[0]
     checks.compare_present("losses", {prefix + "loss": loss})
     checks.compare_present("cosines", {prefix + "cos": cosines})
     ours = {prefix + "grad_z_mlm": gradients[0], prefix + "grad_z_crop": gradients[1]}
@@ -184,17 +188,20 @@ def check_rtd(golden: Golden, checks: Checks) -> None:
   def total(given):
     generator = losses.masked_lm_loss(_logit_log_probs(given[0], targets), generator_weights)
     detection = losses.replaced_token_detection_loss(given[1], corrupted.is_original, corrupted.weights)
-    return generator + _DISC_WEIGHT * detection * num_masked / num_tokens, (generator, detection)
+    loss = generator + _DISC_WEIGHT * detection * num_masked / num_tokens
+    return loss, (generator, detection, _detection_counts(given[1], corrupted))
 
   logits = (to_slots(golden["gen_logits"], slots.weights), jnp.asarray(golden["disc_logits"]))
-  (loss, (generator, detection)), gradients = jax.jit(jax.value_and_grad(total, has_aux=True))(logits)
+  (loss, (generator, detection, decisions)), gradients = jax.jit(jax.value_and_grad(total, has_aux=True))(
+    logits
+  )
   ours = {"total": loss, "gen_loss_sum": generator, "disc_loss_sum": detection}
   checks.compare_present("losses", ours)
   ours = {"grad_gen_logits": from_slots(gradients[0], slots.weights), "grad_disc_logits": gradients[1]}
   checks.compare_present("gradients", ours)
-  counts = {"sample_size": num_masked, "disc_sample_size": jnp.sum(corrupted.weights)}
+  counts = {"sample_size": num_masked, "disc_sample_size": np.sum(corrupted.weights)}
   counts |= {"src_tokens": corrupted.masking.masked_ids}
-  checks.compare_present("counts", counts | _detection_counts(logits[1], corrupted))
+  checks.compare_present("counts", counts | decisions)
 
 
 def _detection_counts(logits: jax.Array, corrupted: Corrupted) -> dict:

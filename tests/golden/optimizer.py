@@ -1,5 +1,7 @@
 """Golden kind h_schedule: learning rates, Adam's trajectory, clipping."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,11 +55,11 @@ def _check_adam(golden: Golden, checks: Checks, variant: str) -> None:
     weight_decay=0.0 if variant == _NO_DECAY else weight_decay,
   )
   optimizer, _ = optim.make_optimizer(settings, params=params, frozen=lambda path: False)
-  state = optimizer.init(params)
+  state, update = optimizer.init(params), jax.jit(optimizer.update)
   trajectory = []
   for step in range(len(golden.groups(rf"adam/{variant}/step\d+/"))):
-    updates, state = optimizer.update(_nested(golden, f"adam/grad{step}/"), state, params)
-    params = jax.tree.map(jnp.add, params, updates)
+    updates, state = update(_nested(golden, f"adam/grad{step}/"), state, params)
+    params = jax.tree.map(lambda old, change: np.asarray(old) + np.asarray(change), params, updates)
     trajectory.append(params)
   for step, params in enumerate(trajectory):
     prefix = f"adam/{variant}/step{step}/"
@@ -74,6 +76,12 @@ def _is_last_step(golden: Golden, prefix: str, last: str) -> bool:
   return all(np.array_equal(array, golden[last + name]) for name, array in golden.under(prefix).items())
 
 
+@functools.partial(jax.jit, static_argnums=1)
+def _clipped(gradients: dict, limit: float) -> tuple[jax.Array, dict]:
+  norm = optim.gradient_norm(gradients, frozen=lambda path: False)
+  return norm, optim.clip_by_norm(gradients, norm, max_norm=limit)
+
+
 def _check_clipping(golden: Golden, checks: Checks) -> None:
   """Clips the gradients that the file holds unclipped, under a largest norm of 0 (off).
 
@@ -87,10 +95,9 @@ def _check_clipping(golden: Golden, checks: Checks) -> None:
   listed = {key[1:]: value for key, value in _nested(golden, unclipped).items() if key != "norm"}
   params = _nested(golden, "adam/init/")
   name = next(iter(listed))
-  multiple = float(jnp.vdot(listed[name], params[name]) / jnp.vdot(params[name], params[name]))
-  gradients = {key: jnp.float32(multiple) * value for key, value in params.items()} | listed
+  multiple = np.vdot(listed[name], params[name]) / np.vdot(params[name], params[name])
+  gradients = {key: np.float32(multiple) * np.asarray(value) for key, value in params.items()} | listed
   for prefix, limit in limits.items():
-    norm = optim.gradient_norm(gradients, frozen=lambda path: False)
-    clipped = optim.clip_by_norm(gradients, norm, max_norm=limit)
+    norm, clipped = _clipped(gradients, limit)
     ours = {f"g{key}": value for key, value in clipped.items()}
     checks.compare_all("clipping", prefix, ours | {"norm": norm})

@@ -8,6 +8,7 @@ import numpy as np
 
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
+from pretrain.objectives.views import View
 from pretrain.ops import mixture_sampling
 from pretrain.ops.positions import take_positions
 from pretrain.ops.vocab_cross_entropy import vocab_logits
@@ -92,16 +93,21 @@ def _compare_coco_lm_outputs(golden: Golden, checks: Checks, case: Case) -> None
   outputs = run_outputs(case)
   view, weights = outputs.view, outputs.view.corrupted.masking.weights
   _compare_tokens_and_detection(golden, checks, case, outputs, "binary")
-  logits = from_slots(outputs.logits[0], weights)
-  ours = {"aux_logits": logits, "sample_probs": jax.nn.softmax(logits, axis=-1)}
-  if "clm" in view.heads:
-    at_masked = take_positions(view.hidden, view.corrupted.masking.positions)
-    logits = vocab_logits(at_masked, view.token_table, view.heads["clm"]["bias"])
-    ours["clm_logits"] = from_slots(logits, weights)
-  if "scl" in view.heads:
-    for key, hidden in (("seq_emb", view.hidden[:, 0]), ("span_seq_emb", view.crop_hidden)):
-      ours[key] = heads.apply_transform(view.heads["scl"], case.recipe.encoder, hidden)
-  checks.compare_present("logits", ours)
+
+  @jax.jit
+  def of_heads(view: View, logits: jax.Array) -> tuple[dict, dict]:
+    by_slot, by_row = {"aux_logits": logits, "sample_probs": jax.nn.softmax(logits, axis=-1)}, {}
+    if "clm" in view.heads:
+      at_masked = take_positions(view.hidden, view.corrupted.masking.positions)
+      by_slot["clm_logits"] = vocab_logits(at_masked, view.token_table, view.heads["clm"]["bias"])
+    if "scl" in view.heads:
+      for key, hidden in (("seq_emb", view.hidden[:, 0]), ("span_seq_emb", view.crop_hidden)):
+        by_row[key] = heads.apply_transform(view.heads["scl"], case.recipe.encoder, hidden)
+    return by_slot, by_row
+
+  by_slot, by_row = of_heads(view, outputs.logits[0])
+  ours = {key: from_slots(values, weights) for key, values in by_slot.items()}
+  checks.compare_present("logits", ours | by_row)
 
 
 def check_amos(golden: Golden, checks: Checks) -> None:
@@ -132,7 +138,7 @@ def check_amos(golden: Golden, checks: Checks) -> None:
   for name, term, scale in (("gen", GENERATOR_TERM, num_masked), ("disc", "rtd_loss", 1.0)):
     _, (gradients, of_hidden) = run(only(case, term), case.params, offsets)
     checks.compare_all("gradients", f"grad_{name}/", official(gradients, scale))
-    time_major = {str(i): scale * jnp.swapaxes(value, 0, 1) for i, value in enumerate(of_hidden)}
+    time_major = {str(i): scale * np.swapaxes(value, 0, 1) for i, value in enumerate(of_hidden)}
     checks.compare_all("gradients", f"hgrad_{name}/", time_major)
   _compare_amos_outputs(golden, checks, case)
 
@@ -178,7 +184,9 @@ def _compare_amos_outputs(golden: Golden, checks: Checks, case: Case) -> None:
   states = {f"hidden/{i}": state for i, state in enumerate([embedded, *hidden.layers])}
   checks.compare_present("hidden", states)
   weights_of_heads, output = outputs.draws.mixture_weights, outputs.generator
-  mixed, _ = mixture_sampling.mixed_logits(weights_of_heads, output.transformed, outputs.table, output.biases)
+  mixed, _ = jax.jit(mixture_sampling.mixed_logits)(
+    weights_of_heads, output.transformed, outputs.table, output.biases
+  )
   of_masked = {f"logits/{layer}": logits for layer, logits in zip(layers, outputs.logits)}
   temperature = case.recipe.mixture.gumbel_temperature
   soft = mixture_sampling.relaxed_sample(mixed + case.batch.given["noise"], temperature=temperature)

@@ -19,8 +19,11 @@ def row_keys(batch: int) -> jax.Array:
 
 def masking_at(selected: np.ndarray, ids: np.ndarray, tokens: TokenIds) -> Masking:
   """The `Masking` of a file's masked positions, with a slot for every position of a row."""
-  keys = row_keys(ids.shape[0])
-  return masking.masking_of(EVERYWHERE, keys, jnp.asarray(ids), jnp.asarray(selected, bool), tokens)
+
+  def make(ids, selected):
+    return masking.masking_of(EVERYWHERE, row_keys(ids.shape[0]), ids, selected, tokens)
+
+  return jax.jit(make)(ids, np.asarray(selected, bool))
 
 
 def corrupted_of(golden, tokens: TokenIds, *, input_key: str, token_mask: np.ndarray) -> Corrupted:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pretrain import losses
+from tests.pretrain import drawn
 
 LN2 = math.log(2.0)
 LN3 = math.log(3.0)
@@ -24,16 +25,8 @@ class Case(NamedTuple):
   fixed: dict
 
 
-def _normal(seed: int, *shape: int) -> jax.Array:
-  return jax.random.normal(jax.random.key(seed), shape)
-
-
 def _log_probs(seed: int) -> jax.Array:
-  return jax.nn.log_sigmoid(_normal(seed, ROWS, COLUMNS))
-
-
-def _flags(seed: int, *shape: int) -> jax.Array:
-  return jax.random.bernoulli(jax.random.key(seed), 0.5, shape)
+  return jax.nn.log_sigmoid(drawn.normal(seed, ROWS, COLUMNS))
 
 
 def _clm_case(**options) -> Case:
@@ -42,8 +35,8 @@ def _clm_case(**options) -> Case:
       arrays["log_probs"], arrays["logits"], fixed["flags"], weights, **options
     )
 
-  arrays = {"log_probs": _log_probs(0), "logits": _normal(1, ROWS, COLUMNS)}
-  return Case(function, arrays, {"flags": _flags(2, ROWS, COLUMNS)})
+  arrays = {"log_probs": _log_probs(0), "logits": drawn.normal(1, ROWS, COLUMNS)}
+  return Case(function, arrays, {"flags": drawn.flags(2, ROWS, COLUMNS)})
 
 
 def _taco(arrays, fixed, weights):
@@ -56,8 +49,8 @@ CASES = {
   "mlm": Case(lambda a, f, w: losses.masked_lm_loss(a["log_probs"], w), {"log_probs": _log_probs(0)}, {}),
   "rtd": Case(
     lambda a, f, w: losses.replaced_token_detection_loss(a["logits"], f["flags"], w),
-    {"logits": _normal(1, ROWS, COLUMNS)},
-    {"flags": _flags(2, ROWS, COLUMNS)},
+    {"logits": drawn.normal(1, ROWS, COLUMNS)},
+    {"flags": drawn.flags(2, ROWS, COLUMNS)},
   ),
   "clm_mixture": _clm_case(form="mixture"),
   "clm_weighted": _clm_case(form="weighted"),
@@ -65,24 +58,24 @@ CASES = {
   "clm_weighted_free": _clm_case(form="weighted", stop_gradient=False),
   "all_token": Case(
     lambda a, f, w: losses.all_token_lm_loss(a["log_probs"], a["logits"], f["flags"], w),
-    {"log_probs": _log_probs(0), "logits": _normal(1, ROWS, COLUMNS)},
-    {"flags": _flags(2, ROWS, COLUMNS)},
+    {"log_probs": _log_probs(0), "logits": drawn.normal(1, ROWS, COLUMNS)},
+    {"flags": drawn.flags(2, ROWS, COLUMNS)},
   ),
   "taco": Case(
     _taco,
     {
-      "anchors": _normal(3, ROWS, COLUMNS, 8),
-      "positives": _normal(4, ROWS, COLUMNS, 8),
-      "negatives": _normal(5, ROWS, COLUMNS, 5, 8),
+      "anchors": drawn.normal(3, ROWS, COLUMNS, 8),
+      "positives": drawn.normal(4, ROWS, COLUMNS, 8),
+      "negatives": drawn.normal(5, ROWS, COLUMNS, 5, 8),
     },
-    {"valid": _flags(6, ROWS, COLUMNS, 5).at[..., 0].set(True)},
+    {"valid": drawn.flags(6, ROWS, COLUMNS, 5).at[..., 0].set(True)},
   ),
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
 def _weights() -> jax.Array:
-  return _flags(7, ROWS, COLUMNS).astype(jnp.float32)
+  return drawn.flags(7, ROWS, COLUMNS).astype(jnp.float32)
 
 
 def test_masked_lm_is_the_sum_of_negative_log_probabilities():
@@ -136,7 +129,7 @@ def test_scl_of_two_orthogonal_sequences(temperature):
 
 
 def test_scl_of_one_sequence_is_zero_because_only_its_partner_remains():
-  cosines = losses.sequence_cosines(_normal(0, 1, 5), _normal(1, 1, 5), group_size=1)
+  cosines = losses.sequence_cosines(drawn.normal(0, 1, 5), drawn.normal(1, 1, 5), group_size=1)
   assert float(losses.sequence_contrastive_loss(cosines, jnp.ones((1, 1)))) == 0.0
 
 
@@ -262,7 +255,7 @@ def _scl(first, second, weights, group_size):
 
 
 def test_scl_rows_of_weight_zero_are_neither_anchors_nor_negatives():
-  first, second = _normal(0, 4, 8), _normal(1, 4, 8)
+  first, second = drawn.normal(0, 4, 8), drawn.normal(1, 4, 8)
   keep = np.asarray([0, 1, 3])
   weights = jnp.asarray([1.0, 1.0, 0.0, 1.0])
   removed = _scl(first[keep], second[keep], jnp.ones(3), 3)
@@ -275,7 +268,7 @@ def test_scl_rows_of_weight_zero_are_neither_anchors_nor_negatives():
 
 
 def test_scl_of_groups_is_the_sum_over_groups_and_jit_agrees():
-  first, second = _normal(0, 6, 8), _normal(1, 6, 8)
+  first, second = drawn.normal(0, 6, 8), drawn.normal(1, 6, 8)
   whole = jax.jit(_scl, static_argnums=3)(first, second, jnp.ones(6), 3)
   parts = sum(_scl(first[i : i + 3], second[i : i + 3], jnp.ones(3), 3) for i in (0, 3))
   np.testing.assert_allclose(whole, parts, rtol=1e-6)
@@ -288,7 +281,7 @@ def test_scl_without_any_row_gives_zero_and_a_zero_gradient():
 
 
 def test_scl_normalises_in_float32_whatever_comes_in():
-  first, second = _normal(0, 4, 8), _normal(1, 4, 8)
+  first, second = drawn.normal(0, 4, 8), drawn.normal(1, 4, 8)
   low = _scl(first.astype(jnp.bfloat16), second.astype(jnp.bfloat16), jnp.ones(4), 4)
   assert low.dtype == jnp.float32
   np.testing.assert_allclose(low, _scl(first, second, jnp.ones(4), 4), rtol=1e-2)  # inputs rounded to 0.4 %

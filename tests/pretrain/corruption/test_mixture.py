@@ -9,14 +9,14 @@ from pretrain.corruption import mixture
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.corruption.mixture import MixtureChoice
 from pretrain.ops import row_random
+from tests.pretrain import drawn
 
 HEADS, B, M, D, V = 3, 4, 6, 5, 13
 KEYS = row_random.step_row_keys(0, 0, jnp.arange(B))
-_RANDOM = jax.random.split(jax.random.key(0), 4)
-FEATURES = jax.random.normal(_RANDOM[0], (HEADS, B, M, D))
-TABLE = jax.random.normal(_RANDOM[1], (V, D))
-OUTPUT = GeneratorOutput(FEATURES, jax.random.normal(_RANDOM[2], (HEADS, B, M, D)), jnp.zeros((1, V)))
-PARAMS = {"mixture": {"kernel": jax.random.normal(_RANDOM[3], (D, 1))}}
+FEATURES = drawn.normal(0, HEADS, B, M, D)
+TABLE = drawn.normal(1, V, D)
+OUTPUT = GeneratorOutput(FEATURES, drawn.normal(2, HEADS, B, M, D), jnp.zeros((1, V)))
+PARAMS = {"mixture": {"kernel": drawn.normal(3, D, 1)}}
 
 
 def _choice(kind: str, **changes) -> MixtureChoice:
@@ -107,7 +107,7 @@ def test_a_forbidden_token_is_not_drawn():
 
 
 def test_given_noise_decides_the_draw():
-  wanted = jax.random.randint(jax.random.key(5), (B, M), 0, V)
+  wanted = drawn.integers(5, V, B, M)
   noise = 1e3 * jax.nn.one_hot(wanted, V)
   found, _ = _propose(_choice("uniform"), _weights(_choice("uniform")), noise=noise)
   np.testing.assert_array_equal(found, wanted)

@@ -1,11 +1,14 @@
 """An encoder of 3 layers x 32 and a batch with padding, for the tests of this folder."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
 from pretrain.ops import row_random
+from tests.pretrain import drawn
 from tests.pretrain.small_recipe import TOKENS, small_ids
 
 CONFIG = EncoderConfig(
@@ -25,6 +28,7 @@ MASK = jnp.not_equal(IDS, TOKENS.pad)
 KEYS = row_random.step_row_keys(0, 0, jnp.arange(B))
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def init_encoder(config: EncoderConfig) -> dict:
   """{'embeddings', 'trunk'} as a recipe has them."""
   token = encoder.init_token_table(jax.random.key(0), config, pad_id=TOKENS.pad)
@@ -44,5 +48,5 @@ def run_encoder(
 
 def weighted_sum(hidden: jax.Array, ids: jax.Array = IDS) -> jax.Array:
   """[] scalar that weights every state of a token with another random number."""
-  probe = jax.random.normal(jax.random.key(7), hidden.shape)
+  probe = drawn.normal(7, *hidden.shape)
   return jnp.sum(hidden.astype(jnp.float32) * probe * (ids != TOKENS.pad)[..., None])

@@ -44,22 +44,23 @@ def test_dropout_is_a_function_of_the_key_and_differs_between_steps_and_rows(dro
 
 def test_dropout_of_a_row_does_not_depend_on_the_batch_around_it(params, dropped):
   whole = dropped(KEYS)
+  of_half = jax.jit(lambda ids, keys: run_encoder(params, ids=ids, keys=keys)[1].last)
   for half in (slice(0, 2), slice(2, 4)):
-    part = run_encoder(params, ids=IDS[half], keys=KEYS[half])[1].last
+    part = of_half(IDS[half], KEYS[half])
     np.testing.assert_allclose(part, whole[half], atol=1e-5)  # other matrix shapes, other rounding
 
 
 def test_every_layer_draws_its_own_dropout_mask():
   """Layers that only add their dropped MLP bias show their masks in the states."""
   config = dataclasses.replace(CONFIG, num_layers=2, dropout=0.5, attention_dropout=0.0, hidden_size=64)
-  params = jax.tree.map(jnp.zeros_like, encoder.init_trunk(jax.random.key(0), config))
+  shapes = jax.eval_shape(lambda: encoder.init_trunk(jax.random.key(0), config))
+  params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
   layers = params["layers"]
   layers["down"]["bias"] += 1.0
   for norm in ("attention_norm", "mlp_norm"):
     layers[norm]["scale"] += 1.0
-  states = encoder.run_trunk(
-    params, config, jnp.zeros((B, L, 64)), jnp.ones((B, L), bool), KEYS, collect="all"
-  ).layers
+  options = (config, np.zeros((B, L, 64), np.float32), np.ones((B, L), bool), KEYS)
+  states = jax.jit(lambda params: encoder.run_trunk(params, *options, collect="all").layers)(params)
   first = np.asarray(states[0]) > 0
   # The second layer adds 2 or 0 to a two-valued state: with its own mask, four values; else two.
   assert len(np.unique(np.asarray(states[1][0, 0]).round(3))) == 4

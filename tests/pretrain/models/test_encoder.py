@@ -11,6 +11,7 @@ import pytest
 
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
+from tests.pretrain import drawn
 from tests.pretrain.models.small_encoder import (
   CONFIG,
   IDS,
@@ -61,7 +62,7 @@ def _primitives(jaxpr) -> set[str]:
 def _assert_trees_close(found, expected, *, rtol: float) -> None:
   for (path, a), b in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected)):
     # Key biases have a zero gradient but for rounding: at most 0.5 stands for the size of such a leaf.
-    scale = max(float(jnp.max(jnp.abs(b))), 0.5)
+    scale = max(float(np.max(np.abs(b))), 0.5)
     np.testing.assert_allclose(a, b, rtol=0, atol=rtol * scale, err_msg=jax.tree_util.keystr(path))
 
 
@@ -109,7 +110,7 @@ def test_initial_values_are_normal_with_zero_biases_unit_norms_and_a_zero_pad_ro
   for path, leaf in jax.tree.leaves_with_path(params):
     name = path[-1].key
     if name in ("kernel", "embedding"):
-      assert abs(float(jnp.std(leaf)) / 0.2 - 1) < 0.2, path  # smallest: 16 numbers, 3 sigma is 0.5
+      assert abs(float(np.std(leaf)) / 0.2 - 1) < 0.2, path  # smallest: 16 numbers, 3 sigma is 0.5
     else:
       assert np.all(np.asarray(leaf) == (1.0 if name == "scale" else 0.0)), path
   assert not np.any(params["embeddings"]["token"]["embedding"][TOKENS.pad])
@@ -282,7 +283,7 @@ def test_the_gradient_of_an_offset_is_that_of_the_state_it_is_added_to(params):
     return weighted_sum(encoder.run_trunk(params["trunk"], CONFIG, x, mask, None, offsets=offsets).last)
 
   gradient = np.asarray(jax.grad(total)(jnp.zeros((3, B, L, 32))))
-  probe = jax.random.normal(jax.random.key(7), (B, L, 32)) * mask[..., None]
+  probe = drawn.normal(7, B, L, 32) * mask[..., None]
   np.testing.assert_allclose(gradient[-1], probe, atol=1e-6)
   assert np.any(gradient[0] != 0)
 

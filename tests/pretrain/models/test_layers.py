@@ -10,6 +10,7 @@ import pytest
 
 from pretrain.models.config import EncoderConfig
 from pretrain.models.layers import Layer, LayerNorm
+from tests.pretrain import drawn
 
 CONFIG = EncoderConfig(vocab_size=97, hidden_size=8, num_layers=1, num_heads=2, mlp_size=12, max_length=16)
 B, L = 2, 5
@@ -19,12 +20,11 @@ MASK = jnp.asarray([[1, 1, 1, 1, 1], [0, 0, 0, 0, 0]], bool)
 @pytest.fixture(scope="module")
 def layer():
   """Parameters, an input [B, L, 8] and a bias [2, L, L]; no parameter is at its initial 0 or 1."""
-  keys = jax.random.split(jax.random.key(0), 4)
-  x, bias = jax.random.normal(keys[0], (B, L, 8)), jax.random.normal(keys[1], (2, L, L))
-  params = Layer(CONFIG).init(keys[2], x, MASK, bias, None, None, jnp.asarray(0), None, None)["params"]
+  x, bias = drawn.normal(0, B, L, 8), drawn.normal(1, 2, L, L)
+  others = (MASK, bias, None, None, jnp.asarray(0), None, None)
+  params = jax.jit(lambda key: Layer(CONFIG).init(key, x, *others))(jax.random.key(2))["params"]
   leaves, tree = jax.tree.flatten(params)
-  noise = jax.random.split(keys[3], len(leaves))
-  leaves = [leaf + 0.3 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, noise)]
+  leaves = [leaf + 0.3 * drawn.normal(seed, *leaf.shape) for seed, leaf in enumerate(leaves)]
   return jax.tree.unflatten(tree, leaves), x, bias
 
 

@@ -6,12 +6,13 @@ import numpy as np
 
 from pretrain.models import heads
 from pretrain.objectives.all_token import AllTokenLM
+from tests.pretrain import drawn
 from tests.pretrain.objectives import views
 
 OBJECTIVE = AllTokenLM(weight=1.0)
 HEADS = {
-  "clm": {"bias": jax.random.normal(jax.random.key(1), (97,))},
-  "rtd": {"kernel": jax.random.normal(jax.random.key(0), (views.D, 1)), "bias": jnp.asarray([0.3])},
+  "clm": {"bias": drawn.normal(1, 97)},
+  "rtd": {"kernel": drawn.normal(0, views.D, 1), "bias": jnp.asarray([0.3])},
 }
 
 

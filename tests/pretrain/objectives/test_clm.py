@@ -8,11 +8,12 @@ import pytest
 from pretrain.models import heads
 from pretrain.objectives.clm import CorrectiveLM, mixture_prediction
 from pretrain.ops.vocab_cross_entropy import VocabScores
+from tests.pretrain import drawn
 from tests.pretrain.objectives import views
 
 HEADS = {
-  "clm": {"bias": jax.random.normal(jax.random.key(1), (97,))},
-  "rtd": {"kernel": jax.random.normal(jax.random.key(0), (views.D, 1)), "bias": jnp.asarray([0.3])},
+  "clm": {"bias": drawn.normal(1, 97)},
+  "rtd": {"kernel": drawn.normal(0, views.D, 1), "bias": jnp.asarray([0.3])},
 }
 
 

@@ -6,10 +6,11 @@ import pytest
 
 from pretrain.models import heads
 from pretrain.objectives.mlm import MaskedLM
+from tests.pretrain import drawn
 from tests.pretrain.objectives import views
 
 HEAD = heads.init_mlm_head(jax.random.key(0), views.ENCODER, output_size=views.D)
-HEAD["bias"] = jax.random.normal(jax.random.key(1), HEAD["bias"].shape)
+HEAD["bias"] = drawn.normal(1, *HEAD["bias"].shape)
 
 
 def _objective(**changes) -> MaskedLM:

@@ -6,6 +6,7 @@ import numpy as np
 
 from pretrain.models import heads
 from pretrain.objectives.rtd import ReplacedTokenDetection, rtd_metrics
+from tests.pretrain import drawn
 from tests.pretrain.objectives import views
 
 OBJECTIVE = ReplacedTokenDetection(weight=50.0, head="linear")
@@ -14,7 +15,7 @@ IS_ORIGINAL = views.IDS == views.INPUT_IDS
 
 
 def test_the_loss_is_the_binary_cross_entropy_of_every_token_specials_included():
-  head = {"kernel": jax.random.normal(jax.random.key(0), (views.D, 1)), "bias": jnp.asarray([0.3])}
+  head = {"kernel": drawn.normal(0, views.D, 1), "bias": jnp.asarray([0.3])}
   view = views.view({"rtd": head})
   logits = np.asarray(heads.apply_rtd_head(head, views.ENCODER, view.hidden), np.float64)
   p = 1 / (1 + np.exp(-logits))

@@ -9,6 +9,7 @@ from pretrain.models.config import EncoderConfig
 from pretrain.objectives.views import Context, Corrupted, View
 from pretrain.ops import row_random
 from pretrain.ops.positions import gather_positions
+from tests.pretrain import drawn
 from tests.pretrain.small_recipe import TOKENS, VOCAB_SIZE
 
 ENCODER = EncoderConfig(
@@ -25,7 +26,6 @@ INPUT_IDS = np.asarray([[0, 30, 11, 12, 13, 2], [0, 20, 31, 2, 1, 1]], np.int32)
 
 def view(heads: dict, *, rows: slice = slice(None), input_ids: np.ndarray = INPUT_IDS) -> View:
   """The view of `rows` of the batch above, with random states."""
-  keys = jax.random.split(jax.random.key(3), 4)
   selected = jnp.asarray(SELECTED)
   positions, weights, overflow = gather_positions(selected, 3)
   masked = jnp.where(selected, TOKENS.mask, IDS)
@@ -35,11 +35,11 @@ def view(heads: dict, *, rows: slice = slice(None), input_ids: np.ndarray = INPU
   corrupted = Corrupted(ids, ids != TOKENS.pad, masking, jnp.asarray(input_ids), row_keys)
   parts = (
     corrupted,
-    jax.random.normal(keys[0], (B, L, D)),
-    jax.random.normal(keys[1], (B, L, D)),
-    jax.random.normal(keys[2], (B, D)),
+    drawn.normal(0, B, L, D),
+    drawn.normal(1, B, L, D),
+    drawn.normal(2, B, D),
   )
-  table = jax.random.normal(keys[3], (VOCAB_SIZE, D))
+  table = drawn.normal(3, VOCAB_SIZE, D)
   return View(*jax.tree.map(lambda x: x[rows], parts), table, heads)
 
 

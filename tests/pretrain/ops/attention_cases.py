@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.ops import attention, row_random
+from tests.pretrain import drawn
 
 
 class Case(NamedTuple):
@@ -31,10 +32,9 @@ def case(
   window: int | None = None,
 ) -> Case:
   """Random arrays; of every three rows one is whole, one is half padding, one has no token."""
-  draws = jax.random.split(jax.random.key(0), 5)
   wide = (rows, length, heads, head_dim)
-  query, key, value, given = (jax.random.normal(draw, wide).astype(dtype) for draw in draws[:4])
-  bias = jax.random.normal(draws[4], (heads, 2 * length - 1)) if has_bias else None
+  query, key, value, given = (drawn.normal(seed, *wide).astype(dtype) for seed in range(4))
+  bias = drawn.normal(4, heads, 2 * length - 1) if has_bias else None
   lengths = np.resize([length, length // 2, 0], rows)
   options: dict[str, Any] = {"key_mask": jnp.arange(length) < lengths[:, None], "window": window}
   if has_segments:

@@ -6,15 +6,15 @@ import numpy as np
 
 from pretrain.ops import row_random
 from pretrain.ops.attention import attention
+from tests.pretrain import drawn
 
 B, L, H, K = 2, 5, 2, 4
 MASK = jnp.asarray([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
 
 
 def _inputs():
-  keys = jax.random.split(jax.random.key(0), 4)
-  query, key, value = (jax.random.normal(k, (B, L, H, K)) for k in keys[:3])
-  return query, key, value, jax.random.normal(keys[3], (H, L, L))
+  query, key, value = (drawn.normal(seed, B, L, H, K) for seed in range(3))
+  return query, key, value, drawn.normal(3, H, L, L)
 
 
 def test_it_is_softmax_of_scaled_products_plus_an_unscaled_bias():
@@ -59,7 +59,7 @@ def test_segments_and_windows_hide_keys_as_a_mask_does():
 
 def test_a_bias_by_distance_equals_its_square():
   query, key, value, _ = _inputs()
-  bias = jax.random.normal(jax.random.key(5), (H, 2 * L - 1))
+  bias = drawn.normal(5, H, 2 * L - 1)
   square = np.zeros((H, L, L), np.float32)
   for q in range(L):
     for k in range(L):

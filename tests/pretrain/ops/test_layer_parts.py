@@ -12,13 +12,13 @@ from flax import linen as nn
 from pretrain.ops.dense import dense
 from pretrain.ops.gelu import gelu
 from pretrain.ops.layer_norm import by_formula, layer_norm
+from tests.pretrain import drawn
 
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2.0**-6}  # of the largest number
 
 
 def _arrays(*shapes: tuple[int, ...]) -> list[jax.Array]:
-  keys = jax.random.split(jax.random.key(0), len(shapes))
-  return [0.5 + jax.random.normal(key, shape) for key, shape in zip(keys, shapes)]
+  return [0.5 + drawn.normal(seed, *shape) for seed, shape in enumerate(shapes)]
 
 
 def _assert_equal(found, expected, *, dtype: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from pretrain.ops import row_random
 from pretrain.ops.mixture_sampling import MixtureSettings, Noise, sample_from_mixture
+from tests.pretrain import drawn
 
 B, M, D, V, HEADS = 2, 5, 6, 23, 3
 NAMES = ("weights", "transformed", "table", "biases")
@@ -18,11 +19,10 @@ def _words(rows: int = B) -> jax.Array:
 
 
 def _inputs(*, heads: int = HEADS, separate: bool = False) -> tuple[jax.Array, ...]:
-  keys = jax.random.split(jax.random.key(1), 4)
-  weights = jax.nn.softmax(jax.random.normal(keys[0], (B, M, heads)))
-  transformed = jax.random.normal(keys[1], (heads, B, M, D))
-  biases = jax.random.normal(keys[3], (heads if separate else 1, V))
-  return weights, transformed, jax.random.normal(keys[2], (V, D)), biases
+  weights = jax.nn.softmax(drawn.normal(10, B, M, heads))
+  transformed = drawn.normal(11, heads, B, M, D)
+  biases = drawn.normal(13, heads if separate else 1, V)
+  return weights, transformed, drawn.normal(12, V, D), biases
 
 
 def _settings(**changes) -> MixtureSettings:
@@ -52,7 +52,7 @@ def _plain(weights, transformed, table, biases, noise, settings):
 
 
 def _gradients(function, inputs, noise, settings):
-  probe = jax.random.normal(jax.random.key(9), (B, M, D))
+  probe = drawn.normal(9, B, M, D)
 
   def total(*inputs):
     return jnp.sum(jnp.sin(function(*inputs, noise, settings)) * probe)  # a loss that is not linear
@@ -81,7 +81,7 @@ def _operation(*arguments):
 )
 def test_values_and_gradients_equal_the_plain_composition(separate, changes):
   inputs, settings = _inputs(separate=separate), _settings(**changes)
-  noise = jax.random.gumbel(jax.random.key(2), (B, M, V))
+  noise = drawn.gumbel(2, B, M, V)
   np.testing.assert_allclose(
     _operation(*inputs, noise, settings), _plain(*inputs, noise, settings), atol=1e-6
   )
@@ -91,7 +91,7 @@ def test_values_and_gradients_equal_the_plain_composition(separate, changes):
 
 
 def test_heads_get_exactly_no_gradient_and_weights_do():
-  noise = jax.random.gumbel(jax.random.key(2), (B, M, V))
+  noise = drawn.gumbel(2, B, M, V)
   gradient = _gradients(_operation, _inputs(), noise, _settings())
   assert np.all(np.asarray(gradient["transformed"]) == 0)
   assert np.all(np.asarray(gradient["biases"]) == 0)
@@ -102,7 +102,7 @@ def test_heads_get_exactly_no_gradient_and_weights_do():
 
 
 def test_the_multiplier_scales_and_reverses_the_gradient_of_the_weights_and_not_of_the_table():
-  noise = jax.random.gumbel(jax.random.key(2), (B, M, V))
+  noise = drawn.gumbel(2, B, M, V)
   reversed_, plain = (
     _gradients(_operation, _inputs(), noise, _settings(multiplier=multiplier)) for multiplier in (-1.0, 1.0)
   )
@@ -111,8 +111,8 @@ def test_the_multiplier_scales_and_reverses_the_gradient_of_the_weights_and_not_
 
 
 def test_the_table_gets_the_gradient_of_an_ordinary_look_up():
-  inputs, probe = _inputs(), jax.random.normal(jax.random.key(9), (B, M, D))
-  noise = jax.random.gumbel(jax.random.key(2), (B, M, V))
+  inputs, probe = _inputs(), drawn.normal(9, B, M, D)
+  noise = drawn.gumbel(2, B, M, V)
   ids, _ = sample_from_mixture(*inputs, Noise(_words(), noise), _settings())
   expected = jax.grad(lambda table: jnp.sum(jnp.sin(table[ids]) * probe))(inputs[2])
   found = _gradients(_operation, inputs, noise, _settings())["table"]

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.ops import positions
+from tests.pretrain import drawn
 
 SELECTED = jnp.asarray([[0, 1, 0, 1, 1], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
 
@@ -32,7 +33,7 @@ def test_scatter_writes_used_slots_and_nothing_else():
 
 def test_take_reads_what_scatter_wrote_also_for_vectors():
   found, weights, _ = positions.gather_positions(SELECTED, 3)
-  values = jax.random.normal(jax.random.key(0), (3, 3, 4))
+  values = drawn.normal(0, 3, 3, 4)
   written = positions.scatter_positions(jnp.zeros((3, 5, 4)), found, values)
   np.testing.assert_array_equal(positions.take_positions(written, found)[weights > 0], values[weights > 0])
 

@@ -7,6 +7,7 @@ import pytest
 
 from pretrain.ops import row_random
 from pretrain.ops.row_random import Use
+from tests.pretrain import drawn
 
 N = 100_000
 
@@ -89,7 +90,7 @@ def test_a_part_of_a_draw_equals_that_part_of_the_whole(draw):
 
 def test_a_row_draws_the_same_in_any_batch():
   keys = row_random.step_row_keys(3, 5, jnp.arange(6))
-  x = jax.random.normal(jax.random.key(0), (6, 7, 8))
+  x = drawn.normal(0, 6, 7, 8)
   whole = row_random.dropout(x, keys, Use.EMBEDDING_DROPOUT, rate=0.3)
   parts = [row_random.dropout(x[i : i + 3], keys[i : i + 3], Use.EMBEDDING_DROPOUT, rate=0.3) for i in (0, 3)]
   np.testing.assert_array_equal(whole, jnp.concatenate(parts))
@@ -123,7 +124,7 @@ def test_two_uses_of_a_row_drop_different_elements():
 
 def test_dropout_gradient_uses_the_mask_of_the_forward_pass():
   keys = row_random.step_row_keys(0, 0, jnp.arange(2))
-  x = 1.0 + jax.random.uniform(jax.random.key(0), (2, 50))
+  x = 1.0 + drawn.uniform(0, 2, 50)
 
   def total(x):
     return jnp.sum(row_random.dropout(x, keys, Use.MLP_OUTPUT_DROPOUT, rate=0.4))
@@ -148,7 +149,7 @@ def test_what_dropout_leaves_is_what_its_bits_say(rate):
 def test_what_dropout_leaves_at_bits_next_to_the_limit():
   # Rates whose limits are the bits of some draws, or the numbers beside them: the lower half decides there.
   words, bits = _words(1), np.asarray(row_random.row_bits(_words(1), (64,)))[0]
-  for place, drawn in enumerate(int(bit) for bit in bits):
-    for limit in (drawn - 1, drawn, drawn + 1):
+  for place, number in enumerate(int(bit) for bit in bits):
+    for limit in (number - 1, number, number + 1):
       kept = row_random.row_kept(words, (64,), rate=limit / 2**32)
-      assert bool(kept[0, place]) == (drawn >= limit)
+      assert bool(kept[0, place]) == (number >= limit)

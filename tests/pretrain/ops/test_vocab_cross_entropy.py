@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from pretrain.ops import vocab_cross_entropy as vce
+from tests.pretrain import drawn
 
 B, M, D, V = 2, 7, 8, 31
 
 
 def _inputs():
-  keys = jax.random.split(jax.random.key(0), 5)
-  x, table = jax.random.normal(keys[0], (B, M, D)), jax.random.normal(keys[1], (V, D))
-  targets = jax.random.randint(keys[3], (B, M, 2), 0, V)
-  return (x, table, jax.random.normal(keys[2], (V,))), targets, jax.random.normal(keys[4], (B, M, 2))
+  x, table = drawn.normal(0, B, M, D), drawn.normal(1, V, D)
+  return (x, table, drawn.normal(2, V)), drawn.integers(3, V, B, M, 2), drawn.normal(4, B, M, 2)
 
 
 def _plain(x, table, bias):

@@ -11,6 +11,7 @@ import pytest
 from pretrain import losses
 from pretrain.ops import vocab_loss as op
 from pretrain.ops.vocab_cross_entropy import vocab_scores
+from tests.pretrain import drawn
 
 B, M, D, V = 2, 7, 8, 31
 LOSSES = {
@@ -22,12 +23,11 @@ LOSSES = {
 
 
 def _inputs(unused: int = 4):
-  keys = jax.random.split(jax.random.key(0), 7)
-  x, table = jax.random.normal(keys[0], (B, M, D)), jax.random.normal(keys[1], (V, D))
-  bias, copy = jax.random.normal(keys[2], (V,)), jax.random.normal(keys[3], (B, M))
-  targets = jax.random.randint(keys[4], (B, M, 2), 0, V)
-  weights = jax.random.uniform(keys[5], (B, M)).at[1, M - unused :].set(0.0)
-  return (x, table, bias, copy), targets, jax.random.bernoulli(keys[6], 0.5, (B, M)), weights
+  x, table = drawn.normal(0, B, M, D), drawn.normal(1, V, D)
+  bias, copy = drawn.normal(2, V), drawn.normal(3, B, M)
+  targets = drawn.integers(4, V, B, M, 2)
+  weights = drawn.uniform(5, B, M).at[1, M - unused :].set(0.0)
+  return (x, table, bias, copy), targets, drawn.flags(6, B, M), weights
 
 
 @functools.cache

@@ -69,8 +69,9 @@ def _compiled(name: str):
 
 
 def gradient_of(name: str, masked: MaskedBatch, totals: dict, **weights: float):
-  """((loss, metrics), gradient) with dropout; `weights` of terms in place of the recipe's, in one program."""
-  return _compiled(name)(params_of(name), recipe_of(name).term_weights | weights, masked, totals)
+  """((loss, metrics), gradient) with dropout, in numpy; `weights` of terms replace the recipe's."""
+  weights = recipe_of(name).term_weights | weights
+  return jax.device_get(_compiled(name)(params_of(name), weights, masked, totals))
 
 
 @functools.cache
@@ -78,7 +79,7 @@ def result_of(name: str, **weights: float):
   """Loss, metrics and gradient of `BATCH`, in numpy; `weights` as those of `gradient_of`."""
   totals = recipe_of(name).totals(masked(name))
   (loss, metrics), gradient = gradient_of(name, masked(name), totals, **weights)
-  return jax.tree.map(np.asarray, (loss, metrics, gradient))
+  return loss, metrics, gradient
 
 
 def token_table(gradient: dict) -> np.ndarray:

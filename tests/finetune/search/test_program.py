@@ -138,7 +138,8 @@ def test_the_better_runs_take_their_new_parameters():
 
 
 def test_parameters_of_a_checkpoint_are_the_same_for_every_run_and_heads_are_not():
-  encoder = init_encoder(jax.random.key(9), small_task.CONFIG, pad_id=small_task.PAD)
+  make = jax.jit(init_encoder, static_argnums=1, static_argnames="pad_id")
+  encoder = make(jax.random.key(9), small_task.CONFIG, pad_id=small_task.PAD)
   params = small_task.program(init=lambda key: encoder).group(small_task.runs([1, 2])).init_state().params
   for run in (0, 1):
     jax.tree.map(lambda leaf, one: np.testing.assert_array_equal(leaf[run], one), params["encoder"], encoder)  # noqa: B023

@@ -41,7 +41,7 @@ def _run_eagerly(static, params, batch, row_keys):
 
 
 def _head_losses(recipe, params, output, *, batch=BATCH):
-  masking = recipe.mask(batch).corrupted.masking
+  masking = jax.jit(recipe.mask)(batch).corrupted.masking
   table = generator.token_table(params["generator"], params["encoder"]["embeddings"], recipe.generator)
   targets = take_positions(batch.ids, masking.positions)
   scores = generator.head_scores(output, table, targets, chunk=recipe.chunk)
@@ -88,12 +88,16 @@ def test_a_narrow_generator_projects_the_table_for_input_and_output():
   assert own["embeddings"]["position"]["embedding"].shape == (16, 16)
   output = _run(recipe, params)
   assert output.features.shape[-1] == 16
-  # MC-BERT's softmax runs over projected rows E W + b; the part with b is the same for every token.
-  table = params["encoder"]["embeddings"]["token"]["embedding"]
-  rows = table @ own["projection"]["kernel"] + own["projection"]["bias"]
-  hidden = generator.heads.apply_transform(own["mlm_head"], recipe.generator.members[0], output.features[0])
-  expected = jax.nn.log_softmax(hidden @ rows.T + own["mlm_head"]["bias"])
-  found = jax.nn.log_softmax(output.transformed[0] @ table.T + own["mlm_head"]["bias"])
+
+  @jax.jit
+  def log_softmaxes(own, table, output):
+    # MC-BERT's softmax runs over projected rows E W + b; the part with b is the same for every token.
+    rows = table @ own["projection"]["kernel"] + own["projection"]["bias"]
+    hidden = generator.heads.apply_transform(own["mlm_head"], recipe.generator.members[0], output.features[0])
+    logits = (output.transformed[0] @ table.T, hidden @ rows.T)
+    return [jax.nn.log_softmax(of_table + own["mlm_head"]["bias"]) for of_table in logits]
+
+  found, expected = log_softmaxes(own, params["encoder"]["embeddings"]["token"]["embedding"], output)
   np.testing.assert_allclose(found, expected, atol=1e-4)  # logits of about 30 in float32
 
 
@@ -112,7 +116,7 @@ def test_googles_projection_shares_wide_embeddings_and_widens_the_head():
 def test_heads_read_their_layers_at_the_masked_positions(amos):
   recipe, params = amos
   output = _run(recipe, params)
-  slots = recipe.mask(BATCH).corrupted.masking.positions.shape[1]
+  slots = jax.eval_shape(recipe.mask, BATCH).corrupted.masking.positions.shape[1]
   assert output.features.shape == output.transformed.shape == (3, 4, slots, 32)
   assert output.biases.shape == (1, 97)
   deeper = small_recipe({**AMOS, "generator.mlm_layers": (2, 3)})
@@ -154,17 +158,22 @@ def test_without_detached_blocks_every_head_trains_the_layers_below(amos):
 def test_the_loss_is_the_sum_over_heads_and_metrics_name_the_layers(amos):
   recipe, params = amos
   output = _run(recipe, params)
-  masking = recipe.mask(BATCH).corrupted.masking
-  targets = take_positions(BATCH.ids, masking.positions)
-  table = params["encoder"]["embeddings"]["token"]["embedding"]
-  arguments = (output, table, targets, masking.weights, recipe.generator)
-  loss, metrics = generator.loss_and_metrics(*arguments, chunk=2)
-  expected = _head_losses(recipe, params, output)
+
+  @jax.jit
+  def of_output(output):
+    masking = recipe.mask(BATCH).corrupted.masking
+    targets = take_positions(BATCH.ids, masking.positions)
+    table = params["encoder"]["embeddings"]["token"]["embedding"]
+    arguments = (output, table, targets, masking.weights, recipe.generator)
+    made = generator.loss_and_metrics(*arguments, chunk=2)
+    return made, _head_losses(recipe, params, output), jnp.sum(masking.weights)
+
+  (loss, metrics), expected, number = of_output(output)
   np.testing.assert_allclose(loss, sum(expected), rtol=1e-5)
   for layer, of_head in zip((1, 2, 3), expected):
     np.testing.assert_allclose(metrics[f"generator_loss_layer_{layer}"][0], of_head, rtol=1e-5)
     assert f"generator_accuracy_layer_{layer}" in metrics
-  assert metrics["generator_loss"][1] == jnp.sum(masking.weights)
+  assert metrics["generator_loss"][1] == number
 
 
 def test_separate_generators_have_trunks_heads_and_losses_of_their_own():

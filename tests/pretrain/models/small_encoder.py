@@ -9,6 +9,7 @@ from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
 from pretrain.ops import row_random
 from tests.pretrain import drawn
+from tests.pretrain.one_program import one_program
 from tests.pretrain.small_recipe import TOKENS, small_ids
 
 CONFIG = EncoderConfig(
@@ -41,9 +42,8 @@ def run_encoder(
   params: dict, config: EncoderConfig = CONFIG, ids: jax.Array = IDS, *, keys=None, collect=None
 ):
   """Embedded tokens and states of `ids`; dropout where keys are given."""
-  return encoder.encode(
-    params, config, ids, ids != TOKENS.pad, pad_id=TOKENS.pad, row_keys=keys, collect=collect
-  )
+  encode = one_program(encoder.encode)
+  return encode(params, config, ids, ids != TOKENS.pad, pad_id=TOKENS.pad, row_keys=keys, collect=collect)
 
 
 def weighted_sum(hidden: jax.Array, ids: jax.Array = IDS) -> jax.Array:

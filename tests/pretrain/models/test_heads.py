@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrain.models import heads
+from pretrain.models import heads as head_models
 from pretrain.models.config import EncoderConfig
 from pretrain.ops import row_random
 from tests.pretrain import drawn
+from tests.pretrain.one_program import OneProgramEach
 
 CONFIG = EncoderConfig(vocab_size=97, hidden_size=32, num_layers=2, num_heads=2, mlp_size=64, max_length=16)
+heads = OneProgramEach(head_models)
 KEY = jax.random.key(0)
 HIDDEN = drawn.normal(1, 2, 5, 32)
 
@@ -107,7 +109,7 @@ def test_classification_head_is_two_linear_layers_with_an_activation_between(nam
 
 def test_fresh_head_has_small_normal_kernels_or_those_of_torch():
   normal = heads.init_classification_head(KEY, CONFIG, num_outputs=2)
-  assert float(np.std(normal["dense"]["kernel"])) == pytest.approx(0.02, rel=0.1)  # 1,024 draws
+  assert float(np.std(np.asarray(normal["dense"]["kernel"]))) == pytest.approx(0.02, rel=0.1)  # 1,024 draws
   assert not np.any(normal["dense"]["bias"]) and not np.any(normal["output"]["bias"])
   torch = heads.init_classification_head(KEY, CONFIG, num_outputs=2, init="torch")
   for leaf in jax.tree.leaves(torch):

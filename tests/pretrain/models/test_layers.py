@@ -52,7 +52,8 @@ def test_a_layer_is_post_norm_with_exact_gelu_and_an_unscaled_bias(layer):
   output = np.einsum("qhd,hde->qe", mixed, attention["output"]["kernel"]) + attention["output"]["bias"]
   middle = _norm(row + output, p["attention_norm"])
   expected = _norm(middle + _dense(_gelu(_dense(middle, p["up"])), p["down"]), p["mlp_norm"])
-  found, _ = Layer(CONFIG).apply({"params": params}, x, MASK, bias, None, None, jnp.asarray(0), None, None)
+  others = (MASK, bias, None, None, jnp.asarray(0), None, None)
+  found, _ = jax.jit(lambda params: Layer(CONFIG).apply({"params": params}, x, *others))(params)
   np.testing.assert_allclose(found[0], expected, atol=1e-5)  # float32 against float64
 
 
@@ -61,7 +62,8 @@ def test_a_row_without_tokens_gets_no_attention_output_not_even_its_bias(layer):
   p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
   middle = _norm(np.asarray(x[1], np.float64), p["attention_norm"])
   expected = _norm(middle + _dense(_gelu(_dense(middle, p["up"])), p["down"]), p["mlp_norm"])
-  found, _ = Layer(CONFIG).apply({"params": params}, x, MASK, bias, None, None, jnp.asarray(0), None, None)
+  others = (MASK, bias, None, None, jnp.asarray(0), None, None)
+  found, _ = jax.jit(lambda params: Layer(CONFIG).apply({"params": params}, x, *others))(params)
   np.testing.assert_allclose(found[1], expected, atol=1e-5)
 
 

@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pretrain.ops import attention as operation
 from pretrain.ops import row_random
-from pretrain.ops.attention import attention
 from tests.pretrain import drawn
+from tests.pretrain.one_program import one_program
 
+attention = one_program(operation.attention)
 B, L, H, K = 2, 5, 2, 4
 MASK = jnp.asarray([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
 
@@ -75,7 +77,7 @@ def test_a_row_without_keys_gives_finite_values_and_gradients():
   def total(query, key, value, bias):
     return jnp.sum(attention(query, key, value, bias=bias, key_mask=mask) ** 2)
 
-  results = jax.value_and_grad(total, argnums=(0, 1, 2, 3))(query, key, value, bias)
+  results = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2, 3)))(query, key, value, bias)
   assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(results))
 
 

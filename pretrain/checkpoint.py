@@ -60,13 +60,13 @@ class Checkpoints:
     """
     self._every = every
     self._begun, self._begun_at, self._run_id, self._log = None, 0.0, "", log
-    self._failure: BaseException | None = None
+    self._failure, self._handled = None, None  # an exception in a save; one that led the caller to save
     self._keep_steps = frozenset(keep_steps)
     self.directory = Path(workdir).absolute() / DIRECTORY
     if jax.process_index() == 0:  # orbax lets the others wait
       make_writable(self.directory, flag=flag)
     policies = [checkpoint_managers.LatestN(keep), checkpoint_managers.CustomSteps(sorted(self._keep_steps))]
-    with _storage_errors(self.directory):
+    with self._storing():
       self._clear_the_way(log)
       self._manager = ocp.CheckpointManager(
         self.directory,
@@ -103,7 +103,8 @@ class Checkpoints:
 
     Orbax would go on to the barrier at the end of a save, while the others wait at that of the files.
     """
-    self._failure = sys.exception()
+    failure = sys.exception()
+    self._failure = None if failure is self._handled else failure
     if self._failure is not None:
       raise self._failure
     ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
@@ -150,7 +151,7 @@ class Checkpoints:
       opt_state=ocp.args.StandardSave(rest),
       meta=ocp.args.JsonSave(meta),
     )
-    with _storage_errors(self.directory):
+    with self._storing():
       # Which steps are saved is decided above, so orbax's own policy is overruled.
       return bool(self._manager.save(step, args=items, force=True))
 
@@ -181,13 +182,18 @@ class Checkpoints:
 
   def wait(self) -> None:
     """Returns when everything is on disk; StorageError if it could not be written."""
-    with _storage_errors(self.directory):
+    with self._storing():
       self._manager.wait_until_finished()
 
   def close(self) -> None:
     """Waits and lets go of orbax's threads."""
-    with _storage_errors(self.directory):
+    with self._storing():
       self._manager.close()
+
+  def _storing(self) -> contextlib.AbstractContextManager[None]:
+    """Around calls of orbax: their errors become StorageErrors."""
+    self._handled, advice = sys.exception(), "check space and permissions there"
+    return errors.translated(StorageError, f"cannot save to {self.directory}", advice)
 
 
 def newest_step(workdir: str | os.PathLike) -> int | None:
@@ -198,8 +204,7 @@ def newest_step(workdir: str | os.PathLike) -> int | None:
 
 def _check_files(path: Path, items: Sequence[str] = ()) -> None:
   """Raises a DataError where the files of a step are not those that were saved."""
-  problem = integrity.problem(path, items)
-  if problem:
+  if problem := integrity.problem(path, items):
     raise DataError(f"checkpoint {path} is damaged: {problem}; move its directory away to use an older one")
 
 
@@ -260,8 +265,7 @@ def read_meta(path: Path) -> dict[str, Any]:
 def load_params(directory: str | os.PathLike, step: int | None = None) -> tuple[dict, dict[str, Any]]:
   """Reads the parameters alone, without knowing them beforehand: a nested dict of numpy arrays, and `meta`.
 
-  `directory` and `step` are those of `step_path`. DataError: none there, unreadable, or another format
-  version.
+  `directory` and `step` are those of `step_path`. DataError: none there, unreadable, or another version.
   """
   path = step_path(directory, step)
   _check_files(path, ("params", "meta"))
@@ -289,10 +293,6 @@ def _check_same(path: Path, target: ArrayTree) -> None:
       f"checkpoint {path} is of another model or optimizer: {trees.first_lines(problems)}; use that "
       f"run's config, or a new workdir"
     )
-
-
-def _storage_errors(directory: Path) -> contextlib.AbstractContextManager[None]:
-  return errors.translated(StorageError, f"cannot save to {directory}", "check space and permissions there")
 
 
 def _read_errors(path: Path) -> contextlib.AbstractContextManager[None]:

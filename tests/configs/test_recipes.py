@@ -14,7 +14,7 @@ from pretrain.command.config_file import load_config
 from tests.configs.paper_values import NO_PAPER, VALUES
 
 CONFIGS = pathlib.Path(base.__file__).parent
-NOT_RECIPES = ("__init__", "base", "sizes")
+NOT_RECIPES = ("__init__", "base", "sizes", "studies")
 FAMILIES = ("bert", "roberta", "electra", "electra_google", "all_token", "coco_lm", "amos", "taco")
 # Fine-tuning configs have fields of their own.
 RECIPES = sorted(

@@ -86,6 +86,7 @@ def test_sigterm_unwinds_and_asks_to_be_started_again(capsys):
 
 def test_a_signal_to_a_command_that_is_settled_is_a_line_and_another_kills(capfd, monkeypatch):
   numbers, killed = (signal.SIGTERM, signal.SIGINT), []
+  ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
   before = [signal.getsignal(number) for number in numbers]
   monkeypatch.setattr(os, "kill", lambda *arguments: killed.append(arguments))
   with command.one_line_errors(stopped="stopped in time") as end:
@@ -100,6 +101,7 @@ def test_a_signal_to_a_command_that_is_settled_is_a_line_and_another_kills(capfd
     end.settle(is_asked=True)
     signal.raise_signal(signal.SIGTERM)
   assert len(killed) == 2 and capfd.readouterr().err == ""
+  signal.signal(signal.SIGINT, ours)
 
 
 def test_after_the_last_command_of_a_process_nothing_is_heard():

@@ -50,6 +50,7 @@ def test_a_killed_search_goes_on_to_the_same_table(old):
   assert 0 < len(finished) < CELLS
   places = (f"--config.checkpoint={old / 'encoder'}", f"--config.data.directory={old / 'glue'}")
   arguments = [*test_main.FAST, *test_main.SEARCH, "--config.output.predict", *places]
+  arguments += [test_main.SAVES, "--config.search.evaluations_per_epoch=2"]  # as it began
   assert main.main([*arguments, f"--workdir={old / 'search'}"]) == 0
   expected = json.loads((old / "searched.json").read_text())
   stored = {

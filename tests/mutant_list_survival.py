@@ -19,9 +19,15 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "a save that has failed waits for the other processes",
-        "self._failure = sys.exception()",
+        "self._failure = None if failure is self._handled else failure",
         "self._failure = None",
         "test_save_that_fails_in_the_background_is_one_line_and_leaves_the_older_step",
+      ),
+      (
+        "what led the caller to save is a failed save",
+        "self._failure = None if failure is self._handled else failure",
+        "self._failure = failure",
+        "test_a_save_may_follow_an_exception_that_the_caller_handles",
       ),
     ],
   ),

@@ -279,6 +279,16 @@ DISK_FULL = """
 """
 
 
+def test_a_save_may_follow_an_exception_that_the_caller_handles(mesh, tmp_path):
+  checkpoints = Checkpoints(tmp_path, every=5, keep=2)
+  try:
+    raise KeyboardInterrupt
+  except KeyboardInterrupt:
+    checkpoints.save(5, state_on(mesh), META)
+    checkpoints.close()
+  assert checkpoints.latest_step() == 5
+
+
 def test_save_that_fails_in_the_background_is_one_line_and_leaves_the_older_step(tmp_path):
   command = [sys.executable, "-c", textwrap.dedent(DISK_FULL), str(tmp_path)]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -39,8 +39,9 @@ def _alarm(seconds: int) -> Iterator[None]:
   try:
     yield
   finally:
-    faulthandler.cancel_dump_traceback_later()
+    signal.signal(signal.SIGPROF, signal.SIG_IGN)  # one on its way must not strike what comes after
     signal.setitimer(signal.ITIMER_PROF, 0)
+    faulthandler.cancel_dump_traceback_later()
     signal.signal(signal.SIGPROF, before)
 
 

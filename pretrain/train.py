@@ -67,6 +67,7 @@ def train(
 def _checkpoints(
   config: ConfigDict, workdir: str, records: Prepared, peers: Alone, log: Log
 ) -> contextlib.closing[Checkpoints]:
+  """Writes the files that a workdir begins with, then opens its checkpoints."""
   begin = functools.partial(workdir_files.begin, workdir, config, records.directory)
   peers.first("the workdir's files", begin, seconds=LOOKING)
   checkpoints = Checkpoints(

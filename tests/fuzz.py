@@ -32,17 +32,18 @@ def _alarm(seconds: int) -> Iterator[None]:
   def stop(*_):
     raise TimeoutError(f"no answer within {seconds} s of computing")
 
-  before = signal.signal(signal.SIGPROF, stop)
-  signal.setitimer(signal.ITIMER_PROF, seconds)
+  # Not SIGPROF: once libtpu is loaded its own profiler sends that one all the time.
+  before = signal.signal(signal.SIGVTALRM, stop)
+  signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
   # A loop inside a C++ library never comes back to let the signal's handler run.
   faulthandler.dump_traceback_later(100 * seconds, exit=True)
   try:
     yield
   finally:
-    signal.signal(signal.SIGPROF, signal.SIG_IGN)  # one on its way must not strike what comes after
-    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGVTALRM, signal.SIG_IGN)  # one on its way must not strike what comes after
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     faulthandler.cancel_dump_traceback_later()
-    signal.signal(signal.SIGPROF, before)
+    signal.signal(signal.SIGVTALRM, before)
 
 
 def outcome(parser: Parser, folder: pathlib.Path, *, seconds: int) -> str:

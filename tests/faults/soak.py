@@ -115,7 +115,9 @@ def _problem(
   """What was wrong with the end of a run's processes."""
   if not is_hurt and " was renamed to " in said:
     return "a step was set aside that nobody had damaged"
-  if blow.seconds is not None and blow.seconds > grace:
+  has_met = all(mark not in said for mark in ("missing after", "was not reached"))
+  limit = grace if has_met else attack.PATIENCE + grace  # before they have met, one waits for the other
+  if blow.seconds is not None and blow.seconds > limit:
     return f"it took {blow.seconds:.0f} s to stop"
   codes = {*blow.codes}
   if codes == {0}:
@@ -123,7 +125,6 @@ def _problem(
   if kind not in TERMS:  # of two, one may have gone on to its end, or to the end that the other's death is
     allowed = {-signal.SIGKILL, 0, 6} if kind in PAIRS else {-signal.SIGKILL}
     return None if codes <= allowed and -signal.SIGKILL in codes else f"it ended with {blow.codes}"
-  has_met = all(mark not in said for mark in ("missing after", "was not reached"))
   if codes <= {-signal.SIGTERM, 75, 6} and kind in PAIRS and not has_met:
     return None  # it was struck before the two had met
   if codes == {-signal.SIGTERM} and not said:

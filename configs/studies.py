@@ -12,6 +12,7 @@ _VOCAB = {"model.vocab_size": 8_192}
 _AMBIGUOUS = "part of speech, ambiguous, last"
 _DEPENDENCY = "dependency, all words, last"
 _CLS = "similarity, STS-B dev, cls"
+_UPOS = "ADJ,ADP,ADV,AUX,CCONJ,DET,INTJ,NOUN,NUM,PART,PRON,PROPN,PUNCT,SCONJ,SYM,VERB,X"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,18 @@ class Arm:
 
 
 @dataclasses.dataclass(frozen=True)
+class FineTuning:
+  """A search of `finetune.main` on a cell's last checkpoint, its best model scored on rows of their own.
+
+  {train}, {dev} and {test} in a value are the files of UD's English EWT in the folder of annotated data.
+  """
+
+  config: str  # as `finetune.main --config` takes it
+  fields: Mapping[str, Any]  # on top, by dotted name
+  scored_on: str  # as `finetune.evaluate --data` takes it
+
+
+@dataclasses.dataclass(frozen=True)
 class Study:
   """A table: its arms, those first that others begin with, and what is asked of each."""
 
@@ -38,9 +51,31 @@ class Study:
   points: tuple[float, ...] = (1.0,)  # shares of an arm's steps at which it is looked at
   has_start: bool = False  # whether it is looked at before its first step too
   analyses: tuple[str, ...] = ()  # of `python -m pretrain.analysis`
+  fine_tunings: tuple[
+    str, ...
+  ] = ()  # names in `FINE_TUNINGS`; where `has_start`, of the untrained encoder too
   primary: tuple[str, ...] = ()  # measures that were named before the runs
   is_race: bool = False  # whether it asks after how many steps an arm has what its base has at the end
 
+
+def _tagging(sentences: int) -> FineTuning:
+  """Part of speech from so many sentences, drawn with the seed; rate and stop by the development set."""
+  fields = {
+    "own.task": "tagging",
+    "data.train_file": "{train}",
+    "data.dev_file": "{dev}",
+    "data.text": "2",
+    "data.label": "4",
+    "data.labels": _UPOS,  # 50 sentences lack some
+    "data.train_rows": sentences,
+    "search.batch_sizes": (16,),
+    "search.learning_rates": (3e-4, 1e-3, 3e-3),
+    "search.evaluations_per_epoch": 1,
+  }
+  return FineTuning("configs/finetune_own.py", fields, "{test}")
+
+
+FINE_TUNINGS = {f"tagging_{sentences}": _tagging(sentences) for sentences in (50, 200, 1_000)}
 
 _SMALL = {  # for half an hour of one H100
   "model.vocab_size": 16_384,
@@ -73,6 +108,7 @@ STUDIES = {
     seeds=5,
     points=_EIGHTHS,
     has_start=True,
+    fine_tunings=tuple(FINE_TUNINGS),
     primary=(_AMBIGUOUS, _DEPENDENCY),
   ),
   "e2": Study(

@@ -4,14 +4,15 @@
 """
 
 import argparse
+import dataclasses
 import pathlib
 import sys
 from collections.abc import Sequence
 
-from configs.studies import STUDIES, Study
-from data import command
+from configs.studies import FINE_TUNINGS, STUDIES, Study
+from data import annotated, command
 from data.command import Parser
-from data.errors import ConfigError, unknown
+from data.errors import ConfigError, DataError, unknown
 from pretrain.ablations import cells, cost, papers, table
 from pretrain.ablations.cells import Asked
 from pretrain.analysis import probe_sets, probing
@@ -19,10 +20,13 @@ from pretrain.command import flags
 
 _EPILOG = """\
 Every cell, a row with a seed, is an ordinary run in OUTPUT/ROW/seed_N/run, then the probes of pretrain.probe
-and, where a study asks for them, the analyses of pretrain.analysis. The same command goes on after a stop or
-a kill; several processes with the same flags share the cells. The table is written after each cell.
+and, where they are asked for, the analyses of pretrain.analysis and searches of finetune.main, whose best
+models are scored on a test set. The same command goes on after a stop or a kill; several processes with the
+same flags share the cells. The table is written after each cell. tagging_N: part of speech from N sentences
+of UD's English EWT in --data, the rate chosen of three on its development set.
 
   python -m pretrain.ablations --paper=coco_lm --tiny --budget=4000 --data=annotated --output=coco_lm
+  python -m pretrain.ablations --paper=coco_lm --tiny --budget=4000 --fine_tune=tagging_200 ...
   python -m pretrain.ablations --study=e1 --data=annotated --output=e1 --config.data.directory=records
 
 --config.FIELD=VALUE changes a field of every run, as of pretrain.main.
@@ -50,6 +54,9 @@ def parser() -> Parser:
   made.add_argument("--tiny", action="store_true", help="a paper's rows in their tiny counterparts")
   made.add_argument("--data", required=True, help="folder of annotated data, as of pretrain.probe")
   made.add_argument("--only", default="", help="probes by commas, as of pretrain.probe; default: all")
+  made.add_argument(
+    "--fine_tune", default="", help=f"by commas, of {', '.join(FINE_TUNINGS)}; default: none, or the study's"
+  )
   made.add_argument("--output", required=True, help="directory of cells and of the table")
   made.add_argument("--cost", type=float, help="runs nothing: what it would take at so many TFLOP/s")
   made.add_argument("--table", action="store_true", help="runs nothing: the table of what is finished")
@@ -81,6 +88,7 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace, list[str]
   if not budget:
     raise ConfigError("--budget is missing: give the steps of a run, for example --budget=4000")
   study = _only(study, [name for name in given.rows.split(",") if name])
+  study = _fine_tuned(study, [name for name in given.fine_tune.split(",") if name], pathlib.Path(given.data))
   probe_sets.find(
     probe_sets.Folder(pathlib.Path(given.data), probing.TRAIN_SENTENCES, probing.PAIRS),
     [name for name in given.only.split(",") if name],
@@ -105,7 +113,22 @@ def _only(study: Study, names: Sequence[str]) -> Study:
   while needed := {n for name in wanted for n in _needs(study, name)} - wanted:
     wanted |= needed
   arms = {name: arm for name, arm in study.arms.items() if name in wanted}
-  return Study(**{**vars(study), "arms": arms})
+  return dataclasses.replace(study, arms=arms)
+
+
+def _fine_tuned(study: Study, names: Sequence[str], data: pathlib.Path) -> Study:
+  """A study with these fine-tunings, without names its own; DataError: their files are not there."""
+  for name in names:
+    if name not in FINE_TUNINGS:
+      raise ConfigError(unknown("fine-tuning", name, FINE_TUNINGS))
+  study = dataclasses.replace(study, fine_tunings=tuple(names) or study.fine_tunings)
+  if study.fine_tunings and not all(annotated.treebank(data, split) for split in cells.SPLITS):
+    files = ", ".join(f"*-ud-{split}*.conllu" for split in cells.SPLITS)
+    raise DataError(
+      f"{data}: {study.fine_tunings[0]} needs UD_English-EWT/ with {files}, plain or .gz; "
+      "they are not all there"
+    )
+  return study
 
 
 def _needs(study: Study, name: str) -> set[str]:

@@ -1,7 +1,9 @@
 """Cells of a table, an arm with a seed each: what they run, one after another, and what is finished.
 
 A cell is a folder with an ordinary workdir of `pretrain.main` and the reports of the commands that look at
-it. `done.json` is written last and holds the commands.
+it. `done.json` holds the commands that have ended, so a stopped cell goes on with the next one, and one that
+is asked for more runs that alone. Fine-tuning is another program too: of it only its flags and its report
+are known here.
 """
 
 import contextlib
@@ -11,12 +13,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from configs.studies import Arm, Study
-from data import errors, files
+from configs.studies import FINE_TUNINGS, Arm, Study
+from data import annotated, errors, files
 from data.command import STOPPED, commit, run_child
 from data.errors import ConfigError, DataError, DivergedError
 
 DONE = "done.json"
+# {name of a side: the fields that make it}; the untrained encoder has the checkpoint's shape and vocabulary.
+SIDES = {"pretrained": {}, "untrained": {"from_scratch": True}}
+_SCORES = "_scores"  # behind a side's name, the folder of its scores
+SPLITS = ("train", "dev", "test")  # of the treebank
 
 
 class Stopped(Exception):
@@ -59,14 +65,13 @@ class Asked(NamedTuple):
     """Programs and flags, with {cell}, {data} and {output} for places."""
     arm = self.study.arms[cell.arm]
     steps = self.steps(arm)
-    fields = {name: _text(value) for name, value in arm.fields.items()}
+    fields = dict(arm.fields)
     fields |= {field: f"{{output}}/{name}/seed_{cell.seed}/run" for field, name in arm.after.items()}
-    fields |= {"train.total_steps": str(steps[-1]), "train.checkpoint_steps": _text(tuple(steps))}
-    run = [f"--config.{name}={value}" for name, value in fields.items()]
+    fields |= {"train.total_steps": steps[-1], "train.checkpoint_steps": tuple(steps)}
     saved = ",".join(f"{{cell}}/run/checkpoints/{step}" for step in steps)
     probes = [f"--checkpoint={saved}", "--data={data}", "--output={cell}/probe"]
     made = [
-      ["pretrain.main", f"--config={arm.config}", "--workdir={cell}/run", *run, *self.changes]
+      ["pretrain.main", f"--config={arm.config}", "--workdir={cell}/run", *_flags(fields), *self.changes]
       + [f"--config.seed={cell.seed}"],
       ["pretrain.probe", *probes, *([f"--only={self.only}"] if self.only else [])],
     ]
@@ -75,33 +80,67 @@ class Asked(NamedTuple):
       made.append(
         ["pretrain.analysis", "--checkpoints={cell}/run", "--data={data}", "--output={cell}/analysis", names]
       )
+    for name in self.study.fine_tunings:
+      for side in self._sides:
+        made += _fine_tuning(name, side, seed=cell.seed, step=steps[-1])
     return made
+
+  @property
+  def _sides(self) -> Sequence[str]:
+    return list(SIDES) if self.study.has_start else ["pretrained"]
+
+  def fine_tunings(self, last: int) -> dict[str, int]:
+    """{folder of scores, in a cell's: step of the encoder}, whose last step is given."""
+    steps = {"pretrained": last, "untrained": 0}
+    names = self.study.fine_tunings
+    return {f"{name}/{side}{_SCORES}": steps[side] for name in names for side in self._sides}
 
   def filled(self, command: Sequence[str], cell: Cell) -> list[str]:
     """A command with its places."""
     places = {"{cell}": str(self.folder(cell)), "{data}": self.data, "{output}": str(self.output)}
+    found = {split: annotated.treebank(pathlib.Path(self.data), split) for split in SPLITS}
+    places |= {f"{{{split}}}": str(path) for split, path in found.items() if path}
     words = list(command)
     for name, place in places.items():
       words = [word.replace(name, place) for word in words]
     return words
 
 
-def _text(value: Any) -> str:
-  return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def _fine_tuning(name: str, side: str, *, seed: int, step: int) -> list[list[str]]:
+  """The search on one side and the scores of its best model; both sides have the same rows and seeds."""
+  what, place = FINE_TUNINGS[name], f"{{cell}}/{name}/{side}"
+  fields = {"checkpoint": "{cell}/run", "checkpoint_step": step, **what.fields, **SIDES[side], "seed": seed}
+  scored = [f"--model={place}/model", f"--data={what.scored_on}", f"--output={place}{_SCORES}"]
+  return [
+    ["finetune.main", f"--config={what.config}", f"--workdir={place}", *_flags(fields)],
+    ["finetune.evaluate", *scored],
+  ]
+
+
+def _flags(fields: Mapping[str, Any]) -> list[str]:
+  values = {k: ",".join(map(str, v)) if isinstance(v, tuple) else v for k, v in fields.items()}
+  return [f"--config.{name}={value}" for name, value in values.items()]
 
 
 def finished(asked: Asked, cell: Cell) -> Mapping[str, Any] | None:
   """What a finished cell's file says; None: it is not finished. ConfigError: other commands made it."""
+  found = _ended(asked, cell)
+  is_whole = "diverged" in found or all(one in found["commands"] for one in asked.commands(cell))
+  return found if is_whole else None
+
+
+def _ended(asked: Asked, cell: Cell) -> dict[str, Any]:
+  """What the file of a cell says, which may have ended fewer commands or more; errors as of `finished`."""
   path = asked.folder(cell) / DONE
   if not path.is_file():
-    return None
+    return {"commands": []}
   try:
     found = json.loads(path.read_bytes())
     made = found["commands"]
   except (ValueError, KeyError, TypeError) as error:
     raise DataError(f"{path} is damaged ({error}); remove it, and the cell is looked at again") from error
   expected = asked.commands(cell)
-  if made != expected:
+  if not all(one in made for one in expected) and not all(one in expected for one in made):
     differing = [word for one in expected for word in one if not any(word in old for old in made)]
     raise ConfigError(
       f"{path.parent} was made with other flags than {' '.join(differing) or 'these'}; use another --output, "
@@ -139,18 +178,21 @@ def run(asked: Asked, say: Callable[[str], None], finish: Callable[[], None]) ->
 
 
 def _run(asked: Asked, cell: Cell, say: Callable[[str], None]) -> None:
-  folder, outcome = asked.folder(cell), dict[str, Any]()
+  folder, found = asked.folder(cell), _ended(asked, cell)
   for command in asked.commands(cell):
+    if command in found["commands"]:
+      continue
     say(f"{cell.arm}, seed {cell.seed}: {command[0]}, log in {folder / 'log'}")
     with errors.writing(folder / "log"), open(folder / "log", "a", encoding="utf-8") as log:
       code, line = run_child([sys.executable, "-m", *asked.filled(command, cell)], relay=False, stdout=log)
     if code == STOPPED:
       raise Stopped
     if code == DivergedError.exit_code:  # a result of the row
-      outcome["diverged"] = line
-      break
-    if code:
+      found["diverged"] = line
+    elif code:
       raise errors.of_code(code, f"{cell.arm}, seed {cell.seed}, {command[0]}: {line}")
-  content = {"commands": asked.commands(cell), "commit": commit(), **outcome}
-  with errors.writing(folder):
-    files.write_atomically(folder / DONE, json.dumps(content, indent=1) + "\n")
+    found |= {"commands": [*found["commands"], command], "commit": commit()}
+    with errors.writing(folder):
+      files.write_atomically(folder / DONE, json.dumps(found, indent=1) + "\n")
+    if code:
+      return

@@ -9,7 +9,7 @@ from pretrain.flops import training_flops_per_token
 def report(asked: Asked, teraflops: float) -> Report:
   """A row for each arm: operations of its runs by formula, and hours at a speed of `teraflops` TFLOP/s.
 
-  Probes and analyses are not counted.
+  Probes, analyses and fine-tunings are not counted.
   """
   rows = []
   for name in asked.study.arms:
@@ -33,7 +33,7 @@ def report(asked: Asked, teraflops: float) -> Report:
   hours = sum(row["hours"] for row in rows)
   note = (
     f"In all {hours:.2f} hours at {teraflops:g} TFLOP/s that are reached, one run after another; tokens "
-    "count padding. Compilation, probes and analyses come on top. The first cell runs:"
+    "count padding. Compilation, probes, analyses and fine-tunings come on top. The first cell runs:"
   )
   first = asked.cells[0]
   commands = [" ".join(["python -m", *asked.filled(words, first)]) for words in asked.commands(first)]

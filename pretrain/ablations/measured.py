@@ -13,14 +13,22 @@ _NO_MEASURE = ("count", "points", "step")
 _STEP = re.compile(r" step (\d+)$")
 
 
-def read(cell: pathlib.Path, *, analyses: Sequence[str], last: int) -> Values:
-  """What the probes and analyses in a cell's folder say; what has no step is of the `last` one.
+def read(
+  cell: pathlib.Path, *, analyses: Sequence[str], fine_tunings: Mapping[str, int], last: int
+) -> Values:
+  """What the reports in a cell's folder say, of fine-tunings {path of scores: step}.
+
+  What an analysis found at no step is of the `last` one.
 
   Raises DataError where a report is not there or damaged.
   """
   found = dict(_probes(_rows(cell / "probe" / "probe.json")))
   for name in analyses:
     found |= dict(_analysis(name, _rows(cell / "analysis" / f"{name}.json"), last))
+  for place, step in fine_tunings.items():
+    name = place.partition("/")[0].replace("_", " ")
+    scores = _rows(cell / place / "results.json")
+    found |= {(step, f"{name}, {row['metric']}"): row["value"] for row in scores}
   return found
 
 

@@ -28,7 +28,12 @@ def read(asked: Asked) -> Found:
       found.diverged[cell] = done["diverged"]
     else:
       last = asked.steps(asked.study.arms[cell.arm])[-1]
-      found.values[cell] = measured.read(asked.folder(cell), analyses=asked.study.analyses, last=last)
+      found.values[cell] = measured.read(
+        asked.folder(cell),
+        analyses=asked.study.analyses,
+        fine_tunings=asked.fine_tunings(last),
+        last=last,
+      )
   return found
 
 

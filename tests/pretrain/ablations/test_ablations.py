@@ -1,18 +1,17 @@
 """Tables of ablations: what cells run and in which order, what the differences are, mistakes of one line."""
 
-import contextlib
 import json
 import pathlib
 
 import pytest
 
-from configs.studies import STUDIES, Arm, Study
+from configs.studies import Arm, Study
 from data import files
 from data.command import STOPPED
-from data.errors import ConfigError, DataError
-from pretrain.ablations import __main__ as command
-from pretrain.ablations import cells, cost, measured, papers, statistics, table
+from data.errors import ConfigError, DataError, StorageError
+from pretrain.ablations import cells, measured, papers, statistics, table
 from pretrain.ablations.cells import Asked, Cell
+from tests.pretrain.ablations.stand_in import Commands, write
 
 SHARE, LOSS = "part of speech, all words, last", "detection: all tokens, loss"
 
@@ -33,37 +32,6 @@ def _asked(output: pathlib.Path, **others) -> Asked:
     }
     | others
   )
-
-
-class Commands:
-  """Stands in for child processes: writes what they would, with values that follow from row and seed."""
-
-  def __init__(self, codes: dict[str, int] | None = None) -> None:
-    self.run, self.codes = [], codes or {}
-
-  def __call__(self, words, *, relay, stdout):
-    module, flags = words[2], dict(word[2:].split("=", 1) for word in words[3:])
-    folder = pathlib.Path(flags.get("workdir") or flags["output"]).parent
-    key = f"{folder.parent.name} {folder.name[-1]} {module.partition('.')[2]}"
-    self.run.append(key)
-    if code := self.codes.pop(key, 0):
-      return code, "the child's line"
-    value = {"base": 0.1, "row": 0.3}.get(folder.parent.name, 0.0) + int(folder.name[-1]) / 10
-    if module == "pretrain.probe":
-      row = {"probe": "part of speech", "cases": "all words", "read": "last", "untrained": 0.05}
-      for path in flags["checkpoint"].split(","):
-        step = path.rpartition("/")[2]
-        row |= {f"{path} step {step}": value + int(step) / 100, f"{path} step {step}: standard error": 9.0}
-      _write(folder / "probe" / "probe.json", [row])
-    if module == "pretrain.analysis":
-      rows = [{"checkpoint": "run", "kind": "all tokens", "count": 5, "loss": value, "area": None}]
-      _write(folder / "analysis" / "detection.json", [*rows, {"kind": "put in", "token": "a", "mean": 1.0}])
-    return 0, ""
-
-
-def _write(path: pathlib.Path, rows: list) -> None:
-  path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_text(json.dumps({"rows": rows}))
 
 
 def _run(asked: Asked, commands: Commands, monkeypatch) -> list[str]:
@@ -134,6 +102,36 @@ def test_a_start_is_compared_with_what_comes_after(tmp_path, monkeypatch):
   assert found == [(0, "", 9), (4, "step 0", 0.04), (8, "step 0", 0.08), (8, "step 4", 0.04)]
 
 
+def test_both_sides_are_fine_tuned_with_the_same_rows_and_compared(tmp_path, monkeypatch):
+  study = Study("A study", {"base": Arm("m.py")}, has_start=True, fine_tunings=("tagging_50",))
+  asked, commands = _asked(tmp_path / "out", study=study), Commands()
+  _run(asked, commands, monkeypatch)
+  assert commands.run[2:6] == ["base 0 main", "base 0 evaluate"] * 2
+  rows = table.report(asked, table.read(asked), []).rows
+  found = {row["step"]: row for row in rows if row["measure"] == "tagging 50, accuracy"}
+  assert {step: row["mean"] for step, row in found.items()} == pytest.approx({0: 0.1, 8: 0.15})
+  assert found[8]["against"] == "step 0" and found[8]["difference"]["mean"] == pytest.approx(0.05)
+  pretrained, untrained = (words for words in asked.commands(Cell("base", 1)) if words[0] == "finetune.main")
+  same = set(pretrained) & set(untrained)
+  assert set(untrained) - same == {"--workdir={cell}/tagging_50/untrained", "--config.from_scratch=True"}
+  assert {"--config.seed=1", "--config.data.train_rows=50", "--config.checkpoint_step=8"} <= same
+
+
+def test_a_finished_cell_is_asked_for_more_and_what_has_ended_is_not_done_again(tmp_path, monkeypatch):
+  arms = {"base": Arm("m.py")}
+  _run(_asked(tmp_path / "out", study=Study("A study", arms), seeds=[0]), Commands(), monkeypatch)
+  more = _asked(
+    tmp_path / "out", study=Study("A study", arms, fine_tunings=("tagging_50", "tagging_200")), seeds=[0]
+  )
+  assert table.read(more).missing == [Cell("base", 0)]
+  commands = Commands({"base 0 evaluate": 5})
+  with pytest.raises(StorageError):
+    _run(more, commands, monkeypatch)
+  _run(more, commands, monkeypatch)
+  assert commands.run == ["base 0 main", *["base 0 evaluate"] * 2, "base 0 main", "base 0 evaluate"]
+  assert not table.read(more).missing
+
+
 def test_commands_of_a_cell(tmp_path):
   asked = _asked(tmp_path, only="pos", changes=("--config.a=1",))
   run, probe, analysis = asked.commands(Cell("base", 1))
@@ -173,9 +171,10 @@ def test_a_stop_a_divergence_and_an_error(tmp_path, monkeypatch):
   assert "Open, 2 of 8 cells: row seeds 1; later seeds 1." in markdown
   commands.run.clear()
   _run(asked, commands, monkeypatch)
-  assert commands.run == [
-    f"{cell} {what}" for cell in ("row 1", "later 1") for what in ("main", "probe", "analysis")
-  ]
+  assert (
+    commands.run
+    == [f"{cell} {what}" for cell in ("row 1", "later 1") for what in ("main", "probe", "analysis")][1:]
+  )  # its run has ended
 
 
 def test_a_cell_of_another_process_is_left_to_it_and_so_is_what_begins_with_it(tmp_path, monkeypatch):
@@ -197,91 +196,17 @@ def test_a_finished_cell_of_other_flags_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_damaged_report_is_named(tmp_path):
-  _write(tmp_path / "probe" / "probe.json", [])
+  write(tmp_path / "probe" / "probe.json", [])
   (tmp_path / "probe" / "probe.json").write_text("{")
   with pytest.raises(DataError, match=r"probe\.json: no report of this program"):
-    measured.read(tmp_path, analyses=(), last=1)
+    measured.read(tmp_path, analyses=(), fine_tunings={}, last=1)
 
 
 def test_steps_of_an_analysis_and_an_untrained_encoder(tmp_path):
   row = {"probe": "p", "cases": "c", "read": "r", "untrained": 0.1, "x step 4": 0.2, "no model": 0.9}
-  _write(tmp_path / "probe" / "probe.json", [row])
-  _write(
+  write(tmp_path / "probe" / "probe.json", [row])
+  write(
     tmp_path / "analysis" / "correction.json", [{"step": 2, "tokens": "replaced", "count": 9, "copy": 0.5}]
   )
-  found = measured.read(tmp_path, analyses=("correction",), last=4)
+  found = measured.read(tmp_path, analyses=("correction",), fine_tunings={}, last=4)
   assert found == {(0, "p, c, r"): 0.1, (4, "p, c, r"): 0.2, (2, "correction: replaced, copy"): 0.5}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> pathlib.Path:
-  """The least folder of annotated data: two minimal pairs."""
-  folder = tmp_path_factory.mktemp("annotated")
-  (folder / "blimp").mkdir()
-  pair = {"sentence_good": "dogs run", "sentence_bad": "dogs runs"}
-  (folder / "blimp" / "agreement.jsonl").write_text(json.dumps(pair) + "\n")
-  return folder
-
-
-@pytest.mark.parametrize(
-  "what",
-  [*(f"--study={name}" for name in STUDIES), *(f"--paper={name}" for name in papers.FAMILIES)],
-)
-def test_every_row_is_a_config_that_pretraining_takes(what, data, tmp_path):
-  size = ["--tiny"] if "paper" in what else []
-  argv = [what, *size, f"--data={data}", f"--output={tmp_path}", "--budget=4000"]
-  asked, _, left_out = command.asked_for(argv)
-  assert all(arm.base in ("", *asked.study.arms) for arm in asked.study.arms.values())
-  names = list(asked.study.arms)
-  for name, arm in asked.study.arms.items():
-    assert all(names.index(needed) < names.index(name) for needed in arm.after.values())
-  assert [line.split()[0] for line in left_out] == (["final_weights"] if what == "--paper=amos" else [])
-
-
-@pytest.mark.parametrize(
-  ("flags", "code", "line"),
-  [
-    (("--paper=coco",), 2, "unknown paper 'coco'; did you mean 'coco_lm'"),
-    (("--study=e9",), 2, "unknown study 'e9'"),
-    (("--paper=coco_lm",), 2, "--budget is missing"),
-    (("--study=e1", "--budget=-1"), 2, "--budget=-1: expected at least 1"),
-    (("--study=e1", "--tiny"), 2, "--tiny is for --paper"),
-    (("--study=e1", "--rows=mlmm"), 2, "unknown row 'mlmm'; did you mean 'mlm'"),
-    (("--study=e1", "--config.train.total=1"), 2, "mlm: "),
-    (("--study=e1", "--data=nowhere"), 3, "nowhere: nothing to ask about"),
-    (("--study=e1", "--cost=0"), 2, "--cost=0.0: expected TFLOP/s above 0"),
-    ((), 2, "one of the arguments --paper --study is required"),
-  ],
-)
-def test_a_mistake_is_one_line(data, tmp_path, capsys, flags, code, line):
-  assert command.main([f"--data={data}", f"--output={tmp_path / 'out'}", *flags]) == code
-  error = capsys.readouterr().err.strip().splitlines()
-  assert len(error) == 1 and line in error[0], error
-  assert not (tmp_path / "out").exists()
-
-
-def test_the_cost_of_a_table_is_counted_and_nothing_runs(data, tmp_path, capsys):
-  flags = ["--study=e6", f"--data={data}", f"--output={tmp_path / 'out'}"]
-  rows = cost.report(command.asked_for(flags)[0], 148.0).rows
-  assert rows[0]["tokens"] == 17_000 * 256 * 128 and rows[0]["runs"] == 2
-  assert rows[0]["hours"] == pytest.approx(rows[0]["flops"] * rows[0]["tokens"] * 2 / 148e12 / 3600)
-  assert [row["total"] for row in rows] == pytest.approx([rows[0]["total"]] * 3, rel=1e-3)  # equal FLOPs
-  assert command.main([*flags, "--cost=148"]) == 0
-  assert "PFLOP" in capsys.readouterr().out and not (tmp_path / "out").exists()
-
-
-def test_the_command_writes_the_table_and_goes_on(data, tmp_path, monkeypatch, capsys):
-  commands = Commands({"rtd_only 0 main": STOPPED})
-  monkeypatch.setattr(cells, "run_child", commands)
-  flags = ["--paper=coco_lm", "--tiny", "--rows=rtd_only", "--budget=300", "--seeds=2"]
-  flags += [f"--data={data}", f"--output={tmp_path / 'out'}"]
-  assert command.main(flags) == STOPPED
-  assert command.main([*flags, "--table"]) == 0
-  assert "Open, 3 of 4 cells: coco_lm_tiny seeds 1; rtd_only seeds 0, 1." in " ".join(
-    capsys.readouterr().out.split()
-  )
-  assert command.main(flags) == 0
-  written = (tmp_path / "out" / "ablations.md").read_text()
-  assert "MNLI -0.1/-0.1, average -0.4" in written and "Open" not in written
-  with contextlib.suppress(FileNotFoundError):
-    assert not list((tmp_path / "out").rglob("lock"))

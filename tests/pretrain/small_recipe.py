@@ -12,10 +12,13 @@ from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
 from pretrain.ops import row_random
 from pretrain.recipe import GENERATOR_TERM, Batch, Recipe
+from tests.pretrain.one_program import one_program
 
 VOCAB_SIZE = 97  # a prime: a dimension that is a multiple of it holds the vocabulary
 LENGTH = 16
 TOKENS = TokenIds(cls=0, pad=1, sep=2, unk=3, mask=4, vocab_size=VOCAB_SIZE)
+
+_row_keys = one_program(row_random.step_row_keys)
 
 _SMALL = {
   "model.vocab_size": VOCAB_SIZE,
@@ -105,10 +108,11 @@ def small_batch(
 ) -> Batch:
   """A batch whose row i has key f(seed 0, step, i)."""
   ids = jnp.asarray(small_ids(rows, length=length, lengths=lengths))
-  keys = row_random.step_row_keys(0, step, jnp.arange(rows))
-  return Batch(ids, keys, jnp.full((rows,), progress))
+  keys = _row_keys(0, np.asarray(step), np.arange(rows))
+  return Batch(ids, keys, jnp.asarray(np.full((rows,), progress, np.float32)))
 
 
+@one_program
 def cut(batch: Batch, start: int, stop: int) -> Batch:
   """Rows start..stop of a batch, with the keys they have in it."""
   return jax.tree.map(lambda x: x[start:stop], batch)

@@ -1,5 +1,6 @@
 """Run: pytest tests/pretrain/test_losses.py. Every loss against hand-worked numbers and its invariances."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrain import losses
+import pretrain.losses
 from tests.pretrain import drawn
+from tests.pretrain.one_program import OneProgramEach, one_program
 
+losses = OneProgramEach(pretrain.losses)
 LN2 = math.log(2.0)
 LN3 = math.log(3.0)
 ROWS, COLUMNS = 4, 6
@@ -24,72 +27,105 @@ class Case(NamedTuple):
   arrays: dict
   fixed: dict
 
+  @property
+  def loss(self) -> Callable:
+    """`function` as one program."""
+    return one_program(self.function)
 
-def _log_probs(seed: int) -> jax.Array:
-  return jax.nn.log_sigmoid(drawn.normal(seed, ROWS, COLUMNS))
+  @property
+  def loss_and_gradient(self) -> Callable:
+    """The loss and its gradient by `arrays`, one program."""
+    return _loss_and_gradient(self.function)
+
+
+@functools.cache
+def _loss_and_gradient(function: Callable, argnums: int | tuple[int, ...] = 0) -> Callable:
+  return one_program(jax.value_and_grad(function, argnums))
+
+
+def _normal(seed: int, *shape: int) -> np.ndarray:
+  return np.asarray(drawn.normal(seed, *shape))
+
+
+def _flags(seed: int, *shape: int) -> np.ndarray:
+  return np.asarray(drawn.flags(seed, *shape))
+
+
+def _log_probs(seed: int) -> np.ndarray:
+  return -np.logaddexp(0, _normal(seed, ROWS, COLUMNS))
 
 
 def _clm_case(**options) -> Case:
   def function(arrays, fixed, weights):
-    return losses.corrective_lm_loss(
+    return pretrain.losses.corrective_lm_loss(
       arrays["log_probs"], arrays["logits"], fixed["flags"], weights, **options
     )
 
-  arrays = {"log_probs": _log_probs(0), "logits": drawn.normal(1, ROWS, COLUMNS)}
-  return Case(function, arrays, {"flags": drawn.flags(2, ROWS, COLUMNS)})
+  arrays = {"log_probs": _log_probs(0), "logits": _normal(1, ROWS, COLUMNS)}
+  return Case(function, arrays, {"flags": _flags(2, ROWS, COLUMNS)})
 
 
 def _taco(arrays, fixed, weights):
-  anchors, positives = losses.unit_vectors(arrays["anchors"]), losses.unit_vectors(arrays["positives"])
-  negatives = losses.unit_vectors(arrays["negatives"])
-  return losses.token_alignment_loss(anchors, positives, negatives, fixed["valid"], weights, temperature=0.5)
+  names = ("anchors", "positives", "negatives")
+  vectors = [pretrain.losses.unit_vectors(arrays[name]) for name in names]
+  return pretrain.losses.token_alignment_loss(*vectors, fixed["valid"], weights, temperature=0.5)
+
+
+def _valid() -> np.ndarray:
+  valid = _flags(6, ROWS, COLUMNS, 5)
+  return valid | (np.arange(5) == 0)
 
 
 CASES = {
-  "mlm": Case(lambda a, f, w: losses.masked_lm_loss(a["log_probs"], w), {"log_probs": _log_probs(0)}, {}),
+  "mlm": Case(
+    lambda a, f, w: pretrain.losses.masked_lm_loss(a["log_probs"], w), {"log_probs": _log_probs(0)}, {}
+  ),
   "rtd": Case(
-    lambda a, f, w: losses.replaced_token_detection_loss(a["logits"], f["flags"], w),
-    {"logits": drawn.normal(1, ROWS, COLUMNS)},
-    {"flags": drawn.flags(2, ROWS, COLUMNS)},
+    lambda a, f, w: pretrain.losses.replaced_token_detection_loss(a["logits"], f["flags"], w),
+    {"logits": _normal(1, ROWS, COLUMNS)},
+    {"flags": _flags(2, ROWS, COLUMNS)},
   ),
   "clm_mixture": _clm_case(form="mixture"),
   "clm_weighted": _clm_case(form="weighted"),
   "clm_mixture_free": _clm_case(form="mixture", stop_gradient=False),
   "clm_weighted_free": _clm_case(form="weighted", stop_gradient=False),
   "all_token": Case(
-    lambda a, f, w: losses.all_token_lm_loss(a["log_probs"], a["logits"], f["flags"], w),
-    {"log_probs": _log_probs(0), "logits": drawn.normal(1, ROWS, COLUMNS)},
-    {"flags": drawn.flags(2, ROWS, COLUMNS)},
+    lambda a, f, w: pretrain.losses.all_token_lm_loss(a["log_probs"], a["logits"], f["flags"], w),
+    {"log_probs": _log_probs(0), "logits": _normal(1, ROWS, COLUMNS)},
+    {"flags": _flags(2, ROWS, COLUMNS)},
   ),
   "taco": Case(
     _taco,
     {
-      "anchors": drawn.normal(3, ROWS, COLUMNS, 8),
-      "positives": drawn.normal(4, ROWS, COLUMNS, 8),
-      "negatives": drawn.normal(5, ROWS, COLUMNS, 5, 8),
+      "anchors": _normal(3, ROWS, COLUMNS, 8),
+      "positives": _normal(4, ROWS, COLUMNS, 8),
+      "negatives": _normal(5, ROWS, COLUMNS, 5, 8),
     },
-    {"valid": drawn.flags(6, ROWS, COLUMNS, 5).at[..., 0].set(True)},
+    {"valid": _valid()},
   ),
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
-def _weights() -> jax.Array:
-  return drawn.flags(7, ROWS, COLUMNS).astype(jnp.float32)
+def _weights() -> np.ndarray:
+  return _flags(7, ROWS, COLUMNS).astype(np.float32)
+
+
+ONES = np.ones((ROWS, COLUMNS), np.float32)
 
 
 def test_masked_lm_is_the_sum_of_negative_log_probabilities():
-  log_probs = jnp.log(jnp.asarray([[0.5, 0.25, 0.1]]))
-  loss = losses.masked_lm_loss(log_probs, jnp.asarray([[1.0, 1.0, 0.0]]))
+  log_probs = np.log(np.float32([[0.5, 0.25, 0.1]]))
+  loss = losses.masked_lm_loss(log_probs, np.float32([[1.0, 1.0, 0.0]]))
   np.testing.assert_allclose(loss, 3 * LN2, rtol=1e-6)
 
 
 def test_rtd_logit_above_zero_says_original():
   # sigmoid(0) = 1/2; sigmoid(ln 3) = 3/4: cost ln 2, then -ln(3/4) if original and -ln(1/4) if not.
-  logits = jnp.asarray([[0.0, LN3, LN3]])
-  is_original = jnp.asarray([[True, True, False]])
+  logits = np.float32([[0.0, LN3, LN3]])
+  is_original = np.asarray([[True, True, False]])
   for token, expected in enumerate([LN2, math.log(4 / 3), math.log(4)]):
-    weights = jax.nn.one_hot(jnp.asarray([token]), 3)
+    weights = np.eye(3, dtype=np.float32)[[token]]
     loss = losses.replaced_token_detection_loss(logits, is_original, weights)
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
@@ -97,58 +133,58 @@ def test_rtd_logit_above_zero_says_original():
 @pytest.mark.parametrize("stop_gradient", [True, False])
 def test_clm_mixture_adds_the_copy_probability_only_where_the_input_is_the_original(stop_gradient):
   # p_copy = 3/4, q = 1/2: 3/4 + 1/4 * 1/2 = 7/8 if the input is the original, 1/8 if not.
-  log_probs, logits = jnp.log(jnp.asarray([[0.5, 0.5]])), jnp.full((1, 2), LN3)
+  log_probs, logits = np.log(np.float32([[0.5, 0.5]])), np.full((1, 2), LN3, np.float32)
   for token, expected in enumerate([math.log(8 / 7), math.log(8)]):
-    weights = jax.nn.one_hot(jnp.asarray([token]), 2)
-    can_copy = jnp.asarray([[True, False]])
+    weights = np.eye(2, dtype=np.float32)[[token]]
+    can_copy = np.asarray([[True, False]])
     loss = losses.corrective_lm_loss(log_probs, logits, can_copy, weights, stop_gradient=stop_gradient)
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
 def test_clm_weighted_is_one_minus_copy_times_cross_entropy_wherever_the_input_comes_from():
-  log_probs, logits = jnp.log(jnp.asarray([[0.5, 0.5]])), jnp.full((1, 2), LN3)
-  can_copy = jnp.asarray([[True, False]])
-  loss = losses.corrective_lm_loss(log_probs, logits, can_copy, jnp.ones((1, 2)), form="weighted")
+  log_probs, logits = np.log(np.float32([[0.5, 0.5]])), np.full((1, 2), LN3, np.float32)
+  can_copy = np.asarray([[True, False]])
+  loss = losses.corrective_lm_loss(log_probs, logits, can_copy, np.ones((1, 2), np.float32), form="weighted")
   np.testing.assert_allclose(loss, 2 * 0.25 * LN2, rtol=1e-6)
 
 
 def test_all_token_is_the_mixture_at_every_token():
-  log_probs, logits = jnp.log(jnp.asarray([[0.5, 0.5]])), jnp.full((1, 2), LN3)
-  loss = losses.all_token_lm_loss(log_probs, logits, jnp.asarray([[True, False]]), jnp.ones((1, 2)))
+  log_probs, logits = np.log(np.float32([[0.5, 0.5]])), np.full((1, 2), LN3, np.float32)
+  loss = losses.all_token_lm_loss(log_probs, logits, np.asarray([[True, False]]), np.ones((1, 2), np.float32))
   np.testing.assert_allclose(loss, math.log(8 / 7) + math.log(8), rtol=1e-6)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_scl_of_two_orthogonal_sequences(temperature):
   # Each anchor: its partner at cosine 1, the two views of the other sequence at 0, itself left out.
-  views = 3.0 * jnp.eye(2)
-  cosines = losses.sequence_cosines(views, 0.5 * views, group_size=2)
-  loss = losses.sequence_contrastive_loss(cosines, jnp.ones((1, 2)), temperature=temperature)
+  views = 3 * np.eye(2, dtype=np.float32)
+  cosines = losses.sequence_cosines(views, views / 2, group_size=2)
+  loss = losses.sequence_contrastive_loss(cosines, np.ones((1, 2), np.float32), temperature=temperature)
   expected = 4 * (math.log(math.exp(1 / temperature) + 2) - 1 / temperature)
   np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
 def test_scl_of_one_sequence_is_zero_because_only_its_partner_remains():
-  cosines = losses.sequence_cosines(drawn.normal(0, 1, 5), drawn.normal(1, 1, 5), group_size=1)
-  assert float(losses.sequence_contrastive_loss(cosines, jnp.ones((1, 1)))) == 0.0
+  cosines = losses.sequence_cosines(_normal(0, 1, 5), _normal(1, 1, 5), group_size=1)
+  assert float(losses.sequence_contrastive_loss(cosines, np.ones((1, 1), np.float32))) == 0.0
 
 
 def test_taco_of_an_aligned_neighbour_with_an_orthogonal_and_an_opposite_negative():
-  east, north = jnp.asarray([[1.0, 0.0]]), jnp.asarray([0.0, 1.0])
-  negatives = jnp.stack([north, -east[0]])[None]
+  east, north = np.float32([[1, 0]]), np.float32([0, 1])
+  negatives = np.stack([north, -east[0]])[None]
   loss = losses.token_alignment_loss(
-    east, east, negatives, jnp.ones((1, 2), bool), jnp.ones(1), temperature=0.5
+    east, east, negatives, np.ones((1, 2), bool), np.ones(1, np.float32), temperature=0.5
   )
   np.testing.assert_allclose(loss, math.log(math.exp(2) + 1 + math.exp(-2)) - 2, rtol=1e-6)
   of_one = losses.token_alignment_loss(
-    east, east, negatives, jnp.asarray([[True, False]]), jnp.ones(1), temperature=0.5
+    east, east, negatives, np.asarray([[True, False]]), np.ones(1, np.float32), temperature=0.5
   )
   np.testing.assert_allclose(of_one, math.log(math.exp(2) + 1) - 2, rtol=1e-6)
 
 
 def test_unit_vectors_have_length_one_and_a_finite_gradient_at_zero():
-  np.testing.assert_allclose(losses.unit_vectors(jnp.asarray([3.0, 4.0])), [0.6, 0.8], rtol=1e-6)
-  gradient = jax.jacobian(losses.unit_vectors)(jnp.zeros(3))
+  np.testing.assert_allclose(losses.unit_vectors(np.float32([3.0, 4.0])), [0.6, 0.8], rtol=1e-6)
+  gradient = jax.jit(jax.jacobian(pretrain.losses.unit_vectors))(np.zeros(3, np.float32))
   assert np.all(np.isfinite(gradient))
 
 
@@ -157,79 +193,80 @@ def test_weight_zero_equals_removing_the_token(case):
   keep = np.flatnonzero(_weights())
   flat = lambda x: x.reshape(ROWS * COLUMNS, *x.shape[2:])[keep][None]  # noqa: E731
   arrays, fixed = jax.tree.map(flat, (case.arrays, case.fixed))
-  removed = case.function(arrays, fixed, jnp.ones((1, len(keep))))
-  weighted = case.function(case.arrays, case.fixed, _weights())
+  removed = case.loss(arrays, fixed, np.ones((1, len(keep)), np.float32))
+  weighted = case.loss(case.arrays, case.fixed, _weights())
   np.testing.assert_allclose(weighted, removed, rtol=1e-5)  # another order of a float32 sum of 12
 
 
 @every_case
 def test_gradient_is_finite_and_exactly_zero_at_weight_zero(case):
-  gradient = jax.grad(case.function)(case.arrays, case.fixed, _weights())
+  _, gradient = case.loss_and_gradient(case.arrays, case.fixed, _weights())
   for array in gradient.values():
     assert np.all(np.isfinite(array))
-    assert np.all(np.asarray(array)[np.asarray(_weights()) == 0] == 0)
+    assert np.all(np.asarray(array)[_weights() == 0] == 0)
   assert any(np.any(np.asarray(array) != 0) for array in gradient.values())
 
 
 @every_case
 def test_all_zero_weights_give_zero_and_a_zero_gradient(case):
-  loss, gradient = jax.value_and_grad(case.function)(case.arrays, case.fixed, jnp.zeros((ROWS, COLUMNS)))
+  loss, gradient = case.loss_and_gradient(case.arrays, case.fixed, 0 * ONES)
   assert float(loss) == 0.0
   assert all(np.all(np.asarray(array) == 0) for array in gradient.values())
 
 
 @every_case
 def test_jit_agrees_with_no_jit(case):
-  eager = case.function(case.arrays, case.fixed, _weights())
-  jitted = jax.jit(case.function)(case.arrays, case.fixed, _weights())
+  eager = case.function(*jax.tree.map(jnp.asarray, (case.arrays, case.fixed, _weights())))
+  jitted = case.loss(case.arrays, case.fixed, _weights())
   np.testing.assert_allclose(jitted, eager, rtol=1e-6)  # XLA may fuse: last bits only
 
 
 @every_case
 def test_sums_of_microbatches_equal_the_whole_batch(case):
-  whole = case.function(case.arrays, case.fixed, _weights())
+  whole = case.loss(case.arrays, case.fixed, _weights())
   first = jax.tree.map(lambda x: x[:1], (case.arrays, case.fixed, _weights()))
   rest = jax.tree.map(lambda x: x[1:], (case.arrays, case.fixed, _weights()))
-  total = case.function(*first) + case.function(*rest)
+  total = np.add(case.loss(*first), case.loss(*rest))
   np.testing.assert_allclose(total, whole, rtol=1e-6)
 
 
 @every_case
 def test_bfloat16_inputs_change_the_loss_by_rounding_only(case):
   low = jax.tree.map(lambda x: x.astype(jnp.bfloat16), case.arrays)
-  loss = case.function(low, case.fixed, _weights())
+  loss = case.loss(low, case.fixed, _weights())
   assert loss.dtype == jnp.float32
   # 8 bits of mantissa: 0.4 % for each input, at most two inputs multiplied.
-  np.testing.assert_allclose(loss, case.function(case.arrays, case.fixed, _weights()), rtol=1e-2)
+  np.testing.assert_allclose(loss, case.loss(case.arrays, case.fixed, _weights()), rtol=1e-2)
 
 
 @pytest.mark.parametrize("form", ["mixture", "weighted"])
 def test_stop_gradient_blocks_the_copy_logits_exactly_and_only_when_asked(form):
-  def gradient_of_logits(case):
-    return np.asarray(jax.grad(case.function)(case.arrays, case.fixed, jnp.ones((ROWS, COLUMNS)))["logits"])
+  def gradient_of_logits(name):
+    case = CASES[name]
+    return np.asarray(case.loss_and_gradient(case.arrays, case.fixed, ONES)[1]["logits"])
 
-  assert np.all(gradient_of_logits(_clm_case(form=form, stop_gradient=True)) == 0)
-  assert np.all(gradient_of_logits(_clm_case(form=form, stop_gradient=False)) != 0)
+  assert np.all(gradient_of_logits(f"clm_{form}") == 0)
+  assert np.all(gradient_of_logits(f"clm_{form}_free") != 0)
 
 
 def test_all_token_trains_the_copy_logits():
   case = CASES["all_token"]
-  gradient = jax.grad(case.function)(case.arrays, case.fixed, jnp.ones((ROWS, COLUMNS)))
+  _, gradient = case.loss_and_gradient(case.arrays, case.fixed, ONES)
   assert np.all(np.asarray(gradient["logits"]) != 0)
 
 
 def test_clm_gradient_to_the_lm_is_unscaled_on_replaced_tokens_in_the_mixture_and_scaled_when_weighted():
-  weights, flags = jnp.ones((1, 1)), jnp.zeros((1, 1), bool)
+  weights, flags = np.ones((1, 1), np.float32), np.zeros((1, 1), bool)
   for form, expected in (("mixture", -1.0), ("weighted", -0.25)):
-    gradient = jax.grad(losses.corrective_lm_loss)(
-      jnp.log(jnp.full((1, 1), 0.5)), jnp.full((1, 1), LN3), flags, weights, form=form
+    gradient = one_program(jax.grad(pretrain.losses.corrective_lm_loss))(
+      np.full((1, 1), -LN2, np.float32), np.full((1, 1), LN3, np.float32), flags, weights, form=form
     )
     np.testing.assert_allclose(gradient, [[expected]], rtol=1e-6)
 
 
 def test_taco_gradient_flows_through_the_anchor_only():
   case = CASES["taco"]
-  gradient = jax.grad(case.function)(case.arrays, case.fixed, jnp.ones((ROWS, COLUMNS)))
+  _, gradient = case.loss_and_gradient(case.arrays, case.fixed, ONES)
   assert np.all(np.asarray(gradient["positives"]) == 0)
   assert np.all(np.asarray(gradient["negatives"]) == 0)
   assert np.all(np.any(np.asarray(gradient["anchors"]) != 0, axis=-1))
@@ -237,30 +274,33 @@ def test_taco_gradient_flows_through_the_anchor_only():
 
 @pytest.mark.parametrize("logit", [-1e4, -100.0, 100.0, 1e4])
 def test_extreme_logits_give_finite_losses_and_gradients(logit):
-  logits, flags, weights = jnp.full((1, 2), logit), jnp.asarray([[True, False]]), jnp.ones((1, 2))
+  logits, flags = np.full((1, 2), logit, np.float32), np.asarray([[True, False]])
+  weights = np.ones((1, 2), np.float32)
   for log_prob in (-1e4, 0.0):
-    log_probs = jnp.full((1, 2), log_prob)
-    value = jax.value_and_grad(losses.all_token_lm_loss, argnums=(0, 1))(log_probs, logits, flags, weights)
+    log_probs = np.full((1, 2), log_prob, np.float32)
+    all_token = _loss_and_gradient(pretrain.losses.all_token_lm_loss, (0, 1))
+    value = all_token(log_probs, logits, flags, weights)
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(value))
-  value = jax.value_and_grad(losses.replaced_token_detection_loss)(logits, flags, weights)
+  value = _loss_and_gradient(pretrain.losses.replaced_token_detection_loss)(logits, flags, weights)
   assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(value))
 
 
 # Sequences are contrasted in groups, so they are removed by rows.
 
 
+@one_program
 def _scl(first, second, weights, group_size):
-  cosines = losses.sequence_cosines(first, second, group_size=group_size)
-  return losses.sequence_contrastive_loss(cosines, weights.reshape(-1, group_size), temperature=0.7)
+  cosines = pretrain.losses.sequence_cosines(first, second, group_size=group_size)
+  return pretrain.losses.sequence_contrastive_loss(cosines, weights.reshape(-1, group_size), temperature=0.7)
 
 
 def test_scl_rows_of_weight_zero_are_neither_anchors_nor_negatives():
-  first, second = drawn.normal(0, 4, 8), drawn.normal(1, 4, 8)
+  first, second = _normal(0, 4, 8), _normal(1, 4, 8)
   keep = np.asarray([0, 1, 3])
-  weights = jnp.asarray([1.0, 1.0, 0.0, 1.0])
-  removed = _scl(first[keep], second[keep], jnp.ones(3), 3)
+  weights = np.float32([1.0, 1.0, 0.0, 1.0])
+  removed = _scl(first[keep], second[keep], np.ones(3, np.float32), 3)
   np.testing.assert_allclose(_scl(first, second, weights, 4), removed, rtol=1e-5)
-  gradients = jax.grad(_scl, argnums=(0, 1))(first, second, weights, 4)
+  gradients = one_program(jax.grad(_scl, argnums=(0, 1)))(first, second, weights, 4)
   for gradient in gradients:
     assert np.all(np.isfinite(gradient))
     assert np.all(np.asarray(gradient)[2] == 0)
@@ -268,22 +308,25 @@ def test_scl_rows_of_weight_zero_are_neither_anchors_nor_negatives():
 
 
 def test_scl_of_groups_is_the_sum_over_groups_and_jit_agrees():
+  eager = _scl.__wrapped__
   first, second = drawn.normal(0, 6, 8), drawn.normal(1, 6, 8)
-  whole = jax.jit(_scl, static_argnums=3)(first, second, jnp.ones(6), 3)
-  parts = sum(_scl(first[i : i + 3], second[i : i + 3], jnp.ones(3), 3) for i in (0, 3))
+  whole = _scl(first, second, np.ones(6, np.float32), 3)
+  parts = sum(eager(first[i : i + 3], second[i : i + 3], jnp.ones(3), 3) for i in (0, 3))
   np.testing.assert_allclose(whole, parts, rtol=1e-6)
 
 
 def test_scl_without_any_row_gives_zero_and_a_zero_gradient():
-  loss, gradient = jax.value_and_grad(_scl)(jnp.zeros((2, 8)), jnp.zeros((2, 8)), jnp.zeros(2), 2)
+  loss, gradient = _loss_and_gradient(_scl)(*np.zeros((2, 2, 8), np.float32), np.zeros(2, np.float32), 2)
   assert float(loss) == 0.0
   assert np.all(np.asarray(gradient) == 0)
 
 
 def test_scl_normalises_in_float32_whatever_comes_in():
-  first, second = drawn.normal(0, 4, 8), drawn.normal(1, 4, 8)
-  low = _scl(first.astype(jnp.bfloat16), second.astype(jnp.bfloat16), jnp.ones(4), 4)
+  first, second = _normal(0, 4, 8), _normal(1, 4, 8)
+  low = _scl(first.astype(jnp.bfloat16), second.astype(jnp.bfloat16), np.ones(4, np.float32), 4)
   assert low.dtype == jnp.float32
-  np.testing.assert_allclose(low, _scl(first, second, jnp.ones(4), 4), rtol=1e-2)  # inputs rounded to 0.4 %
-  scaled = _scl(1e3 * first, second, jnp.ones(4), 4)
-  np.testing.assert_allclose(scaled, _scl(first, second, jnp.ones(4), 4), rtol=1e-5)
+  np.testing.assert_allclose(
+    low, _scl(first, second, np.ones(4, np.float32), 4), rtol=1e-2
+  )  # inputs rounded to 0.4 %
+  scaled = _scl(1e3 * first, second, np.ones(4, np.float32), 4)
+  np.testing.assert_allclose(scaled, _scl(first, second, np.ones(4, np.float32), 4), rtol=1e-5)

@@ -1,30 +1,30 @@
 """Run: pytest tests/pretrain/corruption/test_cropping.py"""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pretrain.corruption import cropping
 from pretrain.ops import row_random
+from tests.pretrain.one_program import one_program
 from tests.pretrain.small_recipe import TOKENS
+
+step_row_keys, crop = one_program(row_random.step_row_keys), one_program(cropping.crop)
 
 
 def _keys(rows: int, step: int = 0):
-  return row_random.step_row_keys(0, step, jnp.arange(rows))
+  return step_row_keys(0, np.asarray(step), np.arange(rows))
 
 
 def _ids(rows: int, length: int, tokens: int):
   """Rows [CLS], 10, 11, 12, ... with padding after `tokens` tokens: a token tells its place."""
-  row = jnp.arange(length) + 9
-  row = (
-    jnp.where(jnp.arange(length) < tokens, row, TOKENS.pad).at[0].set(TOKENS.cls if tokens else TOKENS.pad)
-  )
-  return jnp.tile(row[None], (rows, 1))
+  row = np.where(np.arange(length) < tokens, np.arange(length) + 9, TOKENS.pad).astype(np.int32)
+  row[0] = TOKENS.cls if tokens else TOKENS.pad
+  return np.tile(row, (rows, 1))
 
 
 def _crop(ids, *, keys=None, **options):
   keys = _keys(len(ids)) if keys is None else keys
-  return np.asarray(cropping.crop(ids, keys, TOKENS, **{"fraction": 0.9, "add_cls": False, **options}))
+  return np.asarray(crop(ids, keys, TOKENS, **{"fraction": 0.9, "add_cls": False, **options}))
 
 
 def test_sizes_are_the_fraction_rounded_down_or_a_number_of_tokens():
@@ -82,8 +82,10 @@ def test_the_view_has_an_even_length_where_it_can():
 
 
 def test_a_rows_crop_does_not_depend_on_the_batch_around_it():
-  ids, keys = _ids(6, 20, 20), _keys(6)
-  whole = _crop(ids, keys=keys, fraction=0.7)
-  parts = [_crop(ids[i : i + 3], keys=keys[i : i + 3], fraction=0.7) for i in (0, 3)]
+  ids = _ids(6, 20, 20)
+  whole = _crop(ids, fraction=0.7)
+  parts = [
+    _crop(ids[rows], keys=step_row_keys(0, 0, rows), fraction=0.7) for rows in (np.arange(3), np.arange(3, 6))
+  ]
   np.testing.assert_array_equal(whole, np.concatenate(parts))
   assert not np.array_equal(whole, _crop(ids, keys=_keys(6, step=1), fraction=0.7))

@@ -5,16 +5,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrain.ops import row_random
+import pretrain.ops.row_random
 from pretrain.ops.row_random import Use
 from tests.pretrain import drawn
+from tests.pretrain.one_program import OneProgramEach, one_program
+
+row_random = OneProgramEach(pretrain.ops.row_random)
 
 N = 100_000
 
 
+def _keys(rows: int, *, step: int = 0) -> jax.Array:
+  return row_random.step_row_keys(0, np.asarray(step), np.arange(rows))
+
+
+@one_program
+def _words_of(keys, use) -> jax.Array:
+  return pretrain.ops.row_random.key_words(pretrain.ops.row_random.fold(keys, use))
+
+
 def _words(rows: int, *, step: int = 0, use: int = Use.SAMPLE) -> jax.Array:
-  keys = row_random.step_row_keys(0, step, jnp.arange(rows))
-  return row_random.key_words(row_random.fold(keys, use))
+  return _words_of(_keys(rows, step=step), np.asarray(int(use)))
 
 
 def _correlation(a, b) -> float:
@@ -48,7 +59,7 @@ def test_gumbel_draws_have_the_mean_and_variance_of_the_distribution():
 
 
 def test_integers_are_uniform_below_their_limit():
-  draws = np.asarray(row_random.row_integers(_words(2), (N,), jnp.asarray([[7], [1]])))
+  draws = np.asarray(row_random.row_integers(_words(2), (N,), np.int32([[7], [1]])))
   assert np.all(draws[1] == 0)
   counts = np.bincount(draws[0], minlength=7)
   assert counts.size == 7
@@ -58,92 +69,99 @@ def test_integers_are_uniform_below_their_limit():
 @pytest.mark.parametrize(
   "other",
   [
-    lambda: row_random.row_uniform(_words(2), (N,))[1],
-    lambda: row_random.row_uniform(_words(1, step=1), (N,))[0],
-    lambda: row_random.row_uniform(_words(1, use=Use.CROP), (N,))[0],
-    lambda: row_random.row_uniform(_words(1), (N + 1,))[0, 1:],
+    lambda: np.asarray(row_random.row_uniform(_words(2), (N,)))[1],
+    lambda: np.asarray(row_random.row_uniform(_words(1, step=1), (N,)))[0],
+    lambda: np.asarray(row_random.row_uniform(_words(1, use=Use.CROP), (N,)))[0],
+    lambda: np.asarray(row_random.row_uniform(_words(1), (N + 1,)))[0, 1:],
   ],
   ids=["row", "step", "use", "neighbour"],
 )
 def test_draws_are_independent_between(other):
-  draws, others = np.asarray(row_random.row_uniform(_words(1), (N,)))[0], np.asarray(other())
+  draws, others = np.asarray(row_random.row_uniform(_words(1), (N,)))[0], other()
   assert abs(_correlation(draws, others)) < 4 / np.sqrt(N)
   assert (draws == others).mean() < 1e-3
 
 
 def test_layers_fold_to_different_draws():
-  keys = row_random.step_row_keys(0, 0, jnp.arange(1))
+  keys = _keys(1)
   draws = [
-    row_random.row_uniform(row_random.key_words(row_random.fold(row_random.fold(keys, i), Use.SAMPLE)), (N,))
+    row_random.row_uniform(_words_of(row_random.fold(keys, np.asarray(i)), np.asarray(int(Use.SAMPLE))), (N,))
     for i in range(2)
   ]
   assert abs(_correlation(*draws)) < 4 / np.sqrt(N)
 
 
-@pytest.mark.parametrize("draw", [row_random.row_bits, row_random.row_uniform, row_random.row_gumbel])
-def test_a_part_of_a_draw_equals_that_part_of_the_whole(draw):
-  whole = draw(_words(3), (10, 4, 5))
-  part = jax.jit(lambda start: draw(_words(3), (3, 4, 5), start=start))(jnp.asarray(6))
+@pytest.mark.parametrize("name", ["row_bits", "row_uniform", "row_gumbel"])
+def test_a_part_of_a_draw_equals_that_part_of_the_whole(name):
+  draw = getattr(row_random, name)
+  whole = np.asarray(draw(_words(3), (10, 4, 5)))
+  part = draw(_words(3), (3, 4, 5), start=np.asarray(6))
   # Gumbel: the logarithm of a vectorised loop and of its remainder may differ in the last bit.
-  np.testing.assert_allclose(part, whole[:, 6:9], rtol=1e-6 if draw is row_random.row_gumbel else 0)
+  np.testing.assert_allclose(part, whole[:, 6:9], rtol=1e-6 if name == "row_gumbel" else 0)
 
 
 def test_a_row_draws_the_same_in_any_batch():
-  keys = row_random.step_row_keys(3, 5, jnp.arange(6))
-  x = drawn.normal(0, 6, 7, 8)
-  whole = row_random.dropout(x, keys, Use.EMBEDDING_DROPOUT, rate=0.3)
-  parts = [row_random.dropout(x[i : i + 3], keys[i : i + 3], Use.EMBEDDING_DROPOUT, rate=0.3) for i in (0, 3)]
-  np.testing.assert_array_equal(whole, jnp.concatenate(parts))
+  x = np.asarray(drawn.normal(0, 6, 7, 8))
+
+  def dropped(rows):
+    keys = row_random.step_row_keys(3, 5, rows)
+    return row_random.dropout(x[rows], keys, Use.EMBEDDING_DROPOUT, rate=0.3)
+
+  parts = [dropped(rows) for rows in (np.arange(3), np.arange(3, 6))]
+  np.testing.assert_array_equal(dropped(np.arange(6)), np.concatenate(parts))
 
 
 def test_a_row_key_is_a_function_of_seed_step_and_row():
   words = {
-    tuple(np.asarray(row_random.key_words(row_random.step_row_keys(seed, step, jnp.asarray([row])))[0]))
+    tuple(row)
     for seed in range(3)
     for step in range(3)
-    for row in range(3)
+    for row in np.asarray(
+      row_random.key_words(row_random.step_row_keys(seed, np.asarray(step), np.arange(3)))
+    )
   }
   assert len(words) == 27
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_dropout_drops_at_its_rate_and_preserves_the_mean(rate):
-  keys = row_random.step_row_keys(0, 0, jnp.arange(4))
-  dropped = np.asarray(row_random.dropout(jnp.ones((4, N // 4)), keys, Use.MLP_OUTPUT_DROPOUT, rate=rate))
+  keys = _keys(4)
+  ones = np.ones((4, N // 4), np.float32)
+  dropped = np.asarray(row_random.dropout(ones, keys, Use.MLP_OUTPUT_DROPOUT, rate=rate))
   assert abs((dropped == 0).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / N)
   assert abs(dropped.mean() - 1.0) < 0.01
   np.testing.assert_allclose(np.unique(dropped), [0.0, 1 / (1 - rate)], rtol=1e-6)
 
 
 def test_two_uses_of_a_row_drop_different_elements():
-  keys, ones = row_random.step_row_keys(0, 0, jnp.arange(1)), jnp.ones((1, N))
+  keys, ones = _keys(1), np.ones((1, N), np.float32)
   uses = (Use.ATTENTION_OUTPUT_DROPOUT, Use.MLP_OUTPUT_DROPOUT)
   masks = [row_random.dropout(ones, keys, use, rate=0.5) for use in uses]
   assert abs(_correlation(*masks)) < 4 / np.sqrt(N)
 
 
 def test_dropout_gradient_uses_the_mask_of_the_forward_pass():
-  keys = row_random.step_row_keys(0, 0, jnp.arange(2))
-  x = 1.0 + drawn.uniform(0, 2, 50)
+  keys = _keys(2)
+  x = 1.0 + np.asarray(drawn.uniform(0, 2, 50))
 
   def total(x):
     return jnp.sum(row_random.dropout(x, keys, Use.MLP_OUTPUT_DROPOUT, rate=0.4))
 
-  dropped = row_random.dropout(x, keys, Use.MLP_OUTPUT_DROPOUT, rate=0.4)
-  np.testing.assert_allclose(jax.grad(total)(x), dropped / x, rtol=1e-6)
+  dropped = np.asarray(row_random.dropout(x, keys, Use.MLP_OUTPUT_DROPOUT, rate=0.4))
+  np.testing.assert_allclose(jax.jit(jax.grad(total))(x), dropped / x, rtol=1e-6)
 
 
 def test_dropout_without_keys_or_rate_leaves_the_array_alone():
-  x, keys = jnp.ones((2, 3)), row_random.step_row_keys(0, 0, jnp.arange(2))
-  assert row_random.dropout(x, None, Use.MLP_OUTPUT_DROPOUT, rate=0.5) is x
-  assert row_random.dropout(x, keys, Use.MLP_OUTPUT_DROPOUT, rate=0.0) is x
+  x, keys, dropout = np.ones((2, 3), np.float32), _keys(2), pretrain.ops.row_random.dropout
+  assert dropout(x, None, Use.MLP_OUTPUT_DROPOUT, rate=0.5) is x
+  assert dropout(x, keys, Use.MLP_OUTPUT_DROPOUT, rate=0.0) is x
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.25 + 2.0**-32, 2.0**-16, 2.0**-32])
 def test_what_dropout_leaves_is_what_its_bits_say(rate):
   bits = np.asarray(row_random.row_bits(_words(2), (N,)))
   kept = np.asarray(row_random.row_kept(_words(2), (N,), rate=rate))
-  np.testing.assert_array_equal(kept, bits >= row_random.drop_below(rate))
+  np.testing.assert_array_equal(kept, bits >= pretrain.ops.row_random.drop_below(rate))
 
 
 def test_what_dropout_leaves_at_bits_next_to_the_limit():
@@ -151,5 +169,5 @@ def test_what_dropout_leaves_at_bits_next_to_the_limit():
   words, bits = _words(1), np.asarray(row_random.row_bits(_words(1), (64,)))[0]
   for place, number in enumerate(int(bit) for bit in bits):
     for limit in (number - 1, number, number + 1):
-      kept = row_random.row_kept(words, (64,), rate=limit / 2**32)
-      assert bool(kept[0, place]) == (number >= limit)
+      kept = pretrain.ops.row_random.row_kept(words, (64,), rate=limit / 2**32)
+      assert bool(np.asarray(kept)[0, place]) == (number >= limit)

@@ -27,15 +27,13 @@ class Case(NamedTuple):
   arrays: dict
   fixed: dict
 
-  @property
-  def loss(self) -> Callable:
+  def loss(self, *arguments):
     """`function` as one program."""
-    return one_program(self.function)
+    return one_program(self.function)(*arguments)
 
-  @property
-  def loss_and_gradient(self) -> Callable:
+  def loss_and_gradient(self, *arguments):
     """The loss and its gradient by `arrays`, one program."""
-    return _loss_and_gradient(self.function)
+    return _loss_and_gradient(self.function)(*arguments)
 
 
 @functools.cache
@@ -111,7 +109,7 @@ def _weights() -> np.ndarray:
   return _flags(7, ROWS, COLUMNS).astype(np.float32)
 
 
-ONES = np.ones((ROWS, COLUMNS), np.float32)
+ONES = np.ones((ROWS, COLUMNS))
 
 
 def test_masked_lm_is_the_sum_of_negative_log_probabilities():
@@ -125,7 +123,7 @@ def test_rtd_logit_above_zero_says_original():
   logits = np.float32([[0.0, LN3, LN3]])
   is_original = np.asarray([[True, True, False]])
   for token, expected in enumerate([LN2, math.log(4 / 3), math.log(4)]):
-    weights = np.eye(3, dtype=np.float32)[[token]]
+    weights = np.eye(3)[[token]]
     loss = losses.replaced_token_detection_loss(logits, is_original, weights)
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
@@ -133,58 +131,58 @@ def test_rtd_logit_above_zero_says_original():
 @pytest.mark.parametrize("stop_gradient", [True, False])
 def test_clm_mixture_adds_the_copy_probability_only_where_the_input_is_the_original(stop_gradient):
   # p_copy = 3/4, q = 1/2: 3/4 + 1/4 * 1/2 = 7/8 if the input is the original, 1/8 if not.
-  log_probs, logits = np.log(np.float32([[0.5, 0.5]])), np.full((1, 2), LN3, np.float32)
+  log_probs, logits = np.log(np.float32([[0.5, 0.5]])), np.full((1, 2), LN3)
   for token, expected in enumerate([math.log(8 / 7), math.log(8)]):
-    weights = np.eye(2, dtype=np.float32)[[token]]
+    weights = np.eye(2)[[token]]
     can_copy = np.asarray([[True, False]])
     loss = losses.corrective_lm_loss(log_probs, logits, can_copy, weights, stop_gradient=stop_gradient)
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
 def test_clm_weighted_is_one_minus_copy_times_cross_entropy_wherever_the_input_comes_from():
-  log_probs, logits = np.log(np.float32([[0.5, 0.5]])), np.full((1, 2), LN3, np.float32)
+  log_probs, logits = np.log(np.float32([[0.5, 0.5]])), np.full((1, 2), LN3)
   can_copy = np.asarray([[True, False]])
-  loss = losses.corrective_lm_loss(log_probs, logits, can_copy, np.ones((1, 2), np.float32), form="weighted")
+  loss = losses.corrective_lm_loss(log_probs, logits, can_copy, np.ones((1, 2)), form="weighted")
   np.testing.assert_allclose(loss, 2 * 0.25 * LN2, rtol=1e-6)
 
 
 def test_all_token_is_the_mixture_at_every_token():
-  log_probs, logits = np.log(np.float32([[0.5, 0.5]])), np.full((1, 2), LN3, np.float32)
-  loss = losses.all_token_lm_loss(log_probs, logits, np.asarray([[True, False]]), np.ones((1, 2), np.float32))
+  log_probs, logits = np.log(np.float32([[0.5, 0.5]])), np.full((1, 2), LN3)
+  loss = losses.all_token_lm_loss(log_probs, logits, np.asarray([[True, False]]), np.ones((1, 2)))
   np.testing.assert_allclose(loss, math.log(8 / 7) + math.log(8), rtol=1e-6)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_scl_of_two_orthogonal_sequences(temperature):
   # Each anchor: its partner at cosine 1, the two views of the other sequence at 0, itself left out.
-  views = 3 * np.eye(2, dtype=np.float32)
+  views = 3 * np.eye(2)
   cosines = losses.sequence_cosines(views, views / 2, group_size=2)
-  loss = losses.sequence_contrastive_loss(cosines, np.ones((1, 2), np.float32), temperature=temperature)
+  loss = losses.sequence_contrastive_loss(cosines, np.ones((1, 2)), temperature=temperature)
   expected = 4 * (math.log(math.exp(1 / temperature) + 2) - 1 / temperature)
   np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
 def test_scl_of_one_sequence_is_zero_because_only_its_partner_remains():
   cosines = losses.sequence_cosines(_normal(0, 1, 5), _normal(1, 1, 5), group_size=1)
-  assert float(losses.sequence_contrastive_loss(cosines, np.ones((1, 1), np.float32))) == 0.0
+  assert float(losses.sequence_contrastive_loss(cosines, np.ones((1, 1)))) == 0.0
 
 
 def test_taco_of_an_aligned_neighbour_with_an_orthogonal_and_an_opposite_negative():
   east, north = np.float32([[1, 0]]), np.float32([0, 1])
   negatives = np.stack([north, -east[0]])[None]
   loss = losses.token_alignment_loss(
-    east, east, negatives, np.ones((1, 2), bool), np.ones(1, np.float32), temperature=0.5
+    east, east, negatives, np.ones((1, 2), bool), np.ones(1), temperature=0.5
   )
   np.testing.assert_allclose(loss, math.log(math.exp(2) + 1 + math.exp(-2)) - 2, rtol=1e-6)
   of_one = losses.token_alignment_loss(
-    east, east, negatives, np.asarray([[True, False]]), np.ones(1, np.float32), temperature=0.5
+    east, east, negatives, np.asarray([[True, False]]), np.ones(1), temperature=0.5
   )
   np.testing.assert_allclose(of_one, math.log(math.exp(2) + 1) - 2, rtol=1e-6)
 
 
 def test_unit_vectors_have_length_one_and_a_finite_gradient_at_zero():
   np.testing.assert_allclose(losses.unit_vectors(np.float32([3.0, 4.0])), [0.6, 0.8], rtol=1e-6)
-  gradient = jax.jit(jax.jacobian(pretrain.losses.unit_vectors))(np.zeros(3, np.float32))
+  gradient = jax.jit(jax.jacobian(pretrain.losses.unit_vectors))(np.zeros(3))
   assert np.all(np.isfinite(gradient))
 
 
@@ -256,10 +254,10 @@ def test_all_token_trains_the_copy_logits():
 
 
 def test_clm_gradient_to_the_lm_is_unscaled_on_replaced_tokens_in_the_mixture_and_scaled_when_weighted():
-  weights, flags = np.ones((1, 1), np.float32), np.zeros((1, 1), bool)
+  weights, flags = np.ones((1, 1)), np.zeros((1, 1), bool)
   for form, expected in (("mixture", -1.0), ("weighted", -0.25)):
     gradient = one_program(jax.grad(pretrain.losses.corrective_lm_loss))(
-      np.full((1, 1), -LN2, np.float32), np.full((1, 1), LN3, np.float32), flags, weights, form=form
+      np.full((1, 1), -LN2), np.full((1, 1), LN3), flags, weights, form=form
     )
     np.testing.assert_allclose(gradient, [[expected]], rtol=1e-6)
 
@@ -274,59 +272,10 @@ def test_taco_gradient_flows_through_the_anchor_only():
 
 @pytest.mark.parametrize("logit", [-1e4, -100.0, 100.0, 1e4])
 def test_extreme_logits_give_finite_losses_and_gradients(logit):
-  logits, flags = np.full((1, 2), logit, np.float32), np.asarray([[True, False]])
-  weights = np.ones((1, 2), np.float32)
+  logits, flags, weights = np.full((1, 2), logit), np.asarray([[True, False]]), np.ones((1, 2))
   for log_prob in (-1e4, 0.0):
-    log_probs = np.full((1, 2), log_prob, np.float32)
-    all_token = _loss_and_gradient(pretrain.losses.all_token_lm_loss, (0, 1))
-    value = all_token(log_probs, logits, flags, weights)
+    log_probs = np.full((1, 2), log_prob)
+    value = _loss_and_gradient(pretrain.losses.all_token_lm_loss, (0, 1))(log_probs, logits, flags, weights)
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(value))
   value = _loss_and_gradient(pretrain.losses.replaced_token_detection_loss)(logits, flags, weights)
   assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(value))
-
-
-# Sequences are contrasted in groups, so they are removed by rows.
-
-
-@one_program
-def _scl(first, second, weights, group_size):
-  cosines = pretrain.losses.sequence_cosines(first, second, group_size=group_size)
-  return pretrain.losses.sequence_contrastive_loss(cosines, weights.reshape(-1, group_size), temperature=0.7)
-
-
-def test_scl_rows_of_weight_zero_are_neither_anchors_nor_negatives():
-  first, second = _normal(0, 4, 8), _normal(1, 4, 8)
-  keep = np.asarray([0, 1, 3])
-  weights = np.float32([1.0, 1.0, 0.0, 1.0])
-  removed = _scl(first[keep], second[keep], np.ones(3, np.float32), 3)
-  np.testing.assert_allclose(_scl(first, second, weights, 4), removed, rtol=1e-5)
-  gradients = one_program(jax.grad(_scl, argnums=(0, 1)))(first, second, weights, 4)
-  for gradient in gradients:
-    assert np.all(np.isfinite(gradient))
-    assert np.all(np.asarray(gradient)[2] == 0)
-    assert np.all(np.any(np.asarray(gradient)[keep] != 0, axis=-1))
-
-
-def test_scl_of_groups_is_the_sum_over_groups_and_jit_agrees():
-  eager = _scl.__wrapped__
-  first, second = drawn.normal(0, 6, 8), drawn.normal(1, 6, 8)
-  whole = _scl(first, second, np.ones(6, np.float32), 3)
-  parts = sum(eager(first[i : i + 3], second[i : i + 3], jnp.ones(3), 3) for i in (0, 3))
-  np.testing.assert_allclose(whole, parts, rtol=1e-6)
-
-
-def test_scl_without_any_row_gives_zero_and_a_zero_gradient():
-  loss, gradient = _loss_and_gradient(_scl)(*np.zeros((2, 2, 8), np.float32), np.zeros(2, np.float32), 2)
-  assert float(loss) == 0.0
-  assert np.all(np.asarray(gradient) == 0)
-
-
-def test_scl_normalises_in_float32_whatever_comes_in():
-  first, second = _normal(0, 4, 8), _normal(1, 4, 8)
-  low = _scl(first.astype(jnp.bfloat16), second.astype(jnp.bfloat16), np.ones(4, np.float32), 4)
-  assert low.dtype == jnp.float32
-  np.testing.assert_allclose(
-    low, _scl(first, second, np.ones(4, np.float32), 4), rtol=1e-2
-  )  # inputs rounded to 0.4 %
-  scaled = _scl(1e3 * first, second, np.ones(4, np.float32), 4)
-  np.testing.assert_allclose(scaled, _scl(first, second, np.ones(4, np.float32), 4), rtol=1e-5)

@@ -23,6 +23,7 @@ ABOUT = {
   "words": "token embeddings of words that go together (word_pairs.tsv in --data: two words, a tab between)",
   "edges": "edge probing after every layer (edges/*.jsonl, UD_English-EWT or SemEval2010_task8 in --data)",
   "detection": "calibration of replaced token detection, its losses, and which tokens fool it",
+  "curricula": "right answers about replaced and original tokens, at every saved step of each run",
   "correction": "right answers of copy head, LM head and both, at every saved step",
   "mixture": "weights of the generator's layers over time",
   "generator": "the generator's loss by depth over time",
@@ -117,7 +118,18 @@ def _made(name: str, request, output: pathlib.Path, *, is_asked: bool) -> dict[s
 
 
 def _functions() -> dict[str, Callable]:
-  from pretrain.analysis import blocks, cases, correction, detection, edges, logs, plane, space, word_pairs
+  from pretrain.analysis import (
+    blocks,
+    cases,
+    correction,
+    curricula,
+    detection,
+    edges,
+    logs,
+    plane,
+    space,
+    word_pairs,
+  )
 
   return {
     "cosines": space.measure,
@@ -126,6 +138,7 @@ def _functions() -> dict[str, Callable]:
     "words": word_pairs.measure,
     "edges": edges.measure,
     "detection": detection.measure,
+    "curricula": curricula.measure,
     "correction": correction.measure,
     "mixture": logs.mixture,
     "generator": logs.generator,

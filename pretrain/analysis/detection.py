@@ -12,6 +12,7 @@ from pretrain.analysis.heldout import Arrays, collect, describe_replaced, rankin
 from pretrain.analysis.opened import OpenedRun
 from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
+from pretrain.analysis.space import densities
 from pretrain.demo.examples import shown_piece
 
 BINS = 10  # of probabilities
@@ -70,8 +71,7 @@ def _plots(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[Plot]:
     reliability.append(Curve(name, filled[:, 0], filled[:, 1], has_dots=True))
     nats = np.minimum(-np.log(np.maximum(probability[truth], 1e-30)), MOST_NATS)
     if len(nats):
-      heights, edges = np.histogram(nats, bins=40, range=(0, MOST_NATS), density=True)
-      losses.append(Curve(name, edges, np.append(heights, heights[-1]), is_step=True))
+      losses += densities(name, nats, (0.0, MOST_NATS))
   labels = ("probability of being replaced, by the encoder", "share that is replaced")
   plots = [Plot("calibration", "Is the encoder calibrated?", *labels, reliability, has_diagonal=True)]
   title, label = "Loss of the encoder at replaced tokens", f"nats, cut at {MOST_NATS:.0f}"

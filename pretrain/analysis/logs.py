@@ -107,7 +107,7 @@ def efficiency(request: Request) -> Outcome:
   plots = [
     Plot(
       f"efficiency_{re.sub(r'[^a-z0-9]+', '_', metric.lower())}",
-      f"{metric} by time",
+      f"{'Held-out loss' if metric == 'eval/loss' else metric} by time",
       "hours of training",
       "nats" if metric == "eval/loss" else "accuracy or correlation",
       curves,

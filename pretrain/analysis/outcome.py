@@ -13,6 +13,7 @@ from data.tables import Column, Report
 
 # Okabe and Ito's colours, which people who see few colours can tell apart; lines differ in dashes too.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_MOST_INSIDE = 3  # names of curves in a legend between the axes
 _DASHES = ("-", "--", "-.", ":")
 
 
@@ -79,7 +80,9 @@ class Plot:
     axis.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)
-    if names != [""]:
+    if len(names) > _MOST_INSIDE:  # it would lie over the lines
+      figure.legend(loc="outside right upper", fontsize=8, frameon=False)
+    elif names != [""]:
       axis.legend(fontsize=8, frameon=False)
     written = []
     with errors.writing(directory), matplotlib.rc_context({"svg.hashsalt": self.stem}):

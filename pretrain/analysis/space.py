@@ -112,14 +112,14 @@ def summary(values: np.ndarray) -> dict[str, float]:
   return {"mean": float(values.mean()), "median": float(np.median(values)), "deviation": float(values.std())}
 
 
-def densities(name: str, values: np.ndarray) -> list[Curve]:
-  """A histogram of 50 bins over [-1, 1], and a Gaussian estimate of the density where values differ."""
+def densities(name: str, values: np.ndarray, between: tuple[float, float] = (-1.0, 1.0)) -> list[Curve]:
+  """A histogram of 50 bins over a range, and a Gaussian estimate of the density where values differ."""
   from scipy.stats import gaussian_kde  # here: a second
 
-  heights, edges = np.histogram(np.clip(values, -1, 1), bins=_BINS, range=(-1, 1), density=True)
+  heights, edges = np.histogram(np.clip(values, *between), bins=_BINS, range=between, density=True)
   curves = [Curve(name, edges, np.append(heights, heights[-1]), is_step=True)]
   if np.ptp(values) > 1e-6:
-    at = np.linspace(-1, 1, 201)
+    at = np.linspace(*between, 201)
     curves.append(Curve(name, at, gaussian_kde(values)(at)))
   return curves
 

@@ -123,7 +123,7 @@ def test_a_finished_cell_is_asked_for_more_and_what_has_ended_is_not_done_again(
   more = _asked(
     tmp_path / "out", study=Study("A study", arms, fine_tunings=("tagging_50", "tagging_200")), seeds=[0]
   )
-  assert table.read(more).missing == [Cell("base", 0)]
+  assert cells.finished(more, Cell("base", 0)) is None
   commands = Commands({"base 0 evaluate": 5})
   with pytest.raises(StorageError):
     _run(more, commands, monkeypatch)

@@ -247,6 +247,7 @@ def test_the_command_makes_what_it_can_and_skips_the_rest(finished, tmp_path, on
     "words": True,
     "edges": True,
     "detection": True,
+    "curricula": True,
     "correction": True,
     "mixture": True,
     "generator": True,

@@ -42,8 +42,8 @@ def measure(request: Request) -> Outcome:
   )
   notes = [
     "Of every token but padding of held-out blocks, corrupted by the run's own generator with the draws of "
-    "its evaluation, dropout off. replaced: share of replaced tokens at a probability above 0.5; original: share "
-    f"of original tokens at one of at most 0.5; rate: share of tokens that are replaced. {draws}"
+    "its evaluation, dropout off. replaced: share of replaced tokens at a probability above 0.5; original: "
+    f"share of original tokens at one of at most 0.5; rate: share of tokens that are replaced. {draws}"
   ]
   return Outcome("Replaced tokens under several curricula", rows, plots, notes)
 

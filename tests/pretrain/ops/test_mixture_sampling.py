@@ -1,28 +1,35 @@
 """Run: pytest tests/pretrain/ops/test_mixture_sampling.py. AMOS's operation against plain JAX pieces."""
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrain.ops import row_random
-from pretrain.ops.mixture_sampling import MixtureSettings, Noise, sample_from_mixture
+from pretrain.ops import mixture_sampling, row_random
+from pretrain.ops.mixture_sampling import MixtureSettings, Noise
 from tests.pretrain import drawn
+from tests.pretrain.one_program import one_program
+
+sample_from_mixture = one_program(mixture_sampling.sample_from_mixture)
 
 B, M, D, V, HEADS = 2, 5, 6, 23, 3
 NAMES = ("weights", "transformed", "table", "biases")
 
 
+@one_program
 def _words(rows: int = B) -> jax.Array:
   keys = row_random.step_row_keys(0, 0, jnp.arange(rows))
   return row_random.key_words(row_random.fold(keys, row_random.Use.SAMPLE))
 
 
-def _inputs(*, heads: int = HEADS, separate: bool = False) -> tuple[jax.Array, ...]:
-  weights = jax.nn.softmax(drawn.normal(10, B, M, heads))
-  transformed = drawn.normal(11, heads, B, M, D)
+def _inputs(*, heads: int = HEADS, separate: bool = False) -> tuple[np.ndarray, ...]:
+  logits, transformed = drawn.normal(10, B, M, heads), drawn.normal(11, heads, B, M, D)
   biases = drawn.normal(13, heads if separate else 1, V)
-  return weights, transformed, drawn.normal(12, V, D), biases
+  logits, *others = (np.asarray(array) for array in (logits, transformed, drawn.normal(12, V, D), biases))
+  return np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True), *others
 
 
 def _settings(**changes) -> MixtureSettings:
@@ -51,19 +58,29 @@ def _plain(weights, transformed, table, biases, noise, settings):
   return _scale_gradient(onehot, settings.multiplier) @ table
 
 
-def _gradients(function, inputs, noise, settings):
+@functools.cache
+def _program(function) -> Callable:
   probe = drawn.normal(9, B, M, D)
 
-  def total(*inputs):
-    return jnp.sum(jnp.sin(function(*inputs, noise, settings)) * probe)  # a loss that is not linear
+  def total(inputs, noise, settings):
+    value = function(*inputs, noise, settings)
+    return jnp.sum(jnp.sin(value) * probe), value  # a loss that is not linear
 
-  gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2, 3)))(*inputs)
-  return dict(zip(NAMES, gradient))
+  return one_program(jax.grad(total, has_aux=True))
+
+
+def _gradients_and_value(function, inputs, noise, settings) -> tuple[dict[str, jax.Array], jax.Array]:
+  gradient, value = _program(function)(inputs, noise, settings)
+  return dict(zip(NAMES, gradient)), value
+
+
+def _gradients(*arguments) -> dict[str, jax.Array]:
+  return _gradients_and_value(*arguments)[0]
 
 
 def _operation(*arguments):
   *inputs, noise, settings = arguments
-  return sample_from_mixture(*inputs, Noise(_words(), noise), settings)[1]
+  return mixture_sampling.sample_from_mixture(*inputs, Noise(_words(), noise), settings)[1]
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["shared_bias", "separate_biases"])
@@ -82,10 +99,10 @@ def _operation(*arguments):
 def test_values_and_gradients_equal_the_plain_composition(separate, changes):
   inputs, settings = _inputs(separate=separate), _settings(**changes)
   noise = drawn.gumbel(2, B, M, V)
-  np.testing.assert_allclose(
-    _operation(*inputs, noise, settings), _plain(*inputs, noise, settings), atol=1e-6
+  (found, value), (expected, plain) = (
+    _gradients_and_value(function, inputs, noise, settings) for function in (_operation, _plain)
   )
-  found, expected = (_gradients(f, inputs, noise, settings) for f in (_operation, _plain))
+  np.testing.assert_allclose(value, plain, atol=1e-6)
   for name in NAMES:  # sums of 23 products of about 1 in float32, in another order
     np.testing.assert_allclose(found[name], expected[name], atol=2e-5, rtol=2e-5, err_msg=name)
 
@@ -114,7 +131,7 @@ def test_the_table_gets_the_gradient_of_an_ordinary_look_up():
   inputs, probe = _inputs(), drawn.normal(9, B, M, D)
   noise = drawn.gumbel(2, B, M, V)
   ids, _ = sample_from_mixture(*inputs, Noise(_words(), noise), _settings())
-  expected = jax.grad(lambda table: jnp.sum(jnp.sin(table[ids]) * probe))(inputs[2])
+  expected = jax.jit(jax.grad(lambda table: jnp.sum(jnp.sin(table[ids]) * probe)))(inputs[2])
   found = _gradients(_operation, inputs, noise, _settings())["table"]
   np.testing.assert_allclose(found, expected, rtol=1e-6)
 
@@ -123,9 +140,9 @@ def test_ids_follow_the_softmax_of_the_mixed_logits():
   draws = 20_000
   weights, transformed, table, biases = _inputs()
   weights, transformed = weights[:1, :1], transformed[:, :1, :1]
-  logits = jnp.einsum("k,kd->d", weights[0, 0], transformed[:, 0, 0]) @ table.T + biases[0]
-  probabilities = np.asarray(jax.nn.softmax(logits), np.float64)
-  many = (jnp.tile(weights, (1, draws, 1)), jnp.tile(transformed, (1, 1, draws, 1)), table, biases)
+  logits = np.float64(np.einsum("k,kd->d", weights[0, 0], transformed[:, 0, 0]) @ table.T + biases[0])
+  probabilities = np.exp(logits) / np.exp(logits).sum()
+  many = (np.tile(weights, (1, draws, 1)), np.tile(transformed, (1, 1, draws, 1)), table, biases)
   ids, embeddings = sample_from_mixture(*many, Noise(_words(1)), _settings(chunk=3_000))
   counts = np.bincount(np.asarray(ids)[0], minlength=V)
   expected = draws * probabilities
@@ -134,7 +151,7 @@ def test_ids_follow_the_softmax_of_the_mixed_logits():
   common = expected > 5
   chi_square = ((counts - expected) ** 2 / expected)[common].sum()
   assert chi_square < common.sum() + 3 * np.sqrt(2 * common.sum())
-  np.testing.assert_array_equal(embeddings, table[ids])
+  np.testing.assert_array_equal(embeddings, table[np.asarray(ids)])
 
 
 def test_chunked_draws_equal_unchunked_ones():
@@ -148,7 +165,7 @@ def test_chunked_draws_equal_unchunked_ones():
 def test_chunked_gradients_with_the_rows_own_noise_equal_unchunked_ones():
   def of_rows(*arguments):
     *inputs, _, settings = arguments
-    return sample_from_mixture(*inputs, Noise(_words()), settings)[1]
+    return mixture_sampling.sample_from_mixture(*inputs, Noise(_words()), settings)[1]
 
   whole, chunked = (
     _gradients(of_rows, _inputs(), None, _settings(chunk=chunk, adv_mlm_multiplier=0.1)) for chunk in (M, 2)
@@ -161,9 +178,9 @@ def test_a_row_draws_the_same_in_any_batch():
   weights, transformed, table, biases = _inputs()
   whole, _ = sample_from_mixture(weights, transformed, table, biases, Noise(_words()), _settings())
   second, _ = sample_from_mixture(
-    weights[1:], transformed[:, 1:], table, biases, Noise(_words()[1:]), _settings()
+    weights[1:], transformed[:, 1:], table, biases, Noise(np.asarray(_words())[1:]), _settings()
   )
-  np.testing.assert_array_equal(second, whole[1:])
+  np.testing.assert_array_equal(second, np.asarray(whole)[1:])
 
 
 def test_forbidden_tokens_are_never_drawn_and_gradients_stay_finite():
@@ -172,9 +189,8 @@ def test_forbidden_tokens_are_never_drawn_and_gradients_stay_finite():
   noise = Noise(_words(), None, allowed)
   ids, _ = sample_from_mixture(*inputs, noise, _settings())
   assert np.all(np.asarray(ids) != np.asarray(allowed))
-  gradient = jax.grad(lambda w: jnp.sum(sample_from_mixture(w, *inputs[1:], noise, _settings())[1]))(
-    inputs[0]
-  )
+  total = lambda w: jnp.sum(sample_from_mixture(w, *inputs[1:], noise, _settings())[1])  # noqa: E731
+  gradient = jax.jit(jax.grad(total))(inputs[0])
   assert np.all(np.isfinite(gradient))
 
 
@@ -183,6 +199,6 @@ def test_embeddings_keep_the_tables_precision_when_heads_compute_in_bfloat16():
   low = (weights, transformed.astype(jnp.bfloat16), table, biases)
   ids, embeddings = sample_from_mixture(*low, Noise(_words()), _settings())
   # Rounded rows would tell the encoder which tokens were sampled.
-  np.testing.assert_array_equal(embeddings, table[ids])
-  gradient = jax.grad(lambda w: jnp.sum(sample_from_mixture(w, *low[1:], Noise(_words()), _settings())[1]))
-  assert gradient(weights).dtype == jnp.float32
+  np.testing.assert_array_equal(embeddings, table[np.asarray(ids)])
+  total = lambda w: jnp.sum(sample_from_mixture(w, *low[1:], Noise(_words()), _settings())[1])  # noqa: E731
+  assert jax.jit(jax.grad(total))(weights).dtype == jnp.float32

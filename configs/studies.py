@@ -41,6 +41,18 @@ class FineTuning:
 
 
 @dataclasses.dataclass(frozen=True)
+class Sweep:
+  """Arms that differ by the value of one field."""
+
+  label: str  # what the field is, for an axis
+  values: Mapping[str, float]  # {name of an arm: its value}
+
+
+# {name: (field, what it is)}: rows of a paper's table with values of it are drawn over them.
+SWEPT = {"crops": ("objectives.scl.crop_fraction", "share of a text that its crop keeps")}
+
+
+@dataclasses.dataclass(frozen=True)
 class Study:
   """A table: its arms, those first that others begin with, and what is asked of each."""
 
@@ -55,6 +67,7 @@ class Study:
     str, ...
   ] = ()  # names in `FINE_TUNINGS`; where `has_start`, of the untrained encoder too
   primary: tuple[str, ...] = ()  # measures that were named before the runs
+  sweeps: Mapping[str, Sweep] = dataclasses.field(default_factory=dict)  # by name
   is_race: bool = False  # whether it asks after how many steps an arm has what its base has at the end
 
 

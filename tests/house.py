@@ -34,7 +34,7 @@ LINES = {
   "the papers' analyses of checkpoints as a command, planes, words, cases (pretrain/analysis)": 1_397,
   "metrics sent to trackers of experiments, and probes while a run trains": 350,
   "rows of a paper's table or of a study with several seeds, compared (pretrain/ablations)": 770,
-  "encoders under several curricula, and sweeps of a row's field as plots (pretrain/analysis)": 120,
+  "encoders under several curricula, and sweeps of a row's field as plots (pretrain/analysis)": 140,
   "the same rows fine-tuned: searches of both sides, scored on a test set (pretrain/ablations)": 110,
   "a page about runs: curves, config, examples, tables, events (pretrain/report)": 1_297,
   "meshes of pods and nodes, processes that join, agree on a step and end together": 1_300,

@@ -92,6 +92,36 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "pretrain/analysis/curricula.py",
+    "tests/pretrain/analysis/test_curricula.py",
+    [
+      (
+        "original tokens that seem replaced count as right",
+        "right = (probability > 0.5) == truth",
+        "right = (probability > 0.5) | ~truth",
+        "test_shares_of_planted_answers",
+      ),
+      (
+        "other masks count as the same",
+        "for one, other in zip(pair, masks[0]))",
+        "for one, other in zip(pair, pair))",
+        "test_runs_are_asked_about_the_same_text_and_a_note_says_whether_with_the_same_masks",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ablations/sweeps.py",
+    "tests/pretrain/ablations/test_ablations.py",
+    [
+      (
+        "steps on the way are points of a sweep",
+        'row["step"] == asked.steps(asked.study.arms[arm])[-1]',
+        'row["step"] in asked.steps(asked.study.arms[arm])',
+        "test_rows_of_a_sweep_are_plotted_over_its_values_with_intervals",
+      ),
+    ],
+  ),
+  (
     "pretrain/ablations/statistics.py",
     "tests/pretrain/ablations/test_ablations.py",
     [

@@ -13,7 +13,7 @@ from configs.studies import FINE_TUNINGS, STUDIES, Study
 from data import annotated, command
 from data.command import Parser
 from data.errors import ConfigError, DataError, unknown
-from pretrain.ablations import cells, cost, papers, table
+from pretrain.ablations import cells, cost, papers, sweeps, table
 from pretrain.ablations.cells import Asked
 from pretrain.analysis import probe_sets, probing
 from pretrain.command import flags
@@ -22,8 +22,9 @@ _EPILOG = """\
 Every cell, a row with a seed, is an ordinary run in OUTPUT/ROW/seed_N/run, then the probes of pretrain.probe
 and, where they are asked for, the analyses of pretrain.analysis and searches of finetune.main, whose best
 models are scored on a test set. The same command goes on after a stop or a kill; several processes with the
-same flags share the cells. The table is written after each cell. tagging_N: part of speech from N sentences
-of UD's English EWT in --data, the rate chosen of three on its development set.
+same flags share the cells. The table is written after each cell; rows of a sweep, such as crops, are plotted.
+tagging_N: part of speech from N sentences of UD's English EWT in --data, the rate chosen of three on its
+development set.
 
   python -m pretrain.ablations --paper=coco_lm --tiny --budget=4000 --data=annotated --output=coco_lm
   python -m pretrain.ablations --paper=coco_lm --tiny --budget=4000 --fine_tune=tagging_200 ...
@@ -154,7 +155,10 @@ def main(argv: Sequence[str] | None = None) -> int:
       except cells.Stopped:
         print("Stopped as asked; the same command goes on")
         return command.STOPPED
-    table.report(asked, table.read(asked), left_out).publish(asked.output, print)
+    report = table.report(asked, table.read(asked), left_out)
+    report.publish(asked.output, print)
+    for plot in sweeps.plots(asked, report.rows):
+      print(f"{plot.write(asked.output)[0]}: {plot.title} by {plot.x_label}")
     return 0
 
   return command.exit_code(work, stopped="stopped; run the same command again to go on")

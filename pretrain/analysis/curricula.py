@@ -7,7 +7,7 @@ Source: AMOS (Meng et al., 2022) figure 5b.
 import numpy as np
 
 from pretrain.analysis.detection import answers
-from pretrain.analysis.heldout import collect, describe_replaced
+from pretrain.analysis.heldout import collect, describe_replaced, ranking_area
 from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 
@@ -43,14 +43,16 @@ def measure(request: Request) -> Outcome:
   notes = [
     "Of every token but padding of held-out blocks, corrupted by the run's own generator with the draws of "
     "its evaluation, dropout off. replaced: share of replaced tokens at a probability above 0.5; original: "
-    f"share of original tokens at one of at most 0.5; rate: share of tokens that are replaced. {draws}"
+    "share of original tokens at one of at most 0.5; rate: share of tokens that are replaced; "
+    f"area: how often a replaced token has the larger probability. {draws}"
   ]
   return Outcome("Replaced tokens under several curricula", rows, plots, notes)
 
 
 def shares(truth: np.ndarray, probability: np.ndarray) -> dict[str, float | None]:
-  """{'rate', 'replaced', 'original'} of [tokens] that are replaced or not, by their probabilities."""
+  """{'rate', 'replaced', 'original', 'area'} of [tokens] that are replaced or not, by their probabilities."""
   right = (probability > 0.5) == truth
   groups = {"replaced": truth, "original": ~truth}
   means = {kind: float(right[group].mean()) if group.any() else None for kind, group in groups.items()}
-  return {"rate": float(truth.mean()), **means}
+  area = ranking_area(truth, probability)
+  return {"rate": float(truth.mean()), **means, "area": None if np.isnan(area) else area}

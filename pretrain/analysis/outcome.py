@@ -30,6 +30,8 @@ class Curve(NamedTuple):
   is_step: bool = False  # a histogram: each value holds up to the next point; drawn as an area
   has_dots: bool = False
   is_cloud: bool = False  # dots without a line between them
+  low: np.ndarray | None = None  # [points] ends of an interval around each, nan where there is none
+  high: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,8 @@ class Plot:
         drawstyle="steps-post" if curve.is_step else "default",
       )
       unnamed.discard(curve.name)
+      if curve.low is not None and curve.high is not None:
+        axis.vlines(curve.x, curve.low, curve.high, color=colour, linewidth=1)
     if all((curve.x == np.round(curve.x)).all() for curve in self.curves):
       axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if self.has_diagonal:

@@ -3,13 +3,14 @@
 import json
 import pathlib
 
+import numpy as np
 import pytest
 
 from configs.studies import Arm, Study
 from data import files
 from data.command import STOPPED
 from data.errors import ConfigError, DataError, StorageError
-from pretrain.ablations import cells, measured, papers, statistics, table
+from pretrain.ablations import cells, measured, papers, statistics, sweeps, table
 from pretrain.ablations.cells import Asked, Cell
 from tests.pretrain.ablations.stand_in import Commands, write
 
@@ -67,6 +68,24 @@ def test_a_race_says_when_a_row_has_what_its_base_has_at_the_end(tmp_path, monke
   assert "of 2 seeds, 95% bootstrap interval 4 to 4;" in notes
   nothing = table.report(asked, table.Found({}, {}, []), []).notes
   assert "No seed of row and of base is finished" in " ".join(nothing)
+
+
+def test_rows_of_a_sweep_are_plotted_over_its_values_with_intervals(tmp_path):
+  study, _ = papers.study("coco_lm", is_tiny=True)
+  assert study.sweeps["crops"].values == {"crop_70": 0.7, "crop_80": 0.8, "crop_90": 0.9, "crop_100": 1.0}
+  asked = _asked(tmp_path, study=study)
+  scores = {"crop_100": {0: 0.2, 1: 0.4}, "crop_70": {0: 0.5}, "rtd_only": {0: 0.9}}
+  rows = [{"measure": SHARE, "row": name, "step": 8, "of seed": of_seed} for name, of_seed in scores.items()]
+  rows.append({"measure": SHARE, "row": "crop_80", "step": 4, "of seed": {0: 0.9}})  # on the way
+  (plot,) = sweeps.plots(asked, [*rows, rows[0] | {"measure": LOSS}])
+  assert (plot.stem, plot.x_label) == ("crops_part_of_speech", "share of a text that its crop keeps")
+  (curve,) = plot.curves
+  assert (curve.name, curve.x.tolist()) == ("all words, last", [0.7, 1.0])
+  np.testing.assert_allclose(curve.y, [0.5, 0.3])
+  # Student's t for one degree of freedom is 12.7062, the standard error of 0.2 and 0.4 is 0.1.
+  np.testing.assert_allclose(curve.high, [np.nan, 0.3 + 1.27062], atol=1e-5)
+  np.testing.assert_allclose(curve.low, [np.nan, 0.3 - 1.27062], atol=1e-5)
+  assert not sweeps.plots(_asked(tmp_path), rows)
 
 
 def test_a_papers_difference_is_of_the_same_measures():

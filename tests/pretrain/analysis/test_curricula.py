@@ -14,8 +14,10 @@ IDS = np.asarray([[1, 5, 6, 7, 8, 0]])
 def test_shares_of_planted_answers():
   truth, probability = np.asarray([1, 1, 0, 0, 0], bool), np.asarray([0.9, 0.2, 0.1, 0.5, 0.8])
   expected = {"rate": pytest.approx(0.4), "replaced": 0.5, "original": pytest.approx(2 / 3)}
+  expected["area"] = pytest.approx(4 / 6)  # of the pairs of a replaced and an original token
   assert curricula.shares(truth, probability) == expected
-  assert curricula.shares(np.zeros(3, bool), np.zeros(3))["replaced"] is None
+  nothing = curricula.shares(np.zeros(3, bool), np.zeros(3))
+  assert nothing["replaced"] is None and nothing["area"] is None and nothing["original"] == 1
 
 
 @pytest.mark.parametrize("masked", [1, 2])

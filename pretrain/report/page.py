@@ -226,26 +226,30 @@ def _tables(found: Sequence[ShownRun], more: Sequence[WrittenTable]) -> list[Any
   parts, left = [], _TABLE_BYTES
   together = written_tables.merged([(run.name, report) for run in found for report in run.tables])
   if together is not None:
-    header, *rows = together
-    parts += [element("h3", "Probes of all runs"), table(header, rows, numbers=range(4, len(header)))]
+    # One column for what was asked, so that a narrow page has room for the numbers.
+    asked = written_tables.ASKED
+    header, *rows = [[", ".join(row[:asked]), *row[asked:]] for row in together]
+    parts += [element("h3", "Probes of all runs"), table(header, rows, numbers=range(1, len(header)))]
   for run_name, report in [(run.name, report) for run in found for report in run.tables] + [
     ("", report) for report in more
   ]:
     left -= sum(len(cell) + 20 for rows in report.tables for row in rows for cell in row)
     prefix = f"{run_name}: " if run_name and len(found) > 1 else ""
-    parts.append(element("h3", prefix, report.title))
+    is_shown = together is not None and run_name and report.path.stem == written_tables.OF_PROBES
+    own = [] if is_shown else [element("h3", prefix, report.title)]
     if left < 0:
-      parts.append(element("p", f"Too large for this page; see {report.path}.", class_="note"))
+      parts += [*own, element("p", f"Too large for this page; see {report.path}.", class_="note")]
       continue
     for header, *rows in report.tables:
       numbers = [
         at for at in range(len(header)) if all(_NUMBER.fullmatch(row[at]) for row in rows if at < len(row))
       ]
-      parts.append(table(header, rows, numbers=numbers))
+      own.append(table(header, rows, numbers=numbers))
     if report.notes:
       notes = [element("p", note, class_="note") for note in report.notes]
-      parts.append(element("details", element("summary", "About these numbers"), notes))
-    parts.append(element("p", "From ", element("code", report.path), class_="note"))
+      own.append(element("details", element("summary", "About these numbers"), notes))
+    own.append(element("p", "From ", element("code", report.path), class_="note"))
+    parts += [element("details", element("summary", prefix, report.title), own)] if is_shown else own
   plots = written_tables.pictures([*(report for run in found for report in run.tables), *more])
   return [
     *parts,

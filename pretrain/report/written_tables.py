@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 MOST_BYTES = 200_000  # of a file; no report of ours comes near it
 _OF_ANALYSES = "analyses"  # the list that `pretrain.analysis` writes
-_OF_PROBES, _ASKED = "probe", 4  # what `pretrain.probe` writes; its columns that say what was asked
+OF_PROBES, ASKED = "probe", 4  # what `pretrain.probe` writes; its columns that say what was asked
 MOST_ROWS = 200  # of a table on a page
 DEPTH = 3  # folders below the workdir
 
@@ -50,16 +50,16 @@ def merged(reports: Sequence[tuple[str, WrittenTable]]) -> list[list[str]] | Non
   tables = {
     name: report.tables[0]
     for name, report in reports
-    if report.path.stem == _OF_PROBES
-    and all(len(row) == len(report.tables[0][0]) > _ASKED for row in report.tables[0])
+    if report.path.stem == OF_PROBES
+    and all(len(row) == len(report.tables[0][0]) > ASKED for row in report.tables[0])
   }
   if len(tables) < 2:
     return None
-  asked = [*dict.fromkeys(tuple(row[:_ASKED]) for rows in tables.values() for row in rows[1:])]
+  asked = [*dict.fromkeys(tuple(row[:ASKED]) for rows in tables.values() for row in rows[1:])]
   columns: dict[str, dict[str, tuple[str, ...]]] = {}
   for name, (header, *rows) in tables.items():
-    by_question = {tuple(row[:_ASKED]): row for row in rows}
-    for at, model in enumerate(header[_ASKED:], _ASKED):
+    by_question = {tuple(row[:ASKED]): row for row in rows}
+    for at, model in enumerate(header[ASKED:], ASKED):
       _, step, number = model.rpartition(" step ")  # what is before it is the run's directory
       column = tuple(by_question[key][at] if key in by_question else "-" for key in asked)
       columns.setdefault(f"step {number}" if step else model, {})[name] = column
@@ -69,7 +69,7 @@ def merged(reports: Sequence[tuple[str, WrittenTable]]) -> list[list[str]] | Non
     names = {model: next(iter(of_run))} if is_same else {f"{name}: {model}": name for name in of_run}
     shown |= {label: of_run[name] for label, name in names.items()}
   cells = [[*key, *(column[at] for column in shown.values())] for at, key in enumerate(asked)]
-  return [[*next(iter(tables.values()))[0][:_ASKED], *shown], *cells]
+  return [[*next(iter(tables.values()))[0][:ASKED], *shown], *cells]
 
 
 def _folders(directory: pathlib.Path, without: Collection[str], depth: int) -> list[pathlib.Path]:

@@ -155,7 +155,8 @@ def test_probes_of_several_runs_are_one_table(tmp_path):
   assert first[4:] == ["9.0", "9.0", "1.0", "2.0", "a4", "a6", "b6"]
   assert second[4:] == ["-", "8.0", "-", "2.0", "-", "-", "-"]
   assert written_tables.merged(reports[:1]) is None
-  assert "Probes of all runs" in made(tmp_path / "a", tmp_path / "b")
+  page = made(tmp_path / "a", tmp_path / "b")
+  assert page.index("Probes of all runs") < page.index("<summary>a: ") < page.index("<summary>b: ")
 
 
 def test_many_long_runs_fit_on_a_page(tmp_path):

@@ -188,7 +188,7 @@ def draw_params(recipe: Recipe) -> dict:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     random = np.random.default_rng(zlib.crc32(name.encode()))
     mean = 1.0 if name.endswith("scale") else 0.0
-    return jnp.asarray(mean + 0.15 * random.standard_normal(leaf.shape), jnp.float32)
+    return jnp.asarray(np.float32(mean + 0.15 * random.standard_normal(leaf.shape)))
 
   return jax.tree.map_with_path(draw, jax.eval_shape(recipe.init, jax.random.key(0)))
 
@@ -249,7 +249,7 @@ def _corrupt_function(case: Case, train: bool):
 
 def propose(case: Case, params: dict | None = None, *, progress: float = 0.0, train: bool = True) -> Proposed:
   """What the encoder of a case reads instead of `BATCH`, `progress` of the run done."""
-  batch = BATCH._replace(progress=jnp.full_like(BATCH.progress, progress))
+  batch = BATCH._replace(progress=np.full(BATCH.progress.shape, progress, np.float32))
   params = params_of(case) if params is None else params
   corrupted, draws = jax.device_get(_corrupt_function(case, train)(params, batch))
   return Proposed(

@@ -75,9 +75,19 @@ def gradient_of(name: str, masked: MaskedBatch, totals: dict, **weights: float):
 
 
 @functools.cache
+def _totals(name: str):
+  return jax.jit(recipe_of(name).totals, compiler_options=FAST_COMPILE)
+
+
+def totals_of(name: str, masked: MaskedBatch) -> dict[str, np.ndarray]:
+  """Totals of the terms of a masked batch."""
+  return jax.device_get(_totals(name)(masked))
+
+
+@functools.cache
 def result_of(name: str, **weights: float):
   """Loss, metrics and gradient of `BATCH`, in numpy; `weights` as those of `gradient_of`."""
-  totals = recipe_of(name).totals(masked(name))
+  totals = totals_of(name, masked(name))
   (loss, metrics), gradient = gradient_of(name, masked(name), totals, **weights)
   return loss, metrics, gradient
 

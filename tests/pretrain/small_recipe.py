@@ -127,6 +127,6 @@ def random_params(recipe: Recipe, *, seed: int = 0) -> dict:
 
   def draw(path, leaf):
     mean = 1.0 if path[-1].key == "scale" else 0.0
-    return jnp.asarray(mean + 0.15 * random.standard_normal(leaf.shape), jnp.float32)
+    return jnp.asarray(np.float32(mean + 0.15 * random.standard_normal(leaf.shape)))
 
   return jax.tree.map_with_path(draw, jax.eval_shape(recipe.init, jax.random.key(0)))

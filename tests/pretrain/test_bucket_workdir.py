@@ -185,6 +185,7 @@ def test_a_bucket_that_cannot_be_used_is_one_line(s3, here, small_records, monke
   with buckets.strict(s3):
     assert "5 written (PermissionError: The AWS Access Key Id" in _refused("s3://bucket/b", config)
   monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+  monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # of botocore, which waits between them
   monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
   fsspec.filesystem("s3").clear_instance_cache()
   assert "5 written (EndpointConnectionError" in _refused("s3://bucket/c", config)

@@ -44,7 +44,7 @@ def test_no_array_over_the_vocabulary_has_more_rows_than_the_masked_positions_or
   recipe = small_recipe({**RECIPES[name], "model.vocab_chunk_rows": CHUNK * ROWS}, rows_per_device=ROWS)
   assert recipe.chunk == CHUNK
   batch = jax.jit(recipe.mask)(small_batch(ROWS))
-  totals = recipe.totals(batch)
+  totals = jax.jit(recipe.totals)(batch)
 
   def loss(params):
     return recipe.loss_fn(params, batch, totals, train=True)[0]

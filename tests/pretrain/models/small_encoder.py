@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
@@ -25,8 +26,8 @@ CONFIG = EncoderConfig(
 )
 B, L = 4, 16
 IDS = jnp.asarray(small_ids(B, lengths=[16, 12, 5, 16]))
-MASK = jnp.not_equal(IDS, TOKENS.pad)
-KEYS = row_random.step_row_keys(0, 0, jnp.arange(B))
+MASK = jnp.asarray(np.asarray(IDS) != TOKENS.pad)
+KEYS = one_program(row_random.step_row_keys)(0, 0, np.arange(B))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -38,12 +39,16 @@ def init_encoder(config: EncoderConfig) -> dict:
   return {"embeddings": {"token": token, **embeddings}, "trunk": trunk}
 
 
+@one_program
+def _encode(params: dict, config: EncoderConfig, ids: jax.Array, **options):
+  return encoder.encode(params, config, ids, ids != TOKENS.pad, pad_id=TOKENS.pad, **options)
+
+
 def run_encoder(
   params: dict, config: EncoderConfig = CONFIG, ids: jax.Array = IDS, *, keys=None, collect=None
 ):
   """Embedded tokens and states of `ids`; dropout where keys are given."""
-  encode = one_program(encoder.encode)
-  return encode(params, config, ids, ids != TOKENS.pad, pad_id=TOKENS.pad, row_keys=keys, collect=collect)
+  return _encode(params, config, ids, row_keys=keys, collect=collect)
 
 
 def weighted_sum(hidden: jax.Array, ids: jax.Array = IDS) -> jax.Array:

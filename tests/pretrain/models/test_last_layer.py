@@ -18,7 +18,7 @@ from tests.pretrain.models.small_encoder import CONFIG, IDS, KEYS, MASK, B, L, i
 from tests.pretrain.small_recipe import AMOS, TOKENS, random_params, small_batch, small_recipe
 
 # Unused slots read beyond the row; row 2 has 5 tokens, and reads padding and one position twice.
-READ = jnp.asarray([[1, 3, 15, 16], [0, 2, 5, 16], [4, 1, 1, 9], [7, 8, 9, 10]])
+READ = np.asarray([[1, 3, 15, 16], [0, 2, 5, 16], [4, 1, 1, 9], [7, 8, 9, 10]])
 
 
 def _states(params: dict, config: EncoderConfig, *, pruned: bool, ids: jax.Array = IDS) -> jax.Array:
@@ -38,7 +38,7 @@ def _loss_and_gradient(config: EncoderConfig, *, pruned: bool):
     states = _states(params, config, pruned=pruned)
     return jnp.sum(states * probe), states
 
-  return jax.jit(jax.value_and_grad(total, has_aux=True))(init_encoder(config))
+  return jax.device_get(jax.jit(jax.value_and_grad(total, has_aux=True))(init_encoder(config)))
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,15 @@ def test_nothing_wide_is_computed_where_nothing_is_read():
 
 @pytest.mark.parametrize(("axis", "shape"), [(0, (3, 5)), (1, (2, 3, 5))])
 def test_a_part_of_a_draw_is_that_part_of_the_whole_draw(axis, shape):
-  words = row_random.key_words(KEYS)
   whole_shape = (*shape[:axis], L, *shape[axis + 1 :])
-  whole = np.asarray(row_random.row_bits(words, whole_shape))
-  found = row_random.row_bits(words, shape, part=Part(READ[:, :3] % L, axis, L))
+
+  @jax.jit
+  def draws(keys):
+    words = row_random.key_words(keys)
+    part = Part(jnp.asarray(READ[:, :3] % L), axis, L)
+    return row_random.row_bits(words, whole_shape), row_random.row_bits(words, shape, part=part)
+
+  whole, found = jax.device_get(draws(KEYS))
   for row in range(B):
     np.testing.assert_array_equal(found[row], np.take(whole[row], READ[row, :3] % L, axis=axis))
 
@@ -90,11 +95,14 @@ def test_a_part_of_a_draw_is_that_part_of_the_whole_draw(axis, shape):
 @pytest.mark.parametrize("fields", [{"objectives.mlm.weight": 1.0}, AMOS], ids=["masked_lm", "generator"])
 def test_the_loss_of_a_recipe_is_that_of_whole_last_layers(fields, monkeypatch):
   recipe = small_recipe(fields)
-  params, batch = random_params(recipe), recipe.mask(small_batch(4, lengths=[16, 9, 3, 16]))
+  params, batch = random_params(recipe), jax.jit(recipe.mask)(small_batch(4, lengths=[16, 9, 3, 16]))
 
   def loss_and_gradient():
-    loss = lambda params: recipe.loss_fn(params, batch, recipe.totals(batch), train=True)[0]  # noqa: E731
-    return jax.jit(jax.value_and_grad(loss))(params)
+
+    def loss(params):
+      return recipe.loss_fn(params, batch, recipe.totals(batch), train=True)[0]
+
+    return jax.device_get(jax.jit(jax.value_and_grad(loss))(params))
 
   found = loss_and_gradient()
   prune = encoder.run_trunk

@@ -112,9 +112,8 @@ def test_initial_values_are_normal_with_zero_biases_unit_norms_and_a_zero_pad_ro
   for path, leaf in jax.tree.leaves_with_path(params):
     name = path[-1].key
     if name in ("kernel", "embedding"):
-      assert abs(float(np.std(np.asarray(leaf))) / 0.2 - 1) < 0.2, (
-        path
-      )  # smallest: 16 numbers, 3 sigma is 0.5
+      # The smallest has 16 numbers, 3 sigma is 0.5.
+      assert abs(float(np.std(np.asarray(leaf))) / 0.2 - 1) < 0.2, path
     else:
       assert np.all(np.asarray(leaf) == (1.0 if name == "scale" else 0.0)), path
   assert not np.any(np.asarray(params["embeddings"]["token"]["embedding"])[TOKENS.pad])
@@ -224,10 +223,9 @@ def test_padding_does_not_change_the_states_of_tokens(relative_position):
   config = dataclasses.replace(CONFIG, relative_position=relative_position)
   params = init_encoder(config)
   assert ("relative_position" in params["trunk"]) == (relative_position != "none")
-  ids = np.asarray(IDS)[1:2]
-  short = run_encoder(params, config, ids[:, :12])[1].last
-  padded = run_encoder(params, config, ids)[1].last
-  np.testing.assert_allclose(np.asarray(padded)[:, :12], short, atol=1e-5)  # sums over 16 keys instead of 12
+  row = np.asarray(IDS)[1:2]
+  short, padded = (np.asarray(run_encoder(params, config, ids)[1].last) for ids in (row[:, :12], row))
+  np.testing.assert_allclose(padded[:, :12], short, atol=1e-5)  # sums over 16 keys instead of 12
 
 
 def test_a_row_of_padding_gives_finite_states_and_gradients_and_leaves_others_alone(params, hidden):
@@ -260,9 +258,8 @@ def test_detached_layers_get_exactly_no_gradient_from_above(params, detach_after
     assert np.all(np.asarray(leaf)[:lowest] == 0), path
     # Key biases shift all scores of a query alike: their gradient is zero but for rounding.
     is_key_bias = path[-2].key == "key" and path[-1].key == "bias"
-    assert is_key_bias or np.all(np.any(np.asarray(leaf)[lowest:] != 0, axis=tuple(range(1, leaf.ndim)))), (
-      path
-    )
+    reached = np.any(np.asarray(leaf)[lowest:] != 0, axis=tuple(range(1, leaf.ndim)))
+    assert is_key_bias or np.all(reached), path
   assert np.all(np.asarray(of_input) == 0)
   assert np.any(np.asarray(of_trunk["relative_position"]["embedding"]) != 0)
 

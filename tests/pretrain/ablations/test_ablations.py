@@ -1,5 +1,6 @@
 """Tables of ablations: what cells run and in which order, what the differences are, mistakes of one line."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -73,7 +74,7 @@ def test_a_race_says_when_a_row_has_what_its_base_has_at_the_end(tmp_path, monke
 def test_rows_of_a_sweep_are_plotted_over_its_values_with_intervals(tmp_path):
   study, _ = papers.study("coco_lm", is_tiny=True)
   assert study.sweeps["crops"].values == {"crop_70": 0.7, "crop_80": 0.8, "crop_90": 0.9, "crop_100": 1.0}
-  asked = _asked(tmp_path, study=study)
+  asked = _asked(tmp_path, study=dataclasses.replace(study, points=(0.5, 1.0)))
   scores = {"crop_100": {0: 0.2, 1: 0.4}, "crop_70": {0: 0.5}, "rtd_only": {0: 0.9}}
   rows = [{"measure": SHARE, "row": name, "step": 8, "of seed": of_seed} for name, of_seed in scores.items()]
   rows.append({"measure": SHARE, "row": "crop_80", "step": 4, "of seed": {0: 0.9}})  # on the way

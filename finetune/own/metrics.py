@@ -150,12 +150,16 @@ def _by_entity(found: Any) -> tables.Table:
 
 
 def _confusion(labels: Sequence[str], counts: np.ndarray) -> tables.Table:
+  """Which class was taken for which; columns have numbers for names, or ten names fold on a console."""
   rows = [
-    {"": label, **{name: int(count) for name, count in zip(labels, row)}}
-    for label, row in zip(labels, counts)
+    {"": f"{number} {label}", **{name: int(count) for name, count in zip(labels, row)}}
+    for number, (label, row) in enumerate(zip(labels, counts), 1)
   ]
-  columns = [tables.Column(f"taken for {name}", lambda row, name=name: f"{row[name]:,}") for name in labels]
-  return tables.Table((tables.text_column("rows of", ""), *columns), rows)
+  columns = [
+    tables.Column(f"{number}", lambda row, name=name: f"{row[name]:,}")
+    for number, name in enumerate(labels, 1)
+  ]
+  return tables.Table((tables.text_column("rows of / taken for", ""), *columns), rows)
 
 
 def _most_confused(labels: Sequence[str], counts: np.ndarray) -> tables.Table:

@@ -109,7 +109,10 @@ def test_the_report_has_scores_classes_and_confusion(sst2):
   rows = {row["metric"]: row for row in csv.DictReader((sst2 / "results.csv").open())}
   assert set(rows) == {"accuracy", "macro_f1"} and 0 < float(rows["accuracy"]["value"]) <= 1
   text = (sst2 / "results.md").read_text()
-  assert "| class | precision | recall | f1 | rows |" in text and "taken for 0 | taken for 1" in text
+  assert (
+    "| class | precision | recall | f1 | rows |" in text
+    and "| rows of / taken for | 1 | 2 |\n| --- | ---: | ---: |\n| 1 0 |" in text
+  )
 
 
 def test_every_run_has_its_losses_and_the_search_its_curves(sst2):

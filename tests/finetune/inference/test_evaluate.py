@@ -34,7 +34,7 @@ def test_scores_are_those_of_the_predicted_labels(colours, data, tmp_path, capsy
   scores = {row["metric"]: row["value"] for row in json.loads((folder / "results.json").read_text())["rows"]}
   assert scores["accuracy"] == pytest.approx(metrics.accuracy_score(truth, found))
   assert scores["macro_f1"] == pytest.approx(metrics.f1_score(truth, found, average="macro"))
-  assert "Classification" in printed and "taken for green" in printed and "precision" in printed
+  assert "Classification" in printed and "rows of / taken for" in printed and "precision" in printed
   assert evaluate.main([f"--model={colours}", f"--data={data}", f"--output={folder}"]) == 2
   assert "holds files already; name a new or empty directory" in capsys.readouterr().err
 

@@ -135,7 +135,7 @@ def test_scores_by_hand():
   assert found == {"accuracy": 0.75, "macro_f1": pytest.approx((2 / 3 + 0.8) / 2)}
   tables = metrics.details(schema(), np.asarray([0, 1, 1, 1]), logits)
   assert [row["rows"] for row in tables[0].rows] == [1, 3]
-  assert tables[1].rows[1] == {"": "y", "x": 1, "y": 2}
+  assert tables[1].rows[1] == {"": "2 y", "x": 1, "y": 2}
   several = np.asarray([[5.0, -5], [5, 5], [-5, 5]])
   found = metrics.measure(schema("multilabel"), np.asarray([[1, 0], [1, 1], [1, 1]]), several)
   assert found["micro_f1"] == pytest.approx(8 / 9) and found["average_precision"] == 1.0

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from pretrain import main
 from tests.pretrain import small_run
 from tests.pretrain.conftest import small_records, text_file  # noqa: F401 (fixtures)
 
@@ -100,10 +101,8 @@ def _run_here(command, **options):
   if module != "pretrain.main":
     return _run(command, **options)
   assert (command[:2], options) == ([sys.executable, "-m"], {"check": True})
-  with small_run.devices(1), pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
-    patch.setattr(sys, "argv", [module, *arguments])
-    runpy.run_module(module, run_name="__main__")
-  assert end.value.code == 0
+  with small_run.devices(1):
+    assert main.main(arguments) == 0  # given its arguments, it hands the handlers of signals back
   return None
 
 

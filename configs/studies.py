@@ -63,9 +63,8 @@ class Study:
   points: tuple[float, ...] = (1.0,)  # shares of an arm's steps at which it is looked at
   has_start: bool = False  # whether it is looked at before its first step too
   analyses: tuple[str, ...] = ()  # of `python -m pretrain.analysis`
-  fine_tunings: tuple[
-    str, ...
-  ] = ()  # names in `FINE_TUNINGS`; where `has_start`, of the untrained encoder too
+  # Names in `FINE_TUNINGS`; where `has_start`, of the untrained encoder too.
+  fine_tunings: tuple[str, ...] = ()
   primary: tuple[str, ...] = ()  # measures that were named before the runs
   sweeps: Mapping[str, Sweep] = dataclasses.field(default_factory=dict)  # by name
   is_race: bool = False  # whether it asks after how many steps an arm has what its base has at the end

@@ -1,6 +1,6 @@
 """What ledgers, spikes and the comparison of replicas cost: steps with all of it on beside steps without.
 
-  python -m benchmarks.watching --recipe roberta_tiny --shape 32x64 --steps 50 --rounds 6
+  python -m benchmarks.watching --recipe roberta_tiny --shape 32x64 --steps 10 --rounds 35
 
 Both read their batches as `pretrain.train` does, from records of random words, and take turns in one process.
 One JSON line: CPU seconds of a step of either, and the median of off over on, each of two rounds in which the
@@ -49,8 +49,8 @@ def main() -> None:
   parser = cases.parser(__doc__)
   parser.add_argument("--recipe", default="roberta_tiny")
   parser.add_argument("--shape", type=cases.shape, default=(32, 64))
-  parser.add_argument("--steps", type=int, default=50, help="of a turn")
-  parser.add_argument("--rounds", type=int, default=6, help="two turns of each")
+  parser.add_argument("--steps", type=int, default=10, help="of a turn")
+  parser.add_argument("--rounds", type=int, default=35, help="two turns of each")
   asked = parser.parse_args()
   batch, length = asked.shape
   with tempfile.TemporaryDirectory() as scratch:

@@ -3,7 +3,6 @@
 Nothing here imports TensorFlow. A line of results is one JSON object, printed as soon as it is known.
 """
 
-import argparse
 import importlib.metadata
 import json
 import math
@@ -161,11 +160,6 @@ def _rounded(value: Any) -> Any:
   if isinstance(value, dict):
     return {name: _rounded(item) for name, item in value.items()}
   return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def parser(description: str | None) -> command.Parser:
-  """A parser that shows a module's docstring as it is written."""
-  return command.Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def shape(text: str) -> tuple[int, int]:

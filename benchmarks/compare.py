@@ -92,7 +92,7 @@ def compare(recipe: str, batch: int, length: int, asked) -> dict:
 
 def main() -> None:
   """Prints a line for each recipe and shape."""
-  parser = cases.parser(__doc__)
+  parser = command.Parser(description=__doc__)
   parser.add_argument("--recipes", nargs="+", default=cases.BASE_RECIPES, help="names in configs/, or files")
   parser.add_argument("--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)])
   parser.add_argument("--peer", choices=("torch", "hugging_face"), default="torch")

@@ -151,7 +151,7 @@ def ahead(asked: argparse.Namespace) -> Iterator[dict]:
 
 def main() -> None:
   """Prints the lines."""
-  parser = cases.parser(__doc__)
+  parser = command.Parser(description=__doc__)
   parser.add_argument("--runs", type=int, default=5, help="seeds")
   parser.add_argument("--size", choices=SIZES, default="tiny")
   parser.add_argument(

@@ -167,7 +167,6 @@ def _run(argv: Sequence[str] | None) -> None:
   parser = command.Parser(
     prog="python -m benchmarks.learning",
     description=__doc__,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   commands = parser.add_subparsers(dest="command", required=True)
   run = commands.add_parser("run", help="train one recipe")

@@ -206,7 +206,7 @@ def measure(part: str, sizes: Sizes, *, repeats: int) -> dict:
 
 def main() -> None:
   """Prints a line for each part."""
-  parser = cases.parser(__doc__)
+  parser = command.Parser(description=__doc__)
   parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
   parser.add_argument("--shape", type=cases.shape, default=(4, 128), help="rows x tokens")
   parser.add_argument("--width", type=int, default=768)

@@ -99,7 +99,7 @@ def measured(asked: argparse.Namespace) -> Iterator[dict]:
 
 def main() -> None:
   """Prints the lines."""
-  parser = cases.parser(__doc__)
+  parser = command.Parser(description=__doc__)
   parser.add_argument("--model", required=True, help="folder of a fine-tuned model of labels")
   parser.add_argument("--exported", required=True, help="what pretrain.export made of it")
   parser.add_argument("--input", required=True, help="file with the column that the model reads")

@@ -76,7 +76,7 @@ def _this_machine() -> chips.Chip:
 
 def main() -> None:
   """Prints a line for each value along each quantity."""
-  parser = cases.parser(__doc__)
+  parser = command.Parser(description=__doc__)
   parser.add_argument("--recipe", default="roberta_small")
   parser.add_argument("--along", nargs="+", choices=VALUES, default=["length"])
   parser.add_argument("--values", nargs="*", type=int, help="instead of those that a quantity has")

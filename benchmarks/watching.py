@@ -46,7 +46,7 @@ def cpu_seconds(
 
 def main() -> None:
   """Prints the line."""
-  parser = cases.parser(__doc__)
+  parser = command.Parser(description=__doc__)
   parser.add_argument("--recipe", default="roberta_tiny")
   parser.add_argument("--shape", type=cases.shape, default=(32, 64))
   parser.add_argument("--steps", type=int, default=10, help="of a turn")

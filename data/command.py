@@ -33,11 +33,14 @@ _PARENT = "TEXT_ENCODER_PARENT"  # process id of the command that started this o
 
 
 class Parser(argparse.ArgumentParser):
-  """Refuses wrong flags with one line that names the nearest known ones, and exit code 2."""
+  """Refuses wrong flags with one line that names the nearest known ones, and exit code 2.
+
+  Its help shows description and epilog as they are written.
+  """
 
   def __init__(self, **kwargs):
     self._buckets: dict[str, tuple[str, Callable]] = {}  # what becomes of addresses, and the type
-    super().__init__(allow_abbrev=False, **kwargs)
+    super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
 
   def add_argument(self, *names, bucket: str = "", **options) -> argparse.Action:
     """As argparse's; the help also says what a flag is when it is left out, unless that is nothing.

@@ -42,7 +42,6 @@ def parser() -> Parser:
     prog="python -m finetune.evaluate",
     description="Evaluates a fine-tuned model on a file with labels.",
     epilog=_EPILOG,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add_model_flags(made)
   made.add_argument(

@@ -61,7 +61,6 @@ def parser() -> Parser:
     prog="python -m finetune.predict",
     description="Answers every row of a file with a fine-tuned model.",
     epilog=_EPILOG,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add_model_flags(made)
   made.add_argument(

@@ -43,7 +43,6 @@ def parser() -> Parser:
     prog="python -m pretrain.embed",
     description="Turns texts into vectors with a pretrained or fine-tuned encoder.",
     epilog=_EPILOG,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   made.add_argument(
     "--checkpoint", required=True, bucket=OPENED, help="workdir of a run, or the directory of one step"

@@ -42,7 +42,6 @@ def parser() -> Parser:
     prog="python -m pretrain.probe",
     description="Measures what frozen encoders know, by linear probes, cosines and minimal pairs.",
     epilog=_EPILOG,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   made.add_argument(
     "--checkpoint", required=True, bucket=OPENED, help="workdirs of runs or directories of steps, by commas"

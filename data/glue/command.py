@@ -1,7 +1,5 @@
 """The command `python -m data.glue import`: official files become a TFDS directory that works offline."""
 
-import argparse
-
 from data import command, tfds_reader
 from data.glue import import_files
 
@@ -19,7 +17,6 @@ def main(arguments: list[str] | None = None) -> int:
     "import",
     help="official files -> a TFDS data_dir",
     description=_DESCRIPTION,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   text = "folder with CoLA, SST-2, MRPC, ... in it"
   importer.add_argument("directory", metavar="DIR", bucket=command.FETCHED, help=text)

@@ -29,9 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
   """Reads the flags; ConfigError if one is unknown or its value makes no sense."""
-  parser = command.Parser(
-    prog="python -m data.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = command.Parser(prog="python -m data.prepare", description=__doc__)
   sources.add_flags(parser)
   parser.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
   parser.add_argument("--length", type=int, default=512, help="most tokens in a record, [CLS] included")

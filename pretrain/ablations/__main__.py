@@ -42,7 +42,6 @@ def parser() -> Parser:
     prog="python -m pretrain.ablations",
     description="Runs the rows of a table with several seeds and compares them.",
     epilog=_EPILOG,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   what = made.add_mutually_exclusive_group(required=True)
   what.add_argument("--paper", help=f"a paper's table: {', '.join(papers.FAMILIES)}")

@@ -53,7 +53,6 @@ def parser() -> Parser:
     prog="python -m pretrain.analysis",
     description="Measures what checkpoints have learned, as the papers did.",
     epilog=_EPILOG,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   made.add_argument(
     "--checkpoints", required=True, help="workdirs of runs or directories of steps, by commas"

@@ -31,7 +31,6 @@ def parser() -> Parser:
     prog="python -m pretrain.report",
     description="Writes one HTML page about a run, or about several beside each other.",
     epilog=_EPILOG,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   made.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="of a run, finished or not")
   made.add_argument("--output", required=True, help="the HTML file")

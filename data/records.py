@@ -79,13 +79,12 @@ class PackedRecords:
 
     They are [rows, length] int32, padded on the right with `pad`.
     """
-    first = step * batch_size
-    return self._read([self._order[first + row] for row in (range(batch_size) if rows is None else rows)])
+    return self._read(self.examples(step, batch_size, rows=rows))
 
-  def examples(self, step: int, batch_size: int) -> list[int]:
-    """Returns which records the rows of the global batch of a step are: their places in `rows`."""
+  def examples(self, step: int, batch_size: int, *, rows: Sequence[int] | None = None) -> list[int]:
+    """Returns which records the rows of a `batch` are: their numbers in the order of the files."""
     first = step * batch_size
-    return [self._order[first + row] for row in range(batch_size)]
+    return [self._order[first + row] for row in (range(batch_size) if rows is None else rows)]
 
   def rows(self, start: int, stop: int) -> np.ndarray:
     """Returns records [start, stop) in the order of the files, no more than there are: for evaluation.
@@ -95,7 +94,7 @@ class PackedRecords:
     return self.numbered(range(start, stop))
 
   def numbered(self, numbers: Sequence[int]) -> np.ndarray:
-    """Returns, as `rows`, the records with these ascending numbers, but those that there are not."""
+    """Returns, as `rows`, the records with these numbers, but those that there are not."""
     return self._read([number for number in numbers if number < self._number])
 
   def _read(self, indices: Sequence[int]) -> np.ndarray:

@@ -41,11 +41,11 @@ class Batches:
     """This process's rows, and what a ledger says of the whole batch."""
     size = self._run.config.train.batch_size
     at = position(step, self._skips)
-    local = self._records.batch(at, size, rows=self._rows)
     if self._ledger is None or not self._ledger.is_kept:
-      return local, None
-    whole = local if len(local) == size else self._records.batch(at, size)
-    return local, entry_of(self._records.examples(at, size), whole)
+      return self._records.batch(at, size, rows=self._rows), None
+    examples = self._records.examples(at, size)
+    whole = self._records.numbered(examples)
+    return whole[list(self._rows)], entry_of(examples, whole)
 
   def at(self, step: int) -> jax.Array:
     """[batch, length] int32 global array of one step."""

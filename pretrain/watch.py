@@ -88,35 +88,30 @@ def replicas_that_differ(params: ArrayTree, mesh: Mesh) -> list[str]:
   """A line for each parameter of which two devices that should hold the same hold other bits; [] if none."""
   if mesh.size == 1:
     return []  # one device has nothing to be compared with: nothing is read and nothing waited for
-  checked = jax.device_get(_checksums(params, mesh))
-  names = [str(device) for device in mesh.devices.flat]
+  leaves = trees.by_path(params)
+  specs = tuple(leaf.sharding.spec for leaf in leaves.values())
+  checksums = jax.device_get(_checksum_program(mesh, specs)(list(leaves.values())))
   lines = []
-  for (path, leaf), sums in zip(trees.by_path(params).items(), jax.tree.leaves(checked), strict=True):
+  for (path, leaf), of_leaf in zip(leaves.items(), checksums.T.tolist(), strict=True):
     parts = leaf.sharding.devices_indices_map(leaf.shape)
-    first: dict[str, tuple[str, int]] = {}
-    for device, name, checksum in zip(mesh.devices.flat, names, sums.tolist(), strict=True):
-      known, expected = first.setdefault(str(parts[device]), (name, checksum))
+    first: dict[str, tuple[Any, int]] = {}
+    for device, checksum in zip(mesh.devices.flat, of_leaf, strict=True):
+      known, expected = first.setdefault(str(parts[device]), (device, checksum))
       if checksum != expected:
-        lines.append(f"{path} on {name} is not as on {known}")
+        lines.append(f"{path} on {device} is not as on {known}")
   return lines
 
 
-def _checksums(params: ArrayTree, mesh: Mesh) -> ArrayTree:
-  """Of every parameter [devices] uint32: the sum of the bits of what each device holds, modulo 2^32."""
-  specs = jax.tree.map(lambda leaf: leaf.sharding.spec, params)
-  return jax.jit(_checksum_program(mesh, jax.tree.structure(params), tuple(jax.tree.leaves(specs))))(params)
-
-
 @functools.cache
-def _checksum_program(mesh: Mesh, structure: Any, specs: tuple) -> Any:
-  def of_device(held: ArrayTree) -> ArrayTree:
-    def checksum(leaf: jax.Array) -> jax.Array:
-      bits = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
-      return jnp.sum(bits, dtype=jnp.uint32)[None]
+def _checksum_program(mesh: Mesh, specs: tuple[PartitionSpec, ...]) -> Any:
+  """Of arrays cut by `specs`, [devices, arrays] uint32: the sum of the bits a device holds, modulo 2^32."""
 
-    return jax.tree.map(checksum, held)
+  def of_device(held: list[jax.Array]) -> jax.Array:
+    bits = [jax.lax.bitcast_convert_type(leaf, jnp.uint32) for leaf in held]
+    sums = jnp.stack([jnp.sum(leaf, dtype=jnp.uint32) for leaf in bits])
+    return jax.lax.all_gather(sums, mesh.axis_names)  # every process compares all
 
-  axes = PartitionSpec(mesh.axis_names)
-  return jax.shard_map(
-    of_device, mesh=mesh, in_specs=(jax.tree.unflatten(structure, specs),), out_specs=axes, check_vma=False
+  everywhere = PartitionSpec()
+  return jax.jit(
+    jax.shard_map(of_device, mesh=mesh, in_specs=(list(specs),), out_specs=everywhere, check_vma=False)
   )

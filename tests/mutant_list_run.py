@@ -247,8 +247,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "every host reads the first rows",
-        "rows is None else rows)])",
-        "rows is None else range(len(rows)))])",
+        "rows is None else rows)]",
+        "rows is None else range(len(rows)))]",
         "test_hosts_read_their_rows_of_the_same_global_batch",
       ),
     ],

@@ -85,6 +85,7 @@ def test_an_export_is_made_again_bit_for_bit_and_imported(old, tmp_path):
   assert load_params(tmp_path / "imported")[1]["config"]["model"]["hidden_size"] == 16
 
 
+@pytest.mark.nightly  # that the run is restored and that exports are as they were is tested above
 def test_a_run_of_the_old_version_exports(old, tmp_path):
   pytest.importorskip("torch", reason="needs requirements-export.txt")
   workdir = tmp_path / "run"

@@ -86,7 +86,7 @@ def test_evaluation_has_no_dropout(small_records, heldout):
   assert without == with_much
 
 
-@pytest.mark.parametrize("rows, parts", [(16, 4), (16, 1)])
+@pytest.mark.parametrize("rows, parts", [(16, 4), pytest.param(16, 1, marks=pytest.mark.nightly)])
 def test_other_batch_sizes_and_microbatches_give_the_same_figures(small_records, heldout, rows, parts):
   expected = _evaluate("coco_lm", small_records, heldout)
   fields = {"train.batch_size": rows, "train.microbatches": parts}

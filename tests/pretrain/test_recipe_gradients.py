@@ -21,7 +21,9 @@ from tests.pretrain.small_recipe import TOKENS, VOCAB_SIZE, weighted
 # Who trains the generator.
 
 
-@pytest.mark.parametrize("name", ["coco_lm", "sampling_with_dropout"])
+@pytest.mark.parametrize(
+  "name", ["coco_lm", pytest.param("sampling_with_dropout", marks=pytest.mark.nightly)]
+)
 def test_coco_lm_trains_the_generator_by_its_masked_lm_loss_only(name):
   _, _, gradient = result_of(name, generator_loss=0.0)
   assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["generator"]))

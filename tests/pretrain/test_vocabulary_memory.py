@@ -17,7 +17,6 @@ RECIPES = {
   "union": UNION,
   "all_token": {"corruption.kind": "generator", "objectives.all_token.weight": 1.0},
   "mlm_all": MLM_ALL,
-  "mlm_all_separate_means": {**MLM_ALL, "objectives.mlm.all_reduction": "separate_means"},
   "adversarial_mlm": {**AMOS, "generator.adv_mlm_multiplier": 0.1},
 }
 

@@ -14,6 +14,7 @@ combining mark after them, which the library's tables of Unicode are too old for
 """
 
 import collections
+import functools
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable
@@ -66,7 +67,7 @@ def _characters(processor, spec, where: str) -> list:
       f"{where}: its normalisation {spec.name!r} keeps control characters, so that tokenizer.json cannot "
       "follow it; expected nmt_nfkc or nmt_nfkc_cf"
     )
-  composable = [chr(i) for i in range(1, sys.maxunicode + 1) if unicodedata.decomposition(chr(i))]
+  composable = _composable()
   # NFKC must not touch what the table treats in another way (U+FF5E, the wide tilde): controls stand in.
   others = [c for c in composable if normalize(c) != normalize(unicodedata.normalize("NFKC", c))]
   if len(others) > len(free):
@@ -87,6 +88,12 @@ def _characters(processor, spec, where: str) -> list:
     normalizers.Replace(Regex(f"{_INSIDE}(?={_EXTENDS})"), _BREAK),
     normalizers.Precompiled(spec.precompiled_charsmap),
   ]
+
+
+@functools.cache
+def _composable() -> list[str]:
+  """All characters that Unicode takes apart."""
+  return [chr(i) for i in range(1, sys.maxunicode + 1) if unicodedata.decomposition(chr(i))]
 
 
 def _joined(composable: list[str], normalize: Callable[[str], str]) -> dict[str, set[str]]:

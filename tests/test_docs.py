@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from pretrain import main
+from pretrain.export import __main__ as export
 from tests.pretrain import small_run
 from tests.pretrain.conftest import small_records, text_file  # noqa: F401 (fixtures)
 
@@ -93,16 +94,16 @@ def test_the_readme_is_short():
 
 
 _run = subprocess.run
+_MAINS = {"pretrain.main": main.main, "pretrain.export": export.main}
 
 
 def _run_here(command, **options):
-  """`subprocess.run`, but for pretraining, which is compiled here, for one device."""
-  module, arguments = command[2], command[3:]
-  if module != "pretrain.main":
+  """`subprocess.run`, but of our two commands, which are compiled here, for one device."""
+  if command[:2] != [sys.executable, "-m"] or command[2] not in _MAINS:
     return _run(command, **options)
-  assert (command[:2], options) == ([sys.executable, "-m"], {"check": True})
+  assert options == {"check": True}
   with small_run.devices(1):
-    assert main.main(arguments) == 0  # given its arguments, it hands the handlers of signals back
+    assert _MAINS[command[2]](command[3:]) == 0  # given its arguments, it hands the handlers of signals back
   return None
 
 

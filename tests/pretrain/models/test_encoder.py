@@ -165,15 +165,7 @@ def test_unrolled_layers_equal_scanned_ones(params, gradient):
   _assert_trees_close(_gradient(unrolled, params, keys=KEYS), gradient, rtol=1e-5)  # other fusions
 
 
-@pytest.mark.parametrize(
-  ("how", "scan_unroll"),
-  [
-    ("cheap", 3),
-    ("full", 1),
-    pytest.param("cheap", 1, marks=pytest.mark.nightly),
-    pytest.param("full", 3, marks=pytest.mark.nightly),
-  ],
-)
+@pytest.mark.parametrize(("how", "scan_unroll"), [("cheap", 3), ("full", 1)])
 def test_remat_equals_no_remat_and_is_really_there(how, scan_unroll, params, gradient):
   remat = dataclasses.replace(CONFIG, remat=how, scan_unroll=scan_unroll)
   _assert_trees_close(_gradient(remat, params, keys=KEYS), gradient, rtol=1e-5)

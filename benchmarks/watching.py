@@ -5,6 +5,7 @@
 Both read their batches as `pretrain.train` does, from records of random words, and take turns in one process.
 One JSON line: CPU seconds of a step of either, and the median of off over on, each of two rounds in which the
 other one was first: the second of a round is slower or faster by more than what is measured. The aim is 0.99.
+One device has no replica to compare: XLA_FLAGS=--xla_force_host_platform_device_count=2 makes two.
 """
 
 import math

@@ -164,10 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> None:
-  parser = command.Parser(
-    prog="python -m benchmarks.learning",
-    description=__doc__,
-  )
+  parser = command.Parser(prog="python -m benchmarks.learning", description=__doc__)
   commands = parser.add_subparsers(dest="command", required=True)
   run = commands.add_parser("run", help="train one recipe")
   run.add_argument("--recipe", required=True, help="a recipe with a configs/<recipe>_tiny.py")

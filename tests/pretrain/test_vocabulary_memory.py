@@ -17,6 +17,7 @@ RECIPES = {
   "union": UNION,
   "all_token": {"corruption.kind": "generator", "objectives.all_token.weight": 1.0},
   "mlm_all": MLM_ALL,
+  "mlm_all_separate_means": {**MLM_ALL, "objectives.mlm.all_reduction": "separate_means"},
   "adversarial_mlm": {**AMOS, "generator.adv_mlm_multiplier": 0.1},
 }
 
@@ -38,7 +39,10 @@ def _compiled_gradient(function, *arguments) -> str:
   return gradient.lower(*arguments).compile().as_text()
 
 
-@pytest.mark.parametrize("name", RECIPES)
+_RARE = pytest.param("mlm_all_separate_means", marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("name", [*(name for name in RECIPES if name not in _RARE.values), _RARE])
 def test_no_array_over_the_vocabulary_has_more_rows_than_the_masked_positions_or_one_chunk(name):
   recipe = small_recipe({**RECIPES[name], "model.vocab_chunk_rows": CHUNK * ROWS}, rows_per_device=ROWS)
   assert recipe.chunk == CHUNK

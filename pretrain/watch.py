@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from data.errors import DivergedError
@@ -92,9 +93,9 @@ def replicas_that_differ(params: ArrayTree, mesh: Mesh) -> list[str]:
   specs = tuple(leaf.sharding.spec for leaf in leaves.values())
   checksums = jax.device_get(_checksum_program(mesh, specs)(list(leaves.values())))
   lines = []
-  for (path, leaf), of_leaf in zip(leaves.items(), checksums.T.tolist(), strict=True):
+  for (path, leaf), of_leaf in zip(leaves.items(), checksums.swapaxes(0, 1).tolist(), strict=True):
     parts = leaf.sharding.devices_indices_map(leaf.shape)
-    first: dict[str, tuple[Any, int]] = {}
+    first: dict[str, tuple[Any, list[int]]] = {}
     for device, checksum in zip(mesh.devices.flat, of_leaf, strict=True):
       known, expected = first.setdefault(str(parts[device]), (device, checksum))
       if checksum != expected:
@@ -104,11 +105,19 @@ def replicas_that_differ(params: ArrayTree, mesh: Mesh) -> list[str]:
 
 @functools.cache
 def _checksum_program(mesh: Mesh, specs: tuple[PartitionSpec, ...]) -> Any:
-  """Of arrays cut by `specs`, [devices, arrays] uint32: the sum of the bits a device holds, modulo 2^32."""
+  """Of arrays cut by `specs`, [devices, arrays, 2] uint32: sum modulo 2^32 and xor of the words a device holds.
+
+  Both in one pass, which XLA makes a plain loop on a CPU too: the sum alone takes it three times as long.
+  """
+  nothing = (np.uint32(0), np.uint32(0))
+
+  def both(one: Sequence[jax.Array], other: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return one[0] + other[0], one[1] ^ other[1]
 
   def of_device(held: list[jax.Array]) -> jax.Array:
-    bits = [jax.lax.bitcast_convert_type(leaf, jnp.uint32) for leaf in held]
-    sums = jnp.stack([jnp.sum(leaf, dtype=jnp.uint32) for leaf in bits])
+    words = [jax.lax.bitcast_convert_type(leaf, jnp.uint32) for leaf in held]
+    pairs = [jax.lax.reduce((leaf, leaf), nothing, both, range(leaf.ndim)) for leaf in words]
+    sums = jnp.stack([jnp.stack(pair) for pair in pairs])
     return jax.lax.all_gather(sums, mesh.axis_names)  # every process compares all
 
   everywhere = PartitionSpec()

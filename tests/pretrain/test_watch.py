@@ -142,15 +142,16 @@ def test_replicas_that_differ_are_named():
   place = NamedSharding(mesh, PartitionSpec("fsdp"))
   value = np.arange(8, dtype=np.float32)
 
-  def put(changed: int | None):
+  def put(changed: int | None, by: tuple[int, ...] = (1,)):
     parts = []
     for number, (device, index) in enumerate(place.devices_indices_map(value.shape).items()):
       part = value[index].copy()
       if number == changed:
-        part.view(np.uint32)[0] ^= 1
+        part.view(np.uint32)[: len(by)] += np.uint32(by)
       parts.append(jax.device_put(part, device))
     return {"a": {"w": jax.make_array_from_single_device_arrays(value.shape, place, parts)}}
 
   assert watch.replicas_that_differ(put(None), mesh) == []
   (line,) = watch.replicas_that_differ(put(3), mesh)
   assert line == f"a/w on {mesh.devices.flat[3]} is not as on {mesh.devices.flat[1]}"
+  assert watch.replicas_that_differ(put(2, by=(1, 2**32 - 1)), mesh)  # a sum of words alone would not tell

@@ -4,23 +4,26 @@
 4 diverged, 5 storage, 75 stopped on request (the same command continues).
 """
 
+import contextlib
+import functools
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from data import command, files, progress
 from data.buckets import copies
-from data.errors import ConfigError
 from finetune import needed_files, validate
 from pretrain.command import flags
 from pretrain.pod import meeting
 
 if TYPE_CHECKING:
   from finetune.search import driver
+
+Say = Callable[[str], None]
 
 HELP = """\
 Fine-tunes a pretrained encoder on a file of your own, on GLUE, SQuAD or with prompts.
@@ -36,7 +39,7 @@ Fine-tunes a pretrained encoder on a file of your own, on GLUE, SQuAD or with pr
                         --config.search.learning_rates=2e-5,3e-5. The fields are listed below;
                         configs/finetune_base.py says what each means
   --workdir=DIRECTORY   results of finished cells, tables, models; a search found there is continued.
-                        Default: runs/<name of the config file>
+                        Default: runs/<name of the config file>. May be an address, s3:// or gs://
   --dry_run             prints what would be done, from the real data, and exits
   --download            allows TFDS to download what is not there; nothing is downloaded without it
   --debug               shows the traceback of an error
@@ -63,12 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = flags.parse_arguments(sys.argv[1:] if argv is None else argv, PROGRAM)
   # The first Ctrl-C in a search is a polite stop request.
   stopped = "stopped; what was finished is stored, the same command continues"
-  with command.one_line_errors(stopped=stopped, debug=arguments.debug) as end:
-    if files.is_address(arguments.workdir):
-      raise ConfigError(f"--workdir={arguments.workdir}: a search works in a directory, not in a bucket")
-    kind = _kind(arguments)
+  with (
+    command.one_line_errors(stopped=stopped, debug=arguments.debug) as end,
+    _opened(arguments) as (workdir, say),
+  ):
+    kind = _kind(arguments, workdir, say)
     for line in kind.describe():
-      print(line, flush=True)
+      say(line)
     if not arguments.dry_run:
       from finetune.search import driver
 
@@ -77,7 +81,17 @@ def main(argv: Sequence[str] | None = None) -> int:
   return end.code
 
 
-def _kind(arguments: flags.Arguments) -> "driver.Kind":
+def _opened(arguments: flags.Arguments) -> contextlib.AbstractContextManager[tuple[str, Say]]:
+  """The directory to work in, which of a workdir in a bucket is a copy, and what prints a line at once."""
+  say = functools.partial(print, flush=True)
+  if arguments.dry_run or not files.is_address(arguments.workdir):
+    return contextlib.nullcontext((arguments.workdir, say))
+  from finetune.search import bucket_workdir
+
+  return bucket_workdir.opened(arguments.workdir, say)
+
+
+def _kind(arguments: flags.Arguments, workdir: str, say: Say) -> "driver.Kind":
   """The kind of the config, with its checkpoint and all data read."""
   # JAX is imported after flags and data are looked at: a typo is reported in a fraction of a second.
   meeting.refuse_several(os.environ, program="fine-tuning")
@@ -89,7 +103,7 @@ def _kind(arguments: flags.Arguments) -> "driver.Kind":
 
   use_compilation_cache()
   watched = progress.is_watched()
-  session = Session(config, arguments.workdir, stop=StopRequest(), show_progress=watched)
+  session = Session(config, workdir, stop=StopRequest(), say=say, show_progress=watched)
   room, name = KINDS[str(config.kind)]
   return getattr(importlib.import_module(room), name)(session, download=arguments.download)
 

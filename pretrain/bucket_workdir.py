@@ -7,16 +7,13 @@ checkpoint, and what came after is computed again, bit by bit.
 """
 
 import contextlib
-import os
 import re
-import signal
-import threading
 from collections.abc import Callable, Iterator
 
 from ml_collections import ConfigDict
 
 from data import files
-from data.buckets import owner
+from data.buckets import owner, uploads
 from data.buckets.mirror import CACHE, WORKDIRS, Mirror
 from data.buckets.place import Place
 from data.errors import ConfigError, UserError
@@ -27,7 +24,6 @@ from pretrain.pod.peers import PREPARING, Alone
 Log = Callable[[str], None]
 
 _FLAG = "--workdir"
-_LOOK = 0.5  # seconds between two looks for a new checkpoint
 _NOT_NEEDED = re.compile(rf"tensorboard/|phase_\d+/{checkpoint.DIRECTORY}/|{re.escape(owner.NAME)}$")
 _NOT_SENT = re.compile(rf"{workdir_files.LOCK}$|(.*/)?\.|.*\.part(/|$)|.*{checkpoint.TEMPORARY}")
 
@@ -45,14 +41,12 @@ def opened(workdir: str, config: ConfigDict, peers: Alone, log: Log) -> Iterator
     return
   place = Place(workdir, flag=_FLAG)
   with contextlib.ExitStack() as stack:
-    uploads = None
+    sending = None
 
     def begin() -> str:
-      nonlocal uploads
+      nonlocal sending
       mirror = Mirror(place, WORKDIRS)
-      stack.enter_context(mirror.locked(advice=f"wait for it, stop it, or use another {_FLAG}"))
-      uploads = _Uploads(mirror, config, log)
-      stack.enter_context(owner.owned(mirror, lost=uploads.give_up, log=log))
+      sending = stack.enter_context(uploads.owned(mirror, _Steps(mirror, config, log), log=log))
       bring_down(mirror)
       return mirror.id
 
@@ -63,7 +57,7 @@ def opened(workdir: str, config: ConfigDict, peers: Alone, log: Log) -> Iterator
         f"{place}: the processes keep copies of their own, and only one that all share can be written; set "
         f"{CACHE} to a directory that all hosts see, or mount the bucket"
       )
-    with mirror.naming(), uploads or contextlib.nullcontext():
+    with mirror.naming(), sending or contextlib.nullcontext():
       yield str(mirror.directory), lambda line: log(mirror.named(line))
     peers.gather("the last upload", None, seconds=PREPARING)  # of process 0, which may take long
 
@@ -96,44 +90,14 @@ def bring_down(mirror: Mirror) -> None:
   mirror.keep_only(set(wanted))
 
 
-class _Uploads:
-  """Sends what a run commits, in a thread; as a context, all that is left when the run has ended."""
+class _Steps:
+  """Sends the checkpoints that a run commits, and all else behind them."""
 
   def __init__(self, mirror: Mirror, config: ConfigDict, log: Log) -> None:
     self._mirror, self._log = mirror, log
     self._keep, self._keep_steps = config.train.checkpoints_to_keep, set(config.train.checkpoint_steps)
-    self._is_over, self._error = threading.Event(), None
-    self._thread = threading.Thread(target=self._send_steps, name="uploads", daemon=True)
 
-  def give_up(self, error: UserError) -> None:
-    """Sends no more, and asks the run to stop as a user would."""
-    self._error = self._error or error
-    if not self._is_over.is_set():  # else the run has ended, and its next word is this error
-      self._is_over.set()
-      os.kill(os.getpid(), signal.SIGTERM)
-
-  def __enter__(self) -> None:
-    self._thread.start()
-
-  def __exit__(self, kind: type[BaseException] | None, *_) -> None:
-    self._is_over.set()
-    self._thread.join()
-    if self._error is not None:
-      raise self._error
-    if kind is None:
-      self._send(is_end=True)
-    elif issubclass(kind, UserError):
-      with contextlib.suppress(UserError):  # the run's own error says more
-        self._send(is_end=True)
-
-  def _send_steps(self) -> None:
-    try:
-      while not self._is_over.wait(_LOOK):
-        self._send()
-    except UserError as error:
-      self.give_up(error)
-
-  def _send(self, *, is_end: bool = False) -> None:
+  def __call__(self, *, is_end: bool) -> None:
     """Sends checkpoints that are not in the bucket yet; at the `is_end` of a run all else too."""
     here = self._mirror.local()
     steps = bucket_steps.by_step(here)

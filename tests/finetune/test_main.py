@@ -13,6 +13,8 @@ from finetune import main
 from finetune.search import loop
 from finetune.search.search import Search
 from pretrain import checkpoint
+from pretrain.stop import StopRequest
+from tests import buckets
 from tests.finetune import shared_programs
 
 FAST = (
@@ -96,7 +98,6 @@ def test_the_saved_model_gives_the_score_it_was_chosen_for(searched, places):
   from finetune.search import texts
   from finetune.search.session import Session
   from pretrain.command import flags
-  from pretrain.stop import StopRequest
 
   arguments = flags.read_arguments(_arguments(places, searched, *SEARCH), main.PROGRAM)
   session = Session(arguments.config, arguments.workdir, stop=StopRequest())
@@ -173,30 +174,29 @@ def test_results_of_other_settings_are_not_mixed(searched, places, capsys):
   assert "made with other settings" in capsys.readouterr().err
 
 
-def test_a_stop_request_ends_with_code_75_and_the_search_goes_on_later(
+def test_a_stop_request_ends_with_code_75_and_the_search_goes_on_elsewhere(
   searched, places, tmp_path, monkeypatch, capsys
 ):
-  from finetune.search import session as sessions
-
-  original = sessions.Session.__init__
-
-  def stopping(self, *arguments, **options):
-    original(self, *arguments, **options)
-    self.stop.is_set = True
-
-  monkeypatch.setattr(sessions.Session, "__init__", stopping)
-  arguments = _arguments(places, tmp_path / "stopped", *SEARCH, "--config.tasks=sst2")
-  assert main.main(arguments) == 75
+  monkeypatch.setattr(StopRequest, "is_set", property(lambda _: True, lambda *_: None), raising=False)
+  address = "memory://stopped/search"
+  arguments = _arguments(places, address, *SEARCH, "--config.tasks=sst2")
+  with buckets.machine(tmp_path / "first"):
+    assert main.main(arguments) == 75
   assert "the same command continues" in capsys.readouterr().out
-  assert list((tmp_path / "stopped").glob("sst2/unfinished/*/checkpoints/1"))
+  assert list(buckets.fetched(address, tmp_path / "stopped").glob("sst2/unfinished/*/checkpoints/1"))
   monkeypatch.undo()
-  assert main.main(arguments) == 0
-  assert _scores(tmp_path / "stopped") == {
+  with buckets.machine(tmp_path / "second"):
+    assert main.main(arguments) == 0
+  out = capsys.readouterr().out
+  assert "at step 3" in out and f"is in {address}/sst2/model" in out and str(tmp_path) not in out
+  found = buckets.fetched(address, tmp_path / "found")
+  assert _scores(found) == {
     name: {seed: run for seed, run in seeds.items() if seed in ("0", "1")}
     for name, seeds in _scores(searched).items()
     if name.startswith("sst2/")
   }
-  assert not list((tmp_path / "stopped").glob("*/unfinished"))
+  assert (found / "results.csv").is_file() and checkpoint.load_params(found / "sst2" / "model")
+  assert not list(found.glob("*/unfinished")) and not (found / "owner.json").exists()
 
 
 def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):

@@ -56,6 +56,18 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "finetune/search/bucket_workdir.py",
+    "tests/finetune/search/test_bucket_workdir.py",
+    [
+      (
+        "marks go up with the weights that they call whole",
+        "if name not in {*last, *marks}])",
+        "if name not in {*last}])",
+        "test_weights_go_up_before_their_marks_and_results_after_both",
+      ),
+    ],
+  ),
+  (
     "pretrain/bucket_workdir.py",
     "tests/pretrain/test_bucket_workdir.py",
     [

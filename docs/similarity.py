@@ -23,9 +23,10 @@ SENTENCES = (
 
 
 def run(module: str, *flags: str) -> None:
-  """Runs a command of this project and shows it."""
+  """Runs a command of this project and shows it; ends as it does where it fails."""
   print("$ python -m", module, *flags, flush=True)
-  subprocess.run([sys.executable, "-m", module, *flags], check=True)
+  if code := subprocess.run([sys.executable, "-m", module, *flags]).returncode:
+    sys.exit(code)
 
 
 def similarities(folder: pathlib.Path) -> list[list[float]]:

@@ -83,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _opened(arguments: flags.Arguments) -> contextlib.AbstractContextManager[tuple[str, Say]]:
   """The directory to work in, which of a workdir in a bucket is a copy, and what prints a line at once."""
+  meeting.refuse_several(os.environ, program="fine-tuning")
   say = functools.partial(print, flush=True)
   if arguments.dry_run or not files.is_address(arguments.workdir):
     return contextlib.nullcontext((arguments.workdir, say))
@@ -94,7 +95,6 @@ def _opened(arguments: flags.Arguments) -> contextlib.AbstractContextManager[tup
 def _kind(arguments: flags.Arguments, workdir: str, say: Say) -> "driver.Kind":
   """The kind of the config, with its checkpoint and all data read."""
   # JAX is imported after flags and data are looked at: a typo is reported in a fraction of a second.
-  meeting.refuse_several(os.environ, program="fine-tuning")
   config = _with_kind(_fetched(arguments.config))
   needed_files.check(config, download=arguments.download)
   from finetune.search.session import Session

@@ -30,7 +30,7 @@ LINES = {
   "answers of a trained model to a file of any size: vectors, predictions, evaluation": 2_050,
   "exports of taggers checked by their pipeline, ONNX with logits, tasks that go out with a model": 275,
   "probes of frozen encoders and annotated text (pretrain/analysis, data/annotated)": 950,
-  "buckets: addresses where paths are taken, copies, outputs, workdirs of runs and searches": 1_020,
+  "buckets: addresses where paths are taken, copies, outputs, workdirs of runs and searches": 1_025,
   "the papers' analyses of checkpoints as a command, planes, words, cases (pretrain/analysis)": 1_397,
   "metrics sent to trackers of experiments, and probes while a run trains": 350,
   "rows of a paper's table or of a study with several seeds, compared (pretrain/ablations)": 770,

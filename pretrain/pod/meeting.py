@@ -21,6 +21,7 @@ VARIABLES = {
   "process_id": "JAX_PROCESS_ID",
 }
 _Met = tuple[list[str], dict[int, socket.socket]]  # hosts of all, connections
+GRACE = 5.0  # seconds beyond its own time-out in which process 0 says who is missing
 _HELLO = "text encoder pretraining"  # begins the first word of a process
 
 
@@ -87,6 +88,8 @@ def _of_cluster(environment: Mapping[str, str]) -> dict[str, str]:
 def refuse_several(environment: Mapping[str, str], *, program: str) -> None:
   """Raises a ConfigError where the environment says that this is one of several processes of a program."""
   where = place({}, environment)
+  if where is None and "OMPI_COMM_WORLD_RANK" in environment:  # of Open MPI's mpirun
+    where = Place("", *(int(environment[f"OMPI_COMM_WORLD_{name}"]) for name in ("SIZE", "RANK")))
   if where is not None and where.number > 1:
     raise ConfigError(
       f"{program} is done by one process with all devices of one host, and this is process {where.index} of "
@@ -180,12 +183,12 @@ def _call(where: Place, last: float, seconds: float) -> _Met:
   while time.monotonic() < last:
     try:
       link = socket.create_connection((host.strip("[]"), int(port)), timeout=5)
+      link.sendall(json.dumps(word).encode() + b"\n")
     except OSError as error:
       why = errors.reason(error)
       time.sleep(0.2)
       continue
-    link.sendall(json.dumps(word).encode() + b"\n")
-    link.settimeout(max(1.0, last - time.monotonic() + 5))
+    link.settimeout(max(0.0, last - time.monotonic()) + GRACE)
     try:
       answer = _receive_word(link)
     except TimeoutError:

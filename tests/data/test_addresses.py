@@ -48,9 +48,10 @@ def test_pretraining_refuses_it_before_anything_is_made(flag, tmp_path, monkeypa
 
 
 def test_fine_tuning_refuses_it(capsys):
-  arguments = ["--config=configs/finetune_glue.py", "--config.checkpoint=runs/x", "--workdir=s3://b/w"]
-  assert finetune.main(arguments) == 2
-  assert "--workdir=s3://b/w: a search works in a directory" in capsys.readouterr().err
+  with pytest.raises(SystemExit) as exit_:
+    finetune.main(["--config=s3://b/finetune_glue.py", "--config.checkpoint=runs/x"])
+  assert exit_.value.code == 2
+  assert "--config=s3://b/finetune_glue.py: expected a path, found an address" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

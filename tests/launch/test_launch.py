@@ -212,9 +212,9 @@ def gcloud(tmp_path, *arguments, **variables):
 
 def test_a_tpu_pod_from_made_to_deleted(tmp_path):
   flags_given = ("--config=configs/amos_base.py", "--workdir=/store/a b", "--config.data.source=/x/*.txt")
-  _, (made,) = gcloud(tmp_path, "create", "v5litepod-16")
+  _, (made,) = gcloud(tmp_path, "create", "v5litepod-16", "--spot")
   assert made[:5] == ["compute", "tpus", "tpu-vm", "create", "pod"]
-  assert "--accelerator-type=v5litepod-16" in made and "--zone=us-west4-a" in made
+  assert {"--accelerator-type=v5litepod-16", "--zone=us-west4-a", "--spot"} <= {*made}
   done, (started,) = gcloud(tmp_path, "run", *flags_given)
   assert done.returncode == 0 and "--worker=all" in started
   (command,) = [word for word in started if word.startswith("--command=")]

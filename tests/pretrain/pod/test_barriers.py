@@ -11,9 +11,9 @@ import time
 import pytest
 
 from data.errors import PeerError
-from pretrain.pod import joining, peers
+from pretrain.pod import joining, meeting, peers
 from pretrain.pod.peers import Peers
-from tests.pretrain.pod.processes import ROOT
+from tests.pretrain.pod.processes import ROOT, reserved_port
 from tests.pretrain.pod.test_peers import connected, in_a_hurry, on_all, until
 
 _ = in_a_hurry  # a fixture of every test here too
@@ -56,6 +56,38 @@ def test_a_stop_that_process_0_does_not_place_is_not_waited_for_without_end():
   with pytest.raises(PeerError, match=r"process 0 \(a\) did not say where to stop within 0 s"):
     made.reached_stop()
   hub.close()
+
+
+def test_a_process_0_that_says_nothing_is_not_waited_for_without_end():
+  one, hub = socket.socketpair()
+  made = Peers(1, ["a", "b"], {0: one}, patience=20, end=lambda code, line: None)
+  with pytest.raises(PeerError, match=r"^process 0 \(a\) did not come to 'records' within 0 s; start all"):
+    made.gather("records", 0, seconds=0.1)
+  hub.close()
+
+
+def test_who_is_met_and_says_nothing_is_not_waited_for_without_end(monkeypatch):
+  monkeypatch.setattr(meeting, "GRACE", 0.2)
+  with socket.create_server(("localhost", 0)) as silent:
+    place = meeting.Place(f"localhost:{silent.getsockname()[1]}", 2, 1)
+    with pytest.raises(
+      PeerError, match=r"was not reached at localhost:\d+ within 0 s \(it does not answer\)"
+    ):
+      meeting.meet(place, seconds=0.1, patience=20)
+  with reserved_port() as taken:
+    place = meeting.Place(f"localhost:{taken.getsockname()[1]}", 2, 0)
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(on_all(_met_within_a_second, place)))
+    thread.start()
+    visitor = socket.socket()
+    until(lambda: visitor.connect_ex(("localhost", taken.getsockname()[1])) == 0)
+    thread.join(20)
+    visitor.close()
+  assert isinstance(found[0], PeerError) and "missing after 1 s: process 1 of 2" in str(found[0])
+
+
+def _met_within_a_second(place):
+  return meeting.meet(place, seconds=1, patience=20)
 
 
 def test_what_jax_does_not_end_by_itself_is_ended(monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 
 from data.errors import ConfigError, DataError, PeerError, StorageError
 from pretrain.pod import meeting, peers
-from pretrain.pod.joining import compare
+from pretrain.pod.joining import _compare_devices, compare
 from pretrain.pod.peers import Peers
 from tests.pretrain.pod.processes import reserved_port
 
@@ -140,18 +140,30 @@ def test_an_error_of_one_process_is_raised_by_all():
   assert not ended
 
 
-def test_what_differs_between_processes_is_named_by_all():
+@pytest.mark.parametrize(
+  ("fact", "other", "line"),
+  [
+    ("config", {"seed": 1}, "config than process 0 (host0): seed 1 instead of 0; start all"),
+    ("program", {"jax": "0.10.2", "code": "b"}, "program than process 0 (host0): code b instead of a; bring"),
+    ("program", {"jax": "0.11.0", "code": "a"}, "program than process 0 (host0): jax 0.11.0 instead of 0.10"),
+    ("workdir", "v", "workdir than process 0 (host0): v instead of w; start all"),
+  ],
+)
+def test_what_differs_between_processes_is_named_by_all(fact, other, line):
   made, _ = connected(2)
-
-  def work(one):
-    facts = {"program": {"jax": "0.10.2", "code": "a"}, "config": {"seed": one.index}, "workdir": "w"}
-    return compare(one, facts)
-
-  for error in on_all(work, *made):
+  facts = {"program": {"jax": "0.10.2", "code": "a"}, "config": {"seed": 0}, "workdir": "w"}
+  for error in on_all(lambda one: compare(one, facts | ({fact: other} if one.index else {})), *made):
     assert isinstance(error, ConfigError)
-    assert str(error).startswith(
-      "process 1 (host1) has another config than process 0 (host0): seed 1 instead of 0; start all"
-    )
+    assert str(error).startswith(f"process 1 (host1) has another {line}")
+
+
+def test_devices_that_differ_are_named():
+  made, _ = connected(2)
+  _compare_devices(made[0], [["TPU v5e", 4, 10.0], ["TPU v5e", 4, 9.0]])
+  with pytest.raises(
+    ConfigError, match=r"process 1 \(host1\) has 3 x TPU v5e, process 0 \(host0\) 4 x TPU v5e"
+  ):
+    _compare_devices(made[0], [["TPU v5e", 4, 10.0], ["TPU v5e", 3, 10.0]])
 
 
 def test_other_records_are_named_by_all():

@@ -63,4 +63,8 @@ def test_what_one_process_does_is_refused_to_several_before_anything_is_read(mon
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: an export or import is done by one process"), line
   assert not list(tmp_path.iterdir())
+  mpi = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
+  with pytest.raises(ConfigError, match="process 1 of 2"):
+    meeting.refuse_several(mpi, program="a")
+  meeting.refuse_several(mpi | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, program="a")
   meeting.refuse_several(SLURM | {"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, program="a")

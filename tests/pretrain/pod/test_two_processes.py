@@ -11,7 +11,7 @@ import pytest
 from pretrain import checkpoint, metrics
 from tests import buckets
 from tests.pretrain import small_run
-from tests.pretrain.pod.processes import ledger, running
+from tests.pretrain.pod.processes import ROOT, ledger, running
 
 STEPS = 120
 FIELDS = {
@@ -67,7 +67,9 @@ def test_a_run_is_stopped_killed_and_continued_by_two_and_by_one(small_records, 
   with running(2, killed, *flags) as two:
     two.wait_for_step(int(stopped.name) + 5)
     two.send(1, signal.SIGKILL)
+    begun = time.monotonic()
     (code, out, err), (signalled, *_) = two.ends()
+  assert time.monotonic() - begun < 60
   assert (code, signalled) == (6, -signal.SIGKILL), err
   assert err.splitlines()[-1].startswith("error: process 1 (") and "is gone" in err.splitlines()[-1]
   assert f"Continuing at step {int(stopped.name):,}" in out
@@ -96,7 +98,7 @@ def test_four_processes_lose_the_first_and_two_go_on(small_records, alone, tmp_p
     four.wait_for_step(STEPS)
     four.send(0, signal.SIGTERM)  # behind the last step
     assert four.codes() == [0] * 4
-  assert ledger(workdir) == ledger(alone)
+  _assert_same_run(workdir, alone)
 
 
 @pytest.mark.nightly
@@ -126,6 +128,42 @@ def test_two_processes_work_in_one_copy_of_a_bucket(small_records, alone, tmp_pa
     with running(2, "s3://bucket/run", *flags) as two:
       assert two.codes() == [0, 0]
     _assert_same_run(buckets.fetched("s3://bucket/run", tmp_path / "found"), alone)
+
+
+@pytest.mark.nightly
+def test_a_bucket_that_cannot_be_used_ends_both_with_one_line_each(small_records, tmp_path):
+  with buckets.s3_server() as endpoint, buckets.machine(tmp_path / "cache"):
+    with running(2, "s3://nosuch/run", *_flags(small_records)) as two:
+      missing = two.ends()
+    with buckets.strict(endpoint), running(2, "s3://bucket/run", *_flags(small_records)) as two:
+      refused = two.ends()
+  for ends, reason in ((missing, "The specified bucket does not exist"), (refused, "The AWS Access Key Id")):
+    assert ends[0][0] == 5 and ends[1][0] in (5, 6), ends  # 6 where it hears first that process 0 has ended
+    assert all(reason in line for line in _error_lines(ends)), ends
+
+
+@pytest.mark.nightly
+def test_process_0_prepares_the_text_while_the_other_waits(text_file, tmp_path):
+  records = tmp_path / "records"
+  with running(2, tmp_path / "run", *_flags(records, **{"data.source": text_file})) as two:
+    (code, _, err), (other, silent, _) = two.ends()
+  assert (code, other) == (0, 0), err
+  assert len([*records.rglob("manifest.json")]) == 1
+  assert all(line.startswith("[Gloo]") for line in silent.splitlines())
+
+
+@pytest.mark.nightly
+def test_other_code_on_one_host_ends_both_before_anything_is_read(small_records, tmp_path):
+  other = tmp_path / "other"
+  for part in ("pretrain", "data", "configs", "tests"):
+    shutil.copytree(ROOT / part, other / part, ignore=shutil.ignore_patterns("__pycache__"))
+  with open(other / "pretrain" / "losses.py", "a") as file:
+    file.write("# another\n")
+  with running(2, tmp_path / "run", *_flags(small_records), places=[{}, {"cwd": other}]) as two:
+    ends = two.ends()
+  assert [code for code, *_ in ends] == [2, 2], ends
+  assert all("has another program than process 0" in line for line in _error_lines(ends)), ends
+  assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.nightly

@@ -101,10 +101,9 @@ def _run_here(command, **options):
   """`subprocess.run`, but of our two commands, which are compiled here, for one device."""
   if command[:2] != [sys.executable, "-m"] or command[2] not in _MAINS:
     return _run(command, **options)
-  assert options == {"check": True}
-  with small_run.devices(1):
-    assert _MAINS[command[2]](command[3:]) == 0  # given its arguments, it hands the handlers of signals back
-  return None
+  assert options == {}
+  with small_run.devices(1):  # given its arguments, a command hands the handlers of signals back
+    return subprocess.CompletedProcess(command, _MAINS[command[2]](command[3:]))
 
 
 def test_pretraining_exporting_and_comparing_sentences(tmp_path, small_records, monkeypatch, capsys):  # noqa: F811
@@ -121,3 +120,6 @@ def test_pretraining_exporting_and_comparing_sentences(tmp_path, small_records, 
   assert len(cosines) == 5
   assert all(cosines[i][i] == 1.0 and cosines[i][j] == cosines[j][i] for i in range(5) for j in range(5))
   assert (tmp_path / "exported" / "README.md").is_file()
+  monkeypatch.setattr(sys, "argv", [*command, "--config.seed=x"])
+  with pytest.raises(SystemExit, match="2"):
+    runpy.run_path("docs/similarity.py", run_name="__main__")

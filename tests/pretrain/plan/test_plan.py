@@ -216,19 +216,30 @@ def test_the_environment_of_the_child(name, count, monkeypatch):
   assert os.environ["XLA_FLAGS"] == ""
 
 
-def test_the_command_prints_a_plan_and_writes_nothing(tmp_path):
-  arguments = ["--config=tests/pretrain/small_run.py:mlm", f"--workdir={tmp_path / 'run'}", "--dry_run"]
-  done = subprocess.run(
-    [sys.executable, "-m", "pretrain.main", *arguments, "--plan=cpu:1"], capture_output=True, text=True
-  )
+@pytest.mark.parametrize(
+  ("machine", "described", "largest"),
+  [
+    ("cpu:1", "1 x cpu", "8 rows a device"),
+    pytest.param("v5e:2x4", "8 x TPU v5 lite, 2 hosts", "1 rows a device", marks=pytest.mark.nightly),
+    pytest.param("h100:8", "8 x NVIDIA H100", "1 rows a device", marks=pytest.mark.nightly),
+  ],
+)
+def test_the_command_prints_a_plan_and_writes_nothing(tmp_path, machine, described, largest):
+  platform = chips.parse(machine).platform
+  if not targets.is_installed(platform):
+    pytest.skip(f"the compiler of {platform} is not installed (requirements-plan.txt)")
+  command = [sys.executable, "-m", "pretrain.main", "--config=tests/pretrain/small_run.py:mlm", "--dry_run"]
+  command += [f"--workdir={tmp_path / 'run'}", f"--plan={machine}"]
+  kept = {} if platform == "cpu" else {"XLA_FLAGS": ""}  # compilers of others want none of the tests' flags
+  done = subprocess.run(command, capture_output=True, text=True, env=os.environ | kept)
   assert done.returncode == 0, done.stderr
   for part in (
-    "plan of small_run_mlm for cpu:1: 1 x cpu",
+    f"plan of small_run_mlm for {machine}: {described}",
     "recommended of these: --config.mesh.",
     "optimizer state",
     "temporaries",
     ": fits",
-    "largest microbatch that fits: 8 rows a device",
+    f"largest microbatch that fits: {largest}",
     "exchanged in a step",
     "rests on",
     "tokens/s",

@@ -1,8 +1,11 @@
 """Two processes of the real command: one run, stopped, killed and continued, as one process trains it."""
 
+import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -98,6 +101,24 @@ def test_four_processes_lose_the_first_and_two_go_on(small_records, alone, tmp_p
     four.wait_for_step(STEPS)
     four.send(0, signal.SIGTERM)  # behind the last step
     assert four.codes() == [0] * 4
+  _assert_same_run(workdir, alone)
+
+
+@pytest.mark.nightly
+def test_the_launch_file_trains_as_four_processes(small_records, alone, tmp_path):
+  workdir = tmp_path / "run"
+  flags = [
+    "--config=tests/pretrain/small_run.py:mlm",
+    f"--workdir={workdir}",
+    "--ledger",
+    *_flags(small_records),
+  ]
+  kept = [flag for flag in os.environ["XLA_FLAGS"].split() if "device_count" not in flag]
+  environment = os.environ | {"PYTHON": sys.executable, "XLA_FLAGS": " ".join(kept)}
+  done = subprocess.run(
+    [ROOT / "launch" / "local.sh", "4", *flags], cwd=ROOT, env=environment, capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stderr
   _assert_same_run(workdir, alone)
 
 

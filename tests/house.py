@@ -50,6 +50,7 @@ OF_OBJECTIVES = (
   "pretrain/export/official/",
   "finetune/papers/",
 )
+VAGUE = ("found", "given", "place", "one")  # names of locals that may last three lines
 # A line that does by hand what one place owns: (what, pattern, where it belongs).
 SAID_ONCE = (
   (
@@ -168,12 +169,26 @@ def ideas() -> list[Count]:
   return counts
 
 
+def _vague_locals() -> tuple[str, ...]:
+  """'path:line name' of locals that live long and do not say what they are."""
+  places = []
+  for path, function in _functions():
+    names = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id in VAGUE]
+    for name in VAGUE:
+      lines = [node.lineno for node in names if node.id == name]
+      is_ours = any(node.id == name and isinstance(node.ctx, ast.Store) for node in names)
+      if is_ours and max(lines) - min(lines) > 3:
+        places.append(f"{path}:{min(lines)} {name}, {max(lines) - min(lines)} lines")
+  return tuple(places)
+
+
 def sentences() -> list[Count]:
   """Sentences that say nothing, or say it in words of another language."""
-  empty, idiom = _empty_entries(), _matching(IDIOM, ())
+  empty, idiom, vague = _empty_entries(), _matching(IDIOM, ()), _vague_locals()
   return [
     Count("entries of Args that say nothing", len(empty), 0, empty),
     Count("translated idiom (told, said, for ever, ...)", len(idiom), 0, idiom),
+    Count(f"locals called {', '.join(VAGUE)} for more than three lines", len(vague), 0, vague),
   ]
 
 
@@ -200,7 +215,7 @@ def report(counts: list[Count], say: Callable[[str], None] = print) -> bool:
     mark = "  " if count.value <= count.limit else "! "
     say(f"{mark}{count.what:78} {count.value:>7,} of at most {count.limit:>6,}")
     if count.value > count.limit or "-v" in sys.argv:
-      for place in count.places[:40]:
+      for place in count.places[:200]:
         say(f"      {place}")
   return all(count.value <= count.limit for count in counts)
 

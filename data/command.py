@@ -61,17 +61,17 @@ class Parser(argparse.ArgumentParser):
 
   def parse_args(self, args=None, namespace=None):
     """As argparse's, and refuses addresses where they cannot be; those that are FETCHED become paths."""
-    found = super().parse_args(args, namespace)
-    chosen = [action.choices[getattr(found, action.dest)] for action in self._commands()]
+    parsed = super().parse_args(args, namespace)
+    chosen = [action.choices[getattr(parsed, action.dest)] for action in self._commands()]
     allowed = {name: entry for parser in (self, *chosen) for name, entry in parser._buckets.items()}
-    for name, value in vars(found).items():
+    for name, value in vars(parsed).items():
       for text in value if isinstance(value, list | tuple) else [value]:
         problem = files.address_problem(f"--{name}", text)
         if problem is not None and name not in allowed:
           raise errors.ConfigError(problem)
         if problem is not None and allowed[name][0] == FETCHED:
-          setattr(found, name, allowed[name][1](copies.local(text, flag=f"--{name}")))
-    return found
+          setattr(parsed, name, allowed[name][1](copies.local(text, flag=f"--{name}")))
+    return parsed
 
   def _commands(self) -> list[argparse._SubParsersAction]:
     return [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
@@ -167,11 +167,24 @@ def one_line_errors(*, stopped: str, debug: bool = False, is_last: bool = False)
   except KeyboardInterrupt as interrupt:
     print(stopped, file=sys.stderr)
     end.code = STOPPED if isinstance(interrupt, _Terminated) else 130
-  except errors.UserError as error:
-    if debug:
+  except (errors.UserError, OSError) as error:
+    known = error if isinstance(error, errors.UserError) else _full_output(error)
+    if debug or known is None:
       raise
-    print(f"{_ERROR} {error}", file=sys.stderr, flush=True)
-    end.code = error.exit_code
+    print(f"{_ERROR} {known}", file=sys.stderr, flush=True)
+    end.code = known.exit_code
+
+
+def _full_output(error: OSError) -> errors.StorageError | None:
+  """What to say where the disk under this command's own output is full; None: it is another error.
+
+  The rest of that output is given up: Python would fail with it once more at the end.
+  """
+  if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+    return None
+  with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:
+    os.dup2(nowhere.fileno(), sys.stdout.fileno())
+  return errors.StorageError(f"what this command prints cannot be written ({errors.reason(error)})")
 
 
 def exit_code(function: Callable[[], int | None], *, stopped: str, debug: bool = False) -> int:

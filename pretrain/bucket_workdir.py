@@ -105,10 +105,12 @@ class _Steps:
     if not new and not is_end:
       return
     others = [name for name in here if bucket_steps.step_of(name) is None]
-    self._mirror.push([name for name in others if not _NOT_SENT.match(name)])
+    others = [name for name in others if not _NOT_SENT.match(name)]
+    self._mirror.push([name for name in others if name != workdir_files.HAS_SAVED])
     # The newest matters most, but one to keep for good must not be missing below it.
     for step in sorted(new, key=lambda step: (step not in self._keep_steps, -step)):
       self._send_step(step, steps[step])
+    self._mirror.push([name for name in others if name == workdir_files.HAS_SAVED])
     self._remove_old(set(steps))
 
   def _send_step(self, step: int, names: list[str]) -> None:

@@ -164,7 +164,7 @@ class Checkpoints:
     DataError: no such checkpoint, another format version, unreadable, or other names, shapes or dtypes.
     """
     path = step_path(self.directory, step)
-    _check_files(path)
+    integrity.refuse_damaged(path)
     meta = read_meta(path)
     rest = {name: value for name, value in abstract_state.items() if name != "params"}
     targets = {"params": abstract_state["params"], "opt_state": rest}
@@ -179,6 +179,11 @@ class Checkpoints:
     """Raises the StorageError of a save that has failed in the background; it waits for none."""
     if self._failure is not None:
       self.wait()
+
+  @property
+  def has_committed(self) -> bool:
+    """Whether a save has begun here and a step is whole."""
+    return self._begun is not None and self.latest_step() is not None
 
   def wait(self) -> None:
     """Returns when everything is on disk; StorageError if it could not be written."""
@@ -200,12 +205,6 @@ def newest_step(workdir: str | os.PathLike) -> int | None:
   """The newest step that was saved whole in a workdir, which need not exist; None if there is none."""
   steps = saved_steps(Path(workdir).absolute() / DIRECTORY)
   return steps[-1] if steps else None
-
-
-def _check_files(path: Path, items: Sequence[str] = ()) -> None:
-  """Raises a DataError where the files of a step are not those that were saved."""
-  if problem := integrity.problem(path, items):
-    raise DataError(f"checkpoint {path} is damaged: {problem}; move its directory away to use an older one")
 
 
 def saved_steps(directory: Path) -> list[int]:
@@ -268,7 +267,7 @@ def load_params(directory: str | os.PathLike, step: int | None = None) -> tuple[
   `directory` and `step` are those of `step_path`. DataError: none there, unreadable, or another version.
   """
   path = step_path(directory, step)
-  _check_files(path, ("params", "meta"))
+  integrity.refuse_damaged(path, ("params", "meta"))
   meta = read_meta(path)
   with _read_errors(path):
     as_numpy = jax.tree.map(

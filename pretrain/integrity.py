@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data import errors, files
+from data.errors import DataError
 
 NAME = "sha256.json"
 
@@ -56,7 +57,7 @@ def problem(path: Path, items: Sequence[str] = ()) -> str | None:
   Only files under `items` are read where they are given.
   """
   if not (path / NAME).is_file():
-    return None
+    return _problem_without_list(path)
   content = _read(path)
   if content is None:
     return f"{NAME} is damaged"
@@ -72,6 +73,23 @@ def problem(path: Path, items: Sequence[str] = ()) -> str | None:
     if not is_same:
       return f"{name} is not as it was saved (its sha256 differs)"
   return None
+
+
+def _problem_without_list(path: Path) -> str | None:
+  """What the meta of a step at `path` that has no list says against it."""
+  try:
+    meta = json.loads((path / "meta" / "metadata").read_text(encoding="utf-8"))
+  except (OSError, ValueError):
+    return None  # who reads it finds out
+  if str(meta.get("step", path.name)) != path.name:
+    return f"it was saved as step {meta['step']}"
+  return f"{NAME} is gone" if meta.get("run_id") else None  # versions that wrote no list knew no run
+
+
+def refuse_damaged(path: Path, items: Sequence[str] = ()) -> None:
+  """Raises a DataError where the files of a step are not those that were saved."""
+  if wrong := problem(path, items):
+    raise DataError(f"checkpoint {path} is damaged: {wrong}; move its directory away to use an older one")
 
 
 def set_aside(path: Path, what: str, ending: str, log: Callable[[str], None]) -> None:

@@ -24,7 +24,7 @@ from pretrain.run import Run
 FLAG = "--new_phase"  # also the name of what the phase started from, in its checkpoints
 _MOVED = (
   *(checkpoint.DIRECTORY, metrics.FILE_NAME, ledger.FILE_NAME, trackers.FILE_NAME),
-  *("tensorboard", workdir_files.CONFIG),
+  *("tensorboard", workdir_files.CONFIG, workdir_files.HAS_SAVED),
 )
 
 

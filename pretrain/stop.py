@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 
 from data.command import TOO_LATE
@@ -41,10 +42,16 @@ class StopRequest:
 
   def __enter__(self) -> "StopRequest":
     self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+    reading, self._writing = os.pipe()
+    os.set_blocking(self._writing, False)
+    self._wakeup = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+    threading.Thread(target=_end_at_the_second, args=(reading,), name="signals", daemon=True).start()
     return self
 
   def __exit__(self, *_) -> None:
     self._settle(self.is_set)
+    signal.set_wakeup_fd(self._wakeup)
+    os.close(self._writing)
     for number, handler in self._before.items():
       signal.signal(number, handler)
 
@@ -55,3 +62,17 @@ class StopRequest:
     self._peers.ask_to_stop()
     for number in _SIGNALS:  # whoever is impatient may have asked by Ctrl-C and insists by SIGTERM
       signal.signal(number, signal.SIG_DFL)
+
+
+def _end_at_the_second(reading: int) -> None:
+  """Ends the process at the second signal whose number comes out of the pipe `reading`; until it is closed.
+
+  Python's handlers wait for the end of a call into compiled code, such as a compilation of minutes; the bytes
+  are written at once.
+  """
+  asked = 0
+  while number := os.read(reading, 1):
+    asked += number[0] in _SIGNALS
+    if asked == 2:
+      os._exit(128 + number[0])
+  os.close(reading)

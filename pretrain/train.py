@@ -168,7 +168,7 @@ class Training:
         self.probe(first)
       is_stopping = self.stop.is_agreed
       while done < total and not is_stopping:
-        self.checkpoints.check()
+        self.watch.look_at_saves()
         self.state, step_metrics = self.train_step(self.state, self.batches.at(done))
         if pending is not None:  # step n runs while the host reads the metrics of step n - 1
           self.add_metrics(done, pending)
@@ -190,6 +190,7 @@ class Training:
           self.save(done, force=is_stopping or done == total)
       started = time.perf_counter()
       self.checkpoints.wait()
+      self.watch.look_at_saves()
       waited = time.perf_counter() - started
     finally:
       self.batches.close()
@@ -278,13 +279,13 @@ class Training:
     is_last = done == self.settings.total_steps
     if self.probing is None or (done % self.settings.probe_every and not is_last):
       return
-    found = self.probing.measure(
+    figures = self.probing.measure(
       jax.device_get(self.state.params), is_stopping=lambda: self.stop.reached() and not is_last
     )
-    if found is None:
+    if figures is None:
       return
-    self._write(done, found)
-    self.log(f"probes at step {done:,}: {len(found)} figures")
+    self._write(done, figures)
+    self.log(f"probes at step {done:,}: {len(figures)} figures")
     self.throughput.restart(done)
 
   def save(self, done: int, *, force: bool) -> None:

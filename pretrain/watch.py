@@ -12,6 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from data.errors import DivergedError
 from pretrain import diagnosis, trees
+from pretrain import workdir as workdir_files
 from pretrain.batches import Batches
 from pretrain.checkpoint import Checkpoints
 from pretrain.run import Run
@@ -32,6 +33,7 @@ class Watch:
   spikes: Spikes
   workdir: str
   log: Callable[[str], None]
+  _has_saved: bool = False
 
   def see(self, done: int, loss: float, in_a_row: float, state: TrainState, sums: Sums) -> None:
     """Takes the loss of update number `done`, and how many in a row were not applied.
@@ -57,11 +59,11 @@ class Watch:
   def _stop(self, done: int, in_a_row: int, state: TrainState) -> None:
     latest = self.checkpoints.latest_step()
     ids, examples = self.batches.again(done - 1)
-    found = diagnosis.write(self.run, state, ids, step=done, examples=examples, workdir=self.workdir)
+    cause = diagnosis.write(self.run, state, ids, step=done, examples=examples, workdir=self.workdir)
     raise DivergedError(
       f"loss or gradients were not finite for {in_a_row} steps in a row up to step {done:,}; none of "
       f"those updates was applied; lower optimizer.learning_rate or raise optimizer.warmup_steps "
-      f"(last checkpoint: {'none' if latest is None else f'step {latest:,}'}; {found})"
+      f"(last checkpoint: {'none' if latest is None else f'step {latest:,}'}; {cause})"
     )
 
   def _roll_back(self, done: int, loss: float, zscore: float) -> None:
@@ -73,6 +75,13 @@ class Watch:
     roll_back = self.spikes.roll_back(done, loss, zscore, to=latest)
     self.log(f"Going back to step {latest:,}; the {roll_back.skip.batches:,} batches since are left out")
     raise roll_back
+
+  def look_at_saves(self) -> None:
+    """Raises the StorageError of a save that has failed; notes in the workdir, once, that one is whole."""
+    self.checkpoints.check()
+    if not self._has_saved and self.checkpoints.has_committed:
+      workdir_files.note_saved(self.workdir)
+      self._has_saved = True
 
   def compare_replicas(self, done: int, state: TrainState) -> None:
     """Every `train.replica_check_every` steps: DivergedError where devices hold other bits of a parameter."""

@@ -20,6 +20,7 @@ from pretrain import metrics
 
 CONFIG = "config.json"
 LOCK = "lock"
+HAS_SAVED = "has_saved"  # an empty file: a checkpoint was whole here
 
 
 @contextlib.contextmanager
@@ -85,12 +86,25 @@ def _remove_leftovers(path: pathlib.Path) -> None:
     shutil.rmtree(found, ignore_errors=True)
 
 
+def note_saved(workdir: str | os.PathLike) -> None:
+  """Leaves a sign that a checkpoint of this run was whole, which `refuse_lost_checkpoints` looks for."""
+  if jax.process_index() == 0:
+    path = pathlib.Path(workdir) / HAS_SAVED
+    with errors.writing(path):
+      path.touch()
+
+
 def refuse_lost_checkpoints(workdir: str | os.PathLike) -> None:
   """Raises a DataError if a run that has saved was here, and none of its checkpoints is left.
 
-  To start at step 0 would remove what it logged. The second save begins when the first is whole, so a run
-  that logged more than that has saved.
+  To start at step 0 would remove what it logged. Older versions left no sign: there the second save begins
+  when the first is whole, so a run that logged more than that has saved.
   """
+  if (pathlib.Path(workdir) / HAS_SAVED).exists():
+    raise DataError(
+      f"{workdir} held checkpoints of a run, as its file {HAS_SAVED} says, and none is left; bring them back "
+      "or start a new run with another --workdir"
+    )
   try:
     every = json.loads((pathlib.Path(workdir) / CONFIG).read_text(encoding="utf-8"))["train"][
       "checkpoint_every"

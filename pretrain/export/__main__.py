@@ -102,12 +102,18 @@ def import_parser() -> Parser:
   return parser
 
 
+def _unsaid(_: str) -> None:
+  """Takes the warning that the CPU is used, which is no fault here."""
+
+
 def _main(argv: Sequence[str]) -> None:
   meeting.refuse_several(os.environ, program="an export or import")
   if argv[:1] == ["import"]:
+    from pretrain import devices
     from pretrain.export import import_checkpoint
 
     asked = import_parser().parse_args(argv[1:])
+    devices.check(say=_unsaid)
     with sent(asked):
       import_checkpoint.import_checkpoint(**vars(asked))
     return
@@ -115,8 +121,10 @@ def _main(argv: Sequence[str]) -> None:
   if arguments.to == _ONNX:
     arguments.to, arguments.onnx = "auto", True
   _require_extra(*(_NEEDED_FOR_ONNX if arguments.onnx else ()))
+  from pretrain import devices
   from pretrain.export import export_checkpoint
 
+  devices.check(say=_unsaid)
   with sent(arguments, kind=pathlib.Path):
     export_checkpoint.export(export_checkpoint.Request(**vars(arguments)))
 

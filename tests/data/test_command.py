@@ -143,3 +143,15 @@ def test_a_child_ends_with_the_command_that_started_it(number, code):
   while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
     assert time.monotonic() < deadline, "the child lives on"
     time.sleep(0.1)
+
+
+def test_output_that_cannot_be_written_is_one_line_and_code_5():
+  code = (
+    "import sys; from data import command\n"
+    "def work(): print('x', flush=True)\n"
+    "sys.exit(command.exit_code(work, stopped=''))"
+  )
+  with open("/dev/full", "w") as full:
+    done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
+  assert done.returncode == 5
+  assert done.stderr == "error: what this command prints cannot be written (No space left on device)\n"

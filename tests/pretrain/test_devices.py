@@ -19,10 +19,17 @@ def test_what_is_asked_for_is_what_is_used():
     devices.check("gpu")
 
 
-def test_a_platform_that_cannot_start_is_one_line(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+  "command",
+  [
+    "pretrain.main --config=configs/bert_tiny.py --dry_run --workdir",
+    "pretrain.export import --from=requirements.txt --output",
+  ],
+)
+def test_a_platform_that_cannot_start_is_one_line(tmp_path, monkeypatch, command):
   monkeypatch.setenv("JAX_PLATFORMS", "nonsense")
-  command = "-m pretrain.main --config=configs/bert_tiny.py --dry_run --workdir"
-  done = subprocess.run([sys.executable, *command.split(), tmp_path], capture_output=True, text=True)
+  command = [sys.executable, "-m", *command.split(), tmp_path / "out"]
+  done = subprocess.run(command, capture_output=True, text=True)
   assert done.returncode == 2
   (line,) = done.stderr.splitlines()
   assert line.startswith("error: JAX cannot start a device (JAX_PLATFORMS='nonsense': Unable to initialize")

@@ -11,6 +11,7 @@ import pytest
 from data.errors import DataError
 from pretrain import checkpoint, integrity, resume, workdir
 from pretrain.checkpoint import COMMITTED, Checkpoints
+from tests.pretrain import small_run
 
 STEPS = (5, 10)
 
@@ -134,13 +135,44 @@ def test_a_copy_without_commit_marks_is_no_new_run(run):
       _good(run)
 
 
-def test_checkpoints_of_an_older_version_have_no_list_and_are_taken(run):
+def _without_lists(run, **meta) -> None:
+  """Removes all lists, as a copy that leaves out *.json does, and changes the steps' meta."""
   for path in run.rglob(integrity.NAME):
     path.unlink()
+  for path in run.rglob("meta/metadata"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | meta))
+
+
+def test_checkpoints_of_an_older_version_have_no_list_and_are_taken(run):
+  _without_lists(run, run_id="")
   assert _good(run) == (10, [])
 
 
-def test_a_run_whose_checkpoints_are_gone_does_not_start_over(run):
+def test_a_list_that_is_gone_is_noticed_and_so_is_a_step_of_another_number(run):
+  shutil.copytree(run / "checkpoints/5", run / "checkpoints/99")
+  (run / "checkpoints/99" / integrity.NAME).unlink()
+  (run / "checkpoints/10" / integrity.NAME).unlink()
+  step, lines = _good(run)
+  assert step == 5 and "99 is damaged: it was saved as step 5" in lines[0]
+  assert "10 is damaged: sha256.json is gone" in lines[1]
+  (run / "checkpoints/5" / integrity.NAME).unlink()
+  with pytest.raises(DataError, match=r"5 is damaged: sha256.json is gone; move its directory away"):
+    checkpoint.load_params(run)
+
+
+def test_a_finished_run_whose_checkpoints_are_gone_does_not_start_over(small_records, tmp_path):
+  config = small_run.small_config("mlm", small_records, {"train.total_steps": 2})
+  assert small_run.run_training(config, tmp_path) == 0
+  shutil.rmtree(tmp_path / "checkpoints")
+  logged = (tmp_path / "metrics.jsonl").read_bytes()
+  with pytest.raises(
+    DataError, match="held checkpoints of a run, as its file has_saved says, and none is left"
+  ):
+    small_run.run_training(config, tmp_path)
+  assert (tmp_path / "metrics.jsonl").read_bytes() == logged
+
+
+def test_a_run_of_an_older_version_whose_checkpoints_are_gone_does_not_start_over(run):
   (run / workdir.CONFIG).write_text('{"train": {"checkpoint_every": 5}}')
   lines = [json.dumps({"step": step, "train/loss": 1.0}) for step in (5, 10, 11)]
   (run / "metrics.jsonl").write_text("\n".join(lines[:2]) + "\n")

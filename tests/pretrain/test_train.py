@@ -262,6 +262,7 @@ def test_a_diverged_run_stops_and_saves_nothing_that_is_not_finite(small_records
   assert caught.value.exit_code == 4
   steps = _steps(tmp_path)
   assert steps and max(steps) < 20
+  assert json.loads((tmp_path / "diverged.json").read_text())["norms"]
   for step in steps:
     assert all(np.isfinite(value).all() for value in saved_params(tmp_path, step).values()), step
 

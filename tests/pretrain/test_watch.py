@@ -137,6 +137,14 @@ def test_a_dump_names_terms_norms_and_examples(small_records, tmp_path):
   assert set(norms["gradients"]) == set(norms["parameters"])
 
 
+def test_a_run_whose_replicas_differ_ends_and_names_what(small_records, tmp_path, monkeypatch):
+  config = small_config("mlm", small_records, {"train.total_steps": 4, "train.replica_check_every": 2})
+  monkeypatch.setattr(watch, "replicas_that_differ", lambda params, mesh: ["encoder/w on 1 is not as on 0"])
+  with pytest.raises(DivergedError, match=r"^at step 2 encoder/w on 1 is not as on 0: a device") as caught:
+    run_training(config, tmp_path)
+  assert caught.value.exit_code == 4 and not checkpoint.saved_steps(tmp_path / "checkpoints")
+
+
 def test_replicas_that_differ_are_named():
   mesh = jax.make_mesh((2, 2, 1), ("data", "fsdp", "tensor"), devices=jax.devices()[:4])
   place = NamedSharding(mesh, PartitionSpec("fsdp"))

@@ -1,0 +1,35 @@
+"""Requests to stop that come while compiled code runs: no handler of Python's is called before it returns."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+# A call of minutes that lets other threads run, as a compilation does.
+CODE = """
+import hashlib
+from pretrain.stop import StopRequest
+with StopRequest():
+  print("begun", flush=True)
+  hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000_000)
+"""
+TERM, INT = signal.SIGTERM, signal.SIGINT
+
+
+@pytest.mark.parametrize(("first", "second"), [(TERM, TERM), (INT, TERM), (TERM, INT)])
+def test_a_second_request_ends_a_long_call_into_compiled_code(first, second):
+  with subprocess.Popen([sys.executable, "-c", CODE], stdout=subprocess.PIPE, text=True) as started:
+    assert started.stdout is not None and started.stdout.readline() == "begun\n"
+    started.send_signal(first)
+    time.sleep(0.3)
+    assert started.poll() is None
+    started.send_signal(second)
+    try:
+      # The latter where the first signal came before the call.
+      assert started.wait(timeout=5) in (128 + second, -second)
+    except subprocess.TimeoutExpired:
+      pytest.fail("the process goes on")
+    finally:
+      started.kill()

@@ -77,8 +77,8 @@ def main() -> None:
   asked = parser.parse_args()
   batch, length = asked.shape
   with tempfile.TemporaryDirectory() as scratch:
-    place = pathlib.Path(scratch)
-    directory = write_records(place, rows=max(1_000, 4 * batch), length=length)
+    folder = pathlib.Path(scratch)
+    directory = write_records(folder, rows=max(1_000, 4 * batch), length=length)
     loop = [f"data.directory={directory}", f"train.total_steps={asked.steps}", "train.eval_batches=0"]
     loop += [f"train.log_every={asked.log_every}", f"train.checkpoint_every={asked.steps}"]
     loop += [f"optimizer.warmup_steps={asked.steps // 5}"]  # it must not be longer than the run
@@ -87,7 +87,7 @@ def main() -> None:
     seconds_bare(step, steps=2)
     inside, alone = [], []
     for number in range(asked.rounds):
-      inside.append(seconds_in_training(config, place / f"run{number}"))
+      inside.append(seconds_in_training(config, folder / f"run{number}"))
       alone.append(seconds_bare(step, steps=asked.steps))
     cases.report(
       {

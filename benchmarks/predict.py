@@ -68,7 +68,7 @@ def measured(asked: argparse.Namespace) -> Iterator[dict]:
     raise DataError(f"{asked.model}, {asked.input}: expected a model of labels of one text, and texts")
   theirs = pipeline(asked.exported, schema.labels, batch_size=asked.batch_size, longest=schema.max_length)
   joined = words.encode(" ".join(texts))
-  for name, given in {
+  for name, inputs in {
     "as they are": texts,
     f"{asked.length} tokens": [
       words.decode(joined[at : at + asked.length - 4])
@@ -76,20 +76,20 @@ def measured(asked: argparse.Namespace) -> Iterator[dict]:
     ][: asked.rows],
   }.items():
     sizes = [
-      len(words.with_special_ids(ids, max_length=schema.max_length)) for ids in words.encode_batch(given)
+      len(words.with_special_ids(ids, max_length=schema.max_length)) for ids in words.encode_batch(inputs)
     ]
-    both = {WAYS[0]: lambda given=given: ours(model, given), WAYS[1]: lambda given=given: theirs(given)}
+    both = {WAYS[0]: lambda inputs=inputs: ours(model, inputs), WAYS[1]: lambda inputs=inputs: theirs(inputs)}
     difference = float(np.abs(both[WAYS[0]]() - both[WAYS[1]]()).max())
     taken = cases.alternated(both, repeats=asked.repeats, warmup=0)
     of_ours, of_theirs = (taken[way] for way in WAYS)
     yield {
       "benchmark": "predict",
       "texts": name,
-      "rows": len(given),
+      "rows": len(inputs),
       "batch_size": asked.batch_size,
       "tokens": {"mean": float(np.mean(sizes)), "longest": max(sizes)},
-      "rows_per_second": len(given) / of_ours["seconds"],
-      "rows_per_second_of_pipeline": len(given) / of_theirs["seconds"],
+      "rows_per_second": len(inputs) / of_ours["seconds"],
+      "rows_per_second_of_pipeline": len(inputs) / of_theirs["seconds"],
       "ratio": of_theirs["seconds"] / of_ours["seconds"],
       "ratio_of_cpu_time": of_theirs["cpu_seconds"] / of_ours["cpu_seconds"],
       "difference": difference,

@@ -49,7 +49,7 @@ def measure(asked, along: str, value: int) -> dict:
   step = cases.Step(config, devices=devices)
   program = parse(step.compiled.as_text())
   formula = flops.training_flops_per_token(config.to_dict()) * batch * length
-  found = {
+  figures = {
     "recipe": config.recipe,
     "along": along,
     "value": value,
@@ -62,11 +62,11 @@ def measure(asked, along: str, value: int) -> dict:
   }
   if not asked.compile_only and math.prod(step.run.mesh.shape.values()) == 1:
     taken = cases.timed(step, repeats=asked.repeats)
-    found |= taken | step.speed(taken["seconds"])
+    figures |= taken | step.speed(taken["seconds"])
     if devices[0].platform == "cpu":
       predicted = sum(kernel.seconds for kernel in roofline.kernels(program, _this_machine()))
-      found |= {"seconds_predicted": predicted, "predicted_to_measured": predicted / taken["seconds"]}
-  return found
+      figures |= {"seconds_predicted": predicted, "predicted_to_measured": predicted / taken["seconds"]}
+  return figures
 
 
 @functools.cache

@@ -55,17 +55,17 @@ def main() -> None:
   asked = parser.parse_args()
   batch, length = asked.shape
   with tempfile.TemporaryDirectory() as scratch:
-    place = pathlib.Path(scratch)
-    directory = write_records(place, rows=max(1_000, 4 * batch), length=length)
+    folder = pathlib.Path(scratch)
+    directory = write_records(folder, rows=max(1_000, 4 * batch), length=length)
     config = cases.make_config(asked.recipe, batch=batch, length=length)
     step = cases.Step(config)
     records = PackedRecords(directory, length=length, seed=0)
     turns: dict[bool, list[float]] = {False: [], True: []}
     for number in range(2 * asked.rounds + 2):
       for on in (False, True) if number % 2 else (True, False):
-        turns[on].append(cpu_seconds(step, records, place, steps=asked.steps, on=on))
+        turns[on].append(cpu_seconds(step, records, folder, steps=asked.steps, on=on))
     off, on = turns[False][2:], turns[True][2:]  # the first turns compile
-    ratios = [one / other for one, other in zip(off, on)]
+    ratios = [bare / watched for bare, watched in zip(off, on)]
     cases.report(
       {
         "benchmark": "watching",

@@ -91,17 +91,17 @@ def relation_files(directory: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]
 
 def relations(path: pathlib.Path) -> list[Relation]:
   """The sentences of a file of SemEval-2010 task 8: number and text, label, comment, blank line."""
-  found, text = [], None
+  examples, text = [], None
   for row in rows.read(str(path)):
     line = row.fields["text"]
     if numbered := _NUMBERED.fullmatch(line):
       text = numbered.group(1)
     elif text is not None:
-      found.append(_relation(row, text, line.strip()))
+      examples.append(_relation(row, text, line.strip()))
       text = None
-  if not found:
+  if not examples:
     raise DataError(f'{path}: no sentence; expected lines such as 1<TAB>"The <e1>child</e1> ..."')
-  return found
+  return examples
 
 
 def _relation(row: Row, text: str, label: str) -> Relation:
@@ -120,15 +120,15 @@ def _relation(row: Row, text: str, label: str) -> Relation:
 
 def minimal_pairs(directory: pathlib.Path) -> dict[str, list[MinimalPair]]:
   """{name of the file: its pairs} of BLiMP's layout: *.jsonl with sentence_good and sentence_bad."""
-  found = {}
+  by_file = {}
   for folder in (directory, directory / "blimp"):
     for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
       read = rows.read(str(path))
-      found[path.stem] = [
+      by_file[path.stem] = [
         MinimalPair(*(tuple(str(row.value(f"sentence_{kind}")).split()) for kind in ("good", "bad")))
         for row in read
       ]
-  return found
+  return by_file
 
 
 def agreement_pairs(parsed: Iterable[Sentence]) -> Iterator[MinimalPair]:

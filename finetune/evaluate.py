@@ -115,13 +115,13 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
   )
   if not survey.rows:
     raise DataError(f"{asked.data}: no row in this file; give one that has some")
-  found: list[np.ndarray] = []
-  wanted: list[np.ndarray] = []  # of words and targets a part for each row, else for each batch
+  answers: list[np.ndarray] = []
+  gold: list[np.ndarray] = []  # of words and targets a part for each row, else for each batch
 
   def compute(part: list[Row], inputs) -> list[dict]:
     of_part, right = model.outputs(part, inputs), targets(part, schema)
-    found.extend(of_part if isinstance(of_part, list) else [of_part])
-    wanted.extend(right if isinstance(right, list) else [right])
+    answers.extend(of_part if isinstance(of_part, list) else [of_part])
+    gold.extend(right if isinstance(right, list) else [right])
     return []
 
   stream.answer(
@@ -132,7 +132,7 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
     batch_size=asked.batch_size,
     total=survey.rows,
   )
-  outputs, labels = (found, wanted) if schema.is_several else (np.concatenate(found), np.concatenate(wanted))
+  outputs, labels = (answers, gold) if schema.is_several else (np.concatenate(answers), np.concatenate(gold))
   made = report.of_one(
     f"{asked.model} on {asked.data}",
     schema,

@@ -109,13 +109,13 @@ def check_columns(path: str, wanted: Sequence[str], flags: str) -> None:
 
 def free_names(names: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
   """{name: the same, or with a number behind it where the input has such a column}."""
-  found: dict[str, str] = {}
+  renamed: dict[str, str] = {}
   for name in names:
     free, number = name, 2
     while free in taken:
       free, number = f"{name} {number}", number + 1
-    found[name] = free
-  return found
+    renamed[name] = free
+  return renamed
 
 
 class _Command:

@@ -39,22 +39,22 @@ def opened(workdir: str, config: ConfigDict, peers: Alone, log: Log) -> Iterator
   if not files.is_address(workdir):
     yield workdir, log
     return
-  place = Place(workdir, flag=_FLAG)
+  remote = Place(workdir, flag=_FLAG)
   with contextlib.ExitStack() as stack:
     sending = None
 
     def begin() -> str:
       nonlocal sending
-      mirror = Mirror(place, WORKDIRS)
+      mirror = Mirror(remote, WORKDIRS)
       sending = stack.enter_context(uploads.owned(mirror, _Steps(mirror, config, log), log=log))
       bring_down(mirror)
       return mirror.id
 
     first = peers.first("the workdir's bucket", begin, seconds=PREPARING)
-    mirror = Mirror(place, WORKDIRS)
+    mirror = Mirror(remote, WORKDIRS)
     if any(peers.gather("one copy", mirror.id != first, seconds=PREPARING)):
       raise ConfigError(
-        f"{place}: the processes keep copies of their own, and only one that all share can be written; set "
+        f"{remote}: the processes keep copies of their own, and only one that all share can be written; set "
         f"{CACHE} to a directory that all hosts see, or mount the bucket"
       )
     with mirror.naming(), sending or contextlib.nullcontext():

@@ -73,21 +73,21 @@ def entries(directory: Path) -> list[Entry]:
 
   DataError: it holds neither.
   """
-  place = directory / checkpoint.DIRECTORY
-  place = place if place.is_dir() else directory
-  whole = set(checkpoint.saved_steps(place))
-  found = []
-  for path in sorted(place.iterdir()) if place.is_dir() else []:
+  folder = directory / checkpoint.DIRECTORY
+  folder = folder if folder.is_dir() else directory
+  whole = set(checkpoint.saved_steps(folder))
+  listed = []
+  for path in sorted(folder.iterdir()) if folder.is_dir() else []:
     if path.is_dir() and checkpoint.is_step_name(path.name.partition(".")[0]):
       step = int(path.name) if checkpoint.is_step_name(path.name) and int(path.name) in whole else None
       size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-      found.append(Entry(path, step, size, path.stat().st_mtime))
-  if not found:
+      listed.append(Entry(path, step, size, path.stat().st_mtime))
+  if not listed:
     checkpoint.step_path(directory)  # a step by itself, or an error that says what is there
     path = directory.absolute()
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return [Entry(path, int(path.name), size, path.stat().st_mtime)]
-  return sorted(found, key=lambda entry: (entry.step is None, entry.step or 0, entry.path.name))
+  return sorted(listed, key=lambda entry: (entry.step is None, entry.step or 0, entry.path.name))
 
 
 def show_list(directory: Path) -> None:
@@ -192,13 +192,13 @@ def prune(
   if not (directory / checkpoint.DIRECTORY).is_dir():
     raise ConfigError(f"{directory}: has no {checkpoint.DIRECTORY}; give the workdir of a run")
   with workdir_files.owned(directory):
-    found = entries(directory)
-    steps = [entry for entry in found if entry.step is not None]
+    listed = entries(directory)
+    steps = [entry for entry in listed if entry.step is not None]
     stays = [*steps[-keep:], *(entry for entry in steps[:-keep] if entry.step in keep_steps)]
     if all(integrity.problem(entry.path) for entry in stays):
       raise DataError(f"{directory}: none of the steps that would stay is sound; nothing was removed")
     goes = [entry for entry in steps if entry not in stays]
-    goes += [entry for entry in found if entry.step is None and set_aside]
+    goes += [entry for entry in listed if entry.step is None and set_aside]
     for entry in goes:
       print(f"{'would remove' if dry_run else 'removing'} {entry.path} ({entry.size / 1e6:,.1f} MB)")
       if not dry_run:

@@ -73,10 +73,10 @@ def memory_per_device(run: Run) -> dict[str, float]:
 
 def attention_choice(run: Run) -> attention.Choice:
   """How the encoder computes attention over whole rows in a training step, and why."""
-  config, encoder, found = run.config, run.recipe.encoder, []
+  config, encoder, choices = run.config, run.recipe.encoder, []
 
   def look(params, rows, totals):
-    found.append(
+    choices.append(
       attention.choose(
         encoder.attention,
         rows=rows.shape[0],
@@ -92,7 +92,7 @@ def attention_choice(run: Run) -> attention.Choice:
   rows = jax.ShapeDtypeStruct((config.train.batch_size // config.train.microbatches,), jnp.int32)
   with jax.set_mesh(run.mesh):
     jax.eval_shape(lambda rows: on_own_rows(look, {}, row_axis=0, returns="values")({}, rows, {}), rows)
-  return found[0]
+  return choices[0]
 
 
 def local_bytes(abstract_tree: Any) -> int:

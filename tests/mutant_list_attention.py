@@ -61,8 +61,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "the kernel's scores of queries without keys get a gradient",
-        "given = (given * live).astype(value.dtype)",
-        "given = given.astype(value.dtype)",
+        "d_output = (d_output * live).astype(value.dtype)",
+        "d_output = d_output.astype(value.dtype)",
         "test_two_tiles_and_two_groups_of_heads_with_padding_and_dropout_equal_plain",
       ),
       (

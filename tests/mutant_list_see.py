@@ -127,8 +127,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "the interval is that of one run",
-        "* found.std(ddof=1) / math.sqrt(len(seeds))",
-        "* found.std(ddof=1)",
+        "* differences.std(ddof=1) / math.sqrt(len(seeds))",
+        "* differences.std(ddof=1)",
         "test_a_difference_is_taken_seed_by_seed",
       ),
     ],
@@ -181,7 +181,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "words are compared with words of any frequency",
-        "near = order[max(rank[other] - _NEAR, 0) : rank[other] + _NEAR + 1]",
+        "near = order[max(rank[second] - _NEAR, 0) : rank[second] + _NEAR + 1]",
         "near = order",
         "test_words_are_compared_with_words_of_like_frequency",
       ),

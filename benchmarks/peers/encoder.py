@@ -59,13 +59,13 @@ class Encoder(nn.Module):
     bias = None
     if self.relative is not None:
       bias = self.relative(self.buckets[:length, :length]).permute(2, 0, 1)[None].to(x.dtype)
-    found = []
+    tapped = []
     for number, layer in enumerate(self.layers, 1):
       x = layer(x, bias, dropout)
       if number in taps:
-        found.append(x)
+        tapped.append(x)
         x = x.detach()
-    return found if taps else [x]
+    return tapped if taps else [x]
 
 
 class Transform(nn.Module):

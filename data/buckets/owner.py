@@ -29,7 +29,7 @@ def owned(mirror: Mirror, *, lost: Callable[[UserError], None], log: Callable[[s
   `lost` is called, in a thread, when another has become the owner. DataError: another is at work there.
   StorageError: the place cannot be written.
   """
-  place, over = mirror.place, threading.Event()
+  remote, over = mirror.place, threading.Event()
   content = {
     "token": secrets.token_hex(8),
     "copy": mirror.id,
@@ -41,13 +41,13 @@ def owned(mirror: Mirror, *, lost: Callable[[UserError], None], log: Callable[[s
     while not over.wait(BEAT):
       number += 1
       with contextlib.suppress(UserError):  # what cannot be reached for a while is not lost
-        found = _parsed(place.read(NAME))
+        found = _parsed(remote.read(NAME))
         if found.get("token", "") != content["token"]:
-          lost(DataError(f"{place}: {found.get('process', 'somebody')} has taken it over from this run"))
+          lost(DataError(f"{remote}: {found.get('process', 'somebody')} has taken it over from this run"))
           return
-        place.write(NAME, _bytes(content | {"beat": number}))
+        remote.write(NAME, _bytes(content | {"beat": number}))
 
-  while not place.write(NAME, _bytes(content | {"beat": 0}), is_new=True):
+  while not remote.write(NAME, _bytes(content | {"beat": 0}), is_new=True):
     _outlast(mirror, log)
   thread = threading.Thread(target=beat, name="owner of a bucket", daemon=True)
   thread.start()
@@ -57,31 +57,31 @@ def owned(mirror: Mirror, *, lost: Callable[[UserError], None], log: Callable[[s
     over.set()
     thread.join(BEAT)
     with contextlib.suppress(UserError):
-      if _parsed(place.read(NAME)).get("token") == content["token"]:
-        place.remove([NAME])
+      if _parsed(remote.read(NAME)).get("token") == content["token"]:
+        remote.remove([NAME])
 
 
 def _outlast(mirror: Mirror, log: Callable[[str], None]) -> None:
   """Removes the object of an owner that is gone; DataError: it is at work."""
-  place = mirror.place
-  first = place.read(NAME)
+  remote = mirror.place
+  first = remote.read(NAME)
   # Who had this copy, whose lock is ours now, is gone.
   if _parsed(first).get("copy") != mirror.id:
     process = _parsed(first).get("process", "it has just begun")
-    log(f"{place.address} belongs to {process}; waiting {SILENCE:.0f} s for a sign of life")
+    log(f"{remote.address} belongs to {process}; waiting {SILENCE:.0f} s for a sign of life")
     deadline = time.monotonic() + SILENCE
     while time.monotonic() < deadline:
       time.sleep(_LOOK)
-      found = place.read(NAME)
+      found = remote.read(NAME)
       if found is None:
         return
       if found != first:
         raise DataError(
-          f"another run is at work in {place.address} ({process}); wait for it, stop it, or use another "
-          f"{place.flag}"
+          f"another run is at work in {remote.address} ({process}); wait for it, stop it, or use another "
+          f"{remote.flag}"
         )
-  if place.read(NAME) == first:
-    place.remove([NAME])
+  if remote.read(NAME) == first:
+    remote.remove([NAME])
 
 
 def _bytes(content: dict[str, Any]) -> bytes:

@@ -49,11 +49,11 @@ class Place:
       self._system.invalidate_cache()
       if pattern:
         matches = self._system.glob(self._path(pattern), detail=True)
-        found = {path: info for path, info in matches.items() if info.get("type") != "directory"}
+        entries = {path: info for path, info in matches.items() if info.get("type") != "directory"}
       else:
-        found = self._system.find(self._root, detail=True)
+        entries = self._system.find(self._root, detail=True)
     start = len(self._root) + 1
-    return {path[start:]: _mark(info) for path, info in found.items() if len(path) > start}
+    return {path[start:]: _mark(info) for path, info in entries.items() if len(path) > start}
 
   def read(self, name: str) -> bytes | None:
     """The content of a small file; None: there is none of that name. DataError: it cannot be read."""

@@ -47,13 +47,13 @@ def arrow_schema(path: str, columns: Mapping[str, str], more: Mapping[str, Any])
   """
   import pyarrow  # here: slow to import
 
-  given: dict[str, Any] = {}
+  types: dict[str, Any] = {}
   if text_files.kind_of(path) == "parquet":
     with text_files.open_parquet(path) as file:
-      given = {field.name: field.type for field in file.schema_arrow}
+      types = {field.name: field.type for field in file.schema_arrow}
   names = {"string": pyarrow.string(), "bool": pyarrow.bool_(), "int64": pyarrow.int64()}
   names |= {"float64": pyarrow.float64(), JSON: pyarrow.string()}
-  fields = [(name, given.get(name, names[kind])) for name, kind in columns.items()]
+  fields = [(name, types.get(name, names[kind])) for name, kind in columns.items()]
   return pyarrow.schema([*fields, *more.items()])
 
 

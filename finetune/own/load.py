@@ -85,38 +85,38 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
     ConfigError: a column that is not there, or a field that the kind of task has no use for.
     DataError: a file or a row is not what it must be; the line names both.
   """
-  given, path = config.data, config.data.train_file
+  data, path = config.data, config.data.train_file
   train, names, digest = _read(path, "train", config, download)
   if not train:
     raise DataError(f"{path}: no rows below the header; give a file with texts and labels")
   text, label = (
-    (given.text, given.label) if not conll.kind_of(path) else columns.of_conll(train[:_LOOKED_AT], given)
+    (data.text, data.label) if not conll.kind_of(path) else columns.of_conll(train[:_LOOKED_AT], data)
   )
   if not label and any(spans.is_targets(row.fields.get(_TARGETS)) for row in train[:_LOOKED_AT]):
     label = _TARGETS
-  found = columns.find(path, names, text=text, text_pair=given.text_pair, label=label)
-  lines = list(found.lines)
+  chosen = columns.find(path, names, text=text, text_pair=data.text_pair, label=label)
+  lines = list(chosen.lines)
   if conll.kind_of(path):
     lines.append(
       f"{path}: words are in column {text}, tags in column {label} (data.text, data.label change it)"
     )
-  schema = _schema(config, train[:_LOOKED_AT], found, lines, max_length)
+  schema = _schema(config, train[:_LOOKED_AT], chosen, lines, max_length)
   digests = {path: digest}
-  if given.dev_file:
-    dev, _, digests[given.dev_file] = _read(given.dev_file, "validation", config, download)
+  if data.dev_file:
+    dev, _, digests[data.dev_file] = _read(data.dev_file, "validation", config, download)
   else:
-    train, dev = _held_out(train, schema, given.dev_fraction, path)
-  if given.train_rows and given.train_rows < len(train):
-    drawn = fraction_rows(len(train), given.train_rows / len(train), config.seed)
+    train, dev = _held_out(train, schema, data.dev_fraction, path)
+  if data.train_rows and data.train_rows < len(train):
+    drawn = fraction_rows(len(train), data.train_rows / len(train), config.seed)
     train = [train[row] for row in drawn]
   if not dev:
-    raise DataError(f"{given.dev_file}: no rows below the header; give a file with texts and labels")
+    raise DataError(f"{data.dev_file}: no rows below the header; give a file with texts and labels")
   if schema.kind != "regression":
-    named = tuple(part.strip() for part in given.labels.split(",") if part.strip())
+    named = tuple(part.strip() for part in data.labels.split(",") if part.strip())
     schema = dataclasses.replace(schema, labels=find_labels(train, schema, given=named))
   parts = [_part(part, schema, vocabulary) for part in (train, dev)]
   scale, shift = _scale(config.own.targets, parts[0].classes, schema)
-  lines += _lines(schema, parts, path, given.dev_file)
+  lines += _lines(schema, parts, path, data.dev_file)
   first = [shown_text(row, schema).split("\0") for row in dev[:CHECKED_ROWS]]
   return Task(schema, parts[0], parts[1], scale, shift, first, digests, lines)
 

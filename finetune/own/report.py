@@ -23,7 +23,7 @@ def make_report(
   """
   metric, statistic = records[0].metric, "median"
   chosen = summary.choose(records, metric, statistic)
-  found = [
+  scores = [
     {
       "metric": name,
       "is_main": name == metric,
@@ -51,7 +51,7 @@ def make_report(
     *summary.skipped_notes({"own": summary.summarise(chosen).skipped_updates}),
   ]
   shown = [*of_best, *([cells] if len(records) > 1 else [])]
-  return tables.Report("results", f"{_title(schema)}, {title}", columns, found, notes, shown)
+  return tables.Report("results", f"{_title(schema)}, {title}", columns, scores, notes, shown)
 
 
 def of_one(

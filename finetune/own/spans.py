@@ -45,12 +45,12 @@ def words_of(row: Row, column: str) -> list[str]:
 
 def targets_of(row: Row, column: str) -> list[dict[str, Any]]:
   """The targets of a row as they are; a DataError with its place if they are not a list of objects."""
-  found = row.value(column)
-  if not isinstance(found, list) or not all(isinstance(target, dict) for target in found):
+  targets = row.value(column)
+  if not isinstance(targets, list) or not all(isinstance(target, dict) for target in targets):
     row.refuse(
       f"{column!r} is no list of objects; expected [{{'span1': [0, 2], 'span2': [3, 4], 'label': ...}}]"
     )
-  return found
+  return targets
 
 
 def is_targets(value: Any) -> bool:
@@ -60,23 +60,23 @@ def is_targets(value: Any) -> bool:
 
 def labels_of(row: Row, column: str) -> list[str]:
   """The label of every target."""
-  found = []
+  labels = []
   for number, target in enumerate(targets_of(row, column), 1):
     label = target.get("label")
     if label is None or isinstance(label, list | dict) or not str(label).strip():
       row.refuse(f"target {number} has {'no label' if not label else 'several labels'}; expected one")
-    found.append(str(label).strip())
-  return found
+    labels.append(str(label).strip())
+  return labels
 
 
 def spans_of(row: Row, schema: TaskSchema) -> list[tuple[Span, Span]]:
   """The two spans of every target; one that is alone counts twice. DataError: they do not lie in the text."""
-  count, found = len(words_of(row, schema.text[0])), []
+  count, pairs = len(words_of(row, schema.text[0])), []
   for number, target in enumerate(targets_of(row, schema.label), 1):
     first = _span(row, number, target.get("span1"), "span1", count)
     second = target.get("span2")
-    found.append((first, first if second is None else _span(row, number, second, "span2", count)))
-  return found
+    pairs.append((first, first if second is None else _span(row, number, second, "span2", count)))
+  return pairs
 
 
 def _span(row: Row, number: int, value: Any, name: str, count: int) -> Span:

@@ -94,20 +94,20 @@ def find_labels(rows: Iterable[Row], schema: TaskSchema, *, given: Sequence[str]
   Raises:
     DataError: one label only, too many, a row without a label, or with one that is not among the `given`.
   """
-  found: dict[str, Row] = {}
+  first_rows: dict[str, Row] = {}
   for row in rows:
     for label in several_of(row, schema):
       if given and label not in given:
         _unknown(row, label, given, "data.labels does not name it")
-      found.setdefault(label, row)
-    if len(found) > MOST_LABELS:
+      first_rows.setdefault(label, row)
+    if len(first_rows) > MOST_LABELS:
       row.refuse(
         f"more than {MOST_LABELS:,} different labels in {schema.label!r}; name another column, or set "
         "own.task=regression"
       )
-  labels = tuple(given) or tuple(found)
+  labels = tuple(given) or tuple(first_rows)
   if len(labels) < 2:
-    source = next((row.source for row in found.values()), "the training set")
+    source = next((row.source for row in first_rows.values()), "the training set")
     what = f"only the label {labels[0]!r}" if labels else "no label"
     raise DataError(f"{source}: {schema.label!r} has {what}; expected two or more to tell apart")
   return labels

@@ -50,12 +50,12 @@ class Logs:
 
   def step(self, step: int, metrics: Metrics) -> None:
     """Notes the metrics, {name: (sum, weight)} with [runs or more], after `step` updates; waits for them."""
-    found = {name: np.asarray(metrics[name][0]) for name in _LOGGED if name in metrics}
+    logged = {name: np.asarray(metrics[name][0]) for name in _LOGGED if name in metrics}
     now = time.monotonic()
     if not self._is_compiling:
       self._took.append(now - self._before)
     self._before, self._is_compiling = now, False
-    self._sums.append(found["loss"])
+    self._sums.append(logged["loss"])
     is_due = step % self._every == 0 or step == self._total
     is_silent = self._say is None or time.monotonic() - self._said < SECONDS_BETWEEN_LINES
     if not is_due and is_silent:
@@ -64,11 +64,11 @@ class Logs:
     if is_due:
       self._sums = []
       for run, writer in enumerate(self._writers):
-        values = {name: float(of_runs[run]) for name, of_runs in found.items()}
+        values = {name: float(of_runs[run]) for name, of_runs in logged.items()}
         writer.write(step, values | {"loss": float(loss[run])})
     if self._say is not None and not is_silent:
       self._said = time.monotonic()
-      rate = float(found["learning_rate"][0])
+      rate = float(logged["learning_rate"][0])
       self._say(f"  {self._where(step)}: loss {float(np.mean(loss)):.4g}, rate {rate:.2g}{self._left(step)}")
 
   def evaluation(self, step: int, scores: Sequence[Mapping[str, float]], metric: str) -> None:

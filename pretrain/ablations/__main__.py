@@ -69,39 +69,39 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace, list[str]
   Raises ConfigError or DataError: a flag, a row or a field is wrong, or data are not there.
   """
   changes = [word for word in argv if word.startswith("--config.")]
-  given = parser().parse_args([word for word in argv if word not in changes])
+  args = parser().parse_args([word for word in argv if word not in changes])
   left_out: list[str] = []
-  if given.paper:
-    study, left_out = papers.study(given.paper, is_tiny=given.tiny)
-  elif given.study not in STUDIES:
-    raise ConfigError(unknown("study", given.study, STUDIES))
-  elif given.tiny:
+  if args.paper:
+    study, left_out = papers.study(args.paper, is_tiny=args.tiny)
+  elif args.study not in STUDIES:
+    raise ConfigError(unknown("study", args.study, STUDIES))
+  elif args.tiny:
     raise ConfigError("--tiny is for --paper; a study says its sizes itself")
   else:
-    study = STUDIES[given.study]
+    study = STUDIES[args.study]
   for flag in ("budget", "seeds"):
-    if getattr(given, flag) < 0:
-      raise ConfigError(f"--{flag}={getattr(given, flag)}: expected at least 1")
-  if given.cost is not None and given.cost <= 0:
-    raise ConfigError(f"--cost={given.cost}: expected TFLOP/s above 0")
-  budget = given.budget or study.budget
+    if getattr(args, flag) < 0:
+      raise ConfigError(f"--{flag}={getattr(args, flag)}: expected at least 1")
+  if args.cost is not None and args.cost <= 0:
+    raise ConfigError(f"--cost={args.cost}: expected TFLOP/s above 0")
+  budget = args.budget or study.budget
   if not budget:
     raise ConfigError("--budget is missing: give the steps of a run, for example --budget=4000")
-  study = _only(study, [name for name in given.rows.split(",") if name])
-  study = _fine_tuned(study, [name for name in given.fine_tune.split(",") if name], pathlib.Path(given.data))
+  study = _only(study, [name for name in args.rows.split(",") if name])
+  study = _fine_tuned(study, [name for name in args.fine_tune.split(",") if name], pathlib.Path(args.data))
   probe_sets.find(
-    probe_sets.Folder(pathlib.Path(given.data), probing.TRAIN_SENTENCES, probing.PAIRS),
-    [name for name in given.only.split(",") if name],
+    probe_sets.Folder(pathlib.Path(args.data), probing.TRAIN_SENTENCES, probing.PAIRS),
+    [name for name in args.only.split(",") if name],
   )
-  seeds = range(given.seeds or study.seeds)
-  asked = Asked(study, seeds, budget, pathlib.Path(given.output), given.data, given.only, changes)
+  seeds = range(args.seeds or study.seeds)
+  asked = Asked(study, seeds, budget, pathlib.Path(args.output), args.data, args.only, changes)
   for name in study.arms:
     cell = cells.Cell(name, 0)
     try:
       flags.read_arguments(asked.filled(asked.commands(cell)[0], cell)[1:])
     except ConfigError as error:
       raise ConfigError(f"{name}: {' '.join(str(error).split())}") from error
-  return asked, given, left_out
+  return asked, args, left_out
 
 
 def _only(study: Study, names: Sequence[str]) -> Study:
@@ -140,15 +140,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
 
   def work() -> int:
-    asked, given, left_out = asked_for(sys.argv[1:] if argv is None else argv)
-    if given.cost is not None:
-      cost.report(asked, given.cost).print()
+    asked, args, left_out = asked_for(sys.argv[1:] if argv is None else argv)
+    if args.cost is not None:
+      cost.report(asked, args.cost).print()
       return 0
 
     def publish() -> None:
       table.report(asked, table.read(asked), left_out).write(asked.output)
 
-    if not given.table:
+    if not args.table:
       try:
         cells.run(asked, lambda line: print(line, flush=True), publish)
       except cells.Stopped:

@@ -108,11 +108,11 @@ class Asked(NamedTuple):
 
 def _fine_tuning(name: str, side: str, *, seed: int, step: int) -> list[list[str]]:
   """The search on one side and the scores of its best model; both sides have the same rows and seeds."""
-  what, place = FINE_TUNINGS[name], f"{{cell}}/{name}/{side}"
+  what, folder = FINE_TUNINGS[name], f"{{cell}}/{name}/{side}"
   fields = {"checkpoint": "{cell}/run", "checkpoint_step": step, **what.fields, **SIDES[side], "seed": seed}
-  scored = [f"--model={place}/model", f"--data={what.scored_on}", f"--output={place}{_SCORES}"]
+  scored = [f"--model={folder}/model", f"--data={what.scored_on}", f"--output={folder}{_SCORES}"]
   return [
-    ["finetune.main", f"--config={what.config}", f"--workdir={place}", *_flags(fields)],
+    ["finetune.main", f"--config={what.config}", f"--workdir={folder}", *_flags(fields)],
     ["finetune.evaluate", *scored],
   ]
 
@@ -135,8 +135,8 @@ def _ended(asked: Asked, cell: Cell) -> dict[str, Any]:
   if not path.is_file():
     return {"commands": []}
   try:
-    found = json.loads(path.read_bytes())
-    made = found["commands"]
+    record = json.loads(path.read_bytes())
+    made = record["commands"]
   except (ValueError, KeyError, TypeError) as error:
     raise DataError(f"{path} is damaged ({error}); remove it, and the cell is looked at again") from error
   expected = asked.commands(cell)
@@ -146,7 +146,7 @@ def _ended(asked: Asked, cell: Cell) -> dict[str, Any]:
       f"{path.parent} was made with other flags than {' '.join(differing) or 'these'}; use another --output, "
       "or give the flags that it was made with"
     )
-  return found
+  return record
 
 
 def run(asked: Asked, say: Callable[[str], None], finish: Callable[[], None]) -> None:
@@ -178,9 +178,9 @@ def run(asked: Asked, say: Callable[[str], None], finish: Callable[[], None]) ->
 
 
 def _run(asked: Asked, cell: Cell, say: Callable[[str], None]) -> None:
-  folder, found = asked.folder(cell), _ended(asked, cell)
+  folder, record = asked.folder(cell), _ended(asked, cell)
   for command in asked.commands(cell):
-    if command in found["commands"]:
+    if command in record["commands"]:
       continue
     say(f"{cell.arm}, seed {cell.seed}: {command[0]}, log in {folder / 'log'}")
     with errors.writing(folder / "log"), open(folder / "log", "a", encoding="utf-8") as log:
@@ -188,11 +188,11 @@ def _run(asked: Asked, cell: Cell, say: Callable[[str], None]) -> None:
     if code == STOPPED:
       raise Stopped
     if code == DivergedError.exit_code:  # a result of the row
-      found["diverged"] = line
+      record["diverged"] = line
     elif code:
       raise errors.of_code(code, f"{cell.arm}, seed {cell.seed}, {command[0]}: {line}")
-    found |= {"commands": [*found["commands"], command], "commit": commit()}
+    record |= {"commands": [*record["commands"], command], "commit": commit()}
     with errors.writing(folder):
-      files.write_atomically(folder / DONE, json.dumps(found, indent=1) + "\n")
+      files.write_atomically(folder / DONE, json.dumps(record, indent=1) + "\n")
     if code:
       return

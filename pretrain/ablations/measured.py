@@ -22,14 +22,14 @@ def read(
 
   Raises DataError where a report is not there or damaged.
   """
-  found = dict(_probes(_rows(cell / "probe" / "probe.json")))
+  values = dict(_probes(_rows(cell / "probe" / "probe.json")))
   for name in analyses:
-    found |= dict(_analysis(name, _rows(cell / "analysis" / f"{name}.json"), last))
+    values |= dict(_analysis(name, _rows(cell / "analysis" / f"{name}.json"), last))
   for place, step in fine_tunings.items():
     name = place.partition("/")[0].replace("_", " ")
     scores = _rows(cell / place / "results.json")
-    found |= {(step, f"{name}, {row['metric']}"): row["value"] for row in scores}
-  return found
+    values |= {(step, f"{name}, {row['metric']}"): row["value"] for row in scores}
+  return values
 
 
 def _rows(path: pathlib.Path) -> list[dict[str, Any]]:

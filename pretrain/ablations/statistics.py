@@ -27,11 +27,11 @@ def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Difference
   seeds = sorted(values.keys() & base.keys())
   if not seeds:
     return None
-  found = np.asarray([values[seed] - base[seed] for seed in seeds])
-  mean, above = float(found.mean()), int((found > 0).sum())
+  differences = np.asarray([values[seed] - base[seed] for seed in seeds])
+  mean, above = float(differences.mean()), int((differences > 0).sum())
   if len(seeds) < 2:
     return Difference(mean, None, None, 1, above)
-  half = stats.t.ppf((1 + LEVEL) / 2, len(seeds) - 1) * found.std(ddof=1) / math.sqrt(len(seeds))
+  half = stats.t.ppf((1 + LEVEL) / 2, len(seeds) - 1) * differences.std(ddof=1) / math.sqrt(len(seeds))
   return Difference(mean, mean - float(half), mean + float(half), len(seeds), above)
 
 

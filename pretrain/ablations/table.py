@@ -19,22 +19,22 @@ class Found(NamedTuple):
 
 def read(asked: Asked) -> Found:
   """Of all finished cells; errors as of `cells.finished` and `measured.read`."""
-  found = Found({}, {}, [])
+  results = Found({}, {}, [])
   for cell in asked.cells:
     done = finished(asked, cell)
     if done is None:
-      found.missing.append(cell)
+      results.missing.append(cell)
     elif "diverged" in done:
-      found.diverged[cell] = done["diverged"]
+      results.diverged[cell] = done["diverged"]
     else:
       last = asked.steps(asked.study.arms[cell.arm])[-1]
-      found.values[cell] = measured.read(
+      results.values[cell] = measured.read(
         asked.folder(cell),
         analyses=asked.study.analyses,
         fine_tunings=asked.fine_tunings(last),
         last=last,
       )
-  return found
+  return results
 
 
 def report(asked: Asked, found: Found, left_out: Sequence[str]) -> Report:
@@ -124,8 +124,8 @@ def _race(asked: Asked, values: Mapping[Cell, measured.Values], name: str) -> st
 
 
 def _difference(row: Row) -> str:
-  found = row.get("difference")
-  if found is None:
+  difference = row.get("difference")
+  if difference is None:
     return "-"
-  interval = "" if found["low"] is None else f" [{found['low']:+.4f}, {found['high']:+.4f}]"
-  return f"{found['mean']:+.4f}{interval} ({found['above']}/{found['seeds']})"
+  interval = "" if difference["low"] is None else f" [{difference['low']:+.4f}, {difference['high']:+.4f}]"
+  return f"{difference['mean']:+.4f}{interval} ({difference['above']}/{difference['seeds']})"

@@ -84,11 +84,11 @@ def draws(
   """[batch, slots] int32 of each head alone; arguments as of `mixture.propose`."""
   number, *shape = output.features.shape[:3]
   fixed = dataclasses.replace(choice, kind="uniform")  # any kind without a gradient
-  found = []
+  by_head = []
   for head in range(number):
     weights = jnp.broadcast_to(jax.nn.one_hot(head, number), (*shape, number))
     tokens, _ = mixture.propose(
       fixed, weights, output, table, row_keys=row_keys, temperature=temperature, chunk=chunk
     )
-    found.append(tokens)
-  return found
+    by_head.append(tokens)
+  return by_head

@@ -24,21 +24,21 @@ _MOST = 15  # tokens that are named
 def measure(request: Request) -> Outcome:
   """Calibration, losses at replaced tokens, and the replacements that are taken for originals most often."""
   rows: list[dict[str, Any]] = []
-  found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+  judged: dict[str, tuple[np.ndarray, np.ndarray]] = {}
   for name, opened in request.newest():
     if "rtd" not in opened.params.get("heads", {}):
       raise Needs(f"a head that tells replaced tokens from original ones, which {name} lacks")
     number = min(len(opened.heldout), request.rows)
     arrays = collect(opened.run, opened.params, opened.heldout, describe_replaced, rows=number)
-    found[name] = answers(arrays, opened.run.recipe.tokens.pad)
-    rows += [{"checkpoint": name, **row} for row in _rows(opened, arrays, *found[name])]
+    judged[name] = answers(arrays, opened.run.recipe.tokens.pad)
+    rows += [{"checkpoint": name, **row} for row in _rows(opened, arrays, *judged[name])]
   notes = [
     "Of held-out blocks with the draws of the run's evaluation, dropout off. calibration: the mean distance, "
     f"over tokens, between probability and share in {BINS} bins of probability. area: how often a replaced "
     "token has the larger probability; a half is chance. right: answers at a probability of 0.5. Least "
     f"suspected are tokens that were put in {_FEWEST} times at least."
   ]
-  return Outcome("Replaced tokens: calibration and what fools the encoder", rows, _plots(found), notes)
+  return Outcome("Replaced tokens: calibration and what fools the encoder", rows, _plots(judged), notes)
 
 
 def _rows(
@@ -88,13 +88,13 @@ def answers(arrays: Arrays, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
 def calibration(truth: np.ndarray, probability: np.ndarray) -> list[tuple[float, float, int]]:
   """(mean probability, share that is true, count) in each of `BINS` equal bins; nan where one is empty."""
   place = np.minimum((probability * BINS).astype(int), BINS - 1)
-  found = []
+  bins = []
   for number in range(BINS):
     inside = place == number
     has_any = bool(inside.any())
     means = (float(values[inside].mean()) if has_any else float("nan") for values in (probability, truth))
-    found.append((*means, int(inside.sum())))
-  return found
+    bins.append((*means, int(inside.sum())))
+  return bins
 
 
 def figures(truth: np.ndarray, probability: np.ndarray) -> dict[str, float | None]:

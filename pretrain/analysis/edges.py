@@ -57,13 +57,13 @@ def measure(request: Request) -> Outcome:
     encoder = FrozenEncoder(opened.encoder, {}, batch_size=request.batch_size)
     for task in tasks:
       (train, labels), (test, gold) = (vectors(encoder.layers, part) for part in (task.train, task.test))
-      found = [f1(gold, predictions(train[:, at], labels, test[:, at])) for at in range(train.shape[1])]
+      scores = [f1(gold, predictions(train[:, at], labels, test[:, at])) for at in range(train.shape[1])]
       rows += [
         {"checkpoint": name, "task": task.name, "layer": layer, "f1": value, "targets": len(gold)}
-        for layer, value in enumerate(found)
+        for layer, value in enumerate(scores)
       ]
       prefix = f"{name}, " if len(request.names) > 1 else ""
-      curves.append(Curve(f"{prefix}{task.name}", np.arange(len(found)), np.asarray(found), has_dots=True))
+      curves.append(Curve(f"{prefix}{task.name}", np.arange(len(scores)), np.asarray(scores), has_dots=True))
   notes = [
     "Micro-averaged F1 of logistic regression on standardised states; of a task with one label for each "
     "target it is the share of right answers. Layer 0 is the embedding block. Nothing but the classifier is "
@@ -78,24 +78,24 @@ def find(folder: pathlib.Path, sentences: int) -> list[Task]:
 
   DataError: a file is damaged.
   """
-  found = []
+  tasks = []
   for path in sorted((folder / FOLDER).glob("*.train.jsonl")):
     name = path.name.removesuffix(".train.jsonl")
-    found.append(Task(name, read(path)[:sentences], read(path.with_name(f"{name}.test.jsonl"))))
+    tasks.append(Task(name, read(path)[:sentences], read(path.with_name(f"{name}.test.jsonl"))))
   treebank = [annotated.treebank(folder, split) for split in ("train", "test")]
   if treebank[0] and treebank[1]:
     parts = [annotated.sentences(path) for path in treebank if path]
     parts[0] = parts[0][:sentences]
     for name, targets in (("part of speech", _tags), ("dependency", _dependencies)):
-      found.append(Task(name, *([Annotated(one.words, targets(one)) for one in part] for part in parts)))
+      tasks.append(Task(name, *([Annotated(text.words, targets(text)) for text in part] for part in parts)))
   files = annotated.relation_files(folder)
   if files is not None:
     parts = [
-      [Annotated(one.words, (Target(one.spans, (one.label,)),)) for one in annotated.relations(path)]
+      [Annotated(text.words, (Target(text.spans, (text.label,)),)) for text in annotated.relations(path)]
       for path in files
     ]
-    found.append(Task("relation", parts[0][:sentences], parts[1]))
-  return found
+    tasks.append(Task("relation", parts[0][:sentences], parts[1]))
+  return tasks
 
 
 def _tags(sentence: annotated.Sentence) -> tuple[Target, ...]:

@@ -16,24 +16,24 @@ DECAY = 0.9  # of the average over logging intervals
 
 def smoothed(values: np.ndarray, decay: float = DECAY) -> np.ndarray:
   """[n] exponential averages of the values so far; the first weighs no more than its share."""
-  total, weight, found = 0.0, 0.0, []
+  total, weight, averages = 0.0, 0.0, []
   for value in values.tolist():
     total, weight = decay * total + (1 - decay) * value, decay * weight + (1 - decay)
-    found.append(total / weight)
-  return np.asarray(found)
+    averages.append(total / weight)
+  return np.asarray(averages)
 
 
 def series(lines: Sequence[Mapping[str, Any]], pattern: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
   """{what the group of the pattern matched: ([points] steps, [points] values)} of the metrics that match."""
-  found: dict[str, tuple[list, list]] = {}
+  curves: dict[str, tuple[list, list]] = {}
   for line in lines:
     for name, value in line.items():
       matched = re.fullmatch(pattern, name)
       if matched and isinstance(value, float):
-        steps, values = found.setdefault(matched[1] or "", ([], []))
+        steps, values = curves.setdefault(matched[1] or "", ([], []))
         steps.append(line["step"])
         values.append(value)
-  return {name: (np.asarray(steps), np.asarray(values)) for name, (steps, values) in found.items()}
+  return {name: (np.asarray(steps), np.asarray(values)) for name, (steps, values) in curves.items()}
 
 
 def _lines(request: Request) -> list[tuple[str, list[dict[str, Any]]]]:

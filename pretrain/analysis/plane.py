@@ -27,13 +27,13 @@ def measure(request: Request) -> Outcome:
     row = {"checkpoint": name, "pairs": len(first), "mean cosine": float((first * second).sum(-1).mean())}
     row["nearest in space"] = nearest(first, second)
     for method, points in planes(np.concatenate([first, second])).items():
-      one, other = np.split(points, 2)
-      rows.append(row | {"plane": method, "nearest in the plane": nearest(one, other)})
+      left, right = np.split(points, 2)
+      rows.append(row | {"plane": method, "nearest in the plane": nearest(left, right)})
       stem = f"plane_{method.lower().replace('-', '')}_{number}"
-      curves = [Curve(label, *side.T, is_cloud=True) for label, side in (("first", one), ("second", other))]
-      chosen = np.random.default_rng(SEED).choice(len(one), MARKED, replace=False)
+      curves = [Curve(label, *side.T, is_cloud=True) for label, side in (("first", left), ("second", right))]
+      chosen = np.random.default_rng(SEED).choice(len(left), MARKED, replace=False)
       for pair in chosen:
-        curves.append(Curve("some pairs", *np.stack([one[pair], other[pair]]).T, has_dots=True))
+        curves.append(Curve("some pairs", *np.stack([left[pair], right[pair]]).T, has_dots=True))
       plots.append(Plot(stem, f"Similar sentences, {method}: {name}", "no unit", "no unit", curves))
   notes = [
     "Both sentences of STS-B's pairs with score 5, as unit vectors of the last layer, without dropout or "
@@ -49,12 +49,12 @@ def planes(vectors: np.ndarray) -> dict[str, np.ndarray]:
   from sklearn.manifold import TSNE  # here: a second
 
   perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
-  found = {"t-SNE": TSNE(perplexity=perplexity, init="pca", random_state=SEED).fit_transform(vectors)}
+  points = {"t-SNE": TSNE(perplexity=perplexity, init="pca", random_state=SEED).fit_transform(vectors)}
   try:
     umap = importlib.import_module("umap")
   except ImportError:
-    return found
-  return found | {"UMAP": umap.UMAP(random_state=SEED).fit_transform(vectors)}
+    return points
+  return points | {"UMAP": umap.UMAP(random_state=SEED).fit_transform(vectors)}
 
 
 def nearest(first: np.ndarray, second: np.ndarray) -> float:

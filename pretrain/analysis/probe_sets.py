@@ -94,16 +94,16 @@ def find(folder: Folder, names: Sequence[str]) -> tuple[list[Probe], list[str]]:
   for name in names:
     if name not in SETS:
       raise ConfigError(f"no probe {name!r}{did_you_mean(name, SETS)}; there are {', '.join(SETS)}")
-  found: list[Probe] = []
+  available: list[Probe] = []
   skipped = []
   for name in names or SETS:
     made = SETS[name].make(folder)
-    found += made
+    available += made
     if not made and names:
       raise DataError(f"{folder.path}: {name} needs {SETS[name].needs}, plain or .gz, and they are not there")
     if not made:
       skipped.append(f"Skipped, because its data are not there: {name} ({SETS[name].needs}).")
-  if not found:
+  if not available:
     needs = ", ".join(dict.fromkeys(one.needs for one in SETS.values()))
     raise DataError(f"{folder.path}: nothing to ask about; give a folder with any of {needs}")
-  return found, skipped
+  return available, skipped

@@ -24,15 +24,15 @@ def report(
   models = [name for name in figures if name != WITHOUT]
   without = {(figure.probe, figure.cases): figure for figure in figures[WITHOUT]}
   by_model = {name: {(f.probe, f.cases, f.read): f for f in figures[name]} for name in models}
-  keys = list(dict.fromkeys(key for found in by_model.values() for key in found))
+  keys = list(dict.fromkeys(key for by_key in by_model.values() for key in by_key))
   rows = []
   for key in keys:
     trivial = without[key[:2]]
     row: dict = {"probe": key[0], "cases": key[1], "read": key[2], "measure": trivial.measure}
     row |= {"count": trivial.count, WITHOUT: trivial.value}
-    for name, found in by_model.items():
-      if key in found:
-        row |= {name: found[key].value, f"{name}: standard error": found[key].standard_error}
+    for name, by_key in by_model.items():
+      if key in by_key:
+        row |= {name: by_key[key].value, f"{name}: standard error": by_key[key].standard_error}
     rows.append(row)
   columns = [text_column(name, name) for name in ("probe", "cases", "read", "measure")]
   columns += [Column("count", lambda row: f"{row['count']:,}"), *map(_figure_column, [WITHOUT, *models])]

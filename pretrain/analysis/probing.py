@@ -60,11 +60,11 @@ class Probing:
     """{metric: value} of a run's parameters, host arrays; None if `is_stopping`, asked before each probe."""
     opened = OpenedEncoder(params["encoder"], self._config, self._vocabulary, self._directory)
     encoder = FrozenEncoder(opened, params.get("heads", {}), batch_size=BATCH_SIZE)
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     # The encoder's own mesh, instead of the run's that is set while it trains.
     with jax.set_mesh(Mesh(np.asarray(jax.local_devices()), ("rows",))):
       for probe in self._probes:
         if is_stopping():
           return None
-        found |= {metric_name(figure): figure.value for figure in probe.measure(encoder)}
-    return found
+        metrics |= {metric_name(figure): figure.value for figure in probe.measure(encoder)}
+    return metrics

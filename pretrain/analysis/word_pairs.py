@@ -74,10 +74,10 @@ def likeness(table: np.ndarray, pairs: np.ndarray, counts: np.ndarray) -> tuple[
   rank = np.full(len(table), len(order))
   rank[order] = np.arange(len(order))
   rng, drawn = np.random.default_rng(0), []
-  for one, other in pairs.tolist():
-    near = order[max(rank[other] - _NEAR, 0) : rank[other] + _NEAR + 1]
-    near = near[(near != one) & (near != other)]
+  for first, second in pairs.tolist():
+    near = order[max(rank[second] - _NEAR, 0) : rank[second] + _NEAR + 1]
+    near = near[(near != first) & (near != second)]
     if len(near):
-      drawn.append(float(np.mean(table[rng.choice(near, _DRAWS)] @ table[one])))
+      drawn.append(float(np.mean(table[rng.choice(near, _DRAWS)] @ table[first])))
   given = np.einsum("pw,pw->p", table[pairs[:, 0]], table[pairs[:, 1]])
   return float(given.mean()), float(np.mean(drawn)) if drawn else float("nan")

@@ -32,15 +32,15 @@ class FrozenEncoder:
   def inputs(self, sentences: Sequence[Words]) -> list[Input]:
     """{'ids', 'words': the number from 1 of the word that a token is a piece of, or 0} of each sentence."""
     pieces = self.encoder.vocabulary.encode_batch([word for sentence in sentences for word in sentence])
-    found, at, longest = [], 0, self.encoder.config.max_length
+    inputs, at, longest = [], 0, self.encoder.config.max_length
     for sentence in sentences:
       own = pieces[at : at + len(sentence)]
       at += len(sentence)
       ids = [piece for word in own for piece in word][: longest - 2]
       numbers = [number for number, word in enumerate(own, 1) for _ in word][: longest - 2]
       whole = [self._special.cls, *ids, self._special.sep]
-      found.append({"ids": np.asarray(whole, np.int32), "words": np.asarray([0, *numbers, 0], np.int32)})
-    return found
+      inputs.append({"ids": np.asarray(whole, np.int32), "words": np.asarray([0, *numbers, 0], np.int32)})
+    return inputs
 
   def _program(self, function: Callable[..., jax.Array], params: Any) -> Compiled:
     """`function(params, config, batch, pad_id=)`; all calls of a program share what is compiled."""
@@ -81,20 +81,20 @@ class FrozenEncoder:
 
     A word of no piece, or beyond the last position, has zeros.
     """
-    width, found = self.encoder.config.hidden_size, []
+    width, vectors = self.encoder.config.hidden_size, []
     for sentence, of_row in zip(sentences, self._word_program(self.inputs(sentences))):
       missing = max(0, len(sentence) - len(of_row))
       kept = of_row[: len(sentence)]
-      found.append(np.concatenate([kept, np.zeros((missing, len(DEPTHS), width), np.float32)]))
-    return found
+      vectors.append(np.concatenate([kept, np.zeros((missing, len(DEPTHS), width), np.float32)]))
+    return vectors
 
   def layers(self, sentences: Sequence[Words]) -> list[np.ndarray]:
     """[words, layers + 1, embed] float32 of each sentence, as `words`: embedded, and after each layer."""
-    found = []
+    vectors = []
     for sentence, of_row in zip(sentences, self._layer_program(self.inputs(sentences))):
       missing = max(0, len(sentence) - len(of_row))
-      found.append(np.pad(of_row[: len(sentence)], ((0, missing), (0, 0), (0, 0))))
-    return found
+      vectors.append(np.pad(of_row[: len(sentence)], ((0, missing), (0, 0), (0, 0))))
+    return vectors
 
   def likelihoods(self, sentences: Sequence[Words]) -> np.ndarray | None:
     """[sentences] sums over the tokens of log P(token | the others), each masked in turn; None: no such head.

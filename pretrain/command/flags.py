@@ -134,7 +134,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   problems += paths.address_problems(values, program.rules)
   plan = values.get("plan") or ""
   planned = _planned_devices(plan, problems, dry_run=switches["dry_run"])
-  place = {name: values.get(name) or "" for name in PLACE}
+  cluster = {name: values.get(name) or "" for name in PLACE}
   path, argument = _split_path(values.get("config") or "")
   config, cause = None, None
   try:
@@ -155,7 +155,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
     problems += paths.missing_records(changed)
   if problems or config is None:
     raise ConfigError(validate.listing(problems)) from cause
-  return Arguments(FrozenConfigDict(config), workdir, config_name=name, plan=plan, place=place, **switches)
+  return Arguments(FrozenConfigDict(config), workdir, config_name=name, plan=plan, place=cluster, **switches)
 
 
 def _planned_devices(plan: str, problems: list[str], *, dry_run: bool) -> int | None:

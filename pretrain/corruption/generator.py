@@ -233,11 +233,11 @@ def _loss_and_scores(
   again = [jnp.concatenate([array] * together) for array in (targets[..., None], weights)]
   for bias, heads_of_it in zip(output.biases, jnp.split(output.transformed, number // together)):
     rows = heads_of_it.reshape(together * batch, *heads_of_it.shape[2:])
-    part, found = vocab_loss(
+    part, stacked = vocab_loss(
       losses.masked_lm_loss, chunk * batch, rows, table, bias, again[0], again[1] > 0, Inputs((), (again[1],))
     )
     loss = loss + part
-    by_head = [jnp.split(leaf, together) for leaf in found]
+    by_head = [jnp.split(leaf, together) for leaf in stacked]
     scores += [VocabScores(*leaves) for leaves in zip(*by_head)]
   return loss, scores
 

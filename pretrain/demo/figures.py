@@ -106,7 +106,7 @@ def verdict(row: Row) -> str:
 
 def _examples(arrays: Arrays, opened: OpenedRun) -> Report:
   words: Vocabulary = opened.vocabulary
-  found = find_examples(arrays, words, opened.run.recipe.tokens)
+  examples = find_examples(arrays, words, opened.run.recipe.tokens)
   columns = [text_column(name, key) for name, key in (("text", "text"), ("original", "original"))]
   columns += [
     text_column("guess", "guess"),
@@ -117,4 +117,4 @@ def _examples(arrays: Arrays, opened: OpenedRun) -> Report:
     "Most were masked, some were replaced or left as they were. '-ing' continues a word."
   )
   title = "Masked tokens of held-out text, and the likeliest token in their place"
-  return Report("guesses", title, columns, [example._asdict() for example in found], [note])
+  return Report("guesses", title, columns, [example._asdict() for example in examples], [note])

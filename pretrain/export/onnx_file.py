@@ -94,11 +94,11 @@ def _compare(path: pathlib.Path, reference: pathlib.Path) -> float:
   session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
   worst = 0.0
   for ids, mask, hidden, logits in self_check.read_reference(reference):
-    found = dict(zip((HIDDEN, LOGITS), session.run(None, dict(zip(INPUTS, (ids, mask))))))
-    apart = [np.abs(found[HIDDEN][mask > 0] - hidden[mask > 0]).max()]
-    if LOGITS in found and logits is not None:
+    outputs = dict(zip((HIDDEN, LOGITS), session.run(None, dict(zip(INPUTS, (ids, mask))))))
+    apart = [np.abs(outputs[HIDDEN][mask > 0] - hidden[mask > 0]).max()]
+    if LOGITS in outputs and logits is not None:
       where = mask > 0 if logits.ndim == 3 else slice(None)  # of tokens, or of texts
       largest = max(1.0, float(np.abs(logits[where]).max()))
-      apart.append(np.abs(found[LOGITS][where] - logits[where]).max() / largest)
+      apart.append(np.abs(outputs[LOGITS][where] - logits[where]).max() / largest)
     worst = max(worst, *map(float, apart))
   return worst

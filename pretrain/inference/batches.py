@@ -68,14 +68,14 @@ def outputs(
   `compute` takes a batch to a tree of arrays that have its rows first, and need not wait for them. What goes
   with a token is as long as the batch.
   """
-  found: list[Any] = [None] * len(inputs)
+  results: list[Any] = [None] * len(inputs)
   pending: collections.deque[tuple[np.ndarray, Any]] = collections.deque()
 
   def take() -> None:
     numbers, tree = pending.popleft()
     tree = jax.device_get(tree)
     for row, number in enumerate(numbers):
-      found[number] = jax.tree.map(lambda leaf, row=row: leaf[row], tree)
+      results[number] = jax.tree.map(lambda leaf, row=row: leaf[row], tree)
 
   cuts = cut(inputs, batch_size=batch_size, lengths=lengths, pad_id=pad_id, multiple=multiple)
   for numbers, batch in cuts:
@@ -84,4 +84,4 @@ def outputs(
       take()
   while pending:
     take()
-  return found
+  return results

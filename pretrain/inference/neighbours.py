@@ -33,11 +33,11 @@ class Nearest:
   def add(self, vectors: np.ndarray, texts: Sequence[tuple[str, str]]) -> None:
     """Looks at vectors [n, width] of n (place, text)."""
     cosines = unit(vectors) @ self._query
-    found = [
+    candidates = [
       Neighbour(float(cosine), -(self._seen + at), *texts[at]) for at, cosine in enumerate(cosines.tolist())
     ]
     self._seen += len(texts)
-    self._kept = heapq.nlargest(self._most, [*self._kept, *found])
+    self._kept = heapq.nlargest(self._most, [*self._kept, *candidates])
 
   def lines(self) -> Iterator[str]:
     """For a reader: cosine, place, text."""

@@ -54,12 +54,12 @@ class Embedder:
 
   def inputs(self, texts: Sequence[str]) -> list[Input]:
     """Token ids of texts, with special ones."""
-    found = []
+    inputs = []
     for ids in self.vocabulary.encode_batch(texts):
       whole = self.vocabulary.with_special_ids(ids, max_length=self.max_length)
       self.cut += len(ids) + 2 > self.max_length
-      found.append({"ids": np.asarray(whole, np.int32)})
-    return found
+      inputs.append({"ids": np.asarray(whole, np.int32)})
+    return inputs
 
   def vectors(self, inputs: Sequence[Input]) -> np.ndarray:
     """[inputs, width] float32, in their order."""

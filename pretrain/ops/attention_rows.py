@@ -53,25 +53,25 @@ def _forward(rate: float, wide: tuple, bias: jax.Array | None, fixed: tuple) -> 
   return jax.lax.map(attended, _Row(*wide, *fixed)), (wide, bias, fixed)
 
 
-def _backward(rate: float, saved: tuple, given: jax.Array) -> tuple:
+def _backward(rate: float, saved: tuple, d_output: jax.Array) -> tuple:
   wide, bias, fixed = saved
 
   def add_row(d_bias, of_row):
-    row, given = of_row
+    row, d_output = of_row
     probabilities, kept = _probabilities(rate, row, bias)
-    d_probabilities = jnp.einsum("qhd,khd->hqk", given, row.value, preferred_element_type=jnp.float32)
+    d_probabilities = jnp.einsum("qhd,khd->hqk", d_output, row.value, preferred_element_type=jnp.float32)
     d_probabilities = _dropped(rate, d_probabilities, kept)
     mean = jnp.sum(probabilities * d_probabilities, axis=-1, keepdims=True)
     d_scores = jnp.where(row.allowed, probabilities * (d_probabilities - mean), 0.0)
     dropped = _dropped(rate, probabilities, kept).astype(row.value.dtype)
-    d_value = jnp.einsum("hqk,qhd->khd", dropped, given)
+    d_value = jnp.einsum("hqk,qhd->khd", dropped, d_output)
     d_bias = None if d_bias is None else d_bias + d_scores
     d_scores = d_scores.astype(row.query.dtype)
     d_key = jnp.einsum("hqk,qhd->khd", d_scores, row.query)
     return d_bias, (jnp.einsum("hqk,khd->qhd", d_scores, row.key), d_key, d_value)
 
   nothing = None if bias is None else jnp.zeros_like(bias)
-  d_bias, d_wide = jax.lax.scan(add_row, nothing, (_Row(*wide, *fixed), given))
+  d_bias, d_wide = jax.lax.scan(add_row, nothing, (_Row(*wide, *fixed), d_output))
   return d_wide, d_bias, None
 
 

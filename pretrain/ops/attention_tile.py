@@ -160,10 +160,10 @@ def _scaled(sizes: Sizes, query: jax.Array) -> jax.Array:
 
 def forward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
   """The kernel of the forward pass: `out`, and `lse`, the logarithm of every query's sum of exponentials."""
-  place = pl.program_id(0), pl.program_id(1)  # group of heads, row
+  program_ids = pl.program_id(0), pl.program_id(1)  # group of heads, row
   spread = scratch["spread"]
   if spread is not None:
-    pl.when(place[1] == 0)(lambda: _spread(sizes, refs["distances"], spread))
+    pl.when(program_ids[1] == 0)(lambda: _spread(sizes, refs["distances"], spread))
   key, value = refs["key"][0], refs["value"][0]
   masks = _masks(refs)
 
@@ -177,7 +177,7 @@ def forward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
       weights = jnp.exp(scores - highest)
       total = jnp.sum(weights, axis=0, keepdims=True)
       out["lse"][0, 0, head : head + 1, at] = highest + jnp.log(total)
-      kept = _kept(sizes, refs, place, head, tile)
+      kept = _kept(sizes, refs, program_ids, head, tile)
       if kept is not None:
         weights = jnp.where(kept, weights, 0.0)
       product = _dot(value, weights.astype(value.dtype), _COLUMNS_BY_COLUMNS)
@@ -192,8 +192,8 @@ def forward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
 def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
   """The kernel of the backward pass: probabilities again, from `lse`; all gradients."""
   spread, summed = scratch["spread"], scratch["summed"]
-  place = pl.program_id(0), pl.program_id(1)  # group of heads, row
-  pl.when(place[1] == 0)(lambda: _begin(sizes, refs, out, scratch))
+  program_ids = pl.program_id(0), pl.program_id(1)  # group of heads, row
+  pl.when(program_ids[1] == 0)(lambda: _begin(sizes, refs, out, scratch))
   key, value, masks = refs["key"][0], refs["value"][0], _masks(refs)
   d_key, d_value = scratch["key"], scratch["value"]
   d_key[...] = d_value[...] = jnp.zeros_like(d_key)
@@ -201,23 +201,23 @@ def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
   def tile_of(tile, _):
     at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
     query = _scaled(sizes, refs["query"][0, at, :])
-    given = refs["given"][0, at, :].astype(jnp.float32) * (1.0 / (1.0 - sizes.dropout_rate))
+    d_output = refs["given"][0, at, :].astype(jnp.float32) * (1.0 / (1.0 - sizes.dropout_rate))
     lse = refs["lse"][0, 0, :, at]
     # A query without keys has an lse of MASKED: probabilities come out as 1 instead of 1 / length, and there
     # is no gradient to its scores.
     live = jnp.transpose(_by_lane(sizes, (lse > 0.5 * MASKED).astype(jnp.float32)))
-    averaged = (given * jnp.where(live > 0, 1.0, 1.0 / sizes.length)).astype(value.dtype)
+    averaged = (d_output * jnp.where(live > 0, 1.0, 1.0 / sizes.length)).astype(value.dtype)
     inner = jnp.transpose(
-      given * live * (1.0 - sizes.dropout_rate) * refs["out"][0, at, :].astype(jnp.float32)
+      d_output * live * (1.0 - sizes.dropout_rate) * refs["out"][0, at, :].astype(jnp.float32)
     )
-    given = (given * live).astype(value.dtype)
+    d_output = (d_output * live).astype(value.dtype)
     d_query = jnp.zeros((sizes.lanes, TILE), jnp.float32)
     for head in range(sizes.group):
       own = _of_head(sizes, query, head, 1)
       scores = _scores(sizes, refs, spread, masks, key, own, head, tile)
       weights = jnp.exp(scores - lse[head : head + 1])
-      d_weights = _dot(value, _of_head(sizes, given, head, 1), _ROWS_BY_ROWS)
-      kept = _kept(sizes, refs, place, head, tile)
+      d_weights = _dot(value, _of_head(sizes, d_output, head, 1), _ROWS_BY_ROWS)
+      kept = _kept(sizes, refs, program_ids, head, tile)
       dropped = weights
       if kept is not None:
         dropped = jnp.where(kept, weights, 0.0)
@@ -243,7 +243,7 @@ def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
     out["biases"][0, at : at + 1] += jnp.sum(summand[...], axis=0, keepdims=True)
   if summed is not None:
 
-    @pl.when(place[1] == sizes.rows - 1)
+    @pl.when(program_ids[1] == sizes.rows - 1)
     def _():
       for head in range(sizes.group):
         out["distances"][0, head] = _fold(sizes, summed[head])

@@ -80,7 +80,7 @@ def collectives(
   Inside fusions too: the TPU compiler puts a collective and the product it overlaps with into one. `nodes`
   are those of the mesh's devices in its order (None: all on one).
   """
-  found, in_the_background = [], _async_computations(program)
+  exchanges, in_the_background = [], _async_computations(program)
   places = list(itertools.product(*(range(size) for size in mesh_shape.values())))
   for run in program.executions:
     outer = run.instruction
@@ -90,7 +90,7 @@ def collectives(
       if kind in KINDS:
         owner = program.computations[run.computation] if instruction is outer else {}
         groups = _groups(instruction.attributes, len(places))
-        found.append(
+        exchanges.append(
           Collective(
             kind,
             _axes(groups, places, mesh_shape),
@@ -102,7 +102,7 @@ def collectives(
             on_a_node=min(_on_a_node(group, nodes) for group in groups),
           )
         )
-  return found
+  return exchanges
 
 
 def summary(found: Iterable[Collective]) -> dict[str, dict[str, int]]:

@@ -106,17 +106,17 @@ def forecast(config: ConfigDict, target: Target) -> Forecast:
   A base-size step costs one to two minutes of one core; for a TPU, all layers written out, about seven.
   """
   run = planned_run(config, target)
-  found = describe_run(run, target)
+  estimate = describe_run(run, target)
   try:
     compiled = lower_step(run).compile()
   except Exception as error:
-    needed = needed_bytes(str(error), arguments=sum(found.state.values()))
+    needed = needed_bytes(str(error), arguments=sum(estimate.state.values()))
     if needed is None:
       raise
-    return dataclasses.replace(found, bytes={"total": needed}, fits=False)
+    return dataclasses.replace(estimate, bytes={"total": needed}, fits=False)
   sizes = memory(compiled)
-  found = dataclasses.replace(found, bytes=sizes, fits=sizes["total"] <= target.chip.hbm_bytes)
-  return read_program(found, parse(compiled.as_text()), run, target)
+  estimate = dataclasses.replace(estimate, bytes=sizes, fits=sizes["total"] <= target.chip.hbm_bytes)
+  return read_program(estimate, parse(compiled.as_text()), run, target)
 
 
 def describe_run(run: Run, target: Target) -> Forecast:
@@ -189,12 +189,12 @@ def needed_bytes(error: str, *, arguments: int = 0) -> int | None:
   """
   if "RESOURCE_EXHAUSTED" not in error:
     return None
-  found = re.search(r"Used ([\d.]+)([KMG]?) of|temporaries \(([\d.]+)([KMG]?)", error)
-  if found is None:
+  matched = re.search(r"Used ([\d.]+)([KMG]?) of|temporaries \(([\d.]+)([KMG]?)", error)
+  if matched is None:
     return None
-  if found[1]:
-    return int(float(found[1]) * _UNITS[found[2]])
-  return int(float(found[3]) * _UNITS[found[4]]) + arguments
+  if matched[1]:
+    return int(float(matched[1]) * _UNITS[matched[2]])
+  return int(float(matched[3]) * _UNITS[matched[4]]) + arguments
 
 
 def largest_rows(forecast_of: Callable[[int], Forecast], *, multiple: int, limit: float) -> Forecast:

@@ -28,16 +28,16 @@ def print_plan(config: ConfigDict | FrozenConfigDict, spec: chips.Spec, *, name:
   validate.check(config, num_devices=count)
   if not can_compile:
     config = like_on(spec, config)
-    found = describe_run(planned_run(config, target), target)
-    print("\n" + report.formula_plan(config, found, target, targets.HOW_TO_INSTALL))
+    estimate = describe_run(planned_run(config, target), target)
+    print("\n" + report.formula_plan(config, estimate, target, targets.HOW_TO_INSTALL))
     return
   config = without_cudnn(config, target)
-  found = _tried(config, target, spec)
-  chosen = search.best(found)
+  tries = _tried(config, target, spec)
+  chosen = search.best(tries)
   if chosen is None:
     print("\nNothing that was tried fits: use more devices, --config.model.remat=full, or a tensor axis")
   else:
-    print("\n" + report.compiled_plan(target, found, chosen, spec.platform))
+    print("\n" + report.compiled_plan(target, tries, chosen, spec.platform))
 
 
 def _tried(config: ConfigDict, target: Target, spec: chips.Spec) -> list[search.Try]:

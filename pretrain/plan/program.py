@@ -220,10 +220,10 @@ def shapes(text: str) -> tuple[Shape, ...]:
 
 
 def _instruction(line: str) -> Instruction | None:
-  found = _INSTRUCTION.match(_COMMENT.sub("", line) if "/*" in line else line)
-  if found is None:
+  matched = _INSTRUCTION.match(_COMMENT.sub("", line) if "/*" in line else line)
+  if matched is None:
     return None
-  rest = found[3]
+  rest = matched[3]
   end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.find(" ")
   types, call = rest[:end], rest[end:].lstrip()
   kind = _KIND.match(call)
@@ -233,7 +233,7 @@ def _instruction(line: str) -> Instruction | None:
   argument = call[kind.end() : close]
   operands = () if kind[1] in ("constant", "parameter") else tuple(re.findall(r"%([\w.\-]+)", argument))
   return Instruction(
-    found[2], kind[1], shapes(types), operands, argument, call[close + 1 :], is_root=bool(found[1])
+    matched[2], kind[1], shapes(types), operands, argument, call[close + 1 :], is_root=bool(matched[1])
   )
 
 

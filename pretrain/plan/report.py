@@ -35,28 +35,28 @@ def shown_mesh(sizes: Mapping[str, int]) -> str:
 
 def row(item: Try) -> str:
   """A line of the table under `HEAD`."""
-  found = item.forecast
+  forecast = item.forecast
   return _ROW.format(
-    mesh=shown_mesh(found.mesh),
-    microbatches=found.microbatches,
-    rows=found.rows,
+    mesh=shown_mesh(forecast.mesh),
+    microbatches=forecast.microbatches,
+    rows=forecast.rows,
     memory=f"{'' if item.is_compiled else '~'}{size(item.needed)}",
-    fits="yes" if found.fits else "no",
-    step=f"{found.step_seconds:.3g} s" if found.fits else "-",
+    fits="yes" if forecast.fits else "no",
+    step=f"{forecast.step_seconds:.3g} s" if forecast.fits else "-",
   ) + ("" if item.is_compiled else "  by the formula alone")
 
 
 def compiled_plan(target: Target, tries: Sequence[Try], chosen: Try, platform: str) -> str:
   """All about the try that is recommended."""
-  found = chosen.forecast
-  sizes = " ".join(f"--config.mesh.{axis}={size}" for axis, size in found.mesh.items())
+  forecast = chosen.forecast
+  sizes = " ".join(f"--config.mesh.{axis}={size}" for axis, size in forecast.mesh.items())
   sections = [
-    f"recommended of these: {sizes} --config.train.microbatches={found.microbatches}",
-    _section("memory of a device", _memory(found, target)),
+    f"recommended of these: {sizes} --config.train.microbatches={forecast.microbatches}",
+    _section("memory of a device", _memory(forecast, target)),
     _largest_microbatch(tries, chosen, target),
-    _section("exchanged in a step, of a device", _exchange(found)),
-    _section("time of a step", _time(found, target, platform)),
-    _section("the whole run", to_the_end(chosen.config, found.step_seconds, found.devices)),
+    _section("exchanged in a step, of a device", _exchange(forecast)),
+    _section("time of a step", _time(forecast, target, platform)),
+    _section("the whole run", to_the_end(chosen.config, forecast.step_seconds, forecast.devices)),
   ]
   return "\n\n".join(sections)
 

@@ -81,12 +81,12 @@ def _fusion(program: Program, fusion: Instruction) -> tuple[int, list[tuple[floa
 def _read(source: Instruction, users: Mapping[str, list[tuple[Instruction, int]]]) -> int:
   """Bytes of an array that are read: slices and lookups as what they take, an update's target not at all."""
   total = 0
-  for user, place in users.get(source.name, []):
-    if user.kind in ("dynamic-slice", "slice", "gather") and place == 0:
+  for user, index in users.get(source.name, []):
+    if user.kind in ("dynamic-slice", "slice", "gather") and index == 0:
       total += user.bytes
     elif user.kind in ("bitcast", "reshape", "copy"):
       total += _read(user, users) if users.get(user.name) else source.bytes
-    elif user.kind not in ("dynamic-update-slice", "scatter") or place != 0:
+    elif user.kind not in ("dynamic-update-slice", "scatter") or index != 0:
       return source.bytes
   return min(total, source.bytes)
 

@@ -60,11 +60,11 @@ def meshes(config: ConfigDict, target: Target) -> list[dict[str, int]]:
   across = target.hosts if target.chip.network_bandwidth else 1
   cut = {"data": across, "fsdp": devices // across, "tensor": 1}
   copied = {"data": devices, "fsdp": 1, "tensor": 1}
-  found = [own]
+  candidates = [own]
   for other in (cut, copied):
-    if other not in found:
-      found.append(other)
-  return found[:2]
+    if other not in candidates:
+      candidates.append(other)
+  return candidates[:2]
 
 
 def changed(config: ConfigDict, mesh: Sizes, microbatches: int) -> ConfigDict:

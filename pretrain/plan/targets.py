@@ -80,10 +80,10 @@ def _gpu_devices(spec: Spec) -> Sequence[jax.Device]:
 
 
 def _cpu_devices(spec: Spec) -> Sequence[jax.Device]:
-  found = jax.devices("cpu")
-  if len(found) < spec.devices:
+  devices = jax.devices("cpu")
+  if len(devices) < spec.devices:
     raise ConfigError(
-      f"target {spec.name}: JAX was started with {len(found)} CPU devices; set "
+      f"target {spec.name}: JAX was started with {len(devices)} CPU devices; set "
       f"XLA_FLAGS=--xla_force_host_platform_device_count={spec.devices}"
     )
-  return found[: spec.devices]
+  return devices[: spec.devices]

@@ -37,20 +37,20 @@ def joined(arguments: flags.Arguments) -> Iterator[Peers]:
   ConfigError: there is no cluster here, or the processes run different programs or configs. PeerError:
   processes are missing; the line names them.
   """
-  place = meeting.place({name: arguments.place[name] for name in meeting.VARIABLES}, os.environ)
+  rendezvous = meeting.place({name: arguments.place[name] for name in meeting.VARIABLES}, os.environ)
   join_seconds, patience = (
     _seconds(arguments, "join_timeout", 120),
     _seconds(arguments, "peer_timeout", PATIENCE),
   )
-  if place is None:
+  if rendezvous is None:
     _initialize(join_seconds)
     peers = _meet_after_jax(join_seconds, patience)
   else:
-    peers = meeting.meet(place, seconds=join_seconds, patience=patience)
+    peers = meeting.meet(rendezvous, seconds=join_seconds, patience=patience)
   with peers.ending_together():
     compare(peers, _facts(fields.flatten(arguments.config), arguments.workdir))
-    if place is not None:
-      _initialize(join_seconds, place)
+    if rendezvous is not None:
+      _initialize(join_seconds, rendezvous)
     with _bounded(join_seconds, "JAX's devices did not start"):
       own = [jax.devices()[0].device_kind, jax.local_device_count(), _free_bytes(arguments.workdir)]
     reports = peers.gather("devices", own, seconds=join_seconds)

@@ -38,26 +38,26 @@ def place(flags: Mapping[str, str], environment: Mapping[str, str]) -> Place | N
 
   ConfigError: only a part is given, or a value is not what it must be.
   """
-  given = {name: flags.get(name) or environment.get(variable, "") for name, variable in VARIABLES.items()}
-  if not any(flags.values()) and not (given["num_processes"] or given["process_id"]):
-    given = _of_cluster(environment) | ({"coordinator": given["coordinator"]} if given["coordinator"] else {})
-    if len(given) < len(VARIABLES):
+  texts = {name: flags.get(name) or environment.get(variable, "") for name, variable in VARIABLES.items()}
+  if not any(flags.values()) and not (texts["num_processes"] or texts["process_id"]):
+    texts = _of_cluster(environment) | ({"coordinator": texts["coordinator"]} if texts["coordinator"] else {})
+    if len(texts) < len(VARIABLES):
       return None  # an address alone is a wish that JAX reads by itself
-  missing = [f"--{name} (or {VARIABLES[name]})" for name, text in given.items() if not text]
+  missing = [f"--{name} (or {VARIABLES[name]})" for name, text in texts.items() if not text]
   if missing:
     raise ConfigError(f"{' and '.join(missing)} missing: give --coordinator, --num_processes, --process_id")
-  host, _, port = given["coordinator"].rpartition(":")
+  host, _, port = texts["coordinator"].rpartition(":")
   if not host or not port.isdecimal():
-    raise ConfigError(f"--coordinator={given['coordinator']}: expected HOST:PORT of process 0")
+    raise ConfigError(f"--coordinator={texts['coordinator']}: expected HOST:PORT of process 0")
   numbers = []
   for name, least in (("num_processes", 1), ("process_id", 0)):
-    if not given[name].isdecimal() or int(given[name]) < least:
-      raise ConfigError(f"--{name}={given[name]}: expected a whole number of at least {least}")
-    numbers.append(int(given[name]))
+    if not texts[name].isdecimal() or int(texts[name]) < least:
+      raise ConfigError(f"--{name}={texts[name]}: expected a whole number of at least {least}")
+    numbers.append(int(texts[name]))
   number, index = numbers
   if index >= number:
     raise ConfigError(f"--process_id={index}: the {number} processes are numbered 0 to {number - 1}")
-  return Place(given["coordinator"], number, index)
+  return Place(texts["coordinator"], number, index)
 
 
 def _of_cluster(environment: Mapping[str, str]) -> dict[str, str]:

@@ -52,7 +52,7 @@ def _run(asked: argparse.Namespace) -> None:
 
   from pretrain.report import examples, page, runs, written_tables
 
-  found = runs.read(asked.workdirs)
+  loaded = runs.read(asked.workdirs)
   folders = [pathlib.Path(name) for name in asked.tables.split(",") if name]
   more = [report for folder in folders for report in written_tables.find(folder)]
   shown = {}
@@ -62,17 +62,17 @@ def _run(asked: argparse.Namespace) -> None:
 
     devices.check()
     use_compilation_cache()
-    for run in found:
+    for run in loaded:
       try:
         shown[run.name] = examples.as_markup(examples.look(run, number=asked.examples))
       except UserError as error:  # the rest of the page needs no checkpoint
         shown[run.name] = examples.missing(error)
         print(f"{run.path}: no examples: {errors.reason(error)}", file=sys.stderr)
-  content = page.make(found, shown, more).encode("utf-8", "replace")
+  content = page.make(loaded, shown, more).encode("utf-8", "replace")
   with errors.writing(output):
     output.absolute().parent.mkdir(parents=True, exist_ok=True)
     files.write_atomically(output, content)
-  print(f"{output}: {len(content) / 1e3:,.0f} kB, {len(found)} run{'s' if len(found) > 1 else ''}")
+  print(f"{output}: {len(content) / 1e3:,.0f} kB, {len(loaded)} run{'s' if len(loaded) > 1 else ''}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -41,7 +41,7 @@ def _class(curve: Curve) -> str:
 def drawing(chart: Chart, axis: Axis) -> Markup:
   """The plot of a chart over an axis."""
   places = [axis.place[curve.run](curve.steps) for curve in chart.curves]
-  left, right = 0.0, max(float(place[-1]) for place in places) or 1.0
+  left, right = 0.0, max(float(positions[-1]) for positions in places) or 1.0
   everything = np.concatenate([curve.values for curve in chart.curves])
   low, high = _limits(everything)
 
@@ -65,8 +65,8 @@ def drawing(chart: Chart, axis: Axis) -> Markup:
   parts.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=floor, y2=floor, class_="axis"))
   middle = (LEFT + WIDTH - RIGHT) / 2
   parts.append(element("text", axis.label, x=middle, y=HEIGHT - 6, text_anchor="middle", class_="name"))
-  for curve, place in zip(chart.curves, places):
-    parts.append(_path(curve, x(place), y(curve.values)))
+  for curve, positions in zip(chart.curves, places):
+    parts.append(_path(curve, x(positions), y(curve.values)))
   label = f"{chart.title} over {axis.label}: " + "; ".join(
     f"{curve.name or 'value'} from {shown(float(curve.values[0]))} to {shown(float(curve.values[-1]))}"
     for curve in chart.curves

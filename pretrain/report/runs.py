@@ -146,7 +146,7 @@ def environment(run: ShownRun) -> dict[str, str]:
   """{what: value} of where and with what a run was made, as far as its checkpoints say."""
   meta = run.meta
   records = meta.get("records", {})
-  found = {
+  facts = {
     "devices": meta.get("devices"),
     "commit of the program": meta.get("commit"),
     "run": meta.get("run_id"),
@@ -159,4 +159,4 @@ def environment(run: ShownRun) -> dict[str, str]:
     "checkpoints": ", ".join(f"{step:,}" for step in run.steps),
     "workdir": run.path,
   }
-  return {name: str(value) for name, value in found.items() if value}
+  return {name: str(value) for name, value in facts.items() if value}

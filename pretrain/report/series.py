@@ -71,7 +71,7 @@ class Axis(NamedTuple):
 
 def axes(runs: Sequence[ShownRun]) -> list[Axis]:
   """Steps, and tokens and hours where all runs say how many."""
-  found = [Axis("step", "step", [lambda steps: steps.astype(float)] * len(runs))]
+  choices = [Axis("step", "step", [lambda steps: steps.astype(float)] * len(runs))]
   if all(run.tokens_per_step for run in runs):
     most = max(run.step * run.tokens_per_step for run in runs)
     unit, size = next(
@@ -80,19 +80,19 @@ def axes(runs: Sequence[ShownRun]) -> list[Axis]:
     )
     scales = [run.tokens_per_step / size for run in runs]
     label = f"tokens ({unit})" if unit else "tokens"
-    found.append(Axis("token", label, [lambda steps, scale=scale: steps * scale for scale in scales]))
+    choices.append(Axis("token", label, [lambda steps, scale=scale: steps * scale for scale in scales]))
   clocks = [hours(run.lines) for run in runs]
   if all(len(steps) > 1 for steps, _ in clocks):
     is_short = max(taken[-1] for _, taken in clocks) < 1
     label, factor = ("minutes of training", 60.0) if is_short else ("hours of training", 1.0)
-    found.append(
+    choices.append(
       Axis(
         "hour",
         label,
         [lambda steps, clock=clock: factor * np.interp(steps, *clock) for clock in clocks],
       )
     )
-  return found
+  return choices
 
 
 def hours(lines: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
@@ -118,11 +118,11 @@ def charts(runs: Sequence[ShownRun]) -> tuple[dict[str, list[Chart]], dict[str, 
   names = [name for name in dict.fromkeys(name for of_run in values for name in of_run) if name != _TWIN]
   constant, families = {}, dict[str, list[str]]()
   for name in dict.fromkeys(plain(name) for name in names):
-    found = [
+    numbers = [
       v for of_run in values for side in (TRAIN, HELD_OUT, "") for v in of_run.get(side + name, {}).values()
     ]
-    if len(set(found)) == 1 and len(found) > 1:
-      constant[name] = found[0]
+    if len(set(numbers)) == 1 and len(numbers) > 1:
+      constant[name] = numbers[0]
     else:
       family = name if len(runs) > 1 or name.startswith("perf/") else _PART.sub("", name)
       families.setdefault(family, []).append(name)
@@ -146,13 +146,13 @@ def plain(name: str) -> str:
 
 def _values(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
   """{metric: {step: value}}, finite numbers only."""
-  found: dict[str, dict[int, float]] = {}
+  by_metric: dict[str, dict[int, float]] = {}
   for line in lines:
     for name, value in line.items():
       is_number = isinstance(value, int | float) and not isinstance(value, bool)
       if name != "step" and is_number and math.isfinite(value):
-        found.setdefault(name, {})[line["step"]] = float(value)
-  return found
+        by_metric.setdefault(name, {})[line["step"]] = float(value)
+  return by_metric
 
 
 def _curves(

@@ -119,15 +119,15 @@ def _tags_from_pipeline(
   find = transformers.pipeline("token-classification", model=str(folder), tokenizer=str(folder))
   label_of = json.loads((folder / "config.json").read_text())["id2label"]
   number_of = {label: int(number) for number, label in label_of.items()}
-  found = []
+  tagged = []
   for (text,), expected, is_token in zip(texts, ids, mask > 0):
     words = text.split(" ")
     actual = find.tokenizer(words, is_split_into_words=True)["input_ids"]
     if actual != expected[is_token].tolist():
       raise ValueError(f"the tokenizer gives other ids for the words {words[:5]}: {actual[:12]}")
     (tags,) = find([words], is_split_into_words=True, ignore_labels=[])
-    found.append([(tag["index"], number_of[tag["entity"]], float(tag["score"])) for tag in tags])
-  return found
+    tagged.append([(tag["index"], number_of[tag["entity"]], float(tag["score"])) for tag in tags])
+  return tagged
 
 
 def _tokenized(tokenizer, case: dict, ids: np.ndarray, mask: np.ndarray):

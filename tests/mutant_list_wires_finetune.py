@@ -152,4 +152,130 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       )
     ],
   ),
+  (
+    "finetune/search/plan.py",
+    "tests/finetune/test_wires.py",
+    [
+      (name, original, fault, "test_every_run_has_the_rate_and_the_steps_of_its_cell")
+      for name, original, fault in (
+        (
+          "all runs of a program have the first cell's rate",
+          "[cell.learning_rate for cell, _ in runs]",
+          "[runs[0][0].learning_rate for _ in runs]",
+        ),
+        (
+          "runs of a plan without warm-up",
+          "warmup_steps=np.asarray(warmups, np.int32)",
+          "warmup_steps=np.zeros(len(warmups), np.int32)",
+        ),
+        (
+          "all runs of a plan end with the first",
+          "total_steps=np.asarray(steps, np.int32)",
+          "total_steps=np.full(len(steps), steps[0], np.int32)",
+        ),
+      )
+    ],
+  ),
+  (
+    "finetune/search/search.py",
+    "tests/finetune/test_field_sensitivity.py",
+    [
+      (
+        "microbatches of fine-tuning ignored",
+        "microbatches=train.microbatches",
+        "microbatches=1",
+        "test_a_field_changes_what_it_should_and_nothing_else[train.microbatches]",
+      )
+    ],
+  ),
+  (
+    "finetune/search/session.py",
+    "tests/finetune/test_wires.py",
+    [
+      (
+        "optimizer of the protocol ignored",
+        "      protocol.optimizer,",
+        "      {},",
+        "test_runs_are_trained_with_the_optimizer_of_their_protocol[taco]",
+      ),
+      (
+        "the whole space whatever cells are asked for",
+        'if search.cells == "all":',
+        "if search.cells:",
+        "test_the_cells_are_one_that_suits_the_width_the_authors_best_or_their_whole_space[one]",
+      ),
+      (
+        "as many seeds of one cell as of a search",
+        '1 if self.config.search.cells == "one" else ',
+        "",
+        "test_the_cells_are_one_that_suits_the_width_the_authors_best_or_their_whole_space[one]",
+      ),
+      (
+        "the report is beside the checkpoint's own row alone",
+        "self.config.output.compare_with or own",
+        "own",
+        "test_the_papers_rows_stand_in_the_report_beside_ours[amos_base]",
+      ),
+      (
+        "the newest step whichever is named",
+        "      step=step,",
+        "      step=None,",
+        "test_the_step_and_the_vocabulary_are_those_that_are_named",
+      ),
+    ],
+  ),
+  (
+    "finetune/own/search.py",
+    "tests/finetune/own/test_search.py",
+    [
+      (
+        "label smoothing ignored",
+        "smoothing=own.label_smoothing",
+        "smoothing=0.0",
+        "test_the_loss_of_classes_is_smoothed_and_weighted_as_asked[smoothed]",
+      ),
+      (
+        "class weights ignored",
+        'balanced=own.class_weights == "balanced"',
+        "balanced=False",
+        "test_the_loss_of_classes_is_smoothed_and_weighted_as_asked[balanced]",
+      ),
+    ],
+  ),
+  (
+    "finetune/own/load.py",
+    "tests/finetune/own/test_search.py",
+    [
+      (
+        "the second text ignored",
+        "text_pair=given.text_pair",
+        'text_pair=""',
+        "test_every_field_of_the_columns_reaches_what_it_is_for",
+      ),
+      (
+        "long texts are cut whatever is asked for",
+        "config.data.long, separator)",
+        '"cut", separator)',
+        "test_every_field_of_the_columns_reaches_what_it_is_for",
+      ),
+      (
+        "the module of a Task ignored",
+        '"module": config.data.module',
+        '"module": ""',
+        "test_a_data_set_is_looked_for_in_the_folder_and_the_module_that_are_named",
+      ),
+    ],
+  ),
+  (
+    "finetune/own/problems.py",
+    "tests/finetune/own/test_search.py",
+    [
+      (
+        "a label of several counts as much as all rows to its own",
+        "(len(wanted) - count) / max(count, 1)",
+        "len(wanted) / max(count, 1)",
+        "test_the_loss_of_several_labels_is_smoothed_and_weighted_as_asked",
+      )
+    ],
+  ),
 ]

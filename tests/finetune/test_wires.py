@@ -1,18 +1,24 @@
 """What stands between a config and the parts of a search, and would be missed by either's own tests."""
 
 import importlib
+import shutil
 import types
 
 import pytest
 
+from configs import finetune_glue
+from data.errors import DataError
 from finetune import main, needed_files
 from finetune.glue.search import Glue
 from finetune.papers.spaces import Cell
 from finetune.search import best_model, session
 from finetune.search.classification import HeadSettings
+from finetune.search.search import Search
+from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
 from pretrain import main as pretraining
 from pretrain.command import flags
+from pretrain.stop import StopRequest
 
 _KINDS = {
   "glue": "finetune.glue.search.Glue",
@@ -84,3 +90,91 @@ def test_the_leaderboards_run_is_the_best_of_all_the_test_seeds(predict, seed, m
   Glue.finish(glue, search, _RECORDS)  # pyright: ignore
   assert [chosen.seed for chosen in saved] == [seed]
   assert search.ran == ([([_RECORDS[0].cell], [0, 1, 2, 3, 4])] if predict else [])
+
+
+def _session(run, workdir, **fields) -> Session:
+  """On SST-2, with a warm-up that fits its few rows; double underscores in names of fields are dots."""
+  config = finetune_glue.get_config()
+  given = {"checkpoint": str(run), "tasks": "sst2", "search__warmup_fractions": (0.1,)} | fields
+  config.update_from_flattened_dict({name.replace("__", "."): value for name, value in given.items()})
+  return Session(config, str(workdir), stop=StopRequest())
+
+
+@pytest.mark.parametrize(
+  ("protocol", "expected"),
+  [("taco", (0.999, 1e-8, 0.0, 1.0)), ("coco_lm", (0.98, 1e-6, 0.01, 0.0))],
+  ids=["taco", "coco_lm"],
+)
+def test_runs_are_trained_with_the_optimizer_of_their_protocol(
+  protocol, expected, small_encoder_run, small_glue_folder, tmp_path
+):
+  fields = {"protocol": protocol, "data__directory": str(small_glue_folder)}
+  of_protocol = _session(small_encoder_run, tmp_path, **fields)
+  (plan,) = Glue(of_protocol, download=False).plans
+  assert plan.optimizer == of_protocol.protocol.optimizer
+  settings = Search(plan, of_protocol).program._settings
+  assert (settings.adam_b2, settings.adam_eps, settings.weight_decay, settings.clip_norm) == expected
+
+
+def test_every_run_has_the_rate_and_the_steps_of_its_cell(small_encoder_run, small_glue_folder, tmp_path):
+  fields = {"batch_sizes": (8,), "epochs": (2, 4), "learning_rates": (1e-2, 2e-2), "warmup_steps": (5,)}
+  changed = {f"search__{name}": values for name, values in fields.items()} | {"search__warmup_fractions": ()}
+  directory = {"data__directory": str(small_glue_folder), "data__buckets": 1}
+  (plan,) = Glue(_session(small_encoder_run, tmp_path, **changed, **directory), download=False).plans
+  runs = plan.runs([(cell, seed) for seed, cell in enumerate(plan.cells)])
+  assert runs.seeds.tolist() == [0, 1, 2, 3]
+  assert runs.learning_rates.tolist() == pytest.approx([1e-2, 2e-2, 1e-2, 2e-2])
+  assert runs.total_steps.tolist() == [6, 6, 12, 12] and runs.warmup_steps.tolist() == [5] * 4
+
+
+@pytest.mark.parametrize(
+  ("cells", "num_seeds", "expected"),
+  [
+    ("one", 1, [Cell(32, 1e-3, 5, 0.1)]),
+    ("best_known", 5, [Cell(32, 2e-5, 5, 0.0625)]),
+    (
+      "all",
+      5,
+      [Cell(32, rate, epochs, 0.0625) for epochs in (2, 3, 5) for rate in (1e-5, 2e-5, 3e-5, 4e-5)],
+    ),
+  ],
+  ids=["one", "best_known", "all"],
+)
+def test_the_cells_are_one_that_suits_the_width_the_authors_best_or_their_whole_space(
+  cells, num_seeds, expected, small_encoder_run, tmp_path
+):
+  fields = {"size": "base", "search__cells": cells, "search__warmup_fractions": ()}
+  found = _session(small_encoder_run, tmp_path, **fields)
+  assert found.cells("sst2") == expected
+  assert len(found.seeds) == num_seeds
+
+
+@pytest.mark.parametrize(
+  ("recipe", "beside"),
+  [
+    ("", {}),
+    ("amos_base", {"AMOS base": 0.942, "ELECTRA base": 0.936, "COCO-LM base": 0.932}),
+    ("roberta_base", {"RoBERTa base": 0.937}),
+  ],
+  ids=["its_own", "amos_base", "roberta_base"],
+)
+def test_the_papers_rows_stand_in_the_report_beside_ours(
+  recipe, beside, small_encoder_run, small_glue_folder, tmp_path
+):
+  fields = {"output__compare_with": recipe, "data__directory": str(small_glue_folder)}
+  glue = Glue(_session(small_encoder_run, tmp_path, **fields), download=False)
+  report = glue.report({"sst2": [_RECORDS[0]._replace(task="sst2")]})
+  (row,) = report.rows
+  assert {name: value for name, value in row.items() if " base" in name} == beside
+  assert [column.header for column in report.columns if " base" in column.header] == list(beside)
+
+
+def test_the_step_and_the_vocabulary_are_those_that_are_named(small_encoder_run, tmp_path):
+  shutil.copytree(small_encoder_run, tmp_path / "run")
+  words = shutil.move(tmp_path / "run" / "vocabulary", tmp_path / "words")
+  start = _session(tmp_path / "run", tmp_path, vocabulary=str(words), checkpoint_step=7).start
+  assert start.vocabulary_directory == words and start.meta["step"] == 7
+  with pytest.raises(DataError, match="no checkpoint of step 3"):
+    _session(tmp_path / "run", tmp_path, vocabulary=str(words), checkpoint_step=3)
+  with pytest.raises(DataError, match=r"--config\.vocabulary"):
+    _session(tmp_path / "run", tmp_path)

@@ -1,0 +1,102 @@
+"""Every field of one's own task reaches what it is there for; nothing is trained, losses are made by hand."""
+
+import types
+
+import numpy as np
+import pytest
+
+from configs import finetune_own
+from data.rows import Row
+from finetune.own import load
+from finetune.own.search import Own
+from finetune.search.session import Session
+from pretrain.stop import StopRequest
+
+
+@pytest.fixture
+def own(small_encoder_run, tmp_path):
+  """Makes the task of a file with this content; double underscores in names of fields are dots."""
+
+  def make(content, **fields) -> Own:
+    for name in ("train.csv", "dev.csv"):
+      (tmp_path / name).write_text(content)
+    config = finetune_own.get_config()
+    given = {"checkpoint": str(small_encoder_run), "data__train_file": str(tmp_path / "train.csv")}
+    given |= {"data__dev_file": str(tmp_path / "dev.csv")} | fields
+    config.update_from_flattened_dict({name.replace("__", "."): value for name, value in given.items()})
+    return Own(Session(config, str(tmp_path / "out"), stop=StopRequest()), download=False)
+
+  return make
+
+
+# Three rows of x, one of y: balanced, a row of x counts 4 / (2 * 3), one of y 4 / (2 * 1).
+CLASSES = "text,label\na good film,x\na bad film,x\nthe cat sat,x\nthe mat,y\n"
+LOG_X, LOG_Y = np.log([0.25, 0.75])
+
+
+@pytest.mark.parametrize(
+  ("fields", "of_x", "of_y"),
+  [
+    ({}, -LOG_X, -LOG_Y),
+    ({"own__label_smoothing": 0.2}, -0.9 * LOG_X - 0.1 * LOG_Y, -0.1 * LOG_X - 0.9 * LOG_Y),
+    ({"own__class_weights": "balanced"}, -2 / 3 * LOG_X, -2 * LOG_Y),
+    (
+      {"own__class_weights": "balanced", "own__label_smoothing": 0.2},
+      2 / 3 * (-0.9 * LOG_X - 0.1 * LOG_Y),
+      2 * (-0.1 * LOG_X - 0.9 * LOG_Y),
+    ),
+  ],
+  ids=["plain", "smoothed", "balanced", "both"],
+)
+def test_the_loss_of_classes_is_smoothed_and_weighted_as_asked(own, fields, of_x, of_y):
+  (plan,) = own(CLASSES, **fields).plans
+  logits = np.asarray([[LOG_X, LOG_Y]], np.float32)
+  for label, expected in enumerate((of_x, of_y)):
+    batch = {"labels": np.asarray([label], np.int32), "weights": np.ones(1, np.float32)}
+    assert float(plan.problem.loss(logits, batch)[0]) == pytest.approx(expected, rel=1e-5)
+
+
+# Two rows have both labels, three have b alone, and none is without b.
+SEVERAL = "text,label\na good film,a|b\na bad film,a|b\nthe cat sat,b\nthe mat,b\nthe film,b\n"
+
+
+def test_the_loss_of_several_labels_is_smoothed_and_weighted_as_asked(own):
+  fields = {"own__task": "multilabel", "own__class_weights": "balanced", "own__label_smoothing": 0.2}
+  (plan,) = own(SEVERAL, **fields).plans
+  batch = {"labels": np.asarray([[1, 0]], np.float32), "weights": np.ones(1, np.float32)}
+  chance = np.asarray(
+    [0.25, 0.75]
+  )  # of a, which 3 rows are without and 2 with: 1.5; and of b, which counts 1
+  logits = np.asarray([np.log(chance / (1 - chance))], np.float32)
+  by_label = -np.asarray([1.5, 1]) * [0.9, 0.1] * np.log(chance) - [0.1, 0.9] * np.log(1 - chance)
+  assert float(plan.problem.loss(logits, batch)[0]) == pytest.approx(by_label.mean(), rel=1e-5)
+
+
+def test_every_field_of_the_columns_reaches_what_it_is_for(own):
+  header, rows = "text,label,p,q,r", [f"t {row},z,good {row},bad {row},u+v" for row in range(40)]
+  fields = {"text": "p", "text_pair": "q", "label": "r", "labels": "w,v,u", "separator": "+"}
+  fields |= {"long": "windows", "dev_fraction": 0.5, "dev_file": ""}
+  changed = {f"data__{name}": value for name, value in fields.items()}
+  task = own("\n".join([header, *rows]) + "\n", **changed, own__task="multilabel", own__pooling="max").task
+  schema = task.schema
+  assert (schema.kind, schema.pooling, schema.long) == ("multilabel", "max", "windows")
+  assert (schema.text, schema.label, schema.labels) == (("p", "q"), "r", ("w", "v", "u"))
+  assert (schema.separator, task.train.targets[0].tolist()) == ("+", [0, 1, 1])
+  assert 10 < len(task.dev.targets) < 30  # half of them, chosen by their texts
+
+
+def test_a_data_set_is_looked_for_in_the_folder_and_the_module_that_are_named(own, monkeypatch):
+  asked = []
+
+  def read(name, split, **options):
+    asked.append((name, split, options))
+    return [Row({"text": "a film", "label": label}, 1, name) for label in "xy"]
+
+  stand_in = types.SimpleNamespace(
+    kind_of=lambda name: name.startswith("seqio:"), read=read, digest=lambda rows: "digest"
+  )
+  monkeypatch.setattr(load, "datasets", stand_in)
+  fields = {"train_file": "seqio:mine", "dev_file": "seqio:other", "module": "tasks.py", "directory": "here"}
+  own("", **{f"data__{name}": value for name, value in fields.items()})
+  options = {"directory": "here", "module": "tasks.py", "download": False}
+  assert asked == [("seqio:mine", "train", options), ("seqio:other", "validation", options)]

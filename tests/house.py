@@ -39,6 +39,7 @@ LINES = {
   "a page about runs: curves, config, examples, tables, events (pretrain/report)": 1_301,
   "meshes of pods and nodes, processes that join, agree on a step and end together": 1_300,
   "signals that come when a run has ended, saves that fail on one host alone": 80,
+  "second signals in a compilation, lost checkpoints and lists, an output that is full": 90,
 }
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.
@@ -148,7 +149,7 @@ def sizes() -> list[Count]:
   train = [size for path, node, size in functions if (path, node.name) == ("pretrain/train.py", "train")]
   return [
     Count("lines of the product", _lines(), sum(LINES.values())),
-    Count("lines of finetune/", _lines("finetune"), 9_670),
+    Count("lines of finetune/", _lines("finetune"), 9_675),
     Count("files of more than 300 lines", len(too_large), 0, too_large),
     Count("functions of more than 60 lines", len(too_long), 0, too_long),
     Count("lines of train.train", *train, 30),

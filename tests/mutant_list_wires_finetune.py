@@ -248,7 +248,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "the second text ignored",
-        "text_pair=given.text_pair",
+        "text_pair=data.text_pair",
         'text_pair=""',
         "test_every_field_of_the_columns_reaches_what_it_is_for",
       ),

@@ -176,15 +176,18 @@ def one_line_errors(*, stopped: str, debug: bool = False, is_last: bool = False)
 
 
 def _full_output(error: OSError) -> errors.StorageError | None:
-  """What to say where the disk under this command's own output is full; None: it is another error.
+  """What to say where a disk is full and no file is named, as for what is printed; None: it is another error.
 
-  The rest of that output is given up: Python would fail with it once more at the end.
+  What is left to print is given up: Python would fail with it once more at the end.
   """
   if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
     return None
   with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:
     os.dup2(nowhere.fileno(), sys.stdout.fileno())
-  return errors.StorageError(f"what this command prints cannot be written ({errors.reason(error)})")
+  return errors.StorageError(
+    f"a file, or what this command prints, cannot be written ({errors.reason(error)}); free space and run "
+    "the same command again"
+  )
 
 
 def exit_code(function: Callable[[], int | None], *, stopped: str, debug: bool = False) -> int:

@@ -114,7 +114,7 @@ def read(
   """Yields the texts in one shard, counted from 0, of a Task's training split.
 
   `keep` is the fraction of the texts that is taken; which ones depends on their content alone. DataError: the
-  examples have no text under `text_field`, see `text_feature`. The other arguments are those of `plan`.
+  examples cannot be read, or have no text under `text_field`, see `text_feature`. The others are those of `plan`.
   """
   seqio = _registry(module, tfds_directory)
   shard_info = seqio.ShardInfo(shard, num_shards) if num_shards > 1 else None
@@ -122,11 +122,12 @@ def read(
     sequence_length=None, split=SPLIT, shuffle=False, seed=0, shard_info=shard_info
   )
   feature = text_feature(name, dataset.element_spec, text_field)
-  for example in dataset.as_numpy_iterator():
-    text = tfds_reader.as_text(example[feature])
-    key = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
-    if key < keep * 2**64:
-      yield text
+  with tfds_reader.readable(f"seqio:{name}"):
+    for example in dataset.as_numpy_iterator():
+      text = tfds_reader.as_text(example[feature])
+      key = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
+      if key < keep * 2**64:
+        yield text
 
 
 def examples(

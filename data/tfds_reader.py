@@ -6,6 +6,7 @@
 TensorFlow: a child process reads the data sets and writes JSON lines.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -105,14 +106,23 @@ def num_train_shards(path: pathlib.Path, text_field: str) -> int:
 
 
 def train_texts(path: str, text_field: str, *, start: int, stop: int) -> Iterator[str]:
-  """Yields the texts in shards [start, stop) of the training split, loading TensorFlow in this process."""
+  """Yields the texts in shards [start, stop) of the training split, loading TensorFlow in this process.
+
+  DataError: a file of the data set is damaged or gone.
+  """
   dataset = (
     import_tfds()
     .builder_from_directory(path)
     .as_dataset(split=f"{TRAIN}[{start}shard:{stop}shard]", shuffle_files=False)
   )
-  for example in dataset.as_numpy_iterator():
-    yield as_text(example[text_field])
+  with readable(f"TFDS data set {path}"):
+    for example in dataset.as_numpy_iterator():
+      yield as_text(example[text_field])
+
+
+def readable(what: str) -> contextlib.AbstractContextManager[None]:
+  """Makes a DataError of whatever TensorFlow raises while it reads examples in the block."""
+  return errors.translated(errors.DataError, f"{what} cannot be read", "build it again, or take another copy")
 
 
 def as_text(value: Any) -> str:

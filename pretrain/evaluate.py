@@ -32,7 +32,7 @@ def evaluate(
     is_stopping: asked before each microbatch.
 
   Returns:
-    {metric: mean}, and 'loss', the weighted sum of the terms; None if `is_stopping` said so.
+    {metric: mean}, and 'loss', the weighted sum of the terms; None if `is_stopping` returned True.
   """
   settings = run.config.train
   # A microbatch at a time, as the training step: what that one fits into, this one does.

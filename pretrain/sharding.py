@@ -207,7 +207,7 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
   """Lays the axes of an activation, names out of ACTIVATION_AXES or None, on the mesh of `make_mesh`.
 
   Without a mesh (`jax.set_mesh`), or on the runs of fine-tuning's own mesh, returns `x` as it is. Inside
-  `own_rows.on_own_rows` the batch is that of one device, and only `tensor` is left to be told.
+  `own_rows.on_own_rows` the batch is that of one device, and only `tensor` is left to constrain.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.axis_names != MESH_AXES or set(mesh.manual_axes) == set(MESH_AXES):

@@ -125,8 +125,8 @@ def submit(session: Session, tests: Mapping[str, Tests], data: Mapping[str, Glue
       scale = session.protocol.stsb_divisor if key == "stsb" else 1.0
       ids = list(map(str, outputs[f"{key}.ids"]))
       by_key[key] = leaderboard.predictions(key, ids, outputs[key], scale=scale)
-  _, told = leaderboard.write_submission(session.workdir / "glue.zip", by_key)
-  return lines + told
+  _, notes = leaderboard.write_submission(session.workdir / "glue.zip", by_key)
+  return lines + notes
 
 
 def _majority_line(outputs: Mapping[str, np.ndarray], data: GlueData) -> str:

@@ -140,7 +140,7 @@ def missing_fields(config: ConfigDict, schema: Schema = PRETRAINING) -> list[str
 
 
 def type_problem(name: str, value: Any, schema: Schema = PRETRAINING) -> str | None:
-  """The line that refuses a value of the wrong type or a number that is none; None if it is right."""
+  """The line that refuses a value of the wrong type, or a number that is not finite; None if it is right."""
   default, kind = known_fields(schema)[name], kinds(schema)[name]
   if kind.value_type is float and isinstance(value, int) and not isinstance(value, bool):
     return None

@@ -95,7 +95,7 @@ def setup_hints(*, least_memory: int) -> list[str]:
   busy = os.getloadavg()[0]
   if busy > cores / 2:
     hints.append(
-      f"other programs are at work (load {busy:.1f} on {cores} cores), so it takes longer than said"
+      f"other programs are at work (load {busy:.1f} on {cores} cores), so it takes longer than estimated"
     )
   free = psutil.virtual_memory().available
   if free < least_memory:

@@ -86,6 +86,15 @@ from data.rows import datasets
 for split in ("train", "validation"):
   print(json.dumps([datasets.main([*json.loads(sys.argv[4]), "--split=" + split])]))
 print(json.dumps([tfds_reader.main(json.loads(sys.argv[5]))]))
+import pathlib
+(shard,) = pathlib.Path(sys.argv[2], "tiny").rglob("*.tfrecord*")
+content = bytearray(shard.read_bytes())
+content[len(content) // 2] ^= 1
+shard.write_bytes(content)
+try:
+  print(json.dumps([0, [*tfds_reader.train_texts(str(shard.parent), "body", start=0, stop=1)]]))
+except errors.UserError as error:
+  print(json.dumps([error.exit_code, str(error)]))
 from data.prepare import command
 print(json.dumps([command.main(json.loads(sys.argv[3]))]))
 """
@@ -123,7 +132,8 @@ def results(tmp_path_factory, vocabulary_directory):
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr[-2000:]
   lines = [json.loads(line) for line in done.stdout.split("\n") if line.startswith("[")]
-  keys = [*names, "tfds", "tfds without the feature", "no module", "task#train", "task", "rows", "prepare"]
+  keys = [*names, "tfds", "tfds without the feature", "no module", "task#train", "task", "rows", "damaged"]
+  keys.append("prepare")
   lines[-1].append(directory / "prepared")
   made = dict(zip(keys, lines, strict=True)) | {"stderr": done.stderr}
   for key, path in (("task", "task.jsonl"), ("rows", "0.jsonl")):
@@ -142,6 +152,12 @@ def test_labels_in_lists_of_a_tfds_data_set_are_names(results):
   assert code == 0 and len(rows) == 30
   tags = {tuple(row["tags"]) for row in rows}
   assert tags == {("B-X", "O"), ("O",), ()} and rows[0]["body"].endswith("more")
+
+
+def test_a_damaged_data_set_is_one_line(results):
+  code, message = results["damaged"]
+  assert code == 3 and message.startswith("TFDS data set /") and "corrupted record" in message
+  assert message.endswith("build it again, or take another copy") and "\n" not in message
 
 
 def test_a_registered_task_is_read_in_order(results):

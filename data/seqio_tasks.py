@@ -114,7 +114,7 @@ def read(
   """Yields the texts in one shard, counted from 0, of a Task's training split.
 
   `keep` is the fraction of the texts that is taken; which ones depends on their content alone. DataError: the
-  examples cannot be read, or have no text under `text_field`, see `text_feature`. The others are those of `plan`.
+  examples cannot be read, or have no text under `text_field`: `text_feature`. The others are those of `plan`.
   """
   seqio = _registry(module, tfds_directory)
   shard_info = seqio.ShardInfo(shard, num_shards) if num_shards > 1 else None

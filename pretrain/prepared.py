@@ -55,7 +55,8 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
   where = (
     f"no records in {directory}, and data.source={config.data.source!r} cannot be prepared here ({reason})"
   )
-  if code == DataError.exit_code and not _is_there(config):
+  is_name = re.match("(tfds|seqio):", config.data.source)  # files that are not here cannot be downloaded
+  if code == DataError.exit_code and is_name and not _is_there(config):
     shown = shlex.join(["python", *command[1:]])
     raise DataError(
       f"{where}; run `{shown} --download` where that text can be had, or train on the documentation of "

@@ -160,6 +160,7 @@ class Training:
     """Steps until the end or a stop request; returns the exit code."""
     first, total, eval_every = self.start.step, self.settings.total_steps, self.settings.eval_every
     done, pending = first, None
+    self.log("Compiling, unless this machine has done it before")
     try:
       # A stop request may have cut the evaluation of the step that was saved.
       if first == 0 or (first % eval_every == 0 and not self.is_evaluated):

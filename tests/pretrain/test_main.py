@@ -141,8 +141,7 @@ def test_text_that_is_not_there_is_told_in_one_line_and_leaves_nothing(tmp_path,
   )
   assert _run_here(monkeypatch, *flags) == 3
   line = _one_error_line(capfd.readouterr().err)
-  assert "no_such.txt" in line
-  assert "python -m data.prepare --source=" in line and "--config.data.source=installed_docs" in line
+  assert "no_such.txt matches no file; expected file globs" in line and "--download" not in line
   assert list(tmp_path.iterdir()) == []
 
 

@@ -85,15 +85,22 @@ sys.exit(3)
 
 def test_a_child_that_fails_is_told_in_one_line_with_both_ways_out(tmp_path, child):
   child(_FAILING)
-  config = small_config("mlm", tmp_path / "records", {"data.source": "a b.txt"})
+  config = small_config("mlm", tmp_path / "records", {"data.source": "tfds:a b"})
   with pytest.raises(DataError) as caught:
     prepared.ensure_records(config, download=True)
   message = str(caught.value)
   assert "\n" not in message and "no such file: a b.txt" in message and "reading" not in message
   # The command can be pasted into a shell, and asks for the download once.
-  assert "python -m data.prepare '--source=a b.txt'" in message and "error: " not in message
+  assert "python -m data.prepare '--source=tfds:a b'" in message and "error: " not in message
   assert message.count("--download") == 1
   assert "--config.data.source=installed_docs" in message
+
+
+def test_a_glob_that_matches_nothing_gets_no_advice_that_would_fail_too(tmp_path, child):
+  child(_FAILING)
+  config = small_config("mlm", tmp_path / "records", {"data.source": "a b.txt"})
+  with pytest.raises(DataError, match=r"cannot be prepared here \(no such file: a b.txt\)$"):
+    prepared.ensure_records(config, download=False)
 
 
 @pytest.mark.parametrize("kind", [ConfigError, DataError, StorageError])

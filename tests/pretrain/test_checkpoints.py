@@ -72,6 +72,9 @@ def test_damage_is_found_and_nothing_is_changed(run, call):
   assert "step 4 damaged" in error and len(error.splitlines()) == 1
   assert checkpoint.saved_steps(run / "checkpoints") == [*STEPS]
   (run / "checkpoints" / "6" / integrity.NAME).unlink()
+  assert "step 6: sha256.json is gone" in call("verify", run)[1]
+  meta = run / "checkpoints" / "6" / "meta" / "metadata"
+  meta.write_text(json.dumps(json.loads(meta.read_text()) | {"run_id": ""}))
   assert "step 6: saved by a version that listed no digests" in call("verify", run)[1]
 
 

@@ -1,12 +1,14 @@
-"""Saves on slow storage: one after another, none left out, and said."""
+"""Saves on slow storage, one after another and none left out; a disk that fills while a run trains."""
 
 import re
+import resource
 import time
 
 import jax.numpy as jnp
 
-from pretrain import checkpoint, integrity
+from pretrain import checkpoint, integrity, resume
 from pretrain.checkpoint import Checkpoints
+from tests.pretrain.pod.processes import running
 
 
 def test_a_save_longer_than_its_interval_is_told_with_both_times_and_none_is_skipped(tmp_path, monkeypatch):
@@ -30,3 +32,22 @@ def test_a_save_longer_than_its_interval_is_told_with_both_times_and_none_is_ski
   words = [re.fullmatch(pattern, line) for line in lines]
   assert [found and found[1] for found in words] == ["1", "2"]
   assert all(found and float(found[2]) >= 0.3 > float(found[3]) for found in words)
+
+
+def test_a_disk_that_fills_ends_the_command_with_one_line_and_the_older_step_stays(small_records, tmp_path):
+  fields = {"train.total_steps": 100_000, "train.checkpoint_every": 20, "data.directory": small_records}
+  with running(1, tmp_path / "run", *[f"--config.{name}={value}" for name, value in fields.items()]) as one:
+    one.wait_for_step(30)
+    while not checkpoint.saved_steps(tmp_path / "run" / "checkpoints"):
+      assert one.started[0].poll() is None
+      time.sleep(0.01)
+    # Less than a checkpoint: a full disk under checkpoints and log alike.
+    resource.prlimit(one.started[0].pid, resource.RLIMIT_FSIZE, (8_000, 8_000))
+    ((code, _, err),) = one.ends()
+  assert code == 5, err
+  (line,) = [line for line in err.splitlines() if line.startswith("error:")]
+  assert (
+    re.match("error: (cannot save to .*|.*: cannot be written) .*check space", line) and "Trace" not in err
+  )
+  lines: list[str] = []
+  assert (resume.newest_good_step(tmp_path / "run", lines.append) or 0) >= 20 and not lines

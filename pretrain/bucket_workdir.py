@@ -110,7 +110,8 @@ class _Steps:
     # The newest matters most, but one to keep for good must not be missing below it.
     for step in sorted(new, key=lambda step: (step not in self._keep_steps, -step)):
       self._send_step(step, steps[step])
-    self._mirror.push([name for name in others if name == workdir_files.HAS_SAVED])
+    if bucket_steps.by_step(self._mirror.known):  # a whole one is there
+      self._mirror.push([name for name in others if name == workdir_files.HAS_SAVED])
     self._remove_old(set(steps))
 
   def _send_step(self, step: int, names: list[str]) -> None:

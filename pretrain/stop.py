@@ -67,8 +67,8 @@ class StopRequest:
 def _end_at_the_second(reading: int) -> None:
   """Ends the process at the second signal whose number comes out of the pipe `reading`; until it is closed.
 
-  Python's handlers wait for the end of a call into compiled code, such as a compilation of minutes; the bytes
-  are written at once.
+  Python's handlers wait for the end of a call into compiled code that does not look for them; the bytes are
+  written at once.
   """
   asked = 0
   while number := os.read(reading, 1):

@@ -39,7 +39,7 @@ LINES = {
   "a page about runs: curves, config, examples, tables, events (pretrain/report)": 1_301,
   "meshes of pods and nodes, processes that join, agree on a step and end together": 1_300,
   "signals that come when a run has ended, saves that fail on one host alone": 80,
-  "second signals in a compilation, lost checkpoints and lists, outputs that are full": 105,
+  "second signals in compiled code, lost checkpoints and lists, outputs that are full": 105,
 }
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.

@@ -102,10 +102,6 @@ def import_parser() -> Parser:
   return parser
 
 
-def _unsaid(_: str) -> None:
-  """Takes the warning that the CPU is used, which is no fault here."""
-
-
 def _main(argv: Sequence[str]) -> None:
   meeting.refuse_several(os.environ, program="an export or import")
   if argv[:1] == ["import"]:
@@ -113,7 +109,7 @@ def _main(argv: Sequence[str]) -> None:
     from pretrain.export import import_checkpoint
 
     asked = import_parser().parse_args(argv[1:])
-    devices.check(say=_unsaid)
+    devices.check(say=lambda _: None)  # that the CPU is used is no fault here
     with sent(asked):
       import_checkpoint.import_checkpoint(**vars(asked))
     return
@@ -124,7 +120,7 @@ def _main(argv: Sequence[str]) -> None:
   from pretrain import devices
   from pretrain.export import export_checkpoint
 
-  devices.check(say=_unsaid)
+  devices.check(say=lambda _: None)  # that the CPU is used is no fault here
   with sent(arguments, kind=pathlib.Path):
     export_checkpoint.export(export_checkpoint.Request(**vars(arguments)))
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-# A call of minutes that lets other threads run, as a compilation does.
+# A call of minutes that lets other threads run and does not look for signals.
 CODE = """
 import hashlib
 from pretrain.stop import StopRequest

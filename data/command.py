@@ -204,7 +204,7 @@ def run(function: Callable[[], None]) -> int:
     try:
       function()
     except errors.UserError as error:
-      raise type(error)(" ".join(str(error).split())) from error
+      raise type(error)(errors.on_one_line(error)) from error
     except OSError as error:
       # Reading errors were turned into DataErrors where the file is known; what is left is about writing.
       is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -59,6 +59,16 @@ def reason(error: BaseException) -> str:
   return (str(words).strip().splitlines() or [type(error).__name__])[0].strip()
 
 
+def named_reason(error: BaseException, *, most: int | None = None) -> str:
+  """The type and why it failed, 'KeyError: name', where a type says more; `most` letters of the reason."""
+  return f"{type(error).__name__}: {reason(error)[:most]}"
+
+
+def on_one_line(error: BaseException) -> str:
+  """The whole message without its line breaks."""
+  return " ".join(str(error).split())
+
+
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 2, also: Iterable[str] = ()) -> str:
   """'; did you mean 'a' or 'b'?' with the known names that `name` may stand for, '' without any.
 
@@ -117,7 +127,7 @@ def translated(kind: type[UserError], start: str, advice: str) -> Iterator[None]
   try:
     yield
   except Exception as error:
-    line = f"{type(error).__name__}: {reason(error)}"
+    line = named_reason(error)
     if len(line) > 200:
       line = f"{line[:90]} ... {line[-100:]}"  # what was tried comes first, why it failed last
     raise kind(f"{start} ({line}); {advice}") from error

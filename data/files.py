@@ -45,9 +45,22 @@ def address_problem(name: str, value: object) -> str | None:
 
 def write_atomically(path: Path, content: bytes | str) -> None:
   """Writes a file that is there in full or not at all; text is encoded as UTF-8."""
-  aside = aside_of(path)
-  aside.write_bytes(content.encode() if isinstance(content, str) else content)
-  aside.replace(path)
+  with whole_file(path) as aside:
+    aside.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, aside: pathlib.Path | None = None) -> Iterator[pathlib.Path]:
+  """Where the block writes a file that takes its name when the block ends well, and goes when it does not.
+
+  That is beside it, or `aside`, on the same file system.
+  """
+  aside = aside or aside_of(path)
+  try:
+    yield aside
+    aside.replace(path)
+  finally:
+    aside.unlink(missing_ok=True)
 
 
 def aside_of(path: Path) -> pathlib.Path:

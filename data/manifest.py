@@ -106,7 +106,7 @@ def read(directory: str | os.PathLike) -> Manifest:
     return made
   except (ValueError, AttributeError, RecursionError) as error:
     raise errors.DataError(
-      f"{path}: damaged manifest ({type(error).__name__}: {error}); remove {path.parent} and prepare it again"
+      f"{path}: damaged manifest ({errors.named_reason(error)}); remove {path.parent} and prepare it again"
     ) from error
 
 

@@ -159,8 +159,8 @@ def examples(
     yield from task.get_dataset(sequence_length=None, split=split, shuffle=False).as_numpy_iterator()
   except Exception as error:  # whatever a user's preprocessors may raise
     raise errors.DataError(
-      f"seqio Task {name!r}, split {split!r}, cannot be read ({type(error).__name__}: "
-      f"{errors.reason(error)[:300]}); mend the Task"
+      f"seqio Task {name!r}, split {split!r}, cannot be read "
+      f"({errors.named_reason(error, most=300)}); mend the Task"
     ) from error
 
 

@@ -77,9 +77,8 @@ def find_or_download(directory: str, name: str, *, download: bool) -> pathlib.Pa
     builder.download_and_prepare()
   except Exception as error:  # of whatever kind: network, disk, an unknown name; TFDS has no common base
     raise errors.DataError(
-      f"TFDS could not download {name!r} to {place(directory)} ({type(error).__name__}: "
-      f"{errors.reason(error)[:200]}); check the name and the network, or prepare it elsewhere and give "
-      "--tfds_directory"
+      f"TFDS could not download {name!r} to {place(directory)} ({errors.named_reason(error, most=200)}); "
+      "check the name and the network, or prepare it elsewhere and give --tfds_directory"
     ) from error
   return pathlib.Path(str(builder.data_path))
 
@@ -137,7 +136,7 @@ def split_sizes(path: pathlib.Path) -> dict[str, int]:
     return {split["name"]: sum(map(int, split["shardLengths"])) for split in info["splits"]}
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise errors.DataError(
-      f"{path}/dataset_info.json: damaged ({type(error).__name__}: {error}); remove {path} and build it again"
+      f"{path}/dataset_info.json: damaged ({errors.named_reason(error)}); remove {path} and build it again"
     ) from error
 
 
@@ -221,7 +220,7 @@ def _examples(path: pathlib.Path, split: str) -> list[Example]:
       examples += [dict(zip(columns, row)) for row in zip(*columns.values())]
   except Exception as error:  # TensorFlow's and TFDS's have no common base; also rows that are not there
     raise errors.DataError(
-      f"{path}: split {split!r} cannot be read ({type(error).__name__}: {errors.reason(error)[:300]}); "
+      f"{path}: split {split!r} cannot be read ({errors.named_reason(error, most=300)}); "
       f"remove {path} and build it again"
     ) from error
   return examples

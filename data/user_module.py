@@ -29,6 +29,6 @@ def import_module(module: str) -> None:
     loader.exec_module(sys.modules[path.stem])
   except Exception as error:  # whatever a user's file may raise
     raise errors.ConfigError(
-      f"--module={module} cannot be imported ({type(error).__name__}: {errors.reason(error)}); name a Python "
+      f"--module={module} cannot be imported ({errors.named_reason(error)}); name a Python "
       "file, or a module that Python finds"
     ) from error

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from configs import finetune_base
-from data.errors import did_you_mean, plain_name
+from data.errors import plain_name, unknown
 from data.glue.tasks import TASKS
 from finetune.papers import protocols
 from pretrain.command import fields
@@ -145,10 +145,7 @@ def _reference_problems(config: Mapping[str, Any]) -> list[str]:
   known = reference_rows.known_recipes(protocol)
   if name in known or reference_rows.reference_rows(name, protocol):
     return []
-  return [
-    f"output.compare_with={name!r}: there is no row of it for protocol {protocol!r}"
-    f"{did_you_mean(name, known)}; known: {', '.join(known)}"
-  ]
+  return [f"output.compare_with={name!r}: {unknown(f'row for protocol {protocol!r}', name, known)}"]
 
 
 def _task_problems(config: Mapping[str, Any]) -> list[str]:
@@ -157,8 +154,7 @@ def _task_problems(config: Mapping[str, Any]) -> list[str]:
     return []
   known = _known_tasks(config)
   problems = [
-    f"tasks={config['tasks']!r}: there is no task {name!r}{did_you_mean(name, known)}; known: all, "
-    f"{', '.join(known)}"
+    f"tasks={config['tasks']!r}: {unknown('task', name, ['all', *known])}"
     for name in names
     if name not in known
   ]

@@ -14,6 +14,7 @@ from data import manifest
 from pretrain import flops, resume, trees
 from pretrain import prepared as source
 from pretrain.corruption.masking import TokenIds
+from pretrain.models.config import activation_bytes
 from pretrain.models.encoder import layers_a_turn
 from pretrain.ops import attention
 from pretrain.own_rows import on_own_rows
@@ -35,32 +36,24 @@ def memory_per_device(run: Run) -> dict[str, float]:
   """Estimated bytes on one device.
 
   'state' (parameters and optimizer moments, exact), 'gradients' (exact), 'activations' (what the layers
-  keep for the backward pass: about 34 numbers per token and width, and where attention is plain its
-  probabilities; where a part is recomputed one layer's, and what is kept of all) and 'vocabulary logits' (one
-  chunk, three arrays).
+  keep for the backward pass) and 'vocabulary logits' (one chunk, three arrays).
   """
   config, mesh = run.config, run.mesh
   state, gradients = local_bytes(run.abstract_state), local_bytes(run.abstract_state.params)
   model, length = config.model, config.data.length
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
   rows = config.train.batch_size // config.train.microbatches // shards
-  width = run.recipe.encoder.compute_dtype.itemsize
-  per_token = 34 * model.hidden_size * width // 2
-  if attention_choice(run).body == "plain":
-    per_token += 2 * model.num_heads * length * width
-  per_layer = rows * length * per_token
-  layer_input = rows * length * model.hidden_size * width
   crops = sum("crop" in objective.reads for objective in run.recipe.objectives.values())
   depth = model.num_layers * (1 + crops)
   if run.recipe.generator is not None:
     depth += sum(member.num_layers for member in run.recipe.generator.members)
-  # Input, query, key, value, attended, output and down, and the wider up.
-  products = layer_input * (7 + model.mlp_size / model.hidden_size)
-  activations = {
-    "none": depth * per_layer,
-    "cheap": per_layer + depth * products,
-    "full": per_layer + depth * layer_input,
-  }[run.recipe.encoder.remat]
+  activations = activation_bytes(
+    run.recipe.encoder,
+    tokens=rows * length,
+    length=length,
+    depth=depth,
+    has_plain_attention=attention_choice(run).body == "plain",
+  )
   slots = min(run.recipe.chunk * rows, rows * length)
   logits = 3 * 4 * slots * model.vocab_size
   return {

@@ -78,18 +78,13 @@ class Place:
 
   def fetch(self, wanted: Mapping[str, Path]) -> None:
     """Brings files to local paths, several at a time; each is there in full or not at all."""
-    asides = {name: files.aside_of(path) for name, path in wanted.items()}
-    try:
+    with contextlib.ExitStack() as stack:
       with errors.writing(f"the copy of {self.address}"):
         for path in wanted.values():
           path.parent.mkdir(parents=True, exist_ok=True)
+      asides = [str(stack.enter_context(files.whole_file(path))) for path in wanted.values()]
       with self._errors("read", DataError):
-        self._system.get([self._path(name) for name in asides], [str(path) for path in asides.values()])
-      for name, aside in asides.items():
-        aside.replace(wanted[name])
-    finally:
-      for aside in asides.values():
-        aside.unlink(missing_ok=True)
+        self._system.get([self._path(name) for name in wanted], asides)
 
   def send(self, sent: Mapping[str, Path]) -> None:
     """Writes local files, several at a time, over what is there under their names."""
@@ -111,8 +106,8 @@ class Place:
     try:
       yield
     except Exception as error:
-      reason = f"{type(error).__name__}: {errors.reason(error)}"
-      raise kind(f"{self} cannot be {done} ({reason[:200]}); {_ADVICE}") from error
+      reason = errors.named_reason(error, most=200)
+      raise kind(f"{self} cannot be {done} ({reason}); {_ADVICE}") from error
 
 
 def _mark(info: Mapping[str, Any]) -> str:

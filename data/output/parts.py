@@ -232,12 +232,11 @@ class Parts:
     """Makes the output of all parts, in full or not at all; one that was finished before stays."""
     if self.was_finished:
       return
-    whole = self.directory / "whole"
     with errors.writing(self.output):
-      self.form.join(map(self._path, range(self.parts)), whole)
-      self._joined = files.sha256(whole)
-      if self.output.is_symlink() or self.output.exists():
-        raise ConfigError(f"--output={self.output} is there already; name another file, or remove this one")
-      self._write_progress()
-      whole.rename(self.output)
+      with files.whole_file(self.output, aside=self.directory / "whole") as whole:
+        self.form.join(map(self._path, range(self.parts)), whole)
+        self._joined = files.sha256(whole)
+        if self.output.is_symlink() or self.output.exists():
+          raise ConfigError(f"--output={self.output} is there already; name another file, or remove this one")
+        self._write_progress()
       self._close()

@@ -75,15 +75,14 @@ def write_shard(packed: Packed, split: str, shards: int, shard: int) -> manifest
   records = _shard_records(packed, split, shards, shard)
   from array_record.python import array_record_module  # here: only writers need it
 
-  aside = job.work / f"{name}.part"
-  # One record per group: the trainer reads single records at random places.
-  writer = array_record_module.ArrayRecordWriter(str(aside), "group_size:1")
-  for record in records:
-    writer.write(record)
-  writer.close()
-  made = manifest.Shard(name, len(records), aside.stat().st_size, files.sha256(aside))
-  files.write_atomically(entry, json.dumps(dataclasses.asdict(made)))
-  aside.replace(final)
+  with files.whole_file(final, aside=job.work / f"{name}.part") as aside:
+    # One record per group: the trainer reads single records at random places.
+    writer = array_record_module.ArrayRecordWriter(str(aside), "group_size:1")
+    for record in records:
+      writer.write(record)
+    writer.close()
+    made = manifest.Shard(name, len(records), aside.stat().st_size, files.sha256(aside))
+    files.write_atomically(entry, json.dumps(dataclasses.asdict(made)))
   return made
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from data import errors, installed_docs, progress
+from data import errors, files, installed_docs, progress
 
 FILES_PER_TASK = 200  # of installed modules
 
@@ -75,18 +75,19 @@ def gather_installed_docs(directory: pathlib.Path, pool: Pool) -> pathlib.Path:
   new = installed_docs.Deduplicator()
   documents = 0
   directory.mkdir(parents=True, exist_ok=True)
-  aside = path.with_suffix(".part")
-  with open(aside, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+  with (
+    files.whole_file(path) as aside,
+    open(aside, "w", encoding="utf-8", errors="replace", newline="\n") as file,
+  ):
     for modules in pool.map(
       installed_docs.read_modules, [root] * len(tasks), tasks, name="gather documentation"
     ):
       for document in filter(None, map(new, modules)):
         file.write("\n".join(document) + "\n\n")
         documents += 1
-  if not documents:
-    shutil.rmtree(directory)
-    raise errors.DataError(
-      f"--source=installed_docs: no documentation in {root}; install requirements.txt there"
-    )
-  aside.replace(path)
+    if not documents:
+      shutil.rmtree(directory)
+      raise errors.DataError(
+        f"--source=installed_docs: no documentation in {root}; install requirements.txt there"
+      )
   return path

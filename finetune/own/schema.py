@@ -6,7 +6,7 @@ import os
 import pathlib
 from typing import Any
 
-from data.errors import DataError, reading, unknown
+from data.errors import DataError, named_reason, reading, unknown
 from pretrain.export.task_fields import TASK
 
 FILE = TASK
@@ -87,7 +87,7 @@ class TaskSchema:
         raise DataError(f"{path}: version {version}, this program reads {VERSION}; use the one that wrote it")
       return cls(**{field.name: _value(values, field) for field in dataclasses.fields(cls)}).checked(path)
     except (ValueError, KeyError, TypeError) as error:
-      raise DataError(f"{path}: damaged ({type(error).__name__}: {error}); train the model again") from error
+      raise DataError(f"{path}: damaged ({named_reason(error)}); train the model again") from error
 
   def checked(self, path: os.PathLike) -> "TaskSchema":
     """The schema; DataError if its kind is unknown or has not as many labels as it must have."""

@@ -208,7 +208,7 @@ def _read(path: pathlib.Path) -> tuple[Record, dict[str, Any]]:
     return record, value["fingerprint"]
   except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise DataError(
-      f"{path}: damaged result ({type(error).__name__}: {error}); remove it and its cell will be run again"
+      f"{path}: damaged result ({errors.named_reason(error)}); remove it and its cell will be run again"
     ) from error
 
 

@@ -17,7 +17,7 @@ from finetune.search.classification import HeadSettings
 from finetune.search.examples import Buckets, Examples, Feed, TrainingOrder
 from finetune.search.plan import Plan
 from finetune.search.program import OutputsOf, Problem, Program
-from pretrain.models.config import EncoderConfig
+from pretrain.models.config import EncoderConfig, activation_bytes
 from pretrain.stop import StopRequest
 
 _HOW = ("attention", "remat", "scan_unroll")  # fields that change how an encoder is computed, not what
@@ -214,7 +214,7 @@ class Session:
     tokens = batch_size // train.microbatches * length
     fitting = sharing.runs_that_fit(
       num_parameters=sum(leaf.size for leaf in jax.tree.leaves(shapes)),
-      activation_bytes=sharing.activation_bytes(self.encoder, tokens, length),
+      activation_bytes=activation_bytes(self.encoder, tokens=tokens, length=length),
       is_vectorized=program.is_vectorized,
       devices=program.devices,
     )

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import jax
 
 from finetune.papers.spaces import Cell
-from pretrain.models.config import EncoderConfig
 
 Part = list[tuple[Cell, list[int]]]  # cells of one program, each with seeds
 
@@ -65,7 +64,7 @@ def _shares_of_runs(cells: Sequence[Cell], seeds: Sequence[int], runs_at_once: i
 
 
 def runs_that_fit(
-  *, num_parameters: int, activation_bytes: int, is_vectorized: bool, devices: Sequence[jax.Device]
+  *, num_parameters: int, activation_bytes: float, is_vectorized: bool, devices: Sequence[jax.Device]
 ) -> int:
   """How many runs the devices' memory holds together, at least one for each device.
 
@@ -77,14 +76,6 @@ def runs_that_fit(
   if is_vectorized:
     return len(devices) * max(1, int(memory // (state + activation_bytes)))
   return len(devices) * max(1, int((memory - activation_bytes) // state))
-
-
-def activation_bytes(config: EncoderConfig, tokens: int, length: int) -> int:
-  """What the layers keep of one run's batch for the backward pass, as `pretrain.dry_run` estimates it."""
-  width = config.compute_dtype.itemsize
-  per_token = 17 * config.hidden_size * width + 2 * config.num_heads * length * width
-  layers = {"none": config.num_layers, "cheap": 0.5 * config.num_layers + 1, "full": 2}[config.remat]
-  return int(tokens * per_token * layers)
 
 
 def _memory(devices: Sequence[jax.Device]) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from data import command
 from data.command import Parser
-from data.errors import ConfigError, DataError, UserError, did_you_mean, reason
+from data.errors import ConfigError, DataError, UserError, reason, unknown
 from data.tables import Report, text_column
 from pretrain.command import kept_memory
 
@@ -73,7 +73,7 @@ def _run(asked: argparse.Namespace) -> None:
   names = [name for name in asked.only.split(",") if name]
   for name in names:
     if name not in ABOUT:
-      raise ConfigError(f"no analysis {name!r}{did_you_mean(name, ABOUT)}; there are {', '.join(ABOUT)}")
+      raise ConfigError(unknown("analysis", name, ABOUT))
   for flag in ("rows", "sentences", "batch_size"):
     if getattr(asked, flag) < 1:
       raise ConfigError(f"--{flag}={getattr(asked, flag)}: expected at least 1")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from data import annotated, glue
-from data.errors import ConfigError, DataError, did_you_mean
+from data.errors import ConfigError, DataError, unknown
 from data.glue import tsv
 from data.glue.tasks import Split, known_task
 from pretrain.analysis import probes
@@ -93,7 +93,7 @@ def find(folder: Folder, names: Sequence[str]) -> tuple[list[Probe], list[str]]:
   """
   for name in names:
     if name not in SETS:
-      raise ConfigError(f"no probe {name!r}{did_you_mean(name, SETS)}; there are {', '.join(SETS)}")
+      raise ConfigError(unknown("probe", name, SETS))
   available: list[Probe] = []
   skipped = []
   for name in names or SETS:

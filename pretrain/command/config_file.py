@@ -10,7 +10,7 @@ import types
 
 from ml_collections import ConfigDict
 
-from data.errors import ConfigError, UserError, did_you_mean
+from data.errors import ConfigError, UserError, did_you_mean, named_reason
 
 
 def load_config(path: str, argument: str | None = None) -> ConfigDict:
@@ -45,7 +45,7 @@ def load_config(path: str, argument: str | None = None) -> ConfigDict:
     raise ConfigError(line) from error.__cause__
   except (Exception, SystemExit) as error:
     where = _last_line(error, path)
-    raise ConfigError(f"{shown}: raised {type(error).__name__}: {error}{where}; --debug shows all") from error
+    raise ConfigError(f"{shown}: raised {named_reason(error)}{where}; --debug shows all") from error
   if not isinstance(config, ConfigDict):
     raise ConfigError(f"{shown}: get_config returned {type(config).__name__}; expected a ConfigDict")
   return config

@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Iterator
 
-from data.errors import did_you_mean
+from data.errors import unknown
 from pretrain.command import generator_rules
 from pretrain.settings import trackers
 from pretrain.settings.field_types import Fields, show
@@ -145,8 +145,7 @@ def _training(config: Fields) -> Iterator[str]:
     yield "train.spike_roll_back=True: nothing is a spike; give train.spike_zscore, such as 8"
   for name in trackers.names(config["train.trackers"]):
     if name not in trackers.PACKAGES:
-      hint = did_you_mean(name, trackers.PACKAGES)
-      yield f"train.trackers: no tracker {name!r}{hint}; there are {', '.join(trackers.PACKAGES)}"
+      yield f"train.trackers: {unknown('tracker', name, trackers.PACKAGES)}"
   if config["train.probe_every"] and not config["train.probe_data"]:
     yield "train.probe_every: nothing to ask about; give train.probe_data, a folder of annotated data"
   if config["train.probe_every"] and config["train.multihost"]:

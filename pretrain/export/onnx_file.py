@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 
-from data.errors import DataError
+from data.errors import DataError, on_one_line
 from pretrain.export.check import reference as self_check
 
 INPUTS = ("input_ids", "attention_mask")
@@ -31,7 +31,7 @@ def write(folder: pathlib.Path, reference: pathlib.Path, *, max_length: int, tol
     _export(folder, path, max_length)
     worst = _compare(path, reference)
   except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-    line = " ".join(str(error).split())[:300]
+    line = on_one_line(error)[:300]
     raise DataError(
       f"onnx: PyTorch's exporter or onnxruntime failed ({line}); export without --onnx"
     ) from error

@@ -15,7 +15,7 @@ def outcome(error: BaseException) -> tuple[int, str]:
     return error.exit_code, str(error)
   if isinstance(error, KeyboardInterrupt):
     return STOPPED, "stopped before training began"
-  return 1, f"{type(error).__name__}: {errors.reason(error)}"
+  return 1, errors.named_reason(error)
 
 
 def end_process(code: int, line: str) -> None:

@@ -71,7 +71,7 @@ def test_figures_stand_beside_those_of_the_untrained_encoder_and_of_no_model(
 @pytest.mark.parametrize(
   ("flags", "code", "line"),
   [
-    (("--only=poss",), 2, "no probe 'poss'; did you mean 'pos'?; there are pos, dependency"),
+    (("--only=poss",), 2, "unknown probe 'poss'; did you mean 'pos'? Known: pos, dependency"),
     (("--only=sentiment",), 3, "sentiment needs glue/SST-2/train.tsv and dev.tsv, plain or .gz"),
     (("--pairs=0",), 2, "--pairs=0: expected at least 1"),
     (("--data=nowhere",), 3, "nowhere: nothing to ask about; give a folder with any of UD_English-EWT"),

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.errors import ConfigError, DataError
+from data.errors import ConfigError, DataError, on_one_line
 
 # Modules and single names whose pickled mention is replaced by a stand-in: none of them is ever imported.
 _SETTINGS_MODULES = ("omegaconf", "fairseq", "typing", "numpy")
@@ -103,7 +103,7 @@ def _allowed(path: Path, is_zip: bool) -> Iterator[None]:
 
 
 def _refusal(path: Path, error: Exception) -> str:
-  text = " ".join(str(error).split())
+  text = on_one_line(error)
   for mark in ("Unsupported global: GLOBAL ", "unsupported GLOBAL "):
     if mark in text:
       name = text.split(mark, 1)[1].split(" ", 1)[0]

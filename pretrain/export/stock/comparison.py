@@ -7,7 +7,7 @@ import importlib.util
 
 import numpy as np
 
-from data.errors import DataError
+from data.errors import DataError, on_one_line
 from pretrain.export.check.reference import hidden_states
 from pretrain.export.foreign.files import ForeignCheckpoint
 from pretrain.export.foreign.recognise import Recognised
@@ -62,7 +62,7 @@ def _hidden(foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray) -> np
     with torch.no_grad():
       output = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask))
   except Exception as error:  # a class may stumble over any field of a config
-    reason = " ".join(str(error).split())[:160]
+    reason = on_one_line(error)[:160]
     raise DataError(
       f"{foreign.folder}: transformers cannot load it ({type(error).__name__}: {reason})"
     ) from error

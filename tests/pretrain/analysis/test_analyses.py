@@ -268,7 +268,7 @@ def test_the_command_makes_what_it_can_and_skips_the_rest(finished, tmp_path, on
 @pytest.mark.parametrize(
   ("flags", "code", "line"),
   [
-    (("--only=cosine",), 2, "no analysis 'cosine'; did you mean 'cosines'"),
+    (("--only=cosine",), 2, "unknown analysis 'cosine'; did you mean 'cosines'"),
     (("--rows=0",), 2, "--rows=0: expected at least 1"),
     (("--data=nowhere",), 3, "--data=nowhere is not a directory"),
     ((), 3, "no checkpoint in"),

@@ -39,7 +39,7 @@ CASES = [
   (MLM, {"model.relative_max_distance": 9}, "expected a distance above 9"),
   (MLM, {"data.length": 65}, "longer than the position table; use --config.model.max_length=65"),
   (MLM, {"train.spike_roll_back": True}, "nothing is a spike; give train.spike_zscore"),
-  (MLM, {"train.trackers": "wandb,mlflo"}, "no tracker 'mlflo'; did you mean 'mlflow'?; there are wandb"),
+  (MLM, {"train.trackers": "wandb,mlflo"}, "unknown tracker 'mlflo'; did you mean 'mlflow'? Known: wandb"),
   (MLM, {"train.probe_every": 100}, "nothing to ask about; give train.probe_data"),
   (
     MLM,

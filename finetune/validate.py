@@ -1,69 +1,17 @@
 """What a config of fine-tuning must satisfy before anything is read. Imports no jax."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from configs import finetune_base
 from data.errors import plain_name, unknown
 from data.glue.tasks import TASKS
+from finetune import settings
 from finetune.papers import protocols
 from pretrain.command import fields
 from pretrain.command.validate import Rules
-from pretrain.settings.field_types import Count, CountOrZero, Limit, NotNegative
 
-# Those of `finetune.own.schema.KINDS` that can be trained.
-OWN_TASKS = ("classification", "regression", "multilabel", "tagging", "span_pairs", "question_answering")
-# What a field may be besides of the type of its default.
-_SETTINGS = {
-  "kind": Literal["glue", "squad", "prompt", "own", "docs"],
-  "checkpoint_step": Annotated[int, Limit(-1)],
-  "protocol": protocols.NAMES,
-  "size": ("auto", *protocols.SIZES),
-  "seed": Annotated[int, Limit(0, 2**31 - 1)],
-  "model": {"dtype": Literal["float32", "bfloat16", "auto"], "remat": Literal["none", "cheap", "full"]},
-  "search": {
-    "cells": Literal["all", "best_known", "one"],
-    "learning_rates": tuple[float, ...],
-    "warmup_fractions": tuple[float, ...],
-    "num_seeds": CountOrZero,
-    "num_test_seeds": CountOrZero,
-    "evaluations_per_epoch": CountOrZero,
-  },
-  "data": {
-    "max_length": CountOrZero,
-    "train_rows": CountOrZero,
-    "fractions": tuple[float, ...],
-    "buckets": Count,
-    "bucket_multiple": Count,
-    "eval_batch_size": Count,
-    "dev_fraction": Annotated[float, Limit(0, 1, low_open=True, high_open=True)],
-    "long": Literal["cut", "windows"],
-  },
-  "squad": dict.fromkeys(("stride", "max_query_length", "max_answer_length", "n_best"), Count),
-  "prompt": {
-    "shots": Count,
-    "max_length": CountOrZero,
-    "num_samples": CountOrZero,
-    "num_steps": Count,
-    "eval_every": Count,
-    "learning_rates": tuple[float, ...],
-    "test_rows": CountOrZero,
-  },
-  "own": {
-    "task": ("auto", *OWN_TASKS),
-    "pooling": Literal["cls", "mean", "max"],
-    "class_weights": Literal["none", "balanced"],
-    "label_smoothing": Annotated[float, Limit(0, 1, high_open=True)],
-    "targets": Literal["standard", "largest"],
-  },
-  "train": {
-    "runs_at_once": CountOrZero,
-    "mapping": Literal["auto", "vectorized", "one_by_one"],
-    "microbatches": Count,
-    "save_minutes": NotNegative,
-  },
-}
-SCHEMA = fields.Schema(finetune_base.get_config, "configs/finetune_base.py", _SETTINGS)
+SCHEMA = fields.Schema(finetune_base.get_config, "configs/finetune_base.py", settings.FIELDS)
 # Those with training sets, the keys of `glue_metrics.METRICS`; but that imports scikit-learn, which takes a
 # second. The keys of `prompt.templates.TEMPLATES` likewise.
 GLUE_TASKS = tuple(name for name, row in TASKS.items() if name != "snli" and "train" in row.sizes)

@@ -7,11 +7,12 @@ import pathlib
 from typing import Any
 
 from data.errors import DataError, named_reason, reading, unknown
+from finetune.settings import OWN_TASKS
 from pretrain.export.task_fields import TASK
 
 FILE = TASK
 VERSION = 1
-KINDS = ("classification", "regression", "multilabel", "tagging", "question_answering", "span_pairs")
+KINDS = OWN_TASKS
 # Of transformers' config.json: which of its losses and answers a class for whole texts has.
 PROBLEM_TYPES = {
   "classification": "single_label_classification",

@@ -92,7 +92,7 @@ def train(
     StorageError: the state cannot be saved.
   """
   with _memory_errors(group, label):
-    loop = _Loop(group, evaluate, schedule, metric, stop, keep_best=keep_best, saving=saving)
+    loop = _begin(group, evaluate, schedule, metric, stop, keep_best, saving)
     lines = None if show_progress else say
     loop.logs = Logs(logs, done=loop.done, total=schedule.num_steps, label=label, say=lines)
     bar = progress.bar(
@@ -136,46 +136,61 @@ def _memory_errors(group: RunGroup, label: str) -> Iterator[None]:
     ) from error
 
 
+def _begin(
+  group: RunGroup,
+  evaluate: Evaluate,
+  schedule: Schedule,
+  metric: str,
+  stop: StopRequest,
+  keep_best: bool,
+  saving: Saving | None,
+) -> "_Loop":
+  """The loop before its first step, or where it was saved."""
+  checkpoints = Checkpoints(saving.directory, every=1, keep=1) if saving else None
+  if saving and checkpoints and newest_good_step(saving.directory, print) is not None:
+    start = _restore(group, checkpoints, saving, keep_best=keep_best)
+  else:
+    state = group.init_state()
+    # A copy: the step donates its state.
+    best = jax.tree.map(jnp.copy, state.params) if keep_best else None
+    start = state, best, 0, [[] for _ in range(group.runs.count)]
+  return _Loop(group, evaluate, schedule, metric, stop, keep_best, saving, checkpoints, *start)
+
+
+def _restore(
+  group: RunGroup, checkpoints: Checkpoints, saving: Saving, *, keep_best: bool
+) -> tuple[TrainState, Any, int, list[list[dict]]]:
+  meta = read_meta(step_path(checkpoints.directory))
+  if meta.get("identity") != saving.identity:
+    raise DataError(
+      f"{checkpoints.directory} holds the state of other runs; remove it to start this one over"
+    )
+  abstract = group.abstract_state()
+  wanted = abstract._asdict() | ({"best": abstract.params} if keep_best else {})
+  restored, _ = checkpoints.restore(wanted)
+  best = restored.pop("best", None)
+  return TrainState(**restored), best, meta["step"], meta["evaluations"]
+
+
+@dataclasses.dataclass
 class _Loop:
   """What changes while a group runs: its state, the updates done, the evaluations and the best parameters."""
 
-  def __init__(
-    self,
-    group: RunGroup,
-    evaluate: Evaluate,
-    schedule: Schedule,
-    metric: str,
-    stop: StopRequest,
-    *,
-    keep_best: bool,
-    saving: Saving | None,
-  ) -> None:
-    self.group, self.evaluate, self.schedule, self.metric = group, evaluate, schedule, metric
-    self.keep_best, self.saving, self.stop = keep_best, saving, stop
-    self.done = 0
-    self.evaluations: list[list[dict]] = [[] for _ in range(group.runs.count)]
-    self.saved_at = time.monotonic()
-    self.checkpoints = None if saving is None else Checkpoints(saving.directory, every=1, keep=1)
-    if saving is None or self.checkpoints is None or newest_good_step(saving.directory, print) is None:
-      self.state = group.init_state()
-      # A copy: the step donates its state.
-      self.best = jax.tree.map(jnp.copy, self.state.params) if keep_best else None
-    else:
-      self._restore(self.checkpoints)
-    self.newest: Metrics = {}  # of the step that may still be running
-    self.logs = Logs((), done=self.done, total=schedule.num_steps, label="", say=None)
-
-  def _restore(self, checkpoints: Checkpoints) -> None:
-    meta = read_meta(step_path(checkpoints.directory))
-    if self.saving is None or meta.get("identity") != self.saving.identity:
-      raise DataError(
-        f"{checkpoints.directory} holds the state of other runs; remove it to start this one over"
-      )
-    abstract = self.group.abstract_state()
-    wanted = abstract._asdict() | ({"best": abstract.params} if self.keep_best else {})
-    restored, _ = checkpoints.restore(wanted)
-    self.best = restored.pop("best", None)
-    self.state, self.done, self.evaluations = TrainState(**restored), meta["step"], meta["evaluations"]
+  group: RunGroup
+  evaluate: Evaluate
+  schedule: Schedule
+  metric: str
+  stop: StopRequest
+  keep_best: bool
+  saving: Saving | None
+  checkpoints: Checkpoints | None
+  state: TrainState
+  best: Any  # parameters as in `Outcome.best_params`
+  done: int  # updates
+  evaluations: list[list[dict]]  # as in `Outcome`
+  logs: Logs = dataclasses.field(default_factory=lambda: Logs((), done=0, total=0, label="", say=None))
+  newest: Metrics = dataclasses.field(default_factory=dict)  # of the step that may still be running
+  saved_at: float = dataclasses.field(default_factory=time.monotonic)
 
   @property
   def is_due(self) -> bool:

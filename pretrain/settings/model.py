@@ -7,6 +7,8 @@ from pretrain.settings.field_types import Count, CountOrZero, FractionBelowOne, 
 
 # What `remat` was before it had names; config files and checkpoints of then are still read.
 OLD_REMAT = {False: "none", True: "full"}
+Dtype = Literal["float32", "bfloat16", "auto"]
+Remat = Literal["none", "cheap", "full"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +29,9 @@ class EncoderSettings:
   dropout: FractionBelowOne = 0.1
   attention_dropout: FractionBelowOne = 0.1
   init_stddev: Positive = 0.02
-  dtype: Literal["float32", "bfloat16", "auto"] = "float32"
+  dtype: Dtype = "float32"
   attention: Literal["auto", "plain", "by_rows", "pallas_tpu", "cudnn"] = "auto"
-  remat: Literal["none", "cheap", "full"] = "none"
+  remat: Remat = "none"
   scan_unroll: CountOrZero = 0
 
   def __post_init__(self):

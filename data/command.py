@@ -190,6 +190,13 @@ def _full_output(error: OSError) -> errors.StorageError | None:
   )
 
 
+def refuse_below_one(asked: argparse.Namespace, *flags: str) -> None:
+  """Raises ConfigError where one of these flags, whole numbers, is 0 or less."""
+  for flag in flags:
+    if getattr(asked, flag) < 1:
+      raise errors.ConfigError(f"--{flag}={getattr(asked, flag)}: expected at least 1")
+
+
 def exit_code(function: Callable[[], int | None], *, stopped: str, debug: bool = False) -> int:
   """Calls the work of a command, see `one_line_errors`, and returns the exit code of the process."""
   with one_line_errors(stopped=stopped, debug=debug) as end:

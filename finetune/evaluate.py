@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from data import command, files, rows
-from data.buckets.outputs import sent
+from data.buckets import outputs
 from data.command import FETCHED, SENT, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
@@ -63,8 +63,7 @@ def parser() -> Parser:
 
 
 def _evaluate(asked: argparse.Namespace) -> None:
-  if asked.batch_size < 1:
-    raise ConfigError(f"--batch_size={asked.batch_size}: expected at least 1")
+  command.refuse_below_one(asked, "batch_size")
   if asked.data == STANDARD_INPUT:
     raise ConfigError("--data=-: lines of a pipe have no labels; give a file")
   if asked.output:
@@ -148,13 +147,7 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-
-  def work() -> None:
-    asked = parser().parse_args(argv)
-    with sent(asked):
-      _evaluate(asked)
-
-  return command.run(work)
+  return outputs.run(parser().parse_args, _evaluate, argv)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from data import command, progress, rows
-from data.buckets.outputs import sent
+from data.buckets import outputs
 from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
@@ -122,8 +122,7 @@ class _Command:
   """One start of the command, its flags checked and its input read once."""
 
   def __init__(self, asked: argparse.Namespace) -> None:
-    if asked.batch_size < 1:
-      raise ConfigError(f"--batch_size={asked.batch_size}: expected at least 1")
+    command.refuse_below_one(asked, "batch_size")
     self.is_pipe = asked.input == STANDARD_INPUT
     self.asked, self.output = asked, asked.output or (STANDARD_OUTPUT if self.is_pipe else "")
     self.ending = pathlib.PurePath(self.output).suffix.lower()
@@ -233,13 +232,7 @@ def _short(value: Any) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-
-  def work() -> None:
-    asked = parser().parse_args(argv)
-    with sent(asked, is_file=True):
-      _Command(asked).run()
-
-  return command.run(work)
+  return outputs.run(parser().parse_args, lambda asked: _Command(asked).run(), argv, is_file=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from data import command, rows
-from data.buckets.outputs import sent
+from data.buckets import outputs
 from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
@@ -107,9 +107,7 @@ def text_of(row: Row, column: str) -> str:
 
 
 def _check(asked: argparse.Namespace) -> None:
-  for flag in ("batch_size", "top"):
-    if getattr(asked, flag) < 1:
-      raise ConfigError(f"--{flag}={getattr(asked, flag)}: expected at least 1")
+  command.refuse_below_one(asked, "batch_size", "top")
   if asked.max_length and asked.max_length < 3:
     raise ConfigError(f"--max_length={asked.max_length}: expected at least 3, [CLS], a token and [SEP]")
   if not asked.output and not asked.neighbours:
@@ -264,13 +262,7 @@ class _Command:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-
-  def work() -> None:
-    asked = parser().parse_args(argv)
-    with sent(asked, is_file=True):
-      _Command(asked).run()
-
-  return command.run(work)
+  return outputs.run(parser().parse_args, lambda asked: _Command(asked).run(), argv, is_file=True)
 
 
 if __name__ == "__main__":

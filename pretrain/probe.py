@@ -10,9 +10,8 @@ import time
 from collections.abc import Sequence
 
 from data import command
-from data.buckets.outputs import sent
+from data.buckets import outputs
 from data.command import FETCHED, OPENED, SENT, Parser
-from data.errors import ConfigError
 from pretrain.analysis import probe_sets, probe_table, probing
 from pretrain.analysis.probes import WITHOUT, Figure
 from pretrain.command import kept_memory
@@ -63,9 +62,7 @@ def parser() -> Parser:
 
 
 def _run(asked: argparse.Namespace) -> None:
-  for flag in ("train_sentences", "pairs", "batch_size"):
-    if getattr(asked, flag) < 1:
-      raise ConfigError(f"--{flag}={getattr(asked, flag)}: expected at least 1")
+  command.refuse_below_one(asked, "train_sentences", "pairs", "batch_size")
   folder = probe_sets.Folder(pathlib.Path(asked.data), asked.train_sentences, asked.pairs)
   wanted, skipped = probe_sets.find(folder, [name for name in asked.only.split(",") if name])
 
@@ -90,13 +87,7 @@ def _run(asked: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-
-  def work() -> None:
-    asked = parser().parse_args(argv)
-    with sent(asked):
-      _run(asked)
-
-  return command.run(work)
+  return outputs.run(parser().parse_args, _run, argv)
 
 
 if __name__ == "__main__":

@@ -9,25 +9,20 @@ for any number of workers; the same command run again after a kill finishes what
 """
 
 import argparse
+from collections.abc import Sequence
 
 from data import command, errors, sources, vocabulary
-from data.buckets.outputs import sent
+from data.buckets import outputs
 from data.prepare import packing, preparation
 from data.vocabulary import train
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-
-  def run() -> None:
-    asked = parse(arguments)
-    with sent(asked):
-      preparation.prepare(asked)
-
-  return command.run(run)
+  return outputs.run(parse, preparation.prepare, arguments)
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
   """Reads the flags; ConfigError if one is unknown or its value makes no sense."""
   parser = command.Parser(prog="python -m data.prepare", description=__doc__)
   sources.add_flags(parser)

@@ -6,7 +6,7 @@ import pathlib
 import tempfile
 
 from data import command, errors, progress, sources, vocabulary
-from data.buckets.outputs import sent
+from data.buckets import outputs
 from data.prepare import pipeline, workers
 from data.vocabulary import train as vocabulary_train
 
@@ -77,10 +77,4 @@ def _run(args: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-
-  def run() -> None:
-    asked = _parser().parse_args(arguments)
-    with sent(asked):
-      _run(asked)
-
-  return command.run(run)
+  return outputs.run(_parser().parse_args, _run, arguments)

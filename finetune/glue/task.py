@@ -12,7 +12,7 @@ from finetune.needed_files import OPTIONAL
 from finetune.papers import glue_metrics
 from finetune.papers.glue_metrics import DEV_SPLITS
 from finetune.search import texts
-from finetune.search.examples import Buckets, Examples
+from finetune.search.examples import Buckets, Examples, add_to_digest
 from finetune.search.program import OutputsOf
 from finetune.search.texts import Encoding, Evaluated
 
@@ -108,9 +108,7 @@ def is_readable(directory: str, task: str, split: str, *, download: bool) -> boo
 def _digest(train: Examples, dev: dict[str, Evaluated]) -> str:
   digest = hashlib.sha256()
   for examples in (train, *(evaluated.examples for evaluated in dev.values())):
-    for ids in examples.ids:
-      digest.update(ids.tobytes() + b"|")
-    digest.update(examples.fields["labels"].tobytes())
+    add_to_digest(digest, examples.ids, examples.fields["labels"])
   return digest.hexdigest()
 
 

@@ -15,7 +15,7 @@ from finetune.own.spans import SpanInputs
 from finetune.own.tagging import TagInputs
 from finetune.papers.spaces import Cell
 from finetune.search import best_model, texts, warm_start
-from finetune.search.examples import Examples, make_buckets
+from finetune.search.examples import Examples, add_to_digest, make_buckets
 from finetune.search.plan import Plan
 from finetune.search.program import OutputsOf
 from finetune.search.search import Search
@@ -162,8 +162,6 @@ def _digest(train: Examples, dev: Part) -> str:
   digest = hashlib.sha256()
   labels = train.fields.get("labels")
   labels = np.concatenate(train.token_fields["labels"]) if labels is None else labels
-  for ids, wanted in ((train.ids, labels), (dev.inputs.examples.ids, dev.classes)):
-    for one in ids:
-      digest.update(one.tobytes() + b"|")
-    digest.update(wanted.tobytes())
+  add_to_digest(digest, train.ids, labels)
+  add_to_digest(digest, dev.inputs.examples.ids, dev.classes)
   return digest.hexdigest()

@@ -18,7 +18,7 @@ from finetune.papers.glue_metrics import DEV_SPLITS
 from finetune.prompt.demonstrations import EvaluationSet, Pool, TrainingFeed, make_evaluation_set, make_pool
 from finetune.prompt.task import scores_of
 from finetune.prompt.templates import PromptWriter
-from finetune.search.examples import pad, stack
+from finetune.search.examples import add_to_digest, pad, stack
 from finetune.search.program import Batch
 
 # By which a run's best evaluation and its cell are chosen; LM-BFF src/trainer.py. The others: accuracy.
@@ -213,8 +213,6 @@ def _num_cut(writer: PromptWriter, split: Split, max_length: int) -> int:
 
 def _digest(pool: Pool, dev: EvaluationSet) -> str:
   digest = hashlib.sha256()
-  for ids in (*(query.ids for query in pool.queries), *pool.demonstrations, *dev.examples.ids):
-    digest.update(ids.tobytes() + b"|")
-  for labels in (pool.labels, dev.examples.fields["labels"]):
-    digest.update(np.asarray(labels).tobytes())
+  ids = (*(query.ids for query in pool.queries), *pool.demonstrations, *dev.examples.ids)
+  add_to_digest(digest, ids, np.asarray(pool.labels), dev.examples.fields["labels"])
   return digest.hexdigest()

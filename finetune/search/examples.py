@@ -8,8 +8,8 @@ shapes together, and each gives what it gives alone.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,14 @@ class Examples(NamedTuple):
   def sizes(self) -> np.ndarray:
     """[n] int64 numbers of tokens."""
     return np.asarray([len(ids) for ids in self.ids], np.int64)
+
+
+def add_to_digest(digest: Any, ids: Iterable[np.ndarray], *values: np.ndarray) -> None:
+  """Adds token ids of examples, and arrays of what is wanted of them, to a digest of hashlib."""
+  for of_one in ids:
+    digest.update(of_one.tobytes() + b"|")
+  for array in values:
+    digest.update(np.asarray(array).tobytes())
 
 
 def pad(

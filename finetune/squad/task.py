@@ -10,7 +10,7 @@ import numpy as np
 from data.errors import ConfigError, DataError, DivergedError
 from data.squad import SquadFile
 from data.vocabulary import Vocabulary
-from finetune.search.examples import Buckets, evaluation_batches, make_buckets
+from finetune.search.examples import Buckets, add_to_digest, evaluation_batches, make_buckets
 from finetune.search.program import OutputsOf
 from finetune.squad import answers as squad_answers
 from finetune.squad import windows as squad_features
@@ -112,10 +112,8 @@ def _digest(train: Part, dev: Part, settings: Settings) -> str:
   decoding = [dev.file.version, settings.n_best, settings.max_answer_length]
   digest = hashlib.sha256(json.dumps(decoding).encode())
   for part in (train, dev):
-    for ids in part.features.examples.ids:
-      digest.update(ids.tobytes() + b"|")
-    for name in ("start", "end"):
-      digest.update(part.features.examples.fields[name].tobytes())
+    examples = part.features.examples
+    add_to_digest(digest, examples.ids, examples.fields["start"], examples.fields["end"])
   for question in dev.file.questions:  # contexts and gold answers
     digest.update(json.dumps(dataclasses.astuple(question)).encode())
   return digest.hexdigest()

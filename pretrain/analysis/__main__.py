@@ -74,9 +74,7 @@ def _run(asked: argparse.Namespace) -> None:
   for name in names:
     if name not in ABOUT:
       raise ConfigError(unknown("analysis", name, ABOUT))
-  for flag in ("rows", "sentences", "batch_size"):
-    if getattr(asked, flag) < 1:
-      raise ConfigError(f"--{flag}={getattr(asked, flag)}: expected at least 1")
+  command.refuse_below_one(asked, "rows", "sentences", "batch_size")
   if asked.data and not pathlib.Path(asked.data).is_dir():
     raise DataError(f"--data={asked.data} is not a directory")
 

@@ -42,7 +42,7 @@ CHUNK_ROWS = 2_048  # of vocabulary scores at once, as `model.vocab_chunk_rows` 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """Of the arrays; `masked` positions of a row have vocabulary scores."""
+  """Sizes of the arrays; `masked` positions of a row have vocabulary scores."""
 
   batch: int
   length: int

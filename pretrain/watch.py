@@ -114,7 +114,7 @@ def replicas_that_differ(params: ArrayTree, mesh: Mesh) -> list[str]:
 
 @functools.cache
 def _checksum_program(mesh: Mesh, specs: tuple[PartitionSpec, ...]) -> Any:
-  """Of arrays cut by `specs`, [devices, arrays, 2] uint32: sum modulo 2^32 and xor of a device's words.
+  """Compiles, for arrays cut by `specs`, sums modulo 2^32 and xors of a device's words: [devices, arrays, 2].
 
   Both in one pass, which XLA makes a plain loop on a CPU too: the sum alone takes it three times as long.
   """

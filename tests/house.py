@@ -65,7 +65,7 @@ SAID_ONCE = (
 )
 IDIOM = (
   r"\b(is|are|was|were) (told|said)\b|\bfor ever\b|\bbe it for\b|\bstands twice\b"
-  r"|: see above\.|: of this (start|run)\."
+  r"|: see above\.|: of this (start|run)\.|\"\"\"Of "
 )
 EMPTY_ENTRY = re.compile(r"^(of|see|as) (the |a |an |its |this |that )?\w+( \w+)?\.?$")
 
@@ -162,7 +162,7 @@ def ideas() -> list[Count]:
   circle, siblings = _circle(), _siblings()
   counts.append(Count("modules in an import circle", len(circle), 0, circle))
   counts.append(Count("imports between kinds of fine-tuning", len(siblings), 0, siblings))
-  mentions = _matching(r"\b(scl|taco)\b", OF_OBJECTIVES)
+  mentions = _matching(r"\b(scl|taco)\b|_scl_", OF_OBJECTIVES)
   counts.append(Count("mentions of scl or taco outside their own files", len(mentions), 2, mentions))
   for what, pattern, owner in SAID_ONCE:
     places = _matching(pattern, (owner,))

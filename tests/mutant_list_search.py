@@ -85,8 +85,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "labels are not in the digest",
-        'digest.update(examples.fields["labels"].tobytes())',
-        "digest.update(b'')",
+        'add_to_digest(digest, examples.ids, examples.fields["labels"])',
+        "add_to_digest(digest, examples.ids)",
         "test_the_digest_knows_texts_and_labels",
       ),
     ],

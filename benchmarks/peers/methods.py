@@ -12,7 +12,7 @@ from benchmarks.peers.encoder import Encoder, LookedUp, Reversed, Transform, gum
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """Of a recipe, from its config."""
+  """Sizes of a recipe's model, from its config."""
 
   width: int
   heads: int

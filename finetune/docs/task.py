@@ -50,12 +50,12 @@ class Encoded:
     self.sets = {name: encoding.evaluated(task.splits[name], is_regression=False) for name in ("dev", "test")}
     self.lines = [
       f"{cut:,} of {len(self.train.ids):,} training paragraphs are cut to the {self.max_length} tokens the "
-      f"encoder reads; padded to {', '.join(map(str, self.buckets.lengths))} tokens"
+      f"encoder reads; {self.buckets.describe(self.train.sizes)}"
     ]
 
   @property
   def examples(self) -> dict[str, Examples]:
-    """Of every split."""
+    """The examples of every split by its name."""
     return {"train": self.train, **{name: given.examples for name, given in self.sets.items()}}
 
   @property

@@ -78,10 +78,7 @@ def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encodi
     name: encoding.evaluated(split, is_regression=row.is_regression) for name, split in dev.items()
   }
   sizes = ", ".join(f"{len(split):,} {name}" for name, split in {"train": train, **dev}.items())
-  lines = [
-    f"{task}: {sizes}; padded to {', '.join(map(str, buckets.lengths))} tokens "
-    f"({buckets.waste(examples.sizes):.0%} padding), from {train.source}"
-  ]
+  lines = [f"{task}: {sizes}; {buckets.describe(examples.sizes)}, from {train.source}"]
   dropped = sum(split.dropped for split in (train, *dev.values()))
   lines += [f"{task}: {dropped} rows dropped, as the official code does"] if dropped else []
   cut_rows = {"train": cut} | {name: split.cut for name, split in evaluated.items()}

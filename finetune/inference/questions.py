@@ -81,7 +81,7 @@ class Questions:
     return made
 
   def columns(self) -> dict[str, str]:
-    """Of `answers`."""
+    """The columns of `answers`, with their types."""
     return {PREDICTED: "string", PROBABILITY: "float64"} | (
       {NO_ANSWER: "float64"} if self._can_be_null else {}
     )

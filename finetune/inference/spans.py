@@ -53,5 +53,5 @@ class Spans:
     return tagging.answers(self.schema, outputs)
 
   def columns(self) -> dict[str, str]:
-    """Of `answers`."""
+    """The columns of `answers`, with their types."""
     return {PREDICTED: "list of string", PROBABILITY: "list of float64"}

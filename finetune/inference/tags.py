@@ -47,5 +47,5 @@ class Tags:
     return tagging.answers(self.schema, outputs)
 
   def columns(self) -> dict[str, str]:
-    """Of `answers`."""
+    """The columns of `answers`, with their types."""
     return {PREDICTED: "list of string", PROBABILITY: "list of float64"}

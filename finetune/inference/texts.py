@@ -48,7 +48,7 @@ class Texts:
     return answers.answers(self.schema, outputs)
 
   def columns(self) -> dict[str, str]:
-    """Of `answers`."""
+    """The columns of `answers`, with their types."""
     (example,) = self.answers(np.zeros((1, self.schema.num_outputs), np.float32))
     kinds = {str: "string", float: "float64", list: "list of string"}
     return {name: kinds[type(value)] for name, value in example.items()}

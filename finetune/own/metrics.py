@@ -78,7 +78,7 @@ def _f1(targets: np.ndarray, predictions: np.ndarray, average: str) -> float:
 def _of_words(
   schema: TaskSchema, targets: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> dict[str, float]:
-  """Of entities: right where kind, first and last word are; else of single words, or targets."""
+  """Scores of entities, right where kind, first and last word are; else of single words, or targets."""
   predicted = [np.argmax(of_row, axis=1) for of_row in outputs]
   by_word = _of_classes(np.concatenate(targets), np.concatenate(predicted))
   if not _is_entities(schema):

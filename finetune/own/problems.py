@@ -38,16 +38,20 @@ def problem(
   options = {"class_weights": _class_weights(schema, targets) if balanced else (), "smoothing": smoothing}
   if schema.kind == "tagging":
     return _tagging(schema, config, head, pad_id=pad_id, targets=targets, **options)
-  if schema.kind == "span_pairs":
-    return _span_pairs(schema, config, head, pad_id=pad_id, **options)
+  make = functools.partial(make_problem, config, head, num_outputs=schema.num_outputs, pad_id=pad_id)
+  if schema.kind == "span_pairs":  # from the means over two spans side by side
+    return make(
+      loss=functools.partial(losses.classification_loss, **options),
+      name="span_pairs",
+      vectors=lambda hidden, batch: vectors_of_spans(hidden, batch[spans.SPAN]),
+      num_vectors=2,
+    )
   loss = {
     "classification": functools.partial(losses.classification_loss, **options),
     "multilabel": functools.partial(losses.multilabel_loss, **options),
     "regression": losses.regression_loss,
   }[schema.kind]
-  return make_problem(
-    config, head, num_outputs=schema.num_outputs, pad_id=pad_id, pooling=schema.pooling, loss=loss
-  )
+  return make(loss=loss, pooling=schema.pooling)
 
 
 def _tagging(
@@ -86,44 +90,6 @@ def _tagging(
       smoothing=smoothing,
     )
     return total / mean_words, {"task_loss": (total, jnp.sum(weights))}
-
-  return Problem(init_heads, outputs, loss)
-
-
-def _span_pairs(
-  schema: TaskSchema,
-  config: EncoderConfig,
-  head: HeadSettings,
-  *,
-  pad_id: int,
-  class_weights: Sequence[float],
-  smoothing: float,
-) -> Problem:
-  """Outputs [batch, labels], from the means of the last hidden states of two spans side by side."""
-
-  def init_heads(key: jax.Array) -> dict:
-    made = heads.init_classification_head(
-      key, config, num_outputs=schema.num_outputs, init=head.init, num_vectors=2
-    )
-    return {"span_pairs": made}
-
-  def outputs(params: dict, batch: Batch, row_keys: jax.Array | None) -> jax.Array:
-    ids = batch["ids"]
-    _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys)
-    return heads.apply_classification_head(
-      params["heads"]["span_pairs"],
-      vectors_of_spans(hidden.last, batch[spans.SPAN]),
-      activation=head.activation,
-      dropout=head.dropout,
-      input_dropout=head.input_dropout,
-      row_keys=row_keys,
-    )
-
-  def loss(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
-    total = losses.classification_loss(
-      logits, batch["labels"], batch["weights"], class_weights=class_weights, smoothing=smoothing
-    )
-    return total, {"task_loss": (total, jnp.sum(batch["weights"]))}
 
   return Problem(init_heads, outputs, loss)
 

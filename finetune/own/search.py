@@ -15,6 +15,7 @@ from finetune.own.spans import SpanInputs
 from finetune.own.tagging import TagInputs
 from finetune.papers.spaces import Cell
 from finetune.search import best_model, texts, warm_start
+from finetune.search.classification import exported_task
 from finetune.search.examples import Examples, add_to_digest, make_buckets
 from finetune.search.plan import Plan
 from finetune.search.program import OutputsOf
@@ -111,12 +112,10 @@ class Own:
   def describe(self) -> list[str]:
     """What there is and what would be done."""
     start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={self.schema.head: None})
-    padded = ", ".join(map(str, self.buckets.lengths))
-    waste = self.buckets.waste(self.train.sizes)
     return [
       f"{self.session.title}: {start}",
       *self.task.lines,
-      f"own: padded to {padded} tokens ({waste:.0%} padding)",
+      f"own: {self.buckets.describe(self.train.sizes)}",
       *(plan.describe() for plan in self.plans),
     ]
 
@@ -124,14 +123,9 @@ class Own:
     """Saves the best run's model, unless it is there, and makes the tables of its answers."""
     chosen = best_model.choose(search, records)
     if self.session.config.output.save_model:
-      head = self.session.head
-      task = {
-        "name": NAME,
-        "labels": list(self.schema.labels) or None,
-        "problem_type": self.schema.problem_type or None,
-        "activation": head.activation,
-        "pooling": self.schema.pooling,
-      }
+      problem, pooling = self.schema.problem_type or None, self.schema.pooling
+      task = exported_task(NAME, self.schema.labels, self.session.head)
+      task |= {"problem_type": problem, "pooling": pooling}
       best_model.save(
         search,
         chosen,

@@ -17,6 +17,7 @@ from pretrain.step import Metrics
 
 # (outputs, labels, weights) to [] sum over rows
 Loss = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+Vectors = Callable[[jax.Array, Batch], jax.Array]  # ([batch, length, embed], batch) to [batch, width]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,24 +38,30 @@ def make_problem(
   pad_id: int,
   pooling: str = "cls",
   loss: Loss | None = None,
+  name: str = "classification",
+  vectors: Vectors | None = None,
+  num_vectors: int = 1,
 ) -> Problem:
   """Builds the problem of a task with outputs [batch, num_outputs] float32.
 
   'labels' [batch] of its batches are int32 classes; with `num_outputs` 1 float32 targets of regression. So it
-  is without a `loss` of its own. `pooling` is of `pool`.
+  is without a `loss` of its own. `pooling` is of `pool`, of the whole text; `vectors` gives others,
+  `num_vectors` side by side. `name` is the head's.
   """
   function = loss or (losses.regression_loss if num_outputs == 1 else losses.classification_loss)
 
   def init_heads(key: jax.Array) -> dict:
-    head = heads.init_classification_head(key, config, num_outputs=num_outputs, init=settings.init)
-    return {"classification": head}
+    head = heads.init_classification_head(
+      key, config, num_outputs=num_outputs, init=settings.init, num_vectors=num_vectors
+    )
+    return {name: head}
 
   def outputs(params: dict, batch: Batch, row_keys: jax.Array | None) -> jax.Array:
     ids = batch["ids"]
     _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys)
     return heads.apply_classification_head(
-      params["heads"]["classification"],
-      pool(hidden.last, ids != pad_id, pooling),
+      params["heads"][name],
+      vectors(hidden.last, batch) if vectors else pool(hidden.last, ids != pad_id, pooling),
       activation=settings.activation,
       dropout=settings.dropout,
       input_dropout=settings.input_dropout,

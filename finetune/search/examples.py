@@ -115,6 +115,10 @@ class Buckets:
     padded = sum(length * len(rows) for length, rows in zip(self.lengths, self.members))
     return 1.0 - float(np.sum(sizes)) / padded
 
+  def describe(self, sizes: np.ndarray) -> str:
+    """'padded to 8, 16 tokens (12% padding)' of examples with these numbers of tokens."""
+    return f"padded to {', '.join(map(str, self.lengths))} tokens ({self.waste(sizes):.0%} padding)"
+
 
 def make_buckets(examples: Examples, *, most: int, multiple: int, max_length: int) -> Buckets:
   """Sorts examples into at most `most` buckets; no bucket is longer than `max_length`, which all must fit."""

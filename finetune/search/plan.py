@@ -55,7 +55,7 @@ class Plan:
 
   @property
   def num_examples(self) -> int:
-    """Of a training set."""
+    """The number of rows in a training set."""
     return sum(len(rows) for rows in self.buckets.members)
 
   def num_steps(self, cell: Cell) -> int:

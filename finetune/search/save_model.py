@@ -59,7 +59,7 @@ class KeptWeights:
 
 
 class Weights(NamedTuple):
-  """Of one run at its best evaluation."""
+  """The parameters of one run at its best evaluation."""
 
   params: Any  # {'encoder', 'heads'} host arrays
   step: int  # updates

@@ -63,24 +63,24 @@ class Session:
 
   @property
   def pad_id(self) -> int:
-    """Of the checkpoint's vocabulary."""
+    """The id of padding in the checkpoint's vocabulary."""
     return self.start.vocabulary.special_ids.pad
 
   @property
   def seeds(self) -> list[int]:
-    """Of the runs of a cell."""
+    """The seeds of the runs of a cell."""
     of_cells = 1 if self.config.search.cells == "one" else self.protocol.num_seeds
     return list(range(self.config.seed, self.config.seed + (self.config.search.num_seeds or of_cells)))
 
   @property
   def test_seeds(self) -> list[int]:
-    """Of the runs of the chosen cell, the best of which predicts the test set; the others are among them."""
+    """The seeds of the chosen cell, whose best run predicts the test set; those of a cell are among them."""
     count = self.config.search.num_test_seeds or self.protocol.num_test_seeds
     return list(range(self.config.seed, self.config.seed + max(count, len(self.seeds))))
 
   @property
   def title(self) -> str:
-    """Of reports."""
+    """What reports are headed with."""
     return self.config.checkpoint + (" (its encoder from scratch)" if self.config.from_scratch else "")
 
   @property
@@ -199,7 +199,7 @@ class Session:
 
   @property
   def head(self) -> HeadSettings:
-    """Of classification."""
+    """The settings of a classification head."""
     return HeadSettings(**self.protocol.head)
 
   def runs_at_once(self, program: Program, *, batch_size: int, length: int, num_seeds: int) -> int:

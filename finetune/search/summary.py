@@ -109,7 +109,7 @@ def choose(records: Sequence[Record], metric: str, summary: str) -> Record:
 
 
 def choose_by_seed(records: Sequence[Record]) -> list[Record]:
-  """Of each seed the cell in which its run is the best, the first of equal ones: records of one run each."""
+  """Takes of each seed the cell in which its run is the best, the first of equal ones: records of one run."""
   chosen: dict[int, Record] = {}
   for record in records:
     values = summarise(record).per_seed if record.seeds else {}

@@ -100,7 +100,7 @@ class Squad:
 
   @property
   def directory(self) -> Path:
-    """Of the answers, beside the finished cells."""
+    """Where the answers are, beside the finished cells."""
     return self.session.workdir / NAME
 
   def _has_answers(self, chosen: Chosen) -> bool:

@@ -124,8 +124,7 @@ def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
   lines = [
     f"squad: SQuAD {version}, training on {train.file.source}",
     *(f"squad train: {line}" for line in squad_features.report_lines(train.features)),
-    f"squad train: padded to {', '.join(map(str, train.buckets.lengths))} tokens "
-    f"({train.buckets.waste(train.features.examples.sizes):.0%} padding)",
+    f"squad train: {train.buckets.describe(train.features.examples.sizes)}",
     f"squad dev: {dev.file.source}: {len(questions):,} questions, "
     f"{sum(question.is_impossible for question in questions):,} without an answer, "
     f"{len(dev.features.windows):,} windows",

@@ -53,7 +53,7 @@ class Asked(NamedTuple):
     return [Cell(arm, seed) for seed in self.seeds for arm in self.study.arms]
 
   def folder(self, cell: Cell) -> pathlib.Path:
-    """Of its workdir and reports."""
+    """The directory of its workdir and reports."""
     return self.output / cell.arm / f"seed_{cell.seed}"
 
   def steps(self, arm: Arm) -> list[int]:

@@ -35,7 +35,7 @@ def plots(asked: Asked, rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
 
 
 def _curve(name: str, points: Mapping[float, Mapping[int, float]]) -> Curve:
-  """Of one measure, from {value of the field: {seed: score}}."""
+  """A plot of one measure, from {value of the field: {seed: score}}."""
   at = sorted(points)
   found = [paired(points[value], dict.fromkeys(points[value], 0.0)) for value in at]
   ends = [(one.mean, one.low, one.high) for one in found if one is not None]

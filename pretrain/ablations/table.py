@@ -18,7 +18,7 @@ class Found(NamedTuple):
 
 
 def read(asked: Asked) -> Found:
-  """Of all finished cells; errors as of `cells.finished` and `measured.read`."""
+  """Reads the measures of all finished cells; errors as of `cells.finished` and `measured.read`."""
   results = Found({}, {}, [])
   for cell in asked.cells:
     done = finished(asked, cell)
@@ -76,7 +76,7 @@ def report(asked: Asked, found: Found, left_out: Sequence[str]) -> Report:
 def _rows(
   asked: Asked, values: Mapping[Cell, measured.Values], measure: str, name: str
 ) -> list[dict[str, Any]]:
-  """Of one measure and arm: at each step beside its base, or beside its own start and first step."""
+  """Rows of one measure and arm: at each step beside its base, or beside its own start and first step."""
   arm = asked.study.arms[name]
 
   def at(name: str, step: int) -> dict[int, float]:

@@ -79,7 +79,7 @@ def _plots(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[Plot]:
 
 
 def answers(arrays: Arrays, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
-  """Of every token but padding [tokens]: whether it is replaced, and the probability by the encoder."""
+  """Whether each token but padding [tokens] is replaced, and the probability of it by the encoder."""
   is_token = arrays["ids"] != pad_id
   replaced = arrays["ids"] != arrays["input_ids"]
   return replaced[is_token], arrays["probability_replaced"][is_token].astype(np.float64)

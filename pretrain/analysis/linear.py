@@ -50,7 +50,7 @@ def commonest_answers(train: Sequence[str], labels: Sequence[str], test: Sequenc
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-  """Of vectors [n, width] with those in the same rows; 0 where one is zero."""
+  """Cosines of vectors [n, width] with those in the same rows; 0 where one is zero."""
   sizes = np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1)
   return np.einsum("nw,nw->n", first, second) / np.where(sizes > 0, sizes, 1.0)
 

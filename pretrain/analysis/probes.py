@@ -30,7 +30,7 @@ class Figure(NamedTuple):
 
   @property
   def standard_error(self) -> float:
-    """Of a mean over independent cases; of a correlation approximately."""
+    """The standard error of a mean over independent cases; of a correlation approximately."""
     if self.measure == "accuracy":
       return math.sqrt(max(self.value * (1 - self.value), 0.0) / max(self.count, 1))
     return (1 - self.value**2) / math.sqrt(max(self.count - 1, 1))

@@ -23,7 +23,7 @@ _BINS = 50
 
 
 def measure(request: Request) -> Outcome:
-  """Of the last layer, no head: histograms and densities of cosines, and what they amount to."""
+  """Histograms and densities of cosines in the last layer, without a head, and what they amount to."""
   rows, curves = [], []
   similar = similar_pairs(request)
   for name, encoder, blocks in request.encoders():

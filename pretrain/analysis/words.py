@@ -144,7 +144,7 @@ def _layer_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: 
 
 
 def _means_of_words(states: jax.Array, batch: Batch) -> jax.Array:
-  """Of [batch, length, depths, embed] states of pieces the mean over the pieces of each word."""
+  """Means of [batch, length, depths, embed] states of pieces over the pieces of each word."""
   length = states.shape[1]
   belongs = jax.nn.one_hot(batch["words"] - 1, length, dtype=jnp.float32)  # of word 0: nothing
   pieces = jnp.maximum(jnp.sum(belongs, axis=1), 1.0)

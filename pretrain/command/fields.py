@@ -64,7 +64,7 @@ class Kind(NamedTuple):
 
   @property
   def element_types(self) -> tuple[type, ...]:
-    """Of the elements of a tuple; a whole number is a number too."""
+    """The types that elements of a tuple may have; a whole number is a number too."""
     return (int,) if self.value_type == tuple[int, ...] else (int, float)
 
 

@@ -68,7 +68,7 @@ class Model:
 
   @property
   def activation(self) -> str:
-    """Of the classification head, 'tanh' or 'gelu'."""
+    """The activation of the classification head, 'tanh' or 'gelu'."""
     return task_fields.activation(self.task)
 
 

@@ -86,7 +86,7 @@ def init_clm_head(config: EncoderConfig) -> dict:
   return {"bias": jnp.zeros((config.vocab_size,), jnp.float32)}
 
 
-def init_scl_head(key: jax.Array, config: EncoderConfig, *, projection_size: int) -> dict:
+def init_contrast_head(key: jax.Array, config: EncoderConfig, *, projection_size: int) -> dict:
   """{'dense', 'norm'}: the released models' projection of h of [CLS]."""
   return _init(TransformHead(config, projection_size), key, config.hidden_size)
 

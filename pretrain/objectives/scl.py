@@ -21,7 +21,7 @@ class SequenceContrast(settings.SequenceContrast):
     if self.head == "cls":
       return {}
     size = self.projection_size or context.encoder.hidden_size
-    return {"scl": heads.init_scl_head(key, context.encoder, projection_size=size)}
+    return {"scl": heads.init_contrast_head(key, context.encoder, projection_size=size)}
 
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
     """Weights to divide by: {term name: []}; two anchors per row."""

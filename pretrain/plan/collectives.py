@@ -130,7 +130,7 @@ def _async_computations(program: Program) -> set[str]:
 
 
 def _bytes(instruction: Instruction, owner: Mapping[str, Instruction]) -> int:
-  """Of a started one the result holds operands and results: the largest array then stands for the run."""
+  """Sizes a started run, whose result holds operands and results, by the largest array."""
   operands = [owner[name].bytes for name in instruction.operands if name in owner]
   if instruction.kind.endswith("-start") and instruction.kind != "all-reduce-start":
     return max([shape.bytes for shape in instruction.results], default=0)

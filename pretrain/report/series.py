@@ -163,7 +163,7 @@ def _curves(
   *,
   most: int,
 ) -> Iterator[Curve]:
-  """Of every run and member the curves of both sides; of more than two members that with more points."""
+  """Draws both sides of every run and member; of more than two members that with more points."""
   for at, (run, of_run) in enumerate(zip(runs, values)):
     for number, member in enumerate(members):
       sides = [side for side in (TRAIN, HELD_OUT, "") if side + member in of_run]

@@ -83,7 +83,7 @@ def _pretraining_step(meta: Mapping[str, Any]) -> int:
 
 
 def _fine_tuning(meta: Mapping[str, Any]) -> list[str]:
-  """Of a checkpoint of `finetune`: the task, the run that was chosen, and its classes."""
+  """Reads of a checkpoint of `finetune` the task, the run that was chosen, and its classes."""
   task = meta.get("task") or {}
   if not task:
     return []
@@ -127,7 +127,7 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, Any]:
 
 
 def _averaged(steps: Sequence[int]) -> str:
-  """Of a checkpoint that `pretrain.checkpoints average` made."""
+  """Says how `pretrain.checkpoints average` made the checkpoint."""
   return (
     f"; the weights are the mean of those after {', '.join(f'{step:,}' for step in steps)}" if steps else ""
   )

@@ -22,7 +22,7 @@ class MaskedLM(Objective):
 
   @property
   def terms(self) -> tuple[str, ...]:
-    """Of masked tokens, of all, or of masked and unmasked ones apart; see `Objective.terms`."""
+    """A loss over masked tokens or over all, or two, over masked and unmasked; see `Objective.terms`."""
     if self.positions == "masked":
       return ("masked_lm_loss",)
     return ("token_lm_loss",) if self.all_reduction == "one_mean" else ("masked_lm_loss", "unmasked_lm_loss")

@@ -66,7 +66,7 @@ def test_clm_head_is_a_bias_only():
 
 
 def test_scl_head_maps_to_its_own_size():
-  params = jax.device_get(heads.init_scl_head(KEY, CONFIG, projection_size=20))
+  params = jax.device_get(heads.init_contrast_head(KEY, CONFIG, projection_size=20))
   assert heads.apply_transform(params, CONFIG, HIDDEN[:, 0]).shape == (2, 20)
 
 

@@ -23,7 +23,6 @@ def evaluate(
   """Averages every metric over held-out records, each counted once, padding never.
 
   Args:
-    run: the parts of the run.
     eval_step: of `run.compile_eval_step`; it gets batch_size / microbatches rows at a time, which changes
       no figure but for the rounding of sums: a row's draws depend on its place among the held-out rows.
     params: parameters on the mesh.

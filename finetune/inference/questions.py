@@ -1,10 +1,12 @@
 """Rows with a question and a text that may answer it: windows of the text, and the best span of all."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
+from configs import finetune_base
 from data.rows import Row
 from data.squad import Question
 from finetune.own.chances import PREDICTED, PROBABILITY
@@ -89,7 +91,9 @@ class Questions:
 
 def _settings(schema: TaskSchema, stored: Mapping[str, Any]) -> Settings:
   """As the model was trained; what it does not say, as of models saved earlier, fits into its positions."""
-  stride = min(Settings.stride, schema.max_length // 2)
-  query = min(Settings.max_query_length, schema.max_length // 4)
-  usual = {"max_length": schema.max_length, "stride": stride, "max_query_length": query}
-  return Settings(**{name: int(value) for name, value in {**usual, **stored}.items()})
+  usual = windows.settings_of(finetune_base.get_config(), schema.max_length)
+  fitting = {
+    "stride": min(usual.stride, schema.max_length // 2),
+    "max_query_length": min(usual.max_query_length, schema.max_length // 4),
+  }
+  return dataclasses.replace(usual, **fitting | {name: int(value) for name, value in stored.items()})

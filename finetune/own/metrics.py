@@ -35,7 +35,6 @@ def measure(schema: TaskSchema, targets: Outputs, outputs: Outputs) -> dict[str,
   """{metric: value} of the rows of a set, fractions but for 'rmse', which has the unit of the targets.
 
   Args:
-    targets: of `targets.targets`.
     outputs: [rows, outputs] float, of `answers.join`; of 'tagging' and 'span_pairs' a list of their `join`.
       Where they are not finite all fractions are 0, and the error is that of answering 0.
   """

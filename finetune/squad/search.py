@@ -18,6 +18,7 @@ from finetune.squad import answers as squad_answers
 from finetune.squad import files as squad_files
 from finetune.squad import report as squad_report
 from finetune.squad import task as squad
+from finetune.squad import windows
 from finetune.squad.problem import make_problem
 from pretrain.export.task_fields import CHECKED_ROWS, FIRST_ROWS
 
@@ -32,15 +33,7 @@ class Squad:
     self.session, self.config = session, session.config
     cells = session.cells(NAME)
     data, asked = self.config.data, self.config.squad
-    settings = squad.Settings(
-      max_length=session.max_length(NAME),
-      stride=asked.stride,
-      max_query_length=asked.max_query_length,
-      num_buckets=data.buckets,
-      multiple=data.bucket_multiple,
-      n_best=asked.n_best,
-      max_answer_length=asked.max_answer_length,
-    )
+    settings = windows.settings_of(self.config, session.max_length(NAME))
     train, dev = squad_files.read(asked.train_file, asked.dev_file, data.directory, download=download)
     rows, seed = data.train_rows, self.config.seed
     self.data = squad.load(train, dev, session.start.vocabulary, settings, train_rows=rows, seed=seed)

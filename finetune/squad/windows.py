@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,17 +27,31 @@ _WORD = re.compile("[^ \t\r\n\u202f]+")  # the other spaces of Unicode are lette
 class Settings:
   """How questions become windows and logits become answers; lengths are in tokens."""
 
-  max_length: int = 384  # of a window, special tokens included
-  stride: int = 128  # from the start of a window to that of the next
-  max_query_length: int = 64
-  num_buckets: int = 4  # most padded lengths
-  multiple: int = 8  # padded lengths are multiples of it
-  n_best: int = 20  # starts and ends looked at in each window, and answers kept
-  max_answer_length: int = 30
+  max_length: int  # of a window, special tokens included
+  stride: int  # from the start of a window to that of the next
+  max_query_length: int
+  num_buckets: int  # most padded lengths
+  multiple: int  # padded lengths are multiples of it
+  n_best: int  # starts and ends looked at in each window, and answers kept
+  max_answer_length: int
 
   def stored(self) -> dict[str, int]:
     """What a saved model carries of them: all but the padded lengths."""
     return {name: value for name, value in vars(self).items() if name not in ("num_buckets", "multiple")}
+
+
+def settings_of(config: Any, max_length: int) -> Settings:
+  """The fields of a fine-tuning config, for windows of `max_length` tokens."""
+  data, asked = config.data, config.squad
+  return Settings(
+    max_length=max_length,
+    stride=asked.stride,
+    max_query_length=asked.max_query_length,
+    num_buckets=data.buckets,
+    multiple=data.bucket_multiple,
+    n_best=asked.n_best,
+    max_answer_length=asked.max_answer_length,
+  )
 
 
 class Document(NamedTuple):

@@ -57,7 +57,6 @@ def problems(
 
   Args:
     config: as a config file returns it, possibly with unknown or missing fields and wrong types.
-    rules: of the program it is for.
     num_devices: of all hosts; None: not known yet, and rules about devices are left out.
   """
   values, known = fields.flatten(config), fields.known_fields(rules.schema)

@@ -174,12 +174,10 @@ def run(
   """Runs the generator on the masked ids.
 
   Args:
-    params: of `init`.
     shared: the encoder's embedding parameters (token table, positions, norm).
     settings: shape and sharing.
     masking: masked ids and the positions to predict.
     token_mask: [batch, length] bool, False at padding.
-    tokens: the vocabulary.
     row_keys: [batch] keys; None: no dropout.
     offsets: [layers + 1, batch, length, embed] added to the embedding output and after each layer of a
       single trunk; their gradient is that of the hidden states.

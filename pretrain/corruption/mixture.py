@@ -44,7 +44,6 @@ def mixture_weights(
   """Weights of the heads at each masked position, [batch, slots, heads] float32, summing to 1.
 
   Args:
-    choice: the kind.
     params: {'mixture': {'kernel' [embed, 1]}} for 'adversarial'; not read otherwise.
     features: [heads, batch, slots, embed] float.
     row_keys: [batch] keys.

@@ -150,7 +150,6 @@ def apply_classification_head(
   """Dropout, linear, activation, dropout, linear: [batch, outputs] float32 logits, or predictions [batch, 1].
 
   Args:
-    params: of `init_classification_head`.
     vectors: [batch, embed] float, h of [CLS].
     activation: 'tanh' (official fairseq) or 'gelu' (official Hugging Face, the exact one).
     dropout: rate of the dropouts (0.1 in the papers).

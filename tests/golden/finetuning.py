@@ -8,7 +8,8 @@ from finetune.papers import glue_metrics
 from finetune.squad import decoding as squad_predict
 from finetune.squad import scores as squad_evaluate
 from finetune.squad.decoding import Prediction
-from finetune.squad.windows import Document, Settings, Window, max_context
+from finetune.squad.windows import Document, Window, max_context
+from tests.finetune.squad import squad_case
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 
@@ -58,7 +59,7 @@ def check_squad(golden: Golden, checks: Checks) -> None:
       features = [one for one in golden.field("nbest_input")["features"] if one["example"] == example]
       windows = _windows(features, words)
       logits = ([np.asarray(one[name]) for one in features] for name in ("start_logits", "end_logits"))
-      settings = Settings(n_best=n_best, max_answer_length=longest)
+      settings = squad_case.settings(n_best=n_best, max_answer_length=longest)
       answer = squad_predict.decode(windows, *logits, settings, detokenize=" ".join)
       _compare_answer(golden, checks, match.group(), example, answer)
 

@@ -1,16 +1,25 @@
 """Questions that a tiny encoder can learn: who and when have an answer in every context, where has none."""
 
+import dataclasses
 import json
 import pathlib
 
+from configs import finetune_base
 from data import vocabulary
 from data.vocabulary import Vocabulary
+from finetune.squad.windows import Settings, settings_of
 
 PIECES = (
   *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
   *("who", "when", "where", "?", "ann", "met", "bob", "eve", "in", "1895", "1943", "and", "then", "."),
 )
 ANSWERS = {"Who?": ("Bob", "Eve"), "When?": ("1895", "1943")}
+
+
+def settings(**changes: int) -> Settings:
+  """Those of the base config with windows of 384 tokens, but for `changes`."""
+  usual = settings_of(finetune_base.get_config(), 384)
+  return dataclasses.replace(usual, **changes)
 
 
 def make_vocabulary(directory: pathlib.Path) -> Vocabulary:

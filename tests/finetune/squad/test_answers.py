@@ -13,7 +13,7 @@ from data.vocabulary import train as vocabulary_train
 from finetune.squad import answers as squad_answers
 from finetune.squad import scores as squad_evaluate
 from finetune.squad import windows as squad_features
-from finetune.squad.windows import Settings
+from tests.finetune.squad import squad_case
 
 SHARED = pathlib.Path(__file__).resolve().parents[4] / "shared" / "datasets" / "squad2"
 PIECES = (
@@ -46,6 +46,7 @@ def question(name, context, *texts):
   return Question(name, "", context, "Who?", answers, not texts)
 
 
+USUAL = squad_case.settings()
 QUESTIONS = [
   question("bob", "Ann met Bob's Bob in 1895.", "Bob"),
   question("year", "Ann met Bob in 1895.", "1895", "in 1895"),
@@ -73,7 +74,7 @@ def with_odds(predictions, odds):
 
 
 def answers(questions, pieces, *, only_null=False, can_be_null=True, longest=30, **options):
-  settings = Settings(max_answer_length=longest, **options)
+  settings = squad_case.settings(max_answer_length=longest, **options)
   features = squad_features.build(questions, pieces, settings, training=False)
   logits = oracle(features, only_null=only_null)
   return squad_answers.decode(questions, features, *logits, pieces, settings, can_be_null=can_be_null)
@@ -115,10 +116,10 @@ def test_the_official_fields_are_all_there_at_the_scripts_own_threshold(words):
 
 
 def test_any_of_several_answers_counts(words):
-  features = squad_features.build(QUESTIONS[1:2], words, Settings(), training=False)
+  features = squad_features.build(QUESTIONS[1:2], words, USUAL, training=False)
   starts, ends = oracle(features)
   starts[0][features.examples.fields["start"][0] - 1] = 20.0  # "in 1895", the second answer
-  found = squad_answers.decode(QUESTIONS[1:2], features, starts, ends, words, Settings(), can_be_null=True)
+  found = squad_answers.decode(QUESTIONS[1:2], features, starts, ends, words, USUAL, can_be_null=True)
   assert squad_answers.texts(found) == {"year": "in 1895"}
   assert squad_answers.evaluate(QUESTIONS[1:2], found)["exact_threshold_0"] == 100.0
 
@@ -144,14 +145,14 @@ def test_a_question_without_tokens_is_answered_with_nothing_and_counted(words, c
 
 
 def test_logits_of_other_windows_and_features_for_training_are_refused(words):
-  features = squad_features.build(QUESTIONS, words, Settings(), training=False)
+  features = squad_features.build(QUESTIONS, words, USUAL, training=False)
   starts, ends = oracle(features)
   with pytest.raises(DataError, match="windows and end logits of 3; expected those of all 3"):
-    squad_answers.decode(QUESTIONS, features, starts[:-1], ends, words, Settings(), can_be_null=True)
+    squad_answers.decode(QUESTIONS, features, starts[:-1], ends, words, USUAL, can_be_null=True)
   lost = Question("lost", "", "Ann met Bob.", "Who?", (Answer("Zoe", 0, False),), False)
-  features = squad_features.build([lost], words, Settings(), training=True)
+  features = squad_features.build([lost], words, USUAL, training=True)
   with pytest.raises(DataError, match="'lost' has no window"):
-    squad_answers.decode([lost], features, [], [], words, Settings(), can_be_null=True)
+    squad_answers.decode([lost], features, [], [], words, USUAL, can_be_null=True)
 
 
 def test_a_set_without_answers_is_not_scored(words):

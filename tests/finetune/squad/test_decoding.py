@@ -8,7 +8,8 @@ import pytest
 from data.errors import DataError, DivergedError
 from finetune.squad import decoding as squad_predict
 from finetune.squad.decoding import text_in_words
-from finetune.squad.windows import Document, Settings, Window
+from finetune.squad.windows import Document, Window
+from tests.finetune.squad import squad_case
 
 # [CLS] q [SEP] [SEP] three words [SEP]: the document is at positions 4, 5, 6.
 WORDS = ("Ann", "met", "Bob")
@@ -25,7 +26,9 @@ def window(start, end, *, null=(0.0, 0.0), words=WORDS, first=0):
 
 def decode(*windows, can_be_null=True, **settings):
   columns = zip(*windows) if windows else ((), (), ())
-  return squad_predict.decode(*columns, Settings(**settings), detokenize=" ".join, can_be_null=can_be_null)
+  return squad_predict.decode(
+    *columns, squad_case.settings(**settings), detokenize=" ".join, can_be_null=can_be_null
+  )
 
 
 def texts(answer):
@@ -132,7 +135,7 @@ def test_text_is_taken_from_the_words_of_the_context():
   document = Document(["Smith's", "(1895)."], [], np.arange(4), np.array([0, 0, 0, 1]))
   part = Window(0, 0, 4, 2, document, np.array(["[CLS]", "[SEP]", "smith", "'", "s", "1895"]))
   logits = np.eye(6)[[2, 2]][:, None]
-  found = squad_predict.decode([part], *logits, Settings(), detokenize=" ".join, lower_case=True)
+  found = squad_predict.decode([part], *logits, squad_case.settings(), detokenize=" ".join, lower_case=True)
   assert found.text == "Smith"
 
 

@@ -9,10 +9,10 @@ from data import squad as squad_data
 from data.errors import ConfigError, DataError
 from data.squad import Answer
 from finetune.squad import task as squad
-from finetune.squad.windows import Settings
+from tests.finetune.squad import squad_case
 from tests.finetune.squad.squad_case import contexts, make_vocabulary, write
 
-SETTINGS = Settings(max_length=16, stride=6, max_query_length=2, num_buckets=2, multiple=4)
+SETTINGS = squad_case.settings(max_length=16, stride=6, max_query_length=2, num_buckets=2, multiple=4)
 PAD = 0
 
 

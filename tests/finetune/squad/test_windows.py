@@ -8,7 +8,8 @@ from data.errors import ConfigError, DataError
 from data.squad import Answer, Question
 from data.vocabulary import train as vocabulary_train
 from finetune.squad import windows as squad_features
-from finetune.squad.windows import Document, Settings, Window, max_context
+from finetune.squad.windows import Document, Window, max_context
+from tests.finetune.squad import squad_case
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # such a vocabulary puts two separators
@@ -41,7 +42,7 @@ def fairseq(tmp_path_factory):
 
 
 def build(questions, vocabulary, *, training, **settings):
-  return squad_features.build(questions, vocabulary, Settings(**settings), training=training)
+  return squad_features.build(questions, vocabulary, squad_case.settings(**settings), training=training)
 
 
 def texts(features, vocabulary):

@@ -20,6 +20,7 @@ import numpy as np
 
 from data import errors, files
 from data.buckets.outputs import sent
+from data.changes import changes
 from data.command import FETCHED, SENT, Parser, run
 from data.errors import ConfigError, DataError
 from pretrain import checkpoint, integrity, resume, saved_model, trees
@@ -134,10 +135,8 @@ def diff(first: Path, second: Path) -> None:
   (params, meta), (other, other_meta) = checkpoint.load_params(first), checkpoint.load_params(second)
   print(f"step {meta['step']:,} -> {other_meta['step']:,}")
   fields, others = resume.flatten(meta["config"]), resume.flatten(other_meta["config"])
-  for name in sorted(fields.keys() | others.keys()):
-    before, after = fields.get(name, "absent"), others.get(name, "absent")
-    if before != after:
-      print(f"{name}: {before} -> {after}")
+  for line in changes(fields, others).values():
+    print(line)
   for line in trees.differences(params, other):
     print(line)
   there, same = trees.by_path(other), 0

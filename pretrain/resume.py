@@ -9,6 +9,7 @@ import jax
 from ml_collections import ConfigDict
 
 from data import command
+from data.changes import changes
 from data.errors import ConfigError, DataError
 from pretrain import checkpoint, integrity
 
@@ -117,11 +118,10 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, str], meta: Mapping
       )
   saved, asked = flatten(meta["config"]), flatten(config.to_dict())
   changed = {
-    name: f"{name}: {saved.get(name, 'absent')} -> {asked.get(name, 'absent')}"
-    for name in sorted(saved.keys() | asked.keys())
-    if saved.get(name) != asked.get(name)
+    name: line
+    for name, line in changes(saved, asked).items()
     # A field that came later and is off here: the run was saved without it.
-    and (name in saved or asked[name])
+    if name in saved or asked[name]
   }
   refused = [line for name, line in changed.items() if not _is_safe(name, saved, asked)]
   if refused:

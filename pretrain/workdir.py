@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import jax
 from ml_collections import ConfigDict
 
-from data import errors, files, manifest, vocabulary
+from data import errors, files, vocabulary
 from data.errors import ConfigError, DataError
 from data.prepare.output_directory import missing_directories
 from pretrain import metrics
@@ -55,8 +55,10 @@ def refuse_unshared(workdir: str | os.PathLike) -> None:
     )
 
 
-def begin(workdir: str, config: ConfigDict, records: str) -> None:
+def begin(workdir: str, config: ConfigDict, records: str, vocabulary_digest: str) -> None:
   """Writes the resolved config and a copy of the vocabulary of the prepared records in `records`.
+
+  `vocabulary_digest` is what their manifest says of it.
 
   One process writes. ConfigError: the workdir has another vocabulary, and no run's config beside it: it is
   the user's own. StorageError: the workdir cannot be written.
@@ -64,11 +66,11 @@ def begin(workdir: str, config: ConfigDict, records: str) -> None:
   if jax.process_index() != 0:
     return
   path, made = pathlib.Path(workdir), pathlib.Path(records) / "vocabulary"
-  found, expected = vocabulary.load(made).digest, manifest.read(records).vocabulary.digest
-  if found != expected:
+  found = vocabulary.load(made).digest
+  if found != vocabulary_digest:
     raise DataError(
       f"{made} is not the vocabulary that the records beside it were made with ({found[:12]}..., expected "
-      f"{expected[:12]}...); bring that one back, or prepare them again"
+      f"{vocabulary_digest[:12]}...); bring that one back, or prepare them again"
     )
   _remove_leftovers(path)
   _keep_vocabulary(made, path / "vocabulary", is_of_run=(path / CONFIG).is_file())

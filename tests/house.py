@@ -38,7 +38,7 @@ LINES = {
   "the same rows fine-tuned: searches of both sides, scored on a test set (pretrain/ablations)": 110,
   "a page about runs: curves, config, examples, tables, events (pretrain/report)": 1_301,
   "meshes of pods and nodes, processes that join, agree on a step and end together": 1_300,
-  "types and limits of fine-tuning's fields as dataclasses, its loop as one": 85,
+  "types and limits of fine-tuning's fields as dataclasses, its loop as one, fields that differ": 92,
   "signals that come when a run has ended, saves that fail on one host alone": 80,
   "second signals in compiled code, lost checkpoints and lists, outputs that are full": 105,
 }

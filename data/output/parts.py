@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from data import errors, files
+from data.changes import changes
 from data.errors import ConfigError, DataError
 from data.output.columns import plain
 from data.output.formats import Format, Rows
@@ -160,11 +161,7 @@ class Parts:
 
   def _changes(self, started: Mapping[str, Any]) -> str:
     """What the command that began it was given otherwise; '' for the same."""
-    return "; ".join(
-      f"{name}: {json.dumps(started.get(name))} -> {json.dumps(self.identity.get(name))}"
-      for name in {**started, **self.identity}
-      if started.get(name) != self.identity.get(name)
-    )
+    return "; ".join(changes(started, self.identity, show=json.dumps).values())
 
   def _read_progress(self) -> None:
     self._done.unlink(missing_ok=True)  # of an output that was removed since

@@ -95,8 +95,8 @@ class Search:
   def trained(self, cell: Cell, seed: int) -> Trained:
     """A finished run with its weights: those that were kept, or, if there are none, it is trained again once.
 
-    There are none of results that an earlier version stored, or whose cell was beaten by one that is not in
-    the search any more.
+    There are none of results that an earlier version stored, of a search that kept none (`output.save_model`
+    was off then), or of a cell that was beaten by one that is not in the search any more.
     """
     kept = self.weights.load(cell, seed, self.results.fingerprint_of([seed]))
     if kept is None:

@@ -29,7 +29,7 @@ def problems(config: Fields, *, num_devices: int | None) -> list[str]:
   else:
     refusals += generator_rules.without_generator(config)
   misshaped = list(_mesh(config, num_devices))
-  # What the devices must divide cannot be said of a mesh that does not exist.
+  # Without a mesh there is nothing that batches and parameters must be divisible by.
   return refusals + (misshaped or [*_cuts(config, num_devices), *_batch(config, objectives, num_devices)])
 
 

@@ -61,7 +61,7 @@ def test_a_finished_output_is_known_again_and_another_is_not(tmp_path):
   for changed in (_rows(8), _rows(6), _rows(9, start=2)):
     with pytest.raises(DataError, match=r"in.csv: changed since .*out.jsonl was made of its 7 rows"):
       _run(output, changed)
-  with pytest.raises(ConfigError, match=r"not what this command would make \(batch_size: null -> 64\)"):
+  with pytest.raises(ConfigError, match=r"not what this command would make \(batch_size: .absent. -> 64\)"):
     _opened(output, batch_size=64).opened().__enter__()
   assert output.read_bytes() == written and not (tmp_path / "out.jsonl.parts").exists()
   output.write_bytes(written + b"{}\n")
@@ -141,7 +141,7 @@ def test_another_command_or_process_is_refused(tmp_path):
   output = tmp_path / "out.jsonl"
   with pytest.raises(KeyboardInterrupt):
     _run(output, _rows(6), stop_after=3)
-  with pytest.raises(ConfigError, match=r"was begun by another command \(batch_size: null -> 64\)"):
+  with pytest.raises(ConfigError, match=r"was begun by another command \(batch_size: .absent. -> 64\)"):
     _opened(output, batch_size=64).opened().__enter__()
   with _opened(output).opened(), pytest.raises(DataError, match="is being written"):
     _opened(output).opened().__enter__()

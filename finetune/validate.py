@@ -93,7 +93,7 @@ def _reference_problems(config: Mapping[str, Any]) -> list[str]:
   known = reference_rows.known_recipes(protocol)
   if name in known or reference_rows.reference_rows(name, protocol):
     return []
-  return [f"output.compare_with={name!r}: {unknown(f'row for protocol {protocol!r}', name, known)}"]
+  return [f"{protocol=}, output.compare_with={name!r}: {unknown('row', name, known)}"]
 
 
 def _task_problems(config: Mapping[str, Any]) -> list[str]:

@@ -234,7 +234,7 @@ def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
     (["--config.search.cells=best_known"], 2, "nobody gives one for sst2"),
     (["--config.data.fractions=1.5"], 2, "1.5 is no fraction"),
     (["--config.output.compare_with=cocolm_base"], 2, "did you mean 'coco_lm_base'"),
-    (["--config.output.compare_with=taco_base"], 2, "protocol 'coco_lm'"),
+    (["--config.output.compare_with=taco_base"], 2, "protocol='coco_lm', output.compare_with='"),
     (["--config.data.fractions=0.1,0.10"], 2, "a fraction is listed twice"),
     (["--config.data.fractions=0.1", "--config.output.predict"], 2, "output.predict=True"),
     (["--config.model.dropout=1.0"], 2, "[0, 1)"),

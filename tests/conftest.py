@@ -67,6 +67,10 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_ROOT / ".cache" / "jax")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # its notices bury a failed test's output
 
+# A hundred tests start a command of ours: its modules are made bytecode once, whatever the shell asks for.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Tracing makes so many objects that at Python's own thresholds a collection runs every few milliseconds, and
 # finds little: a quarter of the time of a trace.
 gc.set_threshold(50_000, 20, 5)

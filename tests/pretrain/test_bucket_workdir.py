@@ -75,7 +75,7 @@ def test_a_killed_run_goes_on_elsewhere_as_if_it_had_been_left_in_peace(
   flags.append(f"--config.data.directory={small_records}")
   _kill_after(flags, address, tmp_path / "other", "Step 3 is in")
   assert "owner.json" in buckets.names(address)
-  monkeypatch.setattr(owner, "SILENCE", 2.0)
+  monkeypatch.setattr(owner, "SILENCE", 1.0)
   said = []
   assert _train(config, address, said.append) == 0
   assert any(re.match(rf"{address} belongs to process \d+ on .*; waiting", line) for line in said)

@@ -8,20 +8,32 @@ import numpy as np
 import pytest
 
 from data.records import PackedRecords
+from pretrain.plan.forecast import lower_step, memory
 from tests.pretrain.small_run import LENGTH, run_steps, small_config, small_run
 
 STEPS = 3
+TEMPORARY_BYTES = 3_848_000  # of a step of 8 x 32 tokens on one device, by its compiler
 
 
-def _run(directory, *, mesh=(1, 1, 1), microbatches: int = 1):
+def _small_run(directory, *, mesh=(1, 1, 1), microbatches: int = 1):
   data, fsdp, tensor = mesh
   fields = {"mesh.data": data, "mesh.fsdp": fsdp, "mesh.tensor": tensor, "train.microbatches": microbatches}
   # Heads, widths and the vocabulary divide by 8; the batch by 8 devices and by groups of 2 rows.
   fields |= {"model.num_heads": 8, "model.hidden_size": 32, "model.vocab_size": 304, "train.batch_size": 8}
-  run = small_run(small_config("union", directory, fields), number=data * fsdp * tensor)
+  return small_run(small_config("union", directory, fields), number=data * fsdp * tensor)
+
+
+def _run(directory, **devices):
+  run = _small_run(directory, **devices)
   records = PackedRecords(directory, length=LENGTH, seed=0)
   state, metrics, step = run_steps(run, [records.batch(at, 8) for at in range(STEPS)])
   return jax.device_get(state.params), metrics, step
+
+
+def test_the_bytes_of_a_step(small_records, expected):
+  """They must not grow unnoticed, as those of a masked-LM step in `plan/test_stored.py`."""
+  compiled = lower_step(_small_run(small_records)).compile()  # the program that `expected` has compiled
+  assert memory(compiled)["temporaries"] <= 1.3 * TEMPORARY_BYTES
 
 
 @pytest.fixture(scope="module")

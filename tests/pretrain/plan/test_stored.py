@@ -14,14 +14,13 @@ from pretrain.plan.forecast import lower_step, memory
 from tests.pretrain.small_run import small_config, small_run
 
 MARGIN = 1.3  # XLA's choices move with its version
-TEMPORARY_BYTES = {"mlm": 338_600, "union": 2_184_680}  # of a step of 8 x 32 tokens, `small_run`'s recipes
+TEMPORARY_BYTES = 338_600  # of a step of 8 x 32 tokens, `small_run`'s masked LM; all terms: test_sharded.py
 CYCLES = 1_060_000  # of roberta_tiny, 32 x 64 tokens on one v5e
 
 
-@pytest.mark.parametrize("recipe", TEMPORARY_BYTES)
-def test_the_bytes_of_a_step(recipe, small_records):
-  compiled = lower_step(small_run(small_config(recipe, small_records))).compile()
-  assert memory(compiled)["temporaries"] <= MARGIN * TEMPORARY_BYTES[recipe]
+def test_the_bytes_of_a_step(small_records):
+  compiled = lower_step(small_run(small_config("mlm", small_records))).compile()
+  assert memory(compiled)["temporaries"] <= MARGIN * TEMPORARY_BYTES
 
 
 @pytest.mark.nightly

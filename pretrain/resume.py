@@ -12,6 +12,7 @@ from data import command
 from data.changes import changes
 from data.errors import ConfigError, DataError
 from pretrain import checkpoint, integrity
+from pretrain.command import fields
 
 # Fields that change how a run is carried out, not what it computes.
 SAFE_FIELDS = (
@@ -86,15 +87,10 @@ def _has_files(path: Path) -> bool:
   )
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """{'train.batch_size': 32, ...} of a nested mapping; tuples and lists compare equal."""
-  flat: dict[str, Any] = {}
-  for name, value in config.items():
-    if isinstance(value, Mapping):
-      flat |= flatten(value, f"{prefix}{name}.")
-    else:
-      flat[prefix + name] = list(value) if isinstance(value, tuple) else value
-  return flat
+def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
+  """`fields.flatten` as JSON has it: tuples are lists, so that what was saved and what is given compare equal."""
+  leaves = fields.flatten(config).items()
+  return {name: list(value) if isinstance(value, tuple) else value for name, value in leaves}
 
 
 def check_same_run(config: ConfigDict, digests: Mapping[str, str], meta: Mapping[str, Any]) -> list[str]:

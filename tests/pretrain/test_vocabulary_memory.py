@@ -39,7 +39,7 @@ def _compiled_gradient(function, *arguments) -> str:
   return gradient.lower(*arguments).compile().as_text()
 
 
-_RARE = ("union", "mlm_all_separate_means")  # the union's terms are rows of their own, but for the shared text
+_RARE = ("union", "mlm_all_separate_means")  # the union's terms are rows of their own
 
 
 @pytest.mark.parametrize(

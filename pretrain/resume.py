@@ -88,7 +88,7 @@ def _has_files(path: Path) -> bool:
 
 
 def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
-  """`fields.flatten` as JSON has it: tuples are lists, so that what was saved and what is given compare equal."""
+  """`fields.flatten` as JSON has it: a tuple is a list, so that saved and given values compare equal."""
   leaves = fields.flatten(config).items()
   return {name: list(value) if isinstance(value, tuple) else value for name, value in leaves}
 

@@ -21,7 +21,7 @@ ROOMS = ("glue", "squad", "prompt", "docs", "own")
 LINES = {
   "the house as it was put in order": 26_000,
   "attention, vocabulary and update as fast programs, layers in a row, and a device's own program": 1_660,
-  "steps compiled for machines that are not there, benchmarks of speed and their PyTorch peers": 2_600,
+  "steps compiled for machines that are not there, benchmarks of speed and their PyTorch peers": 2_680,
   "--plan: meshes and microbatches tried for a machine that is not there, and what a run costs": 650,
   "locks, digests of checkpoints, devices, hostile folders, tables as text": 500,
   "ledgers, checkpoints by hand, new phases, spikes and dumps": 900,

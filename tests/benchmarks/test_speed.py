@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import ahead, cases, finetune, parts, scaling, step
-from data.errors import ConfigError
+from benchmarks import ahead, cases, finetune, parts, scaling, start, step
+from data.errors import ConfigError, DataError
 from finetune.search.program import Program
 from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
@@ -107,8 +107,22 @@ def test_a_peer_has_our_sizes_and_learns(recipe):
   assert np.mean(losses[-3:]) < np.mean(losses[:3])
 
 
+def test_a_start_is_timed_until_its_first_step_and_ends_there(monkeypatch, tmp_path):
+  program = tmp_path / "program"
+  program.write_text("#!/bin/sh\necho compiling\nsleep 0.2\necho 'step 1/3  loss 5'\nexec sleep 60\n")
+  program.chmod(0o700)
+  monkeypatch.setattr(sys, "executable", str(program))
+  assert 0.2 < start.seconds_to_first_step([], cache=tmp_path) < 30
+
+
+def test_a_start_that_fails_is_no_time(tmp_path):
+  with pytest.raises(DataError, match=r"code 2 before its first step: error: .*absent\.py"):
+    start.seconds_to_first_step(["--config=absent.py", "--workdir=w"], cache=tmp_path)
+
+
 def test_what_the_benchmarks_import():
-  names = ("ahead", "cases", "compare", "finetune", "input", "parts", "scaling", "step", "peers.server")
+  names = ("ahead", "cases", "compare", "finetune", "input", "parts", "scaling", "start", "step")
+  names += ("peers.server",)
   code = "; ".join(
     [f"import {', '.join(f'benchmarks.{name}' for name in names)}", "import sys", "print(*sys.modules)"]
   )

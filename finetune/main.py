@@ -16,7 +16,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from data import command, files, progress
 from data.buckets import copies
-from finetune import needed_files, validate
+from finetune import needed_files, settings, validate
 from pretrain.command import flags
 from pretrain.pod import meeting
 
@@ -47,18 +47,10 @@ Fine-tunes a pretrained encoder on a file of your own, on GLUE, SQuAD or with pr
 
 The devices are those JAX finds; JAX_PLATFORMS=cpu keeps a run on the CPU.
 A run whose outputs are not numbers scores 0, and the search goes on without it.
-Exit codes: 0 finished; 2 config or flags; 3 data, vocabulary or checkpoint; 4 diverged (the best run on SQuAD
-too gives no answers); 5 storage; 75 stopped on request, the same command continues.
+Exit codes: 0 finished; 2 config or flags; 3 data, vocabulary or checkpoint; 4 diverged (on SQuAD
+even the best run's outputs are not numbers); 5 storage; 75 stopped on request, the same command continues.
 """
 PROGRAM = flags.Program(HELP, validate.RULES, "configs/finetune_glue.py")
-# `config.kind` -> the module and class that does it: a `finetune.search.driver.Kind`.
-KINDS = {
-  "glue": ("finetune.glue.search", "Glue"),
-  "squad": ("finetune.squad.search", "Squad"),
-  "prompt": ("finetune.prompt.search", "Prompts"),
-  "own": ("finetune.own.search", "Own"),
-  "docs": ("finetune.docs.task", "Docs"),
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,7 +98,7 @@ def _kind(arguments: flags.Arguments, workdir: str, say: Say) -> "driver.Kind":
   use_compilation_cache()
   watched = progress.is_watched()
   session = Session(config, workdir, stop=StopRequest(), say=say, show_progress=watched)
-  room, name = KINDS[str(config.kind)]
+  room, name = settings.KINDS[str(config.kind)]
   return getattr(importlib.import_module(room), name)(session, download=arguments.download)
 
 

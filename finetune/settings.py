@@ -124,10 +124,18 @@ class OutputFields:
   compare_with: str
 
 
+# The kinds: the module and class of each, a `finetune.search.driver.Kind`.
+KINDS = {
+  "glue": ("finetune.glue.search", "Glue"),
+  "squad": ("finetune.squad.search", "Squad"),
+  "prompt": ("finetune.prompt.search", "Prompts"),
+  "own": ("finetune.own.search", "Own"),
+  "docs": ("finetune.docs.task", "Docs"),
+}
 # Name: the field's type, its choices, or the group's type.
 FIELDS: Mapping[str, Any] = {
   "recipe": str,
-  "kind": Literal["glue", "squad", "prompt", "own", "docs"],
+  "kind": tuple(KINDS),
   "checkpoint": str,
   "checkpoint_step": Annotated[int, Limit(-1)],
   "vocabulary": str,

@@ -12,12 +12,12 @@ from ml_collections import ConfigDict
 
 from data import manifest
 from pretrain import flops, resume, trees
-from pretrain import prepared as source
 from pretrain.corruption.masking import TokenIds
 from pretrain.models.config import activation_bytes
 from pretrain.models.encoder import layers_a_turn
 from pretrain.ops import attention
 from pretrain.own_rows import on_own_rows
+from pretrain.prepared import records_directory, token_ids
 from pretrain.run import Run, make_run
 
 GIB = 1 << 30
@@ -98,10 +98,10 @@ def local_bytes(abstract_tree: Any) -> int:
 
 def dry_run(config: ConfigDict, *, workdir: str) -> str:
   """The resolved config, parameter counts, mesh, sharding of every parameter and cost of a run, as text."""
-  directory = source.records_directory(config, only=(manifest.NAME,))
+  directory = records_directory(config, only=(manifest.NAME,))
   prepared = os.path.exists(os.path.join(directory, manifest.NAME))
   size = config.model.vocab_size
-  tokens = source.token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, size)
+  tokens = token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, size)
   run = make_run(config, tokens)
   directory = config.data.directory or directory  # rather than the copy of an address
   records = directory if prepared else f"{directory} (not there yet; made on first start)"

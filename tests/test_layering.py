@@ -32,7 +32,7 @@ FORBIDDEN = [
   ),
   ("pretrain.settings", JAX_FAMILY, ()),
   ("pretrain", ("flax",), ("pretrain.models",)),
-  ("finetune", ("flax",), ("finetune.heads",)),
+  ("finetune", ("flax",), ()),
   ("pretrain", ("orbax",), ("pretrain.checkpoint",)),
   ("finetune", ("orbax",), ()),
   *((part, ("fsspec", "s3fs", "gcsfs"), ("data.buckets",)) for part in ("data", "pretrain", "finetune")),

@@ -4,6 +4,7 @@ All get the same paragraphs; both encoders the same batches, steps and learning 
 development set chooses the evaluation a run counts with and the learning rate; the test set chooses nothing.
 """
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,8 @@ from data.library_paragraphs import LibraryParagraphs
 from data.tables import Report
 from finetune.docs import report as docs_report
 from finetune.docs.report import Score
-from finetune.papers import glue_metrics
-from finetune.search import best_model, summary, texts, warm_start
+from finetune.papers import glue_metrics, spaces
+from finetune.search import best_model, summary, texts
 from finetune.search.classification import exported_task, make_problem
 from finetune.search.examples import Examples
 from finetune.search.plan import Plan
@@ -32,8 +33,8 @@ from finetune.search.texts import Encoding
 
 TRAIN_ROWS = 2_000
 DEV_PART, TEST_PART = 4, 2  # a fourth and a half of the training rows
-SPACE_OF = "cola"  # whose search space a protocol uses where the config does not say: a small task's
 METRIC, TEST_METRIC = "accuracy", "test_accuracy"
+STATISTIC = "mean"  # over seeds, by which a learning rate is chosen, whatever the protocol says
 CHECKPOINT, SCRATCH = "checkpoint", "scratch"  # folders of the two searches
 NAMES = {CHECKPOINT: "the checkpoint, fine-tuned", SCRATCH: "its encoder from scratch"}
 
@@ -43,7 +44,7 @@ class Encoded:
 
   def __init__(self, task: LibraryParagraphs, session: Session) -> None:
     fields, words = session.config.data, session.start.vocabulary
-    self.task, self.max_length = task, session.max_length(SPACE_OF)
+    self.task, self.max_length = task, session.max_length(spaces.SMALL_TASK)
     encoding = Encoding(words, self.max_length, fields.buckets, fields.bucket_multiple)
     self.train, cut = encoding.examples(task.splits["train"], is_regression=False)
     self.buckets = encoding.buckets(self.train)
@@ -104,7 +105,7 @@ def naive_bayes(name: str, texts: Mapping[str, Sequence[str]], task: LibraryPara
 
 def choose(name: str, records: Sequence[Record]) -> Score:
   """The line of an encoder: test accuracies of the learning rate with the best mean development accuracy."""
-  chosen = summary.choose(records, METRIC, "mean")
+  chosen = summary.choose(records, METRIC, STATISTIC)
   test = summary.summarise(chosen, TEST_METRIC).per_seed
   seeds = {int(seed): value for seed, value in test.items()}
   return Score(name, seeds, summary.summarise(chosen).mean, chosen.cell.learning_rate)
@@ -154,11 +155,11 @@ class Docs:
     def evaluate(outputs_of: OutputsOf, seeds: Sequence[int]) -> list[dict[str, float]]:
       return encoded.evaluate(outputs_of, len(seeds), batch_size=size, pad_id=session.pad_id)
 
-    return session.plan(
+    plan = session.plan(
       name,
       make_problem(session.encoder, session.head, num_outputs=count, pad_id=session.pad_id),
       METRIC,
-      session.cells(SPACE_OF),
+      session.cells(spaces.SMALL_TASK),
       encoded.train,
       encoded.buckets,
       evaluate,
@@ -167,11 +168,11 @@ class Docs:
       max_length=encoded.max_length,
       keeps_weights=name == CHECKPOINT and session.config.output.save_model,
     )
+    return dataclasses.replace(plan, summary=STATISTIC)
 
   def describe(self) -> list[str]:
     """What there is and what would be done."""
-    start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={"classification": None})
-    lines = [f"{self.session.title}: {start}", *self.task.lines, *self.encoded.lines]
+    lines = [self.session.describe(fresh_head="classification"), *self.task.lines, *self.encoded.lines]
     return lines + [plan.describe() for plan in self.plans]
 
   def finish(self, search: Search, records: Sequence[Record]) -> None:

@@ -13,7 +13,7 @@ from finetune.glue import report
 from finetune.glue import task as glue
 from finetune.papers import glue_metrics
 from finetune.papers.spaces import Cell
-from finetune.search import best_model, warm_start
+from finetune.search import best_model
 from finetune.search.classification import exported_task, make_problem
 from finetune.search.plan import Plan
 from finetune.search.program import OutputsOf
@@ -120,8 +120,7 @@ class Glue:
 
   def describe(self) -> list[str]:
     """What there is and what would be done."""
-    start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={"classification": None})
-    lines = [f"{self.session.title}: {start}"]
+    lines = [self.session.describe(fresh_head="classification")]
     for task, data in self.data.items():
       tests = self.tests[task].lines if self.tests else []
       lines += [*data.lines, *tests, *self._describe_searches(task)]

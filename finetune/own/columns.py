@@ -131,7 +131,7 @@ def guess_separator(rows: Sequence[Row], label: str) -> str:
 
 
 def is_missing(value: Any) -> bool:
-  """Whether there is no value: none at all, an empty cell, a number of pandas that is none."""
+  """Whether there is no value: none at all, or an empty cell."""
   return value is None or (isinstance(value, str) and not value.strip())
 
 

@@ -15,13 +15,14 @@ def make_report(
   records: Sequence[Record],
   of_best: Sequence[tables.Table],
   *,
+  statistic: str,
   rows: int,
 ) -> tables.Report:
   """Makes `results.md`, `.csv` and `.json` of finished cells, judged on a number of `rows`.
 
-  `of_best` are tables of the best run's answers.
+  `of_best` are tables of the best run's answers; `statistic`, 'median' or 'mean', is the search's own.
   """
-  metric, statistic = records[0].metric, "median"
+  metric = records[0].metric
   chosen = summary.choose(records, metric, statistic)
   scores = [
     {

@@ -13,8 +13,9 @@ from finetune.own.metrics import Outputs, details, measure, names
 from finetune.own.schema import FILE
 from finetune.own.spans import SpanInputs
 from finetune.own.tagging import TagInputs
+from finetune.papers import spaces
 from finetune.papers.spaces import Cell
-from finetune.search import best_model, texts, warm_start
+from finetune.search import best_model, texts
 from finetune.search.classification import exported_task
 from finetune.search.examples import Examples, add_to_digest, make_buckets
 from finetune.search.plan import Plan
@@ -25,7 +26,6 @@ from finetune.search.summary import Record
 from pretrain.export.task_fields import FIRST_ROWS
 
 NAME = "own"
-SPACE_OF = "cola"  # whose search space a protocol uses where the config asks for it: a small task's
 LEAST_STEPS, MOST_EPOCHS = 300, 30  # of the one run of a small file, unless search.epochs says it
 
 
@@ -39,7 +39,7 @@ class Own:
       UserError: see data/errors.py.
     """
     self.session, config = session, session.config
-    longest = session.max_length(SPACE_OF)
+    longest = session.max_length(spaces.SMALL_TASK)
     self.task = load(config, session.start.vocabulary, max_length=longest, download=download)
     self.schema = self.task.schema
     self.train = self.task.train.examples(scale=self.task.scale, shift=self.task.shift)
@@ -57,7 +57,7 @@ class Own:
 
   def _cells(self) -> list[Cell]:
     """The session's; the one run of a small file reads it more often."""
-    cells, search = self.session.cells(SPACE_OF), self.session.config.search
+    cells, search = self.session.cells(spaces.SMALL_TASK), self.session.config.search
     if search.cells != "one" or search.epochs:
       return cells
     return [read_often(cell, sum(self.buckets.num_batches(cell.batch_size))) for cell in cells]
@@ -111,9 +111,8 @@ class Own:
 
   def describe(self) -> list[str]:
     """What there is and what would be done."""
-    start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={self.schema.head: None})
     return [
-      f"{self.session.title}: {start}",
+      self.session.describe(fresh_head=self.schema.head),
       *self.task.lines,
       f"own: {self.buckets.describe(self.train.sizes)}",
       *(plan.describe() for plan in self.plans),
@@ -141,8 +140,9 @@ class Own:
   def report(self, records: Mapping[str, Sequence[Record]]) -> Report:
     """The scores of the best cell and what its best run answered."""
     title = f"{self.session.config.data.train_file}, {self.session.title}"
+    (plan,), rows = self.plans, len(self.task.dev.targets)
     return report.make_report(
-      title, self.schema, records[NAME], self.details, rows=len(self.task.dev.targets)
+      title, self.schema, records[NAME], self.details, statistic=plan.summary, rows=rows
     )
 
 

@@ -20,7 +20,7 @@ from finetune.prompt import task as prompt
 from finetune.prompt.data import Lengths, PromptData
 from finetune.prompt.report import TaskScores
 from finetune.prompt.templates import TEMPLATES, PromptWriter, choose_words
-from finetune.search import best_model, summary, warm_start
+from finetune.search import best_model, summary
 from finetune.search.examples import Buckets
 from finetune.search.plan import Plan
 from finetune.search.program import OutputsOf, Problem
@@ -138,8 +138,7 @@ class Prompts:
 
   def describe(self) -> list[str]:
     """What there is and what would be done."""
-    start = warm_start.describe(self.session.start, used_heads={self.head: None}, fresh_heads={})
-    lines = [f"{self.session.title}: {start}"]
+    lines = [self.session.describe(used_head=self.head)]
     for plan in self.plans:
       lines += [*self.data[plan.name].lines, plan.describe()]
     return lines

@@ -22,7 +22,7 @@ from pretrain.step import Metrics
 
 # Head -> its parameters. CLM: h E^T + c', no dense layer; MLM: LN(gelu(W h + b)) E^T + c'.
 _HEADS = {"clm": ("bias",), "mlm": ("bias", "dense", "norm")}
-RECIPES = {"clm": "coco_lm, all_token, amos_coco_taco, demo", "mlm": "bert, roberta, taco"}
+RECIPES = {"clm": "coco_lm, all_token, amos_coco_taco", "mlm": "bert, roberta, taco, demo"}
 _MAX_SCORE = 5.0  # of STS-B; the least is 0
 
 

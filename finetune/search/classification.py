@@ -22,7 +22,7 @@ Vectors = Callable[[jax.Array, Batch], jax.Array]  # ([batch, length, embed], ba
 
 @dataclasses.dataclass(frozen=True)
 class HeadSettings:
-  """The fields of `config.head`, which documents them."""
+  """How a classification head starts and what it drops; a paper's own values are its `Protocol.head`."""
 
   activation: str = "tanh"
   init: str = "normal"

@@ -87,7 +87,7 @@ class Search:
         done = sum(not results.missing(plan.name, cell, seeds) for cell in cells)
         self._say_cell(stored, done, len(cells))
       del outcome, params_of  # the best weights, on the devices, which the next program fills
-    if any(missing.values()):  # else the saved states are of something that comes after this
+    if any(missing.values()):  # with nothing missing they belong to a search that goes on: keep them
       self._forget_states()
     found = [results.finished(plan.name, cell, seeds) for cell in cells]
     return [record for record in found if record is not None]

@@ -83,6 +83,10 @@ class Session:
     """What reports are headed with."""
     return self.config.checkpoint + (" (its encoder from scratch)" if self.config.from_scratch else "")
 
+  def describe(self, *, used_head: str = "", fresh_head: str = "") -> str:
+    """The line that says what a search begins with; see `warm_start.describe`."""
+    return f"{self.title}: {warm_start.describe(self.start, used_head=used_head, fresh_head=fresh_head)}"
+
   @property
   def references(self) -> list[Reference]:
     """The papers' rows to print beside ours: of the recipe that the config names, or of the checkpoint's."""
@@ -218,7 +222,7 @@ class Session:
       is_vectorized=program.is_vectorized,
       devices=program.devices,
     )
-    # One by one nothing is gained by several cells at once, and each is reported when it is finished.
+    # Run one by one, more cells in a program save no time, and all are reported when the last has ended.
     return fitting if program.is_vectorized else min(fitting, max(num_seeds, len(program.devices)))
 
   @property

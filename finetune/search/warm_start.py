@@ -61,14 +61,14 @@ def load(
   return WarmStart(encoder, heads, config, vocabulary, where, saved.meta, digest, init)
 
 
-def describe(start: WarmStart, *, used_heads: Mapping[str, Any], fresh_heads: Mapping[str, Any]) -> str:
-  """The line that says what was loaded, what is fresh and what is left over."""
+def describe(start: WarmStart, *, used_head: str, fresh_head: str) -> str:
+  """The line that says what was loaded, what is fresh and what is left over; '': no such head."""
   step = start.meta.get("step", 0)
-  named = {f"heads/{name}" for name in used_heads}
+  named = {f"heads/{used_head}"} if used_head else set()
   left = sorted({f"heads/{name}" for name in start.heads} - named)
   left += ["generator"] if start.meta["config"].get("corruption", {}).get("kind") == "generator" else []
   is_fresh = start.digest == "from scratch"
-  fresh = [*(["encoder"] if is_fresh else []), *(f"heads/{name}" for name in fresh_heads)]
+  fresh = [*(["encoder"] if is_fresh else []), *([f"heads/{fresh_head}"] if fresh_head else [])]
   loaded = [*([] if is_fresh else ["encoder"]), *sorted(named)]
   return (
     f"loaded {', '.join(loaded) or 'nothing'}; fresh: {', '.join([*fresh, 'optimizer', 'step'])}; "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data.tables import Report
 from finetune.papers.spaces import Cell
-from finetune.search import best_model, warm_start
+from finetune.search import best_model
 from finetune.search.best_model import Chosen
 from finetune.search.plan import Plan
 from finetune.search.program import OutputsOf
@@ -62,8 +62,8 @@ class Squad:
 
   def describe(self) -> list[str]:
     """What there is and what would be done."""
-    start = warm_start.describe(self.session.start, used_heads={}, fresh_heads={"question_answering": None})
-    return [f"{self.session.title}: {start}", *self.data.lines, *(plan.describe() for plan in self.plans)]
+    start = self.session.describe(fresh_head="question_answering")
+    return [start, *self.data.lines, *(plan.describe() for plan in self.plans)]
 
   def finish(self, search: Search, records: Sequence[Record]) -> None:
     """Saves the model and writes the answers of the chosen cell's best run, unless they are there."""

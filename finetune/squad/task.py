@@ -13,7 +13,7 @@ from data.vocabulary import Vocabulary
 from finetune.search.examples import Buckets, add_to_digest, evaluation_batches, make_buckets
 from finetune.search.program import OutputsOf
 from finetune.squad import answers as squad_answers
-from finetune.squad import windows as squad_features
+from finetune.squad import windows
 from finetune.squad.answers import OFFICIAL_QUESTIONS, Predictions
 from finetune.squad.windows import Features, Settings
 
@@ -97,7 +97,7 @@ def _draw(file: SquadFile, count: int, seed: int) -> SquadFile:
 
 
 def _part(file: SquadFile, vocabulary: Vocabulary, settings: Settings, *, training: bool) -> Part:
-  features = squad_features.build(file.questions, vocabulary, settings, training=training)
+  features = windows.build(file.questions, vocabulary, settings, training=training)
   if not features.windows:
     name, reason = next(iter({**features.dropped, **features.empty}.items()))
     raise DataError(
@@ -123,7 +123,7 @@ def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
   version, questions = dev.file.version, dev.file.questions
   lines = [
     f"squad: SQuAD {version}, training on {train.file.source}",
-    *(f"squad train: {line}" for line in squad_features.report_lines(train.features)),
+    *(f"squad train: {line}" for line in windows.report_lines(train.features)),
     f"squad train: {train.buckets.describe(train.features.examples.sizes)}",
     f"squad dev: {dev.file.source}: {len(questions):,} questions, "
     f"{sum(question.is_impossible for question in questions):,} without an answer, "

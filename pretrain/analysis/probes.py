@@ -43,11 +43,11 @@ class Probe(Protocol):
   about: str  # a sentence for the report
 
   def without_model(self) -> list[Figure]:
-    """What answers without any model are worth."""
+    """Scores of answers that need no model."""
     ...
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """What an encoder is worth."""
+    """Scores of an encoder."""
     ...
 
 
@@ -90,7 +90,7 @@ class PartOfSpeech:
     return list(self._figures(linear.commonest_answers(train, _all_of(self.train, "tags"), test), WITHOUT))
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """At every depth."""
+    """Scores a classifier on the vectors of every depth."""
     train, test = (np.concatenate(encoder.words([s.words for s in part])) for part in (self.train, self.test))
     for depth, read in enumerate(DEPTHS):
       answers = linear.predictions(train[:, depth], _all_of(self.train, "tags"), test[:, depth])
@@ -130,7 +130,7 @@ class Dependencies:
     return [self._figure(linear.commonest_answers(train, labels, test), WITHOUT)]
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """At every depth."""
+    """Scores a classifier on the vectors of every depth."""
     _, labels = self._asked(self.train)
     train, test = (self._vectors(encoder, part) for part in (self.train, self.test))
     for depth, read in enumerate(DEPTHS):
@@ -166,7 +166,7 @@ class Relations:
     return [self._figure(linear.bag_predictions(bags[0], labels, bags[1]), WITHOUT)]
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """At every depth."""
+    """Scores a classifier on the vectors of every depth."""
     labels = [relation.label for relation in self.train]
     train, test = (self._vectors(encoder, part) for part in (self.train, self.test))
     for depth, read in enumerate(DEPTHS):
@@ -206,12 +206,12 @@ class Sentiment:
     return Figure(self.name, "SST-2 dev", "accuracy", read, _share(right), len(right))
 
   def without_model(self) -> list[Figure]:
-    """A bag of words."""
+    """Scores a bag of words."""
     bags = [[text.split() for text in split.first] for split in (self.train, self.test)]
     return [self._figure(linear.bag_predictions(bags[0], _labels(self.train), bags[1]), WITHOUT)]
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """From [CLS] and from the mean."""
+    """Scores a classifier on [CLS], and one on the mean of the tokens."""
     train, test = (sentence_vectors(encoder, split.first) for split in (self.train, self.test))
     for read, vectors in train.items():
       yield self._figure(linear.predictions(vectors, _labels(self.train), test[read]), read)
@@ -234,7 +234,7 @@ class Similarity:
     return [self._figure(linear.bag_cosines(self.pairs.first, self.pairs.second or ()), WITHOUT)]
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """From [CLS] and from the mean."""
+    """Compares the cosines of [CLS], and those of the means of the tokens, with the people's scores."""
     first, second = (sentence_vectors(encoder, side) for side in (self.pairs.first, self.pairs.second or ()))
     for read, vectors in first.items():
       yield self._figure(linear.cosines(vectors, second[read]), read)
@@ -268,7 +268,7 @@ class MinimalPairs:
     return [Figure(self.name, self.cases, "accuracy", WITHOUT, float(np.mean(values)), len(values))]
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """By every head that there is."""
+    """Asks every pretraining head that the checkpoint has."""
     sides = [pair.good for pair in self.pairs], [pair.bad for pair in self.pairs]
     for read, score in (("mlm", encoder.likelihoods), ("rtd", encoder.originality)):
       good, bad = (score(side) for side in sides)

@@ -22,7 +22,7 @@ BATCH_SIZE = 32  # sentences computed at once
 
 
 def find(folder: str) -> list[Probe]:
-  """The probes that a folder of annotated data allows; DataError where that is none, or data are damaged."""
+  """The probes that a folder of annotated data allows; DataError: it allows none, or data are damaged."""
   try:
     found, _ = probe_sets.find(probe_sets.Folder(pathlib.Path(folder), TRAIN_SENTENCES, PAIRS), [])
   except DataError as error:

@@ -28,7 +28,7 @@ class AllTokenLM(settings.AllTokenLM):
     return {"all_token_loss": jnp.sum(corrupted.weights)}
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
-    """Terms of `totals`."""
+    """{term: its loss and metrics} of a view; the terms are those of `totals`."""
     corrupted = view.corrupted
     copy_logits = heads.apply_rtd_head(view.heads["rtd"], context.encoder, view.hidden)
     is_original = corrupted.is_original

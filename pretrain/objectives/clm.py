@@ -30,7 +30,7 @@ class CorrectiveLM(settings.CorrectiveLM):
     return {"clm_loss": jnp.sum(corrupted.masking.weights)}
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
-    """Terms of `totals`."""
+    """{term: its loss and metrics} of a view; the terms are those of `totals`."""
     masking = view.corrupted.masking
     hidden = view.hidden_at_slots
     targets = take_positions(view.corrupted.ids, masking.positions)

@@ -34,7 +34,7 @@ class MaskedLM(settings.MaskedLM):
     return {"masked_lm_loss": masked, "unmasked_lm_loss": everything - masked}
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
-    """Terms of `totals`."""
+    """{term: its loss and metrics} of a view; the terms are those of `totals`."""
     if self.positions == "masked":
       return {"masked_lm_loss": self._at_masked(view, context)}
     return self._at_all(view, context)

@@ -24,7 +24,7 @@ class ReplacedTokenDetection(settings.ReplacedTokenDetection):
     return {"rtd_loss": jnp.sum(corrupted.weights)}
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
-    """Terms of `totals`."""
+    """{term: its loss and metrics} of a view; the terms are those of `totals`."""
     corrupted = view.corrupted
     logits = heads.apply_rtd_head(view.heads["rtd"], context.encoder, view.hidden)
     loss = losses.replaced_token_detection_loss(logits, corrupted.is_original, corrupted.weights)

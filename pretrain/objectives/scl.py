@@ -28,7 +28,7 @@ class SequenceContrast(settings.SequenceContrast):
     return {"scl_loss": 2.0 * jnp.sum(corrupted.row_weights)}
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
-    """Terms of `totals`."""
+    """{term: its loss and metrics} of a view; the terms are those of `totals`."""
     first, second = view.hidden[:, 0], view.crop_hidden
     if self.head == "projection":
       params = view.heads["scl"]

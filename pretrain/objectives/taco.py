@@ -36,7 +36,7 @@ class TokenAlignment(settings.TokenAlignment):
     return {"taco_loss": jnp.sum(self.anchor_weights(corrupted))}
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
-    """Terms of `totals`."""
+    """{term: its loss and metrics} of a view; the terms are those of `totals`."""
     corrupted = view.corrupted
     vectors = losses.unit_vectors(view.hidden.astype(jnp.float32) - view.embedded.astype(jnp.float32))
     hidden = jax.lax.stop_gradient(view.hidden)

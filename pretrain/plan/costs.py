@@ -43,7 +43,7 @@ def cycles(program: Program) -> int:
   """The TPU compiler's estimated cycles of a run, loops times their turns.
 
   Kernels without an estimate (Pallas kernels that state none, collectives, copies that run meanwhile) add
-  nothing: `uncounted` lists them.
+  nothing.
   """
   return sum(run.cycles for run in program.executions)
 
@@ -51,16 +51,6 @@ def cycles(program: Program) -> int:
 def cycles_by_part(program: Program) -> dict[str, float]:
   """{part: estimated cycles}, largest first."""
   return by_part((part_of(run.instruction.op_name), run.cycles) for run in program.executions)
-
-
-def uncounted(program: Program) -> Counter[str]:
-  """Custom kernels without an estimate, by name, times their runs."""
-  counts: Counter[str] = Counter()
-  for run in program.executions:
-    target = run.instruction.custom_call_target
-    if target and target not in NO_KERNELS and not run.cycles:
-      counts[target] += run.times
-  return counts
 
 
 def by_part(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:

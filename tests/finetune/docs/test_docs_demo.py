@@ -168,6 +168,10 @@ def _record(rate: float, *runs: list[tuple[float, float]]) -> Record:
   return Record("x", Cell(32, rate, 1, 0.1), "accuracy", seeds, ("cpu",), 1.0)
 
 
+def test_a_learning_rate_is_chosen_by_the_same_statistic_everywhere(place, tmp_path):
+  assert {plan.summary for plan in _demo(place, tmp_path).plans} == {docs.STATISTIC}
+
+
 def test_the_development_set_chooses_evaluation_and_learning_rate():
   low = _record(1e-3, [(0.5, 0.9), (0.6, 0.4)], [(0.6, 0.5), (0.5, 0.99)])
   high = _record(3e-3, [(0.55, 0.95)], [(0.6, 0.95)])

@@ -9,7 +9,9 @@ from configs import finetune_own
 from data.rows import Row
 from finetune.own import load
 from finetune.own.search import Own
+from finetune.papers.spaces import Cell
 from finetune.search.session import Session
+from finetune.search.summary import Evaluation, Record
 from pretrain.stop import StopRequest
 
 
@@ -27,6 +29,24 @@ def own(small_encoder_run, tmp_path):
     return Own(Session(config, str(tmp_path / "out"), stop=StopRequest()), download=False)
 
   return make
+
+
+def _record(rate: float, scores: tuple[float, ...]) -> Record:
+  runs = {seed: [Evaluation(4, 1.0, {"accuracy": score})] for seed, score in enumerate(scores)}
+  return Record("own", Cell(8, rate, 2, 0.1), "accuracy", runs, ("cpu",), 1.0)
+
+
+@pytest.mark.parametrize(
+  ("protocol", "statistic", "rate"), [("coco_lm", "median", 1e-5), ("taco", "mean", 2e-5)]
+)
+def test_the_report_is_of_the_cell_that_the_protocol_chooses(own, protocol, statistic, rate):
+  task = own(CLASSES, protocol=protocol)
+  task.details = ()
+  # The first has the highest median, the second the highest mean.
+  records = [_record(1e-5, (0.5, 0.8, 0.81)), _record(2e-5, (0.7, 0.79, 0.9))]
+  made = task.report({"own": records})
+  assert made.rows[0]["cell"] == Cell(8, rate, 2, 0.1).name
+  assert f"{statistic} over its 3 seeds" in made.notes[0]
 
 
 # Three rows of x, one of y: balanced, a row of x counts 4 / (2 * 3), one of y 4 / (2 * 1).

@@ -162,21 +162,21 @@ def test_a_checkpoint_without_one_is_refused_with_the_recipes_that_have_one(para
     prompt.lm_head(params, {"config": {"recipe": "amos_base"}})
   message = str(error.value)
   assert "'amos_base' has no language-modelling head" in message and "\n" not in message
-  assert "bert, roberta, taco (mlm)" in message and "amos, electra" in message
+  assert "bert, roberta, taco, demo (mlm)" in message and "amos, electra" in message
 
 
 def test_the_recipes_named_are_those_whose_configs_train_such_a_head():
   root = pathlib.Path(__file__).resolve().parents[3] / "configs"
   objectives = {"clm": {"clm", "all_token"}, "mlm": {"mlm"}}
   seen = 0
-  for path in root.glob("*_tiny.py"):
+  for path in [*root.glob("*_tiny.py"), root / "demo.py"]:
     recipe = path.stem.removesuffix("_tiny")
     config = importlib.import_module(f"configs.{path.stem}").get_config()
     on = {name for name in config.objectives if config.objectives[name].weight}
     for head, names in objectives.items():
       assert bool(on & names) == (recipe in prompt.RECIPES[head].split(", ")), (recipe, head)
     seen += 1
-  assert seen >= 8
+  assert seen >= 9
 
 
 def test_words_and_lengths_outside_the_checkpoints_tables_are_refused():

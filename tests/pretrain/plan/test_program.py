@@ -91,7 +91,6 @@ def test_cycles_count_loops_by_their_turns_and_the_longest_branch():
   assert costs.cycles_by_part(program) == {"attention": 150, "update": 100}
   assert program.unknown_loops == ()
   assert costs.kernels(program) == {"fusion": 16, "custom-call tpu_custom_call": 1}
-  assert costs.uncounted(program) == {"tpu_custom_call": 1}
 
 
 def test_a_loop_whose_turns_nothing_tells_is_named():

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 from ml_collections import ConfigDict
 
 from data import command, files
@@ -14,6 +15,7 @@ from pretrain.pod.peers import LOOKING, PREPARING, Alone, compare_records
 from pretrain.prepared import Prepared
 from pretrain.run import Run
 from pretrain.spikes import Skip
+from pretrain.step import TrainState
 
 Log = Callable[[str], None]
 
@@ -25,6 +27,12 @@ class Start(NamedTuple):
   loaded: dict | None  # parameters of a new run, arrays of other checkpoints among shapes; None: it continues
   facts: dict[str, Any]  # what its checkpoints say of it besides the config, as JSON values
   skips: tuple[Skip, ...] = ()  # batches to leave out that the checkpoint does not know of
+
+  def first_state(self, run: Run) -> TrainState:
+    """The state of a new run: fresh, but for the arrays that were loaded."""
+    state = run.init_state()
+    pick = lambda fresh, loaded: loaded if isinstance(loaded, jax.Array) else fresh  # noqa: E731
+    return state._replace(params=jax.tree.map(pick, state.params, self.loaded))
 
   def rolled_back(self, skip: Skip) -> "Start":
     """The start from the checkpoint before a spike."""

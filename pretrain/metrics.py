@@ -63,6 +63,12 @@ def read(workdir: str | os.PathLike) -> list[dict[str, Any]]:
   return lines
 
 
+def has(workdir: str | os.PathLike, step: int, prefix: str) -> bool:
+  """Whether metrics of that name have been written at a step."""
+  lines = [line for line in read(workdir) if line["step"] == step]
+  return any(name.startswith(prefix) for line in lines for name in line)
+
+
 def heldout_means(values: Mapping[str, Any]) -> dict[str, float]:
   """The held-out metrics in a line of `read`, without 'eval/'; {} if the line has none."""
   return {name[5:]: value for name, value in values.items() if name.startswith("eval/")}

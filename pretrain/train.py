@@ -102,9 +102,11 @@ class Training:
     self.state, self.sums, watched = self._first_state()
     zscore, window = self.settings.spike_zscore, self.settings.spike_window
     self.spikes = Spikes(zscore=zscore, window=window, saved=watched, skips=self.start.skips)
+    was_written = functools.partial(metrics.has, self.workdir, first)
     # Process 0 rewrites the file.
-    self.is_evaluated = self.peers.first("what was evaluated", self._was_evaluated, seconds=LOOKING)
-    self.is_probed = self._was_measured("probe/")
+    look = functools.partial(was_written, "eval/")
+    self.is_evaluated = self.peers.first("what was evaluated", look, seconds=LOOKING)
+    self.is_probed = was_written("probe/")
     self.train_step, self.eval_step = self.run.compile_train_step(), self.run.compile_eval_step()
     # Without a checkpoint nothing that an earlier start wrote is a part of this run, not even step 0.
     self.writer = MetricWriter(self.workdir, step=first or -1)
@@ -119,21 +121,12 @@ class Training:
     if is_watched:
       self.log = self.progress.write
     self.watch = Watch(self.run, self.checkpoints, self.batches, self.spikes, self.workdir, self.log)
-    devices = self.run.mesh.devices.size
     peak = self.settings.peak_flops or flops.peak_flops(jax.devices()[0].device_kind)
     self.throughput = Throughput(
       tokens_per_step=self.settings.batch_size * config.data.length,
       flops_per_token=flops.training_flops_per_token(config.to_dict()),
-      peak_flops=peak * devices if peak else None,
+      peak_flops=peak * self.run.mesh.devices.size if peak else None,
     )
-
-  def _was_evaluated(self) -> bool:
-    return self._was_measured("eval/")
-
-  def _was_measured(self, prefix: str) -> bool:
-    """Whether an earlier start has written metrics of that name at the step that this one begins with."""
-    lines = [line for line in metrics.read(self.workdir) if line["step"] == self.start.step]
-    return any(name.startswith(prefix) for line in lines for name in line)
 
   @functools.cached_property
   def frequency_loss(self) -> float:
@@ -149,13 +142,7 @@ class Training:
       restored, meta = self.checkpoints.restore(self.run.abstract_state._asdict(), self.start.step)
       self.log(f"Continuing at step {self.start.step:,} from {self.checkpoints.directory}")
       return TrainState(**restored), dict(meta["interval_sums"]), meta.get("spikes", {})
-    state = self.run.init_state()
-    params = jax.tree.map(
-      lambda fresh, loaded: loaded if isinstance(loaded, jax.Array) else fresh,
-      state.params,
-      self.start.loaded,
-    )
-    return state._replace(params=params), {}, {}
+    return self.start.first_state(self.run), {}, {}
 
   def loop(self) -> int:
     """Steps until the end or a stop request; returns the exit code."""

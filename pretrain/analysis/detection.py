@@ -13,7 +13,6 @@ from pretrain.analysis.opened import OpenedRun
 from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 from pretrain.analysis.space import densities
-from pretrain.demo.examples import shown_piece
 
 BINS = 10  # of probabilities
 MOST_NATS = 10.0  # at which losses are cut
@@ -59,7 +58,7 @@ def _rows(
     share = float(right[group].mean()) if group.any() else None
     yield {"kind": kind, "count": int(group.sum()), "right": share}
   for token, count, belief in fooling(arrays):
-    piece = shown_piece(opened.vocabulary, token)
+    piece = opened.vocabulary.shown_piece(token)
     yield {"kind": "put in, least suspected", "token": piece, "count": count, "mean probability": belief}
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from data.records import PackedRecords
-from pretrain.analysis.heldout import collect, commonest_share, ranking_area, token_frequencies
+from pretrain.analysis.heldout import collect, commonest_share, ranking_area, unigram_cross_entropy
 from pretrain.corruption import cropping, generator
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
@@ -107,8 +107,7 @@ def figures(arrays: dict[str, np.ndarray], run: Run, unigram: np.ndarray) -> dic
   Losses are in nats per masked token, rates and areas in [0, 1].
   """
   used = arrays["slot_weights"] > 0
-  log_frequencies = np.log(token_frequencies(unigram))
-  result = {"unigram_cross_entropy": float(-log_frequencies[arrays["targets"]][used].mean())}
+  result = {"unigram_cross_entropy": unigram_cross_entropy(arrays["targets"][used], unigram)}
   if "mlm_log_probs" in arrays:
     result["masked_lm_loss"] = float(-arrays["mlm_log_probs"][used].mean())
   if "generator_log_probs" in arrays:

@@ -13,14 +13,12 @@ import argparse
 import contextlib
 import json
 import math
-import os
 import pathlib
 import sys
 import time
 from collections.abc import Callable, Sequence
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from benchmarks import learning_report
@@ -97,7 +95,7 @@ def run_one(arguments: argparse.Namespace) -> None:
   _check_heldout(config, records)
   if arguments.minutes:
     set_steps(config, steps_in(arguments.minutes, config, records))
-  unigram = np.load(os.path.join(records.directory, "unigram.npy"), allow_pickle=False)
+  unigram = prepared.unigram(records.directory)
   run = make_run(config, records.tokens)
   name = arguments.name or "_".join([arguments.recipe, *(f"no_{part}" for part in arguments.without)])
   path = pathlib.Path(arguments.output) / f"{name}-seed{arguments.seed}.jsonl"

@@ -21,8 +21,8 @@ import jax
 
 from benchmarks import cases
 from data import command
-from pretrain import flops
-from pretrain.plan import chips, roofline, this_machine
+from pretrain import chips, flops
+from pretrain.plan import roofline, this_machine
 from pretrain.plan.collectives import collectives, summary
 from pretrain.plan.forecast import memory
 from pretrain.plan.program import parse

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from data import errors, files
-from data.buckets import copies
+from data.buckets import copies, outputs
 
 # What becomes of an address of a bucket that a flag is given instead of a path.
 FETCHED = "fetched"  # the file or folder is brought here, and the flag is its path
@@ -222,6 +222,23 @@ def run(function: Callable[[], None]) -> int:
       ) from error
 
   return exit_code(with_one_line_errors, stopped="stopped; run the same command again to go on")
+
+
+def run_with_output(
+  parse: Callable[[Sequence[str] | None], argparse.Namespace],
+  function: Callable[[argparse.Namespace], None],
+  argv: Sequence[str] | None,
+  *,
+  is_file: bool = False,
+) -> int:
+  """Runs `function` with the flags, of which --output may be an address; returns the command's exit code."""
+
+  def work() -> None:
+    asked = parse(argv)
+    with outputs.sent(asked, is_file=is_file):
+      function(asked)
+
+  return run(work)
 
 
 def run_child(arguments: Sequence[str], *, relay: bool, **options) -> tuple[int, str]:

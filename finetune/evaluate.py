@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from data import command, files, rows
-from data.buckets import outputs
 from data.command import FETCHED, SENT, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
@@ -147,7 +146,7 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return outputs.run(parser().parse_args, _evaluate, argv)
+  return command.run_with_output(parser().parse_args, _evaluate, argv)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from data import command, progress, rows
-from data.buckets import outputs
 from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
@@ -232,7 +231,7 @@ def _short(value: Any) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return outputs.run(parser().parse_args, lambda asked: _Command(asked).run(), argv, is_file=True)
+  return command.run_with_output(parser().parse_args, lambda asked: _Command(asked).run(), argv, is_file=True)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from data.errors import writing
 from data.files import write_atomically
@@ -72,6 +73,20 @@ def has(workdir: str | os.PathLike, step: int, prefix: str) -> bool:
 def heldout_means(values: Mapping[str, Any]) -> dict[str, float]:
   """The held-out metrics in a line of `read`, without 'eval/'; {} if the line has none."""
   return {name[5:]: value for name, value in values.items() if name.startswith("eval/")}
+
+
+def hours(lines: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+  """[points] steps, ascending, and the hours of training they had taken: by the speeds that were logged.
+
+  Compilation, evaluation and the time between two starts are not in them. Only step 0 where no speed is.
+  """
+  steps, taken = [0], [0.0]
+  for line in lines:
+    speed = line.get("perf/steps_per_second")
+    if isinstance(speed, int | float) and speed > 0 and line["step"] > steps[-1]:
+      taken.append(taken[-1] + (line["step"] - steps[-1]) / speed / 3600)
+      steps.append(line["step"])
+  return np.asarray(steps), np.asarray(taken)
 
 
 class MetricWriter:

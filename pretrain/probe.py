@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 
 from data import command
-from data.buckets import outputs
 from data.command import FETCHED, OPENED, SENT, Parser
 from pretrain.analysis import probe_sets, probe_table, probing
 from pretrain.analysis.probes import WITHOUT, Figure
@@ -87,7 +86,7 @@ def _run(asked: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return outputs.run(parser().parse_args, _run, argv)
+  return command.run_with_output(parser().parse_args, _run, argv)
 
 
 if __name__ == "__main__":

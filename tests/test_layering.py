@@ -128,6 +128,12 @@ def _modules_imported(module: str) -> set[str]:
   return (owners & _sources().keys()) - {module}
 
 
+def _product() -> dict[str, set[str]]:
+  """{module: modules it imports} without those of tests."""
+  product = [module for module in _sources() if module.partition(".")[0] != "tests"]
+  return {module: _modules_imported(module) for module in product}
+
+
 def find_circle(graph: dict[str, set[str]]) -> list[str]:
   """The names of one circle in {module: modules it imports}, its first again at the end; [] without any."""
   try:
@@ -135,6 +141,24 @@ def find_circle(graph: dict[str, set[str]]) -> list[str]:
   except graphlib.CycleError as error:
     return error.args[1][::-1]  # graphlib goes from what is imported to who imports it
   return []
+
+
+def rooms(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+  """{room: rooms it imports} of {module: modules it imports}; a room is a folder without folders in it.
+
+  A file beside folders stands for itself. So does a room's `__main__`, the command that nothing imports: it
+  may start another room's work, which rests on its own room.
+  """
+  folders = {module.rpartition(".")[0] for module in graph}
+  outer = {folder.rpartition(".")[0] for folder in folders}
+  room_of, imported = {}, {}
+  for module in graph:
+    folder = module if module in folders else module.rpartition(".")[0]
+    room_of[module] = module if folder in outer or module.endswith(".__main__") else folder
+  for module, others in graph.items():
+    room = room_of[module]
+    imported[room] = imported.get(room, set()) | {room_of[other] for other in others} - {room}
+  return imported
 
 
 @pytest.mark.parametrize(("importer", "forbidden", "exceptions"), FORBIDDEN)
@@ -180,9 +204,21 @@ def test_nothing_imports_the_tests_or_the_benchmarks():
 
 def test_no_modules_import_each_other_in_a_circle():
   # Imports inside functions and under TYPE_CHECKING count: they hide a circle, they do not open it.
-  product = [module for module in _sources() if module.partition(".")[0] != "tests"]
-  circle = find_circle({module: _modules_imported(module) for module in product})
+  circle = find_circle(_product())
   assert not circle, " imports ".join(circle)
+
+
+def test_no_rooms_import_each_other_in_a_circle():
+  circle = find_circle(rooms(_product()))
+  assert not circle, " imports ".join(circle)
+
+
+def test_a_circle_of_rooms_is_found_where_modules_have_none():
+  graph = {"a.x": set(), "a.x.one": {"a.y.one"}, "a.y.one": set(), "a.y.two": {"a.x"}}
+  assert find_circle(graph) == []
+  assert find_circle(rooms(graph)) in (["a.x", "a.y", "a.x"], ["a.y", "a.x", "a.y"])
+  graph = {"a.x": set(), "a.x.one": {"a.file"}, "a.file": {"a.x"}, "a.x.__main__": {"a.file", "a.x.one"}}
+  assert rooms(graph) == {"a.x": {"a.file"}, "a.file": {"a.x"}, "a.x.__main__": {"a.file", "a.x"}}
 
 
 def test_a_circle_is_found_and_named():

@@ -3,31 +3,14 @@
 import argparse
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from data import command, files, progress
+from data import files, progress
 from data.buckets.mirror import OUTPUTS, Mirror
 from data.buckets.place import Place
 
 _NOT_SENT = re.compile(r"lock$|(.*/)?\.|.*\.(part|parts|old|done)(/|$)")
-
-
-def run(
-  parse: Callable[[Sequence[str] | None], argparse.Namespace],
-  function: Callable[[argparse.Namespace], None],
-  argv: Sequence[str] | None,
-  *,
-  is_file: bool = False,
-) -> int:
-  """Runs `function` with the flags, of which --output may be an address; returns the command's exit code."""
-
-  def work() -> None:
-    asked = parse(argv)
-    with sent(asked, is_file=is_file):
-      function(asked)
-
-  return command.run(work)
 
 
 @contextlib.contextmanager

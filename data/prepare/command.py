@@ -12,14 +12,13 @@ import argparse
 from collections.abc import Sequence
 
 from data import command, errors, sources, vocabulary
-from data.buckets import outputs
 from data.prepare import packing, preparation
 from data.vocabulary import train
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return outputs.run(parse, preparation.prepare, arguments)
+  return command.run_with_output(parse, preparation.prepare, arguments)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

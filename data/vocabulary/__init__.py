@@ -96,6 +96,18 @@ class Vocabulary:
       raise errors.DataError(f"token id {token_id} is outside the vocabulary of {self.size} pieces")
     return self._pieces[token_id]
 
+  def letters(self, token_id: int) -> tuple[str, bool]:
+    """Returns a piece without its mark, '▁' or '##' (' ' if that is all), and whether it begins a word."""
+    piece, mark = self.piece(token_id), "##" if self.kind == "wordpiece" else "▁"
+    return piece.removeprefix(mark) or " ", piece.startswith(mark) == (mark == "▁")
+
+  def shown_piece(self, token_id: int) -> str:
+    """Returns a piece for people: 'token' begins a word, '-ing' continues one, ',' is itself."""
+    letters, begins = self.letters(token_id)
+    if letters[0].isalnum() and not begins:
+      return f"-{letters}"
+    return self.piece(token_id) if letters == " " else letters
+
 
 def load(directory: str | os.PathLike) -> Vocabulary:
   """Loads a vocabulary; DataError if a file is missing, damaged, or changed since `vocabulary.json`."""

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pretrain.analysis.examples import find_examples
 from pretrain.analysis.heldout import collect
 from pretrain.analysis.outcome import Needs, Outcome
 from pretrain.analysis.request import Request
 from pretrain.corruption import generator, mixture
 from pretrain.corruption.generator import GeneratorOutput, GeneratorSettings
 from pretrain.corruption.mixture import MixtureChoice
-from pretrain.demo.examples import find_examples
 from pretrain.ops.positions import scatter_positions
 from pretrain.run import Run
 

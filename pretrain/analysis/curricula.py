@@ -6,9 +6,9 @@ Source: AMOS (Meng et al., 2022) figure 5b.
 
 import numpy as np
 
-from pretrain.analysis.detection import answers
-from pretrain.analysis.heldout import collect, describe_replaced, ranking_area
-from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis import detection
+from pretrain.analysis.heldout import ranking_area
+from pretrain.analysis.outcome import Curve, Outcome, Plot
 from pretrain.analysis.request import Request
 
 _KINDS = ("replaced", "original")
@@ -18,13 +18,9 @@ def measure(request: Request) -> Outcome:
   """Shares of right answers over steps, of every run on what its own generator put in."""
   rows, masks = [], []
   for name, step, opened in request.every_step():
-    if "rtd" not in opened.params.get("heads", {}):
-      raise Needs(f"a head that tells replaced tokens from original ones, which {name} lacks")
-    number = min(len(opened.heldout), request.rows)
-    arrays = collect(opened.run, opened.params, opened.heldout, describe_replaced, rows=number)
+    arrays, truth, probability = detection.ask(name, opened, request.rows)
     masks.append((arrays["ids"], arrays["selected"]))
-    found = shares(*answers(arrays, opened.run.recipe.tokens.pad))
-    rows.append({"checkpoint": name, "step": step, **found})
+    rows.append({"checkpoint": name, "step": step, **shares(truth, probability)})
   is_same = all(np.array_equal(one, other) for pair in masks for one, other in zip(pair, masks[0]))
   plots = []
   for kind in _KINDS:

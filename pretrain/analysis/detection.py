@@ -13,7 +13,6 @@ from pretrain.analysis.opened import OpenedRun
 from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 from pretrain.analysis.space import densities
-from pretrain.demo.examples import shown_piece
 
 BINS = 10  # of probabilities
 MOST_NATS = 10.0  # at which losses are cut
@@ -26,12 +25,9 @@ def measure(request: Request) -> Outcome:
   rows: list[dict[str, Any]] = []
   judged: dict[str, tuple[np.ndarray, np.ndarray]] = {}
   for name, opened in request.newest():
-    if "rtd" not in opened.params.get("heads", {}):
-      raise Needs(f"a head that tells replaced tokens from original ones, which {name} lacks")
-    number = min(len(opened.heldout), request.rows)
-    arrays = collect(opened.run, opened.params, opened.heldout, describe_replaced, rows=number)
-    judged[name] = answers(arrays, opened.run.recipe.tokens.pad)
-    rows += [{"checkpoint": name, **row} for row in _rows(opened, arrays, *judged[name])]
+    arrays, truth, probability = ask(name, opened, request.rows)
+    judged[name] = truth, probability
+    rows += [{"checkpoint": name, **row} for row in _rows(opened, arrays, truth, probability)]
   notes = [
     "Of held-out blocks with the draws of the run's evaluation, dropout off. calibration: the mean distance, "
     f"over tokens, between probability and share in {BINS} bins of probability. area: how often a replaced "
@@ -59,7 +55,7 @@ def _rows(
     share = float(right[group].mean()) if group.any() else None
     yield {"kind": kind, "count": int(group.sum()), "right": share}
   for token, count, belief in fooling(arrays):
-    piece = shown_piece(opened.vocabulary, token)
+    piece = opened.vocabulary.shown_piece(token)
     yield {"kind": "put in, least suspected", "token": piece, "count": count, "mean probability": belief}
 
 
@@ -78,11 +74,19 @@ def _plots(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[Plot]:
   return plots + ([Plot("replaced_loss", title, label, "density", losses)] if losses else [])
 
 
-def answers(arrays: Arrays, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
-  """Whether each token but padding [tokens] is replaced, and the probability of it by the encoder."""
-  is_token = arrays["ids"] != pad_id
+def ask(name: str, opened: OpenedRun, rows: int) -> tuple[Arrays, np.ndarray, np.ndarray]:
+  """What `describe_replaced` says of the first held-out blocks, of `rows` at most.
+
+  With it whether each token but padding [tokens] is replaced, and the probability of it by the encoder.
+  Raises Needs where the checkpoint, called `name`, has no head that says it.
+  """
+  if "rtd" not in opened.params.get("heads", {}):
+    raise Needs(f"a head that tells replaced tokens from original ones, which {name} lacks")
+  number = min(len(opened.heldout), rows)
+  arrays = collect(opened.run, opened.params, opened.heldout, describe_replaced, rows=number)
+  is_token = arrays["ids"] != opened.run.recipe.tokens.pad
   replaced = arrays["ids"] != arrays["input_ids"]
-  return replaced[is_token], arrays["probability_replaced"][is_token].astype(np.float64)
+  return arrays, replaced[is_token], arrays["probability_replaced"][is_token].astype(np.float64)
 
 
 def calibration(truth: np.ndarray, probability: np.ndarray) -> list[tuple[float, float, int]]:

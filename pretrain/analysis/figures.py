@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from data.records import PackedRecords
-from pretrain.analysis.heldout import collect, commonest_share, ranking_area, token_frequencies
+from pretrain.analysis.heldout import collect, commonest_share, ranking_area, unigram_cross_entropy
 from pretrain.corruption import cropping, generator
+from pretrain.inference.vectors import unit
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.ops.positions import take_positions
@@ -107,8 +108,7 @@ def figures(arrays: dict[str, np.ndarray], run: Run, unigram: np.ndarray) -> dic
   Losses are in nats per masked token, rates and areas in [0, 1].
   """
   used = arrays["slot_weights"] > 0
-  log_frequencies = np.log(token_frequencies(unigram))
-  result = {"unigram_cross_entropy": float(-log_frequencies[arrays["targets"]][used].mean())}
+  result = {"unigram_cross_entropy": unigram_cross_entropy(arrays["targets"][used], unigram)}
   if "mlm_log_probs" in arrays:
     result["masked_lm_loss"] = float(-arrays["mlm_log_probs"][used].mean())
   if "generator_log_probs" in arrays:
@@ -146,16 +146,12 @@ def _rtd_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, float]:
   }
 
 
-def _unit(x: np.ndarray) -> np.ndarray:
-  x = x.astype(np.float64)
-  return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
-
-
 def _sequence_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, float]:
   """Cosines of [CLS] of corrupted blocks and crops, and retrieval of the crop among a group of crops."""
   size = run.config.train.batch_size
   first, second = (
-    _unit(arrays[name]).reshape(-1, size, arrays[name].shape[-1]) for name in ("cls", "crop_cls")
+    unit(arrays[name].astype(np.float64)).reshape(-1, size, arrays[name].shape[-1])
+    for name in ("cls", "crop_cls")
   )
   cosines = np.einsum("gid,gjd->gij", first, second)
   diagonal = np.eye(size, dtype=bool)
@@ -173,7 +169,7 @@ def _sequence_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, floa
 def _contextual_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, float]:
   """TACO's contextual score: mean cosine with a random token of the same minus of another sequence."""
   rng = np.random.default_rng(0)
-  hidden = _unit(arrays["clean_hidden"])
+  hidden = unit(arrays["clean_hidden"].astype(np.float64))
   mask = arrays["ids"] != run.recipe.tokens.pad
   lengths = mask.sum(axis=-1)
   rows, columns = np.nonzero(mask & (lengths > 1)[:, None])

@@ -1,7 +1,8 @@
 """Held-out blocks as a model reads them, and what answers that need no learning are worth on them.
 
 Losses are in nats, shares and areas fractions. Whoever reports a figure of held-out text takes its trivial
-answer from here, so that the same answer has the same value everywhere.
+answer from here. Answering with token frequencies has two values: `frequency_loss` (training, the demo)
+leaves out the special tokens it is given, `unigram_cross_entropy` (`figures`) leaves out none.
 """
 
 import functools
@@ -84,10 +85,15 @@ def describe_guesses(run: Run, params: dict, ids: jax.Array, index: jax.Array) -
   }
 
 
-def token_frequencies(unigram: np.ndarray) -> np.ndarray:
-  """[vocab] float64 probabilities of tokens by their [vocab] counts in the training records."""
+def unigram_cross_entropy(targets: np.ndarray, unigram: np.ndarray) -> float:
+  """Nats per token of [n] int targets by the frequencies of all tokens, special ones among them.
+
+  `unigram` are [vocab] counts of the training records. Where special tokens are never targets, their share
+  makes this larger than `frequency_loss` without them. The two are not one function, because rounding would
+  change the last digits of figures that are written down.
+  """
   counts = unigram + 1.0  # a token that training never saw has a probability too
-  return counts / counts.sum()
+  return float(-np.log(counts / counts.sum())[targets].mean())
 
 
 def frequency_loss(ids: np.ndarray, unigram: np.ndarray, special: Sequence[int]) -> float:

@@ -9,7 +9,6 @@ import numpy as np
 from pretrain import checkpoint, metrics
 from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
-from pretrain.report.series import hours
 
 DECAY = 0.9  # of the average over logging intervals
 
@@ -92,7 +91,7 @@ def efficiency(request: Request) -> Outcome:
   """Held-out loss, and probes where they were logged, over hours of training (COCO-LM figure 3)."""
   rows, of_metric = [], dict[str, list[Curve]]()
   for name, lines in _lines(request):
-    clock = hours(lines)
+    clock = metrics.hours(lines)
     if len(clock[0]) < 2:
       continue
     for metric, (steps, values) in series(lines, r"((?:eval/loss|probe/.+))").items():

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pretrain import checkpoint
+from pretrain import checkpoint, workdir
 from pretrain.analysis.opened import OpenedRun, open_run
-from pretrain.report.runs import short_names
 from pretrain.saved_model import OpenedEncoder, open_model
 
 
@@ -27,7 +26,7 @@ class Request:
   @functools.cached_property
   def names(self) -> list[str]:
     """What the checkpoints are called: as much of the ends of their paths as tells them apart."""
-    return short_names([pathlib.Path(directory) for directory in self.directories])
+    return workdir.short_names([pathlib.Path(directory) for directory in self.directories])
 
   def newest(self) -> Iterator[tuple[str, OpenedRun]]:
     """Every run at its newest step, opened; errors as of `open_run`."""

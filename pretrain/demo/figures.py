@@ -10,9 +10,9 @@ from data.errors import DataError
 from data.tables import Column, Report, text_column
 from data.vocabulary import Vocabulary
 from pretrain import metrics, prepared
+from pretrain.analysis.examples import find_examples
 from pretrain.analysis.heldout import Arrays, collect, commonest_share, describe_guesses, frequency_loss
 from pretrain.analysis.opened import OpenedRun
-from pretrain.demo.examples import find_examples
 
 
 class Row(NamedTuple):

@@ -14,7 +14,7 @@ from data.errors import ConfigError, DataError
 from data.vocabulary import Vocabulary
 from pretrain import trees
 from pretrain.build import encoder_config
-from pretrain.export import folders, task_fields
+from pretrain.export import folders, layouts, task_fields
 from pretrain.export.card import card
 from pretrain.export.check import reference as self_check
 from pretrain.export.official.fit import check_official
@@ -153,7 +153,7 @@ def _check(request: Request, model: Model, folder: pathlib.Path, layout: str, he
 def _choose(request: Request, model: Model) -> choose.Choice:
   layout, activation = request.to, model.activation
   needs = {"pad_id": model.vocabulary.special_ids.pad, "heads": model.heads, "activation": activation}
-  if (request.onnx or request.sentence_transformers) and layout not in ("auto", *folders.STOCK):
+  if (request.onnx or request.sentence_transformers) and layout not in ("auto", *layouts.STOCK):
     raise ConfigError(f"--onnx and --sentence_transformers need a stock layout, not --to={layout}")
   pooled = task_fields.pooling(model.task)
   if "classification" in model.heads and pooled != "cls" and layout != "torch":
@@ -163,9 +163,9 @@ def _choose(request: Request, model: Model) -> choose.Choice:
     )
   if layout == "auto":
     return choose.choose(model.config, **needs)
-  if layout in folders.STOCK:
+  if layout in layouts.STOCK:
     choose.check_layout(layout, model.config, **needs)
-  elif layout in folders.OFFICIAL:
+  elif layout in layouts.OFFICIAL:
     check_official(model.config, model.vocabulary, layout, model.params, activation=activation)
   return choose.Choice(layout, "asked for with --to")
 
@@ -176,7 +176,7 @@ def _write(folder: pathlib.Path, layout: str, model: Model) -> tuple[str, str, t
     fields = model.meta["config"]["model"]
     folders.write_own(folder, model.params, fields, model.vocabulary_directory, task=model.task)
     return "", "", ()
-  if layout in folders.OFFICIAL:
+  if layout in layouts.OFFICIAL:
     extra = write_official(
       folder,
       model.params,

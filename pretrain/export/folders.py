@@ -1,4 +1,4 @@
-"""Layouts and what their folders share; `--to=torch` and the files of sentence-transformers are written here.
+"""What folders of exports share; `--to=torch` and the files of sentence-transformers are written here.
 
 `stock.write` makes the stock layouts, `official.write` the official ones. What a layout has no slot for lies
 in `extra.safetensors` under our own paths, so that nothing is lost.
@@ -15,13 +15,9 @@ from safetensors.numpy import save_file
 
 from pretrain import trees
 from pretrain.export import task_fields
-from pretrain.export.official.fit import LAYOUTS as OFFICIAL
-from pretrain.export.stock.config import LAYOUTS as STOCK
 from pretrain.export.tensor_rows import State
 from pretrain.models.config import EncoderConfig
 
-PLAIN = (*OFFICIAL, "torch")  # read by `torch_forward`, since no installed class does
-LAYOUTS = (*STOCK, *PLAIN)
 EXTRA = "extra.safetensors"
 
 

@@ -18,10 +18,10 @@ from configs import base
 from data import errors, files, vocabulary
 from data.errors import DataError, nearest
 from pretrain import trees
+from pretrain.export.check import comparison
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
 from pretrain.export.official import names as official_names
-from pretrain.export.stock import comparison
 from pretrain.export.task_fields import TASK
 from pretrain.saved_model import save_params
 

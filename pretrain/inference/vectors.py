@@ -68,6 +68,6 @@ class Embedder:
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-  """Vectors [n, width] divided by their lengths; a vector of zeros stays."""
+  """Vectors [..., width] divided by their lengths; a vector of zeros stays."""
   sizes = np.linalg.norm(vectors, axis=-1, keepdims=True)
   return vectors / np.where(sizes > 0, sizes, 1)

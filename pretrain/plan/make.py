@@ -6,9 +6,10 @@ import time
 import jax
 from ml_collections import ConfigDict, FrozenConfigDict
 
+from pretrain import chips
 from pretrain.command import validate
 from pretrain.dry_run import GIB, attention_choice
-from pretrain.plan import chips, report, search, targets
+from pretrain.plan import report, search, targets
 from pretrain.plan.forecast import describe_run, forecast, planned_run
 from pretrain.plan.targets import Target
 

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from data.errors import DataError, UserError, reason
-from data.vocabulary import Vocabulary
 from pretrain.analysis.heldout import Arrays, collect, describe_guesses, describe_replaced
 from pretrain.analysis.opened import OpenedRun, open_run
 from pretrain.report.markup import Markup, element
@@ -53,14 +52,6 @@ def look(run: ShownRun, *, number: int) -> Examples:
   raise DataError(f"checkpoint {run.path}: it has no head that says which tokens are replaced or masked")
 
 
-def _text(vocabulary: Vocabulary, token: int) -> tuple[str, bool]:
-  """A piece as letters, and whether it begins a word."""
-  piece = vocabulary.piece(token)
-  if vocabulary.kind == "wordpiece":
-    return piece.removeprefix("##"), not piece.startswith("##")
-  return piece.removeprefix("▁") or " ", piece.startswith("▁")
-
-
 def _shown(ids: np.ndarray, opened: OpenedRun) -> Iterator[int]:
   """The positions of a row that are shown: no [CLS], no padding."""
   hidden = (opened.vocabulary.special_ids.cls, opened.vocabulary.special_ids.pad)
@@ -70,19 +61,19 @@ def _shown(ids: np.ndarray, opened: OpenedRun) -> Iterator[int]:
 def _replaced(arrays: Arrays, row: int, opened: OpenedRun) -> Iterator[Token]:
   ids, inputs = arrays["ids"][row], arrays["input_ids"][row]
   for at in _shown(ids, opened):
-    text, begins = _text(opened.vocabulary, int(inputs[at]))
-    original = _text(opened.vocabulary, int(ids[at]))[0] if ids[at] != inputs[at] else None
+    text, begins = opened.vocabulary.letters(inputs[at])
+    original = opened.vocabulary.letters(ids[at])[0] if ids[at] != inputs[at] else None
     yield Token(text, original, float(arrays["probability_replaced"][row, at]), begins)
 
 
 def _guessed(arrays: Arrays, row: int, opened: OpenedRun) -> Iterator[Token]:
   ids = arrays["ids"][row]
   for at in _shown(ids, opened):
-    original, begins = _text(opened.vocabulary, int(ids[at]))
+    original, begins = opened.vocabulary.letters(ids[at])
     if not arrays["selected"][row, at]:
       yield Token(original, None, None, begins)
       continue
-    guess, _ = _text(opened.vocabulary, int(arrays["guesses"][row, at]))
+    guess, _ = opened.vocabulary.letters(arrays["guesses"][row, at])
     yield Token(guess, original, float(arrays["probability"][row, at]), begins)
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pretrain import metrics
 from pretrain.report import config_diff, drawing, runs, series, written_tables
 from pretrain.report.drawing import shown
 from pretrain.report.markup import Markup, document, element, joined, link, table
@@ -106,7 +107,7 @@ def _speed(run: ShownRun) -> float | None:
 
 def _facts(run: ShownRun) -> list[str]:
   """The cells of the table of runs."""
-  _, hours = series.hours(run.lines)
+  _, hours = metrics.hours(run.lines)
   losses, speed = _heldout_losses(run), _speed(run)
   total = run.fields.get("train.total_steps")
   return [

@@ -65,17 +65,7 @@ def read(directories: Sequence[str]) -> list[ShownRun]:
     DataError: a directory is none, or no run has written in it.
   """
   paths = [pathlib.Path(directory) for directory in directories]
-  return [_read(path, name) for path, name in zip(paths, short_names(paths))]
-
-
-def short_names(paths: Sequence[pathlib.Path]) -> list[str]:
-  """The shortest ends of the paths by which no two are the same; a number where paths are equal."""
-  parts = [path.absolute().parts for path in paths]
-  for length in range(1, max(map(len, parts)) + 1):
-    names = ["/".join(part[-length:]) for part in parts]
-    if len(set(names)) == len(names):
-      return names
-  return [f"{part[-1]} ({number})" for number, part in enumerate(parts, 1)]
+  return [_read(path, name) for path, name in zip(paths, workdir.short_names(paths))]
 
 
 def _read(path: pathlib.Path, name: str) -> ShownRun:

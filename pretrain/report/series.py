@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pretrain import metrics
 from pretrain.report.runs import ShownRun
 
 MOST_POINTS, FEWEST_POINTS = 300, 40  # of a curve; more would be no wider than a pixel
@@ -81,7 +82,7 @@ def axes(runs: Sequence[ShownRun]) -> list[Axis]:
     scales = [run.tokens_per_step / size for run in runs]
     label = f"tokens ({unit})" if unit else "tokens"
     choices.append(Axis("token", label, [lambda steps, scale=scale: steps * scale for scale in scales]))
-  clocks = [hours(run.lines) for run in runs]
+  clocks = [metrics.hours(run.lines) for run in runs]
   if all(len(steps) > 1 for steps, _ in clocks):
     is_short = max(taken[-1] for _, taken in clocks) < 1
     label, factor = ("minutes of training", 60.0) if is_short else ("hours of training", 1.0)
@@ -93,20 +94,6 @@ def axes(runs: Sequence[ShownRun]) -> list[Axis]:
       )
     )
   return choices
-
-
-def hours(lines: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-  """[points] steps, ascending, and the hours of training they had taken: by the speeds that were logged.
-
-  Compilation, evaluation and the time between two starts are not in them. Only step 0 where no speed is.
-  """
-  steps, taken = [0], [0.0]
-  for line in lines:
-    speed = line.get("perf/steps_per_second")
-    if isinstance(speed, int | float) and speed > 0 and line["step"] > steps[-1]:
-      taken.append(taken[-1] + (line["step"] - steps[-1]) / speed / 3600)
-      steps.append(line["step"])
-  return np.asarray(steps), np.asarray(taken)
 
 
 def charts(runs: Sequence[ShownRun]) -> tuple[dict[str, list[Chart]], dict[str, float]]:

@@ -9,7 +9,7 @@ import pytest
 from data.buckets.outputs import sent
 from data.buckets.place import Place
 from data.errors import DataError
-from data.vocabulary import command as vocabulary
+from data.vocabulary import __main__ as vocabulary
 from tests import buckets
 
 

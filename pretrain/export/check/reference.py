@@ -197,7 +197,7 @@ def run_in_fresh_process(folder: pathlib.Path, reference: pathlib.Path, layout: 
 
 
 def check(folder: pathlib.Path, reference: pathlib.Path, layout: str, *, tolerance: float) -> Report:
-  """Compares an export of a layout of `folders.LAYOUTS` with the .npz of `write_reference`.
+  """Compares an export of a layout of `layouts.LAYOUTS` with the .npz of `write_reference`.
 
   DataError: a |difference| above the tolerance, or as in `run_in_fresh_process`.
   """

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from pretrain.export import folders
+from pretrain.export import layouts
 from pretrain.export.check import torch_forward
 
 OF_TEXTS = slice(None)  # where logits by text mean something
@@ -190,7 +190,7 @@ def main(arguments: list[str]) -> None:
   with np.load(arguments[1], allow_pickle=False) as file:
     reference = dict(file)
   cases = json.loads(reference.pop("cases").tobytes())
-  if layout in folders.PLAIN:
+  if layout in layouts.PLAIN:
     worst = check_plain(folder, layout, cases, reference)
   else:
     worst = check_stock(folder, cases, reference)

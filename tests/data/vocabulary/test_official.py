@@ -6,7 +6,7 @@ import pytest
 import sentencepiece
 
 from data import errors, vocabulary
-from data.vocabulary import command as vocabulary_command
+from data.vocabulary import __main__ as vocabulary_command
 from data.vocabulary import official as official_tokenizer
 from data.vocabulary import train as vocabulary_train
 from tests.data.conftest import make_documents

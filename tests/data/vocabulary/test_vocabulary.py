@@ -1,5 +1,6 @@
 """Training, importing, loading and refusing vocabularies."""
 
+import dataclasses
 import json
 import shutil
 
@@ -7,7 +8,7 @@ import pytest
 import sentencepiece
 
 from data import errors, vocabulary
-from data.vocabulary import command as vocabulary_command
+from data.vocabulary import __main__ as vocabulary_command
 from data.vocabulary import tokenizer_files
 from data.vocabulary import train as vocabulary_train
 from tests.data.conftest import SHARED, make_documents
@@ -96,6 +97,25 @@ def test_ids_outside_the_vocabulary_are_refused(trained):
   for token_id in (-1, trained.size):
     with pytest.raises(errors.DataError, match="outside the vocabulary"):
       trained.piece(token_id)
+
+
+@pytest.mark.parametrize(
+  ("kind", "piece", "shown", "letters"),
+  [
+    ("sentencepiece", "▁the", "the", ("the", True)),
+    ("sentencepiece", "ing", "-ing", ("ing", False)),
+    ("sentencepiece", ",", ",", (",", False)),
+    ("sentencepiece", "▁", "▁", (" ", True)),
+    ("wordpiece", "the", "the", ("the", True)),
+    ("wordpiece", "##ing", "-ing", ("ing", False)),
+    ("wordpiece", "##,", ",", (",", False)),
+    ("wordpiece", "##", "##", (" ", False)),
+  ],
+)
+def test_pieces_are_shown_for_people(vocabulary_directory, kind, piece, shown, letters):
+  words = dataclasses.replace(vocabulary.load(vocabulary_directory), kind=kind, size=1, _pieces=(piece,))
+  assert words.shown_piece(0) == shown
+  assert words.letters(0) == letters
 
 
 def test_a_size_that_is_too_large_is_refused_with_the_largest_possible(tmp_path):

@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from pretrain.analysis import curricula
+from pretrain.analysis import curricula, detection
 from pretrain.analysis.outcome import Needs
 
 IDS = np.asarray([[1, 5, 6, 7, 8, 0]])
@@ -39,7 +39,7 @@ def test_runs_are_asked_about_the_same_text_and_a_note_says_whether_with_the_sam
     steps = [(name, step, opened(name)) for name in names for step in (10, 20)]
     return types.SimpleNamespace(rows=1, every_step=lambda: steps)
 
-  monkeypatch.setattr(curricula, "collect", collect)
+  monkeypatch.setattr(detection, "collect", collect)
   outcome = curricula.measure(request("sure", "blind"))
   found = [(row["checkpoint"], row["step"], row["rate"], row["replaced"]) for row in outcome.rows]
   assert found == [("sure", 10, 0.2, 1), ("sure", 20, 0.2, 1), ("blind", 10, 0.2, 0), ("blind", 20, 0.2, 0)]

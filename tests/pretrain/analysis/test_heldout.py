@@ -11,9 +11,17 @@ from pretrain.analysis import heldout
 from tests.pretrain import small_run
 
 
-def test_frequencies_are_probabilities_and_none_is_zero():
-  frequencies = heldout.token_frequencies(np.array([0, 1, 6]))
-  assert frequencies.tolist() == [0.1, 0.2, 0.7]
+def test_the_cross_entropy_of_frequencies_gives_every_token_a_probability():
+  found = heldout.unigram_cross_entropy(np.array([2, 0, 2]), np.array([0, 1, 6]))
+  assert found == pytest.approx(-(2 * np.log(0.7) + np.log(0.1)) / 3, rel=1e-12)
+
+
+def test_frequencies_with_special_tokens_are_worth_less_where_none_is_asked_for():
+  ids, unigram = np.array([2, 3, 2, 4]), np.array([90, 70, 3, 1, 0])
+  assert heldout.unigram_cross_entropy(ids, unigram) == pytest.approx(
+    heldout.frequency_loss(ids, unigram, ())
+  )
+  assert heldout.unigram_cross_entropy(ids, unigram) > heldout.frequency_loss(ids, unigram, (0, 1))
 
 
 def test_the_area_is_one_for_the_right_order_and_a_half_for_guessing():

@@ -133,7 +133,7 @@ def in_this_process(monkeypatch):
   """Spares the start of a process; one test per way of reading takes the real one."""
 
   pytest.importorskip("torch", reason="needs requirements-export.txt")
-  from pretrain.export import folders
+  from pretrain.export import layouts
   from pretrain.export.check import reference as self_check
   from pretrain.export.check import torch_check
 
@@ -141,7 +141,7 @@ def in_this_process(monkeypatch):
     with np.load(reference) as file:
       arrays = dict(file)
     cases = json.loads(arrays.pop("cases").tobytes())
-    plain = layout in folders.PLAIN
+    plain = layout in layouts.PLAIN
     worst = (
       torch_check.check_plain if plain else lambda path, _, *rest: torch_check.check_stock(path, *rest)
     )(folder, layout, cases, arrays)

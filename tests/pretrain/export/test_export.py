@@ -16,7 +16,7 @@ from data import vocabulary  # noqa: E402
 from data.errors import DataError  # noqa: E402
 from pretrain import embed  # noqa: E402
 from pretrain.checkpoint import Checkpoints, load_params  # noqa: E402
-from pretrain.export import __main__, folders  # noqa: E402
+from pretrain.export import __main__, folders, layouts  # noqa: E402
 from pretrain.export.check import reference as self_check  # noqa: E402
 from pretrain.export.official import names as official_names  # noqa: E402
 from pretrain.export.stock import tables as stock_tables  # noqa: E402
@@ -123,7 +123,7 @@ def _transposed(rows):
 def test_a_transposed_kernel_in_the_tables_fails_the_self_check(
   kind, to, make_workdir, tmp_path, capsys, monkeypatch, in_this_process, export
 ):
-  if to in folders.STOCK:
+  if to in layouts.STOCK:
     monkeypatch.setitem(stock_tables.LAYERS, to, _transposed(stock_tables.LAYERS[to]))
   elif to == "torch":
     flatten = folders.flatten

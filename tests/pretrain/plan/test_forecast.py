@@ -10,9 +10,9 @@ import jax
 import pytest
 
 from data.errors import ConfigError
-from pretrain import flops
-from pretrain.plan import chips, roofline, targets
+from pretrain import chips, flops
 from pretrain.plan import forecast as module
+from pretrain.plan import roofline, targets
 from pretrain.plan.forecast import Forecast, forecast, largest_rows, lower_step, needed_bytes, planned_run
 from pretrain.plan.program import parse
 from tests.pretrain.small_run import get_config

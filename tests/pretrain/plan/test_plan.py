@@ -9,10 +9,10 @@ import jax
 import pytest
 
 from data.errors import ConfigError
-from pretrain import main
+from pretrain import chips, main
 from pretrain.ops.attention import Choice
 from pretrain.plan import __main__ as child
-from pretrain.plan import chips, make, report, search, targets
+from pretrain.plan import make, report, search, targets
 from pretrain.plan.forecast import Forecast
 from tests.pretrain.small_run import get_config
 

@@ -4,6 +4,7 @@ import pathlib
 
 import numpy as np
 
+from pretrain import metrics
 from pretrain.report import drawing, series
 from pretrain.report.runs import ShownRun
 
@@ -19,7 +20,7 @@ def test_hours_are_the_steps_over_their_speeds():
     {"step": 100, "eval/loss": 0.5},
     {"step": 300, "perf/steps_per_second": 2.0},
   ]
-  steps, taken = series.hours(lines)
+  steps, taken = metrics.hours(lines)
   np.testing.assert_array_equal(steps, [0, 100, 300])
   np.testing.assert_allclose(taken, [0, 100 / 3600, 200 / 3600])
   by_step, by_token, by_hour = series.axes([run(lines, **{"train.batch_size": 10, "data.length": 100})])

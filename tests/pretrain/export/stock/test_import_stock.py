@@ -7,8 +7,8 @@ import pytest
 
 from data.errors import DataError
 from pretrain.checkpoint import load_params
+from pretrain.export.check import comparison
 from pretrain.export.import_checkpoint import import_checkpoint
-from pretrain.export.stock import comparison as stock_comparison
 from pretrain.export.stock import read as stock_read
 
 torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
@@ -51,7 +51,7 @@ def test_a_stock_folder_comes_with_its_tokenizer_and_is_compared(tmp_path, layou
   lines = []
   _import(tmp_path, _folder(tmp_path / "in", layout, is_safe=is_safe), lines)
   (line,) = [line for line in lines if line.startswith("compared with transformers")]
-  assert float(line.rpartition(" ")[2]) <= stock_comparison.TOLERANCE
+  assert float(line.rpartition(" ")[2]) <= comparison.TOLERANCE
   assert ("ignored: 2 (pooler.dense.bias, pooler.dense.weight)" in lines) == (layout != "electra")
   params, meta = load_params(tmp_path / "out")
   assert params["encoder"]["embeddings"]["token"]["embedding"].shape == (9, 8)

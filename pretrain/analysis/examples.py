@@ -35,17 +35,7 @@ def find_examples(arrays: Mapping[str, np.ndarray], words: Vocabulary, tokens: T
     at = int(candidates[row].argmax())
     end = min(at + 1 + TOKENS_AFTER, int((ids[row] != tokens.pad).sum()))
     before, after = words.decode(ids[row, at - TOKENS_BEFORE : at]), words.decode(ids[row, at + 1 : end])
-    original, guess = (shown_piece(words, arrays[name][row, at]) for name in ("ids", "guesses"))
+    original, guess = (words.shown_piece(arrays[name][row, at]) for name in ("ids", "guesses"))
     probability = float(arrays["probability"][row, at])
     examples.append(Example(f"{before} ___ {after}".strip(), original, guess, probability))
   return examples
-
-
-def shown_piece(words: Vocabulary, token_id: int) -> str:
-  """A piece for people: 'token' begins a word, '-ing' continues one, ',' is itself."""
-  piece = words.piece(int(token_id))
-  if words.kind == "wordpiece":
-    begins, letters = not piece.startswith("##"), piece.removeprefix("##")
-  else:
-    begins, letters = piece.startswith("▁"), piece.removeprefix("▁")
-  return letters or piece if begins or not letters[:1].isalnum() else f"-{letters}"

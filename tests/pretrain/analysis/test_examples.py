@@ -1,10 +1,9 @@
-"""Examples of masked tokens: which are shown, and how their pieces read."""
+"""Examples of masked tokens: which are shown."""
 
 import numpy as np
-import pytest
 
 from data import vocabulary
-from pretrain.demo import examples as demo_examples
+from pretrain.analysis.examples import find_examples
 from pretrain.prepared import token_ids
 
 
@@ -17,25 +16,9 @@ def test_an_example_says_what_stood_there_and_what_the_encoder_guesses(small_rec
   chosen = np.zeros(ids.shape, bool)
   chosen[0, [0, 2, 9, 10]] = True  # special; too near the start to have a context; this one; not the first
   arrays = {"ids": ids, "selected": chosen, "guesses": guesses, "probability": probability}
-  (example,) = demo_examples.find_examples(arrays, words, tokens)
-  assert example.original == demo_examples.shown_piece(words, ids[0, 9])
-  assert example.guess == demo_examples.shown_piece(words, some[30])
+  (example,) = find_examples(arrays, words, tokens)
+  assert example.original == words.shown_piece(ids[0, 9])
+  assert example.guess == words.shown_piece(some[30])
   assert example.probability == 0.25
   before, after = example.text.split("___")
   assert before.strip() == words.decode(ids[0, 3:9]) and after.strip() == words.decode(ids[0, 10:14])
-
-
-@pytest.mark.parametrize(
-  ("kind", "piece", "shown"),
-  [
-    ("sentencepiece", "▁the", "the"),
-    ("sentencepiece", "ing", "-ing"),
-    ("sentencepiece", ",", ","),
-    ("sentencepiece", "▁", "▁"),
-    ("wordpiece", "the", "the"),
-    ("wordpiece", "##ing", "-ing"),
-  ],
-)
-def test_pieces_are_shown_for_people(kind, piece, shown):
-  words = type("Words", (), {"kind": kind, "piece": lambda self, token_id: piece})()
-  assert demo_examples.shown_piece(words, 0) == shown

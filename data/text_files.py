@@ -216,7 +216,8 @@ def _table_documents(
         _refuse(path, 0, rows.line_num, f"of {len(row)} cells; expected {len(names)} as in its first line")
       yield from _paragraphs(row[column] if row else "", counts)
   except csv.Error as error:
-    _refuse(path, 0, rows.line_num, f"damaged ({error}); mend its quotes, or leave out this file")
+    problem = f"damaged ({errors.reason(error)}); mend its quotes, or leave out this file"
+    _refuse(path, 0, rows.line_num, problem)
 
 
 def _refuse(path: str, start: int, number: int, problem: str) -> None:

@@ -60,7 +60,12 @@ SAID_ONCE = (
     r"\bmkdtemp\(|getpid\(\)\}|\.replace\(directory",
     "data/files.py",
   ),
-  ("an exception made one line", r"\.strerror\b|splitlines\(\)( or \[[^]]*\]\))?\[0\]", "data/errors.py"),
+  (
+    "an exception made one line",
+    r"\.strerror\b|splitlines\(\)( or \[[^]]*\]\))?\[0\]"
+    r"|\(\{error\}\)|type\(error\)\.__name__|str\(error\)(\.split\(\)|\[)",
+    "data/errors.py",
+  ),
   ("the nearest known names", r"get_close_matches", "data/errors.py"),
   ("a tree made paths", r"\bkeystr\(", "pretrain/trees.py"),
 )

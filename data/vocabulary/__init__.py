@@ -116,7 +116,7 @@ def load(directory: str | os.PathLike) -> Vocabulary:
       raise ValueError(f"pretokenization is none of {', '.join(PRETOKENIZATIONS)}")
   except (ValueError, KeyError, TypeError, RecursionError) as error:
     raise errors.DataError(
-      f"{path}: not a vocabulary description ({error}); train or import it again"
+      f"{path}: not a vocabulary description ({errors.named_reason(error)}); train or import it again"
     ) from error
   vocabulary = build(directory, kind=kind, cased=cased, pretokenization=pretokenization)
   if vocabulary.digest != digest:

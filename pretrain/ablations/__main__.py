@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from configs.studies import FINE_TUNINGS, STUDIES, Study
 from data import annotated, command
 from data.command import Parser
-from data.errors import ConfigError, DataError, unknown
+from data.errors import ConfigError, DataError, on_one_line, unknown
 from pretrain.ablations import cells, cost, papers, sweeps, table
 from pretrain.ablations.cells import Asked
 from pretrain.analysis import probe_sets, probing
@@ -100,7 +100,7 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace, list[str]
     try:
       flags.read_arguments(asked.filled(asked.commands(cell)[0], cell)[1:])
     except ConfigError as error:
-      raise ConfigError(f"{name}: {' '.join(str(error).split())}") from error
+      raise ConfigError(f"{name}: {on_one_line(error)}") from error
   return asked, args, left_out
 
 

@@ -138,7 +138,9 @@ def _ended(asked: Asked, cell: Cell) -> dict[str, Any]:
     record = json.loads(path.read_bytes())
     made = record["commands"]
   except (ValueError, KeyError, TypeError) as error:
-    raise DataError(f"{path} is damaged ({error}); remove it, and the cell is looked at again") from error
+    raise DataError(
+      f"{path} is damaged ({errors.named_reason(error)}); remove it, and the cell is looked at again"
+    ) from error
   expected = asked.commands(cell)
   if not all(one in made for one in expected) and not all(one in expected for one in made):
     differing = [word for one in expected for word in one if not any(word in old for old in made)]

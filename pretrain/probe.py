@@ -69,10 +69,8 @@ def _run(asked: argparse.Namespace) -> None:
   # JAX is used after flags and data are known to be good.
   from pretrain import devices
   from pretrain.analysis import probed_models
-  from pretrain.main import use_compilation_cache
 
-  devices.check()
-  use_compilation_cache()
+  devices.start()
   checkpoints = [name for name in asked.checkpoint.split(",") if name]
   models = probed_models.open_models(checkpoints, asked.vocabulary, batch_size=asked.batch_size)
   figures: dict[str, list[Figure]] = {WITHOUT: [found for probe in wanted for found in probe.without_model()]}

@@ -58,10 +58,8 @@ def _run(asked: argparse.Namespace) -> None:
   shown = {}
   if asked.examples:
     from pretrain import devices
-    from pretrain.main import use_compilation_cache
 
-    devices.check()
-    use_compilation_cache()
+    devices.start()
     for run in loaded:
       try:
         shown[run.name] = examples.as_markup(examples.look(run, number=asked.examples))

@@ -47,10 +47,10 @@ class PeerError(UserError):
   exit_code = 6
 
 
-def of_code(code: int, line: str) -> UserError:
-  """The error of an exit code with another process's line."""
+def of_code(code: int, line: str, *, otherwise: type[UserError] = PeerError) -> UserError:
+  """The error of an exit code with another process's line; `otherwise` where no error has that code."""
   kinds = {kind.exit_code: kind for kind in (ConfigError, DataError, DivergedError, StorageError)}
-  return kinds.get(code, PeerError)(line)
+  return kinds.get(code, otherwise)(line)
 
 
 def reason(error: BaseException) -> str:

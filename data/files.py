@@ -24,6 +24,9 @@ from data import errors
 
 Path = str | os.PathLike
 
+# Matches the names of a folder's files that are hidden, or that a killed process left.
+UNFINISHED = r"(.*/)?\.|.*\.part(/|$)"
+
 
 def is_address(value: object) -> bool:
   """Whether it is an address such as s3://bucket/run; as a path it would be a local folder called 's3:'."""

@@ -35,9 +35,14 @@ _MAGIC = {
 }
 
 
+def unpacked_name(path: str) -> str:
+  """The name of a file in lower case, without the ending of a compression."""
+  return re.sub(r"\.(gz|zst)$", "", path.lower())
+
+
 def kind_of(path: str) -> str:
   """Returns 'jsonl', 'csv', 'tsv', 'parquet' or 'text' by the name of the file, compression set aside."""
-  suffix = pathlib.PurePath(re.sub(r"\.(gz|zst)$", "", path.lower())).suffix
+  suffix = pathlib.PurePath(unpacked_name(path)).suffix
   if suffix in (".jsonl", ".json", ".ndjson"):
     return "jsonl"
   return suffix[1:] if suffix in (".parquet", ".csv", ".tsv") else "text"

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ from data.prepare.output_directory import missing_directories
 from pretrain import metrics
 
 CONFIG = "config.json"
+PHASE = re.compile(r"phase_(\d+)")  # the folder of a phase that is over, see `pretrain.phases`
 LOCK = "lock"
 HAS_SAVED = "has_saved"  # an empty file: a checkpoint was whole here
 

@@ -70,7 +70,7 @@ def parser() -> Parser:
 
 
 def _run(asked: argparse.Namespace) -> None:
-  names = [name for name in asked.only.split(",") if name]
+  names = command.names(asked.only)
   for name in names:
     if name not in ABOUT:
       raise ConfigError(unknown("analysis", name, ABOUT))
@@ -82,7 +82,7 @@ def _run(asked: argparse.Namespace) -> None:
   from pretrain import checkpoint, devices
   from pretrain.analysis.request import Request
 
-  checkpoints = [name for name in asked.checkpoints.split(",") if name]
+  checkpoints = command.names(asked.checkpoints)
   for directory in checkpoints:
     checkpoint.step_path(directory)
   devices.start()

@@ -53,7 +53,7 @@ def _run(asked: argparse.Namespace) -> None:
   from pretrain.report import examples, page, runs, written_tables
 
   loaded = runs.read(asked.workdirs)
-  folders = [pathlib.Path(name) for name in asked.tables.split(",") if name]
+  folders = map(pathlib.Path, command.names(asked.tables))
   more = [report for folder in folders for report in written_tables.find(folder)]
   shown = {}
   if asked.examples:

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import pathlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -114,7 +113,7 @@ def _events(
   path: pathlib.Path, lines: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]
 ) -> Iterator[Event]:
   for phase in sorted(path.glob("phase_*")):
-    if re.fullmatch(r"phase_\d+", phase.name):
+    if workdir.PHASE.fullmatch(phase.name):
       last = max((line["step"] for line in metrics.read(phase)), default=0)
       yield Event(0, f"{phase.name} was over after {last:,} steps; its weights went on ({phase})")
   for line in lines:

@@ -192,6 +192,20 @@ def read_text(path: Path) -> str:
     raise errors.DataError(f"{path}:{line}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error
 
 
+def read_json(path: Path) -> dict[str, Any]:
+  """Returns the object in a JSON file; {} where there is none, it cannot be read or holds something else."""
+  try:
+    content = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+  except (OSError, ValueError):
+    return {}
+  return content if isinstance(content, dict) else {}
+
+
+def write_json(path: Path, value: Any, *, sort_keys: bool = False) -> None:
+  """Writes a JSON file, indented, that is there in full or not at all."""
+  write_atomically(path, json.dumps(value, indent=1, sort_keys=sort_keys) + "\n")
+
+
 def sha256(path: Path) -> str:
   """The sha256 of a file's bytes, in hexadecimal."""
   with open(path, "rb") as file:

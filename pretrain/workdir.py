@@ -110,10 +110,8 @@ def refuse_lost_checkpoints(workdir: str | os.PathLike) -> None:
       "or start a new run with another --workdir"
     )
   try:
-    every = json.loads((pathlib.Path(workdir) / CONFIG).read_text(encoding="utf-8"))["train"][
-      "checkpoint_every"
-    ]
-  except (OSError, ValueError, KeyError, TypeError):
+    every = files.read_json(pathlib.Path(workdir) / CONFIG)["train"]["checkpoint_every"]
+  except (KeyError, TypeError):
     return
   last = max((line["step"] for line in metrics.read(workdir)), default=0)
   if last > 2 * every:

@@ -142,8 +142,7 @@ def write_description(
   }
   if pretokenization != "none":
     content["pretokenization"] = pretokenization
-  text = json.dumps(content, indent=1, sort_keys=True) + "\n"
-  files.write_atomically(pathlib.Path(directory) / NAME, text)
+  files.write_json(pathlib.Path(directory) / NAME, content, sort_keys=True)
   return vocabulary
 
 

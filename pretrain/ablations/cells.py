@@ -195,6 +195,6 @@ def _run(asked: Asked, cell: Cell, say: Callable[[str], None]) -> None:
       raise errors.of_code(code, f"{cell.arm}, seed {cell.seed}, {command[0]}: {line}")
     record |= {"commands": [*record["commands"], command], "commit": commit()}
     with errors.writing(folder):
-      files.write_atomically(folder / DONE, json.dumps(record, indent=1) + "\n")
+      files.write_json(folder / DONE, record)
     if code:
       return

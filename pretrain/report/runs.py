@@ -1,11 +1,11 @@
 """What a workdir says of its run: config, metrics, what happened, reports made of it. Nothing is computed."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from data import files
 from data.errors import DataError, UserError
 from pretrain import checkpoint, diagnosis, ledger, metrics, resume, trackers, workdir
 from pretrain.report import written_tables
@@ -82,7 +82,7 @@ def _read(path: pathlib.Path, name: str) -> ShownRun:
     raise DataError(f"{path} is not a directory; name the workdir of a run")
   lines = metrics.read(path)
   steps = checkpoint.saved_steps(path.absolute() / checkpoint.DIRECTORY)
-  config = _json(path / workdir.CONFIG)
+  config = files.read_json(path / workdir.CONFIG)
   if not (lines or steps or config):
     raise DataError(
       f"{path} holds no run: neither {workdir.CONFIG}, {metrics.FILE_NAME} nor a checkpoint; "
@@ -98,15 +98,6 @@ def _read(path: pathlib.Path, name: str) -> ShownRun:
   fields = resume.flatten(config or meta.get("config", {}))
   events += sorted(_events(path, lines, meta), key=lambda event: event.step or 0)
   return ShownRun(name, path, fields, lines, meta, steps, events, written_tables.find(path, _NO_REPORTS))
-
-
-def _json(path: pathlib.Path) -> dict[str, Any]:
-  """The object in a JSON file; {} where there is none, or it was cut."""
-  try:
-    content = json.loads(path.read_text(encoding="utf-8"))
-  except (OSError, ValueError):
-    return {}
-  return content if isinstance(content, dict) else {}
 
 
 def _events(
@@ -132,7 +123,7 @@ def _events(
     if now > skipped:
       yield Event(line["step"], f"{now - skipped:,.0f} updates were not finite and not applied")
     skipped = now
-  diverged = _json(path / diagnosis.FILE_NAME)
+  diverged = files.read_json(path / diagnosis.FILE_NAME)
   if isinstance(diverged.get("step"), int):
     yield Event(
       diverged["step"], f"the run stopped as diverged; {diagnosis.FILE_NAME} has the terms and norms"

@@ -190,6 +190,11 @@ def _full_output(error: OSError) -> errors.StorageError | None:
   )
 
 
+def names(listed: str) -> list[str]:
+  """The names in a flag's list with commas; '' lists none."""
+  return [name for name in listed.split(",") if name]
+
+
 def refuse_below_one(asked: argparse.Namespace, *flags: str) -> None:
   """Raises ConfigError where one of these flags, whole numbers, is 0 or less."""
   for flag in flags:

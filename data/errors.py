@@ -47,10 +47,10 @@ class PeerError(UserError):
   exit_code = 6
 
 
-def of_code(code: int, line: str) -> UserError:
-  """The error of an exit code with another process's line."""
+def of_code(code: int, line: str, *, otherwise: type[UserError] = PeerError) -> UserError:
+  """The error of an exit code with another process's line; `otherwise` where no error has that code."""
   kinds = {kind.exit_code: kind for kind in (ConfigError, DataError, DivergedError, StorageError)}
-  return kinds.get(code, PeerError)(line)
+  return kinds.get(code, otherwise)(line)
 
 
 def reason(error: BaseException) -> str:
@@ -59,9 +59,12 @@ def reason(error: BaseException) -> str:
   return (str(words).strip().splitlines() or [type(error).__name__])[0].strip()
 
 
-def named_reason(error: BaseException, *, most: int | None = None) -> str:
-  """The type and why it failed, 'KeyError: name', where a type says more; `most` letters of the reason."""
-  return f"{type(error).__name__}: {reason(error)[:most]}"
+def named_reason(error: BaseException, *, most: int | None = None, words: str | None = None) -> str:
+  """The type and why it failed, 'KeyError: name', where a type says more.
+
+  That is `most` letters of its reason, or `words`, the part of its message that says why.
+  """
+  return f"{type(error).__name__}: {reason(error)[:most] if words is None else words}"
 
 
 def on_one_line(error: BaseException) -> str:

@@ -24,6 +24,9 @@ from data import errors
 
 Path = str | os.PathLike
 
+# Matches the names of a folder's files that are hidden, or that a killed process left.
+UNFINISHED = r"(.*/)?\.|.*\.part(/|$)"
+
 
 def is_address(value: object) -> bool:
   """Whether it is an address such as s3://bucket/run; as a path it would be a local folder called 's3:'."""
@@ -187,6 +190,20 @@ def read_text(path: Path) -> str:
   except UnicodeDecodeError as error:
     line = content.count(b"\n", 0, error.start) + 1
     raise errors.DataError(f"{path}:{line}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+  """Returns the object in a JSON file; {} where there is none, it cannot be read or holds something else."""
+  try:
+    content = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+  except (OSError, ValueError):
+    return {}
+  return content if isinstance(content, dict) else {}
+
+
+def write_json(path: Path, value: Any, *, sort_keys: bool = False) -> None:
+  """Writes a JSON file, indented, that is there in full or not at all."""
+  write_atomically(path, json.dumps(value, indent=1, sort_keys=sort_keys) + "\n")
 
 
 def sha256(path: Path) -> str:

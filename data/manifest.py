@@ -76,8 +76,7 @@ class Manifest:
 
 def write(directory: str | os.PathLike, manifest: Manifest) -> None:
   """Writes the manifest, the last file of a preparation."""
-  content = json.dumps(dataclasses.asdict(manifest), indent=1, sort_keys=True) + "\n"
-  files.write_atomically(pathlib.Path(directory) / NAME, content)
+  files.write_json(pathlib.Path(directory) / NAME, dataclasses.asdict(manifest), sort_keys=True)
 
 
 def read(directory: str | os.PathLike) -> Manifest:

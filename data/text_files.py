@@ -35,9 +35,14 @@ _MAGIC = {
 }
 
 
+def unpacked_name(path: str) -> str:
+  """The name of a file in lower case, without the ending of a compression."""
+  return re.sub(r"\.(gz|zst)$", "", path.lower())
+
+
 def kind_of(path: str) -> str:
   """Returns 'jsonl', 'csv', 'tsv', 'parquet' or 'text' by the name of the file, compression set aside."""
-  suffix = pathlib.PurePath(re.sub(r"\.(gz|zst)$", "", path.lower())).suffix
+  suffix = pathlib.PurePath(unpacked_name(path)).suffix
   if suffix in (".jsonl", ".json", ".ndjson"):
     return "jsonl"
   return suffix[1:] if suffix in (".parquet", ".csv", ".tsv") else "text"
@@ -216,7 +221,8 @@ def _table_documents(
         _refuse(path, 0, rows.line_num, f"of {len(row)} cells; expected {len(names)} as in its first line")
       yield from _paragraphs(row[column] if row else "", counts)
   except csv.Error as error:
-    _refuse(path, 0, rows.line_num, f"damaged ({error}); mend its quotes, or leave out this file")
+    problem = f"damaged ({errors.reason(error)}); mend its quotes, or leave out this file"
+    _refuse(path, 0, rows.line_num, problem)
 
 
 def _refuse(path: str, start: int, number: int, problem: str) -> None:

@@ -91,11 +91,9 @@ def _kind(arguments: flags.Arguments, workdir: str, say: Say) -> "driver.Kind":
   needed_files.check(config, download=arguments.download)
   from finetune.search.session import Session
   from pretrain import devices
-  from pretrain.main import use_compilation_cache
   from pretrain.stop import StopRequest
 
-  devices.check()
-  use_compilation_cache()
+  devices.start()
   watched = progress.is_watched()
   session = Session(config, workdir, stop=StopRequest(), say=say, show_progress=watched)
   room, name = settings.KINDS[str(config.kind)]

@@ -82,10 +82,8 @@ def model_of(asked: argparse.Namespace, label: str = ""):
   # JAX is imported after the flags are known to be good.
   from finetune.inference import model
   from pretrain import devices
-  from pretrain.main import use_compilation_cache
 
-  devices.check()
-  use_compilation_cache()
+  devices.start()
   return model.open_answering(
     asked.model,
     step=asked.step,

@@ -24,8 +24,9 @@ from pretrain.pod.peers import PREPARING, Alone
 Log = Callable[[str], None]
 
 _FLAG = "--workdir"
-_NOT_NEEDED = re.compile(rf"tensorboard/|phase_\d+/{checkpoint.DIRECTORY}/|{re.escape(owner.NAME)}$")
-_NOT_SENT = re.compile(rf"{workdir_files.LOCK}$|(.*/)?\.|.*\.part(/|$)|.*{checkpoint.TEMPORARY}")
+_OF_PHASES = rf"{workdir_files.PHASE.pattern}/{checkpoint.DIRECTORY}/"
+_NOT_NEEDED = re.compile(rf"tensorboard/|{_OF_PHASES}|{re.escape(owner.NAME)}$")
+NOT_SENT = re.compile(rf"{workdir_files.LOCK}$|{files.UNFINISHED}|.*{checkpoint.TEMPORARY}")
 
 
 @contextlib.contextmanager
@@ -105,7 +106,7 @@ class _Steps:
     if not new and not is_end:
       return
     others = [name for name in here if bucket_steps.step_of(name) is None]
-    others = [name for name in others if not _NOT_SENT.match(name)]
+    others = [name for name in others if not NOT_SENT.match(name)]
     self._mirror.push([name for name in others if name != workdir_files.HAS_SAVED])
     # The newest matters most, but one to keep for good must not be missing below it.
     for step in sorted(new, key=lambda step: (step not in self._keep_steps, -step)):

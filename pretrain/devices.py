@@ -18,6 +18,17 @@ _DRIVERS = (
 )
 
 
+def start(platform: str = "auto", *, cache: bool = True) -> None:
+  """Starts the devices of a command, see `check`; with `cache` a restart compiles only what is new.
+
+  A place for compiled programs that the user chose stands.
+  """
+  check(platform)
+  if cache and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+    place = os.path.join(os.path.expanduser("~"), ".cache", "text_encoder_pretraining", "jax")
+    jax.config.update("jax_compilation_cache_dir", place)
+
+
 def check(platform: str = "auto", *, say: Callable[[str], None] = print) -> None:
   """Starts JAX's devices, which must be of `platform`: 'cpu', 'gpu', 'tpu' or 'auto', whatever JAX finds.
 

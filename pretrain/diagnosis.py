@@ -5,7 +5,6 @@ gradient and of the parameters in each module, and which examples its batch held
 """
 
 import functools
-import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -49,7 +48,7 @@ def write(
   path = Path(workdir) / FILE_NAME
   if jax.process_index() == 0:
     with errors.writing(path):
-      files.write_atomically(path, json.dumps(content, indent=1) + "\n")
+      files.write_json(path, content)
   wrong = [name for name, value in content["terms"].items() if isinstance(value, str)]
   wrong += [name for name, norm in modules["gradients"].items() if not math.isfinite(norm)]
   shown = ", ".join(wrong[:4]) + (f" and {len(wrong) - 4} more" if len(wrong) > 4 else "")

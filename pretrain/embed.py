@@ -139,11 +139,9 @@ class _Command:
     # JAX is imported after flags and rows are known to be good.
     from pretrain import devices, trees
     from pretrain.inference.vectors import Embedder
-    from pretrain.main import use_compilation_cache
     from pretrain.saved_model import open_model
 
-    devices.check()
-    use_compilation_cache()
+    devices.start()
     asked = self.asked
     saved = open_model(asked.checkpoint, asked.step)
     encoder = saved.open_encoder(asked.vocabulary, flag="--vocabulary")

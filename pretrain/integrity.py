@@ -31,13 +31,10 @@ def seal(directory: Path, *, step: int, run_id: str) -> None:
 
 def _read(path: Path) -> dict[str, Any] | None:
   """The list of the step at `path`; None: it is damaged, or there is none."""
-  try:
-    content = json.loads((path / NAME).read_text(encoding="utf-8"))
-    itself = content.pop("list", None)  # older lists have none
-    is_sound = {"step", "run_id", "files"} <= content.keys() and isinstance(content["files"], dict)
-    return content if is_sound and itself in (None, files.digest_json(content)) else None
-  except (OSError, ValueError, AttributeError):
-    return None
+  content = files.read_json(path / NAME)
+  itself = content.pop("list", None)  # older lists have none
+  is_sound = {"step", "run_id", "files"} <= content.keys() and isinstance(content["files"], dict)
+  return content if is_sound and itself in (None, files.digest_json(content)) else None
 
 
 def run_id(path: Path) -> str:
@@ -77,10 +74,7 @@ def problem(path: Path, items: Sequence[str] = ()) -> str | None:
 
 def _problem_without_list(path: Path) -> str | None:
   """What the meta of a step at `path` that has no list says against it."""
-  try:
-    meta = json.loads((path / "meta" / "metadata").read_text(encoding="utf-8"))
-  except (OSError, ValueError):
-    return None  # who reads it finds out
+  meta = files.read_json(path / "meta" / "metadata")  # where it is damaged, who reads it finds out
   if str(meta.get("step", path.name)) != path.name:
     return f"it was saved as step {meta['step']}"
   return f"{NAME} is gone" if meta.get("run_id") else None  # versions that wrote no list knew no run

@@ -5,7 +5,6 @@
 """
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -34,14 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     from pretrain import bucket_workdir, devices, dry_run, sharding, train
     from pretrain.command import validate
 
-    devices.check(arguments.config.train.platform)
+    devices.start(arguments.config.train.platform, cache=not arguments.dry_run)
     validate.check(arguments.config, num_devices=jax.device_count())
     sharding.make_mesh(sharding.MeshSettings(**arguments.config.mesh.to_dict()))  # before text is prepared
     say = print if peers.index == 0 or arguments.debug else _silent
     if arguments.dry_run:
       say(dry_run.dry_run(arguments.config, workdir=arguments.workdir))
       return 0
-    use_compilation_cache()
     found = f"{jax.device_count()} {jax.devices()[0].device_kind}"
     say(f"{arguments.config_name} in {arguments.workdir} on {found}")
     if arguments.new_phase:
@@ -82,15 +80,6 @@ def _joined(arguments: flags.Arguments) -> Iterator[Alone]:
 
 def _silent(_: str) -> None:
   """Says nothing: what processes but the first do with their lines."""
-
-
-def use_compilation_cache() -> None:
-  """A restart compiles nothing that an earlier start compiled; an existing choice of the user stands."""
-  import jax
-
-  if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-    cache = os.path.join(os.path.expanduser("~"), ".cache", "text_encoder_pretraining", "jax")
-    jax.config.update("jax_compilation_cache_dir", cache)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ the same command continues the new phase once it has saved.
 
 import contextlib
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ def end_moves(workdir: str | os.PathLike) -> None:
 
 def _last(workdir: Path) -> int:
   """The number of the last phase that is over; 0: none is."""
-  numbers = [re.fullmatch(r"phase_(\d+)", path.name) for path in workdir.glob("phase_*")]
+  numbers = [workdir_files.PHASE.fullmatch(path.name) for path in workdir.glob("phase_*")]
   return max((int(found[1]) for found in numbers if found), default=0)
 
 

@@ -16,14 +16,10 @@ from ml_collections import ConfigDict
 from data import errors, files, manifest, sources
 from data.buckets import copies
 from data.command import run_child
-from data.errors import ConfigError, DataError, StorageError, UserError
+from data.errors import DataError, UserError
 from data.prepare import from_config
 from data.records import PackedRecords
 from pretrain.corruption.masking import TokenIds
-
-_ERRORS: dict[int, type[UserError]] = {
-  error.exit_code: error for error in (ConfigError, DataError, StorageError)
-}
 
 
 def records_directory(config: ConfigDict, *, only: Collection[str] = ()) -> str:
@@ -62,7 +58,7 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
       f"{where}; run `{shown} --download` where that text can be had, or train on the documentation of "
       f"the installed packages with --config.data.source=installed_docs"
     )
-  raise _ERRORS.get(code, DataError)(where)
+  raise errors.of_code(code, where, otherwise=DataError)
 
 
 def _field_of_flag(flag: re.Match[str]) -> str:

@@ -63,16 +63,14 @@ def parser() -> Parser:
 def _run(asked: argparse.Namespace) -> None:
   command.refuse_below_one(asked, "train_sentences", "pairs", "batch_size")
   folder = probe_sets.Folder(pathlib.Path(asked.data), asked.train_sentences, asked.pairs)
-  wanted, skipped = probe_sets.find(folder, [name for name in asked.only.split(",") if name])
+  wanted, skipped = probe_sets.find(folder, command.names(asked.only))
 
   # JAX is used after flags and data are known to be good.
   from pretrain import devices
   from pretrain.analysis import probed_models
-  from pretrain.main import use_compilation_cache
 
-  devices.check()
-  use_compilation_cache()
-  checkpoints = [name for name in asked.checkpoint.split(",") if name]
+  devices.start()
+  checkpoints = command.names(asked.checkpoint)
   models = probed_models.open_models(checkpoints, asked.vocabulary, batch_size=asked.batch_size)
   figures: dict[str, list[Figure]] = {WITHOUT: [found for probe in wanted for found in probe.without_model()]}
   for name, encoder in models.encoders.items():

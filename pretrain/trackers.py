@@ -9,7 +9,6 @@ import dataclasses
 import importlib
 import importlib.util
 import itertools
-import json
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -171,7 +170,7 @@ class Trackers:
       log(f"{name}: {tracker.address or tracker.id}")
     if self._open:
       with errors.writing(path):
-        files.write_atomically(path, json.dumps(known, indent=1) + "\n")
+        files.write_json(path, known)
 
   def _begin(self, name: str, tracked: Tracked) -> None:
     self._open[name] = _MAKERS[name](tracked)
@@ -199,9 +198,5 @@ class Trackers:
 
 def read(workdir: str | os.PathLike) -> dict[str, dict[str, str]]:
   """What `FILE_NAME` of a workdir says; {} without one."""
-  try:
-    content = json.loads((Path(workdir) / FILE_NAME).read_text(encoding="utf-8"))
-  except (OSError, ValueError):
-    return {}
-  found = content.items() if isinstance(content, dict) else ()
-  return {str(name): entry for name, entry in found if isinstance(entry, dict)}
+  content = files.read_json(Path(workdir) / FILE_NAME)
+  return {name: entry for name, entry in content.items() if isinstance(entry, dict)}

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 
@@ -19,6 +20,7 @@ from data.prepare.output_directory import missing_directories
 from pretrain import metrics
 
 CONFIG = "config.json"
+PHASE = re.compile(r"phase_(\d+)")  # the folder of a phase that is over, see `pretrain.phases`
 LOCK = "lock"
 HAS_SAVED = "has_saved"  # an empty file: a checkpoint was whole here
 
@@ -118,10 +120,8 @@ def refuse_lost_checkpoints(workdir: str | os.PathLike) -> None:
       "or start a new run with another --workdir"
     )
   try:
-    every = json.loads((pathlib.Path(workdir) / CONFIG).read_text(encoding="utf-8"))["train"][
-      "checkpoint_every"
-    ]
-  except (OSError, ValueError, KeyError, TypeError):
+    every = files.read_json(pathlib.Path(workdir) / CONFIG)["train"]["checkpoint_every"]
+  except (KeyError, TypeError):
     return
   last = max((line["step"] for line in metrics.read(workdir)), default=0)
   if last > 2 * every:

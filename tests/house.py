@@ -60,8 +60,18 @@ SAID_ONCE = (
     r"\bmkdtemp\(|getpid\(\)\}|\.replace\(directory",
     "data/files.py",
   ),
-  ("an exception made one line", r"\.strerror\b|splitlines\(\)( or \[[^]]*\]\))?\[0\]", "data/errors.py"),
+  (
+    "an exception made one line",
+    r"\.strerror\b|splitlines\(\)( or \[[^]]*\]\))?\[0\]"
+    r"|\(\{error\}\)|type\(error\)\.__name__|str\(error\)(\.split\(\)|\[)",
+    "data/errors.py",
+  ),
   ("the nearest known names", r"get_close_matches", "data/errors.py"),
+  ("the ending of a compression", r"\(gz\|zst\)", "data/text_files.py"),
+  ("a flag's list with commas", r"\[(\w+) for \1 in \S+\.split\(\",\"\) if \1\]", "data/command.py"),
+  ("the folder of a phase that is over", r"phase_\(?\\d", "pretrain/workdir.py"),
+  ("the layer in a tensor's name", r"sub\(r\"\\\.\\d\+\\\.\"", "pretrain/export/tensor_rows.py"),
+  ("the cache of compiled programs", r"jax_compilation_cache_dir", "pretrain/devices.py"),
   ("a tree made paths", r"\bkeystr\(", "pretrain/trees.py"),
 )
 IDIOM = (

@@ -43,9 +43,7 @@ class Mirror:
     self._state_file = self.directory.parent / _STATE
     with errors.writing(self.directory):
       self.directory.mkdir(parents=True, exist_ok=True)
-    content = {}
-    with contextlib.suppress(OSError, ValueError):
-      content = json.loads(self._state_file.read_text(encoding="utf-8"))
+    content = files.read_json(self._state_file)
     self.id = str(content.get("id") or secrets.token_hex(8))  # no other copy, on whatever machine, has it
     self._known: dict[str, list] = content.get("files", {})  # name: [mark in the bucket, mark here]
     if "id" not in content:

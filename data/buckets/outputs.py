@@ -10,7 +10,7 @@ from data import files, progress
 from data.buckets.mirror import OUTPUTS, Mirror
 from data.buckets.place import Place
 
-_NOT_SENT = re.compile(r"lock$|(.*/)?\.|.*\.(part|parts|old|done)(/|$)")
+_NOT_SENT = re.compile(rf"lock$|{files.UNFINISHED}|.*\.(parts|done)(/|$)")
 
 
 @contextlib.contextmanager

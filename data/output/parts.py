@@ -184,7 +184,7 @@ class Parts:
   def _write_progress(self) -> None:
     state = {"identity": self.identity, "parts": self.parts, "rows": self.rows, "digest": self.digest}
     state |= {"output": self._joined} if self._joined else {}
-    files.write_atomically(self.directory / _PROGRESS, json.dumps(state, indent=1) + "\n")
+    files.write_json(self.directory / _PROGRESS, state)
 
   def _path(self, number: int) -> pathlib.Path:
     return self.directory / f"{number:06}"

@@ -14,7 +14,7 @@ _NOT_A_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U: words written as one, words 
 
 def kind_of(path: str) -> str:
   """'conll' by the ending of a file's name, compression set aside; '' of any other."""
-  return "conll" if re.sub(r"\.(gz|zst)$", "", path.lower()).endswith(ENDINGS) else ""
+  return "conll" if text_files.unpacked_name(path).endswith(ENDINGS) else ""
 
 
 def read_conll(path: str) -> Iterator[Row]:

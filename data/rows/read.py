@@ -126,7 +126,9 @@ def _table(kind: str, path: str, file: BinaryIO) -> Iterator[Row]:
       yield _of_cells(path, names, row, number)
   except csv.Error as error:
     where = place(path, number + 1, "row")
-    raise DataError(f"{where}: damaged ({error}); mend its quotes, or remove this row") from None
+    raise DataError(
+      f"{where}: damaged ({errors.reason(error)}); mend its quotes, or remove this row"
+    ) from None
 
 
 def _of_cells(path: str, names: list[str], cells: list[str], number: int) -> Row:

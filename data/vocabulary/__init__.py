@@ -128,7 +128,7 @@ def load(directory: str | os.PathLike) -> Vocabulary:
       raise ValueError(f"pretokenization is none of {', '.join(PRETOKENIZATIONS)}")
   except (ValueError, KeyError, TypeError, RecursionError) as error:
     raise errors.DataError(
-      f"{path}: not a vocabulary description ({error}); train or import it again"
+      f"{path}: not a vocabulary description ({errors.named_reason(error)}); train or import it again"
     ) from error
   vocabulary = build(directory, kind=kind, cased=cased, pretokenization=pretokenization)
   if vocabulary.digest != digest:
@@ -154,8 +154,7 @@ def write_description(
   }
   if pretokenization != "none":
     content["pretokenization"] = pretokenization
-  text = json.dumps(content, indent=1, sort_keys=True) + "\n"
-  files.write_atomically(pathlib.Path(directory) / NAME, text)
+  files.write_json(pathlib.Path(directory) / NAME, content, sort_keys=True)
   return vocabulary
 
 

@@ -15,11 +15,10 @@ from data.buckets.place import Place
 from data.errors import UserError
 from finetune.search.search import LOGS
 from pretrain import checkpoint
-from pretrain.workdir import LOCK
+from pretrain.bucket_workdir import NOT_SENT
 
 Log = Callable[[str], None]
 
-_NOT_SENT = re.compile(rf"{LOCK}$|(.*/)?\.|.*\.(part|old)(/|$)|.*{checkpoint.TEMPORARY}")
 _OF_LOGS = re.compile(rf"[^/]+/{LOGS}/")  # change with every evaluation, and go up with what else does
 _LAST = re.compile(r"([^/]+/)?[^/]+\.\w+")  # a cell's result, tables, pictures
 
@@ -49,8 +48,9 @@ class _Changes:
 
   def __call__(self, *, is_end: bool) -> None:
     """Sends what has changed; unless it `is_end`, not for logs alone."""
-    here = [name for name in self._mirror.local() if not _NOT_SENT.match(name)]
-    gone = [name for name in self._mirror.known if name not in {*here}]
+    local = self._mirror.local()
+    here = [name for name in local if not NOT_SENT.match(name)]
+    gone = [name for name in self._mirror.known if name not in local]
     new = [name for name in here if not _OF_LOGS.match(name) and self._mirror.has_changed([name])]
     if not (new or gone or is_end):
       return

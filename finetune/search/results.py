@@ -133,11 +133,11 @@ class Results:
         fingerprint[self._seed_field] = kept | fingerprint[self._seed_field]
     record = record._replace(seeds=dict(sorted(record.seeds.items())))
     value = _as_json(record, fingerprint)
-    content = json.dumps(value | {"digest": files.digest_json(value)}, indent=1) + "\n"
+    content = value | {"digest": files.digest_json(value)}
     try:
       with errors.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_atomically(path, content)
+        files.write_json(path, content)
     finally:
       for leftover in path.parent.glob(f"{path.name}.*.part"):  # of a process that was killed, or of this one
         leftover.unlink(missing_ok=True)

@@ -6,8 +6,6 @@ kill loses nothing, and the chosen run need not be trained again for its weights
 
 import dataclasses
 import functools
-import hashlib
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +14,7 @@ from typing import Any
 
 import jax
 
-from data import progress
+from data import files, progress
 from finetune.papers.spaces import Cell
 from finetune.search import loop, sharing, summary
 from finetune.search.plan import Plan, Run
@@ -177,8 +175,7 @@ class Search:
 
   def _state(self, identity: dict[str, Any]) -> Path:
     # Other runs, or other settings, are another folder: what lies there is never taken for these.
-    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    return self._folder / UNFINISHED / name
+    return self._folder / UNFINISHED / files.digest_json(identity)[:16]
 
   def _forget_states(self) -> None:
     """Removes the states of programs whose runs are stored now, and of other shares of the same runs."""

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from data import files
 from data.tables import Report
 from finetune.papers.spaces import Cell
 from finetune.search import best_model
@@ -98,11 +99,7 @@ class Squad:
 
   def _has_answers(self, chosen: Chosen) -> bool:
     """Whether the answers that are there are this run's."""
-    try:
-      scores = json.loads((self.directory / squad_answers.SCORES).read_bytes())
-    except (OSError, ValueError):
-      return False
-    return isinstance(scores, dict) and scores.get("run") == chosen.identity
+    return files.read_json(self.directory / squad_answers.SCORES).get("run") == chosen.identity
 
   def _predict(self, outputs_of: OutputsOf, chosen: Chosen) -> None:
     size = self.config.data.eval_batch_size

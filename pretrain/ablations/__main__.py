@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from configs.studies import FINE_TUNINGS, STUDIES, Study
 from data import annotated, command
 from data.command import Parser
-from data.errors import ConfigError, DataError, unknown
+from data.errors import ConfigError, DataError, on_one_line, unknown
 from pretrain.ablations import cells, cost, papers, sweeps, table
 from pretrain.ablations.cells import Asked
 from pretrain.analysis import probe_sets, probing
@@ -87,11 +87,11 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace, list[str]
   budget = args.budget or study.budget
   if not budget:
     raise ConfigError("--budget is missing: give the steps of a run, for example --budget=4000")
-  study = _only(study, [name for name in args.rows.split(",") if name])
-  study = _fine_tuned(study, [name for name in args.fine_tune.split(",") if name], pathlib.Path(args.data))
+  study = _only(study, command.names(args.rows))
+  study = _fine_tuned(study, command.names(args.fine_tune), pathlib.Path(args.data))
   probe_sets.find(
     probe_sets.Folder(pathlib.Path(args.data), probing.TRAIN_SENTENCES, probing.PAIRS),
-    [name for name in args.only.split(",") if name],
+    command.names(args.only),
   )
   seeds = range(args.seeds or study.seeds)
   asked = Asked(study, seeds, budget, pathlib.Path(args.output), args.data, args.only, changes)
@@ -100,7 +100,7 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace, list[str]
     try:
       flags.read_arguments(asked.filled(asked.commands(cell)[0], cell)[1:])
     except ConfigError as error:
-      raise ConfigError(f"{name}: {' '.join(str(error).split())}") from error
+      raise ConfigError(f"{name}: {on_one_line(error)}") from error
   return asked, args, left_out
 
 

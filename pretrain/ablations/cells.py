@@ -138,7 +138,9 @@ def _ended(asked: Asked, cell: Cell) -> dict[str, Any]:
     record = json.loads(path.read_bytes())
     made = record["commands"]
   except (ValueError, KeyError, TypeError) as error:
-    raise DataError(f"{path} is damaged ({error}); remove it, and the cell is looked at again") from error
+    raise DataError(
+      f"{path} is damaged ({errors.named_reason(error)}); remove it, and the cell is looked at again"
+    ) from error
   expected = asked.commands(cell)
   if not all(one in made for one in expected) and not all(one in expected for one in made):
     differing = [word for one in expected for word in one if not any(word in old for old in made)]
@@ -193,6 +195,6 @@ def _run(asked: Asked, cell: Cell, say: Callable[[str], None]) -> None:
       raise errors.of_code(code, f"{cell.arm}, seed {cell.seed}, {command[0]}: {line}")
     record |= {"commands": [*record["commands"], command], "commit": commit()}
     with errors.writing(folder):
-      files.write_atomically(folder / DONE, json.dumps(record, indent=1) + "\n")
+      files.write_json(folder / DONE, record)
     if code:
       return

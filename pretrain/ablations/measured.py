@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from data.errors import DataError
+from data.errors import DataError, named_reason
 
 Values = dict[tuple[int, str], float]  # by step and measure
 _NO_MEASURE = ("count", "points", "step")
@@ -36,7 +36,9 @@ def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
   try:
     return json.loads(path.read_bytes())["rows"]
   except (OSError, ValueError, KeyError, TypeError) as error:
-    raise DataError(f"{path}: no report of this program ({error}); remove {path.parents[1]}") from error
+    raise DataError(
+      f"{path}: no report of this program ({named_reason(error)}); remove {path.parents[1]}"
+    ) from error
 
 
 def _probes(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[tuple[int, str], float]]:

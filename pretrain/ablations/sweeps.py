@@ -1,6 +1,5 @@
 """Rows that differ by the value of one field, as plots over it (COCO-LM figure 4)."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from pretrain.ablations.cells import Asked
 from pretrain.ablations.statistics import LEVEL, paired
-from pretrain.analysis.outcome import Curve, Plot
+from pretrain.analysis.outcome import Curve, Plot, stem_of
 
 
 def plots(asked: Asked, rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
@@ -28,7 +27,7 @@ def plots(asked: Asked, rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
     for group, kinds in groups.items():
       curves = [_curve(kind, points) for kind, points in kinds.items() if len(points) > 1]
       if curves:
-        stem = f"{name}_{re.sub(r'[^a-z0-9]+', '_', group.lower())}"
+        stem = f"{name}_{stem_of(group)}"
         label = f"mean over seeds, {LEVEL:.0%} interval"
         made.append(Plot(stem, group.capitalize(), sweep.label, label, curves))
   return made

@@ -70,7 +70,7 @@ def parser() -> Parser:
 
 
 def _run(asked: argparse.Namespace) -> None:
-  names = [name for name in asked.only.split(",") if name]
+  names = command.names(asked.only)
   for name in names:
     if name not in ABOUT:
       raise ConfigError(unknown("analysis", name, ABOUT))
@@ -81,13 +81,11 @@ def _run(asked: argparse.Namespace) -> None:
   # JAX is used after the flags are known to be good.
   from pretrain import checkpoint, devices
   from pretrain.analysis.request import Request
-  from pretrain.main import use_compilation_cache
 
-  checkpoints = [name for name in asked.checkpoints.split(",") if name]
+  checkpoints = command.names(asked.checkpoints)
   for directory in checkpoints:
     checkpoint.step_path(directory)
-  devices.check()
-  use_compilation_cache()
+  devices.start()
   data = pathlib.Path(asked.data) if asked.data else None
   request = Request(checkpoints, data, asked.rows, asked.batch_size, asked.sentences, asked.pooling)
   rows = [_made(name, request, pathlib.Path(asked.output), is_asked=bool(names)) for name in names or ABOUT]

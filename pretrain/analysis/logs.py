@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pretrain import checkpoint, metrics
-from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot, stem_of
 from pretrain.analysis.request import Request
 
 DECAY = 0.9  # of the average over logging intervals
@@ -105,7 +105,7 @@ def efficiency(request: Request) -> Outcome:
     raise Needs("runs that logged speeds and held-out metrics, which none here has")
   plots = [
     Plot(
-      f"efficiency_{re.sub(r'[^a-z0-9]+', '_', metric.lower())}",
+      f"efficiency_{stem_of(metric)}",
       f"{'Held-out loss' if metric == 'eval/loss' else metric} by time",
       "hours of training",
       "nats" if metric == "eval/loss" else "accuracy or correlation",

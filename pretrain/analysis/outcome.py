@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,6 +33,11 @@ class Curve(NamedTuple):
   is_cloud: bool = False  # dots without a line between them
   low: np.ndarray | None = None  # [points] ends of an interval around each, nan where there is none
   high: np.ndarray | None = None
+
+
+def stem_of(label: str) -> str:
+  """A label as a part of a file's name: 'eval_loss' of 'eval/loss'."""
+  return re.sub(r"[^a-z0-9]+", "_", label.lower())
 
 
 @dataclasses.dataclass(frozen=True)

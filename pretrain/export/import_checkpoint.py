@@ -6,7 +6,6 @@ Everything is written into a folder aside, which takes its final name when all o
 import collections
 import fnmatch
 import itertools
-import re
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
 from pretrain.export.official import names as official_names
 from pretrain.export.task_fields import TASK
+from pretrain.export.tensor_rows import without_layer
 from pretrain.saved_model import save_params
 
 # Tensors that say nothing: numbers of positions, versions of a class.
@@ -122,7 +122,7 @@ def _is_like(name: str, patterns: Sequence[str]) -> bool:
 
 def _listing(what: str, names: Sequence[str]) -> str:
   """'matched: 12 (a.{}.weight, b)': one line, layers together."""
-  together = sorted({re.sub(r"\.\d+\.", ".{}.", name) for name in names})
+  together = sorted({*map(without_layer, names)})
   return f"{what}: {len(names)}" + (f" ({', '.join(together)})" if together else "")
 
 

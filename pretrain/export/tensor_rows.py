@@ -81,6 +81,11 @@ def _names_of(part: Part, row: Row, kind: str) -> str | None:
   return None if prefix is None or name is None else prefix + name
 
 
+def without_layer(name: str) -> str:
+  """The name of a tensor as a row of a table has it: `{}` for the number of its layer."""
+  return re.sub(r"\.\d+\.", ".{}.", name)
+
+
 def _matching(state: State, name: str) -> list[str]:
   """Names in the checkpoint that are `name`, in the order of layers if it has one."""
   if "{}" not in name:
@@ -101,7 +106,7 @@ class _Reader:
   def _is_known(self, name: str) -> bool:
     """Whether the table has a row for a name in the checkpoint, and its trunk so many layers."""
     numbers = re.findall(r"\.(\d+)\.", name)
-    pattern = re.sub(r"\.\d+\.", ".{}.", name)
+    pattern = without_layer(name)
     return pattern in self.known and all(int(number) < self.num_layers(pattern) for number in numbers)
 
   def take(self, name: str, shape: tuple[str, ...]) -> np.ndarray:
@@ -209,7 +214,7 @@ def read(
           "check how the generator shares its embeddings"
         )
       reader.used.add(tie.name)
-  unread = known - {re.sub(r"\.\d+\.", ".{}.", name) for name in reader.used}
+  unread = known - {*map(without_layer, reader.used)}
   return Imported(params, *(tuple(sorted(names)) for names in ({*state} - reader.used, reader.used, unread)))
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.errors import DataError, reading
+from data.errors import DataError, named_reason, reading
 from pretrain.inference.vectors import unit
 
 _BLOCK = 4096  # vectors read at once
@@ -57,7 +57,7 @@ class StoredVectors:
       with reading(path, advice=advice):
         self.count, self.width = self._shape()
     except (ValueError, KeyError, StopIteration) as error:
-      raise DataError(f"{path}: holds no vectors ({error}); {advice}") from error
+      raise DataError(f"{path}: holds no vectors ({named_reason(error)}); {advice}") from error
 
   def _shape(self) -> tuple[int, int]:
     if self._is_npy:

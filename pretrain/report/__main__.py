@@ -53,15 +53,13 @@ def _run(asked: argparse.Namespace) -> None:
   from pretrain.report import examples, page, runs, written_tables
 
   loaded = runs.read(asked.workdirs)
-  folders = [pathlib.Path(name) for name in asked.tables.split(",") if name]
+  folders = map(pathlib.Path, command.names(asked.tables))
   more = [report for folder in folders for report in written_tables.find(folder)]
   shown = {}
   if asked.examples:
     from pretrain import devices
-    from pretrain.main import use_compilation_cache
 
-    devices.check()
-    use_compilation_cache()
+    devices.start()
     for run in loaded:
       try:
         shown[run.name] = examples.as_markup(examples.look(run, number=asked.examples))

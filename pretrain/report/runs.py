@@ -1,12 +1,11 @@
 """What a workdir says of its run: config, metrics, what happened, reports made of it. Nothing is computed."""
 
 import dataclasses
-import json
 import pathlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from data import files
 from data.errors import DataError, UserError
 from pretrain import checkpoint, diagnosis, ledger, metrics, resume, trackers, workdir
 from pretrain.report import written_tables
@@ -73,7 +72,7 @@ def _read(path: pathlib.Path, name: str) -> ShownRun:
     raise DataError(f"{path} is not a directory; name the workdir of a run")
   lines = metrics.read(path)
   steps = checkpoint.saved_steps(path.absolute() / checkpoint.DIRECTORY)
-  config = _json(path / workdir.CONFIG)
+  config = files.read_json(path / workdir.CONFIG)
   if not (lines or steps or config):
     raise DataError(
       f"{path} holds no run: neither {workdir.CONFIG}, {metrics.FILE_NAME} nor a checkpoint; "
@@ -91,20 +90,11 @@ def _read(path: pathlib.Path, name: str) -> ShownRun:
   return ShownRun(name, path, fields, lines, meta, steps, events, written_tables.find(path, _NO_REPORTS))
 
 
-def _json(path: pathlib.Path) -> dict[str, Any]:
-  """The object in a JSON file; {} where there is none, or it was cut."""
-  try:
-    content = json.loads(path.read_text(encoding="utf-8"))
-  except (OSError, ValueError):
-    return {}
-  return content if isinstance(content, dict) else {}
-
-
 def _events(
   path: pathlib.Path, lines: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]
 ) -> Iterator[Event]:
   for phase in sorted(path.glob("phase_*")):
-    if re.fullmatch(r"phase_\d+", phase.name):
+    if workdir.PHASE.fullmatch(phase.name):
       last = max((line["step"] for line in metrics.read(phase)), default=0)
       yield Event(0, f"{phase.name} was over after {last:,} steps; its weights went on ({phase})")
   for line in lines:
@@ -123,7 +113,7 @@ def _events(
     if now > skipped:
       yield Event(line["step"], f"{now - skipped:,.0f} updates were not finite and not applied")
     skipped = now
-  diverged = _json(path / diagnosis.FILE_NAME)
+  diverged = files.read_json(path / diagnosis.FILE_NAME)
   if isinstance(diverged.get("step"), int):
     yield Event(
       diverged["step"], f"the run stopped as diverged; {diagnosis.FILE_NAME} has the terms and norms"

@@ -16,6 +16,19 @@ def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path):
   assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.txt", b"new")]
 
 
+def test_a_json_file_holds_an_object_or_counts_as_none(tmp_path):
+  path = tmp_path / "a.json"
+  files.write_json(path, {"b": 1, "a": "é"})
+  assert path.read_bytes() == b'{\n "b": 1,\n "a": "\\u00e9"\n}\n'
+  assert files.read_json(path) == {"b": 1, "a": "é"}
+  files.write_json(path, {"b": 1, "a": 2}, sort_keys=True)
+  assert path.read_bytes() == b'{\n "a": 2,\n "b": 1\n}\n'
+  for content in (b"[1]", b'{"a": 1', b"\xff"):
+    path.write_bytes(content)
+    assert files.read_json(path) == {}
+  assert files.read_json(tmp_path / "gone.json") == files.read_json(tmp_path) == {}
+
+
 def test_a_directory_gets_its_name_when_the_block_ends_well(tmp_path):
   target = tmp_path / "above" / "made"
   with files.whole_directory(target) as aside:

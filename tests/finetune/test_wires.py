@@ -16,7 +16,6 @@ from finetune.search.classification import HeadSettings
 from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
-from pretrain import main as pretraining
 from pretrain.command import flags
 from pretrain.stop import StopRequest
 
@@ -35,7 +34,6 @@ def test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_downloa
 ):
   made = []
   monkeypatch.setattr(needed_files, "check", lambda config, *, download: made.append(download))
-  monkeypatch.setattr(pretraining, "use_compilation_cache", lambda: None)
   monkeypatch.setattr(session, "Session", lambda config, *_, **__: config.kind)
   for path in _KINDS.values():
     module, _, attribute = path.rpartition(".")

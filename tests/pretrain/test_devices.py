@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from data.errors import ConfigError
-from pretrain import checkpoint, devices, resume
+from pretrain import checkpoint, devices, dry_run, main, resume
 from tests.pretrain.small_run import SharedRun, run_training, small_config
 
 
@@ -47,6 +47,22 @@ def test_an_accelerator_that_jax_does_not_use_is_mentioned(tmp_path, monkeypatch
   devices.check("auto", say=lines.append)
   (line,) = lines
   assert line.startswith("warning: a GPU is here and JAX does not use it") and "requirements-gpu.txt" in line
+
+
+def test_compiled_programs_are_kept_but_not_those_of_a_dry_run(tmp_path, monkeypatch):
+  changes = []
+  monkeypatch.setattr(jax.config, "update", lambda *change: changes.append(change))
+  monkeypatch.setattr(dry_run, "dry_run", lambda *_, **__: "")
+  devices.start()  # JAX_COMPILATION_CACHE_DIR is set, as in every test: that choice stands
+  monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+  monkeypatch.setenv("HOME", str(tmp_path))
+  assert main.main(["--config=configs/demo.py", f"--workdir={tmp_path}", "--dry_run"]) == 0
+  assert changes == []
+  devices.start()
+  cache = tmp_path / ".cache" / "text_encoder_pretraining" / "jax"
+  assert changes == [("jax_compilation_cache_dir", str(cache))]
+  with pytest.raises(ConfigError, match=r"train\.platform=gpu"):
+    devices.start("gpu")
 
 
 def _beyond_memory(config):

@@ -119,7 +119,6 @@ def test_text_is_downloaded_by_the_child_process_if_the_flag_says_so(download, t
 
   monkeypatch.setattr(prepared, "run_child", run_child)
   monkeypatch.setattr(train, "train", start)
-  monkeypatch.setattr(main, "use_compilation_cache", lambda: None)
   text = "--config.data.source=installed_docs"
   arguments = ["--config=configs/demo.py", text, f"--config.data.directory={tmp_path / 'records'}", *flag]
   assert main.main(arguments) == 0

@@ -7,7 +7,7 @@ import importlib.util
 
 import numpy as np
 
-from data.errors import DataError, on_one_line
+from data.errors import DataError, named_reason, on_one_line
 from pretrain.export.check.reference import hidden_states
 from pretrain.export.foreign.files import ForeignCheckpoint
 from pretrain.export.foreign.recognise import Recognised
@@ -62,10 +62,8 @@ def _hidden(foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray) -> np
     with torch.no_grad():
       output = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask))
   except Exception as error:  # a class may stumble over any field of a config
-    reason = on_one_line(error)[:160]
-    raise DataError(
-      f"{foreign.folder}: transformers cannot load it ({type(error).__name__}: {reason})"
-    ) from error
+    line = named_reason(error, words=on_one_line(error)[:160])
+    raise DataError(f"{foreign.folder}: transformers cannot load it ({line})") from error
   finally:
     transformers.logging.set_verbosity(verbosity)
   return output.last_hidden_state.numpy()[:, : ids.shape[1]]

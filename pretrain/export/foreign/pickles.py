@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.errors import ConfigError, DataError, on_one_line
+from data.errors import ConfigError, DataError, named_reason, on_one_line, reason
 
 # Modules and single names whose pickled mention is replaced by a stand-in: none of them is ever imported.
 _SETTINGS_MODULES = ("omegaconf", "fairseq", "typing", "numpy")
@@ -76,7 +76,7 @@ def _check_zip(path: Path) -> bool:
     with zipfile.ZipFile(path) as archive:
       entries = archive.infolist()
   except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-    raise DataError(f"{path}: a damaged PyTorch file ({error}); copy or download it again") from error
+    raise DataError(f"{path}: a damaged PyTorch file ({reason(error)}); copy or download it again") from error
   size = path.stat().st_size
   for entry in entries:
     if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > size:
@@ -114,7 +114,7 @@ def _refusal(path: Path, error: Exception) -> str:
   # Torch's restricted unpickler puts pages of advice before what was wrong, other errors put it after.
   text = text.rpartition("WeightsUnpickler error: ")[2].partition(" Check the documentation")[0]
   return (
-    f"{path}: not a PyTorch checkpoint that can be read as data ({type(error).__name__}: {text[:120]}); "
+    f"{path}: not a PyTorch checkpoint that can be read as data ({named_reason(error, words=text[:120])}); "
     "copy or download it again"
   )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from data.errors import DataError
+from data.errors import DataError, reason
 
 _BPE = 2  # TrainerSpec.ModelType
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # ModelProto.SentencePiece.Type
@@ -18,7 +18,9 @@ def read_proto(path):
   try:
     proto.ParseFromString(path.read_bytes())
   except (OSError, DecodeError) as error:
-    raise DataError(f"{path}: not a sentencepiece model ({error}); bring back the original file") from error
+    raise DataError(
+      f"{path}: not a sentencepiece model ({reason(error)}); bring back the original file"
+    ) from error
   return proto
 
 

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from data.errors import DataError
+from data.errors import DataError, reason
 from data.vocabulary import tokenizer_files
 
 _ADVICE = "only BERT's WordPiece and sentencepiece with its sp.model can be imported"
@@ -49,7 +49,7 @@ def _object(path: pathlib.Path) -> dict[str, Any]:
   try:
     content = json.loads(tokenizer_files.read_bytes(path).decode("utf-8"))
   except (ValueError, RecursionError) as error:
-    raise DataError(f"{path}: not JSON ({str(error)[:80]}); bring back the original file") from error
+    raise DataError(f"{path}: not JSON ({reason(error)[:80]}); bring back the original file") from error
   if not isinstance(content, dict):
     raise DataError(f"{path}: expected an object, found {type(content).__name__}")
   return content

@@ -68,7 +68,8 @@ def test_a_machine_that_had_an_older_copy_gets_what_the_bucket_has():
     _write(workdir, "sst2/c.json", "sst2/d.json")
     say(f"model is in {workdir}/sst2/model")
   buckets.remove(f"{address}/sst2/d.json")
-  buckets.put(address, {"sst2/c.json": b"newer", "sst2/e.json": b"e"})
+  of_users = {".gitkeep": b"", "sst2/notes.old": b"mine"}
+  buckets.put(address, {"sst2/c.json": b"newer", "sst2/e.json": b"e", **of_users})
   with bucket_workdir.opened(address, said.append) as (workdir, _):
     assert {path.name for path in pathlib.Path(workdir).rglob("*.json")} == {"c.json", "e.json"}
     assert pathlib.Path(workdir, "sst2/c.json").read_text() == "newer"
@@ -78,6 +79,7 @@ def test_a_machine_that_had_an_older_copy_gets_what_the_bucket_has():
     ):
       pass
   assert said[0] == f"model is in {address}/sst2/model"
+  assert buckets.names(address) == {"sst2/c.json", "sst2/e.json", *of_users}
 
 
 def test_weights_that_go_while_they_are_sent_are_no_error(monkeypatch):

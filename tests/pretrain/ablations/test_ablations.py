@@ -215,10 +215,13 @@ def test_a_finished_cell_of_other_flags_is_refused(tmp_path, monkeypatch):
   assert len(table.read(_asked(tmp_path / "out", seeds=[0, 1])).values) == 4  # seeds may be added
 
 
-def test_a_damaged_report_is_named(tmp_path):
+@pytest.mark.parametrize(
+  ("content", "why"), [("{", "JSONDecodeError: Expecting"), ("{}", "KeyError: 'rows'")]
+)
+def test_a_damaged_report_is_named(tmp_path, content, why):
   write(tmp_path / "probe" / "probe.json", [])
-  (tmp_path / "probe" / "probe.json").write_text("{")
-  with pytest.raises(DataError, match=r"probe\.json: no report of this program"):
+  (tmp_path / "probe" / "probe.json").write_text(content)
+  with pytest.raises(DataError, match=rf"probe\.json: no report of this program \({why}"):
     measured.read(tmp_path, analyses=(), fine_tunings={}, last=1)
 
 

@@ -51,9 +51,8 @@ def _start(directory, workdir, toy, *flags) -> int:
 
 
 def test_it_is_described_trained_saved_and_cited(
-  toy, small_records, tmp_path, monkeypatch, capsys, in_this_process, export
+  toy, small_records, tmp_path, capsys, in_this_process, export
 ):
-  monkeypatch.setattr(main, "use_compilation_cache", lambda: None)
   workdir = tmp_path / "run"
   assert _start(small_records, workdir, toy, "--dry_run") == 0
   described = capsys.readouterr().out

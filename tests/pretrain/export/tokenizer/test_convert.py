@@ -222,6 +222,14 @@ def test_dictionaries_that_cannot_be_held_are_refused(uncased, tmp_path, fields,
   assert not (tmp_path / "out").exists()
 
 
+def test_a_model_that_is_gone_is_named_once(tmp_path):
+  gone = tmp_path / "sp.model"
+  with pytest.raises(errors.DataError) as raised:
+    bpe.read_proto(gone)
+  line = f"{gone}: not a sentencepiece model (No such file or directory); bring back the original file"
+  assert str(raised.value) == line
+
+
 def test_scores_must_order_the_pieces(uncased):
   proto = bpe.read_proto(uncased / "sp.model")
   proto.pieces[8].score = proto.pieces[9].score

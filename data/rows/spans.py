@@ -43,12 +43,12 @@ def targets_of(row: Row, text: str, column: str, *, has_labels: bool = True) -> 
     row.refuse(
       f"{column!r} is no list of objects; expected [{{'span1': [0, 2], 'span2': [3, 4], 'label': ...}}]"
     )
-  found = []
+  read = []
   for number, target in enumerate(targets, 1):
     names = ("span1", "span2") if target.get("span2") is not None else ("span1",)
     spans = tuple(_span(row, number, target.get(name), name, count) for name in names)
-    found.append(Target(spans, _labels(row, number, target.get("label")) if has_labels else ()))
-  return found
+    read.append(Target(spans, _labels(row, number, target.get("label")) if has_labels else ()))
+  return read
 
 
 def _span(row: Row, number: int, value: Any, name: str, count: int) -> Span:

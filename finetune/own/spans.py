@@ -35,13 +35,13 @@ def is_targets(value: Any) -> bool:
 
 def labels_of(row: Row, schema: TaskSchema) -> list[str]:
   """The one label of every target. DataError: it has another number of them, or as of `targets_of`."""
-  found = []
+  of_row = []
   for number, target in enumerate(targets_of(row, schema.text[0], schema.label), 1):
     labels = [label.strip() for label in target.labels if label.strip()]
     if len(labels) != 1:
       row.refuse(f"target {number} has {'several labels' if labels else 'no label'}; expected one")
-    found += labels
-  return found
+    of_row += labels
+  return of_row
 
 
 def spans_of(row: Row, schema: TaskSchema) -> list[tuple[Span, Span]]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data import command, files, rows
+from data import command, files
 from data.command import FETCHED, SENT, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
@@ -90,12 +90,8 @@ def _evaluate_questions(asked: argparse.Namespace, model) -> None:
     ]
     found = model.outputs(given, model.kind.inputs(given))
     predictions |= {one.id: prediction for one, prediction in zip(part, found, strict=True)}
-  scores = answers.evaluate(questions, predictions)
-  for line in answers.report_lines(scores, questions, predictions, name=asked.data):
-    print(line)
-  if asked.output:
-    official = answers.official(questions, predictions)
-    written = answers.write(asked.output, predictions, {**scores, "official": official})
+  written = answers.score(questions, predictions, name=asked.data, say=print, directory=asked.output)
+  if written:
     print(f"The answers and scores as files: {', '.join(map(str, written))}")
 
 
@@ -108,11 +104,7 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
   from finetune.own.targets import shown_text, targets
   from pretrain.inference import stream
 
-  survey = columns.survey(
-    rows.read(asked.data), lambda row: (targets([row], schema), shown_text(row, schema))
-  )
-  if not survey.rows:
-    raise DataError(f"{asked.data}: no row in this file; give one that has some")
+  survey = columns.survey(asked.data, lambda row: (targets([row], schema), shown_text(row, schema)))
   answers: list[np.ndarray] = []
   gold: list[np.ndarray] = []  # of words and targets a part for each row, else for each batch
 
@@ -122,14 +114,8 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
     gold.extend(right if isinstance(right, list) else [right])
     return []
 
-  stream.answer(
-    rows.read(asked.data),
-    Printed(formats.Nothing()),
-    model.kind.inputs,
-    compute,
-    batch_size=asked.batch_size,
-    total=survey.rows,
-  )
+  sizes = {"batch_size": asked.batch_size, "total": survey.rows}
+  stream.answer(asked.data, Printed(formats.Nothing()), model.kind.inputs, compute, **sizes)
   outputs, labels = (answers, gold) if schema.is_several else (np.concatenate(answers), np.concatenate(gold))
   made = report.of_one(
     f"{asked.model} on {asked.data}",

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from data import command, progress, rows
+from data import command, rows
 from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
-from data.output.parts import Parts, Printed
+from data.output.parts import Parts
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT, TEXT
 from pretrain.command import kept_memory
@@ -120,100 +120,67 @@ class _Command:
 
   def __init__(self, asked: argparse.Namespace) -> None:
     command.refuse_below_one(asked, "batch_size")
-    self.is_pipe = asked.input == STANDARD_INPUT
-    self.asked, self.output = asked, asked.output or (STANDARD_OUTPUT if self.is_pipe else "")
-    self.ending = pathlib.PurePath(self.output).suffix.lower()
-    if self.output != STANDARD_OUTPUT:
-      if self.ending not in (".csv", ".jsonl", ".parquet"):
-        raise ConfigError(
-          f"--output={self.output}: expected a name that ends in .csv, .jsonl or .parquet, or -"
-        )
-      Parts.refuse_foreign(pathlib.Path(self.output))
-    self.survey = columns.Survey(0, 0, {TEXT: "string"})
-    if self.is_pipe:
+    is_pipe, self.asked = asked.input == STANDARD_INPUT, asked
+    asked.output = asked.output or (STANDARD_OUTPUT if is_pipe else "")
+    forms = {
+      ".csv": lambda: formats.Csv([*self.survey.columns, *self.names.values()]),
+      ".jsonl": formats.JsonLines,
+      ".parquet": self._parquet,
+      STANDARD_OUTPUT: formats.JsonLines,
+    }
+    self.form = formats.choose(asked.output, forms)
+    self.is_csv = self.form is forms[".csv"]
+    if asked.output != STANDARD_OUTPUT:
+      Parts.refuse_foreign(pathlib.Path(asked.output))
+    if is_pipe:
       asked.text = TEXT  # whatever the column was called that the model was trained on
-    else:
-      rows.columns(asked.input)  # a file that is not there is reported at once
+    rows.columns(asked.input)  # a file that is not there is reported at once
     self.model = model_of(asked)
     schema = self.model.schema
-    if self.is_pipe and schema.is_several:
+    if is_pipe and schema.is_several:
       raise ConfigError(f"--input=-: a line is a text, and the model reads {schema.things}; give a file")
-    if self.is_pipe and len(schema.text) > 1:
+    if is_pipe and len(schema.text) > 1:
       raise ConfigError(
         "--input=-: a line is one text, and the model reads two; give a file with two columns"
       )
-    if not self.is_pipe:
-      wanted = [*schema.text, schema.label] if schema.kind == "span_pairs" else schema.text
-      check_columns(asked.input, wanted, "--text=NAME (of a pair also --text_pair=NAME)")
-      from finetune.own.targets import shown_text
+    wanted = [*schema.text, schema.label] if schema.kind == "span_pairs" else schema.text
+    check_columns(asked.input, wanted, "--text=NAME (of a pair also --text_pair=NAME)")
+    from finetune.own.targets import shown_text
 
-      self.survey = columns.survey(rows.read(asked.input), lambda row: shown_text(row, schema))
-      if not self.survey.rows:
-        raise DataError(f"{asked.input}: no row in this file; give one that has some")
+    self.survey = columns.survey(asked.input, lambda row: shown_text(row, schema))
     self.names = free_names(list(self.model.kind.columns()), list(self.survey.columns))
 
   def run(self) -> None:
     """Writes or prints the answers."""
-    if self.output == STANDARD_OUTPUT:
-      self._answer(Printed(formats.JsonLines()))
-      return
-    with self._parts().opened() as parts:
-      self._answer(parts)
+    from pretrain.inference import stream
 
-  def _parts(self) -> Parts:
+    asked, model, schema = self.asked, self.model, self.model.schema
+
+    def compute(part: list[Row], inputs: Any) -> list[dict[str, Any]]:
+      found = model.answers(part, inputs)
+      return [self._joined(row, answer) for row, answer in zip(part, found, strict=True)]
+
+    def summary() -> tuple[str, int, int]:
+      return f"rows answered ({schema.kind})", model.kind.cut, schema.max_length
+
+    identity = {"command": "finetune.predict", "model": model.digest, "input": asked.input}
+    identity |= {"batch_size": asked.batch_size, "text": list(schema.text), "labels": list(schema.labels)}
+    identity |= {"max_length": schema.max_length, "long": schema.long, "columns": [*self.names.values()]}
+    how = (model.kind.inputs, compute, summary)
+    stream.answer_file(asked, self.form, identity, *how, total=self.survey.rows)
+
+  def _parquet(self) -> formats.Format:
     import pyarrow
 
     arrow = {"string": pyarrow.string(), "float64": pyarrow.float64()}
     arrow |= {f"list of {name}": pyarrow.list_(kind) for name, kind in arrow.items()}
     more = {self.names[name]: arrow[kind] for name, kind in self.model.kind.columns().items()}
-    form = formats.choose(
-      self.output,
-      {
-        ".csv": lambda: formats.Csv([*self.survey.columns, *more]),
-        ".jsonl": formats.JsonLines,
-        ".parquet": lambda: formats.Parquet(
-          columns.arrow_schema(self.asked.input, self.survey.columns, more)
-        ),
-      },
-    )
-    schema = self.model.schema
-    identity = {"command": "finetune.predict", "model": self.model.digest, "input": self.asked.input}
-    identity |= {
-      "batch_size": self.asked.batch_size,
-      "text": list(schema.text),
-      "labels": list(schema.labels),
-    }
-    identity |= {"max_length": schema.max_length, "long": schema.long, "columns": list(more)}
-    return Parts(pathlib.Path(self.output), identity, form)
-
-  def _answer(self, output: "Parts | Printed") -> None:
-    from pretrain.inference import stream
-
-    def compute(part: list[Row], inputs: Any) -> list[dict[str, Any]]:
-      found = self.model.answers(part, inputs)
-      return [self._joined(row, answer) for row, answer in zip(part, found, strict=True)]
-
-    speed = stream.answer(
-      rows.read(self.asked.input),
-      output,
-      self.model.kind.inputs,
-      compute,
-      batch_size=self.asked.batch_size,
-      total=self.survey.rows,
-      reads_ahead=not self.is_pipe,
-    )
-    if output.was_finished:
-      progress.say(f"{self.output} is complete: its {output.rows:,} rows were answered before")
-      return
-    schema = self.model.schema
-    cut = f", {self.model.kind.cut:,} cut to {schema.max_length} tokens" if self.model.kind.cut else ""
-    where = "standard output" if self.output == STANDARD_OUTPUT else self.output
-    progress.say(f"{where}: {output.rows:,} rows answered ({schema.kind}){cut}, {speed:,.1f} rows/s")
+    return formats.Parquet(columns.arrow_schema(self.asked.input, self.survey.columns, more))
 
   def _joined(self, row: Row, answer: dict[str, Any]) -> dict[str, Any]:
     values = {self.names[name]: _short(value) for name, value in answer.items()}
     separator = self.model.schema.separator
-    if self.ending == ".csv" and separator:  # as the model's own training file had them
+    if self.is_csv and separator:  # as the model's own training file had them
       values = {
         name: separator.join(value) if isinstance(value, list) else value for name, value in values.items()
       }

@@ -59,19 +59,26 @@ def check(platform: str = "auto", *, say: Callable[[str], None] = print) -> None
 
 
 @contextlib.contextmanager
-def enough_memory(config: ConfigDict | FrozenConfigDict) -> Iterator[None]:
-  """Raises a ConfigError that names what decides memory where the block runs out of it.
+def memory_errors(line: Callable[[str], str]) -> Iterator[None]:
+  """Raises a ConfigError where the block runs out of memory; other errors pass.
 
-  `config` is that of the run; what the run has saved stays as it is. Other errors pass.
+  `line` makes the message of the short reason that the device gives, or Python.
   """
   try:
     yield
   except (jax.errors.JaxRuntimeError, MemoryError) as error:
     if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
       raise
-    settings = config.train
-    raise ConfigError(
-      f"out of memory ({errors.reason(error)[:200]}): train.batch_size={settings.batch_size} rows in "
+    raise ConfigError(line(errors.reason(error)[:200])) from error
+
+
+def enough_memory(config: ConfigDict | FrozenConfigDict) -> contextlib.AbstractContextManager[None]:
+  """`memory_errors` of the run of a config, with the fields that decide; what it has saved stays as it is."""
+  settings = config.train
+  return memory_errors(
+    lambda reason: (
+      f"out of memory ({reason}): train.batch_size={settings.batch_size} rows in "
       f"train.microbatches={settings.microbatches} on {jax.device_count()} devices; give more microbatches "
       "or cut weights with mesh.fsdp; --dry_run says what they need; the newest checkpoint is whole"
-    ) from error
+    )
+  )

@@ -5,6 +5,7 @@ continues.
 """
 
 import argparse
+import functools
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -14,10 +15,9 @@ from data import command, rows
 from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
-from data.output.parts import Parts, Printed
+from data.output.parts import Parts
 from data.rows import Row
-from data.rows.read import STANDARD_INPUT
-from data.rows.read import TEXT as _TEXT
+from data.rows.read import STANDARD_INPUT, TEXT
 from pretrain.command import kept_memory
 
 VECTOR = "vector"  # the column of a Parquet file
@@ -91,8 +91,8 @@ def column_of(path: str, asked: str) -> str:
   names = rows.columns(path)
   if asked in names:
     return asked
-  if not asked and (_TEXT in names or len(names) == 1):
-    return _TEXT if _TEXT in names else names[0]
+  if not asked and (TEXT in names or len(names) == 1):
+    return TEXT if TEXT in names else names[0]
   problem = f"no column {asked!r}" if asked else "several columns and none named 'text'"
   raise DataError(f"{path}: {problem}; there are {', '.join(names)}; name that of the texts with --column")
 
@@ -113,8 +113,6 @@ def _check(asked: argparse.Namespace) -> None:
     raise ConfigError("give --output=vectors.npy (or .parquet), --neighbours=QUERY, or both")
   if asked.input == STANDARD_INPUT and asked.neighbours and asked.output:
     raise ConfigError("--neighbours reads the texts again, and a pipe is read once; leave out --output")
-  if asked.output and pathlib.Path(asked.output).suffix.lower() not in (".npy", ".parquet"):
-    raise ConfigError(f"--output={asked.output}: expected a name that ends in .npy or .parquet")
 
 
 class _Command:
@@ -123,13 +121,10 @@ class _Command:
   def __init__(self, asked: argparse.Namespace) -> None:
     _check(asked)
     self.asked, self.output = asked, pathlib.Path(asked.output)
-    self.is_pipe = asked.input == STANDARD_INPUT
+    forms = {".npy": lambda: formats.Npy(VECTOR, self.embedder.width), ".parquet": self._parquet}
+    self.form = formats.choose(asked.output, forms if asked.output else {"": formats.Nothing})
     self.column = column_of(asked.input, asked.column)
-    self.survey = columns.Survey(0, 0, {_TEXT: "string"})
-    if not self.is_pipe:
-      self.survey = columns.survey(rows.read(asked.input), lambda row: text_of(row, self.column))
-      if not self.survey.rows:
-        raise DataError(f"{asked.input}: no row in this file; give one that has some")
+    self.survey = columns.survey(asked.input, lambda row: text_of(row, self.column))
     self.has_vectors = bool(asked.output) and self.output.exists()
     if self.has_vectors and not asked.neighbours:
       Parts.refuse_foreign(self.output)
@@ -162,11 +157,8 @@ class _Command:
   def run(self) -> None:
     """Writes the vectors, unless they are there, and prints the neighbours."""
     nearest, asked = self._nearest(), self.asked
-    if not asked.output:
-      self._answer(Printed(formats.Nothing()), nearest)
-    elif not (self.has_vectors and asked.neighbours):
-      with self._parts().opened() as parts:
-        self._answer(parts, None)
+    if not (self.has_vectors and asked.neighbours):
+      self._answer(None if asked.output else nearest)
     if nearest is not None:
       if asked.output:
         self._look(nearest)
@@ -174,57 +166,37 @@ class _Command:
       for line in nearest.lines():
         print(line)
 
-  def _parts(self) -> Parts:
+  def _parquet(self) -> formats.Format:
     import pyarrow
 
     of_vector = {VECTOR: pyarrow.list_(pyarrow.float32())}
-    if VECTOR in self.survey.columns and self.output.suffix.lower() == ".parquet":
+    if VECTOR in self.survey.columns:
       raise DataError(f"{self.asked.input}: has a column {VECTOR!r}, which is the name of ours; rename it")
-    form = formats.choose(
-      self.asked.output,
-      {
-        ".npy": lambda: formats.Npy(VECTOR, self.embedder.width),
-        ".parquet": lambda: formats.Parquet(
-          columns.arrow_schema(self.asked.input, self.survey.columns, of_vector)
-        ),
-      },
-    )
-    names = ("input", "pooling", "unit", "batch_size")
-    identity = {"command": "pretrain.embed", "model": self.digest, "column": self.column}
-    identity |= {name: getattr(self.asked, name) for name in names} | {"max_length": self.embedder.max_length}
-    return Parts(self.output, identity, form)
+    return formats.Parquet(columns.arrow_schema(self.asked.input, self.survey.columns, of_vector))
 
-  def _answer(self, output: "Parts | Printed", nearest) -> None:
+  def _answer(self, nearest) -> None:
     from pretrain.inference import stream
 
+    embedder, asked = self.embedder, self.asked
+
     def prepare(part: list[Row]) -> list[Any]:
-      return self.embedder.inputs([text_of(row, self.column) for row in part])
+      return embedder.inputs([text_of(row, self.column) for row in part])
 
     def compute(part: list[Row], inputs: list[Any]) -> list[dict[str, Any]]:
-      vectors = self.embedder.vectors(inputs)
+      vectors = embedder.vectors(inputs)
       if nearest is not None:
         nearest.add(vectors, [self._shown(row) for row in part])
       return [{**row.fields, VECTOR: vector} for row, vector in zip(part, vectors)]
 
-    speed = stream.answer(
-      rows.read(self.asked.input),
-      output,
-      prepare,
-      compute,
-      batch_size=self.asked.batch_size,
-      total=self.survey.rows,
-      reads_ahead=not self.is_pipe,
-    )
-    if output.was_finished:
-      print(f"{self.asked.output} is complete: its {output.rows:,} vectors were made before", flush=True)
-      return
-    where = f"{self.asked.output}: " if self.asked.output else ""
-    cut = f", {self.embedder.cut:,} cut to {self.embedder.max_length} tokens" if self.embedder.cut else ""
-    print(
-      f"{where}{output.rows:,} vectors of {self.embedder.width} numbers, {self.asked.pooling} of "
-      f"{self.column!r}{cut}, {speed:,.1f} rows/s",
-      flush=True,
-    )
+    def summary() -> tuple[str, int, int]:
+      what = f"vectors of {embedder.width} numbers, {asked.pooling} of {self.column!r}"
+      return what, embedder.cut, embedder.max_length
+
+    names = ("input", "pooling", "unit", "batch_size")
+    identity = {"command": "pretrain.embed", "model": self.digest, "column": self.column}
+    identity |= {name: getattr(asked, name) for name in names} | {"max_length": embedder.max_length}
+    how, say = (prepare, compute, summary), functools.partial(print, flush=True)
+    stream.answer_file(asked, self.form, identity, *how, total=self.survey.rows, say=say)
 
   def _shown(self, row: Row) -> tuple[str, str]:
     return row.place, text_of(row, self.column)

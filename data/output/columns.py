@@ -2,11 +2,12 @@
 
 import datetime
 import decimal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from data import text_files
+from data import rows, text_files
 from data.rows import Row
+from data.rows.read import STANDARD_INPUT, TEXT, no_row
 
 # Types of values -> the type of a Parquet column; None does not count. Other mixtures are written as JSON.
 _ARROW = {
@@ -23,21 +24,27 @@ class Survey(NamedTuple):
   """All rows of a file, looked at."""
 
   rows: int
-  last: int  # number of the last row, as a user counts
   columns: dict[str, str]  # name -> a type of Arrow's or `JSON`, in the order of first appearance
 
 
-def survey(rows: Iterable[Row], check: Callable[[Row], object] = lambda row: None) -> Survey:
-  """Reads every row; `check` refuses one by a DataError, so that no mistake is found hours later."""
+def survey(path: str, check: Callable[[Row], object] = lambda row: None) -> Survey:
+  """Reads every row of a file, so that no mistake is found hours later.
+
+  Of a pipe nothing is read: 0 rows. DataError: of `rows.read` or `check`, or there is no row.
+  """
+  if path == STANDARD_INPUT:
+    return Survey(0, {TEXT: "string"})
   seen: dict[str, set[type]] = {}
-  count = last = 0
-  for row in rows:
+  count = 0
+  for row in rows.read(path):
     check(row)
-    count, last = count + 1, row.number
+    count += 1
     for name, value in row.fields.items():
       seen.setdefault(name, set()).add(type(value))
+  if not count:
+    raise no_row(path)
   kinds = {name: _ARROW.get(frozenset(types - {type(None)}), JSON) for name, types in seen.items()}
-  return Survey(count, last, kinds)
+  return Survey(count, kinds)
 
 
 def arrow_schema(path: str, columns: Mapping[str, str], more: Mapping[str, Any]):

@@ -5,7 +5,7 @@ import io
 import json
 import pathlib
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -143,9 +143,13 @@ class Nothing:
     """Nothing."""
 
 
-def choose(output: str, made: dict[str, Callable[[], Format]]) -> Format:
-  """The format that the ending of `--output` names, of {'.csv': how it is made}; ConfigError for others."""
-  ending = pathlib.PurePath(output).suffix.lower()
+def choose(output: str, made: Mapping[str, Callable[[], Format]]) -> Callable[[], Format]:
+  """How the format that the ending of `--output`, or its whole name, has in `made` is made.
+
+  ConfigError: it is none of {'.csv': ..., '-': ...}.
+  """
+  ending = pathlib.PurePath(output).suffix.lower() or output
   if ending not in made:
-    raise ConfigError(f"--output={output}: its ending is {ending!r}, expected one of {', '.join(made)}")
-  return made[ending]()
+    *others, last = made
+    raise ConfigError(f"--output={output}: expected a name that ends in {', '.join(others)} or {last}")
+  return made[ending]

@@ -65,8 +65,13 @@ def columns(path: str) -> list[str]:
         return _checked(path, next(_cells(kind, path, file), []))
   first = next(read(path), None)
   if first is None:
-    raise DataError(f"{path}: no row in this file; give one that has some")
+    raise no_row(path)
   return list(first.fields)
+
+
+def no_row(path: str) -> DataError:
+  """The error of a file without a row."""
+  return DataError(f"{path}: no row in this file; give one that has some")
 
 
 def _checked(path: str, names: list[str]) -> list[str]:

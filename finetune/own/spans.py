@@ -1,8 +1,6 @@
-"""Spans of words with a label each, alone or in pairs: the lines of edge probing. Imports no jax.
+"""Spans of words with a label each, alone or in pairs: the rows of `data.rows.spans`. Imports no jax.
 
-A row has a text of words and 'targets': [{"span1": [first, behind], "span2": [first, behind], "label": "x"},
-...], in words counted from 0. Every target is an example: what an encoder reads of the sentence, and which
-tokens are of which span. Source of the form: Tenney et al. 2019, "What do you learn from context?"; jiant.
+Every target is an example: what an encoder reads of the sentence, and which tokens are of which span.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.rows import Row
+from data.rows.spans import Span, targets_of, words_of
 from data.vocabulary import Vocabulary
 from finetune.own.schema import TaskSchema
 from finetune.own.tagging import pieces_of
@@ -18,9 +17,6 @@ from finetune.search.examples import Examples
 
 SPAN = "span"  # token field: 1 at tokens of the first span, 2 at those of the second, 3 of both, 0 elsewhere
 FIRST, SECOND = 1, 2
-_FORM = "expected [first word, the word behind the last], counted from 0"
-
-Span = tuple[int, int]
 
 
 class SpanInputs(NamedTuple):
@@ -32,60 +28,26 @@ class SpanInputs(NamedTuple):
   cut: int  # how many rows lost words
 
 
-def words_of(row: Row, column: str) -> list[str]:
-  """The words of a row: a list, or what stands between spaces of a text; a DataError with its place: none."""
-  value = row.value(column)
-  words = value.split() if isinstance(value, str) else value
-  if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-    row.refuse(f"{column!r} is a {type(value).__name__}, expected a text, or a list of words")
-  if not words:
-    row.refuse(f"{column!r} is empty; give it a text, or remove this row")
-  return words
-
-
-def targets_of(row: Row, column: str) -> list[dict[str, Any]]:
-  """The targets of a row as they are; a DataError with its place if they are not a list of objects."""
-  targets = row.value(column)
-  if not isinstance(targets, list) or not all(isinstance(target, dict) for target in targets):
-    row.refuse(
-      f"{column!r} is no list of objects; expected [{{'span1': [0, 2], 'span2': [3, 4], 'label': ...}}]"
-    )
-  return targets
-
-
 def is_targets(value: Any) -> bool:
   """Whether a value looks like targets: a list of objects with a span."""
   return isinstance(value, list) and any(isinstance(one, dict) and "span1" in one for one in value)
 
 
-def labels_of(row: Row, column: str) -> list[str]:
-  """The label of every target."""
-  labels = []
-  for number, target in enumerate(targets_of(row, column), 1):
-    label = target.get("label")
-    if label is None or isinstance(label, list | dict) or not str(label).strip():
-      row.refuse(f"target {number} has {'no label' if not label else 'several labels'}; expected one")
-    labels.append(str(label).strip())
-  return labels
+def labels_of(row: Row, schema: TaskSchema) -> list[str]:
+  """The one label of every target. DataError: it has another number of them, or as of `targets_of`."""
+  of_row = []
+  for number, target in enumerate(targets_of(row, schema.text[0], schema.label), 1):
+    labels = [label.strip() for label in target.labels if label.strip()]
+    if len(labels) != 1:
+      row.refuse(f"target {number} has {'several labels' if labels else 'no label'}; expected one")
+    of_row += labels
+  return of_row
 
 
 def spans_of(row: Row, schema: TaskSchema) -> list[tuple[Span, Span]]:
   """The two spans of every target; one that is alone counts twice. DataError: they do not lie in the text."""
-  count, pairs = len(words_of(row, schema.text[0])), []
-  for number, target in enumerate(targets_of(row, schema.label), 1):
-    first = _span(row, number, target.get("span1"), "span1", count)
-    second = target.get("span2")
-    pairs.append((first, first if second is None else _span(row, number, second, "span2", count)))
-  return pairs
-
-
-def _span(row: Row, number: int, value: Any, name: str, count: int) -> Span:
-  if not isinstance(value, list) or [type(end) for end in value] != [int, int]:
-    row.refuse(f"target {number}: {name} is {value!r}; {_FORM}")
-  first, behind = value
-  if not 0 <= first < behind <= count:
-    row.refuse(f"target {number}: {name} is {value!r} in a text of {count} words; {_FORM}")
-  return first, behind
+  targets = targets_of(row, schema.text[0], schema.label, has_labels=False)
+  return [(target.spans[0], target.spans[-1]) for target in targets]
 
 
 def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> SpanInputs:

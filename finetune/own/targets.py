@@ -8,6 +8,7 @@ import numpy as np
 
 from data.errors import DataError, did_you_mean
 from data.rows import Row
+from data.rows.spans import words_of
 from finetune.own import spans, tagging
 from finetune.own.columns import as_number, is_missing
 from finetune.own.schema import TaskSchema
@@ -21,7 +22,7 @@ def shown_text(row: Row, schema: TaskSchema) -> str:
     return " ".join(tagging.words_of(row, schema.text[0]))
   if schema.kind == "span_pairs":
     spans.spans_of(row, schema)  # so that what cannot be read is known before anything is answered
-    return " ".join(spans.words_of(row, schema.text[0]))
+    return " ".join(words_of(row, schema.text[0]))
   return "\0".join(text_of(row, column) for column in schema.text)
 
 
@@ -72,7 +73,7 @@ def several_of(row: Row, schema: TaskSchema) -> list[str]:
   if schema.kind == "tagging":
     return tagging.tags_of(row, schema)
   if schema.kind == "span_pairs":
-    return spans.labels_of(row, schema.label)
+    return spans.labels_of(row, schema)
   if schema.kind == "multilabel":
     return labels_of(row, schema.label, schema.separator)
   return [label_of(row, schema.label)]

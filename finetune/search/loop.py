@@ -4,10 +4,9 @@ What a long search has done is saved from time to time, so a killed one goes on 
 dropout and shapes are functions of the step.
 """
 
-import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ import numpy as np
 from tqdm import tqdm
 
 from data import progress
-from data.errors import ConfigError, DataError, reason
+from data.errors import DataError
 from finetune.search.logs import Logs
 from finetune.search.program import Batch, RunGroup
+from pretrain import devices
 from pretrain.checkpoint import Checkpoints, read_meta, step_path
 from pretrain.resume import newest_good_step
 from pretrain.step import Metrics, TrainState
@@ -91,7 +91,7 @@ def train(
     DataError: the saved state is of other runs.
     StorageError: the state cannot be saved.
   """
-  with _memory_errors(group, label):
+  with devices.memory_errors(lambda reason: _memory_line(group.runs.count, label, reason)):
     loop = _begin(group, evaluate, schedule, metric, stop, keep_best, saving)
     lines = None if show_progress else say
     loop.logs = Logs(logs, done=loop.done, total=schedule.num_steps, label=label, say=lines)
@@ -120,20 +120,13 @@ def train(
       loop.close()
 
 
-@contextlib.contextmanager
-def _memory_errors(group: RunGroup, label: str) -> Iterator[None]:
-  """Out of memory as one line that names the fields."""
-  try:
-    yield
-  except jax.errors.JaxRuntimeError as error:
-    if "RESOURCE_EXHAUSTED" not in str(error):
-      raise
-    count = group.runs.count
-    fewer = f"fewer runs in a program, --config.train.runs_at_once={count // 2}, or " if count > 1 else ""
-    raise ConfigError(
-      f"{label}: not enough memory for {count} run{'s' if count > 1 else ''} in a program "
-      f"({reason(error)[:150]}); use {fewer}smaller parts of a batch, --config.train.microbatches=2 or more"
-    ) from error
+def _memory_line(count: int, label: str, reason: str) -> str:
+  """What to do where `count` runs do not fit the memory."""
+  fewer = f"fewer runs in a program, --config.train.runs_at_once={count // 2}, or " if count > 1 else ""
+  return (
+    f"{label}: not enough memory for {count} run{'s' if count > 1 else ''} in a program ({reason}); use "
+    f"{fewer}smaller parts of a batch, --config.train.microbatches=2 or more"
+  )
 
 
 def _begin(

@@ -3,7 +3,7 @@
 import json
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -132,6 +132,24 @@ def report_lines(
     f"best threshold, chosen on the same questions as in the papers: EM {scores['best_exact']:.2f} at "
     f"{scores['best_exact_thresh']:.3f}  F1 {scores['best_f1']:.2f} at {scores['best_f1_thresh']:.3f}",
   ]
+
+
+def score(
+  questions: Sequence[Question],
+  predictions: Predictions,
+  *,
+  name: str,
+  say: Callable[[str], None],
+  directory: str | os.PathLike,
+  **more: Any,
+) -> list[pathlib.Path]:
+  """Says what the answers score, then writes them, their scores and `more` as `write` does; '': nowhere."""
+  scores = evaluate(questions, predictions)
+  for line in report_lines(scores, questions, predictions, name=name):
+    say(line)
+  if not directory:
+    return []
+  return write(directory, predictions, {**scores, "official": official(questions, predictions), **more})
 
 
 def write(

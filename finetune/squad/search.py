@@ -106,10 +106,12 @@ class Squad:
     pad_id = self.session.pad_id
     (logits,) = squad.logits(self.data.dev, outputs_of, num_runs=1, batch_size=size, pad_id=pad_id)
     predictions = squad.decode(self.data, logits)
-    questions = self.data.dev.file.questions
-    scores = squad_answers.evaluate(questions, predictions)
-    official = squad_answers.official(questions, predictions)
-    squad_answers.write(self.directory, predictions, {**scores, "official": official, "run": chosen.identity})
-    for line in squad_answers.report_lines(scores, questions, predictions, name=self.data.dev.file.source):
-      self.session.say(f"{chosen.cell.name}, seed {chosen.seed}, {line}")
+    squad_answers.score(
+      self.data.dev.file.questions,
+      predictions,
+      name=self.data.dev.file.source,
+      say=lambda line: self.session.say(f"{chosen.cell.name}, seed {chosen.seed}, {line}"),
+      directory=self.directory,
+      run=chosen.identity,
+    )
     self.session.say(f"Its answers are in {self.directory}: predictions.json and others")

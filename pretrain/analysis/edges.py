@@ -4,7 +4,6 @@ Spans are means over their words, two spans are joined; a task has one label for
 Source: Tenney et al. (2019) for the tasks; AMOS (Meng et al., 2022) tables 4b and 8 for one layer at a time.
 """
 
-import json
 import pathlib
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,22 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data import annotated
-from data.errors import DataError, reason
+from data import annotated, rows
+from data.errors import DataError
+from data.rows.spans import Target, targets_of, words_of
 from pretrain.analysis import linear
 from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 from pretrain.analysis.words import FrozenEncoder
 
 FOLDER = "edges"  # of --data: <task>.train.jsonl and <task>.test.jsonl
-Span = tuple[int, int]  # words [first, behind the last)
-
-
-class Target(NamedTuple):
-  """What is asked about a sentence."""
-
-  spans: tuple[Span, ...]  # one or two
-  labels: tuple[str, ...]
 
 
 class Annotated(NamedTuple):
@@ -79,9 +71,13 @@ def find(folder: pathlib.Path, sentences: int) -> list[Task]:
   DataError: a file is damaged.
   """
   tasks = []
-  for path in sorted((folder / FOLDER).glob("*.train.jsonl")):
-    name = path.name.removesuffix(".train.jsonl")
-    tasks.append(Task(name, read(path)[:sentences], read(path.with_name(f"{name}.test.jsonl"))))
+  for path in sorted((folder / FOLDER).glob("*.train.jsonl*")):
+    name, _, packed = path.name.partition(".train.jsonl")
+    test = path.with_name(f"{name}.test.jsonl{packed}")
+    if packed in ("", ".gz", ".zst"):
+      if not test.is_file():
+        raise DataError(f"{test}: there is no such file; a task needs both files")
+      tasks.append(Task(name, read(path)[:sentences], read(test)))
   treebank = [annotated.treebank(folder, split) for split in ("train", "test")]
   if treebank[0] and treebank[1]:
     parts = [annotated.sentences(path) for path in treebank if path]
@@ -111,36 +107,11 @@ def _dependencies(sentence: annotated.Sentence) -> tuple[Target, ...]:
 
 
 def read(path: pathlib.Path) -> list[Annotated]:
-  """Sentences of a file, a JSON object each: 'text', words by spaces, and 'targets'.
-
-  A target has 'span1' and, for two spans, 'span2', [first, behind the last] in words, and 'label', a text or
-  a list of them. DataError: a line is not so.
-  """
-  try:
-    lines = path.read_text(encoding="utf-8").splitlines()
-  except (OSError, ValueError) as error:
-    raise DataError(f"{path}: cannot be read ({reason(error)}); a task needs both files") from error
-  return [_sentence(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
-
-
-def _sentence(place: str, line: str) -> Annotated:
-  try:
-    given = json.loads(line)
-    words = tuple(given["text"].split())
-    return Annotated(words, tuple(_target(one, len(words)) for one in given["targets"]))
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    expected = "{'text': ..., 'targets': [{'span1': [0, 1], 'label': ...}]}, spans in words"
-    raise DataError(f"{place}: expected {expected} ({reason(error)})") from error
-
-
-def _target(given: dict, words: int) -> Target:
-  spans = tuple(
-    (int(first), int(behind)) for first, behind in (given[key] for key in ("span1", "span2") if key in given)
-  )
-  if any(not 0 <= first < behind <= words for first, behind in spans):
-    raise ValueError(f"no such span in {words} words: {spans}")
-  labels = given["label"]
-  return Target(spans, (labels,) if isinstance(labels, str) else tuple(map(str, labels)))
+  """Sentences of a file with 'text' and 'targets', as in `data.rows.spans`. DataError: a row is not so."""
+  return [
+    Annotated(tuple(words_of(row, "text")), tuple(targets_of(row, "text", "targets")))
+    for row in rows.read(str(path))
+  ]
 
 
 def vectors(

@@ -8,17 +8,31 @@ import json
 import pathlib
 import shutil
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from safetensors.numpy import save_file
 
+from data.errors import ConfigError
 from pretrain import trees
 from pretrain.export import task_fields
 from pretrain.export.tensor_rows import State
 from pretrain.models.config import EncoderConfig
 
 EXTRA = "extra.safetensors"
+
+
+def refuse(layout: str, why: str) -> NoReturn:
+  """Raises the ConfigError of a layout that cannot hold a model, and says what can."""
+  raise ConfigError(
+    f"--to={layout} cannot hold this model exactly: {why}; use --to=auto, or --to=torch for names of our own"
+  )
+
+
+def activation_fault(code: str, kind: str, ours: str) -> str:
+  """How a head of a `kind` of `task_fields.ACTIVATIONS` differs from ours; '': it does not."""
+  theirs = task_fields.ACTIVATIONS[kind]
+  return "" if theirs == ours else f"{code} has {theirs} in its classification head, ours has {ours}"
 
 
 def flatten(params: dict) -> State:

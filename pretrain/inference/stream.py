@@ -1,43 +1,74 @@
 """From rows to a finished output: the next rows are read and tokenised while the devices compute."""
 
+import argparse
 import concurrent.futures
+import contextlib
+import pathlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from data import progress
+from data import progress, rows
+from data.output.formats import Format
 from data.output.parts import Part, Parts, Printed, cut
 from data.rows import Row
+from data.rows.read import STANDARD_INPUT
 
 Item = TypeVar("Item")
+Prepare = Callable[[list[Row]], Any]
+Compute = Callable[[list[Row], Any], Sequence[dict[str, Any]]]
 BATCHES_OF_PART = 32  # rows of that many batches are sorted by length, computed and stored together
 
 
 def answer(
-  rows: Iterable[Row],
-  output: Parts | Printed,
-  prepare: Callable[[list[Row]], Any],
-  compute: Callable[[list[Row], Any], Sequence[dict[str, Any]]],
-  *,
-  batch_size: int,
-  total: int,
-  reads_ahead: bool = True,
+  path: str, output: Parts | Printed, prepare: Prepare, compute: Compute, *, batch_size: int, total: int
 ) -> float:
-  """Answers all rows that `output` does not hold yet and joins it; returns rows per second of this call.
+  """Answers all rows of a file or pipe that `output` does not hold yet; returns rows per second of this call.
 
   Args:
     prepare: rows of a part to what `compute` takes beside them, called by another thread.
     compute: gives a dict for each row of the part, in order.
     total: number of rows, for the time left; 0: nobody knows.
-    reads_ahead: False for a pipe, whose reader cannot be stopped.
   """
-  undone = ((part, prepare(part.rows)) for part in output.undone(cut(rows, BATCHES_OF_PART * batch_size)))
+  parts = output.undone(cut(rows.read(path), BATCHES_OF_PART * batch_size))
+  undone = ((part, prepare(part.rows)) for part in parts)
   first, shown = output.rows, _Shown(output.rows, total)
-  for part, prepared in _ahead(undone) if reads_ahead else undone:
+  # The reader of a pipe cannot be stopped, so none reads ahead.
+  for part, prepared in undone if path == STANDARD_INPUT else _ahead(undone):
     output.add(part, compute(part.rows, prepared))
     shown.update(output.rows)
   output.join()
   return shown.close(output.rows - first)
+
+
+def answer_file(
+  asked: argparse.Namespace,
+  form: Callable[[], Format],
+  identity: Mapping[str, Any],
+  prepare: Prepare,
+  compute: Compute,
+  summary: Callable[[], tuple[str, int, int]],
+  *,
+  total: int,
+  say: Callable[[str], None] = progress.say,
+) -> None:
+  """Answers --input into --output, '-' or '': standard output, with --batch_size; `say` gets the last line.
+
+  `form` and `identity` are those of `Parts`. `summary` is asked at the end: what the rows have now, how many
+  were cut, and to how many tokens.
+  """
+  name, opened = asked.output, contextlib.nullcontext(Printed(form()))
+  if name not in ("", "-"):
+    opened = Parts(pathlib.Path(name), identity, form()).opened()
+  with opened as output:
+    speed = answer(asked.input, output, prepare, compute, batch_size=asked.batch_size, total=total)
+  if output.was_finished:
+    say(f"{name} is complete: its {output.rows:,} rows were answered before")
+    return
+  what, count, length = summary()
+  where = "standard output: " if name == "-" else name and f"{name}: "
+  cut_rows = f", {count:,} cut to {length} tokens" if count else ""
+  say(f"{where}{output.rows:,} {what}{cut_rows}, {speed:,.1f} rows/s")
 
 
 def _ahead(items: Iterator[tuple[Part, Any]]) -> Iterator[tuple[Part, Any]]:

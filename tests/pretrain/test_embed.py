@@ -115,6 +115,9 @@ def test_a_killed_command_goes_on_and_gives_the_same_bytes(workdir, table, tmp_p
   rows = parquet.read_table(output).to_pylist()
   assert [row["id"] for row in rows] == list(map(str, range(45)))
   np.testing.assert_allclose([np.linalg.norm(row["vector"]) for row in rows], 1, atol=1e-6)
+  capsys.readouterr()
+  assert _embed(workdir, table, "--column=review", f"--output={output}", "--unit") == 0
+  assert capsys.readouterr().out.endswith("killed.parquet is complete: its 45 rows were answered before\n")
   monkeypatch.undo()
   assert _embed(workdir, table, "--column=review", f"--output={output}") == 2
   assert "is there already" in capsys.readouterr().err
@@ -159,6 +162,11 @@ def test_a_mistake_is_one_line(content, flags, code, message, workdir, tmp_path,
   error = capsys.readouterr().err.strip()
   assert message in error and "\n" not in error
   assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_an_unknown_ending_is_refused_before_the_checkpoint_is_opened(table, tmp_path, capsys):
+  assert _embed(tmp_path / "none", table, "--column=review", "--output=a.txt") == 2
+  assert "--output=a.txt: expected a name that ends in" in capsys.readouterr().err
 
 
 def test_texts_of_a_pipe_need_no_file(workdir, texts, tmp_path, monkeypatch, capsys):

@@ -1,12 +1,10 @@
 """Whether the official COCO-LM and AMOS code computes what a model of ours does."""
 
-from data.errors import ConfigError
 from data.vocabulary import Vocabulary
+from pretrain.export import folders
 from pretrain.export.official import names as official_names
-from pretrain.export.task_fields import ACTIVATIONS
 from pretrain.models.config import EncoderConfig
 
-LAYOUTS = ("cocolm", "amos", "fairseq")
 # Official code hard-codes the first four: fairseq/data/dictionary.py.
 IDS = {"cls": 0, "pad": 1, "sep": 2, "unk": 3}
 
@@ -14,7 +12,7 @@ IDS = {"cls": 0, "pad": 1, "sep": 2, "unk": 3}
 def check_official(
   config: EncoderConfig, vocabulary: Vocabulary, layout: str, params: dict, *, activation: str = "tanh"
 ) -> None:
-  """Refuses what official code of a layout of `LAYOUTS` would compute otherwise, with a ConfigError.
+  """Refuses what official code of a layout of `layouts.OFFICIAL` would compute otherwise, with a ConfigError.
 
   That is T5 buckets, segments or another LayerNorm epsilon in fairseq, WordPiece, other special ids, and a
   generator or a head that the official classes cannot hold.
@@ -25,10 +23,7 @@ def check_official(
   if not reason and layout == "fairseq":
     reason = _generator_fault(params)
   if reason:
-    raise ConfigError(
-      f"--to={layout} cannot hold this model exactly: {reason}; use --to=auto, or "
-      "--to=torch for names of our own"
-    )
+    folders.refuse(layout, reason)
 
 
 def _encoder_fault(config: EncoderConfig, vocabulary: Vocabulary, layout: str) -> str:
@@ -51,8 +46,8 @@ def _head_fault(params: dict, layout: str, activation: str) -> str:
   if "dense" in heads.get("rtd", {}):
     return "its RTD head is one linear layer, and this model has a dense layer before it"
   # In fairseq it is a setting.
-  if "classification" in heads and layout != "fairseq" and activation != ACTIVATIONS["official"]:
-    return f"the port has {ACTIVATIONS['official']} in its classification head, ours has {activation}"
+  if "classification" in heads and layout != "fairseq":
+    return folders.activation_fault("the port", "official", activation)
   return ""
 
 

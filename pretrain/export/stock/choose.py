@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from data import errors
 from data.errors import ConfigError
+from pretrain.export import folders
 from pretrain.export.stock.config import LAYOUTS, MPNET_BUCKETS, MPNET_PAD
 from pretrain.export.task_fields import ACTIVATIONS
 from pretrain.models.config import EncoderConfig
@@ -47,13 +48,10 @@ def check_layout(
   if layout not in LAYOUTS:
     raise ConfigError(errors.unknown("stock layout", layout, LAYOUTS))
   fault = _fault(layout, config, pad_id)
-  if fault is None and "classification" in heads and activation != ACTIVATIONS[layout]:
-    fault = f"the class has {ACTIVATIONS[layout]} in its classification head, ours has {activation}"
-  if fault is not None:
-    raise ConfigError(
-      f"export: {layout} cannot hold this model exactly: {fault}; use --to=auto, or --to=torch for "
-      "names of our own"
-    )
+  if fault is None and "classification" in heads:
+    fault = folders.activation_fault("the class", layout, activation)
+  if fault:
+    folders.refuse(layout, fault)
 
 
 def _relative(config: EncoderConfig) -> str:

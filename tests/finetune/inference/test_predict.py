@@ -208,7 +208,7 @@ def test_questions_are_read_as_in_training(small_encoder_run, tmp_path):
     ("text,n\nx,1\n ,2\n", (), 3, "in.csv, row 2: 'text' is empty"),
     ("text\n", (), 3, "no row in this file"),
     ("text\nx\n", ("--batch_size=0",), 2, "--batch_size=0: expected at least 1"),
-    ("text\nx\n", ("--output=a.xlsx",), 2, "expected a name that ends in .csv, .jsonl or .parquet"),
+    ("text\nx\n", ("--output=a.xlsx",), 2, "expected a name that ends in .csv, .jsonl, .parquet or -"),
   ],
 )
 def test_a_mistake_is_one_line(content, flags, code, message, colours, tmp_path, capsys):
@@ -218,6 +218,11 @@ def test_a_mistake_is_one_line(content, flags, code, message, colours, tmp_path,
   error = capsys.readouterr().err.strip()
   assert message in error and "\n" not in error
   assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_an_unknown_ending_is_refused_before_the_model_is_opened(table, tmp_path, capsys):
+  assert _predict(tmp_path / "none", table, "--output=a.xlsx") == 2
+  assert "--output=a.xlsx: expected a name that ends in" in capsys.readouterr().err
 
 
 def test_a_model_that_cannot_answer_is_refused(small_encoder_run, table, tmp_path, capsys):

@@ -78,6 +78,14 @@ def test_spans_that_are_none_of_their_text_are_refused(target, told, words):
     targets.targets(made, wanted)
 
 
+def test_a_list_of_one_label_is_that_label():
+  made, wanted = (
+    edge_rows([pair([0, 1], label=["y"]), pair([1, 2], label=" y ")]),
+    schema("span_pairs", **EDGES),
+  )
+  assert targets.targets(made, wanted)[0].tolist() == [1, 1]
+
+
 def test_spans_are_known_by_their_form():
   made = edge_rows([pair([0, 1])])
   assert columns.guess_kind(made, Columns(("text",), "label", ()))[0] == "span_pairs"

@@ -183,15 +183,20 @@ def test_a_stop_in_an_evaluation_saves_the_state_before_it_and_evaluates_again(p
   jax.tree.map(np.testing.assert_array_equal, resumed.best_params, whole.best_params)
 
 
-@pytest.mark.parametrize("reason", ["RESOURCE_EXHAUSTED: Out of memory\nmore", "INTERNAL: else"])
-def test_too_little_memory_names_the_fields_and_other_errors_are_left_alone(program, reason):
+@pytest.mark.parametrize(
+  ("error", "reason"),
+  [
+    (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore"), "Out of memory"),
+    (MemoryError(), "MemoryError"),
+    (jax.errors.JaxRuntimeError("INTERNAL: else"), ""),
+  ],
+)
+def test_too_little_memory_names_the_fields_and_other_errors_are_left_alone(program, error, reason):
   def full(outputs_of):
-    raise jax.errors.JaxRuntimeError(reason)
+    raise error
 
-  if reason.startswith("RESOURCE"):
-    told = (
-      r"^x: not enough memory for 2 runs .*Out of memory\).*runs_at_once=1.*train\.microbatches=2 or more$"
-    )
+  if reason:
+    told = rf"^x: not enough memory for 2 runs .*{reason}\).*runs_at_once=1.*train\.microbatches=2 or more$"
     with pytest.raises(ConfigError, match=told):
       _train(program, full, label="x")
   else:

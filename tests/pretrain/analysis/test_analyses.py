@@ -1,5 +1,6 @@
 """The papers' analyses on cases whose answer is known."""
 
+import gzip
 import json
 import math
 import sys
@@ -205,12 +206,20 @@ def test_edges_are_read_from_json_lines(tmp_path):
   path.with_name("coref.test.jsonl").write_text(json.dumps(line))
   (task,) = edges.find(tmp_path, 10)
   assert task.name == "coref" and task.train[0].targets[0] == Target(((0, 1), (1, 3)), ("1", "2"))
+  for name in ("packed.train.jsonl.gz", "packed.test.jsonl.gz"):
+    path.with_name(name).write_bytes(gzip.compress(json.dumps(line).encode()))
+  assert [task.name for task in edges.find(tmp_path, 10)] == ["coref", "packed"]
+  path.write_text(json.dumps(line).replace("label", "name"))
+  with pytest.raises(DataError, match=r"coref.train.jsonl, line 1: target 1 has no label"):
+    edges.find(tmp_path, 10)
   path.write_text(json.dumps(line).replace("[1, 3]", "[1, 4]"))
-  with pytest.raises(DataError, match=r"coref.train.jsonl, line 1: expected .*no such span in 3 words"):
+  with pytest.raises(
+    DataError, match=r"coref.train.jsonl, line 1: target 1: span2 is \[1, 4\] in a text of 3 words"
+  ):
     edges.find(tmp_path, 10)
   path.with_name("coref.test.jsonl").unlink()
   path.write_text("")
-  with pytest.raises(DataError, match=r"coref.test.jsonl: cannot be read .*; a task needs both files"):
+  with pytest.raises(DataError, match=r"coref.test.jsonl: there is no such file; a task needs both files"):
     edges.find(tmp_path, 10)
 
 

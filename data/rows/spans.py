@@ -1,0 +1,66 @@
+"""Spans of words with labels, alone or in pairs: the rows of edge probing.
+
+A row has a text of words and targets, [{"span1": [first, behind], "span2": [first, behind], "label": "x"},
+...], in words counted from 0. Source of the form: Tenney et al. 2019, "What do you learn from context?";
+jiant.
+"""
+
+from typing import Any, NamedTuple
+
+from data.rows.row import Row
+
+_FORM = "expected [first word, the word behind the last], counted from 0"
+
+Span = tuple[int, int]  # words [first, behind the last)
+
+
+class Target(NamedTuple):
+  """What is asked about a sentence."""
+
+  spans: tuple[Span, ...]  # one or two
+  labels: tuple[str, ...]
+
+
+def words_of(row: Row, column: str) -> list[str]:
+  """The words of a row: a list, or what stands between spaces of a text; a DataError with its place: none."""
+  value = row.value(column)
+  words = value.split() if isinstance(value, str) else value
+  if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+    row.refuse(f"{column!r} is a {type(value).__name__}, expected a text, or a list of words")
+  if not words:
+    row.refuse(f"{column!r} is empty; give it a text, or remove this row")
+  return words
+
+
+def targets_of(row: Row, text: str, column: str, *, has_labels: bool = True) -> list[Target]:
+  """The targets in a column of a row; without `has_labels` they need none and get none.
+
+  DataError with its place: they are not a list of objects, a span does not lie in the text of the column
+  `text`, or a label is missing.
+  """
+  count, targets = len(words_of(row, text)), row.value(column)
+  if not isinstance(targets, list) or not all(isinstance(target, dict) for target in targets):
+    row.refuse(
+      f"{column!r} is no list of objects; expected [{{'span1': [0, 2], 'span2': [3, 4], 'label': ...}}]"
+    )
+  read = []
+  for number, target in enumerate(targets, 1):
+    names = ("span1", "span2") if target.get("span2") is not None else ("span1",)
+    spans = tuple(_span(row, number, target.get(name), name, count) for name in names)
+    read.append(Target(spans, _labels(row, number, target.get("label")) if has_labels else ()))
+  return read
+
+
+def _span(row: Row, number: int, value: Any, name: str, count: int) -> Span:
+  if not isinstance(value, list) or [type(end) for end in value] != [int, int]:
+    row.refuse(f"target {number}: {name} is {value!r}; {_FORM}")
+  first, behind = value
+  if not 0 <= first < behind <= count:
+    row.refuse(f"target {number}: {name} is {value!r} in a text of {count} words; {_FORM}")
+  return first, behind
+
+
+def _labels(row: Row, number: int, value: Any) -> tuple[str, ...]:
+  if value is None or isinstance(value, dict):
+    row.refuse(f"target {number} has no label; give it a text, or a list of them")
+  return tuple(map(str, value if isinstance(value, list) else [value]))

@@ -1,14 +1,18 @@
 """What README.md, ARCHITECTURE.md and SECURITY.md name is there; the programs in docs/ run as they are."""
 
+import importlib
 import pathlib
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 
 import pytest
 
+from finetune import main as fine_tuning
 from pretrain import main
+from pretrain.command import flags
 from pretrain.export import __main__ as export
 from tests.pretrain import small_run
 from tests.pretrain.conftest import small_records, text_file  # noqa: F401 (fixtures)
@@ -69,6 +73,38 @@ def test_commands_that_a_page_names_are_there(page):
   assert not [file for file in files if not (file.with_suffix(".py").is_file() or file.is_dir())]
   targets = set(re.findall(r"^([\w-]+):", _text("Makefile"), re.MULTILINE))
   assert set(re.findall(r"`make ([\w-]+)`", _text(page))) <= targets
+
+
+_READ = {
+  "pretrain.main": flags.read_arguments,
+  "finetune.main": lambda words: flags.read_arguments(words, fine_tuning.PROGRAM),
+}
+
+
+def _commands(page: str) -> list[str]:
+  """The commands of a page whose flags are read here, whole: in its programs, or between backticks."""
+  text = _text(page).replace("\\\n", " ")
+  lines = re.findall(r"^python -m (.*)$", text, re.MULTILINE) + re.findall(r"`python -m ([^`]*)`", text)
+  lines = [
+    shlex.join(shlex.split(line, comments=True))
+    for line in lines
+    if " " in line.strip() and "..." not in line
+  ]
+  names = "ablations|analysis|checkpoints|embed|evaluate|main|predict|probe|report"
+  read = re.compile(rf"(pretrain|finetune)\.({names})\b(?!.*--help)")
+  return [line for line in lines if read.match(line)]
+
+
+@pytest.mark.parametrize("command", _commands("README.md"))
+def test_the_flags_of_the_readmes_commands_are_those_of_the_commands(command):
+  module, *words = shlex.split(command)
+  if module in _READ:
+    _READ[module]([word for word in words if word != "--config.data.directory=prepared/mine"])  # not here
+  else:
+    name = (
+      module if (ROOT.joinpath(*module.split(".")).with_suffix(".py")).is_file() else f"{module}.__main__"
+    )
+    importlib.import_module(name).parser().parse_args(words)
 
 
 def test_the_tree_of_the_readme_is_the_tree():

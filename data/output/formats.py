@@ -148,7 +148,7 @@ def choose(output: str, made: Mapping[str, Callable[[], Format]]) -> Callable[[]
 
   ConfigError: it is none of {'.csv': ..., '-': ...}.
   """
-  ending = pathlib.PurePath(output).suffix.lower() or output
+  ending = output if output in ("", "-") else pathlib.PurePath(output).suffix.lower()
   if ending not in made:
     *others, last = made
     raise ConfigError(f"--output={output}: expected a name that ends in {', '.join(others)} or {last}")

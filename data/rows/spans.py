@@ -62,5 +62,5 @@ def _span(row: Row, number: int, value: Any, name: str, count: int) -> Span:
 
 def _labels(row: Row, number: int, value: Any) -> tuple[str, ...]:
   if value is None or isinstance(value, dict):
-    row.refuse(f"target {number} has no label; give it a text, or a list of them")
+    row.refuse(f"target {number} has no label; give it one")
   return tuple(map(str, value if isinstance(value, list) else [value]))

@@ -72,9 +72,9 @@ def find(folder: pathlib.Path, sentences: int) -> list[Task]:
   """
   tasks = []
   for path in sorted((folder / FOLDER).glob("*.train.jsonl*")):
-    name, _, packed = path.name.partition(".train.jsonl")
+    name, _, packed = path.name.partition(".train.jsonl")  # a packed copy comes after the plain file
     test = path.with_name(f"{name}.test.jsonl{packed}")
-    if packed in ("", ".gz", ".zst"):
+    if packed in ("", ".gz", ".zst") and name not in (task.name for task in tasks):
       if not test.is_file():
         raise DataError(f"{test}: there is no such file; a task needs both files")
       tasks.append(Task(name, read(path)[:sentences], read(test)))

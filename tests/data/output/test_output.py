@@ -214,5 +214,8 @@ def test_an_array_of_vectors_is_read_by_numpy_alone(tmp_path):
 
 
 def test_an_unknown_ending_is_refused_with_those_that_are_known():
-  with pytest.raises(ConfigError, match=r"--output=a.xlsx: expected a name that ends in .csv, .jsonl or -"):
-    formats.choose("a.xlsx", dict.fromkeys((".csv", ".jsonl", "-"), formats.Nothing))
+  for name in ("a.xlsx", ".csv"):  # the second is a hidden file without an ending
+    with pytest.raises(
+      ConfigError, match=rf"--output={name}: expected a name that ends in .csv, .jsonl or -"
+    ):
+      formats.choose(name, dict.fromkeys((".csv", ".jsonl", "-"), formats.Nothing))

@@ -35,8 +35,12 @@ TEMPORARY = "orbax-checkpoint-tmp"  # in the name of a step while it is being wr
 
 ArrayTree = Any
 
-# Orbax logs a traceback for each of its threads besides raising; the one line of our errors is to be seen.
+# A save that fails is raised once. What else fails with it is printed as tracebacks by orbax, by asyncio and,
+# for writes that end after the event loop, by tensorstore: the one line of our errors is to be seen.
 logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
+logging.getLogger("asyncio").addFilter(lambda record: "never retrieved" not in record.getMessage())
+_print_unraisable = sys.unraisablehook
+sys.unraisablehook = lambda it: "Event loop is closed" in str(it.exc_value) or _print_unraisable(it)
 
 
 class Checkpoints:
@@ -203,8 +207,7 @@ class Checkpoints:
 
 def newest_step(workdir: str | os.PathLike) -> int | None:
   """The newest step that was saved whole in a workdir, which need not exist; None if there is none."""
-  steps = saved_steps(Path(workdir).absolute() / DIRECTORY)
-  return steps[-1] if steps else None
+  return max(saved_steps(Path(workdir).absolute() / DIRECTORY), default=None)
 
 
 def saved_steps(directory: Path) -> list[int]:
@@ -239,9 +242,7 @@ def step_path(directory: str | os.PathLike, step: int | None = None) -> Path:
   if not steps:
     advice = "give a workdir in which a run has saved one"
     if any((directory / name).is_file() for name in FOREIGN):
-      advice = (
-        f"it is a model of others: `python -m pretrain.export import --from={directory} --output=NEW` first"
-      )
+      advice = f"import it first: `python -m pretrain.export import --from={directory} --output=NEW`"
     raise DataError(f"no checkpoint in {directory}; {advice}")
   if step is not None and step not in steps:
     raise DataError(f"no checkpoint of step {step} in {directory}; there are {', '.join(map(str, steps))}")
@@ -285,8 +286,7 @@ def _saved_tree(path: Path) -> ArrayTree:
 
 def _check_same(path: Path, target: ArrayTree) -> None:
   with _read_errors(path):
-    saved = _saved_tree(path)
-  problems = trees.differences(target, saved)
+    problems = trees.differences(target, _saved_tree(path))
   if problems:
     raise DataError(
       f"checkpoint {path} is of another model or optimizer: {trees.first_lines(problems)}; use that "

@@ -197,7 +197,7 @@ def test_nothing_there_is_an_error_that_names_the_place(tmp_path, mesh):
     load_params(tmp_path / "nowhere")
   (tmp_path / "theirs").mkdir()
   (tmp_path / "theirs" / "model.safetensors").touch()
-  with pytest.raises(DataError, match=r"theirs; it is a model of others: `python -m pretrain.export import"):
+  with pytest.raises(DataError, match=r"theirs; import it first: `python -m pretrain.export import"):
     load_params(tmp_path / "theirs")
 
 

@@ -2,6 +2,8 @@
 
 import re
 import resource
+import subprocess
+import sys
 import time
 
 import jax.numpy as jnp
@@ -51,3 +53,31 @@ def test_a_disk_that_fills_ends_the_command_with_one_line_and_the_older_step_sta
   )
   lines: list[str] = []
   assert (resume.newest_good_step(tmp_path / "run", lines.append) or 0) >= 20 and not lines
+
+
+# Most of sixty arrays fail, some of them after the save has ended with the error of the first.
+SAVES_ON_A_FULL_DISK = """
+import gc, resource, sys, time, jax, jax.numpy as jnp
+from data.errors import StorageError
+from pretrain.checkpoint import Checkpoints
+keys = jax.random.split(jax.random.key(0), 60)
+params = {str(n): jax.random.normal(key, (300, 300)) for n, key in enumerate(keys)}
+for limit in (12_000, 20_000, 60_000, 100_000):
+  saving = Checkpoints(f"{sys.argv[1]}/{limit}", every=1, keep=5)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+  try:
+    saving.save(1, {"params": params, "step": jnp.int32(1)}, {})
+    saving.wait()
+  except StorageError as error:
+    print(error)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+gc.collect()
+time.sleep(0.5)
+"""
+
+
+def test_a_save_of_which_much_fails_leaves_no_traceback_beside_its_error(tmp_path):
+  command = [sys.executable, "-c", SAVES_ON_A_FULL_DISK, str(tmp_path)]
+  done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+  assert done.returncode == 0 and len(re.findall("^cannot save to .*$", done.stdout, re.MULTILINE)) == 4
+  assert done.stderr == ""

@@ -21,7 +21,7 @@ The data folder holds any of these, as they are released, plain or as .gz; what 
   UD_English-EWT/*-ud-train*.conllu, *-ud-test*.conllu  part of speech, dependencies, agreement pairs
   SemEval2010_task8/TRAIN_FILE.TXT, TEST_FILE_FULL.TXT  relations
   glue/SST-2/train.tsv, dev.tsv                         sentiment
-  glue/STS-B/dev.tsv                                    similarity
+  glue/STS-B/dev.tsv, SICK/SICK_test_annotated.txt      similarity
   blimp/*.jsonl                                         minimal pairs (sentence_good, sentence_bad)
 
 Every figure stands beside the same one of the encoder before pretraining and beside an answer that needs no

@@ -8,11 +8,13 @@ from typing import NamedTuple
 from data import annotated, glue
 from data.errors import ConfigError, DataError, unknown
 from data.glue import tsv
-from data.glue.tasks import Split, known_task
+from data.glue.tasks import GlueTask, Split, known_task
 from pretrain.analysis import probes
 from pretrain.analysis.probes import Probe
 
 _SENTIMENT_ROWS = 5_000  # more change a linear probe little
+# Of SemEval-2014 task 1, whose file of test sentences has its scores, from 1 to 5, and is no .tsv by name.
+_SICK = GlueTask("SICK", (), ("sentence_A", "sentence_B"), "relatedness_score", (), {"test": (4_927,)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +62,11 @@ def _sentiment(folder: Folder) -> Sequence[Probe]:
 
 
 def _similarity(folder: Folder) -> Sequence[Probe]:
-  return [probes.Similarity(split) for split in _glue(folder, "stsb", ("dev",))]
+  made = [probes.Similarity("STS-B dev", split) for split in _glue(folder, "stsb", ("dev",))]
+  for place in (folder.path / "SICK", folder.path):
+    if path := tsv.existing(place / "SICK_test_annotated.txt"):
+      return [*made, probes.Similarity("SICK test", tsv.read_file(path, _SICK, "test"))]
+  return made
 
 
 def _pairs(folder: Folder) -> Sequence[Probe]:
@@ -77,7 +83,7 @@ SETS = {
   "dependency": _Set(_TREEBANK, _treebank(probes.Dependencies)),
   "relation": _Set("SemEval2010_task8/TRAIN_FILE.TXT and TEST_FILE_FULL.TXT", _relations),
   "sentiment": _Set("glue/SST-2/train.tsv and dev.tsv", _sentiment),
-  "similarity": _Set("glue/STS-B/dev.tsv", _similarity),
+  "similarity": _Set("glue/STS-B/dev.tsv or SICK/SICK_test_annotated.txt", _similarity),
   "pairs": _Set("blimp/*.jsonl or UD_English-EWT/*-ud-test*.conllu", _pairs),
 }
 

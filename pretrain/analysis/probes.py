@@ -221,13 +221,14 @@ class Sentiment:
 class Similarity:
   """How like two sentences are, by the cosine of their vectors; nothing is trained."""
 
+  cases: str
   pairs: Split
   name = "similarity"
-  about = "similarity: cosines of two sentences against people's scores (STS-B); no model: tf-idf of words"
+  about = "similarity: cosines of two sentences against people's scores; no model: tf-idf of words"
 
   def _figure(self, cosines: np.ndarray, read: str) -> Figure:
     value = linear.rank_correlation(cosines, np.asarray(_labels(self.pairs), np.float64))
-    return Figure(self.name, "STS-B dev", "Spearman", read, value, len(cosines))
+    return Figure(self.name, self.cases, "Spearman", read, value, len(cosines))
 
   def without_model(self) -> list[Figure]:
     """Cosines of bags of words."""

@@ -7,6 +7,7 @@ import random
 import jax
 import pytest
 
+from data.errors import DataError
 from pretrain import probe
 
 WORDS = {"NOUN": ("ba", "dogo", "lumi"), "VERB": ("ke", "zore"), "DET": ("fi",)}
@@ -94,3 +95,21 @@ def test_what_has_no_data_is_skipped_with_a_sentence(data):
   assert (
     skipped[0] == "Skipped, because its data are not there: sentiment (glue/SST-2/train.tsv and dev.tsv)."
   )
+
+
+def test_sick_is_read_as_it_is_released_and_shared_words_have_its_order(tmp_path):
+  from pretrain.analysis import probe_sets
+
+  (tmp_path / "SICK").mkdir()
+  file = tmp_path / "SICK" / "SICK_test_annotated.txt"
+  rows = [("ba ke dogo", "ba ke dogo", 4.9), ("ba ke dogo", "ba zore lumi", 2.5), ("ba ke", "fi lumi", 1)]
+  lines = [f"{n}\t{first}\t{second}\t{score}\tNEUTRAL" for n, (first, second, score) in enumerate(rows)]
+  header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
+  file.write_text("\n".join([header, *lines]))
+  (found,), _ = probe_sets.find(probe_sets.Folder(tmp_path, 10, 5), ["similarity"])
+  (figure,) = found.without_model()
+  assert (figure.cases, figure.measure, figure.count) == ("SICK test", "Spearman", 3)
+  assert figure.value == pytest.approx(1)
+  file.write_text("\n".join([header, lines[0].replace("4.9", "high")]))
+  with pytest.raises(DataError, match=r"SICK_test_annotated.txt:2: score 'high', expected a number from 0"):
+    probe_sets.find(probe_sets.Folder(tmp_path, 10, 5), ["similarity"])

@@ -26,6 +26,7 @@ class Arm:
   paper_base: str = ""  # of its base
   after: Mapping[str, str] = dataclasses.field(default_factory=dict)  # {field: arm whose workdir it names}
   share: float = 1.0  # of the budget
+  against: tuple[str, ...] = ()  # names of arms that it is compared with besides its base
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +49,15 @@ class Sweep:
   values: Mapping[str, float]  # {name of an arm: its value}
 
 
+@dataclasses.dataclass(frozen=True)
+class Spread:
+  """By how much figures of an arm must differ, in the mean of its seeds, for a study to be a test."""
+
+  arm: str
+  measures: str  # pattern of their names, as a regular expression
+  least: float
+
+
 # {name: (field, what it is)}: rows of a paper's table with values of it are drawn over them.
 SWEPT = {"crops": ("objectives.scl.crop_fraction", "share of a text that its crop keeps")}
 
@@ -68,6 +78,7 @@ class Study:
   primary: tuple[str, ...] = ()  # measures that were named before the runs
   sweeps: Mapping[str, Sweep] = dataclasses.field(default_factory=dict)  # by name
   is_race: bool = False  # whether it asks after how many steps an arm has what its base has at the end
+  void_below: Spread | None = None  # it proves nothing where this is missed
 
 
 def _tagging(sentences: int) -> FineTuning:
@@ -107,9 +118,9 @@ _EIGHTHS = (0.125, 0.25, 0.5, 1.0)
 _AMOS = "configs/amos_tiny.py"
 
 
-def _reversed(multiplier: float, base: str = "flat") -> Arm:
+def _reversed(multiplier: float, base: str = "flat", against: tuple[str, ...] = ()) -> Arm:
   fields = _VOCAB | {"generator.reversal_multiplier": multiplier}
-  return Arm(_AMOS, fields, base, after={"train.init_from": "before"}, share=1 / 3)
+  return Arm(_AMOS, fields, base, after={"train.init_from": "before"}, share=1 / 3, against=against)
 
 
 STUDIES = {
@@ -141,13 +152,14 @@ STUDIES = {
     {
       "before": Arm(_AMOS, _VOCAB | {"generator.reversal_multiplier": 0.0}),
       "flat": _reversed(0.0, ""),
-      "reversed": _reversed(-1.0),
+      "reversed": _reversed(-1.0, against=("along",)),
       "along": _reversed(1.0),
     },
     budget=6_000,
     seeds=4,
-    analyses=("detection", "mixture"),
+    analyses=("detection", "mixture", "generator"),
     primary=("detection: all tokens, loss at replaced", "mixture: layer 3, end"),
+    void_below=Spread("before", "generator: layer .*, end", 0.1),  # nats between the heads
   ),
   "e4": Study(
     "E4: does TACO learn earlier than masked LM?",

@@ -133,7 +133,7 @@ def _fine_tuned(study: Study, names: Sequence[str], data: pathlib.Path) -> Study
 
 def _needs(study: Study, name: str) -> set[str]:
   arm = study.arms[name]
-  return {needed for needed in (arm.base, *arm.after.values()) if needed}
+  return {needed for needed in (arm.base, *arm.against, *arm.after.values()) if needed}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

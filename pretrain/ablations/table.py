@@ -1,8 +1,10 @@
 """One table of all cells: means over seeds, and what they differ from their base by."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from configs.studies import Spread
 from data.tables import Column, Report, Row, text_column
 from pretrain.ablations import measured, papers
 from pretrain.ablations.cells import Asked, Cell, finished
@@ -64,6 +66,8 @@ def report(asked: Asked, found: Found, left_out: Sequence[str]) -> Report:
     )
   if study.is_race:
     notes += [_race(asked, found.values, name) for name, arm in study.arms.items() if arm.base]
+  if study.void_below:
+    notes.append(_spread(study.void_below, found.values))
   for cell, line in found.diverged.items():
     notes.append(f"{cell.arm}, seed {cell.seed}, diverged and is in no mean: {line}")
   if found.missing:
@@ -92,11 +96,12 @@ def _rows(
     if not of_seed:
       continue
     before = [(f"step {first:,}", at(name, first)) for first in (0, steps[0]) if first < step]
-    bases = [(arm.base, at(arm.base, step))] if arm.base else before if asked.study.has_start else []
+    others = [(base, at(base, step)) for base in (arm.base, *arm.against) if base]
+    bases = others or (before if asked.study.has_start else [])
     row = {"measure": measure, "row": name, "step": step, "mean": sum(of_seed.values()) / len(of_seed)}
     row |= {"seeds": len(of_seed), "of seed": of_seed, "paper": arm.paper}
     row["paper's difference"] = papers.difference(arm.paper, arm.paper_base)
-    compared = [(base, paired(of_seed, others)) for base, others in bases]
+    compared = [(base, paired(of_seed, of_base)) for base, of_base in bases]
     for base, difference in compared or [("", None)]:
       numbers = {} if difference is None else {"difference": difference._asdict()}
       rows.append(row | {"against": base} | numbers)
@@ -120,6 +125,22 @@ def _race(asked: Asked, values: Mapping[Cell, measured.Values], name: str) -> st
   return (
     f"{name} has the {measure} that {base} has after {last:,} steps after {mean:,.0f} (geometric mean of "
     f"{len(taken)} seeds{interval}; not reached counts as its last step)."
+  )
+
+
+def _spread(needed: Spread, values: Mapping[Cell, measured.Values]) -> str:
+  """Whether figures of an arm differ by as much as they must."""
+  of_seeds = [
+    [value for (_, name), value in own.items() if re.fullmatch(needed.measures, name)]
+    for cell, own in values.items()
+    if cell.arm == needed.arm
+  ]
+  if not of_seeds:
+    return f"No seed of {needed.arm} is finished, so it is not known whether this is a test."
+  spread = sum(max(of_seed) - min(of_seed) for of_seed in of_seeds) / len(of_seeds)
+  return (
+    f"The figures {needed.measures!r} of {needed.arm} differ by {spread:.4f}; at least {needed.least} was "
+    f"asked for beforehand, so the test {'counts' if spread >= needed.least else 'is void'}."
   )
 
 

@@ -196,6 +196,7 @@ def sentence_vectors(encoder: FrozenEncoder, texts: Sequence[str]) -> dict[str, 
 class Sentiment:
   """Whether a sentence is praise, from one vector of it."""
 
+  cases: str
   train: Split
   test: Split
   name = "sentiment"
@@ -203,7 +204,7 @@ class Sentiment:
 
   def _figure(self, answers: np.ndarray, read: str) -> Figure:
     right = answers == np.asarray(_labels(self.test))
-    return Figure(self.name, "SST-2 dev", "accuracy", read, _share(right), len(right))
+    return Figure(self.name, self.cases, "accuracy", read, _share(right), len(right))
 
   def without_model(self) -> list[Figure]:
     """Scores a bag of words."""

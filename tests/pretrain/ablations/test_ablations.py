@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from configs.studies import Arm, Study
+from configs.studies import Arm, Spread, Study
 from data import files
 from data.command import STOPPED
 from data.errors import ConfigError, DataError, StorageError
@@ -69,6 +69,33 @@ def test_a_race_says_when_a_row_has_what_its_base_has_at_the_end(tmp_path, monke
   assert "of 2 seeds, 95% bootstrap interval 4 to 4;" in notes
   nothing = table.report(asked, table.Found({}, {}, []), []).notes
   assert "No seed of row and of base is finished" in " ".join(nothing)
+
+
+def test_an_arm_is_compared_with_more_than_its_base(tmp_path, monkeypatch):
+  arms = {"base": Arm("c.py"), "before": Arm("b.py"), "row": Arm("r.py", base="base", against=("before",))}
+  asked = _asked(tmp_path, study=Study("A study", arms))
+  _run(asked, Commands(), monkeypatch)
+  rows = [row for row in table.report(asked, table.read(asked), []).rows if row["row"] == "row"]
+  means = {row["against"]: row["difference"]["mean"] for row in rows}
+  assert means == pytest.approx({"base": 0.2, "before": 0.3})
+
+
+@pytest.mark.parametrize(
+  ("upper", "spread", "verdict"), [(1.3, "0.1500", "counts"), (1.16, "0.0800", "is void")]
+)
+def test_a_test_whose_premise_is_missed_is_void_and_said_to_be(tmp_path, upper, spread, verdict):
+  needed = Spread("base", "generator: layer .*, end", 0.1)
+  asked = _asked(tmp_path, study=Study("A study", {"base": Arm("c.py")}, void_below=needed))
+  of_layers = {(8, "generator: layer 1, end"): 1.0, (8, "generator: layer 1, start"): 9.0}
+  seeds = {
+    Cell("base", seed): of_layers | {(8, "generator: layer 3, end"): at}
+    for seed, at in enumerate((1.0, upper))
+  }
+  notes = " ".join(table.report(asked, table.Found(seeds, {}, []), []).notes)
+  said = f"differ by {spread}; at least 0.1 was asked for beforehand, so the test {verdict}."
+  assert said in notes
+  nothing = " ".join(table.report(asked, table.Found({}, {}, []), []).notes)
+  assert "No seed of base is finished, so it is not known whether this is a test" in nothing
 
 
 def test_rows_of_a_sweep_are_plotted_over_its_values_with_intervals(tmp_path):

@@ -31,14 +31,16 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
-  """A search of `finetune.main` on a cell's last checkpoint, its best model scored on rows of their own.
+  """A search of `finetune.main` on a cell's last checkpoint.
 
-  {train}, {dev} and {test} in a value are the files of UD's English EWT in the folder of annotated data.
+  {train}, {dev} and {test} in a value are the files of UD's English EWT in the folder of annotated data, and
+  the name of a GLUE task, such as {rte}, is the folder with that task's there.
   """
 
   config: str  # as `finetune.main --config` takes it
   fields: Mapping[str, Any]  # on top, by dotted name
-  scored_on: str  # as `finetune.evaluate --data` takes it
+  # Rows for the best model, as `finetune.evaluate --data` takes them; '': the search's own scores count.
+  scored_on: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +100,15 @@ def _tagging(sentences: int) -> FineTuning:
   return FineTuning("configs/finetune_own.py", fields, "{test}")
 
 
-FINE_TUNINGS = {f"tagging_{sentences}": _tagging(sentences) for sentences in (50, 200, 1_000)}
+def _glue(task: str) -> FineTuning:
+  """A GLUE task at one rate and batch size, one run, scored on its development set, as in the papers."""
+  fields = {"tasks": task, "data.directory": f"{{{task}}}", "search.cells": "one", "search.num_seeds": 1}
+  return FineTuning("configs/finetune_glue.py", fields)
+
+
+_TAGGING = {f"tagging_{sentences}": _tagging(sentences) for sentences in (50, 200, 1_000)}
+_GLUE = ("mnli", "qqp", "qnli", "sst2", "cola", "rte", "mrpc", "stsb")
+FINE_TUNINGS = _TAGGING | {task: _glue(task) for task in _GLUE}
 
 _SMALL = {  # for half an hour of one H100
   "model.vocab_size": 16_384,
@@ -131,7 +141,7 @@ STUDIES = {
     seeds=5,
     points=_EIGHTHS,
     has_start=True,
-    fine_tunings=tuple(FINE_TUNINGS),
+    fine_tunings=tuple(_TAGGING),
     primary=(_AMBIGUOUS, _DEPENDENCY),
   ),
   "e2": Study(

@@ -6,10 +6,12 @@ Everything is words: what a probe asks is asked of words, and each is cut into p
 import dataclasses
 import pathlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from data import rows
 from data.errors import DataError
+from data.glue import tsv
+from data.glue.tasks import known_task
 from data.glue.tsv import existing
 from data.rows import Row
 
@@ -57,6 +59,12 @@ def treebank(directory: pathlib.Path, split: str) -> pathlib.Path | None:
     if found:
       return found[0]
   return None
+
+
+def glue_folder(directory: pathlib.Path, task: str, splits: Sequence[str]) -> pathlib.Path | None:
+  """The folder that holds these splits of a GLUE task: `directory`/glue or `directory` itself, or None."""
+  folders = (directory / "glue", directory)
+  return next((at for at in folders if all(tsv.find(at, known_task(task), split) for split in splits)), None)
 
 
 def sentences(path: pathlib.Path) -> list[Sentence]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from configs.studies import FINE_TUNINGS, STUDIES, Study
-from data import annotated, command
+from data import command
 from data.command import Parser
 from data.errors import ConfigError, DataError, on_one_line, unknown
 from pretrain.ablations import cells, cost, papers, sweeps, table
@@ -24,6 +24,7 @@ and, where they are asked for, the analyses of pretrain.analysis and searches of
 models are scored on a test set. The same command goes on after a stop or a kill; several processes with the
 same flags share the cells. The table is written after each cell; rows of a sweep, such as crops, are plotted.
 tagging_N: part of speech from N sentences of UD's English EWT in --data, the rate chosen of three on its
+development set. mnli, rte and so on: that task of --data/glue at one rate and batch size, scored on its
 development set.
 
   python -m pretrain.ablations --paper=coco_lm --tiny --budget=4000 --data=annotated --output=coco_lm
@@ -122,12 +123,10 @@ def _fine_tuned(study: Study, names: Sequence[str], data: pathlib.Path) -> Study
     if name not in FINE_TUNINGS:
       raise ConfigError(unknown("fine-tuning", name, FINE_TUNINGS))
   study = dataclasses.replace(study, fine_tunings=tuple(names) or study.fine_tunings)
-  if study.fine_tunings and not all(annotated.treebank(data, split) for split in cells.SPLITS):
-    files = ", ".join(f"*-ud-{split}*.conllu" for split in cells.SPLITS)
-    raise DataError(
-      f"{data}: {study.fine_tunings[0]} needs UD_English-EWT/ with {files}, plain or .gz; "
-      "they are not all there"
-    )
+  for name in study.fine_tunings:
+    paths, needs = cells.files_of(name, data)
+    if None in paths.values():
+      raise DataError(f"{data}: {name} needs {needs}, plain or .gz; they are not all there")
   return study
 
 

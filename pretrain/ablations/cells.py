@@ -17,6 +17,7 @@ from configs.studies import FINE_TUNINGS, Arm, Study
 from data import annotated, errors, files
 from data.command import STOPPED, commit, run_child
 from data.errors import ConfigError, DataError, DivergedError
+from data.glue.tasks import known_task
 
 DONE = "done.json"
 # {name of a side: the fields that make it}; the untrained encoder has the checkpoint's shape and vocabulary.
@@ -93,28 +94,44 @@ class Asked(NamedTuple):
     """{folder of scores, in a cell's: step of the encoder}, whose last step is given."""
     steps = {"pretrained": last, "untrained": 0}
     names = self.study.fine_tunings
-    return {f"{name}/{side}{_SCORES}": steps[side] for name in names for side in self._sides}
+    return {_scores(name, side): steps[side] for name in names for side in self._sides}
 
   def filled(self, command: Sequence[str], cell: Cell) -> list[str]:
     """A command with its places."""
     places = {"{cell}": str(self.folder(cell)), "{data}": self.data, "{output}": str(self.output)}
-    found = {split: annotated.treebank(pathlib.Path(self.data), split) for split in SPLITS}
-    places |= {f"{{{split}}}": str(path) for split, path in found.items() if path}
+    for tuning in self.study.fine_tunings:
+      files_there, _ = files_of(tuning, pathlib.Path(self.data))
+      places |= {f"{{{name}}}": str(path) for name, path in files_there.items() if path}
     words = list(command)
     for name, place in places.items():
       words = [word.replace(name, place) for word in words]
     return words
 
 
+def files_of(tuning: str, data: pathlib.Path) -> tuple[dict[str, pathlib.Path | None], str]:
+  """{place in its fields: path, None: not there} of a fine-tuning, and what it needs, for a message."""
+  if FINE_TUNINGS[tuning].scored_on:
+    needs = f"UD_English-EWT/ with {', '.join(f'*-ud-{split}*.conllu' for split in SPLITS)}"
+    return {split: annotated.treebank(data, split) for split in SPLITS}, needs
+  splits = [split for split in known_task(tuning).sizes if not split.startswith("test")]
+  needs = f"glue/{known_task(tuning).folders[0]}/ with {', '.join(f'{split}.tsv' for split in splits)}"
+  return {tuning: annotated.glue_folder(data, tuning, splits)}, needs
+
+
+def _scores(tuning: str, side: str) -> str:
+  """The folder of scores, in a cell's."""
+  return f"{tuning}/{side}{_SCORES if FINE_TUNINGS[tuning].scored_on else ''}"
+
+
 def _fine_tuning(name: str, side: str, *, seed: int, step: int) -> list[list[str]]:
   """The search on one side and the scores of its best model; both sides have the same rows and seeds."""
   what, folder = FINE_TUNINGS[name], f"{{cell}}/{name}/{side}"
   fields = {"checkpoint": "{cell}/run", "checkpoint_step": step, **what.fields, **SIDES[side], "seed": seed}
-  scored = [f"--model={folder}/model", f"--data={what.scored_on}", f"--output={folder}{_SCORES}"]
-  return [
-    ["finetune.main", f"--config={what.config}", f"--workdir={folder}", *_flags(fields)],
-    ["finetune.evaluate", *scored],
-  ]
+  made = [["finetune.main", f"--config={what.config}", f"--workdir={folder}", *_flags(fields)]]
+  if what.scored_on:
+    scored = [f"--data={what.scored_on}", f"--output={{cell}}/{_scores(name, side)}"]
+    made.append(["finetune.evaluate", f"--model={folder}/model", *scored])
+  return made
 
 
 def _flags(fields: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from data import annotated, glue
 from data.errors import ConfigError, DataError, unknown
 from data.glue import tsv
-from data.glue.tasks import GlueTask, Split, known_task
+from data.glue.tasks import GlueTask, Split
 from pretrain.analysis import probes
 from pretrain.analysis.probes import Probe
 
@@ -48,10 +48,8 @@ def _relations(folder: Folder) -> Sequence[Probe]:
 
 
 def _glue(folder: Folder, task: str, splits: Sequence[str]) -> list[Split]:
-  for place in (folder.path / "glue", folder.path):
-    if all(tsv.find(place, known_task(task), split) for split in splits):
-      return glue.read_all(str(place), [(task, split) for split in splits])
-  return []
+  place = annotated.glue_folder(folder.path, task, splits)
+  return [] if place is None else glue.read_all(str(place), [(task, split) for split in splits])
 
 
 def _sentiment(folder: Folder) -> Sequence[Probe]:

@@ -3,17 +3,21 @@
 import contextlib
 import json
 import pathlib
+import shutil
 
 import pytest
 
 from configs.studies import FINE_TUNINGS, STUDIES
 from data.command import STOPPED
+from data.glue.tasks import TASKS
 from finetune import main as fine_tune
 from finetune import needed_files
 from pretrain.ablations import __main__ as command
 from pretrain.ablations import cells, cost, papers
 from pretrain.command import flags
 from tests.pretrain.ablations.stand_in import Commands
+
+GLUE = [name for name, what in FINE_TUNINGS.items() if not what.scored_on]
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +47,8 @@ def test_every_row_is_a_config_that_pretraining_takes(what, data, tmp_path):
   assert [line.split()[0] for line in left_out] == (["final_weights"] if what == "--paper=amos" else [])
 
 
-@pytest.mark.parametrize("name", FINE_TUNINGS)
-def test_every_fine_tuning_is_a_config_that_finetune_takes(name, data, tmp_path):
+@pytest.mark.parametrize("name", [name for name in FINE_TUNINGS if name not in GLUE])
+def test_every_tagging_is_a_config_that_finetune_takes(name, data, tmp_path):
   argv = ["--study=e2", f"--fine_tune={name}", f"--data={data}", f"--output={tmp_path}"]
   asked, _, _ = command.asked_for(argv)
   (search, _) = asked.commands(asked.cells[0])[-2:]
@@ -52,6 +56,23 @@ def test_every_fine_tuning_is_a_config_that_finetune_takes(name, data, tmp_path)
   needed_files.check(config, download=False)
   assert config.data.train_file == str(data / "en_ewt-ud-train.conllu")
   assert len(config.data.labels.split(",")) == 17 and config.own.task == "tagging"
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_every_glue_task_is_a_config_that_finetune_takes(name, data, tmp_path):
+  shutil.copytree(data, tmp_path / "data")
+  place = tmp_path / "data" / "glue" / TASKS[name].folders[0]
+  place.mkdir(parents=True)
+  for split in ("train", "dev_matched", "dev_mismatched") if name == "mnli" else ("train", "dev"):
+    (place / f"{split}.tsv").write_text("")
+  argv = ["--paper=amos", "--tiny", "--budget=4000", f"--fine_tune={name}", "--only=pos"]
+  asked, _, _ = command.asked_for([*argv, f"--data={tmp_path / 'data'}", f"--output={tmp_path}"])
+  search = asked.commands(asked.cells[0])[-1]
+  assert search[0] == "finetune.main"
+  config = flags.read_arguments(asked.filled(search, asked.cells[0])[1:], fine_tune.PROGRAM).config
+  needed_files.check(config, download=False)
+  assert (config.tasks, config.data.directory, config.search.num_seeds) == (name, str(place.parent), 1)
+  assert asked.fine_tunings(8) == {f"{name}/pretrained": 8}
 
 
 @pytest.mark.parametrize(
@@ -69,6 +90,11 @@ def test_every_fine_tuning_is_a_config_that_finetune_takes(name, data, tmp_path)
       ("--study=e1", "--data=nowhere"),
       3,
       "nowhere: tagging_50 needs UD_English-EWT/ with *-ud-train*.conllu",
+    ),
+    (
+      ("--study=e1", "--data=nowhere", "--fine_tune=mnli"),
+      3,
+      "nowhere: mnli needs glue/MNLI/ with train.tsv, dev_matched.tsv, dev_mismatched.tsv, plain",
     ),
     (
       ("--study=e2", "--fine_tune=taging_50"),

@@ -25,8 +25,15 @@ class Arm:
   paper: str = ""  # what a paper reports of it, and
   paper_base: str = ""  # of its base
   after: Mapping[str, str] = dataclasses.field(default_factory=dict)  # {field: arm whose workdir it names}
+  # {field: arm whose mean mixture weights, of the same seed, are its value}
+  learned: Mapping[str, str] = dataclasses.field(default_factory=dict)
   share: float = 1.0  # of the budget
   against: tuple[str, ...] = ()  # names of arms that it is compared with besides its base
+
+  @property
+  def earlier(self) -> tuple[str, ...]:
+    """Names of the arms whose runs it needs."""
+    return (*self.after.values(), *self.learned.values())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,6 @@ from data.errors import ConfigError, DataError, on_one_line, unknown
 from pretrain.ablations import cells, cost, papers, sweeps, table
 from pretrain.ablations.cells import Asked
 from pretrain.analysis import probe_sets, probing
-from pretrain.command import flags
 
 _EPILOG = """\
 Every cell, a row with a seed, is an ordinary run in OUTPUT/ROW/seed_N/run, then the probes of pretrain.probe
@@ -64,16 +63,15 @@ def parser() -> Parser:
   return made
 
 
-def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace, list[str]]:
-  """What is asked for, the flags, and sentences about rows that are left out.
+def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace]:
+  """What is asked for, and the flags.
 
   Raises ConfigError or DataError: a flag, a row or a field is wrong, or data are not there.
   """
   changes = [word for word in argv if word.startswith("--config.")]
   args = parser().parse_args([word for word in argv if word not in changes])
-  left_out: list[str] = []
   if args.paper:
-    study, left_out = papers.study(args.paper, is_tiny=args.tiny)
+    study = papers.study(args.paper, is_tiny=args.tiny)
   elif args.study not in STUDIES:
     raise ConfigError(unknown("study", args.study, STUDIES))
   elif args.tiny:
@@ -97,12 +95,11 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace, list[str]
   seeds = range(args.seeds or study.seeds)
   asked = Asked(study, seeds, budget, pathlib.Path(args.output), args.data, args.only, changes)
   for name in study.arms:
-    cell = cells.Cell(name, 0)
     try:
-      flags.read_arguments(asked.filled(asked.commands(cell)[0], cell)[1:])
+      cells.config_of(asked, name)
     except ConfigError as error:
       raise ConfigError(f"{name}: {on_one_line(error)}") from error
-  return asked, args, left_out
+  return asked, args
 
 
 def _only(study: Study, names: Sequence[str]) -> Study:
@@ -132,20 +129,20 @@ def _fine_tuned(study: Study, names: Sequence[str], data: pathlib.Path) -> Study
 
 def _needs(study: Study, name: str) -> set[str]:
   arm = study.arms[name]
-  return {needed for needed in (arm.base, *arm.against, *arm.after.values()) if needed}
+  return {needed for needed in (arm.base, *arm.against, *arm.earlier) if needed}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
 
   def work() -> int:
-    asked, args, left_out = asked_for(sys.argv[1:] if argv is None else argv)
+    asked, args = asked_for(sys.argv[1:] if argv is None else argv)
     if args.cost is not None:
       cost.report(asked, args.cost).print()
       return 0
 
     def publish() -> None:
-      table.report(asked, table.read(asked), left_out).write(asked.output)
+      table.report(asked, table.read(asked)).write(asked.output)
 
     if not args.table:
       try:
@@ -153,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       except cells.Stopped:
         print("Stopped as asked; the same command goes on")
         return command.STOPPED
-    report = table.report(asked, table.read(asked), left_out)
+    report = table.report(asked, table.read(asked))
     report.publish(asked.output, print)
     for plot in sweeps.plots(asked, report.rows):
       print(f"{plot.write(asked.output)[0]}: {plot.title} by {plot.x_label}")

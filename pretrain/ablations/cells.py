@@ -13,11 +13,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from ml_collections import ConfigDict
+
 from configs.studies import FINE_TUNINGS, Arm, Study
 from data import annotated, errors, files
 from data.command import STOPPED, commit, run_child
 from data.errors import ConfigError, DataError, DivergedError
 from data.glue.tasks import known_task
+from pretrain import metrics
+from pretrain.analysis import logs
+from pretrain.command import flags
 
 DONE = "done.json"
 # {name of a side: the fields that make it}; the untrained encoder has the checkpoint's shape and vocabulary.
@@ -68,6 +74,7 @@ class Asked(NamedTuple):
     steps = self.steps(arm)
     fields = dict(arm.fields)
     fields |= {field: f"{{output}}/{name}/seed_{cell.seed}/run" for field, name in arm.after.items()}
+    fields |= {field: f"{{weights of {name}}}" for field, name in arm.learned.items()}
     fields |= {"train.total_steps": steps[-1], "train.checkpoint_steps": tuple(steps)}
     saved = ",".join(f"{{cell}}/run/checkpoints/{step}" for step in steps)
     probes = [f"--checkpoint={saved}", "--data={data}", "--output={cell}/probe"]
@@ -102,10 +109,27 @@ class Asked(NamedTuple):
     for tuning in self.study.fine_tunings:
       files_there, _ = files_of(tuning, pathlib.Path(self.data))
       places |= {f"{{{name}}}": str(path) for name, path in files_there.items() if path}
+    arm = self.study.arms[cell.arm]
+    places |= {f"{{weights of {name}}}": _weights(self, name, cell.seed) for name in arm.learned.values()}
     words = list(command)
     for name, place in places.items():
       words = [word.replace(name, place) for word in words]
     return words
+
+
+def config_of(asked: Asked, arm: str) -> ConfigDict:
+  """The config of an arm's runs, that of seed 0; ConfigError where pretraining would refuse it."""
+  cell = Cell(arm, 0)
+  return flags.read_arguments(asked.filled(asked.commands(cell)[0], cell)[1:]).config
+
+
+def _weights(asked: Asked, arm: str, seed: int) -> str:
+  """The mean weights of an arm's generator heads at the end of its run, by commas; equal ones before."""
+  run = asked.folder(Cell(arm, seed)) / "run"
+  curves = logs.series(metrics.read(run) if run.is_dir() else [], r"train/mixture_weight_layer_(\d+)")
+  ends = [logs.smoothed(curves[layer][1])[-1] for layer in sorted(curves, key=int)]
+  weights = np.asarray(ends or [1.0] * len(config_of(asked, arm).generator.mlm_layers))
+  return ",".join(map(repr, (weights / weights.sum()).tolist()))
 
 
 def files_of(tuning: str, data: pathlib.Path) -> tuple[dict[str, pathlib.Path | None], str]:
@@ -187,7 +211,7 @@ def run(asked: Asked, say: Callable[[str], None], finish: Callable[[], None]) ->
       except DataError as error:
         say(str(error))
         continue
-      waits = [name for name in arm.after.values() if finished(asked, Cell(name, cell.seed)) is None]
+      waits = [name for name in arm.earlier if finished(asked, Cell(name, cell.seed)) is None]
       if waits:
         say(f"{cell.arm}, seed {cell.seed}: waits for {', '.join(waits)}")
         continue

@@ -1,8 +1,7 @@
 """What a table would take, counted before anything runs."""
 
 from data.tables import Column, Report, text_column
-from pretrain.ablations.cells import Asked, Cell
-from pretrain.command import flags
+from pretrain.ablations.cells import Asked, config_of
 from pretrain.flops import training_flops_per_token
 
 
@@ -13,8 +12,7 @@ def report(asked: Asked, teraflops: float) -> Report:
   """
   rows = []
   for name in asked.study.arms:
-    cell = Cell(name, 0)
-    config = flags.read_arguments(asked.filled(asked.commands(cell)[0], cell)[1:]).config.to_dict()
+    config = config_of(asked, name).to_dict()
     train = config["train"]
     tokens = train["total_steps"] * train["batch_size"] * config["data"]["length"]
     each = training_flops_per_token(config)

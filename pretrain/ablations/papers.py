@@ -9,31 +9,30 @@ from data.errors import ConfigError, unknown
 
 # Fields without a value before another run has ended, and the row whose run gives it; '': the recipe's own.
 _GIVEN_BY = {"generator.init_from": "", "model.freeze_embeddings_from": "mlm_small"}
+_LEARNED = ("generator.mixture_weights",)  # by the recipe's own run
 _NUMBER = re.compile(r"\d+\.\d")
 
 
-def study(family: str, *, is_tiny: bool) -> tuple[Study, list[str]]:
-  """The rows of a paper and a sentence for each that cannot be run by itself; ConfigError: no such paper."""
+def study(family: str, *, is_tiny: bool) -> Study:
+  """The rows of a paper; ConfigError: no such paper."""
   if family not in FAMILIES:
     raise ConfigError(unknown("paper", family, FAMILIES))
-  module, arms, left_out = FAMILIES[family], dict[str, Arm](), []
+  module, arms = FAMILIES[family], dict[str, Arm]()
   for name, row in module.ROWS.items():
     recipe = row.tiny_recipe if is_tiny else row.recipe
     arms.setdefault(recipe, Arm(f"configs/{recipe}.py", paper=module.WHOLE.get(row.recipe, "")))
-    missing = [field for field in row.required if field not in _GIVEN_BY]
-    if missing:
-      left_out.append(f"{name} is left out: it needs {' and '.join(missing)} of another run.")
-    elif row.changes and not (is_tiny and _is_there(module.ROWS, name)):
-      after = {field: _GIVEN_BY[field] or recipe for field in row.required}
+    if row.changes and not (is_tiny and _is_there(module.ROWS, name)):
+      learned = {field: recipe for field in row.required if field in _LEARNED}
+      after = {field: _GIVEN_BY[field] or recipe for field in row.required if field not in learned}
       argument = f"{name}:tiny" if is_tiny else name
       whole = module.WHOLE.get(row.recipe, "")
       config = f"configs/ablations/{family}.py:{argument}"
-      arms[name] = Arm(config, base=recipe, paper=row.paper, paper_base=whole, after=after)
+      arms[name] = Arm(config, base=recipe, paper=row.paper, paper_base=whole, after=after, learned=learned)
   sweeps = {}
   for name, (field, label) in SWEPT.items():
     values = {row: module.ROWS[row].changes.get(field) for row in arms if row in module.ROWS}
     sweeps[name] = Sweep(label, {row: value for row, value in values.items() if value is not None})
-  return Study(f"Ablations of {family}", arms, sweeps=sweeps), left_out
+  return Study(f"Ablations of {family}", arms, sweeps=sweeps)
 
 
 def _is_there(rows: dict[str, Row], name: str) -> bool:

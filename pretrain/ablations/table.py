@@ -39,7 +39,7 @@ def read(asked: Asked) -> Found:
   return results
 
 
-def report(asked: Asked, found: Found, left_out: Sequence[str]) -> Report:
+def report(asked: Asked, found: Found) -> Report:
   """A row for each measure, arm, step and base."""
   study = asked.study
   measures = dict.fromkeys(study.primary)
@@ -74,7 +74,7 @@ def report(asked: Asked, found: Found, left_out: Sequence[str]) -> Report:
     seeds = {name: [cell.seed for cell in found.missing if cell.arm == name] for name in study.arms}
     of_arm = "; ".join(f"{name} seeds {', '.join(map(str, left))}" for name, left in seeds.items() if left)
     notes.append(f"Open, {len(found.missing)} of {len(asked.cells)} cells: {of_arm}.")
-  return Report("ablations", study.title, columns, rows, [*notes, *left_out])
+  return Report("ablations", study.title, columns, rows, notes)
 
 
 def _rows(

@@ -64,18 +64,38 @@ def test_a_race_says_when_a_row_has_what_its_base_has_at_the_end(tmp_path, monke
   arms = {"base": Arm("c.py"), "row": Arm("r.py", base="base")}
   asked = _asked(tmp_path, study=Study("A race", arms, points=(0.5, 1.0), primary=(SHARE,), is_race=True))
   _run(asked, Commands(), monkeypatch)
-  notes = " ".join(table.report(asked, table.read(asked), []).notes)
+  notes = " ".join(table.report(asked, table.read(asked)).notes)
   assert "row has the part of speech, all words, last that base has after 8 steps after 4 (geometric" in notes
   assert "of 2 seeds, 95% bootstrap interval 4 to 4;" in notes
-  nothing = table.report(asked, table.Found({}, {}, []), []).notes
+  nothing = table.report(asked, table.Found({}, {}, [])).notes
   assert "No seed of row and of base is finished" in " ".join(nothing)
+
+
+def test_weights_that_a_run_has_learned_are_those_at_its_end(tmp_path):
+  arms = {"amos": Arm("configs/amos_tiny.py")}
+  arms["fixed"] = Arm(
+    "configs/ablations/amos.py:final_weights:tiny", base="amos", learned={"generator.mixture_weights": "amos"}
+  )
+  asked = _asked(tmp_path, study=Study("A study", arms), budget=4_000)
+  assert cells.config_of(asked, "fixed").generator.mixture_weights == (1 / 3,) * 3  # before there is a run
+  run = asked.folder(Cell("amos", 0)) / "run"
+  run.mkdir(parents=True)
+  lines = [{"step": 9, **{f"train/mixture_weight_layer_{k}": 1 / 3 for k in (1, 2, 3)}}]
+  lines += [
+    {"step": 10 + n, **{f"train/mixture_weight_layer_{k}": k / 6 for k in (1, 2, 3)}} for n in range(99)
+  ]
+  (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  assert cells.config_of(asked, "fixed").generator.mixture_weights == pytest.approx(
+    (1 / 6, 1 / 3, 1 / 2), abs=1e-4
+  )
+  assert asked.study.arms["fixed"].earlier == ("amos",)
 
 
 def test_an_arm_is_compared_with_more_than_its_base(tmp_path, monkeypatch):
   arms = {"base": Arm("c.py"), "before": Arm("b.py"), "row": Arm("r.py", base="base", against=("before",))}
   asked = _asked(tmp_path, study=Study("A study", arms))
   _run(asked, Commands(), monkeypatch)
-  rows = [row for row in table.report(asked, table.read(asked), []).rows if row["row"] == "row"]
+  rows = [row for row in table.report(asked, table.read(asked)).rows if row["row"] == "row"]
   means = {row["against"]: row["difference"]["mean"] for row in rows}
   assert means == pytest.approx({"base": 0.2, "before": 0.3})
 
@@ -91,15 +111,15 @@ def test_a_test_whose_premise_is_missed_is_void_and_said_to_be(tmp_path, upper, 
     Cell("base", seed): of_layers | {(8, "generator: layer 3, end"): at}
     for seed, at in enumerate((1.0, upper))
   }
-  notes = " ".join(table.report(asked, table.Found(seeds, {}, []), []).notes)
+  notes = " ".join(table.report(asked, table.Found(seeds, {}, [])).notes)
   said = f"differ by {spread}; at least 0.1 was asked for beforehand, so the test {verdict}."
   assert said in notes
-  nothing = " ".join(table.report(asked, table.Found({}, {}, []), []).notes)
+  nothing = " ".join(table.report(asked, table.Found({}, {}, [])).notes)
   assert "No seed of base is finished, so it is not known whether this is a test" in nothing
 
 
 def test_rows_of_a_sweep_are_plotted_over_its_values_with_intervals(tmp_path):
-  study, _ = papers.study("coco_lm", is_tiny=True)
+  study = papers.study("coco_lm", is_tiny=True)
   assert study.sweeps["crops"].values == {"crop_70": 0.7, "crop_80": 0.8, "crop_90": 0.9, "crop_100": 1.0}
   asked = _asked(tmp_path, study=dataclasses.replace(study, points=(0.5, 1.0)))
   scores = {"crop_100": {0: 0.2, 1: 0.4}, "crop_70": {0: 0.5}, "rtd_only": {0: 0.9}}
@@ -128,7 +148,7 @@ def test_cells_are_run_seed_by_seed_and_compared(tmp_path, monkeypatch):
   assert len(_run(asked, commands, monkeypatch)) == 2 * 4 * 3
   assert commands.run[:4] == ["before 0 main", "before 0 probe", "before 0 analysis", "base 0 main"]
   assert commands.run[12] == "before 1 main"
-  report = table.report(asked, table.read(asked), [])
+  report = table.report(asked, table.read(asked))
   rows = {(row["measure"], row["row"], row["step"]): row for row in report.rows}
   assert next(iter(rows))[0] == LOSS  # the one that was named before
   assert {measure for measure, _, _ in rows} == {SHARE, LOSS}
@@ -144,7 +164,7 @@ def test_a_start_is_compared_with_what_comes_after(tmp_path, monkeypatch):
   study = Study("A study", {"mlm": Arm("m.py")}, points=(0.5, 1.0), has_start=True)
   asked = _asked(tmp_path / "out", study=study)
   _run(asked, Commands(), monkeypatch)
-  rows = table.report(asked, table.read(asked), []).rows
+  rows = table.report(asked, table.read(asked)).rows
   found = [(row["step"], row["against"], round(row.get("difference", {}).get("mean", 9), 6)) for row in rows]
   assert found == [(0, "", 9), (4, "step 0", 0.04), (8, "step 0", 0.08), (8, "step 4", 0.04)]
 
@@ -154,7 +174,7 @@ def test_both_sides_are_fine_tuned_with_the_same_rows_and_compared(tmp_path, mon
   asked, commands = _asked(tmp_path / "out", study=study), Commands()
   _run(asked, commands, monkeypatch)
   assert commands.run[2:6] == ["base 0 main", "base 0 evaluate"] * 2
-  rows = table.report(asked, table.read(asked), []).rows
+  rows = table.report(asked, table.read(asked)).rows
   found = {row["step"]: row for row in rows if row["measure"] == "tagging 50, accuracy"}
   assert {step: row["mean"] for step, row in found.items()} == pytest.approx({0: 0.1, 8: 0.15})
   assert found[8]["against"] == "step 0" and found[8]["difference"]["mean"] == pytest.approx(0.05)
@@ -213,7 +233,7 @@ def test_a_stop_a_divergence_and_an_error(tmp_path, monkeypatch):
   found = table.read(asked)
   assert found.diverged == {Cell("row", 0): "the child's line"}
   assert found.missing == [Cell("row", 1), Cell("later", 1)]
-  markdown = table.report(asked, found, []).as_markdown()
+  markdown = table.report(asked, found).as_markdown()
   assert "row, seed 0, diverged and is in no mean" in markdown
   assert "Open, 2 of 8 cells: row seeds 1; later seeds 1." in markdown
   commands.run.clear()

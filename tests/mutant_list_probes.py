@@ -74,6 +74,24 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "pretrain/analysis/words.py",
+    "tests/pretrain/analysis/test_edges.py",
+    [
+      (
+        "the layers of a generator are in the wrong order",
+        "jnp.moveaxis(output.features, 0, 2)",
+        "jnp.moveaxis(output.features[::-1], 0, 2)",
+        "test_a_generator_is_asked_layer_by_layer_beside_the_encoder",
+      ),
+      (
+        "a generator is probed on masks",
+        "masked_ids=ids,",
+        "masked_ids=jnp.full_like(ids, tokens.mask),",
+        "test_a_generator_is_asked_layer_by_layer_beside_the_encoder",
+      ),
+    ],
+  ),
+  (
     "pretrain/analysis/logs.py",
     "tests/pretrain/analysis/test_logs.py",
     [

@@ -43,14 +43,6 @@ class Task(NamedTuple):
 States = Callable[[Sequence[Sequence[str]]], list[np.ndarray]]  # [words, layers, width] of each sentence
 
 
-class Side(NamedTuple):
-  """Frozen states of a checkpoint that can be asked about."""
-
-  suffix: str  # of the name of its curves
-  layers: Sequence[tuple[str, int]]  # whose, 'encoder' or 'generator', and after how many layers
-  states: States
-
-
 def measure(request: Request) -> Outcome:
   """Micro-averaged F1 of every task after each layer of the encoder, and of the generator's with a head."""
   tasks = find(request.data, request.sentences) if request.data else []
@@ -60,16 +52,17 @@ def measure(request: Request) -> Outcome:
     )
   rows, curves = [], []
   for name, saved in request.saved():
-    for task, side in itertools.product(tasks, sides(saved, request.batch_size)):
-      (train, labels), (test, gold) = (vectors(side.states, part) for part in (task.train, task.test))
+    for task, (layers, states) in itertools.product(tasks, sides(saved, request.batch_size)):
+      (train, labels), (test, gold) = (vectors(states, part) for part in (task.train, task.test))
       scores = [f1(gold, predictions(train[:, at], labels, test[:, at])) for at in range(train.shape[1])]
       rows += [
         {"checkpoint": name, "task": task.name, "of": of, "layer": layer, "f1": value, "targets": len(gold)}
-        for (of, layer), value in zip(side.layers, scores)
+        for (of, layer), value in zip(layers, scores)
       ]
       prefix = f"{name}, " if len(request.names) > 1 else ""
-      layers = np.asarray([layer for _, layer in side.layers])
-      curves.append(Curve(f"{prefix}{task.name}{side.suffix}", layers, np.asarray(scores), has_dots=True))
+      suffix = "" if layers[0][0] == "encoder" else ", generator"
+      depths = np.asarray([layer for _, layer in layers])
+      curves.append(Curve(f"{prefix}{task.name}{suffix}", depths, np.asarray(scores), has_dots=True))
   notes = [
     "Micro-averaged F1 of logistic regression on standardised states; of a task with one label for each "
     "target it is the share of right answers. Layer 0 is the embedding block. Of a generator, whose states "
@@ -80,18 +73,20 @@ def measure(request: Request) -> Outcome:
   return Outcome("Edge probing", rows, [plot], notes)
 
 
-def sides(saved: SavedModel, batch_size: int) -> list[Side]:
-  """The encoder of a checkpoint and, where it has one, the generator; errors as of opening them."""
+def sides(saved: SavedModel, batch_size: int) -> list[tuple[list[tuple[str, int]], States]]:
+  """What can be asked: [('encoder', layer), ...] and the states after these, and the same of a generator.
+
+  DataError: they are not those that the config describes.
+  """
   opened = saved.open_encoder("", flag="--vocabulary")
   encoder = FrozenEncoder(opened, {}, batch_size=batch_size)
-  both = [Side("", [("encoder", layer) for layer in range(opened.config.num_layers + 1)], encoder.layers)]
+  of_encoder = [("encoder", layer) for layer in range(opened.config.num_layers + 1)]
   generator = open_generator(saved, opened)
-  if generator is not None:
-    settings = generator.settings
-    number = len(settings.mlm_layers)
-    names = [f"generator {at}" for at in range(number)] if settings.is_separate else ["generator"] * number
-    both.append(Side(", generator", [*zip(names, settings.mlm_layers)], encoder.layers_of(generator)))
-  return both
+  if generator is None:
+    return [(of_encoder, encoder.layers)]
+  name = "generator {}" if generator.settings.is_separate else "generator"
+  of_heads = [(name.format(at), layer) for at, layer in enumerate(generator.settings.mlm_layers)]
+  return [(of_encoder, encoder.layers), (of_heads, encoder.layers_of(generator))]
 
 
 def find(folder: pathlib.Path, sentences: int) -> list[Task]:

@@ -97,10 +97,7 @@ class FrozenEncoder:
     return self._of_words(self._layer_program, sentences)
 
   def layers_of(self, beside: OpenedGenerator) -> Callable[[Sequence[Words]], list[np.ndarray]]:
-    """What `layers` is, of the generator beside this encoder: the states that its heads read, in their order.
-
-    Nothing is masked.
-    """
+    """What `layers` is, of the generator beside this encoder: states that its heads read, nothing masked."""
     params = {"own": beside.params, "shared": self.encoder.params["embeddings"]}
     function = functools.partial(_generator_vectors, settings=beside.settings, tokens=beside.tokens)
     return functools.partial(self._of_words, self._program(function, params))
@@ -165,14 +162,9 @@ def _generator_vectors(
   """[batch, length, heads, generator embed] float32, as `_word_vectors`: what every head of it reads."""
   ids = batch["ids"]
   is_token, everywhere = ids != pad_id, jnp.arange(ids.shape[1], dtype=jnp.int32)
-  nowhere = Masking(
-    masked_ids=ids,
-    positions=jnp.broadcast_to(everywhere, ids.shape),
-    weights=is_token.astype(jnp.float32),
-    selected=jnp.zeros_like(is_token),
-    overflow=jnp.zeros(ids.shape[:1], jnp.int32),
-  )
-  output = generator.run(params["own"], params["shared"], settings, nowhere, is_token, tokens, row_keys=None)
+  positions, nothing = jnp.broadcast_to(everywhere, ids.shape), jnp.zeros(ids.shape[:1], jnp.int32)
+  masking = Masking(ids, positions, is_token.astype(jnp.float32), jnp.zeros_like(is_token), nothing)
+  output = generator.run(params["own"], params["shared"], settings, masking, is_token, tokens, row_keys=None)
   return _means_of_words(jnp.moveaxis(output.features, 0, 2).astype(jnp.float32), batch)
 
 

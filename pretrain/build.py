@@ -37,7 +37,7 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
   return Recipe(
     encoder=encoder,
     masking=MaskingSettings(**config.corruption.to_dict()),
-    generator=_generator_settings(config, encoder) if has_generator else None,
+    generator=generator_settings(config, encoder) if has_generator else None,
     mixture=_mixture_choice(config),
     objectives=objectives,
     tokens=tokens,
@@ -63,7 +63,8 @@ def _fields_of(settings: type, group: ConfigDict) -> dict[str, Any]:
   return {field.name: group[field.name] for field in dataclasses.fields(settings)}
 
 
-def _generator_settings(config: ConfigDict, encoder: EncoderConfig) -> GeneratorSettings:
+def generator_settings(config: ConfigDict, encoder: EncoderConfig) -> GeneratorSettings:
+  """Sizes and switches of the generator; what its fields leave open is as in the encoder."""
   fields = config.generator
   dropout_free = {"dropout": 0.0, "attention_dropout": 0.0} if fields.sampling_dropout == "zero" else {}
   trunk = dataclasses.replace(

@@ -21,7 +21,7 @@ ABOUT = {
   "plane": "similar pairs by t-SNE, and UMAP where it is installed (glue/STS-B in --data)",
   "blocks": "cosines of blocks with crops of them and with others, contextual score, at every saved step",
   "words": "token embeddings of words that go together (word_pairs.tsv in --data: two words, a tab between)",
-  "edges": "edge probing after every layer (edges/*.jsonl, UD_English-EWT or SemEval2010_task8 in --data)",
+  "edges": "edge probing by layer, encoder and generator (edges/*.jsonl, UD_English-EWT, SemEval2010_task8)",
   "detection": "calibration of replaced token detection, its losses, and which tokens fool it",
   "curricula": "right answers about replaced and original tokens, at every saved step of each run",
   "correction": "right answers of copy head, LM head and both, at every saved step",

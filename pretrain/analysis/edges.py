@@ -1,9 +1,10 @@
-"""Edge probing: what a linear classifier reads off the frozen states after each layer.
+"""Edge probing: what a linear classifier reads off the frozen states after a layer of encoder or generator.
 
 Spans are means over their words, two spans are joined; a task has one label for each target, or several.
 Source: Tenney et al. (2019) for the tasks; AMOS (Meng et al., 2022) tables 4b and 8 for one layer at a time.
 """
 
+import itertools
 import pathlib
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,9 +16,11 @@ from data import annotated, rows
 from data.errors import DataError
 from data.rows.spans import Target, targets_of, words_of
 from pretrain.analysis import linear
+from pretrain.analysis.opened import open_generator
 from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 from pretrain.analysis.words import FrozenEncoder
+from pretrain.saved_model import SavedModel
 
 FOLDER = "edges"  # of --data: <task>.train.jsonl and <task>.test.jsonl
 
@@ -37,32 +40,53 @@ class Task(NamedTuple):
   test: Sequence[Annotated]
 
 
+States = Callable[[Sequence[Sequence[str]]], list[np.ndarray]]  # [words, layers, width] of each sentence
+
+
 def measure(request: Request) -> Outcome:
-  """Micro-averaged F1 of every task after every layer of the encoder."""
+  """Micro-averaged F1 of every task after each layer of the encoder, and of the generator's with a head."""
   tasks = find(request.data, request.sentences) if request.data else []
   if not tasks:
     raise Needs(
       f"--data with {FOLDER}/<task>.train.jsonl and .test.jsonl, UD_English-EWT or SemEval2010_task8"
     )
   rows, curves = [], []
-  for name, opened in request.newest():
-    encoder = FrozenEncoder(opened.encoder, {}, batch_size=request.batch_size)
-    for task in tasks:
-      (train, labels), (test, gold) = (vectors(encoder.layers, part) for part in (task.train, task.test))
+  for name, saved in request.saved():
+    for task, (layers, states) in itertools.product(tasks, sides(saved, request.batch_size)):
+      (train, labels), (test, gold) = (vectors(states, part) for part in (task.train, task.test))
       scores = [f1(gold, predictions(train[:, at], labels, test[:, at])) for at in range(train.shape[1])]
       rows += [
-        {"checkpoint": name, "task": task.name, "layer": layer, "f1": value, "targets": len(gold)}
-        for layer, value in enumerate(scores)
+        {"checkpoint": name, "task": task.name, "of": of, "layer": layer, "f1": value, "targets": len(gold)}
+        for (of, layer), value in zip(layers, scores)
       ]
       prefix = f"{name}, " if len(request.names) > 1 else ""
-      curves.append(Curve(f"{prefix}{task.name}", np.arange(len(scores)), np.asarray(scores), has_dots=True))
+      suffix = "" if layers[0][0] == "encoder" else ", generator"
+      depths = np.asarray([layer for _, layer in layers])
+      curves.append(Curve(f"{prefix}{task.name}{suffix}", depths, np.asarray(scores), has_dots=True))
   notes = [
     "Micro-averaged F1 of logistic regression on standardised states; of a task with one label for each "
-    "target it is the share of right answers. Layer 0 is the embedding block. Nothing but the classifier is "
-    "trained."
+    "target it is the share of right answers. Layer 0 is the embedding block. Of a generator, whose states "
+    "are those that its heads read, nothing is masked; of separate generators each has its last layer. "
+    "Nothing but the classifier is trained."
   ]
   plot = Plot("edges", "Edge probing by layer", "layer", "micro-averaged F1", curves)
   return Outcome("Edge probing", rows, [plot], notes)
+
+
+def sides(saved: SavedModel, batch_size: int) -> list[tuple[list[tuple[str, int]], States]]:
+  """What can be asked: [('encoder', layer), ...] and the states after these, and the same of a generator.
+
+  DataError: they are not those that the config describes.
+  """
+  opened = saved.open_encoder("", flag="--vocabulary")
+  encoder = FrozenEncoder(opened, {}, batch_size=batch_size)
+  of_encoder = [("encoder", layer) for layer in range(opened.config.num_layers + 1)]
+  generator = open_generator(saved, opened)
+  if generator is None:
+    return [(of_encoder, encoder.layers)]
+  name = "generator {}" if generator.settings.is_separate else "generator"
+  of_heads = [(name.format(at), layer) for at, layer in enumerate(generator.settings.mlm_layers)]
+  return [(of_encoder, encoder.layers), (of_heads, encoder.layers_of(generator))]
 
 
 def find(folder: pathlib.Path, sentences: int) -> list[Task]:
@@ -114,13 +138,8 @@ def read(path: pathlib.Path) -> list[Annotated]:
   ]
 
 
-def vectors(
-  states: Callable[[Sequence[Sequence[str]]], list[np.ndarray]], part: Sequence[Annotated]
-) -> tuple[np.ndarray, list[tuple[str, ...]]]:
-  """[targets, layers, width or twice the width] of all targets, and their labels.
-
-  `states` gives [words, layers, width] of each sentence.
-  """
+def vectors(states: States, part: Sequence[Annotated]) -> tuple[np.ndarray, list[tuple[str, ...]]]:
+  """[targets, layers, width or twice the width] of all targets, and their labels."""
   rows, labels = [], []
   for sentence, of_words in zip(part, states([one.words for one in part])):
     for target in sentence.targets:

@@ -12,10 +12,12 @@ from configs import base
 from data.errors import DataError
 from data.records import PackedRecords
 from data.vocabulary import Vocabulary
-from pretrain import prepared, resume, trees
+from pretrain import build, prepared, resume, trees
+from pretrain.corruption import generator
+from pretrain.corruption.generator import GeneratorSettings
 from pretrain.corruption.masking import TokenIds
 from pretrain.run import Run, make_run
-from pretrain.saved_model import OpenedEncoder, open_model
+from pretrain.saved_model import OpenedEncoder, SavedModel, open_model
 
 
 class OpenedRun(NamedTuple):
@@ -48,12 +50,40 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   heldout = PackedRecords(records, split="heldout", length=config.data.length, seed=config.seed)
   if heldout.manifest.vocabulary.digest != vocabulary.digest:
     raise DataError(f"{records} was prepared with another vocabulary than checkpoint {saved.path} has")
-  tokens = TokenIds(**dataclasses.asdict(vocabulary.special_ids), vocab_size=vocabulary.size)
-  run = make_run(config, tokens, devices=jax.devices()[:1])
+  run = make_run(config, tokens_of(vocabulary), devices=jax.devices()[:1])
   problems = trees.differences(run.abstract_state.params, saved.params)
   if problems:
     raise DataError(f"checkpoint {saved.path}: {trees.first_lines(problems)}; is it complete?")
   return OpenedRun(run, saved.params, encoder, heldout, vocabulary, records, int(saved.path.name))
+
+
+class OpenedGenerator(NamedTuple):
+  """The generator of a checkpoint, ready to be computed with beside its encoder."""
+
+  params: dict  # numpy arrays
+  settings: GeneratorSettings
+  tokens: TokenIds
+
+
+def open_generator(saved: SavedModel, encoder: OpenedEncoder) -> OpenedGenerator | None:
+  """The generator beside the `encoder` of a checkpoint, computed as that one is; None: it has none.
+
+  DataError: its parameters are not those of the generator which the config describes.
+  """
+  if "generator" not in saved.params:
+    return None
+  params, tokens = saved.params["generator"], tokens_of(encoder.vocabulary)
+  settings = build.generator_settings(config_of(saved.meta["config"]), encoder.config)
+  expected = jax.eval_shape(lambda key: generator.init(key, settings, tokens), jax.random.key(0))
+  problems = trees.differences(expected, params, is_exact=False)  # a mixture of heads may be there
+  if problems:
+    raise DataError(f"checkpoint {saved.path}, generator: {trees.first_lines(problems)}; is it complete?")
+  return OpenedGenerator(params, settings, tokens)
+
+
+def tokens_of(vocabulary: Vocabulary) -> TokenIds:
+  """The special ids of a vocabulary, and its size."""
+  return TokenIds(**dataclasses.asdict(vocabulary.special_ids), vocab_size=vocabulary.size)
 
 
 def config_of(saved: Mapping[str, Any]) -> ConfigDict:

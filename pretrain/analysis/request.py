@@ -9,7 +9,7 @@ import numpy as np
 
 from pretrain import checkpoint, workdir
 from pretrain.analysis.opened import OpenedRun, open_run
-from pretrain.saved_model import OpenedEncoder, open_model
+from pretrain.saved_model import OpenedEncoder, SavedModel, open_model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +33,14 @@ class Request:
     for name, directory in zip(self.names, self.directories):
       yield name, _opened(directory, None, self.batch_size)
 
+  def saved(self) -> Iterator[tuple[str, SavedModel]]:
+    """Every checkpoint at its newest step, read alone: its run's records may be gone."""
+    for name, directory in zip(self.names, self.directories):
+      yield name, open_model(directory)
+
   def encoders(self) -> Iterator[tuple[str, OpenedEncoder, np.ndarray | None]]:
     """Every encoder at its newest step, and [blocks, length] held-out ids; None of an import."""
-    for name, directory in zip(self.names, self.directories):
-      saved = open_model(directory)
+    for (name, saved), directory in zip(self.saved(), self.directories):
       if "source" in saved.meta:
         yield name, saved.open_encoder("", flag="--vocabulary"), None
       else:

@@ -8,6 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pretrain.analysis.opened import OpenedGenerator
+from pretrain.corruption import generator
+from pretrain.corruption.generator import GeneratorSettings
+from pretrain.corruption.masking import Masking, TokenIds
 from pretrain.inference.batches import Batch, Input
 from pretrain.inference.compiled import Compiled
 from pretrain.inference.vectors import Embedder
@@ -90,8 +94,17 @@ class FrozenEncoder:
 
   def layers(self, sentences: Sequence[Words]) -> list[np.ndarray]:
     """[words, layers + 1, embed] float32 of each sentence, as `words`: embedded, and after each layer."""
+    return self._of_words(self._layer_program, sentences)
+
+  def layers_of(self, beside: OpenedGenerator) -> Callable[[Sequence[Words]], list[np.ndarray]]:
+    """What `layers` is, of the generator beside this encoder: states that its heads read, nothing masked."""
+    params = {"own": beside.params, "shared": self.encoder.params["embeddings"]}
+    function = functools.partial(_generator_vectors, settings=beside.settings, tokens=beside.tokens)
+    return functools.partial(self._of_words, self._program(function, params))
+
+  def _of_words(self, program: Compiled, sentences: Sequence[Words]) -> list[np.ndarray]:
     vectors = []
-    for sentence, of_row in zip(sentences, self._layer_program(self.inputs(sentences))):
+    for sentence, of_row in zip(sentences, program(self.inputs(sentences))):
       missing = max(0, len(sentence) - len(of_row))
       vectors.append(np.pad(of_row[: len(sentence)], ((0, missing), (0, 0), (0, 0))))
     return vectors
@@ -141,6 +154,18 @@ def _layer_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: 
   before = jnp.moveaxis(hidden.layers, 0, 2)[:, :, : config.num_layers - 1]
   last = (embedded[:, :, None], before, hidden.last[:, :, None])
   return _means_of_words(jnp.concatenate([part.astype(jnp.float32) for part in last], axis=2), batch)
+
+
+def _generator_vectors(
+  params: Any, _: EncoderConfig, batch: Batch, *, pad_id: int, settings: GeneratorSettings, tokens: TokenIds
+) -> jax.Array:
+  """[batch, length, heads, generator embed] float32, as `_word_vectors`: what every head of it reads."""
+  ids = batch["ids"]
+  is_token, everywhere = ids != pad_id, jnp.arange(ids.shape[1], dtype=jnp.int32)
+  positions, nothing = jnp.broadcast_to(everywhere, ids.shape), jnp.zeros(ids.shape[:1], jnp.int32)
+  masking = Masking(ids, positions, is_token.astype(jnp.float32), jnp.zeros_like(is_token), nothing)
+  output = generator.run(params["own"], params["shared"], settings, masking, is_token, tokens, row_keys=None)
+  return _means_of_words(jnp.moveaxis(output.features, 0, 2).astype(jnp.float32), batch)
 
 
 def _means_of_words(states: jax.Array, batch: Batch) -> jax.Array:

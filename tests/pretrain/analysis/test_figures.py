@@ -35,7 +35,7 @@ def arrays(**changes) -> dict[str, np.ndarray]:
 
 
 def test_losses_and_rates_are_those_of_the_evaluation(small_records):
-  config = small_run.small_config("union", small_records)
+  config = small_run.small_config("union", small_records, {"objectives.scl.head": "projection"})
   with small_run.devices(1):
     run = small_run.small_run(config)
     heldout = prepared.open(config).heldout
@@ -49,6 +49,7 @@ def test_losses_and_rates_are_those_of_the_evaluation(small_records):
     "mixture_weight_head_1": "mixture_weight_layer_2",
     "replace_rate": "replace_rate",
     "clm_top1_replaced": "clm_lm_accuracy_replaced",
+    "sequence_head_cosine_positive": "scl_cosine_positive",
   }
   for name, metric in same.items():
     assert found[name] == pytest.approx(expected[metric], rel=1e-5), name
@@ -61,6 +62,12 @@ def test_blocks_unlike_each_other_are_retrieved_and_have_the_largest_scores():
   assert found["sequence_cosine_gap"] == pytest.approx(1.0)
   assert found["contextual_score"] == pytest.approx(1.0)
   assert found["unigram_cross_entropy"] == pytest.approx(np.log(97))
+  assert "sequence_head_cosine_gap" not in found
+  swapped = arrays(head_cls=np.eye(ROWS), head_crop_cls=-np.eye(ROWS))
+  found_of_head = figures.figures(swapped, RUN, np.ones(97))
+  assert found_of_head["sequence_head_cosine_positive"] == pytest.approx(-1.0)
+  assert found_of_head["sequence_head_cosine_negative"] == pytest.approx(0.0)
+  assert found_of_head | found == found_of_head  # the series of [CLS] stays as it is
 
 
 def test_blocks_that_are_all_the_same_are_retrieved_by_chance():

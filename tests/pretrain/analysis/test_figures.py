@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pretrain import prepared
-from pretrain.analysis import figures
+from pretrain.analysis import blocks, figures
 from pretrain.evaluate import evaluate
 from tests.pretrain import small_run
 from tests.pretrain.small_recipe import TOKENS
@@ -68,6 +68,24 @@ def test_blocks_unlike_each_other_are_retrieved_and_have_the_largest_scores():
   assert found_of_head["sequence_head_cosine_positive"] == pytest.approx(-1.0)
   assert found_of_head["sequence_head_cosine_negative"] == pytest.approx(0.0)
   assert found_of_head | found == found_of_head  # the series of [CLS] stays as it is
+
+
+def test_the_contrast_head_has_curves_of_its_own_where_a_run_has_one(monkeypatch):
+  of_cls = dict.fromkeys(blocks._SHOWN[:5], 0.5)
+  of_head = {"sequence_head_cosine_positive": 0.9, "sequence_head_cosine_negative": -0.1}
+  monkeypatch.setattr(figures, "measure", lambda run, *_, **__: of_cls | (of_head if run == "head" else {}))
+  monkeypatch.setattr(prepared, "unigram", lambda records: None)
+  steps = [("scl", step, types.SimpleNamespace(run="head")) for step in (4, 8)]
+  steps.append(("mlm", 8, types.SimpleNamespace(run="none")))
+  for _, _, opened in steps:
+    vars(opened).update(heldout=[0] * 8, records="", params={})
+  asked = types.SimpleNamespace(names=["scl", "mlm"], rows=8, batch_size=4, every_step=lambda: iter(steps))
+  outcome = blocks.measure(asked)
+  curves = {curve.name: (curve.x.tolist(), curve.y.tolist()) for curve in outcome.plots[0].curves}
+  assert curves["scl, crop of the same block, head"] == ([4, 8], [0.9, 0.9])
+  assert curves["scl, other blocks, head"] == ([4, 8], [-0.1, -0.1])
+  assert curves["scl, other blocks"] == ([4, 8], [0.5, 0.5]) and len(curves) == 6
+  assert "sequence_head_cosine_positive" not in outcome.rows[-1]
 
 
 def test_blocks_that_are_all_the_same_are_retrieved_by_chance():

@@ -33,7 +33,8 @@ def measure(
   size = run.config.train.batch_size
   rows = size * min(batches, len(heldout) // size)
   arrays = collect(run, params, heldout, describe, rows=rows)
-  if head := params["heads"].get("scl"):
+  contrasts = [name for name, objective in run.recipe.objectives.items() if "crop" in objective.reads]
+  for head in (params["heads"][name] for name in contrasts if name in params["heads"]):
     transform = functools.partial(heads.apply_transform, head, run.recipe.encoder)
     arrays |= {f"head_{name}": np.asarray(transform(arrays[name])) for name in ("cls", "crop_cls")}
   return figures(arrays, run, unigram)

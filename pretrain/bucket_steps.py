@@ -33,6 +33,12 @@ def by_step(names: Iterable[str]) -> dict[int, list[str]]:
   return {step: found for step, found in steps.items() if marks[step] <= {*found}}
 
 
+def split(checkpoint: str) -> tuple[str, int | None]:
+  """The workdir of a checkpoint by its name, an address or an absolute path, and the step if it names one."""
+  found = _ADDRESS.fullmatch(checkpoint)
+  return (found[1], int(found[2]) if found[2] else None) if found else (checkpoint, None)
+
+
 def step_path(directory: str, step: int | None = None) -> Path:
   """As `checkpoint.step_path`, also of an address: that step, and what lies beside it, is fetched.
 
@@ -40,8 +46,8 @@ def step_path(directory: str, step: int | None = None) -> Path:
   """
   if not files.is_address(directory):
     return checkpoint.step_path(directory, step)
-  if found := _ADDRESS.fullmatch(directory):
-    directory, step = found[1], int(found[2]) if found[2] else step
+  directory, named = split(directory)
+  step = step if named is None else named
   chosen = 0
 
   def wanted(there: Collection[str]) -> list[str]:

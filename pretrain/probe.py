@@ -4,12 +4,13 @@
 """
 
 import argparse
+import os
 import pathlib
 import sys
 import time
 from collections.abc import Sequence
 
-from data import command
+from data import command, files
 from data.command import FETCHED, OPENED, SENT, Parser
 from pretrain.analysis import probe_sets, probe_table, probing
 from pretrain.analysis.probes import WITHOUT, Figure
@@ -27,7 +28,7 @@ The data folder holds any of these, as they are released, plain or as .gz; what 
 Every figure stands beside the same one of the encoder before pretraining and beside an answer that needs no
 model. The same command gives the same numbers.
 
-  python -m pretrain.probe --checkpoint=runs/base --data=annotated --output=runs/base/probe
+  python -m pretrain.probe --checkpoint=runs/base --data=annotated
   python -m pretrain.probe --checkpoint=runs/a,runs/b --data=annotated --output=ab --only=pos,similarity
 
 Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage.
@@ -49,7 +50,10 @@ def parser() -> Parser:
   )
   made.add_argument("--data", required=True, bucket=FETCHED, help="folder of annotated data, see below")
   made.add_argument(
-    "--output", required=True, bucket=SENT, help="directory of probe.md, probe.csv and probe.json"
+    "--output",
+    default="",
+    bucket=SENT,
+    help="directory of probe.md, .csv and .json; default: probe in the first workdir, of a step probe_STEP",
   )
   made.add_argument("--only", default="", help=f"by commas, of {', '.join(probe_sets.SETS)}; default: all")
   made.add_argument(
@@ -58,6 +62,18 @@ def parser() -> Parser:
   made.add_argument("--pairs", type=int, default=probing.PAIRS, help="most minimal pairs of a file")
   made.add_argument("--batch_size", type=int, default=probing.BATCH_SIZE, help="sentences computed at once")
   return made
+
+
+def _asked(argv: Sequence[str] | None) -> argparse.Namespace:
+  """The flags, with the folder of the output."""
+  asked = parser().parse_args(argv)
+  if not asked.output:
+    from pretrain import bucket_steps  # which imports JAX
+
+    first = next(iter(command.names(asked.checkpoint)), "")
+    workdir, step = bucket_steps.split(first if files.is_address(first) else os.path.abspath(first))
+    asked.output = os.path.join(workdir, "probe" if step is None else f"probe_{step}")
+  return asked
 
 
 def _run(asked: argparse.Namespace) -> None:
@@ -84,7 +100,7 @@ def _run(asked: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_with_output(parser().parse_args, _run, argv)
+  return command.run_with_output(_asked, _run, argv)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,9 @@ def parser() -> Parser:
   made.add_argument(
     "--fine_tune", default="", help=f"by commas, of {', '.join(FINE_TUNINGS)}; default: none, or the study's"
   )
-  made.add_argument("--output", required=True, help="directory of cells and of the table")
+  made.add_argument(
+    "--output", default="", help="directory of cells and of the table; default: runs/ablations_NAME[_tiny]"
+  )
   made.add_argument("--cost", type=float, help="runs nothing: what it would take at so many TFLOP/s")
   made.add_argument("--table", action="store_true", help="runs nothing: the table of what is finished")
   return made
@@ -93,7 +95,8 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace]:
     command.names(args.only),
   )
   seeds = range(args.seeds or study.seeds)
-  asked = Asked(study, seeds, budget, pathlib.Path(args.output), args.data, args.only, changes)
+  output = args.output or f"runs/ablations_{args.paper or args.study}{'_tiny' * args.tiny}"
+  asked = Asked(study, seeds, budget, pathlib.Path(output), args.data, args.only, changes)
   for name in study.arms:
     try:
       cells.config_of(asked, name)

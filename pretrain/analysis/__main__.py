@@ -4,6 +4,7 @@
 """
 
 import argparse
+import functools
 import pathlib
 import sys
 import time
@@ -27,8 +28,8 @@ ABOUT = {
   "correction": "right answers of copy head, LM head and both, at every saved step",
   "mixture": "weights of the generator's layers over time",
   "generator": "the generator's loss by depth over time",
-  "cases": "what each layer of the generator puts in place of the same tokens",
-  "efficiency": "held-out loss and probes by hours of training",
+  "cases": "what each layer of the generator puts in place of the same tokens, of held-out blocks or --text",
+  "efficiency": "held-out loss, probes and scores of fine-tuning (--scores) by hours of training",
 }
 _EPILOG = (
   "Analyses:\n\n"
@@ -65,6 +66,12 @@ def parser() -> Parser:
   made.add_argument(
     "--pooling", choices=("cls", "mean"), default="cls", help="what the vector of a sentence or block is"
   )
+  made.add_argument(
+    "--scores",
+    default="",
+    help="workdirs of finetune.main that began with saved steps, by commas",
+  )
+  made.add_argument("--text", default="", help="cases in '[words] in brackets' instead of held-out blocks")
   made.add_argument("--batch_size", type=int, default=32, help="blocks or sentences computed at once")
   return made
 
@@ -74,6 +81,11 @@ def _run(asked: argparse.Namespace) -> None:
   for name in names:
     if name not in ABOUT:
       raise ConfigError(unknown("analysis", name, ABOUT))
+  needed = {"scores": "efficiency", "text": "cases"}
+  wanted = {name for flag, name in needed.items() if getattr(asked, flag)} | {*names}
+  for flag, name in needed.items():
+    if getattr(asked, flag) and name not in (names or ABOUT):
+      raise ConfigError(f"--{flag} is for {name}, which --only={asked.only} leaves out; add it there")
   command.refuse_below_one(asked, "rows", "sentences", "batch_size")
   if asked.data and not pathlib.Path(asked.data).is_dir():
     raise DataError(f"--data={asked.data} is not a directory")
@@ -82,25 +94,27 @@ def _run(asked: argparse.Namespace) -> None:
   from pretrain import checkpoint, devices
   from pretrain.analysis.request import Request
 
+  measures = _measures(asked)
   checkpoints = command.names(asked.checkpoints)
   for directory in checkpoints:
     checkpoint.step_path(directory)
   devices.start()
   data = pathlib.Path(asked.data) if asked.data else None
   request = Request(checkpoints, data, asked.rows, asked.batch_size, asked.sentences, asked.pooling)
-  rows = [_made(name, request, pathlib.Path(asked.output), is_asked=bool(names)) for name in names or ABOUT]
+  output = pathlib.Path(asked.output)
+  rows = [_made(name, measures[name], request, output, is_asked=name in wanted) for name in names or ABOUT]
   columns = [text_column(name, name) for name in ("analysis", "what", "files")]
   places = [f"{name}: {directory}" for name, directory in zip(request.names, checkpoints)]
   Report("analyses", "Analyses of checkpoints", columns, rows, places).publish(asked.output, print)
 
 
-def _made(name: str, request, output: pathlib.Path, *, is_asked: bool) -> dict[str, str]:
+def _made(name: str, measure: Callable, request, output: pathlib.Path, *, is_asked: bool) -> dict[str, str]:
   """Makes an analysis and writes it; the row of the list of all of them."""
   from pretrain.analysis.outcome import Needs
 
   begun = time.monotonic()
   try:
-    outcome = _functions()[name](request)
+    outcome = measure(request)
   except (Needs, UserError) as error:
     if is_asked:
       raise error if isinstance(error, UserError) else DataError(f"{name} needs {error}") from error
@@ -112,7 +126,8 @@ def _made(name: str, request, output: pathlib.Path, *, is_asked: bool) -> dict[s
   return {"analysis": name, "what": outcome.title, "files": ", ".join(path.name for path in paths)}
 
 
-def _functions() -> dict[str, Callable]:
+def _measures(asked: argparse.Namespace) -> dict[str, Callable]:
+  """{name of an analysis: function from a request to its outcome}; errors of the flags that one has alone."""
   from pretrain.analysis import (
     blocks,
     cases,
@@ -122,9 +137,12 @@ def _functions() -> dict[str, Callable]:
     edges,
     logs,
     plane,
+    scores,
     space,
     word_pairs,
   )
+
+  fine_tuned = [one for folder in command.names(asked.scores) for one in scores.read(folder)]
 
   return {
     "cosines": space.measure,
@@ -137,8 +155,8 @@ def _functions() -> dict[str, Callable]:
     "correction": correction.measure,
     "mixture": logs.mixture,
     "generator": logs.generator,
-    "cases": cases.measure,
-    "efficiency": logs.efficiency,
+    "cases": functools.partial(cases.measure, parts=cases.read_text(asked.text)),
+    "efficiency": functools.partial(logs.efficiency, scores=fine_tuned),
   }
 
 

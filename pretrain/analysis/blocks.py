@@ -12,8 +12,12 @@ from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 
 _COSINES = {"sequence_cosine_positive": "crop of the same block", "sequence_cosine_negative": "other blocks"}
+_OF_HEAD = {
+  "sequence_head_cosine_positive": "crop of the same block, head",
+  "sequence_head_cosine_negative": "other blocks, head",
+}
 _SCORE = "contextual_score"
-_SHOWN = (*_COSINES, "sequence_retrieval_top1", _SCORE, f"{_SCORE}_inside")
+_SHOWN = (*_COSINES, "sequence_retrieval_top1", _SCORE, f"{_SCORE}_inside", *_OF_HEAD)
 
 
 def measure(request: Request) -> Outcome:
@@ -25,19 +29,22 @@ def measure(request: Request) -> Outcome:
       raise Needs(f"--batch_size held-out blocks, {request.batch_size}; there are {len(opened.heldout)}")
     unigram = prepared.unigram(opened.records)
     found = figures.measure(opened.run, opened.params, opened.heldout, unigram, batches=batches)
-    rows.append({"checkpoint": name, "step": step, **{shown: found[shown] for shown in _SHOWN}})
+    shown = {figure: found[figure] for figure in _SHOWN if figure in found}
+    rows.append({"checkpoint": name, "step": step, **shown})
   cosines, scores = [], []
   for name in request.names:
     own = [row for row in rows if row["checkpoint"] == name]
     steps = np.asarray([row["step"] for row in own])
     prefix = f"{name}, " if len(request.names) > 1 else ""
-    for key, label in _COSINES.items():
-      cosines.append(Curve(prefix + label, steps, np.asarray([row[key] for row in own]), has_dots=True))
+    for key, label in (_COSINES | _OF_HEAD).items():
+      if key in own[0]:
+        cosines.append(Curve(prefix + label, steps, np.asarray([row[key] for row in own]), has_dots=True))
     scores.append(Curve(name, steps, np.asarray([row[_SCORE] for row in own]), has_dots=True))
   notes = [
-    "Vectors of the last layer, without dropout or head, of held-out blocks in groups of "
+    "Vectors of the last layer, without dropout, of held-out blocks in groups of "
     f"{request.batch_size}; a block is corrupted as in the run's evaluation, its crop is "
     f"{figures.CROP_FRACTION:.0%} of its tokens. "
+    "head: what the head of sequence contrast makes of [CLS], where a run has one; all else is without it. "
     "sequence_retrieval_top1: how often the own crop is the nearest of the group. contextual_score: mean "
     "cosine of a token with another of its block, less that with a token of another block."
   ]

@@ -32,7 +32,12 @@ def measure(
   """
   size = run.config.train.batch_size
   rows = size * min(batches, len(heldout) // size)
-  return figures(collect(run, params, heldout, describe, rows=rows), run, unigram)
+  arrays = collect(run, params, heldout, describe, rows=rows)
+  contrasts = [name for name, objective in run.recipe.objectives.items() if "crop" in objective.reads]
+  for head in (params["heads"][name] for name in contrasts if name in params["heads"]):
+    transform = functools.partial(heads.apply_transform, head, run.recipe.encoder)
+    arrays |= {f"head_{name}": np.asarray(transform(arrays[name])) for name in ("cls", "crop_cls")}
+  return figures(arrays, run, unigram)
 
 
 def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
@@ -104,7 +109,8 @@ def _encode(recipe, params, ids):
 def figures(arrays: dict[str, np.ndarray], run: Run, unigram: np.ndarray) -> dict[str, float]:
   """{name: number} of the learning report, beside it '<name>_baseline' where a trivial answer exists.
 
-  The arrays are those of `describe` over all rows, `unigram` [vocab] counts of the training records' tokens.
+  The arrays are those of `describe` over all rows, and 'head_cls', 'head_crop_cls' [rows, size], which the
+  head of sequence contrast makes of [CLS], where there is one; `unigram` [vocab] counts of training tokens.
   Losses are in nats per masked token, rates and areas in [0, 1].
   """
   used = arrays["slot_weights"] > 0
@@ -124,6 +130,8 @@ def figures(arrays: dict[str, np.ndarray], run: Run, unigram: np.ndarray) -> dic
     originals = arrays["targets"][replaced]
     result["clm_top1_replaced"] = float((arrays["clm_top_ids"][replaced] == originals).mean())
     result["clm_top1_replaced_baseline"] = commonest_share(originals)
+  if "head_cls" in arrays:
+    result |= _sequence_figures(arrays, run, of="head_")
   return result | _sequence_figures(arrays, run) | _contextual_figures(arrays, run)
 
 
@@ -146,23 +154,26 @@ def _rtd_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, float]:
   }
 
 
-def _sequence_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, float]:
-  """Cosines of [CLS] of corrupted blocks and crops, and retrieval of the crop among a group of crops."""
+def _sequence_figures(arrays: dict[str, np.ndarray], run: Run, of: str = "") -> dict[str, float]:
+  """Cosines of [CLS] of corrupted blocks and crops, and retrieval of the crop among a group of crops.
+
+  `of` begins the names of the arrays, and follows 'sequence_' in those of the figures.
+  """
   size = run.config.train.batch_size
   first, second = (
     unit(arrays[name].astype(np.float64)).reshape(-1, size, arrays[name].shape[-1])
-    for name in ("cls", "crop_cls")
+    for name in (f"{of}cls", f"{of}crop_cls")
   )
   cosines = np.einsum("gid,gjd->gij", first, second)
   diagonal = np.eye(size, dtype=bool)
   retrieved = (cosines.argmax(axis=-1) == np.arange(size)).mean()
   positive, negative = cosines[:, diagonal].mean(), cosines[:, ~diagonal].mean()
   return {
-    "sequence_cosine_positive": float(positive),
-    "sequence_cosine_negative": float(negative),
-    "sequence_cosine_gap": float(positive - negative),
-    "sequence_retrieval_top1": float(retrieved),
-    "sequence_retrieval_top1_baseline": 1.0 / size,
+    f"sequence_{of}cosine_positive": float(positive),
+    f"sequence_{of}cosine_negative": float(negative),
+    f"sequence_{of}cosine_gap": float(positive - negative),
+    f"sequence_{of}retrieval_top1": float(retrieved),
+    f"sequence_{of}retrieval_top1_baseline": 1.0 / size,
   }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pretrain import checkpoint, metrics
+from pretrain.analysis import scores as fine_tuned
 from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot, stem_of
 from pretrain.analysis.request import Request
 
@@ -87,14 +88,20 @@ def generator(request: Request) -> Outcome:
   )
 
 
-def efficiency(request: Request) -> Outcome:
-  """Held-out loss, and probes where they were logged, over hours of training (COCO-LM figure 3)."""
-  rows, of_metric = [], dict[str, list[Curve]]()
+def efficiency(request: Request, scores: Sequence[fine_tuned.Scores] = ()) -> Outcome:
+  """Held-out loss, probes where they were logged, and scores of saved steps over hours of training.
+
+  Source: COCO-LM figure 3, AMOS figure 6, TACO figure 5.
+  """
+  rows, of_metric, scored = [], dict[str, list[Curve]](), fine_tuned.over_steps(request, scores)
   for name, lines in _lines(request):
     clock = metrics.hours(lines)
     if len(clock[0]) < 2:
+      if name in scored:
+        raise Needs(f"logged speeds of {name}, of which scores were given; {metrics.FILE_NAME} has none")
       continue
-    for metric, (steps, values) in series(lines, r"((?:eval/loss|probe/.+))").items():
+    measured = series(lines, r"((?:eval/loss|probe/.+))") | scored.get(name, {})
+    for metric, (steps, values) in measured.items():
       taken = np.interp(steps, *clock)
       of_metric.setdefault(metric, []).append(Curve(name, taken, values, has_dots=True))
       rows += [
@@ -108,7 +115,7 @@ def efficiency(request: Request) -> Outcome:
       f"efficiency_{stem_of(metric)}",
       f"{'Held-out loss' if metric == 'eval/loss' else metric} by time",
       "hours of training",
-      "nats" if metric == "eval/loss" else "accuracy or correlation",
+      _unit(metric),
       curves,
     )
     for metric, curves in of_metric.items()
@@ -117,3 +124,9 @@ def efficiency(request: Request) -> Outcome:
     "Hours are those of training steps by their logged speed, without compilation, evaluation and pauses."
   )
   return Outcome("Scores by hours of training", rows, plots, [note])
+
+
+def _unit(metric: str) -> str:
+  if metric.startswith(fine_tuned.PREFIX):
+    return metric.rpartition(" ")[2]
+  return "nats" if metric == "eval/loss" else "accuracy or correlation"

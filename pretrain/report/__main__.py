@@ -1,4 +1,4 @@
-"""One page about runs: `python -m pretrain.report WORKDIR [WORKDIR...] --output=report.html`.
+"""One page about runs: `python -m pretrain.report WORKDIR [WORKDIR...]`.
 
 `--help` lists the flags. Exit codes are those of data/errors.py.
 """
@@ -18,7 +18,7 @@ _EPILOG = """\
 The page needs no network and no JavaScript. It has the config, curves, held-out text as the newest checkpoint
 sees it, reports found in the workdirs (those of pretrain.probe and of fine-tuning), events and environment.
 
-  python -m pretrain.report runs/coco_lm_tiny --output=coco_lm.html
+  python -m pretrain.report runs/coco_lm_tiny
   python -m pretrain.report runs/a runs/b --tables=ab_probe --output=a_and_b.html
 
 Exit codes: 0 finished; 2 flags; 3 a workdir that holds no run; 5 storage.
@@ -33,7 +33,7 @@ def parser() -> Parser:
     epilog=_EPILOG,
   )
   made.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="of a run, finished or not")
-  made.add_argument("--output", required=True, help="the HTML file")
+  made.add_argument("--output", default="", help="the HTML file; default: report.html in the first WORKDIR")
   made.add_argument(
     "--examples", type=int, default=3, help="held-out blocks to show; 0: none, nothing is run"
   )
@@ -42,7 +42,7 @@ def parser() -> Parser:
 
 
 def _run(asked: argparse.Namespace) -> None:
-  output = pathlib.Path(asked.output)
+  output = pathlib.Path(asked.output or pathlib.Path(asked.workdirs[0], "report.html"))
   if output.is_dir():
     raise ConfigError(f"--output={output} is a directory; name a file, such as {output / 'report.html'}")
   if not 0 <= asked.examples <= 50:

@@ -87,6 +87,26 @@ def test_a_mistake_is_one_line(finished, data, tmp_path, capsys, flags, code, li
   assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+  ("flags", "output"),
+  [
+    (["--checkpoint=runs/a,runs/b"], "{here}/runs/a/probe"),
+    (["--checkpoint=runs/a/checkpoints/30/"], "{here}/runs/a/probe_30"),
+    (["--checkpoint=checkpoints"], "{here}/probe"),
+    (["--checkpoint=s3://bucket/a/,b"], "s3://bucket/a/probe"),
+    (["--checkpoint=s3://bucket/a/checkpoints/30"], "s3://bucket/a/probe_30"),
+    (["--checkpoint=runs/a", "--output=there"], "there"),
+  ],
+)
+def test_without_an_output_the_table_is_beside_the_first_checkpoint(flags, output, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  asked = []
+  monkeypatch.setattr(probe, "_run", asked.append)
+  monkeypatch.setattr(probe.command, "run_with_output", lambda parse, function, argv: function(parse(argv)))
+  probe.main([*flags, "--data=annotated"])
+  assert asked[0].output == output.format(here=tmp_path)
+
+
 def test_what_has_no_data_is_skipped_with_a_sentence(data):
   from pretrain.analysis import probe_sets
 

@@ -111,6 +111,20 @@ def test_a_mistake_is_one_line(data, tmp_path, capsys, flags, code, line):
   assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+  ("flags", "output"),
+  [
+    (("--paper=coco_lm",), "runs/ablations_coco_lm"),
+    (("--paper=coco_lm", "--tiny"), "runs/ablations_coco_lm_tiny"),
+    (("--study=e2",), "runs/ablations_e2"),
+    (("--study=e2", "--output=there"), "there"),
+  ],
+)
+def test_without_an_output_the_table_has_a_folder_of_its_name(flags, output, data):
+  asked, _, _ = command.asked_for([*flags, "--budget=20000", f"--data={data}"])
+  assert str(asked.output) == output
+
+
 def test_the_cost_of_a_table_is_counted_and_nothing_runs(data, tmp_path, capsys):
   argv = ["--study=e6", f"--data={data}", f"--output={tmp_path / 'out'}"]
   rows = cost.report(command.asked_for(argv)[0], 148.0).rows

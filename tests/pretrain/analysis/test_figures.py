@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pretrain import prepared
-from pretrain.analysis import figures
+from pretrain.analysis import blocks, figures
 from pretrain.evaluate import evaluate
 from tests.pretrain import small_run
 from tests.pretrain.small_recipe import TOKENS
@@ -35,7 +35,7 @@ def arrays(**changes) -> dict[str, np.ndarray]:
 
 
 def test_losses_and_rates_are_those_of_the_evaluation(small_records):
-  config = small_run.small_config("union", small_records)
+  config = small_run.small_config("union", small_records, {"objectives.scl.head": "projection"})
   with small_run.devices(1):
     run = small_run.small_run(config)
     heldout = prepared.open(config).heldout
@@ -49,6 +49,7 @@ def test_losses_and_rates_are_those_of_the_evaluation(small_records):
     "mixture_weight_head_1": "mixture_weight_layer_2",
     "replace_rate": "replace_rate",
     "clm_top1_replaced": "clm_lm_accuracy_replaced",
+    "sequence_head_cosine_positive": "scl_cosine_positive",
   }
   for name, metric in same.items():
     assert found[name] == pytest.approx(expected[metric], rel=1e-5), name
@@ -61,6 +62,30 @@ def test_blocks_unlike_each_other_are_retrieved_and_have_the_largest_scores():
   assert found["sequence_cosine_gap"] == pytest.approx(1.0)
   assert found["contextual_score"] == pytest.approx(1.0)
   assert found["unigram_cross_entropy"] == pytest.approx(np.log(97))
+  assert "sequence_head_cosine_gap" not in found
+  swapped = arrays(head_cls=np.eye(ROWS), head_crop_cls=-np.eye(ROWS))
+  found_of_head = figures.figures(swapped, RUN, np.ones(97))
+  assert found_of_head["sequence_head_cosine_positive"] == pytest.approx(-1.0)
+  assert found_of_head["sequence_head_cosine_negative"] == pytest.approx(0.0)
+  assert found_of_head | found == found_of_head  # the series of [CLS] stays as it is
+
+
+def test_the_contrast_head_has_curves_of_its_own_where_a_run_has_one(monkeypatch):
+  of_cls = dict.fromkeys(blocks._SHOWN[:5], 0.5)
+  of_head = {"sequence_head_cosine_positive": 0.9, "sequence_head_cosine_negative": -0.1}
+  monkeypatch.setattr(figures, "measure", lambda run, *_, **__: of_cls | (of_head if run == "head" else {}))
+  monkeypatch.setattr(prepared, "unigram", lambda records: None)
+  steps = [("scl", step, types.SimpleNamespace(run="head")) for step in (4, 8)]
+  steps.append(("mlm", 8, types.SimpleNamespace(run="none")))
+  for _, _, opened in steps:
+    vars(opened).update(heldout=[0] * 8, records="", params={})
+  asked = types.SimpleNamespace(names=["scl", "mlm"], rows=8, batch_size=4, every_step=lambda: iter(steps))
+  outcome = blocks.measure(asked)
+  curves = {curve.name: (curve.x.tolist(), curve.y.tolist()) for curve in outcome.plots[0].curves}
+  assert curves["scl, crop of the same block, head"] == ([4, 8], [0.9, 0.9])
+  assert curves["scl, other blocks, head"] == ([4, 8], [-0.1, -0.1])
+  assert curves["scl, other blocks"] == ([4, 8], [0.5, 0.5]) and len(curves) == 6
+  assert "sequence_head_cosine_positive" not in outcome.rows[-1]
 
 
 def test_blocks_that_are_all_the_same_are_retrieved_by_chance():

@@ -175,6 +175,15 @@ def test_the_command_shows_a_checkpoint_of_a_finished_run(finished, tmp_path, ca
   assert "1 run" in capsys.readouterr().out
 
 
+def test_without_an_output_the_page_is_in_the_first_workdir(tmp_path, capsys):
+  first, second = (write_run(tmp_path / name, lines=curve(3)) for name in "ab")
+  assert main([str(first), str(second), "--examples=0"]) == 0
+  check((first / "report.html").read_text())
+  assert not (second / "report.html").exists() and str(first / "report.html") in capsys.readouterr().out
+  assert "runs: a and b" in (first / "report.html").read_text()
+  assert main([str(tmp_path / "nowhere")]) == 3 and not (tmp_path / "nowhere").exists()
+
+
 @pytest.mark.parametrize(
   ("flags", "code", "line"),
   [

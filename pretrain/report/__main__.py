@@ -33,7 +33,9 @@ def parser() -> Parser:
     epilog=_EPILOG,
   )
   made.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="of a run, finished or not")
-  made.add_argument("--output", default="", help="the HTML file; default: report.html in the first WORKDIR")
+  made.add_argument(
+    "--output", default="", help="the HTML file; default: WORKDIR/report.html, of several comparison.html"
+  )
   made.add_argument(
     "--examples", type=int, default=3, help="held-out blocks to show; 0: none, nothing is run"
   )
@@ -42,7 +44,8 @@ def parser() -> Parser:
 
 
 def _run(asked: argparse.Namespace) -> None:
-  output = pathlib.Path(asked.output or pathlib.Path(asked.workdirs[0], "report.html"))
+  name = "report.html" if len(asked.workdirs) == 1 else "comparison.html"
+  output = pathlib.Path(asked.output or pathlib.Path(asked.workdirs[0], name))
   if output.is_dir():
     raise ConfigError(f"--output={output} is a directory; name a file, such as {output / 'report.html'}")
   if not 0 <= asked.examples <= 50:

@@ -177,10 +177,12 @@ def test_the_command_shows_a_checkpoint_of_a_finished_run(finished, tmp_path, ca
 
 def test_without_an_output_the_page_is_in_the_first_workdir(tmp_path, capsys):
   first, second = (write_run(tmp_path / name, lines=curve(3)) for name in "ab")
+  assert main([str(first), "--examples=0"]) == 0
+  alone = (first / "report.html").read_text()
   assert main([str(first), str(second), "--examples=0"]) == 0
-  check((first / "report.html").read_text())
-  assert not (second / "report.html").exists() and str(first / "report.html") in capsys.readouterr().out
-  assert "runs: a and b" in (first / "report.html").read_text()
+  assert "runs: a and b" in (first / "comparison.html").read_text()
+  assert (first / "report.html").read_text() == alone  # what is there of one run stays
+  assert str(first / "comparison.html") in capsys.readouterr().out and not (second / "report.html").exists()
   assert main([str(tmp_path / "nowhere")]) == 3 and not (tmp_path / "nowhere").exists()
 
 

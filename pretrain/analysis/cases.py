@@ -11,7 +11,7 @@ import numpy as np
 
 from pretrain.analysis.examples import find_examples
 from pretrain.analysis.heldout import collect
-from pretrain.analysis.outcome import Needs, Outcome
+from pretrain.analysis.outcome import LeftOut, Needs, Outcome
 from pretrain.analysis.request import Request
 from pretrain.corruption import generator, mixture
 from pretrain.corruption.generator import GeneratorOutput, GeneratorSettings
@@ -22,31 +22,32 @@ from pretrain.run import Run
 
 def measure(request: Request) -> Outcome:
   """The first masked token of the first held-out blocks, and what every layer draws for it."""
-  rows, shares = [], []
-  for name, opened in request.newest():
-    settings = opened.run.recipe.generator
-    if settings is None:
-      raise Needs(f"a generator, which {name} lacks")
-    number = min(len(opened.heldout), request.rows)
-    arrays = collect(opened.run, opened.params, opened.heldout, describe, rows=number)
-    nothing = {"probability": np.zeros(arrays["ids"].shape)}
-    of_layer = {
-      layer: find_examples(
-        arrays | nothing | {"guesses": arrays[layer]}, opened.vocabulary, opened.run.recipe.tokens
-      )
-      for layer in layers(settings)
-    }
-    for drawn in zip(*of_layer.values()):
-      row = {"checkpoint": name, "text": drawn[0].text, "original": drawn[0].original}
-      rows.append(row | {layer: example.guess for layer, example in zip(of_layer, drawn)})
-    chosen = arrays["selected"]
-    right = {layer: float((arrays[layer] == arrays["ids"])[chosen].mean()) for layer in of_layer}
-    shares.append(f"{name}: " + ", ".join(f"{layer} {share:.1%}" for layer, share in right.items()))
+  rows, shares, left_out = [], [], LeftOut()
+  for name, opened in request.newest(left_out):
+    with left_out.where_lacking(name):
+      settings = opened.run.recipe.generator
+      if settings is None:
+        raise Needs(f"a generator, which {name} lacks")
+      number = min(len(opened.heldout), request.rows)
+      arrays = collect(opened.run, opened.params, opened.heldout, describe, rows=number)
+      nothing = {"probability": np.zeros(arrays["ids"].shape)}
+      of_layer = {
+        layer: find_examples(
+          arrays | nothing | {"guesses": arrays[layer]}, opened.vocabulary, opened.run.recipe.tokens
+        )
+        for layer in layers(settings)
+      }
+      for drawn in zip(*of_layer.values()):
+        row = {"checkpoint": name, "text": drawn[0].text, "original": drawn[0].original}
+        rows.append(row | {layer: example.guess for layer, example in zip(of_layer, drawn)})
+      chosen = arrays["selected"]
+      right = {layer: float((arrays[layer] == arrays["ids"])[chosen].mean()) for layer in of_layer}
+      shares.append(f"{name}: " + ", ".join(f"{layer} {share:.1%}" for layer, share in right.items()))
   notes = [
     "Tokens drawn from each head alone, at the masks of the run's evaluation and with the same noise, "
     f"dropout off. Of all masked tokens in {request.rows} blocks these are the original: {'; '.join(shares)}."
   ]
-  return Outcome("What the layers of the generator put in", rows, [], notes)
+  return Outcome("What the layers of the generator put in", rows, [], notes, left_out.sentences(rows))
 
 
 def layers(settings: GeneratorSettings) -> list[str]:

@@ -45,12 +45,12 @@ def _over_steps(request: Request, pattern: str, *, missing: str, plot: Plot, not
   """A curve of each metric that matches, smoothed, and what it was at the start and the end."""
   rows, curves, left_out = [], [], LeftOut()
   for name, lines in _lines(request):
-    found = series(lines, pattern)
-    if len(found) > 1:
-      found.pop("", None)  # the sum over parts, which hides them
-    if not found:
+    logged = series(lines, pattern)
+    if len(logged) > 1:
+      logged.pop("", None)  # the sum over parts, which hides them
+    if not logged:
       left_out[name] = f"{missing}, which {name} has not logged"
-    for part, (steps, values) in found.items():
+    for part, (steps, values) in logged.items():
       even = smoothed(values)
       prefix = f"{name}, " if len(request.names) > 1 else ""
       curves.append(Curve(f"{prefix}{part.replace('_', ' ') or 'generator'}", steps, even))

@@ -34,7 +34,8 @@ def test_the_token_that_is_never_suspected_fools_the_encoder_most():
 
 def test_precision_is_the_share_of_what_is_called_replaced_that_is():
   # Called replaced are the 1st, 2nd and 4th; the 1st and 4th are. 0.5 is not called so.
-  truth, probability = np.asarray([1, 0, 0, 1, 1], bool), np.asarray([0.9, 0.8, 0.5, 0.6, 0.1])
+  truth = np.asarray([1, 0, 0, 1, 1, 1], bool)
+  probability = np.asarray([0.9, 0.8, 0.5, 0.6, 0.1, 0.2])
   found = detection.figures(truth, probability)
-  assert found["precision"] == pytest.approx(2 / 3) and found["right"] == pytest.approx(3 / 5)
-  assert detection.figures(truth, np.full(5, 0.5))["precision"] is None
+  assert found["precision"] == pytest.approx(2 / 3) and found["right"] == pytest.approx(3 / 6)
+  assert detection.figures(truth, np.full(6, 0.5))["precision"] is None

@@ -68,8 +68,11 @@ def glue_folder(directory: pathlib.Path, task: str, splits: Sequence[str]) -> pa
 
 
 def sentences(path: pathlib.Path) -> list[Sentence]:
-  """The sentences of a CoNLL-U file; DataError names the line of what is none."""
-  return [_sentence(row) for row in rows.read_conll(str(path))]
+  """The sentences of a CoNLL-U file; DataError: it has none, or names the line of what is none."""
+  read = [_sentence(row) for row in rows.read_conll(str(path))]
+  if not read:
+    raise DataError(f"{path}: no sentence; expected the 10 columns of CoNLL-U; copy the file again")
+  return read
 
 
 def _sentence(row: Row) -> Sentence:

@@ -121,8 +121,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "the sum over heads is a head",
-        "if len(found) > 1:",
-        "if len(found) > 9:",
+        "if len(logged) > 1:",
+        "if len(logged) > 9:",
         "test_the_sum_over_heads_is_left_out_where_there_are_several",
       ),
       (
@@ -135,7 +135,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   ),
   (
     "pretrain/analysis/detection.py",
-    "tests/pretrain/analysis/test_analyses.py",
+    "tests/pretrain/analysis/test_detection.py",
     [
       (
         "the loss at replaced tokens is that of all",

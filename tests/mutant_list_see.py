@@ -145,8 +145,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "a row is compared with its base at another step",
-        "[(arm.base, at(arm.base, step))]",
-        "[(arm.base, at(arm.base, steps[-1]))]",
+        "[(base, at(base, step)) for base in (arm.base, *arm.against) if base]",
+        "[(base, at(base, steps[-1])) for base in (arm.base, *arm.against) if base]",
         "test_cells_are_run_seed_by_seed_and_compared",
       ),
     ],

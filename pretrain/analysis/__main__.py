@@ -36,9 +36,10 @@ _EPILOG = (
   + "\n".join(f"  {name:11} {about}" for name, about in ABOUT.items())
   + """
 
-Each writes <name>.json, .csv and .md, its plots as .svg and .png, and the points of the plots as .csv. What
-cannot be made of these checkpoints is skipped with a line, and is an error where --only names it. Dropout is
-off and draws are fixed: the same command gives the same numbers.
+Each writes <name>.json, .csv and .md, its plots as .svg and .png, and the points of the plots as .csv. A
+checkpoint that lacks what an analysis needs is left out of it with a line. What cannot be made of any is
+skipped with a line, and is an error where --only names it. Dropout is off and draws are fixed: the same
+command gives the same numbers.
 
   python -m pretrain.analysis --checkpoints=runs/a,runs/b --data=annotated --output=ab_analysis
   python -m pretrain.analysis --checkpoints=runs/amos --output=amos_analysis --only=mixture,generator
@@ -123,7 +124,8 @@ def _made(name: str, measure: Callable, request, output: pathlib.Path, *, is_ask
   paths = outcome.report(name).write(output)
   paths += [path for plot in outcome.plots for path in plot.write(output)]
   print(f"{name}: {time.monotonic() - begun:.0f} s", flush=True)
-  return {"analysis": name, "what": outcome.title, "files": ", ".join(path.name for path in paths)}
+  what = ". ".join([outcome.title, *outcome.left_out])
+  return {"analysis": name, "what": what, "files": ", ".join(path.name for path in paths)}
 
 
 def _measures(asked: argparse.Namespace) -> dict[str, Callable]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from pretrain import prepared
 from pretrain.analysis import figures
-from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 
 _COSINES = {"sequence_cosine_positive": "crop of the same block", "sequence_cosine_negative": "other blocks"}
@@ -22,17 +22,18 @@ _SHOWN = (*_COSINES, "sequence_retrieval_top1", _SCORE, f"{_SCORE}_inside", *_OF
 
 def measure(request: Request) -> Outcome:
   """The cosines and the score over steps."""
-  rows = []
-  for name, step, opened in request.every_step():
-    batches = max(1, request.rows // request.batch_size)
-    if len(opened.heldout) < request.batch_size:
-      raise Needs(f"--batch_size held-out blocks, {request.batch_size}; there are {len(opened.heldout)}")
-    unigram = prepared.unigram(opened.records)
-    found = figures.measure(opened.run, opened.params, opened.heldout, unigram, batches=batches)
-    shown = {figure: found[figure] for figure in _SHOWN if figure in found}
-    rows.append({"checkpoint": name, "step": step, **shown})
+  rows, left_out = [], LeftOut()
+  for name, step, opened in request.every_step(left_out):
+    with left_out.where_lacking(name):
+      batches = max(1, request.rows // request.batch_size)
+      if len(opened.heldout) < request.batch_size:
+        raise Needs(f"--batch_size held-out blocks, {request.batch_size}; there are {len(opened.heldout)}")
+      unigram = prepared.unigram(opened.records)
+      found = figures.measure(opened.run, opened.params, opened.heldout, unigram, batches=batches)
+      shown = {figure: found[figure] for figure in _SHOWN if figure in found}
+      rows.append({"checkpoint": name, "step": step, **shown})
   cosines, scores = [], []
-  for name in request.names:
+  for name in dict.fromkeys(row["checkpoint"] for row in rows):
     own = [row for row in rows if row["checkpoint"] == name]
     steps = np.asarray([row["step"] for row in own])
     prefix = f"{name}, " if len(request.names) > 1 else ""
@@ -52,4 +53,5 @@ def measure(request: Request) -> Outcome:
     Plot("block_cosines", "Cosines of [CLS] with that of", "step", "mean cosine", cosines),
     Plot("contextual_score", "Contextual score of tokens", "step", "difference of mean cosines", scores),
   ]
-  return Outcome("Cosines of blocks, and the contextual score of tokens", rows, plots, notes)
+  title = "Cosines of blocks, and the contextual score of tokens"
+  return Outcome(title, rows, plots, notes, left_out.sentences(rows))

@@ -17,7 +17,7 @@ from data.vocabulary import Vocabulary
 from pretrain.analysis.examples import find_examples
 from pretrain.analysis.heldout import collect
 from pretrain.analysis.opened import OpenedRun
-from pretrain.analysis.outcome import Needs, Outcome
+from pretrain.analysis.outcome import LeftOut, Needs, Outcome
 from pretrain.analysis.request import Request
 from pretrain.corruption import generator, mixture
 from pretrain.corruption.generator import GeneratorOutput, GeneratorSettings
@@ -38,38 +38,41 @@ def measure(request: Request, parts: Sequence[str] = ()) -> Outcome:
 
   With the `parts` of a text, see `read_text`, its words in brackets are masked instead.
   """
-  rows, shares = [], []
-  for name, opened in request.newest():
-    settings = opened.run.recipe.generator
-    if settings is None:
-      raise Needs(f"a generator, which {name} lacks")
-    if parts:
-      rows += _of_text(name, opened, parts)
-      continue
-    number = min(len(opened.heldout), request.rows)
-    arrays = collect(opened.run, opened.params, opened.heldout, describe, rows=number)
-    nothing = {"probability": np.zeros(arrays["ids"].shape)}
-    of_layer = {
-      layer: find_examples(
-        arrays | nothing | {"guesses": arrays[layer]}, opened.vocabulary, opened.run.recipe.tokens
-      )
-      for layer in layers(settings)
-    }
-    for drawn in zip(*of_layer.values()):
-      row = {"checkpoint": name, "text": drawn[0].text, "original": drawn[0].original}
-      rows.append(row | {layer: example.guess for layer, example in zip(of_layer, drawn)})
-    chosen = arrays["selected"]
-    right = {layer: float((arrays[layer] == arrays["ids"])[chosen].mean()) for layer in of_layer}
-    shares.append(f"{name}: " + ", ".join(f"{layer} {share:.1%}" for layer, share in right.items()))
+  rows, shares, left_out = [], [], LeftOut()
+  for name, opened in request.newest(left_out):
+    with left_out.where_lacking(name):
+      settings = opened.run.recipe.generator
+      if settings is None:
+        raise Needs(f"a generator, which {name} lacks")
+      if parts:
+        rows += _of_text(name, opened, parts)
+        continue
+      number = min(len(opened.heldout), request.rows)
+      arrays = collect(opened.run, opened.params, opened.heldout, describe, rows=number)
+      nothing = {"probability": np.zeros(arrays["ids"].shape)}
+      of_layer = {
+        layer: find_examples(
+          arrays | nothing | {"guesses": arrays[layer]}, opened.vocabulary, opened.run.recipe.tokens
+        )
+        for layer in layers(settings)
+      }
+      for drawn in zip(*of_layer.values()):
+        row = {"checkpoint": name, "text": drawn[0].text, "original": drawn[0].original}
+        rows.append(row | {layer: example.guess for layer, example in zip(of_layer, drawn)})
+      chosen = arrays["selected"]
+      right = {layer: float((arrays[layer] == arrays["ids"])[chosen].mean()) for layer in of_layer}
+      shares.append(f"{name}: " + ", ".join(f"{layer} {share:.1%}" for layer, share in right.items()))
   if parts:
     for row in rows:
       print(f"{row['checkpoint']}: {row['drawn']}")
-    return Outcome("What the layers of the generator put into a text", rows, [], [_OF_TEXT])
+    return Outcome(
+      "What the layers of the generator put into a text", rows, [], [_OF_TEXT], left_out.sentences(rows)
+    )
   notes = [
     "Tokens drawn from each head alone, at the masks of the run's evaluation and with the same noise, "
     f"dropout off. Of all masked tokens in {request.rows} blocks these are the original: {'; '.join(shares)}."
   ]
-  return Outcome("What the layers of the generator put in", rows, [], notes)
+  return Outcome("What the layers of the generator put in", rows, [], notes, left_out.sentences(rows))
 
 
 def read_text(text: str) -> list[str]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.analysis.heldout import Arrays, collect
-from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 from pretrain.models import heads
 from pretrain.objectives.clm import mixture_prediction
@@ -21,14 +21,15 @@ _ANSWERS = {"copy": "copy head", "mixture": "copy head and LM head", "lm": "LM h
 
 def measure(request: Request) -> Outcome:
   """Shares of right answers of every head, over steps."""
-  rows = []
-  for name, step, opened in request.every_step():
-    if missing := {"rtd", "clm"} - opened.params.get("heads", {}).keys():
-      raise Needs(f"the heads of corrective LM, of which {name} lacks {' and '.join(sorted(missing))}")
-    number = min(len(opened.heldout), request.rows)
-    arrays = collect(opened.run, opened.params, opened.heldout, describe, rows=number)
-    found = shares(arrays, opened.run.recipe.tokens.pad)
-    rows += [{"checkpoint": name, "step": step, **row} for row in found]
+  rows, left_out = [], LeftOut()
+  for name, step, opened in request.every_step(left_out):
+    with left_out.where_lacking(name):
+      if missing := {"rtd", "clm"} - opened.params.get("heads", {}).keys():
+        raise Needs(f"the heads of corrective LM, of which {name} lacks {' and '.join(sorted(missing))}")
+      number = min(len(opened.heldout), request.rows)
+      arrays = collect(opened.run, opened.params, opened.heldout, describe, rows=number)
+      found = shares(arrays, opened.run.recipe.tokens.pad)
+      rows += [{"checkpoint": name, "step": step, **row} for row in found]
   curves = []
   for name in dict.fromkeys(row["checkpoint"] for row in rows):
     for tokens in ("replaced", "original"):
@@ -44,7 +45,8 @@ def measure(request: Request) -> Outcome:
     "at a probability of 0.5; mixture: the likeliest token by copy head and LM head together; lm: by the LM "
     "head alone."
   ]
-  return Outcome("Copying and correcting, by replaced and original tokens", rows, [plot], notes)
+  title = "Copying and correcting, by replaced and original tokens"
+  return Outcome(title, rows, [plot], notes, left_out.sentences(rows))
 
 
 def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:

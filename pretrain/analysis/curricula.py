@@ -8,7 +8,7 @@ import numpy as np
 
 from pretrain.analysis import detection
 from pretrain.analysis.heldout import ranking_area
-from pretrain.analysis.outcome import Curve, Outcome, Plot
+from pretrain.analysis.outcome import Curve, LeftOut, Outcome, Plot
 from pretrain.analysis.request import Request
 
 _KINDS = ("replaced", "original")
@@ -16,11 +16,12 @@ _KINDS = ("replaced", "original")
 
 def measure(request: Request) -> Outcome:
   """Shares of right answers over steps, of every run on what its own generator put in."""
-  rows, masks = [], []
-  for name, step, opened in request.every_step():
-    arrays, truth, probability = detection.ask(name, opened, request.rows)
-    masks.append((arrays["ids"], arrays["selected"]))
-    rows.append({"checkpoint": name, "step": step, **shares(truth, probability)})
+  rows, masks, left_out = [], [], LeftOut()
+  for name, step, opened in request.every_step(left_out):
+    with left_out.where_lacking(name):
+      arrays, truth, probability = detection.ask(name, opened, request.rows)
+      masks.append((arrays["ids"], arrays["selected"]))
+      rows.append({"checkpoint": name, "step": step, **shares(truth, probability)})
   is_same = all(np.array_equal(one, other) for pair in masks for one, other in zip(pair, masks[0]))
   plots = []
   for kind in _KINDS:
@@ -42,7 +43,7 @@ def measure(request: Request) -> Outcome:
     "share of original tokens at one of at most 0.5; rate: share of tokens that are replaced; "
     f"area: how often a replaced token has the larger probability. {draws}"
   ]
-  return Outcome("Replaced tokens under several curricula", rows, plots, notes)
+  return Outcome("Replaced tokens under several curricula", rows, plots, notes, left_out.sentences(rows))
 
 
 def shares(truth: np.ndarray, probability: np.ndarray) -> dict[str, float | None]:

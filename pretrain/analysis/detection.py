@@ -10,7 +10,7 @@ import numpy as np
 
 from pretrain.analysis.heldout import Arrays, collect, describe_replaced, ranking_area
 from pretrain.analysis.opened import OpenedRun
-from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 from pretrain.analysis.space import densities
 
@@ -22,19 +22,22 @@ _MOST = 15  # tokens that are named
 
 def measure(request: Request) -> Outcome:
   """Calibration, losses at replaced tokens, and the replacements that are taken for originals most often."""
-  rows: list[dict[str, Any]] = []
+  rows, left_out = list[dict[str, Any]](), LeftOut()
   judged: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-  for name, opened in request.newest():
-    arrays, truth, probability = ask(name, opened, request.rows)
-    judged[name] = truth, probability
-    rows += [{"checkpoint": name, **row} for row in _rows(opened, arrays, truth, probability)]
+  for name, opened in request.newest(left_out):
+    with left_out.where_lacking(name):
+      arrays, truth, probability = ask(name, opened, request.rows)
+      judged[name] = truth, probability
+      rows += [{"checkpoint": name, **row} for row in _rows(opened, arrays, truth, probability)]
   notes = [
-    "Of held-out blocks with the draws of the run's evaluation, dropout off. calibration: the mean distance, "
-    f"over tokens, between probability and share in {BINS} bins of probability. area: how often a replaced "
-    "token has the larger probability; a half is chance. right: answers at a probability of 0.5. Least "
-    f"suspected are tokens that were put in {_FEWEST} times at least."
+    "Of held-out blocks with the draws of the run's evaluation, dropout off. right: answers at a probability "
+    "of 0.5; precision: the share that is replaced, of the tokens called so at it. calibration: the mean "
+    f"distance, over tokens, between probability and share in {BINS} bins of probability. area: how often a "
+    "replaced token has the larger probability; a half is chance. Least suspected are tokens that were put "
+    f"in {_FEWEST} times at least."
   ]
-  return Outcome("Replaced tokens: calibration and what fools the encoder", rows, _plots(judged), notes)
+  title = "Replaced tokens: calibration and what fools the encoder"
+  return Outcome(title, rows, _plots(judged), notes, left_out.sentences(rows))
 
 
 def _rows(
@@ -102,12 +105,17 @@ def calibration(truth: np.ndarray, probability: np.ndarray) -> list[tuple[float,
 
 
 def figures(truth: np.ndarray, probability: np.ndarray) -> dict[str, float | None]:
-  """Calibration error, area under the ROC curve, mean loss and the loss at true cases, in nats."""
+  """Right answers, calibration error, area under the ROC curve, losses in nats; None where nothing is asked.
+
+  'precision': of the cases that are called true, the share that are.
+  """
   distance = sum(count * abs(mean - share) for mean, share, count in calibration(truth, probability) if count)
   area = ranking_area(truth, probability)
   nats = -np.log(np.maximum(np.where(truth, probability, 1 - probability), 1e-30))
+  called = probability > 0.5
   return {
-    "right": float(((probability > 0.5) == truth).mean()),
+    "right": float((called == truth).mean()),
+    "precision": float(truth[called].mean()) if called.any() else None,
     "calibration": distance / max(len(truth), 1),
     "area": None if np.isnan(area) else area,
     "loss": float(nats.mean()),

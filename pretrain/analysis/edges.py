@@ -92,7 +92,7 @@ def sides(saved: SavedModel, batch_size: int) -> list[tuple[list[tuple[str, int]
 def find(folder: pathlib.Path, sentences: int) -> list[Task]:
   """The tasks that a folder has data for, each with its first `sentences` to train on.
 
-  DataError: a file is damaged.
+  DataError: a file is damaged, or has no target.
   """
   tasks = []
   for path in sorted((folder / FOLDER).glob("*.train.jsonl*")):
@@ -101,13 +101,14 @@ def find(folder: pathlib.Path, sentences: int) -> list[Task]:
     if packed in ("", ".gz", ".zst") and name not in (task.name for task in tasks):
       if not test.is_file():
         raise DataError(f"{test}: there is no such file; a task needs both files")
-      tasks.append(Task(name, read(path)[:sentences], read(test)))
-  treebank = [annotated.treebank(folder, split) for split in ("train", "test")]
-  if treebank[0] and treebank[1]:
-    parts = [annotated.sentences(path) for path in treebank if path]
+      tasks.append(_task(name, (path, test), (read(path)[:sentences], read(test))))
+  treebank = [path for split in ("train", "test") if (path := annotated.treebank(folder, split))]
+  if len(treebank) == 2:
+    parts = [annotated.sentences(path) for path in treebank]
     parts[0] = parts[0][:sentences]
     for name, targets in (("part of speech", _tags), ("dependency", _dependencies)):
-      tasks.append(Task(name, *([Annotated(text.words, targets(text)) for text in part] for part in parts)))
+      made = [[Annotated(text.words, targets(text)) for text in part] for part in parts]
+      tasks.append(_task(name, treebank, made))
   files = annotated.relation_files(folder)
   if files is not None:
     parts = [
@@ -116,6 +117,17 @@ def find(folder: pathlib.Path, sentences: int) -> list[Task]:
     ]
     tasks.append(Task("relation", parts[0][:sentences], parts[1]))
   return tasks
+
+
+def _task(name: str, files: Sequence[pathlib.Path], parts: Sequence[Sequence[Annotated]]) -> Task:
+  """A task of a training and a test file; DataError: one of them has no target."""
+  for path, part in zip(files, parts):
+    if not any(sentence.targets for sentence in part):
+      raise DataError(
+        f"{path}: no target of the task {name!r} in its first {len(part):,} sentences, expected at least "
+        "one; mend the file, raise --sentences or remove the task's files"
+      )
+  return Task(name, *parts)
 
 
 def _tags(sentence: annotated.Sentence) -> tuple[Target, ...]:
@@ -155,18 +167,21 @@ def predictions(
   """Labels of `test` [n, features]: the likeliest, or where targets have several, all above one half."""
   if all(len(of) == 1 for of in labels):
     return [(str(label),) for label in linear.predictions(train, [of[0] for of in labels], test)]
-  from sklearn.exceptions import ConvergenceWarning  # here: a second
-  from sklearn.linear_model import LogisticRegression
+  from sklearn.linear_model import LogisticRegression  # here: a second
   from sklearn.multiclass import OneVsRestClassifier
   from sklearn.pipeline import make_pipeline
   from sklearn.preprocessing import MultiLabelBinarizer, StandardScaler
 
   binary = MultiLabelBinarizer()
+  wanted = binary.fit_transform(labels[: linear.MOST_ROWS])
+  if not len(binary.classes_):
+    return [()] * len(test)
   model = make_pipeline(StandardScaler(), OneVsRestClassifier(LogisticRegression(max_iter=100)))
   with warnings.catch_warnings():
-    warnings.simplefilter("ignore", ConvergenceWarning)
-    model.fit(train[: linear.MOST_ROWS], binary.fit_transform(labels[: linear.MOST_ROWS]))
-  return [tuple(map(str, of)) for of in binary.inverse_transform(model.predict(test))]
+    warnings.simplefilter("ignore", UserWarning)  # few steps, or a label that all targets have
+    model.fit(train[: linear.MOST_ROWS], wanted)
+  answers = model.predict(test).reshape(len(test), -1)  # of one label it is [n]
+  return [tuple(map(str, of)) for of in binary.inverse_transform(answers)]
 
 
 def f1(gold: Sequence[tuple[str, ...]], found: Sequence[tuple[str, ...]]) -> float:

@@ -13,7 +13,11 @@ def predictions(train: np.ndarray, labels: Sequence[str], test: np.ndarray) -> n
   """Labels of `test` [n, features] by logistic regression on the first `MOST_ROWS` of `train` [m, features].
 
   Features are standardised and the penalty is scikit-learn's own (C = 1): nothing is chosen by `test`.
+  Where all labels are the same that one is the answer.
   """
+  labels = np.asarray(labels)[:MOST_ROWS]
+  if (labels == labels[0]).all():
+    return np.full(len(test), labels[0])
   from sklearn.exceptions import ConvergenceWarning  # here: a second to import
   from sklearn.linear_model import LogisticRegression
   from sklearn.pipeline import make_pipeline
@@ -22,14 +26,19 @@ def predictions(train: np.ndarray, labels: Sequence[str], test: np.ndarray) -> n
   model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=100))
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", ConvergenceWarning)  # 100 steps are the probe; more change little
-    model.fit(train[:MOST_ROWS], np.asarray(labels)[:MOST_ROWS])
+    model.fit(train[:MOST_ROWS], labels)
   return model.predict(test)
 
 
 def bag_predictions(
   train: Sequence[Sequence[str]], labels: Sequence[str], test: Sequence[Sequence[str]]
 ) -> np.ndarray:
-  """Labels of `test` by logistic regression on which words there are, in whatever order; no model is used."""
+  """Labels of `test` by logistic regression on which words there are, in whatever order; no model is used.
+
+  Where all labels are the same that one is the answer.
+  """
+  if len(set(labels)) == 1:
+    return np.full(len(test), labels[0])
   from sklearn.feature_extraction.text import CountVectorizer
   from sklearn.linear_model import LogisticRegression
 
@@ -64,7 +73,7 @@ def bag_cosines(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
 
 
 def rank_correlation(values: np.ndarray, gold: np.ndarray) -> float:
-  """Spearman's correlation; NaN if all values are equal."""
+  """Spearman's correlation; NaN if all of either are equal."""
   from scipy.stats import spearmanr
 
-  return float(spearmanr(values, gold)[0]) if np.ptp(values) else float("nan")
+  return float(spearmanr(values, gold)[0]) if np.ptp(values) and np.ptp(gold) else float("nan")

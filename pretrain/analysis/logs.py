@@ -8,7 +8,7 @@ import numpy as np
 
 from pretrain import checkpoint, metrics
 from pretrain.analysis import scores as fine_tuned
-from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot, stem_of
+from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot, stem_of
 from pretrain.analysis.request import Request
 
 DECAY = 0.9  # of the average over logging intervals
@@ -44,12 +44,14 @@ def _lines(request: Request) -> list[tuple[str, list[dict[str, Any]]]]:
 
 def _over_steps(request: Request, pattern: str, *, missing: str, plot: Plot, notes: Sequence[str]) -> Outcome:
   """A curve of each metric that matches, smoothed, and what it was at the start and the end."""
-  rows, curves = [], []
+  rows, curves, left_out = [], [], LeftOut()
   for name, lines in _lines(request):
-    found = series(lines, pattern)
-    if len(found) > 1:
-      found.pop("", None)  # the sum over parts, which hides them
-    for part, (steps, values) in found.items():
+    logged = series(lines, pattern)
+    if len(logged) > 1:
+      logged.pop("", None)  # the sum over parts, which hides them
+    if not logged:
+      left_out[name] = f"{missing}, which {name} has not logged"
+    for part, (steps, values) in logged.items():
       even = smoothed(values)
       prefix = f"{name}, " if len(request.names) > 1 else ""
       curves.append(Curve(f"{prefix}{part.replace('_', ' ') or 'generator'}", steps, even))
@@ -57,11 +59,9 @@ def _over_steps(request: Request, pattern: str, *, missing: str, plot: Plot, not
       rows.append(
         {"checkpoint": name, "of": part.replace("_", " ") or "generator", "points": len(steps), **ends}
       )
-  if not rows:
-    raise Needs(missing)
   filled = Plot(plot.stem, plot.title, plot.x_label, plot.y_label, curves)
   averaged = f"Averages over logging intervals with decay {DECAY}, corrected for their beginning."
-  return Outcome(plot.title, rows, [filled], [averaged, *notes])
+  return Outcome(plot.title, rows, [filled], [averaged, *notes], left_out.sentences(rows))
 
 
 def mixture(request: Request) -> Outcome:
@@ -69,7 +69,7 @@ def mixture(request: Request) -> Outcome:
   return _over_steps(
     request,
     r"train/mixture_weight_(.+)",
-    missing="metrics of a mixture of generator layers, which no run here has logged",
+    missing="metrics of a mixture of generator layers",
     plot=Plot(
       "mixture", "Mixture weights of generator layers", "step", "mean weight at masked positions", ()
     ),
@@ -82,7 +82,7 @@ def generator(request: Request) -> Outcome:
   return _over_steps(
     request,
     r"train/generator_loss(?:_(.+))?",
-    missing="metrics of a generator's loss, which no run here has logged",
+    missing="metrics of a generator's loss",
     plot=Plot("generator_loss", "Loss of the generator, by depth", "step", "nats per masked token", ()),
     notes=["Of a generator with several heads, that of each head."],
   )
@@ -94,13 +94,15 @@ def efficiency(request: Request, scores: Sequence[fine_tuned.Scores] = ()) -> Ou
   Source: COCO-LM figure 3, AMOS figure 6, TACO figure 5.
   """
   rows, of_metric, scored = [], dict[str, list[Curve]](), fine_tuned.over_steps(request, scores)
+  left_out = LeftOut()
   for name, lines in _lines(request):
     clock = metrics.hours(lines)
-    if len(clock[0]) < 2:
-      if name in scored:
-        raise Needs(f"logged speeds of {name}, of which scores were given; {metrics.FILE_NAME} has none")
-      continue
-    measured = series(lines, r"((?:eval/loss|probe/.+))") | scored.get(name, {})
+    has_clock = len(clock[0]) > 1
+    if name in scored and not has_clock:
+      raise Needs(f"logged speeds of {name}, of which scores were given; {metrics.FILE_NAME} has none")
+    measured = series(lines, r"((?:eval/loss|probe/.+))") | scored.get(name, {}) if has_clock else {}
+    if not measured:
+      left_out[name] = f"speeds and held-out metrics, which {name} has not logged"
     for metric, (steps, values) in measured.items():
       taken = np.interp(steps, *clock)
       of_metric.setdefault(metric, []).append(Curve(name, taken, values, has_dots=True))
@@ -108,8 +110,6 @@ def efficiency(request: Request, scores: Sequence[fine_tuned.Scores] = ()) -> Ou
         {"checkpoint": name, "metric": metric, "step": int(step), "hours": float(at), "value": float(value)}
         for step, at, value in zip(steps, taken, values)
       ]
-  if not rows:
-    raise Needs("runs that logged speeds and held-out metrics, which none here has")
   plots = [
     Plot(
       f"efficiency_{stem_of(metric)}",
@@ -123,7 +123,7 @@ def efficiency(request: Request, scores: Sequence[fine_tuned.Scores] = ()) -> Ou
   note = (
     "Hours are those of training steps by their logged speed, without compilation, evaluation and pauses."
   )
-  return Outcome("Scores by hours of training", rows, plots, [note])
+  return Outcome("Scores by hours of training", rows, plots, [note], left_out.sentences(rows))
 
 
 def _unit(metric: str) -> str:

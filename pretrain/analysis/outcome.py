@@ -1,10 +1,11 @@
 """What an analysis gives: rows of numbers, and plots of which the points are kept beside the picture."""
 
+import contextlib
 import dataclasses
 import io
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,24 @@ _DASHES = ("-", "--", "-.", ":")
 
 class Needs(Exception):
   """An analysis cannot be made of what there is; the message says what it needs."""
+
+
+class LeftOut(dict[str, str]):
+  """{checkpoint: what an analysis needs and it lacks}; the analysis is made of the others."""
+
+  @contextlib.contextmanager
+  def where_lacking(self, name: str) -> Iterator[None]:
+    """Leaves a checkpoint out where the block raises Needs."""
+    try:
+      yield
+    except Needs as error:
+      self[name] = str(error)
+
+  def sentences(self, rows: Sequence) -> list[str]:
+    """One for each, for a report of these rows; Needs where they leave none."""
+    if self and not rows:
+      raise Needs("; ".join(dict.fromkeys(self.values())))
+    return [f"Made without {name}: this needs {what}" for name, what in self.items()]
 
 
 class Curve(NamedTuple):
@@ -117,6 +136,7 @@ class Outcome:
   rows: Sequence[Mapping[str, Any]]
   plots: Sequence[Plot]
   notes: Sequence[str]
+  left_out: Sequence[str] = ()  # of `LeftOut.sentences`
 
   def report(self, stem: str) -> Report:
     """The rows as a table: numbers in four digits, names at the left."""
@@ -127,7 +147,8 @@ class Outcome:
       columns.append(
         Column(name, lambda row, name=name: _cell(row.get(name)), "left" if is_text else "right")
       )
-    return Report(stem, self.title, columns, self.rows, self.notes)
+    notes = [*self.notes, *(f"{line}." for line in self.left_out)]
+    return Report(stem, self.title, columns, self.rows, notes)
 
 
 def _cell(value: Any) -> str:

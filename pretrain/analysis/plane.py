@@ -8,7 +8,7 @@ import importlib
 import numpy as np
 
 from pretrain.analysis import space
-from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 
 PERPLEXITY = 30.0
@@ -21,33 +21,37 @@ def measure(request: Request) -> Outcome:
   similar = space.similar_pairs(request)
   if similar is None or len(similar[0]) < MARKED:
     raise Needs(f"{MARKED} similar pairs at least, of glue/STS-B/train.tsv or dev.tsv in --data")
-  rows, plots = [], []
+  rows, plots, left_out = [], [], LeftOut()
   for number, (name, encoder, _) in enumerate(request.encoders(), 1):
     first, second = space.sentence_vectors(space.sentence_embedder(encoder, request), similar)
     row = {"checkpoint": name, "pairs": len(first), "mean cosine": float((first * second).sum(-1).mean())}
     row["nearest in space"] = nearest(first, second)
-    for method, points in planes(np.concatenate([first, second])).items():
-      left, right = np.split(points, 2)
-      rows.append(row | {"plane": method, "nearest in the plane": nearest(left, right)})
-      stem = f"plane_{method.lower().replace('-', '')}_{number}"
-      curves = [Curve(label, *side.T, is_cloud=True) for label, side in (("first", left), ("second", right))]
-      chosen = np.random.default_rng(SEED).choice(len(left), MARKED, replace=False)
-      for pair in chosen:
-        curves.append(Curve("some pairs", *np.stack([left[pair], right[pair]]).T, has_dots=True))
-      plots.append(Plot(stem, f"Similar sentences, {method}: {name}", "no unit", "no unit", curves))
+    with left_out.where_lacking(name):
+      for method, points in planes(np.concatenate([first, second])).items():
+        left, right = np.split(points, 2)
+        rows.append(row | {"plane": method, "nearest in the plane": nearest(left, right)})
+        stem = f"plane_{method.lower().replace('-', '')}_{number}"
+        sides = ("first", left), ("second", right)
+        curves = [Curve(label, *side.T, is_cloud=True) for label, side in sides]
+        chosen = np.random.default_rng(SEED).choice(len(left), MARKED, replace=False)
+        for pair in chosen:
+          curves.append(Curve("some pairs", *np.stack([left[pair], right[pair]]).T, has_dots=True))
+        plots.append(Plot(stem, f"Similar sentences, {method}: {name}", "no unit", "no unit", curves))
   notes = [
     "Both sentences of STS-B's pairs with score 5, as unit vectors of the last layer, without dropout or "
     "head. nearest: share of sentences whose partner is the nearest of the other side. t-SNE has "
     f"perplexity {PERPLEXITY:.0f} (less for few pairs) and seed {SEED}; {MARKED} pairs, drawn once, are "
     "joined by lines."
   ]
-  return Outcome("Similar sentences in a plane", rows, plots, notes)
+  return Outcome("Similar sentences in a plane", rows, plots, notes, left_out.sentences(rows))
 
 
 def planes(vectors: np.ndarray) -> dict[str, np.ndarray]:
-  """{method: [n, 2]} of vectors [n, width], the same every time on one machine."""
+  """{method: [n, 2]} of vectors [n, width], the same every time on one machine. Needs: all are the same."""
   from sklearn.manifold import TSNE  # here: a second
 
+  if np.ptp(vectors, axis=0).max() < 1e-6:  # t-SNE would end the process
+    raise Needs("similar pairs with vectors that are not all the same")
   perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
   points = {"t-SNE": TSNE(perplexity=perplexity, init="pca", random_state=SEED).fit_transform(vectors)}
   try:

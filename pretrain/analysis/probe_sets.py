@@ -37,7 +37,13 @@ def _treebank(make: Callable[..., Probe]) -> Callable[[Folder], Sequence[Probe]]
     train, test = (annotated.treebank(folder.path, split) for split in ("train", "test"))
     if train is None or test is None:
       return ()
-    return (make(annotated.sentences(train)[: folder.train_sentences], annotated.sentences(test)),)
+    parts = annotated.sentences(train)[: folder.train_sentences], annotated.sentences(test)
+    for path, part in zip((train, test), parts):
+      if make is probes.Dependencies and not any(head >= 0 for text in part for head in text.heads):
+        raise DataError(
+          f"{path}: no word of its first {len(part):,} sentences depends on another; mend the 7th column"
+        )
+    return (make(*parts),)
 
   return read
 
@@ -49,7 +55,15 @@ def _relations(folder: Folder) -> Sequence[Probe]:
 
 def _glue(folder: Folder, task: str, splits: Sequence[str]) -> list[Split]:
   place = annotated.glue_folder(folder.path, task, splits)
-  return [] if place is None else glue.read_all(str(place), [(task, split) for split in splits])
+  read = [] if place is None else glue.read_all(str(place), [(task, split) for split in splits])
+  return [_with_words(split) for split in read]
+
+
+def _with_words(split: Split) -> Split:
+  """The split; DataError: all its texts are empty."""
+  if not any(text.strip() for text in (*split.first, *(split.second or ()))):
+    raise DataError(f"{split.source}: all of its {len(split):,} rows have empty texts; copy the file again")
+  return split
 
 
 def _sentiment(folder: Folder) -> Sequence[Probe]:
@@ -65,7 +79,7 @@ def _similarity(folder: Folder) -> Sequence[Probe]:
   made = [probes.Similarity("STS-B dev", split) for split in _glue(folder, "stsb", ("dev",))]
   for place in (folder.path / "SICK", folder.path):
     if path := tsv.existing(place / "SICK_test_annotated.txt"):
-      return [*made, probes.Similarity("SICK test", tsv.read_file(path, _SICK, "test"))]
+      return [*made, probes.Similarity("SICK test", _with_words(tsv.read_file(path, _SICK, "test")))]
   return made
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from pretrain import checkpoint, workdir
 from pretrain.analysis.opened import OpenedRun, open_run
+from pretrain.analysis.outcome import LeftOut, Needs
 from pretrain.saved_model import OpenedEncoder, SavedModel, open_model
 
 
@@ -28,10 +29,11 @@ class Request:
     """What the checkpoints are called: as much of the ends of their paths as tells them apart."""
     return workdir.short_names([pathlib.Path(directory) for directory in self.directories])
 
-  def newest(self) -> Iterator[tuple[str, OpenedRun]]:
-    """Every run at its newest step, opened; errors as of `open_run`."""
+  def newest(self, left_out: LeftOut) -> Iterator[tuple[str, OpenedRun]]:
+    """Every run at its newest step, opened; errors as of `open_run`. Imports are left out."""
     for name, directory in zip(self.names, self.directories):
-      yield name, _opened(directory, None, self.batch_size)
+      with left_out.where_lacking(name):
+        yield name, _opened(directory, None, self.batch_size)
 
   def saved(self) -> Iterator[tuple[str, SavedModel]]:
     """Every checkpoint at its newest step, read alone: its run's records may be gone."""
@@ -47,15 +49,19 @@ class Request:
         opened = _opened(directory, None, self.batch_size)
         yield name, opened.encoder, opened.heldout.rows(0, min(len(opened.heldout), self.rows))
 
-  def every_step(self) -> Iterator[tuple[str, int, OpenedRun]]:
-    """Every saved step of every run, opened."""
+  def every_step(self, left_out: LeftOut) -> Iterator[tuple[str, int, OpenedRun]]:
+    """Every saved step of every run, opened, of a run that is left out no more; imports are left out."""
     for name, directory in zip(self.names, self.directories):
       newest = checkpoint.step_path(directory)
       steps = checkpoint.saved_steps(newest.parent) if pathlib.Path(directory).absolute() != newest else []
       for step in steps or [int(newest.name)]:
-        yield name, step, _opened(str(newest.parent.parent), step, self.batch_size)
+        if name not in left_out:
+          with left_out.where_lacking(name):
+            yield name, step, _opened(str(newest.parent.parent), step, self.batch_size)
 
 
 @functools.lru_cache(maxsize=2)
 def _opened(directory: str, step: int | None, rows: int) -> OpenedRun:
+  if "source" in checkpoint.read_meta(checkpoint.step_path(directory, step)):
+    raise Needs("records that the checkpoint was trained on, which an import lacks")
   return open_run(directory, step, rows=rows)

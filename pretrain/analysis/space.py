@@ -11,7 +11,7 @@ from data import glue
 from data.glue import tsv
 from data.glue.tasks import known_task
 from pretrain.analysis.heldout import ranking_area
-from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 from pretrain.inference.vectors import Embedder, unit
 from pretrain.saved_model import OpenedEncoder
@@ -24,17 +24,18 @@ _BINS = 50
 
 def measure(request: Request) -> Outcome:
   """Histograms and densities of cosines in the last layer, without a head, and what they amount to."""
-  rows, curves = [], []
+  rows, curves, left_out = [], [], LeftOut()
   similar = similar_pairs(request)
   for name, encoder, blocks in request.encoders():
-    sides = pairs_of(sentence_embedder(encoder, request), blocks, similar)
-    cosines = {kind: np.einsum("nw,nw->n", *pair) for kind, pair in sides.items()}
-    area = area_between(cosines["similar"], cosines["random"]) if "similar" in cosines else None
-    for kind, pair in sides.items():
-      row = {"checkpoint": name, "pairs": kind, "count": len(cosines[kind]), **summary(cosines[kind])}
-      measured = {"uniformity": uniformity(*pair)} if kind == "random" else {"alignment": alignment(*pair)}
-      rows.append(row | measured | ({"area": area} if kind == "similar" else {}))
-      curves += densities(f"{name}, {kind}", cosines[kind])
+    with left_out.where_lacking(name):
+      sides = pairs_of(sentence_embedder(encoder, request), blocks, similar)
+      cosines = {kind: np.einsum("nw,nw->n", *pair) for kind, pair in sides.items()}
+      area = area_between(cosines["similar"], cosines["random"]) if "similar" in cosines else None
+      for kind, pair in sides.items():
+        row = {"checkpoint": name, "pairs": kind, "count": len(cosines[kind]), **summary(cosines[kind])}
+        measured = {"uniformity": uniformity(*pair)} if kind == "random" else {"alignment": alignment(*pair)}
+        rows.append(row | measured | ({"area": area} if kind == "similar" else {}))
+        curves += densities(f"{name}, {kind}", cosines[kind])
   read = {"cls": "[CLS]", "mean": "means over tokens"}[request.pooling]
   notes = [
     f"Vectors are {read} of the last layer, without dropout or head. Random pairs are {PAIRS:,} pairs of "
@@ -45,8 +46,10 @@ def measure(request: Request) -> Outcome:
   ]
   if similar is None:
     notes.append("No similar pairs: --data has no glue/STS-B/train.tsv or dev.tsv.")
+  elif not similar[0]:
+    notes.append(f"No similar pairs: glue/STS-B in --data has none of score {SIMILAR:g}.")
   plot = Plot("cosines", f"Cosines of pairs of {read}", "cosine", "density", curves)
-  return Outcome("Cosines of random and similar pairs", rows, [plot], notes)
+  return Outcome("Cosines of random and similar pairs", rows, [plot], notes, left_out.sentences(rows))
 
 
 def sentence_embedder(encoder: OpenedEncoder, request: Request) -> Embedder:
@@ -62,7 +65,7 @@ def pairs_of(
 
   Without blocks they are of the first sentences of similar pairs. Raises Needs: there are not two of either.
   """
-  sides = {} if similar is None else {"similar": sentence_vectors(embedder, similar)}
+  sides = {"similar": sentence_vectors(embedder, similar)} if similar and similar[0] else {}
   if blocks is not None:
     pad_id = embedder.vocabulary.special_ids.pad
     inputs = [{"ids": row[row != pad_id]} for row in blocks[:, : embedder.max_length]]
@@ -125,13 +128,13 @@ def densities(name: str, values: np.ndarray, between: tuple[float, float] = (-1.
 
 
 def similar_pairs(request: Request) -> tuple[list[str], list[str]] | None:
-  """Both sides of STS-B's pairs of score 5, of training and development set; None without the data."""
-  task, first, second = known_task("stsb"), [], []
+  """Both sides of STS-B's pairs of score 5, of training and development set; None without a file."""
+  task, first, second, has_file = known_task("stsb"), [], [], False
   for place in (request.data / "glue", request.data) if request.data else ():
     for split in ("train", "dev"):
       if tsv.find(str(place), task, split):
-        read = glue.read(str(place), "stsb", split)
+        has_file, read = True, glue.read(str(place), "stsb", split)
         same = np.flatnonzero(np.asarray(read.labels) >= SIMILAR)
         first += [read.first[row] for row in same]
         second += [(read.second or [])[row] for row in same]
-  return (first, second) if first else None
+  return (first, second) if has_file else None

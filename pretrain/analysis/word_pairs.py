@@ -11,7 +11,7 @@ from data import files
 from data.errors import DataError
 from data.vocabulary import Vocabulary
 from pretrain import prepared
-from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 from pretrain.inference.vectors import unit
 
@@ -25,20 +25,21 @@ def measure(request: Request) -> Outcome:
   path = request.data / FILE if request.data else None
   if path is None or not path.is_file():
     raise Needs(f"{FILE} in --data: two words a line, with a tab between them")
-  rows, curves = [], []
+  rows, curves, left_out = [], [], LeftOut()
   words = [tuple(line.split("\t")) for line in files.read_text(path).splitlines() if line.strip()]
   for number, pair in enumerate(words, 1):
     if len(pair) != 2:
       raise DataError(f"{path}: pair {number} has {len(pair)} words, expected 2 with a tab between them")
-  for name, step, opened in request.every_step():
-    pairs = single_pieces(opened.vocabulary, words)
-    if not len(pairs):
-      raise Needs(f"a pair of words of one piece each; in {path} there is none for {name}")
-    table = opened.params["encoder"]["embeddings"]["token"]["embedding"]
-    given, matched = likeness(table, pairs, prepared.unigram(opened.records))
-    row = {"checkpoint": name, "step": step, "count": len(pairs), "given": given, "like frequency": matched}
-    rows.append(row)
-  for name in request.names:
+  for name, step, opened in request.every_step(left_out):
+    with left_out.where_lacking(name):
+      pairs = single_pieces(opened.vocabulary, words)
+      if not len(pairs):
+        raise Needs(f"a pair of words of one piece each; in {path} there is none for {name}")
+      table = opened.params["encoder"]["embeddings"]["token"]["embedding"]
+      given, matched = likeness(table, pairs, prepared.unigram(opened.records))
+      row = {"checkpoint": name, "step": step, "count": len(pairs), "given": given, "like frequency": matched}
+      rows.append(row)
+  for name in dict.fromkeys(row["checkpoint"] for row in rows):
     own = [row for row in rows if row["checkpoint"] == name]
     steps = np.asarray([row["step"] for row in own])
     for kind in ("given", "like frequency"):
@@ -49,7 +50,7 @@ def measure(request: Request) -> Outcome:
     f"pairs in which the second word is replaced by one at most {_NEAR} ranks of frequency away."
   ]
   plot = Plot("word_pairs", "Token embeddings of pairs of words", "step", "mean cosine", curves)
-  return Outcome("Token embeddings of pairs of words", rows, [plot], notes)
+  return Outcome(plot.title, rows, [plot], notes, left_out.sentences(rows))
 
 
 def single_pieces(vocabulary: Vocabulary, words: Sequence[tuple[str, ...]]) -> np.ndarray:

@@ -17,18 +17,19 @@ from pretrain.ablations import cells, cost, papers
 from pretrain.command import flags
 from tests.pretrain.ablations.stand_in import Commands
 
+_SENTENCE = "1\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n2\tslow\tslow\tADV\tRB\t_\t1\tadvmod\t_\t_\n\n"
 GLUE = [name for name, what in FINE_TUNINGS.items() if not what.scored_on]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> pathlib.Path:
-  """The least folder of annotated data: two minimal pairs and a treebank of a word."""
+  """The least folder of annotated data: a minimal pair and a treebank of a sentence."""
   folder = tmp_path_factory.mktemp("annotated")
   (folder / "blimp").mkdir()
   pair = {"sentence_good": "dogs run", "sentence_bad": "dogs runs"}
   (folder / "blimp" / "agreement.jsonl").write_text(json.dumps(pair) + "\n")
   for split in ("train", "dev", "test"):
-    (folder / f"en_ewt-ud-{split}.conllu").write_text("1\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n\n")
+    (folder / f"en_ewt-ud-{split}.conllu").write_text(_SENTENCE)
   return folder
 
 
@@ -121,7 +122,7 @@ def test_a_mistake_is_one_line(data, tmp_path, capsys, flags, code, line):
   ],
 )
 def test_without_an_output_the_table_has_a_folder_of_its_name(flags, output, data):
-  asked, _, _ = command.asked_for([*flags, "--budget=20000", f"--data={data}"])
+  asked, _ = command.asked_for([*flags, "--budget=20000", f"--data={data}"])
   assert str(asked.output) == output
 
 

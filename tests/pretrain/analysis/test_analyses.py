@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
-from pretrain.analysis import cases, correction, detection, edges, logs, plane, space, word_pairs
+from pretrain.analysis import cases, correction, edges, logs, plane, space, word_pairs
 from pretrain.analysis.__main__ import main
 from pretrain.analysis.edges import Annotated, Target
-from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.corruption.mixture import MixtureChoice
@@ -66,28 +66,6 @@ def test_densities_have_an_area_of_one():
   assert np.sum(histogram.y[:-1] * np.diff(histogram.x)) == pytest.approx(1)
   assert np.trapezoid(density.y, density.x) == pytest.approx(1, abs=1e-3)
   assert density.x[density.y.argmax()] == pytest.approx(0.2, abs=0.03)
-
-
-def test_calibration_of_the_true_rates_is_near_zero_and_of_a_wrong_constant_the_distance():
-  probability = RNG.uniform(0, 1, 200_000)
-  found = detection.figures(RNG.uniform(0, 1, 200_000) < probability, probability)
-  assert found["calibration"] is not None and found["calibration"] < 0.005
-  truth = np.arange(1_000) < 100
-  wrong = detection.figures(truth, np.full(1_000, 0.9))
-  assert wrong["calibration"] == pytest.approx(0.8) and wrong["area"] == 0.5
-  assert wrong["loss at replaced"] == pytest.approx(-math.log(0.9))
-  shuffled = detection.figures(RNG.permutation(np.arange(100_000) % 7 == 0), RNG.uniform(0, 1, 100_000))
-  assert shuffled["area"] == pytest.approx(0.5, abs=0.01)
-  assert detection.figures(np.zeros(4, bool), np.full(4, 0.2))["area"] is None
-
-
-def test_the_token_that_is_never_suspected_fools_the_encoder_most():
-  ids = np.zeros((2, 20), np.int32)
-  inputs = np.repeat([[7, 8], [0, 8]], 10, axis=1).astype(np.int32)
-  belief = np.where(inputs == 7, 0.1, 0.9)
-  found = detection.fooling({"ids": ids, "input_ids": inputs, "probability_replaced": belief})
-  assert [(token, count) for token, count, _ in found] == [(7, 10), (8, 20)]
-  assert [mean for _, _, mean in found] == pytest.approx([0.1, 0.9])
 
 
 def test_an_encoder_that_copies_everything_is_right_where_nothing_is_replaced():
@@ -292,7 +270,7 @@ def test_mistakes_are_one_line(flags, code, line, tmp_path, capsys):
 def test_states_after_every_layer_begin_and_end_with_those_of_the_probes(finished, one_device):
   from pretrain.analysis.words import FrozenEncoder
 
-  ((_, opened),) = Request([str(finished)], batch_size=4).newest()
+  ((_, opened),) = Request([str(finished)], batch_size=4).newest(LeftOut())
   encoder = FrozenEncoder(opened.encoder, {}, batch_size=4)
   sentences = [["ba", "dogo", "lumi"], ["ke"] * 40]
   for by_layer, by_depth in zip(encoder.layers(sentences), encoder.words(sentences)):

@@ -37,7 +37,7 @@ def test_runs_are_asked_about_the_same_text_and_a_note_says_whether_with_the_sam
 
   def request(*names: str):
     steps = [(name, step, opened(name)) for name in names for step in (10, 20)]
-    return types.SimpleNamespace(rows=1, every_step=lambda: steps)
+    return types.SimpleNamespace(rows=1, every_step=lambda left_out: steps)
 
   monkeypatch.setattr(detection, "collect", collect)
   outcome = curricula.measure(request("sure", "blind"))
@@ -47,5 +47,10 @@ def test_runs_are_asked_about_the_same_text_and_a_note_says_whether_with_the_sam
   assert [curve.y.tolist() for curve in replaced.curves] == [[1, 1], [0, 0]]
   assert [curve.x.tolist() for curve in original.curves] == [[10, 20]] * 2
   assert ("with the same masks" in outcome.notes[0]) == (masked == 1)
-  with pytest.raises(Needs, match="which masked lacks"):
+  assert not outcome.left_out
+  fewer = curricula.measure(request("sure", "masked"))
+  assert [row["checkpoint"] for row in fewer.rows] == ["sure", "sure"] and "same masks" in fewer.notes[0]
+  (line,) = fewer.left_out
+  assert line.startswith("Made without masked: this needs a head that tells") and "which masked lacks" in line
+  with pytest.raises(Needs, match="which masked lacks"):  # alone: nothing is left
     curricula.measure(request("masked"))

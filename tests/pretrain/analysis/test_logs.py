@@ -106,7 +106,7 @@ def test_planted_losses_and_probes_come_back_over_hours(monkeypatch):
     (1_800, 1.0, 4.0),
     (3_600, 2.0, 3.0),
   ]
-  with pytest.raises(Needs, match="runs that logged speeds"):
+  with pytest.raises(Needs, match="speeds and held-out metrics, which silent has not logged"):
     logs.efficiency(request(monkeypatch, {"silent": silent}))
 
 

@@ -109,12 +109,12 @@ def test_praise_is_read_off_the_vector_of_its_own_sentence():
   knows = _embedder(lambda text: np.asarray([text.startswith("good"), 1.0]))
   embedders = {"mean": knows, "cls": _embedder(lambda text: RNG.standard_normal(2))}
   train = reviews(300)
-  found = _measured(probes.Sentiment(train, reviews(400)), embedders=embedders)
+  found = _measured(probes.Sentiment("planted", train, reviews(400)), embedders=embedders)
   assert found == {"mean": 1.0, "cls": pytest.approx(0.5, abs=CHANCE + 0.03)}
-  swapped = probes.Sentiment(train, reviews(400, is_swapped=True))
+  swapped = probes.Sentiment("planted", train, reviews(400, is_swapped=True))
   assert _measured(swapped, embedders=embedders)["mean"] == 0.0
   assert swapped.without_model()[0].value == 0.0
-  assert probes.Sentiment(train, reviews(400)).without_model()[0].value == 1.0
+  assert probes.Sentiment("planted", train, reviews(400)).without_model()[0].value == 1.0
 
 
 def test_cosines_of_the_two_sentences_are_ranked_as_people_rank_them():

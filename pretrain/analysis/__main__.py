@@ -65,7 +65,13 @@ def parser() -> Parser:
   made.add_argument("--rows", type=int, default=256, help="held-out blocks that are looked at")
   made.add_argument("--sentences", type=int, default=1_000, help="of a task, to train a probe on")
   made.add_argument(
-    "--pooling", choices=("cls", "mean"), default="cls", help="what the vector of a sentence or block is"
+    "--pooling",
+    choices=("cls", "mean", "head"),
+    default="cls",
+    help="what the vector of a sentence or block is; head: of sequence contrast, over [CLS]",
+  )
+  made.add_argument(
+    "--random", choices=("blocks", "sentences"), default="blocks", help="of what cosines takes random pairs"
   )
   made.add_argument(
     "--scores",
@@ -101,7 +107,9 @@ def _run(asked: argparse.Namespace) -> None:
     checkpoint.step_path(directory)
   devices.start()
   data = pathlib.Path(asked.data) if asked.data else None
-  request = Request(checkpoints, data, asked.rows, asked.batch_size, asked.sentences, asked.pooling)
+  request = Request(
+    checkpoints, data, asked.rows, asked.batch_size, asked.sentences, asked.pooling, asked.random
+  )
   output = pathlib.Path(asked.output)
   rows = [_made(name, measures[name], request, output, is_asked=name in wanted) for name in names or ABOUT]
   columns = [text_column(name, name) for name in ("analysis", "what", "files")]

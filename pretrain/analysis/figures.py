@@ -12,6 +12,7 @@ import numpy as np
 
 from data.records import PackedRecords
 from pretrain.analysis.heldout import collect, commonest_share, ranking_area, unigram_cross_entropy
+from pretrain.analysis.opened import contrast_head
 from pretrain.corruption import cropping, generator
 from pretrain.inference.vectors import unit
 from pretrain.models import encoder as encoder_model
@@ -33,10 +34,8 @@ def measure(
   size = run.config.train.batch_size
   rows = size * min(batches, len(heldout) // size)
   arrays = collect(run, params, heldout, describe, rows=rows)
-  contrasts = [name for name, objective in run.recipe.objectives.items() if "crop" in objective.reads]
-  for head in (params["heads"][name] for name in contrasts if name in params["heads"]):
-    transform = functools.partial(heads.apply_transform, head, run.recipe.encoder)
-    arrays |= {f"head_{name}": np.asarray(transform(arrays[name])) for name in ("cls", "crop_cls")}
+  if head := contrast_head(run, params):
+    arrays |= {f"head_{name}": np.asarray(head(arrays[name])) for name in ("cls", "crop_cls")}
   return figures(arrays, run, unigram)
 
 

@@ -1,8 +1,9 @@
 """A checkpoint opened as the run that it is of, on one device, to be looked at on held-out text."""
 
 import dataclasses
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ from pretrain import build, prepared, resume, trees
 from pretrain.corruption import generator
 from pretrain.corruption.generator import GeneratorSettings
 from pretrain.corruption.masking import TokenIds
+from pretrain.models import heads
 from pretrain.run import Run, make_run
 from pretrain.saved_model import OpenedEncoder, SavedModel, open_model
 
@@ -55,6 +57,13 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   if problems:
     raise DataError(f"checkpoint {saved.path}: {trees.first_lines(problems)}; is it complete?")
   return OpenedRun(run, saved.params, encoder, heldout, vocabulary, records, int(saved.path.name))
+
+
+def contrast_head(run: Run, params: dict) -> Callable[[jax.Array], jax.Array] | None:
+  """What the head of sequence contrast makes of vectors of [CLS]; None: the run has no such head."""
+  names = [name for name, objective in run.recipe.objectives.items() if "crop" in objective.reads]
+  head = next((params["heads"][name] for name in names if name in params["heads"]), None)
+  return head and functools.partial(heads.apply_transform, head, run.recipe.encoder)
 
 
 class OpenedGenerator(NamedTuple):

@@ -22,11 +22,11 @@ def measure(request: Request) -> Outcome:
   if similar is None or len(similar[0]) < MARKED:
     raise Needs(f"{MARKED} similar pairs at least, of glue/STS-B/train.tsv or dev.tsv in --data")
   rows, plots, left_out = [], [], LeftOut()
-  for number, (name, encoder, _) in enumerate(request.encoders(), 1):
-    first, second = space.sentence_vectors(space.sentence_embedder(encoder, request), similar)
-    row = {"checkpoint": name, "pairs": len(first), "mean cosine": float((first * second).sum(-1).mean())}
-    row["nearest in space"] = nearest(first, second)
+  for number, (name, model, _) in enumerate(request.encoders(), 1):
     with left_out.where_lacking(name):
+      first, second = space.sentence_vectors(space.sentence_embedder(name, model, request), similar)
+      row = {"checkpoint": name, "pairs": len(first), "mean cosine": float((first * second).sum(-1).mean())}
+      row["nearest in space"] = nearest(first, second)
       for method, points in planes(np.concatenate([first, second])).items():
         left, right = np.split(points, 2)
         rows.append(row | {"plane": method, "nearest in the plane": nearest(left, right)})

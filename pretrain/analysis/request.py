@@ -3,14 +3,23 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from pretrain import checkpoint, workdir
-from pretrain.analysis.opened import OpenedRun, open_run
+from pretrain.analysis.opened import OpenedRun, contrast_head, open_run
 from pretrain.analysis.outcome import LeftOut, Needs
 from pretrain.saved_model import OpenedEncoder, SavedModel, open_model
+
+
+class Pooled(NamedTuple):
+  """An encoder, and what its run's head of sequence contrast makes of [CLS]; None: there is no such head."""
+
+  encoder: OpenedEncoder
+  head: Callable[[jax.Array], jax.Array] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +31,8 @@ class Request:
   rows: int = 256  # held-out blocks
   batch_size: int = 32
   sentences: int = 1_000  # to train a probe on
-  pooling: str = "cls"  # or 'mean': what the vector of a sentence or block is
+  pooling: str = "cls"  # or 'mean', or 'head' of [CLS]: what the vector of a sentence or block is
+  random: str = "blocks"  # or 'sentences': of what random pairs are
 
   @functools.cached_property
   def names(self) -> list[str]:
@@ -40,14 +50,15 @@ class Request:
     for name, directory in zip(self.names, self.directories):
       yield name, open_model(directory)
 
-  def encoders(self) -> Iterator[tuple[str, OpenedEncoder, np.ndarray | None]]:
+  def encoders(self) -> Iterator[tuple[str, Pooled, np.ndarray | None]]:
     """Every encoder at its newest step, and [blocks, length] held-out ids; None of an import."""
     for (name, saved), directory in zip(self.saved(), self.directories):
       if "source" in saved.meta:
-        yield name, saved.open_encoder("", flag="--vocabulary"), None
+        yield name, Pooled(saved.open_encoder("", flag="--vocabulary"), None), None
       else:
         opened = _opened(directory, None, self.batch_size)
-        yield name, opened.encoder, opened.heldout.rows(0, min(len(opened.heldout), self.rows))
+        blocks = opened.heldout.rows(0, min(len(opened.heldout), self.rows))
+        yield name, Pooled(opened.encoder, contrast_head(opened.run, opened.params)), blocks
 
   def every_step(self, left_out: LeftOut) -> Iterator[tuple[str, int, OpenedRun]]:
     """Every saved step of every run, opened, of a run that is left out no more; imports are left out."""

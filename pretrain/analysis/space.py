@@ -12,9 +12,8 @@ from data.glue import tsv
 from data.glue.tasks import known_task
 from pretrain.analysis.heldout import ranking_area
 from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
-from pretrain.analysis.request import Request
+from pretrain.analysis.request import Pooled, Request
 from pretrain.inference.vectors import Embedder, unit
-from pretrain.saved_model import OpenedEncoder
 
 PAIRS = 10_000  # random ones
 LONGEST = 128  # tokens of a block
@@ -26,9 +25,10 @@ def measure(request: Request) -> Outcome:
   """Histograms and densities of cosines in the last layer, without a head, and what they amount to."""
   rows, curves, left_out = [], [], LeftOut()
   similar = similar_pairs(request)
-  for name, encoder, blocks in request.encoders():
+  for name, model, blocks in request.encoders():
     with left_out.where_lacking(name):
-      sides = pairs_of(sentence_embedder(encoder, request), blocks, similar)
+      taken = blocks if request.random == "blocks" else None
+      sides = pairs_of(sentence_embedder(name, model, request), taken, similar)
       cosines = {kind: np.einsum("nw,nw->n", *pair) for kind, pair in sides.items()}
       area = area_between(cosines["similar"], cosines["random"]) if "similar" in cosines else None
       for kind, pair in sides.items():
@@ -36,10 +36,13 @@ def measure(request: Request) -> Outcome:
         measured = {"uniformity": uniformity(*pair)} if kind == "random" else {"alignment": alignment(*pair)}
         rows.append(row | measured | ({"area": area} if kind == "similar" else {}))
         curves += densities(f"{name}, {kind}", cosines[kind])
-  read = {"cls": "[CLS]", "mean": "means over tokens"}[request.pooling]
+  read = {"cls": "[CLS]", "mean": "means over tokens", "head": "what a head makes of [CLS]"}[request.pooling]
+  kind = f"held-out blocks of at most {LONGEST} tokens (of an import: of sentences of STS-B)"
+  kind = kind if request.random == "blocks" else "sentences of STS-B"
+  or_head = "" if request.pooling == "head" else " or head"
   notes = [
-    f"Vectors are {read} of the last layer, without dropout or head. Random pairs are {PAIRS:,} pairs of "
-    f"different held-out blocks of at most {LONGEST} tokens (of an import: of sentences of STS-B), similar "
+    f"Vectors are {read} of the last layer, without dropout{or_head}. "
+    f"Random pairs are {PAIRS:,} pairs of different {kind}, similar "
     "ones the sentences of STS-B with score 5. Uniformity is the log of the mean of exp(-2 |x - y|^2) over "
     "random pairs, alignment the mean of |x - y|^2 over similar ones, both of unit vectors: lower is better. "
     "area: how often a similar pair has the larger cosine; a half is chance.",
@@ -52,10 +55,14 @@ def measure(request: Request) -> Outcome:
   return Outcome("Cosines of random and similar pairs", rows, [plot], notes, left_out.sentences(rows))
 
 
-def sentence_embedder(encoder: OpenedEncoder, request: Request) -> Embedder:
-  """Vectors of the last layer of texts of at most `LONGEST` tokens."""
-  longest = min(LONGEST, encoder.config.max_length)
-  return Embedder(encoder, pooling=request.pooling, max_length=longest, batch_size=request.batch_size)
+def sentence_embedder(name: str, model: Pooled, request: Request) -> Embedder:
+  """Vectors of the last layer of texts of at most `LONGEST` tokens; Needs where a head is lacking."""
+  sizes = {"max_length": min(LONGEST, model.encoder.config.max_length), "batch_size": request.batch_size}
+  if request.pooling != "head":
+    return Embedder(model.encoder, pooling=request.pooling, **sizes)
+  if model.head is None:
+    raise Needs(f"a head of sequence contrast, which {name} lacks")
+  return Embedder(model.encoder, pooling="cls", head=model.head, **sizes)
 
 
 def pairs_of(

@@ -1,6 +1,6 @@
 """Texts as vectors of an encoder: its last layer at [CLS], or the mean over a text's tokens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -34,18 +34,25 @@ class Embedder:
   """An encoder that gives vectors of texts."""
 
   def __init__(
-    self, encoder: OpenedEncoder, *, pooling: str, max_length: int, batch_size: int, unit: bool = False
+    self,
+    encoder: OpenedEncoder,
+    *,
+    pooling: str,
+    max_length: int,
+    batch_size: int,
+    unit: bool = False,
+    head: Callable[[jax.Array], jax.Array] = lambda vectors: vectors,
   ) -> None:
     """Places the encoder on the devices; longer texts are cut to `max_length` tokens.
 
-    With `unit` every vector is divided by its length.
+    `head` makes [batch, width] of [batch, embed]. With `unit` every vector is divided by its length.
     """
     self.vocabulary: Vocabulary = encoder.vocabulary
     self.width, self.max_length, self._unit = encoder.config.hidden_size, max_length, unit
     self.cut = 0  # texts that were
     pad_id = self.vocabulary.special_ids.pad
     self.compiled = Compiled(
-      lambda params, batch: pooled(params, encoder.config, batch, pad_id=pad_id, pooling=pooling),
+      lambda params, batch: head(pooled(params, encoder.config, batch, pad_id=pad_id, pooling=pooling)),
       encoder.params,
       batch_size=batch_size,
       longest=max_length,

@@ -79,7 +79,7 @@ def test_the_contrast_head_has_curves_of_its_own_where_a_run_has_one(monkeypatch
   steps.append(("mlm", 8, types.SimpleNamespace(run="none")))
   for _, _, opened in steps:
     vars(opened).update(heldout=[0] * 8, records="", params={})
-  asked = types.SimpleNamespace(names=["scl", "mlm"], rows=8, batch_size=4, every_step=lambda: iter(steps))
+  asked = types.SimpleNamespace(names=["scl", "mlm"], rows=8, batch_size=4, every_step=lambda _: iter(steps))
   outcome = blocks.measure(asked)
   curves = {curve.name: (curve.x.tolist(), curve.y.tolist()) for curve in outcome.plots[0].curves}
   assert curves["scl, crop of the same block, head"] == ([4, 8], [0.9, 0.9])

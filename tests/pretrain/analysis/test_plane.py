@@ -19,7 +19,7 @@ def test_pairs_of_every_checkpoint_are_looked_for_in_space_and_in_the_plane(monk
   planted = {"with": first, "without": np.roll(first, 1, axis=0)}
   texts = [str(at) for at in range(number)]
   monkeypatch.setattr(space, "similar_pairs", lambda _: (texts, texts))
-  monkeypatch.setattr(space, "sentence_embedder", lambda encoder, _: encoder)
+  monkeypatch.setattr(space, "sentence_embedder", lambda name, model, _: model)
   monkeypatch.setattr(space, "sentence_vectors", lambda name, _: (first, planted[name]))
   line = np.stack([np.arange(number), np.zeros(number)], axis=1)
   monkeypatch.setattr(plane, "planes", lambda _: {"t-SNE": np.concatenate([line, line + 0.1])})

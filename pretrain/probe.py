@@ -53,7 +53,8 @@ def parser() -> Parser:
     "--output",
     default="",
     bucket=SENT,
-    help="directory of probe.md, .csv and .json; default: probe in the first workdir, of a step probe_STEP",
+    help="directory of probe.md, .csv and .json; default: WORKDIR/probe, of a step WORKDIR/probe_STEP, of "
+    "several checkpoints probe_comparison",
   )
   made.add_argument("--only", default="", help=f"by commas, of {', '.join(probe_sets.SETS)}; default: all")
   made.add_argument(
@@ -70,9 +71,10 @@ def _asked(argv: Sequence[str] | None) -> argparse.Namespace:
   if not asked.output:
     from pretrain import bucket_steps  # which imports JAX
 
-    first = next(iter(command.names(asked.checkpoint)), "")
+    first, *others = command.names(asked.checkpoint) or [""]
     workdir, step = bucket_steps.split(first if files.is_address(first) else os.path.abspath(first))
-    asked.output = os.path.join(workdir, "probe" if step is None else f"probe_{step}")
+    own = os.path.join(workdir, "probe" if step is None else f"probe_{step}")
+    asked.output = "probe_comparison" if others else own  # beside a run lies what is of that one alone
   return asked
 
 

@@ -36,7 +36,7 @@ LINES = {
   "rows of a paper's table or of a study with several seeds, compared (pretrain/ablations)": 770,
   "encoders under several curricula, and sweeps of a row's field as plots (pretrain/analysis)": 140,
   "the same rows fine-tuned: searches of both sides, scored on a test set (pretrain/ablations)": 110,
-  "generators probed, fine-tuned scores by hours, texts as cases, what a checkpoint lacks, GLUE rows": 600,
+  "generators probed, fine-tuned scores by hours, texts as cases, what a checkpoint lacks, GLUE rows": 644,
   "a page about runs: curves, config, examples, tables, events (pretrain/report)": 1_301,
   "meshes of pods and nodes, processes that join, agree on a step and end together": 1_300,
   "types and limits of fine-tuning's fields as dataclasses, its loop as one, fields that differ": 92,

@@ -20,7 +20,9 @@ class Row:
   note: str  # what the row does to the method, and which of the readings of the paper it takes
   tiny_recipe: str  # the recipe of the tiny counterpart
   tiny_changes: Mapping[str, Any] | None = None  # where the depths of `changes` do not fit; None: the same
-  required: tuple[str, ...] = ()  # fields without a value before another run has ended; the user gives them
+  required: tuple[
+    str, ...
+  ] = ()  # fields without a value before another run has ended; the user or `pretrain.ablations` gives them
 
 
 def build(rows: Mapping[str, Row], argument: str, *, family: str) -> ConfigDict:

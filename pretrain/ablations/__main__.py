@@ -99,7 +99,7 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace]:
   asked = Asked(study, seeds, budget, pathlib.Path(output), args.data, args.only, changes)
   for name in study.arms:
     try:
-      cells.config_of(asked, name)
+      cells.run_config(asked, name)
     except ConfigError as error:
       raise ConfigError(f"{name}: {on_one_line(error)}") from error
   return asked, args

@@ -117,7 +117,7 @@ class Asked(NamedTuple):
     return words
 
 
-def config_of(asked: Asked, arm: str) -> ConfigDict:
+def run_config(asked: Asked, arm: str) -> ConfigDict:
   """The config of an arm's runs, that of seed 0; ConfigError where pretraining would refuse it."""
   cell = Cell(arm, 0)
   return flags.read_arguments(asked.filled(asked.commands(cell)[0], cell)[1:]).config
@@ -126,9 +126,13 @@ def config_of(asked: Asked, arm: str) -> ConfigDict:
 def _weights(asked: Asked, arm: str, seed: int) -> str:
   """The mean weights of an arm's generator heads at the end of its run, by commas; equal ones before."""
   run = asked.folder(Cell(arm, seed)) / "run"
-  curves = logs.series(metrics.read(run) if run.is_dir() else [], r"train/mixture_weight_layer_(\d+)")
+  curves = logs.series(
+    metrics.read(run) if run.is_dir() else [], r"train/mixture_weight_(?:layer|generator)_(\d+)"
+  )
   ends = [logs.smoothed(curves[layer][1])[-1] for layer in sorted(curves, key=int)]
-  weights = np.asarray(ends or [1.0] * len(config_of(asked, arm).generator.mlm_layers))
+  if not ends and finished(asked, Cell(arm, seed)) is not None:
+    raise DataError(f"{run}: no weights of a mixture in its metrics; another row needs them")
+  weights = np.asarray(ends or [1.0] * len(run_config(asked, arm).generator.mlm_layers))
   return ",".join(map(repr, (weights / weights.sum()).tolist()))
 
 
@@ -137,7 +141,7 @@ def files_of(tuning: str, data: pathlib.Path) -> tuple[dict[str, pathlib.Path | 
   if FINE_TUNINGS[tuning].scored_on:
     needs = f"UD_English-EWT/ with {', '.join(f'*-ud-{split}*.conllu' for split in SPLITS)}"
     return {split: annotated.treebank(data, split) for split in SPLITS}, needs
-  splits = [split for split in known_task(tuning).sizes if not split.startswith("test")]
+  splits = [split for split in known_task(tuning).sizes if split in ("train", "dev", "dev_matched")]
   needs = f"glue/{known_task(tuning).folders[0]}/ with {', '.join(f'{split}.tsv' for split in splits)}"
   return {tuning: annotated.glue_folder(data, tuning, splits)}, needs
 

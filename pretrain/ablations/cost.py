@@ -1,7 +1,7 @@
 """What a table would take, counted before anything runs."""
 
 from data.tables import Column, Report, text_column
-from pretrain.ablations.cells import Asked, config_of
+from pretrain.ablations.cells import Asked, run_config
 from pretrain.flops import training_flops_per_token
 
 
@@ -12,7 +12,7 @@ def report(asked: Asked, teraflops: float) -> Report:
   """
   rows = []
   for name in asked.study.arms:
-    config = config_of(asked, name).to_dict()
+    config = run_config(asked, name).to_dict()
     train = config["train"]
     tokens = train["total_steps"] * train["batch_size"] * config["data"]["length"]
     each = training_flops_per_token(config)

@@ -130,17 +130,17 @@ def _race(asked: Asked, values: Mapping[Cell, measured.Values], name: str) -> st
 
 def _spread(needed: Spread, values: Mapping[Cell, measured.Values]) -> str:
   """Whether figures of an arm differ by as much as they must."""
-  of_seeds = [
-    [value for (_, name), value in own.items() if re.fullmatch(needed.measures, name)]
-    for cell, own in values.items()
-    if cell.arm == needed.arm
-  ]
+  of_seeds = []
+  for cell, figures in values.items():
+    own = [value for (_, name), value in figures.items() if re.fullmatch(needed.measures, name)]
+    of_seeds += [own] if own and cell.arm == needed.arm else []
   if not of_seeds:
-    return f"No seed of {needed.arm} is finished, so it is not known whether this is a test."
+    return f"No seed of {needed.arm} has {needed.measures!r} yet, so it is not known whether this is a test."
   spread = sum(max(of_seed) - min(of_seed) for of_seed in of_seeds) / len(of_seeds)
+  verdict = "counts" if spread >= needed.least else "is void"
   return (
-    f"The figures {needed.measures!r} of {needed.arm} differ by {spread:.4f}; at least {needed.least} was "
-    f"asked for beforehand, so the test {'counts' if spread >= needed.least else 'is void'}."
+    f"The figures {needed.measures!r} of {needed.arm} differ by {spread:.4f} in {len(of_seeds)} seeds; at "
+    f"least {needed.least} was asked for beforehand, so the test {verdict}."
   )
 
 

@@ -71,7 +71,10 @@ def parser() -> Parser:
     help="what the vector of a sentence or block is; head: of sequence contrast, over [CLS]",
   )
   made.add_argument(
-    "--random", choices=("blocks", "sentences"), default="blocks", help="of what cosines takes random pairs"
+    "--random_pairs",
+    choices=("blocks", "sentences"),
+    default="blocks",
+    help="of what cosines takes random pairs",
   )
   made.add_argument(
     "--scores",
@@ -88,11 +91,16 @@ def _run(asked: argparse.Namespace) -> None:
   for name in names:
     if name not in ABOUT:
       raise ConfigError(unknown("analysis", name, ABOUT))
-  needed = {"scores": "efficiency", "text": "cases"}
-  wanted = {name for flag, name in needed.items() if getattr(asked, flag)} | {*names}
-  for flag, name in needed.items():
-    if getattr(asked, flag) and name not in (names or ABOUT):
+  flagged = {"scores": "efficiency", "text": "cases"}
+  flagged = {flag: name for flag, name in flagged.items() if getattr(asked, flag)}
+  flagged |= {"random_pairs": "cosines"} if asked.random_pairs == "sentences" else {}
+  for flag, name in flagged.items():
+    if name not in (names or ABOUT):
       raise ConfigError(f"--{flag} is for {name}, which --only={asked.only} leaves out; add it there")
+  names = sorted(
+    names or ABOUT, key=lambda name: name not in flagged.values()
+  )  # a mistake in them shows early
+  wanted = {*flagged.values(), *(names if asked.only else ())}
   command.refuse_below_one(asked, "rows", "sentences", "batch_size")
   if asked.data and not pathlib.Path(asked.data).is_dir():
     raise DataError(f"--data={asked.data} is not a directory")
@@ -108,10 +116,10 @@ def _run(asked: argparse.Namespace) -> None:
   devices.start()
   data = pathlib.Path(asked.data) if asked.data else None
   request = Request(
-    checkpoints, data, asked.rows, asked.batch_size, asked.sentences, asked.pooling, asked.random
+    checkpoints, data, asked.rows, asked.batch_size, asked.sentences, asked.pooling, asked.random_pairs
   )
   output = pathlib.Path(asked.output)
-  rows = [_made(name, measures[name], request, output, is_asked=name in wanted) for name in names or ABOUT]
+  rows = [_made(name, measures[name], request, output, is_asked=name in wanted) for name in names]
   columns = [text_column(name, name) for name in ("analysis", "what", "files")]
   places = [f"{name}: {directory}" for name, directory in zip(request.names, checkpoints)]
   Report("analyses", "Analyses of checkpoints", columns, rows, places).publish(asked.output, print)

@@ -50,9 +50,12 @@ def measure(request: Request) -> Outcome:
     raise Needs(
       f"--data with {FOLDER}/<task>.train.jsonl and .test.jsonl, UD_English-EWT or SemEval2010_task8"
     )
-  rows, curves = [], []
+  rows, curves, left_out = [], [], []
   for name, saved in request.saved():
-    for task, (layers, states) in itertools.product(tasks, sides(saved, request.batch_size)):
+    asked = sides(saved, request.batch_size)
+    if "generator" in saved.params and len(asked) == 1:
+      left_out.append(f"{name}: an import does not say how its generator is computed, so it is not read")
+    for task, (layers, states) in itertools.product(tasks, asked):
       (train, labels), (test, gold) = (vectors(states, part) for part in (task.train, task.test))
       scores = [f1(gold, predictions(train[:, at], labels, test[:, at])) for at in range(train.shape[1])]
       rows += [
@@ -70,7 +73,7 @@ def measure(request: Request) -> Outcome:
     "Nothing but the classifier is trained."
   ]
   plot = Plot("edges", "Edge probing by layer", "layer", "micro-averaged F1", curves)
-  return Outcome("Edge probing", rows, [plot], notes)
+  return Outcome("Edge probing", rows, [plot], notes, left_out)
 
 
 def sides(saved: SavedModel, batch_size: int) -> list[tuple[list[tuple[str, int]], States]]:

@@ -75,16 +75,20 @@ class OpenedGenerator(NamedTuple):
 
 
 def open_generator(saved: SavedModel, encoder: OpenedEncoder) -> OpenedGenerator | None:
-  """The generator beside the `encoder` of a checkpoint, computed as that one is; None: it has none.
+  """The generator beside the `encoder` of a checkpoint, computed as that one is.
 
-  DataError: its parameters are not those of the generator which the config describes.
+  None: it has none, or an import does not say how it is computed. DataError: its parameters are not those of
+  the generator which the config describes.
   """
   if "generator" not in saved.params:
     return None
   params, tokens = saved.params["generator"], tokens_of(encoder.vocabulary)
   settings = build.generator_settings(config_of(saved.meta["config"]), encoder.config)
   expected = jax.eval_shape(lambda key: generator.init(key, settings, tokens), jax.random.key(0))
-  problems = trees.differences(expected, params, is_exact=False)  # a mixture of heads may be there
+  weights = {name: leaves for name, leaves in params.items() if name != "mixture"}
+  problems = trees.differences(expected, weights)
+  if problems and "source" in saved.meta:
+    return None
   if problems:
     raise DataError(f"checkpoint {saved.path}, generator: {trees.first_lines(problems)}; is it complete?")
   return OpenedGenerator(params, settings, tokens)

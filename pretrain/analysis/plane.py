@@ -38,10 +38,10 @@ def measure(request: Request) -> Outcome:
           curves.append(Curve("some pairs", *np.stack([left[pair], right[pair]]).T, has_dots=True))
         plots.append(Plot(stem, f"Similar sentences, {method}: {name}", "no unit", "no unit", curves))
   notes = [
-    "Both sentences of STS-B's pairs with score 5, as unit vectors of the last layer, without dropout or "
-    "head. nearest: share of sentences whose partner is the nearest of the other side. t-SNE has "
-    f"perplexity {PERPLEXITY:.0f} (less for few pairs) and seed {SEED}; {MARKED} pairs, drawn once, are "
-    "joined by lines."
+    "Both sentences of STS-B's pairs with score 5, as unit vectors of the last layer, without "
+    f"dropout{space.or_head(request)}. nearest: share of sentences whose partner is the nearest of the other "
+    f"side. t-SNE has perplexity {PERPLEXITY:.0f} (less for few pairs) and seed {SEED}; {MARKED} pairs, "
+    "drawn once, are joined by lines."
   ]
   return Outcome("Similar sentences in a plane", rows, plots, notes, left_out.sentences(rows))
 

@@ -56,7 +56,10 @@ def _initial(opened: OpenedEncoder, seed: int) -> OpenedEncoder:
 
 
 def _initial_heads(saved: SavedModel, opened: OpenedEncoder, seed: int) -> dict:
-  """The initial values, in a run with its config and that seed, of a checkpoint's heads that are asked."""
+  """The initial values, in a run with its config and that seed, of a checkpoint's heads that are asked.
+
+  None of an import, whose config says of no head how it began.
+  """
   asked = {"mlm", "rtd"} & saved.params.get("heads", {}).keys()
   if not asked:
     return {}

@@ -200,7 +200,10 @@ class Sentiment:
   train: Split
   test: Split
   name = "sentiment"
-  about = "sentiment: SST-2 by logistic regression on one vector of a sentence; no model: a bag of words"
+  about = (
+    "sentiment: SST-2 by logistic regression on one vector of a sentence, from 5,000 training sentences or "
+    "from as many as are named; no model: a bag of words"
+  )
 
   def _figure(self, answers: np.ndarray, read: str) -> Figure:
     right = answers == np.asarray(_labels(self.test))

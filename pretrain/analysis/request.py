@@ -15,7 +15,7 @@ from pretrain.analysis.outcome import LeftOut, Needs
 from pretrain.saved_model import OpenedEncoder, SavedModel, open_model
 
 
-class Pooled(NamedTuple):
+class EncoderAndHead(NamedTuple):
   """An encoder, and what its run's head of sequence contrast makes of [CLS]; None: there is no such head."""
 
   encoder: OpenedEncoder
@@ -32,7 +32,7 @@ class Request:
   batch_size: int = 32
   sentences: int = 1_000  # to train a probe on
   pooling: str = "cls"  # or 'mean', or 'head' of [CLS]: what the vector of a sentence or block is
-  random: str = "blocks"  # or 'sentences': of what random pairs are
+  random_pairs: str = "blocks"  # or 'sentences': of what random pairs are
 
   @functools.cached_property
   def names(self) -> list[str]:
@@ -50,15 +50,15 @@ class Request:
     for name, directory in zip(self.names, self.directories):
       yield name, open_model(directory)
 
-  def encoders(self) -> Iterator[tuple[str, Pooled, np.ndarray | None]]:
+  def encoders(self) -> Iterator[tuple[str, EncoderAndHead, np.ndarray | None]]:
     """Every encoder at its newest step, and [blocks, length] held-out ids; None of an import."""
     for (name, saved), directory in zip(self.saved(), self.directories):
       if "source" in saved.meta:
-        yield name, Pooled(saved.open_encoder("", flag="--vocabulary"), None), None
+        yield name, EncoderAndHead(saved.open_encoder("", flag="--vocabulary"), None), None
       else:
         opened = _opened(directory, None, self.batch_size)
         blocks = opened.heldout.rows(0, min(len(opened.heldout), self.rows))
-        yield name, Pooled(opened.encoder, contrast_head(opened.run, opened.params)), blocks
+        yield name, EncoderAndHead(opened.encoder, contrast_head(opened.run, opened.params)), blocks
 
   def every_step(self, left_out: LeftOut) -> Iterator[tuple[str, int, OpenedRun]]:
     """Every saved step of every run, opened, of a run that is left out no more; imports are left out."""

@@ -61,7 +61,10 @@ def over_steps(request: Request, scores: Sequence[Scores]) -> dict[str, Series]:
     what = f"--scores={score.folder}: its {score.task}"
     alike = [other for other in scores if other.task == score.task]
     if score.setting != alike[0].setting:
-      raise DataError(f"{what} has other data or another protocol than {alike[0].folder}; name one of them")
+      raise DataError(
+        f"{what} has other data, another vocabulary or another protocol than {alike[0].folder}; "
+        "name one of them"
+      )
     if score.checkpoint not in steps:
       known = ", ".join(request.directories)
       raise DataError(f"{what} began with no saved step of {known}; name its run in --checkpoints too")

@@ -12,7 +12,7 @@ from data.glue import tsv
 from data.glue.tasks import known_task
 from pretrain.analysis.heldout import ranking_area
 from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
-from pretrain.analysis.request import Pooled, Request
+from pretrain.analysis.request import EncoderAndHead, Request
 from pretrain.inference.vectors import Embedder, unit
 
 PAIRS = 10_000  # random ones
@@ -27,7 +27,7 @@ def measure(request: Request) -> Outcome:
   similar = similar_pairs(request)
   for name, model, blocks in request.encoders():
     with left_out.where_lacking(name):
-      taken = blocks if request.random == "blocks" else None
+      taken = blocks if request.random_pairs == "blocks" else None
       sides = pairs_of(sentence_embedder(name, model, request), taken, similar)
       cosines = {kind: np.einsum("nw,nw->n", *pair) for kind, pair in sides.items()}
       area = area_between(cosines["similar"], cosines["random"]) if "similar" in cosines else None
@@ -38,10 +38,9 @@ def measure(request: Request) -> Outcome:
         curves += densities(f"{name}, {kind}", cosines[kind])
   read = {"cls": "[CLS]", "mean": "means over tokens", "head": "what a head makes of [CLS]"}[request.pooling]
   kind = f"held-out blocks of at most {LONGEST} tokens (of an import: of sentences of STS-B)"
-  kind = kind if request.random == "blocks" else "sentences of STS-B"
-  or_head = "" if request.pooling == "head" else " or head"
+  kind = kind if request.random_pairs == "blocks" else "first sentences of the similar pairs"
   notes = [
-    f"Vectors are {read} of the last layer, without dropout{or_head}. "
+    f"Vectors are {read} of the last layer, without dropout{or_head(request)}. "
     f"Random pairs are {PAIRS:,} pairs of different {kind}, similar "
     "ones the sentences of STS-B with score 5. Uniformity is the log of the mean of exp(-2 |x - y|^2) over "
     "random pairs, alignment the mean of |x - y|^2 over similar ones, both of unit vectors: lower is better. "
@@ -55,7 +54,12 @@ def measure(request: Request) -> Outcome:
   return Outcome("Cosines of random and similar pairs", rows, [plot], notes, left_out.sentences(rows))
 
 
-def sentence_embedder(name: str, model: Pooled, request: Request) -> Embedder:
+def or_head(request: Request) -> str:
+  """What follows 'without dropout' in a note."""
+  return ", with the head of sequence contrast" if request.pooling == "head" else " or head"
+
+
+def sentence_embedder(name: str, model: EncoderAndHead, request: Request) -> Embedder:
   """Vectors of the last layer of texts of at most `LONGEST` tokens; Needs where a head is lacking."""
   sizes = {"max_length": min(LONGEST, model.encoder.config.max_length), "batch_size": request.batch_size}
   if request.pooling != "head":
@@ -80,7 +84,10 @@ def pairs_of(
   else:
     vectors = sides["similar"][0] if sides else np.zeros((0, 1))
   if len(vectors) < 2:
-    raise Needs("two held-out blocks at least, of an import two pairs of glue/STS-B, to make random pairs of")
+    raise Needs(
+      "two held-out blocks at least, of an import and for --random_pairs=sentences two pairs of glue/STS-B, "
+      "to make random pairs of"
+    )
   first, second = random_pairs(len(vectors))
   return {"random": (vectors[first], vectors[second])} | sides
 

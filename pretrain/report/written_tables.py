@@ -44,12 +44,13 @@ def pictures(reports: Sequence[WrittenTable]) -> list[pathlib.Path]:
 def merged(reports: Sequence[tuple[str, WrittenTable]]) -> list[list[str]] | None:
   """The probes of several runs as one table, the header first: what was asked, then a column for each model.
 
-  `reports` are of the runs with these names. A column that all runs have alike, such as answers without a
-  model, stands once. None where fewer than two runs have probes.
+  `reports` are of the runs with these names; of a run with several the last counts that is not of a single
+  step. A column that all runs have alike, such as answers without a model, stands once. None where fewer
+  than two runs have probes.
   """
   tables = {
     name: report.tables[0]
-    for name, report in reports
+    for name, report in sorted(reports, key=lambda pair: not _is_of_a_step(pair[1]))
     if report.path.stem == OF_PROBES
     and all(len(row) == len(report.tables[0][0]) > ASKED for row in report.tables[0])
   }
@@ -70,6 +71,10 @@ def merged(reports: Sequence[tuple[str, WrittenTable]]) -> list[list[str]] | Non
     shown |= {label: of_run[name] for label, name in names.items()}
   cells = [[*key, *(column[at] for column in shown.values())] for at, key in enumerate(asked)]
   return [[*next(iter(tables.values()))[0][:ASKED], *shown], *cells]
+
+
+def _is_of_a_step(report: WrittenTable) -> bool:
+  return report.path.parent.name.startswith(f"{OF_PROBES}_")
 
 
 def _folders(directory: pathlib.Path, without: Collection[str], depth: int) -> list[pathlib.Path]:

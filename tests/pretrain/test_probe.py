@@ -90,10 +90,10 @@ def test_a_mistake_is_one_line(finished, data, tmp_path, capsys, flags, code, li
 @pytest.mark.parametrize(
   ("flags", "output"),
   [
-    (["--checkpoint=runs/a,runs/b"], "{here}/runs/a/probe"),
+    (["--checkpoint=runs/a,runs/b"], "probe_comparison"),
     (["--checkpoint=runs/a/checkpoints/30/"], "{here}/runs/a/probe_30"),
     (["--checkpoint=checkpoints"], "{here}/probe"),
-    (["--checkpoint=s3://bucket/a/,b"], "s3://bucket/a/probe"),
+    (["--checkpoint=s3://bucket/a/"], "s3://bucket/a/probe"),
     (["--checkpoint=s3://bucket/a/checkpoints/30"], "s3://bucket/a/probe_30"),
     (["--checkpoint=runs/a", "--output=there"], "there"),
   ],

@@ -71,13 +71,13 @@ def test_a_race_says_when_a_row_has_what_its_base_has_at_the_end(tmp_path, monke
   assert "No seed of row and of base is finished" in " ".join(nothing)
 
 
-def test_weights_that_a_run_has_learned_are_those_at_its_end(tmp_path):
+def test_weights_that_a_run_has_learned_are_those_at_its_end(tmp_path, monkeypatch):
   arms = {"amos": Arm("configs/amos_tiny.py")}
   arms["fixed"] = Arm(
     "configs/ablations/amos.py:final_weights:tiny", base="amos", learned={"generator.mixture_weights": "amos"}
   )
   asked = _asked(tmp_path, study=Study("A study", arms), budget=4_000)
-  assert cells.config_of(asked, "fixed").generator.mixture_weights == (1 / 3,) * 3  # before there is a run
+  assert cells.run_config(asked, "fixed").generator.mixture_weights == (1 / 3,) * 3  # before there is a run
   run = asked.folder(Cell("amos", 0)) / "run"
   run.mkdir(parents=True)
   lines = [{"step": 9, **{f"train/mixture_weight_layer_{k}": 1 / 3 for k in (1, 2, 3)}}]
@@ -85,10 +85,14 @@ def test_weights_that_a_run_has_learned_are_those_at_its_end(tmp_path):
     {"step": 10 + n, **{f"train/mixture_weight_layer_{k}": k / 6 for k in (1, 2, 3)}} for n in range(99)
   ]
   (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-  assert cells.config_of(asked, "fixed").generator.mixture_weights == pytest.approx(
+  assert cells.run_config(asked, "fixed").generator.mixture_weights == pytest.approx(
     (1 / 6, 1 / 3, 1 / 2), abs=1e-4
   )
   assert asked.study.arms["fixed"].earlier == ("amos",)
+  (run / "metrics.jsonl").write_text("")
+  monkeypatch.setattr(cells, "finished", lambda *_: {})
+  with pytest.raises(DataError, match="run: no weights of a mixture in its metrics"):
+    cells.run_config(asked, "fixed")
 
 
 def test_an_arm_is_compared_with_more_than_its_base(tmp_path, monkeypatch):
@@ -112,10 +116,10 @@ def test_a_test_whose_premise_is_missed_is_void_and_said_to_be(tmp_path, upper, 
     for seed, at in enumerate((1.0, upper))
   }
   notes = " ".join(table.report(asked, table.Found(seeds, {}, [])).notes)
-  said = f"differ by {spread}; at least 0.1 was asked for beforehand, so the test {verdict}."
+  said = f"differ by {spread} in 2 seeds; at least 0.1 was asked for beforehand, so the test {verdict}."
   assert said in notes
   nothing = " ".join(table.report(asked, table.Found({}, {}, [])).notes)
-  assert "No seed of base is finished, so it is not known whether this is a test" in nothing
+  assert "No seed of base has 'generator: layer .*, end' yet, so it is not known whether" in nothing
 
 
 def test_rows_of_a_sweep_are_plotted_over_its_values_with_intervals(tmp_path):

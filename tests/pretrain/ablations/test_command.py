@@ -63,7 +63,7 @@ def test_every_glue_task_is_a_config_that_finetune_takes(name, data, tmp_path):
   shutil.copytree(data, tmp_path / "data")
   place = tmp_path / "data" / "glue" / TASKS[name].folders[0]
   place.mkdir(parents=True)
-  for split in ("train", "dev_matched", "dev_mismatched") if name == "mnli" else ("train", "dev"):
+  for split in ("train", "dev_matched") if name == "mnli" else ("train", "dev"):
     (place / f"{split}.tsv").write_text("")
   argv = ["--paper=amos", "--tiny", "--budget=4000", f"--fine_tune={name}", "--only=pos"]
   asked, _ = command.asked_for([*argv, f"--data={tmp_path / 'data'}", f"--output={tmp_path}"])
@@ -94,7 +94,7 @@ def test_every_glue_task_is_a_config_that_finetune_takes(name, data, tmp_path):
     (
       ("--study=e1", "--data=nowhere", "--fine_tune=mnli"),
       3,
-      "nowhere: mnli needs glue/MNLI/ with train.tsv, dev_matched.tsv, dev_mismatched.tsv, plain",
+      "nowhere: mnli needs glue/MNLI/ with train.tsv, dev_matched.tsv, plain",
     ),
     (
       ("--study=e2", "--fine_tune=taging_50"),

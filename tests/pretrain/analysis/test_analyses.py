@@ -57,7 +57,7 @@ def test_random_pairs_are_of_blocks_and_of_an_import_of_sentences():
     first, second = sides["random"]
     assert np.unique(first.argmax(-1)).tolist() == places and not np.einsum("nw,nw->n", first, second).any()
     np.testing.assert_array_equal(np.einsum("nw,nw->n", *sides["similar"]), [1, 1, 0])
-  with pytest.raises(Needs, match="of an import two pairs"):
+  with pytest.raises(Needs, match="of an import and for --random_pairs=sentences two pairs"):
     space.pairs_of(Words(), None, None)
 
 

@@ -50,7 +50,7 @@ def test_a_task_of_edge_probing_without_a_target_is_refused(tmp_path, pattern, t
 def test_edge_probing_of_an_empty_file_is_skipped_and_an_error_by_name(tmp_path, finished, capsys):
   folder = _folder(tmp_path, "edges/t.{}.jsonl", {"train": "", "test": _ROW})
   asked = types.SimpleNamespace(data=folder, sentences=10)
-  row = command._made("edges", asked, tmp_path, is_asked=False)
+  row = command._made("edges", edges.measure, asked, tmp_path, is_asked=False)
   assert row["what"].startswith("skipped: ") and "t.train.jsonl: no target" in row["what"]
   flags = [f"--checkpoints={finished}", f"--data={folder}", f"--output={tmp_path / 'out'}", "--only=edges"]
   assert command.main(flags) == 3

@@ -100,7 +100,7 @@ def opened(monkeypatch):
 
 
 def test_every_layer_fills_the_brackets_alone_with_the_same_noise(opened, capsys):
-  request = types.SimpleNamespace(newest=lambda: iter([("amos", opened)]))
+  request = types.SimpleNamespace(newest=lambda _: iter([("amos", opened)]))
   outcome = cases.measure(request, cases.read_text("90 [91] 92 93 [94 95] 96"))
   one, two = outcome.rows
   assert (one["original"], two["original"]) == ("91", "94 95") and one["text"] == "90 91 92 93 94 95 96"
@@ -113,7 +113,7 @@ def test_every_layer_fills_the_brackets_alone_with_the_same_noise(opened, capsys
 
 
 def test_a_text_longer_than_a_block_is_one_line(opened):
-  request = types.SimpleNamespace(newest=lambda: iter([("amos", opened)]))
+  request = types.SimpleNamespace(newest=lambda _: iter([("amos", opened)]))
   with pytest.raises(ConfigError, match=r"--text has 17 tokens; a block of amos has at most 16"):
     cases.measure(request, ["90 " * 14, "91", ""])
   with pytest.raises(ConfigError, match=r"--text has 13 tokens in brackets; a block of amos has at most 3"):

@@ -139,6 +139,9 @@ def test_separate_generators_are_told_apart_and_a_part_that_is_missing_is_named(
   assert set(scores.values()) == {1.0}
   saved = open_model(workdir)
   del saved.params["generator"]["member_1"]["trunk"]
+  saved.meta["source"] = {}  # an import may not say how a generator is computed, and none is made up
+  assert open_generator(saved, saved.open_encoder("", flag="--vocabulary")) is None
+  del saved.meta["source"]
   with pytest.raises(DataError, match=r"generator: .*member_1/trunk.*; is it complete"):
     edges.sides(saved, 4)
 

@@ -114,7 +114,13 @@ def test_vectors_can_be_those_of_the_head_and_random_pairs_those_of_sentences(ou
   lines = [f"{'0	' * 7}{first}\t{second}\t5.0" for first, second in zip(texts, texts[::-1])]
   (tmp_path / "STS-B" / "dev.tsv").write_text("\n".join([_STSB, *lines]))
   asked = request.Request([str(folder / "every")], tmp_path, rows=16, batch_size=8, pooling="head")
-  flags = [f"--data={tmp_path}", "--only=cosines", "--pooling=head", "--random=sentences", "--batch_size=8"]
+  flags = [
+    f"--data={tmp_path}",
+    "--only=cosines",
+    "--pooling=head",
+    "--random_pairs=sentences",
+    "--batch_size=8",
+  ]
   with pytest.MonkeyPatch.context() as patch:
     first = jax.devices()[:1]
     for name in ("devices", "local_devices"):
@@ -135,4 +141,6 @@ def test_vectors_can_be_those_of_the_head_and_random_pairs_those_of_sentences(ou
   random, similar = written["rows"]
   assert random["mean"] == pytest.approx(np.einsum("nw,nw->n", *pair).mean(), abs=1e-6)
   assert (random["checkpoint"], similar["count"]) == ("every", 3)
-  assert "what a head makes of [CLS]" in written["notes"][0] and "different sentences" in written["notes"][0]
+  assert (
+    "what a head makes of [CLS]" in written["notes"][0] and "different first sentences" in written["notes"][0]
+  )

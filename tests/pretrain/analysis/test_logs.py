@@ -157,7 +157,9 @@ def test_scores_that_are_no_curve_are_refused(monkeypatch, tmp_path):
     scores.over_steps(asked, [known, foreign])
   with pytest.raises(DataError, match=r"again: its mnli began with step 5 of a, as in another folder"):
     scores.over_steps(asked, [known, again])
-  with pytest.raises(DataError, match=r"subset: its mnli has other data or another protocol than .*known;"):
+  with pytest.raises(
+    DataError, match=r"subset: its mnli has other data, another vocabulary or another protocol than .*known;"
+  ):
     scores.over_steps(asked, [known, subset])
   own = [{"metric": "accuracy", "value": 0.5}]
   (mine,) = scores.read(tuned(tmp_path / "mine", "known", own, task="own"))

@@ -23,7 +23,7 @@ def test_pairs_of_every_checkpoint_are_looked_for_in_space_and_in_the_plane(monk
   monkeypatch.setattr(space, "sentence_vectors", lambda name, _: (first, planted[name]))
   line = np.stack([np.arange(number), np.zeros(number)], axis=1)
   monkeypatch.setattr(plane, "planes", lambda _: {"t-SNE": np.concatenate([line, line + 0.1])})
-  request = types.SimpleNamespace(encoders=lambda: ((name, name, None) for name in planted))
+  request = types.SimpleNamespace(pooling="cls", encoders=lambda: ((name, name, None) for name in planted))
   outcome = plane.measure(request)
   names = ("checkpoint", "mean cosine", "nearest in space", "nearest in the plane")
   assert [tuple(row[name] for name in names) for row in outcome.rows] == [

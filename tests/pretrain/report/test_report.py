@@ -141,6 +141,10 @@ def test_probes_of_several_runs_are_one_table(tmp_path):
     lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
     (directory / "probe.md").write_text("\n".join(["# What frozen encoders know", "", *lines]))
     (directory / "probe.json").write_text("{}")
+  (tmp_path / "a" / "probe_4").mkdir()  # the look at one step, which does not stand for the run
+  for ending in ("md", "json"):
+    text = (tmp_path / "b" / f"probe.{ending}").read_text()
+    (tmp_path / "a" / "probe_4" / f"probe.{ending}").write_text(text)
   reports = [(run.name, one) for run in runs.read([str(tmp_path / n) for n in "ab"]) for one in run.tables]
   header, first, second = written_tables.merged(reports) or []
   assert header[4:] == [

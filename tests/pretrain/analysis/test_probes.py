@@ -44,7 +44,7 @@ def _measured(probe: Probe, **parts) -> dict[str, float]:
 
 
 def _sentence() -> Sentence:
-  """Six words whose relations are told by the word, its head and nothing else; the first is the root."""
+  """Six words whose relations follow from the word and its head alone; the first is the root."""
   words = tuple(RNG.choice([*WORDS], 6))
   heads = (-1, *(int(RNG.choice([other for other in range(6) if other != at])) for at in range(1, 6)))
   relations = ["root", *(f"{words[at] in 'ab'} {words[heads[at]] in 'ac'}" for at in range(1, 6))]

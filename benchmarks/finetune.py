@@ -25,6 +25,7 @@ from data import command
 from finetune.search.classification import HeadSettings, make_problem
 from finetune.search.program import Problem, Program, RunGroup, Runs
 from pretrain import optim
+from pretrain.command import kept_memory
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
 from pretrain.plan import costs, targets
@@ -168,4 +169,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+  kept_memory.keep_temporaries()
   sys.exit(command.run(main))

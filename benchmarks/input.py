@@ -22,6 +22,7 @@ from data import command
 from data.errors import DataError
 from data.records import PackedRecords
 from pretrain import metrics, train
+from pretrain.command import kept_memory
 
 WORDS = 2_000  # kinds of words in the text
 
@@ -104,4 +105,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+  kept_memory.keep_temporaries()
   sys.exit(command.run(main))

@@ -22,6 +22,7 @@ import optax
 from benchmarks import cases
 from data import command
 from pretrain import optim
+from pretrain.command import kept_memory
 from pretrain.ops import row_random
 from pretrain.ops.attention import attention
 from pretrain.ops.mixture_sampling import (
@@ -221,4 +222,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+  kept_memory.keep_temporaries()
   sys.exit(command.run(main))

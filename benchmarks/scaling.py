@@ -22,6 +22,7 @@ import jax
 from benchmarks import cases
 from data import command
 from pretrain import chips, flops
+from pretrain.command import kept_memory
 from pretrain.plan import roofline, this_machine
 from pretrain.plan.collectives import collectives, summary
 from pretrain.plan.forecast import memory
@@ -94,4 +95,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+  kept_memory.keep_temporaries()
   sys.exit(command.run(main))

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from benchmarks import cases
 from data import command
+from pretrain.command import kept_memory
 
 
 def measure(config: ConfigDict, *, repeats: int) -> dict:
@@ -47,4 +48,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+  kept_memory.keep_temporaries()
   sys.exit(command.run(main))

@@ -7,8 +7,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "classification head has the approximate gelu",
-        "lambda x: jax.nn.gelu(x, approximate=False)}",
-        "lambda x: jax.nn.gelu(x, approximate=True)}",
+        '"gelu": gelu}',
+        '"gelu": jax.nn.gelu}',
         "test_classification_head_is_two_linear_layers_with_an_activation_between[gelu]",
       ),
       (

@@ -5,6 +5,8 @@
 Each line on stdin is a number of steps; each answer a line of JSON: 'seconds' and 'cpu_seconds' of a step.
 The first answer comes when the program is built and warm. A step is the whole of it: corruption, gradient,
 clipping, Adam. Ours draws its masks in the step; the peers get theirs ready-made, which is in their favour.
+On CPU ours keeps freed memory for the next step, as `pretrain.main` does; the peers do as the C library is
+set up: with MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 both sides keep it.
 """
 
 import json
@@ -99,7 +101,10 @@ def main() -> None:
   """Serves steps until stdin ends."""
   kind, recipe, shape, threads, *changes = sys.argv[1:]
   from benchmarks import cases
+  from pretrain.command import kept_memory
 
+  if kind == "ours":
+    kept_memory.keep_temporaries()
   batch, length = cases.shape(shape)
   config = cases.make_config(recipe, batch=batch, length=length, changes=changes)
   step = (

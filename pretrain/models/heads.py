@@ -10,7 +10,7 @@ from pretrain.ops import row_random
 from pretrain.ops.gelu import gelu
 from pretrain.ops.row_random import Use
 
-_ACTIVATIONS = {"tanh": jnp.tanh, "gelu": lambda x: jax.nn.gelu(x, approximate=False)}
+_ACTIVATIONS = {"tanh": jnp.tanh, "gelu": gelu}
 
 
 class TransformHead(nn.Module):

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from pretrain.ops import row_random
-from pretrain.ops.vocab_cross_entropy import vocab_logits
+from pretrain.ops.vocab_cross_entropy import top_ids, vocab_logits, vocab_products
 
 
 class MixtureSettings(NamedTuple):
@@ -116,7 +116,7 @@ def sample_from_mixture(
       _take(weights, start, width, 1), _take(transformed, start, width, 2), table, biases
     )
     scores = logits + _chunk_noise(noise, start, width, table.shape[0])
-    return carry, jnp.argmax(scores, axis=-1).astype(jnp.int32)
+    return carry, top_ids(scores)
 
   _, ids = _over_chunks(draw, weights.shape[1], settings.chunk, ())
   return ids, table[ids]
@@ -138,9 +138,7 @@ def _backward(settings: MixtureSettings, residuals, cotangents):
     logits, mixed = mixed_logits(w, t, table, biases)
     scores = logits + _chunk_noise(noise, start, width, table.shape[0])
     soft = relaxed_sample(scores, temperature=settings.temperature)
-    d_onehot = settings.multiplier * vocab_logits(
-      _take(cotangent, start, width, 1).astype(t.dtype), table, jnp.zeros((), jnp.float32)
-    )
+    d_onehot = settings.multiplier * vocab_products(_take(cotangent, start, width, 1).astype(t.dtype), table)
     inner = jnp.sum(soft * d_onehot, axis=-1, keepdims=True)
     d_logits = soft * (d_onehot - inner) / settings.temperature
     low = d_logits.astype(t.dtype)  # products in the heads' dtype, sums in float32

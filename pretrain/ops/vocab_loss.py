@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pretrain.ops.vocab_cross_entropy import VocabScores, vocab_logits
+from pretrain.ops.vocab_cross_entropy import VocabScores, top_ids, vocab_logits
 
 
 class Inputs(NamedTuple):
@@ -44,8 +44,7 @@ class _Outputs(NamedTuple):
 def _scores(logits: jax.Array, targets: jax.Array) -> tuple[VocabScores, jax.Array]:
   log_total = jax.nn.logsumexp(logits, axis=-1)
   log_probs = jnp.take_along_axis(logits, targets, axis=-1) - log_total[:, None]
-  top = jnp.argmax(logits, axis=-1).astype(jnp.int32)
-  return VocabScores(log_probs, top, jnp.max(logits, axis=-1) - log_total), log_total
+  return VocabScores(log_probs, top_ids(logits), jnp.max(logits, axis=-1) - log_total), log_total
 
 
 def _chunk_gradient(
@@ -55,7 +54,7 @@ def _chunk_gradient(
 
   All products are of x's dtype and add up in float32.
   """
-  logits = vocab_logits(rows.x[None], table, bias)[0]
+  logits = vocab_logits(rows.x, table, bias)
   scores, log_total = _scores(logits, rows.targets)
 
   def loss_of(log_probs: jax.Array, floats: tuple[jax.Array, ...]) -> jax.Array:

@@ -34,6 +34,12 @@ def test_scores_are_those_of_a_plain_softmax():
   np.testing.assert_allclose(scores.top_log_probs, np.max(log_probs, axis=-1), atol=1e-5)
 
 
+def test_the_top_token_is_the_first_of_equals_and_is_in_the_vocabulary_even_beside_a_nan():
+  inf, nan = np.inf, np.nan
+  scores = np.float32([[0, 2, 1, 2], [-inf] * 4, [3, 2, inf, inf], [5, nan, 1, 0], [-4, -3, -2, -1]])
+  np.testing.assert_array_equal(vce.top_ids(scores), [1, 0, 2, 3, 3])
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 7, 100])
 def test_gradient_is_that_of_a_plain_softmax_for_any_chunk(chunk):
   arrays, targets, cotangent = _inputs()

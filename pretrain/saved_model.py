@@ -45,11 +45,12 @@ class SavedModel:
     """Directory of the run, with its metrics and its copy of the vocabulary."""
     return self.path.parent.parent
 
-  def load_vocabulary(self, directory: str, *, flag: str) -> tuple[Path, Vocabulary]:
+  def load_vocabulary(self, directory: str = "", *, flag: str = "") -> tuple[Path, Vocabulary]:
     """Loads the vocabulary that the model was trained with, and says in which directory it was.
 
     Without a `directory` it is looked for beside the checkpoint, then beside the run's records; errors name
-    the `flag` that gives one. DataError: there is none, it is damaged, or it is not this checkpoint's.
+    the `flag` that gives one, or where to put it. DataError: there is none, it is damaged, or it is not this
+    checkpoint's.
     """
     folder = Path(copies.local(directory, flag=flag)) if directory else self._find_vocabulary(flag)
     vocabulary = vocabularies.load(folder)
@@ -57,12 +58,12 @@ class SavedModel:
     if vocabulary.digest != expected:
       raise DataError(
         f"{folder} is not the vocabulary of checkpoint {self.path} (sha256 {vocabulary.digest[:12]}..., "
-        f"expected {expected[:12]}...); its ids would mean other words: name the right one with {flag}=DIR"
+        f"expected {expected[:12]}...); its ids would mean other words: {self._mend(flag)}"
       )
     return folder, vocabulary
 
   def open_encoder(
-    self, vocabulary_directory: str, *, flag: str, dtype: str = "auto", remat: str = "none"
+    self, vocabulary_directory: str = "", *, flag: str = "", dtype: str = "auto", remat: str = "none"
   ) -> OpenedEncoder:
     """The encoder with its config, computed in `dtype`, and the vocabulary that `load_vocabulary` finds.
 
@@ -96,9 +97,12 @@ class SavedModel:
       if (folder / vocabularies.NAME).is_file():
         return folder
     raise DataError(
-      f"no vocabulary in {' or '.join(map(str, folders))}; name the directory that the checkpoint's records "
-      f"were made with: {flag}=DIR"
+      f"no vocabulary in {' or '.join(map(str, folders))}; expected the one that the checkpoint's records "
+      f"were made with: {self._mend(flag)}"
     )
+
+  def _mend(self, flag: str) -> str:
+    return f"name its directory with {flag}=DIR" if flag else f"copy its files to {self.workdir}/vocabulary"
 
 
 def frozen_config(model: Mapping[str, Any], *, dtype: str = "auto", remat: str = "none") -> EncoderConfig:

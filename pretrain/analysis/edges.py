@@ -81,7 +81,7 @@ def sides(saved: SavedModel, batch_size: int) -> list[tuple[list[tuple[str, int]
 
   DataError: they are not those that the config describes.
   """
-  opened = saved.open_encoder("", flag="--vocabulary")
+  opened = saved.open_encoder()
   encoder = FrozenEncoder(opened, {}, batch_size=batch_size)
   of_encoder = [("encoder", layer) for layer in range(opened.config.num_layers + 1)]
   generator = open_generator(saved, opened)

@@ -46,7 +46,7 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   config = config_of(saved.meta["config"])
   config.mesh.update({"data": 1, "fsdp": 1, "tensor": 1})
   config.train.update({"batch_size": rows, "microbatches": 1})
-  encoder = saved.open_encoder("", flag="--vocabulary")
+  encoder = saved.open_encoder()
   vocabulary = encoder.vocabulary
   records = prepared.records_directory(config)
   heldout = PackedRecords(records, split="heldout", length=config.data.length, seed=config.seed)

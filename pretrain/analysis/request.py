@@ -54,7 +54,7 @@ class Request:
     """Every encoder at its newest step, and [blocks, length] held-out ids; None of an import."""
     for (name, saved), directory in zip(self.saved(), self.directories):
       if "source" in saved.meta:
-        yield name, EncoderAndHead(saved.open_encoder("", flag="--vocabulary"), None), None
+        yield name, EncoderAndHead(saved.open_encoder(), None), None
       else:
         opened = _opened(directory, None, self.batch_size)
         blocks = opened.heldout.rows(0, min(len(opened.heldout), self.rows))

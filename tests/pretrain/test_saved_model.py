@@ -70,3 +70,12 @@ def test_another_vocabulary_or_none_is_refused_with_the_flag_that_mends_it(small
   bare = _save(tmp_path / "bare", {"config": {"model": {}}, "vocabulary_digest": "d"})
   with pytest.raises(DataError, match=r"no vocabulary in .*--v=DIR"):
     open_model(bare).load_vocabulary("", flag="--v")
+
+
+def test_where_no_flag_names_a_vocabulary_the_error_says_where_to_put_it(small_records, tmp_path):
+  bare = _save(tmp_path / "bare", {"config": {"model": {}}, "vocabulary_digest": "d"})
+  with pytest.raises(DataError, match=r"no vocabulary in .*: copy its files to .*/bare/vocabulary$"):
+    open_model(bare).load_vocabulary()
+  shutil.copytree(small_records / "vocabulary", bare / "vocabulary")
+  with pytest.raises(DataError, match=r"is not the vocabulary of .*copy its files to .*/bare/vocabulary$"):
+    open_model(bare).load_vocabulary()

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from data import command, files, progress
 from data.buckets import copies
 from finetune import needed_files, settings, validate
-from pretrain.command import flags
+from pretrain.command import flags, kept_memory
 from pretrain.pod import meeting
 
 if TYPE_CHECKING:
@@ -126,4 +126,5 @@ def _with_kind(config: Any) -> Any:
 
 
 if __name__ == "__main__":
+  kept_memory.keep_temporaries()
   sys.exit(main())

@@ -139,7 +139,7 @@ def test_a_package_that_is_missing_is_one_line(monkeypatch):
 def test_the_pins_hold_what_mlflow_needs_where_there_is_no_server():
   lines = (ROOT / "requirements-trackers.txt").read_text(encoding="utf-8").splitlines()
   pinned = {line.partition("==")[0] for line in lines if "==" in line}
-  # mlflow-skinny alone refuses its own default, sqlite:///mlflow.db; `python -m tests.real_trackers` tries it.
+  # mlflow-skinny alone refuses its own default, sqlite:///mlflow.db; tests/real_trackers.py tries the pins.
   assert pinned >= {"mlflow-skinny", "sqlalchemy", "alembic"}
 
 

@@ -20,7 +20,7 @@ help:
 	@echo 'make fuzz      read 10,000 damaged files with each parser of checkpoints, tokenizers, manifests: minutes'
 	@echo 'make soak      kill, stop and damage CYCLES runs and compare their ends; soak.json has the figures: hours'
 	@echo 'make rows      train every row of the papers'"'"' ablation tables for 20 steps: minutes'
-	@echo 'make test-real real weights from the package index through import and export: minutes, 0.5 GB'
+	@echo 'make test-real real weights and trackers of the package index, imported, exported, written and read: minutes, 1 GB'
 	@echo 'make env       only make $(VENV) and install what development needs'
 
 env: $(VENV)/.requirements-dev
@@ -54,9 +54,9 @@ mutants: $(VENV)/.requirements-dev
 rows: $(VENV)/.requirements-dev
 	ALL_ROWS=1 $(PYTHON) -m pytest --numprocesses $(WORKERS) --dist load tests/configs/test_ablation_training.py
 
-# Each runs although another failed: without ../shared the first and the last say so, and the second needs nothing.
+# Each runs although another failed: without ../shared the first and the third say so, and the others need nothing of it.
 test-real: $(VENV)/.requirements-dev
-	@code=0; for program in real_weights base_size tokenizer_lines; do \
+	@code=0; for program in real_weights base_size tokenizer_lines real_trackers; do \
 	  echo "$(PYTHON) -m tests.$$program"; $(PYTHON) -m tests.$$program || code=$$?; \
 	done; exit $$code
 

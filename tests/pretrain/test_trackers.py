@@ -10,6 +10,7 @@ import pytest
 from data.errors import ConfigError
 from pretrain import trackers
 from pretrain.trackers import Trackers
+from tests.pretrain.conftest import ROOT
 
 
 class Recorder:
@@ -133,6 +134,13 @@ def test_a_package_that_is_missing_is_one_line(monkeypatch):
     trackers.check("mlflow,wandb")
   assert "\n" not in str(error.value)
   trackers.check("")
+
+
+def test_the_pins_hold_what_mlflow_needs_where_there_is_no_server():
+  lines = (ROOT / "requirements-trackers.txt").read_text(encoding="utf-8").splitlines()
+  pinned = {line.partition("==")[0] for line in lines if "==" in line}
+  # mlflow-skinny alone refuses its own default, sqlite:///mlflow.db; tests/real_trackers.py tries the pins.
+  assert pinned >= {"mlflow-skinny", "sqlalchemy", "alembic"}
 
 
 def test_without_trackers_nothing_is_written(tmp_path):

@@ -71,10 +71,12 @@ def main(arguments: Sequence[str]) -> int:
   parser.add_argument("--browser", help=f"its program; default: {', '.join(BROWSERS)}")
   parser.add_argument("--output", type=pathlib.Path, help="new folder of pictures; default: a temporary one")
   asked = parser.parse_args(arguments)
+  if asked.output and asked.output.exists():
+    parser.error(f"--output={asked.output} is there already; name a new folder")
   names = [asked.browser] if asked.browser else BROWSERS
   program = next(filter(None, map(shutil.which, names)), None)
   if program is None:
-    print(f"not run: no browser ({', '.join(names)}); {INSTALL}", file=sys.stderr)
+    print(f"not run: there is no {', '.join(names)}; `{INSTALL}`, or name one by --browser", file=sys.stderr)
     return 3
   missing = [str(path) for path in asked.pages if not path.is_file()]
   if missing:
@@ -84,7 +86,8 @@ def main(arguments: Sequence[str]) -> int:
   if playwright is None:
     return 3
   folder = asked.output or pathlib.Path(tempfile.mkdtemp(prefix="page_in_browser_"))
-  folder.mkdir(parents=True, exist_ok=bool(not asked.output))
+  folder = folder.resolve()  # commands run elsewhere
+  folder.mkdir(parents=True, exist_ok=True)
   ours = [] if asked.pages else pages.make(folder)
   with playwright.sync_playwright() as started:
     browser = started.chromium.launch(executable_path=program)

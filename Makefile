@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check install --quiet --quiet
 VERSION_CHECK := import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))
 
-.PHONY: help env demo test test-quick nightly lint mutants goldens fuzz soak rows test-real
+.PHONY: help env demo test test-quick nightly lint mutants goldens fuzz soak rows test-real test-page
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo 'make soak      kill, stop and damage CYCLES runs and compare their ends; soak.json has the figures: hours'
 	@echo 'make rows      train every row of the papers'"'"' ablation tables for 20 steps: minutes'
 	@echo 'make test-real real weights and trackers of the package index, imported, exported, written and read: minutes, 1 GB'
+	@echo 'make test-page a page of pretrain.report in Chromium: keys, widths, contrast, print; pictures to look at'
 	@echo 'make env       only make $(VENV) and install what development needs'
 
 env: $(VENV)/.requirements-dev
@@ -59,6 +60,10 @@ test-real: $(VENV)/.requirements-dev
 	@code=0; for program in real_weights base_size tokenizer_lines real_trackers; do \
 	  echo "$(PYTHON) -m tests.$$program"; $(PYTHON) -m tests.$$program || code=$$?; \
 	done; exit $$code
+
+# Without Chromium it says how to install it, and fails: a check that was not made is no pass.
+test-page: $(VENV)/.requirements-dev
+	$(PYTHON) -m tests.page_in_browser
 
 fuzz: $(VENV)/.requirements-dev
 	$(PYTHON) -m tests.fuzz

@@ -18,7 +18,7 @@ from pretrain.report.written_tables import WrittenTable
 MOST_BYTES = 5_000_000  # of a page
 _MOST_PICTURES = 12
 _TABLE_BYTES = 1_000_000  # of the text of all tables
-_NUMBER = re.compile(r"-|-?[\d.,]+( ?[±%] ?[\d.]*)*")
+_NUMBER = re.compile(r"-|-?[\d.,]+(e[+-]\d+)?( ?[±%] ?[\d.]*)*")
 _AXIS_NAMES = {"step": "steps", "token": "tokens", "hour": "time of training"}
 
 
@@ -84,6 +84,8 @@ def _list(names: Sequence[str], *, most: int = 6) -> str:
 
 
 def _duration(hours: float) -> str:
+  if hours < 1 / 60:
+    return f"{3600 * hours:.1f} s"
   return f"{hours:,.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
 
 

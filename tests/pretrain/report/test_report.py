@@ -3,6 +3,7 @@
 import html.parser
 import json
 import pathlib
+import re
 
 import jax
 import pytest
@@ -188,6 +189,37 @@ def test_without_an_output_the_page_is_in_the_first_workdir(tmp_path, capsys):
   assert (first / "report.html").read_text() == alone  # what is there of one run stays
   assert str(first / "comparison.html") in capsys.readouterr().out and not (second / "report.html").exists()
   assert main([str(tmp_path / "nowhere")]) == 3 and not (tmp_path / "nowhere").exists()
+
+
+def test_text_contrasts_with_what_is_behind_it_and_paper_is_light():
+  style = pathlib.Path(page.__file__).with_name("style.css").read_text()
+  light, dark = (
+    {name: f"{value}{value}"[:6] for name, value in re.findall(r"--(\w+): #(\w+)", block)}
+    for block in re.findall(r":root \{(.*?)\}", style, re.DOTALL)[:2]
+  )
+  pairs = [(front, back) for front in ("ink", "soft", "link") for back in ("paper", "tint")]
+  pairs += [*(("ink", back) for back in ("mark", "b1", "b2")), ("on", "b3"), ("on", "b4")]
+  for colours in (light, dark):
+    for front, back in pairs:
+      low, high = sorted((_luminance(colours[front]), _luminance(colours[back])))
+      assert (high + 0.05) / (low + 0.05) >= 4.5, (front, back)
+  assert not re.search(r"\.example [^{]*\{[^}]*--soft", style)  # its tokens stand on shades
+  assert "@media screen and (prefers-color-scheme: dark)" in style and "@media (prefers" not in style
+
+
+def _luminance(colour: str) -> float:
+  parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+  linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+  return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_small_numbers_are_set_at_the_right_and_short_times_are_in_seconds(tmp_path):
+  directory = write_run(tmp_path / "run", lines=curve(10))
+  (directory / "hours.md").write_text("# Hours\n\n| hours |\n| ---: |\n| 4.03e-05 |\n| 0.0001 |\n")
+  (directory / "hours.json").write_text("{}")
+  text = made(directory)
+  assert '<td class="number">4.03e-05</td>' in text
+  assert "in 5.0 s of training" in text
 
 
 @pytest.mark.parametrize(

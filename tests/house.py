@@ -42,6 +42,7 @@ LINES = {
   "types and limits of fine-tuning's fields as dataclasses, its loop as one, fields that differ": 92,
   "signals that come when a run has ended, saves that fail on one host alone": 80,
   "second signals in compiled code, lost checkpoints and lists, outputs that are full": 105,
+  "the top token by plain reductions, memory kept in fine-tuning too, where a vocabulary goes": 31,
 }
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.

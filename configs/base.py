@@ -54,8 +54,8 @@ def _model() -> ConfigDict:
       "attention_dropout": 0.1,  # attention probabilities
       "init_stddev": 0.02,  # official init_bert_params
       "dtype": "auto",  # of the computation: 'float32', 'bfloat16', 'auto' (float32 on CPU, else bfloat16)
-      # How attention is computed: 'plain', 'by_rows' (CPUs), 'pallas_tpu' (kernels for TPUs), 'cudnn' (NVIDIA
-      # GPUs, bfloat16, no attention dropout), 'auto' (what is fastest on the devices, else plain).
+      # How attention is computed: 'plain', 'by_rows' (CPUs), 'pallas_tpu' (kernels for TPUs), in bfloat16 on
+      # NVIDIA GPUs 'cudnn' (no attention dropout) and 'triton', 'auto' (the fastest there is, else plain).
       "attention": "auto",
       # What the backward pass computes again: 'none'; 'cheap': all but products and attended values, for half
       # of the memory in the same time; 'full': whole layers, for the least memory and 1/3 more time. Of any

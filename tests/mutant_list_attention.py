@@ -86,7 +86,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/attention_tpu.py",
+    "pretrain/ops/attention_kernels.py",
     "tests/pretrain/ops/test_attention_tpu.py",
     [
       (
@@ -100,6 +100,60 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "jax.lax.psum((d_bias, d_added), rows) if rows else (d_bias, d_added)",
         "(d_bias, d_added)",
         "test_on_a_mesh_every_device_computes_its_rows_and_heads",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ops/attention_triton_kernels.py",
+    "tests/pretrain/ops/test_attention_triton.py",
+    [
+      (
+        "the kernel on GPUs draws dropout of other heads",
+        "of_head = tl.load(facts + 2) + head",
+        "of_head = head",
+        "test_on_a_mesh_every_device_computes_its_rows_and_heads",
+      ),
+      (
+        "the kernel on GPUs does not shrink what it attended before a higher score",
+        "attended = attended * shrunk[:, None]",
+        "attended = attended * 1.0",
+        "test_three_tiles_with_padding_and_dropout_equal_plain",
+      ),
+      (
+        "scores of queries without keys get a gradient on GPUs",
+        "d_scores = tl.where(sums > _NO_KEY, weights * (d_weights - delta), 0.0)",
+        "d_scores = weights * (d_weights - delta)",
+        "test_three_tiles_with_padding_and_dropout_equal_plain",
+      ),
+      (
+        "both halves of a tile's diagonals are one",
+        "tl.sum(tl.where(behind < 0, columns, 0.0), 0)",
+        "tl.sum(columns, 0)",
+        "test_three_tiles_with_padding_and_dropout_equal_plain",
+      ),
+      (
+        "the window on GPUs is one token wider",
+        "tl.abs(key_at - query_at) <= window",
+        "tl.abs(key_at - query_at) <= window + 1",
+        "test_segments_and_window_with_bias_and_odd_widths_equal_plain",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ops/attention_triton.py",
+    "tests/pretrain/ops/test_attention_triton.py",
+    [
+      (
+        "a row without a token averages over none",
+        "end = jnp.where(end == 0, length, end)",
+        "end = jnp.where(end == 0, 1, end)",
+        "test_three_tiles_with_padding_and_dropout_equal_plain",
+      ),
+      (
+        "tiles a block farther apart are added to those before",
+        "first = blocks * BLOCK - length",
+        "first = (blocks - 1) * BLOCK",
+        "test_sums_along_diagonals_are_the_gradient_of_the_bias",
       ),
     ],
   ),

@@ -4,6 +4,7 @@
 runs where.
 """
 
+import itertools
 import re
 from typing import NamedTuple
 
@@ -12,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from data.errors import ConfigError
-from pretrain.ops import attention_rows, attention_tpu, row_random
+from pretrain.ops import attention_kernels, attention_rows, attention_tpu, attention_triton, row_random
+from pretrain.ops.attention_inputs import Settings
 from pretrain.sharding import automatic_axes
 
-_FASTEST = {"cpu": "by_rows", "tpu": "pallas_tpu", "gpu": "cudnn"}  # where it can be
-BY_DISTANCE = ("pallas_tpu",)  # the bodies whose bias is [heads, 2 length - 1]
+_FASTEST = {"cpu": ("by_rows",), "tpu": ("pallas_tpu",), "gpu": ("cudnn", "triton")}  # the first that can be
+_RUNS_ON = {body: on for on in ("tpu", "gpu") for body in _FASTEST[on]}
+BY_DISTANCE = ("pallas_tpu", "triton")  # the kernels whose bias is [heads, 2 length - 1]
 
 _BEFORE_AMPERE = r"V100|T4|P100|P40?\b|GTX|TITAN|RTX 20|Quadro RTX"  # no bfloat16, no fused attention
 _FUSED = "cudnn"  # what `jax.nn.dot_product_attention` calls cuDNN's body
@@ -58,16 +61,16 @@ def attention(
   Source: official SelfMultiheadAttention.
   """
   dropout_rate = 0.0 if row_keys is None else dropout_rate
-  if added is not None and implementation != "pallas_tpu":
+  if added is not None and implementation not in BY_DISTANCE:
     query, key, value = (x + zero for x, zero in zip((query, key, value), _zeros_of(added, query.dtype)))
   if implementation == "cudnn":
     assert segment_ids is None and window is None and not dropout_rate
     return _cudnn(query, key, value, bias, key_mask)
-  if implementation == "pallas_tpu":
+  if implementation in BY_DISTANCE:
     assert bias is None or bias.ndim == 2, bias.shape
-    settings = attention_tpu.Settings(query.shape[-1], dropout_rate, window, interpret=platform() == "cpu")
+    settings = Settings(implementation, query.shape[-1], dropout_rate, window, interpret=platform() == "cpu")
     masks = {"key_mask": key_mask, "segment_ids": segment_ids}
-    return attention_tpu.attention(
+    return attention_kernels.attention(
       query, key, value, bias=bias, row_keys=row_keys, added=added, settings=settings, **masks
     )
   if bias is not None and bias.ndim == 2:
@@ -126,24 +129,25 @@ def choose(
   Raises:
     ConfigError: the body that is asked for by name cannot run here.
   """
+  dtype, on_mesh = jnp.dtype(dtype), attention_kernels.not_on_mesh(rows, heads)
   reasons = {
     "plain": "",
     "by_rows": _not_by_rows(),
-    "pallas_tpu": _not_on_tpu(rows, length, heads, head_dim),
-    "cudnn": _not_by_cudnn(length, head_dim, jnp.dtype(dtype), dropout_rate),
+    "pallas_tpu": _not_on_tpu(length, head_dim) or on_mesh,
+    "cudnn": _not_by_cudnn(length, head_dim, dtype, dropout_rate),
+    "triton": _not_by_triton(head_dim, dtype) or on_mesh,
   }
   on = platform()
   if implementation == "auto":
-    fastest = _FASTEST.get(on, "plain")
-    return Choice("plain" if reasons[fastest] else fastest, reasons[fastest])
+    fast = _FASTEST.get(on, ())
+    left = list(itertools.takewhile(lambda name: reasons[name], fast))
+    return Choice((*fast, "plain")[len(left)], "; ".join(reasons[name] for name in left))
   reason = reasons[implementation]
-  if (
-    on
-    not in {"plain": (on,), "by_rows": (on,), "pallas_tpu": ("tpu", "cpu"), "cudnn": ("gpu",)}[implementation]
-  ):
-    reason = f"the devices are of the kind {on!r}"
-  if implementation == "pallas_tpu" and on == "cpu" and not reason:
+  interpreted = implementation == "pallas_tpu" and on == "cpu"
+  if interpreted and not reason:
     return Choice(implementation, "interpreted on a CPU, slow, for checks")
+  if on != _RUNS_ON.get(implementation, on) and not interpreted:
+    reason = f"the devices are of the kind {on!r}"
   if reason:
     raise ConfigError(f"model.attention={implementation!r}: {reason}; use 'auto' or 'plain'")
   return Choice(implementation, "")
@@ -154,26 +158,40 @@ def _not_by_rows() -> str:
   return "the rows lie on several devices, and it takes one after another" if automatic_axes() else ""
 
 
-def _not_on_tpu(rows: int, length: int, heads: int, head_dim: int) -> str:
+def _not_on_tpu(length: int, head_dim: int) -> str:
   """Why the TPU kernels cannot run on such arrays, or ''."""
   if length > attention_tpu.LONGEST:
     return f"{length} tokens, and the kernels take rows of at most {attention_tpu.LONGEST}"
   if head_dim % 8:
     return f"heads of width {head_dim}, and the kernels take multiples of 8"
-  return attention_tpu.not_on_mesh(rows, heads)
+  return ""
 
 
 def _not_by_cudnn(length: int, head_dim: int, dtype: jnp.dtype, dropout_rate: float) -> str:
   """Why cuDNN's attention cannot run on such arrays, or ''."""
   if dropout_rate:
     return f"cuDNN draws no dropout that can be repeated, and model.attention_dropout is {dropout_rate:g}"
+  if length % 2:
+    return f"{length} tokens, and with a bias cuDNN takes even lengths"
+  return _not_on_gpu(head_dim, dtype)
+
+
+def _not_by_triton(head_dim: int, dtype: jnp.dtype) -> str:
+  """Why the Triton kernels cannot run on such arrays, or ''."""
+  if not attention_triton.is_installed():
+    return "kernels with dropout need the packages jax-triton and triton (requirements-gpu.txt)"
+  return _not_on_gpu(head_dim, dtype)
+
+
+def _not_on_gpu(head_dim: int, dtype: jnp.dtype) -> str:
+  """Why no fused attention can run on such arrays on the GPU in use, or ''."""
   if dtype not in (jnp.bfloat16, jnp.float16):
     return f"it computes in bfloat16 or float16, not in {dtype}"
   if head_dim % 8 or head_dim > 128:
     return f"heads of width {head_dim}, and it takes multiples of 8 up to 128"
   if re.search(_BEFORE_AMPERE, _device_kind()):
     return f"it needs an A100 or a newer GPU, and this is {_device_kind()}"
-  return f"{length} tokens, and with a bias it takes even lengths" if length % 2 else ""
+  return ""
 
 
 def _cudnn(

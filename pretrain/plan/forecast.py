@@ -77,6 +77,10 @@ class Forecast:
     return self.waited_seconds + max(self.seconds, background)
 
 
+# Without a GPU XLA cannot try its own kernels for products, and may find none at all: cuBLAS computes.
+_OPTIONS = {"cuda": {"xla_gpu_enable_triton_gemm": False}}
+
+
 def planned_run(config: ConfigDict, target: Target) -> Run:
   """The parts of a run on a target's devices; `auto` computes in bfloat16 there, but on CPUs.
 
@@ -108,7 +112,7 @@ def forecast(config: ConfigDict, target: Target) -> Forecast:
   run = planned_run(config, target)
   estimate = describe_run(run, target)
   try:
-    compiled = lower_step(run).compile()
+    compiled = lower_step(run).compile(_OPTIONS.get(target.chip.platform))
   except Exception as error:
     needed = needed_bytes(str(error), arguments=sum(estimate.state.values()))
     if needed is None:

@@ -28,7 +28,6 @@ def print_plan(config: ConfigDict | FrozenConfigDict, spec: chips.Spec, *, name:
   print(f"plan of {name} for {spec.name}: {count} x {chip.kind}{hosts}, {chip.hbm_bytes / GIB:.2f} GiB each")
   validate.check(config, num_devices=count)
   if not can_compile:
-    config = like_on(spec, config)
     estimate = describe_run(planned_run(config, target), target)
     print("\n" + report.formula_plan(config, estimate, target, targets.HOW_TO_INSTALL))
     return
@@ -87,11 +86,3 @@ def stand_in(spec: chips.Spec) -> Target:
   """As many CPU devices as a machine has, to draw its mesh on: nothing can be compiled for it."""
   assert spec.chip is not None
   return Target(spec.name, spec.chip, jax.devices("cpu")[: spec.devices])
-
-
-def like_on(spec: chips.Spec, config: ConfigDict) -> ConfigDict:
-  """The config with the attention that `auto` would take there, for formulas on CPU devices."""
-  config = copy.deepcopy(config)
-  if spec.platform == "cuda" and config.model.attention == "auto" and config.model.attention_dropout > 0:
-    config.model.attention = "plain"
-  return config

@@ -118,6 +118,12 @@ def _products(instruction: Instruction, owner: Computation) -> list[tuple[float,
   """The matrix products in one operation: (FLOP, 'narrow', 'wide' (float32 is read) or 'attention')."""
   if instruction.custom_call_target.startswith("__cudnn$fmha"):
     return [(_attention_flops(instruction, owner), "attention")]
+  if (
+    instruction.custom_call_target == "triton_kernel_call"
+  ):  # of `ops.attention_triton`, known by its results
+    rows, length, width = owner[instruction.operands[0]].results[0].sizes
+    products = {2: 2, 1: 3, 3: 4}[len(instruction.results)]  # forward, of queries, of keys
+    return [(products * 2.0 * rows * length**2 * width, "attention")]
   stated = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', instruction.attributes)
   if instruction.kind == "custom-call" and stated:  # a Pallas kernel that says what it does
     return [(float(stated[1]), "attention")]

@@ -30,7 +30,7 @@ class EncoderSettings:
   attention_dropout: FractionBelowOne = 0.1
   init_stddev: Positive = 0.02
   dtype: Dtype = "float32"
-  attention: Literal["auto", "plain", "by_rows", "pallas_tpu", "cudnn"] = "auto"
+  attention: Literal["auto", "plain", "by_rows", "pallas_tpu", "cudnn", "triton"] = "auto"
   remat: Remat = "none"
   scan_unroll: CountOrZero = 0
 

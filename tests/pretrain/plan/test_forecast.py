@@ -38,7 +38,7 @@ def step():
 def forecast_of(step, monkeypatch, chip=HOST):
   """`forecast` without compiling again."""
   config, compiled = step
-  monkeypatch.setattr(module, "lower_step", lambda run: mock.Mock(compile=lambda: compiled))
+  monkeypatch.setattr(module, "lower_step", lambda run: mock.Mock(compile=lambda options: compiled))
   return forecast(config, targets.Target("host", chip, jax.devices()))
 
 

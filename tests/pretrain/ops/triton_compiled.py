@@ -1,0 +1,56 @@
+"""Compiles the Triton kernels as a step calls them: `python -m tests.pretrain.ops.triton_compiled 80 90`.
+
+Prints a JSON object, {capability: {kernel: bytes of shared memory of a program}}. A process of its own, since
+Triton's interpreter does not leave a process as it was.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.compiler import compile as compile_kernel
+
+from pretrain.ops import attention_triton, attention_triton_kernels
+from tests.pretrain.ops.attention_cases import case, results
+
+_TYPES = {"float32": "*fp32", "bfloat16": "*bf16", "int32": "*i32"}
+
+
+def _calls() -> list[tuple]:
+  """What a step of base-size heads with a bias and dropout gives to `attention_triton.run`."""
+  calls = []
+
+  def noted(kernel, arrays, results, grid, constants):
+    calls.append((kernel, arrays, results, constants))
+    return [jnp.zeros(like.shape, like.dtype) for like in results]
+
+  of_case = case(2, 512, 12, 64, dtype=jnp.bfloat16, dropout_rate=0.1)
+  with mock.patch.object(attention_triton, "run", noted):
+    jax.eval_shape(lambda: results(of_case.arrays, of_case.given, implementation="triton", **of_case.options))
+  return calls
+
+
+def _shared_bytes(
+  kernel: str, arrays: Sequence, outputs: Sequence, constants: dict, *, capability: int
+) -> int:
+  function = getattr(attention_triton_kernels, kernel)
+  types = [_TYPES[array.dtype.name] for array in (*arrays, *outputs)]
+  signature = dict(zip(function.arg_names, types)) | dict.fromkeys(constants, "constexpr")
+  aligned = {(place,): [["tt.divisibility", 16]] for place in range(len(types))}
+  source = ASTSource(function, signature, constexprs=constants, attrs=aligned)
+  options = {"num_warps": 4, "num_stages": attention_triton.STAGES}
+  return compile_kernel(source, target=GPUTarget("cuda", capability, 32), options=options).metadata.shared
+
+
+if __name__ == "__main__":
+  calls = _calls()
+  print(
+    json.dumps(
+      {each: {call[0]: _shared_bytes(*call, capability=int(each)) for call in calls} for each in sys.argv[1:]}
+    )
+  )

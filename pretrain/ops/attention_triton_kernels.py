@@ -1,16 +1,16 @@
 """Triton kernels for NVIDIA GPUs: attention forward and backward, without scores in the GPU's memory.
 
 A program holds a block of one row and one head and goes through the row's other tokens block by block:
-`forward` and `backward_query` hold queries, `backward_key` holds keys. Softmax goes along with the blocks (Dao
-et al. 2022, FlashAttention); the backward pass computes probabilities again from the logarithm of each query's
-sum and draws the same dropout again. The relative bias is read by distance, a vector for each head. Its
-gradient, sums along diagonals, leaves `backward_key` as one vector for each pair of blocks, so that no order of
-programs changes it.
+`forward` and `backward_query` hold queries, `backward_key` holds keys. Softmax goes along with the blocks
+(Dao et al. 2022, FlashAttention); the backward pass computes probabilities again from the logarithm of each
+query's sum and draws the same dropout again. The relative bias is read by distance, a vector for each head.
+Its gradient, sums along diagonals, leaves `backward_key` as one vector for each pair of blocks, so that no
+order of programs changes it.
 
 All three read, in this order, as JAX lays arrays out:
   query, key, value: [rows, length, heads * head_dim].
   distances: [heads, 2 length - 1] float32, the bias by key - query + length - 1.
-  groups: [rows, 2, length] int32, a number for each query and one for each key: a key is read where they agree.
+  groups: [rows, 2, length] int32, numbers of queries and of keys: a key is read where the two agree.
   facts: [rows, 4] int32: both words of the dropout's key, the number of the first head, and from which key on
     none has a part in the row.
 """

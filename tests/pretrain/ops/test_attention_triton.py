@@ -43,7 +43,7 @@ def test_whole_tiles_of_heads_as_wide_as_their_lanes_equal_plain():
 
 
 def test_segments_and_window_with_bias_and_odd_widths_equal_plain():
-  of_case = case(2, 70, 2, 24, has_segments=True, window=9, dropout_rate=0.1)
+  of_case = case(2, 70, 2, 24, has_segments=True, window=4, dropout_rate=0.1)
   assert_same(_found(of_case), plain(of_case), tolerance=2e-6)
 
 

@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 from benchmarks import cases
 from data import command
 from pretrain.plan import targets
-from pretrain.plan.forecast import Forecast, forecast, largest_rows
+from pretrain.plan.forecast import Forecast, forecast, largest_rows, without_cudnn
 
 
 def planned_config(recipe: str, rows: int, length: int, devices: int, changes: list[str]) -> ConfigDict:
@@ -62,8 +62,11 @@ def main() -> None:
 
     def forecast_of(rows: int, recipe: str = recipe) -> Forecast:
       config = planned_config(recipe, rows, length, len(target.devices), asked.set)
+      config, note = without_cudnn(config, target)
+      if note:
+        print(note, file=sys.stderr)
       found = forecast(config, target)
-      cases.report(line(recipe, asked.set, found))
+      cases.report(line(recipe, asked.set, found) | {"attention": config.model.attention})
       return found
 
     if asked.largest:

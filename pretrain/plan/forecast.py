@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from pretrain import flops, sharding
+from pretrain import chips, flops, sharding
 from pretrain.command import validate
 from pretrain.corruption.masking import TokenIds
-from pretrain.dry_run import local_bytes, memory_per_device
+from pretrain.dry_run import attention_choice, local_bytes, memory_per_device
+from pretrain.ops import attention_triton
 from pretrain.plan import costs, roofline
 from pretrain.plan.collectives import collectives, summary
 from pretrain.plan.program import Program, parse
@@ -92,6 +93,20 @@ def planned_run(config: ConfigDict, target: Target) -> Run:
   validate.check(config, num_devices=len(target.devices))
   size = config.model.vocab_size
   return make_run(config, TokenIds(0, 1, 2, 3, 4, size), devices=target.devices)
+
+
+def without_cudnn(config: ConfigDict, target: Target) -> tuple[ConfigDict, str]:
+  """The config, and a line on the attention it has now where cuDNN's cannot be compiled here."""
+  is_cudnns = target.chip.platform == "cuda" and config.model.attention in ("auto", "cudnn")
+  if not is_cudnns or chips.is_installed("cudnn"):
+    return config, ""
+  is_fused = attention_choice(planned_run(config, target)).body != "plain" and attention_triton.is_installed()
+  config = copy.deepcopy(config)
+  config.model.attention = "triton" if is_fused else "plain"
+  return config, (
+    f"Attention is compiled as {config.model.attention!r}: cuDNN's, which a run takes without dropout, needs "
+    "nvidia-cudnn-cu12, which is not installed here"
+  )
 
 
 def lower_step(run: Run) -> jax.stages.Lowered:

@@ -1,6 +1,5 @@
 """From a config and a machine to a printed plan."""
 
-import copy
 import time
 
 import jax
@@ -8,9 +7,9 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from pretrain import chips
 from pretrain.command import validate
-from pretrain.dry_run import GIB, attention_choice
+from pretrain.dry_run import GIB
 from pretrain.plan import report, search, targets
-from pretrain.plan.forecast import describe_run, forecast, planned_run
+from pretrain.plan.forecast import describe_run, forecast, planned_run, without_cudnn
 from pretrain.plan.targets import Target
 
 
@@ -31,7 +30,9 @@ def print_plan(config: ConfigDict | FrozenConfigDict, spec: chips.Spec, *, name:
     estimate = describe_run(planned_run(config, target), target)
     print("\n" + report.formula_plan(config, estimate, target, targets.HOW_TO_INSTALL))
     return
-  config = without_cudnn(config, target)
+  config, note = without_cudnn(config, target)
+  if note:
+    print(note)
   tries = _tried(config, target, spec)
   chosen = search.best(tries)
   if chosen is None:
@@ -65,21 +66,6 @@ def _tried(config: ConfigDict, target: Target, spec: chips.Spec) -> list[search.
     taken = f"  compiled in {time.monotonic() - started:.0f} s" if item.is_compiled else ""
     print(report.row(item) + taken, flush=True)
   return tries
-
-
-def without_cudnn(config: ConfigDict, target: Target) -> ConfigDict:
-  """The config, with plain attention and a line that says so where cuDNN's is wanted and not installed."""
-  if target.chip.platform != "cuda" or chips.is_installed("cudnn"):
-    return config
-  if attention_choice(planned_run(config, target)).body != "cudnn":
-    return config
-  print(
-    "Attention is compiled in its plain form: the fused one, which the run takes less memory and time with, "
-    "needs nvidia-cudnn-cu12, which is not installed here"
-  )
-  config = copy.deepcopy(config)
-  config.model.attention = "plain"
-  return config
 
 
 def stand_in(spec: chips.Spec) -> Target:

@@ -10,9 +10,10 @@ import pytest
 
 from data.errors import ConfigError
 from pretrain import chips, main
+from pretrain.ops import attention_triton
 from pretrain.ops.attention import Choice
 from pretrain.plan import __main__ as child
-from pretrain.plan import make, report, search, targets
+from pretrain.plan import forecast, make, report, search, targets
 from pretrain.plan.forecast import Forecast
 from tests.pretrain.small_run import get_config
 
@@ -184,16 +185,23 @@ def test_formulas_where_no_compiler_is_installed(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-  ("body", "installed", "becomes"),
-  [("cudnn", False, "plain"), ("cudnn", True, "auto"), ("plain", False, "auto")],
+  ("body", "cudnn", "triton", "becomes"),
+  [
+    ("cudnn", False, False, "plain"),
+    ("cudnn", False, True, "triton"),
+    ("triton", False, True, "triton"),  # with dropout; without, as in a frozen generator, it is cuDNN's
+    ("plain", False, True, "plain"),
+    ("cudnn", True, False, "auto"),
+  ],
 )
-def test_fused_attention_needs_cudnn(body, installed, becomes, monkeypatch, capsys):
+def test_cudnns_attention_is_compiled_only_where_it_is_installed(body, cudnn, triton, becomes, monkeypatch):
   gpu = targets.Target("h100", dataclasses.replace(CHIP, platform="cuda"), jax.devices()[:1])
-  monkeypatch.setattr(chips, "is_installed", lambda what: installed)
-  monkeypatch.setattr(make, "attention_choice", lambda run: Choice(body, ""))
-  found = make.without_cudnn(small(), gpu)
-  assert found.model.attention == becomes
-  assert ("nvidia-cudnn-cu12" in capsys.readouterr().out) == (becomes == "plain")
+  monkeypatch.setattr(chips, "is_installed", lambda what: cudnn)
+  monkeypatch.setattr(attention_triton, "is_installed", lambda: triton)
+  monkeypatch.setattr(forecast, "attention_choice", lambda run: Choice(body, ""))
+  config, note = forecast.without_cudnn(small(), gpu)
+  assert config.model.attention == becomes
+  assert ("nvidia-cudnn-cu12" in note) == (becomes != "auto")
 
 
 def test_what_the_devices_do_not_allow_is_refused():

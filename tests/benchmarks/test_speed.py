@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -139,9 +140,20 @@ def test_the_forms_of_a_part_compute_the_same(part):
   if part == "update":
     ours, plain = (np.asarray(made[name][0]) for name in (parts.OURS, parts.PLAIN))
     assert np.abs(ours - plain).max() < 2e-4  # the learning rate: it warms up on one side alone
-  elif part != "dropout":
-    ours = made.get("ours without dropout", made[parts.OURS])
-    np.testing.assert_allclose(ours, made[parts.PLAIN], rtol=1e-4)
+  elif part in parts.EQUAL:
+    np.testing.assert_allclose(made[parts.OURS], made[parts.PLAIN], rtol=1e-4)
+
+
+def test_a_form_that_is_wrong_in_one_gradient_shows_in_the_line(monkeypatch):
+  def forms(sizes):
+    x = jnp.arange(4.0)
+    wrong = jax.custom_vjp(lambda x: (x * x).sum())
+    wrong.defvjp(lambda x: ((x * x).sum(), x), lambda x, given: (given * x,))
+    return {parts.OURS: (wrong, (x,)), parts.PLAIN: (lambda x: (x * x).sum(), (x,))}
+
+  monkeypatch.setitem(parts.PARTS, "attention", forms)
+  sizes = parts.Sizes(1, 1, 1, 1, 1, "float32")
+  assert parts.measure("attention", sizes, repeats=1)["largest_difference"] == pytest.approx(0.5)
 
 
 def test_a_step_of_several_runs_is_lowered_from_shapes():

@@ -1,7 +1,7 @@
 """Compiles the Triton kernels as a step calls them: `python -m tests.pretrain.ops.triton_compiled 80 90`.
 
-Prints a JSON object, {capability: {kernel: bytes of shared memory of a program}}. A process of its own, since
-Triton's interpreter does not leave a process as it was.
+Prints a JSON object, {capability: {kernel: bytes of shared memory of a program}}. Not to be run where Triton
+was imported to interpret.
 """
 
 import json

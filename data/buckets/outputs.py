@@ -49,7 +49,7 @@ def sent(
 def _send(mirror: Mirror, address: str) -> None:
   made = {name: path for name, path in mirror.local().items() if not _NOT_SENT.match(name)}
   names = sorted(made, key=lambda name: (made[name].stat().st_mtime_ns, name))
-  gone = {*mirror.known} - {*names}
+  gone = {name for name in mirror.known if not _NOT_SENT.match(name)} - {*names}
   if not gone and not mirror.has_changed(names):
     return
   # Without the last one nothing there is whole.

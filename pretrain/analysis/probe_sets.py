@@ -87,7 +87,8 @@ def _pairs(folder: Folder) -> Sequence[Probe]:
   sets = annotated.minimal_pairs(folder.path)
   treebank = annotated.treebank(folder.path, "test")
   if treebank is not None:
-    sets["agreement"] = list(annotated.agreement_pairs(annotated.sentences(treebank)))
+    name = "agreement of the treebank" if "agreement" in sets else "agreement"  # a file may have that name
+    sets[name] = list(annotated.agreement_pairs(annotated.sentences(treebank)))
   return [probes.MinimalPairs(pairs[: folder.pairs], name) for name, pairs in sets.items() if pairs]
 
 

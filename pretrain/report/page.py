@@ -132,9 +132,9 @@ def _sentences(run: ShownRun) -> str:
   ]
   parts = []
   if "model.num_layers" in fields:
-    sizes = {name: fields.get(f"model.{name}", 0) for name in ("num_layers", "hidden_size", "vocab_size")}
+    layers, *sizes = (fields.get(f"model.{name}", 0) for name in ("num_layers", "hidden_size", "vocab_size"))
     parts.append(
-      "An encoder of {num_layers} layers, {hidden_size} wide, over {vocab_size:,} pieces".format(**sizes)
+      f"An encoder of {layers} layer{'s' * (layers != 1)}, {sizes[0]} wide, over {sizes[1]:,} pieces"
       + (f", pretrained with {_list(on)}" if on else "")
       + f" on blocks of {fields.get('data.length')} tokens."
     )

@@ -4,6 +4,7 @@ import argparse
 import os
 import pathlib
 
+import fsspec
 import pytest
 
 from data.buckets.outputs import sent
@@ -52,6 +53,14 @@ def test_the_file_written_last_goes_last_and_what_is_unfinished_stays(here, went
   assert buckets.names(address) == {"b", "sub/c", "a.json"}
   _write(address, {})
   assert len(went) == 2  # nothing has changed
+
+
+def test_a_file_there_that_no_command_would_send_stays(here):
+  address = "memory://outputs/hidden"
+  fsspec.filesystem("memory").pipe("/outputs/hidden/.keep", b"a user's")
+  _write(address, {"a": b"1"})
+  _write(address, {"a": b"2"})
+  assert buckets.names(address) == {".keep", "a"}
 
 
 def test_a_replaced_output_has_no_mark_meanwhile_and_loses_what_is_gone(here, went, monkeypatch):

@@ -117,6 +117,16 @@ def test_what_has_no_data_is_skipped_with_a_sentence(data):
   )
 
 
+def test_a_file_of_pairs_named_as_those_of_the_treebank_is_kept_beside_them(data, tmp_path, monkeypatch):
+  from pretrain.analysis import probe_sets
+
+  pair = probe_sets.annotated.MinimalPair(("a",), ("b",))
+  monkeypatch.setattr(probe_sets.annotated, "minimal_pairs", lambda folder: {"agreement": [pair]})
+  monkeypatch.setattr(probe_sets.annotated, "agreement_pairs", lambda sentences: [pair, pair])
+  found, _ = probe_sets.find(probe_sets.Folder(data, 10, 5), ["pairs"])
+  assert {one.cases: len(one.pairs) for one in found} == {"agreement": 1, "agreement of the treebank": 2}
+
+
 def test_sick_is_read_as_it_is_released_and_shared_words_have_its_order(tmp_path):
   from pretrain.analysis import probe_sets
 

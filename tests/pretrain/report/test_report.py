@@ -61,6 +61,7 @@ def write_run(directory: pathlib.Path, *, lines=(), tail="", **fields) -> pathli
     "recipe": "roberta_tiny",
     "train": {"batch_size": 4, "total_steps": 100, **fields},
     "data": {"length": 8},
+    "model": {"num_layers": 1, "hidden_size": 16, "vocab_size": 1_000},
   }
   (directory / "config.json").write_text(json.dumps(config))
   text = "".join(json.dumps(line) + "\n" for line in lines) + tail
@@ -113,6 +114,7 @@ def test_a_half_written_run_has_a_page(tmp_path):
   assert "stopped as diverged" in text and "phase_1 was over" in text and "1 updates were not finite" in text
   begun = write_run(tmp_path / "begun")
   assert "0 of 100 steps are done" in made(begun)
+  assert "An encoder of 1 layer, 16 wide, over 1,000 pieces on blocks of 8 tokens." in made(begun)
   check(made(begun))
 
 

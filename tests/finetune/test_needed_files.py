@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from configs import finetune_glue, finetune_own, finetune_prompt, finetune_squad
-from data.errors import DataError
-from finetune import needed_files
+from data.errors import ConfigError, DataError
+from finetune import main, needed_files
+from pretrain import devices
 
 HEAVY = {"jax", "orbax", "flax", "optax", "tensorflow", "tensorflow_datasets", "seqio", "grain"}
 _START = """
@@ -62,3 +63,17 @@ def test_each_kind_looks_for_its_own(tmp_path):
 def test_a_file_of_ones_own_that_is_none_is_named(name, told, tmp_path):
   with pytest.raises(DataError, match=f"data.train_file={tmp_path / name}: .*{told}"):
     needed_files.check(_config(finetune_own, **{"data.train_file": str(tmp_path / name)}), download=False)
+
+
+def test_devices_that_cannot_be_started_are_one_line_before_any_work(
+  small_encoder_run, small_glue_folder, tmp_path, monkeypatch, capsys
+):
+  def refuse():
+    raise ConfigError("JAX_PLATFORMS=gpu: there is none")
+
+  monkeypatch.setattr(devices, "start", refuse)
+  flags = {"checkpoint": small_encoder_run, "data.directory": small_glue_folder, "tasks": "sst2"}
+  command = [f"--config={finetune_glue.__file__}", f"--workdir={tmp_path / 'run'}"]
+  assert main.main([*command, *(f"--config.{name}={value}" for name, value in flags.items())]) == 2
+  assert capsys.readouterr().err == "error: JAX_PLATFORMS=gpu: there is none\n"
+  assert not list(tmp_path.rglob("*.json"))

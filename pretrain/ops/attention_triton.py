@@ -91,7 +91,7 @@ def _call(
     "queries": queries,
     "keys": keys,
   }
-  grid = (-(-length // (keys if kernel == "backward_key" else queries)), rows * heads)
+  grid = (rows * heads * -(-length // (keys if kernel == "backward_key" else queries)),)
 
   @jax.custom_batching.sequential_vmap
   def launch(*arrays):
@@ -101,7 +101,7 @@ def _call(
 
 
 def run(
-  kernel: str, arrays: Sequence, results: Sequence, grid: tuple[int, int], constants: dict
+  kernel: str, arrays: Sequence, results: Sequence, grid: tuple[int], constants: dict
 ) -> Sequence[jax.Array]:
   """Launches a kernel of `attention_triton_kernels` on a grid of programs; results are 0 before it runs."""
   import jax_triton

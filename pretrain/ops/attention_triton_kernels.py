@@ -122,11 +122,13 @@ def forward(
   keys: tl.constexpr,
 ):
   """Attention of a block of queries, and the logarithm of each query's sum of exponentials."""
-  row, head = tl.program_id(1) // heads, tl.program_id(1) % heads
+  blocks: tl.constexpr = (length + queries - 1) // queries
+  tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+  row, head = at_head // heads, at_head % heads
   width: tl.constexpr = heads * head_dim
   base = row.to(tl.int64) * length * width + head * head_dim
   distances, groups, facts = distances + head * (2 * length - 1), groups + 2 * row * length, facts + 4 * row
-  query_at = tl.program_id(0) * queries + tl.arange(0, queries)
+  query_at = tile * queries + tl.arange(0, queries)
   scaled = _scaled(_block(query + base, query_at, length, width, head_dim, lanes), head_dim)
   highest = tl.full([queries], float("-inf"), tl.float32)
   total = tl.zeros([queries], tl.float32)
@@ -146,7 +148,7 @@ def forward(
     attended = tl.dot(weights.to(block.dtype), block, attended, input_precision=precision)
     highest = above
   _put(out + base, attended / (total * keeps)[:, None], query_at, length, width, head_dim, lanes)
-  tl.store(lse + tl.program_id(1) * length + query_at, highest + tl.log(total), mask=query_at < length)
+  tl.store(lse + at_head * length + query_at, highest + tl.log(total), mask=query_at < length)
 
 
 @triton.jit
@@ -174,14 +176,16 @@ def backward_query(
   keys: tl.constexpr,
 ):
   """The gradient of a block of queries."""
-  row, head = tl.program_id(1) // heads, tl.program_id(1) % heads
+  blocks: tl.constexpr = (length + queries - 1) // queries
+  tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+  row, head = at_head // heads, at_head % heads
   width: tl.constexpr = heads * head_dim
   base = row.to(tl.int64) * length * width + head * head_dim
   distances, groups, facts = distances + head * (2 * length - 1), groups + 2 * row * length, facts + 4 * row
-  query_at = tl.program_id(0) * queries + tl.arange(0, queries)
+  query_at = tile * queries + tl.arange(0, queries)
   scaled = _scaled(_block(query + base, query_at, length, width, head_dim, lanes), head_dim)
   gradient = _block(given + base, query_at, length, width, head_dim, lanes)
-  at = tl.program_id(1) * length + query_at
+  at = at_head * length + query_at
   sums = _taken(lse, at, query_at < length, length)[:, None]
   delta = _taken(inner, at, query_at < length, length)[:, None]
   summed = tl.zeros([queries, lanes], tl.float32)
@@ -240,22 +244,24 @@ def backward_key(
   keys: tl.constexpr,
 ):
   """The gradients of a block of keys, of their values, and of the bias: sums along its tiles' diagonals."""
-  row, head = tl.program_id(1) // heads, tl.program_id(1) % heads
+  blocks: tl.constexpr = (length + keys - 1) // keys
+  tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+  row, head = at_head // heads, at_head % heads
   width: tl.constexpr = heads * head_dim
-  blocks: tl.constexpr = (length + queries - 1) // queries
+  tiles: tl.constexpr = (length + queries - 1) // queries
   base = row.to(tl.int64) * length * width + head * head_dim
   distances, groups, facts = distances + head * (2 * length - 1), groups + 2 * row * length, facts + 4 * row
-  diagonals += (tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * blocks * 2 * queries
-  key_at = tl.program_id(0) * keys + tl.arange(0, keys)
+  diagonals += tl.program_id(0).to(tl.int64) * tiles * 2 * queries
+  key_at = tile * keys + tl.arange(0, keys)
   block = _block(key + base, key_at, length, width, head_dim, lanes)
   values = _block(value + base, key_at, length, width, head_dim, lanes)
   d_block = tl.zeros([keys, lanes], tl.float32)
   d_values = tl.zeros([keys, lanes], tl.float32)
-  for tile in range(tl.where(tl.program_id(0) * keys < tl.load(facts + 3), blocks, 0)):
-    query_at = tile * queries + tl.arange(0, queries)
+  for other in range(tl.where(tile * keys < tl.load(facts + 3), tiles, 0)):
+    query_at = other * queries + tl.arange(0, queries)
     scaled = _scaled(_block(query + base, query_at, length, width, head_dim, lanes), head_dim)
     gradient = _block(given + base, query_at, length, width, head_dim, lanes)
-    at = tl.program_id(1) * length + query_at
+    at = at_head * length + query_at
     sums = _taken(lse, at, query_at < length, length)[None, :]
     delta = _taken(inner, at, query_at < length, length)[None, :]
     scores = tl.dot(block, tl.trans(scaled), input_precision=precision)
@@ -271,6 +277,6 @@ def backward_key(
     d_scores = tl.where(sums > _NO_KEY, weights * (d_weights - delta), 0.0)
     d_block = tl.dot(d_scores.to(scaled.dtype), scaled, d_block, input_precision=precision)
     if biased:
-      _put_diagonals(d_scores, diagonals + tile * 2 * queries, keys, queries)
+      _put_diagonals(d_scores, diagonals + other * 2 * queries, keys, queries)
   _put(d_key + base, d_block, key_at, length, width, head_dim, lanes)
   _put(d_value + base, d_values * (1 / keeps), key_at, length, width, head_dim, lanes)

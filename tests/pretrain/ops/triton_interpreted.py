@@ -33,7 +33,7 @@ def _interpret(
   return [tensor.numpy() for tensor in tensors[len(arrays) :]]
 
 
-def run(kernel: str, arrays: Sequence, results: Sequence, grid: tuple[int, int], constants: dict) -> list:
+def run(kernel: str, arrays: Sequence, results: Sequence, grid: tuple[int], constants: dict) -> list:
   """Stands in for `attention_triton.run`."""
   import jax
 

@@ -34,7 +34,7 @@ def call(sizes: Sizes, kernel: str, arrays: dict, *, interpret: bool) -> dict:
   Args:
     kernel: 'forward' or 'backward'.
     arrays: 'query', 'key', 'value' (for the backward pass 'given', the gradient of 'out', and 'out')
-      [rows, padded, heads * head_dim]; 'distances' [groups, group, 8, 2 padded] float32 or None; 'key_bias'
+      [rows, length, heads * head_dim]; 'distances' [groups, group, 8, 2 padded] float32 or None; 'key_bias'
       [rows, 1, padded] float32; 'segments' [rows, 1, padded] int32 or None; 'words' [rows, 2] int32;
       'first_head' [1, 1] int32; 'lse' [rows, groups, group, padded] float32.
     interpret: whether to run it as ordinary operations, for tests.

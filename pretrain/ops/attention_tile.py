@@ -74,6 +74,14 @@ def _of_head(sizes: Sizes, x: jax.Array, head: int, axis: int) -> jax.Array:
   return jnp.where(own, x, jnp.zeros_like(x))
 
 
+def _real(sizes: Sizes, tokens: jax.Array, first=0) -> jax.Array:
+  """Tokens of a row from `first` on, [tokens, lanes]; 0 behind its end, where memory holds anything."""
+  if sizes.padded == sizes.length:
+    return tokens
+  at = first + jax.lax.broadcasted_iota(jnp.int32, tokens.shape, 0)
+  return jnp.where(at < sizes.length, tokens, jnp.zeros_like(tokens))
+
+
 def _scores(
   sizes: Sizes, refs: dict, spread, masks: tuple, key: jax.Array, query: jax.Array, head: int, tile
 ) -> jax.Array:
@@ -154,8 +162,8 @@ def _over_tiles(sizes: Sizes, body) -> None:
   jax.lax.fori_loop(0, tiles, body, 0, unroll=2 if tiles % 2 == 0 else 1)
 
 
-def _scaled(sizes: Sizes, query: jax.Array) -> jax.Array:
-  return query * jnp.asarray(sizes.head_dim**-0.5, query.dtype)
+def _scaled(sizes: Sizes, query: jax.Array, tile) -> jax.Array:
+  return _real(sizes, query, tile * TILE) * jnp.asarray(sizes.head_dim**-0.5, query.dtype)
 
 
 def forward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
@@ -164,12 +172,12 @@ def forward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
   spread = scratch["spread"]
   if spread is not None:
     pl.when(program_ids[1] == 0)(lambda: _spread(sizes, refs["distances"], spread))
-  key, value = refs["key"][0], refs["value"][0]
+  key, value = (_real(sizes, refs[name][0]) for name in ("key", "value"))
   masks = _masks(refs)
 
   def tile_of(tile, _):
     at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
-    query = _scaled(sizes, refs["query"][0, at, :])
+    query = _scaled(sizes, refs["query"][0, at, :], tile)
     attended = jnp.zeros((sizes.lanes, TILE), jnp.float32)
     for head in range(sizes.group):
       scores = _scores(sizes, refs, spread, masks, key, _of_head(sizes, query, head, 1), head, tile)
@@ -194,22 +202,23 @@ def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
   spread, summed = scratch["spread"], scratch["summed"]
   program_ids = pl.program_id(0), pl.program_id(1)  # group of heads, row
   pl.when(program_ids[1] == 0)(lambda: _begin(sizes, refs, out, scratch))
-  key, value, masks = refs["key"][0], refs["value"][0], _masks(refs)
+  key, value = (_real(sizes, refs[name][0]) for name in ("key", "value"))
+  masks = _masks(refs)
   d_key, d_value = scratch["key"], scratch["value"]
   d_key[...] = d_value[...] = jnp.zeros_like(d_key)
 
   def tile_of(tile, _):
     at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
-    query = _scaled(sizes, refs["query"][0, at, :])
-    d_output = refs["given"][0, at, :].astype(jnp.float32) * (1.0 / (1.0 - sizes.dropout_rate))
+    query = _scaled(sizes, refs["query"][0, at, :], tile)
+    d_output = _real(sizes, refs["given"][0, at, :], tile * TILE)
+    d_output = d_output.astype(jnp.float32) * (1.0 / (1.0 - sizes.dropout_rate))
     lse = refs["lse"][0, 0, :, at]
     # A query without keys has an lse of MASKED: probabilities come out as 1 instead of 1 / length, and there
     # is no gradient to its scores.
     live = jnp.transpose(_by_lane(sizes, (lse > 0.5 * MASKED).astype(jnp.float32)))
     averaged = (d_output * jnp.where(live > 0, 1.0, 1.0 / sizes.length)).astype(value.dtype)
-    inner = jnp.transpose(
-      d_output * live * (1.0 - sizes.dropout_rate) * refs["out"][0, at, :].astype(jnp.float32)
-    )
+    attended = _real(sizes, refs["out"][0, at, :], tile * TILE).astype(jnp.float32)
+    inner = jnp.transpose(d_output * live * (1.0 - sizes.dropout_rate) * attended)
     d_output = (d_output * live).astype(value.dtype)
     d_query = jnp.zeros((sizes.lanes, TILE), jnp.float32)
     for head in range(sizes.group):

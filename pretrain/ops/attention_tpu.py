@@ -18,7 +18,7 @@ def _sizes(settings: Settings, query: jax.Array) -> Sizes:
 
 
 def _inputs(sizes: Sizes, part, query, key, value, bias, fixed: Fixed) -> dict:
-  """The kernels' arrays, padded, of one device."""
+  """The kernels' arrays of one device; what belongs to a key alone is padded."""
   more = sizes.padded - sizes.length
   key_bias = jnp.where(fixed.key_mask, 0.0, MASKED)[:, None, :].astype(jnp.float32)
   segments = fixed.segment_ids
@@ -29,19 +29,10 @@ def _inputs(sizes: Sizes, part, query, key, value, bias, fixed: Fixed) -> dict:
     "distances": None if bias is None else _moved_copies(sizes, bias.astype(jnp.float32)),
     "key_bias": jnp.pad(key_bias, ((0, 0), (0, 0), (0, more)), constant_values=-np.inf),
     "segments": None if segments is None else jnp.pad(segments, ((0, 0), (0, more)))[:, None, :],
-    "query": _padded(sizes, query),
-    "key": _padded(sizes, key),
-    "value": _padded(sizes, value),
+    "query": query,
+    "key": key,
+    "value": value,
   }
-
-
-def _padded(sizes: Sizes, x: jax.Array) -> jax.Array:
-  """[rows, length, ...] to [rows, padded, ...]."""
-  return jnp.pad(x, ((0, 0), (0, sizes.padded - sizes.length), (0, 0)))
-
-
-def _cut(sizes: Sizes, x: jax.Array) -> jax.Array:
-  return x[:, : sizes.length]
 
 
 def _places(sizes: Sizes) -> np.ndarray:
@@ -68,14 +59,14 @@ def forward(settings: Settings, part, query, *arrays) -> tuple[jax.Array, jax.Ar
   sizes = _sizes(settings, query)
   inputs = _inputs(sizes, part, query, *arrays)
   results = attention_call.call(sizes, "forward", inputs, interpret=settings.interpret)
-  return _cut(sizes, results["out"]), results["lse"]
+  return results["out"], results["lse"]
 
 
 def backward(settings: Settings, part, query, key, value, bias, fixed, out, lse, given) -> tuple:
   """The gradients of query, key, value, bias and of what was added to query, key and value everywhere."""
   sizes = _sizes(settings, query)
   inputs = _inputs(sizes, part, query, key, value, bias, fixed)
-  inputs |= {"out": _padded(sizes, out), "given": _padded(sizes, given), "lse": lse}
+  inputs |= {"out": out, "given": given, "lse": lse}
   results = attention_call.call(sizes, "backward", inputs, interpret=settings.interpret)
   d_bias = None
   if bias is not None:
@@ -83,4 +74,4 @@ def backward(settings: Settings, part, query, key, value, bias, fixed, out, lse,
     copy = np.arange(SUBLANES)[:, None]
     d_bias = jnp.sum(copies[:, copy, _places(sizes)], axis=1).astype(bias.dtype)
   d_added = jnp.reshape(jnp.moveaxis(results["biases"], 0, 1), (3, -1))
-  return (*(_cut(sizes, results[name]) for name in ("query", "key", "value")), d_bias, d_added)
+  return results["query"], results["key"], results["value"], d_bias, d_added

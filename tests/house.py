@@ -43,7 +43,7 @@ LINES = {
   "signals that come when a run has ended, saves that fail on one host alone": 80,
   "second signals in compiled code, lost checkpoints and lists, outputs that are full": 105,
   "the top token by plain reductions, memory kept in fine-tuning too, where a vocabulary goes": 31,
-  "attention with dropout by kernels on NVIDIA GPUs (pretrain/ops/attention_triton*), and their check": 478,
+  "attention with dropout by kernels on NVIDIA GPUs, their check, rows within tiles (pretrain/ops)": 482,
 }
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.

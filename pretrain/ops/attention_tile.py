@@ -210,15 +210,14 @@ def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
   def tile_of(tile, _):
     at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
     query = _scaled(sizes, refs["query"][0, at, :], tile)
-    d_output = _real(sizes, refs["given"][0, at, :], tile * TILE)
-    d_output = d_output.astype(jnp.float32) * (1.0 / (1.0 - sizes.dropout_rate))
+    given, attended = (_real(sizes, refs[name][0, at, :], tile * TILE) for name in ("given", "out"))
+    d_output = given.astype(jnp.float32) * (1.0 / (1.0 - sizes.dropout_rate))
     lse = refs["lse"][0, 0, :, at]
     # A query without keys has an lse of MASKED: probabilities come out as 1 instead of 1 / length, and there
     # is no gradient to its scores.
     live = jnp.transpose(_by_lane(sizes, (lse > 0.5 * MASKED).astype(jnp.float32)))
     averaged = (d_output * jnp.where(live > 0, 1.0, 1.0 / sizes.length)).astype(value.dtype)
-    attended = _real(sizes, refs["out"][0, at, :], tile * TILE).astype(jnp.float32)
-    inner = jnp.transpose(d_output * live * (1.0 - sizes.dropout_rate) * attended)
+    inner = jnp.transpose(d_output * live * (1.0 - sizes.dropout_rate) * attended.astype(jnp.float32))
     d_output = (d_output * live).astype(value.dtype)
     d_query = jnp.zeros((sizes.lanes, TILE), jnp.float32)
     for head in range(sizes.group):

@@ -243,21 +243,19 @@ def backward_key(
   queries: tl.constexpr,
   keys: tl.constexpr,
 ):
-  """The gradients of a block of keys, of their values, and of the bias: sums along its tiles' diagonals."""
+  """The gradients of a block of keys, of their values, and of the bias, in tiles as wide as high."""
   blocks: tl.constexpr = (length + keys - 1) // keys
   tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
   row, head = at_head // heads, at_head % heads
   width: tl.constexpr = heads * head_dim
-  tiles: tl.constexpr = (length + queries - 1) // queries
   base = row.to(tl.int64) * length * width + head * head_dim
   distances, groups, facts = distances + head * (2 * length - 1), groups + 2 * row * length, facts + 4 * row
-  diagonals += tl.program_id(0).to(tl.int64) * tiles * 2 * queries
+  diagonals += tl.program_id(0).to(tl.int64) * blocks * 2 * queries
   key_at = tile * keys + tl.arange(0, keys)
   block = _block(key + base, key_at, length, width, head_dim, lanes)
   values = _block(value + base, key_at, length, width, head_dim, lanes)
-  d_block = tl.zeros([keys, lanes], tl.float32)
-  d_values = tl.zeros([keys, lanes], tl.float32)
-  for other in range(tl.where(tile * keys < tl.load(facts + 3), tiles, 0)):
+  d_block, d_values = tl.zeros([keys, lanes], tl.float32), tl.zeros([keys, lanes], tl.float32)
+  for other in range(tl.where(tile * keys < tl.load(facts + 3), blocks, 0)):
     query_at = other * queries + tl.arange(0, queries)
     scaled = _scaled(_block(query + base, query_at, length, width, head_dim, lanes), head_dim)
     gradient = _block(given + base, query_at, length, width, head_dim, lanes)

@@ -141,7 +141,7 @@ def choose(
   if implementation == "auto":
     fast = _FASTEST.get(on, ())
     left = list(itertools.takewhile(lambda name: reasons[name], fast))
-    return Choice((*fast, "plain")[len(left)], "; ".join(reasons[name] for name in left))
+    return Choice((*fast, "plain")[len(left)], "; ".join(dict.fromkeys(reasons[name] for name in left)))
   reason = reasons[implementation]
   interpreted = implementation == "pallas_tpu" and on == "cpu"
   if interpreted and not reason:
@@ -179,7 +179,7 @@ def _not_by_cudnn(length: int, head_dim: int, dtype: jnp.dtype, dropout_rate: fl
 def _not_by_triton(head_dim: int, dtype: jnp.dtype) -> str:
   """Why the Triton kernels cannot run on such arrays, or ''."""
   if not attention_triton.is_installed():
-    return "kernels with dropout need the packages jax-triton and triton (requirements-gpu.txt)"
+    return "the Triton kernels need the packages jax-triton and triton (requirements-gpu.txt)"
   return _not_on_gpu(head_dim, dtype)
 
 

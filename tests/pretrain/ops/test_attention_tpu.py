@@ -185,4 +185,4 @@ def test_both_kernels_compile_for_a_tpu_and_no_scores_are_left():
   text = program.as_text()
   assert text.count('custom_call_target="tpu_custom_call"') == 2
   # Scores of 2 rows, 6 heads, 462 x 462 pairs would be 10 MB, copies of seven arrays padded to tiles 6 MB.
-  assert program.memory_analysis().temp_size_in_bytes < 1e3
+  assert program.memory_analysis().temp_size_in_bytes < 1e6

@@ -105,7 +105,10 @@ def test_on_a_gpu_attention_with_dropout_is_tritons_where_it_is_installed():
     with mock.patch.object(attention_triton, "is_installed", return_value=True):
       assert attention.choose("auto", **sizes).body == attention.choose("triton", **sizes).body == "triton"
       assert attention.choose("auto", **sizes | {"length": 512, "dropout_rate": 0.0}).body == "cudnn"
-      assert attention.choose("auto", **sizes | {"dtype": jnp.float32}).body == "plain"
+      in_float32 = attention.choose(
+        "auto", **sizes | {"dtype": jnp.float32, "length": 512, "dropout_rate": 0.0}
+      )
+      assert in_float32 == ("plain", "it computes in bfloat16 or float16, not in float32")  # once for both
     with mock.patch.object(attention_triton, "is_installed", return_value=False):
       chosen = attention.choose("auto", **sizes)
       with pytest.raises(ConfigError, match=r"model\.attention='triton'.*need the packages jax-triton"):

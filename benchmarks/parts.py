@@ -26,13 +26,7 @@ from pretrain import optim
 from pretrain.command import kept_memory
 from pretrain.ops import row_random
 from pretrain.ops.attention import BY_DISTANCE, attention, choose, distances
-from pretrain.ops.mixture_sampling import (
-  MixtureSettings,
-  Noise,
-  mixed_logits,
-  relaxed_sample,
-  sample_from_mixture,
-)
+from pretrain.ops.mixture_sampling import MixtureSettings, Noise, mixed_logits, sample_from_mixture
 from pretrain.ops.row_random import Use
 from pretrain.ops.vocab_cross_entropy import vocab_logits, vocab_scores
 from pretrain.ops.vocab_loss import Inputs, vocab_loss
@@ -136,7 +130,7 @@ def mixture_forms(sizes: Sizes) -> Forms:
   def plain(weights, transformed, table, biases):
     logits, _ = mixed_logits(weights, transformed, table, biases)
     gumbel = row_random.row_gumbel(noise.words, (sizes.masked, sizes.vocabulary))
-    soft = relaxed_sample(logits + gumbel, temperature=settings.temperature)
+    soft = jax.nn.softmax((logits + gumbel) / settings.temperature, axis=-1)
     hard = jax.nn.one_hot(jnp.argmax(soft, axis=-1), sizes.vocabulary)
     return jnp.einsum("bmv,vd->bmd", hard + soft - jax.lax.stop_gradient(soft), table).sum()
 

@@ -259,8 +259,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "the last of equal scores is the top one",
-        "jnp.min(jnp.where(is_top, jnp.arange(last + 1, dtype=jnp.int32), last), axis=-1)",
-        "jnp.max(jnp.where(is_top, jnp.arange(last + 1, dtype=jnp.int32), 0), axis=-1)",
+        "return jnp.min(ids, axis=-1).astype(jnp.int32)",
+        "return jnp.max(jnp.where(is_top, ids, 0.0), axis=-1).astype(jnp.int32)",
         "test_the_top_token_is_the_first_of_equals_and_is_in_the_vocabulary_even_beside_a_nan",
       ),
     ],

@@ -60,9 +60,31 @@ def mixed_logits(
   return vocab_logits(mixed, table, jnp.einsum("bmk,kv->bmv", share, biases)), mixed
 
 
-def relaxed_sample(scores: jax.Array, *, temperature: float) -> jax.Array:
-  """The Gumbel softmax of scores = logits + noise, [..., vocab] float32: the one-hot's stand-in backward."""
-  return jax.nn.softmax(scores / temperature, axis=-1)
+def relaxed_sample(scores: jax.Array, *, temperature: float) -> tuple[jax.Array, jax.Array]:
+  """The Gumbel softmax of scores = logits + noise, the one-hot's stand-in backward, in two factors.
+
+  scores are [..., vocab] float32. The softmax is the first result, of their shape, over the second, [..., 1].
+  """
+  scores = scores / temperature
+  parts = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+  return parts, jnp.sum(parts, axis=-1, keepdims=True)
+
+
+def _logits_gradient(
+  scores: jax.Array, d_onehot: jax.Array, biases: jax.Array, *, temperature: float
+) -> tuple[jax.Array, jax.Array]:
+  """From the gradient of `relaxed_sample` to those of its scores and of the biases' shares in them.
+
+  scores and d_onehot are [batch, positions, vocab] float32, biases [heads or 1, vocab]; gives the gradients
+  [batch, positions, vocab] and [batch, positions, heads or 1], float32.
+  """
+  parts, total = relaxed_sample(scores, temperature=temperature)
+  # No sum over the vocabulary waits for another one, so that a compiler finds all of them in one reading.
+  weighed = parts * d_onehot
+  mean = jnp.sum(weighed, axis=-1, keepdims=True) / total
+  over_biases = functools.partial(jnp.einsum, "kv,bmv->bmk", biases.astype(jnp.float32))
+  d_scores = parts * (d_onehot - mean) / (total * temperature)
+  return d_scores, (over_biases(weighed) - mean * over_biases(parts)) / (total * temperature)
 
 
 def _over_chunks(function, size: int, chunk: int, carry):
@@ -137,14 +159,11 @@ def _backward(settings: MixtureSettings, residuals, cotangents):
     w, t = _take(weights, start, width, 1), _take(transformed, start, width, 2)
     logits, mixed = mixed_logits(w, t, table, biases)
     scores = logits + _chunk_noise(noise, start, width, table.shape[0])
-    soft = relaxed_sample(scores, temperature=settings.temperature)
     d_onehot = settings.multiplier * vocab_products(_take(cotangent, start, width, 1).astype(t.dtype), table)
-    inner = jnp.sum(soft * d_onehot, axis=-1, keepdims=True)
-    d_logits = soft * (d_onehot - inner) / settings.temperature
+    d_logits, d_share = _logits_gradient(scores, d_onehot, biases, temperature=settings.temperature)
     low = d_logits.astype(t.dtype)  # products in the heads' dtype, sums in float32
     d_mixed = jnp.einsum("bmv,vd->bmd", low, table.astype(t.dtype), preferred_element_type=jnp.float32)
-    d_weights = jnp.einsum("bmd,kbmd->bmk", d_mixed, t.astype(jnp.float32))
-    d_weights = d_weights + jnp.einsum("bmv,kv->bmk", d_logits, biases.astype(jnp.float32))
+    d_weights = jnp.einsum("bmd,kbmd->bmk", d_mixed, t.astype(jnp.float32)) + d_share
     if not adversarial_mlm:
       return carry, (d_weights, ())
     scale = settings.adv_mlm_multiplier

@@ -220,7 +220,8 @@ def _compare_draws(golden: Golden, checks: Checks, case: _AmosCase, seen: tuple,
     values |= {"mix_probs": mixed, "mixed_logits": mixed_logits}
     values["mix_logits"] = mixture.mixture_scores(own, output.features)
     temperature = case.choice.gumbel_temperature
-    values["y_soft"] = mixture_sampling.relaxed_sample(mixed_logits + case.noise, temperature=temperature)
+    parts, total = mixture_sampling.relaxed_sample(mixed_logits + case.noise, temperature=temperature)
+    values["y_soft"] = parts / total
     return values
 
   values = of_heads(output, inputs["table"], inputs["generator"])

@@ -189,6 +189,6 @@ def _compare_amos_outputs(golden: Golden, checks: Checks, case: Case) -> None:
   )
   of_masked = {f"logits/{layer}": logits for layer, logits in zip(layers, outputs.logits)}
   temperature = case.recipe.mixture.gumbel_temperature
-  soft = mixture_sampling.relaxed_sample(mixed + case.batch.given["noise"], temperature=temperature)
-  of_masked |= {"mixed_logits": mixed, "mix_probs": weights_of_heads, "y_soft": soft}
+  parts, total = mixture_sampling.relaxed_sample(mixed + case.batch.given["noise"], temperature=temperature)
+  of_masked |= {"mixed_logits": mixed, "mix_probs": weights_of_heads, "y_soft": parts / total}
   checks.compare_present("logits", {key: from_slots(value, weights) for key, value in of_masked.items()})

@@ -21,7 +21,8 @@ _FASTEST = {"cpu": ("by_rows",), "tpu": ("pallas_tpu",), "gpu": ("cudnn", "trito
 _RUNS_ON = {body: on for on in ("tpu", "gpu") for body in _FASTEST[on]}
 BY_DISTANCE = ("pallas_tpu", "triton")  # the kernels whose bias is [heads, 2 length - 1]
 
-_BEFORE_AMPERE = r"V100|T4|P100|P40?\b|GTX|TITAN|RTX 20|Quadro RTX"  # no bfloat16, no fused attention
+# GPUs without bfloat16 or these bodies: NVIDIA's before the A100, and other makers', which JAX calls 'gpu' too.
+_NOT_FUSED = r"V100|T4|P100|P40?\b|GTX|TITAN|RTX 20|Quadro RTX|AMD|Radeon|Instinct|gfx\d"
 _FUSED = "cudnn"  # what `jax.nn.dot_product_attention` calls cuDNN's body
 
 
@@ -189,8 +190,8 @@ def _not_on_gpu(head_dim: int, dtype: jnp.dtype) -> str:
     return f"it computes in bfloat16 or float16, not in {dtype}"
   if head_dim % 8 or head_dim > 128:
     return f"heads of width {head_dim}, and it takes multiples of 8 up to 128"
-  if re.search(_BEFORE_AMPERE, _device_kind()):
-    return f"it needs an A100 or a newer GPU, and this is {_device_kind()}"
+  if re.search(_NOT_FUSED, _device_kind()):
+    return f"it needs an A100 or a newer GPU of NVIDIA's, and this is {_device_kind()}"
   return ""
 
 

@@ -125,8 +125,11 @@ def test_on_a_gpu_attention_is_cudnns_where_it_can_be(monkeypatch):
       assert choose("auto", **changed) == "plain"
       with pytest.raises(ConfigError, match=f"model.attention='cudnn'.*{reason}"):
         choose("cudnn", **changed)
-    with mock.patch.object(attention, "_device_kind", return_value="Tesla V100-SXM2-16GB"):
-      assert choose("auto", dropout_rate=0.0) == "plain"
+    for kind in ("Tesla V100-SXM2-16GB", "AMD Instinct MI300X"):
+      with mock.patch.object(attention, "_device_kind", return_value=kind):
+        assert choose("auto", dropout_rate=0.0) == "plain"
+        with pytest.raises(ConfigError, match=f"newer GPU of NVIDIA's, and this is {kind}"):
+          choose("cudnn", dropout_rate=0.0)
     with pytest.raises(ConfigError, match="the devices are of the kind 'gpu'"):
       choose("pallas_tpu")
 

@@ -185,7 +185,10 @@ def _graft(fresh: dict, saved: dict, *, where: str) -> dict:
   if problems:
     raise DataError(f"{where}: {trees.first_lines(problems)}; give a checkpoint of the same sizes")
   arrays = trees.by_path(saved)
-  placed = [
-    jax.device_put(np.asarray(arrays[path]), leaf.sharding) for path, leaf in trees.by_path(fresh).items()
-  ]
+  placed = []
+  for path, leaf in trees.by_path(fresh).items():
+    array = np.asarray(arrays[path])
+    if not np.isfinite(array).all():
+      raise DataError(f"{where}: {path} is not finite everywhere; give an earlier checkpoint of its run")
+    placed.append(jax.device_put(array, leaf.sharding))
   return jax.tree.unflatten(jax.tree.structure(fresh), placed)

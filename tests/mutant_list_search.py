@@ -61,8 +61,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "the warm-up of every run is over at once",
-        "warmup_steps=hyper.warmup_steps,",
-        "warmup_steps=0,",
+        '"warmup_steps": hyper.warmup_steps}',
+        '"warmup_steps": 0}',
         "test_a_run_is_the_training_step_of_pretraining_with_constants",
       ),
     ],

@@ -131,13 +131,12 @@ class Program:
     params = {"encoder": self._init_encoder(keys[0]), "heads": self._problem.init_heads(keys[1])}
     return step.init_state(params, self._optimizer(hyper, params)[0])
 
+  def _settings_of(self, hyper: Runs) -> optim.OptimizerSettings:
+    steps = {"total_steps": hyper.total_steps, "warmup_steps": hyper.warmup_steps}
+    return dataclasses.replace(self._settings, learning_rate=hyper.learning_rates, **steps)
+
   def _optimizer(self, hyper: Runs, params: ArrayTree):
-    settings = dataclasses.replace(
-      self._settings,
-      learning_rate=hyper.learning_rates,
-      total_steps=hyper.total_steps,
-      warmup_steps=hyper.warmup_steps,
-    )
+    settings = self._settings_of(hyper)
     schedule = optim.SCHEDULES[settings.schedule](settings)
     return optim.make_optimizer(settings, params=params, frozen=_none_is_frozen, schedule=schedule)
 
@@ -157,7 +156,7 @@ class Program:
       schedule=schedule,
       frozen=_none_is_frozen,
       clip_norm=self._settings.clip_norm,
-      stays_finite=optim.stays_finite(self._settings),
+      stays_finite=optim.stays_finite(self._settings_of(hyper)),
       microbatches=self._microbatches,
     )
 

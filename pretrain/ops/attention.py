@@ -21,7 +21,7 @@ _FASTEST = {"cpu": ("by_rows",), "tpu": ("pallas_tpu",), "gpu": ("cudnn", "trito
 _RUNS_ON = {body: on for on in ("tpu", "gpu") for body in _FASTEST[on]}
 BY_DISTANCE = ("pallas_tpu", "triton")  # the kernels whose bias is [heads, 2 length - 1]
 
-# GPUs without bfloat16 or these bodies: NVIDIA's before the A100, and other makers', which JAX calls 'gpu' too.
+# GPUs without bfloat16 or these bodies: NVIDIA's before the A100, and those of other makers.
 _NOT_FUSED = r"V100|T4|P100|P40?\b|GTX|TITAN|RTX 20|Quadro RTX|AMD|Radeon|Instinct|gfx\d"
 _FUSED = "cudnn"  # what `jax.nn.dot_product_attention` calls cuDNN's body
 

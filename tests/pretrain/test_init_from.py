@@ -31,11 +31,15 @@ def union(small_records, tmp_path_factory):
   """The workdir of a run with a generator, a mixture and three heads that saved its first state."""
   workdir = tmp_path_factory.mktemp("union")
   config = small_config("union", small_records, {"seed": 1, "objectives.scl.head": "projection"})
-  checkpoints = Checkpoints(workdir, every=1, keep=1)
-  meta = {"config": config.to_dict(), "vocabulary_digest": _digest(small_records)}
-  assert checkpoints.save(1, small_run(config).init_state()._asdict(), meta)
-  checkpoints.close()
+  _save(workdir, config, small_run(config).init_state()._asdict(), small_records)
   return workdir
+
+
+def _save(workdir, config, state, records) -> None:
+  checkpoints = Checkpoints(workdir, every=1, keep=1)
+  meta = {"config": config.to_dict(), "vocabulary_digest": _digest(records)}
+  assert checkpoints.save(1, state, meta)
+  checkpoints.close()
 
 
 def test_the_same_recipe_takes_everything(small_records, union):
@@ -99,6 +103,16 @@ def test_another_vocabulary_is_refused(small_records, finished):
 def test_another_encoder_is_refused(small_records, finished, fields, message):
   with pytest.raises(DataError, match=message):
     _taken("mlm", small_records, {"train.init_from": str(finished)} | fields)
+
+
+def test_parameters_that_are_not_finite_are_refused(small_records, tmp_path):
+  config = small_config("mlm", small_records, {})
+  state = small_run(config).init_state()._asdict()
+  table = state["params"]["encoder"]["embeddings"]["token"]["embedding"]
+  state["params"]["encoder"]["embeddings"]["token"]["embedding"] = table.at[3, 2].set(np.nan)
+  _save(tmp_path, config, state, small_records)
+  with pytest.raises(DataError, match="embeddings/token/embedding is not finite everywhere; give an earlier"):
+    _taken("mlm", small_records, {"train.init_from": str(tmp_path)})
 
 
 def test_a_run_begins_with_it_and_cannot_change_it_later(small_records, finished, tmp_path):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from pretrain.ops.attention import platform
 from pretrain.ops.vocab_cross_entropy import VocabScores, top_ids, vocab_logits
 
 
@@ -41,6 +42,9 @@ class _Outputs(NamedTuple):
   d_floats: tuple[jax.Array, ...]
 
 
+Sums = tuple[jax.Array, ...]  # float32 gradients of table and bias, or one array with the bias as last column
+
+
 def _scores(logits: jax.Array, targets: jax.Array) -> tuple[VocabScores, jax.Array]:
   log_total = jax.nn.logsumexp(logits, axis=-1)
   log_probs = jnp.take_along_axis(logits, targets, axis=-1) - log_total[:, None]
@@ -49,8 +53,8 @@ def _scores(logits: jax.Array, targets: jax.Array) -> tuple[VocabScores, jax.Arr
 
 def _chunk_gradient(
   sum_loss: SumLoss, rows: _Rows, table: jax.Array, bias: jax.Array
-) -> tuple[jax.Array, _Outputs, jax.Array, jax.Array]:
-  """Loss, outputs per row and the float32 gradients of table and bias of one chunk.
+) -> tuple[jax.Array, _Outputs, Sums]:
+  """Loss, outputs per row and the gradients of table and bias of one chunk.
 
   All products are of x's dtype and add up in float32.
   """
@@ -67,9 +71,19 @@ def _chunk_gradient(
   is_target = rows.targets[:, :1] == jnp.arange(table.shape[0], dtype=jnp.int32)
   d_logits = jnp.where(is_target, d_log_probs, 0.0) - jnp.exp(logits - log_total[:, None]) * d_log_probs
   low = d_logits.astype(rows.x.dtype)
-  into = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-  d_x = into("rv,vd->rd", low, table.astype(low.dtype))
-  return loss, _Outputs(scores, d_x, d_floats), into("rv,rd->vd", low, rows.x), jnp.sum(d_logits, axis=0)
+  d_x = jnp.einsum("rv,vd->rd", low, table.astype(low.dtype), preferred_element_type=jnp.float32)
+  return loss, _Outputs(scores, d_x, d_floats), _summed(d_logits, low, rows.x)
+
+
+def _summed(d_logits: jax.Array, low: jax.Array, x: jax.Array) -> Sums:
+  """The sums over the rows of a chunk; `low` is `d_logits` [rows, vocab] in the dtype of x [rows, embed].
+
+  On TPUs the bias is one more column of the product, or all of d_logits would be computed again to sum it up.
+  """
+  is_one = platform() == "tpu" and x.dtype == jnp.bfloat16
+  x = jnp.pad(x, ((0, 0), (0, 1)), constant_values=1) if is_one else x
+  product = jnp.einsum("rv,rd->vd", low, x, preferred_element_type=jnp.float32)
+  return (product,) if is_one else (product, jnp.sum(d_logits, axis=0))
 
 
 def _flat(array: jax.Array) -> jax.Array:
@@ -82,7 +96,7 @@ def _loss_and_gradients(sum_loss: SumLoss, chunk: int, x, table, bias, targets, 
   table = table.astype(x.dtype)
   rows = jax.tree.map(_flat, _Rows(x, targets, inputs))
   if number <= chunk:
-    loss, outputs, d_table, d_bias = _chunk_gradient(sum_loss, rows, table, bias)
+    loss, outputs, sums = _chunk_gradient(sum_loss, rows, table, bias)
   else:
     chunks = -(-number // chunk)
     chunk = -(-number // chunks)
@@ -92,24 +106,25 @@ def _loss_and_gradients(sum_loss: SumLoss, chunk: int, x, table, bias, targets, 
     read = functools.partial(jnp.take, axis=0, mode="fill", fill_value=0)
 
     def one_chunk(carry):
-      index, (loss, outputs, d_table, d_bias) = carry
+      index, (loss, outputs, sums) = carry
       at = jax.lax.dynamic_slice_in_dim(order, index * chunk, chunk)
       found = _chunk_gradient(sum_loss, jax.tree.map(lambda a: read(a, at), rows), table, bias)
       outputs = jax.tree.map(lambda whole, part: whole.at[at].set(part, mode="drop"), outputs, found[1])
-      return index + 1, (loss + found[0], outputs, d_table + found[2], d_bias + found[3])
+      return index + 1, (loss + found[0], outputs, jax.tree.map(jnp.add, sums, found[2]))
 
     first = jax.tree.map(lambda a: a[:chunk], rows)
     shapes = jax.eval_shape(functools.partial(_chunk_gradient, sum_loss), first, table, bias)
-    loss, outputs, d_table, d_bias = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    loss, outputs, sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     outputs = jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape[1:]), leaf.dtype), outputs)
     needed = (jnp.sum(used, dtype=jnp.int32) + chunk - 1) // chunk
-    _, (loss, outputs, d_table, d_bias) = jax.lax.while_loop(
+    _, (loss, outputs, sums) = jax.lax.while_loop(
       # `needed` is never more, but who reads the compiled program finds the worst case here.
       lambda carry: (carry[0] < needed) & (carry[0] < chunks),
       one_chunk,
-      (jnp.zeros((), jnp.int32), (loss, outputs, d_table, d_bias)),
+      (jnp.zeros((), jnp.int32), (loss, outputs, sums)),
     )
   outputs = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), outputs)
+  d_table, d_bias = sums if len(sums) > 1 else (sums[0][:, :-1], sums[0][:, -1])
   return loss, outputs, d_table, d_bias
 
 

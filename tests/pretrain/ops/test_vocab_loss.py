@@ -75,6 +75,20 @@ def test_loss_gradients_and_scores_are_those_of_the_plain_softmax_for_any_chunk(
     np.testing.assert_allclose(np.asarray(a)[used], np.asarray(b)[used], rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.parametrize("chunk", [5, 100])
+def test_on_tpus_the_bias_is_a_column_of_the_product_and_its_gradient_is_the_same(chunk, monkeypatch):
+  arrays, *rest = _inputs()
+  function = lambda arrays: _one_pass(LOSSES["masked"], chunk, arrays, *rest)  # noqa: E731
+  (plain, _), expected = _loss_and_gradient(function, arrays, jnp.bfloat16)
+  monkeypatch.setattr(op, "platform", lambda: "tpu")
+  (loss, _), gradient = _loss_and_gradient(function, arrays, jnp.bfloat16)
+  assert loss == plain
+  for name, a, b in zip(("x", "table", "bias"), gradient, expected):
+    scale = np.abs(np.asarray(b, np.float32)).max()
+    np.testing.assert_allclose(a, b, rtol=0, atol=2.0**-8 * scale * (name == "bias"), err_msg=name)
+  assert not np.array_equal(gradient[2], expected[2])  # it is another sum
+
+
 @pytest.mark.parametrize("chunk", [4, 100])
 def test_unused_positions_get_exactly_no_gradient_and_the_copy_head_none_from_masked_lm(chunk):
   arrays, *rest = _inputs()

@@ -61,8 +61,8 @@ def _model() -> ConfigDict:
       # of the memory in the same time; 'full': whole layers, for the least memory and 1/3 more time. Of any
       # type, because config files of earlier versions say True ('full') or False ('none').
       "remat": FieldReference("cheap", field_type=object),
-      # Layers written out in each turn of the loop over layers. 0: one; on TPUs, where a loop copies what the
-      # backward pass keeps (a tenth of the step), all, unless fsdp cuts weights: compiled in twice the time.
+      # Layers written out in each turn of the loop over layers. 0: one; on TPUs and GPUs, where a loop copies
+      # what the backward pass keeps (a tenth of the step), all, unless fsdp cuts weights: it compiles longer.
       "scan_unroll": 0,
       "vocab_chunk_rows": 2_048,  # most rows of vocabulary logits that exist at once on one device
       "freeze_embeddings": "none",  # 'none', 'random', 'checkpoint' (TACO figure 4): token table not trained

@@ -28,9 +28,10 @@ def test_auto_is_float32_on_cpu_and_bfloat16_elsewhere(monkeypatch, backend, exp
   assert dataclasses.replace(SMALL, dtype="bfloat16").compute_dtype == jnp.bfloat16
 
 
-def test_layers_are_written_out_on_tpus_unless_their_weights_are_cut():
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+def test_layers_are_written_out_on_accelerators_unless_their_weights_are_cut(platform):
   assert encoder.layers_a_turn(SMALL) == 1
-  with mock.patch.object(encoder.attention, "platform", return_value="tpu"):
+  with mock.patch.object(encoder.attention, "platform", return_value=platform):
     assert encoder.layers_a_turn(SMALL) == 2
     assert encoder.layers_a_turn(dataclasses.replace(SMALL, scan_unroll=3)) == 3
     for data, fsdp, expected in ((8, 1, 2), (4, 2, 1)):

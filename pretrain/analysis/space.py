@@ -143,12 +143,14 @@ def densities(name: str, values: np.ndarray, between: tuple[float, float] = (-1.
 
 def similar_pairs(request: Request) -> tuple[list[str], list[str]] | None:
   """Both sides of STS-B's pairs of score 5, of training and development set; None without a file."""
-  task, first, second, has_file = known_task("stsb"), [], [], False
-  for place in (request.data / "glue", request.data) if request.data else ():
-    for split in ("train", "dev"):
-      if tsv.find(str(place), task, split):
-        has_file, read = True, glue.read(str(place), "stsb", split)
-        same = np.flatnonzero(np.asarray(read.labels) >= SIMILAR)
-        first += [read.first[row] for row in same]
-        second += [(read.second or [])[row] for row in same]
-  return (first, second) if has_file else None
+  task = known_task("stsb")
+  for place in map(str, (request.data / "glue", request.data) if request.data else ()):
+    splits = [split for split in ("train", "dev") if tsv.find(place, task, split)]
+    first, second = [], []
+    for read in (glue.read(place, "stsb", split) for split in splits):
+      same = np.flatnonzero(np.asarray(read.labels) >= SIMILAR)
+      first += [read.first[row] for row in same]
+      second += [(read.second or [])[row] for row in same]
+    if splits:
+      return first, second
+  return None

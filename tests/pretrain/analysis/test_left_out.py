@@ -110,9 +110,10 @@ def test_a_note_says_whether_the_file_of_similar_pairs_lacks_or_its_pairs_of_sco
 
 def test_vectors_can_be_those_of_the_head_and_random_pairs_those_of_sentences(outputs, tmp_path, capsys):
   folder, texts = outputs[0].parent, ("ba ke fi", "fi do", "ke ba ba do")
-  (tmp_path / "STS-B").mkdir()
   lines = [f"{'0	' * 7}{first}\t{second}\t5.0" for first, second in zip(texts, texts[::-1])]
-  (tmp_path / "STS-B" / "dev.tsv").write_text("\n".join([_STSB, *lines]))
+  for place in (tmp_path / "STS-B", tmp_path / "glue" / "STS-B"):  # a file in both places is read once
+    place.mkdir(parents=True)
+    (place / "dev.tsv").write_text("\n".join([_STSB, *lines]))
   asked = request.Request([str(folder / "every")], tmp_path, rows=16, batch_size=8, pooling="head")
   flags = [
     f"--data={tmp_path}",

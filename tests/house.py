@@ -44,7 +44,7 @@ LINES = {
   "second signals in compiled code, lost checkpoints and lists, outputs that are full": 105,
   "the top token by plain reductions, memory kept in fine-tuning too, where a vocabulary goes": 31,
   "attention with dropout by kernels on NVIDIA GPUs, their check, rows within tiles (pretrain/ops)": 482,
-  "scores over the vocabulary and parameters read less often, parameters that are not finite refused": 40,
+  "scores over the vocabulary and parameters read less often, parameters that are not finite refused": 41,
 }
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.

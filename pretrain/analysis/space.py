@@ -143,9 +143,8 @@ def densities(name: str, values: np.ndarray, between: tuple[float, float] = (-1.
 
 def similar_pairs(request: Request) -> tuple[list[str], list[str]] | None:
   """Both sides of STS-B's pairs of score 5, of training and development set; None without a file."""
-  task = known_task("stsb")
   for place in map(str, (request.data / "glue", request.data) if request.data else ()):
-    splits = [split for split in ("train", "dev") if tsv.find(place, task, split)]
+    splits = [split for split in ("train", "dev") if tsv.find(place, known_task("stsb"), split)]
     first, second = [], []
     for read in (glue.read(place, "stsb", split) for split in splits):
       same = np.flatnonzero(np.asarray(read.labels) >= SIMILAR)

@@ -1,4 +1,4 @@
-"""Faults of attention in all its bodies. Columns as in `mutant_list.py`."""
+"""Faults of attention in all bodies, and of scores over the vocabulary. Columns as in `mutant_list.py`."""
 
 FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   (
@@ -154,6 +154,42 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "first = blocks * BLOCK - length",
         "first = (blocks - 1) * BLOCK",
         "test_sums_along_diagonals_are_the_gradient_of_the_bias",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ops/vocab_cross_entropy.py",
+    "tests/pretrain/ops/test_vocab_cross_entropy.py",
+    [
+      (
+        "the last of equal scores is the top one",
+        "return jnp.min(ids, axis=-1).astype(jnp.int32)",
+        "return jnp.max(jnp.where(is_top, ids, 0.0), axis=-1).astype(jnp.int32)",
+        "test_the_top_token_is_the_first_of_equals_and_is_in_the_vocabulary_even_beside_a_nan",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ops/vocab_loss.py",
+    "tests/pretrain/ops/test_vocab_loss.py",
+    [
+      (
+        "the bias has no column on TPUs",
+        "((0, 0), (0, 1)), constant_values=1)",
+        "((0, 0), (0, 1)), constant_values=0)",
+        "test_on_tpus_the_bias_is_a_column_of_the_product_and_its_gradient_is_the_same[5]",
+      ),
+      (
+        "rows that do not count come first",
+        "jnp.argsort(~used.reshape(-1), stable=True)",
+        "jnp.argsort(used.reshape(-1), stable=True)",
+        "test_chunks_without_a_used_position_are_not_computed",
+      ),
+      (
+        "the gradient of a loss that is weighted is that of the loss alone",
+        "lambda gradient: gradient * cotangents[0]",
+        "lambda gradient: gradient",
+        "test_loss_gradients_and_scores_are_those_of_the_plain_softmax_for_any_chunk[5-masked]",
       ),
     ],
   ),

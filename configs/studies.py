@@ -133,10 +133,12 @@ def _row(name: str, base: str = "") -> Arm:
 _MLM = Arm("configs/roberta_tiny.py", _VOCAB)
 _EIGHTHS = (0.125, 0.25, 0.5, 1.0)
 _AMOS = "configs/amos_tiny.py"
+# The scores of 320 positions stay in a core's cache: a tenth less time than all 960 of three heads at once.
+_AMOS_FIELDS = _VOCAB | {"model.vocab_chunk_rows": 320}
 
 
 def _reversed(multiplier: float, base: str = "flat", against: tuple[str, ...] = ()) -> Arm:
-  fields = _VOCAB | {"generator.reversal_multiplier": multiplier}
+  fields = _AMOS_FIELDS | {"generator.reversal_multiplier": multiplier}
   return Arm(_AMOS, fields, base, after={"train.init_from": "before"}, share=1 / 3, against=against)
 
 
@@ -167,7 +169,7 @@ STUDIES = {
   "e3": Study(
     "E3: the adversary makes replaced tokens harder and moves weight to depth",
     {
-      "before": Arm(_AMOS, _VOCAB | {"generator.reversal_multiplier": 0.0}),
+      "before": Arm(_AMOS, _AMOS_FIELDS | {"generator.reversal_multiplier": 0.0}),
       "flat": _reversed(0.0, ""),
       "reversed": _reversed(-1.0, against=("along",)),
       "along": _reversed(1.0),

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from pretrain.ops.attention import platform
 from pretrain.ops.kept import keep
 
 
@@ -32,9 +33,20 @@ def _backward(keeps_input: bool, saved: tuple, given: jax.Array) -> tuple:
   del keeps_input
   x, kernel, like_bias = saved
   d_x = jnp.einsum("...o,io->...i", given, kernel)
-  d_kernel = jnp.einsum("...i,...o->io", x, given, preferred_element_type=jnp.float32)
+  d_kernel = _summed_over_tokens(x, given)
   d_bias = jnp.sum(given, axis=tuple(range(given.ndim - 1)), dtype=jnp.float32)
   return d_x, d_kernel.astype(kernel.dtype), d_bias.astype(like_bias.dtype)
+
+
+def _summed_over_tokens(x: jax.Array, given: jax.Array) -> jax.Array:
+  """The kernel's gradient, [inputs, outputs] float32.
+
+  On CPUs the tokens are one axis: of two, XLA copies x into another order first, and in that copy it computes
+  what x came from, such as a GELU, again and one number at a time.
+  """
+  if platform() == "cpu":
+    x, given = (array.reshape(-1, array.shape[-1]) for array in (x, given))
+  return jnp.einsum("...i,...o->io", x, given, preferred_element_type=jnp.float32)
 
 
 dense.defvjp(_forward, _backward)

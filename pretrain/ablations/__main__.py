@@ -61,7 +61,9 @@ def parser() -> Parser:
     "--output", default="", help="directory of cells and of the table; default: runs/ablations_NAME[_tiny]"
   )
   made.add_argument("--cost", type=float, help="runs nothing: what it would take at so many TFLOP/s")
-  made.add_argument("--table", action="store_true", help="runs nothing: the table of what is finished")
+  made.add_argument(
+    "--table", action="store_true", help="runs nothing, reads no data: the table of what is finished"
+  )
   return made
 
 
@@ -89,20 +91,22 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace]:
   if not budget:
     raise ConfigError("--budget is missing: give the steps of a run, for example --budget=4000")
   study = _only(study, command.names(args.rows))
-  study = _fine_tuned(study, command.names(args.fine_tune), pathlib.Path(args.data))
-  probe_sets.find(
-    probe_sets.Folder(pathlib.Path(args.data), probing.TRAIN_SENTENCES, probing.PAIRS),
-    command.names(args.only),
-  )
+  study = _fine_tuned(study, command.names(args.fine_tune))
   seeds = range(args.seeds or study.seeds)
   output = args.output or f"runs/ablations_{args.paper or args.study}{'_tiny' * args.tiny}"
   asked = Asked(study, seeds, budget, pathlib.Path(output), args.data, args.only, changes)
-  for name in study.arms:
+  if not args.table:  # which may be drawn where neither records nor data are
+    _find_data(study, args)
+    _check_configs(asked)
+  return asked, args
+
+
+def _check_configs(asked: Asked) -> None:
+  for name in asked.study.arms:
     try:
       cells.run_config(asked, name)
     except ConfigError as error:
       raise ConfigError(f"{name}: {on_one_line(error)}") from error
-  return asked, args
 
 
 def _only(study: Study, names: Sequence[str]) -> Study:
@@ -117,17 +121,23 @@ def _only(study: Study, names: Sequence[str]) -> Study:
   return dataclasses.replace(study, arms=arms)
 
 
-def _fine_tuned(study: Study, names: Sequence[str], data: pathlib.Path) -> Study:
-  """A study with these fine-tunings, without names its own; DataError: their files are not there."""
+def _fine_tuned(study: Study, names: Sequence[str]) -> Study:
+  """A study with these fine-tunings, without names its own."""
   for name in names:
     if name not in FINE_TUNINGS:
       raise ConfigError(unknown("fine-tuning", name, FINE_TUNINGS))
-  study = dataclasses.replace(study, fine_tunings=tuple(names) or study.fine_tunings)
+  return dataclasses.replace(study, fine_tunings=tuple(names) or study.fine_tunings)
+
+
+def _find_data(study: Study, args: argparse.Namespace) -> None:
+  """DataError: what its fine-tunings or probes read is not there."""
+  data = pathlib.Path(args.data)
   for name in study.fine_tunings:
     paths, needs = cells.files_of(name, data)
     if None in paths.values():
       raise DataError(f"{data}: {name} needs {needs}, plain or .gz; they are not all there")
-  return study
+  folder = probe_sets.Folder(data, probing.TRAIN_SENTENCES, probing.PAIRS)
+  probe_sets.find(folder, command.names(args.only))
 
 
 def _needs(study: Study, name: str) -> set[str]:

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from data import manifest
 from pretrain import flops, resume, trees
+from pretrain.compiler_options import compiler_options
 from pretrain.corruption.masking import TokenIds
 from pretrain.models.config import activation_bytes
 from pretrain.models.encoder import layers_a_turn
@@ -129,6 +130,7 @@ def _cost_lines(run: Run) -> dict[str, str]:
   with jax.set_mesh(run.mesh):
     together = layers_a_turn(run.recipe.encoder)
   kind = jax.devices()[0].device_kind
+  options = compiler_options(kind)
   peak = config.train.peak_flops or flops.peak_flops(kind)
   lines = {
     "tokens per step": f"{tokens:,}",
@@ -136,6 +138,7 @@ def _cost_lines(run: Run) -> dict[str, str]:
     "training MFLOP per token": f"{per_token / 1e6:,.1f}",
     "attention": ": ".join(filter(None, attends)),
     "layers": f"{together} of {config.model.num_layers} in each turn of a loop",
+    "compiler options": ", ".join(f"{name}={value}" for name, value in options.items()) or "XLA's own",
     "memory per device, estimated": f"{sum(memory.values()) / GIB:.2f} GiB",
   }
   lines |= {f"  {name}": f"{size / GIB:.2f} GiB" for name, size in memory.items()}

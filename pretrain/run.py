@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from pretrain import optim, sharding, step
 from pretrain.build import build
+from pretrain.compiler_options import compiler_options
 from pretrain.corruption.masking import TokenIds
 from pretrain.ops.row_random import step_row_keys
 from pretrain.recipe import Batch, MaskedBatch, Recipe
@@ -75,6 +76,7 @@ class Run:
       in_shardings=(self.state_shardings, sharding.batch_sharding(self.mesh)),
       out_shardings=(self.state_shardings, sharding.replicated(self.mesh)),
       donate_argnums=0,
+      compiler_options=compiler_options(self.mesh.devices.flat[0].device_kind),
     )
 
   def compile_eval_step(self) -> Callable:

@@ -66,6 +66,7 @@ def test_a_dry_run_says_everything_and_writes_nothing(small_records, tmp_path):
     "training MFLOP per token",
     "memory per device",
     "attention  ",
+    "compiler options  ",
     "time, est",
   ):
     assert name in text

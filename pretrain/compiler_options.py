@@ -1,0 +1,23 @@
+"""What a training step is compiled with besides XLA's own defaults: the one table of it.
+
+docs/performance.md says what each option gave, and which others were tried and gave nothing.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+
+# A fusion may use 32 MiB of the chip's 128 MiB of VMEM instead of 16, for larger tiles. Other TPUs have less.
+_LARGER_TILES = {"xla_tpu_scoped_vmem_limit_kib": 32_768}
+# {kind, as a device gives its own: {option of XLA's compiler: value}}
+_TABLE: Mapping[str, Mapping[str, bool | int]] = {
+  "TPU v5 lite": _LARGER_TILES,
+  "TPU v6 lite": _LARGER_TILES,
+}
+_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # where users set such options
+
+
+def compiler_options(device_kind: str) -> dict[str, bool | int]:
+  """The options for a kind of device; what the user's environment sets is left to it."""
+  given = re.findall(r"--(\w+)", " ".join(os.environ.get(name, "") for name in _VARIABLES))
+  return {name: value for name, value in _TABLE.get(device_kind, {}).items() if name not in given}

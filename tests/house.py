@@ -45,6 +45,7 @@ LINES = {
   "the top token by plain reductions, memory kept in fine-tuning too, where a vocabulary goes": 31,
   "attention with dropout by kernels on NVIDIA GPUs, their check, rows within tiles (pretrain/ops)": 482,
   "scores over the vocabulary and parameters read less often, parameters that are not finite refused": 41,
+  "options of compilers, kernel gradients over one axis of tokens, tables drawn without their data": 52,
 }
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.

@@ -1,4 +1,4 @@
-"""The table of compiler options: which device gets which, who may change them, whether compilers know them."""
+"""The table of compiler options: which device gets which, who may change them, if compilers know them."""
 
 import os
 import subprocess

@@ -1,6 +1,7 @@
 """The dense layer, the GELU and the LayerNorm of the layers against those of flax and JAX."""
 
 import math
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +58,25 @@ def test_dense_is_that_of_flax_and_its_gradients_add_up_in_float32(dtype, keeps_
   _assert_equal(gradients, wide, dtype=dtype)
   exact = np.sum(weights.astype(np.float32), axis=(0, 1))
   np.testing.assert_allclose(gradients[2], exact, rtol=1e-5)  # also where products are bfloat16
+
+
+def _kernel_gradient(u, kernel, weights):
+  """That of a layer whose input is a GELU."""
+  return jax.grad(lambda kernel: jnp.sum(weights * dense(gelu(u), kernel, jnp.zeros(7))))(kernel)
+
+
+def test_the_copy_of_an_operand_on_a_cpu_computes_no_gelu():
+  arrays = _arrays((3, 37, 5), (5, 7), (3, 37, 7))
+  program = jax.jit(_kernel_gradient).lower(*arrays).compile().as_text()
+  computations = [text for text in program.split("\n\n") if " erf(" in text]
+  assert computations and not any(" copy(" in text or " transpose(" in text for text in computations)
+
+
+def test_the_kernel_gradient_is_the_same_on_every_platform(monkeypatch):
+  arrays = _arrays((3, 37, 5), (5, 7), (3, 37, 7))
+  here = _kernel_gradient(*arrays)
+  monkeypatch.setattr(sys.modules[dense.__module__], "platform", lambda: "tpu")
+  np.testing.assert_allclose(_kernel_gradient(*arrays), here, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -1,0 +1,46 @@
+"""Faults of what XLA's compilers make of a step, and are asked for. Columns as in `mutant_list.py`."""
+
+FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
+  (
+    "pretrain/ops/dense.py",
+    "tests/pretrain/ops/test_layer_parts.py",
+    [
+      (
+        "CPUs contract two axes of tokens",
+        'platform() == "cpu"',
+        'platform() == "tpu"',
+        "test_the_copy_of_an_operand_on_a_cpu_computes_no_gelu",
+      ),
+    ],
+  ),
+  (
+    "pretrain/compiler_options.py",
+    "tests/pretrain/test_compiler_options.py",
+    [
+      (
+        "the environment's options are overruled",
+        "if name not in given",
+        "if name",
+        "test_what_the_environment_sets_is_left_to_it",
+      ),
+      (
+        "every TPU gets larger tiles",
+        "_TABLE.get(device_kind, {})",
+        "_TABLE.get(device_kind, _LARGER_TILES)",
+        "test_only_chips_with_so_much_memory_get_larger_tiles",
+      ),
+    ],
+  ),
+  (
+    "pretrain/run.py",
+    "tests/pretrain/test_compiler_options.py",
+    [
+      (
+        "a step is compiled without the options of its devices",
+        "=compiler_options(self.mesh.devices.flat[0].device_kind)",
+        "=None",
+        "test_a_training_step_is_compiled_with_the_options_of_its_devices",
+      ),
+    ],
+  ),
+]

@@ -32,6 +32,7 @@ def test_every_kept_cell_is_a_finished_cell_of_its_study(name):
 def test_the_table_has_the_primary_figures_of_every_kept_cell(name):
   asked = _asked(name)
   found = table.read(asked)
+  assert found.values
   for values in found.values.values():
     assert {measure for _, measure in values} >= set(asked.study.primary)
   notes = " ".join(table.report(asked, found).notes)

@@ -6,8 +6,9 @@
 One JSON line for every way to run the same seeds: seconds and CPU seconds of a step, which is an update of
 all runs (the ways take turns); the ratio of one at a time to it (above 1: the way is faster); seconds of
 the first step, which compiles; the compiler's temporary bytes; and the largest difference of the parameters
-after the steps. With --target the step is compiled for one chip of a TPU slice instead: its cycles, an
-estimate (`requirements-plan.txt`).
+after the steps. With --target the step is compiled for one chip of a TPU slice instead: its cycles, and with
+a roofline for the kernels that state none its milliseconds and the share of each part, an estimate
+(`requirements-plan.txt`).
 """
 
 import argparse
@@ -16,6 +17,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import get_args
 
 import jax
 import numpy as np
@@ -29,8 +31,9 @@ from pretrain.command import kept_memory
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
 from pretrain.plan import costs, targets
-from pretrain.plan.forecast import memory
+from pretrain.plan.forecast import memory, seconds_by_part
 from pretrain.plan.program import parse
+from pretrain.settings.model import Remat
 
 # (layers, width, heads, MLP)
 SIZES = {"tiny": (2, 128, 4, 512), "small": (6, 384, 12, 1536), "base": (12, 768, 12, 3072)}
@@ -95,7 +98,9 @@ class Case:
 def make_case(asked: argparse.Namespace, *, dtype: str) -> Case:
   """A classification task of random examples."""
   layers, width, heads, mlp = SIZES[asked.size]
-  config = EncoderConfig(30_522, width, layers, heads, mlp, 512, dtype=dtype)
+  config = EncoderConfig(
+    30_522, width, layers, heads, mlp, 512, dtype=dtype, remat=asked.remat, scan_unroll=1
+  )
   problem = make_problem(config, HeadSettings(), num_outputs=2, pad_id=0)
   rows, length = asked.shape
   random, shape = np.random.default_rng(0), (asked.runs, rows)
@@ -131,21 +136,24 @@ def measured(asked: argparse.Namespace) -> Iterator[dict]:
 def ahead(asked: argparse.Namespace) -> Iterator[dict]:
   """A line for each way compiled for a TPU: cycles of a step of all runs."""
   case, target = make_case(asked, dtype="bfloat16"), targets.describe(asked.target)
-  alone = 0
+  alone = 0.0
   for name in ("one at a time", "vectorized"):
     count = 1 if name == WAYS[0] else asked.runs
     settings = optim.OptimizerSettings(learning_rate=0.0, total_steps=1)
-    program = Program(case.problem, case.init, settings, mapping="vectorized", devices=target.devices[:1])
+    mapped = Program(case.problem, case.init, settings, mapping="vectorized", devices=target.devices[:1])
     shapes = {key: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype) for key, x in case.batch.items()}
-    compiled = program.lower_step(shapes).compile()
-    cycles = costs.cycles(parse(compiled.as_text())) * asked.runs // count
-    alone = alone or cycles
+    compiled = mapped.lower_step(shapes).compile()
+    program, times = parse(compiled.as_text()), asked.runs // count
+    parts = seconds_by_part(program, target)
+    seconds = times * sum(parts.values())
+    alone = alone or seconds
     yield {
       "way": name,
       "target": target.name,
-      "cycles": cycles,
-      "milliseconds_estimated": 1e3 * cycles / target.chip.clock,
-      "ratio_estimated": alone / cycles,
+      "cycles": times * costs.cycles(program),
+      "milliseconds_estimated": 1e3 * seconds,
+      "ratio_estimated": alone / seconds,
+      "parts": {part: times * value / seconds for part, value in parts.items()},
       "bytes": memory(compiled),
     }
 
@@ -160,9 +168,10 @@ def main() -> None:
   )
   parser.add_argument("--repeats", type=int, default=5, help="timed steps of each way")
   parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+  parser.add_argument("--remat", default="none", choices=get_args(Remat), help="as `model.remat`")
   parser.add_argument("--target", default="", help="a TPU slice, of which one chip is compiled for")
   asked = parser.parse_args()
-  what = {"benchmark": "finetune", "runs": asked.runs, "size": asked.size}
+  what = {"benchmark": "finetune", "runs": asked.runs, "size": asked.size, "remat": asked.remat}
   what["shape"] = f"{asked.shape[0]}x{asked.shape[1]}"
   for line in (ahead if asked.target else measured)(asked):
     cases.report(what | line)

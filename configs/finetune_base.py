@@ -40,7 +40,7 @@ def _model() -> ConfigDict:
     {
       "dropout": -1.0,  # of hidden states and attention probabilities; -1: the protocol's, 0.1 in all of them
       "dtype": "auto",  # of the computation: 'float32', 'bfloat16', 'auto' (float32 on CPU, else bfloat16)
-      "remat": FieldReference("none", field_type=object),  # as in configs/base.py: 'none', 'cheap', 'full'
+      "remat": FieldReference("cheap", field_type=object),  # as in configs/base.py: 'none', 'cheap', 'full'
     }
   )
 

@@ -44,6 +44,30 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "pretrain/inference/vectors.py",
+    "tests/finetune/search/test_classification.py",
+    [
+      (
+        "the last layer is computed whole for a head on [CLS]",
+        'if pooling == "cls" and config.num_layers else None',
+        "if False else None",
+        "test_the_last_layer_is_computed_where_the_pooling_reads_it[cls-False]",
+      ),
+      (
+        "a mean over tokens reads [CLS] alone",
+        'if pooling == "cls" and config.num_layers else None',
+        "if config.num_layers else None",
+        "test_the_last_layer_is_computed_where_the_pooling_reads_it[mean-True]",
+      ),
+      (
+        "fine-tuning drops nothing in the encoder",
+        "row_keys=row_keys, read=read",
+        "row_keys=None, read=read",
+        "test_a_head_on_cls_gives_what_it_gives_on_a_whole_last_layer[dropout]",
+      ),
+    ],
+  ),
+  (
     "finetune/search/losses.py",
     "tests/finetune/search/test_losses.py",
     [

@@ -14,8 +14,8 @@ from finetune.own.schema import TaskSchema
 from finetune.own.spans import SpanInputs
 from pretrain.export.task_fields import activation
 from pretrain.inference.batches import Input
+from pretrain.inference.vectors import pooled
 from pretrain.models import heads
-from pretrain.models.encoder import encode
 from pretrain.saved_model import OpenedEncoder
 
 
@@ -37,9 +37,8 @@ class Spans:
 
   def compute(self, params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
     """[batch, labels] float32."""
-    ids, pad_id = batch["ids"], self._encoder.vocabulary.special_ids.pad
-    _, hidden = encode(params["encoder"], self._encoder.config, ids, ids != pad_id, pad_id=pad_id)
-    vectors = vectors_of_spans(hidden.last, batch[spans.SPAN])
+    config, pad_id = self._encoder.config, self._encoder.vocabulary.special_ids.pad
+    vectors = pooled(params["encoder"], config, batch, pad_id=pad_id, pooling=vectors_of_spans)
     return heads.apply_classification_head(
       params["heads"]["span_pairs"], vectors, activation=self._activation
     )

@@ -43,7 +43,7 @@ def problem(
     return make(
       loss=functools.partial(losses.classification_loss, **options),
       name="span_pairs",
-      vectors=lambda hidden, batch: vectors_of_spans(hidden, batch[spans.SPAN]),
+      pooling=vectors_of_spans,
       num_vectors=2,
     )
   loss = {
@@ -94,13 +94,13 @@ def _tagging(
   return Problem(init_heads, outputs, loss)
 
 
-def vectors_of_spans(hidden: jax.Array, marks: jax.Array) -> jax.Array:
+def vectors_of_spans(hidden: jax.Array, batch: Batch) -> jax.Array:
   """[batch, 2 * embed] float32: the means of [batch, length, embed] over the tokens of both spans.
 
-  `marks` [batch, length] int are of the token field `spans.SPAN`; a span without a token gives 0.
+  `batch` has the token field `spans.SPAN`, [batch, length] int; a span without a token gives 0.
   """
   return jnp.concatenate(
-    [pool(hidden, (marks & of) > 0, "mean") for of in (spans.FIRST, spans.SECOND)], axis=-1
+    [pool(hidden, (batch[spans.SPAN] & of) > 0, "mean") for of in (spans.FIRST, spans.SECOND)], axis=-1
   )
 
 

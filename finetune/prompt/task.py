@@ -16,7 +16,6 @@ from finetune.search.program import Batch, Problem
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
-from pretrain.ops.positions import take_positions
 from pretrain.ops.vocab_cross_entropy import vocab_logits
 from pretrain.step import Metrics
 
@@ -78,9 +77,11 @@ def make_problem(
     return {name: jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), dict(head))}
 
   def outputs(params: dict, batch: Batch, row_keys: jax.Array | None) -> jax.Array:
-    ids = batch["ids"]
-    _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys)
-    at_mask = take_positions(hidden.last, batch["mask_position"][:, None])
+    ids, read = batch["ids"], batch["mask_position"][:, None]
+    _, hidden = encode(
+      params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys, read=read
+    )
+    at_mask = hidden.last
     trained = params["heads"][name]
     if name == "mlm":
       at_mask = heads.apply_transform(trained, config, at_mask)

@@ -9,15 +9,13 @@ import jax.numpy as jnp
 
 from finetune.search import losses
 from finetune.search.program import Batch, Problem
+from pretrain.inference.vectors import Pooling, pooled
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
-from pretrain.models.encoder import encode
-from pretrain.ops.pooling import pool
 from pretrain.step import Metrics
 
 # (outputs, labels, weights) to [] sum over rows
 Loss = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-Vectors = Callable[[jax.Array, Batch], jax.Array]  # ([batch, length, embed], batch) to [batch, width]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,17 +34,15 @@ def make_problem(
   *,
   num_outputs: int,
   pad_id: int,
-  pooling: str = "cls",
+  pooling: Pooling = "cls",
   loss: Loss | None = None,
   name: str = "classification",
-  vectors: Vectors | None = None,
   num_vectors: int = 1,
 ) -> Problem:
   """Builds the problem of a task with outputs [batch, num_outputs] float32.
 
   'labels' [batch] of its batches are int32 classes; with `num_outputs` 1 float32 targets of regression. So it
-  is without a `loss` of its own. `pooling` is of `pool`, of the whole text; `vectors` gives others,
-  `num_vectors` side by side. `name` is the head's.
+  is without a `loss` of its own. What `pooling` gives are `num_vectors` side by side; `name` is the head's.
   """
   function = loss or (losses.regression_loss if num_outputs == 1 else losses.classification_loss)
 
@@ -57,11 +53,10 @@ def make_problem(
     return {name: head}
 
   def outputs(params: dict, batch: Batch, row_keys: jax.Array | None) -> jax.Array:
-    ids = batch["ids"]
-    _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys)
+    vectors = pooled(params["encoder"], config, batch, pad_id=pad_id, pooling=pooling, row_keys=row_keys)
     return heads.apply_classification_head(
       params["heads"][name],
-      vectors(hidden.last, batch) if vectors else pool(hidden.last, ids != pad_id, pooling),
+      vectors,
       activation=settings.activation,
       dropout=settings.dropout,
       input_dropout=settings.input_dropout,

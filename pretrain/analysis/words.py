@@ -181,10 +181,9 @@ def _masked_log_probs(params: Any, config: EncoderConfig, batch: Batch, *, pad_i
   ids, head = batch["ids"], params["head"]
   at = jnp.argmax(batch["targets"], axis=1).astype(jnp.int32)[:, None]
   target = jnp.maximum(jnp.max(batch["targets"], axis=1) - 1, 0)[:, None, None]
-  _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id)
-  masked = jnp.take_along_axis(hidden.last, at[..., None], axis=1)
+  _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, read=at)
   table = params["encoder"]["embeddings"]["token"]["embedding"]
-  x = heads.apply_transform(head, config, masked)
+  x = heads.apply_transform(head, config, hidden.last)
   return vocab_scores(x, table, head["bias"], target, chunk=1).log_probs[:, 0, 0]
 
 

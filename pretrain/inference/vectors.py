@@ -15,19 +15,28 @@ from pretrain.models.encoder import encode
 from pretrain.ops.pooling import pool
 from pretrain.saved_model import OpenedEncoder
 
+Pooling = str | Callable[[jax.Array, Mapping[str, jax.Array]], jax.Array]
+
 
 def pooled(
-  params: Any, config: EncoderConfig, batch: Mapping[str, jax.Array], *, pad_id: int, pooling: str
+  params: Any,
+  config: EncoderConfig,
+  batch: Mapping[str, jax.Array],
+  *,
+  pad_id: int,
+  pooling: Pooling,
+  row_keys: jax.Array | None = None,
 ) -> jax.Array:
   """[batch, embed] float32 of the 'ids' [batch, length] of a batch, as `ops.pooling.pool` has it.
 
-  The mean counts [CLS] and [SEP], as sentence-transformers does.
+  The mean counts [CLS] and [SEP], as sentence-transformers does. A function of the last layer and the batch
+  gives [batch, width] of its own. Without `row_keys` [batch] there is no dropout.
   """
   ids = batch["ids"]
   # Of the last layer only what is read at [CLS] is computed.
-  read = {"read": jnp.zeros((ids.shape[0], 1), jnp.int32)} if pooling == "cls" and config.num_layers else {}
-  _, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, **read)
-  return pool(hidden.last, ids != pad_id, pooling)
+  read = jnp.zeros((ids.shape[0], 1), jnp.int32) if pooling == "cls" and config.num_layers else None
+  _, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys, read=read)
+  return pooling(hidden.last, batch) if callable(pooling) else pool(hidden.last, ids != pad_id, pooling)
 
 
 class Embedder:

@@ -162,8 +162,8 @@ def describe_run(run: Run, target: Target) -> Forecast:
 def read_program(found: Forecast, program: Program, run: Run, target: Target) -> Forecast:
   """The forecast with what the compiled program says."""
   chip = target.chip
-  seconds_by_part = _seconds_by_part(program, target)
-  seconds = sum(seconds_by_part.values())
+  by_part = seconds_by_part(program, target)
+  seconds = sum(by_part.values())
   tokens = run.config.train.batch_size * run.config.data.length
   step_flops = flops.training_flops_per_token(run.config.to_dict()) * tokens / len(target.devices)
   nodes = [device.process_index for device in run.mesh.devices.flat]
@@ -173,7 +173,7 @@ def read_program(found: Forecast, program: Program, run: Run, target: Target) ->
     seconds=seconds,
     mfu=step_flops / seconds / chip.peak_flops,
     cycles=costs.cycles(program),
-    parts={part: value / seconds for part, value in seconds_by_part.items()},
+    parts={part: value / seconds for part, value in by_part.items()},
     kernels=dict(costs.kernels(program)),
     collectives=summary(sent),
     link_seconds=sum(item.seconds(chip) for item in sent),
@@ -182,7 +182,8 @@ def read_program(found: Forecast, program: Program, run: Run, target: Target) ->
   )
 
 
-def _seconds_by_part(program: Program, target: Target) -> dict[str, float]:
+def seconds_by_part(program: Program, target: Target) -> dict[str, float]:
+  """{part (`costs.PARTS`): seconds of a run on one device}, as `Forecast.seconds` adds them up."""
   if not target.chip.clock:
     return costs.by_part((item.part, item.seconds) for item in roofline.kernels(program, target.chip))
   seconds = {part: cycles / target.chip.clock for part, cycles in costs.cycles_by_part(program).items()}

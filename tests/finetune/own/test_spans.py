@@ -93,6 +93,6 @@ def test_spans_are_known_by_their_form():
 
 def test_the_vectors_of_spans_are_means_of_their_tokens():
   hidden = np.arange(12, dtype=np.float32).reshape(1, 4, 3)
-  found = vectors_of_spans(hidden, np.asarray([[0, 1, 3, 0]]))
+  found = vectors_of_spans(hidden, {spans.SPAN: np.asarray([[0, 1, 3, 0]])})
   np.testing.assert_allclose(found, [[*hidden[0, 1:3].mean(axis=0), *hidden[0, 2]]])
-  assert not np.asarray(vectors_of_spans(hidden, np.zeros((1, 4), np.int32))).any()
+  assert not np.asarray(vectors_of_spans(hidden, {spans.SPAN: np.zeros((1, 4), np.int32)})).any()

@@ -110,6 +110,16 @@ def test_logits_of_the_vocabulary_are_never_computed():
   assert ",97]" not in printed
 
 
+def test_the_last_layer_is_computed_at_the_gap_alone():
+  config = dataclasses.replace(CONFIG, mlp_size=24)
+  problem = prompt.make_problem(config, make_head("clm"), WORD_IDS, pad_id=PAD, max_length=16, name="clm")
+  params = jax.eval_shape(
+    lambda: {"encoder": init_encoder(config), "heads": problem.init_heads(jax.random.key(0))}
+  )
+  printed = str(jax.make_jaxpr(lambda params: problem.outputs(params, BATCH, None))(params))
+  assert "4,1,24]" in printed and "4,16,24]" not in printed
+
+
 def test_the_loss_is_the_mean_cross_entropy_over_the_words_of_rows_that_count():
   problem = make_problem("clm")
   logits = np.float32([[1.0, 2.0, 0.5], [0.0, 0.0, 0.0], [3.0, 1.0, 1.0], [9.0, 9.0, 9.0]])

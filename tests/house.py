@@ -46,7 +46,7 @@ LINES = {
   "attention with dropout by kernels on NVIDIA GPUs, their check, rows within tiles (pretrain/ops)": 482,
   "scores over the vocabulary and parameters read less often, parameters that are not finite refused": 41,
   "options of compilers, kernel gradients over one axis of tokens, tables drawn without their data": 52,
-  "a fine-tuning step by its parts, what it keeps, and vectors of a text with dropout": 13,
+  "a fine-tuning step by its parts, what it keeps, its options, and vectors of a text with dropout": 15,
 }
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.

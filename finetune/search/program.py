@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pretrain import optim, step
+from pretrain.compiler_options import compiler_options
 from pretrain.ops.row_random import step_row_keys
 
 ArrayTree = Any
@@ -120,6 +121,7 @@ class Program:
       step=jax.jit(
         over_runs(lambda state, batch, hyper: self._step_of(hyper, state.params)(state, batch)),
         donate_argnums=0,
+        compiler_options=compiler_options(self.devices[0].device_kind),
       ),
       outputs=jax.jit(over_runs(lambda params, batch: self._problem.outputs(params, batch, None))),
       better=jax.jit(over_runs(_take_where), donate_argnums=0),

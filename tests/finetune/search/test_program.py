@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from finetune.search.examples import pad
-from pretrain import optim, step
+from pretrain import compiler_options, optim, step
 from pretrain.models.encoder import init_encoder
 from pretrain.ops.row_random import step_row_keys
 from tests.finetune import small_task
@@ -145,3 +145,10 @@ def test_parameters_of_a_checkpoint_are_the_same_for_every_run_and_heads_are_not
     jax.tree.map(lambda leaf, one: np.testing.assert_array_equal(leaf[run], one), params["encoder"], encoder)  # noqa: B023
   kernel = np.asarray(params["heads"]["classification"]["dense"]["kernel"])
   assert not np.allclose(kernel[0], kernel[1])
+
+
+def test_a_step_is_compiled_with_the_options_of_its_devices(monkeypatch):
+  monkeypatch.setitem(compiler_options._TABLE, jax.devices()[0].device_kind, {"xla_unheard_of": 1})
+  lowered = small_task.program().lower_step(small_task.feed((0,))(0))
+  with pytest.raises(Exception, match="xla_unheard_of"):
+    lowered.compile()

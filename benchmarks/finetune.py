@@ -66,7 +66,7 @@ class Way:
   def temporary_bytes(self, batch: dict[str, np.ndarray]) -> int:
     """The bytes that the compiled step needs beside parameters, optimizer state and batch."""
     rows = {name: leaf[self.parts[0]] for name, leaf in batch.items()}
-    return memory(self.program.lower_step(rows).compile())["temporaries"]
+    return memory(self.program.lower_step(rows).compile(), jax.default_backend())["temporaries"]
 
   def parameters(self) -> list:
     """The parameters of each run, host arrays."""
@@ -154,7 +154,7 @@ def ahead(asked: argparse.Namespace) -> Iterator[dict]:
       "milliseconds_estimated": 1e3 * seconds,
       "ratio_estimated": alone / seconds,
       "parts": {part: times * value / seconds for part, value in parts.items()},
-      "bytes": memory(compiled),
+      "bytes": memory(compiled, target.chip.platform),
     }
 
 

@@ -55,7 +55,7 @@ def measure(asked, along: str, value: int) -> dict:
     "along": along,
     "value": value,
     "shape": f"{batch}x{length}",
-    "bytes": memory(step.compiled),
+    "bytes": memory(step.compiled, jax.default_backend()),
     "gflop_of_a_device": roofline.total_flops(program) / 1e9,
     "gflop_to_formula": roofline.total_flops(program) * len(devices) / formula,
     "collectives": summary(collectives(program, step.run.mesh.shape)),

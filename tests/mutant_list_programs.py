@@ -43,4 +43,40 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
     ],
   ),
+  (
+    "finetune/search/program.py",
+    "tests/finetune/search/test_program.py",
+    [
+      (
+        "a fine-tuning step is compiled without the options of its devices",
+        "=compiler_options(self.devices[0].device_kind)",
+        "=None",
+        "test_a_step_is_compiled_with_the_options_of_its_devices",
+      ),
+    ],
+  ),
+  (
+    "pretrain/plan/forecast.py",
+    "tests/pretrain/plan/test_forecast.py",
+    [
+      (
+        "a TPU's temporaries are libtpu's size of them",
+        'if platform == "tpu":',
+        "if False:",
+        "test_temporaries_of_a_tpu_are_what_its_peak_has_beside_the_arguments[tpu-620]",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ops/mixture_sampling.py",
+    "tests/pretrain/ops/test_mixture_sampling.py",
+    [
+      (
+        "a TPU keeps the draw's scores for the backward pass",
+        'if platform() == "tpu":',
+        "if False:",
+        "test_on_tpus_the_scores_of_the_backward_pass_wait_for_its_cotangent",
+      ),
+    ],
+  ),
 ]

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from pretrain.ops import row_random
+from pretrain.ops.attention import platform
 from pretrain.ops.vocab_cross_entropy import top_ids, vocab_logits, vocab_products
 
 
@@ -152,6 +153,10 @@ def _forward(weights, transformed, table, biases, noise, settings):
 def _backward(settings: MixtureSettings, residuals, cotangents):
   weights, transformed, table, biases, noise, ids = residuals
   cotangent = cotangents[1]
+  if platform() == "tpu":
+    # The scores wait for the cotangent: where one chunk has all positions, the compiler would recognise the
+    # draw's, and keep them through both passes of the encoder.
+    weights, transformed, cotangent = jax.lax.optimization_barrier((weights, transformed, cotangent))
   adversarial_mlm = settings.adv_mlm_multiplier != 0.0
 
   def chunk_gradient(carry, start, width):

@@ -133,7 +133,7 @@ def forecast(config: ConfigDict, target: Target) -> Forecast:
     if needed is None:
       raise
     return dataclasses.replace(estimate, bytes={"total": needed}, fits=False)
-  sizes = memory(compiled)
+  sizes = memory(compiled, target.chip.platform)
   estimate = dataclasses.replace(estimate, bytes=sizes, fits=sizes["total"] <= target.chip.hbm_bytes)
   return read_program(estimate, parse(compiled.as_text()), run, target)
 
@@ -193,13 +193,19 @@ def seconds_by_part(program: Program, target: Target) -> dict[str, float]:
   return seconds | ({"kernels without an estimate": custom} if custom else {})
 
 
-def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
-  """Bytes on one device, by kind, and in all."""
+def memory(compiled: jax.stages.Compiled, platform: str) -> dict[str, int]:
+  """Bytes on one device, by kind, and in all.
+
+  libtpu's size of temporaries is more than what it asks a chip for. Temporaries are there what its peak, the
+  most that is alive at once, has beside arguments and outputs.
+  """
   analysis = compiled.memory_analysis()
   kinds = {"arguments": "argument", "outputs": "output", "aliased": "alias", "temporaries": "temp"}
   sizes = {name: int(getattr(analysis, f"{kind}_size_in_bytes")) for name, kind in kinds.items()}
-  total = sizes["arguments"] + sizes["outputs"] - sizes["aliased"] + sizes["temporaries"]
-  return sizes | {"total": total}
+  held = sizes["arguments"] + sizes["outputs"] - sizes["aliased"]
+  if platform == "tpu":
+    sizes["temporaries"] = int(analysis.peak_memory_in_bytes) - held
+  return sizes | {"total": held + sizes["temporaries"]}
 
 
 def needed_bytes(error: str, *, arguments: int = 0) -> int | None:

@@ -33,7 +33,7 @@ def _run(directory, **devices):
 def test_the_bytes_of_a_step(small_records, expected):
   """They must not grow unnoticed, as those of a masked-LM step in `plan/test_stored.py`."""
   compiled = lower_step(_small_run(small_records)).compile()  # the program that `expected` has compiled
-  assert memory(compiled)["temporaries"] <= 1.3 * TEMPORARY_BYTES
+  assert memory(compiled, "cpu")["temporaries"] <= 1.3 * TEMPORARY_BYTES
 
 
 @pytest.fixture(scope="module")

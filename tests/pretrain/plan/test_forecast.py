@@ -13,7 +13,15 @@ from data.errors import ConfigError
 from pretrain import chips, flops
 from pretrain.plan import forecast as module
 from pretrain.plan import roofline, targets
-from pretrain.plan.forecast import Forecast, forecast, largest_rows, lower_step, needed_bytes, planned_run
+from pretrain.plan.forecast import (
+  Forecast,
+  forecast,
+  largest_rows,
+  lower_step,
+  memory,
+  needed_bytes,
+  planned_run,
+)
 from pretrain.plan.program import parse
 from tests.pretrain.small_run import get_config
 
@@ -54,6 +62,17 @@ def test_a_step_for_eight_devices(step, monkeypatch):
   assert any(name.startswith("all-reduce over data") for name in found.collectives)
   assert found.seconds > 0 and found.link_seconds > 0 and found.unknown_loops == ()
   assert not forecast_of(step, monkeypatch, dataclasses.replace(HOST, hbm_bytes=1000)).fits
+
+
+@pytest.mark.parametrize(("platform", "temporaries"), [("cpu", 900), ("cuda", 900), ("tpu", 620)])
+def test_temporaries_of_a_tpu_are_what_its_peak_has_beside_the_arguments(platform, temporaries):
+  sizes = {"argument": 100, "output": 90, "alias": 80, "temp": 900}
+  analysis = mock.Mock(
+    peak_memory_in_bytes=730, **{f"{kind}_size_in_bytes": size for kind, size in sizes.items()}
+  )
+  found = memory(mock.Mock(memory_analysis=lambda: analysis), platform)
+  kinds = {"arguments": 100, "outputs": 90, "aliased": 80}
+  assert found == kinds | {"temporaries": temporaries, "total": 110 + temporaries}
 
 
 def test_the_products_of_a_step_are_those_of_the_formula(step):

@@ -20,7 +20,7 @@ CYCLES = 878_000  # of roberta_tiny, 32 x 64 tokens on one v5e
 
 def test_the_bytes_of_a_step(small_records):
   compiled = lower_step(small_run(small_config("mlm", small_records))).compile()
-  assert memory(compiled)["temporaries"] <= MARGIN * TEMPORARY_BYTES
+  assert memory(compiled, "cpu")["temporaries"] <= MARGIN * TEMPORARY_BYTES
 
 
 @pytest.mark.nightly

@@ -47,7 +47,7 @@ LINES = {
   "scores over the vocabulary and parameters read less often, parameters that are not finite refused": 41,
   "options of compilers, kernel gradients over one axis of tokens, tables drawn without their data": 52,
   "a fine-tuning step by its parts, what it keeps, its options, and vectors of a text with dropout": 15,
-  "what a TPU holds at its peak, and scores of a mixture that wait there": 11,
+  "a TPU's peak, scores that wait there, densities no narrower than a bin, a failed save's warnings": 17,
 }
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.

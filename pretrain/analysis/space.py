@@ -130,14 +130,19 @@ def summary(values: np.ndarray) -> dict[str, float]:
 
 
 def densities(name: str, values: np.ndarray, between: tuple[float, float] = (-1.0, 1.0)) -> list[Curve]:
-  """A histogram of 50 bins over a range, and a Gaussian estimate of the density where values differ."""
+  """A histogram of 50 bins over a range, and a Gaussian estimate of the density where values differ.
+
+  Its width is at least half a bin: that of a collapsed space would hide all other curves.
+  """
   from scipy.stats import gaussian_kde  # here: a second
 
   heights, edges = np.histogram(np.clip(values, *between), bins=_BINS, range=between, density=True)
   curves = [Curve(name, edges, np.append(heights, heights[-1]), is_step=True)]
   if np.ptp(values) > 1e-6:
     at = np.linspace(*between, 201)
-    curves.append(Curve(name, at, gaussian_kde(values)(at)))
+    least = (edges[1] - edges[0]) / 2 / np.std(values, ddof=1)
+    estimate = gaussian_kde(values, lambda kde: max(kde.scotts_factor(), least))
+    curves.append(Curve(name, at, estimate(at)))
   return curves
 
 

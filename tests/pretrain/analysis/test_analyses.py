@@ -61,6 +61,14 @@ def test_random_pairs_are_of_blocks_and_of_an_import_of_sentences():
     space.pairs_of(Words(), None, None)
 
 
+def test_a_collapsed_space_does_not_hide_the_density_of_another():
+  histogram, density = space.densities("x", RNG.normal(0.9, 1e-3, 1_000))
+  # One bin has them all; the estimate is the Gaussian whose deviation is half of the bin's width.
+  bin_width = histogram.x[1] - histogram.x[0]
+  assert np.max(histogram.y) == pytest.approx(1 / bin_width, rel=0.6)
+  assert np.max(density.y) == pytest.approx(2 / bin_width / np.sqrt(2 * np.pi), rel=0.02)
+
+
 def test_densities_have_an_area_of_one():
   histogram, density = space.densities("x", np.clip(RNG.normal(0.2, 0.1, 5_000), -1, 1))
   assert np.sum(histogram.y[:-1] * np.diff(histogram.x)) == pytest.approx(1)

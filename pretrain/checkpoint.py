@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,9 @@ TEMPORARY = "orbax-checkpoint-tmp"  # in the name of a step while it is being wr
 
 ArrayTree = Any
 
-# A save that fails is raised once. What else fails with it is printed as tracebacks by orbax, by asyncio and,
-# for writes that end after the event loop, by tensorstore: the one line of our errors is to be seen.
+# A save that fails is raised once. What else fails with it is printed by orbax, by asyncio and, of writes
+# that end after the loop or never began, by tensorstore and Python: the one line of ours is to be seen.
+warnings.filterwarnings("ignore", "coroutine 'async_serialize.* was never awaited", RuntimeWarning)
 logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
 logging.getLogger("asyncio").addFilter(lambda record: "never retrieved" not in record.getMessage())
 _print_unraisable = sys.unraisablehook
@@ -156,8 +158,7 @@ class Checkpoints:
       meta=ocp.args.JsonSave(meta),
     )
     with self._storing():
-      # Which steps are saved is decided above, so orbax's own policy is overruled.
-      return bool(self._manager.save(step, args=items, force=True))
+      return bool(self._manager.save(step, args=items, force=True))  # decided above, so orbax's policy is not
 
   def restore(
     self, abstract_state: Mapping[str, ArrayTree], step: int | None = None

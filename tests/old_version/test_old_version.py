@@ -58,15 +58,18 @@ def test_a_killed_search_goes_on_to_the_same_table(old):
     for path in (old / "search").glob("*/bs*.json")
   }
   assert stored.keys() == expected.keys() and len(stored) == CELLS
+  apart = []  # of Pearson's correlations, then and now
   for name, seeds in expected.items():
     assert seeds.keys() == stored[name].keys()
     for seed, run in seeds.items():
       for now, then in zip(stored[name][seed]["evaluations"], run["evaluations"], strict=True):
         now, then = dict(now["metrics"]), dict(then["metrics"])
-        # Pearson's correlation of ten nearly equal answers magnifies rounding: 4e-6 since attention adds up
-        # in another order, 1.05e-5 compiled with the flags of these tests. The others count or rank.
-        assert now.pop("pearson", 0.0) == pytest.approx(then.pop("pearson", 0.0), abs=2e-5), (name, seed)
-        assert now == pytest.approx(then, abs=1e-6), (name, seed)
+        apart.append(abs(now.pop("pearson", 0.0) - then.pop("pearson", 0.0)))
+        assert now == pytest.approx(then, abs=1e-6), (name, seed)  # they count or rank
+  # The correlation of ten nearly equal answers magnifies rounding, at one evaluation ten times more than at
+  # others. Since the last layer is computed for [CLS] alone: 2.1e-6 in the median, 2.1e-5 at most. Updates
+  # that are a thousandth too large: 7e-5 and 4e-4; a ten-thousandth: 6e-6 and 5e-5.
+  assert 0 < np.median([it for it in apart if it]) < 5e-6 and max(apart) < 4e-5, apart
   with (old / "search" / "results.csv").open() as now, (old / "results.csv").open() as then:
     ours, theirs = list(csv.DictReader(now)), list(csv.DictReader(then))
   assert [row["task"] for row in ours] == [row["task"] for row in theirs]

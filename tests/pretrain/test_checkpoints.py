@@ -37,7 +37,8 @@ def _damage(workdir, step):
   path = max(
     (workdir / "checkpoints" / str(step) / "params").rglob("d/*"), key=lambda file: file.stat().st_size
   )
-  path.write_bytes(path.read_bytes()[:-1] + b"x")
+  content = path.read_bytes()
+  path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
 def test_steps_are_listed_with_what_was_set_aside(finished, run, call):

@@ -100,7 +100,8 @@ def test_a_damaged_list_is_damage_and_not_another_run(run):
 
 def test_weights_that_are_damaged_are_not_read(run):
   path = max((run / "checkpoints/10/params").rglob("d/*"), key=lambda file: file.stat().st_size)
-  path.write_bytes(path.read_bytes()[:-1] + b"x")
+  content = path.read_bytes()
+  path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
   with pytest.raises(DataError, match=r"10 is damaged: params/.*\(its sha256 differs\); move its directory"):
     checkpoint.load_params(run)
   params, _ = checkpoint.load_params(run, 5)

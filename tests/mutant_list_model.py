@@ -151,8 +151,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "TACO positives are not detached",
-        "anchors * jax.lax.stop_gradient(positives)",
-        "anchors * positives",
+        "positives, negatives = jax.lax.stop_gradient((positives, negatives))",
+        "positives, negatives = (positives, negatives)",
         "test_taco_gradient_flows_through_the_anchor_only",
       ),
     ],

@@ -1,5 +1,7 @@
 """TACO: a token's contextual part agrees with its neighbours' and not with other sequences' tokens."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -10,6 +12,10 @@ from pretrain.ops.row_random import Use
 from pretrain.ops.vocab_cross_entropy import over_position_chunks
 from pretrain.own_rows import whole_groups
 from pretrain.settings.objectives import taco as settings
+
+# Positions of a row whose anchors are multiplied with each other's negatives, and negatives that exist at
+# once: so many bfloat16 vectors of width 768 stay in a v5e's VMEM (8 positions of 80 rows, K = 50).
+MOST_POSITIONS, MOST_NEGATIVES = 8, 1 << 15
 
 
 class TokenAlignment(settings.TokenAlignment):
@@ -37,11 +43,13 @@ class TokenAlignment(settings.TokenAlignment):
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
     """{term: its loss and metrics} of a view; the terms are those of `totals`."""
+    del context
     corrupted = view.corrupted
     vectors = losses.unit_vectors(view.hidden.astype(jnp.float32) - view.embedded.astype(jnp.float32))
     hidden = jax.lax.stop_gradient(view.hidden)
     lengths = jnp.sum(corrupted.token_mask, axis=-1, dtype=jnp.int32)
-    groups = whole_groups((jax.lax.stop_gradient(vectors), hidden, lengths), self.group_size)
+    fixed = jax.lax.stop_gradient(vectors).astype(hidden.dtype)
+    groups = whole_groups((fixed, hidden, lengths), self.group_size)
     others, other_hidden, lengths = groups.rows
     positives, rows, columns = sample_pairs(
       corrupted.row_keys,
@@ -61,7 +69,6 @@ class TokenAlignment(settings.TokenAlignment):
       is_valid=lengths[rows] > 0,
       weights=self.anchor_weights(corrupted),
       temperature=self.temperature,
-      chunk=context.chunk,
     )
     metrics = contextual_score_metrics(
       hidden, other_hidden, positives, rows[..., 0], columns[..., 0], corrupted.weights
@@ -127,32 +134,61 @@ def alignment_loss_sum(
   is_valid: jax.Array,
   weights: jax.Array,
   temperature: float,
-  chunk: int,
 ) -> jax.Array:
-  """The token alignment loss, [] float32 in nats, with the negatives of a chunk of positions at a time.
+  """The token alignment loss, [] float32 in nats, with the negatives of a few positions at a time.
+
+  Its gradient is computed with it, so that negatives are gathered once.
 
   Args:
-    vectors: [batch, length, embed] float32 unit vectors.
-    others: [rows, length, embed], those of whole groups; they get no gradient.
+    vectors: [batch, length, embed] float32 unit vectors; nothing else gets a gradient.
+    others: [rows, length, embed], those of whole groups, in the dtype of products with negatives.
     positives: [batch, length] int32 of `sample_pairs`.
     rows, columns: [batch, length, K] int32 of `sample_pairs`, into `others`.
     is_valid: [batch, length, K] bool, False for negatives from rows of padding.
     weights: [batch, length] float32.
     temperature: tau.
-    chunk: positions of a row per chunk.
   """
-  others = jax.lax.stop_gradient(others)
-  partner = jnp.take_along_axis(jax.lax.stop_gradient(vectors), positives[..., None], axis=1)
+  partners = jnp.take_along_axis(vectors, positives[..., None], axis=1)
+  fixed = jax.lax.stop_gradient((others, partners, rows, columns, is_valid, weights))
+  return _loss_sum(temperature, vectors, fixed)
 
-  def chunk_loss(anchor, partner, rows, columns, is_valid, weights):
-    return jax.vmap(jax.vmap(lambda *parts: losses.token_alignment_loss(*parts, temperature=temperature)))(
-      anchor, partner, others[rows, columns], is_valid, weights
-    )
 
-  per_position = over_position_chunks(
-    chunk_loss, vectors, partner, rows, columns, is_valid, weights, chunk=chunk
-  )
-  return jnp.sum(per_position)
+def _losses_and_gradients(temperature: float, vectors: jax.Array, fixed: tuple):
+  """Each position's loss, [batch, length], and its gradient to `vectors`, [batch, length, embed], float32."""
+  others, *of_positions = fixed
+  batch, _, number = of_positions[1].shape
+
+  def of_few(anchors, partners, rows, columns, is_valid, weights):
+    def loss_of(anchors):
+      negatives = others[rows, columns]
+      per_position = losses.token_alignment_loss(
+        anchors, partners, negatives, is_valid, weights, temperature=temperature
+      )
+      return jnp.sum(per_position), per_position
+
+    (_, per_position), gradients = jax.value_and_grad(loss_of, has_aux=True)(anchors)
+    return per_position, gradients
+
+  few = max(1, min(MOST_POSITIONS, MOST_NEGATIVES // (batch * number)))
+  return over_position_chunks(of_few, vectors, *of_positions, chunk=few)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _loss_sum(temperature: float, vectors: jax.Array, fixed: tuple) -> jax.Array:
+  return jnp.sum(_losses_and_gradients(temperature, vectors, fixed)[0])
+
+
+def _forward(temperature: float, vectors: jax.Array, fixed: tuple):
+  per_position, gradients = _losses_and_gradients(temperature, vectors, fixed)
+  return jnp.sum(per_position), gradients
+
+
+def _backward(temperature: float, gradients: jax.Array, cotangent: jax.Array):
+  del temperature
+  return gradients * cotangent, None
+
+
+_loss_sum.defvjp(_forward, _backward)
 
 
 def contextual_score_metrics(

@@ -154,7 +154,6 @@ def check_taco(golden: Golden, checks: Checks) -> None:
       is_valid=jnp.ones(rows.shape, bool),
       weights=chosen,
       temperature=temperature,
-      chunk=_CHUNK,
     )
     alignment = alignment / jnp.maximum(jnp.sum(chosen), 1.0)
     mlm_weights = jnp.asarray(is_masked, jnp.float32)

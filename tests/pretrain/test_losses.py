@@ -66,7 +66,8 @@ def _clm_case(**options) -> Case:
 def _taco(arrays, fixed, weights):
   names = ("anchors", "positives", "negatives")
   vectors = [pretrain.losses.unit_vectors(arrays[name]) for name in names]
-  return pretrain.losses.token_alignment_loss(*vectors, fixed["valid"], weights, temperature=0.5)
+  found = pretrain.losses.token_alignment_loss(*vectors, fixed["valid"], weights, temperature=0.5)
+  return jnp.sum(found)
 
 
 def _valid() -> np.ndarray:

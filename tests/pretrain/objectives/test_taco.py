@@ -7,7 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrain.objectives.taco import TokenAlignment, contextual_score_metrics, sample_pairs
+from pretrain.objectives import taco
+from pretrain.objectives.taco import (
+  TokenAlignment,
+  alignment_loss_sum,
+  contextual_score_metrics,
+  sample_pairs,
+)
 from pretrain.ops import row_random
 from tests.pretrain.objectives import views
 
@@ -104,12 +110,48 @@ def test_the_loss_contrasts_contextual_parts_at_the_anchors(anchors, chosen):
   assert float(objective.totals(view.corrupted)["taco_loss"]) == chosen.sum()
 
 
-def test_chunks_do_not_change_the_loss():
-  view = views.view({})
-  whole, chunked = (
-    _objective()(view, views.CONTEXT._replace(chunk=chunk))["taco_loss"].loss for chunk in (100, 8)
+def _drawn_pairs(dtype=np.float32):
+  """Vectors of 4 rows of 7 tokens, vectors to draw from, and pairs and weights of every position."""
+  normal = np.random.default_rng(0).normal(size=(2, 4, 7, 16))
+  vectors, others = normal / np.linalg.norm(normal, axis=-1, keepdims=True)
+  positives, rows, columns = _pairs([7, 7, 5, 7], length=7, num_negatives=3)
+  weights = np.arange(28, dtype=np.float32).reshape(4, 7) / 10
+  pairs = (positives, rows, columns)
+  options = {"is_valid": jnp.asarray(columns != 1), "weights": jnp.asarray(weights), "temperature": 0.5}
+  return jnp.asarray(vectors, jnp.float32), jnp.asarray(others, dtype), [*map(jnp.asarray, pairs)], options
+
+
+def _plain_loss(vectors, others, positives, rows, columns, *, is_valid, weights, temperature):
+  partners = jax.lax.stop_gradient(jnp.take_along_axis(vectors, positives[..., None], axis=1))
+  positive = jnp.exp(jnp.sum(vectors * partners, axis=-1) / temperature)
+  negative = jnp.exp(jnp.sum(vectors[:, :, None] * others[rows, columns], axis=-1) / temperature)
+  return -jnp.sum(weights * jnp.log(positive / (positive + jnp.sum(negative * is_valid, axis=-1))))
+
+
+@pytest.mark.parametrize("positions, negatives", [(100, 1 << 15), (3, 1 << 15), (8, 40), (8, 1)])
+def test_few_positions_at_a_time_give_the_plain_loss_and_gradient(monkeypatch, positions, negatives):
+  monkeypatch.setattr(taco, "MOST_POSITIONS", positions)
+  monkeypatch.setattr(taco, "MOST_NEGATIVES", negatives)
+  vectors, others, pairs, options = _drawn_pairs()
+  loss, gradient = jax.jit(jax.value_and_grad(lambda x: alignment_loss_sum(x, others, *pairs, **options)))(
+    vectors
   )
-  np.testing.assert_allclose(chunked, whole, rtol=1e-5)
+  wanted, wanted_gradient = jax.value_and_grad(lambda x: _plain_loss(x, others, *pairs, **options))(vectors)
+  np.testing.assert_allclose(loss, wanted, rtol=1e-6)
+  np.testing.assert_allclose(gradient, wanted_gradient, atol=1e-6)
+  assert float(jax.jit(lambda x: alignment_loss_sum(x, others, *pairs, **options))(vectors)) == float(loss)
+
+
+def test_products_with_negatives_of_bfloat16_lose_their_rounding_and_no_more():
+  vectors, exact, pairs, options = _drawn_pairs()
+  _, others, _, _ = _drawn_pairs(jnp.bfloat16)
+
+  def loss_of(others):
+    return jax.value_and_grad(lambda x: alignment_loss_sum(x, others, *pairs, **options))(vectors)
+
+  for rounded, wanted in zip(jax.tree.leaves(loss_of(others)), jax.tree.leaves(loss_of(exact)), strict=True):
+    assert rounded.dtype == jnp.float32 and not np.array_equal(rounded, wanted)
+    np.testing.assert_allclose(rounded, wanted, atol=2**-8 * float(jnp.max(jnp.abs(wanted))))
 
 
 def test_gradient_reaches_the_anchors_hidden_and_embedded_states_with_opposite_signs_only():

@@ -36,7 +36,7 @@ def report(
     rows.append(row)
   columns = [text_column(name, name) for name in ("probe", "cases", "read", "measure")]
   columns += [Column("count", lambda row: f"{row['count']:,}"), *map(_figure_column, [WITHOUT, *models])]
-  notes = [probe.about[0].upper() + probe.about[1:] + "." for probe in probes]
+  notes = list(dict.fromkeys(probe.about[0].upper() + probe.about[1:] + "." for probe in probes))
   notes.append(
     "Nothing but the linear classifier of a probe is trained. read: rows of the token table alone, states "
     "after half of the layers or after all; [CLS] or the mean over tokens; or the head. Figures are percent; "

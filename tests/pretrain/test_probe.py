@@ -5,6 +5,7 @@ import pathlib
 import random
 
 import jax
+import numpy as np
 import pytest
 
 from data.errors import DataError
@@ -143,3 +144,12 @@ def test_sick_is_read_as_it_is_released_and_shared_words_have_its_order(tmp_path
   file.write_text("\n".join([header, lines[0].replace("4.9", "high")]))
   with pytest.raises(DataError, match=r"SICK_test_annotated.txt:2: score 'high', expected a number from 0"):
     probe_sets.find(probe_sets.Folder(tmp_path, 10, 5), ["similarity"])
+
+
+def test_a_probe_that_is_asked_twice_is_explained_once():
+  from pretrain.analysis import probe_table, probes
+
+  nothing = ([], np.zeros(0))
+  asked = [probes.Sentiment(cases, nothing, nothing) for cases in ("SST-2 dev", "SST-2 dev from 673")]
+  notes = probe_table.report(asked, {probes.WITHOUT: []}, {}, []).notes
+  assert len([note for note in notes if note.startswith("Sentiment: ")]) == 1

@@ -161,8 +161,8 @@ def token_alignment_loss(
   Args:
     anchors: [..., positions, embed] float32 unit vectors of g = hidden - embedded.
     positives: [..., positions, embed] float32 unit vectors, without gradient.
-    negatives: [..., positions, negatives, embed] unit vectors in the dtype of the products, without gradient.
-    negative_is_valid: [..., positions, negatives] bool.
+    negatives: [..., negatives, positions, embed] unit vectors in the dtype of the products, without gradient.
+    negative_is_valid: [..., negatives, positions] bool.
     weights: [..., positions] float; 0 where a position is no anchor.
     temperature: tau.
 
@@ -173,9 +173,8 @@ def token_alignment_loss(
   # All anchors with the negatives of all, of which each takes its own: matrix units compute that, with few
   # positions, in a fraction of the time of products of vectors.
   low = anchors.astype(negatives.dtype)
-  products = jnp.einsum("...id,...jkd->...jki", low, negatives, preferred_element_type=jnp.float32)
-  own = jnp.eye(anchors.shape[-2])[:, None]
-  negative = jnp.sum(products * own, axis=-1) / temperature
+  products = jnp.einsum("...id,...kjd->...kji", low, negatives, preferred_element_type=jnp.float32)
+  negative = jnp.sum(products * jnp.eye(anchors.shape[-2]), axis=-1) / temperature
   negative = jnp.where(negative_is_valid, negative, -jnp.inf)
-  total = jax.nn.logsumexp(jnp.concatenate([positive[..., None], negative], axis=-1), axis=-1)
+  total = jax.nn.logsumexp(jnp.concatenate([positive[..., None, :], negative], axis=-2), axis=-2)
   return (total - positive) * weights

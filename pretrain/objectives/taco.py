@@ -159,6 +159,9 @@ def _losses_and_gradients(temperature: float, vectors: jax.Array, fixed: tuple):
   batch, _, number = of_positions[1].shape
 
   def of_few(anchors, partners, rows, columns, is_valid, weights):
+    # Positions last, or a TPU copies the vectors: eight of them fill a tile, fifty negatives do not.
+    rows, columns, is_valid = (array.swapaxes(1, 2) for array in (rows, columns, is_valid))
+
     def loss_of(anchors):
       negatives = others[rows, columns]
       per_position = losses.token_alignment_loss(

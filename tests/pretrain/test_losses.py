@@ -66,7 +66,9 @@ def _clm_case(**options) -> Case:
 def _taco(arrays, fixed, weights):
   names = ("anchors", "positives", "negatives")
   vectors = [pretrain.losses.unit_vectors(arrays[name]) for name in names]
-  found = pretrain.losses.token_alignment_loss(*vectors, fixed["valid"], weights, temperature=0.5)
+  anchors, positives, negatives = vectors
+  negatives, valid = negatives.swapaxes(1, 2), fixed["valid"].swapaxes(1, 2)
+  found = pretrain.losses.token_alignment_loss(anchors, positives, negatives, valid, weights, temperature=0.5)
   return jnp.sum(found)
 
 
@@ -170,13 +172,13 @@ def test_scl_of_one_sequence_is_zero_because_only_its_partner_remains():
 
 def test_taco_of_an_aligned_neighbour_with_an_orthogonal_and_an_opposite_negative():
   east, north = np.float32([[1, 0]]), np.float32([0, 1])
-  negatives = np.stack([north, -east[0]])[None]
+  negatives = np.stack([north, -east[0]])[:, None]
   loss = losses.token_alignment_loss(
-    east, east, negatives, np.ones((1, 2), bool), np.ones(1), temperature=0.5
+    east, east, negatives, np.ones((2, 1), bool), np.ones(1), temperature=0.5
   )
   np.testing.assert_allclose(loss, math.log(math.exp(2) + 1 + math.exp(-2)) - 2, rtol=1e-6)
   of_one = losses.token_alignment_loss(
-    east, east, negatives, np.asarray([[True, False]]), np.ones(1), temperature=0.5
+    east, east, negatives, np.asarray([[True], [False]]), np.ones(1), temperature=0.5
   )
   np.testing.assert_allclose(of_one, math.log(math.exp(2) + 1) - 2, rtol=1e-6)
 

@@ -187,7 +187,9 @@ def seconds_by_part(program: Program, target: Target) -> dict[str, float]:
   if not target.chip.clock:
     return costs.by_part((item.part, item.seconds) for item in roofline.kernels(program, target.chip))
   seconds = {part: cycles / target.chip.clock for part, cycles in costs.cycles_by_part(program).items()}
-  bare = [run for run in program.executions if run.instruction.custom_call_target and not run.cycles]
+  bare = [run for run in program.executions if not run.cycles]
+  # Lookups are fusions to which the compiler gives no cycles. What else has none runs meanwhile, or is tiny.
+  bare = [run for run in bare if run.instruction.custom_call_target or run.instruction.kind == "fusion"]
   bounds = [roofline.kernel_of(program, run, target.chip) for run in bare]
   custom = sum(bound.seconds for bound in bounds if bound is not None)
   return seconds | ({"kernels without an estimate": custom} if custom else {})

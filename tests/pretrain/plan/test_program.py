@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from pretrain.plan import collectives, costs, roofline
+from pretrain import chips
+from pretrain.plan import collectives, costs, forecast, roofline, targets
 from pretrain.plan.program import parse, shapes
 
 MESH = {"data": 4, "fsdp": 2, "tensor": 1}
@@ -187,3 +188,30 @@ ENTRY %main (query: bf16[2,8,32]) -> bf16[2,8,32] {{
 """
   product = 2 * 2 * 8 * 8 * 32  # rows x length^2 x width, twice
   assert roofline.total_flops(parse(text)) == (2 + 4 + 3) * product
+
+
+LOOKUP_TEXT = """HloModule lookup, is_scheduled=true
+
+%taken (table: f32[1000,64], ids: s32[500]) -> f32[500,64] {
+  %table = f32[1000,64]{1,0} parameter(0)
+  %ids = s32[500]{0} parameter(1)
+  ROOT %rows = f32[500,64]{1,0} gather(%table, %ids), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,64}
+}
+
+ENTRY %main (t: f32[1000,64], i: s32[500]) -> f32[500,64] {
+  %t = f32[1000,64]{1,0} parameter(0)
+  %i = s32[500]{0} parameter(1)
+  %lookup = f32[500,64]{1,0} fusion(%t, %i), kind=kCustom, calls=%taken, metadata={op_name="jit(f)/gather"}
+  %moved = (f32[500,64]{1,0}, f32[500,64]{1,0}, u32[]) copy-start(%lookup)
+  ROOT %end = f32[500,64]{1,0} copy-done(%moved)
+}
+"""
+
+
+def test_a_lookup_on_a_tpu_takes_the_time_of_the_rows_that_it_moves():
+  chip = chips.Chip(
+    "chip", "", 1e12, 1e6, 1e9, platform="tpu", clock=1e9, bandwidth_share=0.5, launch_seconds=0
+  )
+  found = forecast.seconds_by_part(parse(LOOKUP_TEXT), targets.Target("", chip, []))
+  moved = 2 * 500 * 64 * 4 + 500 * 4  # rows read and written, and their numbers
+  assert found == {"kernels without an estimate": pytest.approx(moved / 0.5e6)}

@@ -142,6 +142,21 @@ def test_few_positions_at_a_time_give_the_plain_loss_and_gradient(monkeypatch, p
   assert float(jax.jit(lambda x: alignment_loss_sum(x, others, *pairs, **options))(vectors)) == float(loss)
 
 
+def test_a_fraction_of_the_negatives_exists_at_once():
+  batch, length, number, width = 4, 128, 50, 64
+  ints = jax.ShapeDtypeStruct((batch, length, number), jnp.int32)
+  vectors = jax.ShapeDtypeStruct((batch, length, width), jnp.float32)
+
+  def loss(vectors, others, rows, columns):
+    flat = rows[..., 0]
+    options = {"is_valid": rows > 0, "weights": flat.astype(jnp.float32), "temperature": 0.07}
+    return alignment_loss_sum(vectors, others, flat, rows, columns, **options)
+
+  compiled = jax.jit(jax.value_and_grad(loss)).lower(vectors, vectors, ints, ints).compile()
+  memory = compiled.memory_analysis()
+  assert memory.temp_size_in_bytes < batch * length * number * width * 4 / 4
+
+
 def test_products_with_negatives_of_bfloat16_lose_their_rounding_and_no_more():
   vectors, exact, pairs, options = _drawn_pairs()
   _, others, _, _ = _drawn_pairs(jnp.bfloat16)

@@ -167,6 +167,12 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "view.hidden.astype(jnp.float32)",
         "test_the_loss_contrasts_contextual_parts_at_the_anchors[all-chosen0]",
       ),
+      (
+        "the gradient of token alignment is not scaled",
+        "return gradients * cotangent, None",
+        "return gradients, None",
+        "test_the_gradient_of_a_multiple_is_the_multiple_of_the_gradient",
+      ),
     ],
   ),
   (

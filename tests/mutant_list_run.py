@@ -271,4 +271,16 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
     ],
   ),
+  (
+    "pretrain/batches.py",
+    "tests/pretrain/test_batches.py",
+    [
+      (
+        "steps that are read together take one step's rows",
+        "position(step, self._skips) for step in range(first,",
+        "position(first, self._skips) for step in range(first,",
+        "test_every_step_gets_its_batch[True-24-3]",
+      ),
+    ],
+  ),
 ]

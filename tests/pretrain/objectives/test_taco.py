@@ -142,6 +142,15 @@ def test_few_positions_at_a_time_give_the_plain_loss_and_gradient(monkeypatch, p
   assert float(jax.jit(lambda x: alignment_loss_sum(x, others, *pairs, **options))(vectors)) == float(loss)
 
 
+def test_the_gradient_of_a_multiple_is_the_multiple_of_the_gradient():
+  vectors, others, pairs, options = _drawn_pairs()
+  one, three = (
+    jax.grad(lambda x, times=times: times * alignment_loss_sum(x, others, *pairs, **options))(vectors)
+    for times in (1.0, 3.0)
+  )
+  np.testing.assert_allclose(three, 3 * one, rtol=1e-6, atol=1e-7)
+
+
 def test_a_fraction_of_the_negatives_exists_at_once():
   batch, length, number, width = 4, 128, 50, 64
   ints = jax.ShapeDtypeStruct((batch, length, number), jnp.int32)

@@ -67,8 +67,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "the kernel's gradient of the bias is that of the last row",
-        "summed[head, :, at] += d_scores",
-        "summed[head, :, at] = d_scores",
+        "summed[head, :, at] += d_scores[",
+        "summed[head, :, at] = d_scores[",
         "test_two_tiles_and_two_groups_of_heads_with_padding_and_dropout_equal_plain",
       ),
       (
@@ -79,8 +79,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "the kernels' window is one token wider",
-        "near = jnp.abs(at - of) <= sizes.window",
-        "near = jnp.abs(at - of) <= sizes.window + 1",
+        "near = jnp.abs(of_key - of_query) <= sizes.window",
+        "near = jnp.abs(of_key - of_query) <= sizes.window + 1",
         "test_segments_and_window_without_bias_equal_plain_in_bfloat16",
       ),
     ],

@@ -277,8 +277,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "the use of a key is not folded in",
-        "return _dropout(x, key_words(fold(row_keys, use)), positions, rate, tuple(whole))",
-        "return _dropout(x, key_words(row_keys), positions, rate, tuple(whole))",
+        "return _dropout(x, key_words(fold(row_keys, use)), positions, draw)",
+        "return _dropout(x, key_words(row_keys), positions, draw)",
         "test_two_uses_of_a_row_drop_different_elements",
       ),
       (

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pretrain.ops.attention_tile import SUBLANES, TILE, Sizes, backward, forward
+from pretrain.ops.attention_sizes import SUBLANES, TILE, Sizes
+from pretrain.ops.attention_tile import backward, forward
 
 
 def _specs(sizes: Sizes) -> dict:
@@ -80,5 +81,5 @@ def vmem_bytes(sizes: Sizes) -> int:
   """A bound of the VMEM that a kernel asks for: bias and its gradient, the row's arrays twice, tiles."""
   squares = 2 * sizes.group * sizes.padded**2 * 4
   row = 12 * 2 * sizes.padded * max(sizes.lanes, TILE) * 4
-  tiles = 24 * sizes.padded * TILE * 4
+  tiles = 12 * sizes.group * sizes.padded * TILE * 4
   return max(16 << 20, squares + row + tiles)

@@ -3,13 +3,15 @@
 One grid step holds the queries, keys and values of one row and one group of heads in VMEM and goes through
 tiles of 128 queries. A tile meets all keys at once, so its softmax is an ordinary one. Scores lie transposed,
 [keys, queries]: a sum over keys adds registers, and what belongs to a query is a row. The heads of a group
-share the 128 lanes of a register: products run over all lanes, with those of other heads set to 0.
+share the 128 lanes of a register: products run over all lanes, with those of other heads set to 0, for all
+heads at once: their queries lie below each other, so their scores lie side by side, [keys, group * 128].
 
 The relative bias comes as a vector over distances. The first row of a group of heads spreads it over [keys,
 queries] in VMEM, where later rows find it; its gradient is summed there over all rows and folded at the last.
 """
 
-import dataclasses
+import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -18,60 +20,42 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pretrain.ops import row_random
+from pretrain.ops.attention_sizes import SUBLANES, TILE, Sizes
 
-TILE = 128  # queries of a tile, and what lengths are padded to: the lanes of a register
-SUBLANES = 8  # copies of the bias vector, each moved on by one: the smallest piece that registers hold
 MASKED = float(np.finfo(np.float32).min)
 _ROWS_BY_ROWS = (((1,), (1,)), ((), ()))  # a @ b.T
 _COLUMNS_BY_COLUMNS = (((0,), (0,)), ((), ()))  # a.T @ b
 _PRODUCT = (((1,), (0,)), ((), ()))
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-  """What a kernel is compiled for."""
-
-  rows: int
-  length: int  # tokens of a row
-  heads: int  # on this device
-  head_dim: int
-  dropout_rate: float
-  window: int | None
-
-  @property
-  def padded(self) -> int:
-    """Tokens of a row in memory: a multiple of the tile."""
-    return -(-self.length // TILE) * TILE
-
-  @property
-  def group(self) -> int:
-    """Heads of a grid step: those that fill 128 lanes, or all where they do not."""
-    fill = max(1, TILE // self.head_dim)
-    fits = self.head_dim * fill % TILE == 0 and self.heads % fill == 0
-    return fill if fits else self.heads
-
-  @property
-  def groups(self) -> int:
-    """Grid steps over the heads."""
-    return self.heads // self.group
-
-  @property
-  def lanes(self) -> int:
-    """Width of a group of heads."""
-    return self.group * self.head_dim
-
-
 def _dot(a: jax.Array, b: jax.Array, dimensions: tuple) -> jax.Array:
   return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
 
 
-def _of_head(sizes: Sizes, x: jax.Array, head: int, axis: int) -> jax.Array:
-  """x with what is not of a head of the group, along an axis of `lanes`, set to 0."""
+def _of_head(sizes: Sizes, x: jax.Array, head: int) -> jax.Array:
+  """x [tokens, lanes] with the lanes that are not of a head of the group set to 0."""
   if sizes.group == 1:
     return x
-  at = jax.lax.broadcasted_iota(jnp.int32, x.shape, axis)
+  at = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
   own = (at >= head * sizes.head_dim) & (at < (head + 1) * sizes.head_dim)
   return jnp.where(own, x, jnp.zeros_like(x))
+
+
+def _by_head(sizes: Sizes, tokens: jax.Array) -> jax.Array:
+  """[TILE, lanes] to [group * TILE, lanes], the tokens once for each head, below each other."""
+  return jnp.concatenate([_of_head(sizes, tokens, head) for head in range(sizes.group)], axis=0)
+
+
+def _joined(sizes: Sizes, product: jax.Array) -> jax.Array:
+  """[lanes, group * TILE] to [lanes, TILE]: of the lanes of each head what stands in its columns."""
+  width, columns = sizes.head_dim, range(sizes.group)
+  blocks = [product[at * width : (at + 1) * width, at * TILE : (at + 1) * TILE] for at in columns]
+  return jnp.concatenate(blocks, axis=0)
+
+
+def _side_by_side(rows: jax.Array) -> jax.Array:
+  """[group, TILE] to [1, group * TILE]."""
+  return jnp.concatenate([rows[head : head + 1] for head in range(rows.shape[0])], axis=1)
 
 
 def _real(sizes: Sizes, tokens: jax.Array, first=0) -> jax.Array:
@@ -83,26 +67,28 @@ def _real(sizes: Sizes, tokens: jax.Array, first=0) -> jax.Array:
 
 
 def _scores(
-  sizes: Sizes, refs: dict, spread, masks: tuple, key: jax.Array, query: jax.Array, head: int, tile
+  sizes: Sizes, refs: dict, spread, masks: tuple, key: jax.Array, query: jax.Array, tile, keys: slice
 ) -> jax.Array:
-  """[padded, TILE] float32 scores of (key, query), `MASKED` where a key may not be read."""
-  scores = _dot(key, query, _ROWS_BY_ROWS)
+  """[keys, group * TILE] float32 scores of (key, query), `MASKED` where a key may not be read."""
+  at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
+  scores = _dot(key[keys], query, _ROWS_BY_ROWS)
   if spread is not None:
-    scores = scores + spread[head, :, pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)]
-  key_bias, key_segment = masks
-  scores = scores + key_bias
+    scores = scores + jnp.concatenate([spread[head, keys, at] for head in range(sizes.group)], axis=1)
+  key_bias, key_segment = (None if mask is None else mask[keys] for mask in masks)
   allowed = None
   if key_segment is not None:
-    allowed = key_segment == refs["segments"][0, :, pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)]
+    allowed = key_segment == refs["segments"][0, :, at]
   if sizes.window is not None:
-    at = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 0)
-    of = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1) + tile * TILE
-    near = jnp.abs(at - of) <= sizes.window
+    of_key = jax.lax.broadcasted_iota(jnp.int32, key_bias.shape, 0) + keys.start
+    of_query = jax.lax.broadcasted_iota(jnp.int32, key_bias.shape, 1) + tile * TILE
+    near = jnp.abs(of_key - of_query) <= sizes.window
     allowed = near if allowed is None else allowed & near
+  scores = scores + jnp.concatenate([key_bias] * sizes.group, axis=1)
   if allowed is None:
     return scores
   # Padding of the row stays at minus infinity: it has no part in the average of a query without keys.
-  return jnp.where(allowed | (key_bias == -jnp.inf), scores, MASKED)
+  allowed = allowed | (key_bias == -jnp.inf)
+  return jnp.where(jnp.concatenate([allowed] * sizes.group, axis=1), scores, MASKED)
 
 
 def _columns(row: jax.Array) -> jax.Array:
@@ -116,18 +102,29 @@ def _masks(refs: dict) -> tuple:
   return _columns(refs["key_bias"][0]), None if segments is None else _columns(segments[0])
 
 
-def _kept(sizes: Sizes, refs: dict, place: tuple, head: int, tile) -> jax.Array | None:
-  """[padded, TILE] bool, what dropout leaves: the draw of `row_random.dropout` on [heads, query, key]."""
+def _kept(sizes: Sizes, refs: dict, place: tuple, tile, keys: slice) -> jax.Array | None:
+  """[keys, group * TILE] bool, what dropout leaves: as `row_random.dropout` draws for [heads, query, key]."""
   if not sizes.dropout_rate:
     return None
   group, row = place
-  key = jax.lax.broadcasted_iota(jnp.int32, (sizes.padded, TILE), 0)
-  query = jax.lax.broadcasted_iota(jnp.int32, (sizes.padded, TILE), 1)
-  of_head = refs["first_head"][0, 0] + group * sizes.group + head
-  start = (of_head * sizes.length + tile * TILE) * sizes.length
-  counter = (key + query * sizes.length + start).astype(jnp.uint32)
+  shape = (keys.stop - keys.start, TILE)
+  within = jax.lax.broadcasted_iota(jnp.int32, shape, 1) * sizes.length
+  within = within + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
   words = [refs["words"][row, at].astype(jnp.uint32) for at in range(2)]
-  return row_random.is_kept(counter, *words, rate=sizes.dropout_rate)
+  first = refs["first_head"][0, 0] + group * sizes.group
+
+  def bits_of(pair) -> jax.Array:
+    start = (pair * sizes.length + tile * TILE) * sizes.length + keys.start
+    return row_random.pair_bits((within + start).astype(jnp.uint32), *words)
+
+  if sizes.group % 2:  # then a group may begin with the second head of a pair
+    heads = [first + head for head in range(sizes.group)]
+    drawn = [(bits_of(head >> 1), head & 1) for head in heads]
+  else:
+    pairs = [bits_of((first >> 1) + pair) for pair in range(sizes.group // 2)]
+    drawn = [(bits, half) for bits in pairs for half in range(2)]
+  kept = [row_random.pair_kept(bits, half, rate=sizes.dropout_rate) for bits, half in drawn]
+  return jnp.concatenate(kept, axis=1)
 
 
 def _spread(sizes: Sizes, distances, spread) -> None:
@@ -157,9 +154,9 @@ def _fold(sizes: Sizes, summed: jax.Array) -> jax.Array:
 
 
 def _over_tiles(sizes: Sizes, body) -> None:
-  """Runs `body` for every tile, two at a time where they pair up: one computes while the other waits."""
+  """Runs `body` for every tile, up to four at a time: one computes while another waits."""
   tiles = sizes.padded // TILE
-  jax.lax.fori_loop(0, tiles, body, 0, unroll=2 if tiles % 2 == 0 else 1)
+  jax.lax.fori_loop(0, tiles, body, 0, unroll=tiles if tiles <= 4 else math.gcd(tiles, 4))
 
 
 def _scaled(sizes: Sizes, query: jax.Array, tile) -> jax.Array:
@@ -177,21 +174,23 @@ def forward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
 
   def tile_of(tile, _):
     at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
-    query = _scaled(sizes, refs["query"][0, at, :], tile)
-    attended = jnp.zeros((sizes.lanes, TILE), jnp.float32)
+    query = _by_head(sizes, _scaled(sizes, refs["query"][0, at, :], tile))
+    # In pieces of keys that registers can hold: the compiler moves less between them and VMEM.
+    pieces = [slice(start, start + TILE) for start in range(0, sizes.padded, TILE)]
+    scores = [_scores(sizes, refs, spread, masks, key, query, tile, keys) for keys in pieces]
+    highest = jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True)
+    weights = [jnp.exp(part - highest) for part in scores]
+    total = jnp.sum(functools.reduce(jnp.add, weights), axis=0, keepdims=True)
+    lse = highest + jnp.log(total)
     for head in range(sizes.group):
-      scores = _scores(sizes, refs, spread, masks, key, _of_head(sizes, query, head, 1), head, tile)
-      highest = jnp.max(scores, axis=0, keepdims=True)
-      weights = jnp.exp(scores - highest)
-      total = jnp.sum(weights, axis=0, keepdims=True)
-      out["lse"][0, 0, head : head + 1, at] = highest + jnp.log(total)
-      kept = _kept(sizes, refs, program_ids, head, tile)
-      if kept is not None:
-        weights = jnp.where(kept, weights, 0.0)
-      product = _dot(value, weights.astype(value.dtype), _COLUMNS_BY_COLUMNS)
-      product = product * (1.0 / (total * (1.0 - sizes.dropout_rate)))
-      attended = attended + _of_head(sizes, product, head, 0)
-    out["out"][0, at, :] = jnp.transpose(attended).astype(value.dtype)
+      out["lse"][0, 0, head : head + 1, at] = lse[:, head * TILE : (head + 1) * TILE]
+    product = jnp.zeros((sizes.lanes, sizes.group * TILE), jnp.float32)
+    for part, keys in zip(weights, pieces):
+      kept = _kept(sizes, refs, program_ids, tile, keys)
+      part = part if kept is None else jnp.where(kept, part, 0.0)
+      product = product + _dot(value[keys], part.astype(value.dtype), _COLUMNS_BY_COLUMNS)
+    product = product * (1.0 / (total * (1.0 - sizes.dropout_rate)))
+    out["out"][0, at, :] = jnp.transpose(_joined(sizes, product)).astype(value.dtype)
     return 0
 
   _over_tiles(sizes, tile_of)
@@ -203,7 +202,7 @@ def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
   program_ids = pl.program_id(0), pl.program_id(1)  # group of heads, row
   pl.when(program_ids[1] == 0)(lambda: _begin(sizes, refs, out, scratch))
   key, value = (_real(sizes, refs[name][0]) for name in ("key", "value"))
-  masks = _masks(refs)
+  masks, keys = _masks(refs), slice(0, sizes.padded)
   d_key, d_value = scratch["key"], scratch["value"]
   d_key[...] = d_value[...] = jnp.zeros_like(d_key)
 
@@ -219,26 +218,23 @@ def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
     averaged = (d_output * jnp.where(live > 0, 1.0, 1.0 / sizes.length)).astype(value.dtype)
     inner = jnp.transpose(d_output * live * (1.0 - sizes.dropout_rate) * attended.astype(jnp.float32))
     d_output = (d_output * live).astype(value.dtype)
-    d_query = jnp.zeros((sizes.lanes, TILE), jnp.float32)
-    for head in range(sizes.group):
-      own = _of_head(sizes, query, head, 1)
-      scores = _scores(sizes, refs, spread, masks, key, own, head, tile)
-      weights = jnp.exp(scores - lse[head : head + 1])
-      d_weights = _dot(value, _of_head(sizes, d_output, head, 1), _ROWS_BY_ROWS)
-      kept = _kept(sizes, refs, program_ids, head, tile)
-      dropped = weights
-      if kept is not None:
-        dropped = jnp.where(kept, weights, 0.0)
-        d_weights = jnp.where(kept, d_weights, 0.0)
-      d_value[...] += _dot(dropped.astype(value.dtype), _of_head(sizes, averaged, head, 1), _PRODUCT)
-      rows = slice(head * sizes.head_dim, (head + 1) * sizes.head_dim)
-      delta = jnp.sum(inner[rows], axis=0, keepdims=True)
-      d_scores = weights * (d_weights - delta)
-      if summed is not None:
-        summed[head, :, at] += d_scores
-      d_scores = d_scores.astype(key.dtype)
-      d_key[...] += _dot(d_scores, own, _PRODUCT)
-      d_query = d_query + _of_head(sizes, _dot(key, d_scores, _COLUMNS_BY_COLUMNS), head, 0)
+    query = _by_head(sizes, query)
+    scores = _scores(sizes, refs, spread, masks, key, query, tile, keys)
+    weights = jnp.exp(scores - _side_by_side(lse))
+    d_weights = _dot(value, _by_head(sizes, d_output), _ROWS_BY_ROWS)
+    kept = _kept(sizes, refs, program_ids, tile, keys)
+    dropped = weights
+    if kept is not None:
+      dropped = jnp.where(kept, weights, 0.0)
+      d_weights = jnp.where(kept, d_weights, 0.0)
+    d_value[...] += _dot(dropped.astype(value.dtype), _by_head(sizes, averaged), _PRODUCT)
+    d_scores = weights * (d_weights - _side_by_side(_over_lanes(sizes, inner)))
+    if summed is not None:
+      for head in range(sizes.group):
+        summed[head, :, at] += d_scores[:, head * TILE : (head + 1) * TILE]
+    d_scores = d_scores.astype(key.dtype)
+    d_key[...] += _dot(d_scores, query, _PRODUCT)
+    d_query = _joined(sizes, _dot(key, d_scores, _COLUMNS_BY_COLUMNS))
     d_query = jnp.transpose(d_query) * sizes.head_dim**-0.5
     out["query"][0, at, :] = d_query.astype(key.dtype)
     out["biases"][0, :1] += jnp.sum(d_query, axis=0, keepdims=True)
@@ -269,3 +265,9 @@ def _by_lane(sizes: Sizes, of_heads: jax.Array) -> jax.Array:
   """[group, TILE] of heads to [lanes, TILE]: a head's row for each of its lanes."""
   parts = [jnp.broadcast_to(of_heads[head : head + 1], (sizes.head_dim, TILE)) for head in range(sizes.group)]
   return jnp.concatenate(parts, axis=0)
+
+
+def _over_lanes(sizes: Sizes, of_lanes: jax.Array) -> jax.Array:
+  """[lanes, TILE] to [group, TILE]: sums over the lanes of each head."""
+  parts = jnp.split(of_lanes, sizes.group, axis=0)
+  return jnp.concatenate([jnp.sum(part, axis=0, keepdims=True) for part in parts], axis=0)

@@ -6,7 +6,8 @@ import numpy as np
 
 from pretrain.ops import attention_call
 from pretrain.ops.attention_inputs import Fixed, Settings
-from pretrain.ops.attention_tile import MASKED, SUBLANES, Sizes
+from pretrain.ops.attention_sizes import SUBLANES, Sizes
+from pretrain.ops.attention_tile import MASKED
 
 LONGEST = 1_024  # tokens of a row whose bias, [heads of a group, length, length] and its gradient, fit VMEM
 

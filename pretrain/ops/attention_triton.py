@@ -85,7 +85,7 @@ def _call(
     "lanes": max(16, 1 << (settings.head_dim - 1).bit_length()),
     "biased": biased,
     "window": -1 if settings.window is None else settings.window,
-    "limit": int(row_random.drop_below(settings.dropout_rate)),
+    "limit": int(row_random.pair_limit(settings.dropout_rate)),
     "keeps": 1.0 - settings.dropout_rate,
     "precision": "ieee" if arrays[0].dtype == jnp.float32 else "tf32",  # of no meaning for bfloat16
     "queries": queries,

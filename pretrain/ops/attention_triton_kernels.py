@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 _MASKED = tl.constexpr(-3.4028234663852886e38)  # the least float32, as in plain attention
+_KEEPS_ALL = tl.constexpr(-(2**31))  # `row_random.pair_limit` of the rate 0
 _NO_KEY = tl.constexpr(-1.7e38)  # the logarithm of a query's sum is below it where all keys are masked
 
 
@@ -30,16 +31,17 @@ def _mix_but_last(bits):
 
 @triton.jit
 def _kept(facts, head, query_at, key_at, length: tl.constexpr, limit: tl.constexpr):
-  """What dropout leaves of a tile: the draw of `row_random.is_kept` on [heads, query, key] of a row."""
-  if limit == 0:
+  """What dropout leaves of a tile: the draw of `row_random.pair_kept` on [heads, query, key] of a row."""
+  if limit == _KEEPS_ALL:
     return (query_at >= 0) & (key_at >= 0)
   first = tl.load(facts).to(tl.uint32, bitcast=True)
   second = tl.load(facts + 1).to(tl.uint32, bitcast=True)
   of_head = tl.load(facts + 2) + head
-  counter = ((of_head * length + query_at) * length + key_at).to(tl.uint32)
+  counter = (((of_head >> 1) * length + query_at) * length + key_at).to(tl.uint32)
   bits = _mix_but_last(counter ^ first)
   bits = _mix_but_last((bits ^ (bits >> 16)) + second)
-  return (bits ^ (limit >> 16)) >= limit
+  bits = bits ^ tl.where((of_head & 1) == 1, bits << 16, 0)
+  return bits.to(tl.int32, bitcast=True) >= limit
 
 
 @triton.jit
@@ -115,7 +117,7 @@ def forward(
   lanes: tl.constexpr,  # head_dim, or the next power of two
   biased: tl.constexpr,
   window: tl.constexpr,  # -1: none
-  limit: tl.constexpr,  # `row_random.drop_below`; 0: no dropout
+  limit: tl.constexpr,  # `row_random.pair_limit`
   keeps: tl.constexpr,  # 1 - the rate of dropout
   precision: tl.constexpr,
   queries: tl.constexpr,  # of a block

@@ -84,9 +84,18 @@ def row_bits(
   return counter_bits(_counter(shape, start=start, part=part), *_columns(words, shape))
 
 
-def row_kept(words: jax.Array, shape: tuple[int, ...], *, rate: float, part: Part | None = None) -> jax.Array:
-  """[batch, *shape] bool, what dropout of a `rate` leaves: where `row_bits` are not below `drop_below`."""
-  return is_kept(_counter(shape, start=0, part=part), *_columns(words, shape), rate=rate)
+def row_kept(
+  words: jax.Array, shape: tuple[int, ...], *, rate: float, part: Part | None = None, in_pairs: bool = False
+) -> jax.Array:
+  """[batch, *shape] bool, what dropout of a `rate` leaves: where `row_bits` are not below `drop_below`.
+
+  `in_pairs`: places 2 i and 2 i + 1 of the first axis share the bits of place i, see `pair_kept`.
+  """
+  counter, columns = _counter(shape, start=0, part=part, in_pairs=in_pairs), _columns(words, shape)
+  if not in_pairs:
+    return is_kept(counter, *columns, rate=rate)
+  half = jax.lax.broadcasted_iota(jnp.int32, counter.shape, 1) & 1
+  return pair_kept(pair_bits(counter, *columns), half, rate=rate)
 
 
 def _columns(words: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
@@ -95,7 +104,9 @@ def _columns(words: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.A
   return words[:, 0][expand], words[:, 1][expand]
 
 
-def _counter(shape: tuple[int, ...], *, start: jax.Array | int, part: Part | None) -> jax.Array:
+def _counter(
+  shape: tuple[int, ...], *, start: jax.Array | int, part: Part | None, in_pairs: bool = False
+) -> jax.Array:
   """The place of each element in the whole draw, [1 or batch, *shape] uint32."""
   whole = list(shape)
   if part is not None:
@@ -104,7 +115,8 @@ def _counter(shape: tuple[int, ...], *, start: jax.Array | int, part: Part | Non
   counter = jnp.zeros((1, *shape), jnp.uint32)
   for axis, stride in enumerate(strides):
     index = jax.lax.broadcasted_iota(jnp.uint32, (1, *shape), axis + 1)
-    index = index + jnp.asarray(start).astype(jnp.uint32) if axis == 0 else index
+    if axis == 0:
+      index = (index >> 1) if in_pairs else index + jnp.asarray(start).astype(jnp.uint32)
     if part is not None and axis == part.axis:
       places = part.positions.astype(jnp.uint32)
       index = places.reshape(places.shape[0], *(-1 if a == axis else 1 for a in range(len(shape))))
@@ -135,6 +147,30 @@ def is_kept(counter: jax.Array, first: jax.Array, second: jax.Array, *, rate: fl
   return turned.astype(jnp.int32) >= np.int32(limit - (1 << 31))
 
 
+def pair_bits(counter: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+  """Random int32 bits for two elements, for `pair_kept`: `counter_bits` without their last step."""
+  return _mix_but_last(_mix(counter ^ first) + second).astype(jnp.int32)
+
+
+def pair_limit(rate: float) -> np.int32:
+  """What the bits of an element are not below where it is kept: a share `rate` of all, in steps of 2**-16."""
+  return np.int32(min(round(rate * 2**16), 2**16 - 1) - 2**15) << 16
+
+
+def pair_kept(bits: jax.Array, half: jax.Array | int, *, rate: float) -> jax.Array:
+  """What dropout of a `rate` leaves, bool, of the first (`half` 0) or second (1) of two elements.
+
+  Half as much hashing: 16 bits are enough to drop by. The first has the upper half of `pair_bits`, the second
+  the lower half after the hash's last step, its exclusive or with the upper one. What lies below the half
+  in a comparison does not count: the limit ends in 16 zeros.
+  """
+  if isinstance(half, int):
+    own = bits ^ (bits << 16) if half else bits
+  else:
+    own = bits ^ jnp.where(half == 1, bits << 16, 0)
+  return own >= pair_limit(rate)
+
+
 def row_uniform(words: jax.Array, shape: tuple[int, ...], *, start: jax.Array | int = 0) -> jax.Array:
   """[batch, *shape] float32, uniform in [0, 1) on a grid of 2**-24."""
   bits = row_bits(words, shape, start=start) >> 8
@@ -162,21 +198,27 @@ def row_gumbel(words: jax.Array, shape: tuple[int, ...], *, start: jax.Array | i
   return -jnp.log(-jnp.log1p(-v))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _dropout(
-  x: jax.Array, words: jax.Array, positions: jax.Array | None, rate: float, whole: tuple[int, int]
-) -> jax.Array:
-  part = None if positions is None else Part(positions, *whole)
-  keep = row_kept(words, x.shape[1:], rate=rate, part=part)
-  return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))
+class _Draw(NamedTuple):
+  """What does not change from call to call of a program."""
+
+  rate: float
+  in_pairs: bool
+  whole: tuple[int, ...]  # axis and size of a `Part`, or nothing
 
 
-def _dropout_forward(x, words, positions, rate: float, whole: tuple[int, int]):
-  return _dropout(x, words, positions, rate, whole), (words, positions)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _dropout(x: jax.Array, words: jax.Array, positions: jax.Array | None, draw: _Draw) -> jax.Array:
+  part = None if positions is None else Part(positions, *draw.whole)
+  keep = row_kept(words, x.shape[1:], rate=draw.rate, part=part, in_pairs=draw.in_pairs)
+  return jnp.where(keep, x / (1.0 - draw.rate), jnp.zeros_like(x))
 
 
-def _dropout_backward(rate: float, whole: tuple[int, int], drawn, cotangent: jax.Array):
-  return _dropout(cotangent, *drawn, rate, whole), None, None
+def _dropout_forward(x, words, positions, draw: _Draw):
+  return _dropout(x, words, positions, draw), (words, positions)
+
+
+def _dropout_backward(draw: _Draw, drawn, cotangent: jax.Array):
+  return _dropout(cotangent, *drawn, draw), None, None
 
 
 _dropout.defvjp(_dropout_forward, _dropout_backward)
@@ -189,9 +231,10 @@ def dropout(
 
   `use` keeps this mask apart from the others of the row's key; without [batch] `row_keys` (evaluation) x is
   left alone. An x that is a `part` of a larger array gets that part of its mask. The backward pass draws
-  the mask again.
+  the mask again. Heads of attention share bits in pairs, as its kernels draw them.
   """
   if row_keys is None or rate == 0.0:
     return x
-  positions, *whole = (None, 0, 0) if part is None else part
-  return _dropout(x, key_words(fold(row_keys, use)), positions, rate, tuple(whole))
+  positions, *whole = (None,) if part is None else part
+  draw = _Draw(rate, use == Use.ATTENTION_DROPOUT, tuple(whole))
+  return _dropout(x, key_words(fold(row_keys, use)), positions, draw)

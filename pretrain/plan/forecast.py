@@ -17,12 +17,13 @@ from pretrain.command import validate
 from pretrain.corruption.masking import TokenIds
 from pretrain.dry_run import attention_choice, local_bytes, memory_per_device
 from pretrain.ops import attention_triton
-from pretrain.plan import costs, roofline
+from pretrain.plan import costs, roofline, schedules
 from pretrain.plan.collectives import collectives, summary
 from pretrain.plan.program import Program, parse
 from pretrain.plan.targets import Target
 from pretrain.run import Run, make_run
 
+PALLAS = "tpu_custom_call"  # the target of calls of Pallas kernels
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -38,11 +39,13 @@ class Forecast:
     bytes: 'arguments' (parameters, optimizer state, ids), 'outputs', 'aliased' (outputs in the place of
       arguments), 'temporaries' and 'total'; only 'total' where the compiler refused for lack of memory.
     fits: whether the total does.
-    seconds: TPU: the compiler's cycles over the clock, and a roofline for kernels without an estimate.
+    seconds: TPU: the compiler's cycles over the clock; for kernels without an estimate the bundles of their
+      schedules, as far as libtpu writes them down (`schedules`), else a roofline.
       Others: a roofline over all kernels, a lower bound. Communication is not in it. 0: the compiler refused.
     mfu: formula FLOP (`flops.training_flops_per_token`) over seconds and the chip's dense peak.
     cycles: the compiler's, of a TPU.
-    parts: share of each part (`costs.PARTS`) of the time; 'kernels without an estimate' is one.
+    parts: share of each part (`costs.PARTS`) of the time; two of a TPU's are 'kernels by their schedules' and
+      'kernels without an estimate', for which a roofline stands.
     kernels: launches by kind.
     collectives: as `collectives.summary`.
     link_seconds: what the collectives take on the chip's links, or on the network between nodes.
@@ -126,6 +129,8 @@ def forecast(config: ConfigDict, target: Target) -> Forecast:
   """
   run = planned_run(config, target)
   estimate = describe_run(run, target)
+  if target.chip.platform == "tpu":
+    schedules.forget()
   try:
     compiled = lower_step(run).compile(_OPTIONS.get(target.chip.platform))
   except Exception as error:
@@ -191,8 +196,17 @@ def seconds_by_part(program: Program, target: Target) -> dict[str, float]:
   # Lookups are fusions to which the compiler gives no cycles. What else has none runs meanwhile, or is tiny.
   bare = [run for run in bare if run.instruction.custom_call_target or run.instruction.kind == "fusion"]
   bounds = [roofline.kernel_of(program, run, target.chip) for run in bare]
-  custom = sum(bound.seconds for bound in bounds if bound is not None)
-  return seconds | ({"kernels without an estimate": custom} if custom else {})
+  pairs = [_without_an_estimate(bound, target.chip) for bound in bounds if bound is not None]
+  return seconds | costs.by_part(pairs)
+
+
+def _without_an_estimate(bound: roofline.Kernel, chip: chips.Chip) -> tuple[str, float]:
+  """(part, seconds of all runs) of a kernel: its schedule or its bytes, the longer; else a roofline."""
+  cycles = schedules.cycles(bound.name) if bound.kind == PALLAS else None
+  if cycles is None:
+    return "kernels without an estimate", bound.seconds
+  moving = bound.bytes / (chip.bandwidth * chip.bandwidth_share)
+  return "kernels by their schedules", bound.times * max(cycles / chip.clock, moving, chip.launch_seconds)
 
 
 def memory(compiled: jax.stages.Compiled, platform: str) -> dict[str, int]:

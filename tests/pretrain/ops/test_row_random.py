@@ -171,3 +171,25 @@ def test_what_dropout_leaves_at_bits_next_to_the_limit():
     for limit in (number - 1, number, number + 1):
       kept = pretrain.ops.row_random.row_kept(words, (64,), rate=limit / 2**32)
       assert bool(np.asarray(kept)[0, place]) == (number >= limit)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 2.0**-16])
+def test_elements_of_a_pair_are_kept_by_the_two_halves_of_their_bits(rate):
+  bits = np.asarray(row_random.row_bits(_words(2), (2, N // 8)))  # two pairs, the second of one
+  kept = np.asarray(row_random.row_kept(_words(2), (3, N // 8), rate=rate, in_pairs=True))
+  limit = round(rate * 2**16) - 2**15
+  upper, lower = ((half & 0xFFFF).astype(np.uint16).view(np.int16) for half in (bits >> 16, bits))
+  np.testing.assert_array_equal(kept[:, 0::2], upper >= limit)
+  np.testing.assert_array_equal(kept[:, 1], lower[:, 0] >= limit)
+  assert abs((~kept).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / kept.size)
+
+
+def test_elements_of_a_pair_are_dropped_apart():
+  kept = np.asarray(row_random.row_kept(_words(1), (2, N), rate=0.5, in_pairs=True))[0]
+  assert abs(_correlation(kept[0], kept[1])) < 4 / np.sqrt(N)
+  assert abs(_correlation(kept[0, 1:], kept[1, :-1])) < 4 / np.sqrt(N)
+
+
+def test_a_rate_that_rounds_to_everything_still_keeps_one_in_65536():
+  assert pretrain.ops.row_random.pair_limit(1.0 - 2.0**-20) == 2**31 - 2**16
+  assert pretrain.ops.row_random.pair_limit(0.0) == -(2**31)

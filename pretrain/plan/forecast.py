@@ -6,7 +6,7 @@ The figures are the compiler's, or follow from its program by formulas stated he
 import copy
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,10 @@ from pretrain.dry_run import attention_choice, local_bytes, memory_per_device
 from pretrain.ops import attention_triton
 from pretrain.plan import costs, roofline, schedules
 from pretrain.plan.collectives import collectives, summary
-from pretrain.plan.program import Program, parse
+from pretrain.plan.program import Execution, Program, parse
 from pretrain.plan.targets import Target
 from pretrain.run import Run, make_run
 
-PALLAS = "tpu_custom_call"  # the target of calls of Pallas kernels
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -129,8 +128,6 @@ def forecast(config: ConfigDict, target: Target) -> Forecast:
   """
   run = planned_run(config, target)
   estimate = describe_run(run, target)
-  if target.chip.platform == "tpu":
-    schedules.forget()
   try:
     compiled = lower_step(run).compile(_OPTIONS.get(target.chip.platform))
   except Exception as error:
@@ -195,18 +192,25 @@ def seconds_by_part(program: Program, target: Target) -> dict[str, float]:
   bare = [run for run in program.executions if not run.cycles]
   # Lookups are fusions to which the compiler gives no cycles. What else has none runs meanwhile, or is tiny.
   bare = [run for run in bare if run.instruction.custom_call_target or run.instruction.kind == "fusion"]
-  bounds = [roofline.kernel_of(program, run, target.chip) for run in bare]
-  pairs = [_without_an_estimate(bound, target.chip) for bound in bounds if bound is not None]
+  cycles = schedules.of_kernels(program, target.name)
+  pairs = [_without_an_estimate(program, run, target.chip, cycles) for run in bare]
   return seconds | costs.by_part(pairs)
 
 
-def _without_an_estimate(bound: roofline.Kernel, chip: chips.Chip) -> tuple[str, float]:
+def _without_an_estimate(
+  program: Program, run: Execution, chip: chips.Chip, cycles: Mapping[str, int]
+) -> tuple[str, float]:
   """(part, seconds of all runs) of a kernel: its schedule or its bytes, the longer; else a roofline."""
-  cycles = schedules.cycles(bound.name) if bound.kind == PALLAS else None
-  if cycles is None:
-    return "kernels without an estimate", bound.seconds
+  part, bound = "kernels without an estimate", roofline.kernel_of(program, run, chip)
+  if bound is None:
+    return part, 0.0
+  own = (
+    cycles.get(schedules.config_of(run.instruction.attributes)) if bound.kind == schedules.PALLAS else None
+  )
+  if own is None:
+    return part, bound.seconds
   moving = bound.bytes / (chip.bandwidth * chip.bandwidth_share)
-  return "kernels by their schedules", bound.times * max(cycles / chip.clock, moving, chip.launch_seconds)
+  return "kernels by their schedules", bound.times * max(own / chip.clock, moving, chip.launch_seconds)
 
 
 def memory(compiled: jax.stages.Compiled, platform: str) -> dict[str, int]:

@@ -1,79 +1,135 @@
 """How long a TPU kernel is by its compiled schedule, for kernels whose cycles libtpu does not estimate.
 
-libtpu writes down the bundles of every kernel, each what a core starts in one cycle, if it is asked to before
-it is loaded. A kernel of Pallas is a loop over its grid: bundles outside it count once, those inside once for
-every turn, but for those that run at the first or last place of an axis alone. Waiting for memory is in none.
+libtpu writes down the bundles of what it compiles, each what a core starts in one cycle, if it is asked to
+before it is loaded. So each kernel is compiled once more, alone, by a child process, in two or three seconds.
+A kernel of Pallas is a loop over its grid: bundles outside it count once, those inside once for every turn,
+but for those that run at the first or last place of an axis alone. Waiting for memory is in none.
 """
 
-import functools
+import json
 import os
 import re
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-_DUMP = "--xla_jf_dump_to="
-_LABEL = "final_bundles"  # of the pass that leaves the bundles as they run
-_BUNDLE = re.compile(r"^\s*(?:0x[0-9a-f]+|0)\s*(?:[A-Z]{2})?\s*:\s*(>*)\s*\{(.*)")
+import jax
+import jax.numpy as jnp
+
+from pretrain.plan import targets
+from pretrain.plan.program import Program, Shape
+
+PALLAS = "tpu_custom_call"  # the target of calls of Pallas kernels
+_LABEL = "packed-bundles-post-ra"  # the last pass to show waiting for a unit, as empty bundles
+_BUNDLE = re.compile(
+  r"^\s*(0x[0-9a-f]+|0)\s*(?:[A-Z]{2})?\s*:\s*(>*)\s*\{(.*)"
+)  # number, depth, instructions
 _TURNS = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (\d+) /\* loop exit test \*/")
 _LIMIT = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (\d+)")
 _ELSEWHERE = re.compile(r"(%\w+) = scmp\.ne\.s32\.totalorder %\w+, \d+\b")  # not at one place of an axis
-_SKIP = re.compile(r"sbr\.rel \((%\w+)\) target = \$region(\d+)\b")
+_JUMP = re.compile(r"sbr\.rel \((%\w+)\) target bundleno = (\d+)")
 
 
-def ask_for_them() -> None:
-  """Has libtpu write bundles into a folder of this process, unless the environment has it dump elsewhere."""
-  arguments = os.environ.get("LIBTPU_INIT_ARGS", "")
-  if _DUMP not in arguments:
-    dump = f"{_DUMP}{_folder().name} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex={_LABEL}"
-    os.environ["LIBTPU_INIT_ARGS"] = f"{arguments} {dump}".strip()
+_DTYPES = {"f32": "float32", "bf16": "bfloat16", "s32": "int32", "u32": "uint32", "pred": "bool"}
 
 
-@functools.cache
-def _folder() -> tempfile.TemporaryDirectory:
-  return tempfile.TemporaryDirectory(prefix="schedules-", ignore_cleanup_errors=True)
+def of_kernels(program: Program, target: str) -> dict[str, int]:
+  """{`config_of` a kernel: cycles of one run} of a program's Pallas kernels, as far as they are known.
+
+  Args:
+    target: the name of the machine that the program is for, as `targets.describe` knows it.
+  """
+  calls = {}
+  for run in program.executions:
+    instruction, owner = run.instruction, program.computations[run.computation]
+    if instruction.custom_call_target == PALLAS:
+      operands = [owner[name].results[0] for name in instruction.operands]
+      calls[config_of(instruction.attributes)] = [_plain(operands), _plain(instruction.results)]
+  if not calls:
+    return {}
+  with tempfile.TemporaryDirectory() as folder:
+    dump = (
+      f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex={_LABEL}"
+    )
+    child = subprocess.run(
+      [sys.executable, "-m", __spec__.name, target, folder],
+      input=json.dumps(list(calls.items())),
+      env=os.environ | {"LIBTPU_INIT_ARGS": dump, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+  lines = child.stdout.splitlines()
+  cycles = json.loads(lines[-1]) if child.returncode == 0 and lines else [None] * len(calls)
+  return {config: number for config, number in zip(calls, cycles) if number is not None}
 
 
-def forget() -> None:
-  """Removes what was written by earlier compilations, whose kernels have the same names."""
-  for path in Path(_folder().name).iterdir():
+def config_of(attributes: str) -> str:
+  """What a call tells libtpu of its kernel, its code above all; '' if it says nothing."""
+  _, _, text = attributes.partition("backend_config=")
+  config = json.JSONDecoder().raw_decode(text)[0] if text.startswith("{") else {}
+  return json.dumps(config, sort_keys=True) if config else ""
+
+
+def _plain(shapes: Sequence[Shape]) -> list:
+  return [[list(shape.sizes), _DTYPES[shape.dtype]] for shape in shapes]
+
+
+def main(target: str, folder: str) -> None:
+  """The child: reads [config, [operands, results]] of kernels, prints the cycles of each, or null."""
+  device = targets.describe(target).devices[0]
+  print(json.dumps([_compiled(device, Path(folder), *call) for call in json.load(sys.stdin)]))
+
+
+def _compiled(device: jax.Device, folder: Path, config: str, arrays: Sequence) -> int | None:
+  """Cycles of a kernel by what libtpu writes into the folder when it compiles it."""
+  for path in folder.iterdir():
     path.unlink()
-
-
-def cycles(name: str) -> int | None:
-  """The cycles of one run of the kernel of an instruction's name; None: its schedule is not known."""
-  paths = sorted(Path(_folder().name).glob(f"*-{name}-*-{_LABEL}.txt"))
-  return total(paths[-1].read_text()) if paths else None
+  place = jax.sharding.SingleDeviceSharding(device)
+  operands = [jax.ShapeDtypeStruct(sizes, jnp.dtype(name), sharding=place) for sizes, name in arrays[0]]
+  results = [jax.ShapeDtypeStruct(sizes, jnp.dtype(name)) for sizes, name in arrays[1]]
+  call = jax.ffi.ffi_call(PALLAS, results, custom_call_api_version=1, legacy_backend_config=config)
+  jax.jit(call).lower(*operands).compile()
+  paths = list(folder.glob(f"*-ffi_call*-{_LABEL}.txt"))
+  written = [path for path in paths if "analysis" not in path.name]
+  return total(written[0].read_text()) if written else None
 
 
 def total(bundles: str) -> int | None:
   """Bundles that run, from libtpu's text: those in the loop as often as it turns; None: it holds loops.
 
-  The loop ends where its counter, which starts at 0 and grows by 1, has reached the number in its test.
+  The loop ends where its counter, which starts at 0 and grows by 1, has reached the number in its test. An
+  empty bundle, a cycle in which the core waits for one of its units, is where the bundle before it is.
   """
-  lines = [bundle for line in bundles.splitlines() if (bundle := _BUNDLE.match(line))]
-  inside = [bundle[2] for bundle in lines if bundle[1]]
-  ending = next((test for text in inside if (test := _TURNS.search(text))), None)
-  if not lines or any(len(bundle[1]) > 1 for bundle in lines) or bool(inside) != bool(ending):
+  lines = [bundle.groups() for line in bundles.splitlines() if (bundle := _BUNDLE.match(line))]
+  if not lines or any(len(marks) > 1 for _, marks, _ in lines):
+    return None
+  inside, is_inside = {}, False
+  for number, marks, text in lines:
+    is_inside = is_inside if text.startswith("}") else bool(marks)
+    inside |= {int(number, 16): text} if is_inside else {}
+  ending = next((test for text in inside.values() if (test := _TURNS.search(text))), None)
+  if bool(inside) != bool(ending):
     return None
   turns = int(ending[1]) if ending else 0
-  rare = _at_one_place(inside)
-  often = turns - turns // _shortest_axis(inside, turns - 2)  # turns in which those do not run
-  return len(lines) - len(inside) + turns * len(inside) - often * rare
+  often = turns - turns // _shortest_axis(inside.values(), turns - 2)  # turns in which the rare do not run
+  return len(lines) - len(inside) + turns * len(inside) - often * _at_one_place(inside)
 
 
-def _shortest_axis(inside: list[str], places: int) -> int:
+def _shortest_axis(inside: Iterable[str], places: int) -> int:
   """Places of the shorter axis of a grid with two, from the tests that end them; 1: they do not tell."""
   limits = {int(number) for text in inside for number in _LIMIT.findall(text)}
   return min((limit for limit in limits if limit > 1 and places / limit in limits - {1}), default=1)
 
 
-def _at_one_place(inside: list[str]) -> int:
-  """How many bundles of the loop are jumped over but at one place of an axis."""
-  elsewhere = {name for text in inside for name in _ELSEWHERE.findall(text)}
-  count = 0
-  for start, text in enumerate(inside):
-    for condition, region in _SKIP.findall(text):
-      if condition in elsewhere:
-        ends = (at for at in range(start + 1, len(inside)) if f"region {region} " in inside[at])
-        count += next(ends, start + 1) - start - 1
-  return count
+def _at_one_place(inside: Mapping[int, str]) -> int:
+  """How many of the loop's bundles, by number, are jumped over but at one place of an axis."""
+  elsewhere = {name for text in inside.values() for name in _ELSEWHERE.findall(text)}
+  jumps = [(number, *jump) for number, text in inside.items() for jump in _JUMP.findall(text)]
+  return sum(int(target) - number - 1 for number, condition, target in jumps if condition in elsewhere)
+
+
+if __name__ == "__main__":
+  main(*sys.argv[1:])

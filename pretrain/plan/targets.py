@@ -14,7 +14,6 @@ from jax.experimental import topologies
 
 from data.errors import ConfigError, reason
 from pretrain.chips import GPUS_OF_A_NODE, Chip, Spec, is_installed, parse
-from pretrain.plan import schedules
 from pretrain.plan.this_machine import cpu_chip
 
 _PACKAGES = {"tpu": "libtpu", "cuda": "jax-cuda12-plugin", "cpu": "jaxlib"}  # what compiles for a platform
@@ -63,7 +62,6 @@ def _tpu_devices(name: str) -> Sequence[jax.Device]:
   # libtpu would ask a metadata server that is not there, and refuse a second process though no chip is held.
   os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
   os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "true")
-  schedules.ask_for_them()
   try:
     return topologies.get_topology_desc(platform="tpu", topology_name=name).devices
   except Exception as error:  # libtpu's own classes, whatever they are

@@ -78,10 +78,52 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "test_two_tiles_and_two_groups_of_heads_with_padding_and_dropout_equal_plain",
       ),
       (
+        "rows of a grid step draw the dropout of the first of them",
+        "place = group, step * sizes.at_once + at",
+        "place = group, step * sizes.at_once",
+        "test_two_tiles_and_two_groups_of_heads_with_padding_and_dropout_equal_plain",
+      ),
+      (
+        "a head's columns are those of the first head",
+        "at * TILE : (at + 1) * TILE] for at in columns",
+        ":TILE] for at in columns",
+        "test_two_tiles_and_two_groups_of_heads_with_padding_and_dropout_equal_plain",
+      ),
+      (
         "the kernels' window is one token wider",
         "near = jnp.abs(of_key - of_query) <= sizes.window",
         "near = jnp.abs(of_key - of_query) <= sizes.window + 1",
         "test_segments_and_window_without_bias_equal_plain_in_bfloat16",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ops/row_random.py",
+    "tests/pretrain/ops/test_row_random.py",
+    [
+      (
+        "both heads of a pair are dropped together",
+        "own = bits ^ jnp.where(half == 1, bits << 16, 0)",
+        "own = bits",
+        "test_elements_of_a_pair_are_dropped_apart",
+      ),
+    ],
+  ),
+  (
+    "pretrain/plan/schedules.py",
+    "tests/pretrain/plan/test_schedules.py",
+    [
+      (
+        "cycles in which a core waits do not count in the loop",
+        'is_inside = is_inside if text.startswith("}") else bool(marks)',
+        "is_inside = bool(marks)",
+        "test_bundles_count_as_often_as_they_run_and_waiting_counts",
+      ),
+      (
+        "what runs at one place of an axis counts in every turn",
+        "often * _at_one_place(inside)",
+        "0 * _at_one_place(inside)",
+        "test_bundles_count_as_often_as_they_run_and_waiting_counts",
       ),
     ],
   ),

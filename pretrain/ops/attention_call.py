@@ -13,17 +13,18 @@ from pretrain.ops.attention_tile import backward, forward
 
 
 def _specs(sizes: Sizes) -> dict:
-  """Which piece of an array a grid step (group of heads, row) has, by the array's name."""
-  whole = pl.BlockSpec((1, sizes.padded, sizes.lanes), lambda group, row: (row, 0, group))
-  of_row = pl.BlockSpec((1, 1, sizes.padded), lambda group, row: (row, 0, 0))
+  """Which piece of an array a grid step (group of heads, rows) has, by the array's name."""
+  count = sizes.at_once
+  whole = pl.BlockSpec((count, sizes.padded, sizes.lanes), lambda group, rows: (rows, 0, group))
+  of_row = pl.BlockSpec((count, 1, sizes.padded), lambda group, rows: (rows, 0, 0))
   of_group = (1, sizes.group, SUBLANES, 2 * sizes.padded)
   specs = dict.fromkeys(("query", "key", "value", "given", "out"), whole)
   specs |= dict.fromkeys(("key_bias", "segments"), of_row)
   specs |= dict.fromkeys(("words", "first_head"), pl.BlockSpec(memory_space=pltpu.SMEM))
   return specs | {
-    "distances": pl.BlockSpec(of_group, lambda group, row: (group, 0, 0, 0)),
-    "lse": pl.BlockSpec((1, 1, sizes.group, sizes.padded), lambda group, row: (row, group, 0, 0)),
-    "biases": pl.BlockSpec((1, 3, sizes.lanes), lambda group, row: (group, 0, 0)),
+    "distances": pl.BlockSpec(of_group, lambda group, rows: (group, 0, 0, 0)),
+    "lse": pl.BlockSpec((count, 1, sizes.group, sizes.padded), lambda group, rows: (rows, group, 0, 0)),
+    "biases": pl.BlockSpec((1, 3, sizes.lanes), lambda group, rows: (group, 0, 0)),
   }
 
 
@@ -54,7 +55,7 @@ def call(sizes: Sizes, kernel: str, arrays: dict, *, interpret: bool) -> dict:
     results["biases"] = jax.ShapeDtypeStruct((sizes.groups, 3, sizes.lanes), jnp.float32)
     if has_bias:
       results["distances"] = jax.ShapeDtypeStruct(arrays["distances"].shape, jnp.float32)
-    sums = pltpu.VMEM((sizes.padded, sizes.lanes), jnp.float32)
+    sums = pltpu.VMEM((sizes.at_once, sizes.padded, sizes.lanes), jnp.float32)
     scratch |= {"summed": scratch["spread"], "key": sums, "value": sums}
     products, body = 5, backward
   pairs = sizes.rows * sizes.heads * sizes.padded**2
@@ -62,7 +63,7 @@ def call(sizes: Sizes, kernel: str, arrays: dict, *, interpret: bool) -> dict:
   return pl.pallas_call(
     functools.partial(body, sizes),
     out_shape=results,
-    grid=(sizes.groups, sizes.rows),
+    grid=(sizes.groups, sizes.rows // sizes.at_once),
     in_specs=[{name: None if array is None else specs[name] for name, array in arrays.items()}],
     out_specs={name: specs[name] for name in results},
     scratch_shapes=[scratch],
@@ -80,6 +81,6 @@ def call(sizes: Sizes, kernel: str, arrays: dict, *, interpret: bool) -> dict:
 def vmem_bytes(sizes: Sizes) -> int:
   """A bound of the VMEM that a kernel asks for: bias and its gradient, the row's arrays twice, tiles."""
   squares = 2 * sizes.group * sizes.padded**2 * 4
-  row = 12 * 2 * sizes.padded * max(sizes.lanes, TILE) * 4
-  tiles = 12 * sizes.group * sizes.padded * TILE * 4
+  row = sizes.at_once * 12 * 2 * sizes.padded * max(sizes.lanes, TILE) * 4
+  tiles = sizes.at_once * 12 * sizes.group * sizes.padded * TILE * 4
   return max(16 << 20, squares + row + tiles)

@@ -1,6 +1,7 @@
 """The sizes that a TPU kernel for attention is compiled for, and how its arrays are laid out."""
 
 import dataclasses
+import math
 
 TILE = 128  # queries of a tile, and what lengths are padded to: the lanes of a register
 SUBLANES = 8  # copies of the bias vector, each moved on by one: the smallest piece that registers hold
@@ -21,6 +22,16 @@ class Sizes:
   def padded(self) -> int:
     """Tokens of a row in memory: a multiple of the tile."""
     return -(-self.length // TILE) * TILE
+
+  @property
+  def tiles(self) -> int:
+    """Tiles of a row."""
+    return self.padded // TILE
+
+  @property
+  def at_once(self) -> int:
+    """Rows of a grid step: short ones together, so that there is something to compute while one waits."""
+    return math.gcd(self.rows, max(1, 8 // self.tiles**2))  # 8 pieces of 128 queries and 128 keys
 
   @property
   def group(self) -> int:

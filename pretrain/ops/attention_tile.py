@@ -1,10 +1,11 @@
 """Pallas kernels for TPUs: attention of short rows, forward and backward, without scores in HBM.
 
-One grid step holds the queries, keys and values of one row and one group of heads in VMEM and goes through
-tiles of 128 queries. A tile meets all keys at once, so its softmax is an ordinary one. Scores lie transposed,
-[keys, queries]: a sum over keys adds registers, and what belongs to a query is a row. The heads of a group
-share the 128 lanes of a register: products run over all lanes, with those of other heads set to 0, for all
-heads at once: their queries lie below each other, so their scores lie side by side, [keys, group * 128].
+One grid step holds the queries, keys and values of one row, or of several short ones, and of one group of
+heads in VMEM and goes through tiles of 128 queries. A tile meets all keys at once, so its softmax is an
+ordinary one. Scores lie transposed, [keys, queries]: a sum over keys adds registers, and what belongs to a
+query is a row. The heads of a group share the 128 lanes of a register: products run over all lanes, with
+those of other heads set to 0, for all heads at once: their queries lie below each other, so their scores lie
+side by side, [keys, group * 128].
 
 The relative bias comes as a vector over distances. The first row of a group of heads spreads it over [keys,
 queries] in VMEM, where later rows find it; its gradient is summed there over all rows and folded at the last.
@@ -23,6 +24,7 @@ from pretrain.ops import row_random
 from pretrain.ops.attention_sizes import SUBLANES, TILE, Sizes
 
 MASKED = float(np.finfo(np.float32).min)
+_OF_ROWS = frozenset(("query", "key", "value", "given", "out", "lse", "key_bias", "segments"))
 _ROWS_BY_ROWS = (((1,), (1,)), ((), ()))  # a @ b.T
 _COLUMNS_BY_COLUMNS = (((0,), (0,)), ((), ()))  # a.T @ b
 _PRODUCT = (((1,), (0,)), ((), ()))
@@ -77,7 +79,7 @@ def _scores(
   key_bias, key_segment = (None if mask is None else mask[keys] for mask in masks)
   allowed = None
   if key_segment is not None:
-    allowed = key_segment == refs["segments"][0, :, at]
+    allowed = key_segment == refs["segments"][:, at]
   if sizes.window is not None:
     of_key = jax.lax.broadcasted_iota(jnp.int32, key_bias.shape, 0) + keys.start
     of_query = jax.lax.broadcasted_iota(jnp.int32, key_bias.shape, 1) + tile * TILE
@@ -99,7 +101,7 @@ def _columns(row: jax.Array) -> jax.Array:
 def _masks(refs: dict) -> tuple:
   """What a tile of scores needs of the keys, [padded, TILE]: what is added, and their segments or None."""
   segments = refs["segments"]
-  return _columns(refs["key_bias"][0]), None if segments is None else _columns(segments[0])
+  return _columns(refs["key_bias"][...]), None if segments is None else _columns(segments[...])
 
 
 def _kept(sizes: Sizes, refs: dict, place: tuple, tile, keys: slice) -> jax.Array | None:
@@ -155,26 +157,37 @@ def _fold(sizes: Sizes, summed: jax.Array) -> jax.Array:
 
 def _over_tiles(sizes: Sizes, body) -> None:
   """Runs `body` for every tile, up to four at a time: one computes while another waits."""
-  tiles = sizes.padded // TILE
-  jax.lax.fori_loop(0, tiles, body, 0, unroll=tiles if tiles <= 4 else math.gcd(tiles, 4))
+  unroll = sizes.tiles if sizes.tiles <= 4 else math.gcd(sizes.tiles, 4)
+  jax.lax.fori_loop(0, sizes.tiles, body, 0, unroll=unroll)
 
 
 def _scaled(sizes: Sizes, query: jax.Array, tile) -> jax.Array:
   return _real(sizes, query, tile * TILE) * jnp.asarray(sizes.head_dim**-0.5, query.dtype)
 
 
+def _of_row(refs: dict, at: int) -> dict:
+  """The arrays of a grid step with those of rows cut to one of them."""
+  return {name: ref.at[at] if name in _OF_ROWS and ref is not None else ref for name, ref in refs.items()}
+
+
 def forward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
   """The kernel of the forward pass: `out`, and `lse`, the logarithm of every query's sum of exponentials."""
-  program_ids = pl.program_id(0), pl.program_id(1)  # group of heads, row
+  group, step = pl.program_id(0), pl.program_id(1)
   spread = scratch["spread"]
   if spread is not None:
-    pl.when(program_ids[1] == 0)(lambda: _spread(sizes, refs["distances"], spread))
-  key, value = (_real(sizes, refs[name][0]) for name in ("key", "value"))
+    pl.when(step == 0)(lambda: _spread(sizes, refs["distances"], spread))
+  for at in range(sizes.at_once):
+    _attend(sizes, _of_row(refs, at), _of_row(out, at), spread, (group, step * sizes.at_once + at))
+
+
+def _attend(sizes: Sizes, refs: dict, out: dict, spread, place: tuple) -> None:
+  """A row's forward pass; `place` is its group of heads and its number."""
+  key, value = (_real(sizes, refs[name][...]) for name in ("key", "value"))
   masks = _masks(refs)
 
   def tile_of(tile, _):
     at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
-    query = _by_head(sizes, _scaled(sizes, refs["query"][0, at, :], tile))
+    query = _by_head(sizes, _scaled(sizes, refs["query"][at, :], tile))
     # In pieces of keys that registers can hold: the compiler moves less between them and VMEM.
     pieces = [slice(start, start + TILE) for start in range(0, sizes.padded, TILE)]
     scores = [_scores(sizes, refs, spread, masks, key, query, tile, keys) for keys in pieces]
@@ -183,14 +196,14 @@ def forward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
     total = jnp.sum(functools.reduce(jnp.add, weights), axis=0, keepdims=True)
     lse = highest + jnp.log(total)
     for head in range(sizes.group):
-      out["lse"][0, 0, head : head + 1, at] = lse[:, head * TILE : (head + 1) * TILE]
+      out["lse"][0, head : head + 1, at] = lse[:, head * TILE : (head + 1) * TILE]
     product = jnp.zeros((sizes.lanes, sizes.group * TILE), jnp.float32)
     for part, keys in zip(weights, pieces):
-      kept = _kept(sizes, refs, program_ids, tile, keys)
+      kept = _kept(sizes, refs, place, tile, keys)
       part = part if kept is None else jnp.where(kept, part, 0.0)
       product = product + _dot(value[keys], part.astype(value.dtype), _COLUMNS_BY_COLUMNS)
     product = product * (1.0 / (total * (1.0 - sizes.dropout_rate)))
-    out["out"][0, at, :] = jnp.transpose(_joined(sizes, product)).astype(value.dtype)
+    out["out"][at, :] = jnp.transpose(_joined(sizes, product)).astype(value.dtype)
     return 0
 
   _over_tiles(sizes, tile_of)
@@ -198,20 +211,33 @@ def forward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
 
 def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
   """The kernel of the backward pass: probabilities again, from `lse`; all gradients."""
+  group, step = pl.program_id(0), pl.program_id(1)
+  pl.when(step == 0)(lambda: _begin(sizes, refs, out, scratch))
+  for at in range(sizes.at_once):
+    place = group, step * sizes.at_once + at
+    _differentiate(sizes, _of_row(refs, at), _of_row(out, at), _of_row(scratch, at), place)
+  if scratch["summed"] is not None:
+
+    @pl.when(step == sizes.rows // sizes.at_once - 1)
+    def _():
+      for head in range(sizes.group):
+        out["distances"][0, head] = _fold(sizes, scratch["summed"][head])
+
+
+def _differentiate(sizes: Sizes, refs: dict, out: dict, scratch: dict, place: tuple) -> None:
+  """A row's backward pass."""
   spread, summed = scratch["spread"], scratch["summed"]
-  program_ids = pl.program_id(0), pl.program_id(1)  # group of heads, row
-  pl.when(program_ids[1] == 0)(lambda: _begin(sizes, refs, out, scratch))
-  key, value = (_real(sizes, refs[name][0]) for name in ("key", "value"))
+  key, value = (_real(sizes, refs[name][...]) for name in ("key", "value"))
   masks, keys = _masks(refs), slice(0, sizes.padded)
   d_key, d_value = scratch["key"], scratch["value"]
-  d_key[...] = d_value[...] = jnp.zeros_like(d_key)
+  d_key[...] = d_value[...] = jnp.zeros((sizes.padded, sizes.lanes), jnp.float32)
 
   def tile_of(tile, _):
     at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
-    query = _scaled(sizes, refs["query"][0, at, :], tile)
-    given, attended = (_real(sizes, refs[name][0, at, :], tile * TILE) for name in ("given", "out"))
+    query = _scaled(sizes, refs["query"][at, :], tile)
+    given, attended = (_real(sizes, refs[name][at, :], tile * TILE) for name in ("given", "out"))
     d_output = given.astype(jnp.float32) * (1.0 / (1.0 - sizes.dropout_rate))
-    lse = refs["lse"][0, 0, :, at]
+    lse = refs["lse"][0, :, at]
     # A query without keys has an lse of MASKED: probabilities come out as 1 instead of 1 / length, and there
     # is no gradient to its scores.
     live = jnp.transpose(_by_lane(sizes, (lse > 0.5 * MASKED).astype(jnp.float32)))
@@ -222,7 +248,7 @@ def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
     scores = _scores(sizes, refs, spread, masks, key, query, tile, keys)
     weights = jnp.exp(scores - _side_by_side(lse))
     d_weights = _dot(value, _by_head(sizes, d_output), _ROWS_BY_ROWS)
-    kept = _kept(sizes, refs, program_ids, tile, keys)
+    kept = _kept(sizes, refs, place, tile, keys)
     dropped = weights
     if kept is not None:
       dropped = jnp.where(kept, weights, 0.0)
@@ -236,21 +262,15 @@ def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
     d_key[...] += _dot(d_scores, query, _PRODUCT)
     d_query = _joined(sizes, _dot(key, d_scores, _COLUMNS_BY_COLUMNS))
     d_query = jnp.transpose(d_query) * sizes.head_dim**-0.5
-    out["query"][0, at, :] = d_query.astype(key.dtype)
+    out["query"][at, :] = d_query.astype(key.dtype)
     out["biases"][0, :1] += jnp.sum(d_query, axis=0, keepdims=True)
     return 0
 
   _over_tiles(sizes, tile_of)
-  out["key"][0] = d_key[...].astype(key.dtype)
-  out["value"][0] = d_value[...].astype(value.dtype)
+  out["key"][...] = d_key[...].astype(key.dtype)
+  out["value"][...] = d_value[...].astype(value.dtype)
   for at, summand in ((1, d_key), (2, d_value)):
     out["biases"][0, at : at + 1] += jnp.sum(summand[...], axis=0, keepdims=True)
-  if summed is not None:
-
-    @pl.when(program_ids[1] == sizes.rows - 1)
-    def _():
-      for head in range(sizes.group):
-        out["distances"][0, head] = _fold(sizes, summed[head])
 
 
 def _begin(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:

@@ -28,12 +28,12 @@ def _found(of_case):
 
 
 def test_two_tiles_and_two_groups_of_heads_with_padding_and_dropout_equal_plain():
-  of_case = case(3, 130, 4, 64, dropout_rate=0.25)
+  of_case = case(4, 130, 4, 64, dropout_rate=0.25)
   assert_same(_found(of_case), plain(of_case), tolerance=2e-6)  # float32 sums of 130 in another order
 
 
 def test_segments_and_window_without_bias_equal_plain_in_bfloat16():
-  of_case = case(3, 20, 2, 8, dtype=jnp.bfloat16, has_bias=False, has_segments=True, window=5)
+  of_case = case(4, 20, 2, 8, dtype=jnp.bfloat16, has_bias=False, has_segments=True, window=5)
   # Products of values rounded to 8 bits, probabilities and gradients of scores rounded once more: 2**-8 each.
   assert_same(_found(of_case), plain(of_case), tolerance=3 * 2**-8)
 

@@ -22,6 +22,7 @@ def _specs(sizes: Sizes) -> dict:
   specs |= dict.fromkeys(("key_bias", "segments"), of_row)
   specs |= dict.fromkeys(("words", "first_head"), pl.BlockSpec(memory_space=pltpu.SMEM))
   return specs | {
+    "key_words": pl.BlockSpec((1, sizes.padded), lambda group, rows: (0, 0)),
     "distances": pl.BlockSpec(of_group, lambda group, rows: (group, 0, 0, 0)),
     "lse": pl.BlockSpec((count, 1, sizes.group, sizes.padded), lambda group, rows: (rows, group, 0, 0)),
     "biases": pl.BlockSpec((1, 3, sizes.lanes), lambda group, rows: (group, 0, 0)),
@@ -35,17 +36,18 @@ def call(sizes: Sizes, kernel: str, arrays: dict, *, interpret: bool) -> dict:
 
   Args:
     kernel: 'forward' or 'backward'.
-    arrays: 'query', 'key', 'value' (for the backward pass 'given', the gradient of 'out', and 'out')
-      [rows, length, heads * head_dim]; 'distances' [groups, group, 8, 2 padded] float32 or None; 'key_bias'
-      [rows, 1, padded] float32; 'segments' [rows, 1, padded] int32 or None; 'words' [rows, 2] int32;
-      'first_head' [1, 1] int32; 'lse' [rows, groups, group, padded] float32.
+    arrays: 'query', 'key', 'value' (for the backward pass 'given', the gradient of 'out', and 'out') [rows,
+      length, heads * head_dim]; 'distances' [groups, group, 8, 2 padded] float32 or None; 'key_bias' [rows,
+      1, padded] float32; 'segments' [rows, 1, padded] int32 or None; 'words' [rows, 2] and 'key_words' [1,
+      padded] int32 or None; 'first_head' [1, 1] int32; 'lse' [rows, groups, group, padded] float32.
     interpret: whether to run it as ordinary operations, for tests.
   """
   dtype, specs = arrays["query"].dtype, _specs(sizes)
   wide = jax.ShapeDtypeStruct(arrays["query"].shape, dtype)
   square = pltpu.VMEM((sizes.group, sizes.padded, sizes.padded), jnp.float32)
   has_bias = arrays["distances"] is not None
-  scratch: dict[str, Any] = {"spread": square if has_bias else None}
+  key_words = None if arrays["key_words"] is None else pltpu.VMEM((sizes.padded, TILE), jnp.int32)
+  scratch: dict[str, Any] = {"spread": square if has_bias else None, "key_words": key_words}
   if kernel == "forward":
     lse = (sizes.rows, sizes.groups, sizes.group, sizes.padded)
     results: dict[str, Any] = {"out": wide, "lse": jax.ShapeDtypeStruct(lse, jnp.float32)}

@@ -86,7 +86,7 @@ def _probabilities(rate: float, row: _Row, bias: jax.Array | None) -> tuple[jax.
   scores = jnp.where(row.allowed, scores, np.finfo(np.float32).min)
   kept = None
   if row.words is not None:
-    kept = row_random.row_kept(row.words[None], scores.shape, rate=rate, in_pairs=True)[0]
+    kept = row_random.row_kept_of_heads(row.words[None], scores.shape, rate=rate)[0]
   return jax.nn.softmax(scores, axis=-1), kept
 
 

@@ -105,19 +105,17 @@ def _masks(refs: dict) -> tuple:
 
 
 def _kept(sizes: Sizes, refs: dict, place: tuple, tile, keys: slice) -> jax.Array | None:
-  """[keys, group * TILE] bool, what dropout leaves: as `row_random.dropout` draws for [heads, query, key]."""
+  """[keys, group * TILE] bool, what dropout leaves: the draw of `row_random.row_kept_of_heads`."""
   if not sizes.dropout_rate:
     return None
   group, row = place
-  shape = (keys.stop - keys.start, TILE)
-  within = jax.lax.broadcasted_iota(jnp.int32, shape, 1) * sizes.length
-  within = within + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+  query = tile * TILE + jax.lax.broadcasted_iota(jnp.int32, (1, TILE), 1)
   words = [refs["words"][row, at].astype(jnp.uint32) for at in range(2)]
   first = refs["first_head"][0, 0] + group * sizes.group
 
   def bits_of(pair) -> jax.Array:
-    start = (pair * sizes.length + tile * TILE) * sizes.length + keys.start
-    return row_random.pair_bits((within + start).astype(jnp.uint32), *words)
+    of_query = row_random.counter_bits((pair * sizes.length + query).astype(jnp.uint32), *words)
+    return row_random.pair_bits(of_query, refs["key_words"][keys].astype(jnp.uint32))
 
   if sizes.group % 2:  # then a group may begin with the second head of a pair
     heads = [first + head for head in range(sizes.group)]
@@ -173,11 +171,10 @@ def _of_row(refs: dict, at: int) -> dict:
 def forward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
   """The kernel of the forward pass: `out`, and `lse`, the logarithm of every query's sum of exponentials."""
   group, step = pl.program_id(0), pl.program_id(1)
-  spread = scratch["spread"]
-  if spread is not None:
-    pl.when(step == 0)(lambda: _spread(sizes, refs["distances"], spread))
+  pl.when(step == 0)(lambda: _begin(sizes, refs, scratch))
+  refs = refs | {"key_words": scratch["key_words"]}
   for at in range(sizes.at_once):
-    _attend(sizes, _of_row(refs, at), _of_row(out, at), spread, (group, step * sizes.at_once + at))
+    _attend(sizes, _of_row(refs, at), _of_row(out, at), scratch["spread"], (group, step * sizes.at_once + at))
 
 
 def _attend(sizes: Sizes, refs: dict, out: dict, spread, place: tuple) -> None:
@@ -212,7 +209,15 @@ def _attend(sizes: Sizes, refs: dict, out: dict, spread, place: tuple) -> None:
 def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
   """The kernel of the backward pass: probabilities again, from `lse`; all gradients."""
   group, step = pl.program_id(0), pl.program_id(1)
-  pl.when(step == 0)(lambda: _begin(sizes, refs, out, scratch))
+
+  @pl.when(step == 0)
+  def _():
+    _begin(sizes, refs, scratch)
+    out["biases"][...] = jnp.zeros_like(out["biases"])
+    if scratch["summed"] is not None:
+      scratch["summed"][...] = jnp.zeros_like(scratch["summed"])
+
+  refs = refs | {"key_words": scratch["key_words"]}
   for at in range(sizes.at_once):
     place = group, step * sizes.at_once + at
     _differentiate(sizes, _of_row(refs, at), _of_row(out, at), _of_row(scratch, at), place)
@@ -273,12 +278,12 @@ def _differentiate(sizes: Sizes, refs: dict, out: dict, scratch: dict, place: tu
     out["biases"][0, at : at + 1] += jnp.sum(summand[...], axis=0, keepdims=True)
 
 
-def _begin(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
-  """Before the first row of a group of heads: sums over rows are 0, the bias is spread."""
-  out["biases"][...] = jnp.zeros_like(out["biases"])
+def _begin(sizes: Sizes, refs: dict, scratch: dict) -> None:
+  """Before the first row of a group of heads: what all rows read of the bias and of the dropout's columns."""
   if scratch["spread"] is not None:
     _spread(sizes, refs["distances"], scratch["spread"])
-    scratch["summed"][...] = jnp.zeros_like(scratch["summed"])
+  if scratch["key_words"] is not None:
+    scratch["key_words"][...] = _columns(refs["key_words"][...])
 
 
 def _by_lane(sizes: Sizes, of_heads: jax.Array) -> jax.Array:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.ops import attention_call
+from pretrain.ops import attention_call, row_random
 from pretrain.ops.attention_inputs import Fixed, Settings
 from pretrain.ops.attention_sizes import SUBLANES, Sizes
 from pretrain.ops.attention_tile import MASKED
@@ -24,8 +24,10 @@ def _inputs(sizes: Sizes, part, query, key, value, bias, fixed: Fixed) -> dict:
   key_bias = jnp.where(fixed.key_mask, 0.0, MASKED)[:, None, :].astype(jnp.float32)
   segments = fixed.segment_ids
   words = jnp.zeros((sizes.rows, 2), jnp.uint32) if fixed.words is None else fixed.words
+  key_words = row_random.column_words(sizes.padded).astype(np.int32)[None] if sizes.dropout_rate else None
   return {
     "words": words,
+    "key_words": key_words,
     "first_head": jnp.reshape(part * sizes.heads, (1, 1)).astype(jnp.int32),
     "distances": None if bias is None else _moved_copies(sizes, bias.astype(jnp.float32)),
     "key_bias": jnp.pad(key_bias, ((0, 0), (0, 0), (0, more)), constant_values=-np.inf),

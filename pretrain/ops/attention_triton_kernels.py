@@ -30,16 +30,21 @@ def _mix_but_last(bits):
 
 
 @triton.jit
+def _mix(bits):
+  bits = _mix_but_last(bits)
+  return bits ^ (bits >> 16)
+
+
+@triton.jit
 def _kept(facts, head, query_at, key_at, length: tl.constexpr, limit: tl.constexpr):
-  """What dropout leaves of a tile: the draw of `row_random.pair_kept` on [heads, query, key] of a row."""
+  """What dropout leaves of a tile: the draw of `row_random.row_kept_of_heads`."""
   if limit == _KEEPS_ALL:
     return (query_at >= 0) & (key_at >= 0)
   first = tl.load(facts).to(tl.uint32, bitcast=True)
   second = tl.load(facts + 1).to(tl.uint32, bitcast=True)
   of_head = tl.load(facts + 2) + head
-  counter = (((of_head >> 1) * length + query_at) * length + key_at).to(tl.uint32)
-  bits = _mix_but_last(counter ^ first)
-  bits = _mix_but_last((bits ^ (bits >> 16)) + second)
+  of_query = _mix(((of_head >> 1) * length + query_at).to(tl.uint32) ^ first)
+  bits = _mix_but_last(_mix(of_query + second) ^ _mix((key_at + 1).to(tl.uint32) * 0x9E3779B9))
   bits = bits ^ tl.where((of_head & 1) == 1, bits << 16, 0)
   return bits.to(tl.int32, bitcast=True) >= limit
 

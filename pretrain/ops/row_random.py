@@ -69,8 +69,8 @@ def _mix(bits: jax.Array) -> jax.Array:
 
 
 def _mix_but_last(bits: jax.Array) -> jax.Array:
-  bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
-  return (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+  bits = (bits ^ (bits >> 16)) * np.uint32(0x7FEB352D)
+  return (bits ^ (bits >> 15)) * np.uint32(0x846CA68B)
 
 
 def row_bits(
@@ -84,18 +84,24 @@ def row_bits(
   return counter_bits(_counter(shape, start=start, part=part), *_columns(words, shape))
 
 
-def row_kept(
-  words: jax.Array, shape: tuple[int, ...], *, rate: float, part: Part | None = None, in_pairs: bool = False
-) -> jax.Array:
-  """[batch, *shape] bool, what dropout of a `rate` leaves: where `row_bits` are not below `drop_below`.
+def row_kept(words: jax.Array, shape: tuple[int, ...], *, rate: float, part: Part | None = None) -> jax.Array:
+  """[batch, *shape] bool, what dropout of a `rate` leaves: where `row_bits` are not below `drop_below`."""
+  return is_kept(_counter(shape, start=0, part=part), *_columns(words, shape), rate=rate)
 
-  `in_pairs`: places 2 i and 2 i + 1 of the first axis share the bits of place i, see `pair_kept`.
+
+def row_kept_of_heads(
+  words: jax.Array, shape: tuple[int, ...], *, rate: float, part: Part | None = None
+) -> jax.Array:
+  """[batch, *shape] bool, what dropout leaves of [heads, query, key]: `pair_kept` of `pair_bits`.
+
+  Heads 2 i and 2 i + 1 share the bits of pair i; the hash of (pair, query) and the word of a key give them.
   """
-  counter, columns = _counter(shape, start=0, part=part, in_pairs=in_pairs), _columns(words, shape)
-  if not in_pairs:
-    return is_kept(counter, *columns, rate=rate)
-  half = jax.lax.broadcasted_iota(jnp.int32, counter.shape, 1) & 1
-  return pair_kept(pair_bits(counter, *columns), half, rate=rate)
+  of_query = counter_bits(
+    _counter(shape[:-1], start=0, part=part, in_pairs=True), *_columns(words, shape[:-1])
+  )
+  bits = pair_bits(of_query[..., None], column_words(shape[-1]))
+  half = jax.lax.broadcasted_iota(jnp.int32, bits.shape, 1) & 1
+  return pair_kept(bits, half, rate=rate)
 
 
 def _columns(words: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
@@ -107,7 +113,7 @@ def _columns(words: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.A
 def _counter(
   shape: tuple[int, ...], *, start: jax.Array | int, part: Part | None, in_pairs: bool = False
 ) -> jax.Array:
-  """The place of each element in the whole draw, [1 or batch, *shape] uint32."""
+  """The place of each element (`in_pairs`: each two of the first axis) in the draw, [1 or batch, *shape]."""
   whole = list(shape)
   if part is not None:
     whole[part.axis] = part.size
@@ -147,9 +153,18 @@ def is_kept(counter: jax.Array, first: jax.Array, second: jax.Array, *, rate: fl
   return turned.astype(jnp.int32) >= np.int32(limit - (1 << 31))
 
 
-def pair_bits(counter: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
-  """Random int32 bits for two elements, for `pair_kept`: `counter_bits` without their last step."""
-  return _mix_but_last(_mix(counter ^ first) + second).astype(jnp.int32)
+def column_words(size: int) -> np.ndarray:
+  """[size] uint32, a word for each place of a last axis, the same in every draw."""
+  return _mix(np.arange(1, size + 1, dtype=np.uint32) * np.uint32(0x9E3779B9))
+
+
+def pair_bits(of_row: jax.Array, of_column: jax.Array | np.ndarray) -> jax.Array:
+  """Random int32 bits for two elements, for `pair_kept`, of a row's hash and a column's word, both uint32.
+
+  What is random is the row's; the columns' words spread it, by half of the counter hash. For a kernel that
+  draws where it multiplies, all of the hash was more work than the products.
+  """
+  return _mix_but_last(of_row ^ of_column).astype(jnp.int32)
 
 
 def pair_limit(rate: float) -> np.int32:
@@ -202,14 +217,15 @@ class _Draw(NamedTuple):
   """What does not change from call to call of a program."""
 
   rate: float
-  in_pairs: bool
+  of_heads: bool
   whole: tuple[int, ...]  # axis and size of a `Part`, or nothing
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _dropout(x: jax.Array, words: jax.Array, positions: jax.Array | None, draw: _Draw) -> jax.Array:
   part = None if positions is None else Part(positions, *draw.whole)
-  keep = row_kept(words, x.shape[1:], rate=draw.rate, part=part, in_pairs=draw.in_pairs)
+  kept = row_kept_of_heads if draw.of_heads else row_kept
+  keep = kept(words, x.shape[1:], rate=draw.rate, part=part)
   return jnp.where(keep, x / (1.0 - draw.rate), jnp.zeros_like(x))
 
 
@@ -231,7 +247,7 @@ def dropout(
 
   `use` keeps this mask apart from the others of the row's key; without [batch] `row_keys` (evaluation) x is
   left alone. An x that is a `part` of a larger array gets that part of its mask. The backward pass draws
-  the mask again. Heads of attention share bits in pairs, as its kernels draw them.
+  the mask again. That of attention, [heads, query, key], is drawn as its kernels draw it.
   """
   if row_keys is None or rate == 0.0:
     return x

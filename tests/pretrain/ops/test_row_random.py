@@ -173,10 +173,22 @@ def test_what_dropout_leaves_at_bits_next_to_the_limit():
       assert bool(np.asarray(kept)[0, place]) == (number >= limit)
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 2.0**-16])
-def test_elements_of_a_pair_are_kept_by_the_two_halves_of_their_bits(rate):
-  bits = np.asarray(row_random.row_bits(_words(2), (2, N // 8)))  # two pairs, the second of one
-  kept = np.asarray(row_random.row_kept(_words(2), (3, N // 8), rate=rate, in_pairs=True))
+HEADS = (3, 40, 1_000)  # the third head is alone in its pair
+
+
+def _mixed(bits: np.ndarray) -> np.ndarray:
+  """The hash's two rounds by hand."""
+  for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+    bits = (bits ^ (bits >> shift)) * np.uint32(factor)
+  return bits ^ (bits >> 16)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 2.0**-12])
+def test_heads_of_a_pair_are_kept_by_the_two_halves_of_its_bits(rate):
+  of_query = np.asarray(row_random.row_bits(_words(2), (2, 40)))  # of (pair, query)
+  of_key = _mixed(np.arange(1, 1_001, dtype=np.uint32) * np.uint32(0x9E3779B9))
+  bits = _mixed(of_query[..., None] ^ of_key)
+  kept = np.asarray(row_random.row_kept_of_heads(_words(2), HEADS, rate=rate))
   limit = round(rate * 2**16) - 2**15
   upper, lower = ((half & 0xFFFF).astype(np.uint16).view(np.int16) for half in (bits >> 16, bits))
   np.testing.assert_array_equal(kept[:, 0::2], upper >= limit)
@@ -184,10 +196,41 @@ def test_elements_of_a_pair_are_kept_by_the_two_halves_of_their_bits(rate):
   assert abs((~kept).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / kept.size)
 
 
-def test_elements_of_a_pair_are_dropped_apart():
-  kept = np.asarray(row_random.row_kept(_words(1), (2, N), rate=0.5, in_pairs=True))[0]
-  assert abs(_correlation(kept[0], kept[1])) < 4 / np.sqrt(N)
-  assert abs(_correlation(kept[0, 1:], kept[1, :-1])) < 4 / np.sqrt(N)
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_probabilities_are_dropped_one_by_one(rate):
+  """No head, query or key next to another, or in the same place of another row or use, is dropped with it."""
+  draws = [_words(2), _words(2, step=1), _words(2, use=Use.ATTENTION_DROPOUT)]
+  kept, later, other = (np.asarray(row_random.row_kept_of_heads(x, HEADS, rate=rate)) for x in draws)
+  pairs = [
+    (kept, later),
+    (kept, other),
+    (kept[0], kept[1]),
+    (kept[:, 0], kept[:, 1]),
+    (kept[:, 0], kept[:, 2]),
+  ]
+  pairs += [
+    (kept[:, :, 1:], kept[:, :, :-1]),
+    (kept[..., 1:], kept[..., :-1]),
+    (kept[..., 8:], kept[..., :-8]),
+  ]
+  pairs += [(kept[:, 0, :, 1:], kept[:, 1, :, :-1]), (kept[:, 0, 1:], kept[:, 1, :-1])]
+  for first, second in pairs:
+    assert abs(_correlation(first, second)) < 4 / np.sqrt(first.size)
+  # By key, over the queries of all rows, by query, over the keys: as often as chance has it.
+  for axes, count in (((0, 1, 2), 240), ((0, 1, 3), 6_000)):
+    shares = kept.mean(axis=axes)
+    assert abs(shares.std() - np.sqrt(rate * (1 - rate) / count)) < 4 * shares.std() / np.sqrt(
+      2 * shares.size
+    )
+
+
+def test_a_part_of_the_queries_is_dropped_as_in_the_whole():
+  whole = np.asarray(row_random.row_kept_of_heads(_words(2), HEADS, rate=0.3))
+  places = np.array([[3, 39], [0, 7]])
+  part = pretrain.ops.row_random.Part(jnp.asarray(places), 1, 40)
+  kept = np.asarray(row_random.row_kept_of_heads(_words(2), (3, 2, 1_000), rate=0.3, part=part))
+  for row in range(2):
+    np.testing.assert_array_equal(kept[row], whole[row][:, places[row]])
 
 
 def test_a_rate_that_rounds_to_everything_still_keeps_one_in_65536():

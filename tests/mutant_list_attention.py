@@ -103,7 +103,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "both heads of a pair are dropped together",
-        "own = bits ^ jnp.where(half == 1, bits << 16, 0)",
+        "own = bits ^ ((bits << 16) & -half)",
         "own = bits",
         "test_probabilities_are_dropped_one_by_one[0.1]",
       ),

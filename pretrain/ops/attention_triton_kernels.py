@@ -45,7 +45,7 @@ def _kept(facts, head, query_at, key_at, length: tl.constexpr, limit: tl.constex
   of_head = tl.load(facts + 2) + head
   of_query = _mix(((of_head >> 1) * length + query_at).to(tl.uint32) ^ first)
   bits = _mix_but_last(_mix(of_query + second) ^ _mix((key_at + 1).to(tl.uint32) * 0x9E3779B9))
-  bits = bits ^ tl.where((of_head & 1) == 1, bits << 16, 0)
+  bits = bits ^ ((bits << 16) & (0 - (of_head & 1)).to(tl.uint32, bitcast=True))
   return bits.to(tl.int32, bitcast=True) >= limit
 
 

@@ -182,7 +182,7 @@ def pair_kept(bits: jax.Array, half: jax.Array | int, *, rate: float) -> jax.Arr
   if isinstance(half, int):
     own = bits ^ (bits << 16) if half else bits
   else:
-    own = bits ^ jnp.where(half == 1, bits << 16, 0)
+    own = bits ^ ((bits << 16) & -half)
   return own >= pair_limit(rate)
 
 

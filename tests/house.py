@@ -21,7 +21,7 @@ ROOMS = ("glue", "squad", "prompt", "docs", "own")
 LINES = {
   "the house as it was put in order": 26_000,
   "attention, vocabulary and update as fast programs, layers in a row, and a device's own program": 1_660,
-  "steps compiled for machines that are not there, benchmarks of speed and their PyTorch peers": 2_664,
+  "steps compiled for machines that are not there, benchmarks of speed and their PyTorch peers": 2_754,
   "--plan: meshes and microbatches tried for a machine that is not there, and what a run costs": 650,
   "locks, digests of checkpoints, devices, hostile folders, tables as text": 500,
   "ledgers, checkpoints by hand, new phases, spikes and dumps": 900,
@@ -43,7 +43,7 @@ LINES = {
   "signals that come when a run has ended, saves that fail on one host alone": 80,
   "second signals in compiled code, lost checkpoints and lists, outputs that are full": 105,
   "the top token by plain reductions, memory kept in fine-tuning too, where a vocabulary goes": 31,
-  "TPU kernels timed by their schedules, all heads of a tile at once, dropout drawn for pairs of heads": 304,
+  "TPU kernels timed by their schedules, all heads of a tile at once, dropout drawn for pairs of heads": 314,
   "attention with dropout by kernels on NVIDIA GPUs, their check, rows within tiles (pretrain/ops)": 482,
   "scores over the vocabulary and parameters read less often, parameters that are not finite refused": 41,
   "options of compilers, kernel gradients over one axis of tokens, tables drawn without their data": 52,

@@ -120,6 +120,12 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "test_bundles_count_as_often_as_they_run_and_waiting_counts",
       ),
       (
+        "a kernel that is jumped over before its first place counts at one place",
+        "return rare if 2 * rare < len(inside) else 0",
+        "return rare",
+        "test_a_kernel_that_is_jumped_over_before_its_first_place_runs_in_every_turn",
+      ),
+      (
         "what runs at one place of an axis counts in every turn",
         "often * _at_one_place(inside)",
         "0 * _at_one_place(inside)",

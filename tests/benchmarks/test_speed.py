@@ -10,13 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import ahead, cases, finetune, parts, scaling, start, step
+from benchmarks import ahead, cases, finetune, kernels, parts, scaling, start, step
 from data.errors import ConfigError, DataError
 from finetune.search.program import Program
+from pretrain import chips
 from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
+from pretrain.ops.attention_sizes import Sizes
 from pretrain.optim import OptimizerSettings
+from pretrain.plan import targets
 from pretrain.plan.forecast import Forecast
+from pretrain.plan.program import parse
 
 TINY = ("roberta_tiny", "electra_tiny", "coco_lm_tiny", "amos_tiny", "taco_tiny")
 SMALL = (
@@ -79,6 +83,25 @@ def test_a_planned_batch_is_rows_times_the_devices_that_share_them():
   assert line["milliseconds_estimated"] == 2.0 and line["tokens_per_second_estimated"] == 128_000
 
 
+def test_kernels_are_counted_by_row_and_by_the_heads_that_fill_a_register(monkeypatch):
+  chip = chips.CHIPS["v5e"]
+  call = 'f32[1] custom-call(), custom_call_target="tpu_custom_call", backend_config={"k":%d}'
+  lines = [f"  %attention_{name}.1 = {call % at}" for at, name in enumerate(("forward", "backward"))]
+  program = parse("HloModule m\n\nENTRY %main () -> f32[1] {\n" + "\n".join(lines) + "\n}\n")
+  monkeypatch.setattr(kernels, "compiled", lambda *_, has_bias: program)
+  monkeypatch.setattr(kernels.schedules, "of_kernels", lambda *_: {'{"k": 0}': 4_800, '{"k": 1}': 9_600})
+  sizes = Sizes(8, 500, 12, 64, 0.1, None)
+  line = kernels.line(sizes, targets.Target("v5e:2x2", chip, []), has_bias=True)
+  # Two heads of 64 fill 128 lanes, half of which is 0 in the products: 2 and 5 of 512 x 512 x 128, for two heads.
+  peak = 2 * 2 * 512**2 * 128 / (2 * 4 * 128**2)
+  assert line["forward"] == {
+    "cycles": 4_800,
+    "of_a_row_and_group": 100,
+    "products_at_the_peak": pytest.approx(2 * peak, rel=0.01),
+  }
+  assert line["backward"]["products_at_the_peak"] == pytest.approx(5 * peak, rel=0.01)
+
+
 def test_scaling_changes_one_quantity_alone():
   assert set(scaling.FIELDS) <= set(scaling.VALUES)
   for field in scaling.FIELDS.values():
@@ -122,7 +145,7 @@ def test_a_start_that_fails_is_no_time(tmp_path):
 
 
 def test_what_the_benchmarks_import():
-  names = ("ahead", "cases", "compare", "finetune", "input", "parts", "scaling", "start", "step")
+  names = ("ahead", "cases", "compare", "finetune", "input", "kernels", "parts", "scaling", "start", "step")
   names += ("peers.server",)
   code = "; ".join(
     [f"import {', '.join(f'benchmarks.{name}' for name in names)}", "import sys", "print(*sys.modules)"]

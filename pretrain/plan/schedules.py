@@ -127,8 +127,8 @@ def _shortest_axis(inside: Iterable[str], places: int) -> int:
 def _at_one_place(inside: Mapping[int, str]) -> int:
   """How many of the loop's bundles, by number, are jumped over but at one place of an axis.
 
-  0 where that were half of them or more: then the kernel itself is jumped over, before the first place and after
-  the last, by a condition that had to be put aside as a number.
+  0 where that were half of them or more: then the kernel itself is jumped over, before the first place and
+  after the last, by a condition that had to be put aside as a number.
   """
   elsewhere = {name for text in inside.values() for name in _ELSEWHERE.findall(text)}
   jumps = [(number, *jump) for number, text in inside.items() for jump in _JUMP.findall(text)]

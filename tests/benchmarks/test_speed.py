@@ -92,7 +92,7 @@ def test_kernels_are_counted_by_row_and_by_the_heads_that_fill_a_register(monkey
   monkeypatch.setattr(kernels.schedules, "of_kernels", lambda *_: {'{"k": 0}': 4_800, '{"k": 1}': 9_600})
   sizes = Sizes(8, 500, 12, 64, 0.1, None)
   line = kernels.line(sizes, targets.Target("v5e:2x2", chip, []), has_bias=True)
-  # Two heads of 64 fill 128 lanes, half of which is 0 in the products: 2 and 5 of 512 x 512 x 128, for two heads.
+  # Two heads of 64 fill 128 lanes, half of them 0 in the products: 2 and 5 of 512 x 512 x 128 a head.
   peak = 2 * 2 * 512**2 * 128 / (2 * 4 * 128**2)
   assert line["forward"] == {
     "cycles": 4_800,

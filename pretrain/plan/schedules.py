@@ -23,15 +23,12 @@ from pretrain.plan.program import Program, Shape
 
 PALLAS = "tpu_custom_call"  # the target of calls of Pallas kernels
 _LABEL = "packed-bundles-post-ra"  # the last pass to show waiting for a unit, as empty bundles
-_BUNDLE = re.compile(
-  r"^\s*(0x[0-9a-f]+|0)\s*(?:[A-Z]{2})?\s*:\s*(>*)\s*\{(.*)"
-)  # number, depth, instructions
+# A bundle's number, a mark for each loop that it is in, and its instructions.
+_BUNDLE = re.compile(r"^\s*(0x[0-9a-f]+|0)\s*(?:[A-Z]{2})?\s*:\s*(>*)\s*\{(.*)")
 _TURNS = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (\d+) /\* loop exit test \*/")
 _LIMIT = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (\d+)")
 _ELSEWHERE = re.compile(r"(%\w+) = scmp\.ne\.s32\.totalorder %\w+, \d+\b")  # not at one place of an axis
 _JUMP = re.compile(r"sbr\.rel \((%\w+)\) target bundleno = (\d+)")
-
-
 _DTYPES = {"f32": "float32", "bf16": "bfloat16", "s32": "int32", "u32": "uint32", "pred": "bool"}
 
 
@@ -74,7 +71,7 @@ def config_of(attributes: str) -> str:
 
 
 def _plain(shapes: Sequence[Shape]) -> list:
-  return [[list(shape.sizes), _DTYPES[shape.dtype]] for shape in shapes]
+  return [[list(shape.sizes), _DTYPES.get(shape.dtype, shape.dtype)] for shape in shapes]
 
 
 def main(target: str, folder: str) -> None:
@@ -84,14 +81,17 @@ def main(target: str, folder: str) -> None:
 
 
 def _compiled(device: jax.Device, folder: Path, config: str, arrays: Sequence) -> int | None:
-  """Cycles of a kernel by what libtpu writes into the folder when it compiles it."""
+  """Cycles of a kernel by what libtpu writes into the folder when it compiles it; None: it does not."""
   for path in folder.iterdir():
     path.unlink()
   place = jax.sharding.SingleDeviceSharding(device)
   operands = [jax.ShapeDtypeStruct(sizes, jnp.dtype(name), sharding=place) for sizes, name in arrays[0]]
   results = [jax.ShapeDtypeStruct(sizes, jnp.dtype(name)) for sizes, name in arrays[1]]
   call = jax.ffi.ffi_call(PALLAS, results, custom_call_api_version=1, legacy_backend_config=config)
-  jax.jit(call).lower(*operands).compile()
+  try:
+    jax.jit(call).lower(*operands).compile()
+  except Exception:  # libtpu's own classes: what does not compile alone has no schedule
+    return None
   paths = list(folder.glob(f"*-ffi_call*-{_LABEL}.txt"))
   written = [path for path in paths if "analysis" not in path.name]
   return total(written[0].read_text()) if written else None

@@ -3,9 +3,7 @@
 One grid step holds the queries, keys and values of one row, or of several short ones, and of one group of
 heads in VMEM and goes through tiles of 128 queries. A tile meets all keys at once, so its softmax is an
 ordinary one. Scores lie transposed, [keys, queries]: a sum over keys adds registers, and what belongs to a
-query is a row. The heads of a group share the 128 lanes of a register: products run over all lanes, with
-those of other heads set to 0, for all heads at once: their queries lie below each other, so their scores lie
-side by side, [keys, group * 128].
+query is a row. A group of heads shares a tile, see `attention_heads`.
 
 The relative bias comes as a vector over distances. The first row of a group of heads spreads it over [keys,
 queries] in VMEM, where later rows find it; its gradient is summed there over all rows and folded at the last.
@@ -20,44 +18,12 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from pretrain.ops import attention_heads as heads
 from pretrain.ops import row_random
 from pretrain.ops.attention_sizes import SUBLANES, TILE, Sizes
 
 MASKED = float(np.finfo(np.float32).min)
 _OF_ROWS = frozenset(("query", "key", "value", "given", "out", "lse", "key_bias", "segments"))
-_ROWS_BY_ROWS = (((1,), (1,)), ((), ()))  # a @ b.T
-_COLUMNS_BY_COLUMNS = (((0,), (0,)), ((), ()))  # a.T @ b
-_PRODUCT = (((1,), (0,)), ((), ()))
-
-
-def _dot(a: jax.Array, b: jax.Array, dimensions: tuple) -> jax.Array:
-  return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
-
-
-def _of_head(sizes: Sizes, x: jax.Array, head: int) -> jax.Array:
-  """x [tokens, lanes] with the lanes that are not of a head of the group set to 0."""
-  if sizes.group == 1:
-    return x
-  at = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
-  own = (at >= head * sizes.head_dim) & (at < (head + 1) * sizes.head_dim)
-  return jnp.where(own, x, jnp.zeros_like(x))
-
-
-def _by_head(sizes: Sizes, tokens: jax.Array) -> jax.Array:
-  """[TILE, lanes] to [group * TILE, lanes], the tokens once for each head, below each other."""
-  return jnp.concatenate([_of_head(sizes, tokens, head) for head in range(sizes.group)], axis=0)
-
-
-def _joined(sizes: Sizes, product: jax.Array) -> jax.Array:
-  """[lanes, group * TILE] to [lanes, TILE]: of the lanes of each head what stands in its columns."""
-  width, columns = sizes.head_dim, range(sizes.group)
-  blocks = [product[at * width : (at + 1) * width, at * TILE : (at + 1) * TILE] for at in columns]
-  return jnp.concatenate(blocks, axis=0)
-
-
-def _side_by_side(rows: jax.Array) -> jax.Array:
-  """[group, TILE] to [1, group * TILE]."""
-  return jnp.concatenate([rows[head : head + 1] for head in range(rows.shape[0])], axis=1)
 
 
 def _real(sizes: Sizes, tokens: jax.Array, first=0) -> jax.Array:
@@ -73,7 +39,7 @@ def _scores(
 ) -> jax.Array:
   """[keys, group * TILE] float32 scores of (key, query), `MASKED` where a key may not be read."""
   at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
-  scores = _dot(key[keys], query, _ROWS_BY_ROWS)
+  scores = heads.dot(key[keys], query, heads.ROWS_BY_ROWS)
   if spread is not None:
     scores = scores + jnp.concatenate([spread[head, keys, at] for head in range(sizes.group)], axis=1)
   key_bias, key_segment = (None if mask is None else mask[keys] for mask in masks)
@@ -118,8 +84,7 @@ def _kept(sizes: Sizes, refs: dict, place: tuple, tile, keys: slice) -> jax.Arra
     return row_random.pair_bits(of_query, refs["key_words"][keys].astype(jnp.uint32))
 
   if sizes.group % 2:  # then a group may begin with the second head of a pair
-    heads = [first + head for head in range(sizes.group)]
-    drawn = [(bits_of(head >> 1), head & 1) for head in heads]
+    drawn = [(bits_of((first + at) >> 1), (first + at) & 1) for at in range(sizes.group)]
   else:
     pairs = [bits_of((first >> 1) + pair) for pair in range(sizes.group // 2)]
     drawn = [(bits, half) for bits in pairs for half in range(2)]
@@ -184,23 +149,21 @@ def _attend(sizes: Sizes, refs: dict, out: dict, spread, place: tuple) -> None:
 
   def tile_of(tile, _):
     at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
-    query = _by_head(sizes, _scaled(sizes, refs["query"][at, :], tile))
+    query = heads.by_head(sizes, _scaled(sizes, refs["query"][at, :], tile))
     # In pieces of keys that registers can hold: the compiler moves less between them and VMEM.
     pieces = [slice(start, start + TILE) for start in range(0, sizes.padded, TILE)]
     scores = [_scores(sizes, refs, spread, masks, key, query, tile, keys) for keys in pieces]
     highest = jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True)
     weights = [jnp.exp(part - highest) for part in scores]
     total = jnp.sum(functools.reduce(jnp.add, weights), axis=0, keepdims=True)
-    lse = highest + jnp.log(total)
-    for head in range(sizes.group):
-      out["lse"][0, head : head + 1, at] = lse[:, head * TILE : (head + 1) * TILE]
+    out["lse"][0, :, at] = heads.one_below_another(sizes, highest + jnp.log(total))
     product = jnp.zeros((sizes.lanes, sizes.group * TILE), jnp.float32)
     for part, keys in zip(weights, pieces):
       kept = _kept(sizes, refs, place, tile, keys)
       part = part if kept is None else jnp.where(kept, part, 0.0)
-      product = product + _dot(value[keys], part.astype(value.dtype), _COLUMNS_BY_COLUMNS)
+      product = product + heads.dot(value[keys], part.astype(value.dtype), heads.COLUMNS_BY_COLUMNS)
     product = product * (1.0 / (total * (1.0 - sizes.dropout_rate)))
-    out["out"][at, :] = jnp.transpose(_joined(sizes, product)).astype(value.dtype)
+    out["out"][at, :] = jnp.transpose(heads.joined(sizes, product)).astype(value.dtype)
     return 0
 
   _over_tiles(sizes, tile_of)
@@ -233,7 +196,7 @@ def _differentiate(sizes: Sizes, refs: dict, out: dict, scratch: dict, place: tu
   """A row's backward pass."""
   spread, summed = scratch["spread"], scratch["summed"]
   key, value = (_real(sizes, refs[name][...]) for name in ("key", "value"))
-  masks, keys = _masks(refs), slice(0, sizes.padded)
+  masks, turned_key, keys = _masks(refs), jnp.transpose(key), slice(0, sizes.padded)
   d_key, d_value = scratch["key"], scratch["value"]
   d_key[...] = d_value[...] = jnp.zeros((sizes.padded, sizes.lanes), jnp.float32)
 
@@ -245,28 +208,27 @@ def _differentiate(sizes: Sizes, refs: dict, out: dict, scratch: dict, place: tu
     lse = refs["lse"][0, :, at]
     # A query without keys has an lse of MASKED: probabilities come out as 1 instead of 1 / length, and there
     # is no gradient to its scores.
-    live = jnp.transpose(_by_lane(sizes, (lse > 0.5 * MASKED).astype(jnp.float32)))
+    live = jnp.transpose(heads.by_lane(sizes, (lse > 0.5 * MASKED).astype(jnp.float32)))
     averaged = (d_output * jnp.where(live > 0, 1.0, 1.0 / sizes.length)).astype(value.dtype)
     inner = jnp.transpose(d_output * live * (1.0 - sizes.dropout_rate) * attended.astype(jnp.float32))
     d_output = (d_output * live).astype(value.dtype)
-    query = _by_head(sizes, query)
+    query = heads.by_head(sizes, query)
     scores = _scores(sizes, refs, spread, masks, key, query, tile, keys)
-    weights = jnp.exp(scores - _side_by_side(lse))
-    d_weights = _dot(value, _by_head(sizes, d_output), _ROWS_BY_ROWS)
+    weights = jnp.exp(scores - heads.side_by_side(lse))
+    d_weights = heads.dot(value, heads.by_head(sizes, d_output), heads.ROWS_BY_ROWS)
     kept = _kept(sizes, refs, place, tile, keys)
     dropped = weights
     if kept is not None:
       dropped = jnp.where(kept, weights, 0.0)
       d_weights = jnp.where(kept, d_weights, 0.0)
-    d_value[...] += _dot(dropped.astype(value.dtype), _by_head(sizes, averaged), _PRODUCT)
-    d_scores = weights * (d_weights - _side_by_side(_over_lanes(sizes, inner)))
+    d_value[...] += heads.dot(dropped.astype(value.dtype), heads.by_head(sizes, averaged), heads.PRODUCT)
+    d_scores = weights * (d_weights - heads.side_by_side(heads.over_lanes(sizes, inner)))
     if summed is not None:
       for head in range(sizes.group):
         summed[head, :, at] += d_scores[:, head * TILE : (head + 1) * TILE]
     d_scores = d_scores.astype(key.dtype)
-    d_key[...] += _dot(d_scores, query, _PRODUCT)
-    d_query = _joined(sizes, _dot(key, d_scores, _COLUMNS_BY_COLUMNS))
-    d_query = jnp.transpose(d_query) * sizes.head_dim**-0.5
+    d_key[...] += heads.dot(d_scores, query, heads.PRODUCT)
+    d_query = jnp.transpose(heads.product_by_head(sizes, turned_key, d_scores)) * sizes.head_dim**-0.5
     out["query"][at, :] = d_query.astype(key.dtype)
     out["biases"][0, :1] += jnp.sum(d_query, axis=0, keepdims=True)
     return 0
@@ -284,15 +246,3 @@ def _begin(sizes: Sizes, refs: dict, scratch: dict) -> None:
     _spread(sizes, refs["distances"], scratch["spread"])
   if scratch["key_words"] is not None:
     scratch["key_words"][...] = _columns(refs["key_words"][...])
-
-
-def _by_lane(sizes: Sizes, of_heads: jax.Array) -> jax.Array:
-  """[group, TILE] of heads to [lanes, TILE]: a head's row for each of its lanes."""
-  parts = [jnp.broadcast_to(of_heads[head : head + 1], (sizes.head_dim, TILE)) for head in range(sizes.group)]
-  return jnp.concatenate(parts, axis=0)
-
-
-def _over_lanes(sizes: Sizes, of_lanes: jax.Array) -> jax.Array:
-  """[lanes, TILE] to [group, TILE]: sums over the lanes of each head."""
-  parts = jnp.split(of_lanes, sizes.group, axis=0)
-  return jnp.concatenate([jnp.sum(part, axis=0, keepdims=True) for part in parts], axis=0)

@@ -127,8 +127,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "a kernel that is jumped over before its first place counts at one place",
-        "return rare if 2 * rare < len(inside) else 0",
-        "return rare",
+        "return sum(size for size in sizes if 2 * size < len(inside))",
+        "return sum(sizes)",
         "test_a_kernel_that_is_jumped_over_before_its_first_place_runs_in_every_turn",
       ),
       (

@@ -127,13 +127,13 @@ def _shortest_axis(inside: Iterable[str], places: int) -> int:
 def _at_one_place(inside: Mapping[int, str]) -> int:
   """How many of the loop's bundles, by number, are jumped over but at one place of an axis.
 
-  0 where that were half of them or more: then the kernel itself is jumped over, before the first place and
-  after the last, by a condition that had to be put aside as a number.
+  A jump over half of them or more is over the kernel itself, before the first place and after the last, by a
+  condition that had to be put aside as a number.
   """
   elsewhere = {name for text in inside.values() for name in _ELSEWHERE.findall(text)}
   jumps = [(number, *jump) for number, text in inside.items() for jump in _JUMP.findall(text)]
-  rare = sum(int(target) - number - 1 for number, condition, target in jumps if condition in elsewhere)
-  return rare if 2 * rare < len(inside) else 0
+  sizes = [int(target) - number - 1 for number, condition, target in jumps if condition in elsewhere]
+  return sum(size for size in sizes if 2 * size < len(inside))
 
 
 if __name__ == "__main__":

@@ -283,7 +283,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "dropout does not rescale",
-        "x / (1.0 - rate), jnp.zeros_like(x)",
+        "x / (1.0 - draw.rate), jnp.zeros_like(x)",
         "x, jnp.zeros_like(x)",
         "test_dropout_drops_at_its_rate_and_preserves_the_mean[0.5]",
       ),

@@ -16,7 +16,7 @@ from tests.finetune.prompt.prompt_case import make_vocabulary
 
 LENGTH = 32  # positions
 SPLITS = (13, 21)
-RATES = (1e-3, 5e-2)  # one that learns nothing, and one that learns one of the splits
+RATES = (1e-3, 1e-2)  # one that learns nothing, and one that learns one of the splits
 
 
 def make_checkpoint(directory, *, head="mlm", recipe="bert_tiny") -> pathlib.Path:

@@ -97,7 +97,7 @@ def test_every_split_is_tested_once_and_with_the_cell_best_on_its_dev_set_alone(
   grid, tested = stored(finished), stored(finished, "test/sst2")
   assert set(grid) == {f"bs2_lr{rate!r}_st40" for rate in RATES}
   for split in map(str, SPLITS):
-    assert [one["step"] for one in grid["bs2_lr0.05_st40"][split]] == [10, 20, 30, 40]
+    assert [one["step"] for one in grid[f"bs2_lr{RATES[1]!r}_st40"][split]] == [10, 20, 30, 40]
     best = {name: max(one["metrics"]["accuracy"] for one in runs[split]) for name, runs in grid.items()}
     chosen = max(best, key=lambda name: best[name])
     assert [name for name in tested if split in tested[name]] == [chosen]

@@ -15,8 +15,8 @@ HEAD = _ROW.format(
   mesh="mesh", microbatches="microbatches", rows="rows a device", memory="memory", fits="fits", step="step"
 )
 _RESTS_ON = {
-  "tpu": "libtpu's estimated cycles at {clock:.2f} GHz, loops times their turns; kernels and lookups without "
-  "an estimate as the bytes and products they state",
+  "tpu": "libtpu's estimated cycles at {clock:.2f} GHz, loops times their turns; attention kernels by "
+  "their compiled schedules, lookups by the bytes that they move",
   "cuda": "a roofline over the kernels, a lower bound: {products:.0%} of the data sheet's FLOP/s, "
   "{copies:.0%} of its bandwidth",
   "cpu": "a roofline over the kernels with the speed of a product and of a copy, measured here just now",

@@ -43,7 +43,7 @@ LINES = {
   "signals that come when a run has ended, saves that fail on one host alone": 80,
   "second signals in compiled code, lost checkpoints and lists, outputs that are full": 105,
   "the top token by plain reductions, memory kept in fine-tuning too, where a vocabulary goes": 31,
-  "TPU kernels timed by their schedules, all heads of a tile at once, dropout drawn for pairs of heads": 331,
+  "TPU kernels timed by their schedules, all heads of a tile at once, dropout drawn for pairs of heads": 332,
   "attention with dropout by kernels on NVIDIA GPUs, their check, rows within tiles (pretrain/ops)": 482,
   "scores over the vocabulary and parameters read less often, parameters that are not finite refused": 41,
   "options of compilers, kernel gradients over one axis of tokens, tables drawn without their data": 52,

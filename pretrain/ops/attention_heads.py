@@ -15,6 +15,7 @@ PRODUCT = (((1,), (0,)), ((), ()))
 
 
 def dot(a: jax.Array, b: jax.Array, dimensions: tuple) -> jax.Array:
+  """A product of two arrays as one of this module's `dimensions` says, summed up in float32."""
   return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
 
 

@@ -68,8 +68,8 @@ def test_a_killed_search_goes_on_to_the_same_table(old):
         now, then = dict(now["metrics"]), dict(then["metrics"])
         apart.append(abs(now.pop("pearson", 0.0) - then.pop("pearson", 0.0)))
         assert now == pytest.approx(then, abs=1e-6), (name, seed)  # they count or rank
-  # The correlation of ten nearly equal answers magnifies rounding, at one evaluation more than at others: at
-  # 136a361 1.5e-6 in the median, 7.9e-6 at most. Updates a ten-thousandth too large change a rank above already.
+  # The correlation of ten nearly equal answers magnifies rounding, at one evaluation more than others: at
+  # 136a361 1.5e-6 in the median, 7.9e-6 at most. Updates a ten-thousandth too large change a rank above.
   assert 0 < np.median([it for it in apart if it]) < 5e-6 and max(apart) < 4e-5, apart
   with (old / "search" / "results.csv").open() as now, (old / "results.csv").open() as then:
     ours, theirs = list(csv.DictReader(now)), list(csv.DictReader(then))

@@ -33,7 +33,7 @@ from pretrain.ops.vocab_loss import Inputs, vocab_loss
 
 Forms = dict[str, tuple[Callable, tuple]]  # name to (function to a number, its arguments, all differentiated)
 OURS, PLAIN = "ours", "plain"
-CHUNK_ROWS = 2_048  # of vocabulary scores at once, as `model.vocab_chunk_rows` has it
+CHUNK_ROWS = 4_096  # of vocabulary scores at once, as `model.vocab_chunk_rows` has it
 
 
 @dataclasses.dataclass(frozen=True)

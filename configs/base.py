@@ -64,7 +64,7 @@ def _model() -> ConfigDict:
       # Layers written out in each turn of the loop over layers. 0: one; on TPUs and GPUs, where a loop copies
       # what the backward pass keeps (a tenth of the step), all, unless fsdp cuts weights: it compiles longer.
       "scan_unroll": 0,
-      "vocab_chunk_rows": 2_048,  # most rows of vocabulary logits that exist at once on one device
+      "vocab_chunk_rows": 4_096,  # most rows of vocabulary logits that exist at once on one device
       "freeze_embeddings": "none",  # 'none', 'random', 'checkpoint' (TACO figure 4): token table not trained
       "freeze_embeddings_from": "",  # checkpoint directory for 'checkpoint'
     }

@@ -14,6 +14,66 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "pretrain/ops/added_norm_tpu.py",
+    "tests/pretrain/ops/test_added_norm.py",
+    [
+      (
+        "the bias of a branch that was not added gets a gradient",
+        "dropped = d_norm * factors[row, 0]",
+        "dropped = d_norm * factors[0, 0]",
+        "test_the_kernels_gradients_are_those_of_the_parts",
+      ),
+      (
+        "rows that share a step share their mask",
+        "words[row, word]",
+        "words[rows * sizes.at_once, word]",
+        "test_the_kernels_gradients_are_those_of_the_parts",
+      ),
+      (
+        "each block of a row draws from its beginning",
+        "tile * sizes.tokens + start",
+        "start",
+        "test_the_kernels_gradients_are_those_of_the_parts",
+      ),
+      (
+        "what lies behind a row's end is summed up",
+        "if sizes.length % sizes.tokens == 0:",
+        "if sizes.length:",
+        "test_the_kernels_gradients_are_those_of_the_parts",
+      ),
+      (
+        "without dropout the branch of every row gets a gradient",
+        "jnp.where(kept_rows[:, None, None], d_x, jnp.zeros_like(d_x))",
+        "d_x",
+        "test_the_kernels_gradients_are_those_of_the_parts",
+      ),
+      (
+        "sums begin again with every block of a row",
+        "@pl.when(tile == 0)",
+        "@pl.when(tile >= 0)",
+        "test_the_kernels_gradients_are_those_of_the_parts",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ops/added_norm.py",
+    "tests/pretrain/ops/test_added_norm.py",
+    [
+      (
+        "the kernel is taken for a part of the rows",
+        ' == "tpu" and part is None',
+        ' == "tpu"',
+        "test_on_a_tpu_the_kernel_is_taken_for_whole_rows_that_no_partitioner_cuts",
+      ),
+      (
+        "the kernel is taken where the partitioner cuts its arrays",
+        "and not automatic_axes()",
+        "",
+        "test_on_a_tpu_the_kernel_is_taken_for_whole_rows_that_no_partitioner_cuts",
+      ),
+    ],
+  ),
+  (
     "pretrain/compiler_options.py",
     "tests/pretrain/test_compiler_options.py",
     [

@@ -1,6 +1,5 @@
 """One post-LN Transformer layer."""
 
-import functools
 import math
 
 import jax
@@ -9,9 +8,10 @@ from flax import linen as nn
 
 from pretrain.models.config import EncoderConfig
 from pretrain.ops import row_random
+from pretrain.ops.added_norm import Branch, Settings, added_norm
 from pretrain.ops.attention import BY_DISTANCE, attention
 from pretrain.ops.attention_at import attention_at
-from pretrain.ops.dense import dense
+from pretrain.ops.dense import add_bias, product
 from pretrain.ops.gelu import gelu
 from pretrain.ops.kept import keep
 from pretrain.ops.layer_norm import layer_norm
@@ -38,29 +38,45 @@ class LayerNorm(nn.Module):
     return layer_norm(x, scale, bias, self.config.layer_norm_eps, self.config.compute_dtype)
 
 
-class _Dense(nn.Module):
-  """A dense layer over the last axis whose parameters may have heads; its input and output have none.
+class AddedNorm(nn.Module):
+  """`ops.added_norm` with the norm's parameters."""
 
-  A TPU pads an array [..., heads, 64] to twice its size, and copies it into and out of that form.
+  config: EncoderConfig
+  use: Use  # of the branch's dropout
+
+  @nn.compact
+  def __call__(self, x: jax.Array, branch: Branch, part: Part | None) -> jax.Array:
+    """[batch, length, width] and a branch to the same in the dtype of the computation."""
+    config = self.config
+    scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+    bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+    settings = Settings(config.dropout, self.use, config.layer_norm_eps, config.compute_dtype)
+    return added_norm(x, branch, scale, bias, settings, part=part)
+
+
+class _Product(nn.Module):
+  """A product with a kernel over the last axis, and the bias that is added to it.
+
+  The parameters may have heads; input and output have none: a TPU pads an array [..., heads, 64] to twice its
+  size, and copies it into and out of that form.
   """
 
   config: EncoderConfig
   kernel: tuple[int, ...]  # shapes of the parameters
   bias: tuple[int, ...]
   keeps_input: bool = False
-  stops_bias: bool = False  # the bias gets its gradient elsewhere
 
   @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """[..., inputs] to [..., outputs]: the products of the axes that the parameters have instead."""
+  def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """[..., inputs] to [..., outputs] and the bias, as the parameter has it.
+
+    Inputs and outputs are the products of the axes that the parameters have instead.
+    """
     flat, dtype = (x.shape[-1], math.prod(self.bias)), self.config.compute_dtype
     init = dense_init(self.config.init_stddev)
     kernel = self.param("kernel", lambda key: jnp.reshape(init(key, flat), self.kernel))
     bias = self.param("bias", nn.initializers.zeros, self.bias)
-    bias = jax.lax.stop_gradient(bias) if self.stops_bias else bias
-    return dense(
-      x.astype(dtype), jnp.reshape(kernel, flat).astype(dtype), jnp.reshape(bias, -1), self.keeps_input
-    )
+    return product(x.astype(dtype), jnp.reshape(kernel, flat).astype(dtype), self.keeps_input), bias
 
 
 class SelfAttention(nn.Module):
@@ -76,11 +92,8 @@ class SelfAttention(nn.Module):
     bias: jax.Array | None,
     row_keys: jax.Array | None,
     read: jax.Array | None = None,
-  ) -> jax.Array:
-    """[batch, length, embed] to the same; rows without any token give 0, without the output bias.
-
-    With `read`, [batch, n] int32, to [batch, n, embed] at these positions.
-    """
+  ) -> Branch:
+    """What is added to x, [batch, length, embed]; with `read`, [batch, n] int32, to x at these positions."""
     config = self.config
     width, heads = x.shape[-1], (config.num_heads, config.head_dim)
     queries = x if read is None else take_positions(x, read)
@@ -89,9 +102,10 @@ class SelfAttention(nn.Module):
     biases = []
 
     def project(of: jax.Array, name: str) -> jax.Array:
-      dense = _Dense(config, (width, *heads), heads, stops_bias=by_kernel, name=name)
-      projected = keep(dense(of))
-      biases.append(dense.get_variable("params", "bias"))
+      projected, bias = _Product(config, (width, *heads), heads, name=name)(of)
+      biases.append(bias)
+      bias = jax.lax.stop_gradient(bias) if by_kernel else bias
+      projected = keep(add_bias(projected, jnp.reshape(bias, -1)))
       return constrain(
         jnp.reshape(projected, (*of.shape[:2], *heads)), "batch", "length", "heads", "head_dim"
       )
@@ -109,12 +123,11 @@ class SelfAttention(nn.Module):
     else:
       attended = attention_at(query, key, value, read, **options)
     attended = constrain(attended, "batch", "length", "heads", "head_dim")
-    outward = _Dense(config, (*heads, width), (width,), keeps_input=True, name="output")
-    output = outward(jnp.reshape(attended, queries.shape))
+    outward = _Product(config, (*heads, width), (width,), keeps_input=True, name="output")
+    output, output_bias = outward(jnp.reshape(attended, queries.shape))
     output = constrain(output, "batch", "length", "embed")
-    # The official code sets NaN, which only such rows produce, to 0 after the out-projection.
-    has_token = jnp.any(token_mask, axis=-1)[:, None, None]
-    return jnp.where(has_token, output, jnp.zeros_like(output))
+    # The official code sets NaN, which only rows without a token produce, to 0 after the out-projection.
+    return Branch(output, output_bias, jnp.any(token_mask, axis=-1), row_keys)
 
 
 class Layer(nn.Module):
@@ -155,17 +168,16 @@ class Layer(nn.Module):
     keys = None if row_keys is None else row_random.fold(row_keys, index)
     if detach is not None:
       x = jnp.where(detach, jax.lax.stop_gradient(x), x)
-    attended = SelfAttention(config, name="attention")(x, token_mask, bias, keys, read)
     part = None if read is None else Part(read, 0, x.shape[1])
-    drop = functools.partial(row_random.dropout, row_keys=keys, rate=config.dropout, part=part)
-    attended = drop(attended, use=Use.ATTENTION_OUTPUT_DROPOUT)
+    attended = SelfAttention(config, name="attention")(x, token_mask, bias, keys, read)
     x = x if read is None else take_positions(x, read)
-    x = LayerNorm(config, name="attention_norm")(keep(x + attended))
+    x = AddedNorm(config, Use.ATTENTION_OUTPUT_DROPOUT, name="attention_norm")(x, attended, part)
     width, wide = (config.hidden_size,), (config.mlp_size,)
-    y = keep(constrain(_Dense(config, width + wide, wide, name="up")(x), "batch", "length", "mlp"))
-    y = _Dense(config, wide + width, width, name="down")(gelu(y))
-    y = constrain(y, "batch", "length", "embed")
-    y = drop(y, use=Use.MLP_OUTPUT_DROPOUT)
-    x = LayerNorm(config, name="mlp_norm")(keep(x + y))
+    y = keep(
+      constrain(add_bias(*_Product(config, width + wide, wide, name="up")(x)), "batch", "length", "mlp")
+    )
+    y, down_bias = _Product(config, wide + width, width, name="down")(gelu(y))
+    y = Branch(constrain(y, "batch", "length", "embed"), down_bias, None, keys)
+    x = AddedNorm(config, Use.MLP_OUTPUT_DROPOUT, name="mlp_norm")(x, y, part)
     x = x if offset is None else x + offset
     return x, None if collect is None else take_positions(x, collect)

@@ -1,4 +1,4 @@
-"""A dense layer that says what its backward pass keeps, and whose gradients add up in float32."""
+"""The two steps of a dense layer; gradients add up in float32, and the caller says what is kept for them."""
 
 import functools
 
@@ -9,33 +9,43 @@ from pretrain.ops.attention import platform
 from pretrain.ops.kept import keep
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array, keeps_input: bool = False) -> jax.Array:
-  """x @ kernel + bias in x's dtype, [..., outputs].
+@jax.custom_vjp
+def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
+  """x [..., outputs] float with a bias [outputs] float, rounded to x's dtype before it is added."""
+  return x + bias.astype(x.dtype)
+
+
+def _add_bias_backward(like_bias: jax.Array, given: jax.Array) -> tuple:
+  d_bias = jnp.sum(given, axis=tuple(range(given.ndim - 1)), dtype=jnp.float32)
+  return given, d_bias.astype(like_bias.dtype)
+
+
+add_bias.defvjp(lambda x, bias: (add_bias(x, bias), jnp.zeros((), bias.dtype)), _add_bias_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def product(x: jax.Array, kernel: jax.Array, keeps_input: bool = False) -> jax.Array:
+  """x @ kernel in x's dtype, [..., outputs].
 
   Args:
     x: [..., inputs] float.
     kernel: [inputs, outputs] of x's dtype.
-    bias: [outputs] float, rounded to x's dtype before it is added.
     keeps_input: whether the backward pass keeps x by itself, for an x that a kernel computed. JAX rounds what
       is both kept and read; nothing fuses with a kernel, so marking x itself would cost one more copy of it.
   """
   del keeps_input
-  return x @ kernel + bias.astype(x.dtype)
+  return x @ kernel
 
 
-def _forward(x: jax.Array, kernel: jax.Array, bias: jax.Array, keeps_input: bool):
-  like_bias = jnp.zeros((), bias.dtype)
-  return dense(x, kernel, bias, keeps_input), (keep(x) if keeps_input else x, kernel, like_bias)
+def _forward(x: jax.Array, kernel: jax.Array, keeps_input: bool):
+  return product(x, kernel, keeps_input), (keep(x) if keeps_input else x, kernel)
 
 
 def _backward(keeps_input: bool, saved: tuple, given: jax.Array) -> tuple:
   del keeps_input
-  x, kernel, like_bias = saved
+  x, kernel = saved
   d_x = jnp.einsum("...o,io->...i", given, kernel)
-  d_kernel = _summed_over_tokens(x, given)
-  d_bias = jnp.sum(given, axis=tuple(range(given.ndim - 1)), dtype=jnp.float32)
-  return d_x, d_kernel.astype(kernel.dtype), d_bias.astype(like_bias.dtype)
+  return d_x, _summed_over_tokens(x, given).astype(kernel.dtype)
 
 
 def _summed_over_tokens(x: jax.Array, given: jax.Array) -> jax.Array:
@@ -49,4 +59,4 @@ def _summed_over_tokens(x: jax.Array, given: jax.Array) -> jax.Array:
   return jnp.einsum("...i,...o->io", x, given, preferred_element_type=jnp.float32)
 
 
-dense.defvjp(_forward, _backward)
+product.defvjp(_forward, _backward)

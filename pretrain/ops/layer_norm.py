@@ -30,10 +30,11 @@ def _plain(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: j
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def by_formula(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: jnp.dtype) -> jax.Array:
   """`layer_norm`, with mean and deviation of each vector kept for the backward pass."""
-  return _forward(x, scale, bias, eps, dtype)[0]
+  return forward(x, scale, bias, eps, dtype)[0]
 
 
-def _forward(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: jnp.dtype):
+def forward(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: jnp.dtype) -> tuple:
+  """`layer_norm`, and what the backward pass wants; mean and deviation are marked to be kept."""
   wide = x.astype(jnp.float32)
   mean = keep(jnp.mean(wide, axis=-1))
   centred = wide - mean[..., None]
@@ -61,4 +62,4 @@ def _backward(eps: float, dtype: jnp.dtype, saved: tuple, d_output: jax.Array) -
   return d_x, jnp.sum(d_output * normed, axis=rows), jnp.sum(d_output, axis=rows)
 
 
-by_formula.defvjp(_forward, _backward)
+by_formula.defvjp(forward, _backward)

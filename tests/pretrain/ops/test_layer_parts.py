@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from pretrain.ops.dense import dense
+from pretrain.ops.dense import add_bias, product
 from pretrain.ops.gelu import gelu
 from pretrain.ops.layer_norm import by_formula, layer_norm
 from tests.pretrain import drawn
@@ -46,7 +46,7 @@ def test_dense_is_that_of_flax_and_its_gradients_add_up_in_float32(dtype, keeps_
   x, weights = x.astype(dtype), weights.astype(dtype)
 
   def ours(x, kernel, bias):
-    return dense(x, kernel.astype(x.dtype), bias, keeps_input)
+    return add_bias(product(x, kernel.astype(x.dtype), keeps_input), bias)
 
   def theirs(x, kernel, bias):
     return nn.Dense(7, dtype=x.dtype).apply({"params": {"kernel": kernel, "bias": bias}}, x)
@@ -62,7 +62,7 @@ def test_dense_is_that_of_flax_and_its_gradients_add_up_in_float32(dtype, keeps_
 
 def _kernel_gradient(u, kernel, weights):
   """That of a layer whose input is a GELU."""
-  return jax.grad(lambda kernel: jnp.sum(weights * dense(gelu(u), kernel, jnp.zeros(7))))(kernel)
+  return jax.grad(lambda kernel: jnp.sum(weights * product(gelu(u), kernel)))(kernel)
 
 
 def test_the_copy_of_an_operand_on_a_cpu_computes_no_gelu():
@@ -75,7 +75,7 @@ def test_the_copy_of_an_operand_on_a_cpu_computes_no_gelu():
 def test_the_kernel_gradient_is_the_same_on_every_platform(monkeypatch):
   arrays = _arrays((3, 37, 5), (5, 7), (3, 37, 7))
   here = _kernel_gradient(*arrays)
-  monkeypatch.setattr(sys.modules[dense.__module__], "platform", lambda: "tpu")
+  monkeypatch.setattr(sys.modules[product.__module__], "platform", lambda: "tpu")
   np.testing.assert_allclose(_kernel_gradient(*arrays), here, rtol=1e-5)
 
 

@@ -1,0 +1,100 @@
+"""LayerNorm of a sum: a residual, and a branch that gets its bias and dropout first."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pretrain.ops import added_norm_tpu, layer_norm, row_random
+from pretrain.ops.attention import platform
+from pretrain.ops.dense import add_bias
+from pretrain.ops.kept import keep
+from pretrain.sharding import automatic_axes
+
+
+class Branch(NamedTuple):
+  """What is added to a residual."""
+
+  product: jax.Array  # [batch, length, width] float
+  bias: jax.Array  # [width] float, added to every product, rounded to its dtype
+  kept_rows: jax.Array | None  # [batch] bool, False where it is 0; None: nowhere
+  row_keys: jax.Array | None  # [batch] of its dropout; None: no dropout
+
+
+class Settings(NamedTuple):
+  """What does not change from call to call of a program."""
+
+  rate: float  # of dropout
+  use: row_random.Use
+  eps: float
+  dtype: jnp.dtype  # of the result
+
+
+def added_norm(
+  x: jax.Array,
+  branch: Branch,
+  scale: jax.Array,
+  bias: jax.Array,
+  settings: Settings,
+  *,
+  part: row_random.Part | None = None,
+) -> jax.Array:
+  """layer_norm(x + dropout(product + bias of the branch)), [batch, length, width].
+
+  On TPUs all gradients come from one kernel, where rows are whole and nothing is left to the partitioner.
+
+  Args:
+    x: [batch, length, width] float, like the branch's product.
+    scale: [width] float32.
+    bias: [width] float32, of the norm.
+    part: which part of longer rows these are, for the dropout; None: they are whole.
+  """
+  by_kernel = platform() == "tpu" and part is None and not automatic_axes()
+  if by_kernel and added_norm_tpu.takes(x.shape[-1]):
+    return with_kernel(settings, x, branch, scale, bias)
+  added = _sum(settings, x, branch, part)
+  return layer_norm.layer_norm(added, scale, bias, settings.eps, settings.dtype)
+
+
+def _sum(settings: Settings, x: jax.Array, branch: Branch, part: row_random.Part | None) -> jax.Array:
+  added = add_bias(branch.product, branch.bias)
+  if branch.kept_rows is not None:
+    added = jnp.where(branch.kept_rows[:, None, None], added, jnp.zeros_like(added))
+  return keep(x + row_random.dropout(added, branch.row_keys, settings.use, rate=settings.rate, part=part))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def with_kernel(settings: Settings, x: jax.Array, branch: Branch, scale: jax.Array, bias: jax.Array):
+  """`added_norm` of whole rows, with the gradients of `added_norm_tpu`, which is interpreted on CPUs."""
+  return _forward(settings, x, branch, scale, bias)[0]
+
+
+def _forward(settings: Settings, x: jax.Array, branch: Branch, scale: jax.Array, bias: jax.Array):
+  added = _sum(settings, x, branch, None)
+  # Its moments are marked to be kept: products whose gradients read the norm's result compute it again.
+  normed, _ = layer_norm.forward(added, scale, bias, settings.eps, settings.dtype)
+  fixed = branch.kept_rows, branch.row_keys
+  return normed, (added, scale, fixed, jnp.zeros((), branch.bias.dtype))
+
+
+def _backward(settings: Settings, saved: tuple, given: jax.Array) -> tuple:
+  added, scale, (kept_rows, row_keys), like_bias = saved
+  words = None
+  if row_keys is not None and settings.rate:
+    words = row_random.key_words(row_random.fold(row_keys, settings.use))
+  rows = jnp.ones(added.shape[:1], jnp.bool_) if kept_rows is None else kept_rows
+  d_x, d_product, d_branch_bias, d_scale, d_bias = added_norm_tpu.gradients(
+    added,
+    given,
+    scale,
+    words,
+    rows,
+    dropout_rate=settings.rate,
+    eps=settings.eps,
+    interpret=platform() == "cpu",
+  )
+  return d_x, Branch(d_product, d_branch_bias.astype(like_bias.dtype), None, None), d_scale, d_bias
+
+
+with_kernel.defvjp(_forward, _backward)

@@ -1,0 +1,121 @@
+"""The norm of a sum with the gradients of its TPU kernel, interpreted here, against those of its parts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from pretrain.ops import added_norm, added_norm_tpu, row_random
+from pretrain.ops.added_norm import Branch, Settings
+from pretrain.ops.row_random import Use
+from tests.pretrain import drawn
+
+
+def _results(function, case: tuple, *, dtype=jnp.float32, rate=0.0, kept_rows=None) -> dict[str, np.ndarray]:
+  """{name: value or gradient} of `added_norm` or `with_kernel` of a case."""
+  settings = Settings(rate, Use.MLP_OUTPUT_DROPOUT, 1e-5, jnp.dtype(dtype))
+  keys = row_random.step_row_keys(0, 3, jnp.arange(len(case[0]))) if rate else None
+
+  def norm(x, product, bias, *norm_parameters):
+    return function(settings, x, Branch(product, bias, kept_rows, keys), *norm_parameters)
+
+  x, product, bias, scale, norm_bias, given = case
+  wide = [array.astype(dtype) for array in (x, product)]
+  value, pull_back = jax.vjp(jax.jit(norm), *wide, bias, scale, norm_bias)
+  names = "value", "x", "product", "bias of the branch", "scale", "bias of the norm"
+  results = value, *pull_back(given.astype(dtype))
+  return {name: np.asarray(result, np.float32) for name, result in zip(names, results, strict=True)}
+
+
+def _by_parts(settings: Settings, x, branch: Branch, scale, bias):
+  return added_norm.added_norm(x, branch, scale, bias, settings)
+
+
+def _case(rows: int, length: int, width: int) -> tuple:
+  wide, vector = (rows, length, width), (width,)
+  x, product, given = (drawn.normal(seed, *wide) for seed in range(3))
+  return x, 3 + product, drawn.normal(3, *vector), drawn.normal(4, *vector), drawn.normal(5, *vector), given
+
+
+def _assert_same(found: dict, expected: dict, *, tolerance: float) -> None:
+  for name, wanted in expected.items():
+    np.testing.assert_allclose(
+      found[name], wanted, atol=tolerance * np.abs(wanted).max(), rtol=0, err_msg=name
+    )
+
+
+@pytest.mark.parametrize(
+  "rows, length, width, rate",
+  [
+    pytest.param(6, 16, 128, 0.25, id="rows that share a step"),
+    pytest.param(2, 21, 256, 0.1, id="a row that ends inside a register"),
+    pytest.param(3, 70, 128, 0.1, id="rows of several blocks, the last not full"),
+    pytest.param(2, 48, 128, 0.0, id="no dropout"),
+  ],
+)
+def test_the_kernels_gradients_are_those_of_the_parts(rows, length, width, rate, monkeypatch):
+  monkeypatch.setattr(added_norm_tpu, "_BLOCK", 32)
+  case, kept = _case(rows, length, width), jnp.arange(rows) != 1
+  options = {"rate": rate, "kept_rows": kept}
+  found, expected = (_results(f, case, **options) for f in (added_norm.with_kernel, _by_parts))
+  _assert_same(found, expected, tolerance=2e-6)  # float32 sums of at most 256 in another order
+  assert not found["product"][1].any()  # exactly 0 where nothing was added
+  np.testing.assert_array_equal(found["product"] == 0, expected["product"] == 0)
+
+
+def test_in_bfloat16_each_gradient_is_rounded_once():
+  case = _case(4, 33, 128)
+  found = _results(added_norm.with_kernel, case, dtype=jnp.bfloat16, rate=0.1)
+  x, product, *vectors, given = case
+  x, product, given = (array.astype(jnp.bfloat16).astype(jnp.float32) for array in (x, product, given))
+  expected = _results(_by_parts, (x, product, *vectors, given), rate=0.1)
+  # The sum that is normalised is rounded to 8 bits, twice: with the bias, and with the residual.
+  _assert_same(found, expected, tolerance=4 * 2**-8)
+
+
+def test_several_models_at_once_have_each_their_own_gradients():
+  case = _case(2, 20, 128)
+  stacked = [jnp.stack([array, 2 * array]) for array in case]
+  settings = Settings(0.1, Use.MLP_OUTPUT_DROPOUT, 1e-5, jnp.dtype(jnp.float32))
+
+  def gradients(function, keys, x, product, bias, scale, norm_bias, given):
+    def norm(x, product, bias, scale, norm_bias):
+      return function(settings, x, Branch(product, bias, None, keys), scale, norm_bias)
+
+    return jax.vjp(norm, x, product, bias, scale, norm_bias)[1](given)
+
+  keys = jnp.stack([row_random.step_row_keys(seed, 0, jnp.arange(2)) for seed in range(2)])
+  found, expected = (
+    jax.vmap(lambda *arrays, f=f: gradients(f, *arrays))(keys, *stacked)
+    for f in (added_norm.with_kernel, _by_parts)
+  )
+  for one, other in zip(found, expected, strict=True):
+    np.testing.assert_allclose(one, other, atol=4e-6 * np.abs(other).max(), rtol=0)
+
+
+@pytest.mark.parametrize(
+  "width, axes, part, is_taken",
+  [(128, (), False, True), (96, (), False, False), (128, ("data",), False, False), (128, (), True, False)],
+)
+def test_on_a_tpu_the_kernel_is_taken_for_whole_rows_that_no_partitioner_cuts(
+  width, axes, part, is_taken, monkeypatch
+):
+  monkeypatch.setattr(added_norm, "platform", lambda: "tpu")
+  taken = []
+  monkeypatch.setattr(added_norm, "with_kernel", lambda *arguments: taken.append(1) or arguments[1])
+  x, product, bias, scale, norm_bias, _ = _case(2, 4, width)
+  settings = Settings(0.0, Use.MLP_OUTPUT_DROPOUT, 1e-5, jnp.dtype(jnp.float32))
+  places = row_random.Part(jnp.zeros((2, 4), jnp.int32), 0, 9) if part else None
+  mesh = jax.make_mesh((2,) * len(axes), axes, axis_types=(AxisType.Auto,) * len(axes)) if axes else None
+
+  def norm():
+    branch = Branch(product, bias, None, None)
+    return added_norm.added_norm(x, branch, scale, norm_bias, settings, part=places)
+
+  if mesh is None:
+    norm()
+  else:
+    with jax.set_mesh(mesh):
+      jax.eval_shape(norm)
+  assert bool(taken) == is_taken

@@ -166,7 +166,7 @@ def _optimizer() -> ConfigDict:
       "weight_decay": 0.01,
       "decay": "all",  # 'all' (fairseq), 'no_bias_norm' (HF, Google: not biases, not LayerNorm)
       "clip_norm": 2.0,  # of the global gradient norm; 0: off
-      "shard_update": False,  # ZeRO-1: a device along mesh.data updates its share, and holds its moments
+      "shard_update": False,  # ZeRO-1: a device along mesh.data holds and updates its share of the state
     }
   )
 

@@ -62,7 +62,7 @@ def _program(run: Run) -> Callable:
     functools.partial(run.recipe.loss_fn, train=True),
     microbatches=microbatches,
     weight_dtype=run.recipe.encoder.compute_dtype,
-    returns="gradients",
+    shared={},
   )
 
   def norms(tree: Any) -> Any:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from data import manifest
-from pretrain import flops, resume, trees
+from pretrain import flops, resume, sharding, trees
 from pretrain.compiler_options import compiler_options
 from pretrain.corruption.masking import TokenIds
 from pretrain.models.config import activation_bytes
@@ -40,7 +40,13 @@ def memory_per_device(run: Run) -> dict[str, float]:
   keep for the backward pass) and 'vocabulary logits' (one chunk, three arrays).
   """
   config, mesh = run.config, run.mesh
-  state, gradients = local_bytes(run.abstract_state), local_bytes(run.abstract_state.params)
+  params = run.abstract_state.params
+  # Whole over `data` until they are summed, also where the update is shared out.
+  gradients = jax.tree.map(
+    lambda leaf, place: math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
+    params,
+    sharding.shardings(mesh, params),
+  )
   model, length = config.model, config.data.length
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
   rows = config.train.batch_size // config.train.microbatches // shards
@@ -58,8 +64,8 @@ def memory_per_device(run: Run) -> dict[str, float]:
   slots = min(run.recipe.chunk * rows, rows * length)
   logits = 3 * 4 * slots * model.vocab_size
   return {
-    "state": float(state),
-    "gradients": float(gradients),
+    "state": float(local_bytes(run.abstract_state)),
+    "gradients": float(sum(jax.tree.leaves(gradients))),
     "activations": float(activations),
     "vocabulary logits": float(logits),
   }

@@ -19,12 +19,13 @@ def make_gradients(
   *,
   microbatches: int,
   weight_dtype: jnp.dtype | None,
-  returns: own_rows.Returns,
+  shared: own_rows.Shared,
 ) -> Callable[[ArrayTree, ArrayTree, ArrayTree], tuple[tuple[jax.Array, ArrayTree], ArrayTree]]:
   """(params, rows, totals) to ((loss, metrics), gradients): a device's program, for `own_rows.on_own_rows`.
 
   `rows` are the batch, or with several `microbatches` what `split` makes of it. `loss_fn` and `weight_dtype`
-  are those of `step.make_train_step`; `returns` says how the gradients are cut.
+  are those of `step.make_train_step`; `shared` are the axes of parameters that are cut over `data`, and of
+  their gradients.
   """
 
   def gradients(params: ArrayTree, rows: ArrayTree, totals: ArrayTree):
@@ -32,12 +33,13 @@ def make_gradients(
     gradient = jax.value_and_grad(
       lambda params, part: loss_fn(own_rows.with_casts(params, casts), part, totals), has_aux=True
     )
+    params, casts = own_rows.whole_over_data(params, casts, shared)
     whole = own_rows.outside_layers(params)
     if microbatches == 1:
       values, grads = gradient(whole, rows)
     else:
       values, grads = accumulate(lambda part: gradient(whole, part), rows)
-    return own_rows.total(values), own_rows.total_gradients(grads, returns=returns)
+    return own_rows.total(values), own_rows.total_gradients(grads, shared=shared)
 
   return gradients
 

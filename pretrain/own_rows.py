@@ -3,6 +3,7 @@
 Inside `on_own_rows` (`jax.shard_map` over `data` and `fsdp`) an array is the part of one device, and devices
 exchange what is written here and nothing else:
   * weights that are cut over `fsdp`: the kernels of a layer in the loop over layers, the rest once a step;
+  * weights that are cut over `data` (`sharding.update_axes`), once a step;
   * gradients, losses and metrics, which are summed once a step; a layer's kernels over `fsdp` in its loop;
   * rows of contrast groups that lie on several devices.
 The `tensor` axis is left to the partitioner; `sharding.constrain` tells it where activations lie. Without a
@@ -11,7 +12,7 @@ mesh, or with one device, all functions return what they are given.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -20,11 +21,13 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
 from pretrain import trees
-from pretrain.sharding import BATCH_AXES, MESH_AXES, partition_spec, update_axis
+from pretrain.sharding import BATCH_AXES, MESH_AXES, partition_spec
 
 ArrayTree = Any
-# Sums of values, or these and gradients: cut like the parameters, or over `data` too for a shared update.
-Returns = Literal["values", "gradients", "shared gradients"]
+Returns = Literal["values", "gradients"]  # sums of values, or these and gradients, cut like the parameters
+Shared = Mapping[
+  str, int
+]  # {path of a parameter: the axis that is cut over `data`}, of `sharding.update_axes`
 
 
 class Weight(NamedTuple):
@@ -43,34 +46,34 @@ class Groups(NamedTuple):
   copies: int  # devices that hold the same rows
 
 
-def on_own_rows(function: Callable, params: ArrayTree, *, row_axis: int, returns: Returns) -> Callable:
+def on_own_rows(
+  function: Callable, params: ArrayTree, *, row_axis: int, returns: Returns, shared: Shared | None = None
+) -> Callable:
   """`function(params, rows, totals)` as what every device computes with its own part of the rows.
 
   The result is called with `params` like those given here, with `rows` that have the rows of the global batch
   on their axis `row_axis`, and with `totals`, which are whole on every device. What the function `returns` it
-  has summed by `total` and `total_gradients`.
+  has summed by `total` and `total_gradients`. Parameters come as their `shared` axes are cut, and their
+  gradients leave so; what else is cut over `data` is made whole before the function.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.axis_names != MESH_AXES or math.prod(mesh.shape[axis] for axis in BATCH_AXES) == 1:
     return function
   own, whole = PartitionSpec(*[None] * row_axis, BATCH_AXES), PartitionSpec()
-  paths, is_shared = trees.paths(params), returns == "shared gradients"
-  cuts = jax.tree.map(_cut, paths, params)
-  shared_cuts = jax.tree.map(functools.partial(_cut, is_shared=is_shared), paths, params)
+  cuts = jax.tree.map(functools.partial(_cut, shared=shared or {}), trees.paths(params), params)
   return jax.shard_map(
     function,
     in_specs=(cuts, own, whole),
-    out_specs=whole if returns == "values" else (whole, shared_cuts),
+    out_specs=whole if returns == "values" else (whole, cuts),
     axis_names=set(MESH_AXES if mesh.shape["tensor"] == 1 else BATCH_AXES),
     check_vma=False,
   )
 
 
-def _cut(path: str, leaf: jax.Array, *, is_shared: bool = False) -> PartitionSpec:
+def _cut(path: str, leaf: jax.Array, *, shared: Shared) -> PartitionSpec:
   names = [axis if axis == "fsdp" else None for axis in partition_spec(path, leaf.ndim)]
-  shared = update_axis(path, leaf.shape, jax.sharding.get_abstract_mesh().shape) if is_shared else None
-  if shared is not None:
-    names[shared] = "data"
+  if path in shared:
+    names[shared[path]] = "data"
   return PartitionSpec(*names)
 
 
@@ -94,8 +97,8 @@ def _is_stacked(path: str) -> bool:
   return "layers" in path.split("/")
 
 
-def _gather(part: jax.Array, axis: int) -> jax.Array:
-  return jax.lax.all_gather(part, "fsdp", axis=axis, tiled=True)
+def _gather(part: jax.Array, axis: int, over: str = "fsdp") -> jax.Array:
+  return jax.lax.all_gather(part, over, axis=axis, tiled=True)
 
 
 def _scatter_sum(whole: jax.Array, over: str, axis: int) -> jax.Array:
@@ -120,6 +123,26 @@ def casts(params: ArrayTree, dtype: jnp.dtype) -> dict[str, jax.Array]:
     for path, leaf in stacked.items()
     if path.endswith("/kernel") and leaf.dtype != dtype
   }
+
+
+def whole_over_data(
+  params: ArrayTree, casts: dict[str, jax.Array], shared: Shared
+) -> tuple[ArrayTree, dict[str, jax.Array]]:
+  """Parameters and `casts` with their `shared` axes whole: gathered once a step, each in one dtype.
+
+  Of a parameter with a cast only that is gathered. The parameter itself, which gets the gradient and is not
+  read, becomes zeros, which the compiler leaves out.
+  """
+  if not shared:
+    return params, casts
+  leaves, casts = trees.by_path(params), dict(casts)
+  for path, axis in shared.items():
+    if path in casts:
+      casts[path] = _gather(casts[path], axis, "data")
+      leaves[path] = jnp.zeros(casts[path].shape, leaves[path].dtype)
+    else:
+      leaves[path] = _gather(leaves[path], axis, "data")
+  return jax.tree.unflatten(jax.tree.structure(params), list(leaves.values())), casts
 
 
 def with_casts(params: ArrayTree, casts: dict[str, jax.Array]) -> ArrayTree:
@@ -176,22 +199,20 @@ def total(values: ArrayTree) -> ArrayTree:
   return unravel(jax.lax.psum(flat, axes))
 
 
-def total_gradients(grads: ArrayTree, *, returns: Returns) -> ArrayTree:
+def total_gradients(grads: ArrayTree, *, shared: Shared) -> ArrayTree:
   """Gradients of the parameters as `outside_layers` has them, summed over all devices and cut like `params`.
 
-  Those of stacked weights are sums over `fsdp` already. 'shared gradients' are cut along their `update_axis`.
+  Those of stacked weights are sums over `fsdp` already.
   """
   sizes = _sizes()
 
   def total_of(path: str, grad: jax.Array) -> jax.Array:
-    cut, shared = _cut_axis(path, grad.ndim), None
-    if returns == "shared gradients":
-      shared = update_axis(path, grad.shape, jax.sharding.get_abstract_mesh().shape)
+    cut = _cut_axis(path, grad.ndim)
     left = [name for name in sizes if name != "fsdp" or cut is None]
     if cut is not None and not _is_stacked(path):
       grad = _scatter_sum(grad, "fsdp", cut)
-    if shared is not None:
-      grad = _scatter_sum(grad, "data", shared)
+    if path in shared:
+      grad = _scatter_sum(grad, "data", shared[path])
       left.remove("data")
     return jax.lax.psum(grad, tuple(left)) if left else grad
 

@@ -110,9 +110,7 @@ def make_run(config: ConfigDict, tokens: TokenIds, *, devices: Sequence[jax.Devi
   settings = _optimizer_settings(config)
   optimizer, schedule = optim.make_optimizer(settings, params=abstract_params, frozen=recipe.is_frozen)
   abstract = jax.eval_shape(functools.partial(step.init_state, optimizer=optimizer), abstract_params)
-  places = sharding.shardings(mesh, abstract)
-  moments = sharding.shardings(mesh, abstract.opt_state, over_data=config.optimizer.shard_update)
-  places = places._replace(opt_state=moments)
+  places = sharding.shardings(mesh, abstract, over_data=config.optimizer.shard_update)
   abstract = jax.tree.map(
     lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
     abstract,

@@ -125,6 +125,15 @@ def update_axis(path: str, shape: tuple[int, ...], mesh_sizes: Mapping[str, int]
   return next((axis for axis in free if shape[axis] % parts == 0), None)
 
 
+def update_axes(params: ArrayTree) -> dict[str, int]:
+  """{path: `update_axis`} of the parameters that have one on the mesh in use (`jax.set_mesh`)."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.axis_names != MESH_AXES:
+    return {}
+  axes = {path: update_axis(path, leaf.shape, mesh.shape) for path, leaf in trees.by_path(params).items()}
+  return {path: axis for path, axis in axes.items() if axis is not None}
+
+
 def shardings(mesh: Mesh, abstract_tree: ArrayTree, *, over_data: bool = False) -> ArrayTree:
   """The NamedSharding of every leaf of parameters, optimizer state, or both, in the same tree.
 

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from pretrain import optim
+from pretrain import optim, sharding
 from pretrain.gradients import make_gradients, split
-from pretrain.own_rows import Returns, on_own_rows, outside_layers, total
+from pretrain.own_rows import on_own_rows, outside_layers, total
 
 ArrayTree = Any
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
@@ -65,20 +65,22 @@ def make_train_step(
       whether the next update must leave the parameters finite if the norm is; see `optim.stays_finite`.
     microbatches: parts of the batch taken one after another.
     weight_dtype: into which the kernels of layers are cast once a step; None: `loss_fn` casts them.
-    shard_update: whether gradients are cut over `data` as the optimizer state is (`sharding.update_axis`).
+    shard_update: whether the state is cut over `data` along `sharding.update_axes`, and so the gradients.
 
   Returns:
     (state, data) to (state, metrics). A step whose loss or gradient norm is not finite, or whose parameters
     might not stay so, changes nothing but the counters.
   """
-  returns: Returns = "shared gradients" if shard_update else "gradients"
-  gradients = make_gradients(loss_fn, microbatches=microbatches, weight_dtype=weight_dtype, returns=returns)
 
   def train_step(state: TrainState, data: ArrayTree) -> tuple[TrainState, Metrics]:
     batch = batch_fn(data, state.step)
     totals = totals_fn(batch)
     rows = batch if microbatches == 1 else split(batch, microbatches=microbatches)
-    own_gradients = on_own_rows(gradients, state.params, row_axis=int(microbatches > 1), returns=returns)
+    shared = sharding.update_axes(state.params) if shard_update else {}
+    gradients = make_gradients(loss_fn, microbatches=microbatches, weight_dtype=weight_dtype, shared=shared)
+    own_gradients = on_own_rows(
+      gradients, state.params, row_axis=int(microbatches > 1), returns="gradients", shared=shared
+    )
     (loss, metrics), grads = own_gradients(state.params, rows, totals)
     norm = optim.gradient_norm(grads, frozen=frozen)
     rate = jnp.asarray(schedule(state.step - state.skipped))

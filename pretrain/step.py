@@ -75,12 +75,10 @@ def make_train_step(
   def train_step(state: TrainState, data: ArrayTree) -> tuple[TrainState, Metrics]:
     batch = batch_fn(data, state.step)
     totals = totals_fn(batch)
-    rows = batch if microbatches == 1 else split(batch, microbatches=microbatches)
+    rows, axis = (batch, 0) if microbatches == 1 else (split(batch, microbatches=microbatches), 1)
     shared = sharding.update_axes(state.params) if shard_update else {}
     gradients = make_gradients(loss_fn, microbatches=microbatches, weight_dtype=weight_dtype, shared=shared)
-    own_gradients = on_own_rows(
-      gradients, state.params, row_axis=int(microbatches > 1), returns="gradients", shared=shared
-    )
+    own_gradients = on_own_rows(gradients, state.params, row_axis=axis, returns="gradients", shared=shared)
     (loss, metrics), grads = own_gradients(state.params, rows, totals)
     norm = optim.gradient_norm(grads, frozen=frozen)
     rate = jnp.asarray(schedule(state.step - state.skipped))

@@ -270,8 +270,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "a shared update gathers kernels of layers in float32",
-        "    if path in casts:\n      casts[path] = _gather",
-        "    if not path:\n      casts[path] = _gather",
+        '_gather(casts[path], axis, "data")',
+        '_gather(casts[path].astype(jnp.float32), axis, "data").astype(casts[path].dtype)',
         "test_a_shared_update_gathers_every_weight_once_a_step_and_kernels_of_layers_in_bfloat16",
       ),
       (

@@ -1,14 +1,20 @@
 """The norm of a sum with the gradients of its TPU kernel, interpreted here, against those of its parts."""
 
+import importlib.util
+import os
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from pretrain import sharding
 from pretrain.ops import added_norm, added_norm_tpu, row_random
 from pretrain.ops.added_norm import Branch, Settings
 from pretrain.ops.row_random import Use
+from pretrain.settings.mesh import MeshSettings
 from tests.pretrain import drawn
 
 
@@ -119,3 +125,36 @@ def test_on_a_tpu_the_kernel_is_taken_for_whole_rows_that_no_partitioner_cuts(
     with jax.set_mesh(mesh):
       jax.eval_shape(norm)
   assert bool(taken) == is_taken
+
+
+def test_compiled_for_a_tpu_it_is_one_kernel_that_reads_rows_where_they_lie():
+  if importlib.util.find_spec("libtpu") is None:
+    pytest.skip("libtpu, the TPU compiler, is not installed")
+  from jax.experimental import topologies
+
+  with mock.patch.dict(os.environ, {"TPU_SKIP_MDS_QUERY": "1"}):
+    topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
+  mesh = sharding.make_mesh(MeshSettings(data=1, fsdp=1, tensor=1), devices=list(topology.devices)[:1])
+  settings = Settings(0.1, Use.MLP_OUTPUT_DROPOUT, 1e-5, jnp.dtype(jnp.bfloat16))
+
+  def gradients(x, product, bias, scale, norm_bias, keys, given):
+    def norm(x, product, bias, scale, norm_bias):
+      branch = Branch(product, bias, None, keys)
+      return added_norm.added_norm(x, branch, scale, norm_bias, settings)
+
+    return jax.vjp(norm, x, product, bias, scale, norm_bias)[1](given)
+
+  place = NamedSharding(mesh, PartitionSpec())
+  wide, vector, keys = (
+    jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+    for shape, dtype in [
+      ((4, 460, 768), jnp.bfloat16),
+      ((768,), jnp.float32),
+      ((4,), jax.eval_shape(lambda: jax.random.key(0)).dtype),
+    ]
+  )
+  with jax.set_mesh(mesh):
+    program = jax.jit(gradients).lower(wide, wide, vector, vector, vector, keys, wide).compile()
+  assert program.as_text().count('custom_call_target="tpu_custom_call"') == 1
+  # The sum that is normalised is 2.8 MB, a padded copy of one of the kernel's arrays would be as much.
+  assert program.memory_analysis().temp_size_in_bytes < 4e6

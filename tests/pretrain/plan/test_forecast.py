@@ -1,9 +1,6 @@
 """What a forecast says of a step for the eight fake devices; refusals and searches by themselves."""
 
 import dataclasses
-import os
-import subprocess
-import sys
 from unittest import mock
 
 import jax
@@ -23,6 +20,7 @@ from pretrain.plan.forecast import (
   planned_run,
 )
 from pretrain.plan.program import parse
+from tests.pretrain.plan.tpu_process import output_of
 from tests.pretrain.small_run import get_config
 
 HOST = chips.Chip("host", "NVIDIA H100", 1e9, 1e9, 1e9, platform="cpu")
@@ -152,20 +150,14 @@ def test_peaks_and_clocks_agree():
 
 
 def test_a_product_on_a_tpu_is_near_its_peak():
-  if not targets.is_installed("tpu"):
-    pytest.skip("libtpu is not installed (requirements-plan.txt)")
-  # In a process of its own: libtpu wants no other backend's flags.
-  code = (
-    "import jax, jax.numpy as jnp\n"
-    "from jax.sharding import SingleDeviceSharding as On\n"
-    "from pretrain.plan import costs, targets\n"
-    "from pretrain.plan.program import parse\n"
-    "target = targets.describe('v5e:2x2')\n"
-    "x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16, sharding=On(target.devices[0]))\n"
-    "program = parse(jax.jit(jnp.matmul).lower(x, x).compile().as_text())\n"
-    "print(2 * 4096**3 / (costs.cycles(program) / target.chip.clock) / target.chip.peak_flops)\n"
+  printed = output_of(
+    "import jax, jax.numpy as jnp",
+    "from jax.sharding import SingleDeviceSharding as On",
+    "from pretrain.plan import costs, targets",
+    "from pretrain.plan.program import parse",
+    "target = targets.describe('v5e:2x2')",
+    "x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16, sharding=On(target.devices[0]))",
+    "program = parse(jax.jit(jnp.matmul).lower(x, x).compile().as_text())",
+    "print(2 * 4096**3 / (costs.cycles(program) / target.chip.clock) / target.chip.peak_flops)",
   )
-  environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-  assert done.returncode == 0, done.stderr
-  assert 0.85 < float(done.stdout.split()[-1]) <= 1.0
+  assert 0.85 < float(printed.split()[-1]) <= 1.0

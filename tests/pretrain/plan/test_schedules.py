@@ -1,15 +1,14 @@
 """How long kernels are by what libtpu writes of them: from small texts of its form, and from a real one."""
 
 import json
-import os
 import subprocess
-import sys
 
 import pytest
 
 from pretrain import chips
 from pretrain.plan import forecast, schedules, targets
 from pretrain.plan.program import parse
+from tests.pretrain.plan.tpu_process import output_of
 
 HEAD = """= control target key start
 LH: loop header
@@ -100,20 +99,14 @@ def test_the_child_is_given_each_kernel_once_and_what_it_does_not_know_is_left_o
   assert schedules.of_kernels(parse(CALL_TEXT), "v5e:2x2") == {}
 
 
-def test_the_attention_kernels_of_a_step_have_schedules():
-  if not targets.is_installed("tpu"):
-    pytest.skip("libtpu is not installed (requirements-plan.txt)")
-  # In a process of its own: libtpu wants none of the tests' flags.
-  code = (
-    "from configs import roberta_tiny\n"
-    "from pretrain.plan import targets\n"
-    "from pretrain.plan.forecast import forecast\n"
-    "config = roberta_tiny.get_config()\n"
-    "config.train.batch_size = 4 * 32\n"
-    "config.model.scan_unroll = 1\n"
-    "print(*forecast(config, targets.describe('v5e:2x2')).parts, sep=', ')\n"
+def test_the_kernels_of_a_step_have_schedules():
+  printed = output_of(
+    "from configs import roberta_tiny",
+    "from pretrain.plan import targets",
+    "from pretrain.plan.forecast import forecast",
+    "config = roberta_tiny.get_config()",
+    "config.train.batch_size = 4 * 32",
+    "config.model.scan_unroll = 1",
+    "print(*forecast(config, targets.describe('v5e:2x2')).parts, sep=', ')",
   )
-  environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-  assert done.returncode == 0, done.stderr
-  assert "kernels by their schedules" in done.stdout
+  assert "kernels by their schedules" in printed

@@ -3,14 +3,10 @@
 They are the compiler's, the same on every machine. Where a change lowers one for good, lower it here too.
 """
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from pretrain.plan import targets
 from pretrain.plan.forecast import lower_step, memory
+from tests.pretrain.plan.tpu_process import output_of
 from tests.pretrain.small_run import small_config, small_run
 
 MARGIN = 1.3  # XLA's choices move with its version
@@ -25,18 +21,12 @@ def test_the_bytes_of_a_step(small_records):
 
 @pytest.mark.nightly
 def test_the_cycles_of_a_step_on_a_tpu():
-  if not targets.is_installed("tpu"):
-    pytest.skip("libtpu is not installed (requirements-plan.txt)")
-  # In a process of its own: libtpu wants none of the tests' flags.
-  code = (
-    "from configs import roberta_tiny\n"
-    "from pretrain.plan import targets\n"
-    "from pretrain.plan.forecast import forecast\n"
-    "config = roberta_tiny.get_config()\n"
-    "config.train.batch_size = 4 * 32\n"
-    "print(forecast(config, targets.describe('v5e:2x2')).cycles)\n"
+  printed = output_of(
+    "from configs import roberta_tiny",
+    "from pretrain.plan import targets",
+    "from pretrain.plan.forecast import forecast",
+    "config = roberta_tiny.get_config()",
+    "config.train.batch_size = 4 * 32",
+    "print(forecast(config, targets.describe('v5e:2x2')).cycles)",
   )
-  environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-  assert done.returncode == 0, done.stderr
-  assert int(done.stdout.split()[-1]) <= MARGIN * CYCLES
+  assert int(printed.split()[-1]) <= MARGIN * CYCLES

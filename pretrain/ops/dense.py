@@ -16,6 +16,9 @@ def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 def _add_bias_backward(like_bias: jax.Array, given: jax.Array) -> tuple:
+  if platform() == "gpu":
+    # Else XLA sums what was not rounded yet, for which it writes and reads it in float32.
+    given = jax.lax.optimization_barrier(given)
   d_bias = jnp.sum(given, axis=tuple(range(given.ndim - 1)), dtype=jnp.float32)
   return given, d_bias.astype(like_bias.dtype)
 

@@ -7,11 +7,12 @@ import os
 import re
 from collections.abc import Mapping
 
-# A fusion may use 32 MiB of the chip's 128 MiB of VMEM instead of 16, for larger tiles. Other TPUs have less.
+# A fusion may use 32 MiB of VMEM instead of 16, for larger tiles. Older TPUs do not have so much.
 _LARGER_TILES = {"xla_tpu_scoped_vmem_limit_kib": 32_768}
 # {kind, as a device gives its own: {option of XLA's compiler: value}}
 _TABLE: Mapping[str, Mapping[str, bool | int]] = {
   "TPU v5 lite": _LARGER_TILES,
+  "TPU v5": _LARGER_TILES,
   "TPU v6 lite": _LARGER_TILES,
 }
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # where users set such options

@@ -21,7 +21,7 @@ import jax, jax.numpy as jnp
 from pretrain import compiler_options
 from pretrain.plan import targets
 
-for name in ("v5e:2x2", "v6e:2x2"):
+for name in ("v5e:2x2", "v5p:2x2x1", "v6e:2x2"):
   device = targets.describe(name).devices[0]
   options = compiler_options.compiler_options(device.device_kind)
   assert options, device.device_kind
@@ -36,7 +36,7 @@ def test_only_chips_with_so_much_memory_get_larger_tiles(monkeypatch):
     monkeypatch.delenv(name, raising=False)
   assert compiler_options.compiler_options("TPU v5 lite") == {VMEM: 32_768}
   assert [compiler_options.compiler_options(kind) for kind in ("TPU v4", "NVIDIA H100", "cpu")] == [{}] * 3
-  kinds = {spec.chip.kind for spec in map(chips.parse, ("v5e:2x2", "v6e:2x2")) if spec.chip}
+  kinds = {spec.chip.kind for spec in map(chips.parse, ("v5e:2x2", "v5p:2x2x1", "v6e:2x2")) if spec.chip}
   assert kinds == set(compiler_options._TABLE)
 
 

@@ -45,7 +45,7 @@ LINES = {
   "the top token by plain reductions, memory kept in fine-tuning too, where a vocabulary goes": 31,
   "TPU kernels timed by their schedules, all heads of a tile at once, dropout drawn for pairs of heads": 332,
   "all gradients of a layer's norm, of its dropout and of the bias before it by one TPU kernel": 288,
-  "ZeRO-1 that cuts parameters too": 36,
+  "ZeRO-1 that cuts parameters too, gradients that GPUs round before a bias sums them": 40,
   "attention with dropout by kernels on NVIDIA GPUs, their check, rows within tiles (pretrain/ops)": 482,
   "scores over the vocabulary and parameters read less often, parameters that are not finite refused": 41,
   "options of compilers, kernel gradients over one axis of tokens, tables drawn without their data": 52,

@@ -193,8 +193,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "pre-norm for post-norm",
-        'x = LayerNorm(config, name="attention_norm")(keep(x + attended))',
-        'x = x + LayerNorm(config, name="attention_norm")(keep(attended))',
+        'name="attention_norm")(x, attended, part)',
+        'name="attention_norm")(0 * x, attended, part) + x',
         "test_a_layer_is_post_norm_with_exact_gelu_and_an_unscaled_bias",
       ),
       (

@@ -80,6 +80,30 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "pretrain/models/layers.py",
+    "tests/pretrain/models/test_layers.py",
+    [
+      (
+        "eps of a layer's norm is not the config's",
+        "self.use, config.layer_norm_eps",
+        "self.use, 1e-6",
+        "test_norms_add_the_eps_of_the_config_to_the_variance",
+      ),
+    ],
+  ),
+  (
+    "pretrain/own_rows.py",
+    "tests/pretrain/test_collectives.py",
+    [
+      (
+        "a shared update gathers kernels of layers in float32",
+        '_gather(casts[path], axis, "data")',
+        '_gather(casts[path].astype(jnp.float32), axis, "data").astype(casts[path].dtype)',
+        "test_a_shared_update_gathers_every_weight_once_a_step_and_kernels_of_layers_in_bfloat16",
+      ),
+    ],
+  ),
+  (
     "pretrain/compiler_options.py",
     "tests/pretrain/test_compiler_options.py",
     [

@@ -269,12 +269,6 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "test_in_bfloat16_kernels_of_layers_are_gathered_in_half_the_bytes_and_reduced_in_float32",
       ),
       (
-        "a shared update gathers kernels of layers in float32",
-        '_gather(casts[path], axis, "data")',
-        '_gather(casts[path].astype(jnp.float32), axis, "data").astype(casts[path].dtype)',
-        "test_a_shared_update_gathers_every_weight_once_a_step_and_kernels_of_layers_in_bfloat16",
-      ),
-      (
         "groups gathered from all devices",
         "copies = devices if size % number else size // number",
         "copies = devices",

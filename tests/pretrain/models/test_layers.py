@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import Layer, LayerNorm
+from pretrain.models.layers import AddedNorm, Layer, LayerNorm
+from pretrain.ops.added_norm import Branch
+from pretrain.ops.row_random import Use
 from tests.pretrain import drawn
 
 CONFIG = EncoderConfig(vocab_size=97, hidden_size=8, num_layers=1, num_heads=2, mlp_size=12, max_length=16)
@@ -70,6 +72,9 @@ def test_a_row_without_tokens_gets_no_attention_output_not_even_its_bias(layer):
 def test_norms_add_the_eps_of_the_config_to_the_variance():
   x = jnp.asarray([[-1.0, 1.0] * 4])  # variance 1
   for eps, expected in ((1e-12, 1.0), (3.0, 0.5)):
-    norm = LayerNorm(dataclasses.replace(CONFIG, layer_norm_eps=eps))
-    found = norm.apply({"params": {"scale": jnp.ones(8), "bias": jnp.zeros(8)}}, x)
-    np.testing.assert_allclose(found, expected * x, rtol=1e-6)
+    config = dataclasses.replace(CONFIG, layer_norm_eps=eps)
+    params = {"params": {"scale": jnp.ones(8), "bias": jnp.zeros(8)}}
+    np.testing.assert_allclose(LayerNorm(config).apply(params, x), expected * x, rtol=1e-6)
+    nothing = Branch(jnp.zeros((1, 1, 8)), jnp.zeros(8), None, None)
+    of_layer = AddedNorm(config, Use.MLP_OUTPUT_DROPOUT).apply(params, x[None], nothing, None)
+    np.testing.assert_allclose(of_layer, expected * x[None], rtol=1e-6)

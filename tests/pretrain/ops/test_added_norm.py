@@ -1,6 +1,5 @@
 """The norm of a sum with the gradients of its TPU kernel, interpreted here, against those of its parts."""
 
-import importlib.util
 import os
 from unittest import mock
 
@@ -14,6 +13,7 @@ from pretrain import sharding
 from pretrain.ops import added_norm, added_norm_tpu, row_random
 from pretrain.ops.added_norm import Branch, Settings
 from pretrain.ops.row_random import Use
+from pretrain.plan import targets
 from pretrain.settings.mesh import MeshSettings
 from tests.pretrain import drawn
 
@@ -128,13 +128,11 @@ def test_on_a_tpu_the_kernel_is_taken_for_whole_rows_that_no_partitioner_cuts(
 
 
 def test_compiled_for_a_tpu_it_is_one_kernel_that_reads_rows_where_they_lie():
-  if importlib.util.find_spec("libtpu") is None:
+  if not targets.is_installed("tpu"):
     pytest.skip("libtpu, the TPU compiler, is not installed")
-  from jax.experimental import topologies
-
-  with mock.patch.dict(os.environ, {"TPU_SKIP_MDS_QUERY": "1"}):
-    topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
-  mesh = sharding.make_mesh(MeshSettings(data=1, fsdp=1, tensor=1), devices=list(topology.devices)[:1])
+  with mock.patch.dict(os.environ):
+    devices = targets.describe("v5e:2x2").devices[:1]
+  mesh = sharding.make_mesh(MeshSettings(data=1, fsdp=1, tensor=1), devices=devices)
   settings = Settings(0.1, Use.MLP_OUTPUT_DROPOUT, 1e-5, jnp.dtype(jnp.bfloat16))
 
   def gradients(x, product, bias, scale, norm_bias, keys, given):

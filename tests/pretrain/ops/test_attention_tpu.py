@@ -1,6 +1,5 @@
 """The TPU kernels against plain attention, interpreted on the CPU; compiled for a TPU where libtpu is."""
 
-import importlib.util
 import os
 from unittest import mock
 
@@ -12,6 +11,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from data.errors import ConfigError
 from pretrain import sharding
 from pretrain.ops import attention, attention_triton
+from pretrain.plan import targets
 from pretrain.settings.mesh import MeshSettings
 from tests.pretrain.ops import attention_cases
 from tests.pretrain.ops.attention_cases import assert_same, case, plain, results
@@ -167,13 +167,11 @@ def test_runs_mapped_over_one_program_equal_each_run_alone(small):
 
 
 def test_both_kernels_compile_for_a_tpu_and_no_scores_are_left():
-  if importlib.util.find_spec("libtpu") is None:
+  if not targets.is_installed("tpu"):
     pytest.skip("libtpu, the TPU compiler, is not installed")
-  from jax.experimental import topologies
-
-  with mock.patch.dict(os.environ, {"TPU_SKIP_MDS_QUERY": "1"}):
-    topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
-  mesh = sharding.make_mesh(MeshSettings(data=2, fsdp=1, tensor=2), devices=list(topology.devices))
+  with mock.patch.dict(os.environ):
+    devices = targets.describe("v5e:2x2").devices
+  mesh = sharding.make_mesh(MeshSettings(data=2, fsdp=1, tensor=2), devices=devices)
   of_case = case(4, 462, 12, 64, dtype=jnp.bfloat16, dropout_rate=0.1)
 
   def abstract(x, *axes):

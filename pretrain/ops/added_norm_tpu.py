@@ -46,7 +46,7 @@ class Sizes(NamedTuple):
 
 
 def takes(width: int) -> bool:
-  """Whether the kernel takes vectors of a width: whole registers, and 16 of them in VMEM."""
+  """Whether the kernel takes vectors of a width: whole registers, in blocks that fit VMEM."""
   return width % _LANES == 0 and width <= 8_192
 
 

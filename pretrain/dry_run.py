@@ -43,7 +43,7 @@ def memory_per_device(run: Run) -> dict[str, float]:
   params = run.abstract_state.params
   # Whole over `data` until they are summed, also where the update is shared out.
   gradients = jax.tree.map(
-    lambda leaf, place: math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
+    lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
     params,
     sharding.shardings(mesh, params),
   )
@@ -65,7 +65,7 @@ def memory_per_device(run: Run) -> dict[str, float]:
   logits = 3 * 4 * slots * model.vocab_size
   return {
     "state": float(local_bytes(run.abstract_state)),
-    "gradients": float(sum(jax.tree.leaves(gradients))),
+    "gradients": float(local_bytes(gradients)),
     "activations": float(activations),
     "vocabulary logits": float(logits),
   }

@@ -92,6 +92,18 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "pretrain/dry_run.py",
+    "tests/pretrain/test_dry_run.py",
+    [
+      (
+        "gradients are counted as cut like the shared state",
+        "sharding.shardings(mesh, params)",
+        "sharding.shardings(mesh, params, over_data=True)",
+        "test_state_and_gradients_are_counted_exactly_and_per_device",
+      ),
+    ],
+  ),
+  (
     "pretrain/own_rows.py",
     "tests/pretrain/test_collectives.py",
     [

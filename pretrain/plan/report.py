@@ -15,7 +15,7 @@ HEAD = _ROW.format(
   mesh="mesh", microbatches="microbatches", rows="rows a device", memory="memory", fits="fits", step="step"
 )
 _RESTS_ON = {
-  "tpu": "libtpu's estimated cycles at {clock:.2f} GHz, loops times their turns; attention kernels by "
+  "tpu": "libtpu's estimated cycles at {clock:.2f} GHz, loops times their turns; Pallas kernels by "
   "their compiled schedules, lookups by the bytes that they move",
   "cuda": "a roofline over the kernels, a lower bound: {products:.0%} of the data sheet's FLOP/s, "
   "{copies:.0%} of its bandwidth",

@@ -26,6 +26,9 @@ def test_state_and_gradients_are_counted_exactly_and_per_device(small_records):
   assert 12 * number <= memory["state"] <= 12 * number + 64
   cut = small_run(small_config("mlm", small_records, {"mesh.fsdp": 8}), number=8)
   assert dry_run.memory_per_device(cut)["state"] < memory["state"] / 3
+  shared = {"mesh.data": 8, "optimizer.shard_update": True}
+  shared = dry_run.memory_per_device(small_run(small_config("mlm", small_records, shared), number=8))
+  assert shared["state"] < memory["state"] / 3 and shared["gradients"] == memory["gradients"]
 
 
 def test_remat_microbatches_and_chunks_lower_the_estimate(small_records):

@@ -8,7 +8,7 @@ import pytest
 from pretrain import chips
 from pretrain.plan import forecast, schedules, targets
 from pretrain.plan.program import parse
-from tests.pretrain.plan.tpu_process import output_of
+from tests.pretrain.plan.tpu_process import SMALL, output_of
 
 HEAD = """= control target key start
 LH: loop header
@@ -101,11 +101,7 @@ def test_the_child_is_given_each_kernel_once_and_what_it_does_not_know_is_left_o
 
 def test_the_kernels_of_a_step_have_schedules():
   printed = output_of(
-    "from configs import roberta_tiny",
-    "from pretrain.plan import targets",
-    "from pretrain.plan.forecast import forecast",
-    "config = roberta_tiny.get_config()",
-    "config.train.batch_size = 4 * 32",
+    *SMALL,
     "config.model.scan_unroll = 1",
     "print(*forecast(config, targets.describe('v5e:2x2')).parts, sep=', ')",
   )

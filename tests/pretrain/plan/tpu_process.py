@@ -8,6 +8,15 @@ import pytest
 
 from pretrain.plan import targets
 
+# Lines that leave a small `config` for four chips, and `forecast` and `targets` to compile it with.
+SMALL = (
+  "from configs import roberta_tiny",
+  "from pretrain.plan import targets",
+  "from pretrain.plan.forecast import forecast",
+  "config = roberta_tiny.get_config()",
+  "config.train.batch_size = 4 * 32",
+)
+
 
 def output_of(*lines: str) -> str:
   """What these lines of Python print; skips the test where libtpu is not installed."""

@@ -3,12 +3,14 @@
   python -m benchmarks.compare --recipes roberta_base taco_base --shapes 4x128 1x512 --rounds 5
   python -m benchmarks.compare --recipes roberta_base electra_base --peer hugging_face
   python -m benchmarks.compare --recipes coco_lm_base --threads 1 --cores 0
+  python -m benchmarks.compare --recipes roberta_base --shapes 32x512 --peer torch_compiled  # on a GPU
 
 The peers are the programs of `benchmarks/peers/`: the same method and sizes in plain PyTorch with fused
-attention and Adam (`--peer=torch`), or Hugging Face's classes. One JSON line for each case: tokens per
-second of both, medians over the rounds, and the median of the rounds' ratios (above 1: ours is faster), by
-the wall clock and by CPU time. Wall-clock ratios mean something on an idle machine alone: two threads wait
-for each other on a busy one. Needs `requirements-export.txt` (torch, transformers).
+attention and Adam (`--peer=torch`), the same by `torch.compile` (`torch_compiled`), or Hugging Face's
+classes. One JSON line for each case: tokens per second of both, medians over the rounds, and the median of
+the rounds' ratios (above 1: ours is faster), by the wall clock and by CPU time. Wall-clock ratios mean
+something on an idle machine alone: two threads wait for each other on a busy one. Needs
+`requirements-export.txt` (torch, transformers).
 """
 
 import json
@@ -18,6 +20,7 @@ import subprocess
 import sys
 
 from benchmarks import cases
+from benchmarks.peers.server import PEERS
 from data import command
 from data.errors import UserError
 
@@ -95,7 +98,7 @@ def main() -> None:
   parser = command.Parser(description=__doc__)
   parser.add_argument("--recipes", nargs="+", default=cases.BASE_RECIPES, help="names in configs/, or files")
   parser.add_argument("--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)])
-  parser.add_argument("--peer", choices=("torch", "hugging_face"), default="torch")
+  parser.add_argument("--peer", choices=tuple(PEERS), default="torch")
   parser.add_argument("--rounds", type=int, default=5)
   parser.add_argument("--steps", type=int, default=3, help="of a round")
   parser.add_argument("--cores", nargs="+", type=int, default=sorted(os.sched_getaffinity(0)))

@@ -79,7 +79,7 @@ def attention_forms(sizes: Sizes) -> Forms:
     return jnp.square(attention(query, key, value, bias=bias, **how).astype(jnp.float32)).sum()
 
   arrays = (*(sizes.normal(*shape, scale=scale) for scale in (1.0, 0.9, 0.8)),)
-  arrays = (*arrays, sizes.normal(sizes.heads, 2 * sizes.length - 1))
+  arrays = (*arrays, sizes.normal(sizes.heads, 2 * sizes.length - 1).astype(jnp.float32))  # as the model's
   return {
     OURS: (functools.partial(form, rate=0.1, implementation="auto"), arrays),
     PLAIN: (functools.partial(form, rate=0.1, implementation="plain"), arrays),

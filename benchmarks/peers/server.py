@@ -1,7 +1,8 @@
 """One program in a process of its own: takes steps when asked, answers with seconds.
 
-  python -m benchmarks.peers.server {ours,torch,hugging_face} RECIPE ROWSxTOKENS [THREADS] [FIELD=VALUE ...]
+  python -m benchmarks.peers.server KIND RECIPE ROWSxTOKENS [THREADS] [FIELD=VALUE ...]
 
+The kinds are 'ours' and those of `PEERS`.
 Each line on stdin is a number of steps; each answer a line of JSON: 'seconds' and 'cpu_seconds' of a step.
 The first answer comes when the program is built and warm. A step is the whole of it: corruption, gradient,
 clipping, Adam. Ours draws its masks in the step; the peers get theirs ready-made, which is in their favour.
@@ -29,8 +30,15 @@ def ours(config) -> Callable[[], float]:
   return take
 
 
-def torch_step(config, package: str, threads: int) -> Callable[[], float]:
-  """A step of a PyTorch peer with the same Adam; returns its loss."""
+PEERS = {
+  "torch": "methods",
+  "torch_compiled": "methods",
+  "hugging_face": "hugging_face",
+}  # to its module here
+
+
+def torch_step(config, kind: str, threads: int) -> Callable[[], float]:
+  """A step of a PyTorch peer with the same Adam, its model by `torch.compile` if the kind says so."""
   import importlib
 
   import torch
@@ -39,12 +47,14 @@ def torch_step(config, package: str, threads: int) -> Callable[[], float]:
     torch.set_num_threads(threads)
   torch.manual_seed(0)
   device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-  build = importlib.import_module(f"benchmarks.peers.{package}").build
+  build = importlib.import_module(f"benchmarks.peers.{PEERS[kind]}").build
   model = build(config).to(device).train()
   optimizer = torch.optim.AdamW(
     model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True
   )
   batches = [{name: leaf.to(device) for name, leaf in make_batch(config, seed).items()} for seed in range(2)]
+  if kind == "torch_compiled":
+    model = torch.compile(model)
   count = [0]
   clip = config.optimizer.clip_norm
   dtype = torch.bfloat16 if config.model.dtype == "bfloat16" or device.type == "cuda" else torch.float32
@@ -107,9 +117,7 @@ def main() -> None:
     kept_memory.keep_temporaries()
   batch, length = cases.shape(shape)
   config = cases.make_config(recipe, batch=batch, length=length, changes=changes)
-  step = (
-    ours(config) if kind == "ours" else torch_step(config, {"torch": "methods"}.get(kind, kind), int(threads))
-  )
+  step = ours(config) if kind == "ours" else torch_step(config, kind, int(threads))
   loss = [step(), step()][-1]
   print(json.dumps({"ready": kind, "loss": loss}), flush=True)
   for line in sys.stdin:

@@ -1,12 +1,13 @@
 """LayerNorm of a sum: a residual, and a branch that gets its bias and dropout first."""
 
 import functools
+from types import ModuleType
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from pretrain.ops import added_norm_tpu, layer_norm, row_random
+from pretrain.ops import added_norm_tpu, added_norm_triton, layer_norm, row_random
 from pretrain.ops.attention import platform
 from pretrain.ops.dense import add_bias
 from pretrain.ops.kept import keep
@@ -50,9 +51,9 @@ def added_norm(
     bias: [width] float32, of the norm.
     part: which part of longer rows these are, for the dropout; None: they are whole.
   """
-  by_kernel = platform() == "tpu" and part is None and not automatic_axes()
-  if by_kernel and added_norm_tpu.takes(x.shape[-1]):
-    return with_kernel(settings, x, branch, scale, bias)
+  kernels = {"tpu": added_norm_tpu, "gpu": added_norm_triton}.get(platform())
+  if kernels and part is None and not automatic_axes() and kernels.takes(x.shape[-1]):
+    return with_kernels(kernels, settings, x, branch, scale, bias)
   added = _sum(settings, x, branch, part)
   return layer_norm.layer_norm(added, scale, bias, settings.eps, settings.dtype)
 
@@ -64,37 +65,43 @@ def _sum(settings: Settings, x: jax.Array, branch: Branch, part: row_random.Part
   return keep(x + row_random.dropout(added, branch.row_keys, settings.use, rate=settings.rate, part=part))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def with_kernel(settings: Settings, x: jax.Array, branch: Branch, scale: jax.Array, bias: jax.Array):
-  """`added_norm` of whole rows, with the gradients of `added_norm_tpu`, which is interpreted on CPUs."""
-  return _forward(settings, x, branch, scale, bias)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def with_kernels(
+  kernels: ModuleType, settings: Settings, x: jax.Array, branch: Branch, scale: jax.Array, bias: jax.Array
+) -> jax.Array:
+  """`added_norm` of whole rows by the kernels of `added_norm_tpu` or `added_norm_triton`."""
+  return _forward(kernels, settings, x, branch, scale, bias)[0]
 
 
-def _forward(settings: Settings, x: jax.Array, branch: Branch, scale: jax.Array, bias: jax.Array):
-  added = _sum(settings, x, branch, None)
-  # Its moments are marked to be kept: products whose gradients read the norm's result compute it again.
-  normed, _ = layer_norm.forward(added, scale, bias, settings.eps, settings.dtype)
+def _forward(
+  kernels: ModuleType, settings: Settings, x: jax.Array, branch: Branch, scale: jax.Array, bias: jax.Array
+) -> tuple[jax.Array, tuple]:
   fixed = branch.kept_rows, branch.row_keys
+  if kernels is added_norm_triton:
+    arrays = x, branch.product, branch.bias, scale, bias, *_of_rows(settings, len(x), *fixed)
+    normed, added = added_norm_triton.forward(*arrays, settings.rate, settings.eps, settings.dtype)
+    normed, added = keep(normed), keep(added)
+  else:
+    added = _sum(settings, x, branch, None)
+    # Its moments are marked to be kept: products whose gradients read the norm's result compute it again.
+    normed, _ = layer_norm.forward(added, scale, bias, settings.eps, settings.dtype)
   return normed, (added, scale, fixed, jnp.zeros((), branch.bias.dtype))
 
 
-def _backward(settings: Settings, saved: tuple, given: jax.Array) -> tuple:
-  added, scale, (kept_rows, row_keys), like_bias = saved
-  words = None
-  if row_keys is not None and settings.rate:
-    words = row_random.key_words(row_random.fold(row_keys, settings.use))
-  rows = jnp.ones(added.shape[:1], jnp.bool_) if kept_rows is None else kept_rows
-  d_x, d_product, d_branch_bias, d_scale, d_bias = added_norm_tpu.gradients(
-    added,
-    given,
-    scale,
-    words,
-    rows,
-    dropout_rate=settings.rate,
-    eps=settings.eps,
-    interpret=platform() == "cpu",
-  )
-  return d_x, Branch(d_product, d_branch_bias.astype(like_bias.dtype), None, None), d_scale, d_bias
+def _backward(kernels: ModuleType, settings: Settings, saved: tuple, given: jax.Array) -> tuple:
+  added, scale, fixed, like_bias = saved
+  arrays = added, given, scale, *_of_rows(settings, len(added), *fixed)
+  d_x, d_product, d_branch_bias, *of_norm = kernels.gradients(*arrays, settings.rate, settings.eps)
+  return d_x, Branch(d_product, d_branch_bias.astype(like_bias.dtype), None, None), *of_norm
 
 
-with_kernel.defvjp(_forward, _backward)
+def _of_rows(
+  settings: Settings, number: int, kept_rows: jax.Array | None, row_keys: jax.Array | None
+) -> tuple:
+  """What the kernels know of rows: the words of their dropout or None, and whether a branch is added."""
+  has_dropout = row_keys is not None and settings.rate
+  words = row_random.key_words(row_random.fold(row_keys, settings.use)) if has_dropout else None
+  return words, jnp.ones(number, jnp.bool_) if kept_rows is None else kept_rows
+
+
+with_kernels.defvjp(_forward, _backward)

@@ -14,6 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pretrain.ops import row_random
+from pretrain.ops.attention import platform
 
 _LANES = 128
 _SUBLANES = 8  # of a float32 register: sums over tokens are left in so many parts
@@ -56,12 +57,12 @@ def gradients(
   scale: jax.Array,
   words: jax.Array | None,
   kept_rows: jax.Array,
-  *,
   dropout_rate: float,
   eps: float,
-  interpret: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
   """Gradients of the norm's input, of the branch in it, of the branch's bias, of the norm's scale and bias.
+
+  On CPUs the kernel is interpreted, for tests.
 
   Args:
     x: [rows, length, width] float, the sum that was normalised.
@@ -69,7 +70,6 @@ def gradients(
     scale: [width] float32.
     words: [rows, 2] uint32 of `row_random.key_words`; None: no dropout.
     kept_rows: [rows] bool, False where a row's branch was not added.
-    interpret: whether to run it as ordinary operations, for tests.
   """
   sizes = Sizes(*x.shape, 0.0 if words is None else dropout_rate, eps)
   grid = (sizes.rows // sizes.at_once, pl.cdiv(sizes.length, sizes.tokens))
@@ -91,7 +91,7 @@ def gradients(
       dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=_vmem_bytes(sizes, x.dtype)
     ),
     cost_estimate=pl.CostEstimate(flops=40 * x.size, transcendentals=0, bytes_accessed=moved),
-    interpret=interpret,
+    interpret=platform() == "cpu",
     name="added_norm_backward",
   )(
     jnp.zeros((1, 2), jnp.int32) if words is None else words.astype(jnp.int32),

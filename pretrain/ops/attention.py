@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from data.errors import ConfigError
-from pretrain.ops import attention_kernels, attention_rows, attention_tpu, attention_triton, row_random
+from pretrain.ops import attention_kernels, attention_rows, attention_tpu, row_random, triton_call
 from pretrain.ops.attention_inputs import Settings
 from pretrain.sharding import automatic_axes
 
-_FASTEST = {"cpu": ("by_rows",), "tpu": ("pallas_tpu",), "gpu": ("cudnn", "triton")}  # the first that can be
+_FASTEST = {"cpu": ("by_rows",), "tpu": ("pallas_tpu",), "gpu": ("triton", "cudnn")}  # the first that can be
 _RUNS_ON = {body: on for on in ("tpu", "gpu") for body in _FASTEST[on]}
 BY_DISTANCE = ("pallas_tpu", "triton")  # the kernels whose bias is [heads, 2 length - 1]
 
@@ -179,7 +179,7 @@ def _not_by_cudnn(length: int, head_dim: int, dtype: jnp.dtype, dropout_rate: fl
 
 def _not_by_triton(head_dim: int, dtype: jnp.dtype) -> str:
   """Why the Triton kernels cannot run on such arrays, or ''."""
-  if not attention_triton.is_installed():
+  if not triton_call.is_installed():
     return "the Triton kernels need the packages jax-triton and triton (requirements-gpu.txt)"
   return _not_on_gpu(head_dim, dtype)
 

@@ -1,109 +1,69 @@
 """Triton kernels for NVIDIA GPUs: attention forward and backward, without scores in the GPU's memory.
 
-A program holds a block of one row and one head and goes through the row's other tokens block by block:
-`forward` and `backward_query` hold queries, `backward_key` holds keys. Softmax goes along with the blocks
+A program holds a block of one row and one head and goes through the row's other tokens tile by tile:
+`forward` and `backward_query` hold queries, `backward_key` holds keys. Softmax goes along with the tiles
 (Dao et al. 2022, FlashAttention); the backward pass computes probabilities again from the logarithm of each
-query's sum and draws the same dropout again. The relative bias is read by distance, a vector for each head.
-Its gradient, sums along diagonals, leaves `backward_key` as one vector for each pair of blocks, so that no
-order of programs changes it.
+query's sum and draws the same dropout again. The gradient of the bias is `backward_bias`'s: a program holds
+one tile of one head and goes through the rows, so that sums along diagonals are taken once and no order of
+programs changes them.
 
-All three read, in this order, as JAX lays arrays out:
+Exponentials are powers of 2, which is what GPUs compute: scores are multiplied by log2(e), the bias comes so.
+Tiles that every query reads are computed without a mask, the rest with one.
+
+All four read, in this order, as JAX lays arrays out:
   query, key, value: [rows, length, heads * head_dim].
-  distances: [heads, 2 length - 1] float32, the bias by key - query + length - 1.
+  bias: [heads, tiles, BLOCK, tile] float32, the bias times log2(e) of a block and a tile, which lie so many
+    tiles apart: from the first tile and the last block to the last tile and the first block.
   groups: [rows, 2, length] int32, numbers of queries and of keys: a key is read where the two agree.
-  facts: [rows, 4] int32: both words of the dropout's key, the number of the first head, and from which key on
-    none has a part in the row.
+  facts: [rows, 2] int32: from which key on none has a part in the row, and how many keys before it all
+    queries read.
+  of_queries: [rows, pairs of heads, length] int32, and of_keys: [length] int32, the dropout's words.
+  first: [1] int32, the number of the first head.
 """
 
 import triton
 import triton.language as tl
 
-_MASKED = tl.constexpr(-3.4028234663852886e38)  # the least float32, as in plain attention
-_KEEPS_ALL = tl.constexpr(-(2**31))  # `row_random.pair_limit` of the rate 0
-_NO_KEY = tl.constexpr(-1.7e38)  # the logarithm of a query's sum is below it where all keys are masked
+from pretrain.ops.attention_triton_tiles import (
+  BLOCK,
+  LOG2_E,
+  NO_KEY,
+  block_of,
+  dropped,
+  masked_scores,
+  put,
+  scaled_query,
+  taken,
+  taken_bias,
+  tiles_of_bias,
+  word,
+  words_of_head,
+)
 
 
 @triton.jit
-def _mix_but_last(bits):
-  bits = (bits ^ (bits >> 16)) * 0x7FEB352D
-  return (bits ^ (bits >> 15)) * 0x846CA68B
-
-
-@triton.jit
-def _mix(bits):
-  bits = _mix_but_last(bits)
-  return bits ^ (bits >> 16)
-
-
-@triton.jit
-def _kept(facts, head, query_at, key_at, length: tl.constexpr, limit: tl.constexpr):
-  """What dropout leaves of a tile: the draw of `row_random.row_kept_of_heads`."""
-  if limit == _KEEPS_ALL:
-    return (query_at >= 0) & (key_at >= 0)
-  first = tl.load(facts).to(tl.uint32, bitcast=True)
-  second = tl.load(facts + 1).to(tl.uint32, bitcast=True)
-  of_head = tl.load(facts + 2) + head
-  of_query = _mix(((of_head >> 1) * length + query_at).to(tl.uint32) ^ first)
-  bits = _mix_but_last(_mix(of_query + second) ^ _mix((key_at + 1).to(tl.uint32) * 0x9E3779B9))
-  bits = bits ^ ((bits << 16) & (0 - (of_head & 1)).to(tl.uint32, bitcast=True))
-  return bits.to(tl.int32, bitcast=True) >= limit
-
-
-@triton.jit
-def _scores(
-  product,
-  distances,
-  groups,
-  query_at,
-  key_at,
-  length: tl.constexpr,
-  biased: tl.constexpr,
-  window: tl.constexpr,
-):
-  """Adds the bias to a tile of products, puts `_MASKED` where a key may not be read, -inf behind the row."""
-  if biased:
-    product += _taken(
-      distances, key_at - query_at + length - 1, (query_at < length) & (key_at < length), length
-    )
-  of_query = _taken(groups, query_at, query_at < length, length)
-  allowed = _taken(groups + length, key_at, key_at < length, length) == of_query
-  if window >= 0:
-    allowed = allowed & (tl.abs(key_at - query_at) <= window)
-  scores = tl.where(allowed, product, _MASKED)
-  return scores if length % 128 == 0 else tl.where(key_at < length, scores, float("-inf"))
-
-
-@triton.jit
-def _taken(array, at, real, length: tl.constexpr):
-  """Elements of an array, 0 behind the end of a row; a row of a multiple of 128 ends with a block."""
-  if length % 128 == 0:
-    return tl.load(array + at)
-  return tl.load(array + at, mask=real, other=0)
-
-
-@triton.jit
-def _block(array, at, length: tl.constexpr, width: tl.constexpr, head_dim: tl.constexpr, lanes: tl.constexpr):
-  """Tokens `at` of a row's head, [tokens, lanes], 0 behind the row and the head."""
-  lane = tl.arange(0, lanes)
-  places = array + at[:, None] * width + lane[None, :]
-  if length % 128 == 0 and lanes == head_dim:
-    return tl.load(places)
-  return tl.load(places, mask=(at < length)[:, None] & (lane < head_dim)[None, :], other=0.0)
-
-
-@triton.jit
-def _put(
-  array, block, at, length: tl.constexpr, width: tl.constexpr, head_dim: tl.constexpr, lanes: tl.constexpr
-):
-  """Writes what `_block` reads."""
-  lane = tl.arange(0, lanes)
-  real = (at < length)[:, None] & (lane < head_dim)[None, :]
-  tl.store(array + at[:, None] * width + lane[None, :], block.to(array.dtype.element_ty), mask=real)
-
-
-@triton.jit
-def _scaled(query, head_dim: tl.constexpr):
-  return (query * (head_dim**-0.5)).to(query.dtype)
+def _forward_tile(
+  state, start, scaled, query_at, of_query, of_group, is_odd, key, value, bias, groups, of_keys,
+  length: tl.constexpr, width: tl.constexpr, head_dim: tl.constexpr, lanes: tl.constexpr,
+  biased: tl.constexpr, window: tl.constexpr, limit: tl.constexpr, keeps: tl.constexpr,
+  precision: tl.constexpr, keys: tl.constexpr, masked: tl.constexpr,
+):  # fmt: skip
+  """Highest scores, sums and attended values of a block of queries after one more tile of keys."""
+  highest, total, attended = state
+  key_at = start + tl.arange(0, keys)
+  block = block_of(key, key_at, length, width, head_dim, lanes)
+  scores = tl.dot(scaled, tl.trans(block), input_precision=precision)
+  scores = scores * LOG2_E + taken_bias(bias + start // keys * (BLOCK * keys), biased)
+  scores = masked_scores(scores, groups, query_at[:, None], key_at[None, :], of_group, length, window, masked)
+  above = tl.maximum(highest, tl.max(scores, 1))
+  weights = tl.exp2(scores - above[:, None])
+  shrunk = tl.exp2(highest - above)
+  total = total * shrunk + tl.sum(weights, 1)
+  of_key = word(of_keys, key_at, key_at < length, length, limit)[None, :]
+  weights = dropped(weights, of_query, of_key, is_odd, limit, keeps)
+  block = block_of(value, key_at, length, width, head_dim, lanes)
+  attended = tl.dot(weights.to(block.dtype), block, attended * shrunk[:, None], input_precision=precision)
+  return above, total, attended
 
 
 @triton.jit
@@ -111,11 +71,14 @@ def forward(
   query,
   key,
   value,
-  distances,
+  bias,
   groups,
   facts,
+  of_queries,
+  of_keys,
+  first,
   out,
-  lse,  # [rows, heads, length] float32
+  lse,  # [rows, heads, length] float32, to the base 2
   length: tl.constexpr,
   heads: tl.constexpr,
   head_dim: tl.constexpr,
@@ -125,37 +88,62 @@ def forward(
   limit: tl.constexpr,  # `row_random.pair_limit`
   keeps: tl.constexpr,  # 1 - the rate of dropout
   precision: tl.constexpr,
-  queries: tl.constexpr,  # of a block
-  keys: tl.constexpr,
+  keys: tl.constexpr,  # of a tile
 ):
   """Attention of a block of queries, and the logarithm of each query's sum of exponentials."""
-  blocks: tl.constexpr = (length + queries - 1) // queries
+  blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
   tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
   row, head = at_head // heads, at_head % heads
   width: tl.constexpr = heads * head_dim
   base = row.to(tl.int64) * length * width + head * head_dim
-  distances, groups, facts = distances + head * (2 * length - 1), groups + 2 * row * length, facts + 4 * row
-  query_at = tile * queries + tl.arange(0, queries)
-  scaled = _scaled(_block(query + base, query_at, length, width, head_dim, lanes), head_dim)
-  highest = tl.full([queries], float("-inf"), tl.float32)
-  total = tl.zeros([queries], tl.float32)
-  attended = tl.zeros([queries, lanes], tl.float32)
-  for start in range(0, tl.load(facts + 3), keys):
-    key_at = start + tl.arange(0, keys)
-    block = _block(key + base, key_at, length, width, head_dim, lanes)
-    scores = tl.dot(scaled, tl.trans(block), input_precision=precision)
-    scores = _scores(scores, distances, groups, query_at[:, None], key_at[None, :], length, biased, window)
-    above = tl.maximum(highest, tl.max(scores, 1))
-    weights = tl.exp(scores - above[:, None])
-    shrunk = tl.exp(highest - above)
-    total = total * shrunk + tl.sum(weights, 1)
-    weights = tl.where(_kept(facts, head, query_at[:, None], key_at[None, :], length, limit), weights, 0.0)
-    block = _block(value + base, key_at, length, width, head_dim, lanes)
-    attended = attended * shrunk[:, None]
-    attended = tl.dot(weights.to(block.dtype), block, attended, input_precision=precision)
-    highest = above
-  _put(out + base, attended / (total * keeps)[:, None], query_at, length, width, head_dim, lanes)
-  tl.store(lse + at_head * length + query_at, highest + tl.log(total), mask=query_at < length)
+  groups, facts = groups + 2 * row * length, facts + 2 * row
+  query_at = tile * BLOCK + tl.arange(0, BLOCK)
+  real = query_at < length
+  scaled = scaled_query(block_of(query + base, query_at, length, width, head_dim, lanes), head_dim)
+  of_queries, is_odd = words_of_head(of_queries, first, row, head, length, heads)
+  of_query = word(of_queries, query_at, real, length, limit)[:, None]
+  of_group = taken(groups, query_at, real, length)[:, None]
+  bias = tiles_of_bias(bias, head, tile, length, keys)
+  highest = tl.full([BLOCK], float("-inf"), tl.float32)
+  state = highest, tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK, lanes], tl.float32)
+  end, whole = tl.load(facts), tl.load(facts + 1) // keys * keys
+  for start in range(0, whole, keys):
+    state = _forward_tile(
+      state, start, scaled, query_at, of_query, of_group, is_odd, key + base, value + base, bias, groups,
+      of_keys, length, width, head_dim, lanes, biased, window, limit, keeps, precision, keys, False,
+    )  # fmt: skip
+  for start in range(whole, end, keys):
+    state = _forward_tile(
+      state, start, scaled, query_at, of_query, of_group, is_odd, key + base, value + base, bias, groups,
+      of_keys, length, width, head_dim, lanes, biased, window, limit, keeps, precision, keys, True,
+    )  # fmt: skip
+  highest, total, attended = state
+  put(out + base, attended / total[:, None], query_at, length, width, head_dim, lanes)
+  tl.store(lse + at_head * length + query_at, highest + tl.log2(total), mask=real)
+
+
+@triton.jit
+def _query_tile(
+  summed, start, scaled, gradient, sums, delta, query_at, of_query, of_group, is_odd, key, value, bias,
+  groups, of_keys,
+  length: tl.constexpr, width: tl.constexpr, head_dim: tl.constexpr, lanes: tl.constexpr,
+  biased: tl.constexpr, window: tl.constexpr, limit: tl.constexpr, keeps: tl.constexpr,
+  precision: tl.constexpr, keys: tl.constexpr, masked: tl.constexpr,
+):  # fmt: skip
+  """The gradient of a block of queries with that of one more tile of keys."""
+  key_at = start + tl.arange(0, keys)
+  block = block_of(key, key_at, length, width, head_dim, lanes)
+  scores = tl.dot(scaled, tl.trans(block), input_precision=precision)
+  scores = scores * LOG2_E + taken_bias(bias + start // keys * (BLOCK * keys), biased)
+  scores = masked_scores(scores, groups, query_at[:, None], key_at[None, :], of_group, length, window, masked)
+  values = block_of(value, key_at, length, width, head_dim, lanes)
+  d_weights = tl.dot(gradient, tl.trans(values), input_precision=precision)
+  of_key = word(of_keys, key_at, key_at < length, length, limit)[None, :]
+  d_weights = dropped(d_weights, of_query, of_key, is_odd, limit, keeps)
+  d_scores = tl.exp2(scores - sums) * (d_weights - delta)
+  if masked:  # the average of a query without keys has no gradient to its scores
+    d_scores = tl.where(sums > NO_KEY, d_scores, 0.0)
+  return tl.dot(d_scores.to(block.dtype), block, summed, input_precision=precision)
 
 
 @triton.jit
@@ -163,9 +151,12 @@ def backward_query(
   query,
   key,
   value,
-  distances,
+  bias,
   groups,
   facts,
+  of_queries,
+  of_keys,
+  first,
   given,  # the gradient of `out`
   lse,
   inner,  # [rows, heads, length] float32: sums of `given` times `out` over the head
@@ -179,109 +170,37 @@ def backward_query(
   limit: tl.constexpr,
   keeps: tl.constexpr,
   precision: tl.constexpr,
-  queries: tl.constexpr,
   keys: tl.constexpr,
 ):
   """The gradient of a block of queries."""
-  blocks: tl.constexpr = (length + queries - 1) // queries
+  blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
   tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
   row, head = at_head // heads, at_head % heads
   width: tl.constexpr = heads * head_dim
   base = row.to(tl.int64) * length * width + head * head_dim
-  distances, groups, facts = distances + head * (2 * length - 1), groups + 2 * row * length, facts + 4 * row
-  query_at = tile * queries + tl.arange(0, queries)
-  scaled = _scaled(_block(query + base, query_at, length, width, head_dim, lanes), head_dim)
-  gradient = _block(given + base, query_at, length, width, head_dim, lanes)
-  at = at_head * length + query_at
-  sums = _taken(lse, at, query_at < length, length)[:, None]
-  delta = _taken(inner, at, query_at < length, length)[:, None]
-  summed = tl.zeros([queries, lanes], tl.float32)
-  for start in range(0, tl.load(facts + 3), keys):
-    key_at = start + tl.arange(0, keys)
-    block = _block(key + base, key_at, length, width, head_dim, lanes)
-    scores = tl.dot(scaled, tl.trans(block), input_precision=precision)
-    scores = _scores(scores, distances, groups, query_at[:, None], key_at[None, :], length, biased, window)
-    values = _block(value + base, key_at, length, width, head_dim, lanes)
-    d_weights = tl.dot(gradient, tl.trans(values), input_precision=precision) * (1 / keeps)
-    kept = _kept(facts, head, query_at[:, None], key_at[None, :], length, limit)
-    d_weights = tl.where(kept, d_weights, 0.0)
-    # The average of a query without keys has no gradient to its scores.
-    d_scores = tl.where(sums > _NO_KEY, tl.exp(scores - sums) * (d_weights - delta), 0.0)
-    summed = tl.dot(d_scores.to(block.dtype), block, summed, input_precision=precision)
-  _put(d_query + base, summed * (head_dim**-0.5), query_at, length, width, head_dim, lanes)
-
-
-@triton.jit
-def _put_diagonals(tile, array, keys: tl.constexpr, queries: tl.constexpr):
-  """Sums along the diagonals of a tile [keys, queries]: element key - query + queries - 1 of `array`.
-
-  Row k, turned by k, has a diagonal in every column: one of this side of the tile and one of the other.
-  """
-  behind = tl.arange(0, keys)[:, None] - tl.arange(0, queries)[None, :] - 1
-  columns = tl.gather(tile, (behind + 2 * queries) % queries, 1)
-  array += tl.arange(0, queries)
-  tl.store(array, tl.sum(tl.where(behind < 0, columns, 0.0), 0))
-  tl.store(array + queries, tl.sum(tl.where(behind < 0, 0.0, columns), 0))
-
-
-@triton.jit
-def backward_key(
-  query,
-  key,
-  value,
-  distances,
-  groups,
-  facts,
-  given,
-  lse,
-  inner,
-  d_key,
-  d_value,
-  diagonals,  # [rows, heads, blocks of keys, blocks of queries, 2 queries] float32, 0 at first
-  length: tl.constexpr,
-  heads: tl.constexpr,
-  head_dim: tl.constexpr,
-  lanes: tl.constexpr,
-  biased: tl.constexpr,
-  window: tl.constexpr,
-  limit: tl.constexpr,
-  keeps: tl.constexpr,
-  precision: tl.constexpr,
-  queries: tl.constexpr,
-  keys: tl.constexpr,
-):
-  """The gradients of a block of keys, of their values, and of the bias, in tiles as wide as high."""
-  blocks: tl.constexpr = (length + keys - 1) // keys
-  tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
-  row, head = at_head // heads, at_head % heads
-  width: tl.constexpr = heads * head_dim
-  base = row.to(tl.int64) * length * width + head * head_dim
-  distances, groups, facts = distances + head * (2 * length - 1), groups + 2 * row * length, facts + 4 * row
-  diagonals += tl.program_id(0).to(tl.int64) * blocks * 2 * queries
-  key_at = tile * keys + tl.arange(0, keys)
-  block = _block(key + base, key_at, length, width, head_dim, lanes)
-  values = _block(value + base, key_at, length, width, head_dim, lanes)
-  d_block, d_values = tl.zeros([keys, lanes], tl.float32), tl.zeros([keys, lanes], tl.float32)
-  for other in range(tl.where(tile * keys < tl.load(facts + 3), blocks, 0)):
-    query_at = other * queries + tl.arange(0, queries)
-    scaled = _scaled(_block(query + base, query_at, length, width, head_dim, lanes), head_dim)
-    gradient = _block(given + base, query_at, length, width, head_dim, lanes)
-    at = at_head * length + query_at
-    sums = _taken(lse, at, query_at < length, length)[None, :]
-    delta = _taken(inner, at, query_at < length, length)[None, :]
-    scores = tl.dot(block, tl.trans(scaled), input_precision=precision)
-    scores = _scores(scores, distances, groups, query_at[None, :], key_at[:, None], length, biased, window)
-    weights = tl.exp(scores - sums)
-    # A query without keys averages: from its sum every weight comes out as 1.
-    dropped = tl.where(sums > _NO_KEY, weights, weights * (1 / length))
-    kept = _kept(facts, head, query_at[None, :], key_at[:, None], length, limit)
-    dropped = tl.where(kept, dropped, 0.0)
-    d_values = tl.dot(dropped.to(gradient.dtype), gradient, d_values, input_precision=precision)
-    d_weights = tl.dot(values, tl.trans(gradient), input_precision=precision) * (1 / keeps)
-    d_weights = tl.where(kept, d_weights, 0.0)
-    d_scores = tl.where(sums > _NO_KEY, weights * (d_weights - delta), 0.0)
-    d_block = tl.dot(d_scores.to(scaled.dtype), scaled, d_block, input_precision=precision)
-    if biased:
-      _put_diagonals(d_scores, diagonals + other * 2 * queries, keys, queries)
-  _put(d_key + base, d_block, key_at, length, width, head_dim, lanes)
-  _put(d_value + base, d_values * (1 / keeps), key_at, length, width, head_dim, lanes)
+  groups, facts = groups + 2 * row * length, facts + 2 * row
+  query_at = tile * BLOCK + tl.arange(0, BLOCK)
+  real = query_at < length
+  scaled = scaled_query(block_of(query + base, query_at, length, width, head_dim, lanes), head_dim)
+  gradient = block_of(given + base, query_at, length, width, head_dim, lanes)
+  sums = taken(lse + at_head * length, query_at, real, length)[:, None]
+  delta = taken(inner + at_head * length, query_at, real, length)[:, None]
+  of_queries, is_odd = words_of_head(of_queries, first, row, head, length, heads)
+  of_query = word(of_queries, query_at, real, length, limit)[:, None]
+  of_group = taken(groups, query_at, real, length)[:, None]
+  bias = tiles_of_bias(bias, head, tile, length, keys)
+  summed = tl.zeros([BLOCK, lanes], tl.float32)
+  end, whole = tl.load(facts), tl.load(facts + 1) // keys * keys
+  for start in range(0, whole, keys):
+    summed = _query_tile(
+      summed, start, scaled, gradient, sums, delta, query_at, of_query, of_group, is_odd, key + base,
+      value + base, bias, groups, of_keys, length, width, head_dim, lanes, biased, window, limit, keeps,
+      precision, keys, False,
+    )  # fmt: skip
+  for start in range(whole, end, keys):
+    summed = _query_tile(
+      summed, start, scaled, gradient, sums, delta, query_at, of_query, of_group, is_odd, key + base,
+      value + base, bias, groups, of_keys, length, width, head_dim, lanes, biased, window, limit, keeps,
+      precision, keys, True,
+    )  # fmt: skip
+  put(d_query + base, summed * (head_dim**-0.5), query_at, length, width, head_dim, lanes)

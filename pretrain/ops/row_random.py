@@ -158,6 +158,11 @@ def column_words(size: int) -> np.ndarray:
   return _mix(np.arange(1, size + 1, dtype=np.uint32) * np.uint32(0x9E3779B9))
 
 
+def half_mixed(bits: jax.Array) -> jax.Array:
+  """uint32 words so that the exclusive or of two is what the hash first does to that of the words."""
+  return bits ^ (bits >> 16)
+
+
 def pair_bits(of_row: jax.Array, of_column: jax.Array | np.ndarray) -> jax.Array:
   """Random int32 bits for two elements, for `pair_kept`, of a row's hash and a column's word, both uint32.
 

@@ -15,8 +15,8 @@ from ml_collections import ConfigDict
 from pretrain import chips, flops, sharding
 from pretrain.command import validate
 from pretrain.corruption.masking import TokenIds
-from pretrain.dry_run import attention_choice, local_bytes, memory_per_device
-from pretrain.ops import attention_triton
+from pretrain.dry_run import local_bytes, memory_per_device
+from pretrain.ops import triton_call
 from pretrain.plan import costs, roofline, schedules
 from pretrain.plan.collectives import collectives, summary
 from pretrain.plan.program import Execution, Program, parse
@@ -99,15 +99,16 @@ def planned_run(config: ConfigDict, target: Target) -> Run:
 
 def without_cudnn(config: ConfigDict, target: Target) -> tuple[ConfigDict, str]:
   """The config, and a line on the attention it has now where cuDNN's cannot be compiled here."""
-  is_cudnns = target.chip.platform == "cuda" and config.model.attention in ("auto", "cudnn")
-  if not is_cudnns or chips.is_installed("cudnn"):
+  has_triton = triton_call.is_installed()
+  asked = config.model.attention
+  may_be_cudnns = asked == "cudnn" or (asked == "auto" and not has_triton)
+  if target.chip.platform != "cuda" or not may_be_cudnns or chips.is_installed("cudnn"):
     return config, ""
-  is_fused = attention_choice(planned_run(config, target)).body != "plain" and attention_triton.is_installed()
   config = copy.deepcopy(config)
-  config.model.attention = "triton" if is_fused else "plain"
+  config.model.attention = "triton" if has_triton else "plain"
   return config, (
-    f"Attention is compiled as {config.model.attention!r}: cuDNN's, which a run takes without dropout, needs "
-    "nvidia-cudnn-cu12, which is not installed here"
+    f"Attention is compiled as {config.model.attention!r}: cuDNN's needs nvidia-cudnn-cu12, which is not "
+    "installed here"
   )
 
 

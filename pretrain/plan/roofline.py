@@ -13,7 +13,10 @@ from pretrain.chips import Chip
 from pretrain.plan.costs import NO_KERNELS, part_of
 from pretrain.plan.program import FREE, Computation, Execution, Instruction, Program
 
-FUSED_ATTENTION_SHARE = 0.5  # of the rate of large products, what fused attention reaches
+# Of the rate of large products, what fused attention reaches: as a guess cuDNN's and Pallas's, and the Triton
+# kernels as measured on an H200 with bias and dropout (docs/performance.md).
+FUSED_ATTENTION_SHARE = 0.5
+TRITON_ATTENTION_SHARE = 0.24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +50,7 @@ def kernel_of(program: Program, run: Execution, chip: Chip) -> Kernel | None:
     operands = {name: owner[name].bytes for name in instruction.operands if name in owner}
     moved, products = _touched(instruction, operands, owner), _products(instruction, owner)
   shares = {"narrow": 1.0, "wide": chip.wide_share, "attention": FUSED_ATTENTION_SHARE}
+  shares["triton"] = TRITON_ATTENTION_SHARE
   seconds = sum(flops / (chip.peak_flops * chip.product_share * shares[kind]) for flops, kind in products)
   seconds = max(seconds, moved / (chip.bandwidth * chip.bandwidth_share), chip.launch_seconds)
   return Kernel(
@@ -115,15 +119,11 @@ def _touched(instruction: Instruction, operands: Mapping[str, int], owner: Compu
 
 
 def _products(instruction: Instruction, owner: Computation) -> list[tuple[float, str]]:
-  """The matrix products in one operation: (FLOP, 'narrow', 'wide' (float32 is read) or 'attention')."""
+  """The products in one operation: (FLOP, 'narrow', 'wide' (float32 is read), 'attention' or 'triton')."""
   if instruction.custom_call_target.startswith("__cudnn$fmha"):
     return [(_attention_flops(instruction, owner), "attention")]
-  if (
-    instruction.custom_call_target == "triton_kernel_call"
-  ):  # of `ops.attention_triton`, known by its results
-    rows, length, width = owner[instruction.operands[0]].results[0].sizes
-    products = {2: 2, 1: 3, 3: 4}[len(instruction.results)]  # forward, of queries, of keys
-    return [(products * 2.0 * rows * length**2 * width, "attention")]
+  if instruction.custom_call_target == "triton_kernel_call":
+    return _of_triton(instruction, owner)
   stated = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', instruction.attributes)
   if instruction.kind == "custom-call" and stated:  # a Pallas kernel that says what it does
     return [(float(stated[1]), "attention")]
@@ -139,6 +139,18 @@ def _products(instruction: Instruction, owner: Computation) -> list[tuple[float,
   depth = math.prod(sides[0].sizes[place] for place in places)
   wide = any(side.dtype in ("f32", "f64") for side in sides)
   return [(2.0 * math.prod(instruction.results[0].sizes) * depth, "wide" if wide else "narrow")]
+
+
+def _of_triton(instruction: Instruction, owner: Computation) -> list[tuple[float, str]]:
+  """The products of the kernels of `ops.attention_triton`, known by their arrays; other kernels have none."""
+  if len(instruction.operands) < 9:
+    return []
+  rows, length, width = owner[instruction.operands[0]].results[0].sizes
+  if len(instruction.operands) == 9 or len(instruction.results[0].sizes) == 4:
+    products = 2  # forward, and of the bias
+  else:
+    products = {1: 3, 2: 4}[len(instruction.results)]  # of queries, of keys
+  return [(products * 2.0 * rows * length**2 * width, "triton")]
 
 
 def _attention_flops(instruction: Instruction, owner: Computation) -> float:

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pretrain import sharding
-from pretrain.ops import added_norm, added_norm_tpu, row_random
+from pretrain.ops import added_norm, added_norm_tpu, added_norm_triton, row_random, triton_call
 from pretrain.ops.added_norm import Branch, Settings
 from pretrain.ops.row_random import Use
 from pretrain.plan import targets
@@ -32,6 +32,14 @@ def _results(function, case: tuple, *, dtype=jnp.float32, rate=0.0, kept_rows=No
   names = "value", "x", "product", "bias of the branch", "scale", "bias of the norm"
   results = value, *pull_back(given.astype(dtype))
   return {name: np.asarray(result, np.float32) for name, result in zip(names, results, strict=True)}
+
+
+def _on_tpus(settings: Settings, *arrays):
+  return added_norm.with_kernels(added_norm_tpu, settings, *arrays)
+
+
+def _on_gpus(settings: Settings, *arrays):
+  return added_norm.with_kernels(added_norm_triton, settings, *arrays)
 
 
 def _by_parts(settings: Settings, x, branch: Branch, scale, bias):
@@ -64,15 +72,36 @@ def test_the_kernels_gradients_are_those_of_the_parts(rows, length, width, rate,
   monkeypatch.setattr(added_norm_tpu, "_BLOCK", 32)
   case, kept = _case(rows, length, width), jnp.arange(rows) != 1
   options = {"rate": rate, "kept_rows": kept}
-  found, expected = (_results(f, case, **options) for f in (added_norm.with_kernel, _by_parts))
+  found, expected = (_results(f, case, **options) for f in (_on_tpus, _by_parts))
   _assert_same(found, expected, tolerance=2e-6)  # float32 sums of at most 256 in another order
   assert not found["product"][1].any()  # exactly 0 where nothing was added
   np.testing.assert_array_equal(found["product"] == 0, expected["product"] == 0)
 
 
+@pytest.mark.parametrize(
+  "rows, length, width, rate",
+  [
+    pytest.param(6, 5, 128, 0.25, id="a width of whole lanes"),
+    pytest.param(2, 21, 96, 0.1, id="a width that ends inside its lanes"),
+    pytest.param(1, 16, 40, 0.0, id="no dropout"),
+  ],
+)
+def test_on_gpus_values_and_gradients_are_those_of_the_parts(rows, length, width, rate, monkeypatch):
+  pytest.importorskip("triton")
+  from tests.pretrain.ops import triton_interpreted
+
+  monkeypatch.setattr(triton_call, "run", triton_interpreted.run)
+  monkeypatch.setattr(added_norm_triton, "_PROGRAMS", 4)
+  case, kept = _case(rows, length, width), jnp.arange(rows) != 1
+  found, expected = (_results(f, case, rate=rate, kept_rows=kept) for f in (_on_gpus, _by_parts))
+  _assert_same(found, expected, tolerance=2e-6)
+  assert not found["product"][1:2].any()  # exactly 0 where nothing was added
+  np.testing.assert_array_equal(found["product"] == 0, expected["product"] == 0)
+
+
 def test_in_bfloat16_the_gradients_are_those_of_float32_to_its_rounding():
   case = _case(4, 33, 128)
-  found = _results(added_norm.with_kernel, case, dtype=jnp.bfloat16, rate=0.1)
+  found = _results(_on_tpus, case, dtype=jnp.bfloat16, rate=0.1)
   x, product, *vectors, given = case
   x, product, given = (array.astype(jnp.bfloat16).astype(jnp.float32) for array in (x, product, given))
   expected = _results(_by_parts, (x, product, *vectors, given), rate=0.1)
@@ -93,8 +122,7 @@ def test_several_models_at_once_have_each_their_own_gradients():
 
   keys = jnp.stack([row_random.step_row_keys(seed, 0, jnp.arange(2)) for seed in range(2)])
   found, expected = (
-    jax.vmap(lambda *arrays, f=f: gradients(f, *arrays))(keys, *stacked)
-    for f in (added_norm.with_kernel, _by_parts)
+    jax.vmap(lambda *arrays, f=f: gradients(f, *arrays))(keys, *stacked) for f in (_on_tpus, _by_parts)
   )
   for one, other in zip(found, expected, strict=True):
     np.testing.assert_allclose(one, other, atol=2e-6 * np.abs(other).max(), rtol=0)
@@ -109,7 +137,7 @@ def test_on_a_tpu_the_kernel_is_taken_for_whole_rows_that_no_partitioner_cuts(
 ):
   monkeypatch.setattr(added_norm, "platform", lambda: "tpu")
   taken = []
-  monkeypatch.setattr(added_norm, "with_kernel", lambda *arguments: taken.append(1) or arguments[1])
+  monkeypatch.setattr(added_norm, "with_kernels", lambda *arguments: taken.append(1) or arguments[2])
   x, product, bias, scale, norm_bias, _ = _case(2, 4, width)
   settings = Settings(0.0, Use.MLP_OUTPUT_DROPOUT, 1e-5, jnp.dtype(jnp.float32))
   places = row_random.Part(jnp.zeros((2, 4), jnp.int32), 0, 9) if part else None

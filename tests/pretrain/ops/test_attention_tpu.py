@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from data.errors import ConfigError
 from pretrain import sharding
-from pretrain.ops import attention, attention_triton
+from pretrain.ops import attention, triton_call
 from pretrain.plan import targets
 from pretrain.settings.mesh import MeshSettings
 from tests.pretrain.ops import attention_cases
@@ -112,7 +112,7 @@ def test_what_the_kernels_cannot_do_is_refused_in_a_line_or_done_plainly():
 
 
 def test_on_a_gpu_attention_is_cudnns_where_it_can_be(monkeypatch):
-  monkeypatch.setattr(attention_triton, "is_installed", lambda: False)
+  monkeypatch.setattr(triton_call, "is_installed", lambda: False)
   with mock.patch.object(attention, "platform", return_value="gpu"):
     assert choose("auto", dropout_rate=0.0) == choose("cudnn", dropout_rate=0.0) == "cudnn"
     for changed, reason in (

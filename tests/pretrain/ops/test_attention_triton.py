@@ -13,7 +13,7 @@ import pytest
 
 from data.errors import ConfigError
 from pretrain import sharding
-from pretrain.ops import attention, attention_triton
+from pretrain.ops import attention, attention_triton, triton_call
 from pretrain.settings.mesh import MeshSettings
 from tests.pretrain.ops.attention_cases import Case, assert_same, case, plain, results
 
@@ -25,7 +25,7 @@ from tests.pretrain.ops import triton_interpreted
 
 @pytest.fixture(autouse=True)
 def _interpreted(monkeypatch):
-  monkeypatch.setattr(attention_triton, "run", triton_interpreted.run)
+  monkeypatch.setattr(triton_call, "run", triton_interpreted.run)
 
 
 def _found(of_case: Case) -> dict:
@@ -95,21 +95,21 @@ def test_the_kernels_compile_for_an_a100_and_an_h100_and_fit_the_smallest_gpus()
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr[-2000:]
   for capability, kernels in json.loads(done.stdout).items():
-    assert kernels.keys() == {"forward", "backward_query", "backward_key"}
+    assert kernels.keys() == {"forward", "backward_query", "backward_key", "backward_bias"}
     assert max(kernels.values()) <= 99 * 1024, (capability, kernels)  # of an A10 or an L4
 
 
-def test_on_a_gpu_attention_with_dropout_is_tritons_where_it_is_installed():
+def test_on_a_gpu_attention_is_tritons_where_it_is_installed():
   sizes = {"rows": 6, "length": 461, "heads": 12, "head_dim": 64, "dtype": jnp.bfloat16, "dropout_rate": 0.1}
   with mock.patch.object(attention, "platform", return_value="gpu"):
-    with mock.patch.object(attention_triton, "is_installed", return_value=True):
+    with mock.patch.object(triton_call, "is_installed", return_value=True):
       assert attention.choose("auto", **sizes).body == attention.choose("triton", **sizes).body == "triton"
-      assert attention.choose("auto", **sizes | {"length": 512, "dropout_rate": 0.0}).body == "cudnn"
+      assert attention.choose("auto", **sizes | {"length": 512, "dropout_rate": 0.0}).body == "triton"
       in_float32 = attention.choose(
         "auto", **sizes | {"dtype": jnp.float32, "length": 512, "dropout_rate": 0.0}
       )
       assert in_float32 == ("plain", "it computes in bfloat16 or float16, not in float32")  # once for both
-    with mock.patch.object(attention_triton, "is_installed", return_value=False):
+    with mock.patch.object(triton_call, "is_installed", return_value=False):
       chosen = attention.choose("auto", **sizes)
       with pytest.raises(ConfigError, match=r"model\.attention='triton'.*need the packages jax-triton"):
         attention.choose("triton", **sizes)

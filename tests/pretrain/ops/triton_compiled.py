@@ -15,35 +15,41 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as compile_kernel
 
-from pretrain.ops import attention_triton, attention_triton_kernels
+from pretrain.ops import triton_call
 from tests.pretrain.ops.attention_cases import case, results
 
 _TYPES = {"float32": "*fp32", "bfloat16": "*bf16", "int32": "*i32"}
 
 
 def _calls() -> list[tuple]:
-  """What a step of base-size heads with a bias and dropout gives to `attention_triton.run`."""
+  """What a step of base-size heads with a bias and dropout gives to `triton_call.run`."""
   calls = []
 
-  def noted(kernel, arrays, results, grid, constants):
-    calls.append((kernel, arrays, results, constants))
+  def noted(kernel, arrays, results, launch, constants):
+    calls.append((kernel, arrays, results, launch, constants))
     return [jnp.zeros(like.shape, like.dtype) for like in results]
 
   of_case = case(2, 512, 12, 64, dtype=jnp.bfloat16, dropout_rate=0.1)
-  with mock.patch.object(attention_triton, "run", noted):
+  with mock.patch.object(triton_call, "run", noted):
     jax.eval_shape(lambda: results(of_case.arrays, of_case.given, implementation="triton", **of_case.options))
   return calls
 
 
 def _shared_bytes(
-  kernel: str, arrays: Sequence, outputs: Sequence, constants: dict, *, capability: int
+  kernel: str,
+  arrays: Sequence,
+  outputs: Sequence,
+  launch: triton_call.Launch,
+  constants: dict,
+  *,
+  capability: int,
 ) -> int:
-  function = getattr(attention_triton_kernels, kernel)
+  function = triton_call.function(kernel)
   types = [_TYPES[array.dtype.name] for array in (*arrays, *outputs)]
   signature = dict(zip(function.arg_names, types)) | dict.fromkeys(constants, "constexpr")
   aligned = {(place,): [["tt.divisibility", 16]] for place in range(len(types))}
   source = ASTSource(function, signature, constexprs=constants, attrs=aligned)
-  options = {"num_warps": 4, "num_stages": attention_triton.STAGES}
+  options = {"num_warps": launch.warps, "num_stages": launch.stages}
   return compile_kernel(source, target=GPUTarget("cuda", capability, 32), options=options).metadata.shared
 
 
@@ -51,6 +57,9 @@ if __name__ == "__main__":
   calls = _calls()
   print(
     json.dumps(
-      {each: {call[0]: _shared_bytes(*call, capability=int(each)) for call in calls} for each in sys.argv[1:]}
+      {
+        each: {call[0].partition(".")[2]: _shared_bytes(*call, capability=int(each)) for call in calls}
+        for each in sys.argv[1:]
+      }
     )
   )

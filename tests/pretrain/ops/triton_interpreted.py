@@ -12,6 +12,8 @@ from unittest import mock
 
 import numpy as np
 
+from pretrain.ops.triton_call import Launch
+
 
 @functools.cache
 def _process() -> concurrent.futures.Executor:
@@ -22,24 +24,24 @@ def _process() -> concurrent.futures.Executor:
 
 
 def _interpret(
-  kernel: str, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray], grid: tuple, constants: dict
+  kernel: str, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray], programs: int, constants: dict
 ) -> list[np.ndarray]:
   import torch
 
-  from pretrain.ops import attention_triton_kernels
+  from pretrain.ops import triton_call
 
   tensors = [torch.from_numpy(array.copy()) for array in (*arrays, *results)]
-  getattr(attention_triton_kernels, kernel)[grid](*tensors, **constants)
+  triton_call.function(kernel)[(programs,)](*tensors, **constants)
   return [tensor.numpy() for tensor in tensors[len(arrays) :]]
 
 
-def run(kernel: str, arrays: Sequence, results: Sequence, grid: tuple[int], constants: dict) -> list:
-  """Stands in for `attention_triton.run`."""
+def run(kernel: str, arrays: Sequence, results: Sequence, launch: Launch, constants: dict) -> list:
+  """Stands in for `triton_call.run`."""
   import jax
 
   def on_host(*arrays):
     arrays = [np.asarray(array) for array in arrays]
     empty = [np.zeros(like.shape, like.dtype) for like in results]
-    return _process().submit(_interpret, kernel, arrays, empty, grid, constants).result()
+    return _process().submit(_interpret, kernel, arrays, empty, launch.grid, constants).result()
 
   return jax.pure_callback(on_host, list(results), *arrays)

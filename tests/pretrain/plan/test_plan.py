@@ -10,8 +10,7 @@ import pytest
 
 from data.errors import ConfigError
 from pretrain import chips, main
-from pretrain.ops import attention_triton
-from pretrain.ops.attention import Choice
+from pretrain.ops import triton_call
 from pretrain.plan import __main__ as child
 from pretrain.plan import forecast, make, report, search, targets
 from pretrain.plan.forecast import Forecast
@@ -185,23 +184,23 @@ def test_formulas_where_no_compiler_is_installed(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-  ("body", "cudnn", "triton", "becomes"),
+  ("asked", "cudnn", "triton", "becomes"),
   [
-    ("cudnn", False, False, "plain"),
+    ("auto", False, False, "plain"),
+    ("auto", False, True, "auto"),  # which takes the Triton kernels
     ("cudnn", False, True, "triton"),
-    ("triton", False, True, "triton"),  # with dropout; without, as in a frozen generator, it is cuDNN's
-    ("plain", False, True, "plain"),
-    ("cudnn", True, False, "auto"),
+    ("cudnn", False, False, "plain"),
+    ("auto", True, False, "auto"),
+    ("plain", False, False, "plain"),
   ],
 )
-def test_cudnns_attention_is_compiled_only_where_it_is_installed(body, cudnn, triton, becomes, monkeypatch):
+def test_cudnns_attention_is_compiled_only_where_it_is_installed(asked, cudnn, triton, becomes, monkeypatch):
   gpu = targets.Target("h100", dataclasses.replace(CHIP, platform="cuda"), jax.devices()[:1])
   monkeypatch.setattr(chips, "is_installed", lambda what: cudnn)
-  monkeypatch.setattr(attention_triton, "is_installed", lambda: triton)
-  monkeypatch.setattr(forecast, "attention_choice", lambda run: Choice(body, ""))
-  config, note = forecast.without_cudnn(small(), gpu)
+  monkeypatch.setattr(triton_call, "is_installed", lambda: triton)
+  config, note = forecast.without_cudnn(small(model__attention=asked), gpu)
   assert config.model.attention == becomes
-  assert ("nvidia-cudnn-cu12" in note) == (becomes != "auto")
+  assert ("nvidia-cudnn-cu12" in note) == (becomes != asked)
 
 
 def test_what_the_devices_do_not_allow_is_refused():

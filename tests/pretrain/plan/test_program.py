@@ -174,20 +174,25 @@ ENTRY %main (q: f32[8]) -> f32[16] {
   assert [(item.kind, item.bytes, item.overlaps) for item in found] == [("all-gather", 64, True)] * 2
 
 
-def test_the_kernels_of_attention_on_gpus_count_two_three_and_four_products():
+def test_the_kernels_of_attention_on_gpus_count_their_products_and_others_none():
   wide, sums = "bf16[2,8,32]{2,1,0}", "f32[2,4,1,8]{3,2,1,0}"
-  call = 'custom-call(%query), custom_call_target="triton_kernel_call"'
+
+  def call(operands: int) -> str:
+    return f'custom-call({", ".join(["%query"] * operands)}), custom_call_target="triton_kernel_call"'
+
   text = f"""HloModule kernels
 
 ENTRY %main (query: bf16[2,8,32]) -> bf16[2,8,32] {{
   %query = {wide} parameter(0)
-  %forward = ({wide}, {sums}) {call}
-  %keys = ({wide}, {wide}, f32[2,4,1,1,128]{{4,3,2,1,0}}) {call}
-  ROOT %queries = {wide} {call}
+  %forward = ({wide}, {sums}) {call(9)}
+  %keys = ({wide}, {wide}) {call(12)}
+  %bias = f32[4,1,1,128]{{3,2,1,0}} {call(12)}
+  %norm = ({wide}, {wide}) {call(6)}
+  ROOT %queries = {wide} {call(12)}
 }}
 """
   product = 2 * 2 * 8 * 8 * 32  # rows x length^2 x width, twice
-  assert roofline.total_flops(parse(text)) == (2 + 4 + 3) * product
+  assert roofline.total_flops(parse(text)) == (2 + 4 + 2 + 3) * product
 
 
 LOOKUP_TEXT = """HloModule lookup, is_scheduled=true

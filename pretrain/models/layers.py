@@ -9,7 +9,7 @@ from flax import linen as nn
 from pretrain.models.config import EncoderConfig
 from pretrain.ops import row_random
 from pretrain.ops.added_norm import Branch, Settings, added_norm
-from pretrain.ops.attention import BY_DISTANCE, attention
+from pretrain.ops.attention import BY_DISTANCE, attention, packed_attention, reads_packed
 from pretrain.ops.attention_at import attention_at
 from pretrain.ops.dense import add_bias, product
 from pretrain.ops.gelu import gelu
@@ -54,8 +54,8 @@ class AddedNorm(nn.Module):
     return added_norm(x, branch, scale, bias, settings, part=part)
 
 
-class _Product(nn.Module):
-  """A product with a kernel over the last axis, and the bias that is added to it.
+class _Dense(nn.Module):
+  """The parameters of a product with a kernel over the last axis, and of the bias that is added to it.
 
   The parameters may have heads; input and output have none: a TPU pads an array [..., heads, 64] to twice its
   size, and copies it into and out of that form.
@@ -64,19 +64,18 @@ class _Product(nn.Module):
   config: EncoderConfig
   kernel: tuple[int, ...]  # shapes of the parameters
   bias: tuple[int, ...]
-  keeps_input: bool = False
 
   @nn.compact
-  def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """[..., inputs] to [..., outputs] and the bias, as the parameter has it.
+  def __call__(self) -> tuple[jax.Array, jax.Array]:
+    """The kernel, [inputs, outputs] in the dtype of the computation, and the bias, as the parameter has it.
 
     Inputs and outputs are the products of the axes that the parameters have instead.
     """
-    flat, dtype = (x.shape[-1], math.prod(self.bias)), self.config.compute_dtype
-    init = dense_init(self.config.init_stddev)
+    outputs = math.prod(self.bias)
+    flat, init = (math.prod(self.kernel) // outputs, outputs), dense_init(self.config.init_stddev)
     kernel = self.param("kernel", lambda key: jnp.reshape(init(key, flat), self.kernel))
     bias = self.param("bias", nn.initializers.zeros, self.bias)
-    return product(x.astype(dtype), jnp.reshape(kernel, flat).astype(dtype), self.keeps_input), bias
+    return jnp.reshape(kernel, flat).astype(self.config.compute_dtype), bias
 
 
 class SelfAttention(nn.Module):
@@ -96,36 +95,43 @@ class SelfAttention(nn.Module):
     """What is added to x, [batch, length, embed]; with `read`, [batch, n] int32, to x at these positions."""
     config = self.config
     width, heads = x.shape[-1], (config.num_heads, config.head_dim)
-    queries = x if read is None else take_positions(x, read)
+    dense = [_Dense(config, (width, *heads), heads, name=name)() for name in ("query", "key", "value")]
     # The kernels that sum the bias table's gradient sum those of these biases too.
     by_kernel = read is None and config.attention in BY_DISTANCE
-    biases = []
-
-    def project(of: jax.Array, name: str) -> jax.Array:
-      projected, bias = _Product(config, (width, *heads), heads, name=name)(of)
-      biases.append(bias)
-      bias = jax.lax.stop_gradient(bias) if by_kernel else bias
-      projected = keep(add_bias(projected, jnp.reshape(bias, -1)))
-      return constrain(
-        jnp.reshape(projected, (*of.shape[:2], *heads)), "batch", "length", "heads", "head_dim"
-      )
-
-    query, key, value = project(queries, "query"), project(x, "key"), project(x, "value")
+    added = jnp.stack([bias for _, bias in dense]) if by_kernel else None
     options = {
       "bias": bias,
       "key_mask": token_mask,
       "dropout_rate": config.attention_dropout,
       "row_keys": row_keys,
     }
-    if read is None:
-      added = jnp.stack(biases) if by_kernel else None
-      attended = attention(query, key, value, added=added, implementation=config.attention, **options)
+
+    def project(of: jax.Array, *dense: tuple[jax.Array, jax.Array]) -> jax.Array:
+      kernel = jnp.concatenate([kernel for kernel, _ in dense], axis=1)
+      bias = jnp.concatenate([jnp.reshape(bias, -1) for _, bias in dense])
+      bias = jax.lax.stop_gradient(bias) if by_kernel else bias
+      return keep(add_bias(product(of.astype(kernel.dtype), kernel), bias))
+
+    def with_heads(projected: jax.Array) -> jax.Array:
+      projected = jnp.reshape(projected, (*projected.shape[:2], *heads))
+      return constrain(projected, "batch", "length", "heads", "head_dim")
+
+    if added is not None and reads_packed(config.attention):
+      packed = jnp.reshape(project(x, *dense), (*x.shape[:2], 3, *heads))
+      attended = packed_attention(packed, added=added, **options)
     else:
-      attended = attention_at(query, key, value, read, **options)
+      queries = x if read is None else take_positions(x, read)
+      query, key, value = (
+        with_heads(project(of, each)) for of, each in zip((queries, x, x), dense, strict=True)
+      )
+      if read is None:
+        attended = attention(query, key, value, added=added, implementation=config.attention, **options)
+      else:
+        attended = attention_at(query, key, value, read, **options)
     attended = constrain(attended, "batch", "length", "heads", "head_dim")
-    outward = _Product(config, (*heads, width), (width,), keeps_input=True, name="output")
-    output, output_bias = outward(jnp.reshape(attended, queries.shape))
-    output = constrain(output, "batch", "length", "embed")
+    kernel, output_bias = _Dense(config, (*heads, width), (width,), name="output")()
+    attended = jnp.reshape(attended, (*attended.shape[:2], width))
+    output = constrain(product(attended.astype(kernel.dtype), kernel, True), "batch", "length", "embed")
     # The official code sets NaN, which only rows without a token produce, to 0 after the out-projection.
     return Branch(output, output_bias, jnp.any(token_mask, axis=-1), row_keys)
 
@@ -173,10 +179,10 @@ class Layer(nn.Module):
     x = x if read is None else take_positions(x, read)
     x = AddedNorm(config, Use.ATTENTION_OUTPUT_DROPOUT, name="attention_norm")(x, attended, part)
     width, wide = (config.hidden_size,), (config.mlp_size,)
-    y = keep(
-      constrain(add_bias(*_Product(config, width + wide, wide, name="up")(x)), "batch", "length", "mlp")
-    )
-    y, down_bias = _Product(config, wide + width, width, name="down")(gelu(y))
+    up, up_bias = _Dense(config, width + wide, wide, name="up")()
+    y = keep(constrain(add_bias(product(x.astype(up.dtype), up), up_bias), "batch", "length", "mlp"))
+    down, down_bias = _Dense(config, wide + width, width, name="down")()
+    y = product(gelu(y), down)
     y = Branch(constrain(y, "batch", "length", "embed"), down_bias, None, keys)
     x = AddedNorm(config, Use.MLP_OUTPUT_DROPOUT, name="mlp_norm")(x, y, part)
     x = x if offset is None else x + offset

@@ -88,6 +88,31 @@ def attention(
   return _plain(query, key, value, bias, allowed, dropout_rate, row_keys)
 
 
+def reads_packed(implementation: str) -> bool:
+  """Whether `packed_attention` computes as this body does, on the mesh in use."""
+  return implementation == "triton" and not automatic_axes()
+
+
+def packed_attention(
+  packed: jax.Array,
+  *,
+  bias: jax.Array | None,
+  key_mask: jax.Array,
+  dropout_rate: float,
+  row_keys: jax.Array | None,
+  added: jax.Array,
+) -> jax.Array:
+  """`attention` by the body 'triton' of [batch, length, 3, heads, head_dim], queries, keys and values in one.
+
+  One product makes them, and their gradient leaves as one array: nothing is cut or joined. The rest is as
+  `attention` has it.
+  """
+  rate = 0.0 if row_keys is None else dropout_rate
+  settings = Settings("triton", packed.shape[-1], rate, None, interpret=platform() == "cpu")
+  options = {"bias": bias, "key_mask": key_mask, "segment_ids": None, "row_keys": row_keys, "added": added}
+  return attention_kernels.attention(packed, None, None, settings=settings, **options)
+
+
 def _zeros_of(added: jax.Array, dtype: jnp.dtype) -> jax.Array:
   """Zeros with the gradient of `added`, of its shape."""
   return (added - jax.lax.stop_gradient(added)).astype(dtype)

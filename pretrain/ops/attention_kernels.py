@@ -23,8 +23,8 @@ _COLUMNS = PartitionSpec(None, HEAD_AXIS)
 
 def attention(
   query: jax.Array,
-  key: jax.Array,
-  value: jax.Array,
+  key: jax.Array | None,
+  value: jax.Array | None,
   *,
   bias: jax.Array | None,
   key_mask: jax.Array,
@@ -33,16 +33,21 @@ def attention(
   added: jax.Array | None,
   settings: Settings,
 ) -> jax.Array:
-  """`ops.attention.attention` with a bias by distance, [heads, 2 length - 1], or None."""
+  """`ops.attention.attention` with a bias by distance, [heads, 2 length - 1], or None.
+
+  Without `key` and `value`, `query` is [batch, length, 3, heads, head_dim] and has all three; only the
+  kernels of GPUs read it so, and no mesh may cut it.
+  """
   # [batch, length, heads * head_dim] throughout: on a TPU an array with a short last axis is a padded one.
-  wide = (*query.shape[:2], -1)
+  wide, heads = (*query.shape[:2], -1), query.shape[-2:]
   words = None
   if row_keys is not None:
     words = row_random.key_words(row_random.fold(row_keys, row_random.Use.ATTENTION_DROPOUT))
   fixed = Fixed(key_mask, segment_ids, words)
-  added = jnp.zeros((3, math.prod(query.shape[2:]))) if added is None else jnp.reshape(added, (3, -1))
-  attended = _attend(settings, *(jnp.reshape(x, wide) for x in (query, key, value)), bias, added, fixed)
-  return jnp.reshape(attended, query.shape)
+  added = jnp.zeros((3, math.prod(heads))) if added is None else jnp.reshape(added, (3, -1))
+  query, key, value = jax.tree.map(lambda x: jnp.reshape(x, wide), (query, key, value))
+  attended = _attend(settings, query, key, value, bias, added, fixed)
+  return jnp.reshape(attended, (*wide[:2], *heads))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -23,42 +23,56 @@ _NO_GROUP = np.iinfo(np.int32).min  # the segment of keys that none may read
 
 
 def forward(settings: Settings, part, query, key, value, bias, fixed) -> tuple[jax.Array, jax.Array]:
-  """[rows, length, heads * head_dim], and the logarithm of each query's sum of exponentials."""
-  rows, length, width = query.shape
+  """[rows, length, heads * head_dim], and the logarithm of each query's sum of exponentials.
+
+  Without `key` and `value`, `query` has all three side by side.
+  """
+  rows, length, width = _sizes(query, key)
   lse = jax.ShapeDtypeStruct((rows, width // settings.head_dim, 1, length), jnp.float32)
   arrays = _inputs(settings, part, query, key, value, bias, fixed)
-  out = jax.ShapeDtypeStruct(query.shape, value.dtype)
+  out = jax.ShapeDtypeStruct((rows, length, width), query.dtype)
   return tuple(_call("forward", settings, bias is not None, arrays, (out, lse)))
 
 
 def backward(settings: Settings, part, query, key, value, bias, fixed, out, lse, given) -> tuple:
   """The gradients of query, key, value, bias and of what was added to query, key and value everywhere."""
-  rows, length, width = query.shape
+  rows, length, width = out.shape
   heads = width // settings.head_dim
   inner = given.astype(jnp.float32) * out.astype(jnp.float32)
   inner = jnp.moveaxis(jnp.sum(jnp.reshape(inner, (rows, length, heads, -1)), axis=-1), 1, 2)
-  inputs = _inputs(settings, part, query, key, value, bias, fixed)
   after = given, lse, inner
-  like = jax.ShapeDtypeStruct(query.shape, query.dtype)
-  (d_query,) = _call("backward_query", settings, bias is not None, (*inputs, *after), (like,))
   turned = None if bias is None else jnp.flip(bias, 1)  # of blocks of keys and tiles of queries
-  inputs = _inputs(settings, part, query, key, value, turned, fixed)
-  d_key, d_value = _call("backward_key", settings, bias is not None, (*inputs, *after), (like, like))
+  of_keys = _inputs(settings, part, query, key, value, turned, fixed)
+  like, nothing = jax.ShapeDtypeStruct(query.shape, query.dtype), jax.ShapeDtypeStruct((1,), query.dtype)
+  biased, is_packed = bias is not None, key is None
+  wanted = (like, nothing if is_packed else like)
+  d_key, d_value = _call("backward_key", settings, biased, (*of_keys, *after), wanted)
+  of_queries = _inputs(settings, part, query, key, value, bias, fixed)
+  with_keys = d_key if is_packed else jnp.zeros(1, query.dtype)
+  (d_query,) = _call("backward_query", settings, biased, (*of_queries, *after, with_keys), (like,))
   d_bias = None
-  if bias is not None:
+  if biased:
     blocks = -(-length // BLOCK)
     diagonals = jax.ShapeDtypeStruct((heads, blocks, blocks, 2 * BLOCK), jnp.float32)
-    inputs = *inputs[:3], _tiles(turned, length, BLOCK), *inputs[4:]
-    (diagonals,) = _call("backward_bias", settings, True, (*inputs, *after), (diagonals,))
+    of_keys = *of_keys[:3], _tiles(turned, length, BLOCK), *of_keys[4:]
+    (diagonals,) = _call("backward_bias", settings, True, (*of_keys, *after), (diagonals,))
     d_bias = _by_distance(diagonals, length).astype(bias.dtype)
-  gradients = d_query, d_key, d_value
-  d_added = jnp.stack([jnp.sum(x.astype(jnp.float32), axis=(0, 1)) for x in gradients])
-  return *gradients, d_bias, d_added
+  gradients = (d_query, None, None) if is_packed else (d_query, d_key, d_value)
+  d_added = [jnp.sum(x.astype(jnp.float32), axis=(0, 1)) for x in gradients if x is not None]
+  return *gradients, d_bias, jnp.reshape(jnp.stack(d_added), (3, width))
+
+
+def _sizes(query: jax.Array, key: jax.Array | None) -> tuple[int, int, int]:
+  """Rows, tokens of each, and heads * head_dim."""
+  rows, length, width = query.shape
+  return rows, length, width // 3 if key is None else width
 
 
 def _inputs(settings: Settings, part, query, key, value, bias, fixed: Fixed) -> tuple:
   """What all kernels read, in their order."""
-  rows, length, width = query.shape
+  rows, length, width = _sizes(query, key)
+  if key is None:
+    key = value = query
   heads = width // settings.head_dim
   segments = fixed.segment_ids
   end, whole = jnp.full((rows,), length), jnp.zeros((rows,), jnp.int32)
@@ -105,7 +119,8 @@ def _call(
   kernel: str, settings: Settings, biased: bool, arrays: Sequence, results: Sequence
 ) -> Sequence[jax.Array]:
   """Runs a kernel over the blocks of tokens of each row and head."""
-  rows, length, width = arrays[0].shape
+  is_packed = arrays[0] is arrays[1]
+  rows, length, width = _sizes(arrays[0], None if is_packed else arrays[1])
   heads, blocks = width // settings.head_dim, -(-length // BLOCK)
   constants = {
     "length": length,
@@ -117,6 +132,7 @@ def _call(
     "limit": int(row_random.pair_limit(settings.dropout_rate)),
     "keeps": 1.0 - settings.dropout_rate,
     "precision": "ieee" if arrays[0].dtype == jnp.float32 else "tf32",  # of no meaning for bfloat16
+    "packed": is_packed,
   }
   programs = rows * heads * blocks
   if kernel == "backward_bias":
@@ -126,7 +142,8 @@ def _call(
     constants["queries" if kernel == "backward_key" else "keys"] = TILE
   # Measured on an H200 with heads of 64; twice as wide ones in three stages do not fit smaller GPUs.
   warps, stages = (4, 3) if constants["lanes"] <= 64 else (8, 2)
-  launch = Launch(programs, warps=warps, stages=stages)
+  aliases = ((len(arrays) - 1, 0),) if is_packed and kernel == "backward_query" else ()
+  launch = Launch(programs, warps, stages, aliases)
   return triton_call.call(_KERNELS[kernel], arrays, results, launch, constants)
 
 

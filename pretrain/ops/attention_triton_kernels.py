@@ -11,7 +11,8 @@ Exponentials are powers of 2, which is what GPUs compute: scores are multiplied 
 Tiles that every query reads are computed without a mask, the rest with one.
 
 All four read, in this order, as JAX lays arrays out:
-  query, key, value: [rows, length, heads * head_dim].
+  query, key, value: [rows, length, heads * head_dim]; if packed, all are one array that has them side by
+    side, [rows, length, 3 * heads * head_dim].
   bias: [heads, tiles, BLOCK, tile] float32, the bias times log2(e) of a block and a tile, which lie so many
     tiles apart: from the first tile and the last block to the last tile and the first block.
   groups: [rows, 2, length] int32, numbers of queries and of keys: a key is read where the two agree.
@@ -31,6 +32,7 @@ from pretrain.ops.attention_triton_tiles import (
   block_of,
   dropped,
   masked_scores,
+  of_head,
   put,
   scaled_query,
   taken,
@@ -68,38 +70,31 @@ def _forward_tile(
 
 @triton.jit
 def forward(
-  query,
-  key,
-  value,
-  bias,
-  groups,
-  facts,
-  of_queries,
-  of_keys,
-  first,
+  query, key, value, bias, groups, facts, of_queries, of_keys, first,
   out,
   lse,  # [rows, heads, length] float32, to the base 2
-  length: tl.constexpr,
-  heads: tl.constexpr,
-  head_dim: tl.constexpr,
+  length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr,
   lanes: tl.constexpr,  # head_dim, or the next power of two
   biased: tl.constexpr,
   window: tl.constexpr,  # -1: none
   limit: tl.constexpr,  # `row_random.pair_limit`
   keeps: tl.constexpr,  # 1 - the rate of dropout
   precision: tl.constexpr,
+  packed: tl.constexpr,
   keys: tl.constexpr,  # of a tile
-):
+):  # fmt: skip
   """Attention of a block of queries, and the logarithm of each query's sum of exponentials."""
   blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
   tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
   row, head = at_head // heads, at_head % heads
   width: tl.constexpr = heads * head_dim
+  apart: tl.constexpr = 3 * width if packed else width
+  query, key, value = of_head(query, key, value, row, head, length, width, head_dim, packed)
   base = row.to(tl.int64) * length * width + head * head_dim
   groups, facts = groups + 2 * row * length, facts + 2 * row
   query_at = tile * BLOCK + tl.arange(0, BLOCK)
   real = query_at < length
-  scaled = scaled_query(block_of(query + base, query_at, length, width, head_dim, lanes), head_dim)
+  scaled = scaled_query(block_of(query, query_at, length, apart, head_dim, lanes), head_dim)
   of_queries, is_odd = words_of_head(of_queries, first, row, head, length, heads)
   of_query = word(of_queries, query_at, real, length, limit)[:, None]
   of_group = taken(groups, query_at, real, length)[:, None]
@@ -109,13 +104,13 @@ def forward(
   end, whole = tl.load(facts), tl.load(facts + 1) // keys * keys
   for start in range(0, whole, keys):
     state = _forward_tile(
-      state, start, scaled, query_at, of_query, of_group, is_odd, key + base, value + base, bias, groups,
-      of_keys, length, width, head_dim, lanes, biased, window, limit, keeps, precision, keys, False,
+      state, start, scaled, query_at, of_query, of_group, is_odd, key, value, bias, groups,
+      of_keys, length, apart, head_dim, lanes, biased, window, limit, keeps, precision, keys, False,
     )  # fmt: skip
   for start in range(whole, end, keys):
     state = _forward_tile(
-      state, start, scaled, query_at, of_query, of_group, is_odd, key + base, value + base, bias, groups,
-      of_keys, length, width, head_dim, lanes, biased, window, limit, keeps, precision, keys, True,
+      state, start, scaled, query_at, of_query, of_group, is_odd, key, value, bias, groups,
+      of_keys, length, apart, head_dim, lanes, biased, window, limit, keeps, precision, keys, True,
     )  # fmt: skip
   highest, total, attended = state
   put(out + base, attended / total[:, None], query_at, length, width, head_dim, lanes)
@@ -148,40 +143,34 @@ def _query_tile(
 
 @triton.jit
 def backward_query(
-  query,
-  key,
-  value,
-  bias,
-  groups,
-  facts,
-  of_queries,
-  of_keys,
-  first,
+  query, key, value, bias, groups, facts, of_queries, of_keys, first,
   given,  # the gradient of `out`
   lse,
   inner,  # [rows, heads, length] float32: sums of `given` times `out` over the head
+  with_keys,  # if packed: what `backward_key` wrote, which is also where `d_query` lies
   d_query,
-  length: tl.constexpr,
-  heads: tl.constexpr,
-  head_dim: tl.constexpr,
+  length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr,
   lanes: tl.constexpr,
   biased: tl.constexpr,
   window: tl.constexpr,
   limit: tl.constexpr,
   keeps: tl.constexpr,
   precision: tl.constexpr,
+  packed: tl.constexpr,
   keys: tl.constexpr,
-):
+):  # fmt: skip
   """The gradient of a block of queries."""
   blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
   tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
   row, head = at_head // heads, at_head % heads
   width: tl.constexpr = heads * head_dim
+  apart: tl.constexpr = 3 * width if packed else width
+  query, key, value = of_head(query, key, value, row, head, length, width, head_dim, packed)
   base = row.to(tl.int64) * length * width + head * head_dim
   groups, facts = groups + 2 * row * length, facts + 2 * row
   query_at = tile * BLOCK + tl.arange(0, BLOCK)
   real = query_at < length
-  scaled = scaled_query(block_of(query + base, query_at, length, width, head_dim, lanes), head_dim)
+  scaled = scaled_query(block_of(query, query_at, length, apart, head_dim, lanes), head_dim)
   gradient = block_of(given + base, query_at, length, width, head_dim, lanes)
   sums = taken(lse + at_head * length, query_at, real, length)[:, None]
   delta = taken(inner + at_head * length, query_at, real, length)[:, None]
@@ -193,14 +182,15 @@ def backward_query(
   end, whole = tl.load(facts), tl.load(facts + 1) // keys * keys
   for start in range(0, whole, keys):
     summed = _query_tile(
-      summed, start, scaled, gradient, sums, delta, query_at, of_query, of_group, is_odd, key + base,
-      value + base, bias, groups, of_keys, length, width, head_dim, lanes, biased, window, limit, keeps,
+      summed, start, scaled, gradient, sums, delta, query_at, of_query, of_group, is_odd, key,
+      value, bias, groups, of_keys, length, apart, head_dim, lanes, biased, window, limit, keeps,
       precision, keys, False,
     )  # fmt: skip
   for start in range(whole, end, keys):
     summed = _query_tile(
-      summed, start, scaled, gradient, sums, delta, query_at, of_query, of_group, is_odd, key + base,
-      value + base, bias, groups, of_keys, length, width, head_dim, lanes, biased, window, limit, keeps,
+      summed, start, scaled, gradient, sums, delta, query_at, of_query, of_group, is_odd, key,
+      value, bias, groups, of_keys, length, apart, head_dim, lanes, biased, window, limit, keeps,
       precision, keys, True,
     )  # fmt: skip
-  put(d_query + base, summed * (head_dim**-0.5), query_at, length, width, head_dim, lanes)
+  d_query, _, _ = of_head(d_query, d_query, d_query, row, head, length, width, head_dim, packed)
+  put(d_query, summed * (head_dim**-0.5), query_at, length, apart, head_dim, lanes)

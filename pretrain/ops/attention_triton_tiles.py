@@ -91,6 +91,19 @@ def scaled_query(query, head_dim: tl.constexpr):
 
 
 @triton.jit
+def of_head(
+  query, key, value, row, head, length: tl.constexpr, width: tl.constexpr, head_dim: tl.constexpr,
+  packed: tl.constexpr,
+):  # fmt: skip
+  """Where a row's head lies in all three; if they are packed, `query` has them side by side."""
+  if packed:
+    at = row.to(tl.int64) * length * 3 * width + head * head_dim
+    return query + at, query + width + at, query + 2 * width + at
+  at = row.to(tl.int64) * length * width + head * head_dim
+  return query + at, key + at, value + at
+
+
+@triton.jit
 def words_of_head(of_queries, first, row, head, length: tl.constexpr, heads: tl.constexpr):
   """Where a head's words of queries lie, and all bits if it is the second of its pair, else none."""
   first = tl.load(first)

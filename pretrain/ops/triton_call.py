@@ -17,7 +17,7 @@ class Launch(NamedTuple):
   grid: int  # programs
   warps: int  # of 32 threads, of a program
   stages: int = 1  # tiles whose arrays are in shared memory at once: one is read while one is computed
-  zeroed: tuple[int, ...] = ()  # the results that are 0 before it runs
+  aliases: tuple[tuple[int, int], ...] = ()  # (array, result) that are one: the kernel adds to what is there
 
 
 def is_installed() -> bool:
@@ -58,7 +58,7 @@ def run(
     kernel=function(kernel),
     out_shape=list(results),
     grid=(launch.grid,),
-    zeroed_outputs=launch.zeroed,
+    input_output_aliases=dict(launch.aliases),
     num_warps=launch.warps,
     num_stages=launch.stages,
     compute_capability=_planned_capability(),

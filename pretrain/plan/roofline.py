@@ -145,11 +145,11 @@ def _of_triton(instruction: Instruction, owner: Computation) -> list[tuple[float
   """The products of the kernels of `ops.attention_triton`, known by their arrays; other kernels have none."""
   if len(instruction.operands) < 9:
     return []
-  rows, length, width = owner[instruction.operands[0]].results[0].sizes
-  if len(instruction.operands) == 9 or len(instruction.results[0].sizes) == 4:
-    products = 2  # forward, and of the bias
-  else:
-    products = {1: 3, 2: 4}[len(instruction.results)]  # of queries, of keys
+  # What a kernel is called by: forward, of the bias, of keys, of queries.
+  is_forward, is_bias = len(instruction.operands) == 9, len(instruction.results[0].sizes) == 4
+  products = 2 if is_forward or is_bias else {2: 4, 1: 3}[len(instruction.results)]
+  wide = instruction if is_forward else owner[instruction.operands[9]]  # attended values, or their gradients
+  rows, length, width = wide.results[0].sizes
   return [(products * 2.0 * rows * length**2 * width, "triton")]
 
 

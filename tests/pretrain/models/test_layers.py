@@ -2,14 +2,17 @@
 
 import dataclasses
 import math
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pretrain.models import layers
 from pretrain.models.config import EncoderConfig
 from pretrain.models.layers import AddedNorm, Layer, LayerNorm
+from pretrain.ops import attention, triton_call
 from pretrain.ops.added_norm import Branch
 from pretrain.ops.row_random import Use
 from tests.pretrain import drawn
@@ -78,3 +81,29 @@ def test_norms_add_the_eps_of_the_config_to_the_variance():
     nothing = Branch(jnp.zeros((1, 1, 8)), jnp.zeros(8), None, None)
     of_layer = AddedNorm(config, Use.MLP_OUTPUT_DROPOUT).apply(params, x[None], nothing, None)
     np.testing.assert_allclose(of_layer, expected * x[None], rtol=1e-6)
+
+
+def test_on_gpus_one_product_makes_queries_keys_and_values_and_every_gradient_is_the_same(layer, monkeypatch):
+  pytest.importorskip("triton")
+  from tests.pretrain.ops import triton_interpreted
+
+  monkeypatch.setattr(triton_call, "run", triton_interpreted.run)
+  params, x, _ = layer
+  by_distance = drawn.normal(1, 2, 2 * L - 1)
+  squares = by_distance[:, attention.distances(L) + L - 1]
+
+  def gradients(body, bias):
+    config = dataclasses.replace(CONFIG, attention=body)
+
+    def loss(params, x, bias):
+      out, _ = Layer(config).apply({"params": params}, x, MASK, bias, None, None, jnp.asarray(0), None, None)
+      return jnp.sum(jnp.sin(out))
+
+    return jax.jit(jax.grad(loss, argnums=(0, 1)))(params, x, bias)
+
+  with mock.patch.object(layers, "packed_attention", wraps=layers.packed_attention) as packed:
+    found = gradients("triton", by_distance)
+  assert packed.called
+  expected = gradients("plain", squares)
+  # Float32 in another order, numbers of up to 3.
+  jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=6e-6), found, expected)

@@ -63,6 +63,28 @@ def test_on_a_mesh_every_device_computes_its_rows_and_heads():
   assert_same(found, plain(of_case), tolerance=2e-6)
 
 
+def test_queries_keys_and_values_in_one_array_have_the_same_results_and_their_gradients_in_one():
+  of_case = case(3, 70, 3, 16, dropout_rate=0.25)
+  *wide, bias = of_case.arrays
+  options = {name: of_case.options[name] for name in ("key_mask", "dropout_rate", "row_keys")}
+
+  def call(packed, bias, added):
+    return attention.packed_attention(packed, bias=bias, added=added, **options)
+
+  out, backward = jax.vjp(jax.jit(call), jnp.stack(wide, axis=2), bias, jnp.ones((3, 3, 16)))
+  packed, bias, added = backward(of_case.given)
+  found = {"out": out, "bias": bias, "added": added} | dict(
+    zip(("query", "key", "value"), jnp.moveaxis(packed, 2, 0), strict=True)
+  )
+  assert_same(found, plain(of_case), tolerance=2e-6)
+
+
+def test_keys_are_masked_where_they_are_not_the_last_of_a_row():
+  of_case = case(2, 64, 2, 16, dropout_rate=0.1)
+  of_case.options["key_mask"] = jnp.arange(64) % 5 != jnp.asarray([[3], [4]])
+  assert_same(_found(of_case), plain(of_case), tolerance=2e-6)
+
+
 def test_runs_mapped_over_one_program_equal_each_run_alone():
   first = case(2, 9, 2, 8)
   second = first._replace(arrays=jax.tree.map(lambda x: x[::-1], first.arrays))

@@ -177,22 +177,25 @@ ENTRY %main (q: f32[8]) -> f32[16] {
 def test_the_kernels_of_attention_on_gpus_count_their_products_and_others_none():
   wide, sums = "bf16[2,8,32]{2,1,0}", "f32[2,4,1,8]{3,2,1,0}"
 
-  def call(operands: int) -> str:
-    return f'custom-call({", ".join(["%query"] * operands)}), custom_call_target="triton_kernel_call"'
+  def call(operands: int, of: str = "%query") -> str:
+    names = ", ".join([of] * 9 + ["%query"] * (operands - 9))
+    return f'custom-call({names}), custom_call_target="triton_kernel_call"'
 
   text = f"""HloModule kernels
 
-ENTRY %main (query: bf16[2,8,32]) -> bf16[2,8,32] {{
+ENTRY %main (query: bf16[2,8,32], three: bf16[2,8,96]) -> bf16[2,8,32] {{
   %query = {wide} parameter(0)
+  %three = bf16[2,8,96]{{2,1,0}} parameter(1)
   %forward = ({wide}, {sums}) {call(9)}
   %keys = ({wide}, {wide}) {call(12)}
   %bias = f32[4,1,1,128]{{3,2,1,0}} {call(12)}
-  %norm = ({wide}, {wide}) {call(6)}
-  ROOT %queries = {wide} {call(12)}
+  %norm = ({wide}, {wide}) custom-call(%query, %query), custom_call_target="triton_kernel_call"
+  %packed = bf16[2,8,96]{{2,1,0}} {call(13, "%three")}
+  ROOT %queries = {wide} {call(13)}
 }}
 """
   product = 2 * 2 * 8 * 8 * 32  # rows x length^2 x width, twice
-  assert roofline.total_flops(parse(text)) == (2 + 4 + 2 + 3) * product
+  assert roofline.total_flops(parse(text)) == (2 + 4 + 2 + 3 + 3) * product
 
 
 LOOKUP_TEXT = """HloModule lookup, is_scheduled=true

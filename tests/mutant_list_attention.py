@@ -158,25 +158,49 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "pretrain/ops/attention_triton_tiles.py",
+    "tests/pretrain/ops/test_attention_triton.py",
+    [
+      (
+        "the kernels on GPUs draw dropout of other heads",
+        "first = tl.load(first)",
+        "first = tl.load(first) * 0",
+        "test_on_a_mesh_every_device_computes_its_rows_and_heads",
+      ),
+      (
+        "the window on GPUs is one token wider",
+        "tl.abs(key_at - query_at) <= window",
+        "tl.abs(key_at - query_at) <= window + 1",
+        "test_segments_and_window_with_bias_and_odd_widths_equal_plain",
+      ),
+      (
+        "keys lie where values do",
+        "query + width + at, query + 2",
+        "query + 2 * width + at, query + 2",
+        "test_queries_keys_and_values_in_one_array_have_the_same_results_and_their_gradients_in_one",
+      ),
+    ],
+  ),
+  (
     "pretrain/ops/attention_triton_kernels.py",
     "tests/pretrain/ops/test_attention_triton.py",
     [
       (
-        "the kernel on GPUs draws dropout of other heads",
-        "of_head = tl.load(facts + 2) + head",
-        "of_head = head",
-        "test_on_a_mesh_every_device_computes_its_rows_and_heads",
-      ),
-      (
         "the kernel on GPUs does not shrink what it attended before a higher score",
-        "attended = attended * shrunk[:, None]",
-        "attended = attended * 1.0",
+        "attended * shrunk[:, None]",
+        "attended * 1.0",
         "test_three_tiles_with_padding_and_dropout_equal_plain",
       ),
+    ],
+  ),
+  (
+    "pretrain/ops/attention_triton_key_kernels.py",
+    "tests/pretrain/ops/test_attention_triton.py",
+    [
       (
-        "scores of queries without keys get a gradient on GPUs",
-        "d_scores = tl.where(sums > _NO_KEY, weights * (d_weights - delta), 0.0)",
-        "d_scores = weights * (d_weights - delta)",
+        "keys that no query may read get a gradient on GPUs",
+        "    scores = tl.where(allowed, scores, MASKED)\n",
+        "",
         "test_three_tiles_with_padding_and_dropout_equal_plain",
       ),
       (
@@ -186,10 +210,10 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "test_three_tiles_with_padding_and_dropout_equal_plain",
       ),
       (
-        "the window on GPUs is one token wider",
-        "tl.abs(key_at - query_at) <= window",
-        "tl.abs(key_at - query_at) <= window + 1",
-        "test_segments_and_window_with_bias_and_odd_widths_equal_plain",
+        "a row's gradient of the bias counts alone",
+        "summed += d_scores",
+        "summed = d_scores",
+        "test_three_tiles_with_padding_and_dropout_equal_plain",
       ),
     ],
   ),
@@ -208,6 +232,18 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "first = blocks * BLOCK - length",
         "first = (blocks - 1) * BLOCK",
         "test_sums_along_diagonals_are_the_gradient_of_the_bias",
+      ),
+      (
+        "keys behind a masked one are read by all",
+        "jnp.sum(jnp.cumprod(fixed.key_mask, axis=1, dtype=jnp.int32), axis=1)",
+        "jnp.sum(fixed.key_mask, axis=1, dtype=jnp.int32)",
+        "test_keys_are_masked_where_they_are_not_the_last_of_a_row",
+      ),
+      (
+        "the gradient of queries replaces that of keys",
+        "if is_packed and kernel ==",
+        "if not is_packed and kernel ==",
+        "test_queries_keys_and_values_in_one_array_have_the_same_results_and_their_gradients_in_one",
       ),
     ],
   ),

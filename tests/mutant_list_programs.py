@@ -67,15 +67,65 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "the kernel is taken for a part of the rows",
-        ' == "tpu" and part is None',
-        ' == "tpu"',
-        "test_on_a_tpu_the_kernel_is_taken_for_whole_rows_that_no_partitioner_cuts",
+        "if kernels and part is None and",
+        "if kernels and",
+        "test_the_kernels_are_taken_for_whole_rows_that_no_partitioner_cuts",
       ),
       (
         "the kernel is taken where the partitioner cuts its arrays",
         "and not automatic_axes()",
         "",
-        "test_on_a_tpu_the_kernel_is_taken_for_whole_rows_that_no_partitioner_cuts",
+        "test_the_kernels_are_taken_for_whole_rows_that_no_partitioner_cuts",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ops/added_norm_triton_kernels.py",
+    "tests/pretrain/ops/test_added_norm.py",
+    [
+      (
+        "a branch that is not added comes in on GPUs",
+        "is_added = (tl.load(facts + 2) != 0)",
+        "is_added = (tl.load(facts + 2) == tl.load(facts + 2))",
+        "test_on_gpus_values_and_gradients_are_those_of_the_parts",
+      ),
+      (
+        "lanes behind the width count for a variance on GPUs",
+        "centred = tl.where(real, total - (tl.sum(total, 1) / width)[:, None], 0.0)\n  inverse",
+        "centred = total - (tl.sum(total, 1) / width)[:, None]\n  inverse",
+        "test_on_gpus_values_and_gradients_are_those_of_the_parts",
+      ),
+      (
+        "tokens of a row draw the mask of its first",
+        "((token % length) * width)[:, None]",
+        "((token % 1) * width)[:, None]",
+        "test_on_gpus_values_and_gradients_are_those_of_the_parts",
+      ),
+      (
+        "the branch's bias gets the gradient before dropout",
+        "d_branch_bias += branch.to(tl.float32)",
+        "d_branch_bias += total.to(tl.float32)",
+        "test_on_gpus_values_and_gradients_are_those_of_the_parts",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ops/layer_norm.py",
+    "tests/pretrain/ops/test_added_norm.py",
+    [
+      (
+        "GPUs lay out a norm's result as they like",
+        "return _row_major(_plain(",
+        "return (_plain(",
+        "test_a_gpu_without_triton_computes_the_parts_and_lays_no_rows_together",
+      ),
+    ],
+  ),
+  (
+        "mapped kernels are called with all models at once",
+        "  @jax.custom_batching.sequential_vmap\n",
+        "",
+        "test_several_models_at_once_have_each_their_own_gradients[_on_gpus]",
       ),
     ],
   ),

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pretrain import sharding
-from pretrain.ops import added_norm, added_norm_tpu, added_norm_triton, row_random, triton_call
+from pretrain.ops import added_norm, added_norm_tpu, added_norm_triton, layer_norm, row_random, triton_call
 from pretrain.ops.added_norm import Branch, Settings
 from pretrain.ops.row_random import Use
 from pretrain.plan import targets
@@ -40,6 +40,13 @@ def _on_tpus(settings: Settings, *arrays):
 
 def _on_gpus(settings: Settings, *arrays):
   return added_norm.with_kernels(added_norm_triton, settings, *arrays)
+
+
+def _interpret_triton(monkeypatch):
+  pytest.importorskip("triton")
+  from tests.pretrain.ops import triton_interpreted
+
+  monkeypatch.setattr(triton_call, "run", triton_interpreted.run)
 
 
 def _by_parts(settings: Settings, x, branch: Branch, scale, bias):
@@ -87,10 +94,7 @@ def test_the_kernels_gradients_are_those_of_the_parts(rows, length, width, rate,
   ],
 )
 def test_on_gpus_values_and_gradients_are_those_of_the_parts(rows, length, width, rate, monkeypatch):
-  pytest.importorskip("triton")
-  from tests.pretrain.ops import triton_interpreted
-
-  monkeypatch.setattr(triton_call, "run", triton_interpreted.run)
+  _interpret_triton(monkeypatch)
   monkeypatch.setattr(added_norm_triton, "_PROGRAMS", 4)
   case, kept = _case(rows, length, width), jnp.arange(rows) != 1
   found, expected = (_results(f, case, rate=rate, kept_rows=kept) for f in (_on_gpus, _by_parts))
@@ -109,7 +113,10 @@ def test_in_bfloat16_the_gradients_are_those_of_float32_to_its_rounding():
   _assert_same(found, expected, tolerance=2 * 2**-8)
 
 
-def test_several_models_at_once_have_each_their_own_gradients():
+@pytest.mark.parametrize("function", [_on_tpus, _on_gpus])
+def test_several_models_at_once_have_each_their_own_gradients(function, monkeypatch):
+  if function is _on_gpus:
+    _interpret_triton(monkeypatch)
   case = _case(2, 20, 128)
   stacked = [jnp.stack([array, 2 * array]) for array in case]
   settings = Settings(0.1, Use.MLP_OUTPUT_DROPOUT, 1e-5, jnp.dtype(jnp.float32))
@@ -122,20 +129,29 @@ def test_several_models_at_once_have_each_their_own_gradients():
 
   keys = jnp.stack([row_random.step_row_keys(seed, 0, jnp.arange(2)) for seed in range(2)])
   found, expected = (
-    jax.vmap(lambda *arrays, f=f: gradients(f, *arrays))(keys, *stacked) for f in (_on_tpus, _by_parts)
+    jax.vmap(lambda *arrays, f=f: gradients(f, *arrays))(keys, *stacked) for f in (function, _by_parts)
   )
   for one, other in zip(found, expected, strict=True):
     np.testing.assert_allclose(one, other, atol=2e-6 * np.abs(other).max(), rtol=0)
 
 
 @pytest.mark.parametrize(
-  "width, axes, part, is_taken",
-  [(128, (), False, True), (96, (), False, False), (128, ("data",), False, False), (128, (), True, False)],
+  "on, width, axes, part, is_taken",
+  [
+    ("tpu", 128, (), False, True),
+    ("tpu", 96, (), False, False),
+    ("tpu", 128, ("data",), False, False),
+    ("tpu", 128, (), True, False),
+    ("gpu", 96, (), False, True),
+    ("gpu", 96, ("data",), False, False),
+    ("cpu", 128, (), False, False),
+  ],
 )
-def test_on_a_tpu_the_kernel_is_taken_for_whole_rows_that_no_partitioner_cuts(
-  width, axes, part, is_taken, monkeypatch
+def test_the_kernels_are_taken_for_whole_rows_that_no_partitioner_cuts(
+  on, width, axes, part, is_taken, monkeypatch
 ):
-  monkeypatch.setattr(added_norm, "platform", lambda: "tpu")
+  monkeypatch.setattr(added_norm, "platform", lambda: on)
+  monkeypatch.setattr(triton_call, "is_installed", lambda: True)
   taken = []
   monkeypatch.setattr(added_norm, "with_kernels", lambda *arguments: taken.append(1) or arguments[2])
   x, product, bias, scale, norm_bias, _ = _case(2, 4, width)
@@ -153,6 +169,24 @@ def test_on_a_tpu_the_kernel_is_taken_for_whole_rows_that_no_partitioner_cuts(
     with jax.set_mesh(mesh):
       jax.eval_shape(norm)
   assert bool(taken) == is_taken
+
+
+def test_a_gpu_without_triton_computes_the_parts_and_lays_no_rows_together(monkeypatch):
+  for module in (added_norm, layer_norm):
+    monkeypatch.setattr(module, "platform", lambda: "gpu")
+  monkeypatch.setattr(triton_call, "is_installed", lambda: False)
+  case = _case(2, 4, 8)
+  settings = Settings(0.0, Use.MLP_OUTPUT_DROPOUT, 1e-5, jnp.dtype(jnp.float32))
+
+  def gradient(x, product, bias, scale, norm_bias, given):
+    def norm(x):
+      return added_norm.added_norm(x, Branch(product, bias, None, None), scale, norm_bias, settings)
+
+    return jax.vjp(norm, x)[1](given)
+
+  program = str(jax.make_jaxpr(gradient)(*case))
+  # The norm's input and result, and the gradients of both.
+  assert program.count("layout_constraint[") == program.count("major_to_minor=(0, 1, 2)") == 4, program
 
 
 def test_compiled_for_a_tpu_it_is_one_kernel_that_reads_rows_where_they_lie():

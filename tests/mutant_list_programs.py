@@ -122,14 +122,6 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-        "mapped kernels are called with all models at once",
-        "  @jax.custom_batching.sequential_vmap\n",
-        "",
-        "test_several_models_at_once_have_each_their_own_gradients[_on_gpus]",
-      ),
-    ],
-  ),
-  (
     "pretrain/models/layers.py",
     "tests/pretrain/models/test_layers.py",
     [

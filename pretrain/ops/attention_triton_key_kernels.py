@@ -115,7 +115,7 @@ def backward_key(
   width: tl.constexpr = heads * head_dim
   apart: tl.constexpr = 3 * width if packed else width
   query, key, value = of_head(query, key, value, row, head, length, width, head_dim, packed)
-  given += row.to(tl.int64) * length * width + head * head_dim
+  gradients = given + row.to(tl.int64) * length * width + head * head_dim
   groups, facts = groups + 2 * row * length, facts + 2 * row
   lse, inner = lse + at_head * length, inner + at_head * length
   key_at = tile * BLOCK + tl.arange(0, BLOCK)
@@ -130,13 +130,13 @@ def backward_key(
   whole = tl.where((tile + 1) * BLOCK <= tl.load(facts + 1), length, 0)
   for start in range(0, whole, queries):
     state = _add_key_tile(
-      state, start, block, values, key_at, of_key, of_group, is_odd, query, given, lse, inner,
+      state, start, block, values, key_at, of_key, of_group, is_odd, query, gradients, lse, inner,
       bias, groups, of_queries, length, width, apart, head_dim, lanes, biased, window, limit, keeps,
       precision, queries, False,
     )  # fmt: skip
   for start in range(whole, end, queries):
     state = _add_key_tile(
-      state, start, block, values, key_at, of_key, of_group, is_odd, query, given, lse, inner,
+      state, start, block, values, key_at, of_key, of_group, is_odd, query, gradients, lse, inner,
       bias, groups, of_queries, length, width, apart, head_dim, lanes, biased, window, limit, keeps,
       precision, queries, True,
     )  # fmt: skip

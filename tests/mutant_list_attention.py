@@ -199,8 +199,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "keys that no query may read get a gradient on GPUs",
-        "    scores = tl.where(allowed, scores, MASKED)\n",
-        "",
+        "tl.where(allowed, scores, MASKED)",
+        "scores",
         "test_three_tiles_with_padding_and_dropout_equal_plain",
       ),
       (

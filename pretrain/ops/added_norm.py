@@ -43,7 +43,8 @@ def added_norm(
 ) -> jax.Array:
   """layer_norm(x + dropout(product + bias of the branch)), [batch, length, width].
 
-  On TPUs all gradients come from one kernel, where rows are whole and nothing is left to the partitioner.
+  Where rows are whole and nothing is left to the partitioner, one kernel has all gradients on TPUs, and on
+  NVIDIA GPUs another the value too.
 
   Args:
     x: [batch, length, width] float, like the branch's product.

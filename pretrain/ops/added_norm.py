@@ -81,6 +81,7 @@ def _forward(
   if kernels is added_norm_triton:
     arrays = x, branch.product, branch.bias, scale, bias, *_of_rows(settings, len(x), *fixed)
     normed, added = added_norm_triton.forward(*arrays, settings.rate, settings.eps, settings.dtype)
+    # The norm's result too: else the kernel, and the product before it, would run again for the gradients.
     normed, added = keep(normed), keep(added)
   else:
     added = _sum(settings, x, branch, None)

@@ -43,7 +43,7 @@ def forward(
   constants = _constants(x.shape, dropout_rate if words is not None else 0.0, eps)
   arrays = (x, product, branch_bias, scale, bias, _facts(words, kept_rows))
   results = jax.ShapeDtypeStruct(x.shape, dtype), jax.ShapeDtypeStruct(x.shape, x.dtype)
-  launch = Launch(-(-constants["tokens"] // _BLOCK), _warps(constants))
+  launch = Launch(-(-constants["tokens"] // _BLOCK), max(1, constants["lanes"] // _LANES))
   return tuple(triton_call.call("added_norm_triton_kernels.forward", arrays, results, launch, constants))
 
 
@@ -65,18 +65,13 @@ def gradients(
     words: as `forward` has them, like `kept_rows`.
   """
   constants = _constants(added.shape, dropout_rate if words is not None else 0.0, eps)
-  programs = min(_PROGRAMS, -(-constants["tokens"] // _BLOCK))
-  constants["programs"] = programs
+  constants["programs"] = programs = min(_PROGRAMS, -(-constants["tokens"] // _BLOCK))
   wide = jax.ShapeDtypeStruct(added.shape, added.dtype)
   results = wide, wide, jax.ShapeDtypeStruct((programs, 3, added.shape[-1]), jnp.float32)
   arrays = (added, given, scale, _facts(words, kept_rows))
-  launch = Launch(programs, _warps(constants))
+  launch = Launch(programs, max(1, constants["lanes"] // _LANES))
   *found, sums = triton_call.call("added_norm_triton_kernels.backward", arrays, results, launch, constants)
   return *found, *jnp.sum(sums, axis=0)
-
-
-def _warps(constants: dict) -> int:
-  return max(1, constants["lanes"] // _LANES)
 
 
 def _facts(words: jax.Array | None, kept_rows: jax.Array) -> jax.Array:

@@ -64,8 +64,7 @@ def backward(settings: Settings, part, query, key, value, bias, fixed, out, lse,
 
 def _sizes(query: jax.Array, key: jax.Array | None) -> tuple[int, int, int]:
   """Rows, tokens of each, and heads * head_dim."""
-  rows, length, width = query.shape
-  return rows, length, width // 3 if key is None else width
+  return *query.shape[:2], query.shape[2] // (3 if key is None else 1)
 
 
 def _inputs(settings: Settings, part, query, key, value, bias, fixed: Fixed) -> tuple:

@@ -1,4 +1,4 @@
-"""The norm of a sum with the gradients of its TPU kernel, interpreted here, against those of its parts."""
+"""The norm of a sum by its kernels for TPUs and GPUs, interpreted here, against its parts."""
 
 import os
 from unittest import mock

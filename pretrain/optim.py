@@ -175,28 +175,24 @@ def stays_finite(
   Adam's direction is at most M / ((1 - b1) * eps), wherever eps is placed, with M the largest of gradients
   and first moments, which are averages of gradients. M is below 2**64, or squares would have overflowed in
   the norm. Times the rate that is below 2**100 at all rates in use, while the largest float32 are 2**104
-  apart: an update rounds to them at most, and decay leads away from them. So nothing is read, and where the
-  rates of `settings` are plain numbers nothing is compiled, unless the rate is above 6,800 at an eps of 1e-6.
+  apart: an update rounds to them at most, and decay leads away from them. So nothing is read or compiled,
+  unless the rate of `settings` is above 6,800 at an eps of 1e-6. Smaller rates than that one are as safe.
   """
   direction = 2.0**64 / (1 - settings.adam_b1) / settings.adam_eps
 
-  def is_small(rate: float | jax.Array) -> bool | jax.Array:
+  def is_small(rate: float) -> bool:
     scale = 1.0 + abs(rate)  # neither the direction nor its product with the rate may overflow
-    return (scale < 2.0**100 / direction) & (scale * settings.weight_decay <= 1.0)
+    return scale < 2.0**100 / direction and scale * settings.weight_decay <= 1.0
 
-  is_sure = is_small(settings.learning_rate) & is_small(settings.end_learning_rate)
-  if is_sure is True:
+  if is_small(settings.learning_rate) and is_small(settings.end_learning_rate):
     return lambda *_: jnp.bool_(True)
 
   def test(params: ArrayTree, opt_state: ArrayTree, norm: jax.Array, learning_rate: jax.Array) -> jax.Array:
-    def look() -> jax.Array:
-      parameter = _largest(params)
-      moment = jnp.maximum(norm, _largest(optax.tree.get(opt_state, "mu")))
-      step = moment / (1 - settings.adam_b1) / settings.adam_eps + settings.weight_decay * parameter
-      # A comparison with NaN is False.
-      return (step < 2.0**120) & (parameter + jnp.abs(learning_rate) * step < 2.0**120)
-
-    return jax.lax.cond(is_sure, lambda: jnp.bool_(True), look)
+    parameter = _largest(params)
+    moment = jnp.maximum(norm, _largest(optax.tree.get(opt_state, "mu")))
+    step = moment / (1 - settings.adam_b1) / settings.adam_eps + settings.weight_decay * parameter
+    # A comparison with NaN is False.
+    return (step < 2.0**120) & (parameter + jnp.abs(learning_rate) * step < 2.0**120)
 
   return test
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from data.errors import ConfigError
-from finetune.papers.spaces import Cell, space
+from finetune.papers.spaces import LARGEST_RATE, Cell, space
 
 SIZES = ("small", "base", "large")
 
@@ -148,7 +148,7 @@ def _check(made: Sequence[Cell]) -> None:
   for cell in made:
     rules = {
       "batch_size": (cell.batch_size >= 1, "1 or more"),
-      "learning_rate": (0 < cell.learning_rate < math.inf, "above 0"),
+      "learning_rate": (0 < cell.learning_rate <= LARGEST_RATE, f"above 0, at most {LARGEST_RATE:g}"),
       "epochs": ((cell.epochs or 0) >= 1, "1 or more"),
       "warmup_fraction": (cell.warmup_fraction is None or 0 <= cell.warmup_fraction < 1, "from 0 to below 1"),
       "warmup_steps": (cell.warmup_steps is None or cell.warmup_steps >= 0, "0 or more"),

@@ -11,6 +11,7 @@ from data.errors import ConfigError
 
 SIXTEENTH = 0.0625
 SMALL_TASK = "cola"  # whose space is searched on data that no paper has
+LARGEST_RATE = 1.0  # of learning: Adam's update moves a parameter by about the rate
 
 
 class Cell(NamedTuple):
@@ -20,7 +21,7 @@ class Cell(NamedTuple):
   """
 
   batch_size: int  # examples
-  learning_rate: float  # peak
+  learning_rate: float  # peak, above 0 and at most LARGEST_RATE
   epochs: int | None = None
   warmup_fraction: float | None = None  # of all steps
   warmup_steps: int | None = None

@@ -1,7 +1,6 @@
 """`kind='prompt'`: few-shot tasks answered by the checkpoint's language-modelling head, and their table."""
 
 import itertools
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from data import tables
 from data.errors import ConfigError
 from data.glue.tasks import TASKS
 from finetune import validate
-from finetune.papers.spaces import Cell
+from finetune.papers.spaces import LARGEST_RATE, Cell
 from finetune.prompt import data as prompt_data
 from finetune.prompt import report as prompt_report
 from finetune.prompt import task as prompt
@@ -211,7 +210,7 @@ def _cells(config: Any) -> list[Cell]:
       lambda value: value >= 1 and value % config.train.microbatches == 0,
       "multiples of train.microbatches",
     ),
-    "learning_rates": (lambda value: 0 < value < math.inf, "numbers above 0"),
+    "learning_rates": (lambda value: 0 < value <= LARGEST_RATE, f"numbers above 0, at most {LARGEST_RATE:g}"),
   }
   for name, (is_fine, expected) in rules.items():
     values = grid[name]

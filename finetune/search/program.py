@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from finetune.papers.spaces import LARGEST_RATE
 from pretrain import optim, step
 from pretrain.compiler_options import compiler_options
 from pretrain.ops.row_random import step_row_keys
@@ -37,7 +38,7 @@ class Runs(NamedTuple):
   """What makes the runs of one program different, [runs] each."""
 
   seeds: np.ndarray  # int32: order of examples, heads, dropout
-  learning_rates: np.ndarray  # float32
+  learning_rates: np.ndarray  # float32, at most `LARGEST_RATE`
   total_steps: np.ndarray  # int32
   warmup_steps: np.ndarray  # int32
 
@@ -85,6 +86,7 @@ class Program:
 
   def group(self, runs: Runs) -> "RunGroup":
     """The runs that are trained together now."""
+    assert np.max(runs.learning_rates) <= LARGEST_RATE
     num_devices = min(len(self.devices), runs.count)
     if num_devices not in self._compiled:
       mesh = Mesh(np.asarray(self.devices[:num_devices]), ("runs",))
@@ -158,7 +160,8 @@ class Program:
       schedule=schedule,
       frozen=_none_is_frozen,
       clip_norm=self._settings.clip_norm,
-      stays_finite=optim.stays_finite(self._settings_of(hyper)),
+      # The largest stands for all: mapped over runs, a look at traced rates would read all parameters.
+      stays_finite=optim.stays_finite(dataclasses.replace(self._settings, learning_rate=LARGEST_RATE)),
       microbatches=self._microbatches,
     )
 

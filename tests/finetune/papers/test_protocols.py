@@ -90,6 +90,7 @@ def test_given_values_replace_a_dimension():
   [
     ({"learning_rates": (2e-5, 0.0)}, "learning_rate is 0.0"),
     ({"learning_rates": (math.nan,)}, "learning_rate is nan"),
+    ({"learning_rates": (3.0,)}, "learning_rate is 3.0, expected a number above 0, at most 1"),
     ({"epochs": (0,)}, "epochs is 0"),
     ({"warmup_fractions": (1.0,)}, "warmup_fraction is 1.0"),
     ({"warmup_steps": (5,), "warmup_fractions": (0.1,)}, "give one"),

@@ -193,6 +193,7 @@ def test_what_would_be_done_is_told_before(place, tmp_path):
     ({"prompt.max_length": LENGTH + 1}, r"max_length=33, but the checkpoint has 32 positions"),
     ({"prompt.batch_sizes": (2, 2)}, r"prompt.batch_sizes=\(2, 2\): 2"),
     ({"prompt.learning_rates": (0.0,)}, r"prompt.learning_rates=\(0.0,\): 0.0"),
+    ({"prompt.learning_rates": (2.0,)}, r"2.0; expected numbers above 0, at most 1"),
     ({"search.epochs": (2,)}, r"search.epochs=\(2,\): kind='prompt' does not read it"),
     ({"from_scratch": True}, "from_scratch=True: kind='prompt' does not read it"),
   ],

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import numpy as np
@@ -100,6 +101,15 @@ def test_cells_of_a_search_share_what_is_compiled():
     group.train_step(group.init_state(), feed(0))
   assert program.shapes == {("step", 1, 8, 24)}
   assert program._compiled[1].step._cache_size() == 1
+
+
+def test_a_step_does_not_look_through_the_parameters_for_what_is_known_of_the_rates():
+  batch = jax.eval_shape(lambda: small_task.feed([1, 2])(0))
+  text = _program("vectorized", 1).lower_step(batch).as_text()
+  tables = re.findall(r"stablehlo.abs .*<2x16x16xf32>", text)
+  assert not tables, tables
+  with pytest.raises(AssertionError):
+    _program("vectorized", 1).group(small_task.runs([1], learning_rates=[1.5]))
 
 
 def test_padding_rows_and_padding_tokens_train_nothing():

@@ -99,7 +99,7 @@ def make_case(asked: argparse.Namespace, *, dtype: str) -> Case:
   """A classification task of random examples."""
   layers, width, heads, mlp = SIZES[asked.size]
   config = EncoderConfig(
-    30_522, width, layers, heads, mlp, 512, dtype=dtype, remat=asked.remat, scan_unroll=1
+    30_522, width, layers, heads, mlp, 512, dtype=dtype, remat=asked.remat, scan_unroll=asked.scan_unroll
   )
   problem = make_problem(config, HeadSettings(), num_outputs=2, pad_id=0)
   rows, length = asked.shape
@@ -169,10 +169,11 @@ def main() -> None:
   parser.add_argument("--repeats", type=int, default=5, help="timed steps of each way")
   parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
   parser.add_argument("--remat", default="none", choices=get_args(Remat), help="as `model.remat`")
+  parser.add_argument("--scan_unroll", type=int, default=1, help="as `model.scan_unroll`")
   parser.add_argument("--target", default="", help="a TPU slice, of which one chip is compiled for")
   asked = parser.parse_args()
-  what = {"benchmark": "finetune", "runs": asked.runs, "size": asked.size, "remat": asked.remat}
-  what["shape"] = f"{asked.shape[0]}x{asked.shape[1]}"
+  what = {name: getattr(asked, name) for name in ("runs", "size", "remat", "scan_unroll")}
+  what |= {"benchmark": "finetune", "shape": f"{asked.shape[0]}x{asked.shape[1]}"}
   for line in (ahead if asked.target else measured)(asked):
     cases.report(what | line)
 

@@ -24,6 +24,7 @@ class ModelFields:
   dropout: float  # a rate, or -1; a rule of `finetune.validate`
   dtype: Dtype
   remat: Remat
+  scan_unroll: CountOrZero
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,7 @@ class SavedModel:
     return folder, vocabulary
 
   def open_encoder(
-    self, vocabulary_directory: str = "", *, flag: str = "", dtype: str = "auto", remat: str = "none"
+    self, vocabulary_directory: str = "", *, flag: str = "", dtype: str = "auto"
   ) -> OpenedEncoder:
     """The encoder with its config, computed in `dtype`, and the vocabulary that `load_vocabulary` finds.
 
@@ -71,7 +71,7 @@ class SavedModel:
       DataError: as there, more pieces than rows of the token table, or parameters that are not those of the
         encoder which the config describes.
     """
-    config = frozen_config(self.meta["config"]["model"], dtype=dtype, remat=remat)
+    config = frozen_config(self.meta["config"]["model"], dtype=dtype)
     where, vocabulary = self.load_vocabulary(vocabulary_directory, flag=flag)
     if vocabulary.size > config.vocab_size:
       raise DataError(
@@ -105,12 +105,12 @@ class SavedModel:
     return f"name its directory with {flag}=DIR" if flag else f"copy its files to {self.workdir}/vocabulary"
 
 
-def frozen_config(model: Mapping[str, Any], *, dtype: str = "auto", remat: str = "none") -> EncoderConfig:
+def frozen_config(model: Mapping[str, Any], *, dtype: str = "auto") -> EncoderConfig:
   """The encoder of the fields under `model` of a config, as it is computed when it is not pretrained."""
   names = [field.name for field in dataclasses.fields(EncoderConfig)]
   settings: dict[str, Any] = {name: model[name] for name in names if name in model}
   # Such a program is compiled for many shapes, and a loop over layers is compiled in half of the time.
-  how = {"dtype": dtype, "remat": remat, "attention": "auto", "scan_unroll": 1}
+  how = {"dtype": dtype, "remat": "none", "attention": "auto", "scan_unroll": 1}
   return EncoderConfig(**(settings | how))
 
 

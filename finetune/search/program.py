@@ -76,8 +76,7 @@ class Program:
       devices: None: all of this process; the runs are shared among them.
     """
     self.devices = tuple(jax.local_devices() if devices is None else devices)
-    is_cpu = self.devices[0].platform == "cpu"
-    self.is_vectorized = mapping == "vectorized" or (mapping == "auto" and not is_cpu)
+    self.is_vectorized = mapping == "vectorized" or (mapping == "auto" and self.devices[0].platform != "cpu")
     self._map = jax.vmap if self.is_vectorized else _one_by_one
     self._problem, self._init_encoder, self._settings = problem, init_encoder, settings
     self._microbatches = microbatches

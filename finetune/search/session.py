@@ -50,8 +50,6 @@ class Session:
       config.checkpoint,
       step=step,
       vocabulary_directory=config.vocabulary,
-      dtype=config.model.dtype,
-      remat=config.model.remat,
       from_scratch=config.from_scratch,
     )
     self.size = config.size
@@ -59,7 +57,8 @@ class Session:
       self.size = protocols.encoder_size(self.start.config.hidden_size)
     self.protocol = protocols.get(config.protocol, self.size)
     rate = self.protocol.dropout if config.model.dropout < 0 else config.model.dropout
-    self.encoder: EncoderConfig = dataclasses.replace(self.start.config, dropout=rate, attention_dropout=rate)
+    fields = config.model.to_dict() | {"dropout": rate, "attention_dropout": rate}
+    self.encoder: EncoderConfig = dataclasses.replace(self.start.config, **fields)
 
   @property
   def pad_id(self) -> int:

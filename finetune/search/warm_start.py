@@ -21,7 +21,7 @@ class WarmStart:
 
   encoder: dict  # numpy arrays
   heads: dict  # those that pretraining left, {'rtd': {...}, ...}
-  config: EncoderConfig  # with fine-tuning's dtype and remat; the session sets the dropout
+  config: EncoderConfig  # the session replaces what `config.model` says
   vocabulary: Vocabulary
   vocabulary_directory: Path
   meta: Mapping[str, Any]
@@ -34,8 +34,6 @@ def load(
   *,
   step: int | None = None,
   vocabulary_directory: str = "",
-  dtype: str = "auto",
-  remat: str = "none",
   from_scratch: bool = False,
 ) -> WarmStart:
   """Reads a checkpoint; nothing is put on a device.
@@ -51,7 +49,7 @@ def load(
       than rows, or parameters that are not those of the encoder its config describes.
   """
   saved = open_model(directory, step)
-  opened = saved.open_encoder(vocabulary_directory, flag="--config.vocabulary", dtype=dtype, remat=remat)
+  opened = saved.open_encoder(vocabulary_directory, flag="--config.vocabulary")
   encoder, config, vocabulary = opened.params, opened.config, opened.vocabulary
   heads = saved.params.get("heads", {})
   fresh = functools.partial(init_encoder, config=config, pad_id=vocabulary.special_ids.pad)

@@ -181,7 +181,7 @@ def test_a_form_that_is_wrong_in_one_gradient_shows_in_the_line(monkeypatch):
 
 def test_a_step_of_several_runs_is_lowered_from_shapes():
   layers = {"tiny": (1, 16, 2, 32)}
-  asked = argparse.Namespace(runs=3, size="tiny", shape=(2, 8), remat="cheap")
+  asked = argparse.Namespace(runs=3, size="tiny", shape=(2, 8), remat="cheap", scan_unroll=0)
   with pytest.MonkeyPatch.context() as patched:
     patched.setattr(finetune, "SIZES", layers)
     case = finetune.make_case(asked, dtype="float32")

@@ -1,5 +1,6 @@
 """What stands between a config and the parts of a search, and would be missed by either's own tests."""
 
+import dataclasses
 import importlib
 import shutil
 import types
@@ -165,6 +166,13 @@ def test_the_papers_rows_stand_in_the_report_beside_ours(
   (row,) = report.rows
   assert {name: value for name, value in row.items() if " base" in name} == beside
   assert [column.header for column in report.columns if " base" in column.header] == list(beside)
+
+
+def test_the_encoder_is_computed_as_the_config_says(small_encoder_run, tmp_path):
+  fields = {"dropout": 0.3, "dtype": "bfloat16", "remat": "full", "scan_unroll": 0}
+  changed = {f"model__{name}": value for name, value in fields.items()}
+  found = _session(small_encoder_run, tmp_path, **changed)
+  assert found.encoder == dataclasses.replace(found.start.config, **fields, attention_dropout=0.3)
 
 
 def test_the_step_and_the_vocabulary_are_those_that_are_named(small_encoder_run, tmp_path):

@@ -265,14 +265,20 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "the bias has no column on TPUs",
-        "((0, 0), (0, 1)), constant_values=1)",
-        "((0, 0), (0, 1)), constant_values=0)",
+        "(0, ones)), constant_values=1)",
+        "(0, ones)), constant_values=0)",
         "test_on_tpus_the_bias_is_a_column_of_the_product_and_its_gradient_is_the_same[5]",
       ),
       (
         "rows that do not count come first",
         "jnp.argsort(~used.reshape(-1), stable=True)",
         "jnp.argsort(used.reshape(-1), stable=True)",
+        "test_chunks_without_a_used_position_are_not_computed",
+      ),
+      (
+        "the chunk behind the last that counts is not computed",
+        "carry[0] < needed - 1",
+        "carry[0] < needed",
         "test_chunks_without_a_used_position_are_not_computed",
       ),
       (

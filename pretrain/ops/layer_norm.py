@@ -19,11 +19,11 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtyp
   """
   on = platform()
   if on == "gpu":
-    return _row_major(_plain(_row_major(x), scale, bias, eps, dtype))
+    return row_major(_plain(row_major(x), scale, bias, eps, dtype))
   return (by_formula if on == "tpu" else _plain)(x, scale, bias, eps, dtype)
 
 
-def _row_major(x: jax.Array) -> jax.Array:
+def row_major(x: jax.Array) -> jax.Array:
   """x, whose last axis lies together in memory, like its gradient's.
 
   XLA had laid [rows, length, width] out with the rows together on an H200: what read the norms of a masked LM

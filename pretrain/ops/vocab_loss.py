@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from pretrain.ops.attention import platform
+from pretrain.ops.layer_norm import row_major
 from pretrain.ops.vocab_cross_entropy import VocabScores, top_ids, vocab_logits
 
 
@@ -42,7 +43,7 @@ class _Outputs(NamedTuple):
   d_floats: tuple[jax.Array, ...]
 
 
-Sums = tuple[jax.Array, ...]  # float32 gradients of table and bias, or one array with the bias as last column
+Sums = tuple[jax.Array, ...]  # float32 gradients of table and bias, or one array with the bias behind it
 
 
 def _scores(logits: jax.Array, targets: jax.Array) -> tuple[VocabScores, jax.Array]:
@@ -79,11 +80,13 @@ def _summed(d_logits: jax.Array, low: jax.Array, x: jax.Array) -> Sums:
   """The sums over the rows of a chunk; `low` is `d_logits` [rows, vocab] in the dtype of x [rows, embed].
 
   On TPUs the bias is one more column of the product, or all of d_logits would be computed again to sum it up.
+  It fills a tile of 128 columns: XLA laid 769 out the other way round, and copied them back.
   """
-  is_one = platform() == "tpu" and x.dtype == jnp.bfloat16
-  x = jnp.pad(x, ((0, 0), (0, 1)), constant_values=1) if is_one else x
+  is_tiled = platform() == "tpu" and x.dtype == jnp.bfloat16
+  ones = 128 - x.shape[-1] % 128 if is_tiled else 0
+  x = jnp.pad(x, ((0, 0), (0, ones)), constant_values=1)
   product = jnp.einsum("rv,rd->vd", low, x, preferred_element_type=jnp.float32)
-  return (product,) if is_one else (product, jnp.sum(d_logits, axis=0))
+  return (row_major(product),) if is_tiled else (product, jnp.sum(d_logits, axis=0))
 
 
 def _flat(array: jax.Array) -> jax.Array:
@@ -105,26 +108,31 @@ def _loss_and_gradients(sum_loss: SumLoss, chunk: int, x, table, bias, targets, 
     order = jnp.pad(order, (0, chunks * chunk - number), constant_values=number)
     read = functools.partial(jnp.take, axis=0, mode="fill", fill_value=0)
 
-    def one_chunk(carry):
-      index, (loss, outputs, sums) = carry
+    def of_chunk(index):
       at = jax.lax.dynamic_slice_in_dim(order, index * chunk, chunk)
-      found = _chunk_gradient(sum_loss, jax.tree.map(lambda a: read(a, at), rows), table, bias)
-      outputs = jax.tree.map(lambda whole, part: whole.at[at].set(part, mode="drop"), outputs, found[1])
-      return index + 1, (loss + found[0], outputs, jax.tree.map(jnp.add, sums, found[2]))
+      return at, _chunk_gradient(sum_loss, jax.tree.map(lambda a: read(a, at), rows), table, bias)
 
-    first = jax.tree.map(lambda a: a[:chunk], rows)
-    shapes = jax.eval_shape(functools.partial(_chunk_gradient, sum_loss), first, table, bias)
-    loss, outputs, sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    outputs = jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape[1:]), leaf.dtype), outputs)
+    def put(at, whole, part):
+      return jax.tree.map(lambda whole, part: whole.at[at].set(part, mode="drop"), whole, part)
+
+    def one_more(carry):
+      index, (loss, outputs, sums) = carry
+      at, found = of_chunk(index + 1)
+      return index + 1, (loss + found[0], put(at, outputs, found[1]), jax.tree.map(jnp.add, sums, found[2]))
+
+    # The sums begin with those of the first chunk: zeros would be written and read.
+    at, (loss, outputs, sums) = of_chunk(0)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape[1:]), leaf.dtype), outputs)
     needed = (jnp.sum(used, dtype=jnp.int32) + chunk - 1) // chunk
     _, (loss, outputs, sums) = jax.lax.while_loop(
       # `needed` is never more, but who reads the compiled program finds the worst case here.
-      lambda carry: (carry[0] < needed) & (carry[0] < chunks),
-      one_chunk,
-      (jnp.zeros((), jnp.int32), (loss, outputs, sums)),
+      lambda carry: (carry[0] < needed - 1) & (carry[0] < chunks - 1),
+      one_more,
+      (jnp.zeros((), jnp.int32), (loss, put(at, zeros, outputs), sums)),
     )
   outputs = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), outputs)
-  d_table, d_bias = sums if len(sums) > 1 else (sums[0][:, :-1], sums[0][:, -1])
+  embed = x.shape[-1]
+  d_table, d_bias = sums if len(sums) > 1 else (sums[0][:, :embed], sums[0][:, embed])
   return loss, outputs, d_table, d_bias
 
 

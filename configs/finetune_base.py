@@ -56,7 +56,7 @@ def _search() -> ConfigDict:
       "cells": "all",
       # These replace a dimension of the space where they are not empty.
       "batch_sizes": (),  # examples
-      "learning_rates": (),  # peaks
+      "learning_rates": (),  # peaks, at most 1
       "epochs": (),
       "warmup_fractions": (),  # of all steps
       "warmup_steps": (),

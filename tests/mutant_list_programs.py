@@ -223,4 +223,34 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
     ],
   ),
+  (
+    "pretrain/models/layers.py",
+    "tests/pretrain/models/test_last_layer.py",
+    [
+      (
+        "an eighth of the queries is attended for by a kernel for all",
+        "8 * read.shape[1] > x.shape[1]",
+        "8 * read.shape[1] >= x.shape[1]",
+        "test_on_tpus_a_kernel_attends_for_all_queries_if_more_than_an_eighth_of_them_is_read[2-0]",
+      ),
+      (
+        "of what was attended for all queries the first are read",
+        "take_positions(attended, read) if",
+        "attended[:, : read.shape[1]] if",
+        "test_states_and_gradients_equal_those_of_the_whole_layer_with_its_dropout[kernels]",
+      ),
+    ],
+  ),
+  (
+    "finetune/search/program.py",
+    "tests/finetune/search/test_program.py",
+    [
+      (
+        "runs are compiled with a look through their parameters",
+        "self._settings, learning_rate=LARGEST_RATE",
+        "self._settings, learning_rate=1e6",
+        "test_a_step_does_not_look_through_the_parameters_for_what_is_known_of_the_rates",
+      ),
+    ],
+  ),
 ]

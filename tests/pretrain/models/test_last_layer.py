@@ -43,8 +43,13 @@ def _loss_and_gradient(config: EncoderConfig, *, pruned: bool):
 
 @pytest.mark.parametrize(
   "changes",
-  [{}, {"relative_position": "none", "num_layers": 1}, {"remat": "cheap", "dropout": 0.4}],
-  ids=["dropout", "one_layer", "remat"],
+  [
+    {},
+    {"relative_position": "none", "num_layers": 1},
+    {"remat": "cheap", "dropout": 0.4},
+    {"attention": "pallas_tpu", "dropout": 0.4},
+  ],
+  ids=["dropout", "one_layer", "remat", "kernels"],
 )
 def test_states_and_gradients_equal_those_of_the_whole_layer_with_its_dropout(changes):
   config = dataclasses.replace(CONFIG, attention_dropout=0.3, **changes)
@@ -75,6 +80,17 @@ def test_nothing_wide_is_computed_where_nothing_is_read():
 
   wide, scores = (B, L, config.mlp_size), (B, config.num_heads, L, L)
   assert {wide, scores} <= shapes(pruned=False) and not {wide, scores} & shapes(pruned=True)
+
+
+@pytest.mark.parametrize(("queries", "kernels"), [(4, 1), (2, 0)])
+def test_on_tpus_a_kernel_attends_for_all_queries_if_more_than_an_eighth_of_them_is_read(queries, kernels):
+  config = dataclasses.replace(CONFIG, num_layers=1, attention="pallas_tpu")
+  params, x = init_encoder(config), jnp.zeros((B, L, config.hidden_size))
+
+  def last(params):
+    return encoder.run_trunk(params["trunk"], config, x, MASK, KEYS, read=READ[:, :queries]).last
+
+  assert str(jax.make_jaxpr(last)(params)).count("= pallas_call") == kernels
 
 
 @pytest.mark.parametrize(("axis", "shape"), [(0, (3, 5)), (1, (2, 3, 5))])

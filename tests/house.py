@@ -48,7 +48,7 @@ LINES = {
   "ZeRO-1 that cuts parameters too, gradients that GPUs round before a bias sums them": 40,
   "attention with dropout by kernels on NVIDIA GPUs, their check, rows within tiles (pretrain/ops)": 482,
   "norms with their gradients and the bias of attention by kernels of their own on NVIDIA GPUs": 640,
-  "sums of the vocabulary that begin with its first chunk's, kernels in the last layer on TPUs": 11,
+  "the vocabulary's sums in whole tiles and kernels in the last layer on TPUs": 7,
   "scores over the vocabulary and parameters read less often, parameters that are not finite refused": 41,
   "options of compilers, kernel gradients over one axis of tokens, tables drawn without their data": 52,
   "a fine-tuning step by its parts, what it keeps, its options, and vectors of a text with dropout": 15,

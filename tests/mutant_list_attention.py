@@ -276,12 +276,6 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "test_chunks_without_a_used_position_are_not_computed",
       ),
       (
-        "the chunk behind the last that counts is not computed",
-        "carry[0] < needed - 1",
-        "carry[0] < needed",
-        "test_chunks_without_a_used_position_are_not_computed",
-      ),
-      (
         "the gradient of a loss that is weighted is that of the loss alone",
         "lambda gradient: gradient * cotangents[0]",
         "lambda gradient: gradient",

@@ -108,27 +108,23 @@ def _loss_and_gradients(sum_loss: SumLoss, chunk: int, x, table, bias, targets, 
     order = jnp.pad(order, (0, chunks * chunk - number), constant_values=number)
     read = functools.partial(jnp.take, axis=0, mode="fill", fill_value=0)
 
-    def of_chunk(index):
-      at = jax.lax.dynamic_slice_in_dim(order, index * chunk, chunk)
-      return at, _chunk_gradient(sum_loss, jax.tree.map(lambda a: read(a, at), rows), table, bias)
-
-    def put(at, whole, part):
-      return jax.tree.map(lambda whole, part: whole.at[at].set(part, mode="drop"), whole, part)
-
-    def one_more(carry):
+    def one_chunk(carry):
       index, (loss, outputs, sums) = carry
-      at, found = of_chunk(index + 1)
-      return index + 1, (loss + found[0], put(at, outputs, found[1]), jax.tree.map(jnp.add, sums, found[2]))
+      at = jax.lax.dynamic_slice_in_dim(order, index * chunk, chunk)
+      found = _chunk_gradient(sum_loss, jax.tree.map(lambda a: read(a, at), rows), table, bias)
+      outputs = jax.tree.map(lambda whole, part: whole.at[at].set(part, mode="drop"), outputs, found[1])
+      return index + 1, (loss + found[0], outputs, jax.tree.map(jnp.add, sums, found[2]))
 
-    # The sums begin with those of the first chunk: zeros would be written and read.
-    at, (loss, outputs, sums) = of_chunk(0)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape[1:]), leaf.dtype), outputs)
+    first = jax.tree.map(lambda a: a[:chunk], rows)
+    shapes = jax.eval_shape(functools.partial(_chunk_gradient, sum_loss), first, table, bias)
+    loss, outputs, sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    outputs = jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape[1:]), leaf.dtype), outputs)
     needed = (jnp.sum(used, dtype=jnp.int32) + chunk - 1) // chunk
     _, (loss, outputs, sums) = jax.lax.while_loop(
       # `needed` is never more, but who reads the compiled program finds the worst case here.
-      lambda carry: (carry[0] < needed - 1) & (carry[0] < chunks - 1),
-      one_more,
-      (jnp.zeros((), jnp.int32), (loss, put(at, zeros, outputs), sums)),
+      lambda carry: (carry[0] < needed) & (carry[0] < chunks),
+      one_chunk,
+      (jnp.zeros((), jnp.int32), (loss, outputs, sums)),
     )
   outputs = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), outputs)
   embed = x.shape[-1]

@@ -131,9 +131,9 @@ class SelfAttention(nn.Module):
       else:
         attended = attention_at(query, key, value, read, **options)
     attended = constrain(attended, "batch", "length", "heads", "head_dim")
-    attended = take_positions(attended, read) if is_whole and read is not None else attended
     kernel, output_bias = _Dense(config, (*heads, width), (width,), name="output")()
     attended = jnp.reshape(attended, (*attended.shape[:2], width))
+    attended = take_positions(attended, read) if is_whole and read is not None else attended
     output = constrain(product(attended.astype(kernel.dtype), kernel, True), "batch", "length", "embed")
     # The official code sets NaN, which only rows without a token produce, to 0 after the out-projection.
     return Branch(output, output_bias, jnp.any(token_mask, axis=-1), row_keys)

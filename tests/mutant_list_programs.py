@@ -115,7 +115,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "GPUs lay out a norm's result as they like",
-        "return _row_major(_plain(",
+        "return row_major(_plain(",
         "return (_plain(",
         "test_a_gpu_without_triton_computes_the_parts_and_lays_no_rows_together",
       ),

@@ -12,13 +12,7 @@ from pretrain.ops.attention_inputs import Fixed, Settings
 from pretrain.ops.triton_call import Launch
 
 BLOCK = 64  # queries or keys of a block, as the kernels have it
-TILE = 32  # tokens of the tiles that a program goes through
-_KERNELS = {
-  "forward": "attention_triton_kernels.forward",
-  "backward_query": "attention_triton_kernels.backward_query",
-  "backward_key": "attention_triton_key_kernels.backward_key",
-  "backward_bias": "attention_triton_key_kernels.backward_bias",
-}
+TILE = 32  # tokens of the tiles that `forward` and `backward_key` go through
 _NO_GROUP = np.iinfo(np.int32).min  # the segment of keys that none may read
 
 
@@ -31,7 +25,7 @@ def forward(settings: Settings, part, query, key, value, bias, fixed) -> tuple[j
   lse = jax.ShapeDtypeStruct((rows, width // settings.head_dim, 1, length), jnp.float32)
   arrays = _inputs(settings, part, query, key, value, bias, fixed)
   out = jax.ShapeDtypeStruct((rows, length, width), query.dtype)
-  return tuple(_call("forward", settings, bias is not None, arrays, (out, lse)))
+  return tuple(_over_tokens("forward", settings, bias is not None, arrays, (out, lse)))
 
 
 def backward(settings: Settings, part, query, key, value, bias, fixed, out, lse, given) -> tuple:
@@ -40,23 +34,16 @@ def backward(settings: Settings, part, query, key, value, bias, fixed, out, lse,
   heads = width // settings.head_dim
   inner = given.astype(jnp.float32) * out.astype(jnp.float32)
   inner = jnp.moveaxis(jnp.sum(jnp.reshape(inner, (rows, length, heads, -1)), axis=-1), 1, 2)
-  after = given, lse, inner
-  turned = None if bias is None else jnp.flip(bias, 1)  # of blocks of keys and tiles of queries
-  of_keys = _inputs(settings, part, query, key, value, turned, fixed)
+  blocks, is_packed = -(-length // BLOCK), key is None
   like, nothing = jax.ShapeDtypeStruct(query.shape, query.dtype), jax.ShapeDtypeStruct((1,), query.dtype)
-  biased, is_packed = bias is not None, key is None
-  wanted = (like, nothing if is_packed else like)
-  d_key, d_value = _call("backward_key", settings, biased, (*of_keys, *after), wanted)
-  of_queries = _inputs(settings, part, query, key, value, bias, fixed)
-  with_keys = d_key if is_packed else jnp.zeros(1, query.dtype)
-  (d_query,) = _call("backward_query", settings, biased, (*of_queries, *after, with_keys), (like,))
-  d_bias = None
-  if biased:
-    blocks = -(-length // BLOCK)
-    diagonals = jax.ShapeDtypeStruct((heads, blocks, blocks, 2 * BLOCK), jnp.float32)
-    of_keys = *of_keys[:3], _tiles(turned, length, BLOCK), *of_keys[4:]
-    (diagonals,) = _call("backward_bias", settings, True, (*of_keys, *after), (diagonals,))
-    d_bias = _by_distance(diagonals, length).astype(bias.dtype)
+  d_scores = jax.ShapeDtypeStruct((rows, heads, blocks * BLOCK, blocks * BLOCK), query.dtype)
+  turned = None if bias is None else jnp.flip(bias, 1)  # of blocks of keys and tiles of queries
+  arrays = *_inputs(settings, part, query, key, value, turned, fixed), given, lse, inner
+  wanted = (like, nothing if is_packed else like, d_scores)
+  d_key, d_value, d_scores = _over_tokens("backward_key", settings, bias is not None, arrays, wanted)
+  facts, with_keys = arrays[5], d_key if is_packed else jnp.zeros(1, query.dtype)
+  d_query = _d_query(settings, query if is_packed else key, facts, d_scores, with_keys, is_packed)
+  d_bias = None if bias is None else _d_bias(d_scores, length).astype(bias.dtype)
   gradients = (d_query, None, None) if is_packed else (d_query, d_key, d_value)
   d_added = [jnp.sum(x.astype(jnp.float32), axis=(0, 1)) for x in gradients if x is not None]
   return *gradients, d_bias, jnp.reshape(jnp.stack(d_added), (3, width))
@@ -68,7 +55,7 @@ def _sizes(query: jax.Array, key: jax.Array | None) -> tuple[int, int, int]:
 
 
 def _inputs(settings: Settings, part, query, key, value, bias, fixed: Fixed) -> tuple:
-  """What all kernels read, in their order."""
+  """What the kernels that compute scores read, in their order."""
   rows, length, width = _sizes(query, key)
   if key is None:
     key = value = query
@@ -114,36 +101,65 @@ def _words(
   )
 
 
-def _call(
+def _over_tokens(
   kernel: str, settings: Settings, biased: bool, arrays: Sequence, results: Sequence
 ) -> Sequence[jax.Array]:
-  """Runs a kernel over the blocks of tokens of each row and head."""
+  """Runs `forward` or `backward_key` over the blocks of tokens of each row and head."""
   is_packed = arrays[0] is arrays[1]
   rows, length, width = _sizes(arrays[0], None if is_packed else arrays[1])
-  heads, blocks = width // settings.head_dim, -(-length // BLOCK)
-  constants = {
-    "length": length,
-    "heads": heads,
-    "head_dim": settings.head_dim,
-    "lanes": max(16, 1 << (settings.head_dim - 1).bit_length()),
+  constants = _constants(settings, length, width, arrays[0].dtype) | {
     "biased": biased,
     "window": -1 if settings.window is None else settings.window,
     "limit": int(row_random.pair_limit(settings.dropout_rate)),
     "keeps": 1.0 - settings.dropout_rate,
-    "precision": "ieee" if arrays[0].dtype == jnp.float32 else "tf32",  # of no meaning for bfloat16
     "packed": is_packed,
+    "keys" if kernel == "forward" else "queries": TILE,
   }
-  programs = rows * heads * blocks
-  if kernel == "backward_bias":
-    programs = heads * blocks**2
-    constants["rows"] = rows
-  else:
-    constants["queries" if kernel == "backward_key" else "keys"] = TILE
   # Measured on an H200 with heads of 64; twice as wide ones in three stages do not fit smaller GPUs.
   warps, stages = (4, 3) if constants["lanes"] <= 64 else (8, 2)
-  aliases = ((len(arrays) - 1, 0),) if is_packed and kernel == "backward_query" else ()
-  launch = Launch(programs, warps, stages, aliases)
-  return triton_call.call(_KERNELS[kernel], arrays, results, launch, constants)
+  module = f"attention_triton_{'' if kernel == 'forward' else 'backward_'}kernels"
+  launch = Launch(rows * constants["heads"] * -(-length // BLOCK), warps, stages)
+  return triton_call.call(f"{module}.{kernel}", arrays, results, launch, constants)
+
+
+def _constants(settings: Settings, length: int, width: int, dtype: jnp.dtype) -> dict:
+  """What a kernel knows of the arrays when it is compiled."""
+  return {
+    "length": length,
+    "heads": width // settings.head_dim,
+    "head_dim": settings.head_dim,
+    "lanes": max(16, 1 << (settings.head_dim - 1).bit_length()),
+    "precision": "ieee" if dtype == jnp.float32 else "tf32",  # of no meaning for bfloat16
+  }
+
+
+def _d_query(settings: Settings, key, facts, d_scores, with_keys, is_packed: bool) -> jax.Array:
+  """The gradient of the queries; if packed, in the array `with_keys`, which has the others."""
+  rows, length, width = _sizes(key, None if is_packed else key)
+  constants = _constants(settings, length, width, key.dtype) | {"packed": is_packed, "keys": BLOCK}
+  launch = Launch(rows * constants["heads"] * -(-length // BLOCK), 4, 3, ((3, 0),) if is_packed else ())
+  like = jax.ShapeDtypeStruct(key.shape, key.dtype)
+  arrays = key, facts, d_scores, with_keys
+  (d_query,) = triton_call.call(
+    "attention_triton_backward_kernels.backward_query", arrays, (like,), launch, constants
+  )
+  return d_query
+
+
+def _d_bias(d_scores: jax.Array, length: int) -> jax.Array:
+  """[heads, 2 length - 1] float32, the gradient of the bias of each distance."""
+  rows, heads, padded, _ = d_scores.shape
+  blocks = padded // BLOCK
+  constants = {"rows": rows, "length": length, "heads": heads}
+  diagonals = jax.ShapeDtypeStruct((heads, blocks, blocks, 2 * BLOCK), jnp.float32)
+  (diagonals,) = triton_call.call(
+    "attention_triton_backward_kernels.backward_bias",
+    (d_scores,),
+    (diagonals,),
+    Launch(heads * blocks**2, 4, 4),
+    constants,
+  )
+  return _by_distance(diagonals, length)
 
 
 def _by_distance(diagonals: jax.Array, length: int) -> jax.Array:

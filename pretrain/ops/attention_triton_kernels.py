@@ -1,16 +1,13 @@
-"""Triton kernels for NVIDIA GPUs: attention forward and backward, without scores in the GPU's memory.
+"""The Triton kernel of attention for NVIDIA GPUs, without scores in the GPU's memory.
 
-A program holds a block of one row and one head and goes through the row's other tokens tile by tile:
-`forward` and `backward_query` hold queries, `backward_key` holds keys. Softmax goes along with the tiles
-(Dao et al. 2022, FlashAttention); the backward pass computes probabilities again from the logarithm of each
-query's sum and draws the same dropout again. The gradient of the bias is `backward_bias`'s: a program holds
-one tile of one head and goes through the rows, so that sums along diagonals are taken once and no order of
-programs changes them.
+A program holds a block of queries of one row and one head and goes through the row's keys tile by tile;
+softmax goes along with the tiles (Dao et al. 2022, FlashAttention). `attention_triton_backward_kernels` has
+the gradients.
 
 Exponentials are powers of 2, which is what GPUs compute: scores are multiplied by log2(e), the bias comes so.
 Tiles that every query reads are computed without a mask, the rest with one.
 
-All four read, in this order, as JAX lays arrays out:
+`forward` and `backward_key` read, in this order, as JAX lays arrays out:
   query, key, value: [rows, length, heads * head_dim]; if packed, all are one array that has them side by
     side, [rows, length, 3 * heads * head_dim].
   bias: [heads, tiles, BLOCK, tile] float32, the bias times log2(e) of a block and a tile, which lie so many
@@ -28,7 +25,6 @@ import triton.language as tl
 from pretrain.ops.attention_triton_tiles import (
   BLOCK,
   LOG2_E,
-  NO_KEY,
   block_of,
   dropped,
   masked_scores,
@@ -47,8 +43,8 @@ from pretrain.ops.attention_triton_tiles import (
 def _forward_tile(
   state, start, scaled, query_at, of_query, of_group, is_odd, key, value, bias, groups, of_keys,
   length: tl.constexpr, width: tl.constexpr, head_dim: tl.constexpr, lanes: tl.constexpr,
-  biased: tl.constexpr, window: tl.constexpr, limit: tl.constexpr, keeps: tl.constexpr,
-  precision: tl.constexpr, keys: tl.constexpr, masked: tl.constexpr,
+  biased: tl.constexpr, window: tl.constexpr, limit: tl.constexpr, precision: tl.constexpr,
+  keys: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
   """Highest scores, sums and attended values of a block of queries after one more tile of keys."""
   highest, total, attended = state
@@ -62,7 +58,7 @@ def _forward_tile(
   shrunk = tl.exp2(highest - above)
   total = total * shrunk + tl.sum(weights, 1)
   of_key = word(of_keys, key_at, key_at < length, length, limit)[None, :]
-  weights = dropped(weights, of_query, of_key, is_odd, limit, keeps)
+  weights = dropped(weights, of_query, of_key, is_odd, limit)
   block = block_of(value, key_at, length, width, head_dim, lanes)
   attended = tl.dot(weights.to(block.dtype), block, attended * shrunk[:, None], input_precision=precision)
   return above, total, attended
@@ -105,92 +101,13 @@ def forward(
   for start in range(0, whole, keys):
     state = _forward_tile(
       state, start, scaled, query_at, of_query, of_group, is_odd, key, value, bias, groups,
-      of_keys, length, apart, head_dim, lanes, biased, window, limit, keeps, precision, keys, False,
+      of_keys, length, apart, head_dim, lanes, biased, window, limit, precision, keys, False,
     )  # fmt: skip
   for start in range(whole, end, keys):
     state = _forward_tile(
       state, start, scaled, query_at, of_query, of_group, is_odd, key, value, bias, groups,
-      of_keys, length, apart, head_dim, lanes, biased, window, limit, keeps, precision, keys, True,
+      of_keys, length, apart, head_dim, lanes, biased, window, limit, precision, keys, True,
     )  # fmt: skip
   highest, total, attended = state
-  put(out + base, attended / total[:, None], query_at, length, width, head_dim, lanes)
+  put(out + base, attended / (total * keeps)[:, None], query_at, length, width, head_dim, lanes)
   tl.store(lse + at_head * length + query_at, highest + tl.log2(total), mask=real)
-
-
-@triton.jit
-def _query_tile(
-  summed, start, scaled, gradient, sums, delta, query_at, of_query, of_group, is_odd, key, value, bias,
-  groups, of_keys,
-  length: tl.constexpr, width: tl.constexpr, head_dim: tl.constexpr, lanes: tl.constexpr,
-  biased: tl.constexpr, window: tl.constexpr, limit: tl.constexpr, keeps: tl.constexpr,
-  precision: tl.constexpr, keys: tl.constexpr, masked: tl.constexpr,
-):  # fmt: skip
-  """The gradient of a block of queries with that of one more tile of keys."""
-  key_at = start + tl.arange(0, keys)
-  block = block_of(key, key_at, length, width, head_dim, lanes)
-  scores = tl.dot(scaled, tl.trans(block), input_precision=precision)
-  scores = scores * LOG2_E + taken_bias(bias + start // keys * (BLOCK * keys), biased)
-  scores = masked_scores(scores, groups, query_at[:, None], key_at[None, :], of_group, length, window, masked)
-  values = block_of(value, key_at, length, width, head_dim, lanes)
-  d_weights = tl.dot(gradient, tl.trans(values), input_precision=precision)
-  of_key = word(of_keys, key_at, key_at < length, length, limit)[None, :]
-  d_weights = dropped(d_weights, of_query, of_key, is_odd, limit, keeps)
-  d_scores = tl.exp2(scores - sums) * (d_weights - delta)
-  if masked:  # the average of a query without keys has no gradient to its scores
-    d_scores = tl.where(sums > NO_KEY, d_scores, 0.0)
-  return tl.dot(d_scores.to(block.dtype), block, summed, input_precision=precision)
-
-
-@triton.jit
-def backward_query(
-  query, key, value, bias, groups, facts, of_queries, of_keys, first,
-  given,  # the gradient of `out`
-  lse,
-  inner,  # [rows, heads, length] float32: sums of `given` times `out` over the head
-  with_keys,  # if packed: what `backward_key` wrote, which is also where `d_query` lies
-  d_query,
-  length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr,
-  lanes: tl.constexpr,
-  biased: tl.constexpr,
-  window: tl.constexpr,
-  limit: tl.constexpr,
-  keeps: tl.constexpr,
-  precision: tl.constexpr,
-  packed: tl.constexpr,
-  keys: tl.constexpr,
-):  # fmt: skip
-  """The gradient of a block of queries."""
-  blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
-  tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
-  row, head = at_head // heads, at_head % heads
-  width: tl.constexpr = heads * head_dim
-  apart: tl.constexpr = 3 * width if packed else width
-  query, key, value = of_head(query, key, value, row, head, length, width, head_dim, packed)
-  base = row.to(tl.int64) * length * width + head * head_dim
-  groups, facts = groups + 2 * row * length, facts + 2 * row
-  query_at = tile * BLOCK + tl.arange(0, BLOCK)
-  real = query_at < length
-  scaled = scaled_query(block_of(query, query_at, length, apart, head_dim, lanes), head_dim)
-  gradient = block_of(given + base, query_at, length, width, head_dim, lanes)
-  sums = taken(lse + at_head * length, query_at, real, length)[:, None]
-  delta = taken(inner + at_head * length, query_at, real, length)[:, None]
-  of_queries, is_odd = words_of_head(of_queries, first, row, head, length, heads)
-  of_query = word(of_queries, query_at, real, length, limit)[:, None]
-  of_group = taken(groups, query_at, real, length)[:, None]
-  bias = tiles_of_bias(bias, head, tile, length, keys)
-  summed = tl.zeros([BLOCK, lanes], tl.float32)
-  end, whole = tl.load(facts), tl.load(facts + 1) // keys * keys
-  for start in range(0, whole, keys):
-    summed = _query_tile(
-      summed, start, scaled, gradient, sums, delta, query_at, of_query, of_group, is_odd, key,
-      value, bias, groups, of_keys, length, apart, head_dim, lanes, biased, window, limit, keeps,
-      precision, keys, False,
-    )  # fmt: skip
-  for start in range(whole, end, keys):
-    summed = _query_tile(
-      summed, start, scaled, gradient, sums, delta, query_at, of_query, of_group, is_odd, key,
-      value, bias, groups, of_keys, length, apart, head_dim, lanes, biased, window, limit, keeps,
-      precision, keys, True,
-    )  # fmt: skip
-  d_query, _, _ = of_head(d_query, d_query, d_query, row, head, length, width, head_dim, packed)
-  put(d_query, summed * (head_dim**-0.5), query_at, length, apart, head_dim, lanes)

@@ -20,11 +20,11 @@ def word(array, at, real, length: tl.constexpr, limit: tl.constexpr):
 
 
 @triton.jit
-def dropped(tile, of_query, of_key, is_odd, limit: tl.constexpr, keeps: tl.constexpr):
-  """A tile after dropout: `row_random.pair_kept` decides, and what is left grows by what is dropped."""
+def dropped(tile, of_query, of_key, is_odd, limit: tl.constexpr):
+  """A tile with zeros where `row_random.pair_kept` drops; the caller divides by the share that is kept."""
   if limit == KEEPS_ALL:
     return tile
-  return tile * tl.where(pair_kept(of_query, of_key, is_odd, limit), 1 / keeps, 0.0)
+  return tl.where(pair_kept(of_query, of_key, is_odd, limit), tile, 0.0)
 
 
 @triton.jit

@@ -1,4 +1,13 @@
-"""The Triton kernels of attention that hold keys: see `attention_triton_kernels`."""
+"""The Triton kernels of attention's gradients: see `attention_triton_kernels` for what they read.
+
+`backward_key` holds a block of keys and goes through the row's queries. It computes probabilities again from
+the logarithm of each query's sum, draws the same dropout again, and writes the gradients of the scores, which
+cost more to compute than to write: `backward_query` multiplies them with the keys, and `backward_bias` sums
+them over rows and along diagonals, in an order that does not depend on which program runs first.
+
+  d_scores: [rows, heads, padded, padded] in the query's dtype, of (key, query); a row of `length` tokens is
+    padded to whole blocks. 0 where a key has no part in the row.
+"""
 
 import triton
 import triton.language as tl
@@ -36,20 +45,22 @@ def _put_diagonals(tile, array):
 
 @triton.jit
 def _key_tile(
-  start, block, values, key_at, of_key, of_group, is_odd, query, given, lse, inner, bias, groups, of_queries,
+  state, start, block, values, key_at, of_key, of_group, is_odd, query, given, lse, inner, bias, groups,
+  of_queries, d_scores,
   length: tl.constexpr, width: tl.constexpr, apart: tl.constexpr, head_dim: tl.constexpr, lanes: tl.constexpr,
   biased: tl.constexpr, window: tl.constexpr, limit: tl.constexpr, keeps: tl.constexpr,
   precision: tl.constexpr, queries: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
-  """What a tile of queries has for a block of keys: the queries and the gradients of what they attended to,
-  both [queries, lanes], the weights after dropout and the gradients of the scores, both [BLOCK, queries]."""
+  """The gradients of a block of keys and of their values with those of one more tile of queries."""
+  d_block, d_values = state
   query_at = start + tl.arange(0, queries)
   real = query_at < length
   scaled = scaled_query(block_of(query, query_at, length, apart, head_dim, lanes), head_dim)
   gradient = block_of(given, query_at, length, width, head_dim, lanes)
   sums = taken(lse, query_at, real, length)[None, :]
   delta = taken(inner, query_at, real, length)[None, :]
-  scores = tl.dot(block, tl.trans(scaled), input_precision=precision) * LOG2_E + bias
+  scores = tl.dot(block, tl.trans(scaled), input_precision=precision)
+  scores = scores * LOG2_E + taken_bias(bias + start // queries * (BLOCK * queries), biased)
   if masked:
     allowed = of_group == taken(groups, query_at, real, length)[None, :]
     if window >= 0:
@@ -60,34 +71,17 @@ def _key_tile(
   weights = tl.exp2(scores - sums)
   of_query = word(of_queries, query_at, real, length, limit)[None, :]
   d_weights = tl.dot(values, tl.trans(gradient), input_precision=precision)
-  d_weights = dropped(d_weights, of_query, of_key, is_odd, limit, keeps)
-  d_scores = weights * (d_weights - delta)
+  d_weights = dropped(d_weights * (1 / keeps), of_query, of_key, is_odd, limit)
+  d_tile = weights * (d_weights - delta)
   if masked:
-    d_scores = tl.where(sums > NO_KEY, d_scores, 0.0)
+    d_tile = tl.where(sums > NO_KEY, d_tile, 0.0)
     # A query without keys averages: from its sum every weight comes out as 1.
     weights = tl.where(sums > NO_KEY, weights, weights * (1 / length))
-  return scaled, gradient, dropped(weights, of_query, of_key, is_odd, limit, keeps), d_scores
-
-
-@triton.jit
-def _add_key_tile(
-  state, start, block, values, key_at, of_key, of_group, is_odd, query, given, lse, inner, bias, groups,
-  of_queries,
-  length: tl.constexpr, width: tl.constexpr, apart: tl.constexpr, head_dim: tl.constexpr, lanes: tl.constexpr,
-  biased: tl.constexpr, window: tl.constexpr, limit: tl.constexpr, keeps: tl.constexpr,
-  precision: tl.constexpr, queries: tl.constexpr, masked: tl.constexpr,
-):  # fmt: skip
-  """The gradients of a block of keys and of their values with those of one more tile of queries."""
-  d_block, d_values = state
-  bias = taken_bias(bias + start // queries * (BLOCK * queries), biased)
-  scaled, gradient, weights, d_scores = _key_tile(
-    start, block, values, key_at, of_key, of_group, is_odd, query, given, lse, inner, bias, groups,
-    of_queries, length, width, apart, head_dim, lanes, biased, window, limit, keeps, precision, queries,
-    masked,
-  )  # fmt: skip
+  weights = dropped(weights, of_query, of_key, is_odd, limit)
+  d_tile = d_tile.to(scaled.dtype)
+  tl.store(d_scores + query_at[None, :], d_tile)
   d_values = tl.dot(weights.to(gradient.dtype), gradient, d_values, input_precision=precision)
-  d_block = tl.dot(d_scores.to(scaled.dtype), scaled, d_block, input_precision=precision)
-  return d_block, d_values
+  return tl.dot(d_tile, scaled, d_block, input_precision=precision), d_values
 
 
 @triton.jit
@@ -98,6 +92,7 @@ def backward_key(
   inner,
   d_key,  # if packed: the array that has all three
   d_value,
+  d_scores,
   length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr,
   lanes: tl.constexpr,
   biased: tl.constexpr,
@@ -118,74 +113,91 @@ def backward_key(
   gradients = given + row.to(tl.int64) * length * width + head * head_dim
   groups, facts = groups + 2 * row * length, facts + 2 * row
   lse, inner = lse + at_head * length, inner + at_head * length
+  padded: tl.constexpr = blocks * BLOCK
   key_at = tile * BLOCK + tl.arange(0, BLOCK)
   block = block_of(key, key_at, length, apart, head_dim, lanes)
   values = block_of(value, key_at, length, apart, head_dim, lanes)
   of_queries, is_odd = words_of_head(of_queries, first, row, head, length, heads)
   of_key = word(of_keys, key_at, key_at < length, length, limit)[:, None]
   of_group = taken(groups + length, key_at, key_at < length, length)[:, None]
+  d_scores += (at_head.to(tl.int64) * padded + key_at[:, None]) * padded
   bias = tiles_of_bias(bias, head, tile, length, queries)
   state = tl.zeros([BLOCK, lanes], tl.float32), tl.zeros([BLOCK, lanes], tl.float32)
-  end = tl.where(tile * BLOCK < tl.load(facts), length, 0)
-  whole = tl.where((tile + 1) * BLOCK <= tl.load(facts + 1), length, 0)
+  end = tl.where(tile * BLOCK < tl.load(facts), padded, 0)
+  whole = tl.where((tile + 1) * BLOCK <= tl.load(facts + 1), padded, 0)
   for start in range(0, whole, queries):
-    state = _add_key_tile(
+    state = _key_tile(
       state, start, block, values, key_at, of_key, of_group, is_odd, query, gradients, lse, inner,
-      bias, groups, of_queries, length, width, apart, head_dim, lanes, biased, window, limit, keeps,
+      bias, groups, of_queries, d_scores, length, width, apart, head_dim, lanes, biased, window, limit, keeps,
       precision, queries, False,
     )  # fmt: skip
   for start in range(whole, end, queries):
-    state = _add_key_tile(
+    state = _key_tile(
       state, start, block, values, key_at, of_key, of_group, is_odd, query, gradients, lse, inner,
-      bias, groups, of_queries, length, width, apart, head_dim, lanes, biased, window, limit, keeps,
+      bias, groups, of_queries, d_scores, length, width, apart, head_dim, lanes, biased, window, limit, keeps,
       precision, queries, True,
     )  # fmt: skip
+  for start in range(end, padded, queries):  # keys without a part in the row, whose scores the bias reads
+    nothing = tl.zeros([BLOCK, queries], d_scores.dtype.element_ty)
+    tl.store(d_scores + start + tl.arange(0, queries)[None, :], nothing)
   d_block, d_values = state
   _, d_key, d_value = of_head(d_key, d_key, d_value, row, head, length, width, head_dim, packed)
   put(d_key, d_block, key_at, length, apart, head_dim, lanes)
-  put(d_value, d_values, key_at, length, apart, head_dim, lanes)
+  put(d_value, d_values * (1 / keeps), key_at, length, apart, head_dim, lanes)
+
+
+@triton.jit
+def backward_query(
+  key,  # if packed: the array that has all three
+  facts,
+  d_scores,
+  with_keys,  # if packed: what `backward_key` wrote, which is also where `d_query` lies
+  d_query,
+  length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr,
+  lanes: tl.constexpr,
+  precision: tl.constexpr,
+  packed: tl.constexpr,
+  keys: tl.constexpr,  # of a tile
+):  # fmt: skip
+  """The gradient of a block of queries."""
+  blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
+  tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+  row, head = at_head // heads, at_head % heads
+  width: tl.constexpr = heads * head_dim
+  apart: tl.constexpr = 3 * width if packed else width
+  padded: tl.constexpr = blocks * BLOCK
+  _, key, _ = of_head(key, key, key, row, head, length, width, head_dim, packed)
+  query_at = tile * BLOCK + tl.arange(0, BLOCK)
+  d_scores += at_head.to(tl.int64) * padded * padded + query_at[None, :]
+  summed = tl.zeros([BLOCK, lanes], tl.float32)
+  for start in range(0, tl.load(facts + 2 * row), keys):
+    key_at = start + tl.arange(0, keys)
+    block = block_of(key, key_at, length, apart, head_dim, lanes)
+    d_tile = tl.load(d_scores + key_at[:, None] * padded)
+    summed = tl.dot(tl.trans(d_tile), block, summed, input_precision=precision)
+  d_query, _, _ = of_head(d_query, d_query, d_query, row, head, length, width, head_dim, packed)
+  put(d_query, summed * (head_dim**-0.5), query_at, length, apart, head_dim, lanes)
 
 
 @triton.jit
 def backward_bias(
-  query, key, value, bias, groups, facts, of_queries, of_keys, first,
-  given,
-  lse,
-  inner,
+  d_scores,
   diagonals,  # [heads, blocks of keys, blocks of queries, 2 BLOCK] float32
   rows: tl.constexpr,
-  length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr,
-  lanes: tl.constexpr,
-  biased: tl.constexpr,
-  window: tl.constexpr,
-  limit: tl.constexpr,
-  keeps: tl.constexpr,
-  precision: tl.constexpr,
-  packed: tl.constexpr,
-):  # fmt: skip
+  length: tl.constexpr,
+  heads: tl.constexpr,
+):
   """The gradient of the bias of a block of keys and one of queries, summed over rows and along diagonals."""
   blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
   tile, at_key = tl.program_id(0) % blocks, tl.program_id(0) // blocks
   head, at_key = at_key // blocks, at_key % blocks
-  width: tl.constexpr = heads * head_dim
-  apart: tl.constexpr = 3 * width if packed else width
-  key_at = at_key * BLOCK + tl.arange(0, BLOCK)
-  of_key = word(of_keys, key_at, key_at < length, length, limit)[:, None]
-  bias = tl.load(tiles_of_bias(bias, head, at_key - tile, length, BLOCK))
+  padded: tl.constexpr = blocks * BLOCK
+  at = tl.arange(0, BLOCK)
+  d_scores += (
+    (head.to(tl.int64) * padded + at_key * BLOCK + at[:, None]) * padded + tile * BLOCK + at[None, :]
+  )
   summed = tl.zeros([BLOCK, BLOCK], tl.float32)
-  for number in range(rows):
-    row = tl.full([], number, tl.int64)
-    queries, block, values = of_head(query, key, value, row, head, length, width, head_dim, packed)
-    block = block_of(block, key_at, length, apart, head_dim, lanes)
-    values = block_of(values, key_at, length, apart, head_dim, lanes)
-    of_row = groups + 2 * row * length
-    of_group = taken(of_row + length, key_at, key_at < length, length)[:, None]
-    words, is_odd = words_of_head(of_queries, first, row, head, length, heads)
-    gradients, of_sums = given + row * length * width + head * head_dim, (row * heads + head) * length
-    _, _, _, d_scores = _key_tile(
-      tile * BLOCK, block, values, key_at, of_key, of_group, is_odd, queries, gradients, lse + of_sums,
-      inner + of_sums, bias, of_row, words, length, width, apart, head_dim, lanes, biased, window, limit,
-      keeps, precision, BLOCK, True,
-    )  # fmt: skip
-    summed += d_scores
+  for _ in range(rows):
+    summed += tl.load(d_scores).to(tl.float32)
+    d_scores += heads * padded * padded
   _put_diagonals(summed, diagonals + tl.program_id(0) * 2 * BLOCK)

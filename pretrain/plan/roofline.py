@@ -142,13 +142,13 @@ def _products(instruction: Instruction, owner: Computation) -> list[tuple[float,
 
 
 def _of_triton(instruction: Instruction, owner: Computation) -> list[tuple[float, str]]:
-  """The products of the kernels of `ops.attention_triton`, known by their arrays; other kernels have none."""
-  if len(instruction.operands) < 9:
+  """The products of the attention kernels that compute scores, known by their arrays; others move bytes."""
+  products = {9: 2, 12: 4}.get(len(instruction.operands))  # forward; of keys and values
+  if products is None:
     return []
-  # What a kernel is called by: forward, of the bias, of keys, of queries.
-  is_forward, is_bias = len(instruction.operands) == 9, len(instruction.results[0].sizes) == 4
-  products = 2 if is_forward or is_bias else {2: 4, 1: 3}[len(instruction.results)]
-  wide = instruction if is_forward else owner[instruction.operands[9]]  # attended values, or their gradients
+  wide = (
+    instruction if products == 2 else owner[instruction.operands[9]]
+  )  # attended values, or their gradients
   rows, length, width = wide.results[0].sizes
   return [(products * 2.0 * rows * length**2 * width, "triton")]
 

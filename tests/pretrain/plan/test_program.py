@@ -174,11 +174,11 @@ ENTRY %main (q: f32[8]) -> f32[16] {
   assert [(item.kind, item.bytes, item.overlaps) for item in found] == [("all-gather", 64, True)] * 2
 
 
-def test_the_kernels_of_attention_on_gpus_count_their_products_and_others_none():
+def test_the_kernels_of_attention_on_gpus_that_compute_scores_count_their_products_and_others_none():
   wide, sums = "bf16[2,8,32]{2,1,0}", "f32[2,4,1,8]{3,2,1,0}"
 
   def call(operands: int, of: str = "%query") -> str:
-    names = ", ".join([of] * 9 + ["%query"] * (operands - 9))
+    names = ", ".join(([of] * 9 + ["%query"] * 4)[:operands])
     return f'custom-call({names}), custom_call_target="triton_kernel_call"'
 
   text = f"""HloModule kernels
@@ -187,15 +187,15 @@ ENTRY %main (query: bf16[2,8,32], three: bf16[2,8,96]) -> bf16[2,8,32] {{
   %query = {wide} parameter(0)
   %three = bf16[2,8,96]{{2,1,0}} parameter(1)
   %forward = ({wide}, {sums}) {call(9)}
-  %keys = ({wide}, {wide}) {call(12)}
-  %bias = f32[4,1,1,128]{{3,2,1,0}} {call(12)}
+  %keys = ({wide}, {wide}, bf16[2,4,64,64]{{3,2,1,0}}) {call(12)}
+  %bias = f32[4,1,1,128]{{3,2,1,0}} custom-call(%query), custom_call_target="triton_kernel_call"
   %norm = ({wide}, {wide}) custom-call(%query, %query), custom_call_target="triton_kernel_call"
-  %packed = bf16[2,8,96]{{2,1,0}} {call(13, "%three")}
-  ROOT %queries = {wide} {call(13)}
+  %packed = (bf16[2,8,96]{{2,1,0}}, bf16[1]{{0}}, bf16[2,4,64,64]{{3,2,1,0}}) {call(12, "%three")}
+  ROOT %queries = {wide} {call(4)}
 }}
 """
   product = 2 * 2 * 8 * 8 * 32  # rows x length^2 x width, twice
-  assert roofline.total_flops(parse(text)) == (2 + 4 + 2 + 3 + 3) * product
+  assert roofline.total_flops(parse(text)) == (2 + 4 + 4) * product
 
 
 LOOKUP_TEXT = """HloModule lookup, is_scheduled=true

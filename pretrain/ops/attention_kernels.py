@@ -19,6 +19,11 @@ _LSE = PartitionSpec(BATCH_AXES, HEAD_AXIS, None, None)
 _ROWS = PartitionSpec(BATCH_AXES)
 _HEADS = PartitionSpec(HEAD_AXIS)
 _COLUMNS = PartitionSpec(None, HEAD_AXIS)
+# What lies where of the arrays that a forward pass leaves for the backward pass, besides its result.
+_LEFT = {
+  "pallas_tpu": (_LSE,),
+  "triton": (_LSE, _HEADS, _ROWS, _ROWS, PartitionSpec(BATCH_AXES, HEAD_AXIS), PartitionSpec()),
+}
 
 
 def attention(
@@ -60,9 +65,10 @@ def _attend_forward(settings: Settings, query, key, value, bias, added, fixed: F
     return _of(settings).forward(settings, part, *arrays)
 
   arrays = (query, key, value, bias, fixed)
-  out, lse = _on_devices(on_device, (_WIDE, _WIDE, _WIDE, _HEADS, _ROWS), (_WIDE, _LSE))(*arrays)
+  specs = (_WIDE, _WIDE, _WIDE, _HEADS, _ROWS), (_WIDE, *_LEFT[settings.kernels])
+  out, *left = _on_devices(on_device, *specs)(*arrays)
   del added  # in query, key and value already
-  return out, (*arrays, keep(out), keep(lse))
+  return out, (*arrays, keep(out), *(keep(each) for each in left))
 
 
 def _attend_backward(settings: Settings, kept: tuple, given: jax.Array):
@@ -72,7 +78,7 @@ def _attend_backward(settings: Settings, kept: tuple, given: jax.Array):
     *gradients, d_bias, d_added = _of(settings).backward(settings, part, *arrays)
     return *gradients, *(jax.lax.psum((d_bias, d_added), rows) if rows else (d_bias, d_added))
 
-  specs = (_WIDE, _WIDE, _WIDE, _HEADS, _ROWS, _WIDE, _LSE, _WIDE)
+  specs = (_WIDE, _WIDE, _WIDE, _HEADS, _ROWS, _WIDE, *_LEFT[settings.kernels], _WIDE)
   gradients = _on_devices(on_device, specs, (_WIDE, _WIDE, _WIDE, _HEADS, _COLUMNS))(*kept, given)
   return (*gradients, None)
 

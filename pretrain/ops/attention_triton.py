@@ -13,40 +13,49 @@ from pretrain.ops.triton_call import Launch
 
 BLOCK = 64  # queries or keys of a block, as the kernels have it
 TILE = 32  # tokens of the tiles that `forward` and `backward_key` go through
+_ROWS = 8  # whose scores' gradients one program of `backward_bias` sums
+_BACKWARD = "attention_triton_backward_kernels"
 _NO_GROUP = np.iinfo(np.int32).min  # the segment of keys that none may read
 
 
-def forward(settings: Settings, part, query, key, value, bias, fixed) -> tuple[jax.Array, jax.Array]:
-  """[rows, length, heads * head_dim], and the logarithm of each query's sum of exponentials.
+def forward(settings: Settings, part, query, key, value, bias, fixed) -> tuple[jax.Array, ...]:
+  """[rows, length, heads * head_dim], and what `backward` takes besides: small arrays, not to be made again.
 
-  Without `key` and `value`, `query` has all three side by side.
+  Without `key` and `value`, `query` has all three side by side. The rest is the logarithm of each query's sum
+  of exponentials, the bias in tiles as `backward_key` reads it, and what the kernels read of rows and tokens.
   """
   rows, length, width = _sizes(query, key)
   lse = jax.ShapeDtypeStruct((rows, width // settings.head_dim, 1, length), jnp.float32)
-  arrays = _inputs(settings, part, query, key, value, bias, fixed)
+  of_tokens = _of_tokens(settings, part, rows, length, width, fixed)
+  arrays = *_wide(query, key, value), _tiles(bias, length), *of_tokens, _first_head(settings, part, width)
   out = jax.ShapeDtypeStruct((rows, length, width), query.dtype)
-  return tuple(_over_tokens("forward", settings, bias is not None, arrays, (out, lse)))
+  turned = None if bias is None else jnp.flip(bias, 1)  # of blocks of keys and tiles of queries
+  made = _over_tokens("forward", settings, bias is not None, arrays, (out, lse))
+  return *made, _tiles(turned, length), *of_tokens
 
 
-def backward(settings: Settings, part, query, key, value, bias, fixed, out, lse, given) -> tuple:
+def backward(
+  settings: Settings, part, query, key, value, bias, fixed, out,
+  lse, tiles, groups, facts, of_queries, of_keys, given,
+) -> tuple:  # fmt: skip
   """The gradients of query, key, value, bias and of what was added to query, key and value everywhere."""
+  del fixed  # in what `forward` made of it
   rows, length, width = out.shape
-  heads = width // settings.head_dim
+  heads, blocks, is_packed = width // settings.head_dim, -(-length // BLOCK), key is None
   inner = given.astype(jnp.float32) * out.astype(jnp.float32)
   inner = jnp.moveaxis(jnp.sum(jnp.reshape(inner, (rows, length, heads, -1)), axis=-1), 1, 2)
-  blocks, is_packed = -(-length // BLOCK), key is None
+  of_tokens = groups, facts, of_queries, of_keys
+  arrays = *_wide(query, key, value), tiles, *of_tokens, _first_head(settings, part, width), given, lse, inner
   like, nothing = jax.ShapeDtypeStruct(query.shape, query.dtype), jax.ShapeDtypeStruct((1,), query.dtype)
   d_scores = jax.ShapeDtypeStruct((rows, heads, blocks * BLOCK, blocks * BLOCK), query.dtype)
-  turned = None if bias is None else jnp.flip(bias, 1)  # of blocks of keys and tiles of queries
-  arrays = *_inputs(settings, part, query, key, value, turned, fixed), given, lse, inner
-  wanted = (like, nothing if is_packed else like, d_scores)
-  d_key, d_value, d_scores = _over_tokens("backward_key", settings, bias is not None, arrays, wanted)
-  facts, with_keys = arrays[5], d_key if is_packed else jnp.zeros(1, query.dtype)
-  d_query = _d_query(settings, query if is_packed else key, facts, d_scores, with_keys, is_packed)
+  sums = jax.ShapeDtypeStruct((rows, blocks, 3, width), jnp.float32)
+  wanted = like, nothing if is_packed else like, d_scores, sums
+  d_key, d_value, d_scores, sums = _over_tokens("backward_key", settings, bias is not None, arrays, wanted)
+  with_keys = d_key if is_packed else jnp.zeros(1, query.dtype)
+  d_query, sums = _d_query(settings, query if is_packed else key, facts, d_scores, with_keys, sums)
   d_bias = None if bias is None else _d_bias(d_scores, length).astype(bias.dtype)
   gradients = (d_query, None, None) if is_packed else (d_query, d_key, d_value)
-  d_added = [jnp.sum(x.astype(jnp.float32), axis=(0, 1)) for x in gradients if x is not None]
-  return *gradients, d_bias, jnp.reshape(jnp.stack(d_added), (3, width))
+  return *gradients, d_bias, jnp.sum(sums, axis=(0, 1))
 
 
 def _sizes(query: jax.Array, key: jax.Array | None) -> tuple[int, int, int]:
@@ -54,11 +63,18 @@ def _sizes(query: jax.Array, key: jax.Array | None) -> tuple[int, int, int]:
   return *query.shape[:2], query.shape[2] // (3 if key is None else 1)
 
 
-def _inputs(settings: Settings, part, query, key, value, bias, fixed: Fixed) -> tuple:
-  """What the kernels that compute scores read, in their order."""
-  rows, length, width = _sizes(query, key)
-  if key is None:
-    key = value = query
+def _wide(query: jax.Array, key: jax.Array | None, value: jax.Array | None) -> tuple:
+  """The arrays of queries, keys and values as the kernels are given them."""
+  return (query, query, query) if key is None else (query, key, value)
+
+
+def _first_head(settings: Settings, part, width: int) -> jax.Array:
+  """[1] int32, the number of this device's first head."""
+  return jnp.full((1,), part * (width // settings.head_dim))
+
+
+def _of_tokens(settings: Settings, part, rows: int, length: int, width: int, fixed: Fixed) -> tuple:
+  """What the kernels that compute scores read of rows and tokens: groups, facts, of_queries and of_keys."""
   heads = width // settings.head_dim
   segments = fixed.segment_ids
   end, whole = jnp.full((rows,), length), jnp.zeros((rows,), jnp.int32)
@@ -69,18 +85,17 @@ def _inputs(settings: Settings, part, query, key, value, bias, fixed: Fixed) -> 
       end = jnp.where(end == 0, length, end)
       whole = jnp.sum(jnp.cumprod(fixed.key_mask, axis=1, dtype=jnp.int32), axis=1)
   groups = jnp.stack([segments, jnp.where(fixed.key_mask, segments, _NO_GROUP)], axis=1)
-  tiles = jnp.zeros((1, 1, BLOCK, BLOCK)) if bias is None else _tiles(bias, length, TILE)
-  arrays = query, key, value, tiles, groups, jnp.stack([end, whole], axis=1)
-  of_queries, of_keys = _words(fixed.words, part * heads, heads, length)
-  return *arrays, of_queries, of_keys, jnp.full((1,), part * heads)
+  return groups, jnp.stack([end, whole], axis=1), *_words(fixed.words, part * heads, heads, length)
 
 
-def _tiles(bias: jax.Array, length: int, size: int) -> jax.Array:
-  """[heads, tiles, BLOCK, size] float32, the bias of blocks of queries and tiles of keys for the kernels."""
+def _tiles(bias: jax.Array | None, length: int) -> jax.Array:
+  """[heads, tiles, BLOCK, TILE] float32, the bias of blocks of queries and tiles of keys for the kernels."""
+  if bias is None:
+    return jnp.zeros((1, 1, BLOCK, TILE))
   blocks, at = -(-length // BLOCK), np.arange(BLOCK)
-  apart = np.arange((1 - blocks) * BLOCK, blocks * BLOCK, size)[:, None, None]
+  apart = np.arange((1 - blocks) * BLOCK, blocks * BLOCK, TILE)[:, None, None]
   places = np.clip(
-    apart + at[:size] - at[:, None] + length - 1, 0, 2 * length - 2
+    apart + at[:TILE] - at[:, None] + length - 1, 0, 2 * length - 2
   )  # behind the row: not read
   return math.log2(math.e) * bias.astype(jnp.float32)[:, places]
 
@@ -117,7 +132,7 @@ def _over_tokens(
   }
   # Measured on an H200 with heads of 64; twice as wide ones in three stages do not fit smaller GPUs.
   warps, stages = (4, 3) if constants["lanes"] <= 64 else (8, 2)
-  module = f"attention_triton_{'' if kernel == 'forward' else 'backward_'}kernels"
+  module = "attention_triton_kernels" if kernel == "forward" else _BACKWARD
   launch = Launch(rows * constants["heads"] * -(-length // BLOCK), warps, stages)
   return triton_call.call(f"{module}.{kernel}", arrays, results, launch, constants)
 
@@ -133,44 +148,35 @@ def _constants(settings: Settings, length: int, width: int, dtype: jnp.dtype) ->
   }
 
 
-def _d_query(settings: Settings, key, facts, d_scores, with_keys, is_packed: bool) -> jax.Array:
-  """The gradient of the queries; if packed, in the array `with_keys`, which has the others."""
+def _d_query(settings: Settings, key, facts, d_scores, with_keys, sums) -> Sequence[jax.Array]:
+  """The gradient of the queries, and `sums` with what it comes to; if packed, in the array `with_keys`."""
+  is_packed = with_keys.ndim > 1
   rows, length, width = _sizes(key, None if is_packed else key)
   constants = _constants(settings, length, width, key.dtype) | {"packed": is_packed, "keys": BLOCK}
-  launch = Launch(rows * constants["heads"] * -(-length // BLOCK), 4, 3, ((3, 0),) if is_packed else ())
-  like = jax.ShapeDtypeStruct(key.shape, key.dtype)
-  arrays = key, facts, d_scores, with_keys
-  (d_query,) = triton_call.call(
-    "attention_triton_backward_kernels.backward_query", arrays, (like,), launch, constants
-  )
-  return d_query
+  aliases = ((4, 1), (3, 0)) if is_packed else ((4, 1),)
+  launch = Launch(rows * constants["heads"] * -(-length // BLOCK), 4, 3, aliases)
+  results = (jax.ShapeDtypeStruct(each.shape, each.dtype) for each in (key, sums))
+  arrays = key, facts, d_scores, with_keys, sums
+  return triton_call.call(f"{_BACKWARD}.backward_query", arrays, tuple(results), launch, constants)
 
 
 def _d_bias(d_scores: jax.Array, length: int) -> jax.Array:
   """[heads, 2 length - 1] float32, the gradient of the bias of each distance."""
   rows, heads, padded, _ = d_scores.shape
-  blocks = padded // BLOCK
-  constants = {"rows": rows, "length": length, "heads": heads}
-  diagonals = jax.ShapeDtypeStruct((heads, blocks, blocks, 2 * BLOCK), jnp.float32)
-  (diagonals,) = triton_call.call(
-    "attention_triton_backward_kernels.backward_bias",
-    (d_scores,),
-    (diagonals,),
-    Launch(heads * blocks**2, 4, 4),
-    constants,
-  )
-  return _by_distance(diagonals, length)
+  parts, diagonals = -(-rows // _ROWS), 2 * (padded // BLOCK) - 1
+  sums = jax.ShapeDtypeStruct((parts, heads, diagonals, 2 * BLOCK), jnp.float32)
+  constants = {"rows": rows, "length": length, "heads": heads, "at_once": _ROWS}
+  launch = Launch(parts * heads * diagonals, 4)
+  (sums,) = triton_call.call(f"{_BACKWARD}.backward_bias", (d_scores,), (sums,), launch, constants)
+  return _by_distance(jnp.sum(sums, axis=0), length)
 
 
 def _by_distance(diagonals: jax.Array, length: int) -> jax.Array:
-  """[heads, blocks of keys, blocks of queries, 2 BLOCK] to [heads, 2 length - 1]: sums over tiles."""
-  heads, blocks = diagonals.shape[:2]
-  apart = np.arange(blocks)[:, None] - np.arange(blocks)[None, :]
-  is_apart = (np.arange(1 - blocks, blocks)[:, None, None] == apart).astype(np.float32)
-  sums = jnp.einsum("hkqd,akq->had", diagonals, is_apart, precision=jax.lax.Precision.HIGHEST)
+  """[heads, 2 blocks - 1, 2 BLOCK], of tiles so far apart, to [heads, 2 length - 1]."""
+  heads, tiles = diagonals.shape[:2]
   # Tiles a block farther apart begin a block later: their first half lies on the second of those before.
-  sums = jnp.pad(sums[..., :BLOCK], ((0, 0), (0, 1), (0, 0))) + jnp.pad(
-    sums[..., BLOCK:], ((0, 0), (1, 0), (0, 0))
+  sums = jnp.pad(diagonals[..., :BLOCK], ((0, 0), (0, 1), (0, 0))) + jnp.pad(
+    diagonals[..., BLOCK:], ((0, 0), (1, 0), (0, 0))
   )
-  first = blocks * BLOCK - length
+  first = (tiles + 1) // 2 * BLOCK - length
   return jnp.reshape(sums, (heads, -1))[:, first : first + 2 * length - 1]

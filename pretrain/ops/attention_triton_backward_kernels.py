@@ -7,6 +7,8 @@ them over rows and along diagonals, in an order that does not depend on which pr
 
   d_scores: [rows, heads, padded, padded] in the query's dtype, of (key, query); a row of `length` tokens is
     padded to whole blocks. 0 where a key has no part in the row.
+  sums: [rows, blocks, 3, heads * head_dim] float32, sums of the gradients of queries, keys and values over
+    the tokens of a block.
 """
 
 import triton
@@ -28,6 +30,13 @@ from pretrain.ops.attention_triton_tiles import (
   word,
   words_of_head,
 )
+
+
+@triton.jit
+def _put_sum(array, block, head_dim: tl.constexpr, lanes: tl.constexpr):
+  """Writes the sum of [tokens, lanes] over tokens."""
+  lane = tl.arange(0, lanes)
+  tl.store(array + lane, tl.sum(block, 0), mask=lane < head_dim)
 
 
 @triton.jit
@@ -93,6 +102,7 @@ def backward_key(
   d_key,  # if packed: the array that has all three
   d_value,
   d_scores,
+  sums,
   length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr,
   lanes: tl.constexpr,
   biased: tl.constexpr,
@@ -143,7 +153,11 @@ def backward_key(
   d_block, d_values = state
   _, d_key, d_value = of_head(d_key, d_key, d_value, row, head, length, width, head_dim, packed)
   put(d_key, d_block, key_at, length, apart, head_dim, lanes)
-  put(d_value, d_values * (1 / keeps), key_at, length, apart, head_dim, lanes)
+  d_values = d_values * (1 / keeps)
+  put(d_value, d_values, key_at, length, apart, head_dim, lanes)
+  sums += ((row * blocks + tile) * 3 + 1) * width + head * head_dim
+  _put_sum(sums, d_block, head_dim, lanes)
+  _put_sum(sums + width, d_values, head_dim, lanes)
 
 
 @triton.jit
@@ -152,7 +166,9 @@ def backward_query(
   facts,
   d_scores,
   with_keys,  # if packed: what `backward_key` wrote, which is also where `d_query` lies
+  with_sums,  # what `backward_key` wrote, which is also where `sums` lies
   d_query,
+  sums,
   length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr,
   lanes: tl.constexpr,
   precision: tl.constexpr,
@@ -176,28 +192,31 @@ def backward_query(
     d_tile = tl.load(d_scores + key_at[:, None] * padded)
     summed = tl.dot(tl.trans(d_tile), block, summed, input_precision=precision)
   d_query, _, _ = of_head(d_query, d_query, d_query, row, head, length, width, head_dim, packed)
-  put(d_query, summed * (head_dim**-0.5), query_at, length, apart, head_dim, lanes)
+  summed = summed * (head_dim**-0.5)
+  put(d_query, summed, query_at, length, apart, head_dim, lanes)
+  _put_sum(sums + (row * blocks + tile) * 3 * width + head * head_dim, summed, head_dim, lanes)
 
 
 @triton.jit
 def backward_bias(
   d_scores,
-  diagonals,  # [heads, blocks of keys, blocks of queries, 2 BLOCK] float32
+  sums,  # [parts of the rows, heads, 2 blocks - 1, 2 BLOCK] float32
   rows: tl.constexpr,
   length: tl.constexpr,
   heads: tl.constexpr,
+  at_once: tl.constexpr,  # rows of a part
 ):
-  """The gradient of the bias of a block of keys and one of queries, summed over rows and along diagonals."""
+  """The gradient of the bias, of tiles that lie so many apart, summed over some rows and along diagonals."""
   blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
-  tile, at_key = tl.program_id(0) % blocks, tl.program_id(0) // blocks
-  head, at_key = at_key // blocks, at_key % blocks
+  diagonals: tl.constexpr = 2 * blocks - 1
+  apart, at_head = tl.program_id(0) % diagonals - (blocks - 1), tl.program_id(0) // diagonals
+  head, first = at_head % heads, at_head // heads * at_once
   padded: tl.constexpr = blocks * BLOCK
   at = tl.arange(0, BLOCK)
-  d_scores += (
-    (head.to(tl.int64) * padded + at_key * BLOCK + at[:, None]) * padded + tile * BLOCK + at[None, :]
-  )
+  tile = at[:, None] * padded + at[None, :]
   summed = tl.zeros([BLOCK, BLOCK], tl.float32)
-  for _ in range(rows):
-    summed += tl.load(d_scores).to(tl.float32)
-    d_scores += heads * padded * padded
-  _put_diagonals(summed, diagonals + tl.program_id(0) * 2 * BLOCK)
+  for row in range(first, tl.minimum(first + at_once, rows)):
+    of_row = d_scores + (tl.full([], row, tl.int64) * heads + head) * padded * padded
+    for key in range(tl.maximum(apart, 0), tl.minimum(apart, 0) + blocks):
+      summed += tl.load(of_row + key * BLOCK * padded + (key - apart) * BLOCK + tile).to(tl.float32)
+  _put_diagonals(summed, sums + tl.program_id(0) * 2 * BLOCK)

@@ -99,17 +99,20 @@ def test_runs_mapped_over_one_program_equal_each_run_alone():
 
 
 def test_sums_along_diagonals_are_the_gradient_of_the_bias():
-  length = attention_triton.BLOCK + 6
+  size, length = attention_triton.BLOCK, attention_triton.BLOCK + 6
   square = np.arange(2 * length**2, dtype=np.float32).reshape(2, length, length)  # heads, queries, keys
-  whole = np.zeros((2, 2 * attention_triton.BLOCK, 2 * attention_triton.BLOCK), np.float32)
-  whole[:, :length, :length] = square
-  tiles = np.zeros((2, 2, 2, 2 * attention_triton.BLOCK), np.float32)
-  size = attention_triton.BLOCK
-  for key in range(2 * size):
-    for query in range(2 * size):
-      tiles[:, key // size, query // size, key % size - query % size + size - 1] += whole[:, query, key]
+  diagonals = np.zeros((2, 3, 2 * size), np.float32)
+  for key in range(length):
+    for query in range(length):
+      apart = key // size - query // size + 1
+      diagonals[:, apart, key % size - query % size + size - 1] += square[:, query, key]
   expected = [np.trace(square, offset, 1, 2) for offset in range(1 - length, length)]
-  np.testing.assert_array_equal(attention_triton._by_distance(jnp.asarray(tiles), length).T, expected)
+  np.testing.assert_array_equal(attention_triton._by_distance(jnp.asarray(diagonals), length).T, expected)
+
+
+def test_more_rows_than_one_program_sums_and_a_part_that_is_not_full():
+  of_case = case(attention_triton._ROWS + 3, 70, 2, 8)
+  assert_same(_found(of_case), plain(of_case), tolerance=2e-6)
 
 
 def test_the_kernels_compile_for_an_a100_and_an_h100_and_fit_the_smallest_gpus():

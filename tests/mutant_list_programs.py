@@ -110,6 +110,48 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "pretrain/ops/gelu_triton_kernels.py",
+    "tests/pretrain/ops/test_gelu_product.py",
+    [
+      (
+        "a bias before a GELU sums on GPUs what was not rounded",
+        "(gradient * (below + x * density)).to(d_y.dtype.element_ty)",
+        "gradient * (below + x * density)",
+        "test_the_gradient_of_the_bias_sums_what_was_rounded",
+      ),
+      (
+        "the slope of a GELU on GPUs has the density alone",
+        "below + x * density",
+        "below + density",
+        "test_values_and_gradients_are_those_of_the_parts",
+      ),
+      (
+        "all programs of a GELU's gradient have the first lanes",
+        "% columns * lanes",
+        "% 1 * lanes",
+        "test_values_and_gradients_are_those_of_the_parts",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ops/gelu_product.py",
+    "tests/pretrain/ops/test_gelu_product.py",
+    [
+      (
+        "a GELU's kernel is taken where the partitioner cuts its arrays",
+        "and not automatic_axes()",
+        "",
+        "test_the_kernel_is_taken_on_gpus_where_no_partitioner_cuts",
+      ),
+      (
+        "the backward pass computes a GELU's input again",
+        "return keep(constrain(",
+        "return (constrain(",
+        "test_the_backward_pass_computes_neither_product_nor_the_gelu_again",
+      ),
+    ],
+  ),
+  (
     "pretrain/ops/layer_norm.py",
     "tests/pretrain/ops/test_added_norm.py",
     [

@@ -12,7 +12,7 @@ from pretrain.ops.added_norm import Branch, Settings, added_norm
 from pretrain.ops.attention import BY_DISTANCE, attention, packed_attention, reads_packed
 from pretrain.ops.attention_at import attention_at
 from pretrain.ops.dense import add_bias, product
-from pretrain.ops.gelu import gelu
+from pretrain.ops.gelu_product import biased_gelu_product
 from pretrain.ops.kept import keep
 from pretrain.ops.layer_norm import layer_norm
 from pretrain.ops.positions import take_positions
@@ -183,9 +183,9 @@ class Layer(nn.Module):
     x = AddedNorm(config, Use.ATTENTION_OUTPUT_DROPOUT, name="attention_norm")(x, attended, part)
     width, wide = (config.hidden_size,), (config.mlp_size,)
     up, up_bias = _Dense(config, width + wide, wide, name="up")()
-    y = keep(constrain(add_bias(product(x.astype(up.dtype), up), up_bias), "batch", "length", "mlp"))
+    y = product(x.astype(up.dtype), up)
     down, down_bias = _Dense(config, wide + width, width, name="down")()
-    y = product(gelu(y), down)
+    y = biased_gelu_product(y, up_bias, down)
     y = Branch(constrain(y, "batch", "length", "embed"), down_bias, None, keys)
     x = AddedNorm(config, Use.MLP_OUTPUT_DROPOUT, name="mlp_norm")(x, y, part)
     x = x if offset is None else x + offset

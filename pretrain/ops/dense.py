@@ -48,10 +48,10 @@ def _backward(keeps_input: bool, saved: tuple, given: jax.Array) -> tuple:
   del keeps_input
   x, kernel = saved
   d_x = jnp.einsum("...o,io->...i", given, kernel)
-  return d_x, _summed_over_tokens(x, given).astype(kernel.dtype)
+  return d_x, summed_over_tokens(x, given).astype(kernel.dtype)
 
 
-def _summed_over_tokens(x: jax.Array, given: jax.Array) -> jax.Array:
+def summed_over_tokens(x: jax.Array, given: jax.Array) -> jax.Array:
   """The kernel's gradient, [inputs, outputs] float32.
 
   On CPUs the tokens are one axis: of two, XLA copies x into another order first, and in that copy it computes

@@ -116,7 +116,7 @@ def test_more_rows_than_one_program_sums_and_a_part_that_is_not_full():
 
 
 def test_the_kernels_compile_for_an_a100_and_an_h100_and_fit_the_smallest_gpus():
-  command = [sys.executable, "-m", "tests.pretrain.ops.triton_compiled", "80", "90"]
+  command = [sys.executable, "-m", "tests.pretrain.ops.triton_compiled", "attention", "80", "90"]
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr[-2000:]
   for capability, kernels in json.loads(done.stdout).items():

@@ -1,4 +1,6 @@
-"""Compiles the Triton kernels as a step calls them: `python -m tests.pretrain.ops.triton_compiled 80 90`.
+"""Compiles the Triton kernels of one of OPS as a step calls them.
+
+  python -m tests.pretrain.ops.triton_compiled attention 80 90
 
 Prints a JSON object, {capability: {kernel: bytes of shared memory of a program}}. Not to be run where Triton
 was imported to interpret.
@@ -15,23 +17,37 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as compile_kernel
 
-from pretrain.ops import triton_call
+from pretrain.ops import gelu_triton, triton_call
 from tests.pretrain.ops.attention_cases import case, results
 
 _TYPES = {"float32": "*fp32", "bfloat16": "*bf16", "int32": "*i32"}
 
 
-def _calls() -> list[tuple]:
-  """What a step of base-size heads with a bias and dropout gives to `triton_call.run`."""
+def _attention() -> None:
+  """Base-size heads with a bias and dropout."""
+  of_case = case(2, 512, 12, 64, dtype=jnp.bfloat16, dropout_rate=0.1)
+  jax.eval_shape(lambda: results(of_case.arrays, of_case.given, implementation="triton", **of_case.options))
+
+
+def _gelu() -> None:
+  """A base-size MLP."""
+  wide = jax.ShapeDtypeStruct((2, 512, 3072), jnp.bfloat16)
+  jax.eval_shape(gelu_triton.gradients, wide, wide)
+
+
+OPS = {"attention": _attention, "gelu": _gelu}
+
+
+def _calls(op: str) -> list[tuple]:
+  """What a step gives to `triton_call.run`."""
   calls = []
 
   def noted(kernel, arrays, results, launch, constants):
     calls.append((kernel, arrays, results, launch, constants))
     return [jnp.zeros(like.shape, like.dtype) for like in results]
 
-  of_case = case(2, 512, 12, 64, dtype=jnp.bfloat16, dropout_rate=0.1)
   with mock.patch.object(triton_call, "run", noted):
-    jax.eval_shape(lambda: results(of_case.arrays, of_case.given, implementation="triton", **of_case.options))
+    OPS[op]()
   return calls
 
 
@@ -54,12 +70,12 @@ def _shared_bytes(
 
 
 if __name__ == "__main__":
-  calls = _calls()
+  calls = _calls(sys.argv[1])
   print(
     json.dumps(
       {
         each: {call[0].partition(".")[2]: _shared_bytes(*call, capability=int(each)) for call in calls}
-        for each in sys.argv[1:]
+        for each in sys.argv[2:]
       }
     )
   )

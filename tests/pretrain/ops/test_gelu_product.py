@@ -1,0 +1,144 @@
+"""The GELU between two products: its Triton kernel, interpreted here, against the parts."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from pretrain.ops import dense, gelu_product, gelu_triton, kept, triton_call
+from pretrain.ops.gelu_product import biased_gelu_product, with_kernel
+from tests.pretrain import drawn
+
+OUTPUTS = 8
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+  """Small programs of the kernel, by Triton's interpreter: two tokens, 32 lanes, six for all of an array."""
+  pytest.importorskip("triton")
+  from tests.pretrain.ops import triton_interpreted
+
+  monkeypatch.setattr(triton_call, "run", triton_interpreted.run)
+  monkeypatch.setattr(gelu_triton, "_LANES", 32)
+  monkeypatch.setattr(gelu_triton, "_PROGRAMS", 6)
+
+
+def _case(rows: int, length: int, width: int) -> tuple:
+  """x, bias, kernel, and the gradient of the result."""
+  x, given = 2 * drawn.normal(0, rows, length, width), drawn.normal(1, rows, length, OUTPUTS)
+  return x, drawn.normal(2, width), drawn.normal(3, width, OUTPUTS), given
+
+
+def _results(function, case: tuple, *, dtype=jnp.float32) -> dict[str, jax.Array]:
+  x, bias, kernel, given = case
+  value, pull_back = jax.vjp(jax.jit(function), x.astype(dtype), bias, kernel.astype(dtype))
+  return dict(zip(("value", "x", "bias", "kernel"), (value, *pull_back(given.astype(dtype))), strict=True))
+
+
+def _assert_same(found: dict, expected: dict, *, tolerance: float) -> None:
+  for name, wanted in expected.items():
+    assert found[name].dtype == wanted.dtype, name
+    one, other = (np.asarray(array, np.float32) for array in (found[name], wanted))
+    np.testing.assert_allclose(one, other, atol=tolerance * np.abs(other).max(), rtol=0, err_msg=name)
+
+
+@pytest.mark.parametrize(
+  "rows, length, width",
+  [
+    pytest.param(3, 8, 64, id="whole blocks, several for each program"),
+    pytest.param(3, 7, 64, id="tokens that end inside a block"),
+    pytest.param(2, 6, 40, id="a width that ends inside the lanes"),
+    pytest.param(1, 1, 16, id="fewer tokens and lanes than a program has"),
+  ],
+)
+# In float16 the kernel's 1e-7 may round a number the other way.
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 2.0**-10)])
+def test_values_and_gradients_are_those_of_the_parts(rows, length, width, dtype, tolerance, interpreted):
+  case = _case(rows, length, width)
+  found, expected = (_results(f, case, dtype=dtype) for f in (with_kernel, biased_gelu_product))
+  _assert_same(found, expected, tolerance=tolerance)
+
+
+def test_far_from_zero_the_gelu_is_its_input_or_nothing(interpreted):
+  y = jnp.asarray([[-60.0, -20.0, -9.0, 0.0, 9.0, 20.0, 60.0, 1e20]])
+  d_y, activated, _ = gelu_triton.gradients(y, jnp.ones_like(y))
+  np.testing.assert_allclose(activated, np.maximum(y, 0), atol=1e-15)
+  np.testing.assert_allclose(d_y, [[0, 0, 0, 0.5, 1, 1, 1, 1]], atol=3e-7)
+
+
+def test_the_gradient_of_the_bias_sums_what_was_rounded(interpreted):
+  found = _results(with_kernel, _case(4, 16, 64), dtype=jnp.float16)
+  expected = np.sum(np.asarray(found["x"], np.float64), axis=(0, 1))
+  assert found["bias"].dtype == jnp.float32
+  np.testing.assert_allclose(found["bias"], expected, atol=2e-6 * np.abs(expected).max(), rtol=0)
+
+
+def test_several_models_at_once_have_each_their_own_gradients(interpreted):
+  case = _case(2, 5, 40)
+  stacked = tuple(jnp.stack([array, 2 * array]) for array in case)
+
+  def gradients(function, *arrays):
+    return jax.vjp(function, *arrays[:3])[1](arrays[3])
+
+  found, expected = (
+    jax.vmap(lambda *arrays, f=f: gradients(f, *arrays))(*stacked) for f in (with_kernel, biased_gelu_product)
+  )
+  for one, other in zip(found, expected, strict=True):
+    np.testing.assert_allclose(one, other, atol=2e-6 * np.abs(other).max(), rtol=0)
+
+
+def test_the_backward_pass_computes_neither_product_nor_the_gelu_again(monkeypatch):
+  def nothing(kernel, arrays, results, launch, constants):
+    return [jnp.zeros(like.shape, like.dtype) for like in results]
+
+  monkeypatch.setattr(triton_call, "run", nothing)
+  x, bias, down, _ = _case(2, 4, 16)
+
+  def loss(x, up, bias, down):
+    layer = jax.checkpoint(
+      lambda *arrays: with_kernel(dense.product(*arrays[:2]), *arrays[2:]), policy=kept.policy
+    )
+    return jnp.sum(jnp.sin(layer(x, up, bias, down)))
+
+  program = str(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1, 2, 3)))(x, drawn.normal(4, 16, 16), bias, down))
+  assert program.count("dot_general[") == 6, program  # two, and for each of them two gradients
+  assert program.count("= erf ") == 1, program
+
+
+@pytest.mark.parametrize(
+  "on, axes, has_triton, is_taken",
+  [
+    ("gpu", (), True, True),
+    ("gpu", ("data",), True, False),
+    ("gpu", (), False, False),
+    ("tpu", (), True, False),
+    ("cpu", (), True, False),
+  ],
+)
+def test_the_kernel_is_taken_on_gpus_where_no_partitioner_cuts(on, axes, has_triton, is_taken, monkeypatch):
+  monkeypatch.setattr(gelu_product, "platform", lambda: on)
+  monkeypatch.setattr(triton_call, "is_installed", lambda: has_triton)
+  taken = []
+  monkeypatch.setattr(gelu_product, "with_kernel", lambda *arguments: taken.append(1) or arguments[0])
+  arrays = _case(2, 4, 16)[:3]
+  if axes:
+    with jax.set_mesh(jax.make_mesh((2,), axes, axis_types=(AxisType.Auto,))):
+      jax.eval_shape(lambda: biased_gelu_product(*arrays))
+  else:
+    biased_gelu_product(*arrays)
+  assert bool(taken) == is_taken
+
+
+def test_the_kernel_compiles_for_an_a100_and_an_h100():
+  pytest.importorskip("triton")
+  command = [sys.executable, "-m", "tests.pretrain.ops.triton_compiled", "gelu", "80", "90"]
+  done = subprocess.run(command, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr[-2000:]
+  for capability, kernels in json.loads(done.stdout).items():
+    assert kernels.keys() == {"backward"}, capability
+    assert kernels["backward"] <= 8 * 1024, capability  # of shared memory: eight programs share it

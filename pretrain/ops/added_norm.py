@@ -77,24 +77,31 @@ def with_kernels(
 def _forward(
   kernels: ModuleType, settings: Settings, x: jax.Array, branch: Branch, scale: jax.Array, bias: jax.Array
 ) -> tuple[jax.Array, tuple]:
-  fixed = branch.kept_rows, branch.row_keys
+  words, kept_rows = _of_rows(settings, len(x), branch.kept_rows, branch.row_keys)
   if kernels is added_norm_triton:
-    arrays = x, branch.product, branch.bias, scale, bias, *_of_rows(settings, len(x), *fixed)
-    normed, added = added_norm_triton.forward(*arrays, settings.rate, settings.eps, settings.dtype)
+    vectors = jnp.stack([vector.astype(jnp.float32) for vector in (branch.bias, scale, bias)])
+    arrays = x, branch.product, vectors, added_norm_triton.facts(words, kept_rows)
+    normed, added = added_norm_triton.forward(*arrays, _rate(settings, words), settings.eps, settings.dtype)
     # The norm's result too: else the kernel, and the product before it, would run again for the gradients.
-    normed, added = keep(normed), keep(added)
+    # The small arrays, because making them again takes several kernels that do next to nothing.
+    normed, added, *fixed = (keep(array) for array in (normed, added, *arrays[2:]))
   else:
     added = _sum(settings, x, branch, None)
     # Its moments are marked to be kept: products whose gradients read the norm's result compute it again.
     normed, _ = layer_norm.forward(added, scale, bias, settings.eps, settings.dtype)
-  return normed, (added, scale, fixed, jnp.zeros((), branch.bias.dtype))
+    fixed = scale, words, kept_rows
+  return normed, (added, tuple(fixed), words, jnp.zeros((), branch.bias.dtype))
 
 
 def _backward(kernels: ModuleType, settings: Settings, saved: tuple, given: jax.Array) -> tuple:
-  added, scale, fixed, like_bias = saved
-  arrays = added, given, scale, *_of_rows(settings, len(added), *fixed)
-  d_x, d_product, d_branch_bias, *of_norm = kernels.gradients(*arrays, settings.rate, settings.eps)
+  added, fixed, words, like_bias = saved
+  found = kernels.gradients(added, given, *fixed, _rate(settings, words), settings.eps)
+  d_x, d_product, d_branch_bias, *of_norm = found
   return d_x, Branch(d_product, d_branch_bias.astype(like_bias.dtype), None, None), *of_norm
+
+
+def _rate(settings: Settings, words: jax.Array | None) -> float:
+  return 0.0 if words is None else settings.rate
 
 
 def _of_rows(

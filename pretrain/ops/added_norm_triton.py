@@ -20,28 +20,36 @@ def takes(width: int) -> bool:
   return width <= 8_192 and triton_call.is_installed()
 
 
+def facts(words: jax.Array | None, kept_rows: jax.Array) -> jax.Array:
+  """[rows, 3] int32, what the kernels read of each row.
+
+  Args:
+    words: [rows, 2] uint32 of `row_random.key_words`; None: no dropout.
+    kept_rows: [rows] bool, False where the branch is not added.
+  """
+  words = jnp.zeros((len(kept_rows), 2), jnp.uint32) if words is None else words
+  words = jax.lax.bitcast_convert_type(words, jnp.int32)
+  return jnp.concatenate([words, kept_rows.astype(jnp.int32)[:, None]], axis=1)
+
+
 def forward(
   x: jax.Array,
   product: jax.Array,
-  branch_bias: jax.Array,
-  scale: jax.Array,
-  bias: jax.Array,
-  words: jax.Array | None,
-  kept_rows: jax.Array,
+  vectors: jax.Array,
+  facts: jax.Array,
   dropout_rate: float,
   eps: float,
   dtype: jnp.dtype,
 ) -> tuple[jax.Array, jax.Array]:
-  """The norm of x + dropout(product + branch_bias), in `dtype`, and the sum, in x's.
+  """The norm of x + dropout(product + bias of the branch), in `dtype`, and the sum, in x's.
 
   Args:
     x: [rows, length, width] float, like `product`.
-    branch_bias: [width] float32, like `scale` and `bias`.
-    words: [rows, 2] uint32 of `row_random.key_words`; None: no dropout.
-    kept_rows: [rows] bool, False where the branch is not added.
+    vectors: [3, width] float32, the branch's bias, the norm's scale and its bias.
+    facts: of the rows.
   """
-  constants = _constants(x.shape, dropout_rate if words is not None else 0.0, eps)
-  arrays = (x, product, branch_bias, scale, bias, _facts(words, kept_rows))
+  constants = _constants(x.shape, dropout_rate, eps)
+  arrays = x, product, vectors, facts
   results = jax.ShapeDtypeStruct(x.shape, dtype), jax.ShapeDtypeStruct(x.shape, x.dtype)
   launch = Launch(-(-constants["tokens"] // _BLOCK), max(1, constants["lanes"] // _LANES))
   return tuple(triton_call.call("added_norm_triton_kernels.forward", arrays, results, launch, constants))
@@ -50,9 +58,8 @@ def forward(
 def gradients(
   added: jax.Array,
   given: jax.Array,
-  scale: jax.Array,
-  words: jax.Array | None,
-  kept_rows: jax.Array,
+  vectors: jax.Array,
+  facts: jax.Array,
   dropout_rate: float,
   eps: float,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
@@ -61,24 +68,16 @@ def gradients(
   Args:
     added: [rows, length, width] float, the sum that was normalised.
     given: the gradient of the norm's result, like `added`.
-    scale: [width] float32.
-    words: as `forward` has them, like `kept_rows`.
+    vectors: as `forward` has them, like `facts`.
   """
-  constants = _constants(added.shape, dropout_rate if words is not None else 0.0, eps)
+  constants = _constants(added.shape, dropout_rate, eps)
   constants["programs"] = programs = min(_PROGRAMS, -(-constants["tokens"] // _BLOCK))
   wide = jax.ShapeDtypeStruct(added.shape, added.dtype)
   results = wide, wide, jax.ShapeDtypeStruct((programs, 3, added.shape[-1]), jnp.float32)
-  arrays = (added, given, scale, _facts(words, kept_rows))
+  arrays = added, given, vectors, facts
   launch = Launch(programs, max(1, constants["lanes"] // _LANES))
   *found, sums = triton_call.call("added_norm_triton_kernels.backward", arrays, results, launch, constants)
   return *found, *jnp.sum(sums, axis=0)
-
-
-def _facts(words: jax.Array | None, kept_rows: jax.Array) -> jax.Array:
-  """What the kernels read of each row."""
-  words = jnp.zeros((len(kept_rows), 2), jnp.uint32) if words is None else words
-  words = jax.lax.bitcast_convert_type(words, jnp.int32)
-  return jnp.concatenate([words, kept_rows.astype(jnp.int32)[:, None]], axis=1)
 
 
 def _constants(shape: tuple[int, ...], rate: float, eps: float) -> dict:

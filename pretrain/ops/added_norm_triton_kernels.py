@@ -2,7 +2,8 @@
 
 A program holds some tokens, each a vector of `width` numbers in `lanes` places. Both kernels read or write
 each array of tokens, [tokens, width], once. Of each row they read, [rows, 3] int32 `facts`: both words of
-the dropout's key, and whether its branch is added (else it is 0).
+the dropout's key, and whether its branch is added (else it is 0). `vectors` is [3, width] float32: the
+branch's bias, the norm's scale and its bias.
 """
 
 import triton
@@ -33,9 +34,7 @@ def _vector(array, lane, width: tl.constexpr):
 def forward(
   x,
   product,
-  branch_bias,
-  scale,
-  bias,
+  vectors,
   facts,
   out,
   added,
@@ -53,7 +52,7 @@ def forward(
   real = (token < tokens)[:, None] & (lane < width)[None, :]
   places = token.to(tl.int64)[:, None] * width + lane[None, :]
   branch = tl.load(product + places, mask=real, other=0.0).to(tl.float32)
-  branch += _vector(branch_bias, lane, width)
+  branch += _vector(vectors, lane, width)
   is_kept = _kept(facts, tl.minimum(token, tokens - 1), lane, length, width, limit)
   total = tl.load(x + places, mask=real, other=0.0).to(tl.float32)
   total = (total + tl.where(is_kept, branch * (1 / keeps), 0.0)).to(added.dtype.element_ty)
@@ -61,7 +60,8 @@ def forward(
   total = tl.where(real, total.to(tl.float32), 0.0)
   centred = tl.where(real, total - (tl.sum(total, 1) / width)[:, None], 0.0)
   inverse = tl.rsqrt(tl.sum(centred * centred, 1) / width + eps)
-  normed = centred * (inverse[:, None] * _vector(scale, lane, width)) + _vector(bias, lane, width)
+  scale, bias = _vector(vectors + width, lane, width), _vector(vectors + 2 * width, lane, width)
+  normed = centred * (inverse[:, None] * scale) + bias
   tl.store(out + places, normed.to(out.dtype.element_ty), mask=real)
 
 
@@ -69,7 +69,7 @@ def forward(
 def backward(
   added,
   given,  # the gradient of the norm
-  scale,
+  vectors,
   facts,
   d_x,
   d_product,
@@ -86,7 +86,7 @@ def backward(
 ):
   """The gradients of x and the product, and each program's part of those of the vectors."""
   lane = tl.arange(0, lanes)
-  scale = _vector(scale, lane, width)
+  scale = _vector(vectors + width, lane, width)
   d_branch_bias = tl.zeros([block, lanes], tl.float32)
   d_scale, d_bias = d_branch_bias, d_branch_bias
   for start in range(tl.program_id(0) * block, tokens, programs * block):

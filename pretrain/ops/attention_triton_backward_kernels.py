@@ -1,10 +1,13 @@
-"""The Triton kernels of attention's gradients: see `attention_triton_kernels` for what they read.
+"""The Triton kernels of attention's gradients: see `attention_triton_kernels` for the rest of what they read.
 
 `backward_key` holds a block of keys and goes through the row's queries. It computes probabilities again from
 the logarithm of each query's sum, draws the same dropout again, and writes the gradients of the scores, which
 cost more to compute than to write: `backward_query` multiplies them with the keys, and `backward_bias` sums
 them over rows and along diagonals, in an order that does not depend on which program runs first.
 
+  given: [rows, length, heads * head_dim], the gradient of what was attended to.
+  lse, inner: [rows, heads, length] float32, what `forward` writes, and the sums of `given` times the attended
+    values over the head.
   d_scores: [rows, heads, padded, padded] in the query's dtype, of (key, query); a row of `length` tokens is
     padded to whole blocks. 0 where a key has no part in the row.
   sums: [rows, blocks, 3, heads * head_dim] float32, sums of the gradients of queries, keys and values over
@@ -96,24 +99,14 @@ def _key_tile(
 @triton.jit
 def backward_key(
   query, key, value, bias, groups, facts, of_queries, of_keys, first,
-  given,
-  lse,
-  inner,
+  given, lse, inner,
   d_key,  # if packed: the array that has all three
-  d_value,
-  d_scores,
-  sums,
-  length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr,
-  lanes: tl.constexpr,
-  biased: tl.constexpr,
-  window: tl.constexpr,
-  limit: tl.constexpr,
-  keeps: tl.constexpr,
-  precision: tl.constexpr,
-  packed: tl.constexpr,
-  queries: tl.constexpr,  # of a tile
+  d_value, d_scores, sums,
+  length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr, lanes: tl.constexpr,
+  biased: tl.constexpr, window: tl.constexpr, limit: tl.constexpr, keeps: tl.constexpr,
+  precision: tl.constexpr, packed: tl.constexpr, queries: tl.constexpr,
 ):  # fmt: skip
-  """The gradients of a block of keys and of their values."""
+  """The gradients of a block of keys and of their values, `queries` of a tile at once."""
   blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
   tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
   row, head = at_head // heads, at_head % heads

@@ -48,7 +48,7 @@ class Child:
     self.case, self.state, self.since = case, "preparing", time.monotonic()
     self.log = pathlib.Path(folder) / f"{case.name}.log"
     self._rest = b""
-    with self.log.open("wb") as stderr:
+    with self.log.open("ab") as stderr:  # lines of stdout are appended too
       self.process = subprocess.Popen(
         command_line,
         stdin=subprocess.PIPE,

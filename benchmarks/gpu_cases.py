@@ -40,7 +40,7 @@ class Case:
   peer: str = ""  # a kind of `benchmarks.peers.server`
   is_check: bool = False  # the exit code depends on its 'ok'
   has_profile: bool = False
-  platforms: str = "cuda"  # JAX_PLATFORMS
+  platforms: str = "cuda,cpu"  # JAX_PLATFORMS: an error without a GPU
   is_tiny: bool = False  # a rehearsal
 
 
@@ -63,7 +63,7 @@ def _checks() -> Iterator[Case]:
   yield Case("kernels", "kernels", is_check=True)
   yield Case("goldens", "goldens", is_check=True)
   for recipe in ("roberta_tiny", "coco_lm_tiny", "amos_tiny", "taco_tiny", "electra_tiny"):
-    options = {"shape": "32x64", "is_check": True, "platforms": "cuda,cpu"}
+    options = {"shape": "32x64", "is_check": True}
     yield Case(f"twenty_steps_{recipe}", "twenty_steps", recipe, **options)
   changes = ("model.dropout=0.1", "model.attention_dropout=0.1")
   yield Case("resume", "resume", "roberta_tiny", "32x64", changes, is_check=True)

@@ -129,6 +129,9 @@ def main() -> int:
   text, failures = gpu_summary.summary(day.lines, cases)
   (output / "summary.md").write_text(text, encoding="utf-8")
   print(text)
+  left = [line["case"] for line in day.lines if "missing" in line]
+  if left:
+    print(f"without a result; add to the same command: --only {' '.join(left)}", file=sys.stderr)
   if failures:
     print("correctness: " + "; ".join(failures), file=sys.stderr)
   return 1 if failures else 0

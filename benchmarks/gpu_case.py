@@ -1,6 +1,6 @@
 """One case of `benchmarks.gpu_day`: `python -m benchmarks.gpu_case NAME [--rehearse]`.
 
-Prepares, prints {"ready": ...}, waits for a line on stdin, measures, and prints its results as JSON lines.
+Prepares, prints {"ready": true}, waits for a line on stdin, measures, and prints its results as JSON lines.
 """
 
 import argparse
@@ -26,13 +26,13 @@ def timed(dispatch: Callable[[], Any], wait: Callable[[], Any], *, warmup: int =
     dispatch()
     wait()
 
-  found = cases.timed(waiting, repeats=REPEATS, warmup=warmup)
+  alone = cases.timed(waiting, repeats=REPEATS, warmup=warmup)
   started = time.perf_counter()
   for _ in range(REPEATS):
     dispatch()
   wait()
   return {
-    "ms_waiting": 1e3 * found["seconds"],
+    "ms_waiting": 1e3 * alone["seconds"],
     "ms": 1e3 * (time.perf_counter() - started) / REPEATS,
   }
 

@@ -146,14 +146,14 @@ def _plain(lines: Sequence[Line], kind: str, of_kind: dict[str, str]) -> str:
 
 
 def _profiles(lines: Sequence[Line]) -> list[tuple[str, str]]:
-  found = []
+  sections = []
   for line in lines:
     if "kernels" in line:
       families = table(("family", "ms a step"), list(line["families"].items()))
       kernels = table(("kernel", "count a step", "ms a step"), line["kernels"])
       title = f"Kernels of {line['case']}: {line['ms_of_kernels']:.4g} ms a step"
-      found.append((title, f"{families}\n\n{kernels}"))
-  return found
+      sections.append((title, f"{families}\n\n{kernels}"))
+  return sections
 
 
 def _without(lines: Sequence[Line]) -> str:

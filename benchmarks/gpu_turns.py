@@ -1,7 +1,7 @@
 """Programs that prepare beside each other and measure one at a time, until a deadline.
 
-A program prints JSON objects, each on a line: {"ready": ...} when it waits for its turn on stdin, {"done":
-...} when it has measured, all others are results. While one measures, all others are stopped by SIGSTOP:
+A program prints JSON objects, each on a line: {"ready": true} when it waits for its turn on stdin, {"done":
+true} when it has measured, all others are results. While one measures, all others are stopped by SIGSTOP:
 compilers try kernels on the same GPU. A program that never asks for a turn just prints results.
 """
 
@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -33,9 +32,9 @@ def say(**line: Any) -> None:
   print(json.dumps(cases.rounded(line)), flush=True)
 
 
-def wait_for_turn(**facts: Any) -> None:
+def wait_for_turn() -> None:
   """Returns when no other case works; ends the program if nobody gives turns any more."""
-  print(json.dumps({"ready": facts}), flush=True)
+  print(json.dumps({"ready": True}), flush=True)
   if not sys.stdin.readline():
     sys.exit("error: the program that gives turns has ended")
 
@@ -111,7 +110,8 @@ class Day:
     self.deadline, self.workers = deadline, workers
     self.alive: list[Child] = []
     self.lines: list[dict[str, Any]] = []
-    self.folder = tempfile.mkdtemp(prefix="gpu_day_")
+    self._temporary = tempfile.TemporaryDirectory(prefix="gpu_day_", ignore_cleanup_errors=True)
+    self.folder = self._temporary.name
     self.is_stopping = False
     self.started = time.monotonic()
     self._selector = selectors.DefaultSelector()
@@ -254,4 +254,4 @@ class Day:
       if case.name in ended or case in self.queue:
         self.add(case.name, {"missing": f"the time was over: {ended.get(case.name, 'not started')}"})
     self._file.close()
-    shutil.rmtree(self.folder, ignore_errors=True)
+    self._temporary.cleanup()

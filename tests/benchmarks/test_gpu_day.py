@@ -108,6 +108,12 @@ def test_the_deadline_keeps_lines_and_kills_what_hangs_and_what_it_started(tmp_p
   assert sorted(path.name for path in tmp_path.iterdir()) == ["lines.jsonl", "log.txt"]
 
 
+def test_a_line_is_on_disk_at_once(tmp_path):
+  made = day(tmp_path, {})
+  made.add("x", {"ms": 1.0})
+  assert json.loads((tmp_path / "lines.jsonl").read_text())["ms"] == 1.0
+
+
 def test_a_case_that_was_not_started_is_named(tmp_path):
   lines = run(day(tmp_path, {"holds": "time.sleep(60)", "waits": ""}, seconds=0.5, workers=1))
   assert "not started" in lines["waits"][0]["missing"]

@@ -78,10 +78,14 @@ class Step:
     self.metrics: dict[str, tuple[jax.Array, jax.Array]] = {}
     self.done = 0
 
-  def __call__(self) -> None:
-    """Takes one step and waits for it."""
+  def dispatch(self) -> None:
+    """Takes one step without waiting for it, as the trainer does."""
     self.state, self.metrics = self.compiled(self.state, self.batches[self.done % len(self.batches)])
     self.done += 1
+
+  def __call__(self) -> None:
+    """Takes one step and waits for it."""
+    self.dispatch()
     jax.block_until_ready(self.metrics)
 
   @property
@@ -151,15 +155,16 @@ COMMIT = command.commit() or "unknown"  # of the code that runs: others may be c
 
 def report(case: dict[str, Any]) -> None:
   """Prints a case with its environment as one line of JSON; numbers get four significant digits."""
-  print(json.dumps(_rounded({**case, **environment()})), flush=True)
+  print(json.dumps(rounded({**case, **environment()})), flush=True)
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+  """Numbers in lists and dicts with four significant digits."""
   if isinstance(value, float):
     return float(f"{value:.4g}")
   if isinstance(value, dict):
-    return {name: _rounded(item) for name, item in value.items()}
-  return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
+    return {name: rounded(item) for name, item in value.items()}
+  return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def shape(text: str) -> tuple[int, int]:

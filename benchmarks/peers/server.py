@@ -34,11 +34,16 @@ PEERS = {
   "torch": "methods",
   "torch_compiled": "methods",
   "hugging_face": "hugging_face",
+  "hugging_face_compiled": "hugging_face",
+  "modern_bert_compiled": "modern_bert",
 }  # to its module here
 
 
-def torch_step(config, kind: str, threads: int) -> Callable[[], float]:
-  """A step of a PyTorch peer with the same Adam, its model by `torch.compile` if the kind says so."""
+def torch_step(config, kind: str, threads: int) -> Callable:
+  """A step of a PyTorch peer with the same Adam, its model by `torch.compile` if the kind says so.
+
+  It does not wait for the GPU; it returns the loss, a tensor.
+  """
   import importlib
 
   import torch
@@ -53,13 +58,13 @@ def torch_step(config, kind: str, threads: int) -> Callable[[], float]:
     model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True
   )
   batches = [{name: leaf.to(device) for name, leaf in make_batch(config, seed).items()} for seed in range(2)]
-  if kind == "torch_compiled":
+  if kind.endswith("_compiled"):
     model = torch.compile(model)
   count = [0]
   clip = config.optimizer.clip_norm
   dtype = torch.bfloat16 if config.model.dtype == "bfloat16" or device.type == "cuda" else torch.float32
 
-  def take() -> float:
+  def take():
     count[0] += 1
     with torch.autocast(device.type, dtype, enabled=dtype == torch.bfloat16):
       loss = model(batches[count[0] % 2])
@@ -68,7 +73,7 @@ def torch_step(config, kind: str, threads: int) -> Callable[[], float]:
       torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return float(loss.detach())
+    return loss.detach()
 
   return take
 
@@ -118,13 +123,13 @@ def main() -> None:
   batch, length = cases.shape(shape)
   config = cases.make_config(recipe, batch=batch, length=length, changes=changes)
   step = ours(config) if kind == "ours" else torch_step(config, kind, int(threads))
-  loss = [step(), step()][-1]
+  loss = [float(step()), float(step())][-1]
   print(json.dumps({"ready": kind, "loss": loss}), flush=True)
   for line in sys.stdin:
     walls, processes = [], []
     for _ in range(int(line)):
       wall, process = time.perf_counter(), time.process_time()
-      loss = step()
+      loss = float(step())
       walls.append(time.perf_counter() - wall)
       processes.append(time.process_time() - process)
     answer = {"seconds": statistics.median(walls), "cpu_seconds": statistics.median(processes), "loss": loss}

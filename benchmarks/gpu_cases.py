@@ -1,0 +1,100 @@
+"""The cases of `benchmarks.gpu_day`, the most valuable first. Another variant is one more row here."""
+
+import dataclasses
+from collections.abc import Iterator
+
+SHAPES = {"taco_base": "64x256"}  # rows x tokens of a recipe's speed; others: USUAL
+USUAL = "32x512"
+LARGE = {"taco_base": "256x256", "coco_lm_base": "96x512", "amos_base": "96x512"}
+USUAL_LARGE = "128x512"
+RECIPES = ("roberta_base", "coco_lm_base", "amos_base", "electra_base", "taco_base")
+_NO_TRITON_GEMM = "--xla_gpu_enable_triton_gemm=false"
+_NO_GRAPHS = "--xla_gpu_enable_command_buffer="
+_ALL_GRAPHS = (
+  "--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,COLLECTIVES"
+  " --xla_gpu_graph_min_graph_size=1"
+)
+# name: (recipe, rows x tokens, XLA_FLAGS, changes of fields)
+_VARIANTS = {
+  "no_triton_gemm": ("roberta_base", USUAL, _NO_TRITON_GEMM, ()),
+  "no_graphs": ("roberta_base", USUAL, _NO_GRAPHS, ()),
+  "all_graphs": ("roberta_base", USUAL, _ALL_GRAPHS, ()),
+  "remat_none": ("roberta_base", USUAL, "", ("model.remat=none",)),
+  "no_triton_gemm_large": ("roberta_base", USUAL_LARGE, _NO_TRITON_GEMM, ()),
+  "no_graphs_large": ("roberta_base", USUAL_LARGE, _NO_GRAPHS, ()),
+  "no_triton_gemm_taco": ("taco_base", SHAPES["taco_base"], _NO_TRITON_GEMM, ()),
+  "no_triton_gemm_coco_lm": ("coco_lm_base", USUAL, _NO_TRITON_GEMM, ()),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A child program: a function of `benchmarks.gpu_case`, and what it works on."""
+
+  name: str
+  kind: str
+  recipe: str = ""
+  shape: str = USUAL
+  changes: tuple[str, ...] = ()  # 'field=value'
+  flags: str = ""  # XLA_FLAGS
+  peer: str = ""  # a kind of `benchmarks.peers.server`
+  is_check: bool = False  # the exit code depends on its 'ok'
+  has_profile: bool = False
+  platforms: str = "cuda,cpu"  # JAX_PLATFORMS: an error without a GPU
+  is_tiny: bool = False  # a rehearsal
+
+
+def table() -> list[Case]:
+  """All cases in order of value."""
+  return [Case("ceilings", "ceilings"), *_checks(), *_ours(), *_peers(), *_variants(), *_others()]
+
+
+def rehearsed(case: Case) -> Case:
+  """The case at a size that two CPU cores finish in seconds."""
+  rows = {"32": "2", "64": "4", "128": "4", "96": "4", "256": "8"}
+  first = case.shape.split("x")[0]
+  recipe, tiny = case.recipe.replace("_base", "_tiny"), ("model.num_layers=2", "model.vocab_size=512")
+  changes = (*case.changes, *tiny) if case.kind in ("step", "peer") else case.changes
+  shape = f"{rows.get(first, '4')}x32"
+  return dataclasses.replace(case, recipe=recipe, shape=shape, changes=changes, platforms="cpu", is_tiny=True)
+
+
+def _checks() -> Iterator[Case]:
+  yield Case("kernels", "kernels", is_check=True)
+  yield Case("goldens", "goldens", is_check=True)
+  for recipe in ("roberta_tiny", "coco_lm_tiny", "amos_tiny", "taco_tiny", "electra_tiny"):
+    options = {"shape": "32x64", "is_check": True}
+    yield Case(f"twenty_steps_{recipe}", "twenty_steps", recipe, **options)
+  changes = ("model.dropout=0.1", "model.attention_dropout=0.1")
+  yield Case("resume", "resume", "roberta_tiny", "32x64", changes, is_check=True)
+
+
+def _ours() -> Iterator[Case]:
+  for recipe in RECIPES:
+    yield Case(recipe, "step", recipe, SHAPES.get(recipe, USUAL), has_profile=True)
+  for recipe in RECIPES:
+    yield Case(f"{recipe}_large", "step", recipe, LARGE.get(recipe, USUAL_LARGE))
+
+
+def _peers() -> Iterator[Case]:
+  """The peers at our shape, then at twice and four times the rows: their best batch."""
+  modern = ("corruption.mask_rate=0.3",)
+  for times in (1, 2, 4):
+    for recipe in RECIPES:
+      rows, _, length = SHAPES.get(recipe, USUAL).partition("x")
+      name = f"peer_{recipe}" + (f"_x{times}" if times > 1 else "")
+      yield Case(name, "peer", recipe, f"{times * int(rows)}x{length}", peer="torch_compiled")
+    if times == 1:
+      yield Case("peer_hugging_face", "peer", "roberta_base", peer="hugging_face_compiled")
+      yield Case("peer_modern_bert", "peer", "roberta_base", USUAL, modern, peer="modern_bert_compiled")
+
+
+def _variants() -> Iterator[Case]:
+  for name, (recipe, shape, flags, changes) in _VARIANTS.items():
+    yield Case(f"variant_{name}", "step", recipe, shape, changes, flags)
+
+
+def _others() -> Iterator[Case]:
+  yield Case("finetune", "finetune", shape="32x128")
+  yield Case("embed", "embed", "roberta_base", "256x128")
+  yield Case("real_run", "real_run", "roberta_base", USUAL, is_check=True)

@@ -1,0 +1,38 @@
+"""Stock ModernBERT of transformers: what a modern backbone of ours must beat."""
+
+import torch
+from torch import nn
+from transformers import ModernBertConfig, ModernBertForMaskedLM
+
+
+class ModernBert(nn.Module):
+  """ModernBertForMaskedLM of base size; of a recipe that is smaller, two layers of its width."""
+
+  def __init__(self, config) -> None:
+    super().__init__()
+    model, sizes = config.model, {}
+    if model.hidden_size < 768:
+      special = {
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "cls_token_id": 0,
+        "sep_token_id": 2,
+      }
+      sizes = special | {
+        "vocab_size": model.vocab_size,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": 2 * model.hidden_size,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_heads,
+      }
+    self.model = ModernBertForMaskedLM(ModernBertConfig(**sizes, attn_implementation="sdpa"))
+
+  def forward(self, batch: dict) -> torch.Tensor:
+    ids, labels = batch["masked"], batch["sparse_labels"]
+    return self.model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
+
+
+def build(config) -> nn.Module:
+  """The peer of masked LM; `corruption.mask_rate` decides how many positions have labels."""
+  return ModernBert(config)

@@ -1,0 +1,68 @@
+"""Where the time of a GPU goes: kernels of calls under JAX's profiler, by name and by family."""
+
+import collections
+import pathlib
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+MOST = 40  # kernels in a table
+# The first that matches a kernel's name, in lower case; products are those of cuBLAS, cuDNN and XLA's own.
+FAMILIES = (
+  ("attention", r"attention|fmha|flash|sdpa"),
+  ("norms", r"added_norm|layer_norm"),
+  ("products", r"gemm|cutlass|nvjet|cublas|xmma|wgmma|\bdot\b|sm\d0_"),
+  ("copies", r"memcpy|memset|copy|transpose"),
+  ("reductions", r"reduce"),
+  ("fusions", r"fusion|wrapped|loop_"),
+)
+
+
+def family(name: str) -> str:
+  """The family of a kernel."""
+  return next((family for family, pattern in FAMILIES if re.search(pattern, name.lower())), "others")
+
+
+def profiled(function: Callable[[], None], *, times: int) -> dict[str, Any]:
+  """Milliseconds of kernels for each of `times` steps that the function takes.
+
+  'kernels' are [name, count, milliseconds], the most expensive first; 'families' {name: milliseconds}.
+  """
+  with tempfile.TemporaryDirectory() as folder:
+    with jax.profiler.trace(folder):
+      function()
+    files = list(pathlib.Path(folder).rglob("*.xplane.pb"))
+    if not files:
+      raise FileNotFoundError("the profiler wrote no *.xplane.pb")
+    return table(_events(files[0]), times=times)
+
+
+def table(events: Iterator[tuple[str, float]], *, times: int) -> dict[str, Any]:
+  """`profiled` of pairs of a kernel's name and its milliseconds."""
+  counts, spent = collections.Counter(), collections.Counter()
+  families = collections.Counter()
+  for name, milliseconds in events:
+    counts[name] += 1
+    spent[name] += milliseconds / times
+    families[family(name)] += milliseconds / times
+  return {
+    "ms_of_kernels": sum(spent.values()),
+    "families": dict(families.most_common()),
+    "kernels": [[name[:120], counts[name] / times, ms] for name, ms in spent.most_common(MOST)],
+  }
+
+
+def _events(path: pathlib.Path) -> Iterator[tuple[str, float]]:
+  """What ran on the streams of GPUs; on a CPU, what XLA's programs called."""
+  planes = list(jax.profiler.ProfileData.from_file(str(path)).planes)
+  gpus = [plane for plane in planes if plane.name.startswith("/device:GPU")]
+  for plane in gpus or planes:
+    for line in plane.lines:
+      if gpus and not line.name.startswith("Stream"):
+        continue  # sums of the same kernels
+      for event in line.events:
+        if gpus or any(name == "hlo_op" for name, _ in event.stats):
+          yield event.name, event.duration_ns / 1e6

@@ -115,7 +115,8 @@ def main() -> int:
       sys.path.insert(0, site)
 
     def program(case: Case) -> list[str]:
-      options = [f"--{name}={getattr(asked, name)}" for name in ("goldens", "records")]
+      folders = {"goldens": asked.goldens, "records": asked.records}  # absolute: a case starts in the root
+      options = [f"--{name}={path and os.path.abspath(path)}" for name, path in folders.items()]
       rehearsing = ["--rehearse"] * asked.rehearse
       return [sys.executable, "-m", "benchmarks.gpu_case", case.name, *options, *rehearsing]
 

@@ -11,6 +11,8 @@ Line = dict[str, Any]
 def summary(lines: Sequence[Line], cases: Sequence[Case]) -> tuple[str, list[str]]:
   """The tables as text, and what of correctness failed or is missing."""
   of_kind = {case.name: case.kind for case in cases}
+  order = ["machine", *of_kind]
+  lines = sorted(lines, key=lambda line: order.index(line["case"]))
   peak = next((line["tflops"] for line in lines if line.get("what") == "product"), None)
   machine = [
     f"{name}: {value}" for line in lines if line["case"] == "machine" for name, value in line.items()
@@ -110,7 +112,7 @@ def _variants(lines: Sequence[Line], of_kind: dict[str, str]) -> str:
   for line in steps:
     if line["case"].startswith("variant_"):
       before = usual.get((line["recipe"], line["shape"]), {}).get("ms")
-      what = " ".join([line["flags"], *line["changes"]]) or line["case"]
+      what = " ".join(filter(None, [line["flags"], *line["changes"]]))
       sizes = (line[name] for name in ("gb_temporaries", "seconds_to_compile"))
       rows.append(
         (line["recipe"], line["shape"], what, line["ms"], before, before and before / line["ms"], *sizes)

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import selectors
 import signal
 import subprocess
@@ -83,7 +84,7 @@ class Child:
     """The last line of stderr that says something, at most 300 characters."""
     lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
     lines = [line.strip() for line in lines if line.strip() and not line.startswith(" ")]
-    errors = [line for line in lines if "Error" in line or "error:" in line or line.startswith("F0")]
+    errors = [line for line in lines if re.search(r"Error|error:|^F\d{4} ", line)]  # F: XLA aborts
     return ([f"exit code {self.process.returncode}"] + lines + errors[-1:])[-1][:300]
 
 
@@ -146,7 +147,7 @@ class Day:
     self._file.write(json.dumps(line) + "\n")
     self._file.flush()
     os.fsync(self._file.fileno())
-    print(json.dumps(line), flush=True)
+    print(json.dumps({key: value for key, value in line.items() if key != "kernels"}), flush=True)
 
   def run(self) -> None:
     """Runs the cases; returns when all have ended, at the deadline, or soon after `is_stopping`."""

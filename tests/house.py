@@ -54,7 +54,7 @@ LINES = {
   "a fine-tuning step by its parts, what it keeps, its options, and vectors of a text with dropout": 15,
   "a TPU's peak, scores that wait there, densities no narrower than a bin, a failed save's warnings": 17,
   "small batches that are read several at a time (pretrain/batches.py)": 10,
-  "a quarter of an hour on a GPU as one command: checks, speed, peers, variants (benchmarks/gpu_*)": 1_307,
+  "a quarter of an hour on a GPU as one command: checks, speed, peers, variants (benchmarks/gpu_*)": 1_311,
   "token alignment on matrix units, its gradient computed with it; lookups in a forecast of a TPU": 49,
 }
 

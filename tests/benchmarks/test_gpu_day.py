@@ -85,21 +85,33 @@ def test_of_two_that_are_ready_the_first_of_the_table_measures_first(tmp_path):
 
 
 def test_the_deadline_keeps_lines_and_kills_what_hangs_and_what_it_started(tmp_path):
-  hangs = """
+  mark = str(tmp_path.parent / f"{tmp_path.name}.mark")
+  hangs = f"""
     import signal
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     helper = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
-    say(pid=os.getpid(), helper=helper.pid); time.sleep(60)
+    say(pid=os.getpid(), helper=helper.pid); open({mark!r}, "w").close(); time.sleep(60)
+  """
+  holds = f"""
+    while not os.path.exists({mark!r}): time.sleep(0.02)  # else its turn would stop the other
+    turn(); say(ms=2.0); time.sleep(60)
   """
   made = day(
     tmp_path,
-    {"quick": "say(ms=1.0)", "hangs": hangs, "holds": "turn(); say(ms=2.0); time.sleep(60)", "late": ""},
-    seconds=2,
+    {"quick": "say(ms=1.0)", "hangs": hangs, "holds": holds, "late": ""},
+    seconds=60,
     workers=3,
   )
-  started = time.monotonic()
+  keep = made.add
+
+  def add(name: str, line: dict) -> None:  # the deadline comes when all three have said what they say
+    keep(name, line)
+    if len(made.lines) == 3:
+      made.deadline = time.monotonic() + 0.5
+
+  made.add = add
   lines = run(made)
-  assert time.monotonic() - started < 2 + 2 * gpu_turns.GRACE_SECONDS
+  assert time.monotonic() - made.deadline < 1 + 2 * gpu_turns.GRACE_SECONDS
   on_disk = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
   assert on_disk == made.lines
   assert lines["quick"][0]["ms"] == 1.0 and lines["holds"][0]["ms"] == 2.0

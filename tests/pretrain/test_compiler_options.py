@@ -35,9 +35,20 @@ def test_only_chips_with_so_much_memory_get_larger_tiles(monkeypatch):
   for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"):
     monkeypatch.delenv(name, raising=False)
   assert compiler_options.compiler_options("TPU v5 lite") == {VMEM: 32_768}
-  assert [compiler_options.compiler_options(kind) for kind in ("TPU v4", "NVIDIA H100", "cpu")] == [{}] * 3
+  kinds = ("TPU v4", "NVIDIA A100-SXM4-80GB", "NVIDIA H20", "cpu")
+  assert [compiler_options.compiler_options(kind) for kind in kinds] == [{}] * 4
   kinds = {spec.chip.kind for spec in map(chips.parse, ("v5e:2x2", "v5p:2x2x1", "v6e:2x2")) if spec.chip}
-  assert kinds == set(compiler_options._TABLE)
+  assert kinds == set(compiler_options._TABLE) - {compiler_options._HOPPER}
+
+
+@pytest.mark.parametrize(
+  "kind", ["NVIDIA H100 80GB HBM3", "NVIDIA H100", "NVIDIA H200", "NVIDIA GH200 480GB"]
+)
+def test_products_on_hopper_are_the_librarys(kind, monkeypatch):
+  monkeypatch.delenv("XLA_FLAGS", raising=False)
+  assert compiler_options.compiler_options(kind) == {"xla_gpu_enable_triton_gemm": False}
+  monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=true")
+  assert compiler_options.compiler_options(kind) == {}
 
 
 @pytest.mark.parametrize("variable", ["XLA_FLAGS", "LIBTPU_INIT_ARGS"])

@@ -119,9 +119,11 @@ def test_the_kernels_compile_for_an_a100_and_an_h100_and_fit_the_smallest_gpus()
   command = [sys.executable, "-m", "tests.pretrain.ops.triton_compiled", "attention", "80", "90"]
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr[-2000:]
+  # All that a program of an A10 or an L4 has; half of an H100's: two programs run at once.
+  most = {"80": 99 * 1024, "90": 113 * 1024}
   for capability, kernels in json.loads(done.stdout).items():
     assert kernels.keys() == {"forward", "backward_query", "backward_key", "backward_bias"}
-    assert max(kernels.values()) <= 99 * 1024, (capability, kernels)  # of an A10 or an L4
+    assert max(kernels.values()) <= most[capability], (capability, kernels)
 
 
 def test_on_a_gpu_attention_is_tritons_where_it_is_installed():

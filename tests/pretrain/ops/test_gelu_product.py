@@ -1,4 +1,4 @@
-"""The GELU between two products: its Triton kernel, interpreted here, against the parts."""
+"""The GELU between two products: its Triton kernels, interpreted here, against the parts."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AxisType
 
 from pretrain.ops import dense, gelu_product, gelu_triton, kept, triton_call
-from pretrain.ops.gelu_product import biased_gelu_product, with_kernel
+from pretrain.ops.gelu_product import biased_gelu_product, with_kernels
 from tests.pretrain import drawn
 
 OUTPUTS = 8
@@ -26,6 +26,7 @@ def interpreted(monkeypatch):
   monkeypatch.setattr(triton_call, "run", triton_interpreted.run)
   monkeypatch.setattr(gelu_triton, "_LANES", 32)
   monkeypatch.setattr(gelu_triton, "_PROGRAMS", 6)
+  monkeypatch.setattr(gelu_triton, "_NUMBERS", 128)
 
 
 def _case(rows: int, length: int, width: int) -> tuple:
@@ -60,19 +61,20 @@ def _assert_same(found: dict, expected: dict, *, tolerance: float) -> None:
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 2.0**-10)])
 def test_values_and_gradients_are_those_of_the_parts(rows, length, width, dtype, tolerance, interpreted):
   case = _case(rows, length, width)
-  found, expected = (_results(f, case, dtype=dtype) for f in (with_kernel, biased_gelu_product))
+  found, expected = (_results(f, case, dtype=dtype) for f in (with_kernels, biased_gelu_product))
   _assert_same(found, expected, tolerance=tolerance)
 
 
 def test_far_from_zero_the_gelu_is_its_input_or_nothing(interpreted):
   y = jnp.asarray([[-60.0, -20.0, -9.0, 0.0, 9.0, 20.0, 60.0, 1e20]])
   d_y, activated, _ = gelu_triton.gradients(y, jnp.ones_like(y))
+  np.testing.assert_array_equal(gelu_triton.forward(y), activated)
   np.testing.assert_allclose(activated, np.maximum(y, 0), atol=1e-15)
   np.testing.assert_allclose(d_y, [[0, 0, 0, 0.5, 1, 1, 1, 1]], atol=3e-7)
 
 
 def test_the_gradient_of_the_bias_sums_what_was_rounded(interpreted):
-  found = _results(with_kernel, _case(4, 16, 64), dtype=jnp.float16)
+  found = _results(with_kernels, _case(4, 16, 64), dtype=jnp.float16)
   expected = np.sum(np.asarray(found["x"], np.float64), axis=(0, 1))
   assert found["bias"].dtype == jnp.float32
   np.testing.assert_allclose(found["bias"], expected, atol=2e-6 * np.abs(expected).max(), rtol=0)
@@ -86,46 +88,52 @@ def test_several_models_at_once_have_each_their_own_gradients(interpreted):
     return jax.vjp(function, *arrays[:3])[1](arrays[3])
 
   found, expected = (
-    jax.vmap(lambda *arrays, f=f: gradients(f, *arrays))(*stacked) for f in (with_kernel, biased_gelu_product)
+    jax.vmap(lambda *arrays, f=f: gradients(f, *arrays))(*stacked)
+    for f in (with_kernels, biased_gelu_product)
   )
   for one, other in zip(found, expected, strict=True):
     np.testing.assert_allclose(one, other, atol=2e-6 * np.abs(other).max(), rtol=0)
 
 
 def test_the_backward_pass_computes_neither_product_nor_the_gelu_again(monkeypatch):
-  def nothing(kernel, arrays, results, launch, constants):
+  def marked(kernel, arrays, results, launch, constants):
+    if kernel == "gelu_triton_kernels.forward":
+      return [jnp.tan(arrays[0])]
     return [jnp.zeros(like.shape, like.dtype) for like in results]
 
-  monkeypatch.setattr(triton_call, "run", nothing)
+  monkeypatch.setattr(triton_call, "run", marked)
   x, bias, down, _ = _case(2, 4, 16)
 
   def loss(x, up, bias, down):
     layer = jax.checkpoint(
-      lambda *arrays: with_kernel(dense.product(*arrays[:2]), *arrays[2:]), policy=kept.policy
+      lambda *arrays: with_kernels(dense.product(*arrays[:2]), *arrays[2:]), policy=kept.policy
     )
     return jnp.sum(jnp.sin(layer(x, up, bias, down)))
 
   program = str(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1, 2, 3)))(x, drawn.normal(4, 16, 16), bias, down))
   assert program.count("dot_general[") == 6, program  # two, and for each of them two gradients
-  assert program.count("= erf ") == 1, program
+  assert program.count("= tan ") == 1, program
 
 
 @pytest.mark.parametrize(
-  "on, axes, has_triton, is_taken",
+  "on, axes, has_triton, dtype, is_taken",
   [
-    ("gpu", (), True, True),
-    ("gpu", ("data",), True, False),
-    ("gpu", (), False, False),
-    ("tpu", (), True, False),
-    ("cpu", (), True, False),
+    ("gpu", (), True, "bfloat16", True),
+    ("gpu", (), True, "float32", False),
+    ("gpu", ("data",), True, "bfloat16", False),
+    ("gpu", (), False, "bfloat16", False),
+    ("tpu", (), True, "bfloat16", False),
+    ("cpu", (), True, "bfloat16", False),
   ],
 )
-def test_the_kernel_is_taken_on_gpus_where_no_partitioner_cuts(on, axes, has_triton, is_taken, monkeypatch):
+def test_the_kernels_are_taken_on_gpus_in_16_bits_where_no_partitioner_cuts(
+  on, axes, has_triton, dtype, is_taken, monkeypatch
+):
   monkeypatch.setattr(gelu_product, "platform", lambda: on)
   monkeypatch.setattr(triton_call, "is_installed", lambda: has_triton)
   taken = []
-  monkeypatch.setattr(gelu_product, "with_kernel", lambda *arguments: taken.append(1) or arguments[0])
-  arrays = _case(2, 4, 16)[:3]
+  monkeypatch.setattr(gelu_product, "with_kernels", lambda *arguments: taken.append(1) or arguments[0])
+  arrays = [array.astype(dtype) for array in _case(2, 4, 16)[:3]]
   if axes:
     with jax.set_mesh(jax.make_mesh((2,), axes, axis_types=(AxisType.Auto,))):
       jax.eval_shape(lambda: biased_gelu_product(*arrays))
@@ -140,5 +148,5 @@ def test_the_kernel_compiles_for_an_a100_and_an_h100():
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr[-2000:]
   for capability, kernels in json.loads(done.stdout).items():
-    assert kernels.keys() == {"backward"}, capability
+    assert kernels.keys() == {"forward", "backward"}, capability
     assert kernels["backward"] <= 8 * 1024, capability  # of shared memory: eight programs share it

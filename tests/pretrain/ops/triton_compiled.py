@@ -32,6 +32,7 @@ def _attention() -> None:
 def _gelu() -> None:
   """A base-size MLP."""
   wide = jax.ShapeDtypeStruct((2, 512, 3072), jnp.bfloat16)
+  jax.eval_shape(gelu_triton.forward, wide)
   jax.eval_shape(gelu_triton.gradients, wide, wide)
 
 

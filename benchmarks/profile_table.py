@@ -13,7 +13,8 @@ MOST = 40  # kernels in a table
 # The first that matches a kernel's name, in lower case; products are those of cuBLAS, cuDNN and XLA's own.
 FAMILIES = (
   ("attention", r"attention|fmha|flash|sdpa"),
-  ("norms", r"added_norm|layer_norm"),
+  ("norms", r"norm_(for|back)ward|layer_norm"),
+  ("gelu", r"gelu"),
   ("products", r"gemm|cutlass|nvjet|cublas|xmma|wgmma|\bdot\b|sm\d0_"),
   ("copies", r"memcpy|memset|copy|transpose"),
   ("reductions", r"reduce"),

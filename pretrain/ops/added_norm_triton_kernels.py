@@ -31,7 +31,7 @@ def _vector(array, lane, width: tl.constexpr):
 
 
 @triton.jit
-def forward(
+def norm_forward(
   x,
   product,
   vectors,
@@ -66,7 +66,7 @@ def forward(
 
 
 @triton.jit
-def backward(
+def norm_backward(
   added,
   given,  # the gradient of the norm
   vectors,

@@ -12,8 +12,8 @@ from pretrain.ops.attention_inputs import Fixed, Settings
 from pretrain.ops.triton_call import Launch
 
 BLOCK = 64  # queries or keys of a block, as the kernels have it
-KEYS = 32  # of the tiles that `forward` goes through
-_ROWS = 8  # whose scores' gradients one program of `backward_bias` sums
+KEYS = 32  # of the tiles that `attention_forward` goes through
+_ROWS = 8  # whose scores' gradients one program of `attention_bias` sums
 _BACKWARD = "attention_triton_backward_kernels"
 _NO_GROUP = np.iinfo(np.int32).min  # the segment of keys that none may read
 
@@ -22,7 +22,7 @@ def forward(settings: Settings, part, query, key, value, bias, fixed) -> tuple[j
   """[rows, length, heads * head_dim], and what `backward` takes besides: small arrays, not to be made again.
 
   Without `key` and `value`, `query` has all three side by side. The rest is the logarithm of each query's sum
-  of exponentials, the bias in tiles as `backward_key` reads it, and what the kernels read of rows and tokens.
+  of exponentials, the bias in tiles for `attention_keys`, and what the kernels read of rows and tokens.
   """
   rows, length, width = _sizes(query, key)
   lse = jax.ShapeDtypeStruct((rows, width // settings.head_dim, 1, length), jnp.float32)
@@ -35,7 +35,7 @@ def forward(settings: Settings, part, query, key, value, bias, fixed) -> tuple[j
   )
   out = jax.ShapeDtypeStruct((rows, length, width), query.dtype)
   turned = None if bias is None else jnp.flip(bias, 1)  # of blocks of keys and tiles of queries
-  made = _over_tokens("forward", settings, bias is not None, arrays, (out, lse))
+  made = _over_tokens("attention_forward", settings, bias is not None, arrays, (out, lse))
   return *made, _tiles(turned, length, _queries(settings.head_dim)), *of_tokens
 
 
@@ -55,7 +55,7 @@ def backward(
   d_scores = jax.ShapeDtypeStruct((rows, heads, blocks * BLOCK, blocks * BLOCK), query.dtype)
   sums = jax.ShapeDtypeStruct((rows, blocks, 3, width), jnp.float32)
   wanted = like, nothing if is_packed else like, d_scores, sums
-  d_key, d_value, d_scores, sums = _over_tokens("backward_key", settings, bias is not None, arrays, wanted)
+  d_key, d_value, d_scores, sums = _over_tokens("attention_keys", settings, bias is not None, arrays, wanted)
   with_keys = d_key if is_packed else jnp.zeros(1, query.dtype)
   d_query, sums = _d_query(settings, query if is_packed else key, facts, d_scores, with_keys, sums)
   d_bias = None if bias is None else _d_bias(d_scores, length).astype(bias.dtype)
@@ -124,7 +124,7 @@ def _words(
 def _over_tokens(
   kernel: str, settings: Settings, biased: bool, arrays: Sequence, results: Sequence
 ) -> Sequence[jax.Array]:
-  """Runs `forward` or `backward_key` over the blocks of tokens of each row and head."""
+  """Runs `attention_forward` or `attention_keys` over the blocks of tokens of each row and head."""
   is_packed = arrays[0] is arrays[1]
   rows, length, width = _sizes(arrays[0], None if is_packed else arrays[1])
   constants = _constants(settings, length, width, arrays[0].dtype) | {
@@ -133,17 +133,17 @@ def _over_tokens(
     "limit": int(row_random.pair_limit(settings.dropout_rate)),
     "keeps": 1.0 - settings.dropout_rate,
     "packed": is_packed,
-    **({"keys": KEYS} if kernel == "forward" else {"queries": _queries(settings.head_dim)}),
+    **({"keys": KEYS} if kernel == "attention_forward" else {"queries": _queries(settings.head_dim)}),
   }
   # Measured on an H200 with heads of 64; twice as wide ones in three stages do not fit smaller GPUs.
   warps, stages = (4, 3) if constants["lanes"] <= 64 else (8, 2)
-  module = "attention_triton_kernels" if kernel == "forward" else _BACKWARD
+  module = "attention_triton_kernels" if kernel == "attention_forward" else _BACKWARD
   launch = Launch(rows * constants["heads"] * -(-length // BLOCK), warps, stages)
   return triton_call.call(f"{module}.{kernel}", arrays, results, launch, constants)
 
 
 def _queries(head_dim: int) -> int:
-  """Queries of the tiles that `backward_key` goes through: the fastest that fits the smallest GPUs."""
+  """Queries of the tiles that `attention_keys` goes through: the fastest that fits the smallest GPUs."""
   return 64 if head_dim <= 64 else 32
 
 
@@ -167,7 +167,7 @@ def _d_query(settings: Settings, key, facts, d_scores, with_keys, sums) -> Seque
   launch = Launch(rows * constants["heads"] * -(-length // BLOCK), 4, 3, aliases)
   results = (jax.ShapeDtypeStruct(each.shape, each.dtype) for each in (key, sums))
   arrays = key, facts, d_scores, with_keys, sums
-  return triton_call.call(f"{_BACKWARD}.backward_query", arrays, tuple(results), launch, constants)
+  return triton_call.call(f"{_BACKWARD}.attention_queries", arrays, tuple(results), launch, constants)
 
 
 def _d_bias(d_scores: jax.Array, length: int) -> jax.Array:
@@ -177,7 +177,7 @@ def _d_bias(d_scores: jax.Array, length: int) -> jax.Array:
   sums = jax.ShapeDtypeStruct((parts, heads, diagonals, 2 * BLOCK), jnp.float32)
   constants = {"rows": rows, "length": length, "heads": heads, "at_once": _ROWS}
   launch = Launch(parts * heads * diagonals, 4)
-  (sums,) = triton_call.call(f"{_BACKWARD}.backward_bias", (d_scores,), (sums,), launch, constants)
+  (sums,) = triton_call.call(f"{_BACKWARD}.attention_bias", (d_scores,), (sums,), launch, constants)
   return _by_distance(jnp.sum(sums, axis=0), length)
 
 

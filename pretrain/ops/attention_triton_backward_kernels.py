@@ -1,13 +1,13 @@
-"""The Triton kernels of attention's gradients: see `attention_triton_kernels` for the rest of what they read.
+"""The Triton kernels of attention's gradients. `attention_triton_kernels` has the rest of what they read.
 
-`backward_key` holds a block of keys and goes through the row's queries. It computes probabilities again from
-the logarithm of each query's sum, draws the same dropout again, and writes the gradients of the scores, which
-cost more to compute than to write: `backward_query` multiplies them with the keys, and `backward_bias` sums
-them over rows and along diagonals, in an order that does not depend on which program runs first.
+`attention_keys` holds a block of keys and goes through the row's queries. It computes the probabilities again
+from the logarithm of each query's sum, draws the same dropout again, and writes the gradients of the scores,
+which cost more to compute than to write. `attention_queries` multiplies them with the keys. `attention_bias`
+sums them over rows and along diagonals, in an order that does not depend on which program runs first.
 
   given: [rows, length, heads * head_dim], the gradient of what was attended to.
-  lse, inner: [rows, heads, length] float32, what `forward` writes, and the sums of `given` times the attended
-    values over the head.
+  lse, inner: [rows, heads, length] float32, what `attention_forward` writes, and the sums of `given` times
+    the attended values over the head.
   d_scores: [rows, heads, padded, padded] in the query's dtype, of (key, query); a row of `length` tokens is
     padded to whole blocks. 0 where a key has no part in the row.
   sums: [rows, blocks, 3, heads * head_dim] float32, sums of the gradients of queries, keys and values over
@@ -97,7 +97,7 @@ def _key_tile(
 
 
 @triton.jit
-def backward_key(
+def attention_keys(
   query, key, value, bias, groups, facts, of_queries, of_keys, first,
   given, lse, inner,
   d_key,  # if packed: the array that has all three
@@ -154,12 +154,12 @@ def backward_key(
 
 
 @triton.jit
-def backward_query(
+def attention_queries(
   key,  # if packed: the array that has all three
   facts,
   d_scores,
-  with_keys,  # if packed: what `backward_key` wrote, which is also where `d_query` lies
-  with_sums,  # what `backward_key` wrote, which is also where `sums` lies
+  with_keys,  # if packed: what `attention_keys` wrote, which is also where `d_query` lies
+  with_sums,  # what `attention_keys` wrote, which is also where `sums` lies
   d_query,
   sums,
   length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr,
@@ -191,7 +191,7 @@ def backward_query(
 
 
 @triton.jit
-def backward_bias(
+def attention_bias(
   d_scores,
   sums,  # [parts of the rows, heads, 2 blocks - 1, 2 BLOCK] float32
   rows: tl.constexpr,

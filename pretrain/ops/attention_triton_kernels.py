@@ -7,7 +7,7 @@ the gradients.
 Exponentials are powers of 2, which is what GPUs compute: scores are multiplied by log2(e), the bias comes so.
 Tiles that every query reads are computed without a mask, the rest with one.
 
-`forward` and `backward_key` read, in this order, as JAX lays arrays out:
+`attention_forward` and `attention_keys` read, in this order, as JAX lays arrays out:
   query, key, value: [rows, length, heads * head_dim]; if packed, all are one array that has them side by
     side, [rows, length, 3 * heads * head_dim].
   bias: [heads, tiles, BLOCK, tile] float32, the bias times log2(e) of a block and a tile, which lie so many
@@ -65,7 +65,7 @@ def _forward_tile(
 
 
 @triton.jit
-def forward(
+def attention_forward(
   query, key, value, bias, groups, facts, of_queries, of_keys, first,
   out,
   lse,  # [rows, heads, length] float32, to the base 2

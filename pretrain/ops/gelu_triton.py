@@ -23,7 +23,7 @@ def forward(y: jax.Array) -> jax.Array:
   launch = Launch(-(-y.size // _NUMBERS), _WARPS)
   constants = {"numbers": y.size, "block": _NUMBERS}
   like = jax.ShapeDtypeStruct(y.shape, y.dtype)
-  return triton_call.call("gelu_triton_kernels.forward", (y,), (like,), launch, constants)[0]
+  return triton_call.call("gelu_triton_kernels.gelu_forward", (y,), (like,), launch, constants)[0]
 
 
 def gradients(y: jax.Array, given: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -41,5 +41,7 @@ def gradients(y: jax.Array, given: jax.Array) -> tuple[jax.Array, jax.Array, jax
   results = like, like, jax.ShapeDtypeStruct((programs, width), jnp.float32)
   launch = Launch(programs * columns, max(1, _WARPS * lanes // _LANES))
   constants = {"tokens": tokens, "width": width, "lanes": lanes, "block": _BLOCK, "programs": programs}
-  d_y, again, sums = triton_call.call("gelu_triton_kernels.backward", (y, given), results, launch, constants)
+  d_y, again, sums = triton_call.call(
+    "gelu_triton_kernels.gelu_backward", (y, given), results, launch, constants
+  )
   return d_y, again, jnp.sum(sums, axis=0)

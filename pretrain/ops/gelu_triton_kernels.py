@@ -19,7 +19,7 @@ def _normal(x):
 
 
 @triton.jit
-def forward(
+def gelu_forward(
   y,  # [numbers]
   result,
   numbers: tl.constexpr,
@@ -33,7 +33,7 @@ def forward(
 
 
 @triton.jit
-def backward(
+def gelu_backward(
   y,  # what the GELU is of, [tokens, width]
   given,  # the gradient of the GELU
   d_y,

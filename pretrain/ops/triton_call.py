@@ -62,7 +62,7 @@ def run(
     num_warps=launch.warps,
     num_stages=launch.stages,
     compute_capability=_planned_capability(),
-    name=kernel.replace("_triton_kernels.", "_"),
+    name=kernel.partition(".")[2],
     **constants,
   )
 

@@ -122,7 +122,7 @@ def test_the_kernels_compile_for_an_a100_and_an_h100_and_fit_the_smallest_gpus()
   # All that a program of an A10 or an L4 has; half of an H100's: two programs run at once.
   most = {"80": 99 * 1024, "90": 113 * 1024}
   for capability, kernels in json.loads(done.stdout).items():
-    assert kernels.keys() == {"forward", "backward_query", "backward_key", "backward_bias"}
+    assert kernels.keys() == {"attention_forward", "attention_keys", "attention_queries", "attention_bias"}
     assert max(kernels.values()) <= most[capability], (capability, kernels)
 
 

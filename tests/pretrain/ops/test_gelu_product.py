@@ -97,7 +97,7 @@ def test_several_models_at_once_have_each_their_own_gradients(interpreted):
 
 def test_the_backward_pass_computes_neither_product_nor_the_gelu_again(monkeypatch):
   def marked(kernel, arrays, results, launch, constants):
-    if kernel == "gelu_triton_kernels.forward":
+    if kernel == "gelu_triton_kernels.gelu_forward":
       return [jnp.tan(arrays[0])]
     return [jnp.zeros(like.shape, like.dtype) for like in results]
 
@@ -148,5 +148,5 @@ def test_the_kernel_compiles_for_an_a100_and_an_h100():
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr[-2000:]
   for capability, kernels in json.loads(done.stdout).items():
-    assert kernels.keys() == {"forward", "backward"}, capability
-    assert kernels["backward"] <= 8 * 1024, capability  # of shared memory: eight programs share it
+    assert kernels.keys() == {"gelu_forward", "gelu_backward"}, capability
+    assert kernels["gelu_backward"] <= 8 * 1024, capability  # of shared memory: eight programs share it

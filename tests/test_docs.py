@@ -1,4 +1,4 @@
-"""What README.md, ARCHITECTURE.md and SECURITY.md name is there; the programs in docs/ run as they are."""
+"""What the pages at the top name is there; the programs in docs/ run as they are."""
 
 import importlib
 import pathlib
@@ -18,7 +18,7 @@ from tests.pretrain import small_run
 from tests.pretrain.conftest import small_records, text_file  # noqa: F401 (fixtures)
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "ARCHITECTURE.md", "SECURITY.md")
+PAGES = ("README.md", "ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md")
 PARTS = ("configs", "data", "pretrain", "finetune", "benchmarks", "tests", "docs")
 _PATH = re.compile(rf"(?<![\w/.])(?:{'|'.join(PARTS)})/[\w/.*]*(?:\{{[\w,/]+\}})?[\w/.]*")
 _SMALL = {

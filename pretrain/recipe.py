@@ -18,6 +18,7 @@ from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
 from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
 from pretrain.ops import row_random
+from pretrain.ops.lookup import lookup
 from pretrain.ops.positions import first_slots, scatter_positions, take_positions
 from pretrain.ops.row_random import Use
 from pretrain.settings.objectives import OBJECTIVES
@@ -167,7 +168,7 @@ class Recipe:
     batch = masked.batch
     corrupted, draws = self.corrupt(params, masked, train=train)
     table, row_keys = _token_table(params), batch.row_keys
-    vectors = encoder_model.token_vectors(table, corrupted.input_ids, pad_id=self.tokens.pad)
+    vectors, table = lookup(table, corrupted.input_ids, fixed=self.tokens.pad)
     if draws.embeddings is not None:
       sampled = draws.embeddings.astype(vectors.dtype)
       vectors = scatter_positions(vectors, corrupted.masking.positions, sampled)

@@ -47,7 +47,7 @@ LINES = {
   "all gradients of a layer's norm, of its dropout and of the bias before it by one TPU kernel": 288,
   "ZeRO-1 that cuts parameters too, gradients that GPUs round before a bias sums them": 40,
   "attention with dropout by kernels on NVIDIA GPUs, their check, rows within tiles (pretrain/ops)": 482,
-  "norms, GELUs, their gradients and the bias of attention by kernels of their own on NVIDIA GPUs": 778,
+  "norms, GELUs, lookups, their gradients and the bias of attention by kernels on NVIDIA GPUs": 1_030,
   "the vocabulary's sums in whole tiles and kernels in the last layer on TPUs": 7,
   "scores over the vocabulary and parameters read less often, parameters that are not finite refused": 41,
   "options of compilers, kernel gradients over one axis of tokens, tables drawn without their data": 52,

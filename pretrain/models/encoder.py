@@ -12,8 +12,8 @@ from pretrain.models.config import EncoderConfig
 from pretrain.models.layers import Layer, LayerNorm, dense_init
 from pretrain.models.relative_position import official_buckets_of, t5_buckets_of
 from pretrain.ops import attention, kept, row_random
+from pretrain.ops.lookup import lookup, of_few_rows
 from pretrain.own_rows import layer_weights
-from pretrain.sharding import constrain
 
 
 class Hidden(NamedTuple):
@@ -125,7 +125,7 @@ class Trunk(nn.Module):
     else:
       buckets = official_buckets_of(distances, max_length=config.max_length, **sizes)
     table = _Table(config.relative_buckets, config.num_heads, config.init_stddev, name="relative_position")()
-    return jnp.moveaxis(table[buckets], -1, 0)
+    return jnp.moveaxis(of_few_rows(table, buckets), -1, 0)
 
   @nn.compact
   def __call__(
@@ -190,8 +190,7 @@ def token_vectors(table: jax.Array, ids: jax.Array, *, pad_id: int) -> jax.Array
 
   The padding row gets no gradient from here (torch's padding_idx), only as an output row.
   """
-  vectors = constrain(table[ids], "batch", "length", "embed")
-  return jnp.where((ids == pad_id)[..., None], jax.lax.stop_gradient(vectors), vectors)
+  return lookup(table, ids, fixed=pad_id)[0]
 
 
 def init_token_table(key: jax.Array, config: EncoderConfig, *, pad_id: int) -> dict:

@@ -9,7 +9,7 @@ from flax import linen as nn
 from pretrain.models.config import EncoderConfig
 from pretrain.ops import row_random
 from pretrain.ops.added_norm import Branch, Settings, added_norm
-from pretrain.ops.attention import BY_DISTANCE, attention, packed_attention, reads_packed
+from pretrain.ops.attention import BY_DISTANCE, attention, packed_attention, platform, reads_packed
 from pretrain.ops.attention_at import attention_at
 from pretrain.ops.dense import add_bias, product
 from pretrain.ops.gelu_product import biased_gelu_product
@@ -91,8 +91,12 @@ class SelfAttention(nn.Module):
     bias: jax.Array | None,
     row_keys: jax.Array | None,
     read: jax.Array | None = None,
+    x_read: jax.Array | None = None,
   ) -> Branch:
-    """What is added to x, [batch, length, embed]; with `read`, [batch, n] int32, to x at these positions."""
+    """What is added to x, [batch, length, embed]; with `read`, [batch, n] int32, to x at these positions.
+
+    `x_read` is x there, if it was taken already.
+    """
     config = self.config
     width, heads = x.shape[-1], (config.num_heads, config.head_dim)
     dense = [_Dense(config, (width, *heads), heads, name=name)() for name in ("query", "key", "value")]
@@ -122,7 +126,7 @@ class SelfAttention(nn.Module):
       packed = jnp.reshape(project(x, *dense), (*x.shape[:2], 3, *heads))
       attended = packed_attention(packed, added=added, **options)
     else:
-      queries = x if is_whole else take_positions(x, read)
+      queries = x if is_whole else take_positions(x, read) if x_read is None else x_read
       query, key, value = (
         with_heads(project(of, each)) for of, each in zip((queries, x, x), dense, strict=True)
       )
@@ -178,8 +182,10 @@ class Layer(nn.Module):
     if detach is not None:
       x = jnp.where(detach, jax.lax.stop_gradient(x), x)
     part = None if read is None else Part(read, 0, x.shape[1])
-    attended = SelfAttention(config, name="attention")(x, token_mask, bias, keys, read)
-    x = x if read is None else take_positions(x, read)
+    # XLA would make one scatter of two lookups' gradients, and a GPU would round their sum in any order.
+    taken = take_positions(x, read) if read is not None and platform() == "gpu" else None
+    attended = SelfAttention(config, name="attention")(x, token_mask, bias, keys, read, taken)
+    x = x if read is None else take_positions(x, read) if taken is None else taken
     x = AddedNorm(config, Use.ATTENTION_OUTPUT_DROPOUT, name="attention_norm")(x, attended, part)
     width, wide = (config.hidden_size,), (config.mlp_size,)
     up, up_bias = _Dense(config, width + wide, wide, name="up")()

@@ -46,7 +46,7 @@ def forward(
   Args:
     x: [rows, length, width] float, like `product`.
     vectors: [3, width] float32, the branch's bias, the norm's scale and its bias.
-    facts: of the rows.
+    facts: [rows, 3] int32 of `facts`.
   """
   constants = _constants(x.shape, dropout_rate, eps)
   arrays = x, product, vectors, facts

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.ops import row_random
+from pretrain.ops.attention import platform
 from pretrain.ops.row_random import Part, Use
 
 
@@ -36,7 +37,7 @@ def attention_at(
   scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
   if bias is not None:
     if bias.ndim == 2:
-      bias = bias[:, np.arange(length)[None, :] - np.arange(length)[:, None] + length - 1]
+      bias = (_summed_square if platform() == "gpu" else _square)(bias)
     scores = scores + _bias_of_queries(bias.astype(jnp.float32), positions)
   scores = jnp.where(key_mask[:, None, None, :], scores, jnp.finfo(jnp.float32).min)
   probabilities = jax.nn.softmax(scores, axis=-1)
@@ -44,6 +45,26 @@ def attention_at(
     probabilities, row_keys, Use.ATTENTION_DROPOUT, rate=dropout_rate, part=Part(positions, 1, length)
   )
   return jnp.einsum("bhqk,bkhd->bqhd", probabilities.astype(value.dtype), value)
+
+
+def _square(bias: jax.Array) -> jax.Array:
+  """[heads, length, length] of bias [heads, 2 length - 1] by key - query + length - 1."""
+  length = (bias.shape[1] + 1) // 2
+  return bias[:, np.arange(length)[None, :] - np.arange(length)[:, None] + length - 1]
+
+
+# With sums over diagonals as its gradient; that of the look-up is a scatter, which GPUs add up in any order.
+_summed_square = jax.custom_vjp(_square)
+
+
+def _square_backward(_, cotangent: jax.Array):
+  heads, length, _ = cotangent.shape
+  # In rows of 2 length, the last query first, a diagonal is a column of rows of 2 length - 1.
+  wide = jnp.pad(jnp.flip(cotangent, 1), ((0, 0), (0, 0), (0, length))).reshape(heads, -1)
+  return (jnp.sum(wide[:, :-length].reshape(heads, length, 2 * length - 1), axis=1),)
+
+
+_summed_square.defvjp(lambda bias: (_square(bias), None), _square_backward)
 
 
 @jax.custom_vjp

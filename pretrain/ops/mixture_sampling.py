@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from pretrain.ops import row_random
 from pretrain.ops.attention import platform
+from pretrain.ops.lookup import added
 from pretrain.ops.vocab_cross_entropy import top_ids, vocab_logits, vocab_products
 
 
@@ -184,7 +185,7 @@ def _backward(settings: MixtureSettings, residuals, cotangents):
   (d_table, d_biases), (d_weights, d_transformed) = _over_chunks(
     chunk_gradient, weights.shape[1], settings.chunk, carry
   )
-  looked_up = jnp.zeros(table.shape, jnp.float32).at[ids].add(cotangent.astype(jnp.float32))
+  looked_up = added(jnp.zeros(table.shape, jnp.float32), ids, cotangent.astype(jnp.float32))
   if not adversarial_mlm:
     return d_weights.astype(weights.dtype), None, looked_up.astype(table.dtype), None, None
   return (

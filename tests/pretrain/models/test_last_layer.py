@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrain.models import encoder
+from pretrain.models import encoder, layers
 from pretrain.models.config import EncoderConfig
-from pretrain.ops import row_random
+from pretrain.ops import attention_at, row_random
 from pretrain.ops.positions import take_positions
 from pretrain.ops.row_random import Part
 from tests.pretrain import drawn
@@ -60,6 +60,52 @@ def test_states_and_gradients_equal_those_of_the_whole_layer_with_its_dropout(ch
     atol = 1e-5 * max(float(np.max(np.abs(b))), 0.5)
     np.testing.assert_allclose(a, b, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))
     assert np.all((np.asarray(a) == 0) == (np.asarray(b) == 0)) or "bias" in jax.tree_util.keystr(path)
+
+
+def _scatters(jaxpr) -> int:
+  inside = (
+    _scatters(inner) for each in jaxpr.eqns for inner in jax.extend.core.jaxprs_in_params(each.params)
+  )
+  return sum(each.primitive.name == "scatter-add" for each in jaxpr.eqns) + sum(inside)
+
+
+def _gradient(loss, at: jax.Array) -> tuple[jax.Array, int]:
+  """The gradient of a function that is traced anew, and how many times that adds up by a scatter."""
+  program = jax.make_jaxpr(lambda at: jax.grad(loss)(at))(at)
+  return jax.core.eval_jaxpr(program.jaxpr, program.consts, at)[0], _scatters(program.jaxpr)
+
+
+def _assert_close(found: jax.Array, expected: jax.Array) -> None:
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(np.max(np.abs(expected))))
+
+
+def test_gpus_scatter_a_gradient_once_to_the_positions_that_are_read(monkeypatch):
+  config = dataclasses.replace(CONFIG, num_layers=1, attention="plain")
+  params, x = init_encoder(config)["trunk"], drawn.normal(0, B, L, config.hidden_size)
+
+  def loss(x):
+    return jnp.sum(encoder.run_trunk(params, config, x, MASK, KEYS, read=READ).last ** 3)
+
+  expected, scatters = _gradient(loss, x)
+  monkeypatch.setattr(layers, "platform", lambda: "gpu")
+  found, on_gpus = _gradient(loss, x)
+  _assert_close(found, expected)
+  assert (scatters, on_gpus) == (2, 1)
+
+
+def test_on_gpus_the_gradient_of_a_bias_by_distance_is_no_scatter(monkeypatch):
+  key, (query, given) = drawn.normal(0, B, L, 2, 4), drawn.normal(1, 2, B, READ.shape[1], 2, 4)
+
+  def loss(bias):
+    attended = attention_at.attention_at(query, key, key, np.minimum(READ, L - 1), bias=bias, key_mask=MASK)
+    return jnp.sum(attended * given)
+
+  bias = drawn.normal(2, 2, 2 * L - 1)
+  expected, scatters = _gradient(loss, bias)
+  monkeypatch.setattr(attention_at, "platform", lambda: "gpu")
+  found, on_gpus = _gradient(loss, bias)
+  _assert_close(found, expected)
+  assert (scatters, on_gpus) == (1, 0)
 
 
 def _shapes(jaxpr) -> set[tuple[int, ...]]:

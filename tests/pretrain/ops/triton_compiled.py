@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as compile_kernel
 
-from pretrain.ops import gelu_triton, triton_call
+from pretrain.ops import gelu_triton, lookup_triton, triton_call
 from tests.pretrain.ops.attention_cases import case, results
 
 _TYPES = {"float32": "*fp32", "bfloat16": "*bf16", "int32": "*i32"}
@@ -36,7 +36,14 @@ def _gelu() -> None:
   jax.eval_shape(gelu_triton.gradients, wide, wide)
 
 
-OPS = {"attention": _attention, "gelu": _gelu}
+def _lookup() -> None:
+  """A base-size table."""
+  table, ids = jax.ShapeDtypeStruct((32_768, 768), jnp.float32), jax.ShapeDtypeStruct((1024,), jnp.int32)
+  for dtype in (jnp.bfloat16, jnp.float32):
+    jax.eval_shape(lookup_triton.added, table, ids, jax.ShapeDtypeStruct((1024, 768), dtype))
+
+
+OPS = {"attention": _attention, "gelu": _gelu, "lookup": _lookup}
 
 
 def _calls(op: str) -> list[tuple]:

@@ -22,6 +22,8 @@ from benchmarks.gpu_cases import Case
 from benchmarks.gpu_turns import say
 from pretrain import metrics
 from pretrain.ops import added_norm, attention, row_random
+from pretrain.ops.gelu_product import biased_gelu_product
+from pretrain.ops.lookup import lookup
 
 BFLOAT16, FLOAT32 = 1e-2, 2e-5
 GOLDENS = pathlib.Path(__file__).resolve().parents[2] / "shared" / "goldens"
@@ -69,6 +71,8 @@ def kernels(case: Case, _) -> None:
     for width in (768, 256):
       for rate in (0.0, 0.1):
         _norm(2 if case.is_tiny else 8, 16 if case.is_tiny else 512, width, rate, dtype, tolerance)
+  _gelu(2 if case.is_tiny else 8, 16 if case.is_tiny else 509)
+  _lookup(*(2, 16, 64, 32) if case.is_tiny else (32, 512, 32_768, 768))
   small = parts.Sizes(2, 32, 64, 2, 512, "bfloat16")
   # So many rows that the vocabulary's scores come in chunks.
   sizes = small if case.is_tiny else parts.Sizes(64, 512, 768, 12, 32_768, "bfloat16")
@@ -150,6 +154,35 @@ def _norm(rows: int, length: int, width: int, rate: float, dtype, tolerance: flo
 
   name = f"norm, {jnp.dtype(dtype)}, width {width}, dropout {rate:g}"
   compared(name, ours, plain, (x.astype(dtype), product.astype(dtype), *vectors), tolerance)
+
+
+def _gelu(rows: int, length: int) -> None:
+  """A product with the GELU of a sum in between, at base size."""
+  random, width, wide = np.random.default_rng(0), 768, 3_072
+  x = jnp.asarray(random.standard_normal((rows, length, wide), np.float32)).astype(jnp.bfloat16)
+  bias = jnp.asarray(random.standard_normal(wide, np.float32))
+  kernel = jnp.asarray(0.02 * random.standard_normal((wide, width), np.float32)).astype(jnp.bfloat16)
+  arrays = x, bias, kernel
+
+  def plain(x, bias, kernel):
+    added = x + bias.astype(jnp.bfloat16).astype(x.dtype)
+    return jax.nn.gelu(added, approximate=False) @ kernel
+
+  compared("GELU between products, bfloat16", biased_gelu_product, plain, arrays, BFLOAT16)
+
+
+def _lookup(rows: int, length: int, height: int, width: int) -> None:
+  """Rows of a table, some of them thousands of times, as words and masks are."""
+  random = np.random.default_rng(0)
+  ranks = 1 / np.arange(1, height + 1)
+  ids = jnp.asarray(random.choice(height, (rows, length), p=ranks / ranks.sum()), jnp.int32)
+  table = jnp.asarray(random.standard_normal((height, width), np.float32))
+  fixed = 3
+
+  def plain(table):
+    return jnp.where((ids == fixed)[..., None], jax.lax.stop_gradient(table)[ids], table[ids])
+
+  compared("lookup, float32", lambda table: lookup(table, ids, fixed=fixed)[0], plain, (table,), FLOAT32)
 
 
 def goldens(case: Case, asked) -> None:

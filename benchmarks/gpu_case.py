@@ -179,7 +179,8 @@ def kinds() -> dict[str, Callable[[Case, argparse.Namespace], None]]:
   """{kind of a case: what it does}."""
   from benchmarks import gpu_checks, gpu_run
 
-  checks = {check.__name__: check for check in (gpu_checks.kernels, gpu_checks.goldens, gpu_checks.resume)}
+  names = ("attention_kernels", "kernels", "goldens", "resume")
+  checks = {name: getattr(gpu_checks, name) for name in names}
   own = {"twenty_steps": gpu_checks.twenty_steps, "real_run": gpu_run.real_run}
   return checks | own | {kind.__name__: kind for kind in (ceilings, step, peer, finetune, embed)}
 

@@ -63,10 +63,14 @@ def _value_and_gradients(function: Callable, arrays: tuple) -> tuple:
   return both(*arrays)
 
 
-def kernels(case: Case, _) -> None:
-  """A line for each kernel and each kind of input; a rehearsal has short rows and what CPUs compute with."""
+def attention_kernels(case: Case, _) -> None:
+  """A line for each kind of rows; a rehearsal has short ones and what CPUs compute with."""
   for name, sizes in ATTENTION.items():
     _attention(name, *_short(sizes) if case.is_tiny else sizes, is_tiny=case.is_tiny)
+
+
+def kernels(case: Case, _) -> None:
+  """A line for each other kernel and each kind of input."""
   for dtype, tolerance in ((jnp.bfloat16, BFLOAT16), (jnp.float32, FLOAT32)):
     for width in (768, 256):
       for rate in (0.0, 0.1):

@@ -16,7 +16,7 @@ from pretrain.plan.program import FREE, Computation, Execution, Instruction, Pro
 # Of the rate of large products, what fused attention reaches: as a guess cuDNN's and Pallas's, and the Triton
 # kernels as measured on an H200 with bias and dropout (docs/performance.md).
 FUSED_ATTENTION_SHARE = 0.5
-TRITON_ATTENTION_SHARE = 0.24
+TRITON_ATTENTION_SHARE = 0.22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,14 @@ def _touched(instruction: Instruction, operands: Mapping[str, int], owner: Compu
     return 2 * instruction.bytes
   if instruction.kind in ("dynamic-update-slice", "scatter"):
     return 2 * _written(instruction, owner)
-  return instruction.bytes + sum(operands.values())
+  in_place = re.findall(r"\{(\d*)\}: \((\d+), \{\}\)", instruction.attributes)
+  # A kernel that writes into one of its arrays changes no more of it than it reads elsewhere.
+  changed = {instruction.operands[int(operand)] for _, operand in in_place}
+  read = sum(size for name, size in operands.items() if name not in changed)
+  written = [shape.bytes for shape in instruction.results]
+  for result, _ in in_place:
+    written[int(result or 0)] = min(written[int(result or 0)], read)
+  return read + sum(written)
 
 
 def _products(instruction: Instruction, owner: Computation) -> list[tuple[float, str]]:

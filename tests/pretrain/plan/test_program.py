@@ -198,6 +198,19 @@ ENTRY %main (query: bf16[2,8,32], three: bf16[2,8,96]) -> bf16[2,8,32] {{
   assert roofline.total_flops(parse(text)) == (2 + 4 + 4) * product
 
 
+def test_a_kernel_that_writes_into_one_of_its_arrays_changes_no_more_than_it_reads():
+  text = """HloModule in_place
+
+ENTRY %main (table: f32[1000,64], rows: f32[10,64]) -> (f32[1000,64], f32[5]) {
+  %table = f32[1000,64]{1,0} parameter(0)
+  %rows = f32[10,64]{1,0} parameter(1)
+  ROOT %added = (f32[1000,64]{1,0}, f32[5]{0}) custom-call(%rows, %table), custom_call_target="triton_kernel_call", output_to_operand_aliasing={{0}: (1, {})}
+}
+"""
+  (kernel,) = roofline.kernels(parse(text), chips.parse("h200").chip)
+  assert kernel.bytes == 2 * 10 * 64 * 4 + 5 * 4
+
+
 LOOKUP_TEXT = """HloModule lookup, is_scheduled=true
 
 %taken (table: f32[1000,64], ids: s32[500]) -> f32[500,64] {

@@ -145,6 +145,27 @@ def sequence_contrastive_loss(
   return jnp.sum(per_anchor * present)
 
 
+@jax.custom_vjp
+def _all_with_all(anchors: jax.Array, negatives: jax.Array) -> jax.Array:
+  """[..., negatives, i, j] float32, products of anchors j and the negatives of positions i, of one dtype.
+
+  The gradient is for the anchors alone, and its product too has the dtype of both: of a float32 one with
+  bfloat16 GPUs make a float32 product of all negatives, widened in memory.
+  """
+  return jnp.einsum("...id,...kjd->...kji", anchors, negatives, preferred_element_type=jnp.float32)
+
+
+def _all_with_all_backward(negatives: jax.Array, given: jax.Array) -> tuple[jax.Array, None]:
+  low = given.astype(negatives.dtype)
+  gradient = jnp.einsum("...kji,...kjd->...id", low, negatives, preferred_element_type=jnp.float32)
+  return gradient.astype(negatives.dtype), None
+
+
+_all_with_all.defvjp(
+  lambda anchors, negatives: (_all_with_all(anchors, negatives), negatives), _all_with_all_backward
+)
+
+
 def token_alignment_loss(
   anchors: jax.Array,
   positives: jax.Array,
@@ -172,8 +193,7 @@ def token_alignment_loss(
   positive = jnp.sum(anchors * positives, axis=-1) / temperature
   # All anchors with the negatives of all, of which each takes its own: matrix units compute that, with few
   # positions, in a fraction of the time of products of vectors.
-  low = anchors.astype(negatives.dtype)
-  products = jnp.einsum("...id,...kjd->...kji", low, negatives, preferred_element_type=jnp.float32)
+  products = _all_with_all(anchors.astype(negatives.dtype), negatives)
   negative = jnp.sum(products * jnp.eye(anchors.shape[-2]), axis=-1) / temperature
   negative = jnp.where(negative_is_valid, negative, -jnp.inf)
   total = jax.nn.logsumexp(jnp.concatenate([positive[..., None, :], negative], axis=-2), axis=-2)

@@ -47,14 +47,14 @@ LINES = {
   "all gradients of a layer's norm, of its dropout and of the bias before it by one TPU kernel": 288,
   "ZeRO-1 that cuts parameters too, gradients that GPUs round before a bias sums them": 40,
   "attention with dropout by kernels on NVIDIA GPUs, their check, rows within tiles (pretrain/ops)": 482,
-  "norms, GELUs, lookups, their gradients and the bias of attention by kernels on NVIDIA GPUs": 1_030,
+  "norms, GELUs, lookups, their gradients and the bias of attention by kernels on NVIDIA GPUs": 1_058,
   "the vocabulary's sums in whole tiles and kernels in the last layer on TPUs": 7,
   "scores over the vocabulary and parameters read less often, parameters that are not finite refused": 41,
   "options of compilers, kernel gradients over one axis of tokens, tables drawn without their data": 52,
   "a fine-tuning step by its parts, what it keeps, its options, and vectors of a text with dropout": 15,
   "a TPU's peak, scores that wait there, densities no narrower than a bin, a failed save's warnings": 17,
   "small batches that are read several at a time (pretrain/batches.py)": 10,
-  "a quarter of an hour on a GPU as one command: checks, speed, peers, variants (benchmarks/gpu_*)": 1_311,
+  "a quarter of an hour on a GPU as one command: checks, speed, peers, variants (benchmarks/gpu_*)": 1_348,
   "token alignment on matrix units, its gradient computed with it; lookups in a forecast of a TPU": 49,
 }
 

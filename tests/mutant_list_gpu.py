@@ -140,6 +140,18 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "pretrain/losses.py",
+    "tests/pretrain/test_losses.py",
+    [
+      (
+        "the gradient of products with negatives is of float32",
+        "low = given.astype(negatives.dtype)",
+        "low = given",
+        "test_products_with_negatives_have_their_dtype_in_the_gradient_too",
+      ),
+    ],
+  ),
+  (
     "pretrain/plan/roofline.py",
     "tests/pretrain/plan/test_program.py",
     [

@@ -7,6 +7,7 @@ everything made from them, depend on the input alone and never on how many proce
 
 import argparse
 import collections
+import concurrent.futures
 import dataclasses
 import glob
 import os
@@ -71,7 +72,7 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """The units of a source and a digest of the names and sizes of its input."""
+  """The units of a source, and a digest of its input: names and sizes, then, for files, '/' and content."""
 
   units: tuple[Unit, ...]
   input_digest: str
@@ -131,14 +132,30 @@ def _matches(pattern: str) -> list[str]:
   return [path for path in matches if os.path.isfile(path)]
 
 
-def digest_of_files(source: str) -> str | None:
-  """Returns the `input_digest` of a plan of files; None for other sources, or where the files are gone."""
-  if source == "installed_docs" or source.partition(":")[0] in ("tfds", "seqio"):
+def is_of_files(source: str) -> bool:
+  """Whether a source names files, rather than `installed_docs`, a TFDS set or a Task."""
+  return source != "installed_docs" and source.partition(":")[0] not in ("tfds", "seqio")
+
+
+def have_changed(source: str, input_digest: str, *, since: float) -> bool | None:
+  """Whether the files of a source are others than those of which a plan made an `input_digest`.
+
+  None where that cannot be known: the source has no files, they are gone, or at an address. Files that nobody
+  touched after `since`, in seconds of the epoch, are not read again. A digest by an older version has names
+  and sizes only.
+  """
+  if not is_of_files(source) or any(map(files.is_address, source.split(","))):
     return None
   try:
-    return _digest_files(expand(source))
+    paths = expand(source)
   except errors.DataError:
     return None
+  names, _, content = input_digest.partition("/")
+  if _digest_files(paths) != names:
+    return True
+  # A user can set the time of a file's content (cp -p, tar), but not that of its entry.
+  touched = max(time for path in paths for time in (os.stat(path).st_mtime, os.stat(path).st_ctime))
+  return bool(content) and touched >= since and _digest_content(paths) != content
 
 
 def plan(request: Request) -> Plan:
@@ -163,11 +180,20 @@ def plan(request: Request) -> Plan:
     ]
     return Plan(tuple(units), files.digest_json(tasks))
   paths = expand(request.source)
-  return Plan(tuple(_file_units(paths)), _digest_files(paths))
+  return Plan(tuple(_file_units(paths)), f"{_digest_files(paths)}/{_digest_content(paths)}")
 
 
 def _digest_files(paths: list[str]) -> str:
   return files.digest_json([(os.path.basename(path), os.path.getsize(path)) for path in paths])
+
+
+def _digest_content(paths: list[str]) -> str:
+  def digest(path: str) -> str:
+    with errors.reading(path, advice="make it readable, or leave out this file"):
+      return files.sha256(path)
+
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    return files.digest_json(list(pool.map(digest, paths)))
 
 
 def _file_units(paths: list[str]) -> Iterator[Unit]:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from data import errors
+from data import cells, errors
 
 MAX_LINE_BYTES = 1 << 20  # of text; a longer line becomes several paragraphs, cut at a space if there is one
 MAX_RECORD_BYTES = 64 << 20  # of a JSON line; a longer one is refused
@@ -207,9 +207,14 @@ def _jsonl_documents(
 def _table_documents(
   path: str, file: BinaryIO, text_field: str, counts: collections.Counter
 ) -> Iterator[list[str]]:
-  csv.field_size_limit(MAX_RECORD_BYTES)
-  lines = (line.decode("utf-8", "replace") for _, line in bounded_lines(path, file, 0, -1))
-  rows = csv.reader(lines, delimiter="\t" if kind_of(path) == "tsv" else ",", strict=True)
+  number = 0
+
+  def lines() -> Iterator[str]:
+    nonlocal number
+    for number, line in bounded_lines(path, file, 0, -1):  # noqa: B007 (read where a row is refused)
+      yield line.decode("utf-8", "replace")
+
+  rows = cells.read(kind_of(path), lines(), most=MAX_RECORD_BYTES)
   try:
     names = next(rows, [])
     if text_field not in names:
@@ -217,12 +222,12 @@ def _table_documents(
       raise errors.DataError(f"{path}: no column {text_field!r}; its columns are {columns}; set --text_field")
     column = names.index(text_field)
     for row in rows:
-      if row and len(row) != len(names):
-        _refuse(path, 0, rows.line_num, f"of {len(row)} cells; expected {len(names)} as in its first line")
-      yield from _paragraphs(row[column] if row else "", counts)
+      if len(row) != len(names):
+        _refuse(path, 0, number, f"of {len(row)} cells; expected {len(names)} as in its first line")
+      yield from _paragraphs(row[column], counts)
   except csv.Error as error:
     problem = f"damaged ({errors.reason(error)}); mend its quotes, or leave out this file"
-    _refuse(path, 0, rows.line_num, problem)
+    _refuse(path, 0, number, problem)
 
 
 def _refuse(path: str, start: int, number: int, problem: str) -> None:

@@ -1,6 +1,5 @@
 """Files of rows, by their ending: CSV, JSONL, Parquet, and vectors as .npy."""
 
-import csv
 import io
 import json
 import pathlib
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from data import cells
 from data.errors import ConfigError
 from data.output.columns import plain
 
@@ -43,9 +43,7 @@ class Csv:
     self.names = names
 
   def _lines(self, rows: Iterable[Sequence[str]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()
+    return cells.csv_text(rows).encode()
 
   def encode(self, rows: Rows) -> bytes:
     """A line for each row."""

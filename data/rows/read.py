@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from data import errors, text_files
+from data import cells, errors, text_files
 from data.errors import DataError
 from data.rows import conll
 from data.rows.row import Row, check_cells, place
@@ -117,17 +117,14 @@ def _jsonl(path: str, file: BinaryIO) -> Iterator[Row]:
 
 def _cells(kind: str, path: str, file: BinaryIO) -> Iterator[list[str]]:
   """The cells of every line that is not blank, the header first."""
-  if kind == "tsv":
-    return (line.rstrip("\r\n").split("\t") for line in _decoded(path, file) if line.strip("\r\n"))
-  csv.field_size_limit(text_files.MAX_RECORD_BYTES)
-  return filter(None, csv.reader(_decoded(path, file), strict=True))
+  return cells.read(kind, _decoded(path, file), most=text_files.MAX_RECORD_BYTES)
 
 
 def _table(kind: str, path: str, file: BinaryIO) -> Iterator[Row]:
-  cells, number = _cells(kind, path, file), 0
+  table, number = _cells(kind, path, file), 0
   try:
-    names = _checked(path, next(cells, []))
-    for number, row in enumerate(cells, 1):
+    names = _checked(path, next(table, []))
+    for number, row in enumerate(table, 1):
       yield _of_cells(path, names, row, number)
   except csv.Error as error:
     where = place(path, number + 1, "row")
@@ -136,13 +133,13 @@ def _table(kind: str, path: str, file: BinaryIO) -> Iterator[Row]:
     ) from None
 
 
-def _of_cells(path: str, names: list[str], cells: list[str], number: int) -> Row:
-  if len(cells) != len(names):
+def _of_cells(path: str, names: list[str], row: list[str], number: int) -> Row:
+  if len(row) != len(names):
     raise DataError(
-      f"{place(path, number, 'row')}: {len(cells)} cells, expected {len(names)} as in the first line "
+      f"{place(path, number, 'row')}: {len(row)} cells, expected {len(names)} as in the first line "
       f"({', '.join(names)}); mend or remove this row"
     )
-  return Row(dict(zip(names, cells)), number, path)
+  return Row(dict(zip(names, row)), number, path)
 
 
 def _parquet(path: str) -> Iterator[Row]:

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from data import errors, text_files
+from data import errors, rows, text_files
 from tests.data.conftest import make_documents, write_text
 
 
@@ -159,15 +159,23 @@ def test_a_record_without_end_is_refused_before_it_fills_the_memory(tmp_path, mo
     read(path)
 
 
-@pytest.mark.parametrize(("name", "separator"), [("a.csv", ","), ("a.tsv", "\t"), ("a.csv.gz", ",")])
-def test_a_row_of_a_table_is_a_document(tmp_path, name, separator):
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_a_row_of_a_table_is_a_document(tmp_path, name):
   rows = [["id", "text"], ["1", '"A ""quoted"" one,\nof two lines\t"'], ["2", ""], ["3", "last"]]
-  content = b"\xef\xbb\xbf" + "".join(separator.join(row) + "\r\n" for row in rows).encode()
+  content = b"\xef\xbb\xbf" + "".join(",".join(row) + "\r\n" for row in rows).encode()
   path = tmp_path / name
   path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
   assert text_files.is_whole(str(path))
   documents, _ = read(path)
   assert documents == [['A "quoted" one,', "of two lines"], [], ["last"]]
+
+
+def test_a_line_of_tsv_is_a_row_whatever_quotes_it_has_as_in_fine_tuning(tmp_path):
+  path = tmp_path / "a.tsv"
+  path.write_text('id\ttext\n1\t"I will return\n\n2\t"Never" , he said\n3\twhat a day"\r\n')
+  texts = ['"I will return', '"Never" , he said', 'what a day"']
+  assert read(path)[0] == [[text] for text in texts]
+  assert [row.fields["text"] for row in rows.read(str(path))] == texts
 
 
 @pytest.mark.parametrize(

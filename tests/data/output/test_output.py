@@ -15,7 +15,7 @@ from data.errors import ConfigError, DataError
 from data.output import columns, formats, parts
 from data.rows import Row
 
-_VALUES = ["a, b", 'say "no"', "line\nbreak", "", "ünïcode"]
+_VALUES = ["a, b", 'say "no"', "line\nbreak", "", "ünïcode", "lone\rreturn", "both\r\n"]
 
 
 def _rows(count: int, *, start: int = 0) -> list[Row]:

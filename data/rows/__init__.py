@@ -6,5 +6,6 @@ The ending names the kind; `.gz` or `.zst` may follow it, but for Parquet. `-` i
 from data.rows.conll import read_conll
 from data.rows.read import columns, read
 from data.rows.row import Row
+from data.rows.values import as_list
 
-__all__ = ["Row", "columns", "read", "read_conll"]
+__all__ = ["Row", "as_list", "columns", "read", "read_conll"]

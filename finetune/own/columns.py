@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from data.errors import ConfigError, DataError, did_you_mean
-from data.rows import Row, datasets
+from data.rows import Row, as_list, datasets
 from finetune.own import spans, tagging
 
 # Names that data sets in the wild give them, the likeliest first; case does not count.
@@ -111,9 +111,9 @@ def guess_kind(rows: Sequence[Row], columns: Columns) -> tuple[str, str]:
   values = [row.fields.get(columns.label) for row in rows]
   if any(spans.is_targets(value) for value in values):
     return "span_pairs", f"{columns.label!r} has spans"
-  if any(isinstance(row.fields.get(columns.text[0]), list) for row in rows):
+  if _are_lists([row.fields.get(columns.text[0]) for row in rows]):
     return "tagging", f"{columns.text[0]!r} has lists of words"
-  if any(isinstance(value, list) for value in values):
+  if _are_lists(values):
     return "multilabel", f"{columns.label!r} has lists"
   numbers = [number for value in values if not is_missing(value) and (number := as_number(value)) is not None]
   if numbers and len(numbers) == sum(not is_missing(value) for value in values):
@@ -124,9 +124,17 @@ def guess_kind(rows: Sequence[Row], columns: Columns) -> tuple[str, str]:
   return "classification", f"{columns.label!r} has names"
 
 
+def _are_lists(values: Sequence[Any]) -> bool:
+  """Whether a column has lists: any as such, or all its texts spell one."""
+  there = [value for value in values if not is_missing(value)]
+  return any(isinstance(value, list) for value in there) or (
+    bool(there) and all(isinstance(as_list(value), list) for value in there)
+  )
+
+
 def guess_separator(rows: Sequence[Row], label: str) -> str:
   """What stands between several labels in a cell: the likeliest sign that any cell has."""
-  cells = [value for row in rows if isinstance(value := row.fields.get(label), str)]
+  cells = [value for row in rows if isinstance(value := row.fields.get(label), str) and not as_list(value)]
   return next((sign for sign in SEPARATORS if any(sign in cell for cell in cells)), SEPARATORS[0])
 
 

@@ -11,14 +11,14 @@ import numpy as np
 from data import files, rows
 from data.errors import ConfigError, DataError
 from data.glue import fraction_rows
-from data.rows import Row, conll, datasets
+from data.rows import Row, as_list, conll, datasets
 from data.vocabulary import Vocabulary
 from finetune.own import answers, columns, spans, tagging
 from finetune.own.answers import Inputs
 from finetune.own.schema import TaskSchema
 from finetune.own.spans import SpanInputs
 from finetune.own.tagging import TagInputs
-from finetune.own.targets import check_label, find_labels, is_held_out, shown_text, targets
+from finetune.own.targets import check_label, find_labels, is_held_out, refuse_multi_hot, shown_text, targets
 from finetune.search.examples import Examples
 from pretrain.export.task_fields import CHECKED_ROWS
 
@@ -113,6 +113,9 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
     raise DataError(f"{data.dev_file}: no rows below the header; give a file with texts and labels")
   if schema.kind != "regression":
     named = tuple(part.strip() for part in data.labels.split(",") if part.strip())
+    schema = dataclasses.replace(schema, labels=named)
+    if schema.kind == "multilabel" and not named:
+      refuse_multi_hot(train, schema)
     schema = dataclasses.replace(schema, labels=find_labels(train, schema, given=named))
   parts = [_part(part, schema, vocabulary) for part in (train, dev)]
   scale, shift = _scale(config.own.targets, parts[0].classes, schema)
@@ -132,7 +135,7 @@ def _schema(
   separator = ""
   if kind == "multilabel":
     separator = config.data.separator or columns.guess_separator(first, found.label)
-    if not config.data.separator and any(isinstance(row.fields[found.label], str) for row in first):
+    if not config.data.separator and any(as_list(row.fields[found.label]) is None for row in first):
       lines.append(f"several labels of a cell stand between {separator!r} (data.separator changes it)")
   own = config.own
   if kind == "regression" and (own.class_weights != "none" or own.label_smoothing or config.data.labels):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.errors import DataError
-from data.rows import Row
+from data.rows import Row, as_list
 from data.vocabulary import Vocabulary
 from finetune.own.chances import PREDICTED, PROBABILITY, probabilities
 from finetune.own.schema import TaskSchema
@@ -34,11 +34,12 @@ class TagInputs(NamedTuple):
 def words_of(row: Row, column: str) -> list[str]:
   """The words of a row; a DataError with its place if they are not a list of texts, or none."""
   value = row.value(column)
-  if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+  words = as_list(value)
+  if words is None or not all(isinstance(word, str) for word in words):
     row.refuse(f"{column!r} is a {type(value).__name__}, expected a list of words")
-  if not value or not all(word.strip() for word in value):
-    row.refuse(f"{column!r} has {'an empty word' if value else 'no word'}; mend or remove this row")
-  return value
+  if not words or not all(word.strip() for word in words):
+    row.refuse(f"{column!r} has {'an empty word' if words else 'no word'}; mend or remove this row")
+  return words
 
 
 def pieces_of(sentences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> dict[str, list[int]]:
@@ -51,9 +52,10 @@ def pieces_of(sentences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> dic
 
 def tags_of(row: Row, schema: TaskSchema) -> list[str]:
   """The tags of a row, as many as words, in an order that BIO or BIOES allows; else a DataError."""
-  tags, words = row.value(schema.label), words_of(row, schema.text[0])
-  if not isinstance(tags, list):
-    row.refuse(f"{schema.label!r} is a {type(tags).__name__}, expected a list of tags")
+  value, words = row.value(schema.label), words_of(row, schema.text[0])
+  tags = as_list(value)
+  if tags is None:
+    row.refuse(f"{schema.label!r} is a {type(value).__name__}, expected a list of tags")
   if len(tags) != len(words):
     row.refuse(f"number of tags {len(tags)}, of words {len(words)}; expected one tag for each word")
   return [str(tag).strip() for tag in tags]

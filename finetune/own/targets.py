@@ -3,11 +3,12 @@
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from data.errors import DataError, did_you_mean
-from data.rows import Row
+from data.rows import Row, as_list
 from data.rows.spans import words_of
 from finetune.own import spans, tagging
 from finetune.own.columns import as_number, is_missing
@@ -48,15 +49,41 @@ def label_of(row: Row, column: str) -> str:
   return str(value).strip()
 
 
-def labels_of(row: Row, column: str, separator: str) -> list[str]:
-  """All labels of a row, of a list or of a cell with separators; an empty cell has none."""
-  value = row.value(column)
+def labels_of(row: Row, schema: TaskSchema) -> list[str]:
+  """All labels of a row: of a list, of a cell with separators, or of a 0 or 1 for each label of the schema.
+
+  An empty cell has none.
+  """
+  value = row.value(schema.label)
   if value is None:
-    row.refuse(f"no value in {column!r}; give an empty list or cell where a text has no label")
-  parts = value.split(separator) if isinstance(value, str) else value
-  if not isinstance(parts, list):
-    row.refuse(f"{column!r} is a {type(value).__name__}, expected a list of labels")
+    row.refuse(f"no value in {schema.label!r}; give an empty list or cell where a text has no label")
+  parts = as_list(value)
+  if parts is None and isinstance(value, str):
+    parts = value.split(schema.separator)
+  if parts is None:
+    row.refuse(f"{schema.label!r} is a {type(value).__name__}, expected a list of labels")
+  names_no_label = not set(map(str, parts)) <= set(schema.labels)
+  if len(parts) == len(schema.labels) and names_no_label and _are_multi_hot([parts]):
+    return [label for label, is_there in zip(schema.labels, parts) if is_there]
   return list(dict.fromkeys(str(part).strip() for part in parts if not is_missing(part)))
+
+
+def _are_multi_hot(rows: Sequence[Sequence[Any]]) -> bool:
+  """Whether rows have a 0 or a 1, as numbers, for each of the same two or more labels."""
+  sizes = {len(row) for row in rows}
+  are_switches = all(not isinstance(value, str) and value in (0, 1) for row in rows for value in row)
+  return are_switches and len(sizes) == 1 and min(sizes) > 1
+
+
+def refuse_multi_hot(rows: Sequence[Row], schema: TaskSchema) -> None:
+  """Raises DataError where the lists of all rows are a 0 or a 1 for each label, whose names nothing tells."""
+  lists = [parts for row in rows if (parts := as_list(row.fields.get(schema.label))) is not None]
+  if lists and _are_multi_hot(lists):
+    names = ",".join(f"name{at}" for at in range(1, len(lists[0]) + 1))
+    rows[0].refuse(
+      f"{schema.label!r} has lists of {len(lists[0])} zeros and ones, one for each label; name the labels in "
+      f"this order: --config.data.labels={names}"
+    )
 
 
 def number_of(row: Row, column: str) -> float:
@@ -75,7 +102,7 @@ def several_of(row: Row, schema: TaskSchema) -> list[str]:
   if schema.kind == "span_pairs":
     return spans.labels_of(row, schema)
   if schema.kind == "multilabel":
-    return labels_of(row, schema.label, schema.separator)
+    return labels_of(row, schema)
   return [label_of(row, schema.label)]
 
 
@@ -90,7 +117,7 @@ def check_label(row: Row, schema: TaskSchema) -> None:
 def find_labels(rows: Iterable[Row], schema: TaskSchema, *, given: Sequence[str]) -> tuple[str, ...]:
   """The labels of a training set in the order of their first appearance; `given` ones are taken as they are.
 
-  `schema` has none yet.
+  `schema` has the `given` ones.
 
   Raises:
     DataError: one label only, too many, a row without a label, or with one that is not among the `given`.
@@ -129,7 +156,7 @@ def targets(rows: Sequence[Row], schema: TaskSchema) -> np.ndarray | list[np.nda
   if schema.kind == "multilabel":
     made = np.zeros((len(rows), len(classes)), np.float32)
     for at, row in enumerate(rows):
-      for label in labels_of(row, schema.label, schema.separator):
+      for label in labels_of(row, schema):
         made[at, _class(row, label, classes)] = 1.0
     return made
   if schema.is_several:

@@ -69,18 +69,20 @@ def refuse_other_text(config: ConfigDict, directory: str) -> None:
   """
   data, made = config.data, manifest.read(directory)
   shown = data.directory or directory  # rather than the copy of an address
-  differs = _other_source(data.source, made, since=os.path.getmtime(os.path.join(directory, manifest.NAME)))
-  named = {"text_field": data.text_field} if data.source else {}
+  since = os.path.getmtime(os.path.join(directory, manifest.NAME))
+  differs = {"source": _other_source(data.source, made, since=since)}
   # Of a vocabulary that is named the digest alone is read: the trainer has no use for its model.
-  named["vocabulary"] = files.read_json(os.path.join(data.vocabulary, vocabulary.NAME)).get("digest")
-  for name, asked in named.items():
+  digest = files.read_json(os.path.join(data.vocabulary, vocabulary.NAME)).get("digest")
+  for name, asked in (("text_field", data.source and data.text_field), ("vocabulary", digest)):
     if asked and asked != made.settings.get(name):
-      differs = differs or f"made with {name}={made.settings.get(name)}, not {asked}"
+      differs[name] = f"made with {name}={made.settings.get(name)}, not {asked}"
+  differs = {name: line for name, line in differs.items() if line}
   if differs:
+    empty = " ".join(f"--config.data.{name}=" for name in differs)
     raise DataError(
-      f"records in {shown}: {differs}; train on them as they are (--config.data.source= "
-      f"--config.data.vocabulary= --config.data.directory={shlex.quote(shown)}), or remove them to prepare "
-      f"the text anew (rm -r {shlex.quote(shown)})"
+      f"records in {shown}: {'; '.join(differs.values())}; train on them as they are ({empty} "
+      f"--config.data.directory={shlex.quote(shown)}), or prepare the text anew, in another folder "
+      f"(--config.data.directory={shlex.quote(shown + '_2')}) or there (rm -r {shlex.quote(shown)})"
     )
 
 

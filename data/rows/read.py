@@ -1,7 +1,6 @@
 """Files as rows: by the ending a reader, and what all readers check."""
 
 import csv
-import json
 import sys
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -10,6 +9,7 @@ from data import cells, errors, text_files
 from data.errors import DataError
 from data.rows import conll
 from data.rows.row import Row, check_cells, place
+from data.rows.values import of_arrow, read_json
 
 STANDARD_INPUT = "-"
 TEXT = "text"  # the column of files without columns
@@ -107,12 +107,12 @@ def _jsonl(path: str, file: BinaryIO) -> Iterator[Row]:
       continue
     where = place(path, number, "line")
     try:
-      fields = json.loads(line)
+      fields, replaced = read_json(line)
     except (ValueError, RecursionError):
       raise DataError(f"{where}: not JSON: {line[:40].strip()}; expected one JSON object per line") from None
     if not isinstance(fields, dict):
       raise DataError(f"{where}: a {type(fields).__name__}; expected one JSON object per line")
-    yield Row(fields, number, path, "line")
+    yield Row(fields, number, path, "line", replaced)
 
 
 def _cells(kind: str, path: str, file: BinaryIO) -> Iterator[list[str]]:
@@ -145,6 +145,8 @@ def _of_cells(path: str, names: list[str], row: list[str], number: int) -> Row:
 def _parquet(path: str) -> Iterator[Row]:
   with text_files.open_parquet(path) as file:
     _checked(path, file.schema_arrow.names)
-    rows = (row for batch in file.iter_batches(batch_size=256) for row in batch.to_pylist())
-    for number, fields in enumerate(rows, 1):
-      yield Row(fields, number, path)
+    names, number = file.schema_arrow.names, 0
+    for batch in file.iter_batches(batch_size=256):
+      for cells_of_row in zip(*map(of_arrow, batch.columns)):
+        number += 1
+        yield Row(dict(zip(names, cells_of_row)), number, path)

@@ -11,7 +11,7 @@ import numpy as np
 from data import files, rows
 from data.errors import ConfigError, DataError
 from data.glue import fraction_rows
-from data.rows import Row, as_list, conll, datasets
+from data.rows import Row, as_list, conll, datasets, values
 from data.vocabulary import Vocabulary
 from finetune.own import answers, columns, spans, tagging
 from finetune.own.answers import Inputs
@@ -101,11 +101,14 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
       f"{path}: words are in column {text}, tags in column {label} (data.text, data.label change it)"
     )
   schema = _schema(config, train[:_LOOKED_AT], chosen, lines, max_length)
-  digests = {path: digest}
+  digests, of_file = {path: digest}, {path: train}
   if data.dev_file:
     dev, _, digests[data.dev_file] = _read(data.dev_file, "validation", config, download)
+    of_file[data.dev_file] = dev
   else:
     train, dev = _held_out(train, schema, data.dev_fraction, path)
+  counts = {name: sum(row.replaced for row in read) for name, read in of_file.items()}
+  lines += [values.replaced(name, count) for name, count in counts.items() if count]
   if data.train_rows and data.train_rows < len(train):
     drawn = fraction_rows(len(train), data.train_rows / len(train), config.seed)
     train = [train[row] for row in drawn]

@@ -58,6 +58,14 @@ def test_line_breaks_stay_in_quotes_of_csv_and_blank_lines_are_no_rows(tmp_path)
   assert found[1].place.endswith("a.csv, row 2")
 
 
+def test_half_an_emoji_in_json_is_replaced_and_counted(tmp_path):
+  path = tmp_path / "a.jsonl"
+  path.write_text('{"text": "a \\ud83d b", "words": ["\\uDE00"]}\n{"text": "\\ud83d\\ude00"}\n')
+  found = list(rows.read(str(path)))
+  assert [row.fields for row in found] == [{"text": "a \ufffd b", "words": ["\ufffd"]}, {"text": "😀"}]
+  assert [row.replaced for row in found] == [2, 0]
+
+
 def test_standard_input_is_a_text_a_line(monkeypatch):
   stream = io.BytesIO("one\n\nzwei ä\n".encode())
   monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=stream))

@@ -1,0 +1,48 @@
+"""Files as people have them, read for one's own task: what is mended with a line, and what is refused."""
+
+import json
+
+import pytest
+
+from configs import finetune_own
+from data import vocabulary
+from finetune.own.load import load
+
+WORDS = ["a", "good", "film", "bad", "plot", "the", "cat", "sat", "on", "mat", "very", "not"]
+
+
+@pytest.fixture(scope="module")
+def words(small_encoder_run):
+  return vocabulary.load(small_encoder_run / "vocabulary")
+
+
+@pytest.fixture
+def read(tmp_path, words):
+  """Loads a file with this content as a config says; fields are those of `config.data`, but for `task`."""
+
+  def load_file(name, content, dev=None, *, task="auto", **fields):
+    config = finetune_own.get_config()
+    config.own.task = task
+    config.data.update({"train_file": str(tmp_path / name), **fields})
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    if dev is not None:
+      config.data.dev_file = str(tmp_path / f"dev_{name}")
+      (tmp_path / f"dev_{name}").write_text(dev, encoding="utf-8")
+    return load(config, words, max_length=24)
+
+  return load_file
+
+
+def texts(count):
+  return [f"{WORDS[at % 12]} {WORDS[at // 12 % 12]} {at}" for at in range(count)]
+
+
+def json_lines(*rows):
+  return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_half_an_emoji_is_replaced_and_counted(read):
+  rows = [{"text": text + " \ud83d", "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
+  task = read("a.jsonl", json_lines(*rows))
+  assert any("a.jsonl: 200 lone halves of characters" in line for line in task.lines)
+  assert all("\ufffd" in text for (text,) in task.first)

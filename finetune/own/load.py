@@ -18,7 +18,15 @@ from finetune.own.answers import Inputs
 from finetune.own.schema import TaskSchema
 from finetune.own.spans import SpanInputs
 from finetune.own.tagging import TagInputs
-from finetune.own.targets import check_label, find_labels, is_held_out, refuse_multi_hot, shown_text, targets
+from finetune.own.targets import (
+  check_label,
+  find_labels,
+  is_held_out,
+  refuse_multi_hot,
+  shown_text,
+  shown_texts,
+  targets,
+)
 from finetune.search.examples import Examples
 from pretrain.export.task_fields import CHECKED_ROWS
 
@@ -123,7 +131,7 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
   parts = [_part(part, schema, vocabulary) for part in (train, dev)]
   scale, shift = _scale(config.own.targets, parts[0].classes, schema)
   lines += _lines(schema, parts, path, data.dev_file)
-  first = [shown_text(row, schema).split("\0") for row in dev[:CHECKED_ROWS]]
+  first = [shown_texts(row, schema) for row in dev[:CHECKED_ROWS]]
   return Task(schema, parts[0], parts[1], scale, shift, first, digests, lines)
 
 

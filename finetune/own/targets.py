@@ -17,14 +17,19 @@ from finetune.own.schema import TaskSchema
 MOST_LABELS = 10_000  # of a file; more are texts or numbers taken for labels
 
 
-def shown_text(row: Row, schema: TaskSchema) -> str:
-  """The texts, or the words, of a row as one text."""
+def shown_texts(row: Row, schema: TaskSchema) -> list[str]:
+  """The text, the two texts, or the words of a row as one text."""
   if schema.kind == "tagging":
-    return " ".join(tagging.words_of(row, schema.text[0]))
+    return [" ".join(tagging.words_of(row, schema.text[0]))]
   if schema.kind == "span_pairs":
     spans.spans_of(row, schema)  # so that what cannot be read is known before anything is answered
-    return " ".join(words_of(row, schema.text[0]))
-  return "\0".join(text_of(row, column) for column in schema.text)
+    return [" ".join(words_of(row, schema.text[0]))]
+  return [text_of(row, column) for column in schema.text]
+
+
+def shown_text(row: Row, schema: TaskSchema) -> str:
+  """The texts, or the words, of a row as one text."""
+  return "\0".join(shown_texts(row, schema))
 
 
 def text_of(row: Row, column: str) -> str:

@@ -41,6 +41,11 @@ def json_lines(*rows):
   return "".join(json.dumps(row) + "\n" for row in rows)
 
 
+def test_a_nul_does_not_cut_a_text_into_two(read):
+  rows = [{"text": f"{text}\0{text}", "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
+  assert all(len(row) == 1 for row in read("a.jsonl", json_lines(*rows)).first)
+
+
 def test_half_an_emoji_is_replaced_and_counted(read):
   rows = [{"text": text + " \ud83d", "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
   task = read("a.jsonl", json_lines(*rows))

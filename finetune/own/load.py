@@ -23,6 +23,7 @@ from finetune.own.targets import (
   find_labels,
   is_held_out,
   refuse_multi_hot,
+  several_of,
   shown_text,
   shown_texts,
   targets,
@@ -114,9 +115,12 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
     dev, _, digests[data.dev_file] = _read(data.dev_file, "validation", config, download)
     of_file[data.dev_file] = dev
   else:
-    train, dev = _held_out(train, schema, data.dev_fraction, path)
+    train, dev, rare = _held_out(train, schema, data.dev_fraction, path)
+    if rare:
+      lines.append(f"own: {rare:,} rows stay in training, each with a label that no other training row has")
   counts = {name: sum(row.replaced for row in read) for name, read in of_file.items()}
   lines += [values.replaced(name, count) for name, count in counts.items() if count]
+  whole = train
   if data.train_rows and data.train_rows < len(train):
     drawn = fraction_rows(len(train), data.train_rows / len(train), config.seed)
     train = [train[row] for row in drawn]
@@ -127,7 +131,10 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
     schema = dataclasses.replace(schema, labels=named)
     if schema.kind == "multilabel" and not named:
       refuse_multi_hot(train, schema)
-    schema = dataclasses.replace(schema, labels=find_labels(train, schema, given=named))
+    labels = find_labels(train, schema, given=named)
+    # A label that no row that was drawn has is a label still: the rows to judge by may have it.
+    labels = tuple(dict.fromkeys([*labels, *find_labels(whole, schema, given=named)]))
+    schema = dataclasses.replace(schema, labels=labels)
   parts = [_part(part, schema, vocabulary) for part in (train, dev)]
   scale, shift = _scale(config.own.targets, parts[0].classes, schema)
   lines += _lines(schema, parts, path, data.dev_file)
@@ -158,18 +165,28 @@ def _schema(
 
 def _held_out(
   train: Sequence[Row], schema: TaskSchema, fraction: float, path: str
-) -> tuple[list[Row], list[Row]]:
-  kept, held_out = [], []
+) -> tuple[list[Row], list[Row], int]:
+  """Rows to train on, rows to judge by, and how many are of the first for their rare label alone."""
   for row in train:
     check_label(row, schema)  # a row that must be mended is named before a share that must be changed
-    is_out = is_held_out(shown_text(row, schema), fraction)
-    (held_out if is_out else kept).append(row)
+  is_out = [is_held_out(shown_text(row, schema), fraction) for row in train]
+  rare = 0
+  if schema.kind != "regression":
+    known = {label for row, out in zip(train, is_out) if not out for label in several_of(row, schema)}
+    for at in [at for at, out in enumerate(is_out) if out]:
+      labels = several_of(train[at], schema)
+      if not known.issuperset(labels):
+        is_out[at] = False
+        rare += 1
+        known.update(labels)
+  kept = [row for row, out in zip(train, is_out) if not out]
+  held_out = [row for row, out in zip(train, is_out) if out]
   if not kept or not held_out:
     raise DataError(
       f"{path}: of {len(train):,} rows {len(held_out):,} are held out by data.dev_fraction={fraction:g}, "
       "expected some to train on and some to judge by; give --config.data.dev_file=FILE or another share"
     )
-  return kept, held_out
+  return kept, held_out, rare
 
 
 def _part(part: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Part:

@@ -46,6 +46,27 @@ def test_a_nul_does_not_cut_a_text_into_two(read):
   assert all(len(row) == 1 for row in read("a.jsonl", json_lines(*rows)).first)
 
 
+def test_rows_with_the_only_examples_of_a_label_stay_in_training(read):
+  rows = [{"text": text, "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
+  before = read("a.jsonl", json_lines(*rows))
+  rare = {text for (text,) in before.first[:3]}
+  rows = [row | {"label": f"rare {row['text']}"} if row["text"] in rare else row for row in rows]
+  task = read("a.jsonl", json_lines(*rows))
+  assert len(task.schema.labels) == 5 and len(task.dev.targets) == len(before.dev.targets) - 3
+  assert "own: 3 rows stay in training, each with a label that no other training row has" in task.lines
+  for kind, several in (("multilabel", lambda label: [label]), ("tagging", lambda label: [label, "x"])):
+    text = (lambda text: text.split()[:2]) if kind == "tagging" else str
+    made = [{"text": text(row["text"]), "label": several(row["label"])} for row in rows]
+    assert len(read("a.jsonl", json_lines(*made), task=kind).schema.labels) >= 5
+
+
+def test_a_label_that_no_drawn_row_has_is_known_still(read):
+  rows = [{"text": text, "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
+  content = json_lines(*rows, {"text": "rare", "label": "z"})
+  task = read("a.jsonl", content, content, train_rows=20)
+  assert sorted(task.schema.labels) == ["x", "y", "z"] and len(task.train.targets) == 20
+
+
 def test_half_an_emoji_is_replaced_and_counted(read):
   rows = [{"text": text + " \ud83d", "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
   task = read("a.jsonl", json_lines(*rows))

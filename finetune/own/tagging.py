@@ -62,19 +62,24 @@ def tags_of(row: Row, schema: TaskSchema) -> list[str]:
 
 
 def is_entities(labels: Sequence[str]) -> bool:
-  """Whether tags mark spans: all are O or begin with B-, I- and the like, and some begin with B-."""
+  """Whether tags mark spans: all are O or begin with B-, I- and the like, some with B- unless all with I-."""
   marks = [label for label in labels if label != OUTSIDE]
-  return all(map(_TAG.fullmatch, marks)) and any(mark.startswith("B-") for mark in marks)
+  return all(map(_TAG.fullmatch, marks)) and (is_iob1(labels) or any(mark[:2] == "B-" for mark in marks))
+
+
+def is_iob1(labels: Sequence[str]) -> bool:
+  """Whether a span begins with I-: IOB1 needs B- only between two spans that touch, which no row has."""
+  return OUTSIDE in labels and len(labels) > 1 and all(mark[:2] == "I-" for mark in labels if mark != OUTSIDE)
 
 
 def check_order(row: Row, tags: Sequence[str], labels: Sequence[str]) -> None:
   """A DataError if a span begins or ends where BIO (BIOES, where a label is of it) forbids it."""
   has_ends = any(label[:2] in ("E-", "S-", "L-", "U-") for label in labels)
-  before = OUTSIDE
+  before, begins_inside = OUTSIDE, is_iob1(labels)
   for number, tag in enumerate([*tags, OUTSIDE], 1):
     goes_on, kind = tag[:1] in "IEL" and tag != OUTSIDE, tag[2:]
     was_open = before[:1] in "BI" and before != OUTSIDE
-    if goes_on and not (was_open and before[2:] == kind):
+    if goes_on and not begins_inside and not (was_open and before[2:] == kind):
       row.refuse(f"{tag!r} at word {number} follows {before!r}; expected B-{kind} where a span begins")
     if has_ends and was_open and not goes_on:
       row.refuse(f"{before!r} at word {number - 1} is followed by {tag!r}; expected I- or E-{before[2:]}")

@@ -126,6 +126,14 @@ def test_conll_columns_are_sentences(tmp_path):
   ]
 
 
+def test_a_first_word_may_begin_with_a_hash_and_hold_a_no_break_space(tmp_path):
+  path = tmp_path / "a.iob2"
+  path.write_text("# a comment of many words\n#Festival B-EVE\nin\xa0Oslo O\n\n#two B-EVE\n")
+  assert [row.fields["1"] for row in rows.read(str(path))] == [["#Festival", "in\xa0Oslo"], ["#two"]]
+  path.write_text("-DOCSTART-\tO\n\n# text = a\n#Festival\tB-EVE\nOslo\tO\n")
+  assert [row.fields["1"] for row in rows.read(str(path))] == [["#Festival", "Oslo"]]
+
+
 def test_conll_with_spaces_and_lines_that_are_no_words(tmp_path):
   spaces = tmp_path / "a.conll"
   spaces.write_text("-DOCSTART- -X- O\n\nEU NNP B-ORG\n\n# SYM O\n5 CD O\n")

@@ -254,6 +254,15 @@ def test_spans_of_bioes_end(tags, fine):
       targets.targets(made, wanted)
 
 
+def test_iob1_in_which_no_two_spans_touch_is_judged_by_spans():
+  iob1 = schema("tagging", ("O", "I-PER", "I-LOC"))
+  right = targets.targets(rows(sentence("a b c d", "I-PER I-PER O I-LOC")), iob1)
+  np.testing.assert_array_equal(right[0], [1, 1, 0, 2])
+  outputs = [np.eye(3, dtype=np.float32)[[1, 0, 0, 2]]]
+  assert metrics.measure(iob1, right, outputs)["entity_f1"] == 0.5
+  assert not tagging.is_entities(["I-PER", "X"]) and not tagging.is_entities(["O"])
+
+
 def test_entities_count_where_kind_and_borders_are_right():
   wanted = [np.asarray([1, 2, 0, 3]), np.asarray([0, 1])]
   ours = [np.eye(4)[[1, 2, 0, 1]], np.eye(4)[[0, 1]]]  # of three entities one has another kind

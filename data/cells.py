@@ -20,6 +20,23 @@ def read(kind: str, lines: Iterable[str], *, most: int) -> Iterator[list[str]]:
   return filter(None, csv.reader(lines, strict=True))
 
 
+def other_separator(path: str, kind: str, names: Sequence[str]) -> str:
+  """What to do about a header of one cell in which another sign stands between names; '' if there is none."""
+  sign = next((sign for sign in ";\t|," if len(names) == 1 and sign in names[0]), "")
+  if not sign:
+    return ""
+  own = "tabs" if kind == "tsv" else "commas"
+  ways = {",": f"cp {path} rows.csv", "\t": f"cp {path} rows.tsv"}
+  way = ways.get(sign, f"tr '{sign}' '\\t' < {path} > rows.tsv")
+  where = f"{sign!r} is between the cells of its first line ({names[0]}), not {own}"
+  return f"{where}; give it another name, or other signs: {way}"
+
+
+def is_header_again(names: Sequence[str], row: Sequence[str]) -> bool:
+  """Whether a row is the header once more, as where files were joined; it may have a byte-order mark."""
+  return len(names) > 1 and [cell.removeprefix("\ufeff") for cell in row] == list(names)
+
+
 class _Lines(list[str]):
   """What `csv.writer` takes for a file."""
 

@@ -14,7 +14,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from data import command, errors, files, seqio_tasks, text_files, tfds_reader
+from data import arrow_files, command, errors, files, seqio_tasks, text_files, tfds_reader
 from data.buckets import copies
 
 MIN_UNIT_BYTES = 1 << 20
@@ -42,7 +42,7 @@ def add_flags(parser: command.Parser) -> None:
     bucket=command.OPENED,
     help="installed_docs; tfds:NAME; seqio:NAME (registered Task or Mixture; here: wikipedia_books, "
     "web_160gb); or file globs separated by commas: text (a line is a paragraph, a blank line ends a "
-    "document), *.jsonl, *.csv, *.tsv, *.parquet; all but Parquet also as .gz or .zst",
+    "document), *.jsonl, *.csv, *.tsv, *.parquet, *.arrow; all but the last two also as .gz or .zst",
   )
   parser.add_argument("--text_field", default="text", help="JSON field, column or feature with the text")
   parser.add_argument("--module", default="", help="file or module to import, which registers seqio Tasks")
@@ -201,7 +201,7 @@ def _file_units(paths: list[str]) -> Iterator[Unit]:
   unit_bytes = min(max(sum(sizes) // WANTED_UNITS, MIN_UNIT_BYTES), MAX_UNIT_BYTES)
   for path, size in zip(paths, sizes):
     if text_files.kind_of(path) == "parquet":
-      ranges = text_files.parquet_ranges(path, unit_bytes)
+      ranges = arrow_files.row_groups(path, unit_bytes)
     elif text_files.is_whole(path):
       ranges = [(0, -1)]
     else:

@@ -5,7 +5,7 @@ import decimal
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from data import progress, rows, text_files
+from data import arrow_files, progress, rows, text_files
 from data.rows import Row, values
 from data.rows.read import STANDARD_INPUT, TEXT, no_row
 
@@ -63,14 +63,15 @@ def _type(value: Any) -> type | str:
 def arrow_schema(path: str, columns: Mapping[str, str], more: Mapping[str, Any]):
   """The schema of a Parquet file with the columns of the input `path` and then `more` {name: Arrow type}.
 
-  A Parquet input keeps its types; of others `columns` is that of a survey.
+  A Parquet or Arrow input keeps its types; of others `columns` is that of a survey.
   """
   import pyarrow  # here: slow to import
 
   types: dict[str, Any] = {}
-  if text_files.kind_of(path) == "parquet":
-    with text_files.open_parquet(path) as file:
-      types = {field.name: field.type for field in file.schema_arrow}
+  kind_of_file = text_files.kind_of(path)
+  if kind_of_file in arrow_files.ENDINGS.values():
+    with arrow_files.opened(path, kind_of_file) as file:
+      types = {field.name: field.type for field in file.schema}
   names = {"string": pyarrow.string(), "bool": pyarrow.bool_(), "int64": pyarrow.int64()}
   names |= {"float64": pyarrow.float64(), JSON: pyarrow.string()}
   fields = [(name, types.get(name, names[kind])) for name, kind in columns.items()]

@@ -1,6 +1,6 @@
-"""Rows of a user's own file, one after another: CSV, TSV, JSONL, Parquet, CoNLL columns, lines of text.
+"""Rows of a user's own file, one after another: CSV, TSV, JSONL, Parquet, Arrow, CoNLL, lines of text.
 
-The ending names the kind; `.gz` or `.zst` may follow it, but for Parquet. `-` is standard input.
+The ending names the kind; `.gz` or `.zst` may follow it, but for Parquet and Arrow. `-` is standard input.
 """
 
 from data.rows.conll import read_conll

@@ -153,7 +153,7 @@ def _schema(
   separator = ""
   if kind == "multilabel":
     separator = config.data.separator or columns.guess_separator(first, found.label)
-    if not config.data.separator and any(as_list(row.fields[found.label]) is None for row in first):
+    if not config.data.separator and any(as_list(row.fields.get(found.label, [])) is None for row in first):
       lines.append(f"several labels of a cell stand between {separator!r} (data.separator changes it)")
   own = config.own
   if kind == "regression" and (own.class_weights != "none" or own.label_smoothing or config.data.labels):

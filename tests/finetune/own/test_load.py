@@ -6,6 +6,7 @@ import pytest
 
 from configs import finetune_own
 from data import vocabulary
+from data.errors import DataError
 from finetune.own.load import load
 
 WORDS = ["a", "good", "film", "bad", "plot", "the", "cat", "sat", "on", "mat", "very", "not"]
@@ -65,6 +66,13 @@ def test_a_label_that_no_drawn_row_has_is_known_still(read):
   content = json_lines(*rows, {"text": "rare", "label": "z"})
   task = read("a.jsonl", content, content, train_rows=20)
   assert sorted(task.schema.labels) == ["x", "y", "z"] and len(task.train.targets) == 20
+
+
+@pytest.mark.parametrize("label", ["x", ["x"]])
+def test_a_first_row_without_a_label_is_named_with_the_field(read, label):
+  rows = [{"text": text, "label": label} for text in texts(9)]
+  with pytest.raises(DataError, match=r"a\.jsonl, line 1: no column 'label', only text"):
+    read("a.jsonl", json_lines({"text": "a"}, *rows))
 
 
 def test_half_an_emoji_is_replaced_and_counted(read):

@@ -123,7 +123,8 @@ def _question(entry: dict[str, Any], title: str, context: str, entry_path: str) 
     found = f"{len(answers)} answers" if answers else "no answer"
     expected = "none for an impossible question" if is_impossible else "at least one for an answerable one"
     raise errors.DataError(f"{entry_path}: {found}, expected {expected}; mend `answers` or `is_impossible`")
-  question_id = _field(entry, "id", str, entry_path)
+  has_number = type(entry.get("id")) is int  # GermanQuAD, exports of Haystack
+  question_id = str(entry["id"]) if has_number else _field(entry, "id", str, entry_path)
   return Question(
     question_id, title, context, _field(entry, "question", str, entry_path), tuple(answers), is_impossible
   )

@@ -129,7 +129,7 @@ def check_start(path: str, file: BinaryIO) -> None:
   for magic, meaning in _MAGIC.items():
     if head.startswith(magic):
       raise errors.DataError(f"{path}: expected text, found {meaning}")
-  if start.count(0) > len(start) // 20:
+  if len(start) > 8 and start.count(0) > len(start) // 20:
     half = "LE" if start[1::2].count(0) > start[::2].count(0) else "BE"
     raise errors.DataError(
       f"{path}: expected text, found {start.count(0):,} NUL bytes in the first {len(start):,}: UTF-16 "

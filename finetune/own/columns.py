@@ -26,7 +26,9 @@ _OF_TASK = ("inputs", "targets")  # what seqio calls the text and the label
 LABELS = ("label", "labels", "class", "category", "categories", "target", "score", "rating", "sentiment")
 LABELS += ("tag", "tags", "ner_tags", "intent", "topic", "gold_label")
 SEPARATORS = ("|", ";", ",")  # between the labels of a cell
-MOST_CLASSES = 20  # whole numbers of more values than these are taken for targets of a regression
+# Whole numbers are classes, as in transformers' run_glue, unless they have more values than this, and most of
+# these have few rows: then they are prices, years or counts.
+MOST_CLASSES, ROWS_OF_CLASS = 20, 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,9 +120,12 @@ def guess_kind(rows: Sequence[Row], columns: Columns) -> tuple[str, str]:
   numbers = [number for value in values if not is_missing(value) and (number := as_number(value)) is not None]
   if numbers and len(numbers) == sum(not is_missing(value) for value in values):
     is_whole = all(math.isfinite(number) and number == int(number) for number in numbers)
-    if not is_whole or len(set(numbers)) > MOST_CLASSES:
+    count = len(set(numbers))
+    if not is_whole:
       return "regression", f"{columns.label!r} has numbers"
-    return "classification", f"{columns.label!r} has {len(set(numbers))} whole numbers"
+    if count > MOST_CLASSES and len(numbers) < ROWS_OF_CLASS * count:
+      return "regression", f"{columns.label!r} has {count} whole numbers in {len(numbers)} rows"
+    return "classification", f"{columns.label!r} has {count} whole numbers"
   return "classification", f"{columns.label!r} has names"
 
 

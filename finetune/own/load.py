@@ -19,6 +19,7 @@ from finetune.own.schema import TaskSchema
 from finetune.own.spans import SpanInputs
 from finetune.own.tagging import TagInputs
 from finetune.own.targets import (
+  alike,
   check_label,
   find_labels,
   is_held_out,
@@ -216,6 +217,11 @@ def _lines(schema: TaskSchema, parts: Sequence[Part], path: str, dev_file: str) 
   if schema.kind == "regression":
     lines.append(f"own: numbers from {train.classes.min():g} to {train.classes.max():g}")
   else:
+    lines += [
+      f"own: {' and '.join(map(ascii, group))} are labels of their own, and look alike; if they are one, "
+      "write them the same"
+      for group in alike(schema.labels)
+    ]
     found = train.classes
     counts = np.bincount(found, minlength=len(schema.labels)) if found.ndim == 1 else found.sum(axis=0)
     shown = [f"{label} {count:,.0f}" for label, count in itertools.islice(zip(schema.labels, counts), 12)]

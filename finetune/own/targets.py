@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -144,6 +145,17 @@ def find_labels(rows: Iterable[Row], schema: TaskSchema, *, given: Sequence[str]
     what = f"only the label {labels[0]!r}" if labels else "no label"
     raise DataError(f"{source}: {schema.label!r} has {what}; expected two or more to tell apart")
   return labels
+
+
+def alike(labels: Iterable[str]) -> list[list[str]]:
+  """Labels that people take for one: they differ in case, spaces, invisible signs, or as '1' and '1.0' do."""
+  groups: dict[str, list[str]] = {}
+  for label in labels:
+    plain = unicodedata.normalize("NFKC", label).casefold()
+    plain = "".join(sign for sign in plain if sign.isprintable() and not sign.isspace())
+    number = as_number(plain)
+    groups.setdefault(plain if number is None else str(number), []).append(label)
+  return [group for group in groups.values() if len(group) > 1]
 
 
 def targets(rows: Sequence[Row], schema: TaskSchema) -> np.ndarray | list[np.ndarray]:

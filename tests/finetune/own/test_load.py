@@ -75,6 +75,12 @@ def test_a_first_row_without_a_label_is_named_with_the_field(read, label):
     read("a.jsonl", json_lines({"text": "a"}, *rows))
 
 
+def test_labels_that_look_alike_get_a_line(read):
+  rows = [{"text": text, "label": ("1", "1.0", "2")[at % 3]} for at, text in enumerate(texts(200))]
+  lines = read("a.jsonl", json_lines(*rows)).lines
+  assert any(line.startswith("own: '1' and '1.0' are labels of their own") for line in lines)
+
+
 def test_half_an_emoji_is_replaced_and_counted(read):
   rows = [{"text": text + " \ud83d", "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
   task = read("a.jsonl", json_lines(*rows))

@@ -56,6 +56,8 @@ def test_columns_that_are_not_clear_are_asked_for(names):
     ([0, 1], "classification"),
     (["0.5", "1"], "regression"),
     (list(map(str, range(21))), "regression"),
+    (list(map(str, range(25))) * 6, "classification"),
+    ([at + 0.5 for at in range(25)] * 6, "regression"),
     ([["x"], []], "multilabel"),
     (["['x', 'y']", '["y"]', "", "[]"], "multilabel"),
     (["['x', 'y']", "[other]"], "classification"),
@@ -104,6 +106,13 @@ def test_lists_as_pandas_and_numpy_write_them_are_lists():
   edges = rows({"text": "['a', 'cat']", "label": "[{'span1': [0, 1], 'label': 'x'}]"})[0]
   assert columns.guess_kind([edges], Columns(("text",), "label", ()))[0] == "span_pairs"
   assert spans.labels_of(edges, schema("span_pairs")) == ["x"]
+
+
+def test_labels_that_look_alike_are_named():
+  same = [["1", "1.0"], ["caf\u00e9", "cafe\u0301"], ["x", "x\u200b", "X "], ["true", "True"]]
+  others = ["2", "cafe", "xy", "false", "[", "++", "+"]
+  assert targets.alike([*others, *(label for group in same for label in group)]) == same
+  assert targets.alike(others) == []
 
 
 def test_equal_texts_are_held_out_together_and_the_share_is_kept():

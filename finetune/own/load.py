@@ -22,6 +22,7 @@ from finetune.own.targets import (
   alike,
   check_label,
   find_labels,
+  has_text,
   is_held_out,
   refuse_multi_hot,
   several_of,
@@ -112,9 +113,11 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
     )
   schema = _schema(config, train[:_LOOKED_AT], chosen, lines, max_length)
   digests, of_file = {path: digest}, {path: train}
+  train = _with_text(train, schema, data.empty, lines)
   if data.dev_file:
     dev, _, digests[data.dev_file] = _read(data.dev_file, "validation", config, download)
     of_file[data.dev_file] = dev
+    dev = _with_text(dev, schema, data.empty, lines)
   else:
     train, dev, rare = _held_out(train, schema, data.dev_fraction, path)
     if rare:
@@ -128,19 +131,42 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
   if not dev:
     raise DataError(f"{data.dev_file}: no rows below the header; give a file with texts and labels")
   if schema.kind != "regression":
-    named = tuple(part.strip() for part in data.labels.split(",") if part.strip())
-    schema = dataclasses.replace(schema, labels=named)
-    if schema.kind == "multilabel" and not named:
-      refuse_multi_hot(train, schema)
-    labels = find_labels(train, schema, given=named)
-    # A label that no row that was drawn has is a label still: the rows to judge by may have it.
-    labels = tuple(dict.fromkeys([*labels, *find_labels(whole, schema, given=named)]))
-    schema = dataclasses.replace(schema, labels=labels)
+    schema = dataclasses.replace(schema, labels=_labels(data.labels, schema, train, whole))
   parts = [_part(part, schema, vocabulary) for part in (train, dev)]
   scale, shift = _scale(config.own.targets, parts[0].classes, schema)
   lines += _lines(schema, parts, path, data.dev_file)
   first = [shown_texts(row, schema) for row in dev[:CHECKED_ROWS]]
   return Task(schema, parts[0], parts[1], scale, shift, first, digests, lines)
+
+
+def _with_text(part: Sequence[Row], schema: TaskSchema, empty: str, lines: list[str]) -> list[Row]:
+  """The rows that have a text; a DataError counts and names others, unless `empty` is 'skip'."""
+  without = [row for row in part if not has_text(row, schema)]
+  if not without:
+    return list(part)
+  of_all = f"{len(without):,} of {len(part):,} rows have an empty text"
+  shown = ", ".join(f"{row.number:,}" for row in without[:5]) + (", ..." if len(without) > 5 else "")
+  if empty == "refuse":
+    names = " or ".join(map(repr, schema.text))
+    without[0].refuse(
+      f"{names} is empty; {of_all} ({without[0].unit} {shown}): give them one, remove them, or leave them "
+      "out: --config.data.empty=skip"
+    )
+  lines.append(f"{without[0].source}: {of_all} and are left out ({without[0].unit} {shown})")
+  return [row for row in part if has_text(row, schema)]
+
+
+def _labels(named: str, schema: TaskSchema, train: Sequence[Row], whole: Sequence[Row]) -> tuple[str, ...]:
+  """The labels that a user `named`, or those of the rows to train on, then others of the whole training set.
+
+  A label that none of the rows has that were drawn is a label still: the rows to judge by may have it.
+  """
+  given = tuple(part.strip() for part in named.split(",") if part.strip())
+  schema = dataclasses.replace(schema, labels=given)
+  if schema.kind == "multilabel" and not given:
+    refuse_multi_hot(whole, schema)
+  found = [label for rows_of in (train, whole) for label in find_labels(rows_of, schema, given=given)]
+  return tuple(dict.fromkeys(found))
 
 
 def _schema(

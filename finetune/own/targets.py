@@ -43,6 +43,12 @@ def text_of(row: Row, column: str) -> str:
   return value
 
 
+def has_text(row: Row, schema: TaskSchema) -> bool:
+  """Whether no column of a row's texts, or of its words, is empty."""
+  texts = [row.fields[column] for column in schema.text if column in row.fields]
+  return not any(is_missing(text) or (schema.is_several and as_list(text) == []) for text in texts)
+
+
 def label_of(row: Row, column: str) -> str:
   """The one label of a row as text: what whole numbers, truth values and texts of any kind of file show."""
   value = row.value(column)

@@ -81,6 +81,21 @@ def test_labels_that_look_alike_get_a_line(read):
   assert any(line.startswith("own: '1' and '1.0' are labels of their own") for line in lines)
 
 
+def test_rows_without_a_text_are_counted_and_named_or_left_out(read):
+  rows = [{"text": text, "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
+  for at in range(3, 200, 30):
+    rows[at]["text"] = (" ", None, "")[at % 3]
+  content = json_lines(*rows)
+  told = (
+    r"a\.jsonl, line 4: 'text' is empty; 7 of 200 rows .* \(line 4, 34, 64, 94, 124, \.\.\.\).*empty=skip$"
+  )
+  with pytest.raises(DataError, match=told):
+    read("a.jsonl", content)
+  task = read("a.jsonl", content, content, empty="skip")
+  assert len(task.train.targets) == len(task.dev.targets) == 193
+  assert sum("7 of 200 rows have an empty text and are left out" in line for line in task.lines) == 2
+
+
 def test_half_an_emoji_is_replaced_and_counted(read):
   rows = [{"text": text + " \ud83d", "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
   task = read("a.jsonl", json_lines(*rows))

@@ -161,11 +161,11 @@ def _labels(named: str, schema: TaskSchema, train: Sequence[Row], whole: Sequenc
 
   A label that none of the rows has that were drawn is a label still: the rows to judge by may have it.
   """
-  given = tuple(part.strip() for part in named.split(",") if part.strip())
-  schema = dataclasses.replace(schema, labels=given)
-  if schema.kind == "multilabel" and not given:
+  in_order = tuple(part.strip() for part in named.split(",") if part.strip())
+  schema = dataclasses.replace(schema, labels=in_order)
+  if schema.kind == "multilabel" and not in_order:
     refuse_multi_hot(whole, schema)
-  found = [label for rows_of in (train, whole) for label in find_labels(rows_of, schema, given=given)]
+  found = [label for rows_of in (train, whole) for label in find_labels(rows_of, schema, given=in_order)]
   return tuple(dict.fromkeys(found))
 
 

@@ -104,10 +104,12 @@ def _find_tfds(name: str, request: Request) -> pathlib.Path:
 
 
 def expand(source: str) -> list[str]:
-  """Returns the files that the comma-separated globs of `source` match, sorted; DataError if one has none."""
-  paths: set[str] = set()
-  for pattern in filter(None, source.split(",")):
-    matches = _matches(pattern)
+  """Returns the files that the comma-separated globs of `source` match, sorted; DataError if one has none.
+
+  A file is read once, however many links or spellings lead to it: the shortest of its names is returned.
+  """
+  paths: dict[tuple[int, int], str] = {}
+  for pattern, matches in _patterns(source):
     if not matches:
       hint = (
         f"; it is a directory, name its files as {pattern.rstrip('/')}/*" if os.path.isdir(pattern) else ""
@@ -116,19 +118,36 @@ def expand(source: str) -> list[str]:
         f"--source={pattern} matches no file{hint}; expected file globs, tfds:NAME, seqio:NAME or "
         "installed_docs"
       )
-    paths.update(matches)
+    for path in sorted(matches, key=lambda path: (path.count("/"), path)):
+      status = os.stat(path)
+      paths.setdefault((status.st_dev, status.st_ino), path)
   if not paths:
     raise errors.ConfigError(
       "--source is empty; expected file globs, tfds:NAME, seqio:NAME or installed_docs"
     )
-  return sorted(paths)
+  return sorted(paths.values())
+
+
+def _patterns(source: str) -> Iterator[tuple[str, list[str]]]:
+  """The globs between the commas of a source, each with its matches; a name may hold commas of its own."""
+  parts = [part for part in source.split(",") if part]
+  while parts:
+    tried = ((end, _matches(",".join(parts[:end]))) for end in range(1, len(parts) + 1))
+    end, matches = next(((end, matches) for end, matches in tried if matches), (1, []))
+    yield ",".join(parts[:end]), matches
+    parts = parts[end:]
 
 
 def _matches(pattern: str) -> list[str]:
   """The files that a glob matches; those at an address are fetched."""
   if files.is_address(pattern):
     return [str(path) for path in copies.matching(pattern, flag="--source")]
-  matches = glob.glob(os.path.expanduser(pattern), recursive=True)
+  head, tail = os.path.expanduser(pattern), ""
+  # What there is under its very name is no glob: '[2024] notes.txt', 'corpus [old]/*.txt'.
+  while head and not os.path.lexists(head):
+    head, sign, name = head.rpartition("/")
+    tail = f"{sign}{name}{tail}"
+  matches = glob.glob(glob.escape(head) + tail, recursive=True)
   return [path for path in matches if os.path.isfile(path)]
 
 

@@ -92,6 +92,7 @@ def _data() -> ConfigDict:
       "label": "",
       "labels": "",  # names with commas, class 0 first; '': as they first appear in the training file
       "separator": "",  # between several labels of a cell; '': '|', ';' or ',', whichever is there
+      "empty": "refuse",  # rows without a text: 'refuse', or 'skip', with a line that counts them
       "long": "cut",  # texts above `max_length`: 'cut', or 'windows', whose outputs are averaged
     }
   )

@@ -62,7 +62,7 @@ class Manifest:
   """A finished preparation."""
 
   settings: dict[str, Any]  # what was asked for (source, seed, ...): the same settings give the same records
-  input_digest: str  # sha256 over the names and sizes of the input
+  input_digest: str  # sha256 over names and sizes of the input; of files also '/' and that of their content
   vocabulary: VocabularyInfo  # of the ids; its files lie in `vocabulary/` of the same directory
   length: int  # most tokens in a record, [CLS] included; the records themselves are not padded
   packing: str  # how the text was cut into records

@@ -7,13 +7,14 @@ everything made from them, depend on the input alone and never on how many proce
 
 import argparse
 import collections
+import concurrent.futures
 import dataclasses
 import glob
 import os
 import pathlib
 from collections.abc import Iterator
 
-from data import command, errors, files, seqio_tasks, text_files, tfds_reader
+from data import arrow_files, command, errors, files, seqio_tasks, text_files, tfds_reader
 from data.buckets import copies
 
 MIN_UNIT_BYTES = 1 << 20
@@ -41,7 +42,7 @@ def add_flags(parser: command.Parser) -> None:
     bucket=command.OPENED,
     help="installed_docs; tfds:NAME; seqio:NAME (registered Task or Mixture; here: wikipedia_books, "
     "web_160gb); or file globs separated by commas: text (a line is a paragraph, a blank line ends a "
-    "document), *.jsonl, *.csv, *.tsv, *.parquet; all but Parquet also as .gz or .zst",
+    "document), *.jsonl, *.csv, *.tsv, *.parquet, *.arrow; all but the last two also as .gz or .zst",
   )
   parser.add_argument("--text_field", default="text", help="JSON field, column or feature with the text")
   parser.add_argument("--module", default="", help="file or module to import, which registers seqio Tasks")
@@ -71,7 +72,7 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """The units of a source and a digest of the names and sizes of its input."""
+  """The units of a source, and a digest of its input: names and sizes, then, for files, '/' and content."""
 
   units: tuple[Unit, ...]
   input_digest: str
@@ -103,10 +104,12 @@ def _find_tfds(name: str, request: Request) -> pathlib.Path:
 
 
 def expand(source: str) -> list[str]:
-  """Returns the files that the comma-separated globs of `source` match, sorted; DataError if one has none."""
-  paths: set[str] = set()
-  for pattern in filter(None, source.split(",")):
-    matches = _matches(pattern)
+  """Returns the files that the comma-separated globs of `source` match, sorted; DataError if one has none.
+
+  A file is read once, however many links or spellings lead to it: the shortest of its names is returned.
+  """
+  paths: dict[tuple[int, int], str] = {}
+  for pattern, matches in _patterns(source):
     if not matches:
       hint = (
         f"; it is a directory, name its files as {pattern.rstrip('/')}/*" if os.path.isdir(pattern) else ""
@@ -115,30 +118,63 @@ def expand(source: str) -> list[str]:
         f"--source={pattern} matches no file{hint}; expected file globs, tfds:NAME, seqio:NAME or "
         "installed_docs"
       )
-    paths.update(matches)
+    for path in sorted(matches, key=lambda path: (path.count("/"), path)):
+      status = os.stat(path)
+      paths.setdefault((status.st_dev, status.st_ino), path)
   if not paths:
     raise errors.ConfigError(
       "--source is empty; expected file globs, tfds:NAME, seqio:NAME or installed_docs"
     )
-  return sorted(paths)
+  return sorted(paths.values())
+
+
+def _patterns(source: str) -> Iterator[tuple[str, list[str]]]:
+  """The globs between the commas of a source, each with its matches; a name may hold commas of its own."""
+  parts = [part for part in source.split(",") if part]
+  while parts:
+    tried = ((end, _matches(",".join(parts[:end]))) for end in range(1, len(parts) + 1))
+    end, matches = next(((end, matches) for end, matches in tried if matches), (1, []))
+    yield ",".join(parts[:end]), matches
+    parts = parts[end:]
 
 
 def _matches(pattern: str) -> list[str]:
   """The files that a glob matches; those at an address are fetched."""
   if files.is_address(pattern):
     return [str(path) for path in copies.matching(pattern, flag="--source")]
-  matches = glob.glob(os.path.expanduser(pattern), recursive=True)
+  head, tail = os.path.expanduser(pattern), ""
+  # What there is under its very name is no glob: '[2024] notes.txt', 'corpus [old]/*.txt'.
+  while head and not os.path.lexists(head):
+    head, sign, name = head.rpartition("/")
+    tail = f"{sign}{name}{tail}"
+  matches = glob.glob(glob.escape(head) + tail, recursive=True)
   return [path for path in matches if os.path.isfile(path)]
 
 
-def digest_of_files(source: str) -> str | None:
-  """Returns the `input_digest` of a plan of files; None for other sources, or where the files are gone."""
-  if source == "installed_docs" or source.partition(":")[0] in ("tfds", "seqio"):
+def is_of_files(source: str) -> bool:
+  """Whether a source names files, rather than `installed_docs`, a TFDS set or a Task."""
+  return source != "installed_docs" and source.partition(":")[0] not in ("tfds", "seqio")
+
+
+def have_changed(source: str, input_digest: str, *, since: float) -> bool | None:
+  """Whether the files of a source are others than those of which a plan made an `input_digest`.
+
+  None where that cannot be known: the source has no files, they are gone, or at an address. Files that nobody
+  touched after `since`, in seconds of the epoch, are not read again. A digest by an older version has names
+  and sizes only.
+  """
+  if not is_of_files(source) or any(map(files.is_address, source.split(","))):
     return None
   try:
-    return _digest_files(expand(source))
+    paths = expand(source)
   except errors.DataError:
     return None
+  names, _, content = input_digest.partition("/")
+  if _digest_files(paths) != names:
+    return True
+  # A user can set the time of a file's content (cp -p, tar), but not that of its entry.
+  touched = max(time for path in paths for time in (os.stat(path).st_mtime, os.stat(path).st_ctime))
+  return bool(content) and touched >= since and _digest_content(paths) != content
 
 
 def plan(request: Request) -> Plan:
@@ -163,11 +199,20 @@ def plan(request: Request) -> Plan:
     ]
     return Plan(tuple(units), files.digest_json(tasks))
   paths = expand(request.source)
-  return Plan(tuple(_file_units(paths)), _digest_files(paths))
+  return Plan(tuple(_file_units(paths)), f"{_digest_files(paths)}/{_digest_content(paths)}")
 
 
 def _digest_files(paths: list[str]) -> str:
   return files.digest_json([(os.path.basename(path), os.path.getsize(path)) for path in paths])
+
+
+def _digest_content(paths: list[str]) -> str:
+  def digest(path: str) -> str:
+    with errors.reading(path, advice="make it readable, or leave out this file"):
+      return files.sha256(path)
+
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    return files.digest_json(list(pool.map(digest, paths)))
 
 
 def _file_units(paths: list[str]) -> Iterator[Unit]:
@@ -175,7 +220,7 @@ def _file_units(paths: list[str]) -> Iterator[Unit]:
   unit_bytes = min(max(sum(sizes) // WANTED_UNITS, MIN_UNIT_BYTES), MAX_UNIT_BYTES)
   for path, size in zip(paths, sizes):
     if text_files.kind_of(path) == "parquet":
-      ranges = text_files.parquet_ranges(path, unit_bytes)
+      ranges = arrow_files.row_groups(path, unit_bytes)
     elif text_files.is_whole(path):
       ranges = [(0, -1)]
     else:

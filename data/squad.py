@@ -6,7 +6,8 @@ import os
 import pathlib
 from typing import Any
 
-from data import errors, files, tfds_reader
+from data import errors, files, progress, tfds_reader
+from data.rows import values
 
 _TFDS_NAMES = {"1.1": "squad/v1.1", "2.0": "squad/v2.0"}
 
@@ -122,7 +123,8 @@ def _question(entry: dict[str, Any], title: str, context: str, entry_path: str) 
     found = f"{len(answers)} answers" if answers else "no answer"
     expected = "none for an impossible question" if is_impossible else "at least one for an answerable one"
     raise errors.DataError(f"{entry_path}: {found}, expected {expected}; mend `answers` or `is_impossible`")
-  question_id = _field(entry, "id", str, entry_path)
+  has_number = type(entry.get("id")) is int  # GermanQuAD, exports of Haystack
+  question_id = str(entry["id"]) if has_number else _field(entry, "id", str, entry_path)
   return Question(
     question_id, title, context, _field(entry, "question", str, entry_path), tuple(answers), is_impossible
   )
@@ -153,7 +155,7 @@ def _json(path: pathlib.Path) -> Any:
       f"{path} is not there; get train-v2.0.json and dev-v2.0.json (or v1.1) from the SQuAD site"
     )
   try:
-    return json.loads(files.read_text(path))
+    value, replaced = values.read_json(files.read_text(path))
   except json.JSONDecodeError as error:
     raise errors.DataError(
       f"{path}:{error.lineno}: not JSON ({error.msg} at column {error.colno}); expected SQuAD's form, "
@@ -163,3 +165,6 @@ def _json(path: pathlib.Path) -> Any:
     raise errors.DataError(
       f"{path}: not SQuAD's JSON ({errors.reason(error)}); copy the file again"
     ) from error
+  if replaced:
+    progress.say(values.replaced(str(path), replaced))
+  return value

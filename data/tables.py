@@ -1,8 +1,6 @@
 """Reports of every command: rows of results with notes, on a console and as Markdown, CSV and JSON."""
 
-import csv
 import dataclasses
-import io
 import json
 import os
 import pathlib
@@ -13,7 +11,7 @@ import rich.console
 import rich.table
 import rich.text
 
-from data import errors, files
+from data import cells, errors, files
 
 Row = Mapping[str, Any]
 
@@ -99,12 +97,8 @@ class Report:
 
   def as_csv(self) -> str:
     """The rows; a value that is a mapping is written 'key=value;key=value'."""
-    buffer = io.StringIO()
     names = list(dict.fromkeys(name for row in self.rows for name in row))
-    writer = csv.DictWriter(buffer, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _csv_value(value) for name, value in row.items()} for row in self.rows)
-    return buffer.getvalue()
+    return cells.csv_text([names, *([_csv_value(row.get(name, "")) for name in names] for row in self.rows)])
 
   def as_json(self) -> str:
     """Title, rows, totals and notes."""

@@ -1,4 +1,4 @@
-"""Documents out of files: plain text, JSON lines, CSV and TSV (all also as gzip or zstd) and Parquet.
+"""Documents out of files: plain text, JSON lines, CSV and TSV (all also as gzip or zstd), Parquet, Arrow.
 
 A document is a list of paragraphs. In a text file a line is a paragraph and a blank line ends the document;
 in the others a record is a document and its lines are the paragraphs. Memory stays bounded
@@ -6,23 +6,22 @@ whatever the input: lines and documents above a limit are cut and counted.
 """
 
 import collections
-import contextlib
 import csv
 import gzip
 import io
-import itertools
 import json
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from data import errors
+from data import arrow_files, cells, errors
 
 MAX_LINE_BYTES = 1 << 20  # of text; a longer line becomes several paragraphs, cut at a space if there is one
 MAX_RECORD_BYTES = 64 << 20  # of a JSON line; a longer one is refused
 MAX_DOCUMENT_CHARACTERS = 8 << 20  # a longer document becomes several
 
+_LOOKED_AT = 1024  # bytes by which a file is known to be no text
 _BOM = b"\xef\xbb\xbf"
 _BORDER = re.compile(rb"\n[ \t\r]*\n")
 _MAGIC = {
@@ -31,6 +30,8 @@ _MAGIC = {
   b"\xff\xfe": "UTF-16 text; convert it to UTF-8",
   b"\xfe\xff": "UTF-16 text; convert it to UTF-8",
   b"PAR1": "a Parquet file; name it *.parquet",
+  b"ARROW1": "an Arrow file; name it *.arrow",
+  b"\xff\xff\xff\xff": "an Arrow stream; name it *.arrow",
   b"PK\x03\x04": "a zip archive; unpack it first",
 }
 
@@ -41,16 +42,16 @@ def unpacked_name(path: str) -> str:
 
 
 def kind_of(path: str) -> str:
-  """Returns 'jsonl', 'csv', 'tsv', 'parquet' or 'text' by the name of the file, compression set aside."""
+  """Returns 'jsonl', 'csv', 'tsv', 'parquet', 'arrow' or 'text' by a file's name without a compression's."""
   suffix = pathlib.PurePath(unpacked_name(path)).suffix
   if suffix in (".jsonl", ".json", ".ndjson"):
     return "jsonl"
-  return suffix[1:] if suffix in (".parquet", ".csv", ".tsv") else "text"
+  return suffix[1:] if suffix in (".csv", ".tsv") else arrow_files.ENDINGS.get(suffix, "text")
 
 
 def is_whole(path: str) -> bool:
   """Tells whether a file can only be read from its start to its end; in quotes a row may hold line breaks."""
-  return path.lower().endswith((".gz", ".zst")) or kind_of(path) in ("csv", "tsv")
+  return path.lower().endswith((".gz", ".zst")) or kind_of(path) in ("csv", "tsv", "arrow")
 
 
 def byte_ranges(path: str, size: int, unit_bytes: int) -> list[tuple[int, int]]:
@@ -92,8 +93,10 @@ def read(
   DataError: the file cannot be read, is damaged, or a record has no text under `text_field`.
   """
   with errors.reading(path, advice="repair or leave out this file"):
-    if kind_of(path) == "parquet":
-      yield from _parquet_documents(path, start, stop, text_field, counts)
+    if kind_of(path) in arrow_files.ENDINGS.values():
+      groups = None if stop < 0 else range(start, stop)
+      for text in arrow_files.texts(path, kind_of(path), groups, text_field):
+        yield from _paragraphs(text, counts)
       return
     with open_file(path) as file:
       if start == 0:
@@ -121,10 +124,17 @@ def open_file(path: str) -> BinaryIO:
 
 def check_start(path: str, file: BinaryIO) -> None:
   """Skips a byte-order mark; a DataError refuses what is no text."""
-  head = file.peek(4)[:4]
+  start = file.peek(_LOOKED_AT)[:_LOOKED_AT]
+  head = start[:6]
   for magic, meaning in _MAGIC.items():
     if head.startswith(magic):
       raise errors.DataError(f"{path}: expected text, found {meaning}")
+  if len(start) > 8 and start.count(0) > len(start) // 20:
+    half = "LE" if start[1::2].count(0) > start[::2].count(0) else "BE"
+    raise errors.DataError(
+      f"{path}: expected text, found {start.count(0):,} NUL bytes in the first {len(start):,}: UTF-16 "
+      f"without a byte-order mark, or no text; convert it: iconv -f UTF-16{half} -t UTF-8 {path} > utf8.txt"
+    )
   if head.startswith(_BOM):
     file.read(len(_BOM))
 
@@ -197,6 +207,8 @@ def _jsonl_documents(
     if not isinstance(record, dict):
       _refuse(path, start, number, f"a {type(record).__name__}; expected a JSON object per line")
     text = record.get(text_field)
+    if text is None and text_field in record:
+      text = ""  # counted as an empty document, as in Parquet
     if not isinstance(text, str):
       fields = ", ".join(sorted(record)) or "nothing"
       there = type(text).__name__ if text_field in record else f"only {fields}"
@@ -207,22 +219,31 @@ def _jsonl_documents(
 def _table_documents(
   path: str, file: BinaryIO, text_field: str, counts: collections.Counter
 ) -> Iterator[list[str]]:
-  csv.field_size_limit(MAX_RECORD_BYTES)
-  lines = (line.decode("utf-8", "replace") for _, line in bounded_lines(path, file, 0, -1))
-  rows = csv.reader(lines, delimiter="\t" if kind_of(path) == "tsv" else ",", strict=True)
+  number = 0
+
+  def lines() -> Iterator[str]:
+    nonlocal number
+    for number, line in bounded_lines(path, file, 0, -1):  # noqa: B007 (read where a row is refused)
+      yield line.decode("utf-8", "replace")
+
+  rows = cells.read(kind_of(path), lines(), most=MAX_RECORD_BYTES)
   try:
     names = next(rows, [])
     if text_field not in names:
       columns = ", ".join(names) or "missing"
-      raise errors.DataError(f"{path}: no column {text_field!r}; its columns are {columns}; set --text_field")
+      problem = cells.other_separator(path, kind_of(path), names)
+      problem = problem or f"no column {text_field!r}; its columns are {columns}; set --text_field"
+      raise errors.DataError(f"{path}: {problem}")
     column = names.index(text_field)
     for row in rows:
-      if row and len(row) != len(names):
-        _refuse(path, 0, rows.line_num, f"of {len(row)} cells; expected {len(names)} as in its first line")
-      yield from _paragraphs(row[column] if row else "", counts)
+      if len(row) != len(names):
+        _refuse(path, 0, number, f"of {len(row)} cells; expected {len(names)} as in its first line")
+      if cells.is_header_again(names, row):
+        _refuse(path, 0, number, "the names of the columns once more; remove it")
+      yield from _paragraphs(row[column], counts)
   except csv.Error as error:
     problem = f"damaged ({errors.reason(error)}); mend its quotes, or leave out this file"
-    _refuse(path, 0, rows.line_num, problem)
+    _refuse(path, 0, number, problem)
 
 
 def _refuse(path: str, start: int, number: int, problem: str) -> None:
@@ -234,54 +255,6 @@ def _refuse(path: str, start: int, number: int, problem: str) -> None:
         start -= len(piece)
         number += piece.count(b"\n")
   raise errors.DataError(f"{path}: line {number} is {problem}")
-
-
-@contextlib.contextmanager
-def open_parquet(path: str) -> Iterator[Any]:
-  """Yields the `pyarrow.parquet.ParquetFile`; what goes wrong inside the block is about the file too."""
-  import pyarrow
-  from pyarrow import parquet  # here: slow to import
-
-  try:
-    with parquet.ParquetFile(path) as file:
-      yield file
-  except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-    raise errors.DataError(
-      f"{path}: cannot be read as Parquet ({errors.reason(error)}); repair or leave out this file"
-    ) from error
-
-
-def _parquet_documents(
-  path: str, start: int, stop: int, text_field: str, counts: collections.Counter
-) -> Iterator[list[str]]:
-  with open_parquet(path) as file:
-    names = file.schema_arrow.names
-    if text_field not in names:
-      raise errors.DataError(
-        f"{path}: no column {text_field!r}; its columns are {', '.join(names)}; set --text_field"
-      )
-    kind = str(file.schema_arrow.field(text_field).type)
-    if kind not in ("string", "large_string"):
-      raise errors.DataError(
-        f"{path}: the column {text_field!r} is {kind}, expected string; set --text_field"
-      )
-    groups = list(range(start, file.num_row_groups if stop < 0 else stop))
-    for batch in file.iter_batches(batch_size=256, row_groups=groups, columns=[text_field]):
-      for text in batch.column(0).to_pylist():
-        yield from _paragraphs(text or "", counts)
-
-
-def parquet_ranges(path: str, unit_bytes: int) -> list[tuple[int, int]]:
-  """Cuts a Parquet file, DataError if it is none, into ranges of row groups of about `unit_bytes` bytes."""
-  with open_parquet(path) as file:
-    sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
-  borders, filled = [0], 0
-  for number, size in enumerate(sizes, start=1):
-    filled += size
-    if filled >= unit_bytes or number == len(sizes):
-      borders.append(number)
-      filled = 0
-  return list(itertools.pairwise(borders))
 
 
 def _paragraphs(text: str, counts: collections.Counter) -> Iterator[list[str]]:

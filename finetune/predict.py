@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from data import command, rows
+from data import command, progress, rows
 from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
@@ -145,9 +145,22 @@ class _Command:
       )
     wanted = [*schema.text, schema.label] if schema.kind == "span_pairs" else schema.text
     check_columns(asked.input, wanted, "--text=NAME (of a pair also --text_pair=NAME)")
-    from finetune.own.targets import shown_text
+    from finetune.own.targets import has_text, shown_text
 
-    self.survey = columns.survey(asked.input, lambda row: shown_text(row, schema))
+    self.has_text = lambda row: has_text(row, schema)
+    self.blank = 0  # rows without a text
+
+    def check(row: Row) -> None:
+      if self.has_text(row):
+        shown_text(row, schema)
+      else:
+        self.blank += 1
+
+    self.survey = columns.survey(asked.input, check)
+    if self.blank:
+      progress.say(
+        f"{asked.input}: {self.blank:,} of {self.survey.rows:,} rows have no text and get no answer"
+      )
     self.names = free_names(list(self.model.kind.columns()), list(self.survey.columns))
 
   def run(self) -> None:
@@ -156,9 +169,14 @@ class _Command:
 
     asked, model, schema = self.asked, self.model, self.model.schema
 
-    def compute(part: list[Row], inputs: Any) -> list[dict[str, Any]]:
-      found = model.answers(part, inputs)
-      return [self._joined(row, answer) for row, answer in zip(part, found, strict=True)]
+    def prepare(part: list[Row]) -> Any:
+      asked_rows = list(filter(self.has_text, part))
+      return asked_rows, model.kind.inputs(asked_rows) if asked_rows else None
+
+    def compute(part: list[Row], prepared: tuple[list[Row], Any]) -> list[dict[str, Any]]:
+      answers = iter(model.answers(*prepared) if prepared[0] else [])
+      empty = dict.fromkeys(self.names)
+      return [self._joined(row, next(answers) if self.has_text(row) else empty) for row in part]
 
     def summary() -> tuple[str, int, int]:
       return f"rows answered ({schema.kind})", model.kind.cut, schema.max_length
@@ -166,7 +184,7 @@ class _Command:
     identity = {"command": "finetune.predict", "model": model.digest, "input": asked.input}
     identity |= {"batch_size": asked.batch_size, "text": list(schema.text), "labels": list(schema.labels)}
     identity |= {"max_length": schema.max_length, "long": schema.long, "columns": [*self.names.values()]}
-    how = (model.kind.inputs, compute, summary)
+    how = (prepare, compute, summary)
     stream.answer_file(asked, self.form, identity, *how, total=self.survey.rows)
 
   def _parquet(self) -> formats.Format:

@@ -62,6 +62,7 @@ class DataFields:
   label: str
   labels: str
   separator: str
+  empty: Literal["refuse", "skip"]
   long: Literal["cut", "windows"]
 
 

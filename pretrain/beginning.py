@@ -3,6 +3,7 @@
 import functools
 import secrets
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ from ml_collections import ConfigDict
 from data import command, files
 from pretrain import checkpoint, phases, preflight, prepared, resume, warm_start
 from pretrain import workdir as workdir_files
+from pretrain.export.tokenizer import convert
 from pretrain.pod.peers import LOOKING, PREPARING, Alone, compare_records
 from pretrain.prepared import Prepared
 from pretrain.run import Run
@@ -85,6 +87,8 @@ def _start_at(
     phases.refuse_without_flag(workdir)
     workdir_files.refuse_lost_checkpoints(workdir)
     digest = records.digests["vocabulary_digest"]
+    if jax.process_index() == 0 and (line := convert.warning(Path(records.directory) / "vocabulary")):
+      log(line)
     loaded = warm_start.load_into(run.abstract_state.params, run.config, vocabulary_digest=digest, log=log)
     facts |= {"started_from": warm_start.started_from(run.config), "run_id": secrets.token_hex(8)}
     return Start(0, loaded, facts)

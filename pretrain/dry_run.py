@@ -18,7 +18,7 @@ from pretrain.models.config import activation_bytes
 from pretrain.models.encoder import layers_a_turn
 from pretrain.ops import attention
 from pretrain.own_rows import on_own_rows
-from pretrain.prepared import records_directory, token_ids
+from pretrain.prepared import records_directory, refuse_other_text, token_ids
 from pretrain.run import Run, make_run
 
 GIB = 1 << 30
@@ -107,6 +107,8 @@ def dry_run(config: ConfigDict, *, workdir: str) -> str:
   """The resolved config, parameter counts, mesh, sharding of every parameter and cost of a run, as text."""
   directory = records_directory(config, only=(manifest.NAME,))
   prepared = os.path.exists(os.path.join(directory, manifest.NAME))
+  if prepared:
+    refuse_other_text(config, directory)
   size = config.model.vocab_size
   tokens = token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, size)
   run = make_run(config, tokens)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from data import errors, files, manifest, sources
+from data import errors, files, manifest, sources, vocabulary
 from data.buckets import copies
 from data.command import run_child
 from data.errors import DataError, UserError
@@ -41,6 +41,7 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
   """
   directory = records_directory(config)
   if os.path.exists(os.path.join(directory, manifest.NAME)):
+    refuse_other_text(config, directory)
     return directory
   command = from_config.command(config.data.to_dict(), vocab_size=config.model.vocab_size, output=directory)
   print(f"No records in {directory} yet; preparing them from {config.data.source}", flush=True)
@@ -59,6 +60,42 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
       f"the installed packages with --config.data.source=installed_docs"
     )
   raise errors.of_code(code, where, otherwise=DataError)
+
+
+def refuse_other_text(config: ConfigDict, directory: str) -> None:
+  """Raises DataError where the finished records in a directory are not of the text or vocabulary named.
+
+  A source without files, such as the default, names no text. Files that are gone are not compared.
+  """
+  data, made = config.data, manifest.read(directory)
+  shown = data.directory or directory  # rather than the copy of an address
+  since = os.path.getmtime(os.path.join(directory, manifest.NAME))
+  differs = {"source": _other_source(data.source, made, since=since)}
+  # Of a vocabulary that is named the digest alone is read: the trainer has no use for its model.
+  digest = files.read_json(os.path.join(data.vocabulary, vocabulary.NAME)).get("digest")
+  for name, asked in (("text_field", data.source and data.text_field), ("vocabulary", digest)):
+    if asked and asked != made.settings.get(name):
+      differs[name] = f"made with {name}={made.settings.get(name)}, not {asked}"
+  differs = {name: line for name, line in differs.items() if line}
+  if differs:
+    empty = " ".join(f"--config.data.{name}=" for name in differs)
+    raise DataError(
+      f"records in {shown}: {'; '.join(differs.values())}; train on them as they are ({empty} "
+      f"--config.data.directory={shlex.quote(shown)}), or prepare the text anew, in another folder "
+      f"(--config.data.directory={shlex.quote(shown + '_2')}) or there (rm -r {shlex.quote(shown)})"
+    )
+
+
+def _other_source(source: str, made: manifest.Manifest, *, since: float) -> str:
+  """How the source that is named differs from that of the records, which are finished `since`; '': not."""
+  there = made.settings.get("source")
+  if not source or not sources.is_of_files(source):
+    return ""
+  if source != there and sources.have_changed(source, made.input_digest, since=0.0) is not False:
+    return f"prepared from {there}, not from data.source={source}"
+  if sources.have_changed(source, made.input_digest, since=since):
+    return f"the files of data.source={source} changed since (names, sizes or content)"
+  return ""
 
 
 def _field_of_flag(flag: re.Match[str]) -> str:

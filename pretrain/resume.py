@@ -35,6 +35,7 @@ SAFE_FIELDS = (
   "train.multihost",
   "train.platform",
   "train.peak_flops",
+  "data.source",  # the digest of the records decides
   "data.directory",
   "data.module",
   "data.tfds_directory",

@@ -5,17 +5,21 @@ import decimal
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from data import rows, text_files
-from data.rows import Row
+from data import arrow_files, progress, rows, text_files
+from data.rows import Row, values
 from data.rows.read import STANDARD_INPUT, TEXT, no_row
 
+_EXACT = 2**53  # the largest whole number up to which float64 holds all
+_WIDE, _WIDER = "int64 and not float64", "not int64"
 # Types of values -> the type of a Parquet column; None does not count. Other mixtures are written as JSON.
-_ARROW = {
+_ARROW: dict[frozenset[type | str], str] = {
   frozenset({str}): "string",
   frozenset({bool}): "bool",
   frozenset({int}): "int64",
   frozenset({float}): "float64",
   frozenset({int, float}): "float64",
+  frozenset({_WIDE}): "int64",
+  frozenset({int, _WIDE}): "int64",
 }
 JSON = "json"  # text that holds the value as JSON
 
@@ -34,30 +38,40 @@ def survey(path: str, check: Callable[[Row], object] = lambda row: None) -> Surv
   """
   if path == STANDARD_INPUT:
     return Survey(0, {TEXT: "string"})
-  seen: dict[str, set[type]] = {}
-  count = 0
+  seen: dict[str, set[type | str]] = {}
+  count = replaced = 0
   for row in rows.read(path):
     check(row)
-    count += 1
+    count, replaced = count + 1, replaced + row.replaced
     for name, value in row.fields.items():
-      seen.setdefault(name, set()).add(type(value))
+      seen.setdefault(name, set()).add(_type(value))
   if not count:
     raise no_row(path)
+  if replaced:
+    progress.say(values.replaced(path, replaced))
   kinds = {name: _ARROW.get(frozenset(types - {type(None)}), JSON) for name, types in seen.items()}
   return Survey(count, kinds)
+
+
+def _type(value: Any) -> type | str:
+  """The type of a value; of a whole number also how wide it is, where that matters."""
+  if type(value) is not int or abs(value) <= _EXACT:
+    return type(value)
+  return _WIDE if -(2**63) <= value < 2**63 else _WIDER
 
 
 def arrow_schema(path: str, columns: Mapping[str, str], more: Mapping[str, Any]):
   """The schema of a Parquet file with the columns of the input `path` and then `more` {name: Arrow type}.
 
-  A Parquet input keeps its types; of others `columns` is that of a survey.
+  A Parquet or Arrow input keeps its types; of others `columns` is that of a survey.
   """
   import pyarrow  # here: slow to import
 
   types: dict[str, Any] = {}
-  if text_files.kind_of(path) == "parquet":
-    with text_files.open_parquet(path) as file:
-      types = {field.name: field.type for field in file.schema_arrow}
+  kind_of_file = text_files.kind_of(path)
+  if kind_of_file in arrow_files.ENDINGS.values():
+    with arrow_files.opened(path, kind_of_file) as file:
+      types = {field.name: field.type for field in file.schema}
   names = {"string": pyarrow.string(), "bool": pyarrow.bool_(), "int64": pyarrow.int64()}
   names |= {"float64": pyarrow.float64(), JSON: pyarrow.string()}
   fields = [(name, types.get(name, names[kind])) for name, kind in columns.items()]
@@ -68,6 +82,8 @@ def plain(value: Any) -> Any:
   """A value as JSON can hold it: dates in ISO 8601, exact decimals and bytes as text."""
   if isinstance(value, datetime.date | datetime.time | datetime.datetime):
     return value.isoformat()
+  if isinstance(value, values.Exact):
+    return value.text
   if isinstance(value, bytes):
     return value.decode("utf-8", "backslashreplace")
   if isinstance(value, decimal.Decimal | datetime.timedelta):

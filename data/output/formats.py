@@ -1,6 +1,5 @@
 """Files of rows, by their ending: CSV, JSONL, Parquet, and vectors as .npy."""
 
-import csv
 import io
 import json
 import pathlib
@@ -10,8 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from data import cells
 from data.errors import ConfigError
 from data.output.columns import plain
+from data.rows.values import Exact
 
 Rows = Sequence[dict[str, Any]]
 
@@ -43,9 +44,7 @@ class Csv:
     self.names = names
 
   def _lines(self, rows: Iterable[Sequence[str]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()
+    return cells.csv_text(rows).encode()
 
   def encode(self, rows: Rows) -> bytes:
     """A line for each row."""
@@ -109,7 +108,16 @@ class Parquet:
 def _value(value: Any, kind: Any) -> Any:
   """A value as a column of the Arrow type holds it."""
   is_text = str(kind) in ("string", "large_string")
-  return _cell(value) if is_text and value is not None else value
+  return _cell(value) if is_text and value is not None else _in_arrow(value)
+
+
+def _in_arrow(value: Any) -> Any:
+  """A value with numbers, of which Arrow makes its own type, for what Python has no type."""
+  if isinstance(value, list):
+    return [_in_arrow(item) for item in value]
+  if isinstance(value, dict):
+    return {name: _in_arrow(item) for name, item in value.items()}
+  return value.value if isinstance(value, Exact) else value
 
 
 class Npy:

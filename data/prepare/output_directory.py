@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from data import errors, files, progress
+from data import errors, files, manifest, progress, sources
 
 
 def refuse_other_settings(output: pathlib.Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -70,23 +70,23 @@ def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
     files.write_atomically(path, json.dumps(settings).encode())
 
 
-def refuse_changed_files(output: pathlib.Path, made_of: str, now: str | None) -> None:
-  """Raises DataError if the text of a finished preparation has changed since.
+def refuse_changed_files(output: pathlib.Path, source: str, input_digest: str, *, advice: str) -> None:
+  """Raises DataError, which ends in `advice`, if files of a finished preparation's source have changed.
 
-  `made_of` is the digest of the input it was made from, `now` that of the files its source names; None: not
-  known.
+  `input_digest` is that of the input from which it was made.
   """
-  if now not in (None, made_of):
+  if sources.have_changed(source, input_digest, since=(output / manifest.NAME).stat().st_mtime):
     raise errors.DataError(
-      f"the files of --source changed (names or sizes) since {output} was prepared from them; name another "
-      "--output, or remove that directory to prepare it anew"
+      f"the files of --source={source} changed (names, sizes or content) since {output} was prepared from "
+      f"them; {advice}"
     )
 
 
 def refuse_other_input(output: pathlib.Path, input_digest: str) -> None:
-  """Raises DataError if names or sizes of the input changed since an unfinished preparation began."""
+  """Raises DataError if the input changed since an unfinished preparation began."""
   path = output / "work" / "input.json"
-  if path.is_file() and json.loads(path.read_text()) != input_digest:
+  # An older version wrote names and sizes alone, with which a digest begins.
+  if path.is_file() and not input_digest.startswith(json.loads(path.read_text())):
     raise errors.DataError(
       f"the input changed since the unfinished preparation in {output} began; remove it and start anew"
     )

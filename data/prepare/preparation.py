@@ -30,7 +30,8 @@ def prepare(args: argparse.Namespace) -> None:
   if (output / manifest.NAME).is_file():
     made = manifest.read(output)
     output_directory.refuse_other_settings(output, made.settings, settings)
-    output_directory.refuse_changed_files(output, made.input_digest, sources.digest_of_files(args.source))
+    advice = f"name another --output, or remove that directory to prepare it anew: rm -r {output}"
+    output_directory.refuse_changed_files(output, args.source, made.input_digest, advice=advice)
     shutil.rmtree(output / "work", ignore_errors=True)
     progress.say(f"{output} is finished already: nothing to do\n{summary.of(made)}")
     return

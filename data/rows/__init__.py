@@ -1,10 +1,11 @@
-"""Rows of a user's own file, one after another: CSV, TSV, JSONL, Parquet, CoNLL columns, lines of text.
+"""Rows of a user's own file, one after another: CSV, TSV, JSONL, Parquet, Arrow, CoNLL, lines of text.
 
-The ending names the kind; `.gz` or `.zst` may follow it, but for Parquet. `-` is standard input.
+The ending names the kind; `.gz` or `.zst` may follow it, but for Parquet and Arrow. `-` is standard input.
 """
 
 from data.rows.conll import read_conll
 from data.rows.read import columns, read
 from data.rows.row import Row
+from data.rows.values import as_list
 
-__all__ = ["Row", "columns", "read", "read_conll"]
+__all__ = ["Row", "as_list", "columns", "read", "read_conll"]

@@ -9,6 +9,7 @@ from data.rows.row import Row, place
 
 ENDINGS = (".conll", ".conllu", ".conllx", ".iob", ".iob2", ".bio", ".bioes")
 _DOCUMENT = "-DOCSTART-"
+_SPACES = re.compile(" +")  # not those that a word may hold, such as a no-break space
 _NOT_A_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U: words written as one, words not written
 
 
@@ -26,11 +27,11 @@ def read_conll(path: str) -> Iterator[Row]:
   Raises:
     DataError: with file and line: it cannot be read, is not UTF-8, or a line has another number of columns.
   """
+  width, has_tabs = _shape(path)
   with errors.reading(path, advice="repair this file"), text_files.open_file(path) as file:
     text_files.check_start(path, file)
     sentence: list[list[str]] = []
-    first = width = 0
-    has_tabs = False
+    first = 0
     for number, raw in text_files.bounded_lines(path, file, 0, -1):
       cells = _cells(path, number, raw)
       is_comment = (
@@ -43,8 +44,6 @@ def read_conll(path: str) -> Iterator[Row]:
           yield _row(path, first, sentence)
         sentence = []
         continue
-      if not width:
-        width, has_tabs = len(cells), b"\t" in raw
       if len(cells) != width:
         raise DataError(
           f"{place(path, number, 'line')}: {len(cells)} columns, expected {width} as before; mend this line"
@@ -57,13 +56,27 @@ def read_conll(path: str) -> Iterator[Row]:
       yield _row(path, first, sentence)
 
 
+def _shape(path: str) -> tuple[int, bool]:
+  """How many columns the first line has that is certainly no comment, and whether tabs are between them.
+
+  A word may begin with '#', so the number of columns tells comments at the start of the file from words.
+  """
+  with errors.reading(path, advice="repair this file"), text_files.open_file(path) as file:
+    text_files.check_start(path, file)
+    for number, raw in text_files.bounded_lines(path, file, 0, -1):
+      cells = [] if raw.startswith(b"#") else _cells(path, number, raw)
+      if cells and cells[0] != _DOCUMENT:
+        return len(cells), b"\t" in raw
+  return 0, False
+
+
 def _cells(path: str, number: int, raw: bytes) -> list[str]:
   try:
     line = raw.decode("utf-8").rstrip("\r\n")
   except UnicodeDecodeError:
     where = place(path, number, "line")
     raise DataError(f"{where}: not UTF-8; convert the whole file, such as with iconv") from None
-  return [] if not line.strip() else line.split("\t") if "\t" in line else line.split()
+  return [] if not line.strip() else line.split("\t") if "\t" in line else _SPACES.split(line.strip(" "))
 
 
 def _row(path: str, number: int, sentence: list[list[str]]) -> Row:

@@ -1,17 +1,19 @@
 """Files as rows: by the ending a reader, and what all readers check."""
 
 import csv
-import json
+import itertools
 import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from data import errors, text_files
+from data import arrow_files, cells, errors, text_files
 from data.errors import DataError
 from data.rows import conll
 from data.rows.row import Row, check_cells, place
+from data.rows.values import of_arrow, read_json
 
 STANDARD_INPUT = "-"
+_LOOKED_AT = 100  # rows of a file without a header: the first may lack a column
 TEXT = "text"  # the column of files without columns
 _ADVICE = "repair this file"
 _ENCODING = "convert the whole file, such as with `iconv -f LATIN1 -t UTF-8`"
@@ -35,8 +37,8 @@ def read(path: str) -> Iterator[Row]:
     yield from conll.read_conll(path)
     return
   with errors.reading(path, advice=_ADVICE):
-    if kind == "parquet":
-      yield from map(check_cells, _parquet(path))
+    if kind in arrow_files.ENDINGS.values():
+      yield from map(check_cells, _of_columns(kind, path))
       return
     with text_files.open_file(path) as file:
       text_files.check_start(path, file)
@@ -47,7 +49,7 @@ def read(path: str) -> Iterator[Row]:
 
 
 def columns(path: str) -> list[str]:
-  """The names of a file's columns: of its header, or of its first row; those of standard input are not read.
+  """The names of a file's columns: of its header, or of its first rows; those of standard input are not read.
 
   Raises:
     DataError: as of `read`, or there is neither a header nor a row.
@@ -56,17 +58,17 @@ def columns(path: str) -> list[str]:
     return [TEXT]
   kind = text_files.kind_of(path)
   with errors.reading(path, advice=_ADVICE):
-    if kind == "parquet":
-      with text_files.open_parquet(path) as file:
-        return _checked(path, file.schema_arrow.names)
+    if kind in arrow_files.ENDINGS.values():
+      with arrow_files.opened(path, kind) as file:
+        return _checked(path, file.schema.names)
     if kind in ("csv", "tsv"):
       with text_files.open_file(path) as file:
         text_files.check_start(path, file)
-        return _checked(path, next(_cells(kind, path, file), []))
-  first = next(read(path), None)
-  if first is None:
+        return _header(kind, path, _cells(kind, path, file))
+  first = list(itertools.islice(read(path), _LOOKED_AT))
+  if not first:
     raise no_row(path)
-  return list(first.fields)
+  return list(dict.fromkeys(name for row in first for name in row.fields))
 
 
 def no_row(path: str) -> DataError:
@@ -81,6 +83,13 @@ def _checked(path: str, names: list[str]) -> list[str]:
   twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
   if twice is not None:
     raise DataError(f"{path}: the column {twice!r} is there twice; rename one of them in the first line")
+  return names
+
+
+def _header(kind: str, path: str, table: Iterator[list[str]]) -> list[str]:
+  names = _checked(path, next(table, []))
+  if problem := cells.other_separator(path, kind, names):
+    raise DataError(f"{path}: {problem}")
   return names
 
 
@@ -107,27 +116,24 @@ def _jsonl(path: str, file: BinaryIO) -> Iterator[Row]:
       continue
     where = place(path, number, "line")
     try:
-      fields = json.loads(line)
+      fields, replaced = read_json(line)
     except (ValueError, RecursionError):
       raise DataError(f"{where}: not JSON: {line[:40].strip()}; expected one JSON object per line") from None
     if not isinstance(fields, dict):
       raise DataError(f"{where}: a {type(fields).__name__}; expected one JSON object per line")
-    yield Row(fields, number, path, "line")
+    yield Row(fields, number, path, "line", replaced)
 
 
 def _cells(kind: str, path: str, file: BinaryIO) -> Iterator[list[str]]:
   """The cells of every line that is not blank, the header first."""
-  if kind == "tsv":
-    return (line.rstrip("\r\n").split("\t") for line in _decoded(path, file) if line.strip("\r\n"))
-  csv.field_size_limit(text_files.MAX_RECORD_BYTES)
-  return filter(None, csv.reader(_decoded(path, file), strict=True))
+  return cells.read(kind, _decoded(path, file), most=text_files.MAX_RECORD_BYTES)
 
 
 def _table(kind: str, path: str, file: BinaryIO) -> Iterator[Row]:
-  cells, number = _cells(kind, path, file), 0
+  table, number = _cells(kind, path, file), 0
   try:
-    names = _checked(path, next(cells, []))
-    for number, row in enumerate(cells, 1):
+    names = _header(kind, path, table)
+    for number, row in enumerate(table, 1):
       yield _of_cells(path, names, row, number)
   except csv.Error as error:
     where = place(path, number + 1, "row")
@@ -136,18 +142,21 @@ def _table(kind: str, path: str, file: BinaryIO) -> Iterator[Row]:
     ) from None
 
 
-def _of_cells(path: str, names: list[str], cells: list[str], number: int) -> Row:
-  if len(cells) != len(names):
+def _of_cells(path: str, names: list[str], row: list[str], number: int) -> Row:
+  if len(row) != len(names):
     raise DataError(
-      f"{place(path, number, 'row')}: {len(cells)} cells, expected {len(names)} as in the first line "
+      f"{place(path, number, 'row')}: {len(row)} cells, expected {len(names)} as in the first line "
       f"({', '.join(names)}); mend or remove this row"
     )
-  return Row(dict(zip(names, cells)), number, path)
+  if cells.is_header_again(names, row):
+    raise DataError(f"{place(path, number, 'row')}: the names of the columns once more; remove this row")
+  return Row(dict(zip(names, row)), number, path)
 
 
-def _parquet(path: str) -> Iterator[Row]:
-  with text_files.open_parquet(path) as file:
-    _checked(path, file.schema_arrow.names)
-    rows = (row for batch in file.iter_batches(batch_size=256) for row in batch.to_pylist())
-    for number, fields in enumerate(rows, 1):
-      yield Row(fields, number, path)
+def _of_columns(kind: str, path: str) -> Iterator[Row]:
+  with arrow_files.opened(path, kind) as file:
+    names, number = _checked(path, file.schema.names), 0
+    for batch in file.batches():
+      for cells_of_row in zip(*map(of_arrow, batch.columns)):
+        number += 1
+        yield Row(dict(zip(names, cells_of_row)), number, path)

@@ -17,6 +17,7 @@ class Row:
   number: int  # from 1: the line of JSONL, CoNLL (its first) and text, the row after the header of a table
   source: str  # the file as it was given
   unit: str = "row"  # or 'line'
+  replaced: int = 0  # lone halves of characters in JSON, now U+FFFD
 
   @property
   def place(self) -> str:

@@ -8,6 +8,7 @@ jiant.
 from typing import Any, NamedTuple
 
 from data.rows.row import Row
+from data.rows.values import as_list
 
 _FORM = "expected [first word, the word behind the last], counted from 0"
 
@@ -24,7 +25,9 @@ class Target(NamedTuple):
 def words_of(row: Row, column: str) -> list[str]:
   """The words of a row: a list, or what stands between spaces of a text; a DataError with its place: none."""
   value = row.value(column)
-  words = value.split() if isinstance(value, str) else value
+  words = as_list(value)
+  if words is None and isinstance(value, str):
+    words = value.split()
   if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
     row.refuse(f"{column!r} is a {type(value).__name__}, expected a text, or a list of words")
   if not words:
@@ -38,7 +41,7 @@ def targets_of(row: Row, text: str, column: str, *, has_labels: bool = True) -> 
   DataError with its place: they are not a list of objects, a span does not lie in the text of the column
   `text`, or a label is missing.
   """
-  count, targets = len(words_of(row, text)), row.value(column)
+  count, targets = len(words_of(row, text)), as_list(row.value(column))
   if not isinstance(targets, list) or not all(isinstance(target, dict) for target in targets):
     row.refuse(
       f"{column!r} is no list of objects; expected [{{'span1': [0, 2], 'span2': [3, 4], 'label': ...}}]"

@@ -3,11 +3,15 @@
 import argparse
 import dataclasses
 import pathlib
+import subprocess
+import sys
 import tempfile
 
 from data import command, errors, progress, sources, vocabulary
 from data.prepare import pipeline, workers
 from data.vocabulary import train as vocabulary_train
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,6 +76,11 @@ def _run(args: argparse.Namespace) -> None:
   else:
     made = _train(args)
   progress.say(f"vocabulary {args.output}: {made.kind}, {made.size} pieces, sha256 {made.digest[:12]}")
+  if args.command == "import":  # those that are trained here can be exported
+    program = [sys.executable, "-m", "pretrain.export.tokenizer", str(pathlib.Path(args.output).absolute())]
+    found = subprocess.run(program, cwd=_ROOT, capture_output=True, text=True, check=False)
+    if found.stdout:
+      progress.say(found.stdout)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -43,7 +43,7 @@ def train(
       content = _train_sentencepiece(taken, cased=cased, size=size, size_flag=size_flag)
       (aside / "sp.model").write_bytes(content)
     else:
-      pieces = _train_wordpiece(taken, cased=cased, size=size)
+      pieces = _train_wordpiece(taken, cased=cased, size=size, size_flag=size_flag)
       (aside / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
     vocabulary.write_description(aside, kind=kind, cased=cased)
   return vocabulary.load(directory)
@@ -104,12 +104,16 @@ def _explain(message: str, sentences: _Counted, size: int, size_flag: str) -> st
       f"a vocabulary of {size} pieces is too large for {sentences.characters} characters of text; the "
       f"largest possible size is {limit[1]}: use {size_flag}={limit[1]} or less, or give more text"
     )
-  required = re.search(r"required_chars.*?(\d+)\D*$|larger than (\d+)", message)
-  hint = f" ({required[0]})" if required else ""
-  return f"a vocabulary of {size} pieces cannot be trained{hint}: {message.strip().splitlines()[-1]}"
+  required = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
+  if required:
+    return (
+      f"a vocabulary of {size} pieces is too small: {required[1]} are needed for the special pieces and for "
+      f"each character of the text; use {size_flag}={required[1]} or more"
+    )
+  return f"a vocabulary of {size} pieces cannot be trained: {message.strip().splitlines()[-1]}"
 
 
-def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int) -> list[str]:
+def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int, size_flag: str) -> list[str]:
   from tokenizers import Tokenizer, models, trainers
 
   names = tokenizer_files.PIECES
@@ -135,7 +139,7 @@ def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int) -> list[str
   if len(pieces) != size:
     raise errors.DataError(
       f"a vocabulary of {size} pieces does not fit {sentences.characters} characters of text; the training "
-      f"gave {len(pieces)}: ask for that size, or give more text"
+      f"gave {len(pieces)}: use {size_flag}={len(pieces)}, or give more text"
     )
   return sorted(pieces, key=pieces.get)
 

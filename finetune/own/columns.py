@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from data.errors import ConfigError, DataError, did_you_mean
-from data.rows import Row, datasets
+from data.rows import Row, as_list, datasets
 from finetune.own import spans, tagging
 
 # Names that data sets in the wild give them, the likeliest first; case does not count.
@@ -26,7 +26,9 @@ _OF_TASK = ("inputs", "targets")  # what seqio calls the text and the label
 LABELS = ("label", "labels", "class", "category", "categories", "target", "score", "rating", "sentiment")
 LABELS += ("tag", "tags", "ner_tags", "intent", "topic", "gold_label")
 SEPARATORS = ("|", ";", ",")  # between the labels of a cell
-MOST_CLASSES = 20  # whole numbers of more values than these are taken for targets of a regression
+# Whole numbers are classes, as in transformers' run_glue, unless they have more values than this, and most of
+# these have few rows: then they are prices, years or counts.
+MOST_CLASSES, ROWS_OF_CLASS = 20, 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,22 +113,33 @@ def guess_kind(rows: Sequence[Row], columns: Columns) -> tuple[str, str]:
   values = [row.fields.get(columns.label) for row in rows]
   if any(spans.is_targets(value) for value in values):
     return "span_pairs", f"{columns.label!r} has spans"
-  if any(isinstance(row.fields.get(columns.text[0]), list) for row in rows):
+  if _are_lists([row.fields.get(columns.text[0]) for row in rows]):
     return "tagging", f"{columns.text[0]!r} has lists of words"
-  if any(isinstance(value, list) for value in values):
+  if _are_lists(values):
     return "multilabel", f"{columns.label!r} has lists"
   numbers = [number for value in values if not is_missing(value) and (number := as_number(value)) is not None]
   if numbers and len(numbers) == sum(not is_missing(value) for value in values):
     is_whole = all(math.isfinite(number) and number == int(number) for number in numbers)
-    if not is_whole or len(set(numbers)) > MOST_CLASSES:
+    count = len(set(numbers))
+    if not is_whole:
       return "regression", f"{columns.label!r} has numbers"
-    return "classification", f"{columns.label!r} has {len(set(numbers))} whole numbers"
+    if count > MOST_CLASSES and len(numbers) < ROWS_OF_CLASS * count:
+      return "regression", f"{columns.label!r} has {count} whole numbers in {len(numbers)} rows"
+    return "classification", f"{columns.label!r} has {count} whole numbers"
   return "classification", f"{columns.label!r} has names"
+
+
+def _are_lists(values: Sequence[Any]) -> bool:
+  """Whether a column has lists: any as such, or all its texts spell one."""
+  there = [value for value in values if not is_missing(value)]
+  return any(isinstance(value, list) for value in there) or (
+    bool(there) and all(isinstance(as_list(value), list) for value in there)
+  )
 
 
 def guess_separator(rows: Sequence[Row], label: str) -> str:
   """What stands between several labels in a cell: the likeliest sign that any cell has."""
-  cells = [value for row in rows if isinstance(value := row.fields.get(label), str)]
+  cells = [value for row in rows if isinstance(value := row.fields.get(label), str) and not as_list(value)]
   return next((sign for sign in SEPARATORS if any(sign in cell for cell in cells)), SEPARATORS[0])
 
 

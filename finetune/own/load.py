@@ -11,14 +11,25 @@ import numpy as np
 from data import files, rows
 from data.errors import ConfigError, DataError
 from data.glue import fraction_rows
-from data.rows import Row, conll, datasets
+from data.rows import Row, as_list, conll, datasets, values
 from data.vocabulary import Vocabulary
 from finetune.own import answers, columns, spans, tagging
 from finetune.own.answers import Inputs
 from finetune.own.schema import TaskSchema
 from finetune.own.spans import SpanInputs
 from finetune.own.tagging import TagInputs
-from finetune.own.targets import check_label, find_labels, is_held_out, shown_text, targets
+from finetune.own.targets import (
+  alike,
+  check_label,
+  find_labels,
+  has_text,
+  is_held_out,
+  refuse_multi_hot,
+  several_of,
+  shown_text,
+  shown_texts,
+  targets,
+)
 from finetune.search.examples import Examples
 from pretrain.export.task_fields import CHECKED_ROWS
 
@@ -101,24 +112,61 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
       f"{path}: words are in column {text}, tags in column {label} (data.text, data.label change it)"
     )
   schema = _schema(config, train[:_LOOKED_AT], chosen, lines, max_length)
-  digests = {path: digest}
+  digests, of_file = {path: digest}, {path: train}
+  train = _with_text(train, schema, data.empty, lines)
   if data.dev_file:
     dev, _, digests[data.dev_file] = _read(data.dev_file, "validation", config, download)
+    of_file[data.dev_file] = dev
+    dev = _with_text(dev, schema, data.empty, lines)
   else:
-    train, dev = _held_out(train, schema, data.dev_fraction, path)
+    train, dev, rare = _held_out(train, schema, data.dev_fraction, path)
+    if rare:
+      lines.append(f"own: {rare:,} rows stay in training, each with a label that no other training row has")
+  counts = {name: sum(row.replaced for row in read) for name, read in of_file.items()}
+  lines += [values.replaced(name, count) for name, count in counts.items() if count]
+  whole = train
   if data.train_rows and data.train_rows < len(train):
     drawn = fraction_rows(len(train), data.train_rows / len(train), config.seed)
     train = [train[row] for row in drawn]
   if not dev:
     raise DataError(f"{data.dev_file}: no rows below the header; give a file with texts and labels")
   if schema.kind != "regression":
-    named = tuple(part.strip() for part in data.labels.split(",") if part.strip())
-    schema = dataclasses.replace(schema, labels=find_labels(train, schema, given=named))
+    schema = dataclasses.replace(schema, labels=_labels(data.labels, schema, train, whole))
   parts = [_part(part, schema, vocabulary) for part in (train, dev)]
   scale, shift = _scale(config.own.targets, parts[0].classes, schema)
   lines += _lines(schema, parts, path, data.dev_file)
-  first = [shown_text(row, schema).split("\0") for row in dev[:CHECKED_ROWS]]
+  first = [shown_texts(row, schema) for row in dev[:CHECKED_ROWS]]
   return Task(schema, parts[0], parts[1], scale, shift, first, digests, lines)
+
+
+def _with_text(part: Sequence[Row], schema: TaskSchema, empty: str, lines: list[str]) -> list[Row]:
+  """The rows that have a text; a DataError counts and names others, unless `empty` is 'skip'."""
+  without = [row for row in part if not has_text(row, schema)]
+  if not without:
+    return list(part)
+  of_all = f"{len(without):,} of {len(part):,} rows have an empty text"
+  shown = ", ".join(f"{row.number:,}" for row in without[:5]) + (", ..." if len(without) > 5 else "")
+  if empty == "refuse":
+    names = " or ".join(map(repr, schema.text))
+    without[0].refuse(
+      f"{names} is empty; {of_all} ({without[0].unit} {shown}): give them one, remove them, or leave them "
+      "out: --config.data.empty=skip"
+    )
+  lines.append(f"{without[0].source}: {of_all} and are left out ({without[0].unit} {shown})")
+  return [row for row in part if has_text(row, schema)]
+
+
+def _labels(named: str, schema: TaskSchema, train: Sequence[Row], whole: Sequence[Row]) -> tuple[str, ...]:
+  """The labels that a user `named`, or those of the rows to train on, then others of the whole training set.
+
+  A label that none of the rows has that were drawn is a label still: the rows to judge by may have it.
+  """
+  in_order = tuple(part.strip() for part in named.split(",") if part.strip())
+  schema = dataclasses.replace(schema, labels=in_order)
+  if schema.kind == "multilabel" and not in_order:
+    refuse_multi_hot(whole, schema)
+  found = [label for rows_of in (train, whole) for label in find_labels(rows_of, schema, given=in_order)]
+  return tuple(dict.fromkeys(found))
 
 
 def _schema(
@@ -132,7 +180,7 @@ def _schema(
   separator = ""
   if kind == "multilabel":
     separator = config.data.separator or columns.guess_separator(first, found.label)
-    if not config.data.separator and any(isinstance(row.fields[found.label], str) for row in first):
+    if not config.data.separator and any(as_list(row.fields.get(found.label, [])) is None for row in first):
       lines.append(f"several labels of a cell stand between {separator!r} (data.separator changes it)")
   own = config.own
   if kind == "regression" and (own.class_weights != "none" or own.label_smoothing or config.data.labels):
@@ -144,18 +192,28 @@ def _schema(
 
 def _held_out(
   train: Sequence[Row], schema: TaskSchema, fraction: float, path: str
-) -> tuple[list[Row], list[Row]]:
-  kept, held_out = [], []
+) -> tuple[list[Row], list[Row], int]:
+  """Rows to train on, rows to judge by, and how many are of the first for their rare label alone."""
   for row in train:
     check_label(row, schema)  # a row that must be mended is named before a share that must be changed
-    is_out = is_held_out(shown_text(row, schema), fraction)
-    (held_out if is_out else kept).append(row)
+  is_out = [is_held_out(shown_text(row, schema), fraction) for row in train]
+  rare = 0
+  if schema.kind != "regression":
+    known = {label for row, out in zip(train, is_out) if not out for label in several_of(row, schema)}
+    for at in [at for at, out in enumerate(is_out) if out]:
+      labels = several_of(train[at], schema)
+      if not known.issuperset(labels):
+        is_out[at] = False
+        rare += 1
+        known.update(labels)
+  kept = [row for row, out in zip(train, is_out) if not out]
+  held_out = [row for row, out in zip(train, is_out) if out]
   if not kept or not held_out:
     raise DataError(
       f"{path}: of {len(train):,} rows {len(held_out):,} are held out by data.dev_fraction={fraction:g}, "
       "expected some to train on and some to judge by; give --config.data.dev_file=FILE or another share"
     )
-  return kept, held_out
+  return kept, held_out, rare
 
 
 def _part(part: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Part:
@@ -185,6 +243,11 @@ def _lines(schema: TaskSchema, parts: Sequence[Part], path: str, dev_file: str) 
   if schema.kind == "regression":
     lines.append(f"own: numbers from {train.classes.min():g} to {train.classes.max():g}")
   else:
+    lines += [
+      f"own: {' and '.join(map(ascii, group))} are labels of their own, and look alike; if they are one, "
+      "write them the same"
+      for group in alike(schema.labels)
+    ]
     found = train.classes
     counts = np.bincount(found, minlength=len(schema.labels)) if found.ndim == 1 else found.sum(axis=0)
     shown = [f"{label} {count:,.0f}" for label, count in itertools.islice(zip(schema.labels, counts), 12)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.rows import Row
+from data.rows import Row, as_list
 from data.rows.spans import Span, targets_of, words_of
 from data.vocabulary import Vocabulary
 from finetune.own.schema import TaskSchema
@@ -30,7 +30,7 @@ class SpanInputs(NamedTuple):
 
 def is_targets(value: Any) -> bool:
   """Whether a value looks like targets: a list of objects with a span."""
-  return isinstance(value, list) and any(isinstance(one, dict) and "span1" in one for one in value)
+  return any(isinstance(one, dict) and "span1" in one for one in as_list(value) or ())
 
 
 def labels_of(row: Row, schema: TaskSchema) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.errors import DataError
-from data.rows import Row
+from data.rows import Row, as_list
 from data.vocabulary import Vocabulary
 from finetune.own.chances import PREDICTED, PROBABILITY, probabilities
 from finetune.own.schema import TaskSchema
@@ -34,11 +34,12 @@ class TagInputs(NamedTuple):
 def words_of(row: Row, column: str) -> list[str]:
   """The words of a row; a DataError with its place if they are not a list of texts, or none."""
   value = row.value(column)
-  if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+  words = as_list(value)
+  if words is None or not all(isinstance(word, str) for word in words):
     row.refuse(f"{column!r} is a {type(value).__name__}, expected a list of words")
-  if not value or not all(word.strip() for word in value):
-    row.refuse(f"{column!r} has {'an empty word' if value else 'no word'}; mend or remove this row")
-  return value
+  if not words or not all(word.strip() for word in words):
+    row.refuse(f"{column!r} has {'an empty word' if words else 'no word'}; mend or remove this row")
+  return words
 
 
 def pieces_of(sentences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> dict[str, list[int]]:
@@ -51,28 +52,34 @@ def pieces_of(sentences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> dic
 
 def tags_of(row: Row, schema: TaskSchema) -> list[str]:
   """The tags of a row, as many as words, in an order that BIO or BIOES allows; else a DataError."""
-  tags, words = row.value(schema.label), words_of(row, schema.text[0])
-  if not isinstance(tags, list):
-    row.refuse(f"{schema.label!r} is a {type(tags).__name__}, expected a list of tags")
+  value, words = row.value(schema.label), words_of(row, schema.text[0])
+  tags = as_list(value)
+  if tags is None:
+    row.refuse(f"{schema.label!r} is a {type(value).__name__}, expected a list of tags")
   if len(tags) != len(words):
     row.refuse(f"number of tags {len(tags)}, of words {len(words)}; expected one tag for each word")
   return [str(tag).strip() for tag in tags]
 
 
 def is_entities(labels: Sequence[str]) -> bool:
-  """Whether tags mark spans: all are O or begin with B-, I- and the like, and some begin with B-."""
+  """Whether tags mark spans: all are O or begin with B-, I- and the like, some with B- unless all with I-."""
   marks = [label for label in labels if label != OUTSIDE]
-  return all(map(_TAG.fullmatch, marks)) and any(mark.startswith("B-") for mark in marks)
+  return all(map(_TAG.fullmatch, marks)) and (is_iob1(labels) or any(mark[:2] == "B-" for mark in marks))
+
+
+def is_iob1(labels: Sequence[str]) -> bool:
+  """Whether a span begins with I-: IOB1 needs B- only between two spans that touch, which no row has."""
+  return OUTSIDE in labels and len(labels) > 1 and all(mark[:2] == "I-" for mark in labels if mark != OUTSIDE)
 
 
 def check_order(row: Row, tags: Sequence[str], labels: Sequence[str]) -> None:
   """A DataError if a span begins or ends where BIO (BIOES, where a label is of it) forbids it."""
   has_ends = any(label[:2] in ("E-", "S-", "L-", "U-") for label in labels)
-  before = OUTSIDE
+  before, begins_inside = OUTSIDE, is_iob1(labels)
   for number, tag in enumerate([*tags, OUTSIDE], 1):
     goes_on, kind = tag[:1] in "IEL" and tag != OUTSIDE, tag[2:]
     was_open = before[:1] in "BI" and before != OUTSIDE
-    if goes_on and not (was_open and before[2:] == kind):
+    if goes_on and not begins_inside and not (was_open and before[2:] == kind):
       row.refuse(f"{tag!r} at word {number} follows {before!r}; expected B-{kind} where a span begins")
     if has_ends and was_open and not goes_on:
       row.refuse(f"{before!r} at word {number - 1} is followed by {tag!r}; expected I- or E-{before[2:]}")

@@ -2,12 +2,14 @@
 
 import hashlib
 import math
+import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from data.errors import DataError, did_you_mean
-from data.rows import Row
+from data.rows import Row, as_list
 from data.rows.spans import words_of
 from finetune.own import spans, tagging
 from finetune.own.columns import as_number, is_missing
@@ -16,14 +18,19 @@ from finetune.own.schema import TaskSchema
 MOST_LABELS = 10_000  # of a file; more are texts or numbers taken for labels
 
 
-def shown_text(row: Row, schema: TaskSchema) -> str:
-  """The texts, or the words, of a row as one text."""
+def shown_texts(row: Row, schema: TaskSchema) -> list[str]:
+  """The text, the two texts, or the words of a row as one text."""
   if schema.kind == "tagging":
-    return " ".join(tagging.words_of(row, schema.text[0]))
+    return [" ".join(tagging.words_of(row, schema.text[0]))]
   if schema.kind == "span_pairs":
     spans.spans_of(row, schema)  # so that what cannot be read is known before anything is answered
-    return " ".join(words_of(row, schema.text[0]))
-  return "\0".join(text_of(row, column) for column in schema.text)
+    return [" ".join(words_of(row, schema.text[0]))]
+  return [text_of(row, column) for column in schema.text]
+
+
+def shown_text(row: Row, schema: TaskSchema) -> str:
+  """The texts, or the words, of a row as one text."""
+  return "\0".join(shown_texts(row, schema))
 
 
 def text_of(row: Row, column: str) -> str:
@@ -34,6 +41,12 @@ def text_of(row: Row, column: str) -> str:
   if not value.strip():
     row.refuse(f"{column!r} is empty; give it a text, or remove this row")
   return value
+
+
+def has_text(row: Row, schema: TaskSchema) -> bool:
+  """Whether no column of a row's texts, or of its words, is empty."""
+  texts = [row.fields[column] for column in schema.text if column in row.fields]
+  return not any(is_missing(text) or (schema.is_several and as_list(text) == []) for text in texts)
 
 
 def label_of(row: Row, column: str) -> str:
@@ -48,15 +61,41 @@ def label_of(row: Row, column: str) -> str:
   return str(value).strip()
 
 
-def labels_of(row: Row, column: str, separator: str) -> list[str]:
-  """All labels of a row, of a list or of a cell with separators; an empty cell has none."""
-  value = row.value(column)
+def labels_of(row: Row, schema: TaskSchema) -> list[str]:
+  """All labels of a row: of a list, of a cell with separators, or of a 0 or 1 for each label of the schema.
+
+  An empty cell has none.
+  """
+  value = row.value(schema.label)
   if value is None:
-    row.refuse(f"no value in {column!r}; give an empty list or cell where a text has no label")
-  parts = value.split(separator) if isinstance(value, str) else value
-  if not isinstance(parts, list):
-    row.refuse(f"{column!r} is a {type(value).__name__}, expected a list of labels")
+    row.refuse(f"no value in {schema.label!r}; give an empty list or cell where a text has no label")
+  parts = as_list(value)
+  if parts is None and isinstance(value, str):
+    parts = value.split(schema.separator)
+  if parts is None:
+    row.refuse(f"{schema.label!r} is a {type(value).__name__}, expected a list of labels")
+  names_no_label = not set(map(str, parts)) <= set(schema.labels)
+  if len(parts) == len(schema.labels) and names_no_label and _are_multi_hot([parts]):
+    return [label for label, is_there in zip(schema.labels, parts) if is_there]
   return list(dict.fromkeys(str(part).strip() for part in parts if not is_missing(part)))
+
+
+def _are_multi_hot(rows: Sequence[Sequence[Any]]) -> bool:
+  """Whether rows have a 0 or a 1, as numbers, for each of the same two or more labels."""
+  sizes = {len(row) for row in rows}
+  are_switches = all(not isinstance(value, str) and value in (0, 1) for row in rows for value in row)
+  return are_switches and len(sizes) == 1 and min(sizes) > 1
+
+
+def refuse_multi_hot(rows: Sequence[Row], schema: TaskSchema) -> None:
+  """Raises DataError where the lists of all rows are a 0 or a 1 for each label, whose names nothing tells."""
+  lists = [parts for row in rows if (parts := as_list(row.fields.get(schema.label))) is not None]
+  if lists and _are_multi_hot(lists):
+    names = ",".join(f"name{at}" for at in range(1, len(lists[0]) + 1))
+    rows[0].refuse(
+      f"{schema.label!r} has lists of {len(lists[0])} zeros and ones, one for each label; name the labels in "
+      f"this order: --config.data.labels={names}"
+    )
 
 
 def number_of(row: Row, column: str) -> float:
@@ -75,7 +114,7 @@ def several_of(row: Row, schema: TaskSchema) -> list[str]:
   if schema.kind == "span_pairs":
     return spans.labels_of(row, schema)
   if schema.kind == "multilabel":
-    return labels_of(row, schema.label, schema.separator)
+    return labels_of(row, schema)
   return [label_of(row, schema.label)]
 
 
@@ -90,7 +129,7 @@ def check_label(row: Row, schema: TaskSchema) -> None:
 def find_labels(rows: Iterable[Row], schema: TaskSchema, *, given: Sequence[str]) -> tuple[str, ...]:
   """The labels of a training set in the order of their first appearance; `given` ones are taken as they are.
 
-  `schema` has none yet.
+  `schema` has the `given` ones.
 
   Raises:
     DataError: one label only, too many, a row without a label, or with one that is not among the `given`.
@@ -114,6 +153,17 @@ def find_labels(rows: Iterable[Row], schema: TaskSchema, *, given: Sequence[str]
   return labels
 
 
+def alike(labels: Iterable[str]) -> list[list[str]]:
+  """Labels that people take for one: they differ in case, spaces, invisible signs, or as '1' and '1.0' do."""
+  groups: dict[str, list[str]] = {}
+  for label in labels:
+    plain = unicodedata.normalize("NFKC", label).casefold()
+    plain = "".join(sign for sign in plain if sign.isprintable() and not sign.isspace())
+    number = as_number(plain)
+    groups.setdefault(plain if number is None else str(number), []).append(label)
+  return [group for group in groups.values() if len(group) > 1]
+
+
 def targets(rows: Sequence[Row], schema: TaskSchema) -> np.ndarray | list[np.ndarray]:
   """[rows] int32 classes, [rows] float64 numbers, or [rows, labels] float32 of 0 and 1 ('multilabel').
 
@@ -129,7 +179,7 @@ def targets(rows: Sequence[Row], schema: TaskSchema) -> np.ndarray | list[np.nda
   if schema.kind == "multilabel":
     made = np.zeros((len(rows), len(classes)), np.float32)
     for at, row in enumerate(rows):
-      for label in labels_of(row, schema.label, schema.separator):
+      for label in labels_of(row, schema):
         made[at, _class(row, label, classes)] = 1.0
     return made
   if schema.is_several:

@@ -48,6 +48,28 @@ def test_the_digest_of_the_input_notices_changed_files(tmp_path):
   assert sources.plan(request).input_digest != before
 
 
+def test_a_file_is_read_once_however_many_names_lead_to_it(tmp_path):
+  (tmp_path / "d").mkdir()
+  path = write_text(tmp_path / "d" / "a.txt", make_documents(3, seed=3))
+  (tmp_path / "d" / "again").symlink_to(tmp_path / "d")
+  (tmp_path / "d" / "b.txt").symlink_to(path)
+  for source in (f"{tmp_path}/d/**/*.txt", f"{path},{tmp_path}/d/../d/a.txt,{tmp_path}/d/*.txt"):
+    assert sources.expand(source) == [str(path)]
+
+
+@pytest.mark.parametrize(
+  "name", ["[2024] notes.txt", "old, new/[a].txt", "co[rp]us/a.txt", "a,b.txt", "it's {1}?.txt"]
+)
+def test_signs_of_globs_and_commas_may_be_part_of_a_name(name, tmp_path):
+  (tmp_path / name).parent.mkdir(exist_ok=True)
+  path = write_text(tmp_path / name, make_documents(3, seed=3))
+  other = write_text(tmp_path / "other.txt", make_documents(3, seed=3))
+  assert sources.expand(f"{path},{other}") == sorted([str(path), str(other)])
+  assert sources.expand(f"{other},{path.parent}/*") == sorted({str(path), str(other)})
+  with pytest.raises(errors.DataError, match=r"none\.txt matches no file"):
+    sources.expand(f"{other},{tmp_path}/none.txt,{path}")
+
+
 def test_a_directory_is_refused_with_the_glob_to_use(tmp_path):
   with pytest.raises(errors.DataError, match=f"name its files as {tmp_path}/"):
     sources.check(sources.Request(str(tmp_path)))

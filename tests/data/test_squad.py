@@ -38,6 +38,17 @@ def test_a_file_of_2_0_has_answers_and_impossible_questions(tmp_path):
   assert (second.is_impossible, second.answers) == (True, ())
 
 
+def test_an_id_may_be_a_whole_number(tmp_path):
+  path = write(tmp_path / "dev.json", question(1, ("France", 42)) | {"id": 40001})
+  assert squad.read(path).questions[0].id == "40001"
+
+
+def test_half_an_emoji_is_replaced_and_counted(tmp_path, capsys):
+  path = write(tmp_path / "dev.json", question("1 \ud83d", ("France", 42)))
+  assert squad.read(path).questions[0].question == "Where 1 \ufffd?"
+  assert f"{path}: 2 lone halves of characters" in capsys.readouterr().err
+
+
 def test_a_file_of_1_1_is_known_by_its_questions_and_may_be_gzipped(tmp_path):
   plain = write(tmp_path / "dev.json", question(1, ("France", 42)), version="1.1")
   (tmp_path / "dev.json.gz").write_bytes(gzip.compress(plain.read_bytes()))

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from data import errors, text_files
+from data import arrow_files, errors, rows, text_files
 from tests.data.conftest import make_documents, write_text
 
 
@@ -60,7 +60,7 @@ def test_parquet_row_groups_are_read_by_range(tmp_path):
   texts = [f"text {i}\n\nmore" for i in range(100)]
   table = pyarrow.table({"body": [*texts, None], "id": list(range(101))})
   parquet.write_table(table, path, row_group_size=10)
-  ranges = text_files.parquet_ranges(str(path), 400)
+  ranges = arrow_files.row_groups(str(path), 400)
   assert len(ranges) > 2
   found = [d for start, stop in ranges for d in read(path, start=start, stop=stop, text_field="body")[0]]
   assert found == [[f"text {i}", "more"] for i in range(100)] + [[]]
@@ -109,6 +109,15 @@ def test_lone_surrogates_in_json_are_no_crash(tmp_path):
     # Without a time in it: what a test is called must not depend on when it was collected.
     ("a.txt", gzip.compress(b"text", mtime=0), "gzip data"),
     ("a.txt", "text".encode("utf-16"), "UTF-16"),
+    (
+      "a.txt",
+      "some text\n".encode("utf-16-le") * 99,
+      "byte-order mark, .* iconv -f UTF-16LE -t",
+    ),
+    ("a.jsonl", "{}".encode("utf-16-be") * 99, "convert it: iconv -f UTF-16BE"),
+    ("a.csv", "быстро и тихо".encode("utf-16-le") * 99, "UTF-16LE"),
+    ("a.txt", b"ARROW1\0\0", "an Arrow file; name it"),
+    ("a.arrow", b"text", "cannot be read as Arrow"),
     ("a.txt", b"PAR1xxxx", "Parquet"),
     ("a.txt.gz", b"text", "cannot be read"),
     ("a.txt.gz", gzip.compress(b"text" * 9_999, mtime=0)[:-20], "cannot be read"),
@@ -127,6 +136,8 @@ def test_lone_surrogates_in_json_are_no_crash(tmp_path):
     ("a.jsonl", b'{"text": broken\n', 'line 1 is not JSON: {"text": broken; expected'),
     ("a.csv", b"id,body\n1,a\n", "no column 'text'; its columns are id, body; set --text_field"),
     ("a.csv", b"", "its columns are missing"),
+    ("a.csv", b"id;text\n1;a\n", "';' is between the cells of its first line .id;text., not commas"),
+    ("a.csv", b"id,text\n1,a\nid,text\n2,b\n", "line 3 is the names of the columns once more"),
     ("a.tsv", b"id\ttext\n1\ta\n2\n", "line 3 is of 1 cells; expected 2"),
     ("a.csv", b'text\n"a\n' + b"b\n" * 100, "line 102 is damaged .unexpected end of data"),
     ("a.csv.gz", gzip.compress(b'text\n"a" b\n', mtime=0), "line 2 is damaged"),
@@ -137,7 +148,7 @@ def test_damaged_files_are_refused_with_name_and_place(tmp_path, name, content, 
   path.write_bytes(content)
   with pytest.raises(errors.DataError, match=message) as caught:
     if name.endswith("parquet"):
-      text_files.parquet_ranges(str(path), 100)
+      arrow_files.row_groups(str(path), 100)
     read(path)
   assert str(path) in str(caught.value)
 
@@ -159,15 +170,50 @@ def test_a_record_without_end_is_refused_before_it_fills_the_memory(tmp_path, mo
     read(path)
 
 
-@pytest.mark.parametrize(("name", "separator"), [("a.csv", ","), ("a.tsv", "\t"), ("a.csv.gz", ",")])
-def test_a_row_of_a_table_is_a_document(tmp_path, name, separator):
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_a_row_of_a_table_is_a_document(tmp_path, name):
   rows = [["id", "text"], ["1", '"A ""quoted"" one,\nof two lines\t"'], ["2", ""], ["3", "last"]]
-  content = b"\xef\xbb\xbf" + "".join(separator.join(row) + "\r\n" for row in rows).encode()
+  content = b"\xef\xbb\xbf" + "".join(",".join(row) + "\r\n" for row in rows).encode()
   path = tmp_path / name
   path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
   assert text_files.is_whole(str(path))
   documents, _ = read(path)
   assert documents == [['A "quoted" one,', "of two lines"], [], ["last"]]
+
+
+_KINDS = [pyarrow.string_view(), pyarrow.binary(), pyarrow.large_binary(), pyarrow.large_string()]
+
+
+@pytest.mark.parametrize("kind", [*_KINDS, pyarrow.dictionary(pyarrow.int8(), pyarrow.string())], ids=str)
+def test_texts_are_read_however_a_column_of_parquet_holds_them_and_null_is_empty(tmp_path, kind):
+  path, values = tmp_path / "a.parquet", pyarrow.array(["one\ntwo", None, "ä"], pyarrow.string())
+  held = values.dictionary_encode() if pyarrow.types.is_dictionary(kind) else values.cast(kind)
+  parquet.write_table(pyarrow.table({"text": held}), path)
+  assert read(path)[0] == [["one", "two"], [], ["ä"]]
+  (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": null}\n')
+  assert read(tmp_path / "a.jsonl")[0] == [["one"], []]
+
+
+@pytest.mark.parametrize("make", [pyarrow.ipc.new_stream, pyarrow.ipc.new_file])
+def test_arrow_as_datasets_writes_it_is_read(tmp_path, make):
+  table = pyarrow.table({"text": [f"text {at}" for at in range(1_000)], "label": [0] * 1_000})
+  path = tmp_path / "data-00000-of-00001.arrow"
+  with make(path, table.schema) as writer:
+    writer.write_table(table, max_chunksize=300)
+  assert read(path)[0] == [[f"text {at}"] for at in range(1_000)] and text_files.is_whole(str(path))
+  assert [row.fields for row in rows.read(str(path))] == table.to_pylist()
+  assert rows.columns(str(path)) == ["text", "label"]
+  path.rename(tmp_path / "a.txt")
+  with pytest.raises(errors.DataError, match=r"an Arrow (stream|file); name it"):
+    read(tmp_path / "a.txt")
+
+
+def test_a_line_of_tsv_is_a_row_whatever_quotes_it_has_as_in_fine_tuning(tmp_path):
+  path = tmp_path / "a.tsv"
+  path.write_text('id\ttext\n1\t"I will return\n\n2\t"Never" , he said\n3\twhat a day"\r\n')
+  texts = ['"I will return', '"Never" , he said', 'what a day"']
+  assert read(path)[0] == [[text] for text in texts]
+  assert [row.fields["text"] for row in rows.read(str(path))] == texts
 
 
 @pytest.mark.parametrize(

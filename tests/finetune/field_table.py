@@ -79,6 +79,7 @@ LEFT_ALONE = {
   "data.label": ("label", "own", _OWN),
   "data.labels": ("a,b", "own", _OWN),
   "data.separator": (";", "own", _OWN),
+  "data.empty": ("skip", "own", "tests/finetune/own/test_load.py"),
   "data.long": ("windows", "own", _OWN),
 }
 

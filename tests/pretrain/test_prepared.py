@@ -1,5 +1,8 @@
 """Records that a config names: found, made on the first start, or asked for in one line."""
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from unittest import mock
@@ -7,9 +10,9 @@ from unittest import mock
 import pytest
 
 from configs import base
-from data import manifest
+from data import manifest, vocabulary
 from data.errors import ConfigError, DataError, StorageError
-from pretrain import prepared
+from pretrain import dry_run, prepared
 from tests.pretrain.small_run import LENGTH, VOCAB_SIZE, small_config
 
 
@@ -32,6 +35,56 @@ def test_records_that_are_there_are_taken_without_a_child(small_records, monkeyp
   monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a child was started"))
   config = small_config("mlm", small_records)
   assert prepared.ensure_records(config, download=False) == str(small_records)
+
+
+@pytest.fixture
+def own_text(tmp_path, small_records, text_file):
+  """A copy of the records, of a text that the test may change; the text, and their config."""
+  text, records = tmp_path / text_file.name, tmp_path / "records"
+  shutil.copy(text_file, text)
+  shutil.copytree(small_records, records)
+  content = json.loads((records / manifest.NAME).read_text())
+  content["settings"]["source"] = str(text)
+  (records / manifest.NAME).write_text(json.dumps(content))
+  return text, small_config("mlm", records, {"data.source": str(text)})
+
+
+def test_records_of_a_text_that_changed_are_refused_with_both_ways_out(own_text):
+  text, config = own_text
+  prepared.ensure_records(config, download=False)
+  before = text.read_bytes()
+  for after in (before + b"more", before.swapcase()):  # the second is as long as it was
+    text.write_bytes(after)
+    with pytest.raises(DataError, match=r"changed since \(names, sizes or content\); .*rm -r") as caught:
+      prepared.ensure_records(config, download=False)
+  _, _, ways = str(caught.value).partition("as they are (")
+  flags = [flag.removeprefix("--config.").split("=") for flag in ways.partition(")")[0].split()]
+  config.update_from_flattened_dict(dict(flags))
+  assert prepared.ensure_records(config, download=False) == config.data.directory
+  text.write_bytes(before)  # touched, and the same
+  config.data.source = str(text)
+  prepared.ensure_records(config, download=False)
+  text.unlink()  # records can be used where the text is not
+  prepared.ensure_records(config, download=False)
+
+
+def test_records_of_another_source_or_vocabulary_are_refused(own_text, tmp_path):
+  text, config = own_text
+  elsewhere = tmp_path / "elsewhere" / text.name
+  elsewhere.parent.mkdir()
+  shutil.copy(text, elsewhere)
+  config.data.source = str(elsewhere)  # the same text by another name
+  prepared.ensure_records(config, download=False)
+  elsewhere.write_bytes(text.read_bytes().swapcase())
+  os.utime(elsewhere, (0, 0))
+  with pytest.raises(DataError, match=f"prepared from {text}, not from data.source={elsewhere}; "):
+    prepared.ensure_records(config, download=False)
+  with pytest.raises(DataError, match=r"not from data\.source"):
+    dry_run.dry_run(config, workdir="w")
+  config.data.source, config.data.vocabulary = str(text), str(tmp_path)
+  (tmp_path / vocabulary.NAME).write_text('{"digest": "other"}')
+  with pytest.raises(DataError, match=r"made with vocabulary=trained.* not other; "):
+    prepared.ensure_records(config, download=False)
 
 
 def test_special_ids_are_those_of_the_vocabulary(small_records):

@@ -4,6 +4,7 @@ Here the reference is made: real sentences, their ids by our vocabulary, and hid
 JAX encoder in float32. `torch_check` is the other side.
 """
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -57,7 +58,10 @@ class Report(NamedTuple):
 def make_cases(
   vocabulary: Vocabulary, *, max_length: int, own_rows: Sequence[tuple[str, ...]] = ()
 ) -> list[Case]:
-  """Single, pair, padded batch, a text cut to `max_length` tokens, and texts, or pairs, of the user's own."""
+  """Single, pair, padded batch, a text cut to `max_length` tokens, and texts, or pairs, of the user's own.
+
+  Rows of the user's own that hold more than ordinary text are left out.
+  """
   long_text = " ".join(SENTENCES * (1 + 4 * max_length // sum(map(len, SENTENCES))))
   single = tuple((sentence,) for sentence in SENTENCES)
   pairs = (SENTENCES[:2], SENTENCES[1:3], SENTENCES[2:4], SENTENCES[4:6])
@@ -66,7 +70,7 @@ def make_cases(
     "pair": pairs[:1],
     "padded": single,
     "padded pairs": pairs,
-    "own rows": tuple(own_rows),
+    "own rows": _ordinary(vocabulary, own_rows),
     "longest": ((long_text,),),
   }
   cases = []
@@ -84,6 +88,15 @@ def make_cases(
     mask = np.asarray([[1] * len(row) + [0] * len(pad) for (_, row), pad in zip(fitting, padding)], np.int64)
     cases.append(Case(name, tuple(text for text, _ in fitting), ids, mask))
   return cases
+
+
+def _ordinary(vocabulary: Vocabulary, rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+  """The rows without a NUL and without the spelling of a special piece, of which tokenizers make its id."""
+  strange = ["\0", *(vocabulary.piece(number) for number in dataclasses.astuple(vocabulary.special_ids))]
+  fewest = min(map(len, rows), default=0)  # an older version cut a text into two at a NUL
+  return tuple(
+    row for row in rows if len(row) == fewest and not any(sign in text for text in row for sign in strange)
+  )
 
 
 @functools.partial(jax.jit, static_argnames=("config", "pad_id"))

@@ -15,7 +15,7 @@ from data.errors import ConfigError, DataError
 from data.output import columns, formats, parts
 from data.rows import Row
 
-_VALUES = ["a, b", 'say "no"', "line\nbreak", "", "ünïcode"]
+_VALUES = ["a, b", 'say "no"', "line\nbreak", "", "ünïcode", "lone\rreturn", "both\r\n"]
 
 
 def _rows(count: int, *, start: int = 0) -> list[Row]:
@@ -205,6 +205,48 @@ def test_parquet_keeps_the_types_of_its_input_and_finds_those_of_others(tmp_path
   form = formats.Parquet(columns.arrow_schema("in.jsonl", kinds, {}))
   back = parquet.read_table(_written(form, tmp_path / "b.parquet", [row.fields for row in mixed])).to_pylist()
   assert back[1] == {"a": 2.5, "b": None, "c": "[1]"} and back[2] == {"a": None, "b": None, "c": "y"}
+
+
+def test_half_an_emoji_is_replaced_and_counted(tmp_path, capsys):
+  (tmp_path / "in.jsonl").write_text('{"text": "a \\ud83d b"}\n')
+  columns.survey(str(tmp_path / "in.jsonl"))
+  assert "in.jsonl: 1 lone halves of characters" in capsys.readouterr().err
+
+
+def test_whole_numbers_that_no_column_of_numbers_holds_are_text_in_parquet(tmp_path):
+  table = [{"id": 2**64 - 616, "n": 2**60, "x": 0.5, "y": 1}, {"id": 3, "n": 1, "x": 2**60 + 1, "y": 0.5}]
+  (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, table)))
+  kinds = columns.survey(str(tmp_path / "in.jsonl")).columns
+  assert kinds == {"id": columns.JSON, "n": "int64", "x": columns.JSON, "y": "float64"}
+  form = formats.Parquet(columns.arrow_schema("in.jsonl", kinds, {}))
+  back = parquet.read_table(_written(form, tmp_path / "b.parquet", table)).to_pylist()
+  assert [(row["id"], row["n"]) for row in back] == [(str(row["id"]), row["n"]) for row in table]
+  assert [row["x"] for row in back] == ["0.5", str(2**60 + 1)]
+
+
+def test_times_that_python_has_no_type_for_are_carried_along(tmp_path):
+  exact, stamp = 1_700_000_000_123_456_789, pyarrow.timestamp("ns", "Europe/Berlin")
+  table = pyarrow.table(
+    {
+      "at": pyarrow.array([exact, exact - 789, None], pyarrow.timestamp("ns")),
+      "there": pyarrow.array([[exact], [], None], pyarrow.list_(stamp)),
+      "of": pyarrow.array([{"t": exact}, {"t": None}, None], pyarrow.struct([("t", stamp)])),
+      "took": pyarrow.array([1, 10**15, None], pyarrow.duration("ns")),
+      "day": pyarrow.array([10**7, 0, None], pyarrow.date32()),
+      "clock": pyarrow.array([1, 1_000, None], pyarrow.time64("ns")),
+      "late": pyarrow.array([2**60, 0, None], pyarrow.timestamp("us")),
+    }
+  )
+  source = tmp_path / "in.parquet"
+  parquet.write_table(table, source)
+  found = columns.survey(str(source)).columns
+  rows = [row.fields for row in user_rows.read(str(source))]
+  form = formats.Parquet(columns.arrow_schema(str(source), found, {}))
+  assert parquet.read_table(_written(form, tmp_path / "out.parquet", rows)).equals(parquet.read_table(source))
+  lines = [json.loads(line) for line in formats.JsonLines().encode(rows).splitlines()]
+  assert lines[0]["at"] == "2023-11-14T22:13:20.123456789" and lines[1]["at"] == "2023-11-14T22:13:20.123456"
+  assert lines[0]["there"] == [lines[0]["of"]["t"]] == ["2023-11-14T23:13:20.123456789+0100"]
+  assert lines[0]["day"] == "29349-01-26"
 
 
 def test_an_array_of_vectors_is_read_by_numpy_alone(tmp_path):

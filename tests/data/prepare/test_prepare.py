@@ -173,7 +173,7 @@ def test_a_half_written_shard_never_has_its_final_name(
   def stop(*_):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(hashlib, "file_digest", stop)  # taken of a shard before it gets its name
+  monkeypatch.setattr(manifest, "Shard", stop)  # described before it gets its name
   assert prepare.main(arguments(corpus, vocabulary_directory, tmp_path / "o")) == 130
   assert (tmp_path / "o" / "work" / "unit-000002.json").is_file()
   assert not list((tmp_path / "o").glob("*.arrayrecord"))

@@ -67,11 +67,12 @@ def test_files_that_changed_since_a_finished_preparation_are_told(
   (tmp_path / "o" / manifest.NAME).write_text(json.dumps(made))
   flags = [*arguments(corpus, vocabulary_directory, tmp_path / "o")[1:], source]
   assert prepare.main(flags) == 0
-  with open(tmp_path / "corpus" / "part0.txt", "a", encoding="utf-8") as file:
-    file.write("More text.\n")
-  code, line = refused(capsys, *flags)
-  assert code == 3
-  assert "files of --source changed" in line
+  part = tmp_path / "corpus" / "part0.txt"
+  for after in (part.read_text().swapcase(), part.read_text() + "More text.\n"):  # the first is as long
+    part.write_text(after)
+    code, line = refused(capsys, *flags)
+    assert code == 3
+    assert "changed (names, sizes or content)" in line and f"rm -r {tmp_path / 'o'}" in line
   shutil.rmtree(tmp_path / "corpus")  # records can be used where the text is not
   assert prepare.main(flags) == 0
 

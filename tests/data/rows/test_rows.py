@@ -58,6 +58,14 @@ def test_line_breaks_stay_in_quotes_of_csv_and_blank_lines_are_no_rows(tmp_path)
   assert found[1].place.endswith("a.csv, row 2")
 
 
+def test_half_an_emoji_in_json_is_replaced_and_counted(tmp_path):
+  path = tmp_path / "a.jsonl"
+  path.write_text('{"text": "a \\ud83d b", "words": ["\\uDE00"]}\n{"text": "\\ud83d\\ude00"}\n')
+  found = list(rows.read(str(path)))
+  assert [row.fields for row in found] == [{"text": "a \ufffd b", "words": ["\ufffd"]}, {"text": "😀"}]
+  assert [row.replaced for row in found] == [2, 0]
+
+
 def test_standard_input_is_a_text_a_line(monkeypatch):
   stream = io.BytesIO("one\n\nzwei ä\n".encode())
   monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=stream))
@@ -74,12 +82,25 @@ def test_standard_input_is_a_text_a_line(monkeypatch):
     ("a.csv", b'text,label\na,x\n"b,y\n', "row 2: damaged (unexpected end of data)"),
     ("a.csv", b"text,text\na,x\n", "the column 'text' is there twice"),
     ("a.csv", b"", "no header"),
+    (
+      "a.csv",
+      b"text;label\nthe soup;good\n",
+      "';' is between the cells of its first line (text;label), not c",
+    ),
+    ("a.csv", b"text\tlabel\nthe soup\tgood\n", "'\\t' is between"),
+    (
+      "a.tsv",
+      b"text,label\nthe soup,good\n",
+      "',' is between the cells of its first line (text,label), not tabs",
+    ),
+    ("a.csv", b"text,label\na,x\n\xef\xbb\xbftext,label\nb,y\n", "row 2: the names of the col"),
+    ("a.tsv", b"text\tlabel\na\tx\ntext\tlabel\n", "row 2: the names of the columns once more"),
     ("a.csv", b"text,label\na,x\ncaf\xe9,y\n", "line 3: not UTF-8 (byte 0xe9 at 4)"),
     ("a.tsv", b"text\tlabel\na\tx\nb\ty\tz\n", "row 2: 3 cells, expected 2"),
     ("a.jsonl", b'{"text": "a"}\n{"text": "b"\n', "line 2: not JSON"),
     ("a.jsonl", b'[{"text": "a"}]\n', "line 1: a list; expected one JSON object per line"),
     ("a.csv", b"PK\x03\x04", "a zip archive; unpack it first"),
-    ("a.csv.gz", gzip.compress(b"text,label\na,x\n" * 99, mtime=0)[:-9], "cannot be read"),
+    ("a.csv.gz", gzip.compress(b"text,label\n" + b"a,x\n" * 9999, mtime=0)[:-9], "cannot be read"),
     ("a.parquet", b"nonsense", "cannot be read as Parquet"),
     ("a.conll", b"EU\tB-ORG\nrejects\tO\n\nonly one\n\nx\tO\tO\n", "line 6: 3 columns, expected 2"),
   ],
@@ -91,6 +112,14 @@ def test_what_is_wrong_names_file_and_row(tmp_path, name, content, message):
     list(rows.read(str(path)))
   assert str(caught.value).startswith(str(path)) and message in str(caught.value)
   assert "\n" not in str(caught.value)
+
+
+def test_a_column_that_the_first_row_lacks_is_known(tmp_path):
+  path = tmp_path / "a.jsonl"
+  path.write_text('{"text": "a"}\n{"text": "b", "label": "x"}\n')
+  assert rows.columns(str(path)) == ["text", "label"]
+  (tmp_path / "a.csv").write_text("text\ntext\n")  # a file of words may have this one
+  assert [row.fields for row in rows.read(str(tmp_path / "a.csv"))] == [{"text": "text"}]
 
 
 def test_a_huge_cell_is_refused_with_its_row(tmp_path):
@@ -116,6 +145,14 @@ def test_conll_columns_are_sentences(tmp_path):
     ({"1": ["1", "2"], "2": ["EU", "rejects"], "3": ["B-ORG", "O"]}, 3),
     ({"1": ["1"], "2": ["Peter"], "3": ["B-PER"]}, 8),
   ]
+
+
+def test_a_first_word_may_begin_with_a_hash_and_hold_a_no_break_space(tmp_path):
+  path = tmp_path / "a.iob2"
+  path.write_text("# a comment of many words\n#Festival B-EVE\nin\xa0Oslo O\n\n#two B-EVE\n")
+  assert [row.fields["1"] for row in rows.read(str(path))] == [["#Festival", "in\xa0Oslo"], ["#two"]]
+  path.write_text("-DOCSTART-\tO\n\n# text = a\n#Festival\tB-EVE\nOslo\tO\n")
+  assert [row.fields["1"] for row in rows.read(str(path))] == [["#Festival", "Oslo"]]
 
 
 def test_conll_with_spaces_and_lines_that_are_no_words(tmp_path):

@@ -128,7 +128,9 @@ def test_a_size_that_is_too_large_is_refused_with_the_largest_possible(tmp_path)
 
 
 def test_a_size_that_is_too_small_is_refused(tmp_path):
-  with pytest.raises(errors.DataError, match="20 pieces cannot be trained"):
+  with pytest.raises(
+    errors.DataError, match=r"20 pieces is too small: (\d+) are needed .*; use --size=\1 or more$"
+  ):
     vocabulary_train.train(sentences(), tmp_path / "v", kind="sentencepiece", cased=False, size=20)
 
 

@@ -56,7 +56,11 @@ def test_columns_that_are_not_clear_are_asked_for(names):
     ([0, 1], "classification"),
     (["0.5", "1"], "regression"),
     (list(map(str, range(21))), "regression"),
+    (list(map(str, range(25))) * 6, "classification"),
+    ([at + 0.5 for at in range(25)] * 6, "regression"),
     ([["x"], []], "multilabel"),
+    (["['x', 'y']", '["y"]', "", "[]"], "multilabel"),
+    (["['x', 'y']", "[other]"], "classification"),
     (["x", "1"], "classification"),
   ],
 )
@@ -221,6 +225,15 @@ def test_spans_of_bioes_end(tags, fine):
   else:
     with pytest.raises(DataError, match="row 1: '"):
       targets.targets(made, wanted)
+
+
+def test_iob1_in_which_no_two_spans_touch_is_judged_by_spans():
+  iob1 = schema("tagging", ("O", "I-PER", "I-LOC"))
+  right = targets.targets(rows(sentence("a b c d", "I-PER I-PER O I-LOC")), iob1)
+  np.testing.assert_array_equal(right[0], [1, 1, 0, 2])
+  outputs = [np.eye(3, dtype=np.float32)[[1, 0, 0, 2]]]
+  assert metrics.measure(iob1, right, outputs)["entity_f1"] == 0.5
+  assert not tagging.is_entities(["I-PER", "X"]) and not tagging.is_entities(["O"])
 
 
 def test_entities_count_where_kind_and_borders_are_right():

@@ -192,6 +192,21 @@ def test_an_export_is_checked_with_the_rows_of_the_user(
   assert not (tmp_path / "out" / "first_rows.json").exists()
 
 
+@pytest.mark.parametrize(
+  "strange",
+  ["a [MASK] is [SEP] and <mask>", "a NUL\0in it", ["a NUL", "in it"]],
+  ids=["special", "nul", "cut at a nul"],
+)
+def test_a_row_of_the_user_that_is_no_ordinary_text_does_not_stop_an_export(
+  strange, fine_tuned, tmp_path, capsys, in_this_process, export
+):
+  model = fine_tuned("t5", labels=LABELS)
+  rows = [strange if isinstance(strange, list) else [strange], ["It rains."]]
+  (model / "first_rows.json").write_text(json.dumps(rows))
+  assert export(model, tmp_path / "out") == 0, capsys.readouterr().err
+  assert "own rows" in capsys.readouterr().out
+
+
 def test_a_head_on_the_mean_of_the_tokens_is_refused_where_classes_read_cls(
   fine_tuned, tmp_path, capsys, in_this_process, export
 ):

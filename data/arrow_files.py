@@ -1,0 +1,101 @@
+"""Columns of Parquet and Arrow files, opened the same way: `*.parquet`, and `*.arrow` or `*.feather`.
+
+Of Arrow both forms are read: streams, as `datasets.save_to_disk` writes them, and files.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from data import errors
+
+ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+_ROWS = 256  # of a batch
+_FILE = b"ARROW1"  # begins an Arrow file, and no stream
+
+
+class Opened(NamedTuple):
+  """An open file."""
+
+  schema: Any  # pyarrow.Schema
+  batches: Callable[..., Iterator[Any]]  # (columns, row groups of Parquet; None: all) -> pyarrow.RecordBatch
+
+
+@contextlib.contextmanager
+def opened(path: str, kind: str) -> Iterator[Opened]:
+  """Opens a file of `kind` 'parquet' or 'arrow'; DataError: it is none, or the block finds it damaged."""
+  import pyarrow  # here: slow to import
+
+  try:
+    with contextlib.ExitStack() as stack:
+      yield (_parquet if kind == "parquet" else _arrow)(path, stack)
+  except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+    raise errors.DataError(
+      f"{path}: cannot be read as {kind.capitalize()} ({errors.reason(error)}); repair or leave out this file"
+    ) from error
+
+
+def _parquet(path: str, stack: contextlib.ExitStack) -> Opened:
+  from pyarrow import parquet
+
+  file = stack.enter_context(parquet.ParquetFile(path))
+
+  def batches(columns: Sequence[str] | None = None, groups: Sequence[int] | None = None) -> Iterator[Any]:
+    return file.iter_batches(batch_size=_ROWS, row_groups=groups, columns=columns)
+
+  return Opened(file.schema_arrow, batches)
+
+
+def _arrow(path: str, stack: contextlib.ExitStack) -> Opened:
+  import pyarrow
+
+  source = stack.enter_context(pyarrow.OSFile(path))
+  is_file = source.read(len(_FILE)) == _FILE
+  source.seek(0)
+  reader = stack.enter_context((pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(source))
+
+  def batches(columns: Sequence[str] | None = None, groups: Sequence[int] | None = None) -> Iterator[Any]:
+    del groups
+    for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
+      chosen = batch if columns is None else batch.select(columns)
+      yield from (chosen.slice(first, _ROWS) for first in range(0, chosen.num_rows, _ROWS))
+
+  return Opened(reader.schema, batches)
+
+
+def row_groups(path: str, unit_bytes: int) -> list[tuple[int, int]]:
+  """Cuts a Parquet file, DataError if it is none, into ranges of row groups of about `unit_bytes` bytes."""
+  from pyarrow import parquet
+
+  with opened(path, "parquet"), parquet.ParquetFile(path) as file:
+    sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
+  borders, filled = [0], 0
+  for number, size in enumerate(sizes, start=1):
+    filled += size
+    if filled >= unit_bytes or number == len(sizes):
+      borders.append(number)
+      filled = 0
+  return list(itertools.pairwise(borders))
+
+
+def texts(path: str, kind: str, groups: Sequence[int] | None, text_field: str) -> Iterator[str]:
+  """Yields the texts of a column, '' for null; bytes are decoded as UTF-8, with U+FFFD where they are not.
+
+  DataError: there is no such column, or none of text.
+  """
+  import pyarrow
+
+  with opened(path, kind) as file:
+    if text_field not in file.schema.names:
+      names = ", ".join(file.schema.names)
+      raise errors.DataError(f"{path}: no column {text_field!r}; its columns are {names}; set --text_field")
+    of_column = file.schema.field(text_field).type
+    held = of_column.value_type if pyarrow.types.is_dictionary(of_column) else of_column
+    if not any(name in str(held) for name in ("string", "binary", "null")) or pyarrow.types.is_nested(held):
+      raise errors.DataError(
+        f"{path}: the column {text_field!r} is {of_column}, expected string; set --text_field"
+      )
+    for batch in file.batches([text_field], groups):
+      for text in batch.column(0).to_pylist():
+        yield text.decode("utf-8", "replace") if isinstance(text, bytes) else text or ""

@@ -1,0 +1,89 @@
+"""Values of cells as what they stand for: lists that a table holds as text, halves of characters."""
+
+import ast
+import dataclasses
+import json
+import re
+from typing import Any
+
+_ITEM = r"(?:'[^']*'|\"[^\"]*\"|[-+]?[\d.]+(?:e[-+]?\d+)?|True|False)"
+_OF_NUMPY = re.compile(rf"\[\s*{_ITEM}(?:\s+{_ITEM})+\s*\]")  # no commas: Python joins its texts into one
+
+_HALF = re.compile("[\ud800-\udfff]")
+_SPELLED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # in JSON
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact:
+  """A time, date or duration that Python's own types cannot hold, such as one of nanoseconds."""
+
+  text: str
+  value: int  # in the unit of its Arrow type
+
+
+def of_arrow(column: Any) -> list[Any]:
+  """The values of a pyarrow.Array, those that Python has no type for as `Exact`."""
+  try:
+    return column.to_pylist()
+  except (ValueError, OverflowError):
+    return [_of_scalar(scalar) for scalar in column]
+
+
+def _of_scalar(scalar: Any) -> Any:
+  import pyarrow  # here: slow to import
+
+  if scalar.is_valid and pyarrow.types.is_struct(scalar.type):
+    return {name: _of_scalar(item) for name, item in scalar.items()}
+  if scalar.is_valid and hasattr(scalar, "values") and not pyarrow.types.is_dictionary(scalar.type):
+    return of_arrow(scalar.values)
+  try:
+    return scalar.as_py()
+  except (ValueError, OverflowError):
+    return Exact(scalar.cast(pyarrow.string()).as_py().replace(" ", "T", 1), scalar.value)
+
+
+def read_json(text: str) -> tuple[Any, int]:
+  """The value that a text spells as JSON, and how many lone halves of characters in it became U+FFFD.
+
+  Half a pair of surrogates, such as of an emoji that was cut, is no character: nothing can encode it.
+  ValueError or RecursionError: the text is no JSON.
+  """
+  value, count = json.loads(text), 0
+  if not _SPELLED_HALF.search(text):
+    return value, 0
+
+  def whole(value: Any) -> Any:
+    nonlocal count
+    if isinstance(value, str):
+      value, halves = _HALF.subn("\ufffd", value)
+      count += halves
+    elif isinstance(value, list):
+      return [whole(item) for item in value]
+    elif isinstance(value, dict):
+      return {whole(name): whole(item) for name, item in value.items()}
+    return value
+
+  return whole(value), count
+
+
+def replaced(path: str, count: int) -> str:
+  """The line that says how many lone halves of characters were replaced in a file."""
+  return f"{path}: {count:,} lone halves of characters (surrogates) were replaced by U+FFFD"
+
+
+def as_list(value: Any) -> list[Any] | None:
+  """A list itself, or that which a text spells as JSON, as Python (so pandas writes it) or numpy, or None."""
+  if isinstance(value, list):
+    return value
+  text = value.strip() if isinstance(value, str) else ""
+  if not (text.startswith("[") and text.endswith("]")):
+    return None
+  if _OF_NUMPY.fullmatch(text):
+    return [ast.literal_eval(item) for item in re.findall(_ITEM, text)]
+  for parse in (json.loads, ast.literal_eval):
+    try:
+      made = parse(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+      continue
+    return made if isinstance(made, list) else None
+  return None

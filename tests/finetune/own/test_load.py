@@ -1,0 +1,103 @@
+"""Files as people have them, read for one's own task: what is mended with a line, and what is refused."""
+
+import json
+
+import pytest
+
+from configs import finetune_own
+from data import vocabulary
+from data.errors import DataError
+from finetune.own.load import load
+
+WORDS = ["a", "good", "film", "bad", "plot", "the", "cat", "sat", "on", "mat", "very", "not"]
+
+
+@pytest.fixture(scope="module")
+def words(small_encoder_run):
+  return vocabulary.load(small_encoder_run / "vocabulary")
+
+
+@pytest.fixture
+def read(tmp_path, words):
+  """Loads a file with this content as a config says; fields are those of `config.data`, but for `task`."""
+
+  def load_file(name, content, dev=None, *, task="auto", **fields):
+    config = finetune_own.get_config()
+    config.own.task = task
+    config.data.update({"train_file": str(tmp_path / name), **fields})
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    if dev is not None:
+      config.data.dev_file = str(tmp_path / f"dev_{name}")
+      (tmp_path / f"dev_{name}").write_text(dev, encoding="utf-8")
+    return load(config, words, max_length=24)
+
+  return load_file
+
+
+def texts(count):
+  return [f"{WORDS[at % 12]} {WORDS[at // 12 % 12]} {at}" for at in range(count)]
+
+
+def json_lines(*rows):
+  return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_a_nul_does_not_cut_a_text_into_two(read):
+  rows = [{"text": f"{text}\0{text}", "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
+  assert all(len(row) == 1 for row in read("a.jsonl", json_lines(*rows)).first)
+
+
+def test_rows_with_the_only_examples_of_a_label_stay_in_training(read):
+  rows = [{"text": text, "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
+  before = read("a.jsonl", json_lines(*rows))
+  rare = {text for (text,) in before.first[:3]}
+  rows = [row | {"label": f"rare {row['text']}"} if row["text"] in rare else row for row in rows]
+  task = read("a.jsonl", json_lines(*rows))
+  assert len(task.schema.labels) == 5 and len(task.dev.targets) == len(before.dev.targets) - 3
+  assert "own: 3 rows stay in training, each with a label that no other training row has" in task.lines
+  for kind, several in (("multilabel", lambda label: [label]), ("tagging", lambda label: [label, "x"])):
+    text = (lambda text: text.split()[:2]) if kind == "tagging" else str
+    made = [{"text": text(row["text"]), "label": several(row["label"])} for row in rows]
+    assert len(read("a.jsonl", json_lines(*made), task=kind).schema.labels) >= 5
+
+
+def test_a_label_that_no_drawn_row_has_is_known_still(read):
+  rows = [{"text": text, "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
+  content = json_lines(*rows, {"text": "rare", "label": "z"})
+  task = read("a.jsonl", content, content, train_rows=20)
+  assert sorted(task.schema.labels) == ["x", "y", "z"] and len(task.train.targets) == 20
+
+
+@pytest.mark.parametrize("label", ["x", ["x"]])
+def test_a_first_row_without_a_label_is_named_with_the_field(read, label):
+  rows = [{"text": text, "label": label} for text in texts(9)]
+  with pytest.raises(DataError, match=r"a\.jsonl, line 1: no column 'label', only text"):
+    read("a.jsonl", json_lines({"text": "a"}, *rows))
+
+
+def test_labels_that_look_alike_get_a_line(read):
+  rows = [{"text": text, "label": ("1", "1.0", "2")[at % 3]} for at, text in enumerate(texts(200))]
+  lines = read("a.jsonl", json_lines(*rows)).lines
+  assert any(line.startswith("own: '1' and '1.0' are labels of their own") for line in lines)
+
+
+def test_rows_without_a_text_are_counted_and_named_or_left_out(read):
+  rows = [{"text": text, "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
+  for at in range(3, 200, 30):
+    rows[at]["text"] = (" ", None, "")[at % 3]
+  content = json_lines(*rows)
+  told = (
+    r"a\.jsonl, line 4: 'text' is empty; 7 of 200 rows .* \(line 4, 34, 64, 94, 124, \.\.\.\).*empty=skip$"
+  )
+  with pytest.raises(DataError, match=told):
+    read("a.jsonl", content)
+  task = read("a.jsonl", content, content, empty="skip")
+  assert len(task.train.targets) == len(task.dev.targets) == 193
+  assert sum("7 of 200 rows have an empty text and are left out" in line for line in task.lines) == 2
+
+
+def test_half_an_emoji_is_replaced_and_counted(read):
+  rows = [{"text": text + " \ud83d", "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
+  task = read("a.jsonl", json_lines(*rows))
+  assert any("a.jsonl: 200 lone halves of characters" in line for line in task.lines)
+  assert all("\ufffd" in text for (text,) in task.first)

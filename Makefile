@@ -4,9 +4,9 @@ WORKERS ?= 2
 GOLDENS ?= ../shared/goldens
 PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check install --quiet --quiet
-VERSION_CHECK := import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))
+VERSION_CHECK := import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13), (3, 14)))
 
-.PHONY: help env demo test test-quick nightly lint mutants goldens fuzz soak rows test-real test-page
+.PHONY: help env demo test test-quick test-pythons check-install requirements nightly lint mutants goldens fuzz soak rows test-real test-page
 .DELETE_ON_ERROR:
 
 help:
@@ -22,6 +22,9 @@ help:
 	@echo 'make rows      train every row of the papers'"'"' ablation tables for 20 steps: minutes'
 	@echo 'make test-real real weights and trackers of the package index, imported, exported, written and read: minutes, 1 GB'
 	@echo 'make test-page a page of pretrain.report in Chromium: keys, widths, contrast, print; pictures to look at'
+	@echo 'make test-pythons  what test-quick runs, with every other Python of this machine (3.11 to 3.14)'
+	@echo 'make check-install  resolve what people install on a plain package index, with every Python here: minutes'
+	@echo 'make requirements  write the requirements files from pyproject.toml, which has the versions'
 	@echo 'make env       only make $(VENV) and install what development needs'
 
 env: $(VENV)/.requirements-dev
@@ -41,8 +44,20 @@ test: $(VENV)/.requirements-dev
 test-quick: $(VENV)/.requirements-dev
 	$(PYTEST) $(QUICK)
 
+test-pythons: $(VENV)/.requirements-dev
+	WORKERS=$(WORKERS) $(PYTHON) -m tests.pythons $(QUICK)
+
+# SETS=all is what .ci/run resolves: every extra at once, so that each part of it resolves too.
+SETS ?=
+check-install: $(VENV)/bin/python
+	$(PYTHON) -m tests.check_install $(SETS)
+
+requirements: $(VENV)/bin/python
+	$(PYTHON) -m tests.pins
+
 nightly: $(VENV)/.requirements-dev
 	$(PYTEST) -m nightly
+	$(PYTHON) -m tests.check_install
 
 lint: $(VENV)/.requirements-dev
 	$(PYTHON) -m ruff check .
@@ -78,25 +93,25 @@ goldens: $(VENV)/.requirements-dev
 
 # An interpreter that exists but does not run (a pyenv shim) or cannot make environments is passed over.
 $(VENV)/bin/python:
-	@for python in python3.11 python3.12 python3 python; do \
+	@for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
 	  if "$$python" -c 'import ensurepip; $(VERSION_CHECK)' 2>/dev/null; then \
 	    echo "making $(VENV) with $$("$$python" --version)"; \
 	    exec "$$python" -m venv --clear $(VENV); \
 	  fi; \
 	done; \
-	echo "This project needs Python 3.11 or 3.12 with its venv module; found $$(python3 --version 2>&1)." \
+	echo "This project needs Python 3.11 to 3.14 with its venv module; found $$(python3 --version 2>&1)." \
 	  "Install one of them and run make again." >&2; \
 	exit 1
 
 $(VENV)/.requirements: requirements.txt | $(VENV)/bin/python
 	@$(PYTHON) -c '$(VERSION_CHECK)' || { \
-	  echo "$(VENV) holds $$($(PYTHON) --version 2>&1); this project needs Python 3.11 or 3.12." \
+	  echo "$(VENV) holds $$($(PYTHON) --version 2>&1); this project needs Python 3.11 to 3.14." \
 	    "Remove $(VENV) and run make again." >&2; exit 1; }
 	@echo 'installing requirements.txt (a minute or two)'
 	@$(PIP) --requirement requirements.txt
 	@touch $@
 
-$(VENV)/.requirements-dev: requirements-dev.txt requirements-export.txt $(VENV)/.requirements
+$(VENV)/.requirements-dev: requirements-dev.txt requirements-export.txt requirements-quick.txt $(VENV)/.requirements
 	@echo 'installing requirements-dev.txt'
 	@$(PIP) --requirement requirements-dev.txt
 	@touch $@

@@ -5,6 +5,7 @@ there before. A leftover of a killed process ends in `.part` or `.old`.
 """
 
 import contextlib
+import ctypes
 import fcntl
 import gzip
 import hashlib
@@ -82,28 +83,75 @@ def whole_directory(target: Path, *, replace: bool = False) -> Iterator[pathlib.
   """A new directory beside `target` that takes its name when the block ends well, and goes when it does not.
 
   Directories above `target` are made. A file, or a directory with something in it, must not be there unless
-  `replace`; then the old one stays until the new one is whole. OSError: it cannot be made or renamed;
-  `errors.writing` makes one line of that.
+  `replace`; then the old one stays until the new one is whole. What killed processes left beside `target` is
+  removed first. OSError: it cannot be made or renamed; `errors.writing` makes one line of that.
   """
   target = pathlib.Path(target).absolute()
   target.parent.mkdir(parents=True, exist_ok=True)
+  _clear_leftovers(target)
   # Not tempfile.mkdtemp, whose directories nobody else may read.
   aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
   old = aside.with_suffix(".old")
   aside.mkdir()
-  try:
-    yield aside
-    if replace and target.exists():
-      target.rename(old)
+  with _claimed(aside):
     try:
-      aside.rename(target)
-    except OSError:
-      if old.exists():
-        old.rename(target)
-      raise
+      yield aside
+      if not (replace and os.path.lexists(target)):
+        aside.rename(target)
+      elif not _exchange(aside, target):
+        target.rename(old)  # killed here, the next start puts it back
+        try:
+          aside.rename(target)
+        except OSError:
+          old.rename(target)
+          raise
+    finally:
+      _remove(aside)
+      _remove(old)
+
+
+def _exchange(one: pathlib.Path, other: pathlib.Path) -> bool:
+  """Exchanges two names in one step, which no kill divides; False if this (file) system cannot do that."""
+  rename = getattr(ctypes.CDLL(None), "renameat2", None)
+  here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+  return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+
+
+@contextlib.contextmanager
+def _claimed(directory: pathlib.Path) -> Iterator[bool]:
+  """Holds a lock on a directory, which a killed process loses; yields False if another process holds it."""
+  descriptor = os.open(directory, os.O_RDONLY)
+  try:
+    try:
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # also on a file system without locks: whose directory it is, nobody can say
+      yield False
+    else:
+      yield True
   finally:
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
+    os.close(descriptor)
+
+
+def _clear_leftovers(target: pathlib.Path) -> None:
+  """Removes what killed processes left of `whole_directory`; restores a directory without a successor."""
+  name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.(part|old)")
+  left = [path for path in target.parent.iterdir() if name.fullmatch(path.name)]
+  for path in sorted(left):  # .old before .part
+    unfinished = path.with_suffix(".part")  # if a process is at work, it has the lock on this one
+    claim = _claimed(unfinished) if unfinished.exists() else contextlib.nullcontext(True)
+    with contextlib.suppress(FileNotFoundError), claim as is_left:
+      if is_left and path.suffix == ".old" and not os.path.lexists(target):
+        path.rename(target)
+      elif is_left:
+        _remove(path)
+
+
+def _remove(path: pathlib.Path) -> None:
+  """Removes a directory with its contents, a file or a link, if it is there."""
+  if path.is_dir() and not path.is_symlink():
+    shutil.rmtree(path, ignore_errors=True)
+  else:
+    path.unlink(missing_ok=True)
 
 
 def refuse_others(output: Path, *, maker: str = "", mark: str = "") -> None:

@@ -81,11 +81,14 @@ class Plan:
 def check(request: Request) -> None:
   """Finds out in well under a second, and without TensorFlow, whether a source can be there at all.
 
-  DataError: nothing matches, or TFDS data is missing and may not be downloaded.
+  DataError: nothing matches, or TFDS data is missing and may not be downloaded. ConfigError: TensorFlow is
+  not installed and the source needs it.
   """
   kind, _, name = request.source.partition(":")
   if request.source == "installed_docs":
     return
+  if kind in ("tfds", "seqio"):
+    tfds_reader.check_installed(f"--source={request.source}")
   if kind == "tfds":
     _find_tfds(name, request)
   elif kind == "seqio":

@@ -7,6 +7,7 @@ TensorFlow: a child process reads the data sets and writes JSON lines.
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -23,6 +24,7 @@ from data import command, errors, files
 TRAIN = "train"  # the split that a preparation reads
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _BATCH = 512  # examples
+_PACKAGES = ("tensorflow", "tensorflow_datasets", "seqio")
 
 Example = dict[str, Any]
 
@@ -83,8 +85,19 @@ def find_or_download(directory: str, name: str, *, download: bool) -> pathlib.Pa
   return pathlib.Path(str(builder.data_path))
 
 
+def check_installed(what: str) -> None:
+  """Raises ConfigError, which says that `what` needs them, if TensorFlow, TFDS or seqio is not installed."""
+  missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+  if missing:
+    raise errors.ConfigError(
+      f"{what} needs {', '.join(missing)}, not installed here (TensorFlow has no wheel for Python 3.14); use "
+      "Python 3.11 to 3.13 with requirements.txt installed, or text in files"
+    )
+
+
 def import_tfds() -> Any:
-  """Returns TFDS, with TensorFlow kept from the accelerator."""
+  """Returns TFDS, with TensorFlow kept from the accelerator; ConfigError where it is not installed."""
+  check_installed("reading a TFDS data set or a seqio Task")
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # its notices about CUDA; what fails raises
   # Reading text needs no accelerator, and TensorFlow would take all of its memory from the trainer.
   os.environ["CUDA_VISIBLE_DEVICES"] = "-1"

@@ -253,7 +253,7 @@ def step_path(directory: str | os.PathLike, step: int | None = None) -> Path:
 def read_meta(path: Path) -> dict[str, Any]:
   """Reads `meta` of the step at `path` (of `step_path`); DataError for another format version."""
   with _read_errors(path):
-    meta = ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(path / "meta")
+    meta = ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(path / "meta", args=ocp.args.JsonRestore())
     version = meta.get("format_version")
   if version != FORMAT_VERSION:
     raise DataError(
@@ -277,8 +277,8 @@ def load_params(directory: str | os.PathLike, step: int | None = None) -> tuple[
       _saved_tree(path / "params"),
       is_leaf=lambda leaf: hasattr(leaf, "dtype"),
     )
-    checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
-    return checkpointer.restore(path / "params", restore_args=as_numpy), meta
+    args = ocp.args.PyTreeRestore(restore_args=as_numpy)
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler()).restore(path / "params", args=args), meta
 
 
 def _saved_tree(path: Path) -> ArrayTree:

@@ -35,10 +35,14 @@ def split_of(path: str, otherwise: str) -> tuple[str, str]:
 
 
 def check(path: str, *, directory: str, download: bool) -> None:
-  """Raises DataError where a TFDS set is not there and may not be downloaded; loads no TensorFlow."""
+  """Raises DataError where a TFDS set is not there and may not be downloaded; loads no TensorFlow.
+
+  ConfigError: TensorFlow is not installed.
+  """
   name, _ = split_of(path, "")
   if not name:
     raise DataError(f"{path}: names nothing; expected tfds:NAME, or seqio:TASK, with #SPLIT behind it or not")
+  tfds_reader.check_installed(path)
   if kind_of(path) == "tfds" and not download and tfds_reader.find(directory, name) is None:
     raise DataError(
       f"{path}: there is no such data set in {tfds_reader.place(directory)}; name the folder it is in with "

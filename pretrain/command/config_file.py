@@ -22,6 +22,7 @@ def load_config(path: str, argument: str | None = None) -> ConfigDict:
       not a config.
   """
   shown = f"--config={path}" + (f":{argument}" if argument is not None else "")
+  path = _shipped(path)
   if os.path.isdir(path):
     raise ConfigError(f"{shown}: is a directory; give a file, for example {_example(path)}")
   if not os.path.isfile(path):
@@ -49,6 +50,15 @@ def load_config(path: str, argument: str | None = None) -> ConfigDict:
   if not isinstance(config, ConfigDict):
     raise ConfigError(f"{shown}: get_config returned {type(config).__name__}; expected a ConfigDict")
   return config
+
+
+def _shipped(path: str) -> str:
+  """Returns the installed recipe for 'configs/NAME.py' if this directory has no such file, else `path`."""
+  parts = pathlib.PurePath(path).parts
+  if os.path.exists(path) or parts[:1] != ("configs",) or ".." in parts:
+    return path
+  beside = pathlib.Path(__file__).resolve().parents[2] / path
+  return str(beside) if beside.is_file() else path
 
 
 def _run_file(path: str) -> types.ModuleType:

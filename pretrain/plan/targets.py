@@ -18,7 +18,7 @@ from pretrain.plan.this_machine import cpu_chip
 
 _PACKAGES = {"tpu": "libtpu", "cuda": "jax-cuda12-plugin", "cpu": "jaxlib"}  # what compiles for a platform
 HOW_TO_INSTALL = (
-  "run `.venv/bin/python -m pip install -r requirements-plan.txt` (its header says what that brings)"
+  "run `.venv/bin/python -m pip install -r requirements-plan.txt` (pyproject.toml says what that brings)"
 )
 
 

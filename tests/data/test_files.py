@@ -2,12 +2,18 @@
 
 import contextlib
 import os
+import pathlib
+import signal
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from data import files
 from data.errors import ConfigError, StorageError, did_you_mean, reason, unknown, writing
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path):
@@ -60,6 +66,72 @@ def test_a_directory_is_replaced_only_if_asked(tmp_path):
   with pytest.raises(OSError), files.whole_directory(target) as aside:
     (aside / "three").write_text("x")
   assert [path.name for path in tmp_path.rglob("*")] == ["made", "two"]
+
+
+_REPLACE = """
+import os, pathlib, signal, sys
+from data import files
+
+def die(*_):
+  os.kill(os.getpid(), signal.SIGKILL)
+
+place, how = sys.argv[1:]
+if how == "after the exchange":
+  files._remove = die
+elif how == "before the exchange":
+  files._exchange = die
+else:  # a file system that knows no exchange: between the two renames
+  files._exchange = lambda *_: False
+  rename = pathlib.Path.rename
+  pathlib.Path.rename = lambda one, other: rename(one, other) if one.name == "made" else die()
+with files.whole_directory(place, replace=True) as aside:
+  (aside / "new").write_text("x")
+"""
+
+
+@pytest.mark.parametrize(
+  ("how", "there"),
+  [("before the exchange", "old"), ("after the exchange", "new"), ("between two renames", None)],
+)
+def test_a_kill_while_a_directory_is_replaced_leaves_one_and_the_next_start_clears_up(tmp_path, how, there):
+  target = tmp_path / "made"
+  target.mkdir()
+  (target / "old").write_text("x")
+  done = subprocess.run([sys.executable, "-c", _REPLACE, target, how], cwd=ROOT, capture_output=True)
+  assert done.returncode == -signal.SIGKILL, done.stderr
+  assert [path.name for path in target.glob("*")] == ([there] if there else [])
+  assert [path.name for path in tmp_path.glob(".made.*")]
+  with pytest.raises(KeyError), files.whole_directory(target, replace=True):
+    assert [path.name for path in target.iterdir()] == [there or "old"]
+    raise KeyError
+  assert [path.name for path in tmp_path.iterdir()] == ["made"]
+  assert [path.name for path in target.iterdir()] == [there or "old"]
+
+
+def test_what_another_process_is_writing_is_no_leftover_and_names_of_others_stay(tmp_path):
+  target = tmp_path / "made"
+  for name in (".made.part", ".made.0123456.part", ".other.01234567.part", ".made.01234567.txt"):
+    (tmp_path / name).mkdir()
+  with files.whole_directory(target, replace=True) as first:
+    (first / "one").write_text("x")
+    with files.whole_directory(target, replace=True) as second:
+      (second / "two").write_text("x")
+    assert (first / "one").is_file() and [path.name for path in target.iterdir()] == ["two"]
+  assert [path.name for path in target.iterdir()] == ["one"] and len([*tmp_path.iterdir()]) == 5
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_link_to_a_directory_is_replaced_and_what_it_names_stays(tmp_path, monkeypatch, can_exchange):
+  if not can_exchange:
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+  (tmp_path / "real").mkdir()
+  (tmp_path / "real" / "old").write_text("x")
+  (tmp_path / "made").symlink_to("real")
+  with files.whole_directory(tmp_path / "made", replace=True) as aside:
+    (aside / "new").write_text("x")
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "real"]
+  assert [path.name for path in (tmp_path / "made").iterdir()] == ["new"]
+  assert [path.name for path in (tmp_path / "real").iterdir()] == ["old"]
 
 
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path):

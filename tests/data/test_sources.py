@@ -2,6 +2,7 @@
 
 import collections
 import json
+import sys
 import types
 
 import pytest
@@ -118,6 +119,20 @@ def test_every_shard_of_a_seqio_task_is_read_and_no_two_by_one_unit(monkeypatch)
   request = sources.Request("seqio:task")
   assert read(sources.plan(request), request) == [["a"]] * 3
   assert asked == [("train", (shard, 3)) for shard in range(3)]
+
+
+@pytest.mark.parametrize("source", ["tfds:books", "seqio:a_task"])
+@pytest.mark.parametrize("missing", tfds_reader._PACKAGES)
+def test_without_tensorflow_such_a_source_is_refused_in_one_line(source, missing, tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, missing, None)  # as on Python 3.14
+  line = f"--source={source} needs {missing}, not installed here .*Python 3.11 to 3.13"
+  with pytest.raises(errors.ConfigError, match=line) as error:
+    sources.check(sources.Request(source, tfds_directory=str(tmp_path)))
+  assert "\n" not in str(error.value)
+  with pytest.raises(errors.ConfigError, match=f"a seqio Task needs {missing}"):
+    tfds_reader.import_tfds()
+  path = write_text(tmp_path / "a.txt", make_documents(3, seed=3))
+  sources.check(sources.Request(str(path)))  # files do without
 
 
 @pytest.mark.parametrize("source", ["tfds:books", "seqio:wikipedia_books"])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import jax.numpy as jnp
 
 from pretrain import checkpoint, integrity, resume
@@ -34,6 +35,19 @@ def test_a_save_longer_than_its_interval_is_told_with_both_times_and_none_is_ski
   words = [re.fullmatch(pattern, line) for line in lines]
   assert [found and found[1] for found in words] == ["1", "2"]
   assert all(found and float(found[2]) >= 0.3 > float(found[3]) for found in words)
+
+
+def test_nothing_that_orbax_deprecates_is_called(tmp_path, monkeypatch):
+  events = []  # orbax does not warn; it counts such calls for its authors
+  monkeypatch.setattr(jax.monitoring, "record_event", lambda name, **_: events.append(name))
+  state = {"params": {"w": jnp.ones(2)}, "step": jnp.int32(1)}
+  checkpoints = Checkpoints(tmp_path, every=1, keep=1)
+  checkpoints.save(1, state, {})
+  checkpoints.wait()
+  checkpoints.restore(jax.eval_shape(lambda: state))
+  checkpoints.close()
+  checkpoint.load_params(tmp_path)
+  assert events and not [name for name in events if "deprecat" in name]
 
 
 def test_a_disk_that_fills_ends_the_command_with_one_line_and_the_older_step_stays(small_records, tmp_path):

@@ -1,9 +1,11 @@
 """Names of data sets, and what is refused without TensorFlow; reading: tests/data/test_seqio_tasks.py."""
 
+import sys
+
 import pytest
 
 from data import tfds_reader
-from data.errors import DataError
+from data.errors import ConfigError, DataError
 from data.rows import datasets
 
 
@@ -44,3 +46,10 @@ def test_examples_are_rows_with_a_place_and_a_digest(monkeypatch):
   assert asked == [("sets", [("mine", "validation")], False)]
   assert rows[1].fields == {"text": "b", "label": "y"} and rows[1].place == "tfds:mine, example 2"
   assert datasets.digest(rows) != datasets.digest(rows[::-1])
+
+
+def test_without_tensorflow_a_set_is_refused_in_one_line(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, "tensorflow", None)  # as on Python 3.14
+  for path in ("tfds:mine", "seqio:a_task#train"):
+    with pytest.raises(ConfigError, match=f"^{path} needs tensorflow, not installed here .*3.13.*$"):
+      datasets.check(path, directory=str(tmp_path), download=True)

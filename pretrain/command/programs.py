@@ -1,0 +1,33 @@
+"""Installed commands, such as `text-encoder-pretrain`. Each runs a module of the project as `python -m` does.
+
+pyproject.toml lists them; `PROGRAMS` has their names without the prefix.
+"""
+
+import pathlib
+import runpy
+import sys
+
+PREFIX = "text-encoder-"
+PROGRAMS = {
+  "pretrain": "pretrain.main",
+  "finetune": "finetune.main",
+  "predict": "finetune.predict",
+  "evaluate": "finetune.evaluate",
+  "prepare": "data.prepare",
+  "vocabulary": "data.vocabulary",
+  "glue": "data.glue",
+  "embed": "pretrain.embed",
+  "probe": "pretrain.probe",
+  "analysis": "pretrain.analysis",
+  "ablations": "pretrain.ablations",
+  "report": "pretrain.report",
+  "export": "pretrain.export",
+  "checkpoints": "pretrain.checkpoints",
+  "demo": "pretrain.demo",
+}
+
+
+def main() -> None:
+  """Runs the module of the command that this process was started as, as `__main__`."""
+  name = pathlib.Path(sys.argv[0]).stem.removeprefix(PREFIX)
+  runpy.run_module(PROGRAMS[name], run_name="__main__", alter_sys=True)

@@ -19,7 +19,6 @@ import venv
 from tests import pins, pythons
 
 PIP = "pip==26.3"  # reads a wheel's requirements without the wheel; an older one downloads 3 GB of them
-INDEX = "https://pypi.org/simple"
 FOLDER = pins.ROOT / ".cache" / "check_install"
 ALL = "all"
 SETS = (
@@ -41,7 +40,7 @@ def plain_settings() -> dict[str, str]:
   variables = {
     name: value for name, value in os.environ.items() if not name.startswith("PIP_") or name == "PIP_CERT"
   }
-  return variables | {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": INDEX}
+  return variables | {"PIP_CONFIG_FILE": os.devnull}
 
 
 def arguments(wanted: str, wheel: pathlib.Path) -> list[str]:

@@ -141,7 +141,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   ),
   (
     "pretrain/losses.py",
-    "tests/pretrain/test_losses.py",
+    "tests/pretrain/objectives/test_taco.py",
     [
       (
         "the gradient of products with negatives is of float32",

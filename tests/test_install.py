@@ -128,7 +128,7 @@ def test_the_check_uses_none_of_pips_settings_here(monkeypatch):
     monkeypatch.setenv(name, "/elsewhere")
   settings = {name: text for name, text in check_install.plain_settings().items() if name[:4] == "PIP_"}
   settings.pop("PIP_CERT", None)
-  assert settings == {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "https://pypi.org/simple"}
+  assert settings == {"PIP_CONFIG_FILE": os.devnull}
 
 
 @pytest.mark.parametrize(("code", "passes"), [(0, True), (1, False)])

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -283,29 +282,3 @@ def test_extreme_logits_give_finite_losses_and_gradients(logit):
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(value))
   value = _loss_and_gradient(pretrain.losses.replaced_token_detection_loss)(logits, flags, weights)
   assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(value))
-
-
-def test_products_with_negatives_have_their_dtype_in_the_gradient_too():
-  anchors, positives = (drawn.normal(seed, 2, 3, 8) for seed in range(2))
-  negatives = drawn.normal(2, 2, 5, 3, 8).astype(jnp.bfloat16)
-  valid, weights = jnp.ones((2, 5, 3), bool), jnp.ones((2, 3))
-
-  def loss(anchors):
-    of_each = pretrain.losses.token_alignment_loss(
-      anchors, positives, negatives, valid, weights, temperature=0.1
-    )
-    return jnp.sum(of_each)
-
-  products = _products(jax.make_jaxpr(jax.grad(loss))(anchors).jaxpr)
-  assert products == [{"bfloat16"}] * 2
-
-
-def _products(program) -> list[set[str]]:
-  """The dtypes of each product's sides."""
-  found = []
-  for equation in program.eqns:
-    if equation.primitive.name == "dot_general":
-      found.append({side.aval.dtype.name for side in equation.invars})
-    for inner in jax.extend.core.jaxprs_in_params(equation.params):
-      found += _products(inner)
-  return found

@@ -3,10 +3,12 @@
 import math
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pretrain import losses
 from pretrain.objectives import taco
 from pretrain.objectives.taco import (
   TokenAlignment,
@@ -15,6 +17,7 @@ from pretrain.objectives.taco import (
   sample_pairs,
 )
 from pretrain.ops import row_random
+from tests.pretrain import drawn
 from tests.pretrain.objectives import views
 
 IS_TOKEN = views.IDS != 1
@@ -207,3 +210,27 @@ def test_contextual_scores_are_mean_cosines_of_hidden_states():
   )
   assert views.rate(metrics["taco_cosine_positive"]) == 1.0
   assert views.rate(metrics["taco_cosine_negative"]) == 0.0
+
+
+def test_products_with_negatives_have_their_dtype_in_the_gradient_too():
+  anchors, positives = (drawn.normal(seed, 2, 3, 8) for seed in range(2))
+  negatives = drawn.normal(2, 2, 5, 3, 8).astype(jnp.bfloat16)
+  valid, weights = jnp.ones((2, 5, 3), bool), jnp.ones((2, 3))
+
+  def loss(anchors):
+    of_each = losses.token_alignment_loss(anchors, positives, negatives, valid, weights, temperature=0.1)
+    return jnp.sum(of_each)
+
+  products = _products(jax.make_jaxpr(jax.grad(loss))(anchors).jaxpr)
+  assert products == [{"bfloat16"}] * 2
+
+
+def _products(program) -> list[set[str]]:
+  """The dtypes of each product's sides."""
+  found = []
+  for equation in program.eqns:
+    if equation.primitive.name == "dot_general":
+      found.append({side.aval.dtype.name for side in equation.invars})
+    for inner in jax.extend.core.jaxprs_in_params(equation.params):
+      found += _products(inner)
+  return found

@@ -130,7 +130,7 @@ def expand(source: str) -> list[str]:
 
 def _patterns(source: str) -> Iterator[tuple[str, list[str]]]:
   """The globs between the commas of a source, each with its matches; a name may hold commas of its own."""
-  parts = [part for part in source.split(",") if part]
+  parts = list(filter(None, source.split(",")))
   while parts:
     tried = ((end, _matches(",".join(parts[:end]))) for end in range(1, len(parts) + 1))
     end, matches = next(((end, matches) for end, matches in tried if matches), (1, []))

@@ -150,8 +150,26 @@ def _matches(pattern: str) -> list[str]:
   while head and not os.path.lexists(head):
     head, sign, name = head.rpartition("/")
     tail = f"{sign}{name}{tail}"
-  matches = glob.glob(glob.escape(head) + tail, recursive=True)
-  return [path for path in matches if os.path.isfile(path)]
+  return [path for path in _glob(glob.escape(head) + tail) if os.path.isfile(path)]
+
+
+def _glob(pattern: str) -> list[str]:
+  """What a glob matches of files; below '**' no link leads into a folder that was entered before."""
+  start, sign, rest = (f"{pattern}/*" if pattern.endswith("**") else pattern).partition("**/")
+  if not sign or (start and not start.endswith("/")):
+    return glob.glob(pattern)
+  matches, entered = [], set()
+  for top in glob.glob(start) if start else ["."]:
+    for folder, below, _ in os.walk(top, followlinks=True):
+      real = os.path.realpath(folder)
+      is_linked = real != os.path.normpath(f"{os.path.realpath(top)}/{os.path.relpath(folder, top)}")
+      if is_linked and real in entered:
+        below.clear()
+        continue
+      entered.add(real)
+      below[:] = sorted(name for name in below if not name.startswith("."))
+      matches += _glob(f"{glob.escape(folder.rstrip('/'))}/{rest}")
+  return matches
 
 
 def is_of_files(source: str) -> bool:

@@ -31,7 +31,8 @@ class Row:
   def value(self, column: str) -> Any:
     """The value of a column; DataError, with those that are there, if the row has none of the name."""
     if column not in self.fields:
-      self.refuse(f"no column {column!r}, only {', '.join(self.fields) or 'an empty row'}; name one of them")
+      there = ", ".join(self.fields) or "an empty row"
+      self.refuse(f"no column {column!r}, only {there}; add it to this row, or name another")
     return self.fields[column]
 
 

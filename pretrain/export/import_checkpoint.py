@@ -55,6 +55,8 @@ def import_checkpoint(
   target = Path(output)
   files.refuse_others(target)
   foreign = read_state(source)
+  if foreign.wrapper:
+    say(f"{foreign.wrapper} at the start of every name is of a wrapper of PyTorch and left out")
   recognised = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
   report_names(foreign, recognised, allow_unmatched, say)
   with errors.writing(f"--output={output}"), files.whole_directory(target) as aside:

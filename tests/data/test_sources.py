@@ -52,9 +52,14 @@ def test_the_digest_of_the_input_notices_changed_files(tmp_path):
 def test_a_file_is_read_once_however_many_names_lead_to_it(tmp_path):
   (tmp_path / "d").mkdir()
   path = write_text(tmp_path / "d" / "a.txt", make_documents(3, seed=3))
-  (tmp_path / "d" / "again").symlink_to(tmp_path / "d")
+  for name in ("again", "and again"):  # two double the paths with every step down
+    (tmp_path / "d" / name).symlink_to(tmp_path / "d")
   (tmp_path / "d" / "b.txt").symlink_to(path)
-  for source in (f"{tmp_path}/d/**/*.txt", f"{path},{tmp_path}/d/../d/a.txt,{tmp_path}/d/*.txt"):
+  for source in (
+    f"{tmp_path}/d/**/*.txt",
+    f"{tmp_path}/d/**",
+    f"{path},{tmp_path}/d/../d/a.txt,{tmp_path}/d/*.txt",
+  ):
     assert sources.expand(source) == [str(path)]
 
 

@@ -158,6 +158,8 @@ def _facets_of_the_loop(config: ConfigDict, records: pathlib.Path) -> dict[str, 
     tracker = mock.Mock(id="a", address="")
     stack.enter_context(mock.patch("pretrain.analysis.probing.find", return_value=[]))
     stack.enter_context(mock.patch("pretrain.trackers.check"))
+    # Records of another source than the config's are refused; here they stand in for those it would make.
+    stack.enter_context(mock.patch.object(prepared, "refuse_other_text"))
     stack.enter_context(mock.patch.dict("pretrain.trackers._MAKERS", wandb=lambda tracked: tracker))
     stack.enter_context(mock.patch.object(Checkpoints, "save", save))
     stack.enter_context(mock.patch.object(Run, "init_state", init_state))

@@ -5,7 +5,7 @@ claims is held against its size before memory is taken. A wrong file is a DataEr
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,8 @@ from pretrain.export.foreign import pickles
 SINGLE_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 DIGEST_LISTS = ("sha256.txt", "SHA256SUMS")
+# Of DistributedDataParallel, torch.compile and FSDP, whose own state_dict() was saved instead of the model's.
+_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 _AGAIN = "copy or download it again"
 
 # safetensors' names of types: those that become float32 without loss, and those that are kept apart.
@@ -41,6 +43,7 @@ class ForeignCheckpoint(NamedTuple):
   config: dict[str, Any]  # config.json; of fairseq the model's settings; {} if there are none
   folder: Path
   digests: dict[str, str]  # {file name: sha256} of the files with weights
+  wrapper: str = ""  # the start of all names, left out, that PyTorch's wrappers of a model added
 
 
 def read_state(path: str | Path) -> ForeignCheckpoint:
@@ -74,7 +77,17 @@ def read_state(path: str | Path) -> ForeignCheckpoint:
       (state if array.dtype == np.float32 else buffers)[name] = array
   if not state:
     raise DataError(f"{path}: no weights in it; is it the right file?")
-  return ForeignCheckpoint(state, buffers, config, folder, digests)
+  wrapper = ""
+  while part := next((part for part in _WRAPPERS if _all_begin(state | buffers, wrapper + part)), ""):
+    wrapper += part
+  state, buffers = (
+    {name.removeprefix(wrapper): array for name, array in of.items()} for of in (state, buffers)
+  )
+  return ForeignCheckpoint(state, buffers, config, folder, digests, wrapper)
+
+
+def _all_begin(names: Collection[str], start: str) -> bool:
+  return all(name.startswith(start) for name in names)
 
 
 def read_json(path: Path) -> dict[str, Any]:

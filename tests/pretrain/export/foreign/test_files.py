@@ -54,6 +54,18 @@ def test_a_folder_and_its_file_give_the_same(folder, name):
   assert found.digests == {"model.safetensors": digest}
 
 
+@pytest.mark.parametrize(
+  "wrapped", ["module.{}", "_orig_mod.{}", "module._orig_mod.{}", "_fsdp_wrapped_module.{}"]
+)
+def test_names_of_a_wrapped_model_are_those_of_the_model(wrapped, folder):
+  save_file({wrapped.format(name): array for name, array in WEIGHTS.items()}, folder / "model.safetensors")
+  found = read_state(folder)
+  assert {*found.state, *found.buffers} == {*WEIGHTS}
+  assert found.wrapper == wrapped.removesuffix("{}")
+  save_file(WEIGHTS | {wrapped.format("a.weight"): WEIGHTS["b.bias"]}, folder / "model.safetensors")
+  assert wrapped.format("a.weight") in read_state(folder).state  # of one tensor alone it is a name
+
+
 def test_half_precision_becomes_float32_exactly(tmp_path):
   import ml_dtypes
 

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from data.errors import DataError
 from pretrain.checkpoint import load_params
@@ -73,6 +74,14 @@ def test_a_transposed_square_kernel_is_noticed_and_nothing_is_written(tmp_path, 
   with pytest.raises(DataError, match="hidden states differ by"):
     _import(tmp_path, source)
   assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_checkpoint_of_a_wrapped_model_is_read_and_said(tmp_path):
+  source, lines = _folder(tmp_path / "in", "bert"), []
+  path = f"{source}/model.safetensors"
+  save_file({f"module.{name}": array for name, array in load_file(path).items()}, path)
+  _import(tmp_path, source, lines)
+  assert any(line.startswith("module. at the start of every name") for line in lines)
 
 
 def test_without_the_extra_the_missing_comparison_is_said(tmp_path, monkeypatch):

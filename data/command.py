@@ -139,6 +139,8 @@ def _end_with(parent: int) -> None:
 
 def commit() -> str:
   """The short name of this program's commit, with '+' if files were changed since; '' outside git."""
+  if not (_ROOT.parent / ".git").exists():  # installed: git would describe a repository around site-packages
+    return ""
   described = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
   with contextlib.suppress(OSError):  # no git
     return subprocess.run(described, cwd=_ROOT, capture_output=True, text=True).stdout.strip()

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import errno
 import importlib.metadata
 import os
 import pathlib
@@ -140,6 +139,8 @@ def _end_with(parent: int) -> None:
 
 def commit() -> str:
   """The short name of this program's commit, with '+' if files were changed since; '' outside git."""
+  if not (_ROOT.parent / ".git").exists():  # installed: git would describe a repository around site-packages
+    return ""
   described = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
   with contextlib.suppress(OSError):  # no git
     return subprocess.run(described, cwd=_ROOT, capture_output=True, text=True).stdout.strip()
@@ -176,12 +177,15 @@ def one_line_errors(*, stopped: str, debug: bool = False, is_last: bool = False)
 
 
 def _full_output(error: OSError) -> errors.StorageError | None:
-  """What to say where a disk is full and no file is named, as for what is printed; None: it is another error.
+  """What to say where a disk is full, also for what is printed, which has no file; None: another error.
 
   What is left to print is given up: Python would fail with it once more at the end.
   """
-  if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+  if not errors.is_full_disk(error):
     return None
+  if error.filename is not None:
+    line = f"{error.filename}: cannot be written ({errors.reason(error)})"
+    return errors.StorageError(f"{line}; free space and run the same command again")
   with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:
     os.dup2(nowhere.fileno(), sys.stdout.fileno())
   return errors.StorageError(
@@ -217,11 +221,14 @@ def run(function: Callable[[], None]) -> int:
       function()
     except errors.UserError as error:
       raise type(error)(errors.on_one_line(error)) from error
-    except OSError as error:
+    except Exception as error:
       # Reading errors were turned into DataErrors where the file is known; what is left is about writing.
-      is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+      is_full = errors.is_full_disk(error)
+      if not (is_full or isinstance(error, OSError)):
+        raise
       hint = "free some space" if is_full else "check the place and its rights"
-      file = f"{error.filename}: " if error.filename else ""
+      filename = getattr(error, "filename", None)
+      file = f"{filename}: " if filename else ""
       raise errors.StorageError(
         f"{file}{errors.reason(error)}; {hint} and run the same command again"
       ) from error

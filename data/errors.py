@@ -6,9 +6,17 @@ leave with the code. Anything else that escapes is a bug of ours and keeps its t
 
 import contextlib
 import difflib
+import errno
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator
+
+_FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# The words of array_record, safetensors and tokenizers; of torch; of numpy.
+_FULL = re.compile(
+  f"{'|'.join(map(os.strerror, _FULL_CODES))}|unexpected pos \\d+ vs \\d+|\\d+ requested and \\d+ written"
+)
 
 
 class UserError(Exception):
@@ -110,18 +118,27 @@ def reading(path: str | os.PathLike, *, advice: str) -> Iterator[None]:
     raise DataError(f"{path}: cannot be read ({reason(error)}); {advice}") from error
 
 
+def is_full_disk(error: BaseException) -> bool:
+  """Whether the error is that of a full disk, also where a library raises it as another than OSError."""
+  if getattr(error, "errno", None) in _FULL_CODES:
+    return True
+  return not isinstance(error, UserError) and bool(_FULL.search(str(error)))
+
+
 @contextlib.contextmanager
 def writing(place: str | os.PathLike) -> Iterator[None]:
-  """Turns an OSError of the block into a StorageError of one line.
+  """Turns an OSError of the block, and what libraries raise on a full disk, into a StorageError of one line.
 
   `place` is what is written, as the user knows it ('--output=DIR' or a path).
   """
   try:
     yield
-  except OSError as error:
-    raise StorageError(
-      f"{place}: cannot be written ({reason(error)}); check space and permissions"
-    ) from error
+  except Exception as error:
+    if isinstance(error, OSError) or is_full_disk(error):
+      raise StorageError(
+        f"{place}: cannot be written ({reason(error)}); check space and permissions"
+      ) from error
+    raise
 
 
 @contextlib.contextmanager

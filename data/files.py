@@ -6,6 +6,7 @@ there before. A leftover of a killed process ends in `.part` or `.old`.
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import gzip
 import hashlib
@@ -61,10 +62,23 @@ def whole_file(path: Path, *, aside: pathlib.Path | None = None) -> Iterator[pat
   """
   aside = aside or aside_of(path)
   try:
-    yield aside
+    with _full_disk_at(path):
+      yield aside
     aside.replace(path)
   finally:
     aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _full_disk_at(path: Path) -> Iterator[None]:
+  """Makes an OSError with `path` of what writers raise on a full disk without saying where."""
+  try:
+    yield
+  except Exception as error:
+    if not errors.is_full_disk(error) or getattr(error, "filename", None):
+      raise
+    code = getattr(error, "errno", None) or errno.ENOSPC
+    raise OSError(code, errors.reason(error), os.fspath(path)) from error
 
 
 def aside_of(path: Path) -> pathlib.Path:
@@ -95,7 +109,8 @@ def whole_directory(target: Path, *, replace: bool = False) -> Iterator[pathlib.
   aside.mkdir()
   with _claimed(aside):
     try:
-      yield aside
+      with _full_disk_at(target):
+        yield aside
       if not (replace and os.path.lexists(target)):
         aside.rename(target)
       elif not _exchange(aside, target):

@@ -56,7 +56,8 @@ LINES = {
   "small batches that are read several at a time (pretrain/batches.py)": 10,
   "a quarter of an hour on a GPU as one command: checks, speed, peers, variants (benchmarks/gpu_*)": 1_348,
   "directories exchanged in one step, and what killed processes left of them": 49,
-  "installed commands, recipes without a checkout, sources refused without TensorFlow": 64,
+  "full disks, whatever error a library makes of them": 37,
+  "installed commands, recipes without a checkout, sources refused without TensorFlow": 66,
   "token alignment on matrix units, its gradient computed with it; lookups in a forecast of a TPU": 49,
   "files as people have them (data, finetune): text that changed, TSV, lists, Arrow": 630,
 }

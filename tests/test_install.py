@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -67,6 +68,14 @@ def test_pyproject_make_and_the_search_for_pythons_name_the_same_versions():
   assert [int(minor) for minor in re.findall(r"3, (\d+)", check)] == list(pythons.MINORS)
   (tried,) = re.findall(r"for python in (.*);", make)
   assert [f"python3.{minor}" for minor in pythons.MINORS] == tried.split()[: len(pythons.MINORS)]
+
+
+@pytest.mark.parametrize("kind", [DeprecationWarning, FutureWarning])
+def test_what_our_own_code_calls_and_a_library_deprecates_is_an_error(kind):
+  with pytest.raises(kind):
+    warnings.warn_explicit("old", kind, "file.py", 1, module="pretrain.checkpoint")
+  with pytest.warns(kind):
+    warnings.warn_explicit("old", kind, "file.py", 1, module="tensorflow.python")
 
 
 def test_this_python_is_among_those_found():

@@ -57,6 +57,16 @@ def test_a_command_that_writes_files_says_every_error_in_one_line(capsys):
   assert command.run(lambda: fail(KeyboardInterrupt())) == 130
 
 
+def test_an_installed_project_has_no_commit_though_a_repository_is_around_it(tmp_path, monkeypatch):
+  git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b.c"]
+  subprocess.run([*git, "init", "--quiet"], check=True)
+  subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=a"], check=True)
+  for folder, is_known in ((tmp_path / "data", True), (tmp_path / ".venv" / "site-packages" / "data", False)):
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(command, "_ROOT", folder)
+    assert bool(command.commit()) == is_known
+
+
 def test_a_child_gives_its_code_and_its_error_and_shows_the_rest(capfd):
   script = "import sys; print('working', file=sys.stderr); sys.exit('error: too large')"
   for relay, shown in ((True, "working\n"), (False, "")):

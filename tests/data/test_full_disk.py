@@ -1,0 +1,153 @@
+"""Every library that writes files for us, on a disk that is full: exit code 5 and a line with the path."""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import resource
+import types
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from data import command, errors, files
+from data.prepare import shards
+from pretrain.export import folders
+
+LIMIT = 4_000  # bytes of a file: a full disk for whatever writes more
+
+
+@contextlib.contextmanager
+def full_disk():
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, before[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def write_safetensors(path: pathlib.Path) -> None:
+  folders.save_tensors(path, {"a": np.zeros(9_000, np.float32)})
+
+
+def write_tokenizer(path: pathlib.Path) -> None:
+  import tokenizers
+
+  words = {f"word{number}": number for number in range(900)}
+  tokenizers.Tokenizer(tokenizers.models.WordPiece(words, unk_token="word0")).save(str(path))
+
+
+def write_torch(path: pathlib.Path) -> None:
+  torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
+  torch.save({"a": torch.zeros(9_000)}, path)
+
+
+def write_onnx(path: pathlib.Path) -> None:
+  onnx = pytest.importorskip("onnx", reason="needs requirements-export.txt")
+  tensor = onnx.numpy_helper.from_array(np.zeros(9_000, np.float32), "a")
+  onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [tensor])), path)
+
+
+def write_parquet(path: pathlib.Path) -> None:
+  parquet.write_table(pyarrow.table({"a": np.random.default_rng(0).random(9_000)}), path)
+
+
+def write_array(path: pathlib.Path) -> None:
+  with open(path, "wb") as file:  # np.save adds .npy to a path
+    np.save(file, np.zeros(9_000))
+
+
+def write_text(path: pathlib.Path) -> None:
+  path.write_text("a" * 9_000)
+
+
+def write_records(path: pathlib.Path) -> None:
+  from array_record.python import array_record_module
+
+  writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1")
+  for number in range(9):
+    writer.write(np.random.default_rng(number).bytes(900))
+  writer.close()
+
+
+WRITERS = [
+  write_safetensors,
+  write_tokenizer,
+  write_torch,
+  write_onnx,
+  write_parquet,
+  write_array,
+  write_text,
+  write_records,
+]
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
+def test_a_full_disk_is_one_line_with_the_path_and_leaves_nothing(write, tmp_path, capsys):
+  (tmp_path / "old").write_text("kept")
+
+  def one_file() -> None:
+    with files.whole_file(tmp_path / "made") as aside:
+      write(aside)
+
+  def in_a_folder() -> None:
+    with files.whole_directory(tmp_path / "made") as aside:
+      write(aside / "file")
+
+  def in_an_export() -> None:
+    with errors.writing(f"--output={tmp_path / 'made'}"), files.whole_directory(tmp_path / "made") as aside:
+      write(aside / "file")
+
+  def by_itself() -> None:
+    with errors.writing(tmp_path / "made"):
+      write(tmp_path / "made")
+
+  for work in (one_file, in_a_folder, in_an_export, by_itself):
+    with full_disk():
+      code = command.run(work)
+    err = capsys.readouterr().err
+    assert (code, err.count("\n")) == (5, 1), err
+    assert err.startswith("error: ") and str(tmp_path / "made") in err
+    (tmp_path / "made").unlink(missing_ok=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_what_fails_for_another_reason_keeps_its_error(tmp_path):
+  for failure in (
+    ValueError("shape"),
+    RuntimeError("expected 3"),
+    errors.DataError("No space left on device"),
+  ):
+    with pytest.raises(type(failure)) as raised, errors.writing("x"), files.whole_file(tmp_path / "made"):
+      raise failure
+    assert raised.value is failure
+
+
+def test_a_shard_on_a_full_disk_is_a_line_with_its_path(tmp_path, monkeypatch, capsys):
+  (tmp_path / "work").mkdir()
+  records = [np.random.default_rng(number).bytes(900) for number in range(9)]
+  monkeypatch.setattr(shards, "_shard_records", lambda *_: records)
+  packed = types.SimpleNamespace(job=types.SimpleNamespace(output=tmp_path, work=tmp_path / "work"))
+  with full_disk():
+    assert command.run(lambda: shards.write_shard(packed, "train", 1, 0)) == 5
+  line = capsys.readouterr().err
+  assert f"{tmp_path}/train-00000-of-00001.arrayrecord: " in line and "free some space" in line
+  assert not [*(tmp_path / "work").iterdir()]
+  made = shards.write_shard(packed, "train", 1, 0)
+  assert made.records == 9 and (tmp_path / made.name).is_file()
+  (entry,) = (tmp_path / "work").glob("*.json")
+  assert json.loads(entry.read_text()) == dataclasses.asdict(made)
+
+
+def test_a_command_that_reports_full_disks_names_the_file(tmp_path, capsys):
+  def work() -> None:
+    with files.whole_file(tmp_path / "made") as aside:
+      write_text(aside)
+
+  with full_disk():
+    assert command.exit_code(work, stopped="") == 5
+  err = capsys.readouterr().err
+  assert err.startswith(f"error: {tmp_path / 'made'}: cannot be written (") and err.count("\n") == 1

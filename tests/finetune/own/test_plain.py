@@ -243,6 +243,11 @@ def test_entities_count_where_kind_and_borders_are_right():
   assert found["entity_f1"] == pytest.approx(2 / 3) and found["accuracy"] == pytest.approx(5 / 6)
   (table,) = metrics.details(schema("tagging", BIO), wanted, ours)
   assert {row["class"]: row["entities"] for row in table.rows} == {"PER": 2, "LOC": 1}
+  missed = [np.eye(4)[[1, 2, 0, 0]], ours[1]]  # two of three are found, and nothing else
+  found = metrics.measure(schema("tagging", BIO), wanted, missed)
+  assert (found["precision"], found["recall"]) == pytest.approx((1, 2 / 3))
+  (table,) = metrics.details(schema("tagging", BIO), [np.asarray([1, 0, 1])], [np.eye(4)[[1, 0, 0]]])
+  assert [(row["precision"], row["recall"]) for row in table.rows if row["class"] == "PER"] == [(1, 0.5)]
   plain = metrics.measure(schema("tagging", ("NOUN", "VERB")), [np.asarray([0, 1])], [np.eye(2)[[0, 0]]])
   assert plain == {"accuracy": 0.5, "macro_f1": pytest.approx(1 / 3)}
 

@@ -7,7 +7,8 @@ import pytest
 
 from configs import finetune_own
 from data.rows import Row
-from finetune.own import load
+from finetune.own import load, problems
+from finetune.own.schema import TaskSchema
 from finetune.own.search import Own
 from finetune.papers.spaces import Cell
 from finetune.search.session import Session
@@ -90,6 +91,23 @@ def test_the_loss_of_several_labels_is_smoothed_and_weighted_as_asked(own):
   logits = np.asarray([np.log(chance / (1 - chance))], np.float32)
   by_label = -np.asarray([1.5, 1]) * [0.9, 0.1] * np.log(chance) - [0.1, 0.9] * np.log(1 - chance)
   assert float(plan.problem.loss(logits, batch)[0]) == pytest.approx(by_label.mean(), rel=1e-5)
+
+
+def test_a_tagger_learns_from_the_first_piece_of_every_word_alone():
+  schema = TaskSchema("tagging", ("text",), "label", ("O", "B-X"), "cls", 8)
+  targets = [np.zeros(2, np.int64), np.zeros(4, np.int64)]  # three words on average
+  problem = problems.problem(schema, None, None, pad_id=0, targets=targets, balanced=False, smoothing=0.0)
+  batch = {
+    "ids": np.asarray([[2, 7, 8, 9, 3, 0]] * 2),  # [CLS], a word of two pieces, one of one, [SEP]
+    "word": np.asarray([[0, 1, 0, 2, 0, 0]] * 2),
+    "labels": np.asarray([[0, 1, 0, 0, 0, 0]] * 2),
+    "weights": np.asarray([1.0, 0.0], np.float32),
+  }
+  logits = np.random.default_rng(0).standard_normal((2, 6, 2)).astype(np.float32)
+  log_chances = logits[0] - np.log(np.exp(logits[0]).sum(-1, keepdims=True))
+  expected = -(log_chances[1, 1] + log_chances[3, 0]) / 3
+  loss, metrics = problem.loss(logits, batch)
+  assert float(loss) == pytest.approx(expected, rel=1e-5) and float(metrics["task_loss"][1]) == 2
 
 
 def test_every_field_of_the_columns_reaches_what_it_is_for(own):

@@ -32,6 +32,14 @@ def test_hours_are_the_steps_over_their_speeds():
   assert [axis.key for axis in series.axes([run(lines[:1])])] == ["step"]
 
 
+def test_every_run_has_its_own_tokens():
+  lines = [{"step": 100}]
+  sizes = [{"train.batch_size": size, "data.length": 50} for size in (10, 30)]
+  _, tokens = series.axes([run(lines, **size) for size in sizes])
+  assert tokens.label == "tokens (thousands)"
+  assert [float(place(np.asarray([100]))[0]) for place in tokens.place] == [50, 150]
+
+
 def test_a_long_curve_keeps_its_ends_and_its_peak():
   values = np.sin(np.arange(10_000) / 500)
   values[4_321] = 9.0

@@ -110,6 +110,7 @@ def test_groups_that_end_in_the_middle_of_a_device_have_all_their_rows():
 
   def squares(params, rows, totals):
     groups = own_rows.whole_groups(rows, 3)  # of four rows of a device
+    assert len(groups.rows) % groups.size == 0
     sums = groups.rows.reshape(-1, groups.size).sum(axis=1)
     return own_rows.total(jnp.sum(rows * sums[(groups.first + jnp.arange(len(rows))) // groups.size]))
 

@@ -137,7 +137,7 @@ def test_an_objective_switched_off_does_not_change_the_initial_values_of_the_oth
 
   whole = {**RTD, "objectives.scl.weight": 1.0, "objectives.scl.head": "projection"}
   without = {**whole, "objectives.scl.weight": 0.0}
-  whole["objectives.clm.weight"] = 1.0  # stands before the one that stays
+  whole["objectives.mlm.weight"] = 1.0  # stands before the one that stays
   jax.tree.map(np.testing.assert_array_equal, *(initial(small_recipe(fields)) for fields in (without, whole)))
 
 

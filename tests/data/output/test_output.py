@@ -110,7 +110,7 @@ def test_rows_that_changed_since_they_were_answered_are_noticed(tmp_path):
   output = tmp_path / "out.jsonl"
   with pytest.raises(KeyboardInterrupt):
     _run(output, _rows(11), stop_after=6)
-  first_alone = [*_rows(1, start=11), *_rows(11)[1:]]  # in a part behind which another one is the same
+  first_alone = [*_rows(12, start=11), *_rows(11)[1:]]  # in a part behind which another one is the same
   for changed in (_rows(11, start=1), first_alone, _rows(4), []):
     with pytest.raises(DataError, match=r"in.csv: changed since .*its first 6 rows"):
       _run(output, changed)

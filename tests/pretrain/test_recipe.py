@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrain.recipe import mixture_metrics
+from pretrain.corruption.masking import Masking
+from pretrain.objectives.views import Corrupted
+from pretrain.recipe import corruption_metrics, mixture_metrics
 from tests.pretrain.recipe_cases import (
   BATCH,
   FAST_COMPILE,
@@ -120,6 +122,15 @@ def test_an_objective_of_weight_zero_has_no_term_no_total_and_no_metric(off):
   assert set(totals) == expected
   _, metrics = jax.eval_shape(functools.partial(recipe.loss_fn, train=True), params, batch, totals)
   assert expected <= set(metrics) and not gone & set(metrics)
+
+
+def test_rates_are_of_tokens_and_what_was_left_out_is_of_rows():
+  ids = jnp.asarray([[0, 7, 8, 2], [0, 7, 2, TOKENS.pad], [TOKENS.pad] * 4])
+  selected, nothing = jnp.zeros((3, 4), bool).at[0, 1:3].set(True), jnp.zeros((3, 2))
+  chosen = Masking(ids, nothing, nothing, selected, jnp.asarray([3, 1, 0]))
+  corrupted = Corrupted(ids, ids != TOKENS.pad, chosen, ids.at[0, 2].set(9).at[2, 1].set(9), nothing)
+  found = {name: tuple(map(float, pair)) for name, pair in corruption_metrics(corrupted).items()}
+  assert found == {"mask_rate": (2, 7), "replace_rate": (1, 7), "mask_overflow": (4, 2)}
 
 
 def test_mixture_weights_are_means_over_the_tokens_that_were_chosen():

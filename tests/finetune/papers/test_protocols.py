@@ -61,6 +61,29 @@ def test_what_the_authors_found_best_is_in_their_search(protocol, size):
   assert len(found) == (0 if (protocol, size) == ("taco", "base") else 9)  # all but WNLI, or but SQuAD
 
 
+# As the READMEs of COCO-LM and AMOS write them: batch/rate/epochs/warm-up, a part of all steps.
+_README = """
+  mnli  32/2e-5/2/16   32/5e-6/3/16   32/1e-5/3/16
+  qqp   32/3e-5/5/16   32/1e-5/5/16   32/2e-5/5/16
+  qnli  32/1e-5/5/16   32/7e-6/2/16   32/2e-5/3/16
+  sst2  32/2e-5/5/16   32/5e-6/2/16   32/1e-5/5/16
+  cola  16/2e-5/10/16  16/1e-5/10/10  32/2e-5/10/10
+  rte   16/2e-5/10/10  32/2e-5/5/16   32/4e-5/5/10
+  mrpc  16/4e-5/10/16  16/2e-5/5/16   32/4e-5/10/16
+  stsb  16/4e-5/10/16  16/2e-5/10/16  16/4e-5/10/16
+  squad 32/2e-5/3/10   32/2e-5/3/10   16/2e-5/3/10
+"""
+
+
+def test_what_the_authors_found_best_is_what_they_write():
+  for line in _README.strip().splitlines():
+    task, *cells = line.split()
+    for names, written in zip((("coco_lm", "base"), ("coco_lm", "large"), ("amos", "base")), cells):
+      batch_size, rate, epochs, part = written.split("/")
+      cell = Cell(int(batch_size), float(rate), int(epochs), 1 / int(part))
+      assert spaces.best_known(names[0], task, names[1]) == cell, (task, names)
+
+
 def test_a_name_is_a_file_name_and_says_the_kind_of_warmup():
   assert Cell(32, 2e-5, 3, 0.0625).name == "bs32_lr2e-05_ep3_wu0.0625"
   assert Cell(64, 5e-5, 6, warmup_steps=2000).name == "bs64_lr5e-05_ep6_wu2000steps"

@@ -19,6 +19,7 @@ def test_hours_are_the_steps_over_their_speeds():
     {"step": 100, "perf/steps_per_second": 1.0},
     {"step": 100, "eval/loss": 0.5},
     {"step": 300, "perf/steps_per_second": 2.0},
+    {"step": 200, "perf/steps_per_second": 9.0},  # of another start, and measured before
   ]
   steps, taken = metrics.hours(lines)
   np.testing.assert_array_equal(steps, [0, 100, 300])

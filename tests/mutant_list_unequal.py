@@ -189,7 +189,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "all runs have the tokens of the first",
         "scales = [run.tokens_per_step / size for run in runs]",
         "scales = [runs[0].tokens_per_step / size for run in runs]",
-        "test_every_run_has_its_own_tokens",
+        "test_every_run_has_its_own_tokens_and_hours",
       ),
     ],
   ),

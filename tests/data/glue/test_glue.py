@@ -75,6 +75,14 @@ def test_the_label_of_snli_is_the_last_column_and_rows_without_agreement_are_dro
   assert (split.first, split.labels.tolist(), split.dropped) == (["a", "c"], [1, 0], 1)
 
 
+def test_the_class_of_a_label_of_tfds_is_that_of_the_official_file():
+  ones = {"qqp": "duplicate", "sst2": "positive", "cola": "acceptable", "mrpc": "equivalent"}
+  for task, label in (ones | {"wnli": "entailment"}).items():
+    assert glue._label_text(glue.known_task(task), label) == "1", task
+  for task, label in (("rte", "not_entailment"), ("qnli", "not_entailment"), ("mnli", "neutral")):
+    assert glue._label_text(glue.known_task(task), label) == label
+
+
 def test_rows_of_tfds_without_agreement_are_dropped_and_counted():
   labels = ("neutral", None, "entailment", None)
   rows = [{"premise": str(at), "hypothesis": "b", "label": label} for at, label in enumerate(labels)]

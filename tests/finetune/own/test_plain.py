@@ -139,10 +139,16 @@ def test_scores_by_hand():
   assert found == {"accuracy": 0.75, "macro_f1": pytest.approx((2 / 3 + 0.8) / 2)}
   tables = metrics.details(schema(), np.asarray([0, 1, 1, 1]), logits)
   assert [row["rows"] for row in tables[0].rows] == [1, 3]
+  assert [(row["precision"], row["recall"]) for row in tables[0].rows] == [
+    (0.5, 1),
+    (1, pytest.approx(2 / 3)),
+  ]
   assert tables[1].rows[1] == {"": "2 y", "x": 1, "y": 2}
   several = np.asarray([[5.0, -5], [5, 5], [-5, 5]])
   found = metrics.measure(schema("multilabel"), np.asarray([[1, 0], [1, 1], [1, 1]]), several)
   assert found["micro_f1"] == pytest.approx(8 / 9) and found["average_precision"] == 1.0
+  even = np.asarray([[0.0, -5], [-5, 0]])  # a probability of a half is enough
+  assert metrics.measure(schema("multilabel"), np.eye(2), even)["micro_f1"] == 1.0
   found = metrics.measure(schema("regression", ()), np.asarray([1.0, 2, 3]), np.asarray([[1.0], [2], [5]]))
   assert found["spearman"] == 1.0 and found["rmse"] == pytest.approx((4 / 3) ** 0.5)
   broken = metrics.measure(schema(), np.asarray([0, 1]), np.asarray([[np.nan, 0], [0, 0]]))

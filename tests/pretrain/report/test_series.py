@@ -3,6 +3,7 @@
 import pathlib
 
 import numpy as np
+import pytest
 
 from pretrain import metrics
 from pretrain.report import drawing, series
@@ -33,12 +34,15 @@ def test_hours_are_the_steps_over_their_speeds():
   assert [axis.key for axis in series.axes([run(lines[:1])])] == ["step"]
 
 
-def test_every_run_has_its_own_tokens():
-  lines = [{"step": 100}]
-  sizes = [{"train.batch_size": size, "data.length": 50} for size in (10, 30)]
-  _, tokens = series.axes([run(lines, **size) for size in sizes])
-  assert tokens.label == "tokens (thousands)"
-  assert [float(place(np.asarray([100]))[0]) for place in tokens.place] == [50, 150]
+def test_every_run_has_its_own_tokens_and_hours():
+  runs = [
+    run([{"step": 100, "perf/steps_per_second": size}], **{"train.batch_size": size, "data.length": 50})
+    for size in (10, 20)
+  ]
+  _, tokens, hours = series.axes(runs)
+  assert (tokens.label, hours.label) == ("tokens (thousands)", "minutes of training")
+  assert [float(place(np.asarray([100]))[0]) for place in tokens.place] == [50, 100]
+  assert [float(place(np.asarray([100]))[0]) for place in hours.place] == pytest.approx([10 / 60, 5 / 60])
 
 
 def test_a_long_curve_keeps_its_ends_and_its_peak():

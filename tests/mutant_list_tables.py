@@ -156,6 +156,42 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "finetune/search/best_model.py",
+    "tests/finetune/search/test_save_model.py",
+    [
+      (
+        "a saved head lacks the shift of its numbers",
+        "save_model.scale_outputs(trained.params, output_scale, output_shift)",
+        "save_model.scale_outputs(trained.params, output_scale)",
+        "test_a_saved_head_gives_numbers_on_the_scale_of_the_file",
+      ),
+    ],
+  ),
+  (
+    "finetune/search/save_model.py",
+    "tests/finetune/search/test_save_model.py",
+    [
+      (
+        "a saved head's bias is not scaled",
+        'output["bias"] = output["bias"] + np.float32(shift)',
+        'output["bias"] = head["output"]["bias"] + np.float32(shift)',
+        "test_a_saved_head_gives_numbers_on_the_scale_of_the_file",
+      ),
+    ],
+  ),
+  (
+    "finetune/own/tagging.py",
+    _PLAIN,
+    [
+      (
+        "a word that was cut away is of the first class",
+        "of_row[counts[:, 0] == 0, outside] = 1.0",
+        "of_row[counts[:, 0] == 0, 0] = 1.0",
+        "test_a_long_sentence_loses_words_or_is_read_in_windows",
+      ),
+    ],
+  ),
+  (
     "finetune/own/metrics.py",
     _PLAIN,
     [

@@ -188,6 +188,8 @@ def test_a_long_sentence_loses_words_or_is_read_in_windows(words):
   outputs = np.zeros((6, 4), np.float32)
   outputs[1:5, 1] = 2.0
   assert tagging.tags(cut, tagging.join(found, [outputs], cut)) == [["B-PER"] * 4 + ["O"] * 2]
+  other = schema("tagging", ("B-PER", "O"), max_length=6)  # what was cut away is O, wherever that stands
+  assert tagging.tags(other, tagging.join(found, [outputs[:, 1:3]], other)) == [["B-PER"] * 4 + ["O"] * 2]
   windows = schema("tagging", BIO, max_length=6, long="windows")
   found = tagging.inputs(made, windows, words)
   assert [word.tolist() for word in found.examples.token_fields["word"]] == [

@@ -111,6 +111,11 @@ def test_windows_of_a_pair_repeat_the_first_text(words):
   between = " ".join(["[SEP]"] * words.separators)
   assert all(one.startswith(f"[CLS] good film {between} ") and len(one.split()) <= 9 for one in shown)
   assert shown[0].split()[3 + words.separators] == "a" and shown[-1].endswith("mat [SEP]")
+  exchanged = answers.inputs(
+    made, schema(text=("other", "text"), long="windows", max_length=10 + words.separators), words
+  )
+  (ids,) = exchanged.examples.ids  # a short second text leaves its room to the first
+  assert len(ids) == 6 + 2 + 2 + words.separators
 
 
 def test_the_outputs_of_a_text_are_the_mean_of_its_windows():

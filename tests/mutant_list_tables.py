@@ -209,4 +209,76 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
     ],
   ),
+  (
+    "finetune/own/search.py",
+    "tests/finetune/own/test_search.py",
+    [
+      (
+        "answers for the development set lack their shift",
+        "* self.task.scale + self.task.shift for",
+        "* self.task.scale for",
+        "test_answers_and_the_saved_head_are_on_the_scale_of_the_file",
+      ),
+      (
+        "a head is saved without the shift of its numbers",
+        "output_shift=self.task.shift",
+        "output_shift=0.0",
+        "test_answers_and_the_saved_head_are_on_the_scale_of_the_file",
+      ),
+    ],
+  ),
+  (
+    "pretrain/ablations/statistics.py",
+    "tests/pretrain/ablations/test_ablations.py",
+    [
+      (
+        "a bootstrap draws four values",
+        "(DRAWS, len(logs))",
+        "(DRAWS, 4)",
+        "test_the_step_at_which_a_level_is_reached_lies_on_a_line_over_its_logarithm",
+      ),
+      (
+        "a level is reached above it",
+        "if points[step] >= level:",
+        "if points[step] > level:",
+        "test_the_step_at_which_a_level_is_reached_lies_on_a_line_over_its_logarithm",
+      ),
+    ],
+  ),
+  (
+    "finetune/glue/predictions.py",
+    "tests/finetune/glue/test_predictions.py",
+    [
+      (
+        "the digest of a test set has its first sentences twice",
+        "[] if split.second is None else [split.second]",
+        "[] if split.second is None else [split.first]",
+        "test_the_digest_of_a_test_set_is_of_both_sentences_and_of_their_numbers",
+      ),
+    ],
+  ),
+  (
+    "pretrain/checkpoints.py",
+    "tests/pretrain/test_checkpoints.py",
+    [
+      (
+        "an average is of the oldest steps",
+        "steps[-last:]]",
+        "steps[:last]]",
+        "test_an_average_is_the_mean_and_a_model_of_its_own",
+      ),
+    ],
+  ),
+  (
+    "finetune/own/answers.py",
+    "tests/finetune/own/test_plain.py",
+    [
+      (
+        "a first text is cut to half whatever the second is",
+        "max(room // 2, room - len(pair))",
+        "room // 2",
+        "test_windows_of_a_pair_repeat_the_first_text",
+      ),
+    ],
+  ),
 ]

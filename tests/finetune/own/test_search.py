@@ -11,6 +11,7 @@ from finetune.own import load, problems
 from finetune.own.schema import TaskSchema
 from finetune.own.search import Own
 from finetune.papers.spaces import Cell
+from finetune.search import best_model
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
 from pretrain.stop import StopRequest
@@ -108,6 +109,20 @@ def test_a_tagger_learns_from_the_first_piece_of_every_word_alone():
   expected = -(log_chances[1, 1] + log_chances[3, 0]) / 3
   loss, metrics = problem.loss(logits, batch)
   assert float(loss) == pytest.approx(expected, rel=1e-5) and float(metrics["task_loss"][1]) == 2
+
+
+def test_answers_and_the_saved_head_are_on_the_scale_of_the_file(own, monkeypatch):
+  task = own("text,label\na good film,1\na bad film,3\nthe cat sat,8\n", own__task="regression")
+  mean, deviation = np.mean([1, 3, 8]), np.std([1, 3, 8])
+  ones = lambda batch: np.ones((*batch["ids"].shape[:2], 1), np.float32)  # noqa: E731
+  (outputs,) = task.dev_outputs(ones, 1)
+  np.testing.assert_allclose(outputs, np.full((3, 1), mean + deviation))
+  saved = []
+  monkeypatch.setattr(best_model, "choose", lambda *_: types.SimpleNamespace(cell=None, seed=0))
+  monkeypatch.setattr(best_model, "save", lambda search, chosen, about, **more: saved.append(more))
+  search = types.SimpleNamespace(trained=lambda cell, seed: types.SimpleNamespace(outputs_of=ones))
+  task.finish(search, [])
+  assert (saved[0]["output_scale"], saved[0]["output_shift"]) == pytest.approx((deviation, mean))
 
 
 def test_every_field_of_the_columns_reaches_what_it_is_for(own):

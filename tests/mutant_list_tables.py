@@ -281,4 +281,16 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
     ],
   ),
+  (
+    "finetune/search/session.py",
+    "tests/finetune/own/test_search.py",
+    [
+      (
+        "the first seed is 0",
+        "range(self.config.seed, self.config.seed + (self",
+        "range(0, self.config.seed + (self",
+        "test_seeds_begin_with_the_one_that_is_asked_for",
+      ),
+    ],
+  ),
 ]

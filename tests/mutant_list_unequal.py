@@ -217,4 +217,16 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
     ],
   ),
+  (
+    "finetune/search/session.py",
+    "tests/finetune/own/test_search.py",
+    [
+      (
+        "the test set has as many seeds as a cell",
+        "self.config.search.num_test_seeds or self.protocol.num_test_seeds",
+        "self.config.search.num_seeds or self.protocol.num_test_seeds",
+        "test_seeds_begin_with_the_one_that_is_asked_for",
+      ),
+    ],
+  ),
 ]

@@ -111,6 +111,11 @@ def test_a_tagger_learns_from_the_first_piece_of_every_word_alone():
   assert float(loss) == pytest.approx(expected, rel=1e-5) and float(metrics["task_loss"][1]) == 2
 
 
+def test_seeds_begin_with_the_one_that_is_asked_for(own):
+  session = own(CLASSES, seed=3, search__num_seeds=2, search__num_test_seeds=4).session
+  assert session.seeds == [3, 4] and session.test_seeds == [3, 4, 5, 6]
+
+
 def test_answers_and_the_saved_head_are_on_the_scale_of_the_file(own, monkeypatch):
   task = own("text,label\na good film,1\na bad film,3\nthe cat sat,8\n", own__task="regression")
   mean, deviation = np.mean([1, 3, 8]), np.std([1, 3, 8])

@@ -38,6 +38,10 @@ def test_every_step_gets_its_batch(small_records, tmp_path, monkeypatch, at_once
   places = [position(step, SKIPS) for step in steps]
   for step, at in zip(steps, places, strict=True):
     np.testing.assert_array_equal(read.at(step), records.batch(at, SIZE), err_msg=f"step {step}")
+  again = {step: read.again(step) for step in (steps[0], steps[-1])}
+  for step, at in zip((steps[0], steps[-1]), (places[0], places[-1]), strict=True):
+    np.testing.assert_array_equal(again[step][0], records.batch(at, SIZE))
+    assert again[step][1] == records.examples(at, SIZE)
   read.close()
   ledger.close()
   assert set(records.reads) == {together * SIZE}

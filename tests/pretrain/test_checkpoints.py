@@ -106,6 +106,8 @@ def test_an_average_is_the_mean_and_a_model_of_its_own(finished, tmp_path, call)
   assert model.load_vocabulary("", flag="--vocabulary")[0] == output / "vocabulary"
   (line,) = [line for line in history.training(model.meta, 0.0) if line.startswith("| updates")]
   assert "the mean of those after 1, 4, 6" in line
+  newest = tmp_path / "newest"
+  assert "the mean of steps 4, 6" in call("average", finished, "--last=2", f"--output={newest}")[1]
   assert call("average", finished, "--last=3", f"--output={output}")[0] == 2  # it is there
   assert call("average", finished, "--last=4", f"--output={tmp_path / 'more'}")[0] == 2
   assert not (tmp_path / "more").exists()

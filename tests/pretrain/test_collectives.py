@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrain import sharding, trees
+from pretrain import own_rows, sharding, trees
 from pretrain.corruption.masking import TokenIds
 from pretrain.plan.collectives import collectives
 from pretrain.plan.program import parse
 from pretrain.run import Run, make_run
+from pretrain.settings.mesh import MeshSettings
 from tests.pretrain import small_run
 
 ROWS, LENGTH, WIDTH, LAYERS = 16, 32, 16, 4
@@ -100,6 +101,22 @@ def test_data_parallel_devices_sum_every_gradient_once_however_many_microbatches
 def test_contrast_of_whole_groups_exchanges_nothing_more():
   step = _step("mlm", (8, 1, 1), objectives__taco__weight=1.0)
   _assert_exchanged(step, {("all-reduce", "data", "float32"): _bytes(step) + _metrics(step)})
+
+
+def test_groups_that_end_in_the_middle_of_a_device_have_all_their_rows():
+  with small_run.devices(3):
+    mesh = sharding.make_mesh(MeshSettings(3, 1, 1))
+  values = np.random.default_rng(0).integers(1, 99, 12).astype(np.float32)
+
+  def squares(params, rows, totals):
+    groups = own_rows.whole_groups(rows, 3)  # of four rows of a device
+    assert len(groups.rows) % groups.size == 0
+    sums = groups.rows.reshape(-1, groups.size).sum(axis=1)
+    return own_rows.total(jnp.sum(rows * sums[(groups.first + jnp.arange(len(rows))) // groups.size]))
+
+  with jax.set_mesh(mesh):
+    found = jax.jit(own_rows.on_own_rows(squares, {}, row_axis=0, returns="values"))({}, values, {})
+  assert float(found) == (values.reshape(4, 3).sum(axis=1) ** 2).sum()
 
 
 def test_groups_on_two_devices_exchange_rows_with_each_other_alone():

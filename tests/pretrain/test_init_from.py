@@ -105,11 +105,12 @@ def test_another_encoder_is_refused(small_records, finished, fields, message):
     _taken("mlm", small_records, {"train.init_from": str(finished)} | fields)
 
 
-def test_parameters_that_are_not_finite_are_refused(small_records, tmp_path):
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_parameters_that_are_not_finite_are_refused(small_records, tmp_path, value):
   config = small_config("mlm", small_records, {})
   state = small_run(config).init_state()._asdict()
   table = state["params"]["encoder"]["embeddings"]["token"]["embedding"]
-  state["params"]["encoder"]["embeddings"]["token"]["embedding"] = table.at[3, 2].set(np.nan)
+  state["params"]["encoder"]["embeddings"]["token"]["embedding"] = table.at[3, 2].set(value)
   _save(tmp_path, config, state, small_records)
   with pytest.raises(DataError, match="embeddings/token/embedding is not finite everywhere; give an earlier"):
     _taken("mlm", small_records, {"train.init_from": str(tmp_path)})

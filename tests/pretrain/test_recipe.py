@@ -1,11 +1,16 @@
 """Run: pytest tests/pretrain/test_recipe.py. Whole recipes: terms, totals, batches, corruptions."""
 
 import functools
+import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pretrain.corruption.masking import Masking
+from pretrain.objectives.views import Corrupted
+from pretrain.recipe import corruption_metrics, mixture_metrics
 from tests.pretrain.recipe_cases import (
   BATCH,
   FAST_COMPILE,
@@ -119,6 +124,23 @@ def test_an_objective_of_weight_zero_has_no_term_no_total_and_no_metric(off):
   assert expected <= set(metrics) and not gone & set(metrics)
 
 
+def test_rates_are_of_tokens_and_what_was_left_out_is_of_rows():
+  ids = jnp.asarray([[0, 7, 8, 2], [0, 7, 2, TOKENS.pad], [TOKENS.pad] * 4])
+  selected, nothing = jnp.zeros((3, 4), bool).at[0, 1:3].set(True), jnp.zeros((3, 2))
+  chosen = Masking(ids, nothing, nothing, selected, jnp.asarray([3, 1, 0]))
+  corrupted = Corrupted(ids, ids != TOKENS.pad, chosen, ids.at[0, 2].set(9).at[2, 1].set(9), nothing)
+  found = {name: tuple(map(float, pair)) for name, pair in corruption_metrics(corrupted).items()}
+  assert found == {"mask_rate": (2, 7), "replace_rate": (1, 7), "mask_overflow": (4, 2)}
+
+
+def test_mixture_weights_are_means_over_the_tokens_that_were_chosen():
+  weights = np.asarray([[[0.25, 0.75], [0.5, 0.5], [0.0, 1.0]]], np.float32)
+  settings = types.SimpleNamespace(is_separate=False, mlm_layers=(2, 4))
+  found = mixture_metrics(jnp.asarray(weights), jnp.asarray([[1.0, 1.0, 0.0]]), settings)
+  means = {name: float(total / weight) for name, (total, weight) in found.items()}
+  assert means == {"mixture_weight_layer_2": 0.375, "mixture_weight_layer_4": 0.625}
+
+
 def test_an_objective_switched_off_does_not_change_the_initial_values_of_the_others():
   def initial(recipe):
     params = jax.jit(recipe.init, compiler_options=FAST_COMPILE)(jax.random.key(0))
@@ -126,6 +148,7 @@ def test_an_objective_switched_off_does_not_change_the_initial_values_of_the_oth
 
   whole = {**RTD, "objectives.scl.weight": 1.0, "objectives.scl.head": "projection"}
   without = {**whole, "objectives.scl.weight": 0.0}
+  whole["objectives.mlm.weight"] = 1.0  # stands before the one that stays
   jax.tree.map(np.testing.assert_array_equal, *(initial(small_recipe(fields)) for fields in (without, whole)))
 
 

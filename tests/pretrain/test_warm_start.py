@@ -29,6 +29,20 @@ def test_a_warm_start_says_who_made_the_checkpoint(tmp_path):
     warm_start.started_from(_config(train__init_from=str(tmp_path / "gone")))
 
 
+@pytest.mark.parametrize(
+  "field",
+  [
+    *("num_heads", "num_segments", "layer_norm_eps"),
+    *("relative_position", "relative_buckets", "relative_max_distance"),
+  ],
+)
+def test_equal_arrays_that_would_mean_something_else_are_refused(field):
+  ours = warm_start._meaning(_config(model__relative_position="t5"))
+  warm_start._check_meaning(ours, ours, "train.init_from=a")
+  with pytest.raises(DataError, match=f"train.init_from=a: it is another model .{field}: 99 there"):
+    warm_start._check_meaning(ours, ours | {field: 99}, "train.init_from=a")
+
+
 def test_a_checkpoint_that_the_method_does_not_use_is_no_start():
   fields = {"generator__init_from": "a", "model__freeze_embeddings_from": "b"}
   assert warm_start.starts(_config(**fields)) == {}

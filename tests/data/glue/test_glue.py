@@ -75,6 +75,21 @@ def test_the_label_of_snli_is_the_last_column_and_rows_without_agreement_are_dro
   assert (split.first, split.labels.tolist(), split.dropped) == (["a", "c"], [1, 0], 1)
 
 
+def test_the_class_of_a_label_of_tfds_is_that_of_the_official_file():
+  ones = {"qqp": "duplicate", "sst2": "positive", "cola": "acceptable", "mrpc": "equivalent"}
+  for task, label in (ones | {"wnli": "entailment"}).items():
+    assert glue._label_text(glue.known_task(task), label) == "1", task
+  for task, label in (("rte", "not_entailment"), ("qnli", "not_entailment"), ("mnli", "neutral")):
+    assert glue._label_text(glue.known_task(task), label) == label
+
+
+def test_rows_of_tfds_without_agreement_are_dropped_and_counted():
+  labels = ("neutral", None, "entailment", None)
+  rows = [{"premise": str(at), "hypothesis": "b", "label": label} for at, label in enumerate(labels)]
+  split = glue._from_tfds(glue.known_task("snli"), "train", rows, "snli train")
+  assert (split.first, split.labels.tolist(), split.dropped) == (["0", "2"], [2, 1], 2)
+
+
 def test_scores_are_floats_from_0_to_5(tmp_path):
   write(tmp_path, "STS-B/dev.tsv", "index\tsentence1\tsentence2\tscore", "0\ta\tb\t0.000", "1\tc\td\t4.75")
   split = glue.read(str(tmp_path), "stsb", "dev")
@@ -224,6 +239,7 @@ def test_a_smaller_fraction_is_a_part_of_a_larger_one_and_of_another_seed_is_ano
   assert glue.fraction(whole, 1.0, seed=3).first == whole.first
   assert glue.fraction(whole, 1.0, seed=3).is_official
   assert len(glue.fraction(whole, 1e-9, seed=3)) == 1
+  assert len(glue.fraction(whole, 0.0026, seed=3)) == 3  # the nearest number
   with pytest.raises(ConfigError, match=r"fraction=1\.5"):
     glue.fraction(whole, 1.5, seed=3)
 

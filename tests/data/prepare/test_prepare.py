@@ -234,6 +234,17 @@ def test_a_fraction_and_a_limit_take_fewer_documents(corpus, vocabulary_director
   assert manifest.read(few).counts["documents"] == 15
 
 
+def test_of_a_fraction_of_the_documents_the_same_share_is_held_out(corpus, tmp_path):
+  request, counts = sources.Request(f"{corpus}/*.txt"), collections.Counter()
+  job = pipeline.Job(request, str(tmp_path), 32, "complete", 0, heldout_fraction=0.2, fraction=0.5)
+  chunks = [
+    chunk for unit in sources.plan(request).units for chunk in pipeline.text_chunks(job, unit, counts)
+  ]
+  heldout, train = (sum(len(chunk[split]) for chunk in chunks) for split in ("heldout", "train"))
+  assert heldout + train == counts["documents"]
+  assert 0.1 < heldout / (heldout + train) < 0.3
+
+
 def test_repairs_are_counted_by_file(vocabulary_directory, tmp_path):
   (tmp_path / "bad.txt").write_bytes(b"the \xff people\n\n\x00\n\nit is\x07 the time\n" * 50)
   flags = [f"--source={tmp_path}/*.txt", f"--vocabulary={vocabulary_directory}", f"--output={tmp_path}/o"]

@@ -87,6 +87,11 @@ def test_training_twice_gives_the_same_bytes(trained, tmp_path):
   assert made.digest == trained.digest
 
 
+def test_a_piece_of_wordpiece_is_there_twice_in_the_text(tmp_path):
+  with pytest.raises(errors.DataError, match="gave 10: use --size=10"):  # q, ##z, ##x and what is special
+    vocabulary_train.train(["qzx"], tmp_path / "v", kind="wordpiece", cased=True, size=90)
+
+
 def test_case_is_kept_only_where_asked(tmp_path):
   made = vocabulary_train.train(sentences(), tmp_path / "v", kind="sentencepiece", cased=True, size=150)
   assert made.encode("The") != made.encode("the")

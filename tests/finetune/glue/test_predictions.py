@@ -45,6 +45,13 @@ def test_what_is_there_is_told_and_what_is_cut_or_missing(tmp_path, encoding):
   ]
 
 
+def test_the_digest_of_a_test_set_is_of_both_sentences_and_of_their_numbers():
+  split = Split(["a", "b"], ["c", "d"], None, ["0", "1"], 0, "made", is_official=True)
+  changes = ({}, {"first": ["a", "x"]}, {"second": ["c", "x"]}, {"ids": ["0", "2"]}, {"second": None})
+  digests = [glue_predictions._digest(dataclasses.replace(split, **change)) for change in changes]
+  assert len(set(digests)) == len(changes)
+
+
 def test_a_download_takes_test_sets_too_and_the_default_place_is_named(tmp_path, encoding, monkeypatch):
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
   assert f"no test split in {tmp_path / 'tfds'};" in glue_predictions.load("rte", "", encoding).lines[0]

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from configs import finetune_own
@@ -94,6 +95,17 @@ def test_rows_without_a_text_are_counted_and_named_or_left_out(read):
   task = read("a.jsonl", content, content, empty="skip")
   assert len(task.train.targets) == len(task.dev.targets) == 193
   assert sum("7 of 200 rows have an empty text and are left out" in line for line in task.lines) == 2
+
+
+def test_numbers_are_scaled_by_those_of_the_training_rows(read):
+  numbers = np.random.default_rng(0).normal(3, 2, 50)
+  train = [{"text": text, "label": number} for text, number in zip(texts(50), numbers)]
+  dev = [row | {"label": 10 * row["label"] + 7} for row in train]
+  task = read("a.jsonl", json_lines(*train), json_lines(*dev))
+  assert (task.scale, task.shift) == pytest.approx((np.std(numbers), np.mean(numbers)))
+  wanted = (10 * numbers + 7 - np.mean(numbers)) / np.std(numbers)
+  labels = task.dev.examples(scale=task.scale, shift=task.shift).fields["labels"]
+  np.testing.assert_allclose(labels, wanted, rtol=1e-5)
 
 
 def test_half_an_emoji_is_replaced_and_counted(read):

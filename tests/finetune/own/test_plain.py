@@ -111,6 +111,11 @@ def test_windows_of_a_pair_repeat_the_first_text(words):
   between = " ".join(["[SEP]"] * words.separators)
   assert all(one.startswith(f"[CLS] good film {between} ") and len(one.split()) <= 9 for one in shown)
   assert shown[0].split()[3 + words.separators] == "a" and shown[-1].endswith("mat [SEP]")
+  exchanged = answers.inputs(
+    made, schema(text=("other", "text"), long="windows", max_length=10 + words.separators), words
+  )
+  (ids,) = exchanged.examples.ids  # a short second text leaves its room to the first
+  assert len(ids) == 6 + 2 + 2 + words.separators
 
 
 def test_the_outputs_of_a_text_are_the_mean_of_its_windows():
@@ -139,10 +144,16 @@ def test_scores_by_hand():
   assert found == {"accuracy": 0.75, "macro_f1": pytest.approx((2 / 3 + 0.8) / 2)}
   tables = metrics.details(schema(), np.asarray([0, 1, 1, 1]), logits)
   assert [row["rows"] for row in tables[0].rows] == [1, 3]
+  assert [(row["precision"], row["recall"]) for row in tables[0].rows] == [
+    (0.5, 1),
+    (1, pytest.approx(2 / 3)),
+  ]
   assert tables[1].rows[1] == {"": "2 y", "x": 1, "y": 2}
   several = np.asarray([[5.0, -5], [5, 5], [-5, 5]])
   found = metrics.measure(schema("multilabel"), np.asarray([[1, 0], [1, 1], [1, 1]]), several)
   assert found["micro_f1"] == pytest.approx(8 / 9) and found["average_precision"] == 1.0
+  even = np.asarray([[0.0, -5], [-5, 0]])  # a probability of a half is enough
+  assert metrics.measure(schema("multilabel"), np.eye(2), even)["micro_f1"] == 1.0
   found = metrics.measure(schema("regression", ()), np.asarray([1.0, 2, 3]), np.asarray([[1.0], [2], [5]]))
   assert found["spearman"] == 1.0 and found["rmse"] == pytest.approx((4 / 3) ** 0.5)
   broken = metrics.measure(schema(), np.asarray([0, 1]), np.asarray([[np.nan, 0], [0, 0]]))
@@ -182,6 +193,8 @@ def test_a_long_sentence_loses_words_or_is_read_in_windows(words):
   outputs = np.zeros((6, 4), np.float32)
   outputs[1:5, 1] = 2.0
   assert tagging.tags(cut, tagging.join(found, [outputs], cut)) == [["B-PER"] * 4 + ["O"] * 2]
+  other = schema("tagging", ("B-PER", "O"), max_length=6)  # what was cut away is O, wherever that stands
+  assert tagging.tags(other, tagging.join(found, [outputs[:, 1:3]], other)) == [["B-PER"] * 4 + ["O"] * 2]
   windows = schema("tagging", BIO, max_length=6, long="windows")
   found = tagging.inputs(made, windows, words)
   assert [word.tolist() for word in found.examples.token_fields["word"]] == [
@@ -243,6 +256,11 @@ def test_entities_count_where_kind_and_borders_are_right():
   assert found["entity_f1"] == pytest.approx(2 / 3) and found["accuracy"] == pytest.approx(5 / 6)
   (table,) = metrics.details(schema("tagging", BIO), wanted, ours)
   assert {row["class"]: row["entities"] for row in table.rows} == {"PER": 2, "LOC": 1}
+  missed = [np.eye(4)[[1, 2, 0, 0]], ours[1]]  # two of three are found, and nothing else
+  found = metrics.measure(schema("tagging", BIO), wanted, missed)
+  assert (found["precision"], found["recall"]) == pytest.approx((1, 2 / 3))
+  (table,) = metrics.details(schema("tagging", BIO), [np.asarray([1, 0, 1])], [np.eye(4)[[1, 0, 0]]])
+  assert [(row["precision"], row["recall"]) for row in table.rows if row["class"] == "PER"] == [(1, 0.5)]
   plain = metrics.measure(schema("tagging", ("NOUN", "VERB")), [np.asarray([0, 1])], [np.eye(2)[[0, 0]]])
   assert plain == {"accuracy": 0.5, "macro_f1": pytest.approx(1 / 3)}
 

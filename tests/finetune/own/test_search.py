@@ -7,9 +7,11 @@ import pytest
 
 from configs import finetune_own
 from data.rows import Row
-from finetune.own import load
+from finetune.own import load, problems
+from finetune.own.schema import TaskSchema
 from finetune.own.search import Own
 from finetune.papers.spaces import Cell
+from finetune.search import best_model
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
 from pretrain.stop import StopRequest
@@ -90,6 +92,42 @@ def test_the_loss_of_several_labels_is_smoothed_and_weighted_as_asked(own):
   logits = np.asarray([np.log(chance / (1 - chance))], np.float32)
   by_label = -np.asarray([1.5, 1]) * [0.9, 0.1] * np.log(chance) - [0.1, 0.9] * np.log(1 - chance)
   assert float(plan.problem.loss(logits, batch)[0]) == pytest.approx(by_label.mean(), rel=1e-5)
+
+
+def test_a_tagger_learns_from_the_first_piece_of_every_word_alone():
+  schema = TaskSchema("tagging", ("text",), "label", ("O", "B-X"), "cls", 8)
+  targets = [np.zeros(2, np.int64), np.zeros(4, np.int64)]  # three words on average
+  problem = problems.problem(schema, None, None, pad_id=0, targets=targets, balanced=False, smoothing=0.0)
+  batch = {
+    "ids": np.asarray([[2, 7, 8, 9, 3, 0]] * 2),  # [CLS], a word of two pieces, one of one, [SEP]
+    "word": np.asarray([[0, 1, 0, 2, 0, 0]] * 2),
+    "labels": np.asarray([[0, 1, 0, 0, 0, 0]] * 2),
+    "weights": np.asarray([1.0, 0.0], np.float32),
+  }
+  logits = np.random.default_rng(0).standard_normal((2, 6, 2)).astype(np.float32)
+  log_chances = logits[0] - np.log(np.exp(logits[0]).sum(-1, keepdims=True))
+  expected = -(log_chances[1, 1] + log_chances[3, 0]) / 3
+  loss, metrics = problem.loss(logits, batch)
+  assert float(loss) == pytest.approx(expected, rel=1e-5) and float(metrics["task_loss"][1]) == 2
+
+
+def test_seeds_begin_with_the_one_that_is_asked_for(own):
+  session = own(CLASSES, seed=3, search__num_seeds=2, search__num_test_seeds=4).session
+  assert session.seeds == [3, 4] and session.test_seeds == [3, 4, 5, 6]
+
+
+def test_answers_and_the_saved_head_are_on_the_scale_of_the_file(own, monkeypatch):
+  task = own("text,label\na good film,1\na bad film,3\nthe cat sat,8\n", own__task="regression")
+  mean, deviation = np.mean([1, 3, 8]), np.std([1, 3, 8])
+  ones = lambda batch: np.ones((*batch["ids"].shape[:2], 1), np.float32)  # noqa: E731
+  (outputs,) = task.dev_outputs(ones, 1)
+  np.testing.assert_allclose(outputs, np.full((3, 1), mean + deviation))
+  saved = []
+  monkeypatch.setattr(best_model, "choose", lambda *_: types.SimpleNamespace(cell=None, seed=0))
+  monkeypatch.setattr(best_model, "save", lambda search, chosen, about, **more: saved.append(more))
+  search = types.SimpleNamespace(trained=lambda cell, seed: types.SimpleNamespace(outputs_of=ones))
+  task.finish(search, [])
+  assert (saved[0]["output_scale"], saved[0]["output_shift"]) == pytest.approx((deviation, mean))
 
 
 def test_every_field_of_the_columns_reaches_what_it_is_for(own):

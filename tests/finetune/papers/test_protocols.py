@@ -7,7 +7,7 @@ import pytest
 from data.errors import ConfigError
 from finetune import validate
 from finetune.papers import protocols, spaces
-from finetune.papers.spaces import Cell
+from finetune.papers.spaces import Cell, Space
 from finetune.search.classification import HeadSettings
 from pretrain.optim import OptimizerSettings
 
@@ -59,6 +59,65 @@ def test_what_the_authors_found_best_is_in_their_search(protocol, size):
   for task, cell in found.items():
     assert cell in protocols.cells(protocol, task, size), task
   assert len(found) == (0 if (protocol, size) == ("taco", "base") else 9)  # all but WNLI, or but SQuAD
+
+
+# As the READMEs of COCO-LM and AMOS write them: batch/rate/epochs/warm-up, a part of all steps.
+_README = """
+  mnli  32/2e-5/2/16   32/5e-6/3/16   32/1e-5/3/16
+  qqp   32/3e-5/5/16   32/1e-5/5/16   32/2e-5/5/16
+  qnli  32/1e-5/5/16   32/7e-6/2/16   32/2e-5/3/16
+  sst2  32/2e-5/5/16   32/5e-6/2/16   32/1e-5/5/16
+  cola  16/2e-5/10/16  16/1e-5/10/10  32/2e-5/10/10
+  rte   16/2e-5/10/10  32/2e-5/5/16   32/4e-5/5/10
+  mrpc  16/4e-5/10/16  16/2e-5/5/16   32/4e-5/10/16
+  stsb  16/4e-5/10/16  16/2e-5/10/16  16/4e-5/10/16
+  squad 32/2e-5/3/10   32/2e-5/3/10   16/2e-5/3/10
+"""
+
+
+def test_what_the_authors_found_best_is_what_they_write():
+  for line in _README.strip().splitlines():
+    task, *cells = line.split()
+    for names, written in zip((("coco_lm", "base"), ("coco_lm", "large"), ("amos", "base")), cells):
+      batch_size, rate, epochs, part = written.split("/")
+      cell = Cell(int(batch_size), float(rate), int(epochs), 1 / int(part))
+      assert spaces.best_known(names[0], task, names[1]) == cell, (task, names)
+
+
+_BOTH = (0.0625, 0.1)
+_TACO_RATES = (1e-5, 2e-5, 3e-5, 5e-5)
+
+
+@pytest.mark.parametrize(
+  ("names", "expected"),
+  [  # COCO-LM table 7, AMOS table 4 and the scripts' length of SQuAD: batches, rates, epochs, warm-up
+    (("coco_lm", "mrpc", "base"), Space((16, 32), (2e-5, 3e-5, 4e-5, 5e-5), (2, 3, 5, 10), _BOTH)),
+    (("coco_lm", "mrpc", "large"), Space((16, 32), (7e-6, 1e-5, 2e-5, 3e-5), (2, 3, 5, 10), _BOTH)),
+    (("coco_lm", "qqp", "base"), Space((32,), (1e-5, 2e-5, 3e-5, 4e-5), (2, 3, 5), (0.0625,))),
+    (("coco_lm", "qqp", "large"), Space((32,), (5e-6, 7e-6, 1e-5, 2e-5), (2, 3, 5), (0.0625,))),
+    (("amos", "qqp", "base"), Space((16, 32), (1e-5, 2e-5, 3e-5, 4e-5, 5e-5), (2, 3, 5, 10), _BOTH)),
+    (("amos", "squad", "base"), Space((16, 32), (2e-5, 3e-5, 4e-5, 5e-5), (2, 3), _BOTH, (), 384)),
+    (("coco_lm", "squad", "large"), Space((16, 32), (7e-6, 1e-5, 2e-5, 3e-5), (2, 3), _BOTH, (), 384)),
+    # TACO tables 7 and 8.
+    *((("taco", task, "small"), Space((64,), (5e-5,), (6,), (), (2000,), 128)) for task in ("mnli", "qqp")),
+    *((("taco", task, "small"), Space((64,), (5e-5,), (4,), (), (200,), 128)) for task in ("qnli", "sst2")),
+    *(
+      (("taco", task, "small"), Space((32,), (5e-5,), (4,), (), (100,), 128))
+      for task in ("cola", "rte", "mrpc", "stsb")
+    ),
+    *(
+      (("taco", task, "base"), Space((32, 64, 128), _TACO_RATES, (4, 6, 8), (), (1000, 2000), 128, 6))
+      for task in ("mnli", "qqp")
+    ),
+    (("taco", "qnli", "base"), Space((32, 64), _TACO_RATES, (4, 6), (), (100, 200, 1000), 128, 6)),
+    (("taco", "sst2", "base"), Space((16, 32, 64), _TACO_RATES, (4, 6), (), (200,), 128, 6)),
+    (("taco", "mrpc", "base"), Space((16, 32, 64), _TACO_RATES, (4, 6), (), (100,), 128, 6)),
+    (("taco", "rte", "base"), Space((16, 32, 64), _TACO_RATES, (4, 6, 8), (), (100,), 128, 6)),
+  ],
+  ids=lambda value: "-".join(value) if isinstance(value, tuple) and isinstance(value[0], str) else "",
+)
+def test_spaces_are_those_of_the_tables(names, expected):
+  assert spaces.space(*names) == expected
 
 
 def test_a_name_is_a_file_name_and_says_the_kind_of_warmup():

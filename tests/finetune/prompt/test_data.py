@@ -48,6 +48,12 @@ def test_prompts_that_do_not_fit_are_counted(tmp_path):
   assert [prompt_data._num_cut(writer, split, length) for length in (6, 7, 12, 13)] == [2, 1, 1, 0]
 
 
+def test_runs_are_judged_by_the_metrics_of_lm_bff():
+  metrics = {task: prompt_data.PromptData(task, *[None] * 8).metric for task in TEMPLATES}
+  others = {"cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
+  assert metrics == dict.fromkeys(TEMPLATES, "accuracy") | others
+
+
 def test_the_config_is_valid_and_of_mnli():
   config: Any = finetune_prompt.get_config()
   assert validate.task_names({"kind": config.kind, "tasks": config.tasks}) == ["mnli"]

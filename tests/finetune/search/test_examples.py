@@ -94,6 +94,11 @@ def test_seeds_share_the_shapes_and_not_the_examples():
     [length for length, _ in first[order.steps_per_epoch :]],
   ]
   assert epochs[0] != epochs[1] and sorted(epochs[0]) == sorted(epochs[1])
+  together = [
+    {frozenset(rows.tolist()) for _, rows in part}
+    for part in (first[: order.steps_per_epoch], first[order.steps_per_epoch :])
+  ]
+  assert not together[0] & together[1]  # no batch of an epoch is one of the next
 
 
 def test_a_step_is_the_same_when_asked_again():

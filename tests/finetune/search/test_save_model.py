@@ -4,7 +4,8 @@ import types
 
 import numpy as np
 
-from finetune.search import save_model
+from finetune.papers.spaces import Cell
+from finetune.search import best_model, save_model
 from pretrain.checkpoint import read_meta, step_path
 
 
@@ -29,3 +30,24 @@ def test_what_the_pretraining_said_of_itself_goes_along_and_its_own_state_does_n
   assert {name: meta.get(name) for name in kept} == kept
   assert (meta["config"]["recipe"], meta["pretraining_step"]) == ("tiny-rte", 7)
   assert "interval_sums" not in meta
+
+
+def test_a_saved_head_gives_numbers_on_the_scale_of_the_file(tmp_path, monkeypatch):
+  output = {"kernel": np.asarray([[2.0]], np.float32), "bias": np.asarray([0.5], np.float32)}
+  params = {"encoder": {}, "heads": {"classification": {"dense": {}, "output": output}}}
+  saved = []
+  monkeypatch.setattr(
+    save_model, "save", lambda directory, params, start, **more: saved.append((params, more))
+  )
+  start = types.SimpleNamespace(meta={"config": {}})
+  session = types.SimpleNamespace(workdir=tmp_path, start=start, say=lambda line: None)
+  search = types.SimpleNamespace(
+    session=session,
+    plan=types.SimpleNamespace(name="own", seed_name="seed"),
+    trained=lambda cell, seed: save_model.Weights(params, 3),
+  )
+  chosen = best_model.Chosen(Cell(8, 1e-3, 1, 0.1), 0, "spearman", 0.5, {})
+  best_model.save(search, chosen, {"name": "own"}, output_scale=3.0, output_shift=7.0)  # pyright: ignore
+  ((made, more),) = saved
+  assert made["heads"]["classification"]["output"] == {"kernel": 2.0 * 3, "bias": 0.5 * 3 + 7}
+  assert (more["task"]["output_scale"], more["task"]["output_shift"], more["step"]) == (3.0, 7.0, 3)

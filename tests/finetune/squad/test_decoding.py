@@ -60,6 +60,7 @@ def test_query_separators_and_padding_are_never_chosen():
 def test_end_is_not_before_start_and_not_too_far():
   apart = window([5.0, 0.0, 0.0], [0.0, 0.0, 5.0])
   assert decode(apart).text == "Ann met Bob"
+  assert decode(apart, max_answer_length=3).text == "Ann met Bob"
   assert decode(apart, max_answer_length=2).text == "Ann"
   assert "met Ann" not in texts(decode(apart))
 

@@ -54,10 +54,13 @@ def test_a_difference_is_taken_seed_by_seed():
 def test_the_step_at_which_a_level_is_reached_lies_on_a_line_over_its_logarithm():
   points = {1_000: 0.1, 4_000: 0.3, 8_000: 0.2}
   assert statistics.reached(points, 0.2) == pytest.approx(2_000)
+  assert statistics.reached(points, 0.3) == pytest.approx(4_000)  # it is there, not above
   assert statistics.reached(points, 0.1) == 1_000 and statistics.reached(points, 0.31) == 8_000
   assert statistics.bootstrap([3.0, 3.0]) == pytest.approx((3.0, 3.0, 3.0))
   mean, low, high = statistics.bootstrap([1_000.0, 4_000.0])
   assert (mean, low, high) == pytest.approx((2_000.0, 1_000.0, 4_000.0))
+  logs = np.log(statistics.bootstrap([1.0, np.e] * 50))  # 1.96 deviations of a half, by the root of a hundred
+  assert logs == pytest.approx([0.5, 0.402, 0.598], abs=0.02)
 
 
 def test_a_race_says_when_a_row_has_what_its_base_has_at_the_end(tmp_path, monkeypatch):

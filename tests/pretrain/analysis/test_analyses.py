@@ -40,6 +40,19 @@ def test_uniform_vectors_have_the_analytic_uniformity_and_equal_ones_none():
   assert space.area_between(np.zeros(5), np.zeros(4)) == 0.5
 
 
+def test_the_measured_area_is_how_often_a_similar_pair_has_the_larger_cosine(monkeypatch):
+  east, north, between = np.eye(2)[[0, 0]], np.eye(2)[[1, 1]], np.full((2, 2), 0.5**0.5)
+  pairs = {"random": (east, north), "similar": (east, between)}
+  monkeypatch.setattr(space, "similar_pairs", lambda request: (["a"], ["b"]))
+  monkeypatch.setattr(space, "sentence_embedder", lambda *arguments: None)
+  monkeypatch.setattr(space, "pairs_of", lambda *arguments: pairs)
+  monkeypatch.setattr(Request, "encoders", lambda self: [("run", None, None)])
+  random, similar = space.measure(Request(["run"])).rows
+  assert (random["pairs"], random["mean"], random["uniformity"]) == ("random", 0, pytest.approx(-4))
+  assert (similar["pairs"], similar["area"]) == ("similar", 1)
+  assert (similar["mean"], similar["alignment"]) == pytest.approx((0.5**0.5, 2 - 2**0.5))
+
+
 def test_random_pairs_are_of_blocks_and_of_an_import_of_sentences():
   class Words:  # a direction for each text, however it is given
     vocabulary, max_length = types.SimpleNamespace(special_ids=types.SimpleNamespace(pad=0)), 3

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from data.errors import ConfigError, DataError, PeerError, StorageError
-from pretrain.pod import meeting, peers
+from pretrain.pod import joining, meeting, peers
 from pretrain.pod.joining import _compare_devices, compare
 from pretrain.pod.peers import Peers
 from tests.pretrain.pod.processes import reserved_port
@@ -144,6 +144,7 @@ def test_an_error_of_one_process_is_raised_by_all():
   ("fact", "other", "line"),
   [
     ("config", {"seed": 1}, "config than process 0 (host0): seed 1 instead of 0; start all"),
+    ("config", {"seed": 0, "size": 1}, "config than process 0 (host0): size 1 instead of None; start all"),
     ("program", {"jax": "0.10.2", "code": "b"}, "program than process 0 (host0): code b instead of a; bring"),
     ("program", {"jax": "0.11.0", "code": "a"}, "program than process 0 (host0): jax 0.11.0 instead of 0.10"),
     ("workdir", "v", "workdir than process 0 (host0): v instead of w; start all"),
@@ -155,6 +156,18 @@ def test_what_differs_between_processes_is_named_by_all(fact, other, line):
   for error in on_all(lambda one: compare(one, facts | ({fact: other} if one.index else {})), *made):
     assert isinstance(error, ConfigError)
     assert str(error).startswith(f"process 1 (host1) has another {line}")
+
+
+def test_the_digest_of_the_code_is_of_all_that_trains(tmp_path, monkeypatch):
+  monkeypatch.setattr(joining, "_ROOT", tmp_path)
+  files = [tmp_path / name for name in ("data/a.py", "pretrain/b.py", "pretrain/inner/c.py", "tests/d.py")]
+  digests = []
+  for changed in (None, *files):
+    for path in files:
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_text("x = 2" if path == changed else "x = 1")
+    digests.append(joining._facts({}, "w")["program"]["code"])
+  assert len(set(digests)) == 4 and digests[0] == digests[-1]  # tests are no part of it
 
 
 def test_devices_that_differ_are_named():

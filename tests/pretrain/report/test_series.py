@@ -3,6 +3,7 @@
 import pathlib
 
 import numpy as np
+import pytest
 
 from pretrain import metrics
 from pretrain.report import drawing, series
@@ -19,6 +20,7 @@ def test_hours_are_the_steps_over_their_speeds():
     {"step": 100, "perf/steps_per_second": 1.0},
     {"step": 100, "eval/loss": 0.5},
     {"step": 300, "perf/steps_per_second": 2.0},
+    {"step": 200, "perf/steps_per_second": 9.0},  # of another start, and measured before
   ]
   steps, taken = metrics.hours(lines)
   np.testing.assert_array_equal(steps, [0, 100, 300])
@@ -30,6 +32,17 @@ def test_hours_are_the_steps_over_their_speeds():
     by_hour.place[0](np.asarray([200])), [150 / 60]
   )  # minutes: less than an hour in all
   assert [axis.key for axis in series.axes([run(lines[:1])])] == ["step"]
+
+
+def test_every_run_has_its_own_tokens_and_hours():
+  runs = [
+    run([{"step": 100, "perf/steps_per_second": size}], **{"train.batch_size": size, "data.length": 50})
+    for size in (10, 20)
+  ]
+  _, tokens, hours = series.axes(runs)
+  assert (tokens.label, hours.label) == ("tokens (thousands)", "minutes of training")
+  assert [float(place(np.asarray([100]))[0]) for place in tokens.place] == [50, 100]
+  assert [float(place(np.asarray([100]))[0]) for place in hours.place] == pytest.approx([10 / 60, 5 / 60])
 
 
 def test_a_long_curve_keeps_its_ends_and_its_peak():

@@ -52,6 +52,15 @@ def test_a_checkpoint_that_does_not_say_what_it_read_is_marked_so():
   assert "not recorded (`mine`)" in text and "ikipedia" not in text and "/home" not in text
 
 
+def test_numbers_of_the_run_are_those_of_its_config():
+  fields = {"train.batch_size": 10, "data.length": 100, "model.dropout": 0.1, "model.attention_dropout": 0.2}
+  rows = _rows(fields | {"optimizer.adam_b1": 0.8, "optimizer.adam_b2": 0.9})
+  assert rows["updates"] == "7" and rows["tokens seen"] == "7,000 (padding counted)"
+  assert rows["batch"].startswith("10 x 100 tokens")
+  assert rows["dropout"] == "0.1, attention 0.2"
+  assert rows["Adam"].startswith("b1 0.8, b2 0.9, ")
+
+
 def test_a_run_from_scratch_began_with_random_values():
   assert _rows(started_from={})["initialised from"] == "random values"
 

@@ -9,6 +9,19 @@ from safetensors.numpy import load_file  # noqa: E402
 
 from pretrain.checkpoint import load_params  # noqa: E402
 from pretrain.export import __main__, folders  # noqa: E402
+from pretrain.export.official import config  # noqa: E402
+
+
+def test_sizes_and_rates_are_read_under_their_names():
+  layers = {"attention": {"query": {"kernel": np.zeros((3, 4, 2, 2))}}, "up": {"kernel": np.zeros((3, 4, 8))}}
+  tables = {"token": {"embedding": np.zeros((9, 4))}, "position": {"embedding": np.zeros((6, 4))}}
+  params = {"encoder": {"embeddings": tables, "trunk": {"layers": layers}}}
+  sizes = {"vocab_size": 9, "max_length": 6, "hidden_size": 4, "num_layers": 3, "num_heads": 2, "mlp_size": 8}
+  rates = {"dropout": 0.1, "attention_dropout": 0.2}
+  expected = sizes | rates | {"num_segments": 0, "relative_position": "none"}
+  port = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2, "layer_norm_eps": 1e-6}
+  assert config.port_fields(port, params) == expected | {"layer_norm_eps": 1e-6}
+  assert config.fairseq_fields(rates, params) == expected | {"layer_norm_eps": 1e-5}
 
 
 @pytest.mark.parametrize(

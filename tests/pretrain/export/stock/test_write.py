@@ -3,6 +3,7 @@
 What is written is loaded as a user loads it, and must compute what ours computes.
 """
 
+import dataclasses
 import json
 
 import numpy as np
@@ -12,7 +13,7 @@ from data.errors import ConfigError, DataError
 from data.vocabulary import SpecialIds
 from pretrain.export.stock import tables as stock_tables
 from pretrain.export.stock import write as stock_write
-from pretrain.export.stock.config import config_json, encoder_fields
+from pretrain.export.stock.config import config_json, encoder_fields, size_fields
 from pretrain.export.stock.read import from_stock
 from pretrain.export.tensor_rows import Layout
 from pretrain.models import heads as head_models
@@ -55,6 +56,18 @@ def test_config_json_gives_the_encoder_back(name):
   config = CASES[name][1]
   fields = encoder_fields(json.loads(json.dumps(made.config)))
   assert EncoderConfig(**{"dtype": "float32", **fields}) == config
+
+
+def test_sizes_have_the_names_that_transformers_gives_them():
+  sizes = {"vocab_size": 11, "hidden_size": 24, "num_layers": 5, "num_heads": 3, "mlp_size": 7}
+  rates = {"dropout": 0.1, "attention_dropout": 0.2, "init_stddev": 0.03, "layer_norm_eps": 0.004}
+  config = dataclasses.replace(CASES["bert"][1], **sizes, **rates)
+  names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+  names += ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "layer_norm_eps")
+  written = size_fields(config)
+  assert [written[name] for name in names] == [*sizes.values(), *rates.values()]
+  read = encoder_fields({"model_type": "bert", "max_position_embeddings": 16} | written)
+  assert {name: read[name] for name in sizes | rates} == sizes | rates
 
 
 def test_sequences_begin_and_end_with_the_ids_that_config_json_names():

@@ -68,8 +68,8 @@ def _checkpoints(
   config: ConfigDict, workdir: str, records: Prepared, peers: Alone, log: Log
 ) -> contextlib.closing[Checkpoints]:
   """Writes the files that a workdir begins with, then opens its checkpoints."""
-  digest = records.digests["vocabulary_digest"]
-  begin = functools.partial(workdir_files.begin, workdir, config, records.directory, digest)
+  described = records.train.manifest.vocabulary
+  begin = functools.partial(workdir_files.begin, workdir, config, records.directory, described)
   peers.first("the workdir's files", begin, seconds=LOOKING)
   checkpoints = Checkpoints(
     workdir,

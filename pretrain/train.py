@@ -113,7 +113,7 @@ class Training:
     run_id = self.start.facts.get("run_id", "")
     fields = resume.flatten(config.to_dict())
     self.trackers = Trackers(self.settings.trackers, self.workdir, fields, run_id, self.log)
-    self.ledger = Ledger(self.workdir, step=first, is_kept=self.is_ledger_kept)
+    self.ledger = Ledger(self.workdir, step=first, is_kept=self.is_ledger_kept, log=self.log)
     skips = self.spikes.skips
     self.batches = Batches(self.records.train, self.run, first=first, ledger=self.ledger, skips=skips)
     is_watched = progress.is_watched() and self.peers.index == 0

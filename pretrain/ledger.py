@@ -83,12 +83,12 @@ def _cut_back(path: Path, step: int) -> list[tuple[int, int]]:
   with open(path, "r+b") as file:
     kept = 0
     for line in file:
-      found = _LINE.fullmatch(line)
-      if found is None or int(found[1]) > step:
+      number = int(match[1]) if (match := _LINE.fullmatch(line)) else step + 1
+      if number > step:
         break
-      if int(found[1]) != last + 1:
-        lost.append((last + 1, int(found[1]) - 1))
-      last = int(found[1])
+      if number != last + 1:
+        lost.append((last + 1, number - 1))
+      last = number
       kept += len(line)
     file.truncate(kept)
   return lost + [(last + 1, step)] * (last < step)

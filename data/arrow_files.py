@@ -88,7 +88,7 @@ def texts(path: str, kind: str, groups: Sequence[int] | None, text_field: str) -
 
   with opened(path, kind) as file:
     if text_field not in file.schema.names:
-      names = ", ".join(file.schema.names)
+      names = errors.listed(file.schema.names)
       raise errors.DataError(f"{path}: no column {text_field!r}; its columns are {names}; set --text_field")
     of_column = file.schema.field(text_field).type
     held = of_column.value_type if pyarrow.types.is_dictionary(of_column) else of_column

@@ -28,7 +28,7 @@ def other_separator(path: str, kind: str, names: Sequence[str]) -> str:
   own = "tabs" if kind == "tsv" else "commas"
   ways = {",": f"cp {path} rows.csv", "\t": f"cp {path} rows.tsv"}
   way = ways.get(sign, f"tr '{sign}' '\\t' < {path} > rows.tsv")
-  where = f"{sign!r} is between the cells of its first line ({names[0]}), not {own}"
+  where = f"{sign!r} is between the cells of its first line ({names[0][:80]}), not {own}"
   return f"{where}; give it another name, or other signs: {way}"
 
 

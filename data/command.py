@@ -60,6 +60,7 @@ class Parser(argparse.ArgumentParser):
 
   def parse_args(self, args=None, namespace=None):
     """As argparse's, and refuses addresses where they cannot be; those that are FETCHED become paths."""
+    refuse_other_locale(sys.argv[1:] if args is None else args)
     parsed = super().parse_args(args, namespace)
     chosen = [action.choices[getattr(parsed, action.dest)] for action in self._commands()]
     allowed = {name: entry for parser in (self, *chosen) for name, entry in parser._buckets.items()}
@@ -81,6 +82,21 @@ class Parser(argparse.ArgumentParser):
     wrong = re.findall(r"--\w+", message) if message.startswith("unrecognized") else []
     hints = "".join(errors.did_you_mean(flag, known, most=1) for flag in wrong)
     raise errors.ConfigError(message + (hints or f"; see `{self.prog} --help`"))
+
+
+def refuse_other_locale(arguments: Sequence[str]) -> None:
+  """Raises ConfigError where the locale is not UTF-8 and an argument, or this folder's name, is not ASCII.
+
+  Libraries take paths for UTF-8: there they would look for files of other names, or fail.
+  """
+  encoding = sys.getfilesystemencoding()
+  other = next((text for text in [*arguments, os.getcwd()] if not text.isascii()), None)
+  if encoding != "utf-8" and other is not None:
+    shown = os.fsencode(other).decode("utf-8", "backslashreplace")
+    raise errors.ConfigError(
+      f"{shown!a}: not ASCII, and this shell's locale is not UTF-8 ({encoding}); put LC_ALL=C.UTF-8 (or "
+      "PYTHONUTF8=1) before the command"
+    )
 
 
 class End:

@@ -106,7 +106,14 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
   """The line that refuses a name: "unknown task 'colla'; did you mean 'cola'? Known: cola, rte"."""
   names = list(known)
   hint = did_you_mean(name, names, most=1)
-  return f"unknown {kind} {name!r}{hint + ' Known' if hint else '; known'}: {', '.join(names)}"
+  return f"unknown {kind} {name!r}{hint + ' Known' if hint else '; known'}: {listed(names, most=100)}"
+
+
+def listed(names: Iterable[str], *, most: int = 10) -> str:
+  """Names for a message, 'a, b and 9,998 more': no more than `most`, none longer than 80 letters."""
+  known = list(names)
+  shown = ", ".join(name if len(name) <= 80 else f"{name[:77]}..." for name in known[:most])
+  return shown + (f" and {len(known) - most:,} more" if len(known) > most else "")
 
 
 @contextlib.contextmanager

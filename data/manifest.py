@@ -57,6 +57,9 @@ class VocabularyInfo:
   special_ids: dict[str, int]
 
 
+_VOCABULARY = dataclasses.fields(VocabularyInfo)
+
+
 @dataclasses.dataclass(frozen=True)
 class Manifest:
   """A finished preparation."""
@@ -107,6 +110,17 @@ def read(directory: str | os.PathLike) -> Manifest:
     raise errors.DataError(
       f"{path}: damaged manifest ({errors.named_reason(error)}); remove {path.parent} and prepare it again"
     ) from error
+
+
+def described_vocabulary(directory: str | os.PathLike) -> dict[str, Any]:
+  """What the vocabulary beside records says of itself, as far as a manifest says it too; {} without one."""
+  described = files.read_json(pathlib.Path(directory) / "vocabulary" / "vocabulary.json")
+  return {field.name: described[field.name] for field in _VOCABULARY if field.name in described}
+
+
+def dtype_of(vocab_size: int) -> str:
+  """The type of an id in records of a vocabulary of so many ids: one of DTYPES."""
+  return DTYPES[vocab_size > 65_535]
 
 
 def _typed(value: Any, kind: Any, where: str) -> Any:

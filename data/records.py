@@ -7,6 +7,7 @@ reads the same global batches, and seeking to step 1,000,000 costs what step 0 c
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import grain
 import numpy as np
@@ -16,6 +17,19 @@ from data import errors, files, manifest
 # Bytes of a split up to which the sha256 of its files is checked at the start (1 s per GB); damage in
 # larger ones is noticed by ArrayRecord's own checksums when the record is read.
 DIGEST_CHECK_BYTES = 256 << 20
+UNIGRAM = "unigram.npy"
+
+
+def unigram(directory: str | os.PathLike) -> np.ndarray:
+  """How often each id stands in the training records, [vocab] int64; DataError where that cannot be read."""
+  path = os.path.join(directory, UNIGRAM)
+  with errors.reading(path, advice="prepare the records again"):
+    try:
+      return np.load(path, allow_pickle=False)
+    except (EOFError, ValueError) as error:
+      raise errors.DataError(
+        f"{path}: not an array ({errors.reason(error)}); prepare the records again"
+      ) from error
 
 
 class PackedRecords:
@@ -56,6 +70,7 @@ class PackedRecords:
       raise errors.ConfigError(f"{directory}: there is no split {split!r}; its splits are {known}")
     self._split = self.manifest.splits[split]
     self._check_fit(split)
+    self._check_vocabulary()
     self._check_files()
     self._dtype = np.dtype(self.manifest.dtype).newbyteorder("<")
     self._source = grain.sources.ArrayRecordDataSource(
@@ -133,7 +148,33 @@ class PackedRecords:
         f"--heldout_fraction above 0, or train without evaluation (--config.train.eval_batches=0)"
       )
 
+  def _check_vocabulary(self) -> None:
+    """Holds what the manifest says of ids against the vocabulary and the counts of ids beside it."""
+    ours = self.manifest.vocabulary
+    for name, there in manifest.described_vocabulary(self._directory).items():
+      if getattr(ours, name) != there:
+        raise self._damaged(
+          f"{self._directory}: {manifest.NAME} says that {name} is {_short(getattr(ours, name))}, the "
+          f"vocabulary beside it {_short(there)}"
+        )
+    if self.manifest.dtype != (dtype := manifest.dtype_of(ours.size)):
+      raise self._damaged(
+        f"{self._directory}: {manifest.NAME} has dtype {self.manifest.dtype}, {ours.size} ids are {dtype}"
+      )
+    path, train = self._directory / UNIGRAM, self.manifest.splits.get("train")
+    if path.is_file() and train is not None:
+      counts = unigram(self._directory)
+      if counts.shape != (ours.size,) or counts.sum() != train.tokens:
+        raise self._damaged(
+          f"{path} counts {counts.sum():,} tokens of {counts.size:,} ids, {manifest.NAME} says "
+          f"{train.tokens:,} of {ours.size:,}"
+        )
+
   def _check_files(self) -> None:
+    if (listed := sum(shard.records for shard in self._split.shards)) != self._split.records:
+      raise self._damaged(
+        f"{self._directory}: {manifest.NAME} says {self._split.records:,} records in all, {listed:,} by files"
+      )
     check_digests = sum(shard.bytes for shard in self._split.shards) <= DIGEST_CHECK_BYTES
     for shard in self._split.shards:
       path = self._directory / shard.name
@@ -146,3 +187,10 @@ class PackedRecords:
         raise self._damaged(
           f"{path} is damaged (sha256 {digest[:12]}, the manifest says {shard.sha256[:12]})"
         )
+
+
+def _short(value: Any) -> str:
+  """A value of a manifest for a message: digests by their first letters, ids with their names."""
+  if isinstance(value, dict):
+    return ", ".join(f"{name} {number}" for name, number in sorted(value.items()))
+  return str(value)[:12]

@@ -179,7 +179,7 @@ def text_feature(task: str, features, text_field: str) -> str:
       return name
   if len(strings) == 1:
     return strings[0]
-  there = ", ".join(f"{name} ({spec.dtype.name})" for name, spec in features.items())
+  there = errors.listed(f"{name} ({spec.dtype.name})" for name, spec in features.items())
   raise errors.DataError(
     f"seqio Task {task!r} has no text feature {text_field!r}; it has {there}; set --text_field"
   )

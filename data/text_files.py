@@ -210,7 +210,7 @@ def _jsonl_documents(
     if text is None and text_field in record:
       text = ""  # counted as an empty document, as in Parquet
     if not isinstance(text, str):
-      fields = ", ".join(sorted(record)) or "nothing"
+      fields = errors.listed(sorted(record)) or "nothing"
       there = type(text).__name__ if text_field in record else f"only {fields}"
       _refuse(path, start, number, f"no text in the field {text_field!r}, found {there}; set --text_field")
     yield from _paragraphs(text, counts)
@@ -230,7 +230,7 @@ def _table_documents(
   try:
     names = next(rows, [])
     if text_field not in names:
-      columns = ", ".join(names) or "missing"
+      columns = errors.listed(names) or "missing"
       problem = cells.other_separator(path, kind_of(path), names)
       problem = problem or f"no column {text_field!r}; its columns are {columns}; set --text_field"
       raise errors.DataError(f"{path}: {problem}")

@@ -112,7 +112,7 @@ def num_train_shards(path: pathlib.Path, text_field: str) -> int:
   if TRAIN not in info.splits:
     raise errors.DataError(f"{path} has no split {TRAIN!r}; its splits are {', '.join(sorted(info.splits))}")
   if text_field not in info.features:
-    names = ", ".join(sorted(info.features))
+    names = errors.listed(sorted(info.features))
     raise errors.DataError(f"{path} has no feature {text_field!r}; it has {names}; set --text_field")
   return info.splits[TRAIN].num_shards
 

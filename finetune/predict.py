@@ -12,7 +12,7 @@ from typing import Any
 
 from data import command, progress, rows
 from data.command import FETCHED, OPENED, SENT, Parser
-from data.errors import ConfigError, DataError
+from data.errors import ConfigError, DataError, listed
 from data.output import columns, formats
 from data.output.parts import Parts
 from data.rows import Row
@@ -99,7 +99,7 @@ def check_columns(path: str, wanted: Sequence[str], flags: str) -> None:
   missing = [name for name in wanted if name not in there]
   if missing:
     raise DataError(
-      f"{path}: no column {missing[0]!r}, which the model reads; there are {', '.join(there)}; name the "
+      f"{path}: no column {missing[0]!r}, which the model reads; there are {listed(there)}; name the "
       f"right one with {flags}"
     )
 

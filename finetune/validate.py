@@ -63,7 +63,8 @@ def _together(config: Mapping[str, Any], *, num_devices: int | None) -> list[str
     shown = fields.show(dict(config), "data.fractions", "output.predict")
     problems.append(f"{shown}: test sets are predicted by models of whole training sets; give one of them")
   if len(set(config["data.fractions"])) < len(config["data.fractions"]):
-    problems.append(f"data.fractions={config['data.fractions']}: a fraction is listed twice; give each once")
+    fractions = ",".join(map(str, config["data.fractions"]))
+    problems.append(f"data.fractions={fractions}: a fraction is listed twice; give each once")
   return [*problems, *_own_problems(config), *_reference_problems(config)]
 
 

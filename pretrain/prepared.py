@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from data import errors, files, manifest, sources, vocabulary
@@ -19,6 +18,7 @@ from data.command import run_child
 from data.errors import DataError, UserError
 from data.prepare import from_config
 from data.records import PackedRecords
+from data.records import unigram as unigram  # callers know records by a config
 from pretrain.corruption.masking import TokenIds
 
 
@@ -125,16 +125,6 @@ class Prepared:
   description: dict[str, Any]  # what `describe` gives, for the model card
 
 
-def unigram(directory: str) -> np.ndarray:
-  """How often each id stands in the training records, [vocab] int64; DataError where that cannot be read."""
-  path = os.path.join(directory, "unigram.npy")
-  with errors.reading(path, advice="prepare the records again"):
-    try:
-      return np.load(path, allow_pickle=False)
-    except (EOFError, ValueError) as error:
-      raise DataError(f"{path}: not an array ({errors.reason(error)}); prepare the records again") from error
-
-
 def open(config: ConfigDict) -> Prepared:
   """Opens the records that a config names; DataError where they are not there, damaged or do not fit it."""
   directory = records_directory(config)
@@ -165,9 +155,16 @@ def _tokens(content: manifest.Manifest) -> TokenIds:
 
 
 def digests_of(content: manifest.Manifest) -> dict[str, str]:
-  """sha256 of the vocabulary and of all shards, held-out ones too."""
+  """sha256 of the vocabulary, of all shards, held-out ones too, and of what the manifest says of both."""
   shards = [shard.sha256 for split in content.splits.values() for shard in split.shards]
-  return {"vocabulary_digest": content.vocabulary.digest, "records_digest": files.digest_json(shards)}
+  # Without where the text came from: the same records may be made of a source that has moved.
+  said = dataclasses.asdict(content)
+  said = {name: said[name] for name in ("vocabulary", "length", "packing", "dtype", "max_id", "splits")}
+  return {
+    "vocabulary_digest": content.vocabulary.digest,
+    "records_digest": files.digest_json(shards),
+    "manifest_digest": files.digest_json(said),
+  }
 
 
 def describe(content: manifest.Manifest) -> dict[str, Any]:

@@ -51,6 +51,8 @@ SAFE_FIELDS = (
   "model.vocab_chunk_rows",
 )
 
+LATER_DIGESTS = ("manifest_digest",)  # checkpoints of before have none
+
 
 def newest_good_step(workdir: str | os.PathLike, log: Callable[[str], None]) -> int | None:
   """The newest step whose files are those that were saved; None where none was ever saved.
@@ -100,6 +102,7 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, str], meta: Mapping
   Returns lines about harmless changes, 'field: saved -> given'. Raises ConfigError where a field differs that
   changes the meaning of the state, DataError for other records or another vocabulary.
   """
+  digests = {name: digest for name, digest in digests.items() if name in meta or name not in LATER_DIGESTS}
   missing = [name for name in ("config", "interval_sums", *digests) if name not in meta]
   if missing:
     raise DataError(

@@ -68,8 +68,8 @@ def _checkpoints(
   config: ConfigDict, workdir: str, records: Prepared, peers: Alone, log: Log
 ) -> contextlib.closing[Checkpoints]:
   """Writes the files that a workdir begins with, then opens its checkpoints."""
-  digest = records.digests["vocabulary_digest"]
-  begin = functools.partial(workdir_files.begin, workdir, config, records.directory, digest)
+  described = records.train.manifest.vocabulary
+  begin = functools.partial(workdir_files.begin, workdir, config, records.directory, described)
   peers.first("the workdir's files", begin, seconds=LOOKING)
   checkpoints = Checkpoints(
     workdir,
@@ -113,7 +113,7 @@ class Training:
     run_id = self.start.facts.get("run_id", "")
     fields = resume.flatten(config.to_dict())
     self.trackers = Trackers(self.settings.trackers, self.workdir, fields, run_id, self.log)
-    self.ledger = Ledger(self.workdir, step=first, is_kept=self.is_ledger_kept)
+    self.ledger = Ledger(self.workdir, step=first, is_kept=self.is_ledger_kept, log=self.log)
     skips = self.spikes.skips
     self.batches = Batches(self.records.train, self.run, first=first, ledger=self.ledger, skips=skips)
     is_watched = progress.is_watched() and self.peers.index == 0

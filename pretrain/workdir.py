@@ -4,6 +4,7 @@ With them a run can be read and exported anywhere. Nothing is removed there that
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import jax
 from ml_collections import ConfigDict
 
-from data import errors, files, vocabulary
+from data import errors, files, manifest, vocabulary
 from data.errors import ConfigError, DataError
 from data.prepare.output_directory import missing_directories
 from pretrain import metrics
@@ -67,10 +68,10 @@ def refuse_unshared(workdir: str | os.PathLike) -> None:
     )
 
 
-def begin(workdir: str, config: ConfigDict, records: str, vocabulary_digest: str) -> None:
+def begin(workdir: str, config: ConfigDict, records: str, described: manifest.VocabularyInfo) -> None:
   """Writes the resolved config and a copy of the vocabulary of the prepared records in `records`.
 
-  `vocabulary_digest` is what their manifest says of it.
+  `described` is what their manifest says of it.
 
   One process writes. ConfigError: the workdir has another vocabulary, and no run's config beside it: it is
   the user's own. StorageError: the workdir cannot be written.
@@ -78,11 +79,16 @@ def begin(workdir: str, config: ConfigDict, records: str, vocabulary_digest: str
   if jax.process_index() != 0:
     return
   path, made = pathlib.Path(workdir), pathlib.Path(records) / "vocabulary"
-  found = vocabulary.load(made).digest
-  if found != vocabulary_digest:
+  words, expected = vocabulary.load(made), described.digest
+  if words.digest != expected:
     raise DataError(
-      f"{made} is not the vocabulary that the records beside it were made with ({found[:12]}..., expected "
-      f"{vocabulary_digest[:12]}...); bring that one back, or prepare them again"
+      f"{made} is not the vocabulary that the records beside it were made with ({words.digest[:12]}..., "
+      f"expected {expected[:12]}...); bring that one back, or prepare them again"
+    )
+  if (words.size, dataclasses.asdict(words.special_ids)) != (described.size, described.special_ids):
+    raise DataError(
+      f"{pathlib.Path(records) / manifest.NAME} does not have the size and special ids of {made}: it was "
+      "changed; bring the old one back, or prepare the records again"
     )
   _remove_leftovers(path)
   _keep_vocabulary(made, path / "vocabulary", is_of_run=(path / CONFIG).is_file())

@@ -73,8 +73,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "the line of the saved step goes",
-        "int(found[1]) > step",
-        "int(found[1]) >= step",
+        "number > step",
+        "number >= step",
         "test_what_came_after_the_checkpoint_and_a_line_cut_by_a_kill_go",
       ),
       (

@@ -143,14 +143,16 @@ class _Table:
     self._ragged_rows_dropped = ragged_rows_dropped
     self.dropped = 0
     if twice := sorted({name for name in self.header if self.header.count(name) > 1}):
-      raise errors.DataError(f"{path}:1: column {', '.join(map(repr, twice))} twice; name each column once")
+      raise errors.DataError(
+        f"{path}:1: column {errors.listed(map(repr, twice))} twice; name each column once"
+      )
 
   def column(self, name: str) -> int:
     """Returns where a column is."""
     if name in self.header:
       return self.header.index(name)
     raise errors.DataError(
-      f"{self._path}:1: no column {name!r}; found {', '.join(self.header)[:200]}; is this the right file?"
+      f"{self._path}:1: no column {name!r}; found {errors.listed(self.header)}; is this the right file?"
     )
 
   def _fields(self, number: int) -> list[str]:

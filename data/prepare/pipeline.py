@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from data import files, sources, vocabulary
+from data import files, manifest, sources, vocabulary
 from data.prepare import packing, sentences
 
 SPLITS = ("train", "heldout")
@@ -48,7 +48,7 @@ class Job:
 
 def id_dtype(vocab_size: int) -> np.dtype:
   """Returns the type of an id in a record, little-endian."""
-  return np.dtype("<u2" if vocab_size <= 65_535 else "<u4")
+  return np.dtype(manifest.dtype_of(vocab_size)).newbyteorder("<")
 
 
 def document_fraction(document: Iterable[str], purpose: str, seed: int) -> float:

@@ -146,7 +146,7 @@ def _of_cells(path: str, names: list[str], row: list[str], number: int) -> Row:
   if len(row) != len(names):
     raise DataError(
       f"{place(path, number, 'row')}: {len(row)} cells, expected {len(names)} as in the first line "
-      f"({', '.join(names)}); mend or remove this row"
+      f"({errors.listed(names)}); mend or remove this row"
     )
   if cells.is_header_again(names, row):
     raise DataError(f"{place(path, number, 'row')}: the names of the columns once more; remove this row")

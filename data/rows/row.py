@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, NoReturn
 
-from data.errors import DataError
+from data.errors import DataError, listed
 
 MAX_CELL_CHARACTERS = 1 << 20  # more is a damaged file, or a document that should be cut first
 
@@ -31,7 +31,7 @@ class Row:
   def value(self, column: str) -> Any:
     """The value of a column; DataError, with those that are there, if the row has none of the name."""
     if column not in self.fields:
-      there = ", ".join(self.fields) or "an empty row"
+      there = listed(self.fields) or "an empty row"
       self.refuse(f"no column {column!r}, only {there}; add it to this row, or name another")
     return self.fields[column]
 

@@ -13,9 +13,17 @@ PIECES = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask"
 ALIASES = {"<s>": "[CLS]", "<pad>": "[PAD]", "</s>": "[SEP]", "<unk>": "[UNK]", "<mask>": "[MASK]"}
 
 
+MAX_PIECES = 1 << 20  # more than any vocabulary has; each takes 300 bytes of memory
+MAX_BYTES = 1 << 28  # of a file
+
+
 def read_bytes(path: pathlib.Path) -> bytes:
   """Returns the content of a vocabulary file; DataError if it is missing, unreadable or empty."""
   try:
+    if (size := path.stat().st_size) > MAX_BYTES:
+      raise errors.DataError(
+        f"{path}: {size:,} bytes, a vocabulary file has at most {MAX_BYTES:,}; is it the right file?"
+      )
     content = path.read_bytes()
   except OSError as error:
     raise errors.DataError(f"{path}: cannot read this vocabulary file ({errors.reason(error)})") from error
@@ -25,9 +33,14 @@ def read_bytes(path: pathlib.Path) -> bytes:
 
 
 def read_lines(path: pathlib.Path) -> list[str]:
-  """Returns the lines of a vocabulary text file without their line ends."""
+  """Returns the lines of a vocabulary text file without their line ends; DataError for too many."""
+  content = read_bytes(path)
+  if (count := content.count(b"\n")) > MAX_PIECES:
+    raise errors.DataError(
+      f"{path}: {count:,} lines, a vocabulary has at most {MAX_PIECES:,} pieces; is it the right file?"
+    )
   try:
-    text = read_bytes(path).decode("utf-8-sig")
+    text = content.decode("utf-8-sig")
   except UnicodeDecodeError as error:
     raise errors.DataError(f"{path}: not UTF-8 text (byte {error.start}); is it the right file?") from error
   # Not splitlines(): a piece may be a Unicode line separator.

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from data.errors import ConfigError, DataError, did_you_mean
+from data.errors import ConfigError, DataError, did_you_mean, listed
 from data.rows import Row, as_list, datasets
 from finetune.own import spans, tagging
 
@@ -50,8 +50,7 @@ def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: s
   for field, name in (("text", text), ("text_pair", text_pair), ("label", label)):
     if name and name not in names:
       raise ConfigError(
-        f"data.{field}={name!r}: {path} has no such column{did_you_mean(name, names)}; it has "
-        f"{', '.join(names)}"
+        f"data.{field}={name!r}: {path} has no such column{did_you_mean(name, names)}; it has {listed(names)}"
       )
   lines = []
   if set(_OF_TASK) <= set(names) and datasets.kind_of(path) == "seqio":
@@ -77,7 +76,7 @@ def _guess_texts(path: str, names: Sequence[str], label: str) -> tuple[str, ...]
   if known or len(left) == 1:
     return ((known or left)[0],)
   raise DataError(
-    f"{path}: which column is the text? It has {', '.join(names)}; name it with --config.data.text=NAME, of "
+    f"{path}: which column is the text? It has {listed(names)}; name it with --config.data.text=NAME, of "
     "two texts the second with --config.data.text_pair=NAME"
   )
 
@@ -89,7 +88,7 @@ def _guess_label(path: str, names: Sequence[str], texts: Sequence[str]) -> str:
     return (known or left)[0]
   which = f"{' or '.join(map(repr, known))} could be" if known else "none is known as"
   raise DataError(
-    f"{path}: which column is the label? {which} one, of {', '.join(names)}; name it with "
+    f"{path}: which column is the label? {which} one, of {listed(names)}; name it with "
     "--config.data.label=NAME"
   )
 

@@ -133,7 +133,9 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
   if schema.kind != "regression":
     schema = dataclasses.replace(schema, labels=_labels(data.labels, schema, train, whole))
   parts = [_part(part, schema, vocabulary) for part in (train, dev)]
-  scale, shift = _scale(config.own.targets, parts[0].classes, schema)
+  scale, shift = _scale(
+    config.own.targets, parts[0].classes, f"{data.train_file}: {schema.label!r}", schema.kind
+  )
   lines += _lines(schema, parts, path, data.dev_file)
   first = [shown_texts(row, schema) for row in dev[:CHECKED_ROWS]]
   return Task(schema, parts[0], parts[1], scale, shift, first, digests, lines)
@@ -223,14 +225,14 @@ def _part(part: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Pa
   return Part(kinds.get(schema.kind, answers).inputs(part, schema, vocabulary), wanted)
 
 
-def _scale(how: str, numbers: np.ndarray, schema: TaskSchema) -> tuple[float, float]:
-  if schema.kind != "regression":
+def _scale(how: str, numbers: np.ndarray, where: str, kind: str) -> tuple[float, float]:
+  if kind != "regression":
     return 1.0, 0.0
   if how == "largest":
     return float(np.abs(numbers).max()) or 1.0, 0.0
   deviation = float(np.std(numbers))
   if deviation == 0:
-    raise DataError(f"{schema.label!r}: all training rows have the number {numbers[0]:g}; nothing to learn")
+    raise DataError(f"{where}: all training rows have the number {numbers[0]:g}; nothing to learn")
   return deviation, float(np.mean(numbers))
 
 

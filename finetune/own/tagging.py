@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.errors import DataError
+from data.errors import DataError, listed
 from data.rows import Row, as_list
 from data.vocabulary import Vocabulary
 from finetune.own.chances import PREDICTED, PROBABILITY, probabilities
@@ -168,5 +168,5 @@ def kinds_of_span(schema: TaskSchema) -> list[str]:
   """What spans may be, 'PER' of 'B-PER', as they first appear."""
   found = dict.fromkeys(match[2] for label in schema.labels if (match := _TAG.fullmatch(label)))
   if not found:
-    raise DataError(f"{', '.join(schema.labels[:5])}: no tags of spans, expected B-, I- and O")
+    raise DataError(f"{schema.label!r} has {listed(schema.labels)}: no tags of spans, expected B-, I- and O")
   return list(found)

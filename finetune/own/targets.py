@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from data.errors import DataError, did_you_mean
+from data.errors import DataError, did_you_mean, listed
 from data.rows import Row, as_list
 from data.rows.spans import words_of
 from finetune.own import spans, tagging
@@ -91,9 +91,10 @@ def refuse_multi_hot(rows: Sequence[Row], schema: TaskSchema) -> None:
   """Raises DataError where the lists of all rows are a 0 or a 1 for each label, whose names nothing tells."""
   lists = [parts for row in rows if (parts := as_list(row.fields.get(schema.label))) is not None]
   if lists and _are_multi_hot(lists):
-    names = ",".join(f"name{at}" for at in range(1, len(lists[0]) + 1))
+    count = len(lists[0])
+    names = ",".join(f"name{at}" for at in range(1, min(count, 10) + 1)) + ",..." * (count > 10)
     rows[0].refuse(
-      f"{schema.label!r} has lists of {len(lists[0])} zeros and ones, one for each label; name the labels in "
+      f"{schema.label!r} has lists of {count} zeros and ones, one for each label; name the labels in "
       f"this order: --config.data.labels={names}"
     )
 
@@ -200,8 +201,7 @@ def _class(row: Row, label: str, classes: dict[str, int]) -> int:
 
 
 def _unknown(row: Row, label: str, known: Sequence[str], why: str) -> None:
-  shown = ", ".join(known[:10]) + (f" and {len(known) - 10:,} more" if len(known) > 10 else "")
-  row.refuse(f"label {label!r}: {why}{did_you_mean(label, known)}; known are {shown}")
+  row.refuse(f"label {label[:80]!r}: {why}{did_you_mean(label, known)}; known are {listed(known)}")
 
 
 def is_held_out(text: str, fraction: float) -> bool:

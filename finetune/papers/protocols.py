@@ -125,7 +125,8 @@ def cells(
   replaced = {"batch_sizes": batch_sizes, "learning_rates": learning_rates, "epochs": epochs}
   if warmup_fractions and warmup_steps:
     raise ConfigError(
-      f"warmup_fractions={tuple(warmup_fractions)} and warmup_steps={tuple(warmup_steps)}: give one"
+      f"warmup_fractions={','.join(map(str, warmup_fractions))} and warmup_steps="
+      f"{','.join(map(str, warmup_steps))}: give one"
     )
   if warmup_fractions or warmup_steps:
     searched = dataclasses.replace(searched, warmup_fractions=(), warmup_steps=())

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from configs import base
 from data.errors import did_you_mean
 from pretrain import settings
-from pretrain.settings.field_types import Fields, Limit, show
+from pretrain.settings.field_types import Fields, Limit, show, show_value
 from pretrain.settings.model import OLD_REMAT
 
 __all__ = ["Fields", "show"]
@@ -29,8 +29,8 @@ _TYPE_NAMES = {
   int: "a whole number",
   float: "a number",
   str: "text",
-  tuple[int, ...]: "a tuple of whole numbers (such as 4,6,8)",
-  tuple[float, ...]: "a tuple of finite numbers (such as 1e-5,2e-5)",
+  tuple[int, ...]: "whole numbers (such as 4,6,8)",
+  tuple[float, ...]: "finite numbers (such as 1e-5,2e-5)",
 }
 # Values of earlier versions that config files and command lines may still give: {field: {then: now}}.
 _OLD_VALUES = {"model.remat": OLD_REMAT}
@@ -147,9 +147,10 @@ def type_problem(name: str, value: Any, schema: Schema = PRETRAINING) -> str | N
   wanted = typing.get_origin(kind.value_type) or kind.value_type
   elements = value if isinstance(value, tuple) else ()
   if type(value) is not wanted or any(type(e) not in kind.element_types for e in elements):
-    return f"{name}={value!r}: expected {_TYPE_NAMES[kind.value_type]}, as {default!r} in {schema.file}"
+    expected = _TYPE_NAMES[kind.value_type]
+    return f"{name}={show_value(value)}: expected {expected}, as {default!r} in {schema.file}"
   if any(not math.isfinite(e) for e in (value, *elements) if isinstance(e, float)):
-    return f"{name}={value!r}: expected a finite number"
+    return f"{name}={show_value(value)}: expected a finite number"
   return None
 
 

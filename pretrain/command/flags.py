@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
+from data.command import refuse_other_locale
 from data.errors import ConfigError, did_you_mean
 from pretrain import chips
 from pretrain.command import fields, paths, validate
@@ -128,6 +129,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   Raises:
     ConfigError: all problems, in lines; its cause is what the config file raised, if it did.
   """
+  refuse_other_locale(argv)
   schema = program.rules.schema
   values, changes, problems = _split(argv, program)
   switches = {name: _switch(name, values, problems) for name in program.switches}

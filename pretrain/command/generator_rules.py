@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pretrain.settings.field_types import Fields, show
+from pretrain.settings.field_types import Fields, show, show_value
 
 
 def problems(config: Fields) -> list[str]:
@@ -63,7 +63,8 @@ def _heads(config: Fields) -> Iterator[str]:
   separate = config["generator.separate_layers"]
   if separate and (len(separate) < 2 or min(separate) < 1):
     yield (
-      f"generator.separate_layers={separate!r}: expected the depths of two or more generators, 1 at least"
+      f"generator.separate_layers={show_value(separate)}: expected the depths of two or more generators, 1 "
+      "at least"
     )
 
 

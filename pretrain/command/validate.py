@@ -14,6 +14,7 @@ from data import files
 from data.errors import ConfigError, did_you_mean
 from pretrain.command import fields
 from pretrain.command import rules as combinations
+from pretrain.settings.field_types import show_value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,5 +101,5 @@ def value_problem(name: str, value: Any, rules: Rules = PRETRAINING) -> str | No
   if choices and value not in choices:
     return f"{name}={value!r}: expected one of {', '.join(choices)}{did_you_mean(value, choices)}"
   if limit is not None and not limit.holds(value):
-    return f"{name}={value!r}: expected {limit}"
+    return f"{name}={show_value(value)}: expected {limit}"
   return None

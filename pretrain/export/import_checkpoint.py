@@ -18,7 +18,7 @@ from data import errors, files, vocabulary
 from data.errors import DataError, nearest
 from pretrain import trees
 from pretrain.export.check import comparison
-from pretrain.export.foreign.files import ForeignCheckpoint, read_state
+from pretrain.export.foreign.files import DIGEST_LISTS, ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
 from pretrain.export.official import names as official_names
 from pretrain.export.task_fields import TASK
@@ -59,6 +59,11 @@ def import_checkpoint(
     say(f"{foreign.wrapper} at the start of every name is of a wrapper of PyTorch and left out")
   recognised = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
   report_names(foreign, recognised, allow_unmatched, say)
+  if not any((foreign.folder / name).is_file() for name in DIGEST_LISTS):
+    say(
+      f"nothing compared the numbers in {foreign.folder}: it has no {' or '.join(DIGEST_LISTS)}, and a "
+      "matrix that was changed or transposed is not noticed where its shape fits"
+    )
   with errors.writing(f"--output={output}"), files.whole_directory(target) as aside:
     words = _vocabulary(foreign.folder, vocabulary_directory, aside / "vocabulary")
     rows = recognised.fields["vocab_size"]

@@ -34,6 +34,11 @@ FractionBelowOne = Annotated[float, Limit(0, 1, high_open=True)]  # 0: off; 1 wo
 Fields = dict[str, Any]  # {dotted name: value} of a whole config
 
 
+def show_value(value: Any) -> str:
+  """A value for a message; several as they are typed, '4,6'."""
+  return ",".join(map(str, value)) if isinstance(value, tuple) else repr(value)
+
+
 def show(config: Fields, *names: str) -> str:
   """'a=1, b=2' of some fields."""
-  return ", ".join(f"{name}={config[name]!r}" for name in names)
+  return ", ".join(f"{name}={show_value(config[name])}" for name in names)

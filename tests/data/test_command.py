@@ -166,3 +166,24 @@ def test_output_that_cannot_be_written_is_one_line_and_code_5():
   assert done.returncode == 5
   (line,) = done.stderr.splitlines()
   assert line.startswith("error: a file, or what this command prints, cannot be written (No space left on")
+
+
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}, {}])
+@pytest.mark.parametrize("flag", ["--output", "--workdir"])
+def test_a_path_that_is_not_ascii_in_another_locale_than_utf_8_is_one_line(tmp_path, locale, flag):
+  module = "data.prepare" if flag == "--output" else "pretrain.main"
+  source = ["--source=/nowhere.txt"] if flag == "--output" else ["--config=/nowhere.py"]
+  arguments = [sys.executable, "-m", module, f"{flag}={tmp_path}/\u00fc", *source]
+  environment = {name: value for name, value in os.environ.items() if name not in ("LC_ALL", "LC_CTYPE")}
+  environment |= {"LC_ALL": "C.UTF-8"} | locale
+  ended = subprocess.run(
+    list(map(os.fsencode, arguments)), capture_output=True, env=environment, cwd=command._ROOT.parent
+  )
+  said = ended.stderr.decode("ascii", "backslashreplace")
+  assert "Traceback" not in said
+  if locale:
+    assert ended.returncode == 2
+    assert f"{flag}=" in said and "\\xfc' : not ASCII".replace(" ", "") in said.replace(" ", "")
+    assert "put LC_ALL=C.UTF-8 (or PYTHONUTF8=1) before the command" in said
+  else:
+    assert "locale" not in said  # what is wrong is the source, or the config

@@ -105,6 +105,8 @@ def test_wide_ids_are_read_as_they_were_written(copy, tmp_path):
   content = path.read_bytes()
   shard = manifest.Shard(path.name, 1, len(content), hashlib.sha256(content).hexdigest())
   vocabulary = dataclasses.replace(made.vocabulary, size=80_000)
+  shutil.rmtree(copy / "vocabulary")  # of fewer ids, as the counts are
+  (copy / "unigram.npy").unlink()
   split = manifest.Split(1, 3, (shard,))
   manifest.write(
     copy,
@@ -181,13 +183,41 @@ def damage_max_id(directory):
   change_manifest(directory, max_id=150)
 
 
+def change_vocabulary(directory, **changes):
+  described = json.loads((directory / manifest.NAME).read_text())["vocabulary"]
+  change_manifest(directory, vocabulary={**described, **changes})
+
+
+def damage_special_swapped(directory):
+  ids = manifest.read(directory).vocabulary.special_ids
+  change_vocabulary(directory, special_ids={**ids, "mask": ids["unk"], "unk": ids["mask"]})
+
+
+def damage_size(directory):
+  change_vocabulary(directory, size=manifest.read(directory).vocabulary.size + 1)
+
+
+def damage_other_dtype(directory):
+  change_manifest(directory, dtype="uint32")
+
+
+def damage_tokens(directory):
+  made = manifest.read(directory)
+  other = dataclasses.replace(made.splits["train"], tokens=made.splits["train"].tokens + 1)
+  manifest.write(directory, dataclasses.replace(made, splits={**made.splits, "train": other}))
+
+
+def damage_counts_of_ids(directory):
+  (directory / "unigram.npy").write_bytes(b"none")
+
+
 def damage_no_manifest(directory):
   (directory / manifest.NAME).unlink()
 
 
 def damage_no_heldout(directory):
   made = manifest.read(directory)
-  empty = dataclasses.replace(made.splits["train"], records=0)
+  empty = manifest.Split(0, made.splits["train"].tokens, ())
   manifest.write(directory, dataclasses.replace(made, splits={**made.splits, "train": empty}))
 
 
@@ -208,6 +238,11 @@ def damage_no_heldout(directory):
     (damage_dtype, "damaged manifest .*dtype is 'float'"),
     (damage_format, "format 99"),
     (damage_max_id, "token id 150"),
+    (damage_special_swapped, "says that special_ids is .*, the vocabulary beside it cls 0"),
+    (damage_size, "says that size is"),
+    (damage_other_dtype, "has dtype uint32, .* ids are uint16"),
+    (damage_tokens, "unigram.npy counts .* tokens of .* ids, manifest.json says"),
+    (damage_counts_of_ids, "unigram.npy: not an array"),
     (damage_no_manifest, "not finished"),
     (damage_no_heldout, "has no train records"),
   ],

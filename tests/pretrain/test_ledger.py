@@ -45,3 +45,28 @@ def test_steps_are_compared_as_numbers(tmp_path):
   kept.write(3, {"examples": [3, 1], "sha256": "ab"})
   kept.close()
   assert path.read_text() == "".join(line % step for step in (1, 2, 3))
+
+
+def _started(path, step):
+  said = []
+  Ledger(path, step=step, is_kept=False, log=said.append).close()
+  return said
+
+
+def test_a_ledger_that_lost_lines_says_of_which_steps(tmp_path):
+  path = tmp_path / FILE_NAME
+  line = '{"step": %d, "examples": [3, 1], "sha256": "ab"}\n'
+  lines = [line % step for step in range(1, 9)]
+  path.write_text("".join(lines) + line[:12])
+  assert not _started(tmp_path, 8) and not _started(tmp_path, 6)
+  path.write_text("".join(lines[:2] + lines[4:]))
+  (said,) = _started(tmp_path, 8)
+  assert str(path) in said and "steps 3 to 4 are missing or damaged" in said
+  for bad in (lines[2].replace("examples", "exanples"), lines[2].replace("3, 1", "3; 1"), lines[2][:20]):
+    path.write_text("".join([*lines[:2], bad, *lines[3:]]))
+    (said,) = _started(tmp_path, 7)
+    assert "steps 3 to 7 are" in said
+    assert _steps(path) == [1, 2]
+  path.write_text("".join(lines[1:2] + lines[3:4] + lines[5:6] + lines[7:]))
+  (said,) = _started(tmp_path, 9)
+  assert "steps 1 to 1, 3 to 3, 5 to 5 and 2 more gaps are" in said

@@ -12,7 +12,7 @@ from pretrain.checkpoint import Checkpoints
 from pretrain.command.fields import known_fields
 from tests.pretrain.small_run import run_training, saved_params, small_config, small_run
 
-DIGESTS = {"vocabulary_digest": "a" * 64, "records_digest": "b" * 64}
+DIGESTS = {"vocabulary_digest": "a" * 64, "records_digest": "b" * 64, "manifest_digest": "d" * 64}
 
 
 def _meta(**changes):
@@ -87,7 +87,7 @@ def test_a_field_that_changes_only_the_way_is_told(fields):
   assert line.startswith(name) and line.endswith(f"-> {value}")
 
 
-@pytest.mark.parametrize("what", ["vocabulary", "records"])
+@pytest.mark.parametrize("what", ["vocabulary", "records", "manifest"])
 def test_another_vocabulary_or_other_records_are_refused(what):
   with pytest.raises(DataError, match=f"the {what} changed .*cccccccccccc"):
     resume.check_same_run(base.get_config(), DIGESTS | {f"{what}_digest": "c" * 64}, _meta())
@@ -99,6 +99,12 @@ def test_meta_that_lacks_a_part_is_refused(name):
   del meta[name]
   with pytest.raises(DataError, match=f"lacks {name}"):
     resume.check_same_run(base.get_config(), DIGESTS, meta)
+
+
+def test_a_checkpoint_of_before_digests_of_manifests_continues():
+  meta = _meta()
+  del meta["manifest_digest"]
+  assert resume.check_same_run(base.get_config(), DIGESTS, meta) == []
 
 
 def _taken(recipe, directory, fields, *, digest=None) -> dict[str, np.ndarray]:

@@ -243,6 +243,7 @@ def test_other_records_are_refused(finished, small_records, tmp_path):
   content = json.loads((records / "manifest.json").read_text())
   content["vocabulary"]["digest"] = "0" * 64
   (records / "manifest.json").write_text(json.dumps(content))
+  (records / "vocabulary" / "vocabulary.json").write_text(json.dumps(content["vocabulary"]))
   with pytest.raises(DataError, match=r"the vocabulary changed .* -> 000000000000"):
     run_training(_config(records), finished)
 

@@ -1,5 +1,6 @@
 """What a run keeps beside its checkpoints, and what it leaves alone."""
 
+import dataclasses
 import json
 import os
 import socket
@@ -16,7 +17,7 @@ from tests.pretrain.small_run import VOCAB_SIZE, small_config
 
 
 def begin(place, config, records):
-  workdir.begin(place, config, records, manifest.read(records).vocabulary.digest)
+  workdir.begin(place, config, records, manifest.read(records).vocabulary)
 
 
 @pytest.fixture
@@ -35,6 +36,16 @@ def test_a_run_keeps_its_config_and_vocabulary(config, small_records, tmp_path):
   assert (kept / "mine").exists()  # the same vocabulary is not copied again
   saved = json.loads((tmp_path / "config.json").read_text())
   assert saved["train"]["total_steps"] == config.train.total_steps
+
+
+def test_ids_that_are_not_those_of_the_vocabulary_are_refused(config, small_records, tmp_path):
+  described = manifest.read(small_records).vocabulary
+  ids = described.special_ids
+  swapped = {**ids, "mask": ids["unk"], "unk": ids["mask"]}
+  for other in ({"special_ids": swapped}, {"size": described.size + 1}):
+    with pytest.raises(DataError, match="does not have the size and special ids of"):
+      workdir.begin(tmp_path, config, small_records, dataclasses.replace(described, **other))
+  assert not (tmp_path / "config.json").exists()
 
 
 def test_a_vocabulary_of_an_earlier_run_that_saved_nothing_is_replaced(config, small_records, tmp_path):

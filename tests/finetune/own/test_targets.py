@@ -24,6 +24,14 @@ def test_zeros_and_ones_are_labels_in_the_order_in_which_they_are_named():
   assert targets.labels_of(rows({"label": [0, 1]})[0], schema("multilabel", ("0", "1"))) == ["0", "1"]
 
 
+def test_a_long_label_and_many_zeros_and_ones_are_not_all_shown():
+  with pytest.raises(DataError, match=r"name9,name10,\.\.\.$"):
+    targets.refuse_multi_hot(rows({"label": [0, 1] * 50}, {"label": [0, 1] * 50}), schema("multilabel", ()))
+  with pytest.raises(DataError, match="labels does not name it") as caught:
+    targets.find_labels(rows({"label": "x" * 10_000}), schema("classification", ()), given=["a", "b"])
+  assert len(str(caught.value)) < 200
+
+
 def test_lists_as_pandas_and_numpy_write_them_are_lists():
   cells = ("['food', 'price']", "['food' 'price']", '["food", "price"]', "food|price")
   made = rows(*({"label": cell} for cell in cells), {"label": "[]"})

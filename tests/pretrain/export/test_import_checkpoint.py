@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from data import vocabulary
+from data import files, vocabulary
 from data.errors import ConfigError, DataError, StorageError
 from pretrain.checkpoint import load_params
 from pretrain.export import __main__
@@ -108,6 +108,18 @@ def test_the_official_port_becomes_a_checkpoint_of_ours(tmp_path, words):
   assert "ignored: 1 (position_ids)" in text and "unmatched: 0\n" in text
   assert "encoder.layer.{}.output.dense.bias" in text
   assert "fresh where a run needs them: 4 (generator, heads/clm, heads/mlm, heads/scl)" in text
+
+
+def test_numbers_that_nothing_is_held_against_are_said_to_be(tmp_path, words):
+  said, folder = [], _port(tmp_path / "port")
+  _import(folder, tmp_path / "bare", words, say=said.append)
+  (line,) = (line for line in said if line.startswith("nothing compared the numbers"))
+  assert folder in line and "transposed" in line
+  said.clear()
+  digest = files.sha256(tmp_path / "port" / "model.safetensors")
+  (tmp_path / "port" / "SHA256SUMS").write_text(f"{digest}  model.safetensors\n")
+  _import(folder, tmp_path / "listed", words, say=said.append)
+  assert not any(line.startswith("nothing compared") for line in said)
 
 
 @pytest.mark.parametrize("share", ["all", "tokens", "none"])

@@ -33,6 +33,7 @@ PACKAGES = (
   *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "triton", "jax-triton", "torch", "transformers"),
   *("grain", "numpy", "jax-cuda13-pjrt", "nvidia-cuda-runtime", "nvidia-cudnn-cu13", "nvidia-cublas"),
 )
+NO_CARD = "none"
 CARD = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,memory.total"
 
 
@@ -63,7 +64,7 @@ def machine(commit: str) -> dict[str, Any]:
   return {
     "commit": commit or command.commit() or "unknown",
     "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
-    "card": dict(zip(CARD.split(","), card.split(", "))) if card else "none",
+    "card": dict(zip(CARD.split(","), card.split(", "))) if card else NO_CARD,
     "machine": f"{os.cpu_count()} x {platform.machine()}",
     "python": platform.python_version(),
     "versions": versions,
@@ -107,6 +108,8 @@ def main() -> int:
     return 0
   if not asked.output:
     raise ConfigError("--output is missing; give --output=DIR")
+  if machine(asked.commit)["card"] == NO_CARD and not asked.rehearse:
+    raise ConfigError("nvidia-smi finds no GPU here; to run tiny cases on this CPU, add --rehearse")
   output = pathlib.Path(asked.output)
   output.mkdir(parents=True, exist_ok=True)
   with tempfile.TemporaryDirectory(prefix="gpu_day_wheels_") as site:
@@ -125,7 +128,7 @@ def main() -> int:
     day = Day(cases, output, program, deadline=deadline, workers=workers)
     for number in (signal.SIGTERM, signal.SIGINT):
       signal.signal(number, lambda *_: setattr(day, "is_stopping", True))
-    day.add("machine", machine(asked.commit))
+    day.add("machine", machine(asked.commit))  # once more: with the wheels' versions
     day.run()
   text, failures = gpu_summary.summary(day.lines, cases)
   (output / "summary.md").write_text(text, encoding="utf-8")

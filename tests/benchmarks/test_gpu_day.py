@@ -255,6 +255,14 @@ def test_the_command_names_wrong_cases_and_loads_nothing_that_wheels_bring(tmp_p
     gpu_day.main()
 
 
+def test_without_a_gpu_the_command_says_how_to_rehearse(tmp_path, monkeypatch):
+  monkeypatch.setattr(gpu_day, "machine", lambda commit: {"card": gpu_day.NO_CARD})
+  monkeypatch.setattr(sys, "argv", ["gpu_day", f"--output={tmp_path / 'out'}"])
+  with pytest.raises(ConfigError, match="add --rehearse"):
+    gpu_day.main()
+  assert not (tmp_path / "out").exists()
+
+
 def test_wheels_are_unpacked(tmp_path):
   with pytest.raises(ConfigError, match="no \\*\\.whl"):
     gpu_day.installed(str(tmp_path), str(tmp_path))

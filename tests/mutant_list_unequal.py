@@ -67,8 +67,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "numbers are scaled by the development set's",
-        "_scale(config.own.targets, parts[0].classes, schema)",
-        "_scale(config.own.targets, parts[1].classes, schema)",
+        "config.own.targets, parts[0].classes,",
+        "config.own.targets, parts[1].classes,",
         "test_numbers_are_scaled_by_those_of_the_training_rows",
       ),
     ],

@@ -1,5 +1,6 @@
 """A new phase has the weights of the one before, and nothing else of it; kills do not matter."""
 
+import dataclasses
 import shutil
 
 import numpy as np
@@ -145,9 +146,11 @@ def test_leftovers_of_killed_starts_go_and_a_vocabulary_must_be_that_of_the_reco
   for path in (*leftovers, mine):
     path.touch()
   (tmp_path / ".vocabulary.ab.part").mkdir()
-  digest = manifest.read(small_records).vocabulary.digest
-  workdir_files.begin(str(tmp_path), config, str(small_records), digest)
+  described = manifest.read(small_records).vocabulary
+  workdir_files.begin(str(tmp_path), config, str(small_records), described)
   assert mine.exists() and not any(path.exists() for path in leftovers)
   assert not list(tmp_path.glob(".vocabulary*"))
   with pytest.raises(DataError, match=r"is not the vocabulary that the records beside it were made with"):
-    workdir_files.begin(str(tmp_path), config, str(small_records), "0" * 64)
+    workdir_files.begin(
+      str(tmp_path), config, str(small_records), dataclasses.replace(described, digest="0" * 64)
+    )

@@ -52,7 +52,7 @@ def compared(name: str, ours: Callable, plain: Callable, arrays: tuple, toleranc
 
 
 def _value_and_gradients(function: Callable, arrays: tuple) -> tuple:
-  """What the function gives, and gradients for a fixed random gradient of it; compiled."""
+  """Returns the function's value and its gradients for one random cotangent, by one compiled program."""
 
   @jax.jit
   def both(*arrays):

@@ -120,7 +120,7 @@ class Day:
     self._file = (output / "lines.jsonl").open("a", encoding="utf-8")
 
   def environment(self, case: Case) -> dict[str, str]:
-    """What a case's program finds in its environment; several share the card's memory."""
+    """Returns the environment of a case's process; JAX must not reserve memory, which all cases share."""
     own = os.path.join(self.folder, case.name)
     flags = " ".join(filter(None, [os.environ.get("XLA_FLAGS", ""), case.flags]))
     changes = {

@@ -57,7 +57,7 @@ def table(events: Iterator[tuple[str, float]], *, times: int) -> dict[str, Any]:
 
 
 def _events(path: pathlib.Path) -> Iterator[tuple[str, float]]:
-  """What ran on the streams of GPUs; on a CPU, what XLA's programs called."""
+  """Yields (name, milliseconds) of each kernel on a GPU; on a CPU, of each operation of XLA's programs."""
   planes = list(jax.profiler.ProfileData.from_file(str(path)).planes)
   gpus = [plane for plane in planes if plane.name.startswith("/device:GPU")]
   for plane in gpus or planes:

@@ -21,7 +21,7 @@ def read(kind: str, lines: Iterable[str], *, most: int) -> Iterator[list[str]]:
 
 
 def other_separator(path: str, kind: str, names: Sequence[str]) -> str:
-  """What to do about a header of one cell in which another sign stands between names; '' if there is none."""
+  """Returns advice for a header of one cell whose names another separator divides; '' without one."""
   sign = next((sign for sign in ";\t|," if len(names) == 1 and sign in names[0]), "")
   if not sign:
     return ""
@@ -38,7 +38,7 @@ def is_header_again(names: Sequence[str], row: Sequence[str]) -> bool:
 
 
 class _Lines(list[str]):
-  """What `csv.writer` takes for a file."""
+  """A list of lines that `csv.writer` can write to."""
 
   def write(self, line: str) -> None:
     """Appends a row, with a line feed alone at its end."""

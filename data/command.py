@@ -193,9 +193,9 @@ def one_line_errors(*, stopped: str, debug: bool = False, is_last: bool = False)
 
 
 def _full_output(error: OSError) -> errors.StorageError | None:
-  """What to say where a disk is full, also for what is printed, which has no file; None: another error.
+  """Returns the message for a full disk, also where printing fills it; None for any other error.
 
-  What is left to print is given up: Python would fail with it once more at the end.
+  It discards buffered output, because Python would fail to print it once more at exit.
   """
   if not errors.is_full_disk(error):
     return None

@@ -113,7 +113,7 @@ def read(directory: str | os.PathLike) -> Manifest:
 
 
 def described_vocabulary(directory: str | os.PathLike) -> dict[str, Any]:
-  """What the vocabulary beside records says of itself, as far as a manifest says it too; {} without one."""
+  """Returns the fields that the vocabulary file beside records shares with a manifest; {} without a file."""
   described = files.read_json(pathlib.Path(directory) / "vocabulary" / "vocabulary.json")
   return {field.name: described[field.name] for field in _VOCABULARY if field.name in described}
 

@@ -21,7 +21,7 @@ UNIGRAM = "unigram.npy"
 
 
 def unigram(directory: str | os.PathLike) -> np.ndarray:
-  """How often each id stands in the training records, [vocab] int64; DataError where that cannot be read."""
+  """Returns the count of each id in the training records, [vocab] int64; DataError if it is unreadable."""
   path = os.path.join(directory, UNIGRAM)
   with errors.reading(path, advice="prepare the records again"):
     try:

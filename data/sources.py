@@ -154,7 +154,7 @@ def _matches(pattern: str) -> list[str]:
 
 
 def _glob(pattern: str) -> list[str]:
-  """What a glob matches of files; below '**' no link leads into a folder that was entered before."""
+  """Returns the files that a glob matches; below '**' a link to a visited folder is not followed."""
   start, sign, rest = (f"{pattern}/*" if pattern.endswith("**") else pattern).partition("**/")
   if not sign or (start and not start.endswith("/")):
     return glob.glob(pattern)

@@ -87,7 +87,7 @@ def refuse_other_text(config: ConfigDict, directory: str) -> None:
 
 
 def _other_source(source: str, made: manifest.Manifest, *, since: float) -> str:
-  """How the source that is named differs from that of the records, which are finished `since`; '': not."""
+  """Describes how `source` differs from the source of records finished at `since`; '' if it does not."""
   there = made.settings.get("source")
   if not source or not sources.is_of_files(source):
     return ""

@@ -57,7 +57,7 @@ def read_conll(path: str) -> Iterator[Row]:
 
 
 def _shape(path: str) -> tuple[int, bool]:
-  """How many columns the first line has that is certainly no comment, and whether tabs are between them.
+  """Returns the number of columns of the first line that cannot be a comment, and if tabs divide them.
 
   A word may begin with '#', so the number of columns tells comments at the start of the file from words.
   """

@@ -93,9 +93,10 @@ class SelfAttention(nn.Module):
     read: jax.Array | None = None,
     x_read: jax.Array | None = None,
   ) -> Branch:
-    """What is added to x, [batch, length, embed]; with `read`, [batch, n] int32, to x at these positions.
+    """Computes the branch that is added to x, [batch, length, embed].
 
-    `x_read` is x there, if it was taken already.
+    With `read`, [batch, n] int32, it computes the branch at these positions alone. `x_read` is x there, if
+    the caller has it.
     """
     config = self.config
     width, heads = x.shape[-1], (config.num_heads, config.head_dim)

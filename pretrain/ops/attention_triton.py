@@ -12,7 +12,7 @@ from pretrain.ops.attention_inputs import Fixed, Settings
 from pretrain.ops.triton_call import Launch
 
 BLOCK = 64  # queries or keys of a block, as the kernels have it
-KEYS = 32  # of the tiles that `attention_forward` goes through
+_KEYS = 32  # of the tiles that `attention_forward` goes through
 _ROWS = 8  # whose scores' gradients one program of `attention_bias` sums
 _BACKWARD = "attention_triton_backward_kernels"
 _NO_GROUP = np.iinfo(np.int32).min  # the segment of keys that none may read
@@ -29,7 +29,7 @@ def forward(settings: Settings, part, query, key, value, bias, fixed) -> tuple[j
   of_tokens = _of_tokens(settings, part, rows, length, width, fixed)
   arrays = (
     *_wide(query, key, value),
-    _tiles(bias, length, KEYS),
+    _tiles(bias, length, _KEYS),
     *of_tokens,
     _first_head(settings, part, width),
   )
@@ -79,7 +79,7 @@ def _first_head(settings: Settings, part, width: int) -> jax.Array:
 
 
 def _of_tokens(settings: Settings, part, rows: int, length: int, width: int, fixed: Fixed) -> tuple:
-  """What the kernels that compute scores read of rows and tokens: groups, facts, of_queries and of_keys."""
+  """Returns the kernels' small arrays of rows and tokens: groups, facts, of_queries and of_keys."""
   heads = width // settings.head_dim
   segments = fixed.segment_ids
   end, whole = jnp.full((rows,), length), jnp.zeros((rows,), jnp.int32)
@@ -133,7 +133,7 @@ def _over_tokens(
     "limit": int(row_random.pair_limit(settings.dropout_rate)),
     "keeps": 1.0 - settings.dropout_rate,
     "packed": is_packed,
-    **({"keys": KEYS} if kernel == "attention_forward" else {"queries": _queries(settings.head_dim)}),
+    **({"keys": _KEYS} if kernel == "attention_forward" else {"queries": _queries(settings.head_dim)}),
   }
   # Measured on an H200 with heads of 64; twice as wide ones in three stages do not fit smaller GPUs.
   warps, stages = (4, 3) if constants["lanes"] <= 64 else (8, 2)
@@ -148,7 +148,7 @@ def _queries(head_dim: int) -> int:
 
 
 def _constants(settings: Settings, length: int, width: int, dtype: jnp.dtype) -> dict:
-  """What a kernel knows of the arrays when it is compiled."""
+  """Returns the compile-time constants that all attention kernels share."""
   return {
     "length": length,
     "heads": width // settings.head_dim,

@@ -124,6 +124,11 @@ def platform() -> str:
   return jax.default_backend() if device is None else device.platform
 
 
+def takes_triton() -> bool:
+  """Whether Triton kernels can compute here: on NVIDIA GPUs where no array is left to the partitioner."""
+  return platform() == "gpu" and not automatic_axes() and triton_call.is_installed()
+
+
 def _device_kind() -> str:
   """The name that the devices of `platform` give themselves."""
   device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)

@@ -3,12 +3,12 @@
 import jax
 import jax.numpy as jnp
 
-from pretrain.ops import gelu_triton, triton_call
-from pretrain.ops.attention import platform
+from pretrain.ops import gelu_triton
+from pretrain.ops.attention import takes_triton
 from pretrain.ops.dense import add_bias, product, summed_over_tokens
 from pretrain.ops.gelu import gelu
 from pretrain.ops.kept import keep
-from pretrain.sharding import automatic_axes, constrain
+from pretrain.sharding import constrain
 
 
 def biased_gelu_product(x: jax.Array, bias: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -22,8 +22,7 @@ def biased_gelu_product(x: jax.Array, bias: jax.Array, kernel: jax.Array) -> jax
     bias: [width] float, rounded to x's dtype before it is added.
     kernel: [width, outputs] of x's dtype.
   """
-  is_narrow = x.dtype.itemsize == 2
-  if is_narrow and platform() == "gpu" and not automatic_axes() and triton_call.is_installed():
+  if x.dtype.itemsize == 2 and takes_triton():
     return with_kernels(x, bias, kernel)
   return product(gelu(_sum(x, bias)), kernel)
 

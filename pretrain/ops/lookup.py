@@ -9,14 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.ops import lookup_triton, triton_call
-from pretrain.ops.attention import platform
-from pretrain.sharding import automatic_axes, constrain
-
-
-def has_kernels() -> bool:
-  """Whether kernels add up here: on NVIDIA GPUs where nothing is left to the partitioner."""
-  return platform() == "gpu" and not automatic_axes() and triton_call.is_installed()
+from pretrain.ops import lookup_triton
+from pretrain.ops.attention import platform, takes_triton
+from pretrain.sharding import constrain
 
 
 def lookup(table: jax.Array, ids: jax.Array, *, fixed: int) -> tuple[jax.Array, jax.Array]:
@@ -25,7 +20,7 @@ def lookup(table: jax.Array, ids: jax.Array, *, fixed: int) -> tuple[jax.Array, 
   Row `fixed` gets no gradient from the lookup. By the kernels the lookup's gradient is added to that of the
   table that this gives, in its memory.
   """
-  if has_kernels():
+  if takes_triton():
     return with_kernels(fixed, table, ids)
   vectors = constrain(table[ids], "batch", "length", "embed")
   return jnp.where((ids == fixed)[..., None], jax.lax.stop_gradient(vectors), vectors), table
@@ -33,7 +28,7 @@ def lookup(table: jax.Array, ids: jax.Array, *, fixed: int) -> tuple[jax.Array, 
 
 def added(table: jax.Array, ids: jax.Array, rows: jax.Array) -> jax.Array:
   """`table.at[ids].add(rows)` of a table [height, width], ids [...] int32 and rows [..., width]."""
-  return lookup_triton.added(table, ids, rows) if has_kernels() else table.at[ids].add(rows)
+  return lookup_triton.added(table, ids, rows) if takes_triton() else table.at[ids].add(rows)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

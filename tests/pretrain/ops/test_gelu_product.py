@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from pretrain.ops import dense, gelu_product, gelu_triton, kept, triton_call
+from pretrain.ops import attention, dense, gelu_product, gelu_triton, kept, triton_call
 from pretrain.ops.gelu_product import biased_gelu_product, with_kernels
 from tests.pretrain import drawn
 
@@ -129,7 +129,7 @@ def test_the_backward_pass_computes_neither_product_nor_the_gelu_again(monkeypat
 def test_the_kernels_are_taken_on_gpus_in_16_bits_where_no_partitioner_cuts(
   on, axes, has_triton, dtype, is_taken, monkeypatch
 ):
-  monkeypatch.setattr(gelu_product, "platform", lambda: on)
+  monkeypatch.setattr(attention, "platform", lambda: on)
   monkeypatch.setattr(triton_call, "is_installed", lambda: has_triton)
   taken = []
   monkeypatch.setattr(gelu_product, "with_kernels", lambda *arguments: taken.append(1) or arguments[0])

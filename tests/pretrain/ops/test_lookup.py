@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
 from pretrain.ops import lookup, lookup_triton, triton_call
 from tests.pretrain import drawn
@@ -131,24 +130,13 @@ def test_on_gpus_a_small_tables_gradient_is_no_scatter(monkeypatch):
   np.testing.assert_allclose(found, expected, atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize(
-  "on, axes, has_triton, is_taken",
-  [
-    ("gpu", (), True, True),
-    ("gpu", ("data",), True, False),
-    ("gpu", (), False, False),
-    ("tpu", (), True, False),
-    ("cpu", (), True, False),
-  ],
-)
-def test_the_kernels_are_taken_on_gpus_where_no_partitioner_cuts(on, axes, has_triton, is_taken, monkeypatch):
-  monkeypatch.setattr(lookup, "platform", lambda: on)
-  monkeypatch.setattr(triton_call, "is_installed", lambda: has_triton)
-  if axes:
-    with jax.set_mesh(jax.make_mesh((2,), axes, axis_types=(AxisType.Auto,))):
-      assert lookup.has_kernels() == is_taken
-  else:
-    assert lookup.has_kernels() == is_taken
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_the_kernels_are_taken_where_triton_computes(is_taken, monkeypatch):
+  monkeypatch.setattr(lookup, "takes_triton", lambda: is_taken)
+  taken = []
+  monkeypatch.setattr(lookup, "with_kernels", lambda *arguments: taken.append(1) or arguments)
+  lookup.lookup(drawn.normal(0, 5, 3), jnp.zeros((2, 4), jnp.int32), fixed=1)
+  assert bool(taken) == is_taken
 
 
 def test_the_kernels_compile_for_an_a100_and_an_h100():

@@ -196,7 +196,9 @@ def test_a_bucket_that_cannot_be_used_is_one_line(s3, here, small_records, monke
 
 
 def test_a_failing_upload_stops_the_run_and_says_why(here, small_records, monkeypatch):
-  config, address = small_run.small_config("mlm", small_records, FIELDS), "memory://full/run"
+  # So many steps that the run does not end before the upload beside it fails.
+  config = small_run.small_config("mlm", small_records, FIELDS | {"train.total_steps": 2_000})
+  address = "memory://full/run"
 
   def fail(self, files):
     raise StorageError(f"{self} cannot be written (no rights)")

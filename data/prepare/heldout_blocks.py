@@ -35,5 +35,5 @@ def choose(packed: shards.Packed) -> Blocks:
   held = [unit.between(0, border) for unit in units]
   unigram = packed.unigram()
   for unit in held:
-    unigram -= np.bincount(unit.ids, minlength=packed.vocab_size)
-  return Blocks(border, sum(unit.keys.size for unit in held), sum(unit.ids.size for unit in held), unigram)
+    unigram -= np.bincount(unit.read(), minlength=packed.vocab_size)
+  return Blocks(border, sum(unit.keys.size for unit in held), sum(unit.tokens for unit in held), unigram)

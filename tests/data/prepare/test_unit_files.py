@@ -62,7 +62,7 @@ def test_a_range_of_keys_is_one_piece_of_the_files(job):
     high = keys[last] if last < len(keys) else unit_files.MOST_KEYS
     part = records.between(keys[first] if first else 0, high)
     assert [record.tolist() for record in part.cut()] == whole[first:last]
-    assert part.ids.tolist() == [i for record in whole[first:last] for i in record]
+    assert part.read().tolist() == [i for record in whole[first:last] for i in record]
     # A range of a range, as the training records beside held-out blocks are.
     assert [record.tolist() for record in part.between(0, high).cut()] == whole[first:last]
 

@@ -50,8 +50,8 @@ def decode(value: Any) -> Any:
 
 
 def _name(value: Any) -> str:
-  name = getattr(value, "__qualname__", ".")
-  if not callable(value) or "." in name or name.startswith("_"):
+  name = getattr(value, "__qualname__", "")
+  if not name.isidentifier() or name.startswith("_"):  # of a class, local, a lambda
     raise TypeError(f"{value!r} cannot be sent to other processes")
   return f"{value.__module__}:{name}"
 

@@ -69,10 +69,12 @@ class Engine:
 
 
 def do_share(step: steps.Step, ranks: Ranks, pool: workers.Pool) -> None:
-  """Does this rank's parts of a step."""
+  """Does this rank's parts of a step; raises the first of their errors."""
   share = ranks.share(step)
   directory = [str(step.directory)] * len(share)
-  pool.map(steps.run, share, directory, name=f"{step.call.name}, part of rank {ranks.rank}")
+  name = f"{step.call.name}, part of rank {ranks.rank}"
+  for error in filter(None, pool.map(steps.run, share, directory, name=name)):
+    raise error
 
 
 def follow(args: argparse.Namespace, ranks: Ranks) -> None:

@@ -80,17 +80,16 @@ def published(work: pathlib.Path) -> list["Step"]:
   return [Step(path.parent) for path in sorted((work / FOLDER).glob(f"*/{CALL}"))]
 
 
-def run(number: int, directory: str) -> None:
-  """Does one part of the step in `directory`, unless another part has failed already.
+def run(number: int, directory: str) -> errors.UserError | None:
+  """Does one part of the step in `directory`, unless another part has failed already; returns its error.
 
   A user's error and a full disk become a mark, since trying again would not help. Any other error is raised,
-  so that an engine tries again. StorageError: this machine does not see the directory, or has other code.
+  so that an engine tries again. StorageError: this machine does not see the directory.
   """
   step = Step(pathlib.Path(directory))
   if not (step.directory / CALL).is_file():
     raise errors.StorageError(f"{UNSEEN} {directory} (it is on {socket.gethostname()})")
-  if step.error() is None:
-    step.run(number)
+  return step.error() or step.run(number)
 
 
 def see(paths: Sequence[str]) -> None:
@@ -111,8 +110,8 @@ class Step:
     """What was published; read anew each time, since other starts use the same processes."""
     return Call(*_read(self.directory / CALL))
 
-  def run(self, number: int) -> None:
-    """See the function `run`."""
+  def run(self, number: int) -> errors.UserError | None:
+    """Does one part; see the function `run`."""
     call = self.call
     begun, done = self._mark(number, "begun"), self._mark(number, "done")
     files.write_atomically(begun, files.this_process())
@@ -124,13 +123,15 @@ class Step:
         )
       result = call.function(*call.parts[number])
     except Exception as error:
-      if not (isinstance(error, errors.UserError) or errors.is_full_disk(error)):
+      if errors.is_full_disk(error):
+        line = f"{socket.gethostname()}: {error}"
+        error = errors.StorageError(f"{line}; free space and run the same command again")
+      if not isinstance(error, errors.UserError):
         raise
-      code = error.exit_code if isinstance(error, errors.UserError) else errors.StorageError.exit_code
-      line = str(error) if isinstance(error, errors.UserError) else f"{socket.gethostname()}: {error}"
-      files.write_json(self._mark(number, "error"), {"code": code, "line": line})
-    else:
-      files.write_json(done, calls.encode(result))
+      files.write_json(self._mark(number, "error"), {"code": error.exit_code, "line": str(error)})
+      return error
+    files.write_json(done, calls.encode(result))
+    return None
 
   def error(self) -> errors.UserError | None:
     """Returns the error of the first part that has one."""
@@ -151,7 +152,7 @@ class Step:
       with contextlib.suppress(FileNotFoundError):
         owner = self._mark(number, "begun").read_text(encoding="utf-8")
         lines.append(f"part {number} ({', '.join(map(str, parts[number]))}) by {owner}")
-    return errors.listed(lines, most=3)
+    return ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
 
   def wait(self, is_over: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
     """Waits until every part is done, one has failed, or `is_over`; shows progress.

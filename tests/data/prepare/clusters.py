@@ -42,10 +42,10 @@ class Dask:
     """The flags that prepare on these workers."""
     return ["--engine=beam", "--", "--runner=DaskRunner", f"--dask_scheduler_file={self._file}"]
 
-  def add_worker(self) -> None:
-    """Starts one more worker."""
-    flags = ["--nthreads=1", "--no-nanny", "--no-dashboard", f"--local-directory={self._folder}"]
-    self.workers.append(self._start("worker", *flags))
+  def add_worker(self, *flags: str) -> None:
+    """Starts one more worker; flags are Dask's."""
+    own = ["--nthreads=1", "--no-dashboard", f"--local-directory={self._folder}"]
+    self.workers.append(self._start("worker", *own, *(flags or ["--no-nanny"])))
 
   def _start(self, kind: str, *flags: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "distributed.cli.dask_" + kind, f"--scheduler-file={self._file}", *flags]
@@ -54,7 +54,7 @@ class Dask:
   def end(self) -> None:
     """Ends all processes."""
     for process in [*self.workers, self._scheduler]:
-      process.kill()
+      process.terminate()  # a nanny ends its worker
       process.wait()
     self._log.close()
 

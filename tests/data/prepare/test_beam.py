@@ -114,6 +114,29 @@ def test_a_killed_worker_of_direct_runner_ends_the_command_which_goes_on_later(s
   assert digests(output) == digests(tmp_path / "pool")
 
 
+_DEADLY = """
+import os
+from data.prepare import pipeline
+real = pipeline.real = getattr(pipeline, "real", pipeline.pack_unit)  # the nanny loads this file too
+def pack_unit(job, number, unit):
+  return os._exit(9) if number == 1 else real(job, number, unit)
+pack_unit.__module__ = pipeline.__name__
+pipeline.pack_unit = pack_unit
+"""
+
+
+@pytest.mark.nightly
+def test_a_unit_that_kills_every_worker_is_named(flags, tmp_path):
+  (tmp_path / "deadly.py").write_text(_DEADLY)
+  with clusters.dask(tmp_path / "cluster", workers=0) as cluster:
+    cluster.add_worker("--nanny", f"--preload={tmp_path / 'deadly.py'}")
+    done = clusters.prepare(*flags, *cluster.flags)
+  assert done.returncode == errors.DataError.exit_code
+  last = done.stderr.splitlines()[-1]
+  assert "DaskRunner gave up with 1 of 3 parts missing (KilledWorker: Attempted to run task" in last
+  assert "at work: part 1 (1, " in last and "/part1.txt from 0 to " in last
+
+
 def test_a_users_error_of_a_worker_is_the_pools_line(vocabulary_directory, tmp_path):
   (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"txt": "two"}\n')
   flags = [f"--source={tmp_path}/a.jsonl", f"--vocabulary={vocabulary_directory}"]

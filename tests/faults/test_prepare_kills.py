@@ -20,10 +20,10 @@ KILLS = 10
 
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory):
-  """Flags of a preparation of 40 units of about 90 kB."""
+  """Flags of a preparation of 24 units."""
   folder = tmp_path_factory.mktemp("text")
-  for number in range(40):
-    write_text(folder / f"part{number:02d}.txt", make_documents(600, seed=number))
+  for number in range(24):
+    write_text(folder / f"part{number:02d}.txt", make_documents(400, seed=number))
   sentences = [paragraph for document in make_documents(100, seed=9) for paragraph in document]
   train.train(sentences, folder / "vocabulary", kind="sentencepiece", cased=False, size=150)
   return [f"--source={folder}/*.txt", f"--vocabulary={folder}/vocabulary", "--length=32"]

@@ -31,6 +31,7 @@ class Chart(NamedTuple):
   title: str
   unit: str
   curves: Sequence[Curve]
+  is_whole: bool = False  # drawn up to its highest value, however far above all others that is
 
 
 class Axis(NamedTuple):
@@ -71,7 +72,7 @@ def drawing(chart: Chart, axis: Axis) -> Markup:
   places = [axis.place[curve.run](curve.steps) for curve in chart.curves]
   left, right = 0.0, max(float(positions[-1]) for positions in places) or 1.0
   everything = np.concatenate([curve.values for curve in chart.curves])
-  low, high = _limits(everything)
+  low, high = _limits(everything, is_whole=chart.is_whole)
 
   def x(value: np.ndarray | float) -> np.ndarray:
     return LEFT + (np.asarray(value) - left) / (right - left) * (WIDTH - LEFT - RIGHT)
@@ -122,10 +123,10 @@ def _path(curve: Curve, x: np.ndarray, y: np.ndarray) -> Markup:
   return element("g", line, dots)
 
 
-def _limits(values: np.ndarray) -> tuple[float, float]:
-  """The range of an axis: of the values, without a few that lie far above or below all others."""
+def _limits(values: np.ndarray, *, is_whole: bool) -> tuple[float, float]:
+  """The range of an axis: of the values, unless `is_whole` without a few far above or below all others."""
   low, high = float(values.min()), float(values.max())
-  if len(values) >= 20:
+  if len(values) >= 20 and not is_whole:
     near, far = np.quantile(values, [0.02, 0.98])
     margin = 1.5 * (far - near)
     if margin > 0:

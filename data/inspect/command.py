@@ -24,7 +24,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     "--records",
     type=int,
     default=look.Asked.records,
-    help="most records of each split to look at, or documents of --source (0: all, 8 bytes of memory each)",
+    help="most records of each split to look at, or documents of --source (0: all)",
   )
   parser.add_argument("--blocks", type=int, default=look.Asked.blocks, help="records to show decoded")
   parser.add_argument("--seed", type=int, default=look.Asked.seed, help="of the sample of records")

@@ -32,7 +32,7 @@ def by_script(looks: Sequence[Look]) -> Report:
   def group(look: Look) -> dict[str, dict[str, str]]:
     assert look.counts
     total = look.counts.total
-    found = {
+    by_name = {
       name: {
         "share": share(row[PIECES], total),
         **_rates(row, is_unspaced=name in scripts.UNSPACED, unknown=name == UNKNOWN),
@@ -40,7 +40,7 @@ def by_script(looks: Sequence[Look]) -> Report:
       for name, row in itertools.islice(look.counts.by_script.items(), MOST_ROWS)
     }
     rest = total - sum(int(row[PIECES]) for row in look.counts.by_script.values())
-    return {**found, "(no letters)": {"share": share(rest, total)}}
+    return {**by_name, "(no letters)": {"share": share(rest, total)}}
 
   more = max(len(look.counts.by_script) for look in looks if look.counts) - MOST_ROWS
   notes = [_NO_SPACES, *([f"{more} rarer scripts are not shown."] if more > 0 else [])]
@@ -71,7 +71,7 @@ def by_language(looks: Sequence[Look]) -> Report:
 
   def group(look: Look) -> dict[str, dict[str, str]]:
     assert look.counts
-    found = {}
+    by_name = {}
     for language, texts in look.counts.texts.most_common(MOST_ROWS):
       counts = look.counts.by_language[language]
       spaced = counts[~look.pieces.is_unspaced].sum(axis=0)
@@ -79,8 +79,8 @@ def by_language(looks: Sequence[Look]) -> Report:
       unknown = look.counts.unknown[language] / max(1, counts[:, PIECES].sum())
       rates = _rates(counts.sum(axis=0) if is_unspaced else spaced, is_unspaced=is_unspaced, unknown=unknown)
       share_of_texts = share(texts, look.counts.texts.total())
-      found[language] = {"share": share_of_texts, **rates, "unknown": share(unknown, 1)}
-    return found
+      by_name[language] = {"share": share_of_texts, **rates, "unknown": share(unknown, 1)}
+    return by_name
 
   if languages.detector() is None:
     return Report("", "Languages", [], [], [languages.MISSING])

@@ -1,5 +1,6 @@
 """Reads a directory of prepared records, or a vocabulary and a text, within bounded time and memory."""
 
+import array
 import collections
 import dataclasses
 import hashlib
@@ -95,16 +96,16 @@ def at_records(directory: str, asked: Asked) -> Look:
   words = vocabulary.load(pathlib.Path(directory) / "vocabulary")
   counts = Counts(Pieces(words))
   detect = languages.detector()
-  lengths, digests = [], []
+  lengths, digests = array.array("I"), array.array("Q")  # a few bytes for each of millions
   number = min(len(train), asked.records or len(train))
   for row in progress.track(_rows(train, number), name=f"look at {directory}", total=number):
     counts.add(row, detect(words.decode(row.tolist())) if detect else "")
     lengths.append(row.size)
     digests.append(_digest(row))
-  heldout = []
+  heldout = array.array("Q")
   if made.splits["heldout"].records:
     held = _opened(directory, "heldout", made, asked)
-    heldout = [_digest(row) for row in _rows(held, min(len(held), asked.records or len(held)))]
+    heldout.extend(map(_digest, _rows(held, min(len(held), asked.records or len(held)))))
   known = np.array(digests, np.uint64)
   return Look(
     directory,
@@ -114,7 +115,7 @@ def at_records(directory: str, asked: Asked) -> Look:
     Records(
       made,
       records.unigram(directory),
-      np.array(lengths),
+      np.array(lengths, np.int64),
       copies=known.size - np.unique(known).size,
       heldout=len(heldout),
       leaked=int(np.isin(np.array(heldout, np.uint64), known).sum()),

@@ -11,6 +11,7 @@ from data.inspect.look import Look
 from data.inspect.pieces import LETTERS, PIECES, UNKNOWN
 from data.tables import Report, Table, text_column
 
+CUT_INTO = "cut into"
 MOST_ROWS = 12  # of a table of scripts, languages, words or characters
 _MOST_PIECES, _MOST_LETTERS = 12, 24  # of a word that are shown
 _MOST_UNKNOWN = 0.1  # of the pieces, so that words and characters can still be counted
@@ -43,7 +44,7 @@ def by_script(looks: Sequence[Look]) -> Report:
     return {**by_name, "(no letters)": {"share": share(rest, total)}}
 
   more = max(len(look.counts.by_script) for look in looks if look.counts) - MOST_ROWS
-  notes = [_NO_SPACES, *([f"{more} rarer scripts are not shown."] if more > 0 else [])]
+  notes = [_NO_SPACES, *([f"Rarer scripts that are not shown: {more}."] if more > 0 else [])]
   return groups_table(
     "Pieces per word and character, by script", looks, "script", [group(look) for look in looks], notes
   )
@@ -108,14 +109,14 @@ def most_cut(looks: Sequence[Look]) -> Report:
         "word": _shortened("".join(look.words.letters(piece)[0] for piece in word).strip()),
         "times": f"{times:,}",
         "pieces": len(word),
-        "cut into": " ".join(map(look.words.shown_piece, word[:_MOST_PIECES]))
+        CUT_INTO: " ".join(map(look.words.shown_piece, word[:_MOST_PIECES]))
         + " ..." * (len(word) > _MOST_PIECES),
       }
       for word, times in look.counts.most_cut(MOST_ROWS)
     ]
     of = f" of {label(look, looks)}" if len(looks) > 1 else ""
     columns = [text_column(f"word{of}", "word"), column("times", "times"), column("pieces", "pieces")]
-    return Table([*columns, text_column("cut into", "cut into")], rows)
+    return Table([*columns, text_column(CUT_INTO, CUT_INTO)], rows)
 
   first, *others = [table(look) for look in looks]
   note = "The first ones take most pieces beyond one for each occurrence."

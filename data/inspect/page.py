@@ -1,16 +1,18 @@
 """The tables as one HTML page, with charts of what is a distribution."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from data.inspect import fertility
 from data.inspect.beside import label
 from data.inspect.look import Look
 from data.page import drawing, markup
 from data.page.drawing import Axis, Chart, Curve
 from data.page.markup import Markup, element
-from data.tables import Report
+from data.tables import Column, Report, Row
 
 _MOST_BARS = 64
 _MOST_POINTS = 200  # of a curve
@@ -50,10 +52,16 @@ def _tables(report: Report) -> list[Any]:
   parts: list[Any] = []
   for columns, rows in report.tables:
     numbers = [at for at, column in enumerate(columns) if column.side == "right"]
-    cells = [[column.show(row) for column in columns] for row in rows]
+    cells = [[_cell(column, row) for column in columns] for row in rows]
     if columns:
       parts.append(markup.table([column.header for column in columns], cells, numbers=numbers))
   return [*parts, *(element("p", note, class_="note") for note in report.notes)]
+
+
+def _cell(column: Column, row: Row) -> str:
+  text = column.show(row)
+  # No line ends behind the hyphen with which a piece begins.
+  return re.sub(r"(?<!\S)-", "\u2011", text) if column.header == fertility.CUT_INTO else text
 
 
 def _charts(looks: Sequence[Look]) -> Markup:

@@ -1,17 +1,18 @@
 """All tables about one directory, or two of a kind; the console and the page show the same."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from data import errors
 from data.inspect import fertility
 from data.inspect.beside import facts_table, label, share
 from data.inspect.look import Asked, Look
-from data.tables import Report, text_column
+from data.tables import Report, Table, text_column
 
-_MOST_FILES = 5  # that are named because they were repaired
+_MOST_FILES = 5  # of a directory that are named because they were repaired
 _QUANTILES = ("least", "5 % have at most", "half have at most", "95 % have at most", "most")
 _SHOWN = (400, 150)  # characters of a record, from its beginning and from its end
 # Counts of a manifest that stand among the sizes.
@@ -108,18 +109,18 @@ def _noted(looks: Sequence[Look]) -> Report:
       name.replace("_", " "): f"{value:,}" for name, value in counts.items() if name not in _AMONG_SIZES
     }
 
-  notes = []
-  for look in looks:
-    damaged = look.records.made.damaged_files if look.records else {}
-    if damaged:
-      listed = errors.listed((f"{name} ({_counted(n)})" for name, n in damaged.items()), most=_MOST_FILES)
-      notes.append(f"Files of {label(look, looks)} that were repaired: {listed}.")
-  report = facts_table("Repaired or left out", looks, facts, notes)
-  return report if report.rows else Report("", report.title, [], [], ["Nothing."])
-
-
-def _counted(repairs: Mapping[str, int]) -> str:
-  return ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in repairs.items())
+  report = facts_table("Repaired or left out", looks, facts)
+  rows = [
+    {"file": name, "repairs": ", ".join(f"{n:,} {kind.replace('_', ' ')}" for kind, n in repairs.items())}
+    for look in looks
+    for name, repairs in itertools.islice(
+      (look.records.made.damaged_files if look.records else {}).items(), _MOST_FILES
+    )
+  ]
+  files = Table([text_column("repaired files", "file"), text_column("", "repairs")], rows)
+  if not report.rows:
+    return Report("", report.title, [], [], ["Nothing."])
+  return dataclasses.replace(report, details=[files] if rows else [])
 
 
 def _settings(looks: Sequence[Look]) -> Report:
@@ -180,7 +181,9 @@ def _facts_of_text(look: Look) -> dict[str, str]:
 def _unknown(looks: Sequence[Look]) -> Report:
   def facts(look: Look) -> dict[str, Any]:
     found = look.text.unknown if look.text else []
-    return {character: f"{times:,}" for character, times in found[: fertility.MOST_ROWS]}
+    return {
+      f"{character} U+{ord(character):04X}": f"{times:,}" for character, times in found[: fertility.MOST_ROWS]
+    }
 
   report = facts_table("Characters that become [UNK]", looks, facts)
   return report if report.rows else Report("", report.title, [], [], ["None."])

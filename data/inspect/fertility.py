@@ -88,7 +88,7 @@ def by_language(looks: Sequence[Look]) -> Report:
   what = "training record" if looks[0].records else "document"
   notes = [
     f"The share is that of {what}s: pycld2 names one language for each, or it is {languages.UNSURE}.",
-    f"A row with more than {_MOST_UNKNOWN:.0%} unknown pieces has no rates: words cannot be told in it.",
+    f"A row with more than {_MOST_UNKNOWN:.0%} unknown pieces has no rates: its words cannot be recognised.",
   ]
   return groups_table(
     "Pieces per word and character, by language", looks, "language", [group(look) for look in looks], notes

@@ -144,8 +144,10 @@ def _digest(row: np.ndarray) -> int:
 
 
 def at_vocabulary(directory: str) -> Look:
-  """Looks at a vocabulary alone; DataError if it is damaged."""
+  """Looks at a vocabulary alone; DataError if it is damaged or has special pieces only."""
   words = vocabulary.load(directory)
+  if words.size == len(vars(words.special_ids)):
+    raise errors.DataError(f"{directory} has special pieces only; train or import a vocabulary with others")
   return Look(directory, words, Pieces(words))
 
 

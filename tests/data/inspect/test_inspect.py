@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from data import records
+from data import records, vocabulary
 from data.inspect import command, look, page
 from data.prepare import command as prepare
 from data.vocabulary import train as vocabulary_train
@@ -225,3 +225,10 @@ def test_unfinished_and_damaged_records_are_refused(made, tmp_path, capsys):
   error = capsys.readouterr().err
   assert f"{shard} is damaged" in error and error.count("error: ") == 1
   assert not (tmp_path / "x.html").exists()
+
+
+def test_a_vocabulary_without_text_is_refused(tmp_path, capsys):
+  (tmp_path / "vocab.txt").write_text("\n".join(PIECES[:5]) + "\n")
+  vocabulary.write_description(tmp_path, kind="wordpiece", cased=False)
+  assert command.main([str(tmp_path)]) == 3
+  assert "has special pieces only" in capsys.readouterr().err

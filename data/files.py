@@ -62,7 +62,7 @@ def whole_file(path: Path, *, aside: pathlib.Path | None = None) -> Iterator[pat
   """
   aside = aside or aside_of(path)
   try:
-    with _full_disk_at(path):
+    with full_disk_at(path):
       yield aside
     aside.replace(path)
   finally:
@@ -70,7 +70,7 @@ def whole_file(path: Path, *, aside: pathlib.Path | None = None) -> Iterator[pat
 
 
 @contextlib.contextmanager
-def _full_disk_at(path: Path) -> Iterator[None]:
+def full_disk_at(path: Path) -> Iterator[None]:
   """Makes an OSError with `path` of what writers raise on a full disk without saying where."""
   try:
     yield
@@ -109,7 +109,7 @@ def whole_directory(target: Path, *, replace: bool = False) -> Iterator[pathlib.
   aside.mkdir()
   with _claimed(aside):
     try:
-      with _full_disk_at(target):
+      with full_disk_at(target):
         yield aside
       if not (replace and os.path.lexists(target)):
         aside.rename(target)

@@ -13,7 +13,8 @@ from typing import Any
 from data import errors, files
 
 NAME = "manifest.json"
-FORMAT = 1
+FORMAT = 2  # the records of a shard are a range of shuffle keys; in format 1 they were keys modulo shards
+READABLE = (1, FORMAT)
 SPECIAL_NAMES = {"cls", "pad", "sep", "unk", "mask"}
 DTYPES = ("uint16", "uint32")  # of ids on disk
 # Counts of what was mended in the text.
@@ -96,9 +97,10 @@ def read(directory: str | os.PathLike) -> Manifest:
     )
   try:
     value = json.loads(path.read_text(encoding="utf-8"))
-    if value.get("format") != FORMAT:
+    if value.get("format") not in READABLE:
       raise errors.DataError(
-        f"{path}: format {value.get('format')!r}, this program reads format {FORMAT}; prepare the data again"
+        f"{path}: format {value.get('format')!r}, this program reads {READABLE[0]} to {FORMAT}; prepare the "
+        "data again"
       )
     made = _typed(value, Manifest, "it")
     if set(made.vocabulary.special_ids) != SPECIAL_NAMES:

@@ -12,7 +12,7 @@ import dataclasses
 import glob
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from data import arrow_files, command, errors, files, seqio_tasks, text_files, tfds_reader
 from data.buckets import copies
@@ -195,13 +195,17 @@ def have_changed(source: str, input_digest: str, *, since: float) -> bool | None
     return True
   # A user can set the time of a file's content (cp -p, tar), but not that of its entry.
   touched = max(time for path in paths for time in (os.stat(path).st_mtime, os.stat(path).st_ctime))
-  return bool(content) and touched >= since and _digest_content(paths) != content
+  if not content or touched < since:
+    return False
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    return files.digest_json(list(pool.map(content_digest, paths))) != content
 
 
-def plan(request: Request) -> Plan:
+def plan(request: Request, *, digests: Callable[[list[str]], list[str]] | None = None) -> Plan:
   """Plans the reading of a source other than `installed_docs`, which is gathered into a file first.
 
-  DataError: the source is missing or cannot be read.
+  `digests` maps paths to `content_digest` of each, which reads all of the input; without it the plan's digest
+  has names and sizes alone. DataError: the source is missing or cannot be read.
   """
   kind, _, name = request.source.partition(":")
   if kind == "tfds":
@@ -220,20 +224,20 @@ def plan(request: Request) -> Plan:
     ]
     return Plan(tuple(units), files.digest_json(tasks))
   paths = expand(request.source)
-  return Plan(tuple(_file_units(paths)), f"{_digest_files(paths)}/{_digest_content(paths)}")
+  digest = _digest_files(paths)
+  if digests is not None:
+    digest += f"/{files.digest_json(digests(paths))}"
+  return Plan(tuple(_file_units(paths)), digest)
 
 
 def _digest_files(paths: list[str]) -> str:
   return files.digest_json([(os.path.basename(path), os.path.getsize(path)) for path in paths])
 
 
-def _digest_content(paths: list[str]) -> str:
-  def digest(path: str) -> str:
-    with errors.reading(path, advice="make it readable, or leave out this file"):
-      return files.sha256(path)
-
-  with concurrent.futures.ThreadPoolExecutor() as pool:
-    return files.digest_json(list(pool.map(digest, paths)))
+def content_digest(path: str) -> str:
+  """Returns the sha256 of a file's bytes; DataError if it cannot be read."""
+  with errors.reading(path, advice="make it readable, or leave out this file"):
+    return files.sha256(path)
 
 
 def _file_units(paths: list[str]) -> Iterator[Unit]:

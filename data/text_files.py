@@ -21,9 +21,11 @@ MAX_LINE_BYTES = 1 << 20  # of text; a longer line becomes several paragraphs, c
 MAX_RECORD_BYTES = 64 << 20  # of a JSON line; a longer one is refused
 MAX_DOCUMENT_CHARACTERS = 8 << 20  # a longer document becomes several
 
+FIRST_LOOK = 64 << 10  # bytes that are read to find the end of a unit, and twice as many each time after
 _LOOKED_AT = 1024  # bytes by which a file is known to be no text
 _BOM = b"\xef\xbb\xbf"
 _BORDER = re.compile(rb"\n[ \t\r]*\n")
+_LINE_END = re.compile(rb"\n")
 _MAGIC = {
   b"\x1f\x8b": "gzip data; name it *.gz",
   b"\x28\xb5\x2f\xfd": "zstd data; name it *.zst",
@@ -60,21 +62,24 @@ def byte_ranges(path: str, size: int, unit_bytes: int) -> list[tuple[int, int]]:
   They are (start, stop) pairs of about `unit_bytes` bytes that cover the file, a function of its content and
   the arguments alone.
   """
-  is_text = kind_of(path) == "text"
+  border = _BORDER if kind_of(path) == "text" else _LINE_END
   borders = [0]
   with open(path, "rb") as file:
     for nominal in range(unit_bytes, size, unit_bytes):
       if nominal <= borders[-1]:
         continue
       file.seek(nominal)
-      piece = file.read(unit_bytes)
-      if is_text:
-        match = _BORDER.search(piece)
-        end = match.end() if match else 0
-      else:
-        end = piece.find(b"\n") + 1
-      if end and nominal + end < size:
-        borders.append(nominal + end)
+      piece, match = b"", None
+      # Twice as much each time: a border is near as a rule, and no byte is searched often where it is not.
+      while (
+        match is None
+        and len(piece) < unit_bytes
+        and (more := file.read(len(piece) or min(FIRST_LOOK, unit_bytes)))
+      ):
+        piece += more
+        match = border.search(piece, 0, unit_bytes)
+      if match and nominal + match.end() < size:
+        borders.append(nominal + match.end())
   return list(zip(borders, [*borders[1:], size]))
 
 

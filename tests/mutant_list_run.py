@@ -230,18 +230,6 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "data/prepare/shards.py",
-    "tests/data/prepare/test_prepare.py",
-    [
-      (
-        "shuffling depends on chance",
-        "keys = shuffle_keys(packed.job.seed, number, lengths.size)",
-        "keys = shuffle_keys(packed.job.seed + np.random.randint(99), number, lengths.size)",
-        "test_two_workers_give_the_same_bytes_as_one",
-      ),
-    ],
-  ),
-  (
     "data/records.py",
     "tests/data/test_records.py",
     [

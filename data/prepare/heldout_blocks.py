@@ -29,15 +29,11 @@ def choose(packed: shards.Packed) -> Blocks:
   There must be `MIN_RECORDS` of them. Every record has an equal chance, so neighbours of a held-out block are
   trained on.
   """
-  lengths = [packed.lengths(number, "train") for number in range(packed.num_units)]
-  keys = [shards.shuffle_keys(packed.job.seed, number, sizes.size) for number, sizes in enumerate(lengths)]
-  order = np.sort(np.concatenate(keys))
+  units = [packed.records(number, "train") for number in range(packed.num_units)]
+  order = np.sort(np.concatenate([unit.keys for unit in units]))
   border = int(order[max(1, int(packed.job.heldout_fraction * order.size))])
-  unigram, records, tokens = np.zeros(packed.vocab_size, np.int64), 0, 0
-  for number, (key, sizes) in enumerate(zip(keys, lengths)):
-    is_held = key < np.uint64(border)
-    records += int(is_held.sum())
-    tokens += int(sizes[is_held].sum())
-    ids = packed.ids(number, "train")
-    unigram += np.bincount(ids[np.repeat(~is_held, sizes)], minlength=packed.vocab_size)
-  return Blocks(border, records, tokens, unigram)
+  held = [unit.between(0, border) for unit in units]
+  unigram = packed.unigram()
+  for unit in held:
+    unigram -= np.bincount(unit.read(), minlength=packed.vocab_size)
+  return Blocks(border, sum(unit.keys.size for unit in held), sum(unit.tokens for unit in held), unigram)

@@ -58,16 +58,24 @@ def removed_on_failure(output: pathlib.Path, missing: list[pathlib.Path]) -> Ite
 def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
   """Writes the settings of a new preparation, or checks those of the unfinished one that is there.
 
-  ConfigError: the unfinished one has other settings.
+  ConfigError: the unfinished one has other settings. DataError: an older version of this program began it.
   """
   path = output / "work" / "settings.json"
+  for aside in (output / "work").glob("*.part"):  # of workers that were killed
+    shutil.rmtree(aside) if aside.is_dir() else aside.unlink()
   for aside in output.glob(".vocabulary.*"):  # of a process that was killed while it made the vocabulary
     shutil.rmtree(aside)
   if path.is_file():
-    refuse_other_settings(output, json.loads(path.read_text()), settings)
+    stored = json.loads(path.read_text())
+    refuse_other_settings(output, stored, settings)
+    if stored.get("format") != manifest.FORMAT:
+      raise errors.DataError(
+        f"{output} holds an unfinished preparation by an older version; remove it and start anew: "
+        f"rm -r {output}"
+      )
     progress.say(f"{output}: going on with an unfinished preparation")
   else:
-    files.write_atomically(path, json.dumps(settings).encode())
+    files.write_atomically(path, json.dumps(settings | {"format": manifest.FORMAT}).encode())
 
 
 def refuse_changed_files(output: pathlib.Path, source: str, input_digest: str, *, advice: str) -> None:

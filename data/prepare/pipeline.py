@@ -6,7 +6,6 @@ on many, gives the same bytes, and a killed preparation goes on where it stopped
 """
 
 import collections
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -16,8 +15,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from data import files, manifest, sources, vocabulary
-from data.prepare import packing, sentences
+from data import manifest, sources, vocabulary
+from data.prepare import packing, sentences, unit_files
 
 SPLITS = ("train", "heldout")
 CHUNK_CHARACTERS = 2_000_000  # of text packed at a time; only the last block of a chunk is short
@@ -97,56 +96,55 @@ def training_sentences(job: Job, units: Iterable[sources.Unit]) -> Iterator[str]
         yield from document
 
 
-def unit_file(job: Job, number: int, what: str) -> pathlib.Path:
-  """Returns the file of a packed unit that holds `what`: see `pack_unit`."""
-  return job.work / f"unit-{number:06d}.{what}"
-
-
 def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
   """Tokenises and packs one unit into `work/unit-<number>.*` and returns its counts.
 
-  Files: `<split>.ids` (records one after another), `<split>.lengths` (uint32), `unigram` (int64 [size], ids
-  in the training records), and `json` with the counts, written last. DataError: the input is damaged.
+  Files: `<split>.ids` and `<split>.index` (`unit_files.Unsorted.sort`), `unigram` (int64 [size], ids in the
+  training records), and `json` with the counts, the last to appear. DataError: the input is damaged.
   """
-  done = unit_file(job, number, "json")
+  done = unit_files.path(job.work, number, unit_files.COUNTS)
   if done.is_file():
     return json.loads(done.read_text())
   words = vocabulary.load_cached(job.vocabulary)
   counts: collections.Counter = collections.Counter()
   unigram = np.zeros(words.size, np.int64)
-  with contextlib.ExitStack() as stack:
-    opened = {
-      (split, what): stack.enter_context(open(unit_file(job, number, f"{split}.{what}"), "wb"))
-      for split in SPLITS
-      for what in ("ids", "lengths")
-    }
+  with unit_files.attempt(job.work, number) as aside:
+    packed = {split: unit_files.Unsorted(aside, split, id_dtype(words.size)) for split in SPLITS}
     for chunk in text_chunks(job, unit, counts):
       for split, documents in chunk.items():
-        records = _pack_documents(job, words, documents, counts)
+        records = pack_documents(words, documents, length=job.length, mode=job.packing, counts=counts)
         if not records:
           continue
         flat = np.concatenate(records)
-        flat.astype(id_dtype(words.size)).tofile(opened[split, "ids"])
-        np.fromiter(map(len, records), "<u4", len(records)).tofile(opened[split, "lengths"])
+        packed[split].add(records, flat)
         counts[f"{split}_records"] += len(records)
         counts[f"{split}_tokens"] += flat.size
         counts["max_id"] = max(counts["max_id"], int(flat.max()))
         if split == "train":
           unigram += np.bincount(flat, minlength=words.size)
-  unigram.tofile(unit_file(job, number, "unigram"))
-  files.write_atomically(done, json.dumps(counts, sort_keys=True).encode())
+    for split in SPLITS:
+      packed[split].sort(job.seed, number)
+    unigram.tofile(aside / "unigram")
+    (aside / unit_files.COUNTS).write_text(json.dumps(counts, sort_keys=True))
   return dict(counts)
 
 
-def _pack_documents(
-  job: Job, words: vocabulary.Vocabulary, documents: list[list[str]], counts: collections.Counter
+def pack_documents(
+  words: vocabulary.Vocabulary,
+  documents: list[list[str]],
+  *,
+  length: int,
+  mode: str,
+  counts: collections.Counter,
 ) -> list[np.ndarray]:
+  """Returns the records, each [at most length] int64, of documents, each a list of sentences.
+
+  `mode` is one of packing.MODES; `counts` gets 'sentences_cut_to_length' and 'unknown_tokens'.
+  """
   encoded = iter(words.encode_batch([sentence for document in documents for sentence in document]))
   tokenised = [[ids for ids in (next(encoded) for _ in document) if ids] for document in documents]
   special = words.special_ids
-  records, num_cut = packing.pack(
-    tokenised, length=job.length, mode=job.packing, cls=special.cls, sep=special.sep
-  )
+  records, num_cut = packing.pack(tokenised, length=length, mode=mode, cls=special.cls, sep=special.sep)
   counts["sentences_cut_to_length"] += num_cut
   counts["unknown_tokens"] += sum(int(np.count_nonzero(record == special.unk)) for record in records)
   return records

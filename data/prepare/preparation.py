@@ -69,7 +69,7 @@ def _make(
   if request.source == "installed_docs":
     path = workers.gather_installed_docs(output / "source", pool)
     request = dataclasses.replace(request, source=str(path))
-  plan = sources.plan(request)
+  plan = sources.plan(request, digests=lambda paths: pool.map(sources.content_digest, paths, name="read"))
   output_directory.refuse_other_input(output, plan.input_digest)
   job = pipeline.Job(
     request, args.output, args.length, args.packing, args.seed, args.heldout_fraction, args.fraction

@@ -2,6 +2,7 @@
 
 import collections
 import gzip
+import io
 import json
 import tracemalloc
 
@@ -225,3 +226,22 @@ def test_parquet_without_a_text_column_is_refused(tmp_path, columns, message):
   parquet.write_table(pyarrow.table(columns), path)
   with pytest.raises(errors.DataError, match=message):
     read(path)
+
+
+def test_planning_reads_little_of_a_large_file(tmp_path, monkeypatch):
+  """64 KiB at each border, and twice as much each time only where no document ends."""
+  path, kib = tmp_path / "a.txt", 1 << 10
+  path.write_bytes(b"word " * 80_000 + (b"word " * 20 + b"\n\n") * 10_000)
+  reads = []
+
+  class Counted(io.FileIO):
+    def read(self, size=-1, /):
+      content = super().read(size)
+      reads.append(len(content) // kib)
+      return content
+
+  monkeypatch.setattr(text_files, "open", lambda path, _: Counted(path), raising=False)
+  ranges = text_files.byte_ranges(str(path), path.stat().st_size, 256 * kib)
+  # The first border is looked for at 262,144; the first document ends at 400,102.
+  assert ranges[0] == (0, 400_102) and len(ranges) == 6
+  assert reads == [64, 64, 128, 64, 64, 64, 64]

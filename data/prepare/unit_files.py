@@ -1,0 +1,138 @@
+"""The files of a packed unit: its records in the order of their shuffle keys, so that a shard is one range.
+
+An engine may run a unit twice at the same time, as a retry beside a slow first try. Each try therefore writes
+into a directory of its own and renames its files when all are whole, the counts last. All tries write the
+same bytes, so it does not matter whose files stay.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import pathlib
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from data import files
+
+IDS_AT_ONCE = 4 << 20  # ids that are put in order in memory at a time: a unit of one large .gz does not fit
+COUNTS = "json"  # the file that is written last
+MOST_KEYS = 2**64
+
+
+def path(work: pathlib.Path, number: int, what: str) -> pathlib.Path:
+  """Returns the path of a unit's file `what`."""
+  return work / f"unit-{number:06d}.{what}"
+
+
+@contextlib.contextmanager
+def attempt(work: pathlib.Path, number: int) -> Iterator[pathlib.Path]:
+  """Yields a new directory for the files of a unit; when the block ends well they are renamed into `work`."""
+  aside = path(work, number, f"{secrets.token_hex(4)}.part")
+  aside.mkdir()
+  try:
+    with files.full_disk_at(path(work, number, COUNTS)):
+      yield aside
+      for file in sorted(aside.iterdir(), key=lambda file: file.name == COUNTS):
+        file.rename(path(work, number, file.name))
+  finally:
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def shuffle_keys(seed: int, unit: int, records: int) -> np.ndarray:
+  """Returns [records] uint64, which order the records of all units; a unit's are in the order of its text.
+
+  SplitMix64 over (seed, unit, index): written out because NumPy promises no stable stream over versions.
+  """
+  start = int.from_bytes(hashlib.blake2b(f"{seed} {unit}".encode(), digest_size=8).digest(), "little")
+  with np.errstate(over="ignore"):
+    x = np.uint64(start) + np.arange(1, records + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+class Unsorted:
+  """Collects the records of one split of a unit in the order of the text, on disk."""
+
+  def __init__(self, directory: pathlib.Path, split: str, dtype: np.dtype) -> None:
+    self._directory, self._split, self._dtype = directory, split, dtype
+    self._path = directory / "unsorted" / split
+    self._path.parent.mkdir(exist_ok=True)
+    self._path.touch()
+    self._sizes = [np.zeros(0, np.int64)]
+
+  def add(self, records: Sequence[np.ndarray], flat: np.ndarray) -> None:
+    """Appends records; `flat` holds their ids, one record after another."""
+    with open(self._path, "ab") as file:
+      flat.astype(self._dtype).tofile(file)
+    self._sizes.append(np.fromiter(map(len, records), np.int64, len(records)))
+
+  def sort(self, seed: int, unit: int) -> None:
+    """Writes `<split>.ids`, the records by key, and `<split>.index`, [2, records] <u8: keys, ends in ids."""
+    sizes = np.concatenate(self._sizes)
+    keys = shuffle_keys(seed, unit, sizes.size)
+    order = np.argsort(keys, kind="stable")
+    places = np.stack([np.cumsum(sizes) - sizes, np.cumsum(sizes)], axis=1)[order]
+    ends = np.cumsum(sizes[order])
+    unsorted = _mapped(self._path, self._dtype)
+    with open(self._directory / f"{self._split}.ids", "wb") as file:
+      for part in np.split(places, np.searchsorted(ends, range(IDS_AT_ONCE, unsorted.size, IDS_AT_ONCE))):
+        np.concatenate([unsorted[:0], *(unsorted[a:b] for a, b in part.tolist())]).tofile(file)
+    index = np.stack([keys[order], ends.astype(np.uint64)])
+    index.astype("<u8").tofile(self._directory / f"{self._split}.index")
+    self._path.unlink()
+    with contextlib.suppress(OSError):
+      self._path.parent.rmdir()
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+  """Records of one split of a unit, in the order of their keys: a range of its files."""
+
+  keys: np.ndarray  # [records] uint64, ascending
+  ends: np.ndarray  # [records] uint64: where each record ends in the file of ids
+  start: int  # where the first record begins in the file of ids
+  path: pathlib.Path  # of that file
+  dtype: np.dtype  # of an id
+
+  @classmethod
+  def open(cls, work: pathlib.Path, number: int, split: str, dtype: np.dtype) -> "Records":
+    """Returns all records of a split of a packed unit; nothing is read before it is used."""
+    keys, ends = _mapped(path(work, number, f"{split}.index"), np.dtype("<u8")).reshape(2, -1)
+    return cls(keys, ends, 0, path(work, number, f"{split}.ids"), dtype)
+
+  @property
+  def tokens(self) -> int:
+    """The number of ids in the records."""
+    return int(self.ends[-1]) - self.start if self.ends.size else 0
+
+  def between(self, low: int, high: int) -> "Records":
+    """Returns the records with low <= key < high; `high` may be 2^64."""
+    first, last = (
+      self.keys.size if key >= MOST_KEYS else int(np.searchsorted(self.keys, np.uint64(key)))
+      for key in (low, high)
+    )
+    start = int(self.ends[first - 1]) if first else self.start
+    return dataclasses.replace(self, keys=self.keys[first:last], ends=self.ends[first:last], start=start)
+
+  def read(self) -> np.ndarray:
+    """Returns the ids of the records, one record after another.
+
+    In one read: single records of thousands of mapped units cost a page fault each, 7 s a shard.
+    """
+    offset = self.start * self.dtype.itemsize
+    return np.fromfile(self.path, self.dtype, count=self.tokens, offset=offset)
+
+  def cut(self) -> list[np.ndarray]:
+    """Returns the ids of each record."""
+    return np.split(self.read(), (self.ends[:-1] - np.uint64(self.start)).astype(np.int64))[: self.keys.size]
+
+
+def _mapped(path: pathlib.Path, dtype: np.dtype) -> np.ndarray:
+  """Returns the numbers in a file, mapped, not read."""
+  if not path.stat().st_size:  # no file of length 0 can be mapped
+    return np.zeros(0, dtype)
+  return np.asarray(np.memmap(path, dtype, mode="r"))

@@ -1,9 +1,11 @@
 """Imports a Python file or module of the user's, which registers seqio Tasks or holds a cleaning step."""
 
+import errno
 import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import os
 import pathlib
 import sys
 import types
@@ -31,6 +33,8 @@ def _imported(module: str) -> types.ModuleType:
   if not path.is_file() and path.with_suffix(".py").is_file():
     path = path.with_suffix(".py")
   if not path.is_file():
+    if path.suffix == ".py":
+      raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     return importlib.import_module(module)
   loader = importlib.machinery.SourceFileLoader(path.stem, str(path))
   spec = importlib.util.spec_from_loader(path.stem, loader)

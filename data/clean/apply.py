@@ -1,6 +1,7 @@
 """Cleaning at work: the documents of a unit that all steps keep, and a report of those that they drop."""
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import json
@@ -35,11 +36,14 @@ class Cleaning:
     return pathlib.Path(self.directory) / f"step-{number}"
 
 
-@dataclasses.dataclass
-class Dropped:
-  """What the steps dropped of a unit: counts for the manifest, and the first examples of each step."""
+OFF = Cleaning()
 
-  counts: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+
+@dataclasses.dataclass(frozen=True)
+class Dropped:
+  """Collects what the steps drop of a unit: counts for the manifest, and the first examples of each step."""
+
+  counts: collections.Counter
   examples: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
   def add(self, label: str, why: str, place: str, index: int, document: Sequence[str]) -> None:
@@ -65,7 +69,7 @@ def _reaching(
   cleaning: Cleaning, read: Read, number: int, unit: sources.Unit
 ) -> Iterator[tuple[int, list[str]]]:
   """Yields the documents of a unit that reach a step, with their places in the unit."""
-  return _clean(cleaning, unit, read(unit), Dropped(), until=number)
+  return _clean(cleaning, unit, read(unit), Dropped(collections.Counter()), until=number)
 
 
 def documents(
@@ -124,7 +128,7 @@ class _Duplicates:
 
   def __init__(self, directory: pathlib.Path, unit: sources.Unit):
     self._directory = directory
-    self._list = np.load(duplicates.list_of(self._directory, unit))
+    self._list = np.load(duplicates.list_of(self._directory, unit), allow_pickle=False)
     self._next = 0
 
   def __call__(self, index: int, document: list[str]) -> list[str] | str:
@@ -160,6 +164,16 @@ def summary(listed: str, counts: Mapping[str, int]) -> list[str]:
   total = max(1, counts.get(READ, 0))
   dropped = dropped_by(listed, counts).items()
   return [f"{label} dropped {count:,} documents ({count / total:.1%})" for label, count in dropped]
+
+
+@contextlib.contextmanager
+def explained(listed: str, counts: Mapping[str, int]) -> Iterator[None]:
+  """Turns the error of a corpus without text into `refuse_nothing_left`, where that is the reason."""
+  try:
+    yield
+  except errors.DataError:
+    refuse_nothing_left(listed, counts)
+    raise
 
 
 def refuse_nothing_left(listed: str, counts: Mapping[str, int]) -> None:

@@ -1,11 +1,11 @@
 """Equal and nearly equal documents of all units, in two steps of pure functions over files.
 
-`sign_unit` writes a signature of each document of a unit, and sorted hashes of bands of it. `pair_range` takes a
-range of these hashes from all units, compares documents that share a hash, and writes pairs of duplicates.
+`sign_unit` writes a signature of each document of a unit, and sorted hashes of its bands. `pair_range` reads
+a range of these hashes from all units, compares documents that share one, and writes pairs of duplicates.
 Then one process joins pairs to groups and writes, for each unit, which documents to drop: all of a group but
 the first, by unit and by place in it. Neither the number of processes nor their order changes a byte.
 
-Memory: 500 bytes a document of a unit for signing, 200 MB a process for comparing, and for joining 8 bytes a
+Memory: 1 kB a document of a unit for signing, 200 MB a process for comparing, and for joining 8 bytes a
 document of the corpus in one process. Sources: Broder 1997, "On the resemblance and containment of
 documents"; Leskovec, Rajaraman & Ullman, "Mining of Massive Datasets", section 3.4 (bands).
 """
@@ -15,6 +15,7 @@ import functools
 import hashlib
 import itertools
 import pathlib
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -87,17 +88,14 @@ def signature(document: list[str], sketch: Sketch) -> np.ndarray | None:
   return np.asarray(signed.digest(), "<u4").astype("<u2")
 
 
-def band_keys(signed: np.ndarray, sketch: Sketch) -> list[int]:
-  """Returns a number of 64 bits for each band of a signature; bands of different places never meet."""
-  return [
-    int.from_bytes(
-      hashlib.blake2b(
-        signed[band * sketch.rows :][: sketch.rows].tobytes(), digest_size=8, salt=band.to_bytes(8, "big")
-      ).digest(),
-      "big",
-    )
-    for band in range(sketch.bands)
-  ]
+def band_keys(signed: np.ndarray, sketch: Sketch) -> np.ndarray:
+  """Returns [bands] uint64, a hash of each band of a signature and of the band's number."""
+  bands = signed[: sketch.bands * sketch.rows].reshape(sketch.bands, sketch.rows)
+  hashes = (
+    hashlib.blake2b(band.tobytes(), digest_size=8, salt=number.to_bytes(8, "big")).digest()
+    for number, band in enumerate(bands)
+  )
+  return np.frombuffer(b"".join(hashes), "<u8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,13 +111,15 @@ class Comparison:
     return pathlib.Path(self.directory) / f"{kind}-{number:06d}.npy"
 
   def save(self, kind: str, number: int, array: np.ndarray) -> None:
-    """Writes such a file in full or not at all."""
-    with files.whole_file(self.path(kind, number)) as aside, open(aside, "wb") as file:
+    """Writes such a file in full or not at all; an engine may run two tries at a time."""
+    path = self.path(kind, number)
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    with files.whole_file(path, aside=aside), open(aside, "wb") as file:
       np.save(file, array)
 
   def load(self, kind: str, number: int) -> np.ndarray:
     """Returns the array of such a file; mapped, not read."""
-    return np.load(self.path(kind, number), mmap_mode="r")
+    return np.load(self.path(kind, number), mmap_mode="r", allow_pickle=False)
 
 
 def sign_unit(comparison: Comparison, number: int, unit: sources.Unit) -> int:
@@ -130,14 +130,14 @@ def sign_unit(comparison: Comparison, number: int, unit: sources.Unit) -> int:
   """
   if comparison.path("places", number).is_file():
     return len(comparison.load("places", number))
-  signed, keys, places = [], [], []
+  signed, keys, places = [], [np.zeros(0, np.uint64)], []
   for place, document in comparison.documents(unit):
     made = signature(document, comparison.sketch) if document else None
     if made is not None:
       signed.append(made)
-      keys += band_keys(made, comparison.sketch)
+      keys.append(band_keys(made, comparison.sketch))
       places.append(place)
-  flat = np.asarray(keys, np.uint64)
+  flat = np.concatenate(keys)
   order = np.argsort(flat, kind="stable")
   comparison.save("signatures", number, np.stack(signed) if signed else np.zeros((0, 1), np.uint16))
   comparison.save("keys", number, flat[order])
@@ -193,9 +193,9 @@ def _pairs(
     left = run[begin : begin + BLOCK]
     signed = signatures(left)
     for number in itertools.count():
+      if not left.size or number == MOST_LEADERS:
+        break
       if number == len(leaders):
-        if not left.size or number == MOST_LEADERS:
-          break
         leaders.append((left[0], signed[0]))
         left, signed = left[1:], signed[1:]
       leader, leading = leaders[number]
@@ -253,24 +253,28 @@ def find(
   pair = functools.partial(pair_range, comparison, offsets, ranges)
   pool.map(pair, range(ranges), name=f"{name}: compare")
   first = join((comparison.load("pairs", number) for number in range(ranges)), offsets[-1])
-  load = functools.cache(functools.partial(comparison.load, "places"))
   with files.whole_directory(directory) as aside:
-    files.write_json(aside / PLACES, list(map(place, units)))
-    for number, unit in enumerate(units):
-      rows, kept = (
-        np.arange(offsets[number], offsets[number + 1]),
-        first[offsets[number] : offsets[number + 1]],
-      )
-      is_dropped = kept != rows
-      dropped = np.zeros(is_dropped.sum(), DROPPED)
-      dropped["index"] = load(number)[is_dropped]
-      dropped["unit"] = np.searchsorted(offsets, kept[is_dropped], side="right") - 1
-      dropped["of"] = [
-        load(unit)[row - offsets[unit]]
-        for unit, row in zip(dropped["unit"].tolist(), kept[is_dropped].tolist())
-      ]
-      np.save(list_of(aside, unit), dropped)
+    _write_lists(aside, comparison, units, offsets, first)
   shutil.rmtree(parts)
+
+
+def _write_lists(
+  directory: pathlib.Path,
+  comparison: Comparison,
+  units: Sequence[sources.Unit],
+  offsets: tuple[int, ...],
+  first: np.ndarray,
+) -> None:
+  load = functools.cache(functools.partial(comparison.load, "places"))
+  files.write_json(directory / PLACES, list(map(place, units)))
+  for number, (unit, start, stop) in enumerate(zip(units, offsets, offsets[1:])):
+    is_dropped = first[start:stop] != np.arange(start, stop)
+    kept = first[start:stop][is_dropped]
+    dropped = np.zeros(kept.size, DROPPED)
+    dropped["index"] = load(number)[is_dropped]
+    dropped["unit"] = owners = np.searchsorted(offsets, kept, side="right") - 1
+    dropped["of"] = [load(owner)[row - offsets[owner]] for owner, row in zip(owners.tolist(), kept.tolist())]
+    np.save(list_of(directory, unit), dropped)
 
 
 def list_of(directory: pathlib.Path, unit: sources.Unit) -> pathlib.Path:

@@ -25,9 +25,10 @@ def codes(listed: str) -> frozenset[str]:
   wanted = listed.split(_SEPARATOR)
   for code in wanted:
     if _OLDER.get(code, code) not in known:
+      hint = errors.did_you_mean(code, known, most=1) or ";"
       raise errors.ConfigError(
-        f"--clean=language:{listed}: unknown language {code!r}{errors.did_you_mean(code, known, most=1)} "
-        f"Known: {errors.listed([*known, *_OLDER], most=200)}"
+        f"--clean=language:{listed}: unknown language {code!r}{hint} known: "
+        f"{errors.listed([*known, *_OLDER], most=200)}"
       )
   return frozenset(_OLDER.get(code, code) for code in wanted)
 

@@ -13,7 +13,7 @@ Rule = Callable[[list[str]], list[str] | str]  # a document to the document that
 
 NAMES = ("exact", "near", "language", "length", "words", "repetition", "symbols", "stop_words")
 HELP = """\
-cleaning steps, separated by commas, in the order in which they run ('' for none):
+steps of --clean, separated by commas, in the order in which they run:
   exact                drops all but the first of equal documents
   near[:0.8]           drops all but the first of documents that share about so much of their runs of 5 words
   language:en+de       keeps documents in these languages, as CLD2 detects them

@@ -161,6 +161,11 @@ def test_bands_are_as_long_as_they_may_be():
   }
 
 
+def test_equal_bands_at_other_places_have_other_hashes():
+  keys = duplicates.band_keys(np.zeros(128, np.uint16), duplicates.near(0.8))
+  assert keys.shape == (18,) and np.unique(keys).size == 18
+
+
 def test_many_unlike_documents_with_one_band_are_compared_in_linear_time(monkeypatch):
   monkeypatch.setattr(duplicates, "MOST_LEADERS", 3)
   monkeypatch.setattr(duplicates, "BLOCK", 4)

@@ -6,9 +6,9 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     "tests/data/clean/test_duplicates.py",
     [
       (
-        "the last range of hashes ends where it begins",
-        "last = number + 1 == ranges",
-        "last = number == ranges",
+        "a range of hashes ends early",
+        "np.uint64((number + 1) * 2**64 // ranges)",
+        "np.uint64((number + 1) * 2**63 // ranges)",
         "test_workers_ranges_and_order_change_nothing",
       ),
       (

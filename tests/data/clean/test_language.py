@@ -51,8 +51,8 @@ def test_no_character_stops_the_detection():
 
 
 def test_markup_is_text_and_the_end_of_a_long_document_is_not_looked_at():
-  """CLD2 would believe what HTML says of its language."""
-  tagged = ['<html lang="de">', *ENGLISH]
+  """In HTML CLD2 would leave out the English."""
+  tagged = ["<p title='", *ENGLISH * 2, "'>", *GERMAN]
   assert language.language(tagged, wanted=language.codes("en")) == tagged
   long = [*ENGLISH * 150, *GERMAN * 500]
   assert sum(map(len, ENGLISH * 150)) > language.MOST_CHARACTERS

@@ -1,11 +1,9 @@
 """Imports a Python file or module of the user's, which registers seqio Tasks or holds a cleaning step."""
 
-import errno
 import functools
 import importlib
 import importlib.machinery
 import importlib.util
-import os
 import pathlib
 import sys
 import types
@@ -34,7 +32,7 @@ def _imported(module: str) -> types.ModuleType:
     path = path.with_suffix(".py")
   if not path.is_file():
     if path.suffix == ".py":
-      raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+      raise FileNotFoundError("no such file")
     return importlib.import_module(module)
   loader = importlib.machinery.SourceFileLoader(path.stem, str(path))
   spec = importlib.util.spec_from_loader(path.stem, loader)

@@ -75,8 +75,9 @@ def refuse_other_text(config: ConfigDict, directory: str) -> None:
   digest = files.read_json(os.path.join(data.vocabulary, vocabulary.NAME)).get("digest")
   of_text = [(name, data.source and data[name]) for name in ("text_field", "clean")]
   for name, asked in (*of_text, ("vocabulary", digest)):
-    if asked and asked != made.settings.get(name):
-      differs[name] = f"made with {name}={made.settings.get(name)}, not {asked}"
+    stored = made.settings.get(name, "")  # older records know no `clean`
+    if asked and asked != stored:
+      differs[name] = f"made with {name}={stored}, not {asked}"
   differs = {name: line for name, line in differs.items() if line}
   if differs:
     empty = " ".join(f"--config.data.{name}=" for name in differs)

@@ -89,7 +89,7 @@ def documents(
 def _clean(
   cleaning: Cleaning, unit: sources.Unit, read: Iterable[list[str]], dropped: Dropped, *, until: int | None
 ) -> Iterator[tuple[int, list[str]]]:
-  place = duplicates.place(unit)
+  unit_name = duplicates.place(unit)
   rules = [
     (step, _rule(cleaning, number, step, unit))
     for number, step in enumerate(steps.parse(cleaning.listed)[:until])
@@ -104,10 +104,10 @@ def _clean(
           raise
         reason = errors.named_reason(error, most=200)
         raise errors.DataError(
-          f"{place}: document {index + 1}: --clean={step.label} failed ({reason}); mend this function"
+          f"{unit_name}: document {index + 1}: --clean={step.label} failed ({reason}); mend this function"
         ) from error
       if isinstance(answer, str):
-        dropped.add(step.label, answer, place, index, document)
+        dropped.add(step.label, answer, unit_name, index, document)
         break
       document = answer
     else:

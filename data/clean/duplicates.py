@@ -131,12 +131,12 @@ def sign_unit(comparison: Comparison, number: int, unit: sources.Unit) -> int:
   if comparison.path("places", number).is_file():
     return len(comparison.load("places", number))
   signed, keys, places = [], [np.zeros(0, np.uint64)], []
-  for place, document in comparison.documents(unit):
+  for index, document in comparison.documents(unit):
     made = signature(document, comparison.sketch) if document else None
     if made is not None:
       signed.append(made)
       keys.append(band_keys(made, comparison.sketch))
-      places.append(place)
+      places.append(index)
   flat = np.concatenate(keys)
   order = np.argsort(flat, kind="stable")
   comparison.save("signatures", number, np.stack(signed) if signed else np.zeros((0, 1), np.uint16))

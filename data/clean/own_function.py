@@ -10,13 +10,13 @@ MOST_REASON = 100  # characters; a longer text is a document that was returned a
 
 def find(step: str) -> Callable[[list[str]], list[str] | str]:
   """Returns the function that a step names, which checks each answer; ConfigError if there is none."""
-  place, _, name = step.rpartition(":")
-  module = user_module.import_module(place, flag="--clean")
+  file, _, name = step.rpartition(":")
+  module = user_module.import_module(file, flag="--clean")
   function = getattr(module, name, None)
   if not callable(function):
     there = [known for known, value in vars(module).items() if callable(value)]
     hint = errors.did_you_mean(name, there) or f"; define `def {name}(document)` there"
-    raise errors.ConfigError(f"--clean={step}: {place} has no function {name!r}{hint}")
+    raise errors.ConfigError(f"--clean={step}: {file} has no function {name!r}{hint}")
   return functools.partial(_checked, function)
 
 

@@ -74,9 +74,5 @@ def _has_letter(token: str) -> bool:
 
 def stop_words(document: Sequence[str]) -> Sequence[str] | str:
   """Drops a document with fewer than two different of eight common English words."""
-  found = STOP_WORDS & set("\n".join(document).lower().split())
-  return (
-    document
-    if len(found) >= LEAST_STOP_WORDS
-    else f"{len(found)} of {len(STOP_WORDS)} stop words, fewer than 2"
-  )
+  number = len(STOP_WORDS & set("\n".join(document).lower().split()))
+  return document if number >= LEAST_STOP_WORDS else f"{number} of {len(STOP_WORDS)} stop words, fewer than 2"

@@ -6,7 +6,7 @@ import importlib.util
 import math
 from collections.abc import Callable
 
-from data import errors, files
+from data import command, errors, files
 from data.clean import duplicates, language, own_function, repetition, rules
 
 Rule = Callable[[list[str]], list[str] | str]  # a document to the document that goes on, or why it is dropped
@@ -44,7 +44,7 @@ def parse(listed: str) -> tuple[Step, ...]:
 
 def labels(listed: str) -> list[str]:
   """Returns the steps that `--clean` lists as the user wrote them, without a look at them."""
-  return [item.strip() for item in listed.split(",")] if listed.strip() else []
+  return [name.strip() for name in command.names(listed)]
 
 
 def code_digest(listed: str) -> str:

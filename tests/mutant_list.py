@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tests import (
   mutant_list_attention,
   mutant_list_buckets,
+  mutant_list_clean,
   mutant_list_finetune,
   mutant_list_gpu,
   mutant_list_inspect,
@@ -48,6 +49,7 @@ MUTANTS = [
     *mutant_list_run.FAULTS,
     *mutant_list_pod.FAULTS,
     *mutant_list_buckets.FAULTS,
+    *mutant_list_clean.FAULTS,
     *mutant_list_finetune.FAULTS,
     *mutant_list_search.FAULTS,
     *mutant_list_see.FAULTS,

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from data import command, errors, files, sources
 from data.buckets import mirror
+from data.clean import steps
 from data.prepare import ranks, workers
 
 NAMES = ("pool", "beam", "ranks")
@@ -49,8 +50,10 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
   `args.engine_options` becomes what `opened` and `is_follower` read.
   """
   args.engine_options = options
-  if args.engine != "pool" and not files.is_address(args.output):
-    args.output = os.path.abspath(args.output)
+  if args.engine != "pool":
+    _refuse_relative_step(args.clean)
+    if not files.is_address(args.output):
+      args.output = os.path.abspath(args.output)
   if args.engine == "pool" and options:
     raise errors.ConfigError(f"{options[0]}: options behind '--' are an engine's; add --engine=beam or ranks")
   if args.engine == "ranks":
@@ -76,6 +79,16 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
       raise errors.ConfigError(
         f"{addresses[0]}: Beam's workers read and write copies of what is at addresses; name a directory for "
         f"them on a disk that all workers mount: {mirror.CACHE}=/shared/cache python -m data.prepare ..."
+      )
+
+
+def _refuse_relative_step(clean: str) -> None:
+  """Raises ConfigError for a user's step in a file that workers in another directory would not find."""
+  for label in (step.label for step in steps.parse(clean) if step.is_own):
+    file, _, name = label.rpartition(":")
+    if os.path.isfile(file) and not os.path.isabs(file):
+      raise errors.ConfigError(
+        f"--clean={label}: workers of an engine may run elsewhere; write {os.path.abspath(file)}:{name}"
       )
 
 

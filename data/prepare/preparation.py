@@ -9,6 +9,7 @@ import json
 import pathlib
 import shutil
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,7 @@ def _make(
     request = dataclasses.replace(request, source=str(path))
   plan = sources.plan(request, digests=lambda paths: pool.map(sources.content_digest, paths, name="read"))
   output_directory.refuse_other_input(output, plan.input_digest)
+  units = plan.units
   job = pipeline.Job(
     request,
     args.output,
@@ -96,10 +98,10 @@ def _make(
     args.fraction,
     clean.Cleaning(args.clean, str(output / "work" / "clean")),
   )
-  clean.find_duplicates(job.cleaning, functools.partial(pipeline.sampled_documents, job), plan.units, pool)
-  words = _vocabulary(args, job, plan, settings)
+  clean.find_duplicates(job.cleaning, functools.partial(pipeline.sampled_documents, job), units, pool)
+  words = _vocabulary(args, job, units, settings)
   unit_counts = pool.map(
-    functools.partial(pipeline.pack_unit, job), range(len(plan.units)), plan.units, name="tokenise and pack"
+    functools.partial(pipeline.pack_unit, job), range(len(units)), units, name="tokenise and pack"
   )
   counts = _sum(unit_counts)
   if not counts["train_records"]:
@@ -108,13 +110,13 @@ def _make(
       f"--source={args.source} has no usable text for training ({counts['documents']} documents with text, "
       f"{counts['empty_documents']} without, --heldout_fraction={args.heldout_fraction})"
     )
-  packed, unigram = _hold_out_blocks(shards.Packed(job, len(plan.units), words.size), counts)
+  packed, unigram = _hold_out_blocks(shards.Packed(job, len(units), words.size), counts)
   splits = _write_splits(packed, counts, pool)
   buffer = io.BytesIO()
   np.save(buffer, unigram)
   files.write_atomically(output / "unigram.npy", buffer.getvalue())
   if args.clean:
-    dropped = (unit_files.path(job.work, number, "dropped") for number in range(len(plan.units)))
+    dropped = (unit_files.path(job.work, number, "dropped") for number in range(len(units)))
     clean.write_examples(output / clean.EXAMPLES, (json.loads(path.read_text()) for path in dropped))
   return manifest.Manifest(
     settings=settings,
@@ -133,7 +135,7 @@ def _make(
 
 
 def _vocabulary(
-  args: argparse.Namespace, job: pipeline.Job, plan: sources.Plan, settings: dict[str, Any]
+  args: argparse.Namespace, job: pipeline.Job, units: Sequence[sources.Unit], settings: dict[str, Any]
 ) -> vocabulary.Vocabulary:
   """Returns the vocabulary in `output/vocabulary`, copied or trained there if it is not there yet."""
   directory = pathlib.Path(job.vocabulary)
@@ -150,7 +152,7 @@ def _vocabulary(
   counts: collections.Counter = collections.Counter()
   with clean.explained(args.clean, counts):
     return vocabulary_train.train(
-      pipeline.training_sentences(job, plan.units, counts),
+      pipeline.training_sentences(job, units, counts),
       directory,
       kind=args.train_vocabulary_kind,
       cased=args.train_vocabulary_cased,

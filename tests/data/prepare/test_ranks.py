@@ -1,5 +1,6 @@
 """Ranks: several processes of one command, one that dies and is started again, errors of others."""
 
+import os
 import signal
 import subprocess
 import time
@@ -47,6 +48,25 @@ def test_three_ranks_make_the_bytes_of_one_pool_though_one_was_killed(prepared, 
     assert code == 0, text
   assert digests(tmp_path / "records") == digests(prepared)
   assert outcome(start(flags, 2)) == (0, f"{tmp_path / 'records'}: finished by rank 0\n")
+
+
+def test_ranks_clean_as_one_pool_does(corpus, flags, tmp_path, capsys):
+  (tmp_path / "mine.py").write_text(
+    'def keep(document):\n  return document if len(document) > 1 else "short"\n'
+  )
+  clean = f"--clean=exact,length:20,{tmp_path}/mine.py:keep"
+  train = [flag for flag in flags if not flag.startswith("--vocabulary")]
+  train += [
+    "--train_vocabulary_size=150",
+    f"--source={corpus}/part0.txt,{corpus}/part0.txt,{corpus}/part1.txt",
+  ]
+  assert command.main([*train, clean, f"--output={tmp_path}/pool"]) == 0
+  processes = [start([*train, clean], rank, of=2) for rank in (0, 1)]
+  assert [outcome(process)[0] for process in processes] == [0, 0]
+  assert digests(tmp_path / "records") == digests(tmp_path / "pool")
+  options = ["--engine=ranks", "--", "--rank=0", "--ranks=2"]
+  assert command.main([*flags, f"--clean={os.path.relpath(tmp_path)}/mine.py:keep", *options]) == 2
+  assert f"workers of an engine may run elsewhere; write {tmp_path}/mine.py:keep" in capsys.readouterr().err
 
 
 def test_each_rank_does_its_own_parts(flags, tmp_path):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 from data import arrow_files, command, errors, files, seqio_tasks, text_files, tfds_reader
 from data.buckets import copies
+from data.corpora import CORPORA
 
 MIN_UNIT_BYTES = 1 << 20
 MAX_UNIT_BYTES = 64 << 20
@@ -34,17 +35,27 @@ class Request:
   limit: int = 0
 
 
-def add_flags(parser: command.Parser) -> None:
-  """Adds the flags that say where text comes from; for every command that reads text."""
+def add_flags(parser: command.Parser, *, several: bool = False) -> None:
+  """Adds the flags that say where text comes from; for every command that reads text.
+
+  With `several`, --source and --text_field may be given more than once, and are lists.
+  """
+  action = "append" if several else "store"
   parser.add_argument(
     "--source",
+    action=action,
     required=True,
     bucket=command.OPENED,
     help="installed_docs; tfds:NAME; seqio:NAME (registered Task or Mixture; here: wikipedia_books, "
     "web_160gb); or file globs separated by commas: text (a line is a paragraph, a blank line ends a "
     "document), *.jsonl, *.csv, *.tsv, *.parquet, *.arrow; all but the last two also as .gz or .zst",
   )
-  parser.add_argument("--text_field", default="text", help="JSON field, column or feature with the text")
+  parser.add_argument(
+    "--text_field",
+    action=action,
+    default=[] if several else "text",
+    help="JSON field, column or feature with the text (default: text)",
+  )
   parser.add_argument("--module", default="", help="file or module to import, which registers seqio Tasks")
   parser.add_argument(
     "--tfds_directory", default="", bucket=command.OPENED, help="data_dir of TFDS; default: its own default"
@@ -94,8 +105,8 @@ def check(request: Request) -> None:
   elif kind == "seqio":
     if not name:
       raise errors.ConfigError("--source=seqio: names no Task; expected seqio:NAME")
-    for corpus in seqio_tasks.CORPORA.get(name, ()):
-      _find_tfds(corpus.tfds_name, request)
+    for part in CORPORA[name].tfds if name in CORPORA else ():
+      _find_tfds(part.source.tfds_name, request)
   else:
     expand(request.source)
 

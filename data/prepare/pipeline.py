@@ -59,6 +59,15 @@ def document_fraction(document: Iterable[str], purpose: str, seed: int) -> float
   return int.from_bytes(digest.digest(), "big") / 2**64
 
 
+def documents(job: Job, unit: sources.Unit, counts: collections.Counter) -> Iterator[tuple[str, list[str]]]:
+  """Yields the documents of a unit that are used, each a list of paragraphs, with the split of each."""
+  for document in sources.read_documents(unit, job.request, counts):
+    if job.fraction < 1 and document_fraction(document, "fraction", job.seed) >= job.fraction:
+      continue
+    is_heldout = document_fraction(document, "heldout", job.seed) < job.heldout_fraction
+    yield "heldout" if is_heldout else "train", document
+
+
 def text_chunks(
   job: Job, unit: sources.Unit, counts: collections.Counter
 ) -> Iterator[dict[str, list[list[str]]]]:
@@ -68,17 +77,14 @@ def text_chunks(
   """
   chunk: dict[str, list[list[str]]] = {split: [] for split in SPLITS}
   characters = 0
-  for document in sources.read_documents(unit, job.request, counts):
-    if job.fraction < 1 and document_fraction(document, "fraction", job.seed) >= job.fraction:
-      continue
+  for split, document in documents(job, unit, counts):
     document_sentences = [
       sentence for paragraph in document for sentence in sentences.split(paragraph, counts)
     ]
     if not document_sentences:
       counts["empty_documents"] += 1
       continue
-    is_heldout = document_fraction(document, "heldout", job.seed) < job.heldout_fraction
-    chunk["heldout" if is_heldout else "train"].append(document_sentences)
+    chunk[split].append(document_sentences)
     size = sum(map(len, document_sentences))
     counts.update(documents=1, sentences=len(document_sentences), characters=size)
     characters += size
@@ -86,14 +92,6 @@ def text_chunks(
       yield chunk
       chunk, characters = {split: [] for split in SPLITS}, 0
   yield chunk
-
-
-def training_sentences(job: Job, units: Iterable[sources.Unit]) -> Iterator[str]:
-  """Yields the sentences a vocabulary is trained on: the training documents of the units in turn."""
-  for unit in units:
-    for chunk in text_chunks(job, unit, collections.Counter()):
-      for document in chunk["train"]:
-        yield from document
 
 
 def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:

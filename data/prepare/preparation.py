@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from data import errors, files, manifest, progress, sources, vocabulary
-from data.prepare import heldout_blocks, output_directory, pipeline, shards, summary, workers
+from data.prepare import heldout_blocks, output_directory, pipeline, shards, summary, training_text, workers
 from data.vocabulary import train as vocabulary_train
 
 # Flags that, with the vocabulary and the input, decide every byte of the result.
@@ -74,7 +74,7 @@ def _make(
   job = pipeline.Job(
     request, args.output, args.length, args.packing, args.seed, args.heldout_fraction, args.fraction
   )
-  words = _vocabulary(args, job, plan, settings)
+  words = _vocabulary(args, job, plan, settings, pool)
   unit_counts = pool.map(
     functools.partial(pipeline.pack_unit, job), range(len(plan.units)), plan.units, name="tokenise and pack"
   )
@@ -106,7 +106,11 @@ def _make(
 
 
 def _vocabulary(
-  args: argparse.Namespace, job: pipeline.Job, plan: sources.Plan, settings: dict[str, Any]
+  args: argparse.Namespace,
+  job: pipeline.Job,
+  plan: sources.Plan,
+  settings: dict[str, Any],
+  pool: workers.Pool,
 ) -> vocabulary.Vocabulary:
   """Returns the vocabulary in `output/vocabulary`, copied or trained there if it is not there yet."""
   directory = pathlib.Path(job.vocabulary)
@@ -120,14 +124,15 @@ def _vocabulary(
           shutil.copyfile(path, aside / name)
     return vocabulary.load(directory)
   progress.say(f"train a vocabulary: {settings['vocabulary'].removeprefix('trained: ')} pieces")
-  return vocabulary_train.train(
-    pipeline.training_sentences(job, plan.units),
-    directory,
-    kind=args.train_vocabulary_kind,
-    cased=args.train_vocabulary_cased,
-    size=args.train_vocabulary_size,
-    size_flag="--train_vocabulary_size",
-  )
+  with training_text.sample([training_text.Source(job, plan.units)], pool, job.work) as text:
+    return vocabulary_train.train(
+      text,
+      directory,
+      kind=args.train_vocabulary_kind,
+      cased=args.train_vocabulary_cased,
+      size=args.train_vocabulary_size,
+      size_flag="--train_vocabulary_size",
+    )
 
 
 def _sum(unit_counts: list[dict[str, int]]) -> collections.Counter:

@@ -1,0 +1,98 @@
+"""The text that a vocabulary is trained on: documents of every unit of its sources, at the sources' rates.
+
+Which documents are taken depends on their text and the seed alone, so the sample is the same for any number
+of processes. All units are read twice: to count their characters, and to take the documents. Held-out
+documents are not in it.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator, Sequence
+
+from data import errors, progress, sources
+from data.prepare import pipeline, sentences, workers
+from data.vocabulary import train
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """A source of the sample."""
+
+  job: pipeline.Job
+  units: Sequence[sources.Unit]
+  rate: float = 1.0  # its share of the characters, in any scale
+
+
+@contextlib.contextmanager
+def sample(
+  taken: Sequence[Source], pool: workers.Pool, directory: str | os.PathLike | None = None
+) -> Iterator[Iterator[str]]:
+  """Yields the sentences of the largest sample in which the sources have their rates.
+
+  It has at most `train.MAX_TRAINING_CHARACTERS`; a single source with fewer is taken whole, in its order.
+  The sentences are in temporary files in `directory` until the block ends. DataError: one of several sources
+  has no text to train on.
+  """
+  characters = [
+    sum(pool.map(functools.partial(_count, source.job), source.units, name="count characters"))
+    for source in taken
+  ]
+  for source, number in zip(taken, characters):
+    if len(taken) > 1 and not number:
+      raise errors.DataError(
+        f"--source={source.job.request.source} has no usable text to train a vocabulary on"
+      )
+  keeps = fractions(characters, [source.rate for source in taken], most=train.MAX_TRAINING_CHARACTERS)
+  with tempfile.TemporaryDirectory(prefix="sample-", dir=directory) as temporary:
+    paths = []
+    for source, keep, number in zip(taken, keeps, characters):
+      if len(taken) > 1 or keep < 1:
+        progress.say(
+          f"{source.job.request.source}: a vocabulary is trained on {keep:.2%} of {number:,} characters"
+        )
+      places = [os.path.join(temporary, str(len(paths) + unit)) for unit in range(len(source.units))]
+      write = functools.partial(_write, source.job, keep)
+      pool.map(write, source.units, places, name="take text for the vocabulary")
+      paths += places
+    yield _sentences(paths)
+
+
+def fractions(characters: Sequence[int], rates: Sequence[float], *, most: int) -> list[float]:
+  """Returns the fraction of each source's documents in the largest sample that has the rates.
+
+  It has at most `most` characters and repeats nothing, so one source or the limit decides its size.
+  """
+  rest = [number / rate for number, rate in zip(characters, rates)]
+  size = min(most / sum(rates), *rest)
+  return [size / whole if whole else 1.0 for whole in rest]
+
+
+def _count(job: pipeline.Job, unit: sources.Unit) -> int:
+  """Returns the characters of a unit's training documents."""
+  return sum(len(paragraph) for document in _documents(job, unit) for paragraph in document)
+
+
+def _write(job: pipeline.Job, keep: float, unit: sources.Unit, path: str) -> None:
+  """Writes the sentences of the training documents of a unit that are in the sample, a line each."""
+  with open(path, "w", encoding="utf-8", newline="\n") as file:
+    for document in _documents(job, unit):
+      if pipeline.document_fraction(document, "vocabulary", job.seed) < keep:
+        for paragraph in document:
+          file.writelines(f"{line}\n" for line in sentences.split(paragraph, collections.Counter()))
+
+
+def _documents(job: pipeline.Job, unit: sources.Unit) -> Iterator[list[str]]:
+  """Yields the training documents of a unit."""
+  found = pipeline.documents(job, unit, collections.Counter())
+  return (document for split, document in found if split == "train")
+
+
+def _sentences(paths: Sequence[str]) -> Iterator[str]:
+  for path in paths:
+    with pathlib.Path(path).open(encoding="utf-8", newline="\n") as file:
+      yield from (line.removesuffix("\n") for line in file)

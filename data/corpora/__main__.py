@@ -51,14 +51,14 @@ def _run(args: argparse.Namespace) -> None:
     return
   corpus = CORPORA[args.name]
   if args.root:
-    place = f"--root={args.root}"
+    flag = f"--root={args.root}"
     missing = [
       f"{part.source.files} (from {part.source.address})"
       for part in corpus.files
       if not _has(args.root, part.source)
     ]
   else:
-    place = f"--tfds_directory={args.tfds_directory}"
+    flag = f"--tfds_directory={args.tfds_directory}"
     missing = [
       f"{part.source.tfds_name} (to build it needs: {part.source.tfds_needs})"
       for part in corpus.tfds
@@ -67,7 +67,7 @@ def _run(args: argparse.Namespace) -> None:
   if missing:
     number = len(corpus.files if args.root else corpus.tfds)
     raise errors.DataError(
-      f"{place} lacks {len(missing)} of the {number} sources of {args.name}: {'; '.join(missing)}"
+      f"{flag} lacks {len(missing)} of the {number} sources of {args.name}: {'; '.join(missing)}"
     )
   print("\n".join(commands(corpus, root=args.root, tfds_directory=args.tfds_directory, output=args.output)))
 

@@ -92,13 +92,13 @@ def _requests(args: argparse.Namespace) -> list[sources.Request]:
   if not 0 <= args.seed < 2**63:
     raise errors.ConfigError(f"--seed={args.seed} is outside [0, 2^63)")
   number = len(args.source)
-  for flag, given, allowed in (
+  for flag, times, allowed in (
     ("rate", len(args.rate), (0, number)),
     ("text_field", len(args.text_field), (0, 1, number)),
   ):
-    if given not in allowed:
+    if times not in allowed:
       raise errors.ConfigError(
-        f"--{flag} is given {given} times and --source {number} times; give one for each source, in their "
+        f"--{flag} is given {times} times and --source {number} times; give one for each source, in their "
         f"order, or {'none' if flag == 'rate' else 'one for all'}"
       )
   for source, rate in zip(args.source, args.rate):

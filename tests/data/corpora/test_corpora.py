@@ -46,9 +46,9 @@ def root(tmp_path_factory):
   return directory
 
 
-def shrunk(monkeypatch):
+def shrunk(monkeypatch, config="configs/coco_lm_tiny.py"):
   """Makes the recipe of `wikipedia_books` small enough for a test."""
-  small = {"vocabulary_size": 150, "length": 32, "config": "configs/coco_lm_tiny.py"}
+  small = {"vocabulary_size": 150, "length": 32, "config": config}
   monkeypatch.setitem(CORPORA, "wikipedia_books", dataclasses.replace(CORPORA["wikipedia_books"], **small))
 
 
@@ -187,3 +187,16 @@ def test_printed_commands_read_tfds_data_sets(tmp_path, capsys, monkeypatch):
   for name in ("wikipedia", "pg19"):
     made = manifest.read(output / name)
     assert (made.counts["documents"], made.vocabulary.size) == (150, 150)
+
+
+@pytest.mark.nightly  # compiles a model
+def test_the_last_of_the_printed_commands_trains_on_the_mixture(root, tmp_path, capsys, monkeypatch):
+  shrunk(monkeypatch, config="tests/pretrain/small_run.py:mlm")
+  commands = printed(capsys, "wikipedia_books", f"--root={root}", f"--output={tmp_path / 'prepared'}")
+  small = ["--config.model.vocab_size=150", "--config.train.eval_batches=1", f"--workdir={tmp_path / 'run'}"]
+  for words in (*commands[:-1], [*commands[-1], *small]):
+    subprocess.run([sys.executable, *words[1:]], check=True, cwd=ROOT, capture_output=True)
+  lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+  assert {f"eval/source_loss/{name}" for name in ("wikipedia", "pg19")} <= {
+    name for line in lines for name in line
+  }

@@ -35,7 +35,7 @@ class Request:
   limit: int = 0
 
 
-def add_flags(parser: command.Parser, *, several: bool = False) -> None:
+def add_flags(parser: command.Parser, *, is_required: bool = True, several: bool = False) -> None:
   """Adds the flags that say where text comes from; for every command that reads text.
 
   With `several`, --source and --text_field may be given more than once, and are lists.
@@ -44,7 +44,8 @@ def add_flags(parser: command.Parser, *, several: bool = False) -> None:
   parser.add_argument(
     "--source",
     action=action,
-    required=True,
+    required=is_required,
+    default=[] if several else "",
     bucket=command.OPENED,
     help="installed_docs; tfds:NAME; seqio:NAME (registered Task or Mixture; here: wikipedia_books, "
     "web_160gb); or file globs separated by commas: text (a line is a paragraph, a blank line ends a "

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 
 from data import errors, progress, sources
+from data.clean import apply as clean
 from data.prepare import pipeline, sentences, workers
 from data.vocabulary import train
 
@@ -38,10 +39,7 @@ def sample(
   The sentences are in temporary files in `directory` until the block ends. DataError: one of several sources
   has no text to train on.
   """
-  characters = [
-    sum(pool.map(functools.partial(_count, source.job), source.units, name="count characters"))
-    for source in taken
-  ]
+  characters = [_characters(source, pool) for source in taken]
   for source, number in zip(taken, characters):
     if len(taken) > 1 and not number:
       raise errors.DataError(
@@ -72,23 +70,34 @@ def fractions(characters: Sequence[int], rates: Sequence[float], *, most: int) -
   return [size / whole if whole else 1.0 for whole in rest]
 
 
-def _count(job: pipeline.Job, unit: sources.Unit) -> int:
-  """Returns the characters of a unit's training documents."""
-  return sum(len(paragraph) for document in _documents(job, unit) for paragraph in document)
+def _characters(source: Source, pool: workers.Pool) -> int:
+  """Returns the characters of a source's training documents; DataError: cleaning dropped all of them."""
+  counts: collections.Counter = collections.Counter()
+  for of_unit in pool.map(functools.partial(_count, source.job), source.units, name="count characters"):
+    counts.update(of_unit)
+  clean.refuse_nothing_left(source.job.cleaning.listed, counts)
+  return counts["characters"]
+
+
+def _count(job: pipeline.Job, unit: sources.Unit) -> dict[str, int]:
+  """Returns the 'characters' of a unit's training documents, and what cleaning dropped of the unit."""
+  counts: collections.Counter = collections.Counter()
+  counts["characters"] = sum(len(part) for document in _documents(job, unit, counts) for part in document)
+  return dict(counts)
 
 
 def _write(job: pipeline.Job, keep: float, unit: sources.Unit, path: str) -> None:
   """Writes the sentences of the training documents of a unit that are in the sample, a line each."""
   with open(path, "w", encoding="utf-8", newline="\n") as file:
-    for document in _documents(job, unit):
+    for document in _documents(job, unit, collections.Counter()):
       if pipeline.document_fraction(document, "vocabulary", job.seed) < keep:
         for paragraph in document:
           file.writelines(f"{line}\n" for line in sentences.split(paragraph, collections.Counter()))
 
 
-def _documents(job: pipeline.Job, unit: sources.Unit) -> Iterator[list[str]]:
-  """Yields the training documents of a unit."""
-  found = pipeline.documents(job, unit, collections.Counter())
+def _documents(job: pipeline.Job, unit: sources.Unit, counts: collections.Counter) -> Iterator[list[str]]:
+  """Yields the training documents of a unit; `counts` as of `pipeline.documents`."""
+  found = pipeline.documents(job, unit, counts)
   return (document for split, document in found if split == "train")
 
 

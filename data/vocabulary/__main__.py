@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import math
 import pathlib
 import subprocess
@@ -9,6 +10,8 @@ import sys
 import tempfile
 
 from data import command, errors, files, progress, sources, vocabulary
+from data.clean import apply as clean
+from data.clean import steps as cleaning_steps
 from data.prepare import pipeline, training_text, workers
 from data.vocabulary import train as vocabulary_train
 
@@ -36,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
   )
   trainer.add_argument("--seed", type=int, default=0, help="of the sample and of the held-out documents")
   trainer.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
+  trainer.add_argument("--clean", default="", metavar="STEPS", help="cleaning steps, as of data.prepare")
   trainer.add_argument("--kind", choices=vocabulary.KINDS, default="sentencepiece")
   trainer.add_argument("--cased", action="store_true", help="keep case")
   trainer.add_argument(
@@ -70,14 +74,18 @@ def _train(args: argparse.Namespace) -> vocabulary.Vocabulary:
   files.refuse_others(output)
   with workers.pool(args.workers) as pool, tempfile.TemporaryDirectory(prefix="vocabulary-") as temporary:
     taken = []
-    for request, rate in zip(requests, args.rate or [1.0] * len(requests), strict=True):
+    for number, (request, rate) in enumerate(zip(requests, args.rate or [1.0] * len(requests), strict=True)):
       if request.source == "installed_docs":
         path = workers.gather_installed_docs(pathlib.Path(temporary) / "source", pool)
         request = dataclasses.replace(request, source=str(path))
+      cleaning = clean.Cleaning(args.clean, f"{temporary}/clean-{number}")
+      # The sample depends on neither length nor packing.
       job = pipeline.Job(
-        request, str(output), 512, "complete", args.seed, args.heldout_fraction, 1.0
-      )  # of which the sample reads neither length nor packing
-      taken.append(training_text.Source(job, sources.plan(request).units, rate))
+        request, str(output), 512, "complete", args.seed, args.heldout_fraction, 1.0, cleaning
+      )
+      units = sources.plan(request).units
+      clean.find_duplicates(cleaning, functools.partial(pipeline.sampled_documents, job), units, pool)
+      taken.append(training_text.Source(job, units, rate))
     size = args.size or vocabulary_train.default_size(args.kind, cased=args.cased)
     with training_text.sample(taken, pool, temporary) as text:
       return vocabulary_train.train(text, output, kind=args.kind, cased=args.cased, size=size)
@@ -91,6 +99,7 @@ def _requests(args: argparse.Namespace) -> list[sources.Request]:
     raise errors.ConfigError(f"--heldout_fraction={args.heldout_fraction} is outside [0, 1)")
   if not 0 <= args.seed < 2**63:
     raise errors.ConfigError(f"--seed={args.seed} is outside [0, 2^63)")
+  cleaning_steps.parse(args.clean)
   number = len(args.source)
   for flag, times, allowed in (
     ("rate", len(args.rate), (0, number)),

@@ -3,7 +3,6 @@
 TensorFlow is imported inside functions: a preparation from text files or `installed_docs` never pays for it.
 """
 
-import dataclasses
 import functools
 import hashlib
 import os
@@ -11,35 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from data import errors, tfds_reader, user_module
+from data.corpora import CORPORA
 
 SPLIT = tfds_reader.TRAIN
-
-
-@dataclasses.dataclass(frozen=True)
-class Corpus:
-  """One TFDS corpus of a Mixture: name with version, feature with the text, fraction of it that is used."""
-
-  tfds_name: str
-  text_field: str
-  keep: float = 1.0
-
-
-_WIKIPEDIA = Corpus("wikipedia/20230601.en:1.0.0", "text")
-_BOOKS = Corpus("pg19:0.1.1", "book_text")
-
-CORPORA = {
-  # The 16 GB of COCO-LM base, AMOS base and TACO. BookCorpus is not distributed: PG-19 stands in for it.
-  "wikipedia_books": (_WIKIPEDIA, _BOOKS),
-  # The 160 GB of the base++ and large++ models (RoBERTa's: the above, CC-News, OpenWebText, Stories), of
-  # which TFDS has stand-ins: news and web pages of C4 in the styles of those sets, a part of C4 for the rest.
-  "web_160gb": (
-    _WIKIPEDIA,
-    _BOOKS,
-    Corpus("c4/realnewslike:3.1.0", "text"),
-    Corpus("c4/webtextlike:3.1.0", "text"),
-    Corpus("c4/en:3.1.0", "text", keep=0.25),
-  ),
-}
 
 
 def plan(name: str, *, module: str, tfds_directory: str, download: bool) -> list[tuple[str, int, float]]:
@@ -203,18 +176,19 @@ def _seqio():
   import tensorflow as tf
 
   text = seqio.Feature(seqio.PassThroughVocabulary(1), add_eos=False, dtype=tf.string, rank=0)
-  for mixture, corpora in CORPORA.items():
+  for mixture, corpus in CORPORA.items():
     rates = []
-    for corpus in corpora:
-      name = corpus.tfds_name.partition(":")[0].replace("/", "_").replace(".", "_")
+    for part in corpus.tfds:
+      source = part.source
+      name = source.tfds_name.partition(":")[0].replace("/", "_").replace(".", "_")
       if name not in seqio.TaskRegistry.names():
         seqio.TaskRegistry.add(
           name,
-          source=seqio.TfdsDataSource(tfds_name=corpus.tfds_name, splits=[SPLIT]),
-          preprocessors=[functools.partial(_only_text, field=corpus.text_field)],
+          source=seqio.TfdsDataSource(tfds_name=source.tfds_name, splits=[SPLIT]),
+          preprocessors=[functools.partial(_only_text, field=source.text_field)],
           output_features={"text": text},
         )
-      rates.append((name, functools.partial(_rate, keep=corpus.keep)))
+      rates.append((name, functools.partial(_rate, keep=part.keep)))
     seqio.MixtureRegistry.add(mixture, rates)
   return seqio
 

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from data import errors, manifest, seqio_tasks, sources, tfds_reader
+from data import errors, manifest, sources, tfds_reader
+from data.corpora import CORPORA
 from tests.data.conftest import ROOT
 
 MODULE = """
@@ -224,7 +225,7 @@ def test_a_tfds_data_set_without_the_feature_is_refused(results):
   assert "no feature 'text'; it has body" in message
 
 
-@pytest.mark.parametrize("name", sorted(seqio_tasks.CORPORA))
+@pytest.mark.parametrize("name", sorted(CORPORA))
 def test_missing_corpora_are_refused_at_once_with_what_to_do(tmp_path, name, monkeypatch):
   monkeypatch.setattr(tfds_reader, "import_tfds", lambda: pytest.fail("ten seconds of importing"))
   with pytest.raises(errors.DataError, match="add --download") as caught:

@@ -4,15 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from data.seqio_tasks import CORPORA
+from data.corpora import CORPORA
 from pretrain import metrics, phases
 from pretrain.warm_start import starts
 
-# What the papers name; a run reads what `data.seqio_tasks.CORPORA` says, and the card must not claim more.
-_IN_PLACE_OF = {
-  "wikipedia_books": "Wikipedia and BookCorpus",
-  "web_160gb": "Wikipedia, BookCorpus, CC-News, OpenWebText and Stories",
-}
 _TAKEN = {
   phases.FLAG: "weights of the phase before",
   "train.init_from": "encoder, and heads and generator where they fit",
@@ -153,11 +148,12 @@ def _source_text(source: str) -> str:
   if source == "installed_docs":
     return "the documentation of Python packages installed on the training machine"
   if kind == "seqio" and name in CORPORA:
-    corpora = [
-      f"`{corpus.tfds_name}`" + ("" if corpus.keep == 1 else f" ({corpus.keep:.0%} of it)")
-      for corpus in CORPORA[name]
+    # A run reads what the table says, and the card must not claim more.
+    read = [
+      f"`{part.source.tfds_name}`" + ("" if part.keep == 1 else f" ({part.keep:.1%} of it)")
+      for part in CORPORA[name].tfds
     ]
-    return f"of TFDS {', '.join(corpora)}, in place of the papers' {_IN_PLACE_OF[name]}"
+    return f"of TFDS {', '.join(read)}, in place of the papers' {CORPORA[name].papers}"
   if kind in ("tfds", "seqio") and name:
     return f"`{source}`"
   return "own files " + ", ".join(f"`{PurePath(path).name}`" for path in source.split(",") if path)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tests import (
   mutant_list_attention,
   mutant_list_buckets,
+  mutant_list_corpora_speed,
   mutant_list_finetune,
   mutant_list_gpu,
   mutant_list_model,
@@ -56,6 +57,7 @@ MUTANTS = [
     *mutant_list_survival.FAULTS,
     *mutant_list_unequal.FAULTS,
     *mutant_list_units.FAULTS,
+    *mutant_list_corpora_speed.FAULTS,
     *mutant_list_tables.FAULTS,
     *mutant_list_own.FAULTS,
     *mutant_list_wires.FAULTS,

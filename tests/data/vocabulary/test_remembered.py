@@ -94,6 +94,13 @@ def test_the_sample_has_the_ids_of_the_plain_way(encoders, lines):
   assert words.encode_batch(texts) == plain(texts) == words.encode_batch(texts)
 
 
+@pytest.mark.parametrize("end", ["'", "‘", "’", "´", "''", "'\u3000"], ids=ascii)
+def test_words_whose_end_counts_for_the_next_word_are_not_looked_up(encoders, end):
+  words, plain = encoders
+  texts = [f"the{end} s the{end} s of the of the of the of the of s s s"] * 2
+  assert words.encode_batch(texts) == plain(texts) == words.encode_batch(texts)
+
+
 class _Counting:
   """Gives the lengths of words as their ids, and remembers what it was asked."""
 
@@ -192,6 +199,15 @@ def test_bpe_with_the_rules_of_the_library_is_split_at_spaces(tmp_path, rule):
 )
 def test_models_that_may_look_over_a_space_are_not_split(tmp_path, options):
   assert not remembered.splits_at_spaces(_model(tmp_path, **options))
+
+
+def test_a_mark_of_a_space_in_the_text_is_not_lost(tmp_path):
+  processor = _model(tmp_path, normalization_rule_name="identity")  # other rules make a space of it
+  pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+  plain = tokenizer_files.sentencepiece_encoder(processor, pieces, pieces)
+  encode = remembered.encoder(plain, touches_others=remembered.has_space_mark)
+  texts = ["the▁ of the▁ of the of the of the of the"]
+  assert encode(texts) == plain(texts)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "True",
         _MODELS,
       ),
-      ("texts without a dummy space are split", "and rules.add_dummy_prefix\n", "\n", _MODELS),
+      ("texts without a dummy space are split", "and rules.add_dummy_prefix", "and True", _MODELS),
       ("rules that read a space", "return bool(reads.any()) or", "return", _RULES),
       ("rules that write the mark", " or _SPACE.encode() in table[4 + size :]", "", _RULES),
     ],

@@ -179,6 +179,7 @@ def _data() -> ConfigDict:
       "text_field": "",  # of a JSON line, Parquet row or example that holds the text; '': 'text'
       "module": "",  # file or module that registers seqio tasks, imported by data.prepare only
       "tfds_directory": "",  # TFDS data_dir; '': its default
+      "clean": "",  # steps of cleaning, 'exact,near:0.8,language:en'; see `python -m data.prepare --help`
       "vocabulary": "",  # directory of a vocabulary; '': trained from the source with the fields below
       "vocabulary_kind": "sentencepiece",  # 'sentencepiece' (BPE), 'wordpiece'
       "vocabulary_cased": False,

@@ -34,11 +34,12 @@ class Request:
   limit: int = 0
 
 
-def add_flags(parser: command.Parser) -> None:
+def add_flags(parser: command.Parser, *, is_required: bool = True) -> None:
   """Adds the flags that say where text comes from; for every command that reads text."""
   parser.add_argument(
     "--source",
-    required=True,
+    required=is_required,
+    default="",
     bucket=command.OPENED,
     help="installed_docs; tfds:NAME; seqio:NAME (registered Task or Mixture; here: wikipedia_books, "
     "web_160gb); or file globs separated by commas: text (a line is a paragraph, a blank line ends a "

@@ -1,4 +1,4 @@
-"""Imports a Python file or module of the user's that registers seqio Tasks."""
+"""Imports a Python file or module of the user's, which registers seqio Tasks or holds a cleaning step."""
 
 import functools
 import importlib
@@ -6,29 +6,36 @@ import importlib.machinery
 import importlib.util
 import pathlib
 import sys
+import types
 
 from data import errors
 
 
-@functools.cache  # registering twice is an error
-def import_module(module: str) -> None:
-  """Imports a Python file or a module by name; it runs with the rights of the user.
+def import_module(module: str, *, flag: str = "--module") -> types.ModuleType:
+  """Imports a Python file or a module by name, once; it runs with the rights of the user.
 
-  ConfigError: it is missing or fails.
+  ConfigError, which begins with `flag`: it is missing or fails.
   """
+  try:
+    return _imported(module)
+  except Exception as error:  # whatever a user's file may raise
+    raise errors.ConfigError(
+      f"{flag}={module} cannot be imported ({errors.named_reason(error)}); name a Python "
+      "file, or a module that Python finds"
+    ) from error
+
+
+@functools.cache  # registering twice is an error
+def _imported(module: str) -> types.ModuleType:
   path = pathlib.Path(module)
   if not path.is_file() and path.with_suffix(".py").is_file():
     path = path.with_suffix(".py")
-  try:
-    if not path.is_file():
-      importlib.import_module(module)
-      return
-    loader = importlib.machinery.SourceFileLoader(path.stem, str(path))
-    spec = importlib.util.spec_from_loader(path.stem, loader)
-    sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    loader.exec_module(sys.modules[path.stem])
-  except Exception as error:  # whatever a user's file may raise
-    raise errors.ConfigError(
-      f"--module={module} cannot be imported ({errors.named_reason(error)}); name a Python "
-      "file, or a module that Python finds"
-    ) from error
+  if not path.is_file():
+    if path.suffix == ".py":
+      raise FileNotFoundError("no such file")
+    return importlib.import_module(module)
+  loader = importlib.machinery.SourceFileLoader(path.stem, str(path))
+  spec = importlib.util.spec_from_loader(path.stem, loader)
+  sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+  loader.exec_module(sys.modules[path.stem])
+  return sys.modules[path.stem]

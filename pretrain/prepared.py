@@ -73,9 +73,11 @@ def refuse_other_text(config: ConfigDict, directory: str) -> None:
   differs = {"source": _other_source(data.source, made, since=since)}
   # Of a vocabulary that is named the digest alone is read: the trainer has no use for its model.
   digest = files.read_json(os.path.join(data.vocabulary, vocabulary.NAME)).get("digest")
-  for name, asked in (("text_field", data.source and data.text_field), ("vocabulary", digest)):
-    if asked and asked != made.settings.get(name):
-      differs[name] = f"made with {name}={made.settings.get(name)}, not {asked}"
+  of_text = [(name, data.source and data[name]) for name in ("text_field", "clean")]
+  for name, asked in (*of_text, ("vocabulary", digest)):
+    stored = made.settings.get(name, "")  # older records know no `clean`
+    if asked and asked != stored:
+      differs[name] = f"made with {name}={stored}, not {asked}"
   differs = {name: line for name, line in differs.items() if line}
   if differs:
     empty = " ".join(f"--config.data.{name}=" for name in differs)

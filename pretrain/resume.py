@@ -39,6 +39,7 @@ SAFE_FIELDS = (
   "data.directory",
   "data.module",
   "data.tfds_directory",
+  "data.clean",
   "data.workers",
   "optimizer.shard_update",
   "mesh.data",

@@ -2,7 +2,7 @@
 
 FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   (
-    "pretrain/report/markup.py",
+    "data/page/markup.py",
     "tests/pretrain/report/test_report.py",
     [
       (

@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Sequence
 
 from data import command, errors, sources, vocabulary
+from data.clean import steps
 from data.prepare import packing, preparation
 from data.vocabulary import train
 
@@ -23,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
   """Reads the flags; ConfigError if one is unknown or its value makes no sense."""
-  parser = command.Parser(prog="python -m data.prepare", description=__doc__)
+  parser = command.Parser(prog="python -m data.prepare", description=__doc__, epilog=steps.HELP)
   sources.add_flags(parser)
   parser.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
   parser.add_argument("--length", type=int, default=512, help="most tokens in a record, [CLS] included")
@@ -46,8 +47,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     help="of documents, kept for evaluation (of blocks, if that is no document)",
   )
   parser.add_argument("--fraction", type=float, default=1.0, help="of documents that are used")
+  parser.add_argument("--clean", default="", metavar="STEPS", help="cleaning steps, see below; '' for none")
   args = parser.parse_args(arguments)
   _check_flags(args)
+  steps.parse(args.clean)
   args.train_vocabulary_size = args.train_vocabulary_size or train.default_size(
     args.train_vocabulary_kind, cased=args.train_vocabulary_cased
   )

@@ -23,6 +23,7 @@ FIELD_OF_FLAG = {
   "text_field": "data.text_field",
   "module": "data.module",
   "tfds_directory": "data.tfds_directory",
+  "clean": "data.clean",
   "workers": "data.workers",
 }
 
@@ -42,7 +43,9 @@ def directory(data: Mapping[str, Any], *, vocab_size: int) -> str:
     pieces = f"{data['vocabulary_kind']}_{case}_{vocab_size}"
   # A text field of '' is the default, which the name leaves out.
   field = f"-{_slug(data['text_field'])}" if data["text_field"] else ""
-  name = f"{_slug(data['source'])}-{pieces}-{data['packing']}-{data['length']}{field}"
+  # Older configs have no field `clean`.
+  cleaned = f"-clean_{_slug(data['clean'])}" if data.get("clean") else ""
+  name = f"{_slug(data['source'])}-{pieces}-{data['packing']}-{data['length']}{field}{cleaned}"
   return os.path.join("prepared", name)
 
 

@@ -12,6 +12,7 @@ from data import errors, files, manifest, progress, sources
 
 def refuse_other_settings(output: pathlib.Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
   """Raises a ConfigError that names every setting in which two preparations differ."""
+  stored = {"clean": ""} | stored  # which an older version did not know
   different = [
     f"{key}: {stored.get(key)!r} there, {wanted[key]!r} asked"
     for key in wanted

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from data import manifest, sources, vocabulary
+from data.clean import apply as clean
 from data.prepare import packing, sentences, unit_files
 
 SPLITS = ("train", "heldout")
@@ -33,6 +34,7 @@ class Job:
   seed: int  # decides the order of records and which documents are held out
   heldout_fraction: float  # of documents
   fraction: float  # of documents that are used at all
+  cleaning: clean.Cleaning = clean.OFF
 
   @property
   def work(self) -> pathlib.Path:
@@ -59,18 +61,28 @@ def document_fraction(document: Iterable[str], purpose: str, seed: int) -> float
   return int.from_bytes(digest.digest(), "big") / 2**64
 
 
+def sampled_documents(
+  job: Job, unit: sources.Unit, counts: collections.Counter | None = None
+) -> Iterator[list[str]]:
+  """Yields the documents of a unit that `job.fraction` leaves; `counts` gets what was cut or repaired."""
+  counts = collections.Counter() if counts is None else counts
+  for document in sources.read_documents(unit, job.request, counts):
+    if job.fraction == 1 or document_fraction(document, "fraction", job.seed) < job.fraction:
+      yield document
+
+
 def text_chunks(
-  job: Job, unit: sources.Unit, counts: collections.Counter
+  job: Job, unit: sources.Unit, counts: collections.Counter, examples: list | None = None
 ) -> Iterator[dict[str, list[list[str]]]]:
   """Yields chunks of a unit: for each split the documents, each a list of sentences.
 
-  `counts` gets documents, sentences, characters, and what was skipped, cut or repaired.
+  `counts` gets documents, sentences, characters, and what was skipped, cut, repaired or dropped; `examples`
+  gets some of the documents that cleaning dropped.
   """
   chunk: dict[str, list[list[str]]] = {split: [] for split in SPLITS}
   characters = 0
-  for document in sources.read_documents(unit, job.request, counts):
-    if job.fraction < 1 and document_fraction(document, "fraction", job.seed) >= job.fraction:
-      continue
+  dropped = clean.Dropped(counts, [] if examples is None else examples)
+  for document in clean.documents(job.cleaning, unit, sampled_documents(job, unit, counts), dropped):
     document_sentences = [
       sentence for paragraph in document for sentence in sentences.split(paragraph, counts)
     ]
@@ -88,10 +100,13 @@ def text_chunks(
   yield chunk
 
 
-def training_sentences(job: Job, units: Iterable[sources.Unit]) -> Iterator[str]:
-  """Yields the sentences a vocabulary is trained on: the training documents of the units in turn."""
+def training_sentences(job: Job, units: Iterable[sources.Unit], counts: collections.Counter) -> Iterator[str]:
+  """Yields the sentences a vocabulary is trained on: the training documents of the units in turn.
+
+  `counts` gets those of `text_chunks`.
+  """
   for unit in units:
-    for chunk in text_chunks(job, unit, collections.Counter()):
+    for chunk in text_chunks(job, unit, counts):
       for document in chunk["train"]:
         yield from document
 
@@ -100,17 +115,18 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
   """Tokenises and packs one unit into `work/unit-<number>.*` and returns its counts.
 
   Files: `<split>.ids` and `<split>.index` (`unit_files.Unsorted.sort`), `unigram` (int64 [size], ids in the
-  training records), and `json` with the counts, the last to appear. DataError: the input is damaged.
+  training records), `dropped` (JSON, examples of documents that cleaning dropped) and `json` with the counts,
+  the last to appear. DataError: the input is damaged.
   """
   done = unit_files.path(job.work, number, unit_files.COUNTS)
   if done.is_file():
     return json.loads(done.read_text())
   words = vocabulary.load_cached(job.vocabulary)
   counts: collections.Counter = collections.Counter()
-  unigram = np.zeros(words.size, np.int64)
+  unigram, examples = np.zeros(words.size, np.int64), []
   with unit_files.attempt(job.work, number) as aside:
     packed = {split: unit_files.Unsorted(aside, split, id_dtype(words.size)) for split in SPLITS}
-    for chunk in text_chunks(job, unit, counts):
+    for chunk in text_chunks(job, unit, counts, examples):
       for split, documents in chunk.items():
         records = pack_documents(words, documents, length=job.length, mode=job.packing, counts=counts)
         if not records:
@@ -125,6 +141,8 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
     for split in SPLITS:
       packed[split].sort(job.seed, number)
     unigram.tofile(aside / "unigram")
+    if job.cleaning.listed:
+      (aside / "dropped").write_text(json.dumps(examples))
     (aside / unit_files.COUNTS).write_text(json.dumps(counts, sort_keys=True))
   return dict(counts)
 

@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import functools
 import io
+import json
 import pathlib
 import shutil
 import time
@@ -13,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from data import errors, files, manifest, progress, sources, vocabulary
-from data.prepare import heldout_blocks, output_directory, pipeline, shards, summary, workers
+from data.clean import apply as clean
+from data.clean import steps as cleaning_steps
+from data.prepare import heldout_blocks, output_directory, pipeline, shards, summary, unit_files, workers
 from data.vocabulary import train as vocabulary_train
 
 # Flags that, with the vocabulary and the input, decide every byte of the result.
 SETTINGS = ("source", "text_field", "module", "limit", "length", "packing")
-SETTINGS += ("seed", "heldout_fraction", "fraction")
+SETTINGS += ("seed", "heldout_fraction", "fraction", "clean")
 MAX_DAMAGED_FILES = 100  # named in the manifest
 
 
@@ -53,6 +56,8 @@ def prepare(args: argparse.Namespace) -> None:
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
   """Returns what decides the result: two runs that agree in it and in the input give the same bytes."""
   settings = {name: getattr(args, name) for name in SETTINGS}
+  if code := cleaning_steps.code_digest(args.clean):
+    settings["clean_code"] = code[:12]
   if args.vocabulary:
     settings["vocabulary"] = vocabulary.load(args.vocabulary).digest
   else:
@@ -72,14 +77,23 @@ def _make(
   plan = sources.plan(request, digests=lambda paths: pool.map(sources.content_digest, paths, name="read"))
   output_directory.refuse_other_input(output, plan.input_digest)
   job = pipeline.Job(
-    request, args.output, args.length, args.packing, args.seed, args.heldout_fraction, args.fraction
+    request,
+    args.output,
+    args.length,
+    args.packing,
+    args.seed,
+    args.heldout_fraction,
+    args.fraction,
+    clean.Cleaning(args.clean, str(output / "work" / "clean")),
   )
+  clean.find_duplicates(job.cleaning, functools.partial(pipeline.sampled_documents, job), plan.units, pool)
   words = _vocabulary(args, job, plan, settings)
   unit_counts = pool.map(
     functools.partial(pipeline.pack_unit, job), range(len(plan.units)), plan.units, name="tokenise and pack"
   )
   counts = _sum(unit_counts)
   if not counts["train_records"]:
+    clean.refuse_nothing_left(args.clean, counts)
     raise errors.DataError(
       f"--source={args.source} has no usable text for training ({counts['documents']} documents with text, "
       f"{counts['empty_documents']} without, --heldout_fraction={args.heldout_fraction})"
@@ -89,6 +103,9 @@ def _make(
   buffer = io.BytesIO()
   np.save(buffer, unigram)
   files.write_atomically(output / "unigram.npy", buffer.getvalue())
+  if args.clean:
+    dropped = (unit_files.path(job.work, number, "dropped") for number in range(len(plan.units)))
+    clean.write_examples(output / clean.EXAMPLES, (json.loads(path.read_text()) for path in dropped))
   return manifest.Manifest(
     settings=settings,
     input_digest=plan.input_digest,
@@ -120,14 +137,16 @@ def _vocabulary(
           shutil.copyfile(path, aside / name)
     return vocabulary.load(directory)
   progress.say(f"train a vocabulary: {settings['vocabulary'].removeprefix('trained: ')} pieces")
-  return vocabulary_train.train(
-    pipeline.training_sentences(job, plan.units),
-    directory,
-    kind=args.train_vocabulary_kind,
-    cased=args.train_vocabulary_cased,
-    size=args.train_vocabulary_size,
-    size_flag="--train_vocabulary_size",
-  )
+  counts: collections.Counter = collections.Counter()
+  with clean.explained(args.clean, counts):
+    return vocabulary_train.train(
+      pipeline.training_sentences(job, plan.units, counts),
+      directory,
+      kind=args.train_vocabulary_kind,
+      cased=args.train_vocabulary_cased,
+      size=args.train_vocabulary_size,
+      size_flag="--train_vocabulary_size",
+    )
 
 
 def _sum(unit_counts: list[dict[str, int]]) -> collections.Counter:

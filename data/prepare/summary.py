@@ -1,5 +1,6 @@
 """What `data.prepare` prints about a finished preparation."""
 
+from data.clean import apply as clean
 from data.manifest import REPAIRS, Manifest
 
 
@@ -21,6 +22,8 @@ def of(made: Manifest) -> str:
   lines.append(
     f"  text        {counts.get('documents', 0):,} documents, {counts.get('characters', 0):,} characters"
   )
+  for number, line in enumerate(clean.summary(made.settings.get("clean", ""), counts)):
+    lines.append(f"  {'' if number else 'cleaning':11} {line}")
   worth_noting = ("empty_documents", "sentences_cut_to_length", "unknown_tokens", *REPAIRS)
   noted = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in worth_noting if counts.get(name)]
   if noted:

@@ -1,13 +1,17 @@
 """`python -m data.vocabulary`: train and import."""
 
 import argparse
+import collections
 import dataclasses
+import functools
 import pathlib
 import subprocess
 import sys
 import tempfile
 
 from data import command, errors, progress, sources, vocabulary
+from data.clean import apply as clean
+from data.clean import steps as cleaning_steps
 from data.prepare import pipeline, workers
 from data.vocabulary import train as vocabulary_train
 
@@ -20,6 +24,7 @@ def _parser() -> argparse.ArgumentParser:
   trainer = commands.add_parser("train", help="train one on a source")
   sources.add_flags(trainer)
   trainer.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
+  trainer.add_argument("--clean", default="", metavar="STEPS", help="cleaning steps, as of data.prepare")
   trainer.add_argument("--kind", choices=vocabulary.KINDS, default="sentencepiece")
   trainer.add_argument("--cased", action="store_true", help="keep case")
   trainer.add_argument(
@@ -49,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 def _train(args: argparse.Namespace) -> vocabulary.Vocabulary:
   if args.size < 0 or args.workers < 0 or args.limit < 0:
     raise errors.ConfigError("--size, --workers and --limit must not be negative")
+  cleaning_steps.parse(args.clean)
   request = sources.request(args)
   sources.check(request)
   output = pathlib.Path(args.output)
@@ -56,11 +62,15 @@ def _train(args: argparse.Namespace) -> vocabulary.Vocabulary:
     if request.source == "installed_docs":
       path = workers.gather_installed_docs(pathlib.Path(temporary) / "source", pool)
       request = dataclasses.replace(request, source=str(path))
-    job = pipeline.Job(request, str(output), 512, "complete", 0, 0.0, 1.0)
+    cleaning = clean.Cleaning(args.clean, temporary)
+    job = pipeline.Job(request, str(output), 512, "complete", 0, 0.0, 1.0, cleaning)
     size = args.size or vocabulary_train.default_size(args.kind, cased=args.cased)
     units = sources.plan(request).units
-    text = pipeline.training_sentences(job, units)
-    return vocabulary_train.train(text, output, kind=args.kind, cased=args.cased, size=size)
+    clean.find_duplicates(cleaning, functools.partial(pipeline.sampled_documents, job), units, pool)
+    counts: collections.Counter = collections.Counter()
+    text = pipeline.training_sentences(job, units, counts)
+    with clean.explained(args.clean, counts):
+      return vocabulary_train.train(text, output, kind=args.kind, cased=args.cased, size=size)
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -14,6 +14,7 @@ PROGRAMS = {
   "predict": "finetune.predict",
   "evaluate": "finetune.evaluate",
   "prepare": "data.prepare",
+  "inspect": "data.inspect",
   "vocabulary": "data.vocabulary",
   "glue": "data.glue",
   "embed": "pretrain.embed",

@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from data.errors import DataError, UserError, reason
+from data.page.markup import Markup, element
 from pretrain.analysis.heldout import Arrays, collect, describe_guesses, describe_replaced
 from pretrain.analysis.opened import OpenedRun, open_run
-from pretrain.report.markup import Markup, element
 from pretrain.report.runs import ShownRun
 
 MOST_TOKENS = 80  # of a block that are shown

@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from data.page import drawing
+from data.page.drawing import Axis, Chart, shown
+from data.page.markup import Markup, document, element, joined, link, table
 from pretrain import metrics
-from pretrain.report import config_diff, drawing, runs, series, written_tables
-from pretrain.report.drawing import shown
-from pretrain.report.markup import Markup, document, element, joined, link, table
+from pretrain.report import config_diff, runs, series, written_tables
 from pretrain.report.runs import ShownRun
-from pretrain.report.series import Axis
 from pretrain.report.written_tables import WrittenTable
 
 MOST_BYTES = 5_000_000  # of a page
@@ -45,7 +45,6 @@ def make(
   )
   if len(found) == 1 and found[0].recipe:
     title = f"{found[0].recipe} in {title}"
-  style = pathlib.Path(__file__).with_name("style.css").read_text(encoding="utf-8")
   header = element(
     "header",
     element("h1", title),
@@ -56,7 +55,7 @@ def make(
     element("section", element("h2", title, id=title.lower()), content, aria_labelledby=title.lower())
     for title, content in written
   ]
-  return document(title, style, header, element("main", main))
+  return document(title, header, element("main", main))
 
 
 def _heading(found: Sequence[ShownRun], name: str) -> Markup | None:
@@ -156,7 +155,7 @@ def _sentences(run: ShownRun) -> str:
 
 
 def _curves(
-  charts: Mapping[str, Sequence[series.Chart]], constant: Mapping[str, float], axes: Sequence[Axis]
+  charts: Mapping[str, Sequence[Chart]], constant: Mapping[str, float], axes: Sequence[Axis]
 ) -> list[Any]:
   if not charts:
     return []

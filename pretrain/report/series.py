@@ -2,11 +2,12 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from data.page.drawing import Axis, Chart, Curve
 from pretrain import metrics
 from pretrain.report.runs import ShownRun
 
@@ -41,33 +42,6 @@ SECTIONS = (
 _PART = re.compile(
   r"_((?:layer|generator)_\d+|original|replaced|untouched|masked_correct|positive|negative)$|(?<=.)/(\w+)$"
 )
-
-
-class Curve(NamedTuple):
-  """A line of a chart."""
-
-  name: str
-  run: int  # its place on the page
-  steps: np.ndarray  # [points] updates done
-  values: np.ndarray  # [points] finite
-  colour: int
-  is_held_out: bool  # drawn with dashes and points
-
-
-class Chart(NamedTuple):
-  """Curves over the same axis."""
-
-  title: str
-  unit: str
-  curves: Sequence[Curve]
-
-
-class Axis(NamedTuple):
-  """What a curve can be drawn over."""
-
-  key: str
-  label: str  # with the unit
-  place: Sequence[Callable[[np.ndarray], np.ndarray]]  # of each run: updates done to places on the axis
 
 
 def axes(runs: Sequence[ShownRun]) -> list[Axis]:

@@ -42,6 +42,7 @@ class DataFields:
   text_field: str
   module: str
   tfds_directory: str
+  clean: str
   vocabulary: str
   vocabulary_kind: Literal["sentencepiece", "wordpiece"]
   vocabulary_cased: bool

@@ -124,6 +124,7 @@ _ROWS: dict[str, list[tuple]] = {
     ("data.text_field", "body", "prepare", "what data.prepare reads"),
     ("data.module", "tasks.py", "prepare", "what data.prepare imports"),
     ("data.tfds_directory", "tfds", "prepare", "what data.prepare reads"),
+    ("data.clean", "exact", "prepare", "what data.prepare drops"),
     ("data.vocabulary", "words", "prepare", "what data.prepare tokenizes with"),
     ("data.vocabulary_kind", "wordpiece", "prepare", "what data.prepare trains"),
     ("data.vocabulary_cased", True, "prepare", "what data.prepare trains"),

@@ -85,6 +85,9 @@ def test_records_of_another_source_or_vocabulary_are_refused(own_text, tmp_path)
   (tmp_path / vocabulary.NAME).write_text('{"digest": "other"}')
   with pytest.raises(DataError, match=r"made with vocabulary=trained.* not other; "):
     prepared.ensure_records(config, download=False)
+  config.data.vocabulary, config.data.clean = "", "exact"
+  with pytest.raises(DataError, match=r"made with clean=, not exact; .* \(--config.data.clean= "):
+    prepared.ensure_records(config, download=False)
 
 
 def test_special_ids_are_those_of_the_vocabulary(small_records):

@@ -44,6 +44,8 @@ def test_different_requests_have_different_directories():
     {"length": 128},
     {"packing": "concat"},
     {"text_field": "body"},
+    {"clean": "exact,near:0.8"},
+    {"clean": "exact,near:0.9"},
   ]
   names = [directory(**change) for change in changes]
   assert len(set(names)) == len(names)
@@ -59,6 +61,7 @@ def test_the_command_of_a_config_is_understood_by_prepare():
   config.data.vocabulary_kind = "wordpiece"
   config.data.workers = 3
   config.data.tfds_directory = "/somewhere"
+  config.data.clean = "exact,length:200"
   assert prepare.parse(from_config.command(config.data.to_dict(), **place)[3:]).text_field == "text"
   config.data.text_field = "body"
   command = from_config.command(config.data.to_dict(), **place)
@@ -67,7 +70,7 @@ def test_the_command_of_a_config_is_understood_by_prepare():
   assert (args.source, args.output, args.length, args.packing) == ("a b/*.txt", "out", 96, "concat")
   assert (args.train_vocabulary_kind, args.workers) == ("wordpiece", 3)
   assert (args.train_vocabulary_size, args.train_vocabulary_cased) == (4096, True)
-  assert args.text_field == "body"
+  assert (args.text_field, args.clean) == ("body", "exact,length:200")
   assert (args.vocabulary, args.tfds_directory, args.download) == ("", "/somewhere", False)
 
 

@@ -70,7 +70,7 @@ def test_every_field_has_a_rule_or_a_reason_to_have_none(name):
   free_texts = {"recipe", "model.freeze_embeddings_from", "generator.init_from", "train.init_from"}
   free_texts |= {"train.probe_data", "train.trackers"}  # preflight looks at them
   # data.prepare looks at them.
-  data_side = {"source", "directory", "text_field", "module", "tfds_directory", "vocabulary"}
+  data_side = {"source", "directory", "text_field", "module", "tfds_directory", "clean", "vocabulary"}
   free_texts |= {f"data.{leaf}" for leaf in data_side}
   if isinstance(default, bool | tuple):
     return

@@ -8,7 +8,8 @@ import re
 import jax
 import pytest
 
-from pretrain.report import examples, markup, page, runs, written_tables
+from data.page import markup
+from pretrain.report import examples, page, runs, written_tables
 from pretrain.report.__main__ import main
 from pretrain.report.examples import Examples, Token
 
@@ -100,7 +101,7 @@ def test_hostile_text_stays_text(tmp_path):
   assert "\x00" not in text and "\u202e" not in text and "\ufffd" in text
   assert "&lt;script&gt;" in text
   block = [Token(HOSTILE, HOSTILE, 0.9, True), Token(HOSTILE, None, None, False)]
-  check(markup.document("", "", examples.as_markup(Examples("replaced", 1, [block]))))
+  check(markup.document("", examples.as_markup(Examples("replaced", 1, [block]))))
 
 
 def test_a_half_written_run_has_a_page(tmp_path):
@@ -194,7 +195,7 @@ def test_without_an_output_the_page_is_in_the_first_workdir(tmp_path, capsys):
 
 
 def test_text_contrasts_with_what_is_behind_it_and_paper_is_light():
-  style = pathlib.Path(page.__file__).with_name("style.css").read_text()
+  style = pathlib.Path(markup.__file__).with_name("style.css").read_text()
   light, dark = (
     {name: f"{value}{value}"[:6] for name, value in re.findall(r"--(\w+): #(\w+)", block)}
     for block in re.findall(r":root \{(.*?)\}", style, re.DOTALL)[:2]

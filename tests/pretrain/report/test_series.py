@@ -5,8 +5,9 @@ import pathlib
 import numpy as np
 import pytest
 
+from data.page import drawing
 from pretrain import metrics
-from pretrain.report import drawing, series
+from pretrain.report import series
 from pretrain.report.runs import ShownRun
 
 
@@ -79,18 +80,6 @@ def test_probes_have_their_own_section_and_units():
     "similarity, STS-B dev": "Spearman's correlation",
     "part of speech, ambiguous": "accuracy, fraction",
   }
-
-
-def test_ticks_are_round_and_inside():
-  assert drawing.ticks(0, 1000) == [0, 200, 400, 600, 800, 1000]
-  np.testing.assert_allclose(drawing.ticks(4.4, 8.5), [5, 6, 7, 8])
-  np.testing.assert_allclose(drawing.ticks(0, 0.002), [0, 0.0005, 0.001, 0.0015, 0.002])
-  assert [drawing.shown(value) for value in (0, 12_345.6, 4.41312, 1.1e-6)] == [
-    "0",
-    "12,350",
-    "4.413",
-    "1.1e-06",
-  ]
 
 
 def test_a_curve_of_one_point_or_of_equal_values_is_drawn():

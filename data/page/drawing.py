@@ -1,16 +1,45 @@
 """Charts as SVG inside a page: its colours are the page's, so they follow light, dark and paper."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from pretrain.report.markup import Markup, element
-from pretrain.report.series import Axis, Chart, Curve
+from data.page.markup import Markup, element
 
 WIDTH, HEIGHT = 460, 250  # units of the drawing
 LEFT, RIGHT, TOP, BOTTOM = 58, 26, 12, 42  # around the plot
 _MOST_DOTS = 60  # points of a curve that are marked
+
+
+class Curve(NamedTuple):
+  """A line of a chart."""
+
+  name: str
+  run: int  # its place on the page
+  steps: np.ndarray  # [points] updates done, or another number along the axis
+  values: np.ndarray  # [points] finite
+  colour: int
+  is_held_out: bool  # drawn with dashes and points
+  note: str | None = None  # beside its name; None: the last value
+
+
+class Chart(NamedTuple):
+  """Curves over the same axis."""
+
+  title: str
+  unit: str
+  curves: Sequence[Curve]
+  is_whole: bool = False  # drawn up to its highest value, however far above all others that is
+
+
+class Axis(NamedTuple):
+  """What a curve can be drawn over."""
+
+  key: str
+  label: str  # with the unit
+  place: Sequence[Callable[[np.ndarray], np.ndarray]]  # of each run: steps to places on the axis
 
 
 def figure(chart: Chart, axes: Sequence[Axis]) -> Markup:
@@ -30,8 +59,8 @@ def _entry(curve: Curve) -> Markup:
     class_="sample",
     aria_hidden="true",
   )
-  last = element("span", shown(float(curve.values[-1])), class_="last")
-  return element("li", sample, " ", curve.name or "value", " ", last)
+  note = shown(float(curve.values[-1])) if curve.note is None else curve.note
+  return element("li", sample, " ", curve.name or "value", " ", element("span", note, class_="last"))
 
 
 def _class(curve: Curve) -> str:
@@ -43,7 +72,7 @@ def drawing(chart: Chart, axis: Axis) -> Markup:
   places = [axis.place[curve.run](curve.steps) for curve in chart.curves]
   left, right = 0.0, max(float(positions[-1]) for positions in places) or 1.0
   everything = np.concatenate([curve.values for curve in chart.curves])
-  low, high = _limits(everything)
+  low, high = _limits(everything, is_whole=chart.is_whole)
 
   def x(value: np.ndarray | float) -> np.ndarray:
     return LEFT + (np.asarray(value) - left) / (right - left) * (WIDTH - LEFT - RIGHT)
@@ -94,10 +123,10 @@ def _path(curve: Curve, x: np.ndarray, y: np.ndarray) -> Markup:
   return element("g", line, dots)
 
 
-def _limits(values: np.ndarray) -> tuple[float, float]:
-  """The range of an axis: of the values, without a few that lie far above or below all others."""
+def _limits(values: np.ndarray, *, is_whole: bool) -> tuple[float, float]:
+  """The range of an axis: of the values, unless `is_whole` without a few far above or below all others."""
   low, high = float(values.min()), float(values.max())
-  if len(values) >= 20:
+  if len(values) >= 20 and not is_whole:
     near, far = np.quantile(values, [0.02, 0.98])
     margin = 1.5 * (far - near)
     if margin > 0:

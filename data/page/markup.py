@@ -1,6 +1,7 @@
 """HTML as a tree of text that is escaped in one place: here."""
 
 import html
+import pathlib
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -74,8 +75,9 @@ def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], *, numbers: Iter
   return element("div", shown, class_="scroll", tabindex="0", role="group", aria_label="table")
 
 
-def document(title: str, style: str, *body: Any) -> str:
+def document(title: str, *body: Any) -> str:
   """The whole page. It may load nothing and run nothing, which its policy says to the browser."""
+  style = pathlib.Path(__file__).with_name("style.css").read_text(encoding="utf-8")
   policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
   head = element(
     "head",

@@ -1,0 +1,187 @@
+"""Cleaning at work: the documents of a unit that all steps keep, and a report of those that they drop."""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from data import errors, files, sources
+from data.clean import duplicates, steps
+
+Read = Callable[[sources.Unit], Iterable[list[str]]]
+
+READ = "documents_read"  # count of documents before cleaning
+_DROPPED_BY = "dropped_by "  # begins the count of a step
+EXAMPLES = "dropped.jsonl"  # name of the report beside the records
+EXAMPLES_OF_UNIT = 20  # for each step
+EXAMPLES_OF_STEP = 100  # of all units together
+SHOWN = 200  # characters of a dropped document
+
+
+@dataclasses.dataclass(frozen=True)
+class Cleaning:
+  """The steps of a command, and where the lists of duplicates lie."""
+
+  listed: str = ""  # as `--clean` has them; '': none
+  directory: str = ""
+
+  def lists(self, number: int) -> pathlib.Path:
+    """Returns the directory with what step `number` drops, where that compares documents."""
+    return pathlib.Path(self.directory) / f"step-{number}"
+
+
+OFF = Cleaning()
+
+
+@dataclasses.dataclass(frozen=True)
+class Dropped:
+  """Collects what the steps drop of a unit: counts for the manifest, and the first examples of each step."""
+
+  counts: collections.Counter
+  examples: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+  def add(self, label: str, why: str, place: str, index: int, document: Sequence[str]) -> None:
+    """Counts a document, and keeps the beginning of one of the first."""
+    self.counts[_DROPPED_BY + label] += 1
+    if self.counts[_DROPPED_BY + label] <= EXAMPLES_OF_UNIT:
+      text = "\n".join(document)[:SHOWN].encode("utf-8", "replace").decode()
+      example = {"step": label, "reason": why, "source": place, "document": index + 1, "text": text}
+      self.examples.append(example)
+
+
+def find_duplicates(
+  cleaning: Cleaning, read: Read, units: Sequence[sources.Unit], pool: duplicates.Pool
+) -> None:
+  """Writes the lists of duplicates that `documents` needs; each is made once."""
+  for number, step in enumerate(steps.parse(cleaning.listed)):
+    if step.sketch:
+      reach = functools.partial(_reaching, cleaning, read, number)
+      duplicates.find(step.sketch, reach, cleaning.lists(number), units, pool, name=step.label)
+
+
+def _reaching(
+  cleaning: Cleaning, read: Read, number: int, unit: sources.Unit
+) -> Iterator[tuple[int, list[str]]]:
+  """Yields the documents of a unit that reach a step, with their places in the unit."""
+  return _clean(cleaning, unit, read(unit), Dropped(collections.Counter()), until=number)
+
+
+def documents(
+  cleaning: Cleaning, unit: sources.Unit, read: Iterable[list[str]], dropped: Dropped
+) -> Iterator[list[str]]:
+  """Yields what the steps make of the documents of a unit that they keep; `dropped` gets the others.
+
+  DataError: a user's function failed; file, document and reason are named.
+  """
+  if not cleaning.listed:
+    yield from read
+    return
+  for _, document in _clean(cleaning, unit, read, dropped, until=None):
+    yield document
+
+
+def _clean(
+  cleaning: Cleaning, unit: sources.Unit, read: Iterable[list[str]], dropped: Dropped, *, until: int | None
+) -> Iterator[tuple[int, list[str]]]:
+  unit_name = duplicates.place(unit)
+  rules = [
+    (step, _rule(cleaning, number, step, unit))
+    for number, step in enumerate(steps.parse(cleaning.listed)[:until])
+  ]
+  for index, document in enumerate(read):
+    dropped.counts[READ] += bool(document)
+    for step, rule in rules if document else ():
+      try:
+        answer = rule(index, document)
+      except Exception as error:
+        if not step.is_own:
+          raise
+        reason = errors.named_reason(error, most=200)
+        raise errors.DataError(
+          f"{unit_name}: document {index + 1}: --clean={step.label} failed ({reason}); mend this function"
+        ) from error
+      if isinstance(answer, str):
+        dropped.add(step.label, answer, unit_name, index, document)
+        break
+      document = answer
+    else:
+      yield index, document
+
+
+def _rule(
+  cleaning: Cleaning, number: int, step: steps.Step, unit: sources.Unit
+) -> Callable[[int, list[str]], list[str] | str]:
+  if step.rule is None:
+    return _Duplicates(cleaning.lists(number), unit)
+  rule = step.rule
+  return lambda _, document: rule(document)
+
+
+class _Duplicates:
+  """Drops the documents of a unit that are in a list of duplicates; they come in the list's order."""
+
+  def __init__(self, directory: pathlib.Path, unit: sources.Unit):
+    self._directory = directory
+    self._list = np.load(duplicates.list_of(self._directory, unit), allow_pickle=False)
+    self._next = 0
+
+  def __call__(self, index: int, document: list[str]) -> list[str] | str:
+    if self._next == self._list.size or self._list["index"][self._next] != index:
+      return document
+    entry = self._list[self._next]
+    self._next += 1
+    return f"duplicate of document {entry['of'] + 1} of {self._places[entry['unit']]}"
+
+  @functools.cached_property
+  def _places(self) -> list[str]:
+    return json.loads((self._directory / duplicates.PLACES).read_text())
+
+
+def write_examples(path: pathlib.Path, of_units: Iterable[Iterable[Mapping[str, Any]]]) -> None:
+  """Writes the first EXAMPLES_OF_STEP examples of each step as JSON lines, in the order of units."""
+  written: collections.Counter = collections.Counter()
+  lines = []
+  for example in (example for examples in of_units for example in examples):
+    written[example["step"]] += 1
+    if written[example["step"]] <= EXAMPLES_OF_STEP:
+      lines.append(json.dumps(example, ensure_ascii=False) + "\n")
+  files.write_atomically(path, "".join(lines))
+
+
+def dropped_by(listed: str, counts: Mapping[str, int]) -> dict[str, int]:
+  """Returns how many documents each step dropped, in the order of the steps."""
+  return {label: counts.get(_DROPPED_BY + label, 0) for label in steps.labels(listed)}
+
+
+def summary(listed: str, counts: Mapping[str, int]) -> list[str]:
+  """Returns a line for each step: how many documents it dropped, and how much of all documents that is."""
+  total = max(1, counts.get(READ, 0))
+  dropped = dropped_by(listed, counts).items()
+  return [f"{label} dropped {count:,} documents ({count / total:.1%})" for label, count in dropped]
+
+
+@contextlib.contextmanager
+def explained(listed: str, counts: Mapping[str, int]) -> Iterator[None]:
+  """Turns the error of a corpus without text into `refuse_nothing_left`, where that is the reason."""
+  try:
+    yield
+  except errors.DataError:
+    refuse_nothing_left(listed, counts)
+    raise
+
+
+def refuse_nothing_left(listed: str, counts: Mapping[str, int]) -> None:
+  """Raises DataError if the steps dropped every document; it names the step that dropped most."""
+  dropped = dropped_by(listed, counts)
+  if dropped and sum(dropped.values()) == counts.get(READ, 0) > 0:
+    label = max(dropped, key=lambda label: dropped[label])
+    raise errors.DataError(
+      f"--clean={listed} dropped all {counts[READ]:,} documents, {label} {dropped[label]:,} of them; leave "
+      f"out {label} or make it milder"
+    )

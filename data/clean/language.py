@@ -1,0 +1,47 @@
+"""The step `language`: documents in named languages, as CLD2 detects them."""
+
+import re
+
+from data import errors
+
+MOST_CHARACTERS = 10_000  # of a document, from its start, are looked at
+# Today's codes of languages for which CLD2 has an older one.
+_OLDER = {"he": "iw", "jv": "jw", "nb": "no"}
+_SEPARATOR = "+"
+# Characters that CLD2 takes for damaged text: controls, halves of surrogate pairs, and those that are none.
+_REFUSED = re.compile(
+  "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
+  + "".join(chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF))
+  + "]"
+)
+
+
+def codes(listed: str) -> frozenset[str]:
+  """Returns CLD2's codes of languages written 'en+de'; ConfigError if one is unknown."""
+  import pycld2  # here: most preparations do without
+
+  by_name = dict(pycld2.LANGUAGES)
+  known = sorted(by_name[name] for name in pycld2.DETECTED_LANGUAGES)
+  wanted = listed.split(_SEPARATOR)
+  for code in wanted:
+    if _OLDER.get(code, code) not in known:
+      hint = errors.did_you_mean(code, known, most=1) or ";"
+      raise errors.ConfigError(
+        f"--clean=language:{listed}: unknown language {code!r}{hint} known: "
+        f"{errors.listed([*known, *_OLDER], most=200)}"
+      )
+  return frozenset(_OLDER.get(code, code) for code in wanted)
+
+
+def language(document: list[str], *, wanted: frozenset[str]) -> list[str] | str:
+  """Drops a document whose language is not one of the codes `wanted`, or is not detected reliably.
+
+  CLD2 calls a detection reliable where the language is clearly ahead of all others; a few words never are.
+  """
+  import pycld2
+
+  text = _REFUSED.sub(" ", "\n".join(document)[:MOST_CHARACTERS])
+  is_reliable, _, found = pycld2.detect(text, isPlainText=True)
+  if not is_reliable:
+    return "language not detected reliably"
+  return document if found[0][1] in wanted else f"language {found[0][1]}"

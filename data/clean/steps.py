@@ -1,0 +1,103 @@
+"""The steps of cleaning by name: `parse` reads `--clean`; a step is a rule or compares all documents."""
+
+import dataclasses
+import functools
+import importlib.util
+import math
+from collections.abc import Callable
+
+from data import command, errors, files
+from data.clean import duplicates, language, own_function, repetition, rules
+
+Rule = Callable[[list[str]], list[str] | str]  # a document to the document that goes on, or why it is dropped
+
+NAMES = ("exact", "near", "language", "length", "words", "repetition", "symbols", "stop_words")
+HELP = """\
+steps of --clean, separated by commas, in the order in which they run:
+  exact                drops all but the first of equal documents
+  near[:0.8]           drops all but the first of documents that share about so much of their runs of 5 words
+  language:en+de       keeps documents in these languages, as CLD2 detects them
+  length:200[-90000]   keeps documents of at least, and at most, so many characters
+  words[:50-100000]    keeps documents of at least, and at most, so many words
+  repetition           drops documents that repeat lines or runs of words (Gopher's rules)
+  symbols              drops documents of symbols, bullets or odd words (Gopher's rules)
+  stop_words           drops documents without two common English words (Gopher's rule)
+  mine.py:keep         calls your function: list of paragraphs -> such a list, or the reason to drop it
+near and language need `pip install -r requirements-clean.txt`. exact and near read the text once more each"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """A step: a `rule`, or a `sketch` by which documents are compared."""
+
+  label: str  # as the user wrote it
+  rule: Rule | None = None
+  sketch: duplicates.Sketch | None = None
+  is_own: bool = False  # whether the rule is a user's function
+
+
+@functools.cache
+def parse(listed: str) -> tuple[Step, ...]:
+  """Returns the steps that `--clean` lists; ConfigError if one is unknown or its argument makes no sense."""
+  return tuple(map(_step, labels(listed)))
+
+
+def labels(listed: str) -> list[str]:
+  """Returns the steps that `--clean` lists as the user wrote them, without a look at them."""
+  return [name.strip() for name in command.names(listed)]
+
+
+def code_digest(listed: str) -> str:
+  """Returns a digest of the code of the user's functions among the steps; '' if there are none."""
+  own = [step.label for step in parse(listed) if step.is_own]
+  return files.digest_json(list(map(own_function.digest, own))) if own else ""
+
+
+def _step(item: str) -> Step:
+  name, colon, argument = item.partition(":")
+  if item in ("exact", "repetition", "symbols", "stop_words"):
+    plain = {"repetition": repetition.repetition, "symbols": rules.symbols, "stop_words": rules.stop_words}
+    return Step(item, plain.get(item), duplicates.EXACT if item == "exact" else None)
+  if name == "near":
+    _need("rensa", item)
+    return Step(item, sketch=duplicates.near(_threshold(item, argument) if colon else 0.8))
+  if name == "language":
+    _need("pycld2", item)
+    return Step(item, functools.partial(language.language, wanted=language.codes(argument)))
+  if name in rules.SIZES:
+    least, most = _range(item, argument if colon or name == "length" else "50-100000")
+    return Step(item, functools.partial(rules.SIZES[name], least=least, most=most))
+  if colon and argument.isidentifier() and ("." in name or "/" in name):
+    return Step(item, own_function.find(item), is_own=True)
+  if name in NAMES:
+    raise errors.ConfigError(f"--clean={item}: {name} has no argument; write {name}")
+  raise errors.ConfigError(f"--clean: {errors.unknown('step', name, NAMES)}, FILE.py:FUNCTION")
+
+
+def _need(package: str, item: str) -> None:
+  if importlib.util.find_spec(package) is None:
+    raise errors.ConfigError(
+      f"--clean={item} needs {package}, not installed here; run `pip install -r requirements-clean.txt`"
+    )
+
+
+def _threshold(item: str, argument: str) -> float:
+  lowest = duplicates.LEAST_THRESHOLD
+  try:
+    value = float(argument)
+  except ValueError:
+    value = math.nan
+  if not lowest <= value <= 1:
+    raise errors.ConfigError(f"--clean={item}: expected a similarity from {lowest} to 1, as in near:0.8")
+  return value
+
+
+def _range(item: str, argument: str) -> tuple[int, float]:
+  least, dash, most = argument.partition("-")
+  is_number = least.isdecimal() and (most.isdecimal() or not dash)
+  low, high = (int(least), int(most) if dash else math.inf) if is_number else (1, 0)
+  if low > high:
+    raise errors.ConfigError(
+      f"--clean={item}: expected a least number, or a least and a most, as in length:200 or length:200-90000"
+    )
+  return low, high

@@ -1,0 +1,60 @@
+"""Tables about one directory, or two beside each other."""
+
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from data.inspect.look import Look
+from data.tables import Column, Report, text_column
+
+
+def label(look: Look, looks: Sequence[Look]) -> str:
+  """Returns the last part of a directory's path, or the whole where those of two are the same."""
+  names = [pathlib.Path(each.name).absolute().name for each in looks]
+  return look.name if len(set(names)) < len(looks) else pathlib.Path(look.name).absolute().name
+
+
+def share(part: float, whole: float) -> str:
+  """Returns a part in percent, '-' of nothing."""
+  return f"{part / whole:.2%}" if whole else "-"
+
+
+def column(header: str, key: str) -> Column:
+  """Returns a column at the right that shows the value `key` of each row, '-' if it is absent."""
+  return Column(header, lambda row: str(row.get(key, "-")))
+
+
+def facts_table(
+  title: str,
+  looks: Sequence[Look],
+  facts: Callable[[Look], dict[str, Any]],
+  notes: Sequence[str] = (),
+  *,
+  are_words: bool = False,
+) -> Report:
+  """Returns a row for each name in the facts of any look, and a column for each look, left if `are_words`."""
+  found = [facts(look) for look in looks]
+  names = dict.fromkeys(name for each in found for name in each)
+  rows = [
+    {"": name, **{str(at): each[name] for at, each in enumerate(found) if name in each}} for name in names
+  ]
+  columns = [column(label(look, looks), str(at)) for at, look in enumerate(looks)]
+  if are_words:
+    columns = [each._replace(side="left") for each in columns]
+  return Report("", title, [text_column("", ""), *columns], rows, notes)
+
+
+def groups_table(
+  title: str, looks: Sequence[Look], kind: str, groups: Sequence[dict], notes: Sequence[str] = ()
+) -> Report:
+  """Returns a row for each `kind` of group and look; `groups` has {name: {header: text}} of each look."""
+  names = dict.fromkeys(name for each in groups for name in each)
+  rows = [
+    {kind: name, "directory": label(look, looks), **each[name]}
+    for name in sorted(names, key=lambda name: name.startswith("("))  # the rest comes last
+    for look, each in zip(looks, groups)
+    if name in each
+  ]
+  headers = dict.fromkeys(header for each in groups for row in each.values() for header in row)
+  of_row = [text_column(kind, kind), text_column("directory", "directory")][: len(looks)]
+  return Report("", title, [*of_row, *(column(header, header) for header in headers)], rows, notes)

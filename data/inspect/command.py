@@ -1,0 +1,86 @@
+"""A look at prepared records or at a vocabulary; two directories of a kind are shown beside each other.
+
+  python -m data.inspect prepared/mine
+  python -m data.inspect prepared/mine prepared/other --html=both.html
+  python -m data.inspect prepared/mine/vocabulary --source='corpus/*.txt'
+
+Sizes, fill, unknown pieces and repairs are those of the whole; lengths, words and copies are of a sample of
+records, in which no record is twice. A vocabulary is tried on the text of --source, if one is given.
+"""
+
+import argparse
+import pathlib
+from collections.abc import Sequence
+
+from data import command, errors, files, sources
+from data.inspect import look, page, reports
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+  """Reads the flags; ConfigError if one is unknown or its value makes no sense."""
+  parser = command.Parser(prog="python -m data.inspect", description=__doc__)
+  parser.add_argument("directories", nargs="+", metavar="DIR", help="of data.prepare or data.vocabulary")
+  parser.add_argument(
+    "--records",
+    type=int,
+    default=look.Asked.records,
+    help="most records of each split to look at, or documents of --source (0: all)",
+  )
+  parser.add_argument("--blocks", type=int, default=look.Asked.blocks, help="records to show decoded")
+  parser.add_argument("--seed", type=int, default=look.Asked.seed, help="of the sample of records")
+  parser.add_argument(
+    "--html", default="", metavar="FILE", help="write the same as one HTML page, with charts"
+  )
+  sources.add_flags(parser, is_required=False)
+  asked = parser.parse_args(arguments)
+  if len(asked.directories) > 2:
+    raise errors.ConfigError(f"{len(asked.directories)} directories; expected one, or two to compare")
+  for name in ("records", "blocks", "seed", "limit", "workers"):
+    if getattr(asked, name) < 0:
+      raise errors.ConfigError(f"--{name}={getattr(asked, name)}: expected at least 0")
+  if asked.html and pathlib.Path(asked.html).is_dir():
+    raise errors.ConfigError(
+      f"--html={asked.html} is a directory; name a file, such as {asked.html}/look.html"
+    )
+  return asked
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  return command.run(lambda: _run(parse(arguments)))
+
+
+def _run(asked: argparse.Namespace) -> None:
+  is_vocabulary = [look.is_vocabulary(directory) for directory in asked.directories]
+  if len(set(is_vocabulary)) > 1:
+    raise errors.ConfigError(
+      f"{' and '.join(asked.directories)}: one is a vocabulary, the other prepared records; compare two of a "
+      "kind (the vocabulary of records is in DIR/vocabulary)"
+    )
+  if asked.source and not is_vocabulary[0]:
+    raise errors.ConfigError(
+      f"--source is for vocabularies, {asked.directories[0]} is prepared records; leave it out, or name "
+      f"{asked.directories[0]}/vocabulary"
+    )
+  if asked.html:
+    files.make_writable(pathlib.Path(asked.html).absolute().parent, flag="--html")
+  amount = look.Asked(asked.records, asked.blocks, asked.seed)
+  looks = [_look(directory, is_vocabulary[0], amount, asked) for directory in asked.directories]
+  made = reports.make(looks, amount)
+  for report in made:
+    report.print()
+  if asked.html:
+    with errors.writing(f"--html={asked.html}"):
+      files.write_atomically(asked.html, page.make(looks, made))
+    print(f"\n{asked.html}: the same with charts")
+
+
+def _look(directory: str, is_vocabulary: bool, amount: look.Asked, asked: argparse.Namespace) -> look.Look:
+  if not is_vocabulary:
+    return look.at_records(directory, amount)
+  seen = look.at_vocabulary(directory)
+  if not asked.source:
+    return seen
+  request = sources.request(asked)
+  sources.check(request)
+  return look.with_text(seen, request, amount, num_workers=asked.workers)

@@ -1,0 +1,206 @@
+"""Reads a directory of prepared records, or a vocabulary and a text, within bounded time and memory."""
+
+import array
+import collections
+import dataclasses
+import hashlib
+import pathlib
+import tempfile
+from collections.abc import Iterator
+
+import numpy as np
+
+from data import errors, manifest, progress, records, sources, vocabulary
+from data.inspect import languages
+from data.inspect.pieces import Counts, Pieces
+from data.prepare import sentences, workers
+
+MOST_TEXT = 64_000_000  # characters of a text that are read
+_BATCH = 256  # records read at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+  """The flags that say how much is read."""
+
+  records: int = 4096  # of each split, or documents of a text; 0: all
+  blocks: int = 3  # shown
+  seed: int = 0  # decides which records
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+  """Facts about prepared records; exact, but for those that `Look.counts` and `lengths` are of."""
+
+  made: manifest.Manifest
+  unigram: np.ndarray  # [vocab] int64, how often each id occurs in the training records
+  lengths: np.ndarray  # [records looked at] int64, tokens of training records
+  copies: int  # of the training records looked at: those equal to another one that was counted
+  heldout: int  # held-out records looked at
+  leaked: int  # of these: equal to a training record that was looked at
+  blocks: list[str]  # the first training records of the files, decoded
+
+  @property
+  def is_sample(self) -> bool:
+    """Whether there are training records that were not looked at."""
+    return self.lengths.size < self.made.splits["train"].records
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+  """Facts about a text that a vocabulary was tried on."""
+
+  source: str
+  documents: int
+  characters: int
+  is_whole: bool  # all of it was read
+  unknown: list[tuple[str, int]]  # characters that become [UNK], with how often they occur
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+  """All that is known about one directory."""
+
+  name: str  # as the user typed it
+  words: vocabulary.Vocabulary
+  pieces: Pieces
+  counts: Counts | None = None  # of the training records or the text; None: a vocabulary alone
+  records: Records | None = None  # None: a vocabulary
+  text: Text | None = None
+
+
+def is_vocabulary(directory: str) -> bool:
+  """Whether a directory is a vocabulary, not prepared records; DataError if it is neither."""
+  path = pathlib.Path(directory)
+  is_there = path.is_dir()
+  if is_there and not (path / manifest.NAME).exists():
+    if (path / vocabulary.NAME).exists():
+      return True
+    is_there = (path / "work").is_dir()  # then reading the manifest says that it is unfinished
+  if not is_there:
+    found = f"has no {manifest.NAME} and no {vocabulary.NAME}" if path.is_dir() else "is no directory"
+    raise errors.DataError(
+      f"{directory} {found}; expected the --output of `python -m data.prepare` or of `python -m "
+      "data.vocabulary`"
+    )
+  return False
+
+
+def at_records(directory: str, asked: Asked) -> Look:
+  """Looks at prepared records: sampled by `asked.seed`, all of them if there are no more.
+
+  DataError: the preparation is unfinished or damaged.
+  """
+  made = manifest.read(directory)
+  train = _opened(directory, "train", made, asked)
+  words = vocabulary.load(pathlib.Path(directory) / "vocabulary")
+  counts = Counts(Pieces(words))
+  detect = languages.detector()
+  lengths, digests = array.array("I"), array.array("Q")  # a few bytes for each of millions
+  number = min(len(train), asked.records or len(train))
+  for row in progress.track(_rows(train, number), name=f"look at {directory}", total=number):
+    counts.add(row, detect(words.decode(row.tolist())) if detect else "")
+    lengths.append(row.size)
+    digests.append(_digest(row))
+  heldout = array.array("Q")
+  if made.splits["heldout"].records:
+    held = _opened(directory, "heldout", made, asked)
+    heldout.extend(map(_digest, _rows(held, min(len(held), asked.records or len(held)))))
+  known = np.array(digests, np.uint64)
+  return Look(
+    directory,
+    words,
+    counts.pieces,
+    counts,
+    Records(
+      made,
+      records.unigram(directory),
+      np.array(lengths, np.int64),
+      copies=known.size - np.unique(known).size,
+      heldout=len(heldout),
+      leaked=int(np.isin(np.array(heldout, np.uint64), known).sum()),
+      blocks=[words.decode(_unpadded(train, row).tolist()) for row in train.rows(0, asked.blocks)],
+    ),
+  )
+
+
+def _opened(directory: str, split: str, made: manifest.Manifest, asked: Asked) -> records.PackedRecords:
+  return records.PackedRecords(directory, split=split, length=made.length, seed=asked.seed, content=made)
+
+
+def _rows(source: records.PackedRecords, number: int) -> Iterator[np.ndarray]:
+  """Yields `number` records without their padding, none twice: the first of the first epoch."""
+  for step in range(-(-number // _BATCH)):
+    batch = source.batch(step, _BATCH, rows=range(min(_BATCH, number - step * _BATCH)))
+    yield from (_unpadded(source, row) for row in batch)
+
+
+def _unpadded(source: records.PackedRecords, row: np.ndarray) -> np.ndarray:
+  return row[row != source.pad]
+
+
+def _digest(row: np.ndarray) -> int:
+  return int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=8).digest(), "little")
+
+
+def at_vocabulary(directory: str) -> Look:
+  """Looks at a vocabulary alone; DataError if it is damaged or has special pieces only."""
+  words = vocabulary.load(directory)
+  if words.size == len(vars(words.special_ids)):
+    raise errors.DataError(f"{directory} has special pieces only; train or import a vocabulary with others")
+  return Look(directory, words, Pieces(words))
+
+
+def with_text(look: Look, request: sources.Request, asked: Asked, *, num_workers: int) -> Look:
+  """Returns the look at a vocabulary with facts about a text; DataError if the text has no sentence."""
+  counts, characters = Counts(look.pieces), collections.Counter()
+  detect, sep = languages.detector(), [look.words.special_ids.sep]
+  documents = 0
+  text = _Documents(request, asked, num_workers)
+  for document in text:
+    ids = [number for encoded in look.words.encode_batch(document) for number in (*encoded, *sep)]
+    counts.add(np.array(ids, np.int64), detect(" ".join(document)) if detect else "")
+    for sentence in document:
+      characters.update(sentence)
+    documents += 1
+  if not documents:
+    raise errors.DataError(f"--source={request.source} has no usable text; name another")
+  unk = look.words.special_ids.unk
+  alone = look.words.encode_batch([character for character, _ in characters.most_common()])
+  unknown = [entry for entry, ids in zip(characters.most_common(), alone) if unk in ids]
+  facts = Text(request.source, documents, characters.total(), not text.is_cut, unknown)
+  return dataclasses.replace(look, counts=counts, text=facts)
+
+
+class _Documents:
+  """The documents of a source, each a list of sentences: the first ones of each unit."""
+
+  def __init__(self, request: sources.Request, asked: Asked, num_workers: int):
+    self._request, self._most, self._num_workers = request, asked.records, num_workers
+    self.is_cut = False  # whether documents were left out
+
+  def __iter__(self) -> Iterator[list[str]]:
+    with tempfile.TemporaryDirectory(prefix="inspect-") as temporary:
+      request = self._request
+      if request.source == "installed_docs":
+        with workers.pool(self._num_workers) as pool:
+          path = workers.gather_installed_docs(pathlib.Path(temporary) / "source", pool)
+        request = dataclasses.replace(request, source=str(path))
+      units = sources.plan(request).units
+      if self._most:
+        every = -(-len(units) // self._most)
+        self.is_cut, units = every > 1, units[::every]
+      for unit in units:
+        yield from self._of_unit(unit, request, len(units))
+
+  def _of_unit(self, unit: sources.Unit, request: sources.Request, units: int) -> Iterator[list[str]]:
+    counts = collections.Counter()
+    left = MOST_TEXT // units
+    for number, document in enumerate(sources.read_documents(unit, request, counts)):
+      if self._most and (number >= -(-self._most // units) or left < 0):
+        self.is_cut = True
+        return
+      found = [sentence for paragraph in document for sentence in sentences.split(paragraph, counts)]
+      left -= sum(map(len, found))
+      if found:
+        yield found

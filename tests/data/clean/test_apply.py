@@ -1,0 +1,117 @@
+"""Documents through the steps of a command, and the report of those that are dropped."""
+
+import collections
+import json
+
+import pytest
+
+from data import errors, sources
+from data.clean import apply, duplicates
+from data.prepare import workers
+
+_CODE = """
+def first(document):
+  if document[0] == "bad":
+    raise KeyError("no such\\nthing")
+  document.append("never seen")
+  return "too late" if document[0] == "late" else document[:1]
+"""
+UNIT, PART = sources.Unit("file", "a.txt"), sources.Unit("file", "a.txt", 500, 900)
+
+
+@pytest.fixture
+def own(tmp_path) -> str:
+  """A step of a user's: the first paragraph, without late documents; it fails for bad ones."""
+  path = tmp_path / f"apply_{tmp_path.name}.py"
+  path.write_text(_CODE)
+  return f"{path}:first"
+
+
+def cleaned(listed, documents, *, unit=UNIT, directory=""):
+  """Returns the documents that are kept, the counts and the examples."""
+  dropped = apply.Dropped(collections.Counter())
+  kept = list(apply.documents(apply.Cleaning(listed, str(directory)), unit, documents, dropped))
+  return kept, dropped.counts, dropped.examples
+
+
+def test_without_steps_nothing_is_looked_at():
+  documents = [["a"], [], ["b"]]
+  assert cleaned("", documents) == (documents, {}, [])
+
+
+def test_steps_follow_each_other_and_count_what_they_drop(own):
+  documents = [["abcd", "more"], ["abc"], [], ["late", "text"], ["abcdefgh"]]
+  kept, counts, examples = cleaned(f"length:4,{own},length:0-7", documents, unit=PART)
+  assert kept == [["abcd"], []]
+  assert counts == {
+    "documents_read": 4,
+    "dropped_by length:4": 1,
+    f"dropped_by {own}": 1,
+    "dropped_by length:0-7": 1,
+  }
+  assert examples[1] == {
+    "step": own, "reason": "too late", "source": "a.txt[500:]", "document": 4, "text": "late\ntext",
+  }  # fmt: skip
+  assert apply.summary(f"length:4,{own}", counts) == [
+    "length:4 dropped 1 documents (25.0%)", f"{own} dropped 1 documents (25.0%)",
+  ]  # fmt: skip
+
+
+def test_a_function_that_fails_is_named_with_file_document_and_reason(own):
+  with pytest.raises(errors.DataError) as caught:
+    cleaned(own, [["good"], [], ["bad"]], unit=PART)
+  assert str(caught.value) == (
+    f"a.txt[500:]: document 3: --clean={own} failed (KeyError: 'no such\\nthing'); mend this function"
+  )
+
+
+def test_examples_are_few_and_short(tmp_path):
+  long = ["\ud800" + "x" * 300]
+  _, counts, examples = cleaned("length:0-9", [long] * 30)
+  assert counts["dropped_by length:0-9"] == 30
+  assert len(examples) == apply.EXAMPLES_OF_UNIT
+  assert examples[0]["text"] == "?" + "x" * 199
+  of_units = [[{"step": step, "n": n} for n in range(20)] for step in ("a", "b", "a", "a", "a", "a", "a")]
+  apply.write_examples(tmp_path / "dropped.jsonl", of_units)
+  lines = [json.loads(line) for line in (tmp_path / "dropped.jsonl").read_text().splitlines()]
+  assert collections.Counter(line["step"] for line in lines) == {"a": 100, "b": 20}
+  assert [line["n"] for line in lines[:41]] == [*range(20), *range(20), 0]
+
+
+def test_duplicates_are_sought_among_documents_that_reach_the_step(own, tmp_path):
+  """The first 'text one' is too short for the first step, so the second of it stays and drops the third."""
+  units = {
+    UNIT: [["ab", "x"], [], ["text one", "a"], ["text one", "b"]],
+    PART: [["text one", "c"], ["text two"], ["text two", "more"]],
+  }
+  listed = f"length:4,{own},exact"
+  cleaning = apply.Cleaning(listed, str(tmp_path / "lists"))
+  apply.find_duplicates(cleaning, units.__getitem__, list(units), workers.Pool(None))
+  kept, counts, examples = cleaned(listed, units[UNIT], directory=cleaning.directory)
+  assert kept == [[], ["text one"]] and counts["dropped_by exact"] == 1
+  kept, _, more = cleaned(listed, units[PART], unit=PART, directory=cleaning.directory)
+  assert kept == [["text two"]]
+  assert [example["reason"] for example in examples[1:] + more] == [
+    "duplicate of document 3 of a.txt",
+    "duplicate of document 3 of a.txt",
+    "duplicate of document 2 of a.txt[500:]",
+  ]
+
+
+def test_nothing_left_names_the_step_that_dropped_most():
+  counts = {"documents_read": 5, "dropped_by length:9": 2, "dropped_by symbols": 3}
+  with pytest.raises(
+    errors.DataError, match="dropped all 5 documents, symbols 3 of them; leave out symbols or"
+  ):
+    apply.refuse_nothing_left("length:9,symbols", counts)
+  apply.refuse_nothing_left("length:9,symbols", counts | {"documents_read": 6})
+  apply.refuse_nothing_left("", {})
+  with pytest.raises(errors.DataError, match="no text"), apply.explained("length:9", {}):
+    raise errors.DataError("no text")
+  with pytest.raises(errors.DataError, match="dropped all"), apply.explained("length:9,symbols", counts):
+    raise errors.DataError("no text")
+
+
+def test_parts_of_a_file_have_places_and_lists_of_their_own(tmp_path):
+  assert [duplicates.place(unit) for unit in (UNIT, PART)] == ["a.txt", "a.txt[500:]"]
+  assert duplicates.list_of(tmp_path, UNIT) != duplicates.list_of(tmp_path, PART)

@@ -1,5 +1,7 @@
 """Faults of remembered words and of bad input files. Columns as in `mutant_list.py`."""
 
+_BINARY = "tests/data/test_binary_files.py"
+_PREPARE = "tests/data/prepare/test_bad_input.py"
 _REMEMBERED = "tests/data/vocabulary/test_remembered.py"
 _ANY = "test_any_text_has_the_ids_of_the_plain_way"
 _ENDS = "test_words_whose_end_counts_for_the_next_word_are_not_looked_up"
@@ -60,6 +62,80 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         _ANY,
       ),
       ("curly apostrophes", 'tuple("\'‘’´")', 'tuple("\'")', _ENDS),
+    ],
+  ),
+  (
+    "data/binary_files.py",
+    _BINARY,
+    [
+      (
+        "numbers between texts are no sign of binary data",
+        " and not _NUL_RUN.search(start):",
+        ":",
+        "test_a_run_of_nul_bytes_is_refused_wherever_it_is",
+      ),
+      ("a colour of a log is binary data", r"\v\f\r\x1b", r"\v\f\r", "test_text_passes"),
+      (
+        "twice as many control characters are text",
+        "_MOST = 100",
+        "_MOST = 50",
+        "test_more_than_one_control_character_in_a_hundred_bytes_is_refused",
+      ),
+      ("the other half of UTF-16", "if 2 * even > nul", "if 2 * even < nul", "test_utf16_is_named"),
+    ],
+  ),
+  (
+    "data/sources.py",
+    _BINARY,
+    [
+      (
+        "binary data is found only when its unit is packed",
+        "    text_files.check(path)",
+        "    pass",
+        "test_binary_data_is_refused_when_a_source_is_planned",
+      ),
+    ],
+  ),
+  (
+    "data/text_files.py",
+    _BINARY,
+    [
+      (
+        "an empty compressed file has no documents",
+        "if os.path.getsize(path) == 0 and unpacked_name(path) != path.lower():",
+        "if False:",
+        "test_an_empty_compressed_file_is_refused",
+      ),
+    ],
+  ),
+  (
+    "data/prepare/preparation.py",
+    _PREPARE,
+    [
+      (
+        "files without documents are not counted",
+        'int(not count["documents_read"])',
+        "0",
+        "test_a_file_without_documents_among_others_is_named",
+      ),
+    ],
+  ),
+  (
+    "data/prepare/summary.py",
+    _PREPARE,
+    [
+      (
+        "the files with the fewest repairs are named",
+        "-sum(file[1].values())",
+        "sum(file[1].values())",
+        "test_the_files_with_the_most_repairs_are_named",
+      ),
+      (
+        "no word of unknown letters",
+        "if unknown > MOST_UNKNOWN:",
+        "if False:",
+        "test_a_text_in_letters_that_the_vocabulary_lacks_is_warned_of",
+      ),
     ],
   ),
 ]

@@ -70,6 +70,10 @@ class Unit:
   stop: int = -1  # the one after the last; -1: to the end. For 'seqio': number of shards
   keep: float = 1.0  # fraction of the documents, the rate of a Task in a Mixture
 
+  def __str__(self) -> str:
+    """The unit for messages: 'corpus/a.txt from 0 to 1048576'."""
+    return f"{self.name} from {self.start} to {'its end' if self.stop < 0 else self.stop}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:

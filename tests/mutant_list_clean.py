@@ -91,8 +91,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "a language is guessed where it is not detected reliably",
-        "  if not is_reliable:",
-        "  if False:",
+        'return found[0][1] if is_reliable else ""',
+        "return found[0][1]",
         "test_an_unreliable_detection_drops_a_document",
       ),
       (

@@ -36,6 +36,10 @@ FORBIDDEN = [
   ("pretrain", ("orbax",), ("pretrain.checkpoint",)),
   ("finetune", ("orbax",), ()),
   *((part, ("fsspec", "s3fs", "gcsfs"), ("data.buckets",)) for part in ("data", "pretrain", "finetune")),
+  *(
+    (part, ("apache_beam", "dask", "distributed"), ("data.prepare.beam",))
+    for part in ("data", "pretrain", "finetune")
+  ),
 ]
 
 # A kind of fine-tuning knows nothing of its siblings; what they share is in `search` and `papers`.

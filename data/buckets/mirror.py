@@ -27,6 +27,11 @@ def cache_directory() -> Path:
   return Path(chosen).absolute() / "buckets"
 
 
+def is_chosen() -> bool:
+  """Whether the user names a folder for copies, which may be one that other machines see."""
+  return bool(os.environ.get(CACHE))
+
+
 def local_name(address: str, kind: str) -> Path:
   """The folder that an address is copied to, which has the same last name; `kind` is what for."""
   plain = address.rstrip("/")

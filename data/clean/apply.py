@@ -61,11 +61,11 @@ def find_duplicates(
   """Writes the lists of duplicates that `documents` needs; each is made once."""
   for number, step in enumerate(steps.parse(cleaning.listed)):
     if step.sketch:
-      reach = functools.partial(_reaching, cleaning, read, number)
+      reach = functools.partial(reaching, cleaning, read, number)
       duplicates.find(step.sketch, reach, cleaning.lists(number), units, pool, name=step.label)
 
 
-def _reaching(
+def reaching(
   cleaning: Cleaning, read: Read, number: int, unit: sources.Unit
 ) -> Iterator[tuple[int, list[str]]]:
   """Yields the documents of a unit that reach a step, with their places in the unit."""

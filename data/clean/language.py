@@ -38,10 +38,15 @@ def language(document: list[str], *, wanted: frozenset[str]) -> list[str] | str:
 
   CLD2 calls a detection reliable where the language is clearly ahead of all others; a few words never are.
   """
+  code = detected("\n".join(document))
+  if not code:
+    return "language not detected reliably"
+  return document if code in wanted else f"language {code}"
+
+
+def detected(text: str) -> str:
+  """Returns CLD2's code of the language of a text, '' if it is not detected reliably."""
   import pycld2
 
-  text = _REFUSED.sub(" ", "\n".join(document)[:MOST_CHARACTERS])
-  is_reliable, _, found = pycld2.detect(text, isPlainText=True)
-  if not is_reliable:
-    return "language not detected reliably"
-  return document if found[0][1] in wanted else f"language {found[0][1]}"
+  is_reliable, _, found = pycld2.detect(_REFUSED.sub(" ", text[:MOST_CHARACTERS]), isPlainText=True)
+  return found[0][1] if is_reliable else ""

@@ -9,17 +9,25 @@ for any number of workers; the same command run again after a kill finishes what
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from data import command, errors, sources, vocabulary
 from data.clean import steps
-from data.prepare import packing, preparation
+from data.prepare import engine, packing, preparation, ranks
 from data.vocabulary import train
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_with_output(parse, preparation.prepare, arguments)
+  return command.run_with_output(parse, _work, arguments)
+
+
+def _work(args: argparse.Namespace) -> None:
+  if engine.is_follower(args):
+    ranks.follow(args, args.engine_options)
+  else:
+    preparation.prepare(args)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -48,9 +56,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
   )
   parser.add_argument("--fraction", type=float, default=1.0, help="of documents that are used")
   parser.add_argument("--clean", default="", metavar="STEPS", help="cleaning steps, see below; '' for none")
-  args = parser.parse_args(arguments)
+  engine.add_flag(parser)
+  own, of_engine = engine.split(sys.argv[1:] if arguments is None else arguments)
+  args = parser.parse_args(own)
   _check_flags(args)
   steps.parse(args.clean)
+  engine.check(args, of_engine)
   args.train_vocabulary_size = args.train_vocabulary_size or train.default_size(
     args.train_vocabulary_kind, cased=args.train_vocabulary_cased
   )

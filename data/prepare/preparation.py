@@ -10,6 +10,7 @@ import json
 import pathlib
 import shutil
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,16 @@ import numpy as np
 from data import errors, files, manifest, progress, sources, vocabulary
 from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
-from data.prepare import heldout_blocks, output_directory, pipeline, shards, summary, unit_files, workers
+from data.prepare import (
+  engine,
+  heldout_blocks,
+  output_directory,
+  pipeline,
+  shards,
+  summary,
+  unit_files,
+  workers,
+)
 from data.vocabulary import train as vocabulary_train
 
 # Flags that, with the vocabulary and the input, decide every byte of the result.
@@ -46,7 +56,7 @@ def prepare(args: argparse.Namespace) -> None:
   (output / "work").mkdir(parents=True, exist_ok=True)
   busy, advice = f"another data.prepare is at work in {output}", "wait for it or name another --output"
   lock = files.locked(output / "work" / "lock", busy=busy, advice=advice)
-  with lock, workers.pool(args.workers) as pool, output_directory.removed_on_failure(output, missing):
+  with lock, output_directory.removed_on_failure(output, missing), engine.opened(args) as pool:
     output_directory.start_or_continue(output, settings)
     made = _make(args, request, settings, pool)
   manifest.write(output, made)
@@ -68,15 +78,20 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _make(
-  args: argparse.Namespace, request: sources.Request, settings: dict[str, Any], pool: workers.Pool
+  args: argparse.Namespace, request: sources.Request, settings: dict[str, Any], pool: engine.Engine
 ) -> manifest.Manifest:
   """Runs every step of which the result is not there yet, and returns what the manifest is to say."""
   output = pathlib.Path(args.output)
   if request.source == "installed_docs":
-    path = workers.gather_installed_docs(output / "source", pool)
+    with workers.pool(args.workers) as here:  # other machines have other packages
+      path = workers.gather_installed_docs(output / "source", here)
     request = dataclasses.replace(request, source=str(path))
-  plan = sources.plan(request, digests=lambda paths: pool.map(sources.content_digest, paths, name="read"))
+  plan = sources.plan(
+    request,
+    digests=lambda paths: pool.map(sources.content_digest, engine.paths(args, paths), name="read"),
+  )
   output_directory.refuse_other_input(output, plan.input_digest)
+  request, units = engine.located(args, request, plan.units)
   job = pipeline.Job(
     request,
     args.output,
@@ -87,10 +102,10 @@ def _make(
     args.fraction,
     clean.Cleaning(args.clean, str(output / "work" / "clean")),
   )
-  clean.find_duplicates(job.cleaning, functools.partial(pipeline.sampled_documents, job), plan.units, pool)
-  words = _vocabulary(args, job, plan, settings)
+  clean.find_duplicates(job.cleaning, functools.partial(pipeline.sampled_documents, job), units, pool)
+  words = _vocabulary(args, job, units, settings)
   unit_counts = pool.map(
-    functools.partial(pipeline.pack_unit, job), range(len(plan.units)), plan.units, name="tokenise and pack"
+    functools.partial(pipeline.pack_unit, job), range(len(units)), units, name="tokenise and pack"
   )
   counts, damaged = _sum(unit_counts), _damaged_files(plan, unit_counts)
   counts[manifest.NO_DOCUMENTS] = sum(manifest.NO_DOCUMENTS in count for count in damaged.values())
@@ -100,13 +115,13 @@ def _make(
       f"--source={args.source} has no usable text for training ({counts['documents']} documents with text, "
       f"{counts['empty_documents']} without, --heldout_fraction={args.heldout_fraction})"
     )
-  packed, unigram = _hold_out_blocks(shards.Packed(job, len(plan.units), words.size), counts)
-  splits = {split: _write_split(packed, split, counts, pool) for split in pipeline.SPLITS}
+  packed, unigram = _hold_out_blocks(shards.Packed(job, len(units), words.size), counts)
+  splits = _write_splits(packed, counts, pool)
   buffer = io.BytesIO()
   np.save(buffer, unigram)
   files.write_atomically(output / "unigram.npy", buffer.getvalue())
   if args.clean:
-    dropped = (unit_files.path(job.work, number, "dropped") for number in range(len(plan.units)))
+    dropped = (unit_files.path(job.work, number, "dropped") for number in range(len(units)))
     clean.write_examples(output / clean.EXAMPLES, (json.loads(path.read_text()) for path in dropped))
   return manifest.Manifest(
     settings=settings,
@@ -125,7 +140,7 @@ def _make(
 
 
 def _vocabulary(
-  args: argparse.Namespace, job: pipeline.Job, plan: sources.Plan, settings: dict[str, Any]
+  args: argparse.Namespace, job: pipeline.Job, units: Sequence[sources.Unit], settings: dict[str, Any]
 ) -> vocabulary.Vocabulary:
   """Returns the vocabulary in `output/vocabulary`, copied or trained there if it is not there yet."""
   directory = pathlib.Path(job.vocabulary)
@@ -142,7 +157,7 @@ def _vocabulary(
   counts: collections.Counter = collections.Counter()
   with clean.explained(args.clean, counts):
     return vocabulary_train.train(
-      pipeline.training_sentences(job, plan.units, counts),
+      pipeline.training_sentences(job, units, counts),
       directory,
       kind=args.train_vocabulary_kind,
       cased=args.train_vocabulary_cased,
@@ -176,14 +191,21 @@ def _hold_out_blocks(packed: shards.Packed, counts: collections.Counter) -> tupl
   return dataclasses.replace(packed, border=blocks.border), blocks.unigram
 
 
-def _write_split(
-  packed: shards.Packed, split: str, counts: collections.Counter, pool: workers.Pool
-) -> manifest.Split:
-  tokens = counts[f"{split}_tokens"]
-  number = packed.num_shards(tokens)
-  write = functools.partial(shards.write_shard, packed, split, number)
-  written = pool.map(write, range(number), name=f"write {split} records")
-  return manifest.Split(counts[f"{split}_records"], tokens, tuple(written))
+def _write_splits(
+  packed: shards.Packed, counts: collections.Counter, pool: engine.Engine
+) -> dict[str, manifest.Split]:
+  """Writes the shards of all splits, in one step: an engine's takes seconds to start."""
+  number = {split: packed.num_shards(counts[f"{split}_tokens"]) for split in pipeline.SPLITS}
+  parts = [(split, number[split], shard) for split in pipeline.SPLITS for shard in range(number[split])]
+  written = pool.map(functools.partial(shards.write_shard, packed), *zip(*parts), name="write records")
+  return {
+    split: manifest.Split(
+      counts[f"{split}_records"],
+      counts[f"{split}_tokens"],
+      tuple(made for made, part in zip(written, parts) if part[0] == split),
+    )
+    for split in pipeline.SPLITS
+  }
 
 
 def _damaged_files(plan: sources.Plan, unit_counts: list[dict[str, int]]) -> dict[str, dict[str, int]]:

@@ -16,7 +16,7 @@ from data import errors, files, installed_docs, progress
 FILES_PER_TASK = 200  # of installed modules
 
 
-def _start_worker() -> None:
+def start_worker() -> None:
   """Makes a worker end with the process that started it; without that it would wait for work forever."""
   signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches workers too: no traceback from each
 
@@ -54,7 +54,7 @@ def pool(num_workers: int) -> Iterator[Pool]:
     return
   # Spawned: forking a process with the threads of TensorFlow or tokenizers in it can lock up.
   context = multiprocessing.get_context("spawn")
-  executor = concurrent.futures.ProcessPoolExecutor(number, mp_context=context, initializer=_start_worker)
+  executor = concurrent.futures.ProcessPoolExecutor(number, mp_context=context, initializer=start_worker)
   try:
     yield Pool(executor)
   finally:

@@ -219,7 +219,12 @@ def _sentencepiece(directory: pathlib.Path, pretokenization: str):
   return path, pieces, contents, encode_batch
 
 
-@functools.lru_cache(maxsize=2)
 def load_cached(directory: str) -> Vocabulary:
-  """Loads a vocabulary once per process, for the workers of a pool."""
+  """Loads a vocabulary once per process, for workers; again where its description was written anew."""
+  path = pathlib.Path(directory) / NAME
+  return _load_cached(directory, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@functools.lru_cache(maxsize=2)
+def _load_cached(directory: str, _: int) -> Vocabulary:
   return load(directory)

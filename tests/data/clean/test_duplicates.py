@@ -188,3 +188,23 @@ def test_case_and_characters_of_scripts_without_spaces():
   # Of 391 runs of 10 characters 191 stay, so 191 of 591 are shared; of runs of 5 it would be 296 of 496.
   assert abs((one == other).mean() - 191 / 591) < 0.12
   assert duplicates.signature(["\u3000"], near) is None
+
+
+def test_a_second_try_of_a_unit_beside_the_first_changes_nothing(tmp_path):
+  """An engine may start a unit again while its first try still reads."""
+  corpus, _ = planted()
+  tries = []
+
+  def documents(unit):
+    for index, document in corpus(unit):
+      if index == 1 and len(tries) == 1:
+        duplicates.sign_unit(second, 0, unit)
+        tries.append({path.name: path.read_bytes() for path in tmp_path.iterdir()})
+      yield index, document
+
+  first = duplicates.Comparison(duplicates.near(0.8), documents, str(tmp_path))
+  second = duplicates.Comparison(duplicates.near(0.8), corpus, str(tmp_path))
+  tries.append({})
+  assert duplicates.sign_unit(first, 0, corpus.units[0]) == 3
+  assert sorted(tries[1]) == [f"{kind}-000000.npy" for kind in ("keys", "places", "rows", "signatures")]
+  assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == tries[1]

@@ -1,0 +1,247 @@
+"""Apache Beam as an engine: each step is a map with retries over part numbers; nothing else travels.
+
+Only this module imports apache_beam. Pipelines run in a child process, which can be ended with all that it
+started where a runner hangs.
+"""
+
+import concurrent.futures.process
+import contextlib
+import importlib
+import io
+import logging
+import multiprocessing
+import os
+import pathlib
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import psutil
+
+from data import errors
+from data.prepare import steps, workers
+
+try:
+  logging.getLogger().setLevel(logging.ERROR)  # Beam warns of libraries for clouds that nobody asked for
+  import apache_beam
+  from apache_beam.options.pipeline_options import PipelineOptions
+except ImportError as error:
+  raise errors.ConfigError(
+    f"--engine=beam: Apache Beam is not installed ({errors.reason(error)}); type: pip install -r "
+    "requirements-beam.txt"
+  ) from error
+
+DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
+# Beam's DirectRunner looks for a Go program on the internet first. This is the one in Python.
+LOCAL = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+FULL_NAMES = {"daskrunner": DASK, "directrunner": LOCAL, "fnapirunner": LOCAL}
+LOG = "beam.log"  # beside the steps: the output of local workers
+GRACE = 5.0  # seconds from the end of a worker process to the end of its pipeline
+SETTLE = 60.0  # seconds until a network file system shows a file that another machine wrote
+
+
+class Options(NamedTuple):
+  """Options that Beam knows, and the full name of the runner among them."""
+
+  flags: list[str]
+  runner: str
+
+  @property
+  def is_local(self) -> bool:
+    """Whether the workers are processes of this machine, which this module watches."""
+    return self.runner == LOCAL
+
+
+def checked(options: Sequence[str]) -> Options:
+  """Returns Beam's options as its runner needs them, or raises a ConfigError, before any work.
+
+  Beam itself only warns of options that it does not know.
+  """
+  named = _parsed(options)["runner"] or "DirectRunner"
+  runner = FULL_NAMES.get(named.lower(), named)
+  flags = [*options, f"--runner={runner}"]
+  if "." in runner:
+    try:
+      importlib.import_module(runner.rpartition(".")[0])  # defines options of its own
+    except (ImportError, AttributeError) as error:
+      advice = "type: pip install distributed" if runner == DASK else "install its package"
+      problem = f"--runner={named}: cannot be imported ({errors.reason(error)})"
+      raise errors.ConfigError(f"{problem}; {advice}") from error
+  parsed = _parsed(flags)
+  _refuse_unknown(flags)
+  if runner == DASK and not (parsed["partition_size"] or parsed["npartitions"]):
+    flags.append("--dask_partition_size=1")  # its own guess gives 128 parts to one worker
+  if "dataflow" in runner.lower() and not parsed["sdk_container_image"]:
+    raise errors.ConfigError(
+      f"--runner={named}: its workers share no disk with this machine, so they cannot write --output; name a "
+      "container that mounts one (--sdk_container_image=...), or prepare on machines that share a disk"
+    )
+  _refuse_closed(parsed["job_endpoint"] or "")
+  try:
+    apache_beam.Pipeline(options=PipelineOptions(flags))
+  except (ValueError, ImportError, RuntimeError) as error:
+    raise errors.ConfigError(f"--engine=beam: {errors.on_one_line(error)}") from error
+  return Options(flags, runner)
+
+
+def _parsed(flags: Sequence[str]) -> dict[str, Any]:
+  """Returns all options that Beam knows now; ConfigError for a value that makes no sense."""
+  said = io.StringIO()
+  try:
+    with contextlib.redirect_stderr(said):
+      return PipelineOptions(list(flags)).get_all_options()
+  except SystemExit as error:
+    problem = said.getvalue().strip().rpartition("error: ")[2]
+    raise errors.ConfigError(f"--engine=beam: {problem}") from error
+
+
+def _refuse_unknown(flags: Sequence[str]) -> None:
+  parsers = []
+  PipelineOptions(list(flags)).get_all_options(add_extra_args_fn=parsers.append)
+  unknown = parsers[0].parse_known_args(flags)[1]
+  if unknown:
+    known = set(re.findall(r"--\w+", parsers[0].format_help()))
+    hint = errors.did_you_mean(unknown[0].partition("=")[0], known, most=1)
+    raise errors.ConfigError(f"--engine=beam: Beam has no option {unknown[0]!r}{hint}")
+
+
+def _refuse_closed(job_endpoint: str) -> None:
+  """Raises ConfigError where no job service answers, for which Beam would wait without end."""
+  host, _, port = job_endpoint.rpartition(":")
+  if host and port.isdigit():
+    try:
+      socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+      raise errors.ConfigError(
+        f"--job_endpoint={job_endpoint}: no job service answers ({errors.reason(error)}); start one, "
+        f"such as: python -m apache_beam.runners.portability.local_job_service_main --port={port}"
+      ) from error
+
+
+@contextlib.contextmanager
+def engine(options: Options, work: pathlib.Path, seen: Sequence[str]) -> Iterator["Engine"]:
+  """Opens the engine; its steps are in `work`.
+
+  StorageError: a worker on another machine does not see `work` or one of the paths `seen`.
+  """
+  steps.begin(work)
+  log = str(work / steps.FOLDER / LOG) if options.is_local else ""
+  context = multiprocessing.get_context("spawn")
+  executor = concurrent.futures.ProcessPoolExecutor(
+    1, mp_context=context, initializer=_start, initargs=(log,)
+  )
+  opened = Engine(executor, options, work)
+  try:
+    if not options.is_local:
+      opened.map(steps.see, [list(map(os.path.abspath, seen))], name="reach the workers")
+    yield opened
+  finally:
+    opened.end()
+
+
+def _start(log: str) -> None:
+  """Starts the child process; what it and its children print goes to the file `log`, if there is one."""
+  workers.start_worker()
+  if log:
+    with open(log, "ab") as file:
+      os.dup2(file.fileno(), 1)
+      os.dup2(file.fileno(), 2)
+
+
+def _run(flags: list[str], directory: str, parts: int) -> str:
+  """Runs a pipeline, in the child process; returns why it failed, '' if it did not."""
+  try:
+    with apache_beam.Pipeline(options=PipelineOptions(flags)) as pipeline:
+      numbers = pipeline | "numbers" >> apache_beam.Create(range(parts), reshuffle=False)
+      _ = numbers | "spread" >> apache_beam.Reshuffle() | "work" >> apache_beam.Map(steps.run, directory)
+  except Exception as error:
+    while error.__cause__ is not None:  # Dask's says no more than that something failed
+      error = error.__cause__
+    return errors.named_reason(error, words=str(error))
+  return ""
+
+
+class Engine:
+  """Maps functions over items by Beam pipelines, with the interface of `workers.Pool`."""
+
+  def __init__(self, executor: concurrent.futures.Executor, options: Options, work: pathlib.Path):
+    self._executor, self._options, self._work = executor, options, work
+    self._child = psutil.Process(executor.submit(os.getpid).result())
+    self._before: set[psutil.Process] = set()  # processes of earlier pipelines, which are about to end
+    self._workers: set[psutil.Process] = set()  # on this machine
+    self._died = float("inf")  # when one of them was first missed
+
+  def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
+    """Returns the results in order and shows progress under `name`.
+
+    UserError: that of the first part with one. DataError: workers or the runner gave up.
+    """
+    if self._options.is_local and len(items[0]) == 1:  # workers take two seconds of CPU each to start
+      return list(map(function, *items))
+    step = steps.publish(self._work, function, items, name)
+    self._before, self._workers = set(self._child.children(recursive=True)), set()
+    directory = str(step.directory.absolute())
+    future = self._executor.submit(_run, self._options.flags, directory, len(items[0]))
+    step.wait(lambda: future.done() or self._is_dead(), lambda: step.at_work() or "no worker has begun one")
+    if (error := step.error()) is not None:
+      raise error
+    self._check(step, future)
+    return step.results()
+
+  def _is_dead(self) -> bool:
+    """Whether a worker process on this machine has died: Python's runner would wait for it without end."""
+    if not self._options.is_local:
+      return False
+    children = {*self._child.children(recursive=True)} - self._before
+    there = {child for child in children if child in self._workers or _is_worker(child)}
+    if self._workers - there:
+      self._died = min(self._died, time.monotonic())
+    self._workers |= there
+    return time.monotonic() - self._died > GRACE
+
+  def _check(self, step: steps.Step, future: concurrent.futures.Future) -> None:
+    """Returns once all parts are done; a DataError names those that will not be."""
+    if not step.missing():
+      return
+    try:
+      reason = _last_line(future.result()) if future.done() else "a worker process died"
+    except concurrent.futures.process.BrokenProcessPool:
+      reason = "the runner's process died (out of memory?)"
+    deadline = time.monotonic() + SETTLE * (not reason)
+    while step.missing() and time.monotonic() < deadline:
+      time.sleep(steps.LOOK)
+    if not (missing := step.missing()):
+      return
+    if steps.UNSEEN in reason:
+      raise errors.StorageError(f"--engine=beam: {reason}; {steps.SHARED}")
+    advice = "run the same command again to go on"
+    if "No module named" in reason:
+      advice = "install this project's wheel for every worker (pip wheel --no-deps .)"
+    raise errors.DataError(
+      f"--engine=beam: {self._options.runner.rpartition('.')[2]} gave up with {len(missing)} of "
+      f"{len(step.call.parts)} parts missing ({reason or 'it reported no error'}); at work: "
+      f"{step.at_work() or 'none'}; {advice}"
+    )
+
+  def end(self) -> None:
+    """Ends the child process with all that it started."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+      for process in [*self._child.children(recursive=True), self._child]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+          process.kill()
+    self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _is_worker(process: psutil.Process) -> bool:
+  with contextlib.suppress(psutil.Error):
+    return "sdk_worker_main" in " ".join(process.cmdline())
+  return False
+
+
+def _last_line(reason: str) -> str:
+  """Returns why a pipeline failed: a worker's traceback ends in it."""
+  lines = [line for line in reason.splitlines() if re.match(r"[A-Za-z_][\w.]*: ", line)]
+  line = (lines or reason.splitlines() or [""])[-1]
+  return re.sub(r" \[while running .*", "", line)[:300]

@@ -1,0 +1,66 @@
+"""Calls of this package's functions, and their results, as JSON that other processes read.
+
+A pickle would run whatever a directory holds. This reads plain values, and names that are resolved to public
+functions and dataclasses of `data` alone.
+"""
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+PACKAGE = "data"
+
+
+def encode(value: Any) -> Any:
+  """Returns a value for `json.dumps`; TypeError if it holds what `decode` cannot restore."""
+  if value is None or isinstance(value, bool | int | float | str):
+    return value
+  if isinstance(value, list):
+    return [encode(one) for one in value]
+  if isinstance(value, tuple):
+    return {"tuple": [encode(one) for one in value]}
+  if isinstance(value, dict):
+    return {"dict": [[encode(key), encode(one)] for key, one in value.items()]}
+  if isinstance(value, functools.partial):
+    return {"partial": _name(value.func), "arguments": encode(value.args), "keywords": encode(value.keywords)}
+  if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {"object": _name(type(value)), "fields": encode(fields)}
+  return {"function": _name(value)}
+
+
+def decode(value: Any) -> Any:
+  """Returns what `encode` was given; ValueError for a name outside `data`."""
+  if isinstance(value, list):
+    return [decode(one) for one in value]
+  match value:
+    case {"tuple": items}:
+      return tuple(decode(items))
+    case {"dict": items}:
+      return {decode(key): decode(one) for key, one in items}
+    case {"partial": name, "arguments": arguments, "keywords": keywords}:
+      return functools.partial(_named(name), *decode(arguments), **decode(keywords))
+    case {"object": name, "fields": fields}:
+      return _named(name)(**decode(fields))
+    case {"function": name}:
+      return _named(name)
+  return value
+
+
+def _name(value: Any) -> str:
+  name = getattr(value, "__qualname__", "")
+  if not name.isidentifier() or name.startswith("_"):  # of a class, local, a lambda
+    raise TypeError(f"{value!r} cannot be sent to other processes")
+  return f"{value.__module__}:{name}"
+
+
+def _named(name: str) -> Callable:
+  module, _, name_there = name.partition(":")
+  if module.partition(".")[0] != PACKAGE or name_there.startswith("_"):
+    raise ValueError(f"{name} is no public name of {PACKAGE}")
+  value = getattr(importlib.import_module(module), name_there)
+  if getattr(value, "__module__", "") != module:  # imported there from elsewhere
+    raise ValueError(f"{name} is not defined there")
+  return value

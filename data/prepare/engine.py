@@ -1,0 +1,133 @@
+"""Which processes do the steps of a preparation: `--engine=` and what is behind `--` on the command line.
+
+An engine has one method, `map(function, *items, name=)`, which returns the results in order. Functions are
+pure and leave their files whole or not at all, so an engine may do any part again, or twice at the same time.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from data import command, errors, files, sources
+from data.buckets import mirror
+from data.clean import steps
+from data.prepare import ranks, workers
+
+NAMES = ("pool", "beam", "ranks")
+
+
+class Engine(Protocol):
+  """The interface of all engines."""
+
+  def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
+    """Returns `list(map(function, *items))`; `name` is the step's, for people."""
+    ...
+
+
+def add_flag(parser: command.Parser) -> None:
+  """Adds `--engine`."""
+  parser.add_argument(
+    "--engine",
+    choices=NAMES,
+    default="pool",
+    help="pool: processes of this machine; beam: workers of Apache Beam, with its options behind '--'; "
+    "ranks: this command started N times, each with '-- --rank=R --ranks=N'",
+  )
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+  """Returns the flags before '--' and the engine's options behind it."""
+  at = [*arguments, "--"].index("--")
+  return list(arguments[:at]), list(arguments[at + 1 :])
+
+
+def check(args: argparse.Namespace, options: list[str]) -> None:
+  """Raises ConfigError for options that the engine does not know, and for paths that its workers cannot see.
+
+  `args.engine_options` becomes what `opened` and `is_follower` read.
+  """
+  args.engine_options = options
+  if args.engine != "pool":
+    _refuse_relative(args.clean)
+    if not files.is_address(args.output):
+      args.output = os.path.abspath(args.output)
+  if args.engine == "pool" and options:
+    raise errors.ConfigError(f"{options[0]}: options behind '--' are an engine's; add --engine=beam or ranks")
+  if args.engine == "ranks":
+    args.engine_options = ranks.parse(options)
+    if files.is_address(args.output):
+      raise errors.ConfigError(
+        f"--output={args.output} --engine=ranks: ranks share a directory; name one on a disk that all "
+        "of them mount, and copy it to the bucket afterwards"
+      )
+  elif args.engine == "beam":
+    from data.prepare import beam  # here: importing Beam takes seconds, and it may not be installed
+
+    if args.workers:
+      raise errors.ConfigError(
+        f"--workers={args.workers} is of --engine=pool; Beam's options say how many, such as -- "
+        f"--direct_running_mode=multi_processing --direct_num_workers={args.workers}"
+      )
+    args.engine_options = beam.checked(options)
+    addresses = [text for text in (args.output, *args.source.split(",")) if files.is_address(text)]
+    if addresses and not args.engine_options.is_local and not mirror.is_chosen():
+      raise errors.ConfigError(
+        f"{addresses[0]}: Beam's workers read and write copies of what is at addresses; name a directory for "
+        f"them on a disk that all workers mount: {mirror.CACHE}=/shared/cache python -m data.prepare ..."
+      )
+
+
+def _refuse_relative(clean: str) -> None:
+  """Raises ConfigError for a user's step in a file that workers in another directory would not find."""
+  for label in (step.label for step in steps.parse(clean) if step.is_own):
+    file, _, name = label.rpartition(":")
+    if os.path.isfile(file) and not os.path.isabs(file):
+      raise errors.ConfigError(
+        f"--clean={label}: workers of an engine may run elsewhere; write {os.path.abspath(file)}:{name}"
+      )
+
+
+def paths(args: argparse.Namespace, found: Sequence[str]) -> list[str]:
+  """Returns paths as the engine's workers find them, which may have been started in another directory."""
+  return list(found if args.engine == "pool" else map(os.path.abspath, found))
+
+
+def located(
+  args: argparse.Namespace, request: sources.Request, units: Sequence[sources.Unit]
+) -> tuple[sources.Request, list[sources.Unit]]:
+  """Returns a request and its units with all paths as `paths` gives them."""
+  names = iter(paths(args, [unit.name for unit in units if unit.kind != "seqio"]))
+  units = [unit if unit.kind == "seqio" else dataclasses.replace(unit, name=next(names)) for unit in units]
+  of_files = {
+    field: paths(args, [getattr(request, field)])[0]
+    for field in ("module", "tfds_directory")
+    if os.path.exists(getattr(request, field))
+  }
+  return dataclasses.replace(request, **of_files), units
+
+
+def is_follower(args: argparse.Namespace) -> bool:
+  """Whether another process prepares, and this one works for it."""
+  return args.engine == "ranks" and args.engine_options.rank > 0
+
+
+@contextlib.contextmanager
+def opened(args: argparse.Namespace) -> Iterator[Engine]:
+  """Opens the engine that the flags name, for a preparation whose directory `work` is there."""
+  work = pathlib.Path(args.output) / "work"
+  if args.engine == "beam":
+    from data.prepare import beam
+
+    seen = sources.expand(args.source)[:1] if sources.is_of_files(args.source) else []
+    with beam.engine(args.engine_options, work, seen) as engine:
+      yield engine
+  elif args.engine == "ranks":
+    with ranks.engine(args.engine_options, work, args.workers) as engine:
+      yield engine
+  else:
+    with workers.pool(args.workers) as engine:
+      yield engine

@@ -1,0 +1,102 @@
+"""Ranks as an engine: the same command runs N times, on one machine or many, and needs no server.
+
+Rank 0 prepares, and publishes each step; rank r does parts r, r + N, ... of it; rank 0 waits for all. A rank
+that died may be started again at any time: it finds what it has finished.
+"""
+
+import argparse
+import contextlib
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from data import command, errors, manifest, progress
+from data.prepare import steps, workers
+
+
+class Ranks(NamedTuple):
+  """Which process of how many this one is."""
+
+  rank: int
+  ranks: int
+
+  def share(self, step: steps.Step) -> range:
+    """Returns the numbers of this rank's parts."""
+    return range(self.rank, len(step.call.parts), self.ranks)
+
+
+def parse(options: Sequence[str]) -> Ranks:
+  """Reads `--rank=R --ranks=N`; ConfigError if they make no sense."""
+  parser = command.Parser(prog="--engine=ranks --")
+  parser.add_argument("--rank", type=int, required=True, help="number of this process, from 0")
+  parser.add_argument("--ranks", type=int, required=True, help="how many processes there are")
+  asked = parser.parse_args(list(options))
+  if not 0 <= asked.rank < asked.ranks:
+    raise errors.ConfigError(
+      f"--rank={asked.rank} --ranks={asked.ranks}: expected a rank from 0 to {max(0, asked.ranks - 1)}"
+    )
+  return Ranks(asked.rank, asked.ranks)
+
+
+@contextlib.contextmanager
+def engine(ranks: Ranks, work: pathlib.Path, num_workers: int) -> Iterator["Engine"]:
+  """Opens the engine of rank 0, which does its share in a pool of `num_workers` processes."""
+  steps.begin(work)
+  with workers.pool(num_workers) as pool:
+    yield Engine(ranks, work, pool)
+
+
+class Engine:
+  """Maps functions over items together with the other ranks, with the interface of `workers.Pool`."""
+
+  def __init__(self, ranks: Ranks, work: pathlib.Path, pool: workers.Pool):
+    self._ranks, self._work, self._pool = ranks, work, pool
+
+  def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
+    """Returns the results in order; UserError: that of the first part with one."""
+    step = steps.publish(self._work, function, items, name)
+    do_share(step, self._ranks, self._pool)
+
+    def waiting_for() -> str:
+      missing = sorted({number % self._ranks.ranks for number in step.missing()})
+      return f"waiting for rank {errors.listed(map(str, missing))}; start again those that have ended"
+
+    step.wait(lambda: False, waiting_for)
+    if (error := step.error()) is not None:
+      raise error
+    return step.results()
+
+
+def do_share(step: steps.Step, ranks: Ranks, pool: workers.Pool) -> None:
+  """Does this rank's parts of a step; raises the first of their errors."""
+  share = ranks.share(step)
+  directory = [str(step.directory)] * len(share)
+  name = f"{step.call.name}, part of rank {ranks.rank}"
+  for error in filter(None, pool.map(steps.run, share, directory, name=name)):
+    raise error
+
+
+def follow(args: argparse.Namespace, ranks: Ranks) -> None:
+  """Works as a rank above 0 until the preparation is finished.
+
+  UserError: a part failed, here or elsewhere.
+  """
+  output = pathlib.Path(args.output)
+  done: set[steps.Step] = set()
+  last = time.monotonic()
+  with workers.pool(args.workers) as pool:
+    while not (output / manifest.NAME).is_file():
+      for step in steps.published(output / "work"):
+        with contextlib.suppress(FileNotFoundError):  # rank 0 begins again, or has ended
+          if step not in done and step.error() is None:
+            do_share(step, ranks, pool)
+            done.add(step)
+            last = time.monotonic()
+          if step in done and (error := step.error()) is not None:
+            raise error
+      if time.monotonic() - last > steps.SILENCE:
+        progress.say(f"rank {ranks.rank} waits for rank 0 in {output}")
+        last = time.monotonic()
+      time.sleep(steps.LOOK)
+  progress.say(f"{output}: finished by rank 0")

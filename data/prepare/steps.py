@@ -1,0 +1,196 @@
+"""A step of a preparation as files, for engines whose processes share nothing but a directory.
+
+`publish` writes the call (a function and its parts) into a directory. Any process that sees it does a part by
+its number, `run`, and leaves a mark: `N.begun`, then `N.done` with the result or `N.error` with a user's
+error. So an engine has to carry numbers only, and whoever waits sees who did what.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from data import errors, files, progress
+from data.prepare import calls
+
+UNSEEN = "a worker does not see"
+SHARED = "give paths on a disk that all workers mount, and for addresses a TEXT_ENCODER_CACHE there"
+FOLDER = "steps"  # in a preparation's `work`
+CALL = "call"
+LOOK = 0.2  # seconds between two looks at the marks
+SILENCE = 60.0  # seconds without a finished part after which a line says who is at work
+
+
+class Call(NamedTuple):
+  """The content of the file `call`."""
+
+  name: str  # for people
+  code: str  # `code_digest` of who published it
+  function: Callable
+  parts: list[tuple]  # arguments of the function, a tuple for each part
+
+
+def _read(path: pathlib.Path) -> Any:
+  return calls.decode(json.loads(path.read_text(encoding="utf-8")))
+
+
+class _Ended(Exception):
+  """The end of a step that is not done."""
+
+
+@functools.cache
+def code_digest() -> str:
+  """Returns the sha256 of the package `data` as this process has it."""
+  root = pathlib.Path(__file__).parents[1]
+  digest = hashlib.sha256()
+  for path in sorted(root.rglob("*.py")):
+    digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+  return digest.hexdigest()
+
+
+def begin(work: pathlib.Path) -> None:
+  """Removes the steps of an earlier start from the directory `work` of a preparation."""
+  shutil.rmtree(work / FOLDER, ignore_errors=True)
+  (work / FOLDER).mkdir()
+
+
+def publish(work: pathlib.Path, function: Callable, items: Sequence[Sequence[Any]], name: str) -> "Step":
+  """Writes a call of `function` for each tuple of `zip(*items)`; returns its step."""
+  folder = work / FOLDER
+  # Never the name of an earlier start's: network file systems remember what was in a directory.
+  number = len(list(folder.glob(f"*/{CALL}")))
+  step = Step(folder / f"{number:02d}-{secrets.token_hex(4)}")
+  step.directory.mkdir(parents=True)
+  call = Call(name, code_digest(), function, list(zip(*items)))
+  files.write_json(step.directory / CALL, calls.encode(tuple(call)))
+  return step
+
+
+def published(work: pathlib.Path) -> list["Step"]:
+  """Returns the steps that can be worked on, the oldest first."""
+  return [Step(path.parent) for path in sorted((work / FOLDER).glob(f"*/{CALL}"))]
+
+
+def run(number: int, directory: str) -> errors.UserError | None:
+  """Does one part of the step in `directory`, unless another part has failed already; returns its error.
+
+  A user's error and a full disk become a mark, since trying again would not help. Any other error is raised,
+  so that an engine tries again. StorageError: this machine does not see the directory.
+  """
+  step = Step(pathlib.Path(directory))
+  if not (step.directory / CALL).is_file():
+    raise errors.StorageError(f"{UNSEEN} {directory} (it is on {socket.gethostname()})")
+  return step.error() or step.run(number)
+
+
+def see(paths: Sequence[str]) -> None:
+  """Raises StorageError if one of the paths is not there on this machine."""
+  for path in paths:
+    if not os.path.exists(path):
+      raise errors.StorageError(f"{UNSEEN} {path} (it is on {socket.gethostname()}); {SHARED}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """A published call and its marks; every process may have one of the same directory."""
+
+  directory: pathlib.Path
+
+  @property
+  def call(self) -> Call:
+    """What was published; read anew each time, since other starts use the same processes."""
+    return Call(*_read(self.directory / CALL))
+
+  def run(self, number: int) -> errors.UserError | None:
+    """Does one part; see the function `run`."""
+    call = self.call
+    begun, done = self._mark(number, "begun"), self._mark(number, "done")
+    files.write_atomically(begun, files.this_process())
+    try:
+      if call.code != code_digest():
+        raise errors.StorageError(
+          f"{socket.gethostname()} has another version of this program than the command; install the same "
+          "one for every worker, and start the workers again"
+        )
+      result = call.function(*call.parts[number])
+    except Exception as error:
+      if errors.is_full_disk(error):
+        line = f"{socket.gethostname()}: {error}"
+        error = errors.StorageError(f"{line}; free space and run the same command again")
+      if not isinstance(error, errors.UserError):
+        raise
+      files.write_json(self._mark(number, "error"), {"code": error.exit_code, "line": str(error)})
+      return error
+    files.write_json(done, calls.encode(result))
+    return None
+
+  def error(self) -> errors.UserError | None:
+    """Returns the error of the first part that has one."""
+    failed = sorted(self._marked("error"))
+    if not failed:
+      return None
+    mark = json.loads(self._mark(failed[0], "error").read_text(encoding="utf-8"))
+    return errors.of_code(mark["code"], mark["line"])
+
+  def missing(self) -> list[int]:
+    """Returns the numbers of the parts that nobody has finished."""
+    return sorted({*range(len(self.call.parts))} - self._marked("done"))
+
+  def at_work(self) -> str:
+    """Returns for people which parts were begun and not finished, and where."""
+    parts, lines = self.call.parts, []
+    for number in sorted(self._marked("begun") - self._marked("done")):
+      with contextlib.suppress(FileNotFoundError):
+        owner = self._mark(number, "begun").read_text(encoding="utf-8")
+        lines.append(f"part {number} ({', '.join(map(str, parts[number]))}) by {owner}")
+    return ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
+
+  def wait(self, is_over: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
+    """Waits until every part is done, one has failed, or `is_over`; shows progress.
+
+    `waiting_for` describes who has not finished, for a line where nothing was finished for a minute.
+    """
+    call = self.call
+    parts = self._finishing(len(call.parts), call.name, is_over, waiting_for)
+    with contextlib.suppress(_Ended):
+      for _ in progress.track(parts, name=call.name, total=len(call.parts)):
+        pass
+
+  def _finishing(
+    self, total: int, name: str, is_over: Callable[[], bool], waiting_for: Callable[[], str]
+  ) -> Iterator[None]:
+    done, last = 0, time.monotonic()
+    while True:
+      was_over = is_over()  # before the last look
+      now = len(self._marked("done"))
+      yield from [None] * (now - done)
+      if now > done:
+        done, last = now, time.monotonic()
+      if done == total:
+        return
+      if was_over or self._marked("error"):
+        raise _Ended  # no return, after which the progress would be called done
+      if time.monotonic() - last > SILENCE:
+        progress.say(f"{name}: {done} of {total} parts; {waiting_for()}")
+        last = time.monotonic()
+      time.sleep(LOOK)
+
+  def results(self) -> list[Any]:
+    """Returns what the function gave for each part, in order; every part is done."""
+    numbers = range(len(self.call.parts))
+    return [_read(self._mark(number, "done")) for number in numbers]
+
+  def _mark(self, number: int, what: str) -> pathlib.Path:
+    return self.directory / f"{number}.{what}"
+
+  def _marked(self, what: str) -> set[int]:
+    return {int(path.stem) for path in self.directory.glob(f"*.{what}")}

@@ -1,0 +1,56 @@
+"""Calls and results as JSON: what is restored, and what is not run."""
+
+import functools
+import json
+import os
+
+import pytest
+
+from data import manifest, sources
+from data.prepare import calls, pipeline
+
+JOB = pipeline.Job(sources.Request("a/*.txt"), "out", 128, "complete", 3, 0.1, 1.0)
+
+
+def through_json(value):
+  return calls.decode(json.loads(json.dumps(calls.encode(value))))
+
+
+@pytest.mark.parametrize(
+  "value",
+  [
+    [1, -(2**70), 0.1, "ä", True, None],
+    ("a", ("b", [1])),
+    {"documents": 3, 4: ("x",)},
+    {"tuple": [1], "function": "os:system"},
+    JOB,
+    sources.Unit("file", "a.txt", 5, -1),
+    manifest.Shard("train-0", 3, 17, "ab"),
+  ],
+)
+def test_a_value_comes_back_as_it_was(value):
+  restored = through_json(value)
+  assert restored == value
+  assert type(restored) is type(value)
+
+
+def test_a_function_with_arguments_comes_back():
+  call = through_json(functools.partial(pipeline.pack_unit, JOB, number=4))
+  assert (call.func, call.args, call.keywords) == (pipeline.pack_unit, (JOB,), {"number": 4})
+
+
+@pytest.mark.parametrize(
+  "name",
+  ["os:system", "posix:system", "data.files:os", "data.prepare.beam:_run", "data:errors", "database:f"],
+)
+def test_names_that_are_no_public_functions_of_data_are_refused(name):
+  with pytest.raises(ValueError, match=r"is no public name|is not defined there"):
+    calls.decode({"function": name})
+  with pytest.raises(ValueError, match=r"is no public name|is not defined there"):
+    calls.decode({"partial": name, "arguments": {"tuple": ["true"]}, "keywords": {"dict": []}})
+
+
+@pytest.mark.parametrize("value", [lambda: 0, calls._name, object(), b"bytes", os.environ, {1}])
+def test_a_value_that_could_not_be_restored_is_refused_when_it_is_sent(value):
+  with pytest.raises(TypeError, match="cannot be sent"):
+    calls.encode(value)

@@ -1,0 +1,89 @@
+"""Ten kills at random times of a preparation's workers, those of a pool and those of Dask: one digest."""
+
+import contextlib
+import random
+import subprocess
+import time
+
+import psutil
+import pytest
+
+from data import errors
+from data.vocabulary import train
+from tests.data.conftest import ROOT, make_documents, write_text
+from tests.data.prepare import clusters
+from tests.data.prepare.test_prepare import digests
+
+pytestmark = pytest.mark.nightly
+KILLS = 10
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+  """Flags of a preparation of 24 units."""
+  folder = tmp_path_factory.mktemp("text")
+  for number in range(24):
+    write_text(folder / f"part{number:02d}.txt", make_documents(400, seed=number))
+  sentences = [paragraph for document in make_documents(100, seed=9) for paragraph in document]
+  train.train(sentences, folder / "vocabulary", kind="sentencepiece", cased=False, size=150)
+  return [f"--source={folder}/*.txt", f"--vocabulary={folder}/vocabulary", "--length=32"]
+
+
+@pytest.fixture(scope="module")
+def whole(flags, tmp_path_factory):
+  """The digests of a preparation that was left in peace, and the seconds it took."""
+  output = tmp_path_factory.mktemp("whole") / "records"
+  begin = time.monotonic()
+  done = clusters.prepare(*flags, f"--output={output}", "--workers=2")
+  assert done.returncode == 0, done.stderr
+  return digests(output), time.monotonic() - begin
+
+
+def start(*flags):
+  return subprocess.Popen(
+    clusters.prepare_command(*flags), cwd=ROOT, stderr=subprocess.PIPE, text=True, env=clusters.ENVIRONMENT
+  )
+
+
+def test_ten_killed_workers_of_the_pool(flags, whole, tmp_path):
+  rng, killed = random.Random(0), 0
+  while killed < KILLS:
+    output = tmp_path / str(killed)
+    process = start(*flags, f"--output={output}", "--workers=2")
+    time.sleep(rng.uniform(0.5, whole[1]))
+    workers = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+      children = psutil.Process(process.pid).children()
+      workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    if workers:
+      rng.choice(workers).kill()
+      killed += 1
+    said = process.communicate(timeout=300)[1]
+    assert process.returncode in (0, errors.DataError.exit_code), said
+    if process.returncode:
+      assert "a worker process died" in said.splitlines()[-1]
+      done = clusters.prepare(*flags, f"--output={output}", "--workers=2")
+      assert done.returncode == 0, done.stderr
+    assert digests(output) == whole[0]
+
+
+def test_ten_killed_workers_of_dask(flags, whole, tmp_path):
+  rng, killed, round_ = random.Random(0), 0, 0
+  with clusters.dask(tmp_path / "cluster", workers=2) as cluster:
+    while killed < KILLS:
+      output = tmp_path / str(round_)
+      process = start(*flags, f"--output={output}", *cluster.flags)
+      marks = output / "work" / "steps"
+      clusters.wait_for(lambda: list(marks.glob("01-*/*.begun")) or process.poll() is not None)  # noqa: B023
+      while process.poll() is None and killed < KILLS:
+        time.sleep(rng.uniform(0.2, whole[1]))
+        if process.poll() is None:
+          victim = cluster.workers.pop(rng.randrange(2))
+          victim.kill()
+          victim.wait()
+          cluster.add_worker()
+          killed += 1
+      said = process.communicate(timeout=300)[1]
+      assert process.returncode == 0, said
+      assert digests(output) == whole[0]
+      round_ += 1

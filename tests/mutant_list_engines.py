@@ -1,0 +1,93 @@
+"""Faults of the engines of a preparation. Columns as in `mutant_list.py`."""
+
+_BEAM = "tests/data/prepare/test_beam.py"
+_STEPS = "tests/data/prepare/test_steps.py"
+_RANKS = "tests/data/prepare/test_ranks.py"
+_CALLS = "tests/data/prepare/test_calls.py"
+
+FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
+  (
+    "data/prepare/calls.py",
+    _CALLS,
+    [
+      (
+        "a call may name any function of Python",
+        'if module.partition(".")[0] != PACKAGE or name_there.startswith("_"):',
+        'if name_there.startswith("_"):',
+        "test_names_that_are_no_public_functions_of_data_are_refused",
+      ),
+      (
+        "a call may name what a module of ours imports",
+        'if getattr(value, "__module__", "") != module:',
+        "if False:",
+        "test_names_that_are_no_public_functions_of_data_are_refused",
+      ),
+    ],
+  ),
+  (
+    "data/prepare/steps.py",
+    _STEPS,
+    [
+      (
+        "results come in the order in which they were finished",
+        "numbers = range(len(self.call.parts))",
+        'numbers = sorted(self._marked("done"), key=lambda n: self._mark(n, "done").stat().st_mtime_ns)',
+        "test_results_come_in_order_whoever_did_them_and_however_often",
+      ),
+      (
+        "a worker of another version works along",
+        "if call.code != code_digest():",
+        "if False:",
+        "test_a_worker_with_other_code_is_refused",
+      ),
+      (
+        "parts are done after one has failed",
+        "return step.error() or step.run(number)",
+        "return step.run(number)",
+        "test_a_users_error_is_a_mark_and_ends_the_work_of_others",
+      ),
+      (
+        "a full disk is tried again",
+        "if errors.is_full_disk(error):",
+        "if False:",
+        "test_a_full_disk_is_a_mark_and_any_other_error_is_raised",
+      ),
+    ],
+  ),
+  (
+    "data/prepare/ranks.py",
+    _RANKS,
+    [
+      (
+        "a rank does all parts from its own on",
+        "return range(self.rank, len(step.call.parts), self.ranks)",
+        "return range(self.rank, len(step.call.parts))",
+        "test_shares_are_every_nth_part",
+      ),
+      (
+        "a rank of the number of ranks is taken",
+        "if not 0 <= asked.rank < asked.ranks:",
+        "if not 0 <= asked.rank <= asked.ranks:",
+        "test_options_that_make_no_sense_are_refused",
+      ),
+    ],
+  ),
+  (
+    "data/prepare/beam.py",
+    _BEAM,
+    [
+      (
+        "options that Beam does not know are left to its warning",
+        "_refuse_unknown(flags)",
+        "pass",
+        "test_options_that_beam_would_ignore_or_wait_for_are_refused_before_any_work",
+      ),
+      (
+        "Dask guesses how many parts a worker gets",
+        'flags.append("--dask_partition_size=1")',
+        "pass",
+        "test_short_names_of_runners_are_known_and_dask_gives_each_part_away",
+      ),
+    ],
+  ),
+]

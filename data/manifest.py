@@ -26,6 +26,7 @@ REPAIRS = (
   "long_documents_cut",
   "long_sentences_cut",
 )
+NO_DOCUMENTS = "files_without_documents"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,9 @@ class Manifest:
   max_id: int  # largest id in any record
   splits: dict[str, Split]  # 'train' and 'heldout'
   counts: dict[str, int]  # documents, sentences, characters, and all that was skipped, cut or repaired
-  damaged_files: dict[str, dict[str, int]]  # counts of repairs, for the first input files that needed any
+  damaged_files: dict[
+    str, dict[str, int]
+  ]  # counts of repairs and NO_DOCUMENTS, for the first input files with any
   format: int = FORMAT
 
 

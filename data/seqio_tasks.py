@@ -27,14 +27,7 @@ def plan(name: str, *, module: str, tfds_directory: str, download: bool) -> list
     ConfigError: a rate of the Mixture is not positive, or the module cannot be imported.
   """
   seqio = _registry(module, tfds_directory)
-  try:
-    mixture_or_task = seqio.get_mixture_or_task(name)
-  except ValueError as error:
-    names = sorted([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()])
-    raise errors.DataError(
-      f"--source=seqio:{name}: {errors.unknown('Task or Mixture', name, names)}; --module=FILE imports a "
-      "file that registers more"
-    ) from error
+  mixture_or_task = _registered(name, seqio, flag="--source")
   tasks = seqio.get_subtasks(mixture_or_task)
   for task in tasks:
     _find_data(task, seqio, tfds_directory, download=download)
@@ -48,6 +41,43 @@ def plan(name: str, *, module: str, tfds_directory: str, download: bool) -> list
       name, [(task.name, mixture_or_task.get_rate(task), _num_documents(task)) for task in tasks]
     )
   return [(task.name, len(task.source.list_shards(SPLIT)), keep) for task, keep in zip(tasks, keeps)]
+
+
+def rates(name: str, *, module: str, tfds_directory: str, download: bool) -> list[tuple[str, float]]:
+  """Returns (task, rate) for each Task of a registered Mixture, in its order; rates in any scale.
+
+  Raises:
+    DataError: nothing of that name is registered, it is no Mixture, or TFDS data for a rate is not there.
+    ConfigError: a rate is not a finite number above 0, or the module cannot be imported.
+  """
+  seqio = _registry(module, tfds_directory)
+  mixture = _registered(name, seqio, flag="--mixture")
+  if not isinstance(mixture, seqio.Mixture):
+    raise errors.DataError(
+      f"seqio:{name} is a Task, not a Mixture; train on it alone with --config.data.source=seqio:{name}"
+    )
+  pairs = []
+  for task in seqio.get_subtasks(mixture):
+    _find_data(task, seqio, tfds_directory, download=download)
+    rate = float(mixture.get_rate(task))
+    if not 0 < rate < float("inf"):
+      raise errors.ConfigError(
+        f"seqio Mixture {name!r}: the rate of its Task {task.name!r} is {rate}; expected a finite number "
+        "above 0"
+      )
+    pairs.append((task.name, rate))
+  return pairs
+
+
+def _registered(name: str, seqio, *, flag: str):
+  try:
+    return seqio.get_mixture_or_task(name)
+  except ValueError as error:
+    names = sorted([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()])
+    raise errors.DataError(
+      f"{flag}=seqio:{name}: {errors.unknown('Task or Mixture', name, names)}; --module=FILE imports a "
+      "file that registers more"
+    ) from error
 
 
 def _find_data(task, seqio, tfds_directory: str, *, download: bool) -> None:

@@ -208,7 +208,9 @@ def _digest_files(paths: list[str]) -> str:
 
 
 def content_digest(path: str) -> str:
-  """Returns the sha256 of a file's bytes; DataError if it cannot be read."""
+  """Returns the sha256 of a file's bytes; DataError if it cannot be read or begins unlike its name."""
+  if text_files.kind_of(path) not in arrow_files.ENDINGS.values():
+    text_files.check(path)
   with errors.reading(path, advice="make it readable, or leave out this file"):
     return files.sha256(path)
 
@@ -228,7 +230,7 @@ def _file_units(paths: list[str]) -> Iterator[Unit]:
 
 
 def read_documents(unit: Unit, request: Request, counts: collections.Counter) -> Iterator[list[str]]:
-  """Yields the documents of a unit, each a list of paragraphs.
+  """Yields the documents of a unit, each a list of paragraphs; `counts` gets them as 'documents_read'.
 
   DataError: the input is damaged or has no such text field.
   """
@@ -243,6 +245,7 @@ def read_documents(unit: Unit, request: Request, counts: collections.Counter) ->
   for number, document in enumerate(documents):
     if request.limit and number >= request.limit:
       return
+    counts["documents_read"] += 1
     yield document
 
 

@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import functools
 import io
+import itertools
 import json
 import pathlib
 import shutil
@@ -104,7 +105,8 @@ def _make(
   unit_counts = pool.map(
     functools.partial(pipeline.pack_unit, job), range(len(units)), units, name="tokenise and pack"
   )
-  counts = _sum(unit_counts)
+  counts, damaged = _sum(unit_counts), _damaged_files(plan, unit_counts)
+  counts[manifest.NO_DOCUMENTS] = sum(manifest.NO_DOCUMENTS in count for count in damaged.values())
   if not counts["train_records"]:
     clean.refuse_nothing_left(args.clean, counts)
     raise errors.DataError(
@@ -131,7 +133,7 @@ def _make(
     max_id=counts.pop("max_id"),
     splits=splits,
     counts={name: counts[name] for name in sorted(counts) if counts[name]},
-    damaged_files=_damaged_files(plan, unit_counts),
+    damaged_files=dict(itertools.islice(damaged.items(), MAX_DAMAGED_FILES)),
   )
 
 
@@ -208,9 +210,12 @@ def _write_splits(
 
 
 def _damaged_files(plan: sources.Plan, unit_counts: list[dict[str, int]]) -> dict[str, dict[str, int]]:
-  damaged: dict[str, collections.Counter] = {}
+  """Returns the repairs of each input file that needed any, and {NO_DOCUMENTS: 1} of those without text."""
+  by_file: dict[str, collections.Counter] = {}
   for unit, count in zip(plan.units, unit_counts):
-    repairs = {name: count[name] for name in manifest.REPAIRS if count.get(name)}
-    if repairs and (unit.name in damaged or len(damaged) < MAX_DAMAGED_FILES):
-      damaged.setdefault(unit.name, collections.Counter()).update(repairs)
-  return {name: dict(count) for name, count in damaged.items()}
+    by_file.setdefault(unit.name, collections.Counter()).update(count)
+  damaged = {}
+  for name, count in by_file.items():
+    count[manifest.NO_DOCUMENTS] = int(not count["documents_read"])
+    damaged[name] = {what: count[what] for what in (*manifest.REPAIRS, manifest.NO_DOCUMENTS) if count[what]}
+  return {name: count for name, count in damaged.items() if count}

@@ -247,19 +247,6 @@ def test_of_a_fraction_of_the_documents_the_same_share_is_held_out(corpus, tmp_p
   assert 0.1 < heldout / (heldout + train) < 0.3
 
 
-def test_repairs_are_counted_by_file(vocabulary_directory, tmp_path):
-  (tmp_path / "bad.txt").write_bytes(b"the \xff people\n\n\x00\n\nit is\x07 the time\n" * 50)
-  flags = [f"--source={tmp_path}/*.txt", f"--vocabulary={vocabulary_directory}", f"--output={tmp_path}/o"]
-  assert prepare.main([*flags, "--length=16", "--workers=1"]) == 0
-  made = manifest.read(tmp_path / "o")
-  assert made.counts["invalid_characters"] == 50
-  assert made.counts["control_characters"] == 100
-  assert made.counts["empty_documents"] == 50
-  assert made.damaged_files == {
-    str(tmp_path / "bad.txt"): {"invalid_characters": 50, "control_characters": 100}
-  }
-
-
 def test_text_sources_never_import_tensorflow(prepared, corpus, vocabulary_directory, tmp_path):
   program = (
     "import json, sys\nfrom data.prepare import command as prepare\n"

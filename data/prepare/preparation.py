@@ -216,6 +216,6 @@ def _damaged_files(plan: sources.Plan, unit_counts: list[dict[str, int]]) -> dic
     by_file.setdefault(unit.name, collections.Counter()).update(count)
   damaged = {}
   for name, count in by_file.items():
-    count[manifest.NO_DOCUMENTS] = int(not count["documents_read"])
+    count[manifest.NO_DOCUMENTS] = int(not count["documents_found"])
     damaged[name] = {what: count[what] for what in (*manifest.REPAIRS, manifest.NO_DOCUMENTS) if count[what]}
   return {name: count for name, count in damaged.items() if count}

@@ -101,6 +101,7 @@ def _make(
     args.fraction,
     clean.Cleaning(args.clean, str(output / "work" / "clean")),
   )
+  _check_tokenised(args, units)
   clean.find_duplicates(job.cleaning, functools.partial(pipeline.sampled_documents, job), units, pool)
   words = _vocabulary(args, job, units, settings)
   unit_counts = pool.map(
@@ -135,6 +136,28 @@ def _make(
     counts={name: counts[name] for name in sorted(counts) if counts[name]},
     damaged_files=_damaged_files(plan, unit_counts),
   )
+
+
+def _check_tokenised(args: argparse.Namespace, units: Sequence[sources.Unit]) -> None:
+  """Raises ConfigError if the Tasks of a source give ids or blocks of other kinds than the flags ask for."""
+  for unit in units:
+    if not (ids := unit.part and unit.part.tokenised):
+      continue
+    what = f"--source={args.source}: the Task {unit.name!r} gives"
+    if args.clean:
+      raise errors.ConfigError(f"{what} ids, and --clean={args.clean} reads text; clean the text of the Task")
+    if not args.vocabulary:
+      raise errors.ConfigError(f"{what} ids; add --vocabulary={ids.vocabulary}")
+    if ids.digest != (asked := vocabulary.load(args.vocabulary).digest):
+      raise errors.ConfigError(
+        f"{what} ids of another vocabulary (sha256 {ids.digest[:12]}) than --vocabulary={args.vocabulary} "
+        f"({asked[:12]}); use --vocabulary={ids.vocabulary}"
+      )
+    if ids.packing and (ids.packing != args.packing or ids.length > args.length):
+      raise errors.ConfigError(
+        f"{what} blocks of up to {ids.length} tokens packed as {ids.packing!r}; use --length={ids.length} "
+        f"--packing={ids.packing}"
+      )
 
 
 def _vocabulary(

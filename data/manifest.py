@@ -26,6 +26,7 @@ REPAIRS = (
   "long_documents_cut",
   "long_sentences_cut",
 )
+NO_DOCUMENTS = "files_without_documents"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,9 @@ class Manifest:
   max_id: int  # largest id in any record
   splits: dict[str, Split]  # 'train' and 'heldout'
   counts: dict[str, int]  # documents, sentences, characters, and all that was skipped, cut or repaired
-  damaged_files: dict[str, dict[str, int]]  # counts of repairs, for the first input files that needed any
+  damaged_files: dict[
+    str, dict[str, int]
+  ]  # counts of repairs and NO_DOCUMENTS, for the first input files with any
   format: int = FORMAT
 
 
@@ -112,6 +115,11 @@ def read(directory: str | os.PathLike) -> Manifest:
     raise errors.DataError(
       f"{path}: damaged manifest ({errors.named_reason(error)}); remove {path.parent} and prepare it again"
     ) from error
+
+
+def records_digest(manifest: Manifest) -> str:
+  """Returns the sha256 of the records of all splits, wherever they lie."""
+  return files.digest_json([shard.sha256 for split in manifest.splits.values() for shard in split.shards])
 
 
 def described_vocabulary(directory: str | os.PathLike) -> dict[str, Any]:

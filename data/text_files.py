@@ -10,32 +10,22 @@ import csv
 import gzip
 import io
 import json
+import os
 import pathlib
 import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from data import arrow_files, cells, errors
+from data import arrow_files, binary_files, cells, errors
 
 MAX_LINE_BYTES = 1 << 20  # of text; a longer line becomes several paragraphs, cut at a space if there is one
 MAX_RECORD_BYTES = 64 << 20  # of a JSON line; a longer one is refused
 MAX_DOCUMENT_CHARACTERS = 8 << 20  # a longer document becomes several
 
 FIRST_LOOK = 64 << 10  # bytes that are read to find the end of a unit, and twice as many each time after
-_LOOKED_AT = 1024  # bytes by which a file is known to be no text
 _BOM = b"\xef\xbb\xbf"
 _BORDER = re.compile(rb"\n[ \t\r]*\n")
 _LINE_END = re.compile(rb"\n")
-_MAGIC = {
-  b"\x1f\x8b": "gzip data; name it *.gz",
-  b"\x28\xb5\x2f\xfd": "zstd data; name it *.zst",
-  b"\xff\xfe": "UTF-16 text; convert it to UTF-8",
-  b"\xfe\xff": "UTF-16 text; convert it to UTF-8",
-  b"PAR1": "a Parquet file; name it *.parquet",
-  b"ARROW1": "an Arrow file; name it *.arrow",
-  b"\xff\xff\xff\xff": "an Arrow stream; name it *.arrow",
-  b"PK\x03\x04": "a zip archive; unpack it first",
-}
 
 
 def unpacked_name(path: str) -> str:
@@ -127,20 +117,20 @@ def open_file(path: str) -> BinaryIO:
   return open(path, "rb")
 
 
+def check(path: str) -> bytes:
+  """Returns the first bytes of a file, unpacked; DataError if they are no text or cannot be unpacked."""
+  with errors.reading(path, advice="repair or leave out this file"):
+    if os.path.getsize(path) == 0 and unpacked_name(path) != path.lower():
+      raise EOFError("it is empty, which no compressed file is")
+    with open_file(path) as file:
+      start = file.read(binary_files.LOOKED_AT)
+  binary_files.refuse(path, start)
+  return start
+
+
 def check_start(path: str, file: BinaryIO) -> None:
-  """Skips a byte-order mark; a DataError refuses what is no text."""
-  start = file.peek(_LOOKED_AT)[:_LOOKED_AT]
-  head = start[:6]
-  for magic, meaning in _MAGIC.items():
-    if head.startswith(magic):
-      raise errors.DataError(f"{path}: expected text, found {meaning}")
-  if len(start) > 8 and start.count(0) > len(start) // 20:
-    half = "LE" if start[1::2].count(0) > start[::2].count(0) else "BE"
-    raise errors.DataError(
-      f"{path}: expected text, found {start.count(0):,} NUL bytes in the first {len(start):,}: UTF-16 "
-      f"without a byte-order mark, or no text; convert it: iconv -f UTF-16{half} -t UTF-8 {path} > utf8.txt"
-    )
-  if head.startswith(_BOM):
+  """Skips a byte-order mark at the start of an open file; otherwise as `check`."""
+  if check(path).startswith(_BOM):
     file.read(len(_BOM))
 
 
@@ -206,9 +196,10 @@ def _jsonl_documents(
       continue
     try:
       record = json.loads(line.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
       shown = line[:40].decode("utf-8", "replace").strip()
-      _refuse(path, start, number, f"not JSON: {shown}; expected one JSON object per line")
+      place = f" ({error.msg} character {error.pos + 1})" if isinstance(error, json.JSONDecodeError) else ""
+      _refuse(path, start, number, f"not JSON: {shown}; expected one JSON object per line{place}")
     if not isinstance(record, dict):
       _refuse(path, start, number, f"a {type(record).__name__}; expected a JSON object per line")
     text = record.get(text_field)
@@ -235,9 +226,9 @@ def _table_documents(
   try:
     names = next(rows, [])
     if text_field not in names:
-      columns = errors.listed(names) or "missing"
-      problem = cells.other_separator(path, kind_of(path), names)
-      problem = problem or f"no column {text_field!r}; its columns are {columns}; set --text_field"
+      columns = f"no column {text_field!r}; its columns are {errors.listed(names)}; set --text_field"
+      empty = "it is empty; expected the names of its columns in the first line, or leave out this file"
+      problem = cells.other_separator(path, kind_of(path), names) or (columns if names else empty)
       raise errors.DataError(f"{path}: {problem}")
     column = names.index(text_field)
     for row in rows:

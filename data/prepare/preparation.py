@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import functools
 import io
+import itertools
 import json
 import pathlib
 import shutil
@@ -24,6 +25,7 @@ from data.prepare import (
   pipeline,
   shards,
   summary,
+  training_text,
   unit_files,
   workers,
 )
@@ -90,7 +92,7 @@ def _make(
     digests=lambda paths: pool.map(sources.content_digest, engine.paths(args, paths), name="read"),
   )
   output_directory.refuse_other_input(output, plan.input_digest)
-  request, units = engine.located(args, request, plan.units)
+  request, units = engine.located(args, request, _checked(args, plan.units))
   job = pipeline.Job(
     request,
     args.output,
@@ -101,13 +103,13 @@ def _make(
     args.fraction,
     clean.Cleaning(args.clean, str(output / "work" / "clean")),
   )
-  _check_tokenised(args, units)
   clean.find_duplicates(job.cleaning, functools.partial(pipeline.sampled_documents, job), units, pool)
-  words = _vocabulary(args, job, units, settings)
+  words = _vocabulary(args, job, units, settings, pool)
   unit_counts = pool.map(
     functools.partial(pipeline.pack_unit, job), range(len(units)), units, name="tokenise and pack"
   )
-  counts = _sum(unit_counts)
+  counts, damaged = _sum(unit_counts), _damaged_files(plan, unit_counts)
+  counts[manifest.NO_DOCUMENTS] = sum(manifest.NO_DOCUMENTS in count for count in damaged.values())
   if not counts["train_records"]:
     clean.refuse_nothing_left(args.clean, counts)
     raise errors.DataError(
@@ -134,12 +136,12 @@ def _make(
     max_id=counts.pop("max_id"),
     splits=splits,
     counts={name: counts[name] for name in sorted(counts) if counts[name]},
-    damaged_files=_damaged_files(plan, unit_counts),
+    damaged_files=dict(itertools.islice(damaged.items(), MAX_DAMAGED_FILES)),
   )
 
 
-def _check_tokenised(args: argparse.Namespace, units: Sequence[sources.Unit]) -> None:
-  """Raises ConfigError if the Tasks of a source give ids or blocks of other kinds than the flags ask for."""
+def _checked(args: argparse.Namespace, units: tuple[sources.Unit, ...]) -> tuple[sources.Unit, ...]:
+  """Returns the units; ConfigError if Tasks give ids or blocks of other kinds than the flags ask for."""
   for unit in units:
     if not (ids := unit.part and unit.part.tokenised):
       continue
@@ -158,10 +160,15 @@ def _check_tokenised(args: argparse.Namespace, units: Sequence[sources.Unit]) ->
         f"{what} blocks of up to {ids.length} tokens packed as {ids.packing!r}; use --length={ids.length} "
         f"--packing={ids.packing}"
       )
+  return units
 
 
 def _vocabulary(
-  args: argparse.Namespace, job: pipeline.Job, units: Sequence[sources.Unit], settings: dict[str, Any]
+  args: argparse.Namespace,
+  job: pipeline.Job,
+  units: Sequence[sources.Unit],
+  settings: dict[str, Any],
+  pool: engine.Engine,
 ) -> vocabulary.Vocabulary:
   """Returns the vocabulary in `output/vocabulary`, copied or trained there if it is not there yet."""
   directory = pathlib.Path(job.vocabulary)
@@ -175,10 +182,9 @@ def _vocabulary(
           shutil.copyfile(path, aside / name)
     return vocabulary.load(directory)
   progress.say(f"train a vocabulary: {settings['vocabulary'].removeprefix('trained: ')} pieces")
-  counts: collections.Counter = collections.Counter()
-  with clean.explained(args.clean, counts):
+  with training_text.sample([training_text.Source(job, units)], pool, job.work) as text:
     return vocabulary_train.train(
-      pipeline.training_sentences(job, units, counts),
+      text,
       directory,
       kind=args.train_vocabulary_kind,
       cased=args.train_vocabulary_cased,
@@ -230,9 +236,12 @@ def _write_splits(
 
 
 def _damaged_files(plan: sources.Plan, unit_counts: list[dict[str, int]]) -> dict[str, dict[str, int]]:
-  damaged: dict[str, collections.Counter] = {}
+  """Returns the repairs of each input file that needed any, and {NO_DOCUMENTS: 1} of those without text."""
+  by_file: dict[str, collections.Counter] = {}
   for unit, count in zip(plan.units, unit_counts):
-    repairs = {name: count[name] for name in manifest.REPAIRS if count.get(name)}
-    if repairs and (unit.name in damaged or len(damaged) < MAX_DAMAGED_FILES):
-      damaged.setdefault(unit.name, collections.Counter()).update(repairs)
-  return {name: dict(count) for name, count in damaged.items()}
+    by_file.setdefault(unit.name, collections.Counter()).update(count)
+  damaged = {}
+  for name, count in by_file.items():
+    count[manifest.NO_DOCUMENTS] = int(not count["documents_read"])
+    damaged[name] = {what: count[what] for what in (*manifest.REPAIRS, manifest.NO_DOCUMENTS) if count[what]}
+  return {name: count for name, count in damaged.items() if count}

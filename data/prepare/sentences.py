@@ -11,7 +11,6 @@ _REPLACEMENT = "\ufffd"
 # Control characters other than tab and line ends, the byte-order mark, and halves of surrogate pairs.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufeff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_SPACES = re.compile(r"\s+")
 
 
 def repair(text: str, counts: collections.Counter) -> str:
@@ -39,7 +38,7 @@ def split(paragraph: str, counts: collections.Counter) -> list[str]:
   """
   sentences = []
   for sentence in sentencex.segment("en", repair(paragraph, counts)):
-    sentence = _SPACES.sub(" ", sentence).strip()
+    sentence = " ".join(sentence.split())
     if len(sentence) > MAX_CHARACTERS:
       counts["long_sentences_cut"] += 1
       sentences += cut(sentence, MAX_CHARACTERS)

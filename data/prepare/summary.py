@@ -1,7 +1,10 @@
 """What `data.prepare` prints about a finished preparation."""
 
 from data.clean import apply as clean
-from data.manifest import REPAIRS, Manifest
+from data.manifest import NAME, NO_DOCUMENTS, REPAIRS, Manifest
+
+MOST_FILES = 3  # that are named
+MOST_UNKNOWN = 0.1  # of the tokens, before a line warns of it
 
 
 def of(made: Manifest) -> str:
@@ -24,10 +27,17 @@ def of(made: Manifest) -> str:
   )
   for number, line in enumerate(clean.summary(made.settings.get("clean", ""), counts)):
     lines.append(f"  {'' if number else 'cleaning':11} {line}")
-  worth_noting = ("empty_documents", "sentences_cut_to_length", "unknown_tokens", *REPAIRS)
+  worth_noting = ("empty_documents", "sentences_cut_to_length", "unknown_tokens", *REPAIRS, NO_DOCUMENTS)
   noted = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in worth_noting if counts.get(name)]
   if noted:
     lines.append(f"  noted       {', '.join(noted)}")
+  lines += _files(made)
+  unknown = counts.get("unknown_tokens", 0) / max(1, sum(split.tokens for split in made.splits.values()))
+  if unknown > MOST_UNKNOWN:
+    lines.append(
+      f"  warning     {unknown:.0%} of the tokens are unknown, each a run of characters that the vocabulary "
+      "lacks; train one on this text: leave out --vocabulary, with --train_vocabulary_kind=sentencepiece"
+    )
   if counts.get("heldout_blocks"):
     lines.append(
       "  warning     too few documents to hold any out: held out are single blocks, whose neighbours are "
@@ -39,3 +49,20 @@ def of(made: Manifest) -> str:
       "--heldout_fraction above 0, or train with --config.train.eval_batches=0"
     )
   return "\n".join(lines)
+
+
+def _files(made: Manifest) -> list[str]:
+  """Returns lines about the input files with the most repairs, and about those without documents."""
+  lines = []
+  by_number = sorted(made.damaged_files.items(), key=lambda file: -sum(file[1].values()))
+  for name, counts in by_number[:MOST_FILES]:
+    repairs = [f"{number:,} {what.replace('_', ' ')}" for what, number in counts.items() if what in REPAIRS]
+    lines.append(f"  {'' if lines else 'files':11} {name}: {', '.join(repairs) or 'no documents'}")
+  if len(by_number) > MOST_FILES:
+    lines.append(f"  {'':11} and {len(by_number) - MOST_FILES:,} more: 'damaged_files' in {NAME}")
+  if made.counts.get("invalid_characters"):
+    lines.append(
+      "  warning     bytes that are not UTF-8 became spaces; if a file has another encoding, convert it: "
+      "iconv -f ENCODING -t UTF-8 FILE > utf8.txt"
+    )
+  return lines

@@ -24,7 +24,7 @@ from typing import Any
 
 from data import errors, files
 from data.vocabulary import official as official_tokenizer
-from data.vocabulary import tokenizer_files
+from data.vocabulary import remembered, tokenizer_files
 
 NAME = "vocabulary.json"
 FILES = (NAME, "sp.model", "dict.txt", "vocab.txt")  # what a vocabulary directory may hold
@@ -168,7 +168,7 @@ def build(
     if pretokenization != "none":
       raise errors.DataError(f"{path}: pretokenization {pretokenization!r} is for sentencepiece vocabularies")
     pieces = tokenizer_files.read_vocab_txt(path)
-    encode_batch = tokenizer_files.wordpiece_encoder(pieces, cased=cased)
+    encode_batch = remembered.encoder(tokenizer_files.wordpiece_encoder(pieces, cased=cased))
     contents = [tokenizer_files.read_bytes(path)]
     join = tokenizer_files.join_wordpieces
   else:
@@ -208,9 +208,15 @@ def _sentencepiece(directory: pathlib.Path, pretokenization: str):
     pieces = tokenizer_files.read_dictionary(path)
     contents.append(tokenizer_files.read_bytes(path))
   if pretokenization == "none":
-    return path, pieces, contents, tokenizer_files.sentencepiece_encoder(processor, model_pieces, pieces)
-  ids, unknown = tokenizer_files.ids_of_text(pieces)
-  return path, pieces, contents, official_tokenizer.encoder(processor, ids, unknown=unknown)
+    encode_batch = tokenizer_files.sentencepiece_encoder(processor, model_pieces, pieces)
+    touches_others = remembered.has_space_mark
+  else:
+    ids, unknown = tokenizer_files.ids_of_text(pieces)
+    encode_batch = official_tokenizer.encoder(processor, ids, unknown=unknown)
+    touches_others = official_tokenizer.touches_others
+  if remembered.splits_at_spaces(processor):
+    encode_batch = remembered.encoder(encode_batch, touches_others=touches_others)
+  return path, pieces, contents, encode_batch
 
 
 def load_cached(directory: str) -> Vocabulary:

@@ -19,6 +19,7 @@ _CLITICS = (
   (re.compile(r"' (LL|RE|VE)\b"), r"'\1 "),
 )
 _SPACE = "▁"
+_APOSTROPHES = tuple("'‘’´")  # the last three become the first
 
 
 def is_punctuation(character: str) -> bool:
@@ -33,6 +34,14 @@ def pretokenize(text: str) -> list[str]:
   for pattern, joined in _CLITICS:
     line = pattern.sub(joined, line)
   return line.split()
+
+
+def touches_others(word: str) -> bool:
+  """Tells whether the words beside a word between spaces may change its pieces, or it theirs.
+
+  An apostrophe at its end takes a clitic that stands alone after it; a mark of a space at its end is lost.
+  """
+  return _SPACE in word or word.rstrip().endswith(_APOSTROPHES)
 
 
 def _peel(word: str) -> list[str]:

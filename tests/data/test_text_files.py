@@ -4,6 +4,7 @@ import collections
 import gzip
 import io
 import json
+import pathlib
 import tracemalloc
 
 import pyarrow
@@ -12,6 +13,7 @@ import zstandard
 from pyarrow import parquet
 
 from data import arrow_files, errors, rows, text_files
+from data.prepare import sentences
 from tests.data.conftest import make_documents, write_text
 
 
@@ -136,7 +138,7 @@ def test_lone_surrogates_in_json_are_no_crash(tmp_path):
     ("a.jsonl", b"[" * 100_000 + b"\n", "not JSON"),
     ("a.jsonl", b'{"text": broken\n', 'line 1 is not JSON: {"text": broken; expected'),
     ("a.csv", b"id,body\n1,a\n", "no column 'text'; its columns are id, body; set --text_field"),
-    ("a.csv", b"", "its columns are missing"),
+    ("a.csv", b"", "it is empty; expected the names of its columns"),
     ("a.csv", b"id;text\n1;a\n", "';' is between the cells of its first line .id;text., not commas"),
     ("a.csv", b"id,text\n1,a\nid,text\n2,b\n", "line 3 is the names of the columns once more"),
     ("a.tsv", b"id\ttext\n1\ta\n2\n", "line 3 is of 1 cells; expected 2"),
@@ -245,3 +247,37 @@ def test_planning_reads_little_of_a_large_file(tmp_path, monkeypatch):
   # The first border is looked for at 262,144; the first document ends at 400,102.
   assert ranges[0] == (0, 400_102) and len(ranges) == 6
   assert reads == [64, 64, 128, 64, 64, 64, 64]
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.gz", "a.csv.gz", "a.tsv.gz", "a.txt.zst", "a.csv.zst"])
+def test_a_compressed_file_that_ends_early_is_refused(tmp_path, name):
+  rows = "".join(
+    f'{{"text": "row {i * i}"}}\n' if "json" in name else f"row {i * i}\n" for i in range(50_000)
+  )
+  content = ("" if "json" in name or "txt" in name else "text\n") + rows
+  packed = gzip.compress(content.encode()) if name.endswith("gz") else zstandard.compress(content.encode())
+  (tmp_path / name).write_bytes(packed[: len(packed) - 300])
+  with pytest.raises(errors.DataError, match=f"{name}: cannot be read .*; repair or leave out this file"):
+    read(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv", "a.tsv", "a.parquet", "a.arrow"])
+def test_ten_megabytes_without_a_space_lose_nothing(tmp_path, name):
+  text = "añ中👍" * 1_000_000  # of 1, 2, 3 and 4 bytes
+  path = str(tmp_path / name)
+  if name.endswith("parquet"):
+    parquet.write_table(pyarrow.table({"text": [text]}), path)
+  elif name.endswith("arrow"):
+    table = pyarrow.table({"text": [text]})
+    with pyarrow.OSFile(path, "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
+      writer.write_table(table)
+  else:
+    before = {"a.csv": "text\n", "a.tsv": "text\n"}.get(name, "")
+    content = json.dumps({"text": text}, ensure_ascii=False) if name == "a.jsonl" else text
+    pathlib.Path(path).write_text(before + content + "\n", encoding="utf-8")
+  documents, counts = read(path)
+  found = [piece for document in documents for piece in document]
+  assert "".join(found) == text
+  split = [sentence for piece in found for sentence in sentences.split(piece, counts)]
+  assert "".join(split) == text and max(map(len, split)) == sentences.MAX_CHARACTERS
+  assert counts["long_sentences_cut"] == len(found)

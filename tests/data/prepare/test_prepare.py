@@ -15,7 +15,7 @@ import pytest
 
 from data import errors, manifest, records, sources, vocabulary
 from data.prepare import command as prepare
-from data.prepare import pipeline, sentences, shards
+from data.prepare import pipeline, sentences, shards, training_text, workers
 from tests.data.conftest import ROOT, arguments, make_documents
 
 
@@ -106,9 +106,9 @@ def test_the_vocabulary_is_trained_on_training_documents_alone_which_the_seed_de
     training = [d for d in documents if pipeline.document_fraction(d, "heldout", seed) >= 0.5]
     assert 60 < len(training) < 120  # of 180
     expected = [s for d in training for line in d for s in sentences.split(line, collections.Counter())]
-    trained_on.append(
-      list(pipeline.training_sentences(job, sources.plan(request).units, collections.Counter()))
-    )
+    source = training_text.Source(job, sources.plan(request).units)
+    with training_text.sample([source], workers.Pool(None)) as text:
+      trained_on.append(list(text))
     assert trained_on[-1] == expected
   assert trained_on[0] != trained_on[1]
 
@@ -245,19 +245,6 @@ def test_of_a_fraction_of_the_documents_the_same_share_is_held_out(corpus, tmp_p
   heldout, train = (sum(len(chunk[split]) for chunk in chunks) for split in ("heldout", "train"))
   assert heldout + train == counts["documents"]
   assert 0.1 < heldout / (heldout + train) < 0.3
-
-
-def test_repairs_are_counted_by_file(vocabulary_directory, tmp_path):
-  (tmp_path / "bad.txt").write_bytes(b"the \xff people\n\n\x00\n\nit is\x07 the time\n" * 50)
-  flags = [f"--source={tmp_path}/*.txt", f"--vocabulary={vocabulary_directory}", f"--output={tmp_path}/o"]
-  assert prepare.main([*flags, "--length=16", "--workers=1"]) == 0
-  made = manifest.read(tmp_path / "o")
-  assert made.counts["invalid_characters"] == 50
-  assert made.counts["control_characters"] == 100
-  assert made.counts["empty_documents"] == 50
-  assert made.damaged_files == {
-    str(tmp_path / "bad.txt"): {"invalid_characters": 50, "control_characters": 100}
-  }
 
 
 def test_text_sources_never_import_tensorflow(prepared, corpus, vocabulary_directory, tmp_path):

@@ -1,6 +1,8 @@
 """Repair, splitting and cutting of text."""
 
 import collections
+import re
+import sys
 import time
 
 import pytest
@@ -33,6 +35,12 @@ def test_bad_characters_become_spaces_and_are_counted(text, repaired, name, numb
   found, counts = split(text)
   assert found == repaired
   assert counts[name] == number
+
+
+def test_every_space_of_unicode_is_tidied():
+  every = [chr(i) for i in range(sys.maxunicode + 1)]
+  assert [c for c in every if not c.split()] == re.findall(r"\s", "".join(every))
+  assert split("a\u3000\u2028 b\xa0\xa0c\x85")[0] == ["a b c"]
 
 
 @pytest.mark.parametrize("text", ["", " \t ", "\x00\x01"])

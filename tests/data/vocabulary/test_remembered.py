@@ -1,0 +1,226 @@
+"""Remembered words give the ids of the whole text, for any text, and only models that allow it use them."""
+
+import gzip
+import itertools
+import pathlib
+import random
+import sys
+import threading
+
+import pytest
+import sentencepiece
+
+from data import vocabulary
+from data.vocabulary import official, remembered, tokenizer_files
+from data.vocabulary import train as vocabulary_train
+from tests.data.conftest import SHARED, make_documents
+
+SAMPLE = SHARED / "datasets" / "corpus" / "pretrain_sample.txt.gz"
+TEXTS = [paragraph for document in make_documents(100, seed=9) for paragraph in document]
+SPACES = [chr(i) for i in range(sys.maxunicode + 1) if chr(i).isspace()]
+SPACES += list("▁\u200b\u200c\u200d\u2060\ufeff\u00ad\x00\x01\x7f\u180e")
+MARKS = [chr(i) for i in (*range(0x300, 0x340), *range(0x591, 0x5A0), 0x903, 0x20D0, 0x3099, 0xFE0F, 0x1F3FB)]
+EMOJI = ["👨\u200d👩\u200d👧", "🏳️\u200d🌈", "👍🏽", "🇩🇪"]
+QUOTES = ["''", "``", "'s", "' s", "' d", "' LL", "'RE", "n't", *"'‘’´\"“”-–—.,!?()[]{}$#@"]
+
+
+def _plain(directory: pathlib.Path, kind: str, *, cased: bool):
+  """Returns the encoder that a vocabulary would have without a memory."""
+  if kind == "wordpiece":
+    pieces = tokenizer_files.read_vocab_txt(directory / "vocab.txt")
+    return tokenizer_files.wordpiece_encoder(pieces, cased=cased)
+  processor, pieces = tokenizer_files.read_sp_model(directory / "sp.model")
+  if kind == "sentencepiece":
+    return tokenizer_files.sentencepiece_encoder(processor, pieces, pieces)
+  ids, unknown = tokenizer_files.ids_of_text(pieces)
+  return official.encoder(processor, ids, unknown=unknown)
+
+
+@pytest.fixture(
+  scope="module", params=itertools.product(("sentencepiece", "official", "wordpiece"), (False, True)), ids=str
+)
+def encoders(request, tmp_path_factory):
+  """A vocabulary of each kind and case, and its encoder without a memory."""
+  kind, cased = request.param
+  directory = tmp_path_factory.mktemp("vocabulary") / "v"
+  text = [*TEXTS, "It's (that) 'they' [make] people's."] * 3
+  size, trained = (200, "wordpiece") if kind == "wordpiece" else (170, "sentencepiece")
+  if trained == "wordpiece":
+    size = 133 if cased else 120
+  vocabulary_train.train(text, directory, kind=trained, cased=cased, size=size)
+  if kind == "official":
+    model, directory = directory / "sp.model", directory.with_name("official")
+    vocabulary_train.import_files(directory, sp_model=str(model), cased=cased, pretokenization="official")
+  return vocabulary.load(directory), _plain(directory, kind, cased=cased)
+
+
+def _any_character(rng: random.Random) -> str:
+  while True:
+    number = rng.randrange(rng.choice((0x80, 0x800, 0x10000, sys.maxunicode + 1)))
+    if not 0xD800 <= number < 0xE000:
+      return chr(number)
+
+
+def _part(rng: random.Random) -> str:
+  """Returns a word, a space, or something that a tokeniser may stumble over."""
+  choices = (TEXTS[0].split(), [" "], [" "], SPACES, MARKS, EMOJI, QUOTES)
+  kind = rng.randrange(len(choices) + 1)
+  if kind < len(choices):
+    return rng.choice(choices[kind])
+  if rng.random() < 0.02:
+    return rng.choice(("x", "é", "中", " ab")) * rng.randrange(2_000)
+  return "".join(_any_character(rng) for _ in range(rng.randint(1, 6)))
+
+
+def test_any_text_has_the_ids_of_the_plain_way(encoders):
+  words, plain = encoders
+  rng = random.Random(0)
+  for _ in range(8):
+    texts = ["".join(_part(rng) for _ in range(rng.choice((0, 1, 3, 9, 20)))) for _ in range(250)]
+    expected = plain(texts)
+    assert words.encode_batch([*TEXTS, *texts])[len(TEXTS) :] == expected
+    assert words.encode_batch(texts) == expected  # most words are remembered now
+  assert words.encode_batch([]) == []
+  assert [words.encode(text) for text in texts[:50]] == expected[:50]
+
+
+@pytest.mark.parametrize("lines", [600, pytest.param(None, marks=pytest.mark.nightly)])
+def test_the_sample_has_the_ids_of_the_plain_way(encoders, lines):
+  if not SAMPLE.is_file():
+    pytest.skip("no sample of text beside the repository")
+  words, plain = encoders
+  with gzip.open(SAMPLE, "rt", encoding="utf-8", errors="replace") as file:
+    texts = [" ".join(line.split()) for line in itertools.islice(file, lines)]
+  assert words.encode_batch(texts) == plain(texts) == words.encode_batch(texts)
+
+
+@pytest.mark.parametrize("end", ["'", "‘", "’", "´", "''", "'\u3000"], ids=ascii)
+def test_words_whose_end_counts_for_the_next_word_are_not_looked_up(encoders, end):
+  words, plain = encoders
+  texts = [f"the{end} s the{end} s of the of the of the of the of s s s"] * 2
+  assert words.encode_batch(texts) == plain(texts) == words.encode_batch(texts)
+
+
+class _Counting:
+  """Gives the lengths of words as their ids, and remembers what it was asked."""
+
+  def __init__(self):
+    self.asked: list[str] = []
+
+  def __call__(self, texts):
+    self.asked += texts
+    return [[len(word) for word in text.split(" ") if word] for text in texts]
+
+
+def test_a_word_is_encoded_once_and_a_text_of_new_words_whole():
+  plain = _Counting()
+  encode = remembered.encoder(plain)
+  assert encode(["a bb a a bb", "a a  a"]) == [[1, 2, 1, 1, 2], [1, 1, 1]]
+  assert sorted(plain.asked) == ["", "a", "bb"]
+  assert encode(["bb a", ""]) == [[2, 1], []]
+  assert len(plain.asked) == 3
+  assert encode(["ccc dddd"]) == [[3, 4]]  # nothing to gain: both words are new
+  assert plain.asked[3:] == ["ccc dddd"]
+
+
+def test_words_that_touch_others_or_are_long_are_never_remembered():
+  plain = _Counting()
+  encode = remembered.encoder(plain, touches_others=lambda word: word.endswith("'"))
+  text = "a a a' a a a a a"
+  long = f"a a a a a a {'b' * 33}"
+  for _ in range(2):
+    plain.asked.clear()
+    assert encode([text, long]) == [[1, 1, 2, 1, 1, 1, 1, 1], [1] * 6 + [33]]
+    assert plain.asked[-2:] == [text, long]
+  assert plain.asked == [text, long]
+
+
+def test_a_full_memory_keeps_the_first_words(monkeypatch):
+  monkeypatch.setattr(remembered, "MAX_WORDS", 2)
+  plain = _Counting()
+  encode = remembered.encoder(plain)
+  assert encode(["a a a bb bb bb"]) == [[1, 1, 1, 2, 2, 2]]
+  for _ in range(2):  # the third word is learned for its batch alone
+    plain.asked.clear()
+    assert encode(["a bb ccc ccc a"]) == [[1, 2, 3, 3, 1]]
+    assert plain.asked == ["ccc"]
+  plain.asked.clear()
+  encode(["a bb a bb"])
+  assert plain.asked == []
+
+
+def test_threads_share_a_memory(monkeypatch):
+  monkeypatch.setattr(remembered, "MAX_WORDS", 20)
+  plain = _Counting()
+  encode = remembered.encoder(plain)
+  wrong = []
+
+  def work(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(300):
+      texts = [" ".join("x" * rng.randint(1, 30) for _ in range(60)) for _ in range(5)]
+      if encode(texts) != [[len(word) for word in text.split()] for text in texts]:
+        wrong.append(texts)
+
+  threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert not wrong
+
+
+def _model(tmp_path: pathlib.Path, **options) -> sentencepiece.SentencePieceProcessor:
+  values = {"model_type": "bpe", "vocab_size": 150, "minloglevel": 2, "hard_vocab_limit": False}
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(TEXTS), model_prefix=str(tmp_path / "m"), **(values | options)
+  )
+  return sentencepiece.SentencePieceProcessor(str(tmp_path / "m.model"))
+
+
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"])
+def test_bpe_with_the_rules_of_the_library_is_split_at_spaces(tmp_path, rule):
+  assert remembered.splits_at_spaces(_model(tmp_path, normalization_rule_name=rule))
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    {"model_type": "unigram"},
+    {"add_dummy_prefix": False},
+    {"remove_extra_whitespaces": False},
+    {"treat_whitespace_as_suffix": True},
+    {"split_by_whitespace": False, "vocab_size": 700},
+    {"byte_fallback": True, "vocab_size": 400},
+    {"user_defined_symbols": ["the people"]},
+    {"user_defined_symbols": ["<x>"]},
+  ],
+  ids=str,
+)
+def test_models_that_may_look_over_a_space_are_not_split(tmp_path, options):
+  assert not remembered.splits_at_spaces(_model(tmp_path, **options))
+
+
+def test_a_mark_of_a_space_in_the_text_is_not_lost(tmp_path):
+  processor = _model(tmp_path, normalization_rule_name="identity")  # other rules make a space of it
+  pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+  plain = tokenizer_files.sentencepiece_encoder(processor, pieces, pieces)
+  encode = remembered.encoder(plain, touches_others=remembered.has_space_mark)
+  texts = ["the▁ of the▁ of the of the of the of the"]
+  assert encode(texts) == plain(texts)
+
+
+@pytest.mark.parametrize(
+  ("rule", "is_split"),
+  [
+    ("65 20 74\t78", False),  # 'e t' -> 'x'
+    ("20 2E\t2E", False),  # ' .' -> '.'
+    ("2E\t2581", False),  # '.' -> the mark
+    ("65 74\t78", True),  # 'et' -> 'x'
+    ("3000\t20", True),  # a wide space -> a space
+  ],
+)
+def test_rules_that_read_a_space_or_write_its_mark_are_found(tmp_path, rule, is_split):
+  (tmp_path / "rules.tsv").write_text(f"41\t61\n{rule}\n")
+  processor = _model(tmp_path, normalization_rule_tsv=str(tmp_path / "rules.tsv"))
+  assert remembered.splits_at_spaces(processor) == is_split

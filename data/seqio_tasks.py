@@ -3,27 +3,46 @@
 TensorFlow is imported inside functions: a preparation from text files or `installed_docs` never pays for it.
 """
 
+import dataclasses
 import functools
 import hashlib
 import os
 from collections.abc import Iterator
 from typing import Any
 
-from data import errors, tfds_reader, user_module
+import numpy as np
+
+from data import errors, task_features, tfds_reader, user_module
 from data.corpora import CORPORA
 
 SPLIT = tfds_reader.TRAIN
 
 
-def plan(name: str, *, module: str, tfds_directory: str, download: bool) -> list[tuple[str, int, float]]:
-  """Returns (task, shards, fraction of its documents) for each Task of a registered Task or Mixture.
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """One Task of a source."""
+
+  task: str
+  num_shards: int
+  keep: float = 1.0  # fraction of its documents
+  tokenised: task_features.Tokenised | None = None  # None: it gives text
+
+  @property
+  def description(self) -> tuple:
+    """What the digest of an input holds of the Task."""
+    ids = self.tokenised
+    return (self.task, self.num_shards, self.keep, *((ids.feature, ids.digest) if ids else ()))
+
+
+def plan(name: str, *, module: str, tfds_directory: str, text_field: str, download: bool) -> list[Part]:
+  """Returns the Tasks of a registered Task or Mixture.
 
   A Mixture is read without repeating anything: the largest sample in which the Tasks keep its rates,
   counted in documents. `module` is a Python file or module that registers more of them; '': none.
 
   Raises:
-    DataError: nothing of that name is registered (the nearest names are given), it has no training split, or
-      its TFDS data is not there.
+    DataError: nothing of that name is registered (the nearest names are given), it has no training split, its
+      TFDS data is not there, or it gives ids of several features or of another vocabulary than ours.
     ConfigError: a rate of the Mixture is not positive, or the module cannot be imported.
   """
   seqio = _registry(module, tfds_directory)
@@ -40,7 +59,10 @@ def plan(name: str, *, module: str, tfds_directory: str, download: bool) -> list
     keeps = _keeps(
       name, [(task.name, mixture_or_task.get_rate(task), _num_documents(task)) for task in tasks]
     )
-  return [(task.name, len(task.source.list_shards(SPLIT)), keep) for task, keep in zip(tasks, keeps)]
+  return [
+    Part(task.name, len(task.source.list_shards(SPLIT)), keep, task_features.ids_of(task, text_field))
+    for task, keep in zip(tasks, keeps)
+  ]
 
 
 def rates(name: str, *, module: str, tfds_directory: str, download: bool) -> list[tuple[str, float]]:
@@ -76,7 +98,7 @@ def _registered(name: str, seqio, *, flag: str):
     names = sorted([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()])
     raise errors.DataError(
       f"{flag}=seqio:{name}: {errors.unknown('Task or Mixture', name, names)}; --module=FILE imports a "
-      "file that registers more"
+      "file that registers more, --module=data.tasks the packed corpora"
     ) from error
 
 
@@ -112,25 +134,28 @@ def _num_documents(task) -> int:
 
 
 def read(
-  name: str, shard: int, num_shards: int, keep: float, *, module: str, tfds_directory: str, text_field: str
-) -> Iterator[str]:
-  """Yields the texts in one shard, counted from 0, of a Task's training split.
+  part: Part, shard: int, *, module: str, tfds_directory: str, text_field: str
+) -> Iterator[str | np.ndarray]:
+  """Yields the texts in one shard, counted from 0, of a Task's training split, or the ids: [tokens] int32.
 
-  `keep` is the fraction of the texts that is taken; which ones depends on their content alone. DataError: the
-  examples cannot be read, or have no text under `text_field`: `text_feature`. The others are those of `plan`.
+  Which texts `part.keep` takes depends on their content alone. DataError: the examples cannot be read, or
+  have no text under `text_field`: `task_features.text_feature`. The others are those of `plan`.
   """
   seqio = _registry(module, tfds_directory)
-  shard_info = seqio.ShardInfo(shard, num_shards) if num_shards > 1 else None
-  dataset = seqio.get_mixture_or_task(name).get_dataset(
-    sequence_length=None, split=SPLIT, shuffle=False, seed=0, shard_info=shard_info
-  )
-  feature = text_feature(name, dataset.element_spec, text_field)
-  with tfds_reader.readable(f"seqio:{name}"):
+  task = seqio.get_mixture_or_task(part.task)
+  shard_info = seqio.ShardInfo(shard, part.num_shards) if part.num_shards > 1 else None
+  dataset = task.get_dataset(sequence_length=None, split=SPLIT, shuffle=False, seed=0, shard_info=shard_info)
+  if part.tokenised:
+    feature = part.tokenised.feature
+  else:
+    feature = task_features.text_feature(task, dataset.element_spec, text_field)
+  with tfds_reader.readable(f"seqio:{part.task}"):
     for example in dataset.as_numpy_iterator():
-      text = tfds_reader.as_text(example[feature])
-      key = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
-      if key < keep * 2**64:
-        yield text
+      value = example[feature] if part.tokenised else tfds_reader.as_text(example[feature])
+      content = value.encode("utf-8", "replace") if isinstance(value, str) else value.tobytes()
+      key = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
+      if key < part.keep * 2**64:
+        yield value
 
 
 def examples(
@@ -167,30 +192,9 @@ def examples(
     ) from error
 
 
-def text_feature(task: str, features, text_field: str) -> str:
-  """Returns the feature that holds the text: `text_field`, its untokenised copy, or the only string there is.
-
-  DataError: none of these exists.
-  """
-  strings = [
-    name
-    for name, spec in features.items()
-    if getattr(spec, "dtype", None) == "string" and spec.shape.rank == 0
-  ]
-  for name in (text_field, f"{text_field}_pretokenized"):
-    if name in strings:
-      return name
-  if len(strings) == 1:
-    return strings[0]
-  there = errors.listed(f"{name} ({spec.dtype.name})" for name, spec in features.items())
-  raise errors.DataError(
-    f"seqio Task {task!r} has no text feature {text_field!r}; it has {there}; set --text_field"
-  )
-
-
 def _registry(module: str, tfds_directory: str):
   """Returns seqio, with this project's Mixtures and what `module` registers."""
-  seqio = _seqio()
+  seqio = register_corpora()
   if tfds_directory:
     seqio.set_tfds_data_dir_override(os.path.expanduser(tfds_directory))
   if module:
@@ -199,28 +203,37 @@ def _registry(module: str, tfds_directory: str):
 
 
 @functools.cache  # a name can be registered once per process
-def _seqio():
-  """Returns seqio with the Mixtures of CORPORA."""
+def register_corpora():
+  """Registers the Mixtures of CORPORA; returns seqio."""
   tfds_reader.import_tfds()
   import seqio
-  import tensorflow as tf
 
-  text = seqio.Feature(seqio.PassThroughVocabulary(1), add_eos=False, dtype=tf.string, rank=0)
   for mixture, corpus in CORPORA.items():
     rates = []
     for part in corpus.tfds:
       source = part.source
       name = source.tfds_name.partition(":")[0].replace("/", "_").replace(".", "_")
       if name not in seqio.TaskRegistry.names():
-        seqio.TaskRegistry.add(
-          name,
-          source=seqio.TfdsDataSource(tfds_name=source.tfds_name, splits=[SPLIT]),
-          preprocessors=[functools.partial(_only_text, field=source.text_field)],
-          output_features={"text": text},
-        )
+        data_source = seqio.TfdsDataSource(tfds_name=source.tfds_name, splits=[SPLIT])
+        add_text_task(name, data_source, source.text_field)
       rates.append((name, functools.partial(_rate, keep=part.keep)))
     seqio.MixtureRegistry.add(mixture, rates)
   return seqio
+
+
+def add_text_task(name: str, source, text_field: str) -> None:
+  """Registers the texts of a seqio DataSource as the Task `name`, under 'text'."""
+  import seqio
+  import tensorflow as tf
+
+  seqio.TaskRegistry.add(
+    name,
+    source=source,
+    preprocessors=[functools.partial(_only_text, field=text_field)],
+    output_features={
+      "text": seqio.Feature(seqio.PassThroughVocabulary(1), add_eos=False, dtype=tf.string, rank=0)
+    },
+  )
 
 
 def _only_text(dataset, *, field: str):

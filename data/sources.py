@@ -76,8 +76,13 @@ class Unit:
   kind: str  # 'file', 'tfds' or 'seqio'
   name: str  # path of the file, directory of the TFDS version, or name of the Task
   start: int = 0  # first byte, row group or shard
-  stop: int = -1  # the one after the last; -1: to the end. For 'seqio': number of shards
-  keep: float = 1.0  # fraction of the documents, the rate of a Task in a Mixture
+  stop: int = -1  # the one after the last; -1: to the end
+  part: seqio_tasks.Part | None = None  # of a 'seqio' unit
+
+  @property
+  def is_tokenised(self) -> bool:
+    """Whether the unit holds ids, not text."""
+    return bool(self.part and self.part.tokenised)
 
   def __str__(self) -> str:
     """The unit for messages: 'corpus/a.txt from 0 to 1048576'."""
@@ -187,15 +192,11 @@ def plan(request: Request, *, digests: Callable[[list[str]], list[str]] | None =
     units = [Unit("tfds", str(directory), shard, shard + 1) for shard in range(num_shards)]
     return Plan(tuple(units), _digest_files(sorted(map(str, pathlib.Path(directory).iterdir()))))
   if kind == "seqio":
-    tasks = seqio_tasks.plan(
-      name, module=request.module, tfds_directory=request.tfds_directory, download=request.download
-    )
+    parts = seqio_tasks.plan(name, download=request.download, **seqio_options(request))
     units = [
-      Unit("seqio", task, shard, num_shards, keep)
-      for task, num_shards, keep in tasks
-      for shard in range(num_shards)
+      Unit("seqio", part.task, shard, shard + 1, part) for part in parts for shard in range(part.num_shards)
     ]
-    return Plan(tuple(units), files.digest_json(tasks))
+    return Plan(tuple(units), files.digest_json([part.description for part in parts]))
   paths = expand(request.source)
   digest = _digest_files(paths)
   if digests is not None:
@@ -252,12 +253,12 @@ def read_documents(unit: Unit, request: Request, counts: collections.Counter) ->
 def _texts(unit: Unit, request: Request) -> Iterator[str]:
   if unit.kind == "tfds":
     return tfds_reader.train_texts(unit.name, request.text_field, start=unit.start, stop=unit.stop)
-  return seqio_tasks.read(
-    unit.name,
-    unit.start,
-    unit.stop,
-    unit.keep,
-    module=request.module,
-    tfds_directory=request.tfds_directory,
-    text_field=request.text_field,
-  )
+  if unit.is_tokenised:
+    raise errors.DataError(f"seqio Task {unit.name!r} gives ids; text is needed here")
+  assert unit.part
+  return map(str, seqio_tasks.read(unit.part, unit.start, **seqio_options(request)))
+
+
+def seqio_options(request: Request) -> dict[str, str]:
+  """Returns the fields of a request that `seqio_tasks.read` takes."""
+  return {name: getattr(request, name) for name in ("module", "tfds_directory", "text_field")}

@@ -99,8 +99,10 @@ def import_tfds() -> Any:
   """Returns TFDS, with TensorFlow kept from the accelerator; ConfigError where it is not installed."""
   check_installed("reading a TFDS data set or a seqio Task")
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # its notices about CUDA; what fails raises
-  # Reading text needs no accelerator, and TensorFlow would take all of its memory from the trainer.
-  os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+  # Reading text needs no accelerator, and TensorFlow would take all of its memory from the trainer. From a
+  # notebook that loaded TensorFlow itself nothing is hidden: its own model may be about to compute.
+  if "tensorflow" not in sys.modules:
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
   import tensorflow_datasets as tfds
 
   return tfds

@@ -49,8 +49,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "every shard of a Task is its first",
-        'Unit("seqio", task, shard, num_shards, keep)',
-        'Unit("seqio", task, 0, num_shards, keep)',
+        'Unit("seqio", part.task, shard, shard + 1, part)',
+        'Unit("seqio", part.task, 0, shard + 1, part)',
         "test_every_shard_of_a_seqio_task_is_read_and_no_two_by_one_unit",
       ),
       (
@@ -67,8 +67,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "seqio reads the first shard alone",
-        "seqio.ShardInfo(shard, num_shards)",
-        "seqio.ShardInfo(0, num_shards)",
+        "seqio.ShardInfo(shard, part.num_shards)",
+        "seqio.ShardInfo(0, part.num_shards)",
         "test_every_shard_of_a_seqio_task_is_read_and_no_two_by_one_unit",
       )
     ],

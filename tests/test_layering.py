@@ -35,6 +35,7 @@ FORBIDDEN = [
   ("finetune", ("flax",), ()),
   ("pretrain", ("orbax",), ("pretrain.checkpoint",)),
   ("finetune", ("orbax",), ()),
+  ("data", TENSORFLOW_FAMILY, ("data.tasks", "data.seqio_tasks", "data.tfds_reader")),
   *((part, ("fsspec", "s3fs", "gcsfs"), ("data.buckets",)) for part in ("data", "pretrain", "finetune")),
   *(
     (part, ("apache_beam", "dask", "distributed"), ("data.prepare.beam",))

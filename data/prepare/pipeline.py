@@ -11,16 +11,17 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from data import manifest, sources, vocabulary
 from data.clean import apply as clean
-from data.prepare import packing, sentences, unit_files
+from data.prepare import packing, sentences, tokenised, unit_files
 
 SPLITS = ("train", "heldout")
 CHUNK_CHARACTERS = 2_000_000  # of text packed at a time; only the last block of a chunk is short
+CHUNK_IDS = 500_000  # the same of text that is tokenised already
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +112,33 @@ def text_chunks(
   yield chunk
 
 
+def tokenised_chunks(
+  job: Job, unit: sources.Unit, words: vocabulary.Vocabulary, counts: collections.Counter
+) -> Iterator[dict[str, list[np.ndarray]]]:
+  """Yields chunks of a tokenised unit: for each split the ids of its examples, each [tokens] int64.
+
+  `counts` gets documents, which are examples, and those without ids. DataError: an id is not one of `words`.
+  """
+  chunk: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
+  size = 0
+  for example in tokenised.read(unit, job.request):
+    ids = tokenised.checked(unit, example, words)
+    text = [" ".join(map(str, ids.tolist()))]
+    if job.fraction < 1 and document_fraction(text, "fraction", job.seed) >= job.fraction:
+      continue
+    if not ids.size:
+      counts["empty_documents"] += 1
+      continue
+    is_heldout = document_fraction(text, "heldout", job.seed) < job.heldout_fraction
+    chunk["heldout" if is_heldout else "train"].append(ids)
+    counts["documents"] += 1
+    size += ids.size
+    if size >= CHUNK_IDS:
+      yield chunk
+      chunk, size = {split: [] for split in SPLITS}, 0
+  yield chunk
+
+
 def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
   """Tokenises and packs one unit into `work/unit-<number>.*` and returns its counts.
 
@@ -126,18 +154,16 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
   unigram, examples = np.zeros(words.size, np.int64), []
   with unit_files.attempt(job.work, number) as aside:
     packed = {split: unit_files.Unsorted(aside, split, id_dtype(words.size)) for split in SPLITS}
-    for chunk in text_chunks(job, unit, counts, examples):
-      for split, documents in chunk.items():
-        records = pack_documents(words, documents, length=job.length, mode=job.packing, counts=counts)
-        if not records:
-          continue
-        flat = np.concatenate(records)
-        packed[split].add(records, flat)
-        counts[f"{split}_records"] += len(records)
-        counts[f"{split}_tokens"] += flat.size
-        counts["max_id"] = max(counts["max_id"], int(flat.max()))
-        if split == "train":
-          unigram += np.bincount(flat, minlength=words.size)
+    for split, records in _packed(job, unit, words, counts, examples):
+      if not records:
+        continue
+      flat = np.concatenate(records)
+      packed[split].add(records, flat)
+      counts[f"{split}_records"] += len(records)
+      counts[f"{split}_tokens"] += flat.size
+      counts["max_id"] = max(counts["max_id"], int(flat.max()))
+      if split == "train":
+        unigram += np.bincount(flat, minlength=words.size)
     for split in SPLITS:
       packed[split].sort(job.seed, number)
     unigram.tofile(aside / "unigram")
@@ -160,9 +186,42 @@ def pack_documents(
   `mode` is one of packing.MODES; `counts` gets 'sentences_cut_to_length' and 'unknown_tokens'.
   """
   encoded = iter(words.encode_batch([sentence for document in documents for sentence in document]))
-  tokenised = [[ids for ids in (next(encoded) for _ in document) if ids] for document in documents]
+  of_sentences = [[ids for ids in (next(encoded) for _ in document) if ids] for document in documents]
+  return pack_tokenised(words, of_sentences, length=length, mode=mode, counts=counts)
+
+
+def pack_tokenised(
+  words: vocabulary.Vocabulary,
+  documents: Sequence[Sequence[Sequence[int]]],
+  *,
+  length: int,
+  mode: str,
+  counts: collections.Counter,
+) -> list[np.ndarray]:
+  """Returns records as `pack_documents`, of documents whose sentences are ids already, none empty."""
   special = words.special_ids
-  records, num_cut = packing.pack(tokenised, length=length, mode=mode, cls=special.cls, sep=special.sep)
+  records, num_cut = packing.pack(documents, length=length, mode=mode, cls=special.cls, sep=special.sep)
   counts["sentences_cut_to_length"] += num_cut
   counts["unknown_tokens"] += sum(int(np.count_nonzero(record == special.unk)) for record in records)
   return records
+
+
+def _packed(
+  job: Job, unit: sources.Unit, words: vocabulary.Vocabulary, counts: collections.Counter, examples: list
+) -> Iterator[tuple[str, list[np.ndarray]]]:
+  """Yields (split, records) for each split of each chunk of a unit; `examples` is as for `text_chunks`."""
+  options: dict = {"length": job.length, "mode": job.packing, "counts": counts}
+  if not unit.is_tokenised:
+    for chunk in text_chunks(job, unit, counts, examples):
+      for split, documents in chunk.items():
+        yield split, pack_documents(words, documents, **options)
+    return
+  for chunk in tokenised_chunks(job, unit, words, counts):
+    for split, rows in chunk.items():
+      blocks, texts = [], []
+      for ids in rows:
+        if tokenised.is_block(unit, ids, words, length=job.length):
+          blocks.append(ids)
+        else:
+          texts.append([ids])
+      yield split, blocks + pack_tokenised(words, texts, **options)

@@ -89,7 +89,7 @@ def _make(
     request = dataclasses.replace(request, source=str(path))
   plan = sources.plan(request, digests=lambda paths: pool.map(sources.content_digest, paths, name="read"))
   output_directory.refuse_other_input(output, plan.input_digest)
-  units = plan.units
+  units = _checked(args, plan.units)
   job = pipeline.Job(
     request,
     args.output,
@@ -135,6 +135,29 @@ def _make(
     counts={name: counts[name] for name in sorted(counts) if counts[name]},
     damaged_files=dict(itertools.islice(damaged.items(), MAX_DAMAGED_FILES)),
   )
+
+
+def _checked(args: argparse.Namespace, units: tuple[sources.Unit, ...]) -> tuple[sources.Unit, ...]:
+  """Returns the units; ConfigError if Tasks give ids or blocks of other kinds than the flags ask for."""
+  for unit in units:
+    if not (ids := unit.part and unit.part.tokenised):
+      continue
+    what = f"--source={args.source}: the Task {unit.name!r} gives"
+    if args.clean:
+      raise errors.ConfigError(f"{what} ids, and --clean={args.clean} reads text; clean the text of the Task")
+    if not args.vocabulary:
+      raise errors.ConfigError(f"{what} ids; add --vocabulary={ids.vocabulary}")
+    if ids.digest != (asked := vocabulary.load(args.vocabulary).digest):
+      raise errors.ConfigError(
+        f"{what} ids of another vocabulary (sha256 {ids.digest[:12]}) than --vocabulary={args.vocabulary} "
+        f"({asked[:12]}); use --vocabulary={ids.vocabulary}"
+      )
+    if ids.packing and (ids.packing != args.packing or ids.length > args.length):
+      raise errors.ConfigError(
+        f"{what} blocks of up to {ids.length} tokens packed as {ids.packing!r}; use --length={ids.length} "
+        f"--packing={ids.packing}"
+      )
+  return units
 
 
 def _vocabulary(

@@ -120,7 +120,7 @@ def test_every_shard_of_a_seqio_task_is_read_and_no_two_by_one_unit(monkeypatch)
     get_mixture_or_task=lambda name: types.SimpleNamespace(get_dataset=get_dataset),
   )
   monkeypatch.setattr(seqio_tasks, "_registry", lambda *_: seqio)
-  monkeypatch.setattr(seqio_tasks, "plan", lambda name, **_: [("task", 3, 1.0)])
+  monkeypatch.setattr(seqio_tasks, "plan", lambda name, **_: [seqio_tasks.Part("task", 3)])
   request = sources.Request("seqio:task")
   assert read(sources.plan(request), request) == [["a"]] * 3
   assert asked == [("train", (shard, 3)) for shard in range(3)]

@@ -1,0 +1,45 @@
+"""Examples of seqio Tasks that are ids already: which are finished blocks, which are text to be packed."""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from data import errors, seqio_tasks, sources, vocabulary
+
+
+def read(unit: sources.Unit, request: sources.Request) -> Iterator[np.ndarray]:
+  """Yields the ids, [tokens] int32, of each example of a tokenised unit; DataError if it cannot be read."""
+  assert unit.part
+  examples = seqio_tasks.read(unit.part, unit.start, **sources.seqio_options(request))
+  return map(np.asarray, itertools.islice(examples, request.limit or None))
+
+
+def checked(unit: sources.Unit, ids: np.ndarray, words: vocabulary.Vocabulary) -> np.ndarray:
+  """Returns the ids of an example without padding, int64; DataError if one is not an id of `words`."""
+  if ids.size and (ids.min() < 0 or ids.max() >= words.size):
+    raise errors.DataError(
+      f"seqio Task {unit.name!r} has ids {ids.min()} to {ids.max()}, its vocabulary has {words.size:,} ids"
+    )
+  return ids[ids != words.special_ids.pad].astype(np.int64)
+
+
+def is_block(unit: sources.Unit, ids: np.ndarray, words: vocabulary.Vocabulary, *, length: int) -> bool:
+  """Whether an example is stored as it is: it begins with [CLS], or its Task gives blocks.
+
+  DataError: it is longer than `length`, or is no block and has [CLS], [SEP] or [MASK] in it.
+  """
+  special = words.special_ids
+  assert unit.part and unit.part.tokenised
+  if unit.part.tokenised.packing or ids[0] == special.cls:
+    if ids.size > length:
+      raise errors.DataError(
+        f"seqio Task {unit.name!r} has a block of {ids.size} ids; prepare it with --length={ids.size} or more"
+      )
+    return True
+  if np.isin(ids, (special.cls, special.sep, special.mask)).any():
+    raise errors.DataError(
+      f"seqio Task {unit.name!r} has an example with [CLS], [SEP] or [MASK] that does not begin with [CLS]; "
+      "give the ids of the text alone, or blocks that begin with [CLS]"
+    )
+  return False

@@ -1,0 +1,76 @@
+"""Which feature of a seqio Task is read: text, or ids of a vocabulary of ours. Nothing here imports seqio."""
+
+import dataclasses
+from typing import Any
+
+from data import errors
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenised:
+  """Which ids a Task gives instead of text, and for blocks how they were packed."""
+
+  feature: str
+  vocabulary: str  # its directory
+  digest: str  # of the vocabulary
+  length: int = 0  # most ids in a block; 0: the examples are ids of text
+  packing: str = ""
+
+
+def ids_of(task, text_field: str) -> Tokenised | None:
+  """Returns what is known of a Task's ids; None: it gives text.
+
+  DataError: the ids are of several features, or no feature is text and none has ids of our vocabularies.
+  """
+  features = {text_field: task.output_features[text_field]} if text_field in task.output_features else None
+  ids = {
+    name: feature
+    for name, feature in (features or task.output_features).items()
+    if feature.dtype == "int32" and feature.rank == 1
+  }
+  ours = {name: feature for name, feature in ids.items() if hasattr(feature.vocabulary, "digest")}
+  if not ours:
+    return None
+  if len(ours) > 1:
+    raise errors.DataError(
+      f"seqio Task {task.name!r} has ids under {errors.listed(ours)}; name one of them with --text_field"
+    )
+  ((name, feature),) = ours.items()
+  words = feature.vocabulary
+  is_packed = hasattr(task, "packing")  # data.tasks.BlocksTask, which this file must not import
+  blocks = (task.length, task.packing) if is_packed else ()
+  return Tokenised(name, words.directory, words.digest, *blocks)
+
+
+def text_feature(task, features, text_field: str) -> str:
+  """Returns the feature that holds the text: `text_field`, its untokenised copy, or the only string there is.
+
+  DataError: none of these exists.
+  """
+  strings = [
+    name
+    for name, spec in features.items()
+    if getattr(spec, "dtype", None) == "string" and spec.shape.rank == 0
+  ]
+  for name in (text_field, f"{text_field}_pretokenized"):
+    if name in strings:
+      return name
+  if len(strings) == 1:
+    return strings[0]
+  there = errors.listed(f"{name} ({spec.dtype.name})" for name, spec in features.items())
+  raise errors.DataError(
+    f"seqio Task {task.name!r} has no text feature {text_field!r}; it has {there}; set --text_field"
+    + "".join(map(_why_not_ours, task.output_features.items()))
+  )
+
+
+def _why_not_ours(item: tuple[str, Any]) -> str:
+  """Returns why the ids of a feature are not taken as they are; '' for what are no ids."""
+  name, feature = item
+  if feature.dtype != "int32" or feature.rank != 1:
+    return ""
+  words = feature.vocabulary
+  tokenizer: Any = getattr(words, "tokenizer", None)
+  lacks = hasattr(tokenizer, "piece_to_id") and tokenizer.piece_to_id("[MASK]") == tokenizer.unk_id()
+  what = f"{type(words).__name__} of {words.vocab_size:,} ids{' without [MASK]' * lacks}"
+  return f". Ids are taken where their vocabulary is data.tasks.DirectoryVocabulary(DIR); {name} has {what}"

@@ -1,0 +1,233 @@
+"""Text to blocks as a seqio Task: what `data.prepare` writes, without the files."""
+
+import collections
+import functools
+import itertools
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from data import errors, seqio_tasks, sources, tfds_reader
+from data.prepare import packing as modes
+from data.prepare import pipeline, sentences, workers
+from data.tasks import generated
+from data.tasks.blocks import FEATURE, BlocksTask
+from data.tasks.vocabulary import DirectoryVocabulary
+
+LENGTHS = (128, 512)  # of the registered corpora
+VOCABULARIES = "vocabularies"  # has the vocabulary of a registered corpus under the corpus's name
+MIN_LENGTH = 8  # as `data.prepare`
+
+
+class DocumentSource(seqio.DataSource):
+  """Documents of anything `data.prepare --source=` reads; a shard is a unit of its plan.
+
+  An example has `text` (a line is a paragraph), `unit` (its number), and `is_read`: whether the document is
+  of the split that was asked for. The others are given too, because chunks are counted in documents of both.
+  """
+
+  def __init__(self, request: sources.Request, *, seed: int, heldout_fraction: float):
+    super().__init__(pipeline.SPLITS)
+    self._request = request
+    self._seed = seed
+    self._heldout_fraction = heldout_fraction
+
+  @functools.cached_property
+  def _units(self) -> tuple[sources.Unit, ...]:
+    """The units of the source; DataError: it is missing, or its documents are ids already."""
+    request = self._request
+    if request.source == "installed_docs":
+      self._folder = tempfile.TemporaryDirectory()  # lives as long as this object
+      with workers.pool(1) as pool:
+        path = workers.gather_installed_docs(pathlib.Path(self._folder.name), pool)
+      request = sources.Request(str(path))
+    units = sources.plan(request).units
+    if any(unit.is_tokenised for unit in units):
+      raise errors.DataError(f"{request.source} gives ids; register_packed packs text")
+    return units
+
+  @property
+  def supports_arbitrary_sharding(self) -> bool:
+    """False: a shard is at least a unit."""
+    return False
+
+  def list_shards(self, split: str) -> list[str]:
+    """Returns a name for each unit; DataError if the source is not there."""
+    return [f"{unit.name}[{unit.start}:{unit.stop}]" for unit in self._units]
+
+  def get_dataset(
+    self,
+    split: str = "train",
+    shuffle: bool = True,
+    seed: int | None = None,
+    shard_info: seqio.ShardInfo | None = None,
+    **_: Any,
+  ) -> tf.data.Dataset:
+    """Returns the documents of a shard; `shuffle` puts the units, not the documents, in another order."""
+    numbers = np.arange(len(self._units))
+    if shard_info:
+      numbers = numbers[shard_info.index :: shard_info.num_shards]
+    if shuffle:
+      numbers = np.random.default_rng(seed).permutation(numbers)
+    counts: collections.Counter = collections.Counter()
+
+    def documents() -> Iterator[dict[str, Any]]:
+      for number in numbers:
+        for document in sources.read_documents(self._units[number], self._request, counts):
+          fraction = pipeline.document_fraction(document, "heldout", self._seed)
+          yield {
+            "text": sentences.repair("\n".join(document), counts),  # TensorFlow refuses halves of surrogates
+            "unit": number,
+            "is_read": (fraction < self._heldout_fraction) == (split == "heldout"),
+          }
+
+    kinds = {"text": tf.string, "unit": tf.int64, "is_read": tf.bool}
+    signature = {name: tf.TensorSpec([], kind) for name, kind in kinds.items()}
+    return generated.dataset(documents, signature)
+
+
+def split_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
+  """Replaces `text` by `sentences`, [sentences] string; a line is a paragraph."""
+
+  def split(text: bytes):
+    paragraphs = tfds_reader.as_text(text).split("\n")
+    counts: collections.Counter = collections.Counter()
+    texts = [sentence.encode() for paragraph in paragraphs for sentence in sentences.split(paragraph, counts)]
+    return np.asarray(texts, object)
+
+  def replace(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    texts = tf.numpy_function(split, [example.pop("text")], tf.string, stateful=False)
+    return {**example, "sentences": tf.ensure_shape(texts, [None])}
+
+  return dataset.map(replace)
+
+
+def encode_sentences(
+  dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
+) -> tf.data.Dataset:
+  """Replaces `sentences` by their ids.
+
+  These are `FEATURE`, all ids one after another; `sizes`, the ids of each sentence; `characters`, in all.
+  """
+  words = output_features[FEATURE].vocabulary.words
+
+  def encode(encoded):
+    texts = [sentence.decode() for sentence in encoded]
+    ids = words.encode_batch(texts)
+    flat = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
+    return flat, np.fromiter(map(len, ids), np.int32), np.int64(sum(map(len, texts)))
+
+  def replace(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    kinds = [tf.int32, tf.int32, tf.int64]
+    flat, sizes, characters = tf.numpy_function(encode, [example.pop("sentences")], kinds, stateful=False)
+    sizes, characters = tf.ensure_shape(sizes, [None]), tf.ensure_shape(characters, [])
+    return {**example, FEATURE: tf.ensure_shape(flat, [None]), "sizes": sizes, "characters": characters}
+
+  return dataset.map(replace)
+
+
+def pack_blocks(
+  dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature], *, length: int, packing: str
+) -> tf.data.Dataset:
+  """Packs documents of `encode_sentences` into blocks of at most `length` ids: `pipeline.pack_tokenised`.
+
+  A chunk of `pipeline.CHUNK_CHARACTERS` is packed at a time and ends with its `unit`, where there is one. The
+  position within a chunk is no part of TensorFlow's checkpoints of iterators.
+  """
+  words = output_features[FEATURE].vocabulary.words
+
+  def blocks() -> Iterator[dict[str, np.ndarray]]:
+    counts: collections.Counter = collections.Counter()
+    for documents in _chunks(dataset.as_numpy_iterator()):
+      for block in pipeline.pack_tokenised(words, documents, length=length, mode=packing, counts=counts):
+        yield {FEATURE: block.astype(np.int32)}
+
+  return generated.dataset(blocks, {FEATURE: tf.TensorSpec([None], tf.int32)})
+
+
+def _chunks(examples: Iterable[Mapping[str, Any]]) -> Iterator[list[list[list[int]]]]:
+  """Yields the documents that are packed together, as `pipeline.text_chunks` cuts them."""
+  documents, characters, unit = [], 0, 0
+  for example in examples:
+    if example.get("unit", 0) != unit or characters >= pipeline.CHUNK_CHARACTERS:
+      yield documents
+      documents, characters = [], 0
+    unit = example.get("unit", 0)
+    characters += int(example["characters"])
+    if example.get("is_read", True):
+      parts = np.split(example[FEATURE], np.cumsum(example["sizes"])[:-1])
+      documents.append([part.tolist() for part in parts if part.size])
+  yield documents
+
+
+def register_packed(
+  name: str,
+  source: str | seqio.DataSource,
+  vocabulary: str | os.PathLike,
+  length: int = 512,
+  packing: str = "complete",
+  *,
+  text_field: str = "text",
+  tfds_directory: str = "",
+  seed: int = 0,
+  heldout_fraction: float = 0.02,
+) -> BlocksTask:
+  """Registers the Task `name`, whose blocks are the records of `data.prepare` in the order of the text.
+
+  Neither the source nor the vocabulary has to be there before the Task is read.
+
+  Args:
+    name: of the Task, its splits are 'train' and 'heldout'.
+    source: what `data.prepare --source=` takes; or a DataSource of seqio, whose split 'train' is read. The
+      texts of the latter are registered as the Task `<name>_text`, which `data.prepare` can read too.
+    vocabulary: directory of the vocabulary.
+    length: most tokens in a block, [CLS] included.
+    packing: how text is cut into blocks, one of `data.prepare.packing.MODES`.
+    text_field: JSON field, column or feature with the text.
+    tfds_directory: data_dir of TFDS; '': seqio's or its own default.
+    seed: decides which documents are held out, as `--seed`.
+    heldout_fraction: of documents, the split 'heldout'.
+
+  ConfigError: length, packing or heldout_fraction makes no sense.
+  """
+  if packing not in modes.MODES:
+    raise errors.ConfigError(errors.unknown("packing", packing, modes.MODES))
+  if length < MIN_LENGTH or not 0 <= heldout_fraction < 1:
+    raise errors.ConfigError(
+      f"register_packed: length={length}, heldout_fraction={heldout_fraction}; expected a length of at least "
+      f"{MIN_LENGTH} tokens and a fraction in [0, 1)"
+    )
+  if isinstance(source, seqio.DataSource):
+    seqio_tasks.add_text_task(f"{name}_text", source, text_field)
+    source, text_field = f"seqio:{name}_text", "text"
+  request = sources.Request(source, text_field=text_field, tfds_directory=tfds_directory)
+  task = BlocksTask(
+    name,
+    vocabulary=DirectoryVocabulary(vocabulary),
+    length=length,
+    packing=packing,
+    source=DocumentSource(request, seed=seed, heldout_fraction=heldout_fraction),
+    preprocessors=[
+      split_sentences,
+      encode_sentences,
+      functools.partial(pack_blocks, length=length, packing=packing),
+      seqio.CacheDatasetPlaceholder(),
+    ],
+  )
+  seqio.TaskRegistry.add_provider(name, task)
+  return task
+
+
+def register_corpora() -> None:
+  """Registers the corpora of `seqio_tasks.CORPORA` in each of LENGTHS, whole sentences to a block."""
+  seqio_tasks.register_corpora()
+  for corpus in seqio_tasks.CORPORA:
+    for length in LENGTHS:
+      vocabulary = os.path.join(VOCABULARIES, corpus)
+      register_packed(f"{corpus}_packed_{length}", f"seqio:{corpus}", vocabulary, length)

@@ -1,0 +1,124 @@
+"""Prepared records as a Task, in the trainer's own order."""
+
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from data import manifest, records
+from data.tasks import generated
+from data.tasks.blocks import FEATURE, BlocksTask
+from data.tasks.vocabulary import DirectoryVocabulary
+
+_ROWS_AT_ONCE = 256  # read together: several times faster than one by one
+
+
+class PreparedSource(seqio.DataSource):
+  """The records of a directory: any shard of any number, from any row on, by arithmetic."""
+
+  def __init__(self, directory: str | os.PathLike):
+    self.manifest = manifest.read(directory)
+    self._directory = directory
+    counts = {name: split.records for name, split in self.manifest.splits.items() if split.records}
+    # seqio would cache small sources, so that each epoch had the order of the first.
+    super().__init__(
+      counts, num_input_examples=counts, caching_permitted=False, performs_internal_shuffling=True
+    )
+
+  @property
+  def supports_arbitrary_sharding(self) -> bool:
+    """True: a shard is every n-th row."""
+    return True
+
+  def list_shards(self, split: str) -> list[str]:
+    """Returns the names of the files."""
+    return [shard.name for shard in self.manifest.splits[split].shards]
+
+  def get_dataset(
+    self,
+    split: str = "train",
+    shuffle: bool = True,
+    seed: int | None = None,
+    shard_info: seqio.ShardInfo | None = None,
+    *,
+    sequence_length: Mapping[str, int] | None = None,
+    use_cached: bool = False,
+    num_epochs: int | None = 1,
+    first: int = 0,
+  ) -> tf.data.Dataset:
+    """Returns rows of `FEATURE`, [length] int32, padded with [PAD].
+
+    Args:
+      split: 'train' or 'heldout'.
+      shuffle: in the trainer's order, else in the order of the files.
+      seed: that of the trainer's order.
+      shard_info: which rows of the order: index, index + num_shards, ...
+      sequence_length: {FEATURE: tokens of a row}; None: those of the longest record.
+      use_cached: unused; records are a cache.
+      num_epochs: passes over the records; None: without end.
+      first: the row of the order, counted over all shards, at which to begin: step * global batch size.
+
+    DataError: the records are damaged, or longer than a row.
+    """
+    length = sequence_length[FEATURE] if sequence_length else self.manifest.length
+    opened = records.PackedRecords(
+      self._directory, split=split, length=length, seed=int(seed or 0), content=self.manifest
+    )
+    index, stride = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
+    last = num_epochs and num_epochs * len(opened)
+
+    def rows() -> Iterator[np.ndarray]:
+      start = first + index
+      while not last or start < last:
+        stop = start + _ROWS_AT_ONCE * stride
+        positions = range(start, min(stop, last) if last else stop, stride)
+        if shuffle:
+          yield opened.batch(0, len(opened), rows=positions)
+        else:
+          yield opened.numbered([position % len(opened) for position in positions])
+        start = stop
+
+    dataset = generated.dataset(rows, tf.TensorSpec([None, length], tf.int32))
+    return dataset.unbatch().map(lambda row: {FEATURE: row}).prefetch(tf.data.AUTOTUNE)
+
+
+class PreparedTask(BlocksTask):
+  """A Task over prepared records; seqio's repeating and shuffling are left out, the source does both.
+
+  `get_dataset` takes `first` too, the row at which to begin.
+  """
+
+  def get_dataset(
+    self, sequence_length: Mapping[str, int] | None = None, split: str = "train", **options: Any
+  ) -> tf.data.Dataset:
+    """Returns rows, as the source's `get_dataset`; other options of seqio's Tasks have no meaning here."""
+    self.check(sequence_length, **options)
+    known = {name: options[name] for name in options.keys() & _OPTIONS}
+    return self.source.get_dataset(split, sequence_length=sequence_length, **known)
+
+
+_OPTIONS = {"shuffle", "seed", "shard_info", "num_epochs", "first"}
+
+
+def register_prepared(name: str, directory: str | os.PathLike) -> PreparedTask:
+  """Registers finished records as the Task `name` and returns it.
+
+  Its rows are those of `data.records.PackedRecords` with the same seed, which is what the trainer reads.
+
+  DataError: the directory is not a finished preparation.
+  """
+  source = PreparedSource(directory)
+  task = PreparedTask(
+    name,
+    vocabulary=DirectoryVocabulary(pathlib.Path(directory) / "vocabulary"),
+    length=source.manifest.length,
+    packing=source.manifest.packing,
+    source=source,
+    shuffle_buffer_size=None,
+  )
+  seqio.TaskRegistry.add_provider(name, task)
+  return task

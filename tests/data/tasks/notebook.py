@@ -1,0 +1,300 @@
+"""Works with our Tasks as a notebook would: `python notebook.py DIRECTORY` writes `results.json` there.
+
+One process for all of `test_tasks.py`, because TensorFlow and seqio take seconds to load.
+"""
+
+import contextlib
+import functools
+import io
+import json
+import os
+import pathlib
+import pickle
+import shutil
+import sys
+import time
+
+import numpy as np
+import sentencepiece
+import seqio
+import tensorflow as tf
+from absl import flags
+
+import data.tasks
+from data import errors, manifest, records, vocabulary
+from data.prepare import command, pipeline, shards, unit_files
+from data.tasks import generated
+from data.vocabulary import train
+from tests.data.conftest import make_documents, write_text
+
+LENGTH = 32
+KINDS = ("plain", "official", "wordpiece")
+PACKINGS = ("complete", "none", "concat")
+DIRECTORY = pathlib.Path(sys.argv[1])
+PLAIN = DIRECTORY / "plain"
+ODD = ["A \x00 control. \ud800 Half! Q?", "", " \u3000 ", "unbroken" * 20, "Two.\r One? \u2028 Three"]
+
+results: dict = {}
+
+
+def refused(function) -> list:
+  """Returns [exit code, message] of the error that a call raises; [0, ''] if it raises none."""
+  try:
+    function()
+  except errors.UserError as error:
+    return [error.exit_code, str(error)]
+  return [0, ""]
+
+
+def ids(dataset) -> list[np.ndarray]:
+  return [example["inputs"] for example in dataset.as_numpy_iterator()]
+
+
+def equal(some, others) -> bool:
+  return len(some) == len(others) > 0 and all(map(np.array_equal, some, others))
+
+
+def make_inputs() -> None:
+  for number in range(2):
+    write_text(DIRECTORY / f"part{number}.txt", make_documents(60, seed=number))
+  lines = [json.dumps({"text": text}) for text in [*ODD, *("\n".join(d) for d in make_documents(9, 8))]]
+  (DIRECTORY / "part2.jsonl").write_text("\n".join(lines))
+  text = [paragraph for document in make_documents(100, seed=9) for paragraph in document]
+  train.train(text, PLAIN, kind="sentencepiece", cased=False, size=150)
+  model = PLAIN / "sp.model"
+  train.import_files(DIRECTORY / "official", sp_model=model, cased=False, pretokenization="official")
+  train.train(text, DIRECTORY / "wordpiece", kind="wordpiece", cased=False, size=170)
+  (DIRECTORY / "tiny.txt").write_text("The time.\n\nHis way!\n")
+
+
+SOURCE = f"{DIRECTORY}/part*"
+
+
+def prepare(output: pathlib.Path, *more: str, source: str = SOURCE) -> tuple[int, pathlib.Path]:
+  base = [f"--source={source}", f"--output={output}", f"--length={LENGTH}", "--workers=1"]
+  return command.main([*base, *more]), output
+
+
+def stored(directory: pathlib.Path, split: str) -> list[np.ndarray]:
+  """Returns the records of a directory in the order of its files, without padding."""
+  opened = records.PackedRecords(directory, split=split, length=LENGTH, seed=0)
+  return [row[row != opened.pad] for row in opened.rows(0, len(opened))]
+
+
+def sorted_by_key(task: seqio.Task, split: str) -> list[np.ndarray]:
+  """Returns a Task's blocks in the order of their shuffle keys."""
+  keyed = []
+  units = len(task.source.list_shards(split))
+  for unit in range(units):
+    blocks = ids(task.get_dataset(split=split, shuffle=False, shard_info=seqio.ShardInfo(unit, units)))
+    keys = unit_files.shuffle_keys(0, unit, len(blocks))
+    keyed += [(int(key), unit, number, block) for number, (key, block) in enumerate(zip(keys, blocks))]
+  return [block for *_, block in sorted(keyed, key=lambda one: one[:3])]
+
+
+def vocabularies() -> None:
+  text = "The TIME of his way, isn't it? \u4e2d"
+  for kind in KINDS:
+    ours, words = data.tasks.DirectoryVocabulary(DIRECTORY / kind), vocabulary.load(DIRECTORY / kind)
+    copy = data.tasks.DirectoryVocabulary(shutil.copytree(DIRECTORY / kind, DIRECTORY / f"{kind}_copy"))
+    special, want = words.special_ids, words.encode(text)
+    features = {"inputs": seqio.Feature(ours, add_eos=False)}
+    tokenized = seqio.preprocessors.tokenize(tf.data.Dataset.from_tensors({"inputs": text}), features)
+    row = [*want, special.sep, *want]
+    rows = np.asarray([row, [special.sep] * len(row)], np.int32)
+    pickled = pickle.dumps(ours)
+    results[f"vocabulary {kind}"] = {
+      "encoded": equal([*ids(tokenized), ours.encode(text), ours.encode_tf(tf.constant(text))], [want] * 3),
+      "decoded": ours.decode(row) == words.decode(row) == ours.decode_tf(tf.constant(row)).numpy().decode(),
+      "rows": [one.decode() for one in ours.decode_tf(rows).numpy()] == [*map(words.decode, rows.tolist())],
+      "pickled": len(pickled) - len(str(DIRECTORY)) < 100 and pickle.loads(pickled) == ours,
+      "copy": ours == copy and len({ours, copy}) == 1,
+      "others": sum(ours == data.tasks.DirectoryVocabulary(DIRECTORY / other) for other in KINDS),
+      "special": [ours.bos_id, ours.pad_id, ours.unk_id, ours.eos_id, ours.vocab_size]
+      == [special.cls, special.pad, special.unk, None, words.size],
+    }
+
+
+def packed_tasks() -> None:
+  for kind in KINDS:
+    for mode in PACKINGS:
+      name = f"{kind}_{mode}"
+      asked = [f"--vocabulary={DIRECTORY / kind}", f"--packing={mode}", "--heldout_fraction=0.2"]
+      _, output = prepare(DIRECTORY / name, *asked)
+      task = data.tasks.register_packed(name, SOURCE, DIRECTORY / kind, LENGTH, mode, heldout_fraction=0.2)
+      results[f"packed {name}"] = [
+        equal(sorted_by_key(task, "train"), stored(output, "train")),
+        len(manifest.read(output).splits["train"].shards),
+      ]
+  results["packed, held out"] = equal(sorted_by_key(task, "heldout"), stored(output, "heldout"))
+  keyed = sorted(block.tobytes() for block in sorted_by_key(task, "train"))
+  results["packed, as a whole"] = keyed == sorted(map(bytes, ids(task.get_dataset(shuffle=False))))
+  task = data.tasks.register_packed("tiny", f"{DIRECTORY}/tiny.txt", PLAIN, 64, heldout_fraction=0)
+  words = vocabulary.load(PLAIN)
+  cls, sep = words.special_ids.cls, words.special_ids.sep
+  by_hand = [cls, *words.encode("The time."), sep, sep, *words.encode("His way!"), sep]
+  results["by hand"] = [block.tolist() for block in ids(task.get_dataset(shuffle=False))] == [by_hand]
+  lines = seqio.TextLineDataSource({"train": f"{DIRECTORY}/part0.txt"})
+  body = functools.partial(_renamed, lines)
+  source = seqio.FunctionDataSource(body, ["train"])
+  task = data.tasks.register_packed("lines", source, PLAIN, LENGTH, text_field="body")
+  _, output = prepare(DIRECTORY / "lines", f"--vocabulary={PLAIN}", source="seqio:lines_text")
+  results["data source"] = equal(sorted_by_key(task, "train"), stored(output, "train"))
+  one, again, other = (
+    ids(seqio.get_mixture_or_task("plain_none").get_dataset(shuffle=True, seed=seed)) for seed in (1, 1, 2)
+  )
+  is_permuted = sorted(map(bytes, one)) == sorted(map(bytes, other))
+  results["shuffled"] = [equal(one, again), equal(one, other), is_permuted]
+
+
+def _renamed(source, split, shuffle_files, seed=None):
+  return source.get_dataset(split, False).map(lambda line: {"body": line})
+
+
+def converted(name: str, **options) -> seqio.FeatureConverter:
+  return data.tasks.EncoderConverter.of(name)(pack=False, use_custom_packing_ops=False, **options)
+
+
+def batches(name: str, number: int, **options) -> list[np.ndarray]:
+  dataset = seqio.get_dataset(
+    name, {"inputs": LENGTH}, converted(name), shuffle=True, num_epochs=None, **options
+  )
+  return [batch["encoder_input_tokens"] for batch in dataset.take(number).as_numpy_iterator()]
+
+
+def prepared_tasks() -> None:
+  directory = DIRECTORY / "plain_complete"
+  task = data.tasks.register_prepared("prepared", directory)
+  opened = records.PackedRecords(directory, length=LENGTH, seed=7)
+  number = 2 * len(opened) // 16
+  whole = [opened.batch(step, 16) for step in range(number)]
+  parts = [
+    batches("prepared", 20, seed=7, batch_size=4, shard_info=seqio.ShardInfo(index, 4)) for index in range(4)
+  ]
+  late = task.get_dataset({"inputs": LENGTH}, seed=7, num_epochs=None, first=16 * 1_000_000).batch(16)
+  epoch = ids(task.get_dataset(seed=3))
+  in_order = ids(task.get_dataset(shuffle=False, num_epochs=2, use_cached=True))
+  results["prepared"] = {
+    "batches": equal(batches("prepared", number, seed=7, batch_size=16), whole),
+    "shards": all(equal(part, [batch[index::4] for batch in whole[:20]]) for index, part in enumerate(parts)),
+    "a million steps on": equal(
+      ids(late.take(2)), [opened.batch(1_000_000, 16), opened.batch(1_000_001, 16)]
+    ),
+    "epoch": len(epoch) == len(opened)
+    and sorted(map(bytes, epoch)) == sorted(map(bytes, in_order[: len(opened)])),
+    "order of the files": equal(in_order, [*opened.rows(0, len(opened))] * 2),
+    "examples": [task.num_input_examples("train"), task.num_input_examples("heldout")]
+    == [len(stored(directory, split)) for split in pipeline.SPLITS],
+  }
+  _, other = prepare(DIRECTORY / "other", f"--vocabulary={PLAIN}", "--packing=complete_doc")
+  data.tasks.register_prepared("prepared_other", other)
+  seqio.MixtureRegistry.add("mixed", [("prepared", 0.7), ("prepared_other", 0.3)])
+  one, again, late = (batches("mixed", 40, seed=seed, batch_size=8) for seed in (5, 5, 6))
+  results["mixture"] = [equal(one, again), equal(one, late)]
+
+
+def converter() -> None:
+  task = data.tasks.register_packed("row", f"{DIRECTORY}/tiny.txt", PLAIN, 16, "eos", heldout_fraction=0)
+  first = next(iter(seqio.get_dataset("row", {"inputs": 16}, converted("row")).as_numpy_iterator()))
+  size = len(ids(task.get_dataset(shuffle=False))[0])
+  results["converter"] = {name: value.tolist() for name, value in first.items()} | {"size": size}
+
+
+def tokenised() -> None:
+  """Tasks whose examples are ids, through `data.prepare`."""
+  plain = data.tasks.DirectoryVocabulary(PLAIN)
+  special = plain.words.special_ids
+  examples = {
+    "sentences": [plain.encode("the time of his"), plain.encode("way"), list(range(5, 5 + 40))],
+    "blocks": [[special.cls, 9, 10, special.sep, special.pad], [special.cls, 11, special.sep]],
+    "broken": [[9, special.sep, 10]],
+    "long": [[special.cls, *[9] * 40]],
+    "outside": [[9, 150]],
+  }
+  strange = str(DIRECTORY / "strange")
+  text = [paragraph for document in make_documents(50, seed=9) for paragraph in document]
+  sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(text), model_prefix=strange, vocab_size=60)
+  stock = {"stock": seqio.SentencePieceVocabulary(f"{strange}.model")}
+  for name in [*examples, *stock]:
+    ragged = tf.ragged.constant(examples.get(name, [[3, 4]]), tf.int32)
+    seqio.TaskRegistry.add(
+      name,
+      seqio.FunctionDataSource(functools.partial(_slices, ragged), ["train"]),
+      preprocessors=[lambda dataset: dataset.map(lambda row: {"targets": row})],
+      output_features={"targets": seqio.Feature(stock.get(name, plain), add_eos=False)},
+    )
+  ours = f"--vocabulary={PLAIN}"
+  for name in examples:
+    code, output = prepare(DIRECTORY / f"from_{name}", ours, "--heldout_fraction=0", source=f"seqio:{name}")
+    results[f"tokenised {name}"] = [
+      code,
+      *([] if code else sorted(row.tolist() for row in stored(output, "train"))),
+    ]
+  data.tasks.register_packed("flat", SOURCE, PLAIN, LENGTH, "none", heldout_fraction=0)
+  asked = [ours, "--heldout_fraction=0", "--packing=none"]
+  (_, one), (_, other) = (
+    prepare(DIRECTORY / name, *asked, source=source)
+    for name, source in (("of_text", SOURCE), ("of_blocks", "seqio:flat"))
+  )
+  results["tokenised flat"] = equal(stored(one, "train"), stored(other, "train"))
+  wrong = {
+    "no vocabulary": ("seqio:sentences", []),
+    "another vocabulary": ("seqio:sentences", [f"--vocabulary={DIRECTORY / 'official'}"]),
+    "another packing": ("seqio:flat", [ours]),
+    "stock": ("seqio:stock", [ours]),
+  }
+  for name, (source, asked) in wrong.items():
+    errors_of = io.StringIO()
+    with contextlib.redirect_stderr(errors_of):
+      code, output = prepare(DIRECTORY / "refused", *asked, source=source)
+    results[f"refused {name}"] = [code, errors_of.getvalue().strip().splitlines()[-1], output.exists()]
+
+
+def _slices(ragged, split, shuffle_files, seed=None):
+  return tf.data.Dataset.from_tensor_slices(ragged)
+
+
+def refusals() -> None:
+  os.chdir(DIRECTORY)
+  corpus = seqio.get_mixture_or_task("wikipedia_books_packed_512")
+  results["hidden"] = os.environ.get("CUDA_VISIBLE_DEVICES")
+  results["names"] = sorted(name for name in seqio.TaskRegistry.names() if "_packed_" in name)
+  results["refused no vocabulary yet"] = refused(lambda: corpus.get_dataset(shuffle=False))
+  shutil.copytree(PLAIN, DIRECTORY / "vocabularies/wikipedia_books")
+  seqio.set_tfds_data_dir_override(str(DIRECTORY / "nowhere"))
+  results["refused no data"] = refused(lambda: corpus.get_dataset(shuffle=False))
+  task = seqio.get_mixture_or_task("plain_complete")
+  lengths = {"inputs": LENGTH}
+  calls = {
+    "no seed": lambda: seqio.get_dataset(
+      "plain_complete", lengths, converted("plain_complete"), shuffle=True
+    ),
+    "no seed, prepared": lambda: seqio.get_dataset("prepared", lengths, converted("prepared"), shuffle=True),
+    "no length": lambda: seqio.get_dataset("plain_complete", {}, converted("plain_complete")),
+    "short": lambda: seqio.get_dataset("plain_complete", {"inputs": 16}, converted("plain_complete")),
+    "short, prepared": lambda: seqio.get_dataset("prepared", {"inputs": 16}, converted("prepared")),
+    "pack": lambda: data.tasks.EncoderConverter.of("prepared")(pack=True),
+    "no pad": lambda: data.tasks.EncoderConverter(pack=False, use_custom_packing_ops=False),
+    "unprepared": lambda: data.tasks.register_prepared("absent", PLAIN),
+    "packing": lambda: data.tasks.register_packed("absent", SOURCE, PLAIN, 32, "complte"),
+    "length": lambda: data.tasks.register_packed("absent", SOURCE, PLAIN, 7),
+    "ids": lambda: data.tasks.register_packed("twice", "seqio:flat", PLAIN, 32).get_dataset(shuffle=False),
+  }
+  results.update({f"refused {name}": refused(call) for name, call in calls.items()})
+  # As `seqio_cache_tasks` defines it: importing that program needs Beam.
+  flags.DEFINE_enum("output_format", "tfrecord", ["arrayrecord", "tfrecord"], "")
+  results["cached as"] = [task.supports_caching, seqio.get_mixture_or_task("prepared").supports_caching]
+  flags.FLAGS["output_format"].value = "arrayrecord"
+  results["refused arrayrecord"] = refused(lambda: task.supports_caching)
+
+
+if __name__ == "__main__":
+  pipeline.CHUNK_CHARACTERS, shards.SHARD_BYTES = 3_000, 4_000  # several of each, of small files
+  make_inputs()
+  for section in (vocabularies, packed_tasks, prepared_tasks, converter, tokenised, refusals):
+    section()
+    (DIRECTORY / "results.json").write_text(json.dumps(results))
+  # The program ends while a generator is at work.
+  slowly = (time.sleep(0.05) or 1 for _ in iter(int, 1))
+  ahead = generated.dataset(lambda: slowly, tf.TensorSpec([], tf.int32)).prefetch(99).as_numpy_iterator()
+  next(ahead)

@@ -4,8 +4,9 @@
   python -m benchmarks.input --recipe roberta_base --shape 4x128 --steps 20
 
 Records of random words are prepared where no other program looks and removed again. One JSON line: tokens
-per CPU second of the reader, seconds of a step in `pretrain.train` (records read ahead, metrics fetched,
-logged and written) and of the bare step, in turns, and the median of their ratios. The aim is at most 1.02.
+per CPU second of the reader, of one directory and of a mixture of two, seconds of a step in `pretrain.train`
+(records read ahead, metrics fetched, logged and written) and of the bare step, in turns, and the median of
+their ratios. The aim is at most 1.02.
 """
 
 import pathlib
@@ -13,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from fractions import Fraction
 
 import jax
 import numpy as np
@@ -20,6 +22,7 @@ import numpy as np
 from benchmarks import cases
 from data import command
 from data.errors import DataError
+from data.mixture import MixedRecords, Mixture, Records
 from data.records import PackedRecords
 from pretrain import metrics, train
 from pretrain.command import kept_memory
@@ -40,8 +43,14 @@ def write_records(directory: pathlib.Path, *, rows: int, length: int) -> pathlib
   return output
 
 
-def reader_speed(records: PackedRecords, batch: int, *, seconds: float = 2.0) -> float:
-  """Tokens per second of CPU time that `PackedRecords.batch` reads."""
+def mixed(directory: pathlib.Path, *, length: int) -> MixedRecords:
+  """The same records twice, as a mixture of 7 to 3."""
+  sources = {name: PackedRecords(directory, length=length, seed=seed) for seed, name in enumerate("ab")}
+  return MixedRecords(sources, Mixture([(0, [7, 3])]), shares=[Fraction(7, 10), Fraction(3, 10)])
+
+
+def reader_speed(records: Records, batch: int, *, seconds: float = 2.0) -> float:
+  """Tokens per second of CPU time that `batch` of the records reads."""
   records.batch(0, batch)
   started, done = time.process_time(), 0
   while time.process_time() - started < seconds:
@@ -97,6 +106,7 @@ def main() -> None:
         "shape": f"{batch}x{length}",
         "steps": asked.steps,
         "reader_tokens_per_cpu_second": reader_speed(PackedRecords(directory, length=length, seed=0), batch),
+        "mixture_tokens_per_cpu_second": reader_speed(mixed(directory, length=length), batch),
         "seconds_in_training": statistics.median(inside),
         "seconds_bare": statistics.median(alone),
         "ratio": statistics.median(one / other for one, other in zip(inside, alone)),

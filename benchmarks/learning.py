@@ -95,7 +95,7 @@ def run_one(arguments: argparse.Namespace) -> None:
   _check_heldout(config, records)
   if arguments.minutes:
     set_steps(config, steps_in(arguments.minutes, config, records))
-  unigram = prepared.unigram(records.directory)
+  unigram = records.train.unigram()
   run = make_run(config, records.tokens)
   name = arguments.name or "_".join([arguments.recipe, *(f"no_{part}" for part in arguments.without)])
   path = pathlib.Path(arguments.output) / f"{name}-seed{arguments.seed}.jsonl"

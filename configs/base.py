@@ -176,6 +176,11 @@ def _data() -> ConfigDict:
     {
       "source": "installed_docs",  # see `python -m data.prepare --help`
       "directory": "",  # prepared records; '': prepared/<source, vocabulary, packing, length>
+      # Several prepared directories instead: 'DIR:RATE,DIR:RATE', rates of blocks in any scale; 'DIR,DIR': by
+      # their numbers of records; 'seqio:NAME': the Tasks and rates of a Mixture. docs/corpora.md.
+      "mixture": "",
+      "temperature": 0.0,  # T: rates become rate**(1/T), so above 1 they are more alike; 0: as they are
+      "stages": "",  # mixtures by training step instead: '0: DIR:RATE,DIR:RATE; 100000: DIR:RATE'
       "text_field": "",  # of a JSON line, Parquet row or example that holds the text; '': 'text'
       "module": "",  # file or module that registers seqio tasks, imported by data.prepare only
       "tfds_directory": "",  # TFDS data_dir; '': its default

@@ -82,9 +82,9 @@ def full_disk_at(path: Path) -> Iterator[None]:
 
 
 def aside_of(path: Path) -> pathlib.Path:
-  """Where this process writes a file that takes its name when it is whole."""
+  """Returns a new name beside `path`: processes of several machines may write the same file at one time."""
   path = pathlib.Path(path)
-  return path.with_name(f"{path.name}.{os.getpid()}.part")
+  return path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
 
 
 def this_process() -> str:

@@ -117,6 +117,11 @@ def read(directory: str | os.PathLike) -> Manifest:
     ) from error
 
 
+def records_digest(manifest: Manifest) -> str:
+  """Returns the sha256 of the records of all splits, wherever they lie."""
+  return files.digest_json([shard.sha256 for split in manifest.splits.values() for shard in split.shards])
+
+
 def described_vocabulary(directory: str | os.PathLike) -> dict[str, Any]:
   """Returns the fields that the vocabulary file beside records shares with a manifest; {} without a file."""
   described = files.read_json(pathlib.Path(directory) / "vocabulary" / "vocabulary.json")

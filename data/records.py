@@ -89,6 +89,10 @@ class PackedRecords:
     """Returns the number of records in use: one epoch."""
     return self._number
 
+  def unigram(self) -> np.ndarray:
+    """Returns the count of each id in the training records of the directory, as `unigram`."""
+    return unigram(self._directory)
+
   def batch(self, step: int, batch_size: int, *, rows: Sequence[int] | None = None) -> np.ndarray:
     """Returns the rows of the global batch of a step that `rows` numbers from 0; None: all.
 

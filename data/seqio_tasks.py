@@ -3,7 +3,6 @@
 TensorFlow is imported inside functions: a preparation from text files or `installed_docs` never pays for it.
 """
 
-import dataclasses
 import functools
 import hashlib
 import os
@@ -11,35 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from data import errors, tfds_reader, user_module
+from data.corpora import CORPORA
 
 SPLIT = tfds_reader.TRAIN
-
-
-@dataclasses.dataclass(frozen=True)
-class Corpus:
-  """One TFDS corpus of a Mixture: name with version, feature with the text, fraction of it that is used."""
-
-  tfds_name: str
-  text_field: str
-  keep: float = 1.0
-
-
-_WIKIPEDIA = Corpus("wikipedia/20230601.en:1.0.0", "text")
-_BOOKS = Corpus("pg19:0.1.1", "book_text")
-
-CORPORA = {
-  # The 16 GB of COCO-LM base, AMOS base and TACO. BookCorpus is not distributed: PG-19 stands in for it.
-  "wikipedia_books": (_WIKIPEDIA, _BOOKS),
-  # The 160 GB of the base++ and large++ models (RoBERTa's: the above, CC-News, OpenWebText, Stories), of
-  # which TFDS has stand-ins: news and web pages of C4 in the styles of those sets, a part of C4 for the rest.
-  "web_160gb": (
-    _WIKIPEDIA,
-    _BOOKS,
-    Corpus("c4/realnewslike:3.1.0", "text"),
-    Corpus("c4/webtextlike:3.1.0", "text"),
-    Corpus("c4/en:3.1.0", "text", keep=0.25),
-  ),
-}
 
 
 def plan(name: str, *, module: str, tfds_directory: str, download: bool) -> list[tuple[str, int, float]]:
@@ -54,14 +27,7 @@ def plan(name: str, *, module: str, tfds_directory: str, download: bool) -> list
     ConfigError: a rate of the Mixture is not positive, or the module cannot be imported.
   """
   seqio = _registry(module, tfds_directory)
-  try:
-    mixture_or_task = seqio.get_mixture_or_task(name)
-  except ValueError as error:
-    names = sorted([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()])
-    raise errors.DataError(
-      f"--source=seqio:{name}: {errors.unknown('Task or Mixture', name, names)}; --module=FILE imports a "
-      "file that registers more"
-    ) from error
+  mixture_or_task = _registered(name, seqio, flag="--source")
   tasks = seqio.get_subtasks(mixture_or_task)
   for task in tasks:
     _find_data(task, seqio, tfds_directory, download=download)
@@ -75,6 +41,43 @@ def plan(name: str, *, module: str, tfds_directory: str, download: bool) -> list
       name, [(task.name, mixture_or_task.get_rate(task), _num_documents(task)) for task in tasks]
     )
   return [(task.name, len(task.source.list_shards(SPLIT)), keep) for task, keep in zip(tasks, keeps)]
+
+
+def rates(name: str, *, module: str, tfds_directory: str, download: bool) -> list[tuple[str, float]]:
+  """Returns (task, rate) for each Task of a registered Mixture, in its order; rates in any scale.
+
+  Raises:
+    DataError: nothing of that name is registered, it is no Mixture, or TFDS data for a rate is not there.
+    ConfigError: a rate is not a finite number above 0, or the module cannot be imported.
+  """
+  seqio = _registry(module, tfds_directory)
+  mixture = _registered(name, seqio, flag="--mixture")
+  if not isinstance(mixture, seqio.Mixture):
+    raise errors.DataError(
+      f"seqio:{name} is a Task, not a Mixture; train on it alone with --config.data.source=seqio:{name}"
+    )
+  pairs = []
+  for task in seqio.get_subtasks(mixture):
+    _find_data(task, seqio, tfds_directory, download=download)
+    rate = float(mixture.get_rate(task))
+    if not 0 < rate < float("inf"):
+      raise errors.ConfigError(
+        f"seqio Mixture {name!r}: the rate of its Task {task.name!r} is {rate}; expected a finite number "
+        "above 0"
+      )
+    pairs.append((task.name, rate))
+  return pairs
+
+
+def _registered(name: str, seqio, *, flag: str):
+  try:
+    return seqio.get_mixture_or_task(name)
+  except ValueError as error:
+    names = sorted([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()])
+    raise errors.DataError(
+      f"{flag}=seqio:{name}: {errors.unknown('Task or Mixture', name, names)}; --module=FILE imports a "
+      "file that registers more"
+    ) from error
 
 
 def _find_data(task, seqio, tfds_directory: str, *, download: bool) -> None:
@@ -203,18 +206,19 @@ def _seqio():
   import tensorflow as tf
 
   text = seqio.Feature(seqio.PassThroughVocabulary(1), add_eos=False, dtype=tf.string, rank=0)
-  for mixture, corpora in CORPORA.items():
+  for mixture, corpus in CORPORA.items():
     rates = []
-    for corpus in corpora:
-      name = corpus.tfds_name.partition(":")[0].replace("/", "_").replace(".", "_")
+    for part in corpus.tfds:
+      source = part.source
+      name = source.tfds_name.partition(":")[0].replace("/", "_").replace(".", "_")
       if name not in seqio.TaskRegistry.names():
         seqio.TaskRegistry.add(
           name,
-          source=seqio.TfdsDataSource(tfds_name=corpus.tfds_name, splits=[SPLIT]),
-          preprocessors=[functools.partial(_only_text, field=corpus.text_field)],
+          source=seqio.TfdsDataSource(tfds_name=source.tfds_name, splits=[SPLIT]),
+          preprocessors=[functools.partial(_only_text, field=source.text_field)],
           output_features={"text": text},
         )
-      rates.append((name, functools.partial(_rate, keep=corpus.keep)))
+      rates.append((name, functools.partial(_rate, keep=part.keep)))
     seqio.MixtureRegistry.add(mixture, rates)
   return seqio
 

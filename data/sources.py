@@ -9,13 +9,12 @@ import argparse
 import collections
 import concurrent.futures
 import dataclasses
-import glob
 import os
 import pathlib
 from collections.abc import Callable, Iterator
 
-from data import arrow_files, command, errors, files, seqio_tasks, text_files, tfds_reader
-from data.buckets import copies
+from data import arrow_files, command, errors, files, globs, seqio_tasks, text_files, tfds_reader
+from data.corpora import CORPORA
 
 MIN_UNIT_BYTES = 1 << 20
 MAX_UNIT_BYTES = 64 << 20
@@ -34,18 +33,28 @@ class Request:
   limit: int = 0
 
 
-def add_flags(parser: command.Parser, *, is_required: bool = True) -> None:
-  """Adds the flags that say where text comes from; for every command that reads text."""
+def add_flags(parser: command.Parser, *, is_required: bool = True, several: bool = False) -> None:
+  """Adds the flags that say where text comes from; for every command that reads text.
+
+  With `several`, --source and --text_field may be given more than once, and are lists.
+  """
+  action = "append" if several else "store"
   parser.add_argument(
     "--source",
+    action=action,
     required=is_required,
-    default="",
+    default=[] if several else "",
     bucket=command.OPENED,
     help="installed_docs; tfds:NAME; seqio:NAME (registered Task or Mixture; here: wikipedia_books, "
     "web_160gb); or file globs separated by commas: text (a line is a paragraph, a blank line ends a "
     "document), *.jsonl, *.csv, *.tsv, *.parquet, *.arrow; all but the last two also as .gz or .zst",
   )
-  parser.add_argument("--text_field", default="text", help="JSON field, column or feature with the text")
+  parser.add_argument(
+    "--text_field",
+    action=action,
+    default=[] if several else "text",
+    help="JSON field, column or feature with the text (default: text)",
+  )
   parser.add_argument("--module", default="", help="file or module to import, which registers seqio Tasks")
   parser.add_argument(
     "--tfds_directory", default="", bucket=command.OPENED, help="data_dir of TFDS; default: its own default"
@@ -99,8 +108,8 @@ def check(request: Request) -> None:
   elif kind == "seqio":
     if not name:
       raise errors.ConfigError("--source=seqio: names no Task; expected seqio:NAME")
-    for corpus in seqio_tasks.CORPORA.get(name, ()):
-      _find_tfds(corpus.tfds_name, request)
+    for part in CORPORA[name].tfds if name in CORPORA else ():
+      _find_tfds(part.source.tfds_name, request)
   else:
     expand(request.source)
 
@@ -117,7 +126,7 @@ def expand(source: str) -> list[str]:
   A file is read once, however many links or spellings lead to it: the shortest of its names is returned.
   """
   paths: dict[tuple[int, int], str] = {}
-  for pattern, matches in _patterns(source):
+  for pattern, matches in globs.patterns(source):
     if not matches:
       hint = (
         f"; it is a directory, name its files as {pattern.rstrip('/')}/*" if os.path.isdir(pattern) else ""
@@ -134,47 +143,6 @@ def expand(source: str) -> list[str]:
       "--source is empty; expected file globs, tfds:NAME, seqio:NAME or installed_docs"
     )
   return sorted(paths.values())
-
-
-def _patterns(source: str) -> Iterator[tuple[str, list[str]]]:
-  """The globs between the commas of a source, each with its matches; a name may hold commas of its own."""
-  parts = command.names(source)
-  while parts:
-    tried = ((end, _matches(",".join(parts[:end]))) for end in range(1, len(parts) + 1))
-    end, matches = next(((end, matches) for end, matches in tried if matches), (1, []))
-    yield ",".join(parts[:end]), matches
-    parts = parts[end:]
-
-
-def _matches(pattern: str) -> list[str]:
-  """The files that a glob matches; those at an address are fetched."""
-  if files.is_address(pattern):
-    return [str(path) for path in copies.matching(pattern, flag="--source")]
-  head, tail = os.path.expanduser(pattern), ""
-  # What there is under its very name is no glob: '[2024] notes.txt', 'corpus [old]/*.txt'.
-  while head and not os.path.lexists(head):
-    head, sign, name = head.rpartition("/")
-    tail = f"{sign}{name}{tail}"
-  return [path for path in _glob(glob.escape(head) + tail) if os.path.isfile(path)]
-
-
-def _glob(pattern: str) -> list[str]:
-  """Returns the files that a glob matches; below '**' a link to a visited folder is not followed."""
-  start, sign, rest = (f"{pattern}/*" if pattern.endswith("**") else pattern).partition("**/")
-  if not sign or (start and not start.endswith("/")):
-    return glob.glob(pattern)
-  matches, entered = [], set()
-  for top in glob.glob(start) if start else ["."]:
-    for folder, below, _ in os.walk(top, followlinks=True):
-      real = os.path.realpath(folder)
-      is_linked = real != os.path.normpath(f"{os.path.realpath(top)}/{os.path.relpath(folder, top)}")
-      if is_linked and real in entered:
-        below.clear()
-        continue
-      entered.add(real)
-      below[:] = sorted(name for name in below if not name.startswith("."))
-      matches += _glob(f"{glob.escape(folder.rstrip('/'))}/{rest}")
-  return matches
 
 
 def is_of_files(source: str) -> bool:

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from data import command, files
+from data import command
 from pretrain import checkpoint, phases, preflight, prepared, resume, warm_start
 from pretrain import workdir as workdir_files
 from pretrain.export.tokenizer import convert
 from pretrain.pod.peers import LOOKING, PREPARING, Alone, compare_records
 from pretrain.prepared import Prepared
 from pretrain.run import Run
+from pretrain.settings import mixture
 from pretrain.spikes import Skip
 from pretrain.step import TrainState
 
@@ -42,19 +43,30 @@ class Start(NamedTuple):
     return self._replace(step=skip.at, loaded=None, skips=(*known, skip))
 
 
-def open_records(config: ConfigDict, workdir: str, download: bool, peers: Alone) -> Prepared:
-  """Looks whether the run can be, and opens its records, which process 0 prepares if need be."""
+def open_records(
+  config: ConfigDict, workdir: str, download: bool, peers: Alone
+) -> tuple[ConfigDict, Prepared]:
+  """Looks whether the run can be, and opens its records, which process 0 prepares if need be.
+
+  The config that is returned with them has the directories and rates of a seqio Mixture in place of its name.
+  """
 
   def look() -> None:
     preflight.check(config, workdir, is_new=checkpoint.newest_step(workdir) is None)
 
   peers.together("paths", look, seconds=LOOKING)
+  if mixture.seqio_name(config.data):
+    prepare = functools.partial(prepared.ensure_tasks, config, download=download)
+    config = ConfigDict(config.to_dict())
+    config.data.mixture = peers.first("the mixture's Tasks", prepare, seconds=PREPARING)
   prepare = functools.partial(prepared.ensure_records, config, download=download)
   peers.first("prepared text", prepare, seconds=PREPARING)
-  late = PREPARING if files.is_address(config.data.directory) else LOOKING  # every host may fetch them
+  fetched = ("directory", "mixture", "stages")
+  is_far = any("://" in config.data[name] for name in fetched)
+  late = PREPARING if is_far else LOOKING  # every host may fetch them
   records = peers.together("records", functools.partial(prepared.open, config), seconds=late)
   compare_records(peers, records.digests, records.directory)
-  return records
+  return config, records
 
 
 def start(

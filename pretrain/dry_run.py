@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from data import manifest
-from pretrain import flops, resume, sharding, trees
+from pretrain import flops, mixed, resume, sharding, trees
 from pretrain.compiler_options import compiler_options
 from pretrain.corruption.masking import TokenIds
 from pretrain.models.config import activation_bytes
@@ -20,6 +20,7 @@ from pretrain.ops import attention
 from pretrain.own_rows import on_own_rows
 from pretrain.prepared import records_directory, refuse_other_text, token_ids
 from pretrain.run import Run, make_run
+from pretrain.settings import mixture
 
 GIB = 1 << 30
 
@@ -105,24 +106,46 @@ def local_bytes(abstract_tree: Any) -> int:
 
 def dry_run(config: ConfigDict, *, workdir: str) -> str:
   """The resolved config, parameter counts, mesh, sharding of every parameter and cost of a run, as text."""
-  directory = records_directory(config, only=(manifest.NAME,))
-  prepared = os.path.exists(os.path.join(directory, manifest.NAME))
-  if prepared:
-    refuse_other_text(config, directory)
-  size = config.model.vocab_size
-  tokens = token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, size)
+  if mixture.seqio_name(config.data):
+    tokens = TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)
+    lines = {"records": f"of the Tasks of {config.data.mixture}, which are asked for on the first start"}
+  elif mixture.is_asked(config.data):
+    found = mixed.find(config, only=(manifest.NAME,))
+    tokens, lines = token_ids(found.directory), _mixture_lines(found)
+  else:
+    tokens, lines = _records(config)
   run = make_run(config, tokens)
-  directory = config.data.directory or directory  # rather than the copy of an address
-  records = directory if prepared else f"{directory} (not there yet; made on first start)"
   sections = [
     _section("config", resume.flatten(config.to_dict())),
-    _section("workdir", {"workdir": workdir, "records": records}),
+    _section("workdir", {"workdir": workdir, **lines}),
     _section("parameters", {k: f"{v:,}" for k, v in parameter_counts(run.abstract_state.params).items()}),
     _section("mesh", {name: str(size) for name, size in run.mesh.shape.items()}),
     _section("sharding", _sharding_lines(run)),
     _section("cost", _cost_lines(run)),
   ]
   return "\n\n".join(sections)
+
+
+def _records(config: ConfigDict) -> tuple[TokenIds, dict[str, str]]:
+  """Returns the special ids of the records of a config, or stand-ins, and a line that says where they are."""
+  directory = records_directory(config, only=(manifest.NAME,))
+  prepared = os.path.exists(os.path.join(directory, manifest.NAME))
+  if prepared:
+    refuse_other_text(config, directory)
+  tokens = token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)
+  directory = config.data.directory or directory  # rather than the copy of an address
+  return tokens, {"records": directory if prepared else f"{directory} (not there yet; made on first start)"}
+
+
+def _mixture_lines(sources: mixed.Found) -> dict[str, str]:
+  """Returns a line for each source: its rates by the steps from which they hold."""
+  return {
+    f"records {source.name}": ", ".join(
+      f"{float(rate):.4%} from step {step:,}" for step, rate in zip(sources.steps, source.rates)
+    )
+    + f" ({source.written})"
+    for source in sources.sources
+  }
 
 
 def _sharding_lines(run: Run) -> dict[str, str]:

@@ -5,17 +5,21 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from data.mixture import MixedRecords, Records
 from data.records import PackedRecords
 from pretrain import sharding
+from pretrain.analysis.heldout import frequency_loss
 from pretrain.metrics import reduce_metrics
 from pretrain.run import Run, pad_rows
+
+SOURCE_LOSS = "source_loss/"  # with the name of a source: its held-out loss
 
 
 def evaluate(
   run: Run,
   eval_step: Callable,
   params: dict,
-  heldout: PackedRecords,
+  heldout: Records,
   *,
   progress: float,
   is_stopping: Callable[[], bool] = lambda: False,
@@ -26,13 +30,60 @@ def evaluate(
     eval_step: of `run.compile_eval_step`; it gets batch_size / microbatches rows at a time, which changes
       no figure but for the rounding of sums: a row's draws depend on its place among the held-out rows.
     params: parameters on the mesh.
-    heldout: held-out records; the first `train.eval_batches` batches of them are used.
+    heldout: held-out records; the first `train.eval_batches` batches of them are used, of each source where
+      there are several.
     progress: step / total_steps, which a scheduled mixture reads.
     is_stopping: asked before each microbatch.
 
   Returns:
-    {metric: mean}, and 'loss', the weighted sum of the terms; None if `is_stopping` returned True.
+    {metric: mean}, and 'loss', the weighted sum of the terms; None if `is_stopping` returned True. Of a
+    mixture each is the mean over the sources by their shares, and 'source_loss/NAME' is the loss of one.
   """
+  if isinstance(heldout, PackedRecords):
+    return _means(run, eval_step, params, heldout, progress, is_stopping)
+  of_sources: dict[str, dict[str, float]] = {}
+  for name, source in heldout.sources.items():
+    means = _means(run, eval_step, params, source, progress, is_stopping)
+    if means is None:
+      return None
+    of_sources[name] = means
+  return _mixed(of_sources, heldout)
+
+
+def _mixed(of_sources: dict[str, dict[str, float]], heldout: MixedRecords) -> dict[str, float]:
+  """Returns the means over sources; where one has nothing measured, over the others."""
+  means = {}
+  for metric in dict.fromkeys(metric for own in of_sources.values() for metric in own):
+    parts = {name: own[metric] for name, own in of_sources.items() if metric in own}
+    whole = sum(float(heldout.shares[name]) for name in parts)
+    means[metric] = sum(float(heldout.shares[name]) * value for name, value in parts.items()) / whole
+  return means | {f"{SOURCE_LOSS}{name}": own["loss"] for name, own in of_sources.items()}
+
+
+def trivial_loss(run: Run, heldout: Records) -> float:
+  """Returns the nats per token of the records of `evaluate` where token frequencies alone predict it.
+
+  The frequencies are those of the training records; a model has to get below.
+  """
+  number = run.config.train.batch_size * run.config.train.eval_batches
+  counts, special = heldout.unigram(), run.recipe.tokens.special
+  if isinstance(heldout, PackedRecords):
+    return frequency_loss(heldout.rows(0, number), counts, special)
+  return sum(
+    float(heldout.shares[name]) * frequency_loss(source.rows(0, number), counts, special)
+    for name, source in heldout.sources.items()
+  )
+
+
+def _means(
+  run: Run,
+  eval_step: Callable,
+  params: dict,
+  heldout: PackedRecords,
+  progress: float,
+  is_stopping: Callable[[], bool],
+) -> dict[str, float] | None:
+  """Returns the means over the records of one directory, as `evaluate`."""
   settings = run.config.train
   # A microbatch at a time, as the training step: what that one fits into, this one does.
   rows = settings.batch_size // settings.microbatches

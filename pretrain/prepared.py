@@ -12,14 +12,16 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from data import errors, files, manifest, sources, vocabulary
+from data import errors, files, manifest, mixture_rates, sources, vocabulary
 from data.buckets import copies
 from data.command import run_child
 from data.errors import DataError, UserError
+from data.mixture import Records
 from data.prepare import from_config
 from data.records import PackedRecords
-from data.records import unigram as unigram  # callers know records by a config
+from pretrain import mixed
 from pretrain.corruption.masking import TokenIds
+from pretrain.settings import mixture
 
 
 def records_directory(config: ConfigDict, *, only: Collection[str] = ()) -> str:
@@ -34,11 +36,13 @@ def records_directory(config: ConfigDict, *, only: Collection[str] = ()) -> str:
 
 
 def ensure_records(config: ConfigDict, *, download: bool) -> str:
-  """Makes the records a config names unless they are there; returns their directory.
+  """Makes the records a config names unless they are there; returns their directory, a mixture's first.
 
   Raises DataError where the source is not there (the line names the two commands that mend it) or its text
   cannot be used. The errors of data.prepare are raised again, the flags they name as fields of the config.
   """
+  if mixture.is_asked(config.data):
+    return mixed.find(config).directory
   directory = records_directory(config)
   if os.path.exists(os.path.join(directory, manifest.NAME)):
     refuse_other_text(config, directory)
@@ -60,6 +64,28 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
       f"the installed packages with --config.data.source=installed_docs"
     )
   raise errors.of_code(code, where, otherwise=DataError)
+
+
+def ensure_tasks(config: ConfigDict, *, download: bool) -> str:
+  """Makes the records of every Task of a seqio Mixture unless they are there.
+
+  Returns the mixture of their directories, 'DIR:RATE,DIR:RATE', for `data.mixture`. Errors are those of
+  `mixture_rates.read` and `ensure_records`.
+  """
+  data = config.data
+  try:
+    pairs = mixture_rates.read(
+      mixture.seqio_name(data), module=data.module, tfds_directory=data.tfds_directory, download=download
+    )
+  except UserError as error:
+    reason = re.sub(r"--(\w+)", _field_of_flag, str(error))
+    raise type(error)(reason.replace("--mixture=", "--config.data.mixture=")) from error
+  parts = []
+  for task, rate in pairs:
+    alone = ConfigDict(config.to_dict())
+    alone.data.update({"mixture": "", "source": f"{mixture.SEQIO}{task}"})
+    parts.append(f"{ensure_records(alone, download=download)}:{rate!r}")
+  return ",".join(parts)
 
 
 def refuse_other_text(config: ConfigDict, directory: str) -> None:
@@ -119,16 +145,26 @@ def _is_there(config: ConfigDict) -> bool:
 class Prepared:
   """The prepared records of a run, open to be read."""
 
-  directory: str
-  train: PackedRecords
-  heldout: PackedRecords | None  # None if the config evaluates nothing
+  directory: str  # a mixture's first
+  train: Records
+  heldout: Records | None  # None if the config evaluates nothing
   tokens: TokenIds
-  digests: dict[str, str]  # what `digests_of` gives; a checkpoint remembers them
+  digests: dict[str, Any]  # what `digests_of` or a mixture gives; a checkpoint remembers them
   description: dict[str, Any]  # what `describe` gives, for the model card
 
 
 def open(config: ConfigDict) -> Prepared:
   """Opens the records that a config names; DataError where they are not there, damaged or do not fit it."""
+  if mixture.is_asked(config.data):
+    mix = mixed.find(config)
+    return Prepared(
+      directory=mix.directory,
+      train=mix.train(config),
+      heldout=mix.heldout(config) if config.train.eval_batches else None,
+      tokens=_tokens(mix.manifest),
+      digests=mix.digests,
+      description=mix.describe(),
+    )
   directory = records_directory(config)
   content = manifest.read(directory)
 
@@ -147,6 +183,16 @@ def open(config: ConfigDict) -> Prepared:
   )
 
 
+def open_heldout(config: ConfigDict) -> tuple[Records, str]:
+  """Opens the held-out records of a config alone, and returns them with the directory of `Prepared`."""
+  if mixture.is_asked(config.data):
+    found = mixed.find(config)
+    return found.heldout(config), found.directory
+  directory = records_directory(config)
+  # Held-out records are read in the order of the files, which no seed changes.
+  return PackedRecords(directory, split="heldout", length=config.data.length, seed=0), directory
+
+
 def token_ids(directory: str) -> TokenIds:
   """Special ids and size of the vocabulary of prepared records, where nothing else of them is needed."""
   return _tokens(manifest.read(directory))
@@ -158,13 +204,12 @@ def _tokens(content: manifest.Manifest) -> TokenIds:
 
 def digests_of(content: manifest.Manifest) -> dict[str, str]:
   """sha256 of the vocabulary, of all shards, held-out ones too, and of what the manifest says of both."""
-  shards = [shard.sha256 for split in content.splits.values() for shard in split.shards]
   # Without where the text came from: the same records may be made of a source that has moved.
   said = dataclasses.asdict(content)
   said = {name: said[name] for name in ("vocabulary", "length", "packing", "dtype", "max_id", "splits")}
   return {
     "vocabulary_digest": content.vocabulary.digest,
-    "records_digest": files.digest_json(shards),
+    "records_digest": manifest.records_digest(content),
     "manifest_digest": files.digest_json(said),
   }
 

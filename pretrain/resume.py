@@ -1,7 +1,7 @@
 """Which checkpoint a run continues from, and what may have changed since."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from data.changes import changes
 from data.errors import ConfigError, DataError
 from pretrain import checkpoint, integrity
 from pretrain.command import fields
+from pretrain.settings import mixture
+from pretrain.spikes import Skip, position
 
 # Fields that change how a run is carried out, not what it computes.
 SAFE_FIELDS = (
@@ -37,6 +39,9 @@ SAFE_FIELDS = (
   "train.peak_flops",
   "data.source",  # the digest of the records decides
   "data.directory",
+  "data.mixture",  # what was read so far decides, see _check_mixture
+  "data.temperature",
+  "data.stages",
   "data.module",
   "data.tfds_directory",
   "data.clean",
@@ -97,13 +102,18 @@ def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
   return {name: list(value) if isinstance(value, tuple) else value for name, value in leaves}
 
 
-def check_same_run(config: ConfigDict, digests: Mapping[str, str], meta: Mapping[str, Any]) -> list[str]:
-  """Compares a config, and the sha256 `digests` of what it reads, with the `meta` of a checkpoint.
+def check_same_run(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping[str, Any]) -> list[str]:
+  """Compares a config, and the `digests` of the records that it reads, with the `meta` of a checkpoint.
 
   Returns lines about harmless changes, 'field: saved -> given'. Raises ConfigError where a field differs that
   changes the meaning of the state, DataError for other records or another vocabulary.
   """
-  digests = {name: digest for name, digest in digests.items() if name in meta or name not in LATER_DIGESTS}
+  _check_mixture(digests.get("mixture"), meta)
+  digests = {
+    name: digest
+    for name, digest in digests.items()
+    if name != "mixture" and (name in meta or name not in LATER_DIGESTS)
+  }
   missing = [name for name in ("config", "interval_sums", *digests) if name not in meta]
   if missing:
     raise DataError(
@@ -131,6 +141,36 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, str], meta: Mapping
       f"or start a new run with another --workdir"
     )
   return list(changed.values())
+
+
+def _check_mixture(asked: list | None, meta: Mapping[str, Any]) -> None:
+  """Raises ConfigError where a mixture differs from the saved one in the batches that were taken so far.
+
+  The mixtures are as `mixed.Found.digests` has them, None without one. A stage that begins later may differ.
+  """
+  saved = meta.get("mixture")
+  if asked is None and saved is None:
+    return
+  if asked is None or saved is None:
+    before, now = ("a mixture" if stages else "one directory" for stages in (saved, asked))
+    raise ConfigError(
+      f"the workdir holds a run on {before} of records, and {now} is given; continue it with what it was "
+      "trained on, or start a new run with another --workdir"
+    )
+  skips = [Skip(*skip) for skip in meta.get("spikes", {}).get("skips", [])]
+  taken = position(meta["step"], skips)
+  # Names are those of directories, which may be moved; the digests of their records decide.
+  past, wanted = ([stage for stage in stages if stage[0] < taken] for stages in (saved, asked))
+  if [*_digests(past)] != [*_digests(wanted)]:
+    raise ConfigError(
+      f"the mixture of the first {taken:,} steps differs from that of the run ({mixture.shown(past)} -> "
+      f"{mixture.shown(wanted)}); only stages from step {taken:,} on may change; give the old "
+      "ones as they were, or start a new run with another --workdir"
+    )
+
+
+def _digests(stages: Sequence) -> Iterator[tuple[int, list]]:
+  return ((step, [pair for _, *pair in rates]) for step, rates in stages)
 
 
 def changed_packages(meta: Mapping[str, Any]) -> list[str]:

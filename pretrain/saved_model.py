@@ -19,6 +19,7 @@ from pretrain import bucket_steps, checkpoint, trees
 from pretrain.checkpoint import Checkpoints
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
+from pretrain.settings import mixture
 
 _NEEDED = ("config", "vocabulary_digest", "packages")
 
@@ -91,8 +92,11 @@ class SavedModel:
     # A config of an older program may not name its records.
     with contextlib.suppress(KeyError):
       fields = self.meta["config"]
-      records = from_config.directory(fields["data"], vocab_size=fields["model"]["vocab_size"])
-      folders.append(Path(records) / "vocabulary")
+      data = {"mixture": "", "stages": "", **fields["data"]}
+      places = [from_config.directory(data, vocab_size=fields["model"]["vocab_size"])]
+      if mixture.is_asked(data):
+        places = mixture.directories(data)
+      folders += [Path(place) / "vocabulary" for place in places]
     for folder in folders:
       if (folder / vocabularies.NAME).is_file():
         return folder

@@ -12,14 +12,13 @@ from ml_collections import ConfigDict
 
 from data import progress
 from data.command import STOPPED
-from pretrain import beginning, flops, metrics, prepared, resume
+from pretrain import beginning, flops, metrics, resume
 from pretrain import workdir as workdir_files
-from pretrain.analysis.heldout import frequency_loss
 from pretrain.analysis.probing import Probing
 from pretrain.batches import Batches
 from pretrain.beginning import Log, Start
 from pretrain.checkpoint import Checkpoints
-from pretrain.evaluate import evaluate
+from pretrain.evaluate import SOURCE_LOSS, evaluate, trivial_loss
 from pretrain.ledger import Ledger
 from pretrain.metrics import MetricWriter, Throughput, reduce_metrics
 from pretrain.pod.peers import ALONE, LOOKING, Alone
@@ -47,7 +46,7 @@ def train(
 
   `download` allows fetching text; `ledger` notes every step's examples; see `phases`, `stop` for the rest.
   """
-  records = beginning.open_records(config, workdir, download, peers)
+  config, records = beginning.open_records(config, workdir, download, peers)
   run = make_run(config, records.tokens)
   with workdir_files.owned(workdir):
     start = beginning.start(run, records, workdir, peers, log, new_phase=new_phase)
@@ -131,10 +130,8 @@ class Training:
   @functools.cached_property
   def frequency_loss(self) -> float:
     """Nats per held-out token predicted by its frequency alone: what a model has to get below."""
-    records, heldout = self.records, self.records.heldout
-    assert heldout is not None
-    rows = heldout.rows(0, min(len(heldout), self.settings.batch_size * self.settings.eval_batches))
-    return frequency_loss(rows, prepared.unigram(records.directory), records.tokens.special)
+    assert self.records.heldout is not None
+    return trivial_loss(self.run, self.records.heldout)
 
   def _first_state(self) -> tuple[TrainState, dict, dict]:
     """The state to train on, sums of a logging interval that the save cut in two, and what was watched."""
@@ -259,6 +256,9 @@ class Training:
       return
     self._write(done, {f"eval/{name}": value for name, value in means.items()})
     terms = [f"{name} {means[name]:.4f}" for name in self.run.recipe.term_weights if name in means]
+    terms += [
+      f"{name[len(SOURCE_LOSS) :]} {means[name]:.4f}" for name in means if name.startswith(SOURCE_LOSS)
+    ]
     trivial = f"(token frequencies alone: {self.frequency_loss:.4f} per predicted token)"
     self.log("  ".join([f"held-out at step {done:,}", f"loss {means['loss']:.4f}", *terms, trivial]))
     self.throughput.restart(done)

@@ -90,10 +90,10 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     "tests/data/clean/test_language.py",
     [
       (
-        "a language is guessed where it is not detected reliably",
-        'return found[0][1] if is_reliable else ""',
-        "return found[0][1]",
-        "test_an_unreliable_detection_drops_a_document",
+        "a document in another language is kept",
+        "return document if code in wanted else",
+        "return document if code else",
+        "test_documents_in_the_wanted_languages_are_kept",
       ),
       (
         "text is taken for HTML",

@@ -223,8 +223,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "held-out documents are trained on",
-        'chunk["heldout" if is_heldout else "train"].append(document_sentences)',
-        '[chunk[split].append(document_sentences) for split in SPLITS if is_heldout or split == "train"]',
+        "chunk[split].append(document_sentences)",
+        '[chunk[name].append(document_sentences) for name in SPLITS if name in (split, "train")]',
         "test_every_token_arrives_once_and_documents_stay_on_one_side",
       ),
     ],

@@ -126,13 +126,13 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/prepared.py",
+    "data/manifest.py",
     "tests/pretrain/test_wires.py",
     [
       (
         "digest without the held-out shards",
-        "for split in content.splits.values() for shard in split.shards",
-        'for shard in content.splits["train"].shards',
+        "for split in manifest.splits.values() for shard in split.shards",
+        'for shard in manifest.splits["train"].shards',
         "test_the_digest_of_the_records_covers_the_held_out_ones",
       )
     ],

@@ -30,12 +30,6 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     "tests/data/prepare/test_prepare.py",
     [
       (
-        "vocabulary of held-out text too",
-        'for document in chunk["train"]:',
-        'for document in chunk["train"] + chunk["heldout"]:',
-        "test_the_vocabulary_is_trained_on_training_documents_alone_which_the_seed_decides",
-      ),
-      (
         "the same documents held out for every seed",
         'document_fraction(document, "heldout", job.seed)',
         'document_fraction(document, "heldout", 0)',

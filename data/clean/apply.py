@@ -1,7 +1,6 @@
 """Cleaning at work: the documents of a unit that all steps keep, and a report of those that they drop."""
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import json
@@ -164,16 +163,6 @@ def summary(listed: str, counts: Mapping[str, int]) -> list[str]:
   total = max(1, counts.get(READ, 0))
   dropped = dropped_by(listed, counts).items()
   return [f"{label} dropped {count:,} documents ({count / total:.1%})" for label, count in dropped]
-
-
-@contextlib.contextmanager
-def explained(listed: str, counts: Mapping[str, int]) -> Iterator[None]:
-  """Turns the error of a corpus without text into `refuse_nothing_left`, where that is the reason."""
-  try:
-    yield
-  except errors.DataError:
-    refuse_nothing_left(listed, counts)
-    raise
 
 
 def refuse_nothing_left(listed: str, counts: Mapping[str, int]) -> None:

@@ -15,7 +15,6 @@ import functools
 import hashlib
 import itertools
 import pathlib
-import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -112,9 +111,7 @@ class Comparison:
 
   def save(self, kind: str, number: int, array: np.ndarray) -> None:
     """Writes such a file in full or not at all; an engine may run two tries at a time."""
-    path = self.path(kind, number)
-    aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    with files.whole_file(path, aside=aside), open(aside, "wb") as file:
+    with files.whole_file(self.path(kind, number)) as aside, open(aside, "wb") as file:
       np.save(file, array)
 
   def load(self, kind: str, number: int) -> np.ndarray:

@@ -34,19 +34,20 @@ def codes(listed: str) -> frozenset[str]:
 
 
 def language(document: list[str], *, wanted: frozenset[str]) -> list[str] | str:
-  """Drops a document whose language is not one of the codes `wanted`, or is not detected reliably.
-
-  CLD2 calls a detection reliable where the language is clearly ahead of all others; a few words never are.
-  """
+  """Drops a document whose language is not one of the codes `wanted`, or is not detected."""
   code = detected("\n".join(document))
   if not code:
-    return "language not detected reliably"
+    return "language not detected"
   return document if code in wanted else f"language {code}"
 
 
 def detected(text: str) -> str:
-  """Returns CLD2's code of the language of a text, '' if it is not detected reliably."""
+  """Returns CLD2's code of the language with the largest part of a text, '' if it detects none.
+
+  Whether CLD2 calls the detection reliable does not count. In technical text it seldom does: for 15 % of
+  Russian man pages, whose names of options are English, though it names Russian for all but one.
+  """
   import pycld2
 
-  is_reliable, _, found = pycld2.detect(_REFUSED.sub(" ", text[:MOST_CHARACTERS]), isPlainText=True)
-  return found[0][1] if is_reliable else ""
+  _, _, found = pycld2.detect(_REFUSED.sub(" ", text[:MOST_CHARACTERS]), isPlainText=True)
+  return "" if found[0][1] == "un" else found[0][1]

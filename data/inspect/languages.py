@@ -12,7 +12,7 @@ MISSING = "Languages are not shown: pycld2 is not installed (pip install -r requ
 def detector() -> Callable[[str], str] | None:
   """Returns the function from a text to the code of its language, such as 'ja'; None without pycld2.
 
-  The function returns 'unsure' where the language is not detected reliably.
+  The function returns 'unsure' where no language is detected.
   """
   try:
     importlib.import_module("pycld2")

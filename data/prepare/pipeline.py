@@ -71,6 +71,19 @@ def sampled_documents(
       yield document
 
 
+def documents(
+  job: Job, unit: sources.Unit, counts: collections.Counter, examples: list | None = None
+) -> Iterator[tuple[str, list[str]]]:
+  """Yields the documents of a unit that are used, each a list of paragraphs, with the split of each.
+
+  `counts` gets what was cut, repaired or dropped; `examples` gets some of those that cleaning dropped.
+  """
+  dropped = clean.Dropped(counts, [] if examples is None else examples)
+  for document in clean.documents(job.cleaning, unit, sampled_documents(job, unit, counts), dropped):
+    is_heldout = document_fraction(document, "heldout", job.seed) < job.heldout_fraction
+    yield "heldout" if is_heldout else "train", document
+
+
 def text_chunks(
   job: Job, unit: sources.Unit, counts: collections.Counter, examples: list | None = None
 ) -> Iterator[dict[str, list[list[str]]]]:
@@ -81,16 +94,14 @@ def text_chunks(
   """
   chunk: dict[str, list[list[str]]] = {split: [] for split in SPLITS}
   characters = 0
-  dropped = clean.Dropped(counts, [] if examples is None else examples)
-  for document in clean.documents(job.cleaning, unit, sampled_documents(job, unit, counts), dropped):
+  for split, document in documents(job, unit, counts, examples):
     document_sentences = [
       sentence for paragraph in document for sentence in sentences.split(paragraph, counts)
     ]
     if not document_sentences:
       counts["empty_documents"] += 1
       continue
-    is_heldout = document_fraction(document, "heldout", job.seed) < job.heldout_fraction
-    chunk["heldout" if is_heldout else "train"].append(document_sentences)
+    chunk[split].append(document_sentences)
     size = sum(map(len, document_sentences))
     counts.update(documents=1, sentences=len(document_sentences), characters=size)
     characters += size
@@ -98,17 +109,6 @@ def text_chunks(
       yield chunk
       chunk, characters = {split: [] for split in SPLITS}, 0
   yield chunk
-
-
-def training_sentences(job: Job, units: Iterable[sources.Unit], counts: collections.Counter) -> Iterator[str]:
-  """Yields the sentences a vocabulary is trained on: the training documents of the units in turn.
-
-  `counts` gets those of `text_chunks`.
-  """
-  for unit in units:
-    for chunk in text_chunks(job, unit, counts):
-      for document in chunk["train"]:
-        yield from document
 
 
 def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:

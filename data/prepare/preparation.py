@@ -25,6 +25,7 @@ from data.prepare import (
   pipeline,
   shards,
   summary,
+  training_text,
   unit_files,
   workers,
 )
@@ -86,12 +87,9 @@ def _make(
     with workers.pool(args.workers) as here:  # other machines have other packages
       path = workers.gather_installed_docs(output / "source", here)
     request = dataclasses.replace(request, source=str(path))
-  plan = sources.plan(
-    request,
-    digests=lambda paths: pool.map(sources.content_digest, engine.paths(args, paths), name="read"),
-  )
+  plan = sources.plan(request, digests=lambda paths: pool.map(sources.content_digest, paths, name="read"))
   output_directory.refuse_other_input(output, plan.input_digest)
-  request, units = engine.located(args, request, plan.units)
+  units = plan.units
   job = pipeline.Job(
     request,
     args.output,
@@ -103,7 +101,7 @@ def _make(
     clean.Cleaning(args.clean, str(output / "work" / "clean")),
   )
   clean.find_duplicates(job.cleaning, functools.partial(pipeline.sampled_documents, job), units, pool)
-  words = _vocabulary(args, job, units, settings)
+  words = _vocabulary(args, job, units, settings, pool)
   unit_counts = pool.map(
     functools.partial(pipeline.pack_unit, job), range(len(units)), units, name="tokenise and pack"
   )
@@ -140,7 +138,11 @@ def _make(
 
 
 def _vocabulary(
-  args: argparse.Namespace, job: pipeline.Job, units: Sequence[sources.Unit], settings: dict[str, Any]
+  args: argparse.Namespace,
+  job: pipeline.Job,
+  units: Sequence[sources.Unit],
+  settings: dict[str, Any],
+  pool: engine.Engine,
 ) -> vocabulary.Vocabulary:
   """Returns the vocabulary in `output/vocabulary`, copied or trained there if it is not there yet."""
   directory = pathlib.Path(job.vocabulary)
@@ -154,10 +156,9 @@ def _vocabulary(
           shutil.copyfile(path, aside / name)
     return vocabulary.load(directory)
   progress.say(f"train a vocabulary: {settings['vocabulary'].removeprefix('trained: ')} pieces")
-  counts: collections.Counter = collections.Counter()
-  with clean.explained(args.clean, counts):
+  with training_text.sample([training_text.Source(job, units)], pool, job.work) as text:
     return vocabulary_train.train(
-      pipeline.training_sentences(job, units, counts),
+      text,
       directory,
       kind=args.train_vocabulary_kind,
       cased=args.train_vocabulary_cased,

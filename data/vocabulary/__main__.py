@@ -1,18 +1,18 @@
 """`python -m data.vocabulary`: train and import."""
 
 import argparse
-import collections
 import dataclasses
 import functools
+import math
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-from data import command, errors, progress, sources, vocabulary
+from data import command, errors, files, progress, sources, vocabulary
 from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
-from data.prepare import pipeline, workers
+from data.prepare import pipeline, training_text, workers
 from data.vocabulary import train as vocabulary_train
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -21,8 +21,23 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 def _parser() -> argparse.ArgumentParser:
   parser = command.Parser(prog="python -m data.vocabulary", description="Train or import a vocabulary.")
   commands = parser.add_subparsers(dest="command", required=True, parser_class=command.Parser)
-  trainer = commands.add_parser("train", help="train one on a source")
-  sources.add_flags(trainer)
+  trainer = commands.add_parser("train", help="train one on a sample of one or several sources")
+  sources.add_flags(trainer, several=True)
+  trainer.add_argument(
+    "--rate",
+    type=float,
+    action="append",
+    default=[],
+    help="share of the text that is of a source, in any scale: one --rate for each --source, in their order "
+    "(default: all alike)",
+  )
+  trainer.add_argument(
+    "--heldout_fraction",
+    type=float,
+    default=0.02,
+    help="of documents, left out: those that data.prepare holds out with the same seed",
+  )
+  trainer.add_argument("--seed", type=int, default=0, help="of the sample and of the held-out documents")
   trainer.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
   trainer.add_argument("--clean", default="", metavar="STEPS", help="cleaning steps, as of data.prepare")
   trainer.add_argument("--kind", choices=vocabulary.KINDS, default="sentencepiece")
@@ -52,25 +67,58 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _train(args: argparse.Namespace) -> vocabulary.Vocabulary:
+  requests = _requests(args)
+  for request in requests:
+    sources.check(request)
+  output = pathlib.Path(args.output)
+  files.refuse_others(output)
+  with workers.pool(args.workers) as pool, tempfile.TemporaryDirectory(prefix="vocabulary-") as temporary:
+    taken = []
+    for number, (request, rate) in enumerate(zip(requests, args.rate or [1.0] * len(requests), strict=True)):
+      if request.source == "installed_docs":
+        path = workers.gather_installed_docs(pathlib.Path(temporary) / "source", pool)
+        request = dataclasses.replace(request, source=str(path))
+      cleaning = clean.Cleaning(args.clean, f"{temporary}/clean-{number}")
+      # The sample depends on neither length nor packing.
+      job = pipeline.Job(
+        request, str(output), 512, "complete", args.seed, args.heldout_fraction, 1.0, cleaning
+      )
+      units = sources.plan(request).units
+      clean.find_duplicates(cleaning, functools.partial(pipeline.sampled_documents, job), units, pool)
+      taken.append(training_text.Source(job, units, rate))
+    size = args.size or vocabulary_train.default_size(args.kind, cased=args.cased)
+    with training_text.sample(taken, pool, temporary) as text:
+      return vocabulary_train.train(text, output, kind=args.kind, cased=args.cased, size=size)
+
+
+def _requests(args: argparse.Namespace) -> list[sources.Request]:
+  """Returns what is asked of each source; ConfigError if flags make no sense, alone or together."""
   if args.size < 0 or args.workers < 0 or args.limit < 0:
     raise errors.ConfigError("--size, --workers and --limit must not be negative")
+  if not 0 <= args.heldout_fraction < 1:
+    raise errors.ConfigError(f"--heldout_fraction={args.heldout_fraction} is outside [0, 1)")
+  if not 0 <= args.seed < 2**63:
+    raise errors.ConfigError(f"--seed={args.seed} is outside [0, 2^63)")
   cleaning_steps.parse(args.clean)
-  request = sources.request(args)
-  sources.check(request)
-  output = pathlib.Path(args.output)
-  with workers.pool(args.workers) as pool, tempfile.TemporaryDirectory(prefix="vocabulary-") as temporary:
-    if request.source == "installed_docs":
-      path = workers.gather_installed_docs(pathlib.Path(temporary) / "source", pool)
-      request = dataclasses.replace(request, source=str(path))
-    cleaning = clean.Cleaning(args.clean, temporary)
-    job = pipeline.Job(request, str(output), 512, "complete", 0, 0.0, 1.0, cleaning)
-    size = args.size or vocabulary_train.default_size(args.kind, cased=args.cased)
-    units = sources.plan(request).units
-    clean.find_duplicates(cleaning, functools.partial(pipeline.sampled_documents, job), units, pool)
-    counts: collections.Counter = collections.Counter()
-    text = pipeline.training_sentences(job, units, counts)
-    with clean.explained(args.clean, counts):
-      return vocabulary_train.train(text, output, kind=args.kind, cased=args.cased, size=size)
+  number = len(args.source)
+  for flag, times, allowed in (
+    ("rate", len(args.rate), (0, number)),
+    ("text_field", len(args.text_field), (0, 1, number)),
+  ):
+    if times not in allowed:
+      raise errors.ConfigError(
+        f"--{flag} is given {times} times and --source {number} times; give one for each source, in their "
+        f"order, or {'none' if flag == 'rate' else 'one for all'}"
+      )
+  for source, rate in zip(args.source, args.rate):
+    if not (0 < rate < math.inf):
+      raise errors.ConfigError(f"--rate={rate:g} of --source={source}: expected a number above 0")
+  fields = args.text_field or ["text"]
+  fields = fields * number if len(fields) == 1 else fields
+  return [
+    sources.request(argparse.Namespace(**vars(args) | {"source": source, "text_field": field}))
+    for source, field in zip(args.source, fields, strict=True)
+  ]
 
 
 def _run(args: argparse.Namespace) -> None:

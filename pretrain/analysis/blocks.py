@@ -6,7 +6,6 @@ for runs without the contrast too); of tokens the contextual score (TACO figures
 
 import numpy as np
 
-from pretrain import prepared
 from pretrain.analysis import figures
 from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
@@ -28,7 +27,7 @@ def measure(request: Request) -> Outcome:
       batches = max(1, request.rows // request.batch_size)
       if len(opened.heldout) < request.batch_size:
         raise Needs(f"--batch_size held-out blocks, {request.batch_size}; there are {len(opened.heldout)}")
-      unigram = prepared.unigram(opened.records)
+      unigram = opened.heldout.unigram()
       found = figures.measure(opened.run, opened.params, opened.heldout, unigram, batches=batches)
       shown = {figure: found[figure] for figure in _SHOWN if figure in found}
       rows.append({"checkpoint": name, "step": step, **shown})

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from configs import base
 from data.errors import DataError
-from data.records import PackedRecords
+from data.mixture import Records
 from data.vocabulary import Vocabulary
 from pretrain import build, prepared, resume, trees
 from pretrain.corruption import generator
@@ -28,7 +28,7 @@ class OpenedRun(NamedTuple):
   run: Run  # its mesh is one device, its batches are of the rows that were asked for
   params: dict  # numpy arrays
   encoder: OpenedEncoder  # the encoder alone, as it is used when nothing trains it
-  heldout: PackedRecords
+  heldout: Records
   vocabulary: Vocabulary
   records: str  # directory of the prepared records
   step: int  # updates done
@@ -48,8 +48,7 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   config.train.update({"batch_size": rows, "microbatches": 1})
   encoder = saved.open_encoder()
   vocabulary = encoder.vocabulary
-  records = prepared.records_directory(config)
-  heldout = PackedRecords(records, split="heldout", length=config.data.length, seed=config.seed)
+  heldout, records = prepared.open_heldout(config)
   if heldout.manifest.vocabulary.digest != vocabulary.digest:
     raise DataError(f"{records} was prepared with another vocabulary than checkpoint {saved.path} has")
   run = make_run(config, tokens_of(vocabulary), devices=jax.devices()[:1])

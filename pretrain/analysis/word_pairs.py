@@ -10,7 +10,6 @@ import numpy as np
 from data import files
 from data.errors import DataError
 from data.vocabulary import Vocabulary
-from pretrain import prepared
 from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
 from pretrain.inference.vectors import unit
@@ -36,7 +35,7 @@ def measure(request: Request) -> Outcome:
       if not len(pairs):
         raise Needs(f"a pair of words of one piece each; in {path} there is none for {name}")
       table = opened.params["encoder"]["embeddings"]["token"]["embedding"]
-      given, matched = likeness(table, pairs, prepared.unigram(opened.records))
+      given, matched = likeness(table, pairs, opened.heldout.unigram())
       row = {"checkpoint": name, "step": step, "count": len(pairs), "given": given, "like frequency": matched}
       rows.append(row)
   for name in dict.fromkeys(row["checkpoint"] for row in rows):

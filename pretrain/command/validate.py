@@ -39,6 +39,8 @@ PRETRAINING = Rules(
     "workdir",
     "data.source",
     "data.directory",
+    "data.mixture",
+    "data.stages",
     "data.vocabulary",
     "data.tfds_directory",  # TFDS opens it
     "train.init_from",

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from data.errors import DataError
 from data.tables import Column, Report, text_column
 from data.vocabulary import Vocabulary
-from pretrain import metrics, prepared
+from pretrain import metrics
 from pretrain.analysis.examples import find_examples
 from pretrain.analysis.heldout import Arrays, collect, commonest_share, describe_guesses, frequency_loss
 from pretrain.analysis.opened import OpenedRun
@@ -58,7 +58,7 @@ def make_rows(
   masked = arrays["ids"][arrays["selected"]]
   tokens, may_be_special = opened.run.recipe.tokens, opened.run.config.corruption.mask_special != "none"
   never = (tokens.pad,) if may_be_special else tokens.special
-  frequencies = frequency_loss(masked, prepared.unigram(opened.records), never)
+  frequencies = frequency_loss(masked, opened.heldout.unigram(), never)
   answers = {
     "masked_lm_loss": ("loss of masked tokens, nats", frequencies, "token frequencies", True),
     "masked_lm_accuracy": ("masked tokens restored", commonest_share(masked), "commonest token", False),

@@ -10,6 +10,7 @@ from data.errors import DataError, UserError
 from pretrain import checkpoint, diagnosis, ledger, metrics, resume, trackers, workdir
 from pretrain.report import written_tables
 from pretrain.report.written_tables import WrittenTable
+from pretrain.settings import mixture
 
 _NO_REPORTS = (checkpoint.DIRECTORY, "tensorboard", "vocabulary")  # folders of a workdir
 
@@ -126,11 +127,18 @@ def environment(run: ShownRun) -> dict[str, str]:
   """{what: value} of where and with what a run was made, as far as its checkpoints say."""
   meta = run.meta
   records = meta.get("records", {})
+  sources = records.get("sources", [])
+  mixed = {
+    f"text {one['name']}": f"{one['rate']:.2%} of the rows, from {one['source']}; records {one['digest']}"
+    for one in sources
+  }
   facts = {
     "devices": meta.get("devices"),
     "commit of the program": meta.get("commit"),
     "run": meta.get("run_id"),
     "text": records.get("source"),
+    **mixed,
+    "rates of the rows": mixture.shown(meta.get("mixture", [])),
     "training tokens prepared": f"{records['tokens']:,}" if "tokens" in records else None,
     "records": meta.get("records_digest"),
     "vocabulary": meta.get("vocabulary_digest"),

@@ -32,7 +32,7 @@ _UNITS = (
 )
 # Sections in their order: (title, pattern of a metric's name).
 SECTIONS = (
-  ("Loss and its terms", r"loss$"),
+  ("Loss and its terms", r"loss$|^source_loss/"),
   ("What frozen states know", r"^probe/"),
   ("Learning rate and speed", r"^perf/|learning_rate$|grad_norm$"),
   ("Right answers", r"accuracy"),

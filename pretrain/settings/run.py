@@ -39,6 +39,9 @@ class DataFields:
 
   source: str
   directory: str
+  mixture: str
+  temperature: Annotated[float, Limit(0, 100)]
+  stages: str
   text_field: str
   module: str
   tfds_directory: str

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from data import errors, manifest, seqio_tasks, sources, tfds_reader
+from data import errors, manifest, sources, tfds_reader
+from data.corpora import CORPORA
 from tests.data.conftest import ROOT
 
 MODULE = """
@@ -66,6 +67,7 @@ seqio.TaskRegistry.add(
   output_features=dict(inputs=BYTES, targets=BYTES),
 )
 seqio.MixtureRegistry.add("both", [("one", 1.0), ("two", 1.0)])
+seqio.MixtureRegistry.add("rated", [("two", 0.3), ("one", lambda task: task.num_input_examples("train"))])
 seqio.MixtureRegistry.add("zero", [("one", 0.0), ("two", 1.0)])
 """
 
@@ -82,6 +84,14 @@ for flags in json.loads(sys.argv[1]):
   except errors.UserError as error:
     print(json.dumps([error.exit_code, str(error)]))
 from data import tfds_reader
+from data import mixture_rates, seqio_tasks
+for name in ("rated", "zero", "one", "bth"):
+  try:
+    print(json.dumps([0, seqio_tasks.rates(name, module=sys.argv[6], tfds_directory="", download=False)]))
+  except errors.UserError as error:
+    print(json.dumps([error.exit_code, str(error)]))
+flags = ["--mixture=rated", "--module=" + sys.argv[6], "--output=" + sys.argv[6] + ".json"]
+print(json.dumps([mixture_rates.main(flags)]))
 from data.rows import datasets
 for split in ("train", "validation"):
   print(json.dumps([datasets.main([*json.loads(sys.argv[4]), "--split=" + split])]))
@@ -129,16 +139,42 @@ def results(tmp_path_factory, vocabulary_directory):
     json.dumps(["--task=labelled", f"--module={module}", f"--output={directory / 'task.jsonl'}"])
   )
   command.append(json.dumps([f"--directory={directory / 'tfds'}", f"--output={directory}", "tiny", "train"]))
+  command.append(str(module))
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr[-2000:]
   lines = [json.loads(line) for line in done.stdout.split("\n") if line.startswith("[")]
-  keys = [*names, "tfds", "tfds without the feature", "no module", "task#train", "task", "rows", "damaged"]
+  rates = ["rates", "a rate of zero", "a Task for a Mixture", "an unknown Mixture", "rates of a child"]
+  keys = [
+    *names,
+    "tfds",
+    "tfds without the feature",
+    "no module",
+    *rates,
+    "task#train",
+    "task",
+    "rows",
+    "damaged",
+  ]
   keys.append("prepare")
   lines[-1].append(directory / "prepared")
   made = dict(zip(keys, lines, strict=True)) | {"stderr": done.stderr}
+  made["rates of a child"].append(json.loads(module.with_name("my_tasks.py.json").read_text()))
   for key, path in (("task", "task.jsonl"), ("rows", "0.jsonl")):
     made[key] += [json.loads(line) for line in (directory / path).read_text().splitlines()]
   return made
+
+
+def test_the_tasks_of_a_mixture_and_their_rates(results):
+  assert results["rates"] == [0, [["one", 100.0], ["two", 0.3]]]
+  assert results["rates of a child"] == [0, [["one", 100.0], ["two", 0.3]]]
+  code, line = results["a rate of zero"]
+  assert code == 2 and "'zero': the rate of its Task 'one' is 0.0; expected a finite number above 0" in line
+  code, line = results["a Task for a Mixture"]
+  assert code == 3 and line.startswith("seqio:one is a Task, not a Mixture; train on it alone with")
+  code, line = results["an unknown Mixture"]
+  assert code == 3 and line.startswith(
+    "--mixture=seqio:bth: unknown Task or Mixture 'bth'; did you mean 'both'?"
+  )
 
 
 def test_examples_of_a_task_are_rows_with_texts_for_what_it_tokenises(results):
@@ -224,7 +260,7 @@ def test_a_tfds_data_set_without_the_feature_is_refused(results):
   assert "no feature 'text'; it has body" in message
 
 
-@pytest.mark.parametrize("name", sorted(seqio_tasks.CORPORA))
+@pytest.mark.parametrize("name", sorted(CORPORA))
 def test_missing_corpora_are_refused_at_once_with_what_to_do(tmp_path, name, monkeypatch):
   monkeypatch.setattr(tfds_reader, "import_tfds", lambda: pytest.fail("ten seconds of importing"))
   with pytest.raises(errors.DataError, match="add --download") as caught:

@@ -56,6 +56,20 @@ def small_records(tmp_path_factory, text_file) -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
+def more_records(tmp_path_factory, small_records) -> pathlib.Path:
+  """Prepared records of 60 other sentences, by the vocabulary of `small_records`."""
+  folder = tmp_path_factory.mktemp("more")
+  text = folder / "more.txt"
+  text.write_text("\n\n".join("\n".join(_lines(660)[at : at + 6]) for at in range(600, 660, 6)) + "\n")
+  command = [sys.executable, "-m", "data.prepare", f"--source={text}", f"--output={folder / 'more'}"]
+  command += [f"--length={small_run.LENGTH}", f"--vocabulary={small_records / 'vocabulary'}"]
+  command += ["--heldout_fraction=0.3", "--workers=1"]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stdout + done.stderr
+  return folder / "more"
+
+
+@pytest.fixture(scope="session")
 def finished(tmp_path_factory, small_records) -> pathlib.Path:
   """The workdir of a finished masked-LM run of six steps; tests that change it take a copy."""
   workdir = tmp_path_factory.mktemp("finished") / "mlm"

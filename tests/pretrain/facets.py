@@ -50,6 +50,9 @@ class Facets:
   def __init__(self, config: ConfigDict, records: pathlib.Path) -> None:
     """Takes a config and a directory of prepared records, which the facets of the loop are read from."""
     self._config, self._records = config, records
+    with config.unlocked():  # the name that the table has for records which it cannot know
+      for name in ("mixture", "stages"):
+        config.data[name] = config.data[name].replace("RECORDS", str(records))
 
   @functools.cached_property
   def _run(self) -> Run:

@@ -55,6 +55,20 @@ def test_a_run_reads_its_records_from_a_bucket(here, small_records):
   assert (here.train.batch(3, 8) == there.train.batch(3, 8)).all()
 
 
+def test_a_mixture_reads_its_sources_from_buckets(here, small_records, more_records):
+  names = ["memory://prepared/one:a", "memory://prepared/other"]
+  for address, directory in zip(names, (small_records, more_records)):
+    buckets.put_folder(address, directory)
+  config = small_run.small_config("mlm", "", {"data.mixture": f"{names[0]}:7,{names[1]}:3"})
+  local = small_run.small_config("mlm", "", {"data.mixture": f"{small_records}:7,{more_records}:3"})
+  here, there = prepared.open(config), prepared.open(local)
+  assert list(here.train.sources) == ["one_a", "other"]
+  assert (here.train.batch(3, 8) == there.train.batch(3, 8)).all()  # the place of a source changes nothing
+  config.data.mixture = "memory://prepared/none:1"
+  with pytest.raises(DataError, match=r"^data.mixture=memory://prepared/none: no prepared records there"):
+    prepared.open(config)
+
+
 def test_a_checkpoint_is_fetched_alone_and_checked(here, finished, moved):
   address = "memory://runs/finished"
   buckets.put_folder(address, finished)

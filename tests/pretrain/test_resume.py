@@ -36,6 +36,23 @@ def test_a_config_read_back_from_json_is_the_same():
   assert resume.check_same_run(config, DIGESTS, saved) == []
 
 
+def test_stages_of_a_mixture_count_the_batches_that_were_left_out():
+  def stages(step, digest="c", name="wiki"):
+    return [[0, [[name, "a", "7/10"], ["books", "b", "3/10"]]], [step, [["books", digest, "1/1"]]]]
+
+  def check(now):
+    digests = {"vocabulary_digest": "a" * 64, "mixture": now}
+    meta = {"config": base.get_config().to_dict(), "interval_sums": {}, "step": 10, "mixture": stages(12)}
+    meta["spikes"] = {"skips": [[4, 3, 7, 9.0, 8.5]]}  # ten updates have taken thirteen batches
+    return resume.check_same_run(base.get_config(), digests, {**meta, "vocabulary_digest": "a" * 64})
+
+  assert check(stages(12)) == []
+  assert check(stages(12, name="moved")) == []
+  for other in (stages(11), stages(12, digest="d"), stages(13)):
+    with pytest.raises(ConfigError, match=r"of the first 13 steps differs .* only stages from step 13 on"):
+      check(other)
+
+
 def test_every_safe_field_exists():
   assert set(resume.SAFE_FIELDS) <= set(known_fields())
 

@@ -4,15 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from data.seqio_tasks import CORPORA
+from data.corpora import CORPORA
 from pretrain import metrics, phases
+from pretrain.settings import mixture
 from pretrain.warm_start import starts
 
-# What the papers name; a run reads what `data.seqio_tasks.CORPORA` says, and the card must not claim more.
-_IN_PLACE_OF = {
-  "wikipedia_books": "Wikipedia and BookCorpus",
-  "web_160gb": "Wikipedia, BookCorpus, CC-News, OpenWebText and Stories",
-}
 _TAKEN = {
   phases.FLAG: "weights of the phase before",
   "train.init_from": "encoder, and heads and generator where they fit",
@@ -109,6 +105,7 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, Any]:
     "recipe": config["recipe"],
     "initialised from": _started_from(meta),
     "text": text,
+    **_stages(meta.get("mixture", [])),
     "updates": f"{step:,}{_averaged(meta.get('averaged', []))}",
     "tokens seen": f"{step * batch_size * data['length']:,} (padding counted)",
     "batch": f"{batch_size:,} x {data['length']} tokens, {packing}",
@@ -143,8 +140,23 @@ def _records(data: Mapping[str, Any], records: Mapping[str, Any] | None) -> tupl
     return text, f"packing `{data['packing']}`"
   used = "" if data["fraction"] == 1 else f", of whose records the first {data['fraction']:.0%} were used"
   size = f"{records['documents']:,} documents, {records['tokens']:,} tokens to train on"
+  text = _mixture_text(records["sources"]) if "sources" in records else _source_text(records["source"])
   shorter = f" into at most {records['length']} tokens" if records["length"] != data["length"] else ""
-  return f"{_source_text(records['source'])}; {size}{used}", f"packing `{records['packing']}`{shorter}"
+  return f"{text}; {size}{used}", f"packing `{records['packing']}`{shorter}"
+
+
+def _stages(stages: Sequence[Sequence[Any]]) -> dict[str, str]:
+  """Returns the row about the stages of a mixture; {} where its rates stay the same."""
+  return {"rates by step": mixture.shown(stages)} if len(stages) > 1 else {}
+
+
+def _mixture_text(sources: Sequence[Mapping[str, Any]]) -> str:
+  """Returns words for the sources of a mixture: rates are shares of the whole run's rows."""
+  parts = [
+    f"{one['rate']:.2%} `{one['name']}` ({_source_text(one['source'])}; records {one['digest'][:12]})"
+    for one in sources
+  ]
+  return f"a mixture of {', '.join(parts)}"
 
 
 def _source_text(source: str) -> str:
@@ -153,11 +165,12 @@ def _source_text(source: str) -> str:
   if source == "installed_docs":
     return "the documentation of Python packages installed on the training machine"
   if kind == "seqio" and name in CORPORA:
-    corpora = [
-      f"`{corpus.tfds_name}`" + ("" if corpus.keep == 1 else f" ({corpus.keep:.0%} of it)")
-      for corpus in CORPORA[name]
+    # A run reads what the table says, and the card must not claim more.
+    read = [
+      f"`{part.source.tfds_name}`" + ("" if part.keep == 1 else f" ({part.keep:.1%} of it)")
+      for part in CORPORA[name].tfds
     ]
-    return f"of TFDS {', '.join(corpora)}, in place of the papers' {_IN_PLACE_OF[name]}"
+    return f"of TFDS {', '.join(read)}, in place of the papers' {CORPORA[name].papers}"
   if kind in ("tfds", "seqio") and name:
     return f"`{source}`"
   return "own files " + ", ".join(f"`{PurePath(path).name}`" for path in source.split(",") if path)

@@ -106,10 +106,6 @@ def test_nothing_left_names_the_step_that_dropped_most():
     apply.refuse_nothing_left("length:9,symbols", counts)
   apply.refuse_nothing_left("length:9,symbols", counts | {"documents_read": 6})
   apply.refuse_nothing_left("", {})
-  with pytest.raises(errors.DataError, match="no text"), apply.explained("length:9", {}):
-    raise errors.DataError("no text")
-  with pytest.raises(errors.DataError, match="dropped all"), apply.explained("length:9,symbols", counts):
-    raise errors.DataError("no text")
 
 
 def test_parts_of_a_file_have_places_and_lists_of_their_own(tmp_path):

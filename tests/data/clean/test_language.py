@@ -30,8 +30,17 @@ def test_today_s_code_of_a_language_is_known():
   assert language.language(HEBREW, wanted=language.codes("he")) == HEBREW
 
 
-def test_an_unreliable_detection_drops_a_document():
-  assert language.language(["abc"], wanted=language.codes("en")) == "language not detected reliably"
+def test_a_document_without_a_language_is_dropped():
+  assert language.language(["abc"], wanted=language.codes("en")) == "language not detected"
+
+
+def test_technical_text_is_kept_though_its_detection_is_not_called_reliable():
+  page = ["cat - объединяет файлы и направляет их на стандартный вывод", "cat [ПАРАМЕТР]... [ФАЙЛ]..."]
+  page += ["-A, --show-all эквивалентно -vET", "-b, --number-nonblank нумеровать непустые строки"] * 9
+  is_reliable, _, _ = pycld2.detect("\n".join(page), isPlainText=True)
+  assert not is_reliable
+  assert language.language(page, wanted=language.codes("ru")) == page
+  assert language.language(page, wanted=language.codes("uk")) == "language ru"
 
 
 @pytest.mark.parametrize("code", ["eng", "xx", "", "EN"])

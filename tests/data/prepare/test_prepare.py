@@ -15,7 +15,7 @@ import pytest
 
 from data import errors, manifest, records, sources, vocabulary
 from data.prepare import command as prepare
-from data.prepare import pipeline, sentences, shards
+from data.prepare import pipeline, sentences, shards, training_text, workers
 from tests.data.conftest import ROOT, arguments, make_documents
 
 
@@ -106,9 +106,9 @@ def test_the_vocabulary_is_trained_on_training_documents_alone_which_the_seed_de
     training = [d for d in documents if pipeline.document_fraction(d, "heldout", seed) >= 0.5]
     assert 60 < len(training) < 120  # of 180
     expected = [s for d in training for line in d for s in sentences.split(line, collections.Counter())]
-    trained_on.append(
-      list(pipeline.training_sentences(job, sources.plan(request).units, collections.Counter()))
-    )
+    source = training_text.Source(job, sources.plan(request).units)
+    with training_text.sample([source], workers.Pool(None)) as text:
+      trained_on.append(list(text))
     assert trained_on[-1] == expected
   assert trained_on[0] != trained_on[1]
 

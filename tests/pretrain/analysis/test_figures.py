@@ -1,6 +1,7 @@
 """Figures of a recipe on held-out blocks: those of the evaluation, and cases whose value is known."""
 
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -74,11 +75,10 @@ def test_the_contrast_head_has_curves_of_its_own_where_a_run_has_one(monkeypatch
   of_cls = dict.fromkeys(blocks._SHOWN[:5], 0.5)
   of_head = {"sequence_head_cosine_positive": 0.9, "sequence_head_cosine_negative": -0.1}
   monkeypatch.setattr(figures, "measure", lambda run, *_, **__: of_cls | (of_head if run == "head" else {}))
-  monkeypatch.setattr(prepared, "unigram", lambda records: None)
   steps = [("scl", step, types.SimpleNamespace(run="head")) for step in (4, 8)]
   steps.append(("mlm", 8, types.SimpleNamespace(run="none")))
   for _, _, opened in steps:
-    vars(opened).update(heldout=[0] * 8, records="", params={})
+    vars(opened).update(heldout=mock.MagicMock(**{"__len__.return_value": 8}), records="", params={})
   asked = types.SimpleNamespace(names=["scl", "mlm"], rows=8, batch_size=4, every_step=lambda _: iter(steps))
   outcome = blocks.measure(asked)
   curves = {curve.name: (curve.x.tolist(), curve.y.tolist()) for curve in outcome.plots[0].curves}

@@ -69,6 +69,7 @@ def test_every_field_has_a_rule_or_a_reason_to_have_none(name):
   free_numbers = {"generator.reversal_multiplier", "generator.adv_mlm_multiplier"}  # any finite number
   free_texts = {"recipe", "model.freeze_embeddings_from", "generator.init_from", "train.init_from"}
   free_texts |= {"train.probe_data", "train.trackers"}  # preflight looks at them
+  free_texts |= {"data.mixture", "data.stages"}  # a rule reads them
   # data.prepare looks at them.
   data_side = {"source", "directory", "text_field", "module", "tfds_directory", "clean", "vocabulary"}
   free_texts |= {f"data.{leaf}" for leaf in data_side}

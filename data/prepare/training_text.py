@@ -1,0 +1,107 @@
+"""The text that a vocabulary is trained on: documents of every unit of its sources, at the sources' rates.
+
+Which documents are taken depends on their text and the seed alone, so the sample is the same for any number
+of processes. All units are read twice: to count their characters, and to take the documents. Held-out
+documents are not in it.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator, Sequence
+
+from data import errors, files, progress, sources
+from data.clean import apply as clean
+from data.prepare import engine, pipeline, sentences
+from data.vocabulary import train
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """A source of the sample."""
+
+  job: pipeline.Job
+  units: Sequence[sources.Unit]
+  rate: float = 1.0  # its share of the characters, in any scale
+
+
+@contextlib.contextmanager
+def sample(
+  taken: Sequence[Source], pool: engine.Engine, directory: str | os.PathLike | None = None
+) -> Iterator[Iterator[str]]:
+  """Yields the sentences of the largest sample in which the sources have their rates.
+
+  It has at most `train.MAX_TRAINING_CHARACTERS`; a single source with fewer is taken whole, in its order.
+  The sentences are in temporary files in `directory` until the block ends. DataError: one of several sources
+  has no text to train on.
+  """
+  characters = [_characters(source, pool) for source in taken]
+  for source, number in zip(taken, characters):
+    if len(taken) > 1 and not number:
+      raise errors.DataError(
+        f"--source={source.job.request.source} has no usable text to train a vocabulary on"
+      )
+  keeps = fractions(characters, [source.rate for source in taken], most=train.MAX_TRAINING_CHARACTERS)
+  with tempfile.TemporaryDirectory(prefix="sample-", dir=directory) as temporary:
+    paths = []
+    for source, keep, number in zip(taken, keeps, characters):
+      if len(taken) > 1 or keep < 1:
+        progress.say(
+          f"{source.job.request.source}: a vocabulary is trained on {keep:.2%} of {number:,} characters"
+        )
+      places = [os.path.join(temporary, str(len(paths) + unit)) for unit in range(len(source.units))]
+      take = functools.partial(write, source.job, keep)
+      pool.map(take, source.units, places, name="take text for the vocabulary")
+      paths += places
+    yield _sentences(paths)
+
+
+def fractions(characters: Sequence[int], rates: Sequence[float], *, most: int) -> list[float]:
+  """Returns the fraction of each source's documents in the largest sample that has the rates.
+
+  It has at most `most` characters and repeats nothing, so one source or the limit decides its size.
+  """
+  rest = [number / rate for number, rate in zip(characters, rates)]
+  size = min(most / sum(rates), *rest)
+  return [size / whole if whole else 1.0 for whole in rest]
+
+
+def _characters(source: Source, pool: engine.Engine) -> int:
+  """Returns the characters of a source's training documents; DataError: cleaning dropped all of them."""
+  counts: collections.Counter = collections.Counter()
+  for of_unit in pool.map(functools.partial(count, source.job), source.units, name="count characters"):
+    counts.update(of_unit)
+  clean.refuse_nothing_left(source.job.cleaning.listed, counts)
+  return counts["characters"]
+
+
+def count(job: pipeline.Job, unit: sources.Unit) -> dict[str, int]:
+  """Returns the 'characters' of a unit's training documents, and what cleaning dropped of the unit."""
+  counts: collections.Counter = collections.Counter()
+  counts["characters"] = sum(len(part) for document in _documents(job, unit, counts) for part in document)
+  return dict(counts)
+
+
+def write(job: pipeline.Job, keep: float, unit: sources.Unit, path: str) -> None:
+  """Writes the sentences of the training documents of a unit that are in the sample, a line each."""
+  with files.whole_file(path) as aside, open(aside, "w", encoding="utf-8", newline="\n") as file:
+    for document in _documents(job, unit, collections.Counter()):
+      if pipeline.document_fraction(document, "vocabulary", job.seed) < keep:
+        for paragraph in document:
+          file.writelines(f"{line}\n" for line in sentences.split(paragraph, collections.Counter()))
+
+
+def _documents(job: pipeline.Job, unit: sources.Unit, counts: collections.Counter) -> Iterator[list[str]]:
+  """Yields the training documents of a unit; `counts` as of `pipeline.documents`."""
+  found = pipeline.documents(job, unit, counts)
+  return (document for split, document in found if split == "train")
+
+
+def _sentences(paths: Sequence[str]) -> Iterator[str]:
+  for path in paths:
+    with pathlib.Path(path).open(encoding="utf-8", newline="\n") as file:
+      yield from (line.removesuffix("\n") for line in file)

@@ -21,10 +21,13 @@ TEXT = "The cat number 7 sat on the mat, and it was happy there.\n" * 400
 
 
 def _refused(start: bytes) -> str:
-  with pytest.raises(errors.DataError) as caught:
+  """Returns the message that refuses a file, '' without one."""
+  try:
     binary_files.refuse("a.txt", start)
-  assert "\n" not in str(caught.value)
-  return str(caught.value)
+  except errors.DataError as error:
+    assert "\n" not in str(error)
+    return str(error)
+  return ""
 
 
 @pytest.mark.parametrize(
@@ -44,7 +47,7 @@ def _refused(start: bytes) -> str:
   ids=range(10),
 )
 def test_text_passes(start):
-  binary_files.refuse("a.txt", start)
+  assert not _refused(start)
 
 
 def test_more_than_one_control_character_in_a_hundred_bytes_is_refused():

@@ -66,14 +66,14 @@ def write_shard(packed: Packed, split: str, shards: int, shard: int) -> manifest
     # One record per group: the trainer reads single records at random places.
     writer = array_record_module.ArrayRecordWriter(str(aside), "group_size:1")
     for record in records:
-      writer.write(record)
+      writer.write(bytes(record))
     writer.close()
     made = manifest.Shard(name, len(records), aside.stat().st_size, files.sha256(aside))
   files.write_atomically(entry, json.dumps(dataclasses.asdict(made)))
   return made
 
 
-def _shard_records(packed: Packed, split: str, shards: int, shard: int) -> list[bytes]:
+def _shard_records(packed: Packed, split: str, shards: int, shard: int) -> list[np.ndarray]:
   """Returns the records of a shard in order: of every unit those in the shard's part of the keys."""
   packed_as, low, high = packed.keys(split)
   part = [low + (high - low) * border // shards for border in (shard, shard + 1)]
@@ -81,4 +81,4 @@ def _shard_records(packed: Packed, split: str, shards: int, shard: int) -> list[
   records = [record for unit in units for record in unit.cut()]
   # Stable: records with one key stay in the order of the units.
   order = np.argsort(np.concatenate([np.zeros(0, np.uint64), *(unit.keys for unit in units)]), kind="stable")
-  return [records[i].tobytes() for i in order.tolist()]
+  return [records[i] for i in order.tolist()]

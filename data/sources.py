@@ -230,7 +230,7 @@ def _file_units(paths: list[str]) -> Iterator[Unit]:
 
 
 def read_documents(unit: Unit, request: Request, counts: collections.Counter) -> Iterator[list[str]]:
-  """Yields the documents of a unit, each a list of paragraphs; `counts` gets them as 'documents_read'.
+  """Yields the documents of a unit, each a list of paragraphs; `counts` gets them as 'documents_found'.
 
   DataError: the input is damaged or has no such text field.
   """
@@ -245,7 +245,7 @@ def read_documents(unit: Unit, request: Request, counts: collections.Counter) ->
   for number, document in enumerate(documents):
     if request.limit and number >= request.limit:
       return
-    counts["documents_read"] += 1
+    counts["documents_found"] += 1
     yield document
 
 

@@ -114,7 +114,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "files without documents are not counted",
-        'int(not count["documents_read"])',
+        'int(not count["documents_found"])',
         "0",
         "test_a_file_without_documents_among_others_is_named",
       ),

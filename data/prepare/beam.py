@@ -38,6 +38,7 @@ DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
 LOCAL = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 FULL_NAMES = {"daskrunner": DASK, "directrunner": LOCAL, "fnapirunner": LOCAL}
 LOG = "beam.log"  # beside the steps: the output of local workers
+WATCH = 2.0  # seconds between two looks at the worker processes, since a look takes 10 ms
 GRACE = 5.0  # seconds from the end of a worker process to the end of its pipeline
 SETTLE = 60.0  # seconds until a network file system shows a file that another machine wrote
 
@@ -172,6 +173,7 @@ class Engine:
     self._before: set[psutil.Process] = set()  # processes of earlier pipelines, which are about to end
     self._workers: set[psutil.Process] = set()  # on this machine
     self._died = float("inf")  # when one of them was first missed
+    self._looked = 0.0
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
     """Returns the results in order and shows progress under `name`.
@@ -192,14 +194,16 @@ class Engine:
 
   def _is_dead(self) -> bool:
     """Whether a worker process on this machine has died: Python's runner would wait for it without end."""
-    if not self._options.is_local:
+    now = time.monotonic()
+    if not self._options.is_local or now - self._looked < WATCH:
       return False
+    self._looked = now
     children = {*self._child.children(recursive=True)} - self._before
     there = {child for child in children if child in self._workers or _is_worker(child)}
     if self._workers - there:
-      self._died = min(self._died, time.monotonic())
+      self._died = min(self._died, now)
     self._workers |= there
-    return time.monotonic() - self._died > GRACE
+    return now - self._died > GRACE
 
   def _check(self, step: steps.Step, future: concurrent.futures.Future) -> None:
     """Returns once all parts are done; a DataError names those that will not be."""

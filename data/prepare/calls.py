@@ -1,7 +1,7 @@
-"""Calls of this package's functions, and their results, as JSON that other processes read.
+"""Calls of a preparation's functions, and their results, as JSON that other processes read.
 
-A pickle would run whatever a directory holds. This reads plain values, and names that are resolved to public
-functions and dataclasses of `data` alone.
+A pickle would run whatever a directory holds. This reads plain values, and names of functions and dataclasses
+that PLACES define.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-PACKAGE = "data"
+PLACES = ("data.clean.", "data.manifest", "data.prepare.", "data.sources")
 
 
 def encode(value: Any) -> Any:
@@ -32,7 +32,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-  """Returns what `encode` was given; ValueError for a name outside `data`."""
+  """Returns what `encode` was given; ValueError for a name outside PLACES."""
   if isinstance(value, list):
     return [decode(one) for one in value]
   match value:
@@ -51,15 +51,15 @@ def decode(value: Any) -> Any:
 
 def _name(value: Any) -> str:
   name = getattr(value, "__qualname__", "")
-  if not name.isidentifier() or name.startswith("_"):  # of a class, local, a lambda
+  if not name.isidentifier():  # of a class, local, a lambda
     raise TypeError(f"{value!r} cannot be sent to other processes")
   return f"{value.__module__}:{name}"
 
 
 def _named(name: str) -> Callable:
   module, _, name_there = name.partition(":")
-  if module.partition(".")[0] != PACKAGE or name_there.startswith("_"):
-    raise ValueError(f"{name} is no public name of {PACKAGE}")
+  if not module.startswith(PLACES):
+    raise ValueError(f"{name} is in none of {', '.join(PLACES)}")
   value = getattr(importlib.import_module(module), name_there)
   if getattr(value, "__module__", "") != module:  # imported there from elsewhere
     raise ValueError(f"{name} is not defined there")

@@ -6,7 +6,6 @@ pure and leave their files whole or not at all, so an engine may do any part aga
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -52,7 +51,7 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
   """
   args.engine_options = options
   if args.engine != "pool":
-    _refuse_relative(args.clean)
+    _refuse_relative_step(args.clean)
     if not files.is_address(args.output):
       args.output = os.path.abspath(args.output)
   if args.engine == "pool" and options:
@@ -73,6 +72,8 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
         f"--direct_running_mode=multi_processing --direct_num_workers={args.workers}"
       )
     args.engine_options = beam.checked(options)
+    if not args.engine_options.is_local:
+      _refuse_relative(args)
     addresses = [text for text in (args.output, *args.source.split(",")) if files.is_address(text)]
     if addresses and not args.engine_options.is_local and not mirror.is_chosen():
       raise errors.ConfigError(
@@ -81,7 +82,7 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
       )
 
 
-def _refuse_relative(clean: str) -> None:
+def _refuse_relative_step(clean: str) -> None:
   """Raises ConfigError for a user's step in a file that workers in another directory would not find."""
   for label in (step.label for step in steps.parse(clean) if step.is_own):
     file, _, name = label.rpartition(":")
@@ -91,23 +92,18 @@ def _refuse_relative(clean: str) -> None:
       )
 
 
-def paths(args: argparse.Namespace, found: Sequence[str]) -> list[str]:
-  """Returns paths as the engine's workers find them, which may have been started in another directory."""
-  return list(found if args.engine == "pool" else map(os.path.abspath, found))
-
-
-def located(
-  args: argparse.Namespace, request: sources.Request, units: Sequence[sources.Unit]
-) -> tuple[sources.Request, list[sources.Unit]]:
-  """Returns a request and its units with all paths as `paths` gives them."""
-  names = iter(paths(args, [unit.name for unit in units if unit.kind != "seqio"]))
-  units = [unit if unit.kind == "seqio" else dataclasses.replace(unit, name=next(names)) for unit in units]
-  of_files = {
-    field: paths(args, [getattr(request, field)])[0]
-    for field in ("module", "tfds_directory")
-    if os.path.exists(getattr(request, field))
+def _refuse_relative(args: argparse.Namespace) -> None:
+  """Raises ConfigError for a path that depends on where a process was started: workers start elsewhere."""
+  named = {"source": args.source} if sources.is_of_files(args.source) else {}
+  named |= {
+    "tfds_directory": args.tfds_directory,
+    "module": args.module if os.path.isfile(args.module) else "",
   }
-  return dataclasses.replace(request, **of_files), units
+  for flag, text in named.items():
+    if text and not (os.path.isabs(text) or files.is_address(text)):
+      raise errors.ConfigError(
+        f"--{flag}={text}: workers may run in other directories; type --{flag}={os.path.abspath(text)}"
+      )
 
 
 def is_follower(args: argparse.Namespace) -> bool:

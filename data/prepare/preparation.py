@@ -87,12 +87,9 @@ def _make(
     with workers.pool(args.workers) as here:  # other machines have other packages
       path = workers.gather_installed_docs(output / "source", here)
     request = dataclasses.replace(request, source=str(path))
-  plan = sources.plan(
-    request,
-    digests=lambda paths: pool.map(sources.content_digest, engine.paths(args, paths), name="read"),
-  )
+  plan = sources.plan(request, digests=lambda paths: pool.map(sources.content_digest, paths, name="read"))
   output_directory.refuse_other_input(output, plan.input_digest)
-  request, units = engine.located(args, request, plan.units)
+  units = plan.units
   job = pipeline.Job(
     request,
     args.output,
@@ -219,6 +216,6 @@ def _damaged_files(plan: sources.Plan, unit_counts: list[dict[str, int]]) -> dic
     by_file.setdefault(unit.name, collections.Counter()).update(count)
   damaged = {}
   for name, count in by_file.items():
-    count[manifest.NO_DOCUMENTS] = int(not count["documents_read"])
+    count[manifest.NO_DOCUMENTS] = int(not count["documents_found"])
     damaged[name] = {what: count[what] for what in (*manifest.REPAIRS, manifest.NO_DOCUMENTS) if count[what]}
   return {name: count for name, count in damaged.items() if count}

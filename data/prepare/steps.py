@@ -26,7 +26,7 @@ UNSEEN = "a worker does not see"
 SHARED = "give paths on a disk that all workers mount, and for addresses a TEXT_ENCODER_CACHE there"
 FOLDER = "steps"  # in a preparation's `work`
 CALL = "call"
-LOOK = 0.2  # seconds between two looks at the marks
+LOOK = 0.5  # seconds between two looks at the marks
 SILENCE = 60.0  # seconds without a finished part after which a line says who is at work
 
 

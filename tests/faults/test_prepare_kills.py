@@ -16,13 +16,14 @@ from tests.data.prepare.test_prepare import digests
 
 pytestmark = pytest.mark.nightly
 KILLS = 10
+UNITS = 24
 
 
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory):
-  """Flags of a preparation of 24 units."""
+  """Flags of a preparation of UNITS units."""
   folder = tmp_path_factory.mktemp("text")
-  for number in range(24):
+  for number in range(UNITS):
     write_text(folder / f"part{number:02d}.txt", make_documents(400, seed=number))
   sentences = [paragraph for document in make_documents(100, seed=9) for paragraph in document]
   train.train(sentences, folder / "vocabulary", kind="sentencepiece", cased=False, size=150)
@@ -46,11 +47,19 @@ def start(*flags):
 
 
 def test_ten_killed_workers_of_the_pool(flags, whole, tmp_path):
-  rng, killed = random.Random(0), 0
+  rng, killed, round_ = random.Random(0), 0, 0
   while killed < KILLS:
-    output = tmp_path / str(killed)
+    round_ += 1
+    output = tmp_path / str(round_)
     process = start(*flags, f"--output={output}", "--workers=2")
-    time.sleep(rng.uniform(0.5, whole[1]))
+    units = rng.randrange(UNITS)  # that are finished before the kill
+
+    def is_time(output=output, process=process, units=units):
+      done = len(list((output / "work").glob("unit-*.json")))
+      return done >= max(units, 1) or process.poll() is not None
+
+    clusters.wait_for(is_time)
+    time.sleep(rng.uniform(0, 0.2))
     workers = []
     with contextlib.suppress(psutil.NoSuchProcess):
       children = psutil.Process(process.pid).children()

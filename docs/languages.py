@@ -176,8 +176,9 @@ def report(text: pathlib.Path, output: pathlib.Path, losses: dict[int, dict[str,
     learned.append(tables.Column(loss, lambda row, loss=loss: f"{row[loss]:.3f}"))
   columns = [tables.text_column("language", "language"), *counted, *fertility, *learned]
   notes = [
-    "returned: sentences that decode(encode(text)) gives back as the normalized text. share: of the run's "
-    "rows. loss: of held-out rows, in nats a masked token."
+    "characters and pieces: of all pages, those in another language too. returned: sentences that "
+    "decode(encode(text)) gives back as the normalized text. share: of the run's rows. loss: of held-out "
+    "rows, in nats a masked token."
   ]
   return tables.Report("languages", "Ten languages at temperatures 1 and 2", columns, rows, notes)
 

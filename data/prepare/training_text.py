@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import secrets
 import tempfile
 from collections.abc import Iterator, Sequence
 
@@ -88,7 +89,9 @@ def count(job: pipeline.Job, unit: sources.Unit) -> dict[str, int]:
 
 def write(job: pipeline.Job, keep: float, unit: sources.Unit, path: str) -> None:
   """Writes the sentences of the training documents of a unit that are in the sample, a line each."""
-  with files.whole_file(path) as aside, open(aside, "w", encoding="utf-8", newline="\n") as file:
+  # Of its own, since an engine may write it twice at the same time, on two machines.
+  aside = pathlib.Path(f"{path}.{secrets.token_hex(4)}.part")
+  with files.whole_file(path, aside=aside), open(aside, "w", encoding="utf-8", newline="\n") as file:
     for document in _documents(job, unit, collections.Counter()):
       if pipeline.document_fraction(document, "vocabulary", job.seed) < keep:
         for paragraph in document:

@@ -92,3 +92,21 @@ def test_one_of_several_sources_without_text_is_named(tmp_path):
   (tmp_path / "blank.txt").write_text("\n \n\n")
   with pytest.raises(errors.DataError, match=r"blank\.txt has no usable text"):
     sample(taken(tmp_path / "a.txt"), taken(tmp_path / "blank.txt"))
+
+
+def test_a_unit_s_text_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+  source = taken(write_text(tmp_path / "a.txt", make_documents(9, seed=1)))
+  path = tmp_path / "made" / "0"
+  path.parent.mkdir()
+
+  def damaged(*_):
+    yield ["One sentence."]
+    assert not path.exists()
+    raise errors.DataError("damaged")
+
+  with monkeypatch.context() as patched, pytest.raises(errors.DataError, match="damaged"):
+    patched.setattr(training_text, "_documents", damaged)
+    training_text.write(source.job, 1.0, source.units[0], str(path))
+  assert not list(path.parent.iterdir())
+  training_text.write(source.job, 1.0, source.units[0], str(path))
+  assert [file.name for file in path.parent.iterdir()] == ["0"]

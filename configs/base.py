@@ -175,6 +175,10 @@ def _data() -> ConfigDict:
   return ConfigDict(
     {
       "source": "installed_docs",  # see `python -m data.prepare --help`
+      # 'records': text is prepared first, and any step is found at once; 'seqio': a Task or Mixture, source
+      # 'seqio:NAME', is read while the run trains, and read again from its beginning when the run resumes.
+      "feed": "records",
+      "skip_hours": 0.25,  # longest reading again of feed 'seqio' at a resume; longer ones are refused
       "directory": "",  # prepared records; '': prepared/<source, vocabulary, packing, length>
       # Several prepared directories instead: 'DIR:RATE,DIR:RATE', rates of blocks in any scale; 'DIR,DIR': by
       # their numbers of records; 'seqio:NAME': the Tasks and rates of a Mixture. docs/corpora.md.
@@ -182,7 +186,7 @@ def _data() -> ConfigDict:
       "temperature": 0.0,  # T: rates become rate**(1/T), so above 1 they are more alike; 0: as they are
       "stages": "",  # mixtures by training step instead: '0: DIR:RATE,DIR:RATE; 100000: DIR:RATE'
       "text_field": "",  # of a JSON line, Parquet row or example that holds the text; '': 'text'
-      "module": "",  # file or module that registers seqio tasks, imported by data.prepare only
+      "module": "",  # file or module that registers seqio tasks, imported by a child process only
       "tfds_directory": "",  # TFDS data_dir; '': its default
       "clean": "",  # steps of cleaning, 'exact,near:0.8,language:en'; see `python -m data.prepare --help`
       "vocabulary": "",  # directory of a vocabulary; '': trained from the source with the fields below

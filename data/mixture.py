@@ -97,6 +97,7 @@ class MixedRecords:
     self._firsts = [sum(sizes[:at]) for at in range(len(sizes))]
     first = self._all[0]
     self.manifest: Manifest = first.manifest
+    self.vocabulary = first.vocabulary
     self.length, self.pad = first.length, first.pad
     # Counts of a longer prefix are never smaller, so the first prefix that is too long can be searched.
     self._number = bisect.bisect_left(
@@ -150,6 +151,3 @@ class MixedRecords:
     """Returns the places at which each source stands among `owners`, for those that stand there."""
     owners = np.fromiter(owners, np.int64)
     return [(int(source), np.flatnonzero(owners == source)) for source in np.unique(owners)]
-
-
-Records = PackedRecords | MixedRecords

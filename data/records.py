@@ -7,7 +7,7 @@ reads the same global batches, and seeking to step 1,000,000 costs what step 0 c
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import grain
 import numpy as np
@@ -30,6 +30,34 @@ def unigram(directory: str | os.PathLike) -> np.ndarray:
       raise errors.DataError(
         f"{path}: not an array ({errors.reason(error)}); prepare the records again"
       ) from error
+
+
+class TrainingRecords(Protocol):
+  """Rows of ids to train on, as `PackedRecords` has them."""
+
+  @property
+  def vocabulary(self) -> manifest.VocabularyInfo: ...
+
+  def examples(self, step: int, batch_size: int, *, rows: Sequence[int] | None = None) -> list[int]: ...
+
+  def batch(self, step: int, batch_size: int, *, rows: Sequence[int] | None = None) -> np.ndarray: ...
+
+  def numbered(self, numbers: Sequence[int]) -> np.ndarray: ...
+
+
+class HeldoutRecords(Protocol):
+  """Rows of ids to evaluate on, as `PackedRecords` has them."""
+
+  @property
+  def vocabulary(self) -> manifest.VocabularyInfo: ...
+
+  def __len__(self) -> int: ...
+
+  def unigram(self) -> np.ndarray: ...
+
+  def rows(self, start: int, stop: int) -> np.ndarray: ...
+
+  def numbered(self, numbers: Sequence[int]) -> np.ndarray: ...
 
 
 class PackedRecords:
@@ -84,6 +112,11 @@ class PackedRecords:
     self._number = max(1, int(fraction * self._split.records))
     # Indices are shuffled, not records: a whole batch is then one read, up to ten times faster.
     self._order = grain.MapDataset.range(self._number).shuffle(seed=seed % 2**32).repeat()
+
+  @property
+  def vocabulary(self) -> manifest.VocabularyInfo:
+    """The vocabulary of the ids."""
+    return self.manifest.vocabulary
 
   def __len__(self) -> int:
     """Returns the number of records in use: one epoch."""

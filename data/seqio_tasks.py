@@ -45,17 +45,10 @@ def plan(name: str, *, module: str, tfds_directory: str, text_field: str, downlo
       TFDS data is not there, or it gives ids of several features or of another vocabulary than ours.
     ConfigError: a rate of the Mixture is not positive, or the module cannot be imported.
   """
-  seqio = _registry(module, tfds_directory)
-  mixture_or_task = _registered(name, seqio, flag="--source")
-  tasks = seqio.get_subtasks(mixture_or_task)
-  for task in tasks:
-    _find_data(task, seqio, tfds_directory, download=download)
-    if SPLIT not in task.splits:
-      raise errors.DataError(
-        f"seqio Task {task.name!r} has no split {SPLIT!r}; its splits are {', '.join(sorted(task.splits))}"
-      )
+  mixture_or_task = find(name, module=module, tfds_directory=tfds_directory, download=download)
+  tasks = tasks_of(mixture_or_task)
   keeps = [1.0]
-  if isinstance(mixture_or_task, seqio.Mixture):
+  if isinstance(mixture_or_task, register_corpora().Mixture):
     keeps = _keeps(
       name, [(task.name, mixture_or_task.get_rate(task), _num_documents(task)) for task in tasks]
     )
@@ -63,6 +56,26 @@ def plan(name: str, *, module: str, tfds_directory: str, text_field: str, downlo
     Part(task.name, len(task.source.list_shards(SPLIT)), keep, task_features.ids_of(task, text_field))
     for task, keep in zip(tasks, keeps)
   ]
+
+
+def find(name: str, *, module: str, tfds_directory: str, download: bool):
+  """Returns a registered Task or Mixture that can be read; arguments and errors are those of `plan`."""
+  seqio = _registry(module, tfds_directory)
+  mixture_or_task = _registered(name, seqio, flag="--source")
+  for task in seqio.get_subtasks(mixture_or_task):
+    _find_data(task, seqio, tfds_directory, download=download)
+    if SPLIT not in task.splits:
+      raise errors.DataError(
+        f"seqio Task {task.name!r} has no split {SPLIT!r}; its splits are {', '.join(sorted(task.splits))}"
+      )
+  return mixture_or_task
+
+
+def tasks_of(mixture_or_task) -> list:
+  """Returns the Tasks of a Mixture; of a Task itself."""
+  import seqio
+
+  return seqio.get_subtasks(mixture_or_task)
 
 
 def rates(name: str, *, module: str, tfds_directory: str, download: bool) -> list[tuple[str, float]]:

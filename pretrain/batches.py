@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from data.mixture import Records
+from data.records import TrainingRecords
 from pretrain import sharding
 from pretrain.ledger import Ledger, entry_of
 from pretrain.run import Run
@@ -22,7 +22,7 @@ class Batches:
 
   def __init__(
     self,
-    records: Records,
+    records: TrainingRecords,
     run: Run,
     *,
     first: int,

@@ -10,7 +10,8 @@ import jax
 from ml_collections import ConfigDict
 
 from data import command
-from pretrain import checkpoint, phases, preflight, prepared, resume, warm_start
+from data.feed.client import FedRecords
+from pretrain import checkpoint, feed, phases, preflight, prepared, resume, warm_start
 from pretrain import workdir as workdir_files
 from pretrain.export.tokenizer import convert
 from pretrain.pod.peers import LOOKING, PREPARING, Alone, compare_records
@@ -65,7 +66,7 @@ def open_records(
   is_far = any("://" in config.data[name] for name in fetched)
   late = PREPARING if is_far else LOOKING  # every host may fetch them
   records = peers.together("records", functools.partial(prepared.open, config), seconds=late)
-  compare_records(peers, records.digests, records.directory)
+  compare_records(peers, records.digests, records.directory or config.data.source)
   return config, records
 
 
@@ -82,7 +83,14 @@ def start(
     return resume.newest_good_step(workdir, log)
 
   newest = peers.first("the newest checkpoint", find, seconds=LOOKING)
-  begin = functools.partial(_start_at, newest, run, records, workdir, new_phase, log)
+
+  def begin() -> Start:
+    begun = _start_at(newest, run, records, workdir, new_phase, log)
+    if isinstance(records.train, FedRecords) and begun.step < run.config.train.total_steps:
+      saved = checkpoint.read_meta(checkpoint.step_path(workdir, begun.step)) if begun.step else {}
+      feed.begin(run.config, records.train, saved, log)
+    return begun
+
   return peers.together("the beginning", begin, seconds=LOOKING)
 
 
@@ -99,7 +107,7 @@ def _start_at(
     phases.refuse_without_flag(workdir)
     workdir_files.refuse_lost_checkpoints(workdir)
     digest = records.digests["vocabulary_digest"]
-    if jax.process_index() == 0 and (line := convert.warning(Path(records.directory) / "vocabulary")):
+    if jax.process_index() == 0 and (line := convert.warning(Path(records.vocabulary))):
       log(line)
     loaded = warm_start.load_into(run.abstract_state.params, run.config, vocabulary_digest=digest, log=log)
     facts |= {"started_from": warm_start.started_from(run.config), "run_id": secrets.token_hex(8)}

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from data import manifest
+from data import files, manifest, vocabulary
 from pretrain import flops, mixed, resume, sharding, trees
 from pretrain.compiler_options import compiler_options
 from pretrain.corruption.masking import TokenIds
@@ -20,7 +20,7 @@ from pretrain.ops import attention
 from pretrain.own_rows import on_own_rows
 from pretrain.prepared import records_directory, refuse_other_text, token_ids
 from pretrain.run import Run, make_run
-from pretrain.settings import mixture
+from pretrain.settings import feed, mixture
 
 GIB = 1 << 30
 
@@ -106,7 +106,9 @@ def local_bytes(abstract_tree: Any) -> int:
 
 def dry_run(config: ConfigDict, *, workdir: str) -> str:
   """The resolved config, parameter counts, mesh, sharding of every parameter and cost of a run, as text."""
-  if mixture.seqio_name(config.data):
+  if feed.is_fed(config.data):
+    tokens, lines = _feed(config)
+  elif mixture.seqio_name(config.data):
     tokens = TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)
     lines = {"records": f"of the Tasks of {config.data.mixture}, which are asked for on the first start"}
   elif mixture.is_asked(config.data):
@@ -135,6 +137,17 @@ def _records(config: ConfigDict) -> tuple[TokenIds, dict[str, str]]:
   tokens = token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)
   directory = config.data.directory or directory  # rather than the copy of an address
   return tokens, {"records": directory if prepared else f"{directory} (not there yet; made on first start)"}
+
+
+def _feed(config: ConfigDict) -> tuple[TokenIds, dict[str, str]]:
+  """Returns the special ids of the vocabulary named, or stand-ins, and a line about the blocks."""
+  words = (
+    files.read_json(os.path.join(config.data.vocabulary, vocabulary.NAME)) if config.data.vocabulary else {}
+  )
+  tokens = TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)
+  if words:
+    tokens = TokenIds(**words["special_ids"], vocab_size=words["size"])
+  return tokens, {"records": f"none: {config.data.source} is read by a child process while the run trains"}
 
 
 def _mixture_lines(sources: mixed.Found) -> dict[str, str]:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from data.mixture import MixedRecords, Records
-from data.records import PackedRecords
+from data.mixture import MixedRecords
+from data.records import HeldoutRecords
 from pretrain import sharding
 from pretrain.analysis.heldout import frequency_loss
 from pretrain.metrics import reduce_metrics
@@ -19,7 +19,7 @@ def evaluate(
   run: Run,
   eval_step: Callable,
   params: dict,
-  heldout: Records,
+  heldout: HeldoutRecords,
   *,
   progress: float,
   is_stopping: Callable[[], bool] = lambda: False,
@@ -39,7 +39,7 @@ def evaluate(
     {metric: mean}, and 'loss', the weighted sum of the terms; None if `is_stopping` returned True. Of a
     mixture each is the mean over the sources by their shares, and 'source_loss/NAME' is the loss of one.
   """
-  if isinstance(heldout, PackedRecords):
+  if not isinstance(heldout, MixedRecords):
     return _means(run, eval_step, params, heldout, progress, is_stopping)
   of_sources: dict[str, dict[str, float]] = {}
   for name, source in heldout.sources.items():
@@ -60,14 +60,14 @@ def _mixed(of_sources: dict[str, dict[str, float]], heldout: MixedRecords) -> di
   return means | {f"{SOURCE_LOSS}{name}": own["loss"] for name, own in of_sources.items()}
 
 
-def trivial_loss(run: Run, heldout: Records) -> float:
+def trivial_loss(run: Run, heldout: HeldoutRecords) -> float:
   """Returns the nats per token of the records of `evaluate` where token frequencies alone predict it.
 
   The frequencies are those of the training records; a model has to get below.
   """
   number = run.config.train.batch_size * run.config.train.eval_batches
   counts, special = heldout.unigram(), run.recipe.tokens.special
-  if isinstance(heldout, PackedRecords):
+  if not isinstance(heldout, MixedRecords):
     return frequency_loss(heldout.rows(0, number), counts, special)
   return sum(
     float(heldout.shares[name]) * frequency_loss(source.rows(0, number), counts, special)
@@ -79,7 +79,7 @@ def _means(
   run: Run,
   eval_step: Callable,
   params: dict,
-  heldout: PackedRecords,
+  heldout: HeldoutRecords,
   progress: float,
   is_stopping: Callable[[], bool],
 ) -> dict[str, float] | None:

@@ -16,12 +16,13 @@ from data import errors, files, manifest, mixture_rates, sources, vocabulary
 from data.buckets import copies
 from data.command import run_child
 from data.errors import DataError, UserError
-from data.mixture import Records
+from data.feed.client import FedRecords
 from data.prepare import from_config
-from data.records import PackedRecords
-from pretrain import mixed
+from data.records import HeldoutRecords, PackedRecords, TrainingRecords
+from pretrain import feed, mixed
 from pretrain.corruption.masking import TokenIds
 from pretrain.settings import mixture
+from pretrain.settings.feed import is_fed
 
 
 def records_directory(config: ConfigDict, *, only: Collection[str] = ()) -> str:
@@ -41,6 +42,10 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
   Raises DataError where the source is not there (the line names the two commands that mend it) or its text
   cannot be used. The errors of data.prepare are raised again, the flags they name as fields of the config.
   """
+  if is_fed(config.data):
+    if download:
+      feed.open(config, download=True).train.close()
+    return ""
   if mixture.is_asked(config.data):
     return mixed.find(config).directory
   directory = records_directory(config)
@@ -52,7 +57,7 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
   code, reason = run_child(command + ["--download"] * download, relay=True)
   if code == 0:
     return directory
-  reason = re.sub(r"--(\w+)", _field_of_flag, reason)
+  reason = from_config.with_fields(reason)
   where = (
     f"no records in {directory}, and data.source={config.data.source!r} cannot be prepared here ({reason})"
   )
@@ -78,7 +83,7 @@ def ensure_tasks(config: ConfigDict, *, download: bool) -> str:
       mixture.seqio_name(data), module=data.module, tfds_directory=data.tfds_directory, download=download
     )
   except UserError as error:
-    reason = re.sub(r"--(\w+)", _field_of_flag, str(error))
+    reason = from_config.with_fields(str(error))
     raise type(error)(reason.replace("--mixture=", "--config.data.mixture=")) from error
   parts = []
   for task, rate in pairs:
@@ -126,11 +131,6 @@ def _other_source(source: str, made: manifest.Manifest, *, since: float) -> str:
   return ""
 
 
-def _field_of_flag(flag: re.Match[str]) -> str:
-  field = from_config.FIELD_OF_FLAG.get(flag[1])
-  return f"--config.{field}" if field else flag[0]
-
-
 def _is_there(config: ConfigDict) -> bool:
   """Whether the source can be read without a download, as far as names tell."""
   request = sources.Request(config.data.source, tfds_directory=config.data.tfds_directory)
@@ -145,23 +145,32 @@ def _is_there(config: ConfigDict) -> bool:
 class Prepared:
   """The prepared records of a run, open to be read."""
 
-  directory: str  # a mixture's first
-  train: Records
-  heldout: Records | None  # None if the config evaluates nothing
+  directory: str  # a mixture's first; '' of a feed
+  vocabulary: str  # directory of the vocabulary
+  train: TrainingRecords
+  heldout: HeldoutRecords | None  # None if the config evaluates nothing
   tokens: TokenIds
   digests: dict[str, Any]  # what `digests_of` or a mixture gives; a checkpoint remembers them
   description: dict[str, Any]  # what `describe` gives, for the model card
 
+  def close(self) -> None:
+    """Ends the child process of a feed."""
+    if isinstance(self.train, FedRecords):
+      self.train.close()
+
 
 def open(config: ConfigDict) -> Prepared:
   """Opens the records that a config names; DataError where they are not there, damaged or do not fit it."""
+  if is_fed(config.data):
+    return _fed(config)
   if mixture.is_asked(config.data):
     mix = mixed.find(config)
     return Prepared(
       directory=mix.directory,
+      vocabulary=_vocabulary(mix.directory),
       train=mix.train(config),
       heldout=mix.heldout(config) if config.train.eval_batches else None,
-      tokens=_tokens(mix.manifest),
+      tokens=_tokens(mix.manifest.vocabulary),
       digests=mix.digests,
       description=mix.describe(),
     )
@@ -175,19 +184,39 @@ def open(config: ConfigDict) -> Prepared:
 
   return Prepared(
     directory=directory,
+    vocabulary=_vocabulary(directory),
     train=split("train", fraction=config.data.fraction),
     heldout=split("heldout") if config.train.eval_batches else None,
-    tokens=_tokens(content),
+    tokens=_tokens(content.vocabulary),
     digests=digests_of(content),
     description=describe(content),
   )
 
 
-def open_heldout(config: ConfigDict) -> tuple[Records, str]:
+def _fed(config: ConfigDict) -> Prepared:
+  opened = feed.open(config)
+  return Prepared(
+    directory="",
+    vocabulary=opened.vocabulary,
+    train=opened.train,
+    heldout=opened.heldout,
+    tokens=_tokens(opened.train.vocabulary),
+    digests=opened.digests,
+    description=opened.description,
+  )
+
+
+def open_heldout(config: ConfigDict) -> tuple[HeldoutRecords, str]:
   """Opens the held-out records of a config alone, and returns them with the directory of `Prepared`."""
+  if is_fed(config.data):
+    opened = feed.open(config)
+    opened.train.close()
+    if opened.heldout is None:
+      raise DataError(f"{config.data.source} was trained on without held-out blocks (train.eval_batches=0)")
+    return opened.heldout, ""
   if mixture.is_asked(config.data):
-    found = mixed.find(config)
-    return found.heldout(config), found.directory
+    mix = mixed.find(config)
+    return mix.heldout(config), mix.directory
   directory = records_directory(config)
   # Held-out records are read in the order of the files, which no seed changes.
   return PackedRecords(directory, split="heldout", length=config.data.length, seed=0), directory
@@ -195,11 +224,15 @@ def open_heldout(config: ConfigDict) -> tuple[Records, str]:
 
 def token_ids(directory: str) -> TokenIds:
   """Special ids and size of the vocabulary of prepared records, where nothing else of them is needed."""
-  return _tokens(manifest.read(directory))
+  return _tokens(manifest.read(directory).vocabulary)
 
 
-def _tokens(content: manifest.Manifest) -> TokenIds:
-  return TokenIds(**content.vocabulary.special_ids, vocab_size=content.vocabulary.size)
+def _tokens(words: manifest.VocabularyInfo) -> TokenIds:
+  return TokenIds(**words.special_ids, vocab_size=words.size)
+
+
+def _vocabulary(directory: str) -> str:
+  return os.path.join(directory, "vocabulary")
 
 
 def digests_of(content: manifest.Manifest) -> dict[str, str]:

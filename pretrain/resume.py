@@ -37,7 +37,8 @@ SAFE_FIELDS = (
   "train.multihost",
   "train.platform",
   "train.peak_flops",
-  "data.source",  # the digest of the records decides
+  "data.source",  # the digest of the records decides, or what a feed says of itself
+  "data.skip_hours",
   "data.directory",
   "data.mixture",  # what was read so far decides, see _check_mixture
   "data.temperature",
@@ -57,6 +58,7 @@ SAFE_FIELDS = (
   "model.vocab_chunk_rows",
 )
 
+LATER_FIELDS = {"data.feed": "records", "data.skip_hours": 0.25}  # what checkpoints of before mean
 LATER_DIGESTS = ("manifest_digest",)  # checkpoints of before have none
 
 
@@ -109,10 +111,11 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping
   changes the meaning of the state, DataError for other records or another vocabulary.
   """
   _check_mixture(digests.get("mixture"), meta)
+  _check_feed(digests.get("feed"), meta.get("feed"))
   digests = {
     name: digest
     for name, digest in digests.items()
-    if name != "mixture" and (name in meta or name not in LATER_DIGESTS)
+    if name not in ("mixture", "feed") and (name in meta or name not in LATER_DIGESTS)
   }
   missing = [name for name in ("config", "interval_sums", *digests) if name not in meta]
   if missing:
@@ -127,7 +130,7 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping
         f"the {what} changed since the checkpoint was saved ({meta[name][:12]}... -> {digest[:12]}...); "
         f"bring the old {what} back, or start a new run with another --workdir"
       )
-  saved, asked = flatten(meta["config"]), flatten(config.to_dict())
+  saved, asked = LATER_FIELDS | flatten(meta["config"]), flatten(config.to_dict())
   changed = {
     name: line
     for name, line in changes(saved, asked).items()
@@ -167,6 +170,40 @@ def _check_mixture(asked: list | None, meta: Mapping[str, Any]) -> None:
       f"{mixture.shown(wanted)}); only stages from step {taken:,} on may change; give the old "
       "ones as they were, or start a new run with another --workdir"
     )
+
+
+def _check_feed(given: Mapping[str, Any] | None, saved: Mapping[str, Any] | None) -> None:
+  """Raises ConfigError or DataError where a feed would give other blocks than the saved one.
+
+  Both are as `data.feed.stream.Stream.facts` has them, None for prepared records.
+  """
+  if given == saved:
+    return
+  anew = "or begin a new phase with the weights of this one (--new_phase)"
+  if given is None or saved is None or given["source"] != saved["source"]:
+    before, now = (one["source"] if one else "prepared records" for one in (saved, given))
+    raise ConfigError(
+      f"the workdir holds a run on {before}, and {now} is given; continue it with what it was trained on, "
+      f"{anew}"
+    )
+  if given["module"] != saved["module"]:
+    raise DataError(
+      f"data.module: the file changed since the run began ({saved['module'][:12]}... -> "
+      f"{given['module'][:12]}...), so {given['source']} may give other blocks; bring the old file back, "
+      f"{anew}"
+    )
+  old = {name: version for name, version in saved["versions"].items() if given["versions"][name] != version}
+  if old:
+    found = ", ".join(f"{name} {version} -> {given['versions'][name]}" for name, version in old.items())
+    pins = " ".join(f"{name}=={version}" for name, version in old.items())
+    raise DataError(
+      f"packages changed since the run began ({found}), and with them the order of {given['source']} may; "
+      f"install those of then (pip install {pins}), {anew}"
+    )
+  raise DataError(
+    f"the records of {given['source']} are others than when the run began ({saved['records'][:12]}... -> "
+    f"{given['records'][:12]}...); bring the old ones back, {anew}"
+  )
 
 
 def _digests(stages: Sequence) -> Iterator[tuple[int, list]]:

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from data import progress
 from data.command import STOPPED
+from data.feed.client import FedRecords
 from pretrain import beginning, flops, metrics, resume
 from pretrain import workdir as workdir_files
 from pretrain.analysis.probing import Probing
@@ -24,7 +25,7 @@ from pretrain.metrics import MetricWriter, Throughput, reduce_metrics
 from pretrain.pod.peers import ALONE, LOOKING, Alone
 from pretrain.prepared import Prepared
 from pretrain.run import Run, make_run
-from pretrain.spikes import RollBack, Spikes
+from pretrain.spikes import RollBack, Spikes, position
 from pretrain.step import Metrics, TrainState
 from pretrain.stop import StopRequest
 from pretrain.trackers import Trackers
@@ -48,7 +49,7 @@ def train(
   """
   config, records = beginning.open_records(config, workdir, download, peers)
   run = make_run(config, records.tokens)
-  with workdir_files.owned(workdir):
+  with contextlib.closing(records), workdir_files.owned(workdir):
     start = beginning.start(run, records, workdir, peers, log, new_phase=new_phase)
     with StopRequest(peers, settle) as stop:
       if start.step >= config.train.total_steps:
@@ -67,8 +68,8 @@ def _checkpoints(
   config: ConfigDict, workdir: str, records: Prepared, peers: Alone, log: Log
 ) -> contextlib.closing[Checkpoints]:
   """Writes the files that a workdir begins with, then opens its checkpoints."""
-  described = records.train.manifest.vocabulary
-  begin = functools.partial(workdir_files.begin, workdir, config, records.directory, described)
+  described = records.train.vocabulary
+  begin = functools.partial(workdir_files.begin, workdir, config, records.vocabulary, described)
   peers.first("the workdir's files", begin, seconds=LOOKING)
   checkpoints = Checkpoints(
     workdir,
@@ -97,7 +98,7 @@ class Training:
   def __post_init__(self) -> None:
     config, first = self.run.config, self.start.step
     self.settings = config.train
-    self.probing = Probing(config, self.records.directory) if self.settings.probe_every else None
+    self.probing = Probing(config, self.records.vocabulary) if self.settings.probe_every else None
     self.state, self.sums, watched = self._first_state()
     zscore, window = self.settings.spike_zscore, self.settings.spike_window
     self.spikes = Spikes(zscore=zscore, window=window, saved=watched, skips=self.start.skips)
@@ -284,4 +285,6 @@ class Training:
     meta = {"config": self.run.config.to_dict(), "interval_sums": sums, "devices": devices}
     if self.settings.spike_zscore or self.spikes.skips:
       meta["spikes"] = self.spikes.to_save()
+    if isinstance(self.records.train, FedRecords):
+      meta["feed_read"] = self.records.train.mark(position(done, self.spikes.skips))
     self.checkpoints.save(done, self.state._asdict(), meta | self.start.facts, force=force)

@@ -68,17 +68,17 @@ def refuse_unshared(workdir: str | os.PathLike) -> None:
     )
 
 
-def begin(workdir: str, config: ConfigDict, records: str, described: manifest.VocabularyInfo) -> None:
-  """Writes the resolved config and a copy of the vocabulary of the prepared records in `records`.
+def begin(workdir: str, config: ConfigDict, words_of: str, described: manifest.VocabularyInfo) -> None:
+  """Writes the resolved config and a copy of the vocabulary in `words_of`.
 
-  `described` is what their manifest says of it.
+  `described` is what the manifest of prepared records, or a feed, says of it.
 
   One process writes. ConfigError: the workdir has another vocabulary, and no run's config beside it: it is
   the user's own. StorageError: the workdir cannot be written.
   """
   if jax.process_index() != 0:
     return
-  path, made = pathlib.Path(workdir), pathlib.Path(records) / "vocabulary"
+  path, made = pathlib.Path(workdir), pathlib.Path(words_of)
   words, expected = vocabulary.load(made), described.digest
   if words.digest != expected:
     raise DataError(
@@ -87,7 +87,7 @@ def begin(workdir: str, config: ConfigDict, records: str, described: manifest.Vo
     )
   if (words.size, dataclasses.asdict(words.special_ids)) != (described.size, described.special_ids):
     raise DataError(
-      f"{pathlib.Path(records) / manifest.NAME} does not have the size and special ids of {made}: it was "
+      f"{made.parent / manifest.NAME} does not have the size and special ids of {made}: it was "
       "changed; bring the old one back, or prepare the records again"
     )
   _remove_leftovers(path)

@@ -28,6 +28,16 @@ FIELD_OF_FLAG = {
 }
 
 
+def with_fields(reason: str) -> str:
+  """Returns a line about flags with the fields of a config that say the same."""
+
+  def field(flag: re.Match[str]) -> str:
+    name = FIELD_OF_FLAG.get(flag[1])
+    return f"--config.{name}" if name else flag[0]
+
+  return re.sub(r"--(\w+)", field, reason)
+
+
 def directory(data: Mapping[str, Any], *, vocab_size: int) -> str:
   """Returns where the records of a config are, or would be.
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.mixture import Records
+from data.records import HeldoutRecords
 from pretrain.analysis.heldout import collect, commonest_share, ranking_area, unigram_cross_entropy
 from pretrain.analysis.opened import contrast_head
 from pretrain.corruption import cropping, generator
@@ -25,7 +25,7 @@ CROP_FRACTION = 0.9  # of the second view, for runs that have no SCL too
 
 
 def measure(
-  run: Run, params: dict, heldout: Records, unigram: np.ndarray, *, batches: int
+  run: Run, params: dict, heldout: HeldoutRecords, unigram: np.ndarray, *, batches: int
 ) -> dict[str, float]:
   """`figures` of parameters on the first `batches` full batches of held-out records, or on all there are.
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.mixture import Records
+from data.records import HeldoutRecords
 from pretrain import sharding
 from pretrain.models import heads
 from pretrain.ops.positions import scatter_positions, take_positions
@@ -23,7 +23,7 @@ Arrays = dict[str, np.ndarray]
 Describe = Callable[[Run, dict, jax.Array, jax.Array], dict[str, jax.Array]]
 
 
-def collect(run: Run, params: dict, heldout: Records, describe: Describe, *, rows: int) -> Arrays:
+def collect(run: Run, params: dict, heldout: HeldoutRecords, describe: Describe, *, rows: int) -> Arrays:
   """Describes the first `rows` held-out rows a batch at a time, in one compiled program.
 
   `describe` takes (run, params, [batch, length] int32 ids, [] int32 number of the batch) to arrays with a

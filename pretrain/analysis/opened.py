@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from configs import base
 from data.errors import DataError
-from data.mixture import Records
+from data.records import HeldoutRecords
 from data.vocabulary import Vocabulary
 from pretrain import build, prepared, resume, trees
 from pretrain.corruption import generator
@@ -28,7 +28,7 @@ class OpenedRun(NamedTuple):
   run: Run  # its mesh is one device, its batches are of the rows that were asked for
   params: dict  # numpy arrays
   encoder: OpenedEncoder  # the encoder alone, as it is used when nothing trains it
-  heldout: Records
+  heldout: HeldoutRecords
   vocabulary: Vocabulary
   records: str  # directory of the prepared records
   step: int  # updates done
@@ -49,7 +49,7 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   encoder = saved.open_encoder()
   vocabulary = encoder.vocabulary
   heldout, records = prepared.open_heldout(config)
-  if heldout.manifest.vocabulary.digest != vocabulary.digest:
+  if heldout.vocabulary.digest != vocabulary.digest:
     raise DataError(f"{records} was prepared with another vocabulary than checkpoint {saved.path} has")
   run = make_run(config, tokens_of(vocabulary), devices=jax.devices()[:1])
   problems = trees.differences(run.abstract_state.params, saved.params)

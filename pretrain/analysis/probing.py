@@ -39,8 +39,8 @@ def metric_name(figure: Figure) -> str:
 class Probing:
   """Questions to the encoder of a run, which they leave as it is."""
 
-  def __init__(self, config: ConfigDict, records: str) -> None:
-    """Reads `train.probe_data`, and the vocabulary in the directory of the run's `records`.
+  def __init__(self, config: ConfigDict, words_of: str) -> None:
+    """Reads `train.probe_data`, and the run's vocabulary in the directory `words_of`.
 
     Raises:
       ConfigError: several processes train.
@@ -52,7 +52,7 @@ class Probing:
         "`python -m pretrain.probe` on the checkpoints"
       )
     self._probes = find(config.train.probe_data)
-    self._directory = pathlib.Path(records) / "vocabulary"
+    self._directory = pathlib.Path(words_of)
     self._vocabulary = vocabulary.load(self._directory)
     self._config = frozen_config(config.model.to_dict())
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from data.errors import unknown
 from pretrain.command import generator_rules
-from pretrain.settings import mixture, trackers
+from pretrain.settings import feed, mixture, trackers
 from pretrain.settings.field_types import Fields, show
 from pretrain.settings.mesh import MeshSettings, Sizes, nearest, shown
 from pretrain.settings.objectives import OBJECTIVES, switched_on
@@ -151,6 +151,7 @@ def _training(config: Fields) -> Iterator[str]:
   if config["train.probe_every"] and config["train.multihost"]:
     yield "train.probe_every: only where one process trains; use `python -m pretrain.probe` afterwards"
   yield from mixture.problems(config)
+  yield from feed.problems(config)
   if not any(config[f"data.{name}"] for name in ("source", "directory", "mixture", "stages")):
     yield "data.source='', data.directory='': no text; give a source such as 'installed_docs' or a directory"
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from data.annotated import MinimalPair
-from data.mixture import Records
+from data.records import HeldoutRecords
 from data.tables import Column, Report, percent, percent_column, text_column
 from data.vocabulary import Vocabulary
 from pretrain.analysis.opened import OpenedRun
@@ -65,7 +65,7 @@ _NOTES = (
 )
 
 
-def spoilt(words: Vocabulary, heldout: Records) -> dict[str, list[MinimalPair]]:
+def spoilt(words: Vocabulary, heldout: HeldoutRecords) -> dict[str, list[MinimalPair]]:
   """{kind: at most `NUM_PAIRS` held-out sentences, each beside one that is spoilt in this way}."""
   rng, whole = random.Random(0), list(_sentences(words, heldout))
   counts = collections.Counter(word for sentence in whole for word in sentence if word.isalpha())
@@ -84,7 +84,7 @@ def spoilt(words: Vocabulary, heldout: Records) -> dict[str, list[MinimalPair]]:
   return made
 
 
-def _sentences(words: Vocabulary, heldout: Records) -> Iterator[Words]:
+def _sentences(words: Vocabulary, heldout: HeldoutRecords) -> Iterator[Words]:
   """The words of held-out sentences; the first and the last of a block may be cut and are left out."""
   separator = words.special_ids.sep
   for row in heldout.rows(0, len(heldout)):

@@ -38,6 +38,8 @@ class DataFields:
   """The text, its vocabulary, and how it is packed; `data.prepare` checks the names and paths."""
 
   source: str
+  feed: Literal["records", "seqio"]
+  skip_hours: NotNegative
   directory: str
   mixture: str
   temperature: Annotated[float, Limit(0, 100)]

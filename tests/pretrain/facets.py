@@ -17,6 +17,7 @@
 import contextlib
 import functools
 import hashlib
+import itertools
 import json
 import pathlib
 import re
@@ -32,8 +33,10 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 from ml_collections import ConfigDict
 
+from data import manifest
 from data.errors import DivergedError
-from pretrain import prepared, train, warm_start
+from data.feed.client import FedRecords, HeldoutBlocks
+from pretrain import feed, prepared, train, warm_start
 from pretrain.checkpoint import Checkpoints
 from pretrain.run import Run, make_run
 
@@ -41,6 +44,7 @@ TRACED = ("start", "step", "eval")
 LOOP = ("batches", "heldout", "log", "saves")
 FACETS = (*TRACED, "layout", *LOOP, "prepare", "from")
 _SAVE = Checkpoints.save
+_SPEED = {"blocks_per_second": 1.0, "read": 0}
 _TERM = "masked_lm_loss"  # the facets of the loop are those of masked-LM runs
 
 
@@ -128,6 +132,21 @@ def _setting(value: Any, known: dict[int, str]) -> str:
   return re.sub(r"0x[0-9a-f]+|<function [^>]*>|jaxpr=.*", "", str(value))
 
 
+def _fed(records: pathlib.Path, config: ConfigDict) -> feed.Fed:
+  """Stands in for a feed, whose child would import TensorFlow: rows of [CLS] alone."""
+  words, size = manifest.read(records).vocabulary, config.train.batch_size
+  rows = np.zeros((size, config.data.length), np.int32)
+  sent = (({"number": number, "before": "", "sha256": ""}, rows) for number in itertools.count())
+  child = mock.Mock(facts={"records": "f" * 64}, receive=lambda: next(sent), begin=lambda batch: _SPEED)
+  return feed.Fed(
+    train=FedRecords(child, batch_size=size, words=words),
+    heldout=HeldoutBlocks(rows, words),
+    vocabulary=str(records / "vocabulary"),
+    digests={"vocabulary_digest": words.digest, "feed": child.facts},
+    description={},
+  )
+
+
 def _facets_of_the_loop(config: ConfigDict, records: pathlib.Path) -> dict[str, str]:
   """The facets of `train.train`, whose programs are stood in for by functions that note what they get."""
   batches, heldout, said = [], [], []
@@ -164,6 +183,7 @@ def _facets_of_the_loop(config: ConfigDict, records: pathlib.Path) -> dict[str, 
     # Records of another source than the config's are refused; here they stand in for those it would make.
     stack.enter_context(mock.patch.object(prepared, "refuse_other_text"))
     stack.enter_context(mock.patch.dict("pretrain.trackers._MAKERS", wandb=lambda tracked: tracker))
+    stack.enter_context(mock.patch.object(feed, "open", functools.partial(_fed, records)))
     stack.enter_context(mock.patch.object(Checkpoints, "save", save))
     stack.enter_context(mock.patch.object(Run, "init_state", init_state))
     stack.enter_context(mock.patch.object(Run, "compile_train_step", lambda run: train_step))

@@ -120,6 +120,8 @@ _ROWS: dict[str, list[tuple]] = {
     ("optimizer.clip_norm", 1.0, "step"),
     ("optimizer.shard_update", True, "step layout"),
     ("data.source", "more.txt", "prepare", "what data.prepare reads"),
+    ("data.feed", "seqio", "prepare batches heldout", "whether a Task is read instead of records"),
+    ("data.skip_hours", 1.0, "", "which resumes of a feed are refused: tests/pretrain/test_feed.py"),
     ("data.directory", "elsewhere", "prepare", "where the records are"),
     (
       "data.mixture",

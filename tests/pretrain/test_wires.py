@@ -26,6 +26,7 @@ _MAY_CHANGE = {
   *("recipe", "model.attention", "model.remat", "model.scan_unroll", "model.vocab_chunk_rows"),
   *("data.source", "data.directory", "data.module", "data.tfds_directory", "data.clean", "data.workers"),
   *("data.mixture", "data.temperature", "data.stages"),  # test_mixture_run.py has which of their changes
+  "data.skip_hours",
   *("train.log_every", "train.eval_every", "train.eval_batches", "train.max_nonfinite_steps"),
   *("train.checkpoint_every", "train.checkpoints_to_keep", "train.checkpoint_steps"),
   *("train.spike_zscore", "train.spike_window", "train.spike_roll_back", "train.replica_check_every"),

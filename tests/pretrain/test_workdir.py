@@ -17,7 +17,7 @@ from tests.pretrain.small_run import VOCAB_SIZE, small_config
 
 
 def begin(place, config, records):
-  workdir.begin(place, config, records, manifest.read(records).vocabulary)
+  workdir.begin(place, config, records / "vocabulary", manifest.read(records).vocabulary)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_ids_that_are_not_those_of_the_vocabulary_are_refused(config, small_reco
   swapped = {**ids, "mask": ids["unk"], "unk": ids["mask"]}
   for other in ({"special_ids": swapped}, {"size": described.size + 1}):
     with pytest.raises(DataError, match="does not have the size and special ids of"):
-      workdir.begin(tmp_path, config, small_records, dataclasses.replace(described, **other))
+      workdir.begin(tmp_path, config, small_records / "vocabulary", dataclasses.replace(described, **other))
   assert not (tmp_path / "config.json").exists()
 
 

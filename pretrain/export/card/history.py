@@ -138,6 +138,8 @@ def _records(data: Mapping[str, Any], records: Mapping[str, Any] | None) -> tupl
       name = PurePath(data["directory"]).name
       text = f"prepared records of the user's own; what they were made of was not recorded (`{name}`)"
     return text, f"packing `{data['packing']}`"
+  if "documents" not in records:
+    return f"{_source_text(records['source'])}, read while it was trained", f"packing `{records['packing']}`"
   used = "" if data["fraction"] == 1 else f", of whose records the first {data['fraction']:.0%} were used"
   size = f"{records['documents']:,} documents, {records['tokens']:,} tokens to train on"
   text = _mixture_text(records["sources"]) if "sources" in records else _source_text(records["source"])

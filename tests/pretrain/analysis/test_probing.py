@@ -74,7 +74,7 @@ def test_a_probed_run_is_the_run_without_and_has_the_figures_of_the_command(
 
 
 def test_a_stop_request_is_not_kept_waiting(small_records, fields):
-  probing = Probing(small_config("mlm", small_records, fields), str(small_records))
+  probing = Probing(small_config("mlm", small_records, fields), str(small_records / "vocabulary"))
   assert probing.measure({"encoder": {}}, is_stopping=lambda: True) is None
 
 

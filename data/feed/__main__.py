@@ -1,0 +1,104 @@
+"""Reads a seqio Task or Mixture for a trainer: a child process of `data.feed.client`, which starts it.
+
+It answers on stdout by `data.feed.messages`: facts about the Task with its held-out blocks; then, once a line
+on stdin names the first batch, the speed of reading and batch after batch. It ends when its stdin ends.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from data import command, tfds_reader
+from data.feed import messages
+from data.prepare import packing
+
+MEASURED_SECONDS = 2.0  # of reading, after which the speed is reported
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+  """Reads the flags."""
+  parser = command.Parser(prog="python -m data.feed", description=__doc__)
+  for name in ("source", "module", "text_field", "tfds_directory", "vocabulary"):
+    parser.add_argument(f"--{name}", default="", bucket=command.OPENED)
+  parser.add_argument("--packing", choices=packing.MODES, default="complete")
+  for name in ("length", "seed", "batch_size", "heldout"):
+    parser.add_argument(f"--{name}", type=int, required=True)
+  parser.add_argument("--download", action="store_true")
+  return parser.parse_args(argv)
+
+
+def serve(argv: Sequence[str] | None) -> None:
+  """Answers until stdin ends; ConfigError and DataError as `data.feed.stream.Stream`."""
+  # The trainer decides when to stop: after a signal it may still want batches to end its step with.
+  for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+  asked = parse(argv)
+  pipe = os.fdopen(os.dup(1), "wb")
+  os.dup2(2, 1)  # a user's module may print
+  begin: queue.Queue[int] = queue.Queue()
+  threading.Thread(target=_listen, args=(begin,), daemon=True).start()
+  tfds_reader.import_tfds()
+  from data.feed.stream import Stream
+
+  stream = Stream(asked)
+  heldout = stream.heldout(asked.heldout)
+  messages.send(pipe, {"facts": stream.facts(), **stream.described()}, heldout)
+  first = begin.get()
+  number, chunks = stream.chunks(first * asked.batch_size)
+  for content, rows in batches(chunks, asked.batch_size, number // asked.batch_size, first):
+    messages.send(pipe, content, rows)
+
+
+def _listen(begin: queue.Queue[int]) -> None:
+  for line in sys.stdin:
+    begin.put(json.loads(line))
+  os._exit(0)  # the trainer has ended, or closed the feed
+
+
+def batches(
+  chunks: Iterable[np.ndarray], size: int, number: int, first: int
+) -> Iterator[tuple[dict, np.ndarray | None]]:
+  """Yields messages of `chunks`, whose first block begins batch `number`: the speed, then batches.
+
+  The speed is {"blocks_per_second", "read": the batch to be read next}. A batch is {"number", "before": the
+  sha256 of the ids of all batches that were read before it, "sha256": that to its end}, with its rows.
+  Batches before `first` are read, but not sent.
+  """
+  digest, rest, waiting = hashlib.sha256(), [], []
+  begun, blocks, is_told = 0.0, 0, False
+  for chunk in chunks:
+    now = time.perf_counter()
+    blocks += len(chunk) if begun else 0  # the first chunk came with the start of TensorFlow
+    begun = begun or now
+    rest.append(chunk)
+    cut = sum(map(len, rest)) // size
+    if cut:
+      whole = np.concatenate(rest)
+      rest = [whole[cut * size :]]
+      for rows in np.split(whole[: cut * size], cut):
+        before = digest.hexdigest()
+        digest.update(rows.astype("<i4").tobytes())
+        if number >= first:
+          waiting.append(({"number": number, "before": before, "sha256": digest.hexdigest()}, rows))
+        number += 1
+    if not is_told and blocks and now - begun >= MEASURED_SECONDS:
+      is_told = True
+      yield {"blocks_per_second": blocks / (now - begun), "read": number}, None
+    if is_told:
+      yield from waiting
+      waiting = []
+
+
+if __name__ == "__main__":
+  code = command.exit_code(lambda: serve(None), stopped="")
+  sys.stderr.flush()
+  os._exit(code)  # threads of TensorFlow that still read ahead would abort the interpreter's own end

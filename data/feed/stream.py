@@ -1,0 +1,227 @@
+"""A seqio Task or Mixture as blocks of ids: a function of its name, its data, the seed and the versions."""
+
+import argparse
+import collections
+import contextlib
+import pathlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from data import (
+  command,
+  errors,
+  files,
+  manifest,
+  seqio_tasks,
+  sources,
+  task_features,
+  tfds_reader,
+  vocabulary,
+)
+from data.prepare import pipeline, sentences, tokenised
+from data.tasks import PreparedTask
+
+HELDOUT = ("validation", "heldout", "test")  # the splits to evaluate on: the first of them that is there
+PACKAGES = ("seqio", "tensorflow", "tensorflow-datasets")  # decide the order of the examples
+CHUNK_CHARACTERS = 1_000_000  # of text packed at a time; only the last block of a chunk is short
+CHUNK_IDS = 250_000  # the same of text that is tokenised already
+CHUNK_BLOCKS = 256  # blocks handed on at a time where the Task packs
+CHUNK_EXAMPLES = 100_000  # after as many a chunk ends, however short they are
+
+
+class Stream:
+  """The blocks of a Task or Mixture; the flags of `data.feed.__main__` say of which."""
+
+  def __init__(self, asked: argparse.Namespace) -> None:
+    """Finds the Task and the vocabulary.
+
+    DataError: either is missing, has no split to train on, or gives ids of another vocabulary. ConfigError:
+    no vocabulary is named where the Task gives text, or its blocks are packed otherwise than asked for.
+    """
+    self._asked = asked
+    self._name = asked.source.removeprefix("seqio:")
+    options = {"module": asked.module, "tfds_directory": asked.tfds_directory, "download": asked.download}
+    self._task = seqio_tasks.find(self._name, **options)
+    self._ids = self._of_ids()
+    self._words = vocabulary.load_cached(self._vocabulary())
+    self._pad = self._words.special_ids.pad
+    # What `data.prepare` says about examples names them by their unit.
+    part = seqio_tasks.Part(self._name, 1, tokenised=self._ids)
+    self._unit = sources.Unit("seqio", self._name, part=part)
+
+  def facts(self) -> dict:
+    """Returns what decides the blocks, as JSON values; a run remembers them and refuses others.
+
+    'records' is the sha256 of the records of a Task over prepared records, which can begin anywhere; else ''.
+    """
+    name, task = self._asked.module, self._task
+    module = (sys.modules.get(name) or sys.modules.get(pathlib.Path(name).stem)) if name else None
+    file = getattr(module, "__file__", None)
+    return {
+      "source": self._asked.source,
+      "module": files.sha256(file) if file else "",
+      "versions": command.versions(PACKAGES),
+      "records": manifest.records_digest(task.source.manifest) if isinstance(task, PreparedTask) else "",
+    }
+
+  def described(self) -> dict:
+    """Returns the directory of the vocabulary, how blocks are packed, the split to evaluate on ('': none)."""
+    splits = [split for split in HELDOUT if split in self._task.splits]
+    return {
+      "vocabulary": self._vocabulary(),
+      "packing": (self._ids and self._ids.packing) or self._asked.packing,
+      "heldout": splits[0] if splits else "",
+      "splits": sorted(self._task.splits),
+    }
+
+  def heldout(self, number: int) -> np.ndarray:
+    """Returns the first blocks of the split to evaluate on, in its order: [at most number, length] int32."""
+    split = self.described()["heldout"]
+    blocks = (
+      list(_first(self._chunks(split, shuffle=False, num_epochs=1), number)) if number and split else []
+    )
+    return np.concatenate([np.zeros((0, self._asked.length), np.int32), *blocks])
+
+  def chunks(self, first: int = 0) -> tuple[int, Iterator[np.ndarray]]:
+    """Returns the training blocks without end, several at a time, from a block on that is at most `first`.
+
+    The first value is the number of that block: `first` where the Task begins anywhere, else 0. Chunks are
+    [blocks, length] int32, padded with [PAD].
+    """
+    start = {"first": first} if isinstance(self._task, PreparedTask) else {}
+    chunks = self._chunks(seqio_tasks.SPLIT, shuffle=True, num_epochs=None, **start)
+    return first if start else 0, self._without_end(chunks)
+
+  def _without_end(self, chunks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    blocks = empty = 0
+    for chunk in chunks:
+      blocks, empty = blocks + len(chunk), 0 if len(chunk) else empty + 1
+      if empty == 3:  # and so would be all that follow
+        break
+      yield chunk
+    raise errors.DataError(
+      f"{self._asked.source} ended after {blocks:,} blocks, though it is read with num_epochs=None; expected "
+      "text, and no preprocessor behind the Task's cache that takes a part of it"
+    )
+
+  def _of_ids(self) -> task_features.Tokenised | None:
+    """Returns what is known of a Task's ids, of a Mixture's its first Task's; None: text."""
+    tasks = seqio_tasks.tasks_of(self._task)
+    of_tasks = [task_features.ids_of(task, self._asked.text_field) for task in tasks]
+    for task, ids in zip(tasks, of_tasks):
+      if ids and ids.packing and (ids.packing != self._asked.packing or ids.length > self._asked.length):
+        raise errors.ConfigError(
+          f"seqio Task {task.name!r} gives blocks of up to {ids.length} tokens packed as {ids.packing!r}; "
+          f"use --length={ids.length} --packing={ids.packing}"
+        )
+    if len({(ids.feature, ids.digest, bool(ids.packing)) if ids else None for ids in of_tasks}) > 1:
+      raise errors.DataError(
+        f"{self._asked.source} mixes Tasks of text, of ids and of blocks, or of several vocabularies; "
+        "expected one kind"
+      )
+    return of_tasks[0]
+
+  def _vocabulary(self) -> str:
+    ids, named = self._ids, self._asked.vocabulary
+    if not named and not ids:
+      raise errors.ConfigError(
+        f"{self._asked.source} gives text, and no vocabulary is named; make one by `python -m "
+        "data.vocabulary train`, then give --vocabulary=DIR"
+      )
+    if named and ids and vocabulary.load_cached(named).digest != ids.digest:
+      raise errors.DataError(
+        f"{self._asked.source} gives ids of {ids.vocabulary}, not of --vocabulary={named}; leave that out"
+      )
+    return named or ids.vocabulary
+
+  def _chunks(self, split: str, **options) -> Iterator[np.ndarray]:
+    with _reading(self._asked.source):
+      dataset = self._task.get_dataset(sequence_length=None, split=split, seed=self._asked.seed, **options)
+    chunks = self._of_id_examples(dataset) if self._ids else self._of_texts(dataset)
+    order = np.random.default_rng(self._asked.seed)
+    for blocks in chunks:
+      padded = np.full((len(blocks), self._asked.length), self._pad, np.int32)
+      for row, block in zip(padded, blocks):
+        row[: block.size] = block
+      # seqio has shuffled the documents; the blocks of a long one would still follow each other.
+      is_packed_here = options["shuffle"] and not (self._ids and self._ids.packing)
+      yield order.permutation(padded) if is_packed_here else padded
+
+  def _examples(self, dataset, feature: str) -> Iterator[np.ndarray | bytes]:
+    with _reading(self._asked.source):
+      for example in dataset.as_numpy_iterator():
+        yield example[feature]
+
+  def _of_texts(self, dataset) -> Iterator[list[np.ndarray]]:
+    """Yields the blocks of a chunk of texts; a line is a paragraph."""
+    feature = task_features.text_feature(self._task, dataset.element_spec, self._asked.text_field)
+    texts = map(tfds_reader.as_text, self._examples(dataset, feature))
+    counts: collections.Counter = collections.Counter()
+    for chunk in _cut(texts, CHUNK_CHARACTERS, len):
+      documents = [
+        [sentence for line in text.split("\n") for sentence in sentences.split(line, counts)]
+        for text in chunk
+      ]
+      yield pipeline.pack_documents(
+        self._words,
+        list(filter(None, documents)),
+        length=self._asked.length,
+        mode=self._asked.packing,
+        counts=counts,
+      )
+
+  def _of_id_examples(self, dataset) -> Iterator[list[np.ndarray]]:
+    """Yields blocks as they are, and those that other ids are packed to."""
+    assert self._ids
+    examples = (
+      tokenised.checked(self._unit, np.asarray(ids), self._words)
+      for ids in self._examples(dataset, self._ids.feature)
+    )
+    most = CHUNK_BLOCKS * self._asked.length if self._ids.packing else CHUNK_IDS
+    for chunk in _cut(examples, most, np.size):
+      blocks, texts = [], []
+      for ids in filter(np.size, chunk):
+        if tokenised.is_block(self._unit, ids, self._words, length=self._asked.length):
+          blocks.append(ids)
+        else:
+          texts.append([ids])
+      options = {"length": self._asked.length, "mode": self._asked.packing, "counts": collections.Counter()}
+      yield blocks + (pipeline.pack_tokenised(self._words, texts, **options) if texts else [])
+
+
+@contextlib.contextmanager
+def _reading(source: str) -> Iterator[None]:
+  """Makes a DataError of whatever seqio, TensorFlow or a user's preprocessors raise in the block."""
+  try:
+    yield
+  except errors.UserError:
+    raise
+  except Exception as error:
+    line = errors.on_one_line(error)
+    # Of code that TensorFlow rewrites the message begins with a trace, and ends with what failed.
+    reason = errors.named_reason(error, words=line if len(line) < 300 else f"{line[:80]} ... {line[-200:]}")
+    raise errors.DataError(f"{source} cannot be read ({reason}); mend the Task") from error
+
+
+def _cut(examples: Iterable, most: int, size: Callable) -> Iterator[list]:
+  """Yields lists of examples whose sizes add up to `most`; the last may be shorter."""
+  chunk, whole = [], 0
+  for example in examples:
+    chunk.append(example)
+    whole += size(example)
+    if whole >= most or len(chunk) == CHUNK_EXAMPLES:
+      yield chunk
+      chunk, whole = [], 0
+  if chunk:
+    yield chunk
+
+
+def _first(chunks: Iterator[np.ndarray], number: int) -> Iterator[np.ndarray]:
+  """Yields the first blocks of chunks, so many in all."""
+  for chunk in chunks:
+    yield chunk[:number]
+    number -= len(chunk)
+    if number <= 0:
+      return

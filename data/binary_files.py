@@ -39,14 +39,14 @@ def refuse(path: str, start: bytes) -> None:
   if controls <= max(_FEW, len(start) // _MOST) and not _NUL_RUN.search(start):
     return
   nul, even = start.count(0), start[::2].count(0)
-  found = f"{path}: expected text, found {nul:,} NUL bytes"
+  problem = f"{path}: expected text, found {nul:,} NUL bytes"
   if nul > len(start) // 20 and max(even, nul - even) > 0.9 * nul:  # in one half of each pair of bytes
     encoding = "UTF-16BE" if 2 * even > nul else "UTF-16LE"
     raise errors.DataError(
-      f"{found} in the first {len(start):,}: UTF-16 without a byte-order mark, or no text; convert it: "
+      f"{problem} in the first {len(start):,}: UTF-16 without a byte-order mark, or no text; convert it: "
       f"iconv -f {encoding} -t UTF-8 {path} > utf8.txt"
     )
   raise errors.DataError(
-    f"{found} and {controls - nul:,} other control characters in the first {len(start):,} bytes; leave it "
+    f"{problem} and {controls - nul:,} other control characters in the first {len(start):,} bytes; leave it "
     f"out, or clean it: tr -d '\\000-\\006\\016-\\032\\034-\\037\\177' < {path} > clean.txt"
   )

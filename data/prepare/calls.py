@@ -18,11 +18,11 @@ def encode(value: Any) -> Any:
   if value is None or isinstance(value, bool | int | float | str):
     return value
   if isinstance(value, list):
-    return [encode(one) for one in value]
+    return [encode(item) for item in value]
   if isinstance(value, tuple):
-    return {"tuple": [encode(one) for one in value]}
+    return {"tuple": [encode(item) for item in value]}
   if isinstance(value, dict):
-    return {"dict": [[encode(key), encode(one)] for key, one in value.items()]}
+    return {"dict": [[encode(key), encode(item)] for key, item in value.items()]}
   if isinstance(value, functools.partial):
     return {"partial": _name(value.func), "arguments": encode(value.args), "keywords": encode(value.keywords)}
   if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -34,12 +34,12 @@ def encode(value: Any) -> Any:
 def decode(value: Any) -> Any:
   """Returns what `encode` was given; ValueError for a name outside PLACES."""
   if isinstance(value, list):
-    return [decode(one) for one in value]
+    return [decode(item) for item in value]
   match value:
     case {"tuple": items}:
       return tuple(decode(items))
     case {"dict": items}:
-      return {decode(key): decode(one) for key, one in items}
+      return {decode(key): decode(item) for key, item in items}
     case {"partial": name, "arguments": arguments, "keywords": keywords}:
       return functools.partial(_named(name), *decode(arguments), **decode(keywords))
     case {"object": name, "fields": fields}:

@@ -62,7 +62,7 @@ LINES = {
   "files as people have them (data, finetune): text that changed, TSV, lists, Arrow": 760,
   "corpora and records as seqio Tasks, training straight from a Task (data/tasks, data/feed)": 1_650,
   "mixtures of records at exact rates, with the loss of each source (data/mixture, pretrain/mixed)": 850,
-  "units aside and in order, engines beyond one machine, words remembered (data/prepare, data/vocabulary)": 1_500,
+  "units aside and in order, engines beyond one machine, words remembered (data/prepare)": 1_500,
   "cleaning by named steps, equal and nearly equal documents (data/clean)": 1_000,
   "a look at records and vocabularies, as tables and a page (data/inspect)": 1_020,
   "the papers' texts, vocabularies from a sample at rates (data/corpora)": 390,

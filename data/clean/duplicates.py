@@ -31,6 +31,7 @@ LEAST_FOUND = 0.95  # chance that two documents exactly at the threshold share a
 KEYS_PER_RANGE = 2_000_000
 BLOCK = 10_000  # documents compared, or shingles signed, at a time
 JOINED = 1_000_000  # documents whose group is looked up at a time
+MAPPED = 128  # files that are open at a time
 MOST_LEADERS = 64  # documents of a band with which all others of it are compared
 
 PLACES = "units.json"  # the place of each unit, see `place`
@@ -156,13 +157,13 @@ def pair_range(comparison: Comparison, offsets: tuple[int, ...], ranges: int, nu
     start = np.searchsorted(there, np.uint64(number * 2**64 // ranges))
     last = number + 1 == ranges
     stop = there.size if last else np.searchsorted(there, np.uint64((number + 1) * 2**64 // ranges))
-    keys.append(np.asarray(there[start:stop]))
+    keys.append(np.array(there[start:stop]))
     rows.append(comparison.load("rows", unit)[start:stop].astype(np.int64) + offset)
   flat = np.concatenate(keys)
   order = np.argsort(flat, kind="stable")  # documents of one key stay in their order
   sorted_rows, borders = np.concatenate(rows)[order], np.flatnonzero(np.diff(flat[order])) + 1
   starts, stops = np.append(0, borders), np.append(borders, flat.size)
-  load = functools.cache(functools.partial(comparison.load, "signatures"))
+  load = functools.lru_cache(MAPPED)(functools.partial(comparison.load, "signatures"))
   signatures = functools.partial(_signatures, load, np.asarray(offsets))
   pairs = [np.zeros((0, 2), np.int64)]
   for run in np.flatnonzero(stops - starts > 1):
@@ -262,7 +263,7 @@ def _write_lists(
   offsets: tuple[int, ...],
   first: np.ndarray,
 ) -> None:
-  load = functools.cache(functools.partial(comparison.load, "places"))
+  load = functools.lru_cache(MAPPED)(functools.partial(comparison.load, "places"))
   files.write_json(directory / PLACES, list(map(place, units)))
   for number, (unit, start, stop) in enumerate(zip(units, offsets, offsets[1:])):
     is_dropped = first[start:stop] != np.arange(start, stop)

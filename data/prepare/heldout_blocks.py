@@ -29,10 +29,10 @@ def choose(packed: shards.Packed) -> Blocks:
   There must be `MIN_RECORDS` of them. Every record has an equal chance, so neighbours of a held-out block are
   trained on.
   """
-  units = [packed.records(number, "train") for number in range(packed.num_units)]
-  order = np.sort(np.concatenate([unit.keys for unit in units]))
+  numbers = range(packed.num_units)
+  order = np.sort(np.concatenate([np.array(packed.records(number, "train").keys) for number in numbers]))
   border = int(order[max(1, int(packed.job.heldout_fraction * order.size))])
-  held = [unit.between(0, border) for unit in units]
+  held = [packed.records(number, "train").between(0, border) for number in numbers]
   unigram = packed.unigram()
   for unit in held:
     unigram -= np.bincount(unit.read(), minlength=packed.vocab_size)

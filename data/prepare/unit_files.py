@@ -35,8 +35,10 @@ def attempt(work: pathlib.Path, number: int) -> Iterator[pathlib.Path]:
   try:
     with files.full_disk_at(path(work, number, COUNTS)):
       yield aside
-      for file in sorted(aside.iterdir(), key=lambda file: file.name == COUNTS):
-        file.rename(path(work, number, file.name))
+      # Another try may have ended; who reads its files over a network must not lose them to the same bytes.
+      if not path(work, number, COUNTS).exists():
+        for file in sorted(aside.iterdir(), key=lambda file: file.name == COUNTS):
+          file.rename(path(work, number, file.name))
   finally:
     shutil.rmtree(aside, ignore_errors=True)
 
@@ -110,13 +112,17 @@ class Records:
     return int(self.ends[-1]) - self.start if self.ends.size else 0
 
   def between(self, low: int, high: int) -> "Records":
-    """Returns the records with low <= key < high; `high` may be 2^64."""
+    """Returns the records with low <= key < high; `high` may be 2^64.
+
+    Their keys and ends are copies: each mapped file costs a descriptor, and there are thousands of units.
+    """
     first, last = (
       self.keys.size if key >= MOST_KEYS else int(np.searchsorted(self.keys, np.uint64(key)))
       for key in (low, high)
     )
     start = int(self.ends[first - 1]) if first else self.start
-    return dataclasses.replace(self, keys=self.keys[first:last], ends=self.ends[first:last], start=start)
+    keys, ends = np.array(self.keys[first:last]), np.array(self.ends[first:last])
+    return dataclasses.replace(self, keys=keys, ends=ends, start=start)
 
   def read(self) -> np.ndarray:
     """Returns the ids of the records, one record after another.

@@ -2,7 +2,9 @@
 
 import collections
 import json
+import os
 import pathlib
+import resource
 import shutil
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from data import errors, manifest, sources, vocabulary
 from data.prepare import command as prepare
-from data.prepare import pipeline, shards, unit_files
+from data.prepare import heldout_blocks, pipeline, shards, unit_files
 from tests.data.conftest import arguments
 
 
@@ -170,3 +172,27 @@ def test_an_unfinished_preparation_by_an_older_version_is_refused(
   path.write_text(json.dumps(settings | {"format": 2}))
   (tmp_path / "o" / "work" / "unit-000000.abcdef01.part").mkdir()  # of a worker that was killed
   assert prepare.main(flags) == 0
+
+
+def test_more_units_than_a_process_may_open_files(tmp_path):
+  """A folder of 2,000 small files is as many units; most systems allow 1,024 open files."""
+  job = pipeline.Job(
+    sources.Request(""), str(tmp_path), 32, "complete", 0, heldout_fraction=0.1, fraction=1.0
+  )
+  job.work.mkdir()
+  for number in range(200):
+    with unit_files.attempt(job.work, number) as aside:
+      unsorted = unit_files.Unsorted(aside, "train", pipeline.id_dtype(500))
+      unsorted.add([np.asarray([number])], np.asarray([number]))
+      unsorted.sort(0, number)
+      np.bincount([number], minlength=500).tofile(aside / "unigram")
+  units = shards.Packed(job, 200, 500)
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 50, hard))
+  try:
+    records = shards._shard_records(units, "train", 1, 0)
+    blocks = heldout_blocks.choose(units)
+  finally:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+  assert sorted(int(record[0]) for record in records) == list(range(200))
+  assert blocks.records == 20

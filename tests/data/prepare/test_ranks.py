@@ -10,7 +10,7 @@ import pytest
 from data import errors
 from data.prepare import command, ranks
 from tests.data.conftest import ROOT, arguments
-from tests.data.prepare.clusters import prepare_command, wait_for
+from tests.data.prepare.clusters import prepare, prepare_command, wait_for
 from tests.data.prepare.test_prepare import digests
 
 
@@ -67,6 +67,30 @@ def test_ranks_clean_as_one_pool_does(corpus, flags, tmp_path, capsys):
   options = ["--engine=ranks", "--", "--rank=0", "--ranks=2"]
   assert command.main([*flags, f"--clean={os.path.relpath(tmp_path)}/mine.py:keep", *options]) == 2
   assert f"workers of an engine may run elsewhere; write {tmp_path}/mine.py:keep" in capsys.readouterr().err
+
+
+_TASK = """
+import seqio
+import tensorflow as tf
+seqio.TaskRegistry.add(
+  "mine",
+  seqio.TextLineDataSource(split_to_filepattern={{"train": "{corpus}/*.txt"}}),
+  preprocessors=[lambda lines: lines.map(lambda line: {{"text": line}})],
+  output_features={{"text": seqio.Feature(seqio.PassThroughVocabulary(1), False, dtype=tf.string, rank=0)}},
+)
+"""
+
+
+@pytest.mark.nightly
+def test_ranks_read_a_seqio_task_as_one_pool_does(corpus, flags, tmp_path):
+  (tmp_path / "mine.py").write_text(_TASK.format(corpus=corpus))
+  flags = [*flags, "--source=seqio:mine", f"--module={tmp_path}/mine.py"]
+  assert prepare(*flags, f"--output={tmp_path}/pool").returncode == 0
+  processes = [start(flags, rank, of=2) for rank in (0, 1)]
+  for process in processes:
+    code, text = outcome(process)
+    assert code == 0, text
+  assert digests(tmp_path / "records") == digests(tmp_path / "pool")
 
 
 def test_each_rank_does_its_own_parts(flags, tmp_path):

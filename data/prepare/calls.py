@@ -52,7 +52,7 @@ def decode(value: Any) -> Any:
 
 def _name(value: Any) -> str:
   name = getattr(value, "__qualname__", "")
-  # A name that is no identifier is of a class, local, or a lambda.
+  # A method, a lambda and a function within another have names that are no identifiers.
   if not (name.isidentifier() and value.__module__.startswith(PLACES)):
     raise TypeError(f"{value!r} cannot be sent to other processes")
   return f"{value.__module__}:{name}"

@@ -1,13 +1,15 @@
 """Ranks: several processes of one command, one that dies and is started again, errors of others."""
 
+import argparse
 import os
+import shutil
 import signal
 import subprocess
 import time
 
 import pytest
 
-from data import errors
+from data import errors, sources
 from data.prepare import command, ranks
 from tests.data.conftest import ROOT, arguments
 from tests.data.prepare.clusters import prepare, prepare_command, wait_for
@@ -131,6 +133,70 @@ def test_options_that_make_no_sense_are_refused(options, said, flags, capsys):
 
 def test_shares_are_every_nth_part():
   class Step:
-    call = ranks.steps.Call("x", "", len, [()] * 7)
+    def missing(self):
+      return [0, 2, 3, 4, 5, 6]  # 1 is done
 
-  assert [list(ranks.Ranks(rank, 3).share(Step())) for rank in range(3)] == [[0, 3, 6], [1, 4], [2, 5]]
+  assert [ranks.Ranks(rank, 3).share(Step()) for rank in range(3)] == [[0, 3, 6], [4], [2, 5]]
+
+
+@pytest.fixture
+def follower(tmp_path, monkeypatch):
+  """Follows as rank 1 of 2 in this process; `sleeps` are done in turn while it waits."""
+  work = tmp_path / "records" / "work"
+  work.mkdir(parents=True)
+  ranks.steps.begin(work)
+  monkeypatch.setattr(ranks.steps, "SILENCE", 0.0)
+
+  def follow(*sleeps):
+    turn = iter(sleeps)
+    monkeypatch.setattr(ranks.time, "sleep", lambda _: next(turn)())
+    ranks.follow(argparse.Namespace(output=str(work.parent), workers=1), ranks.Ranks(1, 2))
+
+  follow.work = work
+  return follow
+
+
+def published(work, *paths):
+  return ranks.steps.publish(work, sources.content_digest, [list(map(str, paths))], "read")
+
+
+def test_a_follower_ends_after_rank_0_failed_and_removed_its_work(follower, tmp_path):
+  (tmp_path / "a").write_text("a")
+  published(follower.work, tmp_path / "b", tmp_path / "a")
+  with pytest.raises(errors.PeerError, match=r"rank 0 failed and removed .*/work; see its output"):
+    follower(lambda: shutil.rmtree(follower.work), lambda: None, lambda: None)
+
+
+def test_a_follower_goes_on_when_rank_0_begins_again(follower, tmp_path, monkeypatch, capsys):
+  step = published(follower.work, tmp_path / "b", tmp_path / "a")
+  (step.directory / "errors" / "0.error").write_text('{"code": 3, "line": "of an earlier start"}')
+
+  def begin_again():
+    ranks.steps.begin(follower.work)
+    (tmp_path / "a").write_text("a")
+    follower.second = published(follower.work, tmp_path / "b", tmp_path / "a", tmp_path / "b")
+
+  def begin_during_a_part(path):
+    monkeypatch.setattr(sources, "content_digest", real)
+    begin_again()
+    raise FileNotFoundError(path)
+
+  real = sources.content_digest
+  monkeypatch.setattr(begin_during_a_part, "__module__", "data.sources")
+  published(follower.work, tmp_path / "b", tmp_path / "a")
+  monkeypatch.setattr(sources, "content_digest", begin_during_a_part)
+  finish = follower.work.parent / "manifest.json"
+  follower(lambda: None, lambda: finish.write_text("{}"))
+  assert follower.second.missing() == [0, 2]
+  assert capsys.readouterr().err.splitlines()[-1].endswith("finished by rank 0")
+
+
+def test_a_missing_file_of_a_step_that_is_there_ends_a_follower(follower, tmp_path, monkeypatch):
+  def fail(path):
+    raise FileNotFoundError(path)
+
+  published(follower.work, "a", "b")
+  monkeypatch.setattr(fail, "__module__", "data.sources")
+  monkeypatch.setattr(sources, "content_digest", fail)
+  with pytest.raises(FileNotFoundError):
+    follower()

@@ -53,7 +53,9 @@ def test_names_that_no_step_calls_are_refused(name):
     calls.decode({"partial": name, "arguments": {"tuple": ["true"]}, "keywords": {"dict": []}})
 
 
-@pytest.mark.parametrize("value", [lambda: 0, object(), b"bytes", os.environ, {1}, os.getpid, errors.did_you_mean])
+@pytest.mark.parametrize(
+  "value", [lambda: 0, object(), b"bytes", os.environ, {1}, os.getpid, errors.did_you_mean]
+)
 def test_a_value_that_could_not_be_restored_is_refused_when_it_is_sent(value):
   with pytest.raises(TypeError, match="cannot be sent"):
     calls.encode(value)

@@ -52,6 +52,19 @@ def test_three_ranks_make_the_bytes_of_one_pool_though_one_was_killed(prepared, 
   assert outcome(start(flags, 2)) == (0, f"{tmp_path / 'records'}: finished by rank 0\n")
 
 
+@pytest.mark.nightly
+def test_ranks_go_on_when_rank_0_is_killed_and_started_again(prepared, flags, tmp_path):
+  first, second = start(flags, 0), start(flags, 1)
+  folder = tmp_path / "records" / "work" / "steps"
+  wait_for(lambda: list(folder.glob("00-*/0.done")) and list(folder.glob("00-*/1.done")))
+  first.kill()
+  first.wait()
+  for process in (start(flags, 0), start(flags, 2), second):
+    code, text = outcome(process)
+    assert code == 0, text
+  assert digests(tmp_path / "records") == digests(prepared)
+
+
 def test_ranks_clean_as_one_pool_does(corpus, flags, tmp_path, capsys):
   (tmp_path / "mine.py").write_text(
     'def keep(document):\n  return document if len(document) > 1 else "short"\n'

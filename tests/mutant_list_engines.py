@@ -89,12 +89,6 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "test_a_missing_file_of_a_step_that_is_there_ends_a_follower",
       ),
       (
-        "a follower fails when rank 0 begins again",
-        "if step.is_there():",
-        "if True:",
-        "test_a_follower_goes_on_when_rank_0_begins_again",
-      ),
-      (
         "a rank of the number of ranks is taken",
         "if not 0 <= asked.rank < asked.ranks:",
         "if not 0 <= asked.rank <= asked.ranks:",

@@ -52,6 +52,18 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "if False:",
         "test_a_full_disk_is_a_mark_and_any_other_error_is_raised",
       ),
+      (
+        "the steps of an earlier start are removed where live workers still write",
+        "(work / FOLDER).rename(aside)",
+        "aside = work / FOLDER",
+        "test_steps_are_removed_beside_a_worker_that_goes_on_writing",
+      ),
+      (
+        "each part decodes the whole call",
+        "@functools.lru_cache(maxsize=2)",
+        "",
+        "test_a_call_is_decoded_once_in_a_process",
+      ),
     ],
   ),
   (
@@ -60,9 +72,21 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "a rank does all parts from its own on",
-        "return range(self.rank, len(step.call.parts), self.ranks)",
-        "return range(self.rank, len(step.call.parts))",
+        "return [number for number in step.missing() if number % self.ranks == self.rank]",
+        "return [number for number in step.missing() if number >= self.rank]",
         "test_shares_are_every_nth_part",
+      ),
+      (
+        "a rank that is started again does all of its parts again",
+        "for number in step.missing() if",
+        "for number in range(len(step.call.parts)) if",
+        "test_shares_are_every_nth_part",
+      ),
+      (
+        "a follower tries a part without its files without end",
+        "if step.is_there():",
+        "if False:",
+        "test_a_missing_file_of_a_step_that_is_there_ends_a_follower",
       ),
       (
         "a rank of the number of ranks is taken",
@@ -73,9 +97,39 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "data/prepare/engine.py",
+    "tests/data/prepare/test_engine.py",
+    [
+      (
+        "a source is taken for one path",
+        "paths = command.names(args.source) if",
+        "paths = [args.source] if",
+        "test_each_relative_part_of_a_source_is_refused_and_made_absolute",
+      ),
+    ],
+  ),
+  (
+    "data/prepare/output_directory.py",
+    "tests/data/prepare/test_output_directory.py",
+    [
+      (
+        "a live worker of an earlier start ends a new one",
+        "shutil.rmtree(aside, ignore_errors=True) if",
+        "shutil.rmtree(aside) if",
+        "test_what_live_workers_write_does_not_stop_a_start",
+      ),
+    ],
+  ),
+  (
     "data/prepare/beam.py",
     _BEAM,
     [
+      (
+        "a worker's death ends the next step too",
+        'self._workers, self._died = set(), float("inf")',
+        "self._workers = set()",
+        "test_a_worker_that_died_in_one_step_does_not_end_the_next",
+      ),
       (
         "options that Beam does not know are left to its warning",
         "_refuse_unknown(flags)",

@@ -183,7 +183,8 @@ class Engine:
     if self._options.is_local and len(items[0]) == 1:  # workers take two seconds of CPU each to start
       return list(map(function, *items))
     step = steps.publish(self._work, function, items, name)
-    self._before, self._workers = set(self._child.children(recursive=True)), set()
+    self._before = set(self._child.children(recursive=True))
+    self._workers, self._died = set(), float("inf")
     directory = str(step.directory.absolute())
     future = self._executor.submit(_run, self._options.flags, directory, len(items[0]))
     step.wait(lambda: future.done() or self._is_dead(), lambda: step.at_work() or "no worker has begun one")

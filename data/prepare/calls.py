@@ -10,7 +10,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-PLACES = ("data.clean.", "data.manifest", "data.prepare.", "data.sources")
+PLACES = ("data.clean.", "data.manifest", "data.prepare.", "data.seqio_tasks", "data.sources")
+PLACES += ("data.task_features",)
 
 
 def encode(value: Any) -> Any:
@@ -51,7 +52,8 @@ def decode(value: Any) -> Any:
 
 def _name(value: Any) -> str:
   name = getattr(value, "__qualname__", "")
-  if not name.isidentifier():  # of a class, local, a lambda
+  # A method, a lambda and a function within another have names that are no identifiers.
+  if not (name.isidentifier() and value.__module__.startswith(PLACES)):
     raise TypeError(f"{value!r} cannot be sent to other processes")
   return f"{value.__module__}:{name}"
 

@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from data import command, errors, files, sources
+from data import command, errors, files, globs, sources
 from data.buckets import mirror
 from data.clean import steps
 from data.prepare import ranks, workers
@@ -63,6 +63,7 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
         f"--output={args.output} --engine=ranks: ranks share a directory; name one on a disk that all "
         "of them mount, and copy it to the bucket afterwards"
       )
+    _refuse_relative(args)
   elif args.engine == "beam":
     from data.prepare import beam  # here: importing Beam takes seconds, and it may not be installed
 
@@ -94,16 +95,24 @@ def _refuse_relative_step(clean: str) -> None:
 
 def _refuse_relative(args: argparse.Namespace) -> None:
   """Raises ConfigError for a path that depends on where a process was started: workers start elsewhere."""
-  named = {"source": args.source} if sources.is_of_files(args.source) else {}
-  named |= {
-    "tfds_directory": args.tfds_directory,
-    "module": args.module if os.path.isfile(args.module) else "",
+  paths = command.names(args.source) if sources.is_of_files(args.source) else []
+  if not all(map(_is_absolute, paths)):
+    paths = [pattern for pattern, _ in globs.patterns(args.source)]  # the name of a file may hold commas
+  named = {
+    "source": paths,
+    "tfds_directory": [args.tfds_directory] if args.tfds_directory else [],
+    "module": [args.module] if os.path.isfile(args.module) else [],
   }
-  for flag, text in named.items():
-    if text and not (os.path.isabs(text) or files.is_address(text)):
+  for flag, paths in named.items():
+    if not all(map(_is_absolute, paths)):
+      absolute = ",".join(path if _is_absolute(path) else os.path.abspath(path) for path in paths)
       raise errors.ConfigError(
-        f"--{flag}={text}: workers may run in other directories; type --{flag}={os.path.abspath(text)}"
+        f"--{flag}={','.join(paths)}: workers may run in other directories; type --{flag}={absolute}"
       )
+
+
+def _is_absolute(path: str) -> bool:
+  return files.is_address(path) or os.path.isabs(os.path.expanduser(path))
 
 
 def is_follower(args: argparse.Namespace) -> bool:

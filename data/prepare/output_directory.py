@@ -63,9 +63,10 @@ def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
   """
   path = output / "work" / "settings.json"
   for aside in (output / "work").glob("*.part"):  # of workers that were killed
-    shutil.rmtree(aside) if aside.is_dir() else aside.unlink()
+    # A worker of an earlier start may still be writing there, or renames it now.
+    shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink(missing_ok=True)
   for aside in output.glob(".vocabulary.*"):  # of a process that was killed while it made the vocabulary
-    shutil.rmtree(aside)
+    shutil.rmtree(aside, ignore_errors=True)
   if path.is_file():
     stored = json.loads(path.read_text())
     refuse_other_settings(output, stored, settings)

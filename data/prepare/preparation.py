@@ -61,7 +61,7 @@ def prepare(args: argparse.Namespace) -> None:
     output_directory.start_or_continue(output, settings)
     made = _make(args, request, settings, pool)
   manifest.write(output, made)
-  shutil.rmtree(output / "work")
+  shutil.rmtree(output / "work", ignore_errors=True)  # a worker of an earlier start may still write there
   progress.say(f"{output}: done in {time.monotonic() - begin:.1f} s\n{summary.of(made)}")
 
 

@@ -21,9 +21,9 @@ class Ranks(NamedTuple):
   rank: int
   ranks: int
 
-  def share(self, step: steps.Step) -> range:
-    """Returns the numbers of this rank's parts."""
-    return range(self.rank, len(step.call.parts), self.ranks)
+  def share(self, step: steps.Step) -> list[int]:
+    """Returns the numbers of this rank's parts that are not done."""
+    return [number for number in step.missing() if number % self.ranks == self.rank]
 
 
 def parse(options: Sequence[str]) -> Ranks:
@@ -69,8 +69,9 @@ class Engine:
 
 
 def do_share(step: steps.Step, ranks: Ranks, pool: workers.Pool) -> None:
-  """Does this rank's parts of a step; raises the first of their errors."""
-  share = ranks.share(step)
+  """Does what is missing of this rank's parts of a step; raises the first of their errors."""
+  if not (share := ranks.share(step)):
+    return
   directory = [str(step.directory)] * len(share)
   name = f"{step.call.name}, part of rank {ranks.rank}"
   for error in filter(None, pool.map(steps.run, share, directory, name=name)):
@@ -80,21 +81,32 @@ def do_share(step: steps.Step, ranks: Ranks, pool: workers.Pool) -> None:
 def follow(args: argparse.Namespace, ranks: Ranks) -> None:
   """Works as a rank above 0 until the preparation is finished.
 
-  UserError: a part failed, here or elsewhere.
+  UserError: a part failed, here or elsewhere. PeerError: rank 0 failed and removed its work.
   """
   output = pathlib.Path(args.output)
+  work = output / "work"
+  # Those with an error are an earlier start's: rank 0 will remove them.
+  old = {step for step in steps.published(work) if step.error() is not None}
   done: set[steps.Step] = set()
-  last = time.monotonic()
+  last = there = time.monotonic()
   with workers.pool(args.workers) as pool:
     while not (output / manifest.NAME).is_file():
-      for step in steps.published(output / "work"):
-        with contextlib.suppress(FileNotFoundError):  # rank 0 begins again, or has ended
-          if step not in done and step.error() is None:
-            do_share(step, ranks, pool)
+      for step in (step for step in steps.published(work) if step not in old):
+        try:
+          if step not in done:
             done.add(step)
+            do_share(step, ranks, pool)
             last = time.monotonic()
-          if step in done and (error := step.error()) is not None:
+          if (error := step.error()) is not None:
             raise error
+        except (FileNotFoundError, errors.StorageError):
+          if step.is_there():
+            raise
+          old.add(step)  # rank 0 begins again, or has ended
+      if not done or work.is_dir():
+        there = time.monotonic()
+      elif time.monotonic() - there > steps.SILENCE:
+        raise errors.PeerError(f"rank 0 failed and removed {work}; see its output, and start all ranks again")
       if time.monotonic() - last > steps.SILENCE:
         progress.say(f"rank {ranks.rank} waits for rank 0 in {output}")
         last = time.monotonic()

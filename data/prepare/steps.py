@@ -1,8 +1,8 @@
 """A step of a preparation as files, for engines whose processes share nothing but a directory.
 
 `publish` writes the call (a function and its parts) into a directory. Any process that sees it does a part by
-its number, `run`, and leaves a mark: `N.begun`, then `N.done` with the result or `N.error` with a user's
-error. So an engine has to carry numbers only, and whoever waits sees who did what.
+its number, `run`, and leaves a mark: `N.begun`, then `N.done` with the result or `errors/N.error` with a
+user's error. So an engine has to carry numbers only, and whoever waits sees who did what.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ UNSEEN = "a worker does not see"
 SHARED = "give paths on a disk that all workers mount, and for addresses a TEXT_ENCODER_CACHE there"
 FOLDER = "steps"  # in a preparation's `work`
 CALL = "call"
+ERRORS = "errors"  # a directory of their own: every part looks for errors, among marks of 50,000 parts
 LOOK = 0.5  # seconds between two looks at the marks
 SILENCE = 60.0  # seconds without a finished part after which a line says who is at work
 
@@ -59,7 +60,11 @@ def code_digest() -> str:
 
 def begin(work: pathlib.Path) -> None:
   """Removes the steps of an earlier start from the directory `work` of a preparation."""
-  shutil.rmtree(work / FOLDER, ignore_errors=True)
+  # Workers of that start may still write marks: under another name they find no directory, and end.
+  aside = files.aside_of(work / FOLDER)
+  with contextlib.suppress(FileNotFoundError):
+    (work / FOLDER).rename(aside)
+  shutil.rmtree(aside, ignore_errors=True)
   (work / FOLDER).mkdir()
 
 
@@ -69,7 +74,7 @@ def publish(work: pathlib.Path, function: Callable, items: Sequence[Sequence[Any
   # Never the name of an earlier start's: network file systems remember what was in a directory.
   number = len(list(folder.glob(f"*/{CALL}")))
   step = Step(folder / f"{number:02d}-{secrets.token_hex(4)}")
-  step.directory.mkdir(parents=True)
+  (step.directory / ERRORS).mkdir(parents=True)
   call = Call(name, code_digest(), function, list(zip(*items)))
   files.write_json(step.directory / CALL, calls.encode(tuple(call)))
   return step
@@ -87,9 +92,15 @@ def run(number: int, directory: str) -> errors.UserError | None:
   so that an engine tries again. StorageError: this machine does not see the directory.
   """
   step = Step(pathlib.Path(directory))
-  if not (step.directory / CALL).is_file():
-    raise errors.StorageError(f"{UNSEEN} {directory} (it is on {socket.gethostname()})")
+  step.check_there()
   return step.error() or step.run(number)
+
+
+@functools.lru_cache(maxsize=2)
+def _call(path: pathlib.Path, changed: int) -> Call:
+  """Returns the content of the file `path`, which changed at the time `changed`."""
+  del changed
+  return Call(*_read(path))
 
 
 def see(paths: Sequence[str]) -> None:
@@ -107,8 +118,18 @@ class Step:
 
   @property
   def call(self) -> Call:
-    """What was published; read anew each time, since other starts use the same processes."""
-    return Call(*_read(self.directory / CALL))
+    """What was published; decoded once in a process, since a part of it costs as much as all of it."""
+    path = self.directory / CALL
+    return _call(path, path.stat().st_mtime_ns)
+
+  def is_there(self) -> bool:
+    """Whether this machine sees the step, and no later start has removed it."""
+    return (self.directory / CALL).is_file()
+
+  def check_there(self) -> None:
+    """Raises StorageError unless `is_there`."""
+    if not self.is_there():
+      raise errors.StorageError(f"{UNSEEN} {self.directory} (it is on {socket.gethostname()})")
 
   def run(self, number: int) -> errors.UserError | None:
     """Does one part; see the function `run`."""
@@ -123,6 +144,7 @@ class Step:
         )
       result = call.function(*call.parts[number])
     except Exception as error:
+      self.check_there()
       if errors.is_full_disk(error):
         line = f"{socket.gethostname()}: {error}"
         error = errors.StorageError(f"{line}; free space and run the same command again")
@@ -130,6 +152,7 @@ class Step:
         raise
       files.write_json(self._mark(number, "error"), {"code": error.exit_code, "line": str(error)})
       return error
+    self.check_there()
     files.write_json(done, calls.encode(result))
     return None
 
@@ -138,8 +161,10 @@ class Step:
     failed = sorted(self._marked("error"))
     if not failed:
       return None
-    mark = json.loads(self._mark(failed[0], "error").read_text(encoding="utf-8"))
-    return errors.of_code(mark["code"], mark["line"])
+    with contextlib.suppress(FileNotFoundError):  # a new start has just removed it
+      mark = json.loads(self._mark(failed[0], "error").read_text(encoding="utf-8"))
+      return errors.of_code(mark["code"], mark["line"])
+    return None
 
   def missing(self) -> list[int]:
     """Returns the numbers of the parts that nobody has finished."""
@@ -190,7 +215,10 @@ class Step:
     return [_read(self._mark(number, "done")) for number in numbers]
 
   def _mark(self, number: int, what: str) -> pathlib.Path:
-    return self.directory / f"{number}.{what}"
+    return self._folder(what) / f"{number}.{what}"
 
   def _marked(self, what: str) -> set[int]:
-    return {int(path.stem) for path in self.directory.glob(f"*.{what}")}
+    return {int(path.stem) for path in self._folder(what).glob(f"*.{what}")}
+
+  def _folder(self, what: str) -> pathlib.Path:
+    return self.directory / ERRORS if what == "error" else self.directory

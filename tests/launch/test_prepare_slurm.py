@@ -34,12 +34,26 @@ def test_the_tasks_of_an_array_prepare_together(tmp_path):
   assert manifest.read(tmp_path / "records").counts["documents"] == 120
 
 
-@pytest.mark.parametrize(("code", "printed"), [(3, "scancel 7\n"), (2, "scancel 7\n"), (137, ""), (0, "")])
-def test_only_errors_of_the_user_end_the_other_tasks(tmp_path, monkeypatch, code, printed):
+@pytest.mark.parametrize("flags", [["--output=my records"], ["--output", "my records"]])
+@pytest.mark.parametrize(
+  ("code", "there", "printed"),
+  [
+    (2, "work", "scancel 7\n"),
+    (3, "work", ""),  # a worker process of this task died, or a dead node holds the lock
+    (3, "work/steps/00-ab/errors/3.error", "scancel 7\n"),
+    (5, "work/steps/00-ab/errors/3.error", "scancel 7\n"),
+    (3, "", "scancel 7\n"),  # task 0 failed before any unit was made
+    (6, "", ""),
+    (137, "work", ""),
+    (0, "", ""),
+  ],
+)
+def test_only_errors_of_the_user_end_the_other_tasks(tmp_path, monkeypatch, code, there, printed, flags):
+  (tmp_path / "my records" / there).mkdir(parents=True)
   stand_in(tmp_path / ".venv" / "bin", "python", f"exit {code}")
   stand_in(tmp_path / "bin", "scancel", 'echo "scancel $*"')
   monkeypatch.chdir(tmp_path)
   variables = {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_COUNT": "2"}
-  command = ["bash", LAUNCH / "prepare_slurm.sbatch"]
+  command = ["bash", LAUNCH / "prepare_slurm.sbatch", *flags]
   done = run(command, folder=tmp_path / "bin", SLURM_ARRAY_JOB_ID="7", **variables)
   assert (done.returncode, done.stdout) == (code, printed)

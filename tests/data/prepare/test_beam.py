@@ -1,16 +1,18 @@
 """Beam as an engine: one digest on every runner that is here, options, errors, workers that die."""
 
+import concurrent.futures
 import os
 import signal
 import subprocess
 import sys
+import time
 
 import fsspec
 import psutil
 import pytest
 
-from data import errors
-from data.prepare import beam, command
+from data import errors, sources
+from data.prepare import beam, command, steps
 from tests import buckets
 from tests.data.conftest import ROOT, arguments, make_documents, write_text
 from tests.data.prepare import clusters
@@ -181,6 +183,24 @@ def test_short_names_of_runners_are_known_and_dask_gives_each_part_away():
   assert options.flags[-2:] == [f"--runner={beam.DASK}", "--dask_partition_size=1"]
   chosen = beam.checked(["--runner=DaskRunner", "--dask_npartitions=7"])
   assert chosen.flags == ["--runner=DaskRunner", "--dask_npartitions=7", f"--runner={beam.DASK}"]
+
+
+def test_a_worker_that_died_in_one_step_does_not_end_the_next(tmp_path, monkeypatch):
+  def run(flags, directory, parts):
+    time.sleep(0.2)  # after the first look
+    for number in range(parts):
+      steps.run(number, directory)
+    return ""
+
+  monkeypatch.setattr(beam, "_run", run)
+  steps.begin(tmp_path)
+  (tmp_path / "a").write_text("a")
+  with concurrent.futures.ThreadPoolExecutor(1) as executor:
+    engine = beam.Engine(executor, beam.Options([], beam.LOCAL), tmp_path)
+    engine._died = 0.0  # long ago
+    paths = [str(tmp_path / "a")] * 2
+    digests = engine.map(sources.content_digest, paths, name="read")
+  assert digests == [sources.content_digest(paths[0])] * 2
 
 
 def test_options_of_runners_that_were_never_run_are_handed_through():

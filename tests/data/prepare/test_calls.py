@@ -6,9 +6,10 @@ import os
 
 import pytest
 
-from data import manifest, sources
+from data import errors, manifest, seqio_tasks, sources, task_features
 from data.prepare import calls, pipeline
 
+IDS = task_features.Tokenised("targets", "words", "ab", 64, "complete")
 JOB = pipeline.Job(sources.Request("a/*.txt"), "out", 128, "complete", 3, 0.1, 1.0)
 
 
@@ -25,6 +26,8 @@ def through_json(value):
     {"tuple": [1], "function": "os:system"},
     JOB,
     sources.Unit("file", "a.txt", 5, -1),
+    sources.Unit("seqio", "one", 0, 1, seqio_tasks.Part("one", 4, 0.5)),
+    sources.Unit("seqio", "ids", 3, 4, seqio_tasks.Part("ids", 4, 1.0, IDS)),
     manifest.Shard("train-0", 3, 17, "ab"),
   ],
 )
@@ -50,7 +53,9 @@ def test_names_that_no_step_calls_are_refused(name):
     calls.decode({"partial": name, "arguments": {"tuple": ["true"]}, "keywords": {"dict": []}})
 
 
-@pytest.mark.parametrize("value", [lambda: 0, object(), b"bytes", os.environ, {1}])
+@pytest.mark.parametrize(
+  "value", [lambda: 0, object(), b"bytes", os.environ, {1}, os.getpid, errors.did_you_mean]
+)
 def test_a_value_that_could_not_be_restored_is_refused_when_it_is_sent(value):
   with pytest.raises(TypeError, match="cannot be sent"):
     calls.encode(value)

@@ -1,16 +1,18 @@
 """Ranks: several processes of one command, one that dies and is started again, errors of others."""
 
+import argparse
 import os
+import shutil
 import signal
 import subprocess
 import time
 
 import pytest
 
-from data import errors
+from data import errors, sources
 from data.prepare import command, ranks
 from tests.data.conftest import ROOT, arguments
-from tests.data.prepare.clusters import prepare_command, wait_for
+from tests.data.prepare.clusters import prepare, prepare_command, wait_for
 from tests.data.prepare.test_prepare import digests
 
 
@@ -50,6 +52,19 @@ def test_three_ranks_make_the_bytes_of_one_pool_though_one_was_killed(prepared, 
   assert outcome(start(flags, 2)) == (0, f"{tmp_path / 'records'}: finished by rank 0\n")
 
 
+@pytest.mark.nightly
+def test_ranks_go_on_when_rank_0_is_killed_and_started_again(prepared, flags, tmp_path):
+  first, second = start(flags, 0), start(flags, 1)
+  folder = tmp_path / "records" / "work" / "steps"
+  wait_for(lambda: list(folder.glob("00-*/0.done")) and list(folder.glob("00-*/1.done")))
+  first.kill()
+  first.wait()
+  for process in (start(flags, 0), start(flags, 2), second):
+    code, text = outcome(process)
+    assert code == 0, text
+  assert digests(tmp_path / "records") == digests(prepared)
+
+
 def test_ranks_clean_as_one_pool_does(corpus, flags, tmp_path, capsys):
   (tmp_path / "mine.py").write_text(
     'def keep(document):\n  return document if len(document) > 1 else "short"\n'
@@ -67,6 +82,30 @@ def test_ranks_clean_as_one_pool_does(corpus, flags, tmp_path, capsys):
   options = ["--engine=ranks", "--", "--rank=0", "--ranks=2"]
   assert command.main([*flags, f"--clean={os.path.relpath(tmp_path)}/mine.py:keep", *options]) == 2
   assert f"workers of an engine may run elsewhere; write {tmp_path}/mine.py:keep" in capsys.readouterr().err
+
+
+_TASK = """
+import seqio
+import tensorflow as tf
+seqio.TaskRegistry.add(
+  "mine",
+  seqio.TextLineDataSource(split_to_filepattern={{"train": "{corpus}/*.txt"}}),
+  preprocessors=[lambda lines: lines.map(lambda line: {{"text": line}})],
+  output_features={{"text": seqio.Feature(seqio.PassThroughVocabulary(1), False, dtype=tf.string, rank=0)}},
+)
+"""
+
+
+@pytest.mark.nightly
+def test_ranks_read_a_seqio_task_as_one_pool_does(corpus, flags, tmp_path):
+  (tmp_path / "mine.py").write_text(_TASK.format(corpus=corpus))
+  flags = [*flags, "--source=seqio:mine", f"--module={tmp_path}/mine.py"]
+  assert prepare(*flags, f"--output={tmp_path}/pool").returncode == 0
+  processes = [start(flags, rank, of=2) for rank in (0, 1)]
+  for process in processes:
+    code, text = outcome(process)
+    assert code == 0, text
+  assert digests(tmp_path / "records") == digests(tmp_path / "pool")
 
 
 def test_each_rank_does_its_own_parts(flags, tmp_path):
@@ -109,4 +148,70 @@ def test_shares_are_every_nth_part():
   class Step:
     call = ranks.steps.Call("x", "", len, [()] * 7)
 
-  assert [list(ranks.Ranks(rank, 3).share(Step())) for rank in range(3)] == [[0, 3, 6], [1, 4], [2, 5]]
+    def missing(self):
+      return [0, 2, 3, 4, 5, 6]  # 1 is done
+
+  assert [ranks.Ranks(rank, 3).share(Step()) for rank in range(3)] == [[0, 3, 6], [4], [2, 5]]
+
+
+@pytest.fixture
+def follower(tmp_path, monkeypatch):
+  """Follows as rank 1 of 2 in this process; `sleeps` are done in turn while it waits."""
+  work = tmp_path / "records" / "work"
+  work.mkdir(parents=True)
+  ranks.steps.begin(work)
+  monkeypatch.setattr(ranks.steps, "SILENCE", 0.0)
+
+  def follow(*sleeps):
+    turn = iter(sleeps)
+    monkeypatch.setattr(ranks.time, "sleep", lambda _: next(turn)())
+    ranks.follow(argparse.Namespace(output=str(work.parent), workers=1), ranks.Ranks(1, 2))
+
+  follow.work = work
+  return follow
+
+
+def published(work, *paths):
+  return ranks.steps.publish(work, sources.content_digest, [list(map(str, paths))], "read")
+
+
+def test_a_follower_ends_after_rank_0_failed_and_removed_its_work(follower, tmp_path):
+  (tmp_path / "a").write_text("a")
+  published(follower.work, tmp_path / "b", tmp_path / "a")
+  with pytest.raises(errors.PeerError, match=r"rank 0 failed and removed .*/work; see its output"):
+    follower(lambda: shutil.rmtree(follower.work), lambda: None, lambda: None)
+
+
+def test_a_follower_goes_on_when_rank_0_begins_again(follower, tmp_path, monkeypatch, capsys):
+  step = published(follower.work, tmp_path / "b", tmp_path / "a")
+  (step.directory / "errors" / "0.error").write_text('{"code": 3, "line": "of an earlier start"}')
+
+  def begin_again():
+    ranks.steps.begin(follower.work)
+    (tmp_path / "a").write_text("a")
+    follower.second = published(follower.work, tmp_path / "b", tmp_path / "a", tmp_path / "b")
+
+  def begin_during_a_part(path):
+    monkeypatch.setattr(sources, "content_digest", real)
+    begin_again()
+    raise FileNotFoundError(path)
+
+  real = sources.content_digest
+  monkeypatch.setattr(begin_during_a_part, "__module__", "data.sources")
+  published(follower.work, tmp_path / "b", tmp_path / "a")
+  monkeypatch.setattr(sources, "content_digest", begin_during_a_part)
+  finish = follower.work.parent / "manifest.json"
+  follower(lambda: None, lambda: finish.write_text("{}"))
+  assert follower.second.missing() == [0, 2]
+  assert capsys.readouterr().err.splitlines()[-1].endswith("finished by rank 0")
+
+
+def test_a_missing_file_of_a_step_that_is_there_ends_a_follower(follower, tmp_path, monkeypatch):
+  def fail(path):
+    raise FileNotFoundError(path)
+
+  published(follower.work, "a", "b")
+  monkeypatch.setattr(fail, "__module__", "data.sources")
+  monkeypatch.setattr(sources, "content_digest", fail)
+  with pytest.raises(FileNotFoundError):
+    follower(lambda: pytest.fail("it goes on"))

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import shutil
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_waiting_ends_when_all_is_done_when_one_fails_and_when_the_engine_ends(w
   steps.run(1, str(step.directory))
   step.wait(lambda: False, str)
   write(work, 1)
-  (step.directory / "1.error").unlink()
+  (step.directory / "errors" / "1.error").unlink()
   for number in (1, 2):
     steps.run(number, str(step.directory))
   step.wait(lambda: False, str)
@@ -109,6 +110,56 @@ def test_silence_is_answered_by_who_is_waited_for(step, monkeypatch, capsys):
   looks = iter([False, False, True])
   step.wait(lambda: next(looks), lambda: "waiting for rank 2")
   assert "read: 0 of 3 parts; waiting for rank 2" in capsys.readouterr().err
+
+
+def test_a_part_that_outlives_its_start_leaves_no_mark_in_the_next(work, step, monkeypatch):
+  def begin_again(path):
+    steps.begin(work)
+    return path
+
+  monkeypatch.setattr(sources, "content_digest", begin_again)
+  monkeypatch.setattr(begin_again, "__module__", "data.sources")
+  with pytest.raises(errors.StorageError, match="a worker does not see"):
+    steps.run(0, str(step.directory))
+  assert not step.is_there() and list((work / "steps").iterdir()) == []
+  with pytest.raises(errors.StorageError, match="a worker does not see"):
+    steps.run(1, str(step.directory))
+
+
+def test_an_error_after_the_next_start_has_begun_is_no_error_of_it(work, step, monkeypatch):
+  def fail(path):
+    steps.begin(work)
+    raise errors.DataError(path)
+
+  monkeypatch.setattr(sources, "content_digest", fail)
+  monkeypatch.setattr(fail, "__module__", "data.sources")
+  with pytest.raises(errors.StorageError, match="a worker does not see"):
+    steps.run(0, str(step.directory))
+
+
+def test_steps_are_removed_beside_a_worker_that_goes_on_writing(work, step, monkeypatch):
+  real = shutil.rmtree
+
+  def write_and_remove(path, **options):
+    with contextlib.suppress(FileNotFoundError):
+      (step.directory / "0.begun").write_text("a live worker")
+    (path / "kept").write_text("a file that cannot be removed yet")
+    assert options == {"ignore_errors": True}
+
+  monkeypatch.setattr(shutil, "rmtree", write_and_remove)
+  steps.begin(work)
+  assert list((work / "steps").iterdir()) == []
+  monkeypatch.setattr(shutil, "rmtree", real)
+  assert [path.suffix for path in work.glob("steps.*")] == [".part"]  # which every start removes
+
+
+def test_a_call_is_decoded_once_in_a_process(step, monkeypatch):
+  reads = []
+  real = steps._read
+  monkeypatch.setattr(steps, "_read", lambda path: reads.append(path.name) or real(path))
+  for _ in range(3):
+    assert steps.Step(step.directory).call.name == "read"
+  assert reads == ["call"]
 
 
 def test_a_new_start_removes_the_steps_of_the_last(work, step):

@@ -1,5 +1,6 @@
 """What a run begins with, the same on all processes: its records, a checkpoint or the weights of others."""
 
+import contextlib
 import functools
 import secrets
 from collections.abc import Callable
@@ -66,7 +67,10 @@ def open_records(
   is_far = any("://" in config.data[name] for name in fetched)
   late = PREPARING if is_far else LOOKING  # every host may fetch them
   records = peers.together("records", functools.partial(prepared.open, config), seconds=late)
-  compare_records(peers, records.digests, records.directory or config.data.source)
+  with contextlib.ExitStack() as opened:
+    opened.callback(records.close)
+    compare_records(peers, records.digests, records.directory or config.data.source)
+    opened.pop_all()
   return config, records
 
 

@@ -110,8 +110,8 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping
   Returns lines about harmless changes, 'field: saved -> given'. Raises ConfigError where a field differs that
   changes the meaning of the state, DataError for other records or another vocabulary.
   """
-  _check_mixture(digests.get("mixture"), meta)
   _check_feed(digests.get("feed"), meta.get("feed"))
+  _check_mixture(digests.get("mixture"), meta)
   digests = {
     name: digest
     for name, digest in digests.items()

@@ -1,11 +1,13 @@
 """Runs that are fed straight from a user's Task or Mixture: resumed bit for bit, or refused."""
 
+import functools
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 
@@ -15,10 +17,13 @@ import pytest
 from configs import base
 from data import errors
 from data.feed.client import FedRecords
-from pretrain import dry_run, feed, resume
+from pretrain import beginning, dry_run, feed, prepared, resume
+from pretrain import train as train_loop
+from pretrain.analysis import opened
 from pretrain.checkpoint import read_meta, step_path
 from pretrain.command.rules import problems
 from pretrain.export.card import history
+from pretrain.pod.peers import ALONE
 from tests.data.feed.conftest import make_folder
 from tests.pretrain import small_run
 from tests.pretrain.pod.processes import ROOT, running
@@ -168,6 +173,65 @@ def test_a_feed_that_would_give_other_blocks_is_refused(changed, kind, message):
     resume._check_feed(changed and FACTS | changed, FACTS)
 
 
+def test_a_mixture_does_not_continue_a_run_on_a_task():
+  with pytest.raises(errors.ConfigError, match=r"holds a run on seqio:one, and prepared records is given"):
+    resume.check_same_run(base.get_config(), {"mixture": [[0, [["a", "d" * 64, "1"]]]]}, {"feed": FACTS})
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_run_whose_feed_reads_what_it_does_not_need_stops_when_asked(folder, tmp_path, monkeypatch, number):
+  """In the first evaluation, or where nothing is evaluated while it waits for the first batch."""
+  begin_at = FedRecords.begin
+  monkeypatch.setattr(FedRecords, "begin", lambda records, *_: begin_at(records, 10**9))
+  config = config_of(folder, **{"train.eval_batches": number})
+  said = []
+
+  def say(line: str) -> None:
+    said.append(line)
+    if line.startswith("Compiling"):
+      ask = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
+      ask() if number else threading.Timer(1.0, ask).start()
+
+  assert small_run.run_training(config, tmp_path / "run", say=say) == 75
+  assert said[-1].startswith("Stopped as asked before the first step")
+
+
+def test_a_feed_ends_where_the_run_cannot_begin(monkeypatch, tmp_path):
+  closed = []
+  records = types.SimpleNamespace(
+    close=lambda: closed.append(1), digests={}, directory="", tokens=None, vocabulary=""
+  )
+
+  def fail(*_):
+    raise errors.DataError("others")
+
+  monkeypatch.setattr(beginning.prepared, "ensure_records", lambda *_, **__: "")
+  monkeypatch.setattr(beginning.prepared, "open", lambda _: records)
+  with monkeypatch.context() as differing:
+    differing.setattr(beginning, "compare_records", fail)
+    with pytest.raises(errors.DataError, match="others"):
+      beginning.open_records(small_run.small_config("mlm", "", FIELDS), str(tmp_path), False, ALONE)
+  assert closed == [1]
+  monkeypatch.setattr(train_loop, "make_run", fail)
+  with pytest.raises(errors.DataError, match="others"):
+    train_loop.train(small_run.small_config("mlm", "", FIELDS), str(tmp_path / "run"))
+  assert closed == [1, 1]
+
+
+def test_a_run_is_looked_at_on_the_held_out_blocks_that_it_was_evaluated_on(monkeypatch):
+  saved = types.SimpleNamespace(
+    meta={"config": small_run.small_config("mlm", "", FIELDS).to_dict()}, open_encoder=lambda: None
+  )
+  monkeypatch.setattr(opened, "open_model", lambda *_: saved)
+  fed = types.SimpleNamespace(train=types.SimpleNamespace(close=lambda: None), heldout="blocks")
+  sizes = []
+  monkeypatch.setattr(feed, "open", lambda config: sizes.append(config.train.batch_size) or fed)
+  with pytest.raises(AttributeError):  # the saved model is no model
+    opened.open_run("run", rows=3)
+  assert sizes == [8]
+  assert prepared.open_heldout(small_run.small_config("mlm", "", FIELDS)) == ("blocks", "seqio:one")
+
+
 def test_a_checkpoint_of_before_there_were_feeds_goes_on_with_records():
   config = base.get_config()
   meta = {"config": config.to_dict(), "interval_sums": {}}
@@ -191,6 +255,8 @@ def test_fields_of_prepared_records_are_refused():
   assert line.startswith(
     "data.feed='seqio', data.source='installed_docs': expected a Task or Mixture, --config"
   )
+  (line,) = lines_about({**FIELDS, "data.clean": "exact"})
+  assert line.startswith("data.feed='seqio', data.clean='exact': there are no prepared records; leave that")
   (line,) = lines_about({**FIELDS, "data.fraction": 0.5})
   assert line.startswith(
     "data.feed='seqio', data.fraction=0.5: there are no prepared records; leave that out"
@@ -212,8 +278,17 @@ def test_the_card_says_that_the_task_was_read_while_it_was_trained():
 def test_a_task_without_a_split_to_evaluate_on_names_the_way_out(folder):
   described = {"heldout": "", "splits": ["train"], "vocabulary": f"{folder}/words", "packing": "complete"}
   found = types.SimpleNamespace(described=described, heldout=[], source="seqio:one", facts=FACTS)
-  with pytest.raises(errors.DataError, match=r"its splits train none can be evaluated .*eval_batches=0\)$"):
+  with pytest.raises(errors.DataError) as caught:
     feed._opened(config_of(folder), found, is_evaluated=True)
+  assert str(caught.value) == (
+    "seqio:one: none of its splits can be evaluated on (train); name one 'validation' in the Task, or train "
+    "without evaluation (--config.train.eval_batches=0)"
+  )
+  empty = types.SimpleNamespace(described={**described, "heldout": "test"}, heldout=[], source="seqio:one")
+  with pytest.raises(
+    errors.DataError, match=r"^seqio:one: its split 'test', which is evaluated on, gives no b"
+  ):
+    feed._opened(config_of(folder), empty, is_evaluated=True)
   fed = feed._opened(config_of(folder), found, is_evaluated=False)
   assert fed.heldout is None and isinstance(fed.train, FedRecords) and fed.digests["feed"] == FACTS
 

@@ -278,6 +278,10 @@ def refusals() -> None:
     "unprepared": lambda: data.tasks.register_prepared("absent", PLAIN),
     "packing": lambda: data.tasks.register_packed("absent", SOURCE, PLAIN, 32, "complte"),
     "length": lambda: data.tasks.register_packed("absent", SOURCE, PLAIN, 7),
+    "seed": lambda: data.tasks.register_packed("x", SOURCE, PLAIN, seed=-1),
+    "nothing held out": lambda: data.tasks.register_packed(
+      "few", f"{DIRECTORY}/tiny.txt", PLAIN, 16
+    ).get_dataset(split="heldout", shuffle=False),
     "ids": lambda: data.tasks.register_packed("twice", "seqio:flat", PLAIN, 32).get_dataset(shuffle=False),
   }
   results.update({f"refused {name}": refused(call) for name, call in calls.items()})

@@ -172,6 +172,13 @@ def _check_mixture(asked: list | None, meta: Mapping[str, Any]) -> None:
     )
 
 
+def has_other_shares(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping[str, Any]) -> bool:
+  """Returns whether later stages or another end change the sources' shares of the whole run."""
+  asked, saved = digests.get("mixture", []), meta.get("mixture", [])
+  is_longer = config.train.total_steps != meta["config"]["train"]["total_steps"]
+  return [*_digests(asked)] != [*_digests(saved)] or (is_longer and len(asked) > 1)
+
+
 def _check_feed(given: Mapping[str, Any] | None, saved: Mapping[str, Any] | None) -> None:
   """Raises ConfigError or DataError where a feed would give other blocks than the saved one.
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from data import files
 from pretrain.settings.feed import SEQIO
 from pretrain.settings.field_types import show
 
@@ -85,7 +84,7 @@ def _sources(text: str) -> list[Source]:
   else:
     sources = [Source(piece, None) for piece in pieces]
   places = [source.directory for source in sources]
-  names = [place if files.is_address(place) else os.path.abspath(place) for place in places]
+  names = [place if "://" in place else os.path.abspath(place) for place in places]
   for source, name in zip(sources, names):
     if not source.directory:
       raise ValueError(f"a source without a directory; {_FORM}")

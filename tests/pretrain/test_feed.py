@@ -17,13 +17,10 @@ import pytest
 from configs import base
 from data import errors
 from data.feed.client import FedRecords
-from pretrain import beginning, dry_run, feed, prepared, resume
-from pretrain import train as train_loop
-from pretrain.analysis import opened
+from pretrain import dry_run, feed, resume
 from pretrain.checkpoint import read_meta, step_path
 from pretrain.command.rules import problems
 from pretrain.export.card import history
-from pretrain.pod.peers import ALONE
 from tests.data.feed.conftest import make_folder
 from tests.pretrain import small_run
 from tests.pretrain.pod.processes import ROOT, running
@@ -194,42 +191,6 @@ def test_a_run_whose_feed_reads_what_it_does_not_need_stops_when_asked(folder, t
 
   assert small_run.run_training(config, tmp_path / "run", say=say) == 75
   assert said[-1].startswith("Stopped as asked before the first step")
-
-
-def test_a_feed_ends_where_the_run_cannot_begin(monkeypatch, tmp_path):
-  closed = []
-  records = types.SimpleNamespace(
-    close=lambda: closed.append(1), digests={}, directory="", tokens=None, vocabulary=""
-  )
-
-  def fail(*_):
-    raise errors.DataError("others")
-
-  monkeypatch.setattr(beginning.prepared, "ensure_records", lambda *_, **__: "")
-  monkeypatch.setattr(beginning.prepared, "open", lambda _: records)
-  with monkeypatch.context() as differing:
-    differing.setattr(beginning, "compare_records", fail)
-    with pytest.raises(errors.DataError, match="others"):
-      beginning.open_records(small_run.small_config("mlm", "", FIELDS), str(tmp_path), False, ALONE)
-  assert closed == [1]
-  monkeypatch.setattr(train_loop, "make_run", fail)
-  with pytest.raises(errors.DataError, match="others"):
-    train_loop.train(small_run.small_config("mlm", "", FIELDS), str(tmp_path / "run"))
-  assert closed == [1, 1]
-
-
-def test_a_run_is_looked_at_on_the_held_out_blocks_that_it_was_evaluated_on(monkeypatch):
-  saved = types.SimpleNamespace(
-    meta={"config": small_run.small_config("mlm", "", FIELDS).to_dict()}, open_encoder=lambda: None
-  )
-  monkeypatch.setattr(opened, "open_model", lambda *_: saved)
-  fed = types.SimpleNamespace(train=types.SimpleNamespace(close=lambda: None), heldout="blocks")
-  sizes = []
-  monkeypatch.setattr(feed, "open", lambda config: sizes.append(config.train.batch_size) or fed)
-  with pytest.raises(AttributeError):  # the saved model is no model
-    opened.open_run("run", rows=3)
-  assert sizes == [8]
-  assert prepared.open_heldout(small_run.small_config("mlm", "", FIELDS)) == ("blocks", "seqio:one")
 
 
 def test_a_checkpoint_of_before_there_were_feeds_goes_on_with_records():

@@ -22,8 +22,8 @@ import numpy as np
 from benchmarks import cases
 from data import command
 from data.errors import DataError
-from data.mixture import MixedRecords, Mixture, Records
-from data.records import PackedRecords
+from data.mixture import MixedRecords, Mixture
+from data.records import PackedRecords, TrainingRecords
 from pretrain import metrics, train
 from pretrain.command import kept_memory
 
@@ -49,7 +49,7 @@ def mixed(directory: pathlib.Path, *, length: int) -> MixedRecords:
   return MixedRecords(sources, Mixture([(0, [7, 3])]), shares=[Fraction(7, 10), Fraction(3, 10)])
 
 
-def reader_speed(records: Records, batch: int, *, seconds: float = 2.0) -> float:
+def reader_speed(records: TrainingRecords, batch: int, *, seconds: float = 2.0) -> float:
   """Tokens per second of CPU time that `batch` of the records reads."""
   records.batch(0, batch)
   started, done = time.process_time(), 0

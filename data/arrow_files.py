@@ -76,7 +76,7 @@ def row_groups(path: str, unit_bytes: int) -> list[tuple[int, int]]:
     if filled >= unit_bytes or number == len(sizes):
       borders.append(number)
       filled = 0
-  return list(itertools.pairwise(borders))
+  return list(itertools.pairwise(borders)) or [(0, 0)]  # a file without rows is named as such
 
 
 def texts(path: str, kind: str, groups: Sequence[int] | None, text_field: str) -> Iterator[str]:

@@ -11,14 +11,14 @@ _MAGIC = {
   b"\x28\xb5\x2f\xfd": "zstd data; name it *.zst",
   b"\xff\xfe": "UTF-16 text; convert it to UTF-8",
   b"\xfe\xff": "UTF-16 text; convert it to UTF-8",
-  b"PAR1": "a Parquet file; name it *.parquet",
+  b"PAR1\x15": "a Parquet file; name it *.parquet",
   b"ARROW1": "an Arrow file; name it *.arrow",
   b"\xff\xff\xff\xff": "an Arrow stream; name it *.arrow",
   b"PK\x03\x04": "a zip archive; unpack it first",
-  b"BZh": "bzip2 data; unpack it first",
+  **{b"BZh%d1AY&SY" % size: "bzip2 data; unpack it first" for size in range(1, 10)},
   b"\xfd7zXZ": "xz data; unpack it first",
   b"7z\xbc\xaf": "a 7z archive; unpack it first",
-  b"%PDF-": "a PDF; extract its text first",
+  b"%PDF-1.": "a PDF; extract its text first",
 }
 # As the command `file` has it: tab, line ends, form feed, bell, backspace and escape are text.
 _CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\a\b\t\n\v\f\r\x1b"})

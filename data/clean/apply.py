@@ -29,6 +29,7 @@ class Cleaning:
 
   listed: str = ""  # as `--clean` has them; '': none
   directory: str = ""
+  code: str = ""  # `steps.code_digest` of the process that was started
 
   def lists(self, number: int) -> pathlib.Path:
     """Returns the directory with what step `number` drops, where that compares documents."""
@@ -88,6 +89,11 @@ def documents(
 def _clean(
   cleaning: Cleaning, unit: sources.Unit, read: Iterable[list[str]], dropped: Dropped, *, until: int | None
 ) -> Iterator[tuple[int, list[str]]]:
+  if steps.code_digest(cleaning.listed) != cleaning.code:
+    raise errors.StorageError(
+      f"--clean={cleaning.listed}: a worker ran an older or newer file of your function; restart the workers "
+      "and run the same command again"
+    )
   unit_name = duplicates.place(unit)
   rules = [
     (step, _rule(cleaning, number, step, unit))

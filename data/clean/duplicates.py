@@ -240,8 +240,9 @@ def find(
 
   `name` is the step's, for progress.
   """
-  if directory.is_dir():
+  if directory.is_dir() and all(list_of(directory, unit).is_file() for unit in units):
     return
+  shutil.rmtree(directory, ignore_errors=True)  # its lists are of the same units under other paths
   parts = directory.with_suffix(".parts")
   parts.mkdir(parents=True, exist_ok=True)
   comparison = Comparison(sketch, documents, str(parts))
@@ -253,7 +254,7 @@ def find(
   first = join((comparison.load("pairs", number) for number in range(ranges)), offsets[-1])
   with files.whole_directory(directory) as aside:
     _write_lists(aside, comparison, units, offsets, first)
-  shutil.rmtree(parts)
+  shutil.rmtree(parts, ignore_errors=True)  # a worker that was given up may still write there
 
 
 def _write_lists(

@@ -21,14 +21,21 @@ def find(step: str) -> Callable[[list[str]], list[str] | str]:
 
 
 def digest(step: str) -> str:
-  """Returns the sha256 of the file that holds a step's function; '' where Python knows no file."""
-  path = user_module.import_module(step.rpartition(":")[0], flag="--clean").__file__
-  return files.sha256(path) if path else ""
+  """Returns the sha256 of the file that holds a step's function; 'no file' where Python knows none."""
+  return _digest(step.rpartition(":")[0])
+
+
+@functools.cache  # so that it stays that of the code which was imported
+def _digest(module: str) -> str:
+  path = user_module.import_module(module, flag="--clean").__file__
+  return files.sha256(path) if path else "no file"
 
 
 def _checked(function: Callable, document: list[str]) -> list[str] | str:
   """Returns what a function makes of a document; ValueError if that is neither a document nor a reason."""
   answer = function(list(document))
+  if answer == []:
+    return "no paragraph left"
   if isinstance(answer, str) and 0 < len(answer.strip()) <= MOST_REASON and "\n" not in answer:
     return answer
   if isinstance(answer, list) and all(isinstance(paragraph, str) for paragraph in answer):

@@ -33,7 +33,12 @@ class Step:
   label: str  # as the user wrote it
   rule: Rule | None = None
   sketch: duplicates.Sketch | None = None
-  is_own: bool = False  # whether the rule is a user's function
+  code: str = ""  # of a user's function: the digest of its file
+
+  @property
+  def is_own(self) -> bool:
+    """Whether the rule is a user's function."""
+    return bool(self.code)
 
 
 @functools.cache
@@ -48,9 +53,12 @@ def labels(listed: str) -> list[str]:
 
 
 def code_digest(listed: str) -> str:
-  """Returns a digest of the code of the user's functions among the steps; '' if there are none."""
-  own = [step.label for step in parse(listed) if step.is_own]
-  return files.digest_json(list(map(own_function.digest, own))) if own else ""
+  """Returns a digest of the code of the user's functions among the steps; '' if there are none.
+
+  It is that of the code which this process runs: a worker of an engine may have read the files long ago.
+  """
+  own = [step.code for step in parse(listed) if step.is_own]
+  return files.digest_json(own) if own else ""
 
 
 def _step(item: str) -> Step:
@@ -68,7 +76,7 @@ def _step(item: str) -> Step:
     least, most = _range(item, argument if colon or name == "length" else "50-100000")
     return Step(item, functools.partial(rules.SIZES[name], least=least, most=most))
   if colon and argument.isidentifier() and ("." in name or "/" in name):
-    return Step(item, own_function.find(item), is_own=True)
+    return Step(item, own_function.find(item), code=own_function.digest(item))
   if name in NAMES:
     raise errors.ConfigError(f"--clean={item}: {name} has no argument; write {name}")
   raise errors.ConfigError(f"--clean: {errors.unknown('step', name, NAMES)}, FILE.py:FUNCTION")

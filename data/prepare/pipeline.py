@@ -123,6 +123,7 @@ def tokenised_chunks(
   size = 0
   for example in tokenised.read(unit, job.request):
     ids = tokenised.checked(unit, example, words)
+    counts["documents_found"] += 1
     text = [" ".join(map(str, ids.tolist()))]
     if job.fraction < 1 and document_fraction(text, "fraction", job.seed) >= job.fraction:
       continue
@@ -222,6 +223,7 @@ def _packed(
       for ids in rows:
         if tokenised.is_block(unit, ids, words, length=job.length):
           blocks.append(ids)
+          counts["unknown_tokens"] += int(np.count_nonzero(ids == words.special_ids.unk))
         else:
           texts.append([ids])
       yield split, blocks + pack_tokenised(words, texts, **options)

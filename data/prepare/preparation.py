@@ -98,7 +98,7 @@ def _make(
     args.seed,
     args.heldout_fraction,
     args.fraction,
-    clean.Cleaning(args.clean, str(output / "work" / "clean")),
+    clean.Cleaning(args.clean, str(output / "work" / "clean"), cleaning_steps.code_digest(args.clean)),
   )
   clean.find_duplicates(job.cleaning, functools.partial(pipeline.sampled_documents, job), units, pool)
   words = _vocabulary(args, job, units, settings, pool)

@@ -12,6 +12,7 @@ import functools
 import os
 import pathlib
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 
@@ -46,8 +47,10 @@ def sample(
       raise errors.DataError(
         f"--source={source.job.request.source} has no usable text to train a vocabulary on"
       )
+  for left in pathlib.Path(directory or os.devnull).glob("sample-*"):  # of a command that was killed
+    shutil.rmtree(left, ignore_errors=True)
   keeps = fractions(characters, [source.rate for source in taken], most=train.MAX_TRAINING_CHARACTERS)
-  with tempfile.TemporaryDirectory(prefix="sample-", dir=directory) as temporary:
+  with tempfile.TemporaryDirectory(prefix="sample-", dir=directory, ignore_cleanup_errors=True) as temporary:
     paths = []
     for source, keep, number in zip(taken, keeps, characters):
       if len(taken) > 1 or keep < 1:
@@ -56,7 +59,12 @@ def sample(
         )
       places = [os.path.join(temporary, str(len(paths) + unit)) for unit in range(len(source.units))]
       take = functools.partial(write, source.job, keep)
-      pool.map(take, source.units, places, name="take text for the vocabulary")
+      written = pool.map(take, source.units, places, name="take text for the vocabulary")
+      if len(taken) > 1 and not any(written):
+        raise errors.DataError(
+          f"--source={source.job.request.source}: none of its documents is in a sample of {keep:.2%}, it has "
+          "too few; cut them into more (blank lines end a document of a text file), or raise its --rate"
+        )
       paths += places
     yield _sentences(paths)
 
@@ -87,15 +95,21 @@ def count(job: pipeline.Job, unit: sources.Unit) -> dict[str, int]:
   return dict(counts)
 
 
-def write(job: pipeline.Job, keep: float, unit: sources.Unit, path: str) -> None:
-  """Writes the sentences of the training documents of a unit that are in the sample, a line each."""
+def write(job: pipeline.Job, keep: float, unit: sources.Unit, path: str) -> int:
+  """Writes the sentences of the training documents of a unit that are in the sample, a line each.
+
+  Returns how many documents these are.
+  """
+  number = 0
   # Of its own, since an engine may write it twice at the same time, on two machines.
   aside = pathlib.Path(f"{path}.{secrets.token_hex(4)}.part")
   with files.whole_file(path, aside=aside), open(aside, "w", encoding="utf-8", newline="\n") as file:
     for document in _documents(job, unit, collections.Counter()):
       if pipeline.document_fraction(document, "vocabulary", job.seed) < keep:
+        number += 1
         for paragraph in document:
           file.writelines(f"{line}\n" for line in sentences.split(paragraph, collections.Counter()))
+  return number
 
 
 def _documents(job: pipeline.Job, unit: sources.Unit, counts: collections.Counter) -> Iterator[list[str]]:

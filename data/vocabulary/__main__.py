@@ -72,13 +72,17 @@ def _train(args: argparse.Namespace) -> vocabulary.Vocabulary:
     sources.check(request)
   output = pathlib.Path(args.output)
   files.refuse_others(output)
-  with workers.pool(args.workers) as pool, tempfile.TemporaryDirectory(prefix="vocabulary-") as temporary:
+  # Beside the output: lists of near duplicates may be larger than the disk of temporary files.
+  beside = next(path for path in output.absolute().parents if path.is_dir())
+  aside = tempfile.TemporaryDirectory(prefix=".vocabulary-", dir=beside, ignore_cleanup_errors=True)
+  with workers.pool(args.workers) as pool, aside as temporary:
     taken = []
     for number, (request, rate) in enumerate(zip(requests, args.rate or [1.0] * len(requests), strict=True)):
       if request.source == "installed_docs":
         path = workers.gather_installed_docs(pathlib.Path(temporary) / "source", pool)
         request = dataclasses.replace(request, source=str(path))
-      cleaning = clean.Cleaning(args.clean, f"{temporary}/clean-{number}")
+      code = cleaning_steps.code_digest(args.clean)
+      cleaning = clean.Cleaning(args.clean, f"{temporary}/clean-{number}", code)
       # The sample depends on neither length nor packing.
       job = pipeline.Job(
         request, str(output), 512, "complete", args.seed, args.heldout_fraction, 1.0, cleaning

@@ -15,7 +15,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from data import binary_files, errors, sources
+from data import binary_files, errors, manifest, sources
+from data.prepare import command as prepare
 
 TEXT = "The cat number 7 sat on the mat, and it was happy there.\n" * 400
 
@@ -140,6 +141,11 @@ def test_binary_data_is_refused_when_a_source_is_planned(tmp_path, named, found)
   assert found in str(caught.value)
 
 
+@pytest.mark.parametrize("start", ["BZhang wrote this.", "PAR1 is a gene.", "%PDF- is how a PDF begins."])
+def test_text_that_begins_like_another_format_is_text(start):
+  binary_files.refuse("a.txt", start.encode() + b"\n" * 90)
+
+
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.zst", "a.jsonl.gz"])
 def test_an_empty_compressed_file_is_refused(tmp_path, name):
   (tmp_path / name).write_bytes(b"")
@@ -151,3 +157,14 @@ def test_the_content_of_a_compressed_file_counts(tmp_path):
   (tmp_path / "a.txt.gz").write_bytes(gzip.compress(_tar()))
   with pytest.raises(errors.DataError, match="expected text, found"):
     sources.content_digest(str(tmp_path / "a.txt.gz"))
+
+
+def test_a_parquet_file_without_rows_is_named(tmp_path, vocabulary_directory):
+  text = pyarrow.table({"text": pyarrow.array([], pyarrow.string())})
+  parquet.write_table(text, tmp_path / "none.parquet")
+  (tmp_path / "a.txt").write_text("the people of the time.\n\n" * 40)
+  flags = [f"--source={tmp_path}/*.parquet,{tmp_path}/*.txt", f"--vocabulary={vocabulary_directory}"]
+  assert prepare.main([*flags, f"--output={tmp_path}/o", "--length=16", "--workers=1"]) == 0
+  assert manifest.read(tmp_path / "o").damaged_files == {
+    f"{tmp_path}/none.parquet": {"files_without_documents": 1}
+  }

@@ -121,7 +121,7 @@ def test_lone_surrogates_in_json_are_no_crash(tmp_path):
     ("a.csv", "быстро и тихо".encode("utf-16-le") * 99, "UTF-16LE"),
     ("a.txt", b"ARROW1\0\0", "an Arrow file; name it"),
     ("a.arrow", b"text", "cannot be read as Arrow"),
-    ("a.txt", b"PAR1xxxx", "Parquet"),
+    ("a.txt", b"PAR1\x15xxx", "Parquet"),
     ("a.txt.gz", b"text", "cannot be read"),
     ("a.txt.gz", gzip.compress(b"text" * 9_999, mtime=0)[:-20], "cannot be read"),
     ("a.txt.zst", zstandard.ZstdCompressor().compress(b"some text " * 9_999)[:-9], "cannot be read"),

@@ -147,10 +147,13 @@ def test_leftovers_of_killed_starts_go_and_a_vocabulary_must_be_that_of_the_reco
     path.touch()
   (tmp_path / ".vocabulary.ab.part").mkdir()
   described = manifest.read(small_records).vocabulary
-  workdir_files.begin(str(tmp_path), config, str(small_records), described)
+  workdir_files.begin(str(tmp_path), config, str(small_records / "vocabulary"), described)
   assert mine.exists() and not any(path.exists() for path in leftovers)
   assert not list(tmp_path.glob(".vocabulary*"))
   with pytest.raises(DataError, match=r"is not the vocabulary that the records beside it were made with"):
     workdir_files.begin(
-      str(tmp_path), config, str(small_records), dataclasses.replace(described, digest="0" * 64)
+      str(tmp_path),
+      config,
+      str(small_records / "vocabulary"),
+      dataclasses.replace(described, digest="0" * 64),
     )

@@ -2,11 +2,12 @@
 
 import collections
 import json
+import pathlib
 
 import pytest
 
-from data import errors, sources
-from data.clean import apply, duplicates
+from data import errors, files, sources
+from data.clean import apply, duplicates, steps
 from data.prepare import workers
 
 _CODE = """
@@ -30,7 +31,8 @@ def own(tmp_path) -> str:
 def cleaned(listed, documents, *, unit=UNIT, directory=""):
   """Returns the documents that are kept, the counts and the examples."""
   dropped = apply.Dropped(collections.Counter())
-  kept = list(apply.documents(apply.Cleaning(listed, str(directory)), unit, documents, dropped))
+  cleaning = apply.Cleaning(listed, str(directory), steps.code_digest(listed))
+  kept = list(apply.documents(cleaning, unit, documents, dropped))
   return kept, dropped.counts, dropped.examples
 
 
@@ -85,7 +87,7 @@ def test_duplicates_are_sought_among_documents_that_reach_the_step(own, tmp_path
     PART: [["text one", "c"], ["text two"], ["text two", "more"]],
   }
   listed = f"length:4,{own},exact"
-  cleaning = apply.Cleaning(listed, str(tmp_path / "lists"))
+  cleaning = apply.Cleaning(listed, str(tmp_path / "lists"), steps.code_digest(listed))
   apply.find_duplicates(cleaning, units.__getitem__, list(units), workers.Pool(None))
   kept, counts, examples = cleaned(listed, units[UNIT], directory=cleaning.directory)
   assert kept == [[], ["text one"]] and counts["dropped_by exact"] == 1
@@ -111,3 +113,27 @@ def test_nothing_left_names_the_step_that_dropped_most():
 def test_parts_of_a_file_have_places_and_lists_of_their_own(tmp_path):
   assert [duplicates.place(unit) for unit in (UNIT, PART)] == ["a.txt", "a.txt[500:]"]
   assert duplicates.list_of(tmp_path, UNIT) != duplicates.list_of(tmp_path, PART)
+
+
+def test_a_worker_with_other_code_of_a_function_is_refused(own):
+  """A worker of Dask lives on when the file was changed and the command started again."""
+  cleaning = apply.Cleaning(own, "", "the digest of the new file")
+  with pytest.raises(errors.StorageError, match="older or newer file of your function; restart the workers"):
+    list(apply.documents(cleaning, UNIT, [["a"]], apply.Dropped(collections.Counter())))
+
+
+def test_the_digest_of_a_function_is_that_of_the_code_that_runs(own):
+  before = steps.code_digest(own)
+  path = pathlib.Path(own.rpartition(":")[0])
+  path.write_text(path.read_text() + "\ndef second(document):\n  return document\n")
+  both = f"{own},{own}"  # read anew, with the module that was imported before
+  assert steps.code_digest(both) == files.digest_json([steps.parse(own)[0].code] * 2)
+  assert steps.code_digest(own) == before != ""
+
+
+def test_a_function_that_leaves_nothing_drops_the_document(tmp_path):
+  path = tmp_path / f"nothing_{tmp_path.name}.py"
+  path.write_text("def strip(document):\n  return [line for line in document if line != '-']\n")
+  kept, counts, examples = cleaned(f"{path}:strip", [["-"], ["-", "a"]])
+  assert kept == [["a"]] and counts[f"dropped_by {path}:strip"] == 1
+  assert [example["reason"] for example in examples] == ["no paragraph left"]

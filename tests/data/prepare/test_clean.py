@@ -9,7 +9,7 @@ import pytest
 from data import manifest, records
 from data.clean import apply
 from data.prepare import command as prepare
-from data.prepare import output_directory, pipeline
+from data.prepare import output_directory, pipeline, shards
 from data.vocabulary import __main__ as vocabulary_command
 from tests.data.conftest import arguments, make_documents, write_text
 from tests.data.prepare.test_prepare import digests
@@ -161,3 +161,20 @@ def test_a_vocabulary_is_trained_on_cleaned_text(tmp_path, capsys):
   flags[-1] = "--clean=length:90000"
   assert vocabulary_command.main(["train", *flags, f"--output={tmp_path}/none"]) == 3
   assert "dropped all 40 documents, length:90000 40 of them" in capsys.readouterr().err
+
+
+def test_another_spelling_of_the_paths_finds_its_duplicates_anew(doubled, vocabulary_directory, tmp_path):
+  """Lists are kept by the paths of units, which engines make absolute."""
+  flags = arguments(doubled, vocabulary_directory, tmp_path / "out", "--clean=exact")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(shards, "write_shard", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+      prepare.main(flags)
+  lists = tmp_path / "out" / "work" / "clean" / "step-0"
+  for path in lists.glob("*.npy"):
+    path.rename(path.with_name(f"{'0' * 16}{path.name[16:]}"))
+  shutil.rmtree(tmp_path / "out" / "work" / "clean" / "step-0.parts", ignore_errors=True)
+  for path in (tmp_path / "out" / "work").glob("unit-*"):
+    path.unlink()
+  assert prepare.main(flags) == 0
+  assert manifest.read(tmp_path / "out").counts["dropped_by exact"] == 20

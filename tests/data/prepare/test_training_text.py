@@ -94,6 +94,20 @@ def test_one_of_several_sources_without_text_is_named(tmp_path):
     sample(taken(tmp_path / "a.txt"), taken(tmp_path / "blank.txt"))
 
 
+def test_a_source_of_which_no_document_is_in_the_sample_is_named(tmp_path):
+  """A book without blank lines is one document, which a hash takes or leaves whole."""
+  write_text(tmp_path / "a.txt", make_documents(2, seed=1))
+  book = next(
+    document
+    for number in range(99)
+    for document in [[f"Chapter {number}.", *make_documents(1, seed=number)[0] * 20]]
+    if training([document]) and pipeline.document_fraction(document, "vocabulary", 3) > 0.9
+  )
+  write_text(tmp_path / "book.txt", [book])
+  with pytest.raises(errors.DataError, match=r"book\.txt: none of its documents is in a sample of "):
+    sample(taken(tmp_path / "a.txt"), taken(tmp_path / "book.txt"))
+
+
 def test_a_unit_s_text_appears_whole_or_not_at_all(tmp_path, monkeypatch):
   source = taken(write_text(tmp_path / "a.txt", make_documents(9, seed=1)))
   path = tmp_path / "made" / "0"

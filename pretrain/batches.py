@@ -1,7 +1,7 @@
 """The batches of a run: its records, read ahead, as global arrays."""
 
 import concurrent.futures
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from pretrain.ledger import Ledger, entry_of
 from pretrain.run import Run
 from pretrain.spikes import Skip, position
 
+PATIENCE = 0.2  # seconds between two questions whether to stop waiting
 STEPS_AHEAD = 2  # read while the device works
 ROWS_AT_ONCE = 256  # small batches are read together: eight of 32 rows take a third of eight reads' time
 
@@ -53,6 +54,15 @@ class Batches:
       return [(local, None) for local in read]
     notes = map(entry_of, examples, read)
     return [(whole[list(self._rows)], entry) for whole, entry in zip(read, notes, strict=True)]
+
+  def arrives(self, step: int, is_stopping: Callable[[], bool]) -> bool:
+    """Waits for the batch of a step; False: `is_stopping` said so first."""
+    self._read_ahead(step - self._first)
+    reading = self._ahead[(step - self._first) // self._together]
+    while not concurrent.futures.wait([reading], timeout=PATIENCE).done:
+      if is_stopping():
+        return False
+    return True
 
   def at(self, step: int) -> jax.Array:
     """[batch, length] int32 global array of one step; steps are asked for in order."""

@@ -1,5 +1,6 @@
 """What a run begins with, the same on all processes: its records, a checkpoint or the weights of others."""
 
+import contextlib
 import functools
 import secrets
 from collections.abc import Callable
@@ -66,7 +67,10 @@ def open_records(
   is_far = any("://" in config.data[name] for name in fetched)
   late = PREPARING if is_far else LOOKING  # every host may fetch them
   records = peers.together("records", functools.partial(prepared.open, config), seconds=late)
-  compare_records(peers, records.digests, records.directory or config.data.source)
+  with contextlib.ExitStack() as opened:
+    opened.callback(records.close)
+    compare_records(peers, records.digests, records.directory or config.data.source)
+    opened.pop_all()
   return config, records
 
 
@@ -115,6 +119,11 @@ def _start_at(
   saved = checkpoint.read_meta(checkpoint.step_path(workdir, newest))
   for line in resume.check_same_run(run.config, records.digests, saved):
     log(f"Config changed since step {newest:,}: {line}")
+  if resume.has_other_shares(run.config, records.digests, saved):
+    log(
+      f"Held-out means weigh the sources otherwise from step {newest:,} on: their shares of the whole run "
+      "changed with data.stages or train.total_steps"
+    )
   for line in resume.changed_packages(saved):
     log(f"Packages changed since step {newest:,}: {line}; numbers may differ in their last bits")
   # The checkpoints that the config names may be gone by now.

@@ -50,12 +50,11 @@ def open(config: ConfigDict, *, download: bool = False) -> Fed:
 def _opened(config: ConfigDict, feed: Feed, *, is_evaluated: bool) -> Fed:
   said = feed.described
   if is_evaluated and not len(feed.heldout):
-    there = (
-      f"of its splits {', '.join(said['splits'])} none" if not said["heldout"] else "its split is empty:"
-    )
+    there = f"none of its splits can be evaluated on ({', '.join(said['splits'])}); name one 'validation' in"
+    if said["heldout"]:
+      there = f"its split {said['heldout']!r}, which is evaluated on, gives no block; put text into it in"
     raise DataError(
-      f"{feed.source}: {there} can be evaluated on; name one 'validation' in the Task, or train without "
-      "evaluation (--config.train.eval_batches=0)"
+      f"{feed.source}: {there} the Task, or train without evaluation (--config.train.eval_batches=0)"
     )
   loaded = vocabulary.load(said["vocabulary"])
   words = manifest.VocabularyInfo(

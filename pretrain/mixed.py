@@ -2,6 +2,7 @@
 
 import dataclasses
 import decimal
+import itertools
 import os
 import pathlib
 import re
@@ -174,8 +175,13 @@ def _names(contents: dict[str, manifest.Manifest]) -> list[str]:
     source.removeprefix(mixture.SEQIO) if source.startswith(mixture.SEQIO) else end
     for source, end in zip(sources, ends)
   ]
-  plain = [re.sub(r"\W+", "_", name).strip("_") for name in called]
-  return [f"{name}_{at}" if plain.count(name) > 1 else name for at, name in enumerate(plain, 1)]
+  plain = [re.sub(r"\W+", "_", name).strip("_") or "source" for name in called]
+  names = [name if plain.count(name) == 1 else "" for name in plain]
+  for at, name in enumerate(plain):
+    if not names[at]:
+      numbered = (f"{name}_{number}" for number in itertools.count(at + 1))
+      names[at] = next(one for one in numbered if one not in names)
+  return names
 
 
 def _tempered(rate: Fraction, temperature: float) -> Fraction:

@@ -207,13 +207,13 @@ def _fed(config: ConfigDict) -> Prepared:
 
 
 def open_heldout(config: ConfigDict) -> tuple[HeldoutRecords, str]:
-  """Opens the held-out records of a config alone, and returns them with the directory of `Prepared`."""
+  """Opens the held-out records of a config alone, and returns them with their directory, or a feed's Task."""
   if is_fed(config.data):
     opened = feed.open(config)
     opened.train.close()
     if opened.heldout is None:
       raise DataError(f"{config.data.source} was trained on without held-out blocks (train.eval_batches=0)")
-    return opened.heldout, ""
+    return opened.heldout, config.data.source
   if mixture.is_asked(config.data):
     mix = mixed.find(config)
     return mix.heldout(config), mix.directory

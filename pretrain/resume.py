@@ -110,8 +110,8 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping
   Returns lines about harmless changes, 'field: saved -> given'. Raises ConfigError where a field differs that
   changes the meaning of the state, DataError for other records or another vocabulary.
   """
-  _check_mixture(digests.get("mixture"), meta)
   _check_feed(digests.get("feed"), meta.get("feed"))
+  _check_mixture(digests.get("mixture"), meta)
   digests = {
     name: digest
     for name, digest in digests.items()
@@ -170,6 +170,13 @@ def _check_mixture(asked: list | None, meta: Mapping[str, Any]) -> None:
       f"{mixture.shown(wanted)}); only stages from step {taken:,} on may change; give the old "
       "ones as they were, or start a new run with another --workdir"
     )
+
+
+def has_other_shares(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping[str, Any]) -> bool:
+  """Returns whether later stages or another end change the sources' shares of the whole run."""
+  asked, saved = digests.get("mixture", []), meta.get("mixture", [])
+  is_longer = config.train.total_steps != meta["config"]["train"]["total_steps"]
+  return [*_digests(asked)] != [*_digests(saved)] or (is_longer and len(asked) > 1)
 
 
 def _check_feed(given: Mapping[str, Any] | None, saved: Mapping[str, Any] | None) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable
 
@@ -48,8 +49,8 @@ def train(
   `download` allows fetching text; `ledger` notes every step's examples; see `phases`, `stop` for the rest.
   """
   config, records = beginning.open_records(config, workdir, download, peers)
-  run = make_run(config, records.tokens)
   with contextlib.closing(records), workdir_files.owned(workdir):
+    run = make_run(config, records.tokens)
     start = beginning.start(run, records, workdir, peers, log, new_phase=new_phase)
     with StopRequest(peers, settle) as stop:
       if start.step >= config.train.total_steps:
@@ -156,6 +157,9 @@ class Training:
       is_stopping = self.stop.is_agreed
       while done < total and not is_stopping:
         self.watch.look_at_saves()
+        # A feed may read for minutes before its first batch.
+        if done == first and not self.batches.arrives(done, lambda: self.stop.is_agreed):
+          break
         self.state, step_metrics = self.train_step(self.state, self.batches.at(done))
         if pending is not None:  # step n runs while the host reads the metrics of step n - 1
           self.add_metrics(done, pending)
@@ -180,6 +184,8 @@ class Training:
       self.watch.look_at_saves()
       waited = time.perf_counter() - started
     finally:
+      if not isinstance(sys.exception(), RollBack):  # after that the next loop reads on
+        self.records.close()  # ends what `batches` may wait for
       self.batches.close()
       self.ledger.close()
       self.writer.close()

@@ -60,6 +60,42 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "data/feed/__main__.py",
+    _STREAMS,
+    [
+      (
+        "no feature is read by default",
+        '("text_field", "text")',
+        '("text_field", "")',
+        "test_the_feature_text_is_read_unless_another_is_named_as_by_data_prepare",
+      ),
+    ],
+  ),
+  (
+    "pretrain/beginning.py",
+    "tests/pretrain/test_beginning.py",
+    [
+      (
+        "a feed goes on where processes differ",
+        "opened.callback(records.close)",
+        "opened.callback(len, '')",
+        "test_a_feed_ends_where_the_run_cannot_begin",
+      ),
+    ],
+  ),
+  (
+    "pretrain/analysis/opened.py",
+    "tests/pretrain/analysis/test_opened.py",
+    [
+      (
+        "a run is looked at on other held-out blocks",
+        "heldout, records = prepared.open_heldout(config)",
+        "config.train.batch_size = rows; heldout, records = prepared.open_heldout(config)",
+        "test_a_run_is_looked_at_on_the_held_out_blocks_that_it_was_evaluated_on",
+      ),
+    ],
+  ),
+  (
     "data/feed/stream.py",
     _STREAMS,
     [

@@ -70,6 +70,12 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "test_shares_of_the_whole_run_and_names",
       ),
       (
+        "the number of a source may be another's name",
+        "next(one for one in numbered if one not in names)",
+        "next(numbered)",
+        "test_names_of_sources_are_told_apart",
+      ),
+      (
         "records of another packing are mixed in",
         '("packing", made.packing, expected.packing)',
         '("packing", made.packing, made.packing)',

@@ -14,6 +14,12 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "test_the_blocks_of_a_task_sorted_by_key_are_the_records[complete-plain]",
       ),
       (
+        "nothing held out is no error",
+        'if split == "heldout" and self._heldout_fraction and not any(',
+        'if split == "held" and self._heldout_fraction and not any(',
+        "test_what_would_lose_tokens_or_the_order_is_refused_in_one_line",
+      ),
+      (
         "a chunk goes on in the next unit",
         'if example.get("unit", 0) != unit or characters',
         "if characters",

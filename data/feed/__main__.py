@@ -27,8 +27,10 @@ MEASURED_SECONDS = 2.0  # of reading, after which the speed is reported
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
   """Reads the flags."""
   parser = command.Parser(prog="python -m data.feed", description=__doc__)
-  for name in ("source", "module", "text_field", "tfds_directory", "vocabulary"):
-    parser.add_argument(f"--{name}", default="", bucket=command.OPENED)
+  for name, default in (("source", ""), ("module", ""), ("text_field", "text")):
+    parser.add_argument(f"--{name}", default=default)
+  parser.add_argument("--tfds_directory", default="", bucket=command.OPENED)
+  parser.add_argument("--vocabulary", default="", bucket=command.FETCHED)
   parser.add_argument("--packing", choices=packing.MODES, default="complete")
   for name in ("length", "seed", "batch_size", "heldout"):
     parser.add_argument(f"--{name}", type=int, required=True)

@@ -128,8 +128,8 @@ class FedRecords:
     """Returns what `begin` takes to go on at a batch of the last calls, or the one behind them."""
     if self.feed.facts["records"]:  # nothing before is read again, and their sha256 is compared
       return batch, ""
-    with self._lock:
-      return batch, self._expected if batch == self._first else self._kept[batch - 1][1]
+    # Without the lock, which the thread that reads ahead holds while it waits for the child.
+    return batch, self._expected if batch == self._first else self._kept[batch - 1][1]
 
   def _batch(self, number: int) -> np.ndarray:
     while number not in self._kept:
@@ -138,7 +138,8 @@ class FedRecords:
         raise errors.DataError(
           f"{self.feed.source} gives other blocks now than to the {self._first:,} steps of this run "
           f"({self._expected[:12]}... -> {content['before'][:12]}...): its data changed, or its order is not "
-          "a function of the seed; bring the old data back, or begin a new phase with --new_phase"
+          "a function of the seed; bring the old data back, or start a new run with the weights of this one "
+          "(--workdir=NEW --config.train.init_from=WORKDIR)"
         )
       self._kept[content["number"]] = rows, content["sha256"]
     return self._kept[number][0]

@@ -10,6 +10,7 @@ from data.page.markup import Markup, element
 
 WIDTH, HEIGHT = 460, 250  # units of the drawing
 LEFT, RIGHT, TOP, BOTTOM = 58, 26, 12, 42  # around the plot
+COLOURS = 8  # of the style sheet
 _MOST_DOTS = 60  # points of a curve that are marked
 
 
@@ -20,7 +21,7 @@ class Curve(NamedTuple):
   run: int  # its place on the page
   steps: np.ndarray  # [points] updates done, or another number along the axis
   values: np.ndarray  # [points] finite
-  colour: int
+  colour: int  # its number; behind the last the colours come again, with other dashes
   is_held_out: bool  # drawn with dashes and points
   note: str | None = None  # beside its name; None: the last value
 
@@ -64,7 +65,8 @@ def _entry(curve: Curve) -> Markup:
 
 
 def _class(curve: Curve) -> str:
-  return f"line c{curve.colour}" + (" held" if curve.is_held_out else "")
+  again, colour = divmod(curve.colour, COLOURS)
+  return f"line c{colour}" + " again" * bool(again) + " held" * curve.is_held_out
 
 
 def drawing(chart: Chart, axis: Axis) -> Markup:
@@ -115,7 +117,7 @@ def _path(curve: Curve, x: np.ndarray, y: np.ndarray) -> Markup:
       cx=round(px, 1),
       cy=round(py, 1),
       r=2.5,
-      class_=f"dot c{curve.colour}",
+      class_=f"dot c{curve.colour % COLOURS}",
     )
     for px, py, step, value in zip(x.tolist(), y.tolist(), curve.steps.tolist(), curve.values.tolist())
     if has_dots

@@ -7,7 +7,7 @@ import seqio
 import tensorflow as tf
 from absl import flags
 
-from data import errors
+from data import errors, seqio_tasks
 from data.tasks.vocabulary import DirectoryVocabulary
 
 FEATURE = "inputs"  # holds the ids of a block, [CLS] included
@@ -32,11 +32,13 @@ class BlocksTask(seqio.Task):
   def supports_caching(self) -> bool:
     """Whether `seqio_cache_tasks` may write the Task; ConfigError if it is asked for ArrayRecord."""
     # seqio 0.0.20 hands this flag to another parameter: it writes TFRecord and says nothing.
+    is_ours = any(self.name.startswith(f"{corpus}_packed_") for corpus in seqio_tasks.CORPORA)
+    module = "data.tasks" if is_ours else "FILE"
     if "output_format" in flags.FLAGS and flags.FLAGS["output_format"].value == "arrayrecord":
       raise errors.ConfigError(
         f"seqio_cache_tasks (0.0.20) writes {self.name!r} as TFRecord whatever --output_format says; leave "
         f"out the flag, or write ArrayRecord: python -m data.prepare --source=seqio:{self.name} "
-        f"--module=data.tasks --length={self.length} --packing={self.packing} "
+        f"--module={module} --length={self.length} --packing={self.packing} "
         f"--vocabulary={self.vocabulary.directory} --output=prepared/{self.name}"
       )
     return super().supports_caching

@@ -52,6 +52,14 @@ class DocumentSource(seqio.DataSource):
       raise errors.DataError(f"{request.source} gives ids; register_packed packs text")
     return units
 
+  def _documents(self) -> Iterator[list[str]]:
+    counts: collections.Counter = collections.Counter()
+    for unit in self._units:
+      yield from sources.read_documents(unit, self._request, counts)
+
+  def _is_heldout(self, document: list[str]) -> bool:
+    return pipeline.document_fraction(document, "heldout", self._seed) < self._heldout_fraction
+
   @property
   def supports_arbitrary_sharding(self) -> bool:
     """False: a shard is at least a unit."""
@@ -69,7 +77,16 @@ class DocumentSource(seqio.DataSource):
     shard_info: seqio.ShardInfo | None = None,
     **_: Any,
   ) -> tf.data.Dataset:
-    """Returns the documents of a shard; `shuffle` puts the units, not the documents, in another order."""
+    """Returns the documents of a shard; `shuffle` puts the units, not the documents, in another order.
+
+    DataError: the split 'heldout' has no document in any shard, though a fraction is to be held out.
+    """
+    if split == "heldout" and self._heldout_fraction and not any(map(self._is_heldout, self._documents())):
+      raise errors.DataError(
+        f"heldout_fraction={self._heldout_fraction} of the documents of {self._request.source} is none; give "
+        "a larger fraction, or read prepared records, of which single blocks are held out (python -m "
+        "data.prepare)"
+      )
     numbers = np.arange(len(self._units))
     if shard_info:
       numbers = numbers[shard_info.index :: shard_info.num_shards]
@@ -80,11 +97,10 @@ class DocumentSource(seqio.DataSource):
     def documents() -> Iterator[dict[str, Any]]:
       for number in numbers:
         for document in sources.read_documents(self._units[number], self._request, counts):
-          fraction = pipeline.document_fraction(document, "heldout", self._seed)
           yield {
             "text": sentences.repair("\n".join(document), counts),  # TensorFlow refuses halves of surrogates
             "unit": number,
-            "is_read": (fraction < self._heldout_fraction) == (split == "heldout"),
+            "is_read": self._is_heldout(document) == (split == "heldout"),
           }
 
     kinds = {"text": tf.string, "unit": tf.int64, "is_read": tf.bool}
@@ -180,7 +196,9 @@ def register_packed(
 ) -> BlocksTask:
   """Registers the Task `name`, whose blocks are the records of `data.prepare` in the order of the text.
 
-  Neither the source nor the vocabulary has to be there before the Task is read.
+  Neither the source nor the vocabulary has to be there before the Task is read. Of a text with so few
+  documents that none is held out, `data.prepare` holds out single blocks. Such a Task has all in 'train', and
+  reading 'heldout' raises a DataError.
 
   Args:
     name: of the Task, its splits are 'train' and 'heldout'.
@@ -194,14 +212,14 @@ def register_packed(
     seed: decides which documents are held out, as `--seed`.
     heldout_fraction: of documents, the split 'heldout'.
 
-  ConfigError: length, packing or heldout_fraction makes no sense.
+  ConfigError: length, packing, heldout_fraction or seed makes no sense.
   """
   if packing not in modes.MODES:
     raise errors.ConfigError(errors.unknown("packing", packing, modes.MODES))
-  if length < MIN_LENGTH or not 0 <= heldout_fraction < 1:
+  if length < MIN_LENGTH or not 0 <= heldout_fraction < 1 or seed < 0:
     raise errors.ConfigError(
-      f"register_packed: length={length}, heldout_fraction={heldout_fraction}; expected a length of at least "
-      f"{MIN_LENGTH} tokens and a fraction in [0, 1)"
+      f"register_packed: length={length}, heldout_fraction={heldout_fraction}, seed={seed}; expected a "
+      f"length of at least {MIN_LENGTH} tokens, a fraction in [0, 1) and a seed of at least 0"
     )
   if isinstance(source, seqio.DataSource):
     seqio_tasks.add_text_task(f"{name}_text", source, text_field)

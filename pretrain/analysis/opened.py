@@ -30,7 +30,7 @@ class OpenedRun(NamedTuple):
   encoder: OpenedEncoder  # the encoder alone, as it is used when nothing trains it
   heldout: HeldoutRecords
   vocabulary: Vocabulary
-  records: str  # directory of the prepared records
+  records: str  # directory of the prepared records, or the Task of a feed
   step: int  # updates done
 
 
@@ -44,11 +44,11 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   """
   saved = open_model(directory, step)
   config = config_of(saved.meta["config"])
+  heldout, records = prepared.open_heldout(config)  # before other rows are asked for: a feed counts in them
   config.mesh.update({"data": 1, "fsdp": 1, "tensor": 1})
   config.train.update({"batch_size": rows, "microbatches": 1})
   encoder = saved.open_encoder()
   vocabulary = encoder.vocabulary
-  heldout, records = prepared.open_heldout(config)
   if heldout.vocabulary.digest != vocabulary.digest:
     raise DataError(f"{records} was prepared with another vocabulary than checkpoint {saved.path} has")
   run = make_run(config, tokens_of(vocabulary), devices=jax.devices()[:1])

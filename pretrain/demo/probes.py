@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import itertools
-import pathlib
 import random
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +16,6 @@ from data.vocabulary import Vocabulary
 from pretrain.analysis.opened import OpenedRun
 from pretrain.analysis.probes import MinimalPairs
 from pretrain.analysis.words import FrozenEncoder
-from pretrain.saved_model import OpenedEncoder
 
 NUM_PAIRS = 100  # of a kind
 _WORDS = (8, 30)  # in a sentence that is asked about
@@ -52,8 +50,7 @@ def ask(opened: OpenedRun) -> Report:
 
 def _frozen(opened: OpenedRun, params: dict) -> FrozenEncoder:
   config = dataclasses.replace(opened.run.recipe.encoder, remat="none")
-  place = pathlib.Path(opened.records) / "vocabulary"
-  encoder = OpenedEncoder(jax.device_get(params["encoder"]), config, opened.vocabulary, place)
+  encoder = opened.encoder._replace(params=jax.device_get(params["encoder"]), config=config)
   return FrozenEncoder(encoder, jax.device_get(params["heads"]), batch_size=64)
 
 

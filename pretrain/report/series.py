@@ -13,7 +13,6 @@ from pretrain.report.runs import ShownRun
 
 MOST_POINTS, FEWEST_POINTS = 300, 40  # of a curve; more would be no wider than a pixel
 ALL_POINTS = 60_000  # of a page, about: twelve bytes each and axis
-MOST_COLOURS = 8
 TRAIN, HELD_OUT = "train/", "eval/"
 _TWIN = "perf/steps_per_second"  # has the shape of the tokens per second
 
@@ -136,7 +135,7 @@ def _curves(
         where = {TRAIN: "training", HELD_OUT: "held out", "": ""}[side]
         name = ", ".join(filter(None, (run.name if len(runs) > 1 else "", part, where)))
         steps, numbers = _thinned(np.asarray([*points]), np.asarray([*points.values()]), most)
-        colour = (at if len(runs) > 1 else number) % MOST_COLOURS
+        colour = at if len(runs) > 1 else number
         yield Curve(name, at, steps, numbers, colour, side == HELD_OUT or member.startswith("probe/"))
 
 

@@ -5,9 +5,10 @@ from typing import Any
 
 from pretrain.settings.field_types import show
 
-SEQIO = "seqio:"
+SEQIO = "seqio:"  # begins the name of a Task or Mixture
 # Fields about prepared records, with the value that says nothing.
 _OF_RECORDS = {
+  "data.clean": "",
   "data.directory": "",
   "data.mixture": "",
   "data.stages": "",
@@ -22,7 +23,7 @@ def is_fed(data: Mapping[str, Any]) -> bool:
 
 def problems(config: Mapping[str, Any]) -> Iterator[str]:
   """Yields what is wrong with the fields of a feed: {dotted name: value} of a whole config."""
-  if config["data.feed"] != "seqio":
+  if not is_fed({"feed": config["data.feed"]}):
     return
   source = config["data.source"]
   if not source.startswith(SEQIO) or source == SEQIO:

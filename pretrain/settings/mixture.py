@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from pretrain.settings.feed import SEQIO
 from pretrain.settings.field_types import show
 
-SEQIO = "seqio:"
+_OF_TEXT = ("data.text_field", "data.clean", "data.module", "data.tfds_directory")
 _RATE = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?", re.IGNORECASE)
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _STAGE = re.compile(r"(?:^|;)\s*([+-]?\d+):\s*")
@@ -82,7 +83,8 @@ def _sources(text: str) -> list[Source]:
       raise ValueError(f"{','.join(waiting)!r} has no rate; {_FORM}")
   else:
     sources = [Source(piece, None) for piece in pieces]
-  names = [os.path.normpath(source.directory) for source in sources]
+  places = [source.directory for source in sources]
+  names = [place if "://" in place else os.path.abspath(place) for place in places]
   for source, name in zip(sources, names):
     if not source.directory:
       raise ValueError(f"a source without a directory; {_FORM}")
@@ -138,6 +140,8 @@ def problems(config: Mapping[str, Any]) -> Iterator[str]:
         "--config.data.vocabulary=words"
       )
     return
+  for about_text in filter(config.get, _OF_TEXT):
+    yield f"{show(config, about_text)}: a mixture names records, which are prepared already; leave it out"
   try:
     ordered = stages(data)
   except ValueError as error:

@@ -1,11 +1,13 @@
 """Runs that are fed straight from a user's Task or Mixture: resumed bit for bit, or refused."""
 
+import functools
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 
@@ -168,6 +170,29 @@ def test_a_feed_that_would_give_other_blocks_is_refused(changed, kind, message):
     resume._check_feed(changed and FACTS | changed, FACTS)
 
 
+def test_a_mixture_does_not_continue_a_run_on_a_task():
+  with pytest.raises(errors.ConfigError, match=r"holds a run on seqio:one, and prepared records is given"):
+    resume.check_same_run(base.get_config(), {"mixture": [[0, [["a", "d" * 64, "1"]]]]}, {"feed": FACTS})
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_run_whose_feed_reads_what_it_does_not_need_stops_when_asked(folder, tmp_path, monkeypatch, number):
+  """In the first evaluation, or where nothing is evaluated while it waits for the first batch."""
+  begin_at = FedRecords.begin
+  monkeypatch.setattr(FedRecords, "begin", lambda records, *_: begin_at(records, 10**9))
+  config = config_of(folder, **{"train.eval_batches": number})
+  said = []
+
+  def say(line: str) -> None:
+    said.append(line)
+    if line.startswith("Compiling"):
+      ask = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
+      ask() if number else threading.Timer(1.0, ask).start()
+
+  assert small_run.run_training(config, tmp_path / "run", say=say) == 75
+  assert said[-1].startswith("Stopped as asked before the first step")
+
+
 def test_a_checkpoint_of_before_there_were_feeds_goes_on_with_records():
   config = base.get_config()
   meta = {"config": config.to_dict(), "interval_sums": {}}
@@ -191,6 +216,8 @@ def test_fields_of_prepared_records_are_refused():
   assert line.startswith(
     "data.feed='seqio', data.source='installed_docs': expected a Task or Mixture, --config"
   )
+  (line,) = lines_about({**FIELDS, "data.clean": "exact"})
+  assert line.startswith("data.feed='seqio', data.clean='exact': there are no prepared records; leave that")
   (line,) = lines_about({**FIELDS, "data.fraction": 0.5})
   assert line.startswith(
     "data.feed='seqio', data.fraction=0.5: there are no prepared records; leave that out"
@@ -212,8 +239,17 @@ def test_the_card_says_that_the_task_was_read_while_it_was_trained():
 def test_a_task_without_a_split_to_evaluate_on_names_the_way_out(folder):
   described = {"heldout": "", "splits": ["train"], "vocabulary": f"{folder}/words", "packing": "complete"}
   found = types.SimpleNamespace(described=described, heldout=[], source="seqio:one", facts=FACTS)
-  with pytest.raises(errors.DataError, match=r"its splits train none can be evaluated .*eval_batches=0\)$"):
+  with pytest.raises(errors.DataError) as caught:
     feed._opened(config_of(folder), found, is_evaluated=True)
+  assert str(caught.value) == (
+    "seqio:one: none of its splits can be evaluated on (train); name one 'validation' in the Task, or train "
+    "without evaluation (--config.train.eval_batches=0)"
+  )
+  empty = types.SimpleNamespace(described={**described, "heldout": "test"}, heldout=[], source="seqio:one")
+  with pytest.raises(
+    errors.DataError, match=r"^seqio:one: its split 'test', which is evaluated on, gives no b"
+  ):
+    feed._opened(config_of(folder), empty, is_evaluated=True)
   fed = feed._opened(config_of(folder), found, is_evaluated=False)
   assert fed.heldout is None and isinstance(fed.train, FedRecords) and fed.digests["feed"] == FACTS
 

@@ -69,6 +69,19 @@ def test_shares_of_the_whole_run_and_names(stages):
   assert found.digests["mixture"][1][1][0][::2] == ["small", "1/4"]
 
 
+def _named(**sources: str) -> list[str]:
+  made = {place: mock.Mock(settings={"source": source}) for place, source in sources.items()}
+  return mixed._names(made)
+
+
+def test_names_of_sources_are_told_apart():
+  assert _named(**{"a/wiki": "x.txt", "b/books": "seqio:my.books"}) == ["wiki", "my_books"]
+  found = _named(**{"a/wiki": "seqio:wiki", "b/books": "seqio:wiki", "c/wiki_1": "x.txt"})
+  assert found == ["wiki_2", "wiki_3", "wiki_1"]
+  assert _named(**{"a/--": "x.txt", "a/++": "x.txt", "a/wiki": "x.txt"}) == ["source_1", "source_2", "wiki"]
+  assert _named(**{"a/--": "x.txt", "a/wiki": "x.txt"}) == ["source", "wiki"]
+
+
 def _changed(directory, to, **changes):
   shutil.copytree(directory, to)
   manifest.write(to, dataclasses.replace(manifest.read(to), **changes))

@@ -53,6 +53,23 @@ def test_stages_of_a_mixture_count_the_batches_that_were_left_out():
       check(other)
 
 
+def test_other_shares_of_the_whole_run_are_noticed():
+  one = [[0, [["wiki", "a", "1/2"], ["books", "b", "1/2"]]]]
+  two = [*one, [9, [["books", "b", "1"]]]]
+  moved = [[0, [["moved", "a", "1/2"], ["books", "b", "1/2"]]]]
+
+  def differ(saved, asked, **fields):
+    config = base.get_config()
+    config.train.update(fields)
+    digests = {"mixture": asked} if asked else {}
+    meta = {"config": base.get_config().to_dict()} | ({"mixture": saved} if saved else {})
+    return resume.has_other_shares(config, digests, meta)
+
+  assert differ(one, two) and differ(two, two, total_steps=10**6)
+  assert not differ(one, moved) and not differ(one, one, total_steps=10**6)
+  assert not differ(None, None, total_steps=10**6)
+
+
 def test_every_safe_field_exists():
   assert set(resume.SAFE_FIELDS) <= set(known_fields())
 

@@ -108,6 +108,10 @@ def main() -> None:
     "none": [opened("untested").described()["heldout"], len(opened("untested").heldout(5))],
     "both": [share(both, "one"), share(both, "two")],
     "ids": [same_rows(blocks("ids", 400, words=False), expected("one", "train"))],
+    "default": [
+      same_rows(blocks("titled", 400), expected("one", "train")),
+      opened("with_ids")._ids is None,
+    ],
     "packed": sorted(map(tuple, blocks("packed", 50, packing="complete").tolist()))[0][0],
     "prepared": of_prepared(),
     "facts": opened("one").facts(),

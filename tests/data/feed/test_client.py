@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from data import errors, manifest
+from data import command, errors, manifest
 from data.feed import __main__ as child
 from data.feed import client, messages
 
@@ -94,8 +94,32 @@ def test_a_mark_is_the_digest_of_all_before_and_begins_the_same_blocks_elsewhere
 
 
 def test_other_blocks_before_are_refused():
-  with pytest.raises(errors.DataError, match=r"gives other blocks now than to the 2 steps of this run \(abc"):
+  with pytest.raises(
+    errors.DataError,
+    match=r"now than to the 2 steps of this run \(abc.*\(--workdir=NEW --config.train.init_fr",
+  ):
     fed(2, "abc").batch(2, 2)
+
+
+def test_a_mark_does_not_wait_for_the_thread_that_reads_ahead():
+  records = fed()
+  records.batch(0, 2)
+  with records._lock:
+    marking = threading.Thread(target=lambda: found.append(records.mark(1)), daemon=True)
+    found: list = []
+    marking.start()
+    marking.join(timeout=5)
+    assert found == [(1, digest(1))]
+
+
+def test_flags_that_may_be_addresses_are_fetched_or_opened(monkeypatch):
+  monkeypatch.setattr(command.copies, "local", lambda address, *, flag: f"copy of {address} for {flag}")
+  numbers = [f"--{name}=1" for name in ("length", "seed", "batch_size", "heldout")]
+  asked = child.parse([*numbers, "--vocabulary=gs://b/words", "--tfds_directory=gs://b/tfds"])
+  assert asked.vocabulary == "copy of gs://b/words for --vocabulary" and asked.text_field == "text"
+  assert asked.tfds_directory == "gs://b/tfds"
+  with pytest.raises(errors.ConfigError, match="--module"):
+    child.parse([*numbers, "--module=gs://b/tasks.py"])
 
 
 def test_records_of_a_task_are_not_read_again():

@@ -47,6 +47,10 @@ def test_ids_are_packed_and_blocks_are_taken_as_they_are(results):
   assert results["packed"] == 0  # [CLS]
 
 
+def test_the_feature_text_is_read_unless_another_is_named_as_by_data_prepare(results):
+  assert results["default"] == [True, True]
+
+
 def test_prepared_records_begin_at_any_batch_and_are_those_of_the_trainer(results):
   assert results["prepared"] == [True, True, True]
 

@@ -28,6 +28,17 @@ def lower(example):
   return {"text": tf.strings.lower(example["text"])}
 
 
+@seqio.map_over_dataset
+def with_title(example):
+  """Adds a second text."""
+  return {**example, "title": "a title"}
+
+
+def with_ids(dataset):
+  """Adds ids of ours."""
+  return dataset.map(lambda example: {**example, "inputs": WORDS.encode_tf(example["text"])})
+
+
 def tokenize(dataset):
   """Replaces text by ids."""
   return dataset.map(lambda example: {"inputs": WORDS.encode_tf(example["text"])})
@@ -61,6 +72,8 @@ def add(name, *preprocessors, features, splits=("train", "validation"), lines_of
 add("one", lower, features=TEXT)
 add("two", lower, features=TEXT, lines_of="two")
 seqio.MixtureRegistry.add("both", [("one", 0.7), ("two", 0.3)])
+add("titled", lower, with_title, features={**TEXT, "title": TEXT["text"]})
+add("with_ids", lower, with_ids, features={**TEXT, **IDS})
 add("ids", lower, tokenize, features=IDS)
 add("untested", lower, features=TEXT, splits=("train",))
 add("short", lower, seqio.CacheDatasetPlaceholder(), take, features=TEXT)

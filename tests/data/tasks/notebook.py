@@ -129,7 +129,7 @@ def packed_tasks() -> None:
   results["packed, held out"] = equal(sorted_by_key(task, "heldout"), stored(output, "heldout"))
   keyed = sorted(block.tobytes() for block in sorted_by_key(task, "train"))
   results["packed, as a whole"] = keyed == sorted(map(bytes, ids(task.get_dataset(shuffle=False))))
-  task = data.tasks.register_packed("tiny", f"{DIRECTORY}/tiny.txt", PLAIN, 64, heldout_fraction=0)
+  task = data.tasks.register_packed("tiny", f"{DIRECTORY}/tiny.txt", PLAIN, 64)
   words = vocabulary.load(PLAIN)
   cls, sep = words.special_ids.cls, words.special_ids.sep
   by_hand = [cls, *words.encode("The time."), sep, sep, *words.encode("His way!"), sep]
@@ -263,12 +263,10 @@ def refusals() -> None:
   shutil.copytree(PLAIN, DIRECTORY / "vocabularies/wikipedia_books")
   seqio.set_tfds_data_dir_override(str(DIRECTORY / "nowhere"))
   results["refused no data"] = refused(lambda: corpus.get_dataset(shuffle=False))
-  task = seqio.get_mixture_or_task("plain_complete")
-  lengths = {"inputs": LENGTH}
+  task, few = map(seqio.get_mixture_or_task, ("plain_complete", "tiny"))
+  lengths, stock = {"inputs": LENGTH}, converted("plain_complete")
   calls = {
-    "no seed": lambda: seqio.get_dataset(
-      "plain_complete", lengths, converted("plain_complete"), shuffle=True
-    ),
+    "no seed": lambda: seqio.get_dataset("plain_complete", lengths, stock, shuffle=True),
     "no seed, prepared": lambda: seqio.get_dataset("prepared", lengths, converted("prepared"), shuffle=True),
     "no length": lambda: seqio.get_dataset("plain_complete", {}, converted("plain_complete")),
     "short": lambda: seqio.get_dataset("plain_complete", {"inputs": 16}, converted("plain_complete")),
@@ -278,6 +276,8 @@ def refusals() -> None:
     "unprepared": lambda: data.tasks.register_prepared("absent", PLAIN),
     "packing": lambda: data.tasks.register_packed("absent", SOURCE, PLAIN, 32, "complte"),
     "length": lambda: data.tasks.register_packed("absent", SOURCE, PLAIN, 7),
+    "seed": lambda: data.tasks.register_packed("x", SOURCE, PLAIN, seed=-1),
+    "nothing held out": lambda: few.get_dataset(split="heldout", shuffle=False),
     "ids": lambda: data.tasks.register_packed("twice", "seqio:flat", PLAIN, 32).get_dataset(shuffle=False),
   }
   results.update({f"refused {name}": refused(call) for name, call in calls.items()})

@@ -130,8 +130,11 @@ def test_ids_that_do_not_fit_the_command_are_refused_before_anything_is_written(
     ("unprepared", 3, "has no manifest.json"),
     ("packing", 2, "did you mean 'complete'?"),
     ("length", 2, "at least 8 tokens"),
+    ("seed", 2, "a seed of at least 0"),
+    ("nothing held out", 3, "tiny.txt is none; give a larger fraction, or read prepared records"),
     ("ids", 3, "seqio:flat gives ids"),
     ("arrayrecord", 2, "as TFRecord whatever --output_format says; leave out the flag"),
+    ("arrayrecord", 2, "--source=seqio:plain_complete --module=FILE --length=32"),
   ],
 )
 def test_what_would_lose_tokens_or_the_order_is_refused_in_one_line(results, name, code, words):

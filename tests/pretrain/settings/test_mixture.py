@@ -1,5 +1,6 @@
 """What people write for a mixture, and each mistake in it."""
 
+import pathlib
 from fractions import Fraction
 
 import pytest
@@ -73,6 +74,12 @@ def test_stages_begin_at_their_steps():
     ({"stages": "0: a:1; 9: b:1; 3: a:1"}, "step 3 stands behind step 9; expected ascending steps"),
     ({"stages": "0: a:1; 9: b:0"}, "the rate of 'b' is 0; expected a number above 0"),
     ({"stages": "0: a:1; 125000: b:1"}, "data.stages: steps 125000 never come; train.total_steps=125000"),
+    ({"mixture": f"a:1,{pathlib.Path('a').absolute()}:2"}, "the source 'a' is named twice"),
+    (
+      {"mixture": "a:1", "clean": "exact"},
+      "data.clean='exact': a mixture names records, which are prepared al",
+    ),
+    ({"mixture": "a:1", "text_field": "body"}, "data.text_field='body': a mixture names records, which are"),
     ({"temperature": 2.0}, "data.temperature=2.0: there are no rates; give data.mixture or data.stages"),
     (
       {"mixture": "a:1", "temperature": 0.01},

@@ -9,10 +9,8 @@ from data.mixture import MixedRecords
 from data.records import HeldoutRecords
 from pretrain import sharding
 from pretrain.analysis.heldout import frequency_loss
-from pretrain.metrics import reduce_metrics
+from pretrain.metrics import SOURCE_LOSS, reduce_metrics
 from pretrain.run import Run, pad_rows
-
-SOURCE_LOSS = "source_loss/"  # with the name of a source: its held-out loss
 
 
 def evaluate(

@@ -37,6 +37,7 @@ finally:
     del sys.modules["torch"]
 
 FILE_NAME = "metrics.jsonl"
+SOURCE_LOSS = "source_loss/"  # with the name of a source of a mixture: its held-out loss
 
 
 def reduce_metrics(metrics: Mapping[str, tuple[jax.Array, jax.Array]]) -> dict[str, float]:

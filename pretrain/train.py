@@ -20,9 +20,9 @@ from pretrain.analysis.probing import Probing
 from pretrain.batches import Batches
 from pretrain.beginning import Log, Start
 from pretrain.checkpoint import Checkpoints
-from pretrain.evaluate import SOURCE_LOSS, evaluate, trivial_loss
+from pretrain.evaluate import evaluate, trivial_loss
 from pretrain.ledger import Ledger
-from pretrain.metrics import MetricWriter, Throughput, reduce_metrics
+from pretrain.metrics import SOURCE_LOSS, MetricWriter, Throughput, reduce_metrics
 from pretrain.pod.peers import ALONE, LOOKING, Alone
 from pretrain.prepared import Prepared
 from pretrain.run import Run, make_run

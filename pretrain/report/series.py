@@ -130,6 +130,8 @@ def _curves(
       if len(members) > 2:  # twice as many lines would hide each other
         sides = [max(sides, key=lambda side: len(of_run[side + member]))] if sides else []
       part = _words(member.removeprefix(family)).strip() or ("all" if len(members) > 1 else "")
+      if member.startswith(metrics.SOURCE_LOSS):
+        part = member.removeprefix(metrics.SOURCE_LOSS)  # a directory's name, as it is
       for side in sides:
         points = of_run[side + member]
         where = {TRAIN: "training", HELD_OUT: "held out", "": ""}[side]

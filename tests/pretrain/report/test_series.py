@@ -67,9 +67,10 @@ def test_parts_of_a_metric_share_a_chart_and_what_never_changes_has_none():
   assert [curve.name for curve in accuracy.curves] == [
     f"{part}, held out" for part in ("all", "original", "replaced")
   ]
-  many = [{"step": step} | {f"eval/source_loss/{at}": 1.0 + step for at in range(10)} for step in range(2)]
+  many = [{"step": step} | {f"eval/source_loss/my_{at}": 1.0 + step for at in range(10)} for step in range(2)]
   ((chart,),) = series.charts([run(many)])[0].values()
   assert [curve.colour for curve in chart.curves] == [*range(10)]
+  assert [curve.name for curve in chart.curves] == [f"my_{at}, held out" for at in range(10)]
   two, _ = series.charts([run(lines, "a"), run(lines, "b")])
   assert len(two["Right answers"]) == 3  # of several runs a chart for each, a colour for each run
   assert [curve.colour for curve in two["Loss and its terms"][0].curves] == [0, 0, 1, 1]

@@ -64,9 +64,9 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     _STREAMS,
     [
       (
-        "no feature is read by default",
+        "another feature is read by default",
         '("text_field", "text")',
-        '("text_field", "")',
+        '("text_field", "title")',
         "test_the_feature_text_is_read_unless_another_is_named_as_by_data_prepare",
       ),
     ],

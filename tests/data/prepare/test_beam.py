@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -137,7 +138,8 @@ def test_a_unit_that_kills_every_worker_is_named(flags, tmp_path):
     done = clusters.prepare(*flags, *cluster.flags)
   assert done.returncode == errors.DataError.exit_code
   last = done.stderr.splitlines()[-1]
-  assert "DaskRunner gave up with 1 of 3 parts missing (KilledWorker: Attempted to run task" in last
+  # Dask may give up while another part waits for a worker.
+  assert re.search(r"DaskRunner gave up with [12] of 3 parts missing \(KilledWorker: Attempted to run", last)
   assert "at work: part 1 (1, " in last and "/part1.txt from 0 to " in last
 
 
@@ -199,7 +201,10 @@ def test_a_worker_that_died_in_one_step_does_not_end_the_next(tmp_path, monkeypa
     engine = beam.Engine(executor, beam.Options([], beam.LOCAL), tmp_path)
     engine._died = 0.0  # long ago
     paths = [str(tmp_path / "a")] * 2
-    digests = engine.map(sources.content_digest, paths, name="read")
+    try:
+      digests = engine.map(sources.content_digest, paths, name="read")
+    except errors.DataError as error:
+      pytest.fail(f"nobody died in this step: {error}")
   assert digests == [sources.content_digest(paths[0])] * 2
 
 

@@ -4,6 +4,8 @@ import errno
 import os
 import pathlib
 
+import pytest
+
 from data import manifest
 from data.prepare import command, output_directory
 from tests.data.conftest import arguments
@@ -22,7 +24,10 @@ def test_what_live_workers_write_does_not_stop_a_start(tmp_path, monkeypatch):
   renamed = work / "unit-1.cd.part"
   monkeypatch.setattr(pathlib.Path, "glob", lambda self, name: [*real(self, name), renamed])
   monkeypatch.setattr(os, "rmdir", not_empty)
-  output_directory.start_or_continue(tmp_path, {"seed": 1})
+  try:
+    output_directory.start_or_continue(tmp_path, {"seed": 1})
+  except OSError as error:
+    pytest.fail(f"a live worker ended a new start: {error}")
   assert (work / "settings.json").is_file()
 
 

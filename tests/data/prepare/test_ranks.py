@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -139,9 +140,16 @@ def test_a_damaged_part_of_another_rank_ends_the_preparation(corpus, vocabulary_
     (["--rank=0", "--rank_count=2", "--ranks=2"], "did you mean '--rank"),
   ],
 )
-def test_options_that_make_no_sense_are_refused(options, said, flags, capsys):
-  assert command.main([*flags, "--engine=ranks", "--", *options]) == errors.ConfigError.exit_code
-  assert said in capsys.readouterr().err
+def test_options_that_make_no_sense_are_refused(options, said):
+  with pytest.raises(errors.ConfigError, match=re.escape(said)):
+    ranks.parse(options)
+
+
+def test_refused_options_end_the_command(flags, capsys):
+  assert (
+    command.main([*flags, "--engine=ranks", "--", "--rank=3", "--ranks=2"]) == errors.ConfigError.exit_code
+  )
+  assert "expected a rank from 0 to 1" in capsys.readouterr().err
 
 
 def test_shares_are_every_nth_part():

@@ -85,6 +85,7 @@ def test_examples_that_are_ids_are_packed_as_a_sentence_each(results):
 
 def test_examples_that_begin_with_cls_are_records_without_their_padding(results):
   assert results["tokenised blocks"] == [0, [0, 9, 10, 2], [0, 11, 2]]
+  assert results["tokens of blocks"] == 4 + 3
 
 
 @pytest.mark.parametrize("name", ["broken", "long", "outside"])

@@ -226,10 +226,8 @@ def tokenised() -> None:
   ours = f"--vocabulary={PLAIN}"
   for name in examples:
     code, output = prepare(DIRECTORY / f"from_{name}", ours, "--heldout_fraction=0", source=f"seqio:{name}")
-    results[f"tokenised {name}"] = [
-      code,
-      *([] if code else sorted(row.tolist() for row in stored(output, "train"))),
-    ]
+    rows = [] if code else sorted(row.tolist() for row in stored(output, "train"))
+    results[f"tokenised {name}"] = [code, *rows]
     if name == "blocks":  # a row has padding on the right anyway; the manifest counts what is stored
       results["tokens of blocks"] = manifest.read(output).splits["train"].tokens
   data.tasks.register_packed("flat", SOURCE, PLAIN, LENGTH, "none", heldout_fraction=0)

@@ -1,4 +1,4 @@
-"""What each step of cleaning costs and drops, and how many planted near duplicates are found.
+"""Measures the cost of each cleaning step, the documents it drops, and the planted near duplicates it finds.
 
   python -m benchmarks.cleaning --source='corpus/*.txt'
 

@@ -1,4 +1,4 @@
-"""What preparing text costs beside bare sentencepiece: `pack_unit` and `write_shard`, stage by stage.
+"""Compares the speed of `pack_unit` and `write_shard` with that of the sentencepiece library alone.
 
   python -m benchmarks.prepare --source=TEXT.txt --vocabulary=DIR
   python -m benchmarks.prepare --source=TEXT.txt --vocabulary=DIR --repeat=11 --rounds=1   # memory

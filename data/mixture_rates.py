@@ -33,9 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
   parser = command.Parser(prog="python -m data.mixture_rates", description="Writes the rates of a Mixture.")
   parser.add_argument("--mixture", required=True, help="registered seqio Mixture")
   parser.add_argument("--output", required=True, help="JSON file with a [task, rate] for each of its Tasks")
-  parser.add_argument("--module", default="", help="file or module that registers the Mixture")
-  parser.add_argument("--tfds_directory", default="", help="data_dir of TFDS; '': its default")
-  parser.add_argument("--download", action="store_true", help="fetch and prepare what is missing")
+  seqio_tasks.add_flags(parser)
 
   def dump() -> None:
     args = parser.parse_args(arguments)

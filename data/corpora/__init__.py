@@ -1,4 +1,4 @@
-"""The papers' texts: what stands in for each of them, how large it is, under which licence and from where.
+"""The data sets that replace the papers' texts, with their sizes, licences and origins.
 
 A corpus exists in two forms: files in the layout of their publishers, and TFDS data sets. `seqio:NAME` reads
 the TFDS form (`data/seqio_tasks.py`); `python -m data.corpora` prints this table, and the commands that make

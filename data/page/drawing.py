@@ -36,7 +36,7 @@ class Chart(NamedTuple):
 
 
 class Axis(NamedTuple):
-  """What a curve can be drawn over."""
+  """The quantity along the horizontal axis of a chart."""
 
   key: str
   label: str  # with the unit

@@ -118,7 +118,7 @@ class Step:
 
   @property
   def call(self) -> Call:
-    """What was published; decoded once in a process, since a part of it costs as much as all of it."""
+    """The published call. A process decodes the file once, because reading one part decodes all of them."""
     path = self.directory / CALL
     return _call(path, path.stat().st_mtime_ns)
 

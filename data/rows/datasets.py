@@ -109,9 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
   parser.add_argument("--task", required=True, help="registered seqio Task")
   parser.add_argument("--split", required=True, help="one of its splits")
   parser.add_argument("--output", required=True, help="file of JSON lines")
-  parser.add_argument("--module", default="", help="file or module that registers the Task")
-  parser.add_argument("--tfds_directory", default="", help="data_dir of TFDS; '': its default")
-  parser.add_argument("--download", action="store_true", help="fetch and prepare what is missing")
+  seqio_tasks.add_flags(parser)
 
   def dump() -> None:
     args = parser.parse_args(arguments)

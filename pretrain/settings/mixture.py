@@ -58,7 +58,7 @@ def stages(data: Mapping[str, Any]) -> list[Stage]:
     raise ValueError(f"the first stage is at step {steps[0]}; expected step 0")
   for one, other in itertools.pairwise(steps):
     if other <= one:
-      raise ValueError(f"step {other} stands behind step {one}; expected ascending steps")
+      raise ValueError(f"step {other} comes after step {one}; expected ascending steps")
   return ordered
 
 

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from data import errors
 from data.prepare import command as prepare
 from data.vocabulary import train as vocabulary_train
 
@@ -31,6 +32,15 @@ def make_documents(number: int, seed: int) -> list[list[str]]:
     [" ".join(_sentence(rng) for _ in range(rng.randint(1, 5))) for _ in range(rng.randint(1, 4))]
     for _ in range(number)
   ]
+
+
+def refused(function) -> list:
+  """Returns [exit code, message] of the error that a call raises; [0, ''] if it raises none."""
+  try:
+    function()
+  except errors.UserError as error:
+    return [error.exit_code, str(error)]
+  return [0, ""]
 
 
 def write_text(path: pathlib.Path, documents: list[list[str]]) -> pathlib.Path:

@@ -77,3 +77,9 @@ def finished(tmp_path_factory, small_records) -> pathlib.Path:
   with mock.patch.dict(os.environ, {"TOKEN_OF_MINE": SECRET}):
     assert small_run.run_training(config, workdir) == 0
   return workdir
+
+
+@pytest.fixture(scope="session")
+def stages(small_records, more_records):
+  """Two stages of both directories, as `data.stages`: the second has other rates."""
+  return f"0: {small_records}:7,{more_records}:3; 4: {small_records}:1,{more_records}:3"

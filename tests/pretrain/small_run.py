@@ -86,6 +86,12 @@ def get_config(recipe: str = "mlm") -> ConfigDict:
   return config
 
 
+def mixture_config(text: str, fields: dict | None = None) -> ConfigDict:
+  """Returns a config of masked LM on `data.mixture`, or on `data.stages` where the text begins with '0:'."""
+  name = "data.stages" if text.startswith("0:") else "data.mixture"
+  return small_config("mlm", "", {name: text, **(fields or {})})
+
+
 def small_config(recipe: str, directory, fields: dict | None = None) -> ConfigDict:
   """`get_config` on prepared records, with `fields` ({'a.b': value}) on top."""
   config = get_config(recipe)

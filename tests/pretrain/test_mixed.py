@@ -15,26 +15,16 @@ from pretrain.analysis.heldout import frequency_loss
 from pretrain.command import flags
 from tests.pretrain.pod.processes import ROOT
 from tests.pretrain.small_run import (
+  mixture_config,
   run_training,
   small_config,
 )
 
 
-@pytest.fixture(scope="module")
-def stages(small_records, more_records):
-  """Two stages of both directories, as `data.stages`: the second has other rates."""
-  return f"0: {small_records}:7,{more_records}:3; 4: {small_records}:1,{more_records}:3"
-
-
-def _config(text: str, fields: dict | None = None):
-  name = "data.stages" if text.startswith("0:") else "data.mixture"
-  return small_config("mlm", "", {name: text, **(fields or {})})
-
-
 def _rates(*texts, temperature=0.0):
   return [
     [str(rate) for rate in one.rates]
-    for one in mixed.find(_config(*texts, {"data.temperature": temperature})).sources
+    for one in mixed.find(mixture_config(*texts, {"data.temperature": temperature})).sources
   ]
 
 
@@ -62,7 +52,7 @@ def test_a_temperature_takes_roots_of_rates(small_records, more_records):
 
 
 def test_shares_of_the_whole_run_and_names(stages):
-  found = mixed.find(_config(stages))
+  found = mixed.find(mixture_config(stages))
   assert [one.name for one in found.sources] == ["small", "more"]
   # Four steps at 7/10, two at 1/4, of six.
   assert [one.share for one in found.sources] == [Fraction(33, 60), Fraction(27, 60)]
@@ -104,22 +94,22 @@ def test_sources_that_do_not_belong_together_are_refused(small_records, more_rec
   for name, (changes, line) in cases.items():
     other = _changed(more_records, tmp_path / name, **changes)
     with pytest.raises(DataError, match=line):
-      prepared.open(_config(f"{small_records}:1,{other}:1"))
+      prepared.open(mixture_config(f"{small_records}:1,{other}:1"))
   again = shutil.copytree(small_records, tmp_path / "again")
   with pytest.raises(DataError, match=r"again and .*small hold the same records; name one of them"):
-    prepared.open(_config(f"{small_records}:1,{again}:1"))
+    prepared.open(mixture_config(f"{small_records}:1,{again}:1"))
   with pytest.raises(DataError, match=r"gone has no manifest.json"):
-    prepared.open(_config(f"{small_records}:1,{tmp_path}/gone:1"))
+    prepared.open(mixture_config(f"{small_records}:1,{tmp_path}/gone:1"))
   nothing = {**made.splits, "heldout": manifest.Split(0, 0, ())}
   other = _changed(more_records, tmp_path / "nothing", splits=nothing)
   with pytest.raises(DataError, match=r"nothing has no heldout records; .*train.eval_batches=0"):
-    prepared.open(_config(f"{small_records}:1,{other}:1"))
-  prepared.open(_config(f"{small_records}:1,{other}:1", {"train.eval_batches": 0}))
+    prepared.open(mixture_config(f"{small_records}:1,{other}:1"))
+  prepared.open(mixture_config(f"{small_records}:1,{other}:1", {"train.eval_batches": 0}))
   files_of = tmp_path / "named"
   files_of.mkdir()
   (files_of / "vocabulary.json").write_text('{"digest": "e"}')
   with pytest.raises(DataError, match=r"was prepared with another vocabulary than data.vocabulary="):
-    prepared.open(_config(f"{small_records}:1", {"data.vocabulary": str(files_of)}))
+    prepared.open(mixture_config(f"{small_records}:1", {"data.vocabulary": str(files_of)}))
   with pytest.raises(ConfigError, match=r"expected 'STEP: DIR:RATE"):
     mixed.find(small_config("mlm", "", {"data.stages": "wrong"}))
 
@@ -143,7 +133,7 @@ def test_sources_that_are_not_there_are_refused_before_jax_is_asked(small_record
 
 
 def test_held_out_losses_are_those_of_each_source_and_of_its_frequencies(small_records, more_records):
-  config = _config(f"{small_records}:7,{more_records}:3")
+  config = mixture_config(f"{small_records}:7,{more_records}:3")
   records = prepared.open(config)
   run = mock.Mock(config=config)
   run.recipe.tokens.special = records.tokens.special
@@ -169,7 +159,7 @@ def test_a_seqio_mixture_is_its_tasks_at_its_rates(small_records, more_records, 
     "ensure_records",
     lambda config, **options: made(config, **options) if config.data.mixture == "" else "",
   )
-  config = _config("seqio:mine", {"data.vocabulary": str(small_records / "vocabulary")})
+  config = mixture_config("seqio:mine", {"data.vocabulary": str(small_records / "vocabulary")})
   assert run_training(config, tmp_path / "run") == 0
   assert asked == [("seqio:wiki", "", False), ("seqio:books", "", False)]
   saved = json.loads((tmp_path / "run" / "config.json").read_text())["data"]["mixture"]
@@ -185,4 +175,4 @@ def test_what_a_child_refuses_is_raised_with_the_fields_of_the_config(monkeypatc
   with pytest.raises(
     DataError, match=r"^--config.data.mixture=seqio:mine: unknown; --config.data.module=FILE"
   ):
-    prepared.ensure_tasks(_config("seqio:mine"), download=False)
+    prepared.ensure_tasks(mixture_config("seqio:mine"), download=False)

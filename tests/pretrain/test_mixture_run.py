@@ -18,6 +18,7 @@ from tests.pretrain.pod.processes import ledger, running
 from tests.pretrain.small_run import (
   assert_same_params,
   metric_lines,
+  mixture_config,
   run_training,
   saved_params,
   small_config,
@@ -25,21 +26,10 @@ from tests.pretrain.small_run import (
 
 
 @pytest.fixture(scope="module")
-def stages(small_records, more_records):
-  """Two stages of both directories, as `data.stages`: the second has other rates."""
-  return f"0: {small_records}:7,{more_records}:3; 4: {small_records}:1,{more_records}:3"
-
-
-def _config(text: str, fields: dict | None = None):
-  name = "data.stages" if text.startswith("0:") else "data.mixture"
-  return small_config("mlm", "", {name: text, **(fields or {})})
-
-
-@pytest.fixture(scope="module")
 def whole(tmp_path_factory, stages):
   """The workdir of a finished run on `stages`."""
   workdir = tmp_path_factory.mktemp("whole") / "run"
-  assert run_training(_config(stages), workdir) == 0
+  assert run_training(mixture_config(stages), workdir) == 0
   return workdir
 
 
@@ -76,8 +66,8 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(whole, stages, tmp_path, num
       os.kill(os.getpid(), signal.SIGTERM)
 
   workdir = tmp_path / "run"
-  assert run_training(_config(stages), workdir, say=say) == STOPPED
-  assert run_training(_config(stages), workdir, number=number) == 0
+  assert run_training(mixture_config(stages), workdir, say=say) == STOPPED
+  assert run_training(mixture_config(stages), workdir, number=number) == 0
   assert ledger(workdir) == ledger(whole)
   if number == 1:
     assert metric_lines(workdir) == metric_lines(whole)
@@ -92,7 +82,7 @@ def test_only_stages_that_begin_later_may_change(whole, stages, small_records, m
   def continues(text, to=tmp_path / "try"):
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(workdir, to)
-    return run_training(_config(text), to)
+    return run_training(mixture_config(text), to)
 
   for text, shown in [
     (f"0: {small_records}:1,{more_records}:1; 4: {small_records}:1,{more_records}:3", "small 0.5, more 0.5"),
@@ -122,7 +112,7 @@ def test_only_stages_that_begin_later_may_change(whole, stages, small_records, m
 def test_a_run_on_one_directory_does_not_go_on_with_a_mixture(finished, small_records, tmp_path):
   workdir = shutil.copytree(finished, tmp_path / "run")
   with pytest.raises(ConfigError, match=r"a run on one directory of records, and a mixture is given"):
-    run_training(_config(f"{small_records}:1", {"train.checkpoint_steps": (1,)}), workdir)
+    run_training(mixture_config(f"{small_records}:1", {"train.checkpoint_steps": (1,)}), workdir)
 
 
 def test_a_page_a_card_a_dry_run_and_an_opened_run_know_the_sources(whole, stages, more_records):
@@ -142,10 +132,12 @@ def test_a_page_a_card_a_dry_run_and_an_opened_run_know_the_sources(whole, stage
   assert "| rates by step | from step 0: small 0.7, more 0.3; from step 4: small 0.25, more 0.75 |" in lines
   figures, _ = history.read_metrics(whole, 6)
   assert "source_loss/more" in "\n".join(history.evaluation(figures))
-  text = dry_run.dry_run(_config(stages), workdir="none")
+  text = dry_run.dry_run(mixture_config(stages), workdir="none")
   assert "records more   30.0000% from step 0, 75.0000% from step 4" in text
   opened = open_run(whole, rows=8)
-  np.testing.assert_array_equal(opened.heldout.rows(0, 8), prepared.open(_config(stages)).heldout.rows(0, 8))
+  np.testing.assert_array_equal(
+    opened.heldout.rows(0, 8), prepared.open(mixture_config(stages)).heldout.rows(0, 8)
+  )
 
 
 @pytest.mark.nightly
@@ -156,5 +148,5 @@ def test_two_processes_and_one_train_on_the_same_mixture(whole, stages, tmp_path
     two.wait_for_step(1)
     two.send(0, signal.SIGTERM)
     assert set(two.codes()) <= {0, STOPPED}
-  assert run_training(_config(stages), workdir, number=2) == 0
+  assert run_training(mixture_config(stages), workdir, number=2) == 0
   assert ledger(workdir) == ledger(whole)

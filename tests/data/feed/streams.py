@@ -11,12 +11,13 @@ import sys
 
 import numpy as np
 
-from data import errors, records, tfds_reader, vocabulary
+from data import records, tfds_reader, vocabulary
 
 tfds_reader.import_tfds()
 
 from data.feed import __main__ as child  # noqa: E402
 from data.feed import stream  # noqa: E402
+from tests.data.conftest import refused  # noqa: E402
 
 LENGTH = 32
 DIRECTORY = pathlib.Path(sys.argv[1])
@@ -66,15 +67,6 @@ def counted(rows: np.ndarray) -> list[int]:
 
 def same_rows(rows: np.ndarray, lines: list[list[int]]) -> bool:
   return set(map(tuple, rows.tolist())) == set(map(tuple, lines))
-
-
-def refused(function) -> list:
-  """Returns [exit code, message] of the error that a call raises; [0, ''] if it raises none."""
-  try:
-    function()
-  except errors.UserError as error:
-    return [error.exit_code, str(error)]
-  return [0, ""]
 
 
 def messages(name: str, first: int) -> list:

@@ -21,11 +21,11 @@ import tensorflow as tf
 from absl import flags
 
 import data.tasks
-from data import errors, manifest, records, vocabulary
+from data import manifest, records, vocabulary
 from data.prepare import command, pipeline, shards, unit_files
 from data.tasks import generated
 from data.vocabulary import train
-from tests.data.conftest import make_documents, write_text
+from tests.data.conftest import make_documents, refused, write_text
 
 LENGTH = 32
 KINDS = ("plain", "official", "wordpiece")
@@ -35,15 +35,6 @@ PLAIN = DIRECTORY / "plain"
 ODD = ["A \x00 control. \ud800 Half! Q?", "", " \u3000 ", "unbroken" * 20, "Two.\r One? \u2028 Three"]
 
 results: dict = {}
-
-
-def refused(function) -> list:
-  """Returns [exit code, message] of the error that a call raises; [0, ''] if it raises none."""
-  try:
-    function()
-  except errors.UserError as error:
-    return [error.exit_code, str(error)]
-  return [0, ""]
 
 
 def ids(dataset) -> list[np.ndarray]:

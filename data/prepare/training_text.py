@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import os
 import pathlib
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -101,9 +100,7 @@ def write(job: pipeline.Job, keep: float, unit: sources.Unit, path: str) -> int:
   Returns how many documents these are.
   """
   number = 0
-  # Of its own, since an engine may write it twice at the same time, on two machines.
-  aside = pathlib.Path(f"{path}.{secrets.token_hex(4)}.part")
-  with files.whole_file(path, aside=aside), open(aside, "w", encoding="utf-8", newline="\n") as file:
+  with files.whole_file(path) as aside, open(aside, "w", encoding="utf-8", newline="\n") as file:
     for document in _documents(job, unit, collections.Counter()):
       if pipeline.document_fraction(document, "vocabulary", job.seed) < keep:
         number += 1

@@ -85,7 +85,7 @@ def test_of_two_that_are_ready_the_first_of_the_table_measures_first(tmp_path):
 
 
 def test_the_deadline_keeps_lines_and_kills_what_hangs_and_what_it_started(tmp_path):
-  mark = str(tmp_path.parent / f"{tmp_path.name}.mark")
+  mark, said = (str(tmp_path.parent / f"{tmp_path.name}.{what}") for what in ("mark", "said"))
   hangs = f"""
     import signal
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -93,12 +93,12 @@ def test_the_deadline_keeps_lines_and_kills_what_hangs_and_what_it_started(tmp_p
     say(pid=os.getpid(), helper=helper.pid); open({mark!r}, "w").close(); time.sleep(60)
   """
   holds = f"""
-    while not os.path.exists({mark!r}): time.sleep(0.02)  # else its turn would stop the other
+    while not (os.path.exists({mark!r}) and os.path.exists({said!r})): time.sleep(0.02)  # its turn stops both
     turn(); say(ms=2.0); time.sleep(60)
   """
   made = day(
     tmp_path,
-    {"quick": "say(ms=1.0)", "hangs": hangs, "holds": holds, "late": ""},
+    {"quick": f'say(ms=1.0); open({said!r}, "w").close()', "hangs": hangs, "holds": holds, "late": ""},
     seconds=60,
     workers=3,
   )

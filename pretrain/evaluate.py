@@ -1,16 +1,68 @@
 """Evaluation on held-out records: the same blocks, masks, samples and crops every time."""
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from data.mixture import MixedRecords
 from data.records import HeldoutRecords
+from pretrain.listener import Listener
 from pretrain.logs.heldout import frequency_loss
-from pretrain.logs.metrics import SOURCE_LOSS, reduce_metrics
+from pretrain.logs.metrics import SOURCE_LOSS, Throughput, reduce_metrics
+from pretrain.logs.written import Written
 from pretrain.mesh import sharding
 from pretrain.run import Run, pad_rows
+
+
+class Evaluation(Listener):
+  """Writes held-out metrics every `train.eval_every` steps, unless a stop is asked for before the last."""
+
+  def __init__(
+    self,
+    run: Run,
+    heldout: HeldoutRecords,
+    first: int,
+    written: Written,
+    speed: Throughput,
+    is_stopping: Callable[[int], bool],
+    log: Callable[[str], None],
+  ) -> None:
+    """Begins at step `first`, which is evaluated unless it was or is not due."""
+    self.every, self._total = run.config.train.eval_every, run.config.train.total_steps
+    is_due = first % self.every == 0 and not (first and "eval" in written.kinds)  # a stop may have cut it
+    self._is_done_at = None if is_due else first
+    self._run, self._heldout, self._eval_step = run, heldout, run.compile_eval_step()
+    self._written, self._speed, self._is_stopping, self._log = written, speed, is_stopping, log
+
+  @functools.cached_property
+  def _frequency_loss(self) -> float:
+    return trivial_loss(self._run, self._heldout)
+
+  def after(self, step: int, state: Any) -> None:
+    """See `Listener.after`."""
+    if step == self._is_done_at:
+      return
+    means = evaluate(
+      self._run,
+      self._eval_step,
+      state.params,
+      self._heldout,
+      progress=step / self._total,
+      is_stopping=lambda: self._is_stopping(step),
+    )
+    if means is None:
+      return
+    self._written.write(step, {f"eval/{name}": value for name, value in means.items()})
+    terms = [f"{name} {means[name]:.4f}" for name in self._run.recipe.term_weights if name in means]
+    terms += [
+      f"{name[len(SOURCE_LOSS) :]} {means[name]:.4f}" for name in means if name.startswith(SOURCE_LOSS)
+    ]
+    trivial = f"(token frequencies alone: {self._frequency_loss:.4f} per predicted token)"
+    self._log("  ".join([f"held-out at step {step:,}", f"loss {means['loss']:.4f}", *terms, trivial]))
+    self._speed.restart(step)
 
 
 def evaluate(

@@ -96,14 +96,21 @@ def initial_key(seed: int) -> jax.Array:
   return jax.random.fold_in(jax.random.key(seed), 0x1717)
 
 
-def make_run(config: ConfigDict, tokens: TokenIds, *, devices: Sequence[jax.Device] | None = None) -> Run:
+def make_run(
+  config: ConfigDict,
+  tokens: TokenIds,
+  *,
+  devices: Sequence[jax.Device] | None = None,
+  mesh: jax.sharding.Mesh | None = None,
+) -> Run:
   """Builds the parts of a run from a validated config, without making an array.
 
-  `devices` are those of the mesh (None: all there are); they may be of a machine that is only compiled for.
+  Its `mesh` is made here unless it is handed over; `devices` are those of it (None: all there are), also of a
+  machine that is only compiled for.
 
   Raises ConfigError where the token table has fewer rows than the records' vocabulary has tokens.
   """
-  mesh = sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict()), devices=devices)
+  mesh = mesh or sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict()), devices=devices)
   rows = config.train.batch_size // config.train.microbatches
   row_shards = mesh.shape["data"] * mesh.shape["fsdp"]
   recipe = build(config, tokens, rows_per_device=rows // row_shards)

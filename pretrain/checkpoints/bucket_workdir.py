@@ -19,7 +19,7 @@ from data.buckets.place import Place
 from data.errors import ConfigError, UserError
 from pretrain.checkpoints import bucket_steps, checkpoint, integrity
 from pretrain.checkpoints import workdir as workdir_files
-from pretrain.pod.peers import PREPARING, Alone
+from pretrain.pod.peers import PREPARING, here
 
 Log = Callable[[str], None]
 
@@ -30,7 +30,7 @@ NOT_SENT = re.compile(rf"{workdir_files.LOCK}$|{files.UNFINISHED}|.*{checkpoint.
 
 
 @contextlib.contextmanager
-def opened(workdir: str, config: ConfigDict, peers: Alone, log: Log) -> Iterator[tuple[str, Log]]:
+def opened(workdir: str, config: ConfigDict, log: Log) -> Iterator[tuple[str, Log]]:
   """The directory to work in and a log that names it by its address; for a path that path.
 
   When the block ends, everything is in the bucket. Where something cannot be sent, the run is asked to stop,
@@ -40,7 +40,7 @@ def opened(workdir: str, config: ConfigDict, peers: Alone, log: Log) -> Iterator
   if not files.is_address(workdir):
     yield workdir, log
     return
-  remote = Place(workdir, flag=_FLAG)
+  remote, peers = Place(workdir, flag=_FLAG), here()
   with contextlib.ExitStack() as stack:
     sending = None
 
@@ -61,15 +61,6 @@ def opened(workdir: str, config: ConfigDict, peers: Alone, log: Log) -> Iterator
     with mirror.naming(), sending or contextlib.nullcontext():
       yield str(mirror.directory), lambda line: log(mirror.named(line))
     peers.gather("the last upload", None, seconds=PREPARING)  # of process 0, which may take long
-
-
-def refuse_phases(workdir: str) -> None:
-  """Raises ConfigError where a new phase is to begin in a bucket, which cannot rename what was before."""
-  if files.is_address(workdir):
-    raise ConfigError(
-      f"--new_phase: {workdir} is in a bucket, which renames nothing; give a new {_FLAG} and "
-      f"--config.train.init_from={workdir}"
-    )
 
 
 def bring_down(mirror: Mirror) -> None:

@@ -65,10 +65,9 @@ def read(workdir: str | os.PathLike) -> list[dict[str, Any]]:
   return lines
 
 
-def has(workdir: str | os.PathLike, step: int, prefix: str) -> bool:
-  """Whether metrics of that name have been written at a step."""
-  lines = [line for line in read(workdir) if line["step"] == step]
-  return any(name.startswith(prefix) for line in lines for name in line)
+def kinds(workdir: str | os.PathLike, step: int) -> set[str]:
+  """The kinds of metrics written at a step: 'train', 'eval', ..., what is before the slash of a name."""
+  return {name.split("/")[0] for line in read(workdir) if line["step"] == step for name in line} - {"step"}
 
 
 def heldout_means(values: Mapping[str, Any]) -> dict[str, float]:

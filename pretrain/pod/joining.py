@@ -24,7 +24,7 @@ from pretrain.command import fields, flags
 from pretrain.pod import meeting
 from pretrain.pod.ending import end_process
 from pretrain.pod.meeting import Place
-from pretrain.pod.peers import AGAIN, BEAT, COMPARING, PATIENCE, Peers
+from pretrain.pod.peers import AGAIN, BEAT, COMPARING, PATIENCE, Peers, among
 
 _ROOT = pathlib.Path(__file__).parents[2]
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
@@ -58,7 +58,8 @@ def joined(arguments: flags.Arguments) -> Iterator[Peers]:
     if arguments.debug or peers.index == 0:
       for index, (kind, number, free) in enumerate(reports):
         print(f"{peers.name(index)}: {number} x {kind}, {free / 1e9:,.0f} GB free for {arguments.workdir}")
-    yield peers
+    with among(peers):
+      yield peers
   jax.distributed.shutdown()
 
 

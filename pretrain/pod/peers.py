@@ -75,6 +75,23 @@ class Alone:
 
 
 ALONE = Alone()
+_here = ALONE
+
+
+def here() -> Alone:
+  """The other processes of the run that this one is a part of."""
+  return _here
+
+
+@contextlib.contextmanager
+def among(peers: Alone) -> Iterator[None]:
+  """Within the block `here` returns these."""
+  global _here
+  _here = peers
+  try:
+    yield
+  finally:
+    _here = ALONE
 
 
 class Peers(Alone):

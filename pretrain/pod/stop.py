@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from data.command import TOO_LATE
-from pretrain.pod.peers import ALONE, Alone
+from pretrain.pod.peers import here
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -14,14 +14,14 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class StopRequest:
   """Within `with`, the first SIGTERM or SIGINT asks for a stop at the next step boundary; a second kills.
 
-  With `peers` the request of one process is that of all, which call `reached` at the same points and stop at
+  The request of one process of a run is that of all, which call `reached` at the same points and stop at
   the same of them. `settle` learns that the work is done, however it ended, and whether somebody had asked;
   signals are those of before after that.
   """
 
-  def __init__(self, peers: Alone = ALONE, settle: Callable[[bool], None] = lambda is_asked: None) -> None:
+  def __init__(self, settle: Callable[[bool], None] = lambda is_asked: None) -> None:
     self.is_set = False  # somebody asked this process
-    self._peers, self._settle = peers, settle
+    self._peers, self._settle = here(), settle
     self._has_agreed = self._is_finished = False
 
   def reached(self) -> bool:

@@ -6,7 +6,7 @@ begin at any step.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -14,6 +14,8 @@ from ml_collections import ConfigDict
 from data import manifest, progress, vocabulary
 from data.errors import ConfigError, DataError
 from data.feed.client import FedRecords, Feed, HeldoutBlocks
+from pretrain.listener import Listener
+from pretrain.reading.skips import Skip, position
 
 # Fields of `config.data` that the child reads by flags of the same names.
 _FLAGS = ("module", "text_field", "tfds_directory", "vocabulary", "packing", "length")
@@ -85,6 +87,18 @@ def begin(
     log(line + "it resumes at any step at once")
   else:
     log(line + _cost(config, batch, **speed))
+
+
+class FeedMark(Listener):
+  """Tells each checkpoint what was read before it, so that a resumed feed can be held against that."""
+
+  def __init__(self, records: FedRecords, skips: Sequence[Skip]) -> None:
+    """`skips` are the batches that the run leaves out."""
+    self._records, self._skips = records, skips
+
+  def saving(self, step: int) -> dict[str, Any]:
+    """See `Listener.saving`."""
+    return {"feed_read": self._records.mark(position(step, self._skips))}
 
 
 def _cost(config: ConfigDict, batch: int, *, blocks_per_second: float, read: int) -> str:

@@ -1,7 +1,7 @@
 """Batches that a run leaves out, and where it reads on."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 class Skip(NamedTuple):
@@ -17,3 +17,8 @@ class Skip(NamedTuple):
 def position(step: int, skips: Sequence[Skip]) -> int:
   """Which batch of the data the update after `step` updates takes; without skips `step`."""
   return step + sum(skip.batches for skip in skips if skip.at <= step)
+
+
+def known_skips(saved: Mapping[str, Any]) -> tuple[Skip, ...]:
+  """The skips that a checkpoint's meta knows of."""
+  return tuple(Skip(*skip) for skip in saved.get("spikes", {}).get("skips", []))

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +12,11 @@ from ml_collections import ConfigDict
 
 from data import command
 from data.feed.client import FedRecords
-from pretrain.checkpoints import checkpoint, phases, resume, warm_start
+from pretrain.checkpoints import checkpoint, resume, warm_start
 from pretrain.checkpoints import workdir as workdir_files
+from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.export.tokenizer import convert
-from pretrain.pod.peers import LOOKING, PREPARING, Alone, compare_records
+from pretrain.pod.peers import LOOKING, PREPARING, compare_records, here
 from pretrain.reading import feed, prepared
 from pretrain.reading.prepared import Prepared
 from pretrain.reading.skips import Skip
@@ -35,11 +36,18 @@ class Start(NamedTuple):
   facts: dict[str, Any]  # what its checkpoints say of it besides the config, as JSON values
   skips: tuple[Skip, ...] = ()  # batches to leave out that the checkpoint does not know of
 
-  def first_state(self, run: Run) -> TrainState:
-    """The state of a new run: fresh, but for the arrays that were loaded."""
+  def state(self, run: Run, checkpoints: Checkpoints, log: Log) -> tuple[TrainState, dict[str, Any]]:
+    """The state to train on, and what the checkpoint says that it is from; {}: a new run.
+
+    A new run has a fresh state, but for the arrays that were loaded.
+    """
+    if self.loaded is None:
+      restored, saved = checkpoints.restore(run.abstract_state._asdict(), self.step)
+      log(f"Continuing at step {self.step:,} from {checkpoints.directory}")
+      return TrainState(**restored), saved
     state = run.init_state()
     pick = lambda fresh, loaded: loaded if isinstance(loaded, jax.Array) else fresh  # noqa: E731
-    return state._replace(params=jax.tree.map(pick, state.params, self.loaded))
+    return state._replace(params=jax.tree.map(pick, state.params, self.loaded)), {}
 
   def rolled_back(self, skip: Skip) -> "Start":
     """The start from the checkpoint before a spike."""
@@ -47,13 +55,12 @@ class Start(NamedTuple):
     return self._replace(step=skip.at, loaded=None, skips=(*known, skip))
 
 
-def open_records(
-  config: ConfigDict, workdir: str, download: bool, peers: Alone
-) -> tuple[ConfigDict, Prepared]:
+def open_records(config: ConfigDict, workdir: str, download: bool) -> tuple[ConfigDict, Prepared]:
   """Looks whether the run can be, and opens its records, which process 0 prepares if need be.
 
   The config that is returned with them has the directories and rates of a seqio Mixture in place of its name.
   """
+  peers = here()
 
   def look() -> None:
     preflight.check(config, workdir, is_new=checkpoint.newest_step(workdir) is None)
@@ -76,22 +83,35 @@ def open_records(
   return config, records
 
 
-def start(
-  run: Run, records: Prepared, workdir: str, peers: Alone, log: Log, *, new_phase: bool = False
-) -> Start:
+@contextlib.contextmanager
+def checkpoints(config: ConfigDict, workdir: str, records: Prepared, log: Log) -> Iterator[Checkpoints]:
+  """Writes the files that a workdir begins with, then opens its checkpoints, and closes them at the end."""
+  described = records.train.vocabulary
+  begin = functools.partial(workdir_files.begin, workdir, config, records.vocabulary, described)
+  here().first("the workdir's files", begin, seconds=LOOKING)
+  opened = Checkpoints(
+    workdir,
+    every=config.train.checkpoint_every,
+    keep=config.train.checkpoints_to_keep,
+    keep_steps=config.train.checkpoint_steps,
+    log=log,
+  )
+  with contextlib.closing(opened):
+    yield opened
+
+
+def start(run: Run, records: Prepared, workdir: str, log: Log) -> Start:
   """Finds what the run in a workdir, which this run owns, begins with: the same on all processes."""
+  peers = here()
   peers.gather("the workdir", None, seconds=LOOKING)  # process 0 has made it
   shared = functools.partial(workdir_files.refuse_unshared, workdir)
   peers.together("one workdir", shared, seconds=LOOKING)
 
-  def find() -> int | None:
-    phases.end_moves(workdir)
-    return resume.newest_good_step(workdir, log)
-
+  find = functools.partial(resume.newest_good_step, workdir, log)
   newest = peers.first("the newest checkpoint", find, seconds=LOOKING)
 
   def begin() -> Start:
-    begun = _start_at(newest, run, records, workdir, new_phase, log)
+    begun = _start_at(newest, run, records, workdir, log)
     if isinstance(records.train, FedRecords) and begun.step < run.config.train.total_steps:
       saved = checkpoint.read_meta(checkpoint.step_path(workdir, begun.step)) if begun.step else {}
       feed.begin(run.config, records.train, saved, log)
@@ -100,17 +120,10 @@ def start(
   return peers.together("the beginning", begin, seconds=LOOKING)
 
 
-def _start_at(
-  newest: int | None, run: Run, records: Prepared, workdir: str, new_phase: bool, log: Log
-) -> Start:
+def _start_at(newest: int | None, run: Run, records: Prepared, workdir: str, log: Log) -> Start:
   """Holds the newest good checkpoint against this run or, for a new run, loads what it takes from others."""
   facts = records.digests | {"records": records.description, "commit": command.commit()}
-  weights = phases.weights(run, records.digests, workdir, newest, log) if new_phase else None
-  if weights is not None:
-    loaded, started_from = weights
-    return Start(0, loaded, facts | {"started_from": started_from, "run_id": secrets.token_hex(8)})
   if newest is None:
-    phases.refuse_without_flag(workdir)
     workdir_files.refuse_lost_checkpoints(workdir)
     digest = records.digests["vocabulary_digest"]
     if jax.process_index() == 0 and (line := convert.warning(Path(records.vocabulary))):

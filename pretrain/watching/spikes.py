@@ -7,10 +7,12 @@ out the data that led there, which its checkpoints then say (`Skip`), so that a 
 import collections
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from data.errors import DivergedError
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.listener import Figures, Listener
 from pretrain.reading.skips import Skip
 
 WINDOW = 100  # steps, where the config says 0
@@ -29,35 +31,29 @@ class Spikes:
   """Compares each loss with those of the steps before it."""
 
   def __init__(
-    self, *, zscore: float, window: int, saved: Mapping[str, Any] | None = None, skips: Sequence[Skip] = ()
+    self, zscore: float, window: int, losses: Sequence[float] = (), skips: Sequence[Skip] = ()
   ) -> None:
     """Notices a loss `zscore` standard deviations above the mean of the last `window` ones; 0: none.
 
-    `saved` is what `to_save` gave with the checkpoint that the run goes on from, `skips` those since.
+    `losses` are those before the checkpoint that the run goes on from, `skips` the batches it leaves out.
     """
-    saved = saved or {}
-    self._zscore = zscore
-    self._losses = collections.deque(saved.get("losses", []), maxlen=window or WINDOW)
-    self.skips = (*(Skip(*skip) for skip in saved.get("skips", [])), *skips)
-
-  def to_save(self) -> dict[str, Any]:
-    """JSON values for the checkpoint."""
-    return {"losses": [*self._losses] if self._zscore else [], "skips": [[*skip] for skip in self.skips]}
+    self.zscore, self.skips = zscore, tuple(skips)
+    self.losses = collections.deque(losses, maxlen=window or WINDOW)
 
   def see(self, loss: float) -> float | None:
     """Takes the loss of the next step; its distance in standard deviations if that is a spike.
 
     Nothing is one until the window is full. What is not finite is not looked at: no such update is applied.
     """
-    if not self._zscore or not math.isfinite(loss):
+    if not self.zscore or not math.isfinite(loss):
       return None
     spike = None
-    if len(self._losses) == self._losses.maxlen:
-      mean = statistics.fmean(self._losses)  # pstdev sums fractions, which takes seven times as long
-      spread = math.sqrt(statistics.fmean((before - mean) ** 2 for before in self._losses))
+    if len(self.losses) == self.losses.maxlen:
+      mean = statistics.fmean(self.losses)  # pstdev sums fractions, which takes seven times as long
+      spread = math.sqrt(statistics.fmean((before - mean) ** 2 for before in self.losses))
       distance = (loss - mean) / max(spread, 1e-12)
-      spike = distance if distance > self._zscore else None
-    self._losses.append(loss)
+      spike = distance if distance > self.zscore else None
+    self.losses.append(loss)
     return spike
 
   def roll_back(self, step: int, loss: float, zscore: float, *, to: int) -> RollBack:
@@ -70,6 +66,49 @@ class Spikes:
       left_out = sum(skip.batches for skip in self.skips if skip.at == to)
       raise DivergedError(
         f"the loss leapt again at step {step:,}, although {left_out:,} batches after step {to:,} were left "
-        f"out in {tried} attempts; lower optimizer.learning_rate, or look at the text there (--ledger)"
+        f"out in {tried} attempts; lower optimizer.learning_rate, or look at the text there: "
+        "python -m pretrain.checkpoints examples"
       )
     return RollBack(Skip(to, step - to, step, loss, zscore))
+
+
+class SpikeWatch(Listener):
+  """Counts spikes in a run and, where the config says so, goes back to before one."""
+
+  def __init__(
+    self, spikes: Spikes, checkpoints: Checkpoints, *, is_rolling_back: bool, log: Callable[[str], None]
+  ) -> None:
+    """`checkpoints` say where a run can go back to."""
+    self._spikes, self._checkpoints, self._log = spikes, checkpoints, log
+    self._is_rolling_back = is_rolling_back
+
+  def seen(self, step: int, figures: Figures, state: Any) -> None:
+    """Adds 'loss_spikes'; DivergedError: the loss leaps whatever is left out; see `Listener.seen`."""
+    if not self._spikes.zscore:
+      return
+    loss = figures["loss"][0]
+    zscore = self._spikes.see(loss)
+    figures["loss_spikes"] = (float(zscore is not None), 1.0)
+    if zscore is None:
+      return
+    self._log(f"Loss spike at step {step:,}: {loss:.4f}, {zscore:.1f} standard deviations above those before")
+    if self._is_rolling_back:
+      self._roll_back(step, loss, zscore)
+
+  def _roll_back(self, step: int, loss: float, zscore: float) -> None:
+    self._checkpoints.wait()
+    latest = self._checkpoints.latest_step()
+    if latest is None:
+      self._log("There is no checkpoint yet to go back to; going on")
+      return
+    roll_back = self._spikes.roll_back(step, loss, zscore, to=latest)
+    self._log(f"Going back to step {latest:,}; the {roll_back.skip.batches:,} batches since are left out")
+    raise roll_back
+
+  def saving(self, step: int) -> dict[str, Any]:
+    """The last losses, and the batches left out; see `Listener.saving`."""
+    spikes = self._spikes
+    if not (spikes.zscore or spikes.skips):
+      return {}
+    losses = [*spikes.losses] if spikes.zscore else []
+    return {"spikes": {"losses": losses, "skips": [[*skip] for skip in spikes.skips]}}

@@ -13,6 +13,7 @@ from unittest import mock
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from configs import base
@@ -140,12 +141,12 @@ class SharedRun(Run):
 _SHARED: dict[tuple, SharedRun] = {}
 
 
-def shared_run(config: ConfigDict, tokens: TokenIds) -> Run:
+def shared_run(config: ConfigDict, tokens: TokenIds, *, mesh: Mesh | None = None) -> Run:
   """`make_run`, but the same run for the same config, vocabulary and devices in one test file."""
-  number = sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict())).devices.size
-  key = (config.to_json(), tokens, number)
+  mesh = mesh or sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict()))
+  key = (config.to_json(), tokens, mesh.devices.size)
   if key not in _SHARED:
-    made = make_run(config.copy_and_resolve_references(), tokens)
+    made = make_run(config.copy_and_resolve_references(), tokens, mesh=mesh)
     _SHARED[key] = SharedRun(**{field.name: getattr(made, field.name) for field in dataclasses.fields(Run)})
   return _SHARED[key]
 
@@ -167,9 +168,9 @@ def run_steps(run: Run, ids: list[np.ndarray]) -> tuple:
 
 
 def run_training(config: ConfigDict, workdir, *, say=None, number: int = 1, **options) -> int:
-  """`train.train` on `number` devices, with a ledger and other `options`; its exit code."""
+  """`train.train` on `number` devices, with `options`; its exit code."""
   with devices(number), mock.patch.object(train, "make_run", shared_run):
-    return train.train(config, str(workdir), ledger=True, log=say or (lambda line: None), **options)
+    return train.train(config, str(workdir), log=say or (lambda line: None), **options)
 
 
 def metric_lines(workdir) -> list[dict]:

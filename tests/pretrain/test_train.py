@@ -1,6 +1,5 @@
 """The loop: what it writes, and that a run cut anywhere ends as if it had not been."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -12,12 +11,9 @@ import pytest
 from data import command, manifest
 from data.command import STOPPED
 from data.errors import ConfigError, DataError, DivergedError
-from data.records import PackedRecords
-from pretrain import train
+from pretrain import evaluate
 from pretrain.checkpoints import checkpoint
-from pretrain.evaluate import evaluate
 from pretrain.pod.stop import StopRequest
-from pretrain.reading import ledger
 from tests.pretrain.conftest import SECRET
 from tests.pretrain.small_run import (
   assert_same_params,
@@ -38,12 +34,7 @@ def _steps(workdir) -> list[int]:
   return checkpoint.saved_steps(workdir / checkpoint.DIRECTORY)
 
 
-def _ledger(workdir) -> str:
-  return (workdir / ledger.FILE_NAME).read_text()
-
-
 def _assert_same_run(workdir, finished) -> None:
-  assert _ledger(workdir) == _ledger(finished)
   assert metric_lines(workdir) == metric_lines(finished)
   assert_same_params(saved_params(workdir), saved_params(finished))
 
@@ -88,18 +79,6 @@ def test_nothing_that_a_run_leaves_holds_a_variable_of_the_environment(finished)
   contents = [path.read_bytes() for path in finished.rglob("*") if path.is_file()]
   assert len(contents) > 20
   assert not [content for content in contents if SECRET.encode() in content or b"TOKEN_OF_MINE" in content]
-
-
-def test_the_ledger_has_the_examples_of_every_step_and_a_digest_of_their_ids(finished, small_records):
-  records = PackedRecords(small_records, length=32, seed=0)
-  lines = [json.loads(line) for line in _ledger(finished).splitlines()]
-  assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
-  whole = records.rows(0, len(records))
-  for step, line in enumerate(lines):
-    batch = records.batch(step, 8)
-    np.testing.assert_array_equal(whole[line["examples"]], batch)
-    assert line["sha256"] == hashlib.sha256(batch.astype("<i4").tobytes()).hexdigest()
-  assert len({line["sha256"] for line in lines}) == len(lines)
 
 
 def test_checkpoints_are_the_newest_and_those_kept_for_ever(finished, small_records, text_file):
@@ -169,15 +148,17 @@ def test_a_signal_behind_the_last_step_changes_nothing_and_is_told(
 def test_a_stop_inside_an_evaluation_evaluates_after_the_start(
   finished, small_records, tmp_path, monkeypatch
 ):
+  inside = evaluate.evaluate
+
   def ask_inside(*arguments, progress, **others):
     if progress > 0.5:
       _ask_to_stop()
-    return evaluate(*arguments, progress=progress, **others)
+    return inside(*arguments, progress=progress, **others)
 
-  monkeypatch.setattr(train, "evaluate", ask_inside)
+  monkeypatch.setattr(evaluate, "evaluate", ask_inside)
   assert run_training(_config(small_records), tmp_path) == 75
   assert [line["step"] for line in metric_lines(tmp_path)] == [0, 3]
-  monkeypatch.setattr(train, "evaluate", evaluate)
+  monkeypatch.setattr(evaluate, "evaluate", inside)
   assert run_training(_config(small_records), tmp_path) == 0
   _assert_same_run(tmp_path, finished)
 
@@ -204,7 +185,6 @@ def test_a_run_continues_on_more_devices_in_more_microbatches(finished, small_re
     run_training(_config(small_records), tmp_path, say=_at("held-out at step 4", _crash))
   config = _config(small_records, train__microbatches=2)
   assert run_training(config, tmp_path, number=2) == 0
-  assert _ledger(tmp_path) == _ledger(finished)
   found, wanted = saved_params(tmp_path), saved_params(finished)
   assert found.keys() == wanted.keys()
   difference = sum(np.sum(np.square(found[name] - wanted[name])) for name in wanted)

@@ -7,7 +7,6 @@ import pytest
 from data import errors
 from pretrain import train
 from pretrain.export.tokenizer import convert
-from pretrain.pod.peers import ALONE
 from pretrain.start import beginning
 from tests.pretrain.small_run import run_training, small_config
 
@@ -36,7 +35,7 @@ def test_a_feed_ends_where_the_run_cannot_begin(monkeypatch, tmp_path):
   with monkeypatch.context() as differing:
     differing.setattr(beginning, "compare_records", fail)
     with pytest.raises(errors.DataError, match="others"):
-      beginning.open_records(small_config("mlm", "", FED), str(tmp_path), False, ALONE)
+      beginning.open_records(small_config("mlm", "", FED), str(tmp_path), False)
   assert closed == [1]
   monkeypatch.setattr(train, "make_run", fail)
   with pytest.raises(errors.DataError, match="others"):

@@ -1,0 +1,67 @@
+"""Means of the training metrics over each logging interval, and the speed."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from data import progress
+from pretrain.listener import Figures, Listener
+from pretrain.logs.metrics import Throughput, reduce_metrics
+from pretrain.logs.written import Written
+from pretrain.run import Run
+
+COUNTED = ("loss_spikes",)  # how many in the interval, not how many an update
+LAST = ("skipped_updates", "skipped_in_a_row", "learning_rate")  # not means: as of the interval's last update
+
+
+class Intervals(Listener):
+  """Adds figures up, writes their means every `train.log_every` steps, and a line where no bar is shown."""
+
+  def __init__(
+    self,
+    run: Run,
+    saved: Mapping[str, Any],
+    written: Written,
+    speed: Throughput,
+    log: Callable[[str], None],
+    has_lines: bool,
+  ) -> None:
+    """Goes on with the sums of an interval that the checkpoint with the meta `saved` cut in two."""
+    self.every = run.config.train.log_every
+    self._run, self._written, self._speed, self._log = run, written, speed, log
+    self._has_lines, self._is_compiling = has_lines, True
+    self._sums: Figures = {
+      name: (total, weight) for name, (total, weight) in saved.get("interval_sums", {}).items()
+    }
+
+  def seen(self, step: int, figures: Figures, state: Any) -> None:
+    """See `Listener.seen`."""
+    for name, (total, weight) in figures.items():
+      before = self._sums.get(name, (0.0, 0.0))
+      self._sums[name] = (before[0] + total, 1.0 if name in COUNTED else before[1] + weight)
+    if self._is_compiling:  # the first step has been computed by now
+      self._speed.restart(step)
+      self._is_compiling = False
+    total = self._run.config.train.total_steps
+    if step % self.every and step != total:
+      return
+    values = {f"train/{name}": value for name, value in reduce_metrics(self._sums).items()}
+    values |= {f"train/{name}": figures[name][0] for name in LAST} | self._speed.measure(step)
+    self._sums = {}
+    self._written.write(step, values)
+    if self._has_lines:
+      self._log(self._line(step, values))
+
+  def _line(self, step: int, values: dict[str, float]) -> str:
+    """A log line of a step: loss, its terms and, from the second interval on, speed and time left."""
+    total = self._run.config.train.total_steps
+    fields = [f"step {step:,}/{total:,}", f"loss {values['train/loss']:.4f}"]
+    fields += [f"{name} {values['train/' + name]:.4f}" for name in self._run.recipe.term_weights]
+    tokens = values.get("perf/tokens_per_second")
+    if tokens:
+      seconds = (total - step) / values["perf/steps_per_second"]
+      fields += [f"{tokens:,.0f} tokens/s", f"{progress.duration(seconds)} left"]
+    return "  ".join(fields)
+
+  def saving(self, step: int) -> dict[str, Any]:
+    """The sums of an interval that is not over; see `Listener.saving`."""
+    return {"interval_sums": {name: list(pair) for name, pair in self._sums.items()}}

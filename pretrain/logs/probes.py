@@ -1,0 +1,43 @@
+"""Probes of the frozen encoder while a run trains."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from pretrain.listener import Listener
+from pretrain.logs.metrics import Throughput
+from pretrain.logs.written import Written
+
+
+class Probes(Listener):
+  """Writes what the encoder knows every `train.probe_every` steps, unless somebody asks for a stop."""
+
+  def __init__(
+    self,
+    probing: Any,
+    first: int,
+    settings: ConfigDict,
+    written: Written,
+    speed: Throughput,
+    is_stopping: Callable[[int], bool],
+    log: Callable[[str], None],
+  ) -> None:
+    """`probing` measures host parameters: (params, is_stopping=) to {metric: value}, or None if stopped."""
+    self.every = settings.probe_every
+    is_due = first % self.every == 0 and not (first and "probe" in written.kinds)
+    self._is_done_at = None if is_due else first
+    self._probing, self._written, self._speed = probing, written, speed
+    self._is_stopping, self._log = is_stopping, log
+
+  def after(self, step: int, state: Any) -> None:
+    """See `Listener.after`."""
+    if step == self._is_done_at:
+      return
+    params = jax.device_get(state.params)
+    figures = self._probing.measure(params, is_stopping=lambda: self._is_stopping(step))
+    if figures is not None:
+      self._written.write(step, figures)
+      self._log(f"probes at step {step:,}: {len(figures)} figures")
+      self._speed.restart(step)

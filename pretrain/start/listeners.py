@@ -1,0 +1,128 @@
+"""The listeners of a run: one ordered table, and the parts that its rows are made from.
+
+The order is a part of bit-equal resume: a listener sees what those above it have added to the figures of an
+update.
+"""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from data import progress
+from data.feed.client import FedRecords
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.saves import Saves
+from pretrain.evaluate import Evaluation
+from pretrain.listener import Listener
+from pretrain.logs.intervals import Intervals
+from pretrain.logs.metrics import Throughput
+from pretrain.logs.probes import Probes
+from pretrain.logs.progress import Progress
+from pretrain.logs.written import Written
+from pretrain.mesh import chips
+from pretrain.plan import flops
+from pretrain.pod import peers
+from pretrain.pod.stop import StopRequest
+from pretrain.reading.batches import Batches
+from pretrain.reading.feed import FeedMark
+from pretrain.reading.prepared import Prepared
+from pretrain.reading.skips import Skip
+from pretrain.run import Run
+from pretrain.start.beginning import Log, Start
+from pretrain.start.preflight import PROBING
+from pretrain.watching.finite import Finite
+from pretrain.watching.replicas import Replicas
+from pretrain.watching.spikes import Spikes, SpikeWatch
+
+
+@dataclasses.dataclass
+class Parts:
+  """What one pass of the loop is made of, and what several listeners share."""
+
+  run: Run
+  records: Prepared
+  checkpoints: Checkpoints
+  batches: Batches
+  workdir: str
+  start: Start
+  saved: Mapping[str, Any]  # the meta of the checkpoint that the pass goes on from; {}: a new run
+  skips: tuple[Skip, ...]  # batches that it leaves out
+  stop: StopRequest
+  log: Log
+
+  def __post_init__(self) -> None:
+    config, first = self.run.config, self.start.step
+    total = config.train.total_steps
+    is_watched = progress.is_watched() and peers.here().index == 0
+    self.bar = progress.bar("step", is_shown=is_watched, total=total, initial=first)
+    if is_watched:
+      self.log = self.bar.write
+    self.written = Written(config, self.workdir, first, self.start.facts.get("run_id", ""), self.log)
+    peak = config.train.peak_flops or chips.peak_flops(jax.devices()[0].device_kind)
+    self.speed = Throughput(
+      tokens_per_step=config.train.batch_size * config.data.length,
+      flops_per_token=flops.training_flops_per_token(config.to_dict()),
+      peak_flops=peak * self.run.mesh.devices.size if peak else None,
+    )
+
+  def is_stopping(self, step: int) -> bool:
+    """Whether work at a step must make way for a stop; asked at the same points by all processes."""
+    return self.stop.reached() and step < self.run.config.train.total_steps
+
+
+def _spikes(parts: Parts) -> Listener:
+  settings, of_run = parts.run.config.train, parts.saved.get("spikes", {})
+  spikes = Spikes(settings.spike_zscore, settings.spike_window, of_run.get("losses", []), parts.skips)
+  return SpikeWatch(spikes, parts.checkpoints, is_rolling_back=settings.spike_roll_back, log=parts.log)
+
+
+def _evaluation(parts: Parts) -> Listener | None:
+  if parts.records.heldout is None:
+    return None
+  return Evaluation(
+    parts.run,
+    parts.records.heldout,
+    parts.start.step,
+    parts.written,
+    parts.speed,
+    parts.is_stopping,
+    parts.log,
+  )
+
+
+def _probes(parts: Parts) -> Listener | None:
+  if not parts.run.config.train.probe_every:
+    return None
+  config = parts.run.config
+  probing = importlib.import_module(PROBING).Probing(config, parts.records.vocabulary)
+  return Probes(
+    probing, parts.start.step, config.train, parts.written, parts.speed, parts.is_stopping, parts.log
+  )
+
+
+def _feed(parts: Parts) -> Listener | None:
+  records = parts.records.train
+  return FeedMark(records, parts.skips) if isinstance(records, FedRecords) else None
+
+
+Row = Callable[[Parts], Listener | None]
+LISTENERS: tuple[Row, ...] = (
+  lambda parts: parts.written,
+  lambda parts: Saves(parts.checkpoints, parts.workdir),
+  lambda parts: Progress(parts.bar, parts.run.config.train.batch_size * parts.run.config.data.length),
+  lambda parts: Finite(parts.run, parts.batches, parts.checkpoints, parts.workdir),
+  _spikes,
+  lambda parts: Intervals(parts.run, parts.saved, parts.written, parts.speed, parts.log, parts.bar.disable),
+  lambda parts: Replicas(parts.run),
+  _evaluation,
+  _probes,
+  _feed,
+)
+
+
+def make(parts: Parts) -> list[Listener]:
+  """The listeners of one pass, in the order of the table."""
+  return [listener for row in LISTENERS if (listener := row(parts)) is not None]

@@ -6,7 +6,6 @@ Every line has 'error', the largest difference relative to the largest number, '
 import dataclasses
 import functools
 import os
-import pathlib
 import re
 import statistics
 import subprocess
@@ -18,15 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import cases, parts
-from benchmarks.gpu_cases import Case
-from benchmarks.gpu_turns import say
+from benchmarks.gpu_case import Case, say
 from pretrain import metrics
 from pretrain.ops import added_norm, attention, row_random
 from pretrain.ops.gelu_product import biased_gelu_product
 from pretrain.ops.lookup import lookup
 
 BFLOAT16, FLOAT32 = 1e-2, 2e-5
-GOLDENS = pathlib.Path(__file__).resolve().parents[2] / "shared" / "goldens"
 # rows, tokens, heads, head_dim, dropout, options: 'ends' of rows in tokens, 'segment' length, 'window'
 ATTENTION = {
   "full": (4, 512, 12, 64, 0.0, {}),
@@ -36,6 +33,15 @@ ATTENTION = {
   "segments, window": (2, 512, 12, 64, 0.1, {"segment": 100, "window": 64}),
   "heads of 32": (4, 512, 8, 32, 0.1, {"ends": (512, 512, 100, 511)}),
 }
+
+
+def run(case: Case, *, goldens: str) -> None:
+  """Makes the check that a case names; `goldens` is a folder of golden files, or ''."""
+  if case.kind == "goldens":
+    golden_files(goldens)
+  else:
+    checks = {"attention_kernels": attention_kernels, "kernels": kernels}
+    (checks | {"twenty_steps": twenty_steps, "resume": resume})[case.kind](case)
 
 
 def compared(name: str, ours: Callable, plain: Callable, arrays: tuple, tolerance: float, **facts) -> None:
@@ -63,13 +69,13 @@ def _value_and_gradients(function: Callable, arrays: tuple) -> tuple:
   return both(*arrays)
 
 
-def attention_kernels(case: Case, _) -> None:
+def attention_kernels(case: Case) -> None:
   """A line for each kind of rows; a rehearsal has short ones and what CPUs compute with."""
   for name, sizes in ATTENTION.items():
     _attention(name, *_short(sizes) if case.is_tiny else sizes, is_tiny=case.is_tiny)
 
 
-def kernels(case: Case, _) -> None:
+def kernels(case: Case) -> None:
   """A line for each other kernel and each kind of input."""
   for dtype, tolerance in ((jnp.bfloat16, BFLOAT16), (jnp.float32, FLOAT32)):
     for width in (768, 256):
@@ -189,9 +195,8 @@ def _lookup(rows: int, length: int, height: int, width: int) -> None:
   compared("lookup, float32", lambda table: lookup(table, ids, fixed=fixed)[0], plain, (table,), FLOAT32)
 
 
-def goldens(case: Case, asked) -> None:
+def golden_files(folder: str) -> None:
   """Golden files of the official code in float32; a line for each file with a miss, and one for all."""
-  folder = asked.goldens or (str(GOLDENS) if case.is_tiny and GOLDENS.is_dir() else "")
   if not folder:
     say(skipped="--goldens is not given")
     return
@@ -216,7 +221,7 @@ def losses(config, device: jax.Device, steps: int) -> Iterator[float]:
     yield metrics.reduce_metrics(step.metrics)["loss"]
 
 
-def twenty_steps(case: Case, _) -> None:
+def twenty_steps(case: Case) -> None:
   """The same 20 steps on a CPU and here: each loss in float32, the mean of the last 5 in bfloat16."""
   batch, length = cases.shape(case.shape)
   steps, here = 5 if case.is_tiny else 20, jax.devices()[0]
@@ -238,7 +243,7 @@ def twenty_steps(case: Case, _) -> None:
   say(check=f"{case.recipe}, bfloat16, last 5", error=error, tolerance=2e-2, ok=error <= 2e-2, **ends)
 
 
-def resume(case: Case, _) -> None:
+def resume(case: Case) -> None:
   """Ten steps from a state that was fetched and put back give the same bits: the kernels are repeatable."""
   batch, length = cases.shape(case.shape)
   dtype = () if case.is_tiny else ("model.dtype=bfloat16",)

@@ -1,14 +1,11 @@
 """Several runs of fine-tuning in one program against the same runs one after another.
 
   python -m benchmarks.finetune --runs=5 --size=small --shape=32x64
-  python -m benchmarks.finetune --runs=5 --size=base --shape=32x128 --target=v5e:2x2
 
 One JSON line for every way to run the same seeds: seconds and CPU seconds of a step, which is an update of
 all runs (the ways take turns); the ratio of one at a time to it (above 1: the way is faster); seconds of
 the first step, which compiles; the compiler's temporary bytes; and the largest difference of the parameters
-after the steps. With --target the step is compiled for one chip of a TPU slice instead: its cycles, and with
-a roofline for the kernels that state none its milliseconds and the share of each part, an estimate
-(`requirements-plan.txt`).
+after the steps.
 """
 
 import argparse
@@ -17,7 +14,6 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import get_args
 
 import jax
 import numpy as np
@@ -30,10 +26,7 @@ from pretrain import optim
 from pretrain.command import kept_memory
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
-from pretrain.plan import costs, targets
-from pretrain.plan.forecast import memory, seconds_by_part
-from pretrain.plan.program import parse
-from pretrain.settings.model import Remat
+from pretrain.plan.forecast import memory
 
 # (layers, width, heads, MLP)
 SIZES = {"tiny": (2, 128, 4, 512), "small": (6, 384, 12, 1536), "base": (12, 768, 12, 3072)}
@@ -95,12 +88,10 @@ class Case:
   batch: dict[str, np.ndarray]  # [runs, batch, ...]
 
 
-def make_case(asked: argparse.Namespace, *, dtype: str) -> Case:
+def make_case(asked: argparse.Namespace) -> Case:
   """A classification task of random examples."""
   layers, width, heads, mlp = SIZES[asked.size]
-  config = EncoderConfig(
-    30_522, width, layers, heads, mlp, 512, dtype=dtype, remat=asked.remat, scan_unroll=asked.scan_unroll
-  )
+  config = EncoderConfig(30_522, width, layers, heads, mlp, 512, dtype="auto")
   problem = make_problem(config, HeadSettings(), num_outputs=2, pad_id=0)
   rows, length = asked.shape
   random, shape = np.random.default_rng(0), (asked.runs, rows)
@@ -114,7 +105,7 @@ def make_case(asked: argparse.Namespace, *, dtype: str) -> Case:
 
 def measured(asked: argparse.Namespace) -> Iterator[dict]:
   """A line for each way on this machine."""
-  case = make_case(asked, dtype=asked.dtype)
+  case = make_case(asked)
   rates = np.full(asked.runs, 1e-4, np.float32)
   ways = {name: Way(name, case.problem, case.init, rates) for name in WAYS}
   compiling = {name: way.step(case.batch) for name, way in ways.items()}
@@ -133,31 +124,6 @@ def measured(asked: argparse.Namespace) -> Iterator[dict]:
     }
 
 
-def ahead(asked: argparse.Namespace) -> Iterator[dict]:
-  """A line for each way compiled for a TPU: cycles of a step of all runs."""
-  case, target = make_case(asked, dtype="bfloat16"), targets.describe(asked.target)
-  alone = 0.0
-  for name in ("one at a time", "vectorized"):
-    count = 1 if name == WAYS[0] else asked.runs
-    settings = optim.OptimizerSettings(learning_rate=0.0, total_steps=1)
-    mapped = Program(case.problem, case.init, settings, mapping="vectorized", devices=target.devices[:1])
-    shapes = {key: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype) for key, x in case.batch.items()}
-    compiled = mapped.lower_step(shapes).compile()
-    program, times = parse(compiled.as_text()), asked.runs // count
-    parts = seconds_by_part(program, target)
-    seconds = times * sum(parts.values())
-    alone = alone or seconds
-    yield {
-      "way": name,
-      "target": target.name,
-      "cycles": times * costs.cycles(program),
-      "milliseconds_estimated": 1e3 * seconds,
-      "ratio_estimated": alone / seconds,
-      "parts": {part: times * value / seconds for part, value in parts.items()},
-      "bytes": memory(compiled, target.chip.platform),
-    }
-
-
 def main() -> None:
   """Prints the lines."""
   parser = command.Parser(description=__doc__)
@@ -167,14 +133,10 @@ def main() -> None:
     "--shape", type=cases.shape, default=(32, 64), help="examples of a run's batch x tokens"
   )
   parser.add_argument("--repeats", type=int, default=5, help="timed steps of each way")
-  parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
-  parser.add_argument("--remat", default="none", choices=get_args(Remat), help="as `model.remat`")
-  parser.add_argument("--scan_unroll", type=int, default=1, help="as `model.scan_unroll`")
-  parser.add_argument("--target", default="", help="a TPU slice, of which one chip is compiled for")
   asked = parser.parse_args()
-  what = {name: getattr(asked, name) for name in ("runs", "size", "remat", "scan_unroll")}
-  what |= {"benchmark": "finetune", "shape": f"{asked.shape[0]}x{asked.shape[1]}"}
-  for line in (ahead if asked.target else measured)(asked):
+  what = {"benchmark": "finetune", "runs": asked.runs, "size": asked.size}
+  what |= {"shape": f"{asked.shape[0]}x{asked.shape[1]}"}
+  for line in measured(asked):
     cases.report(what | line)
 
 

@@ -1,4 +1,4 @@
-"""The cases of `benchmarks.gpu_day`; `python -m benchmarks.gpu_case NAME [--rehearse]` runs one.
+"""The cases of `benchmarks.gpu_day`; `python -m benchmarks.gpu_case NAME [--rehearse]` measures one.
 
 A case prepares, prints {"ready": true}, waits for a line on stdin, measures, and prints its results as lines
 of JSON.
@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 SHAPES = {"taco_base": "64x256"}  # rows x tokens of a recipe's speed; others: USUAL
@@ -23,7 +23,7 @@ REPEATS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A child program: one of `KINDS` or of `gpu_checks`, and what it works on."""
+  """A child program: a function here or, of a check, in `gpu_checks`, and what it works on."""
 
   name: str
   kind: str
@@ -35,6 +35,7 @@ class Case:
   has_profile: bool = False
   platforms: str = "cuda,cpu"  # JAX_PLATFORMS: an error without a GPU
   is_tiny: bool = False  # a rehearsal
+  goldens: str = ""  # folder of golden files
 
 
 def table() -> list[Case]:
@@ -191,25 +192,20 @@ def peer(case: Case) -> None:
   )
 
 
-def main() -> None:
-  """Runs a case."""
-  parser = argparse.ArgumentParser(description=__doc__)
+def main(kinds: Mapping[str, Callable[[Case], None]]) -> None:
+  """Runs the case that the command line names, by the function of its kind."""
+  parser = argparse.ArgumentParser()
   parser.add_argument("name")
   parser.add_argument("--goldens", default="")
   parser.add_argument("--rehearse", action="store_true")
   asked = parser.parse_args()
   case = next(case for case in table() if case.name == asked.name)
-  case = rehearsed(case) if asked.rehearse else case
-  if case.is_check:
-    from benchmarks import gpu_checks
-
-    gpu_checks.run(case, goldens=asked.goldens)
-  else:
-    {"ceilings": ceilings, "step": step, "peer": peer}[case.kind](case)
+  case = dataclasses.replace(rehearsed(case) if asked.rehearse else case, goldens=asked.goldens)
+  kinds[case.kind](case)
   print(json.dumps({"done": True}), flush=True)
   sys.stderr.flush()
   os._exit(0)  # the threads of compilers and profilers end slowly, and nothing is left to write
 
 
 if __name__ == "__main__":
-  main()
+  main({"ceilings": ceilings, "step": step, "peer": peer})

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import cases, parts
+from benchmarks import cases, gpu_case, parts
 from benchmarks.gpu_case import Case, say
 from pretrain import metrics
 from pretrain.ops import added_norm, attention, row_random
@@ -33,15 +33,6 @@ ATTENTION = {
   "segments, window": (2, 512, 12, 64, 0.1, {"segment": 100, "window": 64}),
   "heads of 32": (4, 512, 8, 32, 0.1, {"ends": (512, 512, 100, 511)}),
 }
-
-
-def run(case: Case, *, goldens: str) -> None:
-  """Makes the check that a case names; `goldens` is a folder of golden files, or ''."""
-  if case.kind == "goldens":
-    golden_files(goldens)
-  else:
-    checks = {"attention_kernels": attention_kernels, "kernels": kernels}
-    (checks | {"twenty_steps": twenty_steps, "resume": resume})[case.kind](case)
 
 
 def compared(name: str, ours: Callable, plain: Callable, arrays: tuple, tolerance: float, **facts) -> None:
@@ -195,14 +186,14 @@ def _lookup(rows: int, length: int, height: int, width: int) -> None:
   compared("lookup, float32", lambda table: lookup(table, ids, fixed=fixed)[0], plain, (table,), FLOAT32)
 
 
-def golden_files(folder: str) -> None:
+def goldens(case: Case) -> None:
   """Golden files of the official code in float32; a line for each file with a miss, and one for all."""
-  if not folder:
+  if not case.goldens:
     say(skipped="--goldens is not given")
     return
   environment = os.environ | {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
   done = subprocess.run(
-    [sys.executable, "-m", "tests.goldens", folder], capture_output=True, text=True, env=environment
+    [sys.executable, "-m", "tests.goldens", case.goldens], capture_output=True, text=True, env=environment
   )
   sys.stderr.write(done.stdout + done.stderr)
   lines = done.stdout.splitlines()
@@ -263,3 +254,8 @@ def resume(case: Case) -> None:
   differ = sum(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
   error = parts.largest_difference(second, first)
   say(check="resume, bits", error=error, tolerance=0, ok=differ == 0, differing_arrays=differ)
+
+
+if __name__ == "__main__":
+  checks = (attention_kernels, kernels, goldens, twenty_steps, resume)
+  gpu_case.main({check.__name__: check for check in checks})

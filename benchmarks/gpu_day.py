@@ -4,7 +4,7 @@
   python -m benchmarks.gpu_day --rehearse --minutes=8 --output=DIR  # tiny, on this machine's CPU
   python -m benchmarks.gpu_day --minutes=5 --output=DIR --only roberta_base peer_roberta_base
 
-Every case of `benchmarks/gpu_case.py` is a process. Cases compile beside each other and measure one at a
+Every case, see `benchmarks/gpu_case.py`, is a process. Cases compile beside each other and measure one at a
 time: meanwhile all others are stopped, because compilers try kernels on the same GPU. A result is in
 `lines.jsonl` as soon as it is printed; after the last case, or when the time is over, `summary.md` has the
 tables. What else a case prints is in `logs`. XLA_FLAGS of the environment count for all cases.
@@ -227,7 +227,7 @@ def main() -> int:
   def program(case: Case) -> list[str]:
     goldens = asked.goldens and os.path.abspath(asked.goldens)  # a case starts in the root
     flags = [case.name, f"--goldens={goldens}", *["--rehearse"] * asked.rehearse]
-    return [sys.executable, "-m", "benchmarks.gpu_case", *flags]
+    return [sys.executable, "-m", f"benchmarks.{'gpu_checks' if case.is_check else 'gpu_case'}", *flags]
 
   workers = asked.workers or (2 if asked.rehearse else max(2, (os.cpu_count() or 2) // 2))
   day = Day(cases, output, program, workers=workers)

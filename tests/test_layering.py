@@ -36,7 +36,7 @@ FORBIDDEN = [
   ("pretrain", ("orbax",), ("pretrain.checkpoint",)),
   ("finetune", ("orbax",), ()),
   ("data", TENSORFLOW_FAMILY, ("data.tasks", "data.seqio_tasks", "data.tfds_reader")),
-  ("benchmarks", TENSORFLOW_FAMILY, ("benchmarks.tasks",)),  # which measures seqio itself
+  ("benchmarks", TENSORFLOW_FAMILY, ()),
   *((part, ("fsspec", "s3fs", "gcsfs"), ("data.buckets",)) for part in ("data", "pretrain", "finetune")),
   *(
     (part, ("apache_beam", "dask", "distributed"), ("data.prepare.beam",))

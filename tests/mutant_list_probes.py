@@ -157,22 +157,4 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
     ],
   ),
-  (
-    "pretrain/analysis/plane.py",
-    "tests/pretrain/analysis/test_plane.py",
-    [
-      (
-        "a partner is the nearest one way",
-        "float(np.mean([distances.argmin(0) == own, distances.argmin(1) == own]))",
-        "float(np.mean([distances.argmin(1) == own]))",
-        "test_a_partner_is_the_nearest_of_the_other_side_both_ways",
-      ),
-      (
-        "the points of the two sides are mixed",
-        "left, right = np.split(points, 2)",
-        "left, right = points[::2], points[1::2]",
-        "test_pairs_of_every_checkpoint_are_looked_for_in_space_and_in_the_plane",
-      ),
-    ],
-  ),
 ]

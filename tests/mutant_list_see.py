@@ -182,18 +182,6 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/analysis/word_pairs.py",
-    "tests/pretrain/analysis/test_analyses.py",
-    [
-      (
-        "words are compared with words of any frequency",
-        "near = order[max(rank[second] - _NEAR, 0) : rank[second] + _NEAR + 1]",
-        "near = order",
-        "test_words_are_compared_with_words_of_like_frequency",
-      ),
-    ],
-  ),
-  (
     "pretrain/report/written_tables.py",
     "tests/pretrain/report/test_report.py",
     [

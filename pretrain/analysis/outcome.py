@@ -49,7 +49,6 @@ class Curve(NamedTuple):
   y: np.ndarray  # [points]
   is_step: bool = False  # a histogram: each value holds up to the next point; drawn as an area
   has_dots: bool = False
-  is_cloud: bool = False  # dots without a line between them
   low: np.ndarray | None = None  # [points] ends of an interval around each, nan where there is none
   high: np.ndarray | None = None
 
@@ -94,8 +93,8 @@ class Plot:
         curve.y,
         label=curve.name if curve.name in unnamed else "_nolegend_",
         color=colour,
-        linestyle="none" if curve.is_cloud else dashes,
-        marker="." if curve.is_cloud else "o" if curve.has_dots else None,
+        linestyle=dashes,
+        marker="o" if curve.has_dots else None,
         markersize=4,
         drawstyle="steps-post" if curve.is_step else "default",
       )

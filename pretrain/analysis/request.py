@@ -32,7 +32,6 @@ class Request:
   batch_size: int = 32
   sentences: int = 1_000  # to train a probe on
   pooling: str = "cls"  # or 'mean', or 'head' of [CLS]: what the vector of a sentence or block is
-  random_pairs: str = "blocks"  # or 'sentences': of what random pairs are
 
   @functools.cached_property
   def names(self) -> list[str]:

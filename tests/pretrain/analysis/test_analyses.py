@@ -3,7 +3,6 @@
 import gzip
 import json
 import math
-import sys
 import types
 from xml.etree import ElementTree
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
-from pretrain.analysis import cases, correction, edges, logs, plane, space, word_pairs
+from pretrain.analysis import cases, correction, edges, logs, space
 from pretrain.analysis.__main__ import main
 from pretrain.analysis.edges import Annotated, Target
 from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
@@ -70,7 +69,7 @@ def test_random_pairs_are_of_blocks_and_of_an_import_of_sentences():
     first, second = sides["random"]
     assert np.unique(first.argmax(-1)).tolist() == places and not np.einsum("nw,nw->n", first, second).any()
     np.testing.assert_array_equal(np.einsum("nw,nw->n", *sides["similar"]), [1, 1, 0])
-  with pytest.raises(Needs, match="of an import and for --random_pairs=sentences two pairs"):
+  with pytest.raises(Needs, match="of an import two pairs"):
     space.pairs_of(Words(), None, None)
 
 
@@ -99,19 +98,6 @@ def test_an_encoder_that_copies_everything_is_right_where_nothing_is_replaced():
   assert correction.shares(arrays | {"input_ids": ids}, pad_id=0)[0]["copy"] is None
 
 
-def test_planted_pairs_are_nearest_in_the_plane_too_and_shuffled_ones_are_not(monkeypatch):
-  one = space.unit(RNG.standard_normal((12, 8)))
-  other = space.unit(one + 0.01 * RNG.standard_normal((12, 8)))
-  found = plane.planes(np.concatenate([one, other]))
-  assert [*found] == ["t-SNE"] and plane.nearest(*np.split(found["t-SNE"], 2)) == 1.0
-  assert plane.nearest(one, other) == 1.0 and plane.nearest(one, np.roll(other, 1, axis=0)) == 0.0
-  umap = types.SimpleNamespace(
-    UMAP=lambda random_state: types.SimpleNamespace(fit_transform=lambda x: x[:, :2])
-  )
-  monkeypatch.setitem(sys.modules, "umap", umap)
-  np.testing.assert_array_equal(plane.planes(one)["UMAP"], one[:, :2])
-
-
 def test_every_layer_of_a_generator_draws_what_it_is_sure_of():
   sure = 1e4 * np.eye(3, 13, k=5)  # of tokens 5, 6 and 7
   nothing = np.zeros((3, 2, 4, 5))
@@ -136,20 +122,6 @@ def test_draws_of_a_generators_layers_are_at_masked_tokens_alone():
   layers = [np.asarray(found[name]) for name in ("layer 1", "layer 2", "layer 3")]
   assert all((layer[~np.asarray(found["selected"])] == 0).all() for layer in layers)
   assert not np.array_equal(layers[0], layers[2]) and found["selected"].any()
-
-
-def test_words_are_compared_with_words_of_like_frequency():
-  counts = np.repeat([10_000, 1], 200) - np.arange(400) * 1e-3
-  table = np.repeat(np.eye(2), 200, axis=0)  # the direction is the frequency: pairs are as alike as any
-  pairs = np.asarray([[0, 100], [300, 399]])
-  assert word_pairs.likeness(table, pairs, counts) == pytest.approx((1.0, 1.0))
-  planted = RNG.standard_normal((400, 64))
-  planted[pairs[:, 1]] = planted[pairs[:, 0]]
-  given, matched = word_pairs.likeness(planted, pairs, counts)
-  assert given == pytest.approx(1.0) and abs(matched) < 0.15
-  vocabulary = types.SimpleNamespace(special_ids=types.SimpleNamespace(unk=0), encode=lambda word: [*word])
-  words = [((1,), (2,)), ((1,), (1,)), ((1, 2), (3,)), ((0,), (3,))]
-  assert word_pairs.single_pieces(vocabulary, words).tolist() == [[1, 2]]
 
 
 def test_planted_mixture_weights_come_back():
@@ -250,9 +222,7 @@ def test_the_command_makes_what_it_can_and_skips_the_rest(finished, tmp_path, on
   state = {row["analysis"]: row["what"].partition(":")[0] == "skipped" for row in listed}
   assert state == {
     "cosines": False,
-    "plane": True,
     "blocks": False,
-    "words": True,
     "edges": True,
     "detection": True,
     "curricula": True,

@@ -10,8 +10,7 @@ import pytest
 from data.errors import DataError
 from pretrain import probe
 from pretrain.analysis import __main__ as command
-from pretrain.analysis import edges, linear, plane, probe_sets
-from pretrain.analysis.outcome import Needs
+from pretrain.analysis import edges, linear, probe_sets
 
 _ROW = json.dumps({"text": "ba ke", "targets": [{"span1": [0, 1], "label": "x"}]})
 _NONE = json.dumps({"text": "ba ke", "targets": []})
@@ -117,8 +116,3 @@ def test_where_all_labels_are_the_same_a_probe_answers_that_one():
   with warnings.catch_warnings():
     warnings.simplefilter("error")
     assert np.isnan(linear.rank_correlation(np.arange(3.0), np.ones(3)))
-
-
-def test_vectors_that_are_all_the_same_have_no_plane():
-  with pytest.raises(Needs, match="vectors that are not all the same"):
-    plane.planes(np.ones((24, 8)))

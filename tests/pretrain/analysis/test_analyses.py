@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
-from pretrain.analysis import cases, correction, edges, logs, space
+from pretrain.analysis import cases, correction, edges, logs, space, spans
 from pretrain.analysis.__main__ import main
-from pretrain.analysis.edges import Annotated, Target
 from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
 from pretrain.analysis.request import Request
+from pretrain.analysis.spans import Annotated, Target
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.corruption.mixture import MixtureChoice
 from pretrain.ops import row_random
@@ -163,7 +163,8 @@ def test_a_probe_on_one_hot_states_is_perfect_and_on_noise_at_chance(several):
     )
 
   train, test = ([sentence() for _ in range(60)] for _ in range(2))
-  (x, labels), (asked, gold) = edges.vectors(_states, train), edges.vectors(_states, test)
+  x, asked = spans.vectors(_states, train), spans.vectors(_states, test)
+  labels, gold = spans.labels(train), spans.labels(test)
   assert x.shape == (480, 2, 4)
   assert edges.f1(gold, edges.predictions(x[:, 0], labels, asked[:, 0])) == 1.0
   assert edges.f1(gold, edges.predictions(x[:, 1], labels, asked[:, 1])) < 0.65  # half are 'x'

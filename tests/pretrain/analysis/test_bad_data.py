@@ -62,7 +62,12 @@ def test_edge_probing_of_an_empty_file_is_skipped_and_an_error_by_name(tmp_path,
   [
     (_UD, {"train": "", "test": _WORDS}, "pos", "x-ud-train.conllu: no sentence"),
     (_UD, {"train": _WORDS, "test": ""}, "pairs", "x-ud-test.conllu: no sentence"),
-    (_UD, {"train": _ROOT, "test": _WORDS}, "dependency", "x-ud-train.conllu: no word of its first 1 sent"),
+    (
+      _UD,
+      {"train": _ROOT, "test": _WORDS},
+      "dependency",
+      "x-ud-train.conllu: no target of the task 'dependency'",
+    ),
     (
       "glue/STS-B/{}.tsv",
       {"dev": f"{_STSB}\t \t5.0\n \t\t1.0\n"},

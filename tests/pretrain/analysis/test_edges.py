@@ -12,11 +12,11 @@ import pytest
 from data import vocabulary
 from data.errors import DataError
 from pretrain import prepared
-from pretrain.analysis import edges
-from pretrain.analysis.edges import Annotated, Target
+from pretrain.analysis import edges, spans
 from pretrain.analysis.opened import open_generator
 from pretrain.analysis.outcome import Outcome
 from pretrain.analysis.request import Request
+from pretrain.analysis.spans import Annotated, Target
 from pretrain.analysis.words import FrozenEncoder
 from pretrain.build import build
 from pretrain.models.encoder import encode
@@ -35,11 +35,11 @@ def test_a_span_is_the_mean_of_its_words_and_two_are_joined():
     Annotated(("a", "b", "c"), (Target(((0, 2),), ("x",)),)),
     Annotated(("d", "e", "f"), (Target(((1, 2),), ("y", "z")),)),
   ]
-  found, labels = edges.vectors(lambda sentences: [states for _ in sentences], part)
+  found = spans.vectors(lambda sentences: [states for _ in sentences], part)
   np.testing.assert_array_equal(found, [[[2.0], [20.0]], [[3.0], [30.0]]])
-  assert labels == [("x",), ("y", "z")]
+  assert spans.labels(part) == [("x",), ("y", "z")]
   two = [Annotated(("a", "b", "c"), (Target(((2, 3), (0, 2)), ("x",)),))]
-  np.testing.assert_array_equal(edges.vectors(lambda _: [states], two)[0], [[[8.0, 2.0], [80.0, 20.0]]])
+  np.testing.assert_array_equal(spans.vectors(lambda _: [states], two), [[[8.0, 2.0], [80.0, 20.0]]])
 
 
 def test_f1_counts_labels_that_are_wrong_and_labels_that_are_missing():

@@ -116,18 +116,6 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ablations/sweeps.py",
-    "tests/pretrain/ablations/test_ablations.py",
-    [
-      (
-        "steps on the way are points of a sweep",
-        'row["step"] == asked.steps(asked.study.arms[arm])[-1]',
-        'row["step"] in asked.steps(asked.study.arms[arm])',
-        "test_rows_of_a_sweep_are_plotted_over_its_values_with_intervals",
-      ),
-    ],
-  ),
-  (
     "pretrain/ablations/statistics.py",
     "tests/pretrain/ablations/test_ablations.py",
     [

@@ -13,10 +13,10 @@ from pyarrow import parquet
 from data.rows import Row
 from finetune import evaluate, predict
 from finetune.inference.model import Model, open_answering
+from pretrain.checkpoints.saved_model import open_model
 from pretrain.inference import stream
 from pretrain.models import heads
 from pretrain.models.encoder import encode
-from pretrain.saved_model import open_model
 from tests.finetune.glue.small_glue import WORDS
 from tests.finetune.inference import small_models
 

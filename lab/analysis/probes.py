@@ -1,0 +1,245 @@
+"""Probes: questions to a frozen encoder, each beside what answers without any model are worth."""
+
+import dataclasses
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from data.annotated import MinimalPair
+from data.glue.tasks import Split
+from lab.analysis import linear, spans
+from lab.analysis.spans import Annotated, Task
+from lab.analysis.words import DEPTHS, FrozenEncoder
+
+CERTAIN = 0.9  # a word form is ambiguous if less than this share of its occurrences has its commonest tag
+WITHOUT = "no model"
+
+
+class Figure(NamedTuple):
+  """One number of a probe."""
+
+  probe: str
+  cases: str  # which of them
+  measure: str  # 'accuracy' or 'Spearman'
+  read: str  # from which vectors: a depth, 'cls', 'mean', or by which head
+  value: float
+  count: int  # cases it is a mean over
+
+  @property
+  def standard_error(self) -> float:
+    """The standard error of a mean over independent cases; of a correlation approximately."""
+    if self.measure == "accuracy":
+      return math.sqrt(max(self.value * (1 - self.value), 0.0) / max(self.count, 1))
+    return (1 - self.value**2) / math.sqrt(max(self.count - 1, 1))
+
+
+class Probe(Protocol):
+  """A question with its cases, read and kept once for all models."""
+
+  @property
+  def name(self) -> str:
+    """Its name in tables."""
+    ...
+
+  @property
+  def about(self) -> str:
+    """A sentence for the report."""
+    ...
+
+  def without_model(self) -> list[Figure]:
+    """Scores of answers that need no model."""
+    ...
+
+  def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
+    """Scores of an encoder."""
+    ...
+
+
+def _share(right: np.ndarray) -> float:
+  return float(np.mean(right)) if len(right) else float("nan")
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanProbe:
+  """The label of a word, or of two spans, from their vectors alone."""
+
+  name: str
+  about: str
+  train: Sequence[Annotated]
+  test: Sequence[Annotated]
+  groups: Mapping[str, np.ndarray]  # {cases: [targets of the test] bool}
+  has_bag: bool = False  # without a model: whether words between the spans decide, or the form of the first
+
+  def _figures(self, answers: np.ndarray, read: str) -> Iterator[Figure]:
+    right = answers == np.asarray(_single(self.test))
+    for cases, chosen in self.groups.items():
+      yield Figure(self.name, cases, "accuracy", read, _share(right[chosen]), int(chosen.sum()))
+
+  def without_model(self) -> list[Figure]:
+    """The commonest label of a form in training; or a bag of the words of both spans and between them."""
+    labels, parts = _single(self.train), (self.train, self.test)
+    if self.has_bag:
+      train, test = (
+        [words[target.spans[0][0] : target.spans[1][1]] for words, targets in part for target in targets]
+        for part in parts
+      )
+      answers = linear.bag_predictions(train, labels, test)
+    else:
+      train, test = (_forms(part) for part in parts)
+      answers = linear.commonest_answers(train, labels, test)
+    return list(self._figures(answers, WITHOUT))
+
+  def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
+    """Scores a classifier on the vectors of every depth."""
+    train, test = (spans.vectors(encoder.words, part) for part in (self.train, self.test))
+    for depth, read in enumerate(DEPTHS):
+      yield from self._figures(linear.predictions(train[:, depth], _single(self.train), test[:, depth]), read)
+
+
+def part_of_speech(task: Task) -> SpanProbe:
+  """The tag of a word, from its vector alone."""
+  tags: dict[str, Counter] = {}
+  for form, tag in zip(_forms(task.train), _single(task.train)):
+    tags.setdefault(form, Counter())[tag] += 1
+  sure = {form: counts.most_common(1)[0][1] / counts.total() for form, counts in tags.items()}
+  shares = np.asarray([sure.get(form, -1.0) for form in _forms(task.test)])
+  groups = {"all words": shares >= -1, "ambiguous": (shares >= 0) & (shares < CERTAIN), "unseen": shares < 0}
+  about = (
+    "part of speech: UPOS of every word; ambiguous: forms whose commonest tag is below 90 % in training; "
+    "unseen: forms that training lacks"
+  )
+  return SpanProbe(about=about, groups=groups, **task._asdict())
+
+
+def dependency(task: Task) -> SpanProbe:
+  """The relation of a word to the word that it depends on, from the vectors of both."""
+  about = "dependency: the relation of a word to its head, both given (UD, without subtypes)"
+  groups = {"all words": np.ones(len(_single(task.test)), bool)}
+  return SpanProbe(about=about, groups=groups, **task._asdict())
+
+
+def relation(task: Task) -> SpanProbe:
+  """The relation of two marked nouns, from the vectors of both."""
+  about = "relation: SemEval-2010 task 8, 19 directed relations between two marked spans; no model: the words"
+  groups = {"all pairs": np.ones(len(task.test), bool)}
+  return SpanProbe(about=about, groups=groups, has_bag=True, **task._asdict())
+
+
+def _single(part: Sequence[Annotated]) -> list[str]:
+  return [label for (label,) in spans.labels(part)]
+
+
+def _forms(part: Sequence[Annotated]) -> list[str]:
+  """The first word of every target, in lower case."""
+  return [words[target.spans[0][0]].lower() for words, targets in part for target in targets]
+
+
+def _labels(split: Split) -> list[str]:
+  assert split.labels is not None  # those of a training and a development set are always given
+  return [str(label) for label in split.labels]
+
+
+def sentence_vectors(encoder: FrozenEncoder, texts: Sequence[str]) -> dict[str, np.ndarray]:
+  """{'cls', 'mean': [texts, embed]} of the last layer; the mean is that over the tokens."""
+  return {name: given.vectors(given.inputs(texts)) for name, given in encoder.embedders.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentiment:
+  """Whether a sentence is praise, from one vector of it."""
+
+  cases: str
+  train: Split
+  test: Split
+  name = "sentiment"
+  about = (
+    "sentiment: SST-2 by logistic regression on one vector of a sentence, from 5,000 training sentences or "
+    "from as many as are named; no model: a bag of words"
+  )
+
+  def _figure(self, answers: np.ndarray, read: str) -> Figure:
+    right = answers == np.asarray(_labels(self.test))
+    return Figure(self.name, self.cases, "accuracy", read, _share(right), len(right))
+
+  def without_model(self) -> list[Figure]:
+    """Scores a bag of words."""
+    bags = [[text.split() for text in split.first] for split in (self.train, self.test)]
+    return [self._figure(linear.bag_predictions(bags[0], _labels(self.train), bags[1]), WITHOUT)]
+
+  def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
+    """Scores a classifier on [CLS], and one on the mean of the tokens."""
+    train, test = (sentence_vectors(encoder, split.first) for split in (self.train, self.test))
+    for read, vectors in train.items():
+      yield self._figure(linear.predictions(vectors, _labels(self.train), test[read]), read)
+
+
+@dataclasses.dataclass(frozen=True)
+class Similarity:
+  """How like two sentences are, by the cosine of their vectors; nothing is trained."""
+
+  cases: str
+  pairs: Split
+  name = "similarity"
+  about = "similarity: cosines of two sentences against people's scores; no model: tf-idf of words"
+
+  def _figure(self, cosines: np.ndarray, read: str) -> Figure:
+    value = linear.rank_correlation(cosines, np.asarray(_labels(self.pairs), np.float64))
+    return Figure(self.name, self.cases, "Spearman", read, value, len(cosines))
+
+  def without_model(self) -> list[Figure]:
+    """Cosines of bags of words."""
+    return [self._figure(linear.bag_cosines(self.pairs.first, self.pairs.second or ()), WITHOUT)]
+
+  def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
+    """Compares the cosines of [CLS], and those of the means of the tokens, with the people's scores."""
+    first, second = (sentence_vectors(encoder, side) for side in (self.pairs.first, self.pairs.second or ()))
+    for read, vectors in first.items():
+      yield self._figure(linear.cosines(vectors, second[read]), read)
+
+
+@dataclasses.dataclass(frozen=True)
+class MinimalPairs:
+  """Which of two sentences is grammatical, by what the pretraining heads say of them; nothing is trained."""
+
+  pairs: Sequence[MinimalPair]
+  cases: str
+  name = "minimal pairs"
+  about = (
+    "minimal pairs: how often the grammatical sentence is the likelier one, by masking each token in turn "
+    "(mlm) or by the probability that every token is original (rtd); no model: the form that is right more "
+    "often elsewhere in the set"
+  )
+
+  def _figure(self, good: np.ndarray, bad: np.ndarray, read: str) -> Figure:
+    right = (good > bad) + 0.5 * (good == bad)
+    return Figure(self.name, self.cases, "accuracy", read, _share(right), len(right))
+
+  def without_model(self) -> list[Figure]:
+    """The form that is right more often in the other pairs with the same two forms; a guess where none is."""
+    counts: Counter = Counter(_differing(pair) for pair in self.pairs)
+    values = []
+    for pair in self.pairs:
+      good, bad = _differing(pair)
+      often, seldom = counts[good, bad] - 1, counts[bad, good]
+      values.append(0.5 + 0.5 * float(np.sign(often - seldom)))
+    return [Figure(self.name, self.cases, "accuracy", WITHOUT, float(np.mean(values)), len(values))]
+
+  def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
+    """Asks every pretraining head that the checkpoint has."""
+    sides = [pair.good for pair in self.pairs], [pair.bad for pair in self.pairs]
+    for read, score in (("mlm", encoder.likelihoods), ("rtd", encoder.originality)):
+      good, bad = (score(side) for side in sides)
+      if good is not None and bad is not None:
+        yield self._figure(good, bad, read)
+
+
+def _differing(pair: MinimalPair) -> tuple[str, str]:
+  """The words in which the sentences of a pair differ, each as one text."""
+  differ = [
+    (good, bad) for good, bad in itertools.zip_longest(pair.good, pair.bad, fillvalue="") if good != bad
+  ]
+  return " ".join(good for good, _ in differ), " ".join(bad for _, bad in differ)

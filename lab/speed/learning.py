@@ -1,0 +1,133 @@
+"""Does it learn? Trains small recipes on real text and prints held-out figures beside trivial baselines.
+
+  python -m benchmarks.learning run --recipe=coco_lm --seed=0 --steps=4000 --output=runs/learning
+  python -m benchmarks.learning run --recipe=coco_lm --without=clm --seed=0 --steps=4000
+  python -m benchmarks.learning report --output=runs/learning
+
+`run` writes <output>/<name>-seed<seed>.jsonl, a line of figures per measurement; `report` prints a table of
+starts, ends and twins and draws the curves.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+
+import jax
+from ml_collections import ConfigDict
+
+from data import command
+from data.errors import ConfigError, DataError
+from lab.analysis.figures import measure
+from lab.speed import learning_report
+from pretrain.command import flags, validate
+from pretrain.reading import prepared
+from pretrain.reading.batches import Batches
+from pretrain.reading.prepared import Prepared
+from pretrain.run import make_run
+from pretrain.settings.objectives import OBJECTIVES
+
+CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
+
+
+def make_config(arguments: argparse.Namespace) -> ConfigDict:
+  """The tiny recipe with this study's changes.
+
+  ConfigError: no such recipe, objective or field, or a value that makes no sense.
+  """
+  recipes = sorted(path.stem.removesuffix("_tiny") for path in CONFIGS.glob("*_tiny.py"))
+  if arguments.recipe not in recipes:
+    raise ConfigError(f"--recipe={arguments.recipe}: expected one of {', '.join(recipes)}")
+  unknown = [name for name in arguments.without if name not in OBJECTIVES]
+  if unknown:
+    raise ConfigError(f"--without={unknown[0]}: expected one of {', '.join(sorted(OBJECTIVES))}")
+  changes = [f"seed={arguments.seed}", *(f"objectives.{name}.weight=0" for name in arguments.without)]
+  changes += arguments.set
+  recipe = f"--config={CONFIGS / arguments.recipe}_tiny.py"
+  try:
+    read = flags.read_arguments([recipe, *(f"--config.{change}" for change in changes)])
+  except ConfigError as error:
+    raise ConfigError(str(error).replace("--config.", "--set ")) from error
+  config = ConfigDict(read.config)  # a copy that is not frozen
+  config.train.total_steps = arguments.steps
+  config.optimizer.warmup_steps = min(config.optimizer.warmup_steps, arguments.steps // 5)
+  validate.check(config, num_devices=jax.device_count())
+  return config
+
+
+def run_one(arguments: argparse.Namespace) -> None:
+  """Trains one recipe for its budget and appends a line of figures at each measurement."""
+  config = make_config(arguments)
+  prepared.ensure_records(config, download=False)
+  records = prepared.open(config)
+  _check_heldout(config, records)
+  unigram = records.train.unigram()
+  run = make_run(config, records.tokens)
+  name = "_".join([arguments.recipe, *(f"no_{part}" for part in arguments.without)])
+  path = pathlib.Path(arguments.output) / f"{name}-seed{arguments.seed}.jsonl"
+  path.parent.mkdir(parents=True, exist_ok=True)
+  total, started = config.train.total_steps, time.perf_counter()
+  points = {round(total * part / arguments.points) for part in range(arguments.points + 1)}
+  with jax.set_mesh(run.mesh), open(path, "w", encoding="utf-8") as file:
+    state, step, batches = run.init_state(), run.compile_train_step(), Batches(records.train, run, first=0)
+
+    def note(done: int) -> None:
+      values = measure(run, state.params, records.heldout, unigram, batches=arguments.eval_batches)
+      seconds = round(time.perf_counter() - started, 1)
+      line = {"name": name, "seed": arguments.seed, "step": done, "seconds": seconds, **values}
+      line["tokens"] = done * config.train.batch_size * config.data.length
+      print(json.dumps(line), file=file, flush=True)
+      shown = "  ".join(f"{key} {value:.3f}" for key, value in values.items() if "baseline" not in key)
+      print(f"{name} seed {arguments.seed} step {done:,}/{total:,} {seconds:.0f} s  {shown}", flush=True)
+
+    note(0)
+    for at in range(total):
+      state, _ = step(state, batches.at(at))
+      if at + 1 in points:
+        note(at + 1)
+    batches.close()
+
+
+def _check_heldout(config: ConfigDict, records: Prepared) -> None:
+  """Every figure is over full batches: DataError, before any time is spent, where not one is held out."""
+  if records.heldout is None:
+    raise ConfigError("--set train.eval_batches=0: the figures are of held-out text; give a number above 0")
+  rows, size = len(records.heldout), config.train.batch_size
+  if rows < size:
+    raise DataError(
+      f"{records.directory} holds out {rows} blocks, fewer than the {size} of one batch that every figure "
+      f"needs; use a smaller batch (--set train.batch_size=...) or more text (--set data.source=...)"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  return command.run(lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> None:
+  parser = command.Parser(prog="python -m benchmarks.learning", description=__doc__)
+  commands = parser.add_subparsers(dest="command", required=True)
+  run = commands.add_parser("run", help="train one recipe")
+  run.add_argument("--recipe", required=True, help="a recipe with a configs/<recipe>_tiny.py")
+  run.add_argument("--without", action="append", default=[], help="objective to switch off")
+  run.add_argument("--set", action="append", default=[], help="field=value of the config")
+  run.add_argument("--seed", type=int, default=0)
+  run.add_argument("--steps", type=int, required=True)
+  run.add_argument("--points", type=int, default=10, help="measurements after the first")
+  run.add_argument("--eval_batches", type=int, default=16, help="batches of held-out records")
+  run.add_argument("--output", default="runs/learning")
+  report = commands.add_parser("report", help="tables and curves of all results in a directory")
+  report.add_argument("--output", default="runs/learning")
+  arguments = parser.parse_args(argv)
+  if arguments.command == "run":
+    command.refuse_below_one(arguments, "steps", "points", "eval_batches")
+    run_one(arguments)
+  else:
+    print(learning_report.report(pathlib.Path(arguments.output)))
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -33,7 +33,7 @@ from data.errors import ConfigError
 from lab.speed import gpu_summary
 from lab.speed.gpu_case import Case, rehearsed, table
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 TURN_SECONDS = 150.0  # a case that measures longer is killed: the others have nothing meanwhile
 PACKAGES = ("jax", "jaxlib", "flax", "triton", "jax-triton", "torch", "transformers", "nvidia-cudnn-cu13")
 CARD = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,memory.total"

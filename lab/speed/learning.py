@@ -29,7 +29,7 @@ from pretrain.reading.prepared import Prepared
 from pretrain.run import make_run
 from pretrain.settings.objectives import OBJECTIVES
 
-CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 
 
 def make_config(arguments: argparse.Namespace) -> ConfigDict:

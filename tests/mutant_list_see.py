@@ -98,8 +98,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "lab/analysis/curricula.py",
-    "tests/lab/analysis/test_curricula.py",
+    "lab/analysis/detection.py",
+    "tests/lab/analysis/test_detection.py",
     [
       (
         "original tokens that seem replaced count as right",

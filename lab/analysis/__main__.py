@@ -129,7 +129,7 @@ def _made(name: str, measure: Callable, request, output: pathlib.Path, *, is_ask
 
 def _measures(asked: argparse.Namespace) -> dict[str, Callable]:
   """{name of an analysis: function from a request to its outcome}; errors of the flags that one has alone."""
-  from lab.analysis import blocks, cases, correction, curricula, detection, edges, logs, scores, space
+  from lab.analysis import blocks, cases, correction, detection, edges, logs, scores, space
 
   fine_tuned = [one for folder in command.names(asked.scores) for one in scores.read(folder)]
 
@@ -138,7 +138,7 @@ def _measures(asked: argparse.Namespace) -> dict[str, Callable]:
     "blocks": blocks.measure,
     "edges": edges.measure,
     "detection": detection.measure,
-    "curricula": curricula.measure,
+    "curricula": detection.curricula,
     "correction": correction.measure,
     "mixture": logs.mixture,
     "generator": logs.generator,

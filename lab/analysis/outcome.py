@@ -127,6 +127,22 @@ class Plot:
     return written
 
 
+def over_steps(rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> list[Curve]:
+  """A curve for each checkpoint and each {key of a row: label} over the steps of the rows that have the key.
+
+  It has the label, and the checkpoint's name where there are several, or instead of an empty label.
+  """
+  curves, names = [], dict.fromkeys(row["checkpoint"] for row in rows)
+  for name in names:
+    for key, label in labels.items():
+      own = [row for row in rows if row["checkpoint"] == name and row.get(key) is not None]
+      steps, values = (np.asarray([row[part] for row in own]) for part in ("step", key))
+      if own:
+        shown = f"{name}, {label}" if label and len(names) > 1 else label or name
+        curves.append(Curve(shown, steps, values, has_dots=True))
+  return curves
+
+
 @dataclasses.dataclass(frozen=True)
 class Outcome:
   """What an analysis found."""

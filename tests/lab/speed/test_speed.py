@@ -1,6 +1,5 @@
 """The benchmarks of speed: what they take for a case; that the PyTorch peers do the work they stand for."""
 
-import argparse
 import json
 import subprocess
 import sys
@@ -11,11 +10,9 @@ import numpy as np
 import pytest
 
 from data.errors import ConfigError, DataError
-from finetune.search.program import Program
-from lab.speed import ahead, cases, finetune, parts, start, step
+from lab.speed import ahead, cases, parts, start, step
 from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
-from pretrain.optim import OptimizerSettings
 from pretrain.plan.forecast import Forecast
 
 TINY = ("roberta_tiny", "electra_tiny", "coco_lm_tiny", "amos_tiny", "taco_tiny")
@@ -116,7 +113,7 @@ def test_a_start_that_fails_is_no_time(tmp_path):
 
 
 def test_what_the_benchmarks_import():
-  names = ("ahead", "cases", "compare", "finetune", "input", "parts", "start", "step", "peers.server")
+  names = ("ahead", "cases", "compare", "input", "parts", "start", "step", "peers.server")
   code = "; ".join(
     [f"import {', '.join(f'benchmarks.{name}' for name in names)}", "import sys", "print(*sys.modules)"]
   )
@@ -147,16 +144,3 @@ def test_a_form_that_is_wrong_in_one_gradient_shows_in_the_line(monkeypatch):
   monkeypatch.setitem(parts.PARTS, "attention", forms)
   sizes = parts.Sizes(1, 1, 1, 1, 1, "float32")
   assert parts.measure("attention", sizes, repeats=1)["largest_difference"] == pytest.approx(0.5)
-
-
-def test_a_step_of_several_runs_is_lowered_from_shapes():
-  layers = {"tiny": (1, 16, 2, 32)}
-  asked = argparse.Namespace(runs=3, size="tiny", shape=(2, 8))
-  with pytest.MonkeyPatch.context() as patched:
-    patched.setattr(finetune, "SIZES", layers)
-    case = finetune.make_case(asked)
-  settings = OptimizerSettings(learning_rate=0.0, total_steps=1)
-  program = Program(case.problem, case.init, settings, mapping="vectorized", devices=jax.devices()[:1])
-  (state, batch, _), _ = program.lower_step(case.batch).in_avals
-  assert batch["ids"].shape == (3, 2, 8)
-  assert {leaf.shape[0] for leaf in jax.tree.leaves(state.params)} == {3}

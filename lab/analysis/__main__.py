@@ -64,9 +64,9 @@ def parser() -> Parser:
   made.add_argument("--sentences", type=int, default=1_000, help="of a task, to train a probe on")
   made.add_argument(
     "--pooling",
-    choices=("cls", "mean", "head"),
+    choices=("cls", "mean"),
     default="cls",
-    help="what the vector of a sentence or block is; head: of sequence contrast, over [CLS]",
+    help="what the vector of a sentence or block is",
   )
   made.add_argument(
     "--scores",

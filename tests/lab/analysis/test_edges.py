@@ -1,5 +1,6 @@
 """Edge probing: what a span is, how answers are counted, tasks of a treebank, and whose states are asked."""
 
+import gzip
 import json
 import pathlib
 import shutil
@@ -59,6 +60,21 @@ def test_tasks_of_a_treebank_ask_about_tags_and_about_words_with_their_heads(tmp
   assert [len(task.train) for task in (tags, relations)] == [2, 2] and len(tags.test) == 1
   assert tags.test == [Annotated(("ba", "ke"), (Target(((0, 1),), ("NOUN",)), Target(((1, 2),), ("VERB",))))]
   assert relations.test == [Annotated(("ba", "ke"), (Target(((0, 1), (1, 2)), ("nsubj",)),))]
+
+
+def test_a_packed_copy_of_a_file_is_no_task_of_its_own_and_a_task_needs_both_files(tmp_path):
+  (tmp_path / edges.FOLDER).mkdir()
+  path = tmp_path / edges.FOLDER / "coref.train.jsonl"
+  line = {"text": "a b c", "targets": [{"span1": [0, 1], "span2": [1, 3], "label": ["1", "2"]}]}
+  path.write_text(json.dumps(line))
+  for name in ("packed.train.jsonl.gz", "packed.test.jsonl.gz", "coref.train.jsonl.gz"):  # the last is a copy
+    path.with_name(name).write_bytes(gzip.compress(json.dumps(line).encode()))
+  with pytest.raises(DataError, match=r"coref.test.jsonl: there is no such file; a task needs both files"):
+    edges.find(tmp_path, 10)
+  path.with_name("coref.test.jsonl").write_text(json.dumps(line))
+  first, second = edges.find(tmp_path, 10)
+  assert (first.name, second.name) == ("coref", "packed")
+  assert first.train[0].targets[0] == Target(((0, 1), (1, 3)), ("1", "2"))
 
 
 def _task(folder: pathlib.Path, labels: dict[str, str]) -> pathlib.Path:

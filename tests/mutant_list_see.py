@@ -98,8 +98,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "lab/analysis/curricula.py",
-    "tests/lab/analysis/test_curricula.py",
+    "lab/analysis/detection.py",
+    "tests/lab/analysis/test_detection.py",
     [
       (
         "original tokens that seem replaced count as right",
@@ -112,18 +112,6 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "for one, other in zip(pair, masks[0]))",
         "for one, other in zip(pair, pair))",
         "test_runs_are_asked_about_the_same_text_and_a_note_says_whether_with_the_same_masks",
-      ),
-    ],
-  ),
-  (
-    "lab/studies/sweeps.py",
-    "tests/lab/studies/test_ablations.py",
-    [
-      (
-        "steps on the way are points of a sweep",
-        'row["step"] == asked.steps(asked.study.arms[arm])[-1]',
-        'row["step"] in asked.steps(asked.study.arms[arm])',
-        "test_rows_of_a_sweep_are_plotted_over_its_values_with_intervals",
       ),
     ],
   ),
@@ -178,18 +166,6 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "if waits:",
         "if not arm:",
         "test_a_cell_of_another_process_is_left_to_it_and_so_is_what_begins_with_it",
-      ),
-    ],
-  ),
-  (
-    "lab/analysis/word_pairs.py",
-    "tests/lab/analysis/test_analyses.py",
-    [
-      (
-        "words are compared with words of any frequency",
-        "near = order[max(rank[second] - _NEAR, 0) : rank[second] + _NEAR + 1]",
-        "near = order",
-        "test_words_are_compared_with_words_of_like_frequency",
       ),
     ],
   ),

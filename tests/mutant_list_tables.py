@@ -228,24 +228,6 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "lab/studies/statistics.py",
-    "tests/lab/studies/test_ablations.py",
-    [
-      (
-        "a bootstrap draws four values",
-        "(DRAWS, len(logs))",
-        "(DRAWS, 4)",
-        "test_the_step_at_which_a_level_is_reached_lies_on_a_line_over_its_logarithm",
-      ),
-      (
-        "a level is reached above it",
-        "if points[step] >= level:",
-        "if points[step] > level:",
-        "test_the_step_at_which_a_level_is_reached_lies_on_a_line_over_its_logarithm",
-      ),
-    ],
-  ),
-  (
     "finetune/glue/predictions.py",
     "tests/finetune/glue/test_predictions.py",
     [

@@ -34,7 +34,7 @@ FORBIDDEN = [
   ("pretrain", ("orbax",), ("pretrain.checkpoints.checkpoint",)),
   ("finetune", ("orbax",), ()),
   ("data", TENSORFLOW_FAMILY, ("data.tasks", "data.seqio_tasks", "data.tfds_reader")),
-  ("lab", TENSORFLOW_FAMILY, ("lab.speed.tasks",)),  # which measures seqio itself
+  ("lab", TENSORFLOW_FAMILY, ()),
   *((part, ("fsspec", "s3fs", "gcsfs"), ("data.buckets",)) for part in ("data", "pretrain", "finetune")),
   *(
     (part, ("apache_beam", "dask", "distributed"), ("data.prepare.beam",))

@@ -19,16 +19,14 @@ from pretrain.command import kept_memory
 # What each analysis is, in the order in which they are made.
 ABOUT = {
   "cosines": "cosines of random and of similar pairs, alignment, uniformity (glue/STS-B in --data)",
-  "plane": "similar pairs by t-SNE, and UMAP where it is installed (glue/STS-B in --data)",
   "blocks": "cosines of blocks with crops of them and with others, contextual score, at every saved step",
-  "words": "token embeddings of words that go together (word_pairs.tsv in --data: two words, a tab between)",
   "edges": "edge probing by layer, encoder and generator (edges/*.jsonl, UD_English-EWT, SemEval2010_task8)",
   "detection": "calibration of replaced token detection, its losses, and which tokens fool it",
   "curricula": "right answers about replaced and original tokens, at every saved step of each run",
   "correction": "right answers of copy head, LM head and both, at every saved step",
   "mixture": "weights of the generator's layers over time",
   "generator": "the generator's loss by depth over time",
-  "cases": "what each layer of the generator puts in place of the same tokens, of held-out blocks or --text",
+  "cases": "what each layer of the generator puts in place of the same tokens of held-out blocks",
   "efficiency": "held-out loss, probes and scores of fine-tuning (--scores) by hours of training",
 }
 _EPILOG = (
@@ -66,22 +64,15 @@ def parser() -> Parser:
   made.add_argument("--sentences", type=int, default=1_000, help="of a task, to train a probe on")
   made.add_argument(
     "--pooling",
-    choices=("cls", "mean", "head"),
+    choices=("cls", "mean"),
     default="cls",
-    help="what the vector of a sentence or block is; head: of sequence contrast, over [CLS]",
-  )
-  made.add_argument(
-    "--random_pairs",
-    choices=("blocks", "sentences"),
-    default="blocks",
-    help="of what cosines takes random pairs",
+    help="what the vector of a sentence or block is",
   )
   made.add_argument(
     "--scores",
     default="",
     help="workdirs of finetune.main that began with saved steps, by commas",
   )
-  made.add_argument("--text", default="", help="cases in '[words] in brackets' instead of held-out blocks")
   made.add_argument("--batch_size", type=int, default=32, help="blocks or sentences computed at once")
   return made
 
@@ -91,16 +82,9 @@ def _run(asked: argparse.Namespace) -> None:
   for name in names:
     if name not in ABOUT:
       raise ConfigError(unknown("analysis", name, ABOUT))
-  flagged = {"scores": "efficiency", "text": "cases"}
-  flagged = {flag: name for flag, name in flagged.items() if getattr(asked, flag)}
-  flagged |= {"random_pairs": "cosines"} if asked.random_pairs == "sentences" else {}
-  for flag, name in flagged.items():
-    if name not in (names or ABOUT):
-      raise ConfigError(f"--{flag} is for {name}, which --only={asked.only} leaves out; add it there")
-  names = sorted(
-    names or ABOUT, key=lambda name: name not in flagged.values()
-  )  # a mistake in them shows early
-  wanted = {*flagged.values(), *(names if asked.only else ())}
+  if asked.scores and "efficiency" not in (names or ABOUT):
+    raise ConfigError(f"--scores is for efficiency, which --only={asked.only} leaves out; add it there")
+  wanted = {*names, *(["efficiency"] if asked.scores else [])}
   command.refuse_below_one(asked, "rows", "sentences", "batch_size")
   if asked.data and not pathlib.Path(asked.data).is_dir():
     raise DataError(f"--data={asked.data} is not a directory")
@@ -116,11 +100,9 @@ def _run(asked: argparse.Namespace) -> None:
     checkpoint.step_path(directory)
   devices.start()
   data = pathlib.Path(asked.data) if asked.data else None
-  request = Request(
-    checkpoints, data, asked.rows, asked.batch_size, asked.sentences, asked.pooling, asked.random_pairs
-  )
+  request = Request(checkpoints, data, asked.rows, asked.batch_size, asked.sentences, asked.pooling)
   output = pathlib.Path(asked.output)
-  rows = [_made(name, measures[name], request, output, is_asked=name in wanted) for name in names]
+  rows = [_made(name, measures[name], request, output, is_asked=name in wanted) for name in names or ABOUT]
   columns = [text_column(name, name) for name in ("analysis", "what", "files")]
   places = [f"{name}: {directory}" for name, directory in zip(request.names, checkpoints)]
   Report("analyses", "Analyses of checkpoints", columns, rows, places).publish(asked.output, print)
@@ -147,34 +129,20 @@ def _made(name: str, measure: Callable, request, output: pathlib.Path, *, is_ask
 
 def _measures(asked: argparse.Namespace) -> dict[str, Callable]:
   """{name of an analysis: function from a request to its outcome}; errors of the flags that one has alone."""
-  from lab.analysis import (
-    blocks,
-    cases,
-    correction,
-    curricula,
-    detection,
-    edges,
-    logs,
-    plane,
-    scores,
-    space,
-    word_pairs,
-  )
+  from lab.analysis import blocks, cases, correction, detection, edges, logs, scores, space
 
   fine_tuned = [one for folder in command.names(asked.scores) for one in scores.read(folder)]
 
   return {
     "cosines": space.measure,
-    "plane": plane.measure,
     "blocks": blocks.measure,
-    "words": word_pairs.measure,
     "edges": edges.measure,
     "detection": detection.measure,
-    "curricula": curricula.measure,
+    "curricula": detection.curricula,
     "correction": correction.measure,
     "mixture": logs.mixture,
     "generator": logs.generator,
-    "cases": functools.partial(cases.measure, parts=cases.read_text(asked.text)),
+    "cases": cases.measure,
     "efficiency": functools.partial(logs.efficiency, scores=fine_tuned),
   }
 

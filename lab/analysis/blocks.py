@@ -4,10 +4,8 @@ Of blocks the cosine of [CLS] with that of a crop of the same block and of other
 for runs without the contrast too); of tokens the contextual score (TACO figures 3b and 6a).
 """
 
-import numpy as np
-
 from lab.analysis import figures
-from lab.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
+from lab.analysis.outcome import LeftOut, Needs, Outcome, Plot, over_steps
 from lab.analysis.request import Request
 
 _COSINES = {"sequence_cosine_positive": "crop of the same block", "sequence_cosine_negative": "other blocks"}
@@ -31,15 +29,6 @@ def measure(request: Request) -> Outcome:
       found = figures.measure(opened.run, opened.params, opened.heldout, unigram, batches=batches)
       shown = {figure: found[figure] for figure in _SHOWN if figure in found}
       rows.append({"checkpoint": name, "step": step, **shown})
-  cosines, scores = [], []
-  for name in dict.fromkeys(row["checkpoint"] for row in rows):
-    own = [row for row in rows if row["checkpoint"] == name]
-    steps = np.asarray([row["step"] for row in own])
-    prefix = f"{name}, " if len(request.names) > 1 else ""
-    for key, label in (_COSINES | _OF_HEAD).items():
-      if key in own[0]:
-        cosines.append(Curve(prefix + label, steps, np.asarray([row[key] for row in own]), has_dots=True))
-    scores.append(Curve(name, steps, np.asarray([row[_SCORE] for row in own]), has_dots=True))
   notes = [
     "Vectors of the last layer, without dropout, of held-out blocks in groups of "
     f"{request.batch_size}; a block is corrupted as in the run's evaluation, its crop is "
@@ -48,6 +37,7 @@ def measure(request: Request) -> Outcome:
     "sequence_retrieval_top1: how often the own crop is the nearest of the group. contextual_score: mean "
     "cosine of a token with another of its block, less that with a token of another block."
   ]
+  cosines, scores = over_steps(rows, _COSINES | _OF_HEAD), over_steps(rows, {_SCORE: ""})
   plots = [
     Plot("block_cosines", "Cosines of [CLS] with that of", "step", "mean cosine", cosines),
     Plot("contextual_score", "Contextual score of tokens", "step", "difference of mean cosines", scores),

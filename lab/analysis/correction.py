@@ -6,9 +6,8 @@ original, at every saved step. Source: COCO-LM (Meng et al., 2021) figure 8.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from lab.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
+from lab.analysis.outcome import LeftOut, Needs, Outcome, Plot, over_steps
 from lab.analysis.request import Request
 from pretrain.logs.heldout import Arrays, collect
 from pretrain.models import heads
@@ -31,14 +30,9 @@ def measure(request: Request) -> Outcome:
       found = shares(arrays, opened.run.recipe.tokens.pad)
       rows += [{"checkpoint": name, "step": step, **row} for row in found]
   curves = []
-  for name in dict.fromkeys(row["checkpoint"] for row in rows):
-    for tokens in ("replaced", "original"):
-      own = [row for row in rows if (row["checkpoint"], row["tokens"]) == (name, tokens)]
-      steps = np.asarray([row["step"] for row in own])
-      for answer, label in _ANSWERS.items():
-        values = np.asarray([np.nan if row[answer] is None else row[answer] for row in own])
-        prefix = f"{name}, " if len(request.names) > 1 else ""
-        curves.append(Curve(f"{prefix}{label}, {tokens}", steps, values, has_dots=True))
+  for tokens in ("replaced", "original"):
+    labels = {answer: f"{label}, {tokens}" for answer, label in _ANSWERS.items()}
+    curves += over_steps([row for row in rows if row["tokens"] == tokens], labels)
   plot = Plot("correction", "Copying and correcting", "step", "share of right answers", curves)
   notes = [
     "Of every token but padding of held-out blocks, with the draws of the run's evaluation. copy: original "

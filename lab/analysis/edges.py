@@ -7,15 +7,14 @@ Source: Tenney et al. (2019) for the tasks; AMOS (Meng et al., 2022) tables 4b a
 import itertools
 import pathlib
 import warnings
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
 from data import annotated, rows
 from data.errors import DataError
-from data.rows.spans import Target, targets_of, words_of
-from lab.analysis import linear
+from data.rows.spans import targets_of, words_of
+from lab.analysis import linear, spans
 from lab.analysis.outcome import Curve, Needs, Outcome, Plot
 from lab.analysis.request import Request
 from lab.analysis.words import FrozenEncoder
@@ -23,24 +22,6 @@ from pretrain.checkpoints.opened import open_generator
 from pretrain.checkpoints.saved_model import SavedModel
 
 FOLDER = "edges"  # of --data: <task>.train.jsonl and <task>.test.jsonl
-
-
-class Annotated(NamedTuple):
-  """A sentence with its targets."""
-
-  words: tuple[str, ...]
-  targets: tuple[Target, ...]
-
-
-class Task(NamedTuple):
-  """A task of edge probing."""
-
-  name: str
-  train: Sequence[Annotated]
-  test: Sequence[Annotated]
-
-
-States = Callable[[Sequence[Sequence[str]]], list[np.ndarray]]  # [words, layers, width] of each sentence
 
 
 def measure(request: Request) -> Outcome:
@@ -56,7 +37,8 @@ def measure(request: Request) -> Outcome:
     if "generator" in saved.params and len(asked) == 1:
       left_out.append(f"{name}: an import does not say how its generator is computed, so it is not read")
     for task, (layers, states) in itertools.product(tasks, asked):
-      (train, labels), (test, gold) = (vectors(states, part) for part in (task.train, task.test))
+      train, test = (spans.vectors(states, part) for part in (task.train, task.test))
+      labels, gold = spans.labels(task.train), spans.labels(task.test)
       scores = [f1(gold, predictions(train[:, at], labels, test[:, at])) for at in range(train.shape[1])]
       rows += [
         {"checkpoint": name, "task": task.name, "of": of, "layer": layer, "f1": value, "targets": len(gold)}
@@ -76,7 +58,7 @@ def measure(request: Request) -> Outcome:
   return Outcome("Edge probing", rows, [plot], notes, left_out)
 
 
-def sides(saved: SavedModel, batch_size: int) -> list[tuple[list[tuple[str, int]], States]]:
+def sides(saved: SavedModel, batch_size: int) -> list[tuple[list[tuple[str, int]], spans.States]]:
   """What can be asked: [('encoder', layer), ...] and the states after these, and the same of a generator.
 
   DataError: they are not those that the config describes.
@@ -92,7 +74,7 @@ def sides(saved: SavedModel, batch_size: int) -> list[tuple[list[tuple[str, int]
   return [(of_encoder, encoder.layers), (of_heads, encoder.layers_of(generator))]
 
 
-def find(folder: pathlib.Path, sentences: int) -> list[Task]:
+def find(folder: pathlib.Path, sentences: int) -> list[spans.Task]:
   """The tasks that a folder has data for, each with its first `sentences` to train on.
 
   DataError: a file is damaged, or has no target.
@@ -104,64 +86,26 @@ def find(folder: pathlib.Path, sentences: int) -> list[Task]:
     if packed in ("", ".gz", ".zst") and name not in (task.name for task in tasks):
       if not test.is_file():
         raise DataError(f"{test}: there is no such file; a task needs both files")
-      tasks.append(_task(name, (path, test), (read(path)[:sentences], read(test))))
+      tasks.append(spans.task(name, (path, test), (read(path)[:sentences], read(test))))
   treebank = [path for split in ("train", "test") if (path := annotated.treebank(folder, split))]
   if len(treebank) == 2:
     parts = [annotated.sentences(path) for path in treebank]
     parts[0] = parts[0][:sentences]
-    for name, targets in (("part of speech", _tags), ("dependency", _dependencies)):
-      made = [[Annotated(text.words, targets(text)) for text in part] for part in parts]
-      tasks.append(_task(name, treebank, made))
+    for name, targets in (("part of speech", spans.tags), ("dependency", spans.dependencies)):
+      tasks.append(spans.task(name, treebank, [[targets(text) for text in part] for part in parts]))
   files = annotated.relation_files(folder)
   if files is not None:
-    parts = [
-      [Annotated(text.words, (Target(text.spans, (text.label,)),)) for text in annotated.relations(path)]
-      for path in files
-    ]
-    tasks.append(Task("relation", parts[0][:sentences], parts[1]))
+    train, test = ([spans.relation(text) for text in annotated.relations(path)] for path in files)
+    tasks.append(spans.Task("relation", train[:sentences], test))
   return tasks
 
 
-def _task(name: str, files: Sequence[pathlib.Path], parts: Sequence[Sequence[Annotated]]) -> Task:
-  """A task of a training and a test file; DataError: one of them has no target."""
-  for path, part in zip(files, parts):
-    if not any(sentence.targets for sentence in part):
-      raise DataError(
-        f"{path}: no target of the task {name!r} in its first {len(part):,} sentences, expected at least "
-        "one; mend the file, raise --sentences or remove the task's files"
-      )
-  return Task(name, *parts)
-
-
-def _tags(sentence: annotated.Sentence) -> tuple[Target, ...]:
-  return tuple(Target(((at, at + 1),), (tag,)) for at, tag in enumerate(sentence.tags))
-
-
-def _dependencies(sentence: annotated.Sentence) -> tuple[Target, ...]:
-  return tuple(
-    Target(((at, at + 1), (head, head + 1)), (relation,))
-    for at, (head, relation) in enumerate(zip(sentence.heads, sentence.relations))
-    if head >= 0
-  )
-
-
-def read(path: pathlib.Path) -> list[Annotated]:
+def read(path: pathlib.Path) -> list[spans.Annotated]:
   """Sentences of a file with 'text' and 'targets', as in `data.rows.spans`. DataError: a row is not so."""
   return [
-    Annotated(tuple(words_of(row, "text")), tuple(targets_of(row, "text", "targets")))
+    spans.Annotated(tuple(words_of(row, "text")), tuple(targets_of(row, "text", "targets")))
     for row in rows.read(str(path))
   ]
-
-
-def vectors(states: States, part: Sequence[Annotated]) -> tuple[np.ndarray, list[tuple[str, ...]]]:
-  """[targets, layers, width or twice the width] of all targets, and their labels."""
-  rows, labels = [], []
-  for sentence, of_words in zip(part, states([one.words for one in part])):
-    for target in sentence.targets:
-      means = [of_words[first:behind].mean(axis=0) for first, behind in target.spans]
-      rows.append(np.concatenate(means, axis=-1))
-      labels.append(target.labels)
-  return np.stack(rows), labels
 
 
 def predictions(

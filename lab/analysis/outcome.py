@@ -49,7 +49,6 @@ class Curve(NamedTuple):
   y: np.ndarray  # [points]
   is_step: bool = False  # a histogram: each value holds up to the next point; drawn as an area
   has_dots: bool = False
-  is_cloud: bool = False  # dots without a line between them
   low: np.ndarray | None = None  # [points] ends of an interval around each, nan where there is none
   high: np.ndarray | None = None
 
@@ -94,8 +93,8 @@ class Plot:
         curve.y,
         label=curve.name if curve.name in unnamed else "_nolegend_",
         color=colour,
-        linestyle="none" if curve.is_cloud else dashes,
-        marker="." if curve.is_cloud else "o" if curve.has_dots else None,
+        linestyle=dashes,
+        marker="o" if curve.has_dots else None,
         markersize=4,
         drawstyle="steps-post" if curve.is_step else "default",
       )
@@ -126,6 +125,22 @@ class Plot:
         lines += [f"{name},{x!r},{y!r}" for x, y in zip(curve.x.tolist(), curve.y.tolist())]
       files.write_atomically(directory / f"{self.stem}_points.csv", "\n".join(lines) + "\n")
     return written
+
+
+def over_steps(rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> list[Curve]:
+  """A curve for each checkpoint and each {key of a row: label} over the steps of the rows that have the key.
+
+  It has the label, and the checkpoint's name where there are several, or instead of an empty label.
+  """
+  curves, names = [], dict.fromkeys(row["checkpoint"] for row in rows)
+  for name in names:
+    for key, label in labels.items():
+      own = [row for row in rows if row["checkpoint"] == name and row.get(key) is not None]
+      steps, values = (np.asarray([row[part] for row in own]) for part in ("step", key))
+      if own:
+        shown = f"{name}, {label}" if label and len(names) > 1 else label or name
+        curves.append(Curve(shown, steps, values, has_dots=True))
+  return curves
 
 
 @dataclasses.dataclass(frozen=True)

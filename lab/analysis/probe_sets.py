@@ -9,7 +9,7 @@ from data import annotated, glue
 from data.errors import ConfigError, DataError, unknown
 from data.glue import tsv
 from data.glue.tasks import GlueTask, Split
-from lab.analysis import probes
+from lab.analysis import probes, spans
 from lab.analysis.probes import Probe
 
 # {cases: most rows of the training set}: more change a linear probe little, and one in a hundred.
@@ -32,25 +32,28 @@ class _Set(NamedTuple):
   make: Callable[[Folder], Sequence[Probe]]  # none, if they are not there
 
 
-def _treebank(make: Callable[..., Probe]) -> Callable[[Folder], Sequence[Probe]]:
-  def read(folder: Folder) -> Sequence[Probe]:
-    train, test = (annotated.treebank(folder.path, split) for split in ("train", "test"))
-    if train is None or test is None:
-      return ()
-    parts = annotated.sentences(train)[: folder.train_sentences], annotated.sentences(test)
-    for path, part in zip((train, test), parts):
-      if make is probes.Dependencies and not any(head >= 0 for text in part for head in text.heads):
-        raise DataError(
-          f"{path}: no word of its first {len(part):,} sentences depends on another; mend the 7th column"
-        )
-    return (make(*parts),)
+def _treebank(folder: Folder, name: str, targets: Callable, make: Callable[..., Probe]) -> Sequence[Probe]:
+  files = [path for split in ("train", "test") if (path := annotated.treebank(folder.path, split))]
+  if len(files) < 2:
+    return ()
+  train, test = ([targets(sentence) for sentence in annotated.sentences(path)] for path in files)
+  return (make(spans.task(name, files, (train[: folder.train_sentences], test))),)
 
-  return read
+
+def _tags(folder: Folder) -> Sequence[Probe]:
+  return _treebank(folder, "part of speech", spans.tags, probes.part_of_speech)
+
+
+def _dependencies(folder: Folder) -> Sequence[Probe]:
+  return _treebank(folder, "dependency", spans.dependencies, probes.dependency)
 
 
 def _relations(folder: Folder) -> Sequence[Probe]:
   files = annotated.relation_files(folder.path)
-  return () if files is None else (probes.Relations(*map(annotated.relations, files)),)
+  if files is None:
+    return ()
+  train, test = ([spans.relation(marked) for marked in annotated.relations(path)] for path in files)
+  return (probes.relation(spans.Task("relation", train, test)),)
 
 
 def _glue(folder: Folder, task: str, splits: Sequence[str]) -> list[Split]:
@@ -94,8 +97,8 @@ def _pairs(folder: Folder) -> Sequence[Probe]:
 
 _TREEBANK = "UD_English-EWT/*-ud-train*.conllu and *-ud-test*.conllu"
 SETS = {
-  "pos": _Set(_TREEBANK, _treebank(probes.PartOfSpeech)),
-  "dependency": _Set(_TREEBANK, _treebank(probes.Dependencies)),
+  "pos": _Set(_TREEBANK, _tags),
+  "dependency": _Set(_TREEBANK, _dependencies),
   "relation": _Set("SemEval2010_task8/TRAIN_FILE.TXT and TEST_FILE_FULL.TXT", _relations),
   "sentiment": _Set("glue/SST-2/train.tsv and dev.tsv", _sentiment),
   "similarity": _Set("glue/STS-B/dev.tsv or SICK/SICK_test_annotated.txt", _similarity),

@@ -4,14 +4,15 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from data.annotated import MinimalPair, Relation, Sentence
+from data.annotated import MinimalPair
 from data.glue.tasks import Split
-from lab.analysis import linear
+from lab.analysis import linear, spans
+from lab.analysis.spans import Annotated, Task
 from lab.analysis.words import DEPTHS, FrozenEncoder
 
 CERTAIN = 0.9  # a word form is ambiguous if less than this share of its occurrences has its commonest tag
@@ -39,8 +40,15 @@ class Figure(NamedTuple):
 class Probe(Protocol):
   """A question with its cases, read and kept once for all models."""
 
-  name: str
-  about: str  # a sentence for the report
+  @property
+  def name(self) -> str:
+    """Its name in tables."""
+    ...
+
+  @property
+  def about(self) -> str:
+    """A sentence for the report."""
+    ...
 
   def without_model(self) -> list[Figure]:
     """Scores of answers that need no model."""
@@ -56,130 +64,78 @@ def _share(right: np.ndarray) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class PartOfSpeech:
-  """The tag of a word, from its vector alone."""
+class SpanProbe:
+  """The label of a word, or of two spans, from their vectors alone."""
 
-  train: Sequence[Sentence]
-  test: Sequence[Sentence]
-  name = "part of speech"
+  name: str
+  about: str
+  train: Sequence[Annotated]
+  test: Sequence[Annotated]
+  groups: Mapping[str, np.ndarray]  # {cases: [targets of the test] bool}
+  has_bag: bool = False  # without a model: whether words between the spans decide, or the form of the first
+
+  def _figures(self, answers: np.ndarray, read: str) -> Iterator[Figure]:
+    right = answers == np.asarray(_single(self.test))
+    for cases, chosen in self.groups.items():
+      yield Figure(self.name, cases, "accuracy", read, _share(right[chosen]), int(chosen.sum()))
+
+  def without_model(self) -> list[Figure]:
+    """The commonest label of a form in training; or a bag of the words of both spans and between them."""
+    labels, parts = _single(self.train), (self.train, self.test)
+    if self.has_bag:
+      train, test = (
+        [words[target.spans[0][0] : target.spans[1][1]] for words, targets in part for target in targets]
+        for part in parts
+      )
+      answers = linear.bag_predictions(train, labels, test)
+    else:
+      train, test = (_forms(part) for part in parts)
+      answers = linear.commonest_answers(train, labels, test)
+    return list(self._figures(answers, WITHOUT))
+
+  def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
+    """Scores a classifier on the vectors of every depth."""
+    train, test = (spans.vectors(encoder.words, part) for part in (self.train, self.test))
+    for depth, read in enumerate(DEPTHS):
+      yield from self._figures(linear.predictions(train[:, depth], _single(self.train), test[:, depth]), read)
+
+
+def part_of_speech(task: Task) -> SpanProbe:
+  """The tag of a word, from its vector alone."""
+  tags: dict[str, Counter] = {}
+  for form, tag in zip(_forms(task.train), _single(task.train)):
+    tags.setdefault(form, Counter())[tag] += 1
+  sure = {form: counts.most_common(1)[0][1] / counts.total() for form, counts in tags.items()}
+  shares = np.asarray([sure.get(form, -1.0) for form in _forms(task.test)])
+  groups = {"all words": shares >= -1, "ambiguous": (shares >= 0) & (shares < CERTAIN), "unseen": shares < 0}
   about = (
     "part of speech: UPOS of every word; ambiguous: forms whose commonest tag is below 90 % in training; "
     "unseen: forms that training lacks"
   )
-
-  def _cases(self) -> dict[str, np.ndarray]:
-    """{cases: [test words] bool}."""
-    tags: dict[str, Counter] = {}
-    for sentence in self.train:
-      for word, tag in zip(sentence.words, sentence.tags):
-        tags.setdefault(word.lower(), Counter())[tag] += 1
-    sure = {word: counts.most_common(1)[0][1] / counts.total() for word, counts in tags.items()}
-    shares = np.asarray([sure.get(word.lower(), -1.0) for s in self.test for word in s.words])
-    every = np.ones(len(shares), bool)
-    return {"all words": every, "ambiguous": (shares >= 0) & (shares < CERTAIN), "unseen": shares < 0}
-
-  def _figures(self, answers: np.ndarray, read: str) -> Iterator[Figure]:
-    right = answers == np.asarray(_all_of(self.test, "tags"))
-    for cases, chosen in self._cases().items():
-      yield Figure(self.name, cases, "accuracy", read, _share(right[chosen]), int(chosen.sum()))
-
-  def without_model(self) -> list[Figure]:
-    """The commonest tag of each form."""
-    forms = ([word.lower() for word in _all_of(part, "words")] for part in (self.train, self.test))
-    train, test = forms
-    return list(self._figures(linear.commonest_answers(train, _all_of(self.train, "tags"), test), WITHOUT))
-
-  def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """Scores a classifier on the vectors of every depth."""
-    train, test = (np.concatenate(encoder.words([s.words for s in part])) for part in (self.train, self.test))
-    for depth, read in enumerate(DEPTHS):
-      answers = linear.predictions(train[:, depth], _all_of(self.train, "tags"), test[:, depth])
-      yield from self._figures(answers, read)
+  return SpanProbe(about=about, groups=groups, **task._asdict())
 
 
-def _all_of(sentences: Sequence[Sentence], field: str) -> list[str]:
-  return list(itertools.chain.from_iterable(getattr(sentence, field) for sentence in sentences))
-
-
-@dataclasses.dataclass(frozen=True)
-class Dependencies:
-  """What a word is to the word that it depends on, from the vectors of both."""
-
-  train: Sequence[Sentence]
-  test: Sequence[Sentence]
-  name = "dependency"
+def dependency(task: Task) -> SpanProbe:
+  """The relation of a word to the word that it depends on, from the vectors of both."""
   about = "dependency: the relation of a word to its head, both given (UD, without subtypes)"
-
-  def _asked(self, sentences: Sequence[Sentence]) -> tuple[list[str], list[str]]:
-    """Word forms and relations of all words but roots."""
-    words = [
-      (word.lower(), relation)
-      for sentence in sentences
-      for word, head, relation in zip(sentence.words, sentence.heads, sentence.relations)
-      if head >= 0
-    ]
-    return [word for word, _ in words], [relation for _, relation in words]
-
-  def _figure(self, answers: np.ndarray, read: str) -> Figure:
-    _, gold = self._asked(self.test)
-    return Figure(self.name, "all words", "accuracy", read, _share(answers == np.asarray(gold)), len(gold))
-
-  def without_model(self) -> list[Figure]:
-    """The commonest relation of each form."""
-    (train, labels), (test, _) = self._asked(self.train), self._asked(self.test)
-    return [self._figure(linear.commonest_answers(train, labels, test), WITHOUT)]
-
-  def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """Scores a classifier on the vectors of every depth."""
-    _, labels = self._asked(self.train)
-    train, test = (self._vectors(encoder, part) for part in (self.train, self.test))
-    for depth, read in enumerate(DEPTHS):
-      yield self._figure(linear.predictions(train[:, depth], labels, test[:, depth]), read)
-
-  @staticmethod
-  def _vectors(encoder: FrozenEncoder, sentences: Sequence[Sentence]) -> np.ndarray:
-    """[words, depths, 2 embed] of a word and its head."""
-    rows = []
-    for sentence, vectors in zip(sentences, encoder.words([s.words for s in sentences])):
-      heads = np.asarray(sentence.heads)
-      rows.append(np.concatenate([vectors[heads >= 0], vectors[heads[heads >= 0]]], axis=-1))
-    return np.concatenate(rows)
+  groups = {"all words": np.ones(len(_single(task.test)), bool)}
+  return SpanProbe(about=about, groups=groups, **task._asdict())
 
 
-@dataclasses.dataclass(frozen=True)
-class Relations:
-  """What two marked nouns are to each other, from the vectors of both."""
-
-  train: Sequence[Relation]
-  test: Sequence[Relation]
-  name = "relation"
+def relation(task: Task) -> SpanProbe:
+  """The relation of two marked nouns, from the vectors of both."""
   about = "relation: SemEval-2010 task 8, 19 directed relations between two marked spans; no model: the words"
+  groups = {"all pairs": np.ones(len(task.test), bool)}
+  return SpanProbe(about=about, groups=groups, has_bag=True, **task._asdict())
 
-  def _figure(self, answers: np.ndarray, read: str) -> Figure:
-    gold = np.asarray([relation.label for relation in self.test])
-    return Figure(self.name, "all pairs", "accuracy", read, _share(answers == gold), len(gold))
 
-  def without_model(self) -> list[Figure]:
-    """A bag of the words of both spans and of those between them."""
-    bags = [[r.words[r.spans[0][0] : r.spans[1][1]] for r in part] for part in (self.train, self.test)]
-    labels = [relation.label for relation in self.train]
-    return [self._figure(linear.bag_predictions(bags[0], labels, bags[1]), WITHOUT)]
+def _single(part: Sequence[Annotated]) -> list[str]:
+  return [label for (label,) in spans.labels(part)]
 
-  def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """Scores a classifier on the vectors of every depth."""
-    labels = [relation.label for relation in self.train]
-    train, test = (self._vectors(encoder, part) for part in (self.train, self.test))
-    for depth, read in enumerate(DEPTHS):
-      yield self._figure(linear.predictions(train[:, depth], labels, test[:, depth]), read)
 
-  @staticmethod
-  def _vectors(encoder: FrozenEncoder, relations: Sequence[Relation]) -> np.ndarray:
-    """[pairs, depths, 2 embed]: means over both spans."""
-    rows = []
-    for relation, vectors in zip(relations, encoder.words([r.words for r in relations])):
-      means = [vectors[first:behind].mean(axis=0) for first, behind in relation.spans]
-      rows.append(np.concatenate(means, axis=-1))
-    return np.stack(rows)
+def _forms(part: Sequence[Annotated]) -> list[str]:
+  """The first word of every target, in lower case."""
+  return [words[target.spans[0][0]].lower() for words, targets in part for target in targets]
 
 
 def _labels(split: Split) -> list[str]:
@@ -264,10 +220,10 @@ class MinimalPairs:
 
   def without_model(self) -> list[Figure]:
     """The form that is right more often in the other pairs with the same two forms; a guess where none is."""
-    counts: Counter = Counter(_forms(pair) for pair in self.pairs)
+    counts: Counter = Counter(_differing(pair) for pair in self.pairs)
     values = []
     for pair in self.pairs:
-      good, bad = _forms(pair)
+      good, bad = _differing(pair)
       often, seldom = counts[good, bad] - 1, counts[bad, good]
       values.append(0.5 + 0.5 * float(np.sign(often - seldom)))
     return [Figure(self.name, self.cases, "accuracy", WITHOUT, float(np.mean(values)), len(values))]
@@ -281,7 +237,7 @@ class MinimalPairs:
         yield self._figure(good, bad, read)
 
 
-def _forms(pair: MinimalPair) -> tuple[str, str]:
+def _differing(pair: MinimalPair) -> tuple[str, str]:
   """The words in which the sentences of a pair differ, each as one text."""
   differ = [
     (good, bad) for good, bad in itertools.zip_longest(pair.good, pair.bad, fillvalue="") if good != bad

@@ -3,24 +3,15 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
-import jax
 import numpy as np
 
 from data import files
 from lab.analysis.outcome import LeftOut, Needs
 from pretrain.checkpoints import checkpoint
-from pretrain.checkpoints.opened import OpenedRun, contrast_head, open_run
+from pretrain.checkpoints.opened import OpenedRun, open_run
 from pretrain.checkpoints.saved_model import OpenedEncoder, SavedModel, open_model
-
-
-class EncoderAndHead(NamedTuple):
-  """An encoder, and what its run's head of sequence contrast makes of [CLS]; None: there is no such head."""
-
-  encoder: OpenedEncoder
-  head: Callable[[jax.Array], jax.Array] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +23,7 @@ class Request:
   rows: int = 256  # held-out blocks
   batch_size: int = 32
   sentences: int = 1_000  # to train a probe on
-  pooling: str = "cls"  # or 'mean', or 'head' of [CLS]: what the vector of a sentence or block is
-  random_pairs: str = "blocks"  # or 'sentences': of what random pairs are
+  pooling: str = "cls"  # or 'mean': what the vector of a sentence or block is
 
   @functools.cached_property
   def names(self) -> list[str]:
@@ -51,15 +41,15 @@ class Request:
     for name, directory in zip(self.names, self.directories):
       yield name, open_model(directory)
 
-  def encoders(self) -> Iterator[tuple[str, EncoderAndHead, np.ndarray | None]]:
+  def encoders(self) -> Iterator[tuple[str, OpenedEncoder, np.ndarray | None]]:
     """Every encoder at its newest step, and [blocks, length] held-out ids; None of an import."""
     for (name, saved), directory in zip(self.saved(), self.directories):
       if "source" in saved.meta:
-        yield name, EncoderAndHead(saved.open_encoder(), None), None
+        yield name, saved.open_encoder(), None
       else:
         opened = _opened(directory, None, self.batch_size)
         blocks = opened.heldout.rows(0, min(len(opened.heldout), self.rows))
-        yield name, EncoderAndHead(opened.encoder, contrast_head(opened.run, opened.params)), blocks
+        yield name, opened.encoder, blocks
 
   def every_step(self, left_out: LeftOut) -> Iterator[tuple[str, int, OpenedRun]]:
     """Every saved step of every run, opened, of a run that is left out no more; imports are left out."""

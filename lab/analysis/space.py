@@ -11,7 +11,7 @@ from data import glue
 from data.glue import tsv
 from data.glue.tasks import known_task
 from lab.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
-from lab.analysis.request import EncoderAndHead, Request
+from lab.analysis.request import Request
 from pretrain.embed.vectors import Embedder, unit
 from pretrain.logs.heldout import ranking_area
 
@@ -25,10 +25,11 @@ def measure(request: Request) -> Outcome:
   """Histograms and densities of cosines in the last layer, without a head, and what they amount to."""
   rows, curves, left_out = [], [], LeftOut()
   similar = similar_pairs(request)
-  for name, model, blocks in request.encoders():
+  for name, encoder, blocks in request.encoders():
     with left_out.where_lacking(name):
-      taken = blocks if request.random_pairs == "blocks" else None
-      sides = pairs_of(sentence_embedder(name, model, request), taken, similar)
+      longest, size = min(LONGEST, encoder.config.max_length), request.batch_size
+      embedder = Embedder(encoder, pooling=request.pooling, max_length=longest, batch_size=size)
+      sides = pairs_of(embedder, blocks, similar)
       cosines = {kind: np.einsum("nw,nw->n", *pair) for kind, pair in sides.items()}
       area = area_between(cosines["similar"], cosines["random"]) if "similar" in cosines else None
       for kind, pair in sides.items():
@@ -36,12 +37,10 @@ def measure(request: Request) -> Outcome:
         measured = {"uniformity": uniformity(*pair)} if kind == "random" else {"alignment": alignment(*pair)}
         rows.append(row | measured | ({"area": area} if kind == "similar" else {}))
         curves += densities(f"{name}, {kind}", cosines[kind])
-  read = {"cls": "[CLS]", "mean": "means over tokens", "head": "what a head makes of [CLS]"}[request.pooling]
-  kind = f"held-out blocks of at most {LONGEST} tokens (of an import: of sentences of STS-B)"
-  kind = kind if request.random_pairs == "blocks" else "first sentences of the similar pairs"
+  read = {"cls": "[CLS]", "mean": "means over tokens"}[request.pooling]
   notes = [
-    f"Vectors are {read} of the last layer, without dropout{or_head(request)}. "
-    f"Random pairs are {PAIRS:,} pairs of different {kind}, similar "
+    f"Vectors are {read} of the last layer, without dropout or head. Random pairs are {PAIRS:,} pairs of "
+    f"different held-out blocks of at most {LONGEST} tokens (of an import: of sentences of STS-B), similar "
     "ones the sentences of STS-B with score 5. Uniformity is the log of the mean of exp(-2 |x - y|^2) over "
     "random pairs, alignment the mean of |x - y|^2 over similar ones, both of unit vectors: lower is better. "
     "area: how often a similar pair has the larger cosine; a half is chance.",
@@ -52,21 +51,6 @@ def measure(request: Request) -> Outcome:
     notes.append(f"No similar pairs: glue/STS-B in --data has none of score {SIMILAR:g}.")
   plot = Plot("cosines", f"Cosines of pairs of {read}", "cosine", "density", curves)
   return Outcome("Cosines of random and similar pairs", rows, [plot], notes, left_out.sentences(rows))
-
-
-def or_head(request: Request) -> str:
-  """What follows 'without dropout' in a note."""
-  return ", with the head of sequence contrast" if request.pooling == "head" else " or head"
-
-
-def sentence_embedder(name: str, model: EncoderAndHead, request: Request) -> Embedder:
-  """Vectors of the last layer of texts of at most `LONGEST` tokens; Needs where a head is lacking."""
-  sizes = {"max_length": min(LONGEST, model.encoder.config.max_length), "batch_size": request.batch_size}
-  if request.pooling != "head":
-    return Embedder(model.encoder, pooling=request.pooling, **sizes)
-  if model.head is None:
-    raise Needs(f"a head of sequence contrast, which {name} lacks")
-  return Embedder(model.encoder, pooling="cls", head=model.head, **sizes)
 
 
 def pairs_of(
@@ -84,10 +68,7 @@ def pairs_of(
   else:
     vectors = sides["similar"][0] if sides else np.zeros((0, 1))
   if len(vectors) < 2:
-    raise Needs(
-      "two held-out blocks at least, of an import and for --random_pairs=sentences two pairs of glue/STS-B, "
-      "to make random pairs of"
-    )
+    raise Needs("two held-out blocks at least, of an import two pairs of glue/STS-B, to make random pairs of")
   first, second = random_pairs(len(vectors))
   return {"random": (vectors[first], vectors[second])} | sides
 

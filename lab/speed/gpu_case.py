@@ -1,21 +1,95 @@
-"""One case of `benchmarks.gpu_day`: `python -m benchmarks.gpu_case NAME [--rehearse]`.
+"""The cases of `benchmarks.gpu_day`; `python -m benchmarks.gpu_case NAME [--rehearse]` measures one.
 
-Prepares, prints {"ready": true}, waits for a line on stdin, measures, and prints its results as JSON lines.
+A case prepares, prints {"ready": true}, waits for a line on stdin, measures, and prints its results as lines
+of JSON.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from lab.speed import gpu_cases
-from lab.speed.gpu_cases import Case
-from lab.speed.gpu_turns import say, wait_for_turn
-
+SHAPES = {"taco_base": "64x256"}  # rows x tokens of a recipe's speed; others: USUAL
+USUAL = "32x512"
+LARGE = {"taco_base": "256x256", "coco_lm_base": "96x512", "amos_base": "96x512"}
+USUAL_LARGE = "128x512"
+RECIPES = ("roberta_base", "coco_lm_base", "amos_base", "electra_base", "taco_base")
 REPEATS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A child program: a function here or, of a check, in `gpu_checks`, and what it works on."""
+
+  name: str
+  kind: str
+  recipe: str = ""
+  shape: str = USUAL
+  changes: tuple[str, ...] = ()  # 'field=value'
+  peer: str = ""  # a kind of `benchmarks.peers.server`
+  is_check: bool = False  # the exit code depends on its 'ok'
+  has_profile: bool = False
+  platforms: str = "cuda,cpu"  # JAX_PLATFORMS: an error without a GPU
+  is_tiny: bool = False  # a rehearsal
+  goldens: str = ""  # folder of golden files
+
+
+def table() -> list[Case]:
+  """All cases, the most valuable first."""
+  kernels = [Case(name, name, is_check=True) for name in ("attention_kernels", "kernels", "goldens")]
+  return [Case("ceilings", "ceilings"), *kernels, *_checks(), *_speeds()]
+
+
+def _checks() -> Iterator[Case]:
+  options = {"shape": "32x64", "is_check": True}
+  for recipe in ("roberta_tiny", "coco_lm_tiny", "amos_tiny", "taco_tiny", "electra_tiny"):
+    yield Case(f"twenty_steps_{recipe}", "twenty_steps", recipe, **options)
+  changes = ("model.dropout=0.1", "model.attention_dropout=0.1")
+  yield Case("resume", "resume", "roberta_tiny", changes=changes, **options)
+
+
+def _speeds() -> Iterator[Case]:
+  """Steps of ours and of the peers at one shape, then at larger ones: one of them is their best."""
+  shapes = {recipe: SHAPES.get(recipe, USUAL) for recipe in RECIPES}
+  for recipe, shape in shapes.items():
+    yield Case(recipe, "step", recipe, shape, has_profile=True)
+  for times in (1, 4, 2):
+    for recipe, shape in shapes.items():
+      rows, _, length = shape.partition("x")
+      name = f"peer_{recipe}" + (f"_x{times}" if times > 1 else "")
+      yield Case(name, "peer", recipe, f"{times * int(rows)}x{length}", peer="torch_compiled")
+    if times == 1:
+      modern = ("corruption.mask_rate=0.3",)
+      yield Case("peer_hugging_face", "peer", "roberta_base", peer="hugging_face_compiled")
+      yield Case("peer_modern_bert", "peer", "roberta_base", USUAL, modern, peer="modern_bert_compiled")
+      for recipe in RECIPES:
+        yield Case(f"{recipe}_large", "step", recipe, LARGE.get(recipe, USUAL_LARGE))
+
+
+def rehearsed(case: Case) -> Case:
+  """The case at a size that two CPU cores finish in seconds."""
+  recipe, tiny = case.recipe.replace("_base", "_tiny"), ("model.num_layers=2", "model.vocab_size=512")
+  changes = (*case.changes, *tiny) if case.kind in ("step", "peer") else case.changes
+  shape = f"{int(case.shape.split('x')[0]) // 16}x32"
+  return dataclasses.replace(case, recipe=recipe, shape=shape, changes=changes, platforms="cpu", is_tiny=True)
+
+
+def say(**line: Any) -> None:
+  """Prints a result."""
+  from lab.speed import cases  # imports JAX, which the program that gives turns must not need
+
+  print(json.dumps(cases.rounded(line)), flush=True)
+
+
+def wait_for_turn() -> None:
+  """Returns when no other case works; ends the program if nobody gives turns any more."""
+  print(json.dumps({"ready": True}), flush=True)
+  if not sys.stdin.readline():
+    sys.exit("error: the program that gives turns has ended")
 
 
 def timed(dispatch: Callable[[], Any], wait: Callable[[], Any], *, warmup: int = 3) -> dict[str, float]:
@@ -37,7 +111,7 @@ def timed(dispatch: Callable[[], Any], wait: Callable[[], Any], *, warmup: int =
   }
 
 
-def ceilings(case: Case, _) -> None:
+def ceilings(case: Case) -> None:
   """The rates of a large product and of a copy on this card: what shares of the peak are taken of."""
   import jax
   import jax.numpy as jnp
@@ -55,7 +129,7 @@ def ceilings(case: Case, _) -> None:
   say(what="copy", gigabytes=long.nbytes / 1e9, **taken, gb_per_second=2 * long.nbytes / taken["ms"] / 1e6)
 
 
-def step(case: Case, _) -> None:
+def step(case: Case) -> None:
   """Our training step, and where its time goes."""
   import jax
 
@@ -72,8 +146,6 @@ def step(case: Case, _) -> None:
   say(
     recipe=case.recipe,
     shape=case.shape,
-    flags=case.flags,
-    changes=case.changes,
     **taken,
     tokens_per_second=1e3 * made.tokens / taken["ms"],
     tflops=rate / 1e12,
@@ -92,7 +164,7 @@ def step(case: Case, _) -> None:
     say(**profile_table.profiled(three, times=3))
 
 
-def peer(case: Case, _) -> None:
+def peer(case: Case) -> None:
   """The step of a PyTorch peer; its masks are ready-made."""
   import torch
 
@@ -120,86 +192,20 @@ def peer(case: Case, _) -> None:
   )
 
 
-def finetune(case: Case, _) -> None:
-  """Rows per second of fine-tuning: one run, and five seeds in one program."""
-  import numpy as np
-
-  from lab.speed import cases
-  from lab.speed import finetune as runs
-
-  size = "tiny" if case.is_tiny else "base"
-  asked = argparse.Namespace(runs=5, size=size, shape=cases.shape(case.shape), remat="cheap", scan_unroll=1)
-  made = runs.make_case(asked, dtype="auto")
-  rates = np.full(asked.runs, 1e-4, np.float32)
-  names = ("one at a time", "vectorized")
-  ways = {name: runs.Way(name, made.problem, made.init, rates) for name in names}
-  compiling = {name: way.step(made.batch) for name, way in ways.items()}
-  wait_for_turn()
-  taken = cases.alternated(
-    {name: lambda way=way: way.step(made.batch) for name, way in ways.items()}, repeats=7
-  )
-  for name in names:
-    seconds = taken[name]["seconds"]
-    rows = asked.runs * asked.shape[0] / seconds
-    say(
-      way=name, shape=case.shape, ms=1e3 * seconds, rows_per_second=rows, first_step_seconds=compiling[name]
-    )
-
-
-def embed(case: Case, _) -> None:
-  """Rows per second of vectors of texts: random tokens through the inference code, mean pooling."""
-  import jax
-
-  from lab.speed import cases
-  from pretrain.build import encoder_config
-  from pretrain.embed.vectors import pooled
-  from pretrain.inference.compiled import Compiled
-  from pretrain.models.encoder import init_encoder
-
-  batch, length = cases.shape(case.shape)
-  changes = () if case.is_tiny else ("model.dtype=bfloat16",)
-  config = cases.make_config(case.recipe, batch=batch, length=length, changes=changes)
-  encoder, pad = encoder_config(config), cases.SPECIAL["pad"]
-  params = jax.device_get(jax.jit(lambda key: init_encoder(key, encoder, pad_id=pad))(jax.random.key(0)))
-  compiled = Compiled(
-    lambda params, batch: pooled(params, encoder, batch, pad_id=pad, pooling="mean"),
-    params,
-    batch_size=batch,
-    longest=length,
-    pad_id=pad,
-  )
-  inputs = [{"ids": row} for ids in cases.random_ids(config, 2 if case.is_tiny else 16) for row in ids]
-  compiled(inputs[:batch])
-  wait_for_turn()
-  taken = cases.timed(lambda: compiled(inputs), repeats=7)
-  say(shape=case.shape, ms=1e3 * taken["seconds"], rows_per_second=len(inputs) / taken["seconds"])
-
-
-def kinds() -> dict[str, Callable[[Case, argparse.Namespace], None]]:
-  """{kind of a case: what it does}."""
-  from lab.speed import gpu_checks, gpu_run
-
-  names = ("attention_kernels", "kernels", "goldens", "resume")
-  checks = {name: getattr(gpu_checks, name) for name in names}
-  own = {"twenty_steps": gpu_checks.twenty_steps, "real_run": gpu_run.real_run}
-  return checks | own | {kind.__name__: kind for kind in (ceilings, step, peer, finetune, embed)}
-
-
-def main() -> None:
-  """Runs a case."""
-  parser = argparse.ArgumentParser(description=__doc__)
+def main(kinds: Mapping[str, Callable[[Case], None]]) -> None:
+  """Runs the case that the command line names, by the function of its kind."""
+  parser = argparse.ArgumentParser()
   parser.add_argument("name")
   parser.add_argument("--goldens", default="")
-  parser.add_argument("--records", default="")
   parser.add_argument("--rehearse", action="store_true")
   asked = parser.parse_args()
-  case = next(case for case in gpu_cases.table() if case.name == asked.name)
-  case = gpu_cases.rehearsed(case) if asked.rehearse else case
-  kinds()[case.kind](case, asked)
+  case = next(case for case in table() if case.name == asked.name)
+  case = dataclasses.replace(rehearsed(case) if asked.rehearse else case, goldens=asked.goldens)
+  kinds[case.kind](case)
   print(json.dumps({"done": True}), flush=True)
   sys.stderr.flush()
   os._exit(0)  # the threads of compilers and profilers end slowly, and nothing is left to write
 
 
 if __name__ == "__main__":
-  main()
+  main({"ceilings": ceilings, "step": step, "peer": peer})

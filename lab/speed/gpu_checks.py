@@ -6,7 +6,6 @@ Every line has 'error', the largest difference relative to the largest number, '
 import dataclasses
 import functools
 import os
-import pathlib
 import re
 import statistics
 import subprocess
@@ -17,9 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lab.speed import cases, parts
-from lab.speed.gpu_cases import Case
-from lab.speed.gpu_turns import say
+from lab.speed import cases, gpu_case, parts
+from lab.speed.gpu_case import Case, say
 from pretrain.logs import metrics
 from pretrain.ops.attention import attention
 from pretrain.ops.draws import row_random
@@ -28,7 +26,6 @@ from pretrain.ops.norm import added_norm
 from pretrain.ops.vocab.lookup import lookup
 
 BFLOAT16, FLOAT32 = 1e-2, 2e-5
-GOLDENS = pathlib.Path(__file__).resolve().parents[3] / "shared" / "goldens"
 # rows, tokens, heads, head_dim, dropout, options: 'ends' of rows in tokens, 'segment' length, 'window'
 ATTENTION = {
   "full": (4, 512, 12, 64, 0.0, {}),
@@ -65,13 +62,13 @@ def _value_and_gradients(function: Callable, arrays: tuple) -> tuple:
   return both(*arrays)
 
 
-def attention_kernels(case: Case, _) -> None:
+def attention_kernels(case: Case) -> None:
   """A line for each kind of rows; a rehearsal has short ones and what CPUs compute with."""
   for name, sizes in ATTENTION.items():
     _attention(name, *_short(sizes) if case.is_tiny else sizes, is_tiny=case.is_tiny)
 
 
-def kernels(case: Case, _) -> None:
+def kernels(case: Case) -> None:
   """A line for each other kernel and each kind of input."""
   for dtype, tolerance in ((jnp.bfloat16, BFLOAT16), (jnp.float32, FLOAT32)):
     for width in (768, 256):
@@ -191,15 +188,14 @@ def _lookup(rows: int, length: int, height: int, width: int) -> None:
   compared("lookup, float32", lambda table: lookup(table, ids, fixed=fixed)[0], plain, (table,), FLOAT32)
 
 
-def goldens(case: Case, asked) -> None:
+def goldens(case: Case) -> None:
   """Golden files of the official code in float32; a line for each file with a miss, and one for all."""
-  folder = asked.goldens or (str(GOLDENS) if case.is_tiny and GOLDENS.is_dir() else "")
-  if not folder:
+  if not case.goldens:
     say(skipped="--goldens is not given")
     return
   environment = os.environ | {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
   done = subprocess.run(
-    [sys.executable, "-m", "tests.goldens", folder], capture_output=True, text=True, env=environment
+    [sys.executable, "-m", "tests.goldens", case.goldens], capture_output=True, text=True, env=environment
   )
   sys.stderr.write(done.stdout + done.stderr)
   lines = done.stdout.splitlines()
@@ -218,7 +214,7 @@ def losses(config, device: jax.Device, steps: int) -> Iterator[float]:
     yield metrics.reduce_metrics(step.metrics)["loss"]
 
 
-def twenty_steps(case: Case, _) -> None:
+def twenty_steps(case: Case) -> None:
   """The same 20 steps on a CPU and here: each loss in float32, the mean of the last 5 in bfloat16."""
   batch, length = cases.shape(case.shape)
   steps, here = 5 if case.is_tiny else 20, jax.devices()[0]
@@ -240,7 +236,7 @@ def twenty_steps(case: Case, _) -> None:
   say(check=f"{case.recipe}, bfloat16, last 5", error=error, tolerance=2e-2, ok=error <= 2e-2, **ends)
 
 
-def resume(case: Case, _) -> None:
+def resume(case: Case) -> None:
   """Ten steps from a state that was fetched and put back give the same bits: the kernels are repeatable."""
   batch, length = cases.shape(case.shape)
   dtype = () if case.is_tiny else ("model.dtype=bfloat16",)
@@ -260,3 +256,8 @@ def resume(case: Case, _) -> None:
   differ = sum(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
   error = parts.largest_difference(second, first)
   say(check="resume, bits", error=error, tolerance=0, ok=differ == 0, differing_arrays=differ)
+
+
+if __name__ == "__main__":
+  checks = (attention_kernels, kernels, goldens, twenty_steps, resume)
+  gpu_case.main({check.__name__: check for check in checks})

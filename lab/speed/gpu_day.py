@@ -1,140 +1,244 @@
-"""As many trustworthy lines about a GPU as a quarter of an hour gives: correctness, speed, peers, variants.
+"""Correctness and speed on a GPU within a given time: checks, training steps, and PyTorch at the same work.
 
-  python -m benchmarks.gpu_day --minutes=12 --output=DIR --wheels=WHEELS --goldens=GOLDENS --records=RECORDS
+  python -m benchmarks.gpu_day --minutes=12 --output=DIR --goldens=GOLDENS
   python -m benchmarks.gpu_day --rehearse --minutes=8 --output=DIR  # tiny, on this machine's CPU
   python -m benchmarks.gpu_day --minutes=5 --output=DIR --only roberta_base peer_roberta_base
 
-Every case of `lab/speed/gpu_cases.py` is a process; `lab/speed/gpu_turns.py` says how they take turns. A
-line is in `lines.jsonl` as soon as it is printed. When the time is over, everything is killed and the tables
-are made of the lines that exist. Writes `lines.jsonl`, `summary.md` and `log.txt` into --output. Exit code
-0: every correctness case passed; 1: one failed or is missing.
+Every case, see `lab/speed/gpu_case.py`, is a process. Cases compile beside each other and measure one at a
+time: meanwhile all others are stopped, because compilers try kernels on the same GPU. A result is in
+`lines.jsonl` as soon as it is printed; after the last case, or when the time is over, `summary.md` has the
+tables. What else a case prints is in `logs`. XLA_FLAGS of the environment count for all cases.
+Exit code 0: every check passed; 1: one failed or is missing.
 """
 
+import concurrent.futures
 import contextlib
 import importlib.metadata
+import json
 import os
 import pathlib
 import platform
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from data import command
 from data.errors import ConfigError
-from lab.speed import gpu_cases, gpu_summary
-from lab.speed.gpu_cases import Case
-from lab.speed.gpu_turns import GRACE_SECONDS, Day
+from lab.speed import gpu_summary
+from lab.speed.gpu_case import Case, rehearsed, table
 
-PACKAGES = (
-  *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "triton", "jax-triton", "torch", "transformers"),
-  *("grain", "numpy", "jax-cuda13-pjrt", "nvidia-cuda-runtime", "nvidia-cudnn-cu13", "nvidia-cublas"),
-)
-NO_CARD = "none"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TURN_SECONDS = 150.0  # a case that measures longer is killed: the others have nothing meanwhile
+PACKAGES = ("jax", "jaxlib", "flax", "triton", "jax-triton", "torch", "transformers", "nvidia-cudnn-cu13")
 CARD = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,memory.total"
 
 
-def installed(wheels: str, folder: str) -> str:
-  """A folder with the content of the wheels in a folder; '' without wheels."""
-  if not wheels:
-    return ""
-  files = sorted(pathlib.Path(wheels).glob("*.whl"))
-  if not files:
-    raise ConfigError(f"--wheels={wheels}: no *.whl there")
-  for file in files:  # as `pip install --no-deps --no-compile --target`, which needs pip
-    with zipfile.ZipFile(file) as wheel:
-      wheel.extractall(folder)
-  return folder
-
-
-def machine(commit: str) -> dict[str, Any]:
-  """The card, its state, and all versions."""
-  try:
+def machine() -> dict[str, Any]:
+  """The card ('' where there is none), its state, and all versions."""
+  card = ""
+  with contextlib.suppress(OSError, subprocess.TimeoutExpired):
     query = ["nvidia-smi", f"--query-gpu={CARD}", "--format=csv,noheader"]
     card = subprocess.run(query, capture_output=True, text=True, timeout=20).stdout.strip()
-  except (OSError, subprocess.TimeoutExpired):
-    card = ""
   versions = {}
   for name in PACKAGES:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
       versions[name] = importlib.metadata.version(name)
   return {
-    "commit": commit or command.commit() or "unknown",
+    "commit": command.commit() or "unknown",
     "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
-    "card": dict(zip(CARD.split(","), card.split(", "))) if card else NO_CARD,
+    "card": dict(zip(CARD.split(","), card.split(", "))) if card else "",
     "machine": f"{os.cpu_count()} x {platform.machine()}",
     "python": platform.python_version(),
     "versions": versions,
   }
 
 
-def chosen(asked) -> list[Case]:
-  """The cases that are asked for, in the table's order."""
-  table = gpu_cases.table()
-  known = [case.name for case in table]
-  wrong = [name for name in (*asked.only, *asked.skip) if name not in known]
-  if wrong:
-    raise ConfigError(f"no case {', '.join(wrong)}; --list prints the names")
-  cases = [case for case in table if case.name in (asked.only or known) and case.name not in asked.skip]
-  return [gpu_cases.rehearsed(case) for case in cases] if asked.rehearse else cases
+class Day:
+  """Runs cases until all have ended, or until `stop`.
+
+  The process of a case prints JSON objects, each on a line: {"ready": true} when it waits for its turn on
+  stdin, {"done": true} when it has ended, all others are results. Checks ask for no turn.
+  """
+
+  def __init__(
+    self, cases: Sequence[Case], output: pathlib.Path, program: Callable[[Case], list[str]], *, workers: int
+  ) -> None:
+    """Starts nothing yet; `program` gives the command line of a case, `workers` run at once."""
+    self.cases, self.output, self.program, self.workers = cases, output, program, workers
+    self.lines: list[dict[str, Any]] = []
+    self._alive: dict[str, subprocess.Popen] = {}
+    self._turn = threading.Lock()  # of the case that measures; nothing starts meanwhile
+    self._writing = threading.Lock()
+    self._is_stopping, self._started = False, time.monotonic()
+    (output / "logs").mkdir(exist_ok=True)
+
+  def run(self, *, seconds: float) -> None:
+    """Runs the cases; after so many seconds everything is killed."""
+    deadline = threading.Timer(seconds, self.stop)
+    deadline.start()
+    try:
+      with (
+        tempfile.TemporaryDirectory(prefix="gpu_day_", ignore_cleanup_errors=True) as folder,
+        concurrent.futures.ThreadPoolExecutor(self.workers) as threads,
+      ):
+        list(threads.map(lambda case: self._case(case, folder), self.cases))
+    finally:
+      deadline.cancel()
+
+  def stop(self) -> None:
+    """Kills every case and starts no other."""
+    self._is_stopping = True
+    self._signal(signal.SIGKILL)
+
+  def add(self, name: str, **line: Any) -> None:
+    """Keeps a line of a case; it is on disk when this returns."""
+    line = {"case": name, "at_seconds": round(time.monotonic() - self._started, 1)} | line
+    with self._writing, (self.output / "lines.jsonl").open("a", encoding="utf-8") as file:
+      self.lines.append(line)
+      file.write(json.dumps(line) + "\n")
+      file.flush()
+      os.fsync(file.fileno())
+      print(json.dumps({key: value for key, value in line.items() if key != "kernels"}), flush=True)
+
+  def _signal(self, number: int, *, but: str = "") -> None:
+    """Sends a signal to all cases but one, and to the processes that they started."""
+    for name, process in list(self._alive.items()):
+      if name != but:
+        with contextlib.suppress(ProcessLookupError):
+          os.killpg(process.pid, number)
+
+  def _case(self, case: Case, folder: str) -> None:
+    """Runs one case and adds its lines; the last one says why, where it has not ended by itself."""
+    log = self.output / "logs" / f"{case.name}.txt"
+    with log.open("w", encoding="utf-8") as stderr:
+      with self._turn:
+        if self._is_stopping:
+          self.add(case.name, missing="the time was over: not started")
+          return
+        process = self._alive[case.name] = subprocess.Popen(
+          self.program(case),
+          stdin=subprocess.PIPE,
+          stdout=subprocess.PIPE,
+          stderr=stderr,
+          text=True,
+          env=self._environment(case, os.path.join(folder, case.name)),
+          cwd=ROOT,
+          start_new_session=True,
+        )
+        if self._is_stopping:  # `stop` came between the question and the start
+          self._signal(signal.SIGKILL)
+      with contextlib.ExitStack() as turn:
+        is_done, is_late = self._read(case, process, stderr, turn)
+      with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # what it started and left behind
+      code = process.wait()
+      del self._alive[case.name]
+    if self._is_stopping and not is_done:
+      self.add(case.name, missing="the time was over")
+    elif is_late:
+      self.add(case.name, error=f"still measuring after {TURN_SECONDS:.0f} s")
+    elif code and not is_done:
+      self.add(case.name, error=_reason(log, code))
+
+  def _read(
+    self, case: Case, process: subprocess.Popen, log, turn: contextlib.ExitStack
+  ) -> tuple[bool, bool]:
+    """Adds the lines of a case until it ends; whether it is done, and whether its turn was too long."""
+    assert process.stdout is not None and process.stdin is not None
+    late = threading.Event()
+    for text in process.stdout:
+      line = None
+      with contextlib.suppress(ValueError):
+        line = json.loads(text) if text.startswith("{") else None
+      if line is None:
+        log.write(text)
+        log.flush()
+      elif "ready" in line:
+        turn.enter_context(self._turn)
+        self._signal(signal.SIGSTOP, but=case.name)
+        turn.callback(self._signal, signal.SIGCONT)
+        limit = threading.Timer(TURN_SECONDS, lambda: (late.set(), os.killpg(process.pid, signal.SIGKILL)))
+        limit.start()
+        turn.callback(limit.cancel)
+        with contextlib.suppress(BrokenPipeError):
+          process.stdin.write("go\n")
+          process.stdin.flush()
+      elif "done" in line:
+        return True, False
+      else:
+        self.add(case.name, **line)
+    return False, late.is_set()
+
+  def _environment(self, case: Case, own: str) -> dict[str, str]:
+    """The environment of a case's process; JAX must not reserve memory, which all cases share."""
+    changes = {
+      "JAX_PLATFORMS": "cpu" if case.kind == "peer" else case.platforms,  # a peer's JAX makes its config only
+      "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+      "TF_CPP_MIN_LOG_LEVEL": "2",
+      "TORCHINDUCTOR_CACHE_DIR": own,  # a shared one has locks of stopped processes
+      "TORCHINDUCTOR_COMPILE_THREADS": "4",
+    }
+    if case.is_tiny:  # inductor's C++ takes a minute for each peer
+      compiled = os.environ.get("TORCHDYNAMO_DISABLE", "1")
+      changes |= {"CUDA_VISIBLE_DEVICES": "", "TORCHDYNAMO_DISABLE": compiled}
+    return os.environ | changes
 
 
-def parse() -> Any:
-  """Reads the flags."""
-  parser = command.Parser(description=__doc__)
-  parser.add_argument("--minutes", type=float, default=12.0, help="until everything is killed")
-  parser.add_argument("--output", default="", help="folder of the three files")
-  parser.add_argument("--wheels", default="", help="folder of wheels that this machine lacks")
-  parser.add_argument("--goldens", default="", help="folder of golden files")
-  parser.add_argument("--records", default="", help="folder of prepared records for the real run")
-  parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of cases")
-  parser.add_argument("--skip", nargs="+", default=[], metavar="NAME", help="of cases")
-  parser.add_argument("--rehearse", action="store_true", help="tiny cases on the CPU")
-  parser.add_argument("--workers", type=int, default=0, help="processes alive at once; 0: half of the cores")
-  parser.add_argument("--commit", default="", help="of this code, where there is no .git")
-  parser.add_argument("--list", action="store_true", help="print the cases and end")
-  return parser.parse_args()
+def _reason(log: pathlib.Path, code: int) -> str:
+  """The last line of a log that names an error, or its last one, at most 300 characters."""
+  lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+  lines = [line.strip() for line in lines if line.strip() and not line.startswith(" ")]
+  errors = [line for line in lines if re.search(r"Error|error:|^F\d{4} ", line)]  # F: XLA aborts
+  return ([f"exit code {code}"] + lines + errors[-1:])[-1][:300]
+
+
+def chosen(names: Sequence[str], *, is_tiny: bool) -> Iterator[Case]:
+  """The cases of these names, without names all, in the table's order."""
+  known = [case.name for case in table()]
+  if wrong := [name for name in names if name not in known]:
+    raise ConfigError(f"--only {' '.join(wrong)}: expected some of {', '.join(known)}")
+  for case in table():
+    if not names or case.name in names:
+      yield rehearsed(case) if is_tiny else case
 
 
 def main() -> int:
   """Runs the cases and prints the tables; returns the exit code."""
-  asked, started = parse(), time.monotonic()
-  cases = chosen(asked)
-  if asked.list:
-    print("\n".join(f"{case.name:32} {case.kind:12} {case.recipe:14} {case.shape}" for case in cases))
-    return 0
-  if not asked.output:
-    raise ConfigError("--output is missing; give --output=DIR")
-  if machine(asked.commit)["card"] == NO_CARD and not asked.rehearse:
+  parser = command.Parser(description=__doc__)
+  parser.add_argument("--minutes", type=float, default=12.0, help="until everything is killed")
+  parser.add_argument("--output", required=True, help="folder of results")
+  parser.add_argument("--goldens", default="", help="folder of golden files")
+  parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of cases")
+  parser.add_argument("--rehearse", action="store_true", help="tiny cases on the CPU")
+  parser.add_argument("--workers", type=int, default=0, help="processes alive at once; 0: half of the cores")
+  asked = parser.parse_args()
+  cases, output = list(chosen(asked.only, is_tiny=asked.rehearse)), pathlib.Path(asked.output)
+  here = machine()
+  if not here["card"] and not asked.rehearse:
     raise ConfigError("nvidia-smi finds no GPU here; to run tiny cases on this CPU, add --rehearse")
-  output = pathlib.Path(asked.output)
   output.mkdir(parents=True, exist_ok=True)
-  with tempfile.TemporaryDirectory(prefix="gpu_day_wheels_") as site:
-    if installed(asked.wheels, site):
-      os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH", "")]))
-      sys.path.insert(0, site)
 
-    def program(case: Case) -> list[str]:
-      folders = {"goldens": asked.goldens, "records": asked.records}  # absolute: a case starts in the root
-      options = [f"--{name}={path and os.path.abspath(path)}" for name, path in folders.items()]
-      rehearsing = ["--rehearse"] * asked.rehearse
-      return [sys.executable, "-m", "benchmarks.gpu_case", case.name, *options, *rehearsing]
+  def program(case: Case) -> list[str]:
+    goldens = asked.goldens and os.path.abspath(asked.goldens)  # a case starts in the root
+    flags = [case.name, f"--goldens={goldens}", *["--rehearse"] * asked.rehearse]
+    return [sys.executable, "-m", f"benchmarks.{'gpu_checks' if case.is_check else 'gpu_case'}", *flags]
 
-    workers = asked.workers or (2 if asked.rehearse else max(2, (os.cpu_count() or 2) // 2))
-    deadline = started + 60 * asked.minutes - min(3 * GRACE_SECONDS, 6 * asked.minutes)
-    day = Day(cases, output, program, deadline=deadline, workers=workers)
-    for number in (signal.SIGTERM, signal.SIGINT):
-      signal.signal(number, lambda *_: setattr(day, "is_stopping", True))
-    day.add("machine", machine(asked.commit))  # once more: with the wheels' versions
-    day.run()
+  workers = asked.workers or (2 if asked.rehearse else max(2, (os.cpu_count() or 2) // 2))
+  day = Day(cases, output, program, workers=workers)
+  for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda *_: day.stop())
+  day.add("machine", **here)
+  day.run(seconds=60 * asked.minutes)
   text, failures = gpu_summary.summary(day.lines, cases)
   (output / "summary.md").write_text(text, encoding="utf-8")
   print(text)
-  left = [line["case"] for line in day.lines if "missing" in line]
-  if left:
+  if left := [line["case"] for line in day.lines if "missing" in line]:
     print(f"without a result; add to the same command: --only {' '.join(left)}", file=sys.stderr)
   if failures:
     print("correctness: " + "; ".join(failures), file=sys.stderr)

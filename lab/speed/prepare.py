@@ -1,7 +1,6 @@
 """Compares the speed of `pack_unit` and `write_shard` with that of the sentencepiece library alone.
 
   python -m benchmarks.prepare --source=TEXT.txt --vocabulary=DIR
-  python -m benchmarks.prepare --source=TEXT.txt --vocabulary=DIR --repeat=11 --rounds=1   # memory
 
 One JSON line. Seconds are CPU seconds of this process, medians over rounds in which the two sides take turns,
 each over the whole text. `seconds_bare` is one call of sentencepiece (or of the WordPiece tokeniser) on
@@ -21,7 +20,6 @@ import time
 from collections.abc import Callable
 
 from data import command, sources, vocabulary
-from data.errors import ConfigError
 from data.prepare import pipeline, shards
 from data.vocabulary import tokenizer_files
 from lab.speed import cases
@@ -77,31 +75,18 @@ def prepare_all(job: pipeline.Job, plan: sources.Plan, size: int) -> dict[str, f
   return {"tokens": tokens, "units": units, "shards": records}
 
 
-def repeated(source: str, times: int, folder: pathlib.Path) -> str:
-  """Returns a file with the text of `source` so many times."""
-  path = folder / "text.txt"
-  with open(path, "wb") as file:
-    for _ in range(times):
-      for name in sources.expand(source):
-        file.write(pathlib.Path(name).read_bytes() + b"\n\n")
-  return str(path)
-
-
 def main() -> None:
   """Prints the line."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("--source", required=True, help="text files, as for data.prepare")
   parser.add_argument("--vocabulary", required=True, help="its directory")
   parser.add_argument("--length", type=int, default=512)
-  parser.add_argument("--repeat", type=int, default=1, help="times that the text is there")
   parser.add_argument("--rounds", type=int, default=5)
   asked = parser.parse_args()
-  if asked.repeat < 1 or asked.rounds < 1:
-    raise ConfigError("--repeat and --rounds are at least 1")
+  command.refuse_below_one(asked, "rounds")
   with tempfile.TemporaryDirectory() as scratch:
     folder = pathlib.Path(scratch)
-    source = repeated(asked.source, asked.repeat, folder) if asked.repeat > 1 else asked.source
-    request, output = sources.Request(source), folder / "records"
+    request, output = sources.Request(asked.source), folder / "records"
     shutil.copytree(asked.vocabulary, output / "vocabulary")
     planned: list[sources.Plan] = []
     planning = cpu_seconds(lambda: planned.append(sources.plan(request)))
@@ -120,9 +105,7 @@ def main() -> None:
     {
       "benchmark": "prepare",
       "vocabulary": f"{words.kind}, {words.pretokenization}, {words.size}",
-      "megabytes": sum(pathlib.Path(name).stat().st_size for name in sources.expand(asked.source))
-      * asked.repeat
-      / 1e6,
+      "megabytes": sum(pathlib.Path(name).stat().st_size for name in sources.expand(asked.source)) / 1e6,
       "tokens": tokens,
       "seconds_planning": planning,
       "seconds_units": units,

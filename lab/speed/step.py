@@ -1,50 +1,73 @@
-"""How fast a training step is on this machine, recipe by recipe.
+"""How fast a training step is on this machine, what it needs, and how both grow.
 
   python -m benchmarks.step --recipes roberta_base coco_lm_base --shapes 4x128 1x512 --repeats 5
-  python -m benchmarks.step --recipes amos_small --shapes 32x128 --set model.dtype=bfloat16
+  python -m benchmarks.step --recipes roberta_small --shapes 8x128 8x256 8x512 --set model.num_layers=4
+  python -m benchmarks.step --recipes roberta_small --shapes 8x128 --devices 1 2 4 8 --axis fsdp
 
 The whole step on random tokens: masks, corruption, gradient, clipping, Adam, the guard against non-finite
 values. One JSON line for each case: seconds and CPU seconds of a step (medians), tokens per second, seconds
-to compile, the compiled program's temporary bytes.
+to compile, the compiler's bytes of a device, FLOP of all products and their ratio to the formula, bytes of
+collectives by axis. --devices shares a fixed global batch among fake devices of a CPU: FLOP and bytes of one
+should fall as 1/N; the time of fake devices says nothing and is not measured.
 """
 
+import os
 import sys
 
+if "--devices" in sys.argv:  # before JAX is imported
+  os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+
+import jax
 from ml_collections import ConfigDict
 
 from data import command
 from lab.speed import cases
 from pretrain.command import kept_memory
+from pretrain.plan import flops, roofline
+from pretrain.plan.collectives import collectives, summary
+from pretrain.plan.forecast import memory
+from pretrain.plan.program import parse
 
 
-def measure(config: ConfigDict, *, repeats: int) -> dict:
-  """Compiles a config's step, times it, and says what came out."""
-  step = cases.Step(config)
-  taken = cases.timed(step, repeats=repeats)
-  return {
+def measure(config: ConfigDict, *, repeats: int, devices: int = 1) -> dict:
+  """Compiles a config's step, and times it where it is on one device."""
+  step = cases.Step(config, devices=jax.devices()[:devices])
+  program = parse(step.compiled.as_text())
+  found = {
     "recipe": config.recipe,
     "shape": f"{config.train.batch_size}x{config.data.length}",
-    **taken,
-    **step.speed(taken["seconds"]),
+    "devices": devices,
     "seconds_to_compile": step.seconds_to_compile,
-    "temporary_bytes": int(step.compiled.memory_analysis().temp_size_in_bytes),
-    "loss": float(step.metrics["loss"][0]),
+    "bytes": memory(step.compiled, jax.default_backend()),
+    "gflop_of_a_device": roofline.total_flops(program) / 1e9,
+    "gflop_to_formula": roofline.total_flops(program)
+    * devices
+    / (flops.training_flops_per_token(config.to_dict()) * step.tokens),
+    "collectives": summary(collectives(program, step.run.mesh.shape)),
   }
+  if devices == 1:
+    taken = cases.timed(step, repeats=repeats)
+    found |= taken | step.speed(taken["seconds"]) | {"loss": float(step.metrics["loss"][0])}
+  return found
 
 
 def main() -> None:
-  """Prints a line for each recipe and shape."""
+  """Prints a line for each recipe, shape and number of devices."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("--recipes", nargs="+", default=cases.BASE_RECIPES, help="names in configs/, or files")
   parser.add_argument("--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)])
+  parser.add_argument("--devices", nargs="+", type=int, default=[1], help="that share each shape")
+  parser.add_argument("--axis", choices=("data", "fsdp", "tensor"), default="data", help="of --devices")
   parser.add_argument("--repeats", type=int, default=5, help="timed steps")
   parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
   asked = parser.parse_args()
   for recipe in asked.recipes:
     for batch, length in asked.shapes:
-      config = cases.make_config(recipe, batch=batch, length=length, changes=asked.set)
-      found = measure(config, repeats=asked.repeats)
-      cases.report({"benchmark": "step", "changes": asked.set, **found})
+      for devices in asked.devices:
+        mesh = ["mesh.data=1"] * (asked.axis != "data") + [f"mesh.{asked.axis}={devices}"]
+        config = cases.make_config(recipe, batch=batch, length=length, changes=[*asked.set, *mesh])
+        found = measure(config, repeats=asked.repeats, devices=devices)
+        cases.report({"benchmark": "step", "changes": asked.set, **found})
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from data import command
 from data.command import Parser
 from data.errors import ConfigError, DataError, on_one_line, unknown
 from lab.analysis import probe_sets, probing
-from lab.studies import cells, cost, papers, sweeps, table
+from lab.studies import cells, papers, table
 from lab.studies.cells import Asked
 from lab.studies.studies import FINE_TUNINGS, STUDIES, Study
 
@@ -21,7 +21,7 @@ _EPILOG = """\
 Every cell, a row with a seed, is an ordinary run in OUTPUT/ROW/seed_N/run, then the probes of pretrain.probe
 and, where they are asked for, the analyses of pretrain.analysis and searches of finetune.main, whose best
 models are scored on a test set. The same command goes on after a stop or a kill; several processes with the
-same flags share the cells. The table is written after each cell; rows of a sweep, such as crops, are plotted.
+same flags share the cells. The table is written after each cell.
 tagging_N: part of speech from N sentences of UD's English EWT in --data, the rate chosen of three on its
 development set. mnli, rte and so on: that task of --data/glue at one rate and batch size, scored on its
 development set.
@@ -60,7 +60,6 @@ def parser() -> Parser:
   made.add_argument(
     "--output", default="", help="directory of cells and of the table; default: runs/ablations_NAME[_tiny]"
   )
-  made.add_argument("--cost", type=float, help="runs nothing: what it would take at so many TFLOP/s")
   made.add_argument(
     "--table", action="store_true", help="runs nothing, reads no data: the table of what is finished"
   )
@@ -85,8 +84,6 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace]:
   for flag in ("budget", "seeds"):
     if getattr(args, flag) < 0:
       raise ConfigError(f"--{flag}={getattr(args, flag)}: expected at least 1")
-  if args.cost is not None and args.cost <= 0:
-    raise ConfigError(f"--cost={args.cost}: expected TFLOP/s above 0")
   budget = args.budget or study.budget
   if not budget:
     raise ConfigError("--budget is missing: give the steps of a run, for example --budget=4000")
@@ -150,9 +147,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   def work() -> int:
     asked, args = asked_for(sys.argv[1:] if argv is None else argv)
-    if args.cost is not None:
-      cost.report(asked, args.cost).print()
-      return 0
 
     def publish() -> None:
       table.report(asked, table.read(asked)).write(asked.output)
@@ -163,10 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       except cells.Stopped:
         print("Stopped as asked; the same command goes on")
         return command.STOPPED
-    report = table.report(asked, table.read(asked))
-    report.publish(asked.output, print)
-    for plot in sweeps.plots(asked, report.rows):
-      print(f"{plot.write(asked.output)[0]}: {plot.title} by {plot.x_label}")
+    table.report(asked, table.read(asked)).publish(asked.output, print)
     return 0
 
   return command.exit_code(work, stopped="stopped; run the same command again to go on")

@@ -5,7 +5,7 @@ import re
 from configs.ablations.row import Row
 from configs.ablations.table import FAMILIES
 from data.errors import ConfigError, unknown
-from lab.studies.studies import SWEPT, Arm, Study, Sweep
+from lab.studies.studies import Arm, Study
 
 # Fields without a value before another run has ended, and the row whose run gives it; '': the recipe's own.
 _GIVEN_BY = {"generator.init_from": "", "model.freeze_embeddings_from": "mlm_small"}
@@ -28,11 +28,7 @@ def study(family: str, *, is_tiny: bool) -> Study:
       whole = module.WHOLE.get(row.recipe, "")
       config = f"configs/ablations/{family}.py:{argument}"
       arms[name] = Arm(config, base=recipe, paper=row.paper, paper_base=whole, after=after, learned=learned)
-  sweeps = {}
-  for name, (field, label) in SWEPT.items():
-    values = {row: module.ROWS[row].changes.get(field) for row in arms if row in module.ROWS}
-    sweeps[name] = Sweep(label, {row: value for row, value in values.items() if value is not None})
-  return Study(f"Ablations of {family}", arms, sweeps=sweeps)
+  return Study(f"Ablations of {family}", arms)
 
 
 def _is_there(rows: dict[str, Row], name: str) -> bool:

@@ -1,15 +1,13 @@
 """Differences over seeds."""
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 LEVEL = 0.95  # of an interval
-DRAWS = 10_000  # of a bootstrap
 
 
 class Difference(NamedTuple):
@@ -33,26 +31,3 @@ def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Difference
     return Difference(mean, None, None, 1, above)
   half = stats.t.ppf((1 + LEVEL) / 2, len(seeds) - 1) * differences.std(ddof=1) / math.sqrt(len(seeds))
   return Difference(mean, mean - float(half), mean + float(half), len(seeds), above)
-
-
-def reached(points: Mapping[int, float], level: float) -> float:
-  """The step at which values by step are at a level first, by lines over the logarithm of the step.
-
-  The first step where they begin there, the last where they never are.
-  """
-  steps = sorted(points)
-  if points[steps[0]] >= level:
-    return steps[0]
-  for before, step in itertools.pairwise(steps):
-    if points[step] >= level:
-      share = (level - points[before]) / (points[step] - points[before])
-      return before * (step / before) ** share
-  return steps[-1]
-
-
-def bootstrap(values: Sequence[float]) -> tuple[float, float, float]:
-  """Geometric mean of positive values, and the interval at `LEVEL` of that of draws of as many of them."""
-  logs = np.log(values)
-  draws = np.random.default_rng(0).choice(logs, (DRAWS, len(logs))).mean(axis=1)
-  low, high = np.exp(np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
-  return float(np.exp(logs.mean())), float(low), float(high)

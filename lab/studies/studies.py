@@ -51,27 +51,6 @@ class FineTuning:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sweep:
-  """Arms that differ by the value of one field."""
-
-  label: str  # what the field is, for an axis
-  values: Mapping[str, float]  # {name of an arm: its value}
-
-
-@dataclasses.dataclass(frozen=True)
-class Spread:
-  """By how much figures of an arm must differ, in the mean of its seeds, for a study to be a test."""
-
-  arm: str
-  measures: str  # pattern of their names, as a regular expression
-  least: float
-
-
-# {name: (field, what it is)}: rows of a paper's table with values of it are drawn over them.
-SWEPT = {"crops": ("objectives.scl.crop_fraction", "share of a text that its crop keeps")}
-
-
-@dataclasses.dataclass(frozen=True)
 class Study:
   """A table: its arms, those first that others begin with, and what is asked of each."""
 
@@ -85,9 +64,6 @@ class Study:
   # Names in `FINE_TUNINGS`; where `has_start`, of the untrained encoder too.
   fine_tunings: tuple[str, ...] = ()
   primary: tuple[str, ...] = ()  # measures that were named before the runs
-  sweeps: Mapping[str, Sweep] = dataclasses.field(default_factory=dict)  # by name
-  is_race: bool = False  # whether it asks after how many steps an arm has what its base has at the end
-  void_below: Spread | None = None  # it proves nothing where this is missed
 
 
 def _tagging(sentences: int) -> FineTuning:
@@ -178,7 +154,6 @@ STUDIES = {
     seeds=4,
     analyses=("detection", "mixture", "generator"),
     primary=("detection: all tokens, loss at replaced", "mixture: layer 3, end"),
-    void_below=Spread("before", "generator: layer .*, end", 0.1),  # nats between the heads
   ),
   "e4": Study(
     "E4: does TACO learn earlier than masked LM?",
@@ -190,7 +165,6 @@ STUDIES = {
     seeds=5,
     points=_EIGHTHS,
     primary=(_AMBIGUOUS,),
-    is_race=True,
   ),
   "e5": Study(
     "E5: the copy mechanism and the stop-gradient",

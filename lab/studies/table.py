@@ -1,14 +1,12 @@
 """One table of all cells: means over seeds, and what they differ from their base by."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from data.tables import Column, Report, Row, text_column
 from lab.studies import measured, papers
 from lab.studies.cells import Asked, Cell, finished
-from lab.studies.statistics import LEVEL, bootstrap, paired, reached
-from lab.studies.studies import Spread
+from lab.studies.statistics import LEVEL, paired
 
 
 class Found(NamedTuple):
@@ -64,10 +62,6 @@ def report(asked: Asked, found: Found) -> Report:
     notes.append(
       "The papers' figures are fine-tuned scores of their sizes: signs may be compared, not sizes."
     )
-  if study.is_race:
-    notes += [_race(asked, found.values, name) for name, arm in study.arms.items() if arm.base]
-  if study.void_below:
-    notes.append(_spread(study.void_below, found.values))
   for cell, line in found.diverged.items():
     notes.append(f"{cell.arm}, seed {cell.seed}, diverged and is in no mean: {line}")
   if found.missing:
@@ -106,42 +100,6 @@ def _rows(
       numbers = {} if difference is None else {"difference": difference._asdict()}
       rows.append(row | {"against": base} | numbers)
   return rows
-
-
-def _race(asked: Asked, values: Mapping[Cell, measured.Values], name: str) -> str:
-  """When an arm has what its base has at the end, by the first of the primary measures."""
-  base, measure = asked.study.arms[name].base, asked.study.primary[0]
-  last = asked.steps(asked.study.arms[base])[-1]
-  taken = []
-  for cell, own in values.items():
-    level = values.get(Cell(base, cell.seed), {}).get((last, measure))
-    points = {step: value for (step, what), value in own.items() if what == measure and step}
-    if cell.arm == name and level is not None and points:
-      taken.append(reached(points, level))
-  if not taken:
-    return f"No seed of {name} and of {base} is finished, so it is not known which is the faster."
-  mean, low, high = bootstrap(taken)
-  interval = "" if len(taken) < 2 else f", {LEVEL:.0%} bootstrap interval {low:,.0f} to {high:,.0f}"
-  return (
-    f"{name} has the {measure} that {base} has after {last:,} steps after {mean:,.0f} (geometric mean of "
-    f"{len(taken)} seeds{interval}; not reached counts as its last step)."
-  )
-
-
-def _spread(needed: Spread, values: Mapping[Cell, measured.Values]) -> str:
-  """Whether figures of an arm differ by as much as they must."""
-  of_seeds = []
-  for cell, figures in values.items():
-    own = [value for (_, name), value in figures.items() if re.fullmatch(needed.measures, name)]
-    of_seeds += [own] if own and cell.arm == needed.arm else []
-  if not of_seeds:
-    return f"No seed of {needed.arm} has {needed.measures!r} yet, so it is not known whether this is a test."
-  spread = sum(max(of_seed) - min(of_seed) for of_seed in of_seeds) / len(of_seeds)
-  verdict = "counts" if spread >= needed.least else "is void"
-  return (
-    f"The figures {needed.measures!r} of {needed.arm} differ by {spread:.4f} in {len(of_seeds)} seeds; at "
-    f"least {needed.least} was asked for beforehand, so the test {verdict}."
-  )
 
 
 def _difference(row: Row) -> str:

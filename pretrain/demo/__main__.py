@@ -16,7 +16,6 @@ from data.errors import ConfigError
 from pretrain.command import flags
 
 CONFIG = "configs/demo.py"
-LEAST_MEMORY = 4 << 30  # bytes; what the demo promises to stay below
 NEXT = "configs/amos_coco_taco_tiny.py"
 
 HELP = """\
@@ -69,43 +68,34 @@ def _run(arguments: flags.Arguments) -> int:
   import jax
 
   from pretrain.command import validate
-  from pretrain.demo import progress as demo_progress
-  from pretrain.demo import report as demo_report
 
   config, workdir = arguments.config, arguments.workdir
   validate.check(config, num_devices=jax.device_count())
   _announce(config)
   times = {"start Python and JAX": time.monotonic() - started}
-  with demo_progress.PeakMemory() as memory:
-    times |= _prepare(config)
-    code = _train(config, workdir, times)
-    if code != 0:
-      return code
-    begun = time.monotonic()
-    checkpoint, page = _look(config, workdir)
-    times["look at what it learned"] = time.monotonic() - begun
+  times |= _prepare(config)
+  code = _train(config, workdir, times)
+  if code != 0:
+    return code
+  begun = time.monotonic()
+  checkpoint, page = _look(config, workdir)
+  times["look at what it learned"] = time.monotonic() - begun
   times["in all"] = time.monotonic() - started
-  demo_report.print_end(
-    checkpoint=checkpoint, page=page, times=times, peak_memory=memory.peak, commands=_commands()
-  )
+  _print_end(checkpoint=checkpoint, page=page, times=times)
   return 0
 
 
 def _look(config, workdir: str) -> tuple[str, str]:
   """Prints what was learned and writes the page of the run; the paths of the checkpoint and of the page."""
   from pretrain.checkpoints.opened import open_run
-  from pretrain.demo import figures, probes
-  from pretrain.demo.report import console
+  from pretrain.demo import figures
+  from pretrain.demo.progress import console
   from pretrain.report import __main__ as report
 
   opened = open_run(workdir, rows=config.train.batch_size)
-  for made in (
-    lambda: figures.summarise(config, workdir, opened),
-    lambda: [probes.ask(opened)],
-  ):
-    for one in made():
-      one.print(console)
-      one.write(os.path.join(workdir, "reports"))
+  for one in figures.summarise(config, workdir, opened):
+    one.print(console)
+    one.write(os.path.join(workdir, "reports"))
   print("", flush=True)
   page = os.path.join(workdir, "report.html")
   code = report.main([workdir, f"--output={page}"])
@@ -124,9 +114,6 @@ def _announce(config) -> None:
     f"{config.data.length} tokens, {config.train.total_steps:,} steps of {config.train.batch_size} blocks. "
     f"Ctrl-C while it trains saves and stops; the same command goes on."
   )
-  hints = demo_progress.setup_hints(least_memory=LEAST_MEMORY)
-  if hints:
-    demo_progress.say(f"Note: {'; '.join(hints)}.")
 
 
 def _prepare(config) -> dict[str, float]:
@@ -172,19 +159,29 @@ def _train(config, workdir: str, times: dict[str, float]) -> int:
   return code
 
 
-def _commands() -> dict[str, str]:
+def _print_end(*, checkpoint: str, page: str, times: dict[str, float]) -> None:
+  """Prints the seconds of each stage, the paths of the result, and commands that go on from here."""
+  from data.tables import Column, Report, text_column
+  from pretrain.demo.progress import console
+
+  stages = [{"stage": stage, "seconds": seconds} for stage, seconds in times.items()]
+  columns = [text_column("stage", "stage"), Column("seconds", lambda row: f"{row['seconds']:,.1f}")]
+  Report("times", "What it took", columns, stages, []).print(console)
   python = os.path.relpath(sys.executable) if sys.prefix.startswith(os.getcwd()) else "python"
-  return {
-    "AMOS, COCO-LM and TACO in one tiny run, on the same text (its header says how long)": (
-      f"{python} -m pretrain.main --config={NEXT}"
-    ),
+  train = f"{python} -m pretrain.main --config"
+  commands = {
+    "AMOS, COCO-LM and TACO in one tiny run, on the same text (its header says how long)": f"{train}={NEXT}",
     "Your own text (.txt, .jsonl or .parquet, also .gz and .zst)": (
-      f"{python} -m pretrain.main --config={NEXT} --config.data.source='/path/to/*.txt' --workdir=runs/mine"
+      f"{train}={NEXT} --config.data.source='/path/to/*.txt' --workdir=runs/mine"
     ),
     "A recipe of a paper: what it would cost, without running it": (
-      f"{python} -m pretrain.main --config=configs/coco_lm_base.py --dry_run"
+      f"{train}=configs/coco_lm_base.py --dry_run"
     ),
   }
+  lines = ["", f"Checkpoint:  {checkpoint}", f"Page:        {page}", "", "Next", ""]
+  lines += [line for purpose, command in commands.items() for line in (f"{purpose}:", f"  {command}")]
+  for line in lines:
+    console.print(line, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""What the demo reports while it works: this machine, compilation, memory."""
+"""Lines that the demo prints, and the time that compilation takes."""
 
-import os
 import sys
 import textwrap
-import threading
 from collections.abc import Callable
 
 import jax
-import psutil
+import rich.console
 from tqdm import tqdm
 
 WIDTH = 98  # columns of everything the demo prints
-MEMORY_INTERVAL = 0.2  # seconds between two looks at the processes
 LEAST_COMPILATION = 1.0  # seconds; shorter ones are not worth a line
 FUNCTIONS = {"_initial": "the first parameters", "<lambda>": "the evaluation", "train_step": "the step"}
+
+# Standard output. Text of the corpus is never taken for markup.
+console = rich.console.Console(width=WIDTH, highlight=False, markup=False, emoji=False)
 
 
 def say(line: str) -> None:
@@ -24,40 +24,6 @@ def say(line: str) -> None:
   )
   tqdm.write(wrapper.fill(line))  # above a progress bar, if there is one
   sys.stdout.flush()
-
-
-class PeakMemory:
-  """Within `with`: the most memory this process and all its children held at one moment."""
-
-  def __init__(self) -> None:
-    self.peak = 0  # bytes; the resident sets added up, so that pages which processes share count in each
-    self._end = threading.Event()
-    self._thread = threading.Thread(target=self._watch, daemon=True)
-
-  def __enter__(self) -> "PeakMemory":
-    self._thread.start()
-    return self
-
-  def __exit__(self, *_) -> None:
-    self._end.set()
-    self._thread.join()
-
-  def look(self) -> None:
-    """Measures now."""
-    here = psutil.Process()
-    self.peak = max(self.peak, sum(_resident(each) for each in [here, *here.children(recursive=True)]))
-
-  def _watch(self) -> None:
-    self.look()
-    while not self._end.wait(MEMORY_INTERVAL):
-      self.look()
-
-
-def _resident(process: psutil.Process) -> int:
-  try:
-    return process.memory_info().rss
-  except psutil.NoSuchProcess:  # it ended since the list was made
-    return 0
 
 
 class Compilation:
@@ -81,28 +47,3 @@ class Compilation:
     if duration_secs >= LEAST_COMPILATION:
       name = str(details.get("fun_name", "a function")).removeprefix("jit(").removesuffix(")")
       self._report(f"JAX compiled {FUNCTIONS.get(name, name)} in {duration_secs:.1f} s")
-
-
-def setup_hints(*, least_memory: int) -> list[str]:
-  """What about this machine will make a demo that needs `least_memory` bytes slow or different.
-
-  They are sentences without a full stop; [] where nothing does.
-  """
-  hints = []
-  cores = len(os.sched_getaffinity(0))
-  if cores < 2:
-    hints.append("there is one CPU core, the times given are for two")
-  busy = os.getloadavg()[0]
-  if busy > cores / 2:
-    hints.append(
-      f"other programs are at work (load {busy:.1f} on {cores} cores), so it takes longer than estimated"
-    )
-  free = psutil.virtual_memory().available
-  if free < least_memory:
-    hints.append(
-      f"{free / 1e9:.1f} GB of memory are free, {least_memory / 1e9:.0f} GB are needed at the peak"
-    )
-  if jax.default_backend() != "cpu":
-    kind = jax.devices()[0].device_kind
-    hints.append(f"JAX uses {kind}, which so small a model leaves idle (JAX_PLATFORMS=cpu: without it)")
-  return hints

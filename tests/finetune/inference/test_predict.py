@@ -13,7 +13,6 @@ from pyarrow import parquet
 from data.rows import Row
 from finetune import evaluate, predict
 from finetune.inference.model import Model, open_answering
-from lab.speed import predict as benchmark
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.inference import stream
 from pretrain.models import heads
@@ -80,12 +79,6 @@ def test_labels_and_probabilities_stand_beside_every_column(colours, table, tmp_
   assert [row["predicted"] for row in rows] == [LABELS[at] for at in expected.argmax(axis=1)]
   np.testing.assert_allclose([float(row["probability"]) for row in rows], expected.max(axis=1), atol=1e-5)
   assert len({row["predicted"] for row in rows}) > 1
-
-
-def test_the_benchmark_counts_the_same_answers(colours):
-  model = open_answering(str(colours), step=None, vocabulary="", batch_size=8)
-  expected = jax.nn.softmax(_logits(colours, _texts(45), pooling="mean"))
-  np.testing.assert_allclose(benchmark.ours(model, _texts(45)), expected, atol=1e-5)
 
 
 def test_a_killed_command_goes_on_and_no_row_is_answered_twice_or_lost(

@@ -1,9 +1,7 @@
 """The papers' analyses on cases whose answer is known."""
 
-import gzip
 import json
 import math
-import sys
 import types
 from xml.etree import ElementTree
 
@@ -12,10 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data.errors import DataError
-from lab.analysis import cases, correction, edges, logs, plane, space, word_pairs
+from lab.analysis import cases, correction, space
 from lab.analysis.__main__ import main
-from lab.analysis.edges import Annotated, Target
 from lab.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
 from lab.analysis.request import Request
 from pretrain.corruption.generator import GeneratorOutput
@@ -44,9 +40,10 @@ def test_the_measured_area_is_how_often_a_similar_pair_has_the_larger_cosine(mon
   east, north, between = np.eye(2)[[0, 0]], np.eye(2)[[1, 1]], np.full((2, 2), 0.5**0.5)
   pairs = {"random": (east, north), "similar": (east, between)}
   monkeypatch.setattr(space, "similar_pairs", lambda request: (["a"], ["b"]))
-  monkeypatch.setattr(space, "sentence_embedder", lambda *arguments: None)
+  monkeypatch.setattr(space, "Embedder", lambda *arguments, **sizes: None)
+  encoder = types.SimpleNamespace(config=types.SimpleNamespace(max_length=64))
   monkeypatch.setattr(space, "pairs_of", lambda *arguments: pairs)
-  monkeypatch.setattr(Request, "encoders", lambda self: [("run", None, None)])
+  monkeypatch.setattr(Request, "encoders", lambda self: [("run", encoder, None)])
   random, similar = space.measure(Request(["run"])).rows
   assert (random["pairs"], random["mean"], random["uniformity"]) == ("random", 0, pytest.approx(-4))
   assert (similar["pairs"], similar["area"]) == ("similar", 1)
@@ -70,7 +67,7 @@ def test_random_pairs_are_of_blocks_and_of_an_import_of_sentences():
     first, second = sides["random"]
     assert np.unique(first.argmax(-1)).tolist() == places and not np.einsum("nw,nw->n", first, second).any()
     np.testing.assert_array_equal(np.einsum("nw,nw->n", *sides["similar"]), [1, 1, 0])
-  with pytest.raises(Needs, match="of an import and for --random_pairs=sentences two pairs"):
+  with pytest.raises(Needs, match="of an import two pairs"):
     space.pairs_of(Words(), None, None)
 
 
@@ -99,19 +96,6 @@ def test_an_encoder_that_copies_everything_is_right_where_nothing_is_replaced():
   assert correction.shares(arrays | {"input_ids": ids}, pad_id=0)[0]["copy"] is None
 
 
-def test_planted_pairs_are_nearest_in_the_plane_too_and_shuffled_ones_are_not(monkeypatch):
-  one = space.unit(RNG.standard_normal((12, 8)))
-  other = space.unit(one + 0.01 * RNG.standard_normal((12, 8)))
-  found = plane.planes(np.concatenate([one, other]))
-  assert [*found] == ["t-SNE"] and plane.nearest(*np.split(found["t-SNE"], 2)) == 1.0
-  assert plane.nearest(one, other) == 1.0 and plane.nearest(one, np.roll(other, 1, axis=0)) == 0.0
-  umap = types.SimpleNamespace(
-    UMAP=lambda random_state: types.SimpleNamespace(fit_transform=lambda x: x[:, :2])
-  )
-  monkeypatch.setitem(sys.modules, "umap", umap)
-  np.testing.assert_array_equal(plane.planes(one)["UMAP"], one[:, :2])
-
-
 def test_every_layer_of_a_generator_draws_what_it_is_sure_of():
   sure = 1e4 * np.eye(3, 13, k=5)  # of tokens 5, 6 and 7
   nothing = np.zeros((3, 2, 4, 5))
@@ -136,90 +120,6 @@ def test_draws_of_a_generators_layers_are_at_masked_tokens_alone():
   layers = [np.asarray(found[name]) for name in ("layer 1", "layer 2", "layer 3")]
   assert all((layer[~np.asarray(found["selected"])] == 0).all() for layer in layers)
   assert not np.array_equal(layers[0], layers[2]) and found["selected"].any()
-
-
-def test_words_are_compared_with_words_of_like_frequency():
-  counts = np.repeat([10_000, 1], 200) - np.arange(400) * 1e-3
-  table = np.repeat(np.eye(2), 200, axis=0)  # the direction is the frequency: pairs are as alike as any
-  pairs = np.asarray([[0, 100], [300, 399]])
-  assert word_pairs.likeness(table, pairs, counts) == pytest.approx((1.0, 1.0))
-  planted = RNG.standard_normal((400, 64))
-  planted[pairs[:, 1]] = planted[pairs[:, 0]]
-  given, matched = word_pairs.likeness(planted, pairs, counts)
-  assert given == pytest.approx(1.0) and abs(matched) < 0.15
-  vocabulary = types.SimpleNamespace(special_ids=types.SimpleNamespace(unk=0), encode=lambda word: [*word])
-  words = [((1,), (2,)), ((1,), (1,)), ((1, 2), (3,)), ((0,), (3,))]
-  assert word_pairs.single_pieces(vocabulary, words).tolist() == [[1, 2]]
-
-
-def test_planted_mixture_weights_come_back():
-  steps = range(10, 110, 10)
-  planted = {"layer_1": np.linspace(0.9, 0.1, 10), "layer_2": np.full(10, 0.25)}
-  lines = [
-    {"step": step} | {f"train/mixture_weight_{name}": float(values[at]) for name, values in planted.items()}
-    for at, step in enumerate(steps)
-  ]
-  found = logs.series(lines, r"train/mixture_weight_(.+)")
-  for name, values in planted.items():
-    np.testing.assert_array_equal(found[name][0], [*steps])
-    np.testing.assert_array_equal(found[name][1], values)
-  np.testing.assert_allclose(logs.smoothed(planted["layer_2"]), 0.25)
-  even = logs.smoothed(np.asarray([1.0, 0.0]), 0.5)
-  np.testing.assert_allclose(even, [1.0, 0.25 / 0.75])
-
-
-def _states(sentences):
-  """One-hot states of words at layer 0, noise at layer 1."""
-  words = {word: at for at, word in enumerate("abcd")}
-  return [
-    np.stack([np.eye(4)[[words[word] for word in one]], RNG.standard_normal((len(one), 4))], axis=1)
-    for one in sentences
-  ]
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_a_probe_on_one_hot_states_is_perfect_and_on_noise_at_chance(several):
-  def sentence() -> Annotated:
-    words = tuple(RNG.choice([*"abcd"], 8))
-    labels = ("x", "y", "x", "z")
-    return Annotated(
-      words,
-      tuple(
-        Target(((at, at + 1),), (labels["abcd".index(word)], *(["more"] * (several and word in "ab"))))
-        for at, word in enumerate(words)
-      ),
-    )
-
-  train, test = ([sentence() for _ in range(60)] for _ in range(2))
-  (x, labels), (asked, gold) = edges.vectors(_states, train), edges.vectors(_states, test)
-  assert x.shape == (480, 2, 4)
-  assert edges.f1(gold, edges.predictions(x[:, 0], labels, asked[:, 0])) == 1.0
-  assert edges.f1(gold, edges.predictions(x[:, 1], labels, asked[:, 1])) < 0.65  # half are 'x'
-
-
-def test_edges_are_read_from_json_lines(tmp_path):
-  (tmp_path / edges.FOLDER).mkdir()
-  path = tmp_path / edges.FOLDER / "coref.train.jsonl"
-  line = {"text": "a b c", "targets": [{"span1": [0, 1], "span2": [1, 3], "label": ["1", "2"]}]}
-  path.write_text(json.dumps(line) + "\n")
-  path.with_name("coref.test.jsonl").write_text(json.dumps(line))
-  (task,) = edges.find(tmp_path, 10)
-  assert task.name == "coref" and task.train[0].targets[0] == Target(((0, 1), (1, 3)), ("1", "2"))
-  for name in ("packed.train.jsonl.gz", "packed.test.jsonl.gz", "coref.train.jsonl.gz"):  # the last is a copy
-    path.with_name(name).write_bytes(gzip.compress(json.dumps(line).encode()))
-  assert [task.name for task in edges.find(tmp_path, 10)] == ["coref", "packed"]
-  path.write_text(json.dumps(line).replace("label", "name"))
-  with pytest.raises(DataError, match=r"coref.train.jsonl, line 1: target 1 has no label"):
-    edges.find(tmp_path, 10)
-  path.write_text(json.dumps(line).replace("[1, 3]", "[1, 4]"))
-  with pytest.raises(
-    DataError, match=r"coref.train.jsonl, line 1: target 1: span2 is \[1, 4\] in a text of 3 words"
-  ):
-    edges.find(tmp_path, 10)
-  path.with_name("coref.test.jsonl").unlink()
-  path.write_text("")
-  with pytest.raises(DataError, match=r"coref.test.jsonl: there is no such file; a task needs both files"):
-    edges.find(tmp_path, 10)
 
 
 def test_a_plot_has_its_points_beside_it_and_is_the_same_every_time(tmp_path):
@@ -250,9 +150,7 @@ def test_the_command_makes_what_it_can_and_skips_the_rest(finished, tmp_path, on
   state = {row["analysis"]: row["what"].partition(":")[0] == "skipped" for row in listed}
   assert state == {
     "cosines": False,
-    "plane": True,
     "blocks": False,
-    "words": True,
     "edges": True,
     "detection": True,
     "curricula": True,

@@ -9,8 +9,7 @@ import pytest
 
 from data.errors import DataError
 from lab.analysis import __main__ as command
-from lab.analysis import edges, linear, plane, probe, probe_sets
-from lab.analysis.outcome import Needs
+from lab.analysis import edges, linear, probe, probe_sets
 
 _ROW = json.dumps({"text": "ba ke", "targets": [{"span1": [0, 1], "label": "x"}]})
 _NONE = json.dumps({"text": "ba ke", "targets": []})
@@ -62,7 +61,12 @@ def test_edge_probing_of_an_empty_file_is_skipped_and_an_error_by_name(tmp_path,
   [
     (_UD, {"train": "", "test": _WORDS}, "pos", "x-ud-train.conllu: no sentence"),
     (_UD, {"train": _WORDS, "test": ""}, "pairs", "x-ud-test.conllu: no sentence"),
-    (_UD, {"train": _ROOT, "test": _WORDS}, "dependency", "x-ud-train.conllu: no word of its first 1 sent"),
+    (
+      _UD,
+      {"train": _ROOT, "test": _WORDS},
+      "dependency",
+      "x-ud-train.conllu: no target of the task 'dependency'",
+    ),
     (
       "glue/STS-B/{}.tsv",
       {"dev": f"{_STSB}\t \t5.0\n \t\t1.0\n"},
@@ -116,8 +120,3 @@ def test_where_all_labels_are_the_same_a_probe_answers_that_one():
   with warnings.catch_warnings():
     warnings.simplefilter("error")
     assert np.isnan(linear.rank_correlation(np.arange(3.0), np.ones(3)))
-
-
-def test_vectors_that_are_all_the_same_have_no_plane():
-  with pytest.raises(Needs, match="vectors that are not all the same"):
-    plane.planes(np.ones((24, 8)))

@@ -1,5 +1,6 @@
 """Edge probing: what a span is, how answers are counted, tasks of a treebank, and whose states are asked."""
 
+import gzip
 import json
 import pathlib
 import shutil
@@ -11,10 +12,10 @@ import pytest
 
 from data import vocabulary
 from data.errors import DataError
-from lab.analysis import edges
-from lab.analysis.edges import Annotated, Target
+from lab.analysis import edges, spans
 from lab.analysis.outcome import Outcome
 from lab.analysis.request import Request
+from lab.analysis.spans import Annotated, Target
 from lab.analysis.words import FrozenEncoder
 from pretrain.build import build
 from pretrain.checkpoints.opened import open_generator
@@ -35,11 +36,11 @@ def test_a_span_is_the_mean_of_its_words_and_two_are_joined():
     Annotated(("a", "b", "c"), (Target(((0, 2),), ("x",)),)),
     Annotated(("d", "e", "f"), (Target(((1, 2),), ("y", "z")),)),
   ]
-  found, labels = edges.vectors(lambda sentences: [states for _ in sentences], part)
+  found = spans.vectors(lambda sentences: [states for _ in sentences], part)
   np.testing.assert_array_equal(found, [[[2.0], [20.0]], [[3.0], [30.0]]])
-  assert labels == [("x",), ("y", "z")]
+  assert spans.labels(part) == [("x",), ("y", "z")]
   two = [Annotated(("a", "b", "c"), (Target(((2, 3), (0, 2)), ("x",)),))]
-  np.testing.assert_array_equal(edges.vectors(lambda _: [states], two)[0], [[[8.0, 2.0], [80.0, 20.0]]])
+  np.testing.assert_array_equal(spans.vectors(lambda _: [states], two), [[[8.0, 2.0], [80.0, 20.0]]])
 
 
 def test_f1_counts_labels_that_are_wrong_and_labels_that_are_missing():
@@ -59,6 +60,21 @@ def test_tasks_of_a_treebank_ask_about_tags_and_about_words_with_their_heads(tmp
   assert [len(task.train) for task in (tags, relations)] == [2, 2] and len(tags.test) == 1
   assert tags.test == [Annotated(("ba", "ke"), (Target(((0, 1),), ("NOUN",)), Target(((1, 2),), ("VERB",))))]
   assert relations.test == [Annotated(("ba", "ke"), (Target(((0, 1), (1, 2)), ("nsubj",)),))]
+
+
+def test_a_packed_copy_of_a_file_is_no_task_of_its_own_and_a_task_needs_both_files(tmp_path):
+  (tmp_path / edges.FOLDER).mkdir()
+  path = tmp_path / edges.FOLDER / "coref.train.jsonl"
+  line = {"text": "a b c", "targets": [{"span1": [0, 1], "span2": [1, 3], "label": ["1", "2"]}]}
+  path.write_text(json.dumps(line))
+  for name in ("packed.train.jsonl.gz", "packed.test.jsonl.gz", "coref.train.jsonl.gz"):  # the last is a copy
+    path.with_name(name).write_bytes(gzip.compress(json.dumps(line).encode()))
+  with pytest.raises(DataError, match=r"coref.test.jsonl: there is no such file; a task needs both files"):
+    edges.find(tmp_path, 10)
+  path.with_name("coref.test.jsonl").write_text(json.dumps(line))
+  first, second = edges.find(tmp_path, 10)
+  assert (first.name, second.name) == ("coref", "packed")
+  assert first.train[0].targets[0] == Target(((0, 1), (1, 3)), ("1", "2"))
 
 
 def _task(folder: pathlib.Path, labels: dict[str, str]) -> pathlib.Path:

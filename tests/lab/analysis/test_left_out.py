@@ -1,6 +1,5 @@
 """The command where some checkpoints lack what an analysis needs: it is made of the others, twice alike."""
 
-import dataclasses
 import json
 import pathlib
 import shutil
@@ -9,22 +8,18 @@ import jax
 import numpy as np
 import pytest
 
-from data import manifest, vocabulary
-from lab.analysis import request, space
+from data import manifest
+from lab.analysis import request
 from lab.analysis.__main__ import main
 from pretrain.checkpoints.checkpoint import load_params
 from pretrain.checkpoints.saved_model import save_params
-from pretrain.models import heads
 from tests.pretrain import small_run
 
 _STSB = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
 
 
-def _annotated(folder: pathlib.Path, records: pathlib.Path) -> None:
-  """Pairs of words of one piece, a task of edge probing, and STS-B without a pair of score 5."""
-  words = vocabulary.load(records / "vocabulary")
-  single = [word for word in "bdfgklmnprstvz" if len(words.encode(word)) == 1]
-  (folder / "word_pairs.tsv").write_text(f"{single[0]}\t{single[1]}\n")
+def _annotated(folder: pathlib.Path) -> None:
+  """A task of edge probing, and STS-B without a pair of score 5."""
   (folder / "edges").mkdir()
   targets = [{"span1": [at, at + 1], "label": label} for at, label in enumerate("xyz")]
   for split in ("train", "test"):
@@ -49,7 +44,7 @@ def outputs(tmp_path_factory, finished, small_records) -> list[pathlib.Path]:
   trained, kept = load_params(finished)
   save_params(folder / "imported", {"encoder": trained["encoder"]}, kept | {"source": {}}, step=0)
   (folder / "data").mkdir()
-  _annotated(folder / "data", small_records)
+  _annotated(folder / "data")
   checkpoints = ",".join(str(folder / name) for name in ("every", "masked", "imported"))
   flags = [f"--checkpoints={checkpoints}", f"--data={folder / 'data'}", "--rows=16", "--batch_size=8"]
   with pytest.MonkeyPatch.context() as patch:
@@ -76,9 +71,7 @@ def test_the_same_command_twice_gives_the_same_numbers(outputs):
   ("analysis", "made_of"),
   [
     ("cosines", {"every", "masked"}),
-    ("plane", set()),
     ("blocks", {"every", "masked"}),
-    ("words", {"every", "masked"}),
     ("edges", {"every", "masked", "imported"}),
     ("detection", {"every"}),
     ("curricula", {"every"}),
@@ -106,42 +99,3 @@ def test_a_checkpoint_that_lacks_what_an_analysis_needs_is_left_out_with_a_line(
 def test_a_note_says_whether_the_file_of_similar_pairs_lacks_or_its_pairs_of_score_5(outputs):
   notes = json.loads((outputs[0] / "cosines.json").read_text())["notes"]
   assert "No similar pairs: glue/STS-B in --data has none of score 5." in notes
-
-
-def test_vectors_can_be_those_of_the_head_and_random_pairs_those_of_sentences(outputs, tmp_path, capsys):
-  folder, texts = outputs[0].parent, ("ba ke fi", "fi do", "ke ba ba do")
-  lines = [f"{'0	' * 7}{first}\t{second}\t5.0" for first, second in zip(texts, texts[::-1])]
-  for place in (tmp_path / "STS-B", tmp_path / "glue" / "STS-B"):  # a file in both places is read once
-    place.mkdir(parents=True)
-    (place / "dev.tsv").write_text("\n".join([_STSB, *lines]))
-  asked = request.Request([str(folder / "every")], tmp_path, rows=16, batch_size=8, pooling="head")
-  flags = [
-    f"--data={tmp_path}",
-    "--only=cosines",
-    "--pooling=head",
-    "--random_pairs=sentences",
-    "--batch_size=8",
-  ]
-  with pytest.MonkeyPatch.context() as patch:
-    first = jax.devices()[:1]
-    for name in ("devices", "local_devices"):
-      patch.setattr(jax, name, lambda *_: first)
-    ((name, model, blocks),) = asked.encoders()
-    inputs = [{"ids": row} for row in blocks]
-    of_head = space.sentence_embedder(name, model, asked)
-    plain = space.sentence_embedder(name, model, dataclasses.replace(asked, pooling="cls")).vectors(inputs)
-    head = load_params(folder / "every")[0]["heads"]["scl"]
-    expected = heads.apply_transform(head, model.encoder.config, plain)
-    np.testing.assert_allclose(of_head.vectors(inputs), expected, rtol=1e-5, atol=1e-6)
-    pair = space.pairs_of(of_head, None, space.similar_pairs(asked))["random"]
-    both = f"--checkpoints={folder / 'every'},{folder / 'masked'}"
-    assert main([*flags, both, f"--output={tmp_path / 'out'}"]) == 0
-    assert main([*flags, f"--checkpoints={folder / 'masked'}", f"--output={tmp_path / 'none'}"]) == 3
-  assert "cosines needs a head of sequence contrast, which masked lacks" in capsys.readouterr().err
-  written = json.loads((tmp_path / "out" / "cosines.json").read_text())
-  random, similar = written["rows"]
-  assert random["mean"] == pytest.approx(np.einsum("nw,nw->n", *pair).mean(), abs=1e-6)
-  assert (random["checkpoint"], similar["count"]) == ("every", 3)
-  assert (
-    "what a head makes of [CLS]" in written["notes"][0] and "different first sentences" in written["notes"][0]
-  )

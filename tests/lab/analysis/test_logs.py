@@ -37,28 +37,6 @@ def request(monkeypatch, runs: dict[str, list[dict]]):
   return types.SimpleNamespace(names=list(runs), directories=list(runs))
 
 
-def test_planted_losses_of_a_generator_come_back_by_depth(monkeypatch):
-  planted = {"layer_4": np.linspace(6.0, 3.0, 8), "layer_8": np.full(8, 2.5)}
-  lines = [
-    {"step": 10 * at, "train/generator_loss": 9.0}
-    | {f"train/generator_loss_{layer}": float(values[at]) for layer, values in planted.items()}
-    for at in range(8)
-  ]
-  one_head = [{"step": at, "train/generator_loss": 4.0 - at, "train/rtd_loss": 1.0} for at in range(3)]
-  outcome = logs.generator(request(monkeypatch, {"deep": lines, "small": one_head}))
-  curves = {curve.name: curve for curve in outcome.plots[0].curves}
-  assert list(curves) == ["deep, layer 4", "deep, layer 8", "small, generator"]  # no sum beside the parts
-  assert curves["deep, layer 4"].x.tolist() == [*range(0, 80, 10)]
-  np.testing.assert_allclose(curves["deep, layer 4"].y, logs.smoothed(planted["layer_4"]))
-  np.testing.assert_allclose(curves["deep, layer 8"].y, 2.5)
-  rows = {(row["checkpoint"], row["of"]): row for row in outcome.rows}
-  row = rows["deep", "layer 4"]
-  assert (row["points"], row["start"], row["highest"]) == (8, pytest.approx(6.0), pytest.approx(6.0))
-  assert 3.0 < row["end"] < 6.0 and rows["small", "generator"]["start"] == pytest.approx(4.0)
-  with pytest.raises(Needs, match="metrics of a generator's loss"):
-    logs.generator(request(monkeypatch, {"mlm": [{"step": 1, "train/mlm_loss": 1.0}]}))
-
-
 def test_the_sum_over_heads_is_left_out_where_there_are_several(monkeypatch):
   rows = logs.generator(request(monkeypatch, {"run": HEADS})).rows
   assert len(rows) == 2

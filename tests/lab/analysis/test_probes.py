@@ -9,8 +9,9 @@ import pytest
 
 from data.annotated import MinimalPair, Relation, Sentence
 from data.glue.tasks import Split
-from lab.analysis import probes
+from lab.analysis import probes, spans
 from lab.analysis.probes import WITHOUT, Figure, Probe
+from lab.analysis.spans import Task
 
 RNG = np.random.default_rng(0)
 WORDS = "abcd"
@@ -51,9 +52,17 @@ def _sentence() -> Sentence:
   return Sentence(words, tuple(word.upper() for word in words), heads, tuple(relations))
 
 
+def _dependency(train: Sequence[Sentence], test: Sequence[Sentence]) -> probes.SpanProbe:
+  return probes.dependency(Task("dependency", *([*map(spans.dependencies, part)] for part in (train, test))))
+
+
+def _tags(train: Sequence[Sentence], test: Sequence[Sentence]) -> probes.SpanProbe:
+  return probes.part_of_speech(Task("part of speech", *([*map(spans.tags, part)] for part in (train, test))))
+
+
 def test_a_relation_is_read_off_a_word_and_its_own_head():
   train, test = ([_sentence() for _ in range(number)] for number in (200, 100))
-  probe = probes.Dependencies(train, test)
+  probe = _dependency(train, test)
   found = _measured(probe)
   assert found["tokens"] == found["last"] == 1.0
   assert found["middle"] == pytest.approx(0.25, abs=CHANCE)
@@ -64,14 +73,12 @@ def test_a_relation_is_read_off_a_word_and_its_own_head():
     dataclasses.replace(sentence, heads=(-1, *((head + 1) % 6 for head in sentence.heads[1:])))
     for sentence in test
   ]
-  assert _measured(probes.Dependencies(train, moved))["last"] == pytest.approx(0.5, abs=CHANCE)
+  assert _measured(_dependency(train, moved))["last"] == pytest.approx(0.5, abs=CHANCE)
 
 
 def test_the_tag_of_a_word_and_the_relation_of_two_spans_are_read_off_their_vectors():
   train, test = ([_sentence() for _ in range(100)] for _ in range(2))
-  found = {
-    (figure.cases, figure.read): figure for figure in probes.PartOfSpeech(train, test).measure(_frozen())
-  }
+  found = {(figure.cases, figure.read): figure for figure in _tags(train, test).measure(_frozen())}
   assert found["all words", "tokens"].value == found["all words", "last"].value == 1.0
   assert found["all words", "middle"].value == pytest.approx(0.25, abs=CHANCE)
   assert found["ambiguous", "last"].count == found["unseen", "last"].count == 0
@@ -81,7 +88,8 @@ def test_the_tag_of_a_word_and_the_relation_of_two_spans_are_read_off_their_vect
     first, second = words[1] in "ab", words[4] in "ac"
     return Relation(words, ((1, 2), (4, 5)), f"{first} {second}")
 
-  of_spans = _measured(probes.Relations(*([relation() for _ in range(200)] for _ in range(2))))
+  marked = ([spans.relation(relation()) for _ in range(200)] for _ in range(2))
+  of_spans = _measured(probes.relation(Task("relation", *marked)))
   assert of_spans["tokens"] == of_spans["last"] == 1.0
   assert of_spans["middle"] == pytest.approx(0.25, abs=CHANCE)
 
@@ -91,7 +99,7 @@ def test_words_are_ambiguous_by_their_tags_in_training_and_unseen_without_any():
     return Sentence(tuple(words), tags, (-1,) * len(words), ("root",) * len(words))
 
   train = [tagged("aab", "X", "Y", "X")] + [tagged("b", "X")] * 18 + [tagged("bc", "Y", "Z")]
-  probe = probes.PartOfSpeech(train, [tagged("Abd", "Y", "X", "Z"), tagged("ac", "X", "X")])
+  probe = _tags(train, [tagged("Abd", "Y", "X", "Z"), tagged("ac", "X", "X")])
   found = {figure.cases: (figure.value, figure.count) for figure in probe.without_model()}
   assert found == {"all words": (0.6, 5), "ambiguous": (0.5, 2), "unseen": (1.0, 1)}
 

@@ -1,18 +1,16 @@
 """Tables of ablations: what cells run and in which order, what the differences are, mistakes of one line."""
 
-import dataclasses
 import json
 import pathlib
 
-import numpy as np
 import pytest
 
 from data import files
 from data.command import STOPPED
 from data.errors import ConfigError, DataError, StorageError
-from lab.studies import cells, measured, papers, statistics, sweeps, table
+from lab.studies import cells, measured, papers, statistics, table
 from lab.studies.cells import Asked, Cell
-from lab.studies.studies import Arm, Spread, Study
+from lab.studies.studies import Arm, Study
 from tests.lab.studies.stand_in import Commands, write
 
 SHARE, LOSS = "part of speech, all words, last", "detection: all tokens, loss"
@@ -51,29 +49,6 @@ def test_a_difference_is_taken_seed_by_seed():
   assert statistics.paired({0: 1.0}, {1: 1.0}) is None
 
 
-def test_the_step_at_which_a_level_is_reached_lies_on_a_line_over_its_logarithm():
-  points = {1_000: 0.1, 4_000: 0.3, 8_000: 0.2}
-  assert statistics.reached(points, 0.2) == pytest.approx(2_000)
-  assert statistics.reached(points, 0.3) == pytest.approx(4_000)  # it is there, not above
-  assert statistics.reached(points, 0.1) == 1_000 and statistics.reached(points, 0.31) == 8_000
-  assert statistics.bootstrap([3.0, 3.0]) == pytest.approx((3.0, 3.0, 3.0))
-  mean, low, high = statistics.bootstrap([1_000.0, 4_000.0])
-  assert (mean, low, high) == pytest.approx((2_000.0, 1_000.0, 4_000.0))
-  logs = np.log(statistics.bootstrap([1.0, np.e] * 50))  # 1.96 deviations of a half, by the root of a hundred
-  assert logs == pytest.approx([0.5, 0.402, 0.598], abs=0.02)
-
-
-def test_a_race_says_when_a_row_has_what_its_base_has_at_the_end(tmp_path, monkeypatch):
-  arms = {"base": Arm("c.py"), "row": Arm("r.py", base="base")}
-  asked = _asked(tmp_path, study=Study("A race", arms, points=(0.5, 1.0), primary=(SHARE,), is_race=True))
-  _run(asked, Commands(), monkeypatch)
-  notes = " ".join(table.report(asked, table.read(asked)).notes)
-  assert "row has the part of speech, all words, last that base has after 8 steps after 4 (geometric" in notes
-  assert "of 2 seeds, 95% bootstrap interval 4 to 4;" in notes
-  nothing = table.report(asked, table.Found({}, {}, [])).notes
-  assert "No seed of row and of base is finished" in " ".join(nothing)
-
-
 def test_weights_that_a_run_has_learned_are_those_at_its_end(tmp_path, monkeypatch):
   arms = {"amos": Arm("configs/amos_tiny.py")}
   arms["fixed"] = Arm(
@@ -105,42 +80,6 @@ def test_an_arm_is_compared_with_more_than_its_base(tmp_path, monkeypatch):
   rows = [row for row in table.report(asked, table.read(asked)).rows if row["row"] == "row"]
   means = {row["against"]: row["difference"]["mean"] for row in rows}
   assert means == pytest.approx({"base": 0.2, "before": 0.3})
-
-
-@pytest.mark.parametrize(
-  ("upper", "spread", "verdict"), [(1.3, "0.1500", "counts"), (1.16, "0.0800", "is void")]
-)
-def test_a_test_whose_premise_is_missed_is_void_and_said_to_be(tmp_path, upper, spread, verdict):
-  needed = Spread("base", "generator: layer .*, end", 0.1)
-  asked = _asked(tmp_path, study=Study("A study", {"base": Arm("c.py")}, void_below=needed))
-  of_layers = {(8, "generator: layer 1, end"): 1.0, (8, "generator: layer 1, start"): 9.0}
-  seeds = {
-    Cell("base", seed): of_layers | {(8, "generator: layer 3, end"): at}
-    for seed, at in enumerate((1.0, upper))
-  }
-  notes = " ".join(table.report(asked, table.Found(seeds, {}, [])).notes)
-  said = f"differ by {spread} in 2 seeds; at least 0.1 was asked for beforehand, so the test {verdict}."
-  assert said in notes
-  nothing = " ".join(table.report(asked, table.Found({}, {}, [])).notes)
-  assert "No seed of base has 'generator: layer .*, end' yet, so it is not known whether" in nothing
-
-
-def test_rows_of_a_sweep_are_plotted_over_its_values_with_intervals(tmp_path):
-  study = papers.study("coco_lm", is_tiny=True)
-  assert study.sweeps["crops"].values == {"crop_70": 0.7, "crop_80": 0.8, "crop_90": 0.9, "crop_100": 1.0}
-  asked = _asked(tmp_path, study=dataclasses.replace(study, points=(0.5, 1.0)))
-  scores = {"crop_100": {0: 0.2, 1: 0.4}, "crop_70": {0: 0.5}, "rtd_only": {0: 0.9}}
-  rows = [{"measure": SHARE, "row": name, "step": 8, "of seed": of_seed} for name, of_seed in scores.items()]
-  rows.append({"measure": SHARE, "row": "crop_80", "step": 4, "of seed": {0: 0.9}})  # on the way
-  (plot,) = sweeps.plots(asked, [*rows, rows[0] | {"measure": LOSS}])
-  assert (plot.stem, plot.x_label) == ("crops_part_of_speech", "share of a text that its crop keeps")
-  (curve,) = plot.curves
-  assert (curve.name, curve.x.tolist()) == ("all words, last", [0.7, 1.0])
-  np.testing.assert_allclose(curve.y, [0.5, 0.3])
-  # Student's t for one degree of freedom is 12.7062, the standard error of 0.2 and 0.4 is 0.1.
-  np.testing.assert_allclose(curve.high, [np.nan, 0.3 + 1.27062], atol=1e-5)
-  np.testing.assert_allclose(curve.low, [np.nan, 0.3 - 1.27062], atol=1e-5)
-  assert not sweeps.plots(_asked(tmp_path), rows)
 
 
 def test_a_papers_difference_is_of_the_same_measures():

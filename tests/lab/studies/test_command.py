@@ -12,7 +12,7 @@ from data.glue.tasks import TASKS
 from finetune import main as fine_tune
 from finetune import needed_files
 from lab.studies import __main__ as command
-from lab.studies import cells, cost, papers
+from lab.studies import cells, papers
 from lab.studies.studies import FINE_TUNINGS, STUDIES
 from pretrain.command import flags
 from tests.lab.studies.stand_in import Commands
@@ -101,7 +101,6 @@ def test_every_glue_task_is_a_config_that_finetune_takes(name, data, tmp_path):
       2,
       "unknown fine-tuning 'taging_50'; did you mean 'tagging_50'",
     ),
-    (("--study=e1", "--cost=0"), 2, "--cost=0.0: expected TFLOP/s above 0"),
     ((), 2, "one of the arguments --paper --study is required"),
   ],
 )
@@ -124,16 +123,6 @@ def test_a_mistake_is_one_line(data, tmp_path, capsys, flags, code, line):
 def test_without_an_output_the_table_has_a_folder_of_its_name(flags, output, data):
   asked, _ = command.asked_for([*flags, "--budget=20000", f"--data={data}"])
   assert str(asked.output) == output
-
-
-def test_the_cost_of_a_table_is_counted_and_nothing_runs(data, tmp_path, capsys):
-  argv = ["--study=e6", f"--data={data}", f"--output={tmp_path / 'out'}"]
-  rows = cost.report(command.asked_for(argv)[0], 148.0).rows
-  assert rows[0]["tokens"] == 17_000 * 256 * 128 and rows[0]["runs"] == 2
-  assert rows[0]["hours"] == pytest.approx(rows[0]["flops"] * rows[0]["tokens"] * 2 / 148e12 / 3600)
-  assert [row["total"] for row in rows] == pytest.approx([rows[0]["total"]] * 3, rel=1e-3)  # equal FLOPs
-  assert command.main([*argv, "--cost=148"]) == 0
-  assert "PFLOP" in capsys.readouterr().out and not (tmp_path / "out").exists()
 
 
 def test_the_command_writes_the_table_and_goes_on(data, tmp_path, monkeypatch, capsys):

@@ -5,21 +5,16 @@ import io
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import psutil
 import pytest
 
 from configs import demo as demo_config
 from pretrain.checkpoints.resume import flatten
 from pretrain.demo import __main__ as demo
 from pretrain.demo import figures as demo_figures
-from pretrain.demo import probes as demo_probes
 from pretrain.demo import progress as demo_progress
 from pretrain.demo.figures import Row
 from pretrain.reading import prepared
@@ -52,8 +47,7 @@ def first_start(tmp_path_factory, small_records):
   """Flags, workdir and output of a demo that trained."""
   workdir = tmp_path_factory.mktemp("demo") / "work"
   flags = small_flags(small_records, workdir)
-  with mock.patch.object(demo_probes, "NUM_PAIRS", 8):
-    code, shown, _ = start(flags)
+  code, shown, _ = start(flags)
   assert code == 0
   return flags, workdir, shown
 
@@ -65,15 +59,12 @@ def figures_of(shown: str) -> str:
 
 def test_the_output_has_everything_a_newcomer_is_promised(first_start):
   _, workdir, shown = first_start
-  expected = ["loss of masked tokens", "masked tokens restored", "token frequencies", "guess", "spoilt by"]
-  expected += ["order of two words", "Peak memory", f"{workdir}/checkpoints/6", f"{workdir}/report.html"]
+  expected = ["loss of masked tokens", "masked tokens restored", "token frequencies", "guess"]
+  expected += [f"{workdir}/checkpoints/6", f"{workdir}/report.html"]
   expected += ["pretrain.main --config=", "compile", "in all"]
   assert not [text for text in expected if text not in shown]
   page = (workdir / "report.html").read_text()
-  assert all(
-    title in page
-    for title in ("What was learned", "Masked tokens of held-out text", "likelier than the same one spoilt")
-  )
+  assert all(title in page for title in ("What was learned", "Masked tokens of held-out text"))
 
 
 def test_a_pipe_gets_no_control_codes_and_no_wide_lines(first_start):
@@ -86,8 +77,7 @@ def test_a_pipe_gets_no_control_codes_and_no_wide_lines(first_start):
 def test_a_second_start_trains_nothing_and_shows_the_same_figures(first_start):
   flags, workdir, shown = first_start
   before = {path: path.stat().st_mtime_ns for path in _kept(workdir)}
-  with mock.patch.object(demo_probes, "NUM_PAIRS", 8):
-    code, again, _ = start(flags)
+  code, again, _ = start(flags)
   assert code == 0
   assert "is finished" in again
   assert f"remove {workdir} to train again" in " ".join(again.split())
@@ -181,19 +171,6 @@ def test_a_workdir_without_its_metrics_is_an_error_of_one_line(first_start, tmp_
   assert len(err.splitlines()) == 1
 
 
-def test_peak_memory_counts_child_processes():
-  script = "block = bytearray(b'x') * (64 << 20); print('there', flush=True); input()"
-  with subprocess.Popen(
-    [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-  ) as child:
-    child.stdout.readline()
-    with demo_progress.PeakMemory() as memory:
-      memory.look()
-    own = psutil.Process().memory_info().rss
-    child.communicate("\n")
-  assert memory.peak > own + (60 << 20)
-
-
 def test_compilation_is_counted_only_within():
   with demo_progress.Compilation(report=lambda line: None) as compilation:
     jax.jit(lambda x: x * 3.25 + 1)(jnp.ones(3))
@@ -201,17 +178,6 @@ def test_compilation_is_counted_only_within():
   assert within > 0
   jax.jit(lambda x: x * 4.75 + 2)(jnp.ones(3))
   assert compilation.seconds == within
-
-
-def test_an_unsuitable_machine_is_named(monkeypatch):
-  monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
-  monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-  assert demo_progress.setup_hints(least_memory=1) == []
-  monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
-  assert "one CPU core" in demo_progress.setup_hints(least_memory=1)[0]
-  assert "GB of memory" in demo_progress.setup_hints(least_memory=1 << 60)[1]
-  monkeypatch.setattr("os.getloadavg", lambda: (5.0, 5.0, 5.0))
-  assert "load 5.0 on 1 cores" in demo_progress.setup_hints(least_memory=1)[1]
 
 
 def test_the_next_command_names_a_config_that_exists():

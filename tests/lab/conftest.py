@@ -1,0 +1,3 @@
+"""The small records and the finished run of tests/pretrain."""
+
+from tests.pretrain.conftest import finished, small_records, text_file  # noqa: F401 (fixtures)

@@ -10,13 +10,11 @@ import shutil
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-import numpy as np
 from safetensors.numpy import save_file
 
 from data.errors import ConfigError
-from pretrain import trees
 from pretrain.export import task_fields
-from pretrain.export.tensor_rows import State
+from pretrain.export.tensor_rows import State, flatten
 from pretrain.models.config import EncoderConfig
 
 EXTRA = "extra.safetensors"
@@ -33,11 +31,6 @@ def activation_fault(code: str, kind: str, ours: str) -> str:
   """How a head of a `kind` of `task_fields.ACTIVATIONS` differs from ours; '': it does not."""
   theirs = task_fields.ACTIVATIONS[kind]
   return "" if theirs == ours else f"{code} has {theirs} in its classification head, ours has {ours}"
-
-
-def flatten(params: dict) -> State:
-  """{'encoder/trunk/...': contiguous float32 array} of a tree of parameters."""
-  return {path: np.ascontiguousarray(leaf, np.float32) for path, leaf in trees.by_path(params).items()}
 
 
 def save_tensors(path: pathlib.Path, state: State) -> None:

@@ -16,7 +16,7 @@ from data import vocabulary  # noqa: E402
 from data.errors import DataError  # noqa: E402
 from pretrain import embed  # noqa: E402
 from pretrain.checkpoint import Checkpoints, load_params  # noqa: E402
-from pretrain.export import __main__, folders, layouts  # noqa: E402
+from pretrain.export import __main__, folders, layouts, tensor_rows  # noqa: E402
 from pretrain.export.check import reference as self_check  # noqa: E402
 from pretrain.export.official import names as official_names  # noqa: E402
 from pretrain.export.stock import tables as stock_tables  # noqa: E402
@@ -28,7 +28,7 @@ def export(workdir, output, *flags: str) -> int:
 
 
 def _leaves(params: dict) -> dict[str, np.ndarray]:
-  return folders.flatten(params)
+  return tensor_rows.flatten(params)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_transposed_kernel_in_the_tables_fails_the_self_check(
   if to in layouts.STOCK:
     monkeypatch.setitem(stock_tables.LAYERS, to, _transposed(stock_tables.LAYERS[to]))
   elif to == "torch":
-    flatten = folders.flatten
+    flatten = tensor_rows.flatten
     monkeypatch.setattr(
       folders,
       "flatten",

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 
 from data.errors import DataError  # noqa: E402
 from pretrain.checkpoint import Checkpoints, load_params, read_meta, step_path  # noqa: E402
-from pretrain.export import __main__, folders  # noqa: E402
+from pretrain.export import __main__, tensor_rows  # noqa: E402
 from pretrain.export.check import torch_check  # noqa: E402
 from pretrain.export.task_fields import read_task  # noqa: E402
 
@@ -66,7 +66,7 @@ def _import(folder: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
 
 
 def _assert_same(first: pathlib.Path, second: pathlib.Path) -> None:
-  ours, theirs = (folders.flatten(load_params(place)[0]) for place in (first, second))
+  ours, theirs = (tensor_rows.flatten(load_params(place)[0]) for place in (first, second))
   assert ours.keys() == theirs.keys()
   assert not [path for path in ours if not np.array_equal(ours[path], theirs[path])]
 

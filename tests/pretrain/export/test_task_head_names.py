@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-from data.errors import DataError
 from pretrain.export.official import names as official_names
 from tests.pretrain.export.official.test_names import A, D, fairseq_state, hugging_face_state
 
@@ -52,10 +51,3 @@ def test_heads_of_fine_tuning_survive_import_and_export(kind):
   answer = params["heads"]["question_answering"]
   np.testing.assert_array_equal(answer["kernel"][:, 1], official[f"{span}end_logits.dense.weight"][0])
   np.testing.assert_array_equal(answer["bias"][:1], official[f"{span}start_logits.dense.bias"])
-
-
-def test_question_answering_head_of_two_widths_is_refused():
-  state = hugging_face_state() | _fine_tuned("hugging_face")
-  state["qa_outputs.end_logits.dense.weight"] = np.zeros((1, D + 1), np.float32)
-  with pytest.raises(DataError, match=r"qa_outputs\.start_logits\.dense\.weight and .* have shapes"):
-    official_names.from_hugging_face(state, num_heads=A)

@@ -187,3 +187,8 @@ def test_a_list_of_digests_is_held_against_the_files(folder, name):
 def test_a_folder_without_a_checkpoint_says_what_it_looked_for(tmp_path):
   _refused(tmp_path, r"no checkpoint in it; expected one of model\.safetensors")
   _refused(tmp_path / "nowhere", "no such file")
+
+
+def test_names_that_cannot_be_printed_are_refused(tmp_path):
+  save_file({"a\nb": WEIGHTS["b.bias"]}, tmp_path / "model.safetensors")
+  _refused(tmp_path, r"a tensor is called 'a\\nb'; expected a printable name")

@@ -12,7 +12,6 @@ import pytest
 from data.errors import ConfigError, DataError
 from data.vocabulary import SpecialIds
 from pretrain.export.stock import tables as stock_tables
-from pretrain.export.stock import write as stock_write
 from pretrain.export.stock.config import config_json, encoder_fields, size_fields
 from pretrain.export.stock.read import from_stock
 from pretrain.export.tensor_rows import Layout
@@ -45,8 +44,8 @@ def test_hidden_states_of_auto_model_are_ours(name, tmp_path):
 @pytest.mark.parametrize("name", CASES)
 def test_every_parameter_comes_back_bit_equal(name):
   params, made = exported(name, "rtd", "mlm", "clm", with_generator=True)
-  params_back, unmatched, *_ = from_stock(made.state, made.config, extra=made.extra)
-  assert unmatched == ()
+  params_back, unmatched, _ = from_stock(made.state, made.config, extra=made.extra)
+  assert all(name.startswith("pooler.") for name in unmatched)  # nothing trained it
   stock_cases.assert_same_params(params_back, params)
 
 
@@ -155,7 +154,7 @@ def test_classifiers_answer_as_ours(name, activation, tmp_path):
   ours = head_models.apply_classification_head(head, first, activation=activation)
   np.testing.assert_allclose(run_torch(model, name)["logits"], ours, atol=1e-5)
   back = from_stock(made.state, made.config, extra=made.extra)
-  assert back.unmatched == ()
+  assert all(name.startswith("pooler.") for name in back.unmatched)
   stock_cases.assert_same_params(back.params, params)
 
 
@@ -216,13 +215,6 @@ def test_labels_that_do_not_fit_the_head_are_refused(labels):
 def test_an_unknown_problem_type_is_refused():
   with pytest.raises(ConfigError, match="problem_type is 'ranking', expected one of"):
     exported("bert", "classification", problem_type="ranking")
-
-
-def test_a_layout_that_cannot_hold_it_is_refused():
-  _, config, pad_id = CASES["layoutlmv3"]
-  params = stock_cases.random_params(config)
-  with pytest.raises(ConfigError, match="bert cannot hold this model exactly: relative positions"):
-    stock_write.to_stock(params, config, layout="bert", special_ids=SpecialIds(2, pad_id, 4, 5, 6), task={})
 
 
 def test_distances_without_their_buckets_are_refused():

@@ -15,12 +15,12 @@ import numpy as np
 
 from data.errors import DataError
 from pretrain import trees
-from pretrain.export.folders import EXTRA
+from pretrain.export.folders import EXTRA, STOCK
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.official import config as official_config
 from pretrain.export.official import names as official_names
 from pretrain.export.stock import read as stock_read
-from pretrain.export.stock.config import LAYOUTS, encoder_fields
+from pretrain.export.stock.config import encoder_fields
 from pretrain.export.task_fields import read_task
 from pretrain.export.tensor_rows import Imported, State, put
 from pretrain.models import encoder as encoder_model
@@ -73,7 +73,7 @@ def recognise(
     params = merge({}, {name: state[name] for name in matched})
     names = Imported(params, tuple(sorted({*state} - {*matched})), matched)
     fields = own_fields(config)
-  elif isinstance(model_type, str) and model_type in LAYOUTS:
+  elif isinstance(model_type, str) and model_type in STOCK:
     family = "stock"
     fields = encoder_fields(config)
     names = stock_read.from_stock(state, config, extra=extra)
@@ -82,7 +82,7 @@ def recognise(
     shown = ", ".join(sorted(state)[:3])
     raise DataError(
       f"{foreign.folder}: unknown architecture (model_type {model_type!r}, tensors {shown}, ...); expected "
-      f"official COCO-LM or AMOS, {', '.join(LAYOUTS)}, or an export of this program"
+      f"official COCO-LM or AMOS, {', '.join(STOCK)}, or an export of this program"
     )
   check_encoder(params, fields)
   layers = params.get("generator", {}).get("trunk", {}).get("layers", {}).get("up", {}).get("kernel")

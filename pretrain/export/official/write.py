@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from data.vocabulary import Vocabulary
@@ -26,15 +25,14 @@ def write_official(
   *,
   layout: str,
   task: Mapping[str, Any],
-) -> tuple[str, ...]:
-  """Writes an empty folder for the official code, tokenizer files included; returns our paths of the extra.
+) -> folders.Written:
+  """Writes an empty folder for the official code, tokenizer files included.
 
   The layouts 'cocolm' and 'amos' are the Hugging Face port of 2021 (pytorch_model.bin), 'fairseq' is
   model.pt; `task` is `meta['task']` of a fine-tuned checkpoint, or {}. The caller ran `check_official`.
   """
   import torch
 
-  params = jax.tree.map(np.asarray, params)
   if layout == "fairseq":
     state = names.to_fairseq(params)
     content = {"args": _arguments(config, params, task_fields.activation(task)), "model": _tensors(state)}
@@ -55,7 +53,7 @@ def write_official(
   _write_dictionary(folder / "dict.txt", vocabulary_directory, vocabulary)
   # Official code reads the two files above; how this model's text was split before them stands only here.
   shutil.copytree(vocabulary_directory, folder / "vocabulary")
-  return tuple(extra)
+  return folders.Written(extra=tuple(extra))
 
 
 def _tensors(state: State) -> dict:

@@ -8,10 +8,10 @@ from typing import Any
 
 from data.errors import DataError
 from data.vocabulary import SpecialIds
+from pretrain.export.folders import STOCK
 from pretrain.export.stock.forms import distance_bins, spatial_sizes
 from pretrain.models.config import EncoderConfig
 
-LAYOUTS = ("mpnet", "layoutlmv3", "bert", "electra")
 MPNET_PAD = 1  # written into the class
 MPNET_BUCKETS = {"relative_position": "t5", "relative_buckets": 32, "relative_max_distance": 128}
 SPATIAL_ROWS = 1024  # the class's default, so that any box may be given; all rows are 0
@@ -125,8 +125,8 @@ def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
   if not isinstance(config, Mapping):
     raise _wrong("the whole", type(config).__name__, "an object", "check the checkpoint")
   layout = config.get("model_type")
-  if layout not in LAYOUTS:
-    raise _wrong("model_type", layout, f"one of {', '.join(LAYOUTS)}", "other architectures cannot be read")
+  if layout not in STOCK:
+    raise _wrong("model_type", layout, f"one of {', '.join(STOCK)}", "other architectures cannot be read")
   for name, allowed in _REFUSED.items():
     if config.get(name, allowed[0]) not in allowed:
       raise _wrong(name, config[name], repr(allowed[0]), "this encoder computes nothing else")

@@ -16,7 +16,7 @@ from data import vocabulary  # noqa: E402
 from data.errors import DataError  # noqa: E402
 from pretrain import embed  # noqa: E402
 from pretrain.checkpoint import Checkpoints, load_params  # noqa: E402
-from pretrain.export import __main__, folders, layouts, tensor_rows  # noqa: E402
+from pretrain.export import __main__, folders, tensor_rows  # noqa: E402
 from pretrain.export.check import reference as self_check  # noqa: E402
 from pretrain.export.official import names as official_names  # noqa: E402
 from pretrain.export.stock import tables as stock_tables  # noqa: E402
@@ -52,7 +52,7 @@ def test_a_checkpoint_becomes_a_checked_folder_that_comes_back_bit_equal(
   printed = capsys.readouterr().out
   assert f"layout {layout}: " in printed
   assert float(re.search(r"hidden states ([\d.e-]+)", printed).group(1)) <= 1e-5
-  assert all(case in printed for case in ("single", "pair", "padded", "longest"))
+  assert all(case in printed for case in ("texts", "pairs", "longest"))
   kept = load_file(output / "extra.safetensors") if (output / "extra.safetensors").is_file() else {}
   parts = {"/".join(path.split("/")[: 2 if path.startswith("heads/") else 1]) for path in kept}
   assert parts >= extra
@@ -123,7 +123,7 @@ def _transposed(rows):
 def test_a_transposed_kernel_in_the_tables_fails_the_self_check(
   kind, to, make_workdir, tmp_path, capsys, monkeypatch, in_this_process, export
 ):
-  if to in layouts.STOCK:
+  if to in folders.STOCK:
     monkeypatch.setitem(stock_tables.LAYERS, to, _transposed(stock_tables.LAYERS[to]))
   elif to == "torch":
     flatten = tensor_rows.flatten
@@ -138,8 +138,9 @@ def test_a_transposed_kernel_in_the_tables_fails_the_self_check(
       },
     )
   else:
-    parts = [part._replace(rows=_transposed(part.rows)) for part in official_names.ENCODER_PARTS]
-    monkeypatch.setattr(official_names, "ENCODER_PARTS", tuple(parts))
+    table = "ENCODER_PARTS" if to == "fairseq" else "PORT_PARTS"
+    parts = [part._replace(rows=_transposed(part.rows)) for part in getattr(official_names, table)]
+    monkeypatch.setattr(official_names, table, tuple(parts))
   output = tmp_path / "out"
   assert export(make_workdir(kind), output, f"--to={to}") == 3
   assert "self-check: the" in capsys.readouterr().err

@@ -120,17 +120,6 @@ def test_a_header_longer_than_the_file_is_refused(folder):
   _refused(folder, "damaged safetensors")
 
 
-def test_a_name_twice_in_the_header_is_refused(folder):
-  entry = re.compile(r'("b\.bias":\{[^}]*\})')
-  _header(folder, lambda text: entry.sub(r"\1,\1", text))
-  _refused(folder, r"the key 'b\.bias' appears twice")
-
-
-def test_a_key_twice_in_the_config_is_refused(folder):
-  (folder / "config.json").write_text('{"model_type": "bert", "model_type": "mpnet"}')
-  _refused(folder, r"config\.json: .*'model_type' appears twice")
-
-
 def _shard(tmp_path, weight_map) -> None:
   for file in {name for name in weight_map.values() if "/" not in name}:
     tensors = {name: WEIGHTS[name] for name, owner in weight_map.items() if owner == file}

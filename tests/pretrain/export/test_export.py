@@ -15,7 +15,7 @@ from safetensors.numpy import load_file  # noqa: E402
 from data import vocabulary  # noqa: E402
 from data.errors import DataError  # noqa: E402
 from pretrain import embed  # noqa: E402
-from pretrain.checkpoint import Checkpoints, load_params  # noqa: E402
+from pretrain.checkpoint import load_params  # noqa: E402
 from pretrain.export import __main__, folders, tensor_rows  # noqa: E402
 from pretrain.export.check import reference as self_check  # noqa: E402
 from pretrain.export.official import names as official_names  # noqa: E402
@@ -236,24 +236,6 @@ def test_what_cannot_be_done_is_said_in_one_line(
   assert message in error
   assert len(error.strip().splitlines()) == 1
   assert not list(tmp_path.iterdir())
-
-
-def test_another_vocabulary_of_the_same_size_is_refused(make_workdir, vocabularies, tmp_path, capsys, export):
-  flag = f"--vocabulary={vocabularies['wordpiece']}"
-  assert export(make_workdir("t5"), tmp_path / "out", flag) == 3
-  assert "is not the vocabulary of checkpoint" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["config", "vocabulary_digest"])
-def test_a_checkpoint_that_does_not_say_what_it_is_is_refused(name, tmp_path, capsys, export):
-  meta = {"config": {"model": {}}, "vocabulary_digest": "d"}
-  del meta[name]
-  checkpoints = Checkpoints(tmp_path / "run", every=1, keep=1)
-  checkpoints.save(1, {"params": {"a": np.zeros(1)}, "step": np.int32(1)}, meta)
-  checkpoints.close()
-  assert export(tmp_path / "run", tmp_path / "out") == 3
-  error = capsys.readouterr().err.strip()
-  assert f"its meta lacks {name}, so" in error and "\n" not in error
 
 
 def test_values_that_are_not_finite_are_named(make_workdir, tmp_path, capsys, export):

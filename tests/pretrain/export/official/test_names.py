@@ -135,19 +135,6 @@ def test_import_gives_the_parameters_of_the_recipe():
   assert jax.tree.map(np.shape, params) == jax.tree.map(lambda leaf: leaf.shape, expected)
 
 
-def test_generator_embeddings_are_absent_when_shared_and_own_otherwise():
-  shared = official_names.from_fairseq(fairseq_state(share="all"), num_heads=A).params
-  assert "embeddings" not in shared["generator"]
-  state = fairseq_state(share="tokens")
-  own = official_names.from_fairseq(state, num_heads=A, share_embeddings="tokens").params["generator"][
-    "embeddings"
-  ]
-  assert sorted(own) == ["norm", "position"]
-  np.testing.assert_array_equal(
-    own["position"]["embedding"], state["auxiliary.sentence_encoder.embed_positions.weight"]
-  )
-
-
 def test_query_key_value_are_the_thirds_of_in_proj_split_into_heads():
   state = fairseq_state()
   attention = official_names.from_fairseq(state, num_heads=A).params["encoder"]["trunk"]["layers"][

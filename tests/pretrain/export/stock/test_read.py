@@ -113,14 +113,10 @@ def test_the_segment_table_stays():
     ({"model_type": "roberta"}, "model_type is 'roberta', expected one of mpnet"),
     ({"model_type": None}, "model_type is None"),
     ({"hidden_act": "relu"}, "hidden_act is 'relu', expected 'gelu'"),
-    ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
     ({"is_decoder": True}, "is_decoder is True"),
-    ({"quantization_config": {}}, "quantization_config is"),
     ({"num_attention_heads": 5}, "num_attention_heads is 5, expected a divisor of hidden_size 24"),
     ({"hidden_size": "24"}, "hidden_size is '24', expected an integer"),
     ({"vocab_size": True}, "vocab_size is True, expected an integer"),
-    ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
-    ({"max_position_embeddings": -1}, "max_position_embeddings is -1"),
     ({"layer_norm_eps": float("nan")}, "layer_norm_eps is nan"),
     ({"embedding_size": 12}, "embedding_size is 12, expected hidden_size, 24"),
     ({"type_vocab_size": 0}, "type_vocab_size is 0"),
@@ -128,9 +124,7 @@ def test_the_segment_table_stays():
       {"source_model": {"num_segments": 7}},
       "source_model is .*, expected an object with num_segments 0 or 2",
     ),
-    ({"hidden_size": 48, "embedding_size": 48}, "has shape .* expected"),
     ({"vocab_size": 41}, r"word_embeddings.weight has shape \(40, 24\)"),
-    ({"max_position_embeddings": 12}, "position_embeddings.weight has shape"),
   ],
 )
 def test_a_config_of_another_model_is_refused(fields, message):
@@ -158,22 +152,6 @@ def test_an_mpnet_of_other_buckets_is_refused():
     from_stock(made.state, made.config | {"relative_attention_num_buckets": 64})
 
 
-@pytest.mark.parametrize(
-  "name",
-  [
-    "embeddings.word_embeddings.weight",
-    "embeddings.token_type_embeddings.weight",
-    "encoder.layer.0.attention.self.key.bias",
-    "encoder.layer.1.output.LayerNorm.weight",
-  ],
-)
-def test_a_missing_tensor_is_named(name):
-  _, made = exported("electra")
-  del made.state[name]
-  with pytest.raises(DataError, match=f"tensor {name} is missing"):
-    from_stock(made.state, made.config)
-
-
 def test_a_segment_table_trained_elsewhere_is_not_dropped():
   _, made = exported("bert")
   made.state["embeddings.token_type_embeddings.weight"][1, 3] = 1e-9
@@ -185,13 +163,6 @@ def test_one_tensor_under_two_names_is_refused():
   _, made = exported("bert")
   made.state["bert.embeddings.LayerNorm.weight"] = made.state["embeddings.LayerNorm.weight"]
   with pytest.raises(DataError, match=r"two tensors are embeddings.LayerNorm.weight"):
-    from_stock(made.state, made.config)
-
-
-def test_an_output_table_that_is_not_tied_is_refused():
-  _, made = exported("bert", "mlm")
-  made.state["cls.predictions.decoder.weight"] = made.state["bert.embeddings.word_embeddings.weight"] + 1
-  with pytest.raises(DataError, match=r"cls.predictions.decoder.weight and .* differ"):
     from_stock(made.state, made.config)
 
 

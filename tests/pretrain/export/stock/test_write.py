@@ -4,19 +4,15 @@ What is written is loaded as a user loads it, and must compute what ours compute
 """
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 
-from data.errors import ConfigError, DataError
+from data.errors import DataError
 from data.vocabulary import SpecialIds
-from pretrain.export.stock import tables as stock_tables
 from pretrain.export.stock.config import config_json, encoder_fields, size_fields
 from pretrain.export.stock.read import from_stock
-from pretrain.export.tensor_rows import Layout
 from pretrain.models import heads as head_models
-from pretrain.models.config import EncoderConfig
 from tests.pretrain.export import stock_cases
 from tests.pretrain.export.stock_cases import CASES, exported, our_hidden, run_torch, write_folder
 
@@ -49,14 +45,6 @@ def test_every_parameter_comes_back_bit_equal(name):
   stock_cases.assert_same_params(params_back, params)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_config_json_gives_the_encoder_back(name):
-  _, made = exported(name)
-  config = CASES[name][1]
-  fields = encoder_fields(json.loads(json.dumps(made.config)))
-  assert EncoderConfig(**{"dtype": "float32", **fields}) == config
-
-
 def test_sizes_have_the_names_that_transformers_gives_them():
   sizes = {"vocab_size": 11, "hidden_size": 24, "num_layers": 5, "num_heads": 3, "mlp_size": 7}
   rates = {"dropout": 0.1, "attention_dropout": 0.2, "init_stddev": 0.03, "layer_norm_eps": 0.004}
@@ -74,24 +62,6 @@ def test_sequences_begin_and_end_with_the_ids_that_config_json_names():
   written = config_json(CASES["bert"][1], layout="bert", architecture="BertModel", special_ids=special)
   ids = {name: written[f"{name}_token_id"] for name in ("pad", "bos", "eos")}
   assert ids == {"pad": 0, "bos": 2, "eos": 3}
-
-
-@pytest.mark.parametrize("name", ["mpnet", "layoutlmv3", "bert", "electra"])
-def test_a_transposed_square_kernel_shows(name, tmp_path, monkeypatch):
-  transposed = Layout(
-    lambda a, heads: [a.reshape(a.shape[1], heads, -1)], lambda parts: parts[0].reshape(len(parts[0]), -1)
-  )
-  layout = CASES[name][0]
-  rows = [
-    row._replace(layout=transposed) if row.paths[0].endswith("query/kernel") else row
-    for row in stock_tables.LAYERS[layout]
-  ]
-  monkeypatch.setitem(stock_tables.LAYERS, layout, tuple(rows))
-  _, made = exported(name)
-  write_folder(tmp_path, made)
-  model, _ = _load(tmp_path, transformers.AutoModel)
-  found = run_torch(model, name)["last_hidden_state"][stock_cases.batch(name)[1]]
-  assert np.abs(found - our_hidden(name)).max() > 1e-2
 
 
 def _our_logits(params, name, head):
@@ -204,17 +174,6 @@ def test_mpnet_of_transformers_has_our_buckets_at_every_distance():
   delta = np.arange(-5000, 5001)
   theirs = MPNetEncoder.relative_position_bucket(torch.tensor(delta)).numpy()
   np.testing.assert_array_equal(t5_buckets_of(delta, num_buckets=32, max_distance=128), theirs)
-
-
-@pytest.mark.parametrize("labels", [["no", "yes"], ["a", "b", "c", "d"], ["a", "b", "b"]])
-def test_labels_that_do_not_fit_the_head_are_refused(labels):
-  with pytest.raises(ConfigError, match=r"the labels are .* expected 3 different names"):
-    exported("mpnet", "classification", labels=labels)
-
-
-def test_an_unknown_problem_type_is_refused():
-  with pytest.raises(ConfigError, match="problem_type is 'ranking', expected one of"):
-    exported("bert", "classification", problem_type="ranking")
 
 
 def test_distances_without_their_buckets_are_refused():

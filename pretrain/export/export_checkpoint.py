@@ -10,7 +10,7 @@ import numpy as np
 
 from data import errors, files
 from data.errors import ConfigError, DataError
-from pretrain import trees
+from pretrain.checkpoints.saved_model import OpenedEncoder, SavedModel, open_model
 from pretrain.export import folders, task_fields
 from pretrain.export.card import card
 from pretrain.export.check import reference as self_check
@@ -19,7 +19,7 @@ from pretrain.export.official.write import write_official
 from pretrain.export.stock import choose
 from pretrain.export.stock.write import to_stock
 from pretrain.export.tokenizer.convert import write_tokenizer
-from pretrain.saved_model import OpenedEncoder, SavedModel, open_model
+from pretrain.mesh import trees
 
 DIGESTS = "sha256.txt"
 

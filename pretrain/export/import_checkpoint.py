@@ -14,14 +14,14 @@ import jax
 from configs import base
 from data import errors, files, vocabulary
 from data.errors import DataError
-from pretrain import trees
+from pretrain.checkpoints.saved_model import save_params
 from pretrain.export.check import comparison
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
 from pretrain.export.official import names as official_names
 from pretrain.export.task_fields import TASK
 from pretrain.export.tensor_rows import without_layer
-from pretrain.saved_model import save_params
+from pretrain.mesh import trees
 
 # Tensors without parameters: numbers of positions and segments, versions of a class.
 IGNORED = ("*position_ids", "*token_type_ids", "*.version", "*.rp_bucket")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.errors import DataError
-from pretrain import trees
+from pretrain.mesh import trees
 
 State = dict[str, np.ndarray]  # {official name: array}
 

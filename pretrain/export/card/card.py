@@ -7,8 +7,8 @@ import string
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pretrain.dry_run import parameter_counts
 from pretrain.export.card import history
+from pretrain.plan.dry_run import parameter_counts
 from pretrain.settings.objectives import OBJECTIVES
 from pretrain.settings.papers import Paper
 

@@ -5,7 +5,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from data.corpora import CORPORA
-from pretrain import metrics, phases
+from pretrain.checkpoints import phases
+from pretrain.logs import metrics
 from pretrain.settings import mixture
 
 _TAKEN = {

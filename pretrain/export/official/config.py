@@ -89,12 +89,10 @@ def find_num_heads(settings: Mapping[str, Any], name: str, state: State, flag: i
   ConfigError: nothing says it, or `flag` contradicts the settings. DataError: the setting is not a number
   above 0.
   """
-  stated = settings.get(name)
+  tables = [array for key, array in state.items() if key.endswith("relative_attention_bias.weight")]
+  stated = settings.get(name, tables[0].shape[-1] if tables and tables[0].ndim == 2 else None)
   if stated is not None and (isinstance(stated, bool) or not isinstance(stated, int) or stated < 1):
     raise DataError(f"checkpoint: {name} is {stated!r} in its settings; expected a whole number above 0")
-  tables = [array for key, array in state.items() if key.endswith("relative_attention_bias.weight")]
-  if stated is None and tables and tables[0].ndim == 2:
-    stated = tables[0].shape[1]
   if flag is not None and stated not in (None, flag):
     raise ConfigError(f"--num_heads={flag}, but the checkpoint says {stated}; leave the flag out")
   num_heads = flag or stated

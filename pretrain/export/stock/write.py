@@ -58,7 +58,7 @@ def to_stock(
 
   Of the parameters, float32 as saved, only the encoder must be there; `task` is what a fine-tuned checkpoint
   says of its classification head (`task_fields`), or {}. The caller ran `choose.check_layout`. ConfigError:
-  labels that do not fit the head.
+  more labels of a token than LayoutLMv3 holds.
   """
   heads = params.get("heads", {})
   ending, head, head_part = _head(layout, heads)

@@ -162,8 +162,8 @@ def test_models_of_others_are_followed(tmp_path, fields):
   [
     ({"model_type": "unigram", "vocab_size": 60}, "not a BPE model"),
     ({"normalization_rule_name": "nfkc"}, "keeps control characters"),
-    ({"user_defined_symbols": ["<x>"]}, "'<x>' is user defined"),
-    ({"treat_whitespace_as_suffix": True}, "spaces end its pieces"),
+    ({"user_defined_symbols": ["<x>"]}, "'<x>' is of a type"),
+    ({"treat_whitespace_as_suffix": True}, "the ids .* expected"),
     ({"normalization_rule_name": "identity"}, "the ids .* expected"),  # a '▁' in text is no space to it
   ],
 )

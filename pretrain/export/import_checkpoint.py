@@ -18,17 +18,13 @@ from pretrain.checkpoints.saved_model import save_params
 from pretrain.export.check import comparison
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
-from pretrain.export.official import names as official_names
 from pretrain.export.task_fields import TASK
 from pretrain.export.tensor_rows import without_layer
-from pretrain.mesh import trees
 
 # Tensors without parameters: numbers of positions and segments, versions of a class.
 IGNORED = ("*position_ids", "*token_type_ids", "*.version", "*.rp_bucket")
 # What a stock encoder brings that none of our tasks reads: BERT's layer for its next-sentence objective.
 UNREAD_OF_STOCK = ("pooler.dense.weight", "pooler.dense.bias")
-# What a run may need beside the encoder.
-OPTIONAL = ("generator", *(f"heads/{name}" for name in official_names.HEADS))
 
 
 def import_checkpoint(
@@ -76,16 +72,14 @@ def import_checkpoint(
 def report_names(
   foreign: ForeignCheckpoint, recognised: Recognised, allowed: Sequence[str], say: Callable[[str], None]
 ) -> None:
-  """Reports which names were read, ignored, left out and are fresh; DataError for names nobody allowed."""
+  """Reports which names were read, ignored and left out; DataError for names nobody allowed."""
   left = sorted({*recognised.unmatched, *foreign.buffers})
   patterns = IGNORED + UNREAD_OF_STOCK * (recognised.family == "stock")
   ignored = [name for name in left if _is_like(name, patterns)]
   unmatched = [name for name in left if name not in ignored]
-  there = trees.by_path(recognised.params)
-  fresh = [part for part in OPTIONAL if not any(path.startswith(f"{part}/") for path in there)]
   for what, names in (("matched", recognised.matched), ("ignored", ignored), ("unmatched", unmatched)):
-    say(_listing(what, names))
-  say(_listing("fresh where a run needs them", fresh))
+    together = sorted({*map(without_layer, names)})  # a line each, layers together
+    say(f"{what}: {len(names)}" + (f" ({', '.join(together)})" if together else ""))
   refused = [name for name in unmatched if not _is_like(name, allowed)]
   if refused:
     shown = ", ".join(refused[:5]) + (f" and {len(refused) - 5} more" if len(refused) > 5 else "")
@@ -99,12 +93,6 @@ def report_names(
 
 def _is_like(name: str, patterns: Sequence[str]) -> bool:
   return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _listing(what: str, names: Sequence[str]) -> str:
-  """'matched: 12 (a.{}.weight, b)': one line, layers together."""
-  together = sorted({*map(without_layer, names)})
-  return f"{what}: {len(names)}" + (f" ({', '.join(together)})" if together else "")
 
 
 def _vocabulary(folder: Path, directory: str, output: Path) -> vocabulary.Vocabulary:

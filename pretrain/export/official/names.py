@@ -57,7 +57,6 @@ LAYERS = (
 )
 RELATIVE = (Row("relative_attention_bias.weight", ("trunk/relative_position/embedding",), ("R", "A"), SAME),)
 CONTRAST = "scl"  # our name of the head that official code calls its sequence contrast
-HEADS = ("rtd", "clm", CONTRAST, "mlm")
 MLM_HEAD = (
   Row("bias", ("mlm_head/bias",), ("V",), SAME),
   *linear("dense", "mlm_head/dense", ("D", "D")),

@@ -76,7 +76,6 @@ def _assert_same(first: pathlib.Path, second: pathlib.Path) -> None:
   [
     ("t5", "auto", "tanh", "MPNetForSequenceClassification"),
     ("wide_t5", "auto", "tanh", "LayoutLMv3ForSequenceClassification"),
-    ("wordpiece", "auto", "tanh", "BertForSequenceClassification"),
     ("wordpiece", "auto", "gelu", "ElectraForSequenceClassification"),
     ("t5", "torch", "gelu", None),
     ("official", "cocolm", "gelu", None),

@@ -68,10 +68,3 @@ def test_every_part_taken_from_another_checkpoint_is_named_with_its_own_beginnin
     "encoder, and heads and generator where they fit: `cocolm-base`, imported; generator: `cocolm-base`, "
     "imported"
   )
-
-
-def test_an_import_without_a_path_is_another_checkpoint():
-  meta = {"config": base.get_config().to_dict(), "step": 0, "source": {}}
-  assert history.training(meta, 0.0) == [
-    "Imported from another checkpoint and not pretrained further by this stack."
-  ]

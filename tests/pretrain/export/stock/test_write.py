@@ -52,7 +52,7 @@ def test_sizes_have_the_names_that_transformers_gives_them():
   names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
   names += ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "layer_norm_eps")
   written = size_fields(config)
-  assert [written[name] for name in names] == [*sizes.values(), *rates.values()]
+  assert [written.get(name) for name in names] == [*sizes.values(), *rates.values()]
   read = encoder_fields({"model_type": "bert", "max_position_embeddings": 16} | written)
   assert {name: read[name] for name in sizes | rates} == sizes | rates
 

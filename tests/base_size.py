@@ -20,7 +20,7 @@ from data.vocabulary import train as vocabulary_train
 from pretrain.build import build
 from pretrain.checkpoints.checkpoint import Checkpoints, load_params
 from pretrain.corruption.masking import TokenIds
-from pretrain.export.folders import flatten
+from pretrain.export.tensor_rows import flatten
 from tests.real_weights import run
 
 OFFICIAL = {

@@ -33,7 +33,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   ),
   (
     "pretrain/export/official/names.py",
-    "tests/pretrain/export/test_task_head_names.py",
+    "tests/pretrain/export/official/test_names.py",
     [
       (
         "end of an answer is read as its start",

@@ -141,7 +141,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   ),
   (
     "pretrain/export/foreign/files.py",
-    "tests/pretrain/export/test_misspelt_names.py",
+    "tests/pretrain/export/foreign/test_files.py",
     [
       (
         "a tensor's name may be anything",

@@ -108,15 +108,15 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     "tests/pretrain/export/stock/test_write.py",
     [
       (
-        "an export's attention has the other dropout",
-        '"attention_probs_dropout_prob": config.attention_dropout',
-        '"attention_probs_dropout_prob": config.dropout',
+        "the dropouts of config.json are exchanged",
+        '"dropout": "hidden_dropout_prob"',
+        '"dropout": "attention_probs_dropout_prob"',
         "test_sizes_have_the_names_that_transformers_gives_them",
       ),
       (
-        "an import's attention has the other dropout",
-        '_number(config, "attention_probs_dropout_prob", 0.1)',
-        '_number(config, "hidden_dropout_prob", 0.1)',
+        "heads and layers of config.json are exchanged",
+        '"num_layers": "num_hidden_layers"',
+        '"num_layers": "num_attention_heads"',
         "test_sizes_have_the_names_that_transformers_gives_them",
       ),
     ],

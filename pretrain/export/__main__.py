@@ -35,7 +35,7 @@ def _require_extra(*more: str) -> None:
 
 def export_parser() -> Parser:
   """Flags of an export."""
-  from pretrain.export.layouts import LAYOUTS
+  from pretrain.export.folders import LAYOUTS
 
   parser = Parser(
     prog="python -m pretrain.export",

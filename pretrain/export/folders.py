@@ -1,25 +1,34 @@
-"""What folders of exports share; `--to=torch` and the files of sentence-transformers are written here.
+"""Layouts of exports and what their folders share; `--to=torch` and sentence-transformers are written here.
 
-`stock.write` makes the stock layouts, `official.write` the official ones. What a layout has no slot for lies
-in `extra.safetensors` under our own paths, so that nothing is lost.
+`stock.write` makes the stock layouts, `official.write` the official ones. Parameters that a layout has no
+slot for lie in `extra.safetensors` under our own paths, so that nothing is lost.
 """
 
 import json
 import pathlib
 import shutil
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-import numpy as np
 from safetensors.numpy import save_file
 
 from data.errors import ConfigError
 from pretrain.export import task_fields
-from pretrain.export.tensor_rows import State
-from pretrain.mesh import trees
+from pretrain.export.tensor_rows import State, flatten
 from pretrain.models.config import EncoderConfig
 
+STOCK = ("mpnet", "layoutlmv3", "bert", "electra")  # of transformers
+OFFICIAL = ("cocolm", "amos", "fairseq")  # of the papers' code
+LAYOUTS = (*STOCK, *OFFICIAL, "torch")
 EXTRA = "extra.safetensors"
+
+
+class Written(NamedTuple):
+  """The contents of a layout's folder, for the self-check and the card."""
+
+  architecture: str = ""  # class name in config.json; '': no stock class reads it
+  head: str = ""  # name of our head that the class computes; '': none
+  extra: tuple[str, ...] = ()  # our paths in extra.safetensors
 
 
 def refuse(layout: str, why: str) -> NoReturn:
@@ -33,11 +42,6 @@ def activation_fault(code: str, kind: str, ours: str) -> str:
   """How a head of a `kind` of `task_fields.ACTIVATIONS` differs from ours; '': it does not."""
   theirs = task_fields.ACTIVATIONS[kind]
   return "" if theirs == ours else f"{code} has {theirs} in its classification head, ours has {ours}"
-
-
-def flatten(params: dict) -> State:
-  """{'encoder/trunk/...': contiguous float32 array} of a tree of parameters."""
-  return {path: np.ascontiguousarray(leaf, np.float32) for path, leaf in trees.by_path(params).items()}
 
 
 def save_tensors(path: pathlib.Path, state: State) -> None:
@@ -61,7 +65,7 @@ def write_own(
   vocabulary_directory: pathlib.Path,
   *,
   task: Mapping[str, Any] | None = None,
-) -> None:
+) -> Written:
   """Writes `--to=torch` into an empty folder: every parameter under our own path, and the vocabulary's files.
 
   `model` is `config.model` of the checkpoint, which says what encoder the arrays make up; `task` is
@@ -72,6 +76,7 @@ def write_own(
   fields |= {"model_type": "text_encoder_pretraining", "model": dict(model)}
   save_json(folder / "config.json", fields)
   shutil.copytree(vocabulary_directory, folder / "vocabulary")
+  return Written()
 
 
 def write_sentence_transformers(folder: pathlib.Path, config: EncoderConfig) -> None:

@@ -3,9 +3,7 @@
 Everything is written into a folder aside, which takes its final name when all of it is there and checked.
 """
 
-import collections
 import fnmatch
-import itertools
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
@@ -15,22 +13,18 @@ import jax
 
 from configs import base
 from data import errors, files, vocabulary
-from data.errors import DataError, nearest
+from data.errors import DataError
 from pretrain.checkpoints.saved_model import save_params
 from pretrain.export.check import comparison
-from pretrain.export.foreign.files import DIGEST_LISTS, ForeignCheckpoint, read_state
+from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
-from pretrain.export.official import names as official_names
 from pretrain.export.task_fields import TASK
 from pretrain.export.tensor_rows import without_layer
-from pretrain.mesh import trees
 
-# Tensors that say nothing: numbers of positions, versions of a class.
-IGNORED = ("*position_ids", "*.version", "*.rp_bucket")
+# Tensors without parameters: numbers of positions and segments, versions of a class.
+IGNORED = ("*position_ids", "*token_type_ids", "*.version", "*.rp_bucket")
 # What a stock encoder brings that none of our tasks reads: BERT's layer for its next-sentence objective.
 UNREAD_OF_STOCK = ("pooler.dense.weight", "pooler.dense.bias")
-# What a run may need beside the encoder.
-OPTIONAL = ("generator", *(f"heads/{name}" for name in official_names.HEADS))
 
 
 def import_checkpoint(
@@ -59,11 +53,6 @@ def import_checkpoint(
     say(f"{foreign.wrapper} at the start of every name is of a wrapper of PyTorch and left out")
   recognised = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
   report_names(foreign, recognised, allow_unmatched, say)
-  if not any((foreign.folder / name).is_file() for name in DIGEST_LISTS):
-    say(
-      f"nothing compared the numbers in {foreign.folder}: it has no {' or '.join(DIGEST_LISTS)}, and a "
-      "matrix that was changed or transposed is not noticed where its shape fits"
-    )
   with errors.writing(f"--output={output}"), files.whole_directory(target) as aside:
     words = _vocabulary(foreign.folder, vocabulary_directory, aside / "vocabulary")
     rows = recognised.fields["vocab_size"]
@@ -83,54 +72,27 @@ def import_checkpoint(
 def report_names(
   foreign: ForeignCheckpoint, recognised: Recognised, allowed: Sequence[str], say: Callable[[str], None]
 ) -> None:
-  """Reports which names were read, ignored, left out and are fresh; DataError for names nobody allowed."""
+  """Reports which names were read, ignored and left out; DataError for names nobody allowed."""
   left = sorted({*recognised.unmatched, *foreign.buffers})
   patterns = IGNORED + UNREAD_OF_STOCK * (recognised.family == "stock")
   ignored = [name for name in left if _is_like(name, patterns)]
   unmatched = [name for name in left if name not in ignored]
-  there = trees.by_path(recognised.params)
-  fresh = [part for part in OPTIONAL if not any(path.startswith(f"{part}/") for path in there)]
   for what, names in (("matched", recognised.matched), ("ignored", ignored), ("unmatched", unmatched)):
-    say(_listing(what, names))
-  say(_listing("fresh where a run needs them", fresh))
+    together = sorted({*map(without_layer, names)})  # a line each, layers together
+    say(f"{what}: {len(names)}" + (f" ({', '.join(together)})" if together else ""))
   refused = [name for name in unmatched if not _is_like(name, allowed)]
   if refused:
-    shown = ", ".join(_with_nearest(name, (*recognised.known, *patterns)) for name in refused[:5])
-    shown += f" and {len(refused) - 5} more" if len(refused) > 5 else ""
-    flag = shlex.join(["--allow_unmatched", *_patterns(refused)])
+    shown = ", ".join(refused[:5]) + (f" and {len(refused) - 5} more" if len(refused) > 5 else "")
+    wanted = sorted({without_layer(name).replace("{}", "*") for name in refused})
+    flag = shlex.join(["--allow_unmatched", *wanted])
     raise DataError(
       f"{foreign.folder}: nothing here reads {shown}; leave them out with {flag}, or give a checkpoint "
       "without them"
     )
 
 
-def _with_nearest(name: str, known: Sequence[str]) -> str:
-  found = nearest(name, known)
-  return f"{name} (misspelt? {found} is missing)" if found else name
-
-
-def _patterns(names: Sequence[str]) -> list[str]:
-  """What --allow_unmatched needs for all of the names, those of one module together: 'pooler.dense.*'."""
-  modules = collections.defaultdict(list)
-  for name in names:
-    modules[name.partition(".")[0]].append(name.split("."))
-  patterns = []
-  for together in modules.values():
-    same = itertools.takewhile(lambda parts: len({*parts}) == 1, zip(*together))
-    shared = [parts[0] for parts in same]
-    is_whole = any(parts == shared for parts in together)
-    patterns += [".".join(parts) for parts in together] if is_whole else [".".join([*shared, "*"])]
-  return patterns
-
-
 def _is_like(name: str, patterns: Sequence[str]) -> bool:
   return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _listing(what: str, names: Sequence[str]) -> str:
-  """'matched: 12 (a.{}.weight, b)': one line, layers together."""
-  together = sorted({*map(without_layer, names)})
-  return f"{what}: {len(names)}" + (f" ({', '.join(together)})" if together else "")
 
 
 def _vocabulary(folder: Path, directory: str, output: Path) -> vocabulary.Vocabulary:

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from data.errors import ConfigError, DataError
+from data.errors import DataError
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 # Of the classification head, where settings name none: fairseq's default, stock classes, the official port.
@@ -47,8 +47,7 @@ def first_rows(directory: pathlib.Path) -> list[tuple[str, ...]]:
 def label_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
   """'id2label', 'label2id' and, if the task says it, 'problem_type' for config.json; {} without a head.
 
-  Classes that the task does not name are LABEL_0 and so on. ConfigError: names that do not fit the head, or
-  a problem type that is not of `PROBLEM_TYPES`.
+  Classes that the task does not name are LABEL_0 and so on.
   """
   heads = params.get("heads", {})
   last = heads["classification"]["output"] if "classification" in heads else heads.get("tagging")
@@ -56,24 +55,16 @@ def label_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
     return {}
   count = last["bias"].shape[0]
   labels = task.get("labels") or [f"LABEL_{i}" for i in range(count)]
-  if len(labels) != count or len(set(labels)) != count:
-    raise ConfigError(
-      f"export: the labels are {labels}, expected {count} different names for 0 to {count - 1} as in the head"
-    )
   fields = {
     "id2label": {str(number): label for number, label in enumerate(labels)},
     "label2id": {label: number for number, label in enumerate(labels)},
   }
   problem_type = task.get("problem_type")
-  if problem_type is None:
-    return fields
-  if problem_type not in PROBLEM_TYPES:
-    raise ConfigError(f"export: problem_type is {problem_type!r}, expected one of {', '.join(PROBLEM_TYPES)}")
-  return fields | {"problem_type": problem_type}
+  return fields | ({"problem_type": problem_type} if problem_type else {})
 
 
 def own_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
-  """`label_fields` and the activation, for the config.json of `--to=torch`; raises as `label_fields`."""
+  """`label_fields` and the activation, for the config.json of `--to=torch`."""
   fields = label_fields(params, task)
   pooled = {} if pooling(task) == "cls" else {POOLING: pooling(task)}
   return fields | {_SETTINGS["own"]: activation(task), **pooled} if fields else {}

@@ -4,14 +4,14 @@ Torch keeps a linear layer as (out, in), every layer apart, and query, key and v
 kernels are (in, out), layers are stacked `[layers, ...]`, and query, key and value are apart.
 """
 
-import collections
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.errors import DataError, nearest
+from data.errors import DataError
+from pretrain.mesh import trees
 
 State = dict[str, np.ndarray]  # {official name: array}
 
@@ -24,22 +24,20 @@ class Layout(NamedTuple):
 
 
 class Row(NamedTuple):
-  """One official tensor. `{}` in a name is the layer, and its arrays are stacked."""
+  """One official tensor. `{}` in its name is the layer, and its arrays are stacked."""
 
-  fairseq: str | None
-  hugging_face: str | None
+  name: str
   paths: tuple[str, ...]
   shape: tuple[str, ...]  # of the official tensor: V vocabulary, D embed, P positions, F mlp, ...
   layout: Layout
 
 
 class Part(NamedTuple):
-  """Rows that are there together or not at all."""
+  """Rows that a checkpoint has together or not at all."""
 
   rows: tuple[Row, ...]
   path: str  # prefix of our paths
-  fairseq: str | None = None  # prefix of the names; None: this layout has no such part
-  hugging_face: str | None = None
+  prefix: str = ""  # of the official names
   is_required: bool = False  # of every encoder, or of every generator
 
 
@@ -48,16 +46,15 @@ class Tie(NamedTuple):
 
   name: str
   original: str
-  path: str  # the duplicate is written where this parameter exists
+  path: str = ""  # the duplicate is written where this parameter exists; '': never
 
 
 class Imported(NamedTuple):
-  """What was read."""
+  """The parameters of a checkpoint, and which of its names gave them."""
 
   params: dict
   unmatched: tuple[str, ...]  # names in the checkpoint that the table does not know
   matched: tuple[str, ...]  # names that were read
-  known: tuple[str, ...]  # names that the table knows and the checkpoint has not, `{}` for a layer
 
 
 SAME = Layout(lambda a, heads: [a], lambda parts: parts[0])
@@ -76,81 +73,27 @@ OUTPUT_KERNEL = Layout(
 )
 
 
-def _names_of(part: Part, row: Row, kind: str) -> str | None:
-  prefix, name = getattr(part, kind), getattr(row, kind)
-  return None if prefix is None or name is None else prefix + name
+def linear(
+  name: str, path: str, shape: tuple[str, str], kernel: Layout = LINEAR, bias: Layout = SAME
+) -> tuple[Row, Row]:
+  """Rows of a linear layer; `shape` is (out, in)."""
+  return (
+    Row(f"{name}.weight", (f"{path}/kernel",), shape, kernel),
+    Row(f"{name}.bias", (f"{path}/bias",), shape[:1], bias),
+  )
+
+
+def norm(name: str, path: str, size: str = "D") -> tuple[Row, Row]:
+  """Rows of a LayerNorm."""
+  return (
+    Row(f"{name}.weight", (f"{path}/scale",), (size,), SAME),
+    Row(f"{name}.bias", (f"{path}/bias",), (size,), SAME),
+  )
 
 
 def without_layer(name: str) -> str:
   """The name of a tensor as a row of a table has it: `{}` for the number of its layer."""
   return re.sub(r"\.\d+\.", ".{}.", name)
-
-
-def _matching(state: State, name: str) -> list[str]:
-  """Names in the checkpoint that are `name`, in the order of layers if it has one."""
-  if "{}" not in name:
-    return [name] if name in state else []
-  before, after = (re.escape(piece) for piece in name.split("{}"))
-  matches = filter(None, (re.fullmatch(before + r"(\d+)" + after, key) for key in state))
-  return [match.group() for match in sorted(matches, key=lambda match: int(match.group(1)))]
-
-
-class _Reader:
-  """Takes tensors out of a checkpoint, checking their shapes against each other."""
-
-  def __init__(self, state: State, kind: str, num_heads: int, known: set[str], sizes: Mapping[str, int]):
-    self.state, self.kind, self.num_heads, self.known = state, kind, num_heads, known
-    self.sizes = {"A": num_heads, "1": 1, "2": 2, **sizes}
-    self.used: set[str] = set()
-
-  def _is_known(self, name: str) -> bool:
-    """Whether the table has a row for a name in the checkpoint, and its trunk so many layers."""
-    numbers = re.findall(r"\.(\d+)\.", name)
-    pattern = without_layer(name)
-    return pattern in self.known and all(int(number) < self.num_layers(pattern) for number in numbers)
-
-  def take(self, name: str, shape: tuple[str, ...]) -> np.ndarray:
-    """The tensor of a name; a size seen for the first time is what later tensors must have."""
-    if name not in self.state:
-      found = nearest(name, (other for other in self.state if not self._is_known(other)))
-      what = f" and {found}, which is like it, is read by nothing" if found else ""
-      raise DataError(
-        f"checkpoint: tensor {name} is missing{what}; is it complete and of this kind ({self.kind})?"
-      )
-    array = np.asarray(self.state[name])
-    fits = array.ndim == len(shape)
-    for symbol, length in zip(shape, array.shape if fits else ()):
-      factor = 3 if symbol.startswith("3") else 1
-      size = self.sizes.setdefault(symbol.lstrip("3"), length // factor)
-      fits = fits and length == factor * size
-    if not fits:
-      expected = [f"{symbol}={self.sizes[symbol]}" if symbol in self.sizes else symbol for symbol in shape]
-      raise DataError(
-        f"checkpoint: tensor {name} has shape {array.shape}, expected ({', '.join(expected)}) as in the "
-        "other tensors or its config; check the checkpoint and the number of heads"
-      )
-    if "D" in self.sizes and self.sizes["D"] % self.num_heads:
-      raise DataError(f"checkpoint: width {self.sizes['D']} of {name} cannot have {self.num_heads} heads")
-    self.used.add(name)
-    return array
-
-  def row(self, name: str, row: Row) -> list[np.ndarray]:
-    """Our arrays of one row, layers stacked."""
-    if "{}" not in name:
-      return row.layout.read(self.take(name, row.shape), self.num_heads)
-    count = self.num_layers(name)
-    layers = [self.take(name.format(i), row.shape) for i in range(count)]
-    return [np.stack(arrays) for arrays in zip(*(row.layout.read(a, self.num_heads) for a in layers))]
-
-  def num_layers(self, name: str) -> int:
-    """Layers of the trunk that `name` belongs to, at least 1, by the highest number in its names.
-
-    A number that one name alone has is misspelt.
-    """
-    pattern = re.escape(name.split("{}")[0]) + r"(\d+)\."
-    matches = filter(None, (re.match(pattern, key) for key in self.state))
-    tensors = collections.Counter(int(match.group(1)) for match in matches)
-    return max((number for number, count in tensors.items() if count > 1), default=0) + 1
 
 
 def put(params: dict, path: str, array: np.ndarray) -> None:
@@ -176,7 +119,6 @@ def _get(params: dict, path: str) -> np.ndarray | None:
 def read(
   state: State,
   parts: Iterable[Part],
-  kind: str,
   *,
   num_heads: int,
   ties: Iterable[Tie] = (),
@@ -184,27 +126,51 @@ def read(
 ) -> Imported:
   """Reads the parts a checkpoint has, arrays of its own dtype.
 
-  What a network must have is required if any tensor of the network is there. DataError: a missing tensor, a
-  wrong shape, or tied tensors that differ.
+  A required part is read if any tensor of its network, encoder or generator, is there. DataError: a missing
+  tensor, a wrong shape, or tied tensors that differ.
 
   Args:
-    kind: 'fairseq' or 'hugging_face', the column of names.
     ties: tensors that may be listed twice; they must be equal and are read once.
-    sizes: {symbol of `Row.shape`: size} known beforehand; the others are what the first tensor has.
+    sizes: {symbol of `Row.shape`: size} known beforehand; the others are those of the first tensor.
   """
-  parts, ties = tuple(parts), tuple(ties)
-  known = {_names_of(part, row, kind) for part in parts for row in part.rows} - {None}
-  known |= {tie.name for tie in ties}
-  reader, params = _Reader(state, kind, num_heads, known, sizes or {}), {}
+  known = {"A": num_heads, "1": 1, "2": 2, **(sizes or {})}
+  params, used = {}, set()
+  patterns = {without_layer(name) for name in state}
   has_generator = any(name.startswith("auxiliary.") for name in state)
+
+  def take(name: str, shape: tuple[str, ...]) -> np.ndarray:
+    if name not in state:
+      raise DataError(f"checkpoint: tensor {name} is missing; is it complete and of this kind?")
+    array = np.asarray(state[name])
+    fits = array.ndim == len(shape)
+    for symbol, length in zip(shape, array.shape if fits else ()):
+      factor = 3 if symbol.startswith("3") else 1
+      size = known.setdefault(symbol.lstrip("3"), length // factor)
+      fits = fits and length == factor * size
+    if not fits:
+      expected = [f"{symbol}={known[symbol]}" if symbol in known else symbol for symbol in shape]
+      raise DataError(
+        f"checkpoint: tensor {name} has shape {array.shape}, expected ({', '.join(expected)}) as in the "
+        "other tensors or its config; check the checkpoint and the number of heads"
+      )
+    if "D" in known and known["D"] % num_heads:
+      raise DataError(f"checkpoint: width {known['D']} of {name} cannot have {num_heads} heads")
+    used.add(name)
+    return array
+
   for part in parts:
-    names = {_names_of(part, row, kind): row for row in part.rows}
-    names.pop(None, None)
     is_required = part.is_required and (has_generator or not part.path.startswith("generator/"))
-    if not is_required and not any(_matching(state, name) for name in names):
+    if not is_required and not any(part.prefix + row.name in patterns for row in part.rows):
       continue
-    for name, row in names.items():
-      for path, array in zip(row.paths, reader.row(name, row)):
+    for row in part.rows:
+      name = part.prefix + row.name
+      if "{}" in name:
+        layers = range(_num_layers(state, name.split("{}")[0]))
+        read_layers = [row.layout.read(take(name.format(i), row.shape), num_heads) for i in layers]
+        arrays = [np.stack(stacked) for stacked in zip(*read_layers)]
+      else:
+        arrays = row.layout.read(take(name, row.shape), num_heads)
+      for path, array in zip(row.paths, arrays):
         put(params, part.path + path, array)
   for tie in ties:
     if tie.name in state:
@@ -213,30 +179,45 @@ def read(
           f"checkpoint: {tie.name} and {tie.original} are one tensor in the official models but differ here; "
           "check how the generator shares its embeddings"
         )
-      reader.used.add(tie.name)
-  unread = known - {*map(without_layer, reader.used)}
-  return Imported(params, *(tuple(sorted(names)) for names in ({*state} - reader.used, reader.used, unread)))
+      used.add(tie.name)
+  return Imported(params, tuple(sorted({*state} - used)), tuple(sorted(used)))
 
 
-def write(params: dict, parts: Iterable[Part], kind: str, *, ties: Iterable[Tie] = ()) -> State:
+def _num_layers(state: State, prefix: str) -> int:
+  """Layers of the trunk whose names begin with `prefix`, at least 1, by the highest number in its names."""
+  numbers = (re.match(rf"{re.escape(prefix)}(\d+)\.", name) for name in state)
+  return 1 + max((int(number.group(1)) for number in numbers if number), default=0)
+
+
+def write(params: dict, parts: Iterable[Part], *, ties: Iterable[Tie] = ()) -> State:
   """{official name: array} of our parameters, or of any tree of their structure, such as gradients.
 
   Parts whose parameters are not in the tree are left out; `ties` are listed twice, as the official models do.
   """
-  state: State = {}
+  leaves, state = trees.by_path(params), {}
   for part in parts:
     for row in part.rows:
-      name = _names_of(part, row, kind)
-      arrays = [_get(params, part.path + path) for path in row.paths]
-      if name is None or arrays[0] is None:
+      name, paths = part.prefix + row.name, [part.path + path for path in row.paths]
+      if paths[0] not in leaves:
         continue
-      arrays = [np.asarray(array) for array in arrays]
-      if "{}" not in name:
+      arrays = [np.asarray(leaves[path]) for path in paths]
+      if "{}" in name:
+        for i in range(len(arrays[0])):
+          state[name.format(i)] = row.layout.write([array[i] for array in arrays])
+      else:
         state[name] = row.layout.write(arrays)
-        continue
-      for i in range(arrays[0].shape[0]):
-        state[name.format(i)] = row.layout.write([array[i] for array in arrays])
   for tie in ties:
-    if _get(params, tie.path) is not None:
+    if tie.path in leaves:
       state[tie.name] = state[tie.original]
   return state
+
+
+def extra_of(params: dict, parts: Iterable[Part]) -> State:
+  """{our path: contiguous float32 array} of the parameters for which no part has a row."""
+  held = {part.path + path for part in parts for row in part.rows for path in row.paths}
+  return {path: array for path, array in flatten(params).items() if path not in held}
+
+
+def flatten(params: dict) -> State:
+  """{'encoder/trunk/...': contiguous float32 array} of a tree of parameters."""
+  return {path: np.ascontiguousarray(leaf, np.float32) for path, leaf in trees.by_path(params).items()}

@@ -144,7 +144,7 @@ class _AmosCase:
   def official(self, gradients: dict) -> dict:
     """Gradients under the file's names."""
     tree, parts = {"generator": gradients["generator"]}, official_names.GENERATOR_HEAD_PARTS
-    named = tensor_rows.write(tree, parts, "fairseq")
+    named = tensor_rows.write(tree, parts)
     named |= dict.fromkeys((_TABLE, "auxiliary.lm_head.weight"), gradients["table"])
     named |= {f"encoder.lin.{name}": value for name, value in gradients["stub"].items()}
     per_layer = zip(self.layers, gradients["features"])
@@ -174,7 +174,7 @@ def check_mixture(golden: Golden, checks: Checks) -> None:
     noise=to_slots(golden["gumbel_noise"], masking.weights),
   )
   head_state = {name: array for name, array in state.items() if name.startswith("auxiliary.lm_head.")}
-  own = tensor_rows.read(head_state, official_names.GENERATOR_HEAD_PARTS, "fairseq", num_heads=1).params
+  own = tensor_rows.read(head_state, official_names.GENERATOR_HEAD_PARTS, num_heads=1).params
   features = [to_slots(golden[f"f/{layer}"], masking.weights) for layer in case.layers]
   inputs = {
     "table": jnp.asarray(table),

@@ -15,7 +15,6 @@ from pretrain.corruption.masking import TokenIds
 from pretrain.export.foreign.files import ForeignCheckpoint
 from pretrain.export.foreign.recognise import Recognised, recognise
 from pretrain.export.official import names as official_names
-from pretrain.export.official.config import SAMPLE_MODES
 from pretrain.models import heads
 from pretrain.objectives.views import View
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
@@ -23,6 +22,10 @@ from pretrain.recipe import Batch, Draws, Recipe
 from tests.golden.files import Golden
 from tests.golden.slots import row_keys
 from tests.pretrain.small_recipe import weighted
+
+# generator.sampling_dropout for a sample mode of the official generator.
+# Source: official fairseq/models/cocolm/model.py, amos/model.py.
+SAMPLING_DROPOUT = {"eval": "eval", "train": "train", "zero-dropout": "zero"}
 
 PAD = 1
 _CHUNK = 4  # positions with logits at once: small, so that several chunks are run
@@ -58,7 +61,7 @@ def common_config(golden: Golden) -> ConfigDict:
   config.corruption.kind = "generator"
   config.corruption.mask_rate = 1.0  # room for every position; which are masked is given
   config.generator.update(found.generator)
-  config.generator.sampling_dropout = SAMPLE_MODES[args["generator_sample_mode"]][0]
+  config.generator.sampling_dropout = SAMPLING_DROPOUT[args["generator_sample_mode"]]
   config.objectives.rtd.weight = float(args["binary_loss_weight"])
   return config
 

@@ -1,14 +1,16 @@
 """The model card of an export: what was trained, on what, how well it did, and how to load it."""
 
 import pathlib
+import re
 import shlex
 import string
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pretrain.export.card import history
-from pretrain.export.card.citations import citations
 from pretrain.plan.dry_run import parameter_counts
+from pretrain.settings.objectives import OBJECTIVES
+from pretrain.settings.papers import Paper
 
 _PAGE = pathlib.Path(__file__).with_name("card.md")
 _LOAD_STOCK = pathlib.Path(__file__).with_name("load_stock.md")
@@ -141,13 +143,6 @@ def _how_to_load(facts: Facts) -> str:
     page = string.Template(_LOAD_STOCK.read_text(encoding="utf-8").strip())
     lines = "\n".join(_USE.get(ending, _USE_ENCODER))
     paragraphs = [page.substitute(model_class=f"AutoModel{ending}", folder=facts.folder, use=lines)]
-    if ending in ("ForSequenceClassification", "ForTokenClassification"):
-      paragraphs.append(
-        f'`pipeline("{_PIPELINES[ending]}", model="{facts.folder}")` of transformers answers with the names '
-        "of the classes."
-      )
-    if facts.layout == "layoutlmv3":
-      paragraphs.append("When this class is fine-tuned in PyTorch its table of distances stays as it is.")
     if facts.onnx:
       scores = "hidden, scores" if ending in _USE else "(hidden,)"
       page = string.Template(_LOAD_ONNX.read_text(encoding="utf-8").strip())
@@ -181,7 +176,14 @@ def _commands(folder: str, is_answering: bool) -> str:
 
 
 def _citations(meta: Mapping[str, Any]) -> list[str]:
-  lines = citations(meta["config"])
+  """The papers of the ideas that the config switches on and of the recipe, each once."""
+  config = meta["config"]
+  papers = {OBJECTIVES[name].paper for name, fields in config["objectives"].items() if fields["weight"]}
+  if config["corruption"]["kind"] == "generator" and config["generator"]["mixture"] != "none":
+    papers.add(Paper.AMOS)
+  # A row of an ablation may have lost what its paper is known by.
+  papers |= {paper for paper in Paper if re.match(rf"{paper.name.lower()}(?![a-z])", config["recipe"])}
+  lines = [str(paper) for paper in dict.fromkeys([*Paper, *sorted(papers)]) if paper in papers]
   is_imported = history.is_imported(meta)
   if is_imported or history.has_imported_start(meta):
     lines.append("Please cite the imported model's own paper.")

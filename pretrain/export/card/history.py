@@ -6,7 +6,6 @@ from typing import Any
 
 from data.corpora import CORPORA
 from pretrain.checkpoints import phases
-from pretrain.checkpoints.warm_start import starts
 from pretrain.logs import metrics
 from pretrain.settings import mixture
 
@@ -53,8 +52,7 @@ def has_imported_start(meta: Mapping[str, Any]) -> bool:
 def training(meta: Mapping[str, Any], hours: float) -> list[str]:
   """Lines about fine-tuning, if there was any, and pretraining.
 
-  The meta has 'task' and 'pretraining_step' if the checkpoint was fine-tuned, 'source' if imported, 'records'
-  and 'started_from' unless an older program saved it.
+  The meta has 'task' and 'pretraining_step' if the checkpoint was fine-tuned, 'source' if imported.
   """
   if is_imported(meta):
     name = _source_name(meta.get("source", {}))
@@ -84,8 +82,7 @@ def _fine_tuning(meta: Mapping[str, Any]) -> list[str]:
   task = meta.get("task") or {}
   if not task:
     return []
-  name = f"`{task['name']}`" if task.get("name") else "a task its checkpoint does not name"
-  name = "files of one's own" if task.get("name") == "own" else name
+  name = "files of one's own" if task.get("name") == "own" else f"`{task.get('name')}`"
   updates = f" for {meta['step']:,} updates" if "pretraining_step" in meta else ""
   run = f", run {task['cell']}, seed {task['seed']}" if "cell" in task else ""
   value = f"; {task['metric']} {task['value']:.4f} on its development set" if "value" in task else ""
@@ -101,13 +98,14 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, Any]:
   weights = {name: part["weight"] for name, part in config["objectives"].items() if part["weight"]}
   kind = config["corruption"]["kind"]
   corruption = f"{config['generator']['num_layers']}-layer generator" if kind == "generator" else kind
-  text, packing = _records(data, meta.get("records"))
+  text, packing = _records(data, meta.get("records", {}))
+  stages, averaged = meta.get("mixture", []), ", ".join(f"{at:,}" for at in meta.get("averaged", []))
   return {
     "recipe": config["recipe"],
-    "initialised from": _started_from(meta),
+    "initialised from": _started_from(meta) or "random values",
     "text": text,
-    **_stages(meta.get("mixture", [])),
-    "updates": f"{step:,}{_averaged(meta.get('averaged', []))}",
+    **({"rates by step": mixture.shown(stages)} if len(stages) > 1 else {}),
+    "updates": f"{step:,}" + (f"; the weights are the mean of those after {averaged}" if averaged else ""),
     "tokens seen": f"{step * batch_size * data['length']:,} (padding counted)",
     "batch": f"{batch_size:,} x {data['length']} tokens, {packing}",
     "corruption": f"{corruption}, mask rate {config['corruption']['mask_rate']}",
@@ -124,21 +122,10 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, Any]:
   }
 
 
-def _averaged(steps: Sequence[int]) -> str:
-  """Says how `pretrain.checkpoints average` made the checkpoint."""
-  return (
-    f"; the weights are the mean of those after {', '.join(f'{step:,}' for step in steps)}" if steps else ""
-  )
-
-
-def _records(data: Mapping[str, Any], records: Mapping[str, Any] | None) -> tuple[str, str]:
-  """What text was read and how it was cut into records; without `records` (older metas) what `data` says."""
+def _records(data: Mapping[str, Any], records: Mapping[str, Any]) -> tuple[str, str]:
+  """The text that was read, and how it was cut into records."""
   if not records:
-    text = f"{_source_text(data['source'])} (as its config names it; what was read was not recorded)"
-    if data["directory"]:
-      name = PurePath(data["directory"]).name
-      text = f"prepared records of the user's own; what they were made of was not recorded (`{name}`)"
-    return text, f"packing `{data['packing']}`"
+    return "not recorded", f"packing `{data['packing']}`"
   if "documents" not in records:
     return f"{_source_text(records['source'])}, read while it was trained", f"packing `{records['packing']}`"
   used = "" if data["fraction"] == 1 else f", of whose records the first {data['fraction']:.0%} were used"
@@ -146,11 +133,6 @@ def _records(data: Mapping[str, Any], records: Mapping[str, Any] | None) -> tupl
   text = _mixture_text(records["sources"]) if "sources" in records else _source_text(records["source"])
   shorter = f" into at most {records['length']} tokens" if records["length"] != data["length"] else ""
   return f"{text}; {size}{used}", f"packing `{records['packing']}`{shorter}"
-
-
-def _stages(stages: Sequence[Sequence[Any]]) -> dict[str, str]:
-  """Returns the row about the stages of a mixture; {} where its rates stay the same."""
-  return {"rates by step": mixture.shown(stages)} if len(stages) > 1 else {}
 
 
 def _mixture_text(sources: Sequence[Mapping[str, Any]]) -> str:
@@ -180,38 +162,21 @@ def _source_text(source: str) -> str:
 
 
 def _started_from(meta: Mapping[str, Any]) -> str:
-  """What a run took from other checkpoints, as its meta says, or as far as its config does."""
-  known = meta.get("started_from", {})
-  named = starts(meta["config"])
-  if phases.FLAG in known:
-    named = {phases.FLAG: "", **{field: path for field, path in named.items() if field != "train.init_from"}}
-  starts_of_run = [
-    f"{_TAKEN[field]}: "
-    + (_start_text(known[field]) if field in known else f"`{_run_name(path)}` (as its config names it)")
-    for field, path in named.items()
-  ]
-  return "; ".join(starts_of_run) or "random values"
+  """Words for what a run, or an earlier one, took from other checkpoints; '' for nothing."""
+  return "; ".join(
+    f"{_TAKEN[field]}: {_start_text(start)}" for field, start in meta.get("started_from", {}).items()
+  )
 
 
 def _start_text(start: Mapping[str, Any]) -> str:
-  """Words for one entry of a meta's 'started_from', and for what that one began with."""
+  """Words for one entry of a meta's 'started_from', and for its own beginning."""
   if "source" in start:
     return f"{_source_name(start['source'])}, imported"
-  before = "; ".join(
-    f"{_TAKEN[field]}: {_start_text(earlier)}" for field, earlier in start.get("started_from", {}).items()
-  )
+  before = _started_from(start)
   began = f", which began with {before}" if before else ""
   return f"recipe `{start['recipe']}`, step {start['step']:,}{began}"
 
 
 def _source_name(source: Mapping[str, Any]) -> str:
-  """The file or folder an import was made of, without the place where it lay."""
+  """The name of the file or folder of an import, without its directory."""
   return f"`{PurePath(source['path']).name}`" if source.get("path") else "another checkpoint"
-
-
-def _run_name(path: str) -> str:
-  """'run, step 5' of 'runs/run/checkpoints/5'."""
-  names = [*PurePath(path).parts]
-  if names[-1].isdecimal() and names[-2:-1] == ["checkpoints"]:
-    return f"{names[-3] if len(names) > 2 else 'checkpoints'}, step {names[-1]}"
-  return names[-2] if names[-1] == "checkpoints" and len(names) > 1 else names[-1]

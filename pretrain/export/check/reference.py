@@ -58,7 +58,7 @@ class Report(NamedTuple):
 def make_cases(
   vocabulary: Vocabulary, *, max_length: int, own_rows: Sequence[tuple[str, ...]] = ()
 ) -> list[Case]:
-  """Single, pair, padded batch, a text cut to `max_length` tokens, and texts, or pairs, of the user's own.
+  """Texts, pairs of texts, texts or pairs of the user's own, and a text cut to `max_length` tokens.
 
   Rows of the user's own that hold more than ordinary text are left out.
   """
@@ -66,10 +66,8 @@ def make_cases(
   single = tuple((sentence,) for sentence in SENTENCES)
   pairs = (SENTENCES[:2], SENTENCES[1:3], SENTENCES[2:4], SENTENCES[4:6])
   groups = {
-    "single": single[:1],
-    "pair": pairs[:1],
-    "padded": single,
-    "padded pairs": pairs,
+    "texts": single,
+    "pairs": pairs,
     "own rows": _ordinary(vocabulary, own_rows),
     "longest": ((long_text,),),
   }
@@ -80,12 +78,12 @@ def make_cases(
       rows = [row[: max_length - 1] + [vocabulary.special_ids.sep] for row in rows]
     # A tiny model's position table may be shorter than some of these sentences.
     fitting = [(text, row) for text, row in zip(texts, rows) if len(row) <= max_length]
-    length = max((len(row) for _, row in fitting), default=0)
-    padding = [[vocabulary.special_ids.pad] * (length - len(row)) for _, row in fitting]
     if not fitting:
       continue
-    ids = np.asarray([row + pad for (_, row), pad in zip(fitting, padding)], np.int64)
-    mask = np.asarray([[1] * len(row) + [0] * len(pad) for (_, row), pad in zip(fitting, padding)], np.int64)
+    ids = np.full((len(fitting), max(len(row) for _, row in fitting)), vocabulary.special_ids.pad, np.int64)
+    mask = np.zeros_like(ids)
+    for number, (_, row) in enumerate(fitting):
+      ids[number, : len(row)], mask[number, : len(row)] = row, 1
     cases.append(Case(name, tuple(text for text, _ in fitting), ids, mask))
   return cases
 
@@ -93,10 +91,7 @@ def make_cases(
 def _ordinary(vocabulary: Vocabulary, rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
   """The rows without a NUL and without the spelling of a special piece, of which tokenizers make its id."""
   strange = ["\0", *(vocabulary.piece(number) for number in dataclasses.astuple(vocabulary.special_ids))]
-  fewest = min(map(len, rows), default=0)  # an older version cut a text into two at a NUL
-  return tuple(
-    row for row in rows if len(row) == fewest and not any(sign in text for text in row for sign in strange)
-  )
+  return tuple(row for row in rows if not any(sign in text for text in row for sign in strange))
 
 
 @functools.partial(jax.jit, static_argnames=("config", "pad_id"))
@@ -210,7 +205,7 @@ def run_in_fresh_process(folder: pathlib.Path, reference: pathlib.Path, layout: 
 
 
 def check(folder: pathlib.Path, reference: pathlib.Path, layout: str, *, tolerance: float) -> Report:
-  """Compares an export of a layout of `layouts.LAYOUTS` with the .npz of `write_reference`.
+  """Compares an export of a layout of `folders.LAYOUTS` with the .npz of `write_reference`.
 
   DataError: a |difference| above the tolerance, or as in `run_in_fresh_process`.
   """

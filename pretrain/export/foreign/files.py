@@ -5,7 +5,7 @@ claims is held against its size before memory is taken. A wrong file is a DataEr
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,23 +16,22 @@ import safetensors
 from data import errors
 from data.errors import DataError
 from data.files import sha256
-from pretrain.export.foreign import folder as model_folder
 from pretrain.export.foreign import pickles
 
-SINGLE_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt")
-INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+WEIGHT_FILES = (  # the first that is there is read
+  "model.safetensors",
+  "model.safetensors.index.json",
+  "pytorch_model.bin",
+  "pytorch_model.bin.index.json",
+  "model.pt",
+)
 DIGEST_LISTS = ("sha256.txt", "SHA256SUMS")
 # Of DistributedDataParallel, torch.compile and FSDP, whose own state_dict() was saved instead of the model's.
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 _AGAIN = "copy or download it again"
 
-# safetensors' names of types: those that become float32 without loss, and those that are kept apart.
-_FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F64": np.float64}
-_INTEGERS = {
-  **{f"I{bits}": f"i{bits // 8}" for bits in (8, 16, 32, 64)},
-  **{f"U{bits}": f"u{bits // 8}" for bits in (8, 16, 32, 64)},
-  "BOOL": "?",
-}
+# What is read of a folder.
+_SUFFIXES = (".safetensors", ".bin", ".pt", ".json", ".txt", ".model")
 
 
 class ForeignCheckpoint(NamedTuple):
@@ -47,15 +46,15 @@ class ForeignCheckpoint(NamedTuple):
 
 
 def read_state(path: str | Path) -> ForeignCheckpoint:
-  """Reads a file, or a folder with one of `SINGLE_FILES`, one of `INDEXES` and its shards, or a single `.pt`.
+  """Reads a file, or a folder with one of `WEIGHT_FILES` and its shards, or with a single `.pt`.
 
-  Safetensors come before the others. `config.json` beside it is read if it is there; so is a list of
+  `config.json` beside it is read if it is there; so is a list of
   `DIGEST_LISTS`, which then must agree. float16 and bfloat16 become float32, which is exact; arrays may be
   read-only views of the file. DataError, with the file and the tensor: nothing there, damaged, carrying code,
   another type of number, NaN or infinity, files missing, or another sha256.
   """
   path = Path(path)
-  model_folder.check(path)
+  _check_links(path)
   files = _weight_files(path)
   folder = files[0].parent
   digests = {file.name: _sha256(file) for file in files}
@@ -90,38 +89,54 @@ def _all_begin(names: Collection[str], start: str) -> bool:
   return all(name.startswith(start) for name in names)
 
 
+def _check_links(path: Path) -> None:
+  """Refuses a file, or a folder with one, that is a pipe, a device, or a link to elsewhere.
+
+  A model folder is downloaded, and its export may be published: a link to a file of this machine would
+  publish that file. Links within the folder are followed, and those of a download cache from `snapshots` to
+  its `blobs`.
+  """
+  folder = path if path.is_dir() else path.parent
+  homes = [folder.resolve()]
+  if homes[0].parent.name == "snapshots":
+    homes.append(homes[0].parent.parent / "blobs")
+  with errors.reading(folder, advice="give a checkpoint's file or folder that you may read"):
+    files = [*folder.iterdir(), *folder.glob("vocabulary/*")] if path.is_dir() else [path]
+    for file in files:
+      if file.suffix not in _SUFFIXES or file.is_dir() or not (file.exists() or file.is_symlink()):
+        continue
+      target = file.resolve()
+      if not any(target.is_relative_to(home) for home in homes):
+        raise DataError(
+          f"{file}: a link that leads out of its folder, to {target}; nothing was read: put the file itself "
+          "there if you trust it"
+        )
+      if not target.is_file():
+        raise DataError(f"{file}: not a regular file; nothing of the folder was read")
+
+
 def read_json(path: Path) -> dict[str, Any]:
-  """Reads a JSON object in which every key is unique; DataError otherwise."""
+  """Reads a JSON object; DataError otherwise."""
   try:
-    return _json_object(path.read_bytes())
+    content = json.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError, RecursionError) as error:
     raise DataError(f"{path}: not a JSON object ({errors.reason(error)}); {_AGAIN}") from error
-
-
-def _json_object(content: bytes) -> dict[str, Any]:
-  parsed = json.loads(content.decode("utf-8"), object_pairs_hook=_without_duplicates)
-  if not isinstance(parsed, dict):
-    raise ValueError(f"it holds a {type(parsed).__name__}")
-  return parsed
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  content = dict(pairs)
-  if len(content) < len(pairs):
-    names = [name for name, _ in pairs]
-    twice = next(name for name in names if names.count(name) > 1)
-    raise ValueError(f"the key {twice[:80]!r} appears twice")
+  if not isinstance(content, dict):
+    raise DataError(f"{path}: it holds a {type(content).__name__}, expected a JSON object; {_AGAIN}")
   return content
 
 
 def _weight_files(path: Path) -> list[Path]:
   """The files that hold the weights."""
   if path.is_dir():
-    names = [*SINGLE_FILES[:1], *INDEXES[:1], *SINGLE_FILES[1:2], *INDEXES[1:], *SINGLE_FILES[2:]]
-    candidates = [path / name for name in names if (path / name).is_file()] or sorted(path.glob("*.pt"))
-    if not candidates or (len(candidates) > 1 and candidates[0].name not in names):
+    candidates = [path / name for name in WEIGHT_FILES if (path / name).is_file()] or sorted(
+      path.glob("*.pt")
+    )
+    if not candidates or (len(candidates) > 1 and candidates[0].name not in WEIGHT_FILES):
       what = f"{len(candidates)} .pt files" if candidates else "no checkpoint"
-      raise DataError(f"{path}: {what} in it; expected one of {', '.join(names)}, or give the file itself")
+      raise DataError(
+        f"{path}: {what} in it; expected one of {', '.join(WEIGHT_FILES)}, or give the file itself"
+      )
     path = candidates[0]
   if not path.is_file():
     raise DataError(f"{path}: no such file; give a checkpoint's file or folder")
@@ -182,24 +197,16 @@ def _digest_lines(path: Path) -> dict[str, str]:
 
 
 def _safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-  """(name, array) of one file. The library checks it; the arrays are views, as it has no bfloat16."""
+  """(name, array) of one file; the library holds its header against its size."""
   try:
     with safetensors.safe_open(path, framework="np") as file:
-      names = set(file.keys())
-    with path.open("rb") as file:
-      length = int.from_bytes(file.read(8), "little")
-      header = _json_object(file.read(length))
-    content = np.memmap(path, np.uint8, mode="r", offset=0)[8 + length :] if names else None
-  except (safetensors.SafetensorError, OSError, ValueError, RecursionError) as error:
+      for name in sorted(file.keys()):
+        array = file.get_tensor(name)
+        if array.dtype.kind == "c":
+          raise DataError(f"{path}: tensor {name} is of type {array.dtype}; expected real numbers")
+        yield name, _checked(path, name, array)
+  except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
     raise DataError(f"{path}: damaged safetensors ({errors.reason(error)}); {_AGAIN}") from error
-  for name in sorted(names):
-    entry = header[name]
-    (start, end), code = entry["data_offsets"], entry["dtype"]
-    dtype = _FLOATS.get(code) or _INTEGERS.get(code)
-    if dtype is None:
-      raise DataError(f"{path}: tensor {name} is of type {code}; expected {', '.join(_FLOATS)}")
-    array = content[start:end].view(dtype).reshape(entry["shape"])
-    yield name, _checked(path, name, np.asarray(array))
 
 
 def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:
@@ -246,12 +253,6 @@ def _from_torch(path: Path, tensors: dict) -> Iterator[tuple[str, np.ndarray]]:
       raise DataError(f"{path}: tensor {name} is of type {tensor.dtype}; expected a float of 16 or 32 bits")
     key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
     if key not in made:
-      made[key] = _checked(path, name, _as_numpy(tensor.detach().resolve_neg()))
+      dense = tensor.detach().resolve_neg()
+      made[key] = _checked(path, name, (dense.float() if dense.dtype == torch.bfloat16 else dense).numpy())
     yield name, made[key]
-
-
-def _as_numpy(tensor: Any) -> np.ndarray:
-  import torch
-
-  convert: Callable[[Any], Any] = torch.Tensor.float if tensor.dtype == torch.bfloat16 else lambda same: same
-  return convert(tensor).numpy()

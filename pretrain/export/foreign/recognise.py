@@ -14,12 +14,12 @@ import jax
 import numpy as np
 
 from data.errors import DataError
-from pretrain.export.folders import EXTRA
+from pretrain.export.folders import EXTRA, STOCK
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.official import config as official_config
 from pretrain.export.official import names as official_names
 from pretrain.export.stock import read as stock_read
-from pretrain.export.stock.config import LAYOUTS, encoder_fields
+from pretrain.export.stock.config import encoder_fields
 from pretrain.export.task_fields import read_task
 from pretrain.export.tensor_rows import Imported, State, put
 from pretrain.mesh import trees
@@ -39,7 +39,6 @@ class Recognised(NamedTuple):
   generator: dict[str, Any]  # of `generator`, where the checkpoint has one
   unmatched: tuple[str, ...]  # names of tensors that nothing here reads
   matched: tuple[str, ...]  # names of those that were read
-  known: tuple[str, ...]  # names that would have been read, `{}` for a layer
   task: dict[str, Any]  # `meta['task']` of a fine-tuned classifier; {}: it is none
 
 
@@ -58,26 +57,23 @@ def recognise(
   if any(".sentence_encoder." in name for name in state):
     family = "fairseq"
     heads = official_config.find_num_heads(config, "encoder_attention_heads", state, num_heads)
-    sharing = official_config.find_sharing(config, state)
-    required = [official_names.RELATIVE] if config.get("rel_pos") else []
-    names = official_names.from_fairseq(state, num_heads=heads, share_embeddings=sharing, required=required)
+    sharing = official_config.find_sharing(state)
+    names = official_names.from_fairseq(state, num_heads=heads, share_embeddings=sharing)
     params = merge(names.params, extra)
     fields, generator = official_config.fairseq_fields(config, params), {"share_embeddings": sharing}
   elif any(name.endswith("attention.self_attn.in_proj.weight") for name in state):
     family = "official"
     heads = official_config.find_num_heads(config, "num_attention_heads", state, num_heads)
-    asked = {"rel_pos_bins": official_names.RELATIVE, "type_vocab_size": official_names.SEGMENTS}
-    required = [rows for name, rows in asked.items() if config.get(name)]
-    names = official_names.from_hugging_face(state, num_heads=heads, required=required)
+    names = official_names.from_hugging_face(state, num_heads=heads)
     params = merge(names.params, extra)
     fields = official_config.port_fields(config, params)
   elif model_type == OWN:
     family = "own"
     matched = tuple(sorted(name for name in state if name.startswith(_PREFIXES)))
     params = merge({}, {name: state[name] for name in matched})
-    names = Imported(params, tuple(sorted({*state} - {*matched})), matched, ())
+    names = Imported(params, tuple(sorted({*state} - {*matched})), matched)
     fields = own_fields(config)
-  elif isinstance(model_type, str) and model_type in LAYOUTS:
+  elif isinstance(model_type, str) and model_type in STOCK:
     family = "stock"
     fields = encoder_fields(config)
     names = stock_read.from_stock(state, config, extra=extra)
@@ -86,13 +82,13 @@ def recognise(
     shown = ", ".join(sorted(state)[:3])
     raise DataError(
       f"{foreign.folder}: unknown architecture (model_type {model_type!r}, tensors {shown}, ...); expected "
-      f"official COCO-LM or AMOS, {', '.join(LAYOUTS)}, or an export of this program"
+      f"official COCO-LM or AMOS, {', '.join(STOCK)}, or an export of this program"
     )
   check_encoder(params, fields)
   layers = params.get("generator", {}).get("trunk", {}).get("layers", {}).get("up", {}).get("kernel")
   generator = {} if layers is None else generator | {"num_layers": layers.shape[0]}
   task = _task(params, config, family)
-  return Recognised(family, params, fields, generator, names.unmatched, names.matched, names.known, task)
+  return Recognised(family, params, fields, generator, names.unmatched, names.matched, task)
 
 
 def _task(params: dict, config: Mapping[str, Any], family: str) -> dict[str, Any]:
@@ -141,9 +137,10 @@ def check_encoder(params: dict, fields: Mapping[str, Any]) -> None:
   DataError: other sizes, or a parameter that is missing, unknown or of another shape.
   """
   for name, size in official_config.sizes(params).items():
-    if name in fields and fields[name] != size:
+    stated = fields.get(name, size)
+    if type(stated) is not int or stated != size:
       raise DataError(
-        f"config.json: {name} is {fields[name]} there, but the tensors have {size}; is it complete?"
+        f"checkpoint: {name} is {stated!r} in its settings, but the tensors have {size}; is it complete?"
       )
   config = EncoderConfig(**fields)
   if config.hidden_size % config.num_heads:

@@ -1,7 +1,7 @@
 """What the settings beside official checkpoints say: fairseq's `args` or `cfg`, and the port's `config.json`.
 
-Sizes are those of the tensors; settings that speak of them must agree, so that a checkpoint that lost its
-last layers is not taken for a smaller model.
+Sizes are those of the settings, or else of the tensors; `recognise.check_encoder` compares the two, so that a
+checkpoint that lost its last layers is not taken for a smaller model.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,8 @@ from typing import Any
 import numpy as np
 
 from data.errors import ConfigError, DataError
+from pretrain.export.stock.config import SIZES
 from pretrain.export.tensor_rows import State
-
-# Sample mode of the official generator: our generator.sampling_dropout and generator.share_embeddings.
-# Source: official fairseq/models/cocolm/model.py, amos/model.py.
-SAMPLE_MODES = {"eval": ("eval", "all"), "train": ("train", "all"), "zero-dropout": ("zero", "tokens")}
 
 _FAIRSEQ_SIZES = {
   "num_layers": "encoder_layers",
@@ -22,14 +19,7 @@ _FAIRSEQ_SIZES = {
   "mlp_size": "encoder_ffn_embed_dim",
   "num_heads": "encoder_attention_heads",
 }
-_PORT_SIZES = {
-  "vocab_size": "vocab_size",
-  "num_layers": "num_hidden_layers",
-  "hidden_size": "hidden_size",
-  "mlp_size": "intermediate_size",
-  "num_heads": "num_attention_heads",
-  "num_segments": "type_vocab_size",
-}
+_PORT_SIZES = SIZES | {"num_segments": "type_vocab_size"}
 # Settings under which the official classes compute something this encoder does not.
 _FAIRSEQ_ONLY = {"activation_fn": "gelu"}
 _PORT_ONLY = {"hidden_act": "gelu", "layer_norm_type": "post"}
@@ -38,15 +28,13 @@ _PORT_ONLY = {"hidden_act": "gelu", "layer_norm_type": "post"}
 def fairseq_fields(settings: Mapping[str, Any], params: dict) -> dict[str, Any]:
   """Fields of `model` in `configs/base.py` for a fairseq checkpoint and its settings, {} if it has none.
 
-  They are what `sizes` gives, relative_position and its distance, layer_norm_eps (fixed in fairseq) and,
-  where the settings have them, dropout and attention_dropout. DataError: a setting this encoder does not
-  compute, that disagrees with the tensors, or is missing.
+  They are sizes, relative_position and its distance, layer_norm_eps (fixed in fairseq) and, where the
+  settings have them, dropout and attention_dropout. DataError: a setting is missing, or this encoder does not
+  compute it.
   """
-  fields = sizes(params) | {"layer_norm_eps": 1e-5}
-  fields |= _relative(settings, params, is_asked=settings.get("rel_pos"))
   _refuse(settings, _FAIRSEQ_ONLY, where="its args or cfg")
-  _agree(settings, fields, _FAIRSEQ_SIZES, where="its args or cfg")
-  return fields | _rates(settings, "dropout", "attention_dropout")
+  fields = _stated(settings, params, _FAIRSEQ_SIZES, is_relative=settings.get("rel_pos"))
+  return fields | {"layer_norm_eps": 1e-5} | _rates(settings, "dropout", "attention_dropout")
 
 
 def port_fields(config: Mapping[str, Any], params: dict) -> dict[str, Any]:
@@ -54,11 +42,10 @@ def port_fields(config: Mapping[str, Any], params: dict) -> dict[str, Any]:
   epsilon = config.get("layer_norm_eps", 1e-12)
   if isinstance(epsilon, bool) or not isinstance(epsilon, float) or not 0 < epsilon < 1:
     raise DataError(f"config.json: layer_norm_eps is {epsilon!r}; expected a number in (0, 1)")
-  fields = sizes(params) | {"layer_norm_eps": epsilon}
-  fields |= _relative(config, params, is_asked=config.get("rel_pos_bins"))
   _refuse(config, _PORT_ONLY, where="config.json")
-  _agree(config, fields, _PORT_SIZES, where="config.json")
-  return fields | _rates(config, "hidden_dropout_prob", "attention_probs_dropout_prob")
+  fields = _stated(config, params, _PORT_SIZES, is_relative=config.get("rel_pos_bins"))
+  rates = _rates(config, "hidden_dropout_prob", "attention_probs_dropout_prob")
+  return fields | {"layer_norm_eps": epsilon} | rates
 
 
 def sizes(params: dict) -> dict[str, int]:
@@ -102,12 +89,10 @@ def find_num_heads(settings: Mapping[str, Any], name: str, state: State, flag: i
   ConfigError: nothing says it, or `flag` contradicts the settings. DataError: the setting is not a number
   above 0.
   """
-  stated = settings.get(name)
+  tables = [array for key, array in state.items() if key.endswith("relative_attention_bias.weight")]
+  stated = settings.get(name, tables[0].shape[-1] if tables and tables[0].ndim == 2 else None)
   if stated is not None and (isinstance(stated, bool) or not isinstance(stated, int) or stated < 1):
     raise DataError(f"checkpoint: {name} is {stated!r} in its settings; expected a whole number above 0")
-  tables = [array for key, array in state.items() if key.endswith("relative_attention_bias.weight")]
-  if stated is None and tables and tables[0].ndim == 2:
-    stated = tables[0].shape[1]
   if flag is not None and stated not in (None, flag):
     raise ConfigError(f"--num_heads={flag}, but the checkpoint says {stated}; leave the flag out")
   num_heads = flag or stated
@@ -116,18 +101,11 @@ def find_num_heads(settings: Mapping[str, Any], name: str, state: State, flag: i
   return num_heads
 
 
-def find_sharing(settings: Mapping[str, Any], state: State) -> str:
+def find_sharing(state: State) -> str:
   """What a fairseq generator shares with the encoder, as `generator.share_embeddings` says it.
 
-  'generator_sample_mode' of the settings decides if it is there (DataError: an unknown mode), otherwise the
-  tensors: those that are listed twice and equal are one.
+  A tensor that is listed for both and equal is one.
   """
-  mode = settings.get("generator_sample_mode")
-  if mode is not None:
-    if not isinstance(mode, str) or mode not in SAMPLE_MODES:
-      expected = ", ".join(SAMPLE_MODES)
-      raise DataError(f"checkpoint: generator_sample_mode is {mode!r}; expected one of {expected}")
-    return SAMPLE_MODES[mode][1]
 
   def is_shared(name: str) -> bool:
     own = state.get(f"auxiliary.sentence_encoder.{name}")
@@ -140,37 +118,33 @@ def find_sharing(settings: Mapping[str, Any], state: State) -> str:
   return "all" if all(map(is_shared, rest)) else "tokens"
 
 
-def _relative(settings: Mapping[str, Any], params: dict, *, is_asked: Any) -> dict[str, Any]:
-  has_table = "relative_position" in params["encoder"]["trunk"]
-  if is_asked is not None and bool(is_asked) != has_table:
+def _stated(
+  settings: Mapping[str, Any], params: dict, names: Mapping[str, str], *, is_relative: Any
+) -> dict[str, Any]:
+  """Sizes and relative positions; DataError where the settings and the table of positions disagree."""
+  fields: dict[str, Any] = sizes(params)
+  has_table = "relative_buckets" in fields
+  if is_relative is not None and bool(is_relative) != has_table:
     raise DataError(
-      f"checkpoint: its settings {'ask for' if is_asked else 'know no'} relative positions, but the table "
+      f"checkpoint: its settings {'ask for' if is_relative else 'know no'} relative positions, but the table "
       f"relative_attention_bias.weight is {'there' if has_table else 'missing'}; is it complete?"
     )
-  if not has_table:
-    return {"relative_position": "none"}
-  distance, buckets = settings.get("max_rel_pos"), sizes(params)["relative_buckets"]
-  for name, value in (("max_rel_pos", distance), ("rel_pos_bins", settings.get("rel_pos_bins", buckets))):
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-      raise DataError(f"checkpoint: {name} is {value!r} in its settings; expected a whole number above 0")
-  _agree(settings, {"relative_buckets": buckets}, {"relative_buckets": "rel_pos_bins"}, where="its settings")
-  return {"relative_position": "official", "relative_max_distance": distance}
+  fields["relative_position"] = "official" if has_table else "none"
+  if has_table:
+    names = {**names, "relative_buckets": "rel_pos_bins"}
+    fields["relative_max_distance"] = distance = settings.get("max_rel_pos")
+    if isinstance(distance, bool) or not isinstance(distance, int) or distance < 1:
+      raise DataError(
+        f"checkpoint: max_rel_pos is {distance!r} in its settings; expected a whole number above 0"
+      )
+  stated = {field: settings.get(name) for field, name in names.items()}
+  return fields | {field: value for field, value in stated.items() if value is not None}
 
 
 def _refuse(settings: Mapping[str, Any], allowed: Mapping[str, Any], *, where: str) -> None:
   for name, value in allowed.items():
     if settings.get(name, value) != value:
       raise DataError(f"{where}: {name} is {settings[name]!r}; this encoder computes only {value!r}")
-
-
-def _agree(
-  settings: Mapping[str, Any], fields: Mapping[str, Any], names: Mapping[str, str], *, where: str
-) -> None:
-  for field, name in names.items():
-    if settings.get(name) not in (None, fields[field]):
-      raise DataError(
-        f"{where}: {name} is {settings[name]!r}, but the tensors have {fields[field]}; is it complete?"
-      )
 
 
 def _rates(settings: Mapping[str, Any], dropout: str, attention: str) -> dict[str, float]:

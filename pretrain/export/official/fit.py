@@ -12,7 +12,7 @@ IDS = {"cls": 0, "pad": 1, "sep": 2, "unk": 3}
 def check_official(
   config: EncoderConfig, vocabulary: Vocabulary, layout: str, params: dict, *, activation: str = "tanh"
 ) -> None:
-  """Refuses what official code of a layout of `layouts.OFFICIAL` would compute otherwise, with a ConfigError.
+  """Refuses what official code of a layout of `folders.OFFICIAL` would compute otherwise, with a ConfigError.
 
   That is T5 buckets, segments or another LayerNorm epsilon in fairseq, WordPiece, other special ids, and a
   generator or a head that the official classes cannot hold.

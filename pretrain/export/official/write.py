@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from data.vocabulary import Vocabulary
 from pretrain.export import folders, task_fields
 from pretrain.export.official import fit, names
 from pretrain.export.stock.config import size_fields
-from pretrain.export.tensor_rows import State
-from pretrain.mesh import trees
+from pretrain.export.tensor_rows import State, extra_of
 from pretrain.models.config import EncoderConfig
 
 
@@ -27,21 +25,19 @@ def write_official(
   *,
   layout: str,
   task: Mapping[str, Any],
-) -> tuple[str, ...]:
-  """Writes an empty folder for the official code, tokenizer files included; returns our paths of the extra.
+) -> folders.Written:
+  """Writes an empty folder for the official code, tokenizer files included.
 
   The layouts 'cocolm' and 'amos' are the Hugging Face port of 2021 (pytorch_model.bin), 'fairseq' is
   model.pt; `task` is `meta['task']` of a fine-tuned checkpoint, or {}. The caller ran `check_official`.
   """
   import torch
 
-  params = jax.tree.map(np.asarray, params)
   if layout == "fairseq":
     state = names.to_fairseq(params)
     content = {"args": _arguments(config, params, task_fields.activation(task)), "model": _tensors(state)}
     torch.save(content, folder / "model.pt")
-    sharing = names.sharing_of(params)
-    held = names.from_fairseq(state, num_heads=config.num_heads, share_embeddings=sharing)
+    parts, _ = names.fairseq_parts(names.sharing_of(params))
   else:
     prefix = f"{layout}."
     state = names.to_hugging_face(params)
@@ -50,15 +46,14 @@ def write_official(
     torch.save(_tensors(named), folder / "pytorch_model.bin")
     fields = _port_config(config, vocabulary, params, layout) | task_fields.label_fields(params, task)
     folders.save_json(folder / "config.json", fields)
-    held = names.from_hugging_face(state, num_heads=config.num_heads)
-  kept = trees.by_path(held.params)
-  extra = {path: leaf for path, leaf in folders.flatten(params).items() if path not in kept}
+    parts = names.PORT_PARTS
+  extra = extra_of(params, parts)
   folders.save_tensors(folder / folders.EXTRA, extra)
   shutil.copyfile(vocabulary_directory / "sp.model", folder / "sp.model")
   _write_dictionary(folder / "dict.txt", vocabulary_directory, vocabulary)
   # Official code reads the two files above; how this model's text was split before them stands only here.
   shutil.copytree(vocabulary_directory, folder / "vocabulary")
-  return tuple(extra)
+  return folders.Written(extra=tuple(extra))
 
 
 def _tensors(state: State) -> dict:

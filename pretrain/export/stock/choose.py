@@ -3,10 +3,8 @@
 from collections.abc import Collection
 from typing import NamedTuple
 
-from data import errors
-from data.errors import ConfigError
 from pretrain.export import folders
-from pretrain.export.stock.config import LAYOUTS, MPNET_BUCKETS, MPNET_PAD
+from pretrain.export.stock.config import MPNET_BUCKETS, MPNET_PAD
 from pretrain.export.task_fields import ACTIVATIONS
 from pretrain.models.config import EncoderConfig
 
@@ -45,8 +43,6 @@ def check_layout(
   layout: str, config: EncoderConfig, *, pad_id: int, heads: Collection[str], activation: str = "tanh"
 ) -> None:
   """Refuses a class that cannot hold an encoder exactly, with a ConfigError that says why."""
-  if layout not in LAYOUTS:
-    raise ConfigError(errors.unknown("stock layout", layout, LAYOUTS))
   fault = _fault(layout, config, pad_id)
   if fault is None and "classification" in heads:
     fault = folders.activation_fault("the class", layout, activation)

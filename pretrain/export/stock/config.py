@@ -8,10 +8,10 @@ from typing import Any
 
 from data.errors import DataError
 from data.vocabulary import SpecialIds
+from pretrain.export.folders import STOCK
 from pretrain.export.stock.forms import distance_bins, spatial_sizes
 from pretrain.models.config import EncoderConfig
 
-LAYOUTS = ("mpnet", "layoutlmv3", "bert", "electra")
 MPNET_PAD = 1  # written into the class
 MPNET_BUCKETS = {"relative_position": "t5", "relative_buckets": 32, "relative_max_distance": 128}
 SPATIAL_ROWS = 1024  # the class's default, so that any box may be given; all rows are 0
@@ -28,12 +28,21 @@ _REFUSED = {  # field: the values that our encoder computes
   "is_encoder_decoder": (False,),
   "quantization_config": (None,),
 }
-_LAYOUTLMV3_FIXED = {
-  "has_relative_attention_bias": True,
-  "has_spatial_attention_bias": False,
-  "visual_embed": False,
-  "text_embed": True,
+# {our field: what every Hugging Face config.json calls it, the official port's too}
+SIZES = {
+  "vocab_size": "vocab_size",
+  "hidden_size": "hidden_size",
+  "num_layers": "num_hidden_layers",
+  "num_heads": "num_attention_heads",
+  "mlp_size": "intermediate_size",
 }
+RATES = {
+  "dropout": "hidden_dropout_prob",
+  "attention_dropout": "attention_probs_dropout_prob",
+  "init_stddev": "initializer_range",
+  "layer_norm_eps": "layer_norm_eps",
+}
+_DEFAULT_RATES = {"dropout": 0.1, "attention_dropout": 0.1, "init_stddev": 0.02}
 
 
 def first_position(layout: str, pad_id: int) -> int:
@@ -42,19 +51,8 @@ def first_position(layout: str, pad_id: int) -> int:
 
 
 def size_fields(config: EncoderConfig) -> dict[str, Any]:
-  """What every Hugging Face config.json calls the same, the official port's too."""
-  return {
-    "vocab_size": config.vocab_size,
-    "hidden_size": config.hidden_size,
-    "num_hidden_layers": config.num_layers,
-    "num_attention_heads": config.num_heads,
-    "intermediate_size": config.mlp_size,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": config.dropout,
-    "attention_probs_dropout_prob": config.attention_dropout,
-    "initializer_range": config.init_stddev,
-    "layer_norm_eps": config.layer_norm_eps,
-  }
+  """Sizes, rates and the activation as every Hugging Face config.json names them."""
+  return {name: getattr(config, field) for field, name in (SIZES | RATES).items()} | {"hidden_act": "gelu"}
 
 
 def config_json(
@@ -82,7 +80,11 @@ def config_json(
   if layout == "layoutlmv3":
     coordinate_size, shape_size = spatial_sizes(config.hidden_size)
     bins = distance_bins(config.max_length)
-    fields |= _LAYOUTLMV3_FIXED | {
+    fields |= {
+      "has_relative_attention_bias": True,
+      "has_spatial_attention_bias": False,
+      "visual_embed": False,
+      "text_embed": True,
       "coordinate_size": coordinate_size,
       "shape_size": shape_size,
       "max_2d_position_embeddings": SPATIAL_ROWS,
@@ -123,25 +125,17 @@ def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
   if not isinstance(config, Mapping):
     raise _wrong("the whole", type(config).__name__, "an object", "check the checkpoint")
   layout = config.get("model_type")
-  if layout not in LAYOUTS:
-    raise _wrong("model_type", layout, f"one of {', '.join(LAYOUTS)}", "other architectures cannot be read")
+  if layout not in STOCK:
+    raise _wrong("model_type", layout, f"one of {', '.join(STOCK)}", "other architectures cannot be read")
   for name, allowed in _REFUSED.items():
     if config.get(name, allowed[0]) not in allowed:
       raise _wrong(name, config[name], repr(allowed[0]), "this encoder computes nothing else")
   pad_id = _integer(config, "pad_token_id", {"mpnet": 1, "layoutlmv3": 1}.get(layout, 0), lowest=0)
-  fields: dict[str, Any] = {
-    "vocab_size": _integer(config, "vocab_size"),
-    "hidden_size": _integer(config, "hidden_size"),
-    "num_layers": _integer(config, "num_hidden_layers"),
-    "num_heads": _integer(config, "num_attention_heads"),
-    "mlp_size": _integer(config, "intermediate_size"),
-    "max_length": _integer(config, "max_position_embeddings", lowest=1 + first_position(layout, pad_id))
-    - first_position(layout, pad_id),
-    "layer_norm_eps": _number(config, "layer_norm_eps", 1e-5 if layout == "layoutlmv3" else 1e-12),
-    "dropout": _number(config, "hidden_dropout_prob", 0.1),
-    "attention_dropout": _number(config, "attention_probs_dropout_prob", 0.1),
-    "init_stddev": _number(config, "initializer_range", 0.02),
-  }
+  offset = first_position(layout, pad_id)
+  rates = _DEFAULT_RATES | {"layer_norm_eps": 1e-5 if layout == "layoutlmv3" else 1e-12}
+  fields: dict[str, Any] = {field: _integer(config, name) for field, name in SIZES.items()}
+  fields |= {field: _number(config, name, rates[field]) for field, name in RATES.items()}
+  fields["max_length"] = _integer(config, "max_position_embeddings", lowest=1 + offset) - offset
   if fields["hidden_size"] % fields["num_heads"]:
     expected = f"a divisor of hidden_size {fields['hidden_size']}"
     raise _wrong("num_attention_heads", fields["num_heads"], expected, "check the checkpoint")
@@ -170,9 +164,6 @@ def _source_fields(config: Mapping[str, Any], layout: str) -> dict[str, Any]:
   segments = {"num_segments": int(source["num_segments"])}
   if layout != "layoutlmv3":
     return segments | {"relative_position": "none"}
-  for name, value in _LAYOUTLMV3_FIXED.items():
-    if config.get(name, name != "has_spatial_attention_bias") != value:
-      raise _wrong(name, config.get(name), repr(value), "only text models that this program wrote are read")
   if SOURCE_KEY not in config or source.get("relative_position") not in ("t5", "official"):
     expected = "an object with relative_position 't5' or 'official'"
     raise _wrong(SOURCE_KEY, source, expected, "only layoutlmv3 models that this program wrote are read")

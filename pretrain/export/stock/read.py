@@ -10,7 +10,6 @@ from data.errors import DataError
 from pretrain.export.stock.config import encoder_fields
 from pretrain.export.stock.forms import (
   binary_head_from_dense,
-  blank_pooler,
   distance_bins,
   distance_rows,
   linear_head_from_tanh,
@@ -27,9 +26,6 @@ from pretrain.export.stock.tables import (
 from pretrain.export.tensor_rows import Imported, State, put, read
 from pretrain.models.config import EncoderConfig
 
-# Written by older versions; they hold no parameters.
-_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
-
 
 def from_stock(
   state: State, config_json: Mapping[str, Any], *, extra: Mapping[str, np.ndarray] | None = None
@@ -38,7 +34,7 @@ def from_stock(
 
   Heads are read where ours computes the same: masked LM, ELECTRA's discriminator, linear question answering,
   and classification of texts by two layers or of tokens by one (where `architectures` says so). The position
-  rows of MPNet that no token reads (of padding) are dropped. A trained pooler is among the unmatched.
+  rows of MPNet that no token reads (of padding) are dropped. A pooler is among the unmatched.
 
   Names are with or without the prefix of the base model; `extra` is {our path: float32 array}, what
   `extra.safetensors` of an export holds, and is put in place. DataError: as `encoder_fields` and
@@ -46,12 +42,9 @@ def from_stock(
   """
   fields, extra = encoder_fields(config_json), dict(extra or {})
   layout = config_json["model_type"]
-  classifies = "ForSequenceClassification" in str(config_json.get("architectures"))
   state = _plain(state, layout)
   names = {*state}
   _take_blank(state, layout, fields)
-  if not (classifies and layout == "bert"):  # there the pooler is the classifier's dense layer
-    _take_blank_pooler(state, fields["hidden_size"])
   if layout == "layoutlmv3":
     _take_distances(state, EncoderConfig(**fields), extra)
   offset = config_json["max_position_embeddings"] - fields["max_length"]
@@ -64,7 +57,6 @@ def from_stock(
   imported = read(
     state,
     (*encoder_parts(layout, offset=offset, has_segments=bool(fields["num_segments"])), *heads.values()),
-    "hugging_face",
     num_heads=fields["num_heads"],
     ties=TIES[layout],
     sizes={
@@ -74,15 +66,8 @@ def from_stock(
       "P": fields["max_length"] + offset,
       "R": fields.get("relative_buckets", 0),
       "T": fields["num_segments"],
-      "2": 2,
     },
   )
-  num_layers = imported.params["encoder"]["trunk"]["layers"]["up"]["bias"].shape[0]
-  if num_layers != fields["num_layers"]:
-    raise DataError(
-      f"checkpoint: {num_layers} layers, but num_hidden_layers in config.json is {fields['num_layers']}; "
-      "check that both files are of one model"
-    )
   taken = names - {*state}  # tables that say nothing in our encoder
   imported = _own_heads(imported._replace(matched=tuple(sorted({*imported.matched, *taken}))))
   for path, array in extra.items():
@@ -110,20 +95,18 @@ def _own_heads(imported: Imported) -> Imported:
 
 
 def _plain(state: State, layout: str) -> State:
-  """The tensors under the names of the tables: no prefix, no TensorFlow names of norms, no buffers."""
+  """The tensors under the names of the tables: no prefix, no TensorFlow names of norms."""
   plain: State = {}
   for name, array in state.items():
-    short = re.sub(r"LayerNorm\.(gamma|beta)$", _norm_name, name.removeprefix(f"{layout}."))
+    short = name.removeprefix(f"{layout}.")
+    short = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", short)
+    short = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", short)
     if short in plain:
       raise DataError(
         f"checkpoint: two tensors are {short} (one is {name}), expected one; check the checkpoint"
       )
     plain[short] = array
-  return {name: array for name, array in plain.items() if name not in _BUFFERS}
-
-
-def _norm_name(match: re.Match) -> str:
-  return "LayerNorm." + {"gamma": "weight", "beta": "bias"}[match.group(1)]
+  return plain
 
 
 def _take_blank(state: State, layout: str, fields: Mapping[str, Any]) -> None:
@@ -136,16 +119,6 @@ def _take_blank(state: State, layout: str, fields: Mapping[str, Any]) -> None:
         f"checkpoint: tensor {name} is not 0, but this encoder has no such table; "
         "if it was trained elsewhere since its export, it cannot be read back"
       )
-
-
-def _take_blank_pooler(state: State, hidden_size: int) -> None:
-  """Removes a pooler that an export of ours has made up; another one is left, and reported as unmatched."""
-  weight = state.get("pooler.dense.weight", np.zeros(0))
-  if weight.shape == (hidden_size, hidden_size):
-    blank = blank_pooler(hidden_size)
-    if all(name in state and np.array_equal(state[name], array) for name, array in blank.items()):
-      for name in blank:
-        del state[name]
 
 
 def _take_distances(state: State, config: EncoderConfig, extra: Mapping[str, np.ndarray]) -> None:

@@ -1,14 +1,13 @@
 """Tables between the names of stock transformers classes (BERT, ELECTRA, MPNet, LayoutLMv3) and our paths.
 
-The rows use the `hugging_face` column of `tensor_rows`. Names here are without the prefix of the base model
-(`bert.` and so on), which checkpoints have or have not.
+Names here are without the prefix of the base model (`bert.` and so on), which checkpoints have or have not.
 
 Source of the names: transformers 5.23, modeling_{bert,electra,mpnet,layoutlmv3}.py.
 """
 
 import numpy as np
 
-from pretrain.export.tensor_rows import LINEAR, OUTPUT_KERNEL, SAME, Layout, Part, Row, Tie
+from pretrain.export.tensor_rows import OUTPUT_KERNEL, SAME, Layout, Part, Row, Tie, linear, norm
 
 HEADS_KERNEL = Layout(
   lambda a, heads: [a.T.reshape(a.shape[1], heads, -1)],
@@ -20,61 +19,45 @@ NEGATED = Layout(lambda a, heads: [-a], lambda parts: -parts[0])
 NEGATED_LINEAR = Layout(lambda a, heads: [-a.T], lambda parts: -parts[0].T)
 
 
-def _linear(
-  name: str, path: str, shape: tuple[str, str], kernel: Layout = LINEAR, bias: Layout = SAME
-) -> tuple[Row, Row]:
-  return (
-    Row(None, f"{name}.weight", (f"{path}/kernel",), shape, kernel),
-    Row(None, f"{name}.bias", (f"{path}/bias",), shape[:1], bias),
-  )
-
-
-def _norm(name: str, path: str) -> tuple[Row, Row]:
-  return (
-    Row(None, f"{name}.weight", (f"{path}/scale",), ("D",), SAME),
-    Row(None, f"{name}.bias", (f"{path}/bias",), ("D",), SAME),
-  )
-
-
-def _layers(query: str, key: str, value: str, output: str, norm: str) -> tuple[Row, ...]:
+def _layers(query: str, key: str, value: str, output: str, layer_norm: str) -> tuple[Row, ...]:
   """Rows of a layer from the names within its attention; the rest is the same in all four classes."""
   ours, prefix = "trunk/layers", "encoder.layer.{}"
   attention, square = f"{prefix}.attention", ("D", "D")
   return (
-    *_linear(f"{attention}.{query}", f"{ours}/attention/query", square, HEADS_KERNEL, HEADS_BIAS),
-    *_linear(f"{attention}.{key}", f"{ours}/attention/key", square, HEADS_KERNEL, HEADS_BIAS),
-    *_linear(f"{attention}.{value}", f"{ours}/attention/value", square, HEADS_KERNEL, HEADS_BIAS),
-    *_linear(f"{attention}.{output}", f"{ours}/attention/output", square, OUTPUT_KERNEL),
-    *_norm(f"{attention}.{norm}", f"{ours}/attention_norm"),
-    *_linear(f"{prefix}.intermediate.dense", f"{ours}/up", ("F", "D")),
-    *_linear(f"{prefix}.output.dense", f"{ours}/down", ("D", "F")),
-    *_norm(f"{prefix}.output.LayerNorm", f"{ours}/mlp_norm"),
+    *linear(f"{attention}.{query}", f"{ours}/attention/query", square, HEADS_KERNEL, HEADS_BIAS),
+    *linear(f"{attention}.{key}", f"{ours}/attention/key", square, HEADS_KERNEL, HEADS_BIAS),
+    *linear(f"{attention}.{value}", f"{ours}/attention/value", square, HEADS_KERNEL, HEADS_BIAS),
+    *linear(f"{attention}.{output}", f"{ours}/attention/output", square, OUTPUT_KERNEL),
+    *norm(f"{attention}.{layer_norm}", f"{ours}/attention_norm"),
+    *linear(f"{prefix}.intermediate.dense", f"{ours}/up", ("F", "D")),
+    *linear(f"{prefix}.output.dense", f"{ours}/down", ("D", "F")),
+    *norm(f"{prefix}.output.LayerNorm", f"{ours}/mlp_norm"),
   )
 
 
-def _mlm(bias: str, dense: str, norm: str) -> Part:
-  rows = (Row(None, bias, ("bias",), ("V",), SAME), *_linear(dense, "dense", ("D", "D")))
-  return Part((*rows, *_norm(norm, "norm")), "heads/mlm/", None, "")
+def _mlm(bias: str, dense: str, layer_norm: str) -> Part:
+  rows = (Row(bias, ("bias",), ("V",), SAME), *linear(dense, "dense", ("D", "D")))
+  return Part((*rows, *norm(layer_norm, "norm")), "heads/mlm/")
 
 
 def _classification(dense: str, output: str) -> Part:
-  rows = (*_linear(dense, "dense", ("D", "D")), *_linear(output, "output", ("C", "D")))
-  return Part(rows, "heads/classification/", None, "")
+  rows = (*linear(dense, "dense", ("D", "D")), *linear(output, "output", ("C", "D")))
+  return Part(rows, "heads/classification/")
 
 
-LAYERS = {"mpnet": _layers("attn.q", "attn.k", "attn.v", "attn.o", norm="LayerNorm")} | dict.fromkeys(
+LAYERS = {"mpnet": _layers("attn.q", "attn.k", "attn.v", "attn.o", layer_norm="LayerNorm")} | dict.fromkeys(
   ("layoutlmv3", "bert", "electra"),
-  _layers("self.query", "self.key", "self.value", "output.dense", norm="output.LayerNorm"),
+  _layers("self.query", "self.key", "self.value", "output.dense", layer_norm="output.LayerNorm"),
 )
-_SPAN = Part(_linear("qa_outputs", "question_answering", ("2", "D")), "heads/", None, "")
-_TAGGING = Part(_linear("classifier", "tagging", ("C", "D")), "heads/", None, "")
+_SPAN = Part(linear("qa_outputs", "question_answering", ("2", "D")), "heads/")
+_TAGGING = Part(linear("classifier", "tagging", ("C", "D")), "heads/")
 # LayoutLMv3's class has another head from so many labels on, with a classifier's shape.
 MANY_LABELS = 10
 WIDE_TAGGING = _classification("classifier.dense", "classifier.out_proj")._replace(path="heads/tagging/")
 _RTD_ROWS = (
-  *_linear("dense", "dense", ("D", "D")),
-  Row(None, "dense_prediction.weight", ("kernel",), ("1", "D"), NEGATED_LINEAR),
-  Row(None, "dense_prediction.bias", ("bias",), ("1",), NEGATED),
+  *linear("dense", "dense", ("D", "D")),
+  Row("dense_prediction.weight", ("kernel",), ("1", "D"), NEGATED_LINEAR),
+  Row("dense_prediction.bias", ("bias",), ("1",), NEGATED),
 )
 # {layout: {end of the class's name: its head}}; a class has one, and the first whose parameters are there is
 # written. LayoutLMv3's question answering has a classifier's shape (`forms.linear_head_as_tanh`).
@@ -104,7 +87,7 @@ HEADS = {
     "ForSequenceClassification": _classification("classifier.dense", "classifier.out_proj"),
     "ForTokenClassification": _TAGGING,
     "ForQuestionAnswering": _SPAN,
-    "ForPreTraining": Part(_RTD_ROWS, "heads/rtd/", None, "discriminator_predictions."),
+    "ForPreTraining": Part(_RTD_ROWS, "heads/rtd/", "discriminator_predictions."),
     "ForMaskedLM": _mlm(
       "generator_lm_head.bias", "generator_predictions.dense", "generator_predictions.LayerNorm"
     ),
@@ -138,19 +121,19 @@ def encoder_parts(layout: str, *, offset: int, has_segments: bool) -> tuple[Part
     lambda parts: np.concatenate([np.zeros((offset, parts[0].shape[1]), parts[0].dtype), parts[0]]),
   )
   embeddings = (
-    Row(None, _WORDS, ("token/embedding",), ("V", "D"), SAME),
-    Row(None, "embeddings.position_embeddings.weight", ("position/embedding",), ("P", "D"), positions),
-    *_norm("embeddings.LayerNorm", "norm"),
-    *((Row(None, _SEGMENTS, ("segment/embedding",), ("T", "D"), SAME),) if has_segments else ()),
+    Row(_WORDS, ("token/embedding",), ("V", "D"), SAME),
+    Row("embeddings.position_embeddings.weight", ("position/embedding",), ("P", "D"), positions),
+    *norm("embeddings.LayerNorm", "norm"),
+    *((Row(_SEGMENTS, ("segment/embedding",), ("T", "D"), SAME),) if has_segments else ()),
   )
   parts = [
-    Part(embeddings, "encoder/embeddings/", None, "", is_required=True),
-    Part(LAYERS[layout], "encoder/", None, "", is_required=True),
+    Part(embeddings, "encoder/embeddings/", is_required=True),
+    Part(LAYERS[layout], "encoder/", is_required=True),
   ]
   if layout == "mpnet":
     path = (RELATIVE_PATH.removeprefix("encoder/"),)
-    relative = Row(None, "encoder.relative_attention_bias.weight", path, ("R", "A"), SAME)
-    parts.append(Part((relative,), "encoder/", None, "", is_required=True))
+    relative = Row("encoder.relative_attention_bias.weight", path, ("R", "A"), SAME)
+    parts.append(Part((relative,), "encoder/", is_required=True))
   return tuple(parts)
 
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from data.vocabulary import SpecialIds
 from pretrain.export import task_fields
-from pretrain.export.stock import choose
 from pretrain.export.stock.config import SPATIAL_ROWS, config_json, first_position
 from pretrain.export.stock.forms import (
   binary_head_as_dense,
@@ -25,8 +24,7 @@ from pretrain.export.stock.tables import (
   blank_tables,
   encoder_parts,
 )
-from pretrain.export.tensor_rows import Part, State, write
-from pretrain.mesh import trees
+from pretrain.export.tensor_rows import Part, State, extra_of, write
 from pretrain.models.config import EncoderConfig
 
 _CLASSES = {"mpnet": "MPNet", "layoutlmv3": "LayoutLMv3", "bert": "Bert", "electra": "Electra"}
@@ -59,29 +57,27 @@ def to_stock(
   token_type_ids, or with 0. A head on tokens in LayoutLMv3 is exact in float32 and bfloat16, not in float16.
 
   Of the parameters, float32 as saved, only the encoder must be there; `task` is what a fine-tuned checkpoint
-  says of its classification head (`task_fields`), or {}. ConfigError: the layout cannot hold it exactly, or
-  labels that do not fit the head.
+  says of its classification head (`task_fields`), or {}. The caller ran `choose.check_layout`. ConfigError:
+  more labels of a token than LayoutLMv3 holds.
   """
   heads = params.get("heads", {})
-  pad_id, activation = special_ids.pad, task_fields.activation(task)
-  choose.check_layout(layout, config, pad_id=pad_id, heads=set(heads), activation=activation)
   ending, head, head_part = _head(layout, heads)
   architecture = _CLASSES[layout] + ending
   fields = config_json(config, layout=layout, architecture=architecture, special_ids=special_ids)
   fields |= task_fields.label_fields(params, task)
   tree = {**params, "heads": _in_slots(params, layout, ending, head_part)}
-  parts = encoder_parts(layout, offset=first_position(layout, pad_id), has_segments=bool(config.num_segments))
+  parts = encoder_parts(
+    layout, offset=first_position(layout, special_ids.pad), has_segments=bool(config.num_segments)
+  )
   head_parts = () if head_part is None else (head_part,)
-  state = write(tree, parts, "hugging_face") | _made_up(params, config, layout)
-  head_state = write(tree, head_parts, "hugging_face")
+  state = write(tree, parts) | _made_up(params, config, layout)
+  head_state = write(tree, head_parts)
   # A classifier of BERT has the pooler for its dense layer.
   state |= {name: head_state.pop(name) for name in list(head_state) if name.startswith("pooler.")}
   if head_part is not None:
     state = {f"{layout}.{name}": array for name, array in state.items()} | head_state
-  held = {part.path + path for part in (*parts, *head_parts) for row in part.rows for path in row.paths}
-  extra = {path: _plain(array) for path, array in trees.by_path(tree).items() if path not in held}
-  state = {name: _plain(array) for name, array in state.items()}
-  return StockModel(architecture, state, fields, head, extra)
+  state = {name: np.ascontiguousarray(array, np.float32) for name, array in state.items()}
+  return StockModel(architecture, state, fields, head, extra_of(tree, (*parts, *head_parts)))
 
 
 def _head(layout: str, heads: Mapping[str, Any]) -> tuple[str, str, Part | None]:
@@ -118,7 +114,3 @@ def _made_up(params: dict, config: EncoderConfig, layout: str) -> State:
     table = params["encoder"]["trunk"]["relative_position"]["embedding"]
     state[DISTANCES] = distance_rows(table, config)
   return state
-
-
-def _plain(array: np.ndarray) -> np.ndarray:
-  return np.ascontiguousarray(array, np.float32)

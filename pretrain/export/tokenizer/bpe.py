@@ -6,7 +6,6 @@ from data.errors import DataError, reason
 
 _BPE = 2  # TrainerSpec.ModelType
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # ModelProto.SentencePiece.Type
-_TYPE_NAMES = {4: "user defined", 5: "unused"}
 
 
 def read_proto(path):
@@ -60,21 +59,13 @@ def _scores(proto, where: str) -> dict[str, float]:
   """{piece: score} of the pieces that text is joined to."""
   if proto.trainer_spec.model_type != _BPE:
     raise DataError(f"{where}: not a BPE model of sentencepiece; expected model_type BPE")
-  if proto.trainer_spec.treat_whitespace_as_suffix:
-    raise DataError(f"{where}: spaces end its pieces; expected treat_whitespace_as_suffix to be off")
   for piece in proto.pieces:
     if piece.type not in (_NORMAL, _UNKNOWN, _CONTROL, _BYTE):
-      kind = _TYPE_NAMES.get(piece.type, f"of type {piece.type}")
-      raise DataError(f"{where}: the piece {piece.piece!r} is {kind}, which tokenizer.json cannot follow")
+      raise DataError(f"{where}: the piece {piece.piece!r} is of a type that tokenizer.json cannot follow")
   scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == _NORMAL}
   long = {piece: score for piece, score in scores.items() if len(piece) > 1}
   if len(set(long.values())) < len(long):
     raise DataError(f"{where}: two pieces have the same score; tokenizer.json needs an order of all pieces")
-  letters = {letter for piece in long for letter in piece} - set(scores)
-  if letters:
-    raise DataError(
-      f"{where}: {min(letters)!r} is part of pieces but is no piece itself; expected it to be one"
-    )
   return scores
 
 

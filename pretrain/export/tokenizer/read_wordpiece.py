@@ -7,13 +7,12 @@ named, for the ids of a model mean nothing with other ones.
 import json
 import pathlib
 from collections.abc import Mapping
-from typing import Any
 
 from data.errors import DataError, reason
 from data.vocabulary import tokenizer_files
+from pretrain.export.foreign import files
 
 _ADVICE = "only BERT's WordPiece and sentencepiece with its sp.model can be imported"
-_MISSING = object()
 
 
 def read(folder: pathlib.Path) -> tuple[list[str], bool]:
@@ -21,14 +20,12 @@ def read(folder: pathlib.Path) -> tuple[list[str], bool]:
 
   DataError: there are no such files, they are damaged, or are not BERT's WordPiece.
   """
-  path = folder / "tokenizer.json"
+  path, separators = folder / "tokenizer.json", None
   if path.is_file():
-    content = _object(path)
-    pieces, cased = _pieces(path, content), _pipeline(path, content)
+    pieces, cased, separators = _from_tokenizer(path)
   elif (folder / "vocab.txt").is_file():
     path = folder / "vocab.txt"
     pieces, cased = tokenizer_files.read_vocab_txt(path), _case(folder)
-    content = {}
   else:
     raise DataError(
       f"{folder}: no tokenizer in it; expected sp.model (with dict.txt), tokenizer.json, or vocab.txt"
@@ -37,90 +34,71 @@ def read(folder: pathlib.Path) -> tuple[list[str], bool]:
   unwritable = [piece for piece in pieces if not piece or set(piece) & set("\r\n")]
   if unwritable:
     raise DataError(f"{path}: the piece {unwritable[0]!r} cannot stand in a vocab.txt; {_ADVICE}")
-  if len(set(pieces)) < len(pieces):
-    raise DataError(f"{path}: two ids have the same piece; expected one piece for each")
-  for name in tokenizer_files.PIECES.values():
-    tokenizer_files.special_id(path, pieces, name)
-  _check_pairs(path, content, pieces)
+  ids = {
+    name: tokenizer_files.special_id(path, pieces, piece) for name, piece in tokenizer_files.PIECES.items()
+  }
+  expected = 2 if pieces[ids["sep"]] == "</s>" else 1  # as our vocabularies put them there
+  if separators not in (None, expected):
+    raise DataError(
+      f"{path}: {separators} separators stand between two texts, expected {expected}; {_ADVICE}"
+    )
   return pieces, cased
 
 
-def _object(path: pathlib.Path) -> dict[str, Any]:
+def _from_tokenizer(path: pathlib.Path) -> tuple[list[str], bool, int | None]:
+  """The pieces of a tokenizer.json, whether it keeps case, and its separators between two texts."""
+  from tokenizers import Tokenizer, models
+
   try:
-    content = json.loads(tokenizer_files.read_bytes(path).decode("utf-8"))
-  except (ValueError, RecursionError) as error:
-    raise DataError(f"{path}: not JSON ({reason(error)[:80]}); bring back the original file") from error
-  if not isinstance(content, dict):
-    raise DataError(f"{path}: expected an object, found {type(content).__name__}")
-  return content
-
-
-def _part(path: pathlib.Path, content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-  part = content.get(name)
-  if not isinstance(part, dict):
-    raise DataError(f"{path}: its {name} is {str(part)[:40]!r}, expected an object; {_ADVICE}")
-  return part
-
-
-def _expect(path: pathlib.Path, where: str, part: Mapping[str, Any], **expected: tuple) -> None:
-  for name, allowed in expected.items():
-    found = part.get(name, _MISSING)
-    if not any(type(found) is type(value) and found == value for value in allowed):
-      shown = "missing" if found is _MISSING else repr(found)[:40]
-      raise DataError(f"{path}: {where} {name} is {shown}, expected {allowed[0]!r}; {_ADVICE}")
-
-
-def _pieces(path: pathlib.Path, content: Mapping[str, Any]) -> list[str]:
-  """The pieces of the model and the special ones added to it."""
-  model = _part(path, content, "model")
-  if "type" in model or "merges" in model:  # files of before 0.11 of the library have no type
-    _expect(path, "model", model, type=("WordPiece",))
-  _expect(path, "model", model, continuing_subword_prefix=("##",), max_input_chars_per_word=(100,))
-  ids = dict(_part(path, model, "vocab"))
-  added = content.get("added_tokens", [])
-  for token in added if isinstance(added, list) else [added]:
-    if not isinstance(token, dict) or not isinstance(token.get("content"), str):
-      raise DataError(f"{path}: in added_tokens is {str(token)[:40]!r}, expected objects with content and id")
-    if token.get("special") is not True:
-      raise DataError(f"{path}: the added token {token['content'][:40]!r} is cut out of text; {_ADVICE}")
-    if ids.setdefault(token["content"], token.get("id")) != token.get("id"):
-      raise DataError(f"{path}: the piece {token['content'][:40]!r} has two ids; expected one")
-  by_id = {number: piece for piece, number in ids.items() if type(number) is int}
-  if sorted(by_id) != list(range(len(ids))):
-    raise DataError(f"{path}: the ids of its {len(ids)} pieces are not 0 to {len(ids) - 1}, each once")
-  return [by_id[number] for number in range(len(ids))]
-
-
-def _pipeline(path: pathlib.Path, content: Mapping[str, Any]) -> bool:
-  """Checks what is done to text before the model; returns whether case is kept."""
-  rules = _part(path, content, "normalizer")
-  _expect(path, "normalizer", rules, type=("BertNormalizer",), clean_text=(True,), lowercase=(True, False))
-  lowercase = rules["lowercase"]
-  _expect(path, "normalizer", rules, handle_chinese_chars=(True,), strip_accents=(None, lowercase))
-  _expect(path, "pre_tokenizer", _part(path, content, "pre_tokenizer"), type=("BertPreTokenizer",))
-  return not lowercase
+    theirs = Tokenizer.from_buffer(tokenizer_files.read_bytes(path))
+  except Exception as error:  # the library raises nothing more special
+    raise DataError(
+      f"{path}: not a tokenizer that can be read ({reason(error)[:80]}); bring back the original file"
+    ) from error
+  by_id = {number: piece for piece, number in theirs.get_vocab().items()}
+  if sorted(by_id) != list(range(theirs.get_vocab_size())):  # before to_str(), which counts up to the largest
+    raise DataError(f"{path}: the ids of its {theirs.get_vocab_size()} pieces are not 0 and on, each once")
+  found = json.loads(theirs.to_str())
+  rules = found["normalizer"] or {}
+  cased = not rules.get("lowercase")
+  if rules.get("strip_accents") == rules.get("lowercase"):
+    rules["strip_accents"] = None  # the same by another name
+  ours = Tokenizer(models.WordPiece({}, max_input_chars_per_word=100))
+  tokenizer_files.configure_wordpiece(ours, cased=cased)
+  expected = json.loads(ours.to_str())
+  for part in ("model", "normalizer", "pre_tokenizer"):
+    for name in expected[part].keys() - {"vocab", "unk_token"}:
+      value = (found[part] or {}).get(name)
+      if value != expected[part][name]:
+        raise DataError(f"{path}: {part} {name} is {value!r}, expected {expected[part][name]!r}; {_ADVICE}")
+  for token in theirs.get_added_tokens_decoder().values():
+    if not token.special:
+      raise DataError(f"{path}: the added token {token.content[:40]!r} is cut out of text; {_ADVICE}")
+  added = theirs.num_special_tokens_to_add(is_pair=True)  # one before the texts and one behind them
+  return [by_id[number] for number in range(len(by_id))], cased, added - 2 if added else None
 
 
 def _case(folder: pathlib.Path) -> bool:
   """Whether a `vocab.txt` keeps case, by the tokenizer_config.json beside it."""
   path = folder / "tokenizer_config.json"
-  config = _object(path) if path.is_file() else {}
+  config = files.read_json(path) if path.is_file() else {}
   if type(config.get("do_lower_case")) is not bool:
     raise DataError(
       f"{path}: no do_lower_case in it, so whether vocab.txt keeps case is unknown; make a vocabulary with "
       "`python -m data.vocabulary import --vocab_txt=...` (and --cased, if it does)"
     )
-  lowercase = config["do_lower_case"]
-  rules = {"strip_accents": None, "tokenize_chinese_chars": True} | config
-  _expect(path, "its", rules, strip_accents=(None, lowercase), tokenize_chinese_chars=(True,))
-  return not lowercase
+  if config.get("strip_accents") not in (None, config["do_lower_case"]):
+    raise DataError(f"{path}: strip_accents is {config['strip_accents']!r}, expected null; {_ADVICE}")
+  if config.get("tokenize_chinese_chars", True) is not True:
+    raise DataError(f"{path}: tokenize_chinese_chars is not true; {_ADVICE}")
+  return not config["do_lower_case"]
 
 
 def _special_names(folder: pathlib.Path) -> dict[str, str]:
   """{'cls': '<s>'}: what the files say special pieces are called."""
   special = {}
   for name in ("tokenizer_config.json", "special_tokens_map.json"):
-    config = _object(folder / name) if (folder / name).is_file() else {}
+    config = files.read_json(folder / name) if (folder / name).is_file() else {}
     for role in tokenizer_files.PIECES:
       token = config.get(f"{role}_token")
       token = token.get("content") if isinstance(token, dict) else token
@@ -143,21 +121,3 @@ def _named(path: pathlib.Path, pieces: list[str], special: Mapping[str, str]) ->
     if piece not in names:
       renamed[pieces.index(piece)] = official
   return renamed
-
-
-def _check_pairs(path: pathlib.Path, content: Mapping[str, Any], pieces: list[str]) -> None:
-  """The number of separators between two texts must be the one that our vocabularies put there."""
-  processor = content.get("post_processor")
-  if not isinstance(processor, dict):
-    return
-  separators = {"BertProcessing": 1, "RobertaProcessing": 2}.get(str(processor.get("type")))
-  pair = processor.get("pair")
-  if isinstance(pair, list):
-    marks = "".join("s" if "SpecialToken" in str(item) else "x" for item in pair)
-    separators = marks.strip("s").count("s")
-  separator = pieces[tokenizer_files.special_id(path, pieces, tokenizer_files.PIECES["sep"])]
-  expected = 2 if separator == "</s>" else 1
-  if separators not in (None, expected):
-    raise DataError(
-      f"{path}: {separators} {separator} stand between two texts, expected {expected}; {_ADVICE}"
-    )

@@ -1,7 +1,6 @@
 """Checkpoints with random parameters, saved as a run saves them, and the vocabularies they belong to."""
 
 import functools
-import json
 import pathlib
 import random
 import shutil
@@ -133,19 +132,11 @@ def in_this_process(monkeypatch):
   """Spares the start of a process; one test per way of reading takes the real one."""
 
   pytest.importorskip("torch", reason="needs requirements-export.txt")
-  from pretrain.export import layouts
   from pretrain.export.check import reference as self_check
   from pretrain.export.check import torch_check
 
   def run(folder, reference, layout):
-    with np.load(reference) as file:
-      arrays = dict(file)
-    cases = json.loads(arrays.pop("cases").tobytes())
-    plain = layout in layouts.PLAIN
-    worst = (
-      torch_check.check_plain if plain else lambda path, _, *rest: torch_check.check_stock(path, *rest)
-    )(folder, layout, cases, arrays)
-    return self_check.Report(worst.hidden, worst.logits)
+    return self_check.Report(**torch_check.main([str(folder), str(reference), layout]))
 
   monkeypatch.setattr(self_check, "run_in_fresh_process", run)
 

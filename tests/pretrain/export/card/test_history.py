@@ -44,14 +44,6 @@ def test_own_text_is_described_by_its_records_and_not_by_the_recipe():
   assert rows["batch"] == "2,048 x 128 tokens, packing `none` into at most 64 tokens"
 
 
-def test_a_checkpoint_that_does_not_say_what_it_read_is_marked_so():
-  rows = _rows({"data.source": "seqio:wikipedia_books"})
-  assert "`pg19:0.1.1`" in rows["text"] and rows["text"].endswith("what was read was not recorded)")
-  assert rows["batch"] == "2,048 x 512 tokens, packing `complete`"
-  text = _rows({"data.source": "seqio:wikipedia_books", "data.directory": "/home/me/mine"})["text"]
-  assert "not recorded (`mine`)" in text and "ikipedia" not in text and "/home" not in text
-
-
 def test_numbers_of_the_run_are_those_of_its_config():
   fields = {"train.batch_size": 10, "data.length": 100, "model.dropout": 0.1, "model.attention_dropout": 0.2}
   rows = _rows(fields | {"optimizer.adam_b1": 0.8, "optimizer.adam_b2": 0.9})
@@ -66,33 +58,13 @@ def test_a_run_from_scratch_began_with_random_values():
 
 
 def test_every_part_taken_from_another_checkpoint_is_named_with_its_own_beginning():
-  fields = {"train.init_from": "runs/b", "corruption.kind": "generator", "generator.init_from": "/home/me/c"}
-  fields |= {
-    "model.freeze_embeddings": "checkpoint",
-    "model.freeze_embeddings_from": "runs/d/checkpoints/500",
-  }
   imported = {"recipe": "imported", "step": 0, "source": {"path": "/home/me/cocolm-base/"}}
   started_from = {
     "train.init_from": {"recipe": "amos_tiny", "step": 1_500, "started_from": {"train.init_from": imported}},
     "generator.init_from": imported,
   }
-  assert _rows(fields, started_from=started_from)["initialised from"] == (
+  assert _rows(started_from=started_from)["initialised from"] == (
     "encoder, and heads and generator where they fit: recipe `amos_tiny`, step 1,500, which began with "
     "encoder, and heads and generator where they fit: `cocolm-base`, imported; generator: `cocolm-base`, "
-    "imported; token table, which was not trained: `d, step 500` (as its config names it)"
+    "imported"
   )
-
-
-@pytest.mark.parametrize(
-  ("path", "place"),
-  [("runs/a", "a"), ("/x/a/checkpoints", "a"), ("/x/a/checkpoints/5", "a, step 5"), ("5", "5")],
-)
-def test_an_older_warm_start_is_named_by_its_run(path, place):
-  assert f"`{place}` (as its config names it)" in _rows({"train.init_from": path})["initialised from"]
-
-
-def test_an_import_without_a_path_is_another_checkpoint():
-  meta = {"config": base.get_config().to_dict(), "step": 0, "source": {}}
-  assert history.training(meta, 0.0) == [
-    "Imported from another checkpoint and not pretrained further by this stack."
-  ]

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 from safetensors.numpy import load_file  # noqa: E402
 
 from pretrain.checkpoints.checkpoint import load_params  # noqa: E402
-from pretrain.export import __main__, folders  # noqa: E402
+from pretrain.export import __main__, tensor_rows  # noqa: E402
 from pretrain.export.official import config  # noqa: E402
 
 
@@ -52,6 +52,6 @@ def test_a_generator_with_a_token_table_of_its_own_lies_beside_the_port(
   assert export(workdir, output, "--to=cocolm") == 0, capsys.readouterr().err
   assert "generator/embeddings/token/embedding" in load_file(output / "extra.safetensors")
   assert __main__.main(["import", f"--from={output}", f"--output={tmp_path / 'back'}"]) == 0
-  ours, theirs = (folders.flatten(load_params(place)[0]) for place in (workdir, tmp_path / "back"))
+  ours, theirs = (tensor_rows.flatten(load_params(place)[0]) for place in (workdir, tmp_path / "back"))
   assert ours.keys() == theirs.keys()
   assert not [path for path in ours if not np.array_equal(ours[path], theirs[path])]

@@ -48,7 +48,6 @@ def test_the_exact_class_is_chosen_and_the_reason_told(config, pad_id, heads, la
     ("mpnet", _changed(T5, relative_position="official"), 1, set(), "relative positions are official 32/128"),
     ("mpnet", _changed(T5, num_segments=2), 1, set(), "2 segments"),
     ("layoutlmv3", _changed(T5, hidden_size=9, num_heads=3), 1, set(), "hidden_size is 9"),
-    ("roberta", T5, 1, set(), "Known: mpnet, layoutlmv3, bert, electra"),
   ],
 )
 def test_a_class_that_would_only_come_near_is_refused(layout, config, pad_id, heads, reason):
@@ -70,10 +69,3 @@ def test_an_encoder_that_no_class_holds_is_refused():
   config = _changed(T5, hidden_size=9, num_heads=3, relative_position="official")
   with pytest.raises(ConfigError, match="hidden_size is 9"):
     choose(config, pad_id=1, heads=set())
-
-
-@pytest.mark.parametrize(
-  ("layout", "heads"), [("bert", {"rtd", "mlm"}), ("electra", {"mlm"}), ("electra", set())]
-)
-def test_a_class_that_holds_it_may_be_asked_for(layout, heads):
-  check_layout(layout, NONE, pad_id=1, heads=heads)

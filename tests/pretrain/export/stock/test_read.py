@@ -78,7 +78,7 @@ def test_heads_that_ours_has_are_read_and_the_others_named():
   np.testing.assert_array_equal(imported.params["heads"]["mlm"]["bias"], state["cls.predictions.bias"])
 
 
-def test_names_of_2019_and_buffers_are_understood():
+def test_names_of_2019_are_understood():
   _, state, config = stock_model("BertForMaskedLM")
   renames = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
   old = {}
@@ -86,7 +86,6 @@ def test_names_of_2019_and_buffers_are_understood():
     for new, former in renames.items():
       name = name.replace(new, former)
     old[name] = array
-  old["bert.embeddings.position_ids"] = np.arange(30.0)[None]
   expected, found = from_stock(state, config), from_stock(old, config)
   assert found.unmatched == ()
   jax.tree.map(np.testing.assert_array_equal, found.params, expected.params)
@@ -114,14 +113,10 @@ def test_the_segment_table_stays():
     ({"model_type": "roberta"}, "model_type is 'roberta', expected one of mpnet"),
     ({"model_type": None}, "model_type is None"),
     ({"hidden_act": "relu"}, "hidden_act is 'relu', expected 'gelu'"),
-    ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
     ({"is_decoder": True}, "is_decoder is True"),
-    ({"quantization_config": {}}, "quantization_config is"),
     ({"num_attention_heads": 5}, "num_attention_heads is 5, expected a divisor of hidden_size 24"),
     ({"hidden_size": "24"}, "hidden_size is '24', expected an integer"),
     ({"vocab_size": True}, "vocab_size is True, expected an integer"),
-    ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
-    ({"max_position_embeddings": -1}, "max_position_embeddings is -1"),
     ({"layer_norm_eps": float("nan")}, "layer_norm_eps is nan"),
     ({"embedding_size": 12}, "embedding_size is 12, expected hidden_size, 24"),
     ({"type_vocab_size": 0}, "type_vocab_size is 0"),
@@ -129,10 +124,7 @@ def test_the_segment_table_stays():
       {"source_model": {"num_segments": 7}},
       "source_model is .*, expected an object with num_segments 0 or 2",
     ),
-    ({"num_hidden_layers": 3}, "2 layers, but num_hidden_layers in config.json is 3"),
-    ({"hidden_size": 48, "embedding_size": 48}, "has shape .* expected"),
     ({"vocab_size": 41}, r"word_embeddings.weight has shape \(40, 24\)"),
-    ({"max_position_embeddings": 12}, "position_embeddings.weight has shape"),
   ],
 )
 def test_a_config_of_another_model_is_refused(fields, message):
@@ -144,8 +136,6 @@ def test_a_config_of_another_model_is_refused(fields, message):
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"visual_embed": True}, "visual_embed is True"),
-    ({"has_spatial_attention_bias": True}, "has_spatial_attention_bias is True"),
     ({"source_model": None}, "source_model is None"),
     ({"source_model": {"num_segments": 0}}, "relative_position 't5' or 'official'"),
   ],
@@ -162,22 +152,6 @@ def test_an_mpnet_of_other_buckets_is_refused():
     from_stock(made.state, made.config | {"relative_attention_num_buckets": 64})
 
 
-@pytest.mark.parametrize(
-  "name",
-  [
-    "embeddings.word_embeddings.weight",
-    "embeddings.token_type_embeddings.weight",
-    "encoder.layer.0.attention.self.key.bias",
-    "encoder.layer.1.output.LayerNorm.weight",
-  ],
-)
-def test_a_missing_tensor_is_named(name):
-  _, made = exported("electra")
-  del made.state[name]
-  with pytest.raises(DataError, match=f"tensor {name} is missing"):
-    from_stock(made.state, made.config)
-
-
 def test_a_segment_table_trained_elsewhere_is_not_dropped():
   _, made = exported("bert")
   made.state["embeddings.token_type_embeddings.weight"][1, 3] = 1e-9
@@ -189,13 +163,6 @@ def test_one_tensor_under_two_names_is_refused():
   _, made = exported("bert")
   made.state["bert.embeddings.LayerNorm.weight"] = made.state["embeddings.LayerNorm.weight"]
   with pytest.raises(DataError, match=r"two tensors are embeddings.LayerNorm.weight"):
-    from_stock(made.state, made.config)
-
-
-def test_an_output_table_that_is_not_tied_is_refused():
-  _, made = exported("bert", "mlm")
-  made.state["cls.predictions.decoder.weight"] = made.state["bert.embeddings.word_embeddings.weight"] + 1
-  with pytest.raises(DataError, match=r"cls.predictions.decoder.weight and .* differ"):
     from_stock(made.state, made.config)
 
 

@@ -18,14 +18,6 @@ def texts(tmp_path):
   return tmp_path
 
 
-def test_lines_end_at_newlines_alone_and_bad_bytes_are_replaced(texts):
-  assert list(tokenizer_lines.lines_of(texts / "a.txt")) == ["Éa e\u0301\r", "", "[MASK] no\u2028line\xa0end"]
-  assert list(tokenizer_lines.lines_of(texts / "more" / "b.tsv.gz")) == [
-    "a\tb",
-    "\ufffd bad bytes, no newline",
-  ]
-
-
 @pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
 def test_every_line_of_every_file_is_compared(kind, vocabularies, texts, capsys, monkeypatch):
   monkeypatch.setattr(tokenizer_lines, "BATCH", 2)
@@ -49,8 +41,3 @@ def test_a_line_with_other_ids_is_shown_and_fails(vocabularies, texts, capsys, m
   flag = f"--vocabulary={vocabularies['sentencepiece']}"
   assert tokenizer_lines.main([flag, str(texts / "a.txt")]) == 1
   assert "  'Éa e\u0301\\r': [" in capsys.readouterr().out
-
-
-def test_without_text_nothing_is_claimed(texts, capsys):
-  assert tokenizer_lines.main([str(texts), str(texts / "nowhere")]) == 3
-  assert capsys.readouterr().err == f"not run: no files in {texts / 'nowhere'}\n"

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from data.errors import DataError
-from pretrain.export.foreign import files, folder
+from pretrain.export.foreign import files
 
 
 @pytest.fixture
@@ -39,12 +39,6 @@ def test_a_pipe_is_refused_and_nobody_waits_for_it(model):
   os.mkfifo(model / "vocab.txt")
   _refused(model, "vocab.txt: not a regular file")
   _refused(model / "vocab.txt", "vocab.txt: not a regular file")
-
-
-def test_settings_larger_than_any_are_refused(model, monkeypatch):
-  monkeypatch.setattr(folder, "MOST_TEXT_BYTES", 10)
-  (model / "dict.txt").write_text("x" * 11)
-  _refused(model, "dict.txt: 11 bytes, expected at most 10")
 
 
 def test_links_within_the_folder_and_to_the_blobs_of_a_download_cache_are_followed(model, tmp_path):

@@ -36,7 +36,6 @@ class SearchFields:
   learning_rates: tuple[float, ...]
   epochs: tuple[int, ...]
   warmup_fractions: tuple[float, ...]
-  warmup_steps: tuple[int, ...]
   num_seeds: CountOrZero
   num_test_seeds: CountOrZero
   evaluations_per_epoch: CountOrZero
@@ -49,7 +48,6 @@ class DataFields:
   directory: str
   max_length: CountOrZero
   train_rows: CountOrZero
-  fractions: tuple[float, ...]
   buckets: Count
   bucket_multiple: Count
   eval_batch_size: Count
@@ -93,7 +91,6 @@ class PromptFields:
   eval_every: Count
   batch_sizes: tuple[int, ...]
   learning_rates: tuple[float, ...]
-  test_rows: CountOrZero
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -85,8 +85,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "labels are not in the digest",
-        'add_to_digest(digest, examples.ids, examples.fields["labels"])',
-        "add_to_digest(digest, examples.ids)",
+        'add_to_digest(digest, part.ids, part.fields["labels"])',
+        "add_to_digest(digest, part.ids)",
         "test_the_digest_knows_texts_and_labels",
       ),
     ],

@@ -86,8 +86,10 @@ def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encodi
   is_whole = set(dev) == set(DEV_SPLITS.get(task, {"dev": ""}))
   is_official = is_whole and all(split.is_official for split in (train, *dev.values()))
   num_outputs = len(row.labels) or 1
-  digest = _digest(examples, evaluated)
-  return GlueData(task, examples, buckets, evaluated, num_outputs, is_official, digest, lines)
+  digest = hashlib.sha256()
+  for part in (examples, *(split.examples for split in evaluated.values())):
+    add_to_digest(digest, part.ids, part.fields["labels"])
+  return GlueData(task, examples, buckets, evaluated, num_outputs, is_official, digest.hexdigest(), lines)
 
 
 def cut_lines(task: str, cut: dict[str, int], encoding: Encoding) -> list[str]:
@@ -100,38 +102,6 @@ def is_readable(directory: str, task: str, split: str, *, download: bool) -> boo
   """Whether a split is there, or comes with a data set that TFDS does not have yet and may download."""
   is_to_come = download and tfds_reader.find(directory, TASKS[task].tfds_name) is None
   return is_to_come or split in glue.available(directory, task)
-
-
-def _digest(train: Examples, dev: dict[str, Evaluated]) -> str:
-  digest = hashlib.sha256()
-  for examples in (train, *(evaluated.examples for evaluated in dev.values())):
-    add_to_digest(digest, examples.ids, examples.fields["labels"])
-  return digest.hexdigest()
-
-
-def take_fraction(data: GlueData, fraction: float, seed: int) -> GlueData:
-  """A task with a fraction, in (0, 1], of its training set: the rows that `data.glue.fraction` draws.
-
-  The padded lengths are those of the whole set, but for those that no example has: the parts that seeds draw
-  go through the same compiled shapes.
-  """
-  rows = glue.fraction_rows(len(data.train.ids), fraction, seed)
-  train = Examples(
-    [data.train.ids[row] for row in rows],
-    {name: values[rows] for name, values in data.train.fields.items()},
-    {},
-  )
-  members = [np.flatnonzero(np.isin(rows, bucket)) for bucket in data.buckets.members]
-  filled = [(length, drawn) for length, drawn in zip(data.buckets.lengths, members) if len(drawn)]
-  buckets = Buckets(tuple(length for length, _ in filled), tuple(drawn for _, drawn in filled))
-  return dataclasses.replace(
-    data,
-    train=train,
-    buckets=buckets,
-    is_official=data.is_official and len(rows) == len(data.train.ids),
-    digest=_digest(train, data.dev),
-    lines=[],
-  )
 
 
 def evaluate(

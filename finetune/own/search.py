@@ -86,10 +86,8 @@ class Own:
       self.train,
       self.buckets,
       evaluate,
-      eval_lengths=self.dev_buckets.lengths,
       digest=_digest(self.train, self.task.dev),
       max_length=self.schema.max_length,
-      keeps_weights=True,  # the report is about the best run's answers
       also={"files": self.task.digests, "pooling": self.schema.pooling, **of_labels},
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from data import glue
-from data.errors import ConfigError, DataError
+from data.errors import DataError
 from data.glue import kshot
 from data.glue.tasks import Split
 from finetune.needed_files import DRAWS
@@ -118,7 +118,6 @@ def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, down
   """Reads the splits and the test sets of a task of `templates.TEMPLATES` and writes their prompts.
 
   Raises:
-    ConfigError: more test rows than there are.
     DataError: a split is missing or damaged. A test set that is not there is no error: `lines` says so.
   """
   drawn = _draws(task, config, download=download)
@@ -160,7 +159,7 @@ def _draws(task: str, config: Any, *, download: bool) -> dict[int, tuple[Split, 
 def _tests(task: str, config: Any, *, download: bool) -> tuple[dict[str, Split], list[str]]:
   """GLUE's development sets, of which LM-BFF makes test sets, and a line about each."""
   names = DEV_SPLITS.get(task, {"dev": ""})
-  directory, rows = config.data.directory, config.prompt.test_rows
+  directory = config.data.directory
   readable = list(names) if download else [n for n in names if n in glue.available(directory, task)]
   # By the first the task is judged: without it the others say nothing.
   readable = readable if next(iter(names)) in readable else []
@@ -176,11 +175,8 @@ def _tests(task: str, config: Any, *, download: bool) -> tuple[dict[str, Split],
   tests = {}
   splits = glue.read_all(directory, [(task, name) for name in readable], download=download)
   for name, split in zip(readable, splits):
-    if rows > len(split):
-      raise ConfigError(f"prompt.test_rows={rows}: {split.source} has {len(split):,} rows; use fewer")
-    tests[names[name]] = glue.fraction(split, rows / len(split), config.seed) if rows else split
-    part = f"{rows:,} of {len(split):,}" if rows else f"{len(split):,}"
-    lines.append(f"{task}: test set {name}: {part} examples, from {split.source}")
+    tests[names[name]] = split
+    lines.append(f"{task}: test set {name}: {len(split):,} examples, from {split.source}")
   return tests, lines
 
 

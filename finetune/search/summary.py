@@ -26,8 +26,6 @@ class Record(NamedTuple):
   cell: Cell
   metric: str  # by which a run's best evaluation is chosen
   seeds: dict[int, list[Evaluation]]  # the evaluations of each seed's run
-  devices: tuple[str, ...]  # their names
-  seconds: float  # that these runs took
 
 
 class Summary(NamedTuple):

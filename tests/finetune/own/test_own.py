@@ -18,7 +18,7 @@ from finetune.search import loop
 from finetune.search.texts import Encoding
 from pretrain import checkpoint, metrics
 from pretrain.export import task_fields
-from tests.finetune import shared_programs
+from tests.finetune import shared_programs, stored
 
 FAST = (
   "--config.search.batch_sizes=8",
@@ -52,8 +52,8 @@ def run(small_encoder_run, small_glue_folder):
 
 
 def _seeds(path):
-  (file,) = path.glob("bs*.json")
-  return json.loads(file.read_text())["seeds"]
+  (seeds,) = stored.runs(path).values()
+  return seeds
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,7 @@ def test_a_raw_file_as_own_data_equals_the_glue_path(run, sst2, small_glue_folde
   assert run(tmp_path / "glue", "finetune_glue", **fields) == 0
   expected, found = _seeds(tmp_path / "glue" / "sst2"), _seeds(sst2 / "own")
   for seed in expected:
-    ours, theirs = (
-      [one["metrics"]["accuracy"] for one in of[seed]["evaluations"]] for of in (found, expected)
-    )
+    ours, theirs = ([one["metrics"]["accuracy"] for one in of[seed]] for of in (found, expected))
     assert ours == theirs
   kernels = [
     checkpoint.load_params(folder)[0]["heads"]["classification"]["output"]["kernel"]

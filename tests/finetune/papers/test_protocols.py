@@ -140,8 +140,6 @@ def test_given_values_replace_a_dimension():
   assert cells == [Cell(8, 1e-4, 1, 0.0625), Cell(8, 1e-4, 1, 0.1)]
   cells = protocols.cells("taco", "rte", "small", warmup_fractions=(0.2,))
   assert cells == [Cell(32, 5e-5, 4, 0.2)]
-  cells = protocols.cells("coco_lm", "mnli", "base", warmup_steps=(7,), learning_rates=(1e-5,), epochs=(2,))
-  assert cells == [Cell(32, 1e-5, 2, warmup_steps=7)]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +150,6 @@ def test_given_values_replace_a_dimension():
     ({"learning_rates": (3.0,)}, "learning_rate is 3.0, expected a number above 0, at most 1"),
     ({"epochs": (0,)}, "epochs is 0"),
     ({"warmup_fractions": (1.0,)}, "warmup_fraction is 1.0"),
-    ({"warmup_steps": (5,), "warmup_fractions": (0.1,)}, "give one"),
     ({"batch_sizes": (16, 16)}, "there twice"),
   ],
 )

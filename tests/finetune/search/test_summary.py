@@ -19,7 +19,7 @@ def record(*runs, rate=2e-5):
     seed: [Evaluation(step, step / 2, {"accuracy": value, "f1": step / 10}) for step, value in enumerate(run)]
     for seed, run in enumerate(runs)
   }
-  return Record("mrpc", CELL._replace(learning_rate=rate), "accuracy", seeds, ("cpu",), 1.0)
+  return Record("mrpc", CELL._replace(learning_rate=rate), "accuracy", seeds)
 
 
 def test_a_run_counts_with_its_best_evaluation_the_first_of_equal_ones():

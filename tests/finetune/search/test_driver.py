@@ -12,7 +12,7 @@ from finetune.search.classification import make_problem
 from finetune.search.examples import make_buckets
 from finetune.search.results import Results
 from finetune.search.session import Session
-from pretrain.stop import StopRequest
+from pretrain.pod.stop import StopRequest
 from tests.finetune import shared_programs, small_task
 
 

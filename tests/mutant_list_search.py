@@ -73,8 +73,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "outputs stand in the order of batches",
-        "gathered[:, rows] = logits[:, : len(rows)]",
-        "gathered[:, : len(rows)] = logits[:, : len(rows)]",
+        "of_run[row] = jax.tree",
+        "of_run[at] = jax.tree",
         "test_every_example_counts_once_at_any_batch_size[4]",
       ),
     ],

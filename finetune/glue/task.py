@@ -114,9 +114,10 @@ def evaluate(
   by_run: list[dict[str, float]] = [{} for _ in range(num_runs)]
   suffixes = DEV_SPLITS.get(data.task, {"dev": ""})
   for name, dev_set in data.dev.items():
-    logits = texts.outputs(dev_set, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
+    sizes = {"num_runs": num_runs, "batch_size": batch_size, "pad_id": pad_id}
+    logits = texts.outputs(dev_set.examples, dev_set.buckets, outputs_of, **sizes)
     labels = np.asarray(dev_set.split.labels)
     for run in range(num_runs):
-      scores = glue_metrics.score_of_run(data.task, logits[run], labels)
+      scores = glue_metrics.score_of_run(data.task, np.stack(logits[run]), labels)
       by_run[run] |= {f"{metric}{suffixes[name]}": value for metric, value in scores.items()}
   return by_run

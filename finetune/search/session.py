@@ -224,15 +224,3 @@ class Session:
       "vocabulary": self.start.vocabulary.digest,
       "encoder": {name: value for name, value in encoder.items() if name not in _HOW},
     }
-
-
-def compiled(shapes: Sequence[tuple]) -> str:
-  """'32x64, 32x128' of training shapes and the lengths of evaluation: what was compiled, for the user."""
-  training = sorted({shape[2:] for shape in shapes if shape[0] == "step"})
-  evaluation = sorted({shape[2:] for shape in shapes if shape[0] == "outputs"})
-  kinds = [
-    f"{name} {', '.join(f'{batch}x{length}' for batch, length in sizes)}"
-    for name, sizes in (("training", training), ("evaluation", evaluation))
-    if sizes
-  ]
-  return f"{len(shapes)} programs compiled ({'; '.join(kinds)})"

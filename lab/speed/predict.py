@@ -20,7 +20,7 @@ from data import command, rows
 from data.errors import DataError
 from data.rows import Row
 from finetune.inference.model import Model, open_answering
-from finetune.own.chances import PROBABILITY
+from finetune.own.answers import PROBABILITY
 from lab.speed import cases
 from pretrain.checkpoints.saved_model import open_model
 

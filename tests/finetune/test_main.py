@@ -107,7 +107,11 @@ def test_the_saved_model_gives_the_score_it_was_chosen_for(searched, places):
     one = {name: leaf[0] for name, leaf in batch.items()}
     return np.asarray(plan.problem.outputs(params, one, None))[None]
 
-  logits = texts.outputs(given, outputs_of, num_runs=1, batch_size=5, pad_id=session.pad_id)[0]
+  logits = np.stack(
+    texts.outputs(given.examples, given.buckets, outputs_of, num_runs=1, batch_size=5, pad_id=session.pad_id)[
+      0
+    ]
+  )
   labels = glue_data.read(str(places[1]), "sst2", "dev").labels
   assert glue_metrics.score("sst2", logits, labels)["accuracy"] == pytest.approx(meta["task"]["value"])
 

@@ -168,12 +168,13 @@ def test_a_finished_search_is_trained_again_only_for_answers_that_are_not_its_ow
   evaluation = workdir / "squad" / "evaluation.json"
   written = json.loads(evaluation.read_text())
   of_another = written | {"run": written["run"] | {"seed": 99}}
+  evaluation.write_text("damaged")
+  quiet = make_session(place, workdir, [], **{"output.predict": False})
+  assert driver.run(Squad(quiet, download=False)) == 0
   for content in (json.dumps(of_another), "damaged", "[]"):
     evaluation.write_text(content)
     with pytest.raises(Trains):
       driver.run(Squad(make_session(place, workdir, []), download=False))
-  quiet = make_session(place, workdir, [], **{"output.predict": False})
-  assert driver.run(Squad(quiet, download=False)) == 0
 
 
 def test_other_settings_of_answers_are_another_search(searched, place):

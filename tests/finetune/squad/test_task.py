@@ -114,8 +114,9 @@ def test_training_drops_and_counts_answers_that_are_not_there(files, words):
   assert list(found.train.features.dropped) == [questions[0].id]
   assert {window.question for window in found.train.features.windows} == set(range(1, 36))
   assert {window.question for window in found.dev.features.windows} == set(range(36))
-  assert "squad train: answers that cannot be located: 1" in found.lines
-  assert f"squad train: answers that are not where {lost.source} says: 1;" in "\n".join(found.lines)
+  assert any(
+    "1 questions are left out, because their answer cannot be located" in line for line in found.lines
+  )
   assert any("not the official development set (11,873" in line for line in found.lines)
 
 

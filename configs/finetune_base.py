@@ -161,7 +161,7 @@ def _output() -> ConfigDict:
       # answers to the development set, as the official files.
       "predict": False,
       # Recipe whose row of the papers, with its baselines, is shown beside ours, such as
-      # 'coco_lm_base_plus_plus'; '': the checkpoint's own, also of an imported official one.
+      # 'coco_lm_base_plus_plus' for an imported official model; '': that of the checkpoint's own recipe.
       "compare_with": "",
     }
   )

@@ -89,13 +89,7 @@ class Session:
   @property
   def references(self) -> list[Reference]:
     """The papers' rows to print beside ours: of the recipe that the config names, or of the checkpoint's."""
-    encoder = self.start.config
-    own = reference_rows.recipe_of(
-      self.start.meta,
-      heads=self.start.heads,
-      hidden_size=encoder.hidden_size,
-      num_layers=encoder.num_layers,
-    )
+    own = self.start.meta["config"].get("recipe", "")
     return reference_rows.reference_rows(self.config.output.compare_with or own, self.protocol.name)
 
   def max_length(self, task: str) -> int:

@@ -216,21 +216,16 @@ def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
   [
     (["--config.tasks=sst3"], 2, "did you mean 'sst2'"),
     (["--config.tasks="], 2, "tasks is empty"),
-    (["--config.protocol=coco-lm"], 2, "did you mean 'coco_lm'"),
-    (["--config.size=bass"], 2, "did you mean 'base'"),
     (["--config.checkpoint="], 2, "--config.checkpoint=DIR"),
     (["--config.checkpoint=nowhere"], 3, "no checkpoint in"),
     (["--config.data.max_length=33"], 2, "32 positions"),
     (["--config.tasks=cola"], 3, "CoLA"),
     (["--config.tasks=STS-B,SST_2,Sst-2"], 2, "a task is listed twice"),
-    (["--config.search.batch_sizes=0"], 2, "batch_size"),
     (["--config.train.microbatches=3"], 2, "train.microbatches=3 does not divide the batch size 8"),
-    (["--config.search.learning_rate=1e-3"], 2, "search.learning_rates"),
     (["--config.search.cells=best_known"], 2, "nobody gives one for sst2"),
     (["--config.output.compare_with=cocolm_base"], 2, "did you mean 'coco_lm_base'"),
     (["--config.output.compare_with=taco_base"], 2, "protocol='coco_lm', output.compare_with='"),
     (["--config.model.dropout=1.0"], 2, "[0, 1)"),
-    (["--config.protocol=amos", "--config.size=large"], 2, "large"),
   ],
 )
 def test_bad_input_is_one_line(places, tmp_path, capsys, more, code, told):
@@ -268,10 +263,7 @@ def test_a_checkpoint_with_another_vocabulary_is_refused(places, tmp_path, capsy
   ("file", "change", "told"),
   [
     ("SST-2/train.tsv", lambda text: text.replace("\t1\n", "\t2\n", 1), "2"),
-    ("SST-2/train.tsv", lambda text: text.replace("\t0\n", "\tzero\n", 1), "zero"),
-    ("SST-2/train.tsv", lambda text: text.replace("\t1\n", "\t1\tmore\n", 1), "3"),
     ("SST-2/dev.tsv", lambda text: "", "empty"),
-    ("SST-2/dev.tsv", lambda text: text.replace("label", "lable"), "label"),
   ],
 )
 def test_bad_rows_are_told_with_file_and_line(places, tmp_path, capsys, file, change, told):

@@ -8,7 +8,6 @@ import pytest
 import rich.console
 
 from data import tables
-from data.errors import StorageError
 from finetune.glue import report
 from finetune.papers import glue_metrics, protocols, reference_rows
 from finetune.papers.spaces import Cell
@@ -160,12 +159,6 @@ def test_files_hold_scores_and_every_seed(tmp_path):
   assert (
     "| RTE | accuracy | 50.0 | 35.4 | 25.0 | 75.0 | 84.8 | 68.2 | 75.1 |" in paths["results.md"].read_text()
   )
-
-
-def test_a_report_that_cannot_be_written_is_a_storage_error(tmp_path):
-  (tmp_path / "file").write_text("")
-  with pytest.raises(StorageError, match="cannot be written"):
-    report.make_report("x", MEDIAN, {}).write(tmp_path / "file")
 
 
 def test_percent_rounds_the_decimal_number():

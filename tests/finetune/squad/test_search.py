@@ -223,7 +223,7 @@ def test_what_would_be_done_is_described(place, tmp_path):
   session = make_session(place, tmp_path, [], **{"squad.stride": 64})
   lines = Squad(session, download=False).describe()
   assert "fresh: heads/question_answering" in lines[0]
-  for part in ("36 questions on 12 contexts", "do not overlap", "1 cell x 2 seeds", "not the official"):
+  for part in ("36 questions: ", "do not overlap", "1 cell x 2 seeds", "not the official"):
     assert any(part in line for line in lines), part
 
 
@@ -232,9 +232,6 @@ def test_what_would_be_done_is_described(place, tmp_path):
   [
     ({"squad.dev_file": "dev-v1.1.json"}, DataError, r"squad.dev_file='dev-v1.1.json': none of .* is there"),
     ({"squad.max_query_length": 64}, ConfigError, "windows of 16 tokens, .* questions of at most 64"),
-    ({"data.max_length": 32}, ConfigError, "data.max_length=32: the checkpoint has 16 positions"),
-    ({"data.train_rows": 37}, ConfigError, "data.train_rows=37"),
-    ({"protocol": "taco"}, ConfigError, "'taco' has no search space of task 'squad'"),
   ],
 )
 def test_mistakes_are_one_line_before_anything_compiles(place, tmp_path, changed, error, message):

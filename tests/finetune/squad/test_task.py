@@ -139,11 +139,6 @@ def test_training_rows_are_drawn_and_smaller_draws_are_parts_of_larger(files, wo
     names(37)
 
 
-def test_windows_without_room_are_refused(files, words):
-  with pytest.raises(ConfigError, match="windows of 16 tokens, stride 6, questions of at most 64"):
-    squad.load(files["2.0"], files["2.0"], words, dataclasses.replace(SETTINGS, max_query_length=64))
-
-
 def test_a_training_set_of_which_nothing_is_left(files, words):
   questions = [
     dataclasses.replace(question, answers=(Answer("Zoe", 0, False),)) for question in files["1.1"].questions

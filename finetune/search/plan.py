@@ -51,11 +51,6 @@ class Plan:
     """Batches of all examples; each has examples of one padded length."""
     return sum(self.buckets.num_batches(batch_size))
 
-  @property
-  def num_examples(self) -> int:
-    """The number of rows in a training set."""
-    return sum(len(rows) for rows in self.buckets.members)
-
   def num_steps(self, cell: Cell) -> int:
     """Updates of a run of a cell."""
     return cell.total_steps(self.steps_per_epoch(cell.batch_size))

@@ -74,7 +74,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       (
         "outputs stand in the order of batches",
         "of_run[row] = jax.tree",
-        "of_run[at] = jax.tree",
+        "of_run[-1 - row] = jax.tree",
         "test_every_example_counts_once_at_any_batch_size[4]",
       ),
     ],
@@ -112,6 +112,24 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         'return max(evaluations, key=lambda one: one["metrics"][metric], default=None)',
         "return evaluations[-1] if evaluations else None",
         "test_the_best_parameters_are_those_of_the_best_evaluation",
+      ),
+    ],
+  ),
+  (
+    "finetune/search/results.py",
+    "tests/finetune/search/test_results.py",
+    [
+      (
+        "a file of the older format stays beside the files of its runs",
+        "    path.unlink()",
+        "    path.stat()",
+        "test_the_files_of_an_older_format_are_split",
+      ),
+      (
+        "a run that is forgotten stays",
+        "self.path(cell, seed).unlink(missing_ok=True)",
+        "self.path(cell, seed).stat()",
+        "test_what_was_saved_is_finished_and_seeds_can_join[epochs]",
       ),
     ],
   ),

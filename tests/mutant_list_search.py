@@ -74,7 +74,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       (
         "outputs stand in the order of batches",
         "of_run[row] = jax.tree",
-        "of_run[-1 - row] = jax.tree",
+        "of_run[row - 1] = jax.tree",
         "test_every_example_counts_once_at_any_batch_size[4]",
       ),
     ],

@@ -59,7 +59,6 @@ def _search() -> ConfigDict:
       "learning_rates": (),  # peaks, at most 1
       "epochs": (),
       "warmup_fractions": (),  # of all steps
-      "warmup_steps": (),
       "num_seeds": 0,  # runs of a cell; 0: the protocol's
       "num_test_seeds": 0,  # runs of the chosen cell, whose best predicts the test set; 0: the protocol's
       "evaluations_per_epoch": 0,  # of the development set; a run counts with its best; 0: the protocol's
@@ -73,9 +72,6 @@ def _data() -> ConfigDict:
       "directory": "",  # official files, or a TFDS data_dir (`data.glue import`); '': TFDS's default
       "max_length": 0,  # tokens with special ones; 0: the protocol's, at most the checkpoint's positions
       "train_rows": 0,  # of the training set, drawn with `seed`; 0, or more than a task has: all of it
-      # Of the training set, such as 0.01,0.1 (COCO-LM figure 7): a search on each, in which every seed has
-      # examples of its own draw. No models are saved and no test sets predicted.
-      "fractions": (),
       "buckets": 6,  # most padded lengths, each of which is compiled; chosen so that padding is least
       "bucket_multiple": 8,  # tokens: padded lengths are multiples of it
       "eval_batch_size": 64,  # examples
@@ -125,7 +121,6 @@ def _prompt() -> ConfigDict:
       "eval_every": 100,  # steps
       "batch_sizes": (2, 4, 8),  # LM-BFF
       "learning_rates": (3e-6, 4e-6, 5e-6),  # COCO-LM appendix
-      "test_rows": 0,  # of the test set, drawn with `seed`; 0: all
     }
   )
 
@@ -161,12 +156,12 @@ def _train() -> ConfigDict:
 def _output() -> ConfigDict:
   return ConfigDict(
     {
-      "save_model": True,  # the best run's model of each task, for `pretrain.export`; not of fractions
+      "save_model": True,  # the best run's model of each task, for `pretrain.export`
       # GLUE: the test sets, for the leaderboard, with the best of num_test_seeds. SQuAD: the best run's
       # answers to the development set, as the official files.
       "predict": False,
       # Recipe whose row of the papers, with its baselines, is shown beside ours, such as
-      # 'coco_lm_base_plus_plus'; '': the checkpoint's own, also of an imported official one.
+      # 'coco_lm_base_plus_plus' for an imported official model; '': that of the checkpoint's own recipe.
       "compare_with": "",
     }
   )

@@ -7,7 +7,7 @@ Source: COCO-LM section 5.3 and table 4; LM-BFF (Gao et al. 2021) run_experiment
 Expected: MNLI matched/mismatched, mean (standard deviation) over five draws: COCO-LM base++ 66.5 (2.1)/68.0
   (2.3), large++ 72.0 (1.5)/73.3 (1.1). Only recipes with a clm or mlm head can answer: not amos, not electra.
 Cost: for a task 45 runs of 1,000 steps of 2 to 8 sequences, and five runs over the development set: with
-  MNLI's, about 400,000 sequences of 256 tokens. --config.prompt.test_rows=1000 takes a part of it.
+  MNLI's, about 400,000 sequences of 256 tokens.
 """
 
 from ml_collections import ConfigDict

@@ -1,131 +1,17 @@
-"""What every field of `configs/finetune_base.py` may be: its type, choices and limits. Imports no jax.
+"""What the fields of `configs/finetune_base.py` may be, where their default does not tell. Imports no jax.
 
-`configs/finetune_base.py` has their defaults, units and sources; a test holds both equal.
+`configs/finetune_base.py` lists the fields with defaults, units and sources. A field that is not here may be
+any value of its default's type.
 """
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 from finetune.papers import protocols
 from pretrain.settings.field_types import Count, CountOrZero, FractionBelowOne, Limit, NotNegative
 from pretrain.settings.model import Dtype, Remat
 
-OwnTask = Literal[
-  "auto", "classification", "regression", "multilabel", "tagging", "question_answering", "span_pairs"
-]
-OWN_TASKS: tuple[str, ...] = get_args(OwnTask)[1:]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelFields:
-  """What fine-tuning may change of the checkpoint's encoder."""
-
-  dropout: float  # a rate, or -1; a rule of `finetune.validate`
-  dtype: Dtype
-  remat: Remat
-  scan_unroll: CountOrZero
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SearchFields:
-  """Cells and seeds, where they are not the protocol's."""
-
-  cells: Literal["all", "best_known", "one"]
-  batch_sizes: tuple[int, ...]
-  learning_rates: tuple[float, ...]
-  epochs: tuple[int, ...]
-  warmup_fractions: tuple[float, ...]
-  warmup_steps: tuple[int, ...]
-  num_seeds: CountOrZero
-  num_test_seeds: CountOrZero
-  evaluations_per_epoch: CountOrZero
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DataFields:
-  """Files and their columns, how many rows, and how they are padded."""
-
-  directory: str
-  max_length: CountOrZero
-  train_rows: CountOrZero
-  fractions: tuple[float, ...]
-  buckets: Count
-  bucket_multiple: Count
-  eval_batch_size: Count
-  train_file: str
-  dev_file: str
-  module: str
-  dev_fraction: Annotated[float, Limit(0, 1, low_open=True, high_open=True)]
-  text: str
-  text_pair: str
-  label: str
-  labels: str
-  separator: str
-  empty: Literal["refuse", "skip"]
-  long: Literal["cut", "windows"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SquadFields:
-  """Files of SQuAD, its windows and its answers."""
-
-  train_file: str
-  dev_file: str
-  stride: Count
-  max_query_length: Count
-  max_answer_length: Count
-  n_best: Count
-  mask_query: bool
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PromptFields:
-  """Draws, demonstrations and search of LM-BFF."""
-
-  shots: Count
-  splits: tuple[int, ...]
-  directory: str
-  words: str
-  max_length: CountOrZero
-  num_samples: CountOrZero
-  num_steps: Count
-  eval_every: Count
-  batch_sizes: tuple[int, ...]
-  learning_rates: tuple[float, ...]
-  test_rows: CountOrZero
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OwnFields:
-  """What a user's own file asks, and how it is learned."""
-
-  task: OwnTask
-  pooling: Literal["cls", "mean", "max"]
-  class_weights: Literal["none", "balanced"]
-  label_smoothing: FractionBelowOne
-  targets: Literal["standard", "largest"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainFields:
-  """How runs share programs and devices, and when their state is saved."""
-
-  runs_at_once: CountOrZero
-  mapping: Literal["auto", "vectorized", "one_by_one"]
-  microbatches: Count
-  save_minutes: NotNegative
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OutputFields:
-  """What is kept of a search besides its results."""
-
-  save_model: bool
-  predict: bool
-  compare_with: str
-
-
+OWN_TASKS = ("classification", "regression", "multilabel", "tagging", "question_answering", "span_pairs")
 # The kinds: the module and class of each, a `finetune.search.driver.Kind`.
 KINDS = {
   "glue": ("finetune.glue.search", "Glue"),
@@ -134,24 +20,47 @@ KINDS = {
   "own": ("finetune.own.search", "Own"),
   "docs": ("finetune.docs.task", "Docs"),
 }
-# Name: the field's type, its choices, or the group's type.
+# Name: the field's type with its limits, or its choices.
 FIELDS: Mapping[str, Any] = {
-  "recipe": str,
   "kind": tuple(KINDS),
-  "checkpoint": str,
   "checkpoint_step": Annotated[int, Limit(-1)],
-  "vocabulary": str,
-  "from_scratch": bool,
   "protocol": protocols.NAMES,
   "size": ("auto", *protocols.SIZES),
-  "tasks": str,
   "seed": Annotated[int, Limit(0, 2**31 - 1)],
-  "model": ModelFields,
-  "search": SearchFields,
-  "data": DataFields,
-  "squad": SquadFields,
-  "prompt": PromptFields,
-  "own": OwnFields,
-  "train": TrainFields,
-  "output": OutputFields,
+  "model.dtype": Dtype,
+  "model.remat": Remat,
+  "model.scan_unroll": CountOrZero,
+  "search.cells": ("all", "best_known", "one"),
+  "search.learning_rates": tuple[float, ...],
+  "search.warmup_fractions": tuple[float, ...],
+  "search.num_seeds": CountOrZero,
+  "search.num_test_seeds": CountOrZero,
+  "search.evaluations_per_epoch": CountOrZero,
+  "data.max_length": CountOrZero,
+  "data.train_rows": CountOrZero,
+  "data.buckets": Count,
+  "data.bucket_multiple": Count,
+  "data.eval_batch_size": Count,
+  "data.dev_fraction": Annotated[float, Limit(0, 1, low_open=True, high_open=True)],
+  "data.empty": ("refuse", "skip"),
+  "data.long": ("cut", "windows"),
+  "squad.stride": Count,
+  "squad.max_query_length": Count,
+  "squad.max_answer_length": Count,
+  "squad.n_best": Count,
+  "prompt.shots": Count,
+  "prompt.max_length": CountOrZero,
+  "prompt.num_samples": CountOrZero,
+  "prompt.num_steps": Count,
+  "prompt.eval_every": Count,
+  "prompt.learning_rates": tuple[float, ...],
+  "own.task": ("auto", *OWN_TASKS),
+  "own.pooling": ("cls", "mean", "max"),
+  "own.class_weights": ("none", "balanced"),
+  "own.label_smoothing": FractionBelowOne,
+  "own.targets": ("standard", "largest"),
+  "train.runs_at_once": CountOrZero,
+  "train.mapping": ("auto", "vectorized", "one_by_one"),
+  "train.microbatches": Count,
+  "train.save_minutes": NotNegative,
 }

@@ -48,23 +48,9 @@ def _together(config: Mapping[str, Any], *, num_devices: int | None) -> list[str
       "checkpoint: none given; --config.checkpoint=DIR, the workdir of a pretraining run or the output of "
       "`python -m pretrain.export import`"
     )
-  for name in ("data.fractions", "search.warmup_fractions"):
-    low = 0 if name.startswith("search") else 1e-9
-    bad = [value for value in config[name] if not low <= value <= 1]
-    problems += [f"{name}={config[name]}: {bad[0]} is no fraction, expected numbers up to 1"] if bad else []
   for name in ("prompt.splits", "prompt.batch_sizes", "prompt.learning_rates"):
     if config["kind"] == "prompt" and not config[name]:
       problems.append(f"{name} is empty; give at least one")
-  if config["data.fractions"] and config["data.train_rows"]:
-    problems.append(f"{fields.show(dict(config), 'data.fractions', 'data.train_rows')}: give one of them")
-  if config["data.fractions"] and config["kind"] != "glue":
-    problems.append(f"{fields.show(dict(config), 'kind', 'data.fractions')}: fractions are for kind='glue'")
-  if config["data.fractions"] and config["output.predict"]:
-    shown = fields.show(dict(config), "data.fractions", "output.predict")
-    problems.append(f"{shown}: test sets are predicted by models of whole training sets; give one of them")
-  if len(set(config["data.fractions"])) < len(config["data.fractions"]):
-    fractions = ",".join(map(str, config["data.fractions"]))
-    problems.append(f"data.fractions={fractions}: a fraction is listed twice; give each once")
   return [*problems, *_own_problems(config), *_reference_problems(config)]
 
 

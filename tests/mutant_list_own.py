@@ -21,14 +21,14 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "the windows of a text are summed, not averaged",
-        "return (total / counts[:, None]).astype(np.float32)",
+        "return (total / np.bincount(made.row)[:, None]).astype(np.float32)",
         "return total.astype(np.float32)",
         "test_the_outputs_of_a_text_are_the_mean_of_its_windows",
       ),
     ],
   ),
   (
-    "finetune/own/chances.py",
+    "finetune/own/answers.py",
     _PLAIN,
     [
       (

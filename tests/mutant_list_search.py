@@ -73,8 +73,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "outputs stand in the order of batches",
-        "gathered[:, rows] = logits[:, : len(rows)]",
-        "gathered[:, : len(rows)] = logits[:, : len(rows)]",
+        "of_run[row] = jax.tree",
+        "of_run[row - 1] = jax.tree",
         "test_every_example_counts_once_at_any_batch_size[4]",
       ),
     ],
@@ -85,8 +85,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "labels are not in the digest",
-        'add_to_digest(digest, examples.ids, examples.fields["labels"])',
-        "add_to_digest(digest, examples.ids)",
+        'add_to_digest(digest, part.ids, part.fields["labels"])',
+        "add_to_digest(digest, part.ids)",
         "test_the_digest_knows_texts_and_labels",
       ),
     ],
@@ -112,6 +112,24 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         'return max(evaluations, key=lambda one: one["metrics"][metric], default=None)',
         "return evaluations[-1] if evaluations else None",
         "test_the_best_parameters_are_those_of_the_best_evaluation",
+      ),
+    ],
+  ),
+  (
+    "finetune/search/results.py",
+    "tests/finetune/search/test_results.py",
+    [
+      (
+        "a file of the older format stays beside the files of its runs",
+        "    path.unlink()",
+        "    path.stat()",
+        "test_the_files_of_an_older_format_are_split",
+      ),
+      (
+        "a run that is forgotten stays",
+        "self.path(cell, seed).unlink(missing_ok=True)",
+        "self.path(cell, seed).stat()",
+        "test_what_was_saved_is_finished_and_seeds_can_join[epochs]",
       ),
     ],
   ),

@@ -57,7 +57,6 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (f"{name} of prompts ignored", original, fault, "test_every_field_of_prompts_reaches_what_it_is_for")
       for name, original, fault in (
-        ("test rows", "config.data.directory, config.prompt.test_rows", "config.data.directory, 0"),
         ("shots", "task, k=prompt.shots, ", "task, k=2, "),
         ("splits", "seed=seed) for seed in prompt.splits}", "seed=seed) for seed in (13, 21)}"),
       )
@@ -210,8 +209,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
       (
         "the whole space whatever cells are asked for",
-        'if search.cells == "all":',
-        "if search.cells:",
+        'if search.cells != "all":',
+        "if not search.cells:",
         "test_the_cells_are_one_that_suits_the_width_the_authors_best_or_their_whole_space[one]",
       ),
       (

@@ -95,10 +95,10 @@ def predict(session: Session, task: str, chosen: Chosen, outputs_of: OutputsOf, 
     StorageError: they cannot be written.
   """
   arrays = {name: np.asarray(text) for name, text in _identity(chosen, tests).items()}
-  size = session.config.data.eval_batch_size
+  sizes = {"num_runs": 1, "batch_size": session.config.data.eval_batch_size, "pad_id": session.pad_id}
   for key, test_set in tests.sets.items():
-    outputs = texts.outputs(test_set, outputs_of, num_runs=1, batch_size=size, pad_id=session.pad_id)
-    arrays |= {key: outputs[0], f"{key}.ids": np.asarray(test_set.split.ids)}
+    (outputs,) = texts.outputs(test_set.examples, test_set.buckets, outputs_of, **sizes)
+    arrays |= {key: np.stack(outputs), f"{key}.ids": np.asarray(test_set.split.ids)}
   content = io.BytesIO()
   np.savez(content, **arrays)
   file = path(session, task)

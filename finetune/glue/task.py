@@ -86,8 +86,10 @@ def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encodi
   is_whole = set(dev) == set(DEV_SPLITS.get(task, {"dev": ""}))
   is_official = is_whole and all(split.is_official for split in (train, *dev.values()))
   num_outputs = len(row.labels) or 1
-  digest = _digest(examples, evaluated)
-  return GlueData(task, examples, buckets, evaluated, num_outputs, is_official, digest, lines)
+  digest = hashlib.sha256()
+  for part in (examples, *(split.examples for split in evaluated.values())):
+    add_to_digest(digest, part.ids, part.fields["labels"])
+  return GlueData(task, examples, buckets, evaluated, num_outputs, is_official, digest.hexdigest(), lines)
 
 
 def cut_lines(task: str, cut: dict[str, int], encoding: Encoding) -> list[str]:
@@ -102,38 +104,6 @@ def is_readable(directory: str, task: str, split: str, *, download: bool) -> boo
   return is_to_come or split in glue.available(directory, task)
 
 
-def _digest(train: Examples, dev: dict[str, Evaluated]) -> str:
-  digest = hashlib.sha256()
-  for examples in (train, *(evaluated.examples for evaluated in dev.values())):
-    add_to_digest(digest, examples.ids, examples.fields["labels"])
-  return digest.hexdigest()
-
-
-def take_fraction(data: GlueData, fraction: float, seed: int) -> GlueData:
-  """A task with a fraction, in (0, 1], of its training set: the rows that `data.glue.fraction` draws.
-
-  The padded lengths are those of the whole set, but for those that no example has: the parts that seeds draw
-  go through the same compiled shapes.
-  """
-  rows = glue.fraction_rows(len(data.train.ids), fraction, seed)
-  train = Examples(
-    [data.train.ids[row] for row in rows],
-    {name: values[rows] for name, values in data.train.fields.items()},
-    {},
-  )
-  members = [np.flatnonzero(np.isin(rows, bucket)) for bucket in data.buckets.members]
-  filled = [(length, drawn) for length, drawn in zip(data.buckets.lengths, members) if len(drawn)]
-  buckets = Buckets(tuple(length for length, _ in filled), tuple(drawn for _, drawn in filled))
-  return dataclasses.replace(
-    data,
-    train=train,
-    buckets=buckets,
-    is_official=data.is_official and len(rows) == len(data.train.ids),
-    digest=_digest(train, data.dev),
-    lines=[],
-  )
-
-
 def evaluate(
   data: GlueData, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
 ) -> list[dict[str, float]]:
@@ -144,9 +114,10 @@ def evaluate(
   by_run: list[dict[str, float]] = [{} for _ in range(num_runs)]
   suffixes = DEV_SPLITS.get(data.task, {"dev": ""})
   for name, dev_set in data.dev.items():
-    logits = texts.outputs(dev_set, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
+    sizes = {"num_runs": num_runs, "batch_size": batch_size, "pad_id": pad_id}
+    logits = texts.outputs(dev_set.examples, dev_set.buckets, outputs_of, **sizes)
     labels = np.asarray(dev_set.split.labels)
     for run in range(num_runs):
-      scores = glue_metrics.score_of_run(data.task, logits[run], labels)
+      scores = glue_metrics.score_of_run(data.task, np.stack(logits[run]), labels)
       by_run[run] |= {f"{metric}{suffixes[name]}": value for metric, value in scores.items()}
   return by_run

@@ -1,5 +1,4 @@
 """A fine-tuned model opened to answer rows: `finetune.predict` and `finetune.evaluate`.
 
-`model` opens a saved model of any kind; `texts`, `tags`, `spans` and `questions` are how rows of a kind
-become inputs, and outputs answers.
+`model` opens a saved model of any kind; `rows` and `questions` make inputs of rows and answers of outputs.
 """

@@ -2,17 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from data.errors import ConfigError, DataError
 from data.glue.tasks import TASKS
 from data.rows import Row
 from finetune.inference.questions import Questions
-from finetune.inference.spans import Spans
-from finetune.inference.tags import Tags
-from finetune.inference.texts import Texts
+from finetune.inference.rows import Rows
 from finetune.own.schema import FILE, PROBLEM_TYPES, TaskSchema
 from pretrain.checkpoints.saved_model import SavedModel, open_model
 from pretrain.inference.compiled import Compiled
@@ -22,42 +18,12 @@ _QUESTION = ("question", "context")  # columns of a model that answers questions
 _TEXT = ("text",)  # the column of a model that does not say which it was trained on
 
 
-class Kind(Protocol):
-  """How the rows of a kind of task become inputs, and outputs answers."""
-
-  cut: int  # rows that lost tokens so far
-
-  def inputs(self, rows: Sequence[Row]) -> tuple[list[Mapping[str, np.ndarray]], Any]:
-    """What the model reads, and what `outputs` wants to know besides."""
-    ...
-
-  def outputs(self, rows: Sequence[Row], found: Sequence[Any], made: Any) -> Any:
-    """The outputs of rows, from those of their inputs."""
-    ...
-
-  def answers(self, outputs: Any) -> list[dict[str, Any]]:
-    """{column: value} for each row."""
-    ...
-
-  def columns(self) -> dict[str, str]:
-    """{column of an answer: 'string', 'float64', 'list of string' or 'list of float64'}."""
-    ...
-
-  def compute(self, params: Any, batch: Mapping[str, Any]) -> Any:
-    """The outputs of a batch, traced by JAX."""
-    ...
-
-
-_KINDS: dict[str, Callable[..., Kind]] = dict.fromkeys(PROBLEM_TYPES, Texts)
-_KINDS |= {"question_answering": Questions, "tagging": Tags, "span_pairs": Spans}
-
-
 @dataclasses.dataclass(frozen=True)
 class Model:
   """A fine-tuned model on the devices."""
 
   schema: TaskSchema
-  kind: Kind
+  kind: Rows | Questions
   digest: str  # of its parameters
   _compiled: Compiled
 
@@ -124,7 +90,8 @@ def open_answering(
       f"{saved.path}: {FILE} wants {schema.max_length} tokens, the model has {encoder.config.max_length} "
       "positions; they are of two models"
     )
-  kind = _KINDS[schema.kind](schema, encoder, saved.meta.get("task") or {})
+  make = Questions if schema.kind == "question_answering" else Rows
+  kind = make(schema, encoder, saved.meta.get("task") or {})
   params = {"encoder": encoder.params, "heads": saved.params.get("heads", {})}
   _check_head(saved, schema, params["heads"])
   compiled = Compiled(

@@ -9,29 +9,29 @@ import jax
 from configs import finetune_base
 from data.rows import Row
 from data.squad import Question
-from finetune.own.chances import PREDICTED, PROBABILITY
+from finetune.own.answers import PREDICTED, PROBABILITY
 from finetune.own.schema import TaskSchema
 from finetune.own.targets import text_of
 from finetune.squad import answers as squad_answers
 from finetune.squad import windows
 from finetune.squad.decoding import Prediction
+from finetune.squad.problem import make_problem
 from finetune.squad.windows import Features, Settings
 from pretrain.checkpoints.saved_model import OpenedEncoder
 from pretrain.inference.batches import Input
-from pretrain.models import heads
-from pretrain.models.encoder import encode
 
 NO_ANSWER = "no answer by"  # how far "no answer" leads; above 0 the answer is ""
 
 
 class Questions:
-  """A `model.Kind`: extractive question answering."""
+  """Extractive question answering, with the methods of `rows.Rows`."""
 
   def __init__(self, schema: TaskSchema, encoder: OpenedEncoder, task: Mapping[str, Any]) -> None:
     """`task` is what the model's meta says: its windows; a metric of SQuAD 2.0, or of 1.1, chose it."""
     self.schema, self._encoder = schema, encoder
     self._can_be_null = not str(task.get("metric", "best_f1")).startswith(("f1", "exact"))
-    self._is_masked = bool(task.get("mask_query", True))
+    is_masked, pad_id = bool(task.get("mask_query", True)), encoder.vocabulary.special_ids.pad
+    self._problem = make_problem(encoder.config, pad_id=pad_id, use_mask=is_masked)
     self._settings = _settings(schema, task.get("windows") or {})
     self.cut = 0  # no row loses tokens: windows hold all of them
 
@@ -49,11 +49,7 @@ class Questions:
 
   def compute(self, params: Any, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
     """Start and end logits [batch, length] float32."""
-    ids, pad_id = batch["ids"], self._encoder.vocabulary.special_ids.pad
-    _, hidden = encode(params["encoder"], self._encoder.config, ids, ids != pad_id, pad_id=pad_id)
-    head = params["heads"]["question_answering"]
-    allowed = batch["allowed"] if self._is_masked else ids != pad_id
-    return heads.apply_question_answering_head(head, hidden.last, allowed)
+    return self._problem.outputs(params, dict(batch), None)
 
   def outputs(
     self, rows: Sequence[Row], found: Sequence[Any], made: tuple[list[Question], Features]

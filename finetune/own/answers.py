@@ -1,36 +1,32 @@
-"""From rows to what an encoder reads, and from what it gives to answers, for training and prediction alike.
+"""From rows to what an encoder reads, and from its outputs to answers, for training and prediction alike.
 
 A row becomes one input, or with `long='windows'` several that overlap, whose outputs are averaged. Imports no
 jax.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from data.rows import Row
 from data.vocabulary import Vocabulary
-from finetune.own.chances import PREDICTED, PROBABILITY, probabilities
-from finetune.own.schema import THRESHOLD, TaskSchema
+from finetune.own import spans, tagging
+from finetune.own.schema import THRESHOLD, Inputs, TaskSchema
 from finetune.own.targets import text_of
 from finetune.search.examples import Examples
 
-
-class Inputs(NamedTuple):
-  """Rows as an encoder reads them."""
-
-  examples: Examples  # the inputs, without fields: ids with special ones
-  row: np.ndarray  # [inputs] int64, increasing: which of the rows each is of
-  cut: int  # how many rows lost tokens at their end
+PREDICTED, PROBABILITY = "predicted", "probability"  # columns of answers
 
 
 def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Inputs:
   """What the model of a schema reads of rows.
 
   Raises:
-    DataError: with its place, a row without one of the texts.
+    DataError: with its place, a row without one of the texts, or with spans that are none of its text.
   """
+  if schema.is_several:
+    return (tagging if schema.kind == "tagging" else spans).inputs(rows, schema, vocabulary)
   texts = [[text_of(row, column) for row in rows] for column in schema.text]
   first, *others = (vocabulary.encode_batch(column) for column in texts)
   ids: list[np.ndarray] = []
@@ -46,7 +42,7 @@ def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> I
       cut += len(pieces[0]) < len(whole)
     ids += [np.asarray(piece, np.int32) for piece in pieces]
     row_of += [number] * len(pieces)
-  return Inputs(Examples(ids, {}, {}), np.asarray(row_of, np.int64), cut)
+  return Inputs(Examples(ids, {}, {}), np.asarray(row_of, np.int64), np.ones(len(rows), np.int64), cut)
 
 
 def _windows(text: Sequence[int], pair: Sequence[int] | None, max_length: int, vocabulary: Vocabulary):
@@ -72,31 +68,59 @@ def _starts(total: int, room: int) -> range:
   return range(0, max(total - room + step, 1), step)
 
 
-def join(made: Inputs, outputs: np.ndarray) -> np.ndarray:
-  """[rows, outputs] float32: the mean of the [inputs, outputs] of each row."""
-  counts = np.bincount(made.row)
-  if len(counts) == len(outputs):
-    return outputs
-  total = np.zeros((len(counts), outputs.shape[1]), np.float64)
-  np.add.at(total, made.row, outputs)
-  return (total / counts[:, None]).astype(np.float32)
+def join(made: Inputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> np.ndarray | list[np.ndarray]:
+  """[rows, outputs] float32: the mean of the outputs of each row's inputs.
+
+  Of 'tagging' and 'span_pairs' [words or targets, labels] for each row.
+  """
+  if schema.is_several:
+    return (tagging if schema.kind == "tagging" else spans).join(made, outputs, schema)
+  stacked = np.stack(outputs)
+  if len(made.counts) == len(stacked):
+    return stacked
+  total = np.zeros((len(made.counts), stacked.shape[1]), np.float64)
+  np.add.at(total, made.row, stacked)
+  return (total / np.bincount(made.row)[:, None]).astype(np.float32)
 
 
-def answers(schema: TaskSchema, outputs: np.ndarray) -> list[dict[str, Any]]:
-  """For each row {column: value} from its [rows, outputs] of `join`.
+def probabilities(schema: TaskSchema, outputs: np.ndarray) -> np.ndarray:
+  """[..., labels] float64 from [rows, labels] logits: of one label each, or of every label by itself."""
+  logits = outputs.astype(np.float64)
+  if schema.kind == "multilabel":
+    return np.exp(-np.logaddexp(0.0, -logits))
+  powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+  return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def answers(schema: TaskSchema, outputs: np.ndarray | Sequence[np.ndarray]) -> list[dict[str, Any]]:
+  """For each row {column: value} from the outputs of `join`.
 
   'predicted' is the label, the number, or the list of labels; then come 'probability' of a class and
-  'probability LABEL' of each label.
+  'probability LABEL' of each label. Words and targets have a list of labels and one of probabilities.
   """
   if schema.kind == "regression":
-    return [{PREDICTED: float(value)} for value in outputs[:, 0]]
+    return [{PREDICTED: float(value)} for value in np.asarray(outputs)[:, 0]]
   made = []
-  for row in probabilities(schema, outputs):
-    each = {f"{PROBABILITY} {label}": float(value) for label, value in zip(schema.labels, row)}
+  for row in outputs:
+    chances = probabilities(schema, row)
+    if schema.is_several:
+      best = [schema.labels[at] for at in np.argmax(row, axis=1)]
+      made.append({PREDICTED: best, PROBABILITY: [float(chance) for chance in chances.max(axis=1)]})
+      continue
+    each = {f"{PROBABILITY} {label}": float(value) for label, value in zip(schema.labels, chances)}
     if schema.kind == "multilabel":
-      chosen = [label for label, value in zip(schema.labels, row) if value >= THRESHOLD]
+      chosen = [label for label, value in zip(schema.labels, chances) if value >= THRESHOLD]
       made.append({PREDICTED: chosen} | each)
     else:
-      best = int(np.argmax(row))
-      made.append({PREDICTED: schema.labels[best], PROBABILITY: float(row[best])} | each)
+      best = int(np.argmax(chances))
+      made.append({PREDICTED: schema.labels[best], PROBABILITY: float(chances[best])} | each)
   return made
+
+
+def columns(schema: TaskSchema) -> dict[str, str]:
+  """The columns of `answers`, with their types: 'string', 'float64', 'list of string', 'list of float64'."""
+  if schema.is_several:
+    return {PREDICTED: "list of string", PROBABILITY: "list of float64"}
+  (example,) = answers(schema, np.zeros((1, schema.num_outputs), np.float32))
+  kinds = {str: "string", float: "float64", list: "list of string"}
+  return {name: kinds[type(value)] for name, value in example.items()}

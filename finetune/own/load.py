@@ -14,10 +14,7 @@ from data.glue import fraction_rows
 from data.rows import Row, as_list, conll, datasets, values
 from data.vocabulary import Vocabulary
 from finetune.own import answers, columns, spans, tagging
-from finetune.own.answers import Inputs
-from finetune.own.schema import TaskSchema
-from finetune.own.spans import SpanInputs
-from finetune.own.tagging import TagInputs
+from finetune.own.schema import Inputs, TaskSchema
 from finetune.own.targets import (
   alike,
   check_label,
@@ -41,13 +38,13 @@ _LOOKED_AT = 2_000  # rows by which kind and separator are guessed
 class Part:
   """A set of rows as ids and targets."""
 
-  inputs: Inputs | TagInputs | SpanInputs
+  inputs: Inputs
   targets: np.ndarray | list[np.ndarray]  # of `targets.targets`, by row
 
   def examples(self, *, scale: float, shift: float) -> Examples:
     """The inputs with their 'labels'; numbers are less the shift, by the scale, as float32."""
     examples = self.inputs.examples
-    if isinstance(self.inputs, SpanInputs):
+    if isinstance(self.targets, list) and tagging.WORD not in examples.token_fields:
       return examples._replace(fields={"labels": self.classes})
     if isinstance(self.targets, list):
       by_token = [
@@ -132,7 +129,9 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
     raise DataError(f"{data.dev_file}: no rows below the header; give a file with texts and labels")
   if schema.kind != "regression":
     schema = dataclasses.replace(schema, labels=_labels(data.labels, schema, train, whole))
-  parts = [_part(part, schema, vocabulary) for part in (train, dev)]
+  # Labels first: what is wrong with them is found before the long work.
+  wanted = [targets(part, schema) for part in (train, dev)]
+  parts = [Part(answers.inputs(part, schema, vocabulary), of) for part, of in zip((train, dev), wanted)]
   scale, shift = _scale(
     config.own.targets, parts[0].classes, f"{data.train_file}: {schema.label!r}", schema.kind
   )
@@ -216,13 +215,6 @@ def _held_out(
       "expected some to train on and some to judge by; give --config.data.dev_file=FILE or another share"
     )
   return kept, held_out, rare
-
-
-def _part(part: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Part:
-  # Labels first: what is wrong with them is found before the long work.
-  wanted = targets(part, schema)
-  kinds = {"tagging": tagging, "span_pairs": spans}
-  return Part(kinds.get(schema.kind, answers).inputs(part, schema, vocabulary), wanted)
 
 
 def _scale(how: str, numbers: np.ndarray, where: str, kind: str) -> tuple[float, float]:

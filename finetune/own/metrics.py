@@ -8,7 +8,7 @@ from sklearn import metrics as sklearn_metrics
 
 from data import tables
 from finetune.own import tagging
-from finetune.own.chances import probabilities
+from finetune.own.answers import probabilities
 from finetune.own.schema import THRESHOLD, TaskSchema
 from finetune.papers.glue_metrics import accuracy, pearson, spearman
 

@@ -25,13 +25,14 @@ def problem(
   head: HeadSettings,
   *,
   pad_id: int,
-  targets: np.ndarray | Sequence[np.ndarray],
-  balanced: bool,
-  smoothing: float,
+  targets: np.ndarray | Sequence[np.ndarray] = (),
+  balanced: bool = False,
+  smoothing: float = 0.0,
 ) -> Problem:
-  """The problem of a kind; `targets` of the training rows say how frequent the classes are.
+  """The problem of a kind.
 
   Args:
+    targets: of the training rows; they tell how frequent classes and words are, which only a loss reads.
     balanced: whether a class counts as if all were equally frequent.
     smoothing: share of the target that goes to all classes.
   """
@@ -68,7 +69,6 @@ def _tagging(
 
   So the loss of a batch is about the mean over its words, and does not depend on its other sentences.
   """
-  mean_words = float(np.mean([len(of_row) for of_row in targets]))
 
   def init_heads(key: jax.Array) -> dict:
     return {"tagging": heads.init_tagging_head(key, config, num_outputs=len(schema.labels))}
@@ -89,6 +89,7 @@ def _tagging(
       class_weights=class_weights,
       smoothing=smoothing,
     )
+    mean_words = float(np.mean([len(of_row) for of_row in targets]))
     return total / mean_words, {"task_loss": (total, jnp.sum(weights))}
 
   return Problem(init_heads, outputs, loss)

@@ -4,9 +4,12 @@ import dataclasses
 import json
 import os
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from data.errors import DataError, named_reason, reading, unknown
+from finetune.search.examples import Examples
 from finetune.settings import OWN_TASKS
 from pretrain.export.task_fields import TASK
 
@@ -97,6 +100,15 @@ class TaskSchema:
     if bool(self.labels) == (self.kind in ("regression", "question_answering")):
       raise DataError(f"{path}: {len(self.labels)} labels of kind {self.kind!r}; train the model again")
     return self
+
+
+class Inputs(NamedTuple):
+  """Rows as an encoder reads them."""
+
+  examples: Examples  # the inputs without labels: ids with special ones, and fields of tokens
+  row: np.ndarray  # [inputs] int64, increasing: the row of each
+  counts: np.ndarray  # [rows] int64: how many answers each has: 1, its words, or its targets
+  cut: int  # how many rows lost tokens
 
 
 def _value(values: dict[str, Any], field: dataclasses.Field) -> Any:

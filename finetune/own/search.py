@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from data.tables import Report, Table
-from finetune.own import answers, problems, report, spans, tagging
+from finetune.own import answers, problems, report
 from finetune.own.load import Part, load
 from finetune.own.metrics import Outputs, details, measure, names
 from finetune.own.schema import FILE
-from finetune.own.spans import SpanInputs
-from finetune.own.tagging import TagInputs
 from finetune.papers import spaces
 from finetune.papers.spaces import Cell
 from finetune.search import best_model, texts
@@ -86,28 +84,26 @@ class Own:
       self.train,
       self.buckets,
       evaluate,
-      eval_lengths=self.dev_buckets.lengths,
       digest=_digest(self.train, self.task.dev),
       max_length=self.schema.max_length,
-      keeps_weights=True,  # the report is about the best run's answers
       also={"files": self.task.digests, "pooling": self.schema.pooling, **of_labels},
     )
 
   def dev_outputs(self, outputs_of: OutputsOf, num_runs: int) -> Sequence[Outputs]:
     """The outputs of every run for the development rows, as of `metrics.measure`; numbers as in the file."""
     made = self.task.dev.inputs
-    options = {"num_runs": num_runs, "pad_id": self.session.pad_id}
-    options["batch_size"] = self.session.config.data.eval_batch_size
-    if isinstance(made, TagInputs):
-      by_token = texts.outputs_by_token(made.examples, self.dev_buckets, outputs_of, **options)
-      return [tagging.join(made, of_run, self.schema) for of_run in by_token]
-    found = texts.outputs_of_all(made.examples, self.dev_buckets, outputs_of, **options)
-    if isinstance(made, SpanInputs):
-      return [spans.join(made, of_run) for of_run in found]
-    joined = [answers.join(made, of_run) for of_run in found]
+    by_run = texts.outputs(
+      made.examples,
+      self.dev_buckets,
+      outputs_of,
+      num_runs=num_runs,
+      batch_size=self.session.config.data.eval_batch_size,
+      pad_id=self.session.pad_id,
+    )
+    joined = [answers.join(made, of_run, self.schema) for of_run in by_run]
     if self.schema.kind != "regression":
       return joined
-    return [of_run.astype(np.float64) * self.task.scale + self.task.shift for of_run in joined]
+    return [np.asarray(of_run, np.float64) * self.task.scale + self.task.shift for of_run in joined]
 
   def describe(self) -> list[str]:
     """What there is and what would be done."""

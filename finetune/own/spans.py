@@ -3,29 +3,20 @@
 Every target is an example: what an encoder reads of the sentence, and which tokens are of which span.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from data.rows import Row, as_list
 from data.rows.spans import Span, targets_of, words_of
 from data.vocabulary import Vocabulary
-from finetune.own.schema import TaskSchema
+from finetune.own.schema import Inputs, TaskSchema
 from finetune.own.tagging import pieces_of
 from finetune.search.examples import Examples
 
 SPAN = "span"  # token field: 1 at tokens of the first span, 2 at those of the second, 3 of both, 0 elsewhere
 FIRST, SECOND = 1, 2
-
-
-class SpanInputs(NamedTuple):
-  """Targets as an encoder reads them."""
-
-  examples: Examples  # one for each target, with the token field `SPAN`
-  row: np.ndarray  # [targets] int64, increasing: which of the rows each is of
-  counts: np.ndarray  # [rows] int64: how many targets each has
-  cut: int  # how many rows lost words
 
 
 def is_targets(value: Any) -> bool:
@@ -50,7 +41,7 @@ def spans_of(row: Row, schema: TaskSchema) -> list[tuple[Span, Span]]:
   return [(target.spans[0], target.spans[-1]) for target in targets]
 
 
-def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> SpanInputs:
+def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Inputs:
   """What the model of a schema reads of rows; a sentence that is too long is cut around each target.
 
   Raises:
@@ -77,7 +68,7 @@ def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> S
       made.token_fields[SPAN].append(np.asarray([*marks, 0], np.int32))
       row_of.append(number)
     counts.append(len(spans))
-  return SpanInputs(made, np.asarray(row_of, np.int64), np.asarray(counts, np.int64), cut)
+  return Inputs(made, np.asarray(row_of, np.int64), np.asarray(counts, np.int64), cut)
 
 
 def _shown(sizes: Sequence[int], first: int, behind: int, room: int) -> range:
@@ -94,12 +85,7 @@ def _shown(sizes: Sequence[int], first: int, behind: int, room: int) -> range:
   return range(first, behind)
 
 
-def join(made: SpanInputs, outputs: np.ndarray) -> list[np.ndarray]:
-  """For each row [targets, labels] float32, from [all targets, labels]."""
-  return list(_split(made, np.asarray(outputs)))
-
-
-def _split(made: SpanInputs, outputs: np.ndarray) -> Iterator[np.ndarray]:
-  ends = np.cumsum(made.counts)
-  for end, count in zip(ends, made.counts):
-    yield outputs[end - count : end]
+def join(made: Inputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> list[np.ndarray]:
+  """For each row [targets, labels] float32, from [labels] of every target."""
+  by_target = np.reshape(np.asarray(outputs, np.float32), (-1, len(schema.labels)))
+  return np.split(by_target, np.cumsum(made.counts)[:-1])

@@ -5,30 +5,19 @@ A word is encoded by itself, and its first token answers for it.
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from data.errors import DataError, listed
 from data.rows import Row, as_list
 from data.vocabulary import Vocabulary
-from finetune.own.chances import PREDICTED, PROBABILITY, probabilities
-from finetune.own.schema import TaskSchema
+from finetune.own.schema import Inputs, TaskSchema
 from finetune.search.examples import Examples
 
 WORD = "word"  # token field: the number of the word, from 1, at its first token; 0 at all others
 OUTSIDE = "O"
 _TAG = re.compile(r"([BIESLU])-(.+)")
 _PLAIN = {"S": "B", "U": "B", "E": "I", "L": "I"}  # of BIOES and BILOU as of BIO
-
-
-class TagInputs(NamedTuple):
-  """Sentences as an encoder reads them."""
-
-  examples: Examples  # the inputs, with the token field `WORD`
-  row: np.ndarray  # [inputs] int64, increasing: which of the rows each is of
-  words: np.ndarray  # [rows] int64: how many each has
-  cut: int  # how many rows lost words
 
 
 def words_of(row: Row, column: str) -> list[str]:
@@ -86,7 +75,7 @@ def check_order(row: Row, tags: Sequence[str], labels: Sequence[str]) -> None:
     before = tag
 
 
-def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> TagInputs:
+def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Inputs:
   """What the model of a schema reads of rows; a DataError with its place for a row without words."""
   sentences = [words_of(row, schema.text[0]) for row in rows]
   ids_of = pieces_of(sentences, vocabulary)
@@ -107,7 +96,7 @@ def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> T
       made.token_fields[WORD].append(np.asarray([*at, 0], np.int32))
       row_of.append(number)
   counts = np.asarray([len(words) for words in sentences], np.int64)
-  return TagInputs(made, np.asarray(row_of, np.int64), counts, cut)
+  return Inputs(made, np.asarray(row_of, np.int64), counts, cut)
 
 
 def _windows(sizes: Sequence[int], room: int):
@@ -124,14 +113,16 @@ def _windows(sizes: Sequence[int], room: int):
     first = max((first + end) // 2, first + 1)
 
 
-def join(made: TagInputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> list[np.ndarray]:
+def join(made: Inputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> list[np.ndarray]:
   """For each row [words, labels] float32: the mean over the inputs that show a word of [length, labels].
+
+  An output may be longer than its input.
 
   A word that was cut away is O, or of the first class where there is no O.
   """
   outside = schema.labels.index(OUTSIDE) if OUTSIDE in schema.labels else 0
-  total = [np.zeros((count, len(schema.labels)), np.float64) for count in made.words]
-  seen = [np.zeros((count, 1), np.int64) for count in made.words]
+  total = [np.zeros((count, len(schema.labels)), np.float64) for count in made.counts]
+  seen = [np.zeros((count, 1), np.int64) for count in made.counts]
   for row, words, output in zip(made.row, made.examples.token_fields[WORD], outputs):
     (at,) = np.nonzero(words)
     total[row][words[at] - 1] += output[at]
@@ -139,20 +130,6 @@ def join(made: TagInputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> 
   for of_row, counts in zip(total, seen):
     of_row[counts[:, 0] == 0, outside] = 1.0
   return [(of_row / np.maximum(counts, 1)).astype(np.float32) for of_row, counts in zip(total, seen)]
-
-
-def tags(schema: TaskSchema, outputs: Sequence[np.ndarray]) -> list[list[str]]:
-  """The likeliest tag of every word of every row, from `join`."""
-  return [[schema.labels[at] for at in np.argmax(of_row, axis=1)] for of_row in outputs]
-
-
-def answers(schema: TaskSchema, outputs: Sequence[np.ndarray]) -> list[dict[str, Any]]:
-  """For each row {'predicted': its tags, 'probability': of each of them}, from `join`."""
-  made = []
-  for of_row, chosen in zip(outputs, tags(schema, outputs)):
-    chances = probabilities(schema, of_row).max(axis=1)
-    made.append({PREDICTED: chosen, PROBABILITY: [float(chance) for chance in chances]})
-  return made
 
 
 def spans(schema: TaskSchema, rows: Sequence[Sequence[int]]) -> list[list[str]]:

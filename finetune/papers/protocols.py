@@ -108,31 +108,26 @@ def cells(
   learning_rates: Sequence[float] = (),
   epochs: Sequence[int] = (),
   warmup_fractions: Sequence[float] = (),
-  warmup_steps: Sequence[int] = (),
 ) -> list[Cell]:
   """The cells of a search: batch sizes outermost, then epochs, warm-ups, and learning rates innermost.
 
   So cells that differ in the learning rate alone, which can share a compiled program, are neighbours.
 
-  What is not empty replaces the protocol's values; either kind of warm-up replaces the protocol's, whether
-  that is fractions or steps. `seed` decides which combinations of TACO's base models are drawn.
+  What is not empty replaces the protocol's values; fractions of warm-up replace TACO's steps. `seed` decides
+  which combinations of TACO's base models are drawn.
 
   Raises:
     ConfigError: a combination that the paper does not have, or a value that makes no sense.
   """
   get(protocol, size)  # refuses a size that the paper does not have
   searched = space(protocol, task, size)
-  replaced = {"batch_sizes": batch_sizes, "learning_rates": learning_rates, "epochs": epochs}
-  if warmup_fractions and warmup_steps:
-    raise ConfigError(
-      f"warmup_fractions={','.join(map(str, warmup_fractions))} and warmup_steps="
-      f"{','.join(map(str, warmup_steps))}: give one"
-    )
-  if warmup_fractions or warmup_steps:
-    searched = dataclasses.replace(searched, warmup_fractions=(), warmup_steps=())
-    replaced |= {"warmup_fractions": warmup_fractions, "warmup_steps": warmup_steps}
-  replaced = {name: tuple(values) for name, values in replaced.items() if len(values)}
-  searched = dataclasses.replace(searched, **replaced)
+  given = {"batch_sizes": batch_sizes, "learning_rates": learning_rates, "epochs": epochs}
+  given |= {"warmup_fractions": warmup_fractions}
+  if warmup_fractions:
+    searched = dataclasses.replace(searched, warmup_steps=())
+  searched = dataclasses.replace(
+    searched, **{name: tuple(values) for name, values in given.items() if values}
+  )
   warmups = [(fraction, None) for fraction in searched.warmup_fractions]
   warmups += [(None, steps) for steps in searched.warmup_steps]
   product = itertools.product(searched.batch_sizes, searched.epochs, warmups, searched.learning_rates)
@@ -152,7 +147,6 @@ def _check(made: Sequence[Cell]) -> None:
       "learning_rate": (0 < cell.learning_rate <= LARGEST_RATE, f"above 0, at most {LARGEST_RATE:g}"),
       "epochs": ((cell.epochs or 0) >= 1, "1 or more"),
       "warmup_fraction": (cell.warmup_fraction is None or 0 <= cell.warmup_fraction < 1, "from 0 to below 1"),
-      "warmup_steps": (cell.warmup_steps is None or cell.warmup_steps >= 0, "0 or more"),
     }
     for field, (is_fine, expected) in rules.items():
       if not is_fine:

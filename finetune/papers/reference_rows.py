@@ -1,10 +1,8 @@
 """The papers' scores on the dev sets, to print beside ours: as printed there, but fractions, not percent."""
 
 import functools
-import pathlib
-import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -99,27 +97,6 @@ def source_notes(references: Sequence[Reference]) -> list[str]:
 def known_recipes(protocol: str) -> list[str]:
   """The recipes whose rows `reference_rows` has for a protocol, BERT's by both of its names."""
   return [recipe for recipe in _rows() if reference_rows(recipe, protocol)]
-
-
-def recipe_of(meta: Mapping[str, Any], *, heads: Collection[str], hidden_size: int, num_layers: int) -> str:
-  """The recipe a checkpoint was pretrained with, as far as it is known; '' if not.
-
-  An imported checkpoint does not name its recipe. The published official models are COCO-LM base++ and
-  large++ and AMOS base++; they share one layout, so their heads, or the name of the file or folder that was
-  imported, decide which one it is.
-  """
-  recipe = meta["config"].get("recipe", "")
-  if recipe != "imported":
-    return recipe
-  source = meta.get("source", {})
-  size = {(768, 12): "base", (1024, 24): "large"}.get((hidden_size, num_layers))
-  if source.get("family") not in ("fairseq", "official") or size is None:
-    return ""
-  # No further up: what a user's folders are called says nothing of the model.
-  name = re.sub(r"[^a-z/]", "", "/".join(pathlib.PurePath(source.get("path", "")).parts[-2:]).lower())
-  if "amos" in name:
-    return "amos_base_plus_plus" if size == "base" else ""
-  return f"coco_lm_{size}_plus_plus" if "cocolm" in name or "clm" in heads else ""
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from data import glue
-from data.errors import ConfigError, DataError
+from data.errors import DataError
 from data.glue import kshot
 from data.glue.tasks import Split
 from finetune.needed_files import DRAWS
@@ -118,7 +118,6 @@ def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, down
   """Reads the splits and the test sets of a task of `templates.TEMPLATES` and writes their prompts.
 
   Raises:
-    ConfigError: more test rows than there are.
     DataError: a split is missing or damaged. A test set that is not there is no error: `lines` says so.
   """
   drawn = _draws(task, config, download=download)
@@ -134,14 +133,7 @@ def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, down
   rows = [[test.first, test.second, np.asarray(test.labels).tolist()] for test in tests.values()]
   test_digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
   data = PromptData(task, writer, lengths, pools, dev, tests, digests, test_digest, [])
-  whole = [split for pair in drawn.values() for split in pair]
   lines = [*_split_lines(data, drawn), *test_lines]
-  cut = sum(_num_cut(writer, split, lengths.max_length) for split in (*whole, *tests.values()))
-  if cut:
-    lines.append(
-      f"{task}: {cut:,} examples of all sets are longer than {lengths.max_length} tokens by themselves; "
-      "their sentences lose their ends, and they have no demonstrations"
-    )
   return dataclasses.replace(data, lines=lines)
 
 
@@ -160,7 +152,7 @@ def _draws(task: str, config: Any, *, download: bool) -> dict[int, tuple[Split, 
 def _tests(task: str, config: Any, *, download: bool) -> tuple[dict[str, Split], list[str]]:
   """GLUE's development sets, of which LM-BFF makes test sets, and a line about each."""
   names = DEV_SPLITS.get(task, {"dev": ""})
-  directory, rows = config.data.directory, config.prompt.test_rows
+  directory = config.data.directory
   readable = list(names) if download else [n for n in names if n in glue.available(directory, task)]
   # By the first the task is judged: without it the others say nothing.
   readable = readable if next(iter(names)) in readable else []
@@ -176,39 +168,20 @@ def _tests(task: str, config: Any, *, download: bool) -> tuple[dict[str, Split],
   tests = {}
   splits = glue.read_all(directory, [(task, name) for name in readable], download=download)
   for name, split in zip(readable, splits):
-    if rows > len(split):
-      raise ConfigError(f"prompt.test_rows={rows}: {split.source} has {len(split):,} rows; use fewer")
-    tests[names[name]] = glue.fraction(split, rows / len(split), config.seed) if rows else split
-    part = f"{rows:,} of {len(split):,}" if rows else f"{len(split):,}"
-    lines.append(f"{task}: test set {name}: {part} examples, from {split.source}")
+    tests[names[name]] = split
+    lines.append(f"{task}: test set {name}: {len(split):,} examples, from {split.source}")
   return tests, lines
 
 
 def _split_lines(data: PromptData, drawn: Mapping[int, tuple[Split, Split]]) -> list[str]:
   first, first_dev = next(iter(drawn.values()))
   words = "/".join(data.writer.vocabulary.piece(i) for i in data.writer.word_ids)
-  num_samples, most = data.lengths.num_samples, data.lengths.max_length
-  lines = [
+  num_samples = data.lengths.num_samples
+  return [
     f"{data.task}: splits {', '.join(map(str, drawn))} of {len(first)} and {len(first_dev)} training and "
     f"development examples, the first from {first.source}; words {words}; {num_samples} sets of "
     "demonstrations in evaluation"
   ]
-  # One epoch of all splits is enough to estimate the shares.
-  feed = data.feed(list(drawn), 1)
-  cut, count = feed.num_cut(len(first))
-  cut_dev = sum(part.num_cut for part in data.dev.values())
-  count_dev = sum(len(part.examples.ids) for part in data.dev.values())
-  if cut or cut_dev:
-    lines.append(
-      f"{data.task}: {cut / count:.0%} of the training and {cut_dev / count_dev:.0%} of the development "
-      f"sequences are cut at {most} tokens: they lose the end of their demonstrations"
-    )
-  return lines
-
-
-def _num_cut(writer: PromptWriter, split: Split, max_length: int) -> int:
-  texts = zip(split.first) if split.second is None else zip(split.first, split.second)
-  return sum(len(writer.write(text).ids) + 1 > max_length for text in texts)
 
 
 def _digest(pool: Pool, dev: EvaluationSet) -> str:

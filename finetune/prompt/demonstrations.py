@@ -96,10 +96,9 @@ def draw(pool: Pool, generator: np.random.Generator, query: int | None = None) -
   return chosen
 
 
-def join(query: Prompt, demonstrations: Sequence[np.ndarray], max_length: int) -> tuple[np.ndarray, bool]:
-  """One sequence, and whether its end is cut at `max_length`; the query is shorter, so it is whole."""
-  ids = np.concatenate([query.ids, *demonstrations])
-  return ids[:max_length], len(ids) > max_length
+def join(query: Prompt, demonstrations: Sequence[np.ndarray], max_length: int) -> np.ndarray:
+  """One sequence, its end cut at `max_length`; the query is shorter, so it is whole."""
+  return np.concatenate([query.ids, *demonstrations])[:max_length]
 
 
 def _examples(queries: Sequence[Prompt], ids: list[np.ndarray], labels: np.ndarray | None) -> Examples:
@@ -127,33 +126,18 @@ class TrainingFeed:
       for seed, pool in self._pools.items()
     }
 
-  def _sequences(self, seed: int, step: int) -> tuple[np.ndarray, list[np.ndarray], list[bool]]:
-    """Numbers of the queries, their sequences, and which are cut."""
-    pool = self._pools[seed]
-    _, rows = self._orders[seed].batch(seed, step)
-    generator = np.random.default_rng((_TRAINING, seed, step))
-    joined = [
-      join(pool.queries[row], [pool.demonstrations[i] for i in draw(pool, generator, row)], self._max_length)
-      for row in rows
-    ]
-    return rows, [ids for ids, _ in joined], [is_cut for _, is_cut in joined]
-
   def __call__(self, step: int) -> dict[str, np.ndarray]:
     """The batch of step `step` from 0: 'ids' [runs, batch, length], and [runs, batch] 'weights',
     'mask_position' and 'labels'."""
     batches = {}
     for seed, pool in self._pools.items():
-      rows, ids, _ = self._sequences(seed, step)
+      _, rows = self._orders[seed].batch(seed, step)
+      generator = np.random.default_rng((_TRAINING, seed, step))
+      shown = ([pool.demonstrations[i] for i in draw(pool, generator, row)] for row in rows)
+      ids = [join(pool.queries[row], of_row, self._max_length) for row, of_row in zip(rows, shown)]
       examples = _examples([pool.queries[row] for row in rows], ids, pool.labels[rows])
       batches[seed] = pad(examples, range(len(ids)), **self._sizes)
     return stack([batches[seed] for seed in self._seeds])
-
-  def num_cut(self, steps: int) -> tuple[int, int]:
-    """How many sequences of all seeds' first steps lose the end of their demonstrations, and of how many."""
-    cut = [
-      is_cut for seed in self._pools for step in range(steps) for is_cut in self._sequences(seed, step)[2]
-    ]
-    return sum(cut), len(cut)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +146,6 @@ class EvaluationSet:
 
   examples: Examples  # num_samples x n, all of the first sample first
   num_samples: int  # sets of demonstrations for each example
-  num_cut: int  # sequences that lose the end of their demonstrations
 
 
 def make_evaluation_set(
@@ -176,9 +159,8 @@ def make_evaluation_set(
   queries, labels = make_queries(writer, split, max_length=max_length)
   generator = np.random.default_rng((_EVALUATION, seed))
   queries = queries * num_samples
-  joined = [
+  ids = [
     join(query, [pool.demonstrations[i] for i in draw(pool, generator)], max_length) for query in queries
   ]
   labels = None if labels is None else np.tile(labels, num_samples)
-  examples = _examples(queries, [ids for ids, _ in joined], labels)
-  return EvaluationSet(examples, num_samples, sum(is_cut for _, is_cut in joined))
+  return EvaluationSet(_examples(queries, ids, labels), num_samples)

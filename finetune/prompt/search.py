@@ -1,7 +1,6 @@
 """`kind='prompt'`: few-shot tasks answered by the checkpoint's language-modelling head, and their table."""
 
 import itertools
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -117,11 +116,9 @@ class Prompts:
       data.feed,
       evaluate,
       evaluation_steps,
-      (longest,),
       self._fingerprint(data),
       seed_field="data",  # splits can be added to a grid: each has its own digest
       by_seed=True,
-      keeps_weights=bool(data.tests) or self.config.output.save_model,
     )
 
   def _fingerprint(self, data: PromptData) -> dict[str, Any]:
@@ -144,8 +141,6 @@ class Prompts:
 
   def finish(self, search: Search, records: Sequence[Record]) -> None:
     """Tests the chosen run of each split and saves the best of them, unless that was done before."""
-    if not search.plan.keeps_weights:
-      return
     data = self.data[search.plan.name]
     of_splits = summary.choose_by_seed(records)
     if data.tests:
@@ -161,22 +156,18 @@ class Prompts:
   def _test(self, search: Search, data: PromptData, record: Record) -> None:
     """Stores what the run of a record of one run scores on the test set, unless that was done before."""
     tested, (split,) = self._tested(data), record.seeds
-    if not tested.missing(data.task, record.cell, [split]):
+    if not tested.missing(record.cell, [split]):
       return
-    started = time.monotonic()
     metrics = data.test(search.trained(record.cell, split).outputs_of, split)
     evaluation = summary.best(record.seeds[split], data.metric)._replace(metrics=metrics)
-    seconds = time.monotonic() - started
-    tested.save(data.task, record.cell, record._replace(seeds={split: [evaluation]}, seconds=seconds))
+    tested.save(record._replace(seeds={split: [evaluation]}))
     score = tables.percent(metrics[data.metric])
-    self.session.say(f"{data.task}: split {split}, test {data.metric} {score}, {seconds:,.0f} s")
+    self.session.say(f"{data.task}: split {split}, test {data.metric} {score}")
 
   def _tested(self, data: PromptData) -> Results:
-    """Results of the test set; those of a part of it never stand in the way of the whole."""
-    rows = self.config.prompt.test_rows
+    """Results of the test set."""
     fingerprint = self._fingerprint(data) | {"test": data.test_digest}
-    folder = self.session.workdir / (f"{TEST}-{rows}" if rows else TEST)
-    return Results(folder, fingerprint, seed_field="data")
+    return Results(self.session.workdir / TEST, data.task, fingerprint, seed_field="data")
 
   def report(self, records: Mapping[str, Sequence[Record]]) -> tables.Report:
     """The table of mean and deviation over the splits."""
@@ -187,7 +178,7 @@ class Prompts:
   def _scores(self, data: PromptData, records: Sequence[Record]) -> TaskScores:
     chosen, tested = summary.choose_by_seed(records), []
     for record in chosen if data.tests else ():
-      of_test = self._tested(data).finished(data.task, record.cell, list(record.seeds))
+      of_test = self._tested(data).finished(record.cell, list(record.seeds))
       assert of_test is not None  # `finish` has stored it
       tested.append(of_test)
     return TaskScores(chosen, tested, data.is_official)

@@ -40,7 +40,7 @@ def choose(search: Search, records: Sequence[Record], *, seeds: Sequence[int] = 
 def run_of(search: Search, record: Record, seed: int) -> Chosen:
   """One run of a cell as the chosen one."""
   value = summary.summarise(record).per_seed[seed]
-  fingerprint = search.results.fingerprint_of([seed])
+  fingerprint = search.results.fingerprint_of(seed)
   return Chosen(record.cell, seed, search.plan.metric, value, fingerprint)
 
 

@@ -12,7 +12,7 @@ from finetune.search import curves
 from finetune.search.loop import Stopped
 from finetune.search.plan import Plan
 from finetune.search.search import Search
-from finetune.search.session import Session, compiled
+from finetune.search.session import Session
 from finetune.search.summary import Record
 from pretrain.checkpoints import workdir
 
@@ -58,8 +58,6 @@ def run(kind: Kind) -> int:
         records[plan.name] = search.run(plan.cells, plan.seeds)
         kind.finish(search, records[plan.name])
         curves.draw(records[plan.name], session.workdir / plan.name / curves.FILE)
-        if search.program.shapes:
-          session.say(f"{plan.name}: {compiled(sorted(search.program.shapes))}")
         jax.clear_caches()  # the next search's programs are others
       report = kind.report(records)
       pictures = ", ".join(f"{plan.name}/{curves.FILE}" for plan in kind.plans)

@@ -110,14 +110,11 @@ class Buckets:
     """Batches of each bucket in an epoch; a bucket's last one may be smaller."""
     return [-(-len(rows) // batch_size) for rows in self.members]
 
-  def waste(self, sizes: np.ndarray) -> float:
-    """Fraction of the padded tokens that are padding, of full batches."""
-    padded = sum(length * len(rows) for length, rows in zip(self.lengths, self.members))
-    return 1.0 - float(np.sum(sizes)) / padded
-
   def describe(self, sizes: np.ndarray) -> str:
     """'padded to 8, 16 tokens (12% padding)' of examples with these numbers of tokens."""
-    return f"padded to {', '.join(map(str, self.lengths))} tokens ({self.waste(sizes):.0%} padding)"
+    padded = sum(length * len(rows) for length, rows in zip(self.lengths, self.members))
+    waste = 1.0 - float(np.sum(sizes)) / padded
+    return f"padded to {', '.join(map(str, self.lengths))} tokens ({waste:.0%} padding)"
 
 
 def make_buckets(examples: Examples, *, most: int, multiple: int, max_length: int) -> Buckets:

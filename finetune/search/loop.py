@@ -46,7 +46,7 @@ class Outcome:
   """What the runs of a group came to."""
 
   evaluations: list[list[dict]]  # of each run in order, with the fields of `summary.Evaluation`
-  best_params: Any  # [runs or more, ...] at each run's best evaluation, on the devices; None if not kept
+  best_params: Any  # [runs or more, ...] at each run's best evaluation, on the devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,6 @@ def train(
   *,
   metric: str,
   stop: StopRequest,
-  keep_best: bool = False,
   saving: Saving | None = None,
   logs: Sequence[Path] = (),
   label: str = "",
@@ -80,7 +79,6 @@ def train(
     evaluate: gets a function from a host batch [runs, batch, ...] to host outputs; returns metrics by run.
     metric: by which a run's best evaluation is chosen: the highest, the first of equals.
     stop: asked after every step and before every batch of an evaluation, which is then done again later.
-    keep_best: whether the parameters at the best evaluations are kept (as many bytes again as the weights).
     saving: None: an interrupted program starts over.
     logs: a directory for each run's metrics; none: they are not written.
     show_progress: whether a bar is shown; without one `say` gets lines about losses and evaluations.
@@ -91,8 +89,24 @@ def train(
     DataError: the saved state is of other runs.
     StorageError: the state cannot be saved.
   """
-  with devices.memory_errors(lambda reason: _memory_line(group.runs.count, label, reason)):
-    loop = _begin(group, evaluate, schedule, metric, stop, keep_best, saving)
+
+  def memory_line(reason: str) -> str:
+    count = group.runs.count
+    fewer = f"fewer runs in a program, --config.train.runs_at_once={count // 2}, or " if count > 1 else ""
+    return (
+      f"{label}: not enough memory for {count} run{'s' if count > 1 else ''} in a program ({reason}); use "
+      f"{fewer}smaller parts of a batch, --config.train.microbatches=2 or more"
+    )
+
+  with devices.memory_errors(memory_line):
+    checkpoints = Checkpoints(saving.directory, every=1, keep=1) if saving else None
+    if saving and checkpoints and newest_good_step(saving.directory, print) is not None:
+      start = _restore(group, checkpoints, saving)
+    else:
+      state = group.init_state()
+      # A copy: the step donates its state.
+      start = state, jax.tree.map(jnp.copy, state.params), 0, [[] for _ in range(group.runs.count)]
+    loop = _Loop(group, evaluate, schedule, metric, stop, saving, checkpoints, *start)
     lines = None if show_progress else say
     loop.logs = Logs(logs, done=loop.done, total=schedule.num_steps, label=label, say=lines)
     bar = progress.bar(
@@ -120,38 +134,8 @@ def train(
       loop.close()
 
 
-def _memory_line(count: int, label: str, reason: str) -> str:
-  """What to do where `count` runs do not fit the memory."""
-  fewer = f"fewer runs in a program, --config.train.runs_at_once={count // 2}, or " if count > 1 else ""
-  return (
-    f"{label}: not enough memory for {count} run{'s' if count > 1 else ''} in a program ({reason}); use "
-    f"{fewer}smaller parts of a batch, --config.train.microbatches=2 or more"
-  )
-
-
-def _begin(
-  group: RunGroup,
-  evaluate: Evaluate,
-  schedule: Schedule,
-  metric: str,
-  stop: StopRequest,
-  keep_best: bool,
-  saving: Saving | None,
-) -> "_Loop":
-  """The loop before its first step, or where it was saved."""
-  checkpoints = Checkpoints(saving.directory, every=1, keep=1) if saving else None
-  if saving and checkpoints and newest_good_step(saving.directory, print) is not None:
-    start = _restore(group, checkpoints, saving, keep_best=keep_best)
-  else:
-    state = group.init_state()
-    # A copy: the step donates its state.
-    best = jax.tree.map(jnp.copy, state.params) if keep_best else None
-    start = state, best, 0, [[] for _ in range(group.runs.count)]
-  return _Loop(group, evaluate, schedule, metric, stop, keep_best, saving, checkpoints, *start)
-
-
 def _restore(
-  group: RunGroup, checkpoints: Checkpoints, saving: Saving, *, keep_best: bool
+  group: RunGroup, checkpoints: Checkpoints, saving: Saving
 ) -> tuple[TrainState, Any, int, list[list[dict]]]:
   meta = read_meta(step_path(checkpoints.directory))
   if meta.get("identity") != saving.identity:
@@ -159,9 +143,8 @@ def _restore(
       f"{checkpoints.directory} holds the state of other runs; remove it to start this one over"
     )
   abstract = group.abstract_state()
-  wanted = abstract._asdict() | ({"best": abstract.params} if keep_best else {})
-  restored, _ = checkpoints.restore(wanted)
-  best = restored.pop("best", None)
+  restored, _ = checkpoints.restore(abstract._asdict() | {"best": abstract.params})
+  best = restored.pop("best")
   return TrainState(**restored), best, meta["step"], meta["evaluations"]
 
 
@@ -174,7 +157,6 @@ class _Loop:
   schedule: Schedule
   metric: str
   stop: StopRequest
-  keep_best: bool
   saving: Saving | None
   checkpoints: Checkpoints | None
   state: TrainState
@@ -227,7 +209,7 @@ class _Loop:
     """Saves if there is a place for it, and something left to do."""
     if self.checkpoints is None or self.saving is None or self.is_finished:
       return
-    state = self.state._asdict() | ({"best": self.best} if self.keep_best else {})
+    state = self.state._asdict() | {"best": self.best}
     meta = {"identity": self.saving.identity, "evaluations": self.evaluations}
     self.checkpoints.save(self.done, state, meta, force=True)
     self.saved_at = time.monotonic()
@@ -256,11 +238,10 @@ class _Loop:
     for run, metrics, count in zip(self.evaluations, scores, skipped, strict=True):
       where = {"step": self.done, "epoch": round(epoch, 4)}
       run.append(where | {"metrics": metrics, "skipped_updates": count})
-    if self.keep_best:
-      better = [
-        old is None or new[self.metric] > old["metrics"][self.metric] for old, new in zip(before, scores)
-      ]
-      self.best = self.group.better(self.best, self.state.params, np.asarray(better))
+    better = [
+      old is None or new[self.metric] > old["metrics"][self.metric] for old, new in zip(before, scores)
+    ]
+    self.best = self.group.better(self.best, self.state.params, np.asarray(better))
 
   def close(self) -> None:
     self.logs.close()

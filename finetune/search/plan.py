@@ -34,12 +34,10 @@ class Plan:
   evaluate: Callable[[OutputsOf, Sequence[int]], list[dict[str, float]]]
   # (cell, steps of an epoch) to the steps after which its runs are evaluated; the last ends them.
   evaluation_steps: Callable[[Cell, int], Sequence[int]]
-  eval_lengths: Sequence[int]  # padded lengths of development sets, and of test sets that are to be predicted
   fingerprint: Mapping[str, Any]  # what decides a run's numbers besides cell and seed; see `results.Results`
   seed_field: str = ""  # of the fingerprint, what differs between seeds; see `results.Results`
   summary: str = "mean"  # or 'median': over the seeds of a cell, by which a cell is chosen
   by_seed: bool = False  # whether each seed chooses a cell for itself instead, as the splits of prompts do
-  keeps_weights: bool = True  # whether the weights of the best run are wanted
 
   def __post_init__(self) -> None:
     """Checks the cells against the number of training examples.
@@ -52,11 +50,6 @@ class Plan:
   def steps_per_epoch(self, batch_size: int) -> int:
     """Batches of all examples; each has examples of one padded length."""
     return sum(self.buckets.num_batches(batch_size))
-
-  @property
-  def num_examples(self) -> int:
-    """The number of rows in a training set."""
-    return sum(len(rows) for rows in self.buckets.members)
 
   def num_steps(self, cell: Cell) -> int:
     """Updates of a run of a cell."""
@@ -84,14 +77,14 @@ class Plan:
     return "split" if self.by_seed else "seed"
 
   def describe(self) -> str:
-    """The line about the work of the search and the most that is compiled for it."""
+    """The line about the work of the search and the most that is compiled to train it."""
     batch_sizes = {cell.batch_size for cell in self.cells}
     steps = sum(self.num_steps(cell) for cell in self.cells) * len(self.seeds)
-    most = len(self.buckets.lengths) * len(batch_sizes) + len(set(self.eval_lengths))
+    most = len(self.buckets.lengths) * len(batch_sizes)
     counts = f"{_count(len(self.cells), 'cell')} x {_count(len(self.seeds), self.seed_name)}"
     return (
-      f"{self.name}: {counts}, {steps:,} steps of single runs; at most {most} shapes are compiled for each "
-      "number of runs in a program"
+      f"{self.name}: {counts}, {steps:,} steps of single runs; at most {most} shapes of a step are compiled "
+      "for each number of runs in a program"
     )
 
 

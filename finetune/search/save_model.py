@@ -1,9 +1,9 @@
 """Weights of fine-tuned runs as checkpoints: those a search keeps while it goes on, and models for export."""
 
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +20,7 @@ _OF_PRETRAINING = ("source", "records", "started_from", "devices")
 class KeptWeights:
   """The weights of a search's runs that may still be chosen, a folder for each run.
 
-  They are written before the results of a run are: what is killed in between is done again, and no run whose
-  results are stored has to be trained again for its weights.
+  They are written before the results of a run are: what is killed in between is done again.
   """
 
   def __init__(self, directory: Path) -> None:
@@ -42,27 +41,20 @@ class KeptWeights:
     with errors.writing(place), files.whole_directory(place, replace=True) as aside:
       save_params(aside, params, {"fingerprint": dict(fingerprint)}, step=step, flag="--workdir")
 
-  def load(self, cell: Cell, seed: int, fingerprint: Mapping[str, Any]) -> "Weights | None":
-    """The weights of a run; None if they are not there, or were made with another fingerprint."""
+  def load(self, cell: Cell, seed: int, fingerprint: Mapping[str, Any]) -> tuple[Any, int] | None:
+    """The weights of a run and its updates; None if they are missing or of another fingerprint."""
     try:
       params, meta = checkpoint.load_params(self._place(cell, seed))
     except DataError:
       return None
-    return Weights(params, meta["step"]) if meta.get("fingerprint") == fingerprint else None
+    return (params, meta["step"]) if meta.get("fingerprint") == fingerprint else None
 
-  def forget_all_but(self, runs: Collection[tuple[Cell, int]]) -> None:
-    """Removes the weights of all other runs."""
+  def forget_all_but(self, runs: Collection[tuple[Cell, int]], cells: Iterable[Cell]) -> None:
+    """Removes the weights of all other runs of the cells."""
     wanted = {self._place(*run) for run in runs}
-    for path in self.directory.glob("*"):
+    for path in (path for cell in cells for path in self.directory.glob(f"{cell.name}_seed*")):
       if path not in wanted:
         shutil.rmtree(path, ignore_errors=True)
-
-
-class Weights(NamedTuple):
-  """The parameters of one run at its best evaluation."""
-
-  params: Any  # {'encoder', 'heads'} host arrays
-  step: int  # updates
 
 
 def save(

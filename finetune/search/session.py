@@ -89,13 +89,7 @@ class Session:
   @property
   def references(self) -> list[Reference]:
     """The papers' rows to print beside ours: of the recipe that the config names, or of the checkpoint's."""
-    encoder = self.start.config
-    own = reference_rows.recipe_of(
-      self.start.meta,
-      heads=self.start.heads,
-      hidden_size=encoder.hidden_size,
-      num_layers=encoder.num_layers,
-    )
+    own = self.start.meta["config"].get("recipe", "")
     return reference_rows.reference_rows(self.config.output.compare_with or own, self.protocol.name)
 
   def max_length(self, task: str) -> int:
@@ -113,13 +107,27 @@ class Session:
     return min(asked or spaces.space(self.protocol.name, task, self.size).length, positions)
 
   def cells(self, task: str) -> list[Cell]:
-    """The cells of a task's search, with what the config replaces.
+    """The cells of a task's search, with the values that the config replaces.
 
     Raises:
       ConfigError: values that make no sense, batches that cannot be taken in `train.microbatches` parts, or a
         best known cell that nobody gives.
     """
-    cells, microbatches = self._cells(task), self.config.train.microbatches
+    search, name, microbatches = self.config.search, self.protocol.name, self.config.train.microbatches
+    # In the order of the fields of a cell.
+    dimensions = ("batch_sizes", "learning_rates", "epochs", "warmup_fractions")
+    values = {dimension: search[dimension] for dimension in dimensions if search[dimension]}
+    if search.cells != "all":
+      is_one, width = search.cells == "one", self.start.config.hidden_size
+      known = spaces.one(width) if is_one else spaces.best_known(name, task, self.size)
+      if known is None:
+        raise ConfigError(
+          f"search.cells='best_known': nobody gives one for {task}, protocol {name!r}, {self.size} encoders; "
+          "use search.cells='one', or 'all' with search.learning_rates and the like for less than the space"
+        )
+      fixed = {dimension: (value,) for dimension, value in zip(dimensions, known) if value is not None}
+      values = fixed | values
+    cells = protocols.cells(name, task, self.size, seed=self.config.seed, **values)
     for cell in cells:
       if cell.batch_size % microbatches:
         raise ConfigError(
@@ -127,26 +135,6 @@ class Session:
           f"{cell.name} ({task}); use a divisor of all batch sizes, or set search.batch_sizes"
         )
     return cells
-
-  def _cells(self, task: str) -> list[Cell]:
-    search, name = self.config.search, self.protocol.name
-    # In the order of the fields of a cell.
-    dimensions = ("batch_sizes", "learning_rates", "epochs", "warmup_fractions", "warmup_steps")
-    replacements = {dimension: search[dimension] for dimension in dimensions}
-    if search.cells == "all":
-      return protocols.cells(name, task, self.size, seed=self.config.seed, **replacements)
-    is_one, width = search.cells == "one", self.start.config.hidden_size
-    known = spaces.one(width) if is_one else spaces.best_known(name, task, self.size)
-    if known is None:
-      raise ConfigError(
-        f"search.cells='best_known': nobody gives one for {task}, protocol {name!r}, {self.size} encoders; "
-        "use search.cells='one', or 'all' with search.learning_rates and the like for less than the space"
-      )
-    fixed = {dimension: (value,) for dimension, value in zip(dimensions, known) if value is not None}
-    replaced = {dimension: values for dimension, values in replacements.items() if values}
-    if replacements["warmup_fractions"] or replacements["warmup_steps"]:
-      fixed = {dimension: values for dimension, values in fixed.items() if "warmup" not in dimension}
-    return protocols.cells(name, task, self.size, **(fixed | replaced))
 
   def plan(
     self,
@@ -158,11 +146,9 @@ class Session:
     buckets: Buckets,
     evaluate: Callable[[OutputsOf, Sequence[int]], list[dict[str, float]]],
     *,
-    eval_lengths: Sequence[int],
     digest: str,
     max_length: int,
     seeds: Sequence[int] = (),
-    keeps_weights: bool,
     also: Mapping[str, Any] | None = None,
   ) -> Plan:
     """A search as the protocol wants it, on one training set for all seeds (none given: the session's).
@@ -194,10 +180,8 @@ class Session:
       feed,
       evaluate,
       evaluation_steps,
-      eval_lengths,
       self.identity | of_data | of_protocol | of_runs | dict(also or {}),
       summary=protocol.summary,
-      keeps_weights=keeps_weights,
     )
 
   @property
@@ -234,15 +218,3 @@ class Session:
       "vocabulary": self.start.vocabulary.digest,
       "encoder": {name: value for name, value in encoder.items() if name not in _HOW},
     }
-
-
-def compiled(shapes: Sequence[tuple]) -> str:
-  """'32x64, 32x128' of training shapes and the lengths of evaluation: what was compiled, for the user."""
-  training = sorted({shape[2:] for shape in shapes if shape[0] == "step"})
-  evaluation = sorted({shape[2:] for shape in shapes if shape[0] == "outputs"})
-  kinds = [
-    f"{name} {', '.join(f'{batch}x{length}' for batch, length in sizes)}"
-    for name, sizes in (("training", training), ("evaluation", evaluation))
-    if sizes
-  ]
-  return f"{len(shapes)} programs compiled ({'; '.join(kinds)})"

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data import tables
-from data.errors import ConfigError, DataError
 from finetune.papers.spaces import Cell
 
 
@@ -26,8 +25,6 @@ class Record(NamedTuple):
   cell: Cell
   metric: str  # by which a run's best evaluation is chosen
   seeds: dict[int, list[Evaluation]]  # the evaluations of each seed's run
-  devices: tuple[str, ...]  # their names
-  seconds: float  # that these runs took
 
 
 class Summary(NamedTuple):
@@ -77,9 +74,6 @@ def summarise(record: Record, metric: str | None = None, *, ddof: int = 1) -> Su
     metric: None: the one it is judged by. Another one is taken at the evaluation that the first one chose, as
       the one checkpoint that is kept gives it.
     ddof: 1: the standard deviation of a sample; 0: of a population.
-
-  Raises:
-    DataError: the evaluations have no such metric.
   """
   return _summary({seed: (record, seed) for seed in record.seeds}, metric, ddof)
 
@@ -97,12 +91,7 @@ def choose(records: Sequence[Record], metric: str, summary: str) -> Record:
   """The best of the cells with the most seeds, so that one lucky run does not beat a cell that was run again.
 
   Cells are judged by the 'median' or 'mean' of a metric over their seeds; of equal ones the first is chosen.
-
-  Raises:
-    DataError: no records.
   """
-  if not records:
-    raise DataError("no cell is finished, so there is none to choose; start the search again to go on")
   most = max(len(record.seeds) for record in records)
   candidates = [record for record in records if len(record.seeds) == most]
   return max(candidates, key=lambda record: score(summarise(record, metric), summary))
@@ -156,8 +145,6 @@ def _of_seeds(record: Record, seeds: Sequence[int]) -> Record:
 
 def score(over_runs: Summary, summary: str) -> float:
   """The number that a protocol reports of a metric over runs: its 'median' or its 'mean'."""
-  if summary not in ("median", "mean"):
-    raise ConfigError(f"summary is {summary!r}, expected 'median' or 'mean'")
   return over_runs.median if summary == "median" else over_runs.mean
 
 
@@ -191,7 +178,4 @@ def _summary(runs: Mapping[int | str, tuple[Record, int]], metric: str | None, d
 
 
 def _value(record: Record, seed: int, metric: str | None) -> float:
-  measured = best(record.seeds[seed], record.metric).metrics
-  if (metric or record.metric) not in measured:
-    raise DataError(f"{record.task}: no metric {metric!r} was measured, only {', '.join(measured)}")
-  return measured[metric or record.metric]
+  return best(record.seeds[seed], record.metric).metrics[metric or record.metric]

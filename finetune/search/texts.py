@@ -1,7 +1,9 @@
 """Texts of a task as an encoder reads them, and a set of them run through a model."""
 
 import dataclasses
+from typing import Any
 
+import jax
 import numpy as np
 
 from data.glue.tasks import Split
@@ -56,51 +58,15 @@ class Encoding:
 
 
 def outputs(
-  evaluated: Evaluated, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
-) -> np.ndarray:
-  """[runs, examples, outputs] float32 of a set, every example once, in its order."""
-  return outputs_of_all(
-    evaluated.examples, evaluated.buckets, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id
-  )
-
-
-def outputs_by_token(
-  examples: Examples,
-  buckets: Buckets,
-  outputs_of: OutputsOf,
-  *,
-  num_runs: int,
-  batch_size: int,
-  pad_id: int,
-) -> list[list[np.ndarray]]:
-  """For each run, of every example in order [length, outputs] float32, what padding gave left out."""
-  gathered = [[np.zeros((0, 0), np.float32)] * len(examples.ids) for _ in range(num_runs)]
+  examples: Examples, buckets: Buckets, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
+) -> list[list[Any]]:
+  """For each run the outputs of every example, in order; those by token may be longer than the example."""
+  gathered: list[list[Any]] = [[None] * len(examples.ids) for _ in range(num_runs)]
   for rows, batch in evaluation_batches(
     examples, buckets, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id
   ):
-    logits = np.asarray(outputs_of(batch))
+    found = outputs_of(batch)
     for run, of_run in enumerate(gathered):
       for at, row in enumerate(rows):
-        of_run[row] = logits[run, at, : len(examples.ids[row])].copy()
-  return gathered
-
-
-def outputs_of_all(
-  examples: Examples,
-  buckets: Buckets,
-  outputs_of: OutputsOf,
-  *,
-  num_runs: int,
-  batch_size: int,
-  pad_id: int,
-) -> np.ndarray:
-  """As `outputs`, of examples in their padded lengths."""
-  gathered = np.zeros((0,))
-  for rows, batch in evaluation_batches(
-    examples, buckets, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id
-  ):
-    logits = np.asarray(outputs_of(batch))
-    if not gathered.size:
-      gathered = np.zeros((num_runs, len(examples.ids), logits.shape[-1]), np.float32)
-    gathered[:, rows] = logits[:, : len(rows)]
+        of_run[row] = jax.tree.map(lambda leaf, run=run, at=at: np.asarray(leaf[run, at]), found)
   return gathered

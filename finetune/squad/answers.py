@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from data import errors, files
-from data.errors import DataError
 from data.squad import Question
 from data.vocabulary import Vocabulary
 from finetune.squad import decoding
@@ -60,14 +59,8 @@ def decode(
   is answered with "", with odds of 0: no threshold changes what it scores.
 
   Raises:
-    DataError: not one pair of logits for each window, or a question that has no window for another reason.
     DivergedError: a logit is not a number.
   """
-  if not len(start_logits) == len(end_logits) == len(features.windows):
-    raise DataError(
-      f"start logits of {len(start_logits)} windows and end logits of {len(end_logits)}; expected those of "
-      f"all {len(features.windows)}, in their order"
-    )
   of_question: dict[int, list[int]] = {}
   for number, window in enumerate(features.windows):
     of_question.setdefault(window.question, []).append(number)
@@ -85,11 +78,9 @@ def decode(
         can_be_null=can_be_null,
         best_only=best_only,
       )
-    elif question.id in features.empty:
+    else:
       odds = 0.0 if can_be_null else None
       predictions[question.id] = Prediction("", odds, [Candidate("", 1.0, 0.0, 0.0)])
-    else:
-      raise DataError(f"question {question.id!r} has no window; make the features without training=True")
   return predictions
 
 
@@ -114,16 +105,11 @@ def report_lines(
 ) -> list[str]:
   """For the log: what was scored, named `name`, and its `evaluate` figures, those of each threshold apart."""
   version = "1.1" if null_odds(predictions) is None else "2.0"
-  official = OFFICIAL_QUESTIONS[version]
-  set_name = f"the official development set ({official:,})"
-  which = f"as many as {set_name}" if len(questions) == official else f"not {set_name}"
   num_impossible = sum(question.is_impossible for question in questions)
   lines = [
     f"evaluated on {name}, SQuAD {version}: {len(questions):,} questions, {num_impossible:,} of them without "
-    f"an answer; {which}"
+    "an answer"
   ]
-  if num_empty := sum(not prediction.text for prediction in predictions.values()):
-    lines.append(f'answered with "" for want of tokens: {num_empty:,} questions')
   if version == "1.1":
     return [*lines, f"every question answered: EM {scores['exact']:.2f}  F1 {scores['f1']:.2f}"]
   return [

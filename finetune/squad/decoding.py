@@ -12,7 +12,7 @@ import numpy as np
 from scipy import special
 from tokenizers import normalizers, pre_tokenizers
 
-from data.errors import DataError, DivergedError
+from data.errors import DivergedError
 from finetune.squad.windows import Settings, Window, max_context
 
 NO_SPAN = "empty"  # the text the official code writes where no span is allowed
@@ -67,7 +67,7 @@ def decode(
   Where no span is allowed, the answer is `NO_SPAN` with logits 0, as in the official code.
 
   Args:
-    windows: all windows of the question, in order.
+    windows: all windows of the question, in order, at least one.
     start_logits, end_logits: for each window [length or more] float; what goes beyond its tokens is padding,
       never read.
     lower_case: whether the pieces are lower-cased (an uncased vocabulary).
@@ -76,11 +76,8 @@ def decode(
       but `n_best` ends there. For scores during training.
 
   Raises:
-    DataError: no window, or fewer logits than tokens.
     DivergedError: a logit is NaN or plus infinity.
   """
-  if not windows:
-    raise DataError("question without a window: its context has no token; leave it out or answer it with ''")
   logits = [_checked(*one) for one in zip(windows, start_logits, end_logits, strict=True)]
   null = min(((float(starts[0]), float(ends[0])) for starts, ends in logits), key=sum)
   spans = [
@@ -117,11 +114,6 @@ def _prediction(kept: dict[str, tuple[float, float]], null: tuple[float, float] 
 def _checked(window: Window, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """The logits of a window's tokens without those of its padding."""
   length = len(window.tokens)
-  for name, values in (("start", starts), ("end", ends)):
-    if len(values) < length:
-      raise DataError(
-        f"window of {length} tokens with {len(values)} {name} logits; every token needs its own"
-      )
   logits = np.stack([starts[:length], ends[:length]])
   if np.isnan(logits).any() or np.isposinf(logits).any():
     raise DivergedError("a start or end logit is not a number or is infinite; lower the learning rate")

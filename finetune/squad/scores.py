@@ -58,16 +58,16 @@ def gold_answers(questions: Sequence[Question]) -> dict[str, list[str]]:
         "be predicted, not scored"
       )
     gold[question.id] = [] if question.is_impossible else [answer.text for answer in question.answers]
+  if not gold:
+    raise DataError("SQuAD: there is no question to score; check the data file")
   return gold
 
 
 def raw_scores(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> RawScores:
   """Scores of each question's text against the best of its gold answers, "" where there is none.
 
-  A prediction of "" is "no answer". No question at all is a DataError, as are predictions that are not of
-  exactly the questions of `gold`. (The official script leaves questions out.)
+  A prediction of "" is "no answer"; every question has one.
   """
-  _check_ids(gold, predictions, "prediction")
   exact, overlap = {}, {}
   for name, answers in gold.items():
     # An answer of which nothing is left ("the") counts for nothing; without any other it is "".
@@ -93,12 +93,11 @@ def evaluate(
 
   Returns:
     Official names: exact, f1, total, HasAns_* and NoAns_* (where there are such questions), best_exact,
-    best_exact_thresh, best_f1, best_f1_thresh. Percent, but thresholds and totals. Errors as of `raw_scores`.
+    best_exact_thresh, best_f1, best_f1_thresh. Percent, but thresholds and totals.
   """
   raw = raw_scores(gold, predictions)
   if null_odds is None:
     return _figures(raw.exact, raw.f1, raw.has_answer)
-  _check_ids(gold, null_odds, "null score")
   exact, overlap = (
     {
       name: float(not raw.has_answer[name]) if null_odds[name] > threshold else value
@@ -120,7 +119,7 @@ def labelled_scores(
 
   In percent: exact_threshold_0, f1_threshold_0 (what can be had without seeing the answers), best_exact and
   best_f1 (the papers' figures: the threshold is chosen on the same questions) with their thresholds. Without
-  `null_odds` there are `exact` and `f1` alone. Arguments and errors are those of `evaluate`.
+  `null_odds` there are `exact` and `f1` alone. Arguments are those of `evaluate`.
   """
   scores = evaluate(gold, predictions, null_odds, threshold=0.0)
   plain = {name: scores[name] for name in ("exact", "f1")}
@@ -168,14 +167,3 @@ def _figures(
       figures[f"{prefix}f1"] = 100.0 * sum(overlap[name] for name in names) / len(names)
       figures[f"{prefix}total"] = len(names)
   return figures
-
-
-def _check_ids(gold: Mapping, by_id: Mapping, kind: str) -> None:
-  if not gold:
-    raise DataError("SQuAD: there is no question to score; check the data file")
-  for names, text in ((set(gold) - set(by_id), f"no {kind}"), (set(by_id) - set(gold), f"a {kind} too many")):
-    if names:
-      raise DataError(
-        f"SQuAD: {text} for {len(names)} of {len(gold)} questions, such as {min(names)!r}; predictions and "
-        "data file must be of the same questions"
-      )

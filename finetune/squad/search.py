@@ -42,7 +42,7 @@ class Squad:
 
   def _plan(self, cells: list[Cell]) -> Plan:
     session, data, use_mask = self.session, self.data, self.config.squad.mask_query
-    size, output = self.config.data.eval_batch_size, self.config.output
+    size = self.config.data.eval_batch_size
 
     def evaluate(outputs_of: OutputsOf, seeds: Sequence[int]) -> list[dict[str, float]]:
       return squad.evaluate(data, outputs_of, num_runs=len(seeds), batch_size=size, pad_id=session.pad_id)
@@ -55,10 +55,8 @@ class Squad:
       data.train.features.examples,
       data.train.buckets,
       evaluate,
-      eval_lengths=data.dev.buckets.lengths,
       digest=f"{data.digest}{'' if use_mask else ' without mask'}",
       max_length=data.settings.max_length,
-      keeps_weights=output.save_model or output.predict,
     )
 
   def describe(self) -> list[str]:
@@ -68,7 +66,7 @@ class Squad:
 
   def finish(self, search: Search, records: Sequence[Record]) -> None:
     """Saves the model and writes the answers of the chosen cell's best run, unless they are there."""
-    if not search.plan.keeps_weights:
+    if not (self.config.output.save_model or self.config.output.predict):
       return
     chosen = best_model.choose(search, records)
     if self.config.output.save_model:

@@ -10,7 +10,8 @@ import numpy as np
 from data.errors import ConfigError, DataError, DivergedError
 from data.squad import SquadFile
 from data.vocabulary import Vocabulary
-from finetune.search.examples import Buckets, add_to_digest, evaluation_batches, make_buckets
+from finetune.search import texts
+from finetune.search.examples import Buckets, add_to_digest, make_buckets
 from finetune.search.program import OutputsOf
 from finetune.squad import answers as squad_answers
 from finetune.squad import windows
@@ -123,18 +124,19 @@ def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
   version, questions = dev.file.version, dev.file.questions
   lines = [
     f"squad: SQuAD {version}, training on {train.file.source}",
-    *(f"squad train: {line}" for line in windows.report_lines(train.features)),
+    f"squad train: {len(train.file.questions):,} questions: {len(train.features.windows):,} windows, "
+    f"{np.count_nonzero(train.features.examples.fields['start']):,} with an answer",
     f"squad train: {train.buckets.describe(train.features.examples.sizes)}",
     f"squad dev: {dev.file.source}: {len(questions):,} questions, "
     f"{sum(question.is_impossible for question in questions):,} without an answer, "
     f"{len(dev.features.windows):,} windows",
   ]
-  for name, file in (("train", train.file), ("dev", dev.file)):
-    if file.misplaced_answers:
-      lines.append(
-        f"squad {name}: answers that are not where {file.source} says: {file.misplaced_answers:,}; training "
-        "drops questions whose first answer is one of them, scores count their texts"
-      )
+  if dropped := train.features.dropped:
+    name, reason = next(iter(dropped.items()))
+    lines.append(
+      f"squad train: {len(dropped):,} questions are left out, because their answer cannot be located, such "
+      f"as {name!r}: {reason}"
+    )
   if dev.features.empty:
     lines.append(f'squad dev: {len(dev.features.empty):,} questions without a token are answered with ""')
   if len(questions) != OFFICIAL_QUESTIONS[version]:
@@ -154,18 +156,10 @@ def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
   return lines
 
 
-def logits(part: Part, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int) -> list[Logits]:
-  """The logits of every run for every window, in the order of the windows."""
-  count = len(part.features.windows)
-  by_run: list[Logits] = [([np.zeros(0)] * count, [np.zeros(0)] * count) for _ in range(num_runs)]
-  for rows, batch in evaluation_batches(
-    part.features.examples, part.buckets, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id
-  ):
-    starts, ends = outputs_of(batch)
-    for run, (run_starts, run_ends) in enumerate(by_run):
-      for batch_row, window in enumerate(rows):
-        run_starts[window], run_ends[window] = starts[run, batch_row], ends[run, batch_row]
-  return by_run
+def logits(part: Part, outputs_of: OutputsOf, **sizes: int) -> list[Logits]:
+  """The logits of every run for every window, in the order of the windows; `sizes` as of `texts.outputs`."""
+  by_run = texts.outputs(part.features.examples, part.buckets, outputs_of, **sizes)
+  return [([starts for starts, _ in of_run], [ends for _, ends in of_run]) for of_run in by_run]
 
 
 def decode(data: SquadData, logits: Logits, *, best_only: bool = False) -> Predictions:

@@ -19,7 +19,6 @@ from data.squad import Question
 from data.vocabulary import Vocabulary
 from finetune.search.examples import Examples
 
-_SHOWN = 5  # most reasons in a log
 _WORD = re.compile("[^ \t\r\n\u202f]+")  # the other spaces of Unicode are letters to the official code
 
 
@@ -89,8 +88,6 @@ class Features(NamedTuple):
 
   examples: Examples
   windows: list[Window]  # of the examples
-  num_questions: int
-  num_documents: int
   dropped: dict[str, str]  # id -> why its answer cannot be located; no window of it is trained on
   empty: dict[str, str]  # id -> what has no token, context or question; it has no window
 
@@ -115,7 +112,7 @@ def build(
   contexts = list(dict.fromkeys(question.context for question in questions))
   documents = dict(zip(contexts, tokenise(contexts, vocabulary), strict=True))
   answers = _encode({question.answers[0].text for question in questions if question.answers}, vocabulary)
-  made = Features(Examples([], {}, {"allowed": []}), [], len(questions), len(documents), {}, {})
+  made = Features(Examples([], {}, {"allowed": []}), [], {}, {})
   targets: list[tuple[int, int]] = []
   for number, question in enumerate(questions):
     document, query = documents[question.context], queries[question.question][: settings.max_query_length]
@@ -266,19 +263,3 @@ def max_context(windows: Sequence[Window]) -> list[np.ndarray]:
   around = np.minimum(tokens - first, first + count - 1 - tokens)
   best = np.argmax(np.where(around >= 0, around + 0.01 * count, -np.inf), axis=0)
   return [best[w.first : w.first + w.count] == number for number, w in enumerate(windows)]
-
-
-def report_lines(features: Features) -> list[str]:
-  """What was made and what was left out, for the log."""
-  with_answer = int(np.count_nonzero(features.examples.fields["start"]))
-  lines = [
-    f"{features.num_questions:,} questions on {features.num_documents:,} contexts: "
-    f"{len(features.windows):,} windows, {with_answer:,} with an answer"
-  ]
-  for what, reasons in (("answers that cannot be located", features.dropped), ("no window", features.empty)):
-    if reasons:
-      lines.append(f"{what}: {len(reasons):,}")
-      lines += [f"  {name}: {reason}" for name, reason in list(reasons.items())[:_SHOWN]]
-      if len(reasons) > _SHOWN:
-        lines.append(f"  and {len(reasons) - _SHOWN:,} more")
-  return lines

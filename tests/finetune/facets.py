@@ -24,6 +24,7 @@ import numpy as np
 
 from finetune import main
 from finetune.search.program import RunGroup
+from finetune.search.save_model import KeptWeights
 from pretrain.checkpoints.checkpoint import Checkpoints
 from tests.pretrain.facets import digest
 
@@ -82,6 +83,12 @@ def _stand_in(device: _Device):
       stand_in = lambda group, *arguments, _method=method: _method(group, *arguments)  # noqa: E731
       stack.enter_context(mock.patch.object(RunGroup, name, stand_in))
     stack.enter_context(mock.patch.object(RunGroup, "better", lambda group, best, params, is_better: params))
+    kept: dict[tuple, Any] = {}
+    save = lambda _, cell, seed, params, *, step, **more: kept.update({(cell, seed): (params, step)})  # noqa: E731
+    stack.enter_context(mock.patch.object(KeptWeights, "save", save))
+    stack.enter_context(
+      mock.patch.object(KeptWeights, "load", lambda _, cell, seed, fingerprint: kept[cell, seed])
+    )
     stack.enter_context(
       mock.patch.object(
         Checkpoints,

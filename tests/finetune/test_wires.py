@@ -47,7 +47,7 @@ def test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_downloa
 
 def _record(rate: float, scores: tuple[float, ...]) -> Record:
   runs = {seed: [Evaluation(4, 1.0, {"accuracy": score})] for seed, score in enumerate(scores)}
-  return Record("rte", Cell(8, rate, 2, 0.1), "accuracy", runs, ("cpu",), 1.0)
+  return Record("rte", Cell(8, rate, 2, 0.1), "accuracy", runs)
 
 
 # The first has the highest median, the second the highest mean.
@@ -62,8 +62,8 @@ def _search(summary: str = "median"):
     ran.append((cells, seeds))
     return [_record(cells[0].learning_rate, (0.5, 0.8, 0.81, 0.4, 0.95))]
 
-  plan = types.SimpleNamespace(name="rte", metric="accuracy", summary=summary, keeps_weights=True)
-  results = types.SimpleNamespace(fingerprint_of=lambda seeds: {"seeds": seeds})
+  plan = types.SimpleNamespace(name="rte", metric="accuracy", summary=summary)
+  results = types.SimpleNamespace(fingerprint_of=lambda seed: {"seed": seed})
   return types.SimpleNamespace(plan=plan, results=results, run=run, ran=ran)
 
 
@@ -116,14 +116,14 @@ def test_runs_are_trained_with_the_optimizer_of_their_protocol(
 
 
 def test_every_run_has_the_rate_and_the_steps_of_its_cell(small_encoder_run, small_glue_folder, tmp_path):
-  fields = {"batch_sizes": (8,), "epochs": (2, 4), "learning_rates": (1e-2, 2e-2), "warmup_steps": (5,)}
-  changed = {f"search__{name}": values for name, values in fields.items()} | {"search__warmup_fractions": ()}
+  fields = {"batch_sizes": (8,), "epochs": (2, 4), "learning_rates": (1e-2, 2e-2), "warmup_fractions": (0.5,)}
+  changed = {f"search__{name}": values for name, values in fields.items()}
   directory = {"data__directory": str(small_glue_folder), "data__buckets": 1}
   (plan,) = Glue(_session(small_encoder_run, tmp_path, **changed, **directory), download=False).plans
   runs = plan.runs([(cell, seed) for seed, cell in enumerate(plan.cells)])
   assert runs.seeds.tolist() == [0, 1, 2, 3]
   assert runs.learning_rates.tolist() == pytest.approx([1e-2, 2e-2, 1e-2, 2e-2])
-  assert runs.total_steps.tolist() == [6, 6, 12, 12] and runs.warmup_steps.tolist() == [5] * 4
+  assert runs.total_steps.tolist() == [6, 6, 12, 12] and runs.warmup_steps.tolist() == [3, 3, 6, 6]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from finetune import main
 from pretrain.checkpoints.checkpoint import load_params
 from pretrain.export import __main__ as export
+from tests.finetune import stored as runs_of
 from tests.finetune import test_main
 from tests.pretrain import small_run
 
@@ -55,16 +56,14 @@ def test_a_killed_search_goes_on_to_the_same_table(old):
   arguments.append("--config.model.dropout=0.0")  # so did this, see `make.py`
   assert main.main([*arguments, f"--workdir={old / 'search'}"]) == 0
   expected = json.loads((old / "searched.json").read_text())
-  stored = {
-    f"{path.parent.name}/{path.name}": json.loads(path.read_text())["seeds"]
-    for path in (old / "search").glob("*/bs*.json")
-  }
+  found = {task: runs_of.runs(old / "search" / task) for task in ("sst2", "stsb")}
+  stored = {f"{task}/{cell}.json": runs for task, cells in found.items() for cell, runs in cells.items()}
   assert stored.keys() == expected.keys() and len(stored) == CELLS
   apart = []  # of Pearson's correlations, then and now
   for name, seeds in expected.items():
     assert seeds.keys() == stored[name].keys()
     for seed, run in seeds.items():
-      for now, then in zip(stored[name][seed]["evaluations"], run["evaluations"], strict=True):
+      for now, then in zip(stored[name][seed], run["evaluations"], strict=True):
         now, then = dict(now["metrics"]), dict(then["metrics"])
         apart.append(abs(now.pop("pearson", 0.0) - then.pop("pearson", 0.0)))
         assert now == pytest.approx(then, abs=1e-6), (name, seed)  # they count or rank

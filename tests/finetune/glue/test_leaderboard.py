@@ -61,16 +61,6 @@ def test_what_was_not_predicted_is_said_and_holds_the_majority_class(tmp_path):
   assert members(path)["WNLI.tsv"][1:3] == ["0\t0", "1\t0"]
 
 
-def test_equal_predictions_give_equal_bytes(tmp_path):
-  first, second = (
-    leaderboard.write_submission(tmp_path / name, {"wnli": whole("wnli", "1")})[0]
-    for name in ("a.zip", "b.zip")
-  )
-  assert first.read_bytes() == second.read_bytes()
-  with zipfile.ZipFile(first) as archive:
-    assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-
-
 def test_scores_have_three_decimals_and_stay_between_0_and_5(tmp_path):
   given = whole("stsb", 1.23456)
   given.values[:4] = [-0.1, -0.0001, 5.2, 4.9996]  # pyright: ignore
@@ -93,26 +83,6 @@ def test_a_submission_with_subsets_says_so_in_its_name(tmp_path):
   assert members(path)["QQP.tsv"] == ["index\tprediction", "0\t0", "1\t1"]
 
 
-@pytest.mark.parametrize(
-  "key, change, words",
-  [
-    (
-      "rte",
-      {"values": ["1"] * 3000},
-      "RTE.tsv: label '1' at index 0, expected one of entailment, not_entailment",
-    ),
-    ("wnli", {"values": [1] * 146}, "WNLI.tsv: label 1 at index 0"),
-    ("stsb", {"values": [float("nan")] * 1379}, "STS-B.tsv: score nan at index 0"),
-    ("wnli", {"ids": ["0"] * 146}, "index '0' is there twice"),
-    ("wnli", {"ids": ["0"]}, "1 indices for 146 predictions"),
-  ],
-)
-def test_predictions_the_site_would_refuse_are_refused(tmp_path, key, change, words):
-  with pytest.raises(DataError, match=words):
-    leaderboard.write_submission(tmp_path / "s.zip", {key: whole(key, "0")._replace(**change)})
-  assert not list(tmp_path.iterdir())
-
-
 def test_outputs_become_official_labels_and_scores():
   logits = np.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
   assert leaderboard.predictions("ax", ["0", "1"], logits).values == ["entailment", "contradiction"]
@@ -120,12 +90,11 @@ def test_outputs_become_official_labels_and_scores():
   assert leaderboard.predictions("stsb", ["7"], np.array([[0.5]]), scale=5.0) == Predictions(["7"], [2.5])
 
 
-@pytest.mark.parametrize(
-  "outputs", [np.zeros((2, 2)), np.zeros((1, 3)), np.full((1, 2), np.nan), np.zeros(2)]
-)
-def test_outputs_of_another_task_are_refused(outputs):
-  with pytest.raises(DataError, match=r"CoLA.tsv: outputs of shape"):
-    leaderboard.predictions("cola", ["0"], outputs)
+def test_outputs_that_are_not_finite_and_an_index_that_is_there_twice_are_refused(tmp_path):
+  with pytest.raises(DataError, match=r"CoLA.tsv: an output"):
+    leaderboard.predictions("cola", ["0"], np.full((1, 2), np.nan))
+  with pytest.raises(DataError, match="index '0' is there twice"):
+    leaderboard.write_submission(tmp_path / "s.zip", {"wnli": whole("wnli", "0")._replace(ids=["0"] * 146)})
 
 
 @pytest.mark.skipif(not GLUE.is_dir(), reason="../shared/datasets, the official GLUE files, is not here")

@@ -8,8 +8,6 @@ import pytest
 import rich.console
 
 from data import tables
-from data.errors import StorageError
-from finetune.glue import fractions as report_fractions
 from finetune.glue import report
 from finetune.papers import glue_metrics, protocols, reference_rows
 from finetune.papers.spaces import Cell
@@ -23,7 +21,7 @@ def record(task, values, others=None, *, protocol="coco_lm", cell=CELL):
   """A cell whose seeds score `values`; every other metric is the constant given."""
   metric = glue_metrics.main_metric(task, protocol)
   seeds = {seed: [Evaluation(5, 1.0, {metric: value} | (others or {}))] for seed, value in enumerate(values)}
-  return Record(task, cell, metric, seeds, ("cpu",), 1.0)
+  return Record(task, cell, metric, seeds)
 
 
 def eight(value=0.5):
@@ -142,7 +140,7 @@ def test_runs_that_left_updates_out_are_named(tmp_path):
   assert [row["skipped_updates"] for row in rows if row["is_main"]] == [{"1": 1200}, {}]
 
 
-def test_files_hold_fractions_and_every_seed(tmp_path):
+def test_files_hold_scores_and_every_seed(tmp_path):
   rows = reference_rows.reference_rows("coco_lm_base", "coco_lm")
   made = report.make_report("x", MEDIAN, {"rte": [record("rte", [0.25, 0.75])]}, references=rows)
   paths = {path.name: path for path in made.write(tmp_path / "new")}
@@ -163,66 +161,6 @@ def test_files_hold_fractions_and_every_seed(tmp_path):
   )
 
 
-def test_a_report_that_cannot_be_written_is_a_storage_error(tmp_path):
-  (tmp_path / "file").write_text("")
-  with pytest.raises(StorageError, match="cannot be written"):
-    report.make_report("x", MEDIAN, {}).write(tmp_path / "file")
-
-
 def test_percent_rounds_the_decimal_number():
   shown = [tables.percent(value) for value in (0.8805, 0.88349, 1.0, None)]  # 100 * 0.8805 is below 88.05
   assert shown == ["88.1", "88.3", "100.0", "-"]
-
-
-def test_fractions_are_reported_with_mean_and_range(tmp_path):
-  records = {
-    0.1: [record("mnli", [0.5, 0.7], {glue_metrics.MISMATCHED: 0.4})],
-    0.01: [record("mnli", [0.4, 0.4, 0.1], cell=CELL._replace(epochs=2)), record("mnli", [0.2, 0.3, 0.7])],
-    1.0: [],
-  }
-  examples = {"mnli": {0.1: 39270, 0.01: 3927}, "rte": {0.1: 249}}
-  made = report_fractions.make_report(
-    "x", {"mnli": records, "rte": {0.1: [record("rte", [0.5])]}}, examples, subsets=["mnli"]
-  )
-  assert [(row["task"], row["fraction"], row["is_official"]) for row in made.rows] == [
-    ("mnli", 0.01, False),
-    ("mnli", 0.1, False),
-    ("mnli", 0.1, False),
-    ("rte", 0.1, True),
-  ]
-  shown = printed(made, 100)
-  assert line_of(shown, "MNLI*   1 %") == (
-    ["MNLI*", "1", "%", "3,927", "accuracy", "40.0", "20.0", "70.0", "26.5", "20.0", "30.0", "70.0"]
-  )
-  assert line_of(shown, "MNLI*  10 %")[1:8] == ["10", "%", "39,270", "accuracy", "60.0", "50.0", "70.0"]
-  assert line_of(shown, "RTE")[1:5] == ["10", "%", "249", "accuracy"]
-  assert "* subset of the official data, not a GLUE score: MNLI;" in shown
-  narrow = printed(made, 80)
-  assert max(len(line) for line in narrow.splitlines()) <= 80
-  paths = made.write(tmp_path)
-  assert sorted(path.name for path in paths) == ["fractions.csv", "fractions.json", "fractions.md"]
-  found = json.loads((tmp_path / "fractions.json").read_text())["rows"]
-  assert [row["task"] for row in found] == ["mnli", "mnli", "mnli", "rte"]
-  assert found[0]["maximum"] == 0.7
-
-
-def test_the_cell_of_a_fraction_is_chosen_by_its_mean_over_searches_of_single_seeds():
-  better_once, better_twice = CELL, CELL._replace(epochs=2)
-  searches = [
-    [
-      record("rte", [once], cell=better_once)._replace(seeds={seed: _run(once)}),
-      record("rte", [twice], cell=better_twice)._replace(seeds={seed: _run(twice)}),
-    ]
-    for seed, (once, twice) in enumerate([(0.9, 0.6), (0.1, 0.6)])
-  ]
-  merged = report_fractions.merge(searches)
-  assert [(one.cell, list(one.seeds), one.seconds) for one in merged] == [
-    (better_once, [0, 1], 2.0),
-    (better_twice, [0, 1], 2.0),
-  ]
-  (row,) = report_fractions.make_report("x", {"rte": {0.5: merged}}, {"rte": {0.5: 5}}).rows
-  assert (row["cell"], row["per_seed"]) == (better_twice.name, {0: 0.6, 1: 0.6})
-
-
-def _run(value):
-  return [Evaluation(5, 1.0, {"accuracy": value})]

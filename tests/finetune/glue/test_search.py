@@ -1,6 +1,5 @@
 """Searches of GLUE as they are set up, chosen and reported. Nothing is trained and nothing compiled here."""
 
-import json
 import types
 
 import numpy as np
@@ -60,81 +59,12 @@ class Told:
   def run(self, cells, seeds):
     """Records of all of them."""
     return [
-      Record(self.plan.name, cell, self.plan.metric, {seed: self._run(cell, seed) for seed in seeds}, (), 1.0)
+      Record(self.plan.name, cell, self.plan.metric, {seed: self._run(cell, seed) for seed in seeds})
       for cell in cells
     ]
 
   def _run(self, cell, seed):
     return [Evaluation(1, 1.0, {self.plan.metric: cell.epochs / 10 + seed / 100})]
-
-
-def train_of(plan):
-  """The training examples of a plan."""
-  return plan.feed(plan.seeds, 8).examples
-
-
-def rows_of(examples):
-  return {ids.tobytes() for ids in examples.ids}
-
-
-def test_every_seed_draws_its_own_part_and_goes_through_the_same_padded_lengths(places, tmp_path):
-  made = job(places, tmp_path, "--config.tasks=sst2", "--config.data.fractions=0.5,0.25,1.0")
-  plans = {plan.name: plan for plan in made.plans}
-  assert {name: (tuple(plan.seeds), plan.num_examples) for name, plan in plans.items()} == {
-    "sst2-0.25-seed0": ((0,), 6),
-    "sst2-0.25-seed1": ((1,), 6),
-    "sst2-0.5-seed0": ((0,), 12),
-    "sst2-0.5-seed1": ((1,), 12),
-    "sst2-1.0": ((0, 1), 24),
-  }
-  whole = plans["sst2-1.0"]
-  halves = plans["sst2-0.5-seed0"], plans["sst2-0.5-seed1"]
-  assert rows_of(train_of(halves[0])) != rows_of(train_of(halves[1]))
-  assert (
-    rows_of(train_of(plans["sst2-0.25-seed1"])) <= rows_of(train_of(halves[1])) <= rows_of(train_of(whole))
-  )
-  assert len({plan.fingerprint["data"] for plan in made.plans}) == 5
-  for plan in made.plans:
-    assert set(plan.buckets.lengths) <= set(whole.buckets.lengths)
-    assert sorted(np.concatenate(plan.buckets.members)) == list(range(len(train_of(plan).ids)))
-    for length, members in zip(plan.buckets.lengths, plan.buckets.members):
-      assert len(members) and max(len(train_of(plan).ids[row]) for row in members) <= length
-  # An example keeps its label.
-  by_ids = {ids.tobytes(): label for ids, label in zip(train_of(whole).ids, train_of(whole).fields["labels"])}
-  for ids, label in zip(train_of(halves[1]).ids, train_of(halves[1]).fields["labels"]):
-    assert by_ids[ids.tobytes()] == label
-
-
-def test_fractions_of_several_tasks_are_one_report(places, tmp_path, monkeypatch, capsys):
-  told = []
-  made = job(places, tmp_path, "--config.tasks=sst2,stsb", "--config.data.fractions=0.5,1.0", say=told.append)
-  lines = made.describe()
-  assert any(line.startswith("sst2: 12 of 24 training examples, drawn by each seed") for line in lines)
-  assert any(line.startswith("sst2-0.5-seed0: 2 cells x 1 seed, ") for line in lines)
-  assert any(line.startswith("sst2-1.0: 2 cells x 2 seeds, ") for line in lines)
-  assert "no model is saved with data.fractions" in lines
-  monkeypatch.setattr(driver, "Search", Told)
-  assert driver.run(made) == 0
-  rows = json.loads((tmp_path / "fractions.json").read_text())["rows"]
-  assert [(row["task"], row["fraction"], row["examples"]) for row in rows] == [
-    ("sst2", 0.5, 12),
-    ("sst2", 1.0, 24),
-    ("stsb", 0.5, 12),
-    ("stsb", 1.0, 24),
-  ]
-  for row in rows:
-    assert row["per_seed"] == {"0": 0.3, "1": 0.31}
-    assert not row["is_official"]
-  out = capsys.readouterr().out
-  assert out.count("GLUE dev over fractions") == 1 and "SST-2*" in out and "STS-B*" in out
-
-
-def test_the_shapes_of_test_sets_are_counted(places, tmp_path):
-  plain = job(places, tmp_path, "--config.tasks=sst2").plans[0]
-  made = job(places, tmp_path, "--config.tasks=sst2", "--config.output.predict")
-  lengths = made.tests["sst2"].sets["sst2"].buckets.lengths
-  assert made.plans[0].eval_lengths == [*plain.eval_lengths, *lengths]
-  assert any(line.startswith("sst2: 6 test, to be predicted") for line in made.describe())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from data.errors import DataError
 from data.rows import Row
 from finetune.own import answers, columns, metrics, tagging, targets
 from finetune.own.columns import Columns
-from finetune.own.schema import TaskSchema
+from finetune.own.schema import Inputs, TaskSchema
 from finetune.own.search import read_often
 from finetune.papers import spaces
 from finetune.search.examples import Examples
@@ -23,6 +23,10 @@ def rows(*fields):
 def schema(kind="classification", labels=("x", "y"), text=("text",), **more):
   values = {"pooling": "cls", "max_length": 8} | more
   return TaskSchema(kind, text, "label", labels, **values)
+
+
+def predicted(of, outputs):
+  return [one["predicted"] for one in answers.answers(of, outputs)]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,7 @@ def test_a_long_text_is_cut_or_read_in_windows(words):
   pieces = text.split()
   assert shown == [pieces[:6], pieces[3:9], pieces[6:], ["cat"]]
   outputs = np.asarray([[1.0, 0], [2, 0], [6, 3], [5, 5]], np.float32)
-  np.testing.assert_array_equal(answers.join(windows, outputs), [[3, 1], [5, 5]])
+  np.testing.assert_array_equal(answers.join(windows, list(outputs), schema()), [[3, 1], [5, 5]])
 
 
 def test_windows_of_a_pair_repeat_the_first_text(words):
@@ -119,8 +123,8 @@ def test_windows_of_a_pair_repeat_the_first_text(words):
 
 
 def test_the_outputs_of_a_text_are_the_mean_of_its_windows():
-  made = answers.Inputs(Examples([], {}, {}), np.asarray([0, 0, 1]), 0)
-  found = answers.join(made, np.asarray([[1.0, 4.0], [3.0, 0.0], [5.0, 6.0]], np.float32))
+  made = Inputs(Examples([], {}, {}), np.asarray([0, 0, 1]), np.ones(2, int), 0)
+  found = answers.join(made, list(np.asarray([[1.0, 4.0], [3.0, 0.0], [5.0, 6.0]], np.float32)), schema())
   np.testing.assert_array_equal(found, [[2.0, 2.0], [5.0, 6.0]])
 
 
@@ -182,7 +186,7 @@ def test_words_are_encoded_by_themselves_and_their_first_token_answers(words):
     ["[CLS]", "the", "cat", "[SEP]"],
   ]
   assert [word.tolist() for word in found.examples.token_fields["word"]] == [[0, 1, 2, 3, 4, 0], [0, 1, 2, 0]]
-  assert found.cut == 0 and found.words.tolist() == [4, 2]
+  assert found.cut == 0 and found.counts.tolist() == [4, 2]
 
 
 def test_a_long_sentence_loses_words_or_is_read_in_windows(words):
@@ -192,9 +196,9 @@ def test_a_long_sentence_loses_words_or_is_read_in_windows(words):
   assert found.cut == 1
   outputs = np.zeros((6, 4), np.float32)
   outputs[1:5, 1] = 2.0
-  assert tagging.tags(cut, tagging.join(found, [outputs], cut)) == [["B-PER"] * 4 + ["O"] * 2]
+  assert predicted(cut, tagging.join(found, [outputs], cut)) == [["B-PER"] * 4 + ["O"] * 2]
   other = schema("tagging", ("B-PER", "O"), max_length=6)  # what was cut away is O, wherever that stands
-  assert tagging.tags(other, tagging.join(found, [outputs[:, 1:3]], other)) == [["B-PER"] * 4 + ["O"] * 2]
+  assert predicted(other, tagging.join(found, [outputs[:, 1:3]], other)) == [["B-PER"] * 4 + ["O"] * 2]
   windows = schema("tagging", BIO, max_length=6, long="windows")
   found = tagging.inputs(made, windows, words)
   assert [word.tolist() for word in found.examples.token_fields["word"]] == [
@@ -203,7 +207,7 @@ def test_a_long_sentence_loses_words_or_is_read_in_windows(words):
   ]
   other = np.zeros((6, 4), np.float32)
   other[:, 3] = 4.0
-  assert tagging.tags(windows, tagging.join(found, [outputs, other], windows)) == [
+  assert predicted(windows, tagging.join(found, [outputs, other], windows)) == [
     ["B-PER", "B-PER", *["B-LOC"] * 4]
   ]
 

@@ -35,7 +35,7 @@ def own(small_encoder_run, tmp_path):
 
 def _record(rate: float, scores: tuple[float, ...]) -> Record:
   runs = {seed: [Evaluation(4, 1.0, {"accuracy": score})] for seed, score in enumerate(scores)}
-  return Record("own", Cell(8, rate, 2, 0.1), "accuracy", runs, ("cpu",), 1.0)
+  return Record("own", Cell(8, rate, 2, 0.1), "accuracy", runs)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import pytest
 
 from data import vocabulary
 from data.errors import DataError
-from finetune.own import columns, metrics, spans, tagging, targets
+from finetune.own import answers, columns, metrics, spans, targets
 from finetune.own.columns import Columns
 from finetune.own.problems import vectors_of_spans
-from tests.finetune.own.test_plain import rows, schema
+from tests.finetune.own.test_plain import predicted, rows, schema
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def test_every_pair_of_spans_is_an_example_with_its_tokens_marked(words):
   ]
   assert (found.row.tolist(), found.counts.tolist(), found.cut) == ([0, 0], [2, 0], 0)
   assert [part.tolist() for part in targets.targets(made, wanted)] == [[1, 0], []]
-  outputs = spans.join(found, np.asarray([[0.0, 1.0], [3.0, 1.0]], np.float32))
-  assert tagging.tags(wanted, outputs) == [["y", "x"], []]
+  outputs = answers.join(found, [np.asarray([0.0, 1.0]), np.asarray([3.0, 1.0])], wanted)
+  assert predicted(wanted, outputs) == [["y", "x"], []]
   assert metrics.measure(wanted, targets.targets(made, wanted), outputs) == {"accuracy": 1.0, "macro_f1": 1.0}
   assert metrics.details(wanted, targets.targets(made, wanted), outputs)[0].rows[0]["targets"] == 1
 

@@ -60,29 +60,6 @@ def test_numbers_of_another_protocol_are_not_shown():
   assert reference_rows.reference_rows("coco_lm_tiny", "coco_lm") == []
 
 
-@pytest.mark.parametrize(
-  ("path", "family", "sizes", "heads", "recipe"),
-  [
-    ("models/cocolm-base", "official", (768, 12), (), "coco_lm_base_plus_plus"),
-    ("cocolm-large/model.pt", "fairseq", (1024, 24), (), "coco_lm_large_plus_plus"),
-    ("model.pt", "fairseq", (768, 12), ("clm", "rtd"), "coco_lm_base_plus_plus"),
-    ("AMOS-base", "official", (768, 12), (), "amos_base_plus_plus"),
-    ("home/amos/models/model.pt", "fairseq", (768, 12), (), ""),  # somebody's name
-    ("coco-lm", "official", (384, 6), (), ""),
-    ("cocolm-base", "stock", (768, 12), (), ""),  # as a stock class, perhaps trained further
-  ],
-)
-def test_an_imported_official_model_is_known_by_its_size_and_heads_or_name(
-  path, family, sizes, heads, recipe
-):
-  meta = {"config": {"recipe": "imported"}, "source": {"path": path, "family": family}}
-  hidden_size, num_layers = sizes
-  given = {"heads": heads, "hidden_size": hidden_size, "num_layers": num_layers}
-  assert reference_rows.recipe_of(meta, **given) == recipe
-  assert reference_rows.recipe_of({"config": {"recipe": "taco_base"}}, **given) == "taco_base"
-  assert not recipe or reference_rows.reference_rows(recipe, "coco_lm")
-
-
 def test_known_recipes_are_those_of_the_protocol():
   own, other = (set(reference_rows.known_recipes(protocol)) for protocol in ("taco", "amos"))
   assert {"taco_base", "bert_base"} <= own and not {"coco_lm_base", "amos_base"} & own

@@ -40,14 +40,6 @@ def test_both_halves_of_mnli_are_tested(tmp_path, monkeypatch):
   assert broken == {"accuracy": 0.0, "accuracy_mm": 0.0}  # a run that diverged learned nothing
 
 
-def test_prompts_that_do_not_fit_are_counted(tmp_path):
-  writer = PromptWriter(TEMPLATES["sst2"], make_vocabulary(tmp_path))
-  texts = ["a", "a b c d e f g"]
-  split = Split(texts, None, np.array([0, 1], np.int32), texts, 0, "made", is_official=True)
-  # [CLS] a it was [MASK] . [SEP] are 7.
-  assert [prompt_data._num_cut(writer, split, length) for length in (6, 7, 12, 13)] == [2, 1, 1, 0]
-
-
 def test_runs_are_judged_by_the_metrics_of_lm_bff():
   metrics = {task: prompt_data.PromptData(task, *[None] * 8).metric for task in TEMPLATES}
   others = {"cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}

@@ -143,16 +143,12 @@ def test_evaluation_samples_demonstrations_for_every_example_fixed_by_the_seed(w
   assert len({tuple(parts[1:]) for parts in shown[:6]}) > 1
 
 
-def test_the_end_of_demonstrations_is_cut_and_counted(words, writer):
+def test_the_end_of_demonstrations_is_cut(words, writer):
   whole = "[CLS] n ? [MASK] , z [SEP]"  # 7, and 6 for each demonstration
   pool = make_pool(writer, make_split(), max_length=20)
   made = make_evaluation_set(writer, make_split(3, offset=13), pool, seed=0, num_samples=2, max_length=20)
-  assert made.num_cut == 6 and all(len(ids) == 20 for ids in made.examples.ids)
+  assert all(len(ids) == 20 for ids in made.examples.ids)
   assert pieces_of(words, made.examples.ids[0]).startswith(whole)
-  exact = make_evaluation_set(writer, make_split(3, offset=13), pool, seed=0, num_samples=2, max_length=25)
-  assert exact.num_cut == 0
-  assert make_feed(writer, max_length=20).num_cut(6) == (24, 24)
-  assert make_feed(writer, max_length=25).num_cut(6) == (0, 24)
 
 
 def test_a_query_longer_than_the_length_keeps_its_gap(words, writer):

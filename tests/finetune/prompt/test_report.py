@@ -15,9 +15,7 @@ PAPER = pathlib.Path(__file__).resolve().parents[4] / "shared" / "papers" / "coc
 def scores(task, tests, *, has_test=True, is_official=True):
   def records(every):
     return [
-      Record(
-        task, Cell(2, 1e-5, num_steps=9), "accuracy", {13 + number: [Evaluation(9, 1.0, metrics)]}, (), 0.0
-      )
+      Record(task, Cell(2, 1e-5, num_steps=9), "accuracy", {13 + number: [Evaluation(9, 1.0, metrics)]})
       for number, metrics in enumerate(every)
     ]
 

@@ -26,7 +26,7 @@ def place(prompt_place):
 def _outcome(runs):
   """As if each run had been evaluated once."""
   evaluation = {"step": 40, "epoch": 20.0, "metrics": {"accuracy": 0.5}, "skipped_updates": 0}
-  return loop.Outcome([[evaluation] for _ in range(runs.count)], None)
+  return loop.Outcome([[evaluation] for _ in range(runs.count)], {"encoder": np.zeros((runs.count, 1))})
 
 
 def test_an_interrupted_program_has_the_same_runs_at_the_next_start(place, tmp_path, monkeypatch):
@@ -71,7 +71,7 @@ def test_splits_can_be_added_to_a_grid_but_none_may_change(place, tmp_path, monk
   path.write_text(path.read_text().replace("b d", "b e"))
   changed = {"prompt.directory": str(tmp_path / "kshot")}
   assert num_runs(place, **{"prompt.splits": (13,)}, **changed) == 1
-  with pytest.raises(DataError, match=r"other settings .*data\.21 "):
+  with pytest.raises(DataError, match=r"other settings .*data\.21: "):
     num_runs(place, **changed)
 
 
@@ -91,14 +91,13 @@ def test_every_field_of_prompts_reaches_what_it_is_for(place, tmp_path):
     "prompt.eval_every": 5,
     "prompt.batch_sizes": (3, 6),
     "prompt.learning_rates": (1e-2, 2e-2),
-    "prompt.test_rows": 2,
   }
   kind = make_search(place, tmp_path, **changed)
   data, (plan,) = kind.data["sst2"], kind.plans
   assert list(data.pools) == list(data.dev) == list(plan.seeds) == [7, 8]
   assert [len(pool.queries) for pool in data.pools.values()] == [6, 6]
   assert [data.writer.vocabulary.piece(word) for word in data.writer.word_ids] == ["no", "yes"]
-  assert len(data.tests[""]) == 2 and data.dev[7].num_samples == data.lengths.num_samples == 3
+  assert data.dev[7].num_samples == data.lengths.num_samples == 3
   assert plan.feed([7], 3)(0)["ids"].shape == (1, 3, 24)
   assert [cell[:2] for cell in plan.cells] == [(size, rate) for size in (3, 6) for rate in (1e-2, 2e-2)]
   for schedule in map(plan.schedule, plan.cells):

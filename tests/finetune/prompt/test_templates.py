@@ -136,19 +136,17 @@ def test_words_stand_for_the_labels_that_the_data_side_reads_as_these_classes():
   assert {task: dict(zip(TASKS[task].labels, TEMPLATES[task].words)) for task in TEMPLATES} == expected
 
 
-def test_a_label_word_of_several_pieces_is_refused_with_the_word_its_pieces_and_the_flag(words):
-  with pytest.raises(ConfigError, match=r"'unsure' .* is un ##sure; .*--config\.prompt\.words"):
-    prompt_templates.check_words(words, ("no", "unsure"))
-
-
-def test_a_label_word_unknown_to_the_vocabulary_is_refused(words):
-  with pytest.raises(ConfigError, match=r"'incorrect' .* is \[UNK\]"):
-    prompt_templates.check_words(words, ("incorrect", "correct"))
-
-
-def test_two_classes_of_one_word_are_refused(words):
-  with pytest.raises(ConfigError, match="'No' and 'no' are the same piece no"):
-    prompt_templates.check_words(words, ("No", "no"))
+@pytest.mark.parametrize(
+  ("given", "told"),
+  [
+    (("no", "unsure"), r"'unsure' .* is un ##sure; .*--config\.prompt\.words"),
+    (("incorrect", "correct"), r"'incorrect' .* is \[UNK\]"),
+    (("No", "no"), "'No' and 'no' are the same piece no"),
+  ],
+)
+def test_label_words_are_different_pieces_of_the_vocabulary(words, given, told):
+  with pytest.raises(ConfigError, match=told):
+    prompt_templates.check_words(words, given)
 
 
 def test_sentencepiece_words_are_pieces_with_a_space(sentencepiece):

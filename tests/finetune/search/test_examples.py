@@ -64,9 +64,8 @@ def test_buckets_hold_every_example_once_and_stay_below_the_longest_allowed():
   assert sorted(np.concatenate(buckets.members)) == list(range(6))
   for length, rows in zip(buckets.lengths, buckets.members):
     assert all(len(examples.ids[row]) <= length for row in rows)
-  assert buckets.waste(examples.sizes) == pytest.approx(
-    1 - 83 / _padded([3, 9, 17, 30, 8, 16], buckets.lengths)
-  )
+  waste = 1 - 83 / _padded([3, 9, 17, 30, 8, 16], buckets.lengths)
+  assert f"({waste:.0%} padding)" in buckets.describe(examples.sizes)
 
 
 def _order() -> TrainingOrder:
@@ -99,13 +98,6 @@ def test_seeds_share_the_shapes_and_not_the_examples():
     for part in (first[: order.steps_per_epoch], first[order.steps_per_epoch :])
   ]
   assert not together[0] & together[1]  # no batch of an epoch is one of the next
-
-
-def test_a_step_is_the_same_when_asked_again():
-  one, other = _order(), _order()
-  for step in (40, 3, 17):
-    assert one.batch(3, step)[0] == other.batch(3, step)[0]
-    np.testing.assert_array_equal(one.batch(3, step)[1], other.batch(3, step)[1])
 
 
 def test_evaluation_visits_every_example_once():

@@ -41,7 +41,7 @@ def test_the_best_parameters_are_those_of_the_best_evaluation(program):
     seen.append(None)
     return [{"score": (0.5, 0.9, 0.1)[len(seen) - 1]}, {"score": (0.5, 0.2, 0.5)[len(seen) - 1]}]
 
-  whole, _ = _train(program, evaluate, keep_best=True)
+  whole, _ = _train(program, evaluate)
   # The run that stops at each evaluation has the parameters of that evaluation.
   ends = {}
   for steps in (2, 4):
@@ -63,7 +63,6 @@ def test_evaluations_have_steps_epochs_and_metrics(program):
     {"step": 4, "epoch": 1.3333, "metrics": {"score": 0.4}, "skipped_updates": 0},
     {"step": 6, "epoch": 2.0, "metrics": {"score": 0.6}, "skipped_updates": 0},
   ]
-  assert outcome.best_params is None
 
 
 def test_outputs_are_those_of_the_parameters_at_the_evaluation(program):
@@ -85,7 +84,7 @@ def test_outputs_are_those_of_the_parameters_at_the_evaluation(program):
 def test_a_stopped_group_goes_on_exactly(program, tmp_path, stop_at):
   saving = loop.Saving(tmp_path / "state", {"runs": "these"}, seconds=1e9)
   scores = ((0.1, 0.9), (0.3, 0.4), (0.2, 0.6))
-  whole, _ = _train(program, _scores(*scores), keep_best=True)
+  whole, _ = _train(program, _scores(*scores))
   stop, calls = StopRequest(), []
   feed = small_task.feed(SEEDS)
 
@@ -96,7 +95,7 @@ def test_a_stopped_group_goes_on_exactly(program, tmp_path, stop_at):
 
   evaluate = _scores(*scores)
   group = program.group(small_task.runs(SEEDS))
-  options = {"metric": "score", "keep_best": True, "saving": saving}
+  options = {"metric": "score", "saving": saving}
   with pytest.raises(loop.Stopped):
     loop.train(group, stopping, evaluate, SCHEDULE, stop=stop, **options)
   assert calls == list(range(stop_at))
@@ -136,8 +135,8 @@ SCORES = ((0.1, 0.9), (0.3, 0.4), (0.2, 0.6))
 
 
 def test_a_killed_group_goes_on_from_its_last_save_in_the_middle_of_an_epoch(program, tmp_path):
-  options = {"keep_best": True, "saving": loop.Saving(tmp_path, {"runs": "these"}, seconds=1e-9)}
-  whole, _ = _train(program, _scores(*SCORES), keep_best=True)
+  options = {"saving": loop.Saving(tmp_path, {"runs": "these"}, seconds=1e-9)}
+  whole, _ = _train(program, _scores(*SCORES))
   feed, calls = small_task.feed(SEEDS), []
 
   def dying(step):
@@ -158,8 +157,8 @@ def test_a_killed_group_goes_on_from_its_last_save_in_the_middle_of_an_epoch(pro
 
 @pytest.mark.parametrize("place", [0, 2])
 def test_a_stop_in_an_evaluation_saves_the_state_before_it_and_evaluates_again(program, tmp_path, place):
-  options = {"metric": "score", "keep_best": True}
-  whole, _ = _train(program, _scores(*SCORES), keep_best=True)
+  options = {"metric": "score"}
+  whole, _ = _train(program, _scores(*SCORES))
   batch, stop, batches = small_task.feed(SEEDS)(0), StopRequest(), []
 
   def evaluate(outputs_of):

@@ -44,7 +44,7 @@ def test_a_saved_head_gives_numbers_on_the_scale_of_the_file(tmp_path, monkeypat
   search = types.SimpleNamespace(
     session=session,
     plan=types.SimpleNamespace(name="own", seed_name="seed"),
-    trained=lambda cell, seed: save_model.Weights(params, 3),
+    trained=lambda cell, seed: types.SimpleNamespace(params=params, step=3),
   )
   chosen = best_model.Chosen(Cell(8, 1e-3, 1, 0.1), 0, "spearman", 0.5, {})
   best_model.save(search, chosen, {"name": "own"}, output_scale=3.0, output_shift=7.0)  # pyright: ignore

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from data.errors import ConfigError, DataError
 from finetune.papers.spaces import Cell
 from finetune.search import summary
 from finetune.search.summary import Evaluation, Record
@@ -19,7 +18,7 @@ def record(*runs, rate=2e-5):
     seed: [Evaluation(step, step / 2, {"accuracy": value, "f1": step / 10}) for step, value in enumerate(run)]
     for seed, run in enumerate(runs)
   }
-  return Record("mrpc", CELL._replace(learning_rate=rate), "accuracy", seeds, ("cpu",), 1.0)
+  return Record("mrpc", CELL._replace(learning_rate=rate), "accuracy", seeds)
 
 
 def test_a_run_counts_with_its_best_evaluation_the_first_of_equal_ones():
@@ -43,8 +42,6 @@ def test_the_median_of_an_even_number_is_between_and_one_run_has_no_deviation():
 def test_other_metrics_are_those_of_the_chosen_evaluation():
   runs = record([0.5, 0.7, 0.6], [0.9, 0.8])
   assert summary.summarise(runs, "f1").per_seed == {0: 0.1, 1: 0.0}
-  with pytest.raises(DataError, match=r"mrpc: no metric 'spearman'.*accuracy, f1"):
-    summary.summarise(runs, "spearman")
 
 
 def test_the_best_cell_depends_on_the_summary_and_the_first_of_equal_ones_wins():
@@ -67,13 +64,6 @@ def test_pooled_cells_are_one_set_of_runs():
     "0 bs32_lr1e-05_ep3_wu0.0625",
     *(f"{n} bs32_lr2e-05_ep3_wu0.0625" for n in (0, 1)),
   ]
-
-
-def test_nothing_to_choose_from_and_unknown_summaries_are_refused():
-  with pytest.raises(DataError, match="no cell is finished"):
-    summary.choose([], "accuracy", "mean")
-  with pytest.raises(ConfigError, match="'mode'"):
-    summary.choose([record([0.1])], "accuracy", "mode")
 
 
 def test_a_seed_counts_with_the_cell_best_on_its_dev_set():

@@ -138,21 +138,6 @@ def test_a_question_without_tokens_is_answered_with_nothing_and_counted(words, c
   assert found["empty"].text == "" and list(found) == ["empty", "bob", "year", "none"]
   if can_be_null:
     assert squad_answers.evaluate([EMPTY, *QUESTIONS], found)["best_exact"] == 100.0
-  lines = squad_answers.report_lines(
-    squad_answers.evaluate([EMPTY, *QUESTIONS], found), [EMPTY, *QUESTIONS], found, name="mine"
-  )
-  assert 'answered with "" for want of tokens: 1 questions' in lines
-
-
-def test_logits_of_other_windows_and_features_for_training_are_refused(words):
-  features = squad_features.build(QUESTIONS, words, USUAL, training=False)
-  starts, ends = oracle(features)
-  with pytest.raises(DataError, match="windows and end logits of 3; expected those of all 3"):
-    squad_answers.decode(QUESTIONS, features, starts[:-1], ends, words, USUAL, can_be_null=True)
-  lost = Question("lost", "", "Ann met Bob.", "Who?", (Answer("Zoe", 0, False),), False)
-  features = squad_features.build([lost], words, USUAL, training=True)
-  with pytest.raises(DataError, match="'lost' has no window"):
-    squad_answers.decode([lost], features, [], [], words, USUAL, can_be_null=True)
 
 
 def test_a_set_without_answers_is_not_scored(words):
@@ -175,16 +160,13 @@ def test_the_report_keeps_thresholds_and_data_apart(words):
   }
   lines = squad_answers.report_lines(scores, QUESTIONS, found, name="mine")
   assert lines == [
-    "evaluated on mine, SQuAD 2.0: 3 questions, 1 of them without an answer; not the official development "
-    "set (11,873)",
+    "evaluated on mine, SQuAD 2.0: 3 questions, 1 of them without an answer",
     "threshold 0: EM 70.00  F1 71.00",
     "best threshold, chosen on the same questions as in the papers: EM 80.00 at -1.500  F1 81.00 at 2.000",
   ]
-  lines = squad_answers.report_lines(scores, QUESTIONS[:1] * 11_873, found, name="dev")
-  assert "as many as the official development set" in lines[0] and "not" not in lines[0]
   version_1 = with_odds(found, dict.fromkeys(found))
   lines = squad_answers.report_lines({"exact": 70.0, "f1": 71.0}, QUESTIONS, version_1, name="mine")
-  assert "SQuAD 1.1" in lines[0] and "(10,570)" in lines[0]
+  assert "SQuAD 1.1" in lines[0]
   assert lines[1:] == ["every question answered: EM 70.00  F1 71.00"]
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from data.errors import DataError
 from data.squad import Answer, Question
 from finetune.squad import scores as squad
 
@@ -116,25 +115,3 @@ def test_gold_answers_are_those_of_the_file_and_none_where_there_is_none():
     Question("a", "", "x y", "?", (Answer("x", 0, True),), True),  # a plausible answer, which is none
   ]
   assert list(squad.gold_answers(questions).items()) == [("b", ["x", "y"]), ("a", [])]
-
-
-@pytest.mark.parametrize(
-  "change, message",
-  [
-    (lambda given: given.pop("c"), "no {} for 1 of 4 questions, such as 'c'"),
-    (lambda given: given.update(z=""), "a {} too many for 1 of 4 questions, such as 'z'"),
-  ],
-)
-def test_predictions_and_odds_must_be_of_the_questions_of_the_file(change, message):
-  predictions, odds = dict(PREDICTED), dict(ODDS)
-  change(predictions)
-  with pytest.raises(DataError, match=message.format("prediction")):
-    squad.evaluate(GOLD, predictions, ODDS, threshold=0.0)
-  change(odds)
-  with pytest.raises(DataError, match=message.format("null score")):
-    squad.evaluate(GOLD, PREDICTED, odds, threshold=0.0)
-
-
-def test_no_question_at_all_is_an_error():
-  with pytest.raises(DataError, match="no question to score"):
-    squad.raw_scores({}, {})

@@ -81,14 +81,13 @@ def searched(place, tmp_path_factory):
   return workdir, said
 
 
-def cell_file(workdir):
-  (path,) = (workdir / "squad").glob("bs*.json")
-  return json.loads(path.read_text())
+def stored_runs(workdir):
+  return [json.loads(path.read_text()) for path in (workdir / "squad").glob("bs*.json")]
 
 
 def test_it_learns_and_keeps_the_figures_of_both_thresholds_apart(searched):
   workdir, _ = searched
-  for run in cell_file(workdir)["seeds"].values():
+  for run in stored_runs(workdir):
     best = run["best"]["metrics"]
     assert set(best) == set(squad.METRICS["2.0"])
     assert best["best_f1"] > 0.5  # "no answer" to everything: 1/3
@@ -118,9 +117,8 @@ def test_the_answers_are_the_chosen_runs(searched, place):
   assert {name: evaluation[name] for name in scores} == scores
   at_one = squad_evaluate.evaluate(gold, read["predictions"], read["null_odds"], threshold=1.0)
   assert evaluation["official"] == at_one
-  runs = cell_file(workdir)["seeds"]
-  best = {seed: run["best"]["metrics"]["best_f1"] for seed, run in runs.items()}
-  assert evaluation["run"]["seed"] == int(max(best, key=lambda seed: best[seed]))
+  best = {run["seed"]: run["best"]["metrics"]["best_f1"] for run in stored_runs(workdir)}
+  assert evaluation["run"]["seed"] == max(best, key=lambda seed: best[seed])
   assert evaluation["best_f1"] / 100 == pytest.approx(max(best.values()), abs=1e-6)
   assert any("best threshold, chosen on the same questions" in line for line in said)
 
@@ -170,12 +168,13 @@ def test_a_finished_search_is_trained_again_only_for_answers_that_are_not_its_ow
   evaluation = workdir / "squad" / "evaluation.json"
   written = json.loads(evaluation.read_text())
   of_another = written | {"run": written["run"] | {"seed": 99}}
+  evaluation.write_text("damaged")
+  quiet = make_session(place, workdir, [], **{"output.predict": False})
+  assert driver.run(Squad(quiet, download=False)) == 0
   for content in (json.dumps(of_another), "damaged", "[]"):
     evaluation.write_text(content)
     with pytest.raises(Trains):
       driver.run(Squad(make_session(place, workdir, []), download=False))
-  quiet = make_session(place, workdir, [], **{"output.predict": False})
-  assert driver.run(Squad(quiet, download=False)) == 0
 
 
 def test_other_settings_of_answers_are_another_search(searched, place):
@@ -224,7 +223,7 @@ def test_what_would_be_done_is_described(place, tmp_path):
   session = make_session(place, tmp_path, [], **{"squad.stride": 64})
   lines = Squad(session, download=False).describe()
   assert "fresh: heads/question_answering" in lines[0]
-  for part in ("36 questions on 12 contexts", "do not overlap", "1 cell x 2 seeds", "not the official"):
+  for part in ("36 questions: ", "do not overlap", "1 cell x 2 seeds", "not the official"):
     assert any(part in line for line in lines), part
 
 
@@ -233,9 +232,6 @@ def test_what_would_be_done_is_described(place, tmp_path):
   [
     ({"squad.dev_file": "dev-v1.1.json"}, DataError, r"squad.dev_file='dev-v1.1.json': none of .* is there"),
     ({"squad.max_query_length": 64}, ConfigError, "windows of 16 tokens, .* questions of at most 64"),
-    ({"data.max_length": 32}, ConfigError, "data.max_length=32: the checkpoint has 16 positions"),
-    ({"data.train_rows": 37}, ConfigError, "data.train_rows=37"),
-    ({"protocol": "taco"}, ConfigError, "'taco' has no search space of task 'squad'"),
   ],
 )
 def test_mistakes_are_one_line_before_anything_compiles(place, tmp_path, changed, error, message):

@@ -114,8 +114,9 @@ def test_training_drops_and_counts_answers_that_are_not_there(files, words):
   assert list(found.train.features.dropped) == [questions[0].id]
   assert {window.question for window in found.train.features.windows} == set(range(1, 36))
   assert {window.question for window in found.dev.features.windows} == set(range(36))
-  assert "squad train: answers that cannot be located: 1" in found.lines
-  assert f"squad train: answers that are not where {lost.source} says: 1;" in "\n".join(found.lines)
+  assert any(
+    "1 questions are left out, because their answer cannot be located" in line for line in found.lines
+  )
   assert any("not the official development set (11,873" in line for line in found.lines)
 
 
@@ -136,11 +137,6 @@ def test_training_rows_are_drawn_and_smaller_draws_are_parts_of_larger(files, wo
   assert names(0) == names(36) == [question.id for question in files["2.0"].questions]
   with pytest.raises(ConfigError, match=r"data.train_rows=37: .* has 36 questions"):
     names(37)
-
-
-def test_windows_without_room_are_refused(files, words):
-  with pytest.raises(ConfigError, match="windows of 16 tokens, stride 6, questions of at most 64"):
-    squad.load(files["2.0"], files["2.0"], words, dataclasses.replace(SETTINGS, max_query_length=64))
 
 
 def test_a_training_set_of_which_nothing_is_left(files, words):

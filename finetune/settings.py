@@ -132,7 +132,6 @@ KINDS = {
   "squad": ("finetune.squad.search", "Squad"),
   "prompt": ("finetune.prompt.search", "Prompts"),
   "own": ("finetune.own.search", "Own"),
-  "docs": ("finetune.docs.task", "Docs"),
 }
 # Name: the field's type, its choices, or the group's type.
 FIELDS: Mapping[str, Any] = {

@@ -26,14 +26,14 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "data/output/parts.py",
+    "data/output/columns.py",
     "tests/data/output/test_output.py",
     [
       (
-        "a digest of rows forgets the parts before",
-        "hashed = hashlib.sha256(before.encode())",
-        "hashed = hashlib.sha256()",
-        "test_rows_that_changed_since_they_were_answered_are_noticed",
+        "a digest of rows has the last row alone",
+        "digest.update(json",
+        "digest = hashlib.sha256(json",
+        "test_every_row_and_their_order_is_in_the_digest_of_a_survey",
       ),
     ],
   ),

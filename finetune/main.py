@@ -79,9 +79,11 @@ def _opened(arguments: flags.Arguments) -> contextlib.AbstractContextManager[tup
   say = functools.partial(print, flush=True)
   if arguments.dry_run or not files.is_address(arguments.workdir):
     return contextlib.nullcontext((arguments.workdir, say))
-  from finetune.search import bucket_workdir
+  from finetune.search.search import IN_BUCKET
+  from pretrain.checkpoints import bucket_workdir
+  from pretrain.pod.peers import ALONE
 
-  return bucket_workdir.opened(arguments.workdir, say)
+  return bucket_workdir.opened(arguments.workdir, None, ALONE, say, IN_BUCKET)
 
 
 def _kind(arguments: flags.Arguments, workdir: str, say: Say) -> "driver.Kind":

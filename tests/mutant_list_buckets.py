@@ -73,8 +73,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "checkpoints to keep for good are removed",
-        "[-config.train.checkpoints_to_keep :], *config.train.checkpoint_steps, *here}",
-        "[-config.train.checkpoints_to_keep :], *here}",
+        "[-self._train.checkpoints_to_keep :], *self._train.checkpoint_steps, *here}",
+        "[-self._train.checkpoints_to_keep :], *here}",
         "test_old_checkpoints_and_remains_of_uploads_go",
       ),
       (

@@ -9,7 +9,7 @@ holds a whole run up to its newest checkpoint, or a search with the cells that h
 import contextlib
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -108,7 +108,8 @@ class _Changes:
   """Sends what a command has written or removed."""
 
   def __init__(self, mirror: Mirror, order: Order, config: ConfigDict | None, log: Log) -> None:
-    self._mirror, self._order, self._config, self._log = mirror, order, config, log
+    self._mirror, self._order, self._log = mirror, order, log
+    self._train: Any = config and config.train
 
   def __call__(self, *, is_end: bool) -> None:
     """Sends what has changed; unless it `is_end`, not for quiet files alone."""
@@ -141,8 +142,8 @@ class _Changes:
     for step in sorted(sent):
       self._log(f"Step {step:,} is in {mirror.place.address}")
     self._remove(gone)
-    if self._config is not None:
-      self._remove(self._old(self._config, set(steps)))
+    if self._train is not None:
+      self._remove(self._old(set(steps)))
 
   def _remove(self, names: list[str]) -> None:
     for of_marks in (True, False):
@@ -151,8 +152,8 @@ class _Changes:
   def _is_complete(self, step: int) -> bool:
     return integrity.is_complete(self._mirror.directory / checkpoint.DIRECTORY / str(step))
 
-  def _old(self, config: ConfigDict, here: set[int]) -> list[str]:
+  def _old(self, here: set[int]) -> list[str]:
     """Returns the names of checkpoints in the bucket above the number to keep."""
     steps = bucket_steps.by_step(self._mirror.place.files())
-    keep = {*sorted(steps)[-config.train.checkpoints_to_keep :], *config.train.checkpoint_steps, *here}
+    keep = {*sorted(steps)[-self._train.checkpoints_to_keep :], *self._train.checkpoint_steps, *here}
     return [name for step, names in steps.items() if step not in keep for name in names]

@@ -12,7 +12,7 @@ def get_config() -> ConfigDict:
   """Returns the defaults, locked. Every field has a value of its final type."""
   config = ConfigDict()
   config.recipe = "finetune"  # name of the config; the default workdir is runs/<config file name>
-  config.kind = "glue"  # 'glue', 'squad', 'prompt', 'own', 'docs' (which library is a paragraph from?)
+  config.kind = "glue"  # 'glue', 'squad', 'prompt', 'own'
   config.checkpoint = (
     ""  # workdir of pretrain.main, output of `pretrain.export import`, or a step's directory
   )

@@ -3,7 +3,6 @@
 TensorFlow is imported inside functions: a preparation from text files or `installed_docs` never pays for it.
 """
 
-import argparse
 import dataclasses
 import functools
 import hashlib
@@ -33,13 +32,6 @@ class Part:
     """The values by which the digest of an input identifies the Task."""
     ids = self.tokenised
     return (self.task, self.num_shards, self.keep, *((ids.feature, ids.digest) if ids else ()))
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the flags by which child processes that read Tasks find them and their data."""
-  parser.add_argument("--module", default="", help="file or module that registers Tasks and Mixtures")
-  parser.add_argument("--tfds_directory", default="", help="data_dir of TFDS; '': its default")
-  parser.add_argument("--download", action="store_true", help="fetch and prepare what is missing")
 
 
 def plan(name: str, *, module: str, tfds_directory: str, text_field: str, download: bool) -> list[Part]:

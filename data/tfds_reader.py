@@ -1,9 +1,7 @@
 """TFDS data sets: where they are, their training texts, and small ones as plain Python values.
 
-  python -m data.tfds_reader --directory=TFDS_DIR --output=DIR glue/cola validation
-
 `find` and `split_sizes` look at names and descriptions alone. `read` is for processes that must not load
-TensorFlow: a child process reads the data sets and writes JSON lines.
+TensorFlow: a child process reads the data sets.
 """
 
 import contextlib
@@ -11,18 +9,15 @@ import importlib.util
 import json
 import os
 import pathlib
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from data import command, errors, files
+from data import child, errors
 
 TRAIN = "train"  # the split that a preparation reads
-_ROOT = pathlib.Path(__file__).resolve().parent.parent
 _BATCH = 512  # examples
 _PACKAGES = ("tensorflow", "tensorflow_datasets", "seqio")
 
@@ -176,50 +171,29 @@ def read(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = 
       _check_split(path, split)
     elif not download:
       raise errors.DataError(f"no TFDS data set {name} in {place(directory)}")
-  with tempfile.TemporaryDirectory(prefix="tfds-") as output:
-    flags = [f"--directory={place(directory).absolute()}", f"--output={output}", *["--download"] * download]
-    _run([*flags, *(word for pair in wanted for word in pair)], relay=download)
-    return [_load(pathlib.Path(output) / f"{number}.jsonl") for number in range(len(wanted))]
+  at = str(place(directory).absolute())
+  found = child.call(examples, relay=download, directory=at, wanted=list(wanted), download=download)
+  splits: list[list[Example]] = [[] for _ in wanted]
+  for number, example in found:
+    splits[number].append(example)
+  return splits
 
 
-def _load(path: pathlib.Path) -> list[Example]:
-  with open(path, encoding="utf-8") as file:
-    return [json.loads(line) for line in file]
+def examples(
+  directory: str, wanted: Sequence[tuple[str, str]], *, download: bool
+) -> Iterator[tuple[int, Example]]:
+  """Yields the examples of all pairs of `read`, each with its pair's number, loading TensorFlow here."""
+  for number, (name, split) in enumerate(wanted):
+    path = find_or_download(directory, name, download=download)
+    _check_split(path, split)
+    for example in _examples(path, split):
+      yield number, example
 
 
 def _check_split(path: pathlib.Path, split: str) -> None:
   sizes = split_sizes(path)
   if split not in sizes:
     raise errors.DataError(f"{path} has no split {split!r}; its splits are {', '.join(sizes)}")
-
-
-def _run(arguments: list[str], *, relay: bool) -> None:
-  """Runs `main` in a child process, which keeps TensorFlow out of this one; DataError with its reason."""
-  program = [sys.executable, "-m", "data.tfds_reader", *arguments]
-  code, reason = command.run_child(program, relay=relay, cwd=_ROOT, stdout=subprocess.DEVNULL)
-  if code:
-    raise errors.DataError(reason)
-
-
-def main(arguments: list[str] | None = None) -> int:
-  """Runs the child's side; returns its exit code."""
-  parser = command.Parser(prog="python -m data.tfds_reader", description="Writes DIR/0.jsonl, 1.jsonl, ...")
-  parser.add_argument(
-    "--directory", bucket=command.OPENED, default="", help="data_dir of TFDS; '': its default"
-  )
-  parser.add_argument("--output", required=True, help="directory for the JSON lines")
-  parser.add_argument("--download", action="store_true", help="fetch and prepare what is missing")
-  parser.add_argument("pairs", nargs="+", help="data set and split, data set and split, ...")
-
-  def dump() -> None:
-    args = parser.parse_args(arguments)
-    for number, (name, split) in enumerate(zip(args.pairs[::2], args.pairs[1::2])):
-      path = find_or_download(args.directory, name, download=args.download)
-      _check_split(path, split)
-      content = "".join(json.dumps(example) + "\n" for example in _examples(path, split))
-      files.write_atomically(pathlib.Path(args.output) / f"{number}.jsonl", content)
-
-  return command.run(dump)
 
 
 def _examples(path: pathlib.Path, split: str) -> list[Example]:
@@ -266,7 +240,3 @@ def as_json(value: Any) -> Any:
   if isinstance(value, list):
     return [as_json(inner) for inner in value]
   return as_text(value) if isinstance(value, bytes) else value
-
-
-if __name__ == "__main__":
-  raise SystemExit(main())

@@ -32,7 +32,7 @@ Fine-tunes a pretrained encoder on a file of your own, on GLUE, SQuAD or with pr
                           [--workdir=DIRECTORY] [--dry_run] [--download] [--debug]
 
   --config=FILE         configs/finetune_own.py (with --config.data.train_file=FILE), finetune_glue.py,
-                        finetune_squad.py, finetune_prompt.py, finetune_demo.py or one that you wrote. It is
+                        finetune_squad.py, finetune_prompt.py or one that you wrote. It is
                         Python and runs with your rights
   --config.checkpoint   workdir of a pretraining run, or what `python -m pretrain.export import` wrote
   --config.FIELD=VALUE  changes a field: --config.tasks=cola,rte, --config.protocol=amos,
@@ -79,9 +79,10 @@ def _opened(arguments: flags.Arguments) -> contextlib.AbstractContextManager[tup
   say = functools.partial(print, flush=True)
   if arguments.dry_run or not files.is_address(arguments.workdir):
     return contextlib.nullcontext((arguments.workdir, say))
-  from finetune.search import bucket_workdir
+  from finetune.search.search import IN_BUCKET
+  from pretrain.checkpoints import bucket_workdir
 
-  return bucket_workdir.opened(arguments.workdir, say)
+  return bucket_workdir.opened(arguments.workdir, None, say, IN_BUCKET)
 
 
 def _kind(arguments: flags.Arguments, workdir: str, say: Say) -> "driver.Kind":

@@ -21,8 +21,7 @@ OPTIONAL = frozenset({"dev_mismatched"})
 def check(config: Any, *, download: bool) -> None:
   """Looks for the training and development sets of every task, and opens none.
 
-  Test sets may be missing: what would be made with them is left out, with a line. kind='docs' gathers its
-  texts from what is installed.
+  Test sets may be missing: what would be made with them is left out, with a line.
 
   Raises:
     DataError: something is missing; the line names what was looked for, where, and what mends it, and the

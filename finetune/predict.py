@@ -182,6 +182,7 @@ class _Command:
       return f"rows answered ({schema.kind})", model.kind.cut, schema.max_length
 
     identity = {"command": "finetune.predict", "model": model.digest, "input": asked.input}
+    identity |= {"rows": self.survey.digest}
     identity |= {"batch_size": asked.batch_size, "text": list(schema.text), "labels": list(schema.labels)}
     identity |= {"max_length": schema.max_length, "long": schema.long, "columns": [*self.names.values()]}
     how = (prepare, compute, summary)

@@ -18,7 +18,6 @@ KINDS = {
   "squad": ("finetune.squad.search", "Squad"),
   "prompt": ("finetune.prompt.search", "Prompts"),
   "own": ("finetune.own.search", "Own"),
-  "docs": ("finetune.docs.task", "Docs"),
 }
 # Name: the field's type with its limits, or its choices.
 FIELDS: Mapping[str, Any] = {

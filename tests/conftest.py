@@ -48,7 +48,6 @@ _LONGEST = (
   "pretrain/test_evaluate.py",
   "pretrain/checkpoints/test_resume.py",
   "pretrain/corruption/test_generator.py",
-  "finetune/docs/test_docs_demo.py",
   "finetune/prompt/test_search.py",
   "pretrain/mesh/test_collectives.py",
   "data/test_seqio_tasks.py",

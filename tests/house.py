@@ -15,7 +15,7 @@ from tests import test_layering
 
 ROOT = test_layering.ROOT
 PRODUCT = ("pretrain", "finetune", "data", "configs", "lab")
-ROOMS = ("glue", "squad", "prompt", "docs", "own")
+ROOMS = ("glue", "squad", "prompt", "own")
 
 # What the product may have, and what for: a room that is added says here what it costs.
 LINES = {

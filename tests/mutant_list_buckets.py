@@ -56,7 +56,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "finetune/search/bucket_workdir.py",
+    "pretrain/checkpoints/bucket_workdir.py",
     "tests/finetune/search/test_bucket_workdir.py",
     [
       (
@@ -73,14 +73,14 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     [
       (
         "checkpoints to keep for good are removed",
-        "[-self._keep :], *self._keep_steps, *here}",
-        "[-self._keep :], *here}",
+        "[-self._train.checkpoints_to_keep :], *self._train.checkpoint_steps, *here}",
+        "[-self._train.checkpoints_to_keep :], *here}",
         "test_old_checkpoints_and_remains_of_uploads_go",
       ),
       (
         "what is left of an upload stays in the next one",
-        "self._mirror.remove({*there} - {*names})",
-        "self._mirror.remove(())",
+        "mirror.remove([name for name in left if bucket_steps.step_of(name) in sent])",
+        "mirror.remove(())",
         "test_old_checkpoints_and_remains_of_uploads_go",
       ),
     ],

@@ -26,14 +26,44 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
+    "data/manifest.py",
+    "tests/data/test_manifest.py",
+    [
+      (
+        "a manifest that was changed is read",
+        "if itself not in (None, files.digest_json(value)):",
+        "if itself is None:",
+        "test_a_flipped_bit_of_the_manifest_is_refused_or_changes_nothing",
+      ),
+    ],
+  ),
+  (
     "data/output/parts.py",
     "tests/data/output/test_output.py",
     [
       (
-        "a digest of rows forgets the parts before",
-        "hashed = hashlib.sha256(before.encode())",
-        "hashed = hashlib.sha256()",
+        "parts of other rows are gone on with",
+        "if changed := self._changes(self._read(path)):",
+        'if (changed := self._changes(self._read(path))) == "no":',
         "test_rows_that_changed_since_they_were_answered_are_noticed",
+      ),
+      (
+        "a finished part is computed again",
+        "if self._path(number).exists():",
+        "if number < 0:",
+        "test_a_killed_output_goes_on_and_no_row_is_there_twice_or_lost",
+      ),
+    ],
+  ),
+  (
+    "data/output/columns.py",
+    "tests/data/output/test_output.py",
+    [
+      (
+        "a digest of rows has the last row alone",
+        "digest.update(json",
+        "digest = hashlib.sha256(json",
+        "test_every_row_and_their_order_is_in_the_digest_of_a_survey",
       ),
     ],
   ),

@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from data.buckets import owner
 from data.buckets.mirror import Mirror
@@ -14,12 +13,8 @@ from data.errors import UserError
 _LOOK = 0.5  # seconds between two looks at what there is to send
 
 
-class Send(Protocol):
-  """Sends what is new and whole; at the `is_end` of a run all that is left."""
-
-  def __call__(self, *, is_end: bool) -> None:
-    """StorageError: something cannot be sent."""
-    ...
+# (is_end=) sends what is new and whole, at the end of a run all that is left; StorageError if it cannot.
+Send = Callable[..., None]
 
 
 class Uploads:

@@ -181,11 +181,7 @@ class _Documents:
 
   def __iter__(self) -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory(prefix="inspect-") as temporary:
-      request = self._request
-      if request.source == "installed_docs":
-        with workers.pool(self._num_workers) as pool:
-          path = workers.gather_installed_docs(pathlib.Path(temporary) / "source", pool)
-        request = dataclasses.replace(request, source=str(path))
+      request = workers.gathered(self._request, pathlib.Path(temporary), self._num_workers)
       units = sources.plan(request).units
       if self._most:
         every = -(-len(units) // self._most)

@@ -2,6 +2,8 @@
 
 import datetime
 import decimal
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -29,6 +31,7 @@ class Survey(NamedTuple):
 
   rows: int
   columns: dict[str, str]  # name -> a type of Arrow's or `JSON`, in the order of first appearance
+  digest: str  # sha256 of all rows
 
 
 def survey(path: str, check: Callable[[Row], object] = lambda row: None) -> Survey:
@@ -37,12 +40,13 @@ def survey(path: str, check: Callable[[Row], object] = lambda row: None) -> Surv
   Of a pipe nothing is read: 0 rows. DataError: of `rows.read` or `check`, or there is no row.
   """
   if path == STANDARD_INPUT:
-    return Survey(0, {TEXT: "string"})
+    return Survey(0, {TEXT: "string"}, "")
   seen: dict[str, set[type | str]] = {}
-  count = replaced = 0
+  count, replaced, digest = 0, 0, hashlib.sha256()
   for row in rows.read(path):
     check(row)
     count, replaced = count + 1, replaced + row.replaced
+    digest.update(json.dumps(row.fields, sort_keys=True, default=plain).encode())
     for name, value in row.fields.items():
       seen.setdefault(name, set()).add(_type(value))
   if not count:
@@ -50,7 +54,7 @@ def survey(path: str, check: Callable[[Row], object] = lambda row: None) -> Surv
   if replaced:
     progress.say(values.replaced(path, replaced))
   kinds = {name: _ARROW.get(frozenset(types - {type(None)}), JSON) for name, types in seen.items()}
-  return Survey(count, kinds)
+  return Survey(count, kinds, digest.hexdigest())
 
 
 def _type(value: Any) -> type | str:

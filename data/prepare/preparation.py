@@ -83,10 +83,7 @@ def _make(
 ) -> manifest.Manifest:
   """Runs every step of which the result is not there yet, and returns what the manifest is to say."""
   output = pathlib.Path(args.output)
-  if request.source == "installed_docs":
-    with workers.pool(args.workers) as here:  # other machines have other packages
-      path = workers.gather_installed_docs(output / "source", here)
-    request = dataclasses.replace(request, source=str(path))
+  request = workers.gathered(request, output, args.workers)  # here: other machines have other packages
   plan = sources.plan(request, digests=lambda paths: pool.map(sources.content_digest, paths, name="read"))
   output_directory.refuse_other_input(output, plan.input_digest)
   units = _checked(args, plan.units)

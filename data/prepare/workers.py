@@ -2,6 +2,7 @@
 
 import concurrent.futures.process  # by its full name: nothing else need have imported it
 import contextlib
+import dataclasses
 import multiprocessing
 import os
 import pathlib
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from data import errors, files, installed_docs, progress
+from data import errors, files, installed_docs, progress, sources
 
 FILES_PER_TASK = 200  # of installed modules
 
@@ -59,6 +60,15 @@ def pool(num_workers: int) -> Iterator[Pool]:
     yield Pool(executor)
   finally:
     executor.shutdown(wait=True, cancel_futures=True)
+
+
+def gathered(request: sources.Request, directory: pathlib.Path, num_workers: int) -> sources.Request:
+  """Returns the request; for `installed_docs` that of a file in `directory/source`, which is made first."""
+  if request.source != "installed_docs":
+    return request
+  with pool(num_workers) as here:
+    path = gather_installed_docs(directory / "source", here)
+  return dataclasses.replace(request, source=str(path))
 
 
 def gather_installed_docs(directory: pathlib.Path, pool: Pool) -> pathlib.Path:

@@ -41,12 +41,8 @@ class DocumentSource(seqio.DataSource):
   @functools.cached_property
   def _units(self) -> tuple[sources.Unit, ...]:
     """The units of the source; DataError: it is missing, or its documents are ids already."""
-    request = self._request
-    if request.source == "installed_docs":
-      self._folder = tempfile.TemporaryDirectory()  # lives as long as this object
-      with workers.pool(1) as pool:
-        path = workers.gather_installed_docs(pathlib.Path(self._folder.name), pool)
-      request = sources.Request(str(path))
+    self._folder = tempfile.TemporaryDirectory()  # lives as long as this object
+    request = workers.gathered(self._request, pathlib.Path(self._folder.name), 1)
     units = sources.plan(request).units
     if any(unit.is_tokenised for unit in units):
       raise errors.DataError(f"{request.source} gives ids; register_packed packs text")

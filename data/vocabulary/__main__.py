@@ -1,7 +1,6 @@
 """`python -m data.vocabulary`: train and import."""
 
 import argparse
-import dataclasses
 import functools
 import math
 import pathlib
@@ -78,9 +77,7 @@ def _train(args: argparse.Namespace) -> vocabulary.Vocabulary:
   with workers.pool(args.workers) as pool, aside as temporary:
     taken = []
     for number, (request, rate) in enumerate(zip(requests, args.rate or [1.0] * len(requests), strict=True)):
-      if request.source == "installed_docs":
-        path = workers.gather_installed_docs(pathlib.Path(temporary) / "source", pool)
-        request = dataclasses.replace(request, source=str(path))
+      request = workers.gathered(request, pathlib.Path(temporary), args.workers)
       code = cleaning_steps.code_digest(args.clean)
       cleaning = clean.Cleaning(args.clean, f"{temporary}/clean-{number}", code)
       # The sample depends on neither length nor packing.

@@ -161,7 +161,7 @@ def one(hidden_size: int) -> Cell:
   """One run that suits most tasks, by the encoder's width; our choice, between what the papers use.
 
   Base and large models take the papers' middle rates. Narrower ones take more: ELECTRA's small model, of 256,
-  3e-4, and what is pretrained with 1e-3 and more at 128 hardly moves at 1e-4 (configs/finetune_demo.py).
+  3e-4, and what is pretrained with 1e-3 and more at 128 hardly moves at 1e-4.
   """
   for width, rate, epochs in ((1024, 1e-5, 4), (768, 3e-5, 4), (384, 1e-4, 5), (256, 2e-4, 5)):
     if hidden_size >= width:

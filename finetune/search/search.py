@@ -5,6 +5,7 @@ kill loses nothing, and the chosen run need not be trained again for its weights
 """
 
 import dataclasses
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +20,13 @@ from finetune.search.results import Results
 from finetune.search.save_model import KeptWeights
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
+from pretrain.checkpoints.bucket_workdir import Order
 from pretrain.optim import OptimizerSettings
 
 # Folders in the task's: saved states; see `KeptWeights`; see `Logs`.
 UNFINISHED, WEIGHTS, LOGS = "unfinished", "weights", "logs"
+# In a bucket logs go up with what else changes, results, tables and pictures after all others.
+IN_BUCKET = Order(re.compile(rf"[^/]+/{LOGS}/"), re.compile(r"([^/]+/)?[^/]+\.\w+"))
 
 
 @dataclasses.dataclass(frozen=True)

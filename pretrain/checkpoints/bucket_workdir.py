@@ -1,14 +1,15 @@
-"""A workdir in a bucket: the run works in a local copy of it, and what it saves goes up behind it.
+"""A workdir in a bucket: the command works in a local copy of it, and what it finishes goes up behind it.
 
-The bucket is the truth. A start brings down the newest checkpoint whose digests hold, config, vocabulary and
-logs, and removes what else is in the copy. Each checkpoint goes up once it is committed: logs first, then its
-files, then the marks that make it whole. So whatever is killed, the bucket holds a whole run up to its newest
-checkpoint, and what came after is computed again, bit by bit.
+The bucket is the truth. A start brings down the newest checkpoint whose digests hold and all other files, and
+removes what else is in the copy. What changes goes up in an order that makes sense wherever it ends: logs,
+weights and states, the marks that make them whole, then what tells of them. So whatever is killed, the bucket
+holds a whole run up to its newest checkpoint, or a search with the cells that had gone up.
 """
 
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -26,16 +27,28 @@ Log = Callable[[str], None]
 _FLAG = "--workdir"
 _OF_PHASES = rf"{workdir_files.PHASE.pattern}/{checkpoint.DIRECTORY}/"
 _NOT_NEEDED = re.compile(rf"tensorboard/|{_OF_PHASES}|{re.escape(owner.NAME)}$")
-NOT_SENT = re.compile(rf"{workdir_files.LOCK}$|{files.UNFINISHED}|.*{checkpoint.TEMPORARY}")
+_NOT_SENT = re.compile(rf"{workdir_files.LOCK}$|{files.UNFINISHED}|.*{checkpoint.TEMPORARY}")
+
+
+class Order(NamedTuple):
+  """Names of files in a workdir, by when they go up."""
+
+  quiet: re.Pattern[str]  # change all the time, and go up only with what else does
+  last: re.Pattern[str]  # tell of the others, and go up after their marks
+
+
+_RUN = Order(re.compile(rf"(?!{checkpoint.DIRECTORY}/\d+/)"), re.compile(workdir_files.HAS_SAVED))
 
 
 @contextlib.contextmanager
-def opened(workdir: str, config: ConfigDict, log: Log) -> Iterator[tuple[str, Log]]:
+def opened(
+  workdir: str, config: ConfigDict | None, log: Log, order: Order = _RUN
+) -> Iterator[tuple[str, Log]]:
   """The directory to work in and a log that names it by its address; for a path that path.
 
-  When the block ends, everything is in the bucket. Where something cannot be sent, the run is asked to stop,
-  and the block raises the reason. DataError: another run is at work there. ConfigError: processes that do
-  not share one copy.
+  When the block ends, everything is in the bucket. Where something cannot be sent, the command is asked to
+  stop, and the block raises the reason. `config` is a run's, whose checkpoints above the number to keep are
+  removed. DataError: another command is at work there. ConfigError: processes that do not share one copy.
   """
   if not files.is_address(workdir):
     yield workdir, log
@@ -47,7 +60,7 @@ def opened(workdir: str, config: ConfigDict, log: Log) -> Iterator[tuple[str, Lo
     def begin() -> str:
       nonlocal sending
       mirror = Mirror(remote, WORKDIRS)
-      sending = stack.enter_context(uploads.owned(mirror, _Steps(mirror, config, log), log=log))
+      sending = stack.enter_context(uploads.owned(mirror, _Changes(mirror, order, config, log), log=log))
       bring_down(mirror)
       return mirror.id
 
@@ -82,58 +95,56 @@ def bring_down(mirror: Mirror) -> None:
   mirror.keep_only(set(wanted))
 
 
-class _Steps:
-  """Sends the checkpoints that a run commits, and all else behind them."""
+class _Changes:
+  """Sends what a command has written or removed."""
 
-  def __init__(self, mirror: Mirror, config: ConfigDict, log: Log) -> None:
-    self._mirror, self._log = mirror, log
-    self._keep, self._keep_steps = config.train.checkpoints_to_keep, set(config.train.checkpoint_steps)
+  def __init__(self, mirror: Mirror, order: Order, config: ConfigDict | None, log: Log) -> None:
+    self._mirror, self._order, self._log = mirror, order, log
+    self._train: Any = config and config.train
 
   def __call__(self, *, is_end: bool) -> None:
-    """Sends checkpoints that are not in the bucket yet; at the `is_end` of a run all else too."""
-    here = self._mirror.local()
-    steps = bucket_steps.by_step(here)
-    new = [step for step, names in steps.items() if self._mirror.has_changed(names)]
-    if not new and not is_end:
+    """Sends what has changed; unless it `is_end`, not for quiet files alone."""
+    mirror, local = self._mirror, self._mirror.local()
+    steps = bucket_steps.by_step(local)
+    whole = {name for names in steps.values() for name in names}
+    here = [name for name in local if bucket_steps.step_of(name) is None or name in whole]
+    here = [name for name in here if not _NOT_SENT.match(name)]
+    gone = [name for name in mirror.known if name not in local]
+    new = [name for name in here if not self._order.quiet.match(name) and mirror.has_changed([name])]
+    if not (new or gone or is_end):
       return
-    others = [name for name in here if bucket_steps.step_of(name) is None]
-    others = [name for name in others if not NOT_SENT.match(name)]
-    self._mirror.push([name for name in others if name != workdir_files.HAS_SAVED])
-    # The newest matters most, but one to keep for good must not be missing below it.
-    for step in sorted(new, key=lambda step: (step not in self._keep_steps, -step)):
-      self._send_step(step, steps[step])
-    if bucket_steps.by_step(self._mirror.known):  # a whole one is there
-      self._mirror.push([name for name in others if name == workdir_files.HAS_SAVED])
-    self._remove_old(set(steps))
-
-  def _send_step(self, step: int, names: list[str]) -> None:
-    """Sends a checkpoint; a run may remove it meanwhile, and what was sent of it is then not whole."""
-    path = self._mirror.directory / checkpoint.DIRECTORY / str(step)
-    there = [name for name in self._mirror.place.files() if bucket_steps.step_of(name) == step]
-    self._mirror.remove({*there} - {*names})  # what is left of an upload that was killed
-
-    def is_last(name: str) -> bool:
-      return name.endswith(checkpoint.COMMITTED)
-
+    sent = {step for step, names in steps.items() if mirror.has_changed(names)}
+    if sent:  # what is left of an upload that was killed
+      left = mirror.place.files().keys() - local.keys()
+      mirror.remove([name for name in left if bucket_steps.step_of(name) in sent])
+    last = [name for name in here if self._order.last.fullmatch(name)]
+    marks = [name for name in here if name.endswith(checkpoint.COMMITTED)]
     try:
-      self._mirror.push([name for name in names if not is_last(name)])
-      if not integrity.is_complete(path):
-        return
-      self._mirror.push(names)
+      mirror.push([name for name in here if name not in {*last, *marks}])
+      if not all(self._is_complete(step) for step in sent):
+        return  # removed meanwhile: the next look sends what there is
+      mirror.push(marks)
+      mirror.push(last)
     except UserError:
-      if integrity.is_complete(path):
+      # Checkpoints, weights and states of the past are removed: the next look sends what there is.
+      if is_end or all((mirror.directory / name).exists() for name in here):
         raise
       return
-    self._log(f"Step {step:,} is in {self._mirror.place.address}")
+    for step in sorted(sent):
+      self._log(f"Step {step:,} is in {mirror.place.address}")
+    self._remove(gone)
+    if self._train is not None:
+      self._remove(self._old(set(steps)))
 
-  def _remove_old(self, here: set[int]) -> None:
-    """Removes what the run has removed, and checkpoints above the number to keep, their marks first."""
-    gone = [name for name in self._mirror.known if not (self._mirror.directory / name).exists()]
-    there = self._mirror.place.files()
-    steps = bucket_steps.by_step(there.keys() - {*gone})
-    if here - steps.keys():
-      return  # not before the newer ones are there
-    kept = {*sorted(steps)[-self._keep :], *self._keep_steps, *here}
-    gone += [name for step, names in steps.items() if step not in kept for name in names]
-    self._mirror.remove([name for name in gone if name.endswith(checkpoint.COMMITTED)])
-    self._mirror.remove([name for name in gone if not name.endswith(checkpoint.COMMITTED)])
+  def _remove(self, names: list[str]) -> None:
+    for of_marks in (True, False):
+      self._mirror.remove([name for name in names if name.endswith(checkpoint.COMMITTED) is of_marks])
+
+  def _is_complete(self, step: int) -> bool:
+    return integrity.is_complete(self._mirror.directory / checkpoint.DIRECTORY / str(step))
+
+  def _old(self, here: set[int]) -> list[str]:
+    """Returns the names of checkpoints in the bucket above the number to keep."""
+    steps = bucket_steps.by_step(self._mirror.place.files())
+    keep = {*sorted(steps)[-self._train.checkpoints_to_keep :], *self._train.checkpoint_steps, *here}
+    return [name for step, names in steps.items() if step not in keep for name in names]

@@ -194,6 +194,7 @@ class _Command:
 
     names = ("input", "pooling", "unit", "batch_size")
     identity = {"command": "pretrain.embed", "model": self.digest, "column": self.column}
+    identity |= {"rows": self.survey.digest}
     identity |= {name: getattr(asked, name) for name in names} | {"max_length": embedder.max_length}
     how, say = (prepare, compute, summary), functools.partial(print, flush=True)
     stream.answer_file(asked, self.form, identity, *how, total=self.survey.rows, say=say)

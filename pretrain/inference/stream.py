@@ -32,13 +32,14 @@ def answer(
   """
   parts = output.undone(cut(rows.read(path), BATCHES_OF_PART * batch_size))
   undone = ((part, prepare(part.rows)) for part in parts)
-  first, shown = output.rows, _Shown(output.rows, total)
+  computed, shown = 0, _Shown(total)
   # The reader of a pipe cannot be stopped, so none reads ahead.
   for part, prepared in undone if path == STANDARD_INPUT else _ahead(undone):
     output.add(part, compute(part.rows, prepared))
-    shown.update(output.rows)
+    computed += len(part.rows)
+    shown.update(computed, output.rows)
   output.join()
-  return shown.close(output.rows - first)
+  return shown.close(computed)
 
 
 def answer_file(
@@ -63,7 +64,7 @@ def answer_file(
   with opened as output:
     speed = answer(asked.input, output, prepare, compute, batch_size=asked.batch_size, total=total)
   if output.was_finished:
-    say(f"{name} is complete: its {output.rows:,} rows were answered before")
+    say(f"{name} is complete: its {total:,} rows were answered before")
     return
   what, count, length = summary()
   where = "standard output: " if name == "-" else name and f"{name}: "
@@ -83,22 +84,22 @@ def _ahead(items: Iterator[tuple[Part, Any]]) -> Iterator[tuple[Part, Any]]:
 class _Shown:
   """How far the work is: a bar where somebody watches, else a line now and then."""
 
-  def __init__(self, first: int, total: int) -> None:
-    self._first, self._total, self._begun = first, total, time.monotonic()
+  def __init__(self, total: int) -> None:
+    self._total, self._begun = total, time.monotonic()
     self._last = self._begun
     watched = progress.is_watched()
-    self._bar = progress.bar(" rows", is_shown=watched, initial=first, total=total or None, unit_scale=True)
+    self._bar = progress.bar(" rows", is_shown=watched, total=total or None, unit_scale=True)
     self._says = not watched
 
-  def update(self, rows: int) -> None:
+  def update(self, computed: int, rows: int) -> None:
     self._bar.update(rows - self._bar.n)
     now = time.monotonic()
     if self._says and now - self._last > progress.SECONDS_BETWEEN_LINES and rows != self._total:
-      speed, self._last = (rows - self._first) / (now - self._begun), now
+      speed, self._last = computed / (now - self._begun), now
       of_all = f" of {self._total:,}" if self._total else ""
       left = f", {progress.duration((self._total - rows) / speed)} left" if self._total else ""
       progress.say(f"{rows:,}{of_all} rows, {speed:,.0f} rows/s{left}")
 
-  def close(self, rows: int) -> float:
+  def close(self, computed: int) -> float:
     self._bar.close()
-    return rows / max(time.monotonic() - self._begun, 1e-9)
+    return computed / max(time.monotonic() - self._begun, 1e-9)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from data import errors, files, manifest, mixture_rates, sources, vocabulary
+from data import child, errors, files, manifest, seqio_tasks, sources, vocabulary
 from data.buckets import copies
 from data.command import run_child
 from data.errors import DataError, UserError
@@ -75,13 +75,12 @@ def ensure_tasks(config: ConfigDict, *, download: bool) -> str:
   """Makes the records of every Task of a seqio Mixture unless they are there.
 
   Returns the mixture of their directories, 'DIR:RATE,DIR:RATE', for `data.mixture`. Errors are those of
-  `mixture_rates.read` and `ensure_records`.
+  `seqio_tasks.rates` and `ensure_records`.
   """
   data = config.data
   try:
-    pairs = mixture_rates.read(
-      mixture.seqio_name(data), module=data.module, tfds_directory=data.tfds_directory, download=download
-    )
+    name, given = mixture.seqio_name(data), {"module": data.module, "tfds_directory": data.tfds_directory}
+    pairs = child.call(seqio_tasks.rates, relay=download, name=name, download=download, **given)
   except UserError as error:
     reason = from_config.with_fields(str(error))
     raise type(error)(reason.replace("--mixture=", "--config.data.mixture=")) from error

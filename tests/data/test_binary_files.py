@@ -131,8 +131,13 @@ BINARY = {
 }
 
 
-@pytest.mark.parametrize("named", ["a.txt", "a.jsonl", "a.csv", "a.tsv"])
-@pytest.mark.parametrize("found", BINARY)
+_CASES = [
+  *(("a.txt", found) for found in BINARY),
+  *((f"a.{end}", "NUL bytes") for end in ("jsonl", "csv", "tsv")),
+]
+
+
+@pytest.mark.parametrize(("named", "found"), _CASES)
 def test_binary_data_is_refused_when_a_source_is_planned(tmp_path, named, found):
   path = tmp_path / named
   path.write_bytes(BINARY[found]())

@@ -140,14 +140,3 @@ def test_a_shard_on_a_full_disk_is_a_line_with_its_path(tmp_path, monkeypatch, c
   assert made.records == 9 and (tmp_path / made.name).is_file()
   (entry,) = (tmp_path / "work").glob("*.json")
   assert json.loads(entry.read_text()) == dataclasses.asdict(made)
-
-
-def test_a_command_that_reports_full_disks_names_the_file(tmp_path, capsys):
-  def work() -> None:
-    with files.whole_file(tmp_path / "made") as aside:
-      write_text(aside)
-
-  with full_disk():
-    assert command.exit_code(work, stopped="") == 5
-  err = capsys.readouterr().err
-  assert err.startswith(f"error: {tmp_path / 'made'}: cannot be written (") and err.count("\n") == 1

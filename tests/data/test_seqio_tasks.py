@@ -84,18 +84,14 @@ for flags in json.loads(sys.argv[1]):
   except errors.UserError as error:
     print(json.dumps([error.exit_code, str(error)]))
 from data import tfds_reader
-from data import mixture_rates, seqio_tasks
+from data import child, seqio_tasks
 for name in ("rated", "zero", "one", "bth"):
   try:
-    print(json.dumps([0, seqio_tasks.rates(name, module=sys.argv[6], tfds_directory="", download=False)]))
+    print(json.dumps([0, seqio_tasks.rates(name, module=sys.argv[5], tfds_directory="", download=False)]))
   except errors.UserError as error:
     print(json.dumps([error.exit_code, str(error)]))
-flags = ["--mixture=rated", "--module=" + sys.argv[6], "--output=" + sys.argv[6] + ".json"]
-print(json.dumps([mixture_rates.main(flags)]))
-from data.rows import datasets
-for split in ("train", "validation"):
-  print(json.dumps([datasets.main([*json.loads(sys.argv[4]), "--split=" + split])]))
-print(json.dumps([tfds_reader.main(json.loads(sys.argv[5]))]))
+for arguments in json.loads(sys.argv[4]):
+  print(json.dumps([child.main(arguments)]))
 import pathlib
 (shard,) = pathlib.Path(sys.argv[2], "tiny").rglob("*.tfrecord*")
 content = bytearray(shard.read_bytes())
@@ -135,11 +131,16 @@ def results(tmp_path_factory, vocabulary_directory):
   flags += [f"--output={directory / 'prepared'}", "--length=16", "--workers=1"]
   command = [sys.executable, "-c", store + PROGRAM, json.dumps(requests), str(directory / "tfds")]
   command.append(json.dumps(flags))
-  command.append(
-    json.dumps(["--task=labelled", f"--module={module}", f"--output={directory / 'task.jsonl'}"])
-  )
-  command.append(json.dumps([f"--directory={directory / 'tfds'}", f"--output={directory}", "tiny", "train"]))
-  command.append(str(module))
+  of_task = {"name": "labelled", "module": str(module), "tfds_directory": "", "download": False}
+  of_set = {"directory": str(directory / "tfds"), "wanted": [("tiny", "train")], "download": False}
+  calls = [
+    ("data.seqio_tasks", "rates", "rates", {**of_task, "name": "rated"}),
+    ("data.rows.datasets", "task_examples", "none", {**of_task, "split": "train"}),
+    ("data.rows.datasets", "task_examples", "task", {**of_task, "split": "validation"}),
+    ("data.tfds_reader", "examples", "rows", of_set),
+  ]
+  given = [[room, name, str(directory / key), json.dumps(each)] for room, name, key, each in calls]
+  command += [json.dumps(given), str(module)]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr[-2000:]
   lines = [json.loads(line) for line in done.stdout.split("\n") if line.startswith("[")]
@@ -158,15 +159,14 @@ def results(tmp_path_factory, vocabulary_directory):
   keys.append("prepare")
   lines[-1].append(directory / "prepared")
   made = dict(zip(keys, lines, strict=True)) | {"stderr": done.stderr}
-  made["rates of a child"].append(json.loads(module.with_name("my_tasks.py.json").read_text()))
-  for key, path in (("task", "task.jsonl"), ("rows", "0.jsonl")):
+  for key, path in (("rates of a child", "rates"), ("task", "task"), ("rows", "rows")):
     made[key] += [json.loads(line) for line in (directory / path).read_text().splitlines()]
   return made
 
 
 def test_the_tasks_of_a_mixture_and_their_rates(results):
   assert results["rates"] == [0, [["one", 100.0], ["two", 0.3]]]
-  assert results["rates of a child"] == [0, [["one", 100.0], ["two", 0.3]]]
+  assert results["rates of a child"] == [0, ["one", 100.0], ["two", 0.3]]
   code, line = results["a rate of zero"]
   assert code == 2 and "'zero': the rate of its Task 'one' is 0.0; expected a finite number above 0" in line
   code, line = results["a Task for a Mixture"]
@@ -184,7 +184,8 @@ def test_examples_of_a_task_are_rows_with_texts_for_what_it_tokenises(results):
 
 
 def test_labels_in_lists_of_a_tfds_data_set_are_names(results):
-  code, *rows = results["rows"]
+  code, *pairs = results["rows"]
+  rows = [row for number, row in pairs if number == 0]
   assert code == 0 and len(rows) == 30
   tags = {tuple(row["tags"]) for row in rows}
   assert tags == {("B-X", "O"), ("O",), ()} and rows[0]["body"].endswith("more")

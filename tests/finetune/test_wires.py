@@ -24,7 +24,6 @@ _KINDS = {
   "glue": "finetune.glue.search.Glue",
   "squad": "finetune.squad.search.Squad",
   "prompt": "finetune.prompt.search.Prompts",
-  "demo": "finetune.docs.task.Docs",
 }
 
 
@@ -42,7 +41,7 @@ def test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_downloa
     monkeypatch.setattr(importlib.import_module(module), attribute, stand_in)
   arguments = [f"--config=configs/finetune_{name}.py", "--config.checkpoint=run", *["--download"] * download]
   main._kind(flags.read_arguments(arguments, main.PROGRAM), "w", print)
-  assert made == [download, (_KINDS[name], "docs" if name == "demo" else name, download)]
+  assert made == [download, (_KINDS[name], name, download)]
 
 
 def _record(rate: float, scores: tuple[float, ...]) -> Record:

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from data import glue, squad, tfds_reader
+from data import child, glue, squad, tfds_reader
 from data.errors import DataError
 from data.glue import command as glue_command
 from data.glue import import_files
@@ -45,11 +45,7 @@ def data_dir(official, tmp_path_factory):
 @pytest.fixture
 def here(monkeypatch):
   """Reads TFDS in this process, which has TensorFlow already."""
-
-  def run(arguments, *, relay):
-    assert tfds_reader.main(arguments) == 0
-
-  monkeypatch.setattr(tfds_reader, "_run", run)
+  monkeypatch.setattr(child, "call", lambda function, *, relay, **given: [*function(**given)])
 
 
 def refused(capsys, *arguments):
@@ -134,34 +130,36 @@ def test_a_split_that_tfds_has_not_is_told_without_reading(data_dir):
 def test_the_reason_of_a_failed_child_process_is_passed_on(data_dir, tmp_path):
   shutil.copytree(data_dir / "glue" / "cola", tmp_path / "glue" / "cola")
   with pytest.raises(DataError, match=r"cola/2\.0\.0 has no split 'test'; its splits are validation$"):
-    tfds_reader._run([f"--directory={tmp_path}", f"--output={tmp_path}", "glue/cola", "test"], relay=False)
+    child.call(
+      tfds_reader.examples,
+      relay=False,
+      directory=str(tmp_path),
+      wanted=[("glue/cola", "test")],
+      download=False,
+    )
 
 
-def dumped(capsys, directory, output, *pairs):
-  code = tfds_reader.main([f"--directory={directory}", f"--output={output}", *pairs])
-  return code, capsys.readouterr().err
+def _unreadable(directory) -> str:
+  with pytest.raises(DataError) as caught:
+    list(tfds_reader.examples(str(directory), [("glue/cola", "validation")], download=False))
+  return str(caught.value)
 
 
-def test_a_damaged_data_set_is_refused(data_dir, tmp_path, capsys):
+def test_a_damaged_data_set_is_refused(data_dir, tmp_path):
   shutil.copytree(data_dir, tmp_path / "data")
   place = tmp_path / "data" / "glue" / "cola" / "2.0.0"
   info = json.loads((place / "dataset_info.json").read_text())
   info["splits"][0]["shardLengths"] = ["3"]  # as if the file had been cut after two records
   (place / "dataset_info.json").write_text(json.dumps(info))
-  code, message = dumped(capsys, tmp_path / "data", tmp_path, "glue/cola", "validation")
-  assert code == 3
-  assert "expected to contain 3 elements but contained only 2" in message
+  assert "expected to contain 3 elements but contained only 2" in _unreadable(tmp_path / "data")
   (records,) = place.glob("*tfrecord*")
   content = bytearray(records.read_bytes())
   content[20] ^= 1
   records.write_bytes(content)
-  code, message = dumped(capsys, tmp_path / "data", tmp_path, "glue/cola", "validation")
-  assert code == 3
-  assert "'validation' cannot be read (DataLossError" in message
+  assert "'validation' cannot be read (DataLossError" in _unreadable(tmp_path / "data")
   (place / "dataset_info.json").write_text("{")
   with pytest.raises(DataError, match=r"dataset_info\.json: damaged"):
     glue.read(str(tmp_path / "data"), "cola", "dev")
-  assert not list(tmp_path.glob("*.jsonl"))
 
 
 def test_squad_of_tfds_has_its_answers(tmp_path, here):

@@ -22,14 +22,15 @@ def _rows(count: int, *, start: int = 0) -> list[Row]:
   return [Row({"text": f"text {at}"}, at + 1, "in.csv") for at in range(start, count)]
 
 
-def _opened(output: pathlib.Path, **identity) -> parts.Parts:
-  return parts.Parts(output, {"input": "in.csv", **identity}, formats.JsonLines())
+def _opened(output: pathlib.Path, rows: list[Row], **identity) -> parts.Parts:
+  identity["rows"] = [row.fields for row in rows]
+  return parts.Parts(output, identity, formats.JsonLines())
 
 
 def _run(output: pathlib.Path, rows: list[Row], *, most: int = 3, stop_after: int | None = None) -> list[int]:
   """Answers the rows; returns the numbers of those that this call answered."""
   answered = []
-  with _opened(output).opened() as opened:
+  with _opened(output, rows).opened() as opened:
     for part in opened.undone(parts.cut(rows, most)):
       if stop_after is not None and len(answered) >= stop_after:
         raise KeyboardInterrupt
@@ -59,10 +60,10 @@ def test_a_finished_output_is_known_again_and_another_is_not(tmp_path):
   written = output.read_bytes()
   assert _run(output, rows) == []
   for changed in (_rows(8), _rows(6), _rows(9, start=2)):
-    with pytest.raises(DataError, match=r"in.csv: changed since .*out.jsonl was made of its 7 rows"):
+    with pytest.raises(ConfigError, match=r"not what this command would make \(rows: "):
       _run(output, changed)
   with pytest.raises(ConfigError, match=r"not what this command would make \(batch_size: .absent. -> 64\)"):
-    _opened(output, batch_size=64).opened().__enter__()
+    _opened(output, rows, batch_size=64).opened().__enter__()
   assert output.read_bytes() == written and not (tmp_path / "out.jsonl.parts").exists()
   output.write_bytes(written + b"{}\n")
   with pytest.raises(ConfigError, match="it is not as it was written"):
@@ -71,23 +72,24 @@ def test_a_finished_output_is_known_again_and_another_is_not(tmp_path):
   assert len(_run(output, rows)) == 7 and output.read_bytes() == written
 
 
-@pytest.mark.parametrize("killed_at", ["_close", "rmtree"])
-def test_a_kill_behind_the_last_write_leaves_a_finished_output(killed_at, tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_renamed", [True, False])
+def test_a_kill_behind_the_last_write_answers_no_row_again(is_renamed, tmp_path, monkeypatch):
   output, rows = tmp_path / "out.jsonl", _rows(4)
 
   def kill(*_, **__):
     raise KeyboardInterrupt
 
-  with monkeypatch.context() as patched:
-    patched.setattr(parts.Parts if killed_at == "_close" else parts.shutil, killed_at, kill)
-    with pytest.raises(KeyboardInterrupt):
-      _run(output, rows)
+  with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    patched.setattr(parts.shutil, "rmtree", kill)
+    _run(output, rows)
   assert (tmp_path / "out.jsonl.parts").exists() and _numbers(output) == [1, 2, 3, 4]
-  assert _run(output, rows) == []
+  if not is_renamed:
+    output.unlink()
+  assert _run(output, rows) == [] and _numbers(output) == [1, 2, 3, 4]
   assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "out.jsonl.done"]
 
 
-@pytest.mark.parametrize("kept", ["an unfinished part", "a part that is not noted", "all parts, not joined"])
+@pytest.mark.parametrize("kept", ["an unfinished part", "all parts, not joined"])
 def test_what_a_kill_leaves_between_two_writes_does_no_harm(kept, tmp_path):
   output, rows = tmp_path / "out.jsonl", _rows(11)
   with pytest.raises(KeyboardInterrupt):
@@ -95,10 +97,8 @@ def test_what_a_kill_leaves_between_two_writes_does_no_harm(kept, tmp_path):
   directory = tmp_path / "out.jsonl.parts"
   if kept == "an unfinished part":
     (directory / "000002.77.part").write_text('{"n": 7}\n{"n"')
-  elif kept == "a part that is not noted":
-    (directory / "000002").write_text('{"n": 77}\n')
   else:
-    with _opened(output).opened() as opened:
+    with _opened(output, rows).opened() as opened:
       for part in opened.undone(parts.cut(rows, 3)):
         opened.add(part, [{"n": row.number} for row in part.rows])
     (directory / "whole").write_text("half")
@@ -110,11 +110,18 @@ def test_rows_that_changed_since_they_were_answered_are_noticed(tmp_path):
   output = tmp_path / "out.jsonl"
   with pytest.raises(KeyboardInterrupt):
     _run(output, _rows(11), stop_after=6)
-  first_alone = [*_rows(12, start=11), *_rows(11)[1:]]  # in a part behind which another one is the same
-  for changed in (_rows(11, start=1), first_alone, _rows(4), []):
-    with pytest.raises(DataError, match=r"in.csv: changed since .*its first 6 rows"):
+  for changed in (_rows(11, start=1), _rows(12), []):
+    with pytest.raises(ConfigError, match=r"was begun by another command or with other rows \(rows: "):
       _run(output, changed)
-  assert _run(output, _rows(12)) == list(range(7, 13))  # those that were not answered yet may change
+  assert _run(output, _rows(11)) == list(range(7, 12))
+
+
+def test_every_row_and_their_order_is_in_the_digest_of_a_survey(tmp_path):
+  digests = set()
+  for lines in (["a", "b", "c"], ["a", "b"], ["b", "a", "c"], ["x", "b", "c"], ["a", "b", "c"]):
+    (tmp_path / "in.csv").write_text("\n".join(["text", *lines]))
+    digests.add(columns.survey(str(tmp_path / "in.csv")).digest)
+  assert len(digests) == 4
 
 
 def test_nothing_that_is_there_is_replaced(tmp_path):
@@ -129,7 +136,7 @@ def test_nothing_that_is_there_is_replaced(tmp_path):
     _run(tmp_path / "other.jsonl", _rows(3))
   with (
     pytest.raises(ConfigError, match="is there already"),
-    _opened(tmp_path / "late.jsonl").opened() as late,
+    _opened(tmp_path / "late.jsonl", []).opened() as late,
   ):
     for part in late.undone(parts.cut(_rows(3), 3)):
       late.add(part, [{"n": 1}])
@@ -139,13 +146,15 @@ def test_nothing_that_is_there_is_replaced(tmp_path):
 
 
 def test_another_command_or_process_is_refused(tmp_path):
-  output = tmp_path / "out.jsonl"
+  output, rows = tmp_path / "out.jsonl", _rows(6)
   with pytest.raises(KeyboardInterrupt):
-    _run(output, _rows(6), stop_after=3)
-  with pytest.raises(ConfigError, match=r"was begun by another command \(batch_size: .absent. -> 64\)"):
-    _opened(output, batch_size=64).opened().__enter__()
-  with _opened(output).opened(), pytest.raises(DataError, match="is being written"):
-    _opened(output).opened().__enter__()
+    _run(output, rows, stop_after=3)
+  with pytest.raises(
+    ConfigError, match=r"was begun by another command or with other rows \(batch_size: .absent. -> 64\)"
+  ):
+    _opened(output, rows, batch_size=64).opened().__enter__()
+  with _opened(output, rows).opened(), pytest.raises(DataError, match="is being written"):
+    _opened(output, rows).opened().__enter__()
 
 
 def test_parts_are_smaller_where_texts_are_long(monkeypatch):

@@ -1,16 +1,9 @@
 """Text with damage, files without documents, letters that no piece has: counted by file and printed."""
 
-import collections
 import gzip
-import json
 
-import pyarrow
-import pytest
-from pyarrow import parquet
-
-from data import manifest, sources
+from data import manifest
 from data.prepare import command as prepare
-from data.prepare import sentences
 
 
 def test_repairs_are_counted_by_file(vocabulary_directory, tmp_path):
@@ -67,29 +60,3 @@ def test_a_text_in_letters_that_the_vocabulary_lacks_is_warned_of(vocabulary_dir
   assert prepare.main([*flags, "--length=32", "--workers=1"]) == 0
   assert "of the tokens are unknown" in capsys.readouterr().err
   assert manifest.read(tmp_path / "o").counts["long_sentences_cut"] == 1
-
-
-# Letters of Thai, Khmer and Latin with marks, of 3 and 2 bytes, whose sentences nothing marks: 11.97 MB.
-_NO_SPACE = "กขฃคฅฆงจฉชកខគឃងចឆéèüößñ" * 190_000
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv", "a.txt.gz", "a.parquet"])
-def test_ten_megabytes_without_a_space_lose_no_letter(tmp_path, name):
-  path = tmp_path / name
-  if name == "a.jsonl":
-    path.write_text(json.dumps({"text": _NO_SPACE}) + "\n")
-  elif name == "a.csv":
-    path.write_text(f"text\n{_NO_SPACE}\n", encoding="utf-8")
-  elif name == "a.parquet":
-    parquet.write_table(pyarrow.table({"text": [_NO_SPACE]}), path)
-  else:
-    path.write_bytes(gzip.compress(_NO_SPACE.encode()) if name.endswith("gz") else _NO_SPACE.encode())
-  counts: collections.Counter = collections.Counter()
-  request, found = sources.Request(str(path)), []
-  for unit in sources.plan(request).units:
-    for document in sources.read_documents(unit, request, counts):
-      found += [sentence for line in document for sentence in sentences.split(line, counts)]
-  assert "".join(found) == _NO_SPACE
-  assert max(map(len, found)) <= sentences.MAX_CHARACTERS
-  assert counts["long_sentences_cut"] and not counts["invalid_characters"]
-  assert name != "a.txt" or counts["long_lines_cut"] == 11

@@ -62,9 +62,9 @@ def test_files_that_changed_since_a_finished_preparation_are_told(
   shutil.copytree(corpus, tmp_path / "corpus")
   source = f"--source={tmp_path}/corpus/*.txt"
   shutil.copytree(prepared, tmp_path / "o")
-  made = json.loads((tmp_path / "o" / manifest.NAME).read_text())
-  made["settings"]["source"] = source.removeprefix("--source=")
-  (tmp_path / "o" / manifest.NAME).write_text(json.dumps(made))
+  made = manifest.read(tmp_path / "o")
+  made.settings["source"] = source.removeprefix("--source=")
+  manifest.write(tmp_path / "o", made)
   flags = [*arguments(corpus, vocabulary_directory, tmp_path / "o")[1:], source]
   assert prepare.main(flags) == 0
   part = tmp_path / "corpus" / "part0.txt"

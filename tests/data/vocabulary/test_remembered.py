@@ -1,6 +1,5 @@
 """Remembered words give the ids of the whole text, for any text, and only models that allow it use them."""
 
-import gzip
 import itertools
 import pathlib
 import random
@@ -13,9 +12,8 @@ import sentencepiece
 from data import vocabulary
 from data.vocabulary import official, remembered, tokenizer_files
 from data.vocabulary import train as vocabulary_train
-from tests.data.conftest import SHARED, make_documents
+from tests.data.conftest import make_documents
 
-SAMPLE = SHARED / "datasets" / "corpus" / "pretrain_sample.txt.gz"
 TEXTS = [paragraph for document in make_documents(100, seed=9) for paragraph in document]
 SPACES = [chr(i) for i in range(sys.maxunicode + 1) if chr(i).isspace()]
 SPACES += list("▁\u200b\u200c\u200d\u2060\ufeff\u00ad\x00\x01\x7f\u180e")
@@ -82,16 +80,6 @@ def test_any_text_has_the_ids_of_the_plain_way(encoders):
     assert words.encode_batch(texts) == expected  # most words are remembered now
   assert words.encode_batch([]) == []
   assert [words.encode(text) for text in texts[:50]] == expected[:50]
-
-
-@pytest.mark.parametrize("lines", [600, pytest.param(None, marks=pytest.mark.nightly)])
-def test_the_sample_has_the_ids_of_the_plain_way(encoders, lines):
-  if not SAMPLE.is_file():
-    pytest.skip("no sample of text beside the repository")
-  words, plain = encoders
-  with gzip.open(SAMPLE, "rt", encoding="utf-8", errors="replace") as file:
-    texts = [" ".join(line.split()) for line in itertools.islice(file, lines)]
-  assert words.encode_batch(texts) == plain(texts) == words.encode_batch(texts)
 
 
 @pytest.mark.parametrize("end", ["'", "‘", "’", "´", "''", "'\u3000"], ids=ascii)

@@ -7,8 +7,8 @@ import pytest
 
 from data.buckets.place import Place
 from data.errors import DataError, StorageError
-from finetune.search import bucket_workdir
-from pretrain.checkpoints import checkpoint
+from finetune.search.search import IN_BUCKET
+from pretrain.checkpoints import bucket_workdir, checkpoint
 from tests import buckets
 
 MARK = checkpoint.COMMITTED
@@ -19,6 +19,10 @@ def here(tmp_path):
   """A machine with an empty cache."""
   with buckets.machine(tmp_path / "cache"):
     yield
+
+
+def _opened(address: str, say):
+  return bucket_workdir.opened(address, None, say, IN_BUCKET)
 
 
 def _write(workdir: str, *names: str) -> None:
@@ -38,7 +42,7 @@ def _wait(address: str, *names: str) -> None:
 def test_weights_go_up_before_their_marks_and_results_after_both(monkeypatch):
   address, sent, send = "memory://order/search", [], Place.send
   monkeypatch.setattr(Place, "send", lambda self, given: (sent.append({*given}), send(self, given)))
-  with bucket_workdir.opened(address, print) as (workdir, _):
+  with _opened(address, print) as (workdir, _):
     weights = "sst2/weights/c_seed0/checkpoints/3/params"
     unwanted = (".hidden", "lock", "sst2/c.json.7.part", "sst2/.model.a.part/x", "sst2/.model.a.old/x")
     _write(
@@ -50,7 +54,7 @@ def test_weights_go_up_before_their_marks_and_results_after_both(monkeypatch):
 
 def test_what_is_finished_is_sent_while_the_search_goes_on_but_not_for_logs_alone():
   address = "memory://during/search"
-  with bucket_workdir.opened(address, print) as (workdir, _):
+  with _opened(address, print) as (workdir, _):
     _write(workdir, "sst2/logs/c/e")
     time.sleep(1.2)  # two looks
     assert "sst2/logs/c/e" not in buckets.names(address)
@@ -64,18 +68,18 @@ def test_what_is_finished_is_sent_while_the_search_goes_on_but_not_for_logs_alon
 
 def test_a_machine_that_had_an_older_copy_gets_what_the_bucket_has():
   address, said = "memory://truth/search", []
-  with bucket_workdir.opened(address, said.append) as (workdir, say):
+  with _opened(address, said.append) as (workdir, say):
     _write(workdir, "sst2/c.json", "sst2/d.json")
     say(f"model is in {workdir}/sst2/model")
   buckets.remove(f"{address}/sst2/d.json")
   of_users = {".gitkeep": b"", "sst2/notes.old": b"mine"}
   buckets.put(address, {"sst2/c.json": b"newer", "sst2/e.json": b"e", **of_users})
-  with bucket_workdir.opened(address, said.append) as (workdir, _):
+  with _opened(address, said.append) as (workdir, _):
     assert {path.name for path in pathlib.Path(workdir).rglob("*.json")} == {"c.json", "e.json"}
     assert pathlib.Path(workdir, "sst2/c.json").read_text() == "newer"
     with (
       pytest.raises(DataError, match=r"^another process on this machine is at work in memory:"),
-      bucket_workdir.opened(address, print),
+      _opened(address, print),
     ):
       pass
   assert said[0] == f"model is in {address}/sst2/model"
@@ -94,7 +98,7 @@ def test_weights_that_go_while_they_are_sent_are_no_error(monkeypatch):
 
   monkeypatch.setattr(Place, "send", removing)
   monkeypatch.setattr("os.kill", lambda *_: pytest.fail("the search was asked to stop"))
-  with bucket_workdir.opened(address, print) as (workdir, _):
+  with _opened(address, print) as (workdir, _):
     _write(workdir, "sst2/weights/c_seed0/beaten")
     _write(workdir, "sst2/d.json")
     _wait(address, "sst2/d.json")
@@ -111,7 +115,7 @@ def test_a_bucket_that_cannot_be_written_stops_the_search_and_says_why(monkeypat
   line = "^--workdir=memory://full/search cannot be written"
   with (
     pytest.raises(StorageError, match=line),
-    bucket_workdir.opened("memory://full/search", print) as (workdir, _),
+    _opened("memory://full/search", print) as (workdir, _),
   ):
     _write(workdir, "sst2/c.json")
     deadline = time.monotonic() + 20

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from data import errors, manifest, mixture_rates
+from data import child, errors, manifest
 from data.errors import ConfigError, DataError
 from pretrain import evaluate
 from pretrain.command import flags
@@ -155,7 +155,7 @@ def test_a_seqio_mixture_is_its_tasks_at_its_rates(small_records, more_records, 
     asked.append((config.data.source, config.data.mixture, download))
     return str(pairs[config.data.source.removeprefix("seqio:")])
 
-  monkeypatch.setattr(mixture_rates, "read", lambda name, **_: [("wiki", 0.7), ("books", 0.3)])
+  monkeypatch.setattr(child, "call", lambda function, **_: [("wiki", 0.7), ("books", 0.3)])
   monkeypatch.setattr(
     prepared,
     "ensure_records",
@@ -170,10 +170,10 @@ def test_a_seqio_mixture_is_its_tasks_at_its_rates(small_records, more_records, 
 
 
 def test_what_a_child_refuses_is_raised_with_the_fields_of_the_config(monkeypatch):
-  def refuse(name, **_):
+  def refuse(function, *, name, **_):
     raise errors.DataError(f"--mixture=seqio:{name}: unknown; --module=FILE imports a file")
 
-  monkeypatch.setattr(mixture_rates, "read", refuse)
+  monkeypatch.setattr(child, "call", refuse)
   with pytest.raises(
     DataError, match=r"^--config.data.mixture=seqio:mine: unknown; --config.data.module=FILE"
   ):

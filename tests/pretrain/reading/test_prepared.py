@@ -1,6 +1,5 @@
 """Records that a config names: found, made on the first start, or asked for in one line."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -44,9 +43,9 @@ def own_text(tmp_path, small_records, text_file):
   text, records = tmp_path / text_file.name, tmp_path / "records"
   shutil.copy(text_file, text)
   shutil.copytree(small_records, records)
-  content = json.loads((records / manifest.NAME).read_text())
-  content["settings"]["source"] = str(text)
-  (records / manifest.NAME).write_text(json.dumps(content))
+  made = manifest.read(records)
+  made.settings["source"] = str(text)
+  manifest.write(records, made)
   return text, small_config("mlm", records, {"data.source": str(text)})
 
 

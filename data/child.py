@@ -1,0 +1,52 @@
+"""Calls of functions that load TensorFlow, each in a process of its own.
+
+  python -m data.child MODULE FUNCTION OUTPUT ARGUMENTS
+
+The arguments and the values that the function yields are JSON.
+"""
+
+import importlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from data import command, errors
+
+
+def call(function: Callable[..., Iterable[Any]], *, relay: bool, **arguments: Any) -> list[Any]:
+  """Returns the values that a function of a module yields for the arguments; its UserErrors are raised again.
+
+  `relay`: whether what it writes to stderr is shown as it comes.
+  """
+  with tempfile.TemporaryDirectory(prefix="values-") as folder:
+    output = pathlib.Path(folder) / "values.jsonl"
+    named = [function.__module__, function.__qualname__, str(output), json.dumps(arguments)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    program = [sys.executable, "-m", "data.child", *named]
+    code, reason = command.run_child(program, relay=relay, env=environment, stdout=subprocess.DEVNULL)
+    if code:
+      raise errors.of_code(code, reason, otherwise=errors.DataError)
+    with open(output, encoding="utf-8") as file:
+      return [json.loads(line) for line in file]
+
+
+def main(arguments: list[str]) -> int:
+  """Runs the child's side; returns its exit code."""
+  module, name, output, given = arguments
+
+  def write() -> None:
+    function = getattr(importlib.import_module(module), name)
+    with open(output, "w", encoding="utf-8") as file:
+      for value in function(**json.loads(given)):
+        file.write(json.dumps(value) + "\n")
+
+  return command.run(write)
+
+
+if __name__ == "__main__":
+  raise SystemExit(main(sys.argv[1:]))

@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 
 from data.errors import DataError
+from data.page.plot import Curve, Plot
 
 # (figure, its baseline) shown for single runs, where a run has them.
 FIGURES = (
@@ -55,11 +56,13 @@ def read(directory: pathlib.Path) -> dict[str, list[Lines]]:
 
 
 def report(directory: pathlib.Path) -> str:
-  """Markdown tables of the results of `benchmarks.learning run`; also draws <directory>/learning.png."""
+  """Markdown tables of the results of `benchmarks.learning run`; also draws <directory>/learning_*.png."""
   runs = read(directory)
   sections = [_single(name, seeds) for name, seeds in runs.items()]
   sections += [_twin(runs, *twin) for twin in TWINS if twin[0] in runs and twin[1] in runs]
-  _draw(runs, directory / "learning.png")
+  for plot in (_plot(runs, name) for name in CURVES):
+    if plot.curves:
+      plot.write(directory)
   return "\n\n".join(sections)
 
 
@@ -95,25 +98,16 @@ def _twin(runs: dict[str, list[Lines]], name: str, twin: str, figures: tuple[str
   return "\n".join([f"### {name} against {twin}, at equal steps", "", *rows])
 
 
-def _draw(runs: dict[str, list[Lines]], path: pathlib.Path) -> None:
-  import matplotlib
-
-  matplotlib.use("Agg")
-  from matplotlib import pyplot
-
-  figure, axes = pyplot.subplots(2, 3, figsize=(15, 8), constrained_layout=True)
-  colours = dict(zip(runs, pyplot.cm.tab10.colors * 2))
-  for axis, name in zip(axes.flat, CURVES):
-    for run, seeds in runs.items():
-      for number, lines in enumerate(seeds):
-        points = [(line["tokens"] / 1e6, line[name]) for line in lines if name in line]
-        if points:
-          axis.plot(*zip(*points), marker=".", color=colours[run], label=run if number == 0 else None)
-    if name.endswith(("loss", "head_0")):
-      level = next(iter(runs.values()))[0][-1]["unigram_cross_entropy"]
-      axis.axhline(level, color="grey", linestyle=":", label="unigram")
-    axis.set_title(name)
-    axis.set_xlabel("million tokens")
-    axis.legend(fontsize=8)
-  figure.savefig(path, dpi=80)
-  pyplot.close(figure)
+def _plot(runs: dict[str, list[Lines]], name: str) -> Plot:
+  """A held-out figure over the tokens of every run."""
+  curves = []
+  for run, seeds in runs.items():
+    for lines in seeds:
+      points = [(line["tokens"] / 1e6, line[name]) for line in lines if name in line]
+      if points:
+        curves.append(Curve(run, *np.asarray(points).T, has_dots=True))
+  if curves and name.endswith(("loss", "head_0")):
+    level = next(iter(runs.values()))[0][-1]["unigram_cross_entropy"]
+    ends = np.asarray([0.0, max(curve.x[-1] for curve in curves)])
+    curves.append(Curve("unigram", ends, np.full(2, level), is_dashed=True))
+  return Plot(f"learning_{name}", name, "million tokens", "", curves)

@@ -2,19 +2,23 @@
 
 FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   (
-    "data/page/markup.py",
+    "data/page/template.py",
+    "tests/pretrain/report/test_report.py",
+    [("text is not escaped", "autoescape=True", "autoescape=False", "test_hostile_text_stays_text")],
+  ),
+  (
+    "data/page/__init__.py",
+    "tests/pretrain/report/test_report.py",
+    [("text may turn around what follows", r"\u202a-\u202e", "", "test_hostile_text_stays_text")],
+  ),
+  (
+    "pretrain/report/report.html",
     "tests/pretrain/report/test_report.py",
     [
       (
-        "text is not escaped",
-        'return Markup(html.escape(_UNPRINTABLE.sub("\\ufffd", str(text)), quote=True))',
-        'return Markup(_UNPRINTABLE.sub("\\ufffd", str(text)))',
-        "test_hostile_text_stays_text",
-      ),
-      (
         "any address is a link",
-        """if not re.fullmatch(r"https?://[^\\s\\"'<>\\\\]+", address):""",
-        "if not address:",
+        '{% if address.startswith(("https://", "http://")) %}',
+        "{% if address %}",
         "test_hostile_text_stays_text",
       ),
     ],

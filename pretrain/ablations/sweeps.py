@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from data.page.plot import Curve, Plot
 from pretrain.ablations.cells import Asked
 from pretrain.ablations.statistics import LEVEL, paired
-from pretrain.analysis.outcome import Curve, Plot, stem_of
+from pretrain.analysis.outcome import stem_of
 
 
 def plots(asked: Asked, rows: Sequence[Mapping[str, Any]]) -> list[Plot]:

@@ -6,8 +6,9 @@ for runs without the contrast too); of tokens the contextual score (TACO figures
 
 import numpy as np
 
+from data.page.plot import Curve, Plot
 from pretrain.analysis import figures
-from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
+from pretrain.analysis.outcome import LeftOut, Needs, Outcome
 from pretrain.analysis.request import Request
 
 _COSINES = {"sequence_cosine_positive": "crop of the same block", "sequence_cosine_negative": "other blocks"}

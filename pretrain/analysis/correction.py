@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from data.page.plot import Curve, Plot
 from pretrain.analysis.heldout import Arrays, collect
-from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
+from pretrain.analysis.outcome import LeftOut, Needs, Outcome
 from pretrain.analysis.request import Request
 from pretrain.models import heads
 from pretrain.objectives.clm import mixture_prediction

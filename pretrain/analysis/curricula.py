@@ -6,9 +6,10 @@ Source: AMOS (Meng et al., 2022) figure 5b.
 
 import numpy as np
 
+from data.page.plot import Curve, Plot
 from pretrain.analysis import detection
 from pretrain.analysis.heldout import ranking_area
-from pretrain.analysis.outcome import Curve, LeftOut, Outcome, Plot
+from pretrain.analysis.outcome import LeftOut, Outcome
 from pretrain.analysis.request import Request
 
 _KINDS = ("replaced", "original")

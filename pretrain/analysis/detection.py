@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from data.page.plot import Curve, Plot
 from pretrain.analysis.heldout import Arrays, collect, describe_replaced, ranking_area
 from pretrain.analysis.opened import OpenedRun
-from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
+from pretrain.analysis.outcome import LeftOut, Needs, Outcome
 from pretrain.analysis.request import Request
 from pretrain.analysis.space import densities
 

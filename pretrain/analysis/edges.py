@@ -14,10 +14,11 @@ import numpy as np
 
 from data import annotated, rows
 from data.errors import DataError
+from data.page.plot import Curve, Plot
 from data.rows.spans import Target, targets_of, words_of
 from pretrain.analysis import linear
 from pretrain.analysis.opened import open_generator
-from pretrain.analysis.outcome import Curve, Needs, Outcome, Plot
+from pretrain.analysis.outcome import Needs, Outcome
 from pretrain.analysis.request import Request
 from pretrain.analysis.words import FrozenEncoder
 from pretrain.saved_model import SavedModel

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from data.page.plot import Curve, Plot
 from pretrain import checkpoint, metrics
 from pretrain.analysis import scores as fine_tuned
-from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot, stem_of
+from pretrain.analysis.outcome import LeftOut, Needs, Outcome, stem_of
 from pretrain.analysis.request import Request
 
 DECAY = 0.9  # of the average over logging intervals

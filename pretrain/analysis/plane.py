@@ -7,8 +7,9 @@ import importlib
 
 import numpy as np
 
+from data.page.plot import Curve, Plot
 from pretrain.analysis import space
-from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
+from pretrain.analysis.outcome import LeftOut, Needs, Outcome
 from pretrain.analysis.request import Request
 
 PERPLEXITY = 30.0

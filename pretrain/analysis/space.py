@@ -10,8 +10,9 @@ import numpy as np
 from data import glue
 from data.glue import tsv
 from data.glue.tasks import known_task
+from data.page.plot import Curve, Plot
 from pretrain.analysis.heldout import ranking_area
-from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
+from pretrain.analysis.outcome import LeftOut, Needs, Outcome
 from pretrain.analysis.request import EncoderAndHead, Request
 from pretrain.inference.vectors import Embedder, unit
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from data import files
 from data.errors import DataError
+from data.page.plot import Curve, Plot
 from data.vocabulary import Vocabulary
-from pretrain.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
+from pretrain.analysis.outcome import LeftOut, Needs, Outcome
 from pretrain.analysis.request import Request
 from pretrain.inference.vectors import unit
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from data.errors import DataError
 from data.page.plot import Curve, Plot
+from data.tables import Cells
 
 # (figure, its baseline) shown for single runs, where a run has them.
 FIGURES = (
@@ -69,13 +70,13 @@ def report(directory: pathlib.Path) -> str:
 def _single(name: str, seeds: list[Lines]) -> str:
   last = seeds[0][-1]
   title = f"### {name}: {last['step']:,} steps, {last['tokens']:,} tokens, {len(seeds)} seed(s)"
-  rows = ["| held-out figure | start | end | trivial baseline |", "|---|---|---|---|"]
+  rows = []
   for figure, baseline in FIGURES:
     if figure in last:
       starts, ends = ([lines[at][figure] for lines in seeds] for at in (0, -1))
       beside = "" if baseline is None else f"{last[baseline]:.3f}"
-      rows.append(f"| {figure} | {_spread(starts)} | {_spread(ends)} | {beside} |")
-  return "\n".join([title, "", *rows])
+      rows.append((figure, _spread(starts), _spread(ends), beside))
+  return f"{title}\n\n{Cells(('held-out figure', 'start', 'end', 'trivial baseline'), rows).as_markdown()}"
 
 
 def _spread(values: list[float]) -> str:
@@ -85,7 +86,7 @@ def _spread(values: list[float]) -> str:
 
 def _twin(runs: dict[str, list[Lines]], name: str, twin: str, figures: tuple[str, ...]) -> str:
   """Both runs of a pair, seed by seed, at the last step both measured."""
-  rows = [f"| figure | seed | step | {name} | {twin} | difference |", "|---|---|---|---|---|---|"]
+  rows = []
   others = {lines[0]["seed"]: lines for lines in runs[twin]}
   for figure in figures:
     for lines in runs[name]:
@@ -94,8 +95,10 @@ def _twin(runs: dict[str, list[Lines]], name: str, twin: str, figures: tuple[str
       if shared:
         mine, theirs = shared[-1][figure], other[shared[-1]["step"]][figure]
         step, seed = shared[-1]["step"], lines[0]["seed"]
-        rows.append(f"| {figure} | {seed} | {step:,} | {mine:.3f} | {theirs:.3f} | {mine - theirs:+.3f} |")
-  return "\n".join([f"### {name} against {twin}, at equal steps", "", *rows])
+        values = (f"{mine:.3f}", f"{theirs:.3f}", f"{mine - theirs:+.3f}")
+        rows.append((figure, str(seed), f"{step:,}", *values))
+  table = Cells(("figure", "seed", "step", name, twin, "difference"), rows)
+  return f"### {name} against {twin}, at equal steps\n\n{table.as_markdown()}"
 
 
 def _plot(runs: dict[str, list[Lines]], name: str) -> Plot:

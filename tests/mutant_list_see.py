@@ -197,16 +197,4 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
       ),
     ],
   ),
-  (
-    "pretrain/report/written_tables.py",
-    "tests/pretrain/report/test_report.py",
-    [
-      (
-        "a column that one run lacks stands for all",
-        "is_same = len(of_run) == len(tables) and len(set(of_run.values())) == 1",
-        "is_same = len(set(of_run.values())) == 1",
-        "test_probes_of_several_runs_are_one_table",
-      ),
-    ],
-  ),
 ]

@@ -1,17 +1,15 @@
 """The tables as one HTML page, with charts of distributions."""
 
 import pathlib
-import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from data.inspect import fertility
 from data.inspect.beside import label
 from data.inspect.look import Look
 from data.page import template
 from data.page.plot import Curve, Plot
-from data.tables import Column, Report, Row
+from data.tables import Report
 
 _MOST_BARS = 64
 _MOST_POINTS = 200  # of a curve
@@ -24,32 +22,14 @@ def make(looks: Sequence[Look], made: Sequence[Report]) -> str:
   kinds = ("Prepared records", "Two directories of prepared records")
   if not looks[0].records:
     kinds = ("A vocabulary", "Two vocabularies")
-  shown = []
-  for at, report in enumerate(made):
-    tables = [
-      {
-        "header": [column.header for column in columns],
-        "rows": [[_cell(column, row) for column in columns] for row in rows],
-        "numbers": [number for number, column in enumerate(columns) if column.side == "right"],
-      }
-      for columns, rows in report.tables
-      if columns
-    ]
-    shown.append({"id": f"part-{at}", "title": report.title, "tables": tables, "notes": report.notes})
   return template.render(
     pathlib.Path(__file__).with_name("inspect.html"),
     title=" and ".join(label(look, looks) for look in looks),
-    sections=[(report["title"], report["id"]) for report in shown],
+    sections=[(report.title, f"part-{at}") for at, report in enumerate(made)],
     lead=f"{kinds[len(looks) - 1]}: {' and '.join(look.name for look in looks)}.",
-    reports=shown,
+    reports=made,
     plots=_plots(looks),
   )
-
-
-def _cell(column: Column, row: Row) -> str:
-  text = column.show(row)
-  # No line ends behind the hyphen with which a piece begins.
-  return re.sub(r"(?<!\S)-", "\u2011", text) if column.header == fertility.CUT_INTO else text
 
 
 def _plots(looks: Sequence[Look]) -> list[Plot]:

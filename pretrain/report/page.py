@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +15,6 @@ from pretrain.report.written_tables import WrittenTable
 
 MOST_BYTES = 5_000_000  # of a page
 _MOST_PICTURES = 12
-_TABLE_BYTES = 1_000_000  # of the text of all tables
-_NUMBER = re.compile(r"-|-?[\d.,]+(e[+-]\d+)?( ?[±%] ?[\d.]*)*")
 
 
 def make(
@@ -39,9 +36,8 @@ def make(
   title = found[0].name if len(found) == 1 else f"{len(found)} runs: {found[0].name} and {found[-1].name}"
   if len(found) == 1 and found[0].recipe:
     title = f"{found[0].recipe} in {title}"
-  own = [(run.name, report) for run in found for report in run.tables]
-  probes = written_tables.merged(own)
-  reports = _reports(own, more_tables, prefixed=len(found) > 1, has_merged=probes is not None)
+  reports = [(run.name, report) for run in found for report in run.tables]
+  reports += [("", report) for report in more_tables]
   is_one = len(found) == 1
   events = [
     [*([] if is_one else [run.name]), "" if event.step is None else f"{event.step:,}", event.what]
@@ -61,7 +57,6 @@ def make(
     title=title,
     sections=[(name, name.lower()) for name, content in filled.items() if content],
     runs=found,
-    lead=_sentences(found[0]) if is_one else _differences(found),
     facts=[[run.name, run.recipe, *_facts(run)] for run in found],
     charts=charts,
     constant={name: shown(value) for name, value in constant.items()},
@@ -69,25 +64,11 @@ def make(
     fields=[[name, _value(value)] for name, value in sorted(found[0].fields.items())],
     examples=examples,
     shades=SHADES,
-    # One column for what was asked, so that a narrow page has room for the numbers.
-    probes=probes
-    and _table([[", ".join(row[: written_tables.ASKED]), *row[written_tables.ASKED :]] for row in probes]),
     reports=reports,
-    pictures=written_tables.pictures([*(report for _, report in own), *more_tables])[:_MOST_PICTURES],
+    pictures=written_tables.pictures([report for _, report in reports])[:_MOST_PICTURES],
     events=events,
     environments=[(run.name, runs.environment(run), run.trackers) for run in found],
   )
-
-
-def _differences(found: Sequence[ShownRun]) -> str:
-  names = config_diff.between(found)
-  what = f"They differ in {_list([*names])}." if names else "Their configs are the same."
-  return f"{len(found)} runs beside each other. {what}"
-
-
-def _list(names: Sequence[str], *, most: int = 6) -> str:
-  more = [f"{len(names) - most} more fields"] if len(names) > most else []
-  return ", ".join([*names[:most], *more])
 
 
 def _duration(hours: float) -> str:
@@ -129,39 +110,6 @@ def _facts(run: ShownRun) -> list[str]:
   ]
 
 
-def _sentences(run: ShownRun) -> str:
-  """One run in a paragraph, as far as it is known."""
-  fields = run.fields
-  on = [
-    name.split(".")[1]
-    for name, value in fields.items()
-    if re.fullmatch(r"objectives\.\w+\.weight", name) and value
-  ]
-  parts = []
-  if "model.num_layers" in fields:
-    layers, *sizes = (fields.get(f"model.{name}", 0) for name in ("num_layers", "hidden_size", "vocab_size"))
-    parts.append(
-      f"An encoder of {layers} layer{'s' * (layers != 1)}, {sizes[0]} wide, over {sizes[1]:,} pieces"
-      + (f", pretrained with {_list(on)}" if on else "")
-      + f" on blocks of {fields.get('data.length')} tokens."
-    )
-  steps, tokens, time, speed, last, lowest = _facts(run)
-  parts.append(
-    f"{steps} steps are done"
-    + (f": {tokens} tokens" if tokens != "-" else "")
-    + (f" in {time} of training, {speed} tokens per second." if time != "-" else ".")
-  )
-  losses = _heldout_losses(run)
-  if len(losses) > 1:
-    parts.append(
-      f"The held-out loss went from {shown(losses[0][1])} at step {losses[0][0]:,} to {last}, its lowest was "
-      f"{lowest}."
-    )
-  elif not losses:
-    parts.append("Nothing was measured on held-out text yet.")
-  return " ".join(parts)
-
-
 def _value(value: Any) -> str:
   return "–" if value is None else value if isinstance(value, str) and value else json.dumps(value)
 
@@ -169,8 +117,8 @@ def _value(value: Any) -> str:
 def _configs(found: Sequence[ShownRun]) -> list[tuple[str, list[str], list[list[str]]]]:
   """(title, header, rows) of every table of fields that differ."""
   tables = []
-  if len(found) > 1 and (fields := config_diff.between(found)):
-    rows = [[name, *map(_value, values)] for name, values in fields.items()]
+  if len(found) > 1:
+    rows = [[name, *map(_value, values)] for name, values in config_diff.between(found).items()]
     header = ["field", *(run.name for run in found)]
     tables.append(("Fields that differ between the runs", header, rows))
   for run in found:
@@ -181,35 +129,3 @@ def _configs(found: Sequence[ShownRun]) -> list[tuple[str, list[str], list[list[
       title = f"{prefix}Fields that differ from {source}"
       tables.append((title, ["field", "default", "this run"], rows))
   return tables
-
-
-def _reports(
-  own: Sequence[tuple[str, WrittenTable]],
-  more: Sequence[WrittenTable],
-  *,
-  prefixed: bool,
-  has_merged: bool,
-) -> list[dict[str, Any]]:
-  """Written reports. Probes are folded where a table of all runs has them; too large tables are left out."""
-  made, left = [], _TABLE_BYTES
-  for run_name, report in [*own, *(("", report) for report in more)]:
-    left -= sum(len(cell) + 20 for rows in report.tables for row in rows for cell in row)
-    made.append(
-      {
-        "title": f"{run_name}: {report.title}" if run_name and prefixed else report.title,
-        "is_folded": bool(has_merged and run_name and report.path.stem == written_tables.OF_PROBES),
-        "tables": [_table(rows) for rows in report.tables] if left >= 0 else [],
-        "notes": report.notes if left >= 0 else [],
-        "path": report.path,
-      }
-    )
-  return made
-
-
-def _table(cells: Sequence[Sequence[str]]) -> dict[str, Any]:
-  """A table whose first row is the header; columns of numbers are set at the right."""
-  header, *rows = cells
-  numbers = [
-    at for at in range(len(header)) if all(_NUMBER.fullmatch(row[at]) for row in rows if at < len(row))
-  ]
-  return {"header": header, "rows": rows, "numbers": numbers}

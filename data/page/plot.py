@@ -71,7 +71,7 @@ class Plot:
         "font.size": 10,
         "svg.fonttype": "none",  # text that can be searched, at a tenth of the bytes of outlines
         "svg.hashsalt": "plot",
-        "text.parse_math": False,  # a run may be called `a$b$`
+        "text.parse_math": False,  # a run may be called `$a$`
       }
     ):
       figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=160, layout="constrained")

@@ -2,8 +2,8 @@
 
 FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   (
-    "pretrain/ops/attention.py",
-    "tests/pretrain/ops/test_attention.py",
+    "pretrain/ops/attention/attention.py",
+    "tests/pretrain/ops/attention/test_attention.py",
     [
       (
         "padding is attended to",
@@ -32,8 +32,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/attention_rows.py",
-    "tests/pretrain/ops/test_attention_rows.py",
+    "pretrain/ops/attention/attention_rows.py",
+    "tests/pretrain/ops/attention/test_attention_rows.py",
     [
       (
         "the gradient of the bias is that of the last row",
@@ -50,8 +50,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/attention_tile.py",
-    "tests/pretrain/ops/test_attention_tpu.py",
+    "pretrain/ops/attention/attention_tile.py",
+    "tests/pretrain/ops/attention/test_attention_tpu.py",
     [
       (
         "the backward pass drops what the forward pass kept",
@@ -92,8 +92,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/attention_heads.py",
-    "tests/pretrain/ops/test_attention_tpu.py",
+    "pretrain/ops/attention/attention_heads.py",
+    "tests/pretrain/ops/attention/test_attention_tpu.py",
     [
       (
         "a head's columns are those of the first head",
@@ -104,8 +104,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/row_random.py",
-    "tests/pretrain/ops/test_row_random.py",
+    "pretrain/ops/draws/row_random.py",
+    "tests/pretrain/ops/draws/test_row_random.py",
     [
       (
         "both heads of a pair are dropped together",
@@ -140,8 +140,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/attention_kernels.py",
-    "tests/pretrain/ops/test_attention_tpu.py",
+    "pretrain/ops/attention/attention_kernels.py",
+    "tests/pretrain/ops/attention/test_attention_tpu.py",
     [
       (
         "every device draws dropout for the first heads",
@@ -158,8 +158,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/attention_triton_tiles.py",
-    "tests/pretrain/ops/test_attention_triton.py",
+    "pretrain/ops/attention/attention_triton_tiles.py",
+    "tests/pretrain/ops/attention/test_attention_triton.py",
     [
       (
         "the kernels on GPUs draw dropout of other heads",
@@ -182,8 +182,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/attention_triton_kernels.py",
-    "tests/pretrain/ops/test_attention_triton.py",
+    "pretrain/ops/attention/attention_triton_kernels.py",
+    "tests/pretrain/ops/attention/test_attention_triton.py",
     [
       (
         "the kernel on GPUs does not shrink what it attended before a higher score",
@@ -194,8 +194,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/attention_triton_backward_kernels.py",
-    "tests/pretrain/ops/test_attention_triton.py",
+    "pretrain/ops/attention/attention_triton_backward_kernels.py",
+    "tests/pretrain/ops/attention/test_attention_triton.py",
     [
       (
         "keys that no query may read get a gradient on GPUs",
@@ -230,8 +230,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/attention_triton.py",
-    "tests/pretrain/ops/test_attention_triton.py",
+    "pretrain/ops/attention/attention_triton.py",
+    "tests/pretrain/ops/attention/test_attention_triton.py",
     [
       (
         "a row without a token averages over none",
@@ -260,8 +260,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/vocab_cross_entropy.py",
-    "tests/pretrain/ops/test_vocab_cross_entropy.py",
+    "pretrain/ops/vocab/vocab_cross_entropy.py",
+    "tests/pretrain/ops/vocab/test_vocab_cross_entropy.py",
     [
       (
         "the last of equal scores is the top one",
@@ -272,8 +272,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/vocab_loss.py",
-    "tests/pretrain/ops/test_vocab_loss.py",
+    "pretrain/ops/vocab/vocab_loss.py",
+    "tests/pretrain/ops/vocab/test_vocab_loss.py",
     [
       (
         "the bias has no column on TPUs",

@@ -15,7 +15,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   ),
   (
     "data/buckets/copies.py",
-    "tests/pretrain/test_bucket_reading.py",
+    "tests/pretrain/checkpoints/test_bucket_reading.py",
     [
       (
         "what is damaged twice is taken",
@@ -45,7 +45,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   ),
   (
     "data/buckets/owner.py",
-    "tests/pretrain/test_bucket_workdir.py",
+    "tests/pretrain/checkpoints/test_bucket_workdir.py",
     [
       (
         "an owner does not see that another has taken over",
@@ -68,8 +68,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/bucket_workdir.py",
-    "tests/pretrain/test_bucket_workdir.py",
+    "pretrain/checkpoints/bucket_workdir.py",
+    "tests/pretrain/checkpoints/test_bucket_workdir.py",
     [
       (
         "checkpoints to keep for good are removed",
@@ -86,8 +86,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/bucket_steps.py",
-    "tests/pretrain/test_bucket_reading.py",
+    "pretrain/checkpoints/bucket_steps.py",
+    "tests/pretrain/checkpoints/test_bucket_reading.py",
     [
       (
         "a checkpoint that was not sent to its end counts",

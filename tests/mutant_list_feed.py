@@ -2,7 +2,7 @@
 
 _CLIENT = "tests/data/feed/test_client.py"
 _STREAMS = "tests/data/feed/test_streams.py"
-_FEED = "tests/pretrain/test_feed.py"
+_FEED = "tests/pretrain/reading/test_feed.py"
 
 FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   (
@@ -72,8 +72,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/beginning.py",
-    "tests/pretrain/test_beginning.py",
+    "pretrain/start/beginning.py",
+    "tests/pretrain/start/test_beginning.py",
     [
       (
         "a feed goes on where processes differ",
@@ -84,8 +84,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/analysis/opened.py",
-    "tests/pretrain/analysis/test_opened.py",
+    "pretrain/checkpoints/opened.py",
+    "tests/lab/analysis/test_opened.py",
     [
       (
         "a run is looked at on other held-out blocks",
@@ -120,7 +120,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/feed.py",
+    "pretrain/reading/feed.py",
     _FEED,
     [
       (
@@ -138,7 +138,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/resume.py",
+    "pretrain/checkpoints/resume.py",
     _FEED,
     [
       (

@@ -44,7 +44,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/inference/vectors.py",
+    "pretrain/embed/vectors.py",
     "tests/finetune/search/test_classification.py",
     [
       (

@@ -2,8 +2,8 @@
 
 FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   (
-    "pretrain/ops/added_norm_triton_kernels.py",
-    "tests/pretrain/ops/test_added_norm.py",
+    "pretrain/ops/norm/added_norm_triton_kernels.py",
+    "tests/pretrain/ops/norm/test_added_norm.py",
     [
       (
         "a branch that is not added comes in on GPUs",
@@ -74,7 +74,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/attention.py",
+    "pretrain/ops/attention/attention.py",
     "tests/pretrain/ops/test_gelu_product.py",
     [
       (
@@ -86,8 +86,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/lookup_triton_kernels.py",
-    "tests/pretrain/ops/test_lookup.py",
+    "pretrain/ops/vocab/lookup_triton_kernels.py",
+    "tests/pretrain/ops/vocab/test_lookup.py",
     [
       (
         "a run is added once for each of its first rows",
@@ -110,8 +110,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/lookup.py",
-    "tests/pretrain/ops/test_lookup.py",
+    "pretrain/ops/vocab/lookup.py",
+    "tests/pretrain/ops/vocab/test_lookup.py",
     [
       (
         "a lookup's gradient is a scatter where Triton computes",
@@ -134,7 +134,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/attention_at.py",
+    "pretrain/ops/attention/attention_at.py",
     "tests/pretrain/models/test_last_layer.py",
     [
       (

@@ -1,8 +1,8 @@
 """Faults of mixtures: rates, orders, seeds, what may change on resume. Columns as in `mutant_list.py`."""
 
 _MIXTURE = "tests/data/test_mixture.py"
-_SOURCES = "tests/pretrain/test_mixed.py"
-_RUN = "tests/pretrain/test_mixture_run.py"
+_SOURCES = "tests/pretrain/reading/test_mixed.py"
+_RUN = "tests/pretrain/reading/test_mixture_run.py"
 
 FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   (
@@ -54,7 +54,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/mixed.py",
+    "pretrain/reading/mixed.py",
     _SOURCES,
     [
       (
@@ -96,7 +96,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/resume.py",
+    "pretrain/checkpoints/resume.py",
     _RUN,
     [
       (
@@ -114,8 +114,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/resume.py",
-    "tests/pretrain/test_resume.py",
+    "pretrain/checkpoints/resume.py",
+    "tests/pretrain/checkpoints/test_resume.py",
     [
       (
         "batches left out after a spike do not count as taken",

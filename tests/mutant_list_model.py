@@ -2,8 +2,8 @@
 
 FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   (
-    "pretrain/ops/mixture_sampling.py",
-    "tests/pretrain/ops/test_mixture_sampling.py",
+    "pretrain/ops/vocab/mixture_sampling.py",
+    "tests/pretrain/ops/vocab/test_mixture_sampling.py",
     [
       (
         "reversal has the other sign",
@@ -218,8 +218,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/layer_norm.py",
-    "tests/pretrain/ops/test_layer_parts.py",
+    "pretrain/ops/norm/layer_norm.py",
+    "tests/pretrain/ops/norm/test_layer_parts.py",
     [
       (
         "the gradient of the norm forgets that the deviation depends on x",
@@ -272,8 +272,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/row_random.py",
-    "tests/pretrain/ops/test_row_random.py",
+    "pretrain/ops/draws/row_random.py",
+    "tests/pretrain/ops/draws/test_row_random.py",
     [
       (
         "the use of a key is not folded in",

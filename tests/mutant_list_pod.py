@@ -2,8 +2,8 @@
 
 FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   (
-    "pretrain/device_order.py",
-    "tests/pretrain/test_device_order.py",
+    "pretrain/mesh/device_order.py",
+    "tests/pretrain/mesh/test_device_order.py",
     [
       (
         "neighbours along fsdp lie on different slices",

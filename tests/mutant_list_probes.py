@@ -2,8 +2,8 @@
 
 FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   (
-    "pretrain/analysis/probes.py",
-    "tests/pretrain/analysis/test_probes.py",
+    "lab/analysis/probes.py",
+    "tests/lab/analysis/test_probes.py",
     [
       (
         "a word is read beside the word before its head",
@@ -50,8 +50,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/analysis/edges.py",
-    "tests/pretrain/analysis/test_edges.py",
+    "lab/analysis/edges.py",
+    "tests/lab/analysis/test_edges.py",
     [
       (
         "a span has a word too many",
@@ -74,8 +74,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/analysis/probed_models.py",
-    "tests/pretrain/analysis/test_probed_models.py",
+    "lab/analysis/probed_models.py",
+    "tests/lab/analysis/test_probed_models.py",
     [
       (
         "an untrained encoder is asked with trained heads",
@@ -92,8 +92,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/analysis/words.py",
-    "tests/pretrain/analysis/test_edges.py",
+    "lab/analysis/words.py",
+    "tests/lab/analysis/test_edges.py",
     [
       (
         "the layers of a generator are in the wrong order",
@@ -110,8 +110,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/analysis/logs.py",
-    "tests/pretrain/analysis/test_logs.py",
+    "lab/analysis/logs.py",
+    "tests/lab/analysis/test_logs.py",
     [
       (
         "the average begins at nothing",
@@ -134,8 +134,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/analysis/detection.py",
-    "tests/pretrain/analysis/test_detection.py",
+    "lab/analysis/detection.py",
+    "tests/lab/analysis/test_detection.py",
     [
       (
         "the loss at replaced tokens is that of all",
@@ -158,8 +158,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/analysis/plane.py",
-    "tests/pretrain/analysis/test_plane.py",
+    "lab/analysis/plane.py",
+    "tests/lab/analysis/test_plane.py",
     [
       (
         "a partner is the nearest one way",

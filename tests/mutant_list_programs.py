@@ -3,7 +3,7 @@
 FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   (
     "pretrain/ops/dense.py",
-    "tests/pretrain/ops/test_layer_parts.py",
+    "tests/pretrain/ops/norm/test_layer_parts.py",
     [
       (
         "CPUs contract two axes of tokens",
@@ -20,8 +20,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/added_norm_tpu.py",
-    "tests/pretrain/ops/test_added_norm.py",
+    "pretrain/ops/norm/added_norm_tpu.py",
+    "tests/pretrain/ops/norm/test_added_norm.py",
     [
       (
         "the bias of a branch that was not added gets a gradient",
@@ -62,8 +62,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/added_norm.py",
-    "tests/pretrain/ops/test_added_norm.py",
+    "pretrain/ops/norm/added_norm.py",
+    "tests/pretrain/ops/norm/test_added_norm.py",
     [
       (
         "the kernel is taken for a part of the rows",
@@ -80,8 +80,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/layer_norm.py",
-    "tests/pretrain/ops/test_added_norm.py",
+    "pretrain/ops/norm/layer_norm.py",
+    "tests/pretrain/ops/norm/test_added_norm.py",
     [
       (
         "GPUs lay out a norm's result as they like",
@@ -104,8 +104,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/dry_run.py",
-    "tests/pretrain/test_dry_run.py",
+    "pretrain/plan/dry_run.py",
+    "tests/pretrain/plan/test_dry_run.py",
     [
       (
         "gradients are counted as cut like the shared state",
@@ -116,8 +116,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/own_rows.py",
-    "tests/pretrain/test_collectives.py",
+    "pretrain/mesh/device_program.py",
+    "tests/pretrain/mesh/test_collectives.py",
     [
       (
         "a shared update gathers kernels of layers in float32",
@@ -128,8 +128,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/compiler_options.py",
-    "tests/pretrain/test_compiler_options.py",
+    "pretrain/mesh/compiler_options.py",
+    "tests/pretrain/mesh/test_compiler_options.py",
     [
       (
         "the environment's options are overruled",
@@ -153,7 +153,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   ),
   (
     "pretrain/run.py",
-    "tests/pretrain/test_compiler_options.py",
+    "tests/pretrain/mesh/test_compiler_options.py",
     [
       (
         "a step is compiled without the options of its devices",
@@ -188,8 +188,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/mixture_sampling.py",
-    "tests/pretrain/ops/test_mixture_sampling.py",
+    "pretrain/ops/vocab/mixture_sampling.py",
+    "tests/pretrain/ops/vocab/test_mixture_sampling.py",
     [
       (
         "a TPU keeps the draw's scores for the backward pass",

@@ -74,7 +74,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/own_rows.py",
+    "pretrain/mesh/device_program.py",
     "tests/pretrain/test_gradients.py",
     [
       (
@@ -194,8 +194,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/resume.py",
-    "tests/pretrain/test_resume.py",
+    "pretrain/checkpoints/resume.py",
+    "tests/pretrain/checkpoints/test_resume.py",
     [
       (
         "another seed may continue a run",
@@ -248,7 +248,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ops/attention_at.py",
+    "pretrain/ops/attention/attention_at.py",
     "tests/pretrain/models/test_last_layer.py",
     [
       (
@@ -260,8 +260,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/batches.py",
-    "tests/pretrain/test_batches.py",
+    "pretrain/reading/batches.py",
+    "tests/pretrain/reading/test_batches.py",
     [
       (
         "steps that are read together take one step's rows",

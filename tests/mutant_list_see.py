@@ -36,7 +36,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/metrics.py",
+    "pretrain/logs/metrics.py",
     "tests/pretrain/report/test_series.py",
     [
       (
@@ -60,8 +60,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/analysis/space.py",
-    "tests/pretrain/analysis/test_analyses.py",
+    "lab/analysis/space.py",
+    "tests/lab/analysis/test_analyses.py",
     [
       (
         "uniformity of distances, not of their squares",
@@ -78,8 +78,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/analysis/correction.py",
-    "tests/pretrain/analysis/test_analyses.py",
+    "lab/analysis/correction.py",
+    "tests/lab/analysis/test_analyses.py",
     [
       (
         "padding counts",
@@ -90,8 +90,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/trackers.py",
-    "tests/pretrain/test_trackers.py",
+    "pretrain/logs/trackers.py",
+    "tests/pretrain/logs/test_trackers.py",
     [
       (
         "a later start begins another run",
@@ -102,8 +102,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/analysis/curricula.py",
-    "tests/pretrain/analysis/test_curricula.py",
+    "lab/analysis/curricula.py",
+    "tests/lab/analysis/test_curricula.py",
     [
       (
         "original tokens that seem replaced count as right",
@@ -120,8 +120,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ablations/sweeps.py",
-    "tests/pretrain/ablations/test_ablations.py",
+    "lab/studies/sweeps.py",
+    "tests/lab/studies/test_ablations.py",
     [
       (
         "steps on the way are points of a sweep",
@@ -132,8 +132,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ablations/statistics.py",
-    "tests/pretrain/ablations/test_ablations.py",
+    "lab/studies/statistics.py",
+    "tests/lab/studies/test_ablations.py",
     [
       (
         "the interval is that of one run",
@@ -144,8 +144,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ablations/table.py",
-    "tests/pretrain/ablations/test_ablations.py",
+    "lab/studies/table.py",
+    "tests/lab/studies/test_ablations.py",
     [
       (
         "a row is compared with its base at another step",
@@ -156,8 +156,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ablations/cells.py",
-    "tests/pretrain/ablations/test_ablations.py",
+    "lab/studies/cells.py",
+    "tests/lab/studies/test_ablations.py",
     [
       (
         "cells of other flags are taken for these",
@@ -186,8 +186,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/analysis/word_pairs.py",
-    "tests/pretrain/analysis/test_analyses.py",
+    "lab/analysis/word_pairs.py",
+    "tests/lab/analysis/test_analyses.py",
     [
       (
         "words are compared with words of any frequency",

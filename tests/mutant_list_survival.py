@@ -14,8 +14,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/checkpoint.py",
-    "tests/pretrain/test_checkpoint.py",
+    "pretrain/checkpoints/checkpoint.py",
+    "tests/pretrain/checkpoints/test_checkpoint.py",
     [
       (
         "a save that has failed waits for the other processes",
@@ -32,7 +32,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/stop.py",
+    "pretrain/pod/stop.py",
     "tests/pretrain/test_train.py",
     [
       (
@@ -44,8 +44,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/spikes.py",
-    "tests/pretrain/test_watch.py",
+    "pretrain/watching/spikes.py",
+    "tests/pretrain/watching/test_watch.py",
     [
       (
         "the update after a roll-back takes the old data",
@@ -68,8 +68,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ledger.py",
-    "tests/pretrain/test_ledger.py",
+    "pretrain/reading/ledger.py",
+    "tests/pretrain/reading/test_ledger.py",
     [
       (
         "the line of the saved step goes",
@@ -86,8 +86,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/phases.py",
-    "tests/pretrain/test_phases.py",
+    "pretrain/checkpoints/phases.py",
+    "tests/pretrain/checkpoints/test_phases.py",
     [
       (
         "the first phase is the last",
@@ -98,8 +98,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/integrity.py",
-    "tests/pretrain/test_integrity.py",
+    "pretrain/checkpoints/integrity.py",
+    "tests/pretrain/checkpoints/test_integrity.py",
     [
       (
         "what is there is what was saved",
@@ -110,7 +110,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/integrity.py",
+    "pretrain/checkpoints/integrity.py",
     "tests/faults/test_faults.py",
     [
       (
@@ -122,8 +122,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/checkpoint.py",
-    "tests/pretrain/test_saves.py",
+    "pretrain/checkpoints/checkpoint.py",
+    "tests/pretrain/checkpoints/test_saves.py",
     [
       (
         "slow saves are not told",

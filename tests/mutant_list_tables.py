@@ -84,7 +84,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/metrics.py",
+    "pretrain/logs/metrics.py",
     "tests/pretrain/report/test_series.py",
     [
       (
@@ -120,8 +120,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/warm_start.py",
-    "tests/pretrain/test_warm_start.py",
+    "pretrain/checkpoints/warm_start.py",
+    "tests/pretrain/checkpoints/test_warm_start.py",
     [
       (
         "a model with segments is taken for one without",
@@ -228,8 +228,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/ablations/statistics.py",
-    "tests/pretrain/ablations/test_ablations.py",
+    "lab/studies/statistics.py",
+    "tests/lab/studies/test_ablations.py",
     [
       (
         "a bootstrap draws four values",
@@ -258,8 +258,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/checkpoints.py",
-    "tests/pretrain/test_checkpoints.py",
+    "pretrain/checkpoints/__main__.py",
+    "tests/pretrain/checkpoints/test_checkpoints.py",
     [
       (
         "an average is of the oldest steps",

@@ -74,8 +74,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/warm_start.py",
-    "tests/pretrain/test_init_from.py",
+    "pretrain/checkpoints/warm_start.py",
+    "tests/pretrain/checkpoints/test_init_from.py",
     [
       (
         "infinite weights start a run",
@@ -122,8 +122,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/batches.py",
-    "tests/pretrain/test_batches.py",
+    "pretrain/reading/batches.py",
+    "tests/pretrain/reading/test_batches.py",
     [
       (
         "a batch that is read again ignores skips",
@@ -170,8 +170,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/analysis/space.py",
-    "tests/pretrain/analysis/test_analyses.py",
+    "lab/analysis/space.py",
+    "tests/lab/analysis/test_analyses.py",
     [
       (
         "the area is of random pairs above similar ones",
@@ -206,8 +206,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/own_rows.py",
-    "tests/pretrain/test_collectives.py",
+    "pretrain/mesh/device_program.py",
+    "tests/pretrain/mesh/test_collectives.py",
     [
       (
         "a group that ends in the middle of a device is cut",

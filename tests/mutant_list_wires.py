@@ -48,7 +48,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/prepared.py",
+    "pretrain/reading/prepared.py",
     "tests/pretrain/test_field_sensitivity.py",
     [
       (
@@ -138,7 +138,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/resume.py",
+    "pretrain/checkpoints/resume.py",
     "tests/pretrain/test_wires.py",
     [
       (
@@ -175,7 +175,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/prepared.py",
+    "pretrain/reading/prepared.py",
     "tests/pretrain/test_wires.py",
     [
       (
@@ -217,8 +217,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/checkpoint.py",
-    "tests/pretrain/test_checkpoint.py",
+    "pretrain/checkpoints/checkpoint.py",
+    "tests/pretrain/checkpoints/test_checkpoint.py",
     [
       (
         "remains of killed saves stay",
@@ -248,7 +248,7 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   ),
   (
     "pretrain/gradients.py",
-    "tests/pretrain/test_sharding.py",
+    "tests/pretrain/mesh/test_sharding.py",
     [
       (
         "microbatches on one device after another",
@@ -259,8 +259,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/own_rows.py",
-    "tests/pretrain/test_collectives.py",
+    "pretrain/mesh/device_program.py",
+    "tests/pretrain/mesh/test_collectives.py",
     [
       (
         "kernels gathered in float32",
@@ -283,8 +283,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/sharding.py",
-    "tests/pretrain/test_sharding.py",
+    "pretrain/mesh/sharding.py",
+    "tests/pretrain/mesh/test_sharding.py",
     [
       (
         "position tables whole on every device",

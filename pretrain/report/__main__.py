@@ -63,7 +63,7 @@ def _run(asked: argparse.Namespace) -> None:
   more = [report for folder in folders for report in written_tables.find(folder)]
   shown: dict[str, examples.Examples | str] = {}
   if asked.examples:
-    from pretrain import devices
+    from pretrain.mesh import devices
 
     devices.start()
     for run in loaded:

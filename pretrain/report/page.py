@@ -7,7 +7,7 @@ from typing import Any
 
 from data.page import template
 from data.page.plot import shown
-from pretrain import metrics
+from pretrain.logs import metrics
 from pretrain.report import config_diff, runs, series, written_tables
 from pretrain.report.examples import SHADES, Examples
 from pretrain.report.runs import ShownRun

@@ -9,7 +9,7 @@ import numpy as np
 
 from data.errors import ConfigError
 from data.page.plot import Curve, Plot, shown
-from pretrain import metrics
+from pretrain.logs import metrics
 from pretrain.report.runs import ShownRun
 
 MOST_POINTS, FEWEST_POINTS = 300, 40  # of a curve; more would be no wider than a pixel

@@ -17,9 +17,9 @@ from ml_collections import ConfigDict
 
 from configs.ablations import amos, coco_lm, taco
 from pretrain.build import build
+from pretrain.mesh.trees import by_path as flat
 from pretrain.objectives.views import View
 from pretrain.recipe import Recipe
-from pretrain.trees import by_path as flat
 from tests.pretrain.small_recipe import LENGTH, TOKENS, VOCAB_SIZE, small_batch
 
 TABLES = {"coco_lm": coco_lm, "amos": amos, "taco": taco}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from configs.ablations import amos, coco_lm, taco
-from pretrain import sharding
+from pretrain.mesh import sharding
 from pretrain.run import make_run
 from tests.configs.ablation_case import FAST_COMPILE, LENGTH, Case, config_of, flat, under
 from tests.pretrain.small_recipe import TOKENS, VOCAB_SIZE

@@ -125,7 +125,7 @@ def final_weights() -> None:
 def adv_mlm() -> None:
   """The encoder's gradient enters the heads' logits; it did not; values stay.
 
-  That it is multiplied is in `tests/pretrain/ops/test_mixture_sampling.py`.
+  That it is multiplied is in `tests/pretrain/ops/vocab/test_mixture_sampling.py`.
   """
   row = Case("amos", "adv_mlm", NO_MLM)
   assert changed(row) == {"mixture.adv_mlm_multiplier"}

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from configs.ablations.coco_lm import ROWS
-from pretrain import warm_start
+from pretrain.checkpoints import warm_start
+from pretrain.checkpoints.saved_model import SavedModel
 from pretrain.corruption import replace
-from pretrain.saved_model import SavedModel
 from tests.configs.ablation_case import (
   BATCH,
   RTOL,

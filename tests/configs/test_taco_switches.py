@@ -18,9 +18,10 @@ from array_record.python import array_record_module
 
 from configs.ablations.taco import ROWS
 from data import manifest
-from pretrain import prepared, warm_start
+from pretrain.checkpoints import warm_start
+from pretrain.checkpoints.saved_model import SavedModel
 from pretrain.objectives.views import View
-from pretrain.saved_model import SavedModel
+from pretrain.reading import prepared
 from tests.configs.ablation_case import (
   BATCH,
   FAST_COMPILE,

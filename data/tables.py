@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import rich.console
@@ -24,11 +24,33 @@ class Column(NamedTuple):
   side: Literal["left", "right"] = "right"
 
 
+class Cells(NamedTuple):
+  """A table as text."""
+
+  header: Sequence[str]
+  rows: Sequence[Sequence[str]]
+  numbers: Collection[int] = ()  # columns that are set at the right
+
+  def as_markdown(self) -> str:
+    """The table as GitHub's Markdown, a line for each row."""
+    rules = ["---:" if at in self.numbers else "---" for at in range(len(self.header))]
+    lines = [self.header, rules, *self.rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
 class Table(NamedTuple):
   """Columns and the rows that they show."""
 
   columns: Sequence[Column]
   rows: Sequence[Row]
+
+  def cells(self) -> Cells:
+    """The text that people read."""
+    return Cells(
+      [column.header for column in self.columns],
+      [[column.show(row) for column in self.columns] for row in self.rows],
+      [at for at, column in enumerate(self.columns) if column.side == "right"],
+    )
 
 
 def percent(value: float | None) -> str:
@@ -84,13 +106,8 @@ class Report:
   def as_markdown(self) -> str:
     """The report as GitHub's Markdown."""
     lines = [f"# {self.title}", ""]
-    for columns, rows in self.tables:
-      headers = [column.header for column in columns]
-      rules = ["---:" if column.side == "right" else "---" for column in columns]
-      cells = [[column.show(row) for column in columns] for row in rows]
-      for line in (headers, rules, *cells):
-        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |")
-      lines.append("")
+    for table in self.tables:
+      lines += [table.cells().as_markdown(), ""]
     for note in self.notes:
       lines += [note.replace("*", "\\*"), ""]
     return "\n".join(lines)

@@ -2,19 +2,23 @@
 
 FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
   (
-    "data/page/markup.py",
+    "data/page/template.py",
+    "tests/pretrain/report/test_report.py",
+    [("text is not escaped", "autoescape=True", "autoescape=False", "test_hostile_text_stays_text")],
+  ),
+  (
+    "data/page/__init__.py",
+    "tests/pretrain/report/test_report.py",
+    [("text may turn around what follows", r"\u202a-\u202e", "", "test_hostile_text_stays_text")],
+  ),
+  (
+    "pretrain/report/report.html",
     "tests/pretrain/report/test_report.py",
     [
       (
-        "text is not escaped",
-        'return Markup(html.escape(_UNPRINTABLE.sub("\\ufffd", str(text)), quote=True))',
-        'return Markup(_UNPRINTABLE.sub("\\ufffd", str(text)))',
-        "test_hostile_text_stays_text",
-      ),
-      (
         "any address is a link",
-        """if not re.fullmatch(r"https?://[^\\s\\"'<>\\\\]+", address):""",
-        "if not address:",
+        '{% if address.startswith(("https://", "http://")) %}',
+        "{% if address %}",
         "test_hostile_text_stays_text",
       ),
     ],
@@ -98,8 +102,8 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "lab/analysis/detection.py",
-    "tests/lab/analysis/test_detection.py",
+    "lab/analysis/curricula.py",
+    "tests/lab/analysis/test_curricula.py",
     [
       (
         "original tokens that seem replaced count as right",
@@ -112,6 +116,18 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
         "for one, other in zip(pair, masks[0]))",
         "for one, other in zip(pair, pair))",
         "test_runs_are_asked_about_the_same_text_and_a_note_says_whether_with_the_same_masks",
+      ),
+    ],
+  ),
+  (
+    "lab/studies/sweeps.py",
+    "tests/lab/studies/test_ablations.py",
+    [
+      (
+        "steps on the way are points of a sweep",
+        'row["step"] == asked.steps(asked.study.arms[arm])[-1]',
+        'row["step"] in asked.steps(asked.study.arms[arm])',
+        "test_rows_of_a_sweep_are_plotted_over_its_values_with_intervals",
       ),
     ],
   ),
@@ -170,14 +186,14 @@ FAULTS: list[tuple[str, str, list[tuple[str, str, str, str]]]] = [
     ],
   ),
   (
-    "pretrain/report/written_tables.py",
-    "tests/pretrain/report/test_report.py",
+    "lab/analysis/word_pairs.py",
+    "tests/lab/analysis/test_analyses.py",
     [
       (
-        "a column that one run lacks stands for all",
-        "is_same = len(of_run) == len(tables) and len(set(of_run.values())) == 1",
-        "is_same = len(set(of_run.values())) == 1",
-        "test_probes_of_several_runs_are_one_table",
+        "words are compared with words of any frequency",
+        "near = order[max(rank[second] - _NEAR, 0) : rank[second] + _NEAR + 1]",
+        "near = order",
+        "test_words_are_compared_with_words_of_like_frequency",
       ),
     ],
   ),

@@ -66,7 +66,8 @@ def test_a_fault_changes_one_place_of_one_line_and_its_test_exists(mutant):
   text = (ROOT / mutant.file).read_text(encoding="utf-8")
   assert text.count(mutant.original) == 1
   assert "\n" not in mutant.original + mutant.fault and mutant.fault != mutant.original
-  ast.parse(text.replace(mutant.original, mutant.fault))
+  if mutant.file.endswith(".py"):
+    ast.parse(text.replace(mutant.original, mutant.fault))
   file, _, test = mutant.test.partition("::")
   assert test.partition("[")[0] in _tests_of(file)
 

@@ -10,6 +10,7 @@ from typing import Any
 from configs.ablations import amos, coco_lm, taco
 from configs.ablations.row import Row
 from data import files
+from data.tables import Cells
 
 FAMILIES = {"coco_lm": coco_lm, "amos": amos, "taco": taco}
 PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "ablations.md"
@@ -28,23 +29,22 @@ def render() -> str:
   sections = [_HEAD]
   for family, module in FAMILIES.items():
     title, *_ = (module.__doc__ or family).splitlines()
-    lines = ["| row | starts from | fields | what it does | the paper's result |", "|---|---|---|---|---|"]
-    lines += [_line(name, row) for name, row in module.ROWS.items()]
+    header = ("row", "starts from", "fields", "what it does", "the paper's result")
+    table = Cells(header, [_cells(name, row) for name, row in module.ROWS.items()]).as_markdown()
     command = f"python -m pretrain.main --config=configs/ablations/{family}.py:{next(iter(module.ROWS))}"
-    sections.append(f"## {title}\n\n```\n{command}\n```\n\n" + "\n".join(lines) + "\n")
+    sections.append(f"## {title}\n\n```\n{command}\n```\n\n{table}\n")
   return "\n".join(sections)
 
 
-def _line(name: str, row: Row) -> str:
+def _cells(name: str, row: Row) -> tuple[str, ...]:
   fields = [_fields(row.changes), *(f"**`{field}`**" for field in row.required)]
-  cells = (
+  return (
     f"`{name}`",
     f"`{row.recipe}`",
     ", ".join(filter(None, fields)) or "none",
     row.note,
     row.paper or "-",
   )
-  return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _fields(changes: Mapping[str, Any]) -> str:

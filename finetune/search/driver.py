@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import jax
+import numpy as np
 
 from data.command import STOPPED
+from data.page.plot import Curve, Plot
 from data.tables import Report
-from finetune.search import curves
 from finetune.search.loop import Stopped
 from finetune.search.plan import Plan
 from finetune.search.search import Search
@@ -57,13 +58,24 @@ def run(kind: Kind) -> int:
         search = Search(plan, session)
         records[plan.name] = search.run(plan.cells, plan.seeds)
         kind.finish(search, records[plan.name])
-        curves.draw(records[plan.name], session.workdir / plan.name / curves.FILE)
+        _plot(records[plan.name]).write(session.workdir / plan.name)
         jax.clear_caches()  # the next search's programs are others
       report = kind.report(records)
-      pictures = ", ".join(f"{plan.name}/{curves.FILE}" for plan in kind.plans)
+      pictures = ", ".join(f"{plan.name}/curves.png" for plan in kind.plans)
       report = dataclasses.replace(report, notes=[*report.notes, f"Evaluations over steps: {pictures}."])
     except Stopped:
       session.say("Stopped as asked; what was finished is stored, the same command continues")
       return STOPPED
     report.publish(session.workdir, session.say)
   return 0
+
+
+def _plot(records: Sequence[Record]) -> Plot:
+  """The metric of every run's evaluations over its steps, a colour for each cell."""
+  curves = []
+  for record in records:
+    for evaluations in record.seeds.values():
+      steps = np.asarray([one.step for one in evaluations])
+      values = np.asarray([one.metrics[record.metric] for one in evaluations])
+      curves.append(Curve(record.cell.name, steps, values, has_dots=True))
+  return Plot("curves", records[0].task, "updates", f"{records[0].metric}, development set", curves)

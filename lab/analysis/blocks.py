@@ -4,8 +4,9 @@ Of blocks the cosine of [CLS] with that of a crop of the same block and of other
 for runs without the contrast too); of tokens the contextual score (TACO figures 3b and 6a).
 """
 
+from data.page.plot import Plot
 from lab.analysis import figures
-from lab.analysis.outcome import LeftOut, Needs, Outcome, Plot, over_steps
+from lab.analysis.outcome import LeftOut, Needs, Outcome, over_steps
 from lab.analysis.request import Request
 
 _COSINES = {"sequence_cosine_positive": "crop of the same block", "sequence_cosine_negative": "other blocks"}

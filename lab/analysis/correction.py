@@ -7,7 +7,8 @@ original, at every saved step. Source: COCO-LM (Meng et al., 2021) figure 8.
 import jax
 import jax.numpy as jnp
 
-from lab.analysis.outcome import LeftOut, Needs, Outcome, Plot, over_steps
+from data.page.plot import Plot
+from lab.analysis.outcome import LeftOut, Needs, Outcome, over_steps
 from lab.analysis.request import Request
 from pretrain.logs.heldout import Arrays, collect
 from pretrain.models import heads

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot, over_steps
+from data.page.plot import Curve, Plot
+from lab.analysis.outcome import LeftOut, Needs, Outcome, over_steps
 from lab.analysis.request import Request
 from lab.analysis.space import densities
 from pretrain.checkpoints.opened import OpenedRun

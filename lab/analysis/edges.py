@@ -13,9 +13,10 @@ import numpy as np
 
 from data import annotated, rows
 from data.errors import DataError
+from data.page.plot import Curve, Plot
 from data.rows.spans import targets_of, words_of
 from lab.analysis import linear, spans
-from lab.analysis.outcome import Curve, Needs, Outcome, Plot
+from lab.analysis.outcome import Needs, Outcome
 from lab.analysis.request import Request
 from lab.analysis.words import FrozenEncoder
 from pretrain.checkpoints.opened import open_generator

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from data.page.plot import Curve, Plot
 from lab.analysis import scores as fine_tuned
-from lab.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot, stem_of
+from lab.analysis.outcome import LeftOut, Needs, Outcome, stem_of
 from lab.analysis.request import Request
 from pretrain.checkpoints import checkpoint
 from pretrain.logs import metrics

@@ -10,7 +10,8 @@ import numpy as np
 from data import glue
 from data.glue import tsv
 from data.glue.tasks import known_task
-from lab.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
+from data.page.plot import Curve, Plot
+from lab.analysis.outcome import LeftOut, Needs, Outcome
 from lab.analysis.request import Request
 from pretrain.embed.vectors import Embedder, unit
 from pretrain.logs.heldout import ranking_area

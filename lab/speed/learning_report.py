@@ -7,6 +7,8 @@ import pathlib
 import numpy as np
 
 from data.errors import DataError
+from data.page.plot import Curve, Plot
+from data.tables import Cells
 
 # (figure, its baseline) shown for single runs, where a run has them.
 FIGURES = (
@@ -55,24 +57,26 @@ def read(directory: pathlib.Path) -> dict[str, list[Lines]]:
 
 
 def report(directory: pathlib.Path) -> str:
-  """Markdown tables of the results of `benchmarks.learning run`; also draws <directory>/learning.png."""
+  """Markdown tables of the results of `benchmarks.learning run`; also draws <directory>/learning_*.png."""
   runs = read(directory)
   sections = [_single(name, seeds) for name, seeds in runs.items()]
   sections += [_twin(runs, *twin) for twin in TWINS if twin[0] in runs and twin[1] in runs]
-  _draw(runs, directory / "learning.png")
+  for plot in (_plot(runs, name) for name in CURVES):
+    if plot.curves:
+      plot.write(directory)
   return "\n\n".join(sections)
 
 
 def _single(name: str, seeds: list[Lines]) -> str:
   last = seeds[0][-1]
   title = f"### {name}: {last['step']:,} steps, {last['tokens']:,} tokens, {len(seeds)} seed(s)"
-  rows = ["| held-out figure | start | end | trivial baseline |", "|---|---|---|---|"]
+  rows = []
   for figure, baseline in FIGURES:
     if figure in last:
       starts, ends = ([lines[at][figure] for lines in seeds] for at in (0, -1))
       beside = "" if baseline is None else f"{last[baseline]:.3f}"
-      rows.append(f"| {figure} | {_spread(starts)} | {_spread(ends)} | {beside} |")
-  return "\n".join([title, "", *rows])
+      rows.append((figure, _spread(starts), _spread(ends), beside))
+  return f"{title}\n\n{Cells(('held-out figure', 'start', 'end', 'trivial baseline'), rows).as_markdown()}"
 
 
 def _spread(values: list[float]) -> str:
@@ -82,7 +86,7 @@ def _spread(values: list[float]) -> str:
 
 def _twin(runs: dict[str, list[Lines]], name: str, twin: str, figures: tuple[str, ...]) -> str:
   """Both runs of a pair, seed by seed, at the last step both measured."""
-  rows = [f"| figure | seed | step | {name} | {twin} | difference |", "|---|---|---|---|---|---|"]
+  rows = []
   others = {lines[0]["seed"]: lines for lines in runs[twin]}
   for figure in figures:
     for lines in runs[name]:
@@ -91,29 +95,22 @@ def _twin(runs: dict[str, list[Lines]], name: str, twin: str, figures: tuple[str
       if shared:
         mine, theirs = shared[-1][figure], other[shared[-1]["step"]][figure]
         step, seed = shared[-1]["step"], lines[0]["seed"]
-        rows.append(f"| {figure} | {seed} | {step:,} | {mine:.3f} | {theirs:.3f} | {mine - theirs:+.3f} |")
-  return "\n".join([f"### {name} against {twin}, at equal steps", "", *rows])
+        values = (f"{mine:.3f}", f"{theirs:.3f}", f"{mine - theirs:+.3f}")
+        rows.append((figure, str(seed), f"{step:,}", *values))
+  table = Cells(("figure", "seed", "step", name, twin, "difference"), rows)
+  return f"### {name} against {twin}, at equal steps\n\n{table.as_markdown()}"
 
 
-def _draw(runs: dict[str, list[Lines]], path: pathlib.Path) -> None:
-  import matplotlib
-
-  matplotlib.use("Agg")
-  from matplotlib import pyplot
-
-  figure, axes = pyplot.subplots(2, 3, figsize=(15, 8), constrained_layout=True)
-  colours = dict(zip(runs, pyplot.cm.tab10.colors * 2))
-  for axis, name in zip(axes.flat, CURVES):
-    for run, seeds in runs.items():
-      for number, lines in enumerate(seeds):
-        points = [(line["tokens"] / 1e6, line[name]) for line in lines if name in line]
-        if points:
-          axis.plot(*zip(*points), marker=".", color=colours[run], label=run if number == 0 else None)
-    if name.endswith(("loss", "head_0")):
-      level = next(iter(runs.values()))[0][-1]["unigram_cross_entropy"]
-      axis.axhline(level, color="grey", linestyle=":", label="unigram")
-    axis.set_title(name)
-    axis.set_xlabel("million tokens")
-    axis.legend(fontsize=8)
-  figure.savefig(path, dpi=80)
-  pyplot.close(figure)
+def _plot(runs: dict[str, list[Lines]], name: str) -> Plot:
+  """A held-out figure over the tokens of every run."""
+  curves = []
+  for run, seeds in runs.items():
+    for lines in seeds:
+      points = [(line["tokens"] / 1e6, line[name]) for line in lines if name in line]
+      if points:
+        curves.append(Curve(run, *np.asarray(points).T, has_dots=True))
+  if curves and name.endswith(("loss", "head_0")):
+    level = next(iter(runs.values()))[0][-1]["unigram_cross_entropy"]
+    ends = np.asarray([0.0, max(curve.x[-1] for curve in curves)])
+    curves.append(Curve("unigram", ends, np.full(2, level), is_dashed=True))
+  return Plot(f"learning_{name}", name, "million tokens", "", curves)

@@ -39,6 +39,9 @@ def parser() -> Parser:
   made.add_argument(
     "--examples", type=int, default=3, help="held-out blocks to show; 0: none, nothing is run"
   )
+  made.add_argument(
+    "--over", choices=("step", "token", "hour"), default="step", help="the horizontal axis of the curves"
+  )
   made.add_argument("--tables", default="", help="more folders of reports, by commas")
   return made
 
@@ -58,18 +61,18 @@ def _run(asked: argparse.Namespace) -> None:
   loaded = runs.read(asked.workdirs)
   folders = map(pathlib.Path, command.names(asked.tables))
   more = [report for folder in folders for report in written_tables.find(folder)]
-  shown = {}
+  shown: dict[str, examples.Examples | str] = {}
   if asked.examples:
     from pretrain.mesh import devices
 
     devices.start()
     for run in loaded:
       try:
-        shown[run.name] = examples.as_markup(examples.look(run, number=asked.examples))
+        shown[run.name] = examples.look(run, number=asked.examples)
       except UserError as error:  # the rest of the page needs no checkpoint
-        shown[run.name] = examples.missing(error)
-        print(f"{run.path}: no examples: {errors.reason(error)}", file=sys.stderr)
-  content = page.make(loaded, shown, more).encode("utf-8", "replace")
+        shown[run.name] = errors.reason(error)
+        print(f"{run.path}: no examples: {shown[run.name]}", file=sys.stderr)
+  content = page.make(loaded, shown, more, asked.over).encode("utf-8", "replace")
   with errors.writing(output):
     output.absolute().parent.mkdir(parents=True, exist_ok=True)
     files.write_atomically(output, content)

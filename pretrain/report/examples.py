@@ -1,19 +1,18 @@
 """Held-out text as an encoder saw it: what was put in place of tokens, and what it believed."""
 
-import itertools
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from data.errors import DataError, UserError, reason
-from data.page.markup import Markup, element
+from data.errors import DataError
 from pretrain.checkpoints.opened import OpenedRun, open_run
 from pretrain.logs.heldout import Arrays, collect, describe_guesses, describe_replaced
 from pretrain.report.runs import ShownRun
 
 MOST_TOKENS = 80  # of a block that are shown
-_SHADES = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0)  # bounds: about one token in eight is replaced
+SHADES = ("0%–10%", "10%–20%", "20%–40%", "40%–70%", "70%–100%")  # about one token in eight is replaced
+_BOUNDS = (0.1, 0.2, 0.4, 0.7)
 
 
 class Token(NamedTuple):
@@ -23,6 +22,11 @@ class Token(NamedTuple):
   original: str | None  # what the text had there, where another token or a mask was put
   belief: float | None  # probability that it is replaced; of the original token, in masked text
   begins_word: bool
+
+  @property
+  def shade(self) -> int:
+    """The place in `SHADES` of the belief."""
+    return sum((self.belief or 0.0) >= bound for bound in _BOUNDS)
 
 
 class Examples(NamedTuple):
@@ -75,58 +79,3 @@ def _guessed(arrays: Arrays, row: int, opened: OpenedRun) -> Iterator[Token]:
       continue
     guess, _ = opened.vocabulary.letters(arrays["guesses"][row, at])
     yield Token(guess, original, float(arrays["probability"][row, at]), begins)
-
-
-def as_markup(examples: Examples) -> Markup:
-  """The blocks as text, each token in the shade of what the encoder believes."""
-  shown = [
-    element("p", [_token(examples.kind, token) for token in block], class_="example", dir="auto")
-    for block in examples.blocks
-  ]
-  return element("div", _key(examples.kind), shown)
-
-
-def _token(kind: str, token: Token) -> list[Markup | str]:
-  before = " " if token.begins_word else ""
-  if token.belief is None:
-    return [before, token.text]
-  what = "replaced" if kind == "replaced" else "the original token here"
-  title = f"{token.belief:.0%} {what}"
-  if token.original is None:
-    return [before, element("span", token.text, class_=f"b{_shade(token.belief)}", title=title)]
-  is_right = token.belief > 0.5 if kind == "replaced" else token.text == token.original
-  mark = "✓" if is_right else "✗"
-  classes = f"changed {'right' if is_right else 'wrong'}"
-  classes += f" b{_shade(token.belief)}" if kind == "replaced" else ""
-  inside = element(
-    "ruby", token.text, element("rp", " ("), element("rt", token.original), element("rp", ") ")
-  )
-  return [before, element("span", inside, element("small", mark), class_=classes, title=title)]
-
-
-def _shade(belief: float) -> int:
-  return sum(belief >= bound for bound in _SHADES[1:-1])
-
-
-def _key(kind: str) -> Markup:
-  if kind == "masked":
-    return element(
-      "p",
-      "Framed: a token that was chosen and, most of the time, masked. Inside stands the token that the model "
-      "holds for the likeliest, above it the original; ✓ they are the same, ✗ they are not.",
-    )
-  steps = [
-    element("span", f"{low:.0%}–{high:.0%}", class_=f"b{at} key")
-    for at, (low, high) in enumerate(itertools.pairwise(_SHADES))
-  ]
-  return element(
-    "p",
-    "Framed: a token that was put in, the original above it; ✓ the encoder noticed (more than 50 %), ✗ it "
-    "did not. Shade of every token: the probability, by the encoder, that it is replaced: ",
-    [[step, " "] for step in steps],
-  )
-
-
-def missing(error: UserError) -> Markup:
-  """What stands in place of the examples of a run that has none."""
-  return element("p", f"None: {reason(error)}", class_="note")

@@ -2,17 +2,21 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
-from data.page.drawing import Axis, Chart, Curve
+from data.errors import ConfigError
+from data.page.plot import Curve, Plot, shown
 from pretrain.logs import metrics
 from pretrain.report.runs import ShownRun
 
 MOST_POINTS, FEWEST_POINTS = 300, 40  # of a curve; more would be no wider than a pixel
-ALL_POINTS = 60_000  # of a page, about: twelve bytes each and axis
+ALL_POINTS = 60_000  # of a page, about: thirty bytes each
+_MOST_DOTS = 60  # points of a curve that are marked
+Axis = Literal["step", "token", "hour"]
+Place = Callable[[np.ndarray], np.ndarray]  # from steps to places on the axis
 TRAIN, HELD_OUT = "train/", "eval/"
 _TWIN = "perf/steps_per_second"  # has the shape of the tokens per second
 
@@ -43,37 +47,15 @@ _PART = re.compile(
 )
 
 
-def axes(runs: Sequence[ShownRun]) -> list[Axis]:
-  """Steps, and tokens and hours where all runs say how many."""
-  choices = [Axis("step", "step", [lambda steps: steps.astype(float)] * len(runs))]
-  if all(run.tokens_per_step for run in runs):
-    most = max(run.step * run.tokens_per_step for run in runs)
-    unit, size = next(
-      (pair for pair in (("billions", 1e9), ("millions", 1e6), ("thousands", 1e3)) if most >= pair[1]),
-      ("", 1.0),
-    )
-    scales = [run.tokens_per_step / size for run in runs]
-    label = f"tokens ({unit})" if unit else "tokens"
-    choices.append(Axis("token", label, [lambda steps, scale=scale: steps * scale for scale in scales]))
-  clocks = [metrics.hours(run.lines) for run in runs]
-  if all(len(steps) > 1 for steps, _ in clocks):
-    is_short = max(taken[-1] for _, taken in clocks) < 1
-    label, factor = ("minutes of training", 60.0) if is_short else ("hours of training", 1.0)
-    choices.append(
-      Axis(
-        "hour",
-        label,
-        [lambda steps, clock=clock: factor * np.interp(steps, *clock) for clock in clocks],
-      )
-    )
-  return choices
-
-
-def charts(runs: Sequence[ShownRun]) -> tuple[dict[str, list[Chart]], dict[str, float]]:
+def charts(runs: Sequence[ShownRun], over: Axis = "step") -> tuple[dict[str, list[Plot]], dict[str, float]]:
   """{section: its charts}, and {metric: value} of metrics that never changed, of which there is no chart.
 
   One run has a colour for each part of a metric, several have one for each run.
+
+  Raises:
+    ConfigError: a run lacks what the axis needs.
   """
+  axis, places = _axis(runs, over)
   values = [_values(run.lines) for run in runs]
   names = [name for name in dict.fromkeys(name for of_run in values for name in of_run) if name != _TWIN]
   constant, families = {}, dict[str, list[str]]()
@@ -86,17 +68,51 @@ def charts(runs: Sequence[ShownRun]) -> tuple[dict[str, list[Chart]], dict[str, 
     else:
       family = name if len(runs) > 1 or name.startswith("perf/") else _PART.sub("", name)
       families.setdefault(family, []).append(name)
-  made: dict[str, list[Chart]] = {}
+  made: dict[str, list[Plot]] = {title: [] for title, _ in SECTIONS}
   most = max(FEWEST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, 2 * len(names) * len(runs))))
   for family, members in families.items():
     title = next(title for title, pattern in SECTIONS if re.search(pattern, family))
-    curves = list(_curves(family, members, runs, values, most=most))
+    curves = list(_curves(family, members, runs, values, places, most=most))
     unit = next((unit for pattern, unit in _UNITS if re.search(pattern, family)), "")
-    made.setdefault(title, []).append(Chart(_words(family), unit, curves))
-  order = [title for title, _ in SECTIONS]
+    words = _words(family)
+    plot = Plot("", words, axis, "" if unit == words else unit, curves, y_limits=_limits(curves))
+    made[title].append(plot)
   for of_section in made.values():
     of_section.sort(key=lambda chart: chart.title != "loss")  # the sum before its terms
-  return dict(sorted(made.items(), key=lambda item: order.index(item[0]))), constant
+  return {title: of_section for title, of_section in made.items() if of_section}, constant
+
+
+def _axis(runs: Sequence[ShownRun], over: Axis) -> tuple[str, list[Place]]:
+  """The label of the horizontal axis, with its unit, and each run's function from steps to it."""
+  if over == "token":
+    if not all(run.tokens_per_step for run in runs):
+      raise ConfigError(
+        "--over=token needs every run's config.json, which says how large a batch is; give --over=step"
+      )
+    most = max(run.step * run.tokens_per_step for run in runs)
+    units = (("tokens (billions)", 1e9), ("tokens (millions)", 1e6), ("tokens (thousands)", 1e3))
+    label, size = next((pair for pair in units if most >= pair[1]), ("tokens", 1.0))
+    scales = [run.tokens_per_step / size for run in runs]
+    return label, [lambda steps, scale=scale: steps * scale for scale in scales]
+  if over == "hour":
+    clocks = [metrics.hours(run.lines) for run in runs]
+    if not all(len(steps) > 1 for steps, _ in clocks):
+      raise ConfigError("--over=hour needs every run's speed (perf/steps_per_second); give --over=step")
+    is_short = max(taken[-1] for _, taken in clocks) < 1
+    label, factor = ("minutes of training", 60.0) if is_short else ("hours of training", 1.0)
+    return label, [lambda steps, clock=clock: factor * np.interp(steps, *clock) for clock in clocks]
+  return "step", [lambda steps: steps] * len(runs)
+
+
+def _limits(curves: Sequence[Curve]) -> tuple[float, float] | None:
+  """The range of the vertical axis without a few values far above or below all others; None: all values."""
+  values = np.concatenate([curve.y for curve in curves])
+  near, far = np.quantile(values, [0.02, 0.98])
+  margin = 1.5 * (far - near)
+  low, high = max(values.min(), near - margin), min(values.max(), far + margin)
+  if len(values) < 20 or margin == 0 or (low == values.min() and high == values.max()):
+    return None
+  return float(low), float(high)
 
 
 def plain(name: str) -> str:
@@ -120,6 +136,7 @@ def _curves(
   members: Sequence[str],
   runs: Sequence[ShownRun],
   values: Sequence[dict[str, dict[int, float]]],
+  places: Sequence[Place],
   *,
   most: int,
 ) -> Iterator[Curve]:
@@ -138,7 +155,16 @@ def _curves(
         name = ", ".join(filter(None, (run.name if len(runs) > 1 else "", part, where)))
         steps, numbers = _thinned(np.asarray([*points]), np.asarray([*points.values()]), most)
         colour = at if len(runs) > 1 else number
-        yield Curve(name, at, steps, numbers, colour, side == HELD_OUT or member.startswith("probe/"))
+        is_held_out = side == HELD_OUT or member.startswith("probe/")
+        yield Curve(
+          name,
+          places[at](steps),
+          numbers,
+          colour,
+          note=shown(float(numbers[-1])),
+          is_dashed=is_held_out,
+          has_dots=is_held_out and len(steps) <= _MOST_DOTS,
+        )
 
 
 def _words(name: str) -> str:

@@ -7,9 +7,10 @@ import pathlib
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from data.tables import Cells
+
 MOST_BYTES = 200_000  # of a file; no report of ours comes near it
 _OF_ANALYSES = "analyses"  # the list that `pretrain.analysis` writes
-OF_PROBES, ASKED = "probe", 4  # what `pretrain.probe` writes; its columns that say what was asked
 MOST_ROWS = 200  # of a table on a page
 DEPTH = 3  # folders below the workdir
 
@@ -19,7 +20,7 @@ class WrittenTable(NamedTuple):
 
   path: pathlib.Path
   title: str
-  tables: Sequence[Sequence[Sequence[str]]]  # rows of cells, the header first
+  tables: Sequence[Cells]
   notes: Sequence[str]
 
 
@@ -39,42 +40,6 @@ def pictures(reports: Sequence[WrittenTable]) -> list[pathlib.Path]:
   folders = sorted({report.path.parent for report in reports if report.path.stem == _OF_ANALYSES})
   found = [path for folder in folders for path in sorted(folder.glob("*.svg"))]
   return [path for path in found if path.stat().st_size <= MOST_BYTES]
-
-
-def merged(reports: Sequence[tuple[str, WrittenTable]]) -> list[list[str]] | None:
-  """The probes of several runs as one table, the header first: what was asked, then a column for each model.
-
-  `reports` are of the runs with these names; of a run with several the last counts that is not of a single
-  step. A column that all runs have alike, such as answers without a model, stands once. None where fewer
-  than two runs have probes.
-  """
-  tables = {
-    name: report.tables[0]
-    for name, report in sorted(reports, key=lambda pair: not _is_of_a_step(pair[1]))
-    if report.path.stem == OF_PROBES
-    and all(len(row) == len(report.tables[0][0]) > ASKED for row in report.tables[0])
-  }
-  if len(tables) < 2:
-    return None
-  asked = [*dict.fromkeys(tuple(row[:ASKED]) for rows in tables.values() for row in rows[1:])]
-  columns: dict[str, dict[str, tuple[str, ...]]] = {}
-  for name, (header, *rows) in tables.items():
-    by_question = {tuple(row[:ASKED]): row for row in rows}
-    for at, model in enumerate(header[ASKED:], ASKED):
-      _, step, number = model.rpartition(" step ")  # what is before it is the run's directory
-      column = tuple(by_question[key][at] if key in by_question else "-" for key in asked)
-      columns.setdefault(f"step {number}" if step else model, {})[name] = column
-  shown: dict[str, tuple[str, ...]] = {}
-  for model, of_run in columns.items():
-    is_same = len(of_run) == len(tables) and len(set(of_run.values())) == 1
-    names = {model: next(iter(of_run))} if is_same else {f"{name}: {model}": name for name in of_run}
-    shown |= {label: of_run[name] for label, name in names.items()}
-  cells = [[*key, *(column[at] for column in shown.values())] for at, key in enumerate(asked)]
-  return [[*next(iter(tables.values()))[0][:ASKED], *shown], *cells]
-
-
-def _is_of_a_step(report: WrittenTable) -> bool:
-  return report.path.parent.name.startswith(f"{OF_PROBES}_")
 
 
 def _folders(directory: pathlib.Path, without: Collection[str], depth: int) -> list[pathlib.Path]:
@@ -106,6 +71,9 @@ def read(path: pathlib.Path) -> WrittenTable | None:
     elif line:
       notes.append(line.replace("\\*", "*"))
     is_inside = is_row
-  # The second row of each is the rule below the header.
-  kept = [[rows[0], *rows[2 : MOST_ROWS + 2]] for rows in tables if len(rows) > 2]
+  kept = [
+    Cells(rows[0], rows[2 : MOST_ROWS + 2], [at for at, rule in enumerate(rows[1]) if rule.endswith(":")])
+    for rows in tables
+    if len(rows) > 2
+  ]
   return WrittenTable(path, lines[0][2:], kept, notes) if kept else None

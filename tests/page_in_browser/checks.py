@@ -142,16 +142,9 @@ def _anchor(view: View, at: int) -> str | None:
   return None if arrived else "Enter does not bring its target into view"
 
 
-def _clicks(*keys: str) -> Callable[[View, int], str | None]:
-  def press(view: View, at: int) -> str | None:
-    for key in keys:
-      view.ask("focus", at)
-      view.page.keyboard.press(key)
-      if not _becomes(lambda: view.ask("wasClicked", at)):
-        return f"{key} does nothing"
-    return None
-
-  return press
+def _link(view: View, at: int) -> str | None:
+  view.page.keyboard.press("Enter")
+  return None if _becomes(lambda: view.ask("wasClicked", at)) else "Enter does nothing"
 
 
 def _summary(view: View, at: int) -> str | None:
@@ -160,20 +153,6 @@ def _summary(view: View, at: int) -> str | None:
     view.page.keyboard.press(key)
     if not _becomes(lambda before=before: view.ask("isOpen", at) != before):
       return f"{key} does not open or close it"
-  return None
-
-
-def _radio(view: View, at: int) -> str | None:
-  """Goes around the group, back to the one it began with."""
-  view.ask("uncheck", at)
-  view.page.keyboard.press("Space")
-  if not _becomes(lambda: view.ask("isChecked")):
-    return "Space does not choose it"
-  for _ in range(view.ask("groupSize", at)):
-    before = view.ask("shown")
-    view.page.keyboard.press("ArrowRight")
-    if not _becomes(lambda before=before: view.ask("shown") != before):
-      return "an arrow key changes nothing on the page"
   return None
 
 
@@ -186,11 +165,8 @@ def _scroller(view: View, at: int) -> str | None:
 
 _OPERATE: dict[str, Callable[[View, int], str | None]] = {
   "anchor": _anchor,
-  "link": _clicks("Enter"),
-  "button": _clicks("Enter", "Space"),
-  "checkbox": _clicks("Space"),
+  "link": _link,
   "summary": _summary,
-  "radio": _radio,
   "scroller": _scroller,
   "box": lambda view, at: None,  # nothing in it to scroll to
 }

@@ -33,15 +33,8 @@ FAULTS = (
     "'planted' reaches from",
     '<style>html, body { overflow-x: hidden }</style><div style="width: 900px">planted</div>',
   ),
-  Fault(
-    "a label cut off",
-    checks.width,
-    "is cut off by its drawing",
-    '<svg width="50" height="20"><text x="40" y="15">planted</text></svg>',
-  ),
   Fault("faint text", checks.contrast, "has a contrast of", "<style>.note { color: #888 }</style>"),
   Fault("faint text", checks.contrast, "has a contrast of", "<style>.note { color: #666 }</style>", "dark"),
-  Fault("faint labels of charts", checks.contrast, "text of text", "<style>svg text { fill: #888 }</style>"),
   Fault(
     "focus that does not show",
     checks.keyboard,
@@ -66,12 +59,6 @@ FAULTS = (
     "Space does not open or close it",
     "<script>onkeydown = (key) => { if (key.key === ' ' && key.target.localName === 'summary') "
     "key.preventDefault(); }</script>",
-  ),
-  Fault(
-    "a switch that changes nothing",
-    checks.keyboard,
-    "an arrow key changes nothing",
-    "<style>.over { display: block !important }</style>",
   ),
   Fault(
     "a table that keys do not scroll",

@@ -10,11 +10,6 @@ globalThis.look = (() => {
     return `${kind} '${text.replace(/\s+/g, " ").slice(0, 40)}'`;
   };
   const isShown = (node) => node.checkVisibility({ visibilityProperty: true }) && node.getClientRects().length;
-  const isStop = (node) => {  // of a group of radio buttons Tab reaches one
-    if (node.type !== "radio") return true;
-    const group = [...document.getElementsByName(node.name)];
-    return node === (group.find((other) => other.checked) || group[0]);
-  };
 
   const rgba = (text) => {
     const numbers = text.match(/[\d.]+/g).map(Number);
@@ -50,7 +45,7 @@ globalThis.look = (() => {
         const node = walker.currentNode.parentElement;
         if (!walker.currentNode.data.trim() || !isShown(node)) continue;
         const style = getComputedStyle(node);
-        const front = rgba(node.closest("svg") ? style.fill : style.color), back = behind(node);
+        const front = rgba(style.color), back = behind(node);
         front[3] *= opacity(node);
         const kind = node.tagName.toLowerCase() + [...node.classList].map((part) => `.${part}`).join("");
         const value = ratio(over(front, back), back);
@@ -59,7 +54,7 @@ globalThis.look = (() => {
       return found;
     },
 
-    // What is wider than the page and not in a box of its own that scrolls, and text cut off by its drawing.
+    // What is wider than the page and not in a box of its own that scrolls.
     tooWide: () => {
       const page = document.documentElement, width = page.clientWidth;
       const isBoxed = (node) => node && node !== document.body && node !== page &&
@@ -68,11 +63,9 @@ globalThis.look = (() => {
       if (page.scrollWidth > width) found.push(`the page is ${page.scrollWidth} pixels wide`);
       for (const node of document.body.querySelectorAll("*")) {
         if (!isShown(node) || isBoxed(node.parentElement)) continue;
-        const box = node.getBoundingClientRect(), frame = node.closest("svg")?.getBoundingClientRect();
+        const box = node.getBoundingClientRect();
         if (box.right > width + 1 || box.left < -1)
           found.push(`${name(node)} reaches from ${Math.round(box.left)} to ${Math.round(box.right)} pixels`);
-        if (frame && node.tagName === "text" && (box.right > frame.right + 1 || box.left < frame.left - 1))
-          found.push(`${name(node)} is cut off by its drawing`);
       }
       return found;
     },
@@ -81,7 +74,7 @@ globalThis.look = (() => {
     // Names of what keys must reach, in order; kept for the functions below.
     controls: () => {
       controls = [...document.querySelectorAll(CONTROLS)].filter((node) =>
-        !node.disabled && isShown(node) && isStop(node));
+        !node.disabled && isShown(node));
       return controls.map(name);
     },
     focused: () => controls.indexOf(document.activeElement),
@@ -97,15 +90,10 @@ globalThis.look = (() => {
     kind: (at) => {
       const node = controls[at], tag = node.tagName.toLowerCase();
       if (tag === "a") return node.getAttribute("href").startsWith("#") ? "anchor" : "link";
-      if (tag === "input") return node.type;
-      if (tag === "button" || node.getAttribute("role") === "button") return "button";
       return tag === "div" ? (node.scrollWidth > node.clientWidth ? "scroller" : "box") : tag;
     },
     isOpen: (at) => controls[at].parentElement.open,
     wasClicked: (at) => clicked.includes(controls[at]),
-    uncheck: (at) => { controls[at].checked = false; },
-    isChecked: () => document.activeElement.checked,
-    groupSize: (at) => document.getElementsByName(controls[at].name).length,
     scrolled: (at) => controls[at].scrollLeft,
     unscroll: (at) => { controls[at].scrollLeft = 0; },
     isAtTarget: (at) => {
@@ -113,7 +101,5 @@ globalThis.look = (() => {
       const box = target?.getBoundingClientRect();
       return location.hash === hash && box && box.top < innerHeight && box.bottom > 0;
     },
-    // Which elements are shown: what a control changes, changes this.
-    shown: () => [...document.body.querySelectorAll("*")].map((node) => node.checkVisibility() ? 1 : 0).join(""),
   };
 })();

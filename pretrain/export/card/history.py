@@ -5,6 +5,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from data.corpora import CORPORA
+from data.tables import Cells
 from pretrain.checkpoints import phases
 from pretrain.logs import metrics
 from pretrain.settings import mixture
@@ -57,7 +58,8 @@ def training(meta: Mapping[str, Any], hours: float) -> list[str]:
   if is_imported(meta):
     name = _source_name(meta.get("source", {}))
     return [*_fine_tuning(meta), f"Imported from {name} and not pretrained further by this stack."]
-  return [*_fine_tuning(meta), *_table("| | |", _pretraining(meta, hours))]
+  table = Cells(("", ""), [*_pretraining(meta, hours).items()])
+  return [*_fine_tuning(meta), *table.as_markdown().splitlines()]
 
 
 def evaluation(figures: Mapping[str, float]) -> list[str]:
@@ -66,11 +68,7 @@ def evaluation(figures: Mapping[str, float]) -> list[str]:
     return ["No held-out figures were recorded with this checkpoint."]
   rows = {name: f"{value:.4f}" for name, value in sorted(figures.items()) if value is not None}
   intro = "On held-out blocks of the pretraining text (losses in nats, rates from 0 to 1):"
-  return [intro, "", *_table("| metric | value |", rows)]
-
-
-def _table(header: str, rows: Mapping[str, Any]) -> list[str]:
-  return [header, "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
+  return [intro, "", *Cells(("metric", "value"), [*rows.items()]).as_markdown().splitlines()]
 
 
 def _pretraining_step(meta: Mapping[str, Any]) -> int:
@@ -91,7 +89,7 @@ def _fine_tuning(meta: Mapping[str, Any]) -> list[str]:
   return [f"Fine-tuned on {name}{updates}{run}{value}.{classes}", ""]
 
 
-def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, Any]:
+def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
   """{name: value} of the table about pretraining."""
   config, step = meta["config"], _pretraining_step(meta)
   data, batch_size, optimizer = config["data"], config["train"]["batch_size"], config["optimizer"]
@@ -115,7 +113,7 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, Any]:
     "Adam": f"b1 {optimizer['adam_b1']}, b2 {optimizer['adam_b2']}, eps {optimizer['adam_eps']:g}, weight "
     f"decay {optimizer['weight_decay']}, clip {optimizer['clip_norm']}",
     "dropout": f"{config['model']['dropout']}, attention {config['model']['attention_dropout']}",
-    "seed": config["seed"],
+    "seed": str(config["seed"]),
     "hardware": meta.get("devices", "not recorded"),
     "hours": f"{hours:.2f} (from logged speeds)" if hours else "not recorded",
     "packages": ", ".join(f"{name} {version}" for name, version in meta["packages"].items()),

@@ -3,7 +3,6 @@
 import json
 import math
 import types
-from xml.etree import ElementTree
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import pytest
 
 from lab.analysis import cases, correction, space
 from lab.analysis.__main__ import main
-from lab.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot
+from lab.analysis.outcome import LeftOut, Needs, Outcome
 from lab.analysis.request import Request
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.corruption.mixture import MixtureChoice
@@ -122,17 +121,8 @@ def test_draws_of_a_generators_layers_are_at_masked_tokens_alone():
   assert not np.array_equal(layers[0], layers[2]) and found["selected"].any()
 
 
-def test_a_plot_has_its_points_beside_it_and_is_the_same_every_time(tmp_path):
-  curve = Curve('a "name" & <more>', np.arange(3.0), np.asarray([1.0, 2.0, 1.5]))
-  plot = Plot("p", "Title", "step", "nats", [curve])
-  for place in ("one", "two"):
-    (tmp_path / place).mkdir()
-    assert [path.name for path in plot.write(tmp_path / place)] == ["p.svg", "p.png"]
-  for name in ("p.svg", "p.png", "p_points.csv"):
-    assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-  assert ElementTree.parse(tmp_path / "one" / "p.svg").getroot().tag.endswith("svg")
-  assert (tmp_path / "one" / "p_points.csv").read_text().splitlines()[1] == "\"a 'name' & <more>\",0.0,1.0"
-  outcome = Outcome("t", [{"a": 1.0, "b": None}, {"a": 20_000.5, "c": "x"}], [plot], [])
+def test_an_outcome_is_a_table():
+  outcome = Outcome("t", [{"a": 1.0, "b": None}, {"a": 20_000.5, "c": "x"}], [], [])
   assert "| 1.0000 | - | - |" in outcome.report("r").as_markdown()
 
 

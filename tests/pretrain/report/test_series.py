@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from data.page import drawing
+from data.errors import ConfigError
 from pretrain.logs import metrics
 from pretrain.report import series
 from pretrain.report.runs import ShownRun
@@ -13,6 +13,13 @@ from pretrain.report.runs import ShownRun
 
 def run(lines, name="run", **fields) -> ShownRun:
   return ShownRun(name, pathlib.Path(name), fields, lines, {}, (), (), ())
+
+
+def loss(runs, axis):
+  """The label of the axis, and the curve of the held-out loss over it."""
+  found, _ = series.charts(runs, axis)
+  (plot,) = found["Loss and its terms"]
+  return plot.x_label, plot.curves[0]
 
 
 def test_hours_are_the_steps_over_their_speeds():
@@ -26,24 +33,31 @@ def test_hours_are_the_steps_over_their_speeds():
   steps, taken = metrics.hours(lines)
   np.testing.assert_array_equal(steps, [0, 100, 300])
   np.testing.assert_allclose(taken, [0, 100 / 3600, 200 / 3600])
-  by_step, by_token, by_hour = series.axes([run(lines, **{"train.batch_size": 10, "data.length": 100})])
-  assert by_step.label == "step" and by_token.label == "tokens (thousands)"
-  np.testing.assert_allclose(by_token.place[0](np.asarray([300])), [300])
-  np.testing.assert_allclose(
-    by_hour.place[0](np.asarray([200])), [150 / 60]
-  )  # minutes: less than an hour in all
-  assert [axis.key for axis in series.axes([run(lines[:1])])] == ["step"]
+  one = [run(lines, **{"train.batch_size": 10, "data.length": 100})]
+  assert loss(one, "step")[0] == "step"
+  label, curve = loss(one, "token")
+  assert label == "tokens (thousands)" and curve.x.tolist() == [0, 100]
+  label, curve = loss(one, "hour")
+  assert label == "minutes of training" and curve.x.tolist() == pytest.approx(
+    [0, 100 / 60]
+  )  # less than an hour in all
+  for axis in ("token", "hour"):
+    with pytest.raises(ConfigError, match=f"--over={axis} needs"):
+      series.charts([run(lines[:1])], axis)
 
 
 def test_every_run_has_its_own_tokens_and_hours():
   runs = [
-    run([{"step": 100, "perf/steps_per_second": size}], **{"train.batch_size": size, "data.length": 50})
+    run(
+      [{"step": 100, "perf/steps_per_second": size, "perf/mfu": size}],
+      **{"train.batch_size": size, "data.length": 50},
+    )
     for size in (10, 20)
   ]
-  _, tokens, hours = series.axes(runs)
-  assert (tokens.label, hours.label) == ("tokens (thousands)", "minutes of training")
-  assert [float(place(np.asarray([100]))[0]) for place in tokens.place] == [50, 100]
-  assert [float(place(np.asarray([100]))[0]) for place in hours.place] == pytest.approx([10 / 60, 5 / 60])
+  for axis, ends in (("token", [50, 100]), ("hour", [10 / 60, 5 / 60])):
+    found, _ = series.charts(runs, axis)
+    (speed,) = found["Learning rate and speed"]
+    assert [curve.x[-1] for curve in speed.curves] == pytest.approx(ends)
 
 
 def test_a_long_curve_keeps_its_ends_and_its_peak():
@@ -62,7 +76,7 @@ def test_parts_of_a_metric_share_a_chart_and_what_never_changes_has_none():
   found, constant = series.charts([run(lines)])
   assert constant == {"mask_overflow": 0.0}
   (loss,) = found["Loss and its terms"]
-  assert [curve.name for curve in loss.curves] == ["training", "held out"] and loss.unit == "nats"
+  assert [curve.name for curve in loss.curves] == ["training", "held out"] and loss.y_label == "nats"
   (accuracy,) = found["Right answers"]
   assert [curve.name for curve in accuracy.curves] == [
     f"{part}, held out" for part in ("all", "original", "replaced")
@@ -80,17 +94,14 @@ def test_probes_have_their_own_section_and_units():
   names = ("probe/similarity/STS-B_dev/cls", "probe/part_of_speech/ambiguous/last")
   found, _ = series.charts([run([{"step": step} | dict.fromkeys(names, step / 9) for step in range(3)])])
   (charts,) = found.values()
-  assert {chart.title: chart.unit for chart in charts} == {
+  assert {chart.title: chart.y_label for chart in charts} == {
     "similarity, STS-B dev": "Spearman's correlation",
     "part of speech, ambiguous": "accuracy, fraction",
   }
 
 
-def test_a_curve_of_one_point_or_of_equal_values_is_drawn():
-  for lines in ([{"step": 0, "train/loss": 1.0}], [{"step": 3, "train/loss": 2.0, "eval/loss": 2.5}]):
-    shown = run(lines)
-    found, _ = series.charts([shown])
-    text = "".join(
-      drawing.figure(chart, series.axes([shown])) for charts in found.values() for chart in charts
-    )
-    assert "polyline" in text and "nan" not in text and "inf" not in text
+def test_a_few_leaping_values_do_not_flatten_a_curve():
+  values = [*np.linspace(2, 3, 60), 1e6]
+  found, _ = series.charts([run([{"step": at, "train/loss": value} for at, value in enumerate(values)])])
+  (loss,) = found["Loss and its terms"]
+  assert loss.y_limits is not None and loss.y_limits[0] == 2 and loss.y_limits[1] < 6

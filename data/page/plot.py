@@ -1,0 +1,151 @@
+"""One chart for pages, analyses and searches: drawn by matplotlib, with the same bytes every time."""
+
+import dataclasses
+import io
+import pathlib
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from data import cells, errors, files
+from data.page import printable
+
+# Colours that people who see few colours can tell apart, each with a contrast of 3 to 1 on white. The ninth
+# curve has the first colour and dots instead of a line.
+COLOURS = ("#0072b2", "#c2500a", "#00805c", "#a3467b", "#8a6500", "#3b8fc4", "#6b4fbb", "#4d4d4d")
+_STYLES = ("-", "--", ":", "-.")
+_WIDTH, _HEIGHT, _LINE = 5.0, 3.0, 0.19  # inches: of a chart, and of a line of its legend
+_COLUMN = 26  # letters of a name that leave room for a second column
+_MOST_NAMED = 40  # curves in a legend: two of each run of a page
+
+
+class Curve(NamedTuple):
+  """A line of a plot."""
+
+  name: str
+  x: np.ndarray  # [points]
+  y: np.ndarray  # [points]
+  colour: int | None = None  # its number; None: curves of one name share the next
+  note: str = ""  # behind its name in the legend
+  is_dashed: bool = False
+  is_step: bool = False  # a histogram: each value holds up to the next point; drawn as an area
+  has_dots: bool = False
+  is_cloud: bool = False  # dots without a line between them
+  low: np.ndarray | None = None  # [points] ends of an interval around each, nan where there is none
+  high: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot:
+  """Curves over an axis, with units in the labels."""
+
+  stem: str  # name of its files without endings
+  title: str
+  x_label: str
+  y_label: str
+  curves: Sequence[Curve]
+  has_diagonal: bool = False  # where both axes are the same quantity
+  y_limits: tuple[float, float] | None = None  # None: all values
+
+  @property
+  def summary(self) -> str:
+    """A sentence for readers who do not see the picture: where each curve begins and ends."""
+    ends = (
+      f"{curve.name or 'value'} from {shown(float(curve.y[0]))} to {shown(float(curve.y[-1]))}"
+      for curve in self.curves
+    )
+    return printable(f"{self.title} over {self.x_label}: {'; '.join(ends)}")
+
+  def picture(self, ending: Literal["svg", "png"]) -> bytes:
+    """Draws the plot."""
+    # Here: a second. Without pyplot, which keeps every figure.
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    with matplotlib.rc_context(
+      {
+        "font.size": 10,
+        "svg.fonttype": "none",  # text that can be searched, at a tenth of the bytes of outlines
+        "svg.hashsalt": "plot",
+        "text.parse_math": False,  # a run may be called `$a$`
+      }
+    ):
+      figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=160, layout="constrained")
+      axis = FigureCanvasAgg(figure).figure.subplots()
+      names = list(dict.fromkeys(curve.name for curve in self.curves))
+      has_lines = any(not curve.is_step for curve in self.curves)
+      legend: dict[str, Any] = {}
+      for curve in self.curves:
+        number = names.index(curve.name) if curve.colour is None else curve.colour
+        again, colour = number // len(COLOURS) % 2, COLOURS[number % len(COLOURS)]
+        label = textwrap.fill(printable(f"{curve.name}  {curve.note}".strip()), 60)
+        if curve.is_step:
+          area = axis.fill_between(curve.x, curve.y, step="post", color=colour, alpha=0.25, linewidth=0)
+          if has_lines:  # the histogram behind a density
+            legend.setdefault(label, area)
+            continue
+        (line,) = axis.plot(
+          curve.x,
+          curve.y,
+          color=colour,
+          linestyle="none" if curve.is_cloud else _STYLES[2 * again + curve.is_dashed],
+          marker="." if curve.is_cloud else "o" if curve.has_dots or len(curve.x) == 1 else None,
+          markersize=3.5,
+          linewidth=1.6,
+          drawstyle="steps-post" if curve.is_step else "default",
+        )
+        legend[label] = line
+        if curve.low is not None and curve.high is not None:
+          axis.vlines(curve.x, curve.low, curve.high, color=colour, linewidth=1)
+      if all((curve.x == np.round(curve.x)).all() for curve in self.curves):
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
+      for side in (axis.xaxis, axis.yaxis):
+        side.set_major_formatter(FuncFormatter(lambda value, _: shown(value)))
+      if self.has_diagonal:
+        axis.plot([0, 1], [0, 1], color="#999999", linewidth=1, zorder=0)
+      axis.set(xlabel=printable(self.x_label), ylabel=printable(self.y_label), ylim=self.y_limits)
+      axis.set_title(textwrap.fill(printable(self.title), 48), loc="left", fontsize=10.5, fontweight="bold")
+      axis.spines[["top", "right"]].set_visible(False)
+      axis.grid(alpha=0.25)
+      if set(legend) != {""}:
+        _name_curves(figure, legend)
+      metadata = {"Title": self.summary, "Date": None} if ending == "svg" else {"Software": None}
+      content = io.BytesIO()
+      figure.savefig(content, format=ending, metadata=metadata)
+    return content.getvalue()
+
+  def write(self, directory: pathlib.Path) -> list[pathlib.Path]:
+    """Writes `<stem>.svg`, `.png` and the points as `_points.csv`; StorageError where they cannot be."""
+    paths = [directory / f"{self.stem}.svg", directory / f"{self.stem}.png"]
+    rows: list[tuple] = [("curve", "x", "y")]
+    for curve in self.curves:
+      rows += [(curve.name, x, y) for x, y in zip(curve.x.tolist(), curve.y.tolist())]
+    with errors.writing(directory):
+      directory.mkdir(parents=True, exist_ok=True)
+      files.write_atomically(paths[0], self.picture("svg"))
+      files.write_atomically(paths[1], self.picture("png"))
+      files.write_atomically(directory / f"{self.stem}_points.csv", cells.csv_text(rows))
+    return paths
+
+
+def _name_curves(figure: Any, legend: Mapping[str, Any]) -> None:
+  """Adds a legend below the axes, and its height to the figure's."""
+  labels = list(legend)[:_MOST_NAMED]
+  handles = [legend[label] for label in labels]
+  if more := len(legend) - len(labels):
+    labels[-1] = f"and {more + 1} more"
+  columns = 2 if len(labels) > 1 and max(map(len, labels)) <= _COLUMN else 1
+  lines = -(-sum(label.count("\n") + 1 for label in labels) // columns)
+  figure.set_figheight(_HEIGHT + _LINE * lines)
+  figure.legend(handles, labels, loc="outside lower left", ncols=columns, fontsize=9, frameon=False)
+
+
+def shown(value: float) -> str:
+  """A number in at most four digits: '12,350', '4.413', '1.1e-06'."""
+  if abs(value) >= 1000:
+    return f"{float(f'{value:.4g}'):,.0f}"
+  return f"{value:.4g}" if abs(value) >= 1e-3 or value == 0 else f"{value:.2g}"

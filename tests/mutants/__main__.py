@@ -2,7 +2,8 @@
 
 The faults are rows of the TOML files beside this one (see `__init__.py`). PATTERN is a part of a fault's
 name, file or test. Nothing happens to the checkout: the files git tracks or would track are copied to a
-temporary folder for each worker. First all named tests have to pass on a clean copy; then a line per fault says
+temporary folder for each worker. First all named tests have to pass on a clean copy. Then a line per fault
+says
 
   caught    the named test failed by an assertion,
   SURVIVED  it passed,

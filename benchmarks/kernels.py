@@ -7,14 +7,8 @@ Prints a JSON line: cycles of each kernel in all, and for a row and the heads th
 those that its products would take at the chip's peak. Nothing is run. Needs `requirements-plan.txt`.
 """
 
-import os
-import sys
-
-os.environ.setdefault(
-  "JAX_PLATFORMS", "cpu"
-)  # before JAX is imported: the target's devices cannot run anything
-
 import functools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -88,4 +82,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+  jax.config.update("jax_platforms", jax.config.jax_platforms or "cpu")  # no device of the target is here
   sys.exit(command.run(main))

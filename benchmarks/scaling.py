@@ -12,10 +12,7 @@ the time of fake devices says nothing and is not printed.
 
 import functools
 import math
-import os
 import sys
-
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
 import jax
 
@@ -95,5 +92,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+  jax.config.update("jax_num_cpu_devices", max(VALUES["devices"]))
   kept_memory.keep_temporaries()
   sys.exit(command.run(main))

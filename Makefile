@@ -36,7 +36,7 @@ demo: $(VENV)/.requirements
 PYTEST := $(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 QUICK := tests/test_goldens.py tests/test_layering.py tests/finetune/glue/test_search.py \
   tests/pretrain/objectives tests/pretrain/test_losses.py tests/pretrain/test_scl_loss.py tests/pretrain/test_optim.py \
-  tests/pretrain/test_resume.py tests/pretrain/test_step.py
+  tests/pretrain/checkpoints/test_resume.py tests/pretrain/test_step.py
 
 test: $(VENV)/.requirements-dev
 	$(PYTEST)

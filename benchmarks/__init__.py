@@ -1,1 +1,5 @@
-"""Measurements of learning, speed and memory; results go to docs/results.md."""
+"""`python -m benchmarks.NAME` runs `lab.speed.NAME`."""
+
+import pathlib
+
+__path__ = [str(pathlib.Path(__file__).resolve().parent.parent / "lab" / "speed")]

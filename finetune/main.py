@@ -90,8 +90,8 @@ def _kind(arguments: flags.Arguments, workdir: str, say: Say) -> "driver.Kind":
   config = _with_kind(_fetched(arguments.config))
   needed_files.check(config, download=arguments.download)
   from finetune.search.session import Session
-  from pretrain import devices
-  from pretrain.stop import StopRequest
+  from pretrain.mesh import devices
+  from pretrain.pod.stop import StopRequest
 
   devices.start()
   watched = progress.is_watched()

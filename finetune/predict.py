@@ -81,7 +81,7 @@ def model_of(asked: argparse.Namespace, label: str = ""):
   """The model on the devices, and its schema with the columns that the flags name."""
   # JAX is imported after the flags are known to be good.
   from finetune.inference import model
-  from pretrain import devices
+  from pretrain.mesh import devices
 
   devices.start()
   return model.open_answering(

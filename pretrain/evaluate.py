@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 from data.mixture import MixedRecords
 from data.records import HeldoutRecords
-from pretrain import sharding
-from pretrain.analysis.heldout import frequency_loss
-from pretrain.metrics import SOURCE_LOSS, reduce_metrics
+from pretrain.logs.heldout import frequency_loss
+from pretrain.logs.metrics import SOURCE_LOSS, reduce_metrics
+from pretrain.mesh import sharding
 from pretrain.run import Run, pad_rows
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pretrain import own_rows, sharding
+from pretrain.mesh import device_program, sharding
 
 ArrayTree = Any
 
@@ -19,9 +19,9 @@ def make_gradients(
   *,
   microbatches: int,
   weight_dtype: jnp.dtype | None,
-  shared: own_rows.Shared,
+  shared: device_program.Shared,
 ) -> Callable[[ArrayTree, ArrayTree, ArrayTree], tuple[tuple[jax.Array, ArrayTree], ArrayTree]]:
-  """(params, rows, totals) to ((loss, metrics), gradients): a device's program, for `own_rows.on_own_rows`.
+  """(params, rows, totals) to ((loss, metrics), gradients): a device's program, for `device_program.on_own_rows`.
 
   `rows` are the batch, or with several `microbatches` what `split` makes of it. `loss_fn` and `weight_dtype`
   are those of `step.make_train_step`; `shared` are the axes of parameters that are cut over `data`, and of
@@ -29,17 +29,17 @@ def make_gradients(
   """
 
   def gradients(params: ArrayTree, rows: ArrayTree, totals: ArrayTree):
-    casts = {} if weight_dtype is None else own_rows.casts(params, weight_dtype)
+    casts = {} if weight_dtype is None else device_program.casts(params, weight_dtype)
     gradient = jax.value_and_grad(
-      lambda params, part: loss_fn(own_rows.with_casts(params, casts), part, totals), has_aux=True
+      lambda params, part: loss_fn(device_program.with_casts(params, casts), part, totals), has_aux=True
     )
-    params, casts = own_rows.whole_over_data(params, casts, shared)
-    whole = own_rows.outside_layers(params)
+    params, casts = device_program.whole_over_data(params, casts, shared)
+    whole = device_program.outside_layers(params)
     if microbatches == 1:
       values, grads = gradient(whole, rows)
     else:
       values, grads = accumulate(lambda part: gradient(whole, part), rows)
-    return own_rows.total(values), own_rows.total_gradients(grads, shared=shared)
+    return device_program.total(values), device_program.total_gradients(grads, shared=shared)
 
   return gradients
 

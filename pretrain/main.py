@@ -30,8 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # JAX is imported after the flags are known to be good: a typo is reported in a fraction of a second.
     import jax
 
-    from pretrain import bucket_workdir, devices, dry_run, sharding, train
+    from pretrain import train
+    from pretrain.checkpoints import bucket_workdir
     from pretrain.command import validate
+    from pretrain.mesh import devices, sharding
+    from pretrain.plan import dry_run
 
     devices.start(arguments.config.train.platform, cache=not arguments.dry_run)
     validate.check(arguments.config, num_devices=jax.device_count())

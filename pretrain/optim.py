@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from pretrain import trees
+from pretrain.mesh import trees
 from pretrain.settings.run import OptimizerFields
 
 ArrayTree = Any

@@ -10,11 +10,12 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from pretrain import optim, sharding, step
+from pretrain import optim, step
 from pretrain.build import build
-from pretrain.compiler_options import compiler_options
 from pretrain.corruption.masking import TokenIds
-from pretrain.ops.row_random import step_row_keys
+from pretrain.mesh import sharding
+from pretrain.mesh.compiler_options import compiler_options
+from pretrain.ops.draws.row_random import step_row_keys
 from pretrain.recipe import Batch, MaskedBatch, Recipe
 
 EVAL_SEED = 0x5EED  # held-out masks, samples and crops are the same at every evaluation of every run

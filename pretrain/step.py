@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from pretrain import optim, sharding
+from pretrain import optim
 from pretrain.gradients import make_gradients, split
-from pretrain.own_rows import on_own_rows, outside_layers, total
+from pretrain.mesh import sharding
+from pretrain.mesh.device_program import on_own_rows, outside_layers, total
 
 ArrayTree = Any
 Metrics = dict[str, tuple[jax.Array, jax.Array]]

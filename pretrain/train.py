@@ -14,23 +14,26 @@ from ml_collections import ConfigDict
 from data import progress
 from data.command import STOPPED
 from data.feed.client import FedRecords
-from pretrain import beginning, flops, metrics, resume
-from pretrain import workdir as workdir_files
-from pretrain.analysis.probing import Probing
-from pretrain.batches import Batches
-from pretrain.beginning import Log, Start
-from pretrain.checkpoint import Checkpoints
+from lab.analysis.probing import Probing
+from pretrain.checkpoints import resume
+from pretrain.checkpoints import workdir as workdir_files
+from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.evaluate import evaluate, trivial_loss
-from pretrain.ledger import Ledger
-from pretrain.metrics import SOURCE_LOSS, MetricWriter, Throughput, reduce_metrics
+from pretrain.logs import metrics
+from pretrain.logs.metrics import SOURCE_LOSS, MetricWriter, Throughput, reduce_metrics
+from pretrain.logs.trackers import Trackers
+from pretrain.plan import flops
 from pretrain.pod.peers import ALONE, LOOKING, Alone
-from pretrain.prepared import Prepared
+from pretrain.pod.stop import StopRequest
+from pretrain.reading.batches import Batches
+from pretrain.reading.ledger import Ledger
+from pretrain.reading.prepared import Prepared
 from pretrain.run import Run, make_run
-from pretrain.spikes import RollBack, Spikes, position
+from pretrain.start import beginning
+from pretrain.start.beginning import Log, Start
 from pretrain.step import Metrics, TrainState
-from pretrain.stop import StopRequest
-from pretrain.trackers import Trackers
-from pretrain.watch import Watch
+from pretrain.watching.spikes import RollBack, Spikes, position
+from pretrain.watching.watch import Watch
 
 
 def train(

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from data import vocabulary
 from data.vocabulary import train as vocabulary_train
 from pretrain.build import build
-from pretrain.checkpoint import Checkpoints, load_params
+from pretrain.checkpoints.checkpoint import Checkpoints, load_params
 from pretrain.corruption.masking import TokenIds
 from pretrain.export.folders import flatten
 from tests.real_weights import run

@@ -53,8 +53,8 @@ LINES = {
   "options of compilers, kernel gradients over one axis of tokens, tables drawn without their data": 52,
   "a fine-tuning step by its parts, what it keeps, its options, and vectors of a text with dropout": 15,
   "a TPU's peak, scores that wait there, densities no narrower than a bin, a failed save's warnings": 17,
-  "small batches that are read several at a time (pretrain/batches.py)": 10,
-  "a quarter of an hour on a GPU as one command: checks, speed, peers, variants (benchmarks/gpu_*)": 1_348,
+  "small batches that are read several at a time (pretrain/reading/batches.py)": 10,
+  "a quarter of an hour on a GPU as one command: checks, speed, peers, variants (lab/speed/gpu_*)": 1_348,
   "directories exchanged in one step, and what killed processes left of them": 49,
   "full disks, whatever error a library makes of them": 37,
   "installed commands, recipes without a checkout, sources refused without TensorFlow": 66,
@@ -70,7 +70,7 @@ LINES = {
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.
 OF_OBJECTIVES = (
-  "benchmarks/peers/",
+  "lab/speed/peers/",
   "configs/",
   "pretrain/objectives/",
   "pretrain/settings/objectives/",
@@ -94,10 +94,10 @@ SAID_ONCE = (
   ("the nearest known names", r"get_close_matches", "data/errors.py"),
   ("the ending of a compression", r"\(gz\|zst\)", "data/text_files.py"),
   ("a flag's list with commas", r"\[(\w+) for \1 in \S+\.split\(\",\"\) if \1\]", "data/command.py"),
-  ("the folder of a phase that is over", r"phase_\(?\\d", "pretrain/workdir.py"),
+  ("the folder of a phase that is over", r"phase_\(?\\d", "pretrain/checkpoints/workdir.py"),
   ("the layer in a tensor's name", r"sub\(r\"\\\.\\d\+\\\.\"", "pretrain/export/tensor_rows.py"),
-  ("the cache of compiled programs", r"jax_compilation_cache_dir", "pretrain/devices.py"),
-  ("a tree made paths", r"\bkeystr\(", "pretrain/trees.py"),
+  ("the cache of compiled programs", r"jax_compilation_cache_dir", "pretrain/mesh/devices.py"),
+  ("a tree made paths", r"\bkeystr\(", "pretrain/mesh/trees.py"),
 )
 IDIOM = (
   r"\b(is|are|was|were) (told|said)\b|\bfor ever\b|\bbe it for\b|\bstands twice\b"

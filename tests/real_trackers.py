@@ -31,7 +31,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pretrain import resume, trackers
+from pretrain.checkpoints import resume
+from pretrain.logs import trackers
 from tests.pretrain.conftest import sample_text
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

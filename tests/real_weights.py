@@ -25,7 +25,7 @@ from scipy import stats
 
 from data import vocabulary
 from pretrain.build import encoder_config
-from pretrain.checkpoint import load_params
+from pretrain.checkpoints.checkpoint import load_params
 from pretrain.models.encoder import encode
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

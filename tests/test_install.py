@@ -73,7 +73,7 @@ def test_pyproject_make_and_the_search_for_pythons_name_the_same_versions():
 @pytest.mark.parametrize("kind", [DeprecationWarning, FutureWarning])
 def test_what_our_own_code_calls_and_a_library_deprecates_is_an_error(kind):
   with pytest.raises(kind):
-    warnings.warn_explicit("old", kind, "file.py", 1, module="pretrain.checkpoint")
+    warnings.warn_explicit("old", kind, "file.py", 1, module="pretrain.checkpoints.checkpoint")
   with pytest.warns(kind):
     warnings.warn_explicit("old", kind, "file.py", 1, module="tensorflow.python")
 

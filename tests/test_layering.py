@@ -33,7 +33,7 @@ FORBIDDEN = [
   ("pretrain.settings", JAX_FAMILY, ()),
   ("pretrain", ("flax",), ("pretrain.models",)),
   ("finetune", ("flax",), ()),
-  ("pretrain", ("orbax",), ("pretrain.checkpoint",)),
+  ("pretrain", ("orbax",), ("pretrain.checkpoints.checkpoint",)),
   ("finetune", ("orbax",), ()),
   ("data", TENSORFLOW_FAMILY, ("data.tasks", "data.seqio_tasks", "data.tfds_reader")),
   ("benchmarks", TENSORFLOW_FAMILY, ("benchmarks.tasks",)),  # which measures seqio itself
@@ -53,14 +53,19 @@ FORBIDDEN += [
 # The mathematics: each may import, of this project, only these.
 LEAVES = {
   "pretrain.losses": ("data.errors",),
-  "pretrain.ops": ("data.errors", "pretrain.ops", "pretrain.sharding"),
-  "pretrain.optim": ("pretrain.settings", "pretrain.trees"),
-  "pretrain.device_order": ("data.errors", "pretrain.settings"),
-  "pretrain.sharding": ("data.errors", "pretrain.device_order", "pretrain.settings", "pretrain.trees"),
-  "pretrain.own_rows": ("pretrain.sharding", "pretrain.trees"),
+  "pretrain.ops": ("data.errors", "pretrain.ops", "pretrain.mesh.sharding"),
+  "pretrain.optim": ("pretrain.settings", "pretrain.mesh.trees"),
+  "pretrain.mesh.device_order": ("data.errors", "pretrain.settings"),
+  "pretrain.mesh.sharding": (
+    "data.errors",
+    "pretrain.mesh.device_order",
+    "pretrain.settings",
+    "pretrain.mesh.trees",
+  ),
+  "pretrain.mesh.device_program": ("pretrain.mesh.sharding", "pretrain.mesh.trees"),
   "pretrain.settings": ("pretrain.settings",),
-  "pretrain.metrics": ("data.errors", "data.files"),
-  "pretrain.trees": (),
+  "pretrain.logs.metrics": ("data.errors", "data.files"),
+  "pretrain.mesh.trees": (),
 }
 
 

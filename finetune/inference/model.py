@@ -14,9 +14,9 @@ from finetune.inference.spans import Spans
 from finetune.inference.tags import Tags
 from finetune.inference.texts import Texts
 from finetune.own.schema import FILE, PROBLEM_TYPES, TaskSchema
-from pretrain import trees
+from pretrain.checkpoints.saved_model import SavedModel, open_model
 from pretrain.inference.compiled import Compiled
-from pretrain.saved_model import SavedModel, open_model
+from pretrain.mesh import trees
 
 _QUESTION = ("question", "context")  # columns of a model that answers questions
 _TEXT = ("text",)  # the column of a model that does not say which it was trained on

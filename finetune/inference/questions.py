@@ -16,10 +16,10 @@ from finetune.squad import answers as squad_answers
 from finetune.squad import windows
 from finetune.squad.decoding import Prediction
 from finetune.squad.windows import Features, Settings
+from pretrain.checkpoints.saved_model import OpenedEncoder
 from pretrain.inference.batches import Input
 from pretrain.models import heads
 from pretrain.models.encoder import encode
-from pretrain.saved_model import OpenedEncoder
 
 NO_ANSWER = "no answer by"  # how far "no answer" leads; above 0 the answer is ""
 

@@ -12,11 +12,11 @@ from finetune.own.chances import PREDICTED, PROBABILITY
 from finetune.own.problems import vectors_of_spans
 from finetune.own.schema import TaskSchema
 from finetune.own.spans import SpanInputs
+from pretrain.checkpoints.saved_model import OpenedEncoder
+from pretrain.embed.vectors import pooled
 from pretrain.export.task_fields import activation
 from pretrain.inference.batches import Input
-from pretrain.inference.vectors import pooled
 from pretrain.models import heads
-from pretrain.saved_model import OpenedEncoder
 
 
 class Spans:

@@ -11,10 +11,10 @@ from finetune.own import tagging
 from finetune.own.chances import PREDICTED, PROBABILITY
 from finetune.own.schema import TaskSchema
 from finetune.own.tagging import TagInputs
+from pretrain.checkpoints.saved_model import OpenedEncoder
 from pretrain.inference.batches import Input
 from pretrain.models import heads
 from pretrain.models.encoder import encode
-from pretrain.saved_model import OpenedEncoder
 
 
 class Tags:

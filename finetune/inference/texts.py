@@ -10,11 +10,11 @@ from data.rows import Row
 from finetune.own import answers
 from finetune.own.answers import Inputs
 from finetune.own.schema import TaskSchema
+from pretrain.checkpoints.saved_model import OpenedEncoder
+from pretrain.embed.vectors import pooled
 from pretrain.export.task_fields import activation
 from pretrain.inference.batches import Input
-from pretrain.inference.vectors import pooled
 from pretrain.models import heads
-from pretrain.saved_model import OpenedEncoder
 
 
 class Texts:

@@ -14,8 +14,8 @@ from data.buckets.mirror import WORKDIRS, Mirror
 from data.buckets.place import Place
 from data.errors import UserError
 from finetune.search.search import LOGS
-from pretrain import checkpoint
-from pretrain.bucket_workdir import NOT_SENT
+from pretrain.checkpoints import checkpoint
+from pretrain.checkpoints.bucket_workdir import NOT_SENT
 
 Log = Callable[[str], None]
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from finetune.search import losses
 from finetune.search.program import Batch, Problem
-from pretrain.inference.vectors import Pooling, pooled
+from pretrain.embed.vectors import Pooling, pooled
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
 from pretrain.step import Metrics

@@ -14,7 +14,7 @@ from finetune.search.plan import Plan
 from finetune.search.search import Search
 from finetune.search.session import Session, compiled
 from finetune.search.summary import Record
-from pretrain import workdir
+from pretrain.checkpoints import workdir
 
 
 class Kind(Protocol):

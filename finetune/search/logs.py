@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from data.progress import SECONDS_BETWEEN_LINES
-from pretrain.metrics import MetricWriter
+from pretrain.logs.metrics import MetricWriter
 from pretrain.step import Metrics
 
 _ENTRIES = 200  # of a run, at most, besides its evaluations

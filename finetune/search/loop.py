@@ -19,11 +19,11 @@ from data import progress
 from data.errors import DataError
 from finetune.search.logs import Logs
 from finetune.search.program import Batch, RunGroup
-from pretrain import devices
-from pretrain.checkpoint import Checkpoints, read_meta, step_path
-from pretrain.resume import newest_good_step
+from pretrain.checkpoints.checkpoint import Checkpoints, read_meta, step_path
+from pretrain.checkpoints.resume import newest_good_step
+from pretrain.mesh import devices
+from pretrain.pod.stop import StopRequest
 from pretrain.step import Metrics, TrainState
-from pretrain.stop import StopRequest
 
 Evaluate = Callable[[Callable[[Batch], Any]], list[dict[str, float]]]
 

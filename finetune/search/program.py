@@ -15,8 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from finetune.papers.spaces import LARGEST_RATE
 from pretrain import optim, step
-from pretrain.compiler_options import compiler_options
-from pretrain.ops.row_random import step_row_keys
+from pretrain.mesh.compiler_options import compiler_options
+from pretrain.ops.draws.row_random import step_row_keys
 
 ArrayTree = Any
 Batch = dict[str, Any]  # of `examples.pad`: 'ids', 'weights' and the task's fields

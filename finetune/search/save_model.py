@@ -11,8 +11,8 @@ from data import errors, files
 from data.errors import DataError
 from finetune.papers.spaces import Cell
 from finetune.search.warm_start import WarmStart
-from pretrain import checkpoint
-from pretrain.saved_model import save_params
+from pretrain.checkpoints import checkpoint
+from pretrain.checkpoints.saved_model import save_params
 
 _OF_PRETRAINING = ("source", "records", "started_from", "devices")
 

@@ -23,7 +23,7 @@ from finetune.search.results import Results
 from finetune.search.save_model import KeptWeights, Weights
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
-from pretrain.checkpoint import DIRECTORY, saved_steps
+from pretrain.checkpoints.checkpoint import DIRECTORY, saved_steps
 from pretrain.optim import OptimizerSettings
 
 # Folders in the task's: saved states; see `KeptWeights`; see `Logs`.

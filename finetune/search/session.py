@@ -18,7 +18,7 @@ from finetune.search.examples import Buckets, Examples, Feed, TrainingOrder
 from finetune.search.plan import Plan
 from finetune.search.program import OutputsOf, Problem, Program
 from pretrain.models.config import EncoderConfig, activation_bytes
-from pretrain.stop import StopRequest
+from pretrain.pod.stop import StopRequest
 
 _HOW = ("attention", "remat", "scan_unroll")  # fields that change how an encoder is computed, not what
 NUMBERS = 1  # version of what a run computes: another one makes stored results those of another program

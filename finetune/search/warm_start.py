@@ -9,10 +9,10 @@ from typing import Any
 import jax
 
 from data.vocabulary import Vocabulary
-from pretrain import trees
+from pretrain.checkpoints.saved_model import open_model
+from pretrain.mesh import trees
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
-from pretrain.saved_model import open_model
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,9 +16,9 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from data.command import refuse_other_locale
 from data.errors import ConfigError, did_you_mean
-from pretrain import chips
 from pretrain.command import fields, paths, validate
 from pretrain.command.config_file import load_config
+from pretrain.mesh import chips
 
 # Where a process of several stands, the same for no two of them: they are no fields of the config.
 PLACE = ("coordinator", "num_processes", "process_id", "join_timeout", "peer_timeout")

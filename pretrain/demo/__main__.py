@@ -93,7 +93,7 @@ def _run(arguments: flags.Arguments) -> int:
 
 def _look(config, workdir: str) -> tuple[str, str]:
   """Prints what was learned and writes the page of the run; the paths of the checkpoint and of the page."""
-  from pretrain.analysis.opened import open_run
+  from pretrain.checkpoints.opened import open_run
   from pretrain.demo import figures, probes
   from pretrain.demo.report import console
   from pretrain.report import __main__ as report
@@ -132,8 +132,8 @@ def _announce(config) -> None:
 def _prepare(config) -> dict[str, float]:
   """Makes the records unless they are there; {stage: seconds}."""
   from data import manifest
-  from pretrain import prepared
   from pretrain.demo import progress as demo_progress
+  from pretrain.reading import prepared
 
   directory, begun = prepared.records_directory(config), time.monotonic()
   is_there = os.path.exists(os.path.join(directory, manifest.NAME))
@@ -153,7 +153,7 @@ def _prepare(config) -> dict[str, float]:
 def _train(config, workdir: str, times: dict[str, float]) -> int:
   """Trains, or finds a finished run; returns the exit code and adds to the times."""
   from pretrain import train
-  from pretrain.checkpoint import DIRECTORY, saved_steps
+  from pretrain.checkpoints.checkpoint import DIRECTORY, saved_steps
   from pretrain.demo import progress as demo_progress
 
   print("\nTraining", flush=True)

@@ -9,10 +9,10 @@ from ml_collections import ConfigDict
 from data.errors import DataError
 from data.tables import Column, Report, text_column
 from data.vocabulary import Vocabulary
-from pretrain import metrics
-from pretrain.analysis.examples import find_examples
-from pretrain.analysis.heldout import Arrays, collect, commonest_share, describe_guesses, frequency_loss
-from pretrain.analysis.opened import OpenedRun
+from pretrain.checkpoints.opened import OpenedRun
+from pretrain.logs import metrics
+from pretrain.logs.examples import find_examples
+from pretrain.logs.heldout import Arrays, collect, commonest_share, describe_guesses, frequency_loss
 
 
 class Row(NamedTuple):

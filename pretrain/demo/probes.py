@@ -13,9 +13,9 @@ from data.annotated import MinimalPair
 from data.records import HeldoutRecords
 from data.tables import Column, Report, percent, percent_column, text_column
 from data.vocabulary import Vocabulary
-from pretrain.analysis.opened import OpenedRun
-from pretrain.analysis.probes import MinimalPairs
-from pretrain.analysis.words import FrozenEncoder
+from lab.analysis.probes import MinimalPairs
+from lab.analysis.words import FrozenEncoder
+from pretrain.checkpoints.opened import OpenedRun
 
 NUM_PAIRS = 100  # of a kind
 _WORDS = (8, 30)  # in a sentence that is asked about

@@ -105,8 +105,8 @@ def import_parser() -> Parser:
 def _main(argv: Sequence[str]) -> None:
   meeting.refuse_several(os.environ, program="an export or import")
   if argv[:1] == ["import"]:
-    from pretrain import devices
     from pretrain.export import import_checkpoint
+    from pretrain.mesh import devices
 
     asked = import_parser().parse_args(argv[1:])
     devices.check(say=lambda _: None)  # that the CPU is used is no fault here
@@ -117,8 +117,8 @@ def _main(argv: Sequence[str]) -> None:
   if arguments.to == _ONNX:
     arguments.to, arguments.onnx = "auto", True
   _require_extra(*(_NEEDED_FOR_ONNX if arguments.onnx else ()))
-  from pretrain import devices
   from pretrain.export import export_checkpoint
+  from pretrain.mesh import devices
 
   devices.check(say=lambda _: None)  # that the CPU is used is no fault here
   with sent(arguments, kind=pathlib.Path):

@@ -12,8 +12,8 @@ from ml_collections import ConfigDict
 from data import errors, files
 from data.errors import ConfigError, DataError
 from data.vocabulary import Vocabulary
-from pretrain import trees
 from pretrain.build import encoder_config
+from pretrain.checkpoints.saved_model import open_model
 from pretrain.export import folders, layouts, task_fields
 from pretrain.export.card import card
 from pretrain.export.check import reference as self_check
@@ -22,8 +22,8 @@ from pretrain.export.official.write import write_official
 from pretrain.export.stock import choose
 from pretrain.export.stock.write import to_stock
 from pretrain.export.tokenizer.convert import write_tokenizer
+from pretrain.mesh import trees
 from pretrain.models.config import EncoderConfig
-from pretrain.saved_model import open_model
 
 DIGESTS = "sha256.txt"
 

@@ -14,9 +14,9 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from data.errors import ConfigError
-from pretrain import trees
 from pretrain.export import task_fields
 from pretrain.export.tensor_rows import State
+from pretrain.mesh import trees
 from pretrain.models.config import EncoderConfig
 
 EXTRA = "extra.safetensors"

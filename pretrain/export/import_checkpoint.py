@@ -16,14 +16,14 @@ import jax
 from configs import base
 from data import errors, files, vocabulary
 from data.errors import DataError, nearest
-from pretrain import trees
+from pretrain.checkpoints.saved_model import save_params
 from pretrain.export.check import comparison
 from pretrain.export.foreign.files import DIGEST_LISTS, ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
 from pretrain.export.official import names as official_names
 from pretrain.export.task_fields import TASK
 from pretrain.export.tensor_rows import without_layer
-from pretrain.saved_model import save_params
+from pretrain.mesh import trees
 
 # Tensors that say nothing: numbers of positions, versions of a class.
 IGNORED = ("*position_ids", "*.version", "*.rp_bucket")

@@ -8,12 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from pretrain.mesh.device_program import layer_weights
 from pretrain.models.config import EncoderConfig
 from pretrain.models.layers import Layer, LayerNorm, dense_init
 from pretrain.models.relative_position import official_buckets_of, t5_buckets_of
-from pretrain.ops import attention, kept, row_random
-from pretrain.ops.lookup import lookup, of_few_rows
-from pretrain.own_rows import layer_weights
+from pretrain.ops import kept
+from pretrain.ops.attention import attention
+from pretrain.ops.draws import row_random
+from pretrain.ops.vocab.lookup import lookup, of_few_rows
 
 
 class Hidden(NamedTuple):

@@ -6,18 +6,18 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from pretrain.mesh.sharding import constrain
 from pretrain.models.config import EncoderConfig
-from pretrain.ops import row_random
-from pretrain.ops.added_norm import Branch, Settings, added_norm
-from pretrain.ops.attention import BY_DISTANCE, attention, packed_attention, platform, reads_packed
-from pretrain.ops.attention_at import attention_at
+from pretrain.ops.attention.attention import BY_DISTANCE, attention, packed_attention, platform, reads_packed
+from pretrain.ops.attention.attention_at import attention_at
 from pretrain.ops.dense import add_bias, product
+from pretrain.ops.draws import row_random
+from pretrain.ops.draws.row_random import Part, Use
 from pretrain.ops.gelu_product import biased_gelu_product
 from pretrain.ops.kept import keep
-from pretrain.ops.layer_norm import layer_norm
+from pretrain.ops.norm.added_norm import Branch, Settings, added_norm
+from pretrain.ops.norm.layer_norm import layer_norm
 from pretrain.ops.positions import take_positions
-from pretrain.ops.row_random import Part, Use
-from pretrain.sharding import constrain
 
 
 def dense_init(stddev: float) -> nn.initializers.Initializer:

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 
 from pretrain import losses
+from pretrain.mesh.device_program import whole_groups
 from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
-from pretrain.own_rows import whole_groups
 from pretrain.settings.objectives import scl as settings
 
 

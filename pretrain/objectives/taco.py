@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from pretrain import losses
+from pretrain.mesh.device_program import whole_groups
 from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
-from pretrain.ops import row_random
-from pretrain.ops.row_random import Use
-from pretrain.ops.vocab_cross_entropy import over_position_chunks
-from pretrain.own_rows import whole_groups
+from pretrain.ops.draws import row_random
+from pretrain.ops.draws.row_random import Use
+from pretrain.ops.vocab.vocab_cross_entropy import over_position_chunks
 from pretrain.settings.objectives import taco as settings
 
 # Positions of a row whose anchors are multiplied with each other's negatives, and negatives that exist at

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from pretrain.ops.attention import platform
+from pretrain.ops.attention.attention import platform
 from pretrain.ops.kept import keep
 
 

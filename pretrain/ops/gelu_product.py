@@ -3,12 +3,12 @@
 import jax
 import jax.numpy as jnp
 
+from pretrain.mesh.sharding import constrain
 from pretrain.ops import gelu_triton
-from pretrain.ops.attention import takes_triton
+from pretrain.ops.attention.attention import takes_triton
 from pretrain.ops.dense import add_bias, product, summed_over_tokens
 from pretrain.ops.gelu import gelu
 from pretrain.ops.kept import keep
-from pretrain.sharding import constrain
 
 
 def biased_gelu_product(x: jax.Array, bias: jax.Array, kernel: jax.Array) -> jax.Array:

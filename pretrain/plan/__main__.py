@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 
 from data import command
-from pretrain import chips
 from pretrain.command import flags
+from pretrain.mesh import chips
 
 
 def main(argv: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from pretrain.chips import Chip
+from pretrain.mesh.chips import Chip
 from pretrain.plan.program import Instruction, Program
 
 KINDS = (

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from pretrain import chips, flops, sharding
 from pretrain.command import validate
 from pretrain.corruption.masking import TokenIds
-from pretrain.dry_run import local_bytes, memory_per_device
+from pretrain.mesh import chips, sharding
 from pretrain.ops import triton_call
-from pretrain.plan import costs, roofline, schedules
+from pretrain.plan import costs, flops, roofline, schedules
 from pretrain.plan.collectives import collectives, summary
+from pretrain.plan.dry_run import local_bytes, memory_per_device
 from pretrain.plan.program import Execution, Program, parse
 from pretrain.plan.targets import Target
 from pretrain.run import Run, make_run

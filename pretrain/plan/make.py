@@ -5,10 +5,10 @@ import time
 import jax
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from pretrain import chips
 from pretrain.command import validate
-from pretrain.dry_run import GIB
+from pretrain.mesh import chips
 from pretrain.plan import report, search, targets
+from pretrain.plan.dry_run import GIB
 from pretrain.plan.forecast import describe_run, forecast, planned_run, without_cudnn
 from pretrain.plan.targets import Target
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
-from pretrain import flops
-from pretrain.dry_run import GIB
+from pretrain.plan import flops
+from pretrain.plan.dry_run import GIB
 from pretrain.plan.forecast import Forecast
 from pretrain.plan.search import Try, expected_bytes
 from pretrain.plan.targets import Target

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from pretrain.chips import Chip
+from pretrain.mesh.chips import Chip
 from pretrain.plan.costs import NO_KERNELS, part_of
 from pretrain.plan.program import FREE, Computation, Execution, Instruction, Program
 

@@ -13,7 +13,7 @@ import jax
 from jax.experimental import topologies
 
 from data.errors import ConfigError, reason
-from pretrain.chips import GPUS_OF_A_NODE, Chip, Spec, is_installed, parse
+from pretrain.mesh.chips import GPUS_OF_A_NODE, Chip, Spec, is_installed, parse
 from pretrain.plan.this_machine import cpu_chip
 
 _PACKAGES = {"tpu": "libtpu", "cuda": "jax-cuda12-plugin", "cpu": "jaxlib"}  # what compiles for a platform

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import psutil
 
-from pretrain.chips import Chip
-from pretrain.dry_run import matmul_flops
+from pretrain.mesh.chips import Chip
+from pretrain.plan.dry_run import matmul_flops
 
 
 def cpu_chip(devices: int) -> Chip:

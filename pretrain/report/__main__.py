@@ -60,7 +60,7 @@ def _run(asked: argparse.Namespace) -> None:
   more = [report for folder in folders for report in written_tables.find(folder)]
   shown = {}
   if asked.examples:
-    from pretrain import devices
+    from pretrain.mesh import devices
 
     devices.start()
     for run in loaded:

@@ -8,7 +8,7 @@ from typing import Any
 
 import configs
 from configs import base
-from pretrain import resume
+from pretrain.checkpoints import resume
 from pretrain.report.runs import ShownRun
 
 _PLACES = ("recipe", "data.directory")  # they say where and what, not how

@@ -8,8 +8,8 @@ import numpy as np
 
 from data.errors import DataError, UserError, reason
 from data.page.markup import Markup, element
-from pretrain.analysis.heldout import Arrays, collect, describe_guesses, describe_replaced
-from pretrain.analysis.opened import OpenedRun, open_run
+from pretrain.checkpoints.opened import OpenedRun, open_run
+from pretrain.logs.heldout import Arrays, collect, describe_guesses, describe_replaced
 from pretrain.report.runs import ShownRun
 
 MOST_TOKENS = 80  # of a block that are shown

@@ -10,7 +10,7 @@ from typing import Any
 from data.page import drawing
 from data.page.drawing import Axis, Chart, shown
 from data.page.markup import Markup, document, element, joined, link, table
-from pretrain import metrics
+from pretrain.logs import metrics
 from pretrain.report import config_diff, runs, series, written_tables
 from pretrain.report.runs import ShownRun
 from pretrain.report.written_tables import WrittenTable

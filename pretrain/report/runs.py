@@ -7,10 +7,13 @@ from typing import Any, NamedTuple
 
 from data import files
 from data.errors import DataError, UserError
-from pretrain import checkpoint, diagnosis, ledger, metrics, resume, trackers, workdir
+from pretrain.checkpoints import checkpoint, resume, workdir
+from pretrain.logs import metrics, trackers
+from pretrain.reading import ledger
 from pretrain.report import written_tables
 from pretrain.report.written_tables import WrittenTable
 from pretrain.settings import mixture
+from pretrain.watching import diagnosis
 
 _NO_REPORTS = (checkpoint.DIRECTORY, "tensorboard", "vocabulary")  # folders of a workdir
 

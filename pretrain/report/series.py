@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from data.page.drawing import Axis, Chart, Curve
-from pretrain import metrics
+from pretrain.logs import metrics
 from pretrain.report.runs import ShownRun
 
 MOST_POINTS, FEWEST_POINTS = 300, 40  # of a curve; more would be no wider than a pixel

@@ -13,8 +13,8 @@ import pytest
 
 from configs.ablations import amos, coco_lm, taco
 from pretrain.build import build
+from pretrain.mesh.trees import by_path
 from pretrain.recipe import Recipe
-from pretrain.trees import by_path
 from tests.pretrain.small_recipe import TOKENS
 
 TABLES = {"coco_lm": coco_lm, "amos": amos, "taco": taco}

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from configs.ablations import amos, coco_lm, taco
-from pretrain import sharding
+from pretrain.mesh import sharding
+from pretrain.mesh.trees import by_path as flat
 from pretrain.run import make_run
-from pretrain.trees import by_path as flat
 from tests.pretrain.small_recipe import LENGTH, TOKENS, VOCAB_SIZE
 from tests.pretrain.small_run import devices
 

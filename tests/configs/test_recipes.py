@@ -88,7 +88,7 @@ def test_the_tokens_in_the_header_are_those_of_the_config(name):
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in TINY])
 def test_the_gpu_hours_in_the_header_follow_from_the_config(name):
-  from pretrain import flops
+  from pretrain.plan import flops
 
   config, cost = _config(name), _header(name)["Cost"]
   hours, rate, mflop = re.search(

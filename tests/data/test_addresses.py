@@ -8,7 +8,7 @@ from data.glue import command as glue
 from data.prepare import command as prepare
 from data.prepare.command import parse
 from finetune import main as finetune
-from pretrain import checkpoints
+from pretrain.checkpoints import __main__ as checkpoints
 from pretrain.command import flags
 
 CONFIG = "--config=configs/bert_tiny.py"

@@ -15,8 +15,10 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from pretrain import checkpoint, ledger, trees
-from pretrain.checkpoint import TEMPORARY
+from pretrain.checkpoints import checkpoint
+from pretrain.checkpoints.checkpoint import TEMPORARY
+from pretrain.mesh import trees
+from pretrain.reading import ledger
 from tests.faults import children
 from tests.pretrain import small_run
 from tests.pretrain.conftest import ROOT, sample_text

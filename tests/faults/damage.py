@@ -4,7 +4,7 @@ import random
 import shutil
 from pathlib import Path
 
-from pretrain import checkpoint
+from pretrain.checkpoints import checkpoint
 
 PAGE = 4096  # bytes
 OF_FILES = ("bit", "page", "cut", "empty", "gone")

@@ -26,7 +26,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrain import checkpoint, ledger, resume
+from pretrain.checkpoints import checkpoint, resume
+from pretrain.reading import ledger
 from tests.faults import attack, children, damage
 from tests.faults.attack import Ground
 from tests.pretrain.conftest import ROOT

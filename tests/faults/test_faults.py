@@ -11,8 +11,8 @@ import sys
 import jax.numpy as jnp
 import pytest
 
-from pretrain import resume
-from pretrain.checkpoint import Checkpoints
+from pretrain.checkpoints import resume
+from pretrain.checkpoints.checkpoint import Checkpoints
 from tests.faults import damage
 from tests.pretrain.conftest import ROOT
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from finetune import main
 from finetune.search.program import RunGroup
-from pretrain.checkpoint import Checkpoints
+from pretrain.checkpoints.checkpoint import Checkpoints
 from tests.pretrain.facets import digest
 
 

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from configs import finetune_base
-from pretrain import resume
+from pretrain.checkpoints import resume
 from tests.finetune.facets import facets
 from tests.finetune.field_table import CHANGES, ELSEWHERE, LEFT_ALONE, NO_TEST
 

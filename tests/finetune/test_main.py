@@ -12,8 +12,8 @@ import pytest
 from finetune import main
 from finetune.search import loop
 from finetune.search.search import Search
-from pretrain import checkpoint
-from pretrain.stop import StopRequest
+from pretrain.checkpoints import checkpoint
+from pretrain.pod.stop import StopRequest
 from tests import buckets
 from tests.finetune import shared_programs
 

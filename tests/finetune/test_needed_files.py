@@ -8,7 +8,7 @@ import pytest
 from configs import finetune_glue, finetune_own, finetune_prompt, finetune_squad
 from data.errors import ConfigError, DataError
 from finetune import main, needed_files
-from pretrain import devices
+from pretrain.mesh import devices
 
 HEAVY = {"jax", "orbax", "flax", "optax", "tensorflow", "tensorflow_datasets", "seqio", "grain"}
 _START = """

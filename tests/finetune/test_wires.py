@@ -18,7 +18,7 @@ from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
 from pretrain.command import flags
-from pretrain.stop import StopRequest
+from pretrain.pod.stop import StopRequest
 
 _KINDS = {
   "glue": "finetune.glue.search.Glue",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from finetune import main
-from pretrain.checkpoint import load_params
+from pretrain.checkpoints.checkpoint import load_params
 from pretrain.export import __main__ as export
 from tests.finetune import test_main
 from tests.pretrain import small_run

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from pretrain import trackers
+from pretrain.logs import trackers
 from tests.pretrain.conftest import ROOT
 
 _VOCABULARY = 1_000

@@ -36,8 +36,10 @@ from ml_collections import ConfigDict
 from data import manifest
 from data.errors import DivergedError
 from data.feed.client import FedRecords, HeldoutBlocks
-from pretrain import feed, prepared, train, warm_start
-from pretrain.checkpoint import Checkpoints
+from pretrain import train
+from pretrain.checkpoints import warm_start
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.reading import feed, prepared
 from pretrain.run import Run, make_run
 
 TRACED = ("start", "step", "eval")
@@ -175,14 +177,14 @@ def _facets_of_the_loop(config: ConfigDict, records: pathlib.Path) -> dict[str, 
   config.data.directory = str(records)
   with contextlib.ExitStack() as stack:
     workdir = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    stack.enter_context(mock.patch("pretrain.metrics.EventsWriter"))
-    stack.enter_context(mock.patch("pretrain.diagnosis.write", return_value=""))
+    stack.enter_context(mock.patch("pretrain.logs.metrics.EventsWriter"))
+    stack.enter_context(mock.patch("pretrain.watching.diagnosis.write", return_value=""))
     tracker = mock.Mock(id="a", address="")
-    stack.enter_context(mock.patch("pretrain.analysis.probing.find", return_value=[]))
-    stack.enter_context(mock.patch("pretrain.trackers.check"))
+    stack.enter_context(mock.patch("lab.analysis.probing.find", return_value=[]))
+    stack.enter_context(mock.patch("pretrain.logs.trackers.check"))
     # Records of another source than the config's are refused; here they stand in for those it would make.
     stack.enter_context(mock.patch.object(prepared, "refuse_other_text"))
-    stack.enter_context(mock.patch.dict("pretrain.trackers._MAKERS", wandb=lambda tracked: tracker))
+    stack.enter_context(mock.patch.dict("pretrain.logs.trackers._MAKERS", wandb=lambda tracked: tracker))
     stack.enter_context(mock.patch.object(feed, "open", functools.partial(_fed, records)))
     stack.enter_context(mock.patch.object(Checkpoints, "save", save))
     stack.enter_context(mock.patch.object(Run, "init_state", init_state))

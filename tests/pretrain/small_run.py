@@ -17,10 +17,11 @@ from ml_collections import ConfigDict
 
 from configs import base
 from data import manifest
-from pretrain import sharding, train, trees
-from pretrain.checkpoint import load_params
+from pretrain import train
+from pretrain.checkpoints.checkpoint import load_params
 from pretrain.corruption.masking import TokenIds
-from pretrain.prepared import token_ids
+from pretrain.mesh import sharding, trees
+from pretrain.reading.prepared import token_ids
 from pretrain.run import Run, make_run
 from pretrain.step import TrainState
 

@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from configs import base
-from pretrain import resume
+from pretrain.checkpoints import resume
 from tests.pretrain.facets import FACETS, LOOP, TRACED, Facets
 from tests.pretrain.field_table import ROWS, Row, base_config
 

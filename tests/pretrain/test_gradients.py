@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain import trees
 from pretrain.gradients import make_gradients, split
+from pretrain.mesh import trees
 from tests.pretrain.small_recipe import random_params, small_batch, small_recipe
 
 

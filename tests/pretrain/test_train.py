@@ -13,9 +13,11 @@ from data import command, manifest
 from data.command import STOPPED
 from data.errors import ConfigError, DataError, DivergedError
 from data.records import PackedRecords
-from pretrain import checkpoint, ledger, train
+from pretrain import train
+from pretrain.checkpoints import checkpoint
 from pretrain.evaluate import evaluate
-from pretrain.stop import StopRequest
+from pretrain.pod.stop import StopRequest
+from pretrain.reading import ledger
 from tests.pretrain.conftest import SECRET
 from tests.pretrain.small_run import (
   assert_same_params,

@@ -11,11 +11,13 @@ import pytest
 
 from data import manifest
 from data.errors import ConfigError
-from pretrain import main, prepared, resume, train
+from pretrain import main, train
+from pretrain.checkpoints import resume
 from pretrain.corruption import mixture
 from pretrain.corruption.generator import GeneratorOutput
-from pretrain.ops import row_random
-from pretrain.ops.row_random import Use
+from pretrain.ops.draws import row_random
+from pretrain.ops.draws.row_random import Use
+from pretrain.reading import prepared
 from pretrain.run import make_run
 from tests.pretrain.field_table import ROWS, base_config
 from tests.pretrain.small_recipe import TOKENS, small_batch, small_recipe

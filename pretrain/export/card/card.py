@@ -6,9 +6,9 @@ import string
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pretrain.dry_run import parameter_counts
 from pretrain.export.card import history
 from pretrain.export.card.citations import citations
+from pretrain.plan.dry_run import parameter_counts
 
 _PAGE = pathlib.Path(__file__).with_name("card.md")
 _LOAD_STOCK = pathlib.Path(__file__).with_name("load_stock.md")

@@ -5,9 +5,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from data.corpora import CORPORA
-from pretrain import metrics, phases
+from pretrain.checkpoints import phases
+from pretrain.checkpoints.warm_start import starts
+from pretrain.logs import metrics
 from pretrain.settings import mixture
-from pretrain.warm_start import starts
 
 _TAKEN = {
   phases.FLAG: "weights of the phase before",

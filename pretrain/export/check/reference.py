@@ -23,7 +23,7 @@ from data.vocabulary import Vocabulary
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
-from pretrain.ops.vocab_cross_entropy import vocab_logits
+from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
 
 SENTENCES = (
   "The committee will publish its report on Thursday.",

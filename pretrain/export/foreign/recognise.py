@@ -14,7 +14,6 @@ import jax
 import numpy as np
 
 from data.errors import DataError
-from pretrain import trees
 from pretrain.export.folders import EXTRA
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.official import config as official_config
@@ -23,6 +22,7 @@ from pretrain.export.stock import read as stock_read
 from pretrain.export.stock.config import LAYOUTS, encoder_fields
 from pretrain.export.task_fields import read_task
 from pretrain.export.tensor_rows import Imported, State, put
+from pretrain.mesh import trees
 from pretrain.models import encoder as encoder_model
 from pretrain.models.config import EncoderConfig
 

@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 from data.vocabulary import Vocabulary
-from pretrain import trees
 from pretrain.export import folders, task_fields
 from pretrain.export.official import fit, names
 from pretrain.export.stock.config import size_fields
 from pretrain.export.tensor_rows import State
+from pretrain.mesh import trees
 from pretrain.models.config import EncoderConfig
 
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.vocabulary import SpecialIds
-from pretrain import trees
 from pretrain.export import task_fields
 from pretrain.export.stock import choose
 from pretrain.export.stock.config import SPATIAL_ROWS, config_json, first_position
@@ -27,6 +26,7 @@ from pretrain.export.stock.tables import (
   encoder_parts,
 )
 from pretrain.export.tensor_rows import Part, State, write
+from pretrain.mesh import trees
 from pretrain.models.config import EncoderConfig
 
 _CLASSES = {"mpnet": "MPNet", "layoutlmv3": "LayoutLMv3", "bert": "Bert", "electra": "Electra"}

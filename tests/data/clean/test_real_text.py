@@ -4,9 +4,9 @@ import collections
 
 import pytest
 
-from benchmarks import cleaning
 from data import sources
 from data.clean import steps
+from lab.speed import cleaning
 from tests.data.conftest import SHARED
 
 TEXT = SHARED / "datasets/corpus/pretrain_sample.txt.gz"

@@ -21,10 +21,10 @@ from finetune.papers.spaces import Cell
 from finetune.search import driver
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
-from pretrain.checkpoint import Checkpoints
+from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
-from pretrain.stop import StopRequest
+from pretrain.pod.stop import StopRequest
 from tests.finetune.prompt import prompt_case
 
 WORDS = {

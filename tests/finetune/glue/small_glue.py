@@ -7,7 +7,7 @@ import numpy as np
 
 from configs import base
 from data import vocabulary
-from pretrain.checkpoint import Checkpoints
+from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder

@@ -13,7 +13,7 @@ from finetune.search.search import Trained
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
 from pretrain.command import flags
-from pretrain.stop import StopRequest
+from pretrain.pod.stop import StopRequest
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from finetune.own.schema import FILE, TaskSchema
-from pretrain.checkpoint import Checkpoints, load_params
+from pretrain.checkpoints.checkpoint import Checkpoints, load_params
 
 
 def _linear(random: np.random.Generator, inputs: int, outputs: int) -> dict:

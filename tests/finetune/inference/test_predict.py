@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from benchmarks import predict as benchmark
 from data.rows import Row
 from finetune import evaluate, predict
 from finetune.inference.model import Model, open_answering
+from lab.speed import predict as benchmark
+from pretrain.checkpoints.saved_model import open_model
 from pretrain.inference import stream
 from pretrain.models import heads
 from pretrain.models.encoder import encode
-from pretrain.saved_model import open_model
 from tests.finetune.glue.small_glue import WORDS
 from tests.finetune.inference import small_models
 

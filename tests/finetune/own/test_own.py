@@ -16,8 +16,9 @@ from finetune.own.load import load
 from finetune.own.schema import TaskSchema
 from finetune.search import loop
 from finetune.search.texts import Encoding
-from pretrain import checkpoint, metrics
+from pretrain.checkpoints import checkpoint
 from pretrain.export import task_fields
+from pretrain.logs import metrics
 from tests.finetune import shared_programs
 
 FAST = (

@@ -14,7 +14,7 @@ from finetune.papers.spaces import Cell
 from finetune.search import best_model
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
-from pretrain.stop import StopRequest
+from pretrain.pod.stop import StopRequest
 
 
 @pytest.fixture

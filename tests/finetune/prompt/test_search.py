@@ -10,8 +10,8 @@ from data.command import STOPPED
 from data.errors import ConfigError, DataError
 from finetune.search import driver
 from finetune.search.program import RunGroup
-from pretrain.checkpoint import load_params, step_path
-from pretrain.stop import StopRequest
+from pretrain.checkpoints.checkpoint import load_params, step_path
+from pretrain.pod.stop import StopRequest
 from tests.finetune import shared_programs
 from tests.finetune.prompt.prompt_files import (
   LENGTH,

@@ -8,7 +8,7 @@ import pytest
 from data.buckets.place import Place
 from data.errors import DataError, StorageError
 from finetune.search import bucket_workdir
-from pretrain import checkpoint
+from pretrain.checkpoints import checkpoint
 from tests import buckets
 
 MARK = checkpoint.COMMITTED

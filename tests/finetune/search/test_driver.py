@@ -14,7 +14,7 @@ from finetune.search.examples import make_buckets
 from finetune.search.program import RunGroup
 from finetune.search.results import Results
 from finetune.search.session import Session
-from pretrain.stop import StopRequest
+from pretrain.pod.stop import StopRequest
 from tests.finetune import shared_programs, small_task
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from data.errors import ConfigError, DataError
 from finetune.search import loop
-from pretrain.stop import StopRequest
+from pretrain.pod.stop import StopRequest
 from tests.finetune import small_task
 
 SEEDS = (1, 2)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from finetune.search.examples import pad
-from pretrain import compiler_options, optim, step
+from pretrain import optim, step
+from pretrain.mesh import compiler_options
 from pretrain.models.encoder import init_encoder
-from pretrain.ops.row_random import step_row_keys
+from pretrain.ops.draws.row_random import step_row_keys
 from tests.finetune import small_task
 
 STEPS = 3

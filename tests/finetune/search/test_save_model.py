@@ -6,7 +6,7 @@ import numpy as np
 
 from finetune.papers.spaces import Cell
 from finetune.search import best_model, save_model
-from pretrain.checkpoint import read_meta, step_path
+from pretrain.checkpoints.checkpoint import read_meta, step_path
 
 
 def test_what_the_pretraining_said_of_itself_goes_along_and_its_own_state_does_not(tmp_path):

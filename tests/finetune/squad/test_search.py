@@ -17,10 +17,10 @@ from finetune.squad import scores as squad_evaluate
 from finetune.squad import task as squad
 from finetune.squad.problem import make_problem
 from finetune.squad.search import Squad
-from pretrain.checkpoint import Checkpoints, load_params, step_path
+from pretrain.checkpoints.checkpoint import Checkpoints, load_params, step_path
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
-from pretrain.stop import StopRequest
+from pretrain.pod.stop import StopRequest
 from tests.finetune.squad.squad_case import contexts, make_vocabulary, write
 
 LENGTH = 16

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pretrain.corruption import cropping
-from pretrain.ops import row_random
+from pretrain.ops.draws import row_random
 from tests.pretrain.one_program import one_program
 from tests.pretrain.small_recipe import TOKENS
 

@@ -8,7 +8,7 @@ import pytest
 from pretrain.corruption import mixture
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.corruption.mixture import MixtureChoice
-from pretrain.ops import row_random
+from pretrain.ops.draws import row_random
 from tests.pretrain import drawn
 from tests.pretrain.one_program import one_program
 

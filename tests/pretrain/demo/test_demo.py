@@ -16,13 +16,13 @@ import psutil
 import pytest
 
 from configs import demo as demo_config
-from pretrain import prepared
+from pretrain.checkpoints.resume import flatten
 from pretrain.demo import __main__ as demo
 from pretrain.demo import figures as demo_figures
 from pretrain.demo import probes as demo_probes
 from pretrain.demo import progress as demo_progress
 from pretrain.demo.figures import Row
-from pretrain.resume import flatten
+from pretrain.reading import prepared
 from tests.pretrain import small_run
 
 

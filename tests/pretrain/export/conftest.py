@@ -14,7 +14,7 @@ from configs import base
 from data import vocabulary
 from data.vocabulary import train as vocabulary_train
 from pretrain.build import build
-from pretrain.checkpoint import Checkpoints
+from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.corruption.masking import TokenIds
 
 MAX_LENGTH = 128  # tokens: most of the self-check's sentences fit

@@ -14,8 +14,8 @@ from safetensors.numpy import load_file  # noqa: E402
 
 from data import vocabulary  # noqa: E402
 from data.errors import DataError  # noqa: E402
-from pretrain import embed  # noqa: E402
-from pretrain.checkpoint import Checkpoints, load_params  # noqa: E402
+from pretrain.checkpoints.checkpoint import Checkpoints, load_params  # noqa: E402
+from pretrain.embed import __main__ as embed  # noqa: E402
 from pretrain.export import __main__, folders, layouts  # noqa: E402
 from pretrain.export.check import reference as self_check  # noqa: E402
 from pretrain.export.official import names as official_names  # noqa: E402

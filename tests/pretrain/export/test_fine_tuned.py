@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 
 from data.errors import DataError  # noqa: E402
-from pretrain.checkpoint import Checkpoints, load_params, read_meta, step_path  # noqa: E402
+from pretrain.checkpoints.checkpoint import Checkpoints, load_params, read_meta, step_path  # noqa: E402
 from pretrain.export import __main__, folders  # noqa: E402
 from pretrain.export.check import torch_check  # noqa: E402
 from pretrain.export.task_fields import read_task  # noqa: E402

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from data import files, vocabulary
 from data.errors import ConfigError, DataError, StorageError
-from pretrain.checkpoint import load_params
+from pretrain.checkpoints.checkpoint import load_params
 from pretrain.export import __main__
 from pretrain.export.folders import write_own
 from pretrain.export.import_checkpoint import import_checkpoint
@@ -253,7 +253,7 @@ def test_a_save_that_fails_leaves_nothing(tmp_path, words, monkeypatch):
   def fail(*_, **__):
     raise StorageError("disk full")
 
-  monkeypatch.setattr("pretrain.checkpoint.Checkpoints.save", fail)
+  monkeypatch.setattr("pretrain.checkpoints.checkpoint.Checkpoints.save", fail)
   _refused(tmp_path, _port(tmp_path / "in"), words, "disk full", error=StorageError)
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from configs import base
-from pretrain import flops, main
+from pretrain import main
 from pretrain.command import fields, validate
+from pretrain.plan import flops
 from pretrain.settings.objectives import OBJECTIVES
 from tests.pretrain import small_run
 from tests.pretrain.objectives.toy import Toy

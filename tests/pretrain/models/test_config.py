@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pretrain import sharding
+from pretrain.mesh import sharding
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
 from pretrain.settings.mesh import MeshSettings

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrain.models import encoder
-from pretrain.ops import row_random
+from pretrain.ops.draws import row_random
 from tests.pretrain.models.small_encoder import CONFIG, KEYS, B, L, init_encoder, run_encoder
 from tests.pretrain.one_program import one_program
 

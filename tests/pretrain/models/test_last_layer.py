@@ -10,9 +10,10 @@ import pytest
 
 from pretrain.models import encoder, layers
 from pretrain.models.config import EncoderConfig
-from pretrain.ops import attention_at, row_random
+from pretrain.ops.attention import attention_at
+from pretrain.ops.draws import row_random
+from pretrain.ops.draws.row_random import Part
 from pretrain.ops.positions import take_positions
-from pretrain.ops.row_random import Part
 from tests.pretrain import drawn
 from tests.pretrain.models.small_encoder import CONFIG, IDS, KEYS, MASK, B, L, init_encoder
 from tests.pretrain.small_recipe import AMOS, TOKENS, random_params, small_batch, small_recipe

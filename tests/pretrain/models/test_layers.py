@@ -12,9 +12,10 @@ import pytest
 from pretrain.models import layers
 from pretrain.models.config import EncoderConfig
 from pretrain.models.layers import AddedNorm, Layer, LayerNorm
-from pretrain.ops import attention, triton_call
-from pretrain.ops.added_norm import Branch
-from pretrain.ops.row_random import Use
+from pretrain.ops import triton_call
+from pretrain.ops.attention import attention
+from pretrain.ops.draws.row_random import Use
+from pretrain.ops.norm.added_norm import Branch
 from tests.pretrain import drawn
 
 CONFIG = EncoderConfig(vocab_size=97, hidden_size=8, num_layers=1, num_heads=2, mlp_size=12, max_length=16)

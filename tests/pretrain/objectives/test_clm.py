@@ -7,7 +7,7 @@ import pytest
 
 from pretrain.models import heads
 from pretrain.objectives.clm import CorrectiveLM, mixture_prediction
-from pretrain.ops.vocab_cross_entropy import VocabScores
+from pretrain.ops.vocab.vocab_cross_entropy import VocabScores
 from tests.pretrain import drawn
 from tests.pretrain.objectives import views
 

@@ -16,7 +16,7 @@ from pretrain.objectives.taco import (
   contextual_score_metrics,
   sample_pairs,
 )
-from pretrain.ops import row_random
+from pretrain.ops.draws import row_random
 from tests.pretrain import drawn
 from tests.pretrain.objectives import views
 

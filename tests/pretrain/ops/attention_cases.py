@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.ops import attention, row_random
+from pretrain.ops.attention import attention
+from pretrain.ops.draws import row_random
 from tests.pretrain import drawn
 
 

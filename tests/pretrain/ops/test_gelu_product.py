@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from pretrain.ops import attention, dense, gelu_product, gelu_triton, kept, triton_call
+from pretrain.ops import dense, gelu_product, gelu_triton, kept, triton_call
+from pretrain.ops.attention import attention
 from pretrain.ops.gelu_product import biased_gelu_product, with_kernels
 from tests.pretrain import drawn
 

@@ -17,7 +17,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as compile_kernel
 
-from pretrain.ops import gelu_triton, lookup_triton, triton_call
+from pretrain.ops import gelu_triton, triton_call
+from pretrain.ops.vocab import lookup_triton
 from tests.pretrain.ops.attention_cases import case, results
 
 _TYPES = {"float32": "*fp32", "bfloat16": "*bf16", "int32": "*i32"}

@@ -7,9 +7,9 @@ import jax
 import pytest
 
 from data.errors import ConfigError
-from pretrain import chips, flops
+from pretrain.mesh import chips
+from pretrain.plan import flops, roofline, targets
 from pretrain.plan import forecast as module
-from pretrain.plan import roofline, targets
 from pretrain.plan.forecast import (
   Forecast,
   forecast,

@@ -9,7 +9,8 @@ import jax
 import pytest
 
 from data.errors import ConfigError
-from pretrain import chips, main
+from pretrain import main
+from pretrain.mesh import chips
 from pretrain.ops import triton_call
 from pretrain.plan import __main__ as child
 from pretrain.plan import forecast, make, report, search, targets

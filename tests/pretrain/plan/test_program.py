@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from pretrain import chips
+from pretrain.mesh import chips
 from pretrain.plan import collectives, costs, forecast, roofline, targets
 from pretrain.plan.program import parse, shapes
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from pretrain import chips
+from pretrain.mesh import chips
 from pretrain.plan import forecast, schedules, targets
 from pretrain.plan.program import parse
 from tests.pretrain.plan.tpu_process import SMALL, output_of

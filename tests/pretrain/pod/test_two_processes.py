@@ -11,7 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from pretrain import checkpoint, metrics
+from pretrain.checkpoints import checkpoint
+from pretrain.logs import metrics
 from tests import buckets
 from tests.pretrain import small_run
 from tests.pretrain.pod.processes import ROOT, ledger, running

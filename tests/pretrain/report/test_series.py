@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data.page import drawing
-from pretrain import metrics
+from pretrain.logs import metrics
 from pretrain.report import series
 from pretrain.report.runs import ShownRun
 

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 
 from safetensors.numpy import load_file  # noqa: E402
 
-from pretrain.checkpoint import load_params  # noqa: E402
+from pretrain.checkpoints.checkpoint import load_params  # noqa: E402
 from pretrain.export import __main__, folders  # noqa: E402
 from pretrain.export.official import config  # noqa: E402
 

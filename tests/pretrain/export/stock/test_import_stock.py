@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from data.errors import DataError
-from pretrain.checkpoint import load_params
+from pretrain.checkpoints.checkpoint import load_params
 from pretrain.export.check import comparison
 from pretrain.export.import_checkpoint import import_checkpoint
 from pretrain.export.stock import read as stock_read

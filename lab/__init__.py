@@ -1,0 +1,1 @@
+"""Research beside the product: analyses, studies, benchmarks. Nothing outside imports it."""

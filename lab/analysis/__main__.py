@@ -1,0 +1,189 @@
+"""The papers' analyses: `python -m pretrain.analysis --checkpoints=DIR[,DIR] --output=OUT`.
+
+`--help` lists the flags and the analyses. Exit codes are those of data/errors.py.
+"""
+
+import argparse
+import functools
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from data import command
+from data.command import Parser
+from data.errors import ConfigError, DataError, UserError, reason, unknown
+from data.tables import Report, text_column
+from pretrain.command import kept_memory
+
+# What each analysis is, in the order in which they are made.
+ABOUT = {
+  "cosines": "cosines of random and of similar pairs, alignment, uniformity (glue/STS-B in --data)",
+  "plane": "similar pairs by t-SNE, and UMAP where it is installed (glue/STS-B in --data)",
+  "blocks": "cosines of blocks with crops of them and with others, contextual score, at every saved step",
+  "words": "token embeddings of words that go together (word_pairs.tsv in --data: two words, a tab between)",
+  "edges": "edge probing by layer, encoder and generator (edges/*.jsonl, UD_English-EWT, SemEval2010_task8)",
+  "detection": "calibration of replaced token detection, its losses, and which tokens fool it",
+  "curricula": "right answers about replaced and original tokens, at every saved step of each run",
+  "correction": "right answers of copy head, LM head and both, at every saved step",
+  "mixture": "weights of the generator's layers over time",
+  "generator": "the generator's loss by depth over time",
+  "cases": "what each layer of the generator puts in place of the same tokens, of held-out blocks or --text",
+  "efficiency": "held-out loss, probes and scores of fine-tuning (--scores) by hours of training",
+}
+_EPILOG = (
+  "Analyses:\n\n"
+  + "\n".join(f"  {name:11} {about}" for name, about in ABOUT.items())
+  + """
+
+Each writes <name>.json, .csv and .md, its plots as .svg and .png, and the points of the plots as .csv. A
+checkpoint that lacks what an analysis needs is left out of it with a line. What cannot be made of any is
+skipped with a line, and is an error where --only names it. Dropout is off and draws are fixed: the same
+command gives the same numbers.
+
+  python -m pretrain.analysis --checkpoints=runs/a,runs/b --data=annotated --output=ab_analysis
+  python -m pretrain.analysis --checkpoints=runs/amos --output=amos_analysis --only=mixture,generator
+
+Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage.
+"""
+)
+
+
+def parser() -> Parser:
+  """Flags of the command."""
+  made = Parser(
+    prog="python -m pretrain.analysis",
+    description="Measures what checkpoints have learned, as the papers did.",
+    epilog=_EPILOG,
+  )
+  made.add_argument(
+    "--checkpoints", required=True, help="workdirs of runs or directories of steps, by commas"
+  )
+  made.add_argument("--output", required=True, help="directory of numbers and plots")
+  made.add_argument("--only", default="", help="analyses by commas; default: all")
+  made.add_argument("--data", default="", help="folder of annotated data, as of pretrain.probe")
+  made.add_argument("--rows", type=int, default=256, help="held-out blocks that are looked at")
+  made.add_argument("--sentences", type=int, default=1_000, help="of a task, to train a probe on")
+  made.add_argument(
+    "--pooling",
+    choices=("cls", "mean", "head"),
+    default="cls",
+    help="what the vector of a sentence or block is; head: of sequence contrast, over [CLS]",
+  )
+  made.add_argument(
+    "--random_pairs",
+    choices=("blocks", "sentences"),
+    default="blocks",
+    help="of what cosines takes random pairs",
+  )
+  made.add_argument(
+    "--scores",
+    default="",
+    help="workdirs of finetune.main that began with saved steps, by commas",
+  )
+  made.add_argument("--text", default="", help="cases in '[words] in brackets' instead of held-out blocks")
+  made.add_argument("--batch_size", type=int, default=32, help="blocks or sentences computed at once")
+  return made
+
+
+def _run(asked: argparse.Namespace) -> None:
+  names = command.names(asked.only)
+  for name in names:
+    if name not in ABOUT:
+      raise ConfigError(unknown("analysis", name, ABOUT))
+  flagged = {"scores": "efficiency", "text": "cases"}
+  flagged = {flag: name for flag, name in flagged.items() if getattr(asked, flag)}
+  flagged |= {"random_pairs": "cosines"} if asked.random_pairs == "sentences" else {}
+  for flag, name in flagged.items():
+    if name not in (names or ABOUT):
+      raise ConfigError(f"--{flag} is for {name}, which --only={asked.only} leaves out; add it there")
+  names = sorted(
+    names or ABOUT, key=lambda name: name not in flagged.values()
+  )  # a mistake in them shows early
+  wanted = {*flagged.values(), *(names if asked.only else ())}
+  command.refuse_below_one(asked, "rows", "sentences", "batch_size")
+  if asked.data and not pathlib.Path(asked.data).is_dir():
+    raise DataError(f"--data={asked.data} is not a directory")
+
+  # JAX is used after the flags are known to be good.
+  from lab.analysis.request import Request
+  from pretrain.checkpoints import checkpoint
+  from pretrain.mesh import devices
+
+  measures = _measures(asked)
+  checkpoints = command.names(asked.checkpoints)
+  for directory in checkpoints:
+    checkpoint.step_path(directory)
+  devices.start()
+  data = pathlib.Path(asked.data) if asked.data else None
+  request = Request(
+    checkpoints, data, asked.rows, asked.batch_size, asked.sentences, asked.pooling, asked.random_pairs
+  )
+  output = pathlib.Path(asked.output)
+  rows = [_made(name, measures[name], request, output, is_asked=name in wanted) for name in names]
+  columns = [text_column(name, name) for name in ("analysis", "what", "files")]
+  places = [f"{name}: {directory}" for name, directory in zip(request.names, checkpoints)]
+  Report("analyses", "Analyses of checkpoints", columns, rows, places).publish(asked.output, print)
+
+
+def _made(name: str, measure: Callable, request, output: pathlib.Path, *, is_asked: bool) -> dict[str, str]:
+  """Makes an analysis and writes it; the row of the list of all of them."""
+  from lab.analysis.outcome import Needs
+
+  begun = time.monotonic()
+  try:
+    outcome = measure(request)
+  except (Needs, UserError) as error:
+    if is_asked:
+      raise error if isinstance(error, UserError) else DataError(f"{name} needs {error}") from error
+    why = f"needs {error}" if isinstance(error, Needs) else reason(error)
+    return {"analysis": name, "what": f"skipped: {why}", "files": "-"}
+  paths = outcome.report(name).write(output)
+  paths += [path for plot in outcome.plots for path in plot.write(output)]
+  print(f"{name}: {time.monotonic() - begun:.0f} s", flush=True)
+  what = ". ".join([outcome.title, *outcome.left_out])
+  return {"analysis": name, "what": what, "files": ", ".join(path.name for path in paths)}
+
+
+def _measures(asked: argparse.Namespace) -> dict[str, Callable]:
+  """{name of an analysis: function from a request to its outcome}; errors of the flags that one has alone."""
+  from lab.analysis import (
+    blocks,
+    cases,
+    correction,
+    curricula,
+    detection,
+    edges,
+    logs,
+    plane,
+    scores,
+    space,
+    word_pairs,
+  )
+
+  fine_tuned = [one for folder in command.names(asked.scores) for one in scores.read(folder)]
+
+  return {
+    "cosines": space.measure,
+    "plane": plane.measure,
+    "blocks": blocks.measure,
+    "words": word_pairs.measure,
+    "edges": edges.measure,
+    "detection": detection.measure,
+    "curricula": curricula.measure,
+    "correction": correction.measure,
+    "mixture": logs.mixture,
+    "generator": logs.generator,
+    "cases": functools.partial(cases.measure, parts=cases.read_text(asked.text)),
+    "efficiency": functools.partial(logs.efficiency, scores=fine_tuned),
+  }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  return command.run(lambda: _run(parser().parse_args(argv)))
+
+
+if __name__ == "__main__":
+  kept_memory.keep_temporaries()
+  sys.exit(main())

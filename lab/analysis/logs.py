@@ -1,0 +1,133 @@
+"""What the metrics of runs say over time: mixture weights, generator losses by depth, scores by hours."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lab.analysis import scores as fine_tuned
+from lab.analysis.outcome import Curve, LeftOut, Needs, Outcome, Plot, stem_of
+from lab.analysis.request import Request
+from pretrain.checkpoints import checkpoint
+from pretrain.logs import metrics
+
+DECAY = 0.9  # of the average over logging intervals
+
+
+def smoothed(values: np.ndarray, decay: float = DECAY) -> np.ndarray:
+  """[n] exponential averages of the values so far; the first weighs no more than its share."""
+  total, weight, averages = 0.0, 0.0, []
+  for value in values.tolist():
+    total, weight = decay * total + (1 - decay) * value, decay * weight + (1 - decay)
+    averages.append(total / weight)
+  return np.asarray(averages)
+
+
+def series(lines: Sequence[Mapping[str, Any]], pattern: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+  """{what the group of the pattern matched: ([points] steps, [points] values)} of the metrics that match."""
+  curves: dict[str, tuple[list, list]] = {}
+  for line in lines:
+    for name, value in line.items():
+      matched = re.fullmatch(pattern, name)
+      if matched and isinstance(value, float):
+        steps, values = curves.setdefault(matched[1] or "", ([], []))
+        steps.append(line["step"])
+        values.append(value)
+  return {name: (np.asarray(steps), np.asarray(values)) for name, (steps, values) in curves.items()}
+
+
+def _lines(request: Request) -> list[tuple[str, list[dict[str, Any]]]]:
+  """The metrics of every run."""
+  places = [checkpoint.step_path(directory).parent.parent for directory in request.directories]
+  return [(name, metrics.read(place)) for name, place in zip(request.names, places)]
+
+
+def _over_steps(request: Request, pattern: str, *, missing: str, plot: Plot, notes: Sequence[str]) -> Outcome:
+  """A curve of each metric that matches, smoothed, and what it was at the start and the end."""
+  rows, curves, left_out = [], [], LeftOut()
+  for name, lines in _lines(request):
+    logged = series(lines, pattern)
+    if len(logged) > 1:
+      logged.pop("", None)  # the sum over parts, which hides them
+    if not logged:
+      left_out[name] = f"{missing}, which {name} has not logged"
+    for part, (steps, values) in logged.items():
+      even = smoothed(values)
+      prefix = f"{name}, " if len(request.names) > 1 else ""
+      curves.append(Curve(f"{prefix}{part.replace('_', ' ') or 'generator'}", steps, even))
+      ends = {"start": float(even[0]), "end": float(even[-1]), "highest": float(even.max())}
+      rows.append(
+        {"checkpoint": name, "of": part.replace("_", " ") or "generator", "points": len(steps), **ends}
+      )
+  filled = Plot(plot.stem, plot.title, plot.x_label, plot.y_label, curves)
+  averaged = f"Averages over logging intervals with decay {DECAY}, corrected for their beginning."
+  return Outcome(plot.title, rows, [filled], [averaged, *notes], left_out.sentences(rows))
+
+
+def mixture(request: Request) -> Outcome:
+  """The weight of every generator layer (AMOS figure 5a)."""
+  return _over_steps(
+    request,
+    r"train/mixture_weight_(.+)",
+    missing="metrics of a mixture of generator layers",
+    plot=Plot(
+      "mixture", "Mixture weights of generator layers", "step", "mean weight at masked positions", ()
+    ),
+    notes=["Mean over masked positions; the weights of a run sum to 1."],
+  )
+
+
+def generator(request: Request) -> Outcome:
+  """The loss of every generator head (AMOS figure 1b)."""
+  return _over_steps(
+    request,
+    r"train/generator_loss(?:_(.+))?",
+    missing="metrics of a generator's loss",
+    plot=Plot("generator_loss", "Loss of the generator, by depth", "step", "nats per masked token", ()),
+    notes=["Of a generator with several heads, that of each head."],
+  )
+
+
+def efficiency(request: Request, scores: Sequence[fine_tuned.Scores] = ()) -> Outcome:
+  """Held-out loss, probes where they were logged, and scores of saved steps over hours of training.
+
+  Source: COCO-LM figure 3, AMOS figure 6, TACO figure 5.
+  """
+  rows, of_metric, scored = [], dict[str, list[Curve]](), fine_tuned.over_steps(request, scores)
+  left_out = LeftOut()
+  for name, lines in _lines(request):
+    clock = metrics.hours(lines)
+    has_clock = len(clock[0]) > 1
+    if name in scored and not has_clock:
+      raise Needs(f"logged speeds of {name}, of which scores were given; {metrics.FILE_NAME} has none")
+    measured = series(lines, r"((?:eval/loss|probe/.+))") | scored.get(name, {}) if has_clock else {}
+    if not measured:
+      left_out[name] = f"speeds and held-out metrics, which {name} has not logged"
+    for metric, (steps, values) in measured.items():
+      taken = np.interp(steps, *clock)
+      of_metric.setdefault(metric, []).append(Curve(name, taken, values, has_dots=True))
+      rows += [
+        {"checkpoint": name, "metric": metric, "step": int(step), "hours": float(at), "value": float(value)}
+        for step, at, value in zip(steps, taken, values)
+      ]
+  plots = [
+    Plot(
+      f"efficiency_{stem_of(metric)}",
+      f"{'Held-out loss' if metric == 'eval/loss' else metric} by time",
+      "hours of training",
+      _unit(metric),
+      curves,
+    )
+    for metric, curves in of_metric.items()
+  ]
+  note = (
+    "Hours are those of training steps by their logged speed, without compilation, evaluation and pauses."
+  )
+  return Outcome("Scores by hours of training", rows, plots, [note], left_out.sentences(rows))
+
+
+def _unit(metric: str) -> str:
+  if metric.startswith(fine_tuned.PREFIX):
+    return metric.rpartition(" ")[2]
+  return "nats" if metric == "eval/loss" else "accuracy or correlation"

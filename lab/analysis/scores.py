@@ -1,0 +1,96 @@
+"""Scores of fine-tuning by the saved step that it began with.
+
+Fine-tuning is another program: known of it are its report and what its cells say of their checkpoint.
+"""
+
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from data import files
+from data.errors import DataError, named_reason
+from lab.analysis.request import Request
+from pretrain.checkpoints import checkpoint
+from pretrain.mesh import trees
+
+Series = dict[str, tuple[np.ndarray, np.ndarray]]  # {what: ([points] steps, [points] values)}
+PREFIX = "fine-tuned "  # of what was scored
+_OWN = "own"  # folder of a task of one's own, whose report names no task
+
+
+class Scores(NamedTuple):
+  """What a search of `finetune.main` reports of a task."""
+
+  folder: str
+  task: str
+  checkpoint: str  # digest of the encoder and the heads that it began with
+  setting: tuple[str, str]  # digest of the data, and the protocol
+  values: dict[str, float]  # {metric: value}
+
+
+def read(folder: str) -> list[Scores]:
+  """The scores in a --workdir of `finetune.main`, by task; DataError: there is no finished search."""
+  path, scores = pathlib.Path(folder), dict[str, Scores]()
+  try:
+    for row in files.read_json(path / "results.json")["rows"]:
+      task = row.get("task", _OWN)
+      if task not in scores:
+        prints = [files.read_json(cell)["fingerprint"] for cell in (path / task).glob("*.json")]
+        ((digest, *setting),) = {(one["checkpoint"], one["data"], one["protocol"]) for one in prints}
+        scores[task] = Scores(folder, task, digest, tuple(setting), {})
+      scores[task].values[row["metric"]] = float(row["value"])
+  except (KeyError, ValueError, TypeError, AttributeError) as error:
+    raise DataError(
+      f"--scores={folder}: expected the --workdir of a finished finetune.main, with results.json and "
+      f"cells of one checkpoint ({named_reason(error)})"
+    ) from error
+  return list(scores.values())
+
+
+def over_steps(request: Request, scores: Sequence[Scores]) -> dict[str, Series]:
+  """{name of a run: its scores over saved steps}; checkpoints are known by their digests.
+
+  Raises:
+    DataError: scores are of no saved step of these runs, two are of the same one, or those of a task are of
+      other data or another protocol.
+  """
+  steps = _steps(request) if scores else {}
+  made: dict[str, dict[str, dict[int, float]]] = {}
+  for score in scores:
+    what = f"--scores={score.folder}: its {score.task}"
+    alike = [other for other in scores if other.task == score.task]
+    if score.setting != alike[0].setting:
+      raise DataError(
+        f"{what} has other data, another vocabulary or another protocol than {alike[0].folder}; "
+        "name one of them"
+      )
+    if score.checkpoint not in steps:
+      known = ", ".join(request.directories)
+      raise DataError(f"{what} began with no saved step of {known}; name its run in --checkpoints too")
+    name, step = steps[score.checkpoint]
+    for metric, value in score.values.items():
+      curve = made.setdefault(name, {}).setdefault(f"{PREFIX}{score.task} {metric}", {})
+      if step in curve:
+        raise DataError(f"{what} began with step {step} of {name}, as in another folder; name one of them")
+      curve[step] = value
+  return {name: {what: _arrays(curve) for what, curve in curves.items()} for name, curves in made.items()}
+
+
+def _arrays(curve: dict[int, float]) -> tuple[np.ndarray, np.ndarray]:
+  ordered = sorted(curve.items())
+  return np.asarray([step for step, _ in ordered]), np.asarray([value for _, value in ordered])
+
+
+def _steps(request: Request) -> dict[str, tuple[str, int]]:
+  """{digest of an encoder and its heads: (name of its run, step)} of every saved step."""
+  steps = {}
+  for name, directory in zip(request.names, request.directories):
+    newest = checkpoint.step_path(directory)
+    is_step = pathlib.Path(directory).absolute() == newest
+    for step in [int(newest.name)] if is_step else checkpoint.saved_steps(newest.parent):
+      params, _ = checkpoint.load_params(newest.with_name(str(step)))
+      digest = trees.digest({"encoder": params.get("encoder", {}), "heads": params.get("heads", {})})
+      steps.setdefault(digest, (name, step))
+  return steps

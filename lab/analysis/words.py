@@ -1,0 +1,194 @@
+"""A frozen encoder: vectors of words at several depths, and what its heads say of whole sentences."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrain.checkpoints.opened import OpenedGenerator
+from pretrain.checkpoints.saved_model import OpenedEncoder
+from pretrain.corruption import generator
+from pretrain.corruption.generator import GeneratorSettings
+from pretrain.corruption.masking import Masking, TokenIds
+from pretrain.embed.vectors import Embedder
+from pretrain.inference.batches import Batch, Input
+from pretrain.inference.compiled import Compiled
+from pretrain.models import heads
+from pretrain.models.config import EncoderConfig
+from pretrain.models.encoder import encode, token_vectors
+from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
+
+Words = Sequence[str]
+DEPTHS = ("tokens", "middle", "last")  # rows of the token table; after half of the layers; after all of them
+
+
+class FrozenEncoder:
+  """An encoder that is asked and never changed; longer sentences are cut to its positions."""
+
+  def __init__(self, encoder: OpenedEncoder, head_params: dict, *, batch_size: int) -> None:
+    """Places nothing yet. `head_params` are {'mlm', 'rtd': ...} as they were pretrained, or {}."""
+    self.encoder, self.heads, self._batch_size = encoder, head_params, batch_size
+    self._special = encoder.vocabulary.special_ids
+
+  def inputs(self, sentences: Sequence[Words]) -> list[Input]:
+    """{'ids', 'words': the number from 1 of the word that a token is a piece of, or 0} of each sentence."""
+    pieces = self.encoder.vocabulary.encode_batch([word for sentence in sentences for word in sentence])
+    inputs, at, longest = [], 0, self.encoder.config.max_length
+    for sentence in sentences:
+      own = pieces[at : at + len(sentence)]
+      at += len(sentence)
+      ids = [piece for word in own for piece in word][: longest - 2]
+      numbers = [number for number, word in enumerate(own, 1) for _ in word][: longest - 2]
+      whole = [self._special.cls, *ids, self._special.sep]
+      inputs.append({"ids": np.asarray(whole, np.int32), "words": np.asarray([0, *numbers, 0], np.int32)})
+    return inputs
+
+  def _program(self, function: Callable[..., jax.Array], params: Any) -> Compiled:
+    """`function(params, config, batch, pad_id=)`; all calls of a program share what is compiled."""
+    config, pad_id = self.encoder.config, self._special.pad
+    return Compiled(
+      lambda params, batch: function(params, config, batch, pad_id=pad_id),
+      params,
+      batch_size=self._batch_size,
+      longest=config.max_length,
+      pad_id=pad_id,
+    )
+
+  @functools.cached_property
+  def _word_program(self) -> Compiled:
+    return self._program(_word_vectors, self.encoder.params)
+
+  @functools.cached_property
+  def _layer_program(self) -> Compiled:
+    return self._program(_layer_vectors, self.encoder.params)
+
+  @functools.cached_property
+  def _mlm_program(self) -> Compiled:
+    return self._program(_masked_log_probs, {"encoder": self.encoder.params, "head": self.heads["mlm"]})
+
+  @functools.cached_property
+  def _rtd_program(self) -> Compiled:
+    return self._program(_log_original, {"encoder": self.encoder.params, "head": self.heads["rtd"]})
+
+  @functools.cached_property
+  def embedders(self) -> dict[str, Embedder]:
+    """{'cls', 'mean': what gives one vector of a text}."""
+    longest = self.encoder.config.max_length
+    sizes = {"max_length": longest, "batch_size": self._batch_size}
+    return {pooling: Embedder(self.encoder, pooling=pooling, **sizes) for pooling in ("mean", "cls")}
+
+  def words(self, sentences: Sequence[Words]) -> list[np.ndarray]:
+    """[words, depths, embed] float32 of each sentence: the mean over the pieces of a word, by `DEPTHS`.
+
+    A word of no piece, or beyond the last position, has zeros.
+    """
+    width, vectors = self.encoder.config.hidden_size, []
+    for sentence, of_row in zip(sentences, self._word_program(self.inputs(sentences))):
+      missing = max(0, len(sentence) - len(of_row))
+      kept = of_row[: len(sentence)]
+      vectors.append(np.concatenate([kept, np.zeros((missing, len(DEPTHS), width), np.float32)]))
+    return vectors
+
+  def layers(self, sentences: Sequence[Words]) -> list[np.ndarray]:
+    """[words, layers + 1, embed] float32 of each sentence, as `words`: embedded, and after each layer."""
+    return self._of_words(self._layer_program, sentences)
+
+  def layers_of(self, beside: OpenedGenerator) -> Callable[[Sequence[Words]], list[np.ndarray]]:
+    """What `layers` is, of the generator beside this encoder: states that its heads read, nothing masked."""
+    params = {"own": beside.params, "shared": self.encoder.params["embeddings"]}
+    function = functools.partial(_generator_vectors, settings=beside.settings, tokens=beside.tokens)
+    return functools.partial(self._of_words, self._program(function, params))
+
+  def _of_words(self, program: Compiled, sentences: Sequence[Words]) -> list[np.ndarray]:
+    vectors = []
+    for sentence, of_row in zip(sentences, program(self.inputs(sentences))):
+      missing = max(0, len(sentence) - len(of_row))
+      vectors.append(np.pad(of_row[: len(sentence)], ((0, missing), (0, 0), (0, 0))))
+    return vectors
+
+  def likelihoods(self, sentences: Sequence[Words]) -> np.ndarray | None:
+    """[sentences] sums over the tokens of log P(token | the others), each masked in turn; None: no such head.
+
+    Source: Salazar et al. 2020, pseudo-log-likelihood.
+    """
+    if "mlm" not in self.heads:
+      return None
+    asked: list[Input] = []
+    owners = []
+    for owner, given in enumerate(self.inputs(sentences)):
+      for at in range(1, len(given["ids"]) - 1):
+        ids, targets = given["ids"].copy(), np.zeros_like(given["ids"])
+        ids[at], targets[at] = self._special.mask, given["ids"][at] + 1
+        asked.append({"ids": ids, "targets": targets})
+        owners.append(owner)
+    return np.bincount(owners, np.asarray(self._mlm_program(asked), np.float64), minlength=len(sentences))
+
+  def originality(self, sentences: Sequence[Words]) -> np.ndarray | None:
+    """[sentences] sums over the tokens of log P(original), nothing masked; None without the head for it."""
+    if "rtd" not in self.heads:
+      return None
+    return np.asarray(self._rtd_program(self.inputs(sentences)), np.float64)
+
+
+def _word_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
+  """[batch, length, depths, embed] float32: row w - 1 has the means of word w."""
+  ids = batch["ids"]
+  table = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
+  embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")
+  middle, half = embedded, config.num_layers // 2
+  if half:
+    assert hidden.layers is not None
+    middle = hidden.layers[half - 1]
+  states = jnp.stack([depth.astype(jnp.float32) for depth in (table, middle, hidden.last)], axis=2)
+  return _means_of_words(states, batch)
+
+
+def _layer_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
+  """[batch, length, layers + 1, embed] float32, as `_word_vectors`: embedded, and after every layer."""
+  ids = batch["ids"]
+  embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")
+  assert hidden.layers is not None
+  before = jnp.moveaxis(hidden.layers, 0, 2)[:, :, : config.num_layers - 1]
+  last = (embedded[:, :, None], before, hidden.last[:, :, None])
+  return _means_of_words(jnp.concatenate([part.astype(jnp.float32) for part in last], axis=2), batch)
+
+
+def _generator_vectors(
+  params: Any, _: EncoderConfig, batch: Batch, *, pad_id: int, settings: GeneratorSettings, tokens: TokenIds
+) -> jax.Array:
+  """[batch, length, heads, generator embed] float32, as `_word_vectors`: what every head of it reads."""
+  ids = batch["ids"]
+  is_token, everywhere = ids != pad_id, jnp.arange(ids.shape[1], dtype=jnp.int32)
+  positions, nothing = jnp.broadcast_to(everywhere, ids.shape), jnp.zeros(ids.shape[:1], jnp.int32)
+  masking = Masking(ids, positions, is_token.astype(jnp.float32), jnp.zeros_like(is_token), nothing)
+  output = generator.run(params["own"], params["shared"], settings, masking, is_token, tokens, row_keys=None)
+  return _means_of_words(jnp.moveaxis(output.features, 0, 2).astype(jnp.float32), batch)
+
+
+def _means_of_words(states: jax.Array, batch: Batch) -> jax.Array:
+  """Means of [batch, length, depths, embed] states of pieces over the pieces of each word."""
+  length = states.shape[1]
+  belongs = jax.nn.one_hot(batch["words"] - 1, length, dtype=jnp.float32)  # of word 0: nothing
+  pieces = jnp.maximum(jnp.sum(belongs, axis=1), 1.0)
+  return jnp.einsum("blw,blde->bwde", belongs, states) / pieces[..., None, None]
+
+
+def _masked_log_probs(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
+  """[batch] float32 log-probabilities of the tokens under the one mask of each row; of padding rows any."""
+  ids, head = batch["ids"], params["head"]
+  at = jnp.argmax(batch["targets"], axis=1).astype(jnp.int32)[:, None]
+  target = jnp.maximum(jnp.max(batch["targets"], axis=1) - 1, 0)[:, None, None]
+  _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, read=at)
+  table = params["encoder"]["embeddings"]["token"]["embedding"]
+  x = heads.apply_transform(head, config, hidden.last)
+  return vocab_scores(x, table, head["bias"], target, chunk=1).log_probs[:, 0, 0]
+
+
+def _log_original(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
+  ids = batch["ids"]
+  _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id)
+  logits = heads.apply_rtd_head(params["head"], config, hidden.last)
+  return jnp.sum(jnp.where(batch["words"] > 0, jax.nn.log_sigmoid(logits), 0.0), axis=1)

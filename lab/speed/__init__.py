@@ -1,0 +1,1 @@
+"""Measurements of learning, speed and memory; results go to docs/results.md."""

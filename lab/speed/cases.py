@@ -1,0 +1,174 @@
+"""What every benchmark needs: a recipe at a batch and a length, its step on random tokens, and where it ran.
+
+Nothing here imports TensorFlow. A line of results is one JSON object, printed as soon as it is known.
+"""
+
+import importlib.metadata
+import json
+import math
+import os
+import pathlib
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from data import command
+from data.errors import ConfigError
+from pretrain.command import fields, validate
+from pretrain.command.config_file import load_config
+from pretrain.corruption.masking import TokenIds
+from pretrain.mesh import sharding
+from pretrain.plan import flops
+from pretrain.run import Run, make_run
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BASE_RECIPES = ("roberta_base", "electra_base", "coco_lm_base", "amos_base", "taco_base")
+SPECIAL = {"cls": 0, "pad": 1, "sep": 2, "unk": 3, "mask": 4}
+
+
+def make_config(recipe: str, *, batch: int, length: int, changes: Iterable[str] = ()) -> ConfigDict:
+  """A recipe of `configs/`, or a config file, at a batch of `batch` x `length`; changes are 'a.b=value'.
+
+  Contrast groups larger than the batch become the largest that divide it. ConfigError as the command.
+  """
+  path = recipe if recipe.endswith(".py") else f"{ROOT / 'configs' / recipe}.py"
+  config, changed = load_config(path), {}
+  for change in changes:
+    name, _, text = change.partition("=")
+    if name not in fields.known_fields():
+      raise ConfigError(fields.unknown_field(name))
+    changed[name] = fields.parse_value(name, text)
+  sizes = {"train.batch_size": batch, "data.length": length}
+  config.update_from_flattened_dict(fields.renamed_values(config) | changed | sizes)
+  config.model.max_length = max(length, config.model.max_length)
+  for objective in config.objectives.values():
+    if "group_size" in objective:
+      objective.group_size = math.gcd(batch, objective.group_size)
+  return config
+
+
+def random_ids(config: ConfigDict, number: int = 1, *, seed: int = 0) -> list[np.ndarray]:
+  """Batches [batch, length] int32 of full rows: [CLS], tokens whose frequency falls as 1/rank, [SEP]."""
+  random, first = np.random.default_rng(seed), len(SPECIAL)
+  ranks = np.arange(1, config.model.vocab_size - first + 1)
+  shape = (number, config.train.batch_size, config.data.length)
+  ids = first + random.choice(ranks.size, shape, p=(1 / ranks) / np.sum(1 / ranks)).astype(np.int32)
+  ids[:, :, 0], ids[:, :, -1] = SPECIAL["cls"], SPECIAL["sep"]
+  return list(ids)
+
+
+class Step:
+  """A compiled training step of a config with its state: the optimiser and the guard are in it."""
+
+  def __init__(self, config: ConfigDict, *, devices: Sequence[jax.Device] | None = None) -> None:
+    """Compiles; `seconds_to_compile` says how long that took."""
+    validate.check(config, num_devices=len(devices or jax.devices()))
+    self.run: Run = make_run(config, TokenIds(**SPECIAL, vocab_size=config.model.vocab_size), devices=devices)
+    self.batches = [sharding.to_global(self.run.mesh, ids) for ids in random_ids(config, 2)]
+    started = time.perf_counter()
+    with jax.set_mesh(self.run.mesh):
+      self.state = self.run.init_state()
+      self.compiled = self.run.compile_train_step().lower(self.state, self.batches[0]).compile()
+    self.seconds_to_compile = time.perf_counter() - started
+    self.metrics: dict[str, tuple[jax.Array, jax.Array]] = {}
+    self.done = 0
+
+  def dispatch(self) -> None:
+    """Takes one step without waiting for it, as the trainer does."""
+    self.state, self.metrics = self.compiled(self.state, self.batches[self.done % len(self.batches)])
+    self.done += 1
+
+  def __call__(self) -> None:
+    """Takes one step and waits for it."""
+    self.dispatch()
+    jax.block_until_ready(self.metrics)
+
+  @property
+  def tokens(self) -> int:
+    """Tokens of a step."""
+    return self.batches[0].size
+
+  def speed(self, seconds: float) -> dict[str, float | None]:
+    """Tokens per second, and the share of the devices' peak where it is known."""
+    per_token = flops.training_flops_per_token(self.run.config.to_dict())
+    peak = flops.peak_flops(jax.devices()[0].device_kind)
+    rate = per_token * self.tokens / seconds
+    return {
+      "tokens_per_second": round(self.tokens / seconds, 1),
+      "gflop_per_second": round(rate / 1e9, 2),
+      "mfu": round(rate / peak / self.run.mesh.devices.size, 4) if peak else None,
+    }
+
+
+def timed(function: Callable[[], Any], *, repeats: int, warmup: int = 1) -> dict[str, float]:
+  """Median seconds of a call: by the wall clock, and this process's CPU time, which other work bends less."""
+  for _ in range(warmup):
+    function()
+  walls, processes = [], []
+  for _ in range(repeats):
+    wall, process = time.perf_counter(), time.process_time()
+    function()
+    walls.append(time.perf_counter() - wall)
+    processes.append(time.process_time() - process)
+  return {"seconds": statistics.median(walls), "cpu_seconds": statistics.median(processes)}
+
+
+def alternated(
+  functions: dict[str, Callable[[], Any]], *, repeats: int, warmup: int = 1
+) -> dict[str, dict[str, float]]:
+  """`timed` of several functions whose calls take turns, so that a slow spell slows all of them."""
+  for function in functions.values():
+    for _ in range(warmup):
+      function()
+  taken = {name: [] for name in functions}
+  for _ in range(repeats):
+    for name, function in functions.items():
+      taken[name].append(timed(function, repeats=1, warmup=0))
+  keys = ("seconds", "cpu_seconds")
+  return {
+    name: {key: statistics.median(call[key] for call in calls) for key in keys}
+    for name, calls in taken.items()
+  }
+
+
+def environment() -> dict[str, Any]:
+  """What a number depends on besides the code: commit, machine, versions, and what else was running."""
+  device = jax.devices()[0]
+  return {
+    "commit": COMMIT,
+    "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    "device": f"{jax.device_count()} x {device.device_kind}",
+    "machine": f"{os.cpu_count()} x {platform.machine()}",
+    "load": round(os.getloadavg()[0], 1),
+    "python": platform.python_version(),
+    "jax": importlib.metadata.version("jax"),
+  }
+
+
+COMMIT = command.commit() or "unknown"  # of the code that runs: others may be checked out while it does
+
+
+def report(case: dict[str, Any]) -> None:
+  """Prints a case with its environment as one line of JSON; numbers get four significant digits."""
+  print(json.dumps(rounded({**case, **environment()})), flush=True)
+
+
+def rounded(value: Any) -> Any:
+  """Numbers in lists and dicts with four significant digits."""
+  if isinstance(value, float):
+    return float(f"{value:.4g}")
+  if isinstance(value, dict):
+    return {name: rounded(item) for name, item in value.items()}
+  return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def shape(text: str) -> tuple[int, int]:
+  """'4x128' to (4, 128): rows and tokens of each."""
+  rows, length = text.split("x")
+  return int(rows), int(length)

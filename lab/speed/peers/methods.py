@@ -1,0 +1,210 @@
+"""The methods' steps in plain PyTorch: `build` returns a module from a batch to a loss."""
+
+import dataclasses
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lab.speed.peers.encoder import Encoder, LookedUp, Reversed, Transform, gumbel, take
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """Sizes of a recipe's model, from its config."""
+
+  width: int
+  heads: int
+  mlp: int
+  layers: int
+  vocab: int
+  length: int
+  dropout: float
+  has_bias: bool  # T5's, of relative positions
+  generator: tuple[int, int, int, int]  # width, heads, MLP and layers; layers 0: none
+  generator_dropout: float
+  samples_again: bool  # replacements are drawn in a second pass of the generator without dropout
+  taps: tuple[int, ...]  # generator layers with a head (AMOS)
+  rtd_weight: float
+  masked: int
+  crop: int
+  negatives: int
+
+
+def sizes_of(config) -> Sizes:
+  """What the peer of a recipe must have to do the same work."""
+  model, generator, length = config.model, config.generator, config.data.length
+  has_generator = config.corruption.kind == "generator"
+  shape = (generator.hidden_size or model.hidden_size, generator.num_heads or model.num_heads)
+  shape += (generator.mlp_size or model.mlp_size, generator.num_layers if has_generator else 0)
+  return Sizes(
+    model.hidden_size,
+    model.num_heads,
+    model.mlp_size,
+    model.num_layers,
+    model.vocab_size,
+    length,
+    model.dropout,
+    model.relative_position != "none",
+    shape,
+    0.0 if generator.sampling_dropout == "zero" else model.dropout,
+    generator.sampling_dropout == "eval" and model.dropout > 0,
+    tuple(generator.mlm_layers) if has_generator else (),
+    config.objectives.rtd.weight,
+    math.ceil(config.corruption.mask_rate * length),
+    int(0.9 * length) if config.objectives.scl.weight else 0,
+    config.objectives.taco.num_negatives if config.objectives.taco.weight else 0,
+  )
+
+
+class Method(nn.Module):
+  """What the methods share: token table, encoder, a masked-LM head, a loss over gathered positions."""
+
+  def __init__(self, sizes: Sizes) -> None:
+    super().__init__()
+    self.sizes = sizes
+    options = {"length": sizes.length, "has_bias": sizes.has_bias}
+    self.table = nn.Embedding(sizes.vocab, sizes.width)
+    nn.init.normal_(self.table.weight, std=0.02)
+    shape = (sizes.width, sizes.heads, sizes.mlp, sizes.layers)
+    self.encoder = Encoder(*shape, dropout=sizes.dropout, **options)
+    self.bias = nn.Parameter(torch.zeros(sizes.vocab))
+    narrow, layers = sizes.generator[0], sizes.generator[3]
+    self.transform = Transform(narrow if layers else sizes.width)
+    self.projection = nn.Linear(sizes.width, narrow) if layers and narrow != sizes.width else None
+    if layers:
+      self.generator = Encoder(*sizes.generator, dropout=sizes.generator_dropout, **options)
+      self.rtd = nn.Linear(sizes.width, 1)
+
+  def scores(self, hidden: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Vocabulary scores of gathered positions."""
+    return F.linear(hidden, self.table.weight, bias)
+
+  def generated(self, ids: torch.Tensor, **options) -> list[torch.Tensor]:
+    """The generator's hidden states of its `taps`, or of its last layer."""
+    vectors = self.table(ids)
+    return self.generator(vectors if self.projection is None else self.projection(vectors), **options)
+
+  def generator_scores(self, hidden: torch.Tensor) -> torch.Tensor:
+    """Its vocabulary scores; a narrow one's by whichever product is smaller, of the table or the vectors."""
+    hidden = self.transform(hidden)
+    if self.projection is None:
+      return self.scores(hidden, self.bias)
+    (wide, narrow), count = (self.sizes.width, self.sizes.generator[0]), hidden[..., 0].numel()
+    if count * wide < (wide + count) * narrow:  # the projection's bias adds the same to every token's score
+      return self.scores(hidden @ self.projection.weight, self.bias)
+    return F.linear(hidden, self.projection(self.table.weight), self.bias)
+
+  def masked_loss(self, scores: torch.Tensor, batch: dict) -> torch.Tensor:
+    """Mean cross-entropy of the masked tokens."""
+    return F.cross_entropy(scores.flatten(0, 1).float(), batch["labels"].flatten())
+
+
+class MaskedLM(Method):
+  """BERT's and RoBERTa's loss."""
+
+  def forward(self, batch: dict) -> torch.Tensor:
+    hidden = self.encoder(self.table(batch["masked"]))[-1]
+    scores = self.scores(self.transform(take(hidden, batch["places"])), self.bias)
+    return self.masked_loss(scores, batch)
+
+
+class TokenAlignment(Method):
+  """TACO: the masked-LM loss, and each token's context vector against its neighbour's and random ones'."""
+
+  def forward(self, batch: dict) -> torch.Tensor:
+    vectors = self.table(batch["masked"])
+    hidden = self.encoder(vectors)[-1]
+    scores = self.scores(self.transform(take(hidden, batch["places"])), self.bias)
+    context = F.normalize((hidden - vectors).float(), dim=-1).flatten(0, 1)
+    near = (context * context[batch["near"]]).sum(-1, keepdim=True)
+    others = torch.einsum("nh,nkh->nk", context, context[batch["others"]])
+    similar = torch.cat([near, others], 1) / 0.07
+    return self.masked_loss(scores, batch) + (similar.logsumexp(1) - similar[:, 0]).mean()
+
+
+class Replaced(Method):
+  """ELECTRA: a generator's samples at the masked positions, told from the original at all of them."""
+
+  def replaced(self, batch: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids with the generator's samples, and the generator's loss."""
+    ids, places = batch["ids"], batch["places"]
+    masked = batch["masked"]
+    scores = self.generator_scores(take(self.generated(masked)[-1], places))
+    loss = self.masked_loss(scores, batch)
+    with torch.no_grad():
+      if self.sizes.samples_again:
+        scores = self.generator_scores(take(self.generated(masked, dropout=0.0)[-1], places))
+      sampled = (scores.float() + gumbel(scores)).argmax(-1)
+    return ids.scatter(1, places, sampled), loss
+
+  def detected(self, hidden: torch.Tensor, original: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weighted loss of replaced-token detection, and its logits, positive for 'original'."""
+    logits = self.rtd(hidden).squeeze(-1).float()
+    return self.sizes.rtd_weight * F.binary_cross_entropy_with_logits(logits, original.float()), logits
+
+  def forward(self, batch: dict) -> torch.Tensor:
+    ids, loss = self.replaced(batch)
+    hidden = self.encoder(self.table(ids))[-1]
+    return loss + self.detected(hidden, ids == batch["ids"])[0]
+
+
+class Corrected(Replaced):
+  """COCO-LM: ELECTRA's, corrective language modeling with copying, and the contrast with a crop."""
+
+  def __init__(self, sizes: Sizes) -> None:
+    super().__init__(sizes)
+    self.clm_bias = nn.Parameter(torch.zeros(sizes.vocab))
+
+  def forward(self, batch: dict) -> torch.Tensor:
+    ids, loss = self.replaced(batch)
+    places, original = batch["places"], ids == batch["ids"]
+    hidden = self.encoder(self.table(ids))[-1]
+    detection, logits = self.detected(hidden, original)
+    token_log = -F.cross_entropy(
+      self.scores(take(hidden, places), self.clm_bias).flatten(0, 1).float(),
+      batch["labels"].flatten(),
+      reduction="none",
+    ).view_as(places)
+    copied, kept = logits.gather(1, places).detach(), original.gather(1, places)
+    written = F.logsigmoid(-copied) + token_log
+    written = torch.where(kept, torch.logaddexp(F.logsigmoid(copied), written), written)
+    crop = self.encoder(self.table(batch["crop"]))[-1]
+    pair = F.normalize(torch.cat([hidden[:, 0], crop[:, 0]]).float(), dim=-1)
+    similar = (pair @ pair.t()).masked_fill(torch.eye(len(pair), dtype=torch.bool, device=pair.device), -1e9)
+    other = (torch.arange(len(pair), device=pair.device) + len(pair) // 2) % len(pair)
+    return loss + detection - written.mean() + F.cross_entropy(similar, other)
+
+
+class Mixed(Replaced):
+  """AMOS: heads at several depths, their mixture drawn by Gumbel softmax, its gradient reversed."""
+
+  def __init__(self, sizes: Sizes) -> None:
+    super().__init__(sizes)
+    self.mixture = nn.Linear(sizes.width, 1, bias=False)
+
+  def forward(self, batch: dict) -> torch.Tensor:
+    ids, places = batch["ids"], batch["places"]
+    found = [take(x, places) for x in self.generated(batch["masked"], taps=self.sizes.taps)]
+    scores = [self.generator_scores(x) for x in found]
+    loss = sum(self.masked_loss(each, batch) for each in scores)
+    weights = torch.cat([self.mixture(x) for x in found], -1).float().softmax(-1)
+    mixed = sum(weights[..., n : n + 1] * each.detach() for n, each in enumerate(scores))
+    soft = ((mixed.float().log_softmax(-1) + gumbel(mixed)) / 0.3).softmax(-1)
+    soft = Reversed.apply(soft).to(self.table.weight.dtype)
+    replaced = ids.scatter(1, places, soft.argmax(-1))
+    vectors = self.table(replaced)
+    rows = LookedUp.apply(soft, self.table.weight).to(vectors.dtype)
+    vectors = vectors.scatter(1, places[..., None].expand(-1, -1, vectors.shape[-1]), rows)
+    return loss + self.detected(self.encoder(vectors)[-1], replaced == ids)[0]
+
+
+def build(config) -> Method:
+  """The peer of a recipe, by what its config has switched on."""
+  sizes, objectives = sizes_of(config), config.objectives
+  if not sizes.generator[3]:
+    return (TokenAlignment if objectives.taco.weight else MaskedLM)(sizes)
+  if sizes.taps:
+    return Mixed(sizes)
+  return (Corrected if objectives.clm.weight else Replaced)(sizes)

@@ -1,0 +1,176 @@
+"""Tables of ablations with several seeds: `python -m pretrain.ablations --paper=coco_lm --budget=STEPS ...`.
+
+`--help` lists the flags. Exit codes are those of data/errors.py.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from data import command
+from data.command import Parser
+from data.errors import ConfigError, DataError, on_one_line, unknown
+from lab.analysis import probe_sets, probing
+from lab.studies import cells, cost, papers, sweeps, table
+from lab.studies.cells import Asked
+from lab.studies.studies import FINE_TUNINGS, STUDIES, Study
+
+_EPILOG = """\
+Every cell, a row with a seed, is an ordinary run in OUTPUT/ROW/seed_N/run, then the probes of pretrain.probe
+and, where they are asked for, the analyses of pretrain.analysis and searches of finetune.main, whose best
+models are scored on a test set. The same command goes on after a stop or a kill; several processes with the
+same flags share the cells. The table is written after each cell; rows of a sweep, such as crops, are plotted.
+tagging_N: part of speech from N sentences of UD's English EWT in --data, the rate chosen of three on its
+development set. mnli, rte and so on: that task of --data/glue at one rate and batch size, scored on its
+development set.
+
+  python -m pretrain.ablations --paper=coco_lm --tiny --budget=4000 --data=annotated --output=coco_lm
+  python -m pretrain.ablations --paper=coco_lm --tiny --budget=4000 --fine_tune=tagging_200 ...
+  python -m pretrain.ablations --study=e1 --data=annotated --output=e1 --config.data.directory=records
+
+--config.FIELD=VALUE changes a field of every run, as of pretrain.main.
+
+Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage; 75 stopped on request.
+"""
+
+
+def parser() -> Parser:
+  """Flags of the command."""
+  made = Parser(
+    prog="python -m pretrain.ablations",
+    description="Runs the rows of a table with several seeds and compares them.",
+    epilog=_EPILOG,
+  )
+  what = made.add_mutually_exclusive_group(required=True)
+  what.add_argument("--paper", help=f"a paper's table: {', '.join(papers.FAMILIES)}")
+  what.add_argument("--study", help=f"one of our own, lab/studies/studies.py: {', '.join(STUDIES)}")
+  made.add_argument("--budget", type=int, default=0, help="steps of a run; default: the study's")
+  made.add_argument(
+    "--seeds", type=int, default=0, help="number of seeds, from 0; default: 3, or the study's"
+  )
+  made.add_argument("--rows", default="", help="by commas; default: all; what they need comes too")
+  made.add_argument("--tiny", action="store_true", help="a paper's rows in their tiny counterparts")
+  made.add_argument("--data", required=True, help="folder of annotated data, as of pretrain.probe")
+  made.add_argument("--only", default="", help="probes by commas, as of pretrain.probe; default: all")
+  made.add_argument(
+    "--fine_tune", default="", help=f"by commas, of {', '.join(FINE_TUNINGS)}; default: none, or the study's"
+  )
+  made.add_argument(
+    "--output", default="", help="directory of cells and of the table; default: runs/ablations_NAME[_tiny]"
+  )
+  made.add_argument("--cost", type=float, help="runs nothing: what it would take at so many TFLOP/s")
+  made.add_argument(
+    "--table", action="store_true", help="runs nothing, reads no data: the table of what is finished"
+  )
+  return made
+
+
+def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace]:
+  """What is asked for, and the flags.
+
+  Raises ConfigError or DataError: a flag, a row or a field is wrong, or data are not there.
+  """
+  changes = [word for word in argv if word.startswith("--config.")]
+  args = parser().parse_args([word for word in argv if word not in changes])
+  if args.paper:
+    study = papers.study(args.paper, is_tiny=args.tiny)
+  elif args.study not in STUDIES:
+    raise ConfigError(unknown("study", args.study, STUDIES))
+  elif args.tiny:
+    raise ConfigError("--tiny is for --paper; a study says its sizes itself")
+  else:
+    study = STUDIES[args.study]
+  for flag in ("budget", "seeds"):
+    if getattr(args, flag) < 0:
+      raise ConfigError(f"--{flag}={getattr(args, flag)}: expected at least 1")
+  if args.cost is not None and args.cost <= 0:
+    raise ConfigError(f"--cost={args.cost}: expected TFLOP/s above 0")
+  budget = args.budget or study.budget
+  if not budget:
+    raise ConfigError("--budget is missing: give the steps of a run, for example --budget=4000")
+  study = _only(study, command.names(args.rows))
+  study = _fine_tuned(study, command.names(args.fine_tune))
+  seeds = range(args.seeds or study.seeds)
+  output = args.output or f"runs/ablations_{args.paper or args.study}{'_tiny' * args.tiny}"
+  asked = Asked(study, seeds, budget, pathlib.Path(output), args.data, args.only, changes)
+  if not args.table:  # which may be drawn where neither records nor data are
+    _find_data(study, args)
+    _check_configs(asked)
+  return asked, args
+
+
+def _check_configs(asked: Asked) -> None:
+  for name in asked.study.arms:
+    try:
+      cells.run_config(asked, name)
+    except ConfigError as error:
+      raise ConfigError(f"{name}: {on_one_line(error)}") from error
+
+
+def _only(study: Study, names: Sequence[str]) -> Study:
+  """A study with these rows, their bases and the rows that they begin with; without names all of them."""
+  for name in names:
+    if name not in study.arms:
+      raise ConfigError(unknown("row", name, study.arms))
+  wanted = set(names or study.arms)
+  while needed := {n for name in wanted for n in _needs(study, name)} - wanted:
+    wanted |= needed
+  arms = {name: arm for name, arm in study.arms.items() if name in wanted}
+  return dataclasses.replace(study, arms=arms)
+
+
+def _fine_tuned(study: Study, names: Sequence[str]) -> Study:
+  """A study with these fine-tunings, without names its own."""
+  for name in names:
+    if name not in FINE_TUNINGS:
+      raise ConfigError(unknown("fine-tuning", name, FINE_TUNINGS))
+  return dataclasses.replace(study, fine_tunings=tuple(names) or study.fine_tunings)
+
+
+def _find_data(study: Study, args: argparse.Namespace) -> None:
+  """DataError: what its fine-tunings or probes read is not there."""
+  data = pathlib.Path(args.data)
+  for name in study.fine_tunings:
+    paths, needs = cells.files_of(name, data)
+    if None in paths.values():
+      raise DataError(f"{data}: {name} needs {needs}, plain or .gz; they are not all there")
+  folder = probe_sets.Folder(data, probing.TRAIN_SENTENCES, probing.PAIRS)
+  probe_sets.find(folder, command.names(args.only))
+
+
+def _needs(study: Study, name: str) -> set[str]:
+  arm = study.arms[name]
+  return {needed for needed in (arm.base, *arm.against, *arm.earlier) if needed}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+
+  def work() -> int:
+    asked, args = asked_for(sys.argv[1:] if argv is None else argv)
+    if args.cost is not None:
+      cost.report(asked, args.cost).print()
+      return 0
+
+    def publish() -> None:
+      table.report(asked, table.read(asked)).write(asked.output)
+
+    if not args.table:
+      try:
+        cells.run(asked, lambda line: print(line, flush=True), publish)
+      except cells.Stopped:
+        print("Stopped as asked; the same command goes on")
+        return command.STOPPED
+    report = table.report(asked, table.read(asked))
+    report.publish(asked.output, print)
+    for plot in sweeps.plots(asked, report.rows):
+      print(f"{plot.write(asked.output)[0]}: {plot.title} by {plot.x_label}")
+    return 0
+
+  return command.exit_code(work, stopped="stopped; run the same command again to go on")
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,245 @@
+"""Cells of a table, an arm with a seed each: what they run, one after another, and what is finished.
+
+A cell is a folder with an ordinary workdir of `pretrain.main` and the reports of the commands that look at
+it. `done.json` holds the commands that have ended, so a stopped cell goes on with the next one, and one that
+is asked for more runs that alone. Fine-tuning is another program too: of it only its flags and its report
+are known here.
+"""
+
+import contextlib
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from data import annotated, errors, files
+from data.command import STOPPED, commit, run_child
+from data.errors import ConfigError, DataError, DivergedError
+from data.glue.tasks import known_task
+from lab.analysis import logs
+from lab.studies.studies import FINE_TUNINGS, Arm, Study
+from pretrain.command import flags
+from pretrain.logs import metrics
+
+DONE = "done.json"
+# {name of a side: the fields that make it}; the untrained encoder has the checkpoint's shape and vocabulary.
+SIDES = {"pretrained": {}, "untrained": {"from_scratch": True}}
+_SCORES = "_scores"  # behind a side's name, the folder of its scores
+SPLITS = ("train", "dev", "test")  # of the treebank
+
+
+class Stopped(Exception):
+  """A run was asked to stop and has saved everything."""
+
+
+class Cell(NamedTuple):
+  """A row and a seed."""
+
+  arm: str
+  seed: int
+
+
+class Asked(NamedTuple):
+  """What is to be run, and where."""
+
+  study: Study
+  seeds: Sequence[int]
+  budget: int  # steps
+  output: pathlib.Path
+  data: str  # folder of annotated data
+  only: str  # probes by commas; '': all
+  changes: Sequence[str]  # --config.FIELD=VALUE for every run
+
+  @property
+  def cells(self) -> list[Cell]:
+    """Seed by seed, so that pairs are whole early."""
+    return [Cell(arm, seed) for seed in self.seeds for arm in self.study.arms]
+
+  def folder(self, cell: Cell) -> pathlib.Path:
+    """The directory of its workdir and reports."""
+    return self.output / cell.arm / f"seed_{cell.seed}"
+
+  def steps(self, arm: Arm) -> list[int]:
+    """Those at which an arm is looked at, the last of its runs last."""
+    total = max(round(self.budget * arm.share), 1)
+    return sorted({max(round(total * point), 1) for point in self.study.points})
+
+  def commands(self, cell: Cell) -> list[list[str]]:
+    """Programs and flags, with {cell}, {data} and {output} for places."""
+    arm = self.study.arms[cell.arm]
+    steps = self.steps(arm)
+    fields = dict(arm.fields)
+    fields |= {field: f"{{output}}/{name}/seed_{cell.seed}/run" for field, name in arm.after.items()}
+    fields |= {field: f"{{weights of {name}}}" for field, name in arm.learned.items()}
+    fields |= {"train.total_steps": steps[-1], "train.checkpoint_steps": tuple(steps)}
+    saved = ",".join(f"{{cell}}/run/checkpoints/{step}" for step in steps)
+    probes = [f"--checkpoint={saved}", "--data={data}", "--output={cell}/probe"]
+    made = [
+      ["pretrain.main", f"--config={arm.config}", "--workdir={cell}/run", *_flags(fields), *self.changes]
+      + [f"--config.seed={cell.seed}"],
+      ["pretrain.probe", *probes, *([f"--only={self.only}"] if self.only else [])],
+    ]
+    if self.study.analyses:
+      names = f"--only={','.join(self.study.analyses)}"
+      made.append(
+        ["pretrain.analysis", "--checkpoints={cell}/run", "--data={data}", "--output={cell}/analysis", names]
+      )
+    for name in self.study.fine_tunings:
+      for side in self._sides:
+        made += _fine_tuning(name, side, seed=cell.seed, step=steps[-1])
+    return made
+
+  @property
+  def _sides(self) -> Sequence[str]:
+    return list(SIDES) if self.study.has_start else ["pretrained"]
+
+  def fine_tunings(self, last: int) -> dict[str, int]:
+    """{folder of scores, in a cell's: step of the encoder}, whose last step is given."""
+    steps = {"pretrained": last, "untrained": 0}
+    names = self.study.fine_tunings
+    return {_scores(name, side): steps[side] for name in names for side in self._sides}
+
+  def filled(self, command: Sequence[str], cell: Cell) -> list[str]:
+    """A command with its places."""
+    places = {"{cell}": str(self.folder(cell)), "{data}": self.data, "{output}": str(self.output)}
+    for tuning in self.study.fine_tunings:
+      files_there, _ = files_of(tuning, pathlib.Path(self.data))
+      places |= {f"{{{name}}}": str(path) for name, path in files_there.items() if path}
+    arm = self.study.arms[cell.arm]
+    places |= {f"{{weights of {name}}}": _weights(self, name, cell.seed) for name in arm.learned.values()}
+    words = list(command)
+    for name, place in places.items():
+      words = [word.replace(name, place) for word in words]
+    return words
+
+
+def run_config(asked: Asked, arm: str) -> ConfigDict:
+  """The config of an arm's runs, that of seed 0; ConfigError where pretraining would refuse it."""
+  cell = Cell(arm, 0)
+  return flags.read_arguments(asked.filled(asked.commands(cell)[0], cell)[1:]).config
+
+
+def _weights(asked: Asked, arm: str, seed: int) -> str:
+  """The mean weights of an arm's generator heads at the end of its run, by commas; equal ones before."""
+  run = asked.folder(Cell(arm, seed)) / "run"
+  curves = logs.series(
+    metrics.read(run) if run.is_dir() else [], r"train/mixture_weight_(?:layer|generator)_(\d+)"
+  )
+  ends = [logs.smoothed(curves[layer][1])[-1] for layer in sorted(curves, key=int)]
+  if not ends and finished(asked, Cell(arm, seed)) is not None:
+    raise DataError(f"{run}: no weights of a mixture in its metrics; another row needs them")
+  weights = np.asarray(ends or [1.0] * len(run_config(asked, arm).generator.mlm_layers))
+  return ",".join(map(repr, (weights / weights.sum()).tolist()))
+
+
+def files_of(tuning: str, data: pathlib.Path) -> tuple[dict[str, pathlib.Path | None], str]:
+  """{place in its fields: path, None: not there} of a fine-tuning, and what it needs, for a message."""
+  if FINE_TUNINGS[tuning].scored_on:
+    needs = f"UD_English-EWT/ with {', '.join(f'*-ud-{split}*.conllu' for split in SPLITS)}"
+    return {split: annotated.treebank(data, split) for split in SPLITS}, needs
+  splits = [split for split in known_task(tuning).sizes if split in ("train", "dev", "dev_matched")]
+  needs = f"glue/{known_task(tuning).folders[0]}/ with {', '.join(f'{split}.tsv' for split in splits)}"
+  return {tuning: annotated.glue_folder(data, tuning, splits)}, needs
+
+
+def _scores(tuning: str, side: str) -> str:
+  """The folder of scores, in a cell's."""
+  return f"{tuning}/{side}{_SCORES if FINE_TUNINGS[tuning].scored_on else ''}"
+
+
+def _fine_tuning(name: str, side: str, *, seed: int, step: int) -> list[list[str]]:
+  """The search on one side and the scores of its best model; both sides have the same rows and seeds."""
+  what, folder = FINE_TUNINGS[name], f"{{cell}}/{name}/{side}"
+  fields = {"checkpoint": "{cell}/run", "checkpoint_step": step, **what.fields, **SIDES[side], "seed": seed}
+  made = [["finetune.main", f"--config={what.config}", f"--workdir={folder}", *_flags(fields)]]
+  if what.scored_on:
+    scored = [f"--data={what.scored_on}", f"--output={{cell}}/{_scores(name, side)}"]
+    made.append(["finetune.evaluate", f"--model={folder}/model", *scored])
+  return made
+
+
+def _flags(fields: Mapping[str, Any]) -> list[str]:
+  values = {k: ",".join(map(str, v)) if isinstance(v, tuple) else v for k, v in fields.items()}
+  return [f"--config.{name}={value}" for name, value in values.items()]
+
+
+def finished(asked: Asked, cell: Cell) -> Mapping[str, Any] | None:
+  """What a finished cell's file says; None: it is not finished. ConfigError: other commands made it."""
+  found = _ended(asked, cell)
+  is_whole = "diverged" in found or all(one in found["commands"] for one in asked.commands(cell))
+  return found if is_whole else None
+
+
+def _ended(asked: Asked, cell: Cell) -> dict[str, Any]:
+  """What the file of a cell says, which may have ended fewer commands or more; errors as of `finished`."""
+  path = asked.folder(cell) / DONE
+  if not path.is_file():
+    return {"commands": []}
+  try:
+    record = json.loads(path.read_bytes())
+    made = record["commands"]
+  except (ValueError, KeyError, TypeError) as error:
+    raise DataError(
+      f"{path} is damaged ({errors.named_reason(error)}); remove it, and the cell is looked at again"
+    ) from error
+  expected = asked.commands(cell)
+  if not all(one in made for one in expected) and not all(one in expected for one in made):
+    differing = [word for one in expected for word in one if not any(word in old for old in made)]
+    raise ConfigError(
+      f"{path.parent} was made with other flags than {' '.join(differing) or 'these'}; use another --output, "
+      "or give the flags that it was made with"
+    )
+  return record
+
+
+def run(asked: Asked, say: Callable[[str], None], finish: Callable[[], None]) -> None:
+  """Runs what is open, and calls `finish` after each cell; cells of other processes are left to them.
+
+  Raises:
+    Stopped: a run was asked to stop; the next call goes on there.
+    UserError: a command failed, with its line.
+  """
+  for cell in asked.cells:
+    folder, arm = asked.folder(cell), asked.study.arms[cell.arm]
+    if finished(asked, cell) is not None:
+      continue
+    with errors.writing(folder):
+      folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as held:
+      try:
+        held.enter_context(files.locked(folder / "lock", busy=f"{folder} is at work", advice="wait for it"))
+      except DataError as error:
+        say(str(error))
+        continue
+      waits = [name for name in arm.earlier if finished(asked, Cell(name, cell.seed)) is None]
+      if waits:
+        say(f"{cell.arm}, seed {cell.seed}: waits for {', '.join(waits)}")
+        continue
+      if finished(asked, cell) is None:
+        _run(asked, cell, say)
+    finish()
+
+
+def _run(asked: Asked, cell: Cell, say: Callable[[str], None]) -> None:
+  folder, record = asked.folder(cell), _ended(asked, cell)
+  for command in asked.commands(cell):
+    if command in record["commands"]:
+      continue
+    say(f"{cell.arm}, seed {cell.seed}: {command[0]}, log in {folder / 'log'}")
+    with errors.writing(folder / "log"), open(folder / "log", "a", encoding="utf-8") as log:
+      code, line = run_child([sys.executable, "-m", *asked.filled(command, cell)], relay=False, stdout=log)
+    if code == STOPPED:
+      raise Stopped
+    if code == DivergedError.exit_code:  # a result of the row
+      record["diverged"] = line
+    elif code:
+      raise errors.of_code(code, f"{cell.arm}, seed {cell.seed}, {command[0]}: {line}")
+    record |= {"commands": [*record["commands"], command], "commit": commit()}
+    with errors.writing(folder):
+      files.write_json(folder / DONE, record)
+    if code:
+      return

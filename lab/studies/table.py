@@ -1,0 +1,152 @@
+"""One table of all cells: means over seeds, and what they differ from their base by."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from data.tables import Column, Report, Row, text_column
+from lab.studies import measured, papers
+from lab.studies.cells import Asked, Cell, finished
+from lab.studies.statistics import LEVEL, bootstrap, paired, reached
+from lab.studies.studies import Spread
+
+
+class Found(NamedTuple):
+  """What cells gave."""
+
+  values: Mapping[Cell, measured.Values]
+  diverged: Mapping[Cell, str]
+  missing: Sequence[Cell]
+
+
+def read(asked: Asked) -> Found:
+  """Reads the measures of all finished cells; errors as of `cells.finished` and `measured.read`."""
+  results = Found({}, {}, [])
+  for cell in asked.cells:
+    done = finished(asked, cell)
+    if done is None:
+      results.missing.append(cell)
+    elif "diverged" in done:
+      results.diverged[cell] = done["diverged"]
+    else:
+      last = asked.steps(asked.study.arms[cell.arm])[-1]
+      results.values[cell] = measured.read(
+        asked.folder(cell),
+        analyses=asked.study.analyses,
+        fine_tunings=asked.fine_tunings(last),
+        last=last,
+      )
+  return results
+
+
+def report(asked: Asked, found: Found) -> Report:
+  """A row for each measure, arm, step and base."""
+  study = asked.study
+  measures = dict.fromkeys(study.primary)
+  measures |= dict.fromkeys(name for values in found.values.values() for _, name in values)
+  rows = [row for name in measures for arm in study.arms for row in _rows(asked, found.values, name, arm)]
+  columns = [text_column(name, name) for name in ("measure", "row", "step")]
+  columns += [
+    Column("mean", lambda row: f"{row['mean']:.4f}"),
+    Column("seeds", lambda row: str(row["seeds"])),
+  ]
+  columns += [text_column("against", "against"), Column("difference", _difference)]
+  if any(arm.paper for arm in study.arms.values()):
+    columns += [text_column("paper", "paper"), text_column("paper's difference", "paper's difference")]
+  notes = [
+    f"Means over seeds of pretraining. Differences are taken seed by seed, with Student's {LEVEL:.0%} "
+    "interval over them; one seed has none. (a/n): a of n seeds are above 0. Accuracies and correlations are "
+    "fractions; step 0 is the encoder before its first step."
+  ]
+  if study.primary:
+    notes.append(f"Named before the runs: {'; '.join(study.primary)}. Other figures prove nothing.")
+  if any(arm.paper for arm in study.arms.values()):
+    notes.append(
+      "The papers' figures are fine-tuned scores of their sizes: signs may be compared, not sizes."
+    )
+  if study.is_race:
+    notes += [_race(asked, found.values, name) for name, arm in study.arms.items() if arm.base]
+  if study.void_below:
+    notes.append(_spread(study.void_below, found.values))
+  for cell, line in found.diverged.items():
+    notes.append(f"{cell.arm}, seed {cell.seed}, diverged and is in no mean: {line}")
+  if found.missing:
+    seeds = {name: [cell.seed for cell in found.missing if cell.arm == name] for name in study.arms}
+    of_arm = "; ".join(f"{name} seeds {', '.join(map(str, left))}" for name, left in seeds.items() if left)
+    notes.append(f"Open, {len(found.missing)} of {len(asked.cells)} cells: {of_arm}.")
+  return Report("ablations", study.title, columns, rows, notes)
+
+
+def _rows(
+  asked: Asked, values: Mapping[Cell, measured.Values], measure: str, name: str
+) -> list[dict[str, Any]]:
+  """Rows of one measure and arm: at each step beside its base, or beside its own start and first step."""
+  arm = asked.study.arms[name]
+
+  def at(name: str, step: int) -> dict[int, float]:
+    keys = {cell.seed: (step, measure) for cell in values if cell.arm == name}
+    return {
+      seed: values[Cell(name, seed)][key] for seed, key in keys.items() if key in values[Cell(name, seed)]
+    }
+
+  steps = asked.steps(arm)
+  rows = []
+  for step in [*([0] if asked.study.has_start else []), *steps]:
+    of_seed = at(name, step)
+    if not of_seed:
+      continue
+    before = [(f"step {first:,}", at(name, first)) for first in (0, steps[0]) if first < step]
+    others = [(base, at(base, step)) for base in (arm.base, *arm.against) if base]
+    bases = others or (before if asked.study.has_start else [])
+    row = {"measure": measure, "row": name, "step": step, "mean": sum(of_seed.values()) / len(of_seed)}
+    row |= {"seeds": len(of_seed), "of seed": of_seed, "paper": arm.paper}
+    row["paper's difference"] = papers.difference(arm.paper, arm.paper_base)
+    compared = [(base, paired(of_seed, of_base)) for base, of_base in bases]
+    for base, difference in compared or [("", None)]:
+      numbers = {} if difference is None else {"difference": difference._asdict()}
+      rows.append(row | {"against": base} | numbers)
+  return rows
+
+
+def _race(asked: Asked, values: Mapping[Cell, measured.Values], name: str) -> str:
+  """When an arm has what its base has at the end, by the first of the primary measures."""
+  base, measure = asked.study.arms[name].base, asked.study.primary[0]
+  last = asked.steps(asked.study.arms[base])[-1]
+  taken = []
+  for cell, own in values.items():
+    level = values.get(Cell(base, cell.seed), {}).get((last, measure))
+    points = {step: value for (step, what), value in own.items() if what == measure and step}
+    if cell.arm == name and level is not None and points:
+      taken.append(reached(points, level))
+  if not taken:
+    return f"No seed of {name} and of {base} is finished, so it is not known which is the faster."
+  mean, low, high = bootstrap(taken)
+  interval = "" if len(taken) < 2 else f", {LEVEL:.0%} bootstrap interval {low:,.0f} to {high:,.0f}"
+  return (
+    f"{name} has the {measure} that {base} has after {last:,} steps after {mean:,.0f} (geometric mean of "
+    f"{len(taken)} seeds{interval}; not reached counts as its last step)."
+  )
+
+
+def _spread(needed: Spread, values: Mapping[Cell, measured.Values]) -> str:
+  """Whether figures of an arm differ by as much as they must."""
+  of_seeds = []
+  for cell, figures in values.items():
+    own = [value for (_, name), value in figures.items() if re.fullmatch(needed.measures, name)]
+    of_seeds += [own] if own and cell.arm == needed.arm else []
+  if not of_seeds:
+    return f"No seed of {needed.arm} has {needed.measures!r} yet, so it is not known whether this is a test."
+  spread = sum(max(of_seed) - min(of_seed) for of_seed in of_seeds) / len(of_seeds)
+  verdict = "counts" if spread >= needed.least else "is void"
+  return (
+    f"The figures {needed.measures!r} of {needed.arm} differ by {spread:.4f} in {len(of_seeds)} seeds; at "
+    f"least {needed.least} was asked for beforehand, so the test {verdict}."
+  )
+
+
+def _difference(row: Row) -> str:
+  difference = row.get("difference")
+  if difference is None:
+    return "-"
+  interval = "" if difference["low"] is None else f" [{difference['low']:+.4f}, {difference['high']:+.4f}]"
+  return f"{difference['mean']:+.4f}{interval} ({difference['above']}/{difference['seeds']})"

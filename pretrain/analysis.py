@@ -1,0 +1,6 @@
+"""`python -m pretrain.analysis` runs `lab.analysis`, which nothing else here knows."""
+
+import runpy
+
+if __name__ == "__main__":
+  runpy.run_module("lab.analysis", run_name="__main__", alter_sys=True)

@@ -1,0 +1,1 @@
+"""A run's directory: checkpoints saved, verified, continued from, and opened to be used."""

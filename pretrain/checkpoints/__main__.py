@@ -1,0 +1,233 @@
+"""Checkpoints by hand: what a run has saved, whether it is sound, what differs, averages, and removal.
+
+  python -m pretrain.checkpoints list runs/coco_lm_base
+  python -m pretrain.checkpoints average runs/coco_lm_base --last=5 --output=averaged
+
+DIR is the workdir of a run, its `checkpoints`, or the directory of one step. Exit codes are those of
+data/errors.py: 3 where `verify` finds damage.
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from data import errors, files
+from data.buckets.outputs import sent
+from data.changes import changes
+from data.command import FETCHED, SENT, Parser, run
+from data.errors import ConfigError, DataError
+from pretrain.checkpoints import checkpoint, integrity, resume, saved_model
+from pretrain.checkpoints import workdir as workdir_files
+from pretrain.mesh import trees
+
+Path = pathlib.Path
+
+
+class Entry(NamedTuple):
+  """A directory among the checkpoints of a run."""
+
+  path: Path
+  step: int | None  # None: set aside, or not written to its end
+  size: int  # bytes
+  saved: float  # seconds since 1970
+
+
+def parser() -> Parser:
+  """The commands and their flags."""
+  made = Parser(prog="python -m pretrain.checkpoints", description="Look at and tidy what runs have saved.")
+  commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+  def add(name: str, text: str, *, bucket: str = FETCHED) -> Parser:
+    command = commands.add_parser(name, help=text, description=text)
+    text = "workdir of a run, or one step of it"
+    command.add_argument("directory", metavar="DIR", type=Path, bucket=bucket, help=text)
+    return command
+
+  add("list", "every step: size, when it was saved, whether its digests are listed; and what was set aside")
+  add("show", "what the newest step, or the one named, says of itself, as JSON")
+  add("verify", "reads every file and compares it with the digests that were saved with it")
+  diff = add("diff", "two steps: fields of the config that differ, and how far each parameter moved")
+  text = "the second, a workdir or one step of it"
+  diff.add_argument("other", metavar="OTHER", type=Path, bucket=FETCHED, help=text)
+  average = add("average", "the mean of the parameters of the newest steps, as a checkpoint to export")
+  average.add_argument("--last", type=int, default=5, help="how many steps")
+  text = "directory to write, new or empty"
+  average.add_argument("--output", type=Path, required=True, bucket=SENT, help=text)
+  prune = add(
+    "prune", "removes older steps of a run that is not at work, never the newest sound one", bucket=""
+  )
+  prune.add_argument("--keep", type=int, required=True, help="how many of the newest steps stay")
+  prune.add_argument("--keep_steps", type=int, nargs="+", default=[], help="steps that stay too")
+  prune.add_argument("--set_aside", action="store_true", help="also remove what was set aside as damaged")
+  prune.add_argument("--dry_run", action="store_true", help="only say what would be removed")
+  return made
+
+
+def entries(directory: Path) -> list[Entry]:
+  """The steps in `directory` in order, then what was set aside or not written to its end.
+
+  DataError: it holds neither.
+  """
+  folder = directory / checkpoint.DIRECTORY
+  folder = folder if folder.is_dir() else directory
+  whole = set(checkpoint.saved_steps(folder))
+  listed = []
+  for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+    if path.is_dir() and checkpoint.is_step_name(path.name.partition(".")[0]):
+      step = int(path.name) if checkpoint.is_step_name(path.name) and int(path.name) in whole else None
+      size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+      listed.append(Entry(path, step, size, path.stat().st_mtime))
+  if not listed:
+    checkpoint.step_path(directory)  # a step by itself, or an error that says what is there
+    path = directory.absolute()
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return [Entry(path, int(path.name), size, path.stat().st_mtime)]
+  return sorted(listed, key=lambda entry: (entry.step is None, entry.step or 0, entry.path.name))
+
+
+def show_list(directory: Path) -> None:
+  """Prints a line for each entry."""
+  for entry in entries(directory):
+    saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.saved))
+    state = "set aside, or not whole"
+    if entry.step is not None:
+      known = (entry.path / integrity.NAME).is_file()
+      state = f"run {integrity.run_id(entry.path) or 'unknown'}" if known else "no digests (older version)"
+    print(f"{entry.path.name:>20}  {entry.size / 1e6:>12,.1f} MB  {saved}  {state}")
+
+
+def show(directory: Path) -> None:
+  """Prints what a step says of itself: its meta, its parameters and its bytes."""
+  path = checkpoint.step_path(directory)
+  params, meta = checkpoint.load_params(path)
+  leaves = trees.by_path(params)
+  parts = sorted({name.partition("/")[0] for name in leaves})
+  counts = {
+    part: sum(leaf.size for name, leaf in leaves.items() if name.startswith(f"{part}/")) for part in parts
+  }
+  print(json.dumps({"path": str(path), "parameters": counts, **meta}, indent=2, sort_keys=True))
+
+
+def verify(directory: Path) -> None:
+  """Prints what is known of each step; DataError names the steps that are damaged."""
+  damaged, steps = [], [entry for entry in entries(directory) if entry.step is not None]
+  for entry in steps:
+    problem = integrity.problem(entry.path)
+    if problem:
+      damaged.append(entry.path.name)
+    elif not (entry.path / integrity.NAME).is_file():
+      problem = "saved by a version that listed no digests; nothing is known"
+    print(f"step {entry.path.name}: {problem or 'sound'}")
+  runs = {integrity.run_id(entry.path) for entry in steps} - {""}
+  if damaged or len(runs) > 1 or not steps:
+    what = f"step {', '.join(damaged)} damaged" if damaged else f"steps of {len(runs)} runs"
+    raise DataError(f"{directory}: {what}; bring them back from a copy, or let the run set them aside")
+
+
+def diff(first: Path, second: Path) -> None:
+  """Prints fields that differ, and the relative distance of each parameter: |second - first| / |first|."""
+  (params, meta), (other, other_meta) = checkpoint.load_params(first), checkpoint.load_params(second)
+  print(f"step {meta['step']:,} -> {other_meta['step']:,}")
+  fields, others = resume.flatten(meta["config"]), resume.flatten(other_meta["config"])
+  for line in changes(fields, others).values():
+    print(line)
+  for line in trees.differences(params, other):
+    print(line)
+  there, same = trees.by_path(other), 0
+  for path, leaf in trees.by_path(params).items():
+    array = there.get(path)
+    if array is None or array.shape != leaf.shape:
+      continue
+    if np.array_equal(leaf, array):
+      same += 1
+      continue
+    moved = np.linalg.norm(np.subtract(array, leaf, dtype=np.float64))
+    norm = np.linalg.norm(leaf.astype(np.float64))
+    print(f"{path}: moved {moved / norm:.3g} of its norm" if norm else f"{path}: moved {moved:.3g} from 0")
+  print(f"{same} parameters are equal to the bit")
+
+
+def average(directory: Path, *, last: int, output: Path) -> None:
+  """Writes the mean of the parameters of the `last` steps, in float64, as a checkpoint of its own."""
+  files.refuse_others(output)
+  steps = [entry for entry in entries(directory) if entry.step is not None]
+  if not 2 <= last <= len(steps):
+    raise ConfigError(f"--last={last}: {directory} has {len(steps)} steps; give 2 to {len(steps)}")
+  chosen = [entry.path for entry in steps[-last:]]
+  if len(runs := {integrity.run_id(path) for path in chosen}) > 1:
+    raise DataError(f"{directory}: the steps are of {len(runs)} runs; their mean would mean nothing")
+  sums: dict[str, np.ndarray] = {}
+  for path in chosen:
+    params, meta = checkpoint.load_params(path)
+    for name, leaf in trees.by_path(params).items():
+      sums[name] = sums.get(name, np.zeros(leaf.shape)) + leaf
+  means = [(sums[name] / last).astype(leaf.dtype) for name, leaf in trees.by_path(params).items()]
+  mean = jax.tree.unflatten(jax.tree.structure(params), means)
+  averaged = [int(path.name) for path in chosen]
+  kept = {name: value for name, value in meta.items() if name not in ("run_id", "interval_sums")}
+  vocabulary = chosen[-1].parent.parent / "vocabulary"
+  with errors.writing(f"--output={output}"), files.whole_directory(output) as aside:
+    if vocabulary.is_dir():
+      shutil.copytree(vocabulary, aside / "vocabulary")
+    saved_model.save_params(aside, mean, kept | {"averaged": averaged}, step=averaged[-1])
+  print(f"Wrote {output}: the mean of steps {', '.join(map(str, averaged))}")
+
+
+def prune(
+  directory: Path, *, keep: int, keep_steps: Sequence[int], set_aside: bool, dry_run: bool
+) -> list[Path]:
+  """Removes steps but the newest `keep` and `keep_steps`; returns what it removed, or would.
+
+  DataError: a run is at work there, or no step that stays is sound.
+  """
+  if keep < 1:
+    raise ConfigError(f"--keep={keep}: at least one step must stay; to remove a run, remove its directory")
+  if not (directory / checkpoint.DIRECTORY).is_dir():
+    raise ConfigError(f"{directory}: has no {checkpoint.DIRECTORY}; give the workdir of a run")
+  with workdir_files.owned(directory):
+    listed = entries(directory)
+    steps = [entry for entry in listed if entry.step is not None]
+    stays = [*steps[-keep:], *(entry for entry in steps[:-keep] if entry.step in keep_steps)]
+    if all(integrity.problem(entry.path) for entry in stays):
+      raise DataError(f"{directory}: none of the steps that would stay is sound; nothing was removed")
+    goes = [entry for entry in steps if entry not in stays]
+    goes += [entry for entry in listed if entry.step is None and set_aside]
+    for entry in goes:
+      print(f"{'would remove' if dry_run else 'removing'} {entry.path} ({entry.size / 1e6:,.1f} MB)")
+      if not dry_run:
+        with errors.writing(entry.path):
+          # Without its mark it is no checkpoint, however far a removal that is killed has come.
+          (entry.path / checkpoint.COMMITTED).unlink(missing_ok=True)
+          shutil.rmtree(entry.path)
+  return [entry.path for entry in goes]
+
+
+def _main(arguments: Sequence[str]) -> None:
+  asked = parser().parse_args(arguments)
+  with sent(asked, kind=Path):
+    _run(**vars(asked))
+
+
+def _run(command: str, directory: Path, **given: Any) -> None:
+  if command == "diff":
+    diff(directory, given["other"])
+  elif command in ("average", "prune"):
+    {"average": average, "prune": prune}[command](directory, **given)
+  else:
+    {"list": show_list, "show": show, "verify": verify}[command](directory)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  return run(lambda: _main(sys.argv[1:] if argv is None else argv))
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,151 @@
+"""A model without what trains it: saved, and opened to be used, with its vocabulary and its meta."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from data import vocabulary as vocabularies
+from data.buckets import copies
+from data.errors import DataError
+from data.prepare import from_config
+from data.vocabulary import Vocabulary
+from pretrain.checkpoints import bucket_steps, checkpoint
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.mesh import trees
+from pretrain.models.config import EncoderConfig
+from pretrain.models.encoder import init_encoder
+from pretrain.settings import mixture
+
+_NEEDED = ("config", "vocabulary_digest", "packages")
+
+
+class OpenedEncoder(NamedTuple):
+  """The encoder of a checkpoint, ready to be computed with."""
+
+  params: dict  # numpy arrays
+  config: EncoderConfig
+  vocabulary: Vocabulary
+  vocabulary_directory: Path
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedModel:
+  """A checkpoint of a run, of an import or of fine-tuning."""
+
+  path: Path  # directory of the step
+  params: dict  # nested, of numpy arrays
+  meta: dict[str, Any]  # JSON values; `config`, `vocabulary_digest` and `packages` are always there
+
+  @property
+  def workdir(self) -> Path:
+    """Directory of the run, with its metrics and its copy of the vocabulary."""
+    return self.path.parent.parent
+
+  def load_vocabulary(self, directory: str = "", *, flag: str = "") -> tuple[Path, Vocabulary]:
+    """Loads the vocabulary that the model was trained with, and says in which directory it was.
+
+    Without a `directory` it is looked for beside the checkpoint, then beside the run's records; errors name
+    the `flag` that gives one, or where to put it. DataError: there is none, it is damaged, or it is not this
+    checkpoint's.
+    """
+    folder = Path(copies.local(directory, flag=flag)) if directory else self._find_vocabulary(flag)
+    vocabulary = vocabularies.load(folder)
+    expected = str(self.meta["vocabulary_digest"])
+    if vocabulary.digest != expected:
+      raise DataError(
+        f"{folder} is not the vocabulary of checkpoint {self.path} (sha256 {vocabulary.digest[:12]}..., "
+        f"expected {expected[:12]}...); its ids would mean other words: {self._mend(flag)}"
+      )
+    return folder, vocabulary
+
+  def open_encoder(
+    self, vocabulary_directory: str = "", *, flag: str = "", dtype: str = "auto"
+  ) -> OpenedEncoder:
+    """The encoder with its config, computed in `dtype`, and the vocabulary that `load_vocabulary` finds.
+
+    Raises:
+      DataError: as there, more pieces than rows of the token table, or parameters that are not those of the
+        encoder which the config describes.
+    """
+    config = frozen_config(self.meta["config"]["model"], dtype=dtype)
+    where, vocabulary = self.load_vocabulary(vocabulary_directory, flag=flag)
+    if vocabulary.size > config.vocab_size:
+      raise DataError(
+        f"checkpoint {self.path}: its token table has {config.vocab_size} rows, but the vocabulary {where} "
+        f"has {vocabulary.size} pieces; name the vocabulary it was trained with"
+      )
+    params = self.params.get("encoder", {})
+    pad_id = vocabulary.special_ids.pad
+    expected = jax.eval_shape(lambda key: init_encoder(key, config, pad_id=pad_id), jax.random.key(0))
+    problems = trees.differences(expected, params)
+    if problems:
+      raise DataError(f"checkpoint {self.path}, encoder: {trees.first_lines(problems)}; is it complete?")
+    return OpenedEncoder(params, config, vocabulary, where)
+
+  def _find_vocabulary(self, flag: str) -> Path:
+    folders = [self.workdir / "vocabulary"]
+    # A config of an older program may not name its records.
+    with contextlib.suppress(KeyError):
+      fields = self.meta["config"]
+      data = {"mixture": "", "stages": "", **fields["data"]}
+      places = [from_config.directory(data, vocab_size=fields["model"]["vocab_size"])]
+      if mixture.is_asked(data):
+        places = mixture.directories(data)
+      folders += [Path(place) / "vocabulary" for place in places]
+    for folder in folders:
+      if (folder / vocabularies.NAME).is_file():
+        return folder
+    raise DataError(
+      f"no vocabulary in {' or '.join(map(str, folders))}; expected the one that the checkpoint's records "
+      f"were made with: {self._mend(flag)}"
+    )
+
+  def _mend(self, flag: str) -> str:
+    return f"name its directory with {flag}=DIR" if flag else f"copy its files to {self.workdir}/vocabulary"
+
+
+def frozen_config(model: Mapping[str, Any], *, dtype: str = "auto") -> EncoderConfig:
+  """The encoder of the fields under `model` of a config, as it is computed when it is not pretrained."""
+  names = [field.name for field in dataclasses.fields(EncoderConfig)]
+  settings: dict[str, Any] = {name: model[name] for name in names if name in model}
+  # Such a program is compiled for many shapes, and a loop over layers is compiled in half of the time.
+  how = {"dtype": dtype, "remat": "none", "attention": "auto", "scan_unroll": 1}
+  return EncoderConfig(**(settings | how))
+
+
+def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedModel:
+  """Reads a checkpoint for a warm start, fine-tuning or export; nothing is put on a device.
+
+  `directory` and `step` are those of `bucket_steps.step_path`; DataError as there, and where the checkpoint
+  cannot be read or its meta lacks what every checkpoint has.
+  """
+  path = bucket_steps.step_path(directory, step)
+  params, meta = checkpoint.load_params(path)
+  missing = [name for name in _NEEDED if name not in meta]
+  if not missing and "model" not in meta["config"]:
+    missing = ["config.model"]
+  if missing:
+    raise DataError(
+      f"checkpoint {path}: its meta lacks {', '.join(missing)}, so it was changed or is not of this program; "
+      "give a checkpoint that a run, an import or a fine-tuning saved"
+    )
+  return SavedModel(path, params, meta)
+
+
+def save_params(
+  directory: str | os.PathLike, params: Any, meta: Mapping[str, Any], *, step: int, flag: str = "--output"
+) -> None:
+  """Writes `<directory>/checkpoints/<step>` with parameters alone, host or jax arrays, for `open_model`.
+
+  A run cannot be continued from it. StorageError, naming `flag`: it cannot be written.
+  """
+  with contextlib.closing(Checkpoints(directory, every=1, keep=1, flag=flag)) as checkpoints:
+    state = {"params": jax.tree.map(jnp.asarray, params), "step": jnp.asarray(step, jnp.int32)}
+    checkpoints.save(step, state, meta, force=True)
+    checkpoints.wait()

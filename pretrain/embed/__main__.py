@@ -1,0 +1,239 @@
+"""Vectors of texts: `python -m pretrain.embed --checkpoint=DIR --input=new.csv --output=vectors.npy`.
+
+`--help` lists the flags. Exit codes are those of data/errors.py; 75: stopped on request, the same command
+continues.
+"""
+
+import argparse
+import functools
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from data import command, rows
+from data.command import FETCHED, OPENED, SENT, Parser
+from data.errors import ConfigError, DataError
+from data.output import columns, formats
+from data.output.parts import Parts
+from data.rows import Row
+from data.rows.read import STANDARD_INPUT, TEXT
+from pretrain.command import kept_memory
+
+VECTOR = "vector"  # the column of a Parquet file
+_EPILOG = """\
+A row of the input gives a row of the output, in order; blank lines of text are no rows. The vector is that
+of the last layer: the mean over a text's tokens, or the one at [CLS]. The vectors equal those of the exported
+model in transformers, and with --pooling=mean those of sentence-transformers. A killed command goes on where
+it was when it is started again, a finished one says so; nothing that is there already is replaced.
+
+  python -m pretrain.embed --checkpoint=runs/base --input=lines.txt --output=vectors.npy
+  python -m pretrain.embed --checkpoint=runs/base --input=shop.csv --column=review --output=shop.parquet
+  python -m pretrain.embed --checkpoint=runs/base --input=shop.csv --neighbours='it broke at once'
+
+Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage; 75 stopped on request, the same
+command continues.
+"""
+
+
+def parser() -> Parser:
+  """Flags of the command."""
+  made = Parser(
+    prog="python -m pretrain.embed",
+    description="Turns texts into vectors with a pretrained or fine-tuned encoder.",
+    epilog=_EPILOG,
+  )
+  made.add_argument(
+    "--checkpoint", required=True, bucket=OPENED, help="workdir of a run, or the directory of one step"
+  )
+  made.add_argument("--step", type=int, help="of the checkpoint; default: the newest")
+  made.add_argument(
+    "--vocabulary", default="", bucket=FETCHED, help="its directory; default: the one beside the checkpoint"
+  )
+  made.add_argument(
+    "--input",
+    required=True,
+    bucket=FETCHED,
+    help="texts: a line each, or a column of CSV, TSV, JSONL or Parquet (.gz, .zst too); - is standard input",
+  )
+  made.add_argument(
+    "--column", default="", help="column of the texts; default: 'text', or the only one there is"
+  )
+  made.add_argument(
+    "--output",
+    default="",
+    bucket=SENT,
+    help="vectors.npy: [rows, width] float32; vectors.parquet: the input's columns and 'vector'",
+  )
+  made.add_argument(
+    "--pooling",
+    default="mean",
+    choices=("mean", "cls"),
+    help="mean: over all tokens but padding; cls: the vector at [CLS]",
+  )
+  made.add_argument("--unit", action="store_true", help="divide every vector by its length")
+  made.add_argument(
+    "--max_length", type=int, default=0, help="tokens of a text, longer ones are cut; default: the positions"
+  )
+  made.add_argument("--batch_size", type=int, default=32, help="texts computed at once")
+  made.add_argument(
+    "--neighbours",
+    default="",
+    metavar="QUERY",
+    help="print the texts nearest to this one by cosine; reads --output where it is there, needs none",
+  )
+  made.add_argument("--top", type=int, default=10, help="how many neighbours are printed")
+  return made
+
+
+def column_of(path: str, asked: str) -> str:
+  """The column of the texts: as asked, else 'text', else the only one; DataError names those there are."""
+  names = rows.columns(path)
+  if asked in names:
+    return asked
+  if not asked and (TEXT in names or len(names) == 1):
+    return TEXT if TEXT in names else names[0]
+  problem = f"no column {asked!r}" if asked else "several columns and none named 'text'"
+  raise DataError(f"{path}: {problem}; there are {', '.join(names)}; name that of the texts with --column")
+
+
+def text_of(row: Row, column: str) -> str:
+  """The text of a row; DataError with its place where it is none."""
+  value = row.value(column)
+  if not isinstance(value, str):
+    row.refuse(f"{column!r} holds {type(value).__name__}, expected text; mend or remove this row")
+  return value
+
+
+def _check(asked: argparse.Namespace) -> None:
+  command.refuse_below_one(asked, "batch_size", "top")
+  if asked.max_length and asked.max_length < 3:
+    raise ConfigError(f"--max_length={asked.max_length}: expected at least 3, [CLS], a token and [SEP]")
+  if not asked.output and not asked.neighbours:
+    raise ConfigError("give --output=vectors.npy (or .parquet), --neighbours=QUERY, or both")
+  if asked.input == STANDARD_INPUT and asked.neighbours and asked.output:
+    raise ConfigError("--neighbours reads the texts again, and a pipe is read once; leave out --output")
+
+
+class _Command:
+  """One start of the command, its flags checked and its input read once."""
+
+  def __init__(self, asked: argparse.Namespace) -> None:
+    _check(asked)
+    self.asked, self.output = asked, pathlib.Path(asked.output)
+    forms = {".npy": lambda: formats.Npy(VECTOR, self.embedder.width), ".parquet": self._parquet}
+    self.form = formats.choose(asked.output, forms if asked.output else {"": formats.Nothing})
+    self.column = column_of(asked.input, asked.column)
+    self.survey = columns.survey(asked.input, lambda row: text_of(row, self.column))
+    self.has_vectors = bool(asked.output) and self.output.exists()
+    if self.has_vectors and not asked.neighbours:
+      Parts.refuse_foreign(self.output)
+    self.embedder = self._embedder()
+
+  def _embedder(self):
+    # JAX is imported after flags and rows are known to be good.
+    from pretrain.checkpoints.saved_model import open_model
+    from pretrain.embed.vectors import Embedder
+    from pretrain.mesh import devices, trees
+
+    devices.start()
+    asked = self.asked
+    saved = open_model(asked.checkpoint, asked.step)
+    encoder = saved.open_encoder(asked.vocabulary, flag="--vocabulary")
+    positions = encoder.config.max_length
+    if asked.max_length > positions:
+      raise ConfigError(
+        f"--max_length={asked.max_length}: the checkpoint has {positions} positions; use those"
+      )
+    self.digest = trees.digest(encoder.params)
+    return Embedder(
+      encoder,
+      pooling=asked.pooling,
+      max_length=asked.max_length or positions,
+      batch_size=asked.batch_size,
+      unit=asked.unit,
+    )
+
+  def run(self) -> None:
+    """Writes the vectors, unless they are there, and prints the neighbours."""
+    nearest, asked = self._nearest(), self.asked
+    if not (self.has_vectors and asked.neighbours):
+      self._answer(None if asked.output else nearest)
+    if nearest is not None:
+      if asked.output:
+        self._look(nearest)
+      print(f"nearest to {asked.neighbours!r}, by cosine:")
+      for line in nearest.lines():
+        print(line)
+
+  def _parquet(self) -> formats.Format:
+    import pyarrow
+
+    of_vector = {VECTOR: pyarrow.list_(pyarrow.float32())}
+    if VECTOR in self.survey.columns:
+      raise DataError(f"{self.asked.input}: has a column {VECTOR!r}, which is the name of ours; rename it")
+    return formats.Parquet(columns.arrow_schema(self.asked.input, self.survey.columns, of_vector))
+
+  def _answer(self, nearest) -> None:
+    from pretrain.inference import stream
+
+    embedder, asked = self.embedder, self.asked
+
+    def prepare(part: list[Row]) -> list[Any]:
+      return embedder.inputs([text_of(row, self.column) for row in part])
+
+    def compute(part: list[Row], inputs: list[Any]) -> list[dict[str, Any]]:
+      vectors = embedder.vectors(inputs)
+      if nearest is not None:
+        nearest.add(vectors, [self._shown(row) for row in part])
+      return [{**row.fields, VECTOR: vector} for row, vector in zip(part, vectors)]
+
+    def summary() -> tuple[str, int, int]:
+      what = f"vectors of {embedder.width} numbers, {asked.pooling} of {self.column!r}"
+      return what, embedder.cut, embedder.max_length
+
+    names = ("input", "pooling", "unit", "batch_size")
+    identity = {"command": "pretrain.embed", "model": self.digest, "column": self.column}
+    identity |= {name: getattr(asked, name) for name in names} | {"max_length": embedder.max_length}
+    how, say = (prepare, compute, summary), functools.partial(print, flush=True)
+    stream.answer_file(asked, self.form, identity, *how, total=self.survey.rows, say=say)
+
+  def _shown(self, row: Row) -> tuple[str, str]:
+    return row.place, text_of(row, self.column)
+
+  def _nearest(self):
+    if not self.asked.neighbours:
+      return None
+    from pretrain.embed.neighbours import Nearest
+
+    (query,) = self.embedder.vectors(self.embedder.inputs([self.asked.neighbours]))
+    return Nearest(query, self.asked.top)
+
+  def _look(self, nearest) -> None:
+    from pretrain.embed import neighbours
+
+    stored = neighbours.StoredVectors(self.output, VECTOR)
+    if (stored.count, stored.width) != (self.survey.rows, self.embedder.width):
+      raise DataError(
+        f"{self.output}: {stored.count:,} vectors of {stored.width} numbers, expected {self.survey.rows:,} "
+        f"of {self.embedder.width}; they are of another input or model: name another --output"
+      )
+    first = next(rows.read(self.asked.input))
+    (expected,) = self.embedder.vectors(self.embedder.inputs([text_of(first, self.column)]))
+    difference = abs(next(stored.blocks())[0] - expected).max()
+    if not difference <= 1e-2 * abs(expected).max():
+      raise DataError(
+        f"{self.output}: its first vector is not the one of this input, model and --pooling (they differ by "
+        f"{difference:.1e}); name another --output"
+      )
+    neighbours.look(nearest, stored.blocks(), map(self._shown, rows.read(self.asked.input)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  return command.run_with_output(parser().parse_args, lambda asked: _Command(asked).run(), argv, is_file=True)
+
+
+if __name__ == "__main__":
+  kept_memory.keep_temporaries()
+  sys.exit(main())

@@ -1,0 +1,93 @@
+"""The texts whose vectors are nearest to that of a query, by their cosine, and files of vectors read back."""
+
+import heapq
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from data.errors import DataError, named_reason, reading
+from pretrain.embed.vectors import unit
+
+_BLOCK = 4096  # vectors read at once
+
+
+class Neighbour(NamedTuple):
+  """A text near the query; the nearest is the largest."""
+
+  cosine: float
+  order: int  # minus its number among the rows, so that the first of equal ones is the nearest
+  place: str
+  text: str
+
+
+class Nearest:
+  """The `most` nearest of all texts that were shown to it."""
+
+  def __init__(self, query: np.ndarray, most: int) -> None:
+    """`query` is a vector [width]."""
+    self._query, self._most, self._seen = unit(query[None])[0], most, 0
+    self._kept: list[Neighbour] = []
+
+  def add(self, vectors: np.ndarray, texts: Sequence[tuple[str, str]]) -> None:
+    """Looks at vectors [n, width] of n (place, text)."""
+    cosines = unit(vectors) @ self._query
+    candidates = [
+      Neighbour(float(cosine), -(self._seen + at), *texts[at]) for at, cosine in enumerate(cosines.tolist())
+    ]
+    self._seen += len(texts)
+    self._kept = heapq.nlargest(self._most, [*self._kept, *candidates])
+
+  def lines(self) -> Iterator[str]:
+    """For a reader: cosine, place, text."""
+    for neighbour in self._kept:
+      text = " ".join(neighbour.text.split())
+      yield f"{neighbour.cosine:7.4f}  {neighbour.place}: {text if len(text) <= 160 else text[:159] + '…'}"
+
+
+class StoredVectors:
+  """A file of vectors that `pretrain.embed` wrote."""
+
+  def __init__(self, path: pathlib.Path, column: str) -> None:
+    """Looks at the file; a DataError refuses what is none. `column` is that of a Parquet file."""
+    self.path, self._column, self._is_npy = path, column, path.suffix.lower() == ".npy"
+    advice = "name the file that pretrain.embed wrote, or another --output"
+    try:
+      with reading(path, advice=advice):
+        self.count, self.width = self._shape()
+    except (ValueError, KeyError, StopIteration) as error:
+      raise DataError(f"{path}: holds no vectors ({named_reason(error)}); {advice}") from error
+
+  def _shape(self) -> tuple[int, int]:
+    if self._is_npy:
+      array = np.load(self.path, mmap_mode="r", allow_pickle=False)
+      if array.ndim != 2 or array.dtype != np.float32:
+        raise ValueError(f"an array {array.shape} of {array.dtype}")
+      return array.shape
+    from pyarrow import parquet  # here: slow to import
+
+    with parquet.ParquetFile(self.path) as file:
+      if self._column not in file.schema_arrow.names:
+        raise KeyError(f"no column {self._column!r}")
+      return file.metadata.num_rows, next(self.blocks()).shape[1]
+
+  def blocks(self) -> Iterator[np.ndarray]:
+    """[n, width] float32, in their order."""
+    if self._is_npy:
+      array = np.load(self.path, mmap_mode="r", allow_pickle=False)
+      for start in range(0, len(array), _BLOCK):
+        yield np.asarray(array[start : start + _BLOCK])
+      return
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(self.path) as file:
+      for batch in file.iter_batches(batch_size=_BLOCK, columns=[self._column]):
+        values = batch.column(0)
+        yield np.asarray(values.flatten(), np.float32).reshape(len(values), -1)
+
+
+def look(nearest: Nearest, blocks: Iterable[np.ndarray], texts: Iterator[tuple[str, str]]) -> None:
+  """Shows `nearest` every stored vector with its (place, text)."""
+  for vectors in blocks:
+    nearest.add(vectors, [next(texts) for _ in range(len(vectors))])

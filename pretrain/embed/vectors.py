@@ -1,0 +1,89 @@
+"""Texts as vectors of an encoder: its last layer at [CLS], or the mean over a text's tokens."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data.vocabulary import Vocabulary
+from pretrain.checkpoints.saved_model import OpenedEncoder
+from pretrain.inference.batches import Input
+from pretrain.inference.compiled import Compiled
+from pretrain.models.config import EncoderConfig
+from pretrain.models.encoder import encode
+from pretrain.ops.pooling import pool
+
+Pooling = str | Callable[[jax.Array, Mapping[str, jax.Array]], jax.Array]
+
+
+def pooled(
+  params: Any,
+  config: EncoderConfig,
+  batch: Mapping[str, jax.Array],
+  *,
+  pad_id: int,
+  pooling: Pooling,
+  row_keys: jax.Array | None = None,
+) -> jax.Array:
+  """[batch, embed] float32 of the 'ids' [batch, length] of a batch, as `ops.pooling.pool` has it.
+
+  The mean counts [CLS] and [SEP], as sentence-transformers does. A function of the last layer and the batch
+  gives [batch, width] of its own. Without `row_keys` [batch] there is no dropout.
+  """
+  ids = batch["ids"]
+  # Of the last layer only what is read at [CLS] is computed.
+  read = jnp.zeros((ids.shape[0], 1), jnp.int32) if pooling == "cls" and config.num_layers else None
+  _, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys, read=read)
+  return pooling(hidden.last, batch) if callable(pooling) else pool(hidden.last, ids != pad_id, pooling)
+
+
+class Embedder:
+  """An encoder that gives vectors of texts."""
+
+  def __init__(
+    self,
+    encoder: OpenedEncoder,
+    *,
+    pooling: str,
+    max_length: int,
+    batch_size: int,
+    unit: bool = False,
+    head: Callable[[jax.Array], jax.Array] = lambda vectors: vectors,
+  ) -> None:
+    """Places the encoder on the devices; longer texts are cut to `max_length` tokens.
+
+    `head` makes [batch, width] of [batch, embed]. With `unit` every vector is divided by its length.
+    """
+    self.vocabulary: Vocabulary = encoder.vocabulary
+    self.width, self.max_length, self._unit = encoder.config.hidden_size, max_length, unit
+    self.cut = 0  # texts that were
+    pad_id = self.vocabulary.special_ids.pad
+    self.compiled = Compiled(
+      lambda params, batch: head(pooled(params, encoder.config, batch, pad_id=pad_id, pooling=pooling)),
+      encoder.params,
+      batch_size=batch_size,
+      longest=max_length,
+      pad_id=pad_id,
+    )
+
+  def inputs(self, texts: Sequence[str]) -> list[Input]:
+    """Token ids of texts, with special ones."""
+    inputs = []
+    for ids in self.vocabulary.encode_batch(texts):
+      whole = self.vocabulary.with_special_ids(ids, max_length=self.max_length)
+      self.cut += len(ids) + 2 > self.max_length
+      inputs.append({"ids": np.asarray(whole, np.int32)})
+    return inputs
+
+  def vectors(self, inputs: Sequence[Input]) -> np.ndarray:
+    """[inputs, width] float32, in their order."""
+    found = np.stack(self.compiled(inputs)).astype(np.float32)
+    return unit(found) if self._unit else found
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+  """Vectors [..., width] divided by their lengths; a vector of zeros stays."""
+  sizes = np.linalg.norm(vectors, axis=-1, keepdims=True)
+  return vectors / np.where(sizes > 0, sizes, 1)

@@ -1,0 +1,126 @@
+"""Held-out blocks as a model reads them, and what answers that need no learning are worth on them.
+
+Losses are in nats, shares and areas fractions. Whoever reports a figure of held-out text takes its trivial
+answer from here. Answering with token frequencies has two values: `frequency_loss` (training, the demo)
+leaves out the special tokens it is given, `unigram_cross_entropy` (`figures`) leaves out none.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data.records import HeldoutRecords
+from pretrain.mesh import sharding
+from pretrain.models import heads
+from pretrain.ops.positions import scatter_positions, take_positions
+from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
+from pretrain.run import Run, pad_rows
+
+Arrays = dict[str, np.ndarray]
+Describe = Callable[[Run, dict, jax.Array, jax.Array], dict[str, jax.Array]]
+
+
+def collect(run: Run, params: dict, heldout: HeldoutRecords, describe: Describe, *, rows: int) -> Arrays:
+  """Describes the first `rows` held-out rows a batch at a time, in one compiled program.
+
+  `describe` takes (run, params, [batch, length] int32 ids, [] int32 number of the batch) to arrays with a
+  leading axis of rows; the result is {name: those of all batches joined}. If `rows` is no multiple of the
+  batch size, rows of padding are at the end of both. Parameters may be on the mesh or on the host.
+  """
+  size, described = run.config.train.batch_size, []
+  with jax.set_mesh(run.mesh):
+    function = jax.jit(functools.partial(describe, run), out_shardings=sharding.replicated(run.mesh))
+    for index in range(-(-rows // size)):
+      ids = heldout.rows(index * size, min((index + 1) * size, rows))
+      batch = sharding.to_global(run.mesh, pad_rows(ids, size, pad_id=run.recipe.tokens.pad))
+      described.append(jax.device_get(function(params, batch, jnp.int32(index))))
+  return {name: np.concatenate([of_batch[name] for of_batch in described]) for name in described[0]}
+
+
+def describe_replaced(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
+  """What was replaced with the draws of the evaluation, and what the head of the objective `rtd` makes of it.
+
+  To be given to `collect`. 'ids', 'input_ids' are [batch, length] int32, 'selected' [batch, length] bool
+  (which tokens were masked), 'probability_replaced' [batch, length] float32.
+  """
+  recipe = run.recipe
+  view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
+  logits = heads.apply_rtd_head(view.heads["rtd"], recipe.encoder, view.hidden)
+  return {
+    "ids": ids,
+    "input_ids": view.corrupted.input_ids,
+    "selected": view.corrupted.masking.selected,
+    "probability_replaced": jax.nn.sigmoid(-logits),
+  }
+
+
+def describe_guesses(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
+  """What the head of masked LM would put at the chosen tokens, with the draws of the evaluation.
+
+  To be given to `collect`. 'ids', 'guesses' are [batch, length] int32, 'selected' [batch, length] bool and
+  'probability' [batch, length] float32, that of the original token; guesses and probabilities are 0 where no
+  token was chosen.
+  """
+  recipe = run.recipe
+  view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
+  masking, head = view.corrupted.masking, view.heads["mlm"]
+  scores = vocab_scores(
+    heads.apply_transform(head, recipe.encoder, view.hidden_at_slots),
+    view.token_table,
+    head["bias"],
+    take_positions(ids, masking.positions)[..., None],
+    chunk=recipe.chunk,
+  )
+  probability = jnp.exp(scores.log_probs)
+  return {
+    "ids": ids,
+    "selected": masking.selected,
+    "guesses": scatter_positions(jnp.zeros_like(ids), masking.positions, scores.top_ids),
+    "probability": scatter_positions(
+      jnp.zeros(ids.shape, jnp.float32), masking.positions, probability[..., 0]
+    ),
+  }
+
+
+def unigram_cross_entropy(targets: np.ndarray, unigram: np.ndarray) -> float:
+  """Nats per token of [n] int targets by the frequencies of all tokens, special ones among them.
+
+  `unigram` are [vocab] counts of the training records. Where special tokens are never targets, their share
+  makes this larger than `frequency_loss` without them. The two are not one function, because rounding would
+  change the last digits of figures that are written down.
+  """
+  counts = unigram + 1.0  # a token that training never saw has a probability too
+  return float(-np.log(counts / counts.sum())[targets].mean())
+
+
+def frequency_loss(ids: np.ndarray, unigram: np.ndarray, special: Sequence[int]) -> float:
+  """Nats per token of answering with token frequencies, whatever is around: what a masked LM must beat.
+
+  `ids` are [rows, length] int tokens, `unigram` [vocab] counts of the training records; the `special` ids,
+  padding among them, are neither asked for nor answered.
+  """
+  counts = unigram + 1.0
+  counts[list(special)] = 0.0
+  occurrences = np.bincount(ids.ravel(), minlength=len(counts)) * (counts > 0)
+  log_frequencies = np.log(counts, where=counts > 0, out=np.zeros_like(counts)) - np.log(counts.sum())
+  return float(-(occurrences * log_frequencies).sum() / max(occurrences.sum(), 1))
+
+
+def commonest_share(tokens: np.ndarray) -> float:
+  """How often always answering with the commonest of [n] int tokens is right; 0 without tokens."""
+  return float(np.bincount(tokens).max() / len(tokens)) if len(tokens) else 0.0
+
+
+def ranking_area(is_true: np.ndarray, scores: np.ndarray) -> float:
+  """Area under the ROC curve: how often a true case has a larger score than a false one; guessing gives 0.5.
+
+  `is_true` is [n] bool, `scores` [n] float. NaN where all cases are of one kind: there is nothing to rank.
+  """
+  from sklearn.metrics import roc_auc_score  # here: a second to import, and the trainer needs none of it
+
+  if is_true.all() or not is_true.any():
+    return float("nan")
+  return float(roc_auc_score(is_true, scores))

@@ -1,0 +1,1 @@
+"""Devices, their order in a mesh, and where each array lies."""

@@ -1,0 +1,1 @@
+"""Attention with relative positions and dropout, on CPUs, TPUs and GPUs."""

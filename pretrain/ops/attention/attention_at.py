@@ -1,0 +1,88 @@
+"""Attention of a few queries of each row: what the last layer needs where few of its positions are read."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrain.ops.attention.attention import platform
+from pretrain.ops.draws import row_random
+from pretrain.ops.draws.row_random import Part, Use
+
+
+def attention_at(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  positions: jax.Array,
+  *,
+  bias: jax.Array | None,
+  key_mask: jax.Array,
+  dropout_rate: float = 0.0,
+  row_keys: jax.Array | None = None,
+) -> jax.Array:
+  """What `ops.attention.attention` gives at positions [batch, queries] int32, with the same dropout there.
+
+  Args:
+    query: [batch, queries, heads, head_dim] float, those at the positions, which lie within the row.
+    key, value: [batch, length, heads, head_dim] float.
+    bias: [heads, length, length], or [heads, 2 length - 1] by key - query + length - 1, or None.
+    key_mask: [batch, length] bool, True where a key may be read.
+    dropout_rate: share of the probabilities set to 0.
+    row_keys: [batch] keys; None: no dropout.
+
+  Gives [batch, queries, heads, head_dim] of value's dtype. Scores and softmax are float32.
+  """
+  length = key.shape[1]
+  query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+  scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
+  if bias is not None:
+    if bias.ndim == 2:
+      bias = (_summed_square if platform() == "gpu" else _square)(bias)
+    scores = scores + _bias_of_queries(bias.astype(jnp.float32), positions)
+  scores = jnp.where(key_mask[:, None, None, :], scores, jnp.finfo(jnp.float32).min)
+  probabilities = jax.nn.softmax(scores, axis=-1)
+  probabilities = row_random.dropout(
+    probabilities, row_keys, Use.ATTENTION_DROPOUT, rate=dropout_rate, part=Part(positions, 1, length)
+  )
+  return jnp.einsum("bhqk,bkhd->bqhd", probabilities.astype(value.dtype), value)
+
+
+def _square(bias: jax.Array) -> jax.Array:
+  """[heads, length, length] of bias [heads, 2 length - 1] by key - query + length - 1."""
+  length = (bias.shape[1] + 1) // 2
+  return bias[:, np.arange(length)[None, :] - np.arange(length)[:, None] + length - 1]
+
+
+# With sums over diagonals as its gradient; that of the look-up is a scatter, which GPUs add up in any order.
+_summed_square = jax.custom_vjp(_square)
+
+
+def _square_backward(_, cotangent: jax.Array):
+  heads, length, _ = cotangent.shape
+  # In rows of 2 length, the last query first, a diagonal is a column of rows of 2 length - 1.
+  wide = jnp.pad(jnp.flip(cotangent, 1), ((0, 0), (0, 0), (0, length))).reshape(heads, -1)
+  return (jnp.sum(wide[:, :-length].reshape(heads, length, 2 * length - 1), axis=1),)
+
+
+_summed_square.defvjp(lambda bias: (_square(bias), None), _square_backward)
+
+
+@jax.custom_vjp
+def _bias_of_queries(bias: jax.Array, positions: jax.Array) -> jax.Array:
+  """[batch, heads, queries, length] of bias [heads, length, length]; a product in the backward pass.
+
+  The gradient of the look-up itself would be a scatter, which accelerators do an element at a time.
+  """
+  return jnp.moveaxis(jnp.take(bias, positions, axis=1), 0, 1)
+
+
+def _bias_forward(bias: jax.Array, positions: jax.Array):
+  return _bias_of_queries(bias, positions), positions
+
+
+def _bias_backward(positions: jax.Array, cotangent: jax.Array):
+  is_query = jax.nn.one_hot(positions, cotangent.shape[-1], dtype=cotangent.dtype)
+  return jnp.einsum("bnq,bhnk->hqk", is_query, cotangent), None
+
+
+_bias_of_queries.defvjp(_bias_forward, _bias_backward)

@@ -1,0 +1,94 @@
+"""Attention a row at a time: its scores stay in the cache, and the backward pass computes them again."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrain.ops.draws import row_random
+
+
+class _Row(NamedTuple):
+  """What attention reads of a batch, [batch, ...], or of one row."""
+
+  query: jax.Array  # [length, heads, head_dim], scaled
+  key: jax.Array
+  value: jax.Array
+  allowed: jax.Array  # [length or 1, length] bool of (query, key)
+  words: jax.Array | None  # [2] uint32 of the row's dropout
+
+
+def attention(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  *,
+  bias: jax.Array | None,
+  allowed: jax.Array,
+  dropout_rate: float,
+  row_keys: jax.Array | None,
+) -> jax.Array:
+  """`ops.attention.attention` with a square bias; `allowed` is [batch, length or 1, length] bool."""
+  words = None
+  if dropout_rate:
+    assert row_keys is not None
+    words = row_random.key_words(row_random.fold(row_keys, row_random.Use.ATTENTION_DROPOUT))
+  query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+  return _by_rows(dropout_rate, (query, key, value), bias, (allowed, words))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _by_rows(rate: float, wide: tuple, bias: jax.Array | None, fixed: tuple) -> jax.Array:
+  return _forward(rate, wide, bias, fixed)[0]
+
+
+def _forward(rate: float, wide: tuple, bias: jax.Array | None, fixed: tuple) -> tuple:
+  def attended(row: _Row) -> jax.Array:
+    probabilities, kept = _probabilities(rate, row, bias)
+    dropped = _dropped(rate, probabilities, kept).astype(row.value.dtype)
+    return jnp.einsum("hqk,khd->qhd", dropped, row.value)
+
+  return jax.lax.map(attended, _Row(*wide, *fixed)), (wide, bias, fixed)
+
+
+def _backward(rate: float, saved: tuple, d_output: jax.Array) -> tuple:
+  wide, bias, fixed = saved
+
+  def add_row(d_bias, of_row):
+    row, d_output = of_row
+    probabilities, kept = _probabilities(rate, row, bias)
+    d_probabilities = jnp.einsum("qhd,khd->hqk", d_output, row.value, preferred_element_type=jnp.float32)
+    d_probabilities = _dropped(rate, d_probabilities, kept)
+    mean = jnp.sum(probabilities * d_probabilities, axis=-1, keepdims=True)
+    d_scores = jnp.where(row.allowed, probabilities * (d_probabilities - mean), 0.0)
+    dropped = _dropped(rate, probabilities, kept).astype(row.value.dtype)
+    d_value = jnp.einsum("hqk,qhd->khd", dropped, d_output)
+    d_bias = None if d_bias is None else d_bias + d_scores
+    d_scores = d_scores.astype(row.query.dtype)
+    d_key = jnp.einsum("hqk,qhd->khd", d_scores, row.query)
+    return d_bias, (jnp.einsum("hqk,khd->qhd", d_scores, row.key), d_key, d_value)
+
+  nothing = None if bias is None else jnp.zeros_like(bias)
+  d_bias, d_wide = jax.lax.scan(add_row, nothing, (_Row(*wide, *fixed), d_output))
+  return d_wide, d_bias, None
+
+
+_by_rows.defvjp(_forward, _backward)
+
+
+def _probabilities(rate: float, row: _Row, bias: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
+  """[heads, query, key] float32 probabilities of a row, and bool where dropout leaves them, or None."""
+  scores = jnp.einsum("qhd,khd->hqk", row.query, row.key, preferred_element_type=jnp.float32)
+  if bias is not None:
+    scores = scores + bias
+  scores = jnp.where(row.allowed, scores, np.finfo(np.float32).min)
+  kept = None
+  if row.words is not None:
+    kept = row_random.row_kept_of_heads(row.words[None], scores.shape, rate=rate)[0]
+  return jax.nn.softmax(scores, axis=-1), kept
+
+
+def _dropped(rate: float, x: jax.Array, kept: jax.Array | None) -> jax.Array:
+  return x if kept is None else jnp.where(kept, x / (1.0 - rate), 0.0)

@@ -1,0 +1,248 @@
+"""Pallas kernels for TPUs: attention of short rows, forward and backward, without scores in HBM.
+
+One grid step holds the queries, keys and values of one row, or of several short ones, and of one group of
+heads in VMEM and goes through tiles of 128 queries. A tile meets all keys at once, so its softmax is an
+ordinary one. Scores lie transposed, [keys, queries]: a sum over keys adds registers, and what belongs to a
+query is a row. A group of heads shares a tile, see `attention_heads`.
+
+The relative bias comes as a vector over distances. The first row of a group of heads spreads it over [keys,
+queries] in VMEM, where later rows find it; its gradient is summed there over all rows and folded at the last.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pretrain.ops.attention import attention_heads as heads
+from pretrain.ops.attention.attention_sizes import SUBLANES, TILE, Sizes
+from pretrain.ops.draws import row_random
+
+MASKED = float(np.finfo(np.float32).min)
+_OF_ROWS = frozenset(("query", "key", "value", "given", "out", "lse", "key_bias", "segments"))
+
+
+def _real(sizes: Sizes, tokens: jax.Array, first=0) -> jax.Array:
+  """Tokens of a row from `first` on, [tokens, lanes]; 0 behind its end, where memory holds anything."""
+  if sizes.padded == sizes.length:
+    return tokens
+  at = first + jax.lax.broadcasted_iota(jnp.int32, tokens.shape, 0)
+  return jnp.where(at < sizes.length, tokens, jnp.zeros_like(tokens))
+
+
+def _scores(
+  sizes: Sizes, refs: dict, spread, masks: tuple, key: jax.Array, query: jax.Array, tile, keys: slice
+) -> jax.Array:
+  """[keys, group * TILE] float32 scores of (key, query), `MASKED` where a key may not be read."""
+  at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
+  scores = heads.dot(key[keys], query, heads.ROWS_BY_ROWS)
+  if spread is not None:
+    scores = scores + jnp.concatenate([spread[head, keys, at] for head in range(sizes.group)], axis=1)
+  key_bias, key_segment = (None if mask is None else mask[keys] for mask in masks)
+  allowed = None
+  if key_segment is not None:
+    allowed = key_segment == refs["segments"][:, at]
+  if sizes.window is not None:
+    of_key = jax.lax.broadcasted_iota(jnp.int32, key_bias.shape, 0) + keys.start
+    of_query = jax.lax.broadcasted_iota(jnp.int32, key_bias.shape, 1) + tile * TILE
+    near = jnp.abs(of_key - of_query) <= sizes.window
+    allowed = near if allowed is None else allowed & near
+  scores = scores + jnp.concatenate([key_bias] * sizes.group, axis=1)
+  if allowed is None:
+    return scores
+  # Padding of the row stays at minus infinity: it has no part in the average of a query without keys.
+  allowed = allowed | (key_bias == -jnp.inf)
+  return jnp.where(jnp.concatenate([allowed] * sizes.group, axis=1), scores, MASKED)
+
+
+def _columns(row: jax.Array) -> jax.Array:
+  """[1, padded] to [padded, TILE], the same in every column."""
+  return jnp.transpose(jnp.broadcast_to(row, (TILE, row.shape[1])))
+
+
+def _masks(refs: dict) -> tuple:
+  """What a tile of scores needs of the keys, [padded, TILE]: what is added, and their segments or None."""
+  segments = refs["segments"]
+  return _columns(refs["key_bias"][...]), None if segments is None else _columns(segments[...])
+
+
+def _kept(sizes: Sizes, refs: dict, place: tuple, tile, keys: slice) -> jax.Array | None:
+  """[keys, group * TILE] bool, what dropout leaves: the draw of `row_random.row_kept_of_heads`."""
+  if not sizes.dropout_rate:
+    return None
+  group, row = place
+  query = tile * TILE + jax.lax.broadcasted_iota(jnp.int32, (1, TILE), 1)
+  words = [refs["words"][row, at].astype(jnp.uint32) for at in range(2)]
+  first = refs["first_head"][0, 0] + group * sizes.group
+
+  def bits_of(pair) -> jax.Array:
+    of_query = row_random.counter_bits((pair * sizes.length + query).astype(jnp.uint32), *words)
+    return row_random.pair_bits(of_query, refs["key_words"][keys].astype(jnp.uint32))
+
+  if sizes.group % 2:  # then a group may begin with the second head of a pair
+    drawn = [(bits_of((first + at) >> 1), (first + at) & 1) for at in range(sizes.group)]
+  else:
+    pairs = [bits_of((first >> 1) + pair) for pair in range(sizes.group // 2)]
+    drawn = [(bits, half) for bits in pairs for half in range(2)]
+  kept = [row_random.pair_kept(bits, half, rate=sizes.dropout_rate) for bits, half in drawn]
+  return jnp.concatenate(kept, axis=1)
+
+
+def _spread(sizes: Sizes, distances, spread) -> None:
+  """Writes [group, padded, padded] from [1, group, 8, 2 padded]: row k is row 0 moved on by k."""
+  for head in range(sizes.group):
+    rows = distances[0, head]
+    while rows.shape[0] < TILE:
+      rows = jnp.concatenate([rows, pltpu.roll(rows, rows.shape[0], 1)], axis=0)
+    for start in range(0, sizes.padded, TILE):
+      moved = pltpu.roll(rows, start, 1) if start else rows
+      spread[head, start : start + TILE, :] = moved[:, : sizes.padded]
+
+
+def _fold(sizes: Sizes, summed: jax.Array) -> jax.Array:
+  """The transpose of `_spread` for a head: [padded, padded] to [8, 2 padded]."""
+  wide = 2 * sizes.padded
+  rows = jnp.zeros((TILE, wide), jnp.float32)
+  for start in range(0, sizes.padded, TILE):
+    part = jnp.concatenate(
+      [summed[start : start + TILE], jnp.zeros((TILE, sizes.padded), jnp.float32)], axis=1
+    )
+    rows = rows + (pltpu.roll(part, wide - start, 1) if start else part)
+  while rows.shape[0] > SUBLANES:
+    half = rows.shape[0] // 2
+    rows = rows[:half] + pltpu.roll(rows[half:], wide - half, 1)
+  return rows
+
+
+def _over_tiles(sizes: Sizes, body) -> None:
+  """Runs `body` for every tile, up to four at a time: one computes while another waits."""
+  unroll = sizes.tiles if sizes.tiles <= 4 else math.gcd(sizes.tiles, 4)
+  jax.lax.fori_loop(0, sizes.tiles, body, 0, unroll=unroll)
+
+
+def _scaled(sizes: Sizes, query: jax.Array, tile) -> jax.Array:
+  return _real(sizes, query, tile * TILE) * jnp.asarray(sizes.head_dim**-0.5, query.dtype)
+
+
+def _of_row(refs: dict, at: int) -> dict:
+  """The arrays of a grid step with those of rows cut to one of them."""
+  return {name: ref.at[at] if name in _OF_ROWS and ref is not None else ref for name, ref in refs.items()}
+
+
+def forward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
+  """The kernel of the forward pass: `out`, and `lse`, the logarithm of every query's sum of exponentials."""
+  group, step = pl.program_id(0), pl.program_id(1)
+  pl.when(step == 0)(lambda: _begin(sizes, refs, scratch))
+  refs = refs | {"key_words": scratch["key_words"]}
+  for at in range(sizes.at_once):
+    _attend(sizes, _of_row(refs, at), _of_row(out, at), scratch["spread"], (group, step * sizes.at_once + at))
+
+
+def _attend(sizes: Sizes, refs: dict, out: dict, spread, place: tuple) -> None:
+  """A row's forward pass; `place` is its group of heads and its number."""
+  key, value = (_real(sizes, refs[name][...]) for name in ("key", "value"))
+  masks = _masks(refs)
+
+  def tile_of(tile, _):
+    at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
+    query = heads.by_head(sizes, _scaled(sizes, refs["query"][at, :], tile))
+    # In pieces of keys that registers can hold: the compiler moves less between them and VMEM.
+    pieces = [slice(start, start + TILE) for start in range(0, sizes.padded, TILE)]
+    scores = [_scores(sizes, refs, spread, masks, key, query, tile, keys) for keys in pieces]
+    highest = jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True)
+    weights = [jnp.exp(part - highest) for part in scores]
+    total = jnp.sum(functools.reduce(jnp.add, weights), axis=0, keepdims=True)
+    out["lse"][0, :, at] = heads.one_below_another(sizes, highest + jnp.log(total))
+    product = jnp.zeros((sizes.lanes, sizes.group * TILE), jnp.float32)
+    for part, keys in zip(weights, pieces):
+      kept = _kept(sizes, refs, place, tile, keys)
+      part = part if kept is None else jnp.where(kept, part, 0.0)
+      product = product + heads.dot(value[keys], part.astype(value.dtype), heads.COLUMNS_BY_COLUMNS)
+    product = product * (1.0 / (total * (1.0 - sizes.dropout_rate)))
+    out["out"][at, :] = jnp.transpose(heads.joined(sizes, product)).astype(value.dtype)
+    return 0
+
+  _over_tiles(sizes, tile_of)
+
+
+def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
+  """The kernel of the backward pass: probabilities again, from `lse`; all gradients."""
+  group, step = pl.program_id(0), pl.program_id(1)
+
+  @pl.when(step == 0)
+  def _():
+    _begin(sizes, refs, scratch)
+    out["biases"][...] = jnp.zeros_like(out["biases"])
+    if scratch["summed"] is not None:
+      scratch["summed"][...] = jnp.zeros_like(scratch["summed"])
+
+  refs = refs | {"key_words": scratch["key_words"]}
+  for at in range(sizes.at_once):
+    place = group, step * sizes.at_once + at
+    _differentiate(sizes, _of_row(refs, at), _of_row(out, at), _of_row(scratch, at), place)
+  if scratch["summed"] is not None:
+
+    @pl.when(step == sizes.rows // sizes.at_once - 1)
+    def _():
+      for head in range(sizes.group):
+        out["distances"][0, head] = _fold(sizes, scratch["summed"][head])
+
+
+def _differentiate(sizes: Sizes, refs: dict, out: dict, scratch: dict, place: tuple) -> None:
+  """A row's backward pass."""
+  spread, summed = scratch["spread"], scratch["summed"]
+  key, value = (_real(sizes, refs[name][...]) for name in ("key", "value"))
+  masks, turned_key, keys = _masks(refs), jnp.transpose(key), slice(0, sizes.padded)
+  d_key, d_value = scratch["key"], scratch["value"]
+  d_key[...] = d_value[...] = jnp.zeros((sizes.padded, sizes.lanes), jnp.float32)
+
+  def tile_of(tile, _):
+    at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
+    query = _scaled(sizes, refs["query"][at, :], tile)
+    given, attended = (_real(sizes, refs[name][at, :], tile * TILE) for name in ("given", "out"))
+    d_output = given.astype(jnp.float32) * (1.0 / (1.0 - sizes.dropout_rate))
+    lse = refs["lse"][0, :, at]
+    # A query without keys has an lse of MASKED: probabilities come out as 1 instead of 1 / length, and there
+    # is no gradient to its scores.
+    live = jnp.transpose(heads.by_lane(sizes, (lse > 0.5 * MASKED).astype(jnp.float32)))
+    averaged = (d_output * jnp.where(live > 0, 1.0, 1.0 / sizes.length)).astype(value.dtype)
+    inner = jnp.transpose(d_output * live * (1.0 - sizes.dropout_rate) * attended.astype(jnp.float32))
+    d_output = (d_output * live).astype(value.dtype)
+    query = heads.by_head(sizes, query)
+    scores = _scores(sizes, refs, spread, masks, key, query, tile, keys)
+    weights = jnp.exp(scores - heads.side_by_side(lse))
+    d_weights = heads.dot(value, heads.by_head(sizes, d_output), heads.ROWS_BY_ROWS)
+    kept = _kept(sizes, refs, place, tile, keys)
+    dropped = weights
+    if kept is not None:
+      dropped = jnp.where(kept, weights, 0.0)
+      d_weights = jnp.where(kept, d_weights, 0.0)
+    d_value[...] += heads.dot(dropped.astype(value.dtype), heads.by_head(sizes, averaged), heads.PRODUCT)
+    d_scores = weights * (d_weights - heads.side_by_side(heads.over_lanes(sizes, inner)))
+    if summed is not None:
+      for head in range(sizes.group):
+        summed[head, :, at] += d_scores[:, head * TILE : (head + 1) * TILE]
+    d_scores = d_scores.astype(key.dtype)
+    d_key[...] += heads.dot(d_scores, query, heads.PRODUCT)
+    d_query = jnp.transpose(heads.product_by_head(sizes, turned_key, d_scores)) * sizes.head_dim**-0.5
+    out["query"][at, :] = d_query.astype(key.dtype)
+    out["biases"][0, :1] += jnp.sum(d_query, axis=0, keepdims=True)
+    return 0
+
+  _over_tiles(sizes, tile_of)
+  out["key"][...] = d_key[...].astype(key.dtype)
+  out["value"][...] = d_value[...].astype(value.dtype)
+  for at, summand in ((1, d_key), (2, d_value)):
+    out["biases"][0, at : at + 1] += jnp.sum(summand[...], axis=0, keepdims=True)
+
+
+def _begin(sizes: Sizes, refs: dict, scratch: dict) -> None:
+  """Before the first row of a group of heads: what all rows read of the bias and of the dropout's columns."""
+  if scratch["spread"] is not None:
+    _spread(sizes, refs["distances"], scratch["spread"])
+  if scratch["key_words"] is not None:
+    scratch["key_words"][...] = _columns(refs["key_words"][...])

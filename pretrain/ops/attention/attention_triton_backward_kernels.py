@@ -1,0 +1,215 @@
+"""The Triton kernels of attention's gradients. `attention_triton_kernels` has the rest of what they read.
+
+`attention_keys` holds a block of keys and goes through the row's queries. It computes the probabilities again
+from the logarithm of each query's sum, draws the same dropout again, and writes the gradients of the scores,
+which cost more to compute than to write. `attention_queries` multiplies them with the keys. `attention_bias`
+sums them over rows and along diagonals, in an order that does not depend on which program runs first.
+
+  given: [rows, length, heads * head_dim], the gradient of what was attended to.
+  lse, inner: [rows, heads, length] float32, what `attention_forward` writes, and the sums of `given` times
+    the attended values over the head.
+  d_scores: [rows, heads, padded, padded] in the query's dtype, of (key, query); a row of `length` tokens is
+    padded to whole blocks. 0 where a key has no part in the row.
+  sums: [rows, blocks, 3, heads * head_dim] float32, sums of the gradients of queries, keys and values over
+    the tokens of a block.
+"""
+
+import triton
+import triton.language as tl
+
+from pretrain.ops.attention.attention_triton_tiles import (
+  BLOCK,
+  LOG2_E,
+  MASKED,
+  NO_KEY,
+  block_of,
+  dropped,
+  of_head,
+  put,
+  scaled_query,
+  taken,
+  taken_bias,
+  tiles_of_bias,
+  word,
+  words_of_head,
+)
+
+
+@triton.jit
+def _put_sum(array, block, head_dim: tl.constexpr, lanes: tl.constexpr):
+  """Writes the sum of [tokens, lanes] over tokens."""
+  lane = tl.arange(0, lanes)
+  tl.store(array + lane, tl.sum(block, 0), mask=lane < head_dim)
+
+
+@triton.jit
+def _put_diagonals(tile, array):
+  """Sums along the diagonals of a tile [BLOCK, BLOCK]: element key - query + BLOCK - 1 of `array`.
+
+  Row k, turned by k, has a diagonal in every column: one of this side of the tile and one of the other.
+  """
+  at = tl.arange(0, BLOCK)
+  behind = at[:, None] - at[None, :] - 1
+  columns = tl.gather(tile, (behind + 2 * BLOCK) % BLOCK, 1)
+  tl.store(array + at, tl.sum(tl.where(behind < 0, columns, 0.0), 0))
+  tl.store(array + BLOCK + at, tl.sum(tl.where(behind < 0, 0.0, columns), 0))
+
+
+@triton.jit
+def _key_tile(
+  state, start, block, values, key_at, of_key, of_group, is_odd, query, given, lse, inner, bias, groups,
+  of_queries, d_scores,
+  length: tl.constexpr, width: tl.constexpr, apart: tl.constexpr, head_dim: tl.constexpr, lanes: tl.constexpr,
+  biased: tl.constexpr, window: tl.constexpr, limit: tl.constexpr, keeps: tl.constexpr,
+  precision: tl.constexpr, queries: tl.constexpr, masked: tl.constexpr,
+):  # fmt: skip
+  """The gradients of a block of keys and of their values with those of one more tile of queries."""
+  d_block, d_values = state
+  query_at = start + tl.arange(0, queries)
+  real = query_at < length
+  scaled = scaled_query(block_of(query, query_at, length, apart, head_dim, lanes), head_dim)
+  gradient = block_of(given, query_at, length, width, head_dim, lanes)
+  sums = taken(lse, query_at, real, length)[None, :]
+  delta = taken(inner, query_at, real, length)[None, :]
+  scores = tl.dot(block, tl.trans(scaled), input_precision=precision)
+  scores = scores * LOG2_E + taken_bias(bias + start // queries * (BLOCK * queries), biased)
+  if masked:
+    allowed = of_group == taken(groups, query_at, real, length)[None, :]
+    if window >= 0:
+      allowed = allowed & (tl.abs(key_at[:, None] - query_at[None, :]) <= window)
+    scores = tl.where(allowed, scores, MASKED)
+    if length % 128 != 0:
+      scores = tl.where((key_at < length)[:, None], scores, float("-inf"))
+  weights = tl.exp2(scores - sums)
+  of_query = word(of_queries, query_at, real, length, limit)[None, :]
+  d_weights = tl.dot(values, tl.trans(gradient), input_precision=precision)
+  d_weights = dropped(d_weights * (1 / keeps), of_query, of_key, is_odd, limit)
+  d_tile = weights * (d_weights - delta)
+  if masked:
+    d_tile = tl.where(sums > NO_KEY, d_tile, 0.0)
+    # A query without keys averages: from its sum every weight comes out as 1.
+    weights = tl.where(sums > NO_KEY, weights, weights * (1 / length))
+  weights = dropped(weights, of_query, of_key, is_odd, limit)
+  d_tile = d_tile.to(scaled.dtype)
+  tl.store(d_scores + query_at[None, :], d_tile)
+  d_values = tl.dot(weights.to(gradient.dtype), gradient, d_values, input_precision=precision)
+  return tl.dot(d_tile, scaled, d_block, input_precision=precision), d_values
+
+
+@triton.jit
+def attention_keys(
+  query, key, value, bias, groups, facts, of_queries, of_keys, first,
+  given, lse, inner,
+  d_key,  # if packed: the array that has all three
+  d_value, d_scores, sums,
+  length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr, lanes: tl.constexpr,
+  biased: tl.constexpr, window: tl.constexpr, limit: tl.constexpr, keeps: tl.constexpr,
+  precision: tl.constexpr, packed: tl.constexpr, queries: tl.constexpr,
+):  # fmt: skip
+  """The gradients of a block of keys and of their values, `queries` of a tile at once."""
+  blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
+  tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+  row, head = at_head // heads, at_head % heads
+  width: tl.constexpr = heads * head_dim
+  apart: tl.constexpr = 3 * width if packed else width
+  query, key, value = of_head(query, key, value, row, head, length, width, head_dim, packed)
+  gradients = given + row.to(tl.int64) * length * width + head * head_dim
+  groups, facts = groups + 2 * row * length, facts + 2 * row
+  lse, inner = lse + at_head * length, inner + at_head * length
+  padded: tl.constexpr = blocks * BLOCK
+  key_at = tile * BLOCK + tl.arange(0, BLOCK)
+  block = block_of(key, key_at, length, apart, head_dim, lanes)
+  values = block_of(value, key_at, length, apart, head_dim, lanes)
+  of_queries, is_odd = words_of_head(of_queries, first, row, head, length, heads)
+  of_key = word(of_keys, key_at, key_at < length, length, limit)[:, None]
+  of_group = taken(groups + length, key_at, key_at < length, length)[:, None]
+  d_scores += (at_head.to(tl.int64) * padded + key_at[:, None]) * padded
+  bias = tiles_of_bias(bias, head, tile, length, queries)
+  state = tl.zeros([BLOCK, lanes], tl.float32), tl.zeros([BLOCK, lanes], tl.float32)
+  end = tl.where(tile * BLOCK < tl.load(facts), padded, 0)
+  whole = tl.where((tile + 1) * BLOCK <= tl.load(facts + 1), padded, 0)
+  for start in range(0, whole, queries):
+    state = _key_tile(
+      state, start, block, values, key_at, of_key, of_group, is_odd, query, gradients, lse, inner,
+      bias, groups, of_queries, d_scores, length, width, apart, head_dim, lanes, biased, window, limit, keeps,
+      precision, queries, False,
+    )  # fmt: skip
+  for start in range(whole, end, queries):
+    state = _key_tile(
+      state, start, block, values, key_at, of_key, of_group, is_odd, query, gradients, lse, inner,
+      bias, groups, of_queries, d_scores, length, width, apart, head_dim, lanes, biased, window, limit, keeps,
+      precision, queries, True,
+    )  # fmt: skip
+  for start in range(end, padded, queries):  # keys without a part in the row, whose scores the bias reads
+    nothing = tl.zeros([BLOCK, queries], d_scores.dtype.element_ty)
+    tl.store(d_scores + start + tl.arange(0, queries)[None, :], nothing)
+  d_block, d_values = state
+  _, d_key, d_value = of_head(d_key, d_key, d_value, row, head, length, width, head_dim, packed)
+  put(d_key, d_block, key_at, length, apart, head_dim, lanes)
+  d_values = d_values * (1 / keeps)
+  put(d_value, d_values, key_at, length, apart, head_dim, lanes)
+  sums += ((row * blocks + tile) * 3 + 1) * width + head * head_dim
+  _put_sum(sums, d_block, head_dim, lanes)
+  _put_sum(sums + width, d_values, head_dim, lanes)
+
+
+@triton.jit
+def attention_queries(
+  key,  # if packed: the array that has all three
+  facts,
+  d_scores,
+  with_keys,  # if packed: what `attention_keys` wrote, which is also where `d_query` lies
+  with_sums,  # what `attention_keys` wrote, which is also where `sums` lies
+  d_query,
+  sums,
+  length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr,
+  lanes: tl.constexpr,
+  precision: tl.constexpr,
+  packed: tl.constexpr,
+  keys: tl.constexpr,  # of a tile
+):  # fmt: skip
+  """The gradient of a block of queries."""
+  blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
+  tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+  row, head = at_head // heads, at_head % heads
+  width: tl.constexpr = heads * head_dim
+  apart: tl.constexpr = 3 * width if packed else width
+  padded: tl.constexpr = blocks * BLOCK
+  _, key, _ = of_head(key, key, key, row, head, length, width, head_dim, packed)
+  query_at = tile * BLOCK + tl.arange(0, BLOCK)
+  d_scores += at_head.to(tl.int64) * padded * padded + query_at[None, :]
+  summed = tl.zeros([BLOCK, lanes], tl.float32)
+  for start in range(0, tl.load(facts + 2 * row), keys):
+    key_at = start + tl.arange(0, keys)
+    block = block_of(key, key_at, length, apart, head_dim, lanes)
+    d_tile = tl.load(d_scores + key_at[:, None] * padded)
+    summed = tl.dot(tl.trans(d_tile), block, summed, input_precision=precision)
+  d_query, _, _ = of_head(d_query, d_query, d_query, row, head, length, width, head_dim, packed)
+  summed = summed * (head_dim**-0.5)
+  put(d_query, summed, query_at, length, apart, head_dim, lanes)
+  _put_sum(sums + (row * blocks + tile) * 3 * width + head * head_dim, summed, head_dim, lanes)
+
+
+@triton.jit
+def attention_bias(
+  d_scores,
+  sums,  # [parts of the rows, heads, 2 blocks - 1, 2 BLOCK] float32
+  rows: tl.constexpr,
+  length: tl.constexpr,
+  heads: tl.constexpr,
+  at_once: tl.constexpr,  # rows of a part
+):
+  """The gradient of the bias, of tiles that lie so many apart, summed over some rows and along diagonals."""
+  blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
+  diagonals: tl.constexpr = 2 * blocks - 1
+  apart, at_head = tl.program_id(0) % diagonals - (blocks - 1), tl.program_id(0) // diagonals
+  head, first = at_head % heads, at_head // heads * at_once
+  padded: tl.constexpr = blocks * BLOCK
+  at = tl.arange(0, BLOCK)
+  tile = at[:, None] * padded + at[None, :]
+  summed = tl.zeros([BLOCK, BLOCK], tl.float32)
+  for row in range(first, tl.minimum(first + at_once, rows)):
+    of_row = d_scores + (tl.full([], row, tl.int64) * heads + head) * padded * padded
+    for key in range(tl.maximum(apart, 0), tl.minimum(apart, 0) + blocks):
+      summed += tl.load(of_row + key * BLOCK * padded + (key - apart) * BLOCK + tile).to(tl.float32)
+  _put_diagonals(summed, sums + tl.program_id(0) * 2 * BLOCK)

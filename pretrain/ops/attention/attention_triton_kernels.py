@@ -1,0 +1,113 @@
+"""The Triton kernel of attention for NVIDIA GPUs, without scores in the GPU's memory.
+
+A program holds a block of queries of one row and one head and goes through the row's keys tile by tile;
+softmax goes along with the tiles (Dao et al. 2022, FlashAttention). `attention_triton_backward_kernels` has
+the gradients.
+
+Exponentials are powers of 2, which is what GPUs compute: scores are multiplied by log2(e), the bias comes so.
+Tiles that every query reads are computed without a mask, the rest with one.
+
+`attention_forward` and `attention_keys` read, in this order, as JAX lays arrays out:
+  query, key, value: [rows, length, heads * head_dim]; if packed, all are one array that has them side by
+    side, [rows, length, 3 * heads * head_dim].
+  bias: [heads, tiles, BLOCK, tile] float32, the bias times log2(e) of a block and a tile, which lie so many
+    tiles apart: from the first tile and the last block to the last tile and the first block.
+  groups: [rows, 2, length] int32, numbers of queries and of keys: a key is read where the two agree.
+  facts: [rows, 2] int32: from which key on none has a part in the row, and how many keys before it all
+    queries read.
+  of_queries: [rows, pairs of heads, length] int32, and of_keys: [length] int32, the dropout's words.
+  first: [1] int32, the number of the first head.
+"""
+
+import triton
+import triton.language as tl
+
+from pretrain.ops.attention.attention_triton_tiles import (
+  BLOCK,
+  LOG2_E,
+  block_of,
+  dropped,
+  masked_scores,
+  of_head,
+  put,
+  scaled_query,
+  taken,
+  taken_bias,
+  tiles_of_bias,
+  word,
+  words_of_head,
+)
+
+
+@triton.jit
+def _forward_tile(
+  state, start, scaled, query_at, of_query, of_group, is_odd, key, value, bias, groups, of_keys,
+  length: tl.constexpr, width: tl.constexpr, head_dim: tl.constexpr, lanes: tl.constexpr,
+  biased: tl.constexpr, window: tl.constexpr, limit: tl.constexpr, precision: tl.constexpr,
+  keys: tl.constexpr, masked: tl.constexpr,
+):  # fmt: skip
+  """Highest scores, sums and attended values of a block of queries after one more tile of keys."""
+  highest, total, attended = state
+  key_at = start + tl.arange(0, keys)
+  block = block_of(key, key_at, length, width, head_dim, lanes)
+  scores = tl.dot(scaled, tl.trans(block), input_precision=precision)
+  scores = scores * LOG2_E + taken_bias(bias + start // keys * (BLOCK * keys), biased)
+  scores = masked_scores(scores, groups, query_at[:, None], key_at[None, :], of_group, length, window, masked)
+  above = tl.maximum(highest, tl.max(scores, 1))
+  weights = tl.exp2(scores - above[:, None])
+  shrunk = tl.exp2(highest - above)
+  total = total * shrunk + tl.sum(weights, 1)
+  of_key = word(of_keys, key_at, key_at < length, length, limit)[None, :]
+  weights = dropped(weights, of_query, of_key, is_odd, limit)
+  block = block_of(value, key_at, length, width, head_dim, lanes)
+  attended = tl.dot(weights.to(block.dtype), block, attended * shrunk[:, None], input_precision=precision)
+  return above, total, attended
+
+
+@triton.jit
+def attention_forward(
+  query, key, value, bias, groups, facts, of_queries, of_keys, first,
+  out,
+  lse,  # [rows, heads, length] float32, to the base 2
+  length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr,
+  lanes: tl.constexpr,  # head_dim, or the next power of two
+  biased: tl.constexpr,
+  window: tl.constexpr,  # -1: none
+  limit: tl.constexpr,  # `row_random.pair_limit`
+  keeps: tl.constexpr,  # 1 - the rate of dropout
+  precision: tl.constexpr,
+  packed: tl.constexpr,
+  keys: tl.constexpr,  # of a tile
+):  # fmt: skip
+  """Attention of a block of queries, and the logarithm of each query's sum of exponentials."""
+  blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
+  tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+  row, head = at_head // heads, at_head % heads
+  width: tl.constexpr = heads * head_dim
+  apart: tl.constexpr = 3 * width if packed else width
+  query, key, value = of_head(query, key, value, row, head, length, width, head_dim, packed)
+  base = row.to(tl.int64) * length * width + head * head_dim
+  groups, facts = groups + 2 * row * length, facts + 2 * row
+  query_at = tile * BLOCK + tl.arange(0, BLOCK)
+  real = query_at < length
+  scaled = scaled_query(block_of(query, query_at, length, apart, head_dim, lanes), head_dim)
+  of_queries, is_odd = words_of_head(of_queries, first, row, head, length, heads)
+  of_query = word(of_queries, query_at, real, length, limit)[:, None]
+  of_group = taken(groups, query_at, real, length)[:, None]
+  bias = tiles_of_bias(bias, head, tile, length, keys)
+  highest = tl.full([BLOCK], float("-inf"), tl.float32)
+  state = highest, tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK, lanes], tl.float32)
+  end, whole = tl.load(facts), tl.load(facts + 1) // keys * keys
+  for start in range(0, whole, keys):
+    state = _forward_tile(
+      state, start, scaled, query_at, of_query, of_group, is_odd, key, value, bias, groups,
+      of_keys, length, apart, head_dim, lanes, biased, window, limit, precision, keys, False,
+    )  # fmt: skip
+  for start in range(whole, end, keys):
+    state = _forward_tile(
+      state, start, scaled, query_at, of_query, of_group, is_odd, key, value, bias, groups,
+      of_keys, length, apart, head_dim, lanes, biased, window, limit, precision, keys, True,
+    )  # fmt: skip
+  highest, total, attended = state
+  put(out + base, attended / (total * keeps)[:, None], query_at, length, width, head_dim, lanes)
+  tl.store(lse + at_head * length + query_at, highest + tl.log2(total), mask=real)

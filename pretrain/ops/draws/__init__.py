@@ -1,0 +1,1 @@
+"""Random numbers that are functions of a row's key."""

@@ -1,0 +1,1 @@
+"""Layer norms, alone and fused with a residual sum."""

@@ -1,0 +1,117 @@
+"""LayerNorm of a sum: a residual, and a branch that gets its bias and dropout first."""
+
+import functools
+from types import ModuleType
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pretrain.mesh.sharding import automatic_axes
+from pretrain.ops.attention.attention import platform
+from pretrain.ops.dense import add_bias
+from pretrain.ops.draws import row_random
+from pretrain.ops.kept import keep
+from pretrain.ops.norm import added_norm_tpu, added_norm_triton, layer_norm
+
+
+class Branch(NamedTuple):
+  """What is added to a residual."""
+
+  product: jax.Array  # [batch, length, width] float
+  bias: jax.Array  # [width] float, added to every product, rounded to its dtype
+  kept_rows: jax.Array | None  # [batch] bool, False where it is 0; None: nowhere
+  row_keys: jax.Array | None  # [batch] of its dropout; None: no dropout
+
+
+class Settings(NamedTuple):
+  """What does not change from call to call of a program."""
+
+  rate: float  # of dropout
+  use: row_random.Use
+  eps: float
+  dtype: jnp.dtype  # of the result
+
+
+def added_norm(
+  x: jax.Array,
+  branch: Branch,
+  scale: jax.Array,
+  bias: jax.Array,
+  settings: Settings,
+  *,
+  part: row_random.Part | None = None,
+) -> jax.Array:
+  """layer_norm(x + dropout(product + bias of the branch)), [batch, length, width].
+
+  Where rows are whole and nothing is left to the partitioner, one kernel has all gradients on TPUs, and on
+  NVIDIA GPUs another the value too.
+
+  Args:
+    x: [batch, length, width] float, like the branch's product.
+    scale: [width] float32.
+    bias: [width] float32, of the norm.
+    part: which part of longer rows these are, for the dropout; None: they are whole.
+  """
+  kernels = {"tpu": added_norm_tpu, "gpu": added_norm_triton}.get(platform())
+  if kernels and part is None and not automatic_axes() and kernels.takes(x.shape[-1]):
+    return with_kernels(kernels, settings, x, branch, scale, bias)
+  added = _sum(settings, x, branch, part)
+  return layer_norm.layer_norm(added, scale, bias, settings.eps, settings.dtype)
+
+
+def _sum(settings: Settings, x: jax.Array, branch: Branch, part: row_random.Part | None) -> jax.Array:
+  added = add_bias(branch.product, branch.bias)
+  if branch.kept_rows is not None:
+    added = jnp.where(branch.kept_rows[:, None, None], added, jnp.zeros_like(added))
+  return keep(x + row_random.dropout(added, branch.row_keys, settings.use, rate=settings.rate, part=part))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def with_kernels(
+  kernels: ModuleType, settings: Settings, x: jax.Array, branch: Branch, scale: jax.Array, bias: jax.Array
+) -> jax.Array:
+  """`added_norm` of whole rows by the kernels of `added_norm_tpu` or `added_norm_triton`."""
+  return _forward(kernels, settings, x, branch, scale, bias)[0]
+
+
+def _forward(
+  kernels: ModuleType, settings: Settings, x: jax.Array, branch: Branch, scale: jax.Array, bias: jax.Array
+) -> tuple[jax.Array, tuple]:
+  words, kept_rows = _of_rows(settings, len(x), branch.kept_rows, branch.row_keys)
+  if kernels is added_norm_triton:
+    vectors = jnp.stack([vector.astype(jnp.float32) for vector in (branch.bias, scale, bias)])
+    arrays = x, branch.product, vectors, added_norm_triton.facts(words, kept_rows)
+    normed, added = added_norm_triton.forward(*arrays, _rate(settings, words), settings.eps, settings.dtype)
+    # The norm's result too: else the kernel, and the product before it, would run again for the gradients.
+    # The small arrays, because making them again takes several kernels that do next to nothing.
+    normed, added, *fixed = (keep(array) for array in (normed, added, *arrays[2:]))
+  else:
+    added = _sum(settings, x, branch, None)
+    # Its moments are marked to be kept: products whose gradients read the norm's result compute it again.
+    normed, _ = layer_norm.forward(added, scale, bias, settings.eps, settings.dtype)
+    fixed = scale, words, kept_rows
+  return normed, (added, tuple(fixed), words, jnp.zeros((), branch.bias.dtype))
+
+
+def _backward(kernels: ModuleType, settings: Settings, saved: tuple, given: jax.Array) -> tuple:
+  added, fixed, words, like_bias = saved
+  found = kernels.gradients(added, given, *fixed, _rate(settings, words), settings.eps)
+  d_x, d_product, d_branch_bias, *of_norm = found
+  return d_x, Branch(d_product, d_branch_bias.astype(like_bias.dtype), None, None), *of_norm
+
+
+def _rate(settings: Settings, words: jax.Array | None) -> float:
+  return 0.0 if words is None else settings.rate
+
+
+def _of_rows(
+  settings: Settings, number: int, kept_rows: jax.Array | None, row_keys: jax.Array | None
+) -> tuple:
+  """What the kernels know of rows: the words of their dropout or None, and whether a branch is added."""
+  has_dropout = row_keys is not None and settings.rate
+  words = row_random.key_words(row_random.fold(row_keys, settings.use)) if has_dropout else None
+  return words, jnp.ones(number, jnp.bool_) if kept_rows is None else kept_rows
+
+
+with_kernels.defvjp(_forward, _backward)

@@ -1,0 +1,165 @@
+"""Pallas kernel for TPUs: in one pass over memory all gradients of what `added_norm` computes.
+
+As XLA's fusions these are four passes over arrays [rows, length, width], and every product that reads the
+gradient before dropout draws the mask again.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pretrain.ops.attention.attention import platform
+from pretrain.ops.draws import row_random
+
+_LANES = 128
+_SUBLANES = 8  # of a float32 register: sums over tokens are left in so many parts
+_AT_ONCE = 16  # tokens that registers can hold; memory has bfloat16 in pairs of 8
+_BLOCK = 512  # tokens of a grid step, of one row or of several short ones, of a width up to 1,024
+
+
+class Sizes(NamedTuple):
+  """What a kernel is compiled for."""
+
+  rows: int
+  length: int
+  width: int
+  dropout_rate: float
+  eps: float
+
+  @property
+  def tokens(self) -> int:
+    """Tokens of a row that a grid step has."""
+    return min(self._block, -(-self.length // _AT_ONCE) * _AT_ONCE)
+
+  @property
+  def at_once(self) -> int:
+    """Rows of a grid step."""
+    return math.gcd(self.rows, self._block // self.tokens)
+
+  @property
+  def _block(self) -> int:
+    return _BLOCK * 1_024 // max(self.width, 1_024) // _AT_ONCE * _AT_ONCE
+
+
+def takes(width: int) -> bool:
+  """Whether the kernel takes vectors of a width: whole registers, in blocks that fit VMEM."""
+  return width % _LANES == 0 and width <= 8_192
+
+
+def gradients(
+  x: jax.Array,
+  given: jax.Array,
+  scale: jax.Array,
+  words: jax.Array | None,
+  kept_rows: jax.Array,
+  dropout_rate: float,
+  eps: float,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+  """Gradients of the norm's input, of the branch in it, of the branch's bias, of the norm's scale and bias.
+
+  On CPUs the kernel is interpreted, for tests.
+
+  Args:
+    x: [rows, length, width] float, the sum that was normalised.
+    given: the gradient of the norm's result, like x.
+    scale: [width] float32.
+    words: [rows, 2] uint32 of `row_random.key_words`; None: no dropout.
+    kept_rows: [rows] bool, False where a row's branch was not added.
+  """
+  sizes = Sizes(*x.shape, 0.0 if words is None else dropout_rate, eps)
+  grid = (sizes.rows // sizes.at_once, pl.cdiv(sizes.length, sizes.tokens))
+  block = pl.BlockSpec((sizes.at_once, sizes.tokens, sizes.width), lambda rows, tile: (rows, tile, 0))
+  scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
+  of_width = pl.BlockSpec((1, sizes.width), lambda rows, tile: (0, 0))
+  of_rows = pl.BlockSpec((1, 3, _SUBLANES, sizes.width), lambda rows, tile: (rows, 0, 0, 0))
+  wide = jax.ShapeDtypeStruct(x.shape, x.dtype)
+  sums = jax.ShapeDtypeStruct((grid[0], 3, _SUBLANES, sizes.width), jnp.float32)
+  branches = 0 if words is None else 1
+  moved = (3 + branches) * x.size * x.dtype.itemsize
+  d_x, parts, *d_branch = pl.pallas_call(
+    functools.partial(_kernel, sizes),
+    out_shape=(wide, sums, *[wide] * branches),
+    grid=grid,
+    in_specs=[scalars, scalars, block, block, of_width],
+    out_specs=(block, of_rows, *[block] * branches),
+    compiler_params=pltpu.CompilerParams(
+      dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=_vmem_bytes(sizes, x.dtype)
+    ),
+    cost_estimate=pl.CostEstimate(flops=40 * x.size, transcendentals=0, bytes_accessed=moved),
+    interpret=platform() == "cpu",
+    name="added_norm_backward",
+  )(
+    jnp.zeros((1, 2), jnp.int32) if words is None else words.astype(jnp.int32),
+    kept_rows.astype(jnp.float32)[:, None] / (1.0 - sizes.dropout_rate),
+    x,
+    given,
+    scale[None],
+  )
+  if words is None:
+    d_branch = [jnp.where(kept_rows[:, None, None], d_x, jnp.zeros_like(d_x))]
+  return d_x, *d_branch, *jnp.sum(parts, axis=(0, 2))
+
+
+def _vmem_bytes(sizes: Sizes, dtype: jnp.dtype) -> int:
+  """A bound of the VMEM that the kernel asks for: blocks of four arrays twice, and what registers lack."""
+  return (8 << 20) + 8 * sizes.at_once * sizes.tokens * sizes.width * jnp.dtype(dtype).itemsize
+
+
+def _kernel(sizes: Sizes, words, factors, x, given, scale, d_x, sums, *d_branch) -> None:
+  rows, tile = pl.program_id(0), pl.program_id(1)
+
+  @pl.when(tile == 0)
+  def _():
+    sums[...] = jnp.zeros_like(sums)
+
+  for at in range(sizes.at_once):
+    row = rows * sizes.at_once + at
+    for start in range(0, sizes.tokens, _AT_ONCE):
+      tokens, first = (at, slice(start, start + _AT_ONCE)), tile * sizes.tokens + start
+      own = [_real(sizes, array[tokens], first) for array in (x, given)]
+      d_norm, *summands = _differentiate(sizes, *own, scale[...])
+      d_x[tokens] = d_norm.astype(d_x.dtype)
+      dropped = d_norm * factors[row, 0]
+      if d_branch:
+        own_words = [words[row, word].astype(jnp.uint32) for word in range(2)]
+        dropped = jnp.where(_kept(sizes, first, own_words), dropped, 0.0)
+        d_branch[0][tokens] = dropped.astype(d_x.dtype)
+      for place, summand in enumerate((dropped, *summands)):
+        for part in range(0, _AT_ONCE, _SUBLANES):
+          sums[0, place] += summand[part : part + _SUBLANES]
+
+
+def _real(sizes: Sizes, tokens: jax.Array, first) -> jax.Array:
+  """Tokens of a row from `first` on in float32; 0 behind its end, where memory holds anything."""
+  tokens = tokens.astype(jnp.float32)
+  if sizes.length % sizes.tokens == 0:
+    return tokens
+  at = first + jax.lax.broadcasted_iota(jnp.int32, tokens.shape, 0)
+  return jnp.where(at < sizes.length, tokens, 0.0)
+
+
+def _differentiate(sizes: Sizes, x: jax.Array, given: jax.Array, scale: jax.Array) -> tuple:
+  """The gradient of the norm's input, and what adds up to those of scale and bias, [tokens, width]."""
+
+  def mean(of: jax.Array) -> jax.Array:
+    return jnp.sum(of, axis=1, keepdims=True) * (1.0 / sizes.width)
+
+  centred = x - mean(x)
+  inverse = jax.lax.rsqrt(mean(jnp.square(centred)) + sizes.eps)
+  normed = centred * inverse
+  d_normed = given * scale
+  d_x = inverse * (d_normed - mean(d_normed) - normed * mean(d_normed * normed))
+  return d_x, given * normed, given
+
+
+def _kept(sizes: Sizes, first, words: list) -> jax.Array:
+  """[tokens, width] bool, what dropout left of the branch: the draw of `row_random.row_kept`."""
+  shape = (_AT_ONCE, sizes.width)
+  token = first + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+  counter = token * sizes.width + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+  return row_random.is_kept(counter.astype(jnp.uint32), *words, rate=sizes.dropout_rate)

@@ -1,0 +1,97 @@
+"""The norm of a sum on NVIDIA GPUs: the arrays of `added_norm_triton_kernels`, as one device has them.
+
+XLA has two passes over arrays of tokens forward, and seven backward, of which some write float32.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from pretrain.ops import triton_call
+from pretrain.ops.draws import row_random
+from pretrain.ops.triton_call import Launch
+
+# The fastest of those that were tried on an H200 with a width of 768.
+_LANES = 1_024  # of a warp
+_BLOCK = 1  # tokens of a program at once
+_PROGRAMS = 1_056  # of the backward kernel: eight for each of an H100's 132 multiprocessors
+
+
+def takes(width: int) -> bool:
+  """Whether there are kernels, and vectors of this width fit the registers of a program."""
+  return width <= 8_192 and triton_call.is_installed()
+
+
+def facts(words: jax.Array | None, kept_rows: jax.Array) -> jax.Array:
+  """[rows, 3] int32, what the kernels read of each row.
+
+  Args:
+    words: [rows, 2] uint32 of `row_random.key_words`; None: no dropout.
+    kept_rows: [rows] bool, False where the branch is not added.
+  """
+  words = jnp.zeros((len(kept_rows), 2), jnp.uint32) if words is None else words
+  words = jax.lax.bitcast_convert_type(words, jnp.int32)
+  return jnp.concatenate([words, kept_rows.astype(jnp.int32)[:, None]], axis=1)
+
+
+def forward(
+  x: jax.Array,
+  product: jax.Array,
+  vectors: jax.Array,
+  facts: jax.Array,
+  dropout_rate: float,
+  eps: float,
+  dtype: jnp.dtype,
+) -> tuple[jax.Array, jax.Array]:
+  """The norm of x + dropout(product + bias of the branch), in `dtype`, and the sum, in x's.
+
+  Args:
+    x: [rows, length, width] float, like `product`.
+    vectors: [3, width] float32, the branch's bias, the norm's scale and its bias.
+    facts: [rows, 3] int32 of `facts`.
+  """
+  constants = _constants(x.shape, dropout_rate, eps)
+  arrays = x, product, vectors, facts
+  results = jax.ShapeDtypeStruct(x.shape, dtype), jax.ShapeDtypeStruct(x.shape, x.dtype)
+  launch = Launch(-(-constants["tokens"] // _BLOCK), max(1, constants["lanes"] // _LANES))
+  return tuple(triton_call.call("added_norm_triton_kernels.norm_forward", arrays, results, launch, constants))
+
+
+def gradients(
+  added: jax.Array,
+  given: jax.Array,
+  vectors: jax.Array,
+  facts: jax.Array,
+  dropout_rate: float,
+  eps: float,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+  """Gradients of the norm's input, of the branch in it, of the branch's bias, of the norm's scale and bias.
+
+  Args:
+    added: [rows, length, width] float, the sum that was normalised.
+    given: the gradient of the norm's result, like `added`.
+    vectors: as `forward` has them, like `facts`.
+  """
+  constants = _constants(added.shape, dropout_rate, eps)
+  constants["programs"] = programs = min(_PROGRAMS, -(-constants["tokens"] // _BLOCK))
+  wide = jax.ShapeDtypeStruct(added.shape, added.dtype)
+  results = wide, wide, jax.ShapeDtypeStruct((programs, 3, added.shape[-1]), jnp.float32)
+  arrays = added, given, vectors, facts
+  launch = Launch(programs, max(1, constants["lanes"] // _LANES))
+  *found, sums = triton_call.call(
+    "added_norm_triton_kernels.norm_backward", arrays, results, launch, constants
+  )
+  return *found, *jnp.sum(sums, axis=0)
+
+
+def _constants(shape: tuple[int, ...], rate: float, eps: float) -> dict:
+  rows, length, width = shape
+  return {
+    "tokens": rows * length,
+    "length": length,
+    "width": width,
+    "lanes": 1 << (width - 1).bit_length(),
+    "block": _BLOCK,
+    "eps": eps,
+    "limit": int(row_random.drop_below(rate)),
+    "keeps": 1.0 - rate,
+  }

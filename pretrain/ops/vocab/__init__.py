@@ -1,0 +1,1 @@
+"""Lookups in the token table and losses over the vocabulary."""

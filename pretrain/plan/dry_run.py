@@ -1,0 +1,217 @@
+"""What a run will be, before it is: config, parameters, sharding, cost. Nothing is trained or written."""
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from data import files, manifest, vocabulary
+from pretrain.checkpoints import resume
+from pretrain.corruption.masking import TokenIds
+from pretrain.mesh import sharding, trees
+from pretrain.mesh.compiler_options import compiler_options
+from pretrain.mesh.device_program import on_own_rows
+from pretrain.models.config import activation_bytes
+from pretrain.models.encoder import layers_a_turn
+from pretrain.ops.attention import attention
+from pretrain.plan import flops
+from pretrain.reading import mixed
+from pretrain.reading.prepared import records_directory, refuse_other_text, token_ids
+from pretrain.run import Run, make_run
+from pretrain.settings import feed, mixture
+
+GIB = 1 << 30
+
+
+def parameter_counts(params: Mapping[str, Any]) -> dict[str, int]:
+  """{'encoder', 'generator', 'heads', 'total'}: parameters; shared tables count with the encoder."""
+  counts = {
+    part: sum(leaf.size for leaf in jax.tree.leaves(params.get(part, {})))
+    for part in ("encoder", "generator", "heads")
+  }
+  return counts | {"total": sum(counts.values())}
+
+
+def memory_per_device(run: Run) -> dict[str, float]:
+  """Estimated bytes on one device.
+
+  'state' (parameters and optimizer moments, exact), 'gradients' (exact), 'activations' (what the layers
+  keep for the backward pass) and 'vocabulary logits' (one chunk, three arrays).
+  """
+  config, mesh = run.config, run.mesh
+  params = run.abstract_state.params
+  # Whole over `data` until they are summed, also where the update is shared out.
+  gradients = jax.tree.map(
+    lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+    params,
+    sharding.shardings(mesh, params),
+  )
+  model, length = config.model, config.data.length
+  shards = mesh.shape["data"] * mesh.shape["fsdp"]
+  rows = config.train.batch_size // config.train.microbatches // shards
+  crops = sum("crop" in objective.reads for objective in run.recipe.objectives.values())
+  depth = model.num_layers * (1 + crops)
+  if run.recipe.generator is not None:
+    depth += sum(member.num_layers for member in run.recipe.generator.members)
+  activations = activation_bytes(
+    run.recipe.encoder,
+    tokens=rows * length,
+    length=length,
+    depth=depth,
+    has_plain_attention=attention_choice(run).body == "plain",
+  )
+  slots = min(run.recipe.chunk * rows, rows * length)
+  logits = 3 * 4 * slots * model.vocab_size
+  return {
+    "state": float(local_bytes(run.abstract_state)),
+    "gradients": float(local_bytes(gradients)),
+    "activations": float(activations),
+    "vocabulary logits": float(logits),
+  }
+
+
+def attention_choice(run: Run) -> attention.Choice:
+  """How the encoder computes attention over whole rows in a training step, and why."""
+  config, encoder, choices = run.config, run.recipe.encoder, []
+
+  def look(params, rows, totals):
+    choices.append(
+      attention.choose(
+        encoder.attention,
+        rows=rows.shape[0],
+        length=config.data.length,
+        heads=encoder.num_heads,
+        head_dim=encoder.head_dim,
+        dtype=encoder.compute_dtype,
+        dropout_rate=encoder.attention_dropout,
+      )
+    )
+    return params, totals
+
+  rows = jax.ShapeDtypeStruct((config.train.batch_size // config.train.microbatches,), jnp.int32)
+  with jax.set_mesh(run.mesh):
+    jax.eval_shape(lambda rows: on_own_rows(look, {}, row_axis=0, returns="values")({}, rows, {}), rows)
+  return choices[0]
+
+
+def local_bytes(abstract_tree: Any) -> int:
+  """Bytes on one device of a tree of ShapeDtypeStructs with shardings."""
+  return sum(
+    math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    for leaf in jax.tree.leaves(abstract_tree)
+  )
+
+
+def dry_run(config: ConfigDict, *, workdir: str) -> str:
+  """The resolved config, parameter counts, mesh, sharding of every parameter and cost of a run, as text."""
+  if feed.is_fed(config.data):
+    tokens, lines = _feed(config)
+  elif mixture.seqio_name(config.data):
+    tokens = TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)
+    lines = {"records": f"of the Tasks of {config.data.mixture}, which are asked for on the first start"}
+  elif mixture.is_asked(config.data):
+    found = mixed.find(config, only=(manifest.NAME,))
+    tokens, lines = token_ids(found.directory), _mixture_lines(found)
+  else:
+    tokens, lines = _records(config)
+  run = make_run(config, tokens)
+  sections = [
+    _section("config", resume.flatten(config.to_dict())),
+    _section("workdir", {"workdir": workdir, **lines}),
+    _section("parameters", {k: f"{v:,}" for k, v in parameter_counts(run.abstract_state.params).items()}),
+    _section("mesh", {name: str(size) for name, size in run.mesh.shape.items()}),
+    _section("sharding", _sharding_lines(run)),
+    _section("cost", _cost_lines(run)),
+  ]
+  return "\n\n".join(sections)
+
+
+def _records(config: ConfigDict) -> tuple[TokenIds, dict[str, str]]:
+  """Returns the special ids of the records of a config, or stand-ins, and a line that says where they are."""
+  directory = records_directory(config, only=(manifest.NAME,))
+  prepared = os.path.exists(os.path.join(directory, manifest.NAME))
+  if prepared:
+    refuse_other_text(config, directory)
+  tokens = token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)
+  directory = config.data.directory or directory  # rather than the copy of an address
+  return tokens, {"records": directory if prepared else f"{directory} (not there yet; made on first start)"}
+
+
+def _feed(config: ConfigDict) -> tuple[TokenIds, dict[str, str]]:
+  """Returns the special ids of the vocabulary named, or stand-ins, and a line about the blocks."""
+  words = (
+    files.read_json(os.path.join(config.data.vocabulary, vocabulary.NAME)) if config.data.vocabulary else {}
+  )
+  tokens = TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)
+  if words:
+    tokens = TokenIds(**words["special_ids"], vocab_size=words["size"])
+  return tokens, {"records": f"none: {config.data.source} is read by a child process while the run trains"}
+
+
+def _mixture_lines(sources: mixed.Found) -> dict[str, str]:
+  """Returns a line for each source: its rates by the steps from which they hold."""
+  return {
+    f"records {source.name}": ", ".join(
+      f"{float(rate):.4%} from step {step:,}" for step, rate in zip(sources.steps, source.rates)
+    )
+    + f" ({source.written})"
+    for source in sources.sources
+  }
+
+
+def _sharding_lines(run: Run) -> dict[str, str]:
+  leaves = trees.by_path(run.abstract_state.params)
+  return {path: f"{list(leaf.shape)} {leaf.sharding.spec}" for path, leaf in leaves.items()}
+
+
+def _cost_lines(run: Run) -> dict[str, str]:
+  config = run.config
+  tokens = config.train.batch_size * config.data.length
+  per_token = flops.training_flops_per_token(config.to_dict())
+  memory, attends = memory_per_device(run), attention_choice(run)
+  with jax.set_mesh(run.mesh):
+    together = layers_a_turn(run.recipe.encoder)
+  kind = jax.devices()[0].device_kind
+  options = compiler_options(kind)
+  peak = config.train.peak_flops or flops.peak_flops(kind)
+  lines = {
+    "tokens per step": f"{tokens:,}",
+    "tokens in all": f"{tokens * config.train.total_steps:,}",
+    "training MFLOP per token": f"{per_token / 1e6:,.1f}",
+    "attention": ": ".join(filter(None, attends)),
+    "layers": f"{together} of {config.model.num_layers} in each turn of a loop",
+    "compiler options": ", ".join(f"{name}={value}" for name, value in options.items()) or "XLA's own",
+    "memory per device, estimated": f"{sum(memory.values()) / GIB:.2f} GiB",
+  }
+  lines |= {f"  {name}": f"{size / GIB:.2f} GiB" for name, size in memory.items()}
+  count = run.mesh.devices.size
+  # Half of peak is this project's aim; a small matrix product is what a device without a known peak does.
+  speed = 0.5 * peak * count if peak else matmul_flops()
+  basis = (
+    f"half of the peak of {count} x {kind}" if peak else f"a matrix product here, {speed / 1e9:,.0f} GFLOP/s"
+  )
+  seconds = per_token * tokens * config.train.total_steps / speed
+  lines["time, estimated"] = f"{seconds / 3600:,.1f} h at the speed of {basis}"
+  return lines
+
+
+def matmul_flops(size: int = 1024, repeats: int = 8) -> float:
+  """FLOP/s of a float32 matrix product on the default device, measured in a moment."""
+  x = jnp.ones((size, size), jnp.float32)
+  product = jax.jit(jnp.matmul)
+  product(x, x).block_until_ready()
+  started = time.perf_counter()
+  for _ in range(repeats):
+    x = product(x, x) / size
+  x.block_until_ready()
+  return repeats * 2 * size**3 / (time.perf_counter() - started)
+
+
+def _section(title: str, lines: Mapping[str, Any]) -> str:
+  width = max((len(name) for name in lines), default=0)
+  return "\n".join([f"{title}:", *(f"  {name:<{width}}  {value}" for name, value in lines.items())])

@@ -1,0 +1,1 @@
+"""Prepared records, or a Task that feeds the run, to batches."""

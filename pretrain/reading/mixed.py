@@ -1,0 +1,222 @@
+"""The mixture of a config: its sources found, compared with each other, and opened at their rates."""
+
+import dataclasses
+import decimal
+import itertools
+import os
+import pathlib
+import re
+from collections.abc import Collection
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from data import files, manifest, vocabulary
+from data.buckets import copies
+from data.errors import ConfigError, DataError
+from data.mixture import MixedRecords, Mixture, source_seed
+from data.records import PackedRecords
+from pretrain.checkpoints.workdir import short_names
+from pretrain.settings import mixture
+
+_DIGITS = 20  # of a rate with a temperature
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """One directory of prepared records in a mixture."""
+
+  name: str  # of no other source; letters, digits and '_'
+  written: str  # the directory as the config has it
+  directory: str  # where its files are; of an address the copy
+  content: manifest.Manifest
+  rates: list[Fraction]  # in each stage; those of a stage add up to 1
+  share: Fraction  # of the rows of the whole run
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+  """The sources of a mixture, all of one vocabulary, length and packing."""
+
+  steps: list[int]  # where each stage begins
+  sources: list[Source]  # in the order in which they first appear
+
+  @property
+  def directory(self) -> str:
+    """Where the first source's files are; its vocabulary is that of all."""
+    return self.sources[0].directory
+
+  @property
+  def manifest(self) -> manifest.Manifest:
+    """The manifest of the first source; its vocabulary, length and packing are those of all."""
+    return self.sources[0].content
+
+  @property
+  def digests(self) -> dict[str, Any]:
+    """JSON values that a checkpoint remembers, as `prepared.digests_of`.
+
+    'mixture' has a [step, [[name, sha256 of the records, rate as 'a/b'], ...]] for each stage.
+    """
+    stages = []
+    for at, step in enumerate(self.steps):
+      taken = [source for source in self.sources if source.rates[at]]
+      stages.append([step, [[source.name, _digest(source), str(source.rates[at])] for source in taken]])
+    return {"vocabulary_digest": self.manifest.vocabulary.digest, "mixture": stages}
+
+  def describe(self) -> dict[str, Any]:
+    """Returns what the text is, as `prepared.describe`: sums, and 'sources' with what each adds."""
+    sources = [
+      {
+        "name": source.name,
+        "source": source.content.settings.get("source", ""),
+        "digest": _digest(source),
+        "rate": float(source.share),
+        "documents": source.content.counts.get("documents", 0),
+        "tokens": source.content.splits["train"].tokens,
+        "records": source.content.splits["train"].records,
+      }
+      for source in self.sources
+    ]
+    sums = {name: sum(part[name] for part in sources) for name in ("documents", "tokens", "records")}
+    same = {"packing": self.manifest.packing, "length": self.manifest.length}
+    return {"source": "", **same, **sums, "sources": sources}
+
+  def train(self, config: ConfigDict) -> MixedRecords:
+    """Opens the training records: every source in its own order, every stage from its step on."""
+    firsts = [step * config.train.batch_size for step in self.steps]
+    rates = [[source.rates[at] for source in self.sources] for at in range(len(firsts))]
+    return self._open(config, "train", Mixture(list(zip(firsts, rates))), fraction=config.data.fraction)
+
+  def heldout(self, config: ConfigDict) -> MixedRecords:
+    """Opens the held-out records, which come at the shares of the whole run."""
+    return self._open(config, "heldout", Mixture([(0, [source.share for source in self.sources])]))
+
+  def _open(self, config: ConfigDict, split: str, order: Mixture, *, fraction: float = 1.0) -> MixedRecords:
+    opened = {
+      source.name: PackedRecords(
+        source.directory,
+        split=split,
+        length=config.data.length,
+        # By content: a directory may be moved, and two sources never share an order.
+        seed=source_seed(config.seed, _digest(source)),
+        fraction=fraction,
+        content=source.content,
+      )
+      for source in self.sources
+    }
+    return MixedRecords(opened, order, shares=[source.share for source in self.sources])
+
+
+def find(config: ConfigDict, *, only: Collection[str] = ()) -> Found:
+  """Finds the sources of a config's mixture, after it has fetched those of addresses.
+
+  Of an address `only` some files are fetched, where names are given.
+
+  Raises:
+    ConfigError: the text of the mixture is wrong.
+    DataError: a source is not there, has no records to train on, has other ids or other blocks than the
+      first, or the same records as another.
+  """
+  try:
+    stages = mixture.stages(config.data)
+  except ValueError as error:
+    raise ConfigError(
+      f"data.stages={config.data.stages}, data.mixture={config.data.mixture}: {error}"
+    ) from error
+  written = list(dict.fromkeys(source.directory for stage in stages for source in stage.sources))
+  places = [_fetched(directory, only) for directory in written]
+  contents = dict(zip(written, map(manifest.read, places)))
+  _refuse_unlike(contents, config.data.vocabulary)
+  rates = {directory: [Fraction(0)] * len(stages) for directory in written}
+  for at, stage in enumerate(stages):
+    sizes = [
+      _tempered(
+        Fraction(contents[source.directory].splits["train"].records) if source.rate is None else source.rate,
+        config.data.temperature,
+      )
+      for source in stage.sources
+    ]
+    for source, size in zip(stage.sources, sizes):
+      rates[source.directory][at] = size / sum(sizes)
+  steps = [stage.step for stage in stages]
+  total = max(config.train.total_steps, steps[-1] + 1)
+  lengths = [end - step for step, end in zip(steps, [*steps[1:], total])]
+  sources = [
+    Source(
+      name=name,
+      written=directory,
+      directory=path,
+      content=contents[directory],
+      rates=rates[directory],
+      share=sum((rate * of for rate, of in zip(rates[directory], lengths)), Fraction(0)) / total,
+    )
+    for name, directory, path in zip(_names(contents), written, places)
+  ]
+  return Found(steps, sources)
+
+
+def _digest(source: Source) -> str:
+  return manifest.records_digest(source.content)
+
+
+def _fetched(directory: str, only: Collection[str]) -> str:
+  if not files.is_address(directory):
+    return directory
+  return str(copies.records(directory, flag="data.mixture", only=only))
+
+
+def _names(contents: dict[str, manifest.Manifest]) -> list[str]:
+  """Returns a name for each directory, as names of metrics may be: a seqio Task's, else a short end of it."""
+  ends = short_names([*map(pathlib.Path, contents)])
+  sources = [str(made.settings.get("source", "")) for made in contents.values()]
+  called = [
+    source.removeprefix(mixture.SEQIO) if source.startswith(mixture.SEQIO) else end
+    for source, end in zip(sources, ends)
+  ]
+  plain = [re.sub(r"\W+", "_", name).strip("_") or "source" for name in called]
+  names = [name if plain.count(name) == 1 else "" for name in plain]
+  for at, name in enumerate(plain):
+    if not names[at]:
+      numbered = (f"{name}_{number}" for number in itertools.count(at + 1))
+      names[at] = next(one for one in numbered if one not in names)
+  return names
+
+
+def _tempered(rate: Fraction, temperature: float) -> Fraction:
+  """Returns rate**(1 / temperature), the same on every machine, which floats do not promise."""
+  if not temperature or temperature == 1:
+    return rate
+  with decimal.localcontext(prec=_DIGITS):
+    return Fraction((Decimal(rate.numerator) / rate.denominator) ** (1 / Decimal(str(temperature))))
+
+
+def _refuse_unlike(contents: dict[str, manifest.Manifest], named: str) -> None:
+  """Raises DataError for sources that cannot be rows of one batch, have no rows, or are the same."""
+  (first, expected), *_ = contents.items()
+  owners: dict[str, str] = {}
+  asked = files.read_json(os.path.join(named, vocabulary.NAME)).get("digest") if named else None
+  if asked and asked != expected.vocabulary.digest:
+    raise DataError(
+      f"{first} was prepared with another vocabulary than data.vocabulary={named}; leave that empty"
+    )
+  for directory, made in contents.items():
+    if not made.splits["train"].records:
+      raise DataError(f"{directory} has no train records; prepare it again from more text, or leave it out")
+    facts = (
+      ("vocabulary", made.vocabulary.digest, expected.vocabulary.digest),
+      ("length", made.length, expected.length),
+      ("packing", made.packing, expected.packing),
+    )
+    for flag, found, of_first in facts:
+      if found != of_first:
+        value = os.path.join(first, "vocabulary") if flag == "vocabulary" else of_first
+        values = f"{str(found)[:12]}, {str(of_first)[:12]}"
+        raise DataError(
+          f"{directory} was prepared with another {flag} than {first} ({values}); "
+          f"prepare it again with --{flag}={value}"
+        )
+    same = owners.setdefault(manifest.records_digest(made), directory)
+    if same != directory:
+      raise DataError(f"{directory} and {same} hold the same records; name one of them")

@@ -1,0 +1,1 @@
+"""What a run begins with, looked at before anything compiles."""

@@ -1,0 +1,133 @@
+"""What a run begins with, the same on all processes: its records, a checkpoint or the weights of others."""
+
+import contextlib
+import functools
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from data import command
+from data.feed.client import FedRecords
+from pretrain.checkpoints import checkpoint, phases, resume, warm_start
+from pretrain.checkpoints import workdir as workdir_files
+from pretrain.export.tokenizer import convert
+from pretrain.pod.peers import LOOKING, PREPARING, Alone, compare_records
+from pretrain.reading import feed, prepared
+from pretrain.reading.prepared import Prepared
+from pretrain.run import Run
+from pretrain.settings import mixture
+from pretrain.start import preflight
+from pretrain.step import TrainState
+from pretrain.watching.spikes import Skip
+
+Log = Callable[[str], None]
+
+
+class Start(NamedTuple):
+  """What a run begins with, known before anything is compiled or written."""
+
+  step: int  # updates done; 0: a new run
+  loaded: dict | None  # parameters of a new run, arrays of other checkpoints among shapes; None: it continues
+  facts: dict[str, Any]  # what its checkpoints say of it besides the config, as JSON values
+  skips: tuple[Skip, ...] = ()  # batches to leave out that the checkpoint does not know of
+
+  def first_state(self, run: Run) -> TrainState:
+    """The state of a new run: fresh, but for the arrays that were loaded."""
+    state = run.init_state()
+    pick = lambda fresh, loaded: loaded if isinstance(loaded, jax.Array) else fresh  # noqa: E731
+    return state._replace(params=jax.tree.map(pick, state.params, self.loaded))
+
+  def rolled_back(self, skip: Skip) -> "Start":
+    """The start from the checkpoint before a spike."""
+    known = tuple(known for known in self.skips if known.at == skip.at)  # a later checkpoint knows the others
+    return self._replace(step=skip.at, loaded=None, skips=(*known, skip))
+
+
+def open_records(
+  config: ConfigDict, workdir: str, download: bool, peers: Alone
+) -> tuple[ConfigDict, Prepared]:
+  """Looks whether the run can be, and opens its records, which process 0 prepares if need be.
+
+  The config that is returned with them has the directories and rates of a seqio Mixture in place of its name.
+  """
+
+  def look() -> None:
+    preflight.check(config, workdir, is_new=checkpoint.newest_step(workdir) is None)
+
+  peers.together("paths", look, seconds=LOOKING)
+  if mixture.seqio_name(config.data):
+    prepare = functools.partial(prepared.ensure_tasks, config, download=download)
+    config = ConfigDict(config.to_dict())
+    config.data.mixture = peers.first("the mixture's Tasks", prepare, seconds=PREPARING)
+  prepare = functools.partial(prepared.ensure_records, config, download=download)
+  peers.first("prepared text", prepare, seconds=PREPARING)
+  fetched = ("directory", "mixture", "stages")
+  is_far = any("://" in config.data[name] for name in fetched)
+  late = PREPARING if is_far else LOOKING  # every host may fetch them
+  records = peers.together("records", functools.partial(prepared.open, config), seconds=late)
+  with contextlib.ExitStack() as opened:
+    opened.callback(records.close)
+    compare_records(peers, records.digests, records.directory or config.data.source)
+    opened.pop_all()
+  return config, records
+
+
+def start(
+  run: Run, records: Prepared, workdir: str, peers: Alone, log: Log, *, new_phase: bool = False
+) -> Start:
+  """Finds what the run in a workdir, which this run owns, begins with: the same on all processes."""
+  peers.gather("the workdir", None, seconds=LOOKING)  # process 0 has made it
+  shared = functools.partial(workdir_files.refuse_unshared, workdir)
+  peers.together("one workdir", shared, seconds=LOOKING)
+
+  def find() -> int | None:
+    phases.end_moves(workdir)
+    return resume.newest_good_step(workdir, log)
+
+  newest = peers.first("the newest checkpoint", find, seconds=LOOKING)
+
+  def begin() -> Start:
+    begun = _start_at(newest, run, records, workdir, new_phase, log)
+    if isinstance(records.train, FedRecords) and begun.step < run.config.train.total_steps:
+      saved = checkpoint.read_meta(checkpoint.step_path(workdir, begun.step)) if begun.step else {}
+      feed.begin(run.config, records.train, saved, log)
+    return begun
+
+  return peers.together("the beginning", begin, seconds=LOOKING)
+
+
+def _start_at(
+  newest: int | None, run: Run, records: Prepared, workdir: str, new_phase: bool, log: Log
+) -> Start:
+  """Holds the newest good checkpoint against this run or, for a new run, loads what it takes from others."""
+  facts = records.digests | {"records": records.description, "commit": command.commit()}
+  weights = phases.weights(run, records.digests, workdir, newest, log) if new_phase else None
+  if weights is not None:
+    loaded, started_from = weights
+    return Start(0, loaded, facts | {"started_from": started_from, "run_id": secrets.token_hex(8)})
+  if newest is None:
+    phases.refuse_without_flag(workdir)
+    workdir_files.refuse_lost_checkpoints(workdir)
+    digest = records.digests["vocabulary_digest"]
+    if jax.process_index() == 0 and (line := convert.warning(Path(records.vocabulary))):
+      log(line)
+    loaded = warm_start.load_into(run.abstract_state.params, run.config, vocabulary_digest=digest, log=log)
+    facts |= {"started_from": warm_start.started_from(run.config), "run_id": secrets.token_hex(8)}
+    return Start(0, loaded, facts)
+  saved = checkpoint.read_meta(checkpoint.step_path(workdir, newest))
+  for line in resume.check_same_run(run.config, records.digests, saved):
+    log(f"Config changed since step {newest:,}: {line}")
+  if resume.has_other_shares(run.config, records.digests, saved):
+    log(
+      f"Held-out means weigh the sources otherwise from step {newest:,} on: their shares of the whole run "
+      "changed with data.stages or train.total_steps"
+    )
+  for line in resume.changed_packages(saved):
+    log(f"Packages changed since step {newest:,}: {line}; numbers may differ in their last bits")
+  # The checkpoints that the config names may be gone by now.
+  kept = {name: saved[name] for name in ("started_from", "run_id") if name in saved}
+  return Start(newest, None, facts | kept)

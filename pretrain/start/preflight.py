@@ -1,0 +1,45 @@
+"""Pre-flight checks: can the run read and write where it must? Made before hours of preparing text."""
+
+import contextlib
+from pathlib import Path
+
+import jax
+from ml_collections import ConfigDict
+
+from data.errors import DataError
+from data.files import make_writable
+from data.prepare.output_directory import missing_directories
+from lab.analysis import probing
+from pretrain.checkpoints import bucket_steps, warm_start
+from pretrain.logs import trackers
+
+
+def check(config: ConfigDict, workdir: str, *, is_new: bool) -> None:
+  """Looks for the checkpoints a new run starts from, and whether its workdir can be written.
+
+  Nothing is left in the workdir. ConfigError: a tracker is not installed. DataError: a checkpoint that the
+  config names is not there, where the run is new, or there is nothing to probe with. StorageError: the
+  workdir cannot be made or written.
+  """
+  if is_new:
+    for field, path in warm_start.starts(config.to_dict()).items():
+      try:
+        bucket_steps.step_path(path)
+      except DataError as error:
+        raise DataError(f"{field}={path}: {error}") from error
+  settings = config.to_dict()["train"]
+  trackers.check(settings["trackers"])
+  if settings["probe_every"]:
+    probing.find(settings["probe_data"])
+  if jax.process_index() == 0:  # what one process makes and takes away again, another could miss
+    _check_writable(Path(workdir).absolute())
+
+
+def _check_writable(workdir: Path) -> None:
+  missing = missing_directories(workdir)
+  try:
+    make_writable(workdir, flag="--workdir")
+  finally:
+    for directory in missing:
+      with contextlib.suppress(OSError):
+        directory.rmdir()

@@ -1,0 +1,1 @@
+"""Spikes, copies that differ, and values that are not finite."""

@@ -1,0 +1,93 @@
+"""What is written when a run stops because its updates are not finite: where to look first.
+
+`<workdir>/diverged.json` has, of the last step that was not applied, the terms of the loss, the norm of the
+gradient and of the parameters in each module, and which examples its batch held.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data import errors, files
+from pretrain.gradients import make_gradients, split
+from pretrain.mesh import sharding, trees
+from pretrain.mesh.device_program import on_own_rows
+from pretrain.run import Run
+from pretrain.step import TrainState
+
+FILE_NAME = "diverged.json"
+
+
+def write(
+  run: Run, state: TrainState, ids: jax.Array, *, step: int, examples: Sequence[int], workdir: str
+) -> str:
+  """Takes the gradient of update number `step` once more and writes the file; returns what stands out.
+
+  All processes call it, with the global batch `ids` [batch, length] int32; the first writes. The parameters
+  are those after the update that was already under way, which differ where that one was applied.
+  """
+  (loss, metrics), gradients, parameters = jax.device_get(
+    _program(run)(state.params, ids, np.int32(step - 1))
+  )
+  terms = {name: _number(total / weight) for name, (total, weight) in metrics.items() if weight}
+  modules = {"gradients": _by_module(gradients), "parameters": _by_module(parameters)}
+  content = {
+    "step": step,
+    "loss": _number(loss),
+    "terms": {name: terms[name] for name in run.recipe.term_weights if name in terms},
+    "metrics": terms,
+    "norms": {kind: {name: _number(norm) for name, norm in norms.items()} for kind, norms in modules.items()},
+    "examples": [*examples],
+  }
+  path = Path(workdir) / FILE_NAME
+  if jax.process_index() == 0:
+    with errors.writing(path):
+      files.write_json(path, content)
+  wrong = [name for name, value in content["terms"].items() if isinstance(value, str)]
+  wrong += [name for name, norm in modules["gradients"].items() if not math.isfinite(norm)]
+  shown = ", ".join(wrong[:4]) + (f" and {len(wrong) - 4} more" if len(wrong) > 4 else "")
+  return f"not finite there: {shown or 'nothing, when it was computed again'}; {path} has more"
+
+
+def _program(run: Run) -> Callable:
+  """(params, global ids, [] step) to that step's loss and metrics, and norms of gradients and parameters."""
+  microbatches = run.config.train.microbatches
+  gradients = make_gradients(
+    functools.partial(run.recipe.loss_fn, train=True),
+    microbatches=microbatches,
+    weight_dtype=run.recipe.encoder.compute_dtype,
+    shared={},
+  )
+
+  def norms(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.linalg.norm(leaf.astype(jnp.float32).ravel()), tree)
+
+  def function(params: Any, ids: jax.Array, at: jax.Array) -> Any:
+    batch = run.batch_of(ids, at)
+    rows = batch if microbatches == 1 else split(batch, microbatches=microbatches)
+    own_gradients = on_own_rows(gradients, params, row_axis=int(microbatches > 1), returns="gradients")
+    values, grads = own_gradients(params, rows, run.recipe.totals(batch))
+    return values, norms(grads), norms(params)
+
+  places = (run.state_shardings.params, sharding.batch_sharding(run.mesh), None)
+  return jax.jit(function, in_shardings=places, out_shardings=sharding.replicated(run.mesh))
+
+
+def _by_module(norms: Any) -> dict[str, float]:
+  """{'encoder/trunk/layers/up': norm}: of the parameters of each module together."""
+  squares: dict[str, float] = {}
+  for path, norm in trees.by_path(norms).items():
+    module = path.rpartition("/")[0]
+    squares[module] = squares.get(module, 0.0) + float(norm) ** 2
+  return {module: math.sqrt(square) for module, square in squares.items()}
+
+
+def _number(value: Any) -> float | str:
+  """A number as JSON has it: 'nan' and 'inf' as text."""
+  return float(value) if math.isfinite(value) else str(float(value))

@@ -1,0 +1,190 @@
+"""Curves from the metrics of runs, and fine-tuned scores of their saved steps: planted numbers come back."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+
+from data.errors import DataError
+from lab.analysis import logs, scores
+from lab.analysis.__main__ import main
+from lab.analysis.outcome import Needs
+from pretrain.checkpoints import checkpoint
+from pretrain.mesh import trees
+
+HEADS = [
+  {
+    "step": 10,
+    "train/generator_loss": 6.0,
+    "train/generator_loss_layer_1": 4.0,
+    "train/generator_loss_layer_2": 2.0,
+  },
+  {
+    "step": 20,
+    "train/generator_loss": 4.0,
+    "train/generator_loss_layer_1": 3.0,
+    "train/generator_loss_layer_2": 1.0,
+  },
+]
+WHOLE = [{"step": line["step"], "train/generator_loss": line["train/generator_loss"]} for line in HEADS]
+SPEED = 0.5  # steps a second: 7200 seconds are an hour and 3600 steps two
+
+
+def request(monkeypatch, runs: dict[str, list[dict]]):
+  """A request for runs with these lines of metrics."""
+  monkeypatch.setattr(logs, "_lines", lambda request: list(runs.items()))
+  return types.SimpleNamespace(names=list(runs), directories=list(runs))
+
+
+def test_planted_losses_of_a_generator_come_back_by_depth(monkeypatch):
+  planted = {"layer_4": np.linspace(6.0, 3.0, 8), "layer_8": np.full(8, 2.5)}
+  lines = [
+    {"step": 10 * at, "train/generator_loss": 9.0}
+    | {f"train/generator_loss_{layer}": float(values[at]) for layer, values in planted.items()}
+    for at in range(8)
+  ]
+  one_head = [{"step": at, "train/generator_loss": 4.0 - at, "train/rtd_loss": 1.0} for at in range(3)]
+  outcome = logs.generator(request(monkeypatch, {"deep": lines, "small": one_head}))
+  curves = {curve.name: curve for curve in outcome.plots[0].curves}
+  assert list(curves) == ["deep, layer 4", "deep, layer 8", "small, generator"]  # no sum beside the parts
+  assert curves["deep, layer 4"].x.tolist() == [*range(0, 80, 10)]
+  np.testing.assert_allclose(curves["deep, layer 4"].y, logs.smoothed(planted["layer_4"]))
+  np.testing.assert_allclose(curves["deep, layer 8"].y, 2.5)
+  rows = {(row["checkpoint"], row["of"]): row for row in outcome.rows}
+  row = rows["deep", "layer 4"]
+  assert (row["points"], row["start"], row["highest"]) == (8, pytest.approx(6.0), pytest.approx(6.0))
+  assert 3.0 < row["end"] < 6.0 and rows["small", "generator"]["start"] == pytest.approx(4.0)
+  with pytest.raises(Needs, match="metrics of a generator's loss"):
+    logs.generator(request(monkeypatch, {"mlm": [{"step": 1, "train/mlm_loss": 1.0}]}))
+
+
+def test_the_sum_over_heads_is_left_out_where_there_are_several(monkeypatch):
+  rows = logs.generator(request(monkeypatch, {"run": HEADS})).rows
+  assert len(rows) == 2
+  first, second = rows
+  assert (first["of"], first["points"], first["start"], first["highest"]) == ("layer 1", 2, 4.0, 4.0)
+  # Of the newer value 0.1, of the older one 0.9 times as much.
+  assert first["end"] == pytest.approx((0.1 * 3.0 + 0.09 * 4.0) / 0.19)
+  assert second["of"] == "layer 2" and second["start"] == 2.0
+  whole = request(monkeypatch, {"run": WHOLE})
+  (row,) = logs.generator(whole).rows
+  assert row["of"] == "generator" and row["start"] == 6.0
+  with pytest.raises(Needs, match="mixture of generator layers"):
+    logs.mixture(whole)
+
+
+def test_scores_stand_at_the_hours_of_their_steps(monkeypatch):
+  speeds = [{"step": 10, "perf/steps_per_second": 10 / 3600}, {"step": 20, "perf/steps_per_second": 5 / 3600}]
+  lines = [*speeds, {"step": 5, "eval/loss": 7.0}, {"step": 20, "eval/loss": 6.0}]
+  outcome = logs.efficiency(request(monkeypatch, {"run": lines}))
+  assert [(row["step"], row["value"]) for row in outcome.rows] == [(5, 7.0), (20, 6.0)]
+  np.testing.assert_allclose([row["hours"] for row in outcome.rows], [0.5, 3.0])
+  (plot,) = outcome.plots
+  np.testing.assert_allclose(plot.curves[0].x, [0.5, 3.0])
+
+
+def lines_of(losses: dict[int, float]) -> list[dict]:
+  """Speeds at steps, and held-out losses."""
+  return [{"step": step, "perf/steps_per_second": SPEED, "eval/loss": loss} for step, loss in losses.items()]
+
+
+def test_planted_losses_and_probes_come_back_over_hours(monkeypatch):
+  lines = [*lines_of({1_800: 4.0, 3_600: 3.0}), {"step": 2_700, "probe/pos all words": 0.75}]
+  silent = [{"step": 5, "eval/loss": 1.0}]  # no speed, so no hours
+  outcome = logs.efficiency(request(monkeypatch, {"run": lines, "silent": silent}))
+  loss, probe = outcome.plots
+  assert (loss.stem, loss.y_label, probe.stem) == (
+    "efficiency_eval_loss",
+    "nats",
+    "efficiency_probe_pos_all_words",
+  )
+  assert [curve.name for curve in loss.curves] == ["run"]
+  np.testing.assert_allclose(loss.curves[0].x, [1.0, 2.0])
+  np.testing.assert_allclose(loss.curves[0].y, [4.0, 3.0])
+  np.testing.assert_allclose((probe.curves[0].x, probe.curves[0].y), ([1.5], [0.75]))
+  assert [(row["step"], row["hours"], row["value"]) for row in outcome.rows[:2]] == [
+    (1_800, 1.0, 4.0),
+    (3_600, 2.0, 3.0),
+  ]
+  with pytest.raises(Needs, match="speeds and held-out metrics, which silent has not logged"):
+    logs.efficiency(request(monkeypatch, {"silent": silent}))
+
+
+def tuned(folder, digest: str, rows: list[dict], *, data: str = "d", task: str = "mnli") -> str:
+  """Writes what `finetune.main` leaves of a search: its report and a cell."""
+  (folder / task).mkdir(parents=True)
+  cell = {"fingerprint": {"checkpoint": digest, "data": data, "protocol": "coco_lm", "numbers": 1}}
+  (folder / task / "bs32_lr1e-05.json").write_text(json.dumps(cell))
+  (folder / "results.json").write_text(json.dumps({"title": "GLUE dev", "rows": rows}))
+  return str(folder)
+
+
+def mnli(matched: float, mismatched: float) -> list[dict]:
+  """The rows of a report on MNLI."""
+  named = {"accuracy": matched, "accuracy_mm": mismatched}
+  return [{"task": "mnli", "metric": metric, "value": value} for metric, value in named.items()]
+
+
+def test_planted_scores_of_saved_steps_come_back_over_hours(monkeypatch, tmp_path):
+  runs = {"a": lines_of({1_800: 4.0, 3_600: 3.0}), "b": lines_of({3_600: 5.0})}
+  steps = {"first": ("a", 1_800), "last": ("a", 3_600), "other": ("b", 3_600)}
+  monkeypatch.setattr(scores, "_steps", lambda request: steps)
+  planted = {"last": (0.8, 0.79), "other": (0.6, 0.61), "first": (0.7, 0.69)}
+  folders = [tuned(tmp_path / digest, digest, mnli(*values)) for digest, values in planted.items()]
+  read = [score for folder in folders for score in scores.read(folder)]
+  plots = {plot.stem: plot for plot in logs.efficiency(request(monkeypatch, runs), read).plots}
+  assert list(plots) == ["efficiency_eval_loss"] + [
+    f"efficiency_fine_tuned_mnli_{metric}" for metric in ("accuracy", "accuracy_mm")
+  ]
+  matched = plots["efficiency_fine_tuned_mnli_accuracy"]
+  assert [curve.name for curve in matched.curves] == ["a", "b"] and matched.y_label == "accuracy"
+  np.testing.assert_allclose((matched.curves[0].x, matched.curves[0].y), ([1.0, 2.0], [0.7, 0.8]))
+  np.testing.assert_allclose((matched.curves[1].x, matched.curves[1].y), ([2.0], [0.6]))
+  np.testing.assert_allclose(plots["efficiency_fine_tuned_mnli_accuracy_mm"].curves[0].y, [0.69, 0.79])
+  assert len(logs.efficiency(request(monkeypatch, runs)).plots) == 1  # as before without scores
+  with pytest.raises(Needs, match="logged speeds of b, of which scores were given"):
+    logs.efficiency(request(monkeypatch, runs | {"b": [{"step": 1, "eval/loss": 1.0}]}), read)
+
+
+def test_scores_that_are_no_curve_are_refused(monkeypatch, tmp_path):
+  monkeypatch.setattr(scores, "_steps", lambda request: {"known": ("a", 5)})
+  asked = request(monkeypatch, {"a": []})
+  (known,) = scores.read(tuned(tmp_path / "known", "known", mnli(0.8, 0.7)))
+  (again,) = scores.read(tuned(tmp_path / "again", "known", mnli(0.8, 0.7)))
+  (subset,) = scores.read(tuned(tmp_path / "subset", "known", mnli(0.8, 0.7), data="less"))
+  (foreign,) = scores.read(tuned(tmp_path / "foreign", "of another run", mnli(0.8, 0.7)))
+  with pytest.raises(DataError, match=r"foreign: its mnli began with no saved step of a; name its run in"):
+    scores.over_steps(asked, [known, foreign])
+  with pytest.raises(DataError, match=r"again: its mnli began with step 5 of a, as in another folder"):
+    scores.over_steps(asked, [known, again])
+  with pytest.raises(
+    DataError, match=r"subset: its mnli has other data, another vocabulary or another protocol than .*known;"
+  ):
+    scores.over_steps(asked, [known, subset])
+  own = [{"metric": "accuracy", "value": 0.5}]
+  (mine,) = scores.read(tuned(tmp_path / "mine", "known", own, task="own"))
+  assert scores.over_steps(asked, [known, mine])["a"]["fine-tuned own accuracy"][1].tolist() == [0.5]
+  cell = tmp_path / "mine" / "own" / "bs64_lr1e-05.json"
+  cell.write_text((tmp_path / "foreign" / "mnli" / "bs32_lr1e-05.json").read_text())
+  for folder in ("mine", "nowhere"):  # cells of two checkpoints, and no folder at all
+    with pytest.raises(DataError, match=rf"{folder}: expected the --workdir of a finished finetune.main"):
+      scores.read(str(tmp_path / folder))
+
+
+def test_the_command_knows_a_saved_step_by_its_digest(finished, tmp_path, capsys):
+  params, _ = checkpoint.load_params(finished, 4)
+  digest = trees.digest({"encoder": params["encoder"], "heads": params["heads"]})
+  folder = tuned(tmp_path / "tuned", digest, mnli(0.8, 0.7))
+  flags = [f"--checkpoints={finished}", f"--output={tmp_path / 'out'}", f"--scores={folder}"]
+  assert main([*flags, "--only=efficiency"]) == 0
+  rows = json.loads((tmp_path / "out" / "efficiency.json").read_text())["rows"]
+  found = [row for row in rows if row["metric"] == "fine-tuned mnli accuracy"]
+  assert [(row["step"], row["value"]) for row in found] == [(4, 0.8)]
+  assert (tmp_path / "out" / "efficiency_fine_tuned_mnli_accuracy.svg").is_file()
+  capsys.readouterr()
+  flags[0] += "/checkpoints/6"  # of a step that is named only its own scores are drawn
+  assert main([*flags, "--only=efficiency"]) == 3
+  assert "began with no saved step of" in capsys.readouterr().err
+  assert main([*flags, "--only=mixture"]) == 2
+  assert "--scores is for efficiency, which --only=mixture leaves out" in capsys.readouterr().err

@@ -1,0 +1,192 @@
+"""The benchmarks of speed: what they take for a case; that the PyTorch peers do the work they stand for."""
+
+import argparse
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from data.errors import ConfigError, DataError
+from finetune.search.program import Program
+from lab.speed import ahead, cases, finetune, kernels, parts, scaling, start, step
+from pretrain.build import build
+from pretrain.corruption.masking import TokenIds
+from pretrain.mesh import chips
+from pretrain.ops.attention.attention_sizes import Sizes
+from pretrain.optim import OptimizerSettings
+from pretrain.plan import targets
+from pretrain.plan.forecast import Forecast
+from pretrain.plan.program import parse
+
+TINY = ("roberta_tiny", "electra_tiny", "coco_lm_tiny", "amos_tiny", "taco_tiny")
+SMALL = (
+  "model.hidden_size=16",
+  "model.mlp_size=32",
+  "model.vocab_size=200",
+  "model.num_layers=1",
+  "model.max_length=32",
+)
+
+
+def test_a_case_is_its_recipe_at_another_size():
+  config = cases.make_config("taco_tiny", batch=6, length=128, changes=["model.vocab_size=500"])
+  assert (config.train.batch_size, config.data.length, config.model.max_length) == (6, 128, 128)
+  assert config.objectives.taco.group_size == 2 and config.model.vocab_size == 500  # 2 divides 6 and 32
+  with pytest.raises(ConfigError, match=r"model\.layers"):
+    cases.make_config("taco_tiny", batch=6, length=128, changes=["model.layers=3"])
+
+
+def test_the_tokens_of_a_case_are_neither_alike_nor_special():
+  config = cases.make_config("roberta_tiny", batch=16, length=64)
+  first, second = cases.random_ids(config, 2)
+  assert first.shape == (16, 64) and first.dtype == np.int32
+  assert not np.array_equal(first, second)
+  inner = first[:, 1:-1]
+  assert inner.min() >= len(cases.SPECIAL) and inner.max() < config.model.vocab_size
+  assert len(np.unique(inner)) > 200
+  assert set(first[:, 0]) == {cases.SPECIAL["cls"]} and set(first[:, -1]) == {cases.SPECIAL["sep"]}
+
+
+def test_a_line_says_what_it_was_measured_on(capsys):
+  cases.report({"benchmark": "none", "seconds": 0.123456})
+  line = json.loads(capsys.readouterr().out)
+  assert line["seconds"] == 0.1235
+  assert {"commit", "date", "device", "machine", "load", "python", "jax"} <= set(line)
+
+
+def test_a_step_is_measured_whole():
+  config = cases.make_config("roberta_tiny", batch=2, length=16, changes=SMALL)
+  made = []
+
+  class Kept(cases.Step):
+    def __init__(self, config):
+      super().__init__(config, devices=jax.devices()[:1])
+      made.append(self)
+
+  with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(cases, "Step", Kept)
+    found = step.measure(config, repeats=2)
+  assert found["shape"] == "2x16" and found["seconds"] > 0 and found["temporary_bytes"] > 0
+  assert int(made[0].state.step) == made[0].done == 3  # one to warm up; the state moved on
+  assert np.isfinite(found["loss"])
+
+
+def test_a_planned_batch_is_rows_times_the_devices_that_share_them():
+  config = ahead.planned_config("roberta_tiny", 4, 64, 8, ["mesh.data=4", "mesh.tensor=2"])
+  assert config.train.batch_size == 16
+  found = Forecast("v5e:2x2", "TPU v5 lite", 4, {}, 4, 64, {"total": 1}, True, seconds=0.002, mfu=0.5)
+  line = ahead.line("roberta_tiny", [], found)
+  assert line["milliseconds_estimated"] == 2.0 and line["tokens_per_second_estimated"] == 128_000
+
+
+def test_kernels_are_counted_by_row_and_by_the_heads_that_fill_a_register(monkeypatch):
+  chip = chips.CHIPS["v5e"]
+  call = 'f32[1] custom-call(), custom_call_target="tpu_custom_call", backend_config={"k":%d}'
+  lines = [f"  %attention_{name}.1 = {call % at}" for at, name in enumerate(("forward", "backward"))]
+  program = parse("HloModule m\n\nENTRY %main () -> f32[1] {\n" + "\n".join(lines) + "\n}\n")
+  monkeypatch.setattr(kernels, "compiled", lambda *_, has_bias: program)
+  monkeypatch.setattr(kernels.schedules, "of_kernels", lambda *_: {'{"k": 0}': 4_800, '{"k": 1}': 9_600})
+  sizes = Sizes(8, 500, 12, 64, 0.1, None)
+  line = kernels.line(sizes, targets.Target("v5e:2x2", chip, []), has_bias=True)
+  # Two heads of 64 fill 128 lanes, half of them 0 in the products: 2 and 5 of 512 x 512 x 128 a head.
+  peak = 2 * 2 * 512**2 * 128 / (2 * 4 * 128**2)
+  assert line["forward"] == {
+    "cycles": 4_800,
+    "of_a_row_and_group": 100,
+    "products_at_the_peak": pytest.approx(2 * peak, rel=0.01),
+  }
+  assert line["backward"]["products_at_the_peak"] == pytest.approx(5 * peak, rel=0.01)
+
+
+def test_scaling_changes_one_quantity_alone():
+  assert set(scaling.FIELDS) <= set(scaling.VALUES)
+  for field in scaling.FIELDS.values():
+    cases.make_config("roberta_tiny", batch=2, length=16, changes=[f"{field}=8"])
+
+
+@pytest.mark.parametrize("recipe", TINY)
+def test_a_peer_has_our_sizes_and_learns(recipe):
+  torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
+  from lab.speed.peers import methods, server
+
+  config = cases.make_config(recipe, batch=4, length=32, changes=SMALL)
+  torch.manual_seed(0)
+  torch.set_num_threads(1)  # at this size more wait for each other
+  peer, batch = methods.build(config), server.make_batch(config, 0)
+  tokens = TokenIds(**cases.SPECIAL, vocab_size=config.model.vocab_size)
+  ours = jax.eval_shape(build(config, tokens).init, jax.random.key(0))
+  counts = [sum(leaf.size for leaf in jax.tree.leaves(ours)), sum(leaf.numel() for leaf in peer.parameters())]
+  assert counts[1] == pytest.approx(counts[0], rel=0.1)
+  optimizer, losses = torch.optim.Adam(peer.parameters(), lr=1e-2), []
+  for _ in range(12):
+    loss = peer(batch)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(float(loss.detach()))
+  assert np.mean(losses[-3:]) < np.mean(losses[:3])
+
+
+def test_a_start_is_timed_until_its_first_step_and_ends_there(monkeypatch, tmp_path):
+  program = tmp_path / "program"
+  program.write_text("#!/bin/sh\necho compiling\nsleep 0.2\necho 'step 1/3  loss 5'\nexec sleep 60\n")
+  program.chmod(0o700)
+  monkeypatch.setattr(sys, "executable", str(program))
+  assert 0.2 < start.seconds_to_first_step([], cache=tmp_path) < 30
+
+
+def test_a_start_that_fails_is_no_time(tmp_path):
+  with pytest.raises(DataError, match=r"code 2 before its first step: error: .*absent\.py"):
+    start.seconds_to_first_step(["--config=absent.py", "--workdir=w"], cache=tmp_path)
+
+
+def test_what_the_benchmarks_import():
+  names = ("ahead", "cases", "compare", "finetune", "input", "kernels", "parts", "scaling", "start", "step")
+  names += ("peers.server",)
+  code = "; ".join(
+    [f"import {', '.join(f'benchmarks.{name}' for name in names)}", "import sys", "print(*sys.modules)"]
+  )
+  loaded = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, check=True
+  ).stdout.split()
+  assert not {"tensorflow", "seqio", "tensorflow_datasets", "transformers"} & set(loaded)
+
+
+@pytest.mark.parametrize("part", parts.PARTS)
+def test_the_forms_of_a_part_compute_the_same(part):
+  forms = parts.PARTS[part](parts.Sizes(2, 8, 16, 2, 64, "float32"))
+  made = {name: jax.tree.leaves(function(*arrays)) for name, (function, arrays) in forms.items()}
+  if part == "update":
+    ours, plain = (np.asarray(made[name][0]) for name in (parts.OURS, parts.PLAIN))
+    assert np.abs(ours - plain).max() < 2e-4  # the learning rate: it warms up on one side alone
+  elif part in parts.EQUAL:
+    np.testing.assert_allclose(made[parts.OURS], made[parts.PLAIN], rtol=1e-4)
+
+
+def test_a_form_that_is_wrong_in_one_gradient_shows_in_the_line(monkeypatch):
+  def forms(sizes):
+    x = jnp.arange(4.0)
+    wrong = jax.custom_vjp(lambda x: (x * x).sum())
+    wrong.defvjp(lambda x: ((x * x).sum(), x), lambda x, given: (given * x,))
+    return {parts.OURS: (wrong, (x,)), parts.PLAIN: (lambda x: (x * x).sum(), (x,))}
+
+  monkeypatch.setitem(parts.PARTS, "attention", forms)
+  sizes = parts.Sizes(1, 1, 1, 1, 1, "float32")
+  assert parts.measure("attention", sizes, repeats=1)["largest_difference"] == pytest.approx(0.5)
+
+
+def test_a_step_of_several_runs_is_lowered_from_shapes():
+  layers = {"tiny": (1, 16, 2, 32)}
+  asked = argparse.Namespace(runs=3, size="tiny", shape=(2, 8), remat="cheap", scan_unroll=0)
+  with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(finetune, "SIZES", layers)
+    case = finetune.make_case(asked, dtype="float32")
+  settings = OptimizerSettings(learning_rate=0.0, total_steps=1)
+  program = Program(case.problem, case.init, settings, mapping="vectorized", devices=jax.devices()[:1])
+  (state, batch, _), _ = program.lower_step(case.batch).in_avals
+  assert batch["ids"].shape == (3, 2, 8)
+  assert {leaf.shape[0] for leaf in jax.tree.leaves(state.params)} == {3}

@@ -1,0 +1,289 @@
+"""Tables of ablations: what cells run and in which order, what the differences are, mistakes of one line."""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from data import files
+from data.command import STOPPED
+from data.errors import ConfigError, DataError, StorageError
+from lab.studies import cells, measured, papers, statistics, sweeps, table
+from lab.studies.cells import Asked, Cell
+from lab.studies.studies import Arm, Spread, Study
+from tests.lab.studies.stand_in import Commands, write
+
+SHARE, LOSS = "part of speech, all words, last", "detection: all tokens, loss"
+
+
+def _asked(output: pathlib.Path, **others) -> Asked:
+  arms = {"before": Arm("b.py"), "base": Arm("c.py", {"x.y": (1, 2)}), "row": Arm("r.py", base="base")}
+  arms["later"] = Arm("l.py", after={"train.init_from": "before"}, share=0.5)
+  study = Study("A study", arms, points=(0.5, 1.0), analyses=("detection",), primary=(LOSS,))
+  return Asked(
+    **{
+      "study": study,
+      "seeds": range(2),
+      "budget": 8,
+      "output": output,
+      "data": "d",
+      "only": "",
+      "changes": (),
+    }
+    | others
+  )
+
+
+def _run(asked: Asked, commands: Commands, monkeypatch) -> list[str]:
+  monkeypatch.setattr(cells, "run_child", commands)
+  said: list[str] = []
+  cells.run(asked, said.append, lambda: None)
+  return said
+
+
+def test_a_difference_is_taken_seed_by_seed():
+  found = statistics.paired({0: 3.0, 1: 5.0, 2: 7.0, 3: 9.0}, {2: 3.0, 1: 2.0, 0: 1.0})
+  # Differences 2, 3, 4: mean 3, deviation 1, Student's t for two degrees of freedom 4.302653.
+  assert found == pytest.approx((3.0, 3 - 2.484138, 3 + 2.484138, 3, 3), abs=1e-6)
+  assert statistics.paired({4: 1.0}, {4: 2.0}) == (-1.0, None, None, 1, 0)
+  assert statistics.paired({0: 1.0}, {1: 1.0}) is None
+
+
+def test_the_step_at_which_a_level_is_reached_lies_on_a_line_over_its_logarithm():
+  points = {1_000: 0.1, 4_000: 0.3, 8_000: 0.2}
+  assert statistics.reached(points, 0.2) == pytest.approx(2_000)
+  assert statistics.reached(points, 0.3) == pytest.approx(4_000)  # it is there, not above
+  assert statistics.reached(points, 0.1) == 1_000 and statistics.reached(points, 0.31) == 8_000
+  assert statistics.bootstrap([3.0, 3.0]) == pytest.approx((3.0, 3.0, 3.0))
+  mean, low, high = statistics.bootstrap([1_000.0, 4_000.0])
+  assert (mean, low, high) == pytest.approx((2_000.0, 1_000.0, 4_000.0))
+  logs = np.log(statistics.bootstrap([1.0, np.e] * 50))  # 1.96 deviations of a half, by the root of a hundred
+  assert logs == pytest.approx([0.5, 0.402, 0.598], abs=0.02)
+
+
+def test_a_race_says_when_a_row_has_what_its_base_has_at_the_end(tmp_path, monkeypatch):
+  arms = {"base": Arm("c.py"), "row": Arm("r.py", base="base")}
+  asked = _asked(tmp_path, study=Study("A race", arms, points=(0.5, 1.0), primary=(SHARE,), is_race=True))
+  _run(asked, Commands(), monkeypatch)
+  notes = " ".join(table.report(asked, table.read(asked)).notes)
+  assert "row has the part of speech, all words, last that base has after 8 steps after 4 (geometric" in notes
+  assert "of 2 seeds, 95% bootstrap interval 4 to 4;" in notes
+  nothing = table.report(asked, table.Found({}, {}, [])).notes
+  assert "No seed of row and of base is finished" in " ".join(nothing)
+
+
+def test_weights_that_a_run_has_learned_are_those_at_its_end(tmp_path, monkeypatch):
+  arms = {"amos": Arm("configs/amos_tiny.py")}
+  arms["fixed"] = Arm(
+    "configs/ablations/amos.py:final_weights:tiny", base="amos", learned={"generator.mixture_weights": "amos"}
+  )
+  asked = _asked(tmp_path, study=Study("A study", arms), budget=4_000)
+  assert cells.run_config(asked, "fixed").generator.mixture_weights == (1 / 3,) * 3  # before there is a run
+  run = asked.folder(Cell("amos", 0)) / "run"
+  run.mkdir(parents=True)
+  lines = [{"step": 9, **{f"train/mixture_weight_layer_{k}": 1 / 3 for k in (1, 2, 3)}}]
+  lines += [
+    {"step": 10 + n, **{f"train/mixture_weight_layer_{k}": k / 6 for k in (1, 2, 3)}} for n in range(99)
+  ]
+  (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  assert cells.run_config(asked, "fixed").generator.mixture_weights == pytest.approx(
+    (1 / 6, 1 / 3, 1 / 2), abs=1e-4
+  )
+  assert asked.study.arms["fixed"].earlier == ("amos",)
+  (run / "metrics.jsonl").write_text("")
+  monkeypatch.setattr(cells, "finished", lambda *_: {})
+  with pytest.raises(DataError, match="run: no weights of a mixture in its metrics"):
+    cells.run_config(asked, "fixed")
+
+
+def test_an_arm_is_compared_with_more_than_its_base(tmp_path, monkeypatch):
+  arms = {"base": Arm("c.py"), "before": Arm("b.py"), "row": Arm("r.py", base="base", against=("before",))}
+  asked = _asked(tmp_path, study=Study("A study", arms))
+  _run(asked, Commands(), monkeypatch)
+  rows = [row for row in table.report(asked, table.read(asked)).rows if row["row"] == "row"]
+  means = {row["against"]: row["difference"]["mean"] for row in rows}
+  assert means == pytest.approx({"base": 0.2, "before": 0.3})
+
+
+@pytest.mark.parametrize(
+  ("upper", "spread", "verdict"), [(1.3, "0.1500", "counts"), (1.16, "0.0800", "is void")]
+)
+def test_a_test_whose_premise_is_missed_is_void_and_said_to_be(tmp_path, upper, spread, verdict):
+  needed = Spread("base", "generator: layer .*, end", 0.1)
+  asked = _asked(tmp_path, study=Study("A study", {"base": Arm("c.py")}, void_below=needed))
+  of_layers = {(8, "generator: layer 1, end"): 1.0, (8, "generator: layer 1, start"): 9.0}
+  seeds = {
+    Cell("base", seed): of_layers | {(8, "generator: layer 3, end"): at}
+    for seed, at in enumerate((1.0, upper))
+  }
+  notes = " ".join(table.report(asked, table.Found(seeds, {}, [])).notes)
+  said = f"differ by {spread} in 2 seeds; at least 0.1 was asked for beforehand, so the test {verdict}."
+  assert said in notes
+  nothing = " ".join(table.report(asked, table.Found({}, {}, [])).notes)
+  assert "No seed of base has 'generator: layer .*, end' yet, so it is not known whether" in nothing
+
+
+def test_rows_of_a_sweep_are_plotted_over_its_values_with_intervals(tmp_path):
+  study = papers.study("coco_lm", is_tiny=True)
+  assert study.sweeps["crops"].values == {"crop_70": 0.7, "crop_80": 0.8, "crop_90": 0.9, "crop_100": 1.0}
+  asked = _asked(tmp_path, study=dataclasses.replace(study, points=(0.5, 1.0)))
+  scores = {"crop_100": {0: 0.2, 1: 0.4}, "crop_70": {0: 0.5}, "rtd_only": {0: 0.9}}
+  rows = [{"measure": SHARE, "row": name, "step": 8, "of seed": of_seed} for name, of_seed in scores.items()]
+  rows.append({"measure": SHARE, "row": "crop_80", "step": 4, "of seed": {0: 0.9}})  # on the way
+  (plot,) = sweeps.plots(asked, [*rows, rows[0] | {"measure": LOSS}])
+  assert (plot.stem, plot.x_label) == ("crops_part_of_speech", "share of a text that its crop keeps")
+  (curve,) = plot.curves
+  assert (curve.name, curve.x.tolist()) == ("all words, last", [0.7, 1.0])
+  np.testing.assert_allclose(curve.y, [0.5, 0.3])
+  # Student's t for one degree of freedom is 12.7062, the standard error of 0.2 and 0.4 is 0.1.
+  np.testing.assert_allclose(curve.high, [np.nan, 0.3 + 1.27062], atol=1e-5)
+  np.testing.assert_allclose(curve.low, [np.nan, 0.3 - 1.27062], atol=1e-5)
+  assert not sweeps.plots(_asked(tmp_path), rows)
+
+
+def test_a_papers_difference_is_of_the_same_measures():
+  whole = "MNLI 88.5/88.3, average 87.2"
+  assert papers.difference("MNLI 88.4/88.2, average 87.6", whole) == "MNLI -0.1/-0.1, average +0.4"
+  assert papers.difference("figure 4", whole) == papers.difference("", whole) == ""
+  assert papers.difference("MNLI 88.4, average 87.6", whole) == ""
+
+
+def test_cells_are_run_seed_by_seed_and_compared(tmp_path, monkeypatch):
+  asked, commands = _asked(tmp_path / "out"), Commands()
+  assert len(_run(asked, commands, monkeypatch)) == 2 * 4 * 3
+  assert commands.run[:4] == ["before 0 main", "before 0 probe", "before 0 analysis", "base 0 main"]
+  assert commands.run[12] == "before 1 main"
+  report = table.report(asked, table.read(asked))
+  rows = {(row["measure"], row["row"], row["step"]): row for row in report.rows}
+  assert next(iter(rows))[0] == LOSS  # the one that was named before
+  assert {measure for measure, _, _ in rows} == {SHARE, LOSS}
+  row = rows[SHARE, "row", 4]
+  assert row["mean"] == pytest.approx(0.3 + 0.05 + 0.04) and row["against"] == "base"
+  assert row["difference"]["mean"] == pytest.approx(0.2) and row["difference"]["above"] == 2
+  assert (LOSS, "row", 4) not in rows and rows[LOSS, "row", 8]["mean"] == pytest.approx(0.35)
+  assert (SHARE, "later", 2) in rows and (SHARE, "later", 8) not in rows  # half of the budget
+  assert json.loads(report.as_json())["rows"] and "Open" not in report.as_markdown()
+
+
+def test_a_start_is_compared_with_what_comes_after(tmp_path, monkeypatch):
+  study = Study("A study", {"mlm": Arm("m.py")}, points=(0.5, 1.0), has_start=True)
+  asked = _asked(tmp_path / "out", study=study)
+  _run(asked, Commands(), monkeypatch)
+  rows = table.report(asked, table.read(asked)).rows
+  found = [(row["step"], row["against"], round(row.get("difference", {}).get("mean", 9), 6)) for row in rows]
+  assert found == [(0, "", 9), (4, "step 0", 0.04), (8, "step 0", 0.08), (8, "step 4", 0.04)]
+
+
+def test_both_sides_are_fine_tuned_with_the_same_rows_and_compared(tmp_path, monkeypatch):
+  study = Study("A study", {"base": Arm("m.py")}, has_start=True, fine_tunings=("tagging_50",))
+  asked, commands = _asked(tmp_path / "out", study=study), Commands()
+  _run(asked, commands, monkeypatch)
+  assert commands.run[2:6] == ["base 0 main", "base 0 evaluate"] * 2
+  rows = table.report(asked, table.read(asked)).rows
+  found = {row["step"]: row for row in rows if row["measure"] == "tagging 50, accuracy"}
+  assert {step: row["mean"] for step, row in found.items()} == pytest.approx({0: 0.1, 8: 0.15})
+  assert found[8]["against"] == "step 0" and found[8]["difference"]["mean"] == pytest.approx(0.05)
+  pretrained, untrained = (words for words in asked.commands(Cell("base", 1)) if words[0] == "finetune.main")
+  same = set(pretrained) & set(untrained)
+  assert set(untrained) - same == {"--workdir={cell}/tagging_50/untrained", "--config.from_scratch=True"}
+  assert {"--config.seed=1", "--config.data.train_rows=50", "--config.checkpoint_step=8"} <= same
+
+
+def test_a_finished_cell_is_asked_for_more_and_what_has_ended_is_not_done_again(tmp_path, monkeypatch):
+  arms = {"base": Arm("m.py")}
+  _run(_asked(tmp_path / "out", study=Study("A study", arms), seeds=[0]), Commands(), monkeypatch)
+  more = _asked(
+    tmp_path / "out", study=Study("A study", arms, fine_tunings=("tagging_50", "tagging_200")), seeds=[0]
+  )
+  assert cells.finished(more, Cell("base", 0)) is None
+  commands = Commands({"base 0 evaluate": 5})
+  with pytest.raises(StorageError):
+    _run(more, commands, monkeypatch)
+  _run(more, commands, monkeypatch)
+  assert commands.run == ["base 0 main", *["base 0 evaluate"] * 2, "base 0 main", "base 0 evaluate"]
+  assert not table.read(more).missing
+
+
+def test_commands_of_a_cell(tmp_path):
+  asked = _asked(tmp_path, only="pos", changes=("--config.a=1",))
+  run, probe, analysis = asked.commands(Cell("base", 1))
+  assert run == [
+    *("pretrain.main", "--config=c.py", "--workdir={cell}/run", "--config.x.y=1,2"),
+    *(
+      "--config.train.total_steps=8",
+      "--config.train.checkpoint_steps=4,8",
+      "--config.a=1",
+      "--config.seed=1",
+    ),
+  ]
+  assert probe[1:] == [
+    *("--checkpoint={cell}/run/checkpoints/4,{cell}/run/checkpoints/8", "--data={data}"),
+    *("--output={cell}/probe", "--only=pos"),
+  ]
+  assert "--only=detection" in analysis and "--checkpoints={cell}/run" in analysis
+  later = asked.filled(asked.commands(Cell("later", 1))[0], Cell("later", 1))
+  assert f"--config.train.init_from={tmp_path}/before/seed_1/run" in later
+
+
+def test_a_stop_a_divergence_and_an_error(tmp_path, monkeypatch):
+  asked, commands = (
+    _asked(tmp_path / "out"),
+    Commands({"base 0 main": STOPPED, "row 0 main": 4, "row 1 probe": 3}),
+  )
+  with pytest.raises(cells.Stopped):
+    _run(asked, commands, monkeypatch)
+  assert commands.run[-1] == "base 0 main"
+  with pytest.raises(DataError, match=r"row, seed 1, pretrain\.probe: the child's line"):
+    _run(asked, commands, monkeypatch)
+  found = table.read(asked)
+  assert found.diverged == {Cell("row", 0): "the child's line"}
+  assert found.missing == [Cell("row", 1), Cell("later", 1)]
+  markdown = table.report(asked, found).as_markdown()
+  assert "row, seed 0, diverged and is in no mean" in markdown
+  assert "Open, 2 of 8 cells: row seeds 1; later seeds 1." in markdown
+  commands.run.clear()
+  _run(asked, commands, monkeypatch)
+  assert (
+    commands.run
+    == [f"{cell} {what}" for cell in ("row 1", "later 1") for what in ("main", "probe", "analysis")][1:]
+  )  # its run has ended
+
+
+def test_a_cell_of_another_process_is_left_to_it_and_so_is_what_begins_with_it(tmp_path, monkeypatch):
+  asked, commands = _asked(tmp_path / "out", seeds=[0]), Commands()
+  folder = asked.folder(Cell("before", 0))
+  folder.mkdir(parents=True)
+  with files.locked(folder / "lock", busy="", advice=""):
+    said = _run(asked, commands, monkeypatch)
+  assert {key.split()[0] for key in commands.run} == {"base", "row"}
+  assert "is at work (process" in said[0] and said[-1] == "later, seed 0: waits for before"
+
+
+def test_a_finished_cell_of_other_flags_is_refused(tmp_path, monkeypatch):
+  _run(_asked(tmp_path / "out", seeds=[0]), Commands(), monkeypatch)
+  other = _asked(tmp_path / "out", seeds=[0, 1], changes=("--config.a=1",))
+  with pytest.raises(ConfigError, match=r"was made with other flags than --config\.a=1; use another"):
+    table.read(other)
+  assert len(table.read(_asked(tmp_path / "out", seeds=[0, 1])).values) == 4  # seeds may be added
+
+
+@pytest.mark.parametrize(
+  ("content", "why"), [("{", "JSONDecodeError: Expecting"), ("{}", "KeyError: 'rows'")]
+)
+def test_a_damaged_report_is_named(tmp_path, content, why):
+  write(tmp_path / "probe" / "probe.json", [])
+  (tmp_path / "probe" / "probe.json").write_text(content)
+  with pytest.raises(DataError, match=rf"probe\.json: no report of this program \({why}"):
+    measured.read(tmp_path, analyses=(), fine_tunings={}, last=1)
+
+
+def test_steps_of_an_analysis_and_an_untrained_encoder(tmp_path):
+  row = {"probe": "p", "cases": "c", "read": "r", "untrained": 0.1, "x step 4": 0.2, "no model": 0.9}
+  write(tmp_path / "probe" / "probe.json", [row])
+  write(
+    tmp_path / "analysis" / "correction.json", [{"step": 2, "tokens": "replaced", "count": 9, "copy": 0.5}]
+  )
+  found = measured.read(tmp_path, analyses=("correction",), fine_tunings={}, last=4)
+  assert found == {(0, "p, c, r"): 0.1, (4, "p, c, r"): 0.2, (2, "correction: replaced, copy"): 0.5}

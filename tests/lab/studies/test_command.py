@@ -1,0 +1,153 @@
+"""The command of ablations: every study, paper and fine-tuning is one that runs; mistakes of one line."""
+
+import contextlib
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from data.command import STOPPED
+from data.glue.tasks import TASKS
+from finetune import main as fine_tune
+from finetune import needed_files
+from lab.studies import __main__ as command
+from lab.studies import cells, cost, papers
+from lab.studies.studies import FINE_TUNINGS, STUDIES
+from pretrain.command import flags
+from tests.lab.studies.stand_in import Commands
+
+_SENTENCE = "1\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n2\tslow\tslow\tADV\tRB\t_\t1\tadvmod\t_\t_\n\n"
+GLUE = [name for name, what in FINE_TUNINGS.items() if not what.scored_on]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> pathlib.Path:
+  """The least folder of annotated data: a minimal pair and a treebank of a sentence."""
+  folder = tmp_path_factory.mktemp("annotated")
+  (folder / "blimp").mkdir()
+  pair = {"sentence_good": "dogs run", "sentence_bad": "dogs runs"}
+  (folder / "blimp" / "agreement.jsonl").write_text(json.dumps(pair) + "\n")
+  for split in ("train", "dev", "test"):
+    (folder / f"en_ewt-ud-{split}.conllu").write_text(_SENTENCE)
+  return folder
+
+
+@pytest.mark.parametrize(
+  "what",
+  [*(f"--study={name}" for name in STUDIES), *(f"--paper={name}" for name in papers.FAMILIES)],
+)
+def test_every_row_is_a_config_that_pretraining_takes(what, data, tmp_path):
+  size = ["--tiny"] if "paper" in what else []
+  argv = [what, *size, f"--data={data}", f"--output={tmp_path}", "--budget=4000"]
+  asked, _ = command.asked_for(argv)
+  assert all(arm.base in ("", *asked.study.arms) for arm in asked.study.arms.values())
+  names = list(asked.study.arms)
+  for name, arm in asked.study.arms.items():
+    assert all(names.index(needed) < names.index(name) for needed in arm.earlier)
+
+
+@pytest.mark.parametrize("name", [name for name in FINE_TUNINGS if name not in GLUE])
+def test_every_tagging_is_a_config_that_finetune_takes(name, data, tmp_path):
+  argv = ["--study=e2", f"--fine_tune={name}", f"--data={data}", f"--output={tmp_path}"]
+  asked, _ = command.asked_for(argv)
+  (search, _) = asked.commands(asked.cells[0])[-2:]
+  config = flags.read_arguments(asked.filled(search, asked.cells[0])[1:], fine_tune.PROGRAM).config
+  needed_files.check(config, download=False)
+  assert config.data.train_file == str(data / "en_ewt-ud-train.conllu")
+  assert len(config.data.labels.split(",")) == 17 and config.own.task == "tagging"
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_every_glue_task_is_a_config_that_finetune_takes(name, data, tmp_path):
+  shutil.copytree(data, tmp_path / "data")
+  place = tmp_path / "data" / "glue" / TASKS[name].folders[0]
+  place.mkdir(parents=True)
+  for split in ("train", "dev_matched") if name == "mnli" else ("train", "dev"):
+    (place / f"{split}.tsv").write_text("")
+  argv = ["--paper=amos", "--tiny", "--budget=4000", f"--fine_tune={name}", "--only=pos"]
+  asked, _ = command.asked_for([*argv, f"--data={tmp_path / 'data'}", f"--output={tmp_path}"])
+  search = asked.commands(asked.cells[0])[-1]
+  assert search[0] == "finetune.main"
+  config = flags.read_arguments(asked.filled(search, asked.cells[0])[1:], fine_tune.PROGRAM).config
+  needed_files.check(config, download=False)
+  assert (config.tasks, config.data.directory, config.search.num_seeds) == (name, str(place.parent), 1)
+  assert asked.fine_tunings(8) == {f"{name}/pretrained": 8}
+
+
+@pytest.mark.parametrize(
+  ("flags", "code", "line"),
+  [
+    (("--paper=coco",), 2, "unknown paper 'coco'; did you mean 'coco_lm'"),
+    (("--study=e9",), 2, "unknown study 'e9'"),
+    (("--paper=coco_lm",), 2, "--budget is missing"),
+    (("--study=e1", "--budget=-1"), 2, "--budget=-1: expected at least 1"),
+    (("--study=e1", "--tiny"), 2, "--tiny is for --paper"),
+    (("--study=e1", "--rows=mlmm"), 2, "unknown row 'mlmm'; did you mean 'mlm'"),
+    (("--study=e1", "--config.train.total=1"), 2, "mlm: "),
+    (("--study=e2", "--data=nowhere"), 3, "nowhere: nothing to ask about"),
+    (
+      ("--study=e1", "--data=nowhere"),
+      3,
+      "nowhere: tagging_50 needs UD_English-EWT/ with *-ud-train*.conllu",
+    ),
+    (
+      ("--study=e1", "--data=nowhere", "--fine_tune=mnli"),
+      3,
+      "nowhere: mnli needs glue/MNLI/ with train.tsv, dev_matched.tsv, plain",
+    ),
+    (
+      ("--study=e2", "--fine_tune=taging_50"),
+      2,
+      "unknown fine-tuning 'taging_50'; did you mean 'tagging_50'",
+    ),
+    (("--study=e1", "--cost=0"), 2, "--cost=0.0: expected TFLOP/s above 0"),
+    ((), 2, "one of the arguments --paper --study is required"),
+  ],
+)
+def test_a_mistake_is_one_line(data, tmp_path, capsys, flags, code, line):
+  assert command.main([f"--data={data}", f"--output={tmp_path / 'out'}", *flags]) == code
+  error = capsys.readouterr().err.strip().splitlines()
+  assert len(error) == 1 and line in error[0], error
+  assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+  ("flags", "output"),
+  [
+    (("--paper=coco_lm",), "runs/ablations_coco_lm"),
+    (("--paper=coco_lm", "--tiny"), "runs/ablations_coco_lm_tiny"),
+    (("--study=e2",), "runs/ablations_e2"),
+    (("--study=e2", "--output=there"), "there"),
+  ],
+)
+def test_without_an_output_the_table_has_a_folder_of_its_name(flags, output, data):
+  asked, _ = command.asked_for([*flags, "--budget=20000", f"--data={data}"])
+  assert str(asked.output) == output
+
+
+def test_the_cost_of_a_table_is_counted_and_nothing_runs(data, tmp_path, capsys):
+  argv = ["--study=e6", f"--data={data}", f"--output={tmp_path / 'out'}"]
+  rows = cost.report(command.asked_for(argv)[0], 148.0).rows
+  assert rows[0]["tokens"] == 17_000 * 256 * 128 and rows[0]["runs"] == 2
+  assert rows[0]["hours"] == pytest.approx(rows[0]["flops"] * rows[0]["tokens"] * 2 / 148e12 / 3600)
+  assert [row["total"] for row in rows] == pytest.approx([rows[0]["total"]] * 3, rel=1e-3)  # equal FLOPs
+  assert command.main([*argv, "--cost=148"]) == 0
+  assert "PFLOP" in capsys.readouterr().out and not (tmp_path / "out").exists()
+
+
+def test_the_command_writes_the_table_and_goes_on(data, tmp_path, monkeypatch, capsys):
+  commands = Commands({"rtd_only 0 main": STOPPED})
+  monkeypatch.setattr(cells, "run_child", commands)
+  flags = ["--paper=coco_lm", "--tiny", "--rows=rtd_only", "--budget=300", "--seeds=2"]
+  flags += [f"--data={data}", f"--output={tmp_path / 'out'}"]
+  assert command.main(flags) == STOPPED
+  assert command.main([*flags, "--table"]) == 0
+  assert "Open, 3 of 4 cells: coco_lm_tiny seeds 1; rtd_only seeds 0, 1." in " ".join(
+    capsys.readouterr().out.split()
+  )
+  assert command.main(flags) == 0
+  written = (tmp_path / "out" / "ablations.md").read_text()
+  assert "MNLI -0.1/-0.1, average -0.4" in written and "Open" not in written
+  with contextlib.suppress(FileNotFoundError):
+    assert not list((tmp_path / "out").rglob("lock"))

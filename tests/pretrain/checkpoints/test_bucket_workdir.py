@@ -1,0 +1,216 @@
+"""A workdir in a bucket: killed and continued elsewhere, bit by bit; one owner; errors of one line."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import fsspec
+import pytest
+import s3fs
+
+from data.buckets import owner
+from data.buckets.mirror import WORKDIRS, Mirror
+from data.buckets.place import Place
+from data.errors import ConfigError, DataError, StorageError, UserError
+from pretrain.checkpoints import bucket_steps, bucket_workdir, checkpoint, resume
+from pretrain.pod.peers import ALONE, Alone
+from tests import buckets
+from tests.pretrain import small_run
+from tests.pretrain.conftest import ROOT
+
+FIELDS = {
+  "train.total_steps": 120,
+  "train.log_every": 7,
+  "train.eval_every": 50,
+  "train.checkpoint_every": 40,
+  "train.checkpoint_steps": (3,),
+}
+
+
+@pytest.fixture(scope="module")
+def s3():
+  """A server of the S3 protocol with a bucket."""
+  with buckets.s3_server() as endpoint:
+    yield endpoint
+
+
+@pytest.fixture
+def here(tmp_path):
+  """A machine with an empty cache."""
+  with buckets.machine(tmp_path / "cache"):
+    yield tmp_path
+
+
+def _train(config, address, say) -> int:
+  with bucket_workdir.opened(address, config, ALONE, say) as (workdir, log):
+    return small_run.run_training(config, workdir, say=log)
+
+
+def _kill_after(config_flags, address, cache, line) -> None:
+  """Starts the command as on another machine and kills it once it has printed the line."""
+  flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])
+  environment = os.environ | {"XLA_FLAGS": flags, "PYTHONUNBUFFERED": "1", "TEXT_ENCODER_CACHE": str(cache)}
+  command = [sys.executable, "-m", "pretrain.main", "--config=tests/pretrain/small_run.py:mlm", "--ledger"]
+  command += [f"--workdir={address}", *config_flags]
+  options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+  with subprocess.Popen(command, cwd=ROOT, env=environment, **options) as process:
+    said = []
+    for text in process.stdout:
+      said.append(text)
+      if text.startswith(line):
+        process.send_signal(signal.SIGKILL)
+  assert process.returncode == -signal.SIGKILL, "".join(said)
+
+
+def test_a_killed_run_goes_on_elsewhere_as_if_it_had_been_left_in_peace(
+  s3, here, small_records, tmp_path, monkeypatch
+):
+  address = "s3://bucket/runs/a"
+  config = small_run.small_config("mlm", small_records, FIELDS)
+  flags = [f"--config.{name}={str(value).strip('()').strip(',')}" for name, value in FIELDS.items()]
+  flags.append(f"--config.data.directory={small_records}")
+  _kill_after(flags, address, tmp_path / "other", "Step 3 is in")
+  assert "owner.json" in buckets.names(address)
+  monkeypatch.setattr(owner, "SILENCE", 1.0)
+  said = []
+  assert _train(config, address, said.append) == 0
+  assert any(re.match(rf"{address} belongs to process \d+ on .*; waiting", line) for line in said)
+  continued = [re.match(rf"Continuing at step (\d+) from {address}/checkpoints", line) for line in said]
+  (start,) = [int(found[1]) for found in continued if found]
+  assert 3 <= start < 120
+  peace = tmp_path / "peace"
+  assert small_run.run_training(config, peace) == 0
+  found = buckets.fetched(address, tmp_path / "found")
+  assert small_run.metric_lines(found) == small_run.metric_lines(peace)
+  assert (found / "ledger.jsonl").read_text() == (peace / "ledger.jsonl").read_text()
+  small_run.assert_same_params(small_run.saved_params(found), small_run.saved_params(peace))
+  assert sorted(os.listdir(found / "checkpoints")) == sorted(os.listdir(peace / "checkpoints"))
+  assert "owner.json" not in os.listdir(found) and not (found / "lock").exists()
+
+
+def test_what_is_damaged_in_the_bucket_is_set_aside_there_and_an_older_step_used(here, finished):
+  address, config = "memory://damaged/run", small_run.small_config("mlm", "records")
+  buckets.put_folder(address, finished)
+  (name, *_) = sorted(name for name in buckets.names(address) if name.startswith("checkpoints/6/params/d/"))
+  buckets.put(address, {name: b"?"})
+  said = []
+  with bucket_workdir.opened(address, config, ALONE, said.append) as (workdir, log):
+    assert resume.newest_good_step(workdir, log) == 4
+    assert not (pathlib.Path(workdir) / "checkpoints" / "1").exists()  # nobody needs it
+  assert any(
+    line.startswith(f"{address}/checkpoints/6 is damaged: params/") and "renamed to 6.damaged_1" in line
+    for line in said
+  )
+  there = {name.split("/")[1] for name in buckets.names(address) if name.startswith("checkpoints/")}
+  assert there == {"1", "4", "6.damaged_1"}
+
+
+def test_old_checkpoints_and_remains_of_uploads_go(here, finished):
+  address = "memory://pruned/run"
+  config = small_run.small_config(
+    "mlm", "records", {"train.checkpoints_to_keep": 1, "train.checkpoint_steps": (1,)}
+  )
+  buckets.put_folder(address, finished)
+  with bucket_workdir.opened(address, config, ALONE, print) as (workdir, _):
+    steps = pathlib.Path(workdir) / "checkpoints"
+    buckets.remove(f"{address}/checkpoints/6/{checkpoint.COMMITTED}")  # as if it had not been sent to its end
+    buckets.put(address, {"checkpoints/6/params/old": b"?"})
+    (steps / "6" / checkpoint.COMMITTED).touch()
+  there = {name.split("/")[1] for name in buckets.names(address) if name.startswith("checkpoints/")}
+  assert there == {"1", "6"} and "checkpoints/6/params/old" not in buckets.names(address)
+  assert bucket_steps.step_path(address).name == "6"
+
+
+def test_processes_with_copies_of_their_own_are_refused(here):
+  class Second(Alone):
+    """A process whose copy another made."""
+
+    index, number = 1, 2
+
+    def first(self, what, work, *, seconds):
+      return "the copy of process 0"
+
+  config = small_run.small_config("mlm", "records")
+  line = "^--workdir=memory://pod/run: the processes keep copies of their own, .*set TEXT_ENCODER_CACHE to"
+  with (
+    pytest.raises(ConfigError, match=line),
+    bucket_workdir.opened("memory://pod/run", config, Second(), print),
+  ):
+    pass
+
+
+def test_one_process_owns_a_place_and_a_dead_one_is_outlasted(here, monkeypatch):
+  monkeypatch.setattr(owner, "BEAT", 0.1)
+  monkeypatch.setattr(owner, "_LOOK", 0.05)
+  mirror, lost = Mirror(Place("memory://owned/run", flag="--workdir"), WORKDIRS), []
+  with owner.owned(mirror, lost=lost.append, log=print):
+    mirror.id = "that of another machine"
+    with (
+      pytest.raises(
+        DataError, match=r"^another run is at work in memory://owned/run \(process \d+ on .*\); wait"
+      ),
+      owner.owned(mirror, lost=lost.append, log=print),
+    ):
+      pass
+    # Somebody took this process for dead.
+    mirror.place.write(owner.NAME, b'{"token": "x", "process": "process 7 on c"}')
+    deadline = time.monotonic() + 20
+    while not lost and time.monotonic() < deadline:
+      time.sleep(0.05)
+    assert "process 7 on c has taken it over" in str(lost)
+  assert mirror.place.read(owner.NAME)  # which is not ours to remove
+  monkeypatch.setattr(owner, "SILENCE", 0.3)
+  with owner.owned(mirror, lost=lost.append, log=print):
+    assert b"process 7 on c" not in mirror.place.read(owner.NAME)
+  assert mirror.place.read(owner.NAME) is None
+
+
+def _refused(address, config) -> str:
+  with pytest.raises(UserError) as error, bucket_workdir.opened(address, config, ALONE, print):
+    raise AssertionError("a run began")
+  line = str(error.value)
+  assert "\n" not in line and line.startswith(f"--workdir={address} cannot be ")
+  return f"{error.value.exit_code} {line.partition(' cannot be ')[2]}"
+
+
+def test_a_bucket_that_cannot_be_used_is_one_line(s3, here, small_records, monkeypatch):
+  config = small_run.small_config("mlm", small_records)
+  assert _refused("s3://nosuch/run", config).startswith(
+    "5 written (FileNotFoundError: The specified bucket does not exist); check the name of the bucket"
+  )
+  with buckets.strict(s3):
+    assert "5 written (PermissionError: The AWS Access Key Id" in _refused("s3://bucket/b", config)
+  monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+  monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # of botocore, which waits between them
+  monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+  fsspec.filesystem("s3").clear_instance_cache()
+  assert "5 written (EndpointConnectionError" in _refused("s3://bucket/c", config)
+  fsspec.filesystem("s3").clear_instance_cache()
+  unknown = r"^--workdir=abc://x/y: .*abc; install its library"
+  with pytest.raises(ConfigError, match=unknown), bucket_workdir.opened("abc://x/y", config, ALONE, print):
+    pass
+
+
+def test_a_failing_upload_stops_the_run_and_says_why(here, small_records, monkeypatch):
+  # So many steps that the run does not end before the upload beside it fails.
+  config = small_run.small_config("mlm", small_records, FIELDS | {"train.total_steps": 2_000})
+  address = "memory://full/run"
+
+  def fail(self, files):
+    raise StorageError(f"{self} cannot be written (no rights)")
+
+  monkeypatch.setattr(Place, "send", fail)
+  said = []
+  with pytest.raises(StorageError, match=f"^--workdir={address} cannot be written"):
+    _train(config, address, said.append)
+  assert any(line.startswith("Stopped as asked") for line in said)
+
+
+def test_a_new_phase_needs_names_that_change(here):
+  with pytest.raises(ConfigError, match=r"--new_phase: s3://b/run is in a bucket, .*init_from=s3://b/run"):
+    bucket_workdir.refuse_phases("s3://b/run")
+  bucket_workdir.refuse_phases("runs/a")

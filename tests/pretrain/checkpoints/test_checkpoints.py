@@ -1,0 +1,138 @@
+"""The command that lists, shows, verifies, compares, averages and prunes what a run has saved."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from pretrain.checkpoints import __main__ as checkpoints
+from pretrain.checkpoints import checkpoint, integrity
+from pretrain.checkpoints import workdir as workdir_files
+from pretrain.checkpoints.saved_model import open_model
+from pretrain.export.card import history
+from tests.pretrain.small_run import saved_params
+
+STEPS = (1, 4, 6)  # of the fixture `finished`
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+  """A copy of a finished run, to be changed."""
+  return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture
+def call(capsys):
+  """Runs the command; returns its exit code, what it printed, and its error."""
+
+  def run_command(*arguments):
+    code = checkpoints.main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+  return run_command
+
+
+def _damage(workdir, step):
+  path = max(
+    (workdir / "checkpoints" / str(step) / "params").rglob("d/*"), key=lambda file: file.stat().st_size
+  )
+  content = path.read_bytes()
+  path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def test_steps_are_listed_with_what_was_set_aside(finished, run, call):
+  (run / "checkpoints" / "4").rename(run / "checkpoints" / "4.damaged_1")
+  code, printed, _ = call("list", run)
+  assert code == 0
+  names = [line.split()[0] for line in printed.splitlines()]
+  assert names == ["1", "6", "4.damaged_1"]
+  run_id = integrity.run_id(run / "checkpoints" / "6")
+  assert printed.splitlines()[1].endswith(f"run {run_id}") and " MB " in printed
+  assert printed.splitlines()[2].endswith("set aside, or not whole")
+  assert call("list", run / "checkpoints" / "6")[1].split()[0] == "6"
+  assert call("list", run / "nothing")[0] == 3
+
+
+def test_a_step_is_shown_as_json(finished, call):
+  code, printed, _ = call("show", finished / "checkpoints" / "4")
+  shown = json.loads(printed)
+  assert (code, shown["step"], shown["config"]["recipe"]) == (0, 4, "mlm")
+  wanted = saved_params(finished, 4)
+  for part in ("encoder", "heads"):
+    assert shown["parameters"][part] == sum(
+      leaf.size for name, leaf in wanted.items() if name.startswith(f"{part}/")
+    )
+
+
+def test_damage_is_found_and_nothing_is_changed(run, call):
+  assert call("verify", run)[:2] == (0, "step 1: sound\nstep 4: sound\nstep 6: sound\n")
+  _damage(run, 4)
+  code, printed, error = call("verify", run)
+  assert code == 3 and "step 4: params/" in printed and "its sha256 differs" in printed
+  assert "step 4 damaged" in error and len(error.splitlines()) == 1
+  assert checkpoint.saved_steps(run / "checkpoints") == [*STEPS]
+  (run / "checkpoints" / "6" / integrity.NAME).unlink()
+  assert "step 6: sha256.json is gone" in call("verify", run)[1]
+  meta = run / "checkpoints" / "6" / "meta" / "metadata"
+  meta.write_text(json.dumps(json.loads(meta.read_text()) | {"run_id": ""}))
+  assert "step 6: saved by a version that listed no digests" in call("verify", run)[1]
+
+
+def test_two_steps_are_compared(finished, run, call):
+  code, printed, _ = call("diff", finished / "checkpoints" / "4", finished)
+  lines = printed.splitlines()
+  assert code == 0 and lines[0] == "step 4 -> 6"
+  name = "encoder/embeddings/token/embedding"
+  before, after = saved_params(finished, 4)[name], saved_params(finished, 6)[name]
+  moved = np.linalg.norm(np.subtract(after, before, dtype=np.float64)) / np.linalg.norm(
+    before.astype(np.float64)
+  )
+  assert f"{name}: moved {moved:.3g} of its norm" in lines
+  everything = len(saved_params(finished))
+  assert call("diff", finished, run)[1] == f"step 6 -> 6\n{everything} parameters are equal to the bit\n"
+
+
+def test_an_average_is_the_mean_and_a_model_of_its_own(finished, tmp_path, call):
+  output = tmp_path / "averaged"
+  code, printed, _ = call("average", finished, "--last=3", f"--output={output}")
+  assert code == 0 and "the mean of steps 1, 4, 6" in printed
+  saved = [saved_params(finished, step) for step in STEPS]
+  for name, leaf in saved_params(output).items():
+    mean = np.mean([params[name].astype(np.float64) for params in saved], axis=0)
+    np.testing.assert_array_equal(leaf, mean.astype(np.float32), err_msg=name)
+  model = open_model(output)
+  assert (model.meta["step"], model.meta["averaged"]) == (6, [1, 4, 6])
+  assert model.load_vocabulary("", flag="--vocabulary")[0] == output / "vocabulary"
+  (line,) = [line for line in history.training(model.meta, 0.0) if line.startswith("| updates")]
+  assert "the mean of those after 1, 4, 6" in line
+  newest = tmp_path / "newest"
+  assert "the mean of steps 4, 6" in call("average", finished, "--last=2", f"--output={newest}")[1]
+  assert call("average", finished, "--last=3", f"--output={output}")[0] == 2  # it is there
+  assert call("average", finished, "--last=4", f"--output={tmp_path / 'more'}")[0] == 2
+  assert not (tmp_path / "more").exists()
+
+
+def test_older_steps_are_removed_and_the_newest_sound_one_is_not(run, call):
+  place = run / "checkpoints"
+  code, printed, _ = call("prune", run, "--keep=1", "--dry_run")
+  assert code == 0 and printed.count("would remove") == 2
+  assert checkpoint.saved_steps(place) == [*STEPS]
+  assert call("prune", run, "--keep=1", "--keep_steps", "1")[0] == 0
+  assert checkpoint.saved_steps(place) == [1, 6]
+  (place / "6.damaged_1").mkdir()
+  _damage(run, 6)
+  code, _, error = call("prune", run, "--keep=1")
+  assert code == 3 and "none of the steps that would stay is sound" in error
+  assert checkpoint.saved_steps(place) == [1, 6] and (place / "6.damaged_1").is_dir()
+  assert call("prune", run, "--keep=2", "--set_aside")[0] == 0
+  assert checkpoint.saved_steps(place) == [1, 6] and not (place / "6.damaged_1").exists()
+  assert call("prune", run, "--keep=0")[0] == 2 and call("prune", place / "6", "--keep=1")[0] == 2
+
+
+def test_nothing_is_removed_while_a_run_is_at_work(run, call):
+  with workdir_files.owned(run):
+    code, _, error = call("prune", run, "--keep=1")
+  assert code == 3 and "another run is at work" in error
+  assert checkpoint.saved_steps(run / "checkpoints") == [*STEPS]

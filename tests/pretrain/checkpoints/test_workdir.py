@@ -1,0 +1,96 @@
+"""What a run keeps beside its checkpoints, and what it leaves alone."""
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+from subprocess import PIPE
+
+import pytest
+
+from data import manifest, vocabulary
+from data.errors import ConfigError, DataError, StorageError
+from pretrain.checkpoints import workdir
+from tests.pretrain.small_run import VOCAB_SIZE, small_config
+
+
+def begin(place, config, records):
+  workdir.begin(place, config, records / "vocabulary", manifest.read(records).vocabulary)
+
+
+@pytest.fixture
+def config(small_records):
+  return small_config("mlm", small_records)
+
+
+def test_a_run_keeps_its_config_and_vocabulary(config, small_records, tmp_path):
+  begin(tmp_path, config, small_records)
+  kept = tmp_path / "vocabulary"
+  assert json.loads((tmp_path / "config.json").read_text()) == json.loads(json.dumps(config.to_dict()))
+  assert vocabulary.load(kept).digest == vocabulary.load(small_records / "vocabulary").digest
+  (kept / "mine").touch()
+  config.train.total_steps += 1
+  begin(tmp_path, config, small_records)
+  assert (kept / "mine").exists()  # the same vocabulary is not copied again
+  saved = json.loads((tmp_path / "config.json").read_text())
+  assert saved["train"]["total_steps"] == config.train.total_steps
+
+
+def test_ids_that_are_not_those_of_the_vocabulary_are_refused(config, small_records, tmp_path):
+  described = manifest.read(small_records).vocabulary
+  ids = described.special_ids
+  swapped = {**ids, "mask": ids["unk"], "unk": ids["mask"]}
+  for other in ({"special_ids": swapped}, {"size": described.size + 1}):
+    with pytest.raises(DataError, match="does not have the size and special ids of"):
+      workdir.begin(tmp_path, config, small_records / "vocabulary", dataclasses.replace(described, **other))
+  assert not (tmp_path / "config.json").exists()
+
+
+def test_a_vocabulary_of_an_earlier_run_that_saved_nothing_is_replaced(config, small_records, tmp_path):
+  begin(tmp_path, config, small_records)
+  (tmp_path / "vocabulary" / "vocabulary.json").write_text("{}")
+  begin(tmp_path, config, small_records)
+  assert vocabulary.load(tmp_path / "vocabulary").size == VOCAB_SIZE
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "vocabulary"]
+
+
+def test_a_vocabulary_of_the_users_own_is_left_alone(config, small_records, tmp_path):
+  (tmp_path / "vocabulary").mkdir()
+  (tmp_path / "vocabulary" / "vocabulary.json").write_text("{}")
+  with pytest.raises(ConfigError, match=r"vocabulary is there, .* was not put there by a run; move it away"):
+    begin(tmp_path, config, small_records)
+  assert [path.name for path in tmp_path.rglob("*")] == ["vocabulary", "vocabulary.json"]
+
+
+def test_a_place_that_cannot_be_written_is_named(config, small_records, tmp_path):
+  (tmp_path / "file").touch()
+  with pytest.raises(StorageError, match=r"file/vocabulary: cannot be written"):
+    begin(tmp_path / "file", config, small_records)
+
+
+def test_a_second_run_is_refused_while_the_first_is_at_work_and_a_dead_owner_is_no_hindrance(tmp_path):
+  place = tmp_path / "runs" / "a"
+  hold = (
+    f"from pretrain import workdir\nwith workdir.owned({str(place)!r}): print('has it', flush=True); input()"
+  )
+  with subprocess.Popen([sys.executable, "-c", hold], stdout=PIPE, stdin=PIPE, text=True) as owner:
+    assert owner.stdout.readline() == "has it\n"
+    busy = rf"another run is at work in .*a \(process {owner.pid} on "
+    with pytest.raises(DataError, match=busy) as caught, workdir.owned(place):
+      pass
+    assert socket.gethostname() in str(caught.value) and " since 20" in str(caught.value)
+    owner.kill()
+  with workdir.owned(place):
+    assert str(os.getpid()) in (place / "lock").read_text()
+  assert not list(place.iterdir())
+
+
+def test_what_a_failed_start_made_goes_again(tmp_path):
+  with pytest.raises(ConfigError), workdir.owned(tmp_path / "runs" / "a"):
+    raise ConfigError("no")
+  assert not list(tmp_path.iterdir())
+  (tmp_path / "file").touch()
+  with pytest.raises(StorageError, match=r"--workdir=.*file/a: "), workdir.owned(tmp_path / "file" / "a"):
+    pass

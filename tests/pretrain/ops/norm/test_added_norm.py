@@ -1,0 +1,222 @@
+"""The norm of a sum by its kernels for TPUs and GPUs, interpreted here, against its parts."""
+
+import os
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from pretrain.mesh import sharding
+from pretrain.ops import triton_call
+from pretrain.ops.draws import row_random
+from pretrain.ops.draws.row_random import Use
+from pretrain.ops.norm import added_norm, added_norm_tpu, added_norm_triton, layer_norm
+from pretrain.ops.norm.added_norm import Branch, Settings
+from pretrain.plan import targets
+from pretrain.settings.mesh import MeshSettings
+from tests.pretrain import drawn
+
+
+def _results(function, case: tuple, *, dtype=jnp.float32, rate=0.0, kept_rows=None) -> dict[str, np.ndarray]:
+  """{name: value or gradient} of `added_norm` or `with_kernel` of a case."""
+  settings = Settings(rate, Use.MLP_OUTPUT_DROPOUT, 1e-5, jnp.dtype(dtype))
+  keys = row_random.step_row_keys(0, 3, jnp.arange(len(case[0]))) if rate else None
+
+  def norm(x, product, bias, *norm_parameters):
+    return function(settings, x, Branch(product, bias, kept_rows, keys), *norm_parameters)
+
+  x, product, bias, scale, norm_bias, given = case
+  wide = [array.astype(dtype) for array in (x, product)]
+  value, pull_back = jax.vjp(jax.jit(norm), *wide, bias, scale, norm_bias)
+  names = "value", "x", "product", "bias of the branch", "scale", "bias of the norm"
+  results = value, *pull_back(given.astype(dtype))
+  return {name: np.asarray(result, np.float32) for name, result in zip(names, results, strict=True)}
+
+
+def _on_tpus(settings: Settings, *arrays):
+  return added_norm.with_kernels(added_norm_tpu, settings, *arrays)
+
+
+def _on_gpus(settings: Settings, *arrays):
+  return added_norm.with_kernels(added_norm_triton, settings, *arrays)
+
+
+def _interpret_triton(monkeypatch):
+  pytest.importorskip("triton")
+  from tests.pretrain.ops import triton_interpreted
+
+  monkeypatch.setattr(triton_call, "run", triton_interpreted.run)
+
+
+def _by_parts(settings: Settings, x, branch: Branch, scale, bias):
+  return added_norm.added_norm(x, branch, scale, bias, settings)
+
+
+def _case(rows: int, length: int, width: int) -> tuple:
+  wide, vector = (rows, length, width), (width,)
+  x, product, given = (drawn.normal(seed, *wide) for seed in range(3))
+  return x, 3 + product, drawn.normal(3, *vector), drawn.normal(4, *vector), drawn.normal(5, *vector), given
+
+
+def _assert_same(found: dict, expected: dict, *, tolerance: float) -> None:
+  for name, wanted in expected.items():
+    np.testing.assert_allclose(
+      found[name], wanted, atol=tolerance * np.abs(wanted).max(), rtol=0, err_msg=name
+    )
+
+
+@pytest.mark.parametrize(
+  "rows, length, width, rate",
+  [
+    pytest.param(6, 16, 128, 0.25, id="rows that share a step"),
+    pytest.param(2, 21, 256, 0.1, id="a row that ends inside a register"),
+    pytest.param(3, 70, 128, 0.1, id="rows of several blocks, the last not full"),
+    pytest.param(2, 48, 128, 0.0, id="no dropout"),
+  ],
+)
+def test_the_kernels_gradients_are_those_of_the_parts(rows, length, width, rate, monkeypatch):
+  monkeypatch.setattr(added_norm_tpu, "_BLOCK", 32)
+  case, kept = _case(rows, length, width), jnp.arange(rows) != 1
+  options = {"rate": rate, "kept_rows": kept}
+  found, expected = (_results(f, case, **options) for f in (_on_tpus, _by_parts))
+  _assert_same(found, expected, tolerance=2e-6)  # float32 sums of at most 256 in another order
+  assert not found["product"][1].any()  # exactly 0 where nothing was added
+  np.testing.assert_array_equal(found["product"] == 0, expected["product"] == 0)
+
+
+@pytest.mark.parametrize(
+  "rows, length, width, rate",
+  [
+    pytest.param(6, 5, 128, 0.25, id="a width of whole lanes"),
+    pytest.param(2, 21, 96, 0.1, id="a width that ends inside its lanes"),
+    pytest.param(1, 16, 40, 0.0, id="no dropout"),
+  ],
+)
+def test_on_gpus_values_and_gradients_are_those_of_the_parts(rows, length, width, rate, monkeypatch):
+  _interpret_triton(monkeypatch)
+  monkeypatch.setattr(added_norm_triton, "_PROGRAMS", 4)
+  case, kept = _case(rows, length, width), jnp.arange(rows) != 1
+  found, expected = (_results(f, case, rate=rate, kept_rows=kept) for f in (_on_gpus, _by_parts))
+  _assert_same(found, expected, tolerance=2e-6)
+  assert not found["product"][1:2].any()  # exactly 0 where nothing was added
+  np.testing.assert_array_equal(found["product"] == 0, expected["product"] == 0)
+
+
+def test_in_bfloat16_the_gradients_are_those_of_float32_to_its_rounding():
+  case = _case(4, 33, 128)
+  found = _results(_on_tpus, case, dtype=jnp.bfloat16, rate=0.1)
+  x, product, *vectors, given = case
+  x, product, given = (array.astype(jnp.bfloat16).astype(jnp.float32) for array in (x, product, given))
+  expected = _results(_by_parts, (x, product, *vectors, given), rate=0.1)
+  # The sum that is normalised is rounded to 8 bits, with the bias and with the residual: 2**-8 each.
+  _assert_same(found, expected, tolerance=2 * 2**-8)
+
+
+@pytest.mark.parametrize("function", [_on_tpus, _on_gpus])
+def test_several_models_at_once_have_each_their_own_gradients(function, monkeypatch):
+  if function is _on_gpus:
+    _interpret_triton(monkeypatch)
+  case = _case(2, 20, 128)
+  stacked = [jnp.stack([array, 2 * array]) for array in case]
+  settings = Settings(0.1, Use.MLP_OUTPUT_DROPOUT, 1e-5, jnp.dtype(jnp.float32))
+
+  def gradients(function, keys, x, product, bias, scale, norm_bias, given):
+    def norm(x, product, bias, scale, norm_bias):
+      return function(settings, x, Branch(product, bias, None, keys), scale, norm_bias)
+
+    return jax.vjp(norm, x, product, bias, scale, norm_bias)[1](given)
+
+  keys = jnp.stack([row_random.step_row_keys(seed, 0, jnp.arange(2)) for seed in range(2)])
+  found, expected = (
+    jax.vmap(lambda *arrays, f=f: gradients(f, *arrays))(keys, *stacked) for f in (function, _by_parts)
+  )
+  for one, other in zip(found, expected, strict=True):
+    np.testing.assert_allclose(one, other, atol=2e-6 * np.abs(other).max(), rtol=0)
+
+
+@pytest.mark.parametrize(
+  "on, width, axes, part, is_taken",
+  [
+    ("tpu", 128, (), False, True),
+    ("tpu", 96, (), False, False),
+    ("tpu", 128, ("data",), False, False),
+    ("tpu", 128, (), True, False),
+    ("gpu", 96, (), False, True),
+    ("gpu", 96, ("data",), False, False),
+    ("cpu", 128, (), False, False),
+  ],
+)
+def test_the_kernels_are_taken_for_whole_rows_that_no_partitioner_cuts(
+  on, width, axes, part, is_taken, monkeypatch
+):
+  monkeypatch.setattr(added_norm, "platform", lambda: on)
+  monkeypatch.setattr(triton_call, "is_installed", lambda: True)
+  taken = []
+  monkeypatch.setattr(added_norm, "with_kernels", lambda *arguments: taken.append(1) or arguments[2])
+  x, product, bias, scale, norm_bias, _ = _case(2, 4, width)
+  settings = Settings(0.0, Use.MLP_OUTPUT_DROPOUT, 1e-5, jnp.dtype(jnp.float32))
+  places = row_random.Part(jnp.zeros((2, 4), jnp.int32), 0, 9) if part else None
+  mesh = jax.make_mesh((2,) * len(axes), axes, axis_types=(AxisType.Auto,) * len(axes)) if axes else None
+
+  def norm():
+    branch = Branch(product, bias, None, None)
+    return added_norm.added_norm(x, branch, scale, norm_bias, settings, part=places)
+
+  if mesh is None:
+    norm()
+  else:
+    with jax.set_mesh(mesh):
+      jax.eval_shape(norm)
+  assert bool(taken) == is_taken
+
+
+def test_a_gpu_without_triton_computes_the_parts_and_lays_no_rows_together(monkeypatch):
+  for module in (added_norm, layer_norm):
+    monkeypatch.setattr(module, "platform", lambda: "gpu")
+  monkeypatch.setattr(triton_call, "is_installed", lambda: False)
+  case = _case(2, 4, 8)
+  settings = Settings(0.0, Use.MLP_OUTPUT_DROPOUT, 1e-5, jnp.dtype(jnp.float32))
+
+  def gradient(x, product, bias, scale, norm_bias, given):
+    def norm(x):
+      return added_norm.added_norm(x, Branch(product, bias, None, None), scale, norm_bias, settings)
+
+    return jax.vjp(norm, x)[1](given)
+
+  program = str(jax.make_jaxpr(gradient)(*case))
+  # The norm's input and result, and the gradients of both.
+  assert program.count("layout_constraint[") == program.count("major_to_minor=(0, 1, 2)") == 4, program
+
+
+def test_compiled_for_a_tpu_it_is_one_kernel_that_reads_rows_where_they_lie():
+  if not targets.is_installed("tpu"):
+    pytest.skip("libtpu, the TPU compiler, is not installed")
+  with mock.patch.dict(os.environ):
+    devices = targets.describe("v5e:2x2").devices[:1]
+  mesh = sharding.make_mesh(MeshSettings(data=1, fsdp=1, tensor=1), devices=devices)
+  settings = Settings(0.1, Use.MLP_OUTPUT_DROPOUT, 1e-5, jnp.dtype(jnp.bfloat16))
+
+  def gradients(x, product, bias, scale, norm_bias, keys, given):
+    def norm(x, product, bias, scale, norm_bias):
+      branch = Branch(product, bias, None, keys)
+      return added_norm.added_norm(x, branch, scale, norm_bias, settings)
+
+    return jax.vjp(norm, x, product, bias, scale, norm_bias)[1](given)
+
+  place = NamedSharding(mesh, PartitionSpec())
+  wide, vector, keys = (
+    jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+    for shape, dtype in [
+      ((4, 460, 768), jnp.bfloat16),
+      ((768,), jnp.float32),
+      ((4,), jax.eval_shape(lambda: jax.random.key(0)).dtype),
+    ]
+  )
+  with jax.set_mesh(mesh):
+    program = jax.jit(gradients).lower(wide, wide, vector, vector, vector, keys, wide).compile()
+  assert program.as_text().count('custom_call_target="tpu_custom_call"') == 1
+  # The sum that is normalised is 2.8 MB, a padded copy of one of the kernel's arrays would be as much.
+  assert program.memory_analysis().temp_size_in_bytes < 4e6

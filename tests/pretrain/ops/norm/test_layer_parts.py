@@ -1,0 +1,132 @@
+"""The dense layer, the GELU and the LayerNorm of the layers against those of flax and JAX."""
+
+import math
+import sys
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from pretrain.ops.dense import add_bias, product
+from pretrain.ops.gelu import gelu
+from pretrain.ops.norm.layer_norm import by_formula, layer_norm
+from tests.pretrain import drawn
+
+TOLERANCE = {"float32": 1e-5, "bfloat16": 2.0**-6}  # of the largest number
+
+
+def _arrays(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+  return [np.float32(0.5) + np.asarray(drawn.normal(seed, *shape)) for seed, shape in enumerate(shapes)]
+
+
+def _value_and_gradients(function, weights, *arguments):
+  """The function's value and its gradients, weighted, as one program."""
+
+  def run(weights, *arguments):
+    value, pull_back = jax.vjp(function, *arguments)
+    return value, pull_back(weights)
+
+  return jax.jit(run)(weights, *arguments)
+
+
+def _assert_equal(found, expected, *, dtype: str) -> None:
+  for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    assert one.dtype == other.dtype
+    one, other = (np.asarray(array, np.float64) for array in (one, other))
+    np.testing.assert_allclose(one, other, atol=TOLERANCE[dtype] * np.abs(other).max(), rtol=0)
+
+
+@pytest.mark.parametrize("keeps_input", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_dense_is_that_of_flax_and_its_gradients_add_up_in_float32(dtype, keeps_input):
+  x, kernel, bias, weights = _arrays((3, 37, 5), (5, 7), (7,), (3, 37, 7))
+  x, weights = x.astype(dtype), weights.astype(dtype)
+
+  def ours(x, kernel, bias):
+    return add_bias(product(x, kernel.astype(x.dtype), keeps_input), bias)
+
+  def theirs(x, kernel, bias):
+    return nn.Dense(7, dtype=x.dtype).apply({"params": {"kernel": kernel, "bias": bias}}, x)
+
+  (value, gradients), (expected, wide) = (
+    _value_and_gradients(function, weights, x, kernel, bias) for function in (ours, theirs)
+  )
+  np.testing.assert_array_equal(value, expected)
+  _assert_equal(gradients, wide, dtype=dtype)
+  exact = np.sum(weights.astype(np.float32), axis=(0, 1))
+  np.testing.assert_allclose(gradients[2], exact, rtol=1e-5)  # also where products are bfloat16
+
+
+def _kernel_gradient(u, kernel, weights):
+  """That of a layer whose input is a GELU."""
+  return jax.grad(lambda kernel: jnp.sum(weights * product(gelu(u), kernel)))(kernel)
+
+
+def test_the_copy_of_an_operand_on_a_cpu_computes_no_gelu():
+  arrays = _arrays((3, 37, 5), (5, 7), (3, 37, 7))
+  program = jax.jit(_kernel_gradient).lower(*arrays).compile().as_text()
+  computations = [text for text in program.split("\n\n") if " erf(" in text]
+  assert computations and not any(" copy(" in text or " transpose(" in text for text in computations)
+
+
+def test_on_a_gpu_a_gradient_is_rounded_before_it_is_summed(monkeypatch):
+  u, bias, weights = (array.astype("bfloat16") for array in _arrays((3, 37, 7), (7,), (3, 37, 7)))
+
+  def gradient(u, bias):
+    return jax.grad(lambda u, bias: jnp.sum(weights * gelu(add_bias(u, bias))), argnums=(0, 1))(u, bias)
+
+  here = gradient(u, bias)
+  monkeypatch.setattr(sys.modules[product.__module__], "platform", lambda: "gpu")
+  _assert_equal(gradient(u, bias), here, dtype="bfloat16")
+  equations = jax.make_jaxpr(gradient)(u, bias).eqns
+  barriers = [equation for equation in equations if equation.primitive.name == "optimization_barrier"]
+  assert [barrier.outvars[0].aval.dtype for barrier in barriers] == [jnp.bfloat16]
+
+
+def test_the_kernel_gradient_is_the_same_on_every_platform(monkeypatch):
+  arrays = _arrays((3, 37, 5), (5, 7), (3, 37, 7))
+  here = _kernel_gradient(*arrays)
+  monkeypatch.setattr(sys.modules[product.__module__], "platform", lambda: "tpu")
+  np.testing.assert_allclose(_kernel_gradient(*arrays), here, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("norm", [layer_norm, by_formula], ids=["here", "by_formula"])
+def test_the_norm_is_that_of_flax_in_value_and_gradients(norm, dtype):
+  x, scale, bias, weights = _arrays((3, 37, 8), (8,), (8,), (3, 37, 8))
+  x, weights = (10 + x).astype(dtype), weights.astype(dtype)
+
+  def ours(x, scale, bias):
+    return norm(x, scale, bias, 1e-5, jnp.dtype(dtype))
+
+  def theirs(x, scale, bias):
+    module = nn.LayerNorm(epsilon=1e-5, dtype=dtype, use_fast_variance=False)
+    return module.apply({"params": {"scale": scale, "bias": bias}}, x)
+
+  found, expected = (_value_and_gradients(function, weights, x, scale, bias) for function in (ours, theirs))
+  for one, other in zip(found, expected, strict=True):
+    _assert_equal(one, other, dtype=dtype)
+
+
+def test_gelu_in_bfloat16_is_the_exact_one_rounded_once():
+  bits = np.arange(2**16, dtype=np.uint16)
+  hundred = np.asarray(100, ml_dtypes.bfloat16).view(np.uint16)
+  x = bits[(bits & 0x7FFF) < hundred].view(ml_dtypes.bfloat16)  # every number nearer to 0
+  exact = np.asarray(x, np.float64)
+  found = np.asarray(jax.jit(gelu)(x), np.float64)
+  expected = exact * 0.5 * (1 + np.vectorize(math.erf)(exact / math.sqrt(2)))
+  # Half a unit in the last place, and what erf loses beside 1 where the result is below a thousandth.
+  np.testing.assert_allclose(found, expected, rtol=1.05 * 2.0**-8, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_gelu_and_its_gradient_are_those_of_jax(dtype):
+  x = np.linspace(-6, 6, 1001).astype(dtype)
+  found, expected = (
+    _value_and_gradients(function, np.ones_like(x), x)
+    for function in (gelu, lambda x: jax.nn.gelu(x, approximate=False))
+  )
+  _assert_equal(found, expected, dtype=dtype)

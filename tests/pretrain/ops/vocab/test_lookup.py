@@ -1,0 +1,150 @@
+"""Rows of a table and the order in which their gradient adds up: Triton kernels, interpreted, against JAX's.
+
+Run: pytest tests/pretrain/ops/vocab/test_lookup.py
+"""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain.ops import triton_call
+from pretrain.ops.vocab import lookup, lookup_triton
+from tests.pretrain import drawn
+
+PAD = 1
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+  """Small programs of the kernels, by Triton's interpreter: runs of 4 are long, 8 rows of them at once."""
+  pytest.importorskip("triton")
+  from tests.pretrain.ops import triton_interpreted
+
+  monkeypatch.setattr(triton_call, "run", triton_interpreted.run)
+  monkeypatch.setattr(lookup_triton, "_BLOCK", 4)
+  monkeypatch.setattr(lookup_triton, "_AT_ONCE", 8)
+  monkeypatch.setattr(lookup_triton, "_FEW", (32, 4))
+  monkeypatch.setattr(lookup_triton, "_MANY", (16, 4))
+
+
+def _runs(*sizes: int) -> np.ndarray:
+  """Ids of which 0 occurs so many times, then 1, and so on, in any order."""
+  ids = np.repeat(np.arange(len(sizes)), sizes).astype(np.int32)
+  return np.random.default_rng(0).permutation(ids)
+
+
+CASES = {
+  "single ids, and some that never occur": (_runs(1, 0, 1, 0, 0, 1), 32),
+  "runs about as long as a block, from all places": (_runs(3, 4, 5, 1, 4, 4, 2, 3, 7, 8, 9, 1, 5), 32),
+  "one run of hundreds, and what follows it": (_runs(2, 301, 0, 3, 1), 32),
+  "one run alone": (_runs(0, 0, 16, 0), 32),
+  "a last block that is not full": (_runs(6, 1), 16),
+  "fewer tokens than a block": (_runs(0, 2), 16),
+  "a width that ends inside the lanes": (_runs(1, 9, 2), 40),
+  "one lane": (_runs(5, 1, 2), 1),
+}
+
+
+def _added(function, table, ids, rows) -> np.ndarray:
+  return np.asarray(jax.jit(function)(table, ids, rows).astype(jnp.float32))
+
+
+@pytest.mark.parametrize("ids, width", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rows_are_added_to_those_of_their_ids(ids, width, dtype, interpreted):
+  height = int(ids.max()) + 3
+  table, rows = drawn.normal(0, height, width), drawn.normal(1, ids.size, width).astype(dtype)
+  found = _added(lookup_triton.added, table, ids, rows)
+  expected = _added(lambda table, ids, rows: table.at[ids].add(rows.astype(table.dtype)), table, ids, rows)
+  np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max(), rtol=0)
+  absent = np.setdiff1d(np.arange(height), ids)
+  np.testing.assert_array_equal(found[absent], np.asarray(table)[absent])
+  np.testing.assert_array_equal(found, _added(lookup_triton.added, table, ids, rows))
+
+
+def test_ids_beyond_the_table_are_left_out_and_nothing_added_is_the_table(interpreted):
+  table, ids = drawn.normal(0, 5, 8), np.repeat(np.asarray([5, 6, 4, 100], np.int32), (1, 9, 1, 2))
+  found = lookup_triton.added(table, ids, jnp.ones((13, 8)))
+  np.testing.assert_array_equal(found, table.at[4].add(1.0))
+  assert lookup_triton.added(table, ids[:0], jnp.ones((0, 8))) is table
+  assert lookup_triton.added(table[:0], ids, jnp.ones((13, 8))).shape == (0, 8)
+
+
+def test_a_run_adds_up_in_float32_and_in_the_order_of_its_rows(interpreted):
+  # 1 + 2^-12 is 1 in float16, and in float32 large - large + small is not large + small - large.
+  rows = jnp.concatenate([jnp.ones((1, 2)), jnp.full((2, 2), 2.0**-12)]).astype(jnp.float16)
+  found = lookup_triton.added(jnp.zeros((2, 2)), np.zeros(3, np.int32), rows)
+  np.testing.assert_array_equal(found[0], 1 + 2.0**-11)
+  rows = jnp.asarray([[2.0**30], [-(2.0**30)], [1.0]])
+  for order, expected in (([0, 1, 2], 1.0), ([0, 2, 1], 0.0)):
+    found = lookup_triton.added(jnp.zeros((1, 1)), np.zeros(3, np.int32), rows[np.asarray(order)])
+    assert float(found[0, 0]) == expected
+
+
+def _gradients(read, table, ids, given):
+  """Of a table that a lookup reads, and a product besides."""
+
+  def loss(table):
+    vectors, again = read(table, ids)
+    return jnp.sum(vectors * given) + jnp.sum(jnp.sin(again))
+
+  return jax.grad(loss)(table)
+
+
+def _with_kernels(table, ids):
+  return lookup.with_kernels(PAD, table, ids)
+
+
+def _of_parts(table, ids):
+  return lookup.lookup(table, ids, fixed=PAD)
+
+
+def test_a_lookups_gradient_is_that_of_its_definition_also_for_several_tables(interpreted):
+  ids = np.stack([_runs(5, 9, 0, 2, 8).reshape(4, 6), _runs(1, 3, 14, 6).reshape(4, 6)])
+  table, given = drawn.normal(0, 2, 7, 24), drawn.normal(1, 2, 4, 6, 24)
+  for one, other in zip(_with_kernels(table[0], ids[0]), _of_parts(table[0], ids[0]), strict=True):
+    np.testing.assert_array_equal(one, other)
+  found, expected = (
+    jax.vmap(lambda *arrays, read=read: _gradients(read, *arrays))(table, ids, given)
+    for read in (_with_kernels, _of_parts)
+  )
+  np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max(), rtol=0)
+  np.testing.assert_array_equal(found[:, PAD], jnp.cos(table[:, PAD]))  # not from the lookup
+
+
+def test_on_gpus_a_small_tables_gradient_is_no_scatter(monkeypatch):
+  table, ids, given = drawn.normal(0, 5, 3), _runs(4, 0, 7, 1).reshape(2, 6), drawn.normal(1, 2, 6, 3)
+
+  def program():
+    return jax.make_jaxpr(lambda x: jax.vjp(lambda x: lookup.of_few_rows(x, ids), x)[1](given))
+
+  parts = program()(table)
+  monkeypatch.setattr(lookup, "platform", lambda: "gpu")
+  compared = program()(table)
+  assert ("scatter" in str(parts), "scatter" in str(compared)) == (True, False)
+  (found,), (expected,) = (jax.core.eval_jaxpr(each.jaxpr, each.consts, table) for each in (compared, parts))
+  np.testing.assert_allclose(found, expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_the_kernels_are_taken_where_triton_computes(is_taken, monkeypatch):
+  monkeypatch.setattr(lookup, "takes_triton", lambda: is_taken)
+  taken = []
+  monkeypatch.setattr(lookup, "with_kernels", lambda *arguments: taken.append(1) or arguments)
+  lookup.lookup(drawn.normal(0, 5, 3), jnp.zeros((2, 4), jnp.int32), fixed=1)
+  assert bool(taken) == is_taken
+
+
+def test_the_kernels_compile_for_an_a100_and_an_h100():
+  pytest.importorskip("triton")
+  command = [sys.executable, "-m", "tests.pretrain.ops.triton_compiled", "lookup", "80", "90"]
+  done = subprocess.run(command, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr[-2000:]
+  for capability, kernels in json.loads(done.stdout).items():
+    assert kernels.keys() == {"of_few", "of_many"}, capability
+    assert max(kernels.values()) <= 8 * 1024, capability  # of shared memory: many programs share it

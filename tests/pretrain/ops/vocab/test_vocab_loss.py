@@ -1,0 +1,151 @@
+"""Run: pytest tests/pretrain/ops/vocab/test_vocab_loss.py. Value and gradients against the plain softmax."""
+
+import functools
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain import losses
+from pretrain.ops.vocab import vocab_loss as op
+from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
+from tests.pretrain import drawn
+
+B, M, D, V = 2, 7, 8, 31
+LOSSES = {
+  "masked": lambda log_probs, copy, original, weights: losses.masked_lm_loss(log_probs, weights),
+  "mixture": functools.partial(losses.corrective_lm_loss, stop_gradient=False),
+  "weighted": functools.partial(losses.corrective_lm_loss, stop_gradient=False, form="weighted"),
+  "all_token": losses.all_token_lm_loss,
+}
+
+
+def _inputs(unused: int = 4):
+  x, table = drawn.normal(0, B, M, D), drawn.normal(1, V, D)
+  bias, copy = drawn.normal(2, V), drawn.normal(3, B, M)
+  targets = drawn.integers(4, V, B, M, 2)
+  weights = np.array(drawn.uniform(5, B, M))
+  weights[1, M - unused :] = 0.0
+  return (x, table, bias, copy), targets, drawn.flags(6, B, M), weights
+
+
+@functools.cache
+def _expected(name):
+  arrays, *rest = _inputs()
+  return _loss_and_gradient(lambda arrays: _plain(LOSSES[name], M, arrays, *rest), arrays)
+
+
+def _plain(sum_loss, chunk, arrays, targets, original, weights):
+  x, table, bias, copy = arrays
+  scores = vocab_scores(x, table, bias, targets, chunk=M)
+  return sum_loss(scores.log_probs[..., 0], copy, original, weights), scores
+
+
+def _one_pass(sum_loss, chunk, arrays, targets, original, weights):
+  x, table, bias, copy = arrays
+  inputs = op.Inputs((copy,), (original, weights))
+  return op.vocab_loss(sum_loss, chunk, x, table, bias, targets, weights > 0, inputs)
+
+
+def _loss_and_gradient(function, arrays, dtype=jnp.float32):
+  x, *others = arrays
+
+  def total(arrays):  # not 1 times the loss
+    loss, scores = function(arrays)
+    return 0.3 * loss + jnp.square(loss) / 50, scores
+
+  return jax.jit(jax.value_and_grad(total, has_aux=True))((np.asarray(x).astype(dtype), *others))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("chunk", [1, 5, 100])
+def test_loss_gradients_and_scores_are_those_of_the_plain_softmax_for_any_chunk(name, chunk):
+  arrays, *rest = _inputs()
+  (found, scores), gradient = _loss_and_gradient(
+    lambda arrays: _one_pass(LOSSES[name], chunk, arrays, *rest), arrays
+  )
+  (expected, plain), plain_gradient = _expected(name)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+  for a, b in zip(gradient, plain_gradient):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+  used = np.asarray(rest[-1] > 0)
+  for a, b in zip(scores, plain):
+    np.testing.assert_allclose(np.asarray(a)[used], np.asarray(b)[used], rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [5, 100])
+def test_on_tpus_the_bias_is_a_column_of_the_product_and_its_gradient_is_the_same(chunk, monkeypatch):
+  arrays, *rest = _inputs()
+  function = lambda arrays: _one_pass(LOSSES["masked"], chunk, arrays, *rest)  # noqa: E731
+  (plain, _), expected = _loss_and_gradient(function, arrays, jnp.bfloat16)
+  monkeypatch.setattr(op, "platform", lambda: "tpu")
+  (loss, _), gradient = _loss_and_gradient(function, arrays, jnp.bfloat16)
+  assert loss == plain
+  for name, a, b in zip(("x", "table", "bias"), gradient, expected):
+    scale = np.abs(np.asarray(b, np.float32)).max()
+    np.testing.assert_allclose(a, b, rtol=0, atol=2.0**-8 * scale * (name == "bias"), err_msg=name)
+  assert not np.array_equal(gradient[2], expected[2])  # it is another sum
+
+
+@pytest.mark.parametrize("chunk", [4, 100])
+def test_unused_positions_get_exactly_no_gradient_and_the_copy_head_none_from_masked_lm(chunk):
+  arrays, *rest = _inputs()
+  _, gradient = _loss_and_gradient(lambda arrays: _one_pass(LOSSES["masked"], chunk, arrays, *rest), arrays)
+  assert np.all(np.asarray(gradient[0])[1, M - 4 :] == 0) and np.all(np.asarray(gradient[0])[0] != 0)
+  assert np.all(np.asarray(gradient[3]) == 0)
+
+
+def test_chunks_without_a_used_position_are_not_computed():
+  arrays, *rest = _inputs()
+  x, table, bias, copy = arrays
+  targets, original, _ = rest
+
+  @jax.jit
+  def loss_and_scores(poisoned, flat):
+    inputs = op.Inputs((copy,), (original, 1.0 * flat))
+    return op.vocab_loss(LOSSES["masked"], 1, poisoned, table, bias, targets, flat, inputs)
+
+  for used in (0, 1, 3):
+    flat = np.arange(B * M).reshape(B, M) >= B * M - used
+    # An infinite logit everywhere but at the used positions makes every row of a chunk that is read infinite.
+    poisoned = np.where(flat[..., None], x, np.float32(np.inf))
+    loss, scores = jax.device_get(loss_and_scores(poisoned, flat))
+    assert np.isfinite(loss) and (loss > 0) == (used > 0)
+    assert np.all(scores.top_log_probs[~flat] == 0)
+
+
+def test_nothing_is_used():
+  arrays, targets, original, _ = _inputs()
+  rest = (targets, original, np.zeros((B, M), np.float32))
+  (loss, _), gradient = _loss_and_gradient(
+    lambda arrays: _one_pass(LOSSES["mixture"], 4, arrays, *rest), arrays
+  )
+  assert loss == 0 and all(np.all(np.asarray(leaf) == 0) for leaf in gradient)
+
+
+def test_bfloat16_products_add_up_in_float32_forward_and_backward():
+  arrays, *rest = _inputs()
+
+  def loss(arrays):
+    return _one_pass(LOSSES["mixture"], 4, arrays, *rest)
+
+  (found, _), gradient = _loss_and_gradient(loss, arrays, dtype=jnp.bfloat16)
+  (expected, _), exact = _loss_and_gradient(loss, arrays)
+  assert [leaf.dtype for leaf in gradient] == [jnp.bfloat16, jnp.float32, jnp.float32, jnp.float32]
+  np.testing.assert_allclose(found, expected, rtol=0.02)
+  for a, b in zip(gradient, exact):  # logits of about 10 and gradients are rounded to 8 bits
+    difference = np.asarray(a, np.float32) - np.asarray(b)
+    assert np.linalg.norm(difference) < 0.03 * np.linalg.norm(b)
+
+  def products(jaxpr):
+    for equation in jaxpr.eqns:
+      if equation.primitive.name == "dot_general":
+        yield tuple(str(v.aval.dtype) for v in (*equation.invars, *equation.outvars))
+      for inner in jax.extend.core.jaxprs_in_params(equation.params):
+        yield from products(inner)
+
+  low = (arrays[0].astype(jnp.bfloat16), *arrays[1:])
+  jaxpr = jax.make_jaxpr(jax.grad(lambda a: loss(a)[0]))(low)
+  assert set(products(jaxpr.jaxpr)) == {("bfloat16", "bfloat16", "float32")}

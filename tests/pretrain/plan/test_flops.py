@@ -1,0 +1,169 @@
+"""Run: python -m pytest tests/pretrain/plan/test_flops.py"""
+
+import pytest
+
+from configs import base
+from pretrain.plan import flops
+
+COCO_LM = {
+  "corruption.kind": "generator",
+  "generator.num_layers": 4,
+  "objectives.rtd.weight": 50.0,
+  "objectives.clm.weight": 1.0,
+  "objectives.scl.weight": 1.0,
+}
+AMOS = {
+  "corruption.kind": "generator",
+  "generator.num_layers": 8,
+  "generator.mlm_layers": (4, 6, 8),
+  "generator.mixture": "adversarial",
+  "generator.sampling_dropout": "zero",
+  "objectives.rtd.weight": 50.0,
+}
+MLM = {"objectives.mlm.weight": 1.0}
+RTD = {"corruption.kind": "generator", "objectives.rtd.weight": 50.0}
+ONE_PASS = {"generator.sampling_dropout": "train"}
+LARGE = {"model.hidden_size": 1024, "model.num_layers": 24, "model.num_heads": 16, "model.mlp_size": 4096}
+ELECTRA = {"generator.num_layers": 12, "generator.hidden_size": 256, "generator.mlp_size": 1024}
+TACO = {"data.length": 256, "model.vocab_size": 30_522, "objectives.taco.weight": 1.0}
+BIG_VOCABULARY = {"model.vocab_size": 64_000}
+
+
+def config(*changes: dict):
+  made = base.get_config()
+  for change in changes:
+    made.update_from_flattened_dict(change)
+  return made
+
+
+# MFLOP per token, worked out apart from this program from the formulas in the papers' sizes.
+TABLE = [
+  ("MLM base", 589, (MLM,)),
+  ("RTD only base", 778, (RTD, ONE_PASS)),
+  ("ELECTRA base", 651, (RTD, ELECTRA, ONE_PASS)),
+  ("COCO-LM base, one pass", 1304, (COCO_LM, ONE_PASS)),
+  ("COCO-LM base, second pass for sampling", 1375, (COCO_LM,)),
+  ("COCO-LM base++", 1348, (COCO_LM, ONE_PASS, BIG_VOCABULARY)),
+  ("COCO-LM large++", 4323, (COCO_LM, ONE_PASS, BIG_VOCABULARY, LARGE, {"generator.num_layers": 6})),
+  ("AMOS base", 1036, (AMOS,)),
+  ("AMOS base++", 1123, (AMOS, BIG_VOCABULARY)),
+  ("TACO base", 560, (MLM, TACO)),
+  ("MLM large", 1994, (MLM, LARGE)),
+  ("MLM base, length 128", 548, (MLM, {"data.length": 128})),
+  ("COCO-LM base, length 128", 1215, (COCO_LM, ONE_PASS, {"data.length": 128})),
+]
+
+
+@pytest.mark.parametrize(("expected", "changes"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_training_cost_is_the_tables(expected, changes):
+  # The table is rounded to 1 MFLOP and leaves out the RTD head's 2H = 0.005 MFLOP (0.006 for large).
+  assert flops.training_flops_per_token(config(*changes)) / 1e6 == pytest.approx(expected, abs=0.55)
+
+
+def test_parts_are_those_of_the_network():
+  parts = flops.forward_parts(config(COCO_LM))
+  assert set(parts) == {
+    "encoder",
+    "generator",
+    "generator heads",
+    "sampling pass",
+    "rtd head",
+    "clm head",
+    "scl pass",
+  }
+  assert parts["sampling pass"] == pytest.approx((parts["generator"] + parts["generator heads"]) / 3)
+
+
+def difference(changes: dict, *before: dict) -> float:
+  with_change = flops.training_flops_per_token(config(*before, changes))
+  return with_change - flops.training_flops_per_token(config(*before))
+
+
+def test_frozen_generator_costs_its_forward_pass_only():
+  parts = flops.forward_parts(config(COCO_LM, ONE_PASS))
+  saved = difference({"generator.frozen": True}, COCO_LM, ONE_PASS)
+  assert saved == pytest.approx(-2 * (parts["generator"] + parts["generator heads"]))
+  # What is frozen has no dropout to switch off for sampling.
+  frozen = {"generator.frozen": True}
+  assert difference(ONE_PASS, COCO_LM, frozen) == 0
+
+
+def test_without_dropout_there_is_no_second_pass():
+  still = {"model.dropout": 0.0, "model.attention_dropout": 0.0}
+  assert difference(ONE_PASS, COCO_LM, still) == 0
+  assert difference(ONE_PASS, COCO_LM) < 0
+
+
+def test_separate_generators_add_their_depths_and_heads():
+  separate = flops.forward_parts(
+    config(AMOS, {"generator.separate_layers": (4, 6, 8), "generator.mlm_layers": ()})
+  )
+  shared = flops.forward_parts(config(AMOS))
+  assert separate["generator"] == pytest.approx(shared["generator"] * 18 / 8)
+  assert separate["generator heads"] == pytest.approx(shared["generator heads"])
+
+
+def test_only_the_adversarial_mixture_pays_for_soft_embeddings():
+  assert difference({"generator.mixture": "uniform"}, AMOS) == pytest.approx(-3 * 77 / 512 * 2 * 768 * 32_768)
+
+
+def test_objectives_over_all_positions_cost_whole_softmaxes():
+  whole = 2 * 768 * 32_768
+  assert difference({"objectives.all_token.weight": 1.0}, RTD) == pytest.approx(3 * whole)
+  assert difference({"objectives.mlm.positions": "all"}, MLM) == pytest.approx(
+    3 * (1 - 77 / 512) * (whole + 2 * 768**2)
+  )
+
+
+def test_google_electra_pays_for_projections_and_a_dense_head():
+  assert difference({"objectives.rtd.head": "dense"}, RTD, ELECTRA) == pytest.approx(3 * 2 * 768**2)
+  wider = 3 * 77 / 512 * 2 * (768 - 256) * (256 + 32_768)
+  assert difference({"generator.projection": "embeddings"}, RTD, ELECTRA, ONE_PASS) == pytest.approx(wider)
+
+
+def test_contrast_costs_one_product_for_each_candidate():
+  taco = {"objectives.taco.weight": 1.0, "objectives.taco.num_negatives": 50}
+  assert difference(taco, MLM) == pytest.approx(3 * 2 * 768 * 51, rel=1e-6)
+
+
+def test_crop_may_be_a_number_of_tokens():
+  as_fraction = difference({"objectives.scl.crop_fraction": 0.5}, COCO_LM)
+  assert difference({"objectives.scl.crop_fraction": 256.0}, COCO_LM) == pytest.approx(as_fraction)
+  assert difference({"objectives.scl.crop_fraction": 9999.0}, COCO_LM) > 0
+
+
+def test_number_of_masked_positions_is_not_raised_by_rounding():
+  # 0.07 * 100 is 7.000000000000001 in floating point.
+  change = {"corruption.mask_rate": 0.07, "data.length": 100}
+  assert flops.forward_parts(config(MLM, change))["mlm head"] == pytest.approx(
+    0.07 * 2 * 768 * (768 + 32_768)
+  )
+
+
+def test_the_dict_stored_with_a_checkpoint_counts_alike():
+  assert flops.training_flops_per_token(config(AMOS).to_dict()) == flops.training_flops_per_token(
+    config(AMOS)
+  )
+
+
+@pytest.mark.parametrize(
+  ("kind", "tera"),
+  [
+    ("NVIDIA H200", 989),
+    ("NVIDIA H100 80GB HBM3", 989),
+    ("NVIDIA H100 PCIe", 756),
+    ("NVIDIA A100-SXM4-40GB", 312),
+    ("Tesla V100-SXM2-16GB", 125),
+    ("TPU v4", 275),
+    ("TPU v5 lite", 197),
+    ("TPU v5p", 459),
+    ("TPU v5", 459),
+    ("TPU v6 lite", 918),
+  ],
+)
+def test_known_devices_have_a_peak(kind, tera):
+  assert flops.peak_flops(kind) == tera * 1e12
+
+
+def test_a_cpu_has_none():
+  assert flops.peak_flops("cpu") is None

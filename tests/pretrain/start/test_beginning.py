@@ -1,0 +1,44 @@
+"""What a new run says before it begins."""
+
+import types
+
+import pytest
+
+from data import errors
+from pretrain import train
+from pretrain.export.tokenizer import convert
+from pretrain.pod.peers import ALONE
+from pretrain.start import beginning
+from tests.pretrain.small_run import run_training, small_config
+
+FED = {"data.feed": "seqio", "data.source": "seqio:one"}
+
+
+def test_a_new_run_says_once_that_its_vocabulary_cannot_be_exported(small_records, tmp_path, monkeypatch):
+  monkeypatch.setattr(convert, "warning", lambda directory: f"no export of {directory}")
+  config, lines = small_config("mlm", small_records, {"train.total_steps": 3}), []
+  for _ in range(2):
+    assert run_training(config, tmp_path / "w", say=lines.append) == 0
+  assert lines.count(f"no export of {small_records / 'vocabulary'}") == 1
+
+
+def test_a_feed_ends_where_the_run_cannot_begin(monkeypatch, tmp_path):
+  closed = []
+  records = types.SimpleNamespace(
+    close=lambda: closed.append(1), digests={}, directory="", tokens=None, vocabulary=""
+  )
+
+  def fail(*_):
+    raise errors.DataError("others")
+
+  monkeypatch.setattr(beginning.prepared, "ensure_records", lambda *_, **__: "")
+  monkeypatch.setattr(beginning.prepared, "open", lambda _: records)
+  with monkeypatch.context() as differing:
+    differing.setattr(beginning, "compare_records", fail)
+    with pytest.raises(errors.DataError, match="others"):
+      beginning.open_records(small_config("mlm", "", FED), str(tmp_path), False, ALONE)
+  assert closed == [1]
+  monkeypatch.setattr(train, "make_run", fail)
+  with pytest.raises(errors.DataError, match="others"):
+    train.train(small_config("mlm", "", FED), str(tmp_path / "run"))
+  assert closed == [1, 1]

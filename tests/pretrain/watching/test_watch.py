@@ -1,0 +1,167 @@
+"""Losses that leap and are left behind, updates that are not finite, replicas that differ."""
+
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from data.errors import DivergedError
+from data.records import PackedRecords
+from pretrain.checkpoints import checkpoint
+from pretrain.reading import ledger
+from pretrain.watching import diagnosis, watch
+from pretrain.watching.spikes import MOST_ROLL_BACKS, Skip, Spikes, position
+from tests.pretrain.small_run import (
+  SharedRun,
+  assert_same_params,
+  metric_lines,
+  run_training,
+  saved_params,
+  small_config,
+  small_run,
+)
+
+FIELDS = {
+  "train.total_steps": 12,
+  "train.checkpoint_every": 4,
+  "train.checkpoints_to_keep": 10,
+  "train.eval_every": 20,
+  "train.spike_zscore": 50.0,
+  "train.spike_window": 4,
+  "train.spike_roll_back": True,
+}
+
+
+def test_a_loss_far_above_those_before_is_a_spike():
+  spikes = Spikes(zscore=3.0, window=4)
+  assert [spikes.see(loss) for loss in (9.0, 5.0, 5.2, 4.8, 5.0)] == [None] * 5
+  assert spikes.see(math.nan) is None
+  # Of 5.0, 5.2, 4.8, 5.0: mean 5, deviation sqrt(0.02).
+  again = Spikes(zscore=3.0, window=4, saved=json.loads(json.dumps(spikes.to_save())))
+  assert spikes.see(5.3) is None and again.see(5.5) == pytest.approx(0.5 / 0.02**0.5)
+  assert Spikes(zscore=0.0, window=4, saved={"losses": [1.0] * 4}).see(1e9) is None
+
+
+def test_data_is_taken_from_further_on_after_a_skip():
+  skips = [Skip(4, 3, 7, 9.0, 8.0), Skip(8, 2, 10, 9.0, 8.0)]
+  assert [position(step, skips) for step in (0, 3, 4, 7, 8, 9)] == [0, 3, 7, 10, 13, 14]
+
+
+def test_going_back_is_tried_a_few_times():
+  spikes = Spikes(zscore=3.0, window=4, skips=[Skip(4, 3, 7, 9.0, 8.0)] * (MOST_ROLL_BACKS - 1))
+  assert spikes.roll_back(9, 9.0, 8.0, to=4).skip == Skip(4, 5, 9, 9.0, 8.0)
+  spikes = Spikes(zscore=3.0, window=4, skips=[Skip(4, 3, 7, 9.0, 8.0)] * MOST_ROLL_BACKS)
+  assert spikes.roll_back(9, 9.0, 8.0, to=8).skip.at == 8
+  with pytest.raises(DivergedError, match=r"leapt again at step 9, although 9 batches after step 4 "):
+    spikes.roll_back(9, 9.0, 8.0, to=4)
+
+
+@pytest.fixture
+def bad_batch(small_records, monkeypatch):
+  """Batch 6, from 0, of the data has a huge loss, at whatever step it is taken."""
+  bad = PackedRecords(small_records, length=32, seed=0).batch(6, 8)
+  compile_train_step = SharedRun.compile_train_step
+
+  def compiled(run):
+    step = compile_train_step(run)
+
+    def with_spike(state, ids):
+      state, made = step(state, ids)
+      return state, made | ({"loss": (1e4, 1.0)} if np.array_equal(ids, bad) else {})
+
+    return with_spike
+
+  monkeypatch.setattr(SharedRun, "compile_train_step", compiled)
+
+
+class _Crash(BaseException):
+  pass
+
+
+def _lines(workdir):
+  return [json.loads(line) for line in (workdir / ledger.FILE_NAME).read_text().splitlines()]
+
+
+def test_a_run_goes_back_before_a_spike_and_a_later_start_does_the_same(small_records, tmp_path, bad_batch):
+  config, said = small_config("mlm", small_records, FIELDS), []
+  assert run_training(config, tmp_path / "whole", say=said.append) == 0
+  assert [line.partition(":")[0] for line in said if "spike" in line] == ["Loss spike at step 7"]
+  assert "Going back to step 4; the 3 batches since are left out" in said
+  records = PackedRecords(small_records, length=32, seed=0)
+  taken = [line["examples"] for line in _lines(tmp_path / "whole")]
+  assert taken == [records.examples(at, 8) for at in (0, 1, 2, 3, 7, 8, 9, 10, 11, 12, 13, 14)]
+  meta = checkpoint.read_meta(checkpoint.step_path(tmp_path / "whole"))
+  assert [skip[:3] for skip in meta["spikes"]["skips"]] == [[4, 3, 7]]
+
+  # Killed before and after the first save that knows of it.
+  for number, start in enumerate(("Going back", "step 6/12", "step 9/12")):
+    workdir = tmp_path / str(number)
+
+    def crash(line, start=start):
+      if line.startswith(start):
+        raise _Crash
+
+    with pytest.raises(_Crash):
+      run_training(config, workdir, say=crash)
+    assert run_training(config, workdir) == 0
+    assert _lines(workdir) == _lines(tmp_path / "whole")
+    assert metric_lines(workdir) == metric_lines(tmp_path / "whole")
+    assert_same_params(saved_params(workdir), saved_params(tmp_path / "whole"))
+
+
+def test_a_spike_is_only_counted_where_nothing_else_is_asked_for(small_records, tmp_path, bad_batch):
+  config = small_config("mlm", small_records, FIELDS | {"train.spike_roll_back": False})
+  assert run_training(config, tmp_path) == 0
+  lines = [line for line in metric_lines(tmp_path) if "train/loss" in line]
+  assert {line["step"]: line["train/loss_spikes"] for line in lines} == {3: 0, 6: 0, 9: 1, 12: 0}
+  assert len(_lines(tmp_path)) == 12
+
+
+def test_a_dump_names_terms_norms_and_examples(small_records, tmp_path):
+  run = small_run(small_config("mlm", small_records))
+  with jax.set_mesh(run.mesh):
+    state = run.init_state()
+    layers = state.params["encoder"]["trunk"]["layers"]
+    layers["up"]["kernel"] = layers["up"]["kernel"].at[0, 0, 0].set(np.inf)
+    ids = PackedRecords(small_records, length=32, seed=0).batch(0, 8)
+    found = diagnosis.write(run, state, ids, step=1, examples=[3, 1], workdir=str(tmp_path))
+  content = json.loads((tmp_path / diagnosis.FILE_NAME).read_text())
+  assert (content["step"], content["examples"]) == (1, [3, 1])
+  assert content["terms"] == {"masked_lm_loss": "nan"} and "masked_lm_loss" in found
+  norms = content["norms"]
+  assert norms["parameters"]["encoder/trunk/layers/up"] == "inf"
+  assert norms["parameters"]["encoder/embeddings/token"] == pytest.approx(
+    float(np.linalg.norm(state.params["encoder"]["embeddings"]["token"]["embedding"])), rel=1e-5
+  )
+  assert set(norms["gradients"]) == set(norms["parameters"])
+
+
+def test_a_run_whose_replicas_differ_ends_and_names_what(small_records, tmp_path, monkeypatch):
+  config = small_config("mlm", small_records, {"train.total_steps": 4, "train.replica_check_every": 2})
+  monkeypatch.setattr(watch, "replicas_that_differ", lambda params, mesh: ["encoder/w on 1 is not as on 0"])
+  with pytest.raises(DivergedError, match=r"^at step 2 encoder/w on 1 is not as on 0: a device") as caught:
+    run_training(config, tmp_path)
+  assert caught.value.exit_code == 4 and not checkpoint.saved_steps(tmp_path / "checkpoints")
+
+
+def test_replicas_that_differ_are_named():
+  mesh = jax.make_mesh((2, 2, 1), ("data", "fsdp", "tensor"), devices=jax.devices()[:4])
+  place = NamedSharding(mesh, PartitionSpec("fsdp"))
+  value = np.arange(8, dtype=np.float32)
+
+  def put(changed: int | None, by: tuple[int, ...] = (1,)):
+    parts = []
+    for number, (device, index) in enumerate(place.devices_indices_map(value.shape).items()):
+      part = value[index].copy()
+      if number == changed:
+        part.view(np.uint32)[: len(by)] += np.uint32(by)
+      parts.append(jax.device_put(part, device))
+    return {"a": {"w": jax.make_array_from_single_device_arrays(value.shape, place, parts)}}
+
+  assert watch.replicas_that_differ(put(None), mesh) == []
+  (line,) = watch.replicas_that_differ(put(3), mesh)
+  assert line == f"a/w on {mesh.devices.flat[3]} is not as on {mesh.devices.flat[1]}"
+  assert watch.replicas_that_differ(put(2, by=(1, 2**32 - 1)), mesh)  # a sum of words alone would not tell

@@ -19,7 +19,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from data import errors
@@ -278,3 +278,13 @@ def sha256(path: Path) -> str:
 def digest_json(value: Any) -> str:
   """The sha256 of a JSON value, the same on every machine."""
   return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def short_names(paths: Sequence[pathlib.Path]) -> list[str]:
+  """The shortest ends of the paths by which no two are the same; a number where paths are equal."""
+  parts = [path.absolute().parts for path in paths]
+  for length in range(1, max(map(len, parts)) + 1):
+    names = ["/".join(part[-length:]) for part in parts]
+    if len(set(names)) == len(names):
+      return names
+  return [f"{part[-1]} ({number})" for number, part in enumerate(parts, 1)]

@@ -21,7 +21,7 @@ def make_gradients(
   weight_dtype: jnp.dtype | None,
   shared: device_program.Shared,
 ) -> Callable[[ArrayTree, ArrayTree, ArrayTree], tuple[tuple[jax.Array, ArrayTree], ArrayTree]]:
-  """(params, rows, totals) to ((loss, metrics), gradients): a device's program, for `device_program.on_own_rows`.
+  """(params, rows, totals) to ((loss, metrics), gradients): the program that `on_own_rows` runs on a device.
 
   `rows` are the batch, or with several `microbatches` what `split` makes of it. `loss_fn` and `weight_dtype`
   are those of `step.make_train_step`; `shared` are the axes of parameters that are cut over `data`, and of

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import importlib
 import os
 import sys
 import time
@@ -14,7 +15,6 @@ from ml_collections import ConfigDict
 from data import progress
 from data.command import STOPPED
 from data.feed.client import FedRecords
-from lab.analysis.probing import Probing
 from pretrain.checkpoints import resume
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.checkpoints.checkpoint import Checkpoints
@@ -22,17 +22,19 @@ from pretrain.evaluate import evaluate, trivial_loss
 from pretrain.logs import metrics
 from pretrain.logs.metrics import SOURCE_LOSS, MetricWriter, Throughput, reduce_metrics
 from pretrain.logs.trackers import Trackers
+from pretrain.mesh import chips
 from pretrain.plan import flops
 from pretrain.pod.peers import ALONE, LOOKING, Alone
 from pretrain.pod.stop import StopRequest
 from pretrain.reading.batches import Batches
 from pretrain.reading.ledger import Ledger
 from pretrain.reading.prepared import Prepared
+from pretrain.reading.skips import position
 from pretrain.run import Run, make_run
-from pretrain.start import beginning
+from pretrain.start import beginning, preflight
 from pretrain.start.beginning import Log, Start
 from pretrain.step import Metrics, TrainState
-from pretrain.watching.spikes import RollBack, Spikes, position
+from pretrain.watching.spikes import RollBack, Spikes
 from pretrain.watching.watch import Watch
 
 
@@ -102,7 +104,9 @@ class Training:
   def __post_init__(self) -> None:
     config, first = self.run.config, self.start.step
     self.settings = config.train
-    self.probing = Probing(config, self.records.vocabulary) if self.settings.probe_every else None
+    self.probing = None
+    if self.settings.probe_every:
+      self.probing = importlib.import_module(preflight.PROBING).Probing(config, self.records.vocabulary)
     self.state, self.sums, watched = self._first_state()
     zscore, window = self.settings.spike_zscore, self.settings.spike_window
     self.spikes = Spikes(zscore=zscore, window=window, saved=watched, skips=self.start.skips)
@@ -125,7 +129,7 @@ class Training:
     if is_watched:
       self.log = self.progress.write
     self.watch = Watch(self.run, self.checkpoints, self.batches, self.spikes, self.workdir, self.log)
-    peak = self.settings.peak_flops or flops.peak_flops(jax.devices()[0].device_kind)
+    peak = self.settings.peak_flops or chips.peak_flops(jax.devices()[0].device_kind)
     self.throughput = Throughput(
       tokens_per_step=self.settings.batch_size * config.data.length,
       flops_per_token=flops.training_flops_per_token(config.to_dict()),

@@ -44,11 +44,11 @@ _LONGEST = (
   "finetune/search/test_driver.py",
   "pretrain/demo/test_demo.py",
   "pretrain/test_evaluate.py",
-  "pretrain/test_resume.py",
+  "pretrain/checkpoints/test_resume.py",
   "pretrain/corruption/test_generator.py",
   "finetune/docs/test_docs_demo.py",
   "finetune/prompt/test_search.py",
-  "pretrain/test_collectives.py",
+  "pretrain/mesh/test_collectives.py",
   "data/test_seqio_tasks.py",
 )
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from data import files
 from lab.analysis.outcome import LeftOut, Needs
-from pretrain.checkpoints import checkpoint, workdir
+from pretrain.checkpoints import checkpoint
 from pretrain.checkpoints.opened import OpenedRun, contrast_head, open_run
 from pretrain.checkpoints.saved_model import OpenedEncoder, SavedModel, open_model
 
@@ -37,7 +38,7 @@ class Request:
   @functools.cached_property
   def names(self) -> list[str]:
     """What the checkpoints are called: as much of the ends of their paths as tells them apart."""
-    return workdir.short_names([pathlib.Path(directory) for directory in self.directories])
+    return files.short_names([pathlib.Path(directory) for directory in self.directories])
 
   def newest(self, left_out: LeftOut) -> Iterator[tuple[str, OpenedRun]]:
     """Every run at its newest step, opened; errors as of `open_run`. Imports are left out."""

@@ -5,8 +5,8 @@
   python -m benchmarks.ahead amos_base --target=h100 --shape=32x512 --largest=8
 
 Prints one JSON line for each recipe: bytes of a device by kind, whether they fit, the compiler's cycles
-(TPU) or a roofline over its kernels (GPU) as milliseconds, MFU by the formula of `pretrain/plan/flops.py`, the
-share of every part, kernels and collectives. --shape is rows x tokens of one device; --largest=N searches
+(TPU) or a roofline over its kernels (GPU) as milliseconds, MFU by the formula of `pretrain/plan/flops.py`,
+the share of every part, kernels and collectives. --shape is rows x tokens of one device; --largest=N searches
 for the largest number of rows, a multiple of N, that fits. All of it is estimated, nothing is run. Needs
 `requirements-plan.txt`; a base-size step costs one to two minutes of a core to compile, about seven for a TPU
 (`--set model.scan_unroll=1`: two to three); the search three to five times that.

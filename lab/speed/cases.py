@@ -23,11 +23,11 @@ from data.errors import ConfigError
 from pretrain.command import fields, validate
 from pretrain.command.config_file import load_config
 from pretrain.corruption.masking import TokenIds
-from pretrain.mesh import sharding
+from pretrain.mesh import chips, sharding
 from pretrain.plan import flops
 from pretrain.run import Run, make_run
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 BASE_RECIPES = ("roberta_base", "electra_base", "coco_lm_base", "amos_base", "taco_base")
 SPECIAL = {"cls": 0, "pad": 1, "sep": 2, "unk": 3, "mask": 4}
 
@@ -97,7 +97,7 @@ class Step:
   def speed(self, seconds: float) -> dict[str, float | None]:
     """Tokens per second, and the share of the devices' peak where it is known."""
     per_token = flops.training_flops_per_token(self.run.config.to_dict())
-    peak = flops.peak_flops(jax.devices()[0].device_kind)
+    peak = chips.peak_flops(jax.devices()[0].device_kind)
     rate = per_token * self.tokens / seconds
     return {
       "tokens_per_second": round(self.tokens / seconds, 1),

@@ -28,7 +28,7 @@ from pretrain.ops.norm import added_norm
 from pretrain.ops.vocab.lookup import lookup
 
 BFLOAT16, FLOAT32 = 1e-2, 2e-5
-GOLDENS = pathlib.Path(__file__).resolve().parents[2] / "shared" / "goldens"
+GOLDENS = pathlib.Path(__file__).resolve().parents[3] / "shared" / "goldens"
 # rows, tokens, heads, head_dim, dropout, options: 'ends' of rows in tokens, 'segment' length, 'window'
 ATTENTION = {
   "full": (4, 512, 12, 64, 0.0, {}),

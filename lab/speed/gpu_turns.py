@@ -21,7 +21,7 @@ from typing import Any
 
 from lab.speed.gpu_cases import Case
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 TURN_SECONDS = 150.0  # a case that measures longer is killed: the others have nothing meanwhile
 GRACE_SECONDS = 1.0  # from SIGTERM to SIGKILL
 

@@ -33,7 +33,7 @@ from pretrain.reading.prepared import Prepared
 from pretrain.run import Run, make_run
 from pretrain.settings.objectives import OBJECTIVES
 
-CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 TIMED_STEPS = 20  # after compilation, to turn minutes into steps
 
 

@@ -13,8 +13,8 @@ from data.changes import changes
 from data.errors import ConfigError, DataError
 from pretrain.checkpoints import checkpoint, integrity
 from pretrain.command import fields
+from pretrain.reading.skips import Skip, position
 from pretrain.settings import mixture
-from pretrain.watching.spikes import Skip, position
 
 # Fields that change how a run is carried out, not what it computes.
 SAFE_FIELDS = (

@@ -10,7 +10,7 @@ import os
 import pathlib
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import jax
 from ml_collections import ConfigDict
@@ -24,16 +24,6 @@ CONFIG = "config.json"
 PHASE = re.compile(r"phase_(\d+)")  # the folder of a phase that is over, see `pretrain.checkpoints.phases`
 LOCK = "lock"
 HAS_SAVED = "has_saved"  # an empty file: a checkpoint was whole here
-
-
-def short_names(paths: Sequence[pathlib.Path]) -> list[str]:
-  """The shortest ends of the paths by which no two are the same; a number where paths are equal."""
-  parts = [path.absolute().parts for path in paths]
-  for length in range(1, max(map(len, parts)) + 1):
-    names = ["/".join(part[-length:]) for part in parts]
-    if len(set(names)) == len(names):
-      return names
-  return [f"{part[-1]} ({number})" for number, part in enumerate(parts, 1)]
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from data import files, manifest, vocabulary
 from pretrain.checkpoints import resume
 from pretrain.corruption.masking import TokenIds
-from pretrain.mesh import sharding, trees
+from pretrain.mesh import chips, sharding, trees
 from pretrain.mesh.compiler_options import compiler_options
 from pretrain.mesh.device_program import on_own_rows
 from pretrain.models.config import activation_bytes
@@ -178,7 +178,7 @@ def _cost_lines(run: Run) -> dict[str, str]:
     together = layers_a_turn(run.recipe.encoder)
   kind = jax.devices()[0].device_kind
   options = compiler_options(kind)
-  peak = config.train.peak_flops or flops.peak_flops(kind)
+  peak = config.train.peak_flops or chips.peak_flops(kind)
   lines = {
     "tokens per step": f"{tokens:,}",
     "tokens in all": f"{tokens * config.train.total_steps:,}",

@@ -1,38 +1,14 @@
-"""Floating-point operations of a training step, and what devices can do at best.
+"""Floating-point operations of a training step.
 
 Counted by formula: XLA's cost analysis counts a scanned layer once. A product [a, b] x [b, c] is 2abc;
 elementwise work, norms and softmaxes are left out, and so is what is computed twice to save memory.
 """
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from pretrain.settings.objectives import switched_on
-
-# Dense bfloat16 peak per device in FLOP/s (V100: float16, it has no bfloat16), from the vendors' data sheets,
-# whose figures with sparsity are twice as high. By JAX's `device_kind`; the first that matches.
-PEAK_FLOPS: tuple[tuple[str, float], ...] = (
-  (r"H200", 989e12),
-  (r"H100 PCIe", 756e12),
-  (r"H100 NVL", 835e12),
-  (r"H100", 989e12),
-  (r"A100", 312e12),
-  (r"V100", 125e12),
-  (r"TPU v6", 918e12),
-  (r"TPU v5( lite|e)", 197e12),
-  (r"TPU v5", 459e12),  # v5p calls itself 'TPU v5p' or 'TPU v5'
-  (r"TPU v4", 275e12),
-)
-
-
-def peak_flops(device_kind: str) -> float | None:
-  """Peak of one device in FLOP/s; None for kinds not listed, CPUs among them: there is then no MFU."""
-  for pattern, peak in PEAK_FLOPS:
-    if re.search(pattern, device_kind):
-      return peak
-  return None
 
 
 def layer_flops(*, hidden_size: int, mlp_size: int, length: int) -> int:

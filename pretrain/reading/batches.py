@@ -10,8 +10,8 @@ import numpy as np
 from data.records import TrainingRecords
 from pretrain.mesh import sharding
 from pretrain.reading.ledger import Ledger, entry_of
+from pretrain.reading.skips import Skip, position
 from pretrain.run import Run
-from pretrain.watching.spikes import Skip, position
 
 PATIENCE = 0.2  # seconds between two questions whether to stop waiting
 STEPS_AHEAD = 2  # read while the device works

@@ -16,9 +16,9 @@ from ml_collections import ConfigDict
 from data import files, manifest, vocabulary
 from data.buckets import copies
 from data.errors import ConfigError, DataError
+from data.files import short_names
 from data.mixture import MixedRecords, Mixture, source_seed
 from data.records import PackedRecords
-from pretrain.checkpoints.workdir import short_names
 from pretrain.settings import mixture
 
 _DIGITS = 20  # of a rate with a temperature

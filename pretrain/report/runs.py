@@ -68,7 +68,7 @@ def read(directories: Sequence[str]) -> list[ShownRun]:
     DataError: a directory is none, or no run has written in it.
   """
   paths = [pathlib.Path(directory) for directory in directories]
-  return [_read(path, name) for path, name in zip(paths, workdir.short_names(paths))]
+  return [_read(path, name) for path, name in zip(paths, files.short_names(paths))]
 
 
 def _read(path: pathlib.Path, name: str) -> ShownRun:

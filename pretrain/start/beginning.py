@@ -18,11 +18,11 @@ from pretrain.export.tokenizer import convert
 from pretrain.pod.peers import LOOKING, PREPARING, Alone, compare_records
 from pretrain.reading import feed, prepared
 from pretrain.reading.prepared import Prepared
+from pretrain.reading.skips import Skip
 from pretrain.run import Run
 from pretrain.settings import mixture
 from pretrain.start import preflight
 from pretrain.step import TrainState
-from pretrain.watching.spikes import Skip
 
 Log = Callable[[str], None]
 

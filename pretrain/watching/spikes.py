@@ -8,22 +8,13 @@ import collections
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from data.errors import DivergedError
+from pretrain.reading.skips import Skip
 
 WINDOW = 100  # steps, where the config says 0
 MOST_ROLL_BACKS = 3  # to one checkpoint; after as many the data is not what is wrong
-
-
-class Skip(NamedTuple):
-  """Batches that were left out: from update number `at` on, data is taken from so many batches further on."""
-
-  at: int  # updates done
-  batches: int
-  spike: int  # the step whose loss it was
-  loss: float
-  zscore: float
 
 
 class RollBack(Exception):
@@ -32,11 +23,6 @@ class RollBack(Exception):
   def __init__(self, skip: Skip) -> None:
     super().__init__(skip)
     self.skip = skip
-
-
-def position(step: int, skips: Sequence[Skip]) -> int:
-  """Which batch of the data the update after `step` updates takes; without skips `step`."""
-  return step + sum(skip.batches for skip in skips if skip.at <= step)
 
 
 class Spikes:

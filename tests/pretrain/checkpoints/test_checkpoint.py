@@ -20,7 +20,7 @@ from pretrain.checkpoints import checkpoint, integrity
 from pretrain.checkpoints.checkpoint import Checkpoints, load_params, read_meta, step_path
 from pretrain.mesh import sharding
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 META = {"config": {"seed": 3, "generator": {"mlm_layers": [4, 6]}}, "vocabulary_digest": "ab"}
 SETTINGS = optim.OptimizerSettings(learning_rate=0.1, total_steps=10, schedule="constant")
 

@@ -15,7 +15,7 @@ from data.errors import StorageError
 from pretrain.logs import metrics
 from pretrain.logs.metrics import MetricWriter, Throughput, reduce_metrics
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_sums_are_divided_by_weights():

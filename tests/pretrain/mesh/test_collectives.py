@@ -1,7 +1,7 @@
 """What devices exchange in a step, all of it: kind, axes and bytes as formulas of the sizes of parameters.
 
-`pretrain.mesh.device_program` writes every exchange, so the traced program has them all; the compiled ones of masked-LM
-runs show that the partitioner adds a few numbers at most, and that they take the same steps.
+`pretrain.mesh.device_program` writes every exchange, so the traced program has them all; the compiled ones of
+masked-LM runs show that the partitioner adds a few numbers at most, and that they take the same steps.
 """
 
 import functools

@@ -18,7 +18,7 @@ from pretrain.gradients import split
 from pretrain.mesh import sharding, trees
 from pretrain.mesh.sharding import MeshSettings
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ATTENTION = {
   **{f"attention/{name}/kernel": (3, 16, 4, 4) for name in ("query", "key", "value")},
   **{f"attention/{name}/bias": (3, 4, 4) for name in ("query", "key", "value")},

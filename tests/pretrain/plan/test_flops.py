@@ -3,6 +3,7 @@
 import pytest
 
 from configs import base
+from pretrain.mesh import chips
 from pretrain.plan import flops
 
 COCO_LM = {
@@ -162,8 +163,8 @@ def test_the_dict_stored_with_a_checkpoint_counts_alike():
   ],
 )
 def test_known_devices_have_a_peak(kind, tera):
-  assert flops.peak_flops(kind) == tera * 1e12
+  assert chips.peak_flops(kind) == tera * 1e12
 
 
 def test_a_cpu_has_none():
-  assert flops.peak_flops("cpu") is None
+  assert chips.peak_flops("cpu") is None

@@ -8,7 +8,7 @@ import pytest
 from data.records import PackedRecords
 from pretrain.reading import batches
 from pretrain.reading.ledger import FILE_NAME, Ledger, entry_of
-from pretrain.watching.spikes import Skip, position
+from pretrain.reading.skips import Skip, position
 from tests.pretrain.small_run import LENGTH, small_config, small_run
 
 SIZE, FIRST = 8, 3

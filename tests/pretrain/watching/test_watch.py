@@ -12,8 +12,9 @@ from data.errors import DivergedError
 from data.records import PackedRecords
 from pretrain.checkpoints import checkpoint
 from pretrain.reading import ledger
+from pretrain.reading.skips import Skip, position
 from pretrain.watching import diagnosis, watch
-from pretrain.watching.spikes import MOST_ROLL_BACKS, Skip, Spikes, position
+from pretrain.watching.spikes import MOST_ROLL_BACKS, Spikes
 from tests.pretrain.small_run import (
   SharedRun,
   assert_same_params,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import pretrain.ops.row_random
+import pretrain.ops.draws.row_random
 from pretrain.ops.draws.row_random import Use
 from tests.pretrain import drawn
 from tests.pretrain.one_program import OneProgramEach, one_program

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import pretrain.ops.vocab_cross_entropy
+import pretrain.ops.vocab.vocab_cross_entropy
 from tests.pretrain import drawn
 from tests.pretrain.one_program import OneProgramEach, one_program
 

@@ -262,7 +262,7 @@ DISK_FULL = """
   import resource, sys, time
   import jax
   from data.errors import StorageError
-  from pretrain.checkpoint import Checkpoints
+  from pretrain.checkpoints.checkpoint import Checkpoints
   checkpoints = Checkpoints(sys.argv[1], every=1, keep=2)
   state = {"params": {"kernel": jax.random.normal(jax.random.key(0), (500, 500))}, "opt_state": {}}
   checkpoints.save(1, state, {})

@@ -73,7 +73,7 @@ def test_a_disk_that_fills_ends_the_command_with_one_line_and_the_older_step_sta
 SAVES_ON_A_FULL_DISK = """
 import contextlib, gc, resource, sys, time, jax, jax.numpy as jnp
 from data import command
-from pretrain.checkpoint import Checkpoints
+from pretrain.checkpoints.checkpoint import Checkpoints
 keys = jax.random.split(jax.random.key(0), 60)
 params = {str(n): jax.random.normal(key, (300, 300)) for n, key in enumerate(keys)}
 def async_serialize_from_host():

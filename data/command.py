@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import importlib.metadata
+import logging
 import os
 import pathlib
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
@@ -178,18 +180,48 @@ def one_line_errors(*, stopped: str, debug: bool = False, is_last: bool = False)
   to change its exit code any more.
   """
   end = End()
-  try:
-    with _terminable(end, is_last=is_last):
-      yield end
-  except KeyboardInterrupt as interrupt:
-    print(stopped, file=sys.stderr)
-    end.code = STOPPED if isinstance(interrupt, _Terminated) else 130
-  except (errors.UserError, OSError) as error:
-    known = error if isinstance(error, errors.UserError) else _full_output(error)
-    if debug or known is None:
-      raise
-    print(f"{_ERROR} {known}", file=sys.stderr, flush=True)
-    end.code = known.exit_code
+  with _failed_saves_are_silent(is_last=is_last):
+    try:
+      with _terminable(end, is_last=is_last):
+        yield end
+    except KeyboardInterrupt as interrupt:
+      print(stopped, file=sys.stderr)
+      end.code = STOPPED if isinstance(interrupt, _Terminated) else 130
+    except (errors.UserError, OSError) as error:
+      known = error if isinstance(error, errors.UserError) else _full_output(error)
+      if debug or known is None:
+        raise
+      print(f"{_ERROR} {known}", file=sys.stderr, flush=True)
+      end.code = known.exit_code
+
+
+@contextlib.contextmanager
+def _failed_saves_are_silent(*, is_last: bool) -> Iterator[None]:
+  """Keeps back what libraries print of a failed save, which the command's own line reports.
+
+  Orbax and asyncio log it. Tensorstore and Python print tracebacks of writes that never begin, or that end
+  after orbax's event loop; so nothing is restored where the process ends with the block.
+  """
+
+  def is_news(record: logging.LogRecord) -> bool:
+    return "orbax" not in record.pathname and "never retrieved" not in record.getMessage()
+
+  def print_news(unraisable: "sys.UnraisableHookArgs") -> None:
+    if "Event loop is closed" not in str(unraisable.exc_value):
+      print_any(unraisable)
+
+  print_any = sys.unraisablehook
+  with contextlib.ExitStack() as restored:
+    restored.enter_context(warnings.catch_warnings())
+    warnings.filterwarnings("ignore", "coroutine 'async_serialize.* was never awaited", RuntimeWarning)
+    for logger in (logging.getLogger("absl"), logging.getLogger("asyncio")):
+      logger.addFilter(is_news)
+      restored.callback(logger.removeFilter, is_news)
+    restored.callback(setattr, sys, "unraisablehook", print_any)
+    sys.unraisablehook = print_news
+    yield
+    if is_last:
+      restored.pop_all()
 
 
 def _full_output(error: OSError) -> errors.StorageError | None:

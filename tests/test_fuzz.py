@@ -56,8 +56,3 @@ def test_what_should_not_happen_is_a_failure(monkeypatch, read, found):
   monkeypatch.setitem(PARSERS, "bad", parser)
   (failure,) = fuzz.fuzz("bad", range(1))[1]
   assert found in failure
-
-
-def test_a_process_that_dies_is_a_failure():
-  counts, failures = fuzz.in_child("no such parser", range(1))
-  assert counts == {} and "its process ended with 1" in failures[0]

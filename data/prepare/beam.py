@@ -23,8 +23,8 @@ import psutil
 from data import errors
 from data.prepare import steps, workers
 
+logging.disable(logging.WARNING)  # Beam warns of libraries for clouds that nobody asked for
 try:
-  logging.getLogger().setLevel(logging.ERROR)  # Beam warns of libraries for clouds that nobody asked for
   import apache_beam
   from apache_beam.options.pipeline_options import PipelineOptions
 except ImportError as error:
@@ -32,6 +32,8 @@ except ImportError as error:
     f"--engine=beam: Apache Beam is not installed ({errors.reason(error)}); type: pip install -r "
     "requirements-beam.txt"
   ) from error
+finally:
+  logging.disable(logging.NOTSET)
 
 DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
 # Beam's DirectRunner looks for a Go program on the internet first. This is the one in Python.
@@ -145,6 +147,7 @@ def engine(options: Options, work: pathlib.Path, seen: Sequence[str]) -> Iterato
 def _start(log: str) -> None:
   """Starts the child process; what it and its children print goes to the file `log`, if there is one."""
   workers.start_worker()
+  logging.getLogger().setLevel(logging.ERROR)
   if log:
     with open(log, "ab") as file:
       os.dup2(file.fileno(), 1)

@@ -13,13 +13,9 @@ for the largest number of rows, a multiple of N, that fits. All of it is estimat
 """
 
 import dataclasses
-import os
 import sys
 
-os.environ.setdefault(
-  "JAX_PLATFORMS", "cpu"
-)  # before JAX is imported: the target's devices cannot run anything
-
+import jax
 from ml_collections import ConfigDict
 
 from data import command
@@ -77,4 +73,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+  jax.config.update("jax_platforms", jax.config.jax_platforms or "cpu")  # no device of the target is here
   sys.exit(command.run(main))

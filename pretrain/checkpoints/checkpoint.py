@@ -9,8 +9,7 @@ import logging
 import os
 import sys
 import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +35,6 @@ LONG_WAIT = 1.0  # seconds that a save may wait for the one before without a wor
 TEMPORARY = "orbax-checkpoint-tmp"  # in the name of a step while it is being written
 
 ArrayTree = Any
-
-# A save that fails is raised once. What else fails with it is printed by orbax, by asyncio and, of writes
-# that end after the loop or never began, by tensorstore and Python: the one line of ours is to be seen.
-warnings.filterwarnings("ignore", "coroutine 'async_serialize.* was never awaited", RuntimeWarning)
-logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
-logging.getLogger("asyncio").addFilter(lambda record: "never retrieved" not in record.getMessage())
-_print_unraisable = sys.unraisablehook
-sys.unraisablehook = lambda it: "Event loop is closed" in str(it.exc_value) or _print_unraisable(it)
 
 
 class Checkpoints:
@@ -296,6 +287,17 @@ def _check_same(path: Path, target: ArrayTree) -> None:
     )
 
 
-def _read_errors(path: Path) -> contextlib.AbstractContextManager[None]:
-  advice = "move its directory away to use an older one"
-  return errors.translated(DataError, f"checkpoint {path} cannot be read", advice)
+@contextlib.contextmanager
+def _read_errors(path: Path) -> Iterator[None]:
+  """Around calls of orbax that read: their errors become DataErrors, and their warnings are not printed."""
+
+  def is_news(record: logging.LogRecord) -> bool:
+    return "orbax" not in record.pathname
+
+  advice, logger = "move its directory away to use an older one", logging.getLogger("absl")
+  logger.addFilter(is_news)
+  try:
+    with errors.translated(DataError, f"checkpoint {path} cannot be read", advice):
+      yield
+  finally:
+    logger.removeFilter(is_news)

@@ -37,30 +37,31 @@ def joined(arguments: flags.Arguments) -> Iterator[Peers]:
   ConfigError: there is no cluster here, or the processes run different programs or configs. PeerError:
   processes are missing; the line names them.
   """
-  rendezvous = meeting.place({name: arguments.place[name] for name in meeting.VARIABLES}, os.environ)
-  join_seconds, patience = (
-    _seconds(arguments, "join_timeout", 120),
-    _seconds(arguments, "peer_timeout", PATIENCE),
-  )
-  if rendezvous is None:
-    _initialize(join_seconds)
-    peers = _meet_after_jax(join_seconds, patience)
-  else:
-    peers = meeting.meet(rendezvous, seconds=join_seconds, patience=patience)
-  with peers.ending_together():
-    compare(peers, _facts(fields.flatten(arguments.config), arguments.workdir))
-    if rendezvous is not None:
-      _initialize(join_seconds, rendezvous)
-    with _bounded(join_seconds, "JAX's devices did not start"):
-      own = [jax.devices()[0].device_kind, jax.local_device_count(), _free_bytes(arguments.workdir)]
-    reports = peers.gather("devices", own, seconds=join_seconds)
-    _compare_devices(peers, reports)
-    if arguments.debug or peers.index == 0:
-      for index, (kind, number, free) in enumerate(reports):
-        print(f"{peers.name(index)}: {number} x {kind}, {free / 1e9:,.0f} GB free for {arguments.workdir}")
-    with among(peers):
-      yield peers
-  jax.distributed.shutdown()
+  with _outliving_jax():
+    rendezvous = meeting.place({name: arguments.place[name] for name in meeting.VARIABLES}, os.environ)
+    join_seconds, patience = (
+      _seconds(arguments, "join_timeout", 120),
+      _seconds(arguments, "peer_timeout", PATIENCE),
+    )
+    if rendezvous is None:
+      _initialize(join_seconds)
+      peers = _meet_after_jax(join_seconds, patience)
+    else:
+      peers = meeting.meet(rendezvous, seconds=join_seconds, patience=patience)
+    with peers.ending_together():
+      compare(peers, _facts(fields.flatten(arguments.config), arguments.workdir))
+      if rendezvous is not None:
+        _initialize(join_seconds, rendezvous)
+      with _bounded(join_seconds, "JAX's devices did not start"):
+        own = [jax.devices()[0].device_kind, jax.local_device_count(), _free_bytes(arguments.workdir)]
+      reports = peers.gather("devices", own, seconds=join_seconds)
+      _compare_devices(peers, reports)
+      if arguments.debug or peers.index == 0:
+        for index, (kind, number, free) in enumerate(reports):
+          print(f"{peers.name(index)}: {number} x {kind}, {free / 1e9:,.0f} GB free for {arguments.workdir}")
+      with among(peers):
+        yield peers
+    jax.distributed.shutdown()
 
 
 def _seconds(arguments: flags.Arguments, name: str, default: float) -> float:
@@ -70,15 +71,20 @@ def _seconds(arguments: flags.Arguments, name: str, default: float) -> float:
   return float(text)
 
 
-def _outlive_jax() -> None:
+@contextlib.contextmanager
+def _outliving_jax() -> Iterator[None]:
   """Gives the listening thread 6 s before JAX aborts a process whose coordinator went.
 
   The C library's `sleep` is the handler of SIGABRT: its argument is the signal's number, and it may be called
   there. Then the abort goes on.
   """
   library = ctypes.CDLL(None)
-  library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
-  library.signal(signal.SIGABRT, ctypes.cast(library.sleep, ctypes.c_void_p))
+  library.signal.argtypes, library.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+  before = library.signal(signal.SIGABRT, ctypes.cast(library.sleep, ctypes.c_void_p))
+  try:
+    yield
+  finally:
+    library.signal(signal.SIGABRT, before)
 
 
 def _initialize(seconds: float, place: Place | None = None) -> None:
@@ -96,7 +102,6 @@ def _initialize(seconds: float, place: Place | None = None) -> None:
       "host of a TPU pod, or under Slurm or Open MPI, which tell it of the others; elsewhere give each "
       "--coordinator=HOST:PORT --num_processes=N --process_id=I, or use --config.train.multihost=false"
     ) from error
-  _outlive_jax()
 
 
 class _bounded:

@@ -1,5 +1,6 @@
 """One run of a small model, attacked again and again, and compared with the same run left in peace."""
 
+import logging
 import os
 import random
 import signal
@@ -227,6 +228,7 @@ def difference(workdir: Path, whole: Path, *, is_exact: bool = True) -> str | No
 def state_of(path: Path) -> dict[str, np.ndarray]:
   """Parameters and all the rest of the state, as the step in a directory has them."""
   state = {}
+  logging.getLogger("absl").setLevel(logging.ERROR)  # orbax misses a file that it does not need
   for item in ("params", "opt_state"):
     reader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
     tree = reader.metadata(path / item).item_metadata.tree

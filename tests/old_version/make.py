@@ -1,8 +1,8 @@
-"""Makes `fixture.tar.xz`: a run, a search and an export of commit 367a677, which the product must go on with.
+"""Makes `fixture.tar.xz`: a run, a search and an export of commit d0d56b3, to be continued and loaded.
 
-It runs with the code of that commit, not with today's; its imports name modules that have other names now:
+It runs with the code of that commit, not with today's; modules that it imports may have other names now:
 
-  git worktree add /tmp/old 367a677 && cd /tmp/old
+  git worktree add /tmp/old d0d56b3 && cd /tmp/old
   PYTHONPATH=. python /path/to/tests/old_version/make.py /path/to/tests/old_version/fixture.tar.xz
 
 What is in the archive:
@@ -11,7 +11,7 @@ What is in the archive:
   run.npz      its parameters after step 6, as the old version went on
   metrics.jsonl   what it logged on the way
   encoder/     a checkpoint of a tiny encoder; glue/: a few rows of SST-2 and STS-B in the official layout
-  search/      a GLUE search over four cells, killed in the middle of the third
+  search/      a GLUE search over four cells, killed in the middle of the second
   searched.json   {"task/cell.json": stored seeds} of the same search, undisturbed; results.csv
   plain/       a checkpoint of a tiny encoder without relative positions
   export/      what `pretrain.export --checkpoint=plain` wrote, in the layout of a stock BERT
@@ -34,19 +34,26 @@ import tests.conftest  # noqa: F401  sets the tests' flags of the compiler, befo
 import numpy as np
 
 from configs import base
-from finetune import loop, main
+from finetune import main
+from finetune.search import loop
 from pretrain.export import __main__ as export
-from tests.finetune import small_glue, test_main
+from tests.finetune import test_main
+from tests.finetune.glue import small_glue
 from tests.pretrain import conftest, small_run
 
-SEARCH = (*test_main.FAST, *test_main.SEARCH, "--config.output.predict", "--config.model.dropout=0.0")
+SEARCH = (
+  *test_main.FAST,
+  *test_main.SEARCH,
+  test_main.SAVES,
+  "--config.search.evaluations_per_epoch=2",
+  "--config.output.predict",
+  "--config.model.dropout=0.0",
+)
 
 
 def _prepare(place: pathlib.Path) -> None:
   text = place / "text.txt"
-  lines = conftest._lines(600)
-  documents = [lines[start : start + 6] for start in range(0, len(lines), 6)]
-  text.write_text("\n\n".join("\n".join(document) for document in documents) + "\n", encoding="utf-8")
+  text.write_text(conftest.sample_text(), encoding="utf-8")
   command = [sys.executable, "-m", "data.prepare", f"--source={text}", f"--output={place / 'records'}"]
   command += [f"--length={small_run.LENGTH}", f"--train_vocabulary_size={small_run.VOCAB_SIZE}"]
   command += ["--train_vocabulary_kind=wordpiece"]  # the smaller of the two kinds by a quarter of a megabyte
@@ -56,7 +63,6 @@ def _prepare(place: pathlib.Path) -> None:
 
 def _pretrain(place: pathlib.Path) -> None:
   config = small_run.small_config("union", place / "records")
-  config.model.attention_dropout = 0.0  # what it draws is another function since edd5aa4
   assert small_run.run_training(config, place / "run") == 0
   np.savez_compressed(place / "run.npz", **small_run.saved_params(place / "run", 6))
   shutil.rmtree(place / "run" / "checkpoints" / "6")

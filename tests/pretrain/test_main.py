@@ -159,34 +159,3 @@ def test_several_hosts_without_a_cluster_are_one_line(tmp_path, monkeypatch, cap
   assert _run_here(monkeypatch, "--config.train.multihost=true", f"--workdir={tmp_path / 'run'}") == 2
   (line,) = capsys.readouterr().err.splitlines()
   assert line.startswith("error: train.multihost=True: ") and "coordinator_address" in line
-
-
-def test_sizes_that_do_not_fit_the_devices_are_told_before_anything_is_written(
-  small_records, tmp_path, monkeypatch, capsys
-):
-  flags = (f"--config.data.directory={small_records}", f"--workdir={tmp_path / 'run'}")
-  assert _run_here(monkeypatch, *flags, "--config.mesh.fsdp=3") == 2
-  assert "mesh.fsdp" in _one_error_line(capsys.readouterr().err)
-  assert not list(tmp_path.iterdir())
-
-
-def test_a_dry_run_prints_everything_and_writes_nothing(small_records, tmp_path, monkeypatch, capsys):
-  flags = (f"--config.data.directory={small_records}", f"--workdir={tmp_path / 'run'}", "--dry_run")
-  assert _run_here(monkeypatch, *flags, recipe="union") == 0
-  printed = capsys.readouterr().out
-  for part in (
-    "optimizer.learning_rate",
-    "encoder",
-    "generator",
-    "heads",
-    "total",
-    "fsdp",
-    "encoder/embeddings/token/embedding",
-    "P('tensor', 'fsdp')",
-    "tokens per step",
-    "training MFLOP per token",
-    "memory per device",
-    "time, estimated",
-  ):
-    assert part in printed, part
-  assert not list(tmp_path.iterdir())

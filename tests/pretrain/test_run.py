@@ -7,13 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data.errors import ConfigError
-from data.records import PackedRecords
-from pretrain.command import validate
-from pretrain.corruption.masking import TokenIds
 from pretrain.models.encoder import init_encoder
-from pretrain.run import initial_key, make_run, pad_rows
-from tests.pretrain.small_run import LENGTH, VOCAB_SIZE, devices, run_steps, small_config, small_run
+from pretrain.run import initial_key, pad_rows
+from tests.pretrain.small_run import LENGTH, devices, small_config, small_run
 
 
 def _keys(masked) -> list[tuple[int, ...]]:
@@ -64,37 +60,6 @@ def test_initial_state_has_no_updates_and_depends_on_the_seed(mlm_run, small_rec
   beginning = init_encoder(initial_key(mlm_run.config.seed), encoder, pad_id=tokens.pad)
   near = functools.partial(np.testing.assert_allclose, rtol=1e-6)
   jax.tree.map(near, beginning, first.params["encoder"])
-
-
-def test_several_steps_of_a_real_run_compile_once_and_donate_the_state(mlm_run, small_records):
-  records = PackedRecords(small_records, length=32, seed=0)
-  state = mlm_run.init_state()
-  old = jax.tree.leaves(state)
-  last, _, step = run_steps(mlm_run, [records.batch(at, 8) for at in range(3)])
-  assert step._cache_size() == 1
-  assert int(last.step) == 3
-  with jax.set_mesh(mlm_run.mesh):
-    step(state, jax.device_put(records.batch(0, 8)))
-  assert all(leaf.is_deleted() for leaf in old)
-
-
-def test_a_vocabulary_larger_than_the_table_is_refused(small_records):
-  tokens = TokenIds(0, 1, 2, 3, 4, VOCAB_SIZE + 1)
-  with devices(1), pytest.raises(ConfigError, match=f"model.vocab_size.*{VOCAB_SIZE + 1}"):
-    make_run(small_config("mlm", small_records), tokens)
-
-
-@pytest.mark.parametrize(
-  ("fields", "line"),
-  [
-    ({"train.batch_size": 12}, r"train\.batch_size=12.*8 devices"),
-    ({"train.microbatches": 2}, r"train\.batch_size=8.*train\.microbatches=2 and 8 devices"),
-    ({"mesh.fsdp": 3}, r"mesh\.fsdp=3"),
-  ],
-)
-def test_a_run_that_does_not_fit_the_devices_is_refused_at_the_door(fields, line):
-  with pytest.raises(ConfigError, match=line):
-    validate.check(small_config("mlm", "records", fields), num_devices=8)
 
 
 def test_missing_rows_become_padding():

@@ -194,15 +194,6 @@ def test_a_run_continues_on_more_devices_in_more_microbatches(finished, small_re
     assert line == pytest.approx(same, rel=1e-5, abs=1e-6)
 
 
-def test_a_changed_config_is_refused_with_the_list(finished, small_records):
-  config = _config(small_records, optimizer__learning_rate=2e-3, seed=1, train__log_every=1)
-  with pytest.raises(ConfigError) as caught:
-    run_training(config, finished)
-  message = str(caught.value)
-  assert "optimizer.learning_rate: 0.001 -> 0.002; seed: 0 -> 1" in message
-  assert "log_every" not in message and "--workdir" in message and "\n" not in message
-
-
 def test_harmless_changes_are_told_and_more_steps_continue_a_finished_run(finished, small_records, tmp_path):
   workdir = tmp_path / "copy"
   shutil.copytree(finished, workdir)

@@ -79,13 +79,3 @@ def test_the_view_is_never_longer_than_the_position_table(fraction, add_cls):
 def test_the_view_has_an_even_length_where_it_can():
   assert cropping.crop_length(0.9, 512, add_cls=True) == 462
   assert cropping.crop_length(0.9, 512, add_cls=False) == 460
-
-
-def test_a_rows_crop_does_not_depend_on_the_batch_around_it():
-  ids = _ids(6, 20, 20)
-  whole = _crop(ids, fraction=0.7)
-  parts = [
-    _crop(ids[rows], keys=step_row_keys(0, 0, rows), fraction=0.7) for rows in (np.arange(3), np.arange(3, 6))
-  ]
-  np.testing.assert_array_equal(whole, np.concatenate(parts))
-  assert not np.array_equal(whole, _crop(ids, keys=_keys(6, step=1), fraction=0.7))

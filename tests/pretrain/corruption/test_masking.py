@@ -206,11 +206,3 @@ def test_same_key_same_masks_and_other_step_other_masks(settings):
   jax.tree.map(np.testing.assert_array_equal, first, again)
   assert not np.array_equal(first.selected, other.selected)
   assert not np.array_equal(first.selected[0], first.selected[1])
-
-
-@every_rule
-def test_a_rows_masks_do_not_depend_on_the_batch_around_it(settings):
-  ids = _ids(8)
-  whole = _mask(settings, ids)
-  parts = [_mask(settings, ids[rows], keys_of(0, 0, rows)) for rows in (np.arange(4), np.arange(4, 8))]
-  jax.tree.map(lambda a, *b: np.testing.assert_array_equal(a, np.concatenate(b)), whole, *parts)

@@ -212,7 +212,7 @@ TWO_PROCESSES = """
   process = int(sys.argv[1])
   jax.distributed.initialize(sys.argv[2], num_processes=2, process_id=process)
   import numpy as np
-  from pretrain import sharding
+  from pretrain.mesh import sharding
   mesh = sharding.make_mesh(sharding.MeshSettings(-1, 2, 1))
   rows = sharding.local_rows(mesh, 8)
   local = np.repeat(np.array(rows, np.int32)[:, None], 3, axis=1)

@@ -10,7 +10,7 @@ import pytest
 # A call of minutes that lets other threads run and does not look for signals.
 CODE = """
 import hashlib
-from pretrain.stop import StopRequest
+from pretrain.pod.stop import StopRequest
 with StopRequest():
   print("begun", flush=True)
   hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000_000)

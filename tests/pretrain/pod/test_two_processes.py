@@ -176,20 +176,6 @@ def test_process_0_prepares_the_text_while_the_other_waits(text_file, tmp_path):
 
 
 @pytest.mark.nightly
-def test_other_code_on_one_host_ends_both_before_anything_is_read(small_records, tmp_path):
-  other = tmp_path / "other"
-  for part in ("pretrain", "data", "configs", "tests"):
-    shutil.copytree(ROOT / part, other / part, ignore=shutil.ignore_patterns("__pycache__"))
-  with open(other / "pretrain" / "losses.py", "a") as file:
-    file.write("# another\n")
-  with running(2, tmp_path / "run", *_flags(small_records), places=[{}, {"cwd": other}]) as two:
-    ends = two.ends()
-  assert [code for code, *_ in ends] == [2, 2], ends
-  assert all("has another program than process 0" in line for line in _error_lines(ends)), ends
-  assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.nightly
 def test_what_only_one_host_has_or_runs_ends_all_with_one_line_each(small_records, tmp_path):
   flags = _flags(small_records)
   for number, each, code, said in [
@@ -212,18 +198,3 @@ def _error_lines(ends) -> list[str]:
   lines = [[line for line in err.splitlines() if line.startswith("error:")] for *_, err in ends]
   assert [len(found) for found in lines] == [1] * len(ends), ends
   return [found[0] for found in lines]
-
-
-@pytest.mark.nightly
-def test_records_that_only_one_host_has_end_all_with_one_line_each(small_records, text_file, tmp_path):
-  places = [{"cwd": tmp_path / name} for name in ("first", "second")]
-  for place in places:
-    place["cwd"].mkdir()
-  shutil.copytree(small_records, places[0]["cwd"] / "records")
-  flags = _flags("records", **{"data.source": text_file})
-  with running(2, tmp_path / "run", *flags, places=places) as two:
-    ends = two.ends()
-  assert [code for code, *_ in ends] == [3, 3], ends
-  first, second = _error_lines(ends)
-  assert first.startswith("error: process 1 (") and first.endswith(second.removeprefix("error: "))
-  assert "records" in second

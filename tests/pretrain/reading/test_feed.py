@@ -20,7 +20,6 @@ from data.feed.client import FedRecords
 from pretrain.checkpoints import resume
 from pretrain.checkpoints.checkpoint import read_meta, step_path
 from pretrain.command.rules import problems
-from pretrain.export.card import history
 from pretrain.plan import dry_run
 from pretrain.reading import feed
 from tests.data.feed.conftest import make_folder
@@ -231,11 +230,6 @@ def test_a_dry_run_reads_the_vocabulary_and_starts_no_child(folder, tmp_path):
   assert "none: seqio:one is read by a child process while the run trains" in shown
   with pytest.raises(errors.ConfigError, match="the table has 299 rows but the vocabulary has 300 tokens"):
     dry_run.dry_run(config_of(folder, **{"model.vocab_size": 299}), workdir=str(tmp_path))
-
-
-def test_the_card_says_that_the_task_was_read_while_it_was_trained():
-  records = {"source": "seqio:one", "packing": "none", "length": 32}
-  assert history._records({}, records) == ("`seqio:one`, read while it was trained", "packing `none`")
 
 
 def test_a_task_without_a_split_to_evaluate_on_names_the_way_out(folder):

@@ -195,15 +195,6 @@ def test_chunked_gradients_with_the_rows_own_noise_equal_unchunked_ones():
     np.testing.assert_allclose(chunked[name], whole[name], atol=1e-5, err_msg=name)
 
 
-def test_a_row_draws_the_same_in_any_batch():
-  weights, transformed, table, biases = _inputs()
-  whole, _ = sample_from_mixture(weights, transformed, table, biases, Noise(_words()), _settings())
-  second, _ = sample_from_mixture(
-    weights[1:], transformed[:, 1:], table, biases, Noise(np.asarray(_words())[1:]), _settings()
-  )
-  np.testing.assert_array_equal(second, np.asarray(whole)[1:])
-
-
 def test_forbidden_tokens_are_never_drawn_and_gradients_stay_finite():
   inputs = _inputs(heads=1)
   allowed, _ = sample_from_mixture(*inputs, Noise(_words()), _settings())

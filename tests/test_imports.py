@@ -1,0 +1,71 @@
+"""Importing a module of the product changes nothing outside it: no hook, handler, filter or variable."""
+
+import json
+import subprocess
+import sys
+
+from tests import test_layering
+
+# Prints {module: what its import changed} as JSON. What packages of others do on import is not ours. So a
+# first round loads all of them, then the state is made blank and our modules alone are imported again.
+_PROGRAM = """
+import importlib, json, logging, os, signal, sys, threading, warnings
+import triton  # crashes where TensorFlow was loaded before it
+import jax, seqio
+
+hooks = [(sys, "excepthook"), (sys, "unraisablehook"), (sys, "displayhook"), (threading, "excepthook")]
+names, parts = json.loads(sys.argv[1])
+
+def blank(kind, error=None, *_):
+  print(repr(error), file=sys.stderr)
+
+def loggers():
+  known = logging.root.manager.loggerDict.values()
+  return [logging.root, *(it for it in known if isinstance(it, logging.Logger))]
+
+def state(of):
+  return {
+    "hooks": [getattr(*hook) for hook in hooks],
+    "signals": [signal.getsignal(number) for number in signal.valid_signals()],
+    "warnings": list(warnings.filters),
+    "environment": dict(os.environ),
+    "logging": [(it.name, it.filters[:], it.handlers[:], it.level) for it in of],
+    "disabled": logging.root.manager.disable,
+    "jax": dict(jax.config.values),
+    "path": sys.path[:],
+  }
+
+def import_all():
+  for name in names:
+    others = loggers()
+    before = state(others)
+    importlib.import_module(name)
+    after = state(others)
+    yield name, [what for what in before if before[what] != after[what]]
+
+environment, path = dict(os.environ), sys.path[:]
+for _ in import_all():
+  pass
+for hook in hooks:
+  setattr(*hook, blank)
+warnings.resetwarnings()
+os.environ.clear()
+os.environ.update(environment)
+sys.path[:] = path
+for logger in loggers():
+  logger.filters, logger.handlers, logger.level = [], [], logging.NOTSET
+for registry in (seqio.TaskRegistry, seqio.MixtureRegistry):
+  registry.reset()  # they refuse a second task of one name
+for name in [name for name in sys.modules if name.partition(".")[0] in parts]:
+  del sys.modules[name]
+print(json.dumps({name: changed for name, changed in import_all() if changed}))
+"""
+
+
+def test_importing_every_module_changes_nothing_outside_it():
+  parts = [part for part in test_layering.PARTS if part != "tests"]
+  names = [name for name in test_layering._sources() if name.partition(".")[0] in parts]
+  command = [sys.executable, "-c", _PROGRAM, json.dumps([names, parts])]
+  done = subprocess.run(command, cwd=test_layering.ROOT, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr[-3_000:]
+  assert json.loads(done.stdout.splitlines()[-1]) == {}

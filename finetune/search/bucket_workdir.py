@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from data.buckets import owner, uploads
 from data.buckets.mirror import WORKDIRS, Mirror
-from data.buckets.place import Place
+from data.buckets.place import Address
 from data.errors import UserError
 from finetune.search.search import LOGS
 from pretrain.checkpoints import checkpoint
@@ -30,7 +30,7 @@ def opened(workdir: str, log: Log) -> Iterator[tuple[str, Log]]:
   When the block ends, everything is in the bucket. Where something cannot be sent, the search is asked to
   stop, and the block raises the reason. DataError: another run is at work there.
   """
-  mirror = Mirror(Place(workdir, flag="--workdir"), WORKDIRS)
+  mirror = Mirror(Address(workdir, flag="--workdir"), WORKDIRS)
   with uploads.owned(mirror, _Changes(mirror), log=log) as sending:
     there = mirror.place.files()
     there.pop(owner.NAME, None)

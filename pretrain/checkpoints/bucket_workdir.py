@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from data import files
 from data.buckets import owner, uploads
 from data.buckets.mirror import CACHE, WORKDIRS, Mirror
-from data.buckets.place import Place
+from data.buckets.place import Address
 from data.errors import ConfigError, UserError
 from pretrain.checkpoints import bucket_steps, checkpoint, integrity
 from pretrain.checkpoints import workdir as workdir_files
@@ -40,7 +40,7 @@ def opened(workdir: str, config: ConfigDict, peers: Alone, log: Log) -> Iterator
   if not files.is_address(workdir):
     yield workdir, log
     return
-  remote = Place(workdir, flag=_FLAG)
+  remote = Address(workdir, flag=_FLAG)
   with contextlib.ExitStack() as stack:
     sending = None
 

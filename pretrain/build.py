@@ -1,7 +1,6 @@
 """From the config's fields to a `Recipe`: the one place where strings and zeros become settings."""
 
 import dataclasses
-import importlib
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -11,9 +10,26 @@ from pretrain.corruption.generator import GeneratorSettings
 from pretrain.corruption.masking import MaskingSettings, TokenIds
 from pretrain.corruption.mixture import MixtureChoice
 from pretrain.models.config import EncoderConfig
+from pretrain.objectives.all_token import AllTokenLMLoss
+from pretrain.objectives.clm import CorrectiveLMLoss
+from pretrain.objectives.mlm import MaskedLMLoss
+from pretrain.objectives.rtd import ReplacedTokenDetectionLoss
+from pretrain.objectives.scl import SequenceContrastLoss
+from pretrain.objectives.taco import TokenAlignmentLoss
 from pretrain.recipe import Recipe
 from pretrain.settings.corruption import GeneratorSwitches, MixtureGradients
-from pretrain.settings.objectives import Objective, switched_on
+from pretrain.settings.objectives import switched_on
+
+# Each derives from its fields and facts in `pretrain/settings/objectives/`, which imports no jax, and adds
+# `init`, `totals` and `__call__`.
+LOSSES = {
+  "mlm": MaskedLMLoss,
+  "rtd": ReplacedTokenDetectionLoss,
+  "clm": CorrectiveLMLoss,
+  "all_token": AllTokenLMLoss,
+  "scl": SequenceContrastLoss,
+  "taco": TokenAlignmentLoss,
+}
 
 
 def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> Recipe:
@@ -31,7 +47,8 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
       f"{tokens.vocab_size} tokens; use --config.model.vocab_size={tokens.vocab_size} or a smaller one"
     )
   chunk = max(1, config.model.vocab_chunk_rows // max(1, rows_per_device))
-  objectives = {name: _with_code(facts) for name, facts in switched_on(config.objectives.to_dict()).items()}
+  switched = switched_on(config.objectives.to_dict())
+  objectives = {name: LOSSES[name](**vars(facts)) for name, facts in switched.items()}
   has_generator = config.corruption.kind == "generator"
   encoder = encoder_config(config)
   return Recipe(
@@ -44,12 +61,6 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
     chunk=chunk,
     freeze_token_table=config.model.freeze_embeddings != "none",
   )
-
-
-def _with_code(facts: Objective) -> Objective:
-  """The same objective with `init`, `totals` and `__call__`, from the module that its facts name."""
-  module = importlib.import_module(facts.code)
-  return getattr(module, type(facts).__name__)(**vars(facts))
 
 
 def encoder_config(config: ConfigDict) -> EncoderConfig:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pretrain.corruption import cropping, generator, masking, mixture, replace
+from pretrain.corruption import generator, masking, mixture, replace
 from pretrain.corruption.masking import TokenIds
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
@@ -179,24 +179,11 @@ class Recipe:
     arguments = (encoder["trunk"], self.encoder, embedded, corrupted.token_mask, keys)
     last = encoder_model.run_trunk(*arguments, read=read).last
     crop_hidden = None
-    reader = next((objective for objective in self.objectives.values() if "crop" in objective.reads), None)
-    if reader is not None:
-      crop_ids = batch.given.get("crop_ids")
-      if crop_ids is None:
-        crop_ids = cropping.crop(
-          batch.ids, row_keys, self.tokens, fraction=reader.crop_fraction, add_cls=reader.crop_add_cls
+    for objective in self.objectives.values():
+      if "crop" in objective.reads:
+        crop_hidden = objective.encode_crop(
+          encoder, self.context, batch.ids, row_keys, crop_ids=batch.given.get("crop_ids"), train=train
         )
-      crop_keys = row_random.fold(row_keys, Use.CROP_DROPOUT) if train else None
-      _, crop_view = encoder_model.encode(
-        encoder,
-        self.encoder,
-        crop_ids,
-        crop_ids != self.tokens.pad,
-        pad_id=self.tokens.pad,
-        row_keys=crop_keys,
-        read=jnp.zeros((crop_ids.shape[0], 1), jnp.int32),  # [CLS]
-      )
-      crop_hidden = crop_view.last[:, 0]
     states = View(corrupted, embedded, last, crop_hidden, table, params["heads"])
     if slots_only:
       states = states._replace(hidden=last[:, :0], slots=last)

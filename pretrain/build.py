@@ -8,7 +8,6 @@ from ml_collections import ConfigDict
 from data.errors import ConfigError
 from pretrain.corruption.generator import GeneratorSettings
 from pretrain.corruption.masking import MaskingSettings, TokenIds
-from pretrain.corruption.mixture import MixtureChoice
 from pretrain.models.config import EncoderConfig
 from pretrain.objectives.all_token import AllTokenLMLoss
 from pretrain.objectives.clm import CorrectiveLMLoss
@@ -17,7 +16,7 @@ from pretrain.objectives.rtd import ReplacedTokenDetectionLoss
 from pretrain.objectives.scl import SequenceContrastLoss
 from pretrain.objectives.taco import TokenAlignmentLoss
 from pretrain.recipe import Recipe
-from pretrain.settings.corruption import GeneratorSwitches, MixtureGradients
+from pretrain.settings.corruption import GeneratorSwitches, MixtureFields
 from pretrain.settings.objectives import switched_on
 
 # Each derives from its fields and facts in `pretrain/settings/objectives/`, which imports no jax, and adds
@@ -55,7 +54,7 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
     encoder=encoder,
     masking=MaskingSettings(**config.corruption.to_dict()),
     generator=generator_settings(config, encoder) if has_generator else None,
-    mixture=_mixture_choice(config),
+    mixture=MixtureFields(**_fields_of(MixtureFields, config.generator)),
     objectives=objectives,
     tokens=tokens,
     chunk=chunk,
@@ -70,8 +69,9 @@ def encoder_config(config: ConfigDict) -> EncoderConfig:
 
 
 def _fields_of(settings: type, group: ConfigDict) -> dict[str, Any]:
-  """The values of a dataclass's fields in a group of the config."""
-  return {field.name: group[field.name] for field in dataclasses.fields(settings)}
+  """The values of a dataclass's fields in a group of the config; a checkpoint's lists are tuples again."""
+  values = {field.name: group[field.name] for field in dataclasses.fields(settings)}
+  return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def generator_settings(config: ConfigDict, encoder: EncoderConfig) -> GeneratorSettings:
@@ -96,13 +96,4 @@ def generator_settings(config: ConfigDict, encoder: EncoderConfig) -> GeneratorS
     mlm_layers=depths or tuple(fields.mlm_layers) or (fields.num_layers,),
     token_size=encoder.hidden_size,
     **switches,
-  )
-
-
-def _mixture_choice(config: ConfigDict) -> MixtureChoice:
-  fields = config.generator
-  return MixtureChoice(
-    kind=fields.mixture,
-    weights=tuple(fields.mixture_weights),
-    **_fields_of(MixtureGradients, fields),
   )

@@ -21,6 +21,7 @@ from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
 from pretrain.ops.positions import first_slots, scatter_positions, take_positions
 from pretrain.ops.vocab.lookup import lookup
+from pretrain.settings.corruption import MixtureFields
 from pretrain.settings.objectives import OBJECTIVES
 
 GENERATOR_TERM = "generator_loss"
@@ -66,7 +67,7 @@ class Recipe:
   encoder: EncoderConfig
   masking: masking.MaskingSettings
   generator: generator.GeneratorSettings | None
-  mixture: mixture.MixtureChoice
+  mixture: MixtureFields
   objectives: dict
   tokens: TokenIds
   chunk: int
@@ -111,7 +112,7 @@ class Recipe:
       params["heads"] = objective.init(head_key, self.context) | params["heads"]
     if self.generator is not None:
       params["generator"] = generator.init(keys[4], self.generator, self.tokens)
-      if self.mixture.kind == "adversarial":
+      if self.mixture.mixture == "adversarial":
         mixture_key = jax.random.fold_in(keys[4], 1)
         params["generator"]["mixture"] = heads.init_mixture(mixture_key, self.generator.members[0])
     return params

@@ -20,12 +20,12 @@ from pretrain.checkpoints.opened import OpenedRun
 from pretrain.corruption import generator, mixture
 from pretrain.corruption.generator import GeneratorOutput, GeneratorSettings
 from pretrain.corruption.masking import capacity
-from pretrain.corruption.mixture import MixtureChoice
 from pretrain.logs.examples import find_examples
 from pretrain.logs.heldout import collect
 from pretrain.ops.positions import scatter_positions
 from pretrain.recipe import MaskedBatch
 from pretrain.run import Run
+from pretrain.settings.corruption import MixtureFields
 
 _OF_TEXT = (
   "drawn: the words in brackets, and behind them what each head alone puts in their place, in the order of "
@@ -170,7 +170,7 @@ def _drawn(run: Run, params: dict, masked: MaskedBatch) -> dict[str, jax.Array]:
 
 
 def draws(
-  choice: MixtureChoice,
+  choice: MixtureFields,
   output: GeneratorOutput,
   table: jax.Array,
   row_keys: jax.Array,
@@ -179,7 +179,7 @@ def draws(
 ) -> list[jax.Array]:
   """[batch, slots] int32 of each head alone; arguments as of `mixture.propose`."""
   number, *shape = output.features.shape[:3]
-  fixed = dataclasses.replace(choice, kind="uniform")  # any kind without a gradient
+  fixed = dataclasses.replace(choice, mixture="uniform")  # any kind without a gradient
   by_head = []
   for head in range(number):
     weights = jnp.broadcast_to(jax.nn.one_hot(head, number), (*shape, number))

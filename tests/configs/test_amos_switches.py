@@ -60,7 +60,7 @@ def _assert_same_heads(row: Proposed, parent: Proposed) -> None:
 
 def _check_unlearned(row: Case) -> Proposed:
   """No mixture vector, no path from the encoder to the generator; heads and their losses as they were."""
-  assert changed(row) == {"mixture.kind"}
+  assert changed(row) == {"mixture.mixture"}
   assert full_difference("amos", row.row) == ({MIXTURE}, {}, {})
   assert terms(row) == terms(PARENT) == {"generator_loss", "rtd_loss"}
   proposed, parent = propose(row), propose(row.parent)
@@ -237,7 +237,7 @@ def _single(depth: int) -> None:
   assert found.resized.keys() == (set() if depth == 8 else layers)
   assert all((before[0], after[0]) == (8, depth) for before, after in found.resized.values())
   row = Case("amos", name)
-  assert changed(row) - {"generator.members"} == {"generator.mlm_layers", "mixture.kind"}
+  assert changed(row) - {"generator.members"} == {"generator.mlm_layers", "mixture.mixture"}
   assert terms(row) == terms(PARENT)
   proposed, tiny_depth = propose(row), recipe_of(row).generator.members[0].num_layers
   assert recipe_of(row).generator.mlm_layers == (tiny_depth,)

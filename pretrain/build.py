@@ -1,7 +1,6 @@
 """From the config's fields to a `Recipe`: the one place where strings and zeros become settings."""
 
 import dataclasses
-import importlib
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -9,11 +8,27 @@ from ml_collections import ConfigDict
 from data.errors import ConfigError
 from pretrain.corruption.generator import GeneratorSettings
 from pretrain.corruption.masking import MaskingSettings, TokenIds
-from pretrain.corruption.mixture import MixtureChoice
 from pretrain.models.config import EncoderConfig
+from pretrain.objectives.all_token import AllTokenLMLoss
+from pretrain.objectives.clm import CorrectiveLMLoss
+from pretrain.objectives.mlm import MaskedLMLoss
+from pretrain.objectives.rtd import ReplacedTokenDetectionLoss
+from pretrain.objectives.scl import SequenceContrastLoss
+from pretrain.objectives.taco import TokenAlignmentLoss
 from pretrain.recipe import Recipe
-from pretrain.settings.corruption import GeneratorSwitches, MixtureGradients
-from pretrain.settings.objectives import Objective, switched_on
+from pretrain.settings.corruption import GeneratorSwitches, MixtureFields
+from pretrain.settings.objectives import switched_on
+
+# Each derives from its fields and facts in `pretrain/settings/objectives/`, which imports no jax, and adds
+# `init`, `totals` and `__call__`.
+LOSSES = {
+  "mlm": MaskedLMLoss,
+  "rtd": ReplacedTokenDetectionLoss,
+  "clm": CorrectiveLMLoss,
+  "all_token": AllTokenLMLoss,
+  "scl": SequenceContrastLoss,
+  "taco": TokenAlignmentLoss,
+}
 
 
 def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> Recipe:
@@ -31,25 +46,20 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
       f"{tokens.vocab_size} tokens; use --config.model.vocab_size={tokens.vocab_size} or a smaller one"
     )
   chunk = max(1, config.model.vocab_chunk_rows // max(1, rows_per_device))
-  objectives = {name: _with_code(facts) for name, facts in switched_on(config.objectives.to_dict()).items()}
+  switched = switched_on(config.objectives.to_dict())
+  objectives = {name: LOSSES[name](**vars(facts)) for name, facts in switched.items()}
   has_generator = config.corruption.kind == "generator"
   encoder = encoder_config(config)
   return Recipe(
     encoder=encoder,
     masking=MaskingSettings(**config.corruption.to_dict()),
     generator=generator_settings(config, encoder) if has_generator else None,
-    mixture=_mixture_choice(config),
+    mixture=MixtureFields(**_fields_of(MixtureFields, config.generator)),
     objectives=objectives,
     tokens=tokens,
     chunk=chunk,
     freeze_token_table=config.model.freeze_embeddings != "none",
   )
-
-
-def _with_code(facts: Objective) -> Objective:
-  """The same objective with `init`, `totals` and `__call__`, from the module that its facts name."""
-  module = importlib.import_module(facts.code)
-  return getattr(module, type(facts).__name__)(**vars(facts))
 
 
 def encoder_config(config: ConfigDict) -> EncoderConfig:
@@ -59,8 +69,9 @@ def encoder_config(config: ConfigDict) -> EncoderConfig:
 
 
 def _fields_of(settings: type, group: ConfigDict) -> dict[str, Any]:
-  """The values of a dataclass's fields in a group of the config."""
-  return {field.name: group[field.name] for field in dataclasses.fields(settings)}
+  """The values of a dataclass's fields in a group of the config; a checkpoint's lists are tuples again."""
+  values = {field.name: group[field.name] for field in dataclasses.fields(settings)}
+  return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def generator_settings(config: ConfigDict, encoder: EncoderConfig) -> GeneratorSettings:
@@ -85,13 +96,4 @@ def generator_settings(config: ConfigDict, encoder: EncoderConfig) -> GeneratorS
     mlm_layers=depths or tuple(fields.mlm_layers) or (fields.num_layers,),
     token_size=encoder.hidden_size,
     **switches,
-  )
-
-
-def _mixture_choice(config: ConfigDict) -> MixtureChoice:
-  fields = config.generator
-  return MixtureChoice(
-    kind=fields.mixture,
-    weights=tuple(fields.mixture_weights),
-    **_fields_of(MixtureGradients, fields),
   )

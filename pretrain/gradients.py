@@ -23,9 +23,9 @@ def make_gradients(
 ) -> Callable[[ArrayTree, ArrayTree, ArrayTree], tuple[tuple[jax.Array, ArrayTree], ArrayTree]]:
   """(params, rows, totals) to ((loss, metrics), gradients): the program that `on_own_rows` runs on a device.
 
-  `rows` are the batch, or with several `microbatches` what `split` makes of it. `loss_fn` and `weight_dtype`
-  are those of `step.make_train_step`; `shared` are the axes of parameters that are cut over `data`, and of
-  their gradients.
+  `rows` are the batch, or with several `microbatches` what `split` makes of it. `loss_fn` is that of
+  `step.StepLoss`, `weight_dtype` that of `step.make_train_step`. `shared` are the axes of parameters that are
+  cut over `data`, and of their gradients.
   """
 
   def gradients(params: ArrayTree, rows: ArrayTree, totals: ArrayTree):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pretrain.corruption import cropping, generator, masking, mixture, replace
+from pretrain.corruption import generator, masking, mixture, replace
 from pretrain.corruption.masking import TokenIds
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
@@ -21,6 +21,7 @@ from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
 from pretrain.ops.positions import first_slots, scatter_positions, take_positions
 from pretrain.ops.vocab.lookup import lookup
+from pretrain.settings.corruption import MixtureFields
 from pretrain.settings.objectives import OBJECTIVES
 
 GENERATOR_TERM = "generator_loss"
@@ -66,7 +67,7 @@ class Recipe:
   encoder: EncoderConfig
   masking: masking.MaskingSettings
   generator: generator.GeneratorSettings | None
-  mixture: mixture.MixtureChoice
+  mixture: MixtureFields
   objectives: dict
   tokens: TokenIds
   chunk: int
@@ -111,7 +112,7 @@ class Recipe:
       params["heads"] = objective.init(head_key, self.context) | params["heads"]
     if self.generator is not None:
       params["generator"] = generator.init(keys[4], self.generator, self.tokens)
-      if self.mixture.kind == "adversarial":
+      if self.mixture.mixture == "adversarial":
         mixture_key = jax.random.fold_in(keys[4], 1)
         params["generator"]["mixture"] = heads.init_mixture(mixture_key, self.generator.members[0])
     return params
@@ -179,24 +180,11 @@ class Recipe:
     arguments = (encoder["trunk"], self.encoder, embedded, corrupted.token_mask, keys)
     last = encoder_model.run_trunk(*arguments, read=read).last
     crop_hidden = None
-    reader = next((objective for objective in self.objectives.values() if "crop" in objective.reads), None)
-    if reader is not None:
-      crop_ids = batch.given.get("crop_ids")
-      if crop_ids is None:
-        crop_ids = cropping.crop(
-          batch.ids, row_keys, self.tokens, fraction=reader.crop_fraction, add_cls=reader.crop_add_cls
+    for objective in self.objectives.values():
+      if "crop" in objective.reads:
+        crop_hidden = objective.encode_crop(
+          encoder, self.context, batch.ids, row_keys, crop_ids=batch.given.get("crop_ids"), train=train
         )
-      crop_keys = row_random.fold(row_keys, Use.CROP_DROPOUT) if train else None
-      _, crop_view = encoder_model.encode(
-        encoder,
-        self.encoder,
-        crop_ids,
-        crop_ids != self.tokens.pad,
-        pad_id=self.tokens.pad,
-        row_keys=crop_keys,
-        read=jnp.zeros((crop_ids.shape[0], 1), jnp.int32),  # [CLS]
-      )
-      crop_hidden = crop_view.last[:, 0]
     states = View(corrupted, embedded, last, crop_hidden, table, params["heads"])
     if slots_only:
       states = states._replace(hidden=last[:, :0], slots=last)

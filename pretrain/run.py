@@ -60,14 +60,14 @@ class Run:
   def compile_train_step(self) -> Callable:
     """(state, global ids) to (state, metrics); one compilation, the state donated."""
     function = step.make_train_step(
-      functools.partial(self.recipe.loss_fn, train=True),
-      self.recipe.totals,
-      self.batch_of,
-      self.optimizer,
-      schedule=self.schedule,
-      frozen=self.recipe.is_frozen,
-      clip_norm=self.config.optimizer.clip_norm,
-      stays_finite=optim.stays_finite(_optimizer_settings(self.config)),
+      step.StepLoss(self.batch_of, self.recipe.totals, functools.partial(self.recipe.loss_fn, train=True)),
+      step.StepUpdate(
+        self.optimizer,
+        self.schedule,
+        self.recipe.is_frozen,
+        clip_norm=self.config.optimizer.clip_norm,
+        stays_finite=optim.stays_finite(_optimizer_settings(self.config)),
+      ),
       microbatches=self.config.train.microbatches,
       weight_dtype=self.recipe.encoder.compute_dtype,
       shard_update=self.config.optimizer.shard_update,

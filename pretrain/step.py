@@ -37,16 +37,44 @@ def init_state(params: ArrayTree, optimizer: optax.GradientTransformation) -> Tr
   return TrainState(step, params, optimizer.init(params), skipped, in_a_row)
 
 
+class StepLoss(NamedTuple):
+  """From the data of a step to its loss.
+
+  Attributes:
+    batch_of: (data, [] step) to the batch `loss_fn` takes, masks drawn; every leaf has the rows first.
+    totals: batch to what its sums are divided by.
+    loss_fn: (params, batch, totals) to ([] loss, {name: (sum, weight)}); the losses of microbatches add up.
+  """
+
+  batch_of: Callable[[ArrayTree, jax.Array], ArrayTree]
+  totals: Callable[[ArrayTree], ArrayTree]
+  loss_fn: Callable[..., tuple[jax.Array, Metrics]]
+
+
+class StepUpdate(NamedTuple):
+  """From gradients to the next parameters.
+
+  Attributes:
+    optimizer: its updates are added to the parameters; as those of `optim.make_optimizer` it takes [] bool
+      `is_good`, and returns the state it was given where that is False.
+    schedule: learning rate by number of updates done, for the metric.
+    is_frozen: whether the parameter at a path is not trained.
+    clip_norm: largest global gradient norm; 0: off.
+    stays_finite: (params, state of the optimizer, [] norm of the gradients, [] learning rate) to [] bool,
+      whether the next update must leave the parameters finite if the norm is; see `optim.stays_finite`.
+  """
+
+  optimizer: optax.GradientTransformationExtraArgs
+  schedule: optax.Schedule
+  is_frozen: Callable[[str], bool]
+  clip_norm: float
+  stays_finite: Callable[[ArrayTree, ArrayTree, jax.Array, jax.Array], jax.Array]
+
+
 def make_train_step(
-  loss_fn: Callable[..., tuple[jax.Array, Metrics]],
-  totals_fn: Callable[[ArrayTree], ArrayTree],
-  batch_fn: Callable[[ArrayTree, jax.Array], ArrayTree],
-  optimizer: optax.GradientTransformationExtraArgs,
+  loss_of: StepLoss,
+  update: StepUpdate,
   *,
-  schedule: optax.Schedule,
-  frozen: Callable[[str], bool],
-  clip_norm: float,
-  stays_finite: Callable[[ArrayTree, ArrayTree, jax.Array, jax.Array], jax.Array],
   microbatches: int = 1,
   weight_dtype: jnp.dtype | None = None,
   shard_update: bool = False,
@@ -54,18 +82,10 @@ def make_train_step(
   """Builds the step. The caller jits it, with shardings and the state donated.
 
   Args:
-    loss_fn: (params, batch, totals) to ([] loss, {name: (sum, weight)}); the losses of microbatches add up.
-    totals_fn: batch to what its sums are divided by.
-    batch_fn: (data, [] step) to the batch `loss_fn` takes, masks drawn; every leaf has the rows first.
-    optimizer: its updates are added to the parameters; as those of `optim.make_optimizer` it takes [] bool
-      `is_good`, and returns the state it was given where that is False.
-    schedule: learning rate by number of updates done, for the metric.
-    frozen: whether the parameter at a path is not trained.
-    clip_norm: largest global gradient norm; 0: off.
-    stays_finite: (params, state of the optimizer, [] norm of the gradients, [] learning rate) to [] bool,
-      whether the next update must leave the parameters finite if the norm is; see `optim.stays_finite`.
+    loss_of: the loss of a batch.
+    update: how its gradients change the parameters.
     microbatches: parts of the batch taken one after another.
-    weight_dtype: into which the kernels of layers are cast once a step; None: `loss_fn` casts them.
+    weight_dtype: into which the kernels of layers are cast once a step; None: the loss casts them.
     shard_update: whether the state is cut over `data` along `sharding.update_axes`, and so the gradients.
 
   Returns:
@@ -74,21 +94,23 @@ def make_train_step(
   """
 
   def train_step(state: TrainState, data: ArrayTree) -> tuple[TrainState, Metrics]:
-    batch = batch_fn(data, state.step)
-    totals = totals_fn(batch)
+    batch = loss_of.batch_of(data, state.step)
+    totals = loss_of.totals(batch)
     rows, axis = (batch, 0) if microbatches == 1 else (split(batch, microbatches=microbatches), 1)
     shared = sharding.update_axes(state.params) if shard_update else {}
-    gradients = make_gradients(loss_fn, microbatches=microbatches, weight_dtype=weight_dtype, shared=shared)
+    gradients = make_gradients(
+      loss_of.loss_fn, microbatches=microbatches, weight_dtype=weight_dtype, shared=shared
+    )
     own_gradients = on_own_rows(gradients, state.params, row_axis=axis, returns="gradients", shared=shared)
     (loss, metrics), grads = own_gradients(state.params, rows, totals)
-    norm = optim.gradient_norm(grads, frozen=frozen)
-    rate = jnp.asarray(schedule(state.step - state.skipped))
+    norm = optim.gradient_norm(grads, frozen=update.is_frozen)
+    rate = jnp.asarray(update.schedule(state.step - state.skipped))
     # All that decides is known before the update, which then is one pass over the donated state in place. A
     # look at the new parameters would keep a second copy of parameters and moments.
     is_good = jnp.isfinite(loss) & jnp.isfinite(norm)
-    is_good &= stays_finite(state.params, state.opt_state, norm, rate)
-    grads = optim.clip_by_norm(grads, norm, max_norm=clip_norm)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params, is_good=is_good)
+    is_good &= update.stays_finite(state.params, state.opt_state, norm, rate)
+    grads = optim.clip_by_norm(grads, norm, max_norm=update.clip_norm)
+    updates, opt_state = update.optimizer.update(grads, state.opt_state, state.params, is_good=is_good)
     updated = optax.apply_updates(state.params, updates)
     params = jax.tree.map(functools.partial(jnp.where, is_good), updated, state.params)
     new = _counted(state, is_good)._replace(params=params, opt_state=opt_state)

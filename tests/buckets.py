@@ -12,7 +12,7 @@ import fsspec
 from moto.server import ThreadedMotoServer
 
 from data.buckets import mirror
-from data.buckets.place import Place
+from data.buckets.place import Address
 
 BUCKET = "bucket"
 
@@ -97,13 +97,13 @@ def put_folder(address: str, folder: Path) -> None:
 
 def noted(monkeypatch) -> list[str]:
   """Names of the files that are fetched from now on."""
-  names, fetch = [], Place.fetch
+  names, fetch = [], Address.fetch
 
   def noting(self, wanted):
     names.extend(wanted)
     fetch(self, wanted)
 
-  monkeypatch.setattr(Place, "fetch", noting)
+  monkeypatch.setattr(Address, "fetch", noting)
   return names
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data import files, manifest
 from data.buckets.mirror import READ, Mirror
-from data.buckets.place import Place
+from data.buckets.place import Address
 from data.errors import DataError
 
 _MAGIC = "*?["
@@ -31,7 +31,7 @@ def folder(
 
   DataError: nothing is there, it cannot be read, or it is damaged there.
   """
-  mirror = Mirror(Place(address, flag=flag), READ)
+  mirror = Mirror(Address(address, flag=flag), READ)
   there = mirror.place.files()
   names = wanted(there)
   if not names:
@@ -62,7 +62,7 @@ def is_there(pattern: str, *, flag: str) -> bool:
 def _matched(pattern: str, flag: str) -> tuple[Mirror, dict[str, str]]:
   parts = pattern.rstrip("/").split("/")
   plain = next((at for at, part in enumerate(parts) if set(part) & set(_MAGIC)), len(parts) - 1)
-  mirror = Mirror(Place("/".join(parts[:plain]), flag=flag), READ)
+  mirror = Mirror(Address("/".join(parts[:plain]), flag=flag), READ)
   return mirror, mirror.place.files("/".join(parts[plain:]))
 
 

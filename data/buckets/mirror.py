@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data import errors, files, progress
-from data.buckets.place import Place
+from data.buckets.place import Address
 
 CACHE = "TEXT_ENCODER_CACHE"  # the environment variable that names the folder of copies
 WORKDIRS, OUTPUTS, READ = "workdirs", "outputs", "read"  # kinds of copies; only what is read is never changed
@@ -42,7 +42,7 @@ def local_name(address: str, kind: str) -> Path:
 class Mirror:
   """A copy of a place. One that is to be changed is `locked`; those that are read any process may fetch."""
 
-  def __init__(self, place: Place, kind: str, *, of: str = "") -> None:
+  def __init__(self, place: Address, kind: str, *, of: str = "") -> None:
     """Makes the folder, one of its own for what it is a copy `of`; StorageError where that cannot be."""
     self.place, self.directory = place, local_name(of or place.address, kind)
     self._state_file = self.directory.parent / _STATE
@@ -88,7 +88,7 @@ class Mirror:
     }
 
   def pull(self, there: dict[str, str], names: Collection[str]) -> list[str]:
-    """Fetches the files of those names that are not here as they are `there`, a result of `Place.files`.
+    """Fetches the files of those names that are not here as they are `there`, a result of `Address.files`.
 
     Returns their names.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from data import files, progress
 from data.buckets.mirror import OUTPUTS, Mirror
-from data.buckets.place import Place
+from data.buckets.place import Address
 
 _NOT_SENT = re.compile(rf"lock$|{files.UNFINISHED}|.*\.(parts|done)(/|$)")
 
@@ -33,7 +33,7 @@ def sent(
     yield
     return
   folder, _, last_name = address.rstrip("/").rpartition("/")
-  place = Place(folder if is_file else address, flag=f"--{name}")
+  place = Address(folder if is_file else address, flag=f"--{name}")
   mirror = Mirror(place, OUTPUTS, of=address)
   with mirror.locked(advice=f"wait for it, or name another --{name}"), mirror.naming():
     there = place.files(last_name if is_file else "")

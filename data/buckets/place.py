@@ -18,7 +18,7 @@ _MARKS = ("size", "ETag", "etag", "md5Hash", "generation", "mtime", "created", "
 _ADVICE = "check the name of the bucket, its rights, and the credentials and endpoint of this machine"
 
 
-class Place:
+class Address:
   """A folder at an address, whose files have names with '/' below it."""
 
   def __init__(self, address: str, *, flag: str) -> None:

@@ -152,15 +152,15 @@ class Program:
       return data | {"row_keys": step_row_keys(hyper.seeds, at, rows)}
 
     return step.make_train_step(
-      self._loss,
-      lambda data: jnp.sum(data["weights"]),
-      batch_of,
-      optimizer,
-      schedule=schedule,
-      frozen=_none_is_frozen,
-      clip_norm=self._settings.clip_norm,
-      # The largest stands for all: mapped over runs, a look at traced rates would read all parameters.
-      stays_finite=optim.stays_finite(dataclasses.replace(self._settings, learning_rate=LARGEST_RATE)),
+      step.StepLoss(batch_of, lambda data: jnp.sum(data["weights"]), self._loss),
+      step.StepUpdate(
+        optimizer,
+        schedule,
+        _none_is_frozen,
+        clip_norm=self._settings.clip_norm,
+        # The largest stands for all: mapped over runs, a look at traced rates would read all parameters.
+        stays_finite=optim.stays_finite(dataclasses.replace(self._settings, learning_rate=LARGEST_RATE)),
+      ),
       microbatches=self._microbatches,
     )
 

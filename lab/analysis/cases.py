@@ -13,11 +13,11 @@ from lab.analysis.outcome import LeftOut, Needs, Outcome
 from lab.analysis.request import Request
 from pretrain.corruption import generator, mixture
 from pretrain.corruption.generator import GeneratorOutput, GeneratorSettings
-from pretrain.corruption.mixture import MixtureChoice
 from pretrain.logs.examples import find_examples
 from pretrain.logs.heldout import collect
 from pretrain.ops.positions import scatter_positions
 from pretrain.run import Run
+from pretrain.settings.corruption import MixtureFields
 
 
 def measure(request: Request) -> Outcome:
@@ -75,7 +75,7 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
 
 
 def draws(
-  choice: MixtureChoice,
+  choice: MixtureFields,
   output: GeneratorOutput,
   table: jax.Array,
   row_keys: jax.Array,
@@ -84,7 +84,7 @@ def draws(
 ) -> list[jax.Array]:
   """[batch, slots] int32 of each head alone; arguments as of `mixture.propose`."""
   number, *shape = output.features.shape[:3]
-  fixed = dataclasses.replace(choice, kind="uniform")  # any kind without a gradient
+  fixed = dataclasses.replace(choice, mixture="uniform")  # any kind without a gradient
   by_head = []
   for head in range(number):
     weights = jnp.broadcast_to(jax.nn.one_hot(head, number), (*shape, number))

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from data import files
 from data.buckets import owner, uploads
 from data.buckets.mirror import CACHE, WORKDIRS, Mirror
-from data.buckets.place import Place
+from data.buckets.place import Address
 from data.errors import ConfigError, UserError
 from pretrain.checkpoints import bucket_steps, checkpoint, integrity
 from pretrain.checkpoints import workdir as workdir_files
@@ -53,7 +53,7 @@ def opened(
   if not files.is_address(workdir):
     yield workdir, log
     return
-  remote, peers = Place(workdir, flag=_FLAG), here()
+  remote, peers = Address(workdir, flag=_FLAG), here()
   with contextlib.ExitStack() as stack:
     sending = None
 

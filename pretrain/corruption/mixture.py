@@ -4,8 +4,6 @@ Every way gives mixture weights per masked position; the token is then drawn fro
 Gumbel-max. Only the adversarial weights receive a gradient (AMOS section 3, equation 4).
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -13,15 +11,7 @@ from pretrain.corruption.generator import GeneratorOutput
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
 from pretrain.ops.vocab.mixture_sampling import MixtureSettings, Noise, sample_from_mixture
-from pretrain.settings.corruption import MixtureGradients, MixtureKind
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MixtureChoice(MixtureGradients):
-  """How the heads of a generator propose one token; `weights` are read by the kind 'fixed'."""
-
-  kind: MixtureKind
-  weights: tuple[float, ...]
+from pretrain.settings.corruption import MixtureFields
 
 
 def mixture_scores(params: dict, features: jax.Array) -> jax.Array:
@@ -34,7 +24,7 @@ def mixture_scores(params: dict, features: jax.Array) -> jax.Array:
 
 
 def mixture_weights(
-  choice: MixtureChoice,
+  choice: MixtureFields,
   params: dict,
   features: jax.Array,
   *,
@@ -53,21 +43,21 @@ def mixture_weights(
   """
   num_heads, batch, slots = features.shape[:3]
   shape = (batch, slots, num_heads)
-  if choice.kind == "adversarial":
+  if choice.mixture == "adversarial":
     return jax.nn.softmax(mixture_scores(params, features), axis=-1)
-  if choice.kind == "random_layer":
+  if choice.mixture == "random_layer":
     words = row_random.key_words(row_random.fold(row_keys, Use.MIXTURE_LAYER))
     return jax.nn.one_hot(row_random.row_integers(words, (slots,), num_heads), num_heads)
-  if choice.kind == "schedule":  # the first head for the first of equal parts of the run, and so on
+  if choice.mixture == "schedule":  # the first head for the first of equal parts of the run, and so on
     head = jnp.minimum((progress * num_heads).astype(jnp.int32), num_heads - 1)
     return jnp.broadcast_to(jax.nn.one_hot(head, num_heads)[:, None], shape)
-  if choice.kind == "fixed":
-    return jnp.broadcast_to(jnp.asarray(choice.weights, jnp.float32), shape)
+  if choice.mixture == "fixed":
+    return jnp.broadcast_to(jnp.asarray(choice.mixture_weights, jnp.float32), shape)
   return jnp.full(shape, 1.0 / num_heads, jnp.float32)  # 'uniform', and 'none' with its one head
 
 
 def propose(
-  choice: MixtureChoice,
+  choice: MixtureFields,
   weights: jax.Array,
   output: GeneratorOutput,
   table: jax.Array,
@@ -97,7 +87,7 @@ def propose(
   transformed, biases = output.transformed, output.biases
   if temperature != 1.0:  # logits / T, so that Gumbel-max samples the sharpened softmax
     transformed, biases = transformed / temperature, biases / temperature
-  is_adversarial = choice.kind == "adversarial"
+  is_adversarial = choice.mixture == "adversarial"
   settings = MixtureSettings(
     temperature=choice.gumbel_temperature,
     multiplier=choice.reversal_multiplier,

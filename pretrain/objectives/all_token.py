@@ -9,10 +9,10 @@ from pretrain.objectives.clm import mixture_prediction
 from pretrain.objectives.rtd import rtd_metrics
 from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
 from pretrain.ops.vocab.vocab_loss import Inputs, vocab_loss
-from pretrain.settings.objectives import all_token as settings
+from pretrain.settings.objectives.all_token import AllTokenLM
 
 
-class AllTokenLM(settings.AllTokenLM):
+class AllTokenLMLoss(AllTokenLM):
   """Mean over all tokens of -log of the copy mixture, no stop-gradient, no separate copy loss.
 
   Source: ELECTRA section 3.4; COCO-LM table 3 ("All-Token LM Only").

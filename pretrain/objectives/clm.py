@@ -9,10 +9,10 @@ from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
 from pretrain.ops.positions import take_positions
 from pretrain.ops.vocab.vocab_cross_entropy import VocabScores
 from pretrain.ops.vocab.vocab_loss import Inputs, vocab_loss
-from pretrain.settings.objectives import clm as settings
+from pretrain.settings.objectives.clm import CorrectiveLM
 
 
-class CorrectiveLM(settings.CorrectiveLM):
+class CorrectiveLMLoss(CorrectiveLM):
   """LM loss with the copy mechanism of the RTD head, or without (COCO-LM table 3, "CLM w/o copy").
 
   Source: COCO-LM section 3; forms as in `losses.corrective_lm_loss`.

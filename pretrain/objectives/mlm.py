@@ -9,10 +9,10 @@ from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
 from pretrain.ops.positions import take_positions
 from pretrain.ops.vocab.vocab_cross_entropy import VocabScores, over_position_chunks, vocab_scores
 from pretrain.ops.vocab.vocab_loss import Inputs, vocab_loss
-from pretrain.settings.objectives import mlm as settings
+from pretrain.settings.objectives.mlm import MaskedLM
 
 
-class MaskedLM(settings.MaskedLM):
+class MaskedLMLoss(MaskedLM):
   """Cross-entropy of original tokens at masked positions, or at all of them.
 
   Source: BERT section 3.1; positions 'all': TACO section 5.2 (MLM+TP), where the weighting of the parts

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from pretrain import losses
 from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
-from pretrain.settings.objectives import rtd as settings
+from pretrain.settings.objectives.rtd import ReplacedTokenDetection
 
 
-class ReplacedTokenDetection(settings.ReplacedTokenDetection):
+class ReplacedTokenDetectionLoss(ReplacedTokenDetection):
   """Binary cross-entropy at every token; logit z > 0 means "original".
 
   Source: ELECTRA section 2; COCO-LM section 3; mean over non-padding tokens, [CLS] and [SEP] included.

@@ -4,13 +4,17 @@ import jax
 import jax.numpy as jnp
 
 from pretrain import losses
+from pretrain.corruption import cropping
 from pretrain.mesh.device_program import whole_groups
+from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
-from pretrain.settings.objectives import scl as settings
+from pretrain.ops.draws import row_random
+from pretrain.ops.draws.row_random import Use
+from pretrain.settings.objectives.scl import SequenceContrast
 
 
-class SequenceContrast(settings.SequenceContrast):
+class SequenceContrastLoss(SequenceContrast):
   """Contrast of [CLS] representations within groups of consecutive rows of the global batch.
 
   Source: COCO-LM section 3, L_SCL; official code adds a projection head ('projection').
@@ -26,6 +30,36 @@ class SequenceContrast(settings.SequenceContrast):
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
     """Weights to divide by: {term name: []}; two anchors per row."""
     return {"scl_loss": 2.0 * jnp.sum(corrupted.row_weights)}
+
+  def encode_crop(
+    self,
+    encoder: dict,
+    context: Context,
+    ids: jax.Array,
+    row_keys: jax.Array,
+    *,
+    crop_ids: jax.Array | None,
+    train: bool,
+  ) -> jax.Array:
+    """[batch, embed], the last layer at [CLS] of a crop of `ids` [batch, length]; with dropout where `train`.
+
+    `encoder` has the encoder's parameters; `crop_ids` [batch, crop length] are used instead of a drawn crop.
+    """
+    pad = context.tokens.pad
+    if crop_ids is None:
+      crop_ids = cropping.crop(
+        ids, row_keys, context.tokens, fraction=self.crop_fraction, add_cls=self.crop_add_cls
+      )
+    _, states = encoder_model.encode(
+      encoder,
+      context.encoder,
+      crop_ids,
+      crop_ids != pad,
+      pad_id=pad,
+      row_keys=row_random.fold(row_keys, Use.CROP_DROPOUT) if train else None,
+      read=jnp.zeros((crop_ids.shape[0], 1), jnp.int32),  # [CLS]
+    )
+    return states.last[:, 0]
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
     """{term: its loss and metrics} of a view; the terms are those of `totals`."""

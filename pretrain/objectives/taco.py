@@ -11,14 +11,14 @@ from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
 from pretrain.ops.vocab.vocab_cross_entropy import over_position_chunks
-from pretrain.settings.objectives import taco as settings
+from pretrain.settings.objectives.taco import TokenAlignment
 
 # Positions of a row whose anchors are multiplied with each other's negatives, and negatives that exist at
 # once: so many bfloat16 vectors of width 768 stay in a v5e's VMEM (8 positions of 80 rows, K = 50).
 MOST_POSITIONS, MOST_NEGATIVES = 8, 1 << 15
 
 
-class TokenAlignment(settings.TokenAlignment):
+class TokenAlignmentLoss(TokenAlignment):
   """Token-level contrast of g = hidden - embedded within groups of rows of the global batch.
 
   Source: TACO section 3; sampling as official scripts/sampler.py, loss as infonce_loss of

@@ -23,7 +23,7 @@ from data.errors import ConfigError
 from pretrain.command import fields, flags
 from pretrain.pod import meeting
 from pretrain.pod.ending import end_process
-from pretrain.pod.meeting import Place
+from pretrain.pod.meeting import Rank
 from pretrain.pod.peers import AGAIN, BEAT, COMPARING, PATIENCE, Peers, among
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def _outliving_jax() -> Iterator[None]:
     library.signal(signal.SIGABRT, before)
 
 
-def _initialize(seconds: float, place: Place | None = None) -> None:
+def _initialize(seconds: float, place: Rank | None = None) -> None:
   """Starts jax.distributed, at a place or where JAX's own detection puts it."""
   jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from this command
   known = {} if place is None else dict(zip(("coordinator_address", "num_processes", "process_id"), place))
@@ -132,7 +132,7 @@ def _meet_after_jax(seconds: float, patience: float) -> Peers:
     sent[: len(text)] = np.frombuffer(text, np.uint8)
     heard = np.asarray(multihost_utils.process_allgather(sent)).reshape(-1, 256)[0]
   address = heard.tobytes().rstrip(b"\0").decode()
-  place = Place(address, jax.process_count(), jax.process_index())
+  place = Rank(address, jax.process_count(), jax.process_index())
   return meeting.meet(place, seconds=seconds, patience=patience, listener=listener)
 
 

@@ -25,7 +25,7 @@ GRACE = 5.0  # seconds beyond its own time-out in which process 0 says who is mi
 _HELLO = "text encoder pretraining"  # begins the first word of a process
 
 
-class Place(NamedTuple):
+class Rank(NamedTuple):
   """Where a process of several stands."""
 
   coordinator: str  # host:port of process 0
@@ -33,7 +33,7 @@ class Place(NamedTuple):
   index: int  # of this one
 
 
-def place(flags: Mapping[str, str], environment: Mapping[str, str]) -> Place | None:
+def place(flags: Mapping[str, str], environment: Mapping[str, str]) -> Rank | None:
   """The place that flags, or else the environment, give; None where they leave it to JAX's detection.
 
   ConfigError: only a part is given, or a value is not what it must be.
@@ -57,7 +57,7 @@ def place(flags: Mapping[str, str], environment: Mapping[str, str]) -> Place | N
   number, index = numbers
   if index >= number:
     raise ConfigError(f"--process_id={index}: the {number} processes are numbered 0 to {number - 1}")
-  return Place(texts["coordinator"], number, index)
+  return Rank(texts["coordinator"], number, index)
 
 
 def _of_cluster(environment: Mapping[str, str]) -> dict[str, str]:
@@ -89,7 +89,7 @@ def refuse_several(environment: Mapping[str, str], *, program: str) -> None:
   """Raises a ConfigError where the environment says that this is one of several processes of a program."""
   where = place({}, environment)
   if where is None and "OMPI_COMM_WORLD_RANK" in environment:  # of Open MPI's mpirun
-    where = Place("", *(int(environment[f"OMPI_COMM_WORLD_{name}"]) for name in ("SIZE", "RANK")))
+    where = Rank("", *(int(environment[f"OMPI_COMM_WORLD_{name}"]) for name in ("SIZE", "RANK")))
   if where is not None and where.number > 1:
     raise ConfigError(
       f"{program} is done by one process with all devices of one host, and this is process {where.index} of "
@@ -115,7 +115,7 @@ def listen(port: int = 0) -> socket.socket:
     ) from error
 
 
-def meet(where: Place, *, seconds: float, patience: float, listener: socket.socket | None = None) -> Peers:
+def meet(where: Rank, *, seconds: float, patience: float, listener: socket.socket | None = None) -> Peers:
   """Waits at most `seconds` for all processes.
 
   `patience` is that of `Peers`; `listener` is process 0's, if it has one. PeerError: missing ones, by number.
@@ -131,7 +131,7 @@ def meet(where: Place, *, seconds: float, patience: float, listener: socket.sock
   return Peers(where.index, hosts, links, patience=patience)
 
 
-def _receive(where: Place, listener: socket.socket, last: float, seconds: float) -> _Met:
+def _receive(where: Rank, listener: socket.socket, last: float, seconds: float) -> _Met:
   hosts, links = {0: socket.gethostname()}, {}
   problem: errors.UserError | None = None
   while len(hosts) < where.number and problem is None:
@@ -176,7 +176,7 @@ def _receive(where: Place, listener: socket.socket, last: float, seconds: float)
   return answer["hosts"], links
 
 
-def _call(where: Place, last: float, seconds: float) -> _Met:
+def _call(where: Rank, last: float, seconds: float) -> _Met:
   host, _, port = where.coordinator.rpartition(":")
   word = {"hello": _HELLO, "index": where.index, "number": where.number, "host": socket.gethostname()}
   why = "nothing listens there"

@@ -23,9 +23,11 @@ MixtureKind = Literal["none", "adversarial", "uniform", "random_layer", "schedul
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MixtureGradients:
-  """Numbers of AMOS's learned mixture."""
+class MixtureFields:
+  """How the heads of a generator propose one token; 'fixed' reads the weights, 'adversarial' the numbers."""
 
+  mixture: MixtureKind
+  mixture_weights: tuple[float, ...]
   gumbel_temperature: Positive
   reversal_multiplier: float
   adv_mlm_multiplier: float
@@ -46,7 +48,7 @@ class GeneratorSwitches:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GeneratorFields(GeneratorSwitches, MixtureGradients):
+class GeneratorFields(GeneratorSwitches, MixtureFields):
   """All fields under `generator`; `build` makes settings of them, where sizes of 0 are the encoder's."""
 
   num_layers: Count
@@ -55,6 +57,4 @@ class GeneratorFields(GeneratorSwitches, MixtureGradients):
   num_heads: CountOrZero
   mlm_layers: tuple[int, ...]
   separate_layers: tuple[int, ...]
-  mixture: MixtureKind
-  mixture_weights: tuple[float, ...]
   init_from: str

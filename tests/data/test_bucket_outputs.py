@@ -8,7 +8,7 @@ import fsspec
 import pytest
 
 from data.buckets.outputs import sent
-from data.buckets.place import Place
+from data.buckets.place import Address
 from data.errors import DataError
 from data.vocabulary import __main__ as vocabulary
 from tests import buckets
@@ -24,13 +24,13 @@ def here(tmp_path):
 @pytest.fixture
 def went(monkeypatch):
   """The files that were sent, part after part."""
-  parts, send = [], Place.send
+  parts, send = [], Address.send
 
   def noting(self, files):
     parts.append(sorted(files))
     send(self, files)
 
-  monkeypatch.setattr(Place, "send", noting)
+  monkeypatch.setattr(Address, "send", noting)
   return parts
 
 
@@ -66,13 +66,13 @@ def test_a_file_there_that_no_command_would_send_stays(here):
 def test_a_replaced_output_has_no_mark_meanwhile_and_loses_what_is_gone(here, went, monkeypatch):
   address = "memory://outputs/b"
   asked = _write(address, {"old": b"1", "mark": b"2"})
-  there, push = [], Place.send
+  there, push = [], Address.send
 
   def looking(self, files):
     there.append(buckets.names(address))
     push(self, files)
 
-  monkeypatch.setattr(Place, "send", looking)
+  monkeypatch.setattr(Address, "send", looking)
   with sent(asked := argparse.Namespace(output=address), kind=pathlib.Path):
     (asked.output / "old").unlink()
     (asked.output / "new").write_bytes(b"3")

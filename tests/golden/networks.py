@@ -11,7 +11,6 @@ from pretrain import losses
 from pretrain.corruption import generator, mixture
 from pretrain.corruption.generator import GeneratorOutput, GeneratorSettings
 from pretrain.corruption.masking import Masking, TokenIds
-from pretrain.corruption.mixture import MixtureChoice
 from pretrain.export import tensor_rows
 from pretrain.export.foreign.files import ForeignCheckpoint
 from pretrain.export.foreign.recognise import recognise
@@ -22,6 +21,7 @@ from pretrain.models.config import EncoderConfig
 from pretrain.ops.positions import scatter_positions, take_positions
 from pretrain.ops.vocab import mixture_sampling
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
+from pretrain.settings.corruption import MixtureFields
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 from tests.golden.slots import from_slots, masking_at, plain_encoder, row_keys, to_slots
@@ -90,7 +90,7 @@ class _AmosCase:
   """An e_amos file: given features instead of a trunk, a formula instead of a discriminator."""
 
   layers: tuple[int, ...]
-  choice: MixtureChoice
+  choice: MixtureFields
   config: EncoderConfig
   tokens: TokenIds
   targets: jax.Array
@@ -160,9 +160,9 @@ def check_mixture(golden: Golden, checks: Checks) -> None:
   masking = masking_at(golden["masked"], golden["targets"], tokens)
   case = _AmosCase(
     layers=tuple(golden.field("mlm_layers")),
-    choice=MixtureChoice(
-      kind="adversarial",
-      weights=(),
+    choice=MixtureFields(
+      mixture="adversarial",
+      mixture_weights=(),
       gumbel_temperature=float(golden.field("tau")),
       reversal_multiplier=float(golden.field("disc_grad_mul")),
       adv_mlm_multiplier=0.0,

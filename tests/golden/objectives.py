@@ -7,9 +7,9 @@ import numpy as np
 from pretrain import losses
 from pretrain.corruption.masking import TokenIds
 from pretrain.models import heads
-from pretrain.objectives.clm import CorrectiveLM
-from pretrain.objectives.rtd import ReplacedTokenDetection, rtd_metrics
-from pretrain.objectives.scl import SequenceContrast
+from pretrain.objectives.clm import CorrectiveLMLoss
+from pretrain.objectives.rtd import ReplacedTokenDetectionLoss, rtd_metrics
+from pretrain.objectives.scl import SequenceContrastLoss
 from pretrain.objectives.taco import alignment_loss_sum
 from pretrain.objectives.views import Context, Corrupted, View
 from pretrain.ops.positions import take_positions
@@ -55,12 +55,12 @@ def check_clm(golden: Golden, checks: Checks) -> None:
     return View(corrupted, given["H"], given["H"], None, given["E"], params)
 
   def copy_mean(given: dict) -> jax.Array:
-    objective = ReplacedTokenDetection(weight=1.0, head="linear")
+    objective = ReplacedTokenDetectionLoss(weight=1.0, head="linear")
     term = objective(view_of(given), context)["rtd_loss"]
     return term.loss / jnp.maximum(objective.totals(corrupted)["rtd_loss"], 1.0)
 
   def lm_sum(form: str, stop_gradient: bool):
-    objective = CorrectiveLM(weight=1.0, form=form, stop_gradient=stop_gradient, copy=True)
+    objective = CorrectiveLMLoss(weight=1.0, form=form, stop_gradient=stop_gradient, copy=True)
     return lambda given: objective(view_of(given), context)["clm_loss"].loss
 
   terms = {
@@ -101,7 +101,7 @@ def check_scl(golden: Golden, checks: Checks) -> None:
     prefix, temperature = match.group(), float(match.group(1))
     first, second = (jnp.asarray(golden[prefix + name]) for name in ("z_mlm", "z_crop"))
     batch, size = first.shape
-    objective = SequenceContrast(
+    objective = SequenceContrastLoss(
       weight=1.0,
       crop_fraction=0.9,
       crop_add_cls=True,

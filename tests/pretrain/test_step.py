@@ -56,14 +56,10 @@ def _make(loss=_loss, *, frozen=_nothing_is_frozen, clip_norm: float = 0.0, micr
   params = {"w": jnp.asarray([0.5, -0.2, 0.1]), "fixed": jnp.zeros(2)}
   optimizer, _ = optim.make_optimizer(settings, params=params, frozen=frozen)
   function = step.make_train_step(
-    loss,
-    _totals,
-    lambda data, at: data,
-    optimizer,
-    schedule=lambda count: 1.0 + count,
-    frozen=frozen,
-    clip_norm=clip_norm,
-    stays_finite=optim.stays_finite(settings),
+    step.StepLoss(lambda data, at: data, _totals, loss),
+    step.StepUpdate(
+      optimizer, lambda count: 1.0 + count, frozen, clip_norm, stays_finite=optim.stays_finite(settings)
+    ),
     microbatches=microbatches,
   )
   return jax.jit(function, donate_argnums=0), step.init_state(params, optimizer)
@@ -181,14 +177,14 @@ def test_gradient_norm_counts_trained_parameters_and_clipping_bounds_it():
   optimizer = optax.with_extra_args_support(optax.sgd(1.0))
   params = {"w": jnp.zeros(3), "fixed": jnp.zeros(2)}
   clipped = step.make_train_step(
-    loss,
-    _totals,
-    lambda data, at: data,
-    optimizer,
-    schedule=lambda count: 1.0,
-    frozen=_nothing_is_frozen,
-    clip_norm=1.0,
-    stays_finite=lambda *_: jnp.bool_(True),
+    step.StepLoss(lambda data, at: data, _totals, loss),
+    step.StepUpdate(
+      optimizer,
+      lambda count: 1.0,
+      _nothing_is_frozen,
+      clip_norm=1.0,
+      stays_finite=lambda *_: jnp.bool_(True),
+    ),
   )
   state, _ = clipped(step.init_state(params, optimizer), _batch())
   np.testing.assert_allclose(state.params["w"][0], -0.6, rtol=1e-5)

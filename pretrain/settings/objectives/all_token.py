@@ -14,7 +14,6 @@ class AllTokenLM(Objective):
   """The copy mixture at every position, which alone trains the copy head."""
 
   name = "all_token"
-  code = "pretrain.objectives.all_token"
   paper = Paper.ELECTRA
   reads = ("replaced",)
 

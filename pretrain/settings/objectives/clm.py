@@ -14,7 +14,6 @@ class CorrectiveLM(Objective):
   """The original token at masked positions of corrupted input, with a copy mechanism or without."""
 
   name = "clm"
-  code = "pretrain.objectives.clm"
   paper = Paper.COCO_LM
   reads = ("replaced",)
 

@@ -13,7 +13,6 @@ class MaskedLM(Objective):
   """Cross-entropy of original tokens at masked positions, or at all of them."""
 
   name = "mlm"
-  code = "pretrain.objectives.mlm"
   paper = Paper.BERT
   reads = ("masks",)
 

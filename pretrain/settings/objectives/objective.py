@@ -14,11 +14,10 @@ def crop_size(fraction: float, length: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective:
-  """An objective's fields of the config, and its facts.
+  """An objective's fields of the config, and its facts. `LOSSES` of `pretrain/build.py` has its code.
 
   Attributes:
     name: of its group of fields.
-    code: the module with the class of the same name, derived from this one, that computes it.
     paper: the citation of a model card.
     reads: views it cannot do without. 'masks': [MASK] at the chosen tokens; 'replaced': other tokens there;
       'crop': a crop of the original text, with the objective's fields `crop_fraction` and `crop_add_cls`.
@@ -26,7 +25,6 @@ class Objective:
   """
 
   name: ClassVar[str]
-  code: ClassVar[str]
   paper: ClassVar[str]
   reads: ClassVar[tuple[Literal["masks", "replaced", "crop"], ...]] = ()
 

@@ -13,7 +13,6 @@ class ReplacedTokenDetection(Objective):
   """Binary cross-entropy at every token: is it the original?"""
 
   name = "rtd"
-  code = "pretrain.objectives.rtd"
   paper = Paper.ELECTRA
   reads = ("replaced",)
 

@@ -14,7 +14,6 @@ class SequenceContrast(Contrast):
   """The corrupted sequence and a crop of the original are partners."""
 
   name = "scl"
-  code = "pretrain.objectives.scl"
   paper = Paper.COCO_LM
   reads = ("crop",)
   label = "sequence contrast"

@@ -14,7 +14,6 @@ class TokenAlignment(Contrast):
   """A token's contextual part agrees with its neighbours' and not with other sequences' tokens."""
 
   name = "taco"
-  code = "pretrain.objectives.taco"
   paper = Paper.TACO
   label = "token alignment (TACO)"
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from data.buckets.place import Place
+from data.buckets.place import Address
 from data.errors import DataError, StorageError
 from finetune.search.search import IN_BUCKET
 from pretrain.checkpoints import bucket_workdir, checkpoint
@@ -40,8 +40,8 @@ def _wait(address: str, *names: str) -> None:
 
 
 def test_weights_go_up_before_their_marks_and_results_after_both(monkeypatch):
-  address, sent, send = "memory://order/search", [], Place.send
-  monkeypatch.setattr(Place, "send", lambda self, given: (sent.append({*given}), send(self, given)))
+  address, sent, send = "memory://order/search", [], Address.send
+  monkeypatch.setattr(Address, "send", lambda self, given: (sent.append({*given}), send(self, given)))
   with _opened(address, print) as (workdir, _):
     weights = "sst2/weights/c_seed0/checkpoints/3/params"
     unwanted = (".hidden", "lock", "sst2/c.json.7.part", "sst2/.model.a.part/x", "sst2/.model.a.old/x")
@@ -87,7 +87,7 @@ def test_a_machine_that_had_an_older_copy_gets_what_the_bucket_has():
 
 
 def test_weights_that_go_while_they_are_sent_are_no_error(monkeypatch):
-  address, send = "memory://gone/search", Place.send
+  address, send = "memory://gone/search", Address.send
 
   def removing(self, given):
     for path in given.values():
@@ -96,7 +96,7 @@ def test_weights_that_go_while_they_are_sent_are_no_error(monkeypatch):
         raise StorageError("gone")
     send(self, given)
 
-  monkeypatch.setattr(Place, "send", removing)
+  monkeypatch.setattr(Address, "send", removing)
   monkeypatch.setattr("os.kill", lambda *_: pytest.fail("the search was asked to stop"))
   with _opened(address, print) as (workdir, _):
     _write(workdir, "sst2/weights/c_seed0/beaten")
@@ -109,7 +109,7 @@ def test_a_bucket_that_cannot_be_written_stops_the_search_and_says_why(monkeypat
   def fail(self, _):
     raise StorageError(f"{self} cannot be written (no rights)")
 
-  monkeypatch.setattr(Place, "send", fail)
+  monkeypatch.setattr(Address, "send", fail)
   asked = []
   monkeypatch.setattr("os.kill", lambda *what: asked.append(what))
   line = "^--workdir=memory://full/search cannot be written"

@@ -71,14 +71,18 @@ def test_a_run_is_the_training_step_of_pretraining_with_constants():
   alone = step.init_state(jax.tree.map(np.asarray, params), optimizer)
   one_step = jax.jit(
     step.make_train_step(
-      program._loss,
-      lambda data: data["weights"].sum(),
-      lambda data, at: data | {"row_keys": step_row_keys(5, at, np.arange(data["ids"].shape[0]))},
-      optimizer,
-      schedule=schedule,
-      frozen=lambda path: False,
-      clip_norm=1.0,
-      stays_finite=optim.stays_finite(settings),
+      step.StepLoss(
+        lambda data, at: data | {"row_keys": step_row_keys(5, at, np.arange(data["ids"].shape[0]))},
+        lambda data: data["weights"].sum(),
+        program._loss,
+      ),
+      step.StepUpdate(
+        optimizer,
+        schedule,
+        lambda path: False,
+        clip_norm=1.0,
+        stays_finite=optim.stays_finite(settings),
+      ),
     )
   )
   for at in range(STEPS):

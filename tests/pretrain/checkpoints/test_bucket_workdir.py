@@ -14,7 +14,7 @@ import s3fs
 
 from data.buckets import owner
 from data.buckets.mirror import WORKDIRS, Mirror
-from data.buckets.place import Place
+from data.buckets.place import Address
 from data.errors import ConfigError, DataError, StorageError, UserError
 from pretrain.checkpoints import bucket_steps, bucket_workdir, checkpoint, resume
 from pretrain.pod.peers import Alone, among
@@ -147,7 +147,7 @@ def test_processes_with_copies_of_their_own_are_refused(here):
 def test_one_process_owns_a_place_and_a_dead_one_is_outlasted(here, monkeypatch):
   monkeypatch.setattr(owner, "BEAT", 0.1)
   monkeypatch.setattr(owner, "_LOOK", 0.05)
-  mirror, lost = Mirror(Place("memory://owned/run", flag="--workdir"), WORKDIRS), []
+  mirror, lost = Mirror(Address("memory://owned/run", flag="--workdir"), WORKDIRS), []
   with owner.owned(mirror, lost=lost.append, log=print):
     mirror.id = "that of another machine"
     with (
@@ -204,7 +204,7 @@ def test_a_failing_upload_stops_the_run_and_says_why(here, small_records, monkey
   def fail(self, files):
     raise StorageError(f"{self} cannot be written (no rights)")
 
-  monkeypatch.setattr(Place, "send", fail)
+  monkeypatch.setattr(Address, "send", fail)
   said = []
   with pytest.raises(StorageError, match=f"^--workdir={address} cannot be written"):
     _train(config, address, said.append)

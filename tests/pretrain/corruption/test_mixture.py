@@ -7,8 +7,8 @@ import pytest
 
 from pretrain.corruption import mixture
 from pretrain.corruption.generator import GeneratorOutput
-from pretrain.corruption.mixture import MixtureChoice
 from pretrain.ops.draws import row_random
+from pretrain.settings.corruption import MixtureFields
 from tests.pretrain import drawn
 from tests.pretrain.one_program import one_program
 
@@ -21,25 +21,30 @@ PARAMS = {"mixture": {"kernel": np.asarray(drawn.normal(3, D, 1))}}
 ALIKE = np.full((B, M, HEADS), 1 / 3)  # weights
 
 
-def _choice(kind: str, **changes) -> MixtureChoice:
-  fields = {"weights": (), "gumbel_temperature": 0.3, "reversal_multiplier": -1.0, "adv_mlm_multiplier": 0.0}
-  return MixtureChoice(kind=kind, **{**fields, **changes})
+def _choice(kind: str, **changes) -> MixtureFields:
+  fields = {
+    "mixture_weights": (),
+    "gumbel_temperature": 0.3,
+    "reversal_multiplier": -1.0,
+    "adv_mlm_multiplier": 0.0,
+  }
+  return MixtureFields(mixture=kind, **{**fields, **changes})
 
 
 @one_program
-def _of_rows(choice: MixtureChoice, progress, rows, features):
+def _of_rows(choice: MixtureFields, progress, rows, features):
   keys = row_random.step_row_keys(0, 0, rows)
   return mixture.mixture_weights(
     choice, PARAMS, features, row_keys=keys, progress=jnp.full(rows.shape, progress)
   )
 
 
-def _weights(choice: MixtureChoice, *, progress: float = 0.0, rows=ROWS, features=FEATURES) -> np.ndarray:
+def _weights(choice: MixtureFields, *, progress: float = 0.0, rows=ROWS, features=FEATURES) -> np.ndarray:
   return np.asarray(_of_rows(choice, np.asarray(progress), rows, features))
 
 
 @one_program
-def _propose(choice: MixtureChoice, weights, output=OUTPUT, *, rows=ROWS, **changes):
+def _propose(choice: MixtureFields, weights, output=OUTPUT, *, rows=ROWS, **changes):
   options = {"temperature": 1.0, "chunk": M, **changes}
   keys = row_random.step_row_keys(0, 0, rows)
   return mixture.propose(choice, weights, output, TABLE, row_keys=keys, **options)
@@ -53,14 +58,14 @@ def test_adversarial_weights_are_a_softmax_over_heads_of_one_vector():
 
 @pytest.mark.parametrize("kind", ["adversarial", "uniform", "random_layer", "schedule", "fixed"])
 def test_weights_of_every_kind_sum_to_one(kind):
-  found = _weights(_choice(kind, weights=(0.2, 0.3, 0.5)))
+  found = _weights(_choice(kind, mixture_weights=(0.2, 0.3, 0.5)))
   assert found.shape == (B, M, HEADS)
   np.testing.assert_allclose(found.sum(-1), 1.0, rtol=1e-6)
 
 
 def test_uniform_and_fixed_weights_are_the_same_everywhere():
   np.testing.assert_allclose(_weights(_choice("uniform")), 1 / 3, rtol=1e-6)
-  found = _weights(_choice("fixed", weights=(0.2, 0.3, 0.5)))
+  found = _weights(_choice("fixed", mixture_weights=(0.2, 0.3, 0.5)))
   np.testing.assert_allclose(found, np.broadcast_to([0.2, 0.3, 0.5], (B, M, HEADS)), rtol=1e-6)
 
 

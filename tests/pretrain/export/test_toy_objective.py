@@ -1,14 +1,14 @@
-"""A new objective is one file and one row: nothing else of the product has to know of it.
+"""A new objective is one file and a row in two tables: nothing else of the product has to know of it.
 
-`toy.py` is the file, a row of `OBJECTIVES` the row; `configs/base.py` has its fields with weight 0, as any
-objective has.
+`toy.py` is the file; `OBJECTIVES` has its facts and `build.LOSSES` its code; `configs/base.py` has its fields
+with weight 0, as any objective has.
 """
 
 import numpy as np
 import pytest
 
 from configs import base
-from pretrain import main
+from pretrain import build, main
 from pretrain.command import fields, validate
 from pretrain.plan import flops
 from pretrain.settings.objectives import OBJECTIVES
@@ -21,6 +21,7 @@ def toy(monkeypatch):
   """The row of the objective, and its fields in the base config."""
   known = base._objectives
   monkeypatch.setitem(OBJECTIVES, "toy", Toy)
+  monkeypatch.setitem(build.LOSSES, "toy", Toy)
   monkeypatch.setattr(base, "_objectives", lambda: {**known(), "toy": {"weight": 0.0, "size": 4}})
   fields.known_fields.cache_clear()
   fields.kinds.cache_clear()

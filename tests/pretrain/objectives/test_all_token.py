@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.models import heads
-from pretrain.objectives.all_token import AllTokenLM
+from pretrain.objectives.all_token import AllTokenLMLoss
 from tests.pretrain import drawn
 from tests.pretrain.objectives import views
 
-OBJECTIVE = AllTokenLM(weight=1.0)
+OBJECTIVE = AllTokenLMLoss(weight=1.0)
 HEADS = {
   "clm": {"bias": drawn.normal(1, 97)},
   "rtd": {"kernel": drawn.normal(0, views.D, 1), "bias": jnp.asarray([0.3])},

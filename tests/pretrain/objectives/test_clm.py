@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pretrain.models import heads
-from pretrain.objectives.clm import CorrectiveLM, mixture_prediction
+from pretrain.objectives.clm import CorrectiveLMLoss, mixture_prediction
 from pretrain.ops.vocab.vocab_cross_entropy import VocabScores
 from tests.pretrain import drawn
 from tests.pretrain.objectives import views
@@ -17,8 +17,10 @@ HEADS = {
 }
 
 
-def _objective(**changes) -> CorrectiveLM:
-  return CorrectiveLM(**{"weight": 1.0, "form": "mixture", "stop_gradient": True, "copy": True, **changes})
+def _objective(**changes) -> CorrectiveLMLoss:
+  return CorrectiveLMLoss(
+    **{"weight": 1.0, "form": "mixture", "stop_gradient": True, "copy": True, **changes}
+  )
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pretrain.models import heads
-from pretrain.objectives.mlm import MaskedLM
+from pretrain.objectives.mlm import MaskedLMLoss
 from tests.pretrain import drawn
 from tests.pretrain.objectives import views
 
@@ -13,8 +13,8 @@ HEAD = heads.init_mlm_head(jax.random.key(0), views.ENCODER, output_size=views.D
 HEAD["bias"] = drawn.normal(1, *HEAD["bias"].shape)
 
 
-def _objective(**changes) -> MaskedLM:
-  return MaskedLM(**{"weight": 1.0, "positions": "masked", "all_reduction": "one_mean", **changes})
+def _objective(**changes) -> MaskedLMLoss:
+  return MaskedLMLoss(**{"weight": 1.0, "positions": "masked", "all_reduction": "one_mean", **changes})
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.models import heads
-from pretrain.objectives.rtd import ReplacedTokenDetection, rtd_metrics
+from pretrain.objectives.rtd import ReplacedTokenDetectionLoss, rtd_metrics
 from tests.pretrain import drawn
 from tests.pretrain.objectives import views
 
-OBJECTIVE = ReplacedTokenDetection(weight=50.0, head="linear")
+OBJECTIVE = ReplacedTokenDetectionLoss(weight=50.0, head="linear")
 IS_TOKEN = views.IDS != 1
 IS_ORIGINAL = views.IDS == views.INPUT_IDS
 
@@ -53,5 +53,5 @@ def test_losses_are_split_into_replaced_masked_but_correct_and_untouched_tokens(
 
 def test_the_head_is_linear_or_dense():
   linear = OBJECTIVE.init(jax.random.key(0), views.CONTEXT)["rtd"]
-  dense = ReplacedTokenDetection(weight=1.0, head="dense").init(jax.random.key(0), views.CONTEXT)["rtd"]
+  dense = ReplacedTokenDetectionLoss(weight=1.0, head="dense").init(jax.random.key(0), views.CONTEXT)["rtd"]
   assert set(linear) == {"kernel", "bias"} and set(dense) == {"kernel", "bias", "dense"}

@@ -9,13 +9,13 @@ import pytest
 
 from pretrain import losses
 from pretrain.models import heads
-from pretrain.objectives.scl import SequenceContrast, scl_metrics
+from pretrain.objectives.scl import SequenceContrastLoss, scl_metrics
 from tests.pretrain.objectives import views
 
 
-def _objective(**changes) -> SequenceContrast:
+def _objective(**changes) -> SequenceContrastLoss:
   fields = {"weight": 1.0, "crop_fraction": 0.9, "crop_add_cls": True, "temperature": 1.0}
-  return SequenceContrast(**{**fields, "head": "cls", "projection_size": 0, "group_size": 2, **changes})
+  return SequenceContrastLoss(**{**fields, "head": "cls", "projection_size": 0, "group_size": 2, **changes})
 
 
 def test_the_state_of_cls_is_contrasted_with_that_of_the_crop():

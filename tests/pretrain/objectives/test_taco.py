@@ -11,7 +11,7 @@ import pytest
 from pretrain import losses
 from pretrain.objectives import taco
 from pretrain.objectives.taco import (
-  TokenAlignment,
+  TokenAlignmentLoss,
   alignment_loss_sum,
   contextual_score_metrics,
   sample_pairs,
@@ -23,9 +23,9 @@ from tests.pretrain.objectives import views
 IS_TOKEN = views.IDS != 1
 
 
-def _objective(**changes) -> TokenAlignment:
+def _objective(**changes) -> TokenAlignmentLoss:
   fields = {"weight": 1.0, "anchors": "all", "window": 5, "num_negatives": 4, "temperature": 0.07}
-  return TokenAlignment(**{**fields, "group_size": 2, **changes})
+  return TokenAlignmentLoss(**{**fields, "group_size": 2, **changes})
 
 
 def _pairs(lengths, *, length=12, window=5, num_negatives=4, group_size=4, step=0):

@@ -18,7 +18,6 @@ class Toy(Objective):
   """Projected hidden states of masked tokens are to be small."""
 
   name = "toy"
-  code = __name__
   paper = "Nobody. Small Numbers at Masked Tokens. Nowhere 2026."
   reads = ("masks",)
 

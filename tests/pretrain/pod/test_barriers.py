@@ -69,13 +69,13 @@ def test_a_process_0_that_says_nothing_is_not_waited_for_without_end():
 def test_who_is_met_and_says_nothing_is_not_waited_for_without_end(monkeypatch):
   monkeypatch.setattr(meeting, "GRACE", 0.2)
   with socket.create_server(("localhost", 0)) as silent:
-    place = meeting.Place(f"localhost:{silent.getsockname()[1]}", 2, 1)
+    place = meeting.Rank(f"localhost:{silent.getsockname()[1]}", 2, 1)
     with pytest.raises(
       PeerError, match=r"was not reached at localhost:\d+ within 0 s \(it does not answer\)"
     ):
       meeting.meet(place, seconds=0.1, patience=20)
   with reserved_port() as taken:
-    place = meeting.Place(f"localhost:{taken.getsockname()[1]}", 2, 0)
+    place = meeting.Rank(f"localhost:{taken.getsockname()[1]}", 2, 0)
     found = []
     thread = threading.Thread(target=lambda: found.extend(on_all(_met_within_a_second, place)))
     thread.start()

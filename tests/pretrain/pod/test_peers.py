@@ -63,7 +63,7 @@ def meet(number: int, *places, seconds: float = 20.0) -> list:
 
     def one(at):
       index, of = at if isinstance(at, tuple) else (at, number)
-      return meeting.meet(meeting.Place(address, of, index), seconds=seconds, patience=20)
+      return meeting.meet(meeting.Rank(address, of, index), seconds=seconds, patience=20)
 
     return on_all(one, *places)
 
@@ -103,7 +103,7 @@ def test_two_processes_of_one_number_are_refused():
 def test_strangers_at_the_port_do_not_matter():
   with reserved_port() as taken, ThreadPoolExecutor(2) as pool:
     address = f"localhost:{taken.getsockname()[1]}"
-    places = [meeting.Place(address, 2, index) for index in (0, 1)]
+    places = [meeting.Rank(address, 2, index) for index in (0, 1)]
     first = pool.submit(meeting.meet, places[0], seconds=10, patience=20)
     for word in (b"GET / HTTP/1.1\r\n\r\n", b'{"hello": "you"}\n', b"[]\n"):
       until(functools.partial(_connects, address, word))

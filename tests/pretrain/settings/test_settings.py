@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from pretrain.build import LOSSES
 from pretrain.command import fields, validate
 from pretrain.settings import FIELDS
 from pretrain.settings.objectives import OBJECTIVES, switched_on
@@ -24,11 +25,11 @@ def test_only_numbers_have_limits_and_only_texts_choices():
     assert not kind.choices or kind.value_type is str
 
 
-def test_every_objective_says_its_name_its_paper_and_where_its_code_is():
+def test_every_objective_says_its_name_and_its_paper_and_has_code():
   for name, settings in OBJECTIVES.items():
     assert settings.name == name
     assert settings.paper.endswith(".")
-    assert settings.code.startswith("pretrain.objectives.")
+    assert issubclass(LOSSES[name], settings)
     assert "weight" in {field.name for field in dataclasses.fields(settings)}
 
 

@@ -86,7 +86,7 @@ def test_this_python_is_among_those_found():
 
 
 def test_everything_that_the_wheel_needs_is_in_its_packages():
-  assert {module.partition(".")[0] for module in programs.PROGRAMS.values()} | {"configs"} == {
+  assert {module.partition(".")[0] for module in programs.PROGRAMS.values()} | {"configs", "lab"} == {
     *pins.packages()
   }
   files = [path for part in pins.packages() for path in (ROOT / part).rglob("*") if path.is_file()]

@@ -7,6 +7,7 @@ DIR is the workdir of a run, its `checkpoints`, or the directory of one step. Ex
 data/errors.py: 3 where `verify` finds damage.
 """
 
+import hashlib
 import json
 import pathlib
 import shutil
@@ -18,14 +19,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from data import errors, files
+from data import errors, files, vocabulary
 from data.buckets.outputs import sent
 from data.changes import changes
 from data.command import FETCHED, SENT, Parser, run
 from data.errors import ConfigError, DataError
-from pretrain.checkpoints import checkpoint, integrity, resume, saved_model
+from pretrain.checkpoints import checkpoint, integrity, opened, resume, saved_model
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.mesh import trees
+from pretrain.reading import prepared
+from pretrain.reading import skips as skipping
+from pretrain.settings import feed
 
 Path = pathlib.Path
 
@@ -60,6 +64,10 @@ def parser() -> Parser:
   average.add_argument("--last", type=int, default=5, help="how many steps")
   text = "directory to write, new or empty"
   average.add_argument("--output", type=Path, required=True, bucket=SENT, help=text)
+  examples = add(
+    "examples", "the records and texts that steps took, as JSON lines, with a sha256 of their ids"
+  )
+  examples.add_argument("--steps", type=_range, required=True, metavar="A:B", help="A to B, counted from 1")
   prune = add(
     "prune", "removes older steps of a run that is not at work, never the newest sound one", bucket=""
   )
@@ -209,6 +217,40 @@ def prune(
   return [entry.path for entry in goes]
 
 
+def _range(text: str) -> range:
+  """range(A, B + 1) of 'A:B'; argparse makes a line of the ValueError."""
+  first, last = (int(part) for part in text.split(":"))
+  if not 1 <= first <= last:
+    raise ValueError(text)
+  return range(first, last + 1)
+
+
+def show_examples(directory: Path, *, steps: range) -> None:
+  """Prints a JSON line for each step: its records, their texts, and the sha256 of their ids.
+
+  The data is a function of seed and step, so nothing was noted while the run trained; batches that the newest
+  checkpoint left out are left out. ConfigError: a feed was trained on, which is read in order alone.
+  """
+  meta = checkpoint.read_meta(checkpoint.step_path(directory))
+  config = opened.config_of(meta["config"])
+  if feed.is_fed(config.data):
+    raise ConfigError(
+      f"{directory}: trained on {config.data.source}, which is read from its beginning alone; a run on "
+      "prepared records has this command"
+    )
+  config.train.eval_batches = 0
+  records, size, skips = prepared.open(config), config.train.batch_size, skipping.known_skips(meta)
+  words = vocabulary.load(records.vocabulary)
+  for step in steps:
+    numbers = records.train.examples(skipping.position(step - 1, skips), size)
+    ids = records.train.numbered(numbers)
+    texts = [words.decode([int(one) for one in row if one != words.special_ids.pad]) for row in ids]
+    digest = hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest()
+    print(
+      json.dumps({"step": step, "records": numbers, "sha256": digest, "texts": texts}, ensure_ascii=False)
+    )
+
+
 def _main(arguments: Sequence[str]) -> None:
   asked = parser().parse_args(arguments)
   with sent(asked, kind=Path):
@@ -218,8 +260,8 @@ def _main(arguments: Sequence[str]) -> None:
 def _run(command: str, directory: Path, **given: Any) -> None:
   if command == "diff":
     diff(directory, given["other"])
-  elif command in ("average", "prune"):
-    {"average": average, "prune": prune}[command](directory, **given)
+  elif command in ("average", "prune", "examples"):
+    {"average": average, "prune": prune, "examples": show_examples}[command](directory, **given)
   else:
     {"list": show_list, "show": show, "verify": verify}[command](directory)
 

@@ -25,8 +25,7 @@ from pretrain.pod.peers import PREPARING, here
 Log = Callable[[str], None]
 
 _FLAG = "--workdir"
-_OF_PHASES = rf"{workdir_files.PHASE.pattern}/{checkpoint.DIRECTORY}/"
-_NOT_NEEDED = re.compile(rf"tensorboard/|{_OF_PHASES}|{re.escape(owner.NAME)}$")
+_NOT_NEEDED = re.compile(rf"tensorboard/|{re.escape(owner.NAME)}$")
 _NOT_SENT = re.compile(rf"{workdir_files.LOCK}$|{files.UNFINISHED}|.*{checkpoint.TEMPORARY}")
 
 

@@ -186,7 +186,7 @@ def _check_feed(given: Mapping[str, Any] | None, saved: Mapping[str, Any] | None
   """
   if given == saved:
     return
-  anew = "or begin a new phase with the weights of this one (--new_phase)"
+  anew = "or begin with the weights of this one in a new workdir (--config.train.init_from=DIR)"
   if given is None or saved is None or given["source"] != saved["source"]:
     before, now = (one["source"] if one else "prepared records" for one in (saved, given))
     raise ConfigError(

@@ -8,7 +8,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import re
 import shutil
 from collections.abc import Iterator
 
@@ -18,10 +17,9 @@ from ml_collections import ConfigDict
 from data import errors, files, manifest, vocabulary
 from data.errors import ConfigError, DataError
 from data.prepare.output_directory import missing_directories
-from pretrain.logs import metrics
 
 CONFIG = "config.json"
-PHASE = re.compile(r"phase_(\d+)")  # the folder of a phase that is over, see `pretrain.checkpoints.phases`
+
 LOCK = "lock"
 HAS_SAVED = "has_saved"  # an empty file: a checkpoint was whole here
 
@@ -89,7 +87,7 @@ def begin(workdir: str, config: ConfigDict, words_of: str, described: manifest.V
 
 def _remove_leftovers(path: pathlib.Path) -> None:
   """Removes what killed starts of runs have left beside its files: it has names that only they give."""
-  names = ("config.json.*.part", f"{metrics.FILE_NAME}.*.part", ".writable.*", "checkpoints/.writable.*")
+  names = ("config.json.*.part", "metrics.jsonl.*.part", ".writable.*", "checkpoints/.writable.*")
   for found in [found for name in names for found in path.glob(name)]:
     found.unlink(missing_ok=True)
   for found in (*path.glob(".vocabulary.*.part"), *path.glob(".vocabulary.*.old")):
@@ -107,23 +105,12 @@ def note_saved(workdir: str | os.PathLike) -> None:
 def refuse_lost_checkpoints(workdir: str | os.PathLike) -> None:
   """Raises a DataError if a run that has saved was here, and none of its checkpoints is left.
 
-  To start at step 0 would remove what it logged. Older versions left no sign: there the second save begins
-  when the first is whole, so a run that logged more than that has saved.
+  To start at step 0 would remove what it logged.
   """
   if (pathlib.Path(workdir) / HAS_SAVED).exists():
     raise DataError(
       f"{workdir} held checkpoints of a run, as its file {HAS_SAVED} says, and none is left; bring them back "
       "or start a new run with another --workdir"
-    )
-  try:
-    every = files.read_json(pathlib.Path(workdir) / CONFIG)["train"]["checkpoint_every"]
-  except (KeyError, TypeError):
-    return
-  last = max((line["step"] for line in metrics.read(workdir)), default=0)
-  if last > 2 * every:
-    raise DataError(
-      f"{workdir} holds the log of a run up to step {last:,}, which saved every {every:,} steps, and none of "
-      "its checkpoints; bring them back, or start a new run with another --workdir"
     )
 
 

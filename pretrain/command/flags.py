@@ -28,7 +28,7 @@ HELP = """\
 Pretrains a text encoder.
 
   python -m pretrain.main --config=FILE[:ARGUMENT] [--config.FIELD=VALUE ...]
-                          [--workdir=DIRECTORY] [--dry_run [--plan=MACHINE]] [--download] [--ledger]
+                          [--workdir=DIRECTORY] [--dry_run [--plan=MACHINE]] [--download]
                           [--debug] [--coordinator=HOST:PORT --num_processes=N --process_id=I]
 
   --config=FILE         a config file, for example configs/amos_base.py. It is Python and runs with your
@@ -49,10 +49,6 @@ Pretrains a text encoder.
                         v5e:2x4, v5p:4x4x4, h100:16, h200:8, cpu:8
   --download            allows a source that is not on this machine to be fetched; nothing is
                         downloaded without it
-  --ledger              writes ledger.jsonl into the workdir: of every step the examples it took and a
-                        sha256 of their ids; equal ledgers are the same data in the same order
-  --new_phase           where the workdir holds a run with another config or other records: starts at step 0
-                        with its weights, and moves what it saved into phase_1 (then phase_2, ...)
   --debug               shows the traceback of an error, and the output of all processes
   --coordinator=HOST:PORT, --num_processes=N, --process_id=I
                         of several processes, where JAX does not find them by itself as it does with
@@ -84,8 +80,7 @@ class Program:
     return ("config", "workdir", *self.options, *self.switches, "help")
 
 
-_SWITCHES, _OPTIONS = (*SWITCHES, "ledger", "new_phase"), ("plan", *PLACE)
-PRETRAINING = Program(HELP, validate.PRETRAINING, "configs/coco_lm_tiny.py", _SWITCHES, options=_OPTIONS)
+PRETRAINING = Program(HELP, validate.PRETRAINING, "configs/coco_lm_tiny.py", options=("plan", *PLACE))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +93,6 @@ class Arguments:
   download: bool
   debug: bool
   config_name: str  # the config file's name without '.py', with '_ARGUMENT' if one was given
-  ledger: bool = False
-  new_phase: bool = False
   plan: str = ""  # the machine to plan for
   place: Mapping[str, str] = dataclasses.field(default_factory=dict)  # flags of PLACE, '' where not given
 

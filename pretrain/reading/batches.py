@@ -2,14 +2,12 @@
 
 import concurrent.futures
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
 from data.records import TrainingRecords
 from pretrain.mesh import sharding
-from pretrain.reading.ledger import Ledger, entry_of
 from pretrain.reading.skips import Skip, position
 from pretrain.run import Run
 
@@ -27,11 +25,10 @@ class Batches:
     run: Run,
     *,
     first: int,
-    ledger: Ledger | None = None,
     skips: Sequence[Skip] = (),
   ) -> None:
-    """Begins to read at step `first`, without the batches of `skips`; a `ledger` notes each step's."""
-    self._records, self._run, self._ledger, self._skips = records, run, ledger, skips
+    """Begins to read at step `first`, without the batches of `skips`."""
+    self._records, self._run, self._skips = records, run, skips
     self._rows = sharding.local_rows(run.mesh, run.config.train.batch_size)
     self._first, self._together = first, max(1, ROWS_AT_ONCE // len(self._rows))
     self._pool = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
@@ -44,16 +41,12 @@ class Batches:
       if part not in self._ahead:
         self._ahead[part] = self._pool.submit(self._read, self._first + part * self._together)
 
-  def _read(self, first: int) -> list[tuple[np.ndarray, dict[str, Any] | None]]:
-    """For each step that is read together: this process's rows, what a ledger says of the whole batch."""
-    size, is_noted = self._run.config.train.batch_size, self._ledger is not None and self._ledger.is_kept
+  def _read(self, first: int) -> list[np.ndarray]:
+    """This process's rows of each step that is read together."""
+    size = self._run.config.train.batch_size
     places = [position(step, self._skips) for step in range(first, first + self._together)]
-    examples = [self._records.examples(at, size, rows=None if is_noted else self._rows) for at in places]
-    read = np.split(self._records.numbered([number for part in examples for number in part]), self._together)
-    if not is_noted:
-      return [(local, None) for local in read]
-    notes = map(entry_of, examples, read)
-    return [(whole[list(self._rows)], entry) for whole, entry in zip(read, notes, strict=True)]
+    examples = [number for at in places for number in self._records.examples(at, size, rows=self._rows)]
+    return np.split(self._records.numbered(examples), self._together)
 
   def arrives(self, step: int, is_stopping: Callable[[], bool]) -> bool:
     """Waits for the batch of a step; False: `is_stopping` said so first."""
@@ -68,11 +61,9 @@ class Batches:
     """[batch, length] int32 global array of one step; steps are asked for in order."""
     self._read_ahead(step - self._first)
     part, place = divmod(step - self._first, self._together)
-    local, entry = self._ahead[part].result()[place]
+    local = self._ahead[part].result()[place]
     if place == self._together - 1:
       del self._ahead[part]
-    if self._ledger is not None and entry is not None:
-      self._ledger.write(step + 1, entry)
     return sharding.to_global(self._run.mesh, local)
 
   def again(self, step: int) -> tuple[jax.Array, list[int]]:

@@ -9,7 +9,6 @@ from data import files
 from data.errors import DataError, UserError
 from pretrain.checkpoints import checkpoint, resume, workdir
 from pretrain.logs import metrics, trackers
-from pretrain.reading import ledger
 from pretrain.report import written_tables
 from pretrain.report.written_tables import WrittenTable
 from pretrain.settings import mixture
@@ -97,10 +96,6 @@ def _read(path: pathlib.Path, name: str) -> ShownRun:
 def _events(
   path: pathlib.Path, lines: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]
 ) -> Iterator[Event]:
-  for phase in sorted(path.glob("phase_*")):
-    if workdir.PHASE.fullmatch(phase.name):
-      last = max((line["step"] for line in metrics.read(phase)), default=0)
-      yield Event(0, f"{phase.name} was over after {last:,} steps; its weights went on ({phase})")
   for line in lines:
     if line.get("train/loss_spikes"):
       yield Event(line["step"], "the loss leapt in the steps before (train.spike_zscore)")
@@ -122,8 +117,6 @@ def _events(
     yield Event(
       diverged["step"], f"the run stopped as diverged; {diagnosis.FILE_NAME} has the terms and norms"
     )
-  if (path / ledger.FILE_NAME).is_file():
-    yield Event(None, f"every step's examples are in {ledger.FILE_NAME}")
 
 
 def environment(run: ShownRun) -> dict[str, str]:

@@ -16,7 +16,6 @@ _TRAINING = (
   "--config.train.total_steps=60",
   "--config.train.eval_every=10",
   "--config.train.checkpoint_every=30",
-  "--ledger",
 )
 _ANALYSES = "blocks,detection,correction,generator,cases,efficiency"  # those that need no annotated text
 _PAIRS = (("The runs are long.", "The runs is long."), ("A page has words.", "A page have words."))

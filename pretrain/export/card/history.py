@@ -6,12 +6,12 @@ from typing import Any
 
 from data.corpora import CORPORA
 from data.tables import Cells
-from pretrain.checkpoints import phases
 from pretrain.logs import metrics
 from pretrain.settings import mixture
 
 _TAKEN = {
-  phases.FLAG: "weights of the phase before",
+  "--new_phase":  # of earlier versions
+  "weights of the phase before",
   "train.init_from": "encoder, and heads and generator where they fit",
   "generator.init_from": "generator",
   "model.freeze_embeddings_from": "token table, which was not trained",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
-from pretrain.checkpoints import checkpoint, integrity, resume, workdir
+from pretrain.checkpoints import checkpoint, integrity, resume
 from pretrain.checkpoints.checkpoint import COMMITTED, Checkpoints
 from tests.pretrain import small_run
 
@@ -171,15 +171,3 @@ def test_a_finished_run_whose_checkpoints_are_gone_does_not_start_over(small_rec
   ):
     small_run.run_training(config, tmp_path)
   assert (tmp_path / "metrics.jsonl").read_bytes() == logged
-
-
-def test_a_run_of_an_older_version_whose_checkpoints_are_gone_does_not_start_over(run):
-  (run / workdir.CONFIG).write_text('{"train": {"checkpoint_every": 5}}')
-  lines = [json.dumps({"step": step, "train/loss": 1.0}) for step in (5, 10, 11)]
-  (run / "metrics.jsonl").write_text("\n".join(lines[:2]) + "\n")
-  workdir.refuse_lost_checkpoints(run)  # the first save may have been killed
-  (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-  with pytest.raises(
-    DataError, match="the log of a run up to step 11, which saved every 5 steps, and none of"
-  ):
-    workdir.refuse_lost_checkpoints(run)

@@ -72,9 +72,7 @@ def test_a_place_that_cannot_be_written_is_named(config, small_records, tmp_path
 
 def test_a_second_run_is_refused_while_the_first_is_at_work_and_a_dead_owner_is_no_hindrance(tmp_path):
   place = tmp_path / "runs" / "a"
-  hold = (
-    f"from pretrain import workdir\nwith workdir.owned({str(place)!r}): print('has it', flush=True); input()"
-  )
+  hold = f"from pretrain.checkpoints import workdir\nwith workdir.owned({str(place)!r}): print('has it', flush=True); input()"
   with subprocess.Popen([sys.executable, "-c", hold], stdout=PIPE, stdin=PIPE, text=True) as owner:
     assert owner.stdout.readline() == "has it\n"
     busy = rf"another run is at work in .*a \(process {owner.pid} on "

@@ -45,7 +45,6 @@ def test_switches_and_workdir():
   assert arguments.dry_run and arguments.download and arguments.debug
   assert arguments.workdir == "here/x"
   assert not _read(f"--config={CONFIG}", "--download=false").download
-  assert _read(f"--config={CONFIG}", "--ledger").ledger and not arguments.ledger
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ VMEM = "xla_tpu_scoped_vmem_limit_kib"
 PROGRAM = """
 import ast, sys
 import jax, jax.numpy as jnp
-from pretrain import compiler_options
+from pretrain.mesh import compiler_options
 from pretrain.plan import targets
 
 for name in ("v5e:2x2", "v5p:2x2x1", "v6e:2x2"):

@@ -15,7 +15,7 @@ import itertools, json, os, sys
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "true")
 from jax.experimental import topologies
-from pretrain import device_order
+from pretrain.mesh import device_order
 from pretrain.settings.mesh import MeshSettings
 
 found = {}

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import os
 import pathlib
 import signal
@@ -12,6 +11,8 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from pretrain.logs import metrics
 
 ROOT = pathlib.Path(__file__).parents[3]
 _LIMIT = 300.0  # seconds until a process that has not ended is a failure
@@ -43,9 +44,9 @@ class Processes:
     ]
 
   def wait_for_step(self, step: int) -> None:
-    """Returns once the ledger has a line of that step."""
+    """Returns once the log has a line of that step."""
     last = time.monotonic() + _LIMIT
-    while not (steps := [line["step"] for line in ledger(self._workdir)]) or steps[-1] < step:
+    while max((line["step"] for line in metrics.read(self._workdir)), default=0) < step:
       assert time.monotonic() < last and None in [one.poll() for one in self.started], self.ends()
       time.sleep(0.01)
 
@@ -81,7 +82,7 @@ def running(
   Process i has the flags `each[i]` too, and is started with `places[i]`, arguments of `subprocess.Popen`.
   """
   command = [sys.executable, "-m", "pretrain.main", f"--config={ROOT / 'tests/pretrain/small_run.py'}:mlm"]
-  command += [f"--workdir={workdir}", "--ledger", *flags]
+  command += [f"--workdir={workdir}", *flags]
   kept = [flag for flag in os.environ["XLA_FLAGS"].split() if "device_count" not in flag]
   flag = f"--xla_force_host_platform_device_count={devices}"
   environment = os.environ | {"XLA_FLAGS": " ".join([*kept, flag]), "PYTHONPATH": str(ROOT)} | variables
@@ -98,10 +99,3 @@ def running(
       for one in processes.started:
         one.kill()
         one.communicate()
-
-
-def ledger(workdir: pathlib.Path) -> list[dict]:
-  """The lines of a ledger, but one that is being written; [] if there is none yet."""
-  path = workdir / "ledger.jsonl"
-  lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
-  return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -15,12 +15,12 @@ from pretrain.checkpoints import checkpoint
 from pretrain.logs import metrics
 from tests import buckets
 from tests.pretrain import small_run
-from tests.pretrain.pod.processes import ROOT, ledger, running
+from tests.pretrain.pod.processes import ROOT, running
 
 STEPS = 120
 FIELDS = {
   "train.total_steps": STEPS,
-  "train.log_every": 20,
+  "train.log_every": 1,  # tests wait for lines
   "train.eval_every": 60,
   "train.checkpoint_every": 10_000,  # only stops and the end save
   "train.replica_check_every": 3,  # each process compares the devices of both
@@ -42,8 +42,7 @@ def alone(small_records, tmp_path_factory):
 
 
 def _assert_same_run(workdir, expected) -> None:
-  """The same examples in the same order, every figure of the log once, losses within 1e-5."""
-  assert ledger(workdir) == ledger(expected)
+  """Every figure of the log once, losses within 1e-5."""
   found, wanted = metrics.read(workdir), metrics.read(expected)
   assert [line["step"] for line in found] == [line["step"] for line in wanted]
   for line, one in zip(found, wanted):
@@ -64,7 +63,7 @@ def test_a_run_is_stopped_killed_and_continued_by_two_and_by_one(small_records, 
   assert compiled == [1, 1]
   assert "Stopped as asked" in out and all(line.startswith("[Gloo]") for line in silent.splitlines())
   (stopped,) = (workdir / "checkpoints").iterdir()
-  assert int(stopped.name) == ledger(workdir)[-1]["step"] < STEPS
+  assert int(stopped.name) == metrics.read(workdir)[-1]["step"] < STEPS
   # SIGKILL to one: the other ends by itself and names it.
   killed = tmp_path / "killed"
   shutil.copytree(workdir, killed)
@@ -111,7 +110,6 @@ def test_the_launch_file_trains_as_four_processes(small_records, alone, tmp_path
   flags = [
     "--config=tests/pretrain/small_run.py:mlm",
     f"--workdir={workdir}",
-    "--ledger",
     *_flags(small_records),
   ]
   kept = [flag for flag in os.environ["XLA_FLAGS"].split() if "device_count" not in flag]

@@ -53,10 +53,6 @@ def train(config, workdir, *, stop: bool = False) -> tuple[int, list[str]]:
   return code, said
 
 
-def ledger(workdir) -> list[dict]:
-  return [json.loads(line) for line in (workdir / "ledger.jsonl").read_text().splitlines()]
-
-
 def test_a_run_that_is_stopped_and_resumed_equals_one_that_is_not(folder, tmp_path):
   whole, cut = tmp_path / "whole", tmp_path / "cut"
   config = config_of(folder)
@@ -69,7 +65,6 @@ def test_a_run_that_is_stopped_and_resumed_equals_one_that_is_not(folder, tmp_pa
   assert train(config, cut, stop=True)[0] == 75
   code, said = train(config, cut)
   assert code == 0 and "; reading the 4 batches before again takes 0:00 more; resuming" in "\n".join(said)
-  assert ledger(cut) == ledger(whole) and ledger(whole)[1]["examples"] == [*range(8, 16)]
   assert small_run.metric_lines(cut) == small_run.metric_lines(whole)
   small_run.assert_same_params(small_run.saved_params(cut), small_run.saved_params(whole))
   meta = read_meta(step_path(whole, 6))
@@ -159,7 +154,7 @@ FACTS = {"source": "seqio:one", "module": "a" * 64, "versions": VERSIONS, "recor
     (
       {"versions": {"seqio": "1", "tensorflow": "3"}},
       errors.DataError,
-      r"changed since the run began \(tensorflow 2 -> 3\).* \(pip install tensorflow==2\), or begin a new ph",
+      r"changed since the run began \(tensorflow 2 -> 3\).* \(pip install tensorflow==2\), or begin with",
     ),
     ({"records": "c" * 64}, errors.DataError, r"the records of seqio:one are others than when the run began"),
     (None, errors.ConfigError, "on seqio:one, and prepared records is given; continue it with what it was"),
@@ -257,7 +252,9 @@ def test_two_processes_take_their_rows_of_the_same_batches(folder, tmp_path):
   with running(2, tmp_path / "two", *(f"--config.{name}={value}" for name, value in fields.items())) as two:
     ends = two.ends()
   assert [code for code, *_ in ends] == [0, 0], ends
-  assert ledger(tmp_path / "two") == ledger(tmp_path / "one")
+  two, one = (small_run.metric_lines(tmp_path / name) for name in ("two", "one"))
+  for found, wanted in zip(two, one, strict=True):
+    assert found == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.nightly

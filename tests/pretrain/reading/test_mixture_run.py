@@ -1,5 +1,8 @@
 """A run on a mixture: trained, stopped, continued on other hosts, changed, reported."""
 
+import contextlib
+import io
+import json
 import os
 import shutil
 import signal
@@ -10,13 +13,14 @@ import pytest
 from data import manifest
 from data.command import STOPPED
 from data.errors import ConfigError
+from pretrain.checkpoints import __main__ as checkpoints
 from pretrain.checkpoints import checkpoint
 from pretrain.checkpoints.opened import open_run
 from pretrain.export.card import history
 from pretrain.plan import dry_run
 from pretrain.reading import prepared
 from pretrain.report import page, runs
-from tests.pretrain.pod.processes import ledger, running
+from tests.pretrain.pod.processes import running
 from tests.pretrain.small_run import (
   assert_same_params,
   metric_lines,
@@ -35,9 +39,16 @@ def whole(tmp_path_factory, stages):
   return workdir
 
 
+def _examples(workdir) -> list[list[int]]:
+  """The records of each of the six steps, as `python -m pretrain.checkpoints examples` prints them."""
+  with contextlib.redirect_stdout(io.StringIO()) as out:
+    assert checkpoints.main(["examples", str(workdir), "--steps=1:6"]) == 0
+  return [json.loads(line)["records"] for line in out.getvalue().splitlines()]
+
+
 def test_a_run_takes_rows_at_its_rates_and_says_so(whole, stages, small_records, more_records):
   sizes = [manifest.read(path).splits["train"].records for path in (small_records, more_records)]
-  numbers = [number for line in ledger(whole) for number in line["examples"]]
+  numbers = [number for step in _examples(whole) for number in step]
   counts = np.cumsum([number >= sizes[0] for number in numbers])
   for taken, more in enumerate(counts, 1):
     due = 0.3 * min(taken, 32) + 0.75 * max(0, taken - 32)
@@ -70,7 +81,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(whole, stages, tmp_path, num
   workdir = tmp_path / "run"
   assert run_training(mixture_config(stages), workdir, say=say) == STOPPED
   assert run_training(mixture_config(stages), workdir, number=number) == 0
-  assert ledger(workdir) == ledger(whole)
+  assert _examples(workdir) == _examples(whole)
   if number == 1:
     assert metric_lines(workdir) == metric_lines(whole)
     assert_same_params(saved_params(workdir), saved_params(whole))
@@ -101,14 +112,14 @@ def test_only_stages_that_begin_later_may_change(whole, stages, small_records, m
     shutil.copytree(workdir, tmp_path / "single")
     run_training(small_config("mlm", small_records), tmp_path / "single")
   assert continues(f"0: {first}; 4: {more_records}:1") == 0
-  first_rows = ledger(whole)[:4]
-  assert ledger(tmp_path / "try")[:4] == first_rows
+  first_rows = _examples(whole)[:4]
+  assert _examples(tmp_path / "try")[:4] == first_rows
   small = manifest.read(small_records).splits["train"].records
-  assert all(number >= small for line in ledger(tmp_path / "try")[4:] for number in line["examples"])
+  assert all(number >= small for step in _examples(tmp_path / "try")[4:] for number in step)
   # The same records in another place are the same run, and end as it did.
   moved = shutil.copytree(small_records, tmp_path / "moved")
   assert continues(stages.replace(str(small_records), str(moved))) == 0
-  assert ledger(tmp_path / "try") == ledger(whole)
+  assert _examples(tmp_path / "try") == _examples(whole)
 
 
 def test_a_run_on_one_directory_does_not_go_on_with_a_mixture(finished, small_records, tmp_path):
@@ -151,4 +162,4 @@ def test_two_processes_and_one_train_on_the_same_mixture(whole, stages, tmp_path
     two.send(0, signal.SIGTERM)
     assert set(two.codes()) <= {0, STOPPED}
   assert run_training(mixture_config(stages), workdir, number=2) == 0
-  assert ledger(workdir) == ledger(whole)
+  assert _examples(workdir) == _examples(whole)

@@ -37,12 +37,12 @@ def call(function: Callable[..., Iterable[Any]], *, relay: bool, **arguments: An
 
 def main(arguments: list[str]) -> int:
   """Runs the child's side; returns its exit code."""
-  module, name, output, given = arguments
+  module, name, output, options = arguments
 
   def write() -> None:
     function = getattr(importlib.import_module(module), name)
     with open(output, "w", encoding="utf-8") as file:
-      for value in function(**json.loads(given)):
+      for value in function(**json.loads(options)):
         file.write(json.dumps(value) + "\n")
 
   return command.run(write)

@@ -27,11 +27,11 @@ class Rows:
     made = answers.inputs(rows, self._schema, self._vocabulary)
     self.cut += made.cut
     fields = made.examples.token_fields
-    given: list[Input] = [
+    inputs: list[Input] = [
       {"ids": ids} | {name: values[at] for name, values in fields.items()}
       for at, ids in enumerate(made.examples.ids)
     ]
-    return given, made
+    return inputs, made
 
   def compute(self, params: Any, batch: Mapping[str, Any]) -> Any:
     """The outputs of training, without dropout."""

@@ -121,12 +121,12 @@ def cells(
   """
   get(protocol, size)  # refuses a size that the paper does not have
   searched = space(protocol, task, size)
-  given = {"batch_sizes": batch_sizes, "learning_rates": learning_rates, "epochs": epochs}
-  given |= {"warmup_fractions": warmup_fractions}
+  fields = {"batch_sizes": batch_sizes, "learning_rates": learning_rates, "epochs": epochs}
+  fields |= {"warmup_fractions": warmup_fractions}
   if warmup_fractions:
     searched = dataclasses.replace(searched, warmup_steps=())
   searched = dataclasses.replace(
-    searched, **{name: tuple(values) for name, values in given.items() if values}
+    searched, **{name: tuple(values) for name, values in fields.items() if values}
   )
   warmups = [(fraction, None) for fraction in searched.warmup_fractions]
   warmups += [(None, steps) for steps in searched.warmup_steps]

@@ -73,7 +73,7 @@ class Results:
     Raises:
       DataError: a file is damaged, of another format, or was made with another fingerprint.
     """
-    found = {}
+    by_seed = {}
     for path in self.folder.glob(f"{cell.name}_seed*.json"):
       run = _run(path, _read(path, FORMAT))
       # A seed that the search does not have any more cannot be compared.
@@ -85,11 +85,11 @@ class Results:
           f"{path} was made with other settings ({', '.join(differing.values())}); use another --workdir, "
           "or go back to the saved settings"
         )
-      found[run.seed] = run
-    if not found:
+      by_seed[run.seed] = run
+    if not by_seed:
       return None
-    seeds = {seed: found[seed].evaluations for seed in sorted(found)}
-    return Record(self.task, cell, next(iter(found.values())).metric, seeds)
+    seeds = {seed: by_seed[seed].evaluations for seed in sorted(by_seed)}
+    return Record(self.task, cell, next(iter(by_seed.values())).metric, seeds)
 
   def missing(self, cell: Cell, seeds: Sequence[int]) -> list[int]:
     """Those of the seeds whose runs of a cell are not stored yet, in their order; errors as of `read`."""
@@ -152,14 +152,14 @@ def _read(path: pathlib.Path, version: int) -> dict[str, Any]:
   """The content of a file, whose digest is right."""
   try:
     value = json.loads(path.read_bytes())
-    found, digest = value["format"], value.pop("digest")
-    if found == version and files.digest_json(value) != digest:
+    written, digest = value["format"], value.pop("digest")
+    if written == version and files.digest_json(value) != digest:
       raise ValueError("its content does not have the digest that was written with it")
   except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise _damaged(path, error) from error
-  if found != version:
+  if written != version:
     raise DataError(
-      f"{path}: format {found!r}, this program reads format {version}; remove it to train its runs again"
+      f"{path}: format {written!r}, this program reads format {version}; remove it to train its runs again"
     )
   return value
 

@@ -47,12 +47,12 @@ def tags(sentence: annotated.Sentence) -> Annotated:
 
 def dependencies(sentence: annotated.Sentence) -> Annotated:
   """The relation of every word but the root to its head."""
-  found = (
+  targets = (
     Target(((at, at + 1), (head, head + 1)), (relation,))
     for at, (head, relation) in enumerate(zip(sentence.heads, sentence.relations))
     if head >= 0
   )
-  return Annotated(sentence.words, tuple(found))
+  return Annotated(sentence.words, tuple(targets))
 
 
 def relation(marked: annotated.Relation) -> Annotated:

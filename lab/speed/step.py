@@ -33,7 +33,7 @@ def measure(config: ConfigDict, *, repeats: int, devices: int = 1) -> dict:
   """Compiles a config's step, and times it where it is on one device."""
   step = cases.Step(config, devices=jax.devices()[:devices])
   program = parse(step.compiled.as_text())
-  found = {
+  line = {
     "recipe": config.recipe,
     "shape": f"{config.train.batch_size}x{config.data.length}",
     "devices": devices,
@@ -47,8 +47,8 @@ def measure(config: ConfigDict, *, repeats: int, devices: int = 1) -> dict:
   }
   if devices == 1:
     taken = cases.timed(step, repeats=repeats)
-    found |= taken | step.speed(taken["seconds"]) | {"loss": float(step.metrics["loss"][0])}
-  return found
+    line |= taken | step.speed(taken["seconds"]) | {"loss": float(step.metrics["loss"][0])}
+  return line
 
 
 def main() -> None:

@@ -58,8 +58,8 @@ def _from_tokenizer(path: pathlib.Path) -> tuple[list[str], bool, int | None]:
   by_id = {number: piece for piece, number in theirs.get_vocab().items()}
   if sorted(by_id) != list(range(theirs.get_vocab_size())):  # before to_str(), which counts up to the largest
     raise DataError(f"{path}: the ids of its {theirs.get_vocab_size()} pieces are not 0 and on, each once")
-  found = json.loads(theirs.to_str())
-  rules = found["normalizer"] or {}
+  content = json.loads(theirs.to_str())
+  rules = content["normalizer"] or {}
   cased = not rules.get("lowercase")
   if rules.get("strip_accents") == rules.get("lowercase"):
     rules["strip_accents"] = None  # the same by another name
@@ -68,7 +68,7 @@ def _from_tokenizer(path: pathlib.Path) -> tuple[list[str], bool, int | None]:
   expected = json.loads(ours.to_str())
   for part in ("model", "normalizer", "pre_tokenizer"):
     for name in expected[part].keys() - {"vocab", "unk_token"}:
-      value = (found[part] or {}).get(name)
+      value = (content[part] or {}).get(name)
       if value != expected[part][name]:
         raise DataError(f"{path}: {part} {name} is {value!r}, expected {expected[part][name]!r}; {_ADVICE}")
   for token in theirs.get_added_tokens_decoder().values():

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from configs import base
-from data import manifest
+from data import command, manifest
 from data.errors import ConfigError, DataError, StorageError
-from pretrain.checkpoints import resume, warm_start
+from pretrain.checkpoints import checkpoint, resume, warm_start
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.command.fields import known_fields
 from pretrain.mesh import trees
@@ -296,3 +296,9 @@ def test_a_frozen_token_table_stays_bit_equal_while_the_rest_learns(small_record
     initial = small_run(config).init_state().params["encoder"]["embeddings"]["token"]["embedding"]
     np.testing.assert_array_equal(end[table], initial)
   assert {name for name in end if np.array_equal(end[name], before[name])} == {table}
+
+
+def test_other_packages_are_named_once_they_differ():
+  now = command.versions(checkpoint.PACKAGES)
+  assert resume.changed_packages({"packages": now}) == [] == resume.changed_packages({})
+  assert resume.changed_packages({"packages": now | {"jax": "0.1"}}) == [f"jax: 0.1 -> {now['jax']}"]

@@ -72,7 +72,8 @@ def test_a_place_that_cannot_be_written_is_named(config, small_records, tmp_path
 
 def test_a_second_run_is_refused_while_the_first_is_at_work_and_a_dead_owner_is_no_hindrance(tmp_path):
   place = tmp_path / "runs" / "a"
-  hold = f"from pretrain.checkpoints import workdir\nwith workdir.owned({str(place)!r}): print('has it', flush=True); input()"
+  program = f"from pretrain.checkpoints.workdir import owned\nwith owned({str(place)!r}): "
+  hold = program + "print('has it', flush=True); input()"
   with subprocess.Popen([sys.executable, "-c", hold], stdout=PIPE, stdin=PIPE, text=True) as owner:
     assert owner.stdout.readline() == "has it\n"
     busy = rf"another run is at work in .*a \(process {owner.pid} on "
@@ -92,3 +93,25 @@ def test_what_a_failed_start_made_goes_again(tmp_path):
   (tmp_path / "file").touch()
   with pytest.raises(StorageError, match=r"--workdir=.*file/a: "), workdir.owned(tmp_path / "file" / "a"):
     pass
+
+
+def test_leftovers_of_killed_starts_go_and_a_vocabulary_must_be_that_of_the_records(small_records, tmp_path):
+  config = small_config("mlm", small_records)
+  (tmp_path / "checkpoints").mkdir()
+  leftovers = [tmp_path / name for name in ("config.json.12.part", "metrics.jsonl.9.part", ".writable.abc")]
+  leftovers += [tmp_path / "checkpoints" / ".writable.x"]
+  mine = tmp_path / "notes.part"
+  for path in (*leftovers, mine):
+    path.touch()
+  (tmp_path / ".vocabulary.ab.part").mkdir()
+  described = manifest.read(small_records).vocabulary
+  workdir.begin(str(tmp_path), config, str(small_records / "vocabulary"), described)
+  assert mine.exists() and not any(path.exists() for path in leftovers)
+  assert not list(tmp_path.glob(".vocabulary*"))
+  with pytest.raises(DataError, match=r"is not the vocabulary that the records beside it were made with"):
+    workdir.begin(
+      str(tmp_path),
+      config,
+      str(small_records / "vocabulary"),
+      dataclasses.replace(described, digest="0" * 64),
+    )

@@ -24,8 +24,8 @@ SAME_CLASS_NAMES = 29  # class names of the product that two or more classes hav
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.
 OF_OBJECTIVES = (
-  "lab/speed/peers/",
   "configs/",
+  "lab/",
   "pretrain/build.py",  # the table of the classes that compute them
   "pretrain/objectives/",
   "pretrain/settings/objectives/",

@@ -42,8 +42,8 @@ def call(
 
 
 def function(kernel: str):
-  """The Triton function of a name, 'module.function'."""
-  module, _, name = kernel.partition(".")
+  """The Triton function of a name in this folder, 'vocab.lookup_triton_kernels.add_rows'."""
+  module, _, name = kernel.rpartition(".")
   return getattr(importlib.import_module(f"pretrain.ops.{module}"), name)
 
 
@@ -62,7 +62,7 @@ def run(
     num_warps=launch.warps,
     num_stages=launch.stages,
     compute_capability=_planned_capability(),
-    name=kernel.partition(".")[2],
+    name=kernel.rpartition(".")[2],
     **constants,
   )
 

@@ -15,7 +15,7 @@ from pretrain.ops.triton_call import Launch
 BLOCK = 64  # queries or keys of a block, as the kernels have it
 _KEYS = 32  # of the tiles that `attention_forward` goes through
 _ROWS = 8  # whose scores' gradients one program of `attention_bias` sums
-_BACKWARD = "attention_triton_backward_kernels"
+_FORWARD, _BACKWARD = "attention.attention_triton_kernels", "attention.attention_triton_backward_kernels"
 _NO_GROUP = np.iinfo(np.int32).min  # the segment of keys that none may read
 
 
@@ -138,7 +138,7 @@ def _over_tokens(
   }
   # Measured on an H200 with heads of 64; twice as wide ones in three stages do not fit smaller GPUs.
   warps, stages = (4, 3) if constants["lanes"] <= 64 else (8, 2)
-  module = "attention_triton_kernels" if kernel == "attention_forward" else _BACKWARD
+  module = _FORWARD if kernel == "attention_forward" else _BACKWARD
   launch = Launch(rows * constants["heads"] * -(-length // BLOCK), warps, stages)
   return triton_call.call(f"{module}.{kernel}", arrays, results, launch, constants)
 

@@ -53,7 +53,9 @@ def forward(
   arrays = x, product, vectors, facts
   results = jax.ShapeDtypeStruct(x.shape, dtype), jax.ShapeDtypeStruct(x.shape, x.dtype)
   launch = Launch(-(-constants["tokens"] // _BLOCK), max(1, constants["lanes"] // _LANES))
-  return tuple(triton_call.call("added_norm_triton_kernels.norm_forward", arrays, results, launch, constants))
+  return tuple(
+    triton_call.call("norm.added_norm_triton_kernels.norm_forward", arrays, results, launch, constants)
+  )
 
 
 def gradients(
@@ -78,7 +80,7 @@ def gradients(
   arrays = added, given, vectors, facts
   launch = Launch(programs, max(1, constants["lanes"] // _LANES))
   *found, sums = triton_call.call(
-    "added_norm_triton_kernels.norm_backward", arrays, results, launch, constants
+    "norm.added_norm_triton_kernels.norm_backward", arrays, results, launch, constants
   )
   return *found, *jnp.sum(sums, axis=0)
 

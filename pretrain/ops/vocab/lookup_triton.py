@@ -34,5 +34,5 @@ def added(table: jax.Array, ids: jax.Array, rows: jax.Array) -> jax.Array:
     sizes = {"number": number, "height": height, "width": width, "lanes": lanes, "block": _BLOCK} | others
     result = jax.ShapeDtypeStruct(table.shape, table.dtype)
     arrays = ids, order, rows, table
-    (table,) = triton_call.call(f"lookup_triton_kernels.{kernel}", arrays, (result,), launch, sizes)
+    (table,) = triton_call.call(f"vocab.lookup_triton_kernels.{kernel}", arrays, (result,), launch, sizes)
   return table

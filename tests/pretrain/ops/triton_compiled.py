@@ -83,7 +83,7 @@ if __name__ == "__main__":
   print(
     json.dumps(
       {
-        each: {call[0].partition(".")[2]: _shared_bytes(*call, capability=int(each)) for call in calls}
+        each: {call[0].rpartition(".")[2]: _shared_bytes(*call, capability=int(each)) for call in calls}
         for each in sys.argv[2:]
       }
     )

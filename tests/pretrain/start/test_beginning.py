@@ -27,7 +27,7 @@ def test_a_feed_ends_where_the_run_cannot_begin(monkeypatch, tmp_path):
     close=lambda: closed.append(1), digests={}, directory="", tokens=None, vocabulary=""
   )
 
-  def fail(*_):
+  def fail(*_, **__):
     raise errors.DataError("others")
 
   monkeypatch.setattr(beginning.prepared, "ensure_records", lambda *_, **__: "")

@@ -217,7 +217,7 @@ def _train() -> ConfigDict:
       "spike_zscore": 0.0,  # standard deviations above the losses before that make a spike; 0: off
       "spike_window": 0,  # steps before, with which a loss is compared; 0: 100
       "spike_roll_back": False,  # at a spike: back to the last checkpoint, leaving out the batches since
-      "trackers": "",  # that get the metrics too, by commas: 'wandb', 'wandb_offline', 'mlflow', 'trackio'
+      "trackers": "",  # that get the metrics too, by commas: 'wandb', 'mlflow', 'trackio'
       "probe_every": 0,  # steps; probes of the frozen encoder, also at the start and the end; 0: never
       "probe_data": "",  # their folder of annotated data, as of `python -m pretrain.probe --help`
       "replica_check_every": 0,  # steps; stops if devices hold other bits of the same parameter; 0: never

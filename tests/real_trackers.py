@@ -131,7 +131,6 @@ def read_trackio(folder: pathlib.Path, settings: Mapping[str, str]) -> Kept:
 
 READERS: Mapping[str, Callable[[pathlib.Path, Mapping[str, str]], Kept]] = {
   "wandb": read_wandb,
-  "wandb_offline": read_wandb,
   "mlflow": read_mlflow,
   "mlflow_server": read_mlflow,
   "trackio": read_trackio,
@@ -147,7 +146,6 @@ def local(case: str, folder: pathlib.Path) -> Iterator[dict[str, str]]:
   else:
     yield {
       "wandb": {"WANDB_MODE": "offline"},
-      "wandb_offline": {},
       "mlflow": {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"},
       "trackio": {"TRACKIO_DIR": str(folder / "trackio")},
     }[case]

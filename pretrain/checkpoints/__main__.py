@@ -10,6 +10,7 @@ data/errors.py: 3 where `verify` finds damage.
 import hashlib
 import json
 import pathlib
+import re
 import shutil
 import sys
 import time
@@ -67,7 +68,8 @@ def parser() -> Parser:
   examples = add(
     "examples", "the records and texts that steps took, as JSON lines, with a sha256 of their ids"
   )
-  examples.add_argument("--steps", type=_range, required=True, metavar="A:B", help="A to B, counted from 1")
+  text = "numbers of the first and the last update, from 1"
+  examples.add_argument("--steps", required=True, metavar="A:B", help=text)
   prune = add(
     "prune", "removes older steps of a run that is not at work, never the newest sound one", bucket=""
   )
@@ -217,20 +219,16 @@ def prune(
   return [entry.path for entry in goes]
 
 
-def _range(text: str) -> range:
-  """range(A, B + 1) of 'A:B'; argparse makes a line of the ValueError."""
-  first, last = (int(part) for part in text.split(":"))
-  if not 1 <= first <= last:
-    raise ValueError(text)
-  return range(first, last + 1)
-
-
-def show_examples(directory: Path, *, steps: range) -> None:
-  """Prints a JSON line for each step: its records, their texts, and the sha256 of their ids.
+def show_examples(directory: Path, *, steps: str) -> None:
+  """Prints a JSON line for each of the steps 'A:B': its records, their texts, and the sha256 of their ids.
 
   The data is a function of seed and step, so nothing was noted while the run trained; batches that the newest
   checkpoint left out are left out. ConfigError: a feed was trained on, which is read in order alone.
+  DataError: the records are not those of the run.
   """
+  asked = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", steps)
+  if not asked or int(asked[1]) > int(asked[2]):
+    raise ConfigError(f"--steps={steps}: expected A:B, two numbers from 1 on, such as --steps=100:110")
   meta = checkpoint.read_meta(checkpoint.step_path(directory))
   config = opened.config_of(meta["config"])
   if feed.is_fed(config.data):
@@ -240,8 +238,9 @@ def show_examples(directory: Path, *, steps: range) -> None:
     )
   config.train.eval_batches = 0
   records, size, skips = prepared.open(config), config.train.batch_size, skipping.known_skips(meta)
+  resume.check_records(records.digests, meta)
   words = vocabulary.load(records.vocabulary)
-  for step in steps:
+  for step in range(int(asked[1]), int(asked[2]) + 1):
     numbers = records.train.examples(skipping.position(step - 1, skips), size)
     ids = records.train.numbered(numbers)
     texts = [words.decode([int(one) for one in row if one != words.special_ids.pad]) for row in ids]

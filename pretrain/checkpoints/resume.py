@@ -8,12 +8,13 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from configs import base
 from data import command
 from data.changes import changes
 from data.errors import ConfigError, DataError
 from pretrain.checkpoints import checkpoint, integrity
 from pretrain.command import fields
-from pretrain.reading.skips import Skip, position
+from pretrain.reading.skips import known_skips, position
 from pretrain.settings import mixture
 
 # Fields that change how a run is carried out, not what it computes.
@@ -58,8 +59,7 @@ SAFE_FIELDS = (
   "model.vocab_chunk_rows",
 )
 
-LATER_FIELDS = {"data.feed": "records", "data.skip_hours": 0.25}  # what checkpoints of before mean
-LATER_DIGESTS = ("manifest_digest",)  # checkpoints of before have none
+LATER_DIGESTS = ("manifest_digest",)  # checkpoints of commit d0d56b3 have none
 
 
 def newest_good_step(workdir: str | os.PathLike, log: Callable[[str], None]) -> int | None:
@@ -110,6 +110,22 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping
   Returns lines about harmless changes, 'field: saved -> given'. Raises ConfigError where a field differs that
   changes the meaning of the state, DataError for other records or another vocabulary.
   """
+  check_records(digests, meta)
+  # A field that came later than the checkpoint changes nothing at its default.
+  saved = flatten(base.get_config().to_dict()) | flatten(meta["config"])
+  asked = flatten(config.to_dict())
+  changed = changes(saved, asked)
+  refused = [line for name, line in changed.items() if not _is_safe(name, saved, asked)]
+  if refused:
+    raise ConfigError(
+      f"the workdir holds a run with another config ({'; '.join(refused)}); continue it with those values, "
+      f"or start a new run with another --workdir"
+    )
+  return list(changed.values())
+
+
+def check_records(digests: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+  """Raises ConfigError or DataError where records are not those of the run whose checkpoint has this meta."""
   _check_feed(digests.get("feed"), meta.get("feed"))
   _check_mixture(digests.get("mixture"), meta)
   digests = {
@@ -120,8 +136,9 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping
   missing = [name for name in ("config", "interval_sums", *digests) if name not in meta]
   if missing:
     raise DataError(
-      f"the newest checkpoint's meta lacks {', '.join(missing)}: its file was changed, or it is not of this "
-      f"program; move that step away to continue from an older one, or start a new run with another --workdir"
+      f"the newest checkpoint's meta lacks {', '.join(missing)}: no run of this program saved it; move that "
+      "step away to continue from an older one, or start a new --workdir from its weights "
+      "(--config.train.init_from=DIR)"
     )
   for name, digest in digests.items():
     if meta[name] != digest:
@@ -130,20 +147,6 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping
         f"the {what} changed since the checkpoint was saved ({meta[name][:12]}... -> {digest[:12]}...); "
         f"bring the old {what} back, or start a new run with another --workdir"
       )
-  saved, asked = LATER_FIELDS | flatten(meta["config"]), flatten(config.to_dict())
-  changed = {
-    name: line
-    for name, line in changes(saved, asked).items()
-    # A field that came later and is off here: the run was saved without it.
-    if name in saved or asked[name]
-  }
-  refused = [line for name, line in changed.items() if not _is_safe(name, saved, asked)]
-  if refused:
-    raise ConfigError(
-      f"the workdir holds a run with another config ({'; '.join(refused)}); continue it with those values, "
-      f"or start a new run with another --workdir"
-    )
-  return list(changed.values())
 
 
 def _check_mixture(asked: list | None, meta: Mapping[str, Any]) -> None:
@@ -160,8 +163,7 @@ def _check_mixture(asked: list | None, meta: Mapping[str, Any]) -> None:
       f"the workdir holds a run on {before} of records, and {now} is given; continue it with what it was "
       "trained on, or start a new run with another --workdir"
     )
-  skips = [Skip(*skip) for skip in meta.get("spikes", {}).get("skips", [])]
-  taken = position(meta["step"], skips)
+  taken = position(meta["step"], known_skips(meta))
   # Names are those of directories, which may be moved; the digests of their records decide.
   past, wanted = ([stage for stage in stages if stage[0] < taken] for stages in (saved, asked))
   if [*_digests(past)] != [*_digests(wanted)]:
@@ -172,13 +174,6 @@ def _check_mixture(asked: list | None, meta: Mapping[str, Any]) -> None:
     )
 
 
-def has_other_shares(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping[str, Any]) -> bool:
-  """Returns whether later stages or another end change the sources' shares of the whole run."""
-  asked, saved = digests.get("mixture", []), meta.get("mixture", [])
-  is_longer = config.train.total_steps != meta["config"]["train"]["total_steps"]
-  return [*_digests(asked)] != [*_digests(saved)] or (is_longer and len(asked) > 1)
-
-
 def _check_feed(given: Mapping[str, Any] | None, saved: Mapping[str, Any] | None) -> None:
   """Raises ConfigError or DataError where a feed would give other blocks than the saved one.
 
@@ -186,30 +181,17 @@ def _check_feed(given: Mapping[str, Any] | None, saved: Mapping[str, Any] | None
   """
   if given == saved:
     return
-  anew = "or begin with the weights of this one in a new workdir (--config.train.init_from=DIR)"
+  anew = "or start a new --workdir from its weights (--config.train.init_from=DIR)"
   if given is None or saved is None or given["source"] != saved["source"]:
     before, now = (one["source"] if one else "prepared records" for one in (saved, given))
     raise ConfigError(
       f"the workdir holds a run on {before}, and {now} is given; continue it with what it was trained on, "
       f"{anew}"
     )
-  if given["module"] != saved["module"]:
-    raise DataError(
-      f"data.module: the file changed since the run began ({saved['module'][:12]}... -> "
-      f"{given['module'][:12]}...), so {given['source']} may give other blocks; bring the old file back, "
-      f"{anew}"
-    )
-  old = {name: version for name, version in saved["versions"].items() if given["versions"][name] != version}
-  if old:
-    found = ", ".join(f"{name} {version} -> {given['versions'][name]}" for name, version in old.items())
-    pins = " ".join(f"{name}=={version}" for name, version in old.items())
-    raise DataError(
-      f"packages changed since the run began ({found}), and with them the order of {given['source']} may; "
-      f"install those of then (pip install {pins}), {anew}"
-    )
+  differ = changes(flatten(saved), flatten(given), show=lambda value: str(value)[:12])
   raise DataError(
-    f"the records of {given['source']} are others than when the run began ({saved['records'][:12]}... -> "
-    f"{given['records'][:12]}...); bring the old ones back, {anew}"
+    f"{given['source']} may give other blocks than when the run began ({'; '.join(differ.values())}); bring "
+    f"back the file of data.module, the records or the versions of then, {anew}"
   )
 
 

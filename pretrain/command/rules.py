@@ -144,8 +144,8 @@ def _training(config: Fields) -> Iterator[str]:
   if config["train.spike_roll_back"] and not config["train.spike_zscore"]:
     yield "train.spike_roll_back=True: nothing is a spike; give train.spike_zscore, such as 8"
   for name in trackers.names(config["train.trackers"]):
-    if name not in trackers.PACKAGES:
-      yield f"train.trackers: {unknown('tracker', name, trackers.PACKAGES)}"
+    if name not in trackers.NAMES:
+      yield f"train.trackers: {unknown('tracker', name, trackers.NAMES)}"
   if config["train.probe_every"] and not config["train.probe_data"]:
     yield "train.probe_every: nothing to ask about; give train.probe_data, a folder of annotated data"
   if config["train.probe_every"] and config["train.multihost"]:

@@ -5,32 +5,26 @@ Each is a package that is installed for it (requirements-trackers.txt) and impor
 MLFLOW_TRACKING_URI and the like. A tracker never stops a run: one that fails is left out from then on.
 """
 
-import dataclasses
+import contextlib
 import importlib
 import importlib.util
-import itertools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import jax
 
 from data import errors, files
 from data.errors import ConfigError
-from pretrain.settings.trackers import PACKAGES, names
+from pretrain.settings.trackers import names
 
-FILE_NAME = (
-  "trackers.json"  # {tracker: {'run': id of ours, 'id': that of the tracker, 'address': of its page}}
-)
+FILE_NAME = "trackers.json"  # {tracker: {'run': our id, 'id': the tracker's, 'address': of its page}}
 PROJECT = "text-encoder-pretraining"
-_PARAMS_AT_ONCE = 100  # MLflow's limit
-_LONGEST_PARAM = 500  # characters of a value; servers differ, none takes fewer
 
 
-@dataclasses.dataclass(frozen=True)
-class Tracked:
+class Tracked(NamedTuple):
   """The run that is tracked."""
 
   name: str  # for people
@@ -40,109 +34,63 @@ class Tracked:
   known_id: str  # what the tracker called the run at an earlier start; '': not known
 
 
-class Tracker(Protocol):
-  """Where a run's metrics go besides its own files."""
+class Tracker(NamedTuple):
+  """A run begun, or gone on with, at a tracker."""
 
   id: str  # by which a later start finds the run again
   address: str  # of the run's page; '' without one
-
-  def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Sends finite numbers after `step` updates; steps may come again after a restart."""
-    ...
-
-  def close(self) -> None:
-    """Sends what is left."""
-    ...
+  write: Callable[[int, dict[str, float]], Any]  # (updates done, finite numbers); steps may come again
+  close: Callable[[], Any]
 
 
-class WandB:
-  """Weights & Biases. Curves are drawn over 'step': its own counter takes no step that is over."""
-
-  def __init__(self, tracked: Tracked, *, mode: str | None = None) -> None:
-    """Begins the run, or goes on with that of an earlier start; `mode` None: that of WANDB_MODE."""
-    wandb = importlib.import_module("wandb")
-    self._run = wandb.init(
-      project=os.environ.get("WANDB_PROJECT", PROJECT),
-      name=tracked.name,
-      id=tracked.run_id or None,
-      resume="allow",
-      dir=str(tracked.workdir),
-      config=dict(tracked.fields),
-      mode=mode,
-    )
-    self._run.define_metric("step")
-    self._run.define_metric("*", step_metric="step")
-    self.id, self.address = self._run.id, self._run.url or ""
-
-  def write(self, step: int, values: Mapping[str, float]) -> None:
-    """As `Tracker.write`."""
-    self._run.log({"step": step, **values})
-
-  def close(self) -> None:
-    """As `Tracker.close`."""
-    self._run.finish()
+def _wandb(tracked: Tracked) -> Tracker:
+  wandb = importlib.import_module("wandb")
+  run = wandb.init(
+    project=os.environ.get("WANDB_PROJECT", PROJECT),
+    name=tracked.name,
+    id=tracked.run_id or None,
+    resume="allow",
+    dir=str(tracked.workdir),
+    config=dict(tracked.fields),
+  )
+  # Curves are drawn over 'step': the package's own counter takes no step that is over.
+  run.define_metric("step")
+  run.define_metric("*", step_metric="step")
+  return Tracker(run.id, run.url or "", lambda step, values: run.log({"step": step, **values}), run.finish)
 
 
-class MLflow:
-  """MLflow: a run of an experiment; the config are its parameters, which it takes once."""
-
-  def __init__(self, tracked: Tracked) -> None:
-    """Begins the run, or goes on with that of an earlier start."""
-    self._mlflow = importlib.import_module("mlflow")
-    self._mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
-    if tracked.known_id:
-      run = self._mlflow.start_run(run_id=tracked.known_id)
-    else:
-      run = self._mlflow.start_run(run_name=tracked.name)
-      shown = {name: str(value)[:_LONGEST_PARAM] for name, value in tracked.fields.items()}
-      params = iter(shown.items())
-      while some := dict(itertools.islice(params, _PARAMS_AT_ONCE)):
-        self._mlflow.log_params(some)
-    self.id = run.info.run_id
-    server = self._mlflow.get_tracking_uri().rstrip("/")
-    page = f"{server}/#/experiments/{run.info.experiment_id}/runs/{self.id}"
-    self.address = page if server.startswith(("http://", "https://")) else ""
-
-  def write(self, step: int, values: Mapping[str, float]) -> None:
-    """As `Tracker.write`."""
-    self._mlflow.log_metrics(dict(values), step=step)
-
-  def close(self) -> None:
-    """As `Tracker.close`."""
-    self._mlflow.end_run()
+def _mlflow(tracked: Tracked) -> Tracker:
+  mlflow = importlib.import_module("mlflow")
+  mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
+  if tracked.known_id:
+    run = mlflow.start_run(run_id=tracked.known_id)
+  else:
+    run = mlflow.start_run(run_name=tracked.name)
+    mlflow.log_params(dict(tracked.fields))  # which MLflow takes once
+  server, known = mlflow.get_tracking_uri().rstrip("/"), run.info
+  page = f"{server}/#/experiments/{known.experiment_id}/runs/{known.run_id}"
+  address = page if server.startswith(("http://", "https://")) else ""
+  write = lambda step, values: mlflow.log_metrics(values, step=step)  # noqa: E731
+  return Tracker(known.run_id, address, write, mlflow.end_run)
 
 
-class Trackio:
-  """Trackio: files on this machine, or a Space where TRACKIO_SPACE_ID names one. It has no page of a run."""
-
-  def __init__(self, tracked: Tracked) -> None:
-    """Begins the run, or goes on with that of an earlier start."""
-    trackio = importlib.import_module("trackio")
-    self.id, self.address = "-".join(filter(None, (tracked.name, tracked.run_id))), ""
-    self._run = trackio.init(
-      project=PROJECT, name=self.id, config=dict(tracked.fields), resume="allow", embed=False
-    )
-
-  def write(self, step: int, values: Mapping[str, float]) -> None:
-    """As `Tracker.write`."""
-    self._run.log(dict(values), step=step)
-
-  def close(self) -> None:
-    """As `Tracker.close`."""
-    self._run.finish()
+def _trackio(tracked: Tracked) -> Tracker:
+  trackio = importlib.import_module("trackio")
+  name = "-".join(filter(None, (tracked.name, tracked.run_id)))
+  run = trackio.init(project=PROJECT, name=name, config=dict(tracked.fields), resume="allow", embed=False)
+  return Tracker(name, "", lambda step, values: run.log(values, step=step), run.finish)
 
 
 _MAKERS: Mapping[str, Callable[[Tracked], Tracker]] = {
-  "wandb": WandB,
-  "wandb_offline": lambda tracked: WandB(tracked, mode="offline"),
-  "mlflow": MLflow,
-  "trackio": Trackio,
+  "wandb": _wandb,
+  "mlflow": _mlflow,
+  "trackio": _trackio,
 }
 
 
 def check(asked: str) -> None:
   """Raises a ConfigError where a tracker's package is not installed."""
-  missing = [PACKAGES[name] for name in names(asked) if importlib.util.find_spec(PACKAGES[name]) is None]
+  missing = [name for name in names(asked) if importlib.util.find_spec(name) is None]
   if missing:
     raise ConfigError(
       f"train.trackers={asked}: {missing[0]} is not installed; `pip install {' '.join(missing)}`, or leave "
@@ -163,22 +111,20 @@ class Trackers:
     for name in names(asked) if jax.process_index() == 0 else ():
       before = known.get(name, {})
       known_id = before.get("id", "") if before.get("run") == run_id else ""
-      tracked = Tracked(path.parent.name, run_id, path.parent, fields, known_id)
-      self._guarded(name, lambda name=name, tracked=tracked: self._begin(name, tracked))
-    for name, tracker in self._open.items():
-      known[name] = {"run": run_id, "id": tracker.id, "address": tracker.address}
-      log(f"{name}: {tracker.address or tracker.id}")
+      with self._guarded(name):
+        begun = _MAKERS[name](Tracked(path.parent.name, run_id, path.parent, fields, known_id))
+        self._open[name] = begun
+        known[name] = {"run": run_id, "id": begun.id, "address": begun.address}
+        log(f"{name}: {begun.address or begun.id}")
     if self._open:
       with errors.writing(path):
         files.write_json(path, known)
 
-  def _begin(self, name: str, tracked: Tracked) -> None:
-    self._open[name] = _MAKERS[name](tracked)
-
-  def _guarded(self, name: str, work: Callable[[], None]) -> None:
-    """Does the work; a tracker that fails is left out, whatever it raises: hours of training go on."""
+  @contextlib.contextmanager
+  def _guarded(self, name: str) -> Iterator[None]:
+    """Leaves out a tracker that fails in the block, whatever it raises: hours of training go on."""
     try:
-      work()
+      yield
     except Exception as error:
       self._open.pop(name, None)
       self._log(f"{name} failed ({errors.reason(error)}) and gets no more metrics; the run goes on")
@@ -187,16 +133,18 @@ class Trackers:
     """Sends the metrics after `step` updates, those that are finite, to every tracker."""
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     for name, tracker in list(self._open.items()):
-      self._guarded(name, lambda tracker=tracker: tracker.write(step, finite))
+      with self._guarded(name):
+        tracker.write(step, finite)
 
   def close(self) -> None:
     """Ends the runs at all trackers."""
     for name, tracker in list(self._open.items()):
-      self._guarded(name, tracker.close)
+      with self._guarded(name):
+        tracker.close()
     self._open = {}
 
 
 def read(workdir: str | os.PathLike) -> dict[str, dict[str, str]]:
-  """What `FILE_NAME` of a workdir says; {} without one."""
+  """Reads `FILE_NAME` of a workdir; {} without one."""
   content = files.read_json(Path(workdir) / FILE_NAME)
   return {name: entry for name, entry in content.items() if isinstance(entry, dict)}

@@ -1,6 +1,6 @@
 """The trackers that a run may send its metrics to: `train.trackers`, names by commas. Imports no jax."""
 
-PACKAGES = {"wandb": "wandb", "wandb_offline": "wandb", "mlflow": "mlflow", "trackio": "trackio"}
+NAMES = ("wandb", "mlflow", "trackio")  # also those of their packages
 
 
 def names(asked: str) -> list[str]:

@@ -134,11 +134,6 @@ def _start_at(newest: int | None, run: Run, records: Prepared, workdir: str, log
   saved = checkpoint.read_meta(checkpoint.step_path(workdir, newest))
   for line in resume.check_same_run(run.config, records.digests, saved):
     log(f"Config changed since step {newest:,}: {line}")
-  if resume.has_other_shares(run.config, records.digests, saved):
-    log(
-      f"Held-out means weigh the sources otherwise from step {newest:,} on: their shares of the whole run "
-      "changed with data.stages or train.total_steps"
-    )
   for line in resume.changed_packages(saved):
     log(f"Packages changed since step {newest:,}: {line}; numbers may differ in their last bits")
   # The checkpoints that the config names may be gone by now.

@@ -1,19 +1,22 @@
 """The command that lists, shows, verifies, compares, averages and prunes what a run has saved."""
 
+import hashlib
 import json
 import shutil
 
 import numpy as np
 import pytest
 
+from data.records import PackedRecords
 from pretrain.checkpoints import __main__ as checkpoints
 from pretrain.checkpoints import checkpoint, integrity
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.export.card import history
-from tests.pretrain.small_run import saved_params
+from pretrain.reading.skips import Skip
+from tests.pretrain.small_run import LENGTH, saved_params
 
-STEPS = (1, 4, 6)  # of the fixture `finished`
+STEPS, BATCH = (1, 4, 6), 8  # of the fixture `finished`
 
 
 @pytest.fixture
@@ -92,6 +95,41 @@ def test_two_steps_are_compared(finished, run, call):
   assert f"{name}: moved {moved:.3g} of its norm" in lines
   everything = len(saved_params(finished))
   assert call("diff", finished, run)[1] == f"step 6 -> 6\n{everything} parameters are equal to the bit\n"
+
+
+@pytest.fixture
+def records(small_records):
+  """The records of the fixture `finished`, in its order."""
+  return PackedRecords(small_records, length=LENGTH, seed=0)
+
+
+def test_steps_have_their_records_texts_and_a_digest_of_the_ids(finished, records, call):
+  code, printed, _ = call("examples", finished, "--steps=5:6")
+  lines = [json.loads(line) for line in printed.splitlines()]
+  assert (code, [line["step"] for line in lines]) == (0, [5, 6])
+  for line in lines:
+    assert line["records"] == records.examples(line["step"] - 1, BATCH)
+    ids = records.batch(line["step"] - 1, BATCH)
+    numbers = b"".join(int(one).to_bytes(4, "little") for one in ids.ravel())
+    assert line["sha256"] == hashlib.sha256(numbers).hexdigest()
+    assert len(line["texts"]) == BATCH and not any("pad" in text for text in line["texts"])
+
+
+def test_batches_that_were_left_out_and_other_records_are_not_shown(finished, records, call, monkeypatch):
+  read, skip = checkpoint.read_meta, Skip(at=2, batches=3, spike=5, loss=9.0, zscore=8.0)
+  monkeypatch.setattr(checkpoint, "read_meta", lambda path: read(path) | {"spikes": {"skips": [[*skip]]}})
+  printed = call("examples", finished, "--steps=1:4")[1].splitlines()
+  taken = [json.loads(line)["records"] for line in printed]
+  assert taken == [records.examples(at, BATCH) for at in (0, 1, 5, 6)]
+  monkeypatch.setattr(checkpoint, "read_meta", lambda path: read(path) | {"records_digest": "c" * 64})
+  code, _, error = call("examples", finished, "--steps=1:4")
+  assert code == 3 and "the records changed since the checkpoint was saved" in error
+
+
+@pytest.mark.parametrize("steps", ["5", "0:1", "3:2", "4:b"])
+def test_steps_that_cannot_be_are_refused_with_some_that_can(finished, call, steps):
+  code, _, error = call("examples", finished, f"--steps={steps}")
+  assert code == 2 and f"--steps={steps}: expected A:B" in error
 
 
 def test_an_average_is_the_mean_and_a_model_of_its_own(finished, tmp_path, call):

@@ -105,8 +105,13 @@ def note_saved(workdir: str | os.PathLike) -> None:
 def refuse_lost_checkpoints(workdir: str | os.PathLike) -> None:
   """Raises a DataError if a run that has saved was here, and none of its checkpoints is left.
 
-  To start at step 0 would remove what it logged.
+  To start at step 0 would remove what it logged. Earlier versions moved a run into `phase_N` before the next one.
   """
+  for phase in sorted(pathlib.Path(workdir).glob("phase_*"))[-1:]:
+    raise DataError(
+      f"{workdir}: {phase.name} holds a run that is over and no later one has saved; begin one with its weights: "
+      f"--workdir=NEW --config.train.init_from={phase}"
+    )
   if (pathlib.Path(workdir) / HAS_SAVED).exists():
     raise DataError(
       f"{workdir} held checkpoints of a run, as its file {HAS_SAVED} says, and none is left; bring them back "

@@ -10,8 +10,7 @@ from pretrain.logs import metrics
 from pretrain.settings import mixture
 
 _TAKEN = {
-  "--new_phase":  # of earlier versions
-  "weights of the phase before",
+  "--new_phase": "weights of the phase before",  # of earlier versions
   "train.init_from": "encoder, and heads and generator where they fit",
   "generator.init_from": "generator",
   "model.freeze_embeddings_from": "token table, which was not trained",

@@ -115,3 +115,11 @@ def test_leftovers_of_killed_starts_go_and_a_vocabulary_must_be_that_of_the_reco
       str(small_records / "vocabulary"),
       dataclasses.replace(described, digest="0" * 64),
     )
+
+
+def test_a_phase_of_an_earlier_version_is_not_started_over(tmp_path):
+  (tmp_path / "phase_2").mkdir()
+  with pytest.raises(
+    DataError, match=r"phase_2 holds a run that is over.*--config.train.init_from=.*phase_2"
+  ):
+    workdir.refuse_lost_checkpoints(tmp_path)

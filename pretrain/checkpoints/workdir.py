@@ -109,8 +109,8 @@ def refuse_lost_checkpoints(workdir: str | os.PathLike) -> None:
   """
   for phase in sorted(pathlib.Path(workdir).glob("phase_*"))[-1:]:
     raise DataError(
-      f"{workdir}: {phase.name} holds a run that is over and no later one has saved; begin one with its weights: "
-      f"--workdir=NEW --config.train.init_from={phase}"
+      f"{workdir}: {phase.name} holds a run that is over and no later one has saved; begin one with "
+      f"its weights: --workdir=NEW --config.train.init_from={phase}"
     )
   if (pathlib.Path(workdir) / HAS_SAVED).exists():
     raise DataError(

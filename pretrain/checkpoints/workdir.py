@@ -105,7 +105,7 @@ def note_saved(workdir: str | os.PathLike) -> None:
 def refuse_lost_checkpoints(workdir: str | os.PathLike) -> None:
   """Raises a DataError if a run that has saved was here, and none of its checkpoints is left.
 
-  To start at step 0 would remove what it logged. Earlier versions moved a run into `phase_N` before the next one.
+  To start at step 0 would remove what it logged. Earlier versions moved a run into `phase_N` and began anew.
   """
   for phase in sorted(pathlib.Path(workdir).glob("phase_*"))[-1:]:
     raise DataError(

@@ -80,12 +80,10 @@ class Mirror:
     return self._known.keys()
 
   def local(self) -> dict[str, Path]:
-    """{name: path} of the files that are here."""
-    return {
-      path.relative_to(self.directory).as_posix(): path
-      for path in sorted(self.directory.rglob("*"))
-      if path.is_file()
-    }
+    """{name: path} of the files that are here; a folder renamed meanwhile is seen by the next look."""
+    walked = os.walk(self.directory)  # which passes over what is gone, as `rglob` does not
+    paths = sorted(Path(folder) / name for folder, _, names in walked for name in names)
+    return {path.relative_to(self.directory).as_posix(): path for path in paths if path.is_file()}
 
   def pull(self, there: dict[str, str], names: Collection[str]) -> list[str]:
     """Fetches the files of those names that are not here as they are `there`, a result of `Address.files`.

@@ -1,11 +1,13 @@
 """Files of buckets brought here: what changed alone, digests checked, patterns, and errors of one line."""
 
+import os
 import pathlib
 
 import pytest
 
 from data import command, sources
-from data.buckets import copies
+from data.buckets import copies, mirror
+from data.buckets.place import Address
 from data.errors import ConfigError, DataError, UserError
 from tests import buckets
 
@@ -66,3 +68,19 @@ def test_sources_are_files_of_buckets_too(here, tmp_path):
 def test_a_scheme_without_a_library_is_a_line(here):
   with pytest.raises(ConfigError, match=r"^--data=abc://x/y: Protocol not known: abc; install its library"):
     copies.folder("abc://x/y", flag="--data")
+
+
+def test_a_folder_that_is_renamed_while_files_are_listed_is_passed_over(here, monkeypatch):
+  made = mirror.Mirror(Address("memory://renamed/run", flag="--workdir"), mirror.WORKDIRS)
+  for name in ("a.part", "b"):
+    (made.directory / name).mkdir(parents=True)
+    (made.directory / name / "file").touch()
+  scan = os.scandir
+
+  def renaming(path):
+    if str(path).endswith("a.part"):
+      raise FileNotFoundError(path)
+    return scan(path)
+
+  monkeypatch.setattr(os, "scandir", renaming)
+  assert made.local().keys() == {"b/file"}

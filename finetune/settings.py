@@ -1,4 +1,4 @@
-"""What the fields of `configs/finetune_base.py` may be, where their default does not tell. Imports no jax.
+"""Types, choices and limits that the defaults in `configs/finetune_base.py` do not tell. Imports no jax.
 
 `configs/finetune_base.py` lists the fields with defaults, units and sources. A field that is not here may be
 any value of its default's type.

@@ -33,8 +33,6 @@ class Curve(NamedTuple):
   is_step: bool = False  # a histogram: each value holds up to the next point; drawn as an area
   has_dots: bool = False
   is_cloud: bool = False  # dots without a line between them
-  low: np.ndarray | None = None  # [points] ends of an interval around each, nan where there is none
-  high: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,8 +97,6 @@ class Plot:
           drawstyle="steps-post" if curve.is_step else "default",
         )
         legend[label] = line
-        if curve.low is not None and curve.high is not None:
-          axis.vlines(curve.x, curve.low, curve.high, color=colour, linewidth=1)
       if all((curve.x == np.round(curve.x)).all() for curve in self.curves):
         axis.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
       for side in (axis.xaxis, axis.yaxis):

@@ -1,4 +1,4 @@
-"""What each layer of the generator would put in place of masked tokens, with the same noise for all.
+"""Samples of each layer of the generator at masked tokens, with the same noise for all.
 
 Source: AMOS (Meng et al., 2022) table 9.
 """
@@ -51,7 +51,7 @@ def measure(request: Request) -> Outcome:
 
 
 def layers(settings: GeneratorSettings) -> list[str]:
-  """What the heads are called, in their order."""
+  """Names of the heads, in their order."""
   if settings.is_separate:
     return [f"generator {number}" for number in range(len(settings.mlm_layers))]
   return [f"layer {layer}" for layer in settings.mlm_layers]

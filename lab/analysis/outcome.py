@@ -57,7 +57,7 @@ def over_steps(rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What an analysis found."""
+  """The result of an analysis: rows, plots and notes."""
 
   title: str
   rows: Sequence[Mapping[str, Any]]

@@ -1,4 +1,4 @@
-"""What a checkpoint knows without fine-tuning: `python -m pretrain.probe --checkpoint=DIR[,DIR] --data=DIR`.
+"""Probes of a checkpoint, frozen: `python -m pretrain.probe --checkpoint=DIR[,DIR] --data=DIR`.
 
 `--help` lists the flags. Exit codes are those of data/errors.py.
 """
@@ -17,7 +17,7 @@ from lab.analysis.probes import WITHOUT, Figure
 from pretrain.command import kept_memory
 
 _EPILOG = """\
-The data folder holds any of these, as they are released, plain or as .gz; what is not there is skipped:
+The data folder holds any of these, as they are released, plain or as .gz; a set that is missing is skipped:
 
   UD_English-EWT/*-ud-train*.conllu, *-ud-test*.conllu  part of speech, dependencies, agreement pairs
   SemEval2010_task8/TRAIN_FILE.TXT, TEST_FILE_FULL.TXT  relations
@@ -25,7 +25,7 @@ The data folder holds any of these, as they are released, plain or as .gz; what 
   glue/STS-B/dev.tsv, SICK/SICK_test_annotated.txt      similarity
   blimp/*.jsonl                                         minimal pairs (sentence_good, sentence_bad)
 
-Every figure stands beside the same one of the encoder before pretraining and beside an answer that needs no
+Every figure is printed with that of the encoder before pretraining and with that of an answer that needs no
 model. The same command gives the same numbers.
 
   python -m pretrain.probe --checkpoint=runs/base --data=annotated

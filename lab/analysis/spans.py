@@ -21,7 +21,7 @@ class Annotated(NamedTuple):
 
 
 class Task(NamedTuple):
-  """What a classifier learns and is asked."""
+  """Training and test examples of a classifier."""
 
   name: str
   train: Sequence[Annotated]

@@ -113,7 +113,7 @@ class _Changes:
     if not (new or gone or is_end):
       return
     sent = {step for step, names in steps.items() if mirror.has_changed(names)}
-    if sent:  # what is left of an upload that was killed
+    if sent:  # a killed upload may have left files of these steps
       left = mirror.place.files().keys() - local.keys()
       mirror.remove([name for name in left if bucket_steps.step_of(name) in sent])
     last = [name for name in here if self._order.last.fullmatch(name)]

@@ -50,18 +50,17 @@ class Embedder:
     max_length: int,
     batch_size: int,
     unit: bool = False,
-    head: Callable[[jax.Array], jax.Array] = lambda vectors: vectors,
   ) -> None:
     """Places the encoder on the devices; longer texts are cut to `max_length` tokens.
 
-    `head` makes [batch, width] of [batch, embed]. With `unit` every vector is divided by its length.
+    With `unit` every vector is divided by its length.
     """
     self.vocabulary: Vocabulary = encoder.vocabulary
     self.width, self.max_length, self._unit = encoder.config.hidden_size, max_length, unit
     self.cut = 0  # texts that were
     pad_id = self.vocabulary.special_ids.pad
     self.compiled = Compiled(
-      lambda params, batch: head(pooled(params, encoder.config, batch, pad_id=pad_id, pooling=pooling)),
+      lambda params, batch: pooled(params, encoder.config, batch, pad_id=pad_id, pooling=pooling),
       encoder.params,
       batch_size=batch_size,
       longest=max_length,

@@ -1,1 +1,1 @@
-"""What a run begins with, looked at before anything compiles."""
+"""The beginning of a run: checks before anything compiles, the starting state, the table of listeners."""

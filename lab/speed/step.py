@@ -1,4 +1,4 @@
-"""How fast a training step is on this machine, what it needs, and how both grow.
+"""Time and memory of a training step on this machine, by shape, devices and axis.
 
   python -m benchmarks.step --recipes roberta_base coco_lm_base --shapes 4x128 1x512 --repeats 5
   python -m benchmarks.step --recipes roberta_small --shapes 8x128 8x256 8x512 --set model.num_layers=4

@@ -40,7 +40,7 @@ from pretrain.watching.spikes import Spikes, SpikeWatch
 
 @dataclasses.dataclass
 class Parts:
-  """What one pass of the loop is made of, and what several listeners share."""
+  """The parts of one pass of the loop, and what several listeners share."""
 
   run: Run
   records: Prepared

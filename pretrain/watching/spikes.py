@@ -57,7 +57,7 @@ class Spikes:
     return spike
 
   def roll_back(self, step: int, loss: float, zscore: float, *, to: int) -> RollBack:
-    """What to raise at a spike in `step`, the number of an update, to go back to the checkpoint of step `to`.
+    """Returns the exception that goes back from a spike at update `step` to the checkpoint of step `to`.
 
     DivergedError: it was tried `MOST_ROLL_BACKS` times from there.
     """

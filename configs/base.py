@@ -181,7 +181,7 @@ def _data() -> ConfigDict:
       "skip_hours": 0.25,  # longest reading again of feed 'seqio' at a resume; longer ones are refused
       "directory": "",  # prepared records; '': prepared/<source, vocabulary, packing, length>
       # Several prepared directories instead: 'DIR:RATE,DIR:RATE', rates of blocks in any scale; 'DIR,DIR': by
-      # their numbers of records; 'seqio:NAME': the Tasks and rates of a Mixture. docs/corpora.md.
+      # their numbers of records; 'seqio:NAME': the Tasks and rates of a Mixture. docs/guides/data.md.
       "mixture": "",
       "temperature": 0.0,  # T: rates become rate**(1/T), so above 1 they are more alike; 0: as they are
       "stages": "",  # mixtures by training step instead: '0: DIR:RATE,DIR:RATE; 100000: DIR:RATE'

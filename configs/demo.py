@@ -10,7 +10,7 @@ Cost: 1.6 M tokens, 0.14 CPU-seconds a step; about 2.5 minutes on two CPU cores 
 Why masked LM: of what minutes on two cores can teach, it is what an encoder keeps. RTD, contrast and
 mixtures need a generator that is good first: after 520 steps of amos_coco_taco_tiny, at three times the
 CPU time, the generator was 0.14 nats below token frequencies, and the encoder's frozen vectors were worse
-than before training (docs/results.md).
+than before training (docs/results/learning.md).
 """
 
 from ml_collections import ConfigDict

@@ -39,7 +39,7 @@ def tiny(config: ConfigDict) -> ConfigDict:
 
   None of these numbers is a paper's: sizes were chosen so that a step takes a fraction of a second. Initial
   values, dropout, learning rate and Adam's epsilon were changed together, because a narrow model with the
-  papers' own stays on the plateau of token frequencies two to three times as long (docs/results.md).
+  papers' own stays on the plateau of token frequencies two to three times as long (docs/results/learning.md).
   """
   config.model.update(
     {

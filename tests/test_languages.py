@@ -1,11 +1,13 @@
-"""The text that docs/languages.py takes out of man pages."""
+"""The text that docs/tutorials/languages.py takes out of man pages."""
 
 import pathlib
 import runpy
 
 import pytest
 
-PROGRAM = runpy.run_path(str(pathlib.Path(__file__).resolve().parents[1] / "docs" / "languages.py"))
+PROGRAM = runpy.run_path(
+  str(pathlib.Path(__file__).resolve().parents[1] / "docs" / "tutorials" / "languages.py")
+)
 
 PAGE = r""".\" a comment
 .de Vb

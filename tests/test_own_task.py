@@ -1,4 +1,4 @@
-"""The folder and the tables that docs/own_task.py writes, from small trees of packages."""
+"""The folder and the tables that docs/tutorials/own_task.py writes, from small trees of packages."""
 
 import pathlib
 import runpy
@@ -7,7 +7,7 @@ import pytest
 
 from data import rows as user_rows
 
-PAGE = runpy.run_path(str(pathlib.Path(__file__).resolve().parents[1] / "docs" / "own_task.py"))
+PAGE = runpy.run_path(str(pathlib.Path(__file__).resolve().parents[1] / "docs" / "tutorials" / "own_task.py"))
 WORDS = ["alpha", "beta", "gamma", "delta", "omega", "north", "south", "east", "west", "river", "stone"]
 
 

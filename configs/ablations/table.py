@@ -1,4 +1,4 @@
-"""Writes docs/ablations.md, the readable form of the tables of rows: `python -m configs.ablations.table`.
+"""Writes docs/guides/ablations.md, the tables of rows as a page: `python -m configs.ablations.table`.
 
 Run it after a change of a row; a test sees that the file is up to date.
 """
@@ -13,7 +13,7 @@ from data import files
 from data.tables import Cells
 
 FAMILIES = {"coco_lm": coco_lm, "amos": amos, "taco": taco}
-PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "ablations.md"
+PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guides" / "ablations.md"
 _HEAD = """# Ablations
 
 Every row of the papers' tables as a config, and rows of our own; "-" where no result is reported. Made from

@@ -1,1 +1,1 @@
-"""Measurements of learning, speed and memory; results go to docs/results.md."""
+"""Measurements of learning, speed and memory; results go to docs/results/learning.md."""

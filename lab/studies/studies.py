@@ -1,7 +1,7 @@
 """Studies of our own: arms that differ in one idea, and the figures that were named before the runs.
 
 Command: python -m pretrain.ablations --study=e1 --data=annotated --output=e1
-Source: docs/proof.md has hypotheses, targets and results; a study here is the table of its arms.
+Source: docs/results/proof.md has hypotheses, targets and results; a study here is the table of its arms.
 """
 
 import dataclasses

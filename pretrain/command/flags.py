@@ -41,7 +41,7 @@ Pretrains a text encoder.
   --workdir=DIRECTORY   checkpoints, metrics and the resolved config; a run found there is continued.
                         Default: runs/<name of the config file>, with _ARGUMENT if there is one.
                         s3://bucket/run (gs://, ...) is a workdir in a bucket, as most other paths may be;
-                        docs/launch.md
+                        docs/guides/launch.md
   --dry_run             prints the resolved config, parameter counts, the mesh and the sharding of
                         every parameter, cost and memory, and exits
   --plan=MACHINE        with --dry_run: compiles the real step for a machine that is not here and prints
@@ -52,7 +52,8 @@ Pretrains a text encoder.
   --debug               shows the traceback of an error, and the output of all processes
   --coordinator=HOST:PORT, --num_processes=N, --process_id=I
                         of several processes, where JAX does not find them by itself as it does with
-                        --config.train.multihost=true on Cloud TPU, GKE, Slurm, Open MPI; docs/launch.md
+                        --config.train.multihost=true on Cloud TPU, GKE, Slurm, Open MPI:
+                        docs/guides/launch.md
   --join_timeout=120, --peer_timeout=30
                         seconds until a process that does not come, or is silent, counts as gone
   --help                this text

@@ -79,7 +79,7 @@ def _learned(rows: list[Row], arrays: Arrays, opened: OpenedRun) -> Report:
   if worse:
     notes.append(
       f"Not better than its trivial answer after {opened.step:,} steps: {'; '.join(worse)}. "
-      "docs/results.md says what longer runs teach."
+      "docs/results/learning.md says what longer runs teach."
     )
   columns = [text_column("", "name")]
   columns += [_number_column(header, key) for header, key in _NUMBERS.items()]

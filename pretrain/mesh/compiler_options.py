@@ -1,6 +1,6 @@
 """What a training step is compiled with besides XLA's own defaults: the one table of it.
 
-docs/performance.md says what each option gave, and which others were tried and gave nothing.
+docs/lab/performance.md says what each option gave, and which others were tried and gave nothing.
 """
 
 import os

@@ -14,7 +14,7 @@ from pretrain.plan.costs import NO_KERNELS, part_of
 from pretrain.plan.program import FREE, Computation, Execution, Instruction, Program
 
 # Of the rate of large products, what fused attention reaches: as a guess cuDNN's and Pallas's, and the Triton
-# kernels as measured on an H200 with bias and dropout (docs/performance.md).
+# kernels as measured on an H200 with bias and dropout (docs/lab/performance.md).
 FUSED_ATTENTION_SHARE = 0.5
 TRITON_ATTENTION_SHARE = 0.22
 

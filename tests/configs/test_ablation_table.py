@@ -1,4 +1,4 @@
-"""docs/ablations.md against the tables of rows that it is made from."""
+"""docs/guides/ablations.md against the tables of rows that it is made from."""
 
 from configs.ablations import coco_lm, table
 

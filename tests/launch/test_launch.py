@@ -77,7 +77,7 @@ def test_shellcheck_finds_nothing(name):
 def test_every_launch_file_is_looked_at_here_and_explained():
   seen = {name.partition(":")[0] for name in SHELL} | {"jobset.yaml", "Dockerfile"}
   assert {path.name for path in LAUNCH.iterdir()} == seen
-  page = (ROOT / "docs" / "launch.md").read_text()
+  page = (ROOT / "docs" / "guides" / "launch.md").read_text()
   assert not [name for name in seen if f"launch/{name}" not in page]
 
 
@@ -273,7 +273,7 @@ def test_a_flag_that_there_is_none_would_be_seen():
 
 
 def test_flags_that_the_page_names_are_flags():
-  page = (ROOT / "docs" / "launch.md").read_text()
+  page = (ROOT / "docs" / "guides" / "launch.md").read_text()
   known = set(re.findall(r"--(\w+)", flags.HELP))
   lines = re.findall(r"^.*pretrain\.main.*$", page, re.MULTILINE)
   named = {name for line in lines for name in re.findall(r" --(\w+)", line.partition("pretrain.main")[2])}

@@ -40,7 +40,7 @@ def make(folder: pathlib.Path) -> Sequence[pathlib.Path]:
   records, pairs = folder / "records", folder / "annotated" / "blimp"
   _command(
     "data.prepare",
-    "--source=docs/*.md,*.md",
+    "--source=docs/guides/*.md,*.md",
     f"--output={records}",
     "--length=32",
     f"--train_vocabulary_size={_VOCABULARY}",

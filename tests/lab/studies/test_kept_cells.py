@@ -1,4 +1,4 @@
-"""The cells in docs/cells are those of today's studies, and their table can be drawn from them alone."""
+"""The cells in docs/lab/cells are those of today's studies, and their table can be drawn from them alone."""
 
 import pathlib
 import shutil
@@ -10,7 +10,7 @@ from lab.studies import cells, table
 from lab.studies.cells import Asked
 from lab.studies.studies import STUDIES
 
-_KEPT = pathlib.Path(__file__).parents[3] / "docs" / "cells"
+_KEPT = pathlib.Path(__file__).parents[3] / "docs" / "lab" / "cells"
 _NAMES = sorted(folder.name for folder in _KEPT.iterdir())
 
 

@@ -1,7 +1,7 @@
 """From text to sentence similarity: pretrain, export, load with plain transformers.
 
-  python docs/similarity.py --steps=1000            # installed documentation, minutes on two cores
-  python docs/similarity.py --steps=1000 --config.data.source='/my/*.txt' --workdir=runs/mine
+  python docs/tutorials/similarity.py --steps=1000            # installed documentation, minutes on two cores
+  python docs/tutorials/similarity.py --steps=1000 --config.data.source='/my/*.txt' --workdir=runs/mine
 
 Run it in the repository's root with requirements-export.txt installed. Flags it does not know go to
 pretrain.main. What comes after the export is what a user of the exported folder writes: it imports nothing of

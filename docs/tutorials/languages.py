@@ -1,7 +1,7 @@
 """Ten languages in one model: Debian's man pages, one vocabulary, two temperatures compared.
 
   mkdir packages && (cd packages && apt-get download manpages-{de,es,fr,it,ja,pl,pt-br,ru,uk,zh})
-  python docs/languages.py --packages=packages --output=runs/languages
+  python docs/tutorials/languages.py --packages=packages --output=runs/languages
 
 Run it in the repository's root, with `requirements-clean.txt` installed. It makes text of the pages, a
 vocabulary on a sample of all languages, records of each language, and trains a tiny model twice: at
@@ -22,7 +22,7 @@ import tempfile
 
 import sentencepiece
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from data import manifest, tables, vocabulary  # noqa: E402

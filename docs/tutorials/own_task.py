@@ -1,6 +1,6 @@
-"""A folder of text and tables with labels for two tasks, for the commands of docs/own_task.md.
+"""A folder of text and tables with labels for two tasks, for the commands of docs/tutorials/own_task.md.
 
-  python docs/own_task.py --output=runs/own_task
+  python docs/tutorials/own_task.py --output=runs/own_task
 
 Run it in the repository's root. The text is the documentation of ten installed packages, and the task is
 which of them a paragraph is from; nothing is downloaded. Names of packages are replaced in every text. The
@@ -17,7 +17,7 @@ import random
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from data import installed_docs  # noqa: E402

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from data import errors
 from finetune import main as fine_tuning
 from pretrain import main
 from pretrain.command import flags
@@ -97,15 +98,23 @@ def _commands(page: str) -> list[str]:
   return [line for line in lines if read.match(line)]
 
 
-@pytest.mark.parametrize("command", _commands("README.md"))
-def test_the_flags_of_the_readmes_commands_are_those_of_the_commands(command):
+_UNKNOWN = re.compile(r"there is no such|unrecognized arguments: (?!--config\.)|invalid choice")
+
+
+@pytest.mark.parametrize("command", sorted({command for page in PAGES for command in _commands(page)}))
+def test_flags_fields_and_choices_of_the_pages_commands_exist(command):
   module, *words = shlex.split(command)
-  if module in _READ:
-    _READ[module]([word for word in words if "=prepared/mine" not in word])  # no such records here
-  else:
-    name = _DOORS.get(module, f"{module}.__main__")
-    name = name if ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file() else module
-    importlib.import_module(name).parser().parse_args(words)
+  problems = ""
+  try:
+    if module in _READ:
+      _READ[module](words)
+    else:
+      name = _DOORS.get(module, f"{module}.__main__")
+      name = name if ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file() else module
+      importlib.import_module(name).parser().parse_args(words)
+  except errors.UserError as error:  # files of the pages are not here, and a text shows a flag alone
+    problems = str(error)
+  assert not _UNKNOWN.search(problems), problems
 
 
 def test_every_room_has_a_line():
@@ -117,7 +126,7 @@ def test_every_room_has_a_line():
 
 
 def test_the_readme_is_short():
-  assert len(_text("README.md").splitlines()) < 300
+  assert len(_text("README.md").splitlines()) <= 150
 
 
 _run = subprocess.run

@@ -14,7 +14,17 @@ from pathlib import Path
 import jax
 
 from data.errors import DataError, UserError
-from tests.golden import data_rules, files, finetuning, networks, objectives, optimizer, recipes, tokenizer
+from tests.golden import (
+  data_rules,
+  files,
+  finetuning,
+  modern,
+  networks,
+  objectives,
+  optimizer,
+  recipes,
+  tokenizer,
+)
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 
@@ -34,6 +44,10 @@ CHECKS: dict[str, Callable[[Golden, Checks], None]] = {
   "j_amos": recipes.check_amos,
   "j_cocolm": recipes.check_coco_lm,
   "k_tokenizer": tokenizer.check_tokenizer,
+  "l_modernbert": modern.check_pre_norm,
+  "l2_modernbert": modern.check_pre_norm,
+  "m_ultrabert": modern.check_pre_norm,
+  "m2_ultrabert": modern.check_pre_norm,
 }
 _GRADIENT_INPUTS = {"h_schedule": r"adam/grad\d+/"}  # keys that are given to us
 

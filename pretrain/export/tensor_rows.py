@@ -144,8 +144,8 @@ def read(
     array = np.asarray(state[name])
     fits = array.ndim == len(shape)
     for symbol, length in zip(shape, array.shape if fits else ()):
-      factor = 3 if symbol.startswith("3") else 1
-      size = known.setdefault(symbol.lstrip("3"), length // factor)
+      factor = int(symbol[0]) if symbol[1:] and symbol[0].isdigit() else 1
+      size = known.setdefault(symbol[factor > 1 :], length // factor)
       fits = fits and length == factor * size
     if not fits:
       expected = [f"{symbol}={known[symbol]}" if symbol in known else symbol for symbol in shape]

@@ -14,6 +14,10 @@ class EncoderConfig(EncoderSettings):
     """Width of one attention head."""
     return self.hidden_size // self.num_heads
 
+  def is_global(self, layer: int) -> bool:
+    """Whether `layer`, from 0, reads keys at any distance; the others read those in `window`."""
+    return layer % self.global_every == 0
+
   @property
   def compute_dtype(self) -> jnp.dtype:
     """The dtype of matrix products; 'auto' is float32 on CPU, where bfloat16 gains nothing, else bfloat16."""

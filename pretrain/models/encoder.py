@@ -1,6 +1,7 @@
 """The encoder: embedding block and a scanned stack of layers. Generators are built from the same parts."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -10,9 +11,9 @@ from flax import linen as nn
 
 from pretrain.mesh.device_program import layer_weights
 from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import Layer, LayerNorm, dense_init
+from pretrain.models.layers import Carry, Layer, Norm, Rows, Step, dense_init
 from pretrain.models.relative_position import official_buckets_of, t5_buckets_of
-from pretrain.ops import kept
+from pretrain.ops import kept, rope
 from pretrain.ops.attention import attention
 from pretrain.ops.draws import row_random
 from pretrain.ops.vocab.lookup import lookup, of_few_rows
@@ -22,7 +23,9 @@ class Hidden(NamedTuple):
   """What a trunk computed."""
 
   last: jax.Array  # [batch, length, embed], after the last layer; [batch, n, embed] where n were read
-  layers: jax.Array | None  # [layers, batch, ...], what was asked for after each layer
+  layers: (
+    jax.Array | None
+  )  # [layers, batch, ...], what was asked for after each layer: the stream, not its norm
 
 
 class LastLayer(NamedTuple):
@@ -35,13 +38,13 @@ class LastLayer(NamedTuple):
 class _Table(nn.Module):
   """A table of vectors; the leaf is called `embedding`."""
 
+  config: EncoderConfig
   rows: int
   size: int
-  stddev: float
 
   @nn.compact
   def __call__(self) -> jax.Array:
-    return self.param("embedding", dense_init(self.stddev), (self.rows, self.size))
+    return self.param("embedding", dense_init(self.config), (self.rows, self.size))
 
 
 class Embeddings(nn.Module):
@@ -55,34 +58,44 @@ class Embeddings(nn.Module):
 
   @nn.compact
   def __call__(
-    self, token_vectors: jax.Array, token_mask: jax.Array, row_keys: jax.Array | None
+    self,
+    token_vectors: jax.Array,
+    token_mask: jax.Array,
+    row_keys: jax.Array | None,
+    positions: jax.Array | None = None,
   ) -> jax.Array:
-    """Maps [batch, length, embed] token vectors to the input of the first layer, same shape."""
+    """Maps [batch, length, embed] token vectors to the input of the first layer, same shape.
+
+    `positions` are [batch, length] int32 rows of the position table; None: 0, 1, ... in every row.
+    """
     config = self.config
     length = token_vectors.shape[1]
     x = token_vectors.astype(jnp.float32)
-    positions = _Table(config.max_length, config.hidden_size, config.init_stddev, name="position")()
-    x = x + positions[:length]
+    if config.position == "learned":
+      table = _Table(config, config.max_length, config.hidden_size, name="position")()
+      x = x + (table[:length] if positions is None else jnp.take(table, positions, axis=0))
     if config.num_segments:
       # All tokens are of segment 0 in pretraining and in every task of this project.
-      x = x + _Table(config.num_segments, config.hidden_size, config.init_stddev, name="segment")()[0]
-    x = LayerNorm(config, name="norm")(x)
-    x = row_random.dropout(x, row_keys, row_random.Use.EMBEDDING_DROPOUT, rate=config.dropout)
+      x = x + _Table(config, config.num_segments, config.hidden_size, name="segment")()[0]
+    x = Norm(config, name="norm")(x) if config.embedding_norm else x.astype(config.compute_dtype)
+    if config.dropout_at == "all":
+      x = row_random.dropout(x, row_keys, row_random.Use.EMBEDDING_DROPOUT, rate=config.dropout)
     return x * token_mask[..., None].astype(x.dtype)
 
 
-def _recomputed(layer: type[nn.Module], config: EncoderConfig, *, in_loop: bool) -> type[nn.Module]:
-  """`layer`, with its values recomputed in the backward pass as `config.remat` says.
+def _recomputed(function: Callable, config: EncoderConfig, *, in_loop: bool) -> Callable:
+  """Returns `function`, with its values recomputed in the backward pass as `config.remat` says.
 
-  'cheap' keeps what `keep` marks: products with the layer's weights, with what is added to them, and attended
-  values. Norms, casts, GELU, dropout and attention scores are computed again. 'full' keeps the layer's input
-  alone.
+  'cheap' keeps the arrays that `keep` marks: products with the layer's weights, with what is added to them,
+  and attended values. Norms, casts, activations, dropout and attention scores are computed again. 'full'
+  keeps the layer's input alone.
   """
   if config.remat == "none":
-    return layer
+    return function
   # A loop keeps the two passes apart; layers written out one after another would be merged again.
   is_apart = in_loop and config.scan_unroll == 1
-  return nn.remat(layer, prevent_cse=not is_apart, policy=kept.policy if config.remat == "cheap" else None)
+  policy = kept.policy if config.remat == "cheap" else None
+  return jax.checkpoint(function, prevent_cse=not is_apart, policy=policy)
 
 
 def layers_a_turn(config: EncoderConfig) -> int:
@@ -102,8 +115,8 @@ class Trunk(nn.Module):
 
   config: EncoderConfig
 
-  def _body(self, x: jax.Array, row_keys: jax.Array | None) -> str:
-    """How the layers compute attention over such an input, with dropout or without."""
+  def _body(self, x: jax.Array, row_keys: jax.Array | None, *, is_masked: bool) -> str:
+    """Returns how the layers compute attention over such an input, with dropout or without."""
     config = self.config
     return attention.choose(
       config.attention,
@@ -113,6 +126,7 @@ class Trunk(nn.Module):
       head_dim=config.head_dim,
       dtype=config.compute_dtype,
       dropout_rate=0.0 if row_keys is None else config.attention_dropout,
+      is_masked=is_masked,
     ).body
 
   def _bias(self, length: int, *, by_distance: bool) -> jax.Array | None:
@@ -126,7 +140,7 @@ class Trunk(nn.Module):
       buckets = t5_buckets_of(distances, **sizes)
     else:
       buckets = official_buckets_of(distances, max_length=config.max_length, **sizes)
-    table = _Table(config.relative_buckets, config.num_heads, config.init_stddev, name="relative_position")()
+    table = _Table(config, config.relative_buckets, config.num_heads, name="relative_position")()
     return jnp.moveaxis(of_few_rows(table, buckets), -1, 0)
 
   @nn.compact
@@ -139,6 +153,7 @@ class Trunk(nn.Module):
     collect: jax.Array | str | None = None,
     detach_after: tuple[int, ...] = (),
     offsets: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
     last: LastLayer | None = None,
   ) -> Hidden:
     """Runs the layers.
@@ -151,40 +166,113 @@ class Trunk(nn.Module):
       detach_after: layers (from 1) whose successor gives no gradient to them.
       offsets: [layers, batch, length, embed] added after each layer; their gradient is that of the
         hidden states. For checks and analyses.
+      segment_ids: [batch, length] int32, texts of a row that do not see each other; None: a row is one text.
       last: one layer more, after those of the config, which gives `Hidden.last` at its positions.
     """
     config = self.config
-    config = dataclasses.replace(config, attention=self._body(x, row_keys), scan_unroll=layers_a_turn(config))
+    is_masked = config.global_every > 1 or segment_ids is not None
+    body = self._body(x, row_keys, is_masked=is_masked)
+    config = dataclasses.replace(config, attention=body, scan_unroll=layers_a_turn(config))
     bias = self._bias(x.shape[1], by_distance=config.attention in attention.BY_DISTANCE)
-    x = x.astype(config.compute_dtype)
-    detach = None
-    if detach_after:
-      detach = jnp.asarray(np.isin(np.arange(config.num_layers), detach_after))
-    layer = Layer
-    if not self.is_initializing():  # there is nothing to gather yet
-      layer = nn.map_variables(Layer, "params", trans_in_fn=layer_weights)
-    layers = nn.scan(
-      _recomputed(layer, config, in_loop=True),
-      variable_axes={"params": 0},
-      split_rngs={"params": True},
-      in_axes=(nn.broadcast, nn.broadcast, nn.broadcast, nn.broadcast, 0, 0, 0),
-      length=config.num_layers,
-      unroll=config.scan_unroll,
-    )(config, name="layers")
-    if isinstance(collect, str):  # a string is no scan argument: ask for every position by number
+    is_restarted = segment_ids is not None and config.position == "rope"
+    positions = rope.positions_in_segments(segment_ids) if is_restarted else None
+    rows = Rows(token_mask, bias, row_keys, segment_ids, positions)
+    carry = self._start(x)
+    if self.is_initializing():  # nothing is computed: all layers have the same parameters
+      make = nn.scan(
+        Layer,
+        variable_axes={"params": 0},
+        split_rngs={"params": True},
+        in_axes=(nn.broadcast, 0),
+        length=config.num_layers,
+      )(config, name="layers")
+      return Hidden(make(carry, rows, Step(jnp.arange(config.num_layers), None, None))[0].normed, None)
+    if isinstance(collect, str):
       everywhere = jnp.arange(x.shape[1], dtype=jnp.int32)
       collect = jnp.broadcast_to(everywhere, x.shape[:2])
+    detach = None
+    if detach_after:
+      detach = jnp.asarray(np.isin(np.arange(config.num_layers + 1), detach_after))
     collected = None
     if config.num_layers:
-      numbers = jnp.arange(config.num_layers)
-      x, collected = layers(x, token_mask, bias, row_keys, collect, numbers, detach, offsets)
+      stack = self.variables["params"]["layers"]
+      steps = Step(jnp.arange(config.num_layers), None if detach is None else detach[:-1], offsets)
+      carry, collected = _run_layers(stack, config, carry, rows, steps, collect)
     if last is not None:
-      detach = jnp.asarray(config.num_layers in detach_after) if detach_after else None
-      last_layer = _recomputed(layer, config, in_loop=False)(config, parent=None)
-      number = jnp.asarray(config.num_layers)
-      arguments = (x, token_mask, bias, row_keys, None, number, detach, None, last.read)
-      x, _ = last_layer.apply({"params": last.params}, *arguments)
-    return Hidden(x, collected)
+      step = Step(jnp.asarray(config.num_layers), None if detach is None else detach[-1], None)
+      run = _recomputed(_layer(config, config.num_layers, None, last.read), config, in_loop=False)
+      carry, _ = run(last.params, carry, rows, step)
+    return Hidden(carry.normed, collected)
+
+  def _start(self, x: jax.Array) -> Carry:
+    """Returns what the first layer reads, of embedded tokens [batch, length, embed]."""
+    config = self.config
+    if config.norm_placement == "post":
+      x = x.astype(config.compute_dtype)
+      return Carry(x, x)
+    # A sum over two branches a layer, which is not normalised: bfloat16 would lose the small ones.
+    stream = x.astype(jnp.float32)
+    if config.embedding_norm:
+      return Carry(stream, stream.astype(config.compute_dtype))
+    return Carry(stream, Norm(config, name="first_norm")(stream))
+
+
+def _layer(
+  config: EncoderConfig, number: int, collect: jax.Array | None = None, read: jax.Array | None = None
+) -> Callable:
+  """Returns layer `number` (from 0), a function of its parameters, carry, rows and step."""
+  module = Layer(config, config.is_global(number), parent=None)
+
+  def run(params: dict, carry: Carry, rows: Rows, step: Step) -> tuple[Carry, jax.Array | None]:
+    return module.apply({"params": layer_weights(params)}, carry, rows, step, collect, read)
+
+  return run
+
+
+def _run_layers(
+  stack: dict, config: EncoderConfig, carry: Carry, rows: Rows, steps: Step, collect: jax.Array | None
+) -> tuple[Carry, jax.Array | None]:
+  """Runs all layers of a stack, whose parameters and steps have the layer as first axis.
+
+  A turn of the loop is one period of local and global layers, since each kind is another program. The layers
+  beyond the last whole period follow the loop.
+  """
+  period, layers = config.global_every, config.num_layers
+  turns = layers // period
+  run = [
+    _recomputed(_layer(config, number, collect), config, in_loop=True)
+    for number in range(min(period, layers))
+  ]
+
+  def turn(carry: Carry, part: tuple) -> tuple[Carry, jax.Array | None]:
+    if period == 1:
+      return run[0](part[0], carry, rows, part[1])
+    found = []
+    for number in range(period):
+      params, step = jax.tree.map(lambda leaf, number=number: leaf[number], part)
+      carry, at = run[number](params, carry, rows, step)
+      found.append(at)
+    return carry, None if collect is None else jnp.stack(found)
+
+  everything, found = (stack, steps), []
+  if turns:
+    looped = everything
+    if period > 1:
+      looped = jax.tree.map(
+        lambda leaf: leaf[: turns * period].reshape(turns, period, *leaf.shape[1:]), everything
+      )
+    unroll = max(1, config.scan_unroll // period)
+    carry, of_turns = jax.lax.scan(turn, carry, looped, length=turns, unroll=unroll)
+    if collect is not None:
+      found.append(of_turns if period == 1 else of_turns.reshape(turns * period, *of_turns.shape[2:]))
+  for number in range(turns * period, layers):
+    params, step = jax.tree.map(lambda leaf, number=number: leaf[number], everything)
+    carry, at = run[number % period](params, carry, rows, step)
+    if collect is not None:
+      found.append(at[None])
+  if collect is None:
+    return carry, None
+  return carry, found[0] if len(found) == 1 else jnp.concatenate(found)
 
 
 def token_vectors(table: jax.Array, ids: jax.Array, *, pad_id: int) -> jax.Array:
@@ -196,8 +284,10 @@ def token_vectors(table: jax.Array, ids: jax.Array, *, pad_id: int) -> jax.Array
 
 
 def init_token_table(key: jax.Array, config: EncoderConfig, *, pad_id: int) -> dict:
-  """{'embedding': [vocab, embed]} N(0, init_stddev) with the padding row 0 (official init_bert_params)."""
+  """Returns {'embedding': [vocab, embed]}, the padding row 0 as in official init_bert_params."""
   shape = (config.vocab_size, config.hidden_size)
+  if config.init == "megatron_cut":
+    return {"embedding": dense_init(config)(key, shape)}  # stock ModernBERT's padding row is drawn too
   table = config.init_stddev * jax.random.normal(key, shape, jnp.float32)
   return {"embedding": table.at[pad_id].set(0.0)}
 
@@ -232,10 +322,15 @@ def embed(
   vectors: jax.Array,
   token_mask: jax.Array,
   row_keys: jax.Array | None,
+  segment_ids: jax.Array | None = None,
 ) -> jax.Array:
-  """Applies `Embeddings`: [batch, length, embed] token vectors to the first layer's input."""
+  """Applies `Embeddings`: [batch, length, embed] token vectors to the first layer's input.
+
+  Positions begin at 0 in every segment of `segment_ids` [batch, length] int32; None: in every row.
+  """
   used = {name: value for name, value in params.items() if name != "token"}
-  return Embeddings(config).apply({"params": used}, vectors, token_mask, row_keys)
+  positions = None if segment_ids is None else rope.positions_in_segments(segment_ids)
+  return Embeddings(config).apply({"params": used}, vectors, token_mask, row_keys, positions)
 
 
 def run_trunk(
@@ -271,6 +366,7 @@ def encode(
   *,
   pad_id: int,
   row_keys: jax.Array | None = None,
+  segment_ids: jax.Array | None = None,
   **options,
 ) -> tuple[jax.Array, Hidden]:
   """The whole encoder on ids [batch, length] int32: [batch, length, embed] embedded tokens, and Hidden.
@@ -279,5 +375,6 @@ def encode(
   `row_keys` there is no dropout; options are those of `run_trunk`.
   """
   vectors = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
-  embedded = embed(params["embeddings"], config, vectors, token_mask, row_keys)
+  embedded = embed(params["embeddings"], config, vectors, token_mask, row_keys, segment_ids)
+  options |= {"segment_ids": segment_ids}
   return embedded, run_trunk(params["trunk"], config, embedded, token_mask, row_keys, **options)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import LayerNorm, dense_init
+from pretrain.models.layers import ACTIVATIONS, Norm, dense_init
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
 from pretrain.ops.gelu import gelu
@@ -14,7 +14,10 @@ _ACTIVATIONS = {"tanh": jnp.tanh, "gelu": gelu}
 
 
 class TransformHead(nn.Module):
-  """LN(gelu(W h + b)): the masked-LM transform and COCO-LM's projection for sequence contrast."""
+  """norm(act(W h + b)): the masked-LM transform and COCO-LM's projection for sequence contrast.
+
+  The dense layer has a bias where the norms have one, as in BERT's head; ModernBERT's has neither.
+  """
 
   config: EncoderConfig
   output_size: int
@@ -26,10 +29,11 @@ class TransformHead(nn.Module):
     dense = nn.Dense(
       self.output_size,
       dtype=config.compute_dtype,
-      kernel_init=dense_init(config.init_stddev),
+      use_bias=config.norm_bias,
+      kernel_init=dense_init(config),
       name="dense",
     )
-    return LayerNorm(config, name="norm")(gelu(dense(hidden)))
+    return Norm(config, name="norm")(ACTIVATIONS[config.activation](dense(hidden)))
 
 
 class BinaryHead(nn.Module):
@@ -45,7 +49,7 @@ class BinaryHead(nn.Module):
   def __call__(self, hidden: jax.Array) -> jax.Array:
     """Maps [batch, length, embed] to [batch, length] float32 logits."""
     config = self.config
-    init = dense_init(config.init_stddev)
+    init = dense_init(config)
     if self.dense:
       layer = nn.Dense(config.hidden_size, dtype=config.compute_dtype, kernel_init=init, name="dense")
       hidden = gelu(layer(hidden))

@@ -1,6 +1,7 @@
-"""One post-LN Transformer layer."""
+"""One Transformer layer, post-LN or pre-norm."""
 
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,50 +9,114 @@ from flax import linen as nn
 
 from pretrain.mesh.sharding import constrain
 from pretrain.models.config import EncoderConfig
+from pretrain.ops import rope
 from pretrain.ops.attention.attention import BY_DISTANCE, attention, packed_attention, platform, reads_packed
 from pretrain.ops.attention.attention_at import attention_at
 from pretrain.ops.dense import add_bias, product
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Part, Use
+from pretrain.ops.gelu import gelu
 from pretrain.ops.gelu_product import biased_gelu_product
 from pretrain.ops.kept import keep
-from pretrain.ops.norm.added_norm import Branch, Settings, added_norm
-from pretrain.ops.norm.layer_norm import layer_norm
+from pretrain.ops.norm.added_norm import Branch, Settings, added_norm, added_to
+from pretrain.ops.norm.layer_norm import layer_norm, rms_norm
 from pretrain.ops.positions import take_positions
 
-
-def dense_init(stddev: float) -> nn.initializers.Initializer:
-  """N(0, stddev) for every kernel and table (official init_bert_params); no scaling with depth."""
-  return nn.initializers.normal(stddev)
+ACTIVATIONS = {"gelu": gelu, "silu": jax.nn.silu}
 
 
-class LayerNorm(nn.Module):
-  """`ops.layer_norm` with its parameters."""
+class Rows(NamedTuple):
+  """The facts of a batch that every layer reads."""
+
+  token_mask: jax.Array  # [batch, length] bool, False at padding
+  bias: jax.Array | None  # as `ops.attention` takes it for the body `config.attention`
+  row_keys: jax.Array | None  # [batch] keys of this pass; None: no dropout
+  segment_ids: jax.Array | None  # [batch, length] int32; None: a row is one segment
+  positions: jax.Array | None  # [batch, length] int32, of RoPE; None: 0, 1, ... in every row
+
+
+class Step(NamedTuple):
+  """The facts of one layer."""
+
+  index: jax.Array  # [] int32 from 0
+  detach: jax.Array | None  # [] bool: no gradient flows from this layer into its input; None: it does
+  offset: jax.Array | None  # [batch, length, embed] float added to the output
+
+
+class Carry(NamedTuple):
+  """Hidden states between two layers, [batch, length, embed] each."""
+
+  stream: jax.Array  # what branches are added to; in a pre-norm encoder float32 and not normalised
+  normed: jax.Array  # what the next layer, or a head, reads; in a post-LN encoder the stream itself
+
+
+def dense_init(config: EncoderConfig, *, is_output: bool = False) -> nn.initializers.Initializer:
+  """Returns the initial distribution of a kernel or table.
+
+  'normal' is N(0, init_stddev) (official init_bert_params). 'megatron_cut' cuts it at two deviations and, for
+  the kernels that write into the stream (`is_output`), divides it by sqrt(2 num_layers) (ModernBERT).
+  """
+  if config.init == "normal":
+    return nn.initializers.normal(config.init_stddev)
+  scale = (2 * max(1, config.num_layers)) ** -0.5 if is_output else 1.0
+  return nn.initializers.truncated_normal(config.init_stddev * scale, lower=-2.0, upper=2.0)
+
+
+def _norm_parameters(module: nn.Module, config: EncoderConfig, width: int) -> tuple[jax.Array, jax.Array]:
+  """Returns scale and bias of a norm, [width] each; without `norm_bias` the bias is a constant 0."""
+  scale = module.param("scale", nn.initializers.ones, (width,))
+  if not config.norm_bias:
+    return scale, jnp.zeros((width,))
+  return scale, module.param("bias", nn.initializers.zeros, (width,))
+
+
+def _normed(config: EncoderConfig, x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
+  if config.norm == "rmsnorm":
+    return rms_norm(x, scale, config.layer_norm_eps, config.compute_dtype)
+  return layer_norm(x, scale, bias, config.layer_norm_eps, config.compute_dtype)
+
+
+class Norm(nn.Module):
+  """`ops.layer_norm` or `ops.rms_norm` with its parameters."""
 
   config: EncoderConfig
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """[..., width] to the same in the dtype of the computation."""
-    scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
-    bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
-    return layer_norm(x, scale, bias, self.config.layer_norm_eps, self.config.compute_dtype)
+    """Maps [..., width] to the same in the dtype of the computation."""
+    return _normed(self.config, x, *_norm_parameters(self, self.config, x.shape[-1]))
 
 
 class AddedNorm(nn.Module):
-  """`ops.added_norm` with the norm's parameters."""
+  """The sum of a stream and a branch, and its norm, with the norm's parameters."""
 
   config: EncoderConfig
   use: Use  # of the branch's dropout
+  rate: float  # of the branch's dropout
 
   @nn.compact
-  def __call__(self, x: jax.Array, branch: Branch, part: Part | None) -> jax.Array:
-    """[batch, length, width] and a branch to the same in the dtype of the computation."""
+  def __call__(
+    self, stream: jax.Array, branch: Branch, part: Part | None, offset: jax.Array | None = None
+  ) -> Carry:
+    """Adds a branch, and an `offset` of the same shape, to the stream [batch, length, width].
+
+    A post-LN encoder normalises the sum and goes on with the result alone; a pre-norm encoder goes on with
+    the sum, and hands its norm to the next branch.
+    """
     config = self.config
-    scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
-    bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
-    settings = Settings(config.dropout, self.use, config.layer_norm_eps, config.compute_dtype)
-    return added_norm(x, branch, scale, bias, settings, part=part)
+    scale, bias = _norm_parameters(self, config, stream.shape[-1])
+    settings = Settings(self.rate, self.use, config.layer_norm_eps, config.compute_dtype)
+    if config.norm_placement == "post" and config.norm == "layernorm":
+      normed = added_norm(stream, branch, scale, bias, settings, part=part)
+      normed = normed if offset is None else normed + offset
+      return Carry(normed, normed)
+    added = added_to(stream, branch, settings, part=part)
+    if config.norm_placement == "post":
+      normed = _normed(config, added, scale, bias)
+      normed = normed if offset is None else normed + offset
+      return Carry(normed, normed)
+    added = added if offset is None else added + offset
+    return Carry(added, _normed(config, added, scale, bias))
 
 
 class _Dense(nn.Module):
@@ -64,64 +129,72 @@ class _Dense(nn.Module):
   config: EncoderConfig
   kernel: tuple[int, ...]  # shapes of the parameters
   bias: tuple[int, ...]
+  has_bias: bool
+  is_output: bool = False  # whether the product is added to the stream
 
   @nn.compact
-  def __call__(self) -> tuple[jax.Array, jax.Array]:
-    """The kernel, [inputs, outputs] in the dtype of the computation, and the bias, as the parameter has it.
+  def __call__(self) -> tuple[jax.Array, jax.Array | None]:
+    """Returns the kernel, [inputs, outputs] in the dtype of the computation, and the bias of the parameters.
 
     Inputs and outputs are the products of the axes that the parameters have instead.
     """
-    outputs = math.prod(self.bias)
-    flat, init = (math.prod(self.kernel) // outputs, outputs), dense_init(self.config.init_stddev)
+    outputs, config = math.prod(self.bias), self.config
+    flat, init = (math.prod(self.kernel) // outputs, outputs), dense_init(config, is_output=self.is_output)
     kernel = self.param("kernel", lambda key: jnp.reshape(init(key, flat), self.kernel))
-    bias = self.param("bias", nn.initializers.zeros, self.bias)
-    return jnp.reshape(kernel, flat).astype(self.config.compute_dtype), bias
+    bias = self.param("bias", nn.initializers.zeros, self.bias) if self.has_bias else None
+    return jnp.reshape(kernel, flat).astype(config.compute_dtype), bias
 
 
 class SelfAttention(nn.Module):
-  """Multi-head self-attention with an additive bias shared by all layers."""
+  """Multi-head self-attention, with an additive bias shared by all layers or rotated queries and keys."""
 
   config: EncoderConfig
+  is_global: bool = True  # False: keys outside `config.window` are not read
 
   @nn.compact
   def __call__(
-    self,
-    x: jax.Array,
-    token_mask: jax.Array,
-    bias: jax.Array | None,
-    row_keys: jax.Array | None,
-    read: jax.Array | None = None,
-    x_read: jax.Array | None = None,
+    self, x: jax.Array, rows: Rows, read: jax.Array | None = None, x_read: jax.Array | None = None
   ) -> Branch:
-    """Computes the branch that is added to x, [batch, length, embed].
+    """Computes the branch that is added to the stream, from its normed x [batch, length, embed].
 
     With `read`, [batch, n] int32, it computes the branch at these positions alone. `x_read` is x there, if
-    the caller has it.
+    the caller has it. `rows.row_keys` are those of this layer.
     """
     config = self.config
     width, heads = x.shape[-1], (config.num_heads, config.head_dim)
-    dense = [_Dense(config, (width, *heads), heads, name=name)() for name in ("query", "key", "value")]
+    names, has_bias = ("query", "key", "value"), config.attention_bias
+    dense = [_Dense(config, (width, *heads), heads, has_bias, name=name)() for name in names]
     # On a TPU the kernels for all queries take half of the time that products for a seventh of them do.
     is_whole = read is None or (config.attention == "pallas_tpu" and 8 * read.shape[1] > x.shape[1])
-    # The kernels that sum the bias table's gradient sum those of these biases too.
-    by_kernel = is_whole and config.attention in BY_DISTANCE
+    # The kernels that sum the bias table's gradient sum those of these biases too. RoPE comes between the
+    # biases and the kernels, which then cannot.
+    is_rotated = config.position == "rope"
+    by_kernel = is_whole and has_bias and not is_rotated and config.attention in BY_DISTANCE
     added = jnp.stack([bias for _, bias in dense]) if by_kernel else None
     options = {
-      "bias": bias,
-      "key_mask": token_mask,
+      "bias": rows.bias,
+      "key_mask": rows.token_mask,
+      "segment_ids": rows.segment_ids,
+      "window": None if self.is_global else config.window // 2,
       "dropout_rate": config.attention_dropout,
-      "row_keys": row_keys,
+      "row_keys": rows.row_keys,
     }
 
-    def project(of: jax.Array, *dense: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def project(of: jax.Array, *dense: tuple[jax.Array, jax.Array | None]) -> jax.Array:
       kernel = jnp.concatenate([kernel for kernel, _ in dense], axis=1)
-      bias = jnp.concatenate([jnp.reshape(bias, -1) for _, bias in dense])
-      bias = jax.lax.stop_gradient(bias) if by_kernel else bias
-      return keep(add_bias(product(of.astype(kernel.dtype), kernel), bias))
+      projected = product(of.astype(kernel.dtype), kernel)
+      if has_bias:
+        bias = jnp.concatenate([jnp.reshape(bias, -1) for _, bias in dense])
+        projected = add_bias(projected, jax.lax.stop_gradient(bias) if by_kernel else bias)
+      return keep(projected)
 
     def with_heads(projected: jax.Array) -> jax.Array:
       projected = jnp.reshape(projected, (*projected.shape[:2], *heads))
       return constrain(projected, "batch", "length", "heads", "head_dim")
+
+    def rotated(x: jax.Array, positions: jax.Array | None) -> jax.Array:
+      theta = config.rope_theta if self.is_global else config.rope_theta_local
+      return rope.rotate(x, positions, length=rows.token_mask.shape[1], theta=theta)
 
     if added is not None and reads_packed(config.attention):
       packed = jnp.reshape(project(x, *dense), (*x.shape[:2], 3, *heads))
@@ -131,69 +204,92 @@ class SelfAttention(nn.Module):
       query, key, value = (
         with_heads(project(of, each)) for of, each in zip((queries, x, x), dense, strict=True)
       )
+      if is_rotated:
+        places = rows.positions
+        if not is_whole:
+          places = read if places is None else jnp.take_along_axis(places, read, axis=1)
+        query, key = rotated(query, places), rotated(key, rows.positions)
       if is_whole:
         attended = attention(query, key, value, added=added, implementation=config.attention, **options)
       else:
         attended = attention_at(query, key, value, read, **options)
     attended = constrain(attended, "batch", "length", "heads", "head_dim")
-    kernel, output_bias = _Dense(config, (*heads, width), (width,), name="output")()
+    kernel, output_bias = _Dense(config, (*heads, width), (width,), has_bias, is_output=True, name="output")()
     attended = jnp.reshape(attended, (*attended.shape[:2], width))
     attended = take_positions(attended, read) if is_whole and read is not None else attended
     output = constrain(product(attended.astype(kernel.dtype), kernel, True), "batch", "length", "embed")
     # The official code sets NaN, which only rows without a token produce, to 0 after the out-projection.
-    return Branch(output, output_bias, jnp.any(token_mask, axis=-1), row_keys)
+    return Branch(output, output_bias, jnp.any(rows.token_mask, axis=-1), rows.row_keys)
 
 
 class Layer(nn.Module):
-  """Post-LN layer: x = LN(x + attention(x)); x = LN(x + mlp(x)), exact (erf) GELU.
+  """One layer.
 
-  Source: official transformer_sentence_encoder_layer.py (normalize_before is False for every net).
+  Post-LN: x = norm(x + attention(x)); x = norm(x + mlp(x)).
+  Pre-norm: x = x + attention(norm(x)); x = x + mlp(norm(x)).
+
+  The norm that a branch reads in a pre-norm encoder belongs to the layer before it, as in a post-LN encoder:
+  `attention_norm` follows attention, `mlp_norm` the MLP. The first layer reads the embeddings' norm, and the
+  last layer's `mlp_norm` is the encoder's final norm; so all layers have the same parameters.
+  Source: official transformer_sentence_encoder_layer.py; transformers 5.23, models/modernbert.
   """
 
   config: EncoderConfig
+  is_global: bool = True
 
   @nn.compact
   def __call__(
     self,
-    x: jax.Array,
-    token_mask: jax.Array,
-    bias: jax.Array | None,
-    row_keys: jax.Array | None,
-    collect: jax.Array | None,
-    index: jax.Array,
-    detach: jax.Array | None,
-    offset: jax.Array | None,
+    carry: Carry,
+    rows: Rows,
+    step: Step,
+    collect: jax.Array | None = None,
     read: jax.Array | None = None,
-  ) -> tuple[jax.Array, jax.Array | None]:
-    """One layer as a scan step: the carry, and what `collect` asked for.
+  ) -> tuple[Carry, jax.Array | None]:
+    """Computes one layer: the next carry, and the stream at the positions that `collect` asked for.
 
     Args:
-      x: [batch, length, embed] float, the carry.
-      token_mask: [batch, length] bool, False at padding.
-      bias: as `ops.attention` takes it for the body `config.attention`, or None.
-      row_keys: [batch] keys of this pass; None: no dropout.
       collect: [batch, positions] int32 positions to read after this layer, or None.
-      index: [] int32 layer number from 0.
-      detach: [] bool: no gradient flows from this layer into its input; None: it does.
-      offset: [batch, length, embed] float added to the output, or None.
       read: [batch, n] int32 positions at which the output is computed, [batch, n, embed]; None: everywhere.
     """
     config = self.config
-    keys = None if row_keys is None else row_random.fold(row_keys, index)
-    if detach is not None:
-      x = jnp.where(detach, jax.lax.stop_gradient(x), x)
-    part = None if read is None else Part(read, 0, x.shape[1])
+    keys = None if rows.row_keys is None else row_random.fold(rows.row_keys, step.index)
+    rows = rows._replace(row_keys=keys)
+    is_post = config.norm_placement == "post"
+    if step.detach is not None:
+      stopped = [jnp.where(step.detach, jax.lax.stop_gradient(x), x) for x in carry[is_post:]]
+      carry = Carry(stopped[0], stopped[-1])
+    part = None if read is None else Part(read, 0, carry.normed.shape[1])
+    stream, x = carry
     # XLA would make one scatter of two lookups' gradients, and a GPU would round their sum in any order.
-    taken = take_positions(x, read) if read is not None and platform() == "gpu" else None
-    attended = SelfAttention(config, name="attention")(x, token_mask, bias, keys, read, taken)
-    x = x if read is None else take_positions(x, read) if taken is None else taken
-    x = AddedNorm(config, Use.ATTENTION_OUTPUT_DROPOUT, name="attention_norm")(x, attended, part)
-    width, wide = (config.hidden_size,), (config.mlp_size,)
-    up, up_bias = _Dense(config, width + wide, wide, name="up")()
-    y = product(x.astype(up.dtype), up)
-    down, down_bias = _Dense(config, wide + width, width, name="down")()
-    y = biased_gelu_product(y, up_bias, down)
-    y = Branch(constrain(y, "batch", "length", "embed"), down_bias, None, keys)
-    x = AddedNorm(config, Use.MLP_OUTPUT_DROPOUT, name="mlp_norm")(x, y, part)
-    x = x if offset is None else x + offset
-    return x, None if collect is None else take_positions(x, collect)
+    taken = take_positions(stream, read) if read is not None and platform() == "gpu" else None
+    x_read = taken if is_post else None
+    attended = SelfAttention(config, self.is_global, name="attention")(x, rows, read, x_read)
+    stream = stream if read is None else take_positions(stream, read) if taken is None else taken
+    rate, use = config.dropout, Use.ATTENTION_OUTPUT_DROPOUT
+    stream, x = AddedNorm(config, use, rate, name="attention_norm")(stream, attended, part)
+    branch = self._mlp(x, keys)
+    rate, use = config.dropout if config.dropout_at == "all" else 0.0, Use.MLP_OUTPUT_DROPOUT
+    carry = AddedNorm(config, use, rate, name="mlp_norm")(stream, branch, part, step.offset)
+    return carry, None if collect is None else take_positions(carry.stream, collect)
+
+  def _mlp(self, x: jax.Array, row_keys: jax.Array | None) -> Branch:
+    """Returns down(act(up x)), or gated down(act(gate x) * up x), of [batch, length, embed]."""
+    config = self.config
+    width, wide, has_bias = (config.hidden_size,), (config.mlp_size,), config.mlp_bias
+    names = ("up",) if config.mlp == "plain" else ("gate", "up")
+    dense = [_Dense(config, width + wide, wide, has_bias, name=name)() for name in names]
+    kernels = [kernel for kernel, _ in dense]
+    y = product(
+      x.astype(kernels[0].dtype), kernels[0] if len(kernels) == 1 else jnp.concatenate(kernels, axis=1)
+    )
+    down, down_bias = _Dense(config, wide + width, width, has_bias, is_output=True, name="down")()
+    if (config.mlp, config.activation, has_bias) == ("plain", "gelu", True):
+      y = biased_gelu_product(y, dense[0][1], down)
+    else:
+      if has_bias:
+        y = add_bias(y, jnp.concatenate([bias for _, bias in dense]))
+      parts = [constrain(part, "batch", "length", "mlp") for part in jnp.split(keep(y), len(names), axis=-1)]
+      activated = ACTIVATIONS[config.activation](parts[0])
+      y = product(activated if len(parts) == 1 else activated * parts[1], down)
+    return Branch(constrain(y, "batch", "length", "embed"), down_bias, None, row_keys)

@@ -38,6 +38,14 @@ TOLERANCES = {
   },
   "k_tokenizer": dict.fromkeys(("pretokenize", "tokens", "ids", "decode", "sequences", "dictionary"), EXACT),
 }
+_PRE_NORM = {
+  "hidden": (2e-5, 2e-4),
+  "logits": (5e-5, 5e-4),
+  "losses": (0.0, 1e-5),
+  "gradients": (2e-5, 1e-3),
+  "rope": (1e-7, 0.0),
+}
+TOLERANCES |= dict.fromkeys(("l_modernbert", "l2_modernbert", "m_ultrabert", "m2_ultrabert"), _PRE_NORM)
 _WORDS = {"gradients": "grad", "losses": "loss", "values": "value"}  # how the files' own texts name a group
 _FIGURE = re.compile(r"\b(atol|rtol)\s+([0-9.]+(?:e-?[0-9]+)?)")
 _IS_GRADIENT = re.compile(r"(^|/)h?grad|_grad/")

@@ -153,9 +153,11 @@ def choose(
   head_dim: int,
   dtype: jnp.dtype,
   dropout_rate: float,
+  is_masked: bool = False,
 ) -> Choice:
   """What attention over [rows, length, heads, head_dim] of `dtype` runs with.
 
+  `is_masked`: whether some layer has a window, or rows have segments.
   'auto' takes what is fastest on the platform where the arrays allow it. On a CPU the TPU kernels are
   interpreted, for checks.
 
@@ -167,7 +169,7 @@ def choose(
     "plain": "",
     "by_rows": _not_by_rows(),
     "pallas_tpu": _not_on_tpu(length, head_dim) or on_mesh,
-    "cudnn": _not_by_cudnn(length, head_dim, dtype, dropout_rate),
+    "cudnn": _not_by_cudnn(length, head_dim, dtype, dropout_rate, is_masked=is_masked),
     "triton": _not_by_triton(head_dim, dtype) or on_mesh,
   }
   on = platform()
@@ -200,8 +202,12 @@ def _not_on_tpu(length: int, head_dim: int) -> str:
   return ""
 
 
-def _not_by_cudnn(length: int, head_dim: int, dtype: jnp.dtype, dropout_rate: float) -> str:
+def _not_by_cudnn(
+  length: int, head_dim: int, dtype: jnp.dtype, dropout_rate: float, *, is_masked: bool
+) -> str:
   """Why cuDNN's attention cannot run on such arrays, or ''."""
+  if is_masked:
+    return "cuDNN's attention has neither a window nor segments here"
   if dropout_rate:
     return f"cuDNN draws no dropout that can be repeated, and model.attention_dropout is {dropout_rate:g}"
   if length % 2:

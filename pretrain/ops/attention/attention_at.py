@@ -17,6 +17,8 @@ def attention_at(
   *,
   bias: jax.Array | None,
   key_mask: jax.Array,
+  segment_ids: jax.Array | None = None,
+  window: int | None = None,
   dropout_rate: float = 0.0,
   row_keys: jax.Array | None = None,
 ) -> jax.Array:
@@ -27,6 +29,8 @@ def attention_at(
     key, value: [batch, length, heads, head_dim] float.
     bias: [heads, length, length], or [heads, 2 length - 1] by key - query + length - 1, or None.
     key_mask: [batch, length] bool, True where a key may be read.
+    segment_ids: [batch, length] int32: only keys of the query's own segment are read; None: of all.
+    window: only keys at most so many tokens before or after the query are read; None: at any distance.
     dropout_rate: share of the probabilities set to 0.
     row_keys: [batch] keys; None: no dropout.
 
@@ -39,7 +43,13 @@ def attention_at(
     if bias.ndim == 2:
       bias = (_summed_square if platform() == "gpu" else _square)(bias)
     scores = scores + _bias_of_queries(bias.astype(jnp.float32), positions)
-  scores = jnp.where(key_mask[:, None, None, :], scores, jnp.finfo(jnp.float32).min)
+  allowed = key_mask[:, None, :]
+  if segment_ids is not None:
+    own = jnp.take_along_axis(segment_ids, positions, axis=1)
+    allowed = allowed & (own[:, :, None] == segment_ids[:, None, :])
+  if window is not None:
+    allowed = allowed & (jnp.abs(jnp.arange(length) - positions[..., None]) <= window)
+  scores = jnp.where(allowed[:, None], scores, jnp.finfo(jnp.float32).min)
   probabilities = jax.nn.softmax(scores, axis=-1)
   probabilities = row_random.dropout(
     probabilities, row_keys, Use.ATTENTION_DROPOUT, rate=dropout_rate, part=Part(positions, 1, length)

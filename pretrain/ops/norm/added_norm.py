@@ -19,7 +19,7 @@ class Branch(NamedTuple):
   """What is added to a residual."""
 
   product: jax.Array  # [batch, length, width] float
-  bias: jax.Array  # [width] float, added to every product, rounded to its dtype
+  bias: jax.Array | None  # [width] float, added to every product, rounded to its dtype; None: there is none
   kept_rows: jax.Array | None  # [batch] bool, False where it is 0; None: nowhere
   row_keys: jax.Array | None  # [batch] of its dropout; None: no dropout
 
@@ -54,14 +54,18 @@ def added_norm(
     part: which part of longer rows these are, for the dropout; None: they are whole.
   """
   kernels = {"tpu": added_norm_tpu, "gpu": added_norm_triton}.get(platform())
-  if kernels and part is None and not automatic_axes() and kernels.takes(x.shape[-1]):
+  is_whole = part is None and not automatic_axes() and branch.bias is not None
+  if kernels and is_whole and kernels.takes(x.shape[-1]):
     return with_kernels(kernels, settings, x, branch, scale, bias)
-  added = _sum(settings, x, branch, part)
+  added = added_to(x, branch, settings, part=part)
   return layer_norm.layer_norm(added, scale, bias, settings.eps, settings.dtype)
 
 
-def _sum(settings: Settings, x: jax.Array, branch: Branch, part: row_random.Part | None) -> jax.Array:
-  added = add_bias(branch.product, branch.bias)
+def added_to(
+  x: jax.Array, branch: Branch, settings: Settings, *, part: row_random.Part | None = None
+) -> jax.Array:
+  """Returns x + dropout(product + bias of the branch), [batch, length, width] in x's dtype."""
+  added = branch.product if branch.bias is None else add_bias(branch.product, branch.bias)
   if branch.kept_rows is not None:
     added = jnp.where(branch.kept_rows[:, None, None], added, jnp.zeros_like(added))
   return keep(x + row_random.dropout(added, branch.row_keys, settings.use, rate=settings.rate, part=part))
@@ -87,7 +91,7 @@ def _forward(
     # The small arrays, because making them again takes several kernels that do next to nothing.
     normed, added, *fixed = (keep(array) for array in (normed, added, *arrays[2:]))
   else:
-    added = _sum(settings, x, branch, None)
+    added = added_to(x, branch, settings)
     # Its moments are marked to be kept: products whose gradients read the norm's result compute it again.
     normed, _ = layer_norm.forward(added, scale, bias, settings.eps, settings.dtype)
     fixed = scale, words, kept_rows

@@ -23,6 +23,16 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtyp
   return (by_formula if on == "tpu" else _plain)(x, scale, bias, eps, dtype)
 
 
+def rms_norm(x: jax.Array, scale: jax.Array, eps: float, dtype: jnp.dtype) -> jax.Array:
+  """x / sqrt(mean of squares + eps) * scale over the last axis, in `dtype`; statistics are float32.
+
+  Source: Zhang and Sennrich 2019; transformers 5.23, models/ultrabert.
+  """
+  wide = x.astype(jnp.float32)
+  inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1) + eps)
+  return (wide * (inverse[..., None] * scale)).astype(dtype)
+
+
 def row_major(x: jax.Array) -> jax.Array:
   """x, whose last axis lies together in memory, like its gradient's.
 

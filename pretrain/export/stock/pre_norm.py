@@ -1,0 +1,203 @@
+"""Tables of stock classes with pre-norm layers, RoPE and gated MLPs: ModernBERT, UltraBERT, EuroBERT.
+
+A class keeps the norm that a branch reads beside that branch. Ours keeps it with the layer before
+(`pretrain.models.layers.Layer`), so that all layers have the same parameters: `shifted` renames the norms
+between the two, and the tables below are of the renamed tensors.
+
+Source of the names: transformers 5.23, modeling_{modernbert,ultrabert,eurobert}.py.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from data.errors import DataError
+from pretrain.export.stock.tables import HEADS_BIAS, HEADS_KERNEL
+from pretrain.export.tensor_rows import (
+  LINEAR,
+  OUTPUT_KERNEL,
+  QKV_BIAS,
+  QKV_KERNEL,
+  SAME,
+  Layout,
+  Part,
+  Row,
+  State,
+)
+from pretrain.models.config import EncoderConfig
+
+# The upper half of Wi goes through the activation, the lower half is multiplied with it.
+GATED_KERNEL = Layout(
+  lambda a, heads: [half.T for half in np.split(a, 2)],
+  lambda parts: np.concatenate([kernel.T for kernel in parts]),
+)
+GATED_BIAS = Layout(lambda a, heads: np.split(a, 2), np.concatenate)
+_FOLLOWING = "layers.{}.following_norm"  # the norm of the next layer's attention, or the final norm
+
+
+class Names(NamedTuple):
+  """The names of a class for what all three have."""
+
+  tokens: str
+  embedding_norm: str  # '': there is none
+  first_norm: str  # of layer 0, where the embeddings have none
+  attention_norm: str  # of a layer; `{}` is its number
+  mlp_norm: str
+  final_norm: str
+
+
+NAMES = {
+  "modernbert": Names(
+    "embeddings.tok_embeddings",
+    "embeddings.norm",
+    "",
+    "layers.{}.attn_norm",
+    "layers.{}.mlp_norm",
+    "final_norm",
+  )
+} | dict.fromkeys(
+  ("ultrabert", "eurobert"),
+  Names(
+    "embed_tokens",
+    "",
+    "layers.0.input_layernorm",
+    "layers.{}.input_layernorm",
+    "layers.{}.post_attention_layernorm",
+    "norm",
+  ),
+)
+
+
+def shifted(state: State, layout: str, num_layers: int, *, to_ours: bool) -> State:
+  """Returns tensors with the norms before attention named after the layer that computes them here, or back.
+
+  Raises:
+    DataError: the tensors have a norm in ModernBERT's first layer, which the class never has.
+  """
+  names, leaves = NAMES[layout], ("weight", "bias")
+  renames = {}
+  for leaf in leaves:
+    for layer in range(1, num_layers):
+      renames[f"{names.attention_norm.format(layer)}.{leaf}"] = f"{_FOLLOWING.format(layer - 1)}.{leaf}"
+    renames[f"{names.final_norm}.{leaf}"] = f"{_FOLLOWING.format(num_layers - 1)}.{leaf}"
+  first = f"{names.attention_norm.format(0)}.weight"
+  if to_ours and not names.first_norm and first in state:
+    raise DataError(
+      f"checkpoint: tensor {first} is there, but the class has no such norm; check the checkpoint"
+    )
+  if not to_ours:
+    renames = {ours: theirs for theirs, ours in renames.items()}
+  return {renames.get(name, name): array for name, array in state.items()}
+
+
+def _rows(name: str, path: str, shape: tuple[str, str], layouts: tuple[Layout, Layout], *, has_bias: bool):
+  """Rows of a linear layer whose tensor holds the kernels of all `path` alternatives 'a|b'."""
+  prefix, _, alternatives = path.rpartition("/")
+  paths = [f"{prefix}/{each}" for each in alternatives.split("|")]
+  rows = [Row(f"{name}.weight", tuple(f"{each}/kernel" for each in paths), shape, layouts[0])]
+  if has_bias:
+    rows.append(Row(f"{name}.bias", tuple(f"{each}/bias" for each in paths), shape[:1], layouts[1]))
+  return rows
+
+
+def _norm_rows(name: str, path: str, *, has_bias: bool) -> list[Row]:
+  pairs = (("weight", "scale"), ("bias", "bias"))[: 1 + has_bias]
+  return [Row(f"{name}.{theirs}", (f"{path}/{ours}",), ("D",), SAME) for theirs, ours in pairs]
+
+
+def encoder_parts(layout: str, config: EncoderConfig) -> tuple[Part, ...]:
+  """Returns the parts of an encoder in a class, of tensors that `shifted` renamed."""
+  names, ours, layer = NAMES[layout], "trunk/layers", "layers.{}"
+  has_bias, mlp_bias, norm_bias = config.attention_bias, config.mlp_bias, config.norm_bias
+  embeddings = [Row(f"{names.tokens}.weight", ("embeddings/token/embedding",), ("V", "D"), SAME)]
+  if names.embedding_norm:
+    embeddings += _norm_rows(names.embedding_norm, "embeddings/norm", has_bias=norm_bias)
+  else:
+    embeddings += _norm_rows(names.first_norm, "trunk/first_norm", has_bias=norm_bias)
+  output = (OUTPUT_KERNEL, SAME)
+  if layout == "modernbert":
+    rows = [
+      *_rows(
+        f"{layer}.attn.Wqkv",
+        f"{ours}/attention/query|key|value",
+        ("3D", "D"),
+        (QKV_KERNEL, QKV_BIAS),
+        has_bias=has_bias,
+      ),
+      *_rows(f"{layer}.attn.Wo", f"{ours}/attention/output", ("D", "D"), output, has_bias=has_bias),
+      *_rows(
+        f"{layer}.mlp.Wi", f"{ours}/gate|up", ("2F", "D"), (GATED_KERNEL, GATED_BIAS), has_bias=mlp_bias
+      ),
+      *_rows(f"{layer}.mlp.Wo", f"{ours}/down", ("D", "F"), (LINEAR, SAME), has_bias=mlp_bias),
+    ]
+  else:
+    heads, linear = (HEADS_KERNEL, HEADS_BIAS), (LINEAR, SAME)
+    rows = [
+      *_rows(f"{layer}.self_attn.q_proj", f"{ours}/attention/query", ("D", "D"), heads, has_bias=has_bias),
+      *_rows(f"{layer}.self_attn.k_proj", f"{ours}/attention/key", ("D", "D"), heads, has_bias=has_bias),
+      *_rows(f"{layer}.self_attn.v_proj", f"{ours}/attention/value", ("D", "D"), heads, has_bias=has_bias),
+      *_rows(f"{layer}.self_attn.o_proj", f"{ours}/attention/output", ("D", "D"), output, has_bias=has_bias),
+      *_rows(f"{layer}.mlp.gate_proj", f"{ours}/gate", ("F", "D"), linear, has_bias=mlp_bias),
+      *_rows(f"{layer}.mlp.up_proj", f"{ours}/up", ("F", "D"), linear, has_bias=mlp_bias),
+      *_rows(f"{layer}.mlp.down_proj", f"{ours}/down", ("D", "F"), linear, has_bias=mlp_bias),
+    ]
+  rows += _norm_rows(names.mlp_norm, f"{ours}/attention_norm", has_bias=norm_bias)
+  rows += _norm_rows(_FOLLOWING, f"{ours}/mlp_norm", has_bias=norm_bias)
+  return (
+    Part(tuple(embeddings), "encoder/", is_required=True),
+    Part(tuple(rows), "encoder/", is_required=True),
+  )
+
+
+def mlm_part(config: EncoderConfig) -> Part:
+  """Returns the masked-LM head of ModernBertForMaskedLM."""
+  rows = [
+    Row("decoder.bias", ("bias",), ("V",), SAME),
+    *_rows("head.dense", "/dense", ("D", "D"), (LINEAR, SAME), has_bias=config.norm_bias),
+    *_norm_rows("head.norm", "norm", has_bias=config.norm_bias),
+  ]
+  rows = [row._replace(paths=tuple(path.lstrip("/") for path in row.paths)) for row in rows]
+  return Part(tuple(rows), "heads/mlm/")
+
+
+def encoder_fields(config: Mapping) -> dict:
+  """Our fields of `model` from a `config.json`."""
+  every, layers = config.get("global_attn_every_n_layers"), config["num_hidden_layers"]
+  kinds = config.get("layer_types") or [
+    "full_attention" if layer % (every or 3) == 0 else "sliding_attention" for layer in range(layers)
+  ]
+  whole = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
+  period = every or next((layer for layer in whole if layer), layers)
+  if [layer % period == 0 for layer in range(layers)] != [kind == "full_attention" for kind in kinds]:
+    raise DataError(
+      f"config.json: layer_types {kinds} do not repeat, expected every n-th layer to be full_attention"
+    )
+  rope = config.get("rope_parameters") or {}
+  theta = rope.get("full_attention", {}).get("rope_theta", config.get("global_rope_theta", 160_000.0))
+  local = rope.get("sliding_attention", {}).get("rope_theta", config.get("local_rope_theta", 10_000.0))
+  is_modern = config["model_type"] == "modernbert"
+  window = config["local_attention"] if is_modern else 2 * (config.get("sliding_window") or 64)
+  return {
+    "vocab_size": config["vocab_size"],
+    "hidden_size": config["hidden_size"],
+    "num_layers": layers,
+    "num_heads": config["num_attention_heads"],
+    "mlp_size": config["intermediate_size"],
+    "max_length": config["max_position_embeddings"],
+    "relative_position": "none",
+    "position": "rope",
+    "rope_theta": float(theta),
+    "rope_theta_local": float(local if local > 0 else theta),
+    "window": window,
+    "global_every": period,
+    "norm_placement": "pre",
+    "norm": "layernorm" if is_modern else "rmsnorm",
+    "norm_bias": bool(config.get("norm_bias", False)),
+    "embedding_norm": is_modern,
+    "layer_norm_eps": config["norm_eps"] if is_modern else config["rms_norm_eps"],
+    "mlp": "gated",
+    "activation": config.get("hidden_activation") or config.get("hidden_act"),
+    "attention_bias": bool(config.get("attention_bias", False)),
+    "mlp_bias": bool(config.get("mlp_bias", False)),
+  }

@@ -1,0 +1,54 @@
+"""Rotary position embedding: pairs of a head's components turn by an angle that grows with the position."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@functools.lru_cache(maxsize=16)
+def tables(length: int, head_dim: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
+  """Returns cosines and sines of every position and pair, [length, head_dim // 2] float32 each.
+
+  The frequencies have the bits of PyTorch's, as long rows need: rounded otherwise they give angles off by
+  2e-4 at position 8,000. For the same reason the tables are constants of the program, not left to a device.
+  Source: transformers 5.23, modeling_rope_utils.py.
+  """
+  exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+  powers = np.power(np.float64(theta), exponents.astype(np.float64)).astype(np.float32)
+  frequencies = np.float32(1.0) / powers
+  angles = np.arange(length, dtype=np.float32)[:, None] * frequencies[None, :]
+  return np.cos(angles), np.sin(angles)
+
+
+def rotate(x: jax.Array, positions: jax.Array | None, *, length: int, theta: float) -> jax.Array:
+  """Rotates queries or keys [batch, tokens, heads, head_dim] by their positions, in float32; same dtype.
+
+  Args:
+    positions: [batch, tokens] int32 below `length`; None: 0, 1, ... in every row.
+    length: rows of the tables.
+    theta: base of the frequencies.
+
+  The first half of a head turns with its second half, as in GPT-NeoX and ModernBERT.
+  """
+  cosines, sines = (jnp.asarray(table) for table in tables(length, x.shape[-1], theta))
+  if positions is None:
+    cosines, sines = cosines[: x.shape[1]], sines[: x.shape[1]]
+  else:
+    cosines, sines = jnp.take(cosines, positions, axis=0), jnp.take(sines, positions, axis=0)
+  cosines, sines = cosines[..., None, :], sines[..., None, :]
+  first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+  turned = first * cosines - second * sines, second * cosines + first * sines
+  return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+def positions_in_segments(segment_ids: jax.Array) -> jax.Array:
+  """Returns the place of every token in its segment, [batch, length] int32 from 0.
+
+  `segment_ids` [batch, length] int32 are equal within a segment, whose tokens lie side by side.
+  """
+  places = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)
+  begins = segment_ids != jnp.pad(segment_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+  starts = jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
+  return places - starts

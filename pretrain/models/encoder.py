@@ -170,7 +170,7 @@ class Trunk(nn.Module):
       last: one layer more, after those of the config, which gives `Hidden.last` at its positions.
     """
     config = self.config
-    is_masked = config.global_every > 1 or segment_ids is not None
+    is_masked = segment_ids is not None or not all(map(config.is_global, range(config.num_layers)))
     body = self._body(x, row_keys, is_masked=is_masked)
     config = dataclasses.replace(config, attention=body, scan_unroll=layers_a_turn(config))
     bias = self._bias(x.shape[1], by_distance=config.attention in attention.BY_DISTANCE)
@@ -237,7 +237,7 @@ def _run_layers(
   A turn of the loop is one period of local and global layers, since each kind is another program. The layers
   beyond the last whole period follow the loop.
   """
-  period, layers = config.global_every, config.num_layers
+  period, layers = config.period, config.num_layers
   turns = layers // period
   run = [
     _recomputed(_layer(config, number, collect), config, in_loop=True)

@@ -1,5 +1,7 @@
 """Heads on hidden states. Their output tables are the token table, so only the small parts are here."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -129,17 +131,24 @@ def _linear(key: jax.Array, shape: tuple[int, int], init: str, stddev: float) ->
 def init_classification_head(
   key: jax.Array, config: EncoderConfig, *, num_outputs: int, init: str = "normal", num_vectors: int = 1
 ) -> dict:
-  """A fresh float32 head on h of [CLS] for fine-tuning: {'dense' [embed, embed], 'output' [embed, outputs]}.
+  """Returns a fresh float32 head on a text's vector: {'dense' [embed, embed], 'output' [embed, outputs]}.
 
-  `num_outputs` are the classes, 1 for regression; of `num_vectors` side by side 'dense' is [their embed,
-  embed]. `init` is 'normal' (Hugging Face: N(0, init_stddev), biases
-  0) or 'torch' (fairseq: PyTorch's default, kernel and bias of a layer uniform within inputs ** -0.5).
+  Args:
+    num_outputs: the number of classes; 1 for regression.
+    init: 'normal' (Hugging Face: N(0, init_stddev), biases 0) or 'torch' (fairseq: PyTorch's default, kernel
+      and bias of a layer uniform within inputs ** -0.5).
+    num_vectors: vectors side by side; 'dense' is then [their embed, embed].
+
+  On a pre-norm encoder the dense layer has no bias and is followed by 'norm', as in ModernBERT.
   """
   size, keys = config.hidden_size, jax.random.split(key)
-  return {
-    "dense": _linear(keys[0], (num_vectors * size, size), init, config.init_stddev),
-    "output": _linear(keys[1], (size, num_outputs), init, config.init_stddev),
-  }
+  dense = _linear(keys[0], (num_vectors * size, size), init, config.init_stddev)
+  output = _linear(keys[1], (size, num_outputs), init, config.init_stddev)
+  if config.norm_placement == "post":
+    return {"dense": dense, "output": output}
+  transform = _init(TransformHead(config, size), keys[0], num_vectors * size)
+  transform["dense"]["kernel"] = dense["kernel"]
+  return {**transform, "output": output}
 
 
 def apply_classification_head(
@@ -150,23 +159,40 @@ def apply_classification_head(
   dropout: float = 0.0,
   input_dropout: float | None = None,
   row_keys: jax.Array | None = None,
+  config: EncoderConfig | None = None,
 ) -> jax.Array:
   """Dropout, linear, activation, dropout, linear: [batch, outputs] float32 logits, or predictions [batch, 1].
 
+  A head with 'norm' computes norm(act(linear)) without the first dropout instead (ModernBERT); one without
+  'dense' is linear (UltraBERT).
+
   Args:
-    vectors: [batch, embed] float, h of [CLS].
+    vectors: [batch, embed] float, a text's vector.
     activation: 'tanh' (official fairseq) or 'gelu' (official Hugging Face, the exact one).
     dropout: rate of the dropouts (0.1 in the papers).
     input_dropout: rate of the first one; None: as `dropout`. 0 is the head of BERT and TACO.
     row_keys: [batch] keys; None: no dropout.
+    config: of the encoder; needed by a head with 'norm'.
 
   Source: COCO-LM fairseq model.py (COCOLM_ClassificationHead), huggingface modeling_cocolm.py.
   """
-  first = dropout if input_dropout is None else input_dropout
-  x = row_random.dropout(vectors.astype(jnp.float32), row_keys, Use.HEAD_INPUT_DROPOUT, rate=first)
-  x = _ACTIVATIONS[activation](apply_projection(params["dense"], x))
+  x = vectors.astype(jnp.float32)
+  if "norm" in params:
+    x = _transformed(params, config, x)
+  elif "dense" in params:
+    first = dropout if input_dropout is None else input_dropout
+    x = row_random.dropout(x, row_keys, Use.HEAD_INPUT_DROPOUT, rate=first)
+    x = _ACTIVATIONS[activation](apply_projection(params["dense"], x))
   x = row_random.dropout(x, row_keys, Use.HEAD_HIDDEN_DROPOUT, rate=dropout)
   return apply_projection(params["output"], x)
+
+
+def _transformed(params: dict, config: EncoderConfig | None, x: jax.Array) -> jax.Array:
+  """Applies the transform of a head that has one, in float32."""
+  if "norm" not in params:
+    return x
+  assert config is not None, "a head with a norm needs the encoder's config"
+  return apply_transform(params, dataclasses.replace(config, dtype="float32"), x)
 
 
 def init_tagging_head(key: jax.Array, config: EncoderConfig, *, num_outputs: int) -> dict:
@@ -175,13 +201,21 @@ def init_tagging_head(key: jax.Array, config: EncoderConfig, *, num_outputs: int
 
 
 def apply_tagging_head(
-  params: dict, hidden: jax.Array, *, dropout: float = 0.0, row_keys: jax.Array | None = None
+  params: dict,
+  hidden: jax.Array,
+  *,
+  dropout: float = 0.0,
+  row_keys: jax.Array | None = None,
+  config: EncoderConfig | None = None,
 ) -> jax.Array:
   """[batch, length, outputs] float32 logits of hidden states [batch, length, embed].
 
-  Before it is dropout of a rate, unless [batch] row keys are None. Source: Devlin et al. 2019, section 5.3.
+  Before it is dropout of a rate, unless [batch] row keys are None. A head with 'norm' (of an imported
+  ModernBERT) has its transform first, for which it needs the encoder's `config`.
+  Source: Devlin et al. 2019, section 5.3; transformers 5.23, ModernBertForTokenClassification.
   """
-  x = row_random.dropout(hidden.astype(jnp.float32), row_keys, Use.HEAD_INPUT_DROPOUT, rate=dropout)
+  x = _transformed(params, config, hidden.astype(jnp.float32))
+  x = row_random.dropout(x, row_keys, Use.HEAD_INPUT_DROPOUT, rate=dropout)
   return apply_projection(params, x)
 
 
@@ -191,16 +225,17 @@ def init_question_answering_head(key: jax.Array, config: EncoderConfig) -> dict:
 
 
 def apply_question_answering_head(
-  params: dict, hidden: jax.Array, allowed: jax.Array | None = None
+  params: dict, hidden: jax.Array, allowed: jax.Array | None = None, config: EncoderConfig | None = None
 ) -> tuple[jax.Array, jax.Array]:
   """Where an answer starts and ends: [batch, length] float32 logits each; [CLS] stands for "there is none".
 
   Outside `allowed` ([batch, length] bool: [CLS] and the document) they are -inf. None allows all of `hidden`
-  [batch, length, embed], as the official Hugging Face code does, which leaves its mask out.
+  [batch, length, embed], as the official Hugging Face code does, which leaves its mask out. A head with
+  'norm' has its transform first, for which it needs the encoder's `config`.
 
   Source: COCO-LM fairseq/models/squad/squad_head.py: two linear layers to one logit, without dropout.
   """
-  logits = apply_projection(params, hidden.astype(jnp.float32))
+  logits = apply_projection(params, _transformed(params, config, hidden.astype(jnp.float32)))
   if allowed is not None:
     logits = jnp.where(allowed[..., None], logits, -jnp.inf)
   return logits[..., 0], logits[..., 1]

@@ -30,6 +30,7 @@ class EncoderSettings:
   rope_theta_local: Positive = 10_000.0
   window: Count = 128
   global_every: Count = 1
+  global_layers: tuple[int, ...] = ()
   norm_placement: Literal["post", "pre"] = "post"
   norm: Literal["layernorm", "rmsnorm"] = "layernorm"
   norm_bias: bool = True

@@ -91,13 +91,15 @@ def shifted(state: State, layout: str, num_layers: int, *, to_ours: bool) -> Sta
   return {renames.get(name, name): array for name, array in state.items()}
 
 
-def _rows(name: str, path: str, shape: tuple[str, str], layouts: tuple[Layout, Layout], *, has_bias: bool):
-  """Rows of a linear layer whose tensor holds the kernels of all `path` alternatives 'a|b'."""
-  prefix, _, alternatives = path.rpartition("/")
-  paths = [f"{prefix}/{each}" for each in alternatives.split("|")]
-  rows = [Row(f"{name}.weight", tuple(f"{each}/kernel" for each in paths), shape, layouts[0])]
+def _rows(
+  name: str, path: str, shape: tuple[str, str], layouts: tuple[Layout, Layout], *, has_bias: bool
+) -> list[Row]:
+  """Rows of a linear layer; of a `path` 'a/b|c' one tensor holds the kernels 'a/b' and 'a/c'."""
+  prefix, _, last = path.rpartition("/")
+  paths = [f"{prefix}/{each}/".lstrip("/") for each in last.split("|")]
+  rows = [Row(f"{name}.weight", tuple(f"{each}kernel" for each in paths), shape, layouts[0])]
   if has_bias:
-    rows.append(Row(f"{name}.bias", tuple(f"{each}/bias" for each in paths), shape[:1], layouts[1]))
+    rows.append(Row(f"{name}.bias", tuple(f"{each}bias" for each in paths), shape[:1], layouts[1]))
   return rows
 
 
@@ -150,15 +152,27 @@ def encoder_parts(layout: str, config: EncoderConfig) -> tuple[Part, ...]:
   )
 
 
-def mlm_part(config: EncoderConfig) -> Part:
-  """Returns the masked-LM head of ModernBertForMaskedLM."""
-  rows = [
-    Row("decoder.bias", ("bias",), ("V",), SAME),
-    *_rows("head.dense", "/dense", ("D", "D"), (LINEAR, SAME), has_bias=config.norm_bias),
-    *_norm_rows("head.norm", "norm", has_bias=config.norm_bias),
+def head_parts(layout: str, config: EncoderConfig) -> dict[str, Part]:
+  """Returns {end of the class's name: its head} of a layout, in the order in which they are written."""
+  has_bias = config.norm_bias
+  transform = [
+    *_rows("head.dense", "dense", ("D", "D"), (LINEAR, SAME), has_bias=has_bias),
+    *_norm_rows("head.norm", "norm", has_bias=has_bias),
   ]
-  rows = [row._replace(paths=tuple(path.lstrip("/") for path in row.paths)) for row in rows]
-  return Part(tuple(rows), "heads/mlm/")
+  linear = _rows("classifier", "", ("C", "D"), (LINEAR, SAME), has_bias=True)
+  output = _rows("classifier", "output", ("C", "D"), (LINEAR, SAME), has_bias=True)
+  if layout != "modernbert":
+    return {
+      "ForSequenceClassification": Part(tuple(output), "heads/classification/"),
+      "ForTokenClassification": Part(tuple(linear), "heads/tagging/"),
+    }
+  bias = Row("decoder.bias", ("bias",), ("V",), SAME)
+  return {
+    "ForSequenceClassification": Part((*transform, *output), "heads/classification/"),
+    "ForTokenClassification": Part((*transform, *linear), "heads/tagging/"),
+    "ForQuestionAnswering": Part((*transform, *linear), "heads/question_answering/"),
+    "ForMaskedLM": Part((bias, *transform), "heads/mlm/"),
+  }
 
 
 def encoder_fields(config: Mapping) -> dict:
@@ -168,11 +182,8 @@ def encoder_fields(config: Mapping) -> dict:
     "full_attention" if layer % (every or 3) == 0 else "sliding_attention" for layer in range(layers)
   ]
   whole = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
-  period = every or next((layer for layer in whole if layer), layers)
-  if [layer % period == 0 for layer in range(layers)] != [kind == "full_attention" for kind in kinds]:
-    raise DataError(
-      f"config.json: layer_types {kinds} do not repeat, expected every n-th layer to be full_attention"
-    )
+  period = next((layer for layer in whole if layer), layers)
+  is_periodic = whole == list(range(0, layers, period))
   rope = config.get("rope_parameters") or {}
   theta = rope.get("full_attention", {}).get("rope_theta", config.get("global_rope_theta", 160_000.0))
   local = rope.get("sliding_attention", {}).get("rope_theta", config.get("local_rope_theta", 10_000.0))
@@ -190,7 +201,8 @@ def encoder_fields(config: Mapping) -> dict:
     "rope_theta": float(theta),
     "rope_theta_local": float(local if local > 0 else theta),
     "window": window,
-    "global_every": period,
+    "global_every": period if is_periodic else 1,
+    "global_layers": () if is_periodic else tuple(whole),
     "norm_placement": "pre",
     "norm": "layernorm" if is_modern else "rmsnorm",
     "norm_bias": bool(config.get("norm_bias", False)),

@@ -143,7 +143,7 @@ def _check_classification(model: _Model, golden: Golden, checks: Checks) -> None
       continue
     labels = jnp.asarray(golden["labels"])
 
-    def loss(params: dict, logits: Callable = logits) -> jax.Array:
+    def loss(params: dict, logits: Callable = logits, labels: jax.Array = labels) -> jax.Array:
       return _mean_loss(logits(params), labels)
 
     checks.compare("losses", f"{pooling}_loss", jax.jit(loss)(model.params))

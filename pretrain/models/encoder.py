@@ -208,13 +208,12 @@ class Trunk(nn.Module):
     """Returns what the first layer reads, of embedded tokens [batch, length, embed]."""
     config = self.config
     if config.norm_placement == "post":
-      x = x.astype(config.compute_dtype)
-      return Carry(x, x)
+      return Carry(x.astype(config.compute_dtype))
     # A sum over two branches a layer, which is not normalised: bfloat16 would lose the small ones.
     stream = x.astype(jnp.float32)
     if config.embedding_norm:
-      return Carry(stream, stream.astype(config.compute_dtype))
-    return Carry(stream, Norm(config, name="first_norm")(stream))
+      return Carry(stream.astype(config.compute_dtype), stream)
+    return Carry(Norm(config, name="first_norm")(stream), stream)
 
 
 def _layer(
@@ -295,7 +294,8 @@ def init_token_table(key: jax.Array, config: EncoderConfig, *, pad_id: int) -> d
 def init_embeddings(key: jax.Array, config: EncoderConfig) -> dict:
   """Parameters of `Embeddings`."""
   vectors = jnp.zeros((1, 2, config.hidden_size))
-  return Embeddings(config).init(key, vectors, jnp.ones((1, 2), bool), None)["params"]
+  made = Embeddings(config).init(key, vectors, jnp.ones((1, 2), bool), None)
+  return dict(made.get("params", {}))  # with RoPE and without an embedding norm there are none
 
 
 def init_trunk(key: jax.Array, config: EncoderConfig) -> dict:

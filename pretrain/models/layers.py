@@ -46,8 +46,10 @@ class Step(NamedTuple):
 class Carry(NamedTuple):
   """Hidden states between two layers, [batch, length, embed] each."""
 
-  stream: jax.Array  # what branches are added to; in a pre-norm encoder float32 and not normalised
-  normed: jax.Array  # what the next layer, or a head, reads; in a post-LN encoder the stream itself
+  normed: jax.Array  # what the next layer, or a head, reads
+  # The sum of a pre-norm encoder, float32 and not normalised. A post-LN encoder has none: it adds branches to
+  # `normed`, and a second name for that would be kept a second time for the backward pass.
+  stream: jax.Array | None = None
 
 
 def dense_init(config: EncoderConfig, *, is_output: bool = False) -> nn.initializers.Initializer:
@@ -109,14 +111,14 @@ class AddedNorm(nn.Module):
     if config.norm_placement == "post" and config.norm == "layernorm":
       normed = added_norm(stream, branch, scale, bias, settings, part=part)
       normed = normed if offset is None else normed + offset
-      return Carry(normed, normed)
+      return Carry(normed)
     added = added_to(stream, branch, settings, part=part)
     if config.norm_placement == "post":
       normed = _normed(config, added, scale, bias)
       normed = normed if offset is None else normed + offset
-      return Carry(normed, normed)
+      return Carry(normed)
     added = added if offset is None else added + offset
-    return Carry(added, _normed(config, added, scale, bias))
+    return Carry(_normed(config, added, scale, bias), added)
 
 
 class _Dense(nn.Module):
@@ -255,23 +257,25 @@ class Layer(nn.Module):
     config = self.config
     keys = None if rows.row_keys is None else row_random.fold(rows.row_keys, step.index)
     rows = rows._replace(row_keys=keys)
-    is_post = config.norm_placement == "post"
     if step.detach is not None:
-      stopped = [jnp.where(step.detach, jax.lax.stop_gradient(x), x) for x in carry[is_post:]]
-      carry = Carry(stopped[0], stopped[-1])
-    part = None if read is None else Part(read, 0, carry.normed.shape[1])
-    stream, x = carry
+      carry = jax.tree.map(lambda x: jnp.where(step.detach, jax.lax.stop_gradient(x), x), carry)
+    x = carry.normed
+    stream = x if carry.stream is None else carry.stream
+    part = None if read is None else Part(read, 0, x.shape[1])
     # XLA would make one scatter of two lookups' gradients, and a GPU would round their sum in any order.
     taken = take_positions(stream, read) if read is not None and platform() == "gpu" else None
-    x_read = taken if is_post else None
+    x_read = taken if carry.stream is None else None
     attended = SelfAttention(config, self.is_global, name="attention")(x, rows, read, x_read)
     stream = stream if read is None else take_positions(stream, read) if taken is None else taken
     rate, use = config.dropout, Use.ATTENTION_OUTPUT_DROPOUT
-    stream, x = AddedNorm(config, use, rate, name="attention_norm")(stream, attended, part)
-    branch = self._mlp(x, keys)
+    middle = AddedNorm(config, use, rate, name="attention_norm")(stream, attended, part)
+    stream = middle.normed if middle.stream is None else middle.stream
+    branch = self._mlp(middle.normed, keys)
     rate, use = config.dropout if config.dropout_at == "all" else 0.0, Use.MLP_OUTPUT_DROPOUT
     carry = AddedNorm(config, use, rate, name="mlp_norm")(stream, branch, part, step.offset)
-    return carry, None if collect is None else take_positions(carry.stream, collect)
+    if collect is None:
+      return carry, None
+    return carry, take_positions(carry.normed if carry.stream is None else carry.stream, collect)
 
   def _mlp(self, x: jax.Array, row_keys: jax.Array | None) -> Branch:
     """Returns down(act(up x)), or gated down(act(gate x) * up x), of [batch, length, embed]."""

@@ -100,6 +100,8 @@ def packed_attention(
   *,
   bias: jax.Array | None,
   key_mask: jax.Array,
+  segment_ids: jax.Array | None,
+  window: int | None,
   dropout_rate: float,
   row_keys: jax.Array | None,
   added: jax.Array,
@@ -110,8 +112,9 @@ def packed_attention(
   `attention` has it.
   """
   rate = 0.0 if row_keys is None else dropout_rate
-  settings = Settings("triton", packed.shape[-1], rate, None, interpret=platform() == "cpu")
-  options = {"bias": bias, "key_mask": key_mask, "segment_ids": None, "row_keys": row_keys, "added": added}
+  settings = Settings("triton", packed.shape[-1], rate, window, interpret=platform() == "cpu")
+  masks = {"key_mask": key_mask, "segment_ids": segment_ids}
+  options = {"bias": bias, "row_keys": row_keys, "added": added, **masks}
   return attention_kernels.attention(packed, None, None, settings=settings, **options)
 
 

@@ -11,27 +11,42 @@ import pytest
 
 from pretrain.models import layers
 from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import AddedNorm, Layer, LayerNorm
+from pretrain.models.layers import AddedNorm, Carry, Layer, Norm, Rows, Step
 from pretrain.ops import triton_call
 from pretrain.ops.attention import attention
 from pretrain.ops.draws.row_random import Use
 from pretrain.ops.norm.added_norm import Branch
 from tests.pretrain import drawn
+from tests.pretrain.one_program import one_program
 
 CONFIG = EncoderConfig(vocab_size=97, hidden_size=8, num_layers=1, num_heads=2, mlp_size=12, max_length=16)
 B, L = 2, 5
 MASK = jnp.asarray([[1, 1, 1, 1, 1], [0, 0, 0, 0, 0]], bool)
+FIRST = Step(jnp.asarray(0), None, None)
 
 
 @pytest.fixture(scope="module")
 def layer():
   """Parameters, an input [B, L, 8] and a bias [2, L, L]; no parameter is at its initial 0 or 1."""
   x, bias = drawn.normal(0, B, L, 8), drawn.normal(1, 2, L, L)
-  others = (MASK, bias, None, None, jnp.asarray(0), None, None)
-  params = jax.jit(lambda key: Layer(CONFIG).init(key, x, *others))(jax.random.key(2))["params"]
-  leaves, tree = jax.tree.flatten(params)
+  return _parameters(CONFIG, Carry(x), bias), x, bias
+
+
+def _parameters(config, carry, bias):
+  """Parameters of a layer, none at its initial 0 or 1."""
+  init = jax.jit(lambda key: Layer(config).init(key, carry, _rows(bias), FIRST))
+  leaves, tree = jax.tree.flatten(init(jax.random.key(2))["params"])
   leaves = [leaf + 0.3 * drawn.normal(seed, *leaf.shape) for seed, leaf in enumerate(leaves)]
-  return jax.tree.unflatten(tree, leaves), x, bias
+  return jax.tree.unflatten(tree, leaves)
+
+
+def _rows(bias, mask=MASK):
+  return Rows(mask, bias, None, None, None)
+
+
+@one_program
+def _run(params, config, carry, rows, is_global=True):
+  return Layer(config, is_global).apply({"params": params}, carry, rows, FIRST)[0]
 
 
 def _norm(x, params):
@@ -58,8 +73,7 @@ def test_a_layer_is_post_norm_with_exact_gelu_and_an_unscaled_bias(layer):
   output = np.einsum("qhd,hde->qe", mixed, attention["output"]["kernel"]) + attention["output"]["bias"]
   middle = _norm(row + output, p["attention_norm"])
   expected = _norm(middle + _dense(_gelu(_dense(middle, p["up"])), p["down"]), p["mlp_norm"])
-  others = (MASK, bias, None, None, jnp.asarray(0), None, None)
-  found, _ = jax.jit(lambda params: Layer(CONFIG).apply({"params": params}, x, *others))(params)
+  found = _run(params, CONFIG, Carry(x), _rows(bias)).normed
   np.testing.assert_allclose(found[0], expected, atol=1e-5)  # float32 against float64
 
 
@@ -68,9 +82,66 @@ def test_a_row_without_tokens_gets_no_attention_output_not_even_its_bias(layer):
   p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
   middle = _norm(np.asarray(x[1], np.float64), p["attention_norm"])
   expected = _norm(middle + _dense(_gelu(_dense(middle, p["up"])), p["down"]), p["mlp_norm"])
-  others = (MASK, bias, None, None, jnp.asarray(0), None, None)
-  found, _ = jax.jit(lambda params: Layer(CONFIG).apply({"params": params}, x, *others))(params)
+  found = _run(params, CONFIG, Carry(x), _rows(bias)).normed
   np.testing.assert_allclose(found[1], expected, atol=1e-5)
+
+
+PRE_NORM = dataclasses.replace(
+  CONFIG,
+  relative_position="none",
+  position="rope",
+  rope_theta=100.0,
+  rope_theta_local=10.0,
+  window=3,  # one token on each side
+  norm_placement="pre",
+  norm_bias=False,
+  mlp="gated",
+  activation="silu",
+  attention_bias=False,
+  mlp_bias=False,
+)
+
+
+def _turned(x, theta):
+  """[positions, heads, 4]: components 0 and 2 turn together, and 1 and 3."""
+  angles = np.arange(len(x))[:, None, None] * theta ** (-np.asarray([0.0, 2.0]) / 4)
+  first, second = x[..., :2], x[..., 2:]
+  parts = first * np.cos(angles) - second * np.sin(angles), second * np.cos(angles) + first * np.sin(angles)
+  return np.concatenate(parts, axis=-1)
+
+
+@pytest.mark.parametrize("is_global", [True, False], ids=["global", "local"])
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_a_pre_norm_layer_rotates_looks_into_its_window_and_gates(is_global, norm):
+  config = dataclasses.replace(PRE_NORM, norm=norm)
+  stream, normed = drawn.normal(0, B, L, 8), drawn.normal(1, B, L, 8)
+  params = _parameters(config, Carry(normed, stream), None)
+  assert sorted(params) == ["attention", "attention_norm", "down", "gate", "mlp_norm", "up"]
+  assert all("bias" not in leaf for leaf in (*params["attention"].values(), params["up"], params["mlp_norm"]))
+  p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
+  row, kernels = (
+    np.asarray(normed[0], np.float64),
+    {name: each["kernel"] for name, each in p["attention"].items()},
+  )
+  query, key, value = (np.tensordot(row, kernels[name], axes=1) for name in ("query", "key", "value"))
+  theta = 100.0 if is_global else 10.0
+  scores = np.einsum("qhd,khd->hqk", _turned(query, theta), _turned(key, theta)) / 2.0
+  is_near = np.abs(np.arange(L)[:, None] - np.arange(L)[None, :]) <= 1
+  scores = np.where(is_near | is_global, scores, -np.inf)
+  weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+  mixed = np.einsum("hqk,khd->qhd", weights, value)
+
+  def norm_of(x, scale):
+    x = x if norm == "rmsnorm" else x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * scale
+
+  middle = np.asarray(stream[0], np.float64) + np.einsum("qhd,hde->qe", mixed, kernels["output"])
+  y = norm_of(middle, p["attention_norm"]["scale"])
+  gate = y @ p["gate"]["kernel"]
+  expected = middle + (gate / (1 + np.exp(-gate)) * (y @ p["up"]["kernel"])) @ p["down"]["kernel"]
+  found = _run(params, config, Carry(normed, stream), _rows(None), is_global)
+  np.testing.assert_allclose(found.stream[0], expected, atol=1e-5)  # float32 against float64
+  np.testing.assert_allclose(found.normed[0], norm_of(expected, p["mlp_norm"]["scale"]), atol=1e-5)
 
 
 def test_norms_add_the_eps_of_the_config_to_the_variance():
@@ -78,9 +149,9 @@ def test_norms_add_the_eps_of_the_config_to_the_variance():
   for eps, expected in ((1e-12, 1.0), (3.0, 0.5)):
     config = dataclasses.replace(CONFIG, layer_norm_eps=eps)
     params = {"params": {"scale": jnp.ones(8), "bias": jnp.zeros(8)}}
-    np.testing.assert_allclose(LayerNorm(config).apply(params, x), expected * x, rtol=1e-6)
+    np.testing.assert_allclose(Norm(config).apply(params, x), expected * x, rtol=1e-6)
     nothing = Branch(jnp.zeros((1, 1, 8)), jnp.zeros(8), None, None)
-    of_layer = AddedNorm(config, Use.MLP_OUTPUT_DROPOUT).apply(params, x[None], nothing, None)
+    of_layer = AddedNorm(config, Use.MLP_OUTPUT_DROPOUT, 0.0).apply(params, x[None], nothing, None).normed
     np.testing.assert_allclose(of_layer, expected * x[None], rtol=1e-6)
 
 
@@ -97,8 +168,8 @@ def test_on_gpus_one_product_makes_queries_keys_and_values_and_every_gradient_is
     config = dataclasses.replace(CONFIG, attention=body)
 
     def loss(params, x, bias):
-      out, _ = Layer(config).apply({"params": params}, x, MASK, bias, None, None, jnp.asarray(0), None, None)
-      return jnp.sum(jnp.sin(out))
+      carry, _ = Layer(config).apply({"params": params}, Carry(x), _rows(bias), FIRST)
+      return jnp.sum(jnp.sin(carry.normed))
 
     return jax.jit(jax.grad(loss, argnums=(0, 1)))(params, x, bias)
 

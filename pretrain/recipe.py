@@ -19,7 +19,7 @@ from pretrain.models.config import EncoderConfig
 from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
-from pretrain.ops.positions import first_slots, scatter_positions, take_positions
+from pretrain.ops.positions import first_slots, scatter_positions, segments_of, take_positions
 from pretrain.ops.vocab.lookup import lookup
 from pretrain.settings.corruption import MixtureFields
 from pretrain.settings.objectives import OBJECTIVES
@@ -72,6 +72,7 @@ class Recipe:
   tokens: TokenIds
   chunk: int
   freeze_token_table: bool = False
+  has_segments: bool = False  # rows hold several texts, each beginning with [CLS], that do not see each other
 
   @property
   def context(self) -> Context:
@@ -125,7 +126,8 @@ class Recipe:
     else:
       chosen = masking.select_and_mask(self.masking, batch.row_keys, ids, self.tokens)
     token_mask = ids != self.tokens.pad
-    return MaskedBatch(batch, Corrupted(ids, token_mask, chosen, chosen.masked_ids, batch.row_keys))
+    segments = segments_of(ids, token_mask, cls=self.tokens.cls) if self.has_segments else None
+    return MaskedBatch(batch, Corrupted(ids, token_mask, chosen, chosen.masked_ids, batch.row_keys, segments))
 
   def totals(self, masked: MaskedBatch) -> dict[str, jax.Array]:
     """What each term's sum is divided by, {term name: [] float32}, from masks alone."""
@@ -175,10 +177,13 @@ class Recipe:
       vectors = scatter_positions(vectors, corrupted.masking.positions, sampled)
     keys = row_random.fold(row_keys, Use.ENCODER_DROPOUT) if train else None
     encoder = params["encoder"]
-    embedded = encoder_model.embed(encoder["embeddings"], self.encoder, vectors, corrupted.token_mask, keys)
+    segments = corrupted.segment_ids
+    embedded = encoder_model.embed(
+      encoder["embeddings"], self.encoder, vectors, corrupted.token_mask, keys, segments
+    )
     read = corrupted.masking.positions if slots_only else None
     arguments = (encoder["trunk"], self.encoder, embedded, corrupted.token_mask, keys)
-    last = encoder_model.run_trunk(*arguments, read=read).last
+    last = encoder_model.run_trunk(*arguments, read=read, segment_ids=segments).last
     crop_hidden = None
     for objective in self.objectives.values():
       if "crop" in objective.reads:
@@ -212,9 +217,9 @@ class Recipe:
     # A frozen generator has no loss to regularise: one pass without dropout is all it needs.
     has_dropout = train and not settings.frozen and settings.sampling_dropout != "zero"
     keys = batch.row_keys if has_dropout else None
-    output = generator.run(
-      own, shared, *arguments, row_keys=keys, offsets=batch.given.get("generator_offsets")
-    )
+    segments = corrupted.segment_ids
+    offsets = batch.given.get("generator_offsets")
+    output = generator.run(own, shared, *arguments, row_keys=keys, offsets=offsets, segment_ids=segments)
     table = generator.token_table(own, shared, settings)
     targets = take_positions(batch.ids, corrupted.masking.positions)
     loss, metrics = generator.loss_and_metrics(
@@ -222,7 +227,7 @@ class Recipe:
     )
     if settings.sampling_dropout == "eval" and keys is not None:
       fixed = jax.lax.stop_gradient((own, shared))
-      output = generator.run(*fixed, *arguments, row_keys=None)
+      output = generator.run(*fixed, *arguments, row_keys=None, segment_ids=segments)
     weights = mixture.mixture_weights(
       self.mixture, own, output.features, row_keys=batch.row_keys, progress=batch.progress
     )

@@ -15,6 +15,7 @@ from pretrain.corruption.masking import Masking, TokenIds
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import init_norms, normalise
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
 from pretrain.ops.positions import take_positions
@@ -69,6 +70,10 @@ def _init_member(
     wide = dataclasses.replace(config, hidden_size=settings.token_size)
     params["projection"] = heads.init_projection(keys[3], wide, output_size=config.hidden_size)
   params["mlm_head"] = heads.init_mlm_head(keys[4], config, output_size=embedded_size)
+  inner = sum(layer < config.num_layers for layer in settings.mlm_layers) if not settings.is_separate else 0
+  if config.norm_placement == "pre" and inner:
+    # Deeper layers of a pre-norm stream are larger: without norms the mixture would choose by size.
+    params["inner_norms"] = init_norms(config, inner)
   return params
 
 
@@ -96,6 +101,7 @@ class _Input(NamedTuple):
   token_mask: jax.Array  # [batch, length] bool
   pad_id: int
   shared: dict  # the encoder's embedding parameters
+  segment_ids: jax.Array | None  # [batch, length] int32, texts of a row; None: a row is one text
 
 
 def _embed(
@@ -105,14 +111,20 @@ def _embed(
   own = params.get("embeddings", inputs.shared)
   table = token_table(params, inputs.shared, settings)
   vectors = encoder_model.token_vectors(table, inputs.masking.masked_ids, pad_id=inputs.pad_id)
+  rows = inputs.token_mask, row_keys, inputs.segment_ids
   if "projection" not in params:
-    return encoder_model.embed(own, config, vectors, inputs.token_mask, row_keys)
+    return encoder_model.embed(own, config, vectors, *rows)
   if settings.projection == "table":  # MC-BERT: project the look-up, then own positions and norm
     vectors = heads.apply_projection(params["projection"], vectors)
-    return encoder_model.embed(own, config, vectors, inputs.token_mask, row_keys)
+    return encoder_model.embed(own, config, vectors, *rows)
   wide = dataclasses.replace(config, hidden_size=settings.token_size)
-  embedded = encoder_model.embed(own, wide, vectors, inputs.token_mask, row_keys)
+  embedded = encoder_model.embed(own, wide, vectors, *rows)
   return heads.apply_projection(params["projection"], embedded)
+
+
+def _norm_of(params: dict, index: int) -> dict:
+  """The norm between the stream and the head on an inner layer, of the stack of these norms."""
+  return {name: stack[index] for name, stack in params["inner_norms"].items()}
 
 
 def _transform(
@@ -152,10 +164,16 @@ def _run_member(
     collect=positions if inner else None,
     detach_after=inner if settings.detach_blocks else (),
     offsets=offsets,
+    segment_ids=inputs.segment_ids,
     read=positions if offsets is None else None,
   )
   last = hidden.last if offsets is None else take_positions(hidden.last, positions)
   by_layer = [last if layer == config.num_layers else hidden.layers[layer - 1] for layer in layers]
+  if "inner_norms" in params:
+    by_layer = [
+      state if layer == config.num_layers else normalise(_norm_of(params, inner.index(layer)), config, state)
+      for layer, state in zip(layers, by_layer)
+    ]
   features = jnp.stack(by_layer)
   return features, _transform(params, settings, config, features)
 
@@ -170,6 +188,7 @@ def run(
   *,
   row_keys: jax.Array | None,
   offsets: jax.Array | None = None,
+  segment_ids: jax.Array | None = None,
 ) -> GeneratorOutput:
   """Runs the generator on the masked ids.
 
@@ -181,8 +200,9 @@ def run(
     row_keys: [batch] keys; None: no dropout.
     offsets: [layers + 1, batch, length, embed] added to the embedding output and after each layer of a
       single trunk; their gradient is that of the hidden states.
+    segment_ids: [batch, length] int32, texts of a row that do not see each other; None: a row is one text.
   """
-  inputs = _Input(masking, token_mask, tokens.pad, shared)
+  inputs = _Input(masking, token_mask, tokens.pad, shared, segment_ids)
   keys = None if row_keys is None else row_random.fold(row_keys, Use.GENERATOR_DROPOUT)
   if not settings.is_separate:
     features, transformed = _run_member(

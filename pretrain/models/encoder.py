@@ -13,9 +13,10 @@ from pretrain.mesh.device_program import layer_weights
 from pretrain.models.config import EncoderConfig
 from pretrain.models.layers import Carry, Layer, Norm, Rows, Step, dense_init
 from pretrain.models.relative_position import official_buckets_of, t5_buckets_of
-from pretrain.ops import kept, rope
+from pretrain.ops import kept
 from pretrain.ops.attention import attention
 from pretrain.ops.draws import row_random
+from pretrain.ops.positions import positions_in_segments
 from pretrain.ops.vocab.lookup import lookup, of_few_rows
 
 
@@ -175,7 +176,7 @@ class Trunk(nn.Module):
     config = dataclasses.replace(config, attention=body, scan_unroll=layers_a_turn(config))
     bias = self._bias(x.shape[1], by_distance=config.attention in attention.BY_DISTANCE)
     is_restarted = segment_ids is not None and config.position == "rope"
-    positions = rope.positions_in_segments(segment_ids) if is_restarted else None
+    positions = positions_in_segments(segment_ids) if is_restarted else None
     rows = Rows(token_mask, bias, row_keys, segment_ids, positions)
     carry = self._start(x)
     if self.is_initializing():  # nothing is computed: all layers have the same parameters
@@ -329,7 +330,7 @@ def embed(
   Positions begin at 0 in every segment of `segment_ids` [batch, length] int32; None: in every row.
   """
   used = {name: value for name, value in params.items() if name != "token"}
-  positions = None if segment_ids is None else rope.positions_in_segments(segment_ids)
+  positions = None if segment_ids is None else positions_in_segments(segment_ids)
   return Embeddings(config).apply({"params": used}, vectors, token_mask, row_keys, positions)
 
 

@@ -72,6 +72,18 @@ def _norm_parameters(module: nn.Module, config: EncoderConfig, width: int) -> tu
   return scale, module.param("bias", nn.initializers.zeros, (width,))
 
 
+def init_norms(config: EncoderConfig, number: int) -> dict:
+  """Returns parameters of a stack of norms: 'scale', [number, width] ones, and if any 'bias', zeros."""
+  shape = (number, config.hidden_size)
+  scale = {"scale": jnp.ones(shape, jnp.float32)}
+  return scale | ({"bias": jnp.zeros(shape, jnp.float32)} if config.norm_bias else {})
+
+
+def normalise(params: dict, config: EncoderConfig, x: jax.Array) -> jax.Array:
+  """Applies one norm with its parameters to [..., width]."""
+  return Norm(config).apply({"params": params}, x)
+
+
 def _normed(config: EncoderConfig, x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
   if config.norm == "rmsnorm":
     return rms_norm(x, scale, config.layer_norm_eps, config.compute_dtype)

@@ -10,6 +10,7 @@ from pretrain.mesh.device_program import whole_groups
 from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
+from pretrain.ops.positions import segment_bounds
 from pretrain.ops.vocab.vocab_cross_entropy import over_position_chunks
 from pretrain.settings.objectives.taco import TokenAlignment
 
@@ -34,7 +35,11 @@ class TokenAlignmentLoss(TokenAlignment):
     """[batch, length] float32, 1 at anchors; a row of one token has no other position and gives none."""
     selected = corrupted.masking.selected
     chosen = {"all": jnp.ones_like(selected), "masked": selected, "unmasked": ~selected}[self.anchors]
-    has_others = jnp.sum(corrupted.token_mask, axis=-1, keepdims=True) > 1
+    if corrupted.segment_ids is None:
+      has_others = jnp.sum(corrupted.token_mask, axis=-1, keepdims=True) > 1
+    else:
+      starts, ends = segment_bounds(corrupted.segment_ids)
+      has_others = ends > starts
     return (chosen & corrupted.token_mask & has_others).astype(jnp.float32)
 
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
@@ -59,6 +64,7 @@ class TokenAlignmentLoss(TokenAlignment):
       num_negatives=self.num_negatives,
       group_size=groups.size,
       first=groups.first,
+      segment_ids=corrupted.segment_ids,
     )
     loss = alignment_loss_sum(
       vectors,
@@ -85,6 +91,7 @@ def sample_pairs(
   num_negatives: int,
   group_size: int,
   first: jax.Array | int = 0,
+  segment_ids: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Draws one positive and K negatives for every position.
 
@@ -97,6 +104,7 @@ def sample_pairs(
     num_negatives: K, from the other rows of the group, with replacement.
     group_size: rows of a group, consecutive.
     first: [] int32 number of the batch's first row among `rows`.
+    segment_ids: [batch, length] int32, texts of a row, positives being of the same; None: a row is one text.
 
   Returns:
     [batch, length] int32 positions of positives in the same row; [batch, length, K] int32 numbers among
@@ -109,12 +117,14 @@ def sample_pairs(
   words = row_random.key_words(row_random.fold(row_keys, Use.CONTRAST))
   draws = row_random.row_bits(words, (length, 2 + 2 * num_negatives))
   step = (draws[..., 0] % jnp.uint32(2 * half)).astype(jnp.int32)  # 0..2 half-1: all but distance 0
-  here = jnp.arange(length, dtype=jnp.int32)
+  here, starts, own_length = jnp.arange(length, dtype=jnp.int32), 0, lengths[row, None]
+  if segment_ids is not None:
+    starts, ends = segment_bounds(segment_ids)
+    here, own_length = here - starts, ends - starts + 1
   near = here + jnp.where(step < half, step - half, step - half + 1)
-  own_length = lengths[row, None]
   shift = 1 + (draws[..., 1] % jnp.maximum(own_length - 1, 1).astype(jnp.uint32)).astype(jnp.int32)
   anywhere = (here + shift) % jnp.maximum(own_length, 1)
-  positives = jnp.where((near >= 0) & (near < own_length), near, anywhere)
+  positives = starts + jnp.where((near >= 0) & (near < own_length), near, anywhere)
   row = row[:, None, None]
   group, place = row // group_size, row % group_size
   others = draws[..., 2 : 2 + num_negatives] % jnp.uint32(max(group_size - 1, 1))

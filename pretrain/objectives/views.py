@@ -20,6 +20,7 @@ class Corrupted(NamedTuple):
   masking: Masking
   input_ids: jax.Array  # [batch, length] int32, what the encoder reads
   row_keys: jax.Array  # [batch] keys of this step's rows
+  segment_ids: jax.Array | None = None  # [batch, length] int32, texts of a row; None: a row is one text
 
   @property
   def weights(self) -> jax.Array:

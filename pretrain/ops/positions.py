@@ -38,3 +38,31 @@ def first_slots(positions: jax.Array) -> jax.Array:
   """The first slot with the same position, [batch, slots] int32: doubled positions then agree on a token."""
   same = positions[:, :, None] == positions[:, None, :]
   return jnp.argmax(same, axis=-1).astype(jnp.int32)
+
+
+def segments_of(ids: jax.Array, token_mask: jax.Array, *, cls: int) -> jax.Array:
+  """Returns the number of every token's text in its row, [batch, length] int32 from 1; 0 at padding.
+
+  A text begins with [CLS], so `ids` [batch, length] must be those before any corruption, which may remove a
+  [CLS] or make one up.
+  """
+  return jnp.cumsum(ids == cls, axis=1, dtype=jnp.int32) * token_mask
+
+
+def segment_bounds(segment_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Returns the first and the last position of every token's segment, [batch, length] int32 each.
+
+  `segment_ids` [batch, length] int32 are equal within a segment, whose tokens lie side by side.
+  """
+  length = segment_ids.shape[1]
+  places = jnp.arange(length, dtype=jnp.int32)
+  changes = segment_ids[:, 1:] != segment_ids[:, :-1]
+  edge = jnp.ones((segment_ids.shape[0], 1), bool)
+  starts = jnp.where(jnp.concatenate([edge, changes], axis=1), places, 0)
+  ends = jnp.where(jnp.concatenate([changes, edge], axis=1), places, length)
+  return jax.lax.cummax(starts, axis=1), jax.lax.cummin(ends, axis=1, reverse=True)
+
+
+def positions_in_segments(segment_ids: jax.Array) -> jax.Array:
+  """Returns the place of every token in its segment, [batch, length] int32 from 0."""
+  return jnp.arange(segment_ids.shape[1], dtype=jnp.int32) - segment_bounds(segment_ids)[0]

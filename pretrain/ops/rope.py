@@ -41,14 +41,3 @@ def rotate(x: jax.Array, positions: jax.Array | None, *, length: int, theta: flo
   first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
   turned = first * cosines - second * sines, second * cosines + first * sines
   return jnp.concatenate(turned, axis=-1).astype(x.dtype)
-
-
-def positions_in_segments(segment_ids: jax.Array) -> jax.Array:
-  """Returns the place of every token in its segment, [batch, length] int32 from 0.
-
-  `segment_ids` [batch, length] int32 are equal within a segment, whose tokens lie side by side.
-  """
-  places = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)
-  begins = segment_ids != jnp.pad(segment_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
-  starts = jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
-  return places - starts

@@ -52,3 +52,18 @@ def test_scatter_sends_no_gradient_to_unused_slots_or_overwritten_elements():
 def test_first_slots_points_doubled_positions_at_their_first_slot():
   found = jnp.asarray([[3, 1, 3, 1, 2]])
   np.testing.assert_array_equal(positions.first_slots(found), [[0, 1, 0, 1, 4]])
+
+
+def test_positions_begin_at_zero_in_every_segment():
+  segments = jnp.asarray([[1, 1, 1, 2, 2, 3, 0, 0], [4, 4, 4, 4, 4, 4, 4, 4]])
+  expected = [[0, 1, 2, 0, 1, 0, 0, 1], [0, 1, 2, 3, 4, 5, 6, 7]]
+  np.testing.assert_array_equal(jax.jit(positions.positions_in_segments)(segments), expected)
+  starts, ends = jax.jit(positions.segment_bounds)(segments)
+  np.testing.assert_array_equal(starts, [[0, 0, 0, 3, 3, 5, 6, 6], [0] * 8])
+  np.testing.assert_array_equal(ends, [[2, 2, 2, 4, 4, 5, 7, 7], [7] * 8])
+
+
+def test_a_segment_begins_with_cls_and_padding_has_number_zero():
+  ids = jnp.asarray([[0, 7, 2, 0, 8, 9, 2, 1], [0, 5, 5, 5, 2, 1, 1, 1]])  # 0: [CLS], 1: padding
+  found = jax.jit(lambda ids: positions.segments_of(ids, ids != 1, cls=0))(ids)
+  np.testing.assert_array_equal(found, [[1, 1, 1, 2, 2, 2, 2, 0], [1, 1, 1, 1, 1, 0, 0, 0]])

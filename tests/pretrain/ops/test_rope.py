@@ -1,6 +1,5 @@
 """Run: pytest tests/pretrain/ops/test_rope.py. Rotary positions."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -42,12 +41,6 @@ def test_tables_have_the_frequencies_of_pytorch(theta):
   # NumPy's cosine of a float32 differs from PyTorch's in its last bit; other frequencies give 2e-4.
   np.testing.assert_allclose(cosines, torch.cos(angles).numpy(), rtol=0, atol=1.2e-7)
   np.testing.assert_allclose(sines, torch.sin(angles).numpy(), rtol=0, atol=1.2e-7)
-
-
-def test_positions_begin_at_zero_in_every_segment():
-  segments = jnp.asarray([[1, 1, 1, 2, 2, 3, 0, 0], [4, 4, 4, 4, 4, 4, 4, 4]])
-  expected = [[0, 1, 2, 0, 1, 0, 0, 1], [0, 1, 2, 3, 4, 5, 6, 7]]
-  np.testing.assert_array_equal(jax.jit(rope.positions_in_segments)(segments), expected)
 
 
 def test_sixteen_bits_are_rotated_in_float32():

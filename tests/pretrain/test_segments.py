@@ -1,0 +1,111 @@
+"""Run: pytest tests/pretrain/test_segments.py. Rows of several texts give what the texts give in rows of their own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain.objectives.taco import sample_pairs
+from pretrain.ops.draws import row_random
+from pretrain.recipe import Batch
+from tests.pretrain.small_recipe import AMOS, COCO_LM, LENGTH, TOKENS, VOCAB_SIZE, random_params, small_recipe
+
+TEXTS = ([7, 5], [4, 6, 5], [16])  # tokens of the texts in each packed row; the first row has padding
+MODERN = {
+  "model.relative_position": "none",
+  "model.position": "rope",
+  "model.window": 6,
+  "model.global_every": 2,
+  "model.norm_placement": "pre",
+  "model.norm_bias": False,
+  "model.attention_bias": False,
+  "model.mlp_bias": False,
+  "model.mlp": "gated",
+}
+KINDS = {
+  "mlm": {"objectives.mlm.weight": 1.0},
+  "electra": COCO_LM | {"objectives.clm.weight": 0.0, "objectives.scl.weight": 0.0},
+  "coco_lm": COCO_LM | {"objectives.scl.weight": 0.0},
+  "all_token": COCO_LM
+  | {"objectives.all_token.weight": 1.0, "objectives.clm.weight": 0.0, "objectives.scl.weight": 0.0},
+  "amos": AMOS,
+}
+
+
+def _batches(slots: int) -> tuple[Batch, Batch]:
+  """The texts packed, and each in a row of its own, with the same masks, proposals and Gumbel noise."""
+  random = np.random.default_rng(0)
+  rows = {"packed": [], "apart": []}
+  for lengths in TEXTS:
+    together = []
+    for length in lengths:
+      ids = np.concatenate([[TOKENS.cls], random.integers(5, VOCAB_SIZE, length - 2), [TOKENS.sep]])
+      text = np.stack([ids, random.random(length) < 0.3, random.integers(5, VOCAB_SIZE, length)])
+      noise = random.gumbel(size=(length, VOCAB_SIZE)).astype(np.float32)
+      rows["apart"].append([(text, noise)])
+      together.append((text, noise))
+    rows["packed"].append(together)
+
+  def batch(rows: list) -> Batch:
+    ids = np.full((len(rows), LENGTH), TOKENS.pad, np.int32)
+    chosen = np.zeros((len(rows), LENGTH), bool)
+    sampled = np.zeros((len(rows), slots), np.int32)
+    noise = np.zeros((len(rows), slots, VOCAB_SIZE), np.float32)
+    for number, texts in enumerate(rows):
+      text = np.concatenate([text for text, _ in texts], axis=1)
+      of_text = np.concatenate([noise for _, noise in texts])
+      ids[number, : text.shape[1]], chosen[number, : text.shape[1]] = text[0], text[1] > 0
+      at = np.flatnonzero(text[1])
+      assert len(at) <= slots
+      sampled[number, : len(at)], noise[number, : len(at)] = text[2, at], of_text[at]
+    keys = row_random.step_row_keys(0, 0, np.arange(len(rows)))
+    given = {"selected": jnp.asarray(chosen), "sampled": jnp.asarray(sampled), "noise": jnp.asarray(noise)}
+    return Batch(jnp.asarray(ids), keys, jnp.zeros(len(rows)), given)
+
+  return batch(rows["packed"]), batch(rows["apart"])
+
+
+@pytest.mark.parametrize("backbone", ["old", "modern"])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_losses_and_gradients_of_packed_rows_are_those_of_their_texts(kind, backbone):
+  fields = KINDS[kind] | (MODERN if backbone == "modern" else {}) | {"corruption.mask_rate": 0.5}
+  packed = small_recipe(fields | {"data.packing": "segments"})
+  apart = small_recipe(fields)
+  assert packed.has_segments and not apart.has_segments
+  params, found = random_params(apart), {}
+  for recipe, batch in zip((packed, apart), _batches(LENGTH // 2)):
+
+    def loss(params, recipe=recipe, batch=batch):
+      masked = recipe.mask(batch)
+      return recipe.loss_fn(params, masked, recipe.totals(masked), train=False)[0]
+
+    found[recipe.has_segments] = jax.jit(jax.value_and_grad(loss))(params)
+  (loss, gradients), (expected, of_texts) = found[True], found[False]
+  np.testing.assert_allclose(loss, expected, rtol=1e-5)
+  for (path, one), other in zip(jax.tree.leaves_with_path(gradients), jax.tree.leaves(of_texts)):
+    atol = 2e-5 * max(float(np.max(np.abs(other))), 0.1)
+    np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))
+
+
+def test_a_positive_of_taco_is_another_token_of_the_same_text():
+  numbers = np.asarray([[1] * 5 + [2] * 2 + [3] * 1 + [4] * 3 + [0]] * 300)
+  keys = row_random.step_row_keys(0, 0, np.arange(300))
+  sizes = {"length": 12, "window": 5, "num_negatives": 2, "group_size": 4}
+  positives, _, _ = jax.jit(
+    lambda keys, numbers: sample_pairs(keys, jnp.full(300, 11), **sizes, segment_ids=numbers)
+  )(keys, numbers)
+  same = np.take_along_axis(numbers, np.asarray(positives), axis=1) == numbers
+  assert np.all(same[:, :11])
+  for start, end in ((0, 5), (5, 7), (8, 11)):
+    others = [set(np.unique(positives[:, at])) for at in range(start, end)]
+    assert others == [set(range(start, end)) - {at} for at in range(start, end)]
+
+
+def test_a_text_of_one_token_is_no_anchor_of_taco():
+  recipe = small_recipe({"objectives.taco.weight": 1.0, "data.packing": "segments"})
+  ids = np.full((4, LENGTH), TOKENS.pad, np.int32)
+  ids[:, :4] = [TOKENS.cls, 9, TOKENS.sep, TOKENS.cls]
+  keys = row_random.step_row_keys(0, 0, np.arange(4))
+  corrupted = recipe.mask(Batch(jnp.asarray(ids), keys, jnp.zeros(4))).corrupted
+  weights = recipe.objectives["taco"].anchor_weights(corrupted)
+  np.testing.assert_array_equal(weights[:, :5], [[1, 1, 1, 0, 0]] * 4)

@@ -57,7 +57,7 @@ def _search() -> ConfigDict:
       # These replace a dimension of the space where they are not empty.
       "batch_sizes": (),  # examples
       "learning_rates": (),  # peaks, at most 1
-      "epochs": (),
+      "epochs": (),  # passes over the training rows
       "warmup_fractions": (),  # of all steps
       "num_seeds": 0,  # runs of a cell; 0: the protocol's
       "num_test_seeds": 0,  # runs of the chosen cell, whose best predicts the test set; 0: the protocol's
@@ -74,18 +74,17 @@ def _data() -> ConfigDict:
       "train_rows": 0,  # of the training set, drawn with `seed`; 0, or more than a task has: all of it
       "buckets": 6,  # most padded lengths, each of which is compiled; chosen so that padding is least
       "bucket_multiple": 8,  # tokens: padded lengths are multiples of it
-      "eval_batch_size": 64,  # examples
+      "eval_batch_size": 64,  # examples computed at once in an evaluation
       # Of kind='own'; the others have names of their own for their files.
       # CSV, TSV, JSONL, Parquet, CoNLL; .gz and .zst too, but for Parquet. tfds:NAME and seqio:TASK are data
       # sets; #SPLIT behind them names another split than 'train', or 'validation' for dev_file.
       "train_file": "",
-      "dev_file": "",  # '': a share of the training file
+      "dev_file": "",  # rows to judge by; '': a share of the training file
       "module": "",  # Python file or module that registers the Task of train_file
       "dev_fraction": 0.1,  # of the training file, chosen by a hash of the text, so equal texts stay together
-      # Names of columns; '': guessed by name, and the guess is printed.
-      "text": "",
-      "text_pair": "",  # the second of two texts; '': there is none if `text` is given
-      "label": "",
+      "text": "",  # column of the text; '': guessed by name, and the guess is printed
+      "text_pair": "",  # column of the second of two texts; '': there is none if `text` is given
+      "label": "",  # column of the label; '': guessed by name
       "labels": "",  # names with commas, class 0 first; '': as they first appear in the training file
       "separator": "",  # between several labels of a cell; '': '|', ';' or ',', whichever is there
       "empty": "refuse",  # rows without a text: 'refuse', or 'skip', with a line that counts them
@@ -98,11 +97,11 @@ def _squad() -> ConfigDict:
   return ConfigDict(
     {
       "train_file": "train-v2.0.json",  # in data.directory, or a path; .gz too
-      "dev_file": "dev-v2.0.json",
+      "dev_file": "dev-v2.0.json",  # as train_file
       "stride": 128,  # tokens from the start of a window to that of the next; run_squad.sh
-      "max_query_length": 64,  # tokens
-      "max_answer_length": 30,  # tokens
-      "n_best": 20,
+      "max_query_length": 64,  # tokens of a question
+      "max_answer_length": 30,  # tokens of an answer
+      "n_best": 20,  # answers of a window that are compared
       "mask_query": True,  # no answer in the question (fairseq); False: as the official Hugging Face code
     }
   )
@@ -117,10 +116,10 @@ def _prompt() -> ConfigDict:
       "words": "",  # label words with commas, in the order of the classes; '': LM-BFF's
       "max_length": 0,  # tokens of a prompt with demonstrations; 0: LM-BFF's (256 for MNLI, else 128)
       "num_samples": 0,  # sets of demonstrations that are averaged; 0: LM-BFF's (4 for MNLI, else 16)
-      "num_steps": 1_000,  # LM-BFF
-      "eval_every": 100,  # steps
-      "batch_sizes": (2, 4, 8),  # LM-BFF
-      "learning_rates": (3e-6, 4e-6, 5e-6),  # COCO-LM appendix
+      "num_steps": 1_000,  # updates; LM-BFF
+      "eval_every": 100,  # steps between evaluations
+      "batch_sizes": (2, 4, 8),  # examples of an update; LM-BFF
+      "learning_rates": (3e-6, 4e-6, 5e-6),  # peaks; COCO-LM appendix
     }
   )
 

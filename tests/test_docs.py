@@ -129,6 +129,25 @@ def test_the_readme_is_short():
   assert len(_text("README.md").splitlines()) <= 150
 
 
+def test_the_reference_is_current():
+  command = [sys.executable, "docs/make_reference.py", "--check"]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+  assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+  "page", sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
+)
+def test_links_of_a_page_lead_to_a_heading_or_a_file(page):
+  for path, _, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(#([\w-]+))?\)", _text(page)):
+    target = (ROOT / page).parent / path if path else ROOT / page
+    assert target.is_file(), (page, path)
+    headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+    assert not anchor or anchor in [
+      re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings
+    ]
+
+
 _run = subprocess.run
 _MAINS = {"pretrain.main": main.main, "pretrain.export": export.main}
 

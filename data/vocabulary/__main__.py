@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
   trainer.add_argument("--seed", type=int, default=0, help="of the sample and of the held-out documents")
   trainer.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
   trainer.add_argument("--clean", default="", metavar="STEPS", help="cleaning steps, as of data.prepare")
-  trainer.add_argument("--kind", choices=vocabulary.KINDS, default="sentencepiece")
+  trainer.add_argument("--kind", choices=vocabulary.KINDS, default="sentencepiece", help="of its pieces")
   trainer.add_argument("--cased", action="store_true", help="keep case")
   trainer.add_argument(
     "--size", type=int, default=0, help="pieces (0: 32,768 uncased BPE, 64,000 cased BPE, 30,522 WordPiece)"

@@ -50,7 +50,7 @@ def main() -> None:
   parser.add_argument("--target", required=True, help="such as v5e:2x4, v5p:4x4x4, v6e:8x8, h100, h200, a100")
   parser.add_argument("--shape", type=cases.shape, default=(8, 512), help="rows x tokens of a device")
   parser.add_argument("--largest", type=int, default=0, help="search for the largest multiple that fits")
-  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="changed fields")
   asked = parser.parse_args()
   target = targets.describe(asked.target)
   rows, length = asked.shape

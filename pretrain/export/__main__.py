@@ -45,7 +45,7 @@ def export_parser() -> Parser:
   parser.add_argument(
     "--checkpoint", required=True, bucket=OPENED, help="workdir of a run, or the directory of one step"
   )
-  parser.add_argument("--step", type=int, help="default: the newest")
+  parser.add_argument("--step", type=int, help="of the checkpoint; default: the newest")
   parser.add_argument(
     "--to",
     default="auto",

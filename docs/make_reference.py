@@ -187,6 +187,7 @@ def _written(text: str) -> Iterator[str]:
 
 def _escaped(text: str) -> str:
   text = " ".join(text.split()).replace("|", "&#124;").replace("<", "&lt;")
+  text = text.replace("see below", "see `--help`").replace("are listed below", "are in [Fields](fields.md)")
   return text if "`" in text or text == "**required**" else text.replace("*", "\\*")
 
 

@@ -218,9 +218,10 @@ class Peers:
     return None
 
   def _lose(self, other: int, why: str) -> None:
-    if not (self._is_over or self._is_leaving):
-      line = f"{self.name(other)} is gone: {why}; {AGAIN}, with any number of processes"
-      self._tell({"over": line, "code": PeerError.exit_code})
+    with self._hub:  # of two that go at once one is named: nobody gets here again before the end
+      if not (self._is_over or self._is_leaving):
+        line = f"{self.name(other)} is gone: {why}; {AGAIN}, with any number of processes"
+        self._tell({"over": line, "code": PeerError.exit_code})
 
   def _beat(self) -> None:
     """Gives signs of life, asks for a stop, and names who is late."""

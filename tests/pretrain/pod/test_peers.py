@@ -204,6 +204,22 @@ def test_a_process_whose_connections_close_ends_the_others_by_name(gone):
   assert {code for index, code, _ in ended if index != gone} == {6}
 
 
+def test_two_that_go_at_once_end_a_process_with_one_line():
+  pairs, ended = {index: socket.socketpair() for index in (1, 2)}, []
+  links = {index: Link(pair[0]) for index, pair in pairs.items()}
+
+  def end(code, line):
+    ended.append((code, line))
+    time.sleep(2)  # the real one does not return
+
+  Peers(0, ["a", "b", "c"], links, end=end)
+  for _, other in pairs.values():
+    other.close()
+  until(lambda: ended)
+  time.sleep(0.3)
+  assert len(ended) == 1
+
+
 def test_a_process_that_says_nothing_counts_as_gone():
   one, other = socket.socketpair()
   ended = []

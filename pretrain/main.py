@@ -12,7 +12,7 @@ from data import command, errors
 from data.errors import ConfigError
 from pretrain.command import flags, kept_memory
 from pretrain.pod.ending import end_now
-from pretrain.pod.peers import ALONE, Alone
+from pretrain.pod.peers import ALONE, Peers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +64,7 @@ def plan(argv: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def _joined(arguments: flags.Arguments) -> Iterator[Alone]:
+def _joined(arguments: flags.Arguments) -> Iterator[Peers]:
   """The other processes of the run, if it is one of several: before any other call of JAX."""
   if arguments.plan or not (arguments.config.train.multihost or any(arguments.place.values())):
     yield ALONE

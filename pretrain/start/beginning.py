@@ -11,12 +11,13 @@ import jax
 from ml_collections import ConfigDict
 
 from data import command
+from data.errors import DataError
 from data.feed.client import FedRecords
 from pretrain.checkpoints import checkpoint, resume, warm_start
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.export.tokenizer import convert
-from pretrain.pod.peers import LOOKING, PREPARING, compare_records, here
+from pretrain.pod.peers import COMPARING, LOOKING, PREPARING, here
 from pretrain.reading import feed, prepared
 from pretrain.reading.prepared import Prepared
 from pretrain.reading.skips import Skip
@@ -78,7 +79,9 @@ def open_records(config: ConfigDict, workdir: str, download: bool) -> tuple[Conf
   records = peers.together("records", functools.partial(prepared.open, config), seconds=late)
   with contextlib.ExitStack() as opened:
     opened.callback(records.close)
-    compare_records(peers, records.digests, records.directory or config.data.source)
+    where = records.directory or config.data.source
+    advice = f"prepare {where} once, and copy it to every host or put it on a file system that all share"
+    peers.compare("the prepared records", records.digests, advice, seconds=COMPARING, kind=DataError)
     opened.pop_all()
   return config, records
 

@@ -17,7 +17,7 @@ from data.buckets.mirror import WORKDIRS, Mirror
 from data.buckets.place import Address
 from data.errors import ConfigError, DataError, StorageError, UserError
 from pretrain.checkpoints import bucket_steps, bucket_workdir, checkpoint, resume
-from pretrain.pod.peers import Alone, among
+from pretrain.pod.peers import Peers, among
 from tests import buckets
 from tests.pretrain import small_run
 from tests.pretrain.conftest import ROOT
@@ -125,10 +125,11 @@ def test_old_checkpoints_and_remains_of_uploads_go(here, finished):
 
 
 def test_processes_with_copies_of_their_own_are_refused(here):
-  class Second(Alone):
+  class Second(Peers):
     """A process whose copy another made."""
 
-    index, number = 1, 2
+    def gather(self, what, value, *, seconds):
+      return [value]
 
     def first(self, what, work, *, seconds):
       return "the copy of process 0"
@@ -137,7 +138,7 @@ def test_processes_with_copies_of_their_own_are_refused(here):
   line = "^--workdir=memory://pod/run: the processes keep copies of their own, .*set TEXT_ENCODER_CACHE to"
   with (
     pytest.raises(ConfigError, match=line),
-    among(Second()),
+    among(Second(1, ["a", "b"], {})),
     bucket_workdir.opened("memory://pod/run", config, print),
   ):
     pass

@@ -177,8 +177,8 @@ def test_process_0_prepares_the_text_while_the_other_waits(text_file, tmp_path):
 def test_what_only_one_host_has_or_runs_ends_all_with_one_line_each(small_records, tmp_path):
   flags = _flags(small_records)
   for number, each, code, said in [
-    (2, [[], ["--config.seed=1"]], 2, "has another config than process 0"),
-    (2, [[], ["--workdir=elsewhere"]], 2, "has another workdir than process 0"),
+    (2, [[], ["--config.seed=1"]], 2, "differ in the config: seed 1 instead of"),
+    (2, [[], ["--workdir=elsewhere"]], 2, "differ in the config: --workdir elsewhere instead of"),
     (2, [[], ["--num_processes=3"]], 2, "was started as one of 3, process 0 as one of 2"),
     (1, [["--coordinator=localhost:1", "--num_processes=2", "--process_id=1"]], 6, "was not reached"),
     (1, [["--num_processes=2"]], 2, "--coordinator (or JAX_COORDINATOR_ADDRESS)"),

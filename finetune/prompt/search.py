@@ -61,7 +61,7 @@ class Prompts:
     self.head = prompt.lm_head({"heads": session.start.heads}, session.start.meta)
     names = validate.task_names(values)
     words = {name: choose_words(TEMPLATES[name], self.config.prompt.words) for name in names}
-    pieces = session.start.vocabulary
+    pieces = session.start.encoder.vocabulary
     writers = {name: PromptWriter(TEMPLATES[name], pieces, words[name]) for name in names}
     lengths = {name: self._lengths(writers[name]) for name in names}
     # What is wrong with the checkpoint is reported before any data is read.

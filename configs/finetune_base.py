@@ -54,7 +54,7 @@ def _search() -> ConfigDict:
       # 'all' of the protocol's space, 'best_known' (the one the authors' READMEs give), 'one' (a rate and
       # epochs that suit the encoder's width, one seed).
       "cells": "all",
-      # These replace a dimension of the space where they are not empty.
+      # These replace a dimension of the space where they are not empty. kind='prompt' reads the first two.
       "batch_sizes": (),  # examples
       "learning_rates": (),  # peaks, at most 1
       "epochs": (),  # passes over the training rows
@@ -118,8 +118,6 @@ def _prompt() -> ConfigDict:
       "num_samples": 0,  # sets of demonstrations that are averaged; 0: LM-BFF's (4 for MNLI, else 16)
       "num_steps": 1_000,  # updates; LM-BFF
       "eval_every": 100,  # steps between evaluations
-      "batch_sizes": (2, 4, 8),  # examples of an update; LM-BFF
-      "learning_rates": (3e-6, 4e-6, 5e-6),  # peaks; COCO-LM appendix
     }
   )
 

@@ -39,7 +39,6 @@ class SquadFile:
 
   version: str  # '2.0' if questions say whether they are impossible, else '1.1'
   questions: list[Question]  # in the order of the file
-  misplaced_answers: int  # not at their start in the context; they are kept, marked
   source: str  # the file or data set, for messages
 
 
@@ -106,8 +105,7 @@ def _file(version: str, questions: list[Question], source: str) -> SquadFile:
         f"{source}: id {question.id!r} twice (the second in {question.title!r}); mend it"
       )
     seen.add(question.id)
-  misplaced = sum(not answer.is_located for question in questions for answer in question.answers)
-  return SquadFile(version, questions, misplaced, source)
+  return SquadFile(version, questions, source)
 
 
 def _question(entry: dict[str, Any], title: str, context: str, entry_path: str) -> Question:

@@ -181,12 +181,10 @@ class _Command:
     def summary() -> tuple[str, int, int]:
       return f"rows answered ({schema.kind})", model.kind.cut, schema.max_length
 
-    identity = {"command": "finetune.predict", "model": model.digest, "input": asked.input}
-    identity |= {"rows": self.survey.digest}
-    identity |= {"batch_size": asked.batch_size, "text": list(schema.text), "labels": list(schema.labels)}
-    identity |= {"max_length": schema.max_length, "long": schema.long, "columns": [*self.names.values()]}
-    how = (prepare, compute, summary)
-    stream.answer_file(asked, self.form, identity, *how, total=self.survey.rows)
+    identity = {"command": "finetune.predict", "model": model.digest, "columns": [*self.names.values()]}
+    identity |= {"text": list(schema.text), "labels": list(schema.labels)}
+    identity |= {"max_length": schema.max_length, "long": schema.long}
+    stream.answer_file(asked, self.form, self.survey, identity, prepare, compute, summary)
 
   def _parquet(self) -> formats.Format:
     import pyarrow

@@ -80,7 +80,7 @@ def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> in
       if pending is not None:  # step n runs while the host reads the figures of step n - 1
         _tell(table, done, pending, state)
       pending, done = metrics, done + 1
-      due = [listener for listener in table if _acts(listener, done, total)]
+      due = [listener for listener in table if listener.acts(done, total)]
       is_last = done == total
       if stop.reached() or is_last or due or checkpoints.is_due(done):
         _tell(table, done, pending, state)
@@ -95,10 +95,6 @@ def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> in
     checkpoints.wait()
     waited = time.perf_counter() - started
   return _end(parts, done, waited)
-
-
-def _acts(listener: Listener, done: int, total: int) -> bool:
-  return bool(listener.every) and (done % listener.every == 0 or done == total)
 
 
 def _tell(table: list[Listener], step: int, metrics: Metrics, state: TrainState) -> None:

@@ -44,7 +44,8 @@ class Glue:
     data = self.config.data
     divisor = self.session.protocol.stsb_divisor if TASKS[task].is_regression else 1.0
     longest = self.session.max_length("mnli" if task == "ax" else task)
-    return Encoding(self.session.start.vocabulary, longest, data.buckets, data.bucket_multiple, divisor)
+    vocabulary = self.session.start.encoder.vocabulary
+    return Encoding(vocabulary, longest, data.buckets, data.bucket_multiple, divisor)
 
   def _plan(self, data: glue.GlueData, cells: list[Cell]) -> Plan:
     session, size = self.session, self.config.data.eval_batch_size

@@ -11,19 +11,20 @@ from typing import Any
 import numpy as np
 
 from data.progress import SECONDS_BETWEEN_LINES
+from pretrain.listener import Listener
 from pretrain.logs.metrics import MetricWriter
-from pretrain.step import Metrics
 
 _ENTRIES = 200  # of a run, at most, besides its evaluations
 _LOGGED = ("loss", "learning_rate", "grad_norm")
 
 
-class Logs:
+class Logs(Listener):
   """The logs of runs that share a program."""
 
   def __init__(
     self,
     directories: Sequence[Path],
+    saved: Mapping[str, Any],
     *,
     done: int,
     total: int,
@@ -34,6 +35,7 @@ class Logs:
 
     Args:
       directories: one for each run; none: nothing is written.
+      saved: meta of the saved state that the runs go on from; {}: they are new.
       total: updates of a run.
       say: takes a line now and then; None: none are wanted.
 
@@ -46,11 +48,12 @@ class Logs:
     self._said = self._before = time.monotonic()
     self._took: list[float] = []  # seconds of steps for which nothing was compiled
     self._is_compiling = False
-    self._sums: list[np.ndarray] = []  # [runs] losses of the steps since the last entry
+    # [runs] losses of the steps since the last entry
+    self._sums = [np.asarray(losses, np.float32) for losses in saved.get("interval_losses", [])]
 
-  def step(self, step: int, metrics: Metrics) -> None:
-    """Notes the metrics, {name: (sum, weight)} with [runs or more], after `step` updates; waits for them."""
-    logged = {name: np.asarray(metrics[name][0]) for name in _LOGGED if name in metrics}
+  def seen(self, step: int, figures: Mapping[str, Any], state: Any) -> None:
+    """Notes the figures; see `Listener.seen`."""
+    logged = {name: np.asarray(figures[name][0]) for name in _LOGGED if name in figures}
     now = time.monotonic()
     if not self._is_compiling:
       self._took.append(now - self._before)
@@ -88,8 +91,12 @@ class Logs:
       of_runs = f" of {runs} runs" if runs > 1 else ""
       self._say(f"  {self._label}: compiling {what}{of_runs} on {size} x {length} tokens ...")
 
-  def close(self) -> None:
-    """Closes the files."""
+  def saving(self, step: int) -> dict[str, Any]:
+    """The losses of an interval that is not over; see `Listener.saving`."""
+    return {"interval_losses": [losses.tolist() for losses in self._sums]}
+
+  def end(self) -> None:
+    """Closes the files; see `Listener.end`."""
     for writer in self._writers:
       writer.close()
 

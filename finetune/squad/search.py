@@ -37,7 +37,7 @@ class Squad:
     settings = windows.settings_of(self.config, session.max_length(NAME))
     train, dev = squad_files.read(asked.train_file, asked.dev_file, data.directory, download=download)
     rows, seed = data.train_rows, self.config.seed
-    self.data = squad.load(train, dev, session.start.vocabulary, settings, train_rows=rows, seed=seed)
+    self.data = squad.load(train, dev, session.start.encoder.vocabulary, settings, train_rows=rows, seed=seed)
     self.plans = [self._plan(cells)]
 
   def _plan(self, cells: list[Cell]) -> Plan:

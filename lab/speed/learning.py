@@ -25,7 +25,7 @@ from lab.speed import learning_report
 from pretrain.command import flags, validate
 from pretrain.reading import prepared
 from pretrain.reading.batches import Batches
-from pretrain.reading.prepared import Prepared
+from pretrain.reading.opened import Prepared
 from pretrain.run import make_run
 from pretrain.settings.objectives import OBJECTIVES
 

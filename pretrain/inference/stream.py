@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from data import progress, rows
+from data.output.columns import Survey
 from data.output.formats import Format
 from data.output.parts import Part, Parts, Printed, cut
 from data.rows import Row
@@ -45,22 +46,23 @@ def answer(
 def answer_file(
   asked: argparse.Namespace,
   form: Callable[[], Format],
+  survey: Survey,
   identity: Mapping[str, Any],
   prepare: Prepare,
   compute: Compute,
   summary: Callable[[], tuple[str, int, int]],
   *,
-  total: int,
   say: Callable[[str], None] = progress.say,
 ) -> None:
   """Answers --input into --output, '-' or '': standard output, with --batch_size; `say` gets the last line.
 
-  `form` and `identity` are those of `Parts`. `summary` is asked at the end: what the rows have now, how many
-  were cut, and to how many tokens.
+  `form` and `identity` are those of `Parts`; input, rows and batch size are added to the latter. `summary` is
+  asked at the end: what the rows have now, how many were cut, and to how many tokens.
   """
-  name, opened = asked.output, contextlib.nullcontext(Printed(form()))
+  name, opened, total = asked.output, contextlib.nullcontext(Printed(form())), survey.rows
+  rows_asked = {"input": asked.input, "rows": survey.digest, "batch_size": asked.batch_size}
   if name not in ("", "-"):
-    opened = Parts(pathlib.Path(name), identity, form()).opened()
+    opened = Parts(pathlib.Path(name), {**identity, **rows_asked}, form()).opened()
   with opened as output:
     speed = answer(asked.input, output, prepare, compute, batch_size=asked.batch_size, total=total)
   if output.was_finished:

@@ -19,7 +19,7 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.export.tokenizer import convert
 from pretrain.pod.peers import COMPARING, LOOKING, PREPARING, here
 from pretrain.reading import feed, prepared
-from pretrain.reading.prepared import Prepared
+from pretrain.reading.opened import Prepared
 from pretrain.reading.skips import Skip
 from pretrain.run import Run
 from pretrain.settings import mixture

@@ -28,7 +28,7 @@ from pretrain.pod import peers
 from pretrain.pod.stop import StopRequest
 from pretrain.reading.batches import Batches
 from pretrain.reading.feed import FeedMark
-from pretrain.reading.prepared import Prepared
+from pretrain.reading.opened import Prepared
 from pretrain.reading.skips import Skip
 from pretrain.run import Run
 from pretrain.start.beginning import Log, Start

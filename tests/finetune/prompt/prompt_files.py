@@ -78,8 +78,8 @@ def make_config(place: pathlib.Path, **changed):
     "prompt.num_samples": 2,
     "prompt.num_steps": 40,
     "prompt.eval_every": 10,
-    "prompt.batch_sizes": (2,),
-    "prompt.learning_rates": RATES,
+    "search.batch_sizes": (2,),
+    "search.learning_rates": RATES,
     "train.runs_at_once": 2,
   }
   config.update_from_flattened_dict(given | changed)

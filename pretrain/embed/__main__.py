@@ -5,7 +5,6 @@ continues.
 """
 
 import argparse
-import functools
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -196,8 +195,8 @@ class _Command:
     identity = {"command": "pretrain.embed", "model": self.digest, "column": self.column}
     identity |= {"rows": self.survey.digest}
     identity |= {name: getattr(asked, name) for name in names} | {"max_length": embedder.max_length}
-    how, say = (prepare, compute, summary), functools.partial(print, flush=True)
-    stream.answer_file(asked, self.form, identity, *how, total=self.survey.rows, say=say)
+    how = (prepare, compute, summary)
+    stream.answer_file(asked, self.form, identity, *how, total=self.survey.rows)
 
   def _shown(self, row: Row) -> tuple[str, str]:
     return row.place, text_of(row, self.column)

@@ -100,7 +100,7 @@ def train(
 
   with devices.memory_errors(memory_line):
     checkpoints = Checkpoints(saving.directory, every=1, keep=1) if saving else None
-    if saving and checkpoints and newest_good_step(saving.directory, print) is not None:
+    if saving and checkpoints and newest_good_step(saving.directory) is not None:
       start = _restore(group, checkpoints, saving)
     else:
       state = group.init_state()

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import platform
@@ -25,6 +26,8 @@ from pretrain.pod import meeting
 from pretrain.pod.ending import end_process
 from pretrain.pod.meeting import Rank
 from pretrain.pod.peers import AGAIN, BEAT, COMPARING, PATIENCE, Peers, among
+
+logger = logging.getLogger(__name__)
 
 _ROOT = pathlib.Path(__file__).parents[2]
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
@@ -56,9 +59,10 @@ def joined(arguments: flags.Arguments) -> Iterator[Peers]:
         own = [jax.devices()[0].device_kind, jax.local_device_count(), _free_bytes(arguments.workdir)]
       reports = peers.gather("devices", own, seconds=join_seconds)
       _compare_devices(peers, reports)
-      if arguments.debug or peers.index == 0:
+      if arguments.debug or arguments.verbose or peers.index == 0:
         for index, (kind, number, free) in enumerate(reports):
-          print(f"{peers.name(index)}: {number} x {kind}, {free / 1e9:,.0f} GB free for {arguments.workdir}")
+          line = f"{number} x {kind}, {free / 1e9:,.0f} GB free for {arguments.workdir}"
+          logger.info(f"{peers.name(index)}: {line}")
       with among(peers):
         yield peers
     jax.distributed.shutdown()

@@ -5,6 +5,7 @@ dropout and shapes are functions of the step.
 """
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ from pretrain.checkpoints.resume import newest_good_step
 from pretrain.mesh import devices
 from pretrain.pod.stop import StopRequest
 from pretrain.step import Metrics, TrainState
+
+logger = logging.getLogger(__name__)
 
 Evaluate = Callable[[Callable[[Batch], Any]], list[dict[str, float]]]
 
@@ -70,7 +73,6 @@ def train(
   logs: Sequence[Path] = (),
   label: str = "",
   show_progress: bool = False,
-  say: Callable[[str], None] | None = None,
 ) -> Outcome:
   """Trains all runs of a group to the end, from the beginning or from what was saved.
 
@@ -81,7 +83,7 @@ def train(
     stop: asked after every step and before every batch of an evaluation, which is then done again later.
     saving: None: an interrupted program starts over.
     logs: a directory for each run's metrics; none: they are not written.
-    show_progress: whether a bar is shown; without one `say` gets lines about losses and evaluations.
+    show_progress: whether a bar is shown; without one losses and evaluations are logged.
 
   Raises:
     Stopped: as asked, also in the middle of an evaluation; after a save if there is a place for it.
@@ -107,8 +109,7 @@ def train(
       # A copy: the step donates its state.
       start = state, jax.tree.map(jnp.copy, state.params), 0, [[] for _ in range(group.runs.count)]
     loop = _Loop(group, evaluate, schedule, metric, stop, saving, checkpoints, *start)
-    lines = None if show_progress else say
-    loop.logs = Logs(logs, done=loop.done, total=schedule.num_steps, label=label, say=lines)
+    loop.logs = Logs(logs, done=loop.done, total=schedule.num_steps, label=label, has_lines=not show_progress)
     bar = progress.bar(
       "step", is_shown=show_progress, total=schedule.num_steps, initial=loop.done, desc=label, leave=False
     )
@@ -125,8 +126,7 @@ def train(
         loop.save_in_time(is_evaluation=is_evaluation)
       return Outcome(loop.evaluations, loop.best)
     except Stopped:
-      if say is not None:
-        say(f"  {label}: a stop was asked for at step {loop.done:,}" + (", saving" if saving else ""))
+      logger.info(f"  {label}: a stop was asked for at step {loop.done:,}" + (", saving" if saving else ""))
       loop.save()
       raise
     finally:
@@ -163,7 +163,7 @@ class _Loop:
   best: Any  # parameters as in `Outcome.best_params`
   done: int  # updates
   evaluations: list[list[dict]]  # as in `Outcome`
-  logs: Logs = dataclasses.field(default_factory=lambda: Logs((), done=0, total=0, label="", say=None))
+  logs: Logs = dataclasses.field(default_factory=lambda: Logs((), done=0, total=0, label="", has_lines=False))
   newest: Metrics = dataclasses.field(default_factory=dict)  # of the step that may still be running
   saved_at: float = dataclasses.field(default_factory=time.monotonic)
 

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from data import errors, files
+from data import errors, files, log_lines
 from data.buckets import copies, outputs
 
 # What becomes of an address of a bucket that a flag is given instead of a path.
@@ -42,6 +42,10 @@ class Parser(argparse.ArgumentParser):
   def __init__(self, **kwargs):
     self._buckets: dict[str, tuple[str, Callable]] = {}  # what becomes of addresses, and the type
     super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+    # Left out unless given, so that a subcommand's default does not replace what stands before its name.
+    switch = {"action": "store_true", "default": argparse.SUPPRESS}
+    self.add_argument("--quiet", help="show warnings and errors only", **switch)
+    self.add_argument("--verbose", help="show more, and what libraries log", **switch)
 
   def add_argument(self, *names, bucket: str = "", **options) -> argparse.Action:
     """As argparse's; the help also says what a flag is when it is left out, unless that is nothing.
@@ -61,9 +65,17 @@ class Parser(argparse.ArgumentParser):
     return action
 
   def parse_args(self, args=None, namespace=None):
-    """As argparse's, and refuses addresses where they cannot be; those that are FETCHED become paths."""
+    """As argparse's, and refuses addresses where they cannot be; those that are FETCHED become paths.
+
+    --quiet and --verbose set the levels of the log and are left out of what it returns.
+    """
     refuse_other_locale(sys.argv[1:] if args is None else args)
     parsed = super().parse_args(args, namespace)
+    quiet, verbose = (vars(parsed).pop(name, False) for name in ("quiet", "verbose"))
+    if quiet and verbose:
+      raise errors.ConfigError(log_lines.TOGETHER)
+    if quiet or verbose:  # a command within a command leaves the levels
+      log_lines.choose(quiet=quiet, verbose=verbose)
     chosen = [action.choices[getattr(parsed, action.dest)] for action in self._commands()]
     allowed = {name: entry for parser in (self, *chosen) for name, entry in parser._buckets.items()}
     for name, value in vars(parsed).items():
@@ -171,8 +183,12 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def one_line_errors(*, stopped: str, debug: bool = False, is_last: bool = False) -> Iterator[End]:
+def one_line_errors(
+  *, stopped: str, debug: bool = False, is_last: bool = False, quiet: bool = False, verbose: bool = False
+) -> Iterator[End]:
   """Ends the work of a command, which is in the block, with an exit code instead of a traceback.
+
+  Within the block log lines are shown, as many as `quiet` and `verbose` choose.
 
   Yields what holds the exit code after the block; the block may set it. Ctrl-C and SIGTERM print `stopped`;
   so does the end of a command that started this one by `run_child`. With `debug` a user's error keeps its
@@ -180,7 +196,7 @@ def one_line_errors(*, stopped: str, debug: bool = False, is_last: bool = False)
   to change its exit code any more.
   """
   end = End()
-  with _failed_saves_are_silent(is_last=is_last):
+  with log_lines.shown(quiet=quiet, verbose=verbose), _failed_saves_are_silent(is_last=is_last):
     try:
       with _terminable(end, is_last=is_last):
         yield end
@@ -204,7 +220,8 @@ def _failed_saves_are_silent(*, is_last: bool) -> Iterator[None]:
   """
 
   def is_news(record: logging.LogRecord) -> bool:
-    return "orbax" not in record.pathname and "never retrieved" not in record.getMessage()
+    is_of_save = "orbax" in record.pathname or "never retrieved" in record.getMessage()
+    return record.levelno < logging.WARNING or not is_of_save  # less is shown with --verbose alone
 
   def print_news(unraisable: "sys.UnraisableHookArgs") -> None:
     if "Event loop is closed" not in str(unraisable.exc_value):
@@ -304,7 +321,7 @@ def run_with_output(
 def run_child(arguments: Sequence[str], *, relay: bool, **options) -> tuple[int, str]:
   """Runs a command of this project in a process of its own; `options` go to `subprocess.Popen`.
 
-  It ends when this process does, however that ends. With `relay` what it writes to stderr is shown as it
+  It ends when this process does, however that ends. With `relay` what it writes to stderr is logged as it
   comes, but for its error. Returns its exit code, and the error it reported: its last line on stderr, or the
   code if it wrote none.
   """
@@ -316,7 +333,7 @@ def run_child(arguments: Sequence[str], *, relay: bool, **options) -> tuple[int,
       for line in child.stderr:
         last = line.strip() or last
         if relay and line.strip() and not line.startswith(_ERROR):  # the caller's own message holds that one
-          print(line, end="", file=sys.stderr, flush=True)
+          log_lines.relay(line.rstrip())
     except KeyboardInterrupt:
       child.terminate()  # Ctrl-C reaches it too, SIGTERM does not
       raise

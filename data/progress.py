@@ -1,11 +1,14 @@
 """Progress of long work on stderr: a bar where somebody watches, a plain line now and then otherwise."""
 
+import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from tqdm import tqdm
+
+logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 
@@ -18,8 +21,8 @@ def say(text: str) -> None:
 
 
 def is_watched() -> bool:
-  """Whether somebody watches: bars are for them, plain lines for logs."""
-  return sys.stderr.isatty()
+  """Whether somebody watches and wants to: bars are for them, plain lines for logs."""
+  return sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
 
 
 def bar(unit: str, *, is_shown: bool, **options: Any) -> tqdm:

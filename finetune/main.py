@@ -29,7 +29,7 @@ HELP = """\
 Fine-tunes a pretrained encoder on a file of your own, on GLUE, SQuAD or with prompts.
 
   python -m finetune.main --config=FILE --config.checkpoint=DIR [--config.FIELD=VALUE ...]
-                          [--workdir=DIRECTORY] [--dry_run] [--download] [--debug]
+                          [--workdir=DIRECTORY] [--dry_run] [--download] [--quiet | --verbose] [--debug]
 
   --config=FILE         configs/finetune_own.py (with --config.data.train_file=FILE), finetune_glue.py,
                         finetune_squad.py, finetune_prompt.py or one that you wrote. It is
@@ -42,6 +42,8 @@ Fine-tunes a pretrained encoder on a file of your own, on GLUE, SQuAD or with pr
                         Default: runs/<name of the config file>. May be an address, s3:// or gs://
   --dry_run             prints what would be done, from the real data, and exits
   --download            allows TFDS to download what is not there; nothing is downloaded without it
+  --quiet               shows warnings and errors only
+  --verbose             shows more, and what libraries log
   --debug               shows the traceback of an error
   --help                this text
 
@@ -58,8 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = flags.parse_arguments(sys.argv[1:] if argv is None else argv, PROGRAM)
   # The first Ctrl-C in a search is a polite stop request.
   stopped = "stopped; what was finished is stored, the same command continues"
+  levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
   with (
-    command.one_line_errors(stopped=stopped, debug=arguments.debug) as end,
+    command.one_line_errors(stopped=stopped, debug=arguments.debug, **levels) as end,
     _opened(arguments) as (workdir, say),
   ):
     kind = _kind(arguments, workdir, say)

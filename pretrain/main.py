@@ -22,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = flags.parse_arguments(argv)
   # Once the loop runs, Ctrl-C is a stop request.
   stopped = "stopped before training began; the same command starts again"
-  ending = command.one_line_errors(stopped=stopped, debug=arguments.debug, is_last=is_last)
+  levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
+  ending = command.one_line_errors(stopped=stopped, debug=arguments.debug, is_last=is_last, **levels)
   with ending as end, _joined(arguments) as peers:
     if arguments.plan:
       plan(argv)

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from data import command
+from data import command, log_lines
 from data.errors import ConfigError
 from pretrain.command import flags
 
@@ -21,7 +21,8 @@ NEXT = "configs/amos_coco_taco_tiny.py"
 HELP = """\
 Pretrains a tiny encoder on the documentation of the installed packages, and reports what was learned.
 
-  python -m pretrain.demo [--config.FIELD=VALUE ...] [--workdir=DIRECTORY] [--debug]
+  python -m pretrain.demo [--config.FIELD=VALUE ...] [--workdir=DIRECTORY]
+                          [--quiet | --verbose] [--debug]
 
 Run it in the repository's root. Nothing is downloaded. --workdir is runs/demo by default; remove it to train
 again. The fields are those of configs/base.py; `python -m pretrain.main --help` lists them.
@@ -42,14 +43,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments(argv: list[str]) -> flags.Arguments:
   """Reads the flags; ConfigError for one the demo does not have, and for a run with nothing to show."""
-  own = ("--config.", "--workdir", "--debug")
+  own = ("--config.", "--workdir", "--quiet", "--verbose", "--debug")
   others = [word for word in argv if word.startswith("--") and not word.startswith(own)]
   if others:
     raise ConfigError(
-      f"{', '.join(others)}: the demo takes --config.FIELD=VALUE, --workdir=DIRECTORY and --debug; "
-      f"`python -m pretrain.main --config={CONFIG}` takes the rest"
+      f"{', '.join(others)}: the demo takes --config.FIELD=VALUE, --workdir=DIRECTORY, --quiet, --verbose "
+      f"and --debug; `python -m pretrain.main --config={CONFIG}` takes the rest"
     )
   arguments = flags.read_arguments([f"--config={CONFIG}", *argv])
+  log_lines.choose(quiet=arguments.quiet, verbose=arguments.verbose)
   config = arguments.config
   if not config.train.eval_batches:
     raise ConfigError("train.eval_batches=0: the demo's summary needs it; give a number above 0")

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from data import command
+from data import command, log_lines
 from data.errors import DataError
 
 
@@ -70,7 +70,8 @@ def test_an_installed_project_has_no_commit_though_a_repository_is_around_it(tmp
 def test_a_child_gives_its_code_and_its_error_and_shows_the_rest(capfd):
   script = "import sys; print('working', file=sys.stderr); sys.exit('error: too large')"
   for relay, shown in ((True, "working\n"), (False, "")):
-    assert command.run_child([sys.executable, "-c", script], relay=relay) == (1, "too large")
+    with log_lines.shown():
+      assert command.run_child([sys.executable, "-c", script], relay=relay) == (1, "too large")
     assert capfd.readouterr().err == shown
   assert command.run_child([sys.executable, "-c", "import sys; sys.exit(4)"], relay=True) == (
     4,

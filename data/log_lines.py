@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from tqdm import tqdm
 
 # Loggers of this project; a module that runs as a program logs as `__main__`. All others are of libraries.
-_OURS = ("__main__", "configs", "data", "finetune", "lab", "pretrain")
+OURS = ("__main__", "configs", "data", "finetune", "lab", "pretrain")
 TOGETHER = "--quiet and --verbose are given together; give one of them"
 _PREFIX = "warning: "
 
 
-class _Lines(logging.Handler):
+class _Handler(logging.Handler):
   """Writes bare messages to stderr, warnings and worse after `warning: `: an `error:` ends a command."""
 
   def emit(self, record: logging.LogRecord) -> None:
@@ -30,13 +30,13 @@ class _Lines(logging.Handler):
 @contextlib.contextmanager
 def shown(*, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
   """Shows log lines within the block; a command within a command uses the handler that is there."""
-  if any(isinstance(handler, _Lines) for handler in logging.root.handlers):
+  if any(isinstance(handler, _Handler) for handler in logging.root.handlers):
     yield
     return
-  levels = {logger: logger.level for logger in (logging.root, *map(logging.getLogger, _OURS))}
+  levels = {logger: logger.level for logger in (logging.root, *map(logging.getLogger, OURS))}
   # What a library's `basicConfig` installed would print every line once more.
   others = [handler for handler in logging.root.handlers if type(handler) is logging.StreamHandler]
-  ours = _Lines()
+  ours = _Handler()
   try:
     for handler in others:
       logging.root.removeHandler(handler)
@@ -56,10 +56,10 @@ def choose(*, quiet: bool = False, verbose: bool = False) -> None:
 
   It does nothing where no command shows lines: there the levels are the caller's.
   """
-  if not any(isinstance(handler, _Lines) for handler in logging.root.handlers):
+  if not any(isinstance(handler, _Handler) for handler in logging.root.handlers):
     return
   logging.root.setLevel(logging.INFO if verbose else logging.WARNING)
-  for name in _OURS:
+  for name in OURS:
     logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
 
 

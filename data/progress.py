@@ -15,11 +15,6 @@ Item = TypeVar("Item")
 SECONDS_BETWEEN_LINES = 10.0
 
 
-def say(text: str) -> None:
-  """Prints one line to stderr."""
-  print(text, file=sys.stderr, flush=True)
-
-
 def is_watched() -> bool:
   """Whether somebody watches and wants to: bars are for them, plain lines for logs."""
   return sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
@@ -53,6 +48,6 @@ def track(items: Iterable[Item], *, name: str, total: int) -> Iterator[Item]:
     for done, item in enumerate(items, start=1):
       yield item
       if time.monotonic() - last > SECONDS_BETWEEN_LINES and done < total:
-        say(f"{name}: {done} of {total} parts")
+        logger.info(f"{name}: {done} of {total} parts")
         last = time.monotonic()
-  say(f"{name}: done in {time.monotonic() - begin:.1f} s")
+  logger.info(f"{name}: done in {time.monotonic() - begin:.1f} s")

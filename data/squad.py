@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 from typing import Any
 
-from data import errors, files, progress, tfds_reader
+from data import errors, files, tfds_reader
 from data.rows import values
+
+logger = logging.getLogger(__name__)
 
 _TFDS_NAMES = {"1.1": "squad/v1.1", "2.0": "squad/v2.0"}
 
@@ -164,5 +167,5 @@ def _json(path: pathlib.Path) -> Any:
       f"{path}: not SQuAD's JSON ({errors.reason(error)}); copy the file again"
     ) from error
   if replaced:
-    progress.say(values.replaced(str(path), replaced))
+    logger.warning(values.replaced(str(path), replaced))
   return value

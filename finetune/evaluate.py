@@ -125,7 +125,7 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
     rows=len(labels),
   )
   if asked.output:
-    made.publish(asked.output, print)
+    made.publish(asked.output)
   else:
     made.print()
 

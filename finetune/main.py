@@ -5,11 +5,11 @@
 """
 
 import contextlib
-import functools
 import importlib
+import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
@@ -23,7 +23,7 @@ from pretrain.pod import meeting
 if TYPE_CHECKING:
   from finetune.search import driver
 
-Say = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 HELP = """\
 Fine-tunes a pretrained encoder on a file of your own, on GLUE, SQuAD or with prompts.
@@ -63,11 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
   with (
     command.one_line_errors(stopped=stopped, debug=arguments.debug, **levels) as end,
-    _opened(arguments) as (workdir, say),
+    _opened(arguments) as workdir,
   ):
-    kind = _kind(arguments, workdir, say)
+    kind = _kind(arguments, workdir)
     for line in kind.describe():
-      say(line)
+      logger.info(line)
     if not arguments.dry_run:
       from finetune.search import driver
 
@@ -76,19 +76,18 @@ def main(argv: Sequence[str] | None = None) -> int:
   return end.code
 
 
-def _opened(arguments: flags.Arguments) -> contextlib.AbstractContextManager[tuple[str, Say]]:
-  """The directory to work in, which of a workdir in a bucket is a copy, and what prints a line at once."""
+def _opened(arguments: flags.Arguments) -> contextlib.AbstractContextManager[str]:
+  """The directory to work in, which of a workdir in a bucket is a copy."""
   meeting.refuse_several(os.environ, program="fine-tuning")
-  say = functools.partial(print, flush=True)
   if arguments.dry_run or not files.is_address(arguments.workdir):
-    return contextlib.nullcontext((arguments.workdir, say))
+    return contextlib.nullcontext(arguments.workdir)
   from finetune.search.search import IN_BUCKET
   from pretrain.checkpoints import bucket_workdir
 
-  return bucket_workdir.opened(arguments.workdir, None, say, IN_BUCKET)
+  return bucket_workdir.opened(arguments.workdir, None, IN_BUCKET)
 
 
-def _kind(arguments: flags.Arguments, workdir: str, say: Say) -> "driver.Kind":
+def _kind(arguments: flags.Arguments, workdir: str) -> "driver.Kind":
   """The kind of the config, with its checkpoint and all data read."""
   # JAX is imported after flags and data are looked at: a typo is reported in a fraction of a second.
   config = _with_kind(_fetched(arguments.config))
@@ -99,7 +98,7 @@ def _kind(arguments: flags.Arguments, workdir: str, say: Say) -> "driver.Kind":
 
   devices.start()
   watched = progress.is_watched()
-  session = Session(config, workdir, stop=StopRequest(), say=say, show_progress=watched)
+  session = Session(config, workdir, stop=StopRequest(), say=logger.info, show_progress=watched)
   room, name = settings.KINDS[str(config.kind)]
   return getattr(importlib.import_module(room), name)(session, download=arguments.download)
 

@@ -5,12 +5,13 @@ continues.
 """
 
 import argparse
+import logging
 import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from data import command, progress, rows
+from data import command, rows
 from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError, DataError, listed
 from data.output import columns, formats
@@ -18,6 +19,8 @@ from data.output.parts import Parts
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT, TEXT
 from pretrain.command import kept_memory
+
+logger = logging.getLogger(__name__)
 
 STANDARD_OUTPUT = "-"
 _EPILOG = """\
@@ -158,7 +161,7 @@ class _Command:
 
     self.survey = columns.survey(asked.input, check)
     if self.blank:
-      progress.say(
+      logger.info(
         f"{asked.input}: {self.blank:,} of {self.survey.rows:,} rows have no text and get no answer"
       )
     self.names = free_names(list(self.model.kind.columns()), list(self.survey.columns))

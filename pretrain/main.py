@@ -45,14 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
       return 0
     found = f"{jax.device_count()} {jax.devices()[0].device_kind}"
     say(f"{arguments.config_name} in {arguments.workdir} on {found}")
-    opened = bucket_workdir.opened(arguments.workdir, arguments.config, say)
-    with opened as (workdir, log), devices.enough_memory(arguments.config):
+    opened = bucket_workdir.opened(arguments.workdir, arguments.config)
+    with opened as workdir, devices.enough_memory(arguments.config):
       end.code = train.train(
         arguments.config,
         workdir,
         download=arguments.download,
         settle=end.settle,
-        log=log,
+        log=say,
       )
   return end.code
 

@@ -6,6 +6,7 @@ clocks. An owner that finds the object to be another's has been taken for dead, 
 
 import contextlib
 import json
+import logging
 import secrets
 import threading
 import time
@@ -16,6 +17,8 @@ from data import files
 from data.buckets.mirror import Mirror
 from data.errors import DataError, UserError
 
+logger = logging.getLogger(__name__)
+
 NAME = "owner.json"
 BEAT = 15.0  # seconds between signs of life
 SILENCE = 60.0  # seconds without one until an owner counts as gone
@@ -23,7 +26,7 @@ _LOOK = 1.0  # seconds between two looks at another's
 
 
 @contextlib.contextmanager
-def owned(mirror: Mirror, *, lost: Callable[[UserError], None], log: Callable[[str], None]) -> Iterator[None]:
+def owned(mirror: Mirror, *, lost: Callable[[UserError], None]) -> Iterator[None]:
   """Within the block this process, which holds the lock of the `mirror`, is the owner of its place.
 
   `lost` is called, in a thread, when another has become the owner. DataError: another is at work there.
@@ -48,7 +51,7 @@ def owned(mirror: Mirror, *, lost: Callable[[UserError], None], log: Callable[[s
         remote.write(NAME, _bytes(content | {"beat": number}))
 
   while not remote.write(NAME, _bytes(content | {"beat": 0}), is_new=True):
-    _outlast(mirror, log)
+    _outlast(mirror)
   thread = threading.Thread(target=beat, name="owner of a bucket", daemon=True)
   thread.start()
   try:
@@ -61,14 +64,14 @@ def owned(mirror: Mirror, *, lost: Callable[[UserError], None], log: Callable[[s
         remote.remove([NAME])
 
 
-def _outlast(mirror: Mirror, log: Callable[[str], None]) -> None:
+def _outlast(mirror: Mirror) -> None:
   """Removes the object of an owner that is gone; DataError: it is at work."""
   remote = mirror.place
   first = remote.read(NAME)
   # Who had this copy, whose lock is ours now, is gone.
   if _parsed(first).get("copy") != mirror.id:
     process = _parsed(first).get("process", "it has just begun")
-    log(f"{remote.address} belongs to {process}; waiting {SILENCE:.0f} s for a sign of life")
+    logger.info(f"{remote.address} belongs to {process}; waiting {SILENCE:.0f} s for a sign of life")
     deadline = time.monotonic() + SILENCE
     while time.monotonic() < deadline:
       time.sleep(_LOOK)

@@ -59,12 +59,12 @@ class Uploads:
 
 
 @contextlib.contextmanager
-def owned(mirror: Mirror, send: Send, *, log: Callable[[str], None]) -> Iterator[Uploads]:
+def owned(mirror: Mirror, send: Send) -> Iterator[Uploads]:
   """Within the block this process alone works in the copy and in its place, which it sends to.
 
   DataError: another run is at work there.
   """
   with mirror.locked(advice=f"wait for it, stop it, or use another {mirror.place.flag}"):
     uploads = Uploads(send)
-    with owner.owned(mirror, lost=uploads.give_up, log=log):
+    with owner.owned(mirror, lost=uploads.give_up):
       yield uploads

@@ -2,17 +2,20 @@
 
 import argparse
 import functools
+import logging
 import math
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-from data import command, errors, files, progress, sources, vocabulary
+from data import command, errors, files, log_lines, sources, vocabulary
 from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
 from data.prepare import pipeline, training_text, workers
 from data.vocabulary import train as vocabulary_train
+
+logger = logging.getLogger(__name__)
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -134,12 +137,12 @@ def _run(args: argparse.Namespace) -> None:
     )
   else:
     made = _train(args)
-  progress.say(f"vocabulary {args.output}: {made.kind}, {made.size} pieces, sha256 {made.digest[:12]}")
+  logger.info(f"vocabulary {args.output}: {made.kind}, {made.size} pieces, sha256 {made.digest[:12]}")
   if args.command == "import":  # those that are trained here can be exported
     program = [sys.executable, "-m", "pretrain.export.tokenizer", str(pathlib.Path(args.output).absolute())]
     found = subprocess.run(program, cwd=_ROOT, capture_output=True, text=True, check=False)
     if found.stdout:
-      progress.say(found.stdout)
+      log_lines.relay(found.stdout)
 
 
 def main(arguments: list[str] | None = None) -> int:

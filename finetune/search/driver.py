@@ -66,7 +66,7 @@ def run(kind: Kind) -> int:
     except Stopped:
       session.say("Stopped as asked; what was finished is stored, the same command continues")
       return STOPPED
-    report.publish(session.workdir, session.say)
+    report.publish(session.workdir)
   return 0
 
 

@@ -105,7 +105,7 @@ def _run(asked: argparse.Namespace) -> None:
   rows = [_made(name, measures[name], request, output, is_asked=name in wanted) for name in names or ABOUT]
   columns = [text_column(name, name) for name in ("analysis", "what", "files")]
   places = [f"{name}: {directory}" for name, directory in zip(request.names, checkpoints)]
-  Report("analyses", "Analyses of checkpoints", columns, rows, places).publish(asked.output, print)
+  Report("analyses", "Analyses of checkpoints", columns, rows, places).publish(asked.output)
 
 
 def _made(name: str, measure: Callable, request, output: pathlib.Path, *, is_asked: bool) -> dict[str, str]:

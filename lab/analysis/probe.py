@@ -97,7 +97,7 @@ def _run(asked: argparse.Namespace) -> None:
       begun = time.monotonic()
       figures[name] += list(probe.measure(encoder))
       print(f"{name}: {probe.name}, {time.monotonic() - begun:.0f} s", flush=True)
-  probe_table.report(wanted, figures, models.untrained, skipped).publish(asked.output, print)
+  probe_table.report(wanted, figures, models.untrained, skipped).publish(asked.output)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

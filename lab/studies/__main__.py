@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       except cells.Stopped:
         print("Stopped as asked; the same command goes on")
         return command.STOPPED
-    table.report(asked, table.read(asked)).publish(asked.output, print)
+    table.report(asked, table.read(asked)).publish(asked.output)
     return 0
 
   return command.exit_code(work, stopped="stopped; run the same command again to go on")

@@ -5,7 +5,6 @@ continues.
 """
 
 import argparse
-import functools
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -194,8 +193,8 @@ class _Command:
 
     identity = {"command": "pretrain.embed", "model": self.digest, "column": self.column}
     identity |= {"pooling": asked.pooling, "unit": asked.unit, "max_length": embedder.max_length}
-    how, say = (prepare, compute, summary), functools.partial(print, flush=True)
-    stream.answer_file(asked, self.form, self.survey, identity, *how, say=say)
+    how = (prepare, compute, summary)
+    stream.answer_file(asked, self.form, self.survey, identity, *how)
 
   def _shown(self, row: Row) -> tuple[str, str]:
     return row.place, text_of(row, self.column)

@@ -3,6 +3,7 @@
 import argparse
 import concurrent.futures
 import contextlib
+import logging
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,8 @@ from data.output.formats import Format
 from data.output.parts import Part, Parts, Printed, cut
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT
+
+logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Prepare = Callable[[list[Row]], Any]
@@ -51,10 +54,8 @@ def answer_file(
   prepare: Prepare,
   compute: Compute,
   summary: Callable[[], tuple[str, int, int]],
-  *,
-  say: Callable[[str], None] = progress.say,
 ) -> None:
-  """Answers --input into --output, '-' or '': standard output, with --batch_size; `say` gets the last line.
+  """Answers --input into --output, '-' or '': standard output, with --batch_size.
 
   `form` and `identity` are those of `Parts`; input, rows and batch size are added to the latter. `summary` is
   asked at the end: what the rows have now, how many were cut, and to how many tokens.
@@ -66,12 +67,12 @@ def answer_file(
   with opened as output:
     speed = answer(asked.input, output, prepare, compute, batch_size=asked.batch_size, total=total)
   if output.was_finished:
-    say(f"{name} is complete: its {total:,} rows were answered before")
+    logger.info(f"{name} is complete: its {total:,} rows were answered before")
     return
   what, count, length = summary()
   where = "standard output: " if name == "-" else name and f"{name}: "
   cut_rows = f", {count:,} cut to {length} tokens" if count else ""
-  say(f"{where}{output.rows:,} {what}{cut_rows}, {speed:,.1f} rows/s")
+  logger.info(f"{where}{output.rows:,} {what}{cut_rows}, {speed:,.1f} rows/s")
 
 
 def _ahead(items: Iterator[tuple[Part, Any]]) -> Iterator[tuple[Part, Any]]:
@@ -100,7 +101,7 @@ class _Shown:
       speed, self._last = computed / (now - self._begun), now
       of_all = f" of {self._total:,}" if self._total else ""
       left = f", {progress.duration((self._total - rows) / speed)} left" if self._total else ""
-      progress.say(f"{rows:,}{of_all} rows, {speed:,.0f} rows/s{left}")
+      logger.info(f"{rows:,}{of_all} rows, {speed:,.0f} rows/s{left}")
 
   def close(self, computed: int) -> float:
     self._bar.close()

@@ -63,8 +63,8 @@ def test_both_flags_together_are_an_error(flags, capsys):
 
 def test_a_command_leaves_handlers_and_levels_as_they_were(capsys):
   def state() -> list:
-    loggers = [logging.root, *(logging.getLogger(name) for name in log_lines._OURS)]
-    return [(logger.handlers[:], logger.level) for logger in loggers]
+    loggers = [logging.root, *(logging.getLogger(name) for name in log_lines.OURS)]
+    return [({*logger.handlers}, logger.level) for logger in loggers]
 
   library = logging.StreamHandler(io.StringIO())  # as of logging.basicConfig, which absl calls
   logging.root.addHandler(library)

@@ -43,10 +43,10 @@ def test_an_id_may_be_a_whole_number(tmp_path):
   assert squad.read(path).questions[0].id == "40001"
 
 
-def test_half_an_emoji_is_replaced_and_counted(tmp_path, capsys):
+def test_half_an_emoji_is_replaced_and_counted(tmp_path, caplog):
   path = write(tmp_path / "dev.json", question("1 \ud83d", ("France", 42)))
   assert squad.read(path).questions[0].question == "Where 1 \ufffd?"
-  assert f"{path}: 2 lone halves of characters" in capsys.readouterr().err
+  assert f"{path}: 2 lone halves of characters" in caplog.text
 
 
 def test_a_file_of_1_1_is_known_by_its_questions_and_may_be_gzipped(tmp_path):

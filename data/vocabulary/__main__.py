@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-from data import command, errors, files, log_lines, sources, vocabulary
+from data import command, errors, files, sources, vocabulary
 from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
 from data.prepare import pipeline, training_text, workers
@@ -142,7 +142,7 @@ def _run(args: argparse.Namespace) -> None:
     program = [sys.executable, "-m", "pretrain.export.tokenizer", str(pathlib.Path(args.output).absolute())]
     found = subprocess.run(program, cwd=_ROOT, capture_output=True, text=True, check=False)
     if found.stdout:
-      log_lines.relay(found.stdout)
+      logger.warning(found.stdout)
 
 
 def main(arguments: list[str] | None = None) -> int:

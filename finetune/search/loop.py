@@ -99,7 +99,7 @@ def train(
     if checkpoints is not None:
       ending.callback(checkpoints.close)
     saved: dict[str, Any] = {}
-    if saving and checkpoints and newest_good_step(saving.directory, print) is not None:
+    if saving and checkpoints and newest_good_step(saving.directory) is not None:
       state, best, saved = _restore(group, checkpoints, saving)
     else:
       state = group.init_state()

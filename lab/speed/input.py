@@ -62,7 +62,7 @@ def reader_speed(records: TrainingRecords, batch: int, *, seconds: float = 2.0) 
 
 def seconds_in_training(config, workdir: pathlib.Path) -> float:
   """Median seconds of a step over the logging intervals of a run; the first, which compiles, has no speed."""
-  train.train(config, str(workdir), log=lambda line: None)
+  train.train(config, str(workdir))
   speeds = [line.get("perf/steps_per_second") for line in metrics.read(workdir)]
   return statistics.median(1 / speed for speed in speeds if speed)
 

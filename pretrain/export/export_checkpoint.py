@@ -1,6 +1,7 @@
 """An export from end to end: read, choose a layout, write aside, check in a fresh process, rename."""
 
 import dataclasses
+import logging
 import pathlib
 import shutil
 import tempfile
@@ -19,6 +20,8 @@ from pretrain.export.stock import choose
 from pretrain.export.stock.write import to_stock
 from pretrain.export.tokenizer.convert import write_tokenizer
 from pretrain.mesh import trees
+
+logger = logging.getLogger(__name__)
 
 DIGESTS = "sha256.txt"
 
@@ -62,7 +65,7 @@ def export(request: Request) -> None:
   files.refuse_others(request.output, maker="export", mark=DIGESTS)
   saved, encoder = model = read_model(request)
   choice = _choose(request, *model)
-  print(f"layout {choice.layout}: {choice.reason}", flush=True)
+  logger.info(f"layout {choice.layout}: {choice.reason}")
   with (
     errors.writing(f"--output={request.output}"),
     files.whole_directory(request.output, replace=True) as folder,
@@ -94,13 +97,13 @@ def export(request: Request) -> None:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     lines = [f"{files.sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in paths]
     (folder / DIGESTS).write_text("".join(lines), encoding="utf-8")  # as sha256sum has it
-  print(f"{request.output}: {', '.join(sorted(entry.name for entry in request.output.iterdir()))}")
+  logger.info(f"{request.output}: {', '.join(sorted(entry.name for entry in request.output.iterdir()))}")
 
 
 def _check(
   request: Request, saved: SavedModel, encoder: OpenedEncoder, folder: pathlib.Path, layout: str, head: str
 ) -> self_check.Report:
-  """Runs the self-check in a fresh process, and ONNX with the same sentences; prints the differences."""
+  """Runs the self-check in a fresh process, and ONNX with the same sentences; logs the differences."""
   _, config, vocabulary, _ = encoder
   with tempfile.TemporaryDirectory() as scratch:
     reference = pathlib.Path(scratch) / "reference.npz"
@@ -118,14 +121,14 @@ def _check(
     report = self_check.check(folder, reference, layout, tolerance=request.tolerance)
     logits = "" if report.logits is None else f", of {head} logits {report.logits:.1e} of the largest"
     names = ", ".join(case.name for case in cases)
-    print(f"self-check: max |difference| of hidden states {report.hidden:.1e}{logits} ({names})", flush=True)
+    logger.info(f"self-check: max |difference| of hidden states {report.hidden:.1e}{logits} ({names})")
     if request.onnx:
       from pretrain.export import onnx_file
 
       difference = onnx_file.write(
         folder, reference, max_length=config.max_length, tolerance=request.tolerance
       )
-      print(f"onnx: max |difference| of hidden states and logits {difference:.1e}", flush=True)
+      logger.info(f"onnx: max |difference| of hidden states and logits {difference:.1e}")
   return report
 
 

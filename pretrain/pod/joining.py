@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import hashlib
+import logging
 import os
 import pathlib
 import platform
@@ -20,6 +21,8 @@ from pretrain.pod import meeting
 from pretrain.pod.ending import end_later
 from pretrain.pod.meeting import Rank
 from pretrain.pod.peers import AGAIN, BEAT, COMPARING, PATIENCE, Peers, among
+
+logger = logging.getLogger(__name__)
 
 _ROOT = pathlib.Path(__file__).parents[2]
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")

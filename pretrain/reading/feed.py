@@ -6,7 +6,8 @@ begin at any step.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -17,6 +18,8 @@ from data.feed.client import FedRecords, Feed, HeldoutBlocks
 from pretrain.listener import Listener
 from pretrain.reading.opened import Prepared
 from pretrain.reading.skips import Skip, position
+
+logger = logging.getLogger(__name__)
 
 # Fields of `config.data` that the child reads by flags of the same names.
 _FLAGS = ("module", "text_field", "tfds_directory", "vocabulary", "packing", "length")
@@ -63,9 +66,7 @@ def _opened(config: ConfigDict, feed: Feed, *, is_evaluated: bool) -> Prepared:
   )
 
 
-def begin(
-  config: ConfigDict, records: FedRecords, saved: Mapping[str, Any], log: Callable[[str], None]
-) -> None:
+def begin(config: ConfigDict, records: FedRecords, saved: Mapping[str, Any]) -> None:
   """Begins to read where a checkpoint's meta says, `{}` of a new run: at its first batch.
 
   One line says how fast the child reads, and what resuming costs now and at the end. ConfigError: it would
@@ -76,9 +77,9 @@ def begin(
   rate = speed["blocks_per_second"] * config.data.length
   line = f"Feed: {config.data.source}, {rate:,.0f} tokens/s by one child process; "
   if records.feed.facts["records"]:
-    log(line + "it resumes at any step at once")
+    logger.info(line + "it resumes at any step at once")
   else:
-    log(line + _cost(config, batch, **speed))
+    logger.info(line + _cost(config, batch, **speed))
 
 
 class FeedMark(Listener):

@@ -4,6 +4,7 @@ The trainer itself never imports TensorFlow or seqio; what needs them runs in th
 """
 
 import dataclasses
+import logging
 import os
 import re
 import shlex
@@ -23,6 +24,8 @@ from pretrain.reading import feed, mixed
 from pretrain.reading.opened import Prepared, tokens_of
 from pretrain.settings import mixture
 from pretrain.settings.feed import is_fed
+
+logger = logging.getLogger(__name__)
 
 
 def records_directory(config: ConfigDict, *, only: Collection[str] = ()) -> str:
@@ -53,7 +56,7 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
     refuse_other_text(config, directory)
     return directory
   command = from_config.command(config.data.to_dict(), vocab_size=config.model.vocab_size, output=directory)
-  print(f"No records in {directory} yet; preparing them from {config.data.source}", flush=True)
+  logger.info(f"No records in {directory} yet; preparing them from {config.data.source}")
   code, reason = run_child(command + ["--download"] * download, relay=True)
   if code == 0:
     return directory

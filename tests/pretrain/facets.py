@@ -193,7 +193,7 @@ def _facets_of_the_loop(config: ConfigDict, records: pathlib.Path) -> dict[str, 
     stack.enter_context(mock.patch.object(Run, "compile_train_step", lambda run: train_step))
     stack.enter_context(mock.patch.object(Run, "compile_eval_step", lambda run: eval_step))
     try:
-      said.append(str(train.train(config, str(workdir), log=lambda line: None)))
+      said.append(str(train.train(config, str(workdir))))
     except DivergedError as error:
       said.append(str(error).partition(";")[0])
     lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import logging
 import pathlib
 from collections.abc import Callable
 from unittest import mock
@@ -172,7 +171,7 @@ def run_steps(run: Run, ids: list[np.ndarray]) -> tuple:
 def run_training(config: ConfigDict, workdir, *, say=None, number: int = 1, **options) -> int:
   """`train.train` on `number` devices, with `options`; its exit code. `say` gets what is logged."""
   with devices(number), mock.patch.object(train, "make_run", shared_run), lines.heard(say or str):
-    return train.train(config, str(workdir), log=logging.getLogger("pretrain").info, **options)
+    return train.train(config, str(workdir), **options)
 
 
 def metric_lines(workdir) -> list[dict]:

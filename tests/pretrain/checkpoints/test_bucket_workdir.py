@@ -1,6 +1,5 @@
 """A workdir in a bucket: killed and continued elsewhere, bit by bit; one owner; errors of one line."""
 
-import logging
 import os
 import pathlib
 import re
@@ -99,7 +98,7 @@ def test_what_is_damaged_in_the_bucket_is_set_aside_there_and_an_older_step_used
   buckets.put(address, {name: b"?"})
   said = []
   with lines.heard(said.append), bucket_workdir.opened(address, config) as workdir:
-    assert resume.newest_good_step(workdir, logging.getLogger("pretrain").info) == 4
+    assert resume.newest_good_step(workdir) == 4
     assert not (pathlib.Path(workdir) / "checkpoints" / "1").exists()  # nobody needs it
   assert any(
     line.startswith(f"{address}/checkpoints/6 is damaged: params/") and "renamed to 6.damaged_1" in line

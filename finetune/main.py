@@ -66,8 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _opened(arguments) as workdir,
   ):
     kind = _kind(arguments, workdir)
+    show = print if arguments.dry_run else logger.info
     for line in kind.describe():
-      logger.info(line)
+      show(line)
     if not arguments.dry_run:
       from finetune.search import driver
 
@@ -98,7 +99,7 @@ def _kind(arguments: flags.Arguments, workdir: str) -> "driver.Kind":
 
   devices.start()
   watched = progress.is_watched()
-  session = Session(config, workdir, stop=StopRequest(), say=logger.info, show_progress=watched)
+  session = Session(config, workdir, stop=StopRequest(), show_progress=watched)
   room, name = settings.KINDS[str(config.kind)]
   return getattr(importlib.import_module(room), name)(session, download=arguments.download)
 

@@ -1,5 +1,6 @@
 """`kind='glue'`: a search for each task, and the papers' table."""
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from data.glue.tasks import TASKS
@@ -19,6 +20,8 @@ from finetune.search.session import Session
 from finetune.search.summary import Record
 from finetune.search.texts import Encoding
 from pretrain.command import fields
+
+logger = logging.getLogger(__name__)
 
 
 class Glue:
@@ -91,7 +94,7 @@ class Glue:
     session = self.session
     if self.config.output.predict:
       for line in glue_predictions.submit(session, self.tests, self.data):
-        session.say(line)
+        logger.info(line)
     return report.make_report(
       session.title,
       session.protocol,

@@ -1,6 +1,7 @@
 """`kind='prompt'`: few-shot tasks answered by the checkpoint's language-modelling head, and their table."""
 
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Record
 from pretrain.command import fields
+
+logger = logging.getLogger(__name__)
 
 # LM-BFF's trainer leaves these at the defaults of transformers 3.4: AdamW with eps outside the root.
 OPTIMIZER = {
@@ -166,7 +169,7 @@ class Prompts:
     evaluation = summary.best(record.seeds[split], data.metric)._replace(metrics=metrics)
     tested.save(record._replace(seeds={split: [evaluation]}))
     score = tables.percent(metrics[data.metric])
-    self.session.say(f"{data.task}: split {split}, test {data.metric} {score}")
+    logger.info(f"{data.task}: split {split}, test {data.metric} {score}")
 
   def _tested(self, data: PromptData) -> Results:
     """Results of the test set."""

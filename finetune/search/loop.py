@@ -6,6 +6,7 @@ dropout and shapes are functions of the step.
 
 import contextlib
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from pretrain.logs.progress import Progress
 from pretrain.mesh import devices
 from pretrain.pod.stop import StopRequest
 from pretrain.step import Metrics, TrainState
+
+logger = logging.getLogger(__name__)
 
 
 class Stopped(Exception):
@@ -61,7 +64,6 @@ def train(
   logs: Sequence[Path] = (),
   label: str = "",
   show_progress: bool = False,
-  say: Callable[[str], None] | None = None,
 ) -> Outcome:
   """Trains all runs of a group to the end, from the beginning or from what was saved.
 
@@ -72,7 +74,7 @@ def train(
     stop: asked after every step and before every batch of an evaluation, which is then done again later.
     saving: None: an interrupted program starts over.
     logs: a directory for each run's metrics; none: they are not written.
-    show_progress: whether a bar is shown; without one `say` gets lines about losses and evaluations.
+    show_progress: whether a bar is shown; without one losses and evaluations are logged.
 
   Raises:
     Stopped: as asked, also in the middle of an evaluation; after a save if there is a place for it.
@@ -105,8 +107,7 @@ def train(
       state = group.init_state()
       best = jax.tree.map(jnp.copy, state.params)  # the step donates its state
     first = saved.get("step", 0)
-    lines = None if show_progress else say
-    written = Logs(logs, saved, done=first, total=total, label=label, say=lines)
+    written = Logs(logs, saved, done=first, total=total, label=label, has_lines=not show_progress)
     of_runs = saved.get("evaluations", [[] for _ in range(group.runs.count)])
     evaluations = Evaluations(group, evaluate, schedule, metric, written, heed_stop, best, of_runs)
     bar = progress.bar("step", is_shown=show_progress, total=total, initial=first, desc=label, leave=False)
@@ -127,8 +128,7 @@ def train(
         loop.save_in_time(is_evaluation=loop.act())
       return Outcome(evaluations.of_runs, evaluations.best)
     except Stopped:
-      if say is not None:
-        say(f"  {label}: a stop was asked for at step {loop.done:,}" + (", saving" if saving else ""))
+      logger.info(f"  {label}: a stop was asked for at step {loop.done:,}" + (", saving" if saving else ""))
       loop.save()
       raise
 

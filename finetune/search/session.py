@@ -33,17 +33,16 @@ class Session:
     workdir: str,
     *,
     stop: StopRequest,
-    say: Callable[[str], None] = print,
     show_progress: bool = False,
   ) -> None:
     """Reads the checkpoint of a validated config; nothing is compiled and no device is used.
 
-    Results, models and tables go to `workdir`, lines for the user to `say`.
+    Results, models and tables go to `workdir`.
 
     Raises:
       UserError: see data/errors.py.
     """
-    self.config, self.workdir, self.stop, self.say = config, Path(workdir), stop, say
+    self.config, self.workdir, self.stop = config, Path(workdir), stop
     self.show_progress = show_progress
     step = None if config.checkpoint_step < 0 else config.checkpoint_step
     self.start = warm_start.load(

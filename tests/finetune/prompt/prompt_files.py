@@ -86,9 +86,7 @@ def make_config(place: pathlib.Path, **changed):
   return config
 
 
-def make_search(place: pathlib.Path, workdir, stop=None, lines=None, **changed) -> Prompts:
+def make_search(place: pathlib.Path, workdir, stop=None, **changed) -> Prompts:
   """The search of `make_config`."""
-  say = (lambda line: None) if lines is None else lines.append
-  return Prompts(
-    Session(make_config(place, **changed), str(workdir), stop=stop or StopRequest(), say=say), download=False
-  )
+  session = Session(make_config(place, **changed), str(workdir), stop=stop or StopRequest())
+  return Prompts(session, download=False)

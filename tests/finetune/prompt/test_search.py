@@ -12,6 +12,7 @@ from finetune.search import driver
 from finetune.search.program import RunGroup
 from pretrain.checkpoints.checkpoint import load_params, step_path
 from pretrain.pod.stop import StopRequest
+from tests import lines
 from tests.finetune import shared_programs
 from tests.finetune import stored as runs_of
 from tests.finetune.prompt.prompt_files import (
@@ -126,7 +127,7 @@ def test_a_stopped_search_goes_on_where_it_was(place, finished, steps, tmp_path)
 def test_only_weights_that_are_not_there_are_trained_for_again_and_that_can_be_stopped(
   place, finished, steps, tmp_path
 ):
-  workdir, lines = tmp_path / "copy", []
+  workdir, said = tmp_path / "copy", []
   shutil.copytree(finished, workdir)
   for name in ("test", "sst2/weights"):  # as an earlier version leaves a search before its test
     shutil.rmtree(workdir / name)
@@ -135,9 +136,10 @@ def test_only_weights_that_are_not_there_are_trained_for_again_and_that_can_be_s
     assert driver.run(make_search(place, workdir, stop=After(looks))) == STOPPED
     assert steps["train_step"] == done
   assert not (workdir / "test").exists()
-  run(place, workdir, lines=lines)
+  with lines.heard(said.append):
+    run(place, workdir)
   assert steps["train_step"] == 80
-  assert sum("no weights are stored of" in line for line in lines) == 1  # the other's are kept by now
+  assert sum("no weights are stored of" in line for line in said) == 1  # the other's are kept by now
   assert stored(workdir, "test/sst2") == stored(finished, "test/sst2")
 
 

@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from data import errors, files, log_lines
 from data.buckets import copies, outputs
@@ -318,23 +318,31 @@ def run_with_output(
   return run(work)
 
 
-def run_child(arguments: Sequence[str], *, relay: bool, **options) -> tuple[int, str]:
+def run_child(
+  arguments: Sequence[str], *, relay: bool, log: TextIO | None = None, **options
+) -> tuple[int, str]:
   """Runs a command of this project in a process of its own; `options` go to `subprocess.Popen`.
 
   It ends when this process does, however that ends. With `relay` what it writes to stderr is logged as it
-  comes, but for its error. Returns its exit code, and the error it reported: its last line on stderr, or the
-  code if it wrote none.
+  comes, but for its error; all that it writes goes to the file `log`. Returns its exit code, and the error it
+  reported: its last line on stderr, or how it ended if it wrote none or was killed.
   """
   last = ""
+  if log:
+    options["stdout"] = log
   options["env"] = options.get("env", os.environ) | {_PARENT: str(os.getpid())}
   with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, errors="replace", **options) as child:
     assert child.stderr is not None
     try:
       for line in child.stderr:
         last = line.strip() or last
+        if log:
+          print(line, end="", file=log, flush=True)
         if relay and line.strip() and not line.startswith(_ERROR):  # the caller's own message holds that one
           log_lines.relay(line.rstrip())
     except KeyboardInterrupt:
       child.terminate()  # Ctrl-C reaches it too, SIGTERM does not
       raise
+  if child.returncode < 0:
+    return child.returncode, f"killed by signal {-child.returncode}"
   return child.returncode, last.removeprefix(_ERROR).strip() or f"exit code {child.returncode}"

@@ -58,9 +58,8 @@ class Feed:
     code, reason = self._ended[0]
     if code in (errors.ConfigError.exit_code, errors.DataError.exit_code):
       raise errors.of_code(code, from_config.with_fields(reason))
-    how = f"killed by signal {-code}" if code < 0 else reason  # the last line it wrote
     raise errors.PeerError(
-      f"the process that reads {self.source} is gone ({how}); start the same command again, which goes on "
+      f"the process that reads {self.source} is gone ({reason}); start the same command again, which goes on "
       "from the newest checkpoint"
     )
 

@@ -13,6 +13,7 @@ for the largest number of rows, a multiple of N, that fits. All of it is estimat
 """
 
 import dataclasses
+import logging
 import sys
 
 import jax
@@ -22,6 +23,8 @@ from data import command
 from lab.speed import cases
 from pretrain.plan import targets
 from pretrain.plan.forecast import Forecast, forecast, largest_rows, without_cudnn
+
+logger = logging.getLogger(__name__)
 
 
 def planned_config(recipe: str, rows: int, length: int, devices: int, changes: list[str]) -> ConfigDict:
@@ -60,7 +63,7 @@ def main() -> None:
       config = planned_config(recipe, rows, length, len(target.devices), asked.set)
       config, note = without_cudnn(config, target)
       if note:
-        print(note, file=sys.stderr)
+        logger.warning(note)
       found = forecast(config, target)
       cases.report(line(recipe, asked.set, found) | {"attention": config.model.attention})
       return found

@@ -10,6 +10,7 @@ starts, ends and twins and draws the curves.
 
 import argparse
 import json
+import logging
 import pathlib
 import sys
 import time
@@ -28,6 +29,8 @@ from pretrain.reading.batches import Batches
 from pretrain.reading.opened import Prepared
 from pretrain.run import make_run
 from pretrain.settings.objectives import OBJECTIVES
+
+logger = logging.getLogger(__name__)
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 
@@ -80,7 +83,7 @@ def run_one(arguments: argparse.Namespace) -> None:
       line["tokens"] = done * config.train.batch_size * config.data.length
       print(json.dumps(line), file=file, flush=True)
       shown = "  ".join(f"{key} {value:.3f}" for key, value in values.items() if "baseline" not in key)
-      print(f"{name} seed {arguments.seed} step {done:,}/{total:,} {seconds:.0f} s  {shown}", flush=True)
+      logger.info(f"{name} seed {arguments.seed} step {done:,}/{total:,} {seconds:.0f} s  {shown}")
 
     note(0)
     for at in range(total):

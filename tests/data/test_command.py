@@ -79,6 +79,18 @@ def test_a_child_gives_its_code_and_its_error_and_shows_the_rest(capfd):
   )
 
 
+def test_a_childs_log_holds_all_that_it_writes_and_a_kill_is_told(tmp_path):
+  script = "import os, sys; print('out', flush=True); print('step 1', file=sys.stderr, flush=True); "
+  for ending, ended in (
+    ("sys.exit('error: no')", (1, "no")),
+    ("os.kill(os.getpid(), 9)", (-9, "killed by signal 9")),
+  ):
+    with open(tmp_path / "log", "w+") as log:
+      assert command.run_child([sys.executable, "-c", script + ending], relay=False, log=log) == ended
+      log.seek(0)
+      assert {"out", "step 1"} <= {*log.read().splitlines()}
+
+
 def test_sigterm_unwinds_and_asks_to_be_started_again(capsys):
   cleaned = []
 

@@ -184,9 +184,9 @@ def test_the_progress_of_the_child_is_shown_and_its_error_is_told_once(tmp_path,
   assert said[1:] == ["reading"]
 
 
-def test_a_child_that_is_killed_is_told_with_its_exit_code(tmp_path, child):
+def test_a_child_that_is_killed_is_told_with_its_signal(tmp_path, child):
   child("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-  with pytest.raises(DataError, match=r"\(exit code -9\)"):
+  with pytest.raises(DataError, match=r"\(killed by signal 9\)"):
     prepared.ensure_records(small_config("mlm", tmp_path / "records"), download=False)
 
 

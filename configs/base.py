@@ -119,7 +119,6 @@ def _objectives() -> ConfigDict:
       "mlm": {
         "weight": 0.0,
         "positions": "masked",  # 'masked', 'all' (TACO's MLM+TP)
-        "all_reduction": "one_mean",  # for 'all': 'one_mean', 'separate_means' (masked + unmasked)
       },
       "rtd": {"weight": 0.0, "head": "linear"},  # head: 'linear' (COCO-LM, AMOS), 'dense' (Google ELECTRA)
       "clm": {
@@ -156,7 +155,6 @@ def _optimizer() -> ConfigDict:
       "learning_rate": 5e-4,  # peak; COCO-LM table 6 (base)
       "schedule": "linear",  # 'linear' (warm-up, then to end_fraction), 'electra_google', 'constant'
       "warmup_steps": 10_000,
-      "power": 1.0,  # of the polynomial decay
       "end_learning_rate": 0.0,
       "adam_b1": 0.9,
       "adam_b2": 0.98,

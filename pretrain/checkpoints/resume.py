@@ -59,6 +59,8 @@ SAFE_FIELDS = (
   "model.vocab_chunk_rows",
 )
 
+# Fields of earlier versions, each with the one value that this version computes.
+GONE_FIELDS = {"optimizer.power": 1.0, "objectives.mlm.all_reduction": "one_mean"}
 LATER_DIGESTS = ("manifest_digest",)  # checkpoints of commit d0d56b3 have none
 
 
@@ -113,9 +115,13 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping
   check_records(digests, meta)
   # A field that came later than the checkpoint changes nothing at its default.
   saved = flatten(base.get_config().to_dict()) | flatten(meta["config"])
-  asked = flatten(config.to_dict())
+  asked = {name: value for name, value in GONE_FIELDS.items() if name in saved} | flatten(config.to_dict())
   changed = changes(saved, asked)
-  refused = [line for name, line in changed.items() if not _is_safe(name, saved, asked)]
+  refused = [
+    line + " (the only value of this version)" * (name in GONE_FIELDS)
+    for name, line in changed.items()
+    if not _is_safe(name, saved, asked)
+  ]
   if refused:
     raise ConfigError(
       f"the workdir holds a run with another config ({'; '.join(refused)}); continue it with those values, "

@@ -20,7 +20,6 @@ class OptimizerFields:
   learning_rate: Positive
   schedule: Literal["linear", "electra_google", "constant"] = "linear"
   warmup_steps: CountOrZero = 0
-  power: Positive = 1.0
   end_learning_rate: NotNegative = 0.0
   adam_b1: FractionBelowOne = 0.9
   adam_b2: FractionBelowOne = 0.98

@@ -1,5 +1,7 @@
 """What may change between a checkpoint and the run that continues it; what a run takes from others."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -82,6 +84,20 @@ def test_a_field_that_came_later_changes_nothing_at_its_default():
   assert resume.check_same_run(base.get_config(), DIGESTS, saved) == []
   with pytest.raises(ConfigError, match=r"objectives\.taco\.window: 5 -> 6"):
     resume.check_same_run(_changed({"objectives.taco.window": 6}), DIGESTS, saved)
+
+
+@pytest.mark.parametrize("name", resume.GONE_FIELDS)
+def test_a_field_that_is_gone_is_refused_at_any_value_but_the_one_that_is_left(name):
+  saved, (*groups, field) = _meta(), name.split(".")
+  group = functools.reduce(dict.__getitem__, groups, saved["config"])
+  group[field] = resume.GONE_FIELDS[name]
+  assert name not in known_fields()
+  assert resume.check_same_run(base.get_config(), DIGESTS, saved) == []
+  group[field] = "other"
+  with pytest.raises(
+    ConfigError, match=rf"{name}: other -> {resume.GONE_FIELDS[name]} \(the only value of this version"
+  ):
+    resume.check_same_run(base.get_config(), DIGESTS, saved)
 
 
 @pytest.mark.parametrize(

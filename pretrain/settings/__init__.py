@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pretrain.settings.corruption import GeneratorFields, MaskingSettings
+from pretrain.settings.corruption import GeneratorSettings, MaskingSettings
 from pretrain.settings.field_types import Limit
 from pretrain.settings.mesh import MeshSettings
 from pretrain.settings.model import ModelSettings
@@ -19,7 +19,7 @@ FIELDS: Mapping[str, Any] = {
   "seed": Annotated[int, Limit(0, 2**32 - 1)],
   "model": ModelSettings,
   "corruption": MaskingSettings,
-  "generator": GeneratorFields,
+  "generator": GeneratorSettings,
   "objectives": OBJECTIVES,
   "optimizer": OptimizerFields,
   "data": DataFields,

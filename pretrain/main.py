@@ -31,28 +31,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     import jax
 
     from pretrain import train
-    from pretrain.checkpoints import bucket_workdir
-    from pretrain.command import validate
     from pretrain.mesh import devices
     from pretrain.plan import dry_run
 
     devices.start(arguments.config.train.platform, cache=not arguments.dry_run)
-    validate.check(arguments.config, num_devices=jax.device_count())
     say = print if peers.index == 0 or arguments.debug else _silent
     if arguments.dry_run:
       say(dry_run.dry_run(arguments.config, workdir=arguments.workdir))
       return 0
     found = f"{jax.device_count()} {jax.devices()[0].device_kind}"
     say(f"{arguments.config_name} in {arguments.workdir} on {found}")
-    opened = bucket_workdir.opened(arguments.workdir, arguments.config, say)
-    with opened as (workdir, log), devices.enough_memory(arguments.config):
-      end.code = train.train(
-        arguments.config,
-        workdir,
-        download=arguments.download,
-        settle=end.settle,
-        log=log,
-      )
+    end.code = train.train(
+      arguments.config,
+      arguments.workdir,
+      download=arguments.download,
+      settle=end.settle,
+      log=say,
+    )
   return end.code
 
 

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from data import files, manifest, vocabulary
 from pretrain.checkpoints import resume
+from pretrain.command import validate
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding, trees
 from pretrain.mesh.compiler_options import compiler_options
@@ -108,7 +109,11 @@ def local_bytes(abstract_tree: Any) -> int:
 
 
 def dry_run(config: ConfigDict, *, workdir: str) -> str:
-  """The resolved config, parameter counts, mesh, sharding of every parameter and cost of a run, as text."""
+  """The resolved config, parameter counts, mesh, sharding of every parameter and cost of a run, as text.
+
+  ConfigError: the config has problems.
+  """
+  config = validate.check(config, num_devices=jax.device_count())
   if feed.is_fed(config.data):
     tokens, lines = _feed(config)
   elif mixture.seqio_name(config.data):

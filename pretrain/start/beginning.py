@@ -15,6 +15,7 @@ from data.feed.client import FedRecords
 from pretrain.checkpoints import checkpoint, resume, warm_start
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.warm_start import Origins
 from pretrain.export.tokenizer import convert
 from pretrain.pod.peers import LOOKING, PREPARING, compare_records, here
 from pretrain.reading import feed, prepared
@@ -55,7 +56,9 @@ class Start(NamedTuple):
     return self._replace(step=skip.at, loaded=None, skips=(*known, skip))
 
 
-def open_records(config: ConfigDict, workdir: str, download: bool) -> tuple[ConfigDict, Prepared]:
+def open_records(
+  config: ConfigDict, origins: Origins, workdir: str, download: bool
+) -> tuple[ConfigDict, Prepared]:
   """Looks whether the run can be, and opens its records, which process 0 prepares if need be.
 
   The config that is returned with them has the directories and rates of a seqio Mixture in place of its name.
@@ -63,7 +66,9 @@ def open_records(config: ConfigDict, workdir: str, download: bool) -> tuple[Conf
   peers = here()
 
   def look() -> None:
-    preflight.check(config, workdir, is_new=checkpoint.newest_step(workdir) is None)
+    settings, is_new = config.train, checkpoint.newest_step(workdir) is None
+    probe_data = settings.probe_data if settings.probe_every else ""
+    preflight.check(origins, workdir, asked=settings.trackers, probe_data=probe_data, is_new=is_new)
 
   peers.together("paths", look, seconds=LOOKING)
   if mixture.seqio_name(config.data):
@@ -100,7 +105,7 @@ def checkpoints(config: ConfigDict, workdir: str, records: Prepared, log: Log) -
     yield opened
 
 
-def start(run: Run, records: Prepared, workdir: str, log: Log) -> Start:
+def start(run: Run, records: Prepared, origins: Origins, workdir: str, log: Log) -> Start:
   """Finds what the run in a workdir, which this run owns, begins with: the same on all processes."""
   peers = here()
   peers.gather("the workdir", None, seconds=LOOKING)  # process 0 has made it
@@ -111,7 +116,7 @@ def start(run: Run, records: Prepared, workdir: str, log: Log) -> Start:
   newest = peers.first("the newest checkpoint", find, seconds=LOOKING)
 
   def begin() -> Start:
-    begun = _start_at(newest, run, records, workdir, log)
+    begun = _start_at(newest, run, records, origins, workdir, log)
     if isinstance(records.train, FedRecords) and begun.step < run.config.train.total_steps:
       saved = checkpoint.read_meta(checkpoint.step_path(workdir, begun.step)) if begun.step else {}
       feed.begin(run.config, records.train, saved, log)
@@ -120,7 +125,9 @@ def start(run: Run, records: Prepared, workdir: str, log: Log) -> Start:
   return peers.together("the beginning", begin, seconds=LOOKING)
 
 
-def _start_at(newest: int | None, run: Run, records: Prepared, workdir: str, log: Log) -> Start:
+def _start_at(
+  newest: int | None, run: Run, records: Prepared, origins: Origins, workdir: str, log: Log
+) -> Start:
   """Holds the newest good checkpoint against this run or, for a new run, loads what it takes from others."""
   facts = records.digests | {"records": records.description, "commit": command.commit()}
   if newest is None:
@@ -128,8 +135,8 @@ def _start_at(newest: int | None, run: Run, records: Prepared, workdir: str, log
     digest = records.digests["vocabulary_digest"]
     if jax.process_index() == 0 and (line := convert.warning(Path(records.vocabulary))):
       log(line)
-    loaded = warm_start.load_into(run.abstract_state.params, run.config, vocabulary_digest=digest, log=log)
-    facts |= {"started_from": warm_start.started_from(run.config), "run_id": secrets.token_hex(8)}
+    loaded = warm_start.load_into(run.abstract_state.params, origins, vocabulary_digest=digest, log=log)
+    facts |= {"started_from": origins.facts(), "run_id": secrets.token_hex(8)}
     return Start(0, loaded, facts)
   saved = checkpoint.read_meta(checkpoint.step_path(workdir, newest))
   for line in resume.check_same_run(run.config, records.digests, saved):

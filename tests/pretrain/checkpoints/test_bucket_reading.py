@@ -7,7 +7,7 @@ import pytest
 from data.buckets import copies
 from data.errors import DataError
 from pretrain.checkpoints import __main__ as checkpoints
-from pretrain.checkpoints import bucket_steps, checkpoint
+from pretrain.checkpoints import bucket_steps, checkpoint, warm_start
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.mesh import trees
 from pretrain.reading import prepared
@@ -88,8 +88,9 @@ def test_a_checkpoint_is_fetched_alone_and_checked(here, finished, moved):
   with pytest.raises(DataError, match=f"^no checkpoint of step 5 in {address}; there are 1, .*6$"):
     bucket_steps.step_path(address, 5)
   config = small_run.small_config("mlm", finished, {"train.init_from": "memory://runs/nothing"})
+  origins = warm_start.origins(config.to_dict())
   with pytest.raises(DataError, match=r"^train.init_from=memory://runs/nothing: no checkpoint in memory"):
-    preflight.check(config, str(finished), is_new=True)
+    preflight.check(origins, str(finished), asked="", probe_data="", is_new=True)
   name = next(name for name in moved if name.startswith("checkpoints/6/params/d/"))
   buckets.put(address, {name: b"?"})
   with pytest.raises(DataError, match=f"^checkpoint={address}: files there are not those that were written"):

@@ -196,7 +196,7 @@ def test_a_run_whose_feed_reads_what_it_does_not_need_stops_when_asked(folder, t
 def lines_about(fields: dict) -> list[str]:
   config = base.get_config()
   config.update_from_flattened_dict({"objectives.mlm.weight": 1.0, **fields})
-  return problems(resume.fields.flatten(config), num_devices=None)
+  return problems(resume.fields.flatten(config))
 
 
 def test_fields_of_prepared_records_are_refused():

@@ -1,8 +1,35 @@
-"""The settings of one Transformer encoder, and an estimate of the memory that it takes."""
+"""Sizes and switches of one Transformer encoder."""
 
-from pretrain.settings.model import EncoderConfig
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["EncoderConfig", "activation_bytes"]
+import jax
+import jax.numpy as jnp
+
+from pretrain.settings.model import EncoderSettings
+
+
+class EncoderConfig(EncoderSettings):
+  """The settings of an encoder, and what its functions derive from them."""
+
+  @property
+  def head_dim(self) -> int:
+    """Width of one attention head."""
+    return self.hidden_size // self.num_heads
+
+  @property
+  def compute_dtype(self) -> jnp.dtype:
+    """The dtype of matrix products; 'auto' is float32 on CPU, where bfloat16 gains nothing, else bfloat16."""
+    if self.dtype == "auto":
+      return jnp.dtype(jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
+    return jnp.dtype(self.dtype)
+
+
+def encoder_config(model: Mapping[str, Any], **changes: Any) -> EncoderConfig:
+  """The encoder of the fields under `model`; those that an older config lacks have their defaults."""
+  fields = [field.name for field in dataclasses.fields(EncoderConfig)]
+  return EncoderConfig(**{name: model[name] for name in fields if name in model} | changes)
 
 
 def activation_bytes(

@@ -1,9 +1,8 @@
-"""Types, choices and limits of the fields under `model`. Imports jax only to say what 'auto' is here."""
+"""Types, choices and limits of the fields under `model`. Imports no jax."""
 
 import dataclasses
-from typing import Annotated, Literal
-
-import numpy as np
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pretrain.settings.field_types import Count, CountOrZero, FractionBelowOne, Limit, Positive
 
@@ -14,7 +13,7 @@ Remat = Literal["none", "cheap", "full"]
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderConfig:
+class EncoderSettings:
   """Sizes and switches of one encoder: the kept one, or a generator's trunk."""
 
   vocab_size: Annotated[int, Limit(6)]  # five special tokens and one to learn
@@ -39,24 +38,10 @@ class EncoderConfig:
   def __post_init__(self):
     object.__setattr__(self, "remat", OLD_REMAT.get(self.remat, self.remat))
 
-  @property
-  def head_dim(self) -> int:
-    """Width of one attention head."""
-    return self.hidden_size // self.num_heads
 
-  @property
-  def compute_dtype(self) -> np.dtype:
-    """The dtype of matrix products; 'auto' is float32 on CPU, where bfloat16 gains nothing, else bfloat16."""
-    import jax
-
-    is_exact = self.dtype == "float32" or (self.dtype == "auto" and jax.default_backend() == "cpu")
-    return np.dtype(jax.numpy.float32 if is_exact else jax.numpy.bfloat16)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelSettings(EncoderConfig):
-  """The encoder, and what a run does with its token table."""
-
-  vocab_chunk_rows: Count
-  freeze_embeddings: Literal["none", "random", "checkpoint"]
-  freeze_embeddings_from: str
+# What a run does with its token table: fields beside those of the encoder.
+TABLE_FIELDS: Mapping[str, Any] = {
+  "vocab_chunk_rows": Count,
+  "freeze_embeddings": Literal["none", "random", "checkpoint"],
+  "freeze_embeddings_from": str,
+}

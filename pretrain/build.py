@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from data.errors import ConfigError
 from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import MaskingSettings, TokenIds
-from pretrain.models.config import EncoderConfig
+from pretrain.models.config import EncoderConfig, encoder_config
 from pretrain.objectives.all_token import AllTokenLMLoss
 from pretrain.objectives.clm import CorrectiveLMLoss
 from pretrain.objectives.mlm import MaskedLMLoss
@@ -49,7 +49,7 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
   switched = switched_on(config.objectives.to_dict())
   objectives = {name: LOSSES[name](**vars(facts)) for name, facts in switched.items()}
   has_generator = config.corruption.kind == "generator"
-  encoder = encoder_config(config)
+  encoder = encoder_config(config.model.to_dict())
   return Recipe(
     encoder=encoder,
     masking=MaskingSettings(**config.corruption.to_dict()),
@@ -59,12 +59,6 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
     chunk=chunk,
     freeze_token_table=config.model.freeze_embeddings != "none",
   )
-
-
-def encoder_config(config: ConfigDict) -> EncoderConfig:
-  """Sizes and switches of the kept encoder; fields that an older config lacks have their defaults."""
-  fields = {field.name for field in dataclasses.fields(EncoderConfig)}
-  return EncoderConfig(**{name: value for name, value in config.model.items() if name in fields})
 
 
 def generator_config(settings: GeneratorSettings, encoder: EncoderConfig) -> GeneratorConfig:

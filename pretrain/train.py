@@ -55,7 +55,7 @@ def train(
         stop.finish()
         log(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
         return 0
-      with beginning.checkpoints(config, workdir, records, log) as checkpoints, jax.set_mesh(run.mesh):
+      with beginning.checkpoints(run, workdir, records, log) as checkpoints, jax.set_mesh(run.mesh):
         while True:
           state, saved = start.state(run, checkpoints, log)
           skips = (*known_skips(saved), *start.skips)

@@ -24,6 +24,7 @@ from pretrain.models import heads
 from pretrain.reading import prepared
 from pretrain.run import Run, make_run
 from pretrain.settings.corruption import GeneratorSettings
+from pretrain.settings.run import reading_settings
 
 
 class OpenedRun(NamedTuple):
@@ -48,7 +49,8 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   """
   saved = open_model(directory, step)
   config = config_of(saved.meta["config"])
-  heldout, records = prepared.open_heldout(config)  # before other rows are asked for: a feed counts in them
+  # Before other rows are asked for: a feed counts in them.
+  heldout, records = prepared.open_heldout(reading_settings(config))
   config.mesh.update({"data": 1, "fsdp": 1, "tensor": 1})
   config.train.update({"batch_size": rows, "microbatches": 1})
   encoder = saved.open_encoder()

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from configs import base
 from data import command
@@ -106,7 +105,9 @@ def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
   return {name: list(value) if isinstance(value, tuple) else value for name, value in leaves}
 
 
-def check_same_run(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping[str, Any]) -> list[str]:
+def check_same_run(
+  config: Mapping[str, Any], digests: Mapping[str, Any], meta: Mapping[str, Any]
+) -> list[str]:
   """Compares a config, and the `digests` of the records that it reads, with the `meta` of a checkpoint.
 
   Returns lines about harmless changes, 'field: saved -> given'. Raises ConfigError where a field differs that
@@ -115,7 +116,7 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping
   check_records(digests, meta)
   # A field that came later than the checkpoint changes nothing at its default.
   saved = flatten(base.get_config().to_dict()) | flatten(meta["config"])
-  asked = {name: value for name, value in GONE_FIELDS.items() if name in saved} | flatten(config.to_dict())
+  asked = {name: value for name, value in GONE_FIELDS.items() if name in saved} | flatten(config)
   changed = changes(saved, asked)
   refused = [
     line + " (the only value of this version)" * (name in GONE_FIELDS)

@@ -28,17 +28,11 @@ MEANING_FIELDS = (
 
 @dataclasses.dataclass(frozen=True)
 class Origins:
-  """The checkpoints that a new run takes values from; each is looked for once.
+  """The checkpoints that a new run takes values from; each is looked for once."""
 
-  Attributes:
-    named: {field: checkpoint as the config names it}; a later one goes over those before it.
-    encoder: the fields of `MEANING_FIELDS` that the run's encoder has.
-    generator: those of its generator, which has heads of its own.
-  """
-
-  named: Mapping[str, str]
-  encoder: Mapping[str, Any]
-  generator: Mapping[str, Any]
+  named: Mapping[str, str]  # {field: checkpoint as the config names it}; a later one goes over those before
+  encoder: Mapping[str, Any]  # `MEANING_FIELDS` of the run's encoder
+  generator: Mapping[str, Any]  # those of its generator, which has heads of its own
 
   @functools.cached_property
   def paths(self) -> dict[str, Path]:

@@ -257,9 +257,9 @@ def _config_problems(
   For a plan the devices are the `planned` ones.
   """
   problems = validate.problems(config, rules=rules, num_devices=planned)
-  if planned is not None:
+  if planned is not None or not (problems or in_doubt):
     return problems
-  if not (problems or in_doubt) or fields.flatten(config).get("train.multihost") is not False:
+  if fields.flatten(config).get("train.multihost") is not False:
     return problems  # with several hosts jax.distributed would have to come first
   try:
     import jax

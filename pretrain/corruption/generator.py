@@ -25,16 +25,10 @@ from pretrain.settings.corruption import GeneratorSettings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GeneratorConfig(GeneratorSettings):
-  """The settings of a generator, every size resolved.
+  """The settings of a generator, every size resolved; `mlm_layers` of separate ones are their depths."""
 
-  Attributes:
-    members: one trunk, or one for each separate generator.
-    mlm_layers: layers with a head, from 1; for separate generators their depths.
-    token_size: width of the token table.
-  """
-
-  members: tuple[EncoderConfig, ...]
-  token_size: int
+  members: tuple[EncoderConfig, ...]  # one trunk, or one for each separate generator
+  token_size: int  # width of the token table
 
   @property
   def is_separate(self) -> bool:

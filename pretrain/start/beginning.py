@@ -23,6 +23,7 @@ from pretrain.reading.prepared import Prepared
 from pretrain.reading.skips import Skip
 from pretrain.run import Run
 from pretrain.settings import mixture
+from pretrain.settings.run import TrainFields, reading_settings
 from pretrain.start import preflight
 from pretrain.step import TrainState
 
@@ -66,21 +67,21 @@ def open_records(
   peers = here()
 
   def look() -> None:
-    settings, is_new = config.train, checkpoint.newest_step(workdir) is None
-    probe_data = settings.probe_data if settings.probe_every else ""
-    preflight.check(origins, workdir, asked=settings.trackers, probe_data=probe_data, is_new=is_new)
+    is_new = checkpoint.newest_step(workdir) is None
+    preflight.check(origins, TrainFields(**config.train), workdir, is_new=is_new)
 
   peers.together("paths", look, seconds=LOOKING)
   if mixture.seqio_name(config.data):
-    prepare = functools.partial(prepared.ensure_tasks, config, download=download)
+    prepare = functools.partial(prepared.ensure_tasks, reading_settings(config), download=download)
     config = ConfigDict(config.to_dict())
     config.data.mixture = peers.first("the mixture's Tasks", prepare, seconds=PREPARING)
-  prepare = functools.partial(prepared.ensure_records, config, download=download)
+  settings = reading_settings(config)
+  prepare = functools.partial(prepared.ensure_records, settings, download=download)
   peers.first("prepared text", prepare, seconds=PREPARING)
   fetched = ("directory", "mixture", "stages")
   is_far = any("://" in config.data[name] for name in fetched)
   late = PREPARING if is_far else LOOKING  # every host may fetch them
-  records = peers.together("records", functools.partial(prepared.open, config), seconds=late)
+  records = peers.together("records", functools.partial(prepared.open, settings), seconds=late)
   with contextlib.ExitStack() as opened:
     opened.callback(records.close)
     compare_records(peers, records.digests, records.directory or config.data.source)
@@ -89,10 +90,10 @@ def open_records(
 
 
 @contextlib.contextmanager
-def checkpoints(config: ConfigDict, workdir: str, records: Prepared, log: Log) -> Iterator[Checkpoints]:
+def checkpoints(run: Run, workdir: str, records: Prepared, log: Log) -> Iterator[Checkpoints]:
   """Writes the files that a workdir begins with, then opens its checkpoints, and closes them at the end."""
-  described = records.train.vocabulary
-  begin = functools.partial(workdir_files.begin, workdir, config, records.vocabulary, described)
+  config, described = run.config, records.train.vocabulary
+  begin = functools.partial(workdir_files.begin, workdir, config.to_dict(), records.vocabulary, described)
   here().first("the workdir's files", begin, seconds=LOOKING)
   opened = Checkpoints(
     workdir,
@@ -119,7 +120,7 @@ def start(run: Run, records: Prepared, origins: Origins, workdir: str, log: Log)
     begun = _start_at(newest, run, records, origins, workdir, log)
     if isinstance(records.train, FedRecords) and begun.step < run.config.train.total_steps:
       saved = checkpoint.read_meta(checkpoint.step_path(workdir, begun.step)) if begun.step else {}
-      feed.begin(run.config, records.train, saved, log)
+      feed.begin(reading_settings(run.config), records.train, saved, log)
     return begun
 
   return peers.together("the beginning", begin, seconds=LOOKING)
@@ -139,7 +140,7 @@ def _start_at(
     facts |= {"started_from": origins.facts(), "run_id": secrets.token_hex(8)}
     return Start(0, loaded, facts)
   saved = checkpoint.read_meta(checkpoint.step_path(workdir, newest))
-  for line in resume.check_same_run(run.config, records.digests, saved):
+  for line in resume.check_same_run(run.config.to_dict(), records.digests, saved):
     log(f"Config changed since step {newest:,}: {line}")
   for line in resume.changed_packages(saved):
     log(f"Packages changed since step {newest:,}: {line}; numbers may differ in their last bits")

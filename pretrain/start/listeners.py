@@ -13,6 +13,7 @@ import jax
 
 from data import progress
 from data.feed.client import FedRecords
+from pretrain.checkpoints import resume
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.saves import Saves
 from pretrain.evaluate import Evaluation
@@ -60,7 +61,8 @@ class Parts:
     self.bar = progress.bar("step", is_shown=is_watched, total=total, initial=first)
     if is_watched:
       self.log = self.bar.write
-    self.written = Written(config, self.workdir, first, self.start.facts.get("run_id", ""), self.log)
+    fields, run_id = resume.flatten(config.to_dict()), self.start.facts.get("run_id", "")
+    self.written = Written(fields, self.workdir, first, run_id, self.log)
     peak = config.train.peak_flops or chips.peak_flops(jax.devices()[0].device_kind)
     self.speed = Throughput(
       tokens_per_step=config.train.batch_size * config.data.length,
@@ -94,13 +96,12 @@ def _evaluation(parts: Parts) -> Listener | None:
 
 
 def _probes(parts: Parts) -> Listener | None:
-  if not parts.run.config.train.probe_every:
-    return None
   config = parts.run.config
+  every = config.train.probe_every
+  if not every:
+    return None
   probing = importlib.import_module(PROBING).Probing(config, parts.records.vocabulary)
-  return Probes(
-    probing, parts.start.step, config.train, parts.written, parts.speed, parts.is_stopping, parts.log
-  )
+  return Probes(probing, parts.start.step, every, parts.written, parts.speed, parts.is_stopping, parts.log)
 
 
 def _feed(parts: Parts) -> Listener | None:

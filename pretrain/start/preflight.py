@@ -10,22 +10,23 @@ from data.files import make_writable
 from data.prepare.output_directory import missing_directories
 from pretrain.checkpoints.warm_start import Origins
 from pretrain.logs import trackers
+from pretrain.settings.run import TrainFields
 
 PROBING = "lab.analysis.probing"  # found by name: the lab rests on the product, not the product on the lab
 
 
-def check(origins: Origins, workdir: str, *, asked: str, probe_data: str, is_new: bool) -> None:
+def check(origins: Origins, train: TrainFields, workdir: str, *, is_new: bool) -> None:
   """Looks for the checkpoints a new run starts from, and whether its workdir can be written.
 
-  Nothing is left in the workdir. ConfigError: a tracker that is `asked` for is not installed. DataError: a
-  checkpoint is not there, where the run is new, or nothing can be probed with `probe_data` (''; no probes).
-  StorageError: the workdir cannot be made or written.
+  Nothing is left in the workdir. ConfigError: a tracker is not installed. DataError: a checkpoint is not
+  there, where the run is new, or there is nothing to probe with. StorageError: the workdir cannot be made or
+  written.
   """
   if is_new:
     _ = origins.paths
-  trackers.check(asked)
-  if probe_data:
-    importlib.import_module(PROBING).find(probe_data)
+  trackers.check(train.trackers)
+  if train.probe_every:
+    importlib.import_module(PROBING).find(train.probe_data)
   if jax.process_index() == 0:  # what one process makes and takes away again, another could miss
     _check_writable(Path(workdir).absolute())
 

@@ -41,6 +41,7 @@ from pretrain.checkpoints import warm_start
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.reading import feed, prepared
 from pretrain.run import Run, make_run
+from pretrain.settings.run import ReadingSettings, reading_settings
 
 TRACED = ("start", "step", "eval")
 LOOP = ("batches", "heldout", "log", "saves")
@@ -74,7 +75,7 @@ class Facets:
       return self._loop[name]
     if name == "prepare":
       with mock.patch.object(prepared, "run_child", return_value=(0, "")) as child:
-        directory = prepared.ensure_records(self._config, download=False)
+        directory = prepared.ensure_records(reading_settings(self._config), download=False)
       return f"{directory} {child.call_args}"
     if name == "from":
       return str(warm_start.origins(self._config.to_dict()).named)
@@ -134,10 +135,10 @@ def _setting(value: Any, known: dict[int, str]) -> str:
   return re.sub(r"0x[0-9a-f]+|<function [^>]*>|jaxpr=.*", "", str(value))
 
 
-def _fed(records: pathlib.Path, config: ConfigDict) -> feed.Fed:
+def _fed(records: pathlib.Path, settings: ReadingSettings) -> feed.Fed:
   """Stands in for a feed, whose child would import TensorFlow: rows of [CLS] alone."""
-  words, size = manifest.read(records).vocabulary, config.train.batch_size
-  rows = np.zeros((size, config.data.length), np.int32)
+  words, size = manifest.read(records).vocabulary, settings.batch_size
+  rows = np.zeros((size, settings.data.length), np.int32)
   sent = (({"number": number, "before": "", "sha256": ""}, rows) for number in itertools.count())
   child = mock.Mock(facts={"records": "f" * 64}, receive=lambda: next(sent), begin=lambda batch: _SPEED)
   return feed.Fed(

@@ -21,6 +21,7 @@ from pretrain.ops.draws.row_random import Use
 from pretrain.reading import prepared
 from pretrain.run import make_run
 from pretrain.settings.corruption import GeneratorSettings
+from pretrain.settings.run import reading_settings
 from tests.pretrain.field_table import ROWS, base_config
 from tests.pretrain.small_recipe import TOKENS, small_batch
 
@@ -120,7 +121,7 @@ def test_text_is_downloaded_by_the_child_process_if_the_flag_says_so(download, t
     return 0, ""
 
   def start(config, workdir, *, download, **_):
-    prepared.ensure_records(config, download=download)
+    prepared.ensure_records(reading_settings(config), download=download)
     return 0
 
   monkeypatch.setattr(prepared, "run_child", run_child)

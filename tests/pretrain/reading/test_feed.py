@@ -23,6 +23,7 @@ from pretrain.checkpoints.checkpoint import read_meta, step_path
 from pretrain.command.rules import problems
 from pretrain.plan import dry_run
 from pretrain.reading import feed
+from pretrain.settings.run import reading_settings
 from tests.data.feed.conftest import make_folder
 from tests.pretrain import small_run
 from tests.pretrain.pod.processes import ROOT, running
@@ -109,7 +110,7 @@ class Recorder:
 def begin(records, saved, **fields) -> list[str]:
   said = []
   config = small_run.small_config("mlm", "", FIELDS | {"train.total_steps": 1_000} | fields)
-  feed.begin(config, records, saved, said.append)
+  feed.begin(reading_settings(config), records, saved, said.append)
   return said
 
 
@@ -224,7 +225,7 @@ def test_a_task_without_a_split_to_evaluate_on_names_the_way_out(folder):
   described = {"heldout": "", "splits": ["train"], "vocabulary": f"{folder}/words", "packing": "complete"}
   found = types.SimpleNamespace(described=described, heldout=[], source="seqio:one", facts=FACTS)
   with pytest.raises(errors.DataError) as caught:
-    feed._opened(config_of(folder), found, is_evaluated=True)
+    feed._opened(reading_settings(config_of(folder)), found, is_evaluated=True)
   assert str(caught.value) == (
     "seqio:one: none of its splits can be evaluated on (train); name one 'validation' in the Task, or train "
     "without evaluation (--config.train.eval_batches=0)"
@@ -233,8 +234,8 @@ def test_a_task_without_a_split_to_evaluate_on_names_the_way_out(folder):
   with pytest.raises(
     errors.DataError, match=r"^seqio:one: its split 'test', which is evaluated on, gives no b"
   ):
-    feed._opened(config_of(folder), empty, is_evaluated=True)
-  fed = feed._opened(config_of(folder), found, is_evaluated=False)
+    feed._opened(reading_settings(config_of(folder)), empty, is_evaluated=True)
+  fed = feed._opened(reading_settings(config_of(folder)), found, is_evaluated=False)
   assert fed.heldout is None and isinstance(fed.train, FedRecords) and fed.digests["feed"] == FACTS
 
 

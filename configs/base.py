@@ -119,7 +119,6 @@ def _objectives() -> ConfigDict:
       "mlm": {
         "weight": 0.0,  # of masked LM; BERT, RoBERTa
         "positions": "masked",  # that have a loss: 'masked', 'all' (TACO's MLM+TP)
-        "all_reduction": "one_mean",  # of positions 'all': 'one_mean', 'separate_means' (masked + unmasked)
       },
       "rtd": {
         "weight": 0.0,  # of replaced token detection; 50 in ELECTRA, COCO-LM and AMOS
@@ -159,7 +158,6 @@ def _optimizer() -> ConfigDict:
       "learning_rate": 5e-4,  # peak; COCO-LM table 6 (base)
       "schedule": "linear",  # of the rate: 'linear' (warm-up, then decay), 'electra_google', 'constant'
       "warmup_steps": 10_000,  # in which the rate rises from 0 to its peak
-      "power": 1.0,  # of the polynomial decay
       "end_learning_rate": 0.0,  # of the last step
       "adam_b1": 0.9,  # decay of the first moment
       "adam_b2": 0.98,  # decay of the second moment

@@ -36,9 +36,8 @@ def _known_tasks(config: Mapping[str, Any]) -> tuple[str, ...]:
   return GLUE_TASKS if config["kind"] == "glue" else PROMPT_TASKS
 
 
-def _together(config: Mapping[str, Any], *, num_devices: int | None) -> list[str]:
+def _together(config: Mapping[str, Any]) -> list[str]:
   """Rules about several fields; the devices take any number of runs."""
-  del num_devices
   problems = [*_task_problems(config)]
   dropout = config["model.dropout"]
   if dropout != -1.0 and not 0 <= dropout < 1:

@@ -35,8 +35,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     import jax
 
     from pretrain import train
-    from pretrain.checkpoints import bucket_workdir
-    from pretrain.command import validate
     from pretrain.mesh import devices
     from pretrain.plan import dry_run
 
@@ -44,7 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not is_shown:
       log_lines.choose(quiet=True)
     devices.start(arguments.config.train.platform, cache=not arguments.dry_run)
-    validate.check(arguments.config, num_devices=jax.device_count())
     if arguments.dry_run:
       described = dry_run.dry_run(arguments.config, workdir=arguments.workdir)
       if is_shown:
@@ -52,14 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       return 0
     found = f"{jax.device_count()} {jax.devices()[0].device_kind}"
     logger.info(f"{arguments.config_name} in {arguments.workdir} on {found}")
-    opened = bucket_workdir.opened(arguments.workdir, arguments.config)
-    with opened as workdir, devices.enough_memory(arguments.config):
-      end.code = train.train(
-        arguments.config,
-        workdir,
-        download=arguments.download,
-        settle=end.settle,
-      )
+    end.code = train.train(
+      arguments.config, arguments.workdir, download=arguments.download, settle=end.settle
+    )
   return end.code
 
 

@@ -30,22 +30,22 @@ def _warmup_fraction(step: jax.Array, warmup_steps: int | jax.Array) -> jax.Arra
 
 
 def _decayed(settings: OptimizerSettings, step: jax.Array, begin: int | jax.Array) -> jax.Array:
-  """Polynomial from the peak at `begin` to the end value at `total_steps`."""
+  """A line from the peak at `begin` to the end value at `total_steps`."""
   # Steps left over steps in all: optax's 1 - done / all loses 3 digits near the end in float32.
   steps = jnp.maximum(settings.total_steps - begin, 1)
   left = jnp.clip(settings.total_steps - step, 0, steps) / steps
   end = settings.end_learning_rate
-  return (settings.learning_rate - end) * left**settings.power + end
+  return (settings.learning_rate - end) * left + end
 
 
 def linear_schedule(settings: OptimizerSettings) -> optax.Schedule:
-  """Warm-up from 0, then a polynomial (power 1: a line) to the end value.
+  """Warm-up from 0, then a line to the end value.
 
   A function of [] int32 updates done so far to [] float32: the first update has 0 if there is a warm-up,
   update t has schedule(t - 1), and the last is above the end value.
 
-  Source: fairseq optim/lr_scheduler/polynomial_decay_schedule.py; transformers' linear schedule is the
-  same at power 1 and end value 0.
+  Source: fairseq optim/lr_scheduler/polynomial_decay_schedule.py at power 1; transformers' linear schedule is
+  the same at end value 0.
   """
 
   def schedule(step):
@@ -58,7 +58,7 @@ def linear_schedule(settings: OptimizerSettings) -> optax.Schedule:
 
 
 def electra_google_schedule(settings: OptimizerSettings) -> optax.Schedule:
-  """The polynomial decays from step 0 on and is multiplied by min(1, step / warmup_steps).
+  """The line falls from step 0 on and is multiplied by min(1, step / warmup_steps).
 
   Source: google-research/electra, model/optimization.py. The peak is therefore never quite reached.
   """

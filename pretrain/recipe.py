@@ -21,7 +21,6 @@ from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
 from pretrain.ops.positions import first_slots, scatter_positions, take_positions
 from pretrain.ops.vocab.lookup import lookup
-from pretrain.settings.corruption import MixtureFields
 from pretrain.settings.objectives import OBJECTIVES
 
 GENERATOR_TERM = "generator_loss"
@@ -66,8 +65,7 @@ class Recipe:
 
   encoder: EncoderConfig
   masking: masking.MaskingSettings
-  generator: generator.GeneratorSettings | None
-  mixture: MixtureFields
+  generator: generator.GeneratorConfig | None
   objectives: dict
   tokens: TokenIds
   chunk: int
@@ -112,7 +110,7 @@ class Recipe:
       params["heads"] = objective.init(head_key, self.context) | params["heads"]
     if self.generator is not None:
       params["generator"] = generator.init(keys[4], self.generator, self.tokens)
-      if self.mixture.mixture == "adversarial":
+      if self.generator.mixture == "adversarial":
         mixture_key = jax.random.fold_in(keys[4], 1)
         params["generator"]["mixture"] = heads.init_mixture(mixture_key, self.generator.members[0])
     return params
@@ -224,15 +222,14 @@ class Recipe:
       fixed = jax.lax.stop_gradient((own, shared))
       output = generator.run(*fixed, *arguments, row_keys=None)
     weights = mixture.mixture_weights(
-      self.mixture, own, output.features, row_keys=batch.row_keys, progress=batch.progress
+      settings, own, output.features, row_keys=batch.row_keys, progress=batch.progress
     )
     sampled, embeddings = mixture.propose(
-      self.mixture,
+      settings,
       weights,
       output,
       table,
       row_keys=batch.row_keys,
-      temperature=settings.temperature,
       chunk=self.chunk,
       forbidden=targets if settings.disallow_correct else None,
       noise=batch.given.get("noise"),
@@ -248,7 +245,7 @@ class Recipe:
 
 
 def mixture_metrics(
-  weights: jax.Array, slot_weights: jax.Array, settings: generator.GeneratorSettings
+  weights: jax.Array, slot_weights: jax.Array, settings: generator.GeneratorConfig
 ) -> Metrics:
   """Mean mixture weight of each head over masked positions, {name: (sum, weight)}."""
   kind = "generator" if settings.is_separate else "layer"

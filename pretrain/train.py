@@ -11,9 +11,11 @@ import jax
 from ml_collections import ConfigDict
 
 from data.command import STOPPED
+from pretrain.checkpoints import bucket_workdir, warm_start
 from pretrain.checkpoints import workdir as workdir_files
+from pretrain.command import validate
 from pretrain.listener import Listener
-from pretrain.mesh import sharding
+from pretrain.mesh import devices, sharding
 from pretrain.pod.stop import StopRequest
 from pretrain.reading.batches import Batches
 from pretrain.reading.skips import known_skips
@@ -34,20 +36,28 @@ def train(
 ) -> int:
   """Trains, or continues the run in `workdir`, to its end: 0, or 75 if stopped on request, all saved.
 
-  `download` allows fetching text; `settle` is as of `StopRequest`. In a notebook
-  `logging.basicConfig(level="INFO", force=True)` shows its lines.
+  `config` is as a config file returns it, or `validate.Checked`; `workdir` may be the address of a bucket.
+  `download` allows fetching text; `settle` is as of `StopRequest`. ConfigError: the config has problems.
+  In a notebook `logging.basicConfig(level="INFO", force=True)` shows its lines.
   """
+  config = validate.check(config, num_devices=jax.device_count())
   mesh = sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict()))  # before text is prepared
-  config, records = beginning.open_records(config, workdir, download)
-  with contextlib.closing(records), workdir_files.owned(workdir):
+  with contextlib.ExitStack() as opened:
+    kept = bucket_workdir.Kept(config.train.checkpoints_to_keep, config.train.checkpoint_steps)
+    workdir = opened.enter_context(bucket_workdir.opened(workdir, kept))
+    opened.enter_context(devices.enough_memory(config.train.batch_size, config.train.microbatches))
+    origins = warm_start.origins(config.to_dict())
+    config, records = beginning.open_records(config, origins, workdir, download)
+    opened.enter_context(contextlib.closing(records))
+    opened.enter_context(workdir_files.owned(workdir))
     run = make_run(config, records.tokens, mesh=mesh)
-    start = beginning.start(run, records, workdir)
+    start = beginning.start(run, records, origins, workdir)
     with StopRequest(settle) as stop:
       if start.step >= config.train.total_steps:
         stop.finish()
         logger.info(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
         return 0
-      with beginning.checkpoints(config, workdir, records) as checkpoints, jax.set_mesh(run.mesh):
+      with beginning.checkpoints(run, workdir, records) as checkpoints, jax.set_mesh(run.mesh):
         while True:
           state, saved = start.state(run, checkpoints)
           skips = (*known_skips(saved), *start.skips)

@@ -12,12 +12,12 @@ import numpy as np
 from lab.analysis.outcome import LeftOut, Needs, Outcome
 from lab.analysis.request import Request
 from pretrain.corruption import generator, mixture
-from pretrain.corruption.generator import GeneratorOutput, GeneratorSettings
+from pretrain.corruption.generator import GeneratorConfig, GeneratorOutput
 from pretrain.logs.examples import find_examples
 from pretrain.logs.heldout import collect
 from pretrain.ops.positions import scatter_positions
 from pretrain.run import Run
-from pretrain.settings.corruption import MixtureFields
+from pretrain.settings.corruption import GeneratorSettings
 
 
 def measure(request: Request) -> Outcome:
@@ -50,7 +50,7 @@ def measure(request: Request) -> Outcome:
   return Outcome("What the layers of the generator put in", rows, [], notes, left_out.sentences(rows))
 
 
-def layers(settings: GeneratorSettings) -> list[str]:
+def layers(settings: GeneratorConfig) -> list[str]:
   """Names of the heads, in their order."""
   if settings.is_separate:
     return [f"generator {number}" for number in range(len(settings.mlm_layers))]
@@ -67,7 +67,7 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
   masking = corrupted.masking
   output = generator.run(own, shared, settings, masking, corrupted.token_mask, recipe.tokens, row_keys=None)
   table = generator.token_table(own, shared, settings)
-  drawn = draws(recipe.mixture, output, table, batch.row_keys, settings.temperature, recipe.chunk)
+  drawn = draws(settings, output, table, batch.row_keys, recipe.chunk)
   found = {"ids": batch.ids, "selected": masking.selected}
   for layer, tokens in zip(layers(settings), drawn):
     found[layer] = scatter_positions(jnp.zeros_like(batch.ids), masking.positions, tokens)
@@ -75,21 +75,14 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
 
 
 def draws(
-  choice: MixtureFields,
-  output: GeneratorOutput,
-  table: jax.Array,
-  row_keys: jax.Array,
-  temperature: float,
-  chunk: int,
+  settings: GeneratorSettings, output: GeneratorOutput, table: jax.Array, row_keys: jax.Array, chunk: int
 ) -> list[jax.Array]:
   """[batch, slots] int32 of each head alone; arguments as of `mixture.propose`."""
   number, *shape = output.features.shape[:3]
-  fixed = dataclasses.replace(choice, mixture="uniform")  # any kind without a gradient
+  fixed = dataclasses.replace(settings, mixture="uniform")  # any kind without a gradient
   by_head = []
   for head in range(number):
     weights = jnp.broadcast_to(jax.nn.one_hot(head, number), (*shape, number))
-    tokens, _ = mixture.propose(
-      fixed, weights, output, table, row_keys=row_keys, temperature=temperature, chunk=chunk
-    )
+    tokens, _ = mixture.propose(fixed, weights, output, table, row_keys=row_keys, chunk=chunk)
     by_head.append(tokens)
   return by_head

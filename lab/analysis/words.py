@@ -11,7 +11,7 @@ import numpy as np
 from pretrain.checkpoints.opened import OpenedGenerator
 from pretrain.checkpoints.saved_model import OpenedEncoder
 from pretrain.corruption import generator
-from pretrain.corruption.generator import GeneratorSettings
+from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import Masking, TokenIds
 from pretrain.embed.vectors import Embedder
 from pretrain.inference.batches import Batch, Input
@@ -136,7 +136,7 @@ def _layer_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: 
 
 
 def _generator_vectors(
-  params: Any, _: EncoderConfig, batch: Batch, *, pad_id: int, settings: GeneratorSettings, tokens: TokenIds
+  params: Any, _: EncoderConfig, batch: Batch, *, pad_id: int, settings: GeneratorConfig, tokens: TokenIds
 ) -> jax.Array:
   """[batch, length, heads, generator embed] float32, as `_word_vectors`: what every head of it reads."""
   ids = batch["ids"]

@@ -29,6 +29,7 @@ from pretrain.reading.batches import Batches
 from pretrain.reading.opened import Prepared
 from pretrain.run import make_run
 from pretrain.settings.objectives import OBJECTIVES
+from pretrain.settings.run import reading_settings
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +64,9 @@ def make_config(arguments: argparse.Namespace) -> ConfigDict:
 def run_one(arguments: argparse.Namespace) -> None:
   """Trains one recipe for its budget and appends a line of figures at each measurement."""
   config = make_config(arguments)
-  prepared.ensure_records(config, download=False)
-  records = prepared.open(config)
+  settings = reading_settings(config)
+  prepared.ensure_records(settings, download=False)
+  records = prepared.open(settings)
   _check_heldout(config, records)
   unigram = records.train.unigram()
   run = make_run(config, records.tokens)

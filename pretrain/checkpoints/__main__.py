@@ -32,6 +32,7 @@ from pretrain.mesh import trees
 from pretrain.reading import prepared
 from pretrain.reading import skips as skipping
 from pretrain.settings import feed
+from pretrain.settings.run import reading_settings
 
 logger = logging.getLogger(__name__)
 
@@ -240,11 +241,11 @@ def show_examples(directory: Path, *, steps: str) -> None:
       "prepared records has this command"
     )
   config.train.eval_batches = 0
-  records, size, skips = prepared.open(config), config.train.batch_size, skipping.known_skips(meta)
+  records, skips = prepared.open(reading_settings(config)), skipping.known_skips(meta)
   resume.check_records(records.digests, meta)
   words = vocabulary.load(records.vocabulary)
   for step in range(int(asked[1]), int(asked[2]) + 1):
-    numbers = records.train.examples(skipping.position(step - 1, skips), size)
+    numbers = records.train.examples(skipping.position(step - 1, skips), config.train.batch_size)
     ids = records.train.numbered(numbers)
     texts = [words.decode([int(one) for one in row if one != words.special_ids.pad]) for row in ids]
     digest = hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest()

@@ -9,10 +9,8 @@ holds a whole run up to its newest checkpoint, or a search with the cells that h
 import contextlib
 import logging
 import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
-
-from ml_collections import ConfigDict
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from data import files
 from data.buckets import owner, uploads
@@ -37,16 +35,23 @@ class Order(NamedTuple):
   last: re.Pattern[str]  # tell of the others, and go up after their marks
 
 
+class Kept(NamedTuple):
+  """Checkpoints of a run that stay in the bucket: the newest ones, so many, and those of some steps."""
+
+  newest: int
+  steps: Collection[int]
+
+
 _RUN = Order(re.compile(rf"(?!{checkpoint.DIRECTORY}/\d+/)"), re.compile(workdir_files.HAS_SAVED))
 
 
 @contextlib.contextmanager
-def opened(workdir: str, config: ConfigDict | None, order: Order = _RUN) -> Iterator[str]:
+def opened(workdir: str, kept: Kept | None, order: Order = _RUN) -> Iterator[str]:
   """The directory to work in, which log lines name by its address; for a path that path.
 
   When the block ends, everything is in the bucket. Where something cannot be sent, the command is asked to
-  stop, and the block raises the reason. `config` is a run's, whose checkpoints above the number to keep are
-  removed. DataError: another command is at work there. ConfigError: processes that do not share one copy.
+  stop, and the block raises the reason. Checkpoints that are not `kept` are removed; None: all are.
+  DataError: another command is at work there. ConfigError: processes that do not share one copy.
   """
   if not files.is_address(workdir):
     yield workdir
@@ -58,7 +63,7 @@ def opened(workdir: str, config: ConfigDict | None, order: Order = _RUN) -> Iter
     def begin() -> str:
       nonlocal sending
       mirror = Mirror(remote, WORKDIRS)
-      sending = stack.enter_context(uploads.owned(mirror, _Changes(mirror, order, config)))
+      sending = stack.enter_context(uploads.owned(mirror, _Changes(mirror, order, kept)))
       bring_down(mirror)
       return mirror.id
 
@@ -96,9 +101,8 @@ def bring_down(mirror: Mirror) -> None:
 class _Changes:
   """Sends what a command has written or removed."""
 
-  def __init__(self, mirror: Mirror, order: Order, config: ConfigDict | None) -> None:
-    self._mirror, self._order = mirror, order
-    self._train: Any = config and config.train
+  def __init__(self, mirror: Mirror, order: Order, kept: Kept | None) -> None:
+    self._mirror, self._order, self._kept = mirror, order, kept
 
   def __call__(self, *, is_end: bool) -> None:
     """Sends what has changed; unless it `is_end`, not for quiet files alone."""
@@ -131,8 +135,8 @@ class _Changes:
     for step in sorted(sent):
       logger.info(f"Step {step:,} is in {mirror.place.address}")
     self._remove(gone)
-    if self._train is not None:
-      self._remove(self._old(set(steps)))
+    if self._kept is not None:
+      self._remove(self._old(self._kept, set(steps)))
 
   def _remove(self, names: list[str]) -> None:
     for of_marks in (True, False):
@@ -141,8 +145,8 @@ class _Changes:
   def _is_complete(self, step: int) -> bool:
     return integrity.is_complete(self._mirror.directory / checkpoint.DIRECTORY / str(step))
 
-  def _old(self, here: set[int]) -> list[str]:
-    """Returns the names of checkpoints in the bucket above the number to keep."""
+  def _old(self, kept: Kept, here: set[int]) -> list[str]:
+    """Returns the names of the files of checkpoints in the bucket that are not kept."""
     steps = bucket_steps.by_step(self._mirror.place.files())
-    keep = {*sorted(steps)[-self._train.checkpoints_to_keep :], *self._train.checkpoint_steps, *here}
+    keep = {*sorted(steps)[-kept.newest :], *kept.steps, *here}
     return [name for step, names in steps.items() if step not in keep for name in names]

@@ -17,12 +17,14 @@ from pretrain import build
 from pretrain.checkpoints import resume
 from pretrain.checkpoints.saved_model import OpenedEncoder, SavedModel, open_model
 from pretrain.corruption import generator
-from pretrain.corruption.generator import GeneratorSettings
+from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import trees
 from pretrain.models import heads
 from pretrain.reading import prepared
 from pretrain.run import Run, make_run
+from pretrain.settings.corruption import GeneratorSettings
+from pretrain.settings.run import reading_settings
 
 
 class OpenedRun(NamedTuple):
@@ -46,7 +48,8 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   """
   saved = open_model(directory, step)
   config = config_of(saved.meta["config"])
-  heldout, records = prepared.open_heldout(config)  # before other rows are asked for: a feed counts in them
+  # Before other rows are asked for: a feed counts in them.
+  heldout, records = prepared.open_heldout(reading_settings(config))
   config.mesh.update({"data": 1, "fsdp": 1, "tensor": 1})
   config.train.update({"batch_size": rows, "microbatches": 1})
   encoder = saved.open_encoder()
@@ -71,7 +74,7 @@ class OpenedGenerator(NamedTuple):
   """The generator of a checkpoint, ready to be computed with beside its encoder."""
 
   params: dict  # numpy arrays
-  settings: GeneratorSettings
+  settings: GeneratorConfig
   tokens: TokenIds
 
 
@@ -84,7 +87,8 @@ def open_generator(saved: SavedModel, encoder: OpenedEncoder) -> OpenedGenerator
   if "generator" not in saved.params:
     return None
   params, tokens = saved.params["generator"], tokens_of(encoder.vocabulary)
-  settings = build.generator_settings(config_of(saved.meta["config"]), encoder.config)
+  asked = GeneratorSettings(**config_of(saved.meta["config"]).generator)
+  settings = build.generator_config(asked, encoder.config)
   expected = jax.eval_shape(lambda key: generator.init(key, settings, tokens), jax.random.key(0))
   weights = {name: leaves for name, leaves in params.items() if name != "mixture"}
   problems = trees.differences(expected, weights)

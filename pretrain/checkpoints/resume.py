@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from configs import base
 from data import command
@@ -59,6 +58,8 @@ SAFE_FIELDS = (
   "model.vocab_chunk_rows",
 )
 
+# Fields of earlier versions, each with the one value that this version computes.
+GONE_FIELDS = {"optimizer.power": 1.0, "objectives.mlm.all_reduction": "one_mean"}
 LATER_DIGESTS = ("manifest_digest",)  # checkpoints of commit d0d56b3 have none
 
 
@@ -104,7 +105,9 @@ def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
   return {name: list(value) if isinstance(value, tuple) else value for name, value in leaves}
 
 
-def check_same_run(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping[str, Any]) -> list[str]:
+def check_same_run(
+  config: Mapping[str, Any], digests: Mapping[str, Any], meta: Mapping[str, Any]
+) -> list[str]:
   """Compares a config, and the `digests` of the records that it reads, with the `meta` of a checkpoint.
 
   Returns lines about harmless changes, 'field: saved -> given'. Raises ConfigError where a field differs that
@@ -113,9 +116,13 @@ def check_same_run(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping
   check_records(digests, meta)
   # A field that came later than the checkpoint changes nothing at its default.
   saved = flatten(base.get_config().to_dict()) | flatten(meta["config"])
-  asked = flatten(config.to_dict())
+  asked = {name: value for name, value in GONE_FIELDS.items() if name in saved} | flatten(config)
   changed = changes(saved, asked)
-  refused = [line for name, line in changed.items() if not _is_safe(name, saved, asked)]
+  refused = [
+    line + " (the only value of this version)" * (name in GONE_FIELDS)
+    for name, line in changed.items()
+    if not _is_safe(name, saved, asked)
+  ]
   if refused:
     raise ConfigError(
       f"the workdir holds a run with another config ({'; '.join(refused)}); continue it with those values, "

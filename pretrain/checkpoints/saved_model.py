@@ -19,7 +19,7 @@ from pretrain.checkpoints import bucket_steps, checkpoint
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.inference.compiled import Compiled
 from pretrain.mesh import trees
-from pretrain.models.config import EncoderConfig
+from pretrain.models.config import EncoderConfig, encoder_config
 from pretrain.models.encoder import init_encoder
 from pretrain.settings import mixture
 
@@ -137,11 +137,8 @@ class SavedModel:
 
 def frozen_config(model: Mapping[str, Any], *, dtype: str = "auto") -> EncoderConfig:
   """The encoder of the fields under `model` of a config, as it is computed when it is not pretrained."""
-  names = [field.name for field in dataclasses.fields(EncoderConfig)]
-  settings: dict[str, Any] = {name: model[name] for name in names if name in model}
   # Such a program is compiled for many shapes, and a loop over layers is compiled in half of the time.
-  how = {"dtype": dtype, "remat": "none", "attention": "auto", "scan_unroll": 1}
-  return EncoderConfig(**(settings | how))
+  return encoder_config(model, dtype=dtype, remat="none", attention="auto", scan_unroll=1)
 
 
 def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedModel:

@@ -1,12 +1,14 @@
 """What a new run starts from: the parameters it takes from other checkpoints, and where those came from."""
 
+import dataclasses
+import functools
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from data.errors import DataError
 from pretrain.checkpoints.bucket_steps import step_path
@@ -27,65 +29,77 @@ MEANING_FIELDS = (
 )
 
 
-def starts(config: Mapping[str, Any]) -> dict[str, str]:
-  """{field: checkpoint} of the checkpoints that a config (as a dict) takes values from, in this order."""
+@dataclasses.dataclass(frozen=True)
+class Origins:
+  """The checkpoints that a new run takes values from; each is looked for once."""
+
+  named: Mapping[str, str]  # {field: checkpoint as the config names it}; a later one goes over those before
+  encoder: Mapping[str, Any]  # `MEANING_FIELDS` of the run's encoder
+  generator: Mapping[str, Any]  # those of its generator, which has heads of its own
+
+  @functools.cached_property
+  def paths(self) -> dict[str, Path]:
+    """{field: directory of the step}, after those of addresses were fetched; DataError: one is not there."""
+    paths = {}
+    for field, name in self.named.items():
+      try:
+        paths[field] = step_path(name)
+      except DataError as error:
+        raise DataError(f"{field}={name}: {error}") from error
+    return paths
+
+  def facts(self) -> dict[str, Any]:
+    """What the model card says: {field: 'recipe', 'step', and if there are 'source' and 'started_from'}."""
+    facts = {}
+    for field, path in self.paths.items():
+      meta = read_meta(path)
+      kept = {name: meta[name] for name in ("step", "source", "started_from") if name in meta}
+      facts[field] = {"recipe": meta.get("config", {}).get("recipe", ""), **kept}
+    return facts
+
+
+def origins(config: Mapping[str, Any]) -> Origins:
+  """Returns the checkpoints that a config, as a dict, takes values from; none is looked for yet."""
   named = {"train.init_from": config["train"]["init_from"]}
   if config["corruption"]["kind"] == "generator":
     named["generator.init_from"] = config["generator"]["init_from"]
   if config["model"]["freeze_embeddings"] == "checkpoint":
     named["model.freeze_embeddings_from"] = config["model"]["freeze_embeddings_from"]
-  return {name: path for name, path in named.items() if path}
-
-
-def started_from(config: ConfigDict) -> dict[str, Any]:
-  """What the model card says of the checkpoints that a new run takes values from.
-
-  It is {field: 'recipe', 'step' and, where that checkpoint has them, its 'source' and 'started_from'}.
-  Raises DataError where the config names a checkpoint that is not there.
-  """
-  return {field: _origin(path) for field, path in starts(config.to_dict()).items()}
-
-
-def _origin(path: str) -> dict[str, Any]:
-  meta = read_meta(step_path(path))
-  recipe = meta.get("config", {}).get("recipe", "")
-  return {"recipe": recipe} | {
-    name: meta[name] for name in ("step", "source", "started_from") if name in meta
-  }
+  named = {name: path for name, path in named.items() if path}
+  return Origins(named, _meaning(config), _meaning(config, is_generator=True))
 
 
 def load_into(
   params: dict,
-  config: ConfigDict,
+  origins: Origins,
   *,
   vocabulary_digest: str | None = None,
 ) -> dict:
-  """Puts in what the config takes from other checkpoints: a whole model, a generator, a token table.
+  """Puts in what a run takes from other checkpoints: a whole model, a generator, a token table.
 
-  `train.init_from`, `generator.init_from` and `model.freeze_embeddings_from` each go over the one before it.
   `params` are ShapeDtypeStructs with shardings; in the result those parts are arrays, placed as they say.
   The rows of a token table mean nothing under another vocabulary, so all must have `vocabulary_digest`.
   Raises DataError for another vocabulary, an encoder of another kind, a missing part or other shapes.
   """
-  if config.train.init_from:
-    params = _continued(params, config, vocabulary_digest=vocabulary_digest)
-  if config.generator.init_from and config.corruption.kind == "generator":
-    field = f"generator.init_from={config.generator.init_from}"
-    source = _open(config.generator.init_from, vocabulary_digest, field)
-    generator = _generator_part(source.params, config.generator.init_from)
-    there = _meaning(source.meta["config"], is_generator="generator" in source.params)
-    _check_meaning(_meaning(config, is_generator=True), there, field)
-    wanted = {name: leaf for name, leaf in params["generator"].items() if name != "mixture"}
-    grafted = _graft(wanted, generator, where=f"{config.generator.init_from} (generator)")
-    params = params | {"generator": params["generator"] | grafted}
-  if config.model.freeze_embeddings == "checkpoint":
-    field = f"model.freeze_embeddings_from={config.model.freeze_embeddings_from}"
-    source = _open(config.model.freeze_embeddings_from, vocabulary_digest, field)
-    embeddings = dict(params["encoder"]["embeddings"])
-    token = {"token": embeddings["token"]}
-    saved = {"token": source.params["encoder"]["embeddings"]["token"]}
-    embeddings |= _graft(token, saved, where=f"{config.model.freeze_embeddings_from} (token table)")
-    params = params | {"encoder": params["encoder"] | {"embeddings": embeddings}}
+  for field, path in origins.paths.items():
+    where = origins.named[field]
+    source = _open(path, vocabulary_digest, f"{field}={where}")
+    if field == "train.init_from":
+      _check_meaning(origins.encoder, _meaning(source.meta["config"]), f"{field}={where}")
+      params = _continued(params, source, where)
+    elif field == "generator.init_from":
+      generator = _generator_part(source.params, where)
+      there = _meaning(source.meta["config"], is_generator="generator" in source.params)
+      _check_meaning(origins.generator, there, f"{field}={where}")
+      wanted = {name: leaf for name, leaf in params["generator"].items() if name != "mixture"}
+      grafted = _graft(wanted, generator, where=f"{where} (generator)")
+      params = params | {"generator": params["generator"] | grafted}
+    else:
+      embeddings = params["encoder"]["embeddings"]
+      token = {"token": embeddings["token"]}
+      saved = {"token": source.params["encoder"]["embeddings"]["token"]}
+      embeddings = embeddings | _graft(token, saved, where=f"{where} (token table)")
+      params = params | {"encoder": params["encoder"] | {"embeddings": embeddings}}
   return params
 
 
@@ -103,12 +117,9 @@ def _generator_part(saved: dict, where: str) -> dict:
   )
 
 
-def _continued(params: dict, config: ConfigDict, *, vocabulary_digest: str | None) -> dict:
+def _continued(params: dict, source: SavedModel, where: str) -> dict:
   """Puts in the encoder of `train.init_from`, and its heads and generator where they are the same."""
-  where = config.train.init_from
-  source = _open(where, vocabulary_digest, f"train.init_from={where}")
-  saved, meta = source.params, source.meta
-  _check_meaning(_meaning(config), _meaning(meta["config"]), f"train.init_from={where}")
+  saved = source.params
   problems = trees.differences(params["encoder"], saved.get("encoder", {}))
   if problems:
     raise DataError(
@@ -124,7 +135,7 @@ def _continued(params: dict, config: ConfigDict, *, vocabulary_digest: str | Non
       loaded[name] = _graft(subtree, saved_parts[name], where=where)
   left = sorted(saved_parts.keys() - loaded.keys())
   logger.info(
-    f"Starting from {where}, step {meta['step']:,}: loaded {', '.join(loaded)}; fresh: "
+    f"Starting from {where}, step {source.meta['step']:,}: loaded {', '.join(loaded)}; fresh: "
     f"{', '.join([*fresh, 'optimizer', 'step'])}; left over: {', '.join(left) or 'nothing'}"
   )
   heads = {name: loaded.get(f"heads/{name}", subtree) for name, subtree in params["heads"].items()}
@@ -136,9 +147,9 @@ def _continued(params: dict, config: ConfigDict, *, vocabulary_digest: str | Non
   return params
 
 
-def _open(directory: str, vocabulary_digest: str | None, field: str) -> SavedModel:
+def _open(path: Path, vocabulary_digest: str | None, field: str) -> SavedModel:
   """The model that a field of the config names; DataError where the records have another vocabulary."""
-  source = open_model(directory)
+  source = open_model(path)
   digest = source.meta["vocabulary_digest"]
   if digest != vocabulary_digest:
     raise DataError(
@@ -148,7 +159,7 @@ def _open(directory: str, vocabulary_digest: str | None, field: str) -> SavedMod
   return source
 
 
-def _meaning(config: Mapping[str, Any] | ConfigDict, *, is_generator: bool = False) -> dict[str, Any]:
+def _meaning(config: Mapping[str, Any], *, is_generator: bool = False) -> dict[str, Any]:
   """The fields of `MEANING_FIELDS`, of the encoder or of the generator, which has heads of its own."""
   model = config.get("model", {})
   fields = {name: model.get(name, "absent") for name in MEANING_FIELDS}

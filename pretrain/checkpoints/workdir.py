@@ -9,10 +9,10 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from data import errors, files, manifest, vocabulary
 from data.errors import ConfigError, DataError
@@ -56,8 +56,8 @@ def refuse_unshared(workdir: str | os.PathLike) -> None:
     )
 
 
-def begin(workdir: str, config: ConfigDict, words_of: str, described: manifest.VocabularyInfo) -> None:
-  """Writes the resolved config and a copy of the vocabulary in `words_of`.
+def begin(workdir: str, config: Mapping[str, Any], words_of: str, described: manifest.VocabularyInfo) -> None:
+  """Writes the resolved config, as a dict, and a copy of the vocabulary in `words_of`.
 
   `described` is what the manifest of prepared records, or a feed, says of it.
 
@@ -80,7 +80,7 @@ def begin(workdir: str, config: ConfigDict, words_of: str, described: manifest.V
     )
   _remove_leftovers(path)
   _keep_vocabulary(made, path / "vocabulary", is_of_run=(path / CONFIG).is_file())
-  content = json.dumps(config.to_dict(), indent=2, sort_keys=True)
+  content = json.dumps(config, indent=2, sort_keys=True)
   with errors.writing(path / CONFIG):
     files.write_atomically(path / CONFIG, content + "\n")
 

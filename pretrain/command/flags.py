@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import ConfigDict
 
 from data import log_lines
 from data.command import refuse_other_locale
@@ -90,9 +90,9 @@ PRETRAINING = Program(HELP, validate.PRETRAINING, "configs/coco_lm_tiny.py", opt
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-  """What the user asked for; the config is frozen and has passed `validate`, but for rules about devices."""
+  """What the user asked for."""
 
-  config: FrozenConfigDict
+  config: validate.Checked
   workdir: str
   dry_run: bool
   download: bool
@@ -159,7 +159,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
     problems += paths.missing_records(changed)
   if problems or config is None:
     raise ConfigError(validate.listing(problems)) from cause
-  return Arguments(FrozenConfigDict(config), workdir, config_name=name, plan=plan, place=cluster, **switches)
+  return Arguments(validate.Checked(config), workdir, config_name=name, plan=plan, place=cluster, **switches)
 
 
 def _planned_devices(plan: str, problems: list[str], *, dry_run: bool) -> int | None:
@@ -266,9 +266,9 @@ def _config_problems(
   For a plan the devices are the `planned` ones.
   """
   problems = validate.problems(config, rules=rules, num_devices=planned)
-  if planned is not None:
+  if planned is not None or not (problems or in_doubt):
     return problems
-  if not (problems or in_doubt) or fields.flatten(config).get("train.multihost") is not False:
+  if fields.flatten(config).get("train.multihost") is not False:
     return problems  # with several hosts jax.distributed would have to come first
   try:
     import jax

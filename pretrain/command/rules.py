@@ -1,7 +1,8 @@
 """Rules about several fields: sizes that must fit each other, choices that make no sense together.
 
 Every rule takes {dotted name: value} with all fields of `configs/base.py`, each right by itself, and
-yields lines for the user that name the fields it read. Imports no jax.
+yields lines for the user that name the fields it read. Rules about devices are by themselves: how many there
+are is known later. Imports no jax.
 """
 
 import dataclasses
@@ -18,8 +19,8 @@ from pretrain.settings.objectives import OBJECTIVES, switched_on
 from pretrain.settings.objectives.objective import Contrast, Objective
 
 
-def problems(config: Fields, *, num_devices: int | None) -> list[str]:
-  """Lines for everything that does not fit together; `num_devices` of all hosts are None while not known."""
+def problems(config: Fields) -> list[str]:
+  """Lines for everything that does not fit together, whatever the number of devices."""
   objectives = _switched_on(config)
   refusals = [*_model(config), *_objectives(config, objectives), *_corruption(config), *_training(config)]
   for objective in objectives.values():
@@ -28,9 +29,14 @@ def problems(config: Fields, *, num_devices: int | None) -> list[str]:
     refusals += generator_rules.problems(config)
   else:
     refusals += generator_rules.without_generator(config)
+  return refusals
+
+
+def device_problems(config: Fields, num_devices: int | None) -> list[str]:
+  """Lines for what does not fit on devices; `num_devices` of all hosts are None while not known."""
   misshaped = list(_mesh(config, num_devices))
   # Without a mesh there is nothing that batches and parameters must be divisible by.
-  return refusals + (misshaped or [*_cuts(config, num_devices), *_batch(config, objectives, num_devices)])
+  return misshaped or [*_cuts(config, num_devices), *_batch(config, _switched_on(config), num_devices)]
 
 
 def _switched_on(config: Fields) -> dict[str, Objective]:

@@ -8,13 +8,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FrozenConfigDict
 
 from data import files
 from data.errors import ConfigError, did_you_mean
 from pretrain.command import fields
 from pretrain.command import rules as combinations
-from pretrain.settings.field_types import show_value
+from pretrain.settings.field_types import Fields, show_value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,18 +23,21 @@ class Rules:
 
   Attributes:
     schema: the fields there are, and what each may be.
-    together: (all fields, num_devices=) to lines about several fields.
+    together: all fields to lines about several of them.
+    on_devices: all fields and a number of devices, None while not known, to lines about what they cut.
     addresses: fields and flags with paths that may be addresses of buckets.
   """
 
   schema: fields.Schema
-  together: Callable[..., list[str]]
+  together: Callable[[Fields], list[str]]
+  on_devices: Callable[[Fields, int | None], list[str]] = lambda _, number: []
   addresses: tuple[str, ...] = ()
 
 
 PRETRAINING = Rules(
   fields.PRETRAINING,
   combinations.problems,
+  combinations.device_problems,
   addresses=(
     "workdir",
     "data.source",
@@ -48,6 +51,10 @@ PRETRAINING = Rules(
     "model.freeze_embeddings_from",
   ),
 )
+
+
+class Checked(FrozenConfigDict):
+  """A config without `problems`, which nobody can change; how many devices there are may not be known yet."""
 
 
 def problems(
@@ -72,15 +79,22 @@ def problems(
       lines.append(line)
       bad.add(name)
   sound = dict(known) | {name: value for name, value in values.items() if name in known and name not in bad}
-  together = rules.together(sound, num_devices=num_devices)
+  together = rules.together(sound) + rules.on_devices(sound, num_devices)
   return lines + [line for line in together if not any(name in line for name in bad)]
 
 
-def check(config: ConfigDict, *, num_devices: int | None = None) -> None:
-  """Raises ConfigError with all `problems`."""
-  found = problems(config, num_devices=num_devices)
-  if found:
-    raise ConfigError(listing(found))
+def check(config: ConfigDict, *, num_devices: int | None = None) -> Checked:
+  """Returns a config of pretraining that has no `problems`; raises ConfigError with all of them.
+
+  Of a config that is `Checked`, as the command line's is, only the rules about devices are asked.
+  """
+  if isinstance(config, Checked):
+    lines = PRETRAINING.on_devices(fields.flatten(config), num_devices)
+  else:
+    lines = problems(config, num_devices=num_devices)
+  if lines:
+    raise ConfigError(listing(lines))
+  return Checked(config)
 
 
 def listing(lines: list[str]) -> str:

@@ -20,15 +20,14 @@ from pretrain.ops.draws.row_random import Use
 from pretrain.ops.positions import take_positions
 from pretrain.ops.vocab.vocab_cross_entropy import VocabScores, vocab_scores
 from pretrain.ops.vocab.vocab_loss import Inputs, vocab_loss
-from pretrain.settings.corruption import GeneratorSwitches
+from pretrain.settings.corruption import GeneratorSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GeneratorSettings(GeneratorSwitches):
-  """Shape and sharing of the generator, every size resolved."""
+class GeneratorConfig(GeneratorSettings):
+  """The settings of a generator, every size resolved; `mlm_layers` of separate ones are their depths."""
 
-  members: tuple[EncoderConfig, ...]  # one trunk, or one per separate generator
-  mlm_layers: tuple[int, ...]  # layers with a head, from 1; for separate generators their depths
+  members: tuple[EncoderConfig, ...]  # one trunk, or one for each separate generator
   token_size: int  # width of the token table
 
   @property
@@ -45,13 +44,11 @@ class GeneratorOutput(NamedTuple):
   biases: jax.Array  # [heads or 1, vocab] float32
 
 
-def _member_names(settings: GeneratorSettings) -> list[str]:
+def _member_names(settings: GeneratorConfig) -> list[str]:
   return [f"member_{i}" for i in range(len(settings.members))]
 
 
-def _init_member(
-  key: jax.Array, settings: GeneratorSettings, config: EncoderConfig, tokens: TokenIds
-) -> dict:
+def _init_member(key: jax.Array, settings: GeneratorConfig, config: EncoderConfig, tokens: TokenIds) -> dict:
   keys = jax.random.split(key, 5)
   params = {"trunk": encoder_model.init_trunk(keys[0], config)}
   resized = config.hidden_size != settings.token_size
@@ -72,7 +69,7 @@ def _init_member(
   return params
 
 
-def init(key: jax.Array, settings: GeneratorSettings, tokens: TokenIds) -> dict:
+def init(key: jax.Array, settings: GeneratorConfig, tokens: TokenIds) -> dict:
   """Parameters: those of the one trunk, or {'member_0': ..., 'member_1': ...} of separate generators."""
   if not settings.is_separate:
     return _init_member(key, settings, settings.members[0], tokens)
@@ -83,7 +80,7 @@ def init(key: jax.Array, settings: GeneratorSettings, tokens: TokenIds) -> dict:
   }
 
 
-def token_table(params: dict, shared: dict, settings: GeneratorSettings) -> jax.Array:
+def token_table(params: dict, shared: dict, settings: GeneratorConfig) -> jax.Array:
   """The generator's [vocab, embed] token table: the encoder's, or its own when nothing is shared."""
   owner = params if settings.share_embeddings == "none" else {"embeddings": shared}
   return owner["embeddings"]["token"]["embedding"]
@@ -99,7 +96,7 @@ class _Input(NamedTuple):
 
 
 def _embed(
-  params: dict, settings: GeneratorSettings, config: EncoderConfig, inputs: _Input, row_keys: jax.Array | None
+  params: dict, settings: GeneratorConfig, config: EncoderConfig, inputs: _Input, row_keys: jax.Array | None
 ) -> jax.Array:
   """Embedded [batch, length, generator embed] tokens, through the projection where the widths differ."""
   own = params.get("embeddings", inputs.shared)
@@ -116,7 +113,7 @@ def _embed(
 
 
 def _transform(
-  params: dict, settings: GeneratorSettings, config: EncoderConfig, features: jax.Array
+  params: dict, settings: GeneratorConfig, config: EncoderConfig, features: jax.Array
 ) -> jax.Array:
   """The head's vector in the width of the token table."""
   transformed = heads.apply_transform(params["mlm_head"], config, features)
@@ -130,7 +127,7 @@ def _transform(
 
 def _run_member(
   params: dict,
-  settings: GeneratorSettings,
+  settings: GeneratorConfig,
   config: EncoderConfig,
   inputs: _Input,
   layers: tuple[int, ...],
@@ -163,7 +160,7 @@ def _run_member(
 def run(
   params: dict,
   shared: dict,
-  settings: GeneratorSettings,
+  settings: GeneratorConfig,
   masking: Masking,
   token_mask: jax.Array,
   tokens: TokenIds,
@@ -245,7 +242,7 @@ def loss_and_metrics(
   table: jax.Array,
   targets: jax.Array,
   weights: jax.Array,
-  settings: GeneratorSettings,
+  settings: GeneratorConfig,
   *,
   chunk: int,
 ) -> tuple[jax.Array, dict[str, tuple[jax.Array, jax.Array]]]:

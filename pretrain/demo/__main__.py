@@ -98,7 +98,8 @@ def _look(config, workdir: str) -> tuple[str, str]:
   from pretrain.report import __main__ as report
 
   opened = open_run(workdir, rows=config.train.batch_size)
-  for one in figures.summarise(config, workdir, opened):
+  rows = config.train.batch_size * config.train.eval_batches
+  for one in figures.summarise(workdir, opened, rows=rows):
     one.print(console)
     one.write(os.path.join(workdir, "reports"))
   print("", flush=True)
@@ -125,11 +126,13 @@ def _prepare(config) -> dict[str, float]:
   """Makes the records unless they are there; {stage: seconds}."""
   from data import manifest
   from pretrain.reading import prepared
+  from pretrain.settings.run import reading_settings
 
-  directory, begun = prepared.records_directory(config), time.monotonic()
+  settings = reading_settings(config)
+  directory, begun = prepared.records_directory(settings), time.monotonic()
   is_there = os.path.exists(os.path.join(directory, manifest.NAME))
   logger.info("\nText")
-  prepared.ensure_records(config, download=False)
+  prepared.ensure_records(settings, download=False)
   if is_there:
     logger.info(f"{directory} is there from an earlier run and is used again")
   made = manifest.read(directory)

@@ -4,8 +4,6 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ml_collections import ConfigDict
-
 from data.errors import DataError
 from data.tables import Column, Report, text_column
 from data.vocabulary import Vocabulary
@@ -26,9 +24,11 @@ class Row(NamedTuple):
   is_loss: bool  # in nats, the lower the better; else a fraction, the higher the better
 
 
-def summarise(config: ConfigDict, workdir: str, opened: OpenedRun) -> list[Report]:
-  """What the run in `workdir` learned, and examples; DataError where its metrics are missing."""
-  rows = config.train.batch_size * config.train.eval_batches
+def summarise(workdir: str, opened: OpenedRun, *, rows: int) -> list[Report]:
+  """What the run in `workdir` learned, on so many held-out rows, and examples.
+
+  DataError: its metrics are missing.
+  """
   first, last = heldout_metrics(workdir, last_step=opened.step)
   rows = min(len(opened.heldout), rows)
   arrays = collect(opened.run, opened.params, opened.heldout, describe_guesses, rows=rows)

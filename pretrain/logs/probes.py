@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from pretrain.listener import Listener
 from pretrain.logs.metrics import Throughput
@@ -21,14 +20,14 @@ class Probes(Listener):
     self,
     probing: Any,
     first: int,
-    settings: ConfigDict,
+    every: int,
     written: Written,
     speed: Throughput,
     is_stopping: Callable[[int], bool],
   ) -> None:
     """`probing` measures host parameters: (params, is_stopping=) to {metric: value}, or None if stopped."""
-    self.every = settings.probe_every
-    is_due = first % self.every == 0 and not (first and "probe" in written.kinds)
+    self.every = every
+    is_due = first % every == 0 and not (first and "probe" in written.kinds)
     self._is_done_at = None if is_due else first
     self._probing, self._written, self._speed = probing, written, speed
     self._is_stopping = is_stopping

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator
 
 import jax
-from ml_collections import ConfigDict, FrozenConfigDict
 
 from data import errors
 from data.errors import ConfigError
@@ -74,13 +73,12 @@ def memory_errors(line: Callable[[str], str]) -> Iterator[None]:
     raise ConfigError(line(errors.reason(error)[:200])) from error
 
 
-def enough_memory(config: ConfigDict | FrozenConfigDict) -> contextlib.AbstractContextManager[None]:
-  """`memory_errors` of the run of a config, with the fields that decide; what it has saved stays as it is."""
-  settings = config.train
+def enough_memory(batch_size: int, microbatches: int) -> contextlib.AbstractContextManager[None]:
+  """`memory_errors` of a run, with the fields that decide; what it has saved stays as it is."""
   return memory_errors(
     lambda reason: (
-      f"out of memory ({reason}): train.batch_size={settings.batch_size} rows in "
-      f"train.microbatches={settings.microbatches} on {jax.device_count()} devices; give more microbatches "
+      f"out of memory ({reason}): train.batch_size={batch_size} rows in "
+      f"train.microbatches={microbatches} on {jax.device_count()} devices; give more microbatches "
       "or cut weights with mesh.fsdp; --dry_run says what they need; the newest checkpoint is whole"
     )
   )

@@ -1,5 +1,9 @@
 """Sizes and switches of one Transformer encoder."""
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -20,6 +24,12 @@ class EncoderConfig(EncoderSettings):
     if self.dtype == "auto":
       return jnp.dtype(jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
     return jnp.dtype(self.dtype)
+
+
+def encoder_config(model: Mapping[str, Any], **changes: Any) -> EncoderConfig:
+  """The encoder of the fields under `model`; those that an older config lacks have their defaults."""
+  fields = [field.name for field in dataclasses.fields(EncoderConfig)]
+  return EncoderConfig(**{name: model[name] for name in fields if name in model} | changes)
 
 
 def activation_bytes(

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from data import files, manifest, vocabulary
 from pretrain.checkpoints import resume
+from pretrain.command import validate
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding, trees
 from pretrain.mesh.compiler_options import compiler_options
@@ -24,6 +25,7 @@ from pretrain.reading import mixed
 from pretrain.reading.prepared import records_directory, refuse_other_text, token_ids
 from pretrain.run import Run, make_run
 from pretrain.settings import feed, mixture
+from pretrain.settings.run import DataFields, ReadingSettings, reading_settings
 
 GIB = 1 << 30
 
@@ -108,17 +110,22 @@ def local_bytes(abstract_tree: Any) -> int:
 
 
 def dry_run(config: ConfigDict, *, workdir: str) -> str:
-  """The resolved config, parameter counts, mesh, sharding of every parameter and cost of a run, as text."""
+  """The resolved config, parameter counts, mesh, sharding of every parameter and cost of a run, as text.
+
+  ConfigError: the config has problems.
+  """
+  config = validate.check(config, num_devices=jax.device_count())
+  settings = reading_settings(config)
   if feed.is_fed(config.data):
-    tokens, lines = _feed(config)
+    tokens, lines = _feed(settings.data, settings.vocab_size)
   elif mixture.seqio_name(config.data):
     tokens = TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)
     lines = {"records": f"of the Tasks of {config.data.mixture}, which are asked for on the first start"}
   elif mixture.is_asked(config.data):
-    found = mixed.find(config, only=(manifest.NAME,))
+    found = mixed.find(settings, only=(manifest.NAME,))
     tokens, lines = token_ids(found.directory), _mixture_lines(found)
   else:
-    tokens, lines = _records(config)
+    tokens, lines = _records(settings)
   run = make_run(config, tokens)
   sections = [
     _section("config", resume.flatten(config.to_dict())),
@@ -131,26 +138,24 @@ def dry_run(config: ConfigDict, *, workdir: str) -> str:
   return "\n\n".join(sections)
 
 
-def _records(config: ConfigDict) -> tuple[TokenIds, dict[str, str]]:
+def _records(settings: ReadingSettings) -> tuple[TokenIds, dict[str, str]]:
   """Returns the special ids of the records of a config, or stand-ins, and a line that says where they are."""
-  directory = records_directory(config, only=(manifest.NAME,))
+  directory = records_directory(settings, only=(manifest.NAME,))
   prepared = os.path.exists(os.path.join(directory, manifest.NAME))
   if prepared:
-    refuse_other_text(config, directory)
-  tokens = token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)
-  directory = config.data.directory or directory  # rather than the copy of an address
+    refuse_other_text(settings.data, directory)
+  tokens = token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, settings.vocab_size)
+  directory = settings.data.directory or directory  # rather than the copy of an address
   return tokens, {"records": directory if prepared else f"{directory} (not there yet; made on first start)"}
 
 
-def _feed(config: ConfigDict) -> tuple[TokenIds, dict[str, str]]:
+def _feed(data: DataFields, vocab_size: int) -> tuple[TokenIds, dict[str, str]]:
   """Returns the special ids of the vocabulary named, or stand-ins, and a line about the blocks."""
-  words = (
-    files.read_json(os.path.join(config.data.vocabulary, vocabulary.NAME)) if config.data.vocabulary else {}
-  )
-  tokens = TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)
+  words = files.read_json(os.path.join(data.vocabulary, vocabulary.NAME)) if data.vocabulary else {}
+  tokens = TokenIds(0, 1, 2, 3, 4, vocab_size)
   if words:
     tokens = TokenIds(**words["special_ids"], vocab_size=words["size"])
-  return tokens, {"records": f"none: {config.data.source} is read by a child process while the run trains"}
+  return tokens, {"records": f"none: {data.source} is read by a child process while the run trains"}
 
 
 def _mixture_lines(sources: mixed.Found) -> dict[str, str]:

@@ -48,7 +48,8 @@ def row(item: Try) -> str:
 
 def compiled_plan(target: Target, tries: Sequence[Try], chosen: Try, platform: str) -> str:
   """All about the try that is recommended."""
-  forecast = chosen.forecast
+  forecast, steps = chosen.forecast, chosen.config.train.total_steps
+  tokens = chosen.config.train.batch_size * chosen.config.data.length
   sizes = " ".join(f"--config.mesh.{axis}={size}" for axis, size in forecast.mesh.items())
   sections = [
     f"recommended of these: {sizes} --config.train.microbatches={forecast.microbatches}",
@@ -56,7 +57,7 @@ def compiled_plan(target: Target, tries: Sequence[Try], chosen: Try, platform: s
     _largest_microbatch(tries, chosen, target),
     _section("exchanged in a step, of a device", _exchange(forecast)),
     _section("time of a step", _time(forecast, target, platform)),
-    _section("the whole run", to_the_end(chosen.config, forecast.step_seconds, forecast.devices)),
+    _section("the whole run", to_the_end(steps, tokens, forecast.step_seconds, forecast.devices)),
   ]
   return "\n\n".join(sections)
 
@@ -126,14 +127,13 @@ def _time(found: Forecast, target: Target, platform: str) -> dict[str, str]:
   return lines
 
 
-def to_the_end(config: ConfigDict, step_seconds: float, devices: int) -> dict[str, str]:
-  """Speed, hours and chip-hours of a run whose steps take so long."""
-  tokens = config.train.batch_size * config.data.length
-  hours = step_seconds * config.train.total_steps / 3600
+def to_the_end(steps: int, tokens: int, step_seconds: float, devices: int) -> dict[str, str]:
+  """Speed, hours and chip-hours of a run with so many steps of so many tokens, which take so long."""
+  hours = step_seconds * steps / 3600
   speed = tokens / step_seconds
   return {
     "tokens/s": f"{speed:,.0f}, {speed / devices:,.0f} a device",
-    "steps": f"{config.train.total_steps:,} of {tokens:,} tokens",
+    "steps": f"{steps:,} of {tokens:,} tokens",
     "hours": f"{hours:,.1f}",
     "chip-hours": f"{hours * devices:,.1f}",
   }
@@ -153,7 +153,7 @@ def formula_plan(config: ConfigDict, found: Forecast, target: Target, how_to_ins
     _section(
       "time of a step", {"in all": f"{seconds:.4g} s at half of the peak of {found.devices} x {chip.kind}"}
     ),
-    _section("the whole run", to_the_end(config, seconds, found.devices)),
+    _section("the whole run", to_the_end(config.train.total_steps, tokens, seconds, found.devices)),
     f"These are formulas. What the machine's own compiler says of the real step: {how_to_install}",
   ]
   return "\n\n".join(sections)

@@ -11,8 +11,6 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from data import files, manifest, vocabulary
 from data.buckets import copies
 from data.errors import ConfigError, DataError
@@ -20,6 +18,7 @@ from data.files import short_names
 from data.mixture import MixedRecords, Mixture, source_seed
 from data.records import PackedRecords
 from pretrain.settings import mixture
+from pretrain.settings.run import ReadingSettings
 
 _DIGITS = 20  # of a rate with a temperature
 
@@ -83,24 +82,26 @@ class Found:
     same = {"packing": self.manifest.packing, "length": self.manifest.length}
     return {"source": "", **same, **sums, "sources": sources}
 
-  def train(self, config: ConfigDict) -> MixedRecords:
+  def train(self, settings: ReadingSettings) -> MixedRecords:
     """Opens the training records: every source in its own order, every stage from its step on."""
-    firsts = [step * config.train.batch_size for step in self.steps]
+    firsts = [step * settings.batch_size for step in self.steps]
     rates = [[source.rates[at] for source in self.sources] for at in range(len(firsts))]
-    return self._open(config, "train", Mixture(list(zip(firsts, rates))), fraction=config.data.fraction)
+    return self._open(settings, "train", Mixture(list(zip(firsts, rates))), fraction=settings.data.fraction)
 
-  def heldout(self, config: ConfigDict) -> MixedRecords:
+  def heldout(self, settings: ReadingSettings) -> MixedRecords:
     """Opens the held-out records, which come at the shares of the whole run."""
-    return self._open(config, "heldout", Mixture([(0, [source.share for source in self.sources])]))
+    return self._open(settings, "heldout", Mixture([(0, [source.share for source in self.sources])]))
 
-  def _open(self, config: ConfigDict, split: str, order: Mixture, *, fraction: float = 1.0) -> MixedRecords:
+  def _open(
+    self, settings: ReadingSettings, split: str, order: Mixture, *, fraction: float = 1.0
+  ) -> MixedRecords:
     opened = {
       source.name: PackedRecords(
         source.directory,
         split=split,
-        length=config.data.length,
+        length=settings.data.length,
         # By content: a directory may be moved, and two sources never share an order.
-        seed=source_seed(config.seed, _digest(source)),
+        seed=source_seed(settings.seed, _digest(source)),
         fraction=fraction,
         content=source.content,
       )
@@ -109,7 +110,7 @@ class Found:
     return MixedRecords(opened, order, shares=[source.share for source in self.sources])
 
 
-def find(config: ConfigDict, *, only: Collection[str] = ()) -> Found:
+def find(settings: ReadingSettings, *, only: Collection[str] = ()) -> Found:
   """Finds the sources of a config's mixture, after it has fetched those of addresses.
 
   Of an address `only` some files are fetched, where names are given.
@@ -120,28 +121,28 @@ def find(config: ConfigDict, *, only: Collection[str] = ()) -> Found:
       first, or the same records as another.
   """
   try:
-    stages = mixture.stages(config.data)
+    stages = mixture.stages(vars(settings.data))
   except ValueError as error:
     raise ConfigError(
-      f"data.stages={config.data.stages}, data.mixture={config.data.mixture}: {error}"
+      f"data.stages={settings.data.stages}, data.mixture={settings.data.mixture}: {error}"
     ) from error
   written = list(dict.fromkeys(source.directory for stage in stages for source in stage.sources))
   places = [_fetched(directory, only) for directory in written]
   contents = dict(zip(written, map(manifest.read, places)))
-  _refuse_unlike(contents, config.data.vocabulary)
+  _refuse_unlike(contents, settings.data.vocabulary)
   rates = {directory: [Fraction(0)] * len(stages) for directory in written}
   for at, stage in enumerate(stages):
     sizes = [
       _tempered(
         Fraction(contents[source.directory].splits["train"].records) if source.rate is None else source.rate,
-        config.data.temperature,
+        settings.data.temperature,
       )
       for source in stage.sources
     ]
     for source, size in zip(stage.sources, sizes):
       rates[source.directory][at] = size / sum(sizes)
   steps = [stage.step for stage in stages]
-  total = max(config.train.total_steps, steps[-1] + 1)
+  total = max(settings.total_steps, steps[-1] + 1)
   lengths = [end - step for step, end in zip(steps, [*steps[1:], total])]
   sources = [
     Source(

@@ -11,8 +11,6 @@ import shlex
 from collections.abc import Collection
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from data import child, errors, files, manifest, seqio_tasks, sources, vocabulary
 from data.buckets import copies
 from data.command import run_child
@@ -24,48 +22,49 @@ from pretrain.reading import feed, mixed
 from pretrain.reading.opened import Prepared, tokens_of
 from pretrain.settings import mixture
 from pretrain.settings.feed import is_fed
+from pretrain.settings.run import DataFields, ReadingSettings
 
 logger = logging.getLogger(__name__)
 
 
-def records_directory(config: ConfigDict, *, only: Collection[str] = ()) -> str:
+def records_directory(settings: ReadingSettings, *, only: Collection[str] = ()) -> str:
   """Where the prepared records of a config are, or would be; those of an address are fetched first.
 
   Of these `only` some files, where names are given. DataError: there are none at the address.
   """
-  directory = from_config.directory(config.data.to_dict(), vocab_size=config.model.vocab_size)
+  directory = from_config.directory(vars(settings.data), vocab_size=settings.vocab_size)
   if not files.is_address(directory):
     return directory
   return str(copies.records(directory, flag="data.directory", only=only))
 
 
-def ensure_records(config: ConfigDict, *, download: bool) -> str:
+def ensure_records(settings: ReadingSettings, *, download: bool) -> str:
   """Makes the records a config names unless they are there; returns their directory, a mixture's first.
 
   Raises DataError where the source is not there (the line names the two commands that mend it) or its text
   cannot be used. The errors of data.prepare are raised again, the flags they name as fields of the config.
   """
-  if is_fed(config.data):
+  if is_fed(vars(settings.data)):
     if download:
-      feed.open(config, download=True).close()
+      feed.open(settings, download=True).close()
     return ""
-  if mixture.is_asked(config.data):
-    return mixed.find(config).directory
-  directory = records_directory(config)
+  if mixture.is_asked(vars(settings.data)):
+    return mixed.find(settings).directory
+  directory = records_directory(settings)
   if os.path.exists(os.path.join(directory, manifest.NAME)):
-    refuse_other_text(config, directory)
+    refuse_other_text(settings.data, directory)
     return directory
-  command = from_config.command(config.data.to_dict(), vocab_size=config.model.vocab_size, output=directory)
-  logger.info(f"No records in {directory} yet; preparing them from {config.data.source}")
+  command = from_config.command(vars(settings.data), vocab_size=settings.vocab_size, output=directory)
+  logger.info(f"No records in {directory} yet; preparing them from {settings.data.source}")
   code, reason = run_child(command + ["--download"] * download, relay=True)
   if code == 0:
     return directory
   reason = from_config.with_fields(reason)
   where = (
-    f"no records in {directory}, and data.source={config.data.source!r} cannot be prepared here ({reason})"
+    f"no records in {directory}, and data.source={settings.data.source!r} cannot be prepared here ({reason})"
   )
-  is_name = re.match("(tfds|seqio):", config.data.source)  # files that are not here cannot be downloaded
-  if code == DataError.exit_code and is_name and not _is_there(config):
+  is_name = re.match("(tfds|seqio):", settings.data.source)  # files that are not here cannot be downloaded
+  if code == DataError.exit_code and is_name and not _is_there(settings.data):
     shown = shlex.join(["python", *command[1:]])
     raise DataError(
       f"{where}; run `{shown} --download` where that text can be had, or train on the documentation of "
@@ -74,39 +73,39 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
   raise errors.of_code(code, where, otherwise=DataError)
 
 
-def ensure_tasks(config: ConfigDict, *, download: bool) -> str:
+def ensure_tasks(settings: ReadingSettings, *, download: bool) -> str:
   """Makes the records of every Task of a seqio Mixture unless they are there.
 
   Returns the mixture of their directories, 'DIR:RATE,DIR:RATE', for `data.mixture`. Errors are those of
   `seqio_tasks.rates` and `ensure_records`.
   """
-  data = config.data
+  data = settings.data
   try:
-    name, given = mixture.seqio_name(data), {"module": data.module, "tfds_directory": data.tfds_directory}
-    pairs = child.call(seqio_tasks.rates, relay=download, name=name, download=download, **given)
+    fields = {"name": mixture.seqio_name(vars(data)), "module": data.module, "download": download}
+    pairs = child.call(seqio_tasks.rates, relay=download, tfds_directory=data.tfds_directory, **fields)
   except UserError as error:
     reason = from_config.with_fields(str(error))
     raise type(error)(reason.replace("--mixture=", "--config.data.mixture=")) from error
   parts = []
   for task, rate in pairs:
-    alone = ConfigDict(config.to_dict())
-    alone.data.update({"mixture": "", "source": f"{mixture.SEQIO}{task}"})
+    source = dataclasses.replace(data, mixture="", source=f"{mixture.SEQIO}{task}")
+    alone = dataclasses.replace(settings, data=source)
     parts.append(f"{ensure_records(alone, download=download)}:{rate!r}")
   return ",".join(parts)
 
 
-def refuse_other_text(config: ConfigDict, directory: str) -> None:
+def refuse_other_text(data: DataFields, directory: str) -> None:
   """Raises DataError where the finished records in a directory are not of the text or vocabulary named.
 
   A source without files, such as the default, names no text. Files that are gone are not compared.
   """
-  data, made = config.data, manifest.read(directory)
+  made = manifest.read(directory)
   shown = data.directory or directory  # rather than the copy of an address
   since = os.path.getmtime(os.path.join(directory, manifest.NAME))
   differs = {"source": _other_source(data.source, made, since=since)}
   # Of a vocabulary that is named the digest alone is read: the trainer has no use for its model.
   digest = files.read_json(os.path.join(data.vocabulary, vocabulary.NAME)).get("digest")
-  of_text = [(name, data.source and data[name]) for name in ("text_field", "clean")]
+  of_text = [(name, data.source and getattr(data, name)) for name in ("text_field", "clean")]
   for name, asked in (*of_text, ("vocabulary", digest)):
     stored = made.settings.get(name, "")  # older records know no `clean`
     if asked and asked != stored:
@@ -133,9 +132,9 @@ def _other_source(source: str, made: manifest.Manifest, *, since: float) -> str:
   return ""
 
 
-def _is_there(config: ConfigDict) -> bool:
+def _is_there(data: DataFields) -> bool:
   """Whether the source can be read without a download, as far as names tell."""
-  request = sources.Request(config.data.source, tfds_directory=config.data.tfds_directory)
+  request = sources.Request(data.source, tfds_directory=data.tfds_directory)
   try:
     sources.check(request)
   except UserError:
@@ -143,52 +142,52 @@ def _is_there(config: ConfigDict) -> bool:
   return True
 
 
-def open(config: ConfigDict) -> Prepared:
+def open(settings: ReadingSettings) -> Prepared:
   """Opens the records that a config names; DataError where they are not there, damaged or do not fit it."""
-  if is_fed(config.data):
-    return feed.open(config)
-  if mixture.is_asked(config.data):
-    mix = mixed.find(config)
+  if is_fed(vars(settings.data)):
+    return feed.open(settings)
+  if mixture.is_asked(vars(settings.data)):
+    mix = mixed.find(settings)
     return Prepared(
       directory=mix.directory,
       vocabulary=_vocabulary(mix.directory),
-      train=mix.train(config),
-      heldout=mix.heldout(config) if config.train.eval_batches else None,
+      train=mix.train(settings),
+      heldout=mix.heldout(settings) if settings.eval_batches else None,
       digests=mix.digests,
       description=mix.describe(),
     )
-  directory = records_directory(config)
+  directory = records_directory(settings)
   content = manifest.read(directory)
 
   def split(name: str, **options) -> PackedRecords:
     return PackedRecords(
-      directory, split=name, length=config.data.length, seed=config.seed, content=content, **options
+      directory, split=name, length=settings.data.length, seed=settings.seed, content=content, **options
     )
 
   return Prepared(
     directory=directory,
     vocabulary=_vocabulary(directory),
-    train=split("train", fraction=config.data.fraction),
-    heldout=split("heldout") if config.train.eval_batches else None,
+    train=split("train", fraction=settings.data.fraction),
+    heldout=split("heldout") if settings.eval_batches else None,
     digests=digests_of(content),
     description=describe(content),
   )
 
 
-def open_heldout(config: ConfigDict) -> tuple[HeldoutRecords, str]:
+def open_heldout(settings: ReadingSettings) -> tuple[HeldoutRecords, str]:
   """Opens the held-out records of a config alone, and returns them with their directory, or a feed's Task."""
-  if is_fed(config.data):
-    opened = feed.open(config)
+  if is_fed(vars(settings.data)):
+    opened = feed.open(settings)
     opened.close()
     if opened.heldout is None:
-      raise DataError(f"{config.data.source} was trained on without held-out blocks (train.eval_batches=0)")
-    return opened.heldout, config.data.source
-  if mixture.is_asked(config.data):
-    mix = mixed.find(config)
-    return mix.heldout(config), mix.directory
-  directory = records_directory(config)
+      raise DataError(f"{settings.data.source} was trained on without held-out blocks (train.eval_batches=0)")
+    return opened.heldout, settings.data.source
+  if mixture.is_asked(vars(settings.data)):
+    mix = mixed.find(settings)
+    return mix.heldout(settings), mix.directory
+  directory = records_directory(settings)
   # Held-out records are read in the order of the files, which no seed changes.
-  return PackedRecords(directory, split="heldout", length=config.data.length, seed=0), directory
+  return PackedRecords(directory, split="heldout", length=settings.data.length, seed=0), directory
 
 
 def token_ids(directory: str) -> TokenIds:

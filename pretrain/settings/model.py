@@ -1,7 +1,8 @@
 """Types, choices and limits of the fields under `model`. Imports no jax."""
 
 import dataclasses
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pretrain.settings.field_types import Count, CountOrZero, FractionBelowOne, Limit, Positive
 
@@ -38,10 +39,9 @@ class EncoderSettings:
     object.__setattr__(self, "remat", OLD_REMAT.get(self.remat, self.remat))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelSettings(EncoderSettings):
-  """The encoder, and what a run does with its token table."""
-
-  vocab_chunk_rows: Count
-  freeze_embeddings: Literal["none", "random", "checkpoint"]
-  freeze_embeddings_from: str
+# What a run does with its token table: fields beside those of the encoder.
+TABLE_FIELDS: Mapping[str, Any] = {
+  "vocab_chunk_rows": Count,
+  "freeze_embeddings": Literal["none", "random", "checkpoint"],
+  "freeze_embeddings_from": str,
+}

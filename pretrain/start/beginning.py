@@ -17,6 +17,7 @@ from data.feed.client import FedRecords
 from pretrain.checkpoints import checkpoint, resume, warm_start
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.warm_start import Origins
 from pretrain.export.tokenizer import convert
 from pretrain.pod.peers import COMPARING, LOOKING, PREPARING, here
 from pretrain.reading import feed, prepared
@@ -24,6 +25,7 @@ from pretrain.reading.opened import Prepared
 from pretrain.reading.skips import Skip
 from pretrain.run import Run
 from pretrain.settings import mixture
+from pretrain.settings.run import TrainFields, reading_settings
 from pretrain.start import preflight
 from pretrain.step import TrainState
 
@@ -57,7 +59,9 @@ class Start(NamedTuple):
     return self._replace(step=skip.at, loaded=None, skips=(*known, skip))
 
 
-def open_records(config: ConfigDict, workdir: str, download: bool) -> tuple[ConfigDict, Prepared]:
+def open_records(
+  config: ConfigDict, origins: Origins, workdir: str, download: bool
+) -> tuple[ConfigDict, Prepared]:
   """Looks whether the run can be, and opens its records, which process 0 prepares if need be.
 
   The config that is returned with them has the directories and rates of a seqio Mixture in place of its name.
@@ -65,19 +69,21 @@ def open_records(config: ConfigDict, workdir: str, download: bool) -> tuple[Conf
   peers = here()
 
   def look() -> None:
-    preflight.check(config, workdir, is_new=checkpoint.newest_step(workdir) is None)
+    is_new = checkpoint.newest_step(workdir) is None
+    preflight.check(origins, TrainFields(**config.train), workdir, is_new=is_new)
 
   peers.together("paths", look, seconds=LOOKING)
   if mixture.seqio_name(config.data):
-    prepare = functools.partial(prepared.ensure_tasks, config, download=download)
+    prepare = functools.partial(prepared.ensure_tasks, reading_settings(config), download=download)
     config = ConfigDict(config.to_dict())
     config.data.mixture = peers.first("the mixture's Tasks", prepare, seconds=PREPARING)
-  prepare = functools.partial(prepared.ensure_records, config, download=download)
+  settings = reading_settings(config)
+  prepare = functools.partial(prepared.ensure_records, settings, download=download)
   peers.first("prepared text", prepare, seconds=PREPARING)
   fetched = ("directory", "mixture", "stages")
   is_far = any("://" in config.data[name] for name in fetched)
   late = PREPARING if is_far else LOOKING  # every host may fetch them
-  records = peers.together("records", functools.partial(prepared.open, config), seconds=late)
+  records = peers.together("records", functools.partial(prepared.open, settings), seconds=late)
   with contextlib.ExitStack() as opened:
     opened.callback(records.close)
     where = records.directory or config.data.source
@@ -88,10 +94,10 @@ def open_records(config: ConfigDict, workdir: str, download: bool) -> tuple[Conf
 
 
 @contextlib.contextmanager
-def checkpoints(config: ConfigDict, workdir: str, records: Prepared) -> Iterator[Checkpoints]:
+def checkpoints(run: Run, workdir: str, records: Prepared) -> Iterator[Checkpoints]:
   """Writes the files that a workdir begins with, then opens its checkpoints, and closes them at the end."""
-  described = records.train.vocabulary
-  begin = functools.partial(workdir_files.begin, workdir, config, records.vocabulary, described)
+  config, described = run.config, records.train.vocabulary
+  begin = functools.partial(workdir_files.begin, workdir, config.to_dict(), records.vocabulary, described)
   here().first("the workdir's files", begin, seconds=LOOKING)
   opened = Checkpoints(
     workdir,
@@ -103,7 +109,7 @@ def checkpoints(config: ConfigDict, workdir: str, records: Prepared) -> Iterator
     yield opened
 
 
-def start(run: Run, records: Prepared, workdir: str) -> Start:
+def start(run: Run, records: Prepared, origins: Origins, workdir: str) -> Start:
   """Finds what the run in a workdir, which this run owns, begins with: the same on all processes."""
   peers = here()
   peers.gather("the workdir", None, seconds=LOOKING)  # process 0 has made it
@@ -114,16 +120,16 @@ def start(run: Run, records: Prepared, workdir: str) -> Start:
   newest = peers.first("the newest checkpoint", find, seconds=LOOKING)
 
   def begin() -> Start:
-    begun = _start_at(newest, run, records, workdir)
+    begun = _start_at(newest, run, records, origins, workdir)
     if isinstance(records.train, FedRecords) and begun.step < run.config.train.total_steps:
       saved = checkpoint.read_meta(checkpoint.step_path(workdir, begun.step)) if begun.step else {}
-      feed.begin(run.config, records.train, saved)
+      feed.begin(reading_settings(run.config), records.train, saved)
     return begun
 
   return peers.together("the beginning", begin, seconds=LOOKING)
 
 
-def _start_at(newest: int | None, run: Run, records: Prepared, workdir: str) -> Start:
+def _start_at(newest: int | None, run: Run, records: Prepared, origins: Origins, workdir: str) -> Start:
   """Holds the newest good checkpoint against this run or, for a new run, loads what it takes from others."""
   facts = records.digests | {"records": records.description, "commit": command.commit()}
   if newest is None:
@@ -131,11 +137,11 @@ def _start_at(newest: int | None, run: Run, records: Prepared, workdir: str) -> 
     digest = records.digests["vocabulary_digest"]
     if jax.process_index() == 0 and (line := convert.warning(Path(records.vocabulary))):
       logger.warning(line)
-    loaded = warm_start.load_into(run.abstract_state.params, run.config, vocabulary_digest=digest)
-    facts |= {"started_from": warm_start.started_from(run.config), "run_id": secrets.token_hex(8)}
+    loaded = warm_start.load_into(run.abstract_state.params, origins, vocabulary_digest=digest)
+    facts |= {"started_from": origins.facts(), "run_id": secrets.token_hex(8)}
     return Start(0, loaded, facts)
   saved = checkpoint.read_meta(checkpoint.step_path(workdir, newest))
-  for line in resume.check_same_run(run.config, records.digests, saved):
+  for line in resume.check_same_run(run.config.to_dict(), records.digests, saved):
     logger.warning(f"Config changed since step {newest:,}: {line}")
   for line in resume.changed_packages(saved):
     logger.warning(f"Packages changed since step {newest:,}: {line}; numbers may differ in their last bits")

@@ -13,6 +13,7 @@ import jax
 
 from data import progress
 from data.feed.client import FedRecords
+from pretrain.checkpoints import resume
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.saves import Saves
 from pretrain.evaluate import Evaluation
@@ -57,7 +58,8 @@ class Parts:
     total = config.train.total_steps
     is_watched = progress.is_watched() and peers.here().index == 0
     self.bar = progress.bar("step", is_shown=is_watched, total=total, initial=first)
-    self.written = Written(config, self.workdir, first, self.start.facts.get("run_id", ""))
+    fields, run_id = resume.flatten(config.to_dict()), self.start.facts.get("run_id", "")
+    self.written = Written(fields, self.workdir, first, run_id)
     peak = config.train.peak_flops or chips.peak_flops(jax.devices()[0].device_kind)
     self.speed = Throughput(
       tokens_per_step=config.train.batch_size * config.data.length,
@@ -90,11 +92,12 @@ def _evaluation(parts: Parts) -> Listener | None:
 
 
 def _probes(parts: Parts) -> Listener | None:
-  if not parts.run.config.train.probe_every:
-    return None
   config = parts.run.config
+  every = config.train.probe_every
+  if not every:
+    return None
   probing = importlib.import_module(PROBING).Probing(config, parts.records.vocabulary)
-  return Probes(probing, parts.start.step, config.train, parts.written, parts.speed, parts.is_stopping)
+  return Probes(probing, parts.start.step, every, parts.written, parts.speed, parts.is_stopping)
 
 
 def _feed(parts: Parts) -> Listener | None:

@@ -110,7 +110,8 @@ def devices(number: int):
   def of_some(settings, *, devices=None):
     return make_mesh(settings, devices=some if devices is None else devices)
 
-  with mock.patch.object(sharding, "make_mesh", of_some):
+  counted = mock.patch.object(jax, "device_count", lambda: number)
+  with mock.patch.object(sharding, "make_mesh", of_some), counted:
     yield
 
 

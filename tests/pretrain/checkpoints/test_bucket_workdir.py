@@ -30,6 +30,8 @@ FIELDS = {
   "train.checkpoint_steps": (3,),
 }
 
+KEPT = bucket_workdir.Kept(2, ())
+
 
 @pytest.fixture(scope="module")
 def s3():
@@ -43,11 +45,6 @@ def here(tmp_path):
   """A machine with an empty cache."""
   with buckets.machine(tmp_path / "cache"):
     yield tmp_path
-
-
-def _train(config, address, say) -> int:
-  with lines.heard(say), bucket_workdir.opened(address, config) as workdir:
-    return small_run.run_training(config, workdir)
 
 
 def _kill_after(config_flags, address, cache, line) -> None:
@@ -77,7 +74,7 @@ def test_a_killed_run_goes_on_elsewhere_as_if_it_had_been_left_in_peace(
   assert "owner.json" in buckets.names(address)
   monkeypatch.setattr(owner, "SILENCE", 1.0)
   said = []
-  assert _train(config, address, said.append) == 0
+  assert small_run.run_training(config, address, say=said.append) == 0
   assert any(re.match(rf"{address} belongs to process \d+ on .*; waiting", line) for line in said)
   continued = [re.match(rf"Continuing at step (\d+) from {address}/checkpoints", line) for line in said]
   (start,) = [int(found[1]) for found in continued if found]
@@ -92,12 +89,12 @@ def test_a_killed_run_goes_on_elsewhere_as_if_it_had_been_left_in_peace(
 
 
 def test_what_is_damaged_in_the_bucket_is_set_aside_there_and_an_older_step_used(here, finished):
-  address, config = "memory://damaged/run", small_run.small_config("mlm", "records")
+  address = "memory://damaged/run"
   buckets.put_folder(address, finished)
   (name, *_) = sorted(name for name in buckets.names(address) if name.startswith("checkpoints/6/params/d/"))
   buckets.put(address, {name: b"?"})
   said = []
-  with lines.heard(said.append), bucket_workdir.opened(address, config) as workdir:
+  with lines.heard(said.append), bucket_workdir.opened(address, KEPT) as workdir:
     assert resume.newest_good_step(workdir) == 4
     assert not (pathlib.Path(workdir) / "checkpoints" / "1").exists()  # nobody needs it
   assert any(
@@ -110,11 +107,8 @@ def test_what_is_damaged_in_the_bucket_is_set_aside_there_and_an_older_step_used
 
 def test_old_checkpoints_and_remains_of_uploads_go(here, finished):
   address = "memory://pruned/run"
-  config = small_run.small_config(
-    "mlm", "records", {"train.checkpoints_to_keep": 1, "train.checkpoint_steps": (1,)}
-  )
   buckets.put_folder(address, finished)
-  with bucket_workdir.opened(address, config) as workdir:
+  with bucket_workdir.opened(address, bucket_workdir.Kept(1, (1,))) as workdir:
     steps = pathlib.Path(workdir) / "checkpoints"
     buckets.remove(f"{address}/checkpoints/6/{checkpoint.COMMITTED}")  # as if it had not been sent to its end
     buckets.put(address, {"checkpoints/6/params/old": b"?"})
@@ -134,12 +128,11 @@ def test_processes_with_copies_of_their_own_are_refused(here):
     def first(self, what, work, *, seconds):
       return "the copy of process 0"
 
-  config = small_run.small_config("mlm", "records")
   line = "^--workdir=memory://pod/run: the processes keep copies of their own, .*set TEXT_ENCODER_CACHE to"
   with (
     pytest.raises(ConfigError, match=line),
     among(Second(1, ["a", "b"], {})),
-    bucket_workdir.opened("memory://pod/run", config),
+    bucket_workdir.opened("memory://pod/run", KEPT),
   ):
     pass
 
@@ -170,29 +163,28 @@ def test_one_process_owns_a_place_and_a_dead_one_is_outlasted(here, monkeypatch)
   assert mirror.place.read(owner.NAME) is None
 
 
-def _refused(address, config) -> str:
-  with pytest.raises(UserError) as error, bucket_workdir.opened(address, config):
+def _refused(address) -> str:
+  with pytest.raises(UserError) as error, bucket_workdir.opened(address, KEPT):
     raise AssertionError("a run began")
   line = str(error.value)
   assert "\n" not in line and line.startswith(f"--workdir={address} cannot be ")
   return f"{error.value.exit_code} {line.partition(' cannot be ')[2]}"
 
 
-def test_a_bucket_that_cannot_be_used_is_one_line(s3, here, small_records, monkeypatch):
-  config = small_run.small_config("mlm", small_records)
-  assert _refused("s3://nosuch/run", config).startswith(
+def test_a_bucket_that_cannot_be_used_is_one_line(s3, here, monkeypatch):
+  assert _refused("s3://nosuch/run").startswith(
     "5 written (FileNotFoundError: The specified bucket does not exist); check the name of the bucket"
   )
   with buckets.strict(s3):
-    assert "5 written (PermissionError: The AWS Access Key Id" in _refused("s3://bucket/b", config)
+    assert "5 written (PermissionError: The AWS Access Key Id" in _refused("s3://bucket/b")
   monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
   monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # of botocore, which waits between them
   monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
   fsspec.filesystem("s3").clear_instance_cache()
-  assert "5 written (EndpointConnectionError" in _refused("s3://bucket/c", config)
+  assert "5 written (EndpointConnectionError" in _refused("s3://bucket/c")
   fsspec.filesystem("s3").clear_instance_cache()
   unknown = r"^--workdir=abc://x/y: .*abc; install its library"
-  with pytest.raises(ConfigError, match=unknown), bucket_workdir.opened("abc://x/y", config):
+  with pytest.raises(ConfigError, match=unknown), bucket_workdir.opened("abc://x/y", KEPT):
     pass
 
 
@@ -207,5 +199,5 @@ def test_a_failing_upload_stops_the_run_and_says_why(here, small_records, monkey
   monkeypatch.setattr(Address, "send", fail)
   said = []
   with pytest.raises(StorageError, match=f"^--workdir={address} cannot be written"):
-    _train(config, address, said.append)
+    small_run.run_training(config, address, say=said.append)
   assert any(line.startswith("Stopped as asked") for line in said)

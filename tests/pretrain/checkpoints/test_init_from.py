@@ -21,9 +21,9 @@ def _digest(directory) -> str:
 
 def _taken(recipe, records, fields, *, digest=None, say=lambda line: None) -> dict[str, np.ndarray]:
   run = small_run(small_config(recipe, records, fields))
-  wanted = run.abstract_state.params
+  wanted, origins = run.abstract_state.params, warm_start.origins(run.config.to_dict())
   with lines.heard(say):
-    params = warm_start.load_into(wanted, run.config, vocabulary_digest=digest or _digest(records))
+    params = warm_start.load_into(wanted, origins, vocabulary_digest=digest or _digest(records))
   assert trees.by_path(params).keys() == trees.by_path(wanted).keys()
   leaves = trees.by_path(params).items()
   return {name: np.asarray(leaf) for name, leaf in leaves if isinstance(leaf, jax.Array)}

@@ -18,6 +18,7 @@ from pretrain.demo import figures as demo_figures
 from pretrain.demo import progress as demo_progress
 from pretrain.demo.figures import Row
 from pretrain.reading import prepared
+from pretrain.settings.run import reading_settings
 from tests.pretrain import small_run
 
 
@@ -107,7 +108,7 @@ def test_the_trivial_answers_are_worked_by_hand(small_records, first_start):
     "mlm", small_records
   )  # special tokens may be chosen, other than in the demo
   run = small_run.small_run(config)
-  heldout = prepared.open(config).heldout
+  heldout = prepared.open(reading_settings(config)).heldout
   targets = []
   for index in range(config.train.eval_batches):
     ids = heldout.rows(8 * index, 8 * index + 8)

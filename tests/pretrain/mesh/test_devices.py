@@ -67,20 +67,19 @@ def test_compiled_programs_are_kept_but_not_those_of_a_dry_run(tmp_path, monkeyp
     devices.start("gpu")
 
 
-def _beyond_memory(config):
-  with devices.enough_memory(config):
+def _beyond_memory():
+  with devices.enough_memory(8, 1):
     jnp.zeros(1 << 44, jnp.float32).block_until_ready()  # 64 TiB: the device's own error
 
 
 def test_the_end_of_memory_is_one_line_that_names_what_decides_it():
-  config = small_config("mlm", "records")
   rows = r"train\.batch_size=8 rows in train\.microbatches=1 on 8 devices; give more microbatches"
   with pytest.raises(ConfigError, match=rf"^out of memory \(RESOURCE_EXHAUSTED: .*\): {rows}") as raised:
-    _beyond_memory(config)
+    _beyond_memory()
   assert "\n" not in str(raised.value)
-  with pytest.raises(ConfigError, match=rf"\(MemoryError\): {rows}"), devices.enough_memory(config):
+  with pytest.raises(ConfigError, match=rf"\(MemoryError\): {rows}"), devices.enough_memory(8, 1):
     raise MemoryError
-  with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), devices.enough_memory(config):
+  with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), devices.enough_memory(8, 1):
     raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
 
@@ -98,7 +97,7 @@ def test_a_run_that_is_out_of_memory_leaves_its_checkpoint(small_records, tmp_pa
     return short_of_memory
 
   monkeypatch.setattr(SharedRun, "compile_train_step", compiled)
-  with pytest.raises(ConfigError, match="the newest checkpoint is whole"), devices.enough_memory(config):
+  with pytest.raises(ConfigError, match="the newest checkpoint is whole"):
     run_training(config, tmp_path)
   assert checkpoint.saved_steps(tmp_path / "checkpoints")[-1] == 4
   assert resume.newest_good_step(tmp_path) == 4

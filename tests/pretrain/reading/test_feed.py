@@ -23,6 +23,7 @@ from pretrain.checkpoints.checkpoint import read_meta, step_path
 from pretrain.command.rules import problems
 from pretrain.plan import dry_run
 from pretrain.reading import feed
+from pretrain.settings.run import reading_settings
 from tests import lines
 from tests.data.feed.conftest import make_folder
 from tests.pretrain import small_run
@@ -111,7 +112,7 @@ def begin(records, saved, **fields) -> list[str]:
   said = []
   config = small_run.small_config("mlm", "", FIELDS | {"train.total_steps": 1_000} | fields)
   with lines.heard(said.append):
-    feed.begin(config, records, saved)
+    feed.begin(reading_settings(config), records, saved)
   return said
 
 
@@ -198,7 +199,7 @@ def test_a_run_whose_feed_reads_what_it_does_not_need_stops_when_asked(folder, t
 def lines_about(fields: dict) -> list[str]:
   config = base.get_config()
   config.update_from_flattened_dict({"objectives.mlm.weight": 1.0, **fields})
-  return problems(resume.fields.flatten(config), num_devices=None)
+  return problems(resume.fields.flatten(config))
 
 
 def test_fields_of_prepared_records_are_refused():
@@ -226,7 +227,7 @@ def test_a_task_without_a_split_to_evaluate_on_names_the_way_out(folder):
   described = {"heldout": "", "splits": ["train"], "vocabulary": f"{folder}/words", "packing": "complete"}
   found = types.SimpleNamespace(described=described, heldout=[], source="seqio:one", facts=FACTS)
   with pytest.raises(errors.DataError) as caught:
-    feed._opened(config_of(folder), found, is_evaluated=True)
+    feed._opened(reading_settings(config_of(folder)), found, is_evaluated=True)
   assert str(caught.value) == (
     "seqio:one: none of its splits can be evaluated on (train); name one 'validation' in the Task, or train "
     "without evaluation (--config.train.eval_batches=0)"
@@ -235,8 +236,8 @@ def test_a_task_without_a_split_to_evaluate_on_names_the_way_out(folder):
   with pytest.raises(
     errors.DataError, match=r"^seqio:one: its split 'test', which is evaluated on, gives no b"
   ):
-    feed._opened(config_of(folder), empty, is_evaluated=True)
-  fed = feed._opened(config_of(folder), found, is_evaluated=False)
+    feed._opened(reading_settings(config_of(folder)), empty, is_evaluated=True)
+  fed = feed._opened(reading_settings(config_of(folder)), found, is_evaluated=False)
   assert fed.heldout is None and isinstance(fed.train, FedRecords) and fed.digests["feed"] == FACTS
 
 

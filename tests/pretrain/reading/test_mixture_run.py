@@ -20,6 +20,7 @@ from pretrain.export.card import history
 from pretrain.plan import dry_run
 from pretrain.reading import prepared
 from pretrain.report import page, runs
+from pretrain.settings.run import reading_settings
 from tests.pretrain.pod.processes import running
 from tests.pretrain.small_run import (
   assert_same_params,
@@ -156,7 +157,7 @@ def test_a_page_a_card_a_dry_run_and_an_opened_run_know_the_sources(whole, stage
   assert "records more   30.0000% from step 0, 75.0000% from step 4" in text
   opened = open_run(whole, rows=8)
   np.testing.assert_array_equal(
-    opened.heldout.rows(0, 8), prepared.open(mixture_config(stages)).heldout.rows(0, 8)
+    opened.heldout.rows(0, 8), prepared.open(reading_settings(mixture_config(stages))).heldout.rows(0, 8)
   )
 
 

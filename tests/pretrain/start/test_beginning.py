@@ -6,6 +6,7 @@ import pytest
 
 from data import errors
 from pretrain import train
+from pretrain.checkpoints import warm_start
 from pretrain.export.tokenizer import convert
 from pretrain.pod.peers import Peers
 from pretrain.start import beginning
@@ -36,7 +37,8 @@ def test_a_feed_ends_where_the_run_cannot_begin(monkeypatch, tmp_path):
   with monkeypatch.context() as differing:
     differing.setattr(Peers, "compare", fail)
     with pytest.raises(errors.DataError, match="others"):
-      beginning.open_records(small_config("mlm", "", FED), str(tmp_path), False)
+      config = small_config("mlm", "", FED)
+      beginning.open_records(config, warm_start.origins(config.to_dict()), str(tmp_path), False)
   assert closed == [1]
   monkeypatch.setattr(train, "make_run", fail)
   with pytest.raises(errors.DataError, match="others"):

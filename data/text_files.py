@@ -109,7 +109,7 @@ def read(
 def open_file(path: str) -> BinaryIO:
   """A file opened for its bytes, unpacked where its name ends in '.gz' or '.zst'."""
   if path.lower().endswith(".gz"):
-    return gzip.open(path, "rb")  # pyright: ignore[reportReturnType]  (typeshed: reads as one, is none)
+    return gzip.open(path, "rb")  # pyright: ignore[reportReturnType]  (typeshed has it as no BinaryIO)
   if path.lower().endswith(".zst"):
     import pyarrow  # here: slow to import, and it notices a cut-off zstd file, which other readers do not
 

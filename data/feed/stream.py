@@ -129,14 +129,13 @@ class Stream:
       raise errors.DataError(
         f"{self._asked.source} gives ids of {ids.vocabulary}, not of --vocabulary={named}; leave that out"
       )
-    if named:
-      return named
-    if not ids:
+    chosen = named or (ids.vocabulary if ids else "")
+    if not chosen:
       raise errors.ConfigError(
         f"{self._asked.source} gives text, and no vocabulary is named; make one by `python -m "
         "data.vocabulary train`, then give --vocabulary=DIR"
       )
-    return ids.vocabulary
+    return chosen
 
   def _chunks(self, split: str, **options) -> Iterator[np.ndarray]:
     with _reading(self._asked.source):

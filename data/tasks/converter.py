@@ -61,8 +61,7 @@ class EncoderConverter(seqio.FeatureConverter):
 
     def convert(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
       ids = example[FEATURE]
-      missing = tf.stack([0, length - tf.shape(ids)[0]])
-      ids = tf.pad(ids, [missing], constant_values=self._pad_id)
+      ids = tf.pad(ids, [tf.stack([0, length - tf.shape(ids)[0]])], constant_values=self._pad_id)
       ids = tf.ensure_shape(ids, [length])
       is_token = tf.cast(tf.not_equal(ids, self._pad_id), tf.int32)
       return {

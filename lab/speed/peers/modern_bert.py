@@ -26,9 +26,7 @@ class ModernBert(nn.Module):
         "num_hidden_layers": model.num_layers,
         "num_attention_heads": model.num_heads,
       }
-    # transformers takes this field of all configs as one of `**kwargs`, which its types do not show.
-    chosen = ModernBertConfig(**sizes, attn_implementation="sdpa")  # pyright: ignore[reportCallIssue]
-    self.model = ModernBertForMaskedLM(chosen)
+    self.model = ModernBertForMaskedLM(ModernBertConfig(**sizes, attn_implementation="sdpa"))  # pyright: ignore[reportCallIssue] (its `**kwargs` take it)
 
   def forward(self, batch: dict) -> torch.Tensor:
     ids, labels = batch["masked"], batch["sparse_labels"]

@@ -14,7 +14,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from data import arrow_files, binary_files, cells, errors
 
@@ -109,7 +109,7 @@ def read(
 def open_file(path: str) -> BinaryIO:
   """A file opened for its bytes, unpacked where its name ends in '.gz' or '.zst'."""
   if path.lower().endswith(".gz"):
-    return gzip.open(path, "rb")
+    return gzip.open(path, "rb")  # pyright: ignore[reportReturnType]  (typeshed has it as no BinaryIO)
   if path.lower().endswith(".zst"):
     import pyarrow  # here: slow to import, and it notices a cut-off zstd file, which other readers do not
 
@@ -242,7 +242,7 @@ def _table_documents(
     _refuse(path, 0, number, problem)
 
 
-def _refuse(path: str, start: int, number: int, problem: str) -> None:
+def _refuse(path: str, start: int, number: int, problem: str) -> NoReturn:
   """Raises a DataError that names the line, counted from the start of the file."""
   if start:
     with open(path, "rb") as file:

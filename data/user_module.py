@@ -36,6 +36,7 @@ def _imported(module: str) -> types.ModuleType:
     return importlib.import_module(module)
   loader = importlib.machinery.SourceFileLoader(path.stem, str(path))
   spec = importlib.util.spec_from_loader(path.stem, loader)
+  assert spec is not None  # only of a loader without `is_package`
   sys.modules[path.stem] = importlib.util.module_from_spec(spec)
   loader.exec_module(sys.modules[path.stem])
   return sys.modules[path.stem]

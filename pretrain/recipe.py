@@ -79,7 +79,7 @@ class Recipe:
   @functools.cached_property
   def term_weights(self) -> dict[str, float]:
     """{name of a term: its weight in the loss}, for every term `loss_fn` divides by a total."""
-    weights = {GENERATOR_TERM: self.generator.loss_weight} if self.trains_generator else {}
+    weights = {GENERATOR_TERM: self.generator.loss_weight} if self.generator and self.trains_generator else {}
     for _, objective in sorted(self.objectives.items()):
       weights |= dict.fromkeys(objective.terms, objective.weight)
     return weights
@@ -205,6 +205,7 @@ class Recipe:
   ) -> tuple[jax.Array, Draws]:
     """[batch, slots] tokens in place of the masked ones, and the generator's loss."""
     settings, shared = self.generator, params["encoder"]["embeddings"]
+    assert settings is not None
     own = jax.lax.stop_gradient(params["generator"]) if settings.frozen else params["generator"]
     arguments = (settings, corrupted.masking, corrupted.token_mask, self.tokens)
     # A frozen generator has no loss to regularise: one pass without dropout is all it needs.

@@ -125,16 +125,17 @@ class Stream:
 
   def _vocabulary(self) -> str:
     ids, named = self._ids, self._asked.vocabulary
-    if not named and not ids:
-      raise errors.ConfigError(
-        f"{self._asked.source} gives text, and no vocabulary is named; make one by `python -m "
-        "data.vocabulary train`, then give --vocabulary=DIR"
-      )
     if named and ids and vocabulary.load_cached(named).digest != ids.digest:
       raise errors.DataError(
         f"{self._asked.source} gives ids of {ids.vocabulary}, not of --vocabulary={named}; leave that out"
       )
-    return named or ids.vocabulary
+    chosen = named or (ids.vocabulary if ids else "")
+    if not chosen:
+      raise errors.ConfigError(
+        f"{self._asked.source} gives text, and no vocabulary is named; make one by `python -m "
+        "data.vocabulary train`, then give --vocabulary=DIR"
+      )
+    return chosen
 
   def _chunks(self, split: str, **options) -> Iterator[np.ndarray]:
     with _reading(self._asked.source):

@@ -22,7 +22,9 @@ def start_worker() -> None:
   signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches workers too: no traceback from each
 
   def wait() -> None:
-    multiprocessing.parent_process().join()
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker is a child process"
+    parent.join()
     os._exit(1)
 
   threading.Thread(target=wait, daemon=True).start()

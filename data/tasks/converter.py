@@ -24,7 +24,7 @@ class EncoderConverter(seqio.FeatureConverter):
   MODEL_FEATURES: Mapping[str, seqio.FeatureConverter.FeatureSpec] = dict.fromkeys(
     ("encoder_input_tokens", "encoder_positions", "encoder_segment_ids"), _IDS
   )
-  PACKING_FEATURE_DTYPES = None
+  PACKING_FEATURE_DTYPES = None  # pyright: ignore[reportAssignmentType] (seqio's base asks for None: no packing)
 
   def __init__(self, *, pad_id: int | None = None, pack: bool = False, **options: Any):
     """Takes seqio's options, with which T5X calls it.
@@ -61,7 +61,7 @@ class EncoderConverter(seqio.FeatureConverter):
 
     def convert(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
       ids = example[FEATURE]
-      ids = tf.pad(ids, [[0, length - tf.shape(ids)[0]]], constant_values=self._pad_id)
+      ids = tf.pad(ids, [tf.stack([0, length - tf.shape(ids)[0]])], constant_values=self._pad_id)
       ids = tf.ensure_shape(ids, [length])
       is_token = tf.cast(tf.not_equal(ids, self._pad_id), tf.int32)
       return {

@@ -120,9 +120,7 @@ def split_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
   return dataset.map(replace)
 
 
-def encode_sentences(
-  dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
-) -> tf.data.Dataset:
+def encode_sentences(dataset: tf.data.Dataset, output_features: Mapping[str, Any]) -> tf.data.Dataset:
   """Replaces `sentences` by their ids.
 
   These are `FEATURE`, all ids one after another; `sizes`, the ids of each sentence; `characters`, in all.
@@ -145,7 +143,7 @@ def encode_sentences(
 
 
 def pack_blocks(
-  dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature], *, length: int, packing: str
+  dataset: tf.data.Dataset, output_features: Mapping[str, Any], *, length: int, packing: str
 ) -> tf.data.Dataset:
   """Packs documents of `encode_sentences` into blocks of at most `length` ids: `pipeline.pack_tokenised`.
 
@@ -163,7 +161,7 @@ def pack_blocks(
   return generated.dataset(blocks, {FEATURE: tf.TensorSpec([None], tf.int32)})
 
 
-def _chunks(examples: Iterable[Mapping[str, Any]]) -> Iterator[list[list[list[int]]]]:
+def _chunks(examples: Iterable[Any]) -> Iterator[list[list[list[int]]]]:
   """Yields the documents that are packed together, as `pipeline.text_chunks` cuts them."""
   documents, characters, unit = [], 0, 0
   for example in examples:

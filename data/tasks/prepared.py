@@ -92,6 +92,8 @@ class PreparedTask(BlocksTask):
   `get_dataset` takes `first` too, the row at which to begin.
   """
 
+  source: PreparedSource
+
   def get_dataset(
     self, sequence_length: Mapping[str, int] | None = None, split: str = "train", **options: Any
   ) -> tf.data.Dataset:

@@ -19,7 +19,7 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from data import errors, files
@@ -86,7 +86,7 @@ class Vocabulary:
     first, second = official_tokenizer.truncate_pair(first, second, max_length - 2 - len(between))
     return [cls, *first, *between, *second, sep]
 
-  def decode(self, ids: Sequence[int]) -> str:
+  def decode(self, ids: Iterable[int]) -> str:
     """Returns readable text, special pieces written out; DataError for an id outside the vocabulary."""
     return self._join([self.piece(int(i)) for i in ids])
 

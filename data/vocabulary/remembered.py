@@ -80,7 +80,7 @@ def splits_at_spaces(processor) -> bool:
   """
   from sentencepiece import sentencepiece_model_pb2
 
-  model = sentencepiece_model_pb2.ModelProto.FromString(processor.serialized_model_proto())
+  model = sentencepiece_model_pb2.ModelProto.FromString(processor.serialized_model_proto())  # pyright: ignore[reportAttributeAccessIssue] (made by protobuf)
   rules, training = model.normalizer_spec, model.trainer_spec
   pieces = {piece.piece: piece.type for piece in model.pieces}
   return (

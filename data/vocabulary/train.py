@@ -141,7 +141,7 @@ def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int, size_flag: 
       f"a vocabulary of {size} pieces does not fit {sentences.characters} characters of text; the training "
       f"gave {len(pieces)}: use {size_flag}={len(pieces)}, or give more text"
     )
-  return sorted(pieces, key=pieces.get)
+  return sorted(pieces, key=pieces.__getitem__)
 
 
 def _letters(tokenizer, text: list[str]) -> tuple[list[str], list[str]]:

@@ -124,7 +124,7 @@ class Session:
           f"search.cells='best_known': nobody gives one for {task}, protocol {name!r}, {self.size} encoders; "
           "use search.cells='one', or 'all' with search.learning_rates and the like for less than the space"
         )
-      fixed = {dimension: (value,) for dimension, value in zip(dimensions, known) if value is not None}
+      fixed: dict = {dimension: (value,) for dimension, value in zip(dimensions, known) if value is not None}
       values = fixed | values
     cells = protocols.cells(name, task, self.size, seed=self.config.seed, **values)
     for cell in cells:

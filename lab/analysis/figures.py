@@ -35,7 +35,7 @@ def measure(
   rows = size * min(batches, len(heldout) // size)
   arrays = collect(run, params, heldout, describe, rows=rows)
   if head := contrast_head(run, params):
-    arrays |= {f"head_{name}": np.asarray(head(arrays[name])) for name in ("cls", "crop_cls")}
+    arrays |= {f"head_{name}": np.asarray(head(jnp.asarray(arrays[name]))) for name in ("cls", "crop_cls")}
   return figures(arrays, run, unigram)
 
 

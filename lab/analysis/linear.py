@@ -15,9 +15,9 @@ def predictions(train: np.ndarray, labels: Sequence[str], test: np.ndarray) -> n
   Features are standardised and the penalty is scikit-learn's own (C = 1): nothing is chosen by `test`.
   Where all labels are the same that one is the answer.
   """
-  labels = np.asarray(labels)[:MOST_ROWS]
-  if (labels == labels[0]).all():
-    return np.full(len(test), labels[0])
+  known = np.asarray(labels)[:MOST_ROWS]
+  if (known == known[0]).all():
+    return np.full(len(test), known[0])
   from sklearn.exceptions import ConvergenceWarning  # here: a second to import
   from sklearn.linear_model import LogisticRegression
   from sklearn.pipeline import make_pipeline
@@ -26,7 +26,7 @@ def predictions(train: np.ndarray, labels: Sequence[str], test: np.ndarray) -> n
   model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=100))
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", ConvergenceWarning)  # 100 steps are the probe; more change little
-    model.fit(train[:MOST_ROWS], labels)
+    model.fit(train[:MOST_ROWS], known)
   return model.predict(test)
 
 

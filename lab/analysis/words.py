@@ -1,7 +1,7 @@
 """A frozen encoder: vectors of words at several depths, and what its heads say of whole sentences."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from pretrain.corruption import generator
 from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import Masking, TokenIds
 from pretrain.embed.vectors import Embedder
-from pretrain.inference.batches import Batch, Input
+from pretrain.inference.batches import Input
 from pretrain.inference.compiled import Compiled
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
@@ -22,6 +22,7 @@ from pretrain.models.encoder import encode, token_vectors
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
 
 Words = Sequence[str]
+Arrays = Mapping[str, jax.Array]  # a `Batch` within a compiled program
 DEPTHS = ("tokens", "middle", "last")  # rows of the token table; after half of the layers; after all of them
 
 
@@ -58,9 +59,11 @@ class FrozenEncoder:
   @functools.cached_property
   def embedders(self) -> dict[str, Embedder]:
     """{'cls', 'mean': what gives one vector of a text}."""
-    longest = self.encoder.config.max_length
-    sizes = {"max_length": longest, "batch_size": self._batch_size}
-    return {pooling: Embedder(self.encoder, pooling=pooling, **sizes) for pooling in ("mean", "cls")}
+    longest, rows = self.encoder.config.max_length, self._batch_size
+    return {
+      pooling: Embedder(self.encoder, pooling=pooling, max_length=longest, batch_size=rows)
+      for pooling in ("mean", "cls")
+    }
 
   def words(self, sentences: Sequence[Words]) -> list[np.ndarray]:
     """[words, depths, embed] float32 of each sentence: the mean over the pieces of a word, by `DEPTHS`.
@@ -112,7 +115,7 @@ class FrozenEncoder:
     return np.asarray(self._program(_log_original, "rtd")(self.inputs(sentences)), np.float64)
 
 
-def _word_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
+def _word_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
   """[batch, length, depths, embed] float32: row w - 1 has the means of word w."""
   ids = batch["ids"]
   table = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
@@ -125,7 +128,7 @@ def _word_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: i
   return _means_of_words(states, batch)
 
 
-def _layer_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
+def _layer_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
   """[batch, length, layers + 1, embed] float32, as `_word_vectors`: embedded, and after every layer."""
   ids = batch["ids"]
   embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")
@@ -136,7 +139,7 @@ def _layer_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: 
 
 
 def _generator_vectors(
-  params: Any, _: EncoderConfig, batch: Batch, *, pad_id: int, settings: GeneratorConfig, tokens: TokenIds
+  params: Any, _: EncoderConfig, batch: Arrays, *, pad_id: int, settings: GeneratorConfig, tokens: TokenIds
 ) -> jax.Array:
   """[batch, length, heads, generator embed] float32, as `_word_vectors`: what every head of it reads."""
   ids = batch["ids"]
@@ -147,7 +150,7 @@ def _generator_vectors(
   return _means_of_words(jnp.moveaxis(output.features, 0, 2).astype(jnp.float32), batch)
 
 
-def _means_of_words(states: jax.Array, batch: Batch) -> jax.Array:
+def _means_of_words(states: jax.Array, batch: Arrays) -> jax.Array:
   """Means of [batch, length, depths, embed] states of pieces over the pieces of each word."""
   length = states.shape[1]
   belongs = jax.nn.one_hot(batch["words"] - 1, length, dtype=jnp.float32)  # of word 0: nothing
@@ -155,7 +158,7 @@ def _means_of_words(states: jax.Array, batch: Batch) -> jax.Array:
   return jnp.einsum("blw,blde->bwde", belongs, states) / pieces[..., None, None]
 
 
-def _masked_log_probs(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
+def _masked_log_probs(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
   """[batch] float32 log-probabilities of the tokens under the one mask of each row; of padding rows any."""
   ids, head = batch["ids"], params["head"]
   at = jnp.argmax(batch["targets"], axis=1).astype(jnp.int32)[:, None]
@@ -166,7 +169,7 @@ def _masked_log_probs(params: Any, config: EncoderConfig, batch: Batch, *, pad_i
   return vocab_scores(x, table, head["bias"], target, chunk=1).log_probs[:, 0, 0]
 
 
-def _log_original(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
+def _log_original(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
   ids = batch["ids"]
   _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id)
   logits = heads.apply_rtd_head(params["head"], config, hidden.last)

@@ -14,6 +14,7 @@ for the largest number of rows, a multiple of N, that fits. All of it is estimat
 
 import dataclasses
 import logging
+import os
 import sys
 
 import jax
@@ -76,5 +77,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  jax.config.update("jax_platforms", jax.config.jax_platforms or "cpu")  # no device of the target is here
+  jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")  # the target is not here
   sys.exit(command.run(main))

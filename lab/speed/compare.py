@@ -31,6 +31,7 @@ class Server:
   def __init__(self, kind: str, recipe: str, shape: str, asked) -> None:
     """Starts it and waits until it is warm."""
     threads = asked.threads or len(asked.cores)
+    self._name = f"benchmarks.peers.server {kind} {recipe}"
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     self._process = subprocess.Popen(
       [sys.executable, "-m", "benchmarks.peers.server", kind, recipe, shape, str(threads), *asked.set],
@@ -54,7 +55,7 @@ class Server:
     for line in self._process.stdout:
       if line.startswith("{"):
         return json.loads(line)
-    raise UserError(f"{' '.join(self._process.args[2:5])} ended with exit code {self._process.wait()}")
+    raise UserError(f"{self._name} ended with exit code {self._process.wait()}")
 
   def close(self) -> None:
     """Ends the process."""

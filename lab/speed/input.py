@@ -22,7 +22,7 @@ import numpy as np
 from data import command
 from data.errors import DataError
 from data.mixture import MixedRecords, Mixture
-from data.records import PackedRecords, TrainingRecords
+from data.records import PackedRecords
 from lab.speed import cases
 from pretrain import train
 from pretrain.command import kept_memory
@@ -50,7 +50,7 @@ def mixed(directory: pathlib.Path, *, length: int) -> MixedRecords:
   return MixedRecords(sources, Mixture([(0, [7, 3])]), shares=[Fraction(7, 10), Fraction(3, 10)])
 
 
-def reader_speed(records: TrainingRecords, batch: int, *, seconds: float = 2.0) -> float:
+def reader_speed(records: PackedRecords | MixedRecords, batch: int, *, seconds: float = 2.0) -> float:
   """Tokens per second of CPU time that `batch` of the records reads."""
   records.batch(0, batch)
   started, done = time.process_time(), 0

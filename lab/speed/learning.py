@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 
 from data import command
 from data.errors import ConfigError, DataError
+from data.records import HeldoutRecords
 from lab.analysis.figures import measure
 from lab.speed import learning_report
 from pretrain.command import flags, validate
@@ -67,8 +68,8 @@ def run_one(arguments: argparse.Namespace) -> None:
   settings = reading_settings(config)
   prepared.ensure_records(settings, download=False)
   records = prepared.open(settings)
-  _check_heldout(config, records)
-  unigram = records.train.unigram()
+  heldout = _heldout(config, records)
+  unigram = heldout.unigram()
   run = make_run(config, records.tokens)
   name = "_".join([arguments.recipe, *(f"no_{part}" for part in arguments.without)])
   path = pathlib.Path(arguments.output) / f"{name}-seed{arguments.seed}.jsonl"
@@ -79,7 +80,7 @@ def run_one(arguments: argparse.Namespace) -> None:
     state, step, batches = run.init_state(), run.compile_train_step(), Batches(records.train, run, first=0)
 
     def note(done: int) -> None:
-      values = measure(run, state.params, records.heldout, unigram, batches=arguments.eval_batches)
+      values = measure(run, state.params, heldout, unigram, batches=arguments.eval_batches)
       seconds = round(time.perf_counter() - started, 1)
       line = {"name": name, "seed": arguments.seed, "step": done, "seconds": seconds, **values}
       line["tokens"] = done * config.train.batch_size * config.data.length
@@ -95,8 +96,8 @@ def run_one(arguments: argparse.Namespace) -> None:
     batches.close()
 
 
-def _check_heldout(config: ConfigDict, records: Prepared) -> None:
-  """Every figure is over full batches: DataError, before any time is spent, where not one is held out."""
+def _heldout(config: ConfigDict, records: Prepared) -> HeldoutRecords:
+  """Returns the held-out records; DataError, before any time is spent, where they do not fill one batch."""
   if records.heldout is None:
     raise ConfigError("--set train.eval_batches=0: the figures are of held-out text; give a number above 0")
   rows, size = len(records.heldout), config.train.batch_size
@@ -105,6 +106,7 @@ def _check_heldout(config: ConfigDict, records: Prepared) -> None:
       f"{records.directory} holds out {rows} blocks, fewer than the {size} of one batch that every figure "
       f"needs; use a smaller batch (--set train.batch_size=...) or more text (--set data.source=...)"
     )
+  return records.heldout
 
 
 def main(argv: Sequence[str] | None = None) -> int:

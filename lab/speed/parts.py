@@ -189,7 +189,9 @@ def measure(part: str, sizes: Sizes, *, repeats: int) -> dict:
     if part != "update":
       function = jax.value_and_grad(function, argnums=tuple(range(len(arrays))))
     compiled = jax.jit(function).lower(*arrays).compile()
-    temporary[name] = int(compiled.memory_analysis().temp_size_in_bytes)
+    memory = compiled.memory_analysis()
+    assert memory is not None  # every backend that the parts run on gives it
+    temporary[name] = int(memory.temp_size_in_bytes)
     calls[name] = functools.partial(
       lambda compiled, arrays: jax.block_until_ready(compiled(*arrays)), compiled, arrays
     )
@@ -224,7 +226,9 @@ def main() -> None:
   )
   parser.add_argument("--repeats", type=int, default=7, help="timed calls")
   asked = parser.parse_args()
-  sizes = Sizes(*asked.shape, asked.width, asked.heads, asked.vocabulary, asked.dtype)
+  sizes = Sizes(
+    *asked.shape, width=asked.width, heads=asked.heads, vocabulary=asked.vocabulary, dtype=asked.dtype
+  )
   for part in asked.parts:
     cases.report({"benchmark": "parts", **measure(part, sizes, repeats=asked.repeats)})
 

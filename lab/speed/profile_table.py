@@ -4,7 +4,7 @@ import collections
 import pathlib
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -43,17 +43,21 @@ def profiled(function: Callable[[], None], *, times: int) -> dict[str, Any]:
 
 def table(events: Iterator[tuple[str, float]], *, times: int) -> dict[str, Any]:
   """`profiled` of pairs of a kernel's name and its milliseconds."""
-  counts, spent = collections.Counter(), collections.Counter()
-  families = collections.Counter()
+  counts: collections.Counter[str] = collections.Counter()
+  spent, families = collections.defaultdict(float), collections.defaultdict(float)
   for name, milliseconds in events:
     counts[name] += 1
     spent[name] += milliseconds / times
     families[family(name)] += milliseconds / times
   return {
     "ms_of_kernels": sum(spent.values()),
-    "families": dict(families.most_common()),
-    "kernels": [[name[:120], counts[name] / times, ms] for name, ms in spent.most_common(MOST)],
+    "families": dict(_largest_first(families)),
+    "kernels": [[name[:120], counts[name] / times, ms] for name, ms in _largest_first(spent)[:MOST]],
   }
+
+
+def _largest_first(sums: Mapping[str, float]) -> list[tuple[str, float]]:
+  return sorted(sums.items(), key=lambda item: item[1], reverse=True)
 
 
 def _events(path: pathlib.Path) -> Iterator[tuple[str, float]]:

@@ -1,6 +1,6 @@
 """One table of all cells: means over seeds, and what they differ from their base by."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from data.tables import Column, Report, Row, text_column
@@ -12,9 +12,9 @@ from lab.studies.statistics import LEVEL, paired
 class Found(NamedTuple):
   """What cells gave."""
 
-  values: Mapping[Cell, measured.Values]
-  diverged: Mapping[Cell, str]
-  missing: Sequence[Cell]
+  values: dict[Cell, measured.Values]
+  diverged: dict[Cell, str]
+  missing: list[Cell]
 
 
 def read(asked: Asked) -> Found:

@@ -1,5 +1,6 @@
 """Checkpoints by the names of their files, and those of a bucket brought here to be read."""
 
+import os
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -39,14 +40,14 @@ def split(checkpoint: str) -> tuple[str, int | None]:
   return (found[1], int(found[2]) if found[2] else None) if found else (checkpoint, None)
 
 
-def step_path(directory: str, step: int | None = None) -> Path:
+def step_path(directory: str | os.PathLike, step: int | None = None) -> Path:
   """As `checkpoint.step_path`, also of an address: that step, and what lies beside it, is fetched.
 
   Its digests are checked. DataError: as there, or it cannot be fetched.
   """
   if not files.is_address(directory):
     return checkpoint.step_path(directory, step)
-  directory, named = split(directory)
+  directory, named = split(os.fspath(directory))
   step = step if named is None else named
   chosen = 0
 

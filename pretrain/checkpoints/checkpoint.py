@@ -275,7 +275,9 @@ def load_params(directory: str | os.PathLike, step: int | None = None) -> tuple[
 
 
 def _saved_tree(path: Path) -> ArrayTree:
-  return ocp.Checkpointer(ocp.PyTreeCheckpointHandler()).metadata(path).item_metadata.tree
+  metadata = ocp.Checkpointer(ocp.PyTreeCheckpointHandler()).metadata(path).item_metadata
+  assert metadata is not None  # a PyTree's handler gives it
+  return metadata.tree
 
 
 def _check_same(path: Path, target: ArrayTree) -> None:

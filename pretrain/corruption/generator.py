@@ -152,7 +152,8 @@ def _run_member(
     read=positions if offsets is None else None,
   )
   last = hidden.last if offsets is None else take_positions(hidden.last, positions)
-  by_layer = [last if layer == config.num_layers else hidden.layers[layer - 1] for layer in layers]
+  before = () if hidden.layers is None else hidden.layers  # None: no inner layer was asked for
+  by_layer = [last if layer == config.num_layers else before[layer - 1] for layer in layers]
   features = jnp.stack(by_layer)
   return features, _transform(params, settings, config, features)
 

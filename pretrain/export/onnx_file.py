@@ -94,7 +94,7 @@ def _compare(path: pathlib.Path, reference: pathlib.Path) -> float:
   session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
   worst = 0.0
   for ids, mask, hidden, logits in self_check.read_reference(reference):
-    outputs = dict(zip((HIDDEN, LOGITS), session.run(None, dict(zip(INPUTS, (ids, mask))))))
+    outputs = dict(zip((HIDDEN, LOGITS), map(np.asarray, session.run(None, dict(zip(INPUTS, (ids, mask)))))))
     apart = [np.abs(outputs[HIDDEN][mask > 0] - hidden[mask > 0]).max()]
     if LOGITS in outputs and logits is not None:
       where = mask > 0 if logits.ndim == 3 else slice(None)  # of tokens, or of texts

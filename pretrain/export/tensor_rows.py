@@ -110,12 +110,6 @@ def put(params: dict, path: str, array: np.ndarray) -> None:
   inner[leaf] = array
 
 
-def _get(params: dict, path: str) -> np.ndarray | None:
-  for module in path.split("/"):
-    params = params.get(module) if isinstance(params, dict) else None
-  return params
-
-
 def read(
   state: State,
   parts: Iterable[Part],
@@ -174,7 +168,7 @@ def read(
         put(params, part.path + path, array)
   for tie in ties:
     if tie.name in state:
-      if not np.array_equal(state[tie.name], state.get(tie.original)):
+      if tie.original not in state or not np.array_equal(state[tie.name], state[tie.original]):
         raise DataError(
           f"checkpoint: {tie.name} and {tie.original} are one tensor in the official models but differ here; "
           "check how the generator shares its embeddings"

@@ -40,7 +40,7 @@ FILE_NAME = "metrics.jsonl"
 SOURCE_LOSS = "source_loss/"  # with the name of a source of a mixture: its held-out loss
 
 
-def reduce_metrics(metrics: Mapping[str, tuple[jax.Array, jax.Array]]) -> dict[str, float]:
+def reduce_metrics(metrics: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
   """{name: sum / weight} of {name: (sum, weight)}, without weight 0, where nothing was measured.
 
   The pairs are [] float, whole on every device, or plain numbers. Waits for the device once.

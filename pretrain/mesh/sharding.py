@@ -104,7 +104,7 @@ def partition_spec(path: str, ndim: int) -> PartitionSpec:
     if ndim >= 2:
       raise ConfigError(_unnamed([f"{path} ({ndim} axes)"]))
     return PartitionSpec()
-  return PartitionSpec(*(PARAMETER_AXES.get(axis) for axis in axes))
+  return PartitionSpec(*(axis and PARAMETER_AXES.get(axis) for axis in axes))
 
 
 def _unnamed(parameters: list[str]) -> str:
@@ -196,7 +196,7 @@ def to_global(mesh: Mesh, local: ArrayTree) -> ArrayTree:
     own = np.asarray(own)
     each = len(own) // len(held)
 
-    def of_device(index: tuple[slice, ...]) -> np.ndarray:
+    def of_device(index: Any) -> np.ndarray:
       first = held.index((index[0].start or 0) // each) * each
       return own[first : first + each]
 

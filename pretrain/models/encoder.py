@@ -71,7 +71,7 @@ class Embeddings(nn.Module):
     return x * token_mask[..., None].astype(x.dtype)
 
 
-def _recomputed(layer: type[nn.Module], config: EncoderConfig, *, in_loop: bool) -> type[nn.Module]:
+def _recomputed(layer: type[Layer], config: EncoderConfig, *, in_loop: bool) -> type[Layer]:
   """`layer`, with its values recomputed in the backward pass as `config.remat` says.
 
   'cheap' keeps what `keep` marks: products with the layer's weights, with what is added to them, and attended

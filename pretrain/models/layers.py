@@ -127,11 +127,11 @@ class SelfAttention(nn.Module):
       packed = jnp.reshape(project(x, *dense), (*x.shape[:2], 3, *heads))
       attended = packed_attention(packed, added=added, **options)
     else:
-      queries = x if is_whole else take_positions(x, read) if x_read is None else x_read
+      queries = x if is_whole or read is None else take_positions(x, read) if x_read is None else x_read
       query, key, value = (
         with_heads(project(of, each)) for of, each in zip((queries, x, x), dense, strict=True)
       )
-      if is_whole:
+      if is_whole or read is None:
         attended = attention(query, key, value, added=added, implementation=config.attention, **options)
       else:
         attended = attention_at(query, key, value, read, **options)

@@ -55,7 +55,7 @@ def cycles_by_part(program: Program) -> dict[str, float]:
 
 def by_part(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
   """Sums of (part, cost), largest first, without those of nothing."""
-  sums: Counter[str] = Counter()
+  sums: dict[str, float] = {}
   for part, cost in pairs:
-    sums[part] += cost
-  return {part: cost for part, cost in sums.most_common() if cost}
+    sums[part] = sums.get(part, 0) + cost
+  return {part: cost for part, cost in sorted(sums.items(), key=lambda item: item[1], reverse=True) if cost}

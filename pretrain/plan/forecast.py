@@ -80,7 +80,7 @@ class Forecast:
 
 
 # Without a GPU XLA cannot try its own kernels for products, and may find none at all: cuBLAS computes.
-_OPTIONS = {"cuda": {"xla_gpu_enable_triton_gemm": False}}
+_OPTIONS: dict[str, dict[str, str | bool]] = {"cuda": {"xla_gpu_enable_triton_gemm": False}}
 
 
 def planned_run(config: ConfigDict, target: Target) -> Run:
@@ -133,7 +133,9 @@ def forecast(config: ConfigDict, target: Target) -> Forecast:
     return dataclasses.replace(estimate, bytes={"total": needed}, fits=False)
   sizes = memory(compiled, target.chip.platform)
   estimate = dataclasses.replace(estimate, bytes=sizes, fits=sizes["total"] <= target.chip.hbm_bytes)
-  return read_program(estimate, parse(compiled.as_text()), run, target)
+  text = compiled.as_text()
+  assert text is not None  # XLA has it of every program
+  return read_program(estimate, parse(text), run, target)
 
 
 def describe_run(run: Run, target: Target) -> Forecast:
@@ -216,6 +218,7 @@ def memory(compiled: jax.stages.Compiled, platform: str) -> dict[str, int]:
   most that is alive at once, has beside arguments and outputs.
   """
   analysis = compiled.memory_analysis()
+  assert analysis is not None  # of a program that is compiled for a backend of its own
   kinds = {"arguments": "argument", "outputs": "output", "aliased": "alias", "temporaries": "temp"}
   sizes = {name: int(getattr(analysis, f"{kind}_size_in_bytes")) for name, kind in kinds.items()}
   held = sizes["arguments"] + sizes["outputs"] - sizes["aliased"]

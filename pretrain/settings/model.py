@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pretrain.settings.field_types import Count, CountOrZero, FractionBelowOne, Limit, Positive
 
 # What `remat` was before it had names; config files and checkpoints of then are still read.
-OLD_REMAT = {False: "none", True: "full"}
+OLD_REMAT: dict[object, str] = {False: "none", True: "full"}
 Dtype = Literal["float32", "bfloat16", "auto"]
 Remat = Literal["none", "cheap", "full"]
 

@@ -152,7 +152,7 @@ def test_an_unknown_field_is_told_before_anything_starts(tmp_path, monkeypatch, 
 
 
 def test_several_hosts_without_a_cluster_are_one_line(tmp_path, monkeypatch, capsys):
-  def initialize(**_):
+  def initialize(*_, **__):
     raise ValueError("coordinator_address should be defined.")
 
   monkeypatch.setattr(jax.distributed, "initialize", initialize)

@@ -40,6 +40,8 @@ class Layer(nn.Module):
 class Encoder(nn.Module):
   """Layers over token vectors and positions; with `has_bias` one relative-position bias for all of them."""
 
+  buckets: torch.Tensor
+
   def __init__(
     self, width: int, heads: int, mlp: int, layers: int, *, length: int, dropout: float, has_bias: bool
   ) -> None:

@@ -191,6 +191,7 @@ class Mixed(Replaced):
     loss = sum(self.masked_loss(each, batch) for each in scores)
     weights = torch.cat([self.mixture(x) for x in found], -1).float().softmax(-1)
     mixed = sum(weights[..., n : n + 1] * each.detach() for n, each in enumerate(scores))
+    assert isinstance(mixed, torch.Tensor)  # not the 0 of no head
     soft = ((mixed.float().log_softmax(-1) + gumbel(mixed)) / 0.3).softmax(-1)
     soft = Reversed.apply(soft).to(self.table.weight.dtype)
     replaced = ids.scatter(1, places, soft.argmax(-1))

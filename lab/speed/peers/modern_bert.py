@@ -26,7 +26,7 @@ class ModernBert(nn.Module):
         "num_hidden_layers": model.num_layers,
         "num_attention_heads": model.num_heads,
       }
-    self.model = ModernBertForMaskedLM(ModernBertConfig(**sizes, attn_implementation="sdpa"))
+    self.model = ModernBertForMaskedLM(ModernBertConfig(**sizes, attn_implementation="sdpa"))  # pyright: ignore[reportCallIssue] (its `**kwargs` take it)
 
   def forward(self, batch: dict) -> torch.Tensor:
     ids, labels = batch["masked"], batch["sparse_labels"]

@@ -58,7 +58,7 @@ def _hidden(foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray) -> np
   try:
     config = transformers.AutoConfig.for_model(**settings)
     kind = transformers.MODEL_MAPPING[type(config)]
-    model = kind.from_pretrained(None, config=config, state_dict=tensors).float().eval()
+    model = kind.from_pretrained(None, config=config, state_dict=tensors).float().eval()  # pyright: ignore[reportAttributeAccessIssue] (by its type perhaps several classes)
     with torch.no_grad():
       output = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask))
   except Exception as error:  # a class may stumble over any field of a config

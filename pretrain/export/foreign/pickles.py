@@ -31,10 +31,12 @@ _MOST_SETTINGS = 100_000  # values; a file can refer to one list so often that i
 class _StandIn:
   """What takes the place of a pickled object of a class that is not imported."""
 
+  arguments: tuple[Any, ...]
+  state: Any = None
+
   def __new__(cls, *arguments: Any, **_) -> "_StandIn":
     made = super().__new__(cls)
     made.arguments = arguments
-    made.state = None
     return made
 
   def __init__(self, *_, **__) -> None:
@@ -92,7 +94,7 @@ def _allowed(path: Path, is_zip: bool) -> Iterator[None]:
   import torch
 
   named = torch.serialization.get_unsafe_globals_in_checkpoint(path) if is_zip else ()
-  allowed = [argparse.Namespace]
+  allowed: list[Any] = [argparse.Namespace]
   for name in named:
     if name == "collections.defaultdict":
       allowed.append((_dictionary, name))

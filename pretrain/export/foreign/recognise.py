@@ -123,8 +123,7 @@ def own_fields(config: Mapping[str, Any]) -> dict[str, Any]:
   fields = {}
   for name, kind in typing.get_type_hints(EncoderConfig).items():
     value, choices = model.get(name), typing.get_args(kind)  # a Literal's choices; of other types ()
-    is_number = kind is float and type(value) is int
-    if value not in choices if choices else type(value) is not kind and not is_number:
+    if value not in choices if choices else type(value) is not kind and (kind, type(value)) != (float, int):
       expected = ", ".join(choices) or kind.__name__
       raise DataError(f"config.json: model.{name} is {value!r}; expected {expected}; export it again")
     fields[name] = value if choices else kind(value)

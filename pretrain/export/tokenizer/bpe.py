@@ -13,7 +13,7 @@ def read_proto(path):
   from google.protobuf.message import DecodeError
   from sentencepiece import sentencepiece_model_pb2
 
-  proto = sentencepiece_model_pb2.ModelProto()
+  proto = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue] (made by protobuf)
   try:
     proto.ParseFromString(path.read_bytes())
   except (OSError, DecodeError) as error:

@@ -42,7 +42,7 @@ def _scores(
   scores = heads.dot(key[keys], query, heads.ROWS_BY_ROWS)
   if spread is not None:
     scores = scores + jnp.concatenate([spread[head, keys, at] for head in range(sizes.group)], axis=1)
-  key_bias, key_segment = (None if mask is None else mask[keys] for mask in masks)
+  key_bias, key_segment = masks[0][keys], None if masks[1] is None else masks[1][keys]
   allowed = None
   if key_segment is not None:
     allowed = key_segment == refs["segments"][:, at]

@@ -66,7 +66,8 @@ def backward(
 
 def _sizes(query: jax.Array, key: jax.Array | None) -> tuple[int, int, int]:
   """Rows, tokens of each, and heads * head_dim."""
-  return *query.shape[:2], query.shape[2] // (3 if key is None else 1)
+  rows, length, width = query.shape
+  return rows, length, width // (3 if key is None else 1)
 
 
 def _wide(query: jax.Array, key: jax.Array | None, value: jax.Array | None) -> tuple:
@@ -116,10 +117,8 @@ def _words(
   start = jnp.asarray(first).astype(jnp.uint32) >> 1
   of_queries = row_random.row_bits(words, pairs, start=start)
   of_keys = row_random.column_words(length)
-  return tuple(
-    jax.lax.bitcast_convert_type(row_random.half_mixed(jnp.asarray(array)), jnp.int32)
-    for array in (of_queries, of_keys)
-  )
+  of_queries, of_keys = (row_random.half_mixed(jnp.asarray(array)) for array in (of_queries, of_keys))
+  return jax.lax.bitcast_convert_type(of_queries, jnp.int32), jax.lax.bitcast_convert_type(of_keys, jnp.int32)
 
 
 def _over_tokens(

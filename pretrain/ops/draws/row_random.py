@@ -9,11 +9,13 @@ instead of storing it. Threefry, JAX's default, costs about 12 % of a CPU step f
 import enum
 import functools
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+Bits = TypeVar("Bits", jax.Array, np.ndarray)
 
 
 class Use(enum.IntEnum):
@@ -46,7 +48,7 @@ class Part(NamedTuple):
   size: int  # of that axis in the whole draw
 
 
-def step_row_keys(seed: int, step: jax.Array | int, rows: jax.Array) -> jax.Array:
+def step_row_keys(seed: jax.typing.ArrayLike, step: jax.Array | int, rows: jax.Array) -> jax.Array:
   """[batch] typed PRNG keys of `rows`, [batch] int32 numbers within the global batch, at a step (from 0)."""
   step_key = jax.random.fold_in(jax.random.key(seed), step)
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(step_key, rows)
@@ -62,13 +64,13 @@ def key_words(row_keys: jax.Array) -> jax.Array:
   return jax.random.key_data(row_keys)[..., :2]
 
 
-def _mix(bits: jax.Array) -> jax.Array:
+def _mix(bits: Bits) -> Bits:
   """A bijection of uint32 with good avalanche: two multiply-xorshift rounds (constants by C. Wellons)."""
   bits = _mix_but_last(bits)
   return bits ^ (bits >> 16)
 
 
-def _mix_but_last(bits: jax.Array) -> jax.Array:
+def _mix_but_last(bits: Bits) -> Bits:
   bits = (bits ^ (bits >> 16)) * np.uint32(0x7FEB352D)
   return (bits ^ (bits >> 15)) * np.uint32(0x846CA68B)
 
@@ -238,7 +240,7 @@ def _dropout_forward(x, words, positions, draw: _Draw):
   return _dropout(x, words, positions, draw), (words, positions)
 
 
-def _dropout_backward(draw: _Draw, drawn, cotangent: jax.Array):
+def _dropout_backward(draw: _Draw, drawn: tuple[jax.Array, jax.Array | None], cotangent: jax.Array):
   return _dropout(cotangent, *drawn, draw), None, None
 
 

@@ -109,8 +109,9 @@ def _of_rows(
   settings: Settings, number: int, kept_rows: jax.Array | None, row_keys: jax.Array | None
 ) -> tuple:
   """What the kernels know of rows: the words of their dropout or None, and whether a branch is added."""
-  has_dropout = row_keys is not None and settings.rate
-  words = row_random.key_words(row_random.fold(row_keys, settings.use)) if has_dropout else None
+  words = None
+  if row_keys is not None and settings.rate:
+    words = row_random.key_words(row_random.fold(row_keys, settings.use))
   return words, jnp.ones(number, jnp.bool_) if kept_rows is None else kept_rows
 
 

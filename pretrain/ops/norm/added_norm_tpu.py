@@ -59,7 +59,7 @@ def gradients(
   kept_rows: jax.Array,
   dropout_rate: float,
   eps: float,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+) -> tuple[jax.Array, ...]:
   """Gradients of the norm's input, of the branch in it, of the branch's bias, of the norm's scale and bias.
 
   On CPUs the kernel is interpreted, for tests.
@@ -71,7 +71,7 @@ def gradients(
     words: [rows, 2] uint32 of `row_random.key_words`; None: no dropout.
     kept_rows: [rows] bool, False where a row's branch was not added.
   """
-  sizes = Sizes(*x.shape, 0.0 if words is None else dropout_rate, eps)
+  sizes = Sizes(*x.shape, dropout_rate=0.0 if words is None else dropout_rate, eps=eps)
   grid = (sizes.rows // sizes.at_once, pl.cdiv(sizes.length, sizes.tokens))
   block = pl.BlockSpec((sizes.at_once, sizes.tokens, sizes.width), lambda rows, tile: (rows, tile, 0))
   scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
@@ -121,8 +121,8 @@ def _kernel(sizes: Sizes, words, factors, x, given, scale, d_x, sums, *d_branch)
     row = rows * sizes.at_once + at
     for start in range(0, sizes.tokens, _AT_ONCE):
       tokens, first = (at, slice(start, start + _AT_ONCE)), tile * sizes.tokens + start
-      own = [_real(sizes, array[tokens], first) for array in (x, given)]
-      d_norm, *summands = _differentiate(sizes, *own, scale[...])
+      own, of_norm = (_real(sizes, array[tokens], first) for array in (x, given))
+      d_norm, *summands = _differentiate(sizes, own, of_norm, scale[...])
       d_x[tokens] = d_norm.astype(d_x.dtype)
       dropped = d_norm * factors[row, 0]
       if d_branch:

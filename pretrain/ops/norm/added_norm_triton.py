@@ -53,9 +53,9 @@ def forward(
   arrays = x, product, vectors, facts
   results = jax.ShapeDtypeStruct(x.shape, dtype), jax.ShapeDtypeStruct(x.shape, x.dtype)
   launch = Launch(-(-constants["tokens"] // _BLOCK), max(1, constants["lanes"] // _LANES))
-  return tuple(
-    triton_call.call("norm.added_norm_triton_kernels.norm_forward", arrays, results, launch, constants)
-  )
+  kernel = "norm.added_norm_triton_kernels.norm_forward"
+  normed, added = triton_call.call(kernel, arrays, results, launch, constants)
+  return normed, added
 
 
 def gradients(
@@ -65,7 +65,7 @@ def gradients(
   facts: jax.Array,
   dropout_rate: float,
   eps: float,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+) -> tuple[jax.Array, ...]:
   """Gradients of the norm's input, of the branch in it, of the branch's bias, of the norm's scale and bias.
 
   Args:

@@ -10,7 +10,7 @@ The one-hot and its gradient never exist for more than a chunk of positions.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -89,7 +89,7 @@ def _logits_gradient(
   return d_scores, (over_biases(weighed) - mean * over_biases(parts)) / (total * temperature)
 
 
-def _over_chunks(function, size: int, chunk: int, carry):
+def _over_chunks(function, size: int, chunk: int, carry) -> tuple[Any, Any]:
   """Folds `function(carry, start, width)` over chunks; a last short chunk is a second call."""
   whole = size // chunk
   outputs = []

@@ -128,7 +128,7 @@ def _loss_and_gradients(sum_loss: SumLoss, chunk: int, x, table, bias, targets, 
     )
   outputs = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), outputs)
   embed = x.shape[-1]
-  d_table, d_bias = sums if len(sums) > 1 else (sums[0][:, :embed], sums[0][:, embed])
+  d_table, d_bias = sums if len(sums) == 2 else (sums[0][:, :embed], sums[0][:, embed])
   return loss, outputs, d_table, d_bias
 
 
@@ -174,7 +174,7 @@ def _backward(sum_loss, chunk, residuals, cotangents):
   gradients, dtypes = residuals
   *arrays, d_floats = jax.tree.map(lambda gradient: gradient * cotangents[0], gradients)
   d_x, d_table, d_bias = (array.astype(like.dtype) for array, like in zip(arrays, dtypes))
-  return d_x, d_table, d_bias, None, None, Inputs(d_floats, None)
+  return d_x, d_table, d_bias, None, None, Inputs(d_floats, None)  # pyright: ignore[reportArgumentType] (JAX's word for no gradient)
 
 
 vocab_loss.defvjp(_forward, _backward)

@@ -128,7 +128,7 @@ def _flag(parser: argparse.ArgumentParser, action: argparse.Action) -> tuple[str
   text, default = action.help or "", ""
   if match := re.search(r"[\s;]*\(?default: (.*?)\)?$", text):
     text, default = text[: match.start()], match[1]
-  if action.default not in (None, "", [], False) and default in ("", str(action.default)):
+  if action.default not in (None, "", [], False, argparse.SUPPRESS) and default in ("", str(action.default)):
     default = f"`{_typed(action.default)}`"
   if action.required if action.option_strings else action.nargs not in ("?", "*"):
     default = "**required**"

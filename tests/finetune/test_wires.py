@@ -40,7 +40,7 @@ def test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_downloa
     stand_in = lambda kind, *, download, path=path: made.append((path, kind, download))  # noqa: E731
     monkeypatch.setattr(importlib.import_module(module), attribute, stand_in)
   arguments = [f"--config=configs/finetune_{name}.py", "--config.checkpoint=run", *["--download"] * download]
-  main._kind(flags.read_arguments(arguments, main.PROGRAM), "w", print)
+  main._kind(flags.read_arguments(arguments, main.PROGRAM), "w")
   assert made == [download, (_KINDS[name], name, download)]
 
 

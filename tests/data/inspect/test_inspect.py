@@ -215,7 +215,7 @@ def test_unfinished_and_damaged_records_are_refused(made, tmp_path, capsys):
   (copy / "manifest.json").unlink()
   (copy / "work").mkdir()
   assert command.main([str(copy)]) == 3
-  assert "the preparation was not finished" in capsys.readouterr().err
+  assert "the preparation is unfinished" in capsys.readouterr().err
   shutil.copy(made / "manifest.json", copy)
   (shard,) = copy.glob("train-*")
   content = bytearray(shard.read_bytes())

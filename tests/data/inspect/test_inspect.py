@@ -195,7 +195,7 @@ def test_a_histogram_is_the_shares_between_whole_numbers():
     (["{made}/.."], 3, "has no manifest.json and no vocabulary.json"),
     (["{made}", "{made}", "{made}"], 2, "3 directories; expected one, or two to compare"),
     (["{made}", "{made}/vocabulary"], 2, "one is a vocabulary, the other prepared records"),
-    (["{made}", "--source=x.txt"], 2, "leave it out, or name {made}/vocabulary"),
+    (["{made}", "--source=x.txt"], 2, "remove --source, or name {made}/vocabulary"),
     (["{made}/vocabulary", "--source=/nowhere/*"], 3, "matches no file"),
     (["{made}", "--html={made}"], 2, "is a directory; name a file"),
     (["{made}", "--html={made}/manifest.json/x.html"], 5, "give another --html"),
@@ -231,4 +231,4 @@ def test_a_vocabulary_without_text_is_refused(tmp_path, capsys):
   (tmp_path / "vocab.txt").write_text("\n".join(PIECES[:5]) + "\n")
   vocabulary.write_description(tmp_path, kind="wordpiece", cased=False)
   assert command.main([str(tmp_path)]) == 3
-  assert "has special pieces only" in capsys.readouterr().err
+  assert "has only special pieces" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A frozen encoder: vectors of words at several depths, and what its heads say of whole sentences."""
+"""A frozen encoder: vectors of words at several depths, and its heads' scores of whole sentences."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -22,19 +22,19 @@ from pretrain.models.encoder import encode, token_vectors
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
 
 Words = Sequence[str]
-DEPTHS = ("tokens", "middle", "last")  # rows of the token table; after half of the layers; after all of them
+DEPTHS = ("tokens", "middle", "last")  # rows of the token table; after half of the layers; after all
 
 
 class FrozenEncoder:
-  """An encoder that is asked and never changed; longer sentences are cut to its positions."""
+  """An encoder that is not trained further; longer sentences are truncated to its positions."""
 
   def __init__(self, encoder: OpenedEncoder, head_params: dict, *, batch_size: int) -> None:
-    """Places nothing yet. `head_params` are {'mlm', 'rtd': ...} as they were pretrained, or {}."""
+    """Compiles nothing yet. `head_params` are the pretrained {'mlm': ..., 'rtd': ...}, or {}."""
     self.encoder, self.heads, self._batch_size = encoder, head_params, batch_size
     self._special = encoder.vocabulary.special_ids
 
   def inputs(self, sentences: Sequence[Words]) -> list[Input]:
-    """{'ids', 'words': the number from 1 of the word that a token is a piece of, or 0} of each sentence."""
+    """Returns {'ids', 'words': each token's word number, from 1; 0 for special tokens} of each sentence."""
     pieces = self.encoder.vocabulary.encode_batch([word for sentence in sentences for word in sentence])
     inputs, at, longest = [], 0, self.encoder.config.max_length
     for sentence in sentences:
@@ -47,7 +47,7 @@ class FrozenEncoder:
     return inputs
 
   def _program(self, function: Callable[..., jax.Array], params: Any) -> Compiled:
-    """`function(params, config, batch, pad_id=)`; all calls of a program share what is compiled."""
+    """Returns `function(params, config, batch, pad_id=)` as a program; its calls share compiled code."""
     config, pad_id = self.encoder.config, self._special.pad
     return Compiled(
       lambda params, batch: function(params, config, batch, pad_id=pad_id),
@@ -75,15 +75,15 @@ class FrozenEncoder:
 
   @functools.cached_property
   def embedders(self) -> dict[str, Embedder]:
-    """{'cls', 'mean': what gives one vector of a text}."""
+    """{'cls', 'mean': embedder, which returns one vector per text}."""
     longest = self.encoder.config.max_length
     sizes = {"max_length": longest, "batch_size": self._batch_size}
     return {pooling: Embedder(self.encoder, pooling=pooling, **sizes) for pooling in ("mean", "cls")}
 
   def words(self, sentences: Sequence[Words]) -> list[np.ndarray]:
-    """[words, depths, embed] float32 of each sentence: the mean over the pieces of a word, by `DEPTHS`.
+    """Returns the vectors of each sentence's words at all DEPTHS, [words, depths, embed] float32.
 
-    A word of no piece, or beyond the last position, has zeros.
+    A word is the mean of its pieces. Words without pieces, or beyond the last position, are zeros.
     """
     width, vectors = self.encoder.config.hidden_size, []
     for sentence, of_row in zip(sentences, self._word_program(self.inputs(sentences))):
@@ -93,11 +93,11 @@ class FrozenEncoder:
     return vectors
 
   def layers(self, sentences: Sequence[Words]) -> list[np.ndarray]:
-    """[words, layers + 1, embed] float32 of each sentence, as `words`: embedded, and after each layer."""
+    """Returns vectors like `words`, embedded and after each layer: [words, layers + 1, embed] float32."""
     return self._of_words(self._layer_program, sentences)
 
   def layers_of(self, beside: OpenedGenerator) -> Callable[[Sequence[Words]], list[np.ndarray]]:
-    """What `layers` is, of the generator beside this encoder: states that its heads read, nothing masked."""
+    """Returns a function like `layers` for a generator: the states that its heads read, without masks."""
     params = {"own": beside.params, "shared": self.encoder.params["embeddings"]}
     function = functools.partial(_generator_vectors, settings=beside.settings, tokens=beside.tokens)
     return functools.partial(self._of_words, self._program(function, params))
@@ -110,9 +110,9 @@ class FrozenEncoder:
     return vectors
 
   def likelihoods(self, sentences: Sequence[Words]) -> np.ndarray | None:
-    """[sentences] sums over the tokens of log P(token | the others), each masked in turn; None: no such head.
+    """Returns pseudo-log-likelihoods: sums of log P(token | others), [sentences]; None without an MLM head.
 
-    Source: Salazar et al. 2020, pseudo-log-likelihood.
+    Each token is masked in turn. Source: Salazar et al. 2020.
     """
     if "mlm" not in self.heads:
       return None
@@ -127,14 +127,14 @@ class FrozenEncoder:
     return np.bincount(owners, np.asarray(self._mlm_program(asked), np.float64), minlength=len(sentences))
 
   def originality(self, sentences: Sequence[Words]) -> np.ndarray | None:
-    """[sentences] sums over the tokens of log P(original), nothing masked; None without the head for it."""
+    """Returns sums over the tokens of log P(original), without masks, [sentences]; None without RTD head."""
     if "rtd" not in self.heads:
       return None
     return np.asarray(self._rtd_program(self.inputs(sentences)), np.float64)
 
 
 def _word_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
-  """[batch, length, depths, embed] float32: row w - 1 has the means of word w."""
+  """Returns [batch, length, depths, embed] float32; position w - 1 has the mean of word w."""
   ids = batch["ids"]
   table = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
   embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")
@@ -147,7 +147,7 @@ def _word_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: i
 
 
 def _layer_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
-  """[batch, length, layers + 1, embed] float32, as `_word_vectors`: embedded, and after every layer."""
+  """Returns vectors like `_word_vectors`, [batch, length, layers + 1, embed]: embedded, after each layer."""
   ids = batch["ids"]
   embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")
   assert hidden.layers is not None
@@ -159,7 +159,7 @@ def _layer_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: 
 def _generator_vectors(
   params: Any, _: EncoderConfig, batch: Batch, *, pad_id: int, settings: GeneratorSettings, tokens: TokenIds
 ) -> jax.Array:
-  """[batch, length, heads, generator embed] float32, as `_word_vectors`: what every head of it reads."""
+  """Returns vectors like `_word_vectors`, the input of each generator head: [batch, length, heads, embed]."""
   ids = batch["ids"]
   is_token, everywhere = ids != pad_id, jnp.arange(ids.shape[1], dtype=jnp.int32)
   positions, nothing = jnp.broadcast_to(everywhere, ids.shape), jnp.zeros(ids.shape[:1], jnp.int32)
@@ -169,15 +169,15 @@ def _generator_vectors(
 
 
 def _means_of_words(states: jax.Array, batch: Batch) -> jax.Array:
-  """Means of [batch, length, depths, embed] states of pieces over the pieces of each word."""
+  """Returns the means over each word's pieces of states [batch, length, depths, embed]."""
   length = states.shape[1]
-  belongs = jax.nn.one_hot(batch["words"] - 1, length, dtype=jnp.float32)  # of word 0: nothing
+  belongs = jax.nn.one_hot(batch["words"] - 1, length, dtype=jnp.float32)  # zeros for word 0
   pieces = jnp.maximum(jnp.sum(belongs, axis=1), 1.0)
   return jnp.einsum("blw,blde->bwde", belongs, states) / pieces[..., None, None]
 
 
 def _masked_log_probs(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
-  """[batch] float32 log-probabilities of the tokens under the one mask of each row; of padding rows any."""
+  """Returns the log-probability of the masked token in each row, [batch] float32; any in padding rows."""
   ids, head = batch["ids"], params["head"]
   at = jnp.argmax(batch["targets"], axis=1).astype(jnp.int32)[:, None]
   target = jnp.maximum(jnp.max(batch["targets"], axis=1) - 1, 0)[:, None, None]

@@ -101,10 +101,7 @@ def relation_files(directory: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]
 
 
 def relations(path: pathlib.Path) -> list[Relation]:
-  """Returns the relations in a file of SemEval-2010 task 8.
-
-  The file has four lines for each: number and text, label, comment, blank line.
-  """
+  """Reads a file of SemEval-2010 task 8, four lines each: number and text, label, comment, blank line."""
   examples, text = [], None
   for row in rows.read(str(path)):
     line = row.fields["text"]

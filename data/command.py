@@ -261,11 +261,7 @@ def exit_code(function: Callable[[], int | None], *, stopped: str, debug: bool =
 
 
 def run(function: Callable[[], None]) -> int:
-  """Calls the work of a command that writes files; errors of writing become messages too.
-
-  Returns the exit code. Line breaks that a library put into a message are removed; lines that are indented
-  by two spaces stay.
-  """
+  """Calls the work of a command that writes files, whose errors become messages; returns the exit code."""
 
   def with_one_line_errors() -> None:
     try:
@@ -288,7 +284,7 @@ def run(function: Callable[[], None]) -> int:
 
 
 def _tidied(message: str) -> str:
-  """Returns a message without line breaks but those before lines indented by two spaces."""
+  """Removes line breaks of libraries from a message; ways out, indented by two spaces, stay lines."""
   return "\n  ".join(" ".join(part.split()) for part in re.split(r"\n  (?=\S)", message))
 
 

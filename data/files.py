@@ -134,10 +134,7 @@ def _exchange(one: pathlib.Path, other: pathlib.Path) -> bool:
 
 @contextlib.contextmanager
 def _claimed(directory: pathlib.Path) -> Iterator[bool]:
-  """Locks a directory within the block; yields False if another process has the lock.
-
-  The system releases the lock of a process that is killed.
-  """
+  """Locks a directory until the block or the process ends; yields False if another process has the lock."""
   descriptor = os.open(directory, os.O_RDONLY)
   try:
     try:

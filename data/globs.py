@@ -22,7 +22,6 @@ def patterns(source: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _matches(pattern: str) -> list[str]:
-  """Returns the files that a glob matches; files at an address are downloaded."""
   if files.is_address(pattern):
     return [str(path) for path in copies.matching(pattern, flag="--source")]
   head, tail = os.path.expanduser(pattern), ""

@@ -171,7 +171,7 @@ class PackedRecords:
     if described.length > self.length:
       raise errors.DataError(
         f"{self._directory} has records of up to {described.length} tokens, data.length is {self.length}; "
-        f"set data.length={described.length}, or prepare it again with --length={self.length}"
+        f"prepare it again with --length={self.length}, or:\n  --config.data.length={described.length}"
       )
     if not self._split.records:
       raise errors.DataError(

@@ -91,10 +91,7 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """The units of a source, and a digest of its input.
-
-  The digest covers names and sizes; for files it also has '/' and a digest of their content.
-  """
+  """The units of a source, and a digest of names and sizes; for files also '/' and one of their content."""
 
   units: tuple[Unit, ...]
   input_digest: str

@@ -139,7 +139,6 @@ def _object(value: Any, place: str) -> dict[str, Any]:
 
 
 def _field(value: Any, name: str, kind: type, where: str) -> Any:
-  """Returns a field of a JSON object; DataError if it is missing or not of type `kind`."""
   field = _object(value, where).get(name)
   if isinstance(field, kind) and (kind is not int or not isinstance(field, bool)):
     return field

@@ -1,7 +1,4 @@
-"""Chooses the feature of a seqio Task to read: text, or ids of a supported vocabulary.
-
-The module does not import seqio.
-"""
+"""Chooses the feature of a seqio Task to read, text or ids of a supported vocabulary; imports no seqio."""
 
 import dataclasses
 from typing import Any

@@ -226,7 +226,6 @@ def _column(batch: Any, feature: Any) -> list[Any]:
 
 
 def _names(value: Any, feature: Any) -> Any:
-  """Returns the name of a class label, or of each label in a list."""
   if isinstance(value, list):
     return [_names(inner, feature) for inner in value]
   return feature.int2str(value) if value >= 0 else None

@@ -42,7 +42,7 @@ def folder(
       if damaged(mirror.directory, again):
         mirror.forget(again)
         advice = "restore them from a copy"
-        raise DataError(f"{mirror.place}: files there were changed or damaged (sha256); {advice}")
+        raise DataError(f"{mirror.place}: files there are not those that were written (sha256); {advice}")
   return mirror.directory
 
 

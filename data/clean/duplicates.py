@@ -205,10 +205,7 @@ def _pairs(
 
 
 def join(pairs: Iterable[np.ndarray], documents: int) -> np.ndarray:
-  """Returns [documents] int64: for each document the smallest number in its group.
-
-  A group is the documents that pairs connect.
-  """
+  """Returns the smallest number in each document's group, which pairs connect: [documents] int64."""
   from scipy.sparse import coo_array, csgraph  # here: slow to import
 
   first = np.arange(documents)

@@ -138,7 +138,7 @@ class FedRecords:
         raise errors.DataError(
           f"{self.feed.source} no longer gives the blocks of the first {self._first:,} steps of this run "
           f"({self._expected[:12]}... -> {content['before'][:12]}...): its data changed, or its order does "
-          "not depend only on the seed; restore the old data, or start a new run with these weights:\n"
+          "not depend only on the seed; restore the data, or start a new run with these weights:\n"
           "  --workdir=NEW --config.train.init_from=WORKDIR"
         )
       self._kept[content["number"]] = rows, content["sha256"]

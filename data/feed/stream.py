@@ -155,7 +155,6 @@ class Stream:
         yield example[feature]
 
   def _of_texts(self, dataset) -> Iterator[list[np.ndarray]]:
-    """Yields the blocks of each chunk of texts; a line is a paragraph."""
     feature = task_features.text_feature(self._task, dataset.element_spec, self._asked.text_field)
     texts = map(tfds_reader.as_text, self._examples(dataset, feature))
     counts: collections.Counter = collections.Counter()

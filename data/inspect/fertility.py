@@ -120,4 +120,4 @@ def most_cut(looks: Sequence[Look]) -> Report:
 
   first, *others = [table(look) for look in looks]
   note = "The first ones take most pieces beyond one for each occurrence."
-  return Report("", "Words that are cut most", *first, [note], others)
+  return Report("", "Words cut into most pieces", *first, [note], others)

@@ -43,7 +43,7 @@ def _plots(looks: Sequence[Look]) -> list[Plot]:
   if looks[0].records:
     return [
       plot("Tokens in a training record", "tokens", "share of records", _lengths),
-      plot("Tokens made up by the commonest pieces", "pieces", "share of tokens", _coverage),
+      plot("Tokens covered by the most frequent pieces", "pieces", "share of tokens", _coverage),
     ]
   return [plot("Characters in a piece", "characters", "share of pieces", _sizes)]
 

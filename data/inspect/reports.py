@@ -13,7 +13,7 @@ from data.inspect.look import Asked, Look
 from data.tables import Report, Table, text_column
 
 _MOST_FILES = 5  # repaired input files that are named
-_QUANTILES = ("least", "5 % have at most", "half have at most", "95 % have at most", "most")
+_QUANTILES = ("minimum", "5 % quantile", "median", "95 % quantile", "maximum")
 _SHOWN = (400, 150)  # characters of a record, from its beginning and from its end
 # Counts of a manifest that are in the table of sizes.
 _AMONG_SIZES = ("documents", "sentences", "characters", "unknown_tokens")
@@ -55,19 +55,19 @@ def _sizes(looks: Sequence[Look], asked: Asked) -> Report:
       "kind of vocabulary": words.kind,
       "case": "cased" if words.cased else "uncased",
       "pieces": f"{words.size:,}",
-      "its sha256": words.digest[:12],
+      "vocabulary sha256": words.digest[:12],
       **_use(look, look.records.unigram),
-      "training records looked at": f"{looked_at:,}",
+      "training records read": f"{looked_at:,}",
       "copies among them": f"{look.records.copies:,} ({share(look.records.copies, looked_at)})",
-      "held-out records looked at": f"{look.records.heldout:,}",
-      "of them also in training": f"{look.records.leaked:,}",
+      "held-out records read": f"{look.records.heldout:,}",
+      "of these also in training": f"{look.records.leaked:,}",
     }
 
   notes = _same_vocabulary(looks)
   if any(look.records and look.records.is_sample for look in looks):
     notes.append(
       f"Lengths, words and copies are those of a sample by seed {asked.seed}, all else is exact. A sample "
-      "has few of the copies; --records=0 looks at every record."
+      "has few of the copies; --records=0 reads every record."
     )
   return facts_table("Records", looks, facts, notes)
 
@@ -109,7 +109,7 @@ def _noted(looks: Sequence[Look]) -> Report:
       name.replace("_", " "): f"{value:,}" for name, value in counts.items() if name not in _AMONG_SIZES
     }
 
-  report = facts_table("Repaired or left out", looks, facts)
+  report = facts_table("Repairs and skipped text", looks, facts)
   rows = [
     {"file": name, "repairs": ", ".join(f"{n:,} {kind.replace('_', ' ')}" for kind, n in repairs.items())}
     for look in looks
@@ -142,7 +142,6 @@ def _blocks(looks: Sequence[Look]) -> Report:
 
 
 def _shortened(text: str) -> str:
-  """Returns a text, or its beginning and end if it is too long."""
   return text if len(text) <= sum(_SHOWN) + 5 else f"{text[: _SHOWN[0]]} ... {text[-_SHOWN[1] :]}"
 
 

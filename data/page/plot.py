@@ -129,7 +129,6 @@ class Plot:
 
 
 def _name_curves(figure: Any, legend: Mapping[str, Any]) -> None:
-  """Adds a legend below the axes, and makes the figure higher by its height."""
   labels = list(legend)[:_MOST_NAMED]
   handles = [legend[label] for label in labels]
   if more := len(legend) - len(labels):

@@ -164,7 +164,6 @@ def _vocabulary(
   settings: dict[str, Any],
   pool: engine.Engine,
 ) -> vocabulary.Vocabulary:
-  """Returns the vocabulary in `output/vocabulary`, which is copied or trained first if it is missing."""
   directory = pathlib.Path(job.vocabulary)
   if directory.is_dir():
     return vocabulary.load(directory)

@@ -74,7 +74,6 @@ def write_shard(packed: Packed, split: str, shards: int, shard: int) -> manifest
 
 
 def _shard_records(packed: Packed, split: str, shards: int, shard: int) -> list[np.ndarray]:
-  """Returns the records of all units in a shard's range of keys, in order of keys."""
   packed_as, low, high = packed.keys(split)
   part = [low + (high - low) * border // shards for border in (shard, shard + 1)]
   units = [packed.records(number, packed_as).between(*part) for number in range(packed.num_units)]

@@ -52,7 +52,6 @@ def of(made: Manifest) -> str:
 
 
 def _files(made: Manifest) -> list[str]:
-  """Returns lines about the input files with the most repairs or without documents."""
   lines = []
   by_number = sorted(made.damaged_files.items(), key=lambda file: -sum(file[1].values()))
   for name, counts in by_number[:MOST_FILES]:

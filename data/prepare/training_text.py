@@ -110,7 +110,6 @@ def write(job: pipeline.Job, keep: float, unit: sources.Unit, path: str) -> int:
 
 
 def _documents(job: pipeline.Job, unit: sources.Unit, counts: collections.Counter) -> Iterator[list[str]]:
-  """Yields the training documents of a unit; `counts` is as for `pipeline.documents`."""
   found = pipeline.documents(job, unit, counts)
   return (document for split, document in found if split == "train")
 

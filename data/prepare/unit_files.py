@@ -73,10 +73,7 @@ class Unsorted:
     self._sizes.append(np.fromiter(map(len, records), np.int64, len(records)))
 
   def sort(self, seed: int, unit: int) -> None:
-    """Writes `<split>.ids`, the records in order of keys, and `<split>.index`.
-
-    The index is [2, records] little-endian uint64: the keys, and the end of each record in the ids.
-    """
+    """Writes `<split>.ids`, the records by key, and `<split>.index`, [2, records] <u8: keys, ends in ids."""
     sizes = np.concatenate(self._sizes)
     keys = shuffle_keys(seed, unit, sizes.size)
     order = np.argsort(keys, kind="stable")
@@ -142,7 +139,6 @@ class Records:
 
 
 def _mapped(path: pathlib.Path, dtype: np.dtype) -> np.ndarray:
-  """Returns the numbers in a file, memory-mapped."""
   if not path.stat().st_size:  # an empty file cannot be mapped
     return np.zeros(0, dtype)
   return np.asarray(np.memmap(path, dtype, mode="r"))

@@ -134,7 +134,7 @@ def test_a_vocabulary_and_what_it_makes_of_a_text(words, tmp_path, capsys):
   found = lines(alone, "Vocabulary")
   assert found["kind"] == ["wordpiece"] and found["pieces"] == ["13"]
   assert found["ids of cls, pad, sep, unk, mask"] == ["2, 0, 3, 1, 4"]
-  assert found["characters of a piece: most"] == ["6"]
+  assert found["characters of a piece: maximum"] == ["6"]
   assert lines(alone, "Scripts of the pieces")["Latin"] == ["5", "62.50%"]  # the cat s unused b, of 8
   assert "cut most" not in alone
   text = seen(capsys, words, f"--source={tmp_path}/*.txt")

@@ -54,10 +54,10 @@ def _search() -> ConfigDict:
       # 'all' of the protocol's space, 'best_known' (the one in the authors' READMEs), 'one' (a learning rate
       # and epochs suited to the encoder's width, one seed).
       "cells": "all",
-      # If not empty, each replaces a dimension of the space.
+      # If not empty, each replaces a dimension of the space. kind='prompt' reads the first two.
       "batch_sizes": (),  # examples
       "learning_rates": (),  # peaks, at most 1
-      "epochs": (),
+      "epochs": (),  # passes over the training rows
       "warmup_fractions": (),  # of all steps
       "num_seeds": 0,  # runs per cell; 0: the protocol's
       "num_test_seeds": 0,  # runs of the best cell; the best predicts the test set; 0: the protocol's
@@ -74,18 +74,17 @@ def _data() -> ConfigDict:
       "train_rows": 0,  # random part of the training set, drawn with `seed`; 0: all rows
       "buckets": 6,  # most padded lengths, chosen to minimise padding; each is compiled
       "bucket_multiple": 8,  # tokens: padded lengths are multiples of it
-      "eval_batch_size": 64,  # examples
+      "eval_batch_size": 64,  # examples computed at once in an evaluation
       # The following fields are for kind='own'.
       # CSV, TSV, JSONL, Parquet, CoNLL; also .gz and .zst, except for Parquet. tfds:NAME and seqio:TASK are
       # data sets; #SPLIT after them replaces the default split, 'train', or 'validation' for dev_file.
       "train_file": "",
-      "dev_file": "",  # '': a part of the training file
+      "dev_file": "",  # rows to judge by; '': a part of the training file
       "module": "",  # Python file or module that registers the Task of train_file
       "dev_fraction": 0.1,  # of the training file, chosen by a hash of the text: equal texts stay together
-      # Names of columns; '': guessed by name, and the guess is printed.
-      "text": "",
-      "text_pair": "",  # second text of a pair; '': none, if `text` is set
-      "label": "",
+      "text": "",  # column of the text; '': guessed by name, and the guess is printed
+      "text_pair": "",  # column of the second text of a pair; '': none, if `text` is set
+      "label": "",  # column of the label; '': guessed by name
       "labels": "",  # names separated by commas, class 0 first; '': by first appearance in train_file
       "separator": "",  # between several labels in a cell; '': '|', ';' or ',', whichever occurs
       "empty": "refuse",  # rows without text: 'refuse' (an error), or 'skip', which prints their number
@@ -98,11 +97,11 @@ def _squad() -> ConfigDict:
   return ConfigDict(
     {
       "train_file": "train-v2.0.json",  # in data.directory, or a path; also .gz
-      "dev_file": "dev-v2.0.json",
+      "dev_file": "dev-v2.0.json",  # as train_file
       "stride": 128,  # tokens between the starts of windows; run_squad.sh
-      "max_query_length": 64,  # tokens
-      "max_answer_length": 30,  # tokens
-      "n_best": 20,
+      "max_query_length": 64,  # tokens of a question
+      "max_answer_length": 30,  # tokens of an answer
+      "n_best": 20,  # answers of a window that are compared
       "mask_query": True,  # no answer in the question (fairseq); False: allowed (official Hugging Face code)
     }
   )
@@ -117,10 +116,8 @@ def _prompt() -> ConfigDict:
       "words": "",  # label words separated by commas, in the order of the classes; '': LM-BFF's
       "max_length": 0,  # tokens of a prompt with demonstrations; 0: LM-BFF's (256 for MNLI, else 128)
       "num_samples": 0,  # sets of demonstrations that are averaged; 0: LM-BFF's (4 for MNLI, else 16)
-      "num_steps": 1_000,  # LM-BFF
-      "eval_every": 100,  # steps
-      "batch_sizes": (2, 4, 8),  # LM-BFF
-      "learning_rates": (3e-6, 4e-6, 5e-6),  # COCO-LM appendix
+      "num_steps": 1_000,  # updates; LM-BFF
+      "eval_every": 100,  # steps between evaluations
     }
   )
 

@@ -14,9 +14,9 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
-from data import errors, files
+from data import errors, files, log_lines
 from data.buckets import copies, outputs
 
 # How a flag treats the address of a bucket (s3://..., gs://...) instead of a path.
@@ -42,6 +42,10 @@ class Parser(argparse.ArgumentParser):
   def __init__(self, **kwargs):
     self._buckets: dict[str, tuple[str, Callable]] = {}  # flag -> (FETCHED, OPENED or SENT; type)
     super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+    # Left out unless given, so that a subcommand's default does not replace what stands before its name.
+    switch = {"action": "store_true", "default": argparse.SUPPRESS}
+    self.add_argument("--quiet", help="show warnings and errors only", **switch)
+    self.add_argument("--verbose", help="show more, and what libraries log", **switch)
 
   def add_argument(self, *names, bucket: str = "", **options) -> argparse.Action:
     """Adds a flag as argparse does; the help also shows its default, unless that is empty.
@@ -61,9 +65,17 @@ class Parser(argparse.ArgumentParser):
     return action
 
   def parse_args(self, args=None, namespace=None):
-    """Parses as argparse does; raises ConfigError for unsupported addresses, downloads FETCHED ones."""
+    """Parses as argparse does; raises ConfigError for unsupported addresses, downloads FETCHED ones.
+
+    --quiet and --verbose set the levels of the log and are not in the result.
+    """
     refuse_other_locale(sys.argv[1:] if args is None else args)
     parsed = super().parse_args(args, namespace)
+    quiet, verbose = (vars(parsed).pop(name, False) for name in ("quiet", "verbose"))
+    if quiet and verbose:
+      raise errors.ConfigError(log_lines.TOGETHER)
+    if quiet or verbose:  # a command within a command leaves the levels
+      log_lines.choose(quiet=quiet, verbose=verbose)
     chosen = [action.choices[getattr(parsed, action.dest)] for action in self._commands()]
     allowed = {name: entry for parser in (self, *chosen) for name, entry in parser._buckets.items()}
     for name, value in vars(parsed).items():
@@ -171,15 +183,18 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def one_line_errors(*, stopped: str, debug: bool = False, is_last: bool = False) -> Iterator[End]:
+def one_line_errors(
+  *, stopped: str, debug: bool = False, is_last: bool = False, quiet: bool = False, verbose: bool = False
+) -> Iterator[End]:
   """Runs the work of a command in the block; errors become a message and an exit code.
 
-  Yields an `End`, which has the exit code after the block; the block may set it. Ctrl-C and SIGTERM print
-  `stopped`; so does the end of a parent that used `run_child`. With `debug` a user's error keeps its
-  traceback. `is_last`: the process ends with the block, and no later signal may change its exit code.
+  Yields an `End`, which has the exit code after the block; the block may set it. Log lines are shown within
+  the block; `quiet` and `verbose` choose their level. Ctrl-C and SIGTERM print `stopped`; so does the end of
+  a parent that used `run_child`. With `debug` a user's error keeps its traceback. `is_last`: the process ends
+  with the block, and no later signal may change its exit code.
   """
   end = End()
-  with _failed_saves_are_silent(is_last=is_last):
+  with log_lines.shown(quiet=quiet, verbose=verbose), _failed_saves_are_silent(is_last=is_last):
     try:
       with _terminable(end, is_last=is_last):
         yield end
@@ -203,7 +218,8 @@ def _failed_saves_are_silent(*, is_last: bool) -> Iterator[None]:
   """
 
   def is_news(record: logging.LogRecord) -> bool:
-    return "orbax" not in record.pathname and "never retrieved" not in record.getMessage()
+    is_of_save = "orbax" in record.pathname or "never retrieved" in record.getMessage()
+    return record.levelno < logging.WARNING or not is_of_save  # less is shown with --verbose alone
 
   def print_news(unraisable: "sys.UnraisableHookArgs") -> None:
     if "Event loop is closed" not in str(unraisable.exc_value):
@@ -305,14 +321,19 @@ def run_with_output(
   return run(work)
 
 
-def run_child(arguments: Sequence[str], *, relay: bool, **options) -> tuple[int, str]:
+def run_child(
+  arguments: Sequence[str], *, relay: bool, log: TextIO | None = None, **options
+) -> tuple[int, str]:
   """Runs a command of this project as a child process; `options` go to `subprocess.Popen`.
 
-  The child ends when this process ends, even if it is killed. With `relay` the child's stderr is shown as it
-  is written, except its error message. Returns the exit code, and on one line the error message: the last
-  line of stderr with the indented lines that follow it, or the code if there is none.
+  The child ends when this process ends, even if it is killed. With `relay` the child's stderr is logged as it
+  is written, except its error message. All output is also written to the file `log`. Returns the exit code,
+  and on one line the error message: the last line of stderr with the indented lines after it, or how the
+  child ended if it was killed or wrote nothing.
   """
   last = ""
+  if log:
+    options["stdout"] = log
   options["env"] = options.get("env", os.environ) | {_PARENT: str(os.getpid())}
   with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, errors="replace", **options) as child:
     assert child.stderr is not None
@@ -320,10 +341,14 @@ def run_child(arguments: Sequence[str], *, relay: bool, **options) -> tuple[int,
       for line in child.stderr:
         is_way = last.startswith(_ERROR) and line.startswith("  ")  # a way out, see `UserError`
         last = f"{last} {line.strip()}" if is_way else line.strip() or last
+        if log:
+          print(line, end="", file=log, flush=True)
         # The caller's own message repeats the error.
         if relay and line.strip() and not (is_way or line.startswith(_ERROR)):
-          print(line, end="", file=sys.stderr, flush=True)
+          log_lines.relay(line.rstrip())
     except KeyboardInterrupt:
       child.terminate()  # a terminal sends Ctrl-C to children too, but nobody sends them SIGTERM
       raise
+  if child.returncode < 0:
+    return child.returncode, f"killed by signal {-child.returncode}"
   return child.returncode, last.removeprefix(_ERROR).strip() or f"exit code {child.returncode}"

@@ -1,5 +1,6 @@
 """Progress of long work on stderr: a bar on a terminal, plain lines every few seconds in a log."""
 
+import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -7,19 +8,16 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
+logger = logging.getLogger(__name__)
+
 Item = TypeVar("Item")
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
-def say(text: str) -> None:
-  """Prints one line to stderr."""
-  print(text, file=sys.stderr, flush=True)
-
-
 def is_watched() -> bool:
-  """Returns whether stderr is a terminal: bars are for terminals, plain lines for logs."""
-  return sys.stderr.isatty()
+  """Returns whether stderr is a terminal that shows progress: then bars are used, else plain lines."""
+  return sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
 
 
 def bar(unit: str, *, is_shown: bool, **options: Any) -> tqdm:
@@ -50,6 +48,6 @@ def track(items: Iterable[Item], *, name: str, total: int) -> Iterator[Item]:
     for done, item in enumerate(items, start=1):
       yield item
       if time.monotonic() - last > SECONDS_BETWEEN_LINES and done < total:
-        say(f"{name}: {done} of {total} parts")
+        logger.info(f"{name}: {done} of {total} parts")
         last = time.monotonic()
-  say(f"{name}: done in {time.monotonic() - begin:.1f} s")
+  logger.info(f"{name}: done in {time.monotonic() - begin:.1f} s")

@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 from typing import Any
 
-from data import errors, files, progress, tfds_reader
+from data import errors, files, tfds_reader
 from data.rows import values
+
+logger = logging.getLogger(__name__)
 
 _TFDS_NAMES = {"1.1": "squad/v1.1", "2.0": "squad/v2.0"}
 
@@ -39,7 +42,6 @@ class SquadFile:
 
   version: str  # '2.0' if questions have the field `is_impossible`, else '1.1'
   questions: list[Question]  # in the order of the file
-  misplaced_answers: int  # not found at their start in the context; they are kept with is_located=False
   source: str  # the file or data set, for messages
 
 
@@ -106,8 +108,7 @@ def _file(version: str, questions: list[Question], source: str) -> SquadFile:
         f"{source}: id {question.id!r} twice (the second in {question.title!r}); change one of them"
       )
     seen.add(question.id)
-  misplaced = sum(not answer.is_located for question in questions for answer in question.answers)
-  return SquadFile(version, questions, misplaced, source)
+  return SquadFile(version, questions, source)
 
 
 def _question(entry: dict[str, Any], title: str, context: str, entry_path: str) -> Question:
@@ -165,5 +166,5 @@ def _json(path: pathlib.Path) -> Any:
       f"{path}: not SQuAD's JSON ({errors.reason(error)}); copy the file again"
     ) from error
   if replaced:
-    progress.say(values.replaced(str(path), replaced))
+    logger.warning(values.replaced(str(path), replaced))
   return value

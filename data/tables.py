@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,6 +13,8 @@ import rich.table
 import rich.text
 
 from data import cells, errors, files
+
+logger = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
 
@@ -137,11 +140,11 @@ class Report:
         files.write_atomically(paths[ending], text)
     return list(paths.values())
 
-  def publish(self, workdir: str | os.PathLike, say: Callable[[str], None]) -> None:
-    """Prints and writes the report, and passes the file names to `say`; errors as for `write`."""
+  def publish(self, workdir: str | os.PathLike) -> None:
+    """Prints and writes the report, and logs the names of the files; errors as for `write`."""
     self.print()
     markdown, *others = self.write(workdir)
-    say(f"The same as files: {markdown}, {' and '.join(path.name for path in others)}")
+    logger.info(f"The same as files: {markdown}, {' and '.join(path.name for path in others)}")
 
 
 def _csv_value(value: Any) -> Any:

@@ -48,9 +48,8 @@ def _together(config: Mapping[str, Any], *, num_devices: int | None) -> list[str
       "checkpoint: none given; --config.checkpoint=DIR, the workdir of a pretraining run or the output of "
       "`python -m pretrain.export import`"
     )
-  for name in ("prompt.splits", "prompt.batch_sizes", "prompt.learning_rates"):
-    if config["kind"] == "prompt" and not config[name]:
-      problems.append(f"{name} is empty; give at least one")
+  if config["kind"] == "prompt" and not config["prompt.splits"]:
+    problems.append("prompt.splits is empty; give at least one")
   return [*problems, *_own_problems(config), *_reference_problems(config)]
 
 

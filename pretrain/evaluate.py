@@ -1,6 +1,7 @@
 """Evaluation on held-out records: the same blocks, masks, samples and crops every time."""
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from pretrain.logs.written import Written
 from pretrain.mesh import sharding
 from pretrain.run import Run, pad_rows
 
+logger = logging.getLogger(__name__)
+
 
 class Evaluation(Listener):
   """Writes held-out metrics every `train.eval_every` steps, unless a stop is asked for before the last."""
@@ -28,14 +31,13 @@ class Evaluation(Listener):
     written: Written,
     speed: Throughput,
     is_stopping: Callable[[int], bool],
-    log: Callable[[str], None],
   ) -> None:
     """Begins at step `first`, which is evaluated unless it was or is not due."""
     self.every, self._total = run.config.train.eval_every, run.config.train.total_steps
     is_due = first % self.every == 0 and not (first and "eval" in written.kinds)  # a stop may have cut it
     self._is_done_at = None if is_due else first
     self._run, self._heldout, self._eval_step = run, heldout, run.compile_eval_step()
-    self._written, self._speed, self._is_stopping, self._log = written, speed, is_stopping, log
+    self._written, self._speed, self._is_stopping = written, speed, is_stopping
 
   @functools.cached_property
   def _frequency_loss(self) -> float:
@@ -61,7 +63,7 @@ class Evaluation(Listener):
       f"{name[len(SOURCE_LOSS) :]} {means[name]:.4f}" for name in means if name.startswith(SOURCE_LOSS)
     ]
     trivial = f"(token frequencies alone: {self._frequency_loss:.4f} per predicted token)"
-    self._log("  ".join([f"held-out at step {step:,}", f"loss {means['loss']:.4f}", *terms, trivial]))
+    logger.info("  ".join([f"held-out at step {step:,}", f"loss {means['loss']:.4f}", *terms, trivial]))
     self._speed.restart(step)
 
 

@@ -5,7 +5,8 @@ Evaluation, logs, probes, spikes and the like are listeners: a file each, and a 
 
 from typing import Any
 
-Figures = dict[str, tuple[float, float]]  # {metric: (sum, weight)} of one update, on the host
+# {metric: (sum, weight)} of one update, on the host; of fine-tuning's runs in a program [runs] arrays.
+Figures = dict[str, tuple[float, float]]
 
 
 class Listener:
@@ -17,6 +18,10 @@ class Listener:
   """
 
   every: int = 0
+
+  def acts(self, step: int, total: int) -> bool:
+    """Whether `after` is called after `step` of `total` updates."""
+    return bool(self.every) and (step % self.every == 0 or step == total)
 
   def after(self, step: int, state: Any) -> None:
     """Takes the state, on devices, after `step` updates; the figures of all of them were `seen` before."""

@@ -5,14 +5,17 @@
 """
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 
-from data import command, errors
+from data import command, errors, log_lines
 from data.errors import ConfigError
 from pretrain.command import flags, kept_memory
 from pretrain.pod.ending import end_now
-from pretrain.pod.peers import ALONE, Alone
+from pretrain.pod.peers import ALONE, Peers
+
+logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = flags.parse_arguments(argv)
   # Once the loop runs, Ctrl-C is a stop request.
   stopped = "stopped before training began; the same command starts again"
-  ending = command.one_line_errors(stopped=stopped, debug=arguments.debug, is_last=is_last)
+  levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
+  ending = command.one_line_errors(stopped=stopped, debug=arguments.debug, is_last=is_last, **levels)
   with ending as end, _joined(arguments) as peers:
     if arguments.plan:
       plan(argv)
@@ -36,22 +40,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     from pretrain.mesh import devices
     from pretrain.plan import dry_run
 
+    is_shown = peers.index == 0 or arguments.debug or arguments.verbose
+    if not is_shown:
+      log_lines.choose(quiet=True)
     devices.start(arguments.config.train.platform, cache=not arguments.dry_run)
     validate.check(arguments.config, num_devices=jax.device_count())
-    say = print if peers.index == 0 or arguments.debug else _silent
     if arguments.dry_run:
-      say(dry_run.dry_run(arguments.config, workdir=arguments.workdir))
+      described = dry_run.dry_run(arguments.config, workdir=arguments.workdir)
+      if is_shown:
+        print(described)
       return 0
     found = f"{jax.device_count()} {jax.devices()[0].device_kind}"
-    say(f"{arguments.config_name} in {arguments.workdir} on {found}")
-    opened = bucket_workdir.opened(arguments.workdir, arguments.config, say)
-    with opened as (workdir, log), devices.enough_memory(arguments.config):
+    logger.info(f"{arguments.config_name} in {arguments.workdir} on {found}")
+    opened = bucket_workdir.opened(arguments.workdir, arguments.config)
+    with opened as workdir, devices.enough_memory(arguments.config):
       end.code = train.train(
         arguments.config,
         workdir,
         download=arguments.download,
         settle=end.settle,
-        log=log,
       )
   return end.code
 
@@ -64,7 +71,7 @@ def plan(argv: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def _joined(arguments: flags.Arguments) -> Iterator[Alone]:
+def _joined(arguments: flags.Arguments) -> Iterator[Peers]:
   """The other processes of the run, if it is one of several: before any other call of JAX."""
   if arguments.plan or not (arguments.config.train.multihost or any(arguments.place.values())):
     yield ALONE
@@ -73,10 +80,6 @@ def _joined(arguments: flags.Arguments) -> Iterator[Alone]:
 
   with joining.joined(arguments) as peers:
     yield peers
-
-
-def _silent(_: str) -> None:
-  """Says nothing: what processes but the first do with their lines."""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The loop: resume, next batch, step, listeners, save, stop; and the way into it from a config."""
 
 import contextlib
+import logging
 import os
 import sys
 import time
@@ -18,9 +19,10 @@ from pretrain.reading.batches import Batches
 from pretrain.reading.skips import known_skips
 from pretrain.run import make_run
 from pretrain.start import beginning, listeners
-from pretrain.start.beginning import Log
 from pretrain.step import Metrics, TrainState
 from pretrain.watching.spikes import RollBack
+
+logger = logging.getLogger(__name__)
 
 
 def train(
@@ -29,28 +31,28 @@ def train(
   *,
   download: bool = False,
   settle: Callable[[bool], None] = lambda is_asked: None,
-  log: Log = print,
 ) -> int:
   """Trains, or continues the run in `workdir`, to its end: 0, or 75 if stopped on request, all saved.
 
-  `download` allows fetching text; `settle` is as of `StopRequest`.
+  `download` allows fetching text; `settle` is as of `StopRequest`. In a notebook
+  `logging.basicConfig(level="INFO", force=True)` shows its lines.
   """
   mesh = sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict()))  # before text is prepared
   config, records = beginning.open_records(config, workdir, download)
   with contextlib.closing(records), workdir_files.owned(workdir):
     run = make_run(config, records.tokens, mesh=mesh)
-    start = beginning.start(run, records, workdir, log)
+    start = beginning.start(run, records, workdir)
     with StopRequest(settle) as stop:
       if start.step >= config.train.total_steps:
         stop.finish()
-        log(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
+        logger.info(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
         return 0
-      with beginning.checkpoints(config, workdir, records, log) as checkpoints, jax.set_mesh(run.mesh):
+      with beginning.checkpoints(config, workdir, records) as checkpoints, jax.set_mesh(run.mesh):
         while True:
-          state, saved = start.state(run, checkpoints, log)
+          state, saved = start.state(run, checkpoints)
           skips = (*known_skips(saved), *start.skips)
           batches = Batches(records.train, run, first=start.step, skips=skips)
-          parts = listeners.Parts(run, records, checkpoints, batches, workdir, start, saved, skips, stop, log)
+          parts = listeners.Parts(run, records, checkpoints, batches, workdir, start, saved, skips, stop)
           try:
             return loop(parts, state, listeners.make(parts))
           except RollBack as spike:
@@ -63,7 +65,7 @@ def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> in
   first, total = parts.start.step, run.config.train.total_steps
   done, pending = first, None
   train_step = run.compile_train_step()
-  parts.log("Compiling, unless this machine has done it before")
+  logger.info("Compiling, unless this machine has done it before")
   with contextlib.ExitStack() as ending:
     for listener in table:
       ending.callback(listener.end)
@@ -80,7 +82,7 @@ def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> in
       if pending is not None:  # step n runs while the host reads the figures of step n - 1
         _tell(table, done, pending, state)
       pending, done = metrics, done + 1
-      due = [listener for listener in table if _acts(listener, done, total)]
+      due = [listener for listener in table if listener.acts(done, total)]
       is_last = done == total
       if stop.reached() or is_last or due or checkpoints.is_due(done):
         _tell(table, done, pending, state)
@@ -95,10 +97,6 @@ def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> in
     checkpoints.wait()
     waited = time.perf_counter() - started
   return _end(parts, done, waited)
-
-
-def _acts(listener: Listener, done: int, total: int) -> bool:
-  return bool(listener.every) and (done % listener.every == 0 or done == total)
 
 
 def _tell(table: list[Listener], step: int, metrics: Metrics, state: TrainState) -> None:
@@ -132,9 +130,9 @@ def _end(parts: listeners.Parts, done: int, waited: float) -> int:
   if is_finished:
     parts.stop.finish()
   if done == 0:
-    parts.log("Stopped as asked before the first step; the same command starts again")
+    logger.info("Stopped as asked before the first step; the same command starts again")
   else:
     path = os.path.relpath(os.path.join(parts.checkpoints.directory, str(done)))
     what = "Finished" if is_finished else "Stopped as asked; the same command continues"
-    parts.log(f"{what}: step {done:,}, checkpoint {path} (waited {waited:.1f} s for it)")
+    logger.info(f"{what}: step {done:,}, checkpoint {path} (waited {waited:.1f} s for it)")
   return 0 if is_finished else STOPPED

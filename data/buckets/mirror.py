@@ -7,14 +7,17 @@ its version, so that only changed files are transferred. It is written after the
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import secrets
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from data import errors, files, progress
+from data import errors, files
 from data.buckets.place import Address
+
+logger = logging.getLogger(__name__)
 
 CACHE = "TEXT_ENCODER_CACHE"  # environment variable: the folder of local copies
 WORKDIRS, OUTPUTS, READ = "workdirs", "outputs", "read"  # kinds of copies; commands never change READ
@@ -68,11 +71,22 @@ class Mirror:
 
   @contextlib.contextmanager
   def naming(self) -> Iterator[None]:
-    """Makes a user's error in the block name the address instead of the copy's path."""
+    """Makes log lines and a user's error in the block name the address instead of the copy's path."""
+
+    def name(record: logging.LogRecord) -> bool:
+      record.msg, record.args = self.named(record.getMessage()), ()
+      return True
+
+    handlers = logging.root.handlers[:]
+    for handler in handlers:
+      handler.addFilter(name)
     try:
       yield
     except errors.UserError as error:
       raise type(error)(self.named(str(error))) from error
+    finally:
+      for handler in handlers:
+        handler.removeFilter(name)
 
   @property
   def known(self) -> Collection[str]:
@@ -92,7 +106,7 @@ class Mirror:
     """
     missing = [name for name in names if self._known.get(name) != [there[name], self._mark(name)]]
     if missing:
-      progress.say(f"fetching {len(missing):,} files of {self.place.address}")
+      logger.info(f"fetching {len(missing):,} files of {self.place.address}")
       self.place.fetch({name: self.directory / name for name in missing})
       self._note({name: there[name] for name in missing})
     return missing

@@ -2,13 +2,16 @@
 
 import argparse
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from data import files, progress
+from data import files
 from data.buckets.mirror import OUTPUTS, Mirror
 from data.buckets.place import Address
+
+logger = logging.getLogger(__name__)
 
 _NOT_SENT = re.compile(rf"lock$|{files.UNFINISHED}|.*\.(parts|done)(/|$)")
 
@@ -56,4 +59,4 @@ def _send(mirror: Mirror, address: str) -> None:
   mirror.remove({name for name in mirror.known if name in (*gone, *names[-1:])})
   mirror.push(names[:-1])
   mirror.push(names[-1:])
-  progress.say(f"sent {len(names):,} files to {address}")
+  logger.info(f"sent {len(names):,} files to {address}")

@@ -6,6 +6,7 @@ the owner is dead. No clocks are compared. An owner that finds another owner's o
 
 import contextlib
 import json
+import logging
 import secrets
 import threading
 import time
@@ -16,6 +17,8 @@ from data import files
 from data.buckets.mirror import Mirror
 from data.errors import DataError, UserError
 
+logger = logging.getLogger(__name__)
+
 NAME = "owner.json"
 BEAT = 15.0  # seconds between refreshes
 SILENCE = 60.0  # seconds without a refresh after which an owner counts as dead
@@ -23,7 +26,7 @@ _LOOK = 1.0  # seconds between checks of another owner's object
 
 
 @contextlib.contextmanager
-def owned(mirror: Mirror, *, lost: Callable[[UserError], None], log: Callable[[str], None]) -> Iterator[None]:
+def owned(mirror: Mirror, *, lost: Callable[[UserError], None]) -> Iterator[None]:
   """Makes this process, which must hold the lock of `mirror`, the owner of its place within the block.
 
   A thread calls `lost` if another process becomes the owner. DataError: another owner is active.
@@ -48,7 +51,7 @@ def owned(mirror: Mirror, *, lost: Callable[[UserError], None], log: Callable[[s
         remote.write(NAME, _bytes(content | {"beat": number}))
 
   while not remote.write(NAME, _bytes(content | {"beat": 0}), is_new=True):
-    _outlast(mirror, log)
+    _outlast(mirror)
   thread = threading.Thread(target=beat, name="owner of a bucket", daemon=True)
   thread.start()
   try:
@@ -61,14 +64,14 @@ def owned(mirror: Mirror, *, lost: Callable[[UserError], None], log: Callable[[s
         remote.remove([NAME])
 
 
-def _outlast(mirror: Mirror, log: Callable[[str], None]) -> None:
+def _outlast(mirror: Mirror) -> None:
   """Waits for SILENCE and removes the object of a dead owner; DataError if the owner is active."""
   remote = mirror.place
   first = remote.read(NAME)
   # An owner with this very copy is dead, because this process has the copy's lock.
   if _parsed(first).get("copy") != mirror.id:
     process = _parsed(first).get("process", "it has just begun")
-    log(f"{remote.address} belongs to {process}; waiting {SILENCE:.0f} s for a sign of life")
+    logger.info(f"{remote.address} belongs to {process}; waiting {SILENCE:.0f} s for a sign of life")
     deadline = time.monotonic() + SILENCE
     while time.monotonic() < deadline:
       time.sleep(_LOOK)

@@ -58,12 +58,12 @@ class Uploads:
 
 
 @contextlib.contextmanager
-def owned(mirror: Mirror, send: Send, *, log: Callable[[str], None]) -> Iterator[Uploads]:
+def owned(mirror: Mirror, send: Send) -> Iterator[Uploads]:
   """Makes this process the only user of the copy and its place within the block, and uploads to the place.
 
   DataError: another run is active there.
   """
   with mirror.locked(advice=f"wait for it, stop it, or use another {mirror.place.flag}"):
     uploads = Uploads(send)
-    with owner.owned(mirror, lost=uploads.give_up, log=log):
+    with owner.owned(mirror, lost=uploads.give_up):
       yield uploads

@@ -58,9 +58,8 @@ class Feed:
     code, reason = self._ended[0]
     if code in (errors.ConfigError.exit_code, errors.DataError.exit_code):
       raise errors.of_code(code, from_config.with_fields(reason))
-    how = f"killed by signal {-code}" if code < 0 else reason
     raise errors.PeerError(
-      f"the process that reads {self.source} has ended ({how}); run the same command again, which resumes "
+      f"the process that reads {self.source} has ended ({reason}); run the same command again, which resumes "
       "from the newest checkpoint"
     )
 

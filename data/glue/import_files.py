@@ -1,6 +1,7 @@
 """Converts official GLUE files, after checks, to a data_dir that TFDS can read offline."""
 
 import contextlib
+import logging
 import os
 import pathlib
 import tempfile
@@ -9,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from data import errors, progress, tfds_reader
+from data import errors, tfds_reader
 from data.glue import tsv
 from data.glue.tasks import TASKS, GlueTask, Split
+
+logger = logging.getLogger(__name__)
 
 # A task, the name of a split, and its content; None: the file is missing.
 _Row = tuple[GlueTask, str, Split | None]
@@ -76,7 +79,7 @@ def _report(rows: list[_Row]) -> str:
 def _build(splits_of_tasks: dict[str, dict[str, Split]], output: pathlib.Path) -> None:
   wanted = {name: splits for name, splits in splits_of_tasks.items() if not _is_there(name, splits, output)}
   if wanted:
-    progress.say(f"building {', '.join(wanted)} (TensorFlow takes some seconds to load)")
+    logger.info(f"building {', '.join(wanted)} (TensorFlow takes some seconds to load)")
     output.parent.mkdir(parents=True, exist_ok=True)
     # TFDS builds in <data_dir>/glue/<task>/<version>, so the temporary directory is a whole data_dir.
     with tempfile.TemporaryDirectory(prefix=f"{output.name}.", suffix=".part", dir=output.parent) as aside:
@@ -87,10 +90,10 @@ def _build(splits_of_tasks: dict[str, dict[str, Split]], output: pathlib.Path) -
         target.parent.mkdir(parents=True, exist_ok=True)
         path.rename(target)
   kept = [name for name in splits_of_tasks if name not in wanted]
-  progress.say(f"{output}: {len(wanted)} tasks added ({', '.join(wanted) or 'none'})")
+  logger.info(f"{output}: {len(wanted)} tasks added ({', '.join(wanted) or 'none'})")
   if kept:
-    progress.say(f"{output}: there already, with the same numbers of rows: {', '.join(kept)}")
-  progress.say(f"use it with --config.data.directory={output}, or tfds.load('glue/...', data_dir={output!s})")
+    logger.info(f"{output}: there already, with the same numbers of rows: {', '.join(kept)}")
+  logger.info(f"use it with --config.data.directory={output}, or tfds.load('glue/...', data_dir={output!s})")
 
 
 def _is_there(name: str, splits: dict[str, Split], output: pathlib.Path) -> bool:

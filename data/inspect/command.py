@@ -9,11 +9,14 @@ without repetition. With --source, a vocabulary is applied to that text.
 """
 
 import argparse
+import logging
 import pathlib
 from collections.abc import Sequence
 
 from data import command, errors, files, sources
 from data.inspect import look, page, reports
+
+logger = logging.getLogger(__name__)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -72,7 +75,7 @@ def _run(asked: argparse.Namespace) -> None:
   if asked.html:
     with errors.writing(f"--html={asked.html}"):
       files.write_atomically(asked.html, page.make(looks, made))
-    print(f"\n{asked.html}: the same with charts")
+    logger.info(f"{asked.html}: the same with charts")
 
 
 def _look(directory: str, is_vocabulary: bool, amount: look.Asked, asked: argparse.Namespace) -> look.Look:

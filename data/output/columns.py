@@ -4,12 +4,15 @@ import datetime
 import decimal
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from data import arrow_files, progress, rows, text_files
+from data import arrow_files, rows, text_files
 from data.rows import Row, values
 from data.rows.read import STANDARD_INPUT, TEXT, no_row
+
+logger = logging.getLogger(__name__)
 
 _EXACT = 2**53  # float64 represents all integers up to this one
 _WIDE, _WIDER = "int64 and not float64", "not int64"
@@ -53,7 +56,7 @@ def survey(path: str, check: Callable[[Row], object] = lambda row: None) -> Surv
   if not count:
     raise no_row(path)
   if replaced:
-    progress.say(values.replaced(path, replaced))
+    logger.warning(values.replaced(path, replaced))
   kinds = {name: _ARROW.get(frozenset(types - {type(None)}), JSON) for name, types in seen.items()}
   return Survey(count, kinds, digest.hexdigest())
 

@@ -42,7 +42,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
   parser.add_argument(
     "--vocabulary", default="", bucket=command.FETCHED, help="its directory; '': train one on the source"
   )
-  parser.add_argument("--train_vocabulary_kind", choices=vocabulary.KINDS, default="sentencepiece")
+  parser.add_argument(
+    "--train_vocabulary_kind", choices=vocabulary.KINDS, default="sentencepiece", help="if one is trained"
+  )
   parser.add_argument("--train_vocabulary_size", type=int, default=0, help="pieces (0: as in the papers)")
   parser.add_argument("--train_vocabulary_cased", action="store_true", help="keep case")
   parser.add_argument(

@@ -2,12 +2,15 @@
 
 import contextlib
 import json
+import logging
 import pathlib
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from data import errors, files, manifest, progress, sources
+from data import errors, files, manifest, sources
+
+logger = logging.getLogger(__name__)
 
 
 def refuse_other_settings(output: pathlib.Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -75,7 +78,7 @@ def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
         f"{output} has an unfinished preparation of an older version; remove it and start again:\n"
         f"  rm -r {output}"
       )
-    progress.say(f"{output}: going on with an unfinished preparation")
+    logger.info(f"{output}: going on with an unfinished preparation")
   else:
     files.write_atomically(path, json.dumps(settings | {"format": manifest.FORMAT}).encode())
 

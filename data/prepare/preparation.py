@@ -7,6 +7,7 @@ import functools
 import io
 import itertools
 import json
+import logging
 import pathlib
 import shutil
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from data import errors, files, manifest, progress, sources, vocabulary
+from data import errors, files, manifest, sources, vocabulary
 from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
 from data.prepare import (
@@ -30,6 +31,8 @@ from data.prepare import (
   workers,
 )
 from data.vocabulary import train as vocabulary_train
+
+logger = logging.getLogger(__name__)
 
 # Flags that, with the vocabulary and the input, determine every byte of the result.
 SETTINGS = ("source", "text_field", "module", "limit", "length", "packing")
@@ -48,7 +51,7 @@ def prepare(args: argparse.Namespace) -> None:
     advice = f"name another --output, or remove this one to prepare it again:\n  rm -r {output}"
     output_directory.refuse_changed_files(output, args.source, made.input_digest, advice=advice)
     shutil.rmtree(output / "work", ignore_errors=True)
-    progress.say(f"{output} is finished already: nothing to do\n{summary.of(made)}")
+    logger.info(f"{output} is finished already: nothing to do\n{summary.of(made)}")
     return
   request = sources.request(args)
   sources.check(request)
@@ -62,7 +65,7 @@ def prepare(args: argparse.Namespace) -> None:
     made = _make(args, request, settings, pool)
   manifest.write(output, made)
   shutil.rmtree(output / "work", ignore_errors=True)  # a worker of an earlier run may still write there
-  progress.say(f"{output}: done in {time.monotonic() - begin:.1f} s\n{summary.of(made)}")
+  logger.info(f"{output}: done in {time.monotonic() - begin:.1f} s\n{summary.of(made)}")
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -174,7 +177,7 @@ def _vocabulary(
         if path.is_file():
           shutil.copyfile(path, aside / name)
     return vocabulary.load(directory)
-  progress.say(f"train a vocabulary: {settings['vocabulary'].removeprefix('trained: ')} pieces")
+  logger.info(f"train a vocabulary: {settings['vocabulary'].removeprefix('trained: ')} pieces")
   with training_text.sample([training_text.Source(job, units)], pool, job.work) as text:
     return vocabulary_train.train(
       text,

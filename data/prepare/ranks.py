@@ -6,13 +6,16 @@ that died can be started again at any time; its finished parts are kept.
 
 import argparse
 import contextlib
+import logging
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from data import command, errors, manifest, progress
+from data import command, errors, manifest
 from data.prepare import steps, workers
+
+logger = logging.getLogger(__name__)
 
 
 class Ranks(NamedTuple):
@@ -108,7 +111,7 @@ def follow(args: argparse.Namespace, ranks: Ranks) -> None:
       elif time.monotonic() - there > steps.SILENCE:
         raise errors.PeerError(f"rank 0 failed and removed {work}; see its output, and start all ranks again")
       if time.monotonic() - last > steps.SILENCE:
-        progress.say(f"rank {ranks.rank} waits for rank 0 in {output}")
+        logger.info(f"rank {ranks.rank} waits for rank 0 in {output}")
         last = time.monotonic()
       time.sleep(steps.LOOK)
-  progress.say(f"{output}: finished by rank 0")
+  logger.info(f"{output}: finished by rank 0")

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import secrets
@@ -21,6 +22,8 @@ from typing import Any, NamedTuple
 
 from data import errors, files, progress
 from data.prepare import calls
+
+logger = logging.getLogger(__name__)
 
 UNSEEN = "a worker does not see"
 SHARED = "give paths on a disk that all workers mount, and for addresses a TEXT_ENCODER_CACHE there"
@@ -205,7 +208,7 @@ class Step:
       if was_over or self._marked("error"):
         raise _Ended  # a return would make `progress.track` report that the step is done
       if time.monotonic() - last > SILENCE:
-        progress.say(f"{name}: {done} of {total} parts; {waiting_for()}")
+        logger.info(f"{name}: {done} of {total} parts; {waiting_for()}")
         last = time.monotonic()
       time.sleep(LOOK)
 

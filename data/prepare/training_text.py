@@ -9,16 +9,19 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
 import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from data import errors, files, progress, sources
+from data import errors, files, sources
 from data.clean import apply as clean
 from data.prepare import engine, pipeline, sentences
 from data.vocabulary import train
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +56,7 @@ def sample(
     paths = []
     for source, keep, number in zip(taken, keeps, characters):
       if len(taken) > 1 or keep < 1:
-        progress.say(
+        logger.info(
           f"{source.job.request.source}: a vocabulary is trained on {keep:.2%} of {number:,} characters"
         )
       places = [os.path.join(temporary, str(len(paths) + unit)) for unit in range(len(source.units))]

@@ -2,17 +2,20 @@
 
 import argparse
 import functools
+import logging
 import math
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-from data import command, errors, files, progress, sources, vocabulary
+from data import command, errors, files, sources, vocabulary
 from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
 from data.prepare import pipeline, training_text, workers
 from data.vocabulary import train as vocabulary_train
+
+logger = logging.getLogger(__name__)
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -39,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
   trainer.add_argument("--seed", type=int, default=0, help="decides the sample and the held-out documents")
   trainer.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
   trainer.add_argument("--clean", default="", metavar="STEPS", help="cleaning steps, as for data.prepare")
-  trainer.add_argument("--kind", choices=vocabulary.KINDS, default="sentencepiece")
+  trainer.add_argument("--kind", choices=vocabulary.KINDS, default="sentencepiece", help="of its pieces")
   trainer.add_argument("--cased", action="store_true", help="keep case")
   trainer.add_argument(
     "--size", type=int, default=0, help="pieces (0: 32,768 uncased BPE, 64,000 cased BPE, 30,522 WordPiece)"
@@ -134,12 +137,12 @@ def _run(args: argparse.Namespace) -> None:
     )
   else:
     made = _train(args)
-  progress.say(f"vocabulary {args.output}: {made.kind}, {made.size} pieces, sha256 {made.digest[:12]}")
+  logger.info(f"vocabulary {args.output}: {made.kind}, {made.size} pieces, sha256 {made.digest[:12]}")
   if args.command == "import":  # a vocabulary trained here can always be exported
     program = [sys.executable, "-m", "pretrain.export.tokenizer", str(pathlib.Path(args.output).absolute())]
     found = subprocess.run(program, cwd=_ROOT, capture_output=True, text=True, check=False)
     if found.stdout:
-      progress.say(found.stdout)
+      logger.warning(found.stdout)
 
 
 def main(arguments: list[str] | None = None) -> int:

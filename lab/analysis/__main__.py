@@ -5,6 +5,7 @@
 
 import argparse
 import functools
+import logging
 import pathlib
 import sys
 import time
@@ -15,6 +16,8 @@ from data.command import Parser
 from data.errors import ConfigError, DataError, UserError, reason, unknown
 from data.tables import Report, text_column
 from pretrain.command import kept_memory
+
+logger = logging.getLogger(__name__)
 
 # A description of each analysis, in the order in which they run.
 ABOUT = {
@@ -105,7 +108,7 @@ def _run(asked: argparse.Namespace) -> None:
   rows = [_made(name, measures[name], request, output, is_asked=name in wanted) for name in names or ABOUT]
   columns = [text_column(name, name) for name in ("analysis", "what", "files")]
   places = [f"{name}: {directory}" for name, directory in zip(request.names, checkpoints)]
-  Report("analyses", "Analyses of checkpoints", columns, rows, places).publish(asked.output, print)
+  Report("analyses", "Analyses of checkpoints", columns, rows, places).publish(asked.output)
 
 
 def _made(name: str, measure: Callable, request, output: pathlib.Path, *, is_asked: bool) -> dict[str, str]:
@@ -121,7 +124,7 @@ def _made(name: str, measure: Callable, request, output: pathlib.Path, *, is_ask
     return {"analysis": name, "what": f"skipped: {why}", "files": "-"}
   paths = outcome.report(name).write(output)
   paths += [path for plot in outcome.plots for path in plot.write(output)]
-  print(f"{name}: {time.monotonic() - begun:.0f} s", flush=True)
+  logger.info(f"{name}: {time.monotonic() - begun:.0f} s")
   what = ". ".join([outcome.title, *outcome.left_out])
   return {"analysis": name, "what": what, "files": ", ".join(path.name for path in paths)}
 

@@ -33,7 +33,7 @@ def measure(request: Request) -> Outcome:
       nothing = {"probability": np.zeros(arrays["ids"].shape)}
       of_layer = {
         layer: find_examples(
-          arrays | nothing | {"guesses": arrays[layer]}, opened.vocabulary, opened.run.recipe.tokens
+          arrays | nothing | {"guesses": arrays[layer]}, opened.encoder.vocabulary, opened.run.recipe.tokens
         )
         for layer in layers(settings)
       }

@@ -99,7 +99,7 @@ def _rows(
     share = float(right[group].mean()) if group.any() else None
     yield {"kind": kind, "count": int(group.sum()), "right": share}
   for token, count, belief in fooling(arrays):
-    piece = opened.vocabulary.shown_piece(token)
+    piece = opened.encoder.vocabulary.shown_piece(token)
     yield {"kind": "put in, least suspected", "token": piece, "count": count, "mean probability": belief}
 
 

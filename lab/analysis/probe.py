@@ -4,6 +4,7 @@
 """
 
 import argparse
+import logging
 import os
 import pathlib
 import sys
@@ -15,6 +16,8 @@ from data.command import FETCHED, OPENED, SENT, Parser
 from lab.analysis import probe_sets, probe_table, probing
 from lab.analysis.probes import WITHOUT, Figure
 from pretrain.command import kept_memory
+
+logger = logging.getLogger(__name__)
 
 _EPILOG = """\
 The data folder has any of these, as released, plain or .gz; missing sets are skipped:
@@ -95,8 +98,8 @@ def _run(asked: argparse.Namespace) -> None:
     for probe in wanted:
       begun = time.monotonic()
       figures[name] += list(probe.measure(encoder))
-      print(f"{name}: {probe.name}, {time.monotonic() - begun:.0f} s", flush=True)
-  probe_table.report(wanted, figures, models.untrained, skipped).publish(asked.output, print)
+      logger.info(f"{name}: {probe.name}, {time.monotonic() - begun:.0f} s")
+  probe_table.report(wanted, figures, models.untrained, skipped).publish(asked.output)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

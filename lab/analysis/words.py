@@ -32,6 +32,7 @@ class FrozenEncoder:
     """Compiles nothing yet. `head_params` are the pretrained {'mlm': ..., 'rtd': ...}, or {}."""
     self.encoder, self.heads, self._batch_size = encoder, head_params, batch_size
     self._special = encoder.vocabulary.special_ids
+    self._programs: dict[Callable, Compiled] = {}
 
   def inputs(self, sentences: Sequence[Words]) -> list[Input]:
     """Returns {'ids', 'words': each token's word number, from 1; 0 for special tokens} of each sentence."""
@@ -46,32 +47,13 @@ class FrozenEncoder:
       inputs.append({"ids": np.asarray(whole, np.int32), "words": np.asarray([0, *numbers, 0], np.int32)})
     return inputs
 
-  def _program(self, function: Callable[..., jax.Array], params: Any) -> Compiled:
-    """Returns `function(params, config, batch, pad_id=)` as a program; its calls share compiled code."""
-    config, pad_id = self.encoder.config, self._special.pad
-    return Compiled(
-      lambda params, batch: function(params, config, batch, pad_id=pad_id),
-      params,
-      batch_size=self._batch_size,
-      longest=config.max_length,
-      pad_id=pad_id,
-    )
-
-  @functools.cached_property
-  def _word_program(self) -> Compiled:
-    return self._program(_word_vectors, self.encoder.params)
-
-  @functools.cached_property
-  def _layer_program(self) -> Compiled:
-    return self._program(_layer_vectors, self.encoder.params)
-
-  @functools.cached_property
-  def _mlm_program(self) -> Compiled:
-    return self._program(_masked_log_probs, {"encoder": self.encoder.params, "head": self.heads["mlm"]})
-
-  @functools.cached_property
-  def _rtd_program(self) -> Compiled:
-    return self._program(_log_original, {"encoder": self.encoder.params, "head": self.heads["rtd"]})
+  def _program(self, function: Callable[..., jax.Array], head: str = "") -> Compiled:
+    """Returns the program of a function of the encoder's (and a head's) parameters; it is compiled once."""
+    if function not in self._programs:
+      own = self.encoder.params
+      params = {"encoder": own, "head": self.heads[head]} if head else own
+      self._programs[function] = self.encoder.program(function, params, batch_size=self._batch_size)
+    return self._programs[function]
 
   @functools.cached_property
   def embedders(self) -> dict[str, Embedder]:
@@ -85,22 +67,18 @@ class FrozenEncoder:
 
     A word is the mean of its pieces. Words without pieces, or beyond the last position, are zeros.
     """
-    width, vectors = self.encoder.config.hidden_size, []
-    for sentence, of_row in zip(sentences, self._word_program(self.inputs(sentences))):
-      missing = max(0, len(sentence) - len(of_row))
-      kept = of_row[: len(sentence)]
-      vectors.append(np.concatenate([kept, np.zeros((missing, len(DEPTHS), width), np.float32)]))
-    return vectors
+    return self._of_words(self._program(_word_vectors), sentences)
 
   def layers(self, sentences: Sequence[Words]) -> list[np.ndarray]:
     """Returns vectors like `words`, embedded and after each layer: [words, layers + 1, embed] float32."""
-    return self._of_words(self._layer_program, sentences)
+    return self._of_words(self._program(_layer_vectors), sentences)
 
   def layers_of(self, beside: OpenedGenerator) -> Callable[[Sequence[Words]], list[np.ndarray]]:
     """Returns a function like `layers` for a generator: the states that its heads read, without masks."""
     params = {"own": beside.params, "shared": self.encoder.params["embeddings"]}
     function = functools.partial(_generator_vectors, settings=beside.settings, tokens=beside.tokens)
-    return functools.partial(self._of_words, self._program(function, params))
+    program = self.encoder.program(function, params, batch_size=self._batch_size)
+    return functools.partial(self._of_words, program)
 
   def _of_words(self, program: Compiled, sentences: Sequence[Words]) -> list[np.ndarray]:
     vectors = []
@@ -124,13 +102,14 @@ class FrozenEncoder:
         ids[at], targets[at] = self._special.mask, given["ids"][at] + 1
         asked.append({"ids": ids, "targets": targets})
         owners.append(owner)
-    return np.bincount(owners, np.asarray(self._mlm_program(asked), np.float64), minlength=len(sentences))
+    found = np.asarray(self._program(_masked_log_probs, "mlm")(asked), np.float64)
+    return np.bincount(owners, found, minlength=len(sentences))
 
   def originality(self, sentences: Sequence[Words]) -> np.ndarray | None:
     """Returns sums over the tokens of log P(original), without masks, [sentences]; None without RTD head."""
     if "rtd" not in self.heads:
       return None
-    return np.asarray(self._rtd_program(self.inputs(sentences)), np.float64)
+    return np.asarray(self._program(_log_original, "rtd")(self.inputs(sentences)), np.float64)
 
 
 def _word_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:

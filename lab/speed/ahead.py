@@ -13,6 +13,7 @@ three to five times that.
 """
 
 import dataclasses
+import logging
 import sys
 
 import jax
@@ -22,6 +23,8 @@ from data import command
 from lab.speed import cases
 from pretrain.plan import targets
 from pretrain.plan.forecast import Forecast, forecast, largest_rows, without_cudnn
+
+logger = logging.getLogger(__name__)
 
 
 def planned_config(recipe: str, rows: int, length: int, devices: int, changes: list[str]) -> ConfigDict:
@@ -50,7 +53,7 @@ def main() -> None:
   parser.add_argument("--target", required=True, help="such as v5e:2x4, v5p:4x4x4, v6e:8x8, h100, h200, a100")
   parser.add_argument("--shape", type=cases.shape, default=(8, 512), help="rows x tokens of a device")
   parser.add_argument("--largest", type=int, default=0, help="search for the largest multiple that fits")
-  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="changed fields")
   asked = parser.parse_args()
   target = targets.describe(asked.target)
   rows, length = asked.shape
@@ -60,7 +63,7 @@ def main() -> None:
       config = planned_config(recipe, rows, length, len(target.devices), asked.set)
       config, note = without_cudnn(config, target)
       if note:
-        print(note, file=sys.stderr)
+        logger.warning(note)
       found = forecast(config, target)
       cases.report(line(recipe, asked.set, found) | {"attention": config.model.attention})
       return found

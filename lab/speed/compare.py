@@ -97,13 +97,21 @@ def main() -> None:
   """Prints a line for each recipe and shape."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("--recipes", nargs="+", default=cases.BASE_RECIPES, help="names in configs/, or files")
-  parser.add_argument("--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)])
-  parser.add_argument("--peer", choices=tuple(PEERS), default="torch")
-  parser.add_argument("--rounds", type=int, default=5)
+  parser.add_argument(
+    "--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)], help="of batches"
+  )
+  parser.add_argument("--peer", choices=tuple(PEERS), default="torch", help="program to compare with")
+  parser.add_argument("--rounds", type=int, default=5, help="turns that the two take")
   parser.add_argument("--steps", type=int, default=3, help="steps per round")
-  parser.add_argument("--cores", nargs="+", type=int, default=sorted(os.sched_getaffinity(0)))
+  parser.add_argument(
+    "--cores",
+    nargs="+",
+    type=int,
+    default=sorted(os.sched_getaffinity(0)),
+    help="CPU cores to use (default: all)",
+  )
   parser.add_argument("--threads", type=int, default=0, help="threads of the peer; 0: one per core")
-  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="changed fields")
   asked = parser.parse_args()
   for recipe in asked.recipes:
     for batch, length in asked.shapes:

@@ -15,6 +15,7 @@ import concurrent.futures
 import contextlib
 import importlib.metadata
 import json
+import logging
 import os
 import pathlib
 import platform
@@ -32,6 +33,8 @@ from data import command
 from data.errors import ConfigError
 from lab.speed import gpu_summary
 from lab.speed.gpu_case import Case, rehearsed, table
+
+logger = logging.getLogger(__name__)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TURN_SECONDS = 150.0  # a case that measures longer is killed, because all others wait
@@ -238,9 +241,9 @@ def main() -> int:
   (output / "summary.md").write_text(text, encoding="utf-8")
   print(text)
   if left := [line["case"] for line in day.lines if "missing" in line]:
-    print(f"without a result; add to the same command: --only {' '.join(left)}", file=sys.stderr)
+    logger.warning(f"without a result; add to the same command: --only {' '.join(left)}")
   if failures:
-    print("correctness: " + "; ".join(failures), file=sys.stderr)
+    logger.warning("correctness: " + "; ".join(failures))
   return 1 if failures else 0
 
 

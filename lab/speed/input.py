@@ -62,7 +62,7 @@ def reader_speed(records: TrainingRecords, batch: int, *, seconds: float = 2.0) 
 
 def seconds_in_training(config, workdir: pathlib.Path) -> float:
   """Returns the median seconds per step of a run, without the first logging interval, which compiles."""
-  train.train(config, str(workdir), log=lambda line: None)
+  train.train(config, str(workdir))
   speeds = [line.get("perf/steps_per_second") for line in metrics.read(workdir)]
   return statistics.median(1 / speed for speed in speeds if speed)
 
@@ -79,12 +79,12 @@ def seconds_bare(step: cases.Step, *, steps: int) -> float:
 def main() -> None:
   """Prints the line."""
   parser = command.Parser(description=__doc__)
-  parser.add_argument("--recipe", default="roberta_tiny")
-  parser.add_argument("--shape", type=cases.shape, default=(32, 64))
+  parser.add_argument("--recipe", default="roberta_tiny", help="name in configs/")
+  parser.add_argument("--shape", type=cases.shape, default=(32, 64), help="of a batch")
   parser.add_argument("--steps", type=int, default=200, help="steps of each loop")
   parser.add_argument("--rounds", type=int, default=2, help="turns that the two loops take")
-  parser.add_argument("--log_every", type=int, default=10)
-  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+  parser.add_argument("--log_every", type=int, default=10, help="steps between lines of the log")
+  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="changed fields")
   asked = parser.parse_args()
   batch, length = asked.shape
   with tempfile.TemporaryDirectory() as scratch:

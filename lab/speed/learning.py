@@ -10,6 +10,7 @@ last values and of twins, and draws curves.
 
 import argparse
 import json
+import logging
 import pathlib
 import sys
 import time
@@ -25,9 +26,11 @@ from lab.speed import learning_report
 from pretrain.command import flags, validate
 from pretrain.reading import prepared
 from pretrain.reading.batches import Batches
-from pretrain.reading.prepared import Prepared
+from pretrain.reading.opened import Prepared
 from pretrain.run import make_run
 from pretrain.settings.objectives import OBJECTIVES
+
+logger = logging.getLogger(__name__)
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 
@@ -80,7 +83,7 @@ def run_one(arguments: argparse.Namespace) -> None:
       line["tokens"] = done * config.train.batch_size * config.data.length
       print(json.dumps(line), file=file, flush=True)
       shown = "  ".join(f"{key} {value:.3f}" for key, value in values.items() if "baseline" not in key)
-      print(f"{name} seed {arguments.seed} step {done:,}/{total:,} {seconds:.0f} s  {shown}", flush=True)
+      logger.info(f"{name} seed {arguments.seed} step {done:,}/{total:,} {seconds:.0f} s  {shown}")
 
     note(0)
     for at in range(total):
@@ -114,13 +117,13 @@ def _run(argv: Sequence[str] | None) -> None:
   run.add_argument("--recipe", required=True, help="a recipe with a configs/<recipe>_tiny.py")
   run.add_argument("--without", action="append", default=[], help="objective to switch off")
   run.add_argument("--set", action="append", default=[], help="field=value of the config")
-  run.add_argument("--seed", type=int, default=0)
-  run.add_argument("--steps", type=int, required=True)
+  run.add_argument("--seed", type=int, default=0, help="of the run")
+  run.add_argument("--steps", type=int, required=True, help="updates")
   run.add_argument("--points", type=int, default=10, help="measurements after the first")
   run.add_argument("--eval_batches", type=int, default=16, help="batches of held-out records")
-  run.add_argument("--output", default="runs/learning")
+  run.add_argument("--output", default="runs/learning", help="directory of results")
   report = commands.add_parser("report", help="tables and curves of all results in a directory")
-  report.add_argument("--output", default="runs/learning")
+  report.add_argument("--output", default="runs/learning", help="directory of results")
   arguments = parser.parse_args(argv)
   if arguments.command == "run":
     command.refuse_below_one(arguments, "steps", "points", "eval_batches")

@@ -214,13 +214,15 @@ def largest_difference(ours, plain) -> float:
 def main() -> None:
   """Prints a line for each part."""
   parser = command.Parser(description=__doc__)
-  parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+  parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="operations")
   parser.add_argument("--shape", type=cases.shape, default=(4, 128), help="rows x tokens")
-  parser.add_argument("--width", type=int, default=768)
-  parser.add_argument("--heads", type=int, default=12)
-  parser.add_argument("--vocabulary", type=int, default=32_768)
-  parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-  parser.add_argument("--repeats", type=int, default=7)
+  parser.add_argument("--width", type=int, default=768, help="of a token's vector")
+  parser.add_argument("--heads", type=int, default=12, help="of attention")
+  parser.add_argument("--vocabulary", type=int, default=32_768, help="pieces")
+  parser.add_argument(
+    "--dtype", choices=("float32", "bfloat16"), default="float32", help="of the computation"
+  )
+  parser.add_argument("--repeats", type=int, default=7, help="timed calls")
   asked = parser.parse_args()
   sizes = Sizes(*asked.shape, asked.width, asked.heads, asked.vocabulary, asked.dtype)
   for part in asked.parts:

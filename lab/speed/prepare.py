@@ -80,8 +80,8 @@ def main() -> None:
   parser = command.Parser(description=__doc__)
   parser.add_argument("--source", required=True, help="text files, as for data.prepare")
   parser.add_argument("--vocabulary", required=True, help="its directory")
-  parser.add_argument("--length", type=int, default=512)
-  parser.add_argument("--rounds", type=int, default=5)
+  parser.add_argument("--length", type=int, default=512, help="most tokens in a record")
+  parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
   asked = parser.parse_args()
   command.refuse_below_one(asked, "rounds")
   with tempfile.TemporaryDirectory() as scratch:

@@ -49,10 +49,10 @@ def seconds_to_first_step(arguments: Sequence[str], *, cache: pathlib.Path) -> f
 def main() -> None:
   """Prints the line."""
   parser = command.Parser(description=__doc__)
-  parser.add_argument("--recipe", default="roberta_tiny")
-  parser.add_argument("--shape", type=cases.shape, default=(32, 64))
+  parser.add_argument("--recipe", default="roberta_tiny", help="name in configs/")
+  parser.add_argument("--shape", type=cases.shape, default=(32, 64), help="of a batch")
   parser.add_argument("--starts", type=int, default=3, help="starts after the first, which compiles")
-  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="changed fields")
   asked = parser.parse_args()
   command.refuse_below_one(asked, "starts")
   batch, length = asked.shape

@@ -55,11 +55,13 @@ def main() -> None:
   """Prints a line for each recipe, shape and number of devices."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("--recipes", nargs="+", default=cases.BASE_RECIPES, help="names in configs/, or files")
-  parser.add_argument("--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)])
+  parser.add_argument(
+    "--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)], help="of batches"
+  )
   parser.add_argument("--devices", nargs="+", type=int, default=[1], help="that share each shape")
   parser.add_argument("--axis", choices=("data", "fsdp", "tensor"), default="data", help="of --devices")
   parser.add_argument("--repeats", type=int, default=5, help="timed steps")
-  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="changed fields")
   asked = parser.parse_args()
   for recipe in asked.recipes:
     for batch, length in asked.shapes:

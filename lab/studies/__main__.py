@@ -5,6 +5,7 @@
 
 import argparse
 import dataclasses
+import logging
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from lab.analysis import probe_sets, probing
 from lab.studies import cells, papers, table
 from lab.studies.cells import Asked
 from lab.studies.studies import FINE_TUNINGS, STUDIES, Study
+
+logger = logging.getLogger(__name__)
 
 _EPILOG = """\
 Every cell, a row with a seed, is an ordinary run in OUTPUT/ROW/seed_N/run, followed by the probes of
@@ -154,11 +157,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if not args.table:
       try:
-        cells.run(asked, lambda line: print(line, flush=True), publish)
+        cells.run(asked, publish)
       except cells.Stopped:
-        print("Stopped as asked; the same command goes on")
+        logger.info("Stopped as asked; the same command goes on")
         return command.STOPPED
-    table.report(asked, table.read(asked)).publish(asked.output, print)
+    table.report(asked, table.read(asked)).publish(asked.output)
     return 0
 
   return command.exit_code(work, stopped="stopped; run the same command again to go on")

@@ -7,6 +7,7 @@ runs only those. Fine-tuning is another program: this module uses only its flags
 
 import contextlib
 import json
+import logging
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ from lab.analysis import logs
 from lab.studies.studies import FINE_TUNINGS, Arm, Study
 from pretrain.command import flags
 from pretrain.logs import metrics
+
+logger = logging.getLogger(__name__)
 
 DONE = "done.json"
 # {side: fields of fine-tuning}; the untrained encoder has the checkpoint's shape and vocabulary.
@@ -194,7 +197,7 @@ def _ended(asked: Asked, cell: Cell) -> dict[str, Any]:
   return record
 
 
-def run(asked: Asked, say: Callable[[str], None], finish: Callable[[], None]) -> None:
+def run(asked: Asked, finish: Callable[[], None]) -> None:
   """Runs unfinished cells, and calls `finish` after each; skips cells that other processes are running.
 
   Raises:
@@ -211,25 +214,25 @@ def run(asked: Asked, say: Callable[[str], None], finish: Callable[[], None]) ->
       try:
         held.enter_context(files.locked(folder / "lock", busy=f"{folder} is at work", advice="wait for it"))
       except DataError as error:
-        say(str(error))
+        logger.info(str(error))
         continue
       waits = [name for name in arm.earlier if finished(asked, Cell(name, cell.seed)) is None]
       if waits:
-        say(f"{cell.arm}, seed {cell.seed}: waits for {', '.join(waits)}")
+        logger.info(f"{cell.arm}, seed {cell.seed}: waits for {', '.join(waits)}")
         continue
       if finished(asked, cell) is None:
-        _run(asked, cell, say)
+        _run(asked, cell)
     finish()
 
 
-def _run(asked: Asked, cell: Cell, say: Callable[[str], None]) -> None:
+def _run(asked: Asked, cell: Cell) -> None:
   folder, record = asked.folder(cell), _ended(asked, cell)
   for command in asked.commands(cell):
     if command in record["commands"]:
       continue
-    say(f"{cell.arm}, seed {cell.seed}: {command[0]}, log in {folder / 'log'}")
+    logger.info(f"{cell.arm}, seed {cell.seed}: {command[0]}, log in {folder / 'log'}")
     with errors.writing(folder / "log"), open(folder / "log", "a", encoding="utf-8") as log:
-      code, line = run_child([sys.executable, "-m", *asked.filled(command, cell)], relay=False, stdout=log)
+      code, line = run_child([sys.executable, "-m", *asked.filled(command, cell)], relay=False, log=log)
     if code == STOPPED:
       raise Stopped
     if code == DivergedError.exit_code:  # a result of the row

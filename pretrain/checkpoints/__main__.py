@@ -9,6 +9,7 @@ data/errors.py: 3 where `verify` finds damage.
 
 import hashlib
 import json
+import logging
 import pathlib
 import re
 import shutil
@@ -31,6 +32,8 @@ from pretrain.mesh import trees
 from pretrain.reading import prepared
 from pretrain.reading import skips as skipping
 from pretrain.settings import feed
+
+logger = logging.getLogger(__name__)
 
 Path = pathlib.Path
 
@@ -187,7 +190,7 @@ def average(directory: Path, *, last: int, output: Path) -> None:
     if vocabulary.is_dir():
       shutil.copytree(vocabulary, aside / "vocabulary")
     saved_model.save_params(aside, mean, kept | {"averaged": averaged}, step=averaged[-1])
-  print(f"Wrote {output}: the mean of steps {', '.join(map(str, averaged))}")
+  logger.info(f"Wrote {output}: the mean of steps {', '.join(map(str, averaged))}")
 
 
 def prune(

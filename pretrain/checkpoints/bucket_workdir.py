@@ -7,8 +7,9 @@ holds a whole run up to its newest checkpoint, or a search with the cells that h
 """
 
 import contextlib
+import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -22,7 +23,7 @@ from pretrain.checkpoints import bucket_steps, checkpoint, integrity
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.pod.peers import PREPARING, here
 
-Log = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 _FLAG = "--workdir"
 _NOT_NEEDED = re.compile(rf"tensorboard/|{re.escape(owner.NAME)}$")
@@ -40,17 +41,15 @@ _RUN = Order(re.compile(rf"(?!{checkpoint.DIRECTORY}/\d+/)"), re.compile(workdir
 
 
 @contextlib.contextmanager
-def opened(
-  workdir: str, config: ConfigDict | None, log: Log, order: Order = _RUN
-) -> Iterator[tuple[str, Log]]:
-  """The directory to work in and a log that names it by its address; for a path that path.
+def opened(workdir: str, config: ConfigDict | None, order: Order = _RUN) -> Iterator[str]:
+  """The directory to work in, which log lines name by its address; for a path that path.
 
   When the block ends, everything is in the bucket. Where something cannot be sent, the command is asked to
   stop, and the block raises the reason. `config` is a run's, whose checkpoints above the number to keep are
   removed. DataError: another command is at work there. ConfigError: processes that do not share one copy.
   """
   if not files.is_address(workdir):
-    yield workdir, log
+    yield workdir
     return
   remote, peers = Address(workdir, flag=_FLAG), here()
   with contextlib.ExitStack() as stack:
@@ -59,7 +58,7 @@ def opened(
     def begin() -> str:
       nonlocal sending
       mirror = Mirror(remote, WORKDIRS)
-      sending = stack.enter_context(uploads.owned(mirror, _Changes(mirror, order, config, log), log=log))
+      sending = stack.enter_context(uploads.owned(mirror, _Changes(mirror, order, config)))
       bring_down(mirror)
       return mirror.id
 
@@ -71,7 +70,7 @@ def opened(
         f"{CACHE} to a directory that all hosts see, or mount the bucket"
       )
     with mirror.naming(), sending or contextlib.nullcontext():
-      yield str(mirror.directory), lambda line: log(mirror.named(line))
+      yield str(mirror.directory)
     peers.gather("the last upload", None, seconds=PREPARING)  # of process 0, which may take long
 
 
@@ -97,8 +96,8 @@ def bring_down(mirror: Mirror) -> None:
 class _Changes:
   """Sends what a command has written or removed."""
 
-  def __init__(self, mirror: Mirror, order: Order, config: ConfigDict | None, log: Log) -> None:
-    self._mirror, self._order, self._log = mirror, order, log
+  def __init__(self, mirror: Mirror, order: Order, config: ConfigDict | None) -> None:
+    self._mirror, self._order = mirror, order
     self._train: Any = config and config.train
 
   def __call__(self, *, is_end: bool) -> None:
@@ -130,7 +129,7 @@ class _Changes:
         raise
       return
     for step in sorted(sent):
-      self._log(f"Step {step:,} is in {mirror.place.address}")
+      logger.info(f"Step {step:,} is in {mirror.place.address}")
     self._remove(gone)
     if self._train is not None:
       self._remove(self._old(set(steps)))

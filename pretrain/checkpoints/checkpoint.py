@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from data.errors import DataError, StorageError
 from data.files import make_writable
 from pretrain.checkpoints import integrity
 from pretrain.mesh import trees
+
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 DIRECTORY = "checkpoints"
@@ -48,16 +50,15 @@ class Checkpoints:
     keep: int,
     keep_steps: Sequence[int] = (),
     flag: str = "--workdir",
-    log: Callable[[str], None] = print,
   ) -> None:
     """Opens, and creates if needed, `<workdir>/checkpoints`; StorageError, naming `flag`, if it cannot.
 
     A save is due at every `every`-th step. The newest `keep` checkpoints are kept and older ones removed;
     those of `keep_steps` are saved too and never removed. What lies, not whole, at the number of a step to
-    come is renamed, with a line to `log`: no save could be written there.
+    come is renamed, with a warning: no save could be written there.
     """
     self._every = every
-    self._begun, self._begun_at, self._run_id, self._log = None, 0.0, "", log
+    self._begun, self._begun_at, self._run_id = None, 0.0, ""
     self._failure, self._handled = None, None  # an exception in a save; one that led the caller to save
     self._keep_steps = frozenset(keep_steps)
     self.directory = Path(workdir).absolute() / DIRECTORY
@@ -65,7 +66,7 @@ class Checkpoints:
       make_writable(self.directory, flag=flag)
     policies = [checkpoint_managers.LatestN(keep), checkpoint_managers.CustomSteps(sorted(self._keep_steps))]
     with self._storing():
-      self._clear_the_way(log)
+      self._clear_the_way()
       self._manager = ocp.CheckpointManager(
         self.directory,
         item_names=ITEMS,
@@ -78,7 +79,7 @@ class Checkpoints:
         ),
       )
 
-  def _clear_the_way(self, log: Callable[[str], None]) -> None:
+  def _clear_the_way(self) -> None:
     """Renames what a stopped copy, or a file system without renaming, left at the numbers of later steps.
 
     What is left of older steps, whose removal was cut short, orbax removes.
@@ -88,7 +89,7 @@ class Checkpoints:
     newest = self.latest_step()
     for path in sorted(self.directory.iterdir()):
       if is_step_name(path.name) and (newest is None or int(path.name) > newest):
-        integrity.set_aside(path, "is not a whole checkpoint", "incomplete", log)
+        integrity.set_aside(path, "is not a whole checkpoint", "incomplete")
 
   def _seal(self) -> None:
     """Lists the digests of the files being saved; orbax calls it when all are written, before the commit."""
@@ -137,7 +138,7 @@ class Checkpoints:
     self.wait()  # for the save before, whose step `_seal` has to know
     waited, between = time.monotonic() - due, due - self._begun_at
     if waited > LONG_WAIT:
-      self._log(
+      logger.warning(
         f"Saving step {self._begun:,} took {between + waited:.1f} s, the next was due after {between:.1f} s: "
         f"training waited {waited:.1f} s; raise train.checkpoint_every or use faster storage"
       )

@@ -7,12 +7,15 @@ that change places are noticed before anything is read from them.
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from data import errors, files
 from data.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 NAME = "sha256.json"
 
@@ -86,8 +89,8 @@ def refuse_damaged(path: Path, items: Sequence[str] = ()) -> None:
     raise DataError(f"checkpoint {path} is damaged: {wrong}; move its directory away to use an older one")
 
 
-def set_aside(path: Path, what: str, ending: str, log: Callable[[str], None]) -> None:
-  """Renames the directory of a step that no run can use, never removes it, and says so to `log`."""
+def set_aside(path: Path, what: str, ending: str) -> None:
+  """Renames the directory of a step that no run can use, never removes it, and warns of it."""
   names = (path.with_name(f"{path.name}.{ending}_{number}") for number in itertools.count(1))
   aside = path.rename(next(name for name in names if not name.exists()))
-  log(f"{path} {what} and was renamed to {aside.name}; remove it if nobody needs it")
+  logger.warning(f"{path} {what} and was renamed to {aside.name}; remove it if nobody needs it")

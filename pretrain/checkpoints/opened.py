@@ -32,7 +32,6 @@ class OpenedRun(NamedTuple):
   params: dict  # numpy arrays
   encoder: OpenedEncoder  # the encoder alone, as it is used when nothing trains it
   heldout: HeldoutRecords
-  vocabulary: Vocabulary
   records: str  # directory of the prepared records, or the Task of a feed
   step: int  # updates done
 
@@ -58,7 +57,7 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   problems = trees.differences(run.abstract_state.params, saved.params)
   if problems:
     raise DataError(f"checkpoint {saved.path}: {trees.first_lines(problems)}; is it complete?")
-  return OpenedRun(run, saved.params, encoder, heldout, vocabulary, records, int(saved.path.name))
+  return OpenedRun(run, saved.params, encoder, heldout, records, int(saved.path.name))
 
 
 def contrast_head(run: Run, params: dict) -> Callable[[jax.Array], jax.Array] | None:

@@ -1,7 +1,7 @@
 """Which checkpoint a run continues from, and what may have changed since."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,10 @@ SAFE_FIELDS = (
 LATER_DIGESTS = ("manifest_digest",)  # checkpoints of commit d0d56b3 have none
 
 
-def newest_good_step(workdir: str | os.PathLike, log: Callable[[str], None]) -> int | None:
+def newest_good_step(workdir: str | os.PathLike) -> int | None:
   """The newest step whose files are those that were saved; None where none was ever saved.
 
-  A newer one that is damaged, or was saved as another step, is renamed, never removed, with a line to `log`.
+  A newer one that is damaged, or was saved as another step, is renamed, never removed, with a warning.
   DataError: there are checkpoints and none is good, or two runs have saved in this workdir.
   """
   directory = Path(workdir).absolute() / checkpoint.DIRECTORY
@@ -80,7 +80,7 @@ def newest_good_step(workdir: str | os.PathLike, log: Callable[[str], None]) -> 
     if problem is None:
       return step
     if jax.process_index() == 0:
-      integrity.set_aside(path, f"is damaged: {problem}", "damaged", log)
+      integrity.set_aside(path, f"is damaged: {problem}", "damaged")
   left = [path.name for path in directory.iterdir() if _has_files(path)] if directory.is_dir() else []
   if left:
     shown = ", ".join(sorted(left))

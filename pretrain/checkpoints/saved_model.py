@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from data.prepare import from_config
 from data.vocabulary import Vocabulary
 from pretrain.checkpoints import bucket_steps, checkpoint
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.inference.compiled import Compiled
 from pretrain.mesh import trees
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
@@ -33,6 +34,25 @@ class OpenedEncoder(NamedTuple):
   vocabulary: Vocabulary
   vocabulary_directory: Path
 
+  def program(
+    self, function: Callable[..., Any], params: Any = None, *, batch_size: int, longest: int = 0
+  ) -> Compiled:
+    """Places a function of batches of inputs on the devices of this process; nothing is compiled yet.
+
+    Args:
+      function: (params, config, batch, pad_id=) to a tree of arrays with the rows of the batch first.
+      params: host arrays; None: those of the encoder.
+      longest: tokens of the longest input; 0: the encoder's positions.
+    """
+    config, pad_id = self.config, self.vocabulary.special_ids.pad
+    return Compiled(
+      lambda params, batch: function(params, config, batch, pad_id=pad_id),
+      self.params if params is None else params,
+      batch_size=batch_size,
+      longest=longest or config.max_length,
+      pad_id=pad_id,
+    )
+
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel:
@@ -46,6 +66,11 @@ class SavedModel:
   def workdir(self) -> Path:
     """Directory of the run, with its metrics and its copy of the vocabulary."""
     return self.path.parent.parent
+
+  @property
+  def task(self) -> dict[str, Any]:
+    """The task of a fine-tuned model: 'labels', 'problem_type', 'activation' and more; else {}."""
+    return self.meta.get("task") or {}
 
   def load_vocabulary(self, directory: str = "", *, flag: str = "") -> tuple[Path, Vocabulary]:
     """Loads the vocabulary that the model was trained with, and says in which directory it was.

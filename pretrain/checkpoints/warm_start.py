@@ -1,6 +1,7 @@
 """What a new run starts from: the parameters it takes from other checkpoints, and where those came from."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,6 +13,8 @@ from pretrain.checkpoints.bucket_steps import step_path
 from pretrain.checkpoints.checkpoint import read_meta
 from pretrain.checkpoints.saved_model import SavedModel, open_model
 from pretrain.mesh import trees
+
+logger = logging.getLogger(__name__)
 
 # Fields of `model` under which the same arrays would compute something else.
 MEANING_FIELDS = (
@@ -56,7 +59,6 @@ def load_into(
   config: ConfigDict,
   *,
   vocabulary_digest: str | None = None,
-  log: Callable[[str], None] = print,
 ) -> dict:
   """Puts in what the config takes from other checkpoints: a whole model, a generator, a token table.
 
@@ -66,7 +68,7 @@ def load_into(
   Raises DataError for another vocabulary, an encoder of another kind, a missing part or other shapes.
   """
   if config.train.init_from:
-    params = _continued(params, config, vocabulary_digest=vocabulary_digest, log=log)
+    params = _continued(params, config, vocabulary_digest=vocabulary_digest)
   if config.generator.init_from and config.corruption.kind == "generator":
     field = f"generator.init_from={config.generator.init_from}"
     source = _open(config.generator.init_from, vocabulary_digest, field)
@@ -101,9 +103,7 @@ def _generator_part(saved: dict, where: str) -> dict:
   )
 
 
-def _continued(
-  params: dict, config: ConfigDict, *, vocabulary_digest: str | None, log: Callable[[str], None]
-) -> dict:
+def _continued(params: dict, config: ConfigDict, *, vocabulary_digest: str | None) -> dict:
   """Puts in the encoder of `train.init_from`, and its heads and generator where they are the same."""
   where = config.train.init_from
   source = _open(where, vocabulary_digest, f"train.init_from={where}")
@@ -123,7 +123,7 @@ def _continued(
     else:
       loaded[name] = _graft(subtree, saved_parts[name], where=where)
   left = sorted(saved_parts.keys() - loaded.keys())
-  log(
+  logger.info(
     f"Starting from {where}, step {meta['step']:,}: loaded {', '.join(loaded)}; fresh: "
     f"{', '.join([*fresh, 'optimizer', 'step'])}; left over: {', '.join(left) or 'nothing'}"
   )

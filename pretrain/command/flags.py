@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
+from data import log_lines
 from data.command import refuse_other_locale
 from data.errors import ConfigError, did_you_mean
 from pretrain.command import fields, paths, validate
@@ -22,14 +23,15 @@ from pretrain.mesh import chips
 
 # Where a process of several stands, the same for no two of them: they are no fields of the config.
 PLACE = ("coordinator", "num_processes", "process_id", "join_timeout", "peer_timeout")
-SWITCHES = ("dry_run", "download", "debug")  # of every program
+SWITCHES = ("dry_run", "download", "quiet", "verbose", "debug")  # of every program
 
 HELP = """\
 Pretrains a text encoder.
 
   python -m pretrain.main --config=FILE[:ARGUMENT] [--config.FIELD=VALUE ...]
                           [--workdir=DIRECTORY] [--dry_run [--plan=MACHINE]] [--download]
-                          [--debug] [--coordinator=HOST:PORT --num_processes=N --process_id=I]
+                          [--quiet | --verbose] [--debug]
+                          [--coordinator=HOST:PORT --num_processes=N --process_id=I]
 
   --config=FILE         a config file, for example configs/amos_base.py. It is Python and runs with your
                         rights: read it before you use one that is not yours. ARGUMENT goes to its
@@ -49,7 +51,9 @@ Pretrains a text encoder.
                         v5e:2x4, v5p:4x4x4, h100:16, h200:8, cpu:8
   --download            allows a source that is not on this machine to be fetched; nothing is
                         downloaded without it
-  --debug               shows the traceback of an error, and the output of all processes
+  --quiet               shows warnings and errors only
+  --verbose             shows more, what libraries log, and the lines of all processes
+  --debug               shows the traceback of an error, and the lines of all processes
   --coordinator=HOST:PORT, --num_processes=N, --process_id=I
                         of several processes, where JAX does not find them by itself as it does with
                         --config.train.multihost=true on Cloud TPU, GKE, Slurm, Open MPI:
@@ -92,6 +96,8 @@ class Arguments:
   workdir: str
   dry_run: bool
   download: bool
+  quiet: bool
+  verbose: bool
   debug: bool
   config_name: str  # the config file's name without '.py', with '_ARGUMENT' if one was given
   plan: str = ""  # the machine to plan for
@@ -127,6 +133,8 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   schema = program.rules.schema
   values, changes, problems = _split(argv, program)
   switches = {name: _switch(name, values, problems) for name in program.switches}
+  if switches["quiet"] and switches["verbose"]:
+    problems.append(log_lines.TOGETHER)
   problems += paths.address_problems(values, program.rules)
   plan = values.get("plan") or ""
   planned = _planned_devices(plan, problems, dry_run=switches["dry_run"])

@@ -5,15 +5,18 @@ A second start reuses what is there: records, and a finished checkpoint, of whic
 Exit codes are those of `pretrain.main`.
 """
 
+import logging
 import os
 import pathlib
 import sys
 import time
 from collections.abc import Sequence
 
-from data import command
+from data import command, log_lines
 from data.errors import ConfigError
 from pretrain.command import flags
+
+logger = logging.getLogger(__name__)
 
 CONFIG = "configs/demo.py"
 NEXT = "configs/amos_coco_taco_tiny.py"
@@ -21,7 +24,8 @@ NEXT = "configs/amos_coco_taco_tiny.py"
 HELP = """\
 Pretrains a tiny encoder on the documentation of the installed packages, and reports what was learned.
 
-  python -m pretrain.demo [--config.FIELD=VALUE ...] [--workdir=DIRECTORY] [--debug]
+  python -m pretrain.demo [--config.FIELD=VALUE ...] [--workdir=DIRECTORY]
+                          [--quiet | --verbose] [--debug]
 
 Run it in the repository's root. Nothing is downloaded. --workdir is runs/demo by default; remove it to train
 again. The fields are those of configs/base.py; `python -m pretrain.main --help` lists them.
@@ -42,14 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments(argv: list[str]) -> flags.Arguments:
   """Reads the flags; ConfigError for one the demo does not have, and for a run with nothing to show."""
-  own = ("--config.", "--workdir", "--debug")
+  own = ("--config.", "--workdir", "--quiet", "--verbose", "--debug")
   others = [word for word in argv if word.startswith("--") and not word.startswith(own)]
   if others:
     raise ConfigError(
-      f"{', '.join(others)}: the demo takes --config.FIELD=VALUE, --workdir=DIRECTORY and --debug; "
-      f"`python -m pretrain.main --config={CONFIG}` takes the rest"
+      f"{', '.join(others)}: the demo takes --config.FIELD=VALUE, --workdir=DIRECTORY, --quiet, --verbose "
+      f"and --debug; `python -m pretrain.main --config={CONFIG}` takes the rest"
     )
   arguments = flags.read_arguments([f"--config={CONFIG}", *argv])
+  log_lines.choose(quiet=arguments.quiet, verbose=arguments.verbose)
   config = arguments.config
   if not config.train.eval_batches:
     raise ConfigError("train.eval_batches=0: the demo's summary needs it; give a number above 0")
@@ -105,11 +110,11 @@ def _look(config, workdir: str) -> tuple[str, str]:
 
 
 def _announce(config) -> None:
-  from pretrain.demo import progress as demo_progress
-
   model = config.model
-  print("A demo of text-encoder pretraining: masked words, a tiny encoder, the loop of every other recipe.")
-  demo_progress.say(
+  logger.info(
+    "A demo of text-encoder pretraining: masked words, a tiny encoder, the loop of every other recipe."
+  )
+  logger.info(
     f"{model.num_layers} layers x {model.hidden_size}, vocabulary of {model.vocab_size:,}, blocks of "
     f"{config.data.length} tokens, {config.train.total_steps:,} steps of {config.train.batch_size} blocks. "
     f"Ctrl-C while it trains saves and stops; the same command goes on."
@@ -119,18 +124,17 @@ def _announce(config) -> None:
 def _prepare(config) -> dict[str, float]:
   """Makes the records unless they are there; {stage: seconds}."""
   from data import manifest
-  from pretrain.demo import progress as demo_progress
   from pretrain.reading import prepared
 
   directory, begun = prepared.records_directory(config), time.monotonic()
   is_there = os.path.exists(os.path.join(directory, manifest.NAME))
-  print("\nText", flush=True)
+  logger.info("\nText")
   prepared.ensure_records(config, download=False)
   if is_there:
-    demo_progress.say(f"{directory} is there from an earlier run and is used again")
+    logger.info(f"{directory} is there from an earlier run and is used again")
   made = manifest.read(directory)
   train, heldout = made.splits["train"], made.splits["heldout"]
-  demo_progress.say(
+  logger.info(
     f"{made.counts['documents']:,} documents, {train.tokens:,} tokens in {train.records:,} blocks to train "
     f"on, {heldout.records:,} blocks held out"
   )
@@ -141,17 +145,17 @@ def _train(config, workdir: str, times: dict[str, float]) -> int:
   """Trains, or finds a finished run; returns the exit code and adds to the times."""
   from pretrain import train
   from pretrain.checkpoints.checkpoint import DIRECTORY, saved_steps
-  from pretrain.demo import progress as demo_progress
+  from pretrain.demo.progress import Compilation
 
-  print("\nTraining", flush=True)
+  logger.info("\nTraining")
   steps = saved_steps(pathlib.Path(workdir) / DIRECTORY)
   is_finished = bool(steps) and steps[-1] >= config.train.total_steps
   begun = time.monotonic()
-  with demo_progress.Compilation() as compilation:
-    code = train.train(config, workdir, log=demo_progress.say)
+  with Compilation() as compilation:
+    code = train.train(config, workdir)
   spent = time.monotonic() - begun
   if is_finished:
-    demo_progress.say(f"The summary is read from its checkpoint; remove {workdir} to train again")
+    logger.info(f"The summary is read from its checkpoint; remove {workdir} to train again")
     times["read the finished run"] = spent
   else:
     times["compile"] = compilation.seconds

@@ -105,7 +105,7 @@ def verdict(row: Row) -> str:
 
 
 def _examples(arrays: Arrays, opened: OpenedRun) -> Report:
-  words: Vocabulary = opened.vocabulary
+  words: Vocabulary = opened.encoder.vocabulary
   examples = find_examples(arrays, words, opened.run.recipe.tokens)
   columns = [text_column(name, key) for name, key in (("text", "text"), ("original", "original"))]
   columns += [

@@ -5,7 +5,6 @@ continues.
 """
 
 import argparse
-import functools
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -192,12 +191,9 @@ class _Command:
       what = f"vectors of {embedder.width} numbers, {asked.pooling} of {self.column!r}"
       return what, embedder.cut, embedder.max_length
 
-    names = ("input", "pooling", "unit", "batch_size")
     identity = {"command": "pretrain.embed", "model": self.digest, "column": self.column}
-    identity |= {"rows": self.survey.digest}
-    identity |= {name: getattr(asked, name) for name in names} | {"max_length": embedder.max_length}
-    how, say = (prepare, compute, summary), functools.partial(print, flush=True)
-    stream.answer_file(asked, self.form, identity, *how, total=self.survey.rows, say=say)
+    identity |= {"pooling": asked.pooling, "unit": asked.unit, "max_length": embedder.max_length}
+    stream.answer_file(asked, self.form, self.survey, identity, prepare, compute, summary)
 
   def _shown(self, row: Row) -> tuple[str, str]:
     return row.place, text_of(row, self.column)

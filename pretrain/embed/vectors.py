@@ -1,5 +1,6 @@
 """Texts as vectors of an encoder: its last layer at [CLS], or the mean over a text's tokens."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 from data.vocabulary import Vocabulary
 from pretrain.checkpoints.saved_model import OpenedEncoder
 from pretrain.inference.batches import Input
-from pretrain.inference.compiled import Compiled
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
 from pretrain.ops.pooling import pool
@@ -58,14 +58,8 @@ class Embedder:
     self.vocabulary: Vocabulary = encoder.vocabulary
     self.width, self.max_length, self._unit = encoder.config.hidden_size, max_length, unit
     self.cut = 0  # texts that were
-    pad_id = self.vocabulary.special_ids.pad
-    self.compiled = Compiled(
-      lambda params, batch: pooled(params, encoder.config, batch, pad_id=pad_id, pooling=pooling),
-      encoder.params,
-      batch_size=batch_size,
-      longest=max_length,
-      pad_id=pad_id,
-    )
+    function = functools.partial(pooled, pooling=pooling)
+    self.compiled = encoder.program(function, batch_size=batch_size, longest=max_length)
 
   def inputs(self, texts: Sequence[str]) -> list[Input]:
     """Token ids of texts, with special ones."""

@@ -4,9 +4,10 @@ Everything is written into a folder aside, which takes its final name when all o
 """
 
 import fnmatch
+import logging
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -21,6 +22,8 @@ from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
 from pretrain.export.task_fields import TASK
 from pretrain.export.tensor_rows import without_layer
 
+logger = logging.getLogger(__name__)
+
 # Tensors without parameters: numbers of positions and segments, versions of a class.
 IGNORED = ("*position_ids", "*token_type_ids", "*.version", "*.rp_bucket")
 # What a stock encoder brings that none of our tasks reads: BERT's layer for its next-sentence objective.
@@ -34,11 +37,10 @@ def import_checkpoint(
   num_heads: int | None = None,
   allow_unmatched: Sequence[str] = (),
   vocabulary_directory: str = "",
-  say: Callable[[str], None] = print,
 ) -> None:
   """Writes `<output>/checkpoints/0` and `<output>/vocabulary`, from which runs start and fine-tune.
 
-  The arguments are the flags of `__main__.import_parser`; `say` takes lines for the user.
+  The arguments are the flags of `__main__.import_parser`.
 
   Raises:
     DataError: see `read_state`, `recognise`; tensors left over; no vocabulary, or more pieces than rows; the
@@ -50,9 +52,9 @@ def import_checkpoint(
   files.refuse_others(target)
   foreign = read_state(source)
   if foreign.wrapper:
-    say(f"{foreign.wrapper} at the start of every name is of a wrapper of PyTorch and left out")
+    logger.info(f"{foreign.wrapper} at the start of every name is of a wrapper of PyTorch and left out")
   recognised = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
-  report_names(foreign, recognised, allow_unmatched, say)
+  report_names(foreign, recognised, allow_unmatched)
   with errors.writing(f"--output={output}"), files.whole_directory(target) as aside:
     words = _vocabulary(foreign.folder, vocabulary_directory, aside / "vocabulary")
     rows = recognised.fields["vocab_size"]
@@ -61,17 +63,19 @@ def import_checkpoint(
         f"{source}: its token table has {rows} rows, but the vocabulary has {words.size} pieces"
       )
     if recognised.family == "stock":
-      say(comparison.compare(foreign, recognised, pad_id=words.special_ids.pad))
+      logger.info(comparison.compare(foreign, recognised, pad_id=words.special_ids.pad))
     if (foreign.folder / TASK).is_file():
       shutil.copyfile(foreign.folder / TASK, aside / TASK)
     _save(aside, source, foreign, recognised, words)
-  say(f"Wrote {output}: {recognised.family} checkpoint, {words.kind} vocabulary of {words.size:,} pieces")
-  say(f"Continue with --config.train.init_from={output} --config.data.vocabulary={target / 'vocabulary'}")
+  logger.info(
+    f"Wrote {output}: {recognised.family} checkpoint, {words.kind} vocabulary of {words.size:,} pieces"
+  )
+  logger.info(
+    f"Continue with --config.train.init_from={output} --config.data.vocabulary={target / 'vocabulary'}"
+  )
 
 
-def report_names(
-  foreign: ForeignCheckpoint, recognised: Recognised, allowed: Sequence[str], say: Callable[[str], None]
-) -> None:
+def report_names(foreign: ForeignCheckpoint, recognised: Recognised, allowed: Sequence[str]) -> None:
   """Reports which names were read, ignored and left out; DataError for names nobody allowed."""
   left = sorted({*recognised.unmatched, *foreign.buffers})
   patterns = IGNORED + UNREAD_OF_STOCK * (recognised.family == "stock")
@@ -79,7 +83,7 @@ def report_names(
   unmatched = [name for name in left if name not in ignored]
   for what, names in (("matched", recognised.matched), ("ignored", ignored), ("unmatched", unmatched)):
     together = sorted({*map(without_layer, names)})  # a line each, layers together
-    say(f"{what}: {len(names)}" + (f" ({', '.join(together)})" if together else ""))
+    logger.info(f"{what}: {len(names)}" + (f" ({', '.join(together)})" if together else ""))
   refused = [name for name in unmatched if not _is_like(name, allowed)]
   if refused:
     shown = ", ".join(refused[:5]) + (f" and {len(refused) - 5} more" if len(refused) > 5 else "")

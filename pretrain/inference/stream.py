@@ -3,16 +3,20 @@
 import argparse
 import concurrent.futures
 import contextlib
+import logging
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from data import progress, rows
+from data.output.columns import Survey
 from data.output.formats import Format
 from data.output.parts import Part, Parts, Printed, cut
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT
+
+logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Prepare = Callable[[list[Row]], Any]
@@ -45,31 +49,30 @@ def answer(
 def answer_file(
   asked: argparse.Namespace,
   form: Callable[[], Format],
+  survey: Survey,
   identity: Mapping[str, Any],
   prepare: Prepare,
   compute: Compute,
   summary: Callable[[], tuple[str, int, int]],
-  *,
-  total: int,
-  say: Callable[[str], None] = progress.say,
 ) -> None:
-  """Answers --input into --output, '-' or '': standard output, with --batch_size; `say` gets the last line.
+  """Answers --input into --output, '-' or '': standard output, with --batch_size.
 
-  `form` and `identity` are those of `Parts`. `summary` is asked at the end: what the rows have now, how many
-  were cut, and to how many tokens.
+  `form` and `identity` are those of `Parts`; input, rows and batch size are added to the latter. `summary` is
+  asked at the end: what the rows have now, how many were cut, and to how many tokens.
   """
-  name, opened = asked.output, contextlib.nullcontext(Printed(form()))
+  name, opened, total = asked.output, contextlib.nullcontext(Printed(form())), survey.rows
+  rows_asked = {"input": asked.input, "rows": survey.digest, "batch_size": asked.batch_size}
   if name not in ("", "-"):
-    opened = Parts(pathlib.Path(name), identity, form()).opened()
+    opened = Parts(pathlib.Path(name), {**identity, **rows_asked}, form()).opened()
   with opened as output:
     speed = answer(asked.input, output, prepare, compute, batch_size=asked.batch_size, total=total)
   if output.was_finished:
-    say(f"{name} is complete: its {total:,} rows were answered before")
+    logger.info(f"{name} is complete: its {total:,} rows were answered before")
     return
   what, count, length = summary()
   where = "standard output: " if name == "-" else name and f"{name}: "
   cut_rows = f", {count:,} cut to {length} tokens" if count else ""
-  say(f"{where}{output.rows:,} {what}{cut_rows}, {speed:,.1f} rows/s")
+  logger.info(f"{where}{output.rows:,} {what}{cut_rows}, {speed:,.1f} rows/s")
 
 
 def _ahead(items: Iterator[tuple[Part, Any]]) -> Iterator[tuple[Part, Any]]:
@@ -98,7 +101,7 @@ class _Shown:
       speed, self._last = computed / (now - self._begun), now
       of_all = f" of {self._total:,}" if self._total else ""
       left = f", {progress.duration((self._total - rows) / speed)} left" if self._total else ""
-      progress.say(f"{rows:,}{of_all} rows, {speed:,.0f} rows/s{left}")
+      logger.info(f"{rows:,}{of_all} rows, {speed:,.0f} rows/s{left}")
 
   def close(self, computed: int) -> float:
     self._bar.close()

@@ -1,6 +1,7 @@
 """Means of the training metrics over each logging interval, and the speed."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 from data import progress
@@ -8,6 +9,8 @@ from pretrain.listener import Figures, Listener
 from pretrain.logs.metrics import Throughput, reduce_metrics
 from pretrain.logs.written import Written
 from pretrain.run import Run
+
+logger = logging.getLogger(__name__)
 
 COUNTED = ("loss_spikes",)  # how many in the interval, not how many an update
 LAST = ("skipped_updates", "skipped_in_a_row", "learning_rate")  # not means: as of the interval's last update
@@ -22,12 +25,11 @@ class Intervals(Listener):
     saved: Mapping[str, Any],
     written: Written,
     speed: Throughput,
-    log: Callable[[str], None],
     has_lines: bool,
   ) -> None:
     """Goes on with the sums of an interval that the checkpoint with the meta `saved` cut in two."""
     self.every = run.config.train.log_every
-    self._run, self._written, self._speed, self._log = run, written, speed, log
+    self._run, self._written, self._speed = run, written, speed
     self._has_lines, self._is_compiling = has_lines, True
     self._sums: Figures = {
       name: (total, weight) for name, (total, weight) in saved.get("interval_sums", {}).items()
@@ -49,7 +51,7 @@ class Intervals(Listener):
     self._sums = {}
     self._written.write(step, values)
     if self._has_lines:
-      self._log(self._line(step, values))
+      logger.info(self._line(step, values))
 
   def _line(self, step: int, values: dict[str, float]) -> str:
     """A log line of a step: loss, its terms and, from the second interval on, speed and time left."""

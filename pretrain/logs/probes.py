@@ -1,5 +1,6 @@
 """Probes of the frozen encoder while a run trains."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ from ml_collections import ConfigDict
 from pretrain.listener import Listener
 from pretrain.logs.metrics import Throughput
 from pretrain.logs.written import Written
+
+logger = logging.getLogger(__name__)
 
 
 class Probes(Listener):
@@ -22,14 +25,13 @@ class Probes(Listener):
     written: Written,
     speed: Throughput,
     is_stopping: Callable[[int], bool],
-    log: Callable[[str], None],
   ) -> None:
     """`probing` measures host parameters: (params, is_stopping=) to {metric: value}, or None if stopped."""
     self.every = settings.probe_every
     is_due = first % self.every == 0 and not (first and "probe" in written.kinds)
     self._is_done_at = None if is_due else first
     self._probing, self._written, self._speed = probing, written, speed
-    self._is_stopping, self._log = is_stopping, log
+    self._is_stopping = is_stopping
 
   def after(self, step: int, state: Any) -> None:
     """See `Listener.after`."""
@@ -39,5 +41,5 @@ class Probes(Listener):
     figures = self._probing.measure(params, is_stopping=lambda: self._is_stopping(step))
     if figures is not None:
       self._written.write(step, figures)
-      self._log(f"probes at step {step:,}: {len(figures)} figures")
+      logger.info(f"probes at step {step:,}: {len(figures)} figures")
       self._speed.restart(step)

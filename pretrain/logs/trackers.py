@@ -8,6 +8,7 @@ MLFLOW_TRACKING_URI and the like. A tracker never stops a run: one that fails is
 import contextlib
 import importlib
 import importlib.util
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,8 @@ import jax
 from data import errors, files
 from data.errors import ConfigError
 from pretrain.settings.trackers import names
+
+logger = logging.getLogger(__name__)
 
 FILE_NAME = "trackers.json"  # {tracker: {'run': our id, 'id': the tracker's, 'address': of its page}}
 PROJECT = "text-encoder-pretraining"
@@ -101,11 +104,9 @@ def check(asked: str) -> None:
 class Trackers:
   """All trackers of a run, on the first process."""
 
-  def __init__(
-    self, asked: str, workdir: str, fields: Mapping[str, Any], run_id: str, log: Callable[[str], None]
-  ) -> None:
+  def __init__(self, asked: str, workdir: str, fields: Mapping[str, Any], run_id: str) -> None:
     """Begins, or goes on with, the run `run_id` at each tracker, and keeps where that is in `FILE_NAME`."""
-    self._log, self._open = log, dict[str, Tracker]()
+    self._open = dict[str, Tracker]()
     path = Path(workdir).absolute() / FILE_NAME
     known = read(workdir)
     for name in names(asked) if jax.process_index() == 0 else ():
@@ -115,7 +116,7 @@ class Trackers:
         begun = _MAKERS[name](Tracked(path.parent.name, run_id, path.parent, fields, known_id))
         self._open[name] = begun
         known[name] = {"run": run_id, "id": begun.id, "address": begun.address}
-        log(f"{name}: {begun.address or begun.id}")
+        logger.info(f"{name}: {begun.address or begun.id}")
     if self._open:
       with errors.writing(path):
         files.write_json(path, known)
@@ -127,7 +128,7 @@ class Trackers:
       yield
     except Exception as error:
       self._open.pop(name, None)
-      self._log(f"{name} failed ({errors.reason(error)}) and gets no more metrics; the run goes on")
+      logger.warning(f"{name} failed ({errors.reason(error)}) and gets no more metrics; the run goes on")
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Sends the metrics after `step` updates, those that are finite, to every tracker."""

@@ -1,6 +1,6 @@
 """Where metrics are written: the workdir's own files, and trackers of experiments."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -20,9 +20,7 @@ class Written(Listener):
     kinds: {'train', 'eval', 'probe', 'perf'}: of metrics that an earlier start wrote at the first step.
   """
 
-  def __init__(
-    self, config: ConfigDict, workdir: str, step: int, run_id: str, log: Callable[[str], None]
-  ) -> None:
+  def __init__(self, config: ConfigDict, workdir: str, step: int, run_id: str) -> None:
     """Opens the files of a run that goes on from `step`, and forgets what was written beyond."""
     look = lambda: sorted(metrics.kinds(workdir, step))  # noqa: E731
     # Process 0 rewrites the file.
@@ -30,7 +28,7 @@ class Written(Listener):
     # Without a checkpoint nothing that an earlier start wrote is a part of this run, not even step 0.
     self._writer = MetricWriter(workdir, step=step or -1)
     fields = resume.flatten(config.to_dict())
-    self._trackers = Trackers(config.train.trackers, workdir, fields, run_id, log)
+    self._trackers = Trackers(config.train.trackers, workdir, fields, run_id)
 
   def write(self, step: int, values: Mapping[str, Any]) -> None:
     """Writes the metrics after `step` updates; StorageError if the disk is full, for example."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import logging
 import os
 from collections.abc import Callable, Iterator
 
@@ -10,6 +11,8 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from data import errors
 from data.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 # Where the driver of an accelerator shows itself, what it is, and what JAX needs to use it.
 _DRIVERS = (
@@ -24,15 +27,21 @@ def start(platform: str = "auto", *, cache: bool = True) -> None:
   A place for compiled programs that the user chose stands.
   """
   check(platform)
+  if platform == "auto" and jax.default_backend() == "cpu" and os.environ.get("JAX_PLATFORMS") != "cpu":
+    for pattern, what, requirements in _DRIVERS:
+      if glob.glob(pattern):
+        logger.warning(
+          f"{what} is here and JAX does not use it: training on the CPU; install {requirements}, or say that "
+          "it is meant with --config.train.platform=cpu"
+        )
   if cache and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
     place = os.path.join(os.path.expanduser("~"), ".cache", "text_encoder_pretraining", "jax")
     jax.config.update("jax_compilation_cache_dir", place)
 
 
-def check(platform: str = "auto", *, say: Callable[[str], None] = print) -> None:
+def check(platform: str = "auto") -> None:
   """Starts JAX's devices, which must be of `platform`: 'cpu', 'gpu', 'tpu' or 'auto', whatever JAX finds.
 
-  With 'auto' a warning goes to `say` where JAX uses the CPU though an accelerator's driver is there.
   ConfigError: what JAX_PLATFORMS names cannot be started, or the devices are of another platform.
   """
   try:
@@ -49,13 +58,6 @@ def check(platform: str = "auto", *, say: Callable[[str], None] = print) -> None
       f"train.platform={platform}: JAX found {jax.device_count()} x {kind} here; check the driver and that "
       f"requirements-gpu.txt or requirements-tpu.txt is installed, or use --config.train.platform={kind}"
     )
-  if platform == "auto" and kind == "cpu" and os.environ.get("JAX_PLATFORMS") != "cpu":
-    for pattern, what, requirements in _DRIVERS:
-      if glob.glob(pattern):
-        say(
-          f"warning: {what} is here and JAX does not use it: training on the CPU; install {requirements}, or "
-          "say that it is meant with --config.train.platform=cpu"
-        )
 
 
 @contextlib.contextmanager

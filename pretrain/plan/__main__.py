@@ -18,7 +18,8 @@ from pretrain.mesh import chips
 def main(argv: Sequence[str]) -> int:
   """Prints the plan, a line for each program while it works; returns the exit code."""
   arguments = flags.parse_arguments(argv)
-  with command.one_line_errors(stopped="the plan was stopped", debug=arguments.debug) as end:
+  levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
+  with command.one_line_errors(stopped="the plan was stopped", debug=arguments.debug, **levels) as end:
     spec = chips.parse(arguments.plan)
     set_environment(spec)
     from pretrain.plan import make  # imports JAX

@@ -6,8 +6,9 @@ begin at any step.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -15,23 +16,16 @@ from data import manifest, progress, vocabulary
 from data.errors import ConfigError, DataError
 from data.feed.client import FedRecords, Feed, HeldoutBlocks
 from pretrain.listener import Listener
+from pretrain.reading.opened import Prepared
 from pretrain.reading.skips import Skip, position
+
+logger = logging.getLogger(__name__)
 
 # Fields of `config.data` that the child reads by flags of the same names.
 _FLAGS = ("module", "text_field", "tfds_directory", "vocabulary", "packing", "length")
 
 
-class Fed(NamedTuple):
-  """A feed that has found its Task, and what is known of it before it is read."""
-
-  train: FedRecords
-  heldout: HeldoutBlocks | None  # None if the config evaluates nothing
-  vocabulary: str  # its directory
-  digests: dict[str, Any]  # a checkpoint remembers them: the vocabulary's, and `Stream.facts` under 'feed'
-  description: dict[str, Any]  # for the model card
-
-
-def open(config: ConfigDict, *, download: bool = False) -> Fed:
+def open(config: ConfigDict, *, download: bool = False) -> Prepared:
   """Starts the child that reads the Task of a config; it takes about ten seconds to import TensorFlow.
 
   Raises:
@@ -49,7 +43,7 @@ def open(config: ConfigDict, *, download: bool = False) -> Fed:
     raise
 
 
-def _opened(config: ConfigDict, feed: Feed, *, is_evaluated: bool) -> Fed:
+def _opened(config: ConfigDict, feed: Feed, *, is_evaluated: bool) -> Prepared:
   said = feed.described
   if is_evaluated and not len(feed.heldout):
     there = f"none of its splits can be evaluated on ({', '.join(said['splits'])}); name one 'validation' in"
@@ -62,18 +56,17 @@ def _opened(config: ConfigDict, feed: Feed, *, is_evaluated: bool) -> Fed:
   words = manifest.VocabularyInfo(
     loaded.kind, loaded.cased, loaded.size, loaded.digest, dataclasses.asdict(loaded.special_ids)
   )
-  return Fed(
+  return Prepared(
+    directory="",
+    vocabulary=said["vocabulary"],
     train=FedRecords(feed, batch_size=config.train.batch_size, words=words),
     heldout=HeldoutBlocks(feed.heldout, words) if is_evaluated else None,
-    vocabulary=said["vocabulary"],
     digests={"vocabulary_digest": words.digest, "feed": feed.facts},
     description={"source": feed.source, "packing": said["packing"], "length": config.data.length},
   )
 
 
-def begin(
-  config: ConfigDict, records: FedRecords, saved: Mapping[str, Any], log: Callable[[str], None]
-) -> None:
+def begin(config: ConfigDict, records: FedRecords, saved: Mapping[str, Any]) -> None:
   """Begins to read where a checkpoint's meta says, `{}` of a new run: at its first batch.
 
   One line says how fast the child reads, and what resuming costs now and at the end. ConfigError: it would
@@ -84,9 +77,9 @@ def begin(
   rate = speed["blocks_per_second"] * config.data.length
   line = f"Feed: {config.data.source}, {rate:,.0f} tokens/s by one child process; "
   if records.feed.facts["records"]:
-    log(line + "it resumes at any step at once")
+    logger.info(line + "it resumes at any step at once")
   else:
-    log(line + _cost(config, batch, **speed))
+    logger.info(line + _cost(config, batch, **speed))
 
 
 class FeedMark(Listener):

@@ -4,6 +4,7 @@ The trainer itself never imports TensorFlow or seqio; what needs them runs in th
 """
 
 import dataclasses
+import logging
 import os
 import re
 import shlex
@@ -16,13 +17,15 @@ from data import child, errors, files, manifest, seqio_tasks, sources, vocabular
 from data.buckets import copies
 from data.command import run_child
 from data.errors import DataError, UserError
-from data.feed.client import FedRecords
 from data.prepare import from_config
-from data.records import HeldoutRecords, PackedRecords, TrainingRecords
+from data.records import HeldoutRecords, PackedRecords
 from pretrain.corruption.masking import TokenIds
 from pretrain.reading import feed, mixed
+from pretrain.reading.opened import Prepared, tokens_of
 from pretrain.settings import mixture
 from pretrain.settings.feed import is_fed
+
+logger = logging.getLogger(__name__)
 
 
 def records_directory(config: ConfigDict, *, only: Collection[str] = ()) -> str:
@@ -44,7 +47,7 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
   """
   if is_fed(config.data):
     if download:
-      feed.open(config, download=True).train.close()
+      feed.open(config, download=True).close()
     return ""
   if mixture.is_asked(config.data):
     return mixed.find(config).directory
@@ -53,7 +56,7 @@ def ensure_records(config: ConfigDict, *, download: bool) -> str:
     refuse_other_text(config, directory)
     return directory
   command = from_config.command(config.data.to_dict(), vocab_size=config.model.vocab_size, output=directory)
-  print(f"No records in {directory} yet; preparing them from {config.data.source}", flush=True)
+  logger.info(f"No records in {directory} yet; preparing them from {config.data.source}")
   code, reason = run_child(command + ["--download"] * download, relay=True)
   if code == 0:
     return directory
@@ -140,28 +143,10 @@ def _is_there(config: ConfigDict) -> bool:
   return True
 
 
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-  """The prepared records of a run, open to be read."""
-
-  directory: str  # a mixture's first; '' of a feed
-  vocabulary: str  # directory of the vocabulary
-  train: TrainingRecords
-  heldout: HeldoutRecords | None  # None if the config evaluates nothing
-  tokens: TokenIds
-  digests: dict[str, Any]  # what `digests_of` or a mixture gives; a checkpoint remembers them
-  description: dict[str, Any]  # what `describe` gives, for the model card
-
-  def close(self) -> None:
-    """Ends the child process of a feed."""
-    if isinstance(self.train, FedRecords):
-      self.train.close()
-
-
 def open(config: ConfigDict) -> Prepared:
   """Opens the records that a config names; DataError where they are not there, damaged or do not fit it."""
   if is_fed(config.data):
-    return _fed(config)
+    return feed.open(config)
   if mixture.is_asked(config.data):
     mix = mixed.find(config)
     return Prepared(
@@ -169,7 +154,6 @@ def open(config: ConfigDict) -> Prepared:
       vocabulary=_vocabulary(mix.directory),
       train=mix.train(config),
       heldout=mix.heldout(config) if config.train.eval_batches else None,
-      tokens=_tokens(mix.manifest.vocabulary),
       digests=mix.digests,
       description=mix.describe(),
     )
@@ -186,22 +170,8 @@ def open(config: ConfigDict) -> Prepared:
     vocabulary=_vocabulary(directory),
     train=split("train", fraction=config.data.fraction),
     heldout=split("heldout") if config.train.eval_batches else None,
-    tokens=_tokens(content.vocabulary),
     digests=digests_of(content),
     description=describe(content),
-  )
-
-
-def _fed(config: ConfigDict) -> Prepared:
-  opened = feed.open(config)
-  return Prepared(
-    directory="",
-    vocabulary=opened.vocabulary,
-    train=opened.train,
-    heldout=opened.heldout,
-    tokens=_tokens(opened.train.vocabulary),
-    digests=opened.digests,
-    description=opened.description,
   )
 
 
@@ -209,7 +179,7 @@ def open_heldout(config: ConfigDict) -> tuple[HeldoutRecords, str]:
   """Opens the held-out records of a config alone, and returns them with their directory, or a feed's Task."""
   if is_fed(config.data):
     opened = feed.open(config)
-    opened.train.close()
+    opened.close()
     if opened.heldout is None:
       raise DataError(f"{config.data.source} was trained on without held-out blocks (train.eval_batches=0)")
     return opened.heldout, config.data.source
@@ -223,11 +193,7 @@ def open_heldout(config: ConfigDict) -> tuple[HeldoutRecords, str]:
 
 def token_ids(directory: str) -> TokenIds:
   """Special ids and size of the vocabulary of prepared records, where nothing else of them is needed."""
-  return _tokens(manifest.read(directory).vocabulary)
-
-
-def _tokens(words: manifest.VocabularyInfo) -> TokenIds:
-  return TokenIds(**words.special_ids, vocab_size=words.size)
+  return tokens_of(manifest.read(directory).vocabulary)
 
 
 def _vocabulary(directory: str) -> str:

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import logging
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from data import command, errors, files
 from data.command import Parser
 from data.errors import ConfigError, UserError
 from pretrain.command import kept_memory
+
+logger = logging.getLogger(__name__)
 
 _MOST_RUNS = 20
 _EPILOG = """\
@@ -71,12 +74,12 @@ def _run(asked: argparse.Namespace) -> None:
         shown[run.name] = examples.look(run, number=asked.examples)
       except UserError as error:  # the rest of the page needs no checkpoint
         shown[run.name] = errors.reason(error)
-        print(f"{run.path}: no examples: {shown[run.name]}", file=sys.stderr)
+        logger.warning(f"{run.path}: no examples: {shown[run.name]}")
   content = page.make(loaded, shown, more, asked.over).encode("utf-8", "replace")
   with errors.writing(output):
     output.absolute().parent.mkdir(parents=True, exist_ok=True)
     files.write_atomically(output, content)
-  print(f"{output}: {len(content) / 1e3:,.0f} kB, {len(loaded)} run{'s' if len(loaded) > 1 else ''}")
+  logger.info(f"{output}: {len(content) / 1e3:,.0f} kB, {len(loaded)} run{'s' if len(loaded) > 1 else ''}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -58,24 +58,24 @@ def look(run: ShownRun, *, number: int) -> Examples:
 
 def _shown(ids: np.ndarray, opened: OpenedRun) -> Iterator[int]:
   """The positions of a row that are shown: no [CLS], no padding."""
-  hidden = (opened.vocabulary.special_ids.cls, opened.vocabulary.special_ids.pad)
+  hidden = (opened.encoder.vocabulary.special_ids.cls, opened.encoder.vocabulary.special_ids.pad)
   return (at for at in range(min(len(ids), MOST_TOKENS)) if ids[at] not in hidden)
 
 
 def _replaced(arrays: Arrays, row: int, opened: OpenedRun) -> Iterator[Token]:
   ids, inputs = arrays["ids"][row], arrays["input_ids"][row]
   for at in _shown(ids, opened):
-    text, begins = opened.vocabulary.letters(inputs[at])
-    original = opened.vocabulary.letters(ids[at])[0] if ids[at] != inputs[at] else None
+    text, begins = opened.encoder.vocabulary.letters(inputs[at])
+    original = opened.encoder.vocabulary.letters(ids[at])[0] if ids[at] != inputs[at] else None
     yield Token(text, original, float(arrays["probability_replaced"][row, at]), begins)
 
 
 def _guessed(arrays: Arrays, row: int, opened: OpenedRun) -> Iterator[Token]:
   ids = arrays["ids"][row]
   for at in _shown(ids, opened):
-    original, begins = opened.vocabulary.letters(ids[at])
+    original, begins = opened.encoder.vocabulary.letters(ids[at])
     if not arrays["selected"][row, at]:
       yield Token(original, None, None, begins)
       continue
-    guess, _ = opened.vocabulary.letters(arrays["guesses"][row, at])
+    guess, _ = opened.encoder.vocabulary.letters(arrays["guesses"][row, at])
     yield Token(guess, original, float(arrays["probability"][row, at]), begins)

@@ -5,15 +5,18 @@ out the data that led there, which its checkpoints then say (`Skip`), so that a 
 """
 
 import collections
+import logging
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from data.errors import DivergedError
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.listener import Figures, Listener
 from pretrain.reading.skips import Skip
+
+logger = logging.getLogger(__name__)
 
 WINDOW = 100  # steps, where the config says 0
 MOST_ROLL_BACKS = 3  # to one checkpoint; after as many the data is not what is wrong
@@ -75,11 +78,9 @@ class Spikes:
 class SpikeWatch(Listener):
   """Counts spikes in a run and, where the config says so, goes back to before one."""
 
-  def __init__(
-    self, spikes: Spikes, checkpoints: Checkpoints, *, is_rolling_back: bool, log: Callable[[str], None]
-  ) -> None:
+  def __init__(self, spikes: Spikes, checkpoints: Checkpoints, *, is_rolling_back: bool) -> None:
     """`checkpoints` say where a run can go back to."""
-    self._spikes, self._checkpoints, self._log = spikes, checkpoints, log
+    self._spikes, self._checkpoints = spikes, checkpoints
     self._is_rolling_back = is_rolling_back
 
   def seen(self, step: int, figures: Figures, state: Any) -> None:
@@ -91,7 +92,9 @@ class SpikeWatch(Listener):
     figures["loss_spikes"] = (float(zscore is not None), 1.0)
     if zscore is None:
       return
-    self._log(f"Loss spike at step {step:,}: {loss:.4f}, {zscore:.1f} standard deviations above those before")
+    logger.warning(
+      f"Loss spike at step {step:,}: {loss:.4f}, {zscore:.1f} standard deviations above those before"
+    )
     if self._is_rolling_back:
       self._roll_back(step, loss, zscore)
 
@@ -99,10 +102,12 @@ class SpikeWatch(Listener):
     self._checkpoints.wait()
     latest = self._checkpoints.latest_step()
     if latest is None:
-      self._log("There is no checkpoint yet to go back to; going on")
+      logger.warning("There is no checkpoint yet to go back to; going on")
       return
     roll_back = self._spikes.roll_back(step, loss, zscore, to=latest)
-    self._log(f"Going back to step {latest:,}; the {roll_back.skip.batches:,} batches since are left out")
+    logger.warning(
+      f"Going back to step {latest:,}; the {roll_back.skip.batches:,} batches since are left out"
+    )
     raise roll_back
 
   def saving(self, step: int) -> dict[str, Any]:

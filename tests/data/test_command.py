@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from data import command
+from data import command, log_lines
 from data.errors import DataError
 
 
@@ -70,12 +70,25 @@ def test_an_installed_project_has_no_commit_though_a_repository_is_around_it(tmp
 def test_a_child_gives_its_code_and_its_error_and_shows_the_rest(capfd):
   script = "import sys; print('  working', file=sys.stderr); sys.exit('error: too large:\\n  --size=1')"
   for relay, shown in ((True, "  working\n"), (False, "")):
-    assert command.run_child([sys.executable, "-c", script], relay=relay) == (1, "too large: --size=1")
+    with log_lines.shown():
+      assert command.run_child([sys.executable, "-c", script], relay=relay) == (1, "too large: --size=1")
     assert capfd.readouterr().err == shown
   assert command.run_child([sys.executable, "-c", "import sys; sys.exit(4)"], relay=True) == (
     4,
     "exit code 4",
   )
+
+
+def test_a_childs_log_holds_all_that_it_writes_and_a_kill_is_told(tmp_path):
+  script = "import os, sys; print('out', flush=True); print('step 1', file=sys.stderr, flush=True); "
+  for ending, ended in (
+    ("sys.exit('error: no')", (1, "no")),
+    ("os.kill(os.getpid(), 9)", (-9, "killed by signal 9")),
+  ):
+    with open(tmp_path / "log", "w+") as log:
+      assert command.run_child([sys.executable, "-c", script + ending], relay=False, log=log) == ended
+      log.seek(0)
+      assert {"out", "step 1"} <= {*log.read().splitlines()}
 
 
 def test_sigterm_unwinds_and_asks_to_be_started_again(capsys):

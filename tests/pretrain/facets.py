@@ -40,6 +40,7 @@ from pretrain import train
 from pretrain.checkpoints import warm_start
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.reading import feed, prepared
+from pretrain.reading.opened import Prepared
 from pretrain.run import Run, make_run
 
 TRACED = ("start", "step", "eval")
@@ -134,13 +135,14 @@ def _setting(value: Any, known: dict[int, str]) -> str:
   return re.sub(r"0x[0-9a-f]+|<function [^>]*>|jaxpr=.*", "", str(value))
 
 
-def _fed(records: pathlib.Path, config: ConfigDict) -> feed.Fed:
+def _fed(records: pathlib.Path, config: ConfigDict) -> Prepared:
   """Stands in for a feed, whose child would import TensorFlow: rows of [CLS] alone."""
   words, size = manifest.read(records).vocabulary, config.train.batch_size
   rows = np.zeros((size, config.data.length), np.int32)
   sent = (({"number": number, "before": "", "sha256": ""}, rows) for number in itertools.count())
   child = mock.Mock(facts={"records": "f" * 64}, receive=lambda: next(sent), begin=lambda batch: _SPEED)
-  return feed.Fed(
+  return Prepared(
+    directory="",
     train=FedRecords(child, batch_size=size, words=words),
     heldout=HeldoutBlocks(rows, words),
     vocabulary=str(records / "vocabulary"),
@@ -191,7 +193,7 @@ def _facets_of_the_loop(config: ConfigDict, records: pathlib.Path) -> dict[str, 
     stack.enter_context(mock.patch.object(Run, "compile_train_step", lambda run: train_step))
     stack.enter_context(mock.patch.object(Run, "compile_eval_step", lambda run: eval_step))
     try:
-      said.append(str(train.train(config, str(workdir), log=lambda line: None)))
+      said.append(str(train.train(config, str(workdir))))
     except DivergedError as error:
       said.append(str(error).partition(";")[0])
     lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())

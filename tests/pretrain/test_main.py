@@ -90,7 +90,7 @@ def whole(records, tmp_path_factory):
   workdir = tmp_path_factory.mktemp("whole")
   done = _run(_command(*records, f"--workdir={workdir}", *LONG, code=_CHECKED))
   assert done.returncode == 0, done.stdout + done.stderr
-  return workdir, done.stdout
+  return workdir, done.stderr + done.stdout
 
 
 def test_a_first_start_prepares_the_text_it_names_and_imports_no_tensorflow(whole, records):

@@ -88,7 +88,7 @@ def warning(vocabulary_directory: str | os.PathLike) -> str:
   try:
     _checked(source, vocabulary.load(source))
   except DataError as error:
-    return f"warning: models with this vocabulary cannot be exported to a class of transformers: {error}"
+    return f"models with this vocabulary cannot be exported to a class of transformers: {error}"
   return ""
 
 

@@ -16,7 +16,7 @@ def test_a_run_is_looked_at_on_the_held_out_blocks_that_it_was_evaluated_on(monk
     meta={"config": small_config("mlm", "", FED).to_dict()}, open_encoder=lambda: None
   )
   monkeypatch.setattr(opened, "open_model", lambda *_: saved)
-  fed = types.SimpleNamespace(train=types.SimpleNamespace(close=lambda: None), heldout="blocks")
+  fed = types.SimpleNamespace(close=lambda: None, heldout="blocks")
   sizes = []
   monkeypatch.setattr(feed, "open", lambda config: sizes.append(config.train.batch_size) or fed)
   with pytest.raises(AttributeError):  # the saved model is no model

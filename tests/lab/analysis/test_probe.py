@@ -65,8 +65,8 @@ def test_figures_stand_beside_those_of_the_untrained_encoder_and_of_no_model(
   assert any(
     note.startswith(f"{model}: of ") and "above those of untrained" in note for note in found["notes"]
   )
-  printed = capsys.readouterr().out
-  assert "What frozen encoders know" in printed and "part of speech" in printed
+  captured = capsys.readouterr()
+  assert "What frozen encoders know" in captured.out and "part of speech" in captured.err
   assert (tmp_path / "first" / "probe.md").is_file() and (tmp_path / "first" / "probe.csv").is_file()
 
 

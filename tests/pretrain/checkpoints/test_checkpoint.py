@@ -165,29 +165,28 @@ def test_what_a_killed_save_left_goes_before_the_next_save(tmp_path):
   assert not left.exists()
 
 
-def test_what_is_not_whole_at_the_number_of_a_later_step_makes_way_once_and_is_kept(tmp_path):
-  directory, said = tmp_path / "checkpoints", []
+def test_what_is_not_whole_at_the_number_of_a_later_step_makes_way_once_and_is_kept(tmp_path, caplog):
+  directory = tmp_path / "checkpoints"
   (directory / "6" / "params").mkdir(parents=True)  # a copy that was stopped
   (directory / "6" / "params" / "array").write_bytes(b"large")
   (directory / "6.incomplete_1").mkdir()
   moved = f"{directory}/6 is not a whole checkpoint and was renamed to 6.incomplete_2; remove it"
   for step in (6, 7):
-    checkpoints = Checkpoints(tmp_path, every=1, keep=2, log=said.append)
-    assert [line[: len(moved)] for line in said] == [moved]
+    checkpoints = Checkpoints(tmp_path, every=1, keep=2)
+    assert [line[: len(moved)] for line in caplog.messages] == [moved]
     assert checkpoints.save(step, {"params": {"kernel": jnp.zeros(2)}, "step": jnp.int32(step)}, META)
     checkpoints.close()
   assert checkpoint.saved_steps(directory) == [6, 7]
   assert (directory / "6.incomplete_2" / "params" / "array").read_bytes() == b"large"
 
 
-def test_what_is_left_of_a_removed_step_goes_with_the_next(copied, mesh):
+def test_what_is_left_of_a_removed_step_goes_with_the_next(copied, mesh, caplog):
   (copied / "checkpoints" / "4").mkdir()
-  said = []
-  checkpoints = Checkpoints(copied, every=5, keep=2, log=said.append)
+  checkpoints = Checkpoints(copied, every=5, keep=2)
   checkpoints.save(10, state_on(mesh), META)
   checkpoints.close()
   assert sorted(path.name for path in (copied / "checkpoints").iterdir()) == ["10", "5"]
-  assert not said
+  assert not [record for record in caplog.records if record.name.startswith("pretrain")]
 
 
 def test_nothing_there_is_an_error_that_names_the_place(tmp_path, mesh):

@@ -134,8 +134,8 @@ def test_steps_that_cannot_be_are_refused_with_some_that_can(finished, call, ste
 
 def test_an_average_is_the_mean_and_a_model_of_its_own(finished, tmp_path, call):
   output = tmp_path / "averaged"
-  code, printed, _ = call("average", finished, "--last=3", f"--output={output}")
-  assert code == 0 and "the mean of steps 1, 4, 6" in printed
+  code, _, said = call("average", finished, "--last=3", f"--output={output}")
+  assert code == 0 and "the mean of steps 1, 4, 6" in said
   saved = [saved_params(finished, step) for step in STEPS]
   for name, leaf in saved_params(output).items():
     mean = np.mean([params[name].astype(np.float64) for params in saved], axis=0)
@@ -146,7 +146,7 @@ def test_an_average_is_the_mean_and_a_model_of_its_own(finished, tmp_path, call)
   (line,) = [line for line in history.training(model.meta, 0.0) if line.startswith("| updates")]
   assert "the mean of those after 1, 4, 6" in line
   newest = tmp_path / "newest"
-  assert "the mean of steps 4, 6" in call("average", finished, "--last=2", f"--output={newest}")[1]
+  assert "the mean of steps 4, 6" in call("average", finished, "--last=2", f"--output={newest}")[2]
   assert call("average", finished, "--last=3", f"--output={output}")[0] == 2  # it is there
   assert call("average", finished, "--last=4", f"--output={tmp_path / 'more'}")[0] == 2
   assert not (tmp_path / "more").exists()

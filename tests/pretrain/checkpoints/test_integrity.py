@@ -11,6 +11,7 @@ import pytest
 from data.errors import DataError
 from pretrain.checkpoints import checkpoint, integrity, resume
 from pretrain.checkpoints.checkpoint import COMMITTED, Checkpoints
+from tests import lines
 from tests.pretrain import small_run
 
 STEPS = (5, 10)
@@ -42,8 +43,9 @@ def run(saved, tmp_path):
 
 
 def _good(place):
-  lines = []
-  return resume.newest_good_step(place, lines.append), lines
+  said = []
+  with lines.heard(said.append):
+    return resume.newest_good_step(place), said
 
 
 def test_every_file_of_a_step_is_listed_and_whole_steps_are_taken(run):

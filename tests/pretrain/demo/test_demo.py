@@ -77,11 +77,11 @@ def test_a_pipe_gets_no_control_codes_and_no_wide_lines(first_start):
 def test_a_second_start_trains_nothing_and_shows_the_same_figures(first_start):
   flags, workdir, shown = first_start
   before = {path: path.stat().st_mtime_ns for path in _kept(workdir)}
-  code, again, _ = start(flags)
+  code, again, said = start(flags)
   assert code == 0
-  assert "is finished" in again
-  assert f"remove {workdir} to train again" in " ".join(again.split())
-  assert "the step in" not in again  # the training step is not even compiled
+  assert f"{workdir} is finished" in said
+  assert f"remove {workdir} to train again" in said
+  assert "the step in" not in said  # the training step is not even compiled
   assert figures_of(again) == figures_of(shown)
   assert {path: path.stat().st_mtime_ns for path in _kept(workdir)} == before
 
@@ -166,13 +166,12 @@ def test_a_workdir_without_its_metrics_is_an_error_of_one_line(first_start, tmp_
   (copy / "metrics.jsonl").unlink()
   code, _, err = start([*flags[:-1], f"--workdir={copy}"])
   assert code == 3
-  assert "step 0" in err
-  assert str(copy) in err
-  assert len(err.splitlines()) == 1
+  (line,) = [line for line in err.splitlines() if line.startswith("error:")]
+  assert "step 0" in line and str(copy) in line
 
 
 def test_compilation_is_counted_only_within():
-  with demo_progress.Compilation(report=lambda line: None) as compilation:
+  with demo_progress.Compilation() as compilation:
     jax.jit(lambda x: x * 3.25 + 1)(jnp.ones(3))
   within = compilation.seconds
   assert within > 0

@@ -87,7 +87,7 @@ def test_the_mean_counts_every_token_but_padding_and_cls_is_the_first(
     found = np.load(output)
     assert found.dtype == np.float32 and found.shape == (45, 32)
     np.testing.assert_allclose(found, vectors, atol=1e-5, rtol=0)
-    printed = capsys.readouterr().out
+    printed = capsys.readouterr().err
     assert f"45 vectors of 32 numbers, {pooling} of 'review'" in printed and "cut to 32 tokens" in printed
 
 
@@ -117,7 +117,7 @@ def test_a_killed_command_goes_on_and_gives_the_same_bytes(workdir, table, tmp_p
   np.testing.assert_allclose([np.linalg.norm(row["vector"]) for row in rows], 1, atol=1e-6)
   capsys.readouterr()
   assert _embed(workdir, table, "--column=review", f"--output={output}", "--unit") == 0
-  assert capsys.readouterr().out.endswith("killed.parquet is complete: its 45 rows were answered before\n")
+  assert capsys.readouterr().err.endswith("killed.parquet is complete: its 45 rows were answered before\n")
   monkeypatch.undo()
   assert _embed(workdir, table, "--column=review", f"--output={output}") == 2
   assert "is there already" in capsys.readouterr().err
@@ -128,17 +128,18 @@ def test_the_nearest_texts_are_found_in_the_input_and_in_stored_vectors(workdir,
   source.write_text("the end.\n\nsome longer words\nthe the the x\n", encoding="utf-8")
   look = ["--neighbours=some longer words", "--top=2"]
   assert _embed(workdir, source, *look) == 0
-  first = capsys.readouterr().out.splitlines()
-  assert "3 vectors" in first[0] and first[1].startswith("nearest to 'some longer words'")
-  assert first[2].split("  ")[0].strip() == "1.0000" and first[2].endswith(
+  captured = capsys.readouterr()
+  first = captured.out.splitlines()
+  assert "3 vectors" in captured.err and first[0].startswith("nearest to 'some longer words'")
+  assert first[1].split("  ")[0].strip() == "1.0000" and first[1].endswith(
     "lines.txt, line 3: some longer words"
   )
-  assert len(first) == 4
+  assert len(first) == 3
   assert _embed(workdir, source, f"--output={output}", *look) == 0
-  assert capsys.readouterr().out.splitlines()[1:] == first[1:]
+  assert capsys.readouterr().out.splitlines() == first
   stored = output.read_bytes()
   assert _embed(workdir, source, f"--output={output}", *look) == 0  # reads them
-  assert capsys.readouterr().out.splitlines() == first[1:] and output.read_bytes() == stored
+  assert capsys.readouterr().out.splitlines() == first and output.read_bytes() == stored
   assert _embed(workdir, source, f"--output={output}", "--pooling=cls", *look) == 3
   assert "its first vector is not the one of this input" in capsys.readouterr().err
 

@@ -23,6 +23,7 @@ from pretrain.checkpoints.checkpoint import read_meta, step_path
 from pretrain.command.rules import problems
 from pretrain.plan import dry_run
 from pretrain.reading import feed
+from tests import lines
 from tests.data.feed.conftest import make_folder
 from tests.pretrain import small_run
 from tests.pretrain.pod.processes import ROOT, running
@@ -109,7 +110,8 @@ class Recorder:
 def begin(records, saved, **fields) -> list[str]:
   said = []
   config = small_run.small_config("mlm", "", FIELDS | {"train.total_steps": 1_000} | fields)
-  feed.begin(config, records, saved, said.append)
+  with lines.heard(said.append):
+    feed.begin(config, records, saved)
   return said
 
 
@@ -259,14 +261,14 @@ def test_nothing_is_left_of_a_run_that_ends_early(folder, tmp_path, after, numbe
   flags = [f"--config.{name}={value}" for name, value in fields.items()]
   command = [sys.executable, "-m", "pretrain.main", "--config=tests/pretrain/small_run.py:mlm", *flags]
   command += [f"--workdir={tmp_path}/run", "--config.train.total_steps=100000"]
-  with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as run:
-    while not run.stdout.readline().startswith(after):
+  with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
+    while not run.stderr.readline().startswith(after):
       pass
     started = time.monotonic()
     while not (children := psutil.Process(run.pid).children()):
       assert time.monotonic() < started + 60
     os.kill(run.pid, number) if number == signal.SIGKILL else os.killpg(run.pid, number)
-    run.stdout.read()
+    run.stderr.read()
     assert run.wait(timeout=60) == code
   gone, _ = psutil.wait_procs(children, timeout=10)
   left = [child for child in children if child not in gone and child.status() != psutil.STATUS_ZOMBIE]

@@ -145,7 +145,7 @@ def test_the_command_shows_a_checkpoint_of_a_finished_run(finished, tmp_path, ca
   text = output.read_text()
   check(text)
   assert text.count('class="example"') == 2 and "<ruby>" in text and "masked lm loss" in text
-  assert "1 run" in capsys.readouterr().out
+  assert "1 run" in capsys.readouterr().err
 
 
 def test_without_an_output_the_page_is_in_the_first_workdir(tmp_path, capsys):
@@ -155,7 +155,7 @@ def test_without_an_output_the_page_is_in_the_first_workdir(tmp_path, capsys):
   assert main([str(first), str(second), "--examples=0"]) == 0
   assert "runs: a and b" in (first / "comparison.html").read_text()
   assert (first / "report.html").read_text() == alone  # what is there of one run stays
-  assert str(first / "comparison.html") in capsys.readouterr().out and not (second / "report.html").exists()
+  assert str(first / "comparison.html") in capsys.readouterr().err and not (second / "report.html").exists()
   assert main([str(tmp_path / "nowhere")]) == 3 and not (tmp_path / "nowhere").exists()
 
 

@@ -174,7 +174,7 @@ def test_models_that_cannot_be_followed_are_refused(tmp_path, fields, message):
     convert.write_tokenizer(tmp_path / "v", tmp_path / "out", max_length=64)
   assert not (tmp_path / "out").exists()
   line = convert.warning(tmp_path / "v")
-  assert line.startswith("warning: models with this vocabulary cannot be exported") and "--to=torch" in line
+  assert line.startswith("models with this vocabulary cannot be exported") and "--to=torch" in line
 
 
 def test_a_vocabulary_that_can_be_held_needs_no_warning(uncased):

@@ -1,4 +1,4 @@
-"""Every field there is, with its unit and source. Recipes start from it and change only what differs.
+"""All fields of a pretraining config, with units, sources and defaults; recipes change some of them.
 
 Usage: not run directly. A recipe does `config = base.get_config()`, sets fields and returns it.
 Sources are named as in the papers: COCO-LM (NeurIPS 2021), AMOS (ICLR 2022), TACO (ACL 2022),
@@ -10,9 +10,9 @@ from ml_collections.config_dict import FieldReference
 
 
 def get_config() -> ConfigDict:
-  """Returns the default config, locked: the fields of a base-sized encoder, no objective switched on.
+  """Returns the default config, locked: a base-sized encoder with all objectives off.
 
-  Every field has a value of its final type, so every field can be overridden from the command line.
+  Every field has a value of its final type, so that the command line can override every field.
   """
   config = ConfigDict()
   config.recipe = "base"  # name of the recipe; the default workdir is runs/<config file name>
@@ -57,12 +57,12 @@ def _model() -> ConfigDict:
       # How attention is computed: 'plain', 'by_rows' (CPUs), 'pallas_tpu' (kernels for TPUs), in bfloat16 on
       # NVIDIA GPUs 'cudnn' (no attention dropout) and 'triton', 'auto' (the fastest there is, else plain).
       "attention": "auto",
-      # What the backward pass computes again: 'none'; 'cheap': all but products and attended values, for half
-      # of the memory in the same time; 'full': whole layers, for the least memory and 1/3 more time. Of any
-      # type, because config files of earlier versions say True ('full') or False ('none').
+      # What the backward pass recomputes: 'none'; 'cheap': everything except matrix products and attention
+      # outputs, which halves memory in the same time; 'full': whole layers, for the least memory and 1/3 more
+      # time. Of any type, because config files of older versions have True ('full') or False ('none').
       "remat": FieldReference("cheap", field_type=object),
-      # Layers written out in each turn of the loop over layers. 0: one; on TPUs and GPUs, where a loop copies
-      # what the backward pass keeps (a tenth of the step), all, unless fsdp cuts weights: it compiles longer.
+      # Layers unrolled in each iteration of the loop over layers. 0: one; on TPUs and GPUs all, unless fsdp
+      # cuts weights: a loop there copies the stored activations (a tenth of a step), but compiles faster.
       "scan_unroll": 0,
       "vocab_chunk_rows": 4_096,  # most rows of vocabulary logits that exist at once on one device
       "freeze_embeddings": "none",  # token table not trained: 'none', 'random', 'checkpoint' (TACO figure 4)
@@ -138,7 +138,7 @@ def _objectives() -> ConfigDict:
         "temperature": 1.0,  # of the contrast's softmax; COCO-LM section 3
         "head": "cls",  # vector: 'cls' (paper: h of [CLS]), 'projection' (official: dense, gelu, norm)
         "projection_size": 0,  # width of head 'projection'; 0: hidden_size
-        "group_size": 32,  # rows of the global batch contrasted with each other; 0: all
+        "group_size": 32,  # rows of the global batch that are contrasted with each other; 0: all
       },
       "taco": {
         "weight": 0.0,  # of token alignment contrast; TACO
@@ -167,7 +167,7 @@ def _optimizer() -> ConfigDict:
       "weight_decay": 0.01,  # decoupled, times the learning rate
       "decay": "all",  # what decays: 'all' (fairseq), 'no_bias_norm' (HF, Google: not biases, not LayerNorm)
       "clip_norm": 2.0,  # of the global gradient norm; 0: off
-      "shard_update": False,  # ZeRO-1: a device along mesh.data holds and updates its share of the state
+      "shard_update": False,  # ZeRO-1: devices along mesh.data share the state and its update
     }
   )
 
@@ -176,26 +176,26 @@ def _data() -> ConfigDict:
   return ConfigDict(
     {
       "source": "installed_docs",  # of the text; see `python -m data.prepare --help`
-      # 'records': text is prepared first, and any step is found at once; 'seqio': a Task or Mixture, source
-      # 'seqio:NAME', is read while the run trains, and read again from its beginning when the run resumes.
+      # 'records': text is prepared first, and a run resumes at once; 'seqio': a Task or Mixture, source
+      # 'seqio:NAME', is read during training, and again from its beginning when the run resumes.
       "feed": "records",
-      "skip_hours": 0.25,  # longest reading again of feed 'seqio' at a resume; longer ones are refused
+      "skip_hours": 0.25,  # feed 'seqio': a resume that must read again for longer is an error
       "directory": "",  # prepared records; '': prepared/<source, vocabulary, packing, length>
-      # Several prepared directories instead: 'DIR:RATE,DIR:RATE', rates of blocks in any scale; 'DIR,DIR': by
-      # their numbers of records; 'seqio:NAME': the Tasks and rates of a Mixture. docs/guides/data.md.
+      # Several prepared directories instead: 'DIR:RATE,DIR:RATE', rates of blocks in any scale; 'DIR,DIR': in
+      # proportion to their records; 'seqio:NAME': the Tasks and rates of a Mixture. docs/guides/data.md.
       "mixture": "",
-      "temperature": 0.0,  # T: rates become rate**(1/T), so above 1 they are more alike; 0: as they are
+      "temperature": 0.0,  # T: rates become rate**(1/T), more equal if T is above 1; 0: unchanged
       "stages": "",  # mixtures by training step instead: '0: DIR:RATE,DIR:RATE; 100000: DIR:RATE'
-      "text_field": "",  # of a JSON line, Parquet row or example that holds the text; '': 'text'
-      "module": "",  # file or module that registers seqio tasks, imported by a child process only
+      "text_field": "",  # field or column with the text in JSON, Parquet or examples; '': 'text'
+      "module": "",  # file or module that registers seqio Tasks; only a child process imports it
       "tfds_directory": "",  # TFDS data_dir; '': its default
-      "clean": "",  # steps of cleaning, 'exact,near:0.8,language:en'; see `python -m data.prepare --help`
-      "vocabulary": "",  # directory of a vocabulary; '': trained from the source with the fields below
+      "clean": "",  # cleaning steps, 'exact,near:0.8,language:en'; see `python -m data.prepare --help`
+      "vocabulary": "",  # directory of a vocabulary; '': trained on the source with the fields below
       "vocabulary_kind": "sentencepiece",  # if one is trained: 'sentencepiece' (BPE), 'wordpiece'
       "vocabulary_cased": False,  # keep case
       "length": 512,  # tokens per example, [CLS] included
       "packing": "complete",  # of text into examples: 'complete', 'complete_doc', 'none', 'eos', 'concat'
-      "fraction": 1.0,  # of the prepared training records, the first ones (TACO table 2: 0.25)
+      "fraction": 1.0,  # of the prepared training records that are used, from the first (TACO table 2: 0.25)
       "workers": 0,  # processes of data.prepare; 0: one per core
     }
   )
@@ -205,24 +205,24 @@ def _train() -> ConfigDict:
   return ConfigDict(
     {
       "batch_size": 2_048,  # examples per update, over all devices and microbatches
-      "microbatches": 1,  # gradient accumulation: parts of the batch taken one after another
+      "microbatches": 1,  # gradient accumulation: parts of the batch that are computed one after another
       "total_steps": 125_000,  # updates; the schedule ends there
-      "init_from": "",  # checkpoint directory: start with its encoder, and heads and generator that fit
+      "init_from": "",  # checkpoint directory: start with its encoder, heads and generator, if they fit
       "log_every": 100,  # steps between lines of the log
       "eval_every": 5_000,  # steps; also at the start and the end
-      "eval_batches": 16,  # x batch_size held-out examples, the same each time; 0: no evaluation
+      "eval_batches": 16,  # batches of the same held-out examples each time; 0: no evaluation
       "checkpoint_every": 5_000,  # steps; also at the end
       "checkpoints_to_keep": 2,  # newest ones
       "checkpoint_steps": (),  # steps whose checkpoints are never removed
       "max_nonfinite_steps": 10,  # updates in a row that are not finite, before the run stops as diverged
-      "spike_zscore": 0.0,  # standard deviations above the losses before that make a spike; 0: off
-      "spike_window": 0,  # steps before, with which a loss is compared; 0: 100
-      "spike_roll_back": False,  # at a spike: back to the last checkpoint, leaving out the batches since
-      "trackers": "",  # services that get the metrics too, by commas: 'wandb', 'mlflow', 'trackio'
-      "probe_every": 0,  # steps; probes of the frozen encoder, also at the start and the end; 0: never
-      "probe_data": "",  # their folder of annotated data, as of `python -m pretrain.probe --help`
-      "replica_check_every": 0,  # steps; stops if devices hold other bits of the same parameter; 0: never
-      "platform": "auto",  # 'auto': what JAX finds; 'cpu', 'gpu', 'tpu': refuse to start on another
+      "spike_zscore": 0.0,  # standard deviations above earlier losses that make a spike; 0: off
+      "spike_window": 0,  # number of earlier steps with which a loss is compared; 0: 100
+      "spike_roll_back": False,  # at a spike: return to the last checkpoint and skip the batches since then
+      "trackers": "",  # trackers for the metrics, separated by commas: 'wandb', 'mlflow', 'trackio'
+      "probe_every": 0,  # steps between probes of the frozen encoder, also at the start and end; 0: never
+      "probe_data": "",  # folder of annotated data for the probes; see `python -m pretrain.probe --help`
+      "replica_check_every": 0,  # steps between bitwise comparisons of all devices' parameters; 0: never
+      "platform": "auto",  # 'auto': what JAX finds; 'cpu', 'gpu', 'tpu': an error on any other
       "multihost": False,  # call jax.distributed.initialize() first
       "peak_flops": 0.0,  # per device per second, for MFU; 0: from the table of known devices
     }

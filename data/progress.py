@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: a bar where somebody watches, a plain line now and then otherwise."""
+"""Progress of long work on stderr: a bar on a terminal, plain lines every few seconds in a log."""
 
 import logging
 import sys
@@ -16,17 +16,17 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def is_watched() -> bool:
-  """Whether somebody watches and wants to: bars are for them, plain lines for logs."""
+  """Returns whether stderr is a terminal that shows progress: then bars are used, else plain lines."""
   return sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
 
 
 def bar(unit: str, *, is_shown: bool, **options: Any) -> tqdm:
-  """A bar on stderr that fits the width of the terminal, or nothing if not `is_shown`; options are tqdm's."""
+  """Returns a tqdm bar on stderr as wide as the terminal; it shows nothing unless `is_shown`."""
   return tqdm(unit=unit, disable=not is_shown, dynamic_ncols=True, **options)
 
 
 def duration(seconds: float) -> str:
-  """Seconds as a user reads them: '4:05', '1:02:03' with hours, '2 d 3 h' with days."""
+  """Returns seconds as text: '4:05', '1:02:03' with hours, '2 d 3 h' with days."""
   minutes, seconds = divmod(int(seconds), 60)
   hours, minutes = divmod(minutes, 60)
   days, hours = divmod(hours, 24)
@@ -36,7 +36,7 @@ def duration(seconds: float) -> str:
 
 
 def track(items: Iterable[Item], *, name: str, total: int) -> Iterator[Item]:
-  """Yields `items`, shows how many of `total` are done, and reports at the end how long it took."""
+  """Yields `items`, shows how many of `total` are done, and prints the time at the end."""
   begin = last = time.monotonic()
   if is_watched():
     import rich.console  # here: only a terminal needs it

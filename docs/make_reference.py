@@ -305,7 +305,8 @@ def exit_codes_page() -> str:
       "",
       WHAT,
       "",
-      "They are the same for every command. The last line on stderr says what happened, and what to do.",
+      "They are the same for every command. The message on stderr after `error:` says what happened, and "
+      "what to do.",
       "",
       Cells(("code", "meaning", "what to do"), rows).as_markdown(),
       "",

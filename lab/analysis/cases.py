@@ -1,4 +1,4 @@
-"""Samples of each layer of the generator at masked tokens, with the same noise for all.
+"""Samples from each generator layer at the same masked tokens, with the same noise.
 
 Source: AMOS (Meng et al., 2022) table 9.
 """
@@ -21,7 +21,7 @@ from pretrain.settings.corruption import GeneratorSettings
 
 
 def measure(request: Request) -> Outcome:
-  """The first masked token of the first held-out blocks, and what every layer draws for it."""
+  """Returns, for the first masked token of some held-out blocks, the sample of every layer."""
   rows, shares, left_out = [], [], LeftOut()
   for name, opened in request.newest(left_out):
     with left_out.where_lacking(name):
@@ -51,15 +51,14 @@ def measure(request: Request) -> Outcome:
 
 
 def layers(settings: GeneratorConfig) -> list[str]:
-  """Names of the heads, in their order."""
+  """Returns the names of the generator's heads, in order."""
   if settings.is_separate:
     return [f"generator {number}" for number in range(len(settings.mlm_layers))]
   return [f"layer {layer}" for layer in settings.mlm_layers]
 
 
 def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-  """To be given to `collect`: 'ids', what each head draws, 0 where nothing is masked, [batch, length] int32;
-  'selected' [batch, length] bool."""
+  """Returns, for `collect`, 'ids', each head's samples (0 if unmasked), 'selected': [batch, length]."""
   recipe, settings = run.recipe, run.recipe.generator
   assert settings is not None
   batch, corrupted = run.eval_batch_of(ids, index, jnp.float32(1.0))
@@ -77,7 +76,7 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
 def draws(
   settings: GeneratorSettings, output: GeneratorOutput, table: jax.Array, row_keys: jax.Array, chunk: int
 ) -> list[jax.Array]:
-  """[batch, slots] int32 of each head alone; arguments as of `mixture.propose`."""
+  """Returns the samples of each head alone, [batch, slots] int32; arguments as for `mixture.propose`."""
   number, *shape = output.features.shape[:3]
   fixed = dataclasses.replace(settings, mixture="uniform")  # any kind without a gradient
   by_head = []

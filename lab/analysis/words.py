@@ -1,4 +1,4 @@
-"""A frozen encoder: vectors of words at several depths, and what its heads say of whole sentences."""
+"""A frozen encoder: vectors of words at several depths, and its heads' scores of whole sentences."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -23,20 +23,20 @@ from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
 
 Words = Sequence[str]
 Arrays = Mapping[str, jax.Array]  # a `Batch` within a compiled program
-DEPTHS = ("tokens", "middle", "last")  # rows of the token table; after half of the layers; after all of them
+DEPTHS = ("tokens", "middle", "last")  # rows of the token table; after half of the layers; after all
 
 
 class FrozenEncoder:
-  """An encoder that is asked and never changed; longer sentences are cut to its positions."""
+  """An encoder that is not trained further; longer sentences are truncated to its positions."""
 
   def __init__(self, encoder: OpenedEncoder, head_params: dict, *, batch_size: int) -> None:
-    """Places nothing yet. `head_params` are {'mlm', 'rtd': ...} as they were pretrained, or {}."""
+    """Compiles nothing yet. `head_params` are the pretrained {'mlm': ..., 'rtd': ...}, or {}."""
     self.encoder, self.heads, self._batch_size = encoder, head_params, batch_size
     self._special = encoder.vocabulary.special_ids
     self._programs: dict[Callable, Compiled] = {}
 
   def inputs(self, sentences: Sequence[Words]) -> list[Input]:
-    """{'ids', 'words': the number from 1 of the word that a token is a piece of, or 0} of each sentence."""
+    """Returns {'ids', 'words': each token's word number, from 1; 0 for special tokens} of each sentence."""
     pieces = self.encoder.vocabulary.encode_batch([word for sentence in sentences for word in sentence])
     inputs, at, longest = [], 0, self.encoder.config.max_length
     for sentence in sentences:
@@ -49,7 +49,7 @@ class FrozenEncoder:
     return inputs
 
   def _program(self, function: Callable[..., jax.Array], head: str = "") -> Compiled:
-    """The program of a function of the encoder's parameters, or of these and a head's; made once."""
+    """Returns the program of a function of the encoder's (and a head's) parameters; it is compiled once."""
     if function not in self._programs:
       own = self.encoder.params
       params = {"encoder": own, "head": self.heads[head]} if head else own
@@ -58,7 +58,7 @@ class FrozenEncoder:
 
   @functools.cached_property
   def embedders(self) -> dict[str, Embedder]:
-    """{'cls', 'mean': what gives one vector of a text}."""
+    """{'cls', 'mean': embedder, which returns one vector per text}."""
     longest, rows = self.encoder.config.max_length, self._batch_size
     return {
       pooling: Embedder(self.encoder, pooling=pooling, max_length=longest, batch_size=rows)
@@ -66,18 +66,18 @@ class FrozenEncoder:
     }
 
   def words(self, sentences: Sequence[Words]) -> list[np.ndarray]:
-    """[words, depths, embed] float32 of each sentence: the mean over the pieces of a word, by `DEPTHS`.
+    """Returns the vectors of each sentence's words at all DEPTHS, [words, depths, embed] float32.
 
-    A word of no piece, or beyond the last position, has zeros.
+    A word is the mean of its pieces. Words without pieces, or beyond the last position, are zeros.
     """
     return self._of_words(self._program(_word_vectors), sentences)
 
   def layers(self, sentences: Sequence[Words]) -> list[np.ndarray]:
-    """[words, layers + 1, embed] float32 of each sentence, as `words`: embedded, and after each layer."""
+    """Returns vectors like `words`, embedded and after each layer: [words, layers + 1, embed] float32."""
     return self._of_words(self._program(_layer_vectors), sentences)
 
   def layers_of(self, beside: OpenedGenerator) -> Callable[[Sequence[Words]], list[np.ndarray]]:
-    """What `layers` is, of the generator beside this encoder: states that its heads read, nothing masked."""
+    """Returns a function like `layers` for a generator: the states that its heads read, without masks."""
     params = {"own": beside.params, "shared": self.encoder.params["embeddings"]}
     function = functools.partial(_generator_vectors, settings=beside.settings, tokens=beside.tokens)
     program = self.encoder.program(function, params, batch_size=self._batch_size)
@@ -91,9 +91,9 @@ class FrozenEncoder:
     return vectors
 
   def likelihoods(self, sentences: Sequence[Words]) -> np.ndarray | None:
-    """[sentences] sums over the tokens of log P(token | the others), each masked in turn; None: no such head.
+    """Returns pseudo-log-likelihoods: sums of log P(token | others), [sentences]; None without an MLM head.
 
-    Source: Salazar et al. 2020, pseudo-log-likelihood.
+    Each token is masked in turn. Source: Salazar et al. 2020.
     """
     if "mlm" not in self.heads:
       return None
@@ -109,14 +109,14 @@ class FrozenEncoder:
     return np.bincount(owners, found, minlength=len(sentences))
 
   def originality(self, sentences: Sequence[Words]) -> np.ndarray | None:
-    """[sentences] sums over the tokens of log P(original), nothing masked; None without the head for it."""
+    """Returns sums over the tokens of log P(original), without masks, [sentences]; None without RTD head."""
     if "rtd" not in self.heads:
       return None
     return np.asarray(self._program(_log_original, "rtd")(self.inputs(sentences)), np.float64)
 
 
 def _word_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
-  """[batch, length, depths, embed] float32: row w - 1 has the means of word w."""
+  """Returns [batch, length, depths, embed] float32; position w - 1 has the mean of word w."""
   ids = batch["ids"]
   table = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
   embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")
@@ -129,7 +129,7 @@ def _word_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: 
 
 
 def _layer_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
-  """[batch, length, layers + 1, embed] float32, as `_word_vectors`: embedded, and after every layer."""
+  """Returns vectors like `_word_vectors`, [batch, length, layers + 1, embed]: embedded, after each layer."""
   ids = batch["ids"]
   embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")
   assert hidden.layers is not None
@@ -141,7 +141,7 @@ def _layer_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id:
 def _generator_vectors(
   params: Any, _: EncoderConfig, batch: Arrays, *, pad_id: int, settings: GeneratorConfig, tokens: TokenIds
 ) -> jax.Array:
-  """[batch, length, heads, generator embed] float32, as `_word_vectors`: what every head of it reads."""
+  """Returns vectors like `_word_vectors`, the input of each generator head: [batch, length, heads, embed]."""
   ids = batch["ids"]
   is_token, everywhere = ids != pad_id, jnp.arange(ids.shape[1], dtype=jnp.int32)
   positions, nothing = jnp.broadcast_to(everywhere, ids.shape), jnp.zeros(ids.shape[:1], jnp.int32)
@@ -151,15 +151,15 @@ def _generator_vectors(
 
 
 def _means_of_words(states: jax.Array, batch: Arrays) -> jax.Array:
-  """Means of [batch, length, depths, embed] states of pieces over the pieces of each word."""
+  """Returns the means over each word's pieces of states [batch, length, depths, embed]."""
   length = states.shape[1]
-  belongs = jax.nn.one_hot(batch["words"] - 1, length, dtype=jnp.float32)  # of word 0: nothing
+  belongs = jax.nn.one_hot(batch["words"] - 1, length, dtype=jnp.float32)  # zeros for word 0
   pieces = jnp.maximum(jnp.sum(belongs, axis=1), 1.0)
   return jnp.einsum("blw,blde->bwde", belongs, states) / pieces[..., None, None]
 
 
 def _masked_log_probs(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
-  """[batch] float32 log-probabilities of the tokens under the one mask of each row; of padding rows any."""
+  """Returns the log-probability of the masked token in each row, [batch] float32; any in padding rows."""
   ids, head = batch["ids"], params["head"]
   at = jnp.argmax(batch["targets"], axis=1).astype(jnp.int32)[:, None]
   target = jnp.maximum(jnp.max(batch["targets"], axis=1) - 1, 0)[:, None, None]

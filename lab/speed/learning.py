@@ -1,11 +1,11 @@
-"""Does it learn? Trains small recipes on real text and prints held-out figures beside trivial baselines.
+"""Trains small recipes on real text and prints held-out metrics next to trivial baselines.
 
   python -m benchmarks.learning run --recipe=coco_lm --seed=0 --steps=4000 --output=runs/learning
   python -m benchmarks.learning run --recipe=coco_lm --without=clm --seed=0 --steps=4000
   python -m benchmarks.learning report --output=runs/learning
 
-`run` writes <output>/<name>-seed<seed>.jsonl, a line of figures per measurement; `report` prints a table of
-starts, ends and twins and draws the curves.
+`run` writes <output>/<name>-seed<seed>.jsonl, a line per measurement; `report` prints tables of first and
+last values and of twins, and draws curves.
 """
 
 import argparse
@@ -38,9 +38,9 @@ CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 
 
 def make_config(arguments: argparse.Namespace) -> ConfigDict:
-  """The tiny recipe with this study's changes.
+  """Returns the tiny recipe with the changes of the flags.
 
-  ConfigError: no such recipe, objective or field, or a value that makes no sense.
+  ConfigError: no such recipe, objective or field, or an invalid value.
   """
   recipes = sorted(path.stem.removesuffix("_tiny") for path in CONFIGS.glob("*_tiny.py"))
   if arguments.recipe not in recipes:
@@ -63,7 +63,7 @@ def make_config(arguments: argparse.Namespace) -> ConfigDict:
 
 
 def run_one(arguments: argparse.Namespace) -> None:
-  """Trains one recipe for its budget and appends a line of figures at each measurement."""
+  """Trains one recipe and writes a line of metrics at each measurement."""
   config = make_config(arguments)
   settings = reading_settings(config)
   prepared.ensure_records(settings, download=False)
@@ -97,14 +97,14 @@ def run_one(arguments: argparse.Namespace) -> None:
 
 
 def _heldout(config: ConfigDict, records: Prepared) -> HeldoutRecords:
-  """Returns the held-out records; DataError, before any time is spent, where they do not fill one batch."""
+  """Returns the held-out records; DataError, before training, if they do not fill one batch."""
   if records.heldout is None:
     raise ConfigError("--set train.eval_batches=0: the figures are of held-out text; give a number above 0")
   rows, size = len(records.heldout), config.train.batch_size
   if rows < size:
     raise DataError(
       f"{records.directory} holds out {rows} blocks, fewer than the {size} of one batch that every figure "
-      f"needs; use a smaller batch (--set train.batch_size=...) or more text (--set data.source=...)"
+      f"needs; use smaller batches or more text:\n  --set train.batch_size={rows}\n  --set data.source=SOURCE"
     )
   return records.heldout
 

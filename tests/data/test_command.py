@@ -47,9 +47,9 @@ def test_the_help_says_what_is_left_out_means():
   assert text.count("default:") == 3 and text.endswith("--all everything")
 
 
-def test_a_command_that_writes_files_says_every_error_in_one_line(capsys):
-  assert command.run(lambda: fail(DataError("first\n  second"))) == 3
-  assert capsys.readouterr().err == "error: first second\n"
+def test_a_command_that_writes_files_keeps_of_a_message_only_the_lines_with_ways_out(capsys):
+  assert command.run(lambda: fail(DataError("first\nsecond\n  --third\n  --fourth"))) == 3
+  assert capsys.readouterr().err == "error: first second\n  --third\n  --fourth\n"
   assert command.run(lambda: fail(OSError(errno.ENOSPC, "No space left", "a.txt"))) == 5
   assert capsys.readouterr().err == (
     "error: a.txt: No space left; free some space and run the same command again\n"
@@ -68,10 +68,10 @@ def test_an_installed_project_has_no_commit_though_a_repository_is_around_it(tmp
 
 
 def test_a_child_gives_its_code_and_its_error_and_shows_the_rest(capfd):
-  script = "import sys; print('working', file=sys.stderr); sys.exit('error: too large')"
-  for relay, shown in ((True, "working\n"), (False, "")):
+  script = "import sys; print('  working', file=sys.stderr); sys.exit('error: too large:\\n  --size=1')"
+  for relay, shown in ((True, "  working\n"), (False, "")):
     with log_lines.shown():
-      assert command.run_child([sys.executable, "-c", script], relay=relay) == (1, "too large")
+      assert command.run_child([sys.executable, "-c", script], relay=relay) == (1, "too large: --size=1")
     assert capfd.readouterr().err == shown
   assert command.run_child([sys.executable, "-c", "import sys; sys.exit(4)"], relay=True) == (
     4,
@@ -197,6 +197,6 @@ def test_a_path_that_is_not_ascii_in_another_locale_than_utf_8_is_one_line(tmp_p
   if locale:
     assert ended.returncode == 2
     assert f"{flag}=" in said and "\\xfc' : not ASCII".replace(" ", "") in said.replace(" ", "")
-    assert "put LC_ALL=C.UTF-8 (or PYTHONUTF8=1) before the command" in said
+    assert said.endswith(" run this first:\n  export LC_ALL=C.UTF-8\n")
   else:
     assert "locale" not in said  # what is wrong is the source, or the config

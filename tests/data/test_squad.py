@@ -111,9 +111,9 @@ def test_a_file_of_another_layout_is_refused(tmp_path, content, message):
 
 
 def test_missing_files_and_data_sets_say_what_to_get(tmp_path):
-  with pytest.raises(DataError, match=r"gone\.json is not there; get train-v2\.0\.json"):
+  with pytest.raises(DataError, match=r"gone\.json does not exist; get train-v2\.0\.json"):
     squad.read(tmp_path / "gone.json")
-  with pytest.raises(DataError, match=r"no TFDS data set squad/v2\.0 in .*--download"):
+  with pytest.raises(DataError, match=r"no TFDS data set squad/v2\.0 in .*; name .*\n  --download$"):
     squad.read_tfds(str(tmp_path), "2.0", "dev")
   with pytest.raises(ConfigError, match=r"no SQuAD '2\.1' 'dev'; versions are 1\.1, 2\.0"):
     squad.read_tfds(str(tmp_path), "2.1", "dev")

@@ -1,4 +1,4 @@
-"""Stock ModernBERT of transformers: what a modern backbone of ours must beat."""
+"""Stock ModernBERT of transformers, the reference for a modern backbone."""
 
 import torch
 from torch import nn
@@ -6,7 +6,7 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 
 class ModernBert(nn.Module):
-  """ModernBertForMaskedLM of base size; of a recipe that is smaller, two layers of its width."""
+  """ModernBertForMaskedLM of base size, or of the recipe's sizes if that is narrower."""
 
   def __init__(self, config) -> None:
     super().__init__()
@@ -34,5 +34,5 @@ class ModernBert(nn.Module):
 
 
 def build(config) -> nn.Module:
-  """The peer of masked LM; `corruption.mask_rate` decides how many positions have labels."""
+  """Returns the peer of masked LM; `corruption.mask_rate` is the fraction of positions with labels."""
   return ModernBert(config)

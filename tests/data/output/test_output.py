@@ -66,7 +66,7 @@ def test_a_finished_output_is_known_again_and_another_is_not(tmp_path):
     _opened(output, rows, batch_size=64).opened().__enter__()
   assert output.read_bytes() == written and not (tmp_path / "out.jsonl.parts").exists()
   output.write_bytes(written + b"{}\n")
-  with pytest.raises(ConfigError, match="it is not as it was written"):
+  with pytest.raises(ConfigError, match="it was changed later"):
     _run(output, rows)
   output.unlink()
   assert len(_run(output, rows)) == 7 and output.read_bytes() == written

@@ -168,7 +168,7 @@ def test_an_unfinished_preparation_by_an_older_version_is_refused(
   assert settings.pop("format") == 2
   path.write_text(json.dumps(settings))
   assert prepare.main(flags) == 3
-  assert f"by an older version; remove it and start anew: rm -r {tmp_path / 'o'}" in capsys.readouterr().err
+  assert f"older version; remove it and start again:\n  rm -r {tmp_path / 'o'}" in capsys.readouterr().err
   path.write_text(json.dumps(settings | {"format": 2}))
   (tmp_path / "o" / "work" / "unit-000000.abcdef01.part").mkdir()  # of a worker that was killed
   assert prepare.main(flags) == 0

@@ -45,7 +45,7 @@ def test_records_are_held_against_their_digests(here, small_records, moved):
   buckets.put(address, {shard: (small_records / shard).read_bytes()})
   assert (copies.records(address, flag="data.directory") / shard).read_bytes() != b""
   with pytest.raises(
-    DataError, match=r"no prepared records there; make them with .* --output=memory://prepared`$"
+    DataError, match=r"no prepared records there; to make them:\n  .* --output=memory://prepared$"
   ):
     copies.records("memory://prepared", flag="data.directory")
 

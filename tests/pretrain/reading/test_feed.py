@@ -91,7 +91,7 @@ def test_a_mixture_is_resumed_too_and_other_text_is_refused(folder, tmp_path):
   text = place / "two_train.txt"
   text.write_text(text.read_text().replace("the", "that"))
   with pytest.raises(
-    errors.DataError, match=r"^seqio:both gives other blocks now than to the 2 steps of this"
+    errors.DataError, match=r"^seqio:both no longer gives the blocks of the first 2 steps of this"
   ):
     train(config, tmp_path / "run")
 

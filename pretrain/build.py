@@ -1,4 +1,4 @@
-"""From the config's fields to a `Recipe`: the one place where strings and zeros become settings."""
+"""Builds a `Recipe` from the config's fields, and resolves their strings and zeros."""
 
 import dataclasses
 from typing import Any
@@ -19,7 +19,7 @@ from pretrain.recipe import Recipe
 from pretrain.settings.corruption import GeneratorSettings
 from pretrain.settings.objectives import switched_on
 
-# Each derives from its fields and facts in `pretrain/settings/objectives/`, which imports no jax, and adds
+# Each is derived from its fields and facts in `pretrain/settings/objectives/`, which imports no jax, and adds
 # `init`, `totals` and `__call__`.
 LOSSES = {
   "mlm": MaskedLMLoss,
@@ -34,7 +34,7 @@ LOSSES = {
 def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> Recipe:
   """Builds the recipe of a validated config.
 
-  `rows_per_device` of a microbatch and `model.vocab_chunk_rows` give how many positions of a row may have
+  `rows_per_device` of a microbatch, with `model.vocab_chunk_rows`, limits the positions of a row that have
   vocabulary logits at once.
 
   Raises:
@@ -43,7 +43,8 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
   if tokens.vocab_size > config.model.vocab_size:
     raise ConfigError(
       f"model.vocab_size: the table has {config.model.vocab_size} rows but the vocabulary has "
-      f"{tokens.vocab_size} tokens; use --config.model.vocab_size={tokens.vocab_size} or a smaller one"
+      f"{tokens.vocab_size} tokens; use a smaller vocabulary or\n"
+      f"  --config.model.vocab_size={tokens.vocab_size}"
     )
   chunk = max(1, config.model.vocab_chunk_rows // max(1, rows_per_device))
   switched = switched_on(config.objectives.to_dict())

@@ -1,7 +1,7 @@
 """Pretrains a text encoder: `python -m pretrain.main --config=configs/amos_base.py`.
 
 `--help` lists the flags. Exit codes: 0 finished, 2 config or flags, 3 data, vocabulary or checkpoint,
-4 diverged, 5 storage, 6 another process missing or gone, 75 stopped on request (the same command continues).
+4 diverged, 5 storage, 6 another process failed, 75 stopped on request (the same command resumes).
 """
 
 import contextlib
@@ -20,10 +20,10 @@ logger = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  is_last = argv is None  # whoever gives arguments goes on after the command
+  is_last = argv is None  # a caller that passes arguments continues after the command
   argv = sys.argv[1:] if argv is None else argv
   arguments = flags.parse_arguments(argv)
-  # Once the loop runs, Ctrl-C is a stop request.
+  # This line is for a stop before the loop; once the loop runs, Ctrl-C asks it to save and stop.
   stopped = "stopped before training began; the same command starts again"
   levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
   ending = command.one_line_errors(stopped=stopped, debug=arguments.debug, is_last=is_last, **levels)
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.plan:
       plan(argv)
       return 0
-    # JAX is imported after the flags are known to be good: a typo is reported in a fraction of a second.
+    # JAX is imported only now, so that a typo in the flags is reported in a fraction of a second.
     import jax
 
     from pretrain import train
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def plan(argv: Sequence[str]) -> None:
-  """Makes the plan in a process of its own, see `pretrain/plan/__main__.py`; it prints what it finds."""
+  """Makes and prints the plan in a child process, see `pretrain/plan/__main__.py`."""
   code, reason = command.run_child([sys.executable, "-m", "pretrain.plan", *argv], relay="--debug" in argv)
   if code:
     raise (ConfigError if code == ConfigError.exit_code else errors.UserError)(reason)
@@ -79,6 +79,6 @@ if __name__ == "__main__":
   code = main()
   from jax import distributed
 
-  if distributed.is_initialized():  # this process ends alone, and JAX would wait for the others
+  if distributed.is_initialized():  # a normal exit would wait for the other processes
     end_now(code)
   sys.exit(code)

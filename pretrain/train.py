@@ -1,4 +1,4 @@
-"""The loop: resume, next batch, step, listeners, save, stop; and the way into it from a config."""
+"""The training loop: resume, next batch, step, listeners, save, stop; and its start from a config."""
 
 import contextlib
 import logging
@@ -34,7 +34,7 @@ def train(
   download: bool = False,
   settle: Callable[[bool], None] = lambda is_asked: None,
 ) -> int:
-  """Trains, or continues the run in `workdir`, to its end: 0, or 75 if stopped on request, all saved.
+  """Trains, or resumes the run in `workdir`; returns 0 at the end, or 75 after a requested stop.
 
   `config` is as a config file returns it, or `validate.Checked`; `workdir` may be the address of a bucket.
   `download` allows fetching text; `settle` is as of `StopRequest`. ConfigError: the config has problems.
@@ -70,7 +70,7 @@ def train(
 
 
 def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> int:
-  """Steps until the end or a stop request; returns the exit code."""
+  """Trains until the end or a stop request; returns the exit code."""
   run, stop, checkpoints, batches = parts.run, parts.stop, parts.checkpoints, parts.batches
   first, total = parts.start.step, run.config.train.total_steps
   done, pending = first, None
@@ -89,7 +89,7 @@ def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> in
       if done == first and not batches.arrives(done, lambda: stop.is_agreed):
         break
       state, metrics = train_step(state, batches.at(done))
-      if pending is not None:  # step n runs while the host reads the figures of step n - 1
+      if pending is not None:  # step n runs while the host reads the metrics of step n - 1
         _tell(table, done, pending, state)
       pending, done = metrics, done + 1
       due = [listener for listener in table if listener.acts(done, total)]
@@ -99,7 +99,7 @@ def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> in
         pending = None
       for listener in due:
         listener.after(done, state)
-      # A request that came after the figures were read stops after the next step, whose figures are.
+      # A request after the metrics were read stops after the next step, so that its metrics are read too.
       is_stopping = stop.is_agreed and pending is None
       if is_stopping or is_last or checkpoints.is_due(done):
         _save(parts, table, done, state, force=is_stopping or is_last)
@@ -110,7 +110,7 @@ def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> in
 
 
 def _tell(table: list[Listener], step: int, metrics: Metrics, state: TrainState) -> None:
-  """Reads the figures of an update and gives them to all listeners."""
+  """Reads the metrics of an update and passes them to all listeners."""
   fetched = jax.device_get(metrics)
   figures = {name: (float(total), float(weight)) for name, (total, weight) in fetched.items()}
   for listener in table:
@@ -118,15 +118,14 @@ def _tell(table: list[Listener], step: int, metrics: Metrics, state: TrainState)
 
 
 def _stop_reading(parts: listeners.Parts) -> None:
-  if not isinstance(sys.exception(), RollBack):  # after that the next pass reads on
-    parts.records.close()  # ends what `batches` may wait for
+  if not isinstance(sys.exception(), RollBack):  # after a roll-back the next pass continues reading
+    parts.records.close()  # so that `batches` does not wait for a feed
   parts.batches.close()
 
 
 def _save(
   parts: listeners.Parts, table: list[Listener], done: int, state: TrainState, *, force: bool
 ) -> None:
-  """Starts a save in the background."""
   devices = f"{parts.run.mesh.devices.size} x {jax.devices()[0].device_kind}"
   meta = {"config": parts.run.config.to_dict(), "devices": devices}
   for listener in table:
@@ -135,7 +134,6 @@ def _save(
 
 
 def _end(parts: listeners.Parts, done: int, waited: float) -> int:
-  """Logs how the loop ended; returns the exit code."""
   is_finished = done == parts.run.config.train.total_steps
   if is_finished:
     parts.stop.finish()

@@ -132,8 +132,8 @@ class Stream:
     chosen = named or (ids.vocabulary if ids else "")
     if not chosen:
       raise errors.ConfigError(
-        f"{self._asked.source} gives text, and no vocabulary is named; make one by `python -m "
-        "data.vocabulary train`, then give --vocabulary=DIR"
+        f"{self._asked.source} gives text, and no vocabulary is named; train one with `python -m "
+        "data.vocabulary train`, then name it:\n  --vocabulary=DIR"
       )
     return chosen
 

@@ -1,9 +1,9 @@
-"""A workdir in a bucket: the command works in a local copy of it, and what it finishes goes up behind it.
+"""A workdir in a bucket: the command works in a local copy, and finished files are uploaded.
 
-The bucket is the truth. A start brings down the newest checkpoint whose digests hold and all other files, and
-removes what else is in the copy. What changes goes up in an order that makes sense wherever it ends: logs,
-weights and states, the marks that make them whole, then what tells of them. So whatever is killed, the bucket
-holds a whole run up to its newest checkpoint, or a search with the cells that had gone up.
+The bucket's state counts. A start downloads the newest undamaged checkpoint and all other files, and removes
+anything else from the copy. Changes are uploaded in an order that is consistent at every moment: logs,
+weights and states, then the marks that complete them, then files that refer to them. So after a kill the
+bucket has a complete run up to its newest checkpoint, or a search with its uploaded cells.
 """
 
 import contextlib
@@ -29,10 +29,10 @@ _NOT_SENT = re.compile(rf"{workdir_files.LOCK}$|{files.UNFINISHED}|.*{checkpoint
 
 
 class Order(NamedTuple):
-  """Names of files in a workdir, by when they go up."""
+  """Patterns of files in a workdir, by the time of their upload."""
 
-  quiet: re.Pattern[str]  # change all the time, and go up only with what else does
-  last: re.Pattern[str]  # tell of the others, and go up after their marks
+  quiet: re.Pattern[str]  # change all the time; uploaded only together with others
+  last: re.Pattern[str]  # refer to others; uploaded after their marks
 
 
 class Kept(NamedTuple):
@@ -71,8 +71,8 @@ def opened(workdir: str, kept: Kept | None, order: Order = _RUN) -> Iterator[str
     mirror = Mirror(remote, WORKDIRS)
     if any(peers.gather("one copy", mirror.id != first, seconds=PREPARING)):
       raise ConfigError(
-        f"{remote}: the processes keep copies of their own, and only one that all share can be written; set "
-        f"{CACHE} to a directory that all hosts see, or mount the bucket"
+        f"{remote}: every process has its own local copy, but they must share one; mount the bucket, or "
+        f"first run, with a directory that all hosts share,\n  export {CACHE}=DIRECTORY"
       )
     with mirror.naming(), sending or contextlib.nullcontext():
       yield str(mirror.directory)
@@ -80,7 +80,7 @@ def opened(workdir: str, kept: Kept | None, order: Order = _RUN) -> Iterator[str
 
 
 def bring_down(mirror: Mirror) -> None:
-  """Makes the copy what is in the bucket, but for checkpoints older than the newest that is not damaged."""
+  """Makes the copy equal to the bucket, except checkpoints older than the newest undamaged one."""
   there = mirror.place.files()
   mirror.keep_only(there)
   wanted = [name for name in there if bucket_steps.step_of(name) is None and not _NOT_NEEDED.match(name)]
@@ -90,7 +90,7 @@ def bring_down(mirror: Mirror) -> None:
     names, path = steps[step], mirror.directory / checkpoint.DIRECTORY / str(step)
     wanted += names
     mirror.pull(there, names)
-    if integrity.problem(path) is not None:  # what was damaged on the way, or here, must not count as damaged
+    if integrity.problem(path) is not None:  # download again: the copy may be damaged, not the bucket
       mirror.forget(names)
       mirror.pull(there, names)
     if integrity.problem(path) is None:
@@ -99,13 +99,13 @@ def bring_down(mirror: Mirror) -> None:
 
 
 class _Changes:
-  """Sends what a command has written or removed."""
+  """Uploads files that a command has written, and removes those that it has removed."""
 
   def __init__(self, mirror: Mirror, order: Order, kept: Kept | None) -> None:
     self._mirror, self._order, self._kept = mirror, order, kept
 
   def __call__(self, *, is_end: bool) -> None:
-    """Sends what has changed; unless it `is_end`, not for quiet files alone."""
+    """Uploads changes; unless `is_end`, changes of quiet files alone are not uploaded."""
     mirror, local = self._mirror, self._mirror.local()
     steps = bucket_steps.by_step(local)
     whole = {name for names in steps.values() for name in names}
@@ -124,11 +124,11 @@ class _Changes:
     try:
       mirror.push([name for name in here if name not in {*last, *marks}])
       if not all(self._is_complete(step) for step in sent):
-        return  # removed meanwhile: the next look sends what there is
+        return  # a step was removed in the meantime; the next call uploads the rest
       mirror.push(marks)
       mirror.push(last)
     except UserError:
-      # Checkpoints, weights and states of the past are removed: the next look sends what there is.
+      # Old checkpoints may have been removed in the meantime; then the next call uploads the rest.
       if is_end or all((mirror.directory / name).exists() for name in here):
         raise
       return

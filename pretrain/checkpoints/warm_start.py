@@ -1,4 +1,4 @@
-"""What a new run starts from: the parameters it takes from other checkpoints, and where those came from."""
+"""Loads a new run's initial parameters from other checkpoints, and records their origin."""
 
 import dataclasses
 import functools
@@ -104,7 +104,7 @@ def load_into(
 
 
 def _generator_part(saved: dict, where: str) -> dict:
-  """A generator out of a finished run: its own, or its encoder with a masked-LM head."""
+  """Returns a generator from a finished run: its own, or its encoder with a masked-LM head."""
   shared = saved["encoder"]["embeddings"]
   if "generator" in saved:
     part = saved["generator"]
@@ -112,8 +112,8 @@ def _generator_part(saved: dict, where: str) -> dict:
   if "mlm" in saved.get("heads", {}):
     return {**saved["encoder"], "mlm_head": saved["heads"]["mlm"]}
   raise DataError(
-    f"{where} has neither a generator nor a masked-LM head; give a checkpoint of a masked-LM run or of one "
-    f"with a generator as generator.init_from"
+    f"generator.init_from={where} has neither a generator nor a masked-LM head; expected a checkpoint of a "
+    f"masked-LM run, or of a run with a generator"
   )
 
 
@@ -123,7 +123,7 @@ def _continued(params: dict, source: SavedModel, where: str) -> dict:
   problems = trees.differences(params["encoder"], saved.get("encoder", {}))
   if problems:
     raise DataError(
-      f"train.init_from={where} (encoder): {trees.first_lines(problems)}; give a checkpoint of the same sizes"
+      f"train.init_from={where} (encoder): {trees.first_lines(problems)}; expected the same sizes"
     )
   loaded, fresh = {"encoder": _graft(params["encoder"], saved["encoder"], where=where)}, []
   saved_parts = _parts(saved)
@@ -153,8 +153,9 @@ def _open(path: Path, vocabulary_digest: str | None, field: str) -> SavedModel:
   digest = source.meta["vocabulary_digest"]
   if digest != vocabulary_digest:
     raise DataError(
-      f"{field}: its vocabulary is another ({str(digest)[:12]}... there, {str(vocabulary_digest)[:12]}... of "
-      f"the records); prepare them with its vocabulary (data.vocabulary)"
+      f"{field}: its vocabulary ({str(digest)[:12]}...) is not that of the records "
+      f"({str(vocabulary_digest)[:12]}...); prepare them with its vocabulary\n"
+      f"  --config.data.vocabulary={source.workdir / 'vocabulary'}"
     )
   return source
 
@@ -176,11 +177,11 @@ def _check_meaning(ours: Mapping[str, Any], saved: Mapping[str, Any], field: str
     if saved[name] != value and not (is_without and name in ("relative_buckets", "relative_max_distance"))
   ]
   if differ:
-    raise DataError(f"{field}: it is another model ({'; '.join(differ)}); use its values")
+    raise DataError(f"{field}: another kind of model ({'; '.join(differ)}); use its values")
 
 
 def _parts(params: dict) -> dict[str, dict]:
-  """What is loaded as a whole or not at all, beside the encoder: each head, the generator, its mixture."""
+  """Returns the parts that are loaded completely or not at all: each head, the generator, its mixture."""
   subtrees = {f"heads/{name}": head for name, head in params.get("heads", {}).items()}
   if "generator" in params:
     generator = {name: subtree for name, subtree in params["generator"].items() if name != "mixture"}
@@ -191,15 +192,15 @@ def _parts(params: dict) -> dict[str, dict]:
 
 
 def _graft(fresh: dict, saved: dict, *, where: str) -> dict:
-  """Arrays of a checkpoint in the places of shapes; DataError where one does not fit."""
+  """Replaces shapes by a checkpoint's arrays, placed on devices; DataError if one does not match."""
   problems = trees.differences(fresh, saved, is_exact=False)
   if problems:
-    raise DataError(f"{where}: {trees.first_lines(problems)}; give a checkpoint of the same sizes")
+    raise DataError(f"{where}: {trees.first_lines(problems)}; expected the same sizes")
   arrays = trees.by_path(saved)
   placed = []
   for path, leaf in trees.by_path(fresh).items():
     array = np.asarray(arrays[path])
     if not np.isfinite(array).all():
-      raise DataError(f"{where}: {path} is not finite everywhere; give an earlier checkpoint of its run")
+      raise DataError(f"{where}: {path} contains NaN or infinity; use an earlier checkpoint of its run")
     placed.append(jax.device_put(array, leaf.sharding))
   return jax.tree.unflatten(jax.tree.structure(fresh), placed)

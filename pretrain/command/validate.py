@@ -1,7 +1,7 @@
-"""What a config must satisfy before anything is opened, built or compiled. Imports no jax.
+"""Checks a config before anything is opened, built or compiled. Imports no jax.
 
-All problems are found in one go. A field that is wrong by itself is not held against others: rules about
-several fields are silent where one of them is already named.
+All problems are found at once. If a field is wrong by itself, rules about several fields that name it are
+skipped.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from pretrain.settings.field_types import Fields, show_value
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-  """What the configs of one program must satisfy.
+  """The rules for the configs of one program.
 
   Attributes:
     schema: the fields there are, and what each may be.
@@ -63,11 +63,11 @@ def problems(
   rules: Rules = PRETRAINING,
   num_devices: int | None = None,
 ) -> list[str]:
-  """Everything wrong with a config, a line each that names the field, what was found and what to do; or [].
+  """Returns an error for every mistake in a config; each names the field, the value and a correction.
 
   Args:
     config: as a config file returns it, possibly with unknown or missing fields and wrong types.
-    num_devices: of all hosts; None: not known yet, and rules about devices are left out.
+    num_devices: of all hosts; None if unknown, which skips rules about devices.
   """
   values, known = fields.flatten(config), fields.known_fields(rules.schema)
   lines = [fields.unknown_field(name, rules.schema) for name in values if name not in known]
@@ -98,16 +98,19 @@ def check(config: ConfigDict, *, num_devices: int | None = None) -> Checked:
 
 
 def listing(lines: list[str]) -> str:
-  """One problem as it is, several as a numbered list."""
+  """Formats one problem as it is, several as a numbered list."""
   if len(lines) == 1:
     return lines[0]
   return "\n".join(
-    [f"{len(lines)} problems", *(f"  {number}. {line}" for number, line in enumerate(lines, 1))]
+    [
+      f"{len(lines)} problems",
+      *(f"  {number}. {line}".replace("\n", "\n   ") for number, line in enumerate(lines, 1)),
+    ]
   )
 
 
 def value_problem(name: str, value: Any, rules: Rules = PRETRAINING) -> str | None:
-  """The line that refuses the value of a known field by itself, or None."""
+  """Returns the error for a known field's value by itself, or None."""
   line = fields.type_problem(name, value, rules.schema)
   if name not in rules.addresses:
     line = line or files.address_problem(name, value)

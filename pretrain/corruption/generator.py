@@ -1,7 +1,7 @@
 """The generator: one trunk with masked-LM heads on some layers, or several trunks with one head each.
 
-The papers also call it the auxiliary model. It proposes a token for every masked position; AMOS's
-mixture of heads is in `mixture.py`. Its token table is the encoder's unless `share_embeddings` is 'none'.
+The papers also call it the auxiliary model. It proposes a token for every masked position; AMOS's mixture of
+heads is in `mixture.py`. Its token table is the encoder's unless `share_embeddings` is 'none'.
 """
 
 import dataclasses
@@ -32,14 +32,14 @@ class GeneratorConfig(GeneratorSettings):
 
   @property
   def is_separate(self) -> bool:
-    """Whether each head has a trunk of its own."""
+    """Whether each head has its own trunk."""
     return len(self.members) > 1
 
 
 class GeneratorOutput(NamedTuple):
-  """What the generator says at the masked positions, for each head."""
+  """The generator's outputs at masked positions, for each head."""
 
-  features: jax.Array  # [heads, batch, slots, generator embed], hidden state a head reads
+  features: jax.Array  # [heads, batch, slots, generator embed], the head's input
   transformed: jax.Array  # [heads, batch, slots, embed], the head's vector before the token table
   biases: jax.Array  # [heads or 1, vocab] float32
 
@@ -87,7 +87,7 @@ def token_table(params: dict, shared: dict, settings: GeneratorConfig) -> jax.Ar
 
 
 class _Input(NamedTuple):
-  """What every trunk of the generator reads."""
+  """Inputs of every trunk of the generator."""
 
   masking: Masking
   token_mask: jax.Array  # [batch, length] bool
@@ -98,13 +98,13 @@ class _Input(NamedTuple):
 def _embed(
   params: dict, settings: GeneratorConfig, config: EncoderConfig, inputs: _Input, row_keys: jax.Array | None
 ) -> jax.Array:
-  """Embedded [batch, length, generator embed] tokens, through the projection where the widths differ."""
+  """Embeds the masked ids, [batch, length, generator embed], with a projection if widths differ."""
   own = params.get("embeddings", inputs.shared)
   table = token_table(params, inputs.shared, settings)
   vectors = encoder_model.token_vectors(table, inputs.masking.masked_ids, pad_id=inputs.pad_id)
   if "projection" not in params:
     return encoder_model.embed(own, config, vectors, inputs.token_mask, row_keys)
-  if settings.projection == "table":  # MC-BERT: project the look-up, then own positions and norm
+  if settings.projection == "table":  # MC-BERT: project token vectors, then own positions and norm
     vectors = heads.apply_projection(params["projection"], vectors)
     return encoder_model.embed(own, config, vectors, inputs.token_mask, row_keys)
   wide = dataclasses.replace(config, hidden_size=settings.token_size)
@@ -115,11 +115,11 @@ def _embed(
 def _transform(
   params: dict, settings: GeneratorConfig, config: EncoderConfig, features: jax.Array
 ) -> jax.Array:
-  """The head's vector in the width of the token table."""
+  """Computes the head's vector, in the width of the token table."""
   transformed = heads.apply_transform(params["mlm_head"], config, features)
   if "projection" in params and settings.projection == "table":
-    # logits = t . (E W + b)^T: the projection of the table moved to the few positions; t . b is the
-    # same for every token and drops out of the softmax.
+    # logits = t . (E W + b)^T = (t W^T) . E^T + t . b: projecting the few positions is cheaper than
+    # projecting the table; t . b is the same for every token, so the softmax does not need it.
     kernel = params["projection"]["kernel"]
     transformed = transformed @ kernel.T.astype(transformed.dtype)
   return transformed
@@ -134,7 +134,7 @@ def _run_member(
   row_keys: jax.Array | None,
   offsets: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """Features [heads, batch, slots, D] of one trunk at the masked positions, and their transforms."""
+  """Runs one trunk; returns features [heads, batch, slots, D] at masked positions, and their transforms."""
   x = _embed(params, settings, config, inputs, row_keys)
   if offsets is not None:
     x, offsets = x + offsets[0], offsets[1:]
@@ -177,8 +177,8 @@ def run(
     masking: masked ids and the positions to predict.
     token_mask: [batch, length] bool, False at padding.
     row_keys: [batch] keys; None: no dropout.
-    offsets: [layers + 1, batch, length, embed] added to the embedding output and after each layer of a
-      single trunk; their gradient is that of the hidden states.
+    offsets: [layers + 1, batch, length, embed] added to the embeddings and after each layer of a single
+      trunk; their gradient is the hidden states'.
   """
   inputs = _Input(masking, token_mask, tokens.pad, shared)
   keys = None if row_keys is None else row_random.fold(row_keys, Use.GENERATOR_DROPOUT)
@@ -200,9 +200,9 @@ def run(
 def head_scores(
   output: GeneratorOutput, table: jax.Array, targets: jax.Array, *, chunk: int
 ) -> list[VocabScores]:
-  """Each head's scores of target tokens [batch, slots] int32: log_probs [batch, slots, 1].
+  """Returns each head's scores of target tokens [batch, slots] int32; log_probs are [batch, slots, 1].
 
-  `table` is the generator's, [vocab, embed]; `chunk` positions of a row have logits at once.
+  `table` is the generator's, [vocab, embed]; at most `chunk` positions of a row have logits at once.
   """
   return [
     vocab_scores(
@@ -219,9 +219,9 @@ def head_scores(
 def _loss_and_scores(
   output: GeneratorOutput, table: jax.Array, targets: jax.Array, weights: jax.Array, *, chunk: int
 ) -> tuple[jax.Array, list[VocabScores]]:
-  """The loss of all heads together, and each head's scores without gradient.
+  """Returns the loss of all heads together, and each head's scores without gradient.
 
-  Heads of one output bias are rows of one softmax, so that there is one gradient of the table.
+  Heads that share an output bias are rows of one softmax, so that the table gets one gradient.
   """
   number, batch = output.transformed.shape[:2]
   together = number // output.biases.shape[0]
@@ -247,11 +247,11 @@ def loss_and_metrics(
   *,
   chunk: int,
 ) -> tuple[jax.Array, dict[str, tuple[jax.Array, jax.Array]]]:
-  """Sum over heads of the masked-LM loss (AMOS equation 2: a sum, not a mean), and metrics per head.
+  """Returns the masked-LM loss, a sum over heads (AMOS equation 2), and metrics for each head.
 
-  The loss is [] float32, in nats over positions and heads; the metrics are {name: (sum, weight)}. Original
-  tokens `targets` [batch, slots] int32 count with `weights` [batch, slots] float32. `table` and `chunk` are
-  those of `head_scores`, which gives each head's scores by itself.
+  The loss is [] float32 in nats, summed over positions; metrics are {name: (sum, weight)}. `targets` are the
+  original tokens, [batch, slots] int32, with `weights` [batch, slots] float32. `table` and `chunk` are as in
+  `head_scores`.
   """
   total = jnp.sum(weights)
   loss, scores = _loss_and_scores(output, table, targets, weights, chunk=chunk)

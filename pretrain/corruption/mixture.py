@@ -1,7 +1,7 @@
-"""How the heads of a generator become one proposed token: AMOS's learned mixture and its ablations.
+"""Combines a generator's heads into one proposed token: AMOS's learned mixture and its ablations.
 
-Every way gives mixture weights per masked position; the token is then drawn from the mixed logits by
-Gumbel-max. Only the adversarial weights receive a gradient (AMOS section 3, equation 4).
+Each kind gives mixture weights for every masked position; the token is drawn from the mixed logits by
+Gumbel-max. Only the adversarial weights get a gradient (AMOS section 3, equation 4).
 """
 
 import jax
@@ -15,7 +15,7 @@ from pretrain.settings.corruption import GeneratorSettings
 
 
 def mixture_scores(params: dict, features: jax.Array) -> jax.Array:
-  """v . f of each head's features [heads, batch, slots, embed]: the mixture's logits [batch, slots, heads].
+  """Computes the mixture's logits v . f, [batch, slots, heads], from features [heads, batch, slots, embed].
 
   All float32; `params` are {'mixture': {'kernel' [embed, 1]}}.
   """
@@ -31,10 +31,10 @@ def mixture_weights(
   row_keys: jax.Array,
   progress: jax.Array,
 ) -> jax.Array:
-  """Weights of the heads at each masked position, [batch, slots, heads] float32, summing to 1.
+  """Returns the weights of heads at each masked position, [batch, slots, heads] float32, summing to 1.
 
   Args:
-    params: {'mixture': {'kernel' [embed, 1]}} for 'adversarial'; not read otherwise.
+    params: {'mixture': {'kernel' [embed, 1]}} for 'adversarial'; unused otherwise.
     features: [heads, batch, slots, embed] float.
     row_keys: [batch] keys.
     progress: [batch] float32, step / total_steps.
@@ -73,7 +73,7 @@ def propose(
     settings: of the kinds of mixture only 'adversarial' lets a gradient through; at temperature 1 tokens are
       drawn from the generator's own distribution.
     weights: [batch, slots, heads] of `mixture_weights`.
-    output: what the generator's trunk computed at the masked positions.
+    output: the generator's output at masked positions.
     table: [vocab, embed] token table.
     row_keys: [batch] keys.
     chunk: positions of a row per chunk.

@@ -1,7 +1,7 @@
-"""The demo, `make demo` or `python -m pretrain.demo`: a tiny encoder on installed documentation, in minutes.
+"""The demo, `make demo` or `python -m pretrain.demo`: trains a tiny encoder on installed documentation.
 
-It prepares the text, trains `configs/demo.py` with the loop of every other run, and reports what was learned.
-A second start reuses what is there: records, and a finished checkpoint, of which only the summary is printed.
+In a few minutes it prepares the text, trains `configs/demo.py` with the same loop as every run, and reports
+what was learned. A second start reuses the records and a finished checkpoint, and only prints the summary.
 Exit codes are those of `pretrain.main`.
 """
 
@@ -28,7 +28,7 @@ Pretrains a tiny encoder on the documentation of the installed packages, and rep
                           [--quiet | --verbose] [--debug]
 
 Run it in the repository's root. Nothing is downloaded. --workdir is runs/demo by default; remove it to train
-again. The fields are those of configs/base.py; `python -m pretrain.main --help` lists them.
+again. All fields are in configs/base.py and in `python -m pretrain.main --help`.
 """
 
 
@@ -38,9 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   if "--help" in argv or "-h" in argv:
     print(HELP)
     return 0
-  sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a pipe may be of another encoding
-  # Once the loop runs, Ctrl-C is a stop request.
-  stopped = "stopped before training began; the same command goes on"
+  sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a pipe may have another encoding
+  # This line is for a stop before the loop; once the loop runs, Ctrl-C asks it to save and stop.
+  stopped = "stopped before training began; run the same command again"
   return command.exit_code(lambda: _run(_arguments(argv)), stopped=stopped, debug="--debug" in argv)
 
 
@@ -57,19 +57,19 @@ def _arguments(argv: list[str]) -> flags.Arguments:
   log_lines.choose(quiet=arguments.quiet, verbose=arguments.verbose)
   config = arguments.config
   if not config.train.eval_batches:
-    raise ConfigError("train.eval_batches=0: the demo's summary needs it; give a number above 0")
+    raise ConfigError("train.eval_batches=0: the demo's summary needs evaluations; expected a number above 0")
   mlm = config.objectives.mlm
   if not mlm.weight or mlm.positions != "masked":
     raise ConfigError(
-      "the demo's summary is of masked LM: leave objectives.mlm.weight above 0 and objectives.mlm.positions "
-      "at 'masked', or train another recipe with `python -m pretrain.main --config=configs/coco_lm_tiny.py`"
+      "the demo needs masked LM, objectives.mlm.weight above 0 and objectives.mlm.positions 'masked'; to "
+      "train another recipe run\n  python -m pretrain.main --config=configs/coco_lm_tiny.py"
     )
   return arguments
 
 
 def _run(arguments: flags.Arguments) -> int:
   started = time.monotonic()
-  # JAX is imported after the flags are known to be good.
+  # Imported here, so that mistakes in flags are reported at once.
   import jax
 
   from pretrain.command import validate
@@ -85,13 +85,13 @@ def _run(arguments: flags.Arguments) -> int:
   begun = time.monotonic()
   checkpoint, page = _look(config, workdir)
   times["look at what it learned"] = time.monotonic() - begun
-  times["in all"] = time.monotonic() - started
+  times["total"] = time.monotonic() - started
   _print_end(checkpoint=checkpoint, page=page, times=times)
   return 0
 
 
 def _look(config, workdir: str) -> tuple[str, str]:
-  """Prints what was learned and writes the page of the run; the paths of the checkpoint and of the page."""
+  """Prints the summary and writes the page of the run; returns the paths of checkpoint and page."""
   from pretrain.checkpoints.opened import open_run
   from pretrain.demo import figures
   from pretrain.demo.progress import console
@@ -123,7 +123,7 @@ def _announce(config) -> None:
 
 
 def _prepare(config) -> dict[str, float]:
-  """Makes the records unless they are there; {stage: seconds}."""
+  """Prepares the records unless they exist; returns {stage: seconds}."""
   from data import manifest
   from pretrain.reading import prepared
   from pretrain.settings.run import reading_settings
@@ -145,7 +145,7 @@ def _prepare(config) -> dict[str, float]:
 
 
 def _train(config, workdir: str, times: dict[str, float]) -> int:
-  """Trains, or finds a finished run; returns the exit code and adds to the times."""
+  """Trains, or finds a finished run; adds to `times` and returns the exit code."""
   from pretrain import train
   from pretrain.checkpoints.checkpoint import DIRECTORY, saved_steps
   from pretrain.demo.progress import Compilation
@@ -167,23 +167,21 @@ def _train(config, workdir: str, times: dict[str, float]) -> int:
 
 
 def _print_end(*, checkpoint: str, page: str, times: dict[str, float]) -> None:
-  """Prints the seconds of each stage, the paths of the result, and commands that go on from here."""
+  """Prints the seconds of each stage, the paths of the results, and commands to try next."""
   from data.tables import Column, Report, text_column
   from pretrain.demo.progress import console
 
   stages = [{"stage": stage, "seconds": seconds} for stage, seconds in times.items()]
   columns = [text_column("stage", "stage"), Column("seconds", lambda row: f"{row['seconds']:,.1f}")]
-  Report("times", "What it took", columns, stages, []).print(console)
+  Report("times", "Seconds by stage", columns, stages, []).print(console)
   python = os.path.relpath(sys.executable) if sys.prefix.startswith(os.getcwd()) else "python"
   train = f"{python} -m pretrain.main --config"
   commands = {
-    "AMOS, COCO-LM and TACO in one tiny run, on the same text (its header says how long)": f"{train}={NEXT}",
+    "AMOS, COCO-LM and TACO in one tiny run, on the same text (duration: see the file)": f"{train}={NEXT}",
     "Your own text (.txt, .jsonl or .parquet, also .gz and .zst)": (
       f"{train}={NEXT} --config.data.source='/path/to/*.txt' --workdir=runs/mine"
     ),
-    "A recipe of a paper: what it would cost, without running it": (
-      f"{train}=configs/coco_lm_base.py --dry_run"
-    ),
+    "The cost of a paper's recipe, without running it": (f"{train}=configs/coco_lm_base.py --dry_run"),
   }
   lines = ["", f"Checkpoint:  {checkpoint}", f"Page:        {page}", "", "Next", ""]
   lines += [line for purpose, command in commands.items() for line in (f"{purpose}:", f"  {command}")]

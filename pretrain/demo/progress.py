@@ -11,12 +11,12 @@ WIDTH = 98  # columns of the tables
 LEAST_COMPILATION = 1.0  # seconds; shorter ones are not worth a line
 FUNCTIONS = {"_initial": "the first parameters", "<lambda>": "the evaluation", "train_step": "the step"}
 
-# Standard output. Text of the corpus is never taken for markup.
+# Without markup, because text of the corpus may look like it.
 console = rich.console.Console(width=WIDTH, highlight=False, markup=False, emoji=False)
 
 
 class Compilation:
-  """Within `with`: how many seconds XLA compiles in all; a line for each compilation one would notice."""
+  """Within `with`, measures the seconds of all compilations, and reports each long one in a line."""
 
   seconds = 0.0
 

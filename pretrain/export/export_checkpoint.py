@@ -1,4 +1,4 @@
-"""An export from end to end: read, choose a layout, write aside, check in a fresh process, rename."""
+"""Exports a checkpoint: choose a layout, write a temporary folder, check it in a fresh process, rename it."""
 
 import dataclasses
 import logging
@@ -28,7 +28,7 @@ DIGESTS = "sha256.txt"
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What the command line asked for; fields as its flags."""
+  """The flags of an export, under the same names."""
 
   checkpoint: str
   output: pathlib.Path
@@ -52,16 +52,16 @@ def read_model(request: Request) -> tuple[SavedModel, OpenedEncoder]:
   for path, array in trees.by_path(saved.params).items():
     if not np.isfinite(array).all():
       raise DataError(
-        f"checkpoint {saved.path}: {path} has values that are not finite; export an earlier step"
+        f"checkpoint {saved.path}: {path} contains NaN or infinity; export an earlier step with --step"
       )
   opened = saved.open_encoder(request.vocabulary, flag="--vocabulary", dtype="float32")
   return saved, opened._replace(config=dataclasses.replace(opened.config, attention="plain"))
 
 
 def export(request: Request) -> None:
-  """Exports a checkpoint. Nothing appears under the final name before it has been checked."""
+  """Exports a checkpoint; the output folder is created only after the self-check has passed."""
   if not 0 < request.tolerance < float("inf"):
-    raise ConfigError(f"--tolerance={request.tolerance} must be above 0; 1e-5 suits float32")
+    raise ConfigError(f"--tolerance={request.tolerance} is not above 0; use\n  --tolerance=1e-5")
   files.refuse_others(request.output, maker="export", mark=DIGESTS)
   saved, encoder = model = read_model(request)
   choice = _choose(request, *model)
@@ -141,8 +141,9 @@ def _choose(request: Request, saved: SavedModel, encoder: OpenedEncoder) -> choo
   pooled = task_fields.pooling(saved.task)
   if "classification" in heads and pooled != "cls" and layout != "torch":
     raise ConfigError(
-      f"export: the classification head reads the {pooled} of a text's vectors, and the classes of "
-      "transformers that hold it read [CLS]; fine-tune with --config.own.pooling=cls, or use --to=torch"
+      f"export: the classification head pools a text's vectors by {pooled}, but the classes of transformers "
+      "read [CLS]; export under this project's names, or fine-tune again\n"
+      "  --to=torch\n  --config.own.pooling=cls"
     )
   needs = {"pad_id": vocabulary.special_ids.pad, "heads": heads, "activation": activation}
   if layout == "auto":

@@ -1,6 +1,6 @@
-"""`python -m pretrain.export import`: a checkpoint of others becomes one of ours.
+"""`python -m pretrain.export import`: converts another library's checkpoint to this project's format.
 
-Everything is written into a folder aside, which takes its final name when all of it is there and checked.
+All files are written into a temporary folder, which is renamed when it is complete and checked.
 """
 
 import fnmatch
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 # Tensors without parameters: numbers of positions and segments, versions of a class.
 IGNORED = ("*position_ids", "*token_type_ids", "*.version", "*.rp_bucket")
-# What a stock encoder brings that none of our tasks reads: BERT's layer for its next-sentence objective.
+# Layers of a stock encoder that no task here reads: BERT's pooler, for its next-sentence objective.
 UNREAD_OF_STOCK = ("pooler.dense.weight", "pooler.dense.bias")
 
 
@@ -43,10 +43,10 @@ def import_checkpoint(
   The arguments are the flags of `__main__.import_parser`.
 
   Raises:
-    DataError: see `read_state`, `recognise`; tensors left over; no vocabulary, or more pieces than rows; the
-      stock class computes something else.
-    ConfigError: the output holds something, or the number of heads is unknown.
-    StorageError: it cannot be written.
+    DataError: see `read_state` and `recognise`; a tensor has no place; the vocabulary is missing, or larger
+      than the token table; the stock class computes other hidden states.
+    ConfigError: the output is not empty, or the number of heads is unknown.
+    StorageError: the output cannot be written.
   """
   target = Path(output)
   files.refuse_others(target)
@@ -60,7 +60,7 @@ def import_checkpoint(
     rows = recognised.fields["vocab_size"]
     if words.size > rows:
       raise DataError(
-        f"{source}: its token table has {rows} rows, but the vocabulary has {words.size} pieces"
+        f"{source}: the token table has {rows} rows, but the vocabulary has {words.size} pieces"
       )
     if recognised.family == "stock":
       logger.info(comparison.compare(foreign, recognised, pad_id=words.special_ids.pad))
@@ -90,8 +90,7 @@ def report_names(foreign: ForeignCheckpoint, recognised: Recognised, allowed: Se
     wanted = sorted({without_layer(name).replace("{}", "*") for name in refused})
     flag = shlex.join(["--allow_unmatched", *wanted])
     raise DataError(
-      f"{foreign.folder}: nothing here reads {shown}; leave them out with {flag}, or give a checkpoint "
-      "without them"
+      f"{foreign.folder}: tensors with no place in this model: {shown}; to skip them, add\n  {flag}"
     )
 
 
@@ -100,10 +99,9 @@ def _is_like(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _vocabulary(folder: Path, directory: str, output: Path) -> vocabulary.Vocabulary:
-  """Makes the vocabulary directory of the new checkpoint."""
   own = Path(directory) if directory else folder / "vocabulary"
   if directory or (own / vocabulary.NAME).is_file():
-    vocabulary.load(own)  # before anything is copied
+    vocabulary.load(own)  # raises before anything is copied
     output.mkdir()
     for name in vocabulary.FILES:
       if (own / name).is_file():

@@ -1,4 +1,4 @@
-"""From rows to a finished output: the next rows are read and tokenised while the devices compute."""
+"""Computes an output from rows; the next rows are read and tokenised while the devices compute."""
 
 import argparse
 import concurrent.futures
@@ -21,23 +21,23 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Prepare = Callable[[list[Row]], Any]
 Compute = Callable[[list[Row], Any], Sequence[dict[str, Any]]]
-BATCHES_OF_PART = 32  # rows of that many batches are sorted by length, computed and stored together
+BATCHES_OF_PART = 32  # batches of a part, whose rows are sorted by length, computed and stored together
 
 
 def answer(
   path: str, output: Parts | Printed, prepare: Prepare, compute: Compute, *, batch_size: int, total: int
 ) -> float:
-  """Answers all rows of a file or pipe that `output` does not hold yet; returns rows per second of this call.
+  """Answers all rows of a file or pipe that `output` lacks; returns the speed in rows per second.
 
   Args:
-    prepare: rows of a part to what `compute` takes beside them, called by another thread.
-    compute: gives a dict for each row of the part, in order.
-    total: number of rows, for the time left; 0: nobody knows.
+    prepare: converts a part's rows to the second argument of `compute`; called in another thread.
+    compute: returns a dict for each row of the part, in order.
+    total: number of rows, for the remaining time; 0 if unknown.
   """
   parts = output.undone(cut(rows.read(path), BATCHES_OF_PART * batch_size))
   undone = ((part, prepare(part.rows)) for part in parts)
   computed, shown = 0, _Shown(total)
-  # The reader of a pipe cannot be stopped, so none reads ahead.
+  # No thread reads ahead from a pipe, because it could not be stopped.
   for part, prepared in undone if path == STANDARD_INPUT else _ahead(undone):
     output.add(part, compute(part.rows, prepared))
     computed += len(part.rows)
@@ -76,7 +76,7 @@ def answer_file(
 
 
 def _ahead(items: Iterator[tuple[Part, Any]]) -> Iterator[tuple[Part, Any]]:
-  """The same items, the next one made by a thread meanwhile."""
+  """Yields the same items; a thread makes the next one in the meantime."""
   with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="rows") as pool:
     coming = pool.submit(next, items, None)
     while (item := coming.result()) is not None:
@@ -85,7 +85,7 @@ def _ahead(items: Iterator[tuple[Part, Any]]) -> Iterator[tuple[Part, Any]]:
 
 
 class _Shown:
-  """How far the work is: a bar where somebody watches, else a line now and then."""
+  """Shows the progress: a bar in a terminal, else a line now and then."""
 
   def __init__(self, total: int) -> None:
     self._total, self._begun = total, time.monotonic()

@@ -1,4 +1,4 @@
-"""Means of the training metrics over each logging interval, and the speed."""
+"""Averages training metrics over each logging interval, and measures the speed."""
 
 import logging
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ LAST = ("skipped_updates", "skipped_in_a_row", "learning_rate")  # not means: as
 
 
 class Intervals(Listener):
-  """Adds figures up, writes their means every `train.log_every` steps, and a line where no bar is shown."""
+  """Writes means of metrics every `train.log_every` steps, and a log line if there is no progress bar."""
 
   def __init__(
     self,
@@ -27,7 +27,7 @@ class Intervals(Listener):
     speed: Throughput,
     has_lines: bool,
   ) -> None:
-    """Goes on with the sums of an interval that the checkpoint with the meta `saved` cut in two."""
+    """Continues with the sums of an unfinished interval from the checkpoint's meta `saved`."""
     self.every = run.config.train.log_every
     self._run, self._written, self._speed = run, written, speed
     self._has_lines, self._is_compiling = has_lines, True
@@ -54,7 +54,7 @@ class Intervals(Listener):
       logger.info(self._line(step, values))
 
   def _line(self, step: int, values: dict[str, float]) -> str:
-    """A log line of a step: loss, its terms and, from the second interval on, speed and time left."""
+    """Returns the log line of a step: loss, terms and, from the second interval on, speed and time left."""
     total = self._run.config.train.total_steps
     fields = [f"step {step:,}/{total:,}", f"loss {values['train/loss']:.4f}"]
     fields += [f"{name} {values['train/' + name]:.4f}" for name in self._run.recipe.term_weights]
@@ -65,5 +65,5 @@ class Intervals(Listener):
     return "  ".join(fields)
 
   def saving(self, step: int) -> dict[str, Any]:
-    """The sums of an interval that is not over; see `Listener.saving`."""
+    """Returns the sums of the unfinished interval; see `Listener.saving`."""
     return {"interval_sums": {name: list(pair) for name, pair in self._sums.items()}}

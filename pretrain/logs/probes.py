@@ -1,4 +1,4 @@
-"""Probes of the frozen encoder while a run trains."""
+"""Probes the frozen encoder during training."""
 
 import logging
 from collections.abc import Callable
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class Probes(Listener):
-  """Writes what the encoder knows every `train.probe_every` steps, unless somebody asks for a stop."""
+  """Writes probe metrics every `train.probe_every` steps, unless a stop is requested."""
 
   def __init__(
     self,

@@ -1,4 +1,4 @@
-"""A bar of a run's steps, where somebody watches."""
+"""A progress bar of a run's steps, for terminals."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from pretrain.listener import Listener
 
 
 class Progress(Listener):
-  """Moves the bar on, with the loss and the speed beside it."""
+  """Advances the bar, and shows the loss and the speed."""
 
   def __init__(self, bar: tqdm, tokens_per_step: int = 0) -> None:
     """`tokens_per_step` are those of the global batch; 0: batches differ, and no speed is shown."""

@@ -1,4 +1,4 @@
-"""The devices a command computes on: found, or refused in one line; never another kind than was asked for."""
+"""Starts the devices that a command computes on; any other kind than requested is an error."""
 
 import contextlib
 import glob
@@ -21,9 +21,9 @@ _DRIVERS = (
 
 
 def start(platform: str = "auto", *, cache: bool = True) -> None:
-  """Starts the devices of a command, see `check`; with `cache` a restart compiles only what is new.
+  """Starts the devices of a command, see `check`; with `cache`, compiled programs are cached on disk.
 
-  A place for compiled programs that the user chose stands.
+  A cache folder that the user has set is not changed.
   """
   check(platform)
   if platform == "auto" and jax.default_backend() == "cpu" and os.environ.get("JAX_PLATFORMS") != "cpu":
@@ -45,25 +45,26 @@ def check(platform: str = "auto") -> None:
   """
   try:
     kind = jax.default_backend()
-  except (RuntimeError, AssertionError) as error:  # jax's own checks of a plugin are assertions
+  except (RuntimeError, AssertionError) as error:  # JAX checks plugins by assertions
     asked = os.environ.get("JAX_PLATFORMS", "")
-    reason = errors.reason(error) or "nothing of that kind was found on this machine"
+    reason = errors.reason(error) or "no such device was found on this machine"
     raise ConfigError(
-      f"JAX cannot start a device (JAX_PLATFORMS={asked!r}: {reason}); unset it to use what there is, or set "
-      "it to cpu"
+      f"JAX cannot start a device (JAX_PLATFORMS={asked!r}: {reason}); first run one of\n"
+      "  unset JAX_PLATFORMS\n  export JAX_PLATFORMS=cpu"
     ) from error
   if platform not in ("auto", kind):
     raise ConfigError(
-      f"train.platform={platform}: JAX found {jax.device_count()} x {kind} here; check the driver and that "
-      f"requirements-gpu.txt or requirements-tpu.txt is installed, or use --config.train.platform={kind}"
+      f"train.platform={platform}: JAX found {jax.device_count()} x {kind}; check the driver and that "
+      "requirements-gpu.txt or requirements-tpu.txt is installed, or use\n"
+      f"  --config.train.platform={kind}"
     )
 
 
 @contextlib.contextmanager
 def memory_errors(line: Callable[[str], str]) -> Iterator[None]:
-  """Raises a ConfigError where the block runs out of memory; other errors pass.
+  """Turns an out-of-memory error in the block into a ConfigError; other errors pass.
 
-  `line` makes the message of the short reason that the device gives, or Python.
+  `line` makes the message from the short reason of the device or of Python.
   """
   try:
     yield

@@ -1,4 +1,4 @@
-"""The encoder: embedding block and a scanned stack of layers. Generators are built from the same parts."""
+"""The encoder: embeddings and a scanned stack of layers. Generators use the same parts."""
 
 import dataclasses
 from typing import NamedTuple
@@ -19,21 +19,21 @@ from pretrain.ops.vocab.lookup import lookup, of_few_rows
 
 
 class Hidden(NamedTuple):
-  """What a trunk computed."""
+  """The outputs of a trunk."""
 
-  last: jax.Array  # [batch, length, embed], after the last layer; [batch, n, embed] where n were read
-  layers: jax.Array | None  # [layers, batch, ...], what was asked for after each layer
+  last: jax.Array  # [batch, length, embed] after the last layer; [batch, n, embed] if n positions were read
+  layers: jax.Array | None  # [layers, batch, ...], the `collect`ed positions after each layer
 
 
 class LastLayer(NamedTuple):
-  """The last layer where only some of its positions are read."""
+  """A last layer that is computed at some positions only."""
 
   params: dict  # of one layer
   read: jax.Array  # [batch, n] int32, within the row
 
 
 class _Table(nn.Module):
-  """A table of vectors; the leaf is called `embedding`."""
+  """A table of vectors, whose parameter is called `embedding`."""
 
   rows: int
   size: int
@@ -45,10 +45,10 @@ class _Table(nn.Module):
 
 
 class Embeddings(nn.Module):
-  """Token vectors + learned positions (+ segments), LayerNorm, dropout, 0 at padding.
+  """Token vectors plus learned positions (and segments), LayerNorm, dropout; 0 at padding.
 
   Source: official transformer_sentence_encoder.py: positions start at row 0 and count padding; absolute
-  positions are there in addition to the relative bias.
+  positions are used in addition to the relative bias.
   """
 
   config: EncoderConfig
@@ -64,7 +64,7 @@ class Embeddings(nn.Module):
     positions = _Table(config.max_length, config.hidden_size, config.init_stddev, name="position")()
     x = x + positions[:length]
     if config.num_segments:
-      # All tokens are of segment 0 in pretraining and in every task of this project.
+      # Segment 0 for all tokens, in pretraining and in every task of this project.
       x = x + _Table(config.num_segments, config.hidden_size, config.init_stddev, name="segment")()[0]
     x = LayerNorm(config, name="norm")(x)
     x = row_random.dropout(x, row_keys, row_random.Use.EMBEDDING_DROPOUT, rate=config.dropout)
@@ -72,25 +72,24 @@ class Embeddings(nn.Module):
 
 
 def _recomputed(layer: type[Layer], config: EncoderConfig, *, in_loop: bool) -> type[Layer]:
-  """`layer`, with its values recomputed in the backward pass as `config.remat` says.
+  """Returns `layer` with its values recomputed in the backward pass, as `config.remat` says.
 
-  'cheap' keeps what `keep` marks: products with the layer's weights, with what is added to them, and attended
-  values. Norms, casts, GELU, dropout and attention scores are computed again. 'full' keeps the layer's input
-  alone.
+  'cheap' stores arrays marked by `keep`: products with weights, their sums, and attended values. Norms,
+  casts, GELU, dropout and attention scores are recomputed. 'full' stores only the layer's input.
   """
   if config.remat == "none":
     return layer
-  # A loop keeps the two passes apart; layers written out one after another would be merged again.
+  # In a loop the compiler cannot merge both passes; with unrolled layers it would.
   is_apart = in_loop and config.scan_unroll == 1
   return nn.remat(layer, prevent_cse=not is_apart, policy=kept.policy if config.remat == "cheap" else None)
 
 
 def layers_a_turn(config: EncoderConfig) -> int:
-  """How many layers each turn of the loop over layers has, on the devices in use (`model.scan_unroll`).
+  """Returns the number of layers in each iteration of the loop over layers (`model.scan_unroll`).
 
-  What a loop keeps for the backward pass is copied into stacks and out of them, which on TPUs and GPUs is a
-  tenth of the step and more. Where `fsdp` cuts weights, a loop is what bounds how many layers have theirs
-  gathered at once.
+  A loop copies what it stores for the backward pass into stacks and out of them, a tenth of the step and more
+  on TPUs and GPUs. With weights sharded over `fsdp`, the loop limits how many layers' weights are gathered at
+  once.
   """
   is_cut = jax.sharding.get_abstract_mesh().shape.get("fsdp", 1) > 1
   written_out = config.num_layers if attention.platform() != "cpu" and not is_cut else 1
@@ -98,12 +97,12 @@ def layers_a_turn(config: EncoderConfig) -> int:
 
 
 class Trunk(nn.Module):
-  """Layers over embedded tokens, with one relative-position table for all of them."""
+  """Layers over embedded tokens, with one relative-position table for all."""
 
   config: EncoderConfig
 
   def _body(self, x: jax.Array, row_keys: jax.Array | None) -> str:
-    """How the layers compute attention over such an input, with dropout or without."""
+    """Selects the body of attention for an input, with dropout or without."""
     config = self.config
     return attention.choose(
       config.attention,
@@ -116,7 +115,7 @@ class Trunk(nn.Module):
     ).body
 
   def _bias(self, length: int, *, by_distance: bool) -> jax.Array | None:
-    """[heads, length, length], or [heads, 2 length - 1] by key - query + length - 1, or None."""
+    """Returns [heads, length, length], or [heads, 2 length - 1] by key - query + length - 1, or None."""
     config = self.config
     if config.relative_position == "none":
       return None
@@ -148,10 +147,10 @@ class Trunk(nn.Module):
       token_mask: [batch, length] bool, False at padding.
       row_keys: [batch] keys of this pass; None: no dropout.
       collect: 'all' or [batch, n] int32 positions to read after every layer; None: nothing.
-      detach_after: layers (from 1) whose successor gives no gradient to them.
-      offsets: [layers, batch, length, embed] added after each layer; their gradient is that of the
-        hidden states. For checks and analyses.
-      last: one layer more, after those of the config, which gives `Hidden.last` at its positions.
+      detach_after: layers (from 1) that get no gradient from the next layer.
+      offsets: [layers, batch, length, embed] added after each layer; their gradient is the hidden states'.
+        For tests and analyses.
+      last: one further layer, after those of the config, that computes `Hidden.last` at its positions.
     """
     config = self.config
     config = dataclasses.replace(config, attention=self._body(x, row_keys), scan_unroll=layers_a_turn(config))
@@ -161,7 +160,7 @@ class Trunk(nn.Module):
     if detach_after:
       detach = jnp.asarray(np.isin(np.arange(config.num_layers), detach_after))
     layer = Layer
-    if not self.is_initializing():  # there is nothing to gather yet
+    if not self.is_initializing():  # initialisation has nothing to gather
       layer = nn.map_variables(Layer, "params", trans_in_fn=layer_weights)
     layers = nn.scan(
       _recomputed(layer, config, in_loop=True),
@@ -171,7 +170,7 @@ class Trunk(nn.Module):
       length=config.num_layers,
       unroll=config.scan_unroll,
     )(config, name="layers")
-    if isinstance(collect, str):  # a string is no scan argument: ask for every position by number
+    if isinstance(collect, str):  # a scan does not accept a string, so all positions are listed
       everywhere = jnp.arange(x.shape[1], dtype=jnp.int32)
       collect = jnp.broadcast_to(everywhere, x.shape[:2])
     collected = None
@@ -188,36 +187,36 @@ class Trunk(nn.Module):
 
 
 def token_vectors(table: jax.Array, ids: jax.Array, *, pad_id: int) -> jax.Array:
-  """Looks ids [batch, length] int32 up in `table` [vocab, embed]: [batch, length, embed] of its dtype.
+  """Looks up ids [batch, length] int32 in `table` [vocab, embed]: [batch, length, embed] in its dtype.
 
-  The padding row gets no gradient from here (torch's padding_idx), only as an output row.
+  The padding row gets no gradient from the lookup (torch's padding_idx), only from the output softmax.
   """
   return lookup(table, ids, fixed=pad_id)[0]
 
 
 def init_token_table(key: jax.Array, config: EncoderConfig, *, pad_id: int) -> dict:
-  """{'embedding': [vocab, embed]} N(0, init_stddev) with the padding row 0 (official init_bert_params)."""
+  """Returns {'embedding': [vocab, embed]} N(0, init_stddev), padding row 0 (official init_bert_params)."""
   shape = (config.vocab_size, config.hidden_size)
   table = config.init_stddev * jax.random.normal(key, shape, jnp.float32)
   return {"embedding": table.at[pad_id].set(0.0)}
 
 
 def init_embeddings(key: jax.Array, config: EncoderConfig) -> dict:
-  """Parameters of `Embeddings`."""
+  """Returns initial parameters of `Embeddings`."""
   vectors = jnp.zeros((1, 2, config.hidden_size))
   return Embeddings(config).init(key, vectors, jnp.ones((1, 2), bool), None)["params"]
 
 
 def init_trunk(key: jax.Array, config: EncoderConfig) -> dict:
-  """Parameters of `Trunk`."""
+  """Returns initial parameters of `Trunk`."""
   vectors = jnp.zeros((1, 2, config.hidden_size))
-  # Parameters do not depend on how attention is computed, nor must these arrays fit the kernels and the mesh.
+  # Parameters do not depend on attention's body, and this small input may not fit the kernels and the mesh.
   config = dataclasses.replace(config, attention="plain")
   return Trunk(config).init(key, vectors, jnp.ones((1, 2), bool), None)["params"]
 
 
 def init_encoder(key: jax.Array, config: EncoderConfig, *, pad_id: int) -> dict:
-  """Parameters of a whole encoder, as `encode` takes them."""
+  """Returns initial parameters of a whole encoder, for `encode`."""
   keys = jax.random.split(key, 3)
   token = {"token": init_token_table(keys[0], config, pad_id=pad_id)}
   return {
@@ -248,11 +247,11 @@ def run_trunk(
   read: jax.Array | None = None,
   **options,
 ) -> Hidden:
-  """Applies `Trunk`; options are those of `Trunk.__call__`.
+  """Applies `Trunk`; `options` are those of `Trunk.__call__`.
 
-  With `read`, [batch, n] int32 positions (beyond the row: its last), `Hidden.last` is [batch, n, embed], what
-  the whole last layer gives there, dropout included; its queries, output projection and MLP are computed at
-  no other position. `Hidden.layers` are then those of the other layers.
+  With `read`, [batch, n] int32 positions (beyond the row: its last), `Hidden.last` is [batch, n, embed]. It
+  equals the whole last layer there, dropout included, but queries, output projection and MLP are computed at
+  these positions only. `Hidden.layers` then has the other layers.
   """
   if read is not None:
     layers = params["layers"]
@@ -273,10 +272,10 @@ def encode(
   row_keys: jax.Array | None = None,
   **options,
 ) -> tuple[jax.Array, Hidden]:
-  """The whole encoder on ids [batch, length] int32: [batch, length, embed] embedded tokens, and Hidden.
+  """Runs the encoder on ids [batch, length] int32; returns embeddings [batch, length, embed], and Hidden.
 
-  `params` are those of `init_encoder`; `token_mask` [batch, length] is False at padding. Without [batch]
-  `row_keys` there is no dropout; options are those of `run_trunk`.
+  `params` are those of `init_encoder`; `token_mask` [batch, length] is False at padding. Without `row_keys`
+  [batch] there is no dropout; `options` are those of `run_trunk`.
   """
   vectors = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
   embedded = embed(params["embeddings"], config, vectors, token_mask, row_keys)

@@ -21,7 +21,7 @@ from pretrain.ops.positions import take_positions
 
 
 def dense_init(stddev: float) -> nn.initializers.Initializer:
-  """N(0, stddev) for every kernel and table (official init_bert_params); no scaling with depth."""
+  """Returns the initialiser N(0, stddev) of all kernels and tables (official init_bert_params)."""
   return nn.initializers.normal(stddev)
 
 
@@ -32,7 +32,7 @@ class LayerNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """[..., width] to the same in the dtype of the computation."""
+    """Normalises [..., width]; the result is in the compute dtype."""
     scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
     bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
     return layer_norm(x, scale, bias, self.config.layer_norm_eps, self.config.compute_dtype)
@@ -46,7 +46,7 @@ class AddedNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, branch: Branch, part: Part | None) -> jax.Array:
-    """[batch, length, width] and a branch to the same in the dtype of the computation."""
+    """Normalises the sum of x [batch, length, width] and a branch; the result is in the compute dtype."""
     config = self.config
     scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
     bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
@@ -55,10 +55,10 @@ class AddedNorm(nn.Module):
 
 
 class _Dense(nn.Module):
-  """The parameters of a product with a kernel over the last axis, and of the bias that is added to it.
+  """Parameters of a dense layer: a kernel over the last axis, and a bias.
 
-  The parameters may have heads; input and output have none: a TPU pads an array [..., heads, 64] to twice its
-  size, and copies it into and out of that form.
+  The parameters may have an axis of heads; input and output have none, because a TPU pads an array
+  [..., heads, 64] to twice its size, and copies it into and out of that form.
   """
 
   config: EncoderConfig
@@ -67,9 +67,9 @@ class _Dense(nn.Module):
 
   @nn.compact
   def __call__(self) -> tuple[jax.Array, jax.Array]:
-    """The kernel, [inputs, outputs] in the dtype of the computation, and the bias, as the parameter has it.
+    """Returns the kernel, [inputs, outputs] in the compute dtype, and the bias in the parameter's shape.
 
-    Inputs and outputs are the products of the axes that the parameters have instead.
+    Several axes of the kernel's parameter become one axis of inputs and one of outputs.
     """
     outputs = math.prod(self.bias)
     flat, init = (math.prod(self.kernel) // outputs, outputs), dense_init(self.config.init_stddev)
@@ -95,15 +95,15 @@ class SelfAttention(nn.Module):
   ) -> Branch:
     """Computes the branch that is added to x, [batch, length, embed].
 
-    With `read`, [batch, n] int32, it computes the branch at these positions alone. `x_read` is x there, if
+    With `read`, [batch, n] int32, the branch is computed at these positions only. `x_read` is x at them, if
     the caller has it.
     """
     config = self.config
     width, heads = x.shape[-1], (config.num_heads, config.head_dim)
     dense = [_Dense(config, (width, *heads), heads, name=name)() for name in ("query", "key", "value")]
-    # On a TPU the kernels for all queries take half of the time that products for a seventh of them do.
+    # On a TPU the kernels for all queries take half the time of products for a seventh of them.
     is_whole = read is None or (config.attention == "pallas_tpu" and 8 * read.shape[1] > x.shape[1])
-    # The kernels that sum the bias table's gradient sum those of these biases too.
+    # The kernels with a bias by distance also sum the gradients of these three biases.
     by_kernel = is_whole and config.attention in BY_DISTANCE
     added = jnp.stack([bias for _, bias in dense]) if by_kernel else None
     options = {
@@ -140,7 +140,7 @@ class SelfAttention(nn.Module):
     attended = jnp.reshape(attended, (*attended.shape[:2], width))
     attended = take_positions(attended, read) if is_whole and read is not None else attended
     output = constrain(product(attended.astype(kernel.dtype), kernel, True), "batch", "length", "embed")
-    # The official code sets NaN, which only rows without a token produce, to 0 after the out-projection.
+    # As in the official code, which sets NaN to 0 here; only rows without a token produce NaN.
     return Branch(output, output_bias, jnp.any(token_mask, axis=-1), row_keys)
 
 
@@ -165,16 +165,16 @@ class Layer(nn.Module):
     offset: jax.Array | None,
     read: jax.Array | None = None,
   ) -> tuple[jax.Array, jax.Array | None]:
-    """One layer as a scan step: the carry, and what `collect` asked for.
+    """Computes one layer as a scan step; returns the carry and the `collect`ed positions.
 
     Args:
       x: [batch, length, embed] float, the carry.
       token_mask: [batch, length] bool, False at padding.
-      bias: as `ops.attention` takes it for the body `config.attention`, or None.
+      bias: as `ops.attention` needs it for the body `config.attention`, or None.
       row_keys: [batch] keys of this pass; None: no dropout.
       collect: [batch, positions] int32 positions to read after this layer, or None.
       index: [] int32 layer number from 0.
-      detach: [] bool: no gradient flows from this layer into its input; None: it does.
+      detach: [] bool: True stops the gradient into this layer's input; None: never.
       offset: [batch, length, embed] float added to the output, or None.
       read: [batch, n] int32 positions at which the output is computed, [batch, n, embed]; None: everywhere.
     """
@@ -183,7 +183,7 @@ class Layer(nn.Module):
     if detach is not None:
       x = jnp.where(detach, jax.lax.stop_gradient(x), x)
     part = None if read is None else Part(read, 0, x.shape[1])
-    # XLA would make one scatter of two lookups' gradients, and a GPU would round their sum in any order.
+    # XLA would join two lookups' gradients in one scatter, which a GPU rounds in varying order.
     taken = take_positions(x, read) if read is not None and platform() == "gpu" else None
     attended = SelfAttention(config, name="attention")(x, token_mask, bias, keys, read, taken)
     x = x if read is None else take_positions(x, read) if taken is None else taken

@@ -1,4 +1,4 @@
-"""From a config and a machine to a printed plan."""
+"""Makes and prints the plan for a config and a machine."""
 
 import time
 
@@ -17,7 +17,7 @@ def print_plan(config: ConfigDict, spec: chips.Spec, *, name: str) -> None:
   """Prints a plan, line by line as it is made.
 
   Raises:
-    ConfigError: the config does not fit the machine's number of devices.
+    ConfigError: the config is not valid for the machine's number of devices.
   """
   can_compile = chips.is_installed(spec.platform)
   target = targets.describe(spec.name) if can_compile else stand_in(spec)
@@ -68,6 +68,6 @@ def _tried(config: ConfigDict, target: Target, spec: chips.Spec) -> list[search.
 
 
 def stand_in(spec: chips.Spec) -> Target:
-  """As many CPU devices as a machine has, to draw its mesh on: nothing can be compiled for it."""
+  """Returns a target of as many CPU devices, to lay out the mesh, if nothing can compile for the machine."""
   assert spec.chip is not None
   return Target(spec.name, spec.chip, jax.devices("cpu")[: spec.devices])

@@ -1,8 +1,8 @@
-"""A run fed straight from a seqio Task or Mixture: opened, begun at a step, and what resuming it costs.
+"""Feeds a run directly from a seqio Task or Mixture: opens it, begins at a step, and estimates resuming.
 
-A child process reads the Task (`data.feed`). Its order is a function of the seed, but it has to be read from
-the beginning: to resume, the child reads again all that was trained on. Only Tasks over prepared records can
-begin at any step.
+A child process reads the Task (`data.feed`). Its order is a function of the seed, but it must be read from
+the beginning: to resume, the child reads everything again that was trained on. Only Tasks over prepared
+records can begin at any step.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from pretrain.settings.run import ReadingSettings
 
 logger = logging.getLogger(__name__)
 
-# Fields of `config.data` that the child reads by flags of the same names.
+# Fields of `config.data` that the child has as flags of the same names.
 _FLAGS = ("module", "text_field", "tfds_directory", "vocabulary", "packing", "length")
 
 
@@ -28,8 +28,8 @@ def open(settings: ReadingSettings, *, download: bool = False) -> Prepared:
   """Starts the child that reads the Task of a config; it takes about ten seconds to import TensorFlow.
 
   Raises:
-    ConfigError: no vocabulary is named where one is needed, or the packing is not that of the Task.
-    DataError: the Task cannot be read, has other ids, or has no split to evaluate on.
+    ConfigError: a vocabulary is needed but not named, or the packing is not the Task's.
+    DataError: the Task cannot be read, has other ids, or has no split for evaluation.
   """
   number = settings.batch_size * settings.eval_batches
   flags = [f"--{name}={value}" for name in _FLAGS if (value := getattr(settings.data, name)) != ""]
@@ -45,11 +45,11 @@ def open(settings: ReadingSettings, *, download: bool = False) -> Prepared:
 def _opened(settings: ReadingSettings, feed: Feed, *, is_evaluated: bool) -> Prepared:
   said = feed.described
   if is_evaluated and not len(feed.heldout):
-    there = f"none of its splits can be evaluated on ({', '.join(said['splits'])}); name one 'validation' in"
+    there = f"no split for evaluation among {', '.join(said['splits'])}; add a split 'validation' to"
     if said["heldout"]:
-      there = f"its split {said['heldout']!r}, which is evaluated on, gives no block; put text into it in"
+      there = f"its split {said['heldout']!r} for evaluation gives no block; add text to it in"
     raise DataError(
-      f"{feed.source}: {there} the Task, or train without evaluation (--config.train.eval_batches=0)"
+      f"{feed.source}: {there} the Task, or train without evaluation\n  --config.train.eval_batches=0"
     )
   loaded = vocabulary.load(said["vocabulary"])
   words = manifest.VocabularyInfo(
@@ -68,8 +68,8 @@ def _opened(settings: ReadingSettings, feed: Feed, *, is_evaluated: bool) -> Pre
 def begin(settings: ReadingSettings, records: FedRecords, saved: Mapping[str, Any]) -> None:
   """Begins to read where a checkpoint's meta says, `{}` of a new run: at its first batch.
 
-  One line says how fast the child reads, and what resuming costs now and at the end. ConfigError: it would
-  take longer than `data.skip_hours`.
+  Logs the child's speed, and the time that resuming takes now and at the end. ConfigError: it would take
+  longer than `data.skip_hours`.
   """
   batch, digest = saved.get("feed_read", (0, ""))
   speed = records.begin(batch, digest)
@@ -82,10 +82,10 @@ def begin(settings: ReadingSettings, records: FedRecords, saved: Mapping[str, An
 
 
 class FeedMark(Listener):
-  """Tells each checkpoint what was read before it, so that a resumed feed can be held against that."""
+  """Records in each checkpoint what was read, so that a resumed feed can be compared."""
 
   def __init__(self, records: FedRecords, skips: Sequence[Skip]) -> None:
-    """`skips` are the batches that the run leaves out."""
+    """`skips` are the batches that the run skips."""
     self._records, self._skips = records, skips
 
   def saving(self, step: int) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class FeedMark(Listener):
 def _cost(settings: ReadingSettings, batch: int, *, blocks_per_second: float, read: int) -> str:
   """Returns the time that beginning at a batch takes, and at the last step; ConfigError: see `begin`.
 
-  `blocks_per_second` and `read`, the batches read so far, are those of `data.feed.__main__.batches`.
+  `blocks_per_second`, and `read`, the batches read so far, come from `data.feed.__main__.batches`.
   """
   seconds = settings.batch_size / blocks_per_second  # of reading a batch
   limit = settings.data.skip_hours * 3600
@@ -116,5 +116,5 @@ def _cost(settings: ReadingSettings, batch: int, *, blocks_per_second: float, re
 
 
 def _hours(seconds: float) -> str:
-  """Returns a number of hours to type that is a quarter more than was measured."""
+  """Returns the measured hours plus a quarter, as a number to type."""
   return f"{max(0.01, seconds * 1.25 / 3600):.2g}"

@@ -1,6 +1,6 @@
-"""Prepared records for a config: found, or made by `data.prepare` in a child process.
+"""Finds the prepared records of a config, or makes them by `data.prepare` in a child process.
 
-The trainer itself never imports TensorFlow or seqio; what needs them runs in that child and ends.
+The trainer never imports TensorFlow or seqio; the child imports them if needed, and ends.
 """
 
 import dataclasses
@@ -26,11 +26,13 @@ from pretrain.settings.run import DataFields, ReadingSettings
 
 logger = logging.getLogger(__name__)
 
+_DOWNLOAD = "  --download  # downloads and prepares it here\n"
+
 
 def records_directory(settings: ReadingSettings, *, only: Collection[str] = ()) -> str:
   """Where the prepared records of a config are, or would be; those of an address are fetched first.
 
-  Of these `only` some files, where names are given. DataError: there are none at the address.
+  With `only`, just these files are downloaded. DataError: there are no records at the address.
   """
   directory = from_config.directory(vars(settings.data), vocab_size=settings.vocab_size)
   if not files.is_address(directory):
@@ -41,8 +43,8 @@ def records_directory(settings: ReadingSettings, *, only: Collection[str] = ()) 
 def ensure_records(settings: ReadingSettings, *, download: bool) -> str:
   """Makes the records a config names unless they are there; returns their directory, a mixture's first.
 
-  Raises DataError where the source is not there (the line names the two commands that mend it) or its text
-  cannot be used. The errors of data.prepare are raised again, the flags they name as fields of the config.
+  DataError: the source is not on this machine (the message lists the commands that help), or its text cannot
+  be used. Errors of data.prepare are raised again, with config fields in place of flags.
   """
   if is_fed(vars(settings.data)):
     if download:
@@ -66,11 +68,12 @@ def ensure_records(settings: ReadingSettings, *, download: bool) -> str:
   is_name = re.match("(tfds|seqio):", settings.data.source)  # files that are not here cannot be downloaded
   if code == DataError.exit_code and is_name and not _is_there(settings.data):
     shown = shlex.join(["python", *command[1:]])
-    raise DataError(
-      f"{where}; run `{shown} --download` where that text can be had, or train on the documentation of "
-      f"the installed packages with --config.data.source=installed_docs"
+    raise DataError(  # the child's own ways out, after ';', are among these
+      f"{where}: {reason.partition(';')[0]}\n{_DOWNLOAD * (not download)}"
+      "  --config.data.source=installed_docs  # trains on documentation of installed packages instead\n"
+      f"  {shown} --download  # on another machine; then copy the --output folder here"
     )
-  raise errors.of_code(code, where, otherwise=DataError)
+  raise errors.of_code(code, f"{where} ({reason})", otherwise=DataError)
 
 
 def ensure_tasks(settings: ReadingSettings, *, download: bool) -> str:
@@ -97,26 +100,27 @@ def ensure_tasks(settings: ReadingSettings, *, download: bool) -> str:
 def refuse_other_text(data: DataFields, directory: str) -> None:
   """Raises DataError where the finished records in a directory are not of the text or vocabulary named.
 
-  A source without files, such as the default, names no text. Files that are gone are not compared.
+  A source without files, such as the default, is not compared; nor are files that are gone.
   """
   made = manifest.read(directory)
   shown = data.directory or directory  # rather than the copy of an address
   since = os.path.getmtime(os.path.join(directory, manifest.NAME))
   differs = {"source": _other_source(data.source, made, since=since)}
-  # Of a vocabulary that is named the digest alone is read: the trainer has no use for its model.
+  # Only the digest of the named vocabulary is read, because the trainer does not use its model.
   digest = files.read_json(os.path.join(data.vocabulary, vocabulary.NAME)).get("digest")
   of_text = [(name, data.source and getattr(data, name)) for name in ("text_field", "clean")]
   for name, asked in (*of_text, ("vocabulary", digest)):
-    stored = made.settings.get(name, "")  # older records know no `clean`
+    stored = made.settings.get(name, "")  # older records have no `clean`
     if asked and asked != stored:
       differs[name] = f"made with {name}={stored}, not {asked}"
   differs = {name: line for name, line in differs.items() if line}
   if differs:
     empty = " ".join(f"--config.data.{name}=" for name in differs)
     raise DataError(
-      f"records in {shown}: {'; '.join(differs.values())}; train on them as they are ({empty} "
-      f"--config.data.directory={shlex.quote(shown)}), or prepare the text anew, in another folder "
-      f"(--config.data.directory={shlex.quote(shown + '_2')}) or there (rm -r {shlex.quote(shown)})"
+      f"records in {shown}: {'; '.join(differs.values())}\n"
+      f"  {empty} --config.data.directory={shlex.quote(shown)}  # trains on them as they are\n"
+      f"  --config.data.directory={shlex.quote(shown + '_2')}  # prepares the text in another folder\n"
+      f"  rm -r {shlex.quote(shown)}  # then the same command prepares the text there"
     )
 
 
@@ -128,7 +132,7 @@ def _other_source(source: str, made: manifest.Manifest, *, since: float) -> str:
   if source != there and sources.have_changed(source, made.input_digest, since=0.0) is not False:
     return f"prepared from {there}, not from data.source={source}"
   if sources.have_changed(source, made.input_digest, since=since):
-    return f"the files of data.source={source} changed since (names, sizes or content)"
+    return f"the files of data.source={source} have changed (names, sizes or content)"
   return ""
 
 
@@ -200,8 +204,8 @@ def _vocabulary(directory: str) -> str:
 
 
 def digests_of(content: manifest.Manifest) -> dict[str, str]:
-  """sha256 of the vocabulary, of all shards, held-out ones too, and of what the manifest says of both."""
-  # Without where the text came from: the same records may be made of a source that has moved.
+  """Returns the sha256 of the vocabulary, of all shards, and of the manifest's facts about both."""
+  # Without the source's path, because a source may be moved.
   said = dataclasses.asdict(content)
   said = {name: said[name] for name in ("vocabulary", "length", "packing", "dtype", "max_id", "splits")}
   return {
@@ -212,9 +216,9 @@ def digests_of(content: manifest.Manifest) -> dict[str, str]:
 
 
 def describe(content: manifest.Manifest) -> dict[str, Any]:
-  """What the text is as it was prepared, which a config only asks for: JSON values.
+  """Describes the prepared text as JSON values.
 
-  'length' is in tokens, 'documents' counts held-out text too; 'tokens' and 'records' are those to train on.
+  'length' is in tokens, 'documents' counts held-out text too; 'tokens' and 'records' are for training.
   """
   train = content.splits["train"]
   return {

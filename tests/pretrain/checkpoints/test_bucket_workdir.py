@@ -128,7 +128,7 @@ def test_processes_with_copies_of_their_own_are_refused(here):
     def first(self, what, work, *, seconds):
       return "the copy of process 0"
 
-  line = "^--workdir=memory://pod/run: the processes keep copies of their own, .*set TEXT_ENCODER_CACHE to"
+  line = "^--workdir=memory://pod/run: every process has its own local copy,(.|\n)*export TEXT_ENCODER_CACHE="
   with (
     pytest.raises(ConfigError, match=line),
     among(Second(1, ["a", "b"], {})),

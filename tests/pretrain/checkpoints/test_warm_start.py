@@ -38,7 +38,7 @@ def test_a_warm_start_says_who_made_the_checkpoint(tmp_path):
 def test_equal_arrays_that_would_mean_something_else_are_refused(field):
   ours = _origins(model__relative_position="t5").encoder
   warm_start._check_meaning(ours, ours, "train.init_from=a")
-  with pytest.raises(DataError, match=f"train.init_from=a: it is another model .{field}: 99 there"):
+  with pytest.raises(DataError, match=f"train.init_from=a: another kind of model .{field}: 99 there"):
     warm_start._check_meaning(ours, ours | {field: 99}, "train.init_from=a")
 
 

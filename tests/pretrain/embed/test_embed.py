@@ -141,17 +141,17 @@ def test_the_nearest_texts_are_found_in_the_input_and_in_stored_vectors(workdir,
   assert _embed(workdir, source, f"--output={output}", *look) == 0  # reads them
   assert capsys.readouterr().out.splitlines() == first and output.read_bytes() == stored
   assert _embed(workdir, source, f"--output={output}", "--pooling=cls", *look) == 3
-  assert "its first vector is not the one of this input" in capsys.readouterr().err
+  assert "from that of this input, model and --pooling" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
   ("content", "flags", "code", "message"),
   [
-    ("id,a\n1,x\n", (), 3, "none named 'text'; there are id, a; name that of the texts with --column"),
-    ("id,a\n1,x\n", ("--column=c",), 3, "no column 'c'; there are id, a"),
+    ("id,a\n1,x\n", (), 3, "but none with the name 'text'; its columns are id, a; choose one with --column"),
+    ("id,a\n1,x\n", ("--column=c",), 3, "no column 'c'; its columns are id, a"),
     ("text\n", (), 3, "no row in this file"),
     ("text\nx\n", ("--batch_size=0",), 2, "--batch_size=0: expected at least 1"),
-    ("text\nx\n", ("--max_length=999",), 2, "the checkpoint has 128 positions"),
+    ("text\nx\n", ("--max_length=999",), 2, "the checkpoint supports at most 128 tokens"),
     ("text\nx\n", ("--output=a.txt",), 2, "expected a name that ends in .npy or .parquet"),
     ("text,n\nx\n", (), 3, "in.csv, row 1: 1 cells, expected 2"),
   ],

@@ -34,7 +34,8 @@ def test_a_platform_that_cannot_start_is_one_line(tmp_path, monkeypatch, command
   command = [sys.executable, "-m", *command.split(), tmp_path / "out"]
   done = subprocess.run(command, capture_output=True, text=True)
   assert done.returncode == 2
-  (line,) = done.stderr.splitlines()
+  line, *ways = done.stderr.splitlines()
+  assert ways == ["  unset JAX_PLATFORMS", "  export JAX_PLATFORMS=cpu"]
   assert line.startswith("error: JAX cannot start a device (JAX_PLATFORMS='nonsense': Unable to initialize")
 
 

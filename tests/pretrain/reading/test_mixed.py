@@ -92,14 +92,14 @@ def test_sources_that_do_not_belong_together_are_refused(small_records, more_rec
       {"packing": "concat"},
       "another packing than .*small .concat, complete.; .* --packing=complete",
     ),
-    "empty": ({"splits": empty}, "has no train records; prepare it again from more text, or leave it out"),
+    "empty": ({"splits": empty}, "has no training records; prepare it again from more text, or leave it out"),
   }
   for name, (changes, line) in cases.items():
     other = _changed(more_records, tmp_path / name, **changes)
     with pytest.raises(DataError, match=line):
       prepared.open(reading_settings(mixture_config(f"{small_records}:1,{other}:1")))
   again = shutil.copytree(small_records, tmp_path / "again")
-  with pytest.raises(DataError, match=r"again and .*small hold the same records; name one of them"):
+  with pytest.raises(DataError, match=r"again and .*small have the same records; use one of them"):
     prepared.open(reading_settings(mixture_config(f"{small_records}:1,{again}:1")))
   with pytest.raises(DataError, match=r"gone has no manifest.json"):
     prepared.open(reading_settings(mixture_config(f"{small_records}:1,{tmp_path}/gone:1")))
@@ -129,10 +129,10 @@ def test_sources_that_are_not_there_are_refused_before_jax_is_asked(small_record
   line = _refusal(f"mixture={small_records}:1,{near}:1")
   assert f"--config.data.mixture: no prepared records in {near}; did you mean '{small_records}'?" in line
   line = _refusal(f"mixture={small_records}:x,{small_records}:1")
-  assert "; 'x' is no rate, which is a number such as 0.7; prepare them with" in line
+  assert "; 'x' is not a rate, a number such as 0.7; prepare them" in line
   assert "--config.data.stages: no prepared records in nowhere; prepare" in _refusal("stages=0: nowhere:1")
   line = _refusal(f"mixture={small_records}:1", "source=text.txt")
-  assert line == "data.source=text.txt: a mixture names prepared records instead; leave it out"
+  assert line == "data.source=text.txt: a mixture reads prepared records; leave this field out"
 
 
 def test_held_out_losses_are_those_of_each_source_and_of_its_frequencies(small_records, more_records):

@@ -116,7 +116,7 @@ def test_a_half_written_run_has_a_page(tmp_path):
   (directory / "diverged.json").write_text('{"step": 7}')
   text = made(directory)
   check(text)
-  assert "stopped as diverged" in text and "1 updates were not finite" in text
+  assert "the run diverged" in text and "1 updates were skipped" in text
   begun = write_run(tmp_path / "begun")
   assert "0 of 100" in made(begun)
   check(made(begun))
@@ -193,10 +193,10 @@ def test_small_numbers_are_set_at_the_right_and_short_times_are_in_seconds(tmp_p
 @pytest.mark.parametrize(
   ("flags", "code", "line"),
   [
-    (("empty",), 3, "empty holds no run: neither config.json, metrics.jsonl nor a checkpoint"),
+    (("empty",), 3, "empty has no run: no config.json, no metrics.jsonl and no checkpoint"),
     (("nowhere",), 3, "nowhere is not a directory"),
     (("empty", "--examples=-1"), 2, "--examples=-1: expected a number from 0 to 50"),
-    (("empty",) * 21, 2, "21 runs are too many"),
+    (("empty",) * 21, 2, "21 runs; expected at most"),
     (("begun", "--over=hour"), 2, "--over=hour needs every run's speed (perf/steps_per_second)"),
   ],
 )

@@ -52,7 +52,7 @@ def _import(tmp_path, source, said=None, **options):
 def test_a_stock_folder_comes_with_its_tokenizer_and_is_compared(tmp_path, layout, is_safe):
   said = []
   _import(tmp_path, _folder(tmp_path / "in", layout, is_safe=is_safe), said)
-  (line,) = [line for line in said if line.startswith("compared with transformers")]
+  (line,) = [line for line in said if line.startswith("Compared with transformers")]
   assert float(line.rpartition(" ")[2]) <= comparison.TOLERANCE
   assert ("ignored: 2 (pooler.dense.bias, pooler.dense.weight)" in said) == (layout != "electra")
   params, meta = load_params(tmp_path / "out")
@@ -90,7 +90,7 @@ def test_without_the_extra_the_missing_comparison_is_said(tmp_path, monkeypatch)
   for name in ("torch", "transformers"):
     monkeypatch.setitem(sys.modules, name, None)  # neither found nor importable
   _import(tmp_path, source, said)
-  assert any(line.startswith("not compared with transformers") for line in said)
+  assert any(line.startswith("Skipped the comparison with transformers") for line in said)
 
 
 def test_a_stock_folder_without_a_tokenizer_is_refused(tmp_path):

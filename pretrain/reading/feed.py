@@ -104,9 +104,9 @@ def _cost(settings: ReadingSettings, batch: int, *, blocks_per_second: float, re
   if now > limit:
     raise ConfigError(
       f"data.skip_hours={settings.data.skip_hours:g}: to resume at step {batch:,}, {settings.data.source} "
-      f"would be read again for {progress.duration(now)} first; allow that with "
-      f"--config.data.skip_hours={_hours(now)}, or prepare records, which resume at once, for a new run "
-      "(python -m data.prepare)"
+      f"would be read again for {progress.duration(now)} first; allow it, or start a new run on "
+      f"prepared records, which resume at once (python -m data.prepare)\n"
+      f"  --config.data.skip_hours={_hours(now)}"
     )
   line = f"reading the {batch:,} batches before again takes {progress.duration(now)} more; " if batch else ""
   line += f"resuming at step {settings.total_steps:,} would read for {progress.duration(at_end)} first"
